@@ -1,5 +1,6 @@
-//! What keys and values are rounded to before they are stored. In how many bytes a backend keeps the rounded numbers is
-//! its own affair: in one where its kernels read that, else in those of the compute dtype, which holds them too.
+//! The KV dtype: what keys and values are rounded to before they are stored. The number of bytes is the backend's
+//! choice: one per fp8 value where its kernels read that, else those of the compute dtype, which represents fp8 values
+//! exactly.
 
 use std::fmt;
 
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Backend, Dtype, HeadLayout};
 
-/// Of all keys and values of a pool.
+/// The dtype of all keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum KvDtype {
@@ -16,13 +17,13 @@ pub enum KvDtype {
     #[default]
     Model,
     /// 8 bits (e4m3, no scale): half the memory on Hopper, and results that differ by its rounding
-    // e4m3fn of "OCP 8-bit Floating Point Specification", revision 1.0: to nearest even, what is larger than 448
-    // becomes 448, what is not a number stays so.
+    // e4m3fn of "OCP 8-bit Floating Point Specification", revision 1.0: round to nearest even, saturate at 448, keep
+    // NaN.
     Fp8,
 }
 
 impl KvDtype {
-    /// `x` as it is kept in a model of compute dtype `dtype`.
+    /// `x` rounded as a key or value of a model with compute dtype `dtype`.
     pub fn round(self, dtype: Dtype, x: f32) -> f32 {
         match self {
             KvDtype::Model => dtype.round(x),
@@ -30,8 +31,8 @@ impl KvDtype {
         }
     }
 
-    /// Has `backend` keep the keys and values of a model so, whose layers have these heads and this compute dtype, and
-    /// says where that saves nothing.
+    /// Sets the KV dtype of `backend` for a model with these heads (of each layer) and this compute dtype. Logs a
+    /// warning if fp8 saves no memory there.
     pub fn set_on<B: Backend>(self, backend: &mut B, heads: impl Iterator<Item = HeadLayout>, dtype: Dtype) {
         backend.set_kv_dtype(self);
         let bytes = heads.map(|heads| backend.kv_element_bytes(heads, dtype)).max().unwrap_or(dtype.bytes());
@@ -39,15 +40,15 @@ impl KvDtype {
             KvDtype::Model => {}
             KvDtype::Fp8 if bytes == 1 => log::info!("keys and values are fp8 (e4m3)"),
             KvDtype::Fp8 => log::warn!(
-                "keys and values are rounded to fp8 (e4m3), but take {bytes} bytes each on {}: only Hopper reads fp8 from memory, in \
-                 f16 and bf16 models with heads of 64 or 128",
+                "keys and values are rounded to fp8 (e4m3), but take {bytes} bytes each on {}: only Hopper reads fp8 from \
+                 memory, in f16 and bf16 models with heads of 64 or 128",
                 backend.describe()
             ),
         }
     }
 }
 
-/// As on the command line.
+/// The name on the command line.
 impl fmt::Display for KvDtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -66,8 +67,8 @@ pub fn e4m3(x: f32) -> f32 {
 mod tests {
     use super::*;
 
-    /// The numbers of the specification, rising: subnormals in steps of 2^-9, then eight to each power of two; the last
-    /// code is no number.
+    /// The positive numbers of the specification, rising: subnormals in steps of 2^-9, then eight per power of two. The
+    /// last code is NaN.
     fn numbers() -> Vec<f32> {
         let number = |code: i32| match (code / 8, code % 8) {
             (0, fraction) => fraction as f32 * 2f32.powi(-9),
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_between_two_goes_to_the_nearer_and_from_the_middle_to_the_even() {
+    fn rounding_is_to_nearest_even() {
         for (code, pair) in numbers().windows(2).enumerate() {
             let &[low, high] = pair else { unreachable!("windows of two") };
             let middle = (low + high) / 2.0;
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_becomes_the_largest_and_what_is_no_number_stays_none() {
+    fn large_numbers_saturate_and_nan_stays_nan() {
         for large in [448.1, 464.0, 480.0, 1e30, f32::INFINITY] {
             assert_eq!((e4m3(large), e4m3(-large)), (448.0, -448.0));
         }

@@ -1,7 +1,7 @@
-//! Attention attribution: which share of a row's attention falls on each level of its context (a few-shot text, a
-//! problem, a sample's own text). A level is a range of positions and may begin anywhere in a segment or page. The ops
-//! are a trait of their own, given all their operands: nothing in a step, a plan or an engine knows of levels. Who
-//! attributes what is `model::Attribution`'s affair.
+//! Attention attribution: the share of a row's attention on each level of its context (few-shot text, problem, the
+//! sample's own text). A level is a range of positions and may begin anywhere in a segment or page. The ops are a
+//! separate trait and take all their operands as arguments: steps, plans and the engine do not know about levels.
+//! `model::Attribution` drives them.
 
 use std::ops::Range;
 
@@ -10,47 +10,48 @@ use crate::error::Result;
 use crate::ids::LayerIx;
 use crate::plan::AttentionPlan;
 
-/// Levels of a context at most.
+/// The largest number of levels.
 pub const MOST_LEVELS: usize = 8;
 
-/// The position at which each level but the first begins.
+/// Positions that divide a context into levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LevelBounds {
-    /// The first `levels - 1` of them; behind these are zeros.
+    /// First position of each level except the first: `levels - 1` entries, then zeros.
     begins: [u32; MOST_LEVELS - 1],
     levels: usize,
 }
 
-/// The share of a row's attention that falls on each level: 1 in all.
+/// The share of a row's attention on each level; the sum is 1.
 pub type LevelMass = [f32; MOST_LEVELS];
 
 impl LevelBounds {
-    /// The first levels end at `ends`, one more has all behind them. `None` where that makes more than [`MOST_LEVELS`],
-    /// or where `ends` fall.
+    /// Levels that end at `ends`, and one more for all positions after them. `None` if that is more than
+    /// [`MOST_LEVELS`] or `ends` is not sorted.
     pub fn behind(ends: &[u32]) -> Option<Self> {
         let mut begins = [0; MOST_LEVELS - 1];
         begins.get_mut(..ends.len())?.copy_from_slice(ends);
         ends.is_sorted().then_some(LevelBounds { begins, levels: 1 + ends.len() })
     }
 
-    /// One level.
+    /// A single level.
     pub fn none() -> Self {
         LevelBounds { begins: [0; MOST_LEVELS - 1], levels: 1 }
     }
 
-    /// How many levels there are, empty ones among them.
+    /// The number of levels, including empty ones.
     pub fn count(&self) -> usize {
         self.levels
     }
 
-    /// The positions of a level; none where there are fewer levels. No context reaches the last position of all.
+    /// The positions of a level; empty if there are fewer levels. The last level ends at `u32::MAX`, beyond any
+    /// context.
     pub fn level(&self, level: usize) -> Range<u32> {
         let bounds = &self.begins[..self.levels - 1];
         let begin = if level == 0 { 0 } else { bounds.get(level - 1).copied().unwrap_or(u32::MAX) };
         begin..bounds.get(level).copied().unwrap_or(u32::MAX)
     }
 
-    /// Where each level but the first begins, as kernels read it: those that are not there, behind every position.
+    /// First position of each level except the first, as kernels read it: `u32::MAX` for levels that do not exist.
     pub fn words(&self) -> [u32; MOST_LEVELS - 1] {
         std::array::from_fn(|bound| self.level(bound + 1).start)
     }
@@ -59,39 +60,38 @@ impl LevelBounds {
 /// A row of a step whose attention is attributed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LevelRow {
-    /// Its number in the step.
+    /// Index in the step.
     pub row: u32,
     pub bounds: LevelBounds,
 }
 
-/// What one layer's tree attention reads: its operands, for whoever observes it (`Decoder::forward_observed`).
+/// The operands of one layer's tree attention, passed to the observer of `Decoder::forward_observed`.
 pub struct Attended<'a, B: Backend> {
     pub layer: LayerIx,
-    /// `[rows, qkv width]`, rotated.
+    /// `[rows, qkv width]`, after rope.
     pub qkv: &'a B::Buffer,
-    /// The rows' own keys and values are in it.
+    /// Includes the keys and values of this step's rows.
     pub kv: &'a B::Kv,
-    /// Number of the layer's plan among the step's.
+    /// Index of the layer's plan in the step.
     pub plan: usize,
     pub scale: f32,
 }
 
 /// A backend that can attribute attention to levels.
 pub trait AttentionLevels: Backend + Sized {
-    /// Rows with their level bounds, and the plans that say what they see, where [`AttentionLevels::level_lse`] reads
-    /// them.
+    /// Rows with their level bounds and plans, in the memory [`AttentionLevels::level_lse`] reads.
     type LevelRows;
 
-    /// Puts there `rows` of a step that has these plans, over keys and values kept as in `kv`.
+    /// Prepares `rows` of a step with these plans, over keys and values stored as in `kv`.
     fn level_rows(&mut self, kv: &Self::Kv, plans: &[AttentionPlan], rows: &[LevelRow]) -> Result<Self::LevelRows>;
-    /// For each of `rows`, query head and level: the logarithm of the sum of `exp(q . k[p] * scale)` over the positions
-    /// of the level that the row sees by the layer's plan; -inf where it sees none. The exponentials of a head's levels
-    /// add up to the denominator of `tree_attention`. `out` is f32 `[rows.len(), q_heads * MOST_LEVELS]`, the levels of
-    /// a head side by side. Reads for every row the keys that it sees, unshared.
+    /// For each of `rows`, query head and level: the log-sum-exp of `q . k[p] * scale` over the positions of the level
+    /// that the row attends to by the layer's plan; -inf if there are none. Exponentiated and summed over the levels of
+    /// a head, this is the denominator of `tree_attention`. `out` is f32 `[rows.len(), q_heads * MOST_LEVELS]`, the
+    /// levels of a head side by side. Reads the keys of each row separately, without sharing.
     fn level_lse(&mut self, out: &mut Self::Buffer, read: &Attended<'_, Self>, rows: &Self::LevelRows);
-    /// Adds layer `layer` of `layers` to the share of attention that falls on each level, from its `level_lse`:
-    /// `mass[i][l] += mean over heads of exp(lse[i][h][l]) / sum_l exp(lse[i][h][l]) / layers`; layer 0 begins the sums
-    /// instead. `mass` is f32 `[rows.len(), MOST_LEVELS]`.
+    /// Adds the attention shares of layer `layer` of `layers`, computed from its `level_lse`:
+    /// `mass[i][l] += mean over heads of exp(lse[i][h][l]) / sum_l exp(lse[i][h][l]) / layers`. Layer 0 first clears
+    /// `mass`, which is f32 `[rows.len(), MOST_LEVELS]`.
     fn add_level_mass(&mut self, mass: &mut Self::Buffer, lse: &Self::Buffer, layer: LayerIx, layers: usize);
 }
 
@@ -111,7 +111,7 @@ mod tests {
             assert_eq!(bounds.count(), ends.len() + 1);
             let words = bounds.words();
             assert_eq!(words[..ends.len()], *ends);
-            assert!(words[ends.len()..].iter().all(|&word| word == u32::MAX), "{words:?}: no position is in them");
+            assert!(words[ends.len()..].iter().all(|&word| word == u32::MAX), "{words:?}: levels that do not exist");
         }
         assert_eq!(LevelBounds::behind(&[]), Some(LevelBounds::none()));
         assert_eq!(LevelBounds::behind(&[3, 2]), None);

@@ -1,23 +1,24 @@
-//! Floor 3: the ops of a transformer step, defined once here in prose, once on the CPU in clear loops, and again
-//! wherever they must be fast. Everything above sees rows, tokens, plans and opaque buffers; everything below sees
-//! memory.
+//! Floor 3: the ops of a transformer step ([`Backend`]). They are specified here in prose, defined on the CPU by clear
+//! loops, and implemented again where they must be fast. Callers see rows, tokens, plans and opaque buffers; backends
+//! manage memory.
 //!
-//! Activations are buffers of `rows x width`, row-major, that hold f32 or, where [`ActivationDtype`] allows it, less.
-//! Three types are kept apart: how a matrix is stored ([`WeightFormat`]), what its products take ([`Dtype`], the
-//! compute dtype: today that of the matrix's elements), and how keys and values are kept ([`KvDtype`]).
+//! Activations are row-major buffers of `rows x width` in f32 or, where [`ActivationDtype`] allows it, the compute
+//! dtype. Three types are separate: how a matrix is stored ([`WeightFormat`]), the dtype of the operands of its
+//! products ([`Dtype`], the compute dtype: today that of the matrix's elements), and how keys and values are stored
+//! ([`KvDtype`]).
 //!
-//! *Arithmetic by compute dtype*: f32: f32 operands, f32 accumulation; f16 and bf16: the activation operand of a dot
+//! *Arithmetic by compute dtype*. f32: f32 operands, f32 accumulation. f16 and bf16: the activation operand of a dot
 //! product may be rounded to that dtype (to nearest even), products are accumulated in f32, and a backend may store
-//! what [`ActivationDtype::Operands`] names in it. Keys and values are stored in the compute dtype, rounded to fewer
-//! bits before where that is asked for; attention follows the same rule (queries and softmax numerators may be rounded
-//! to the dtype of keys and values, or to f16 where they are fp8).
+//! buffers of [`ActivationDtype::Operands`] in it. Keys and values are stored in the compute dtype, or first rounded to
+//! the KV dtype. Attention follows the same rule: queries and softmax numerators may be rounded to the dtype of keys
+//! and values, or to f16 where these are fp8.
 //!
-//! *Batch invariance*: an op's result for a row depends on that row's inputs alone, to the last bit; see `plan` for
-//! attention. A backend whose tile is 1 does not promise it, until it is told to ([`Backend::set_batch_invariant`]).
+//! *Batch invariance*: an op's result for a row depends on that row's inputs only, to the last bit; see `plan` for
+//! attention. A backend whose tile is 1 does not guarantee it before [`Backend::set_batch_invariant`] is called.
 //!
 //! *Steps*: the integers of a step are loaded once ([`Backend::load`]), and ops read them from there. A backend may
-//! enqueue work and return: results are waited for in `collect` and `read`, and nowhere else. Work is done in the order
-//! in which it was asked for, so that a page may be given to another as soon as its last reader is enqueued.
+//! enqueue work and return; only `collect` and `read` wait for results. Work runs in the order it was enqueued, so a
+//! page may be reused as soon as its last reader is enqueued.
 
 pub mod cpu;
 pub mod cuda;
@@ -38,8 +39,8 @@ pub use step::{RowToken, StepBatch, StepShape, advance_slots};
 pub use timed::{Rates, Timed};
 pub use weights::{Dtype, MatrixPart, RandomWeight, StackShape, Uniform, WeightFormat, WeightView, with_bytes};
 
-/// How one row of `qkv` is divided: `q_heads` heads, then `kv_heads` key heads, then `kv_heads` value heads, each of
-/// `head_dim`.
+/// The layout of a row of `qkv`: `q_heads` query heads, then `kv_heads` key heads, then `kv_heads` value heads, each of
+/// `head_dim` elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadLayout {
     pub q_heads: usize,
@@ -56,17 +57,16 @@ impl HeadLayout {
         self.q_heads * self.head_dim
     }
 
-    /// Query heads that share one key head.
+    /// Query heads per key head.
     pub fn group(&self) -> usize {
         self.q_heads / self.kv_heads
     }
 }
 
-/// The widest head that the kernels of a device take. Every head has an even number of elements: keys of 16 bits lie in
-/// pairs.
+/// The largest `head_dim` the kernels support. It must also be even, because 16-bit keys are stored in pairs.
 pub const MOST_HEAD_DIM: usize = 256;
 
-/// Which normalisation a head gets before rope (Qwen3's q_norm and k_norm).
+/// Which heads `head_norm` normalises before rope (Qwen3's q_norm and k_norm).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadKind {
     Query,
@@ -76,15 +76,15 @@ pub enum HeadKind {
 /// The size of the KV memory: `pages` pages of `page_tokens` tokens in each layer.
 #[derive(Clone, Debug)]
 pub struct KvShape {
-    /// Of each layer.
+    /// Heads of each layer.
     pub heads: Vec<HeadLayout>,
-    /// The compute dtype; keys and values are kept in it unless `Backend::set_kv_dtype` says otherwise.
+    /// The compute dtype. Keys and values have it too unless changed by `Backend::set_kv_dtype`.
     pub dtype: Dtype,
     pub pages: usize,
 }
 
 impl KvShape {
-    /// Of so many layers with the same heads.
+    /// The shape of `layers` layers with the same heads.
     pub fn uniform(layers: usize, heads: HeadLayout, dtype: Dtype, pages: usize) -> Self {
         Self { heads: vec![heads; layers], dtype, pages }
     }
@@ -94,9 +94,9 @@ impl KvShape {
     }
 }
 
-/// Cosines and sines by position: `[positions, rotary / 2]` each, multiplied by the rope type's attention factor
-/// already. Rotates the first `rotary` elements of a head by halves, with h = `rotary / 2`: `(x[i], x[i + h]) -> (x[i]
-/// cos - x[i + h] sin, x[i + h] cos + x[i] sin)`.
+/// Cosines and sines by position, `[positions, rotary / 2]` each, already multiplied by the rope type's attention
+/// factor. The first `rotary` elements of a head are rotated by halves, with h = `rotary / 2`: `(x[i], x[i + h]) ->
+/// (x[i] cos - x[i + h] sin, x[i + h] cos + x[i] sin)`.
 #[derive(Clone, Debug)]
 pub struct RopeTable {
     pub rotary: usize,
@@ -104,7 +104,7 @@ pub struct RopeTable {
     pub sin: Vec<f32>,
 }
 
-/// What a buffer of activations is for, and so how precisely a backend must keep it.
+/// What an activation buffer holds, and so the precision a backend must store it with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActivationDtype {
     /// Sums that many layers add to, and logits: f32.
@@ -113,21 +113,20 @@ pub enum ActivationDtype {
     Operands(Dtype),
 }
 
-/// How fast keys and values can be had that were given up: brought back from host memory, or computed again. Estimates,
-/// to choose between the two.
+/// Estimated rates to choose how preempted keys and values are restored: by a copy from host memory, or by recomputing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SwapRates {
-    /// Bytes a second between host memory and the memory of keys and values, one way.
+    /// Bytes per second between host memory and KV memory, one way.
     pub host_bytes: f64,
-    /// Floating-point operations a second of linear layers, over rows enough to be bound by them.
+    /// Floating-point operations per second of linear layers with many rows.
     pub flops: f64,
 }
 
-/// The most of the likeliest tokens that a request can want: what a kernel can list in its block's shared memory.
+/// The largest `top_logprobs` of a request: as many as a kernel can list in the shared memory of a block.
 pub const MOST_TOP: usize = 2048;
 
-/// The most tokens that the requests of a step count by themselves: a step whose requests have penalties can be
-/// advanced so many times until it must be loaded again, with all tokens seen until then.
+/// The most sampled tokens a loaded step counts by itself: if its requests have penalties, it can be advanced this many
+/// times before it must be loaded again with all tokens seen so far.
 pub const MOST_COUNTED: usize = 128;
 
 /// How the next token of one row is sampled. The CPU's order is the definition: penalties, temperature, top-k, top-p,
@@ -135,25 +134,24 @@ pub const MOST_COUNTED: usize = 128;
 #[derive(Clone, Debug)]
 pub struct SampleRequest {
     pub pick: Pick,
-    /// Tokens seen so far that penalties apply to, each with its count in the sampled text and whether the prompt holds
-    /// it.
+    /// Tokens that penalties apply to.
     pub seen: Vec<SeenToken>,
-    /// The step before this one samples this branch's newest token for its request of this index: one more sampled
-    /// token, beside `seen`, for penalties ([`StepBatch::count_unseen`]).
+    /// Index of the previous step's request that samples this branch's newest token: penalties apply to that token too,
+    /// beside `seen` ([`StepBatch::count_unseen`]).
     pub unseen: Option<u32>,
     pub repetition_penalty: f32,
     pub frequency_penalty: f32,
     pub presence_penalty: f32,
-    /// Added to single logits first of all.
+    /// Added to the logits of these tokens, before penalties.
     pub logit_bias: Vec<(TokenId, f32)>,
-    /// Never sampled (e.g. end-of-text below the minimal length).
+    /// Tokens never sampled (e.g. end-of-text below the minimal length).
     pub banned: Vec<TokenId>,
-    /// How many of the likeliest tokens to report beside the chosen one, at most [`MOST_TOP`].
+    /// How many of the likeliest tokens to report beside the sampled one, at most [`MOST_TOP`].
     pub top_logprobs: usize,
 }
 
 impl SampleRequest {
-    /// A sample that depends on nothing but the logits.
+    /// A request without bias, penalties or banned tokens.
     pub fn of(pick: Pick) -> Self {
         Self {
             pick,
@@ -168,7 +166,7 @@ impl SampleRequest {
         }
     }
 
-    /// The uniform of the sample; 0 where none is taken.
+    /// The request's uniform; 0 if it takes none.
     pub fn uniform(&self) -> f64 {
         match self.pick {
             Pick::Random { uniform, .. } => uniform,
@@ -176,12 +174,12 @@ impl SampleRequest {
         }
     }
 
-    /// Whether tokens seen change its scores.
+    /// Whether seen tokens change the scores.
     pub fn has_penalties(&self) -> bool {
         self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
     }
 
-    /// Changes the uniform of the sample, if it takes one.
+    /// Replaces the request's uniform, if it takes one.
     pub fn set_uniform(&mut self, new: f64) {
         if let Pick::Random { uniform, .. } = &mut self.pick {
             *uniform = new;
@@ -189,34 +187,37 @@ impl SampleRequest {
     }
 }
 
+/// A token that occurred in a branch's context.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SeenToken {
     pub token: TokenId,
+    /// Its count in the sampled text.
     pub sampled: u32,
     pub in_prompt: bool,
 }
 
+/// How a token is chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pick {
-    /// The largest logit after penalties; of equals, the smallest token id.
+    /// The largest logit after penalties; on ties the smallest token id.
     Greedy,
     /// `uniform` in [0, 1). `top_k == None`: all; `top_p == 1`, `min_p == 0`: off. `temperature > 0`.
     Random { temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32, uniform: f64 },
-    /// The token is known (given text); only its log-probability is wanted.
+    /// The token is given; only its log-probability is computed.
     Given(TokenId),
 }
 
-/// The token of one row. Log-probabilities are those of the model itself: log-softmax of the unmodified logits.
+/// A sampled token. Log-probabilities are natural and those of the model itself: log-softmax of the unmodified logits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampled {
     pub token: TokenId,
     pub logprob: f32,
-    /// The likeliest tokens, falling.
+    /// The likeliest tokens with their log-probabilities, falling.
     pub top: Vec<(TokenId, f32)>,
 }
 
-/// The ops. `R` = rows of this step, `H` = hidden width, widths in elements. Panics on shapes that do not fit: the
-/// decoder checks shapes when it loads a model, so a misfit here is our own mistake.
+/// The ops. `R`: rows of the step; `H`: hidden width; widths are in elements. Ops panic on shapes that do not fit: the
+/// decoder checks shapes when it loads a model, so a mismatch is a bug.
 pub trait Backend: Send + 'static {
     /// Activations, `rows x width`; see [`ActivationDtype`].
     type Buffer: Send;
@@ -228,36 +229,34 @@ pub trait Backend: Send + 'static {
     type Kv: Send;
     /// Keys and values of some pages, all layers, in host memory.
     type SavedPages: Send;
-    /// A [`RopeTable`] where the ops read it.
+    /// A [`RopeTable`] in the memory that ops read.
     type Rope: Send;
-    /// The step loaded last, where the ops read it, and the samples that were not collected yet.
+    /// The loaded step in the memory that ops read, and the samples not collected yet.
     type Step: Send;
 
-    /// Whether it computes by itself, in memory of its own: the host can then prepare the next step meanwhile, and host
-    /// memory is room for what its own has none for.
+    /// Whether the backend computes asynchronously, in its own memory. Then the host can prepare the next step
+    /// meanwhile, and pages can be swapped to host memory.
     const IS_ASYNC: bool;
 
-    /// Whether weights of one compute dtype multiply activations kept for another ([`ActivationDtype::Operands`]).
+    /// Whether weights of one dtype can multiply activations stored for another one ([`ActivationDtype::Operands`]).
     const MIXES_DTYPES: bool;
 
-    /// Slots of a page.
+    /// Slots per page.
     fn page_tokens(&self) -> u32;
 
     /// One line for people: device, instruction set or architecture, threads.
     fn describe(&self) -> String;
-    /// What decides the last bits of batch-invariant results: devices of which this is the same compute the same bits.
+    /// Identifies the arithmetic: devices with equal strings compute the same bits when batch-invariant.
     fn arithmetic(&self) -> String;
-    /// What the items of an attention plan cost here.
+    /// The costs that planners use for this device.
     fn cost_model(&self) -> CostModel;
-    /// The tile that its attention reduces by (see `plan`).
+    /// The tile size of attention (see `plan`).
     fn tile(&self) -> u32;
-    /// From now on ops are batch-invariant, whatever that costs. Steps, and plans, that were made before are of no use
-    /// then.
+    /// Makes all ops batch-invariant, possibly slower. Steps and plans made before become invalid.
     fn set_batch_invariant(&mut self);
-    /// From now on keys and values are kept so, as they are in the compute dtype before. Memory of theirs, and steps,
-    /// that were made before are of no use then.
+    /// Sets the KV dtype, which is the compute dtype at first. KV memory and steps made before become invalid.
     fn set_kv_dtype(&mut self, kv: KvDtype);
-    /// What giving up keys and values costs.
+    /// Rates that decide how preempted keys and values are restored.
     fn swap_rates(&self) -> SwapRates;
     /// Bytes that can still be allocated for weights, activations, keys and values.
     fn free_bytes(&self) -> Result<usize>;
@@ -267,53 +266,53 @@ pub trait Backend: Send + 'static {
     /// Concatenates `parts` into one f32 vector.
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Vector>;
     fn rope_table(&mut self, table: &RopeTable) -> Result<Self::Rope>;
-    /// A buffer without rows.
+    /// A buffer with no rows.
     fn buffer(&mut self, width: usize, holds: ActivationDtype) -> Result<Self::Buffer>;
-    /// Sets the row count of a buffer (contents unspecified); keeps its memory where it can.
+    /// Sets the row count of a buffer (contents unspecified); reuses its memory if large enough.
     fn resize(&mut self, buffer: &mut Self::Buffer, rows: usize) -> Result<()>;
-    /// Puts `values`, `rows * width`, row-major, in the first `rows` rows, rounded to what the buffer holds.
+    /// Writes `values`, `[rows, width]`, to the first `rows` rows, rounded to the buffer's dtype.
     fn write(&mut self, buffer: &mut Self::Buffer, rows: usize, values: &[f32]) -> Result<()>;
-    /// The first `rows` rows, `rows * width` values, row-major.
+    /// The first `rows` rows, `[rows, width]`. Waits for enqueued work.
     fn read(&mut self, buffer: &Self::Buffer, rows: usize) -> Result<Vec<f32>>;
 
-    /// Bytes of an element of keys or values as they are kept now, in layers with these heads and compute dtype.
+    /// Bytes per element of keys and values at the current KV dtype, in layers with these heads and compute dtype.
     fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize;
-    /// Bytes that one page takes, all layers.
+    /// Bytes per page, all layers.
     fn page_bytes(&self, shape: &KvShape) -> usize;
-    /// Bytes of the same memory that `kv` takes beside its pages.
+    /// Bytes that `kv` allocates in addition to its pages.
     fn kv_overhead_bytes(&self, _shape: &KvShape) -> usize {
         0
     }
+    /// Allocates KV memory.
     fn kv(&mut self, shape: &KvShape) -> Result<Self::Kv>;
     /// Copies `pages` to host memory.
     fn save_pages(&mut self, kv: &Self::Kv, pages: &[PageId]) -> Result<Self::SavedPages>;
-    /// Copies what was saved into `pages`, which may be other ones, in the same order.
+    /// Copies saved pages, in the same order, to `pages`, which may be other ones.
     fn restore_pages(&mut self, kv: &mut Self::Kv, saved: &Self::SavedPages, pages: &[PageId]) -> Result<()>;
 
-    /// A step of nothing yet, for a model of this compute dtype and so many words. `heads`: of the layers that go by
-    /// each of its plans.
+    /// An empty step, for a model with this compute dtype and vocabulary. `heads`: for each plan, those of its layers.
     fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<Self::Step>;
-    /// Makes room in `step` for all that the shape of a batch bounds, so that no step up to this shape asks for it;
-    /// returns the shape that [`Backend::load`] would.
+    /// Allocates in `step` what the shape of a batch determines, so that no step up to this shape allocates it later.
+    /// Returns the shape that [`Backend::load`] would return.
     fn reserve(&mut self, _step: &mut Self::Step, shape: StepShape) -> Result<StepShape> {
         Ok(shape)
     }
-    /// Replaces what `step` holds. A shortage of memory ([`crate::Error::is_shortage`]), here as in `advance` and
-    /// `run`, leaves a step that another one, with fewer rows, can be loaded into.
+    /// Loads `batch` into `step`. After a memory shortage ([`crate::Error::is_shortage`]), here or in `advance` or
+    /// `run`, a batch with fewer rows can still be loaded.
     fn load(&mut self, step: &mut Self::Step, batch: StepBatch) -> Result<StepShape>;
-    /// Replaces it by what [`StepBatch::advance`] makes of it, with what it has sampled counted
-    /// ([`StepBatch::count_unseen`]); only where [`StepBatch::can_advance`], and at most [`MOST_COUNTED`] times where a
+    /// Advances the loaded batch by one token per row ([`StepBatch::advance`]), after counting the tokens it sampled
+    /// ([`StepBatch::count_unseen`]). Only if [`StepBatch::can_advance`], and at most [`MOST_COUNTED`] times if a
     /// request has penalties.
     fn advance(&mut self, step: &mut Self::Step, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape>;
-    /// Enqueues the loaded step: calls `ops`, or enqueues again what they enqueued for an earlier step of the same
-    /// shape. They must therefore depend on nothing but the shape, and on buffers that are still the same.
+    /// Enqueues the loaded step: calls `ops`, or replays what they enqueued for an earlier step of the same shape. So
+    /// `ops` may depend on the shape only, and must use the same buffers each time.
     fn run(
         &mut self,
         step: &mut Self::Step,
         shape: StepShape,
         ops: impl FnOnce(&mut Self, &mut Self::Step) -> Result<()>,
     ) -> Result<()>;
-    /// The same for a step whose `ops` may depend on more than the shape: they are called for this step alone.
+    /// The same, but always calls `ops`, which may depend on more than the shape.
     fn run_once(
         &mut self,
         step: &mut Self::Step,
@@ -322,7 +321,7 @@ pub trait Backend: Send + 'static {
     ) -> Result<()> {
         self.run(step, shape, ops)
     }
-    /// Waits for the oldest step that was run and not collected: one sample for each of its requests.
+    /// Waits for the oldest step that was run and not collected. Returns one sample per request.
     fn collect(&mut self, step: &mut Self::Step) -> Result<Vec<Sampled>>;
 
     /// `out[r] = table[tokens[r]]`, widened to f32. `table` is `[vocab, H]`.
@@ -340,17 +339,17 @@ pub trait Backend: Send + 'static {
     );
     /// `out[r] = w x[r] (+ bias)`.
     fn linear(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, w: &Self::Matrix, bias: Option<&Self::Vector>);
-    /// `out[r] += w x[r] (+ bias)`: a linear layer that ends in the residual.
+    /// `out[r] += w x[r] (+ bias)`: a linear layer that adds to the residual.
     fn linear_add(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, w: &Self::Matrix, bias: Option<&Self::Vector>);
-    /// `rms_norm` of each query or key head of `qkv` alone, in place; `weight` is `[head_dim]`.
+    /// `rms_norm` of each query or key head of `qkv` separately, in place; `weight` is `[head_dim]`.
     fn head_norm(&mut self, qkv: &mut Self::Buffer, heads: HeadLayout, kind: HeadKind, weight: &Self::Vector, eps: f32);
     /// Rotates query and key heads of `qkv` in place by the rows' positions.
     fn rope(&mut self, qkv: &mut Self::Buffer, heads: HeadLayout, table: &Self::Rope, step: &Self::Step);
-    /// Stores the key and value heads of row `r` of `qkv` in slot `r` of the step, in layer `layer`, rounded as they
-    /// are kept.
+    /// Stores the key and value heads of row `r` of `qkv` in slot `r` of the step, in layer `layer`, rounded to the KV
+    /// dtype.
     fn kv_append(&mut self, kv: &mut Self::Kv, layer: LayerIx, qkv: &Self::Buffer, step: &Self::Step);
-    /// Tree attention by plan number `plan` of the step: for each row and query head, softmax over the positions it
-    /// sees (see `AttentionPlan`) of `q . k[p] * scale`, times the values. `out` is `[R, q_heads * head_dim]`.
+    /// Tree attention by plan `plan` of the step: for each row and query head, the softmax of `q . k[p] * scale` over
+    /// the positions it attends to (see `AttentionPlan`), times the values. `out` is `[R, q_heads * head_dim]`.
     #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
     fn tree_attention(
         &mut self,
@@ -366,9 +365,9 @@ pub trait Backend: Send + 'static {
     fn gated_silu(&mut self, out: &mut Self::Buffer, x: &Self::Buffer);
     /// In place, the tanh form: `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
     fn gelu(&mut self, x: &mut Self::Buffer);
-    /// `out[i] = x[wanted[i]]`: the rows whose logits are wanted.
+    /// `out[i] = x[logit_rows[i]]`: the rows whose logits are computed.
     fn select_rows(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, step: &Self::Step);
-    /// Samples one token for each request of the step, from `logits` `[logit_rows, vocab]`, by the order that
-    /// [`SampleRequest`] states.
+    /// Samples one token for each request of the step from `logits` `[logit_rows, vocab]`, as [`SampleRequest`]
+    /// specifies.
     fn sample(&mut self, logits: &Self::Buffer, step: &mut Self::Step);
 }

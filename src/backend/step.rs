@@ -1,5 +1,5 @@
-//! One forward step as integers: which token each row holds, where it stands, where its key and value go, who sees what
-//! and what is sampled. Made by the engine, loaded by a backend (`Backend::load`), read by the ops.
+//! One forward step as integers: each row's token, position and KV slot, the attention plans, and what is sampled. Made
+//! by the engine, loaded by a backend (`Backend::load`), read by the ops.
 
 use crate::ids::TokenId;
 use crate::kv::KvSlot;
@@ -11,7 +11,7 @@ use super::{SampleRequest, SeenToken};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowToken {
     Known(TokenId),
-    /// The token that the previous step samples for its request of this index; the host may not know it yet.
+    /// The token the previous step samples for its request of this index. The host may not know it yet.
     Sampled(u32),
 }
 
@@ -22,20 +22,20 @@ pub struct StepBatch {
     /// Absolute position of each row.
     pub positions: Vec<u32>,
     pub slots: Vec<KvSlot>,
-    /// Rows whose logits are computed, rising; a row is named once for each sample that its logits serve.
+    /// Rows whose logits are computed, in rising order. A row appears once per sample taken from its logits.
     pub logit_rows: Vec<u32>,
-    /// One for each kind of attention (heads and window) of the model's layers, in the order of `Decoder::plan_hints`.
+    /// One per kind of attention (heads and window) of the model's layers, in the order of `Decoder::plan_hints`.
     pub plans: Vec<AttentionPlan>,
-    /// One for each of `logit_rows`, or none at all: then nothing is sampled, and logits are only computed.
+    /// One for each of `logit_rows`; or empty, and then logits are computed but nothing is sampled.
     pub requests: Vec<SampleRequest>,
 }
 
-/// Row counts of a step's buffers: those of the batch, or more if the backend pads (padded rows are never read).
+/// Row counts of a step's buffers: those of the batch, or larger if the backend pads. Padded rows are never read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StepShape {
     pub rows: usize,
     pub logit_rows: usize,
-    /// Whether tokens are sampled from the wanted rows.
+    /// Whether tokens are sampled from the logits.
     pub samples: bool,
 }
 
@@ -44,16 +44,16 @@ impl StepBatch {
         StepShape { rows: self.tokens.len(), logit_rows: self.logit_rows.len(), samples: !self.requests.is_empty() }
     }
 
-    /// Whether this batch with every row one token further is a step of its own: every row is sampled from once, in
-    /// order, so that request `r` samples the next token of row `r`, and every plan can.
+    /// Whether this batch can be advanced by one token per row ([`StepBatch::advance`]): every row is sampled from
+    /// once, in order, so that request `r` samples the next token of row `r`, and every plan can be advanced.
     pub fn can_advance(&self) -> bool {
         let each_once =
             self.logit_rows.len() == self.tokens.len() && (0u32..).zip(&self.logit_rows).all(|(r, &w)| r == w);
         each_once && self.requests.len() == self.logit_rows.len() && self.plans.iter().all(AttentionPlan::can_advance)
     }
 
-    /// Counts what is unseen: `before` are the tokens that the step before this one sampled, by request. The
-    /// definition; a device does it where its tokens are.
+    /// Counts each request's `unseen` token as seen. `before`: the tokens the previous step sampled, by request. This
+    /// is the definition; an asynchronous backend does it on the device.
     pub fn count_unseen(&mut self, before: &[TokenId]) {
         for request in &mut self.requests {
             let Some(unseen) = request.unseen.take() else { continue };
@@ -65,9 +65,10 @@ impl StepBatch {
         }
     }
 
-    /// Makes it that step: row `r` holds what request `r` samples, one position further; `uniforms` are the new
-    /// samples' (of requests that take none, any number), `new_pages` the pages of the rows whose own are full, in
-    /// rising order. What was unseen before is counted by then ([`StepBatch::count_unseen`]), or nobody asks for it.
+    /// Advances every row by one token: row `r` gets the token that request `r` samples, one position further.
+    /// `uniforms`: one per request, ignored where a request takes none. `new_pages`: new pages of rows whose last page
+    /// is full, in rising order of row. Requests with penalties must have been counted before
+    /// ([`StepBatch::count_unseen`]).
     pub fn advance(&mut self, uniforms: &[f64], new_pages: &[NewPage]) {
         debug_assert!(self.can_advance());
         for (row, token) in (0u32..).zip(&mut self.tokens) {
@@ -85,7 +86,7 @@ impl StepBatch {
     }
 }
 
-/// Where the next token of each row goes.
+/// Moves each row's slot to that of its next token.
 pub fn advance_slots(slots: &mut [KvSlot], new_pages: &[NewPage]) {
     slots.iter_mut().for_each(|slot| slot.slot += 1);
     for &NewPage { row, page } in new_pages {

@@ -1,5 +1,5 @@
-//! Backends whose steps can be timed, and the rates that such times are held against. On the CPU by the wall clock,
-//! with caches as the runs before left them; on a GPU by its own clock, with nothing in its cache.
+//! Backends whose steps can be timed, and the peak rates to compare times with. The CPU is timed by the wall clock,
+//! with caches as earlier runs left them; a GPU by its own clock, with empty caches.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use serde::Serialize;
 use super::{Backend, Dtype, StepShape};
 use crate::error::Result;
 
-/// What a device can do at most.
+/// Peak rates of a device.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Rates {
     pub bytes_per_s: f64,
-    /// Multiplications and additions of operands of one dtype.
+    /// Multiplications and additions per second, with operands of one dtype.
     pub flops_per_s: f64,
 }
 
@@ -23,8 +23,9 @@ impl fmt::Display for Rates {
     }
 }
 
+/// A backend whose steps can be timed.
 pub trait Timed: Backend {
-    /// Microseconds of each of `times` runs of `ops` on the step that is loaded.
+    /// Runs `ops` on the loaded step `times` times; returns the microseconds of each run.
     fn time(
         &mut self,
         step: &mut Self::Step,
@@ -33,17 +34,17 @@ pub trait Timed: Backend {
         ops: impl FnMut(&mut Self, &mut Self::Step) -> Result<()>,
     ) -> Result<Vec<f64>>;
 
-    /// Microseconds of one of `calls` calls behind one another, for each of `times` rounds. `call` is told its number
-    /// in the round.
+    /// Microseconds per call, for each of `times` rounds of `calls` calls in a row. `call` gets its index in the round.
     fn time_calls(&mut self, calls: usize, times: usize, call: impl FnMut(&mut Self, usize)) -> Result<Vec<f64>>;
 
-    /// From now on linear layers go by the algorithm that the backend's library recommends, or by the fastest that is
-    /// found in this time by measuring anew. False where there is only one.
+    /// Selects the algorithm of linear layers: the fastest found by measuring for this long, or with `None` the one
+    /// that the backend's library recommends. Returns false if there is only one algorithm.
     fn choose_products(&mut self, measuring: Option<Duration>) -> bool;
 
-    /// Measures for a second or so, products of `dtype`.
+    /// Measures peak rates, with products of `dtype`; takes about a second.
     fn rates(&mut self, dtype: Dtype) -> Result<Rates>;
 
-    /// Leaves out attention from now on, where the backend can: what remains is the ceiling that no attention can pass.
+    /// Skips attention from now on, to measure the upper bound of what faster attention can gain. Returns whether the
+    /// backend supports that.
     fn without_attention(&mut self) -> bool;
 }

@@ -1,8 +1,8 @@
-//! Weights as they lie in a file (format, shape and bytes, borrowed) and the numbers that stand for them where there is
-//! no file. Loading is `model::weights`; packing is each backend's.
+//! Weights as stored in a file (format, shape, borrowed bytes), and random weights where there is no file.
+//! `model::weights` loads them; each backend packs them in its own layout.
 //!
-//! Three types are kept apart: how a matrix is stored ([`WeightFormat`]), what its products take ([`Dtype`], the
-//! compute dtype), and how keys and values are kept (`KvDtype`).
+//! Three types are separate: how a matrix is stored ([`WeightFormat`]), the dtype of the operands of its products
+//! ([`Dtype`], the compute dtype), and how keys and values are stored (`KvDtype`).
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::mix::{GOLDEN, mix};
 
-/// Element type of activations, vectors and dense arrays: the *compute dtype*, which the operands of products have.
+/// Element type of activations, vectors and dense arrays. As the type of the operands of products: the *compute dtype*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
@@ -30,8 +30,8 @@ impl Dtype {
         }
     }
 
-    /// One rounding to this dtype, relative: half the distance of neighbours above 1, the most that a normal number is
-    /// off.
+    /// The largest relative error of rounding a normal number to this dtype: half the distance between 1 and the next
+    /// larger number.
     pub const fn rounding(self) -> f64 {
         1.0 / match self {
             Dtype::F32 => (1 << 24) as f64,
@@ -40,7 +40,7 @@ impl Dtype {
         }
     }
 
-    /// `values` as a file of this dtype holds them, rounded to nearest even.
+    /// `values` rounded to nearest even, as the little-endian bytes of this dtype.
     pub fn encode(self, values: &[f32]) -> Vec<u8> {
         match self {
             Dtype::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
@@ -59,7 +59,7 @@ impl Dtype {
     }
 }
 
-/// The word in configs, on the command line and in messages.
+/// The name in configs, on the command line and in messages.
 impl fmt::Display for Dtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -70,24 +70,24 @@ impl fmt::Display for Dtype {
     }
 }
 
-/// How a weight matrix is stored, in its file and on the device. A format whose elements carry scales (FP8 in blocks,
-/// 4-bit groups) is a variant here, with a part of its own in [`MatrixPart`].
+/// How a weight matrix is stored, in its file and on the device. Formats with scales (FP8 in blocks, 4-bit groups)
+/// would be further variants, each with a variant of [`MatrixPart`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WeightFormat {
-    /// One element of the dtype after the other.
+    /// Elements of one dtype, without scales.
     Dense(Dtype),
 }
 
 impl WeightFormat {
-    /// What the products of such a matrix take as operands, unless a backend is told otherwise.
+    /// The dtype of the operands of such a matrix's products.
     pub fn compute_dtype(self) -> Dtype {
         match self {
             WeightFormat::Dense(dtype) => dtype,
         }
     }
 
-    /// Bytes of so many elements.
+    /// Bytes of this many elements.
     pub fn bytes(self, elements: usize) -> usize {
         match self {
             WeightFormat::Dense(dtype) => elements * dtype.bytes(),
@@ -107,7 +107,7 @@ impl fmt::Display for WeightFormat {
 #[derive(Clone, Copy, Debug)]
 pub enum MatrixPart<'a> {
     Dense(WeightView<'a>),
-    /// Numbers that are drawn where they will be used.
+    /// Random numbers, generated on the device.
     Random(RandomWeight),
 }
 
@@ -136,7 +136,7 @@ impl MatrixPart<'_> {
     }
 }
 
-/// The shape of a stack: what all parts agree in, and the sum of their rows.
+/// The shape of stacked parts: their common format and width, and the sum of their rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StackShape {
     pub format: WeightFormat,
@@ -145,7 +145,7 @@ pub struct StackShape {
 }
 
 impl StackShape {
-    /// Panics where there is no part, or parts differ in width or format.
+    /// Panics if `parts` is empty or parts differ in width or format.
     pub fn of(parts: &[MatrixPart<'_>]) -> Self {
         let first = parts.first().expect("a matrix has at least one part");
         let (format, cols) = (first.format(), first.cols());
@@ -157,16 +157,16 @@ impl StackShape {
     }
 }
 
-/// What `pack` makes of `parts` as they would lie in a file: random ones are drawn into host memory before.
+/// Calls `pack` with views of `parts` in host memory; random parts are generated first.
 pub fn with_bytes<T>(parts: &[MatrixPart<'_>], pack: impl FnOnce(&[WeightView<'_>]) -> T) -> T {
-    let draw = |part: &MatrixPart<'_>| match part {
+    let generate = |part: &MatrixPart<'_>| match part {
         MatrixPart::Dense(_) => Vec::new(),
-        MatrixPart::Random(random) => random.draw(),
+        MatrixPart::Random(random) => random.generate(),
     };
-    let drawn: Vec<Vec<u8>> = parts.iter().map(draw).collect();
-    let views = parts.iter().zip(&drawn).map(|(part, drawn)| match part {
+    let generated: Vec<Vec<u8>> = parts.iter().map(generate).collect();
+    let views = parts.iter().zip(&generated).map(|(part, bytes)| match part {
         MatrixPart::Dense(view) => *view,
-        MatrixPart::Random(random) => random.view(drawn),
+        MatrixPart::Random(random) => random.view(bytes),
     });
     pack(&views.collect::<Vec<_>>())
 }
@@ -193,8 +193,8 @@ impl WeightView<'_> {
     }
 }
 
-/// Numbers within `reach` of `centre`, uniform: number `i` depends on `stream` and `i` alone, so that it can be drawn
-/// anywhere.
+/// Uniform random numbers in `centre - reach .. centre + reach`. Number `i` depends on `stream` and `i` only, so it can
+/// be generated on any device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Uniform {
     pub stream: u64,
@@ -203,15 +203,16 @@ pub struct Uniform {
 }
 
 impl Uniform {
+    /// Number `i`.
     pub fn at(&self, i: usize) -> f32 {
         let upper = mix(self.stream.wrapping_add(i as u64).wrapping_add(GOLDEN)) >> 40;
-        // In [-1, 1), of the upper 24 bits.
+        // In [-1, 1), from the upper 24 bits.
         let unit = upper as f32 / (1 << 23) as f32 - 1.0;
         self.centre + self.reach * unit
     }
 }
 
-/// A tensor that nobody has yet: `rows x cols` of `numbers`, row-major, rounded to `dtype`.
+/// A random tensor, not generated yet: `rows x cols` of `numbers`, row-major, rounded to `dtype`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RandomWeight {
     pub dtype: Dtype,
@@ -221,8 +222,8 @@ pub struct RandomWeight {
 }
 
 impl RandomWeight {
-    /// All elements, as they would lie in a file.
-    pub fn draw(&self) -> Vec<u8> {
+    /// All elements as little-endian bytes.
+    pub fn generate(&self) -> Vec<u8> {
         const CHUNK: usize = 1 << 14;
         let width = self.dtype.bytes();
         let mut bytes = vec![0; self.rows * self.cols * width];
@@ -234,8 +235,8 @@ impl RandomWeight {
         bytes
     }
 
-    /// What `draw` returned, as a tensor.
-    pub fn view<'a>(&self, drawn: &'a [u8]) -> WeightView<'a> {
-        WeightView { dtype: self.dtype, rows: self.rows, cols: self.cols, bytes: drawn }
+    /// A view of the bytes that `generate` returned.
+    pub fn view<'a>(&self, bytes: &'a [u8]) -> WeightView<'a> {
+        WeightView { dtype: self.dtype, rows: self.rows, cols: self.cols, bytes }
     }
 }

@@ -1,11 +1,12 @@
-//! Which nodes of a forest to choose, none beneath another, so that they are worth most: the one shared level of a plan
-//! or of a job. What a node is worth is left to the caller.
+//! Finds the antichain of a forest with the largest total worth: nodes of which none is beneath another. Used to choose
+//! the single shared level of a plan or job. The caller defines the worth of a node.
 //!
-//! The recurrence: `best(v) = max(worth(v), sum of best(c) over the children c of v)`. It is exact, because a choice
-//! beneath `v` is either `v` alone or choices beneath its children, which do not restrict each other.
+//! The recurrence is `best(v) = max(worth(v), sum of best(c) over the children c of v)`. It is exact: an antichain in
+//! the subtree of `v` is either `v` alone or a union of antichains in the subtrees of its children, which are
+//! independent.
 
-/// The chosen nodes, rising. `parent` names a node's parent, which stands before it. Of two choices that
-/// are worth the same it takes the one nearer the roots; a node that is worth nothing is never chosen.
+/// The chosen nodes, rising. `parent`: a node's parent, which has a smaller index. On ties the node nearer to the root
+/// is chosen; a node of worth 0 never is.
 pub fn best_antichain(parent: impl Fn(usize) -> Option<u32>, worth: &[u64]) -> Vec<u32> {
     let mut beneath = vec![0u64; worth.len()];
     for node in (0..worth.len()).rev() {

@@ -1,13 +1,12 @@
-//! Depth-first snapshot of the segments that are live in one step: the only thing a planner sees. Made by
-//! `PrefixTree::forest`; holds no references into the tree.
+//! A depth-first snapshot of the segments that one step reads: the input of planners. Made by `PrefixTree::forest`;
+//! holds no references into the tree.
 
 use std::ops::Range;
 
 use crate::ids::{PageId, SegmentId};
 
-/// One query token of a step, as the scheduler asks for it: the token at `position` of the branch that ends in
-/// `segment`. The token itself already belongs to the path of `segment` (its slot is reserved before the forest is
-/// taken).
+/// One query token of a step, as the scheduler requests it: the token at `position` of the branch that ends in
+/// `segment`. Its slot is reserved before the forest is taken, so the token already belongs to the path of `segment`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepRow {
     pub segment: SegmentId,
@@ -21,12 +20,12 @@ pub struct ForestSegment {
     /// Index into `Forest::segments`; always smaller than the segment's own index.
     pub parent: Option<u32>,
     pub first_position: u32,
-    /// Tokens whose keys and values exist once this step's are appended.
+    /// Tokens with keys and values, including those that this step appends.
     pub tokens: u32,
-    /// Range into `Forest::pages`. The first token lies in slot `first_position % page_tokens` of the first page. Empty
-    /// where no row of the step sees anything of the segment, as its keys and values are gone.
+    /// Range into `Forest::pages`. The first token is in slot `first_position % page_tokens` of the first page. Empty
+    /// for a hollow segment, whose keys and values were freed; no row of the step attends to it.
     pub pages: Range<u32>,
-    /// The rows of this segment and of everything beneath it: first its own, by rising position, then its children's.
+    /// The rows of this segment and its subtree: first its own, by rising position, then its children's.
     pub rows: Range<u32>,
 }
 
@@ -37,7 +36,8 @@ impl ForestSegment {
     }
 }
 
-/// The live part of the prefix tree. Segments depth-first, rows depth-first: every subtree is one contiguous row range.
+/// The part of the prefix tree that a step reads. Segments and rows are depth-first, so every subtree is one contiguous
+/// row range.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forest {
     pub page_tokens: u32,
@@ -51,7 +51,7 @@ pub struct Forest {
 }
 
 impl Forest {
-    /// The rows of segment `index` itself, without those beneath it.
+    /// The rows of segment `index` itself, without those of its subtree.
     pub fn own_rows(&self, index: usize) -> Range<usize> {
         let rows = &self.segments[index].rows;
         let end = match self.segments.get(index + 1) {
@@ -61,18 +61,18 @@ impl Forest {
         rows.start as usize..end as usize
     }
 
-    /// Whether nothing is beneath segment `index`. In depth-first order its first child follows it.
+    /// Whether segment `index` has no children. In depth-first order its first child would follow it.
     pub fn is_leaf(&self, index: usize) -> bool {
         self.segments.get(index + 1).is_none_or(|next| next.parent != u32::try_from(index).ok())
     }
 
-    /// Checks what the fields' docs promise. `Err` says what is broken and where.
+    /// Checks the invariants stated at the fields. `Err` says what is broken and where.
     pub fn check(&self) -> Result<(), String> {
         let rows = self.row_positions.len();
         if rows != self.row_segments.len() {
             return Err(format!("{rows} row positions, {} row segments", self.row_segments.len()));
         }
-        // The path from the root to the segment at hand, each with the row with which its next child begins.
+        // The path from the root to the current segment; with each segment the first row of its next child.
         let mut path: Vec<(u32, u32)> = Vec::new();
         let mut next_root_row = 0;
         for (index, segment) in (0u32..).zip(&self.segments) {
@@ -88,7 +88,7 @@ impl Forest {
             let first_child_row = self.own_rows(index as usize).end;
             path.push((index, u32::try_from(first_child_row).expect("rows are counted in u32")));
             let fault = match path.len() == 1 && segment.parent.is_some() || !follows {
-                true => Some("it does not go on where its parent or elder sibling ends"),
+                true => Some("it does not begin where its parent or previous sibling ends"),
                 false => self.fault_within(index),
             };
             if let Some(fault) = fault {
@@ -110,10 +110,10 @@ impl Forest {
         }
         let positions = &self.row_positions[own.clone()];
         if !positions.is_sorted() || positions.iter().any(|p| !(segment.first_position..segment.end()).contains(p)) {
-            return Some("its rows are at positions that fall or are not its own");
+            return Some("its rows are not sorted by position or lie outside of it");
         }
         if self.row_segments[own.clone()].iter().any(|&owner| owner != index) {
-            return Some("its rows name another segment");
+            return Some("its rows refer to another segment");
         }
         let pages = match segment.tokens {
             0 => 0,
@@ -121,7 +121,6 @@ impl Forest {
         };
         let exist = segment.pages.end as usize <= self.pages.len();
         let is_hollow = segment.pages.is_empty() && own.is_empty();
-        (!is_hollow && segment.pages.len() != pages as usize || !exist)
-            .then_some("its pages hold another number of tokens")
+        (!is_hollow && segment.pages.len() != pages as usize || !exist).then_some("its pages do not match its tokens")
     }
 }

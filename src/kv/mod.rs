@@ -1,6 +1,6 @@
-//! Floor 1, integers only: which tokens are kept where. `page_pool` hands out pages, `prefix_tree` knows which runs of
-//! tokens share them, `forest` is the snapshot of what is live in one step, `prompt_tree` what all prompts of a job
-//! share. No keys, no values, no device: those belong to a backend.
+//! Floor 1, bookkeeping of KV memory in integers: which tokens are stored where. `page_pool` allocates pages,
+//! `prefix_tree` records which runs of tokens share them, `forest` is the snapshot of one step, `prompt_tree` finds
+//! what all prompts of a job share. Keys, values and devices belong to the backends.
 
 pub mod antichain;
 pub mod forest;
@@ -15,8 +15,8 @@ pub use prompt_tree::{DistinctTokens, PackedPrompts, PromptNode, PromptTree, Pro
 
 use crate::ids::PageId;
 
-/// Where the key and value of one token lie: slot `slot` of page `page`, in every layer.
-/// Pages are aligned to positions: a token at position `p` always has `slot == p % page_tokens`.
+/// The place of one token's key and value in every layer. Pages are aligned to positions: a token at position `p`
+/// always has `slot == p % page_tokens`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvSlot {
     pub page: PageId,

@@ -1,21 +1,20 @@
-//! Hands out and takes back page ids; knows its capacity and how many hold each page, nothing else. What a page holds
-//! and who may have one is decided above.
+//! Allocates page ids with reference counts. What a page contains and who gets one is decided by the callers.
 
 use crate::ids::PageId;
 
-/// A recoverable shortage: the caller evicts, waits or drops a branch, and asks again once `needed` pages are free.
+/// A recoverable shortage: the caller evicts, waits or drops a branch, and retries once `needed` pages are free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{needed} free pages are needed at once")]
 pub struct OutOfPages {
-    /// Pages that must be free for the same request to succeed.
+    /// Pages that must be free for the request to succeed.
     pub needed: usize,
 }
 
-/// The pages of the KV memory, by count of holders. A page with no holder is free.
+/// The pages of the KV memory with the number of holders of each. A page without holders is free.
 #[derive(Clone, Debug)]
 pub struct PagePool {
     holders: Vec<u32>,
-    /// A stack; the page given back last is taken first, since it may still be in cache.
+    /// A stack: the page freed last is taken first, since it may still be in cache.
     free: Vec<PageId>,
 }
 
@@ -24,14 +23,14 @@ impl PagePool {
         Self { holders: vec![0; capacity], free: (0..capacity).rev().map(PageId::new).collect() }
     }
 
-    /// A free page, with the caller as its one holder.
+    /// Takes a free page; the caller becomes its only holder.
     pub fn take(&mut self) -> Option<PageId> {
         let page = self.free.pop()?;
         self.holders[page.ix()] = 1;
         Some(page)
     }
 
-    /// `count` free pages, or none at all.
+    /// Takes `count` free pages, or none.
     pub fn take_exactly(&mut self, count: usize) -> Result<Vec<PageId>, OutOfPages> {
         if count > self.free.len() {
             return Err(OutOfPages { needed: count });
@@ -39,13 +38,13 @@ impl PagePool {
         Ok((0..count).map_while(|_| self.take()).collect())
     }
 
-    /// One more holder for a page that is held. Panics when it is free.
+    /// Adds a holder to a held page. Panics if it is free.
     pub fn share(&mut self, page: PageId) {
-        assert!(self.holders[page.ix()] > 0, "page {page} is free, so nobody can share it");
+        assert!(self.holders[page.ix()] > 0, "page {page} is free, so it cannot be shared");
         self.holders[page.ix()] += 1;
     }
 
-    /// One holder less; true when that was the last one and the page is free now. Panics when it was free already.
+    /// Removes a holder. Returns whether the page is free now. Panics if it was free already.
     pub fn give_back(&mut self, page: PageId) -> bool {
         let holders = &mut self.holders[page.ix()];
         *holders = holders.checked_sub(1).expect("a page is given back only by a holder");
@@ -56,7 +55,7 @@ impl PagePool {
         freed
     }
 
-    /// Pages that nobody holds.
+    /// The number of free pages.
     pub fn free(&self) -> usize {
         self.free.len()
     }
@@ -65,7 +64,7 @@ impl PagePool {
         self.holders.len()
     }
 
-    /// How many hold `page`.
+    /// The number of holders of `page`.
     pub fn holders(&self, page: PageId) -> u32 {
         self.holders[page.ix()]
     }

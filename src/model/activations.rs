@@ -1,63 +1,62 @@
-//! Every activation of a step, once. Buffers are resized to the step's rows and keep their memory, so that a steady
-//! state allocates nothing. Layers of one width share a buffer; each other width has one of its own.
+//! The activation buffers of a step. They are resized to the step's rows and keep their memory, so that steady decoding
+//! allocates nothing. Layers share one buffer per distinct width.
 
 use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, StepShape};
 use crate::error::Result;
 
-use super::config::{Activation, FeedForward, LayerSpec, ModelConfig, kinds};
+use super::config::{Activation, FeedForward, LayerSpec, ModelConfig, kind_index, kinds};
 
+/// All activation buffers of a decoder.
 pub struct Activations<B: Backend> {
-    /// Of all rows of the step.
-    pub all: Stream<B>,
+    /// For all rows of the step.
+    pub all: StreamBuffers<B>,
     /// `[rows, qkv width]`, one for each kind of heads.
     pub qkv: Vec<B::Buffer>,
-    /// Of the rows whose logits are wanted, behind the last attention.
-    pub logit_rows: Stream<B>,
-    /// `[wanted rows, vocab]`
+    /// For the rows whose logits are computed, after the last attention.
+    pub logit_rows: StreamBuffers<B>,
+    /// `[logit rows, vocab]`
     pub logits: B::Buffer,
 }
 
-/// What runs through the layers, for `R` rows.
-pub struct Stream<B: Backend> {
+/// The residual stream of `R` rows, and the buffers of the blocks that read and write it.
+pub struct StreamBuffers<B: Backend> {
     /// `[R, hidden]`
     pub residual: B::Buffer,
     /// `[R, hidden]`: input of the next linear layer.
     pub normed: B::Buffer,
     /// `[R, q width]`, one for each kind of heads.
     pub attended: Vec<B::Buffer>,
-    /// One for each kind of feed-forward part.
-    pub inner: Vec<Inner<B>>,
+    /// One for each kind of feed-forward block.
+    pub inner: Vec<InnerBuffers<B>>,
 }
 
-/// Inside one kind of feed-forward part.
-pub struct Inner<B: Backend> {
-    /// `[R, 2 * width]`, gate beside up; `[R, width]` where nothing is gated.
+/// The buffers inside a feed-forward block.
+pub struct InnerBuffers<B: Backend> {
+    /// Gated: `[R, 2 * width]`, gate and up side by side. Else `[R, width]`.
     pub up: B::Buffer,
-    /// `[R, width]`; absent where the activation works in place.
+    /// `[R, width]`; `None` if the activation works in place.
     pub gated: Option<B::Buffer>,
 }
 
-/// Which of the buffers a layer uses.
+/// Indices of the buffers that a layer uses.
 #[derive(Clone, Copy)]
-pub struct Places {
+pub struct BufferIndices {
+    /// Of `Activations::qkv` and `StreamBuffers::attended`.
     pub heads: usize,
+    /// Of `StreamBuffers::inner`.
     pub inner: usize,
 }
 
-impl Places {
-    /// Of each layer.
-    pub fn of(config: &ModelConfig) -> Vec<Places> {
+impl BufferIndices {
+    /// Those of each layer.
+    pub fn of(config: &ModelConfig) -> Vec<BufferIndices> {
         let (heads, inner) = (head_kinds(config), inner_kinds(config));
-        let of_layer = |layer: &LayerSpec| Places {
-            heads: position(&heads, &layer.attention.heads),
-            inner: position(&inner, &layer.feed_forward),
+        let of_layer = |layer: &LayerSpec| BufferIndices {
+            heads: kind_index(&heads, &layer.attention.heads),
+            inner: kind_index(&inner, &layer.feed_forward),
         };
         config.layers.iter().map(of_layer).collect()
     }
-}
-
-fn position<T: PartialEq>(kinds: &[T], kind: &T) -> usize {
-    kinds.iter().position(|other| other == kind).expect("the kinds are those of all layers")
 }
 
 fn head_kinds(config: &ModelConfig) -> Vec<HeadLayout> {
@@ -74,8 +73,8 @@ impl<B: Backend> Activations<B> {
         let qkv = |heads: &HeadLayout| backend.buffer(heads.qkv_width(), ActivationDtype::Operands(dtype));
         Ok(Self {
             qkv: heads.iter().map(qkv).collect::<Result<_>>()?,
-            all: Stream::new(backend, config, dtype)?,
-            logit_rows: Stream::new(backend, config, dtype)?,
+            all: StreamBuffers::new(backend, config, dtype)?,
+            logit_rows: StreamBuffers::new(backend, config, dtype)?,
             logits: backend.buffer(config.vocab, ActivationDtype::Sums)?,
         })
     }
@@ -87,8 +86,9 @@ impl<B: Backend> Activations<B> {
         backend.resize(&mut self.logits, shape.logit_rows)
     }
 
-    /// Copies what the rest of a layer behind its attention, over these heads, reads.
-    pub fn select_wanted(&mut self, backend: &mut B, heads: usize, step: &B::Step) {
+    /// Copies the rows whose logits are computed, as far as the rest of a layer after its attention reads them.
+    /// `heads`: the layer's `BufferIndices::heads`.
+    pub fn select_logit_rows(&mut self, backend: &mut B, heads: usize, step: &B::Step) {
         let (all, logit_rows) = (&self.all, &mut self.logit_rows);
         backend.select_rows(&mut logit_rows.residual, &all.residual, step);
         backend.select_rows(&mut logit_rows.normed, &all.normed, step);
@@ -96,13 +96,13 @@ impl<B: Backend> Activations<B> {
     }
 }
 
-impl<B: Backend> Stream<B> {
+impl<B: Backend> StreamBuffers<B> {
     fn new(backend: &mut B, config: &ModelConfig, dtype: Dtype) -> Result<Self> {
         let residual = backend.buffer(config.hidden, ActivationDtype::Sums)?;
         let normed = backend.buffer(config.hidden, ActivationDtype::Operands(dtype))?;
         let attended = |heads: &HeadLayout| backend.buffer(heads.q_width(), ActivationDtype::Operands(dtype));
         let attended = head_kinds(config).iter().map(attended).collect::<Result<_>>()?;
-        let inner = inner_kinds(config).into_iter().map(|kind| Inner::new(backend, kind, dtype));
+        let inner = inner_kinds(config).into_iter().map(|kind| InnerBuffers::new(backend, kind, dtype));
         Ok(Self { residual, normed, attended, inner: inner.collect::<Result<_>>()? })
     }
 
@@ -113,7 +113,7 @@ impl<B: Backend> Stream<B> {
     }
 }
 
-impl<B: Backend> Inner<B> {
+impl<B: Backend> InnerBuffers<B> {
     fn new(backend: &mut B, kind: FeedForward, dtype: Dtype) -> Result<Self> {
         let FeedForward::Dense { activation, width, .. } = kind;
         let mut empty = |width| backend.buffer(width, ActivationDtype::Operands(dtype));

@@ -1,34 +1,35 @@
-//! Attention attribution over known tokens: which share of the attention of the row that drew a token falls on each
-//! level of its context. The tokens are computed again, one path after another, each from where it parts from the one
-//! before; no engine and no sampling has a part in it. Where the tokens come from and what is made of the shares is the
-//! caller's affair.
+//! Attention attribution over given tokens: for each token, the share of attention on each level of its context in the
+//! row it was sampled from. Tokens are recomputed path by path, each from where it differs from the path before,
+//! without an engine and without sampling.
 
 use crate::backend::{ActivationDtype, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 
-use super::config::kinds;
+use super::config::{kind_index, kinds};
 use super::decoder::Decoder;
 use super::sequence::Sequence;
 
+/// Computes attention attribution for one path after another.
 pub struct Attribution<'a, B: AttentionLevels> {
     sequence: Sequence<'a, B>,
-    /// `[rows, q_heads * MOST_LEVELS]`, one for each number of query heads that layers have, and which of them each
-    /// layer's is.
+    /// `[rows, q_heads * MOST_LEVELS]`, one for each distinct number of query heads.
     lse: Vec<B::Buffer>,
+    /// For each layer its index in `lse`.
     lse_of_layer: Vec<usize>,
     /// `[rows, MOST_LEVELS]`
     mass: B::Buffer,
-    /// Tokens of a path at most.
+    /// Most tokens of a path.
     capacity: usize,
-    /// Rows of a step at most.
+    /// Most rows of a step.
     step_rows: usize,
-    /// The tokens whose keys and values are kept: the beginning of a path.
+    /// The tokens whose keys and values are in memory: a prefix of the last path.
     held: Vec<TokenId>,
-    /// Of that path: tokens of its prompt, and its levels.
+    /// Prompt tokens of the last path.
     prompt: usize,
+    /// Levels of the last path.
     bounds: LevelBounds,
-    /// Of the held rows from the prompt's last one on.
+    /// Shares of the rows of `held`, from the prompt's last row on.
     masses: Vec<LevelMass>,
 }
 
@@ -37,11 +38,11 @@ impl<'a, B: AttentionLevels> Attribution<'a, B> {
     pub fn new(backend: &'a mut B, model: &'a mut Decoder<B>, capacity: usize, step_rows: usize) -> Result<Self> {
         let q_heads = || model.config().heads().map(|heads| heads.q_heads);
         let widths = kinds(q_heads());
-        let place = |heads| widths.iter().position(|&other| other == heads).expect("the kinds are those of all layers");
+
         let lse = |&heads: &usize| backend.buffer(heads * MOST_LEVELS, ActivationDtype::Sums);
         Ok(Self {
             lse: widths.iter().map(lse).collect::<Result<_>>()?,
-            lse_of_layer: q_heads().map(place).collect(),
+            lse_of_layer: q_heads().map(|heads| kind_index(&widths, &heads)).collect(),
             mass: backend.buffer(MOST_LEVELS, ActivationDtype::Sums)?,
             sequence: Sequence::new(backend, model, capacity)?,
             capacity,
@@ -53,9 +54,9 @@ impl<'a, B: AttentionLevels> Attribution<'a, B> {
         })
     }
 
-    /// For each token of `own`, which stands behind `prompt`: the share of attention that falls on each level of
-    /// `bounds` in the row before it, from which it was drawn; the mean over layers and query heads. Paths that begin
-    /// alike are best asked for one after another: what they share is computed once.
+    /// For each token of `own`, which follows `prompt`: the share of attention on each level of `bounds` in the row
+    /// before it, from which it was sampled; the mean over layers and query heads. Consecutive calls compute a common
+    /// prefix of their paths once. Errors: `prompt` is empty or the path exceeds the capacity.
     pub fn along(&mut self, prompt: &[TokenId], bounds: LevelBounds, own: &[TokenId]) -> Result<Vec<LevelMass>> {
         let Some(first_row) = prompt.len().checked_sub(1) else {
             return Err(Error::value("prompt", "at least one token", "none"));
@@ -64,13 +65,13 @@ impl<'a, B: AttentionLevels> Attribution<'a, B> {
         if path.len() > self.capacity {
             return Err(Error::Internal(format!("a path of {} tokens, not {}", path.len(), self.capacity)));
         }
-        // From the last token nothing was drawn.
+        // Nothing was sampled from the last token.
         let computed = &path[..path.len() - 1];
         let kept = self.keep(prompt.len(), bounds, computed);
         for chunk in computed[kept..].chunks(self.step_rows) {
             let first = self.held.len();
-            let drew = (0u32..).zip(first..first + chunk.len()).filter(|&(_, position)| position >= first_row);
-            let rows: Vec<LevelRow> = drew.map(|(row, _)| LevelRow { row, bounds }).collect();
+            let sampled = (0u32..).zip(first..first + chunk.len()).filter(|&(_, position)| position >= first_row);
+            let rows: Vec<LevelRow> = sampled.map(|(row, _)| LevelRow { row, bounds }).collect();
             let masses = self.step(chunk, &rows)?;
             self.held.extend(chunk);
             self.masses.extend(masses);
@@ -78,8 +79,9 @@ impl<'a, B: AttentionLevels> Attribution<'a, B> {
         Ok(self.masses[..own.len()].to_vec())
     }
 
-    /// Keeps what the tokens `computed` have in common with those held; says how many they are. Another prompt, or the
-    /// same one in other levels, has its last row computed anew.
+    /// Keeps the common prefix of `computed` and the held tokens and returns its length. If the prompt or the levels
+    /// differ from the last path's, at most the prompt without its last token is kept, so that its last row is
+    /// recomputed.
     fn keep(&mut self, prompt: usize, bounds: LevelBounds, computed: &[TokenId]) -> usize {
         let shared = self.held.iter().zip(computed).take_while(|(held, token)| held == token).count();
         let kept = match (self.prompt, self.bounds) == (prompt, bounds) {
@@ -93,7 +95,7 @@ impl<'a, B: AttentionLevels> Attribution<'a, B> {
         kept
     }
 
-    /// Runs `tokens` behind those held. The shares of `rows`.
+    /// Appends `tokens` in one step. Returns the shares of `rows`.
     fn step(&mut self, tokens: &[TokenId], rows: &[LevelRow]) -> Result<Vec<LevelMass>> {
         let batch = self.sequence.batch(tokens, 0..0);
         let Self { sequence: Sequence { backend, model, kv, step, .. }, lse, lse_of_layer, mass, .. } = self;

@@ -1,5 +1,6 @@
-//! One decoder for all families: what distinguishes them was data in `ModelConfig` and is by now a part that is there
-//! or not. A step's rows may belong to any number of sequences; the attention plans say who sees what.
+//! The decoder: the forward pass of all model families, which differ only in the optional parts of their layers. A
+//! step's rows may belong to any number of sequences; the attention plans determine which positions each row attends
+//! to.
 
 use crate::backend::{
     Attended, Backend, Dtype, HeadKind, HeadLayout, KvShape, RowToken, StepBatch, StepShape, WeightFormat,
@@ -8,62 +9,67 @@ use crate::error::{Error, Result};
 use crate::ids::LayerIx;
 use crate::plan::{NewPage, PlanHints};
 
-use super::activations::{Activations, Places, Stream};
+use super::activations::{Activations, BufferIndices, StreamBuffers};
 use super::config::{
-    self, AttentionKind, AttentionSpec, LayerNorms, LayerSpec, ModelConfig, ModelFolder, RopeConfig, kinds,
+    AttentionKind, AttentionSpec, FeedForward, LayerNorms, LayerSpec, ModelConfig, ModelFolder, RopeConfig, kind_index,
+    kinds,
 };
 use super::layout::{LayerTensors, Layout};
-use super::parts::{FeedForward, Linear, Norm};
+use super::parts::{FeedForwardLayer, Linear, NormLayer};
 use super::rope::Rotary;
-use super::weights::{Checkpoint, RandomWeights, Source};
+use super::weights::{Checkpoint, RandomWeights, WeightSource};
 
+/// A loaded model with its activation buffers.
 pub struct Decoder<B: Backend> {
     config: ModelConfig,
     weights: WeightFormat,
+    /// The compute dtype.
     dtype: Dtype,
     embed: B::Matrix,
     layers: Vec<Layer<B>>,
-    final_norm: Norm<B>,
-    /// Absent where the embedding table serves.
+    final_norm: NormLayer<B>,
+    /// The output layer; `None` if it is tied to the embedding table.
     head: Option<B::Matrix>,
     head_bias: Option<B::Vector>,
-    /// One for each rope of the layers.
-    ropes: Vec<Rope<B>>,
-    /// The largest position of the step that was loaded last.
+    /// One for each distinct rope of the layers.
+    ropes: Vec<LoadedRope<B>>,
+    /// The largest position of the step loaded last.
     last_position: u32,
-    /// One for each kind of attention, and how many layers have it.
+    /// For each kind of attention: hints for its plan.
     hints: Vec<PlanHints>,
+    /// For each kind of attention: its number of layers.
     layers_by_plan: Vec<usize>,
     kv_bytes_per_token: usize,
     activations: Activations<B>,
 }
 
-/// A table that reaches all positions in use, on the host and where the ops read it.
-struct Rope<B: Backend> {
+/// A rope table that covers all positions in use, on the host and in the backend's memory.
+struct LoadedRope<B: Backend> {
     rotary: Rotary,
     table: B::Rope,
-    /// Whether `table` is that of `rotary`: false where the device had no memory for a longer one.
+    /// Whether `table` equals that of `rotary`: false if the device had no memory for a longer table.
     is_current: bool,
 }
 
 struct Layer<B: Backend> {
-    attention_norm: Norm<B>,
+    attention_norm: NormLayer<B>,
     attention: Attention<B>,
-    /// Absent where attention and feed-forward share one norm and run in parallel.
-    feed_forward_norm: Option<Norm<B>>,
-    feed_forward: FeedForward<B>,
-    places: Places,
+    /// `None` if attention and feed-forward share one norm and run in parallel.
+    feed_forward_norm: Option<NormLayer<B>>,
+    feed_forward: FeedForwardLayer<B>,
+    buffers: BufferIndices,
 }
 
 struct Attention<B: Backend> {
     heads: HeadLayout,
     scale: f32,
     qkv: Linear<B>,
-    /// Of query heads and of key heads.
+    /// For query heads and for key heads.
     head_norms: Option<HeadNorms<B>>,
     out: Linear<B>,
-    /// Which of the step's plans, and of the model's ropes, is its own.
+    /// Index of its plan in the step.
     plan: usize,
+    /// Index of its rope in `Decoder::ropes`.
     rope: usize,
 }
 
@@ -73,34 +79,35 @@ struct HeadNorms<B: Backend> {
     eps: f32,
 }
 
-/// What layers share by kind: the attention plans of a step, and the ropes.
+/// The distinct kinds of attention and ropes of the layers.
 struct Kinds {
     attention: Vec<AttentionKind>,
     ropes: Vec<RopeConfig>,
 }
 
-/// What all layers of a step share.
-struct Step<'a, B: Backend> {
-    ropes: &'a [Rope<B>],
+/// The operands of all layers in a step.
+struct StepOperands<'a, B: Backend> {
+    ropes: &'a [LoadedRope<B>],
     kv: &'a mut B::Kv,
     loaded: &'a mut B::Step,
 }
 
 impl<B: Backend> Decoder<B> {
-    /// Reads the weights by memory map. All tensors are checked against config.json before the first is packed.
+    /// Loads the weights of a folder by memory map. All tensors are checked against config.json before the first one is
+    /// packed.
     pub fn load(backend: &mut B, folder: &ModelFolder) -> Result<Self> {
         let layout = Layout::of(&folder.config);
         let checkpoint = Checkpoint::open(&folder.path)?;
         checkpoint.verify(&layout)?;
         let weights = checkpoint.format(&layout)?;
-        let source = Source::Checkpoint { checkpoint, dtype: weights.compute_dtype() };
+        let source = WeightSource::Checkpoint { checkpoint, dtype: weights.compute_dtype() };
         Self::build(backend, folder.config.clone(), weights, &layout, &source)
     }
 
-    /// Weights sampled from `seed`, all of `dtype`.
+    /// A model with random weights of `dtype`, generated from `seed`.
     pub fn random(backend: &mut B, config: ModelConfig, dtype: Dtype, seed: u64) -> Result<Self> {
         let layout = Layout::of(&config);
-        let source = Source::Random(RandomWeights { dtype, seed });
+        let source = WeightSource::Random(RandomWeights { dtype, seed });
         Self::build(backend, config, WeightFormat::Dense(dtype), &layout, &source)
     }
 
@@ -109,22 +116,22 @@ impl<B: Backend> Decoder<B> {
         config: ModelConfig,
         weights: WeightFormat,
         layout: &Layout,
-        source: &Source,
+        source: &WeightSource,
     ) -> Result<Self> {
         let dtype = weights.compute_dtype();
         let kinds = Kinds::of(&config);
-        let tensors = layout.layers.iter().zip(&config.layers).zip(Places::of(&config));
+        let tensors = layout.layers.iter().zip(&config.layers).zip(BufferIndices::of(&config));
         let layers =
-            tensors.map(|((tensors, spec), places)| Layer::load(backend, source, tensors, spec, &kinds, places));
+            tensors.map(|((tensors, spec), buffers)| Layer::load(backend, source, tensors, spec, &kinds, buffers));
         let layers = layers.collect::<Result<_>>()?;
         let one = std::slice::from_ref;
         Ok(Self {
             embed: source.matrix(backend, one(&layout.embed))?,
             layers,
-            final_norm: Norm::load(backend, source, &layout.final_norm, config.final_norm)?,
+            final_norm: NormLayer::load(backend, source, &layout.final_norm, config.final_norm)?,
             head: layout.head.as_ref().map(|tensor| source.matrix(backend, one(tensor))).transpose()?,
             head_bias: layout.head_bias.as_ref().map(|tensor| source.vector(backend, one(tensor))).transpose()?,
-            ropes: kinds.ropes.iter().map(|rope| Rope::new(backend, rope)).collect::<Result<_>>()?,
+            ropes: kinds.ropes.iter().map(|rope| LoadedRope::new(backend, rope)).collect::<Result<_>>()?,
             last_position: 0,
             kv_bytes_per_token: config.kv_bytes_per_token(|heads| backend.kv_element_bytes(heads, dtype)),
             hints: kinds.attention.iter().map(|&kind| plan_hints(backend, dtype, kind)).collect(),
@@ -140,22 +147,23 @@ impl<B: Backend> Decoder<B> {
         &self.config
     }
 
-    /// How the matrices of its layers are stored.
+    /// The storage format of the layers' matrices.
     pub fn weights(&self) -> WeightFormat {
         self.weights
     }
 
-    /// The compute dtype, and that of keys and values unless they are kept as fp8.
+    /// The compute dtype; also that of keys and values unless they are fp8.
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// One for each kind of attention (heads and window) of the layers. `forward` wants a plan for each, in this order.
+    /// Hints for each kind of attention (heads and window) of the layers. `forward` takes one plan for each, in this
+    /// order.
     pub fn plan_hints(&self) -> &[PlanHints] {
         &self.hints
     }
 
-    /// How many layers go by each of the plans.
+    /// The number of layers that use each plan.
     pub fn layers_by_plan(&self) -> &[usize] {
         &self.layers_by_plan
     }
@@ -164,8 +172,7 @@ impl<B: Backend> Decoder<B> {
         KvShape { heads: self.config.heads().collect(), dtype: self.dtype, pages }
     }
 
-    /// From now on this model's results for a row depend on that row alone, to the last bit, on the backend that it was
-    /// loaded with. Steps made before are of no use then.
+    /// Makes this model batch-invariant on the backend it was loaded with. Steps made before become invalid.
     pub fn set_batch_invariant(&mut self, backend: &mut B) {
         backend.set_batch_invariant();
         for hints in &mut self.hints {
@@ -185,21 +192,21 @@ impl<B: Backend> Decoder<B> {
         self.kv_bytes_per_token
     }
 
-    /// A step for `forward` to load.
+    /// An empty step, for `forward`.
     pub fn step(&self, backend: &mut B) -> Result<B::Step> {
         let heads: Vec<_> = self.config.attention_kinds().iter().map(|kind| kind.heads).collect();
         backend.step(&heads, self.dtype, self.config.vocab)
     }
 
-    /// Makes room for steps up to this shape: their activations, logits and lists.
+    /// Allocates what steps up to this shape need: activations, logits and the integers of the step.
     pub fn reserve(&mut self, backend: &mut B, step: &mut B::Step, shape: StepShape) -> Result<()> {
         let shape = backend.reserve(step, shape)?;
         self.activations.resize(backend, shape)
     }
 
-    /// Loads `batch` and enqueues it: its logits are in the buffer returned (`[batch.logit_rows.len(), vocab]`, as soon
-    /// as it is read), its samples can be collected, and the keys and values of all rows are in `kv` for whatever is
-    /// enqueued after it.
+    /// Loads and enqueues `batch`. Returns the buffer of its logits, `[batch.logit_rows.len(), vocab]`; reading it
+    /// waits for the step. Samples can be collected from `step`. Work enqueued later finds the keys and values of all
+    /// rows in `kv`. Errors: a token or position out of range, or a shortage of memory.
     pub fn forward(
         &mut self,
         backend: &mut B,
@@ -211,8 +218,8 @@ impl<B: Backend> Decoder<B> {
         self.enqueue(backend, kv, step, shape)
     }
 
-    /// The same, enqueued op by op; `observe` is called in each layer once its attention is enqueued, and may enqueue
-    /// ops that read the same.
+    /// The same, with `observe` called in each layer after its attention is enqueued; it may enqueue ops that read the
+    /// attention's operands.
     pub fn forward_observed(
         &mut self,
         backend: &mut B,
@@ -236,7 +243,7 @@ impl<B: Backend> Decoder<B> {
         backend.load(step, batch)
     }
 
-    /// The step that is loaded, one token further; see `StepBatch::advance`.
+    /// Advances the loaded step by one token per row (see `StepBatch::advance`) and enqueues it.
     pub fn advance(
         &mut self,
         backend: &mut B,
@@ -259,7 +266,7 @@ impl<B: Backend> Decoder<B> {
         Ok(&self.activations.logits)
     }
 
-    /// For a loaded step of this shape: its activations, and the rope tables up to its last position.
+    /// Makes room for the loaded step: resizes activations and extends rope tables to its last position.
     fn make_room(&mut self, backend: &mut B, shape: StepShape) -> Result<()> {
         for rope in &mut self.ropes {
             rope.cover(backend, self.last_position as usize + 1)?;
@@ -277,7 +284,7 @@ impl<B: Backend> Decoder<B> {
     ) {
         let a = &mut self.activations;
         backend.embed(&mut a.all.residual, &self.embed, loaded);
-        let mut step = Step { ropes: &self.ropes, kv, loaded };
+        let mut step = StepOperands { ropes: &self.ropes, kv, loaded };
         let last = self.layers.len() - 1;
         for (ix, layer) in self.layers.iter().enumerate() {
             layer.attend(backend, a, LayerIx::new(ix), &mut step, &mut observe);
@@ -288,8 +295,8 @@ impl<B: Backend> Decoder<B> {
         if shape.logit_rows == 0 {
             return;
         }
-        // Behind the last attention, no row reads another: only those whose logits are wanted go on.
-        a.select_wanted(backend, self.layers[last].places.heads, step.loaded);
+        // After the last attention rows are independent: continue only with those whose logits are computed.
+        a.select_logit_rows(backend, self.layers[last].buffers.heads, step.loaded);
         self.layers[last].transform(backend, &mut a.logit_rows);
         self.final_norm.apply(backend, &mut a.logit_rows.normed, &a.logit_rows.residual);
         let head = self.head.as_ref().unwrap_or(&self.embed);
@@ -299,7 +306,8 @@ impl<B: Backend> Decoder<B> {
         }
     }
 
-    /// What a backend would panic on. Tokens and lengths come from callers' input, the rest from our own engine.
+    /// Checks what a backend would panic on. Token ids and lengths come from the input of callers; other errors are
+    /// bugs.
     fn check(&self, batch: &StepBatch) -> Result<()> {
         let rows = batch.tokens.len();
         let known = batch.tokens.iter().filter_map(|token| match token {
@@ -327,6 +335,7 @@ impl<B: Backend> Decoder<B> {
     }
 }
 
+/// Hints for the plans of one kind of attention.
 fn plan_hints<B: Backend>(backend: &B, dtype: Dtype, kind: AttentionKind) -> PlanHints {
     let small = |size: usize| u32::try_from(size).expect("config bounds heads far below 2^32");
     let AttentionKind { heads, window } = kind;
@@ -348,16 +357,15 @@ impl Kinds {
     }
 
     fn plan(&self, spec: &AttentionSpec) -> usize {
-        let kind = spec.kind();
-        self.attention.iter().position(|other| *other == kind).expect("the kinds are those of all layers")
+        kind_index(&self.attention, &spec.kind())
     }
 
     fn rope(&self, spec: &AttentionSpec) -> usize {
-        self.ropes.iter().position(|other| *other == spec.rope).expect("the kinds are those of all layers")
+        kind_index(&self.ropes, &spec.rope)
     }
 }
 
-impl<B: Backend> Rope<B> {
+impl<B: Backend> LoadedRope<B> {
     fn new(backend: &mut B, config: &RopeConfig) -> Result<Self> {
         let rotary = Rotary::new(config);
         Ok(Self { table: backend.rope_table(rotary.table())?, rotary, is_current: true })
@@ -376,45 +384,45 @@ impl<B: Backend> Rope<B> {
 impl<B: Backend> Layer<B> {
     fn load(
         backend: &mut B,
-        source: &Source,
+        source: &WeightSource,
         tensors: &LayerTensors,
         spec: &LayerSpec,
         kinds: &Kinds,
-        places: Places,
+        buffers: BufferIndices,
     ) -> Result<Self> {
         let (attention_norm, feed_forward_norm) = match spec.norms {
             LayerNorms::Sequential { attention, feed_forward } => (attention, Some(feed_forward)),
             LayerNorms::Parallel(norm) => (norm, None),
         };
         let feed_forward_norm = tensors.feed_forward_norm.as_ref().zip(feed_forward_norm);
-        let config::FeedForward::Dense { activation, .. } = spec.feed_forward;
+        let FeedForward::Dense { activation, .. } = spec.feed_forward;
         Ok(Self {
-            attention_norm: Norm::load(backend, source, &tensors.attention_norm, attention_norm)?,
+            attention_norm: NormLayer::load(backend, source, &tensors.attention_norm, attention_norm)?,
             attention: Attention::load(backend, source, tensors, &spec.attention, kinds)?,
             feed_forward_norm: feed_forward_norm
-                .map(|(tensors, norm)| Norm::load(backend, source, tensors, norm))
+                .map(|(tensors, norm)| NormLayer::load(backend, source, tensors, norm))
                 .transpose()?,
-            feed_forward: FeedForward::Dense {
+            feed_forward: FeedForwardLayer::Dense {
                 activation,
                 up: Linear::load(backend, source, &tensors.up)?,
                 down: Linear::load(backend, source, &tensors.down)?,
             },
-            places,
+            buffers,
         })
     }
 
-    /// `attended = attention(qkv(norm(residual)))`; the new keys and values are stored on the way, and `observe` is
-    /// told what attention read.
+    /// `attended = attention(qkv(norm(residual)))`. Stores the new keys and values, and calls `observe` with the
+    /// operands of attention.
     fn attend(
         &self,
         backend: &mut B,
         a: &mut Activations<B>,
         ix: LayerIx,
-        step: &mut Step<'_, B>,
+        step: &mut StepOperands<'_, B>,
         observe: &mut impl FnMut(&mut B, Attended<'_, B>),
     ) {
         let Attention { heads, scale, plan, .. } = self.attention;
-        let (qkv, attended) = (&mut a.qkv[self.places.heads], &mut a.all.attended[self.places.heads]);
+        let (qkv, attended) = (&mut a.qkv[self.buffers.heads], &mut a.all.attended[self.buffers.heads]);
         self.attention_norm.apply(backend, &mut a.all.normed, &a.all.residual);
         self.attention.qkv.apply(backend, qkv, &a.all.normed);
         if let Some(HeadNorms { query, key, eps }) = &self.attention.head_norms {
@@ -427,21 +435,21 @@ impl<B: Backend> Layer<B> {
         observe(backend, Attended { layer: ix, qkv, kv: step.kv, plan, scale });
     }
 
-    /// `residual += out(attended)`, then `residual += feed_forward(norm(residual))`; without a norm of its own, the
-    /// feed-forward part reads what attention read.
-    fn transform(&self, backend: &mut B, s: &mut Stream<B>) {
-        self.attention.out.add_to(backend, &mut s.residual, &s.attended[self.places.heads]);
+    /// `residual += out(attended)`, then `residual += feed_forward(norm(residual))`. Without a norm of its own the
+    /// feed-forward block reads the same normed input as attention.
+    fn transform(&self, backend: &mut B, s: &mut StreamBuffers<B>) {
+        self.attention.out.add_to(backend, &mut s.residual, &s.attended[self.buffers.heads]);
         if let Some(norm) = &self.feed_forward_norm {
             norm.apply(backend, &mut s.normed, &s.residual);
         }
-        self.feed_forward.add_to(backend, &mut s.residual, &s.normed, &mut s.inner[self.places.inner]);
+        self.feed_forward.add_to(backend, &mut s.residual, &s.normed, &mut s.inner[self.buffers.inner]);
     }
 }
 
 impl<B: Backend> Attention<B> {
     fn load(
         backend: &mut B,
-        source: &Source,
+        source: &WeightSource,
         tensors: &LayerTensors,
         spec: &AttentionSpec,
         kinds: &Kinds,

@@ -1,10 +1,10 @@
-//! Which tensors a checkpoint of a given config holds: names as transformers writes them, shapes, and where each size
-//! comes from. Nothing is read here; `weights` fetches what is listed.
+//! Lists the tensors of a checkpoint for a given config: names as in transformers, shapes, and the config field each
+//! size comes from. `weights` loads them.
 
 use super::config::{Activation, FeedForward, LayerNorms, LayerSpec, ModelConfig, Norm};
 use crate::backend::HeadLayout;
 
-/// A size and the field of config.json that says it.
+/// A size and the field of config.json it comes from.
 #[derive(Clone, Copy, Debug)]
 pub struct Dim {
     pub size: usize,
@@ -25,32 +25,35 @@ pub struct LinearTensors {
     pub biases: Vec<TensorSpec>,
 }
 
+/// The tensors of a norm.
 #[derive(Clone, Debug)]
 pub struct NormTensors {
     pub weight: TensorSpec,
     pub bias: Option<TensorSpec>,
 }
 
+/// The tensors of a layer.
 #[derive(Clone, Debug)]
 pub struct LayerTensors {
     pub attention_norm: NormTensors,
     pub qkv: LinearTensors,
-    /// Of query heads and of key heads.
+    /// For query heads and for key heads.
     pub head_norms: Option<[TensorSpec; 2]>,
     pub out: LinearTensors,
-    /// Absent where attention and feed-forward share one norm.
+    /// `None` if attention and feed-forward share one norm.
     pub feed_forward_norm: Option<NormTensors>,
-    /// Gate and up where the feed-forward part is gated, else fc1.
+    /// Gate and up if the feed-forward block is gated, else fc1.
     pub up: LinearTensors,
     pub down: LinearTensors,
 }
 
+/// The tensors of a model.
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub embed: TensorSpec,
     pub layers: Vec<LayerTensors>,
     pub final_norm: NormTensors,
-    /// Absent where the embedding table serves.
+    /// The output layer; `None` if it is tied to the embedding table.
     pub head: Option<TensorSpec>,
     pub head_bias: Option<TensorSpec>,
 }
@@ -68,7 +71,7 @@ impl TensorSpec {
         self.shape.last().map_or(1, |dim| dim.size)
     }
 
-    /// `[4096, 11008] (hidden_size, intermediate_size)`
+    /// For example `[4096, 11008] (hidden_size, intermediate_size)`.
     pub fn describe_shape(&self) -> String {
         let sizes: Vec<usize> = self.shape.iter().map(|dim| dim.size).collect();
         let fields: Vec<&str> = self.shape.iter().map(|dim| dim.field).collect();

@@ -1,7 +1,7 @@
-//! Floor 4: Hugging Face folders become one decoder. `config` turns config.json into facts, `layout` says which tensors
-//! those facts ask for, `weights` finds them or draws random ones, and `decoder` runs one forward for all families over
-//! a `Backend`; what distinguishes the families is data. Which tokens run when, and what is drawn from the logits, is
-//! the engine's.
+//! Floor 4: one decoder for all model families, loaded from Hugging Face folders. `config` parses config.json, `layout`
+//! lists the tensors a config requires, `weights` loads them or generates random ones, and `decoder` runs the forward
+//! pass over a `Backend`. Families differ by data only. The engine decides which tokens run when and how tokens are
+//! sampled.
 
 mod activations;
 mod attribution;

@@ -1,41 +1,43 @@
-//! The parts that every layer is made of, linear layers, norms and the feed-forward part: loaded from a source, applied
-//! through the backend.
+//! The building blocks of layers: linear layers, norms and the feed-forward block. Each is loaded from a weight source
+//! and applied through the backend.
 
 use crate::backend::Backend;
 use crate::error::Result;
 
-use super::activations::Inner;
-use super::config::{self, Activation};
+use super::activations::InnerBuffers;
+use super::config::{Activation, Norm};
 use super::layout::{LinearTensors, NormTensors, TensorSpec};
-use super::weights::Source;
+use super::weights::WeightSource;
 
+/// A linear layer, with or without bias.
 pub struct Linear<B: Backend> {
     matrix: B::Matrix,
     bias: Option<B::Vector>,
 }
 
-pub enum Norm<B: Backend> {
+/// A norm with its weights.
+pub enum NormLayer<B: Backend> {
     Rms { weight: B::Vector, eps: f32 },
     Layer { weight: B::Vector, bias: B::Vector, eps: f32 },
 }
 
-/// What stands behind attention.
-pub enum FeedForward<B: Backend> {
+/// The feed-forward block of a layer, which follows attention.
+pub enum FeedForwardLayer<B: Backend> {
     Dense { activation: Activation, up: Linear<B>, down: Linear<B> },
 }
 
-impl<B: Backend> FeedForward<B> {
+impl<B: Backend> FeedForwardLayer<B> {
     /// `residual += feed_forward(x)`
-    pub fn add_to(&self, backend: &mut B, residual: &mut B::Buffer, x: &B::Buffer, inner: &mut Inner<B>) {
+    pub fn add_to(&self, backend: &mut B, residual: &mut B::Buffer, x: &B::Buffer, inner: &mut InnerBuffers<B>) {
         match self {
-            FeedForward::Dense { activation, up, down } => {
+            FeedForwardLayer::Dense { activation, up, down } => {
                 up.apply(backend, &mut inner.up, x);
                 match (activation, &mut inner.gated) {
                     (Activation::GatedSilu, Some(gated)) => {
                         backend.gated_silu(gated, &inner.up);
                         down.add_to(backend, residual, gated);
                     }
-                    (Activation::GatedSilu, None) => unreachable!("`Inner::new` makes room for what is gated"),
+                    (Activation::GatedSilu, None) => unreachable!("`InnerBuffers::new` makes a buffer for gated kinds"),
                     (Activation::Gelu, _) => {
                         backend.gelu(&mut inner.up);
                         down.add_to(backend, residual, &inner.up);
@@ -47,7 +49,7 @@ impl<B: Backend> FeedForward<B> {
 }
 
 impl<B: Backend> Linear<B> {
-    pub fn load(backend: &mut B, source: &Source, spec: &LinearTensors) -> Result<Self> {
+    pub fn load(backend: &mut B, source: &WeightSource, spec: &LinearTensors) -> Result<Self> {
         let matrix = source.matrix(backend, &spec.weights)?;
         let bias = if spec.biases.is_empty() { None } else { Some(source.vector(backend, &spec.biases)?) };
         Ok(Self { matrix, bias })
@@ -64,9 +66,9 @@ impl<B: Backend> Linear<B> {
     }
 }
 
-impl<B: Backend> Norm<B> {
-    /// A norm whose tensors have a bias is a layer norm.
-    pub fn load(backend: &mut B, source: &Source, tensors: &NormTensors, norm: config::Norm) -> Result<Self> {
+impl<B: Backend> NormLayer<B> {
+    /// Loads a layer norm if the tensors have a bias, else an RMS norm.
+    pub fn load(backend: &mut B, source: &WeightSource, tensors: &NormTensors, norm: Norm) -> Result<Self> {
         let mut vector = |tensor: &TensorSpec| source.vector(backend, std::slice::from_ref(tensor));
         let (weight, eps) = (vector(&tensors.weight)?, norm.eps());
         Ok(match &tensors.bias {
@@ -75,6 +77,7 @@ impl<B: Backend> Norm<B> {
         })
     }
 
+    /// `out = norm(x)`
     pub fn apply(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer) {
         match self {
             Self::Rms { weight, eps } => backend.rms_norm(out, x, weight, *eps),

@@ -1,5 +1,5 @@
-//! Tables of cosines and sines for each kind of rope: wavelengths in f64 by the formulas of transformers'
-//! `modeling_rope_utils.py`, then f32. Reading config.json is `config::rope`, turning heads is the backend's.
+//! Tables of cosines and sines for each kind of rope, computed in f64 by the formulas of transformers'
+//! `modeling_rope_utils.py` and stored in f32. `config::rope` reads config.json; the backend rotates heads.
 
 use std::f64::consts::TAU;
 
@@ -7,10 +7,10 @@ use crate::backend::RopeTable;
 
 use super::config::{RopeConfig, RopeScaling};
 
-/// A table that grows with the positions in use (a whole table for a context of a million tokens would cost half a
-/// gigabyte).
+/// A table that grows with the positions in use: for a context of a million tokens the full table would take half a
+/// gigabyte.
 pub struct Rotary {
-    /// Radians per position, one for each pair of elements.
+    /// Radians per position, for each pair of elements.
     frequencies: Vec<f64>,
     attention_factor: f64,
     positions: usize,
@@ -31,7 +31,7 @@ impl Rotary {
         &self.table
     }
 
-    /// Makes the table reach at least `positions` positions; grows by doubling. Says whether it grew.
+    /// Extends the table to at least `positions` positions, by doubling. Returns whether it grew.
     pub fn cover(&mut self, positions: usize) -> bool {
         const SMALLEST: usize = 1024;
         if positions <= self.positions {
@@ -50,6 +50,7 @@ impl Rotary {
     }
 }
 
+/// Radians per position, for each pair of elements.
 fn frequencies(config: &RopeConfig) -> Vec<f64> {
     let pairs = config.rotary / 2;
     let plain = (0..pairs).map(|i| config.theta.powf(-(2.0 * i as f64) / config.rotary as f64));
@@ -58,7 +59,8 @@ fn frequencies(config: &RopeConfig) -> Vec<f64> {
         RopeScaling::Linear { factor } => plain.map(|frequency| frequency / factor).collect(),
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => plain
             .map(|frequency| {
-                // Turns within the original context: many stay, few are stretched, in between is interpolated.
+                // By rotations within the original context: fast pairs are kept, slow ones stretched, others
+                // interpolated.
                 let turns = original_context as f64 * frequency / TAU;
                 let kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
                 frequency * (kept + (1.0 - kept) / factor)
@@ -77,8 +79,8 @@ fn frequencies(config: &RopeConfig) -> Vec<f64> {
     }
 }
 
-/// Between which pairs yarn goes over from the plain to the stretched frequencies: those that turn `beta_fast` and
-/// `beta_slow` times within the original context.
+/// The pairs between which yarn interpolates from plain to stretched frequencies: those that make `beta_fast` and
+/// `beta_slow` rotations within the original context.
 fn yarn_ramp(
     config: &RopeConfig,
     original_context: usize,
@@ -93,7 +95,7 @@ fn yarn_ramp(
         (low, high) = (low.floor(), high.ceil());
     }
     (low, high) = (low.max(0.0), high.min(rotary - 1.0));
-    // As in transformers, against a division by zero.
+    // As in transformers, to avoid a division by zero.
     if low == high { (low, high + 0.001) } else { (low, high) }
 }
 

@@ -1,4 +1,4 @@
-//! One sequence alone in its own KV memory, driven through the decoder without an engine: tokens in, logits out.
+//! Runs a single sequence through the decoder in its own KV memory, without an engine: tokens in, logits out.
 
 use std::ops::Range;
 
@@ -10,12 +10,13 @@ use crate::plan::Planner;
 
 use super::decoder::Decoder;
 
+/// A sequence and its KV memory.
 pub struct Sequence<'a, B: Backend> {
     pub(super) backend: &'a mut B,
     pub(super) model: &'a mut Decoder<B>,
     pub(super) kv: B::Kv,
     pub(super) step: B::Step,
-    /// Those that ran and are kept; token `i` is in slot `i` of the memory.
+    /// Tokens computed so far; token `i` is in slot `i` of the memory.
     tokens: u32,
 }
 
@@ -28,7 +29,7 @@ impl<'a, B: Backend> Sequence<'a, B> {
         Ok(Self { backend, model, kv, step, tokens: 0 })
     }
 
-    /// Runs `tokens` in one step behind what ran before. Logits of the rows `logit_rows`, one after another.
+    /// Appends `tokens` in one step. Returns the logits of rows `logit_rows` of that step, `[logit_rows.len(), vocab]`.
     pub fn extend(&mut self, tokens: &[TokenId], logit_rows: Range<u32>) -> Result<Vec<f32>> {
         let rows = logit_rows.len();
         let batch = self.batch(tokens, logit_rows);
@@ -38,12 +39,12 @@ impl<'a, B: Backend> Sequence<'a, B> {
         Ok(logits)
     }
 
-    /// Forgets all but the first `tokens`: what runs next goes on behind them.
+    /// Keeps the first `tokens` tokens; the next step continues after them.
     pub(super) fn truncate(&mut self, tokens: usize) {
         self.tokens = self.tokens.min(u32::try_from(tokens).unwrap_or(u32::MAX));
     }
 
-    /// The step that runs `tokens` behind what ran before; the logits of its rows `logit_rows` are computed.
+    /// The step that appends `tokens` and computes the logits of its rows `logit_rows`.
     pub(super) fn batch(&mut self, tokens: &[TokenId], logit_rows: Range<u32>) -> StepBatch {
         let new = u32::try_from(tokens.len()).expect("a step has fewer than 2^32 rows");
         let positions: Vec<u32> = (self.tokens..self.tokens + new).collect();
@@ -63,7 +64,7 @@ impl<'a, B: Backend> Sequence<'a, B> {
         }
     }
 
-    /// One segment whose page `i` is page `i` of the memory.
+    /// The sequence as one segment; its page `i` is page `i` of the memory.
     fn forest(&self, positions: &[u32]) -> Forest {
         let pages = self.tokens.div_ceil(self.backend.page_tokens());
         let rows = positions.len() as u32;

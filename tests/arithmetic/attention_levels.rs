@@ -1,9 +1,8 @@
-//! The ops of attention attribution on the CPU, held against a dense definition written here in f64, and against tree
-//! attention itself: where every value says which level it lies in, a row's result is the share of its attention that
-//! fell on each.
+//! The ops of attention attribution on the CPU, compared with a dense definition in f64 and with tree attention: if
+//! every value is the one-hot vector of its level, tree attention returns the share of attention on each level.
 
 use offshoot::backend::cpu::kv::PAGE_TOKENS;
-use offshoot::backend::cpu::{Buffer, Cpu, Isa, KvStore};
+use offshoot::backend::cpu::{Cpu, CpuBuffer, Isa, KvStore};
 use offshoot::backend::{
     ActivationDtype, Attended, AttentionLevels, Backend, Dtype, HeadLayout, KvDtype, KvShape, LevelBounds, LevelMass,
     LevelRow, MOST_LEVELS, RowToken, StepBatch,
@@ -27,7 +26,7 @@ fn level_of(bounds: &LevelBounds, position: usize) -> usize {
     (0..MOST_LEVELS).find(|&level| bounds.level(level).contains(&(position as u32))).unwrap()
 }
 
-/// Keys as the setting has them; the value of a position is 1 where its level says, else 0.
+/// KV memory with the setting's keys; the value of a position is the one-hot vector of its level.
 fn memory(cpu: &mut Cpu, setting: &Setting, contexts: &[Vec<KvSlot>], bounds: &LevelBounds) -> KvStore {
     let HeadLayout { kv_heads, head_dim, .. } = setting.heads;
     let mut levels: Vec<(KvSlot, usize)> = contexts
@@ -40,7 +39,7 @@ fn memory(cpu: &mut Cpu, setting: &Setting, contexts: &[Vec<KvSlot>], bounds: &L
     let pages = levels.last().unwrap().0.page.ix() + 1;
     cpu.set_kv_dtype(setting.kv);
     let mut kv = cpu.kv(&KvShape::uniform(1, setting.heads, setting.dtype, pages)).unwrap();
-    let mut qkv = Buffer::new(levels.len(), setting.heads.qkv_width());
+    let mut qkv = CpuBuffer::new(levels.len(), setting.heads.qkv_width());
     for (row, &(at, level)) in qkv.data.chunks_exact_mut(setting.heads.qkv_width()).zip(&levels) {
         let (keys, values) = row[setting.heads.q_width()..].split_at_mut(kv_heads * head_dim);
         keys.iter_mut().zip(setting.given_kv(at)).for_each(|(x, key)| *x = key);
@@ -53,9 +52,9 @@ fn memory(cpu: &mut Cpu, setting: &Setting, contexts: &[Vec<KvSlot>], bounds: &L
     kv
 }
 
-/// `level_lse` `[rows, q_heads, MOST_LEVELS]`, the masses, as of two layers that are alike, and tree attention `[step
-/// rows, q_width]`.
-fn divide(
+/// `level_lse` (`[rows, q_heads, MOST_LEVELS]`), the masses of two equal layers, and tree attention (`[step rows,
+/// q_width]`).
+fn attribute(
     cpu: &mut Cpu,
     setting: &Setting,
     kv: &KvStore,
@@ -64,7 +63,7 @@ fn divide(
 ) -> (Vec<f32>, Vec<LevelMass>, Vec<f32>) {
     let plan = planner.plan(forest, &hints(cpu, setting.heads, setting.dtype, setting.window));
     let positions = &forest.row_positions;
-    let mut qkv = Buffer::new(positions.len(), setting.heads.qkv_width());
+    let mut qkv = CpuBuffer::new(positions.len(), setting.heads.qkv_width());
     for (row, x) in qkv.data.chunks_exact_mut(setting.heads.qkv_width()).enumerate() {
         x.iter_mut().zip(setting.query(row, positions[row] as usize)).for_each(|(x, query)| *x = query);
     }
@@ -86,7 +85,7 @@ fn divide(
     (lse.data, mass.data.as_chunks().0.to_vec(), out.data)
 }
 
-/// Scores of one head, by the levels of the positions that the row sees.
+/// Scores of one head at the positions the row attends to, by level.
 fn scores(setting: &Setting, row: usize, context: &[KvSlot], bounds: &LevelBounds, head: usize) -> Vec<Vec<f64>> {
     let (d, last) = (setting.heads.head_dim, context.len() - 1);
     let query: Vec<f32> = setting.query(row, last).skip(head * d).take(d).collect();
@@ -105,19 +104,20 @@ fn denominator(scores: &[f64]) -> f64 {
     scores.iter().map(|score| score.exp()).sum()
 }
 
-/// How far a logarithm of a sum of exponentials may be off: as much as a score. That is a sum of at most 80 products of
-/// together some 9 (queries up to 4, keys up to 1, over the root of 80), whose roundings walk: 4 sqrt(80) of them; and
-/// of 16 more, of exponents, their sum and its logarithm. A share of a denominator is off by as much, relative.
-const LSE: f64 = (4.0 * 8.95 * 9.0 + 16.0) * Dtype::F32.rounding();
+/// Tolerance of a log-sum-exp: the error of a score, which is a sum of at most 80 products of total size about 9
+/// (queries up to 4, keys up to 1, over the root of 80). Its roundings add up like a random walk: 4 sqrt(80) of them.
+/// 16 more are for exponents, their sum and its logarithm. The relative error of a share of the denominator is the
+/// same.
+const LSE_TOLERANCE: f64 = (4.0 * 8.95 * 9.0 + 16.0) * Dtype::F32.rounding();
 
 #[test]
-fn levels_divide_the_denominator_as_attention_divides_its_values() {
+fn level_shares_equal_attention_over_one_hot_values() {
     for isa in Isa::available() {
-        levels_divide(isa);
+        check_levels(isa);
     }
 }
 
-fn levels_divide(isa: Isa) {
+fn check_levels(isa: Isa) {
     let mut cpu = Cpu::with_isa(isa);
     let mut empty = 0;
     for seed in 0..24 {
@@ -142,12 +142,12 @@ fn levels_divide(isa: Isa) {
         let planner = dice.pick(&Planner::ALL);
         let case = format!("{isa}, seed {seed}: {shape:?}, {dtype:?}, {setting}, {planner}, {ends:?}");
         let in_levels = |bounds| chosen.iter().map(|&row| LevelRow { row, bounds }).collect::<Vec<_>>();
-        let (lse, masses, out) = divide(&mut cpu, &setting, &kv, (forest, planner), &in_levels(bounds));
-        let (total, ..) = divide(&mut cpu, &setting, &kv, (forest, planner), &in_levels(LevelBounds::none()));
-        for (ask, &row) in chosen.iter().enumerate() {
+        let (lse, masses, out) = attribute(&mut cpu, &setting, &kv, (forest, planner), &in_levels(bounds));
+        let (total, ..) = attribute(&mut cpu, &setting, &kv, (forest, planner), &in_levels(LevelBounds::none()));
+        for (index, &row) in chosen.iter().enumerate() {
             let mut mean = [0.0; MOST_LEVELS];
             for head in 0..heads.q_heads {
-                let at = (ask * heads.q_heads + head) * MOST_LEVELS;
+                let at = (index * heads.q_heads + head) * MOST_LEVELS;
                 let (lse, total) = (&lse[at..at + MOST_LEVELS], &total[at..at + MOST_LEVELS]);
                 let scores = scores(&setting, row as usize, &contexts[row as usize], &bounds, head);
                 let all: f64 = scores.iter().map(|scores| denominator(scores)).sum();
@@ -156,26 +156,31 @@ fn levels_divide(isa: Isa) {
                     let (found, exact) = (f64::from(lse[level]), denominator(&scores[level]));
                     match scores[level].is_empty() {
                         true => assert_eq!(lse[level], f32::NEG_INFINITY, "{case}"),
-                        false => assert!((found - exact.ln()).abs() < LSE, "{case}: {found}, not {}", exact.ln()),
+                        false => {
+                            assert!((found - exact.ln()).abs() < LSE_TOLERANCE, "{case}: {found}, not {}", exact.ln())
+                        }
                     }
                     empty += usize::from(scores[level].is_empty());
-                    // Each numerator is rounded by no more than this of itself.
+                    // The relative rounding error of each numerator.
                     let rounding = isa.attention_operand(dtype).rounding();
-                    let part = f64::from(attended[level]);
+                    let share = f64::from(attended[level]);
                     assert!(
-                        (part - exact / all).abs() < rounding + 2.0 * LSE,
-                        "{case}: {part} of attention, not {}",
+                        (share - exact / all).abs() < rounding + 2.0 * LSE_TOLERANCE,
+                        "{case}: {share} of attention, not {}",
                         exact / all
                     );
                     mean[level] += exact / all / heads.q_heads as f64;
                 }
                 let sum: f64 = lse.iter().map(|&lse| f64::from(lse).exp()).sum();
-                assert!((sum / f64::from(total[0]).exp() - 1.0).abs() < LSE, "{case}: a denominator of {sum}");
+                assert!(
+                    (sum / f64::from(total[0]).exp() - 1.0).abs() < LSE_TOLERANCE,
+                    "{case}: a denominator of {sum}"
+                );
             }
-            for (&mass, mean) in masses[ask].iter().zip(mean) {
-                assert!((f64::from(mass) - mean).abs() < LSE, "{case}: a mass of {mass}, not {mean}");
+            for (&mass, mean) in masses[index].iter().zip(mean) {
+                assert!((f64::from(mass) - mean).abs() < LSE_TOLERANCE, "{case}: a mass of {mass}, not {mean}");
             }
         }
     }
-    assert!(empty > 0, "levels that a row sees nothing of");
+    assert!(empty > 0, "no case had an empty level");
 }

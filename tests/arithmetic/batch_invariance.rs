@@ -1,8 +1,8 @@
-//! A row's logits are the same bits whether its text ran alone in one step or in odd chunks, forked in the middle of
-//! pages, with siblings at other lengths in the same steps, under every planner, instruction set and dtype.
+//! A row's logits have the same bits whether its text runs alone in one step, or in odd chunks, forked inside pages,
+//! with siblings of other lengths in the same steps; under every planner, instruction set and dtype.
 
 use offshoot::backend::cpu::kv::PAGE_TOKENS;
-use offshoot::backend::cpu::{Cpu, Isa, KvStore, Step};
+use offshoot::backend::cpu::{Cpu, CpuStep, Isa, KvStore};
 use offshoot::backend::{Backend, Dtype, KvDtype, RowToken, StepBatch};
 use offshoot::ids::{SegmentId, TokenId};
 use offshoot::kv::{PagePool, PrefixTree, StepRow};
@@ -17,8 +17,8 @@ fn text(tokens: usize, salt: u32) -> Vec<TokenId> {
     (0..tokens as u32).map(|i| TokenId((i * i + 31 * i + 17 * salt) % VOCAB)).collect()
 }
 
-/// The tree of this test: a trunk that ends in mid-page beyond a tile, three continuations, one branch from the trunk's
-/// middle.
+/// The tree of this test: a trunk that is longer than a tile and ends inside a page, three continuations, and one
+/// branch from the middle of the trunk.
 struct Texts {
     trunk: Vec<TokenId>,
     from_end: [Vec<TokenId>; 3],
@@ -39,29 +39,30 @@ impl Texts {
     }
 }
 
-/// Logits by position of a text that ran alone, whole.
-struct Alone {
+/// The logits by position of a text that ran alone in one step.
+struct AloneLogits {
     text: Vec<TokenId>,
     logits: Vec<f32>,
 }
 
-struct Forested<'a> {
+/// Runs the tree and compares every row with `alone`.
+struct TreeRun<'a> {
     backend: &'a mut Cpu,
     model: &'a mut Decoder<Cpu>,
     planner: Planner,
     kv: KvStore,
-    loaded: Step,
+    loaded: CpuStep,
     pool: PagePool,
     tree: PrefixTree,
-    alone: &'a [Alone],
+    alone: &'a [AloneLogits],
     rows_seen: usize,
 }
 
-impl<'a> Forested<'a> {
-    fn new(backend: &'a mut Cpu, model: &'a mut Decoder<Cpu>, planner: Planner, alone: &'a [Alone]) -> Self {
+impl<'a> TreeRun<'a> {
+    fn new(backend: &'a mut Cpu, model: &'a mut Decoder<Cpu>, planner: Planner, alone: &'a [AloneLogits]) -> Self {
         let kv = backend.kv(&model.kv_shape(PAGES)).unwrap();
         let (pool, tree) = (PagePool::new(PAGES), PrefixTree::new(PAGE_TOKENS));
-        Self { backend, model, planner, kv, pool, tree, alone, rows_seen: 0, loaded: Step::default() }
+        Self { backend, model, planner, kv, pool, tree, alone, rows_seen: 0, loaded: CpuStep::default() }
     }
 
     fn append(&mut self, segment: SegmentId, tokens: &[TokenId]) -> Vec<StepRow> {
@@ -70,7 +71,7 @@ impl<'a> Forested<'a> {
         (first..self.tree.end(segment)).map(|position| StepRow { segment, position }).collect()
     }
 
-    /// Runs the rows in one step and compares the logits of each with those of its text alone.
+    /// Runs the rows in one step and compares their logits with those of the texts alone.
     fn step(&mut self, mut rows: Vec<StepRow>) {
         self.tree.depth_first(&mut rows);
         let forest = self.tree.forest(&rows);
@@ -100,7 +101,7 @@ impl<'a> Forested<'a> {
         }
     }
 
-    /// `trunk_chunks` and `paces` (tokens a step of each continuation) repeat.
+    /// `trunk_chunks`: chunk sizes of the trunk, repeated. `paces`: tokens per step of each continuation.
     fn run(&mut self, texts: &Texts, trunk_chunks: &[usize], paces: [usize; 3]) {
         let trunk = self.tree.admit(&mut self.pool, &texts.trunk).unwrap();
         let mut chunks = trunk_chunks.iter().cycle();
@@ -145,41 +146,41 @@ fn config(changes: Value) -> ModelConfig {
     ModelConfig::from_file(path).unwrap()
 }
 
-fn hold(config: &ModelConfig) {
+fn check(config: &ModelConfig) {
     let texts = Texts::new();
     for isa in Isa::available() {
         for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
             let mut backend = Cpu::with_isa(isa);
-            // One of the dtypes with keys and values in fewer bits.
+            // One of the dtypes with fp8 keys and values.
             backend.set_kv_dtype(if dtype == Dtype::F16 { KvDtype::Fp8 } else { KvDtype::Model });
             let mut model = Decoder::random(&mut backend, config.clone(), dtype, 5).unwrap();
             let mut alone = |text: Vec<TokenId>| {
                 let mut sequence = Sequence::new(&mut backend, &mut model, text.len()).unwrap();
                 let logits = sequence.extend(&text, 0..text.len() as u32).unwrap();
-                Alone { text, logits }
+                AloneLogits { text, logits }
             };
-            let alone: Vec<Alone> = texts.leaves().into_iter().map(&mut alone).collect();
+            let alone: Vec<AloneLogits> = texts.leaves().into_iter().map(&mut alone).collect();
             let text = &alone[0].text;
             let some = Sequence::new(&mut backend, &mut model, text.len()).unwrap().extend(text, 100..103).unwrap();
-            assert_eq!(some, alone[0].logits[100 * VOCAB as usize..103 * VOCAB as usize], "rows not logit_rows");
+            assert_eq!(some, alone[0].logits[100 * VOCAB as usize..103 * VOCAB as usize], "logits of some rows only");
             for planner in Planner::ALL {
                 println!("{isa}, {dtype:?}, {planner:?}");
-                let mut forested = Forested::new(&mut backend, &mut model, planner, &alone);
-                forested.run(&texts, &[150], [1, 9, 16]);
-                assert_eq!(forested.rows_seen, 150 + 70 + 9 + 45 + 30);
+                let mut tree_run = TreeRun::new(&mut backend, &mut model, planner, &alone);
+                tree_run.run(&texts, &[150], [1, 9, 16]);
+                assert_eq!(tree_run.rows_seen, 150 + 70 + 9 + 45 + 30);
             }
-            // Other chunks meet other planners: each planner sees each kind of step, not every mixture of them.
-            let mut forested = Forested::new(&mut backend, &mut model, Planner::Balanced, &alone);
-            forested.run(&texts, &[1, 2, 5, 3, 17, 7], [3, 1, 45]);
-            let mut forested = Forested::new(&mut backend, &mut model, Planner::Tree, &alone);
-            forested.run(&texts, &[64, 13], [70, 2, 1]);
+            // Other chunk sizes, each with one planner only.
+            let mut tree_run = TreeRun::new(&mut backend, &mut model, Planner::Balanced, &alone);
+            tree_run.run(&texts, &[1, 2, 5, 3, 17, 7], [3, 1, 45]);
+            let mut tree_run = TreeRun::new(&mut backend, &mut model, Planner::Tree, &alone);
+            tree_run.run(&texts, &[64, 13], [70, 2, 1]);
         }
     }
 }
 
 #[test]
 fn grouped_queries() {
-    hold(&config(json!({})));
+    check(&config(json!({})));
 }
 
 #[test]
@@ -191,15 +192,15 @@ fn two_kinds_of_windows() {
     let config = config(qwen);
     let windows: Vec<_> = config.attention_kinds().iter().map(|kind| kind.window).collect();
     assert_eq!(windows, [None, Some(40)]);
-    hold(&config);
+    check(&config);
 }
 
 #[test]
 fn normalised_heads_wider_than_the_hidden_state() {
-    hold(&config(json!({"model_type": "qwen3", "head_dim": 32})));
+    check(&config(json!({"model_type": "qwen3", "head_dim": 32})));
 }
 
 #[test]
 fn parallel_residual_and_biases() {
-    hold(&config(json!({"model_type": "phi", "num_key_value_heads": 4, "hidden_act": "gelu_new"})));
+    check(&config(json!({"model_type": "phi", "num_key_value_heads": 4, "hidden_act": "gelu_new"})));
 }

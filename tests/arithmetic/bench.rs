@@ -1,5 +1,4 @@
-//! The benchmarks of trees and workloads, on inputs so small that a test can wait for them: what they print is what it
-//! says.
+//! Runs `offshoot bench` on small inputs and checks the numbers it prints.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +8,7 @@ use offshoot::backend::cpu::Isa;
 use offshoot::lab::check::attention::tolerance;
 use serde_json::Value;
 
-/// Runs `offshoot bench` by the path of arithmetic that the environment chooses, and reads its JSON lines.
+/// Runs `offshoot bench` on the code path that the environment selects, and parses its JSON lines.
 fn bench(args: &[&str]) -> Vec<Value> {
     bench_by(Isa::chosen().unwrap(), args)
 }
@@ -34,7 +33,7 @@ fn number(line: &Value, field: &str) -> f64 {
 }
 
 #[test]
-fn trees_of_every_form_are_timed_and_right() {
+fn trees_of_every_form_are_timed_and_correct() {
     let folder = tempfile::tempdir().unwrap();
     let trees = r#"{"name": "levels", "q_heads": 8, "kv_heads": 2, "head_dim": 64, "dtype": "bf16", "leaves": 32, "levels": [[500, 32], [64, 8], [33, 1]]}
 {"name": "shared", "q_heads": 4, "kv_heads": 4, "head_dim": 64, "dtype": "f16", "leaves": 32, "levels": [[512, 32]]}
@@ -51,25 +50,25 @@ fn trees_of_every_form_are_timed_and_right() {
         assert_eq!(names, ["levels", "shared", "alone", "ragged"]);
         for (line, dtype) in lines.iter().zip([Dtype::Bf16, Dtype::F16, Dtype::F32, Dtype::Bf16]) {
             assert!(line["device"].as_str().unwrap().contains(&isa.to_string()), "{isa}: {line}");
-            // Results are f32 whatever keys and values are.
+            // Results are f32 for any KV dtype.
             let tolerance = tolerance(isa.attention_operand(dtype), Dtype::F32);
             assert!(number(line, "rel_err") < tolerance, "{isa}, {plan}: {line}, not {tolerance}");
             assert!(number(line, "us") >= number(line, "min_us"), "{line}");
             let floor = (number(line, "bytes") / 1e9).max(number(line, "flops") / 1e10) * 1e6;
-            // Written with two decimals.
+            // Printed with two decimals.
             assert!((number(line, "floor_us") - floor).abs() < 0.006, "{line}");
         }
     }
     let one = bench(&[&["attention", "--trees", &file, "--only", "ragged"], &rates[..]].concat());
     assert_eq!((one.len(), &one[0]["kv_dtype"]), (1, &Value::from("model")));
-    // Eight numbers to a power of two: an element is off by a few hundredths of itself.
+    // fp8 has eight numbers per power of two: relative errors are a few hundredths.
     for line in bench(&[&["attention", "--trees", &file, "--kv-dtype", "fp8"], &rates[..]].concat()) {
         assert!((0.01..0.08).contains(&number(&line, "rel_err")) && line["kv_dtype"] == "fp8", "{line}");
     }
 }
 
 #[test]
-fn workloads_draw_what_their_file_says() {
+fn workloads_sample_the_tokens_their_file_specifies() {
     let folder = tempfile::tempdir().unwrap();
     let workloads = r#"{
         "shapes": {"tiny": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -80,13 +79,13 @@ fn workloads_draw_what_their_file_says() {
             "of another shape": {"big": {"levels": [[60, 2]], "samples": 2, "generate": 10}}}}"#;
     let file = written(folder.path(), "workloads.json", workloads);
     let lines = bench(&["workloads", "--shape", "tiny", "--file", &file]);
-    let drawn: Vec<_> =
+    let sampled: Vec<_> =
         lines.iter().map(|line| (line["workload"].as_str().unwrap(), number(line, "out_tokens"))).collect();
-    assert_eq!(drawn, [("one", 320.0), ("two", 120.0)]);
+    assert_eq!(sampled, [("one", 320.0), ("two", 120.0)]);
     for line in &lines {
         assert!(number(line, "seconds") > 0.0 && number(line, "prefill_s") > 0.0, "{line}");
         assert!(number(line, "kv_bytes") < number(line, "kv_bytes_unshared"), "{line}");
-        // A step a token, all continuations together: the first one with the prompts, which are less than a chunk.
+        // One step per token for all continuations together; prompts fit into one chunk.
         assert!(number(line, "steps") <= number(line, "generate") + 2.0, "{line}");
         assert!(number(line, "steps_replanned") <= number(line, "steps"), "{line}");
         assert_eq!(number(line, "preemptions"), 0.0, "{line}");
@@ -96,7 +95,7 @@ fn workloads_draw_what_their_file_says() {
     assert!(bench(&["workloads", "--shape", "tiny", "--file", &file, "--budget-seconds", "0"]).len() <= 2);
 }
 
-/// Runs `offshoot bench`, which must refuse, and returns its sentence.
+/// Runs `offshoot bench`, which must refuse with exit code 2, and returns its stderr.
 fn refused(args: &[&str]) -> String {
     let output =
         Command::new(env!("CARGO_BIN_EXE_offshoot")).args(["bench", "--device", "cpu"]).args(args).output().unwrap();
@@ -107,7 +106,7 @@ fn refused(args: &[&str]) -> String {
 }
 
 #[test]
-fn nonsense_is_refused_before_anything_is_measured() {
+fn invalid_arguments_are_refused_before_anything_is_measured() {
     let folder = tempfile::tempdir().unwrap();
     let tree = r#"{"name": "t", "q_heads": 2, "kv_heads": 2, "head_dim": 8, "dtype": "bf16", "leaves": 1, "levels": [[5, 1]]}"#;
     let trees = written(folder.path(), "trees.jsonl", tree);
@@ -162,7 +161,7 @@ fn linear_layers_sum_to_a_step() {
     let layers: Vec<_> = lines.iter().map(|line| (line["layer"].as_str().unwrap(), number(line, "rows"))).collect();
     let expected = ["qkv", "out", "up", "down", "head", "step"].map(|layer| [(layer, 3.0), (layer, 40.0)]).concat();
     assert_eq!(layers, expected);
-    // Stacked q, k and v; gate and up; the head once a step.
+    // Stacked q, k and v; gate and up; the head once per step.
     let sizes = [(128.0, 64.0, 3.0), (64.0, 64.0, 3.0), (192.0, 64.0, 3.0), (64.0, 96.0, 3.0), (320.0, 64.0, 1.0)];
     for (step, rows) in [(10, 3.0), (11, 40.0)] {
         let of_rows: Vec<&Value> = lines[..10].iter().filter(|line| number(line, "rows") == rows).collect();
@@ -176,7 +175,7 @@ fn linear_layers_sum_to_a_step() {
             assert!((number(line, "floor_us") - floor).abs() < 0.006, "{line}");
             assert!(number(line, "us") > 0.0 && line["first_us"].is_null(), "{line}");
         }
-        // Written with two decimals, summed over 13 layers.
+        // Printed with two decimals, summed over 13 layers.
         assert!((number(&lines[step], "us") - sum("us")).abs() < 0.1, "{}", lines[step]);
         assert!((number(&lines[step], "floor_us") - sum("floor_us")).abs() < 0.1, "{}", lines[step]);
     }
@@ -205,7 +204,7 @@ fn batches_are_run_as_their_tables_say() {
         assert!(number(line, "seconds") > 0.0 && line["modelled"] == Value::Bool(false), "{line}");
         assert_eq!(modelled["modelled"], Value::Bool(true), "{modelled}");
         assert_eq!(number(line, "prompt_steps") + number(line, "decode_steps"), number(line, "steps"), "{line}");
-        // When requests arrive depends on the clock, and with that who finds whose prompt.
+        // In this table requests arrive by the clock, which decides which prompts are found in memory.
         if line["table"] != "chunk" {
             for field in ["requests", "steps", "drawn", "prompt_tokens_logical", "prompt_tokens_computed"] {
                 assert_eq!(line[field], modelled[field], "{field}: {line}");
@@ -221,7 +220,7 @@ fn batches_are_run_as_their_tables_say() {
     assert_eq!(computed("relay", "ours"), 2048.0 + 36.0);
     assert_eq!(computed("chunk", "ours"), 1024.0);
 
-    // Prompts of a second's work for every 30 or so: their latency is mostly that of the queue.
+    // About 30 prompts take a second, so latency is mostly queueing.
     let long = written(folder.path(), "long.csv", "1500,1\n");
     let rate = ["batches", "--shape", "llama3-8b", "--modelled", "h200", "--lengths", &long, "--table", "rate"];
     let search = ["--job", "system-64", "--way", "ours", "--span", "0.2", "--precision", "1.5", "--first-rate", "40"];
@@ -237,7 +236,7 @@ fn batches_are_run_as_their_tables_say() {
 }
 
 #[test]
-fn a_batch_that_fails_stops_no_other() {
+fn a_failed_batch_does_not_stop_the_others() {
     let folder = tempfile::tempdir().unwrap();
     let file = written(folder.path(), "tiny.json", TINY);
     let asked = ["batches", "--shape", "tiny", "--file", &file, "--table", "batchllm", "--requests", "4"];

@@ -1,5 +1,5 @@
-//! The deterministic mode where it costs nothing, on the CPU: the cases that `offshoot check` has for every device, and
-//! runs of the bundled demo that are stopped, planned otherwise and gone on with.
+//! The deterministic mode on the CPU, where it is always on: the cases of `offshoot check`, and runs of the bundled
+//! demo with other planners and with interruptions.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use runs::{assert_equal_results, bytes, offshoot, refuses, run, run_into, succee
 
 #[test]
 fn a_row_depends_on_itself_alone() {
-    // The twin computes in software: `ops` and `tree_attention` compare it with the instruction.
+    // The emulation is slow; `ops` and `tree_attention` compare it with the instructions.
     for isa in Isa::available().into_iter().filter(|isa| !matches!(isa, Isa::Portable | Isa::Bf16Twin)) {
         let effort = if isa == Isa::chosen().unwrap() { CheckEffort::Full } else { CheckEffort::Quick };
         let print = |rows: &[ReportRow]| {
@@ -37,14 +37,14 @@ fn check_takes_its_cases_alone() {
 }
 
 #[test]
-fn the_library_s_own_choice_is_not_deterministic() {
+fn recommended_gemm_is_refused_in_deterministic_mode() {
     let folder = tempfile::tempdir().unwrap();
     let both = ["bench", "workloads", "--shape", "llama3-8b", "--deterministic", "--recommended-gemm"];
     refuses(&run(folder.path(), &both), &["--deterministic", "--recommended-gemm"]);
 }
 
 #[test]
-fn runs_are_the_same_however_they_are_computed() {
+fn runs_do_not_depend_on_plans_or_interruptions() {
     let folder = task_folder(|task| task["sampling"]["max_tokens"] = json!(20));
     let folder = folder.path();
     run_into(folder, "usual", &["--deterministic"]);
@@ -53,13 +53,13 @@ fn runs_are_the_same_however_they_are_computed() {
     assert_equal_results(folder, "usual", "flat");
     assert_equal_results(folder, "usual", "without");
 
-    // Half of the samples, then the others.
+    // Half of the samples, then the rest.
     run_into(folder, "resumed", &["--deterministic", "--limit", "3", "--samples", "2"]);
     run_into(folder, "resumed", &["--deterministic", "--resume"]);
     assert_equal_results(folder, "usual", "resumed");
 }
 
-/// What `--resume` says on stderr of a run whose last process was changed to have had these fields.
+/// The stderr of `--resume` for a run whose manifest was edited so that its last process has these fields.
 fn resumed_after(fields: Value, options: &[&str]) -> String {
     let folder = task_folder(|task| task["sampling"]["max_tokens"] = json!(4));
     let folder = folder.path();

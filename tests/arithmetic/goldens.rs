@@ -1,5 +1,5 @@
-//! What Hugging Face's transformers compute, by every path of this processor's arithmetic: for a small golden model of
-//! each family, in tests/data, always; for larger ones, and two small models trained by others, where ../shared is.
+//! Compares models with results of Hugging Face's transformers, on every code path of this processor. A small golden
+//! model of each family is in tests/data; larger ones and two small trained models are tested if ../shared exists.
 
 use crate::shared;
 
@@ -18,7 +18,7 @@ fn folders(path: &Path) -> Vec<PathBuf> {
     folders
 }
 
-fn hold(isa: Isa, folder: &Path, golden: &str) -> GoldenReport {
+fn compare(isa: Isa, folder: &Path, golden: &str) -> GoldenReport {
     let mut backend = Cpu::with_isa(isa);
     let folder = ModelFolder::open(folder).unwrap();
     let mut model = Decoder::load(&mut backend, &folder).unwrap();
@@ -27,18 +27,18 @@ fn hold(isa: Isa, folder: &Path, golden: &str) -> GoldenReport {
     report
 }
 
-fn hold_all(style: &str) {
+fn compare_shared(style: &str) {
     let Some(root) = shared(&format!("goldens/{style}")) else { return };
     let folders = folders(&root);
     assert_eq!(folders.len(), 6, "six families");
     for isa in Isa::available() {
         for folder in &folders {
-            assert!(hold(isa, folder, "golden.json").passes(), "{isa}: {}", folder.display());
+            assert!(compare(isa, folder, "golden.json").passes(), "{isa}: {}", folder.display());
         }
     }
 }
 
-/// A golden model of tests/data with the config that transformers wrote in this style.
+/// A copy of a golden model of tests/data, with the config.json in this style.
 fn in_style(golden: &Path, style: &str) -> TempDir {
     let folder = TempDir::new().unwrap();
     let copy = |from: &str, to: &str| std::fs::copy(golden.join(from), folder.path().join(to)).unwrap();
@@ -57,7 +57,7 @@ fn the_goldens_of_this_repository() {
             let folder = in_style(golden, style);
             families.push(ModelFolder::open(folder.path()).unwrap().config.family.to_string());
             for isa in Isa::available() {
-                let passes = hold(isa, folder.path(), "golden.json").passes();
+                let passes = compare(isa, folder.path(), "golden.json").passes();
                 assert!(passes, "{isa}: {}, {style}", golden.display());
             }
         }
@@ -69,20 +69,20 @@ fn the_goldens_of_this_repository() {
 
 #[test]
 fn rope_scaling_style() {
-    hold_all("rope_scaling_style");
+    compare_shared("rope_scaling_style");
 }
 
 #[test]
 fn rope_parameters_style() {
-    hold_all("rope_parameters_style");
+    compare_shared("rope_parameters_style");
 }
 
 #[test]
-fn models_of_others() {
+fn trained_models() {
     let Some(root) = shared("data/models") else { return };
     for isa in Isa::available() {
         for folder in folders(&root) {
-            assert!(hold(isa, &folder, "golden_greedy.json").passes(), "{isa}: {}", folder.display());
+            assert!(compare(isa, &folder, "golden_greedy.json").passes(), "{isa}: {}", folder.display());
         }
     }
 }

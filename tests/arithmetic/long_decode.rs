@@ -1,5 +1,5 @@
-//! The long decode of `offshoot check` on the CPU, whose results are exact: by the planner, the plans and the steps
-//! that users have, and by flat plans made anew at every step, every bit is the same.
+//! The long decode of `offshoot check` on the CPU: the engine's default planner with advanced steps gives the same bits
+//! as flat plans that are made anew at every step.
 
 use offshoot::backend::cpu::Cpu;
 use offshoot::lab::check::{CheckEffort, CheckReport, long};
@@ -12,6 +12,6 @@ fn the_cpu_agrees_with_itself_to_the_last_bit() {
     assert!(report.holds());
     let ops: Vec<_> = report.rows.iter().map(|row| (row.op, row.cases, row.error)).collect();
     assert_eq!(ops, [("long", 1, 0.0), ("long, mean", 1, 0.0)]);
-    let came = &report.rows[0].notes[0];
-    assert!(came.contains(" pages turned") && !came.contains(" 0 pages turned"), "{came}");
+    let note = &report.rows[0].notes[0];
+    assert!(note.contains(" pages turned") && !note.contains(" 0 pages turned"), "{note}");
 }

@@ -1,4 +1,4 @@
-//! The ops and what is built of them: every path of arithmetic against its definition.
+//! Tests of the ops and what is built on them: every CPU code path compared with the definition.
 
 #[path = "../common/runs.rs"]
 mod runs;

@@ -1,13 +1,12 @@
-//! The CPU's ops under every instruction set, dtype and awkward shape, against f64; and batch invariance: a row alone
-//! has the bits it has among others.
+//! The CPU's ops on every code path, for every dtype and unusual shapes, compared with f64; and batch invariance: a row
+//! alone has the same bits as among others.
 
 use half::{bf16, f16};
-use offshoot::backend::cpu::Step;
-use offshoot::backend::cpu::{Buffer, Cpu, Isa};
+use offshoot::backend::cpu::{Cpu, CpuBuffer, CpuStep, Isa};
 use offshoot::backend::{Backend, Dtype, HeadKind, HeadLayout, MatrixPart, RopeTable, RowToken, StepBatch, WeightView};
 use offshoot::ids::TokenId;
 
-/// Numbers in [-1, 1) that depend on a seed alone.
+/// Pseudo-random numbers in [-1, 1).
 struct Numbers(u64);
 
 impl Numbers {
@@ -20,17 +19,17 @@ impl Numbers {
         (0..len).map(|_| self.next()).collect()
     }
 
-    fn buffer(&mut self, rows: usize, width: usize) -> Buffer {
-        Buffer { rows, width, data: self.vec(rows * width) }
+    fn buffer(&mut self, rows: usize, width: usize) -> CpuBuffer {
+        CpuBuffer { rows, width, data: self.vec(rows * width) }
     }
 }
 
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 
-/// One rounding of f32, relative.
+/// The relative error of one f32 rounding.
 const UNIT: f64 = Dtype::F32.rounding();
 
-/// Weights `[rows, cols]` as in a file, behind one stray byte: not aligned to anything.
+/// Weights `[rows, cols]` as in a file, preceded by one byte so that they are unaligned.
 struct Weights {
     dtype: Dtype,
     rows: usize,
@@ -65,15 +64,15 @@ impl Weights {
     }
 }
 
-/// Checks `out`, a linear layer of `x` (plus `bias`, plus what was there `before`), against f64.
+/// Compares `out = w x (+ bias) (+ before)` with f64.
 fn check_linear(
     isa: Isa,
     what: &str,
-    out: &Buffer,
-    x: &Buffer,
+    out: &CpuBuffer,
+    x: &CpuBuffer,
     w: &Weights,
     bias: Option<&[f32]>,
-    before: Option<&Buffer>,
+    before: Option<&CpuBuffer>,
 ) {
     let operand = isa.linear_operand(w.dtype);
     for r in 0..x.rows {
@@ -86,8 +85,8 @@ fn check_linear(
                 exact += f64::from(x) * w.get(n, k);
                 magnitude += (f64::from(x) * w.get(n, k)).abs();
             }
-            // A chain of K products and sums, each rounded once or twice, then bias and residual: each of these
-            // roundings is at most UNIT of a sum that never exceeds the magnitude (by more than as much again).
+            // K products and sums, each rounded once or twice, then bias and residual. Each rounding is at most UNIT
+            // times the running sum, which does not exceed the magnitude noticeably.
             let tolerance = (2 * x.width + 3) as f64 * UNIT * magnitude;
             let found = f64::from(out.row(r)[n]);
             assert!(
@@ -108,15 +107,15 @@ fn linear_shape(isa: Isa, dtype: Dtype, rows: usize, outputs: usize, inputs: usi
     let bias = numbers.vec(outputs);
     let before = numbers.buffer(rows, outputs);
 
-    let mut plain = Buffer::new(rows, outputs);
+    let mut plain = CpuBuffer::new(rows, outputs);
     cpu.linear(&mut plain, &x, &packed, None);
     check_linear(isa, &what, &plain, &x, &w, None, None);
     let mut added = before.clone();
     cpu.linear_add(&mut added, &x, &packed, Some(&bias));
     check_linear(isa, &what, &added, &x, &w, Some(&bias), Some(&before));
     for r in 0..rows {
-        let alone = Buffer { rows: 1, width: inputs, data: x.row(r).to_vec() };
-        let mut out = Buffer::new(1, outputs);
+        let alone = CpuBuffer { rows: 1, width: inputs, data: x.row(r).to_vec() };
+        let mut out = CpuBuffer::new(1, outputs);
         cpu.linear(&mut out, &alone, &packed, None);
         assert_eq!(bits(out.row(0)), bits(plain.row(r)), "{what}: row {r} alone");
         out.data.copy_from_slice(before.row(r));
@@ -125,9 +124,9 @@ fn linear_shape(isa: Isa, dtype: Dtype, rows: usize, outputs: usize, inputs: usi
     }
 }
 
-/// The twin of the bf16 dot products gives the bits of the instructions, in linear layers of every number of rows.
+/// The emulated bf16 dot products give the bits of the instructions in linear layers.
 #[test]
-fn the_twin_has_the_bits_of_bf16_dot_products() {
+fn the_emulation_has_the_bits_of_bf16_dot_products() {
     if !Isa::available().contains(&Isa::Avx512Bf16) {
         crate::skip::skipped("this processor has no bf16 dot products");
         return;
@@ -136,14 +135,14 @@ fn the_twin_has_the_bits_of_bf16_dot_products() {
         let mut numbers = Numbers((rows + inputs) as u64);
         let w = Weights::random(&mut numbers, Dtype::Bf16, outputs, inputs);
         let x = numbers.buffer(rows, inputs);
-        let [twin, hardware] = [Isa::Bf16Twin, Isa::Avx512Bf16].map(|isa| {
+        let [emulated, hardware] = [Isa::Bf16Twin, Isa::Avx512Bf16].map(|isa| {
             let mut cpu = Cpu::with_isa(isa);
             let packed = cpu.matrix(&[MatrixPart::Dense(w.view())]).unwrap();
-            let mut out = Buffer::new(rows, outputs);
+            let mut out = CpuBuffer::new(rows, outputs);
             cpu.linear(&mut out, &x, &packed, None);
             out
         });
-        assert_eq!(bits(&twin.data), bits(&hardware.data), "{rows} x {inputs} -> {outputs}");
+        assert_eq!(bits(&emulated.data), bits(&hardware.data), "{rows} x {inputs} -> {outputs}");
     }
 }
 
@@ -163,7 +162,7 @@ fn linear_layers_of_every_number_of_rows() {
 }
 
 #[test]
-fn linear_layers_of_awkward_shapes() {
+fn linear_layers_of_unusual_shapes() {
     for isa in Isa::available() {
         for dtype in DTYPES {
             for (rows, outputs, inputs) in [
@@ -183,8 +182,8 @@ fn linear_layers_of_awkward_shapes() {
 }
 
 #[test]
-fn rows_beyond_the_cache_are_walked_in_turns() {
-    // 300 rows of 2,000 inputs are more than one walk takes.
+fn rows_that_do_not_fit_the_cache_take_several_passes() {
+    // 300 rows of 2,000 inputs are more than one pass takes.
     for isa in Isa::available().into_iter().filter(|isa| *isa != Isa::Portable) {
         for dtype in DTYPES {
             let mut numbers = Numbers(5);
@@ -192,7 +191,7 @@ fn rows_beyond_the_cache_are_walked_in_turns() {
             let w = Weights::random(&mut numbers, dtype, 40, 2000);
             let packed = cpu.matrix(&[w.part()]).unwrap();
             let x = numbers.buffer(300, 2000);
-            let mut out = Buffer::new(300, 40);
+            let mut out = CpuBuffer::new(300, 40);
             cpu.linear(&mut out, &x, &packed, None);
             check_linear(isa, &format!("{isa}, {dtype:?}"), &out, &x, &w, None, None);
         }
@@ -200,7 +199,7 @@ fn rows_beyond_the_cache_are_walked_in_turns() {
 }
 
 #[test]
-fn inputs_that_are_not_numbers_reach_their_own_row_only() {
+fn nan_and_infinite_inputs_affect_their_own_row_only() {
     for isa in Isa::available() {
         for dtype in DTYPES {
             let mut numbers = Numbers(6);
@@ -209,7 +208,7 @@ fn inputs_that_are_not_numbers_reach_their_own_row_only() {
             let mut x = numbers.buffer(3, 33);
             x.data[33] = f32::NAN;
             x.data[2 * 33 + 32] = f32::INFINITY;
-            let mut out = Buffer::new(3, 20);
+            let mut out = CpuBuffer::new(3, 20);
             cpu.linear(&mut out, &x, &packed, None);
             assert!(out.row(0).iter().all(|y| y.is_finite()), "{isa}, {dtype:?}");
             assert!(out.row(1).iter().all(|y| y.is_nan()), "{isa}, {dtype:?}");
@@ -219,7 +218,7 @@ fn inputs_that_are_not_numbers_reach_their_own_row_only() {
 }
 
 #[test]
-fn stacked_parts_are_one_matrix_and_its_embedding() {
+fn stacked_parts_multiply_and_embed_like_single_matrices() {
     for isa in Isa::available() {
         for dtype in DTYPES {
             let mut numbers = Numbers(7);
@@ -228,11 +227,11 @@ fn stacked_parts_are_one_matrix_and_its_embedding() {
             let views: Vec<MatrixPart<'_>> = parts.iter().map(Weights::part).collect();
             let stacked = cpu.matrix(&views).unwrap();
             let x = numbers.buffer(4, 21);
-            let mut together = Buffer::new(4, 51);
+            let mut together = CpuBuffer::new(4, 51);
             cpu.linear(&mut together, &x, &stacked, None);
             let mut from = 0;
             for part in &parts {
-                let mut alone = Buffer::new(4, part.rows);
+                let mut alone = CpuBuffer::new(4, part.rows);
                 let packed = cpu.matrix(&[part.part()]).unwrap();
                 cpu.linear(&mut alone, &x, &packed, None);
                 for r in 0..4 {
@@ -242,7 +241,7 @@ fn stacked_parts_are_one_matrix_and_its_embedding() {
             }
 
             let tokens: Vec<TokenId> = [50, 0, 4, 5, 20, 21, 0].map(TokenId::new).to_vec();
-            let mut out = Buffer::new(tokens.len(), 21);
+            let mut out = CpuBuffer::new(tokens.len(), 21);
             cpu.embed(&mut out, &stacked, &step(&tokens, &[]));
             let rows: Vec<(usize, usize)> =
                 parts.iter().enumerate().flat_map(|(p, w)| (0..w.rows).map(move |r| (p, r))).collect();
@@ -256,8 +255,8 @@ fn stacked_parts_are_one_matrix_and_its_embedding() {
     }
 }
 
-/// Checks every element of `found` against `exact(row, i)`, which gives the value and its tolerance.
-fn check(what: &str, found: &Buffer, exact: impl Fn(usize, usize) -> (f64, f64)) {
+/// Compares every element of `found` with `exact(row, i)`, which returns the value and its tolerance.
+fn check(what: &str, found: &CpuBuffer, exact: impl Fn(usize, usize) -> (f64, f64)) {
     for r in 0..found.rows {
         for (i, &y) in found.row(r).iter().enumerate() {
             let (value, tolerance) = exact(r, i);
@@ -269,7 +268,7 @@ fn check(what: &str, found: &Buffer, exact: impl Fn(usize, usize) -> (f64, f64))
 /// Rows and widths: tiny, odd, and large enough for several threads.
 const SHAPES: [(usize, usize); 4] = [(1, 1), (3, 37), (2, 768), (70, 600)];
 
-/// Roundings in a mean of `n` squares and its root: about one a lane's addition (n / 16), and a few around them.
+/// Relative error of the root of a mean of `n` squares: one rounding per addition in a lane (n / 16), and a few more.
 fn mean_roundings(n: usize) -> f64 {
     (n / 16 + 12) as f64 * UNIT
 }
@@ -282,7 +281,7 @@ fn norms() {
             let mut numbers = Numbers(width as u64);
             let x = numbers.buffer(rows, width);
             let (weight, bias) = (numbers.vec(width), numbers.vec(width));
-            let mut out = Buffer::new(rows, width);
+            let mut out = CpuBuffer::new(rows, width);
             let exact: Vec<Vec<f64>> = (0..rows).map(|r| x.row(r).iter().map(|&x| f64::from(x)).collect()).collect();
             let mean = |x: &[f64]| x.iter().sum::<f64>() / x.len() as f64;
 
@@ -299,7 +298,7 @@ fn norms() {
                 let squares: Vec<f64> = exact[r].iter().map(|x| (x - centre) * (x - centre)).collect();
                 let scale = 1.0 / (mean(&squares) + f64::from(1e-5f32)).sqrt();
                 let y = (exact[r][i] - centre) * scale * f64::from(weight[i]);
-                // The mean's own error, at most that of a sum of numbers up to 1, comes through scaled.
+                // The error of the mean, at most that of a sum of numbers up to 1, is multiplied by `scale`.
                 let tolerance = (y.abs() + scale * 2.0) * mean_roundings(width) + 2.0 * UNIT;
                 (y + f64::from(bias[i]), tolerance)
             });
@@ -308,9 +307,9 @@ fn norms() {
 }
 
 /// A step of these tokens at these positions.
-fn step(tokens: &[TokenId], positions: &[u32]) -> Step {
+fn step(tokens: &[TokenId], positions: &[u32]) -> CpuStep {
     let tokens = tokens.iter().copied().map(RowToken::Known).collect();
-    let mut step = Step::default();
+    let mut step = CpuStep::default();
     step.load(StepBatch { tokens, positions: positions.to_vec(), ..StepBatch::default() });
     step
 }
@@ -342,7 +341,7 @@ fn head_norms_leave_other_heads_alone() {
 }
 
 #[test]
-fn rope_turns_the_first_part_of_queries_and_keys() {
+fn rope_rotates_the_first_elements_of_queries_and_keys() {
     for isa in Isa::available() {
         for rotary in [24, 10] {
             let mut cpu = Cpu::with_isa(isa);
@@ -378,13 +377,13 @@ fn activations() {
             let edges = [0.0, -0.0, -100.0, 100.0, -1e30, 1e30, -88.5, -87.0];
             x.data.iter_mut().zip(edges).for_each(|(x, edge)| *x = edge);
 
-            let mut out = Buffer::new(rows, width);
+            let mut out = CpuBuffer::new(rows, width);
             cpu.gated_silu(&mut out, &x);
             check(&format!("{isa} gated_silu"), &out, |r, i| {
                 let (gate, up) = (f64::from(x.row(r)[i]), f64::from(x.row(r)[width + i]));
                 let y = gate / (1.0 + (-gate).exp()) * up;
-                // 1.5 units for the exponential, one rounding for each of the four operations; e^-x of a very negative
-                // gate is cut off at e^88, which leaves less than |gate| e^-88.
+                // 1.5 units for the exponential and one rounding for each of the four operations. The exponential is
+                // clamped at e^88, which leaves an error below |gate * up| e^-87.9 for very negative gates.
                 (y, y.abs() * 8.0 * UNIT + (gate * up).abs() * (-87.9f64).exp())
             });
 
@@ -393,8 +392,8 @@ fn activations() {
             check(&format!("{isa} gelu"), &y, |r, i| {
                 let x = f64::from(x.row(r)[i]);
                 let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
-                // 1 + tanh is off by a rounding of numbers up to 2 and by the inner sum's roundings times the slope of
-                // tanh.
+                // The error of 1 + tanh: a rounding of numbers up to 2, and the inner sum's roundings times the slope
+                // of tanh.
                 let slope = 1.0 / inner.min(300.0).cosh().powi(2);
                 (0.5 * x * (1.0 + inner.tanh()), 0.5 * x.abs() * UNIT * (8.0 + 16.0 * inner.abs().min(1e6) * slope))
             });

@@ -1,8 +1,8 @@
-//! Sampling: the fast path draws the tokens of the definition (`Isa::Portable`: a full sort in f64) for random logits,
-//! uniforms and parameters, and the definition itself does what its words say.
+//! Sampling: the fast path samples the same tokens as the definition (`Isa::Portable`: a full sort in f64) for random
+//! logits, uniforms and parameters; and the definition behaves as documented.
 
 use offshoot::backend::cpu::sampling;
-use offshoot::backend::cpu::{Buffer, Isa};
+use offshoot::backend::cpu::{CpuBuffer, Isa};
 use offshoot::backend::{Pick, SampleRequest, Sampled, SeenToken};
 use offshoot::ids::TokenId;
 use proptest::prelude::*;
@@ -16,17 +16,17 @@ fn random(temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32, uniform:
 }
 
 fn sample(isa: Isa, logits: &[f32], request: &SampleRequest) -> Sampled {
-    let logits = Buffer { rows: 1, width: logits.len(), data: logits.to_vec() };
+    let logits = CpuBuffer { rows: 1, width: logits.len(), data: logits.to_vec() };
     sampling::sample(isa, &logits, std::slice::from_ref(request)).remove(0)
 }
 
-/// What every instruction set draws; they must agree.
-fn all_draw(logits: &[f32], request: &SampleRequest) -> Sampled {
-    let drawn = sample(Isa::Portable, logits, request);
+/// The sample, after checking that every code path samples the same token.
+fn sample_on_all(logits: &[f32], request: &SampleRequest) -> Sampled {
+    let sampled = sample(Isa::Portable, logits, request);
     for isa in Isa::available() {
-        assert_eq!(sample(isa, logits, request).token, drawn.token, "{isa}, {request:?}");
+        assert_eq!(sample(isa, logits, request).token, sampled.token, "{isa}, {request:?}");
     }
-    drawn
+    sampled
 }
 
 fn token(ix: usize) -> TokenId {
@@ -34,7 +34,7 @@ fn token(ix: usize) -> TokenId {
 }
 
 fn logits() -> impl Strategy<Value = Vec<f32>> {
-    // Some on a coarse grid, so that ties are common; some far down; some that are no logits.
+    // Some on a coarse grid, so that ties are common; some very small; some special values.
     let one = prop_oneof![
         8 => -8.0f32..8.0,
         4 => (-6i32..6).prop_map(|x| x as f32 / 2.0),
@@ -53,7 +53,7 @@ fn filters() -> impl Strategy<Value = (f32, Option<u32>, f32, f32)> {
     )
 }
 
-/// Bias, penalties and bans at tokens that are taken modulo the vocabulary.
+/// Bias, penalties and banned tokens. Token ids must be wrapped by `within`.
 fn changes() -> impl Strategy<Value = SampleRequest> {
     let at = || 0usize..1500;
     (
@@ -74,7 +74,7 @@ fn changes() -> impl Strategy<Value = SampleRequest> {
         })
 }
 
-/// `changes` within a vocabulary.
+/// `changes` with token ids modulo the vocabulary.
 fn within(mut changes: SampleRequest, vocab: usize) -> SampleRequest {
     let wrap = |t: TokenId| token(t.ix() % vocab);
     changes.seen.iter_mut().for_each(|seen| seen.token = wrap(seen.token));
@@ -83,15 +83,15 @@ fn within(mut changes: SampleRequest, vocab: usize) -> SampleRequest {
     changes
 }
 
-/// The fast path sums f32 exponentials, each good to a few units in the last place of an argument up to 87 (1e-5 of a
-/// tail weight, 2e-7 of a likely one): borders of the distribution are off by less than this.
-const BORDER: f64 = 1e-6;
+/// Bound of the error of cumulative probabilities on the fast path, which sums f32 exponentials. Each is accurate to a
+/// few units in the last place of an argument up to 87: 1e-5 of an unlikely token's weight, 2e-7 of a likely one's.
+const CDF_TOLERANCE: f64 = 1e-6;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
-    fn fast_and_clear_draw_the_same(logits in logits(), filters in filters(), uniform in 0.0..1.0f64, changes in changes()) {
+    fn fast_and_clear_sample_the_same(logits in logits(), filters in filters(), uniform in 0.0..1.0f64, changes in changes()) {
         let (temperature, top_k, top_p, min_p) = filters;
         let at = |uniform: f64, top_p: f32| SampleRequest {
             pick: Pick::Random { temperature, top_k, top_p, min_p, uniform: uniform.clamp(0.0, 1.0) },
@@ -101,14 +101,14 @@ proptest! {
         for isa in Isa::available() {
             let fast = sample(isa, &logits, &at(uniform, top_p));
             let near = || {
-                let nudged = [(uniform - BORDER, top_p), (uniform + BORDER, top_p), (uniform, top_p * (1.0 - 1e-6)), (uniform, top_p * (1.0 + 1e-6))];
+                let nudged = [(uniform - CDF_TOLERANCE, top_p), (uniform + CDF_TOLERANCE, top_p), (uniform, top_p * (1.0 - 1e-6)), (uniform, top_p * (1.0 + 1e-6))];
                 nudged.iter().any(|&(uniform, top_p)| sample(Isa::Portable, &logits, &at(uniform, top_p)).token == fast.token)
             };
             prop_assert!(fast.token == clear.token || near(), "{isa}: {} for {}", fast.token, clear.token);
             prop_assert_eq!(fast.top.len(), clear.top.len());
             for (fast, clear) in fast.top.iter().zip(&clear.top) {
                 prop_assert_eq!(fast.0, clear.0, "{}", isa);
-                // Both are rounded from f64; the sums differ by less than BORDER.
+                // Both are rounded from f64; the sums differ by less than CDF_TOLERANCE.
                 prop_assert!(fast.1 == clear.1 || (fast.1 - clear.1).abs() <= 1e-6 * (1.0 + clear.1.abs()), "{}: {} for {}", isa, fast.1, clear.1);
             }
         }
@@ -117,14 +117,14 @@ proptest! {
     #[test]
     fn greedy_is_the_first_best(logits in logits(), changes in changes()) {
         let greedy = within(changes, logits.len());
-        let best = all_draw(&logits, &greedy).token;
+        let best = sample_on_all(&logits, &greedy).token;
         let top_one = SampleRequest {
             pick: Pick::Random { temperature: 0.7, top_k: Some(1), top_p: 1.0, min_p: 0.0, uniform: 0.99 },
             ..greedy
         };
-        // But where nothing is left to draw.
-        if all_draw(&logits, &top_one).logprob > f32::NEG_INFINITY {
-            prop_assert_eq!(all_draw(&logits, &top_one).token, best);
+        // Unless every token is banned.
+        if sample_on_all(&logits, &top_one).logprob > f32::NEG_INFINITY {
+            prop_assert_eq!(sample_on_all(&logits, &top_one).token, best);
         }
     }
 
@@ -149,7 +149,7 @@ proptest! {
 }
 
 #[test]
-fn coins_spread_over_tokens_as_their_probabilities() {
+fn sampled_frequencies_match_probabilities() {
     let logits: Vec<f32> = (0..300).map(|i| ((i * 37) % 101) as f32 / 20.0).collect();
     let scaled: Vec<f64> = logits.iter().map(|x| (f64::from(*x) / 0.8).exp()).collect();
     let sum: f64 = scaled.iter().sum();
@@ -161,7 +161,7 @@ fn coins_spread_over_tokens_as_their_probabilities() {
         counts[sample(isa, &logits, &random(0.8, None, 1.0, 0.0, uniform)).token.ix()] += 1;
     }
     for (count, scaled) in counts.iter().zip(&scaled) {
-        // Evenly spaced uniforms: an interval of length p holds p * UNIFORMS of them, but for one at each end.
+        // Evenly spaced uniforms: an interval of length p contains p * UNIFORMS of them, up to one at each end.
         assert!((*count as f64 - scaled / sum * UNIFORMS as f64).abs() <= 2.0);
     }
 }
@@ -169,29 +169,29 @@ fn coins_spread_over_tokens_as_their_probabilities() {
 #[test]
 fn edges() {
     let logits = [1.0, 3.0, 3.0, 2.0, -5.0];
-    // Of equals, the smaller id; in greedy choice, in top-k, in the list of the likeliest.
-    assert_eq!(all_draw(&logits, &request(Pick::Greedy)).token, token(1));
-    assert_eq!(all_draw(&logits, &random(1.0, Some(1), 1.0, 0.0, 0.999)).token, token(1));
+    // Ties go to the smaller id: in greedy choice, in top-k, in the list of the likeliest.
+    assert_eq!(sample_on_all(&logits, &request(Pick::Greedy)).token, token(1));
+    assert_eq!(sample_on_all(&logits, &random(1.0, Some(1), 1.0, 0.0, 0.999)).token, token(1));
     let top = sample(Isa::chosen().unwrap(), &logits, &SampleRequest { top_logprobs: 3, ..request(Pick::Greedy) }).top;
     assert_eq!(top.iter().map(|(t, _)| t.ix()).collect::<Vec<_>>(), [1, 2, 3]);
-    // A tiny top-p, or a large min-p, keeps the best.
-    assert_eq!(all_draw(&logits, &random(1.0, None, 1e-9, 0.0, 0.999)).token, token(1));
-    assert_eq!(all_draw(&logits, &random(1.0, None, 0.0, 0.0, 0.999)).token, token(1));
-    assert_eq!(all_draw(&logits, &random(1.0, None, 1.0, 2.0, 0.999)).token, token(2));
-    // The least and the greatest uniform.
-    assert_eq!(all_draw(&logits, &random(1.0, None, 1.0, 0.0, 0.0)).token, token(0));
-    assert_eq!(all_draw(&logits, &random(1.0, None, 1.0, 0.0, 1.0f64.next_down())).token, token(4));
+    // A tiny top-p or a large min-p keeps the best token.
+    assert_eq!(sample_on_all(&logits, &random(1.0, None, 1e-9, 0.0, 0.999)).token, token(1));
+    assert_eq!(sample_on_all(&logits, &random(1.0, None, 0.0, 0.0, 0.999)).token, token(1));
+    assert_eq!(sample_on_all(&logits, &random(1.0, None, 1.0, 2.0, 0.999)).token, token(2));
+    // The smallest and the largest uniform.
+    assert_eq!(sample_on_all(&logits, &random(1.0, None, 1.0, 0.0, 0.0)).token, token(0));
+    assert_eq!(sample_on_all(&logits, &random(1.0, None, 1.0, 0.0, 1.0f64.next_down())).token, token(4));
     // Very low and very high temperatures.
-    assert_eq!(all_draw(&logits, &random(1e-30, None, 1.0, 0.0, 0.3)).token, token(1));
-    assert_eq!(all_draw(&logits, &random(1e30, None, 1.0, 0.0, 0.7)).token, token(3));
-    // Equal logits: the uniform alone decides.
+    assert_eq!(sample_on_all(&logits, &random(1e-30, None, 1.0, 0.0, 0.3)).token, token(1));
+    assert_eq!(sample_on_all(&logits, &random(1e30, None, 1.0, 0.0, 0.7)).token, token(3));
+    // Equal logits: only the uniform decides.
     for (uniform, expected) in [(0.0, 0), (0.24, 0), (0.26, 1), (0.74, 2), (0.99, 3)] {
-        assert_eq!(all_draw(&[0.5; 4], &random(0.7, None, 1.0, 0.0, uniform)).token, token(expected));
+        assert_eq!(sample_on_all(&[0.5; 4], &random(0.7, None, 1.0, 0.0, uniform)).token, token(expected));
     }
 }
 
 #[test]
-fn banned_and_buried_tokens_are_never_drawn() {
+fn banned_tokens_and_tokens_biased_to_minus_infinity_are_never_sampled() {
     let logits: Vec<f32> = (0..200).map(|i| (i % 7) as f32).collect();
     for i in 0..200 {
         let uniform = f64::from(i) / 200.0;
@@ -200,24 +200,24 @@ fn banned_and_buried_tokens_are_never_drawn() {
             logit_bias: (150..190).map(|t| (token(t), f32::NEG_INFINITY)).collect(),
             ..random(1.3, None, 1.0, 0.0, uniform)
         };
-        assert!(all_draw(&logits, &banned).token >= token(190));
+        assert!(sample_on_all(&logits, &banned).token >= token(190));
     }
     let all = SampleRequest { banned: (0..200).map(token).collect(), ..request(Pick::Greedy) };
-    assert_eq!(all_draw(&logits, &all).token, token(0));
+    assert_eq!(sample_on_all(&logits, &all).token, token(0));
     for filters in [(None, 1.0), (Some(5), 1.0), (None, 0.5)] {
         let all = SampleRequest { pick: random(1.0, filters.0, filters.1, 0.0, 0.5).pick, ..all.clone() };
-        assert_eq!(all_draw(&logits, &all).token, token(0));
+        assert_eq!(sample_on_all(&logits, &all).token, token(0));
     }
 }
 
 #[test]
-fn logits_that_are_no_numbers() {
+fn nan_and_infinite_logits() {
     let logits = [f32::NAN, 1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
-    assert_eq!(all_draw(&logits, &request(Pick::Greedy)).token, token(2));
-    assert_eq!(all_draw(&logits, &random(1.0, None, 1.0, 0.0, 0.5)).token, token(2));
+    assert_eq!(sample_on_all(&logits, &request(Pick::Greedy)).token, token(2));
+    assert_eq!(sample_on_all(&logits, &random(1.0, None, 1.0, 0.0, 0.5)).token, token(2));
     for logits in [[f32::NAN; 3], [f32::NEG_INFINITY; 3]] {
-        let drawn = all_draw(&logits, &random(1.0, None, 0.9, 0.0, 0.5));
-        assert_eq!((drawn.token, drawn.logprob), (token(0), f32::NEG_INFINITY));
+        let sampled = sample_on_all(&logits, &random(1.0, None, 0.9, 0.0, 0.5));
+        assert_eq!((sampled.token, sampled.logprob), (token(0), f32::NEG_INFINITY));
     }
 }
 
@@ -228,19 +228,19 @@ fn penalties_by_their_definitions() {
         let seen = [0, 1].map(|t| SeenToken { token: token(t), sampled, in_prompt }).to_vec();
         let mut request = SampleRequest { seen, ..random(1.0, None, 1.0, 0.0, 0.0) };
         change(&mut request);
-        // The probabilities of all tokens, by where uniforms begin to fall on them.
+        // Finds the probabilities of all tokens from the uniforms at which the sampled token changes.
         let mut last = 0;
-        let mut borders = [0.0; 5];
+        let mut cumulative = [0.0; 5];
         for i in 0..=20_000 {
             let uniform = f64::from(i) / 20_001.0;
             let Pick::Random { uniform: at, .. } = &mut request.pick else { unreachable!() };
             *at = uniform;
-            let drawn = sample(Isa::chosen().unwrap(), &logits, &request).token.ix();
-            (last..drawn).for_each(|t| borders[t + 1] = uniform);
-            last = drawn;
+            let sampled = sample(Isa::chosen().unwrap(), &logits, &request).token.ix();
+            (last..sampled).for_each(|t| cumulative[t + 1] = uniform);
+            last = sampled;
         }
-        borders[4] = 1.0;
-        (0..4).map(|t| borders[t + 1] - borders[t]).collect::<Vec<f64>>()
+        cumulative[4] = 1.0;
+        (0..4).map(|t| cumulative[t + 1] - cumulative[t]).collect::<Vec<f64>>()
     };
     let softmax = |x: [f64; 4]| x.map(|v| v.exp() / x.iter().map(|v| v.exp()).sum::<f64>());
     let close = |found: Vec<f64>, exact: [f64; 4]| {

@@ -1,10 +1,9 @@
-//! Tree attention against the dense definition in f64: forests of every shape, by every planner, under every
-//! instruction set and KV dtype. A row's result must be close to the definition, and the same bit for bit whatever plan
-//! computes it and whatever other rows the step holds.
+//! Tree attention compared with a dense definition in f64: forests of every shape, every planner, code path and dtype.
+//! A row's result must be close to the definition, and equal bit for bit for every plan and any other rows in the step.
 
-use offshoot::backend::cpu::attention::{Scratch, TILE, tree_attention};
+use offshoot::backend::cpu::attention::{AttentionScratch, TILE, tree_attention};
 use offshoot::backend::cpu::kv::{KvStore, PAGE_TOKENS};
-use offshoot::backend::cpu::{Buffer, Isa};
+use offshoot::backend::cpu::{CpuBuffer, Isa};
 use offshoot::backend::{Dtype, HeadLayout, KvDtype, KvShape};
 use offshoot::ids::{LayerIx, PageId};
 use offshoot::kv::{Forest, KvSlot, StepRow};
@@ -41,7 +40,7 @@ impl Case {
         }
     }
 
-    fn roll(dice: &mut Dice, dtype: Dtype) -> Self {
+    fn random(dice: &mut Dice, dtype: Dtype) -> Self {
         let (q_heads, kv_heads) = dice.pick(&[(3, 3), (1, 1), (4, 1), (7, 1), (8, 1), (8, 2)]);
         let head_dim = dice.pick(&[2, 18, 16, 32, 64, 64, 80, 96, 128]);
         Case {
@@ -53,13 +52,13 @@ impl Case {
     }
 }
 
-/// In [-1, 1), the same for the same keys.
+/// A pseudo-random number in [-1, 1) that depends on `keys` only.
 fn noise(keys: [u64; 4]) -> f32 {
     let mut dice = Dice::new(keys.iter().fold(0, |seed, &key| Dice::new(seed ^ key).next()));
     (dice.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
 }
 
-/// The context of each row of a forest: where its positions `0 ..= pos(row)` lie.
+/// For each row of a forest the slots of its context, positions `0 ..= position(row)`.
 fn contexts(forest: &Forest) -> Vec<Vec<KvSlot>> {
     let context = |(&segment, &position): (&u32, &u32)| {
         let mut slots = vec![None; position as usize + 1];
@@ -78,7 +77,7 @@ fn contexts(forest: &Forest) -> Vec<Vec<KvSlot>> {
     forest.row_segments.iter().zip(&forest.row_positions).map(context).collect()
 }
 
-/// Keys and values of all tokens of all contexts, in pages whose every other slot is not a number.
+/// KV memory with the tokens of all contexts; all other slots of their pages hold NaN.
 fn fill(case: &Case, contexts: &[Vec<KvSlot>]) -> KvStore {
     let mut slots: Vec<(u32, u32)> = contexts.iter().flatten().map(|at| (at.page.0, at.slot)).collect();
     slots.sort_unstable();
@@ -90,11 +89,11 @@ fn fill(case: &Case, contexts: &[Vec<KvSlot>]) -> KvStore {
     held.dedup();
     let all = held.iter().flat_map(|&page| (0..PAGE_TOKENS).rev().map(move |slot| KvSlot { page: PageId(page), slot }));
     let all: Vec<KvSlot> = all.collect();
-    let mut qkv = Buffer::new(all.len(), case.heads.qkv_width());
+    let mut qkv = CpuBuffer::new(all.len(), case.heads.qkv_width());
     qkv.data.fill(f32::NAN);
     kv.append(LAYER, &qkv, &all);
     let slots: Vec<KvSlot> = slots.iter().map(|&(page, slot)| KvSlot { page: PageId(page), slot }).collect();
-    let mut qkv = Buffer::new(slots.len(), case.heads.qkv_width());
+    let mut qkv = CpuBuffer::new(slots.len(), case.heads.qkv_width());
     for (row, at) in qkv.data.chunks_exact_mut(case.heads.qkv_width()).zip(&slots) {
         for (i, x) in row.iter_mut().enumerate() {
             *x = noise([1, at.page.0.into(), at.slot.into(), i as u64]);
@@ -104,9 +103,9 @@ fn fill(case: &Case, contexts: &[Vec<KvSlot>]) -> KvStore {
     kv
 }
 
-/// Queries that depend on segment and position alone.
-fn queries(case: &Case, rows: &[StepRow]) -> Buffer {
-    let mut qkv = Buffer::new(rows.len(), case.heads.qkv_width());
+/// Queries that depend on segment and position only.
+fn queries(case: &Case, rows: &[StepRow]) -> CpuBuffer {
+    let mut qkv = CpuBuffer::new(rows.len(), case.heads.qkv_width());
     for (x, row) in qkv.data.chunks_exact_mut(case.heads.qkv_width()).zip(rows) {
         for (i, x) in x.iter_mut().enumerate() {
             *x = noise([2, row.segment.0.into(), row.position.into(), i as u64]) * case.sharpness;
@@ -115,16 +114,24 @@ fn queries(case: &Case, rows: &[StepRow]) -> Buffer {
     qkv
 }
 
-fn attend(isa: Isa, case: &Case, qkv: &Buffer, kv: &KvStore, plan: &AttentionPlan) -> Buffer {
-    let mut out = Buffer::new(qkv.rows, case.heads.q_width());
+fn attend(isa: Isa, case: &Case, qkv: &CpuBuffer, kv: &KvStore, plan: &AttentionPlan) -> CpuBuffer {
+    let mut out = CpuBuffer::new(qkv.rows, case.heads.q_width());
     out.data.fill(f32::NAN);
-    tree_attention(isa, &mut Scratch::default(), &mut out, qkv, kv, LAYER, plan, case.scale());
+    tree_attention(isa, &mut AttentionScratch::default(), &mut out, qkv, kv, LAYER, plan, case.scale());
     out
 }
 
-/// The definition: softmax over all visible positions at once, in f64, on the numbers as they are stored. Returns the
-/// result of one row and head.
-fn dense(isa: Isa, case: &Case, qkv: &Buffer, kv: &KvStore, context: &[KvSlot], row: usize, head: usize) -> Vec<f64> {
+/// The definition: softmax over all visible positions at once, in f64, on the stored numbers. Returns the result of one
+/// row and head.
+fn dense(
+    isa: Isa,
+    case: &Case,
+    qkv: &CpuBuffer,
+    kv: &KvStore,
+    context: &[KvSlot],
+    row: usize,
+    head: usize,
+) -> Vec<f64> {
     let d = case.heads.head_dim;
     let kv_head = head / case.heads.group();
     let hidden = case.window.map_or(0, |window| context.len().saturating_sub(window as usize));
@@ -146,14 +153,14 @@ fn dense(isa: Isa, case: &Case, qkv: &Buffer, kv: &KvStore, context: &[KvSlot], 
     out.iter().map(|o| o / sum).collect()
 }
 
-/// How far an element may be from the definition; keys and values are at most 1, so results are too.
+/// The largest allowed error of an element. Keys and values are at most 1 in absolute value, and so are results.
 ///
-/// With u = 2^-24: a score is a sum of d products, off by at most (d + 2) u times the sum of their sizes, d *
-/// sharpness, times the scale; an error e of all scores changes numerators and sum by at most e each: 2 e. Sums over n
-/// positions are off by at most n u each; exp, rescaling in n / 64 tiles and division by a few u more. Where numerators
-/// are rounded to bf16, each changes by at most 2^-8 of itself, in the weighted sum but not in the sum of weights. The
-/// largest numerator is 1 and does not change; a second one changes by 2^-9 at most, being below 1; the changes of more
-/// of them have either sign: 2^-9 in all.
+/// With u = 2^-24: a score is a sum of d products; its error is at most (d + 2) u times the sum of their sizes, d *
+/// sharpness, times the scale. An error e of all scores changes numerators and their sum by at most e each: 2 e in
+/// total. Sums over n positions have errors of at most n u; exp, rescaling in n / 64 tiles and the division add a few
+/// u. If numerators are rounded to bf16, each changes by at most a relative 2^-8, in the weighted sum but not in the
+/// sum of weights. The largest numerator is 1 and is exact; a second one is below 1 and changes by at most 2^-9; the
+/// changes of further ones have either sign: 2^-9 in total.
 fn tolerance(isa: Isa, case: &Case, positions: usize) -> f64 {
     let u = Dtype::F32.rounding();
     let d = case.heads.head_dim as f64;
@@ -165,30 +172,30 @@ fn tolerance(isa: Isa, case: &Case, positions: usize) -> f64 {
     2.0 * score + (2.0 * positions as f64 + 16.0) * u * 1.5 + rounding
 }
 
-/// Every row alone, its whole path in one item.
+/// A plan with one item per row, over its whole context.
 fn alone(forest: &Forest, case: &Case) -> AttentionPlan {
     let contexts = contexts(forest);
     let items = contexts.iter().enumerate().map(|(row, context)| (row..row + 1, 0..context.len() as u32));
     by_hand(case, forest, &contexts, items.collect())
 }
 
-/// Every tile an item of its own, shared by all neighbouring rows that agree on it (rows that end in it may differ in
-/// what they see).
+/// A plan with one item per tile, shared by all neighbouring rows with the same slots in it (one row's slots may be a
+/// prefix of another's).
 fn tile_by_tile(forest: &Forest, case: &Case) -> AttentionPlan {
     let contexts = contexts(forest);
     let mut items = Vec::new();
     let longest = contexts.iter().map(Vec::len).max().unwrap_or(0);
     for first in (0..longest).step_by(TILE as usize) {
-        let part = |row: usize| {
+        let in_tile = |row: usize| {
             let context = &contexts[row];
             &context[first.min(context.len())..(first + TILE as usize).min(context.len())]
         };
         let mut row = 0;
         while row < contexts.len() {
-            let mut widest = part(row);
+            let mut widest = in_tile(row);
             let mut end = row + 1;
-            while end < contexts.len() && !part(end).is_empty() {
-                let next = part(end);
+            while end < contexts.len() && !in_tile(end).is_empty() {
+                let next = in_tile(end);
                 let (short, long) = if next.len() < widest.len() { (next, widest) } else { (widest, next) };
                 if !long.starts_with(short) {
                     break;
@@ -205,7 +212,7 @@ fn tile_by_tile(forest: &Forest, case: &Case) -> AttentionPlan {
     by_hand(case, forest, &contexts, items)
 }
 
-/// A plan of `(rows, positions)`; the positions' slots are those of the row with the longest context.
+/// A plan of items `(rows, positions)`. The slots of an item are those of its row with the longest context.
 fn by_hand(
     case: &Case,
     forest: &Forest,
@@ -229,7 +236,7 @@ fn by_hand(
         rows.clone().for_each(|row| merge[row].push(plan.items.len() as u32));
         let longest = rows.clone().max_by_key(|&row| contexts[row].len()).unwrap();
         let first_span = plan.spans.len() as u32;
-        // A span for each page, and another wherever a page changes in its middle.
+        // One span per run of slots in the same page.
         let mut position = positions.start;
         while position < positions.end {
             let slots = &contexts[longest][position as usize..positions.end as usize];
@@ -259,12 +266,11 @@ fn plans(forest: &Forest, case: &Case) -> Vec<(String, AttentionPlan)> {
 }
 
 /// The bits of one row.
-fn bits(out: &Buffer, row: usize) -> Vec<u32> {
+fn bits(out: &CpuBuffer, row: usize) -> Vec<u32> {
     out.row(row).iter().map(|x| x.to_bits()).collect()
 }
 
-/// All plans agree bit by bit with each other under each instruction set, and all sets with the definition on `checked`
-/// rows.
+/// Checks that all plans give equal bits on each code path, and compares about `checked` rows with the definition.
 fn check(what: &str, case: &Case, grown: &GrownForest, checked: usize) {
     let forest = &grown.forest;
     let contexts = contexts(forest);
@@ -273,7 +279,7 @@ fn check(what: &str, case: &Case, grown: &GrownForest, checked: usize) {
     let plans = plans(forest, case);
     let every = contexts.len().div_ceil(checked);
     for isa in Isa::available() {
-        // The clear loops take each row by itself, and long: two plans tell whether they read plans rightly.
+        // The clear loops are slow and treat each row separately, so two plans are enough.
         let clear = isa == Isa::Portable;
         let expected = attend(isa, case, &qkv, &kv, &plans[0].1);
         for (name, plan) in &plans[1..if clear { 2 } else { plans.len() }] {
@@ -306,8 +312,8 @@ fn check(what: &str, case: &Case, grown: &GrownForest, checked: usize) {
     }
 }
 
-/// Steps that hold only some of the rows give those the same bits: siblings and chunks do not matter.
-fn check_subsets(what: &str, isa: Isa, case: &Case, grown: &GrownForest, kv: &KvStore, expected: &Buffer) {
+/// Checks that steps with only some of the rows give the same bits: siblings and chunks do not matter.
+fn check_subsets(what: &str, isa: Isa, case: &Case, grown: &GrownForest, kv: &KvStore, expected: &CpuBuffer) {
     for part in 0..3 {
         let kept: Vec<usize> = (0..grown.rows.len()).filter(|&row| Dice::new(row as u64).next() % 3 == part).collect();
         if kept.is_empty() {
@@ -333,7 +339,7 @@ fn check_shape(shape: ForestShape, seeds: u64) {
     for seed in 0..seeds {
         let grown = grow(shape, PAGE_TOKENS, seed);
         for dtype in DTYPES {
-            let case = Case::roll(&mut Dice::new(seed ^ (77 * dtype.bytes() as u64)), dtype);
+            let case = Case::random(&mut Dice::new(seed ^ (77 * dtype.bytes() as u64)), dtype);
             check(&format!("{shape:?}, seed {seed}"), &case, &grown, 25);
         }
     }
@@ -389,9 +395,9 @@ fn every_head_dim() {
     }
 }
 
-/// The twin of the bf16 dot products gives the bits of the instructions, forest by forest.
+/// The emulated bf16 dot products give the bits of the instructions on every forest shape.
 #[test]
-fn the_twin_has_the_bits_of_bf16_dot_products() {
+fn the_emulation_has_the_bits_of_bf16_dot_products() {
     if !Isa::available().contains(&Isa::Avx512Bf16) {
         crate::skip::skipped("this processor has no bf16 dot products");
         return;
@@ -399,22 +405,22 @@ fn the_twin_has_the_bits_of_bf16_dot_products() {
     let mut dice = Dice::new(3);
     for shape in ForestShape::ALL.into_iter().filter(|shape| !matches!(shape, ForestShape::Many(_))) {
         let grown = grow(shape, PAGE_TOKENS, 5);
-        let case = Case::roll(&mut dice, Dtype::Bf16);
+        let case = Case::random(&mut dice, Dtype::Bf16);
         let kv = fill(&case, &contexts(&grown.forest));
         let qkv = queries(&case, &grown.rows);
         let plan = tile_by_tile(&grown.forest, &case);
-        let [twin, hardware] = [Isa::Bf16Twin, Isa::Avx512Bf16].map(|isa| attend(isa, &case, &qkv, &kv, &plan));
-        for row in 0..twin.rows {
-            assert_eq!(bits(&twin, row), bits(&hardware, row), "{shape:?}, {case:?}: row {row}");
+        let [emulated, hardware] = [Isa::Bf16Twin, Isa::Avx512Bf16].map(|isa| attend(isa, &case, &qkv, &kv, &plan));
+        for row in 0..emulated.rows {
+            assert_eq!(bits(&emulated, row), bits(&hardware, row), "{shape:?}, {case:?}: row {row}");
         }
     }
 }
 
-/// A row's bits depend on neither how many threads divide the rows nor what the scratch was used for before.
+/// A row's bits depend neither on the number of threads nor on earlier uses of the scratch memory.
 #[test]
 fn threads_and_scratch_change_nothing() {
     let pools = [1, 3, 8].map(|threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap());
-    let mut scratch = Scratch::default();
+    let mut scratch = AttentionScratch::default();
     let heads = HeadLayout { q_heads: 8, kv_heads: 2, head_dim: 64 };
     for shape in ForestShape::ALL.into_iter().filter(|shape| !matches!(shape, ForestShape::Many(_))) {
         let grown = grow(shape, PAGE_TOKENS, 11);
@@ -424,11 +430,11 @@ fn threads_and_scratch_change_nothing() {
             let kv = fill(&case, &contexts);
             let qkv = queries(&case, &grown.rows);
             let plan = tile_by_tile(&grown.forest, &case);
-            // The clear loops know neither threads nor scratch.
+            // The clear loops use neither threads nor scratch memory.
             for isa in Isa::available().into_iter().filter(|&isa| isa != Isa::Portable) {
                 let expected = attend(isa, &case, &qkv, &kv, &plan);
                 for pool in &pools {
-                    let mut out = Buffer::new(qkv.rows, case.heads.q_width());
+                    let mut out = CpuBuffer::new(qkv.rows, case.heads.q_width());
                     pool.install(|| {
                         tree_attention(isa, &mut scratch, &mut out, &qkv, &kv, LAYER, &plan, case.scale());
                     });

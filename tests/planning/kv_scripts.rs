@@ -281,7 +281,7 @@ impl Script {
         assert_eq!(self.tree.stats().leases, self.leases.len());
         for lease in &self.leases {
             let Lease { segment, ref tokens, computed, pending, passed, .. } = *lease;
-            assert_eq!(&self.tree.context(segment), tokens, "a token that is not known has no name");
+            assert_eq!(&self.tree.context(segment), tokens, "a pending token is not part of the context");
             assert_eq!(self.tree.is_pending(segment), pending.is_some());
             let tokens = &[tokens.clone(), pending.into_iter().collect()].concat();
             assert_eq!(self.tree.end(segment) as usize, tokens.len());

@@ -1,5 +1,5 @@
 //! The simulated device beside the one that it simulates: attention of single steps and whole jobs, as benches/runs
-//! recorded them. `cargo test --test modelled_times -- --nocapture` prints the tables.
+//! recorded them. `cargo test --test planning modelled_times -- --nocapture` prints the tables.
 
 use crate::shared;
 

@@ -1,12 +1,12 @@
-//! Activations. The clear loops are the definitions, with the library's exponential and hyperbolic tangent; the others
-//! use the polynomial of `exp`, with which they vectorise.
+//! Activation functions. The clear loops, which define them, use the standard library's `exp` and `tanh`. The fast
+//! loops use the polynomial in `exp`, so that they vectorise.
 
 use super::exp::exp;
 use super::rows::{for_each_isa, for_rows};
-use super::{Buffer, Isa};
+use super::{CpuBuffer, Isa};
 
 /// `out[r][i] = silu(x[r][i]) * x[r][F + i]`, where `silu(x) = x / (1 + e^-x)` and `F = out.width`.
-pub fn gated_silu(isa: Isa, out: &mut Buffer, x: &Buffer) {
+pub fn gated_silu(isa: Isa, out: &mut CpuBuffer, x: &CpuBuffer) {
     assert_eq!((x.rows, x.width), (out.rows, 2 * out.width), "gated_silu: shapes");
     for_rows(out, |r, out| {
         let (gate, up) = x.row(r).split_at(out.len());
@@ -15,7 +15,7 @@ pub fn gated_silu(isa: Isa, out: &mut Buffer, x: &Buffer) {
 }
 
 /// In place, `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
-pub fn gelu(isa: Isa, x: &mut Buffer) {
+pub fn gelu(isa: Isa, x: &mut CpuBuffer) {
     for_rows(x, |_, row| gelu_row(isa, row));
 }
 
@@ -46,7 +46,7 @@ fn gelu_clear(x: &mut [f32]) {
     }
 }
 
-/// By `0.5 (1 + tanh(u)) = 1 / (1 + e^-2u)`.
+/// Uses `0.5 (1 + tanh(u)) = 1 / (1 + e^-2u)`.
 #[inline(always)]
 fn gelu_loop(x: &mut [f32]) {
     for x in x {

@@ -1,25 +1,25 @@
-//! `e^x` by one polynomial in three widths, for softmax numerators and activations. All widths give the same bits: the
-//! same fused operations in the same order. Error below 1.5 units in the last place (checked over the whole range by
-//! the tests).
+//! `e^x` by a polynomial, for 1, 8 and 16 numbers at a time; used by activations and sampling. All widths compute the
+//! same bits, with the same fused operations in the same order. The error is below 1.5 units in the last place (tested
+//! over the whole range).
 //!
 //! Arguments below [`LOWEST`] give 0 (no denormals), above [`HIGHEST`] `e^HIGHEST`; NaN stays NaN.
 
-/// Below this, `e^x` is less than the smallest normal f32: taken as zero.
+/// Below this, `e^x` is less than the smallest normal f32 and is returned as zero.
 pub const LOWEST: f32 = -87.336_54;
-/// Above this, the result stays where it is: the largest whole power of two times the polynomial that f32 surely holds.
+/// Arguments are clamped to this: `e^88` is still finite in f32.
 pub const HIGHEST: f32 = 88.0;
 
-// x = n ln 2 + r with |r| <= ln 2 / 2; ln 2 in two parts, the first with zeros at its end so that n * LN2_HIGH is
+// x = n ln 2 + r with |r| <= ln 2 / 2. ln 2 is split in two, the high part with trailing zeros so that n * LN2_HIGH is
 // exact.
 const LOG2_E: f32 = std::f32::consts::LOG2_E;
 const LN2_HIGH: f32 = 355.0 / 512.0;
 const LN2_LOW: f32 = -2.121_944_4e-4;
 /// e^r = 1 + r + r^2 P(r) for |r| <= ln 2 / 2; coefficients of Cephes' expf, highest power first.
 const P: [f32; 6] = [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
-/// Adding and subtracting 1.5 * 2^23 rounds to the nearest whole number; its low bits then hold that number.
+/// Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits; subtracting it gives that integer.
 const ROUND: f32 = 12_582_912.0;
 
-/// One `e^x`. Inside a function compiled for FMA it vectorises; outside, each fused operation is a library call.
+/// `e^x`. Vectorises inside functions compiled for FMA; elsewhere each fused multiply-add is a library call.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     let clamped = x.clamp(LOWEST, HIGHEST);
@@ -31,7 +31,7 @@ pub fn exp(x: f32) -> f32 {
         p = p.mul_add(r, *c);
     }
     let p = p.mul_add(r * r, r) + 1.0;
-    // The low bits of `shifted` are n + bias of ROUND, whose own lie above bit 22: shifting by 23 leaves n alone.
+    // The low bits of `shifted` hold n; the set bits of ROUND itself lie at bit 22 and above, so the shift drops them.
     let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(1.0f32.to_bits()));
     let y = p * power;
     if x < LOWEST { 0.0 } else { y }
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
     use crate::backend::cpu::Isa;
 
-    /// Every 977th f32 between -90 and 90, and the edges.
+    /// Every 977th f32 between -90 and 90, and edge cases.
     fn arguments() -> Vec<f32> {
         let mut xs = vec![0.0, -0.0, LOWEST, HIGHEST, -1e-30, 1e-30, -1e30, 1e30, f32::NEG_INFINITY, f32::INFINITY];
         for bits in (0..90f32.to_bits()).step_by(977) {

@@ -1,6 +1,6 @@
-//! Which path of the CPU's arithmetic is used: those this processor has, the fastest of them, and the one that the
-//! environment variable OFFSHOOT_CPU forces. What each path rounds operands to is stated here; the ops themselves are
-//! their own rooms'.
+//! The CPU's code paths, one per instruction set: which ones this processor supports, which is fastest, and which one
+//! the environment variable OFFSHOOT_CPU selects. Also states what each path rounds operands to. The ops themselves are
+//! elsewhere.
 
 use std::env;
 use std::fmt;
@@ -8,14 +8,13 @@ use std::fmt;
 use crate::backend::Dtype;
 use crate::error::{Error, Result};
 
-/// A path of arithmetic: an instruction set with kernels of its own, or clear loops. From the definition to the
-/// fastest.
+/// A code path: the kernels for one instruction set, or the clear loops. Ordered from the definition to the fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Isa {
-    /// The clear loops that define each op; every processor has them.
+    /// The clear loops that define each op. Runs on every processor.
     Portable,
-    /// The bits of `Avx512Bf16` for bf16 weights, keys and values, computed by the software twin of its instructions
-    /// (`bf16_dot`); otherwise the clear loops. For tests: every processor has it, and it is slow.
+    /// For bf16 weights, keys and values: the same bits as `Avx512Bf16`, with its instructions emulated in software
+    /// (`bf16_dot`). Otherwise the clear loops. Slow, for tests; runs on every processor.
     Bf16Twin,
     /// AVX2, FMA and F16C.
     Avx2,
@@ -28,10 +27,11 @@ pub enum Isa {
 impl Isa {
     pub const ALL: [Isa; 5] = [Isa::Portable, Isa::Bf16Twin, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16];
 
-    /// The environment variable that forces a path.
+    /// The environment variable that selects a path.
     pub const VARIABLE: &str = "OFFSHOOT_CPU";
 
-    /// The path that OFFSHOOT_CPU names, else the fastest. Errors: no path has that name, or this processor lacks it.
+    /// The path named by OFFSHOOT_CPU, or else the fastest. Errors: the name is unknown or the processor lacks the
+    /// path.
     pub fn chosen() -> Result<Self> {
         match env::var_os(Self::VARIABLE).filter(|value| !value.is_empty()) {
             Some(name) => Self::named(&name.to_string_lossy(), &Self::available()),
@@ -39,7 +39,7 @@ impl Isa {
         }
     }
 
-    /// The path of `available` that is called `name`.
+    /// The path of `available` with the name `name`.
     fn named(name: &str, available: &[Self]) -> Result<Self> {
         available.iter().copied().find(|isa| isa.name() == name).ok_or_else(|| {
             let names: Vec<&str> = available.iter().map(|isa| isa.name()).collect();
@@ -48,16 +48,15 @@ impl Isa {
         })
     }
 
-    /// The fastest path of this processor. Bf16 dot products count only where they are faster than widening and f32
-    /// multiply-adds: on AMD (Zen 4: 465 against 235 GFLOP/s on two cores), not on Intel (Emerald Rapids: 190 against
-    /// 380).
+    /// The fastest path of this processor. bf16 dot products are chosen only where they beat f32 multiply-adds on
+    /// widened weights: on AMD (Zen 4: 465 vs 235 GFLOP/s on two cores), not on Intel (Emerald Rapids: 190 vs 380).
     pub fn fastest() -> Self {
         let mut paths = Self::available();
         paths.retain(|isa| *isa != Isa::Bf16Twin && (*isa != Isa::Avx512Bf16 || dot_products_pay()));
-        *paths.last().expect("the clear loops are always there")
+        *paths.last().expect("`Portable` is always available")
     }
 
-    /// Every path that this processor has, in the order of `ALL`.
+    /// The paths this processor supports, in the order of `ALL`.
     pub fn available() -> Vec<Self> {
         let mut paths = vec![Isa::Portable, Isa::Bf16Twin];
         #[cfg(target_arch = "x86_64")]
@@ -82,7 +81,7 @@ impl Isa {
         paths
     }
 
-    /// What OFFSHOOT_CPU calls it.
+    /// The path's name in OFFSHOOT_CPU.
     pub fn name(self) -> &'static str {
         match self {
             Isa::Portable => "portable",
@@ -93,8 +92,8 @@ impl Isa {
         }
     }
 
-    /// What an activation is rounded to before it is multiplied by weights of this dtype. All paths agree: so does the
-    /// definition, for the sake of those that have bf16 dot products only.
+    /// The dtype activations are rounded to before they are multiplied by weights of dtype `weights`. The same on all
+    /// paths: even the definition rounds to bf16, as bf16 dot products must.
     pub fn linear_operand(self, weights: Dtype) -> Dtype {
         match weights {
             Dtype::F32 | Dtype::F16 => Dtype::F32,
@@ -102,8 +101,8 @@ impl Isa {
         }
     }
 
-    /// What attention rounds queries and softmax numerators to before it multiplies them by keys and values of this
-    /// dtype: bf16 by the definition and before dot products of bf16; paths that widen bf16 round nothing.
+    /// The dtype queries and softmax numerators are rounded to before they are multiplied by keys and values of dtype
+    /// `stored`. For bf16 the definition and the dot products round to bf16; paths that widen do not round.
     pub fn attention_operand(self, stored: Dtype) -> Dtype {
         match (stored, self) {
             (Dtype::F32 | Dtype::F16, _) | (Dtype::Bf16, Isa::Avx2 | Isa::Avx512) => Dtype::F32,
@@ -112,7 +111,7 @@ impl Isa {
     }
 }
 
-/// Whether the processor's maker does bf16 dot products at twice the rate of f32 multiply-adds.
+/// Whether bf16 dot products run at twice the rate of f32 multiply-adds, judged by the CPU vendor.
 #[cfg(target_arch = "x86_64")]
 fn dot_products_pay() -> bool {
     let leaf = std::arch::x86_64::__cpuid(0);

@@ -1,39 +1,39 @@
-//! The definitions of `level_lse` and `add_level_mass`, row by row; rows are spread over threads. The keys of a page
-//! are multiplied side by side, as they lie, and there is no other way beside this one.
+//! Attention attribution on the CPU: `level_lse` and `add_level_mass`. There is one implementation, which is also the
+//! definition. Rows are spread over threads; the keys of a page are multiplied side by side.
 
 use rayon::prelude::*;
 
 use super::attention::{context, operand};
 use super::kv::SLOTS;
-use super::{Buffer, Cpu, KvStore};
+use super::{Cpu, CpuBuffer, KvStore};
 use crate::backend::{Attended, AttentionLevels, LevelRow, MOST_LEVELS};
 use crate::error::Result;
 use crate::ids::LayerIx;
 use crate::plan::AttentionPlan;
 
-/// Rows whose attention is attributed, and what they see.
-pub struct LevelRows {
+/// Rows whose attention is attributed, and the plans of their step.
+pub struct CpuLevelRows {
     plans: Vec<AttentionPlan>,
     rows: Vec<LevelRow>,
 }
 
 impl AttentionLevels for Cpu {
-    type LevelRows = LevelRows;
+    type LevelRows = CpuLevelRows;
 
-    fn level_rows(&mut self, _: &KvStore, plans: &[AttentionPlan], rows: &[LevelRow]) -> Result<LevelRows> {
-        Ok(LevelRows { plans: plans.to_vec(), rows: rows.to_vec() })
+    fn level_rows(&mut self, _: &KvStore, plans: &[AttentionPlan], rows: &[LevelRow]) -> Result<CpuLevelRows> {
+        Ok(CpuLevelRows { plans: plans.to_vec(), rows: rows.to_vec() })
     }
 
-    fn level_lse(&mut self, out: &mut Buffer, read: &Attended<'_, Self>, rows: &LevelRows) {
+    fn level_lse(&mut self, out: &mut CpuBuffer, read: &Attended<'_, Self>, rows: &CpuLevelRows) {
         level_lse(out, read, &rows.plans[read.plan], &rows.rows);
     }
 
-    fn add_level_mass(&mut self, mass: &mut Buffer, lse: &Buffer, layer: LayerIx, layers: usize) {
+    fn add_level_mass(&mut self, mass: &mut CpuBuffer, lse: &CpuBuffer, layer: LayerIx, layers: usize) {
         add_level_mass(mass, lse, layer, layers);
     }
 }
 
-fn level_lse(out: &mut Buffer, read: &Attended<'_, Cpu>, plan: &AttentionPlan, rows: &[LevelRow]) {
+fn level_lse(out: &mut CpuBuffer, read: &Attended<'_, Cpu>, plan: &AttentionPlan, rows: &[LevelRow]) {
     let Attended { layer, qkv, kv, scale, .. } = *read;
     let heads = kv.heads(layer);
     let d = heads.head_dim;
@@ -63,7 +63,7 @@ fn level_lse(out: &mut Buffer, read: &Attended<'_, Cpu>, plan: &AttentionPlan, r
     });
 }
 
-/// `query` with each of the keys `[head_dim][SLOTS]`.
+/// Dot products of `query` with each slot's key; `keys` is `[head_dim][SLOTS]`.
 fn dots(query: &[f32], keys: &[f32]) -> [f32; SLOTS] {
     let mut dots = [0.0; SLOTS];
     for (q, keys) in query.iter().zip(keys.as_chunks::<SLOTS>().0) {
@@ -74,6 +74,7 @@ fn dots(query: &[f32], keys: &[f32]) -> [f32; SLOTS] {
     dots
 }
 
+/// `ln(sum of exp(scores))`; -inf where there are none.
 fn log_sum_exp(scores: &[f32]) -> f32 {
     let most = scores.iter().fold(f32::NEG_INFINITY, |most, &score| most.max(score));
     match most {
@@ -82,7 +83,7 @@ fn log_sum_exp(scores: &[f32]) -> f32 {
     }
 }
 
-fn add_level_mass(mass: &mut Buffer, lse: &Buffer, layer: LayerIx, layers: usize) {
+fn add_level_mass(mass: &mut CpuBuffer, lse: &CpuBuffer, layer: LayerIx, layers: usize) {
     assert_eq!((mass.rows, mass.width), (lse.rows, MOST_LEVELS), "add_level_mass: shape of the sums");
     if layer.ix() == 0 {
         mass.data.fill(0.0);

@@ -1,5 +1,5 @@
-//! What the processor can do at most, measured in the same run as whatever is held against it: multiply-adds and memory
-//! reads with the threads of rayon's current pool. No model, no kernel of ours.
+//! Measures the processor's peak rates: multiply-adds and memory reads, with all threads of rayon's current pool.
+//! Benchmarks compare their results with these rates, measured in the same run. Uses none of the backend's kernels.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -16,14 +16,14 @@ pub struct MachineRates {
     pub threads: usize,
     /// f32 fused multiply-adds.
     pub f32_gflops: f64,
-    /// bf16 dot products into f32, where the processor has them.
+    /// bf16 dot products accumulated in f32; `None` if the processor has no such instruction.
     pub bf16_dot_gflops: Option<f64>,
-    /// Reads of memory far larger than the caches, one stream a thread.
+    /// Sequential reads of memory far larger than the caches, one share per thread.
     pub read_gb_per_s: f64,
 }
 
 impl MachineRates {
-    /// Measures for one or two seconds. `isa` is what the backend uses.
+    /// Measures the path `isa`; takes one or two seconds.
     pub fn measure(isa: Isa) -> Self {
         Self {
             threads: rayon::current_num_threads(),
@@ -39,7 +39,7 @@ impl MachineRates {
         }
     }
 
-    /// The rate that products of weights of `dtype` can reach.
+    /// Peak rate of products with weights of `dtype`, in GFLOP/s.
     pub fn gflops(&self, dtype: Dtype) -> f64 {
         match dtype {
             Dtype::Bf16 => self.bf16_gflops(),
@@ -47,13 +47,14 @@ impl MachineRates {
         }
     }
 
-    /// The best rate for products of bf16 weights: dot products, or multiply-adds on widened weights.
+    /// Peak rate of products with bf16 weights: by dot products or by f32 multiply-adds on widened weights, whichever
+    /// is faster.
     pub fn bf16_gflops(&self) -> f64 {
         self.bf16_dot_gflops.map_or(self.f32_gflops, |dot| dot.max(self.f32_gflops))
     }
 }
 
-/// Measured even where the backend prefers to widen, so that the choice can be seen to be right.
+/// Measured even where the backend prefers to widen, so that both rates can be compared.
 #[cfg(target_arch = "x86_64")]
 fn bf16_dot_peak(isa: Isa) -> Option<f64> {
     (isa >= Isa::Avx512 && Isa::available().contains(&Isa::Avx512Bf16)).then(|| peak(x86::bf16_dot))
@@ -72,8 +73,8 @@ const PEAK_TIME: Duration = Duration::from_millis(300);
 const READ_BYTES: usize = 768 << 20;
 const READ_PASSES: usize = 3;
 
-/// The rate of a loop on all threads at once, in GFLOP/s. The median over time: a processor keeps its highest clock for
-/// a moment only.
+/// The rate of a loop running on all threads at once, in GFLOP/s: the sum of each thread's median over time. Not the
+/// maximum, because a processor holds its highest clock only for a moment.
 fn peak(work: PeakLoop) -> f64 {
     let until = Instant::now() + PEAK_TIME;
     let rates = rayon::broadcast(|_| {
@@ -89,7 +90,7 @@ fn peak(work: PeakLoop) -> f64 {
     rates.iter().sum()
 }
 
-/// Independent sums, enough to hide the latency of one multiply-add.
+/// 32 independent sums, enough to hide the latency of a multiply-add.
 fn f32_plain(rounds: usize) -> usize {
     let mut sums = [[0.0f32; 4]; 8];
     let factor = black_box(0.999_9f32);
@@ -102,7 +103,7 @@ fn f32_plain(rounds: usize) -> usize {
     2 * 32
 }
 
-/// Best of some passes over memory that no cache holds, each thread over its share.
+/// Bandwidth in GB/s: the best of `READ_PASSES` passes over memory larger than the caches, split evenly by thread.
 fn read_bandwidth() -> f64 {
     let mut memory = MmapMut::map_anon(READ_BYTES).expect("memory to read, without which no allocation would succeed");
     #[cfg(target_os = "linux")]
@@ -120,7 +121,7 @@ fn read_bandwidth() -> f64 {
     READ_BYTES as f64 / seconds.fold(f64::INFINITY, f64::min) * 1e-9
 }
 
-/// Four streams within the share: what one core can have in flight.
+/// Sums `words` in four interleaved streams, about as many as one core can keep in flight.
 fn sum_words(words: &[u64]) -> u64 {
     let mut sums = [0u64; 32];
     let quarter = words.len() / 4 / 8 * 8;

@@ -1,6 +1,6 @@
-//! The CPU backend. Each op is a clear loop (the definition, `Isa::Portable`) and, where it pays, fast paths beside it,
-//! chosen once at start from what the processor has. Rayon's current pool runs them. This file only routes ops to their
-//! rooms.
+//! The CPU backend. Every op has a clear loop that defines it (`Isa::Portable`) and, where it pays, faster paths. The
+//! path is chosen once, at start, from the instruction sets of the processor. Ops run on rayon's current thread pool.
+//! This file dispatches each op to its submodule.
 
 mod activation;
 pub mod attention;
@@ -27,34 +27,36 @@ use super::{
     ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, KvDtype, KvShape, MatrixPart, RopeTable, Sampled, StepBatch,
     StepShape, SwapRates, WeightView, with_bytes,
 };
-pub use gemm::Matrix;
+pub use gemm::CpuMatrix;
 pub use isa::Isa;
-pub use kv::{KvStore, SavedPages};
-pub use levels::LevelRows;
+pub use kv::{CpuSavedPages, KvStore};
+pub use levels::CpuLevelRows;
 pub use memory::free_bytes;
-pub use step::Step;
+pub use step::CpuStep;
 
+/// The CPU as a [`Backend`].
 pub struct Cpu {
     isa: Isa,
     kv: KvDtype,
-    attention: attention::Scratch,
-    gemm: gemm::Scratch,
+    attention: attention::AttentionScratch,
+    gemm: gemm::GemmScratch,
+    /// `load` refuses steps of more rows.
     most_rows: usize,
 }
 
 impl Cpu {
-    /// The path that OFFSHOOT_CPU names, else the fastest of this processor. Errors: see [`Isa::chosen`].
+    /// Uses the path named by OFFSHOOT_CPU, or else the fastest one of this processor. Errors: see [`Isa::chosen`].
     pub fn open() -> Result<Self> {
         Ok(Self::with_isa(Isa::chosen()?))
     }
 
-    /// A given path; `Isa::Portable` is the definition of every op. Panics where the processor lacks it.
+    /// Uses the path `isa`. Panics if the processor does not support it.
     pub fn with_isa(isa: Isa) -> Self {
         assert!(Isa::available().contains(&isa), "this processor has no path {isa}");
         Self { isa, kv: KvDtype::Model, attention: Default::default(), gemm: Default::default(), most_rows: usize::MAX }
     }
 
-    /// Refuses steps of more rows from now on, as a device does that has no memory for them.
+    /// Makes `load` fail with `Error::DeviceMemory` for steps of more than `most_rows` rows, as a full device would.
     #[must_use]
     pub fn with_most_rows(self, most_rows: usize) -> Self {
         Self { most_rows, ..self }
@@ -67,13 +69,13 @@ impl Cpu {
 
 /// f32 activations, `rows x width`, row-major.
 #[derive(Clone, Debug, Default)]
-pub struct Buffer {
+pub struct CpuBuffer {
     pub rows: usize,
     pub width: usize,
     pub data: Vec<f32>,
 }
 
-impl Buffer {
+impl CpuBuffer {
     pub fn new(rows: usize, width: usize) -> Self {
         Self { rows, width, data: vec![0.0; rows * width] }
     }
@@ -84,13 +86,13 @@ impl Buffer {
 }
 
 impl Backend for Cpu {
-    type Buffer = Buffer;
-    type Matrix = Matrix;
+    type Buffer = CpuBuffer;
+    type Matrix = CpuMatrix;
     type Vector = Vec<f32>;
     type Kv = KvStore;
-    type SavedPages = SavedPages;
+    type SavedPages = CpuSavedPages;
     type Rope = RopeTable;
-    type Step = Step;
+    type Step = CpuStep;
 
     const MIXES_DTYPES: bool = true;
     const IS_ASYNC: bool = false;
@@ -99,7 +101,7 @@ impl Backend for Cpu {
         format!("cpu, {}, {} threads", self.isa, rayon::current_num_threads())
     }
 
-    /// Instruction sets differ in how many products they add at once, and in what they round operands to.
+    /// Results differ between instruction sets: they sum in different orders and round operands differently.
     fn arithmetic(&self) -> String {
         format!("cpu, {}", self.isa)
     }
@@ -116,15 +118,15 @@ impl Backend for Cpu {
         attention::TILE
     }
 
-    /// It always is.
+    /// Does nothing: the CPU's ops always are batch-invariant.
     fn set_batch_invariant(&mut self) {}
 
     fn set_kv_dtype(&mut self, kv: KvDtype) {
         self.kv = kv;
     }
 
-    /// Of two cores with AVX-512 (benches/runs/2026-11-20-emerald-rapids-2core): f32 products, and half of what is
-    /// read, for a copy reads and writes.
+    /// Measured on two cores with AVX-512 (benches/runs/2026-11-20-emerald-rapids-2core): the f32 product rate, and
+    /// half of the read bandwidth, since a copy reads and writes.
     fn swap_rates(&self) -> SwapRates {
         SwapRates { host_bytes: 14e9, flops: 350e9 }
     }
@@ -133,15 +135,15 @@ impl Backend for Cpu {
         Ok(memory::free_bytes())
     }
 
-    fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
-        Ok(with_bytes(parts, |views| Matrix::pack(self.isa, views)))
+    fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<CpuMatrix> {
+        Ok(with_bytes(parts, |views| CpuMatrix::pack(self.isa, views)))
     }
 
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Vec<f32>> {
         Ok(parts.iter().flat_map(|part| (0..part.rows * part.cols).map(|i| part.get(i))).collect())
     }
 
-    /// Rounded or not, in the weights' dtype.
+    /// fp8 values are rounded to fp8 but stored in the weights' dtype, so the size is the same.
     fn kv_element_bytes(&self, _: HeadLayout, dtype: Dtype) -> usize {
         dtype.bytes()
     }
@@ -158,39 +160,39 @@ impl Backend for Cpu {
         Ok(table.clone())
     }
 
-    fn buffer(&mut self, width: usize, _: ActivationDtype) -> Result<Buffer> {
-        Ok(Buffer::new(0, width))
+    fn buffer(&mut self, width: usize, _: ActivationDtype) -> Result<CpuBuffer> {
+        Ok(CpuBuffer::new(0, width))
     }
 
-    fn resize(&mut self, buffer: &mut Buffer, rows: usize) -> Result<()> {
+    fn resize(&mut self, buffer: &mut CpuBuffer, rows: usize) -> Result<()> {
         buffer.rows = rows;
         buffer.data.resize(rows * buffer.width, 0.0);
         Ok(())
     }
 
-    fn write(&mut self, buffer: &mut Buffer, rows: usize, values: &[f32]) -> Result<()> {
+    fn write(&mut self, buffer: &mut CpuBuffer, rows: usize, values: &[f32]) -> Result<()> {
         buffer.data[..rows * buffer.width].copy_from_slice(values);
         Ok(())
     }
 
-    fn read(&mut self, buffer: &Buffer, rows: usize) -> Result<Vec<f32>> {
+    fn read(&mut self, buffer: &CpuBuffer, rows: usize) -> Result<Vec<f32>> {
         Ok(buffer.data[..rows * buffer.width].to_vec())
     }
 
-    fn save_pages(&mut self, kv: &KvStore, pages: &[PageId]) -> Result<SavedPages> {
+    fn save_pages(&mut self, kv: &KvStore, pages: &[PageId]) -> Result<CpuSavedPages> {
         Ok(kv.save(pages))
     }
 
-    fn restore_pages(&mut self, kv: &mut KvStore, saved: &SavedPages, pages: &[PageId]) -> Result<()> {
+    fn restore_pages(&mut self, kv: &mut KvStore, saved: &CpuSavedPages, pages: &[PageId]) -> Result<()> {
         kv.restore(saved, pages);
         Ok(())
     }
 
-    fn step(&mut self, _: &[HeadLayout], _: Dtype, _: usize) -> Result<Step> {
-        Ok(Step::default())
+    fn step(&mut self, _: &[HeadLayout], _: Dtype, _: usize) -> Result<CpuStep> {
+        Ok(CpuStep::default())
     }
 
-    fn load(&mut self, step: &mut Step, batch: StepBatch) -> Result<StepShape> {
+    fn load(&mut self, step: &mut CpuStep, batch: StepBatch) -> Result<StepShape> {
         let (rows, most) = (batch.tokens.len(), self.most_rows);
         if rows > most {
             let [asked, free] = [rows, most].map(|rows| rows * size_of::<f32>());
@@ -199,64 +201,64 @@ impl Backend for Cpu {
         Ok(step.load(batch))
     }
 
-    fn advance(&mut self, step: &mut Step, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape> {
+    fn advance(&mut self, step: &mut CpuStep, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape> {
         Ok(step.advance(uniforms, new_pages))
     }
 
     fn run(
         &mut self,
-        step: &mut Step,
+        step: &mut CpuStep,
         _: StepShape,
-        ops: impl FnOnce(&mut Self, &mut Step) -> Result<()>,
+        ops: impl FnOnce(&mut Self, &mut CpuStep) -> Result<()>,
     ) -> Result<()> {
         ops(self, step)?;
         step.finish();
         Ok(())
     }
 
-    fn collect(&mut self, step: &mut Step) -> Result<Vec<Sampled>> {
+    fn collect(&mut self, step: &mut CpuStep) -> Result<Vec<Sampled>> {
         Ok(step.collect())
     }
 
-    fn embed(&mut self, out: &mut Buffer, table: &Matrix, step: &Step) {
+    fn embed(&mut self, out: &mut CpuBuffer, table: &CpuMatrix, step: &CpuStep) {
         gemm::embed(out, table, step.tokens());
     }
 
-    fn rms_norm(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vec<f32>, eps: f32) {
+    fn rms_norm(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, weight: &Vec<f32>, eps: f32) {
         norm::rms_norm(self.isa, out, x, weight, eps);
     }
 
-    fn layer_norm(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vec<f32>, bias: &Vec<f32>, eps: f32) {
+    fn layer_norm(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, weight: &Vec<f32>, bias: &Vec<f32>, eps: f32) {
         norm::layer_norm(self.isa, out, x, weight, bias, eps);
     }
 
-    fn linear(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vec<f32>>) {
-        gemm::linear(self.isa, &mut self.gemm, out, x, w, bias, gemm::Into::Replace);
+    fn linear(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, w: &CpuMatrix, bias: Option<&Vec<f32>>) {
+        gemm::linear(self.isa, &mut self.gemm, out, x, w, bias, gemm::OutputMode::Replace);
     }
 
-    fn linear_add(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vec<f32>>) {
-        gemm::linear(self.isa, &mut self.gemm, out, x, w, bias, gemm::Into::Add);
+    fn linear_add(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, w: &CpuMatrix, bias: Option<&Vec<f32>>) {
+        gemm::linear(self.isa, &mut self.gemm, out, x, w, bias, gemm::OutputMode::Add);
     }
 
-    fn head_norm(&mut self, qkv: &mut Buffer, heads: HeadLayout, kind: HeadKind, weight: &Vec<f32>, eps: f32) {
+    fn head_norm(&mut self, qkv: &mut CpuBuffer, heads: HeadLayout, kind: HeadKind, weight: &Vec<f32>, eps: f32) {
         norm::head_norm(self.isa, qkv, heads, kind, weight, eps);
     }
 
-    fn rope(&mut self, qkv: &mut Buffer, heads: HeadLayout, table: &RopeTable, step: &Step) {
+    fn rope(&mut self, qkv: &mut CpuBuffer, heads: HeadLayout, table: &RopeTable, step: &CpuStep) {
         rope::rope(self.isa, qkv, heads, table, &step.batch().positions);
     }
 
-    fn kv_append(&mut self, kv: &mut KvStore, layer: LayerIx, qkv: &Buffer, step: &Step) {
+    fn kv_append(&mut self, kv: &mut KvStore, layer: LayerIx, qkv: &CpuBuffer, step: &CpuStep) {
         kv.append(layer, qkv, &step.batch().slots);
     }
 
     fn tree_attention(
         &mut self,
-        out: &mut Buffer,
-        qkv: &Buffer,
+        out: &mut CpuBuffer,
+        qkv: &CpuBuffer,
         kv: &KvStore,
         layer: LayerIx,
-        step: &mut Step,
+        step: &mut CpuStep,
         plan: usize,
         scale: f32,
     ) {
@@ -264,21 +266,21 @@ impl Backend for Cpu {
         attention::tree_attention(self.isa, &mut self.attention, out, qkv, kv, layer, plan, scale);
     }
 
-    fn gated_silu(&mut self, out: &mut Buffer, x: &Buffer) {
+    fn gated_silu(&mut self, out: &mut CpuBuffer, x: &CpuBuffer) {
         activation::gated_silu(self.isa, out, x);
     }
 
-    fn gelu(&mut self, x: &mut Buffer) {
+    fn gelu(&mut self, x: &mut CpuBuffer) {
         activation::gelu(self.isa, x);
     }
 
-    fn select_rows(&mut self, out: &mut Buffer, x: &Buffer, step: &Step) {
+    fn select_rows(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, step: &CpuStep) {
         for (i, &row) in step.batch().logit_rows.iter().enumerate() {
             out.data[i * x.width..][..x.width].copy_from_slice(x.row(row as usize));
         }
     }
 
-    fn sample(&mut self, logits: &Buffer, step: &mut Step) {
+    fn sample(&mut self, logits: &CpuBuffer, step: &mut CpuStep) {
         let sampled = sampling::sample(self.isa, logits, step.requests());
         step.note_sampled(sampled);
     }

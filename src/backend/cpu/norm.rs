@@ -1,24 +1,24 @@
-//! Normalisations. Each is one plain loop, which is compiled for every instruction set; sums have one fixed order, so
-//! that all of them give the same bits.
+//! Normalisations. Each is one loop, compiled for every instruction set. Sums have a fixed order, so every instruction
+//! set computes the same bits.
 
 use super::rows::{for_each_isa, for_rows, sum};
-use super::{Buffer, HeadKind, HeadLayout, Isa};
+use super::{CpuBuffer, HeadKind, HeadLayout, Isa};
 
 /// `out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight`.
-pub fn rms_norm(isa: Isa, out: &mut Buffer, x: &Buffer, weight: &[f32], eps: f32) {
+pub fn rms_norm(isa: Isa, out: &mut CpuBuffer, x: &CpuBuffer, weight: &[f32], eps: f32) {
     assert_eq!((out.rows, out.width, weight.len()), (x.rows, x.width, x.width), "rms_norm: shapes");
     for_rows(out, |r, out| rms_norm_row(isa, out, x.row(r), weight, eps));
 }
 
 /// `out[r] = (x[r] - mean(x[r])) / sqrt(var(x[r]) + eps) * weight + bias`.
-pub fn layer_norm(isa: Isa, out: &mut Buffer, x: &Buffer, weight: &[f32], bias: &[f32], eps: f32) {
+pub fn layer_norm(isa: Isa, out: &mut CpuBuffer, x: &CpuBuffer, weight: &[f32], bias: &[f32], eps: f32) {
     assert_eq!((out.rows, out.width), (x.rows, x.width), "layer_norm: shape of the output");
     assert_eq!((weight.len(), bias.len()), (x.width, x.width), "layer_norm: lengths of weight and bias");
     for_rows(out, |r, out| layer_norm_row(isa, out, x.row(r), weight, bias, eps));
 }
 
-/// `rms_norm` of every query or key head of `qkv` alone, in place.
-pub fn head_norm(isa: Isa, qkv: &mut Buffer, heads: HeadLayout, kind: HeadKind, weight: &[f32], eps: f32) {
+/// `rms_norm` of each query or key head of `qkv` separately, in place.
+pub fn head_norm(isa: Isa, qkv: &mut CpuBuffer, heads: HeadLayout, kind: HeadKind, weight: &[f32], eps: f32) {
     assert_eq!((qkv.width, weight.len()), (heads.qkv_width(), heads.head_dim), "head_norm: shapes");
     let heads_at = match kind {
         HeadKind::Query => 0..heads.q_width(),

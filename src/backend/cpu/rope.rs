@@ -1,11 +1,11 @@
-//! Rotary position embedding: one plain loop, compiled for every instruction set.
+//! Rotary position embedding: one loop, compiled for every instruction set.
 
 use super::rows::{for_each_isa, for_rows};
-use super::{Buffer, HeadLayout, Isa, RopeTable};
+use super::{CpuBuffer, HeadLayout, Isa, RopeTable};
 
 /// Rotates the query and key heads of `qkv` in place: (x[i], x[i + r/2]) -> (x[i] cos - x[i+r/2] sin, x[i+r/2] cos +
 /// x[i] sin) for the first `r = table.rotary` elements of each head.
-pub fn rope(isa: Isa, qkv: &mut Buffer, heads: HeadLayout, table: &RopeTable, positions: &[u32]) {
+pub fn rope(isa: Isa, qkv: &mut CpuBuffer, heads: HeadLayout, table: &RopeTable, positions: &[u32]) {
     assert_eq!((qkv.width, qkv.rows), (heads.qkv_width(), positions.len()), "rope: shapes");
     assert!(table.rotary.is_multiple_of(2) && table.rotary <= heads.head_dim, "rope: rotated part of a head");
     let half = table.rotary / 2;

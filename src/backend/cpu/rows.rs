@@ -1,17 +1,17 @@
-//! What element-wise ops share: compiling one loop for every instruction set, spreading rows over threads, and sums in
-//! one fixed order. The loops themselves are the definition of their op and stay with it.
+//! Shared by the element-wise ops: compiling one loop for every instruction set, spreading rows over threads, sums in a
+//! fixed order, and rounding to bf16. Each op's loop stays in the op's own file and defines it.
 
 use rayon::prelude::*;
 
-use super::Buffer;
+use super::CpuBuffer;
 
-/// Below this many elements an op runs on the calling thread. Handing work to a thread that is awake costs about a
-/// microsecond, as long as some thousand elements take; a thread left idle for 20 falls asleep, and waking it costs 30
-/// (measured in a virtual machine), so that the stretches on one thread must also be short.
+/// Below this many elements an op runs on the calling thread. Handing work to an awake thread costs about 1 us, the
+/// time of a few thousand elements. A thread falls asleep after 20 us without work and takes 30 us to wake (measured in
+/// a virtual machine), so single-threaded stretches must stay short too.
 const PARALLEL_FROM: usize = 8 * 1024;
 
 /// Calls `work(row, out_row)` for every row of `out`, on all threads when there is enough to do.
-pub fn for_rows(out: &mut Buffer, work: impl Fn(usize, &mut [f32]) + Sync) {
+pub fn for_rows(out: &mut CpuBuffer, work: impl Fn(usize, &mut [f32]) + Sync) {
     let width = out.width.max(1);
     if out.data.len() < PARALLEL_FROM {
         out.data.chunks_exact_mut(width).enumerate().for_each(|(r, row)| work(r, row));
@@ -23,8 +23,8 @@ pub fn for_rows(out: &mut Buffer, work: impl Fn(usize, &mut [f32]) + Sync) {
     }
 }
 
-/// Sum of `f(x)` in 16 lanes, then of the lanes by halves: one order for every instruction set, and one that
-/// vectorises.
+/// The sum of `f(x)` over `x`, in 16 lanes and then across the lanes: the same order for every instruction set, and
+/// one that vectorises.
 #[inline(always)]
 pub fn sum(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     let mut lanes = [0.0f32; 16];
@@ -37,6 +37,12 @@ pub fn sum(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     for (lane, &x) in lanes.iter_mut().zip(rest) {
         *lane += f(x);
     }
+    sum_lanes(lanes)
+}
+
+/// The sum of 16 lanes, by halves.
+#[inline(always)]
+pub fn sum_lanes(mut lanes: [f32; 16]) -> f32 {
     for half in [8, 4, 2, 1] {
         for i in 0..half {
             lanes[i] += lanes[i + half];
@@ -45,8 +51,18 @@ pub fn sum(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     lanes[0]
 }
 
-/// `fn name(isa, args)` that runs the `#[inline(always)]` function `body` compiled for `isa`. With `clear or body`, the
-/// clear loops are another function.
+/// The bits of `x` rounded to bf16 (to nearest even), in the low half. A NaN stays a NaN. Branch-free, so that loops
+/// vectorise.
+#[inline(always)]
+pub fn bf16_bits(x: f32) -> u32 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    let quiet = bits >> 16 | 0x40;
+    if x.is_nan() { quiet } else { rounded }
+}
+
+/// Defines `fn name(isa, args)`, which runs the `#[inline(always)]` function `body` compiled for `isa`. With
+/// `clear or body`, `Isa::Portable` runs `clear` instead.
 macro_rules! for_each_isa {
     ($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $out:ty)? = $body:ident;) => {
         for_each_isa! { $(#[$doc])* fn $name($($arg: $ty),*) $(-> $out)? = $body or $body; }
@@ -84,3 +100,17 @@ macro_rules! for_each_isa {
     };
 }
 pub(super) use for_each_isa;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounding_to_bf16_agrees_with_half() {
+        let spread = (0..100_000_u32).map(|i| i.wrapping_mul(2_654_435_761));
+        for bits in spread.chain((0..u32::MAX - 70_001).step_by(70_001)) {
+            let x = f32::from_bits(bits);
+            assert_eq!(bf16_bits(x), u32::from(half::bf16::from_f32(x).to_bits()), "{x}");
+        }
+    }
+}

@@ -1,5 +1,5 @@
-//! The step that the CPU's ops read: a batch whose tokens are known, and the samples that nobody collected yet. The
-//! work itself is done at once.
+//! The loaded step of the CPU backend: a batch with all tokens known, and the samples not collected yet. The CPU runs a
+//! step synchronously, so samples are ready when `run` returns.
 
 use std::collections::VecDeque;
 
@@ -7,18 +7,21 @@ use crate::backend::{RowToken, SampleRequest, Sampled, StepBatch, StepShape};
 use crate::ids::TokenId;
 use crate::plan::NewPage;
 
+/// A loaded batch and the samples of finished steps.
 #[derive(Default)]
-pub struct Step {
+pub struct CpuStep {
     batch: StepBatch,
+    /// The token of each row.
     tokens: Vec<TokenId>,
-    /// What the step before sampled, by request.
+    /// Tokens the previous step sampled, by request.
     before: Vec<TokenId>,
-    /// What this step sampled.
+    /// Samples of the running step, by request.
     sampled: Vec<Sampled>,
+    /// Samples of finished steps that were not collected, oldest first.
     done: VecDeque<Vec<Sampled>>,
 }
 
-impl Step {
+impl CpuStep {
     pub fn load(&mut self, batch: StepBatch) -> StepShape {
         self.batch = batch;
         self.resolve()
@@ -29,6 +32,7 @@ impl Step {
         self.resolve()
     }
 
+    /// Replaces references to the previous step's samples by the tokens.
     fn resolve(&mut self) -> StepShape {
         let token = |token: &RowToken| match *token {
             RowToken::Known(token) => token,
@@ -47,7 +51,7 @@ impl Step {
         &self.tokens
     }
 
-    /// The requests, with every token seen.
+    /// The sample requests. Their `seen` lists include the previous step's samples.
     pub fn requests(&self) -> &[SampleRequest] {
         &self.batch.requests
     }
@@ -56,13 +60,13 @@ impl Step {
         self.sampled = sampled;
     }
 
-    /// The step is done: what it sampled can be collected, and is what the next one goes on from.
+    /// Ends the step: its samples can be collected and the next step can refer to them.
     pub fn finish(&mut self) {
         self.before = self.sampled.iter().map(|sampled| sampled.token).collect();
         self.done.push_back(std::mem::take(&mut self.sampled));
     }
 
-    /// Panics where no step was run that was not collected.
+    /// The samples of the oldest finished step not collected yet. Panics if there is none.
     pub fn collect(&mut self) -> Vec<Sampled> {
         self.done.pop_front().expect("a step is run before it is collected")
     }

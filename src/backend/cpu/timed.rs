@@ -1,4 +1,4 @@
-//! The CPU's steps by the wall clock, and its rates.
+//! Timing of the CPU's steps by the wall clock, and its peak rates.
 
 use std::time::{Duration, Instant};
 

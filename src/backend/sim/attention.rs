@@ -1,20 +1,19 @@
-//! What the attention of one step takes in one layer, from the integers of its plan: keys and values that its items
-//! read, products, states written and merged.
+//! Estimates the time of tree attention in one layer from the step's plan: reads of keys and values, products, and
+//! partial states written and merged.
 
-use super::profile::{DeviceProfile, Products};
+use super::profile::{DeviceProfile, ProductTimes};
 use crate::backend::HeadLayout;
 use crate::plan::{AttentionPlan, KvSpan, Tiles, WorkItem};
 
 impl DeviceProfile {
-    /// Nanoseconds of one layer's attention by `plan`, elements of keys and values of `kv_element_bytes` bytes each.
-    /// Products and reads go on beside each other: the longer of the two counts, and of the shorter the part that is
-    /// not hidden.
+    /// Nanoseconds of one layer's attention by `plan`, with `kv_element_bytes` bytes per element of keys and values.
+    /// Products and reads overlap: the longer of the two counts in full, the shorter with its share `unhidden`.
     pub fn attention_ns(&self, plan: &AttentionPlan, heads: HeadLayout, kv_element_bytes: usize) -> f64 {
-        let (times, cost, how) = (&self.attention, self.cost_model(), self.multiplies());
+        let (times, cost, how) = (&self.attention, self.cost_model(), self.product_rate());
         let (mut reads, mut products) = (0.0, 0.0);
-        let mut met = Met::of(plan);
+        let mut read_pages = PagesRead::of(plan);
         for item in &plan.items {
-            let work = Work::of(plan, item, heads, kv_element_bytes, &mut met);
+            let work = ItemWork::of(plan, item, heads, kv_element_bytes, &mut read_pages);
             reads += work.first_bytes * times.first_byte_ns + work.again_bytes * times.again_byte_ns;
             products += how.ns(&work);
         }
@@ -29,57 +28,65 @@ impl DeviceProfile {
             + merge
     }
 
-    fn multiplies(&self) -> Multiplies {
+    fn product_rate(&self) -> ProductRate {
         match (self.attention.products, self.cost_model().tiles) {
-            (Some(Products::FlopsPerS(rate)), _) => Multiplies::FlopsPerS(rate),
-            (_, Some(tiles)) => Multiplies::Tiles(tiles),
-            (_, None) => Multiplies::FlopsPerS(self.linear.flops_per_s),
+            (Some(ProductTimes::FlopsPerS(rate)), _) => ProductRate::FlopsPerS(rate),
+            (_, Some(tiles)) => ProductRate::Tiles(tiles),
+            (_, None) => ProductRate::FlopsPerS(self.linear.flops_per_s),
         }
     }
 }
 
-/// One item, counted.
-struct Work {
+/// The work of one item of the plan.
+struct ItemWork {
     rows: u64,
     tokens: u64,
-    /// Bytes of keys and values that no item before it read, and of those that one did: these are near by then.
+    /// Bytes of keys and values read for the first time in the step, and bytes that an earlier item read too (likely
+    /// cached).
     first_bytes: f64,
     again_bytes: f64,
     heads: HeadLayout,
 }
 
-impl Work {
-    fn of(plan: &AttentionPlan, item: &WorkItem, heads: HeadLayout, kv_element_bytes: usize, met: &mut Met) -> Self {
+impl ItemWork {
+    fn of(
+        plan: &AttentionPlan,
+        item: &WorkItem,
+        heads: HeadLayout,
+        kv_element_bytes: usize,
+        read_pages: &mut PagesRead,
+    ) -> Self {
         let spans = &plan.spans[item.spans.start as usize..item.spans.end as usize];
         let tokens: u64 = spans.iter().map(|span| u64::from(span.tokens)).sum();
-        let first_tokens: f64 = spans.iter().map(|span| f64::from(span.tokens) * met.new_share(plan, span)).sum();
+        let first_tokens: f64 =
+            spans.iter().map(|span| f64::from(span.tokens) * read_pages.new_share(plan, span)).sum();
         let token_bytes = (2 * heads.kv_heads * heads.head_dim * kv_element_bytes) as f64;
         let again_tokens = tokens as f64 - first_tokens;
         let (first_bytes, again_bytes) = (first_tokens * token_bytes, again_tokens * token_bytes);
         Self { rows: item.rows.len() as u64, tokens, first_bytes, again_bytes, heads }
     }
 
-    /// Rows x heads of a group.
+    /// Rows x query heads per key head.
     fn packed(&self) -> u64 {
         self.rows * self.heads.group() as u64
     }
 }
 
 /// How products are timed.
-enum Multiplies {
+enum ProductRate {
     FlopsPerS(f64),
     Tiles(Tiles),
 }
 
-impl Multiplies {
-    fn ns(&self, work: &Work) -> f64 {
+impl ProductRate {
+    fn ns(&self, work: &ItemWork) -> f64 {
         match *self {
-            Multiplies::FlopsPerS(rate) => {
+            ProductRate::FlopsPerS(rate) => {
                 let width = (work.heads.q_heads * work.heads.head_dim) as f64;
                 4.0 * (work.rows * work.tokens) as f64 * width / rate * 1e9
             }
-            Multiplies::Tiles(tiles) if work.packed() <= u64::from(tiles.narrow_rows) => 0.0,
-            Multiplies::Tiles(Tiles { rows, start, token, half_token, .. }) => {
+            ProductRate::Tiles(tiles) if work.packed() <= u64::from(tiles.narrow_rows) => 0.0,
+            ProductRate::Tiles(Tiles { rows, start, token, half_token, .. }) => {
                 let (full, rest) = (work.packed() / u64::from(rows), work.packed() % u64::from(rows));
                 let last = match rest {
                     0 => 0.0,
@@ -95,14 +102,14 @@ impl Multiplies {
 }
 
 /// The pages that a step's items have read so far.
-struct Met(Vec<bool>);
+struct PagesRead(Vec<bool>);
 
-impl Met {
+impl PagesRead {
     fn of(plan: &AttentionPlan) -> Self {
-        Met(vec![false; plan.pages.iter().map(|page| page.ix() + 1).max().unwrap_or(0)])
+        PagesRead(vec![false; plan.pages.iter().map(|page| page.ix() + 1).max().unwrap_or(0)])
     }
 
-    /// What part of the span's pages nobody has read before; now it is read.
+    /// The share of the span's pages not read before; marks them as read.
     fn new_share(&mut self, plan: &AttentionPlan, span: &KvSpan) -> f64 {
         let pages = &plan.pages[span.pages.start as usize..span.pages.end as usize];
         let new = pages.iter().filter(|page| !std::mem::replace(&mut self.0[page.ix()], true)).count();
@@ -110,12 +117,12 @@ impl Met {
     }
 }
 
-/// Partial states of rows that have several.
+/// The number of partial states of rows that have more than one.
 fn merged_states(plan: &AttentionPlan) -> u64 {
     plan.merge.offsets.windows(2).map(|ends| u64::from(ends[1] - ends[0])).filter(|&states| states > 1).sum()
 }
 
-/// `o`, `m` and `l` of all query heads, f32.
+/// Bytes of `o`, `m` and `l` of all query heads, in f32.
 fn state_bytes(heads: HeadLayout) -> f64 {
     (4 * heads.q_heads * (heads.head_dim + 2)) as f64
 }
@@ -128,7 +135,7 @@ mod tests {
     use crate::kv::{PagePool, PrefixTree, StepRow};
     use crate::plan::{PlanHints, Planner};
 
-    /// Microseconds of 32 rows of 32 heads behind 2,048 tokens that they share or do not, by a plan.
+    /// Microseconds of 32 rows of 32 heads after 2,048 tokens each, shared or not.
     fn us(shared: bool, planner: Planner) -> f64 {
         let profile = DeviceProfile::named("h200").expect("it is built in");
         let heads = HeadLayout { q_heads: 32, kv_heads: 32, head_dim: 128 };

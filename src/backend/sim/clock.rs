@@ -1,23 +1,23 @@
-//! Two times that run beside each other: the host's, which the engine's caller sees, and the device's, which is ahead
-//! of it by what was submitted and not collected. Whole nanoseconds, so that sums of times are exact.
+//! Virtual time of host and device. Callers of the engine see the host's time; the device is busy until it has computed
+//! all submitted steps. Times are whole nanoseconds, so that sums are exact.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A virtual clock; clones show the same time. It moves only when it is told to.
+/// A virtual clock. Clones share the same time.
 #[derive(Clone, Debug, Default)]
 pub struct Clock(Arc<Mutex<Times>>);
 
 #[derive(Debug, Default)]
 struct Times {
     now: Duration,
-    /// When the device has done all that was submitted.
+    /// When the device has computed all submitted steps.
     device_free: Duration,
     steps: u64,
     last: Option<StepTime>,
 }
 
-/// When a step was computed.
+/// When the device computed a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepTime {
     /// Counted from 1.
@@ -27,22 +27,22 @@ pub struct StepTime {
 }
 
 impl Clock {
-    /// The host's time since the beginning.
+    /// The host's time since the start.
     pub fn now(&self) -> Duration {
         self.with(|times| times.now)
     }
 
-    /// Sleeps until `then`, unless it is past.
+    /// Advances the host's time to `then`, unless it is later already.
     pub fn wait_until(&self, then: Duration) {
         self.with(|times| times.now = times.now.max(then));
     }
 
-    /// The step that was submitted last.
+    /// The step submitted last.
     pub fn last_step(&self) -> Option<StepTime> {
         self.with(|times| times.last)
     }
 
-    /// The host prepares a step for `host_ns`, and the device computes it for `device_ns` as soon as it is free.
+    /// The host spends `host_ns` to prepare a step; the device then computes it in `device_ns`, as soon as it is free.
     pub(super) fn submit(&self, host_ns: f64, device_ns: f64) -> StepTime {
         self.with(|times| {
             times.now += whole(host_ns);
@@ -55,7 +55,7 @@ impl Clock {
         })
     }
 
-    /// The host waits for the device and for a copy that takes `ns`.
+    /// The host waits for the device, and then for a copy that takes `ns`.
     pub(super) fn transfer(&self, ns: f64) {
         self.with(|times| {
             times.now = times.now.max(times.device_free) + whole(ns);
@@ -87,10 +87,10 @@ mod tests {
         let second = clock.submit(10.0, 100.0);
         assert_eq!((first.begin, first.end), (ns(10), ns(110)));
         assert_eq!((second.begin, second.end), (ns(110), ns(210)));
-        assert_eq!(clock.now(), ns(20), "nobody waited for them");
+        assert_eq!(clock.now(), ns(20), "the host has not waited for them");
         clock.wait_until(second.end);
         clock.wait_until(first.end);
-        assert_eq!(clock.now(), ns(210), "time does not run back");
+        assert_eq!(clock.now(), ns(210), "time never goes back");
         clock.transfer(5.0);
         assert_eq!(clock.submit(0.0, 1.0).begin, ns(215));
         assert_eq!(clock.last_step().map(|step| step.number), Some(3));

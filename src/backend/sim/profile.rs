@@ -1,6 +1,6 @@
-//! What a device takes for its work, as numbers of a JSON file: two are built in, `h200` and `cpu`, each constant with
-//! where it came from. A profile of another device is another file. What a plan is made by (pages, tile, costs of
-//! items) is that of the backend that the profile names.
+//! Device profiles: the constants of the time model, read from JSON. Two are built in, `h200` and `cpu`, each with the
+//! sources of its constants; profiles of other devices are files. The inputs of planning (page size, tile, cost model)
+//! come from the backend that the profile names.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,35 +11,36 @@ use crate::backend::{cpu, cuda};
 use crate::error::{Error, Result};
 use crate::plan::{CostModel, Split, Tiles};
 
-/// Times are nanoseconds (`_ns`), rates bytes or floating-point operations a second (`_per_s`).
+/// The constants of one device. Times are in nanoseconds (`_ns`), rates in bytes or floating-point operations per
+/// second (`_per_s`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceProfile {
     pub name: String,
     #[serde(default)]
     pub backend: BackendKind,
-    /// What weights, activations, keys and values may take together.
+    /// Memory for weights, activations, keys and values together.
     pub memory_bytes: f64,
-    /// The device's fixed time a step.
+    /// The device's fixed time per step.
     pub step_ns: f64,
-    /// The host's time a step and a row: scheduling, planning, telling what was sampled. It hides behind the device's
-    /// where steps run ahead.
+    /// The host's time per step and per row: scheduling, planning, reporting samples. Overlaps with the device's time
+    /// when steps run ahead.
     pub host_step_ns: f64,
     pub host_row_ns: f64,
     pub linear: LinearTimes,
-    /// Norms, ropes, activations, copies: each by the bytes that it reads and writes.
+    /// Norms, ropes, activations and copies, by the bytes they read and write.
     pub small_op: CallTimes,
-    /// Drawing, by the bytes of the logits.
+    /// Sampling, by the bytes of the logits.
     pub sample: CallTimes,
     pub attention: AttentionTimes,
-    /// Pages that go to host memory or come back.
+    /// Rate of copies between device and host memory, one way.
     pub host_link_bytes_per_s: f64,
-    /// Where constants came from, by their names here.
+    /// Where constants came from, by name.
     #[serde(default)]
     pub sources: BTreeMap<String, String>,
 }
 
-/// The backend that would compute on the device.
+/// The backend that runs on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendKind {
@@ -49,7 +50,7 @@ pub enum BackendKind {
 }
 
 impl BackendKind {
-    /// Slots of a page.
+    /// Slots per page.
     pub fn page_tokens(self) -> u32 {
         match self {
             BackendKind::Cpu => cpu::kv::PAGE_TOKENS,
@@ -57,7 +58,7 @@ impl BackendKind {
         }
     }
 
-    /// The tile of plans, as it is by default.
+    /// The backend's default tile.
     pub fn tile(self) -> u32 {
         match self {
             BackendKind::Cpu => cpu::attention::TILE,
@@ -73,7 +74,7 @@ impl BackendKind {
     }
 }
 
-/// A linear layer: a fixed cost, and about the longer of reading the weights and multiplying.
+/// A linear layer: a fixed time, plus about the longer of reading the weights and multiplying.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinearTimes {
@@ -82,7 +83,7 @@ pub struct LinearTimes {
     pub flops_per_s: f64,
 }
 
-/// A call: a fixed cost, and the bytes that it moves.
+/// A call: a fixed time, plus the bytes it moves.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CallTimes {
@@ -90,31 +91,31 @@ pub struct CallTimes {
     pub bytes_per_s: f64,
 }
 
-/// Attention of one layer. Optional constants are the planner's too (see [`CostModel`]); those that are absent are the
+/// Attention of one layer. The optional constants are also the planner's (see [`CostModel`]) and default to the
 /// backend's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttentionTimes {
     pub launch_ns: f64,
-    /// Once, where any row has several states.
+    /// Once per call in which any row has several partial states.
     pub merge_ns: f64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item_ns: Option<f64>,
-    /// What the planner takes for each byte of keys and values that an item reads.
+    /// The planner's cost per byte of keys and values that an item reads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_byte_ns: Option<f64>,
-    /// Each byte of keys and values that a step reads, the first time and again.
+    /// Per byte of keys and values: the first read in a step, and later ones.
     pub first_byte_ns: f64,
     pub again_byte_ns: f64,
-    /// Each byte of a state that is written and merged.
+    /// Per byte of a partial state that is written and merged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_byte_ns: Option<f64>,
-    /// Of reads and products, the shorter one's part that the longer one does not hide.
+    /// The share of the shorter of reads and products that the longer one does not hide, 0 to 1.
     pub unhidden: f64,
-    /// Absent: by the tiles of the backend's cost model; where it has none, as fast as linear layers.
+    /// Absent: by the tiles of the backend's cost model or, if it has none, at the rate of linear layers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub products: Option<Products>,
-    /// Where the planner has to divide long items.
+    pub products: Option<ProductTimes>,
+    /// When the planner splits long items.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<SplitAt>,
 }
@@ -122,10 +123,11 @@ pub struct AttentionTimes {
 /// How products are timed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Products {
+pub enum ProductTimes {
     FlopsPerS(f64),
-    /// By tiles of `rows` packed rows (rows x heads of a group) a key head; up to `narrow_rows` they hide behind the
-    /// reads. Nanoseconds of the whole device, a tile and a token of a tile, full or at most half full.
+    /// By tiles of `rows` packed rows (rows x query heads per key head), for each key head. Items of up to
+    /// `narrow_rows` packed rows take no time beyond their reads. Times are of the whole device: per tile, per token of
+    /// a tile, and per token of a tile at most half full.
     Tiles {
         narrow_rows: u32,
         rows: u32,
@@ -146,7 +148,7 @@ pub struct SplitAt {
 const BUILT_IN: [(&str, &str); 2] = [("h200", include_str!("h200.json")), ("cpu", include_str!("cpu.json"))];
 
 impl DeviceProfile {
-    /// The built-in profile of this name, or the one of the file of this path.
+    /// The built-in profile `name`, or the profile in the `.json` file at path `name`.
     pub fn named(name: &str) -> Result<Self> {
         match BUILT_IN.iter().find(|(known, _)| *known == name) {
             Some((_, text)) => Self::read(Path::new(&format!("the built-in profile {name}")), text),
@@ -173,7 +175,7 @@ impl DeviceProfile {
         }
     }
 
-    /// The first constant that cannot be: its name, what it must be, what it is.
+    /// The first constant out of range: its name, the expected range, the value found.
     fn fault(&self) -> Option<(&'static str, &'static str, f64)> {
         let Self { linear, small_op, sample, attention, .. } = self;
         let mut rates = vec![
@@ -202,8 +204,8 @@ impl DeviceProfile {
         ];
         match attention.products {
             None => {}
-            Some(Products::FlopsPerS(rate)) => rates.push(("attention.products.flops_per_s", rate)),
-            Some(Products::Tiles { rows, start_ns, token_ns, half_token_ns, .. }) => {
+            Some(ProductTimes::FlopsPerS(rate)) => rates.push(("attention.products.flops_per_s", rate)),
+            Some(ProductTimes::Tiles { rows, start_ns, token_ns, half_token_ns, .. }) => {
                 rates.push(("attention.products.tiles.rows", f64::from(rows)));
                 costs.push(("attention.products.tiles.start_ns", start_ns));
                 costs.push(("attention.products.tiles.token_ns", token_ns));
@@ -223,9 +225,9 @@ impl DeviceProfile {
 }
 
 impl LinearTimes {
-    /// Nanoseconds of `rows` rows times a matrix `[outputs, inputs]` of `weight_bytes`. Where reads and products take
-    /// about as long they get in each other's way: the cube root of the sum of their cubes is within 6 % of `bench
-    /// gemm`'s at 1 to 256 rows, where the longer of them alone is up to 18 % short.
+    /// Nanoseconds of `rows` rows times a matrix `[outputs, inputs]` of `weight_bytes`. Reads and products of similar
+    /// length slow each other down: the cube root of the sum of their cubes is within 6 % of `bench gemm` at 1 to 256
+    /// rows, while their maximum is up to 18 % too short.
     pub(super) fn ns(&self, weight_bytes: usize, outputs: usize, inputs: usize, rows: usize) -> f64 {
         let reads = weight_bytes as f64 / self.bytes_per_s;
         let products = 2.0 * outputs as f64 * inputs as f64 * rows as f64 / self.flops_per_s;
@@ -240,14 +242,14 @@ impl CallTimes {
 }
 
 impl DeviceProfile {
-    /// What planners go by: the backend's, but for the constants that the profile has.
+    /// The cost model for planners: the backend's, with the profile's constants in place of its own where given.
     pub fn cost_model(&self) -> CostModel {
         let backend = self.backend.cost_model();
         let AttentionTimes { item_ns, kv_byte_ns, state_byte_ns, products, split, .. } = self.attention;
         let tiles = match products {
             None => backend.tiles,
-            Some(Products::FlopsPerS(_)) => None,
-            Some(Products::Tiles { narrow_rows, rows, start_ns, token_ns, half_token_ns }) => {
+            Some(ProductTimes::FlopsPerS(_)) => None,
+            Some(ProductTimes::Tiles { narrow_rows, rows, start_ns, token_ns, half_token_ns }) => {
                 Some(Tiles { narrow_rows, rows, start: start_ns, token: token_ns, half_token: half_token_ns })
             }
         };

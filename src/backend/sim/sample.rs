@@ -1,10 +1,10 @@
-//! Samples from logits that are all equal: what a model that knows nothing would say, without computing it.
+//! Samples from logits that are all equal, without computing them.
 
 use crate::backend::{Pick, SampleRequest, Sampled};
 use crate::ids::TokenId;
 
-/// The sample that `request` asks for, of `vocab` tokens that are equally likely. Penalties and biases change nothing.
-/// It depends on the request alone: the same uniform samples the same token in whatever step.
+/// The sample of `request` among `vocab` equally likely tokens. Penalties and biases are ignored. Depends on the
+/// request only: a uniform gives the same token in any step.
 pub fn sample(request: &SampleRequest, vocab: usize) -> Sampled {
     let logprob = -(vocab as f32).ln();
     let token = match request.pick {
@@ -15,16 +15,16 @@ pub fn sample(request: &SampleRequest, vocab: usize) -> Sampled {
             allowed(request, (uniform * kept.ceil()) as usize, vocab)
         }
     };
-    // Of equals, the smallest ids come first.
+    // On ties the smallest ids come first.
     let top = (0..request.top_logprobs.min(vocab)).map(|ix| (TokenId::new(ix), logprob)).collect();
     Sampled { token, logprob, top }
 }
 
-/// The first token from `ix` on, around the vocabulary, that is not banned; `ix` itself where all are.
+/// The first token from `ix` on that is not banned, wrapping around the vocabulary; `ix` itself if all are banned.
 fn allowed(request: &SampleRequest, ix: usize, vocab: usize) -> TokenId {
-    let around = (0..vocab).map(|further| TokenId::new((ix + further) % vocab));
-    let mut free = around.filter(|token| !request.banned.contains(token));
-    free.next().unwrap_or_else(|| TokenId::new(ix % vocab))
+    let around = (0..vocab).map(|offset| TokenId::new((ix + offset) % vocab));
+    let mut allowed = around.filter(|token| !request.banned.contains(token));
+    allowed.next().unwrap_or_else(|| TokenId::new(ix % vocab))
 }
 
 #[cfg(test)]
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn banned_tokens_are_not_drawn_and_given_ones_are() {
+    fn banned_tokens_are_not_sampled_and_given_ones_are() {
         let banned = vec![TokenId(0), TokenId(1)];
         assert_eq!(sample(&SampleRequest { banned, ..SampleRequest::of(Pick::Greedy) }, 100).token, TokenId(2));
         assert_eq!(sample(&SampleRequest::of(Pick::Given(TokenId(9))), 100).token, TokenId(9));

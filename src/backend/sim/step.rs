@@ -1,4 +1,4 @@
-//! The step that a simulated device has loaded: what its attention takes, and the samples that were not collected yet.
+//! The loaded step of the simulated device: its attention times, and the samples not collected yet.
 
 use std::collections::VecDeque;
 
@@ -8,18 +8,20 @@ use super::sample::sample;
 use crate::backend::{HeadLayout, Sampled, StepBatch, StepShape};
 use crate::plan::NewPage;
 
-pub struct Step {
-    /// Of the layers that go by each plan: their heads, and the bytes of an element of their keys or values.
+/// A loaded batch, and the samples of finished steps.
+pub struct SimStep {
+    /// For each plan: the heads of its layers, and bytes per element of their keys and values.
     heads: Vec<(HeadLayout, usize)>,
     vocab: usize,
     batch: StepBatch,
-    /// Of each plan, in one layer, nanoseconds.
+    /// For each plan: nanoseconds per layer.
     attention_ns: Vec<f64>,
     sampled: Vec<Sampled>,
+    /// Steps that were run and not collected, oldest first.
     done: VecDeque<(StepTime, Vec<Sampled>)>,
 }
 
-impl Step {
+impl SimStep {
     pub(super) fn new(heads: Vec<(HeadLayout, usize)>, vocab: usize) -> Self {
         let (batch, attention_ns) = (StepBatch::default(), Vec::new());
         Self { heads, vocab, batch, attention_ns, sampled: Vec::new(), done: VecDeque::new() }
@@ -49,12 +51,12 @@ impl Step {
         self.sampled = self.batch.requests.iter().map(|request| sample(request, self.vocab)).collect();
     }
 
-    /// The step is computed in `time`: what it sampled can be collected.
+    /// Ends the step, which the device computes in `time`: its samples can be collected.
     pub(super) fn finish(&mut self, time: StepTime) {
         self.done.push_back((time, std::mem::take(&mut self.sampled)));
     }
 
-    /// Panics where no step was run that was not collected.
+    /// The oldest step not collected yet. Panics if there is none.
     pub(super) fn collect(&mut self) -> (StepTime, Vec<Sampled>) {
         self.done.pop_front().expect("a step is run before it is collected")
     }

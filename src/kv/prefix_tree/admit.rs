@@ -1,25 +1,25 @@
-//! Matching what is registered, and the split that makes a match end where a segment ends.
+//! Registers prompts: matches the longest known prefix and splits segments so that a match ends where a segment ends.
 
-use super::{PrefixTree, Segment, State, count};
+use super::{PrefixTree, Segment, SegmentState, count};
 use crate::ids::{SegmentId, TokenId};
 use crate::kv::PagePool;
 use crate::kv::page_pool::OutOfPages;
 
-/// How a segment is found: its parent, its first token, and when it was born.
+/// The key by which a segment is found: its parent, its first token, its birth.
 pub(super) type FirstKey = (Option<SegmentId>, TokenId, u64, SegmentId);
 
-/// The longest registered beginning of a prompt.
+/// The longest registered prefix of a prompt.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Match {
-    /// The segment in which it ends; `None` when not even the first token is known.
+    /// The segment in which it ends; `None` if it is empty.
     pub segment: Option<SegmentId>,
-    /// Tokens of that segment that belong to it.
+    /// Its tokens in that segment.
     within: usize,
-    /// Tokens of the prompt that belong to it.
+    /// Its tokens in total.
     pub tokens: usize,
 }
 
-/// The end of a path that nobody may retain. See `PrefixTree::mark`.
+/// Identifies the end of a path without a lease. See `PrefixTree::mark`.
 #[derive(Clone, Copy, Debug)]
 pub struct PathMark {
     segment: SegmentId,
@@ -28,18 +28,18 @@ pub struct PathMark {
 }
 
 impl PrefixTree {
-    /// Registers a whole prompt and retains the segment in which it ends for the caller. The known beginning is
-    /// matched, whether it is computed already, being computed or waiting; only the rest is new and needs pages. The
-    /// segment is sealed: fork it to sample.
+    /// Registers a whole prompt and returns the segment in which it ends, with a lease for the caller. The longest
+    /// registered prefix is matched, whether it is computed or not; only the rest needs pages. The segment is sealed:
+    /// fork it to sample.
     ///
-    /// Every registered token can be matched, those of sampled branches too. A branch that is still being written is
-    /// split at the end of what is shared, so that its writer goes on in the second part (which may be empty).
+    /// Every registered token can be matched, including those of sampled branches. A branch that is still written is
+    /// split at the end of the match; its writer continues in the second part, which may be empty.
     pub fn admit(&mut self, pool: &mut PagePool, tokens: &[TokenId]) -> Result<SegmentId, OutOfPages> {
         self.admit_behind(pool, None, tokens)
     }
 
-    /// The same for the path of `path` and then the tokens `rest`. `path`, if there is one, is retained or `within`:
-    /// nothing above its end is looked at, however many siblings it has.
+    /// The same for the tokens of `path` followed by `rest`. The caller has a lease on `path`, or it comes from
+    /// `within`. The search starts at the end of `path`.
     pub fn admit_behind(
         &mut self,
         pool: &mut PagePool,
@@ -57,15 +57,15 @@ impl PrefixTree {
         let pages = open.into_iter().chain(taken).collect();
         let mut end = known.segment.map(|id| self.end_at(pool, id, known.within));
         if !rest.is_empty() || end.is_none() {
-            end = Some(self.insert(end, State::Prompt, rest.to_vec(), pages));
+            end = Some(self.insert(end, SegmentState::Prompt, rest.to_vec(), pages));
         }
-        let end = end.expect("a prompt ends in what is known or in what was inserted");
+        let end = end.expect("a prompt ends in a matched or an inserted segment");
         self.retain(end);
         Ok(end)
     }
 
-    /// Retains for the caller what is registered of the path of `path` and then `rest`, and returns the sealed segment
-    /// in which it ends; `None` where not even the first token is. Needs no page. `path` as in `admit_behind`.
+    /// Returns the sealed segment at the end of the longest registered prefix of `path` and `rest` (see
+    /// `admit_behind`), with a lease for the caller; `None` if that prefix is empty. Needs no pages.
     pub fn retain_known(
         &mut self,
         pool: &mut PagePool,
@@ -78,8 +78,8 @@ impl PrefixTree {
         Some(end)
     }
 
-    /// How many leading tokens of a path are registered, and how many of these are computed. `path` and `rest` as in
-    /// `admit_behind`.
+    /// How many leading tokens of `path` and `rest` (see `admit_behind`) are registered, and how many of these are
+    /// computed.
     pub fn known(&self, path: Option<SegmentId>, rest: &[TokenId]) -> (u32, u32) {
         let known = self.find(path, rest);
         let matched = count(known.tokens);
@@ -90,7 +90,6 @@ impl PrefixTree {
         let begin = path.map_or(0, |path| self.end(path)) as usize;
         let within = |last| Match { segment: Some(last), within: self.at(last).len() as usize, tokens: begin };
         let mut found = path.and_then(|path| self.holder(path, self.end(path))).map(within).unwrap_or_default();
-        // All tokens found: no child shares more, however many there are.
         while found.tokens - begin < rest.len()
             && let Some((child, common)) = self.best_child(found.segment, &rest[found.tokens - begin..])
         {
@@ -102,38 +101,36 @@ impl PrefixTree {
         found
     }
 
-    /// The last segment of the path of `path`, which is retained, that has tokens, all of them known, and ends at
-    /// `position` at the latest. What ends before the path itself does is cut back to what is not beneath a hollow
-    /// segment.
+    /// The last segment on the path of `path` (which has a lease) that ends at or before `position` and has tokens,
+    /// none of them pending. If it is not the end of `path`, segments beneath a hollow one are excluded.
     pub fn within(&self, path: SegmentId, position: u32) -> Option<SegmentId> {
         let found = self.ancestry(path).find(|&id| {
             let segment = self.at(id);
             segment.len() > 0 && !segment.pending && segment.end() <= position
         })?;
-        if self.end(found) == self.end(path) { Some(found) } else { self.whole_beginning(found) }
+        if self.end(found) == self.end(path) { Some(found) } else { self.above_hollow(found) }
     }
 
-    /// What tells whether the path of `segment`, whose tokens are all known, is still there when it is no longer
-    /// retained.
+    /// A mark by which the path of `segment` can be found again after its lease has ended, if it still exists. The
+    /// segment has no pending token.
     pub fn mark(&self, segment: SegmentId) -> PathMark {
         PathMark { segment, born: self.at(segment).born, end: self.end(segment) }
     }
 
-    /// The segment that was marked, if its path is there as it was then.
+    /// The marked segment, if its path still exists unchanged and is not hollow.
     pub fn marked(&self, mark: PathMark) -> Option<SegmentId> {
         let segment = self.arena[mark.segment.ix()].as_ref()?;
         let is_there = segment.born == mark.born && segment.end() == mark.end && !segment.pending;
         (is_there && !self.is_hollow(mark.segment)).then_some(mark.segment)
     }
 
-    /// The child of `parent` that shares most leading tokens with `rest` (at least one), and how many; of equals the
-    /// oldest. Forks of one segment may have sampled the same tokens, so several children can match; prompts differ in
-    /// the first token.
+    /// The child of `parent` that shares most leading tokens with `rest` (at least one) and how many; on ties the
+    /// oldest. Several children can match, because forks of one segment may have sampled the same tokens.
     fn best_child(&self, parent: Option<SegmentId>, rest: &[TokenId]) -> Option<(SegmentId, usize)> {
         let first = *rest.first()?;
-        let alike = (parent, first, 0, SegmentId(0))..=(parent, first, u64::MAX, SegmentId(u32::MAX));
+        let same_first = (parent, first, 0, SegmentId(0))..=(parent, first, u64::MAX, SegmentId(u32::MAX));
         let mut best = None;
-        for &(.., child) in self.by_first.range(alike) {
+        for &(.., child) in self.by_first.range(same_first) {
             let shared = self.at(child).tokens.iter().zip(rest).take_while(|(a, b)| a == b).count();
             self.compared.set(self.compared.get() + shared as u64 + 1);
             if shared > best.map_or(0, |(_, most)| most) {
@@ -143,40 +140,39 @@ impl PrefixTree {
         best
     }
 
-    /// Tokens of prompts that were compared with registered ones since the tree was made: for tests, which bound the
-    /// work by it.
+    /// The number of token comparisons so far. For tests that bound the work of matching.
     pub fn compared(&self) -> u64 {
         self.compared.get()
     }
 
-    /// By which `id` is found; `None` while it has no token, and where it is hollow.
+    /// The key by which `id` is found; `None` if it has no token or is hollow.
     pub(super) fn first_key(&self, id: SegmentId) -> Option<FirstKey> {
         let segment = self.at(id);
         segment.tokens.first().filter(|_| !segment.hollow).map(|&first| (segment.parent, first, segment.born, id))
     }
 
-    /// The next tokens of `id`, whose slots are there, are `tokens`.
-    pub(super) fn name(&mut self, id: SegmentId, tokens: &[TokenId]) {
-        let named = self.at_mut(id);
-        let is_first = named.tokens.is_empty();
-        named.tokens.extend_from_slice(tokens);
+    /// Appends `tokens` to `id`, whose slots are reserved already.
+    pub(super) fn push_tokens(&mut self, id: SegmentId, tokens: &[TokenId]) {
+        let segment = self.at_mut(id);
+        let is_first = segment.tokens.is_empty();
+        segment.tokens.extend_from_slice(tokens);
         if is_first {
             self.by_first.extend(self.first_key(id));
         }
     }
 
-    /// A sealed segment that ends after `within` tokens of `id`.
+    /// A sealed segment that ends after the first `within` tokens of `id`; splits `id` if necessary.
     fn end_at(&mut self, pool: &mut PagePool, id: SegmentId, within: usize) -> SegmentId {
         let segment = self.at(id);
-        if within == segment.len() as usize && segment.state != State::Open {
+        if within == segment.len() as usize && segment.state != SegmentState::Open {
             return id;
         }
         let position = segment.first_position + count(within);
         self.split(pool, id, position)
     }
 
-    /// Divides `id` at `position`, behind its first token and at most at its end, and returns the new segment of the
-    /// first part; `id` goes on naming the second.
+    /// Splits `id` at `position`, which is after its first token and at most its end. Returns the new segment of the
+    /// first part; `id` keeps the second.
     pub(super) fn split(&mut self, pool: &mut PagePool, id: SegmentId, position: u32) -> SegmentId {
         let last_page = self.pages_between(self.at(id).first_position, position);
         let in_mid_page = !position.is_multiple_of(self.page_tokens);
@@ -189,10 +185,10 @@ impl PrefixTree {
         let keep = position - lower.first_position;
         let tokens = lower.tokens.split_off(keep as usize);
         let tokens = std::mem::replace(&mut lower.tokens, tokens);
-        let both = (in_mid_page && lower.len() > 0).then(|| lower.pages[last_page - 1]);
+        let shared_page = (in_mid_page && lower.len() > 0).then(|| lower.pages[last_page - 1]);
         let pages = lower.pages.split_off(last_page);
         let pages = std::mem::replace(&mut lower.pages, pages);
-        if let Some(page) = both {
+        if let Some(page) = shared_page {
             lower.pages.insert(0, page);
             pool.share(page);
         }
@@ -208,7 +204,7 @@ impl PrefixTree {
             pages,
             hollow: false,
             computed,
-            state: if lower.state == State::Prompt { State::Prompt } else { State::Sealed },
+            state: if lower.state == SegmentState::Prompt { SegmentState::Prompt } else { SegmentState::Sealed },
             leases: 0,
             users: u32::from(lower.users > 0),
             born: lower.born,

@@ -1,28 +1,27 @@
-//! Giving back what a window has passed: keys and values that no row will read again. See the module's head, *Hollow
-//! segments*.
+//! Frees keys and values that sliding windows have passed. See *Hollow segments* in the module's head.
 
-use super::{PrefixTree, State};
+use super::{PrefixTree, SegmentState};
 use crate::ids::SegmentId;
 use crate::kv::PagePool;
 
 impl PrefixTree {
-    /// Frees the pages of positions below `upto`, a multiple of the page size before the end of `segment`, that nobody
-    /// but the one lease on `segment` keeps: its holder promises that no row of its own, nor of what is forked from its
-    /// end, will read them. Prompts stay, as others may begin with them, and so does what lies above other branches,
-    /// cached ones too. Returns the pages freed.
+    /// Frees the pages of positions below `upto` that only the single lease on `segment` keeps. `upto` is a multiple of
+    /// the page size before the end of `segment`. The caller promises that no row of this branch or of its forks will
+    /// read these positions. Prompts are kept, because others may begin with them, and so are segments above other
+    /// branches, cached ones included. Returns the number of pages freed.
     pub fn free_behind(&mut self, pool: &mut PagePool, segment: SegmentId, upto: u32) -> usize {
         assert!(upto.is_multiple_of(self.page_tokens), "position {upto} is inside a page");
         assert!(
             upto < self.end(segment) && upto <= self.computed(segment),
             "position {upto} of {segment} is not computed"
         );
-        let is_its_own = |&id: &SegmentId| {
+        let is_unshared = |&id: &SegmentId| {
             let kept = self.at(id);
-            kept.users == 1 && kept.state != State::Prompt && (id == segment || kept.children == 1)
+            kept.users == 1 && kept.state != SegmentState::Prompt && (id == segment || kept.children == 1)
         };
         let is_passed = |&id: &SegmentId| self.at(id).first_position < upto && !self.at(id).hollow;
-        let mut behind: Vec<SegmentId> = self.ancestry(segment).take_while(is_its_own).filter(is_passed).collect();
-        // From the root on, so that what becomes hollow joins what is.
+        let mut behind: Vec<SegmentId> = self.ancestry(segment).take_while(is_unshared).filter(is_passed).collect();
+        // From the root down, so that newly hollow segments can be joined to hollow ones above.
         behind.reverse();
         let mut freed = 0;
         for id in behind {
@@ -31,7 +30,7 @@ impl PrefixTree {
             let pages = self.hollow_out(pool, first_part);
             self.held.tokens -= tokens;
             self.held.pages -= pages;
-            // What is freed here has a lease.
+            // A lease keeps what is freed here.
             self.leased.tokens -= tokens;
             self.leased.pages -= pages;
             freed += pages;
@@ -39,13 +38,13 @@ impl PrefixTree {
         freed
     }
 
-    /// Whether the path of `segment` has positions whose keys and values are gone.
+    /// Whether the path of `segment` has a hollow segment.
     pub fn is_hollow(&self, segment: SegmentId) -> bool {
         self.hollow > 0 && self.ancestry(segment).any(|id| self.at(id).hollow)
     }
 
-    /// The last segment of the path of `segment` above everything that is gone.
-    pub(super) fn whole_beginning(&self, segment: SegmentId) -> Option<SegmentId> {
+    /// The last segment on the path of `segment` above every hollow one.
+    pub(super) fn above_hollow(&self, segment: SegmentId) -> Option<SegmentId> {
         if self.hollow == 0 {
             return Some(segment);
         }
@@ -53,8 +52,8 @@ impl PrefixTree {
         topmost.map_or(Some(segment), |id| self.at(id).parent)
     }
 
-    /// Divides `id` at `upto`, and returns the segment that holds the first part: where that follows a hollow one with
-    /// nothing else beneath it, the two become one, so that a path stays as short as it was.
+    /// Splits `id` at `upto` and returns the segment of the first part. If its parent is hollow and has no other child
+    /// or lease, the first part is joined to the parent, so that the path does not get longer.
     fn split_behind(&mut self, pool: &mut PagePool, id: SegmentId, upto: u32) -> SegmentId {
         let upper = self.split(pool, id, upto);
         let is_end_of = |above: SegmentId| {
@@ -70,7 +69,7 @@ impl PrefixTree {
         }
     }
 
-    /// Moves all of `upper`, the one child of `above`, to the end of `above`, beneath which `lower` then is.
+    /// Appends `upper`, the only child of `above`, to `above`, and makes `lower` its child.
     fn join(&mut self, above: SegmentId, upper: SegmentId, lower: SegmentId) {
         for id in [upper, lower] {
             if let Some(key) = self.first_key(id) {
@@ -88,13 +87,13 @@ impl PrefixTree {
         self.by_first.extend(self.first_key(lower));
     }
 
-    /// Gives back all pages of `id`, by which nothing can be matched with it any more. Returns how many became free.
+    /// Frees the pages of `id` and makes it hollow, so that nothing can match it. Returns how many pages became free.
     fn hollow_out(&mut self, pool: &mut PagePool, id: SegmentId) -> usize {
         if let Some(key) = self.first_key(id) {
             self.by_first.remove(&key);
         }
         let emptied = self.at_mut(id);
-        debug_assert_eq!(emptied.computed, emptied.len(), "what rows passed was computed");
+        debug_assert_eq!(emptied.computed, emptied.len(), "only computed positions are freed");
         let pages = std::mem::take(&mut emptied.pages);
         let was_hollow = std::mem::replace(&mut emptied.hollow, true);
         self.hollow += usize::from(!was_hollow);

@@ -1,17 +1,17 @@
-//! Giving memory back: which released segments go first, and how one loses pages from its end or leaves the tree.
+//! Eviction: the order in which released segments are freed, truncating one at its end, and removing one.
 
 use super::{PrefixTree, count};
 use crate::ids::SegmentId;
 use crate::kv::PagePool;
 
-/// The order of eviction: segments of which nothing is there to be matched, then the least recently used.
+/// The order of eviction: false for segments that are of no use to a match, then by last use.
 pub(super) type IdleKey = (bool, u64, SegmentId);
 
 impl PrefixTree {
-    /// Frees `pages` pages of childless segments without a lease (their parents follow as they become childless), least
-    /// recently used first and those of which nothing was computed, or that are beneath a hollow one, before all
-    /// others. Of each the last tokens go first: where fewer pages are wanted than it has, the rest of it stays.
-    /// Returns the pages freed: fewer than asked when everything left is in use.
+    /// Frees `pages` pages of childless segments without a lease; parents follow as they become childless. First go
+    /// segments with nothing computed or beneath a hollow one, then the least recently used. A segment is truncated
+    /// from its end if it has more pages than needed. Returns the number of pages freed: fewer than requested if
+    /// everything left is in use.
     pub fn evict(&mut self, pool: &mut PagePool, pages: usize) -> usize {
         let mut freed = 0;
         while freed < pages
@@ -26,13 +26,12 @@ impl PrefixTree {
         freed
     }
 
-    /// Takes the last `pages` pages from an idle segment that has more of its own; returns how many became free, which
-    /// is all.
+    /// Frees the last `pages` pages of an idle segment that has more of its own. Returns `pages`.
     fn truncate(&mut self, pool: &mut PagePool, id: SegmentId, pages: usize) -> usize {
         let page_tokens = self.page_tokens;
         let segment = self.at_mut(id);
         let keep = segment.pages.len() - pages;
-        // The pages that stay are full.
+        // The remaining pages are full.
         let end = (segment.first_position / page_tokens + count(keep)) * page_tokens;
         let tokens = segment.tokens.len();
         segment.tokens.truncate((end - segment.first_position) as usize);
@@ -41,13 +40,13 @@ impl PrefixTree {
         self.held.tokens -= tokens - self.at(id).tokens.len();
         self.held.pages -= gone.len();
         let freed = gone.into_iter().filter(|&page| pool.give_back(page)).count();
-        debug_assert_eq!(freed, pages, "only the first page of a segment without children is another's, too");
+        debug_assert_eq!(freed, pages, "a childless segment shares no page but its first");
         freed
     }
 
-    /// Gives back at once what no one needs any more of the path of `segment`: the segment, if it has neither a lease
-    /// nor children, then its parent on the same condition, and so on. For pruned thoughts, after their lease was
-    /// released; returns the pages freed.
+    /// Frees the unused end of the path of `segment` at once: the segment, if it has neither a lease nor children, then
+    /// its parent on the same condition, and so on. For pruned branches after their lease was released. Returns the
+    /// number of pages freed.
     pub fn drop_unused(&mut self, pool: &mut PagePool, segment: SegmentId) -> usize {
         let mut freed = 0;
         let mut at = Some(segment);
@@ -58,7 +57,7 @@ impl PrefixTree {
         freed
     }
 
-    /// Takes an idle segment out of the tree; returns the pages that became free.
+    /// Removes an idle segment from the tree. Returns the number of pages that became free.
     fn remove(&mut self, pool: &mut PagePool, id: SegmentId) -> usize {
         if let Some(key) = self.first_key(id) {
             self.by_first.remove(&key);
@@ -81,7 +80,7 @@ impl PrefixTree {
         freed
     }
 
-    /// By which `id` is to be listed as idle, if it is.
+    /// The key of `id` in the list of idle segments, if it is idle.
     pub(super) fn idle_key(&self, id: SegmentId) -> Option<IdleKey> {
         let segment = self.at(id);
         let is_beneath_hollow = segment.hollow || segment.parent.is_some_and(|parent| self.at(parent).hollow);
@@ -89,7 +88,7 @@ impl PrefixTree {
         is_idle.then_some((segment.computed > 0 && !is_beneath_hollow, segment.last_used, id))
     }
 
-    /// Enters or withdraws a segment from the candidates for eviction, after anything that decides it has changed.
+    /// Updates the entry of a segment in the list of idle segments, after anything that decides it has changed.
     pub(super) fn review(&mut self, id: SegmentId) {
         let key = self.idle_key(id);
         let segment = self.at_mut(id);

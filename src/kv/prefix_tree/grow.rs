@@ -1,35 +1,35 @@
-//! How a segment gets slots: in which pages its tokens lie.
+//! Reserves slots for the tokens of a segment.
 
-use super::{PrefixTree, Segment, State, count};
+use super::{PrefixTree, Segment, SegmentState, count};
 use crate::ids::{PageId, SegmentId, TokenId};
 use crate::kv::PagePool;
 use crate::kv::page_pool::OutOfPages;
 
 impl PrefixTree {
-    /// Reserves slots for `tokens` at the end of an open segment: registered, not yet computed. All or nothing. Panics
-    /// when the segment is sealed.
+    /// Appends `tokens` to an open segment and reserves their slots, all or none. They are registered but not computed.
+    /// Panics if the segment is sealed.
     pub fn append(&mut self, pool: &mut PagePool, segment: SegmentId, tokens: &[TokenId]) -> Result<(), OutOfPages> {
         self.grow(pool, segment, tokens.len())?;
-        self.name(segment, tokens);
+        self.push_tokens(segment, tokens);
         Ok(())
     }
 
-    /// The same for a segment without tokens, in pages that are all its own: for whoever copies whole pages there.
+    /// The same for a segment without tokens, in new pages only: for callers that copy whole pages into it.
     pub fn append_apart(
         &mut self,
         pool: &mut PagePool,
         segment: SegmentId,
         tokens: &[TokenId],
     ) -> Result<(), OutOfPages> {
-        assert!(self.at(segment).pages.is_empty(), "segment {segment} has begun in a page already");
+        assert!(self.at(segment).pages.is_empty(), "segment {segment} has pages already");
         let first = self.end(segment);
         let taken = pool.take_exactly(self.pages_between(first, first + count(tokens.len())))?;
         self.grow_by(segment, tokens.len(), taken);
-        self.name(segment, tokens);
+        self.push_tokens(segment, tokens);
         Ok(())
     }
 
-    /// Pages for `slots` more at the end of an open segment.
+    /// Reserves `slots` more slots at the end of an open segment.
     pub(super) fn grow(&mut self, pool: &mut PagePool, segment: SegmentId, slots: usize) -> Result<(), OutOfPages> {
         let Segment { first_position, parent, ref pages, .. } = *self.at(segment);
         let missing = self.pages_between(first_position, self.end(segment) + count(slots)) - pages.len();
@@ -44,24 +44,20 @@ impl PrefixTree {
         Ok(())
     }
 
-    /// `slots` more at the end of an open segment whose tokens are all known; `taken` were taken for them.
+    /// Adds `slots` slots, and the pages `taken` for them, to an open segment without a pending token.
     fn grow_by(&mut self, segment: SegmentId, slots: usize, taken: Vec<PageId>) {
         self.held.pages += taken.len();
         self.held.tokens += slots;
-        // What is open has a lease.
+        // An open segment has a lease.
         self.leased.pages += taken.len();
         self.leased.tokens += slots;
         let grown = self.at_mut(segment);
-        assert!(grown.state == State::Open, "segment {segment} is sealed, so nothing can be appended to it");
-        assert!(
-            !grown.pending,
-            "segment {segment} ends in a token that is not known, so nothing can be appended to it"
-        );
+        assert!(grown.state == SegmentState::Open, "segment {segment} is sealed, so nothing can be appended to it");
+        assert!(!grown.pending, "segment {segment} ends in a pending token, so nothing can be appended to it");
         grown.pages.extend(taken);
     }
 
-    /// The last page of `segment`, if there are slots behind its end and they are nobody's: only the path of `segment`
-    /// lists it.
+    /// The last page of `segment`, if it has unused slots: the segment ends inside it, and no child continues in it.
     pub(super) fn open_page(&self, pool: &PagePool, segment: SegmentId) -> Option<PageId> {
         let page = *self.at(segment).pages.last().filter(|_| !self.end(segment).is_multiple_of(self.page_tokens))?;
         let goes_further_up = |id: &SegmentId| self.at(*id).pages.len() == 1 && self.begins_in_parents_page(*id);

@@ -1,12 +1,12 @@
-//! The tree's invariants, executable. Walks everything: for tests and idle moments, not for steps.
+//! Checks the tree's invariants. Visits the whole tree, so it is for tests and idle times, not for every step.
 
 use std::collections::HashSet;
 
-use super::{Leased, PrefixTree, Segment, State, TreeStats, Usage};
+use super::{Leased, PrefixTree, Segment, SegmentState, TreeStats, Usage};
 use crate::ids::{PageId, SegmentId};
 use crate::kv::PagePool;
 
-/// `Err` with the text when the condition does not hold.
+/// Returns `Err` with the text if the condition does not hold.
 macro_rules! ensure {
     ($condition:expr, $($what:tt)+) => {
         if !$condition {
@@ -16,8 +16,8 @@ macro_rules! ensure {
 }
 
 impl PrefixTree {
-    /// Checks every invariant of the module's head against the whole tree and the pool that its pages came from (which
-    /// must serve no one else). `Err` says what is broken and where.
+    /// Checks every invariant of the module's head for the whole tree and the pool of its pages, which must have no
+    /// other users. `Err` says what is broken and where.
     pub fn check_integrity(&self, pool: &PagePool) -> Result<(), String> {
         let ids: Vec<_> =
             (0..self.arena.len()).map(SegmentId::new).filter(|id| self.arena[id.ix()].is_some()).collect();
@@ -54,7 +54,7 @@ impl PrefixTree {
         let segment = self.at(id);
         let (first, end) = (segment.first_position, segment.end());
         let pages = if segment.hollow { 0 } else { self.pages_between(first, end) };
-        let is_passed = segment.computed == segment.len() && segment.len() > 0 && segment.state == State::Sealed;
+        let is_passed = segment.computed == segment.len() && segment.len() > 0 && segment.state == SegmentState::Sealed;
         ensure!(!segment.hollow || is_passed, "segment {id} is hollow, but {:?} and not all computed", segment.state);
         ensure!(
             segment.pages.len() == pages,
@@ -67,11 +67,11 @@ impl PrefixTree {
             segment.computed == 0 || above.is_none_or(|p| p.computed == p.len()),
             "segment {id} is computed, but its parent is not"
         );
-        ensure!(segment.children == 0 || segment.state != State::Open, "segment {id} is open, but has children");
+        ensure!(segment.children == 0 || segment.state != SegmentState::Open, "segment {id} is open, but has children");
         ensure!(segment.children == 0 || segment.len() > 0, "segment {id} has children, but no tokens");
-        ensure!(segment.leases > 0 || segment.state != State::Open, "segment {id} is open, but has no lease");
+        ensure!(segment.leases > 0 || segment.state != SegmentState::Open, "segment {id} is open, but has no lease");
         ensure!(
-            !segment.pending || segment.state == State::Open,
+            !segment.pending || segment.state == SegmentState::Open,
             "segment {id} is sealed, but its last token is unknown"
         );
         let key = self.idle_key(id);
@@ -79,7 +79,7 @@ impl PrefixTree {
         Ok(())
     }
 
-    /// How many children each segment has, and what leases keep, by a walk along the path of each.
+    /// Recounts each segment's children and users and what leases keep.
     fn check_leased(&self, ids: &[SegmentId]) -> Result<(), String> {
         let mut families = vec![(0, 0); self.arena.len()];
         for &id in ids {
@@ -104,8 +104,8 @@ impl PrefixTree {
         Ok(())
     }
 
-    /// All segments are found by their first tokens. Prompts beneath one parent differ in theirs; branches are exempt:
-    /// forks may sample alike.
+    /// All segments can be found by their first tokens. Prompts beneath one parent differ in their first tokens;
+    /// branches need not, since forks may sample the same tokens.
     fn check_first_tokens(&self, ids: &[SegmentId]) -> Result<(), String> {
         let mut seen = HashSet::new();
         let mut keys = 0;
@@ -114,14 +114,15 @@ impl PrefixTree {
             keys += 1;
             ensure!(self.by_first.contains(&key), "segment {id} is not found as {key:?}");
             let (parent, token, ..) = key;
-            let is_prompt = self.at(id).state == State::Prompt;
+            let is_prompt = self.at(id).state == SegmentState::Prompt;
             ensure!(!is_prompt || seen.insert((parent, token)), "two prompts beneath {parent:?} begin with {token}");
         }
         ensure!(self.by_first.len() == keys, "{} segments can be found, {keys} have tokens", self.by_first.len());
         Ok(())
     }
 
-    /// Holders in the pool equal listings in the tree; only neighbours on a path list the same page; the counters hold.
+    /// The pool's holders equal the tree's listings; only neighbours on a path list the same page; the counters are
+    /// right.
     fn check_pages(&self, ids: &[SegmentId], pool: &PagePool) -> Result<(), String> {
         let mut listings = vec![0u32; pool.capacity()];
         for &id in ids {

@@ -1,5 +1,5 @@
-//! What is live in one step: the order of its rows and the snapshot that planners see. Costs are those of the live
-//! segments, whatever else the tree caches.
+//! Orders the rows of a step depth-first and makes the snapshot that planners see. The cost depends on the segments the
+//! step reads, not on what else is cached.
 
 use std::cell::Cell;
 
@@ -7,10 +7,11 @@ use super::PrefixTree;
 use crate::ids::SegmentId;
 use crate::kv::{Forest, ForestSegment, StepRow};
 
-/// A number for each segment met in the current round, so that a walk need not clear or search anything.
+/// A number for each segment visited in the current round. Starting a round clears all numbers in constant time.
 #[derive(Debug, Default)]
 pub(super) struct Visits {
     round: Cell<u64>,
+    /// By segment: round of the last visit, and the number given then.
     notes: Vec<Cell<(u64, u32)>>,
 }
 
@@ -33,41 +34,41 @@ impl Visits {
     }
 }
 
-/// A segment above some rows.
-struct Met {
+/// A segment on the path of some row.
+struct VisitedSegment {
     /// Its parent's number.
     parent: Option<u32>,
     born: u64,
     id: SegmentId,
 }
 
-/// The numbers of `met`, a whole forest, depth-first.
-fn depth_first_order(met: &[Met]) -> Vec<u32> {
-    // Siblings side by side: the roots, then the children of each number.
+/// The numbers of the segments of a forest, depth-first, siblings by birth.
+fn depth_first_order(visited: &[VisitedSegment]) -> Vec<u32> {
+    // Counting sort by parent: the roots, then the children of each number.
     let number_of = |parent: Option<u32>| parent.map_or(0, |parent| parent as usize + 1);
-    let mut firsts = vec![0u32; met.len() + 2];
-    met.iter().for_each(|segment| firsts[number_of(segment.parent) + 1] += 1);
-    for of in 0..=met.len() {
+    let mut firsts = vec![0u32; visited.len() + 2];
+    visited.iter().for_each(|segment| firsts[number_of(segment.parent) + 1] += 1);
+    for of in 0..=visited.len() {
         firsts[of + 1] += firsts[of];
     }
-    let mut siblings = vec![0u32; met.len()];
+    let mut siblings = vec![0u32; visited.len()];
     let mut next = firsts.clone();
-    for (number, segment) in (0u32..).zip(met) {
+    for (number, segment) in (0u32..).zip(visited) {
         let next = &mut next[number_of(segment.parent)];
         siblings[*next as usize] = number;
         *next += 1;
     }
     for bounds in firsts.windows(2) {
         let family = &mut siblings[bounds[0] as usize..bounds[1] as usize];
-        if !family.is_sorted_by_key(|&number| met[number as usize].born) {
-            family.sort_unstable_by_key(|&number| met[number as usize].born);
+        if !family.is_sorted_by_key(|&number| visited[number as usize].born) {
+            family.sort_unstable_by_key(|&number| visited[number as usize].born);
         }
     }
     let children = |of: Option<u32>| {
         let of = number_of(of);
         &siblings[firsts[of] as usize..firsts[of + 1] as usize]
     };
-    let mut order = Vec::with_capacity(met.len());
+    let mut order = Vec::with_capacity(visited.len());
     let mut stack: Vec<u32> = children(None).iter().rev().copied().collect();
     while let Some(next) = stack.pop() {
         order.push(next);
@@ -83,20 +84,20 @@ impl PrefixTree {
         self.depth_first_by(rows, |&row| row);
     }
 
-    /// The same for whatever carries a row with it. Rows that stand so already, as those of a step mostly do that goes
-    /// on from the one before, are only looked at.
+    /// The same for values that contain a row. Only checks the order if it is right already, as it is for most steps
+    /// that continue the one before.
     pub fn depth_first_by<T: Copy>(&self, rows: &mut [T], row: impl Fn(&T) -> StepRow) {
         if !self.is_depth_first(rows.iter().map(&row)) {
             self.sort_depth_first(rows, row);
         }
     }
 
-    /// Walks along `rows`: each goes on in the segment of the one before, or in a new one beneath the path to it,
-    /// younger than its siblings there.
+    /// Whether `rows` are depth-first: each row is in the segment of the row before, or in a new segment that branches
+    /// off the path to it and is younger than its visited siblings.
     fn is_depth_first(&self, rows: impl Iterator<Item = StepRow>) -> bool {
         self.visits.begin();
         let mut path: Vec<SegmentId> = Vec::new();
-        // When the youngest child was born that was met of nothing, and of each segment of the path.
+        // Birth of the youngest visited root, and of the youngest visited child of each segment of the path.
         let mut youngest: Vec<u64> = vec![0];
         let mut new = Vec::new();
         let mut last = None;
@@ -135,23 +136,23 @@ impl PrefixTree {
     }
 
     fn sort_depth_first<T: Copy>(&self, rows: &mut [T], row: impl Fn(&T) -> StepRow) {
-        let (met, owners) = self.met(rows.iter().map(&row));
-        let mut held = vec![0u32; met.len()];
+        let (visited, owners) = self.visit(rows.iter().map(&row));
+        let mut held = vec![0u32; visited.len()];
         owners.iter().for_each(|&owner| held[owner as usize] += 1);
-        // Where the rows of each segment begin, then where its next one goes.
-        let mut places = vec![0u32; met.len()];
+        // For each segment the index of its first row, then of its next one.
+        let mut nexts = vec![0u32; visited.len()];
         let mut at = 0;
-        for number in depth_first_order(&met) {
-            places[number as usize] = at;
+        for number in depth_first_order(&visited) {
+            nexts[number as usize] = at;
             at += held[number as usize];
         }
         let mut sorted = rows.to_vec();
         for (item, &owner) in rows.iter().zip(&owners) {
-            let place = &mut places[owner as usize];
-            sorted[*place as usize] = *item;
-            *place += 1;
+            let next = &mut nexts[owner as usize];
+            sorted[*next as usize] = *item;
+            *next += 1;
         }
-        for (&end, &held) in places.iter().zip(&held).filter(|&(_, &held)| held > 1) {
+        for (&end, &held) in nexts.iter().zip(&held).filter(|&(_, &held)| held > 1) {
             let own = &mut sorted[(end - held) as usize..end as usize];
             if !own.is_sorted_by_key(|item| row(item).position) {
                 own.sort_by_key(|item| row(item).position);
@@ -160,30 +161,30 @@ impl PrefixTree {
         rows.copy_from_slice(&sorted);
     }
 
-    /// The segments above `rows`, numbered as they are met, and the number of each row's own.
-    fn met(&self, rows: impl Iterator<Item = StepRow>) -> (Vec<Met>, Vec<u32>) {
+    /// The segments on the paths of `rows`, numbered in order of visit, and for each row the number of its segment.
+    fn visit(&self, rows: impl Iterator<Item = StepRow>) -> (Vec<VisitedSegment>, Vec<u32>) {
         self.visits.begin();
-        let (mut met, mut owners) = (Vec::new(), Vec::with_capacity(rows.size_hint().0));
+        let (mut visited, mut owners) = (Vec::new(), Vec::with_capacity(rows.size_hint().0));
         for StepRow { segment, position } in rows {
             let owner = self.owner(segment, position);
-            let first = met.len();
+            let first = visited.len();
             for id in self.ancestry(owner).take_while(|&id| self.visits.number(id).is_none()) {
-                let number = super::count(met.len());
+                let number = super::count(visited.len());
                 self.visits.note(id, number);
-                // Whose parent is new has it behind it.
-                met.push(Met { parent: Some(number + 1), born: self.at(id).born, id });
+                // The parent is visited next, unless it was visited before; that case is corrected below.
+                visited.push(VisitedSegment { parent: Some(number + 1), born: self.at(id).born, id });
             }
-            if let Some(top) = met[first..].last_mut() {
+            if let Some(top) = visited[first..].last_mut() {
                 top.parent = self.at(top.id).parent.and_then(|above| self.visits.number(above));
             }
             owners.push(self.visits.number(owner).expect("the owner was visited just now"));
         }
-        (met, owners)
+        (visited, owners)
     }
 
-    /// The segments that `rows` need, for rows in the order of `depth_first`. A segment with rows beneath it shows all
-    /// its tokens; one without ends at its last row. Whether a step of these rows can be computed now is
-    /// `check_ready`'s question: rows whose keys and values are stored already may be any part of a step.
+    /// The segments that `rows`, in the order of `depth_first`, read. A segment with rows beneath it has all its
+    /// tokens; one without ends at its last row. Whether a step of these rows can be computed now is `check_ready`'s
+    /// question: rows whose keys and values are stored already may be any part of a step.
     pub fn forest(&self, rows: &[StepRow]) -> Forest {
         let mut forest = Forest {
             page_tokens: self.page_tokens,
@@ -222,8 +223,7 @@ impl PrefixTree {
         forest
     }
 
-    /// Lets `id` enter the snapshot with its first row; tokens, pages and last row are not known yet. Returns its
-    /// index.
+    /// Adds `id` to the snapshot with its first row; its tokens, pages and last row follow later. Returns its index.
     fn enter(&self, forest: &mut Forest, id: SegmentId, row: u32) -> u32 {
         let segment = self.at(id);
         let parent = segment.parent.and_then(|above| self.visits.number(above));
@@ -235,8 +235,8 @@ impl PrefixTree {
         index
     }
 
-    /// Lists the pages of the segment that entered the snapshot last, whose rows are all known when another follows it:
-    /// one whose parent is `next_parent`. What is beneath it comes at once, and then it is whole.
+    /// Lists the pages of the segment added last, whose rows are complete once another segment follows. `next_parent`:
+    /// the parent of that one; if it is the segment itself, all its tokens are shown.
     fn close(&self, forest: &mut Forest, next_parent: Option<u32>) {
         let Some(index) = forest.segments.len().checked_sub(1) else { return };
         let live = &mut forest.segments[index];
@@ -253,8 +253,8 @@ impl PrefixTree {
         live.pages = first..super::count(forest.pages.len());
     }
 
-    /// Whether all keys and values that the snapshot shows exist once its rows are computed: rows go on where
-    /// `computed` ends, and what has rows beneath it is finished in this step at the latest.
+    /// Checks that all keys and values of the snapshot exist once its rows are computed: a segment's rows continue
+    /// where `computed` ends, and segments with rows beneath them are complete after this step.
     pub fn check_ready(&self, forest: &Forest) -> Result<(), String> {
         for (index, live) in forest.segments.iter().enumerate() {
             let mut ready = live.first_position + self.at(live.id).computed;

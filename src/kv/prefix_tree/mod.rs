@@ -1,43 +1,38 @@
-//! Radix tree of segments: which runs of tokens are kept, in which pages, and who shares them. This room holds the
-//! arena and the life of a segment (fork, computed, leases); `grow` gives it slots, `path` says what can be asked of
-//! one, `admit` matches and splits, `evict` gives memory back, `live` takes the snapshot of a step, `integrity` checks
-//! the invariants. It moves integers only: filling the slots with keys and values, in the order of `computed`, is the
-//! caller's part.
+//! Radix tree of segments: which runs of tokens are stored, in which pages, and who shares them. This file holds the
+//! arena and the life cycle of a segment (fork, computed, leases). `grow` adds slots, `path` holds queries, `admit`
+//! matches and splits, `evict` frees memory, `live` makes the snapshot of a step, `integrity` checks the invariants.
+//! The tree moves integers only; the caller fills the slots with keys and values, in the order of `computed`.
 //!
 //! # Life of a segment
 //! A *prompt* is registered whole by `admit` and never grows. A *branch* is opened by `fork`, has one writer and grows
-//! by `append`; it is sealed when it is forked or when its last lease is released. Only open segments grow, and a
-//! segment with children is never open. A segment without tokens has no children: what is forked there hangs from its
-//! parent.
+//! by `append`; it is sealed when it is forked or its last lease is released. Only open segments grow, and a segment
+//! with children is never open. A segment without tokens has no children: a fork of it becomes a child of its parent.
 //!
 //! # Splits
-//! Splitting a segment at a position makes a new segment of its *first* part; the second part keeps the id, the
-//! children, the leases and the writer. An id therefore names the end of a path, and goes on naming it. Where the split
-//! falls inside a page both parts list that page and the pool counts two holders; the writer of the second part goes on
-//! in it, since the first part never grows.
+//! Splitting a segment at a position makes a new segment of its *first* part. The second part keeps the id, the
+//! children, the leases and the writer, so an id always names the same end of a path. If the split is inside a page,
+//! both parts list that page and the pool counts two holders; the writer of the second part continues in it.
 //!
 //! # Pages
-//! Where a segment ends inside a page, the first child that gets slots goes on there: both list the page, as after a
-//! split. The slots behind a segment's end belong to one child at a time; the others begin with a page of their own,
-//! from slot `first_position % page_tokens` on. So every slot is one segment's, and a page is listed by neighbours on
-//! one path only.
+//! If a segment ends inside a page, the first child that gets slots continues in that page: both list it, as after a
+//! split. Other children begin with a page of their own, at slot `first_position % page_tokens`. So every slot belongs
+//! to one segment, and only neighbours on one path list the same page.
 //!
-//! # Slots ahead of their tokens
-//! The last slot of an open segment may be there before its token is known (`pending`): keys and values are computed
-//! from what the device sampled, while nobody has read it yet. Such a slot counts as a token of the segment in every
-//! way but two: it has no name, so nothing can be matched with it, and the segment can be neither forked nor lose its
-//! last lease until the token is told or the slot taken back.
+//! # Pending tokens
+//! The last slot of an open segment may be reserved before its token is known (`pending`): the device has sampled the
+//! token and computes its key and value, but the host has not read it yet. Such a slot counts as a token of the
+//! segment, with two exceptions: nothing can match it, and until the token is known or the slot taken back the segment
+//! can neither be forked nor lose its last lease.
 //!
 //! # Hollow segments
-//! Where every layer of a model has a window, rows far behind it will not read a branch's first tokens again.
-//! `free_behind` gives their pages back: a *hollow* segment keeps its tokens and has no page. Nothing is matched with
-//! it, nor with what is beneath it, but by who holds a lease on the end of the path. The pages hold all layers; where
-//! only some layers have a window nothing can be freed here. Pools by group of layers would carry that further: a
-//! segment then lists its pages by group, and is hollow by group.
+//! If every layer of a model has a sliding window, rows far along a branch no longer read its first tokens.
+//! `free_behind` frees their pages: a *hollow* segment keeps its tokens and has no pages. Nothing can match it or its
+//! descendants; only holders of a lease on the end of the path continue it. A page holds all layers, so if only some
+//! layers have a window, nothing can be freed. (Separate pools per group of layers would allow that.)
 //!
 //! # Leases
-//! A lease on a segment keeps its whole path. A released segment stays as a cache that later prompts match, until it is
-//! evicted; an id without a lease may be gone, or be reused, after `evict` or `drop_unused`.
+//! A lease on a segment keeps its whole path. A released segment stays cached for later prompts to match, until it is
+//! evicted. After `evict` or `drop_unused`, an id without a lease may be gone or reused.
 
 mod admit;
 mod behind;
@@ -61,49 +56,51 @@ pub use usage::{Leased, Usage};
 use super::PagePool;
 use crate::ids::{PageId, SegmentId, TokenId};
 
-/// Who may add tokens to a segment; see the module's head.
+/// Where a segment is in its life cycle; see the module's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum SegmentState {
     /// Registered by `admit`.
     Prompt,
     /// Made by `fork`; its writer may append.
     Open,
-    /// Made by `fork`, or split off such a segment; grows no more.
+    /// Made by `fork`, or split off such a segment; no longer grows.
     Sealed,
 }
 
-/// A run of tokens at the absolute positions `first_position ..`, and the pages that hold exactly these.
+/// A run of tokens at the absolute positions `first_position ..`, and the pages of these.
 #[derive(Debug)]
 struct Segment {
     parent: Option<SegmentId>,
-    /// How many have it as their parent.
+    /// The number of its children.
     children: u32,
     first_position: u32,
     tokens: Vec<TokenId>,
-    /// Whether one more slot follows `tokens`, whose token is still being sampled.
+    /// Whether one more slot follows `tokens`, for a token that is still being sampled.
     pending: bool,
     pages: Vec<PageId>,
-    /// Its keys and values are gone, and its pages with them.
+    /// Its keys, values and pages were freed.
     hollow: bool,
-    /// Leading tokens whose keys and values exist. More than 0 only where the whole path above is computed.
+    /// Leading tokens with keys and values. More than 0 only if the whole path above is computed.
     computed: u32,
-    state: State,
+    state: SegmentState,
     leases: u32,
-    /// Its leases, and its children that have users: more than 0 where a lease keeps it.
+    /// Reference count: its leases, plus its children that have users. More than 0 if a lease keeps it.
     users: u32,
-    /// Orders siblings.
+    /// Clock value at its creation; orders siblings.
     born: u64,
+    /// Clock value when its last lease was released.
     last_used: u64,
-    /// The segment's entry in `PrefixTree::idle`, if it may be evicted.
+    /// Its entry in `PrefixTree::idle`, if it may be evicted.
     idle: Option<IdleKey>,
 }
 
 impl Segment {
+    /// Its tokens, a pending one included.
     fn len(&self) -> u32 {
         count(self.tokens.len()) + u32::from(self.pending)
     }
 
-    /// Tokens whose slots it has.
+    /// Tokens that have slots.
     fn held(&self) -> usize {
         if self.hollow { 0 } else { self.len() as usize }
     }
@@ -113,37 +110,38 @@ impl Segment {
     }
 }
 
-/// Counts of tokens and positions fit `u32`: no context is longer.
+/// `n` tokens or positions as a `u32`: no context is longer.
 fn count(n: usize) -> u32 {
     u32::try_from(n).expect("a context has fewer than 2^32 tokens")
 }
 
-/// What the tree holds at the moment.
+/// What the tree currently holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TreeStats {
     pub segments: usize,
-    /// Tokens that have slots, each counted once however many branches share it.
+    /// Tokens that have slots; a shared token counts once.
     pub tokens: usize,
-    /// Pages, each counted once.
+    /// A shared page counts once.
     pub pages: usize,
     pub leases: usize,
 }
 
-/// The forest of all segments: one radix tree a distinct first token.
+/// All segments: a forest with one radix tree per distinct first token.
 #[derive(Debug)]
 pub struct PrefixTree {
     page_tokens: u32,
     arena: Vec<Option<Segment>>,
+    /// Free entries of the arena.
     vacant: Vec<SegmentId>,
-    /// All segments that have a token.
+    /// Index of the segments that can be matched: those with a token that are not hollow.
     by_first: BTreeSet<FirstKey>,
-    /// Childless segments without a lease, first to be evicted first.
+    /// Childless segments without a lease, in order of eviction.
     idle: BTreeSet<IdleKey>,
-    /// Counts births and releases.
+    /// Advances with every new segment and every release.
     clock: u64,
     held: TreeStats,
     leased: Leased,
-    /// Hollow segments.
+    /// The number of hollow segments.
     hollow: usize,
     visits: Visits,
     /// See `compared`.
@@ -177,15 +175,15 @@ impl PrefixTree {
         self.held
     }
 
-    /// A new open, empty child at the end of `segment`, which is sealed by that. Retained for the caller.
+    /// Opens an empty child at the end of `segment`, with a lease for the caller. Seals `segment`.
     pub fn fork(&mut self, segment: SegmentId) -> SegmentId {
         let at = self.holder(segment, self.end(segment));
         self.open_child(at)
     }
 
-    /// The same at absolute position `position` of the path of `segment`: the new branch continues after its first
-    /// `position` tokens. A segment that holds tokens on both sides is split there, by which its writer is not
-    /// disturbed. Panics when the path is shorter than that, or hollow.
+    /// Opens an empty child after the first `position` tokens of the path of `segment`, with a lease for the caller.
+    /// Splits a segment with tokens on both sides of `position`; its writer is not affected. Panics if the path is
+    /// shorter or hollow.
     pub fn fork_at(&mut self, pool: &mut PagePool, segment: SegmentId, position: u32) -> SegmentId {
         let end = self.end(segment);
         assert!(position <= end, "segment {segment} ends at {end}, so it cannot be forked at {position}");
@@ -204,13 +202,13 @@ impl PrefixTree {
         if let Some(id) = at {
             self.seal(id);
         }
-        let child = self.insert(at, State::Open, Vec::new(), Vec::new());
+        let child = self.insert(at, SegmentState::Open, Vec::new(), Vec::new());
         self.retain(child);
         child
     }
 
-    /// Says that keys and values exist for every position below `upto` of the path of `segment`. Panics when the path
-    /// is shorter than that.
+    /// Records that keys and values exist for all positions below `upto` of the path of `segment`. Panics if the path
+    /// is shorter.
     pub fn mark_computed(&mut self, segment: SegmentId, upto: u32) {
         let end = self.end(segment);
         assert!(upto <= end, "segment {segment} ends at {end}, so it cannot be computed up to {upto}");
@@ -219,7 +217,7 @@ impl PrefixTree {
             let segment = self.at_mut(id);
             let before = segment.computed;
             segment.computed = before.max(upto.saturating_sub(segment.first_position).min(segment.len()));
-            // Where something was computed before, everything above was.
+            // If part of a segment was computed before, so was everything above it.
             at = segment.parent.filter(|_| before == 0);
             self.review(id);
         }
@@ -233,7 +231,7 @@ impl PrefixTree {
             .map_or(0, |s| s.first_position + s.computed)
     }
 
-    /// One more lease on `segment`, and so on its whole path.
+    /// Adds a lease on `segment`, and so on its whole path.
     pub fn retain(&mut self, segment: SegmentId) {
         self.at_mut(segment).leases += 1;
         self.held.leases += 1;
@@ -241,12 +239,12 @@ impl PrefixTree {
         self.review(segment);
     }
 
-    /// Ends one lease. After the last one the segment is sealed and stays as a cache until it is evicted. Panics when
-    /// there is no lease.
+    /// Ends one lease. After the last one the segment is sealed and stays cached until it is evicted. Panics if there
+    /// is no lease.
     pub fn release(&mut self, segment: SegmentId) {
         let now = self.tick();
         let released = self.at_mut(segment);
-        released.leases = released.leases.checked_sub(1).expect("a lease is released by who holds it");
+        released.leases = released.leases.checked_sub(1).expect("a lease is released only by its holder");
         released.last_used = now;
         if released.leases == 0 {
             self.seal(segment);
@@ -256,16 +254,16 @@ impl PrefixTree {
         self.review(segment);
     }
 
-    /// Pages that the positions `first .. end` touch.
+    /// The number of pages that positions `first .. end` touch.
     fn pages_between(&self, first: u32, end: u32) -> usize {
         if first == end { 0 } else { ((end - 1) / self.page_tokens - first / self.page_tokens + 1) as usize }
     }
 
     fn seal(&mut self, segment: SegmentId) {
         let sealed = self.at_mut(segment);
-        assert!(!sealed.pending, "segment {segment} ends in a token that is not known, so it cannot be sealed");
-        if sealed.state == State::Open {
-            sealed.state = State::Sealed;
+        assert!(!sealed.pending, "segment {segment} ends in a pending token, so it cannot be sealed");
+        if sealed.state == SegmentState::Open {
+            sealed.state = SegmentState::Sealed;
         }
     }
 
@@ -274,12 +272,12 @@ impl PrefixTree {
         self.clock
     }
 
-    /// A new youngest child of `parent` with no lease and nothing computed. `pages` were taken for it, but for the
-    /// first one where it goes on in that of `parent`.
+    /// Adds a youngest child to `parent`, with no lease and nothing computed. `pages`: the caller has taken them, or
+    /// shared the first one if the child continues in the last page of `parent`.
     fn insert(
         &mut self,
         parent: Option<SegmentId>,
-        state: State,
+        state: SegmentState,
         tokens: Vec<TokenId>,
         pages: Vec<PageId>,
     ) -> SegmentId {

@@ -1,4 +1,4 @@
-//! What can be asked of a segment and of its path: the tokens from the root to its end, and where they lie.
+//! Queries of a segment and its path: the tokens from the root to its end, and their slots.
 
 use super::PrefixTree;
 use crate::ids::{PageId, SegmentId, TokenId};
@@ -10,39 +10,38 @@ impl PrefixTree {
         self.at(segment).end()
     }
 
-    /// First position of the segment itself; its parent's end.
+    /// First position of the segment itself, equal to its parent's end.
     pub fn first_position(&self, segment: SegmentId) -> u32 {
         self.at(segment).first_position
     }
 
-    /// The segment above, which ends where this one begins.
+    /// The parent segment, which ends where this one begins.
     pub fn parent(&self, segment: SegmentId) -> Option<SegmentId> {
         self.at(segment).parent
     }
 
-    /// The pages of the segment itself that hold its positions below `upto`.
+    /// The segment's pages that hold its positions below `upto`.
     pub fn pages_upto(&self, segment: SegmentId, upto: u32) -> &[PageId] {
         let segment = self.at(segment);
         &segment.pages[..self.pages_between(segment.first_position, upto.clamp(segment.first_position, segment.end()))]
     }
 
-    /// Whether anything goes on from `segment`.
     pub fn has_children(&self, segment: SegmentId) -> bool {
         self.at(segment).children > 0
     }
 
-    /// The segment's own tokens, as far as they are known.
+    /// The segment's own tokens, without a pending one.
     pub fn tokens_of(&self, segment: SegmentId) -> &[TokenId] {
         &self.at(segment).tokens
     }
 
-    /// The token at absolute position `position` of the path of `segment`. Panics where none is known.
+    /// The token at `position` of the path of `segment`. Panics if it is pending or past the end.
     pub fn token_at(&self, segment: SegmentId, position: u32) -> TokenId {
         let owner = self.at(self.owner(segment, position));
         owner.tokens[(position - owner.first_position) as usize]
     }
 
-    /// All tokens of the path of `segment` that are known.
+    /// All tokens of the path of `segment`, without a pending one.
     pub fn context(&self, segment: SegmentId) -> Vec<TokenId> {
         self.path(segment).into_iter().flat_map(|id| self.tokens_of(id)).copied().collect()
     }
@@ -54,21 +53,20 @@ impl PrefixTree {
         path
     }
 
-    /// Whether the token at absolute position `position` of the path of `segment` still has its slot, which
-    /// `free_behind` may have taken. Panics past its end.
+    /// Whether the token at `position` of the path of `segment` has a slot: false if `free_behind` freed it. Panics
+    /// past the end.
     pub fn has_slot(&self, segment: SegmentId, position: u32) -> bool {
         !self.at(self.owner(segment, position)).hollow
     }
 
-    /// Where key and value of the token at absolute position `position` of the path of `segment` lie. Panics past its
-    /// end, and where they are gone.
+    /// The slot of the token at `position` of the path of `segment`. Panics past the end or if the slot was freed.
     pub fn slot(&self, segment: SegmentId, position: u32) -> KvSlot {
         let owner = self.at(self.owner(segment, position));
         let page = position / self.page_tokens - owner.first_position / self.page_tokens;
         KvSlot { page: owner.pages[page as usize], slot: position % self.page_tokens }
     }
 
-    /// The segment on the path of `segment` that has a token at `position`. Panics past the path's end.
+    /// The segment on the path of `segment` that contains `position`. Panics past the end.
     pub(super) fn owner(&self, segment: SegmentId, position: u32) -> SegmentId {
         let last = self.at(segment);
         let end = last.end();
@@ -76,10 +74,10 @@ impl PrefixTree {
         if last.first_position <= position {
             return segment;
         }
-        self.holder(segment, position + 1).expect("a path that reaches past a position has a token there")
+        self.holder(segment, position + 1).expect("a path that ends after a position has a token there")
     }
 
-    /// The segment on the path of `segment` that holds the last of its first `position` tokens; `None` for position 0.
+    /// The segment on the path of `segment` that contains position `position - 1`; `None` for position 0.
     pub(super) fn holder(&self, segment: SegmentId, position: u32) -> Option<SegmentId> {
         self.ancestry(segment).find(|&id| self.at(id).first_position < position)
     }

@@ -1,4 +1,4 @@
-//! Slots ahead of their tokens: see the module's head. One slot at most, at the end of an open segment.
+//! Pending tokens: see the module's head. An open segment has at most one, at its end.
 
 use super::PrefixTree;
 use crate::ids::{SegmentId, TokenId};
@@ -6,29 +6,28 @@ use crate::kv::PagePool;
 use crate::kv::page_pool::OutOfPages;
 
 impl PrefixTree {
-    /// Reserves a slot at the end of an open segment for a token that is still being sampled. Panics when the segment
-    /// is sealed or has such a slot already.
+    /// Reserves a slot at the end of an open segment for a token that is still being sampled. Panics if the segment is
+    /// sealed or has a pending token already.
     pub fn append_pending(&mut self, pool: &mut PagePool, segment: SegmentId) -> Result<(), OutOfPages> {
         self.grow(pool, segment, 1)?;
         self.at_mut(segment).pending = true;
         Ok(())
     }
 
-    /// Whether the last slot of `segment` waits for its token.
+    /// Whether the last token of `segment` is pending.
     pub fn is_pending(&self, segment: SegmentId) -> bool {
         self.at(segment).pending
     }
 
-    /// Tells the token that the last slot of `segment` waits for: from now on it is matched like any other. Panics when
-    /// it waits for none.
+    /// Sets the pending token of `segment`; it can be matched from now on. Panics if there is none.
     pub fn settle(&mut self, segment: SegmentId, token: TokenId) {
         let settled = self.at_mut(segment);
-        assert!(settled.pending, "segment {segment} waits for no token");
+        assert!(settled.pending, "segment {segment} has no pending token");
         settled.pending = false;
-        self.name(segment, &[token]);
+        self.push_tokens(segment, &[token]);
     }
 
-    /// Gives back the last slot of `segment`, if it waits for its token: what was sampled is no part of the branch.
+    /// Removes the pending token of `segment`, if there is one: what was sampled is not part of the branch.
     pub fn take_back(&mut self, pool: &mut PagePool, segment: SegmentId) {
         let shortened = self.at_mut(segment);
         if !std::mem::take(&mut shortened.pending) {
@@ -41,7 +40,7 @@ impl PrefixTree {
         let freed = gone.into_iter().filter(|&page| pool.give_back(page)).count();
         self.held.tokens -= 1;
         self.held.pages -= freed;
-        // What is open has a lease.
+        // An open segment has a lease.
         self.leased.tokens -= 1;
         self.leased.pages -= freed;
         self.review(segment);

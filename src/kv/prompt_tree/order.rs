@@ -1,5 +1,5 @@
-//! Depth-first orders of a job's prompts: in each of them what is beneath a node follows each other, so that no
-//! beginning has to be kept, or computed again, for prompts that come much later.
+//! Depth-first order of a job's prompts. Prompts that share a prefix follow each other, so that no prefix has to be
+//! kept, or computed again, for a prompt that comes much later.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -7,11 +7,10 @@ use std::ops::Range;
 use super::PromptTree;
 
 impl PromptTree {
-    /// All prompts depth-first, at every level what samples most for its prompt tokens first: by the tokens that are
-    /// expected to be sampled beneath a node, `samples` of each prompt as it arrived, over the distinct prompt tokens
-    /// beneath it. What samples much is then under way while the prompts of others are computed (BatchLLM, section 4.2,
-    /// where it orders its groups). Prompts that end with a node come before its children, those that tie in the order
-    /// of their tokens.
+    /// All prompts depth-first, siblings by falling ratio of expected sampled tokens to distinct prompt tokens of their
+    /// subtrees. `samples`: expected sampled tokens of each prompt, in order of arrival. So long decodes run while
+    /// other prompts are computed (as BatchLLM orders its groups, section 4.2). Prompts that end with a node come
+    /// before its children; ties keep the lexicographic order of tokens.
     pub fn order_by(&self, samples: &[u64]) -> Vec<u32> {
         let sampled = |range: Range<usize>| {
             let prompts = self.sorted()[range].iter();
@@ -61,7 +60,7 @@ impl PromptTree {
             nodes[*next] = index;
             *next += 1;
         }
-        // Each list's place has moved to its end: to where the next begins.
+        // Each offset has moved to the end of its list, where the next list begins.
         offsets.pop();
         Children { roots, nodes, offsets }
     }

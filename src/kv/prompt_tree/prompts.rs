@@ -1,13 +1,13 @@
-//! The forms in which a job's prompts come to the tree: slices, vectors, or one long list for millions of them.
+//! How a job's prompts are passed to the tree: as slices or vectors, or packed in one list if there are millions.
 
 use crate::ids::TokenId;
 
-/// Prompts by their index of arrival, from 0.
+/// Prompts by index in order of arrival, from 0.
 pub trait Prompts: Sync {
-    /// At most 2^32 - 1.
+    /// The number of prompts, at most 2^32 - 1.
     fn count(&self) -> usize;
 
-    /// The tokens of one prompt, at most 2^32 - 1.
+    /// The tokens of one prompt, at most 2^32 - 1 of them.
     fn tokens(&self, prompt: usize) -> &[TokenId];
 }
 
@@ -21,16 +21,16 @@ impl<T: AsRef<[TokenId]> + Sync> Prompts for [T] {
     }
 }
 
-/// Prompts back to back: 8 bytes each beside their tokens.
+/// Prompts stored back to back, with 8 bytes each beside their tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PackedPrompts {
     tokens: Vec<TokenId>,
-    /// For each prompt the end of its tokens.
+    /// The end of each prompt in `tokens`.
     ends: Vec<usize>,
 }
 
 impl PackedPrompts {
-    /// Room for so many prompts of so many tokens in all.
+    /// Room for this many prompts with this many tokens in total.
     pub fn with_capacity(prompts: usize, tokens: usize) -> Self {
         Self { tokens: Vec::with_capacity(tokens), ends: Vec::with_capacity(prompts) }
     }

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::backend::cpu::attention::{self, Scratch, TILE};
+use crate::backend::cpu::attention::{self, AttentionScratch, TILE};
 use crate::backend::cpu::kv::PAGE_TOKENS;
-use crate::backend::cpu::{Buffer, Isa, KvStore};
+use crate::backend::cpu::{CpuBuffer, Isa, KvStore};
 use crate::backend::{Dtype, HeadLayout, KvDtype, KvShape};
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId, TokenId};
@@ -136,11 +136,11 @@ struct PreparedStep {
     isa: Isa,
     layers: usize,
     kv: KvStore,
-    scratch: Scratch,
+    scratch: AttentionScratch,
     plan: AttentionPlan,
     slots: Vec<KvSlot>,
-    qkv: Buffer,
-    out: Buffer,
+    qkv: CpuBuffer,
+    out: CpuBuffer,
     scale: f32,
 }
 
@@ -155,17 +155,17 @@ impl PreparedStep {
         let kv = KvShape::uniform(shape.layers, heads, shape.dtype, pages);
         let mut kv = KvStore::new(&kv, KvDtype::Model)?;
         fill(&mut kv, pages, shape);
-        let mut qkv = Buffer::new(shape.samples, heads.qkv_width());
+        let mut qkv = CpuBuffer::new(shape.samples, heads.qkv_width());
         noise(&mut qkv);
         Ok(Self {
             isa,
             layers: shape.layers,
             kv,
-            scratch: Scratch::default(),
+            scratch: AttentionScratch::default(),
             plan: shape.planner.plan(&forest, &shape.hints()),
             slots,
             qkv,
-            out: Buffer::new(shape.samples, heads.q_width()),
+            out: CpuBuffer::new(shape.samples, heads.q_width()),
             scale: (heads.head_dim as f32).powf(-0.5),
         })
     }
@@ -216,7 +216,7 @@ fn grow(shape: &AttentionShape, pages: usize) -> Result<(Forest, Vec<KvSlot>)> {
 /// Writes numbers to all slots of all layers.
 fn fill(kv: &mut KvStore, pages: usize, shape: &AttentionShape) {
     let tokens = PAGE_TOKENS as usize;
-    let mut qkv = Buffer::new(tokens, shape.heads().qkv_width());
+    let mut qkv = CpuBuffer::new(tokens, shape.heads().qkv_width());
     noise(&mut qkv);
     for layer in (0..shape.layers).map(LayerIx::new) {
         for page in 0..pages {
@@ -228,7 +228,7 @@ fn fill(kv: &mut KvStore, pages: usize, shape: &AttentionShape) {
 }
 
 /// Fills `buffer` with numbers between -1 and 1.
-fn noise(buffer: &mut Buffer) {
+fn noise(buffer: &mut CpuBuffer) {
     let mut state = 1_u32;
     for x in &mut buffer.data {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::backend::cpu::gemm::{Into, Matrix, Scratch, linear};
+use crate::backend::cpu::gemm::{CpuMatrix, GemmScratch, OutputMode, linear};
 use crate::backend::cpu::machine::MachineRates;
-use crate::backend::cpu::{Buffer, Isa};
+use crate::backend::cpu::{CpuBuffer, Isa};
 use crate::backend::{Dtype, WeightView};
 
 /// A linear layer `[outputs, inputs]`.
@@ -62,21 +62,21 @@ pub fn measure(isa: Isa, rates: &MachineRates, shape: GemmShape, rows: &[usize])
     let copies = WEIGHT_BYTES.div_ceil(shape.weight_bytes().max(1)).min(256);
     let bytes = pattern(shape);
     let view = WeightView { dtype: shape.dtype, rows: shape.outputs, cols: shape.inputs, bytes: &bytes };
-    let copies: Vec<Matrix> = (0..copies).map(|_| Matrix::pack(isa, &[view])).collect();
+    let copies: Vec<CpuMatrix> = (0..copies).map(|_| CpuMatrix::pack(isa, &[view])).collect();
     rows.iter().map(|&rows| measure_rows(isa, rates, shape, &copies, rows)).collect()
 }
 
-fn measure_rows(isa: Isa, rates: &MachineRates, shape: GemmShape, copies: &[Matrix], rows: usize) -> GemmRate {
-    let mut x = Buffer::new(rows, shape.inputs);
+fn measure_rows(isa: Isa, rates: &MachineRates, shape: GemmShape, copies: &[CpuMatrix], rows: usize) -> GemmRate {
+    let mut x = CpuBuffer::new(rows, shape.inputs);
     x.data.iter_mut().enumerate().for_each(|(i, x)| *x = (i % 17) as f32 / 8.0 - 1.0);
-    let mut out = Buffer::new(rows, shape.outputs);
-    let mut scratch = Scratch::default();
+    let mut out = CpuBuffer::new(rows, shape.outputs);
+    let mut scratch = GemmScratch::default();
     let mut times = Vec::new();
     let start = Instant::now();
     while times.len() < CALLS || start.elapsed() < TIME {
         let copy = &copies[times.len() % copies.len()];
         let call = Instant::now();
-        linear(isa, &mut scratch, &mut out, &x, copy, None, Into::Replace);
+        linear(isa, &mut scratch, &mut out, &x, copy, None, OutputMode::Replace);
         times.push(call.elapsed().as_secs_f64());
     }
     times.sort_by(f64::total_cmp);

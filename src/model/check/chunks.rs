@@ -1,5 +1,5 @@
-//! The promise that chunking changes no bit, held against a model: a text in one step, and in steps of odd sizes. A
-//! backend that does not promise it is held to numbers that are finite.
+//! Checks that chunking changes no bit of a model's logits: runs a text in one step and in steps of odd sizes. On
+//! backends that do not guarantee this, only checks that logits are finite.
 
 use std::fmt;
 
@@ -10,16 +10,16 @@ use crate::ids::TokenId;
 use super::super::decoder::Decoder;
 use super::super::sequence::Sequence;
 
-/// Sizes that share no factor with pages or tiles; the last repeats.
+/// Chunk sizes that do not align with pages or tiles; the last one repeats.
 const CHUNKS: [usize; 6] = [1, 2, 5, 3, 17, 7];
 
-/// Printable.
+/// The result of the check, printable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkReport {
     pub tokens: usize,
-    /// Logits whose bits differ, of all positions.
+    /// Logits whose bits differ, over all positions.
     pub different: usize,
-    /// Whether the backend promises that none does (see `backend`).
+    /// Whether the backend guarantees equal bits (see `backend`).
     pub promised: bool,
     /// Logits that are NaN or infinite.
     pub not_finite: usize,
@@ -63,7 +63,7 @@ impl fmt::Display for ChunkReport {
             n if !self.promised => {
                 write!(
                     f,
-                    "{} tokens in one step and in chunks: {n} logits in other bits, as this device may",
+                    "{} tokens in one step and in chunks: {n} logits differ in bits, which this device may do",
                     self.tokens
                 )
             }

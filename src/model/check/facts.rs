@@ -1,4 +1,4 @@
-//! What was read of a model folder, for people: configuration and checkpoint headers; no weight is loaded.
+//! Describes a model folder for people, from its configuration and checkpoint headers. Loads no weights.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,17 +11,17 @@ use super::super::config::{Activation, FeedForward, LayerNorms, LayerSpec, Model
 use super::super::layout::Layout;
 use super::super::weights::Checkpoint;
 
-/// Printable.
+/// The description of a model folder, printable.
 #[derive(Clone, Debug)]
 pub struct Facts {
     pub path: PathBuf,
     pub config: ModelConfig,
-    /// How the matrices are stored, as the tensors have it.
+    /// The storage format of the layers' matrices, as found in the tensors.
     pub weights: WeightFormat,
     pub files: usize,
     pub tensors: usize,
     pub tensor_bytes: usize,
-    /// Tensors of each element type.
+    /// The number of tensors of each element type.
     pub dtypes: BTreeMap<String, usize>,
 }
 
@@ -32,7 +32,7 @@ impl Facts {
     }
 }
 
-/// Reads the headers of all files and holds every tensor against config.json.
+/// Reads the headers of all files and checks every tensor against config.json.
 pub fn facts(folder: &ModelFolder) -> Result<Facts> {
     let checkpoint = Checkpoint::open(&folder.path)?;
     let layout = Layout::of(&folder.config);
@@ -74,7 +74,7 @@ impl fmt::Display for Facts {
     }
 }
 
-/// What `describe` says of all layers, or of each kind and how many layers are of it.
+/// The description of all layers if it is the same; else each distinct one with its number of layers.
 fn by_layer(config: &ModelConfig, describe: impl Fn(&LayerSpec) -> String) -> String {
     let all: Vec<String> = config.layers.iter().map(describe).collect();
     match kinds(all.iter()).as_slice() {
@@ -146,7 +146,7 @@ fn special_tokens(config: &ModelConfig) -> String {
     format!("bos {bos}, eos {}", if eos.is_empty() { "none".to_owned() } else { eos.join(" or ") })
 }
 
-/// `6738415616 (6.74 B)`
+/// For example `6738415616 (6.74 B)`.
 fn count(n: usize) -> String {
     match n as f64 {
         x if x >= 1e9 => format!("{n} ({:.2} B)", x / 1e9),

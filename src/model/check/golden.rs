@@ -1,6 +1,6 @@
-//! Holds a model's arithmetic against golden cases: the largest difference of logits and of log-probabilities, and
-//! whether the greedy tokens are the same. The golden tokens are fed whatever we would have chosen, so that one flip
-//! does not cascade.
+//! Compares a model with golden cases: the largest difference of logits and of log-probabilities, and whether the
+//! greedy tokens are the same. The golden tokens are fed even where the model would choose another one, so that one
+//! difference does not cascade.
 
 use std::fmt;
 use std::path::Path;
@@ -13,31 +13,33 @@ use super::super::decoder::Decoder;
 use super::super::sequence::Sequence;
 use super::golden_file::{GoldenCase, read_golden};
 
-/// Prompts run in steps of so many tokens (odd, so that steps end anywhere in a page), greedy tokens one by one.
+/// Prompt tokens per step (odd, so that steps end anywhere in a page). Greedy tokens run one by one.
 const PROMPT_CHUNK: usize = 37;
 
-/// Printable.
+/// The result for all cases, printable.
 #[derive(Clone, Debug)]
 pub struct GoldenReport {
     pub dtype: Dtype,
     pub cases: Vec<CaseReport>,
 }
 
+/// The result for one case.
 #[derive(Clone, Debug)]
 pub struct CaseReport {
     pub name: String,
-    /// Largest difference of a logit behind the prompt.
+    /// Largest difference of a logit after the prompt.
     pub logits: f32,
-    /// What `logits` may be: see [`tolerance`].
+    /// Upper bound of `logits`, see [`tolerance`].
     pub tolerance: f32,
-    /// Largest difference of a log-probability, of prompt and greedy tokens.
+    /// Largest difference of a log-probability, over prompt and greedy tokens.
     pub logprobs: f32,
+    /// The number of greedy tokens compared.
     pub greedy: usize,
-    /// Where we would have chosen another token.
+    /// Where the model would choose another greedy token.
     pub misses: Vec<Miss>,
 }
 
-/// At greedy token `at` the file has `expected` and we `found`, whose logit is larger by `gap`.
+/// At greedy token `at` the file has `expected`, but the model chooses `found`, whose logit is larger by `gap`.
 #[derive(Clone, Copy, Debug)]
 pub struct Miss {
     pub at: usize,
@@ -57,7 +59,7 @@ pub fn golden_cases<B: Backend>(backend: &mut B, model: &mut Decoder<B>, cases: 
     Ok(GoldenReport { dtype: model.dtype(), cases })
 }
 
-/// How far a logit may be from its golden value, where the largest golden logit is `scale`.
+/// The largest allowed difference of a logit from its golden value, if the largest golden logit is `scale`.
 ///
 /// f32: 1e-3, about a hundred times what another order of summation makes at a width of some thousands (2^-24 a
 /// rounding, a hundred of them in sequence, logits up to 20). Otherwise golden values come from f32 arithmetic on the
@@ -118,7 +120,7 @@ fn compare<B: Backend>(backend: &mut B, model: &mut Decoder<B>, case: &GoldenCas
     })
 }
 
-/// The largest difference seen; infinite where one was not a number.
+/// The largest difference seen; infinite if one was NaN.
 #[derive(Default)]
 struct Largest(f32);
 
@@ -129,7 +131,7 @@ impl Largest {
     }
 }
 
-/// Of equals, the smallest id.
+/// The token with the largest logit; on ties the smallest id.
 fn likeliest(logits: &[f32]) -> TokenId {
     let better = |best: usize, i: usize| if logits[i] > logits[best] { i } else { best };
     TokenId::new((1..logits.len()).fold(0, better))
@@ -142,8 +144,8 @@ fn logprob(logits: &[f32], token: TokenId) -> f32 {
 }
 
 impl CaseReport {
-    /// Log-probabilities are differences of two values that may each be off by the tolerance. Another greedy token is a
-    /// failure in f32; in the smaller dtypes only where the two logits differ by more than roundings explain.
+    /// Log-probabilities are differences of two values that may each be off by the tolerance. In f32 another greedy
+    /// token is a failure; in f16 and bf16 only if the two logits differ by more than rounding explains.
     pub fn passes(&self, dtype: Dtype) -> bool {
         let explained = |miss: &Miss| dtype != Dtype::F32 && miss.gap <= 2.0 * self.tolerance;
         self.logits <= self.tolerance && self.logprobs <= 2.0 * self.tolerance && self.misses.iter().all(explained)

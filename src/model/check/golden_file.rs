@@ -1,6 +1,6 @@
-//! Reads golden files: prompts with what another implementation made of them. Two forms are known: one case with all
-//! logits behind the prompt (`prompt`, `last_logits`, `prompt_logprobs`, `greedy`), and `cases` with the first step's
-//! likeliest tokens and the log-probabilities of the greedy text. The comparison is `golden`.
+//! Reads golden files: prompts with the results of another implementation. Two formats are supported: one case with all
+//! logits after the prompt (`prompt`, `last_logits`, `prompt_logprobs`, `greedy`), and `cases` with the likeliest
+//! tokens of the first step and the log-probabilities of the greedy text. `golden` compares.
 
 use std::path::Path;
 
@@ -11,17 +11,17 @@ use crate::ids::TokenId;
 
 use super::super::config::{ModelConfig, read_json};
 
-/// A prompt and what must come of it.
+/// A prompt and the expected results.
 #[derive(Clone, Debug, Default)]
 pub struct GoldenCase {
     pub name: String,
     pub prompt: Vec<TokenId>,
-    /// Logits behind the prompt: all of them, or those of the likeliest tokens.
+    /// Logits after the prompt: all of them, or those of the likeliest tokens.
     pub logits: Vec<(TokenId, f32)>,
-    /// Log-probability of prompt token `i + 1`, given those before it. Empty: not in the file.
+    /// Log-probability of prompt token `i + 1`, given those before it. Empty if not in the file.
     pub prompt_logprobs: Vec<f32>,
     pub greedy: Vec<TokenId>,
-    /// Log-probability of each greedy token. Empty: not in the file.
+    /// Log-probability of each greedy token. Empty if not in the file.
     pub greedy_logprobs: Vec<f32>,
 }
 

@@ -1,6 +1,5 @@
-//! What it does to a model that keys and values are rounded: a text is sampled from the model as it is, and the
-//! log-probabilities of its tokens are compared with those that the same weights give it when keys and values are
-//! rounded.
+//! Measures the effect of rounding keys and values: samples a text from the unrounded model and compares the
+//! log-probabilities of its tokens with and without rounding.
 
 use std::fmt;
 
@@ -12,20 +11,21 @@ use crate::mix::{GOLDEN, mix};
 use super::super::decoder::Decoder;
 use super::super::sequence::Sequence;
 
-/// Printable.
+/// The result, printable.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RoundingReport {
-    /// Sampled, and compared.
+    /// Tokens sampled and compared.
     pub tokens: usize,
-    /// Of the differences of their log-probabilities (natural logarithms), without signs.
+    /// Mean absolute difference of their log-probabilities (natural).
     pub mean: f64,
+    /// Largest absolute difference.
     pub largest: f64,
-    /// Tokens where another one is the likeliest.
-    pub turned: usize,
+    /// Positions where the likeliest token changes.
+    pub changed: usize,
 }
 
-/// Samples `tokens` tokens, at least one and fewer than the context, behind the first of a text. Keys and values that
-/// `backend` makes afterwards are not rounded.
+/// Samples `tokens` tokens (at least one, fewer than the context) after a first one and compares. Sets the KV dtype of
+/// `backend` to `KvDtype::Model` at the end.
 pub fn kv_rounding<B: Backend>(
     backend: &mut B,
     model: &mut Decoder<B>,
@@ -40,17 +40,17 @@ pub fn kv_rounding<B: Backend>(
     backend.set_kv_dtype(KvDtype::Model);
     let (rounded, vocab) = (rounded?, model.config().vocab);
     let rows = exact.chunks_exact(vocab).zip(rounded.chunks_exact(vocab)).zip(&text[1..]);
-    let mut report = RoundingReport { tokens, mean: 0.0, largest: 0.0, turned: 0 };
+    let mut report = RoundingReport { tokens, mean: 0.0, largest: 0.0, changed: 0 };
     for ((exact, rounded), token) in rows {
         let off = (logprob(exact, *token) - logprob(rounded, *token)).abs();
         report.mean += off / tokens as f64;
         report.largest = report.largest.max(off);
-        report.turned += usize::from(likeliest(exact) != likeliest(rounded));
+        report.changed += usize::from(likeliest(exact) != likeliest(rounded));
     }
     Ok(report)
 }
 
-/// The first token of a text and `tokens` more, each sampled from all of the vocabulary.
+/// A first token and `tokens` more, each sampled from the whole vocabulary at temperature 1.
 fn sampled<B: Backend>(backend: &mut B, model: &mut Decoder<B>, tokens: usize) -> Result<Vec<TokenId>> {
     let mut text = vec![model.config().bos.unwrap_or(TokenId(0))];
     let mut sequence = Sequence::new(backend, model, tokens)?;
@@ -62,7 +62,7 @@ fn sampled<B: Backend>(backend: &mut B, model: &mut Decoder<B>, tokens: usize) -
     Ok(text)
 }
 
-/// By the inverse of the cumulative distribution.
+/// Samples by the inverse of the cumulative distribution.
 fn sample(logits: &[f32], uniform: f64) -> TokenId {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weight = |logit: f32| f64::from(logit - most).exp();
@@ -75,7 +75,7 @@ fn sample(logits: &[f32], uniform: f64) -> TokenId {
     TokenId::new(logits.iter().position(reached).unwrap_or(0))
 }
 
-/// Behind every token of `text` but the last, in one step.
+/// The logits after every token of `text` but the last, computed in one step.
 fn all_logits<B: Backend>(backend: &mut B, model: &mut Decoder<B>, text: &[TokenId]) -> Result<Vec<f32>> {
     let given = &text[..text.len() - 1];
     let rows = u32::try_from(given.len()).expect("a context has fewer than 2^32 tokens");
@@ -94,11 +94,11 @@ fn likeliest(logits: &[f32]) -> Option<usize> {
 
 impl fmt::Display for RoundingReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RoundingReport { tokens, mean, largest, turned } = *self;
+        let RoundingReport { tokens, mean, largest, changed } = *self;
         write!(
             f,
-            "log-probabilities of {tokens} tokens that the model sampled: {mean:.4} off on average, {largest:.4} at most; another \
-             token is the likeliest for {turned} of them"
+            "log-probabilities of {tokens} tokens that the model sampled: {mean:.4} off on average, {largest:.4} at \
+             most; another token is the likeliest for {changed} of them"
         )
     }
 }

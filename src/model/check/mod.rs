@@ -1,6 +1,6 @@
-//! The library part of `offshoot check`: the facts of a model folder, its arithmetic against golden files, its promise
-//! that chunks change no bit, and what rounded keys and values do to it. Reports are printable; exit codes are the
-//! command line's.
+//! The library part of `offshoot check` for model folders: a description of the folder, a comparison with golden files,
+//! batch invariance under chunking, and the effect of rounded keys and values. Reports are printable; the command line
+//! decides exit codes.
 
 mod chunks;
 mod facts;

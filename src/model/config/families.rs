@@ -1,5 +1,5 @@
-//! What each supported architecture says by its name alone, and what its config.json may add. Everything ends as plain
-//! facts in `ModelConfig`; no other file asks for the family.
+//! The supported architectures: what each implies by its name and what its config.json may set. The result is plain
+//! data in `ModelConfig`; no other file depends on the family.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use super::{Activation, AttentionSpec, FeedForward, LayerNorms, LayerSpec, Model
 /// The architectures of config.json's `model_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// Llama 1 to 3, CodeLlama, Yi and everything else that calls itself `llama`.
+    /// Llama 1 to 3, CodeLlama, Yi and every other model with the type `llama`.
     Llama,
     Mistral,
     Qwen2,
@@ -25,7 +25,7 @@ pub enum Family {
 
 const SUPPORTED: &str = "one of llama, mistral, qwen2, qwen3, phi";
 
-/// transformers' own defaults for `sliding_window` and `max_window_layers`, for configs that leave the keys out.
+/// Defaults of transformers for `sliding_window` and `max_window_layers`, for configs without these keys.
 const DEFAULT_WINDOW: usize = 4096;
 const DEFAULT_MAX_WINDOW_LAYERS: u64 = 28;
 
@@ -151,7 +151,7 @@ struct Biases {
     head: bool,
 }
 
-/// All facts of a config.json, special tokens excepted.
+/// Reads a config.json, except for special tokens.
 pub(super) fn read(fields: &Fields<'_>) -> Result<ModelConfig> {
     let family = Family::read(fields)?;
     refuse_quantised(fields)?;
@@ -167,7 +167,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<ModelConfig> {
     let heads = heads(fields, hidden)?;
     let max_position_embeddings = match fields.size("max_position_embeddings", LARGEST_CONTEXT)? {
         Some(context) => context,
-        // The first conversions of Llama 1 wrote this name.
+        // The name in the first conversions of Llama 1.
         None => match fields.size("max_sequence_length", LARGEST_CONTEXT)? {
             Some(context) => context,
             None => fields.required_size("max_position_embeddings", LARGEST_CONTEXT)?,
@@ -253,15 +253,15 @@ fn dtype(fields: &Fields<'_>) -> Result<Option<Dtype>> {
             "float32" | "float" => Ok(Some(Dtype::F32)),
             "float16" | "half" => Ok(Some(Dtype::F16)),
             "bfloat16" => Ok(Some(Dtype::Bf16)),
-            // "auto" and the like: the tensors themselves say.
+            // "auto" and others: decided by the tensors.
             _ => Ok(None),
         };
     }
     Ok(None)
 }
 
-/// `bos_token_id` and `eos_token_id` (one id or a list) where the file has them. Ids outside the vocabulary can never
-/// be sampled; they are left out with a warning.
+/// Reads `bos_token_id` and `eos_token_id` (one id or a list) if present. Ids outside the vocabulary cannot be sampled;
+/// they are ignored with a warning.
 pub(super) fn read_special_tokens(fields: &Fields<'_>, config: &mut ModelConfig) -> Result<()> {
     if let Some(bos) = token_ids(fields, "bos_token_id", config.vocab)? {
         config.bos = bos.first().copied();

@@ -1,5 +1,5 @@
-//! Reads single fields of a JSON object, so that every complaint names file, field, what was expected and what was
-//! found. A `null` counts as absent, as it does in transformers.
+//! Reads single fields of a JSON object. Every error names the file, the field, what was expected and what was found. A
+//! `null` counts as absent, as in transformers.
 
 use std::path::Path;
 
@@ -7,14 +7,14 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 
-/// Upper bounds of sizes, far above any model that exists (contexts of ten million tokens do), so that a product of two
-/// sizes, a layer count and the bytes of an element cannot overflow.
+/// Upper bounds of sizes, above those of any existing model (contexts reach ten million tokens), such that a product of
+/// two sizes, a layer count and the bytes of an element cannot overflow.
 pub const LARGEST_WIDTH: usize = 1 << 22;
 pub const LARGEST_CONTEXT: usize = 1 << 24;
 pub const LARGEST_VOCAB: usize = 1 << 24;
 pub const LARGEST_LAYERS: usize = 1 << 12;
 
-/// One JSON object of `path`, at `prefix` ("" or "rope_scaling.").
+/// A JSON object in the file `path`. `prefix`: the names of the enclosing objects, e.g. "" or "rope_scaling.".
 pub struct Fields<'a> {
     path: &'a Path,
     prefix: String,
@@ -32,7 +32,7 @@ impl<'a> Fields<'a> {
         self.object.get(name).filter(|value| !value.is_null())
     }
 
-    /// Whether the key is written at all, be it as `null`.
+    /// Whether the key is present, even as `null`.
     pub fn is_written(&self, name: &str) -> bool {
         self.object.contains_key(name)
     }
@@ -63,7 +63,7 @@ impl<'a> Fields<'a> {
         self.typed(name, "a whole number from 0", whole)
     }
 
-    /// A number above 0 that neither ends at 0 nor at infinity when it becomes an f32.
+    /// A number above 0 that is normal and finite as an f32.
     pub fn positive(&self, name: &str) -> Result<Option<f64>> {
         let f32_holds = |x: &f64| (f32::MIN_POSITIVE..=f32::MAX).contains(&(*x as f32));
         self.typed(name, "a number above 0 that an f32 holds", |value| value.as_f64().filter(f32_holds))
@@ -92,7 +92,7 @@ pub fn whole(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| float().map(|x| x as u64))
 }
 
-/// A value as an error quotes it: JSON, cut where it is long.
+/// A value as errors quote it: JSON, truncated to 60 characters.
 pub fn shown(value: &Value) -> String {
     const LONGEST: usize = 60;
     let text = value.to_string();

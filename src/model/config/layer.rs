@@ -1,5 +1,5 @@
-//! What one layer is, as data: its attention, its feed-forward part and its norms. Families and configs vary these by
-//! layer, so nothing here is assumed of a whole model. Tensors are `layout`'s, arithmetic the decoder's.
+//! The description of one layer as data: its attention, its feed-forward block and its norms. Layers of one model may
+//! differ in any of these. `layout` lists the tensors, the decoder computes.
 
 use crate::backend::HeadLayout;
 
@@ -13,30 +13,30 @@ pub struct LayerSpec {
     pub norms: LayerNorms,
 }
 
-/// Softmax attention over keys and values. What other families add to it (a softcap of its logits, sinks, keys that
-/// serve as values) belongs here as soon as `Backend::tree_attention` honours it; a recurrent layer is another kind
-/// beside this one.
+/// Softmax attention. Features of other families (logit softcaps, attention sinks, keys used as values) belong here
+/// once `Backend::tree_attention` supports them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttentionSpec {
     pub heads: HeadLayout,
-    /// Positions that a row sees, its own included, where that hides anything.
+    /// The sliding window: positions that a row attends to, its own included. `None`: all.
     pub window: Option<u32>,
     pub rope: RopeConfig,
-    /// What products of queries and keys are multiplied by.
+    /// Factor of the products of queries and keys.
     pub scale: f32,
-    /// Epsilon of the rms norm of each query and key head before it turns (Qwen3).
+    /// Epsilon of the rms norm of each query and key head before rope (Qwen3).
     pub head_norm: Option<f32>,
     pub qkv_bias: bool,
     pub out_bias: bool,
 }
 
-/// What stands behind attention. A mixture of experts is another variant.
+/// The feed-forward block of a layer. A mixture of experts would be another variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedForward {
-    /// One pair of matrices for all rows; `width` elements inside.
+    /// The same matrices for all rows; `width`: the intermediate size.
     Dense { activation: Activation, width: usize, bias: bool },
 }
 
+/// The activation function, and with it the form of the feed-forward block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// `down(silu(gate x) * up x)`
@@ -45,7 +45,7 @@ pub enum Activation {
     Gelu,
 }
 
-/// Which norms a layer has, and so how its two parts join the residual `x`.
+/// The norms of a layer, and with them how attention and feed-forward are added to the residual `x`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LayerNorms {
     /// `x += attention(norm(x))`, then `x += feed_forward(norm(x))`.
@@ -54,6 +54,7 @@ pub enum LayerNorms {
     Parallel(Norm),
 }
 
+/// The kind of a norm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Norm {
     Rms {
@@ -65,7 +66,8 @@ pub enum Norm {
     },
 }
 
-/// Layers with the same kind of attention share a step's plan: heads and window decide what of keys and values is read.
+/// Layers of the same kind share one attention plan per step: heads and window determine which keys and values are
+/// read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionKind {
     pub heads: HeadLayout,
@@ -86,7 +88,7 @@ impl Norm {
     }
 }
 
-/// The distinct values of `items`, in the order in which they first occur: what layers can share.
+/// The distinct values of `items`, in order of first occurrence.
 pub fn kinds<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
     let mut kinds = Vec::new();
     for item in items {
@@ -95,4 +97,9 @@ pub fn kinds<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
         }
     }
     kinds
+}
+
+/// The index of `kind` in the `kinds` of all layers.
+pub fn kind_index<T: PartialEq>(kinds: &[T], kind: &T) -> usize {
+    kinds.iter().position(|other| other == kind).expect("the kinds are those of all layers")
 }

@@ -1,6 +1,6 @@
-//! Facts of a model, read from config.json and generation_config.json. `families` knows what each architecture's name
-//! implies, `layer` says what a layer is, `rope` the ways to write a rotary embedding, `fields` how to complain.
-//! Tensors are `weights`'.
+//! The configuration of a model, read from config.json and generation_config.json. `families` holds what each
+//! architecture implies, `layer` describes a layer, `rope` parses rotary embeddings, `fields` reads JSON fields and
+//! reports errors. `weights` reads the tensors.
 
 mod families;
 mod fields;
@@ -19,7 +19,9 @@ use crate::ids::TokenId;
 use super::layout::Layout;
 pub use families::Family;
 use fields::Fields;
-pub use layer::{Activation, AttentionKind, AttentionSpec, FeedForward, LayerNorms, LayerSpec, Norm, kinds};
+pub use layer::{
+    Activation, AttentionKind, AttentionSpec, FeedForward, LayerNorms, LayerSpec, Norm, kind_index, kinds,
+};
 pub use rope::{RopeConfig, RopeScaling};
 
 /// Everything that distinguishes one decoder from another, as data.
@@ -30,24 +32,24 @@ pub struct ModelConfig {
     pub hidden: usize,
     /// At least one.
     pub layers: Vec<LayerSpec>,
-    /// Before the output layer.
+    /// The norm before the output layer.
     pub final_norm: Norm,
     pub vocab: usize,
     /// The longest sequence, in tokens.
     pub context: usize,
     /// Whether the output layer has a bias.
     pub head_bias: bool,
-    /// The output layer is the embedding table.
+    /// Whether the output layer is the embedding table.
     pub tied_embeddings: bool,
-    /// What config.json announces. The tensors themselves may say otherwise and are right.
+    /// The dtype in config.json, for information: the dtype of the tensors is what counts.
     pub dtype: Option<Dtype>,
     pub bos: Option<TokenId>,
-    /// Any of them ends a text.
+    /// End-of-text tokens.
     pub eos: Vec<TokenId>,
 }
 
 impl ModelConfig {
-    /// Reads a config.json; special tokens come from generation_config.json in the same folder, where it has them.
+    /// Reads a config.json. Special tokens in a generation_config.json in the same folder take precedence.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let json = read_json(path)?;
@@ -62,7 +64,7 @@ impl ModelConfig {
         Ok(config)
     }
 
-    /// The same of a text that stands in no file.
+    /// Parses the text of a built-in config.json.
     pub fn from_json(text: &str) -> Result<Self> {
         let path = Path::new("a built-in config.json");
         let json =
@@ -73,7 +75,7 @@ impl ModelConfig {
         Ok(config)
     }
 
-    /// The kinds of attention, in order of the first layer that has them: each needs an attention plan of its own.
+    /// The kinds of attention, in order of the first layer of each. Each needs its own attention plan.
     pub fn attention_kinds(&self) -> Vec<AttentionKind> {
         kinds(self.layers.iter().map(|layer| layer.attention.kind()))
     }
@@ -83,7 +85,7 @@ impl ModelConfig {
         self.layers.iter().filter(|layer| layer.attention.kind() == kind).count()
     }
 
-    /// The longest window of the layers; `None` where one of them sees everything.
+    /// The longest window of the layers; `None` if any layer has no window.
     pub fn longest_window(&self) -> Option<u32> {
         self.layers.iter().map(|layer| layer.attention.window).try_fold(0, |longest, window| Some(longest.max(window?)))
     }
@@ -93,17 +95,18 @@ impl ModelConfig {
         self.layers.iter().map(|layer| layer.attention.heads)
     }
 
-    /// Weights in all; a tied embedding counts once.
+    /// The number of weights; a tied embedding counts once.
     pub fn parameters(&self) -> usize {
         Layout::of(self).tensors().map(|tensor| tensor.elements()).sum()
     }
 
-    /// Bytes of all weights where every tensor is stored in `weights`.
+    /// Bytes of all weights if every tensor is stored in format `weights`.
     pub fn weight_bytes(&self, weights: WeightFormat) -> usize {
         weights.bytes(self.parameters())
     }
 
-    /// Bytes of one token's keys and values, all layers, where those of some heads take so many bytes an element.
+    /// Bytes of one token's keys and values in all layers. `element_bytes`: bytes per element in layers with these
+    /// heads.
     pub fn kv_bytes_per_token(&self, element_bytes: impl Fn(HeadLayout) -> usize) -> usize {
         self.heads().map(|heads| 2 * heads.kv_heads * heads.head_dim * element_bytes(heads)).sum()
     }

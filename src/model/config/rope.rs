@@ -1,5 +1,5 @@
-//! Rotary embedding as config.json states it, in both ways of writing: `rope_theta` beside `rope_scaling` (transformers
-//! 4) and `rope_parameters` (transformers 5). What the numbers mean for a table of cosines is `model::rope`.
+//! Reads the rotary embedding from config.json, in both notations: `rope_theta` with `rope_scaling` (transformers 4)
+//! and `rope_parameters` (transformers 5). `model::rope` computes tables from it.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::error::Result;
 
 use super::fields::{Fields, LARGEST_CONTEXT};
 
-/// Facts of the rotary embedding. The first `rotary` elements of a head turn; `theta` is the base of the wavelengths.
+/// A rotary embedding. The first `rotary` elements of a head are rotated; `theta` is the base of the wavelengths.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeConfig {
     pub theta: f64,
@@ -15,7 +15,7 @@ pub struct RopeConfig {
     pub scaling: RopeScaling,
 }
 
-/// How wavelengths are stretched beyond the context that the model was first trained on (`original_context` tokens).
+/// How wavelengths are stretched for contexts longer than `original_context`, the one of the model's first training.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
     Plain,
@@ -42,7 +42,7 @@ pub enum RopeScaling {
 const SUPPORTED: &str = "one of default, linear, llama3, yarn";
 
 impl RopeConfig {
-    /// `default_fraction`: the part of a head that turns where the config does not say (1, or 0.5 for Phi).
+    /// `default_fraction`: the fraction of a head that is rotated if the config does not say (1, or 0.5 for Phi).
     pub(super) fn read(fields: &Fields<'_>, head_dim: usize, context: usize, default_fraction: f64) -> Result<Self> {
         let parameters = fields.object("rope_parameters")?;
         let scaling = match &parameters {
@@ -63,14 +63,15 @@ impl RopeConfig {
         let fraction = number("partial_rotary_factor")?.unwrap_or(default_fraction);
         let rotary = (head_dim as f64 * fraction) as usize;
         if rotary == 0 || rotary > head_dim || !rotary.is_multiple_of(2) {
-            let expected = format!("a share of head_dim ({head_dim}) that leaves an even number of elements to turn");
+            let expected =
+                format!("a fraction of head_dim ({head_dim}) that gives an even number of elements to rotate");
             return Err(fields.error("partial_rotary_factor", expected, format!("{fraction} ({rotary} elements)")));
         }
         Ok(Self { theta, rotary, scaling })
     }
 
-    /// The context that the scaling reaches, where it reaches beyond `max_position_embeddings`: configs with linear or
-    /// yarn scaling commonly leave that at the length of the first training.
+    /// The context that the scaling allows, or `max_position_embeddings` if that is longer. Configs with linear or yarn
+    /// scaling commonly leave `max_position_embeddings` at the length of the first training.
     pub(super) fn context(&self, max_position_embeddings: usize) -> usize {
         let reach = match &self.scaling {
             RopeScaling::Plain | RopeScaling::Llama3 { .. } => 0.0,
@@ -121,8 +122,8 @@ impl RopeScaling {
         Ok(Self::Llama3 { factor, low_freq_factor, high_freq_factor, original_context })
     }
 
-    /// Without `factor`, the ratio of the two context lengths; without `attention_factor`, the paper's `0.1 ln(factor)
-    /// + 1`, or the ratio of two such terms where `mscale` and `mscale_all_dim` are given (DeepSeek's way).
+    /// `factor` defaults to the ratio of the two context lengths, `attention_factor` to the paper's `0.1 ln(factor) +
+    /// 1` or, if `mscale` and `mscale_all_dim` are given, to the ratio of two such terms (as in DeepSeek).
     fn yarn(fields: &Fields<'_>, context: usize) -> Result<Self> {
         let original_context = fields.size("original_max_position_embeddings", LARGEST_CONTEXT)?.unwrap_or(context);
         let factor = fields.positive("factor")?.unwrap_or(context as f64 / original_context as f64);
@@ -144,7 +145,7 @@ impl RopeScaling {
     }
 }
 
-/// `mscale` and `mscale_all_dim`: a zero switches them off, as in transformers.
+/// Reads `mscale` or `mscale_all_dim`; zero means absent, as in transformers.
 fn scale(fields: &Fields<'_>, name: &str) -> Result<Option<f64>> {
     match fields.value(name).and_then(serde_json::Value::as_f64) {
         Some(0.0) => Ok(None),
@@ -167,6 +168,6 @@ impl fmt::Display for RopeConfig {
                 "yarn, factor {factor}, original context {original_context}, attention factor {attention_factor:.4}"
             )?,
         }
-        write!(f, ", theta {}, {} elements of a head turn", self.theta, self.rotary)
+        write!(f, ", theta {}, rotates {} elements of a head", self.theta, self.rotary)
     }
 }

@@ -1,6 +1,6 @@
-//! The tensors of a model folder: `model.safetensors`, or the files that `model.safetensors.index.json` names. `verify`
-//! holds all of them against a layout before anything is packed, so that a misfit is told at once and not after ten
-//! gigabytes.
+//! The tensors of a model folder: `model.safetensors`, or the files listed in `model.safetensors.index.json`. `verify`
+//! compares all of them with a layout before any is packed, so that errors are reported at once and not after loading
+//! ten gigabytes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -18,34 +18,36 @@ use super::safetensors_file::SafetensorsFile;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-/// Checkpoints of a whole causal language model have it before every name but `lm_head`; those of the bare decoder do
-/// not.
+/// In checkpoints of a causal language model every name but `lm_head` begins with this; in those of the bare decoder
+/// none does.
 const PREFIX: &str = "model.";
 
+/// The mapped files of a checkpoint.
 pub struct Checkpoint {
     files: Vec<SafetensorsFile>,
-    /// Tensor -> index into `files`, by the name in the file.
-    places: HashMap<String, usize>,
-    /// What complaints about the checkpoint as a whole name.
+    /// For each tensor, by its name in the file, the index into `files`.
+    file_of: FileOfTensor,
+    /// The file that errors about the whole checkpoint name: the only one, or the index.
     path: PathBuf,
+    /// Whether names begin with `PREFIX`.
     prefixed: bool,
 }
 
 impl Checkpoint {
     pub fn open(folder: &Path) -> Result<Self> {
         let (single, index) = (folder.join(SINGLE), folder.join(INDEX));
-        let (path, files, places) = if single.is_file() {
+        let (path, files, file_of) = if single.is_file() {
             let file = SafetensorsFile::open(single.clone())?;
-            let places = file.names().into_iter().map(|name| (name, 0)).collect();
-            (single, vec![file], places)
+            let file_of = file.names().into_iter().map(|name| (name, 0)).collect();
+            (single, vec![file], file_of)
         } else if index.is_file() {
-            let (files, places) = open_indexed(folder, &index)?;
-            (index, files, places)
+            let (files, file_of) = open_indexed(folder, &index)?;
+            (index, files, file_of)
         } else {
             return Err(no_weights(folder));
         };
-        let prefixed = places.keys().any(|name| name.starts_with(PREFIX));
-        Ok(Self { files, places, path, prefixed })
+        let prefixed = file_of.keys().any(|name| name.starts_with(PREFIX));
+        Ok(Self { files, file_of, path, prefixed })
     }
 
     pub fn files(&self) -> usize {
@@ -53,7 +55,7 @@ impl Checkpoint {
     }
 
     pub fn tensors(&self) -> usize {
-        self.places.len()
+        self.file_of.len()
     }
 
     /// Bytes of all tensors in all files.
@@ -64,7 +66,7 @@ impl Checkpoint {
     /// Tensors of each element type.
     pub fn dtypes(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
-        for (name, &file) in &self.places {
+        for (name, &file) in &self.file_of {
             if let Some(info) = self.files[file].info(name) {
                 *counts.entry(format!("{:?}", info.dtype)).or_default() += 1;
             }
@@ -72,8 +74,8 @@ impl Checkpoint {
         counts
     }
 
-    /// Whether every tensor of `layout` is there with its shape, in a dtype we compute in, and nothing that the layout
-    /// leaves out would have changed the result.
+    /// Checks that every tensor of `layout` exists with its shape and a supported dtype, that stacked tensors have
+    /// equal dtypes, and that no tensor outside the layout would change the result.
     pub fn verify(&self, layout: &Layout) -> Result<()> {
         for spec in layout.tensors() {
             self.find(spec)?;
@@ -92,14 +94,13 @@ impl Checkpoint {
         self.refuse_unread(layout)
     }
 
-    /// How the matrices of the layers are stored, and so what their products take.
+    /// The storage format of the layers' matrices, which determines the compute dtype.
     pub fn format(&self, layout: &Layout) -> Result<WeightFormat> {
         let spec = layout.layers.first().map_or(&layout.embed, |layer| &layer.qkv.weights[0]);
         Ok(WeightFormat::Dense(self.find(spec)?.dtype))
     }
 
-    /// What `pack` makes of the tensors of `specs`. Their mapped pages go back to the system behind it, so that weights
-    /// are held once.
+    /// Calls `pack` with the tensors of `specs`, then releases their mapped pages, so that weights are in memory once.
     pub fn packed<T>(&self, specs: &[TensorSpec], pack: impl FnOnce(&[WeightView<'_>]) -> Result<T>) -> Result<T> {
         let found = specs.iter().map(|spec| self.find(spec)).collect::<Result<Vec<_>>>()?;
         let views = found.iter().zip(specs).map(|(found, spec)| WeightView {
@@ -113,9 +114,9 @@ impl Checkpoint {
         Ok(packed)
     }
 
-    fn find(&self, spec: &TensorSpec) -> Result<Found<'_>> {
+    fn find(&self, spec: &TensorSpec) -> Result<FoundTensor<'_>> {
         let name = self.name_in_file(&spec.name);
-        let place = self.places.get(name).and_then(|&file| Some((&self.files[file], self.files[file].info(name)?)));
+        let place = self.file_of.get(name).and_then(|&file| Some((&self.files[file], self.files[file].info(name)?)));
         let Some((file, info)) = place else {
             let tied = if name == "lm_head.weight" { ", as `tie_word_embeddings` is not true" } else { "" };
             return Err(Error::Tensor {
@@ -134,7 +135,7 @@ impl Checkpoint {
             safetensors::Dtype::BF16 => Dtype::Bf16,
             other => return Err(self.misfit(file, name, "F32, F16 or BF16".to_owned(), format!("{other:?}"))),
         };
-        Ok(Found { file, info, dtype })
+        Ok(FoundTensor { file, info, dtype })
     }
 
     fn misfit(&self, file: &SafetensorsFile, tensor: &str, expected: String, found: String) -> Error {
@@ -145,13 +146,12 @@ impl Checkpoint {
         if self.prefixed { name } else { name.strip_prefix(PREFIX).unwrap_or(name) }
     }
 
-    /// A tensor inside a layer (or a bias of the output) that the config has no place for would silently be left out of
-    /// the arithmetic: that is an error. Tables that are computed anyway, a copy of the tied embedding and foreign
-    /// heads are not.
+    /// Refuses tensors in layers, and a bias of the output layer, that the layout does not read: ignoring them would
+    /// silently change the arithmetic. Precomputed tables, a copy of the tied embedding and other heads are ignored.
     fn refuse_unread(&self, layout: &Layout) -> Result<()> {
         let read: HashSet<&str> = layout.tensors().map(|spec| self.name_in_file(&spec.name)).collect();
         let mut unread: Vec<&str> =
-            self.places.keys().map(String::as_str).filter(|name| !read.contains(name)).collect();
+            self.file_of.keys().map(String::as_str).filter(|name| !read.contains(name)).collect();
         unread.sort_unstable();
         let layers = self.name_in_file("model.layers.");
         for name in unread {
@@ -159,10 +159,11 @@ impl Checkpoint {
             if computed.iter().any(|end| name.ends_with(end)) || name == "lm_head.weight" {
                 continue;
             }
-            let (file, places) = (&self.files[self.places[name]], layout.layers.len());
+            let (file, layers_expected) = (&self.files[self.file_of[name]], layout.layers.len());
             if name.starts_with(layers) || name == "lm_head.bias" {
-                let expected =
-                    format!("nothing of this name by config.json (num_hidden_layers {places}, its biases and norms)");
+                let expected = format!(
+                    "nothing of this name by config.json (num_hidden_layers {layers_expected}, its biases and norms)"
+                );
                 let shape = file.info(name).map_or_else(String::new, |info| format!(" of shape {:?}", info.shape));
                 return Err(self.misfit(file, name, expected, format!("a tensor{shape}")));
             }
@@ -172,15 +173,18 @@ impl Checkpoint {
     }
 }
 
-struct Found<'a> {
+/// A tensor in its file.
+struct FoundTensor<'a> {
     file: &'a SafetensorsFile,
     info: &'a TensorInfo,
     dtype: Dtype,
 }
 
-type Places = HashMap<String, usize>;
+/// Index of the file of each tensor, by the tensor's name in the file.
+type FileOfTensor = HashMap<String, usize>;
 
-fn open_indexed(folder: &Path, index: &Path) -> Result<(Vec<SafetensorsFile>, Places)> {
+/// Opens the files listed in an index and checks that each has the tensors listed for it.
+fn open_indexed(folder: &Path, index: &Path) -> Result<(Vec<SafetensorsFile>, FileOfTensor)> {
     let json = read_json(index)?;
     let Some(map) = json.get("weight_map").and_then(Value::as_object) else {
         return Err(Error::field(
@@ -190,7 +194,7 @@ fn open_indexed(folder: &Path, index: &Path) -> Result<(Vec<SafetensorsFile>, Pl
             "nothing of the kind",
         ));
     };
-    let (mut files, mut places, mut numbers) = (Vec::new(), Places::new(), HashMap::new());
+    let (mut files, mut file_of, mut numbers) = (Vec::new(), FileOfTensor::new(), HashMap::new());
     for (tensor, file) in map {
         let Some(file) = file.as_str() else {
             return Err(Error::field(index, format!("weight_map.{tensor}"), "a file name", file.to_string()));
@@ -216,12 +220,12 @@ fn open_indexed(folder: &Path, index: &Path) -> Result<(Vec<SafetensorsFile>, Pl
                 found: "nothing".to_owned(),
             });
         }
-        places.insert(tensor.clone(), number);
+        file_of.insert(tensor.clone(), number);
     }
-    Ok((files, places))
+    Ok((files, file_of))
 }
 
-/// Says what is there instead, where it looks like weights in another format.
+/// The error for a folder without weights; names a file that looks like weights in another format.
 fn no_weights(folder: &Path) -> Error {
     let others = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
     let other = others

@@ -1,5 +1,5 @@
-//! Where tensors come from: a checkpoint's files (`checkpoint`) or a seed (`random`), behind one `Source`. What they
-//! are stacked into is said by `layout`, how they are packed is the backend's.
+//! The source of tensors: the files of a checkpoint (`checkpoint`) or a seed (`random`). `layout` lists which tensors
+//! are stacked; the backend packs them.
 
 mod checkpoint;
 mod random;
@@ -12,38 +12,33 @@ use super::layout::TensorSpec;
 pub use checkpoint::Checkpoint;
 pub use random::RandomWeights;
 
-pub enum Source {
+/// Where weights come from.
+pub enum WeightSource {
     Checkpoint {
         checkpoint: Checkpoint,
-        /// What the products of its layers take.
+        /// The compute dtype of the layers.
         dtype: Dtype,
     },
     Random(RandomWeights),
 }
 
-impl Source {
-    /// The matrices of `specs` stacked into one.
+impl WeightSource {
+    /// The matrices of `specs`, stacked into one.
     pub fn matrix<B: Backend>(&self, backend: &mut B, specs: &[TensorSpec]) -> Result<B::Matrix> {
         match self {
-            Source::Checkpoint { checkpoint, dtype } => checkpoint.packed(specs, |views| {
+            WeightSource::Checkpoint { checkpoint, dtype } => checkpoint.packed(specs, |views| {
                 let mixed = views.iter().any(|view| view.dtype != *dtype);
                 if B::MIXES_DTYPES || !mixed { dense(backend, views) } else { converted(backend, specs, views, *dtype) }
             }),
-            Source::Random(random) => {
-                let parts: Vec<_> = specs.iter().map(|spec| MatrixPart::Random(random.tensor(spec))).collect();
-                backend.matrix(&parts)
-            }
+            WeightSource::Random(random) => backend.matrix(&random.parts(specs)),
         }
     }
 
-    /// The vectors of `specs` one after another.
+    /// The vectors of `specs`, concatenated.
     pub fn vector<B: Backend>(&self, backend: &mut B, specs: &[TensorSpec]) -> Result<B::Vector> {
         match self {
-            Source::Checkpoint { checkpoint, .. } => checkpoint.packed(specs, |views| backend.vector(views)),
-            Source::Random(random) => {
-                let parts: Vec<_> = specs.iter().map(|spec| MatrixPart::Random(random.tensor(spec))).collect();
-                with_bytes(&parts, |views| backend.vector(views))
-            }
+            WeightSource::Checkpoint { checkpoint, .. } => checkpoint.packed(specs, |views| backend.vector(views)),
+            WeightSource::Random(random) => with_bytes(&random.parts(specs), |views| backend.vector(views)),
         }
     }
 }
@@ -53,7 +48,7 @@ fn dense<B: Backend>(backend: &mut B, views: &[WeightView<'_>]) -> Result<B::Mat
     backend.matrix(&parts)
 }
 
-/// The matrices in the model's compute dtype, for a backend that multiplies by no other.
+/// The matrices converted to the model's compute dtype, for backends that cannot mix dtypes.
 fn converted<B: Backend>(
     backend: &mut B,
     specs: &[TensorSpec],

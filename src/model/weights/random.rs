@@ -1,19 +1,25 @@
-//! Weights drawn from a seed, for benchmarks and tests: each element depends on seed, tensor name and index alone.
+//! Random weights for benchmarks and tests. Each element depends on seed, tensor name and index only.
 
-use crate::backend::{Dtype, RandomWeight, Uniform};
+use crate::backend::{Dtype, MatrixPart, RandomWeight, Uniform};
 use crate::mix::{GOLDEN, fnv1a, mix};
 
 use super::super::layout::TensorSpec;
 
+/// A model's weights, generated from a seed.
 pub struct RandomWeights {
     pub dtype: Dtype,
     pub seed: u64,
 }
 
 impl RandomWeights {
-    /// Uniform around zero with variance `1 / in` (so that activations neither grow nor fade from layer to layer); norm
-    /// weights lie around one, biases within 0.1 of zero.
-    pub fn tensor(&self, spec: &TensorSpec) -> RandomWeight {
+    /// The tensors of `specs`, to be stacked.
+    pub fn parts(&self, specs: &[TensorSpec]) -> Vec<MatrixPart<'static>> {
+        specs.iter().map(|spec| MatrixPart::Random(self.tensor(spec))).collect()
+    }
+
+    /// Matrices are uniform around zero with variance `1 / in`, which keeps the scale of activations from layer to
+    /// layer. Norm weights are within 0.1 of one, biases within 0.1 of zero.
+    fn tensor(&self, spec: &TensorSpec) -> RandomWeight {
         let (centre, reach) = match spec.shape.len() {
             2 => (0.0, (3.0 / spec.cols() as f32).sqrt()),
             _ if spec.name.ends_with(".bias") => (0.0, 0.1),

@@ -1,5 +1,5 @@
-//! One safetensors file, mapped: eight bytes of header length, a JSON header, the tensors' bytes. Checks that the file
-//! is as long as its header says before anybody reads a tensor.
+//! A memory-mapped safetensors file: eight bytes of header length, a JSON header, the tensors' bytes. Opening it checks
+//! that its length matches the header.
 
 use std::cmp::Ordering;
 use std::fs::File;
@@ -17,15 +17,15 @@ pub struct SafetensorsFile {
     path: PathBuf,
     map: Mmap,
     header: Metadata,
-    /// Where the tensors' bytes begin.
+    /// Offset of the tensors' bytes.
     data: usize,
 }
 
 impl SafetensorsFile {
     pub fn open(path: PathBuf) -> Result<Self> {
         let file = File::open(&path).map_err(Error::io(&path, "open"))?;
-        // SAFETY: the map is read-only and private to us; like every program that maps a model, we rely on nobody
-        // shortening the file while it is read.
+        // SAFETY: the map is read-only and private to this object. Like every program that maps a model, we rely on the
+        // file not being truncated while it is read.
         let map = unsafe { Mmap::map(&file) }.map_err(Error::io(&path, "map"))?;
         let (header, data) = read_header(&path, &map)?;
         Ok(Self { path, map, header, data })
@@ -57,13 +57,13 @@ impl SafetensorsFile {
         self.data + start..self.data + end
     }
 
-    /// Gives a tensor's pages back to the system; reading it again would fetch them from the file.
+    /// Releases a tensor's mapped pages; reading it again would load them from the file.
     pub fn release(&self, info: &TensorInfo) {
         #[cfg(unix)]
         {
             let range = self.range(info);
-            // SAFETY: the range lies in the map, and dropping clean pages of a read-only file map changes no byte: the
-            // next access reads the file again.
+            // SAFETY: the range is inside the map, and dropping clean pages of a read-only file map changes no byte:
+            // the next access reads the file again.
             let advised = unsafe {
                 self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len())
             };
@@ -76,7 +76,7 @@ impl SafetensorsFile {
     }
 }
 
-/// The header and where the data begin.
+/// The header, and the offset of the data.
 fn read_header(path: &Path, bytes: &[u8]) -> Result<(Metadata, usize)> {
     let truncated = |what: String| Error::format(path, format!("truncated: {what}, the file has {}", bytes.len()));
     let Some((length, _)) = bytes.split_first_chunk::<LENGTH_BYTES>() else {
@@ -92,7 +92,7 @@ fn read_header(path: &Path, bytes: &[u8]) -> Result<(Metadata, usize)> {
     let expected = data.saturating_add(header.data_len());
     match expected.cmp(&bytes.len()) {
         Ordering::Equal => Ok((header, data)),
-        Ordering::Greater => Err(truncated(format!("the header asks for {expected} bytes"))),
+        Ordering::Greater => Err(truncated(format!("by its header it has {expected} bytes"))),
         Ordering::Less => {
             let what = format!("too long: the header accounts for {expected} bytes, the file has {}", bytes.len());
             Err(Error::format(path, what))

@@ -1,14 +1,14 @@
-//! AVX-512: one register holds sixteen lanes. bf16 is either widened, and then nothing else rounded to it, or
-//! multiplied by the dot-product instructions.
+//! AVX-512: one register holds sixteen lanes. bf16 is either widened to f32, with queries and numerators in f32, or
+//! multiplied by the dot-product instructions, with queries and numerators rounded to bf16.
 
 use std::arch::x86_64::*;
 
-use super::fold::{self, Coming, Geometry, Rows, Sight, TileView};
-use super::lanes::{Lanes, MAX_ROWS, Path, kernels};
+use super::fold::{self, Geometry, Prefetch, RowStates, TileView, VisibleLanes};
+use super::lanes::{FloatLanes, KernelPath, MAX_ROWS, kernels, single_elements, widened_pairs};
 
 // SAFETY of all methods: each is one or a few instructions of the set that the caller promises, on pointers that the
-// caller promises to be good for sixteen elements.
-impl Lanes for __m512 {
+// caller promises to be valid for sixteen elements.
+impl FloatLanes for __m512 {
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
         unsafe { _mm512_set1_ps(x) }
@@ -60,12 +60,12 @@ impl Lanes for __m512 {
     }
 
     #[inline(always)]
-    unsafe fn keep(self, bits: u16) -> Self {
+    unsafe fn hide_unset(self, bits: u16) -> Self {
         unsafe { _mm512_mask_mov_ps(_mm512_set1_ps(f32::NEG_INFINITY), bits, self) }
     }
 
     #[inline(always)]
-    unsafe fn times_power(self, shifted: Self, x: Self, lowest: Self) -> Self {
+    unsafe fn times_power_of_two(self, shifted: Self, x: Self, lowest: Self) -> Self {
         unsafe {
             let normal = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, lowest);
             let power = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted));
@@ -74,128 +74,70 @@ impl Lanes for __m512 {
     }
 }
 
-pub struct F32;
+/// f32 pages.
+pub struct Avx512F32;
 
-impl Path for F32 {
+impl KernelPath for Avx512F32 {
     type Lanes = __m512;
-    type Word = u32;
-    type Operand = __m512;
-    type Factor = f32;
     type Wide = Self;
     const WIDENS: bool = false;
-    const PAIR: usize = 1;
-    const PANELS: usize = 4;
+    const ROW_VECTORS: usize = 4;
 
-    #[inline(always)]
-    unsafe fn operand(words: *const u32) -> __m512 {
-        unsafe { _mm512_loadu_ps(words.cast()) }
-    }
-
-    #[inline(always)]
-    unsafe fn madd(acc: __m512, factor: *const f32, words: __m512) -> __m512 {
-        unsafe { _mm512_fmadd_ps(_mm512_set1_ps(*factor), words, acc) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_factors(x: __m512, to: *mut f32) {
-        unsafe { _mm512_storeu_ps(to, x) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_wide(words: __m512, to: *mut f32, _stride: usize) {
-        unsafe { _mm512_storeu_ps(to, words) }
-    }
-
+    single_elements!(u32, load_f32);
     kernels!("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c");
 }
 
-pub struct F16;
+/// f16 pages, widened.
+pub struct Avx512F16;
 
-impl Path for F16 {
+impl KernelPath for Avx512F16 {
     type Lanes = __m512;
-    type Word = u16;
-    type Operand = __m512;
-    type Factor = f32;
-    type Wide = F32;
+    type Wide = Avx512F32;
     const WIDENS: bool = true;
-    const PAIR: usize = 1;
-    const PANELS: usize = 4;
+    const ROW_VECTORS: usize = 4;
 
-    #[inline(always)]
-    unsafe fn operand(words: *const u16) -> __m512 {
-        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(words.cast())) }
-    }
-
-    #[inline(always)]
-    unsafe fn madd(acc: __m512, factor: *const f32, words: __m512) -> __m512 {
-        unsafe { _mm512_fmadd_ps(_mm512_set1_ps(*factor), words, acc) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_factors(x: __m512, to: *mut f32) {
-        unsafe { _mm512_storeu_ps(to, x) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_wide(words: __m512, to: *mut f32, _stride: usize) {
-        unsafe { _mm512_storeu_ps(to, words) }
-    }
-
+    single_elements!(u16, load_f16);
     kernels!("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c");
 }
 
-/// bf16 by widening.
-pub struct Bf16;
+/// bf16 pages, widened.
+pub struct Avx512Bf16;
 
-impl Path for Bf16 {
+impl KernelPath for Avx512Bf16 {
     type Lanes = __m512;
-    type Word = u32;
-    /// The earlier and the later elements.
-    type Operand = (__m512, __m512);
-    type Factor = [f32; 2];
-    type Wide = F32;
+    type Wide = Avx512F32;
     const WIDENS: bool = true;
-    const PAIR: usize = 2;
-    const PANELS: usize = 3;
+    const ROW_VECTORS: usize = 3;
 
-    #[inline(always)]
-    unsafe fn operand(words: *const u32) -> (__m512, __m512) {
-        unsafe {
-            let words = _mm512_loadu_si512(words.cast());
-            let earlier = _mm512_slli_epi32::<16>(words);
-            let later = _mm512_and_si512(words, _mm512_set1_epi32(0xffff_0000_u32 as i32));
-            (_mm512_castsi512_ps(earlier), _mm512_castsi512_ps(later))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn madd(acc: __m512, factor: *const [f32; 2], words: (__m512, __m512)) -> __m512 {
-        unsafe {
-            let acc = _mm512_fmadd_ps(_mm512_set1_ps((*factor)[0]), words.0, acc);
-            _mm512_fmadd_ps(_mm512_set1_ps((*factor)[1]), words.1, acc)
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn store_factors(x: __m512, to: *mut [f32; 2]) {
-        unsafe { _mm512_storeu_ps(to.cast(), x) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_wide(words: (__m512, __m512), to: *mut f32, stride: usize) {
-        unsafe {
-            _mm512_storeu_ps(to, words.0);
-            _mm512_storeu_ps(to.add(stride), words.1);
-        }
-    }
-
+    widened_pairs!(load_bf16_pairs);
     kernels!("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c");
 }
 
-/// bf16 by dot products of pairs.
-pub struct Bf16Dot;
+#[inline(always)]
+unsafe fn load_f32(words: *const u32) -> __m512 {
+    unsafe { _mm512_loadu_ps(words.cast()) }
+}
 
-impl Path for Bf16Dot {
+#[inline(always)]
+unsafe fn load_f16(words: *const u16) -> __m512 {
+    unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(words.cast())) }
+}
+
+/// The first and the second elements of sixteen pairs.
+#[inline(always)]
+unsafe fn load_bf16_pairs(words: *const u32) -> (__m512, __m512) {
+    unsafe {
+        let words = _mm512_loadu_si512(words.cast());
+        let first = _mm512_slli_epi32::<16>(words);
+        let second = _mm512_and_si512(words, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+        (_mm512_castsi512_ps(first), _mm512_castsi512_ps(second))
+    }
+}
+
+/// bf16 pages, by dot products of pairs.
+pub struct Avx512Bf16Dot;
+
+impl KernelPath for Avx512Bf16Dot {
     type Lanes = __m512;
     type Word = u32;
     type Operand = __m512bh;
@@ -203,8 +145,8 @@ impl Path for Bf16Dot {
     type Factor = u32;
     type Wide = Self;
     const WIDENS: bool = false;
-    const PAIR: usize = 2;
-    const PANELS: usize = 4;
+    const WORD_ELEMENTS: usize = 2;
+    const ROW_VECTORS: usize = 4;
 
     #[inline(always)]
     unsafe fn operand(words: *const u32) -> __m512bh {
@@ -226,7 +168,7 @@ impl Path for Bf16Dot {
 
     #[inline(always)]
     unsafe fn store_wide(_words: __m512bh, _to: *mut f32, _stride: usize) {
-        unreachable!("the dot products read what is stored")
+        unreachable!("dot products read bf16 pages, which are never widened")
     }
 
     kernels!("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c");

@@ -1,20 +1,28 @@
-//! The definition of tree attention, one row, head, tile and position at a time. The fast paths sum in other orders,
-//! but in the same ones for a row whatever else the step holds.
+//! The definition of tree attention: one row, head, tile and position at a time. The fast paths sum in other orders,
+//! but each of them in an order that does not depend on what else is in the step.
 
-use super::super::{Buffer, Isa, KvStore};
+use super::super::{CpuBuffer, Isa, KvStore};
 use super::TILE;
 use crate::ids::LayerIx;
 use crate::kv::KvSlot;
 use crate::plan::AttentionPlan;
 
-/// What a row has seen so far of its context: `o` and `l` are the sums of `exp(s - m) v` and of `exp(s - m)`.
-struct State {
+/// Running softmax state of one row and head: `m` is the largest score so far, `l` the sum of `exp(s - m)`, `o` the sum
+/// of `exp(s - m) v`.
+struct SoftmaxState {
     o: Vec<f32>,
     m: f32,
     l: f32,
 }
 
-pub fn tree_attention(out: &mut Buffer, qkv: &Buffer, kv: &KvStore, layer: LayerIx, plan: &AttentionPlan, scale: f32) {
+pub fn tree_attention(
+    out: &mut CpuBuffer,
+    qkv: &CpuBuffer,
+    kv: &KvStore,
+    layer: LayerIx,
+    plan: &AttentionPlan,
+    scale: f32,
+) {
     let heads = kv.heads(layer);
     let d = heads.head_dim;
     for row in 0..plan.row_positions.len() {
@@ -22,7 +30,7 @@ pub fn tree_attention(out: &mut Buffer, qkv: &Buffer, kv: &KvStore, layer: Layer
         for head in 0..heads.q_heads {
             let kv_head = head / heads.group();
             let q: Vec<f32> = qkv.row(row)[head * d..][..d].iter().map(|&x| operand(kv, x)).collect();
-            let mut state = State { o: vec![0.0; d], m: f32::NEG_INFINITY, l: 0.0 };
+            let mut state = SoftmaxState { o: vec![0.0; d], m: f32::NEG_INFINITY, l: 0.0 };
             for tile in context.chunk_by(|a, b| a.0 / TILE == b.0 / TILE) {
                 state.fold(kv, layer, kv_head, tile, &q, scale);
             }
@@ -34,7 +42,7 @@ pub fn tree_attention(out: &mut Buffer, qkv: &Buffer, kv: &KvStore, layer: Layer
     }
 }
 
-/// The positions that `row` sees, rising, and where they lie.
+/// The positions `row` attends to, rising, each with its slot.
 pub fn context(plan: &AttentionPlan, row: usize) -> Vec<(u32, KvSlot)> {
     let last = plan.row_positions[row];
     let sees = |p: u32| p <= last && plan.window.is_none_or(|window| last - p < window);
@@ -53,12 +61,13 @@ pub fn context(plan: &AttentionPlan, row: usize) -> Vec<(u32, KvSlot)> {
     context
 }
 
-/// `x` as it enters a product with stored keys or values.
+/// `x` rounded as an operand of a product with stored keys or values.
 pub fn operand(kv: &KvStore, x: f32) -> f32 {
     Isa::Portable.attention_operand(kv.dtype()).round(x)
 }
 
-impl State {
+impl SoftmaxState {
+    /// Adds the positions of one tile.
     fn fold(&mut self, kv: &KvStore, layer: LayerIx, kv_head: usize, tile: &[(u32, KvSlot)], q: &[f32], scale: f32) {
         let dot = |k: Vec<f32>| q.iter().zip(k).map(|(q, k)| q * k).sum::<f32>();
         let scores: Vec<f32> = tile.iter().map(|&(_, at)| dot(kv.key(layer, kv_head, at)) * scale).collect();

@@ -1,29 +1,30 @@
-//! The kernels: one tile folded into the running states of a few rows. Scores, numerators and sums of a row come from
-//! chains of operations that are the same however many rows a call folds and however much more of the tile the others
-//! see: hidden lanes add exact zeros.
-// Loops run over rows and panels by index: several arrays of registers and pointers are indexed at once.
+//! The attention kernels: fold one tile into the running softmax states of a few rows. The operations on a row's
+//! scores, numerators and sums do not depend on how many rows a call folds or how much of the tile other rows see,
+//! because hidden lanes add exact zeros. So results are batch-invariant.
+// Loops index several arrays of registers and pointers at once.
 #![allow(clippy::needless_range_loop)]
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::lanes::{Lanes, MAX_ROWS, Path};
+use super::lanes::{FloatLanes, KernelPath, MAX_ROWS};
 use super::tiles::PAGES;
 use crate::backend::MOST_HEAD_DIM;
 use crate::backend::cpu::kv::SLOTS;
+use crate::backend::cpu::rows::sum_lanes;
 
 const LANES: usize = PAGES * SLOTS;
 
-/// What all calls of a step share.
+/// Constants of all kernel calls of one layer.
 #[derive(Clone, Copy)]
 pub struct Geometry {
-    /// Words of a key: `head_dim / PAIR`.
+    /// Words per key: `head_dim / WORD_ELEMENTS`.
     pub key_words: usize,
     /// `head_dim` rounded up to whole vectors.
     pub width: usize,
-    /// Score to exponent of two: `scale * log2(e)`.
+    /// Factor from a score to an exponent of two: `scale * log2(e)`.
     pub exponent: f32,
-    /// Scores this far below the maximum have no normal numerator: taken as zero.
+    /// Scores further than this below the maximum (a negative number) get the numerator zero, as it would be subnormal.
     pub lowest: f32,
 }
 
@@ -36,23 +37,23 @@ impl Geometry {
     }
 }
 
-/// Keys (`[key_words][16]`) and values (`[16 / PAIR][width]`) of a tile's pages; null where [`Sight`] reaches no lane.
-pub struct TileView<P: Path> {
+/// Keys (`[key_words][16]`) and values (`[16 / WORD_ELEMENTS][width]`) of a tile's pages. May be null for pages without
+/// [`VisibleLanes`].
+pub struct TileView<P: KernelPath> {
     pub keys: [*const P::Word; PAGES],
     pub values: [*const P::Word; PAGES],
 }
 
-/// A page to be brought into the second-level cache while this call multiplies: line after line of its keys and values.
-/// The addresses need not be good for anything.
+/// A page to bring into the second-level cache during a kernel call. The addresses need not be valid.
 #[derive(Clone, Copy)]
-pub struct Coming {
+pub struct Prefetch {
     pub keys: *const u8,
     pub values: *const u8,
-    /// Bytes of keys and of values for every word of a key.
+    /// Bytes of keys and of values to advance per iteration of the call, which has one per word of a key.
     pub strides: (usize, usize),
 }
 
-impl Coming {
+impl Prefetch {
     #[inline(always)]
     fn fetch(&self, i: usize) {
         let (keys, values) = (self.keys.wrapping_add(i * self.strides.0), self.values.wrapping_add(i * self.strides.1));
@@ -68,60 +69,60 @@ impl Coming {
     }
 }
 
-/// Queries and running states of `count` neighbouring rows.
-pub struct Rows<P: Path> {
+/// Queries and running softmax states of `count` neighbouring rows.
+pub struct RowStates<P: KernelPath> {
     pub count: usize,
-    /// `[count][width / PAIR]`
+    /// `[count][width / WORD_ELEMENTS]`
     pub q: *const P::Factor,
     /// Largest score so far, unscaled. `[count]`
     pub m: *mut f32,
-    /// Lane-wise sums of numerators. `[count][16]`
+    /// Sums of numerators by lane. `[count][16]`
     pub l: *mut f32,
     /// Sums of numerators times values. `[count][width]`
     pub o: *mut f32,
 }
 
-impl<P: Path> Rows<P> {
-    /// The same rows for the wide path.
-    pub fn widened(&self) -> Rows<P::Wide> {
-        Rows { count: self.count, q: self.q.cast(), m: self.m, l: self.l, o: self.o }
+impl<P: KernelPath> RowStates<P> {
+    /// The same rows for the path over widened pages.
+    pub fn widened(&self) -> RowStates<P::Wide> {
+        RowStates { count: self.count, q: self.q.cast(), m: self.m, l: self.l, o: self.o }
     }
 }
 
-/// Which lanes the rows see.
-pub struct Sight {
-    /// Of all rows together.
+/// The lanes of a tile that the rows attend to.
+pub struct VisibleLanes {
+    /// The range over all rows.
     pub lanes: Range<usize>,
-    /// Of each, as a bit a lane.
+    /// For each row a bit per lane.
     pub rows: [u64; MAX_ROWS],
 }
 
-impl Sight {
-    pub const WHOLE: Sight = Sight { lanes: 0..LANES, rows: [u64::MAX; MAX_ROWS] };
+impl VisibleLanes {
+    pub const WHOLE: VisibleLanes = VisibleLanes { lanes: 0..LANES, rows: [u64::MAX; MAX_ROWS] };
 
-    /// Rows that see these lanes, at most `MAX_ROWS`.
+    /// From the range of lanes each row attends to, for at most `MAX_ROWS` rows.
     pub fn of(rows: impl Iterator<Item = Range<usize>>) -> Self {
         let (mut start, mut end, mut bits) = (LANES, 0, [0; MAX_ROWS]);
         for (bits, lanes) in bits.iter_mut().zip(rows).filter(|(_, lanes)| !lanes.is_empty()) {
             *bits = (u64::MAX << lanes.start) & (u64::MAX >> (LANES - lanes.end));
             (start, end) = (start.min(lanes.start), end.max(lanes.end));
         }
-        Sight { lanes: start.min(end)..end, rows: bits }
+        VisibleLanes { lanes: start.min(end)..end, rows: bits }
     }
 }
 
-/// Up to `N` numbers for each of `R` rows, on a cache line's border and not yet written. The distance between rows is
-/// known when the kernels are compiled: with addresses to be worked out in their loops, not all sums stay in registers.
+/// `N` uninitialised numbers for each of `R` rows, aligned to a cache line. The row stride is a compile-time constant:
+/// address arithmetic in the kernels' loops would push accumulators out of registers.
 #[repr(align(64))]
-struct Tile<T, const N: usize, const R: usize>([[MaybeUninit<T>; N]; R]);
+struct AlignedRows<T, const N: usize, const R: usize>([[MaybeUninit<T>; N]; R]);
 
-impl<T: Copy, const N: usize, const R: usize> Tile<T, N, R> {
+impl<T: Copy, const N: usize, const R: usize> AlignedRows<T, N, R> {
     #[inline(always)]
     fn new() -> Self {
         Self([[MaybeUninit::uninit(); N]; R])
     }
 
-    /// Number `i` of row `r` and those after it.
+    /// A pointer to number `i` of row `r`.
     #[inline(always)]
     fn at(&mut self, r: usize, i: usize) -> *mut T {
         self.0[r].as_mut_ptr().wrapping_add(i).cast()
@@ -131,69 +132,71 @@ impl<T: Copy, const N: usize, const R: usize> Tile<T, N, R> {
 /// Folds the visible lanes of `tile` into the states of `R` rows.
 ///
 /// # Safety
-/// The processor has the path's instruction set; the pointers of `rows` are good for `R` rows of `geometry`, those of
-/// `tile` for all pages that hold visible lanes; nobody else uses the states.
+/// The processor has the path's instruction set. The pointers of `rows` are valid for `R` rows of `geometry`, those of
+/// `tile` for all pages with visible lanes. No other thread uses the states.
 #[inline(always)]
-pub unsafe fn fold<P: Path, const R: usize>(
+pub unsafe fn fold<P: KernelPath, const R: usize>(
     geometry: &Geometry,
     tile: &TileView<P>,
-    rows: &Rows<P>,
-    sight: &Sight,
-    coming: &Coming,
+    rows: &RowStates<P>,
+    visible: &VisibleLanes,
+    prefetch: &Prefetch,
 ) {
-    let pages = sight.lanes.start / SLOTS..sight.lanes.end.div_ceil(SLOTS);
-    let mut queries = Tile::<P::Factor, MOST_HEAD_DIM, R>::new();
-    let mut scores = Tile::<f32, LANES, R>::new();
-    let mut numerators = Tile::<P::Factor, LANES, R>::new();
-    // SAFETY: `scores` and `numerators` hold a tile for each row and are written before they are read, the latter for
-    // every row and page by `soften`; the rest is promised by the caller.
+    let pages = visible.lanes.start / SLOTS..visible.lanes.end.div_ceil(SLOTS);
+    let mut queries = AlignedRows::<P::Factor, MOST_HEAD_DIM, R>::new();
+    let mut scores = AlignedRows::<f32, LANES, R>::new();
+    let mut numerators = AlignedRows::<P::Factor, LANES, R>::new();
+    // SAFETY: `scores` and `numerators` have room for a tile of each row and are written before they are read, the
+    // latter for every row and page by `update_softmax`; the rest is promised by the caller.
     unsafe {
-        let factors = geometry.width / P::PAIR;
+        let factors = geometry.width / P::WORD_ELEMENTS;
         for r in 0..R {
             std::ptr::copy_nonoverlapping(rows.q.add(r * factors), queries.at(r, 0), factors);
         }
         let mut page = pages.start;
-        let mut coming = *coming;
+        let mut prefetch = *prefetch;
         while page < pages.end {
-            page += match (pages.end - page).min(P::PANELS) {
-                1 => score::<P, R, 1>(geometry, &mut queries, &tile.keys[page..], page, &coming, &mut scores),
-                2 => score::<P, R, 2>(geometry, &mut queries, &tile.keys[page..], page, &coming, &mut scores),
-                3 => score::<P, R, 3>(geometry, &mut queries, &tile.keys[page..], page, &coming, &mut scores),
-                _ => score::<P, R, 4>(geometry, &mut queries, &tile.keys[page..], page, &coming, &mut scores),
+            page += match (pages.end - page).min(P::ROW_VECTORS) {
+                1 => score::<P, R, 1>(geometry, &mut queries, &tile.keys[page..], page, &prefetch, &mut scores),
+                2 => score::<P, R, 2>(geometry, &mut queries, &tile.keys[page..], page, &prefetch, &mut scores),
+                3 => score::<P, R, 3>(geometry, &mut queries, &tile.keys[page..], page, &prefetch, &mut scores),
+                _ => score::<P, R, 4>(geometry, &mut queries, &tile.keys[page..], page, &prefetch, &mut scores),
             };
-            coming.strides = (0, 0);
+            prefetch.strides = (0, 0);
         }
         for r in 0..R {
-            soften::<P>(geometry, rows, r, pages.clone(), sight.rows[r], scores.at(r, 0), numerators.at(r, 0));
+            let (scores, numerators) = (scores.at(r, 0), numerators.at(r, 0));
+            update_softmax::<P>(geometry, rows, r, pages.clone(), visible.rows[r], scores, numerators);
         }
         let panels = geometry.width / SLOTS;
         let mut panel = 0;
         while panel < panels {
-            panel += match (panels - panel).min(P::PANELS) {
-                1 => weigh::<P, R, 1>(geometry, rows, tile, panel, &sight.lanes, &mut numerators),
-                2 => weigh::<P, R, 2>(geometry, rows, tile, panel, &sight.lanes, &mut numerators),
-                3 => weigh::<P, R, 3>(geometry, rows, tile, panel, &sight.lanes, &mut numerators),
-                _ => weigh::<P, R, 4>(geometry, rows, tile, panel, &sight.lanes, &mut numerators),
+            panel += match (panels - panel).min(P::ROW_VECTORS) {
+                1 => add_values::<P, R, 1>(geometry, rows, tile, panel, &visible.lanes, &mut numerators),
+                2 => add_values::<P, R, 2>(geometry, rows, tile, panel, &visible.lanes, &mut numerators),
+                3 => add_values::<P, R, 3>(geometry, rows, tile, panel, &visible.lanes, &mut numerators),
+                _ => add_values::<P, R, 4>(geometry, rows, tile, panel, &visible.lanes, &mut numerators),
             };
         }
     }
 }
 
-/// `q . k` of `R` rows and the keys of `N` pages, unscaled, into lanes from page `first` on. Returns `N`.
+/// Stores the unscaled scores `q . k` of `R` rows and the keys of `N` pages, at the lanes of pages `first ..`. Returns
+/// `N`.
 #[inline(always)]
-unsafe fn score<P: Path, const R: usize, const N: usize>(
+unsafe fn score<P: KernelPath, const R: usize, const N: usize>(
     geometry: &Geometry,
-    queries: &mut Tile<P::Factor, MOST_HEAD_DIM, R>,
+    queries: &mut AlignedRows<P::Factor, MOST_HEAD_DIM, R>,
     keys: &[*const P::Word],
     first: usize,
-    coming: &Coming,
-    scores: &mut Tile<f32, LANES, R>,
+    prefetch: &Prefetch,
+    scores: &mut AlignedRows<f32, LANES, R>,
 ) -> usize {
     // SAFETY: promised by the caller of `fold`.
     unsafe {
         let mut acc = [[P::Lanes::splat(0.0); N]; R];
         for i in 0..geometry.key_words {
-            coming.fetch(i);
+            prefetch.fetch(i);
             let mut k = [P::operand(keys[0].add(i * SLOTS)); N];
             for n in 1..N {
                 k[n] = P::operand(keys[n].add(i * SLOTS));
@@ -213,11 +216,12 @@ unsafe fn score<P: Path, const R: usize, const N: usize>(
     N
 }
 
-/// Takes up the maximum of the `scores` of row `r` and turns them into `numerators`: zeros, where `visible` has no bit.
+/// Updates the maximum `m` and the sum `l` of row `r` by its `scores`, rescales `o` if the maximum rose, and stores the
+/// softmax `numerators`: zero in lanes whose bit in `visible` is not set.
 #[inline(always)]
-unsafe fn soften<P: Path>(
+unsafe fn update_softmax<P: KernelPath>(
     geometry: &Geometry,
-    rows: &Rows<P>,
+    rows: &RowStates<P>,
     r: usize,
     pages: Range<usize>,
     visible: u64,
@@ -228,7 +232,7 @@ unsafe fn soften<P: Path>(
     unsafe {
         if visible == 0 {
             for page in pages {
-                P::store_factors(P::Lanes::splat(0.0), numerators.add(page * SLOTS / P::PAIR));
+                P::store_factors(P::Lanes::splat(0.0), numerators.add(page * SLOTS / P::WORD_ELEMENTS));
             }
             return;
         }
@@ -237,7 +241,7 @@ unsafe fn soften<P: Path>(
             let at = scores.add(page * SLOTS);
             let mut s = P::Lanes::load(at);
             if visible != u64::MAX {
-                s = s.keep((visible >> (page * SLOTS)) as u16);
+                s = s.hide_unset((visible >> (page * SLOTS)) as u16);
                 s.store(at);
             }
             largest = largest.max(s);
@@ -259,20 +263,20 @@ unsafe fn soften<P: Path>(
         for page in pages {
             let p = power::<P>(geometry, P::Lanes::load(scores.add(page * SLOTS)).sub(m));
             sum = sum.add(p);
-            P::store_factors(p, numerators.add(page * SLOTS / P::PAIR));
+            P::store_factors(p, numerators.add(page * SLOTS / P::WORD_ELEMENTS));
         }
         sum.store(l);
     }
 }
 
-/// `2^(x * exponent)` for `x <= 0`; exactly 1 at 0, 0 below `geometry.lowest`. Not `cpu::exp`: with the scale folded
-/// into the range reduction and no upper range, softmax saves a third of its instructions.
+/// `2^(x * geometry.exponent)` for `x <= 0`: exactly 1 at 0, and 0 below `geometry.lowest`. Used instead of `cpu::exp`
+/// because it folds the scale into the range reduction and needs no upper clamp: a third fewer instructions.
 #[inline(always)]
-unsafe fn power<P: Path>(geometry: &Geometry, x: P::Lanes) -> P::Lanes {
-    /// Adding 1.5 * 2^23 rounds to a whole number, which the low bits then hold.
+unsafe fn power<P: KernelPath>(geometry: &Geometry, x: P::Lanes) -> P::Lanes {
+    /// Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
     const ROUND: f32 = 12_582_912.0;
     /// 2^f = 1 + f * (...) on [-1/2, 1/2], highest power first; minimax, relative error 1.2e-7.
-    #[allow(clippy::approx_constant)] // the last is near ln 2 but not it
+    #[allow(clippy::approx_constant)] // the last one is close to ln 2, but not equal
     const C: [f32; 5] = [1.326_472_7e-3, 9.671_513e-3, 5.550_733_7e-2, 2.402_224_2e-1, 6.931_47e-1];
     // SAFETY: the caller promises the instruction set.
     unsafe {
@@ -284,19 +288,19 @@ unsafe fn power<P: Path>(geometry: &Geometry, x: P::Lanes) -> P::Lanes {
         for c in &C[1..] {
             y = y.mul_add(f, P::Lanes::splat(*c));
         }
-        y.mul_add(f, P::Lanes::splat(1.0)).times_power(shifted, x, P::Lanes::splat(geometry.lowest))
+        y.mul_add(f, P::Lanes::splat(1.0)).times_power_of_two(shifted, x, P::Lanes::splat(geometry.lowest))
     }
 }
 
-/// Adds numerators times values of `R` rows to dimensions `[16 panel, 16 (panel + N))` of their sums. Returns `N`.
+/// Adds numerators times values to dimensions `16 panel .. 16 (panel + N)` of the sums `o` of `R` rows. Returns `N`.
 #[inline(always)]
-unsafe fn weigh<P: Path, const R: usize, const N: usize>(
+unsafe fn add_values<P: KernelPath, const R: usize, const N: usize>(
     geometry: &Geometry,
-    rows: &Rows<P>,
+    rows: &RowStates<P>,
     tile: &TileView<P>,
     panel: usize,
     lanes: &Range<usize>,
-    numerators: &mut Tile<P::Factor, LANES, R>,
+    numerators: &mut AlignedRows<P::Factor, LANES, R>,
 ) -> usize {
     // SAFETY: promised by the caller of `fold`.
     unsafe {
@@ -308,11 +312,11 @@ unsafe fn weigh<P: Path, const R: usize, const N: usize>(
             }
         }
         for page in lanes.start / SLOTS..lanes.end.div_ceil(SLOTS) {
-            let from = lanes.start.max(page * SLOTS) / P::PAIR;
-            let upto = lanes.end.min((page + 1) * SLOTS).div_ceil(P::PAIR);
+            let from = lanes.start.max(page * SLOTS) / P::WORD_ELEMENTS;
+            let upto = lanes.end.min((page + 1) * SLOTS).div_ceil(P::WORD_ELEMENTS);
             let values = tile.values[page].add(panel * SLOTS);
             for j in from..upto {
-                let row = values.add((j - page * SLOTS / P::PAIR) * geometry.width);
+                let row = values.add((j - page * SLOTS / P::WORD_ELEMENTS) * geometry.width);
                 let mut v = [P::operand(row); N];
                 for n in 1..N {
                     v[n] = P::operand(row.add(n * SLOTS));
@@ -333,58 +337,52 @@ unsafe fn weigh<P: Path, const R: usize, const N: usize>(
     N
 }
 
-/// Writes a page's keys (`[head_dim][16]`), then its values (`[16][width]`) in f32: the layout that `P::Wide` reads.
+/// Writes a page in f32, in the layout that `P::Wide` reads: keys (`[head_dim][16]`), then values (`[16][width]`).
 ///
 /// # Safety
-/// The processor has the path's instruction set; the pointers are good for a page.
+/// The processor has the path's instruction set. The pointers are valid for a page.
 #[inline(always)]
-pub unsafe fn widen<P: Path>(geometry: &Geometry, keys: *const P::Word, values: *const P::Word, to: *mut f32) {
+pub unsafe fn widen<P: KernelPath>(geometry: &Geometry, keys: *const P::Word, values: *const P::Word, to: *mut f32) {
     // SAFETY: promised by the caller.
     unsafe {
         for i in 0..geometry.key_words {
-            P::store_wide(P::operand(keys.add(i * SLOTS)), to.add(i * P::PAIR * SLOTS), SLOTS);
+            P::store_wide(P::operand(keys.add(i * SLOTS)), to.add(i * P::WORD_ELEMENTS * SLOTS), SLOTS);
         }
-        let to = to.add(geometry.key_words * P::PAIR * SLOTS);
-        for row in 0..SLOTS / P::PAIR {
+        let to = to.add(geometry.key_words * P::WORD_ELEMENTS * SLOTS);
+        for row in 0..SLOTS / P::WORD_ELEMENTS {
             for panel in (0..geometry.width).step_by(SLOTS) {
                 let words = P::operand(values.add(row * geometry.width + panel));
-                P::store_wide(words, to.add(row * P::PAIR * geometry.width + panel), geometry.width);
+                P::store_wide(words, to.add(row * P::WORD_ELEMENTS * geometry.width + panel), geometry.width);
             }
         }
     }
 }
 
-/// Stores `x`, filled up with zeros to whole vectors, as factors.
+/// Stores `x`, padded with zeros to whole vectors, as factors.
 ///
 /// # Safety
 /// The processor has the path's instruction set, and `to` has room.
 #[inline(always)]
-pub unsafe fn pack<P: Path>(x: &[f32], to: *mut P::Factor) {
+pub unsafe fn pack<P: KernelPath>(x: &[f32], to: *mut P::Factor) {
     let (whole, rest) = x.as_chunks::<SLOTS>();
     // SAFETY: promised by the caller.
     unsafe {
         for (i, x) in whole.iter().enumerate() {
-            P::store_factors(P::Lanes::load(x.as_ptr()), to.add(i * SLOTS / P::PAIR));
+            P::store_factors(P::Lanes::load(x.as_ptr()), to.add(i * SLOTS / P::WORD_ELEMENTS));
         }
         if !rest.is_empty() {
             let mut last = [0.0; SLOTS];
             last[..rest.len()].copy_from_slice(rest);
-            P::store_factors(P::Lanes::load(last.as_ptr()), to.add(whole.len() * SLOTS / P::PAIR));
+            P::store_factors(P::Lanes::load(last.as_ptr()), to.add(whole.len() * SLOTS / P::WORD_ELEMENTS));
         }
     }
 }
 
-/// `out = o / l`. Adding zero turns a negative zero, which hidden lanes may or may not have left, into a positive one.
+/// `out = o / sum(l)`. Adding zero turns -0 into +0: hidden lanes may or may not leave a negative zero.
 #[inline(always)]
 pub fn finish(o: &[f32], l: &[f32; SLOTS], out: &mut [f32]) {
-    let mut sums = *l;
-    for half in [8, 4, 2, 1] {
-        for i in 0..half {
-            sums[i] += sums[i + half];
-        }
-    }
-    let share = 1.0 / sums[0];
+    let inverse = 1.0 / sum_lanes(*l);
     for (y, o) in out.iter_mut().zip(o) {
-        *y = o * share + 0.0;
+        *y = o * inverse + 0.0;
     }
 }

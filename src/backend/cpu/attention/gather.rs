@@ -1,19 +1,19 @@
-//! Pages that straddle segments: the visible slots of several pages brought together in one, so that the kernels meet
-//! whole pages only.
+//! Gathers the slots of several pages into one. Needed where segments begin or end inside a page, because the kernels
+//! read whole pages only.
 
 use std::ops::{BitAnd, BitOr, Not, Range};
 
 use bytemuck::Pod;
 
-use super::super::kv::{PageLayout, SLOTS};
+use super::super::kv::{CpuPageLayout, SLOTS};
 
-/// A stored word whose bits can be chosen from two.
-pub trait Bits: Pod + BitAnd<Output = Self> + BitOr<Output = Self> + Not<Output = Self> {
-    /// All ones in `element` of a word of `pair` elements.
+/// A stored word that can be combined with another one under a bit mask.
+pub trait MaskWord: Pod + BitAnd<Output = Self> + BitOr<Output = Self> + Not<Output = Self> {
+    /// The mask of element `element` in a word of `pair` elements.
     fn element(element: usize, pair: usize) -> Self;
 }
 
-impl Bits for u32 {
+impl MaskWord for u32 {
     fn element(element: usize, pair: usize) -> Self {
         match pair {
             1 => u32::MAX,
@@ -22,15 +22,15 @@ impl Bits for u32 {
     }
 }
 
-impl Bits for u16 {
+impl MaskWord for u16 {
     fn element(_element: usize, _pair: usize) -> Self {
         u16::MAX
     }
 }
 
-/// Copies `slots` of page `from` into page `to` (keys, then values); what else `to` holds in the pairs of values that
-/// hold `slots` stays.
-pub fn copy_slots<T: Bits>(layout: PageLayout, to: &mut [T], from: &[T], slots: &Range<usize>) {
+/// Copies the keys and values in `slots` from page `from` to page `to`. Other slots of `to` keep their contents, also
+/// where they share a word with a copied one.
+pub fn copy_slots<T: MaskWord>(layout: CpuPageLayout, to: &mut [T], from: &[T], slots: &Range<usize>) {
     let pair = layout.pair();
     let key_words = layout.key_elements() / pair;
     let mut mask = [T::zeroed(); SLOTS];

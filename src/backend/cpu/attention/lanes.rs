@@ -1,20 +1,20 @@
-//! What the fast paths need of an instruction set: sixteen f32 lanes ([`Lanes`]), and products with keys and values as
-//! one dtype stores them ([`Path`]). The kernels in `fold` are written once over these.
+//! The vector operations that the kernels in `fold` are written over: sixteen f32 lanes of an instruction set
+//! ([`FloatLanes`]), and products with keys and values stored in one dtype ([`KernelPath`]).
 
 use bytemuck::Pod;
 
-use super::fold::{Coming, Geometry, Rows, Sight, TileView};
-use super::gather::Bits;
+use super::fold::{Geometry, Prefetch, RowStates, TileView, VisibleLanes};
+use super::gather::MaskWord;
 
-/// Rows (times heads of a group) that one kernel call folds: their scores for a whole tile fill 24 of AVX-512's 32
+/// Rows (times heads of a group) that one kernel call folds at most: their scores for a tile fill 24 of AVX-512's 32
 /// registers.
 pub const MAX_ROWS: usize = 6;
 
 /// Sixteen f32 in registers.
 ///
 /// # Safety
-/// Every method needs a processor with the instruction set of the type; pointers must be good for sixteen f32.
-pub trait Lanes: Copy {
+/// The processor has the instruction set of the type. Pointers are valid for sixteen f32, without alignment.
+pub trait FloatLanes: Copy {
     unsafe fn splat(x: f32) -> Self;
     unsafe fn load(from: *const f32) -> Self;
     unsafe fn store(self, to: *mut f32);
@@ -28,47 +28,52 @@ pub trait Lanes: Copy {
     unsafe fn max(self, other: Self) -> Self;
     /// The largest lane.
     unsafe fn largest(self) -> f32;
-    /// Lanes whose bit is not set become minus infinity.
-    unsafe fn keep(self, bits: u16) -> Self;
-    /// `self * 2^n` with `n` in the low bits of `shifted`, whose other bits lie above bit 22; zero in lanes where `x <
-    /// lowest`.
-    unsafe fn times_power(self, shifted: Self, x: Self, lowest: Self) -> Self;
+    /// Sets lanes whose bit in `bits` is not set to -inf.
+    unsafe fn hide_unset(self, bits: u16) -> Self;
+    /// `self * 2^n` with `n` in the low bits of `shifted` (whose other set bits are at 22 and above); zero in lanes
+    /// with `x < lowest`.
+    unsafe fn times_power_of_two(self, shifted: Self, x: Self, lowest: Self) -> Self;
 }
 
-/// One instruction set over keys and values of one dtype.
+/// An instruction set applied to keys and values of one dtype.
 ///
 /// # Safety
-/// Every unsafe method needs a processor with the path's instruction set.
-pub trait Path {
-    type Lanes: Lanes;
-    /// What one lane of a page stores: an element, or two neighbours along the summed dimension.
-    type Word: Bits;
-    /// Sixteen words, ready to be multiplied.
+/// The processor has the path's instruction set. Pointers are valid for the vectors that a method reads or writes.
+pub trait KernelPath {
+    type Lanes: FloatLanes;
+    /// What a page stores per lane: one element, or two neighbours along the summed dimension.
+    type Word: MaskWord;
+    /// Sixteen words in registers.
     type Operand: Copy;
-    /// What is multiplied with a word of each lane: an element of a query or a softmax numerator, or two neighbours.
+    /// The multiplier of a word: one element of a query or one softmax numerator, or two neighbours of these.
     type Factor: Pod;
-    /// Elements of a word.
-    const PAIR: usize;
-    /// Vectors of sixteen lanes that a kernel holds for each row.
-    const PANELS: usize;
-    /// The path over f32 pages that takes over, with the same results, when a tile is widened once for several calls.
-    /// Its queries lie in memory as this path's do.
-    type Wide: Path;
-    /// Whether this path widens at all; else `Wide` is `Self`.
+    /// Elements per word.
+    const WORD_ELEMENTS: usize;
+    /// Accumulators of sixteen lanes that a kernel keeps in registers for each row.
+    const ROW_VECTORS: usize;
+    /// The path over f32 pages that is used, with the same results, after a tile was widened once for several calls.
+    /// Packed queries have the same layout on both paths.
+    type Wide: KernelPath;
+    /// Whether this path widens. If not, `Wide` is `Self`.
     const WIDENS: bool;
 
     /// Loads sixteen words.
     unsafe fn operand(words: *const Self::Word) -> Self::Operand;
-    /// `acc + factor * words`, lane by lane.
+    /// `acc + factor * words` in each lane.
     unsafe fn madd(acc: Self::Lanes, factor: *const Self::Factor, words: Self::Operand) -> Self::Lanes;
-    /// Stores sixteen elements as `16 / PAIR` factors.
+    /// Stores sixteen elements as `16 / WORD_ELEMENTS` factors.
     unsafe fn store_factors(x: Self::Lanes, to: *mut Self::Factor);
-    /// Stores the `PAIR` f32 vectors that sixteen words hold, `stride` apart.
+    /// Stores the elements of sixteen words as `WORD_ELEMENTS` f32 vectors, `stride` elements apart.
     unsafe fn store_wide(words: Self::Operand, to: *mut f32, stride: usize);
 
     /// [`super::fold::fold`] for `rows.count` rows.
-    unsafe fn fold(geometry: &Geometry, tile: &TileView<Self>, rows: &Rows<Self>, sight: &Sight, coming: &Coming)
-    where
+    unsafe fn fold(
+        geometry: &Geometry,
+        tile: &TileView<Self>,
+        rows: &RowStates<Self>,
+        visible: &VisibleLanes,
+        prefetch: &Prefetch,
+    ) where
         Self: Sized;
     /// [`super::fold::widen`].
     unsafe fn widen(geometry: &Geometry, keys: *const Self::Word, values: *const Self::Word, to: *mut f32);
@@ -78,30 +83,118 @@ pub trait Path {
     unsafe fn finish(o: &[f32], l: &[f32; 16], out: &mut [f32]);
 }
 
-/// Implements the kernels of a [`Path`] as functions compiled for `$features`, or for any processor.
+/// The members of a [`KernelPath`] over pages of one element per word, loaded by `$load` as f32 lanes (f32 and f16).
+#[cfg(target_arch = "x86_64")]
+macro_rules! single_elements {
+    ($word:ty, $load:expr) => {
+        type Word = $word;
+        type Operand = Self::Lanes;
+        type Factor = f32;
+        const WORD_ELEMENTS: usize = 1;
+
+        #[inline(always)]
+        unsafe fn operand(words: *const $word) -> Self::Lanes {
+            // SAFETY: the caller's promises are passed on.
+            unsafe { $load(words) }
+        }
+
+        #[inline(always)]
+        unsafe fn madd(acc: Self::Lanes, factor: *const f32, words: Self::Lanes) -> Self::Lanes {
+            // SAFETY: the caller's promises are passed on.
+            unsafe { <Self::Lanes as FloatLanes>::splat(*factor).mul_add(words, acc) }
+        }
+
+        #[inline(always)]
+        unsafe fn store_factors(x: Self::Lanes, to: *mut f32) {
+            // SAFETY: the caller's promises are passed on.
+            unsafe { x.store(to) }
+        }
+
+        #[inline(always)]
+        unsafe fn store_wide(words: Self::Lanes, to: *mut f32, _stride: usize) {
+            // SAFETY: the caller's promises are passed on.
+            unsafe { words.store(to) }
+        }
+    };
+}
+#[cfg(target_arch = "x86_64")]
+pub(super) use single_elements;
+
+/// The members of a [`KernelPath`] over bf16 pages that widens: `$load` returns the first and the second elements of
+/// sixteen pairs as f32 lanes.
+#[cfg(target_arch = "x86_64")]
+macro_rules! widened_pairs {
+    ($load:expr) => {
+        type Word = u32;
+        /// The first and the second elements.
+        type Operand = (Self::Lanes, Self::Lanes);
+        type Factor = [f32; 2];
+        const WORD_ELEMENTS: usize = 2;
+
+        #[inline(always)]
+        unsafe fn operand(words: *const u32) -> (Self::Lanes, Self::Lanes) {
+            // SAFETY: the caller's promises are passed on.
+            unsafe { $load(words) }
+        }
+
+        #[inline(always)]
+        unsafe fn madd(acc: Self::Lanes, factor: *const [f32; 2], words: (Self::Lanes, Self::Lanes)) -> Self::Lanes {
+            // SAFETY: the caller's promises are passed on.
+            unsafe {
+                let acc = <Self::Lanes as FloatLanes>::splat((*factor)[0]).mul_add(words.0, acc);
+                <Self::Lanes as FloatLanes>::splat((*factor)[1]).mul_add(words.1, acc)
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn store_factors(x: Self::Lanes, to: *mut [f32; 2]) {
+            // SAFETY: the caller's promises are passed on.
+            unsafe { x.store(to.cast()) }
+        }
+
+        #[inline(always)]
+        unsafe fn store_wide(words: (Self::Lanes, Self::Lanes), to: *mut f32, stride: usize) {
+            // SAFETY: the caller's promises are passed on.
+            unsafe {
+                words.0.store(to);
+                words.1.store(to.add(stride));
+            }
+        }
+    };
+}
+#[cfg(target_arch = "x86_64")]
+pub(super) use widened_pairs;
+
+/// Implements the kernels of a [`KernelPath`] as functions compiled for `$features`, or for any processor without them.
 macro_rules! kernels {
     ($($features:literal)?) => {
-        unsafe fn fold(geometry: &Geometry, tile: &TileView<Self>, rows: &Rows<Self>, sight: &Sight, coming: &Coming) {
+        unsafe fn fold(
+            geometry: &Geometry,
+            tile: &TileView<Self>,
+            rows: &RowStates<Self>,
+            visible: &VisibleLanes,
+            prefetch: &Prefetch,
+        ) {
             $(#[target_feature(enable = $features)])?
-            unsafe fn kernel<P: Path, const R: usize>(
+            unsafe fn kernel<P: KernelPath, const R: usize>(
                 geometry: &Geometry,
                 tile: &TileView<P>,
-                rows: &Rows<P>,
-                sight: &Sight,
-                coming: &Coming,
+                rows: &RowStates<P>,
+                visible: &VisibleLanes,
+                prefetch: &Prefetch,
             ) {
                 // SAFETY: the caller's promises are passed on.
-                unsafe { fold::fold::<P, R>(geometry, tile, rows, sight, coming) }
+                unsafe { fold::fold::<P, R>(geometry, tile, rows, visible, prefetch) }
             }
-            // SAFETY: the caller promises the instruction set and good pointers.
+            // SAFETY: the caller promises the instruction set and valid pointers.
             unsafe {
                 match rows.count {
-                    1 => kernel::<Self, 1>(geometry, tile, rows, sight, coming),
-                    2 => kernel::<Self, 2>(geometry, tile, rows, sight, coming),
-                    3 => kernel::<Self, 3>(geometry, tile, rows, sight, coming),
-                    4 => kernel::<Self, 4>(geometry, tile, rows, sight, coming),
-                    5 => kernel::<Self, 5>(geometry, tile, rows, sight, coming),
-                    6 => kernel::<Self, 6>(geometry, tile, rows, sight, coming),
+                    1 => kernel::<Self, 1>(geometry, tile, rows, visible, prefetch),
+                    2 => kernel::<Self, 2>(geometry, tile, rows, visible, prefetch),
+                    3 => kernel::<Self, 3>(geometry, tile, rows, visible, prefetch),
+                    4 => kernel::<Self, 4>(geometry, tile, rows, visible, prefetch),
+                    5 => kernel::<Self, 5>(geometry, tile, rows, visible, prefetch),
+                    6 => kernel::<Self, 6>(geometry, tile, rows, visible, prefetch),
                     n => unreachable!("{n} rows in a group of at most {MAX_ROWS}"),
                 }
             }
@@ -109,17 +202,22 @@ macro_rules! kernels {
 
         unsafe fn widen(geometry: &Geometry, keys: *const Self::Word, values: *const Self::Word, to: *mut f32) {
             $(#[target_feature(enable = $features)])?
-            unsafe fn kernel<P: Path>(geometry: &Geometry, keys: *const P::Word, values: *const P::Word, to: *mut f32) {
+            unsafe fn kernel<P: KernelPath>(
+                geometry: &Geometry,
+                keys: *const P::Word,
+                values: *const P::Word,
+                to: *mut f32,
+            ) {
                 // SAFETY: the caller's promises are passed on.
                 unsafe { fold::widen::<P>(geometry, keys, values, to) }
             }
-            // SAFETY: the caller promises the instruction set and good pointers.
+            // SAFETY: the caller promises the instruction set and valid pointers.
             unsafe { kernel::<Self>(geometry, keys, values, to) }
         }
 
         unsafe fn pack(x: &[f32], to: *mut Self::Factor) {
             $(#[target_feature(enable = $features)])?
-            unsafe fn kernel<P: Path>(x: &[f32], to: *mut P::Factor) {
+            unsafe fn kernel<P: KernelPath>(x: &[f32], to: *mut P::Factor) {
                 // SAFETY: the caller's promises are passed on.
                 unsafe { fold::pack::<P>(x, to) }
             }

@@ -1,7 +1,7 @@
-//! Tree attention. `clear` is its definition: for each row and head, the tiles of its context are folded in rising
-//! position order into one running state. The fast paths fold a tile into several rows at once: `tiles` says where a
-//! tile's keys and values lie, `walk` who folds which tiles, `fold` how, in terms of `lanes`, which `avx2`, `avx512`
-//! and, for the twin of the latter's bf16 dot products, `bf16_twin` supply.
+//! Tree attention. `clear` defines it: for each row and head, the tiles of the context are folded in rising position
+//! order into one running softmax state. The fast paths fold a tile into several rows at once: `tiles` lists the pages
+//! of each tile, `walk` divides the work among threads, `fold` holds the kernels, written over the vector operations of
+//! `lanes`. `avx2`, `avx512` and `bf16_twin` (AVX-512 BF16 emulated in software) implement those.
 
 mod clear;
 
@@ -18,29 +18,29 @@ mod walk;
 
 pub(super) use clear::{context, operand};
 
-use super::{Buffer, Isa, KvStore};
+use super::{CpuBuffer, Isa, KvStore};
 use crate::backend::Dtype;
 use crate::ids::LayerIx;
 use crate::plan::AttentionPlan;
 
-/// Positions that are folded at once. A row's tiles are aligned to absolute positions, so neither planner, siblings nor
-/// chunks change where its sums break.
+/// Positions folded at once. Tiles are aligned to absolute positions, so a row's sums are split at the same places
+/// whatever the planner, the siblings or the chunking.
 pub const TILE: u32 = 64;
 
-/// Memory reused from call to call.
+/// Memory reused between calls.
 #[derive(Default)]
-pub struct Scratch {
-    tiles: tiles::Tiles,
-    tasks: Vec<walk::TaskMemory>,
+pub struct AttentionScratch {
+    tiles: tiles::PlanTiles,
+    tasks: Vec<walk::TaskScratch>,
 }
 
-/// See `Backend::tree_attention`; `isa` is one that the processor has.
+/// See `Backend::tree_attention`. The processor must support `isa`.
 #[allow(clippy::too_many_arguments)]
 pub fn tree_attention(
     isa: Isa,
-    scratch: &mut Scratch,
-    out: &mut Buffer,
-    qkv: &Buffer,
+    scratch: &mut AttentionScratch,
+    out: &mut CpuBuffer,
+    qkv: &CpuBuffer,
     kv: &KvStore,
     layer: LayerIx,
     plan: &AttentionPlan,
@@ -48,38 +48,41 @@ pub fn tree_attention(
 ) {
     let heads = kv.heads(layer);
     let rows = plan.row_positions.len();
-    assert_eq!((qkv.rows, qkv.width), (rows, heads.qkv_width()), "queries of all rows");
-    assert_eq!((out.rows, out.width), (rows, heads.q_width()), "room for all rows");
-    let Some(walk) = walk(isa, kv.dtype()) else {
+    assert_eq!((qkv.rows, qkv.width), (rows, heads.qkv_width()), "tree_attention: shape of qkv");
+    assert_eq!((out.rows, out.width), (rows, heads.q_width()), "tree_attention: shape of the output");
+    let Some(run) = fast_path(isa, kv.dtype()) else {
         return clear::tree_attention(out, qkv, kv, layer, plan, scale);
     };
-    let Scratch { tiles, tasks } = scratch;
+    let AttentionScratch { tiles, tasks } = scratch;
     tiles.resolve(plan, kv.layout(layer).pair());
-    let step = walk::Step { qkv, kv, layer, plan, tiles, scale };
-    // SAFETY: `isa` is one that the processor has.
-    unsafe { walk(&step, tasks, out) };
+    let call = walk::AttentionCall { qkv, kv, layer, plan, tiles, scale };
+    // SAFETY: the processor supports `isa`.
+    unsafe { run(&call, tasks, out) };
 }
 
-/// The walk of a path over keys and values of a dtype, where it is not the clear loops. Safe to call where the
-/// processor has the path.
-fn walk(isa: Isa, stored: Dtype) -> Option<unsafe fn(&walk::Step<'_>, &mut Vec<walk::TaskMemory>, &mut Buffer)> {
+/// `walk::run` for one code path.
+type RunAttention = unsafe fn(&walk::AttentionCall<'_>, &mut Vec<walk::TaskScratch>, &mut CpuBuffer);
+
+/// The fast path of `isa` over keys and values of dtype `stored`; `None` where the clear loops are used. The result may
+/// only be called if the processor supports `isa`.
+fn fast_path(isa: Isa, stored: Dtype) -> Option<RunAttention> {
     match (isa, stored) {
-        (Isa::Bf16Twin, Dtype::Bf16) => Some(walk::run::<bf16_twin::Bf16Dot>),
+        (Isa::Bf16Twin, Dtype::Bf16) => Some(walk::run::<bf16_twin::SoftwareBf16Dot>),
         (Isa::Portable | Isa::Bf16Twin, _) => None,
         #[cfg(target_arch = "x86_64")]
-        (Isa::Avx2, Dtype::F32) => Some(walk::run::<avx2::F32>),
+        (Isa::Avx2, Dtype::F32) => Some(walk::run::<avx2::Avx2F32>),
         #[cfg(target_arch = "x86_64")]
-        (Isa::Avx2, Dtype::F16) => Some(walk::run::<avx2::F16>),
+        (Isa::Avx2, Dtype::F16) => Some(walk::run::<avx2::Avx2F16>),
         #[cfg(target_arch = "x86_64")]
-        (Isa::Avx2, Dtype::Bf16) => Some(walk::run::<avx2::Bf16>),
+        (Isa::Avx2, Dtype::Bf16) => Some(walk::run::<avx2::Avx2Bf16>),
         #[cfg(target_arch = "x86_64")]
-        (Isa::Avx512 | Isa::Avx512Bf16, Dtype::F32) => Some(walk::run::<avx512::F32>),
+        (Isa::Avx512 | Isa::Avx512Bf16, Dtype::F32) => Some(walk::run::<avx512::Avx512F32>),
         #[cfg(target_arch = "x86_64")]
-        (Isa::Avx512 | Isa::Avx512Bf16, Dtype::F16) => Some(walk::run::<avx512::F16>),
+        (Isa::Avx512 | Isa::Avx512Bf16, Dtype::F16) => Some(walk::run::<avx512::Avx512F16>),
         #[cfg(target_arch = "x86_64")]
-        (Isa::Avx512, Dtype::Bf16) => Some(walk::run::<avx512::Bf16>),
+        (Isa::Avx512, Dtype::Bf16) => Some(walk::run::<avx512::Avx512Bf16>),
         #[cfg(target_arch = "x86_64")]
-        (Isa::Avx512Bf16, Dtype::Bf16) => Some(walk::run::<avx512::Bf16Dot>),
+        (Isa::Avx512Bf16, Dtype::Bf16) => Some(walk::run::<avx512::Avx512Bf16Dot>),
         #[cfg(not(target_arch = "x86_64"))]
         (Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16, _) => None,
     }

@@ -1,4 +1,4 @@
-//! The plan, tile by tile: which page holds which positions of a tile. Integers only, worked out once a call for all
+//! Lists the tiles of an attention plan and the pages each of them reads. Integers only, computed once per call for all
 //! heads.
 
 use std::ops::Range;
@@ -8,65 +8,68 @@ use super::TILE;
 use crate::ids::PageId;
 use crate::plan::AttentionPlan;
 
-/// Pages of a whole tile.
+/// Pages per tile.
 pub const PAGES: usize = TILE as usize / SLOTS;
 
-/// One tile of one item: lane `i` is position `first_position + i`.
+/// One tile of one work item. Lane `i` is position `first_position + i`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tile {
+pub struct PlanTile {
+    /// The item's rows.
     pub rows: Range<usize>,
+    /// A multiple of `TILE`.
     pub first_position: u32,
-    /// Lanes that the item's spans hold; its rows may see fewer.
+    /// Lanes covered by the item's spans. A row may see fewer of them.
     pub lanes: Range<usize>,
     pub pages: [TilePage; PAGES],
     /// Smallest and largest position of the rows.
     pub row_positions: (u32, u32),
-    /// Reads of this tile and all before it.
+    /// Page reads of this tile and all tiles before it: end of its range of `PlanTiles::reads`.
     pub reads: usize,
 }
 
 /// The keys and values of 16 aligned positions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TilePage {
-    /// The item's spans hold none of them.
+    /// None of them belongs to the item.
     #[default]
     Absent,
-    /// All that count lie in one page.
+    /// All that belong to the item are in one page.
     Stored(PageId),
-    /// They lie in several pages, one for each of these [`Tiles::pieces`]: segments that begin in mid-page.
-    Pieces(Range<usize>),
+    /// They are gathered from the pages in this range of [`PlanTiles::gathered`], because segments begin inside a page.
+    Gathered(Range<usize>),
 }
 
-/// Slots of one page that belong to a gathered page.
+/// Slots of a page that are copied to a gathered page.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct PageSlots {
     pub page: PageId,
     pub slots: Range<usize>,
 }
 
-/// All tiles of a plan in the order of its items, so that the tiles of each row come in rising positions.
+/// All tiles of a plan in the order of its items, so that the tiles of each row have rising positions.
 #[derive(Default)]
-pub struct Tiles {
-    pub tiles: Vec<Tile>,
-    pub pieces: Vec<Piece>,
-    /// Every page that some tile reads, in the order of the tiles.
-    pub reads: Vec<Read>,
+pub struct PlanTiles {
+    pub tiles: Vec<PlanTile>,
+    /// What gathered pages are made of.
+    pub gathered: Vec<PageSlots>,
+    /// The pages that tiles read, in the order of the tiles.
+    pub reads: Vec<PageRead>,
 }
 
-/// A page read by a tile of `rows`: its keys, and its values up to slot `slots`.
+/// A tile of `rows` reads this page: all of its keys, and the values below slot `slots`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Read {
+pub struct PageRead {
     pub page: PageId,
     pub slots: usize,
     pub rows: Range<usize>,
 }
 
-impl Tiles {
-    /// Replaces the tiles by those of `plan`. `pair`: slots that are multiplied together (see `kv`).
+impl PlanTiles {
+    /// Replaces the tiles by those of `plan`. `pair`: slots that share a word of values (see `kv`).
     pub fn resolve(&mut self, plan: &AttentionPlan, pair: usize) {
-        assert_eq!((plan.tile, plan.page_tokens), (TILE, SLOTS as u32), "a plan with the CPU's tiles and pages");
+        assert_eq!((plan.tile, plan.page_tokens), (TILE, SLOTS as u32), "plan made for the CPU's tiles and pages");
         self.tiles.clear();
-        self.pieces.clear();
+        self.gathered.clear();
         self.reads.clear();
         for item in &plan.items {
             let rows = item.rows.start as usize..item.rows.end as usize;
@@ -81,39 +84,39 @@ impl Tiles {
                     if self.tiles.len() == from
                         || self.tiles[self.tiles.len() - 1].first_position != position / TILE * TILE
                     {
-                        self.tiles.push(Tile::empty(rows.clone(), position, bounds));
+                        self.tiles.push(PlanTile::empty(rows.clone(), position, bounds));
                     }
                     self.add(page, position..upto);
                     position = upto;
                 }
             }
             for tile in from..self.tiles.len() {
-                self.isolate_odd_start(tile, pair);
+                self.gather_odd_start(tile, pair);
             }
         }
     }
 
-    /// Adds `positions`, which lie in `page`, to the last tile.
+    /// Adds `positions`, whose slots are in `page`, to the last tile.
     fn add(&mut self, page: PageId, positions: Range<u32>) {
         let tile = self.tiles.last_mut().expect("a tile was pushed before");
         let lanes = (positions.start - tile.first_position) as usize..(positions.end - tile.first_position) as usize;
         let slots = lanes.start % SLOTS..(lanes.end - 1) % SLOTS + 1;
-        self.reads.push(Read { page, slots: slots.end, rows: tile.rows.clone() });
+        self.reads.push(PageRead { page, slots: slots.end, rows: tile.rows.clone() });
         tile.reads = self.reads.len();
-        let place = &mut tile.pages[lanes.start / SLOTS];
-        match place {
-            TilePage::Absent => *place = TilePage::Stored(page),
+        let tile_page = &mut tile.pages[lanes.start / SLOTS];
+        match tile_page {
+            TilePage::Absent => *tile_page = TilePage::Stored(page),
             TilePage::Stored(known) if *known == page => {}
             TilePage::Stored(known) => {
                 let earlier = tile.lanes.start.max(lanes.start / SLOTS * SLOTS) % SLOTS..slots.start;
-                let from = self.pieces.len();
-                self.pieces.push(Piece { page: *known, slots: earlier });
-                self.pieces.push(Piece { page, slots });
-                *place = TilePage::Pieces(from..from + 2);
+                let from = self.gathered.len();
+                self.gathered.push(PageSlots { page: *known, slots: earlier });
+                self.gathered.push(PageSlots { page, slots });
+                *tile_page = TilePage::Gathered(from..from + 2);
             }
-            TilePage::Pieces(pieces) => {
-                self.pieces.push(Piece { page, slots });
-                pieces.end += 1;
+            TilePage::Gathered(range) => {
+                self.gathered.push(PageSlots { page, slots });
+                range.end += 1;
             }
         }
         if tile.lanes.is_empty() {
@@ -124,21 +127,21 @@ impl Tiles {
         }
     }
 
-    /// The slot before an odd first one is nobody's in this item, and perhaps never written by anybody: where slots are
-    /// multiplied in pairs, the page is gathered without it.
-    fn isolate_odd_start(&mut self, tile: usize, pair: usize) {
+    /// If the tile begins with the second slot of a pair, gathers that page without the first slot: it is not part of
+    /// the item and may hold garbage, which the pair's product would include.
+    fn gather_odd_start(&mut self, tile: usize, pair: usize) {
         let tile = &mut self.tiles[tile];
-        let place = &mut tile.pages[tile.lanes.start / SLOTS];
-        if let (false, TilePage::Stored(page)) = (tile.lanes.start.is_multiple_of(pair), &*place) {
+        let tile_page = &mut tile.pages[tile.lanes.start / SLOTS];
+        if let (false, TilePage::Stored(page)) = (tile.lanes.start.is_multiple_of(pair), &*tile_page) {
             let page_end = (tile.lanes.start / SLOTS + 1) * SLOTS;
             let slots = tile.lanes.start % SLOTS..(tile.lanes.end.min(page_end) - 1) % SLOTS + 1;
-            self.pieces.push(Piece { page: *page, slots });
-            *place = TilePage::Pieces(self.pieces.len() - 1..self.pieces.len());
+            self.gathered.push(PageSlots { page: *page, slots });
+            *tile_page = TilePage::Gathered(self.gathered.len() - 1..self.gathered.len());
         }
     }
 }
 
-impl Tile {
+impl PlanTile {
     fn empty(rows: Range<usize>, position: u32, row_positions: (u32, u32)) -> Self {
         Self {
             rows,
@@ -150,7 +153,7 @@ impl Tile {
         }
     }
 
-    /// The lanes that a row at `position` sees.
+    /// The lanes that a row at `position` attends to.
     pub fn visible(&self, position: u32, window: Option<u32>) -> Range<usize> {
         let end = (position + 1).saturating_sub(self.first_position).min(TILE) as usize;
         let hidden = window.map_or(0, |window| (position + 1).saturating_sub(window));
@@ -158,7 +161,7 @@ impl Tile {
         start.max(self.lanes.start)..end.min(self.lanes.end)
     }
 
-    /// Whether every row sees all 64 lanes.
+    /// Whether every row attends to all `TILE` lanes.
     pub fn is_whole(&self, window: Option<u32>) -> bool {
         let (first, last) = self.row_positions;
         let all = 0..TILE as usize;
@@ -171,7 +174,7 @@ mod tests {
     use super::*;
     use crate::plan::{Csr, KvSpan, WorkItem};
 
-    /// One item with one row at `last`, over `(first position, tokens, pages)`.
+    /// One item with one row at position `last`, over spans of `(first position, tokens, pages)`.
     fn plan(last: u32, runs: &[(u32, u32, &[u32])]) -> AttentionPlan {
         let mut pages = Vec::new();
         let mut spans = Vec::new();
@@ -194,8 +197,8 @@ mod tests {
         }
     }
 
-    fn resolve(plan: &AttentionPlan) -> Tiles {
-        let mut tiles = Tiles::default();
+    fn resolve(plan: &AttentionPlan) -> PlanTiles {
+        let mut tiles = PlanTiles::default();
         tiles.resolve(plan, 2);
         tiles
     }
@@ -207,10 +210,10 @@ mod tests {
         assert_eq!(found.tiles[0].lanes, 60..64);
         assert_eq!(found.tiles[0].pages[3], TilePage::Stored(PageId(3)));
         assert_eq!(found.tiles[1].lanes, 0..17);
-        assert_eq!(found.tiles[1].pages[0], TilePage::Pieces(0..3));
+        assert_eq!(found.tiles[1].pages[0], TilePage::Gathered(0..3));
         assert_eq!(found.tiles[1].pages[1], TilePage::Stored(PageId(6)));
-        let piece = |page, slots| Piece { page: PageId(page), slots };
-        assert_eq!(found.pieces, [piece(9, 0..2), piece(7, 2..3), piece(5, 3..16)]);
+        let slots_of = |page, slots| PageSlots { page: PageId(page), slots };
+        assert_eq!(found.gathered, [slots_of(9, 0..2), slots_of(7, 2..3), slots_of(5, 3..16)]);
     }
 
     #[test]
@@ -218,8 +221,8 @@ mod tests {
         let found = resolve(&plan(20, &[(0, 5, &[4]), (5, 16, &[4, 8])]));
         assert_eq!(found.tiles[0].pages[..2], [TilePage::Stored(PageId(4)), TilePage::Stored(PageId(8))]);
         let found = resolve(&plan(20, &[(5, 16, &[4, 8])]));
-        assert_eq!(found.tiles[0].pages[0], TilePage::Pieces(0..1));
-        assert_eq!(found.pieces, [Piece { page: PageId(4), slots: 5..16 }]);
+        assert_eq!(found.tiles[0].pages[0], TilePage::Gathered(0..1));
+        assert_eq!(found.gathered, [PageSlots { page: PageId(4), slots: 5..16 }]);
         assert_eq!(found.tiles[0].lanes, 5..21);
     }
 

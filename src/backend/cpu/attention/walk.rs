@@ -1,98 +1,95 @@
-//! Who folds what: a task is one key head over a chunk of rows. It walks all tiles in the order of the plan's items,
-//! each tile over all of its rows beneath it, so that a shared tile's keys and values come from memory once a chunk and
-//! stay in cache meanwhile.
+//! Divides tree attention among threads. A task is one key head over a chunk of rows. It goes through the tiles in the
+//! order of the plan's items and folds each into all of its rows, so that the keys and values of a shared tile are read
+//! from memory once per chunk and stay in cache meanwhile.
 
 use std::ops::Range;
 
-use bytemuck::{Pod, Zeroable};
+use bytemuck::Zeroable;
 use rayon::prelude::*;
 
-use super::super::kv::{PageLayout, SLOTS};
-use super::super::{Buffer, KvStore};
-use super::fold::{Coming, Geometry, Rows, Sight, TileView};
+use super::super::kv::{CpuPageLayout, SLOTS};
+use super::super::memory::CacheLine;
+use super::super::{CpuBuffer, KvStore};
+use super::fold::{Geometry, Prefetch, RowStates, TileView, VisibleLanes};
 use super::gather;
-use super::lanes::{MAX_ROWS, Path};
-use super::tiles::{PAGES, Read, Tile, TilePage, Tiles};
+use super::lanes::{KernelPath, MAX_ROWS};
+use super::tiles::{PAGES, PageRead, PageSlots, PlanTile, PlanTiles, TilePage};
 use crate::backend::HeadLayout;
 use crate::ids::LayerIx;
 use crate::plan::AttentionPlan;
 
-/// Kernel calls over one tile from which on it pays to widen it once for all.
+/// A tile with at least this many kernel calls is widened to f32 once for all of them.
 const WIDEN_FROM: usize = 3;
 
-/// How far ahead of the walk pages are fetched: well below the second-level cache of a core (1 MiB on Zen 4, 2 MiB on
-/// Sapphire Rapids), which also holds the states of the rows.
-const AHEAD_BYTES: usize = 512 << 10;
+/// How far ahead pages are prefetched: well below a core's second-level cache (1 MiB on Zen 4, 2 MiB on Sapphire
+/// Rapids), which also holds the states of the rows.
+const PREFETCH_BYTES: usize = 512 << 10;
 
-/// Steps of fewer products (rows x positions x width) run on the calling thread: waking the others takes as long.
+/// Calls with fewer products (rows x positions x width) run on the calling thread: waking the pool would take longer.
 const PARALLEL_PRODUCTS: usize = 50_000;
 
-/// A cache line of memory, so that no vector load crosses one.
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C, align(64))]
-struct Line([f32; SLOTS]);
-
-/// The running states of a task's rows, and its other memory; kept between calls.
+/// The running states of a task's rows and its other buffers; reused between calls.
 #[derive(Default)]
-pub struct TaskMemory {
-    /// Packed queries, `[rows][group][width / PAIR]` factors.
-    q: Vec<Line>,
+pub struct TaskScratch {
+    /// Packed queries, `[rows][group][width / WORD_ELEMENTS]` factors.
+    q: Vec<CacheLine>,
+    /// See [`RowStates`] for `m`, `l` and `o`.
     m: Vec<f32>,
-    l: Vec<Line>,
-    o: Vec<Line>,
-    /// Gathered pages of the tile at hand.
-    pages: Vec<Line>,
-    /// Widened pages of the tile at hand.
-    wide: Vec<Line>,
+    l: Vec<CacheLine>,
+    o: Vec<CacheLine>,
+    /// Gathered pages of the current tile.
+    gathered: Vec<CacheLine>,
+    /// Widened pages of the current tile.
+    wide: Vec<CacheLine>,
 }
 
-/// What all tasks of a call read.
-pub struct Step<'a> {
-    pub qkv: &'a Buffer,
+/// The operands of one call of tree attention.
+pub struct AttentionCall<'a> {
+    pub qkv: &'a CpuBuffer,
     pub kv: &'a KvStore,
     pub layer: LayerIx,
     pub plan: &'a AttentionPlan,
-    pub tiles: &'a Tiles,
+    pub tiles: &'a PlanTiles,
     pub scale: f32,
 }
 
 /// One key head over a chunk of rows.
-struct Task<'a> {
+struct HeadTask<'a> {
     kv_head: usize,
     rows: Range<usize>,
-    /// Where the results of each row and head of the group go.
+    /// The output of each row and head of the group, `head_dim` elements each.
     out: Vec<&'a mut [f32]>,
 }
 
-/// Runs the whole step on rayon's current pool.
+/// Computes tree attention on rayon's current pool.
 ///
 /// # Safety
 /// The processor has the path's instruction set.
-pub unsafe fn run<P: Path>(step: &Step<'_>, memory: &mut Vec<TaskMemory>, out: &mut Buffer) {
-    let heads = step.kv.heads(step.layer);
-    let tasks = divide(heads, out);
-    memory.resize_with(memory.len().max(tasks.len()), Default::default);
+pub unsafe fn run<P: KernelPath>(call: &AttentionCall<'_>, scratch: &mut Vec<TaskScratch>, out: &mut CpuBuffer) {
+    let heads = call.kv.heads(call.layer);
+    let tasks = split_into_tasks(heads, out);
+    scratch.resize_with(scratch.len().max(tasks.len()), Default::default);
     // SAFETY: promised by the caller.
-    let run = |(task, memory): (Task<'_>, &mut TaskMemory)| unsafe { run_task::<P>(step, task, memory) };
-    let pairs: usize = step.tiles.tiles.iter().map(|tile| tile.rows.len() * tile.lanes.len()).sum();
+    let run = |(task, scratch): (HeadTask<'_>, &mut TaskScratch)| unsafe { run_task::<P>(call, task, scratch) };
+    let pairs: usize = call.tiles.tiles.iter().map(|tile| tile.rows.len() * tile.lanes.len()).sum();
     if pairs * heads.q_width() < PARALLEL_PRODUCTS {
-        tasks.into_iter().zip(memory).for_each(run);
+        tasks.into_iter().zip(scratch).for_each(run);
     } else {
-        tasks.into_par_iter().zip(memory.par_iter_mut()).with_max_len(1).for_each(run);
+        tasks.into_par_iter().zip(scratch.par_iter_mut()).with_max_len(1).for_each(run);
     }
 }
 
-/// A few tasks a thread, so that they end together; more chunks than that would read shared tiles more often.
-fn divide(heads: HeadLayout, out: &mut Buffer) -> Vec<Task<'_>> {
+/// Makes about three tasks per thread, so that threads finish together. More chunks would read shared tiles more often.
+fn split_into_tasks(heads: HeadLayout, out: &mut CpuBuffer) -> Vec<HeadTask<'_>> {
     let (rows, width, group) = (out.rows, out.width, heads.group());
-    let wanted = (3 * rayon::current_num_threads()).div_ceil(heads.kv_heads);
-    let most = (rows * group).div_ceil(4 * MAX_ROWS);
-    let chunk = rows.div_ceil(wanted.min(most).max(1)).max(1);
+    let chunks = (3 * rayon::current_num_threads()).div_ceil(heads.kv_heads);
+    let max_chunks = (rows * group).div_ceil(4 * MAX_ROWS);
+    let chunk = rows.div_ceil(chunks.min(max_chunks).max(1)).max(1);
     let mut tasks = Vec::with_capacity(rows.div_ceil(chunk) * heads.kv_heads);
     for (c, out) in out.data.chunks_mut(chunk * width).enumerate() {
         let rows = c * chunk..c * chunk + out.len() / width;
         let from = tasks.len();
-        tasks.extend((0..heads.kv_heads).map(|kv_head| Task {
+        tasks.extend((0..heads.kv_heads).map(|kv_head| HeadTask {
             kv_head,
             rows: rows.clone(),
             out: Vec::with_capacity(rows.len() * group),
@@ -106,86 +103,85 @@ fn divide(heads: HeadLayout, out: &mut Buffer) -> Vec<Task<'_>> {
     tasks
 }
 
+/// Computes the output of one task.
+///
 /// # Safety
 /// The processor has the path's instruction set.
-unsafe fn run_task<P: Path>(step: &Step<'_>, task: Task<'_>, memory: &mut TaskMemory) {
-    let heads = step.kv.heads(step.layer);
-    let layout = step.kv.layout(step.layer);
+unsafe fn run_task<P: KernelPath>(call: &AttentionCall<'_>, task: HeadTask<'_>, scratch: &mut TaskScratch) {
+    let heads = call.kv.heads(call.layer);
+    let layout = call.kv.layout(call.layer);
     let group = heads.group();
-    let geometry = Geometry::new(heads.head_dim, layout.width, P::PAIR, step.scale);
-    memory.start(task.out.len(), layout);
+    let geometry = Geometry::new(heads.head_dim, layout.width, P::WORD_ELEMENTS, call.scale);
+    scratch.start(task.out.len(), layout);
     // SAFETY: promised by the caller.
-    unsafe { pack_queries::<P>(step, &task, layout.width, &mut memory.q) };
-    let stored = step.kv.head::<P::Word>(step.layer, task.kv_head);
-    let window = step.plan.window;
-    let mut ahead = Ahead::new(&step.tiles.reads, &task.rows, layout, bytemuck::cast_slice(stored));
-    for tile in &step.tiles.tiles {
+    unsafe { pack_queries::<P>(call, &task, layout.width, &mut scratch.q) };
+    let stored = call.kv.head::<P::Word>(call.layer, task.kv_head);
+    let window = call.plan.window;
+    let mut prefetcher = Prefetcher::new(&call.tiles.reads, &task.rows, layout, bytemuck::cast_slice(stored));
+    for tile in &call.tiles.tiles {
         let rows = tile.rows.start.max(task.rows.start)..tile.rows.end.min(task.rows.end);
         if rows.is_empty() {
             continue;
         }
-        let view = view::<P>(tile, step.tiles, layout, stored, bytemuck::cast_slice_mut(&mut memory.pages));
+        let view = tile_view::<P>(tile, call.tiles, layout, stored, bytemuck::cast_slice_mut(&mut scratch.gathered));
         let whole = tile.is_whole(window);
         let first = (rows.start - task.rows.start) * group;
-        let parts = even_parts(rows.len() * group);
+        let row_groups = even_groups(rows.len() * group);
         // SAFETY: the processor has the path's instructions; `view` covers the tile's pages, and `wide` has room for
         // them.
-        let wide = (P::WIDENS && parts.len() >= WIDEN_FROM)
-            .then(|| unsafe { widen(&geometry, &view, bytemuck::cast_slice_mut(&mut memory.wide)) });
-        for part in parts {
-            let sight = match whole {
-                true => Sight::WHOLE,
-                false => Sight::of(part.clone().map(|i| {
-                    let position = step.plan.row_positions[rows.start + i / group];
+        let wide = (P::WIDENS && row_groups.len() >= WIDEN_FROM)
+            .then(|| unsafe { widen(&geometry, &view, bytemuck::cast_slice_mut(&mut scratch.wide)) });
+        for row_group in row_groups {
+            let visible = match whole {
+                true => VisibleLanes::WHOLE,
+                false => VisibleLanes::of(row_group.clone().map(|i| {
+                    let position = call.plan.row_positions[rows.start + i / group];
                     tile.visible(position, window)
                 })),
             };
-            if sight.lanes.is_empty() {
+            if visible.lanes.is_empty() {
                 continue;
             }
-            let states = memory.rows::<P>(first + part.start, part.len(), layout.width);
-            // SAFETY: the processor has the path's instructions; `memory` holds all rows of the task, of which `states`
-            // are some; `view` and `wide` cover the pages of the tile's lanes, of which the rows see some.
+            let states = scratch.rows::<P>(first + row_group.start, row_group.len(), layout.width);
+            let prefetch = prefetcher.next(tile.reads, wide.as_ref().map_or(&geometry, |(wide, _)| wide).key_words);
+            // SAFETY: the processor has the path's instructions; `scratch` holds all rows of the task, of which
+            // `states` are some; `view` and `wide` cover the pages of the tile's lanes, of which the rows see some.
             match &wide {
                 Some((geometry, view)) => unsafe {
-                    let coming = ahead.next(tile.reads, geometry.key_words);
-                    P::Wide::fold(geometry, view, &states.widened(), &sight, &coming);
+                    P::Wide::fold(geometry, view, &states.widened(), &visible, &prefetch);
                 },
-                None => unsafe {
-                    let coming = ahead.next(tile.reads, geometry.key_words);
-                    P::fold(&geometry, &view, &states, &sight, &coming);
-                },
+                None => unsafe { P::fold(&geometry, &view, &states, &visible, &prefetch) },
             }
         }
     }
-    let o = bytemuck::cast_slice::<Line, f32>(&memory.o).chunks_exact(layout.width);
-    for ((out, l), o) in task.out.into_iter().zip(&memory.l).zip(o) {
+    let o = bytemuck::cast_slice::<CacheLine, f32>(&scratch.o).chunks_exact(layout.width);
+    for ((out, l), o) in task.out.into_iter().zip(&scratch.l).zip(o) {
         // SAFETY: the processor has the path's instructions.
         unsafe { P::finish(o, &l.0, out) };
     }
 }
 
-impl TaskMemory {
-    /// Empty states for `count` rows.
-    fn start(&mut self, count: usize, layout: PageLayout) {
-        let line = size_of::<Line>();
+impl TaskScratch {
+    /// Resets the states of `count` rows and makes room for the pages of a tile.
+    fn start(&mut self, count: usize, layout: CpuPageLayout) {
+        let line = size_of::<CacheLine>();
         self.m.clear();
         self.m.resize(count, f32::NEG_INFINITY);
         self.l.clear();
-        self.l.resize(count, Line::zeroed());
+        self.l.resize(count, CacheLine::zeroed());
         self.o.clear();
-        self.o.resize(count * layout.width / SLOTS, Line::zeroed());
-        self.pages.resize(PAGES * layout.bytes() / line, Line::zeroed());
-        self.wide.resize(PAGES * layout.elements() * size_of::<f32>() / line, Line::zeroed());
+        self.o.resize(count * layout.width / SLOTS, CacheLine::zeroed());
+        self.gathered.resize(PAGES * layout.bytes() / line, CacheLine::zeroed());
+        self.wide.resize(PAGES * layout.elements() * size_of::<f32>() / line, CacheLine::zeroed());
     }
 
-    /// The `count` rows from `at` on.
-    fn rows<P: Path>(&mut self, at: usize, count: usize, width: usize) -> Rows<P> {
+    /// The states of rows `at .. at + count`.
+    fn rows<P: KernelPath>(&mut self, at: usize, count: usize, width: usize) -> RowStates<P> {
         let end = at + count;
-        let queries = bytemuck::cast_slice::<Line, P::Factor>(&self.q);
-        Rows {
+        let queries = bytemuck::cast_slice::<CacheLine, P::Factor>(&self.q);
+        RowStates {
             count,
-            q: queries[at * width / P::PAIR..end * width / P::PAIR].as_ptr(),
+            q: queries[at * width / P::WORD_ELEMENTS..end * width / P::WORD_ELEMENTS].as_ptr(),
             m: self.m[at..end].as_mut_ptr(),
             l: self.l[at..end].as_mut_ptr().cast(),
             o: self.o[at * width / SLOTS..end * width / SLOTS].as_mut_ptr().cast(),
@@ -193,49 +189,56 @@ impl TaskMemory {
     }
 }
 
-/// Walks over the pages that a task will read, some way ahead of it.
-struct Ahead<'a> {
-    reads: &'a [Read],
+/// Chooses which page each kernel call prefetches: those that the task reads next.
+struct Prefetcher<'a> {
+    reads: &'a [PageRead],
+    /// The task's rows.
     rows: &'a Range<usize>,
-    layout: PageLayout,
+    layout: CpuPageLayout,
+    /// All pages of the task's key head.
     stored: &'a [u8],
-    /// The next read.
+    /// Index of the next read.
     at: usize,
 }
 
-impl<'a> Ahead<'a> {
-    fn new(reads: &'a [Read], rows: &'a Range<usize>, layout: PageLayout, stored: &'a [u8]) -> Self {
+impl<'a> Prefetcher<'a> {
+    fn new(reads: &'a [PageRead], rows: &'a Range<usize>, layout: CpuPageLayout, stored: &'a [u8]) -> Self {
         Self { reads, rows, layout, stored, at: 0 }
     }
 
-    /// What to fetch in a kernel call of `key_words` rounds for a tile that needs the pages before `reads`.
-    fn next(&mut self, reads: usize, key_words: usize) -> Coming {
-        let PageLayout { dtype, width, .. } = self.layout;
-        let limit = (reads + AHEAD_BYTES / self.layout.bytes()).min(self.reads.len());
-        let ours = |read: &Read| read.rows.start < self.rows.end && self.rows.start < read.rows.end;
+    /// What a kernel call with `key_words` iterations prefetches while it folds the tile whose own reads end at
+    /// `reads`.
+    fn next(&mut self, reads: usize, key_words: usize) -> Prefetch {
+        let CpuPageLayout { dtype, width, .. } = self.layout;
+        let limit = (reads + PREFETCH_BYTES / self.layout.bytes()).min(self.reads.len());
+        let ours = |read: &PageRead| read.rows.start < self.rows.end && self.rows.start < read.rows.end;
         self.at = self.at.max(reads);
         while self.at < limit && !ours(&self.reads[self.at]) {
             self.at += 1;
         }
         if self.at >= limit {
-            return Coming { keys: self.stored.as_ptr(), values: self.stored.as_ptr(), strides: (0, 0) };
+            return Prefetch { keys: self.stored.as_ptr(), values: self.stored.as_ptr(), strides: (0, 0) };
         }
-        let Read { page, slots, .. } = &self.reads[self.at];
+        let PageRead { page, slots, .. } = &self.reads[self.at];
         self.at += 1;
         let page = &self.stored[page.ix() * self.layout.bytes()..][..self.layout.bytes()];
         let key_bytes = self.layout.key_elements() * dtype.bytes();
         let value_bytes = slots * width * dtype.bytes();
         let strides = (key_bytes / key_words, value_bytes.div_ceil(key_words));
-        Coming { keys: page.as_ptr(), values: page[key_bytes..].as_ptr(), strides }
+        Prefetch { keys: page.as_ptr(), values: page[key_bytes..].as_ptr(), strides }
     }
 }
 
-/// The tile in f32, and the geometry that goes with it.
+/// Widens a tile to f32 in `to`. Returns the geometry and view of the widened tile.
 ///
 /// # Safety
 /// The processor has the path's instruction set, the pages of `view` are whole, and `to` has room for four of them.
-unsafe fn widen<P: Path>(geometry: &Geometry, view: &TileView<P>, to: &mut [f32]) -> (Geometry, TileView<P::Wide>) {
-    let head_dim = geometry.key_words * P::PAIR;
+unsafe fn widen<P: KernelPath>(
+    geometry: &Geometry,
+    view: &TileView<P>,
+    to: &mut [f32],
+) -> (Geometry, TileView<P::Wide>) {
+    let head_dim = geometry.key_words * P::WORD_ELEMENTS;
     let page = (head_dim + geometry.width) * SLOTS;
     let mut wide = TileView { keys: [std::ptr::null(); PAGES], values: [std::ptr::null(); PAGES] };
     for (i, to) in to.chunks_exact_mut(page).enumerate() {
@@ -249,16 +252,23 @@ unsafe fn widen<P: Path>(geometry: &Geometry, view: &TileView<P>, to: &mut [f32]
     (Geometry { key_words: head_dim, ..*geometry }, wide)
 }
 
+/// Packs the task's queries as factors, `[rows][group][width / WORD_ELEMENTS]`.
+///
 /// # Safety
 /// The processor has the path's instruction set.
-unsafe fn pack_queries<P: Path>(step: &Step<'_>, task: &Task<'_>, width: usize, q: &mut Vec<Line>) {
-    let heads = step.kv.heads(step.layer);
+unsafe fn pack_queries<P: KernelPath>(
+    call: &AttentionCall<'_>,
+    task: &HeadTask<'_>,
+    width: usize,
+    q: &mut Vec<CacheLine>,
+) {
+    let heads = call.kv.heads(call.layer);
     let group = heads.group();
-    let factors = width / P::PAIR;
-    q.resize((task.out.len() * factors * size_of::<P::Factor>()).div_ceil(size_of::<Line>()), Line::zeroed());
-    let packed = bytemuck::cast_slice_mut::<Line, P::Factor>(q);
+    let factors = width / P::WORD_ELEMENTS;
+    q.resize((task.out.len() * factors * size_of::<P::Factor>()).div_ceil(size_of::<CacheLine>()), CacheLine::zeroed());
+    let packed = bytemuck::cast_slice_mut::<CacheLine, P::Factor>(q);
     let sources = task.rows.clone().flat_map(|row| {
-        let heads_of_row = &step.qkv.row(row)[task.kv_head * group * heads.head_dim..][..group * heads.head_dim];
+        let heads_of_row = &call.qkv.row(row)[task.kv_head * group * heads.head_dim..][..group * heads.head_dim];
         heads_of_row.chunks_exact(heads.head_dim)
     });
     for (to, from) in packed.chunks_exact_mut(factors).zip(sources) {
@@ -267,26 +277,26 @@ unsafe fn pack_queries<P: Path>(step: &Step<'_>, task: &Task<'_>, width: usize, 
     }
 }
 
-/// Where the kernels find the pages of `tile`: in `stored`, all pages of the head, or gathered into `scratch`.
-fn view<P: Path>(
-    tile: &Tile,
-    tiles: &Tiles,
-    layout: PageLayout,
+/// Pointers to the pages of `tile`: in `stored` (all pages of the head), or gathered in `scratch`.
+fn tile_view<P: KernelPath>(
+    tile: &PlanTile,
+    tiles: &PlanTiles,
+    layout: CpuPageLayout,
     stored: &[P::Word],
     scratch: &mut [P::Word],
 ) -> TileView<P> {
-    let page_words = layout.elements() / P::PAIR;
-    let key_words = layout.key_elements() / P::PAIR;
+    let page_words = layout.elements() / P::WORD_ELEMENTS;
+    let key_words = layout.key_elements() / P::WORD_ELEMENTS;
     let mut view = TileView { keys: [std::ptr::null(); PAGES], values: [std::ptr::null(); PAGES] };
-    for (i, (place, scratch)) in tile.pages.iter().zip(scratch.chunks_exact_mut(page_words)).enumerate() {
+    for (i, (tile_page, scratch)) in tile.pages.iter().zip(scratch.chunks_exact_mut(page_words)).enumerate() {
         let page = |id: crate::ids::PageId| &stored[id.ix() * page_words..][..page_words];
-        let words = match place {
+        let words = match tile_page {
             TilePage::Absent => continue,
             TilePage::Stored(id) => page(*id),
-            TilePage::Pieces(pieces) => {
+            TilePage::Gathered(range) => {
                 scratch.fill(Zeroable::zeroed());
-                for piece in &tiles.pieces[pieces.clone()] {
-                    gather::copy_slots(layout, scratch, page(piece.page), &piece.slots);
+                for PageSlots { page: id, slots } in &tiles.gathered[range.clone()] {
+                    gather::copy_slots(layout, scratch, page(*id), slots);
                 }
                 &*scratch
             }
@@ -297,8 +307,8 @@ fn view<P: Path>(
     view
 }
 
-/// Divides `0..n` into the fewest parts of at most `MAX_ROWS`, all nearly equal.
-fn even_parts(n: usize) -> impl ExactSizeIterator<Item = Range<usize>> {
-    let parts = n.div_ceil(MAX_ROWS);
-    (0..parts).map(move |i| i * n / parts..(i + 1) * n / parts)
+/// Divides `0..n` into the fewest groups of at most `MAX_ROWS`, of nearly equal size.
+fn even_groups(n: usize) -> impl ExactSizeIterator<Item = Range<usize>> {
+    let groups = n.div_ceil(MAX_ROWS);
+    (0..groups).map(move |i| i * n / groups..(i + 1) * n / groups)
 }

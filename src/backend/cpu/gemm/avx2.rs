@@ -1,24 +1,25 @@
-//! Kernels of AVX2, FMA and F16C: a panel is two registers wide; f16 and bf16 weights widen in registers.
+//! Kernels for AVX2, FMA and F16C. A panel is two registers wide; f16 and bf16 weights are widened in registers.
 
 use std::arch::x86_64::*;
 
-use super::drive::{Kernel, Kernels, Tile};
-use super::operand::{Operand, ROW_STRIDE};
+use super::drive::{GemmKernel, GemmKernels, GemmTile};
+use super::operand::{OperandFormat, ROW_STRIDE};
 use super::pack::PANEL;
+use super::widening::{Bf16Weights, F16Weights, F32Weights, PanelWeights};
 use crate::backend::Dtype;
 
-pub static KERNELS: Kernels = Kernels {
+pub static KERNELS: GemmKernels = GemmKernels {
     rows: 6,
     panels,
-    operand: |dtype| if dtype == Dtype::Bf16 { Operand::RoundedF32 } else { Operand::F32 },
+    operand: |dtype| if dtype == Dtype::Bf16 { OperandFormat::RoundedF32 } else { OperandFormat::F32 },
     kernel: |dtype, rows, panels| match dtype {
-        Dtype::F32 => kernel::<F32>(rows, panels),
-        Dtype::F16 => kernel::<F16>(rows, panels),
-        Dtype::Bf16 => kernel::<Bf16>(rows, panels),
+        Dtype::F32 => kernel::<F32Weights>(rows, panels),
+        Dtype::F16 => kernel::<F16Weights>(rows, panels),
+        Dtype::Bf16 => kernel::<Bf16Weights>(rows, panels),
     },
 };
 
-/// 16 registers: two sums a row and panel, and the weights of one panel.
+/// 16 registers: two accumulators per row and panel, the weights of one panel, and an activation.
 fn panels(rows: usize) -> usize {
     match rows {
         0..=1 => 4,
@@ -27,57 +28,39 @@ fn panels(rows: usize) -> usize {
     }
 }
 
-/// How weights lie in a panel.
-trait Weights {
-    /// Words of an operand's row, each one input, that one step takes.
-    const WORDS: usize;
-    /// Bytes of a panel that one step takes.
-    const BYTES: usize;
-
-    /// Word `i` of one step, widened: outputs 0 to 7 and 8 to 15.
+/// Loads weights and widens them to f32.
+trait Avx2Load: PanelWeights {
+    /// The weights of word `i` of an iteration: outputs 0 to 7 and 8 to 15.
     ///
     /// # Safety
-    /// `w` is good for `BYTES` bytes; the processor has AVX2 and F16C.
+    /// `w` is valid for `BYTES` bytes; the processor has AVX2 and F16C.
     unsafe fn load(w: *const u8, i: usize) -> [__m256; 2];
 }
 
-struct F32;
-struct F16;
-struct Bf16;
-
-impl Weights for F32 {
-    const WORDS: usize = 1;
-    const BYTES: usize = 64;
-
+impl Avx2Load for F32Weights {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn load(w: *const u8, _: usize) -> [__m256; 2] {
-        // SAFETY: by the caller's promise.
+        // SAFETY: promised by the caller.
         unsafe { [_mm256_loadu_ps(w.cast()), _mm256_loadu_ps(w.add(32).cast())] }
     }
 }
 
-impl Weights for F16 {
-    const WORDS: usize = 1;
-    const BYTES: usize = 32;
-
+impl Avx2Load for F16Weights {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn load(w: *const u8, _: usize) -> [__m256; 2] {
-        // SAFETY: by the caller's promise.
+        // SAFETY: promised by the caller.
         let [low, high] = unsafe { [_mm_loadu_si128(w.cast()), _mm_loadu_si128(w.add(16).cast())] };
         [_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)]
     }
 }
 
-impl Weights for Bf16 {
-    const WORDS: usize = 2;
-    const BYTES: usize = 64;
-
+impl Avx2Load for Bf16Weights {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn load(w: *const u8, i: usize) -> [__m256; 2] {
-        // SAFETY: by the caller's promise.
+        // SAFETY: promised by the caller.
         let halves = unsafe { [_mm256_loadu_si256(w.cast()), _mm256_loadu_si256(w.add(32).cast())] };
         let mut wide = [_mm256_setzero_ps(); 2];
         for (wide, pairs) in wide.iter_mut().zip(halves) {
@@ -91,7 +74,7 @@ impl Weights for Bf16 {
     }
 }
 
-fn kernel<W: Weights>(rows: usize, panels: usize) -> Kernel {
+fn kernel<W: Avx2Load>(rows: usize, panels: usize) -> GemmKernel {
     macro_rules! one_of {
         ($($rows:literal x $($panels:literal)+;)+) => {
             match (rows, panels) {
@@ -111,7 +94,7 @@ fn kernel<W: Weights>(rows: usize, panels: usize) -> Kernel {
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn tile<W: Weights, const ROWS: usize, const PANELS: usize>(tile: &Tile) {
+unsafe fn tile<W: Avx2Load, const ROWS: usize, const PANELS: usize>(tile: &GemmTile) {
     let mut acc = [[[_mm256_setzero_ps(); 2]; PANELS]; ROWS];
     if tile.resume {
         for (i, acc) in acc.as_flattened_mut().as_flattened_mut().iter_mut().enumerate() {
@@ -120,10 +103,10 @@ unsafe fn tile<W: Weights, const ROWS: usize, const PANELS: usize>(tile: &Tile) 
         }
     }
     let (mut a, mut w) = (tile.a.cast::<f32>(), tile.w);
-    let mut ahead = tile.ahead;
+    let mut prefetch = tile.prefetch;
     let mut left = tile.words / W::WORDS;
     while left > 0 {
-        let steps = left.min(tile.ahead_every / W::WORDS);
+        let steps = left.min(tile.prefetch_every / W::WORDS);
         for _ in 0..steps {
             for i in 0..W::WORDS {
                 for p in 0..PANELS {
@@ -141,9 +124,9 @@ unsafe fn tile<W: Weights, const ROWS: usize, const PANELS: usize>(tile: &Tile) 
             (a, w) = unsafe { (a.add(W::WORDS), w.add(W::BYTES)) };
         }
         for p in 0..PANELS {
-            _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(p * tile.panel_bytes).cast());
+            _mm_prefetch::<_MM_HINT_T1>(prefetch.wrapping_add(p * tile.panel_bytes).cast());
         }
-        ahead = ahead.wrapping_add(64);
+        prefetch = prefetch.wrapping_add(64);
         left -= steps;
     }
     for (i, acc) in acc.as_flattened().as_flattened().iter().enumerate() {

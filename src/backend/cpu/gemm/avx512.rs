@@ -1,27 +1,28 @@
-//! Kernels of AVX-512 F: f32 multiply-adds; f16 and bf16 weights widen in registers (doing so beforehand, once
-//! for all rows, was measured to gain nothing).
+//! Kernels for AVX-512 F, by f32 multiply-adds. f16 and bf16 weights are widened in registers; widening them once
+//! before all rows was measured to be no faster.
 
 use std::arch::x86_64::*;
 
-use super::drive::{Kernel, Kernels, Tile};
-use super::operand::{Operand, ROW_STRIDE};
+use super::drive::{GemmKernel, GemmKernels, GemmTile};
+use super::operand::{OperandFormat, ROW_STRIDE};
 use super::pack::PANEL;
+use super::widening::{Bf16Weights, F16Weights, F32Weights, PanelWeights};
 use crate::backend::Dtype;
 
-pub static KERNELS: Kernels = Kernels {
+pub static KERNELS: GemmKernels = GemmKernels {
     rows: 14,
     panels,
-    operand: |dtype| if dtype == Dtype::Bf16 { Operand::RoundedF32 } else { Operand::F32 },
+    operand: |dtype| if dtype == Dtype::Bf16 { OperandFormat::RoundedF32 } else { OperandFormat::F32 },
     kernel: |dtype, rows, panels| match dtype {
-        Dtype::F32 => kernel::<F32>(rows, panels),
-        Dtype::F16 => kernel::<F16>(rows, panels),
-        Dtype::Bf16 => kernel::<Bf16>(rows, panels),
+        Dtype::F32 => kernel::<F32Weights>(rows, panels),
+        Dtype::F16 => kernel::<F16Weights>(rows, panels),
+        Dtype::Bf16 => kernel::<Bf16Weights>(rows, panels),
     },
 };
 
-/// 32 registers: `rows * panels` sums, `panels` weights and one activation. Few rows: many panels, so that several
-/// streams of weights are under way.
-pub fn panels(rows: usize) -> usize {
+/// 32 registers: `rows * panels` accumulators, `panels` weights and one activation. Few rows take many panels, so that
+/// several streams of weights are read at once.
+fn panels(rows: usize) -> usize {
     match rows {
         0..=2 => 8,
         3..=4 => 6,
@@ -31,56 +32,47 @@ pub fn panels(rows: usize) -> usize {
     }
 }
 
-/// How weights lie in a panel.
-trait Weights {
-    /// Words of an operand's row, each one input, that one step takes.
-    const WORDS: usize;
-    /// Bytes of a panel that one step takes.
-    const BYTES: usize;
-
-    /// Word `i` of one step, widened.
+/// A family of kernels, one for each shape that [`kernel`] lists.
+pub trait Avx512Kernel {
+    /// See [`GemmKernel`].
     ///
     /// # Safety
-    /// `w` is good for `BYTES` bytes; the processor has AVX-512 F.
+    /// The processor has the kernel's instruction set, and the tile's pointers are valid for its shape.
+    unsafe fn tile<const ROWS: usize, const PANELS: usize>(tile: &GemmTile);
+}
+
+/// Loads weights and widens them to f32.
+trait Avx512Load: PanelWeights {
+    /// The weights of word `i` of an iteration.
+    ///
+    /// # Safety
+    /// `w` is valid for `BYTES` bytes; the processor has AVX-512 F.
     unsafe fn load(w: *const u8, i: usize) -> __m512;
 }
 
-struct F32;
-struct F16;
-struct Bf16;
-
-impl Weights for F32 {
-    const WORDS: usize = 1;
-    const BYTES: usize = 64;
-
+impl Avx512Load for F32Weights {
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn load(w: *const u8, _: usize) -> __m512 {
-        // SAFETY: by the caller's promise.
+        // SAFETY: promised by the caller.
         unsafe { _mm512_loadu_ps(w.cast()) }
     }
 }
 
-impl Weights for F16 {
-    const WORDS: usize = 1;
-    const BYTES: usize = 32;
-
+impl Avx512Load for F16Weights {
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn load(w: *const u8, _: usize) -> __m512 {
-        // SAFETY: by the caller's promise.
+        // SAFETY: promised by the caller.
         _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(w.cast()) })
     }
 }
 
-impl Weights for Bf16 {
-    const WORDS: usize = 2;
-    const BYTES: usize = 64;
-
+impl Avx512Load for Bf16Weights {
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn load(w: *const u8, i: usize) -> __m512 {
-        // SAFETY: by the caller's promise.
+        // SAFETY: promised by the caller.
         let pairs = unsafe { _mm512_loadu_si512(w.cast()) };
         _mm512_castsi512_ps(if i == 0 {
             _mm512_slli_epi32::<16>(pairs)
@@ -90,11 +82,12 @@ impl Weights for Bf16 {
     }
 }
 
-fn kernel<W: Weights>(rows: usize, panels: usize) -> Kernel {
+/// The kernel of `K` for this many rows and panels: those that [`panels`] returns, and one panel for a remainder.
+pub fn kernel<K: Avx512Kernel>(rows: usize, panels: usize) -> GemmKernel {
     macro_rules! one_of {
         ($($rows:literal x $($panels:literal)+;)+) => {
             match (rows, panels) {
-                $($(($rows, $panels) => tile::<W, $rows, $panels>,)+)+
+                $($(($rows, $panels) => K::tile::<$rows, $panels>,)+)+
                 _ => unreachable!("no kernel for {rows} rows and {panels} panels"),
             }
         };
@@ -117,46 +110,48 @@ fn kernel<W: Weights>(rows: usize, panels: usize) -> Kernel {
     }
 }
 
-#[target_feature(enable = "avx512f")]
-unsafe fn tile<W: Weights, const ROWS: usize, const PANELS: usize>(tile: &Tile) {
-    let mut acc = [[_mm512_setzero_ps(); PANELS]; ROWS];
-    if tile.resume {
-        for (i, acc) in acc.as_flattened_mut().iter_mut().enumerate() {
-            // SAFETY: the tile has `ROWS * PANELS` registers of sums.
-            *acc = unsafe { _mm512_loadu_ps(tile.sums.add(i * PANEL)) };
+impl<W: Avx512Load> Avx512Kernel for W {
+    #[target_feature(enable = "avx512f")]
+    unsafe fn tile<const ROWS: usize, const PANELS: usize>(tile: &GemmTile) {
+        let mut acc = [[_mm512_setzero_ps(); PANELS]; ROWS];
+        if tile.resume {
+            for (i, acc) in acc.as_flattened_mut().iter_mut().enumerate() {
+                // SAFETY: the tile has `ROWS * PANELS` registers of sums.
+                *acc = unsafe { _mm512_loadu_ps(tile.sums.add(i * PANEL)) };
+            }
         }
-    }
-    let (mut a, mut w) = (tile.a.cast::<f32>(), tile.w);
-    let mut ahead = tile.ahead;
-    let mut left = tile.words / W::WORDS;
-    while left > 0 {
-        let steps = left.min(tile.ahead_every / W::WORDS);
-        for _ in 0..steps {
-            for i in 0..W::WORDS {
-                let mut weights = [_mm512_setzero_ps(); PANELS];
-                for (p, weights) in weights.iter_mut().enumerate() {
-                    // SAFETY: the tile holds `words` words of `PANELS` panels.
-                    *weights = unsafe { W::load(w.add(p * tile.panel_bytes), i) };
-                }
-                for (r, acc) in acc.iter_mut().enumerate() {
-                    // SAFETY: the tile holds `words` words of `ROWS` rows.
-                    let x = _mm512_set1_ps(unsafe { *a.add(r * ROW_STRIDE + i) });
-                    for (acc, weights) in acc.iter_mut().zip(&weights) {
-                        *acc = _mm512_fmadd_ps(x, *weights, *acc);
+        let (mut a, mut w) = (tile.a.cast::<f32>(), tile.w);
+        let mut prefetch = tile.prefetch;
+        let mut left = tile.words / W::WORDS;
+        while left > 0 {
+            let steps = left.min(tile.prefetch_every / W::WORDS);
+            for _ in 0..steps {
+                for i in 0..W::WORDS {
+                    let mut weights = [_mm512_setzero_ps(); PANELS];
+                    for (p, weights) in weights.iter_mut().enumerate() {
+                        // SAFETY: the tile holds `words` words of `PANELS` panels.
+                        *weights = unsafe { W::load(w.add(p * tile.panel_bytes), i) };
+                    }
+                    for (r, acc) in acc.iter_mut().enumerate() {
+                        // SAFETY: the tile holds `words` words of `ROWS` rows.
+                        let x = _mm512_set1_ps(unsafe { *a.add(r * ROW_STRIDE + i) });
+                        for (acc, weights) in acc.iter_mut().zip(&weights) {
+                            *acc = _mm512_fmadd_ps(x, *weights, *acc);
+                        }
                     }
                 }
+                // SAFETY: at most one past the end of the strips.
+                (a, w) = unsafe { (a.add(W::WORDS), w.add(W::BYTES)) };
             }
-            // SAFETY: at most one past the end of the strips.
-            (a, w) = unsafe { (a.add(W::WORDS), w.add(W::BYTES)) };
+            for p in 0..PANELS {
+                _mm_prefetch::<_MM_HINT_T1>(prefetch.wrapping_add(p * tile.panel_bytes).cast());
+            }
+            prefetch = prefetch.wrapping_add(64);
+            left -= steps;
         }
-        for p in 0..PANELS {
-            _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(p * tile.panel_bytes).cast());
+        for (i, acc) in acc.as_flattened().iter().enumerate() {
+            // SAFETY: the tile has `ROWS * PANELS` registers of sums.
+            unsafe { _mm512_storeu_ps(tile.sums.add(i * PANEL), *acc) };
         }
-        ahead = ahead.wrapping_add(64);
-        left -= steps;
-    }
-    for (i, acc) in acc.as_flattened().iter().enumerate() {
-        // SAFETY: the tile has `ROWS * PANELS` registers of sums.
-        unsafe { _mm512_storeu_ps(tile.sums.add(i * PANEL), *acc) };
     }
 }

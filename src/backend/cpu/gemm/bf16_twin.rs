@@ -1,16 +1,16 @@
-//! The kernel of AVX-512 BF16 in software, one row and one panel at a time: the same chain of dot products for each
-//! output, and so the same bits.
+//! The AVX-512 BF16 kernel emulated in software, one row and one panel at a time. Every output is the same chain of dot
+//! products as in `avx512_bf16`, so the bits are the same.
 
-use super::drive::{Kernels, Tile};
-use super::operand::Operand;
+use super::drive::{GemmKernels, GemmTile};
+use super::operand::OperandFormat;
 use super::pack::PANEL;
 use crate::backend::cpu::bf16_dot;
 
-/// For bf16 weights alone.
-pub static KERNELS: Kernels =
-    Kernels { rows: 1, panels: |_| 1, operand: |_| Operand::Bf16Pairs, kernel: |_, _, _| tile };
+/// For bf16 weights only.
+pub static KERNELS: GemmKernels =
+    GemmKernels { rows: 1, panels: |_| 1, operand: |_| OperandFormat::Bf16Pairs, kernel: |_, _, _| tile };
 
-unsafe fn tile(tile: &Tile) {
+unsafe fn tile(tile: &GemmTile) {
     let mut sums = [0.0; PANEL];
     // SAFETY: the tile holds `words` pairs of one row and of one panel, whose 16 outputs lie side by side, and 16 sums.
     let (a, w) = unsafe {

@@ -1,14 +1,15 @@
 //! The definition of a linear layer: every output is one chain of f32 multiply-adds over the inputs in rising order.
-//! With bf16 weights the input is rounded to bf16 (to nearest even) first, as the bf16 dot product of the fast path
-//! needs it.
+//! With bf16 weights the inputs are first rounded to bf16 (to nearest even), as the dot products of the fast path
+//! require.
 
 use rayon::prelude::*;
 
 use super::pack::{PANEL, element};
-use super::{Into, Matrix};
-use crate::backend::cpu::{Buffer, Isa};
+use super::{CpuMatrix, OutputMode};
+use crate::backend::cpu::{CpuBuffer, Isa};
 
-pub fn linear(out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&[f32]>, into: Into) {
+/// See `gemm::linear`.
+pub fn linear(out: &mut CpuBuffer, x: &CpuBuffer, w: &CpuMatrix, bias: Option<&[f32]>, mode: OutputMode) {
     if w.rows == 0 {
         return;
     }
@@ -19,16 +20,17 @@ pub fn linear(out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&[f32]>, in
             let sums = panel_dot(w, p, &x);
             for (lane, out) in out.iter_mut().enumerate() {
                 let y = sums[lane] + bias.map_or(0.0, |bias| bias[p * PANEL + lane]);
-                match into {
-                    Into::Replace => *out = y,
-                    Into::Add => *out += y,
+                match mode {
+                    OutputMode::Replace => *out = y,
+                    OutputMode::Add => *out += y,
                 }
             }
         }
     });
 }
 
-fn panel_dot(w: &Matrix, p: usize, x: &[f32]) -> [f32; PANEL] {
+/// The 16 outputs of panel `p`.
+fn panel_dot(w: &CpuMatrix, p: usize, x: &[f32]) -> [f32; PANEL] {
     let panel = w.panel(p);
     let mut sums = [0.0; PANEL];
     for (k, x) in x.iter().enumerate() {

@@ -1,88 +1,94 @@
-//! The walk of a linear layer. Threads take contiguous shares of the panels. Within a share each few panels are
-//! multiplied by all rows before the next ones, strip of inputs by strip, group of rows by group: weights come from
-//! memory once and are fetched a strip ahead, a strip of them stays in the first cache, activations in the second.
-//! Kernels only multiply; their sums get bias and residual here.
+//! The loops of a linear layer. Threads take contiguous shares of the panels. Within a share a few panels at a time are
+//! multiplied by all rows, strip of inputs by strip, group of rows by group. So weights are read from memory once and
+//! prefetched a strip ahead; a strip of weights stays in the first-level cache, the activations in the second. Kernels
+//! only multiply; bias and residual are added here.
 
 use rayon::prelude::*;
 
-use super::operand::{Operand, ROW_STRIDE, Strip, arrange, strips};
-use super::pack::{Line, PANEL};
-use super::{Into, Matrix};
+use super::operand::{OperandFormat, ROW_STRIDE, Strip, pack_activations, strips};
+use super::pack::PANEL;
+use super::{CpuMatrix, OutputMode};
 use crate::backend::Dtype;
+use crate::backend::cpu::memory::CacheLine;
 use crate::backend::cpu::rows::for_each_isa;
-use crate::backend::cpu::{Buffer, Isa};
+use crate::backend::cpu::{CpuBuffer, Isa};
 
-/// Activations multiplied in one walk over the weights: half of a second cache of 2 MB, as words.
+/// Words of activations multiplied in one pass over the weights: half of a second-level cache of 2 MB.
 const RESIDENT_WORDS: usize = 256 * 1024;
 
-/// Shares of the panels that each thread gets, on average, when rows are many.
+/// Shares of the panels per thread if there is more than one group of rows.
 const SHARES: usize = 4;
 
 /// The kernels of an instruction set.
-pub struct Kernels {
+pub struct GemmKernels {
     /// Most rows of a group.
     pub rows: usize,
-    /// How many panels a kernel takes at once for groups of at most so many rows.
+    /// Panels per kernel call, for groups of at most `rows` rows.
     pub panels: fn(rows: usize) -> usize,
-    pub operand: fn(Dtype) -> Operand,
-    /// The kernel for exactly so many rows and panels.
-    pub kernel: fn(Dtype, rows: usize, panels: usize) -> Kernel,
+    /// The format of activations, for weights of this dtype.
+    pub operand: fn(Dtype) -> OperandFormat,
+    /// The kernel for weights of this dtype and exactly this many rows and panels.
+    pub kernel: fn(Dtype, rows: usize, panels: usize) -> GemmKernel,
 }
 
 /// Adds the products of a tile to its sums.
 ///
 /// # Safety
-/// The processor has the kernel's instruction set, and the tile's pointers are good for its shape.
-pub type Kernel = unsafe fn(&Tile);
+/// The processor has the kernel's instruction set, and the tile's pointers are valid for its shape.
+pub type GemmKernel = unsafe fn(&GemmTile);
 
-/// A strip of one group of rows times some panels.
-pub struct Tile {
-    /// Activations: rows are [`ROW_STRIDE`] words apart.
+/// The operands of a kernel call: one strip of a group of rows, times some panels.
+pub struct GemmTile {
+    /// Activations; rows are [`ROW_STRIDE`] words apart.
     pub a: *const u32,
-    /// The strip in the first panel; that of the next one begins `panel_bytes` later.
+    /// The strip in the first panel. The next panel's begins `panel_bytes` later.
     pub w: *const u8,
     pub panel_bytes: usize,
+    /// Words per row of the strip.
     pub words: usize,
-    /// `[rows][panels * 16]`.
+    /// `[rows][panels * 16]`
     pub sums: *mut f32,
-    /// Whether the sums hold those of the strips before.
+    /// Whether to add to `sums`; if not, they are uninitialised.
     pub resume: bool,
-    /// The next strip in its first panel. After every `ahead_every` words a kernel fetches one more cache line of each
-    /// panel of it into the second cache. Perhaps past the end of the weights: a fetch is only a hint.
-    pub ahead: *const u8,
-    pub ahead_every: usize,
+    /// Where to prefetch: the next strip in the first panel. After every `prefetch_every` words a kernel prefetches one
+    /// cache line of each panel into the second-level cache. May lie past the end of the weights.
+    pub prefetch: *const u8,
+    pub prefetch_every: usize,
 }
 
-/// Rows `first .. first + rows` of the walk, which a kernel takes at once.
+/// Rows `first .. first + rows` of a pass, multiplied by one kernel call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Group {
+struct RowGroup {
     first: usize,
     rows: usize,
 }
 
-/// Divides `rows` rows into the fewest groups of at most `most`, as equal as can be.
-fn groups(rows: usize, most: usize) -> impl ExactSizeIterator<Item = Group> {
+/// Divides `rows` rows into the fewest groups of at most `most` rows, of nearly equal size.
+fn groups(rows: usize, most: usize) -> impl ExactSizeIterator<Item = RowGroup> {
     let count = rows.div_ceil(most);
-    (0..count).map(move |g| Group { first: g * rows / count, rows: (g + 1) * rows / count - g * rows / count })
+    (0..count).map(move |g| RowGroup { first: g * rows / count, rows: (g + 1) * rows / count - g * rows / count })
 }
 
+/// Memory reused between linear layers.
 #[derive(Default)]
-pub struct Scratch {
+pub struct GemmScratch {
+    /// Packed activations.
     operands: Vec<u32>,
-    /// The sums of each share.
+    /// The sums of each share of the panels.
     sums: Vec<Vec<f32>>,
 }
 
+/// See `gemm::linear`.
 #[allow(clippy::too_many_arguments)]
 pub fn linear(
     isa: Isa,
-    kernels: &Kernels,
-    scratch: &mut Scratch,
-    out: &mut Buffer,
-    x: &Buffer,
-    w: &Matrix,
+    kernels: &GemmKernels,
+    scratch: &mut GemmScratch,
+    out: &mut CpuBuffer,
+    x: &CpuBuffer,
+    w: &CpuMatrix,
     bias: Option<&[f32]>,
-    into: Into,
+    mode: OutputMode,
 ) {
     if w.rows == 0 || x.rows == 0 {
         return;
@@ -90,8 +96,8 @@ pub fn linear(
     let operand = (kernels.operand)(w.dtype());
     let most = (RESIDENT_WORDS / operand.words(w.cols).max(1)).max(kernels.rows);
     for rows in groups(x.rows, most) {
-        arrange(isa, &mut scratch.operands, x, rows.first, rows.rows, operand);
-        let walk = Walk {
+        pack_activations(isa, &mut scratch.operands, x, rows.first, rows.rows, operand);
+        let pass = WeightPass {
             isa,
             kernels,
             w,
@@ -101,51 +107,51 @@ pub fn linear(
             rows: rows.rows,
             groups: groups(rows.rows, kernels.rows).collect(),
             bias,
-            into,
+            mode,
         };
-        walk.run(&mut scratch.sums, out);
+        pass.run(&mut scratch.sums, out);
     }
 }
 
-/// One walk over all panels, for as many rows as stay in cache.
-struct Walk<'a> {
+/// One pass over all panels, for rows whose activations fit the second-level cache.
+struct WeightPass<'a> {
     isa: Isa,
-    kernels: &'a Kernels,
-    w: &'a Matrix,
-    operand: Operand,
+    kernels: &'a GemmKernels,
+    w: &'a CpuMatrix,
+    operand: OperandFormat,
     operands: &'a [u32],
     first_row: usize,
     rows: usize,
-    groups: Vec<Group>,
+    groups: Vec<RowGroup>,
     bias: Option<&'a [f32]>,
-    into: Into,
+    mode: OutputMode,
 }
 
-impl Walk<'_> {
-    fn run(&self, sums: &mut Vec<Vec<f32>>, out: &mut Buffer) {
-        // Few rows: one share a thread, so that each fetches ahead without a break. Many: more, so that a thread that
-        // was held up leaves its last ones to others.
-        let shares_wanted = rayon::current_num_threads() * if self.groups.len() == 1 { 1 } else { SHARES };
+impl WeightPass<'_> {
+    fn run(&self, sums: &mut Vec<Vec<f32>>, out: &mut CpuBuffer) {
+        // Few rows: one share per thread, so that prefetching is not interrupted. Many rows: more shares, so that other
+        // threads can take over from one that was delayed.
+        let shares = rayon::current_num_threads() * if self.groups.len() == 1 { 1 } else { SHARES };
         let most_rows = self.rows.div_ceil(self.groups.len());
-        let at_once = (self.kernels.panels)(most_rows);
-        // Shares of whole kernel calls, so that only the last one has a rest.
+        let panels_per_call = (self.kernels.panels)(most_rows);
+        // Shares are multiples of `panels_per_call`, so that only the last one has a remainder.
         let panels = self.w.panels();
-        let share = panels.div_ceil(at_once).div_ceil(shares_wanted) * at_once;
+        let share = panels.div_ceil(panels_per_call).div_ceil(shares) * panels_per_call;
         sums.resize_with(panels.div_ceil(share), Vec::new);
-        let out = Columns::of(out);
+        let out = OutputColumns::of(out);
         sums.par_iter_mut().enumerate().for_each(|(i, sums)| {
             let end = ((i + 1) * share).min(panels);
             let mut panel = i * share;
             while panel < end {
-                let count = if panel + at_once <= end { at_once } else { 1 };
+                let count = if panel + panels_per_call <= end { panels_per_call } else { 1 };
                 self.panels(panel, count, sums, &out);
                 panel += count;
             }
         });
     }
 
-    /// Multiplies `count` panels from `first` on by all rows.
-    fn panels(&self, first: usize, count: usize, sums: &mut Vec<f32>, out: &Columns) {
+    /// Multiplies panels `first .. first + count` by all rows and stores the outputs.
+    fn panels(&self, first: usize, count: usize, sums: &mut Vec<f32>, out: &OutputColumns) {
         sums.resize(self.rows * count * PANEL, 0.0);
         for strip in strips(self.operand.words(self.w.cols)) {
             self.strip(strip, first, count, sums);
@@ -155,13 +161,13 @@ impl Walk<'_> {
         }
     }
 
-    /// Adds the products of one strip of `count` panels from `first` on to the sums of all rows.
+    /// Adds the products of one strip of panels `first .. first + count` to the sums of all rows.
     fn strip(&self, strip: Strip, first: usize, count: usize, sums: &mut [f32]) {
-        let panel_bytes = self.w.panel_lines() * size_of::<Line>();
+        let panel_bytes = self.w.panel_lines() * size_of::<CacheLine>();
         let weights: &[u8] = bytemuck::cast_slice(&self.w.lines()[first * self.w.panel_lines()..]);
         assert!(
             weights.len() >= count * panel_bytes && sums.len() == self.rows * count * PANEL,
-            "panels, and their sums"
+            "shapes of the panels and their sums"
         );
         let word_bytes = self.word_bytes();
         let end = strip.first + strip.words;
@@ -169,79 +175,85 @@ impl Walk<'_> {
         let operands = &self.operands[strip.index * self.rows * ROW_STRIDE..];
         for group in &self.groups {
             let kernel = (self.kernels.kernel)(self.w.dtype(), group.rows, count);
-            // Each group fetches its part of the next strip.
-            let fetched = group.first * strip.words / self.rows * word_bytes / size_of::<Line>() * size_of::<Line>();
-            let tile = Tile {
+            // Each group prefetches its share of the next strip.
+            let fetched =
+                group.first * strip.words / self.rows * word_bytes / size_of::<CacheLine>() * size_of::<CacheLine>();
+            let tile = GemmTile {
                 a: operands[group.first * ROW_STRIDE..][..group.rows * ROW_STRIDE].as_ptr(),
                 w: weights[strip.first * word_bytes..].as_ptr(),
                 panel_bytes,
                 words: strip.words,
                 sums: sums[group.first * count * PANEL..][..group.rows * count * PANEL].as_mut_ptr(),
                 resume: strip.index > 0,
-                ahead: weights.as_ptr().wrapping_add(next + fetched),
-                ahead_every: self.groups.len() * size_of::<Line>() / word_bytes,
+                prefetch: weights.as_ptr().wrapping_add(next + fetched),
+                prefetch_every: self.groups.len() * size_of::<CacheLine>() / word_bytes,
             };
-            // SAFETY: `a` holds the group's rows of the strip, `w` the strip of `count` panels, and the sums its tile.
+            // SAFETY: `a` holds the group's rows of the strip, `w` the strip of `count` panels, `sums` the group's
+            // sums.
             unsafe { kernel(&tile) };
         }
     }
 
-    /// Bytes of a panel that belong to one word of an operand's row.
+    /// Bytes of a panel that are multiplied by one word of each row.
     fn word_bytes(&self) -> usize {
         match (self.w.dtype(), self.operand) {
-            (Dtype::F16, _) | (_, Operand::RoundedF32) => 2 * PANEL,
+            (Dtype::F16, _) | (_, OperandFormat::RoundedF32) => 2 * PANEL,
             (Dtype::F32 | Dtype::Bf16, _) => 4 * PANEL,
         }
     }
 
-    /// Puts a row's sums of the panels from `panel` on, with bias and residual, into the output.
-    fn store(&self, sums: &[f32], row: usize, panel: usize, out: &Columns) {
+    /// Writes a row's sums of panels `panel ..` to the output, with bias and residual.
+    fn store(&self, sums: &[f32], row: usize, panel: usize, out: &OutputColumns) {
         let from = panel * PANEL;
         let width = sums.len().min(self.w.rows - from);
         let bias = self.bias.map(|bias| &bias[from..][..width]);
         // SAFETY: threads have different panels, so no two of them hold the same columns.
         let out = unsafe { out.of_row(row, from, width) };
-        finish(self.isa, out, &sums[..width], bias, self.into);
+        finish(self.isa, out, &sums[..width], bias, self.mode);
     }
 }
 
 for_each_isa! {
     /// `out = sums (+ bias)` or `out += sums (+ bias)`.
-    fn finish(out: &mut [f32], sums: &[f32], bias: Option<&[f32]>, into: Into) = finish_loop;
+    fn finish(out: &mut [f32], sums: &[f32], bias: Option<&[f32]>, mode: OutputMode) = finish_loop;
 }
 
 #[inline(always)]
-fn finish_loop(out: &mut [f32], sums: &[f32], bias: Option<&[f32]>, into: Into) {
-    match (bias, into) {
-        (None, Into::Replace) => out.copy_from_slice(sums),
-        (None, Into::Add) => out.iter_mut().zip(sums).for_each(|(out, sum)| *out += sum),
-        (Some(bias), Into::Replace) => out.iter_mut().zip(sums).zip(bias).for_each(|((out, sum), b)| *out = sum + b),
-        (Some(bias), Into::Add) => out.iter_mut().zip(sums).zip(bias).for_each(|((out, sum), b)| *out += sum + b),
+fn finish_loop(out: &mut [f32], sums: &[f32], bias: Option<&[f32]>, mode: OutputMode) {
+    match (bias, mode) {
+        (None, OutputMode::Replace) => out.copy_from_slice(sums),
+        (None, OutputMode::Add) => out.iter_mut().zip(sums).for_each(|(out, sum)| *out += sum),
+        (Some(bias), OutputMode::Replace) => {
+            out.iter_mut().zip(sums).zip(bias).for_each(|((out, sum), b)| *out = sum + b)
+        }
+        (Some(bias), OutputMode::Add) => out.iter_mut().zip(sums).zip(bias).for_each(|((out, sum), b)| *out += sum + b),
     }
 }
 
-/// The output, whose columns are divided among threads.
-struct Columns {
+/// The output. Threads write different columns of it.
+struct OutputColumns {
     data: *mut f32,
     width: usize,
     len: usize,
 }
 
-// SAFETY: threads reach the output through `of_row` alone, whose callers take different columns.
-unsafe impl Sync for Columns {}
+// SAFETY: threads access the output through `of_row` only, and its callers take different columns.
+unsafe impl Sync for OutputColumns {}
 
-impl Columns {
-    fn of(out: &mut Buffer) -> Self {
+impl OutputColumns {
+    fn of(out: &mut CpuBuffer) -> Self {
         Self { data: out.data.as_mut_ptr(), width: out.width, len: out.data.len() }
     }
 
+    /// Columns `from .. from + width` of `row`.
+    ///
     /// # Safety
-    /// The buffer lives, and nobody else holds these columns of this row.
+    /// The buffer is alive, and nothing else refers to these columns of this row.
     #[allow(clippy::mut_from_ref)]
     unsafe fn of_row(&self, row: usize, from: usize, width: usize) -> &mut [f32] {
         let at = row * self.width + from;
         assert!(from + width <= self.width && at + width <= self.len, "columns lie in the output");
-        // SAFETY: within the buffer by the line above; alone by the caller's promise.
+        // SAFETY: inside the buffer by the assertion above; unaliased by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.data.add(at), width) }
     }
 }

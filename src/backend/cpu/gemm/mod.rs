@@ -1,9 +1,9 @@
-//! Linear layers: packed weights (`pack`), the clear loops (`clear`), and the fast path: activations interleaved for
-//! the kernels (`operand`), the walk over rows and panels (`drive`), and one room of kernels an instruction set. Which
-//! numbers a path may round is stated at [`crate::backend`].
+//! Linear layers: weights packed in panels (`pack`), the clear loops (`clear`), and the fast path: activations packed
+//! for the kernels (`operand`), the loops over rows and panels (`drive`), and the kernels of each instruction set.
+//! Which operands may be rounded is stated in [`crate::backend`].
 //!
-//! Every output is one chain of multiply-adds over the inputs in rising order, whatever the number of rows: the walk
-//! divides rows and outputs, never the sum.
+//! Every output is one chain of multiply-adds over the inputs in rising order, whatever the number of rows: the work is
+//! divided by rows and outputs, never along the sum.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -16,53 +16,50 @@ mod clear;
 mod drive;
 mod operand;
 mod pack;
+#[cfg(target_arch = "x86_64")]
+mod widening;
 
 use super::rows::for_rows;
-use super::{Buffer, Isa};
+use super::{CpuBuffer, Isa};
 use crate::backend::Dtype;
 use crate::ids::TokenId;
-pub use pack::Matrix;
-
-/// Memory that linear layers reuse from call to call.
-#[derive(Default)]
-pub struct Scratch {
-    drive: drive::Scratch,
-}
+pub use drive::GemmScratch;
+pub use pack::CpuMatrix;
 
 /// Whether a linear layer replaces its output or adds to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Into {
+pub enum OutputMode {
     Replace,
     Add,
 }
 
 /// `out[r] = table[tokens[r]]`, widened to f32.
-pub fn embed(out: &mut Buffer, table: &Matrix, tokens: &[TokenId]) {
+pub fn embed(out: &mut CpuBuffer, table: &CpuMatrix, tokens: &[TokenId]) {
     assert_eq!((out.rows, out.width), (tokens.len(), table.cols), "embed: shape of the output");
     for_rows(out, |r, row| table.copy_row(tokens[r].ix(), row));
 }
 
-/// `out[r] = w x[r] (+ bias)`, or the same added to `out`. A row's result does not depend on how many rows there are.
+/// `out[r] = w x[r] (+ bias)`, or `out[r] += w x[r] (+ bias)`. A row's result does not depend on the number of rows.
 pub fn linear(
     isa: Isa,
-    scratch: &mut Scratch,
-    out: &mut Buffer,
-    x: &Buffer,
-    w: &Matrix,
+    scratch: &mut GemmScratch,
+    out: &mut CpuBuffer,
+    x: &CpuBuffer,
+    w: &CpuMatrix,
     bias: Option<&Vec<f32>>,
-    into: Into,
+    mode: OutputMode,
 ) {
     assert_eq!((x.width, out.width, out.rows), (w.cols, w.rows, x.rows), "linear: shapes of input and output");
     assert!(bias.is_none_or(|bias| bias.len() == w.rows), "linear: length of the bias");
     let bias = bias.map(Vec::as_slice);
     match kernels(isa, w.dtype()) {
-        Some(kernels) => drive::linear(isa, kernels, &mut scratch.drive, out, x, w, bias, into),
-        None => clear::linear(out, x, w, bias, into),
+        Some(kernels) => drive::linear(isa, kernels, scratch, out, x, w, bias, mode),
+        None => clear::linear(out, x, w, bias, mode),
     }
 }
 
-/// The kernels of a path, where they are not the clear loops.
-fn kernels(isa: Isa, weights: Dtype) -> Option<&'static drive::Kernels> {
+/// The kernels of a path for weights of this dtype; `None` where the clear loops are used.
+fn kernels(isa: Isa, weights: Dtype) -> Option<&'static drive::GemmKernels> {
     match isa {
         Isa::Bf16Twin if weights == Dtype::Bf16 => Some(&bf16_twin::KERNELS),
         Isa::Portable | Isa::Bf16Twin => None,

@@ -1,42 +1,42 @@
-//! Activations as kernels read them: cut into strips of inputs, the rows of a strip a fixed distance apart. So a kernel
-//! reaches all its rows from one pointer, strips stay in the first cache, and rows a power of two apart do not crowd
-//! its sets.
+//! Packs activations for the kernels: the inputs are cut into strips, and the rows of a strip lie at a fixed stride. So
+//! a kernel reaches all its rows from one pointer, a strip stays in the first-level cache, and rows do not compete for
+//! the same cache sets.
 
 use rayon::prelude::*;
 
-use crate::backend::cpu::rows::for_each_isa;
-use crate::backend::cpu::{Buffer, Isa};
+use crate::backend::cpu::rows::{bf16_bits, for_each_isa};
+use crate::backend::cpu::{CpuBuffer, Isa};
 
-/// Most words of a strip's row. With two f32 panels a strip of weights takes 32 KB, two thirds of a first cache of 48
-/// KB.
+/// Most words per row of a strip. A strip of weights of two f32 panels then takes 32 KB, two thirds of a first-level
+/// cache of 48 KB.
 pub const STRIP: usize = 256;
-/// Words from one row of a strip to the next: an odd number of cache lines and one word, so that rows neither fall into
-/// the same set nor pass to their next line all at the same step.
+/// Words from one row of a strip to the next: an odd number of cache lines plus one word, so that rows neither map to
+/// the same cache set nor cross into their next line in the same iteration.
 pub const ROW_STRIDE: usize = STRIP + 17;
 
-/// How a kernel wants its activations: in words of 32 bits.
+/// The format of a kernel's activations, in words of 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operand {
-    /// One f32 a word.
+pub enum OperandFormat {
+    /// One f32 per word.
     F32,
-    /// The same, rounded to bf16 but kept as f32, the number of inputs filled up to an even one with zero.
+    /// One f32 per word, rounded to bf16; an odd number of inputs is padded with a zero.
     RoundedF32,
-    /// Two bf16 a word, an odd last input paired with zero.
+    /// Two bf16 per word; an odd number of inputs is padded with a zero.
     Bf16Pairs,
 }
 
-impl Operand {
-    /// Words that one row of `inputs` takes.
+impl OperandFormat {
+    /// Words per row of `inputs` activations.
     pub fn words(self, inputs: usize) -> usize {
         match self {
-            Operand::F32 => inputs,
-            Operand::RoundedF32 => inputs.next_multiple_of(2),
-            Operand::Bf16Pairs => inputs.div_ceil(2),
+            OperandFormat::F32 => inputs,
+            OperandFormat::RoundedF32 => inputs.next_multiple_of(2),
+            OperandFormat::Bf16Pairs => inputs.div_ceil(2),
         }
     }
 }
 
-/// Which strip of a row it is, where it begins and how long it is, in words.
+/// A strip of a row: its number, its first word and its length in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strip {
     pub index: usize,
@@ -44,7 +44,7 @@ pub struct Strip {
     pub words: usize,
 }
 
-/// Cuts rows of `words` into the fewest strips, about equal, each but the last of whole cache lines.
+/// Cuts rows of `words` words into the fewest strips of about equal length, whole cache lines except the last.
 pub fn strips(words: usize) -> impl Iterator<Item = Strip> + Clone {
     let count = words.div_ceil(STRIP).max(1);
     let length = words.div_ceil(count).next_multiple_of(16);
@@ -52,11 +52,18 @@ pub fn strips(words: usize) -> impl Iterator<Item = Strip> + Clone {
     firsts.map(move |(index, first)| Strip { index, first, words: length.min(words - first) })
 }
 
-/// Below this many activations the calling thread arranges them alone.
+/// Fewer words than this are packed on the calling thread.
 const PARALLEL_FROM: usize = 16 * 1024;
 
-/// Writes rows `first ..` of `x` to `out`, strip after strip; as many rows as `out` has room for.
-pub fn arrange(isa: Isa, out: &mut Vec<u32>, x: &Buffer, first: usize, rows: usize, operand: Operand) {
+/// Packs rows `first .. first + rows` of `x` into `out`, `[strips][rows][ROW_STRIDE]`.
+pub fn pack_activations(
+    isa: Isa,
+    out: &mut Vec<u32>,
+    x: &CpuBuffer,
+    first: usize,
+    rows: usize,
+    operand: OperandFormat,
+) {
     let words = operand.words(x.width);
     out.resize(strips(words).count() * rows * ROW_STRIDE, 0);
     let chunks = out
@@ -64,7 +71,7 @@ pub fn arrange(isa: Isa, out: &mut Vec<u32>, x: &Buffer, first: usize, rows: usi
         .zip(strips(words))
         .flat_map(|(out, strip)| out.chunks_exact_mut(ROW_STRIDE).enumerate().map(move |(r, out)| (r, strip, out)));
     let row_of_strip = |(r, strip, out): (usize, Strip, &mut [u32])| {
-        arrange_row(isa, &mut out[..strip.words], x.row(first + r), strip, operand);
+        pack_activation_row(isa, &mut out[..strip.words], x.row(first + r), strip, operand);
     };
     if rows * words < PARALLEL_FROM {
         chunks.for_each(row_of_strip);
@@ -75,51 +82,36 @@ pub fn arrange(isa: Isa, out: &mut Vec<u32>, x: &Buffer, first: usize, rows: usi
 }
 
 for_each_isa! {
-    fn arrange_row(out: &mut [u32], row: &[f32], strip: Strip, operand: Operand) = arrange_row_loop;
+    fn pack_activation_row(out: &mut [u32], row: &[f32], strip: Strip, operand: OperandFormat) = pack_activation_row_loop;
 }
 
 #[inline(always)]
-fn arrange_row_loop(out: &mut [u32], row: &[f32], strip: Strip, operand: Operand) {
+fn pack_activation_row_loop(out: &mut [u32], row: &[f32], strip: Strip, operand: OperandFormat) {
     let inputs = match operand {
-        Operand::F32 | Operand::RoundedF32 => strip.first..row.len().min(strip.first + strip.words),
-        Operand::Bf16Pairs => 2 * strip.first..row.len().min(2 * (strip.first + strip.words)),
+        OperandFormat::F32 | OperandFormat::RoundedF32 => strip.first..row.len().min(strip.first + strip.words),
+        OperandFormat::Bf16Pairs => 2 * strip.first..row.len().min(2 * (strip.first + strip.words)),
     };
     let x = &row[inputs];
     match operand {
-        Operand::F32 => out.iter_mut().zip(x).for_each(|(out, x)| *out = x.to_bits()),
-        Operand::RoundedF32 => {
-            out.iter_mut().zip(x).for_each(|(out, x)| *out = rounded(*x));
+        OperandFormat::F32 => out.iter_mut().zip(x).for_each(|(out, x)| *out = x.to_bits()),
+        OperandFormat::RoundedF32 => {
+            out.iter_mut().zip(x).for_each(|(out, x)| *out = bf16_bits(*x) << 16);
             out[x.len()..].fill(0);
         }
-        Operand::Bf16Pairs => {
+        OperandFormat::Bf16Pairs => {
             let (pairs, odd) = x.as_chunks::<2>();
-            out.iter_mut().zip(pairs).for_each(|(out, [low, high])| *out = rounded(*low) >> 16 | rounded(*high));
+            let pair = |[low, high]: &[f32; 2]| bf16_bits(*low) | bf16_bits(*high) << 16;
+            out.iter_mut().zip(pairs).for_each(|(out, x)| *out = pair(x));
             if let [last] = odd {
-                out[pairs.len()] = rounded(*last) >> 16;
+                out[pairs.len()] = bf16_bits(*last);
             }
         }
     }
 }
 
-/// The bits of `x` rounded to bf16, to nearest even; a NaN stays one.
-#[inline(always)]
-fn rounded(x: f32) -> u32 {
-    let bits = x.to_bits();
-    let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
-    (if x.is_nan() { bits | 0x0040_0000 } else { nearest }) & 0xffff_0000
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn rounding_is_that_of_bf16() {
-        for bits in (0..u32::MAX - 70_001).step_by(70_001) {
-            let x = f32::from_bits(bits);
-            assert_eq!(rounded(x) >> 16, u32::from(half::bf16::from_f32(x).to_bits()), "{x}");
-        }
-    }
 
     #[test]
     fn strips_cover_every_word_once() {

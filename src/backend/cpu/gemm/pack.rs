@@ -1,35 +1,30 @@
-//! The layout of weights: panels of 16 outputs, so that one vector register holds the same input's weight of 16
-//! outputs. The one packed copy serves every instruction set and the embedding gather. How it is multiplied is its
-//! neighbours'.
+//! The layout of weights: panels of 16 outputs, so that one vector register holds the weights of one input for 16
+//! outputs. One packed copy serves every instruction set and the embedding lookup. `drive` and the kernels multiply it.
 
-use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
 use memmap2::MmapMut;
 use rayon::prelude::*;
 
 use super::Isa;
+use crate::backend::cpu::memory::CacheLine;
 use crate::backend::{Dtype, WeightFormat, WeightView};
 
-/// Outputs of a panel: f32 lanes of the widest register.
+/// Outputs per panel: f32 lanes of the widest register.
 pub const PANEL: usize = 16;
 
-/// A cache line, the unit of panels.
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C, align(64))]
-pub struct Line([u8; 64]);
-
-/// A weight matrix `[rows, cols]` (outputs, inputs) in panels of `PANEL` outputs; the last one is filled up with zeros.
-/// A panel is `[cols][16]` in f32 and f16; in bf16 `[cols / 2][16][2]`: pairs of inputs, as the bf16 dot product takes
-/// them, an odd last one paired with zero.
-pub struct Matrix {
+/// A weight matrix `[rows, cols]` (outputs, inputs) in panels of `PANEL` outputs, the last one padded with zeros. A
+/// panel is `[cols][16]` in f32 and f16. In bf16 it is `[cols / 2][16][2]`: pairs of inputs, as the dot product
+/// instruction reads them, an odd number of inputs padded with a zero.
+pub struct CpuMatrix {
     pub rows: usize,
     pub cols: usize,
     pub format: WeightFormat,
     lines: MmapMut,
 }
 
-impl Matrix {
-    /// Stacks `parts`, which have equal `cols` and dtype. The layout is the same for every instruction set.
+impl CpuMatrix {
+    /// Stacks `parts`, which have equal `cols` and dtype. The layout is the same for every instruction set. Panics if
+    /// parts differ or a part's bytes do not fit its shape.
     pub fn pack(_isa: Isa, parts: &[WeightView<'_>]) -> Self {
         let first = parts.first().expect("a matrix has at least one part");
         let (cols, dtype) = (first.cols, first.dtype);
@@ -46,7 +41,7 @@ impl Matrix {
         Self { rows, cols, format: WeightFormat::Dense(dtype), lines }
     }
 
-    /// Of the elements of its panels.
+    /// The dtype of its elements.
     pub(super) fn dtype(&self) -> Dtype {
         match self.format {
             WeightFormat::Dense(dtype) => dtype,
@@ -62,12 +57,12 @@ impl Matrix {
     }
 
     /// All panels, one after another.
-    pub(super) fn lines(&self) -> &[Line] {
-        let lines: &[Line] = bytemuck::cast_slice(&self.lines);
+    pub(super) fn lines(&self) -> &[CacheLine] {
+        let lines: &[CacheLine] = bytemuck::cast_slice(&self.lines);
         &lines[..self.panels() * self.panel_lines()]
     }
 
-    pub(super) fn panel(&self, p: usize) -> &[Line] {
+    pub(super) fn panel(&self, p: usize) -> &[CacheLine] {
         &self.lines()[p * self.panel_lines()..][..self.panel_lines()]
     }
 
@@ -83,20 +78,21 @@ impl Matrix {
 
 /// Input `k` of output `lane` of a panel, widened to f32.
 #[inline(always)]
-pub fn element(panel: &[Line], dtype: Dtype, k: usize, lane: usize) -> f32 {
+pub fn element(panel: &[CacheLine], dtype: Dtype, k: usize, lane: usize) -> f32 {
     match dtype {
         Dtype::F32 => bytemuck::cast_slice::<_, f32>(panel)[k * PANEL + lane],
         Dtype::F16 => f16::from_bits(bytemuck::cast_slice::<_, u16>(panel)[k * PANEL + lane]).to_f32(),
-        Dtype::Bf16 => bf16::from_bits(bytemuck::cast_slice::<_, u16>(panel)[pair_at(k, lane)]).to_f32(),
+        Dtype::Bf16 => bf16::from_bits(bytemuck::cast_slice::<_, u16>(panel)[bf16_index(k, lane)]).to_f32(),
     }
 }
 
-/// Where input `k` of output `lane` lies among the halves of a bf16 panel.
+/// Index of input `k` of output `lane` among the elements of a bf16 panel.
 #[inline(always)]
-fn pair_at(k: usize, lane: usize) -> usize {
+fn bf16_index(k: usize, lane: usize) -> usize {
     (k / 2 * PANEL + lane) * 2 + k % 2
 }
 
+/// Cache lines per panel.
 fn panel_lines(dtype: Dtype, cols: usize) -> usize {
     match dtype {
         Dtype::F32 => cols,
@@ -104,8 +100,8 @@ fn panel_lines(dtype: Dtype, cols: usize) -> usize {
     }
 }
 
-/// Copies up to 16 rows (bytes as in the file, perhaps unaligned) into the lanes of a panel.
-fn fill_panel(panel: &mut [Line], rows: &[&[u8]], dtype: Dtype) {
+/// Copies up to 16 rows (bytes as in the file, possibly unaligned) into the lanes of a panel.
+fn fill_panel(panel: &mut [CacheLine], rows: &[&[u8]], dtype: Dtype) {
     for (lane, row) in rows.iter().enumerate() {
         match dtype {
             Dtype::F32 => {
@@ -123,17 +119,17 @@ fn fill_panel(panel: &mut [Line], rows: &[&[u8]], dtype: Dtype) {
             Dtype::Bf16 => {
                 let out: &mut [u16] = bytemuck::cast_slice_mut(panel);
                 for (k, b) in row.as_chunks::<2>().0.iter().enumerate() {
-                    out[pair_at(k, lane)] = u16::from_le_bytes(*b);
+                    out[bf16_index(k, lane)] = u16::from_le_bytes(*b);
                 }
             }
         }
     }
 }
 
-/// Zeroed memory straight from the system: aligned to pages and, where the system has them, on huge pages, since
-/// weights are streamed and small pages would cost a walk of the page table every 4 KB.
+/// Zeroed memory mapped from the system, on huge pages where available: weights are streamed, and small pages would
+/// cost a page-table walk every 4 KB.
 fn zeroed(lines: usize) -> MmapMut {
-    let bytes = lines.max(1) * size_of::<Line>();
+    let bytes = lines.max(1) * size_of::<CacheLine>();
     let memory = MmapMut::map_anon(bytes).expect("memory for weights, without which no allocation would succeed");
     #[cfg(target_os = "linux")]
     if let Err(err) = memory.advise(memmap2::Advice::HugePage) {
@@ -142,6 +138,6 @@ fn zeroed(lines: usize) -> MmapMut {
     memory
 }
 
-fn cast_mut(memory: &mut MmapMut) -> &mut [Line] {
+fn cast_mut(memory: &mut MmapMut) -> &mut [CacheLine] {
     bytemuck::cast_slice_mut(memory)
 }

@@ -22,14 +22,14 @@ pub fn sample_row(logits: &[f32], request: &SampleRequest) -> Sampled {
     Sampled { token: TokenId::new(token), logprob: logprobs[token], top }
 }
 
-/// Tokens by falling score, equals by rising id.
+/// Tokens by falling score, ties by rising id.
 fn by_score(scores: &[f32]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     order.sort_by(|&a, &b| (scores[b] + 0.0).total_cmp(&(scores[a] + 0.0)).then(a.cmp(&b)));
     order
 }
 
-/// Probabilities, not normalised, after temperature and the three filters: zero where a token is out.
+/// Unnormalised probabilities after temperature and the three filters; zero for tokens filtered out.
 fn weights(scores: &[f32], temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32) -> Vec<f64> {
     let mut order = by_score(scores);
     let best = f64::from(scores[order[0]]);
@@ -52,7 +52,7 @@ fn weights(scores: &[f32], temperature: f32, top_k: Option<u32>, top_p: f32, min
     weights
 }
 
-/// The first token in vocabulary order at which the running sum exceeds `uniform` of the whole.
+/// The first token in vocabulary order at which the running sum of `weights` exceeds `uniform` times their total.
 fn inverse_cdf(weights: &[f64], uniform: f64) -> usize {
     let total: f64 = weights.iter().sum();
     let mut running = 0.0;
@@ -67,7 +67,7 @@ fn inverse_cdf(weights: &[f64], uniform: f64) -> usize {
     last
 }
 
-/// -inf everywhere if all logits are.
+/// Log-probabilities; -inf everywhere if all logits are -inf.
 fn log_softmax(logits: &[f32]) -> Vec<f32> {
     let max = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
     let sum: f64 = logits.iter().map(|&x| (f64::from(x) - max).exp()).sum();

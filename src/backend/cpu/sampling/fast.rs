@@ -1,6 +1,6 @@
-//! Sampling without a sort of the vocabulary. Maxima of chunks of it tell where the likeliest tokens can be; plain
-//! sampling at a temperature is one pass for maxima, one of exponentials and their sums by chunk, and a walk over the
-//! sums.
+//! Sampling without sorting the vocabulary. The maximum of each chunk of tokens tells which chunks can hold the
+//! likeliest ones. Sampling by temperature alone takes one pass for the maxima, one for the exponentials and their sums
+//! by chunk, and a search over the sums.
 
 use super::scores::{adjusted, safe};
 use crate::backend::cpu::Isa;
@@ -9,28 +9,32 @@ use crate::backend::cpu::rows::for_each_isa;
 use crate::backend::{Pick, SampleRequest, Sampled};
 use crate::ids::TokenId;
 
-/// Tokens whose maximum, or sum of weights, is taken together.
+/// Tokens per chunk.
 const CHUNK: usize = 128;
 
-/// What one thread reuses from row to row.
+/// Buffers that a thread reuses between rows.
 #[derive(Default)]
-pub struct Memory {
+pub struct RowScratch {
+    /// Chunk maxima of the model's logits.
     model_maxima: Vec<f32>,
+    /// Chunk maxima of the adjusted scores.
     maxima: Vec<f32>,
+    /// By token, see `Scores::exponentials`.
     weights: Vec<f32>,
+    /// Sum of weights by chunk.
     sums: Vec<f64>,
 }
 
-/// Draws one token.
-pub fn sample_row(isa: Isa, memory: &mut Memory, logits: &[f32], request: &SampleRequest) -> Sampled {
+/// Samples one token.
+pub fn sample_row(isa: Isa, scratch: &mut RowScratch, logits: &[f32], request: &SampleRequest) -> Sampled {
     let safe = safe(isa, logits);
     let scores = adjusted(&safe, request);
     let changed = matches!(scores, std::borrow::Cow::Owned(_));
-    let Memory { model_maxima, maxima, weights, sums } = memory;
+    let RowScratch { model_maxima, maxima, weights, sums } = scratch;
     let model = Scores::new(isa, &safe, model_maxima);
     let edited = if changed { &Scores::new(isa, &scores, maxima) } else { &model };
 
-    let model_sum = model.weigh(isa, 1.0, weights, sums);
+    let model_sum = model.exponentials(isa, 1.0, weights, sums);
     let token = match request.pick {
         Pick::Greedy => edited.first_best(),
         Pick::Given(token) => token.ix(),
@@ -39,7 +43,7 @@ pub fn sample_row(isa: Isa, memory: &mut Memory, logits: &[f32], request: &Sampl
             if filters.none() && temperature == 1.0 && !changed {
                 inverse_cdf(weights, sums, uniform)
             } else if filters.none() {
-                edited.weigh(isa, temperature, weights, sums);
+                edited.exponentials(isa, temperature, weights, sums);
                 inverse_cdf(weights, sums, uniform)
             } else {
                 let kept = filters.kept(isa, edited, weights, sums);
@@ -74,7 +78,7 @@ impl<'a> Scores<'a> {
         self.at_least(self.best).next().expect("the best score is one of them")
     }
 
-    /// Tokens with scores of at least `lowest`, by rising id.
+    /// Tokens with a score of at least `lowest`, by rising id.
     fn at_least(&self, lowest: f32) -> impl Iterator<Item = usize> {
         let chunks = self.scores.chunks(CHUNK).zip(self.maxima).enumerate();
         chunks.filter(move |(_, (_, max))| **max >= lowest).flat_map(move |(c, (chunk, _))| {
@@ -82,14 +86,14 @@ impl<'a> Scores<'a> {
         })
     }
 
-    /// The `count` best tokens, by falling score, equals by rising id.
+    /// The `count` best tokens, by falling score, ties by rising id.
     fn largest(&self, count: usize) -> Vec<usize> {
         if count == 0 {
             return Vec::new();
         }
         let mut lowest = f32::NEG_INFINITY;
         if count < self.maxima.len() {
-            // Each of the `count` best chunks has a token at or above the last one's maximum.
+            // At least `count` tokens reach the `count`-th largest maximum, namely the maxima themselves.
             let mut maxima = self.maxima.to_vec();
             lowest = *maxima.select_nth_unstable_by(count - 1, |a, b| b.total_cmp(a)).1;
         }
@@ -107,8 +111,9 @@ impl<'a> Scores<'a> {
         (self.scores[b] + 0.0).total_cmp(&(self.scores[a] + 0.0)).then(a.cmp(&b))
     }
 
-    /// Writes `e^((score - best) / temperature)` of every token, and the sums of chunks; returns the sum of all.
-    fn weigh(&self, isa: Isa, temperature: f32, weights: &mut Vec<f32>, sums: &mut Vec<f64>) -> f64 {
+    /// Writes the weight `e^((score - best) / temperature)` of every token, and the sum of each chunk. Returns the sum
+    /// of all.
+    fn exponentials(&self, isa: Isa, temperature: f32, weights: &mut Vec<f32>, sums: &mut Vec<f64>) -> f64 {
         weights.resize(self.scores.len(), 0.0);
         sums.resize(self.maxima.len(), 0.0);
         if self.best.is_finite() {
@@ -120,14 +125,14 @@ impl<'a> Scores<'a> {
         sums.iter().sum()
     }
 
-    /// The same of one token in f64.
+    /// The weight of one token, computed in f64.
     fn weight(&self, token: usize, temperature: f32) -> f64 {
         let exponent = (f64::from(self.scores[token]) - f64::from(self.best)) / f64::from(temperature);
         if exponent >= f64::from(LOWEST) { exponent.exp() } else { 0.0 }
     }
 }
 
-/// The temperature and which tokens may be drawn at it.
+/// The temperature and the filters of a request.
 struct Filters {
     temperature: f32,
     top_k: Option<u32>,
@@ -140,7 +145,7 @@ impl Filters {
         self.top_k.is_none() && self.top_p >= 1.0 && self.min_p <= 0.0
     }
 
-    /// The tokens left, by rising id, with their weights.
+    /// The tokens that pass the filters, by rising id, with their weights.
     fn kept(&self, isa: Isa, scores: &Scores, weights: &mut Vec<f32>, sums: &mut Vec<f64>) -> Vec<(usize, f64)> {
         let weight = |t: usize| scores.weight(t, self.temperature);
         let mut kept: Vec<(usize, f64)>;
@@ -149,10 +154,10 @@ impl Filters {
             let total: f64 = kept.iter().map(|(_, weight)| weight).sum();
             kept.truncate(self.reached(&kept, 0.0, total).unwrap_or(kept.len()));
         } else if self.top_p < 1.0 {
-            let total = scores.weigh(isa, self.temperature, weights, sums);
+            let total = scores.exponentials(isa, self.temperature, weights, sums);
             kept = self.nucleus(scores, total);
         } else {
-            // Half of min-p, lest rounding loses a token on the border.
+            // Half of min-p, so that rounding loses no token at the threshold; `retain` below is exact.
             let lowest = scores.best + self.temperature * (0.5 * self.min_p).ln();
             kept = scores.at_least(lowest.min(scores.best)).map(|t| (t, weight(t))).collect();
         }
@@ -161,20 +166,21 @@ impl Filters {
         kept
     }
 
-    /// The fewest best tokens that have `top_p` of `total`, sorted piece by piece from the best on.
+    /// The fewest best tokens whose weights reach `top_p` of `total`. Sorts the tokens in blocks of growing size, from
+    /// the best down, and stops as soon as that is reached.
     fn nucleus(&self, scores: &Scores, total: f64) -> Vec<(usize, f64)> {
-        // All tokens lighter than this together weigh less than 1 - top_p of the total: top-p is reached before them.
-        // A quarter of it, lest rounding loses a token on the border.
+        // All tokens lighter than this together weigh less than 1 - top_p of the total, so top-p is reached without
+        // them. The factor 0.25 is a margin for rounding.
         let lightest = 0.25 * (1.0 - f64::from(self.top_p)) * total / scores.scores.len() as f64;
         let lowest = scores.best + self.temperature * lightest.ln() as f32;
         let mut tokens: Vec<usize> = scores.at_least(lowest.min(scores.best)).collect();
         let mut kept = Vec::new();
-        let (mut rest, mut piece, mut before) = (tokens.as_mut_slice(), 64, 0.0);
+        let (mut rest, mut block, mut before) = (tokens.as_mut_slice(), 64, 0.0);
         while !rest.is_empty() {
-            if piece < rest.len() {
-                rest.select_nth_unstable_by(piece, |&a, &b| scores.rank(a, b));
+            if block < rest.len() {
+                rest.select_nth_unstable_by(block, |&a, &b| scores.rank(a, b));
             }
-            let (head, tail) = rest.split_at_mut(piece.min(rest.len()));
+            let (head, tail) = rest.split_at_mut(block.min(rest.len()));
             head.sort_unstable_by(|&a, &b| scores.rank(a, b));
             let from = kept.len();
             kept.extend(head.iter().map(|&t| (t, scores.weight(t, self.temperature))));
@@ -183,12 +189,13 @@ impl Filters {
                 break;
             }
             before += kept[from..].iter().map(|(_, weight)| weight).sum::<f64>();
-            (rest, piece) = (tail, 4 * piece);
+            (rest, block) = (tail, 4 * block);
         }
         kept
     }
 
-    /// How many of `sorted`, behind tokens that weigh `before`, are needed for `top_p` of `total`, if they reach it.
+    /// How many of `sorted`, after tokens of weight `before`, are needed to reach `top_p` of `total`. `None` if they do
+    /// not reach it or top-p is off.
     fn reached(&self, sorted: &[(usize, f64)], before: f64, total: f64) -> Option<usize> {
         let mut before = before;
         (self.top_p < 1.0).then_some(())?;
@@ -200,7 +207,7 @@ impl Filters {
     }
 }
 
-/// The token at `uniform` of the sum of `weights`, whose chunks have `sums`.
+/// The first token at which the running sum of `weights` exceeds `uniform` times the total. `sums`: by chunk.
 fn inverse_cdf(weights: &[f32], sums: &[f64], uniform: f64) -> usize {
     let target = uniform * sums.iter().sum::<f64>();
     let mut before = 0.0;
@@ -219,14 +226,15 @@ fn inverse_cdf(weights: &[f32], sums: &[f64], uniform: f64) -> usize {
                 }
             }
         } else {
-            last = c * CHUNK + weights.iter().rposition(|weight| *weight > 0.0).expect("a sum above zero has a part");
+            let positive = weights.iter().rposition(|weight| *weight > 0.0);
+            last = c * CHUNK + positive.expect("a positive sum has a positive weight");
         }
         before += sum;
     }
     last
 }
 
-/// The same among few tokens.
+/// The same among tokens that passed the filters.
 fn inverse_cdf_of_kept(kept: &[(usize, f64)], uniform: f64) -> usize {
     let target = uniform * kept.iter().map(|(_, weight)| weight).sum::<f64>();
     let mut running = 0.0;
@@ -257,7 +265,8 @@ fn chunk_maxima_loop(scores: &[f32], maxima: &mut [f32]) {
 }
 
 for_each_isa! {
-    fn weigh_chunks(scores: &[f32], best: f32, temperature: f32, weights: &mut [f32], sums: &mut [f64]) = weigh_chunks_loop;
+    fn weigh_chunks(scores: &[f32], best: f32, temperature: f32, weights: &mut [f32], sums: &mut [f64])
+        = weigh_chunks_loop;
 }
 
 #[inline(always)]

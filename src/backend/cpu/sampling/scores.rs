@@ -1,4 +1,5 @@
-//! Logits made safe to compare, and changed by what a request asks: bias, penalties, bans. Both samplers use it.
+//! Prepares logits for both samplers: replaces values that do not compare, then applies a request's bias, penalties and
+//! banned tokens.
 
 use std::borrow::Cow;
 
@@ -25,13 +26,13 @@ for_each_isa! {
 
 #[inline(always)]
 fn all_safe_loop(logits: &[f32]) -> bool {
-    // False for NaN too. Without a way out of the loop, so that it vectorises.
+    // False for NaN too. No early exit, so that the loop vectorises.
     logits.iter().fold(true, |all, &x| all & (x <= f32::MAX))
 }
 
-/// The scores that a request's token is drawn by, before temperature and filters: bias is added, then penalties apply
-/// (repetition as Hugging Face: positive scores of seen tokens are divided, others multiplied; frequency and presence
-/// as OpenAI: subtracted, for tokens in the sampled text), then banned tokens go to -inf.
+/// The scores a request samples from, before temperature and filters: bias is added; then penalties are applied
+/// (repetition as in Hugging Face: positive scores of seen tokens are divided, others multiplied; frequency and
+/// presence as in OpenAI's API: subtracted, for tokens in the sampled text); then banned tokens are set to -inf.
 pub fn adjusted<'a>(model: &'a [f32], request: &SampleRequest) -> Cow<'a, [f32]> {
     let no_penalty = request.seen.is_empty()
         || (request.repetition_penalty == 1.0 && request.frequency_penalty == 0.0 && request.presence_penalty == 0.0);
@@ -47,7 +48,7 @@ pub fn adjusted<'a>(model: &'a [f32], request: &SampleRequest) -> Cow<'a, [f32]>
         *score = penalised(*score, seen, request);
     }
     for token in request.logit_bias.iter().map(|&(token, _)| token).chain(request.seen.iter().map(|seen| seen.token)) {
-        // +inf - inf, a bias that is no number, or the largest f32 divided by a penalty below 1.
+        // NaN from inf - inf or a NaN bias; +inf from the largest f32 divided by a penalty below 1.
         scores[token.ix()] = made_safe(scores[token.ix()]);
     }
     for &token in &request.banned {
