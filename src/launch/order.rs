@@ -1,8 +1,8 @@
 //! The order in which the prompts of a job start: depth-first over their shared prefixes, so that prompts with a common
 //! prefix run together; at every level, the subtree with the most output tokens per prompt token first. The number of
 //! output tokens is known if only the length limit ends a sample; otherwise it is estimated from the samples that have
-//! finished. `PromptTree` finds the shared prefixes; the engine decides when a prompt really starts. Prompts that are not
-//! encoded yet are ordered by their texts ([`TextKey`]).
+//! finished. `PromptTree` finds the shared prefixes; the engine decides when a prompt really starts. Prompts that are
+//! not encoded yet are ordered by their texts ([`TextKey`]).
 
 use std::cmp::Reverse;
 
@@ -29,7 +29,8 @@ impl TextKey {
     pub const BYTES: usize = 32;
 
     pub fn of(text: &str) -> Self {
-        // Pieces that differ and have the same number are taken for equal: the order may be worse, results are the same.
+        // Pieces that differ and have the same number are taken for equal: the order may be worse, results are the
+        // same.
         let number = |piece: &[u8]| TokenId((fnv1a(piece) >> 32) as u32);
         let lines = text.as_bytes().split_inclusive(|&byte| byte == b'\n');
         TextKey(lines.flat_map(|line| line.chunks(Self::BYTES)).map(number).collect())

@@ -101,7 +101,7 @@ impl PreparedRun {
         let judging =
             if options.dry_run { None } else { RunJudge::open(&task, &items, options.isolation, options.judges)? };
         let prepared = Self { judging, task, model, folder, facts, tokenizer, params, stop, items, texts };
-        log::info!("rendered {} prompts: {}", prepared.items.len(), bytes(prepared.prompt_bytes() as u64));
+        log::info!("prepared {} prompts: {} of text", prepared.items.len(), bytes(prepared.prompt_bytes() as u64));
         Ok(prepared)
     }
 

@@ -253,6 +253,9 @@ struct WorkerContext<'a> {
 /// An item and its prompt, or why it has none.
 type EncodedItem<'a> = (&'a Item, Result<ItemPrompt<'a>>);
 
+/// An item and what its search starts with.
+type StartedItem<'a> = (&'a Item, Result<(ItemPrompt<'a>, SamplingTree)>);
+
 impl<'a> WorkerContext<'a> {
     fn take_items(&self, encoded: &Receiver<EncodedItem<'a>>) {
         while let Some((item, started)) = self.next_item(encoded) {
@@ -303,11 +306,7 @@ impl<'a> WorkerContext<'a> {
 
     /// The next item with its prompt and its tree. Trees are made in the order of the prompts: the engine serves
     /// branches in the order of their roots.
-    #[expect(clippy::type_complexity, reason = "an item, and what its search starts with")]
-    fn next_item(
-        &self,
-        encoded: &Receiver<EncodedItem<'a>>,
-    ) -> Option<(&'a Item, Result<(ItemPrompt<'a>, SamplingTree)>)> {
+    fn next_item(&self, encoded: &Receiver<EncodedItem<'a>>) -> Option<StartedItem<'a>> {
         let _taking = self.taking.lock().expect("taking does not panic");
         let ended = self.ended.lock().expect("storing does not panic").is_some();
         if ended || self.run.interrupted.load(Ordering::Relaxed) {
