@@ -4,7 +4,8 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
@@ -85,13 +86,36 @@ pub(crate) enum Command {
 /// Why the engine's thread ended, once it has.
 pub(crate) type ExitReason = Arc<OnceLock<String>>;
 
-/// A client of the engine; clones share it. The engine ends when the last handle and the last receiver are dropped.
+/// The engine's thread, where it has one. Dropped by the last handle: waits until the engine and its backend are
+/// dropped, so that no call to a device is under way when the process exits.
+#[derive(Default)]
+pub(crate) struct EngineThread(OnceLock<JoinHandle<()>>);
+
+impl EngineThread {
+    pub fn set(&self, thread: JoinHandle<()>) {
+        self.0.set(thread).expect("an engine is moved to a thread once");
+    }
+}
+
+impl Drop for EngineThread {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take().filter(|thread| thread.thread().id() != std::thread::current().id()) {
+            // It catches its panics; the exit reason has them.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A client of the engine; clones share it. The engine ends when the last handle and the last receiver are dropped;
+/// dropping the last one waits for the step in progress.
 #[derive(Clone)]
 pub struct EngineHandle {
     commands: Sender<Command>,
     exit_reason: ExitReason,
     facts: Arc<EngineFacts>,
     next_branch: Arc<AtomicU64>,
+    /// Last: dropped once this handle's sender is.
+    thread: Arc<EngineThread>,
 }
 
 impl EngineHandle {
@@ -103,8 +127,13 @@ impl EngineHandle {
             exit_reason: exit_reason.clone(),
             facts: Arc::new(facts),
             next_branch: Arc::new(AtomicU64::new(0)),
+            thread: Arc::default(),
         };
         (handle, receiver, exit_reason)
+    }
+
+    pub(crate) fn thread(&self) -> Weak<EngineThread> {
+        Arc::downgrade(&self.thread)
     }
 
     pub fn facts(&self) -> &EngineFacts {

@@ -35,7 +35,7 @@ mod token_path;
 pub mod uniforms;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 pub use commands::Turn;
 pub use count::Occupancy;
@@ -52,7 +52,7 @@ use crossbeam_channel::Receiver;
 
 use crate::backend::{Backend, StepShape};
 use crate::engine::cache::{Branches, KvCache, RestoreCost, Window};
-use crate::engine::handle::{Command, ExitReason};
+use crate::engine::handle::{Command, EngineThread, ExitReason};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::step::{LoadedStep, SubmittedStep};
 use crate::error::{Error, Result};
@@ -142,6 +142,8 @@ pub struct Engine<B: Backend> {
     /// Dropped before the channel closes: whoever finds it closed asks why.
     end: ExitGuard,
     commands: Receiver<Command>,
+    /// The handles' place for this engine's thread.
+    thread: Weak<EngineThread>,
 }
 
 /// The engine's end, which says of itself that it was dropped unless there is a better reason.
@@ -169,12 +171,15 @@ impl<B: Backend> Engine<B> {
 
     /// Moves the engine to a thread of its own, which works until the last handle is dropped.
     pub fn spawn(mut self) -> Result<()> {
-        let exit_reason = self.end.0.clone();
-        std::thread::Builder::new()
+        let (exit_reason, place) = (self.end.0.clone(), self.thread.clone());
+        let thread = std::thread::Builder::new()
             .name("engine".to_owned())
             .spawn(move || handle::live(&exit_reason, || self.run()))
-            .map(drop)
-            .map_err(|error| Error::EngineStopped { why: format!("its thread cannot start: {error}") })
+            .map_err(|error| Error::EngineStopped { why: format!("its thread cannot start: {error}") })?;
+        if let Some(place) = place.upgrade() {
+            place.set(thread);
+        }
+        Ok(())
     }
 
     /// The same without a thread: the engine works when its owner calls [`Engine::turn`]. Whoever calls `turn` must not
@@ -247,6 +252,7 @@ impl<B: Backend> Engine<B> {
             metrics: Metrics::default(),
             end: ExitGuard(exit_reason),
             commands,
+            thread: handle.thread(),
         };
         Ok((engine, handle))
     }

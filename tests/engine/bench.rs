@@ -47,20 +47,22 @@ pub fn model(shape: Shape, context: usize) -> ModelConfig {
 /// Every byte is a token; tokens 128 and up are parts of characters.
 pub fn tokenizer() -> Arc<Tokenizer> {
     static TOKENIZER: OnceLock<Arc<Tokenizer>> = OnceLock::new();
-    let load = || {
-        let folder = tempfile::tempdir().unwrap();
-        let vocab: serde_json::Map<String, serde_json::Value> =
-            (0u8..=255).map(|byte| (spelling(byte).to_string(), byte.into())).collect();
-        let byte_level = serde_json::json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
-            "use_regex": false });
-        let file = serde_json::json!({ "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
-            "normalizer": null, "pre_tokenizer": byte_level, "post_processor": null, "decoder": byte_level,
-            "model": { "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
-                "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": vocab, "merges": [] } });
-        std::fs::write(folder.path().join("tokenizer.json"), file.to_string()).unwrap();
-        Arc::new(Tokenizer::load(folder.path()).unwrap())
-    };
-    TOKENIZER.get_or_init(load).clone()
+    TOKENIZER.get_or_init(new_tokenizer).clone()
+}
+
+/// The same, which nobody else has.
+pub fn new_tokenizer() -> Arc<Tokenizer> {
+    let folder = tempfile::tempdir().unwrap();
+    let vocab: serde_json::Map<String, serde_json::Value> =
+        (0u8..=255).map(|byte| (spelling(byte).to_string(), byte.into())).collect();
+    let byte_level = serde_json::json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+        "use_regex": false });
+    let file = serde_json::json!({ "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+        "normalizer": null, "pre_tokenizer": byte_level, "post_processor": null, "decoder": byte_level,
+        "model": { "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": vocab, "merges": [] } });
+    std::fs::write(folder.path().join("tokenizer.json"), file.to_string()).unwrap();
+    Arc::new(Tokenizer::load(folder.path()).unwrap())
 }
 
 /// The character by which byte-level vocabularies spell a byte (GPT-2's table).

@@ -1,10 +1,15 @@
 //! What is refused, in which words, and what survives a mistake.
 
+use std::sync::Arc;
+
 use offshoot::Error;
-use offshoot::engine::{Event, SamplingParams, Stop};
+use offshoot::engine::{Engine, EngineConfig, Event, SamplingParams, Stop};
 use offshoot::ids::{BranchId, TokenId};
 
-use super::bench::{CONTEXT, VOCAB, draw, engine, finish, give, key, length, outcomes, params, prompt, roomy, score};
+use super::bench::{
+    CONTEXT, Shape, VOCAB, decoder, draw, engine, finish, give, key, length, new_tokenizer, outcomes, params, prompt,
+    roomy, score,
+};
 
 #[test]
 fn prompts_that_cannot_be_are_refused_at_once() {
@@ -104,4 +109,18 @@ fn a_cancelled_score_keeps_what_was_scored() {
     let rest = finish(&engine, score(root, rest));
     let whole = finish(&engine, score(engine.root(prompt(1, 20)).unwrap(), prompt(2, 100)));
     assert_eq!([cancelled.logprobs, rest.logprobs].concat(), whole.logprobs);
+}
+
+#[test]
+fn the_engine_is_gone_with_its_last_handle() {
+    let (backend, decoder) = decoder(Shape::Full);
+    let text = new_tokenizer();
+    let config = EngineConfig { run_ahead: super::RUN_AHEAD, ..roomy() };
+    let engine = Engine::start(backend, decoder, Some(text.clone()), config).unwrap();
+    let root = engine.root(prompt(1, 20)).unwrap();
+    let mut growing = engine.start(vec![draw(root, key("item", 0), params(), length(100))]).unwrap();
+    drop(engine);
+    assert!(matches!(growing.next(), Some(Event::Tokens { .. })), "it works as long as somebody listens");
+    drop(growing);
+    assert_eq!(Arc::strong_count(&text), 1, "its thread has dropped all that it had");
 }
