@@ -1,7 +1,6 @@
-//! Whether another branch may begin: only while the pages suffice for the most that it and all that run are expected to
-//! hold at any moment (`growth`), and while every one of them could be brought to its end alone, with nothing lost that
-//! the others were given. Branches that are let in too freely push each other out again, and each return costs time or
-//! computation.
+//! Decides whether another branch may be admitted: the pages must suffice for the expected peak of all running branches
+//! and it (`growth`), and each branch must be able to finish alone while the others keep their given tokens. Admitting
+//! more would cause preemptions, each of which costs a swap or recomputation.
 
 use crate::engine::branch::{Branch, BranchWork, KvHold, Lease, SamplingState, Stage};
 use crate::engine::cache::KvCache;
@@ -43,17 +42,17 @@ impl LengthEstimator {
         if sampling.stop.is_exact() { tokens } else { (tokens as f64 * self.0).ceil() as usize }
     }
 
-    /// How `branch` is expected to go on once what it needs now is laid out, as all tokens are that it was given; in
-    /// the end it gives back `alone`. None where it samples nothing.
+    /// Expected growth of `branch` once its known tokens have slots; it frees `alone` pages at its end. `None` if it does
+    /// not sample.
     fn growing(&self, branch: &Branch, cache: &KvCache, alone: Option<usize>) -> Option<GrowingBranch> {
         let BranchWork::Sample(sampling) = &branch.work else { return None };
         let page_tokens = cache.prefix.page_tokens() as usize;
         let now = branch.tokens.len() + sampling.in_flight.tokens;
-        // One that was divided at its end, as others go on from there, has no page any more.
+        // A segment that was split at its end, because others continue there, has no page left.
         let has_page =
             |lease: Lease| lease.own && cache.prefix.first_position(lease.segment) < cache.prefix.end(lease.segment);
         let (laid_out, has_own_page) = match branch.hold {
-            // It has not laid out the token that it sampled last.
+            // The token sampled last has no slot yet.
             KvHold::Path(lease) if branch.stage == Stage::Running => {
                 (cache.prefix.end(lease.segment) as usize, has_page(lease))
             }
@@ -63,12 +62,12 @@ impl LengthEstimator {
         };
         // The last token sampled is not computed.
         let most = (sampling.limit - 1).saturating_sub(laid_out);
-        // Where its length is not known it goes on for a page at least.
+        // If its length is not known, it is expected to take at least a page more.
         let least = if sampling.stop.is_exact() { 0 } else { page_tokens };
         let steps = self.expected_of(most, sampling).max(least).min(most);
-        // In its parent's last page only one branch can go on, which may be another.
+        // Only one branch can continue in its parent's last page, and that may be another one.
         let opens_page = !has_own_page && !laid_out.is_multiple_of(page_tokens) && steps > 0;
-        // What it has of its own, and so how far from its window it is.
+        // Tokens in its own segment: what is left until its window starts to free pages.
         let own = match branch.hold {
             KvHold::Path(lease) if lease.own => {
                 laid_out.saturating_sub(cache.prefix.first_position(lease.segment) as usize)
@@ -80,15 +79,14 @@ impl LengthEstimator {
     }
 }
 
-/// Whether `branch`, which runs, samples from now on: then a token of it is laid out in every step, in a segment of its
-/// own.
+/// Whether the running `branch` is past prefill: every step then adds one token to a segment of its own.
 fn decodes(branch: &Branch) -> bool {
     branch.lease().is_some_and(|lease| lease.own)
         && matches!(&branch.work, BranchWork::Sample(sampling) if branch.tokens.len() + sampling.in_flight.tokens > sampling.begin)
 }
 
-/// Pages that the tokens which `branch` samples or scores can take at most, laid out behind those that it was given.
-/// None where it could not have them even alone: to such a branch nothing is promised.
+/// Most pages that the tokens which `branch` samples or scores can take, after its given tokens. 0 if they would not fit
+/// even alone: nothing is guaranteed to such a branch.
 fn own_at_most(branch: &Branch, cache: &KvCache) -> usize {
     let page_tokens = cache.prefix.page_tokens() as usize;
     let (given, end) = match &branch.work {
@@ -97,30 +95,30 @@ fn own_at_most(branch: &Branch, cache: &KvCache) -> usize {
         BranchWork::Score(scoring) => (scoring.begin, branch.tokens.len() - 1),
     };
     let own = if end > given { end.div_ceil(page_tokens) - given / page_tokens } else { 0 };
-    // One that was dropped has its tokens laid out as known ones and new ones, at most with a page of their own where
+    // A recomputed branch has its tokens in two segments, known and new ones, which cost at most one page more where
     // they meet.
     if given.div_ceil(page_tokens) + own <= cache.pages.capacity() { own + 1 } else { 0 }
 }
 
-/// Pages committed to branches: to all running ones, and to waiting ones for the prefixes that they hold.
+/// Pages committed to running branches, and to waiting ones for the prefixes they hold.
 pub(super) struct Commitment {
-    /// In use now, and how those that run go on.
+    /// Pages in use now, and the expected growth of running branches.
     used: Usage,
     growing: PeakMemory,
-    /// Of `used`, what each of those that decode gives back when it has ended.
+    /// The part of `used` that decoding branches free when they end.
     alone: Usage,
-    /// Pages of `alone` that are not given back: others were let in that need them, too.
+    /// Pages of `alone` that are not freed, because branches admitted since need them too.
     kept: usize,
-    /// Whether any of them may end sooner than it could, or later than expected.
+    /// Whether the length of any running branch is only estimated.
     is_unsure: bool,
-    /// What was given to all of them, which is not to be computed twice, and the most that a single one can have beside
-    /// it.
+    /// Pages of all given tokens, which must not be computed twice; and the most pages a single branch can take beside
+    /// them.
     given: Usage,
     own: usize,
 }
 
 impl Commitment {
-    /// `keeping`: branches that run, and those that keep something while they wait.
+    /// `keeping`: running branches, and waiting ones that hold prefixes.
     pub fn of<'a>(keeping: impl Iterator<Item = &'a Branch>, cache: &KvCache, expected: &LengthEstimator) -> Self {
         let (mut used, mut alone, mut given) = (Usage::default(), Usage::default(), Usage::default());
         let (mut growing, mut is_unsure, mut own) = (Vec::new(), false, 0);
@@ -144,7 +142,7 @@ impl Commitment {
     /// The cost of admitting `branch`.
     pub fn cost(&self, branch: &Branch, cache: &KvCache, expected: &LengthEstimator) -> AdmissionCost {
         let prefix = &cache.prefix;
-        // Set where it goes on from where it was, whatever of its tokens others have laid out behind.
+        // Set if it continues on its own lease, whatever others have computed after it.
         let used = match branch.hold {
             KvHold::Path(lease) if lease.used => Some(lease.segment),
             KvHold::Nothing | KvHold::Path(_) | KvHold::Swapped(_) => None,
@@ -177,22 +175,22 @@ impl Commitment {
         }
     }
 
-    /// Whether the pages suffice for that beside all that was committed to: as far as growth can be told, and in any
-    /// case for one after the other. The second was promised already to those that had to yield.
+    /// Whether the pages suffice for `cost` beside everything committed: for the expected peak, and, for a new branch,
+    /// for running one branch after the other. Preempted branches have passed the second test before.
     pub fn allows(&mut self, cost: AdmissionCost, cache: &KvCache) -> bool {
         let capacity = cache.pages.capacity();
         let one_by_one = self.given.pages() + cost.given + self.own.max(cost.own);
         (!cost.is_new || one_by_one <= capacity) && self.grows_within(cost.gain + cost.kept, cost.growing, capacity)
     }
 
-    /// Whether `capacity` suffices at any moment for those that run and one more, with so many pages beside all that.
+    /// Whether `capacity` suffices for the peak of the running branches and one more, with `beside` further pages.
     fn grows_within(&mut self, beside: usize, one_more: Option<GrowingBranch>, capacity: usize) -> bool {
         let held = self.used.pages() + self.kept + beside;
         held <= capacity && self.growing.fit_in(capacity - held, one_more)
     }
 
-    /// Whether what `branch` keeps while it waits fits beside all that, one after the other; and all at once, where
-    /// that can be told. Nobody is to yield for it.
+    /// Whether the prefix that the waiting `branch` holds fits beside everything committed, so that no branch is
+    /// preempted for it.
     pub fn affords(&mut self, branch: &Branch, cache: &KvCache) -> bool {
         let Some(segment) = branch.kept() else { return true };
         let (capacity, end) = (cache.pages.capacity(), cache.prefix.end(segment));
@@ -218,14 +216,14 @@ fn position(tokens: usize) -> u32 {
     u32::try_from(tokens).expect("positions fit u32, as contexts do")
 }
 
-/// Pages that one more branch takes at once, and its expected growth.
+/// Pages that one more branch takes at once, and its expected growth, in pages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AdmissionCost {
     gain: usize,
     growing: Option<GrowingBranch>,
-    /// At least as many as stay, as it needs them too, of those that others were reckoned to give back.
+    /// Pages that others were expected to free and that stay because this branch needs them too.
     kept: usize,
-    /// Pages for what it was given, beyond those of what all others were given.
+    /// Pages for its given tokens, beyond those of all others' given tokens.
     given: usize,
     own: usize,
     /// Whether it was never admitted.
@@ -237,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_cut_short_never_lowers_what_is_expected() {
+    fn extends_that_were_cut_short_never_lower_the_estimate() {
         let mut expected = LengthEstimator::default();
         (0..100).for_each(|_| expected.take(0.0, true));
         assert_eq!(expected.0, 1.0);

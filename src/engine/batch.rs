@@ -1,4 +1,4 @@
-//! From a schedule to the flat arrays of one forward step.
+//! Converts a schedule to the flat arrays of one forward step.
 
 use crate::backend::{RowToken, SampleRequest, StepBatch};
 use crate::engine::branch::{Branch, BranchWork};
@@ -6,7 +6,7 @@ use crate::engine::cache::Branches;
 use crate::engine::schedule::{LogitsRequest, Schedule};
 use crate::plan::AttentionPlan;
 
-/// The rows of a schedule as the decoder takes them. The schedule's requests are put in the order of their logits.
+/// The rows of a schedule as the decoder takes them. Sorts the schedule's requests in the order of their logits.
 pub(super) fn step_batch(
     schedule: &mut Schedule,
     branches: &Branches,
@@ -24,13 +24,13 @@ pub(super) fn step_batch(
     }
 }
 
-/// The token at `position`, or the sample of the step before that it will be.
+/// The token at `position`; if the host does not know it yet, the sample of the step before that will be it.
 fn token(branch: &Branch, position: u32) -> RowToken {
     match (branch.tokens.get(position as usize), &branch.work) {
         (Some(&token), _) => RowToken::Known(token),
         (None, BranchWork::Sample(sampling)) => RowToken::Sampled(sampling.in_flight.request),
         (None, BranchWork::Idle | BranchWork::Score(_)) => {
-            unreachable!("only what samples has rows ahead of its tokens")
+            unreachable!("only a sampling branch has rows past its known tokens")
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A branch as the engine keeps it: all its tokens, its lease on the prefix tree, and what is being done to it.
-//! Everything that must survive when its pages are taken away is here; the keys and values are the tree's.
+//! A branch as the engine keeps it: its tokens, its lease on the prefix tree, and the work in progress. Holds everything
+//! that survives preemption; keys and values belong to the prefix tree.
 
 use crate::engine::events::EventSender;
 use crate::engine::request::{Event, Finish, FinishReason, SamplingParams, Stop};
@@ -12,20 +12,20 @@ use crate::ids::{BranchId, SegmentId, TokenId};
 
 pub(super) struct Branch {
     pub id: BranchId,
-    /// First part of its queue key: the root that it descends from, or the root that this one shares its priority with.
+    /// First part of its queue key: the root it descends from, or the root whose priority that one shares.
     pub priority: BranchId,
-    /// The whole path, prompt first, as far as it is known. The prefix tree lags behind it: what nothing was sampled
-    /// after yet has no slots.
+    /// The whole path, prompt first, as far as the host knows it. Tokens after which nothing was sampled yet have no
+    /// slots in the prefix tree.
     pub tokens: TokenPath,
     pub hold: KvHold,
     pub stage: Stage,
     pub work: BranchWork,
-    /// RunCounts what was begun: extends, and scores that began anew. What was asked in another generation is nobody's
-    /// answer.
+    /// Number of extends started, including scores started over. Results of an earlier generation are discarded.
     pub generation: u64,
-    /// Tokens from the front whose keys and values this branch has seen computed once.
+    /// Leading tokens whose keys and values were computed at least once for this branch.
     pub computed_once: usize,
-    /// Tokens from the front after which this branch has sampled or scored: what of them was given is counted.
+    /// Leading tokens after which this branch has sampled or scored; the given ones among them are counted in the
+    /// metrics.
     counted: usize,
 }
 
@@ -40,19 +40,19 @@ pub(super) enum Stage {
     Preempted,
 }
 
-/// What a branch holds of its path's keys and values. Its tokens and its uniforms do not depend on it.
+/// The keys and values that a branch holds. Its tokens and uniforms do not depend on it.
 #[derive(Clone, Copy)]
 pub(super) enum KvHold {
-    /// Nothing, or nothing any more: when it runs, it is matched with what is there, and what is missing is computed.
+    /// None: when it runs, its tokens are matched with the prefix tree, and the rest is computed.
     Nothing,
     Path(Lease),
     Swapped(Swapped),
 }
 
-/// A branch that had to give up its own pages, and whose keys and values are in host memory.
+/// A preempted branch whose own keys and values are in host memory.
 #[derive(Clone, Copy)]
 pub(super) struct Swapped {
-    /// Ends where its own tokens began; leased.
+    /// The leased segment at whose end its own tokens begin.
     pub before: SegmentId,
     /// Position up to which host memory has its keys and values.
     pub computed: u32,
@@ -60,14 +60,14 @@ pub(super) struct Swapped {
     pub pages: usize,
 }
 
-/// What keeps a branch's path in the prefix tree.
+/// A branch's claim on its path in the prefix tree.
 #[derive(Clone, Copy)]
 pub(super) struct Lease {
     pub segment: SegmentId,
-    /// The segment is open and this branch its one writer. Otherwise others may end there too, and it must be forked
-    /// before tokens are appended.
+    /// The segment is open and this branch is its only writer. Otherwise others may end there too, and it must be
+    /// forked before tokens are appended.
     pub own: bool,
-    /// This branch has run on it, as opposed to a fork that only keeps its parent's path for later.
+    /// This branch has run on it; false for a fork that only keeps its parent's path.
     pub used: bool,
 }
 
@@ -84,31 +84,31 @@ pub(super) struct SamplingState {
     pub events: EventSender,
     /// First position that this extend samples.
     pub begin: usize,
-    /// Length of the branch with which the extend ends at the latest.
+    /// Length of the branch at which the extend ends at the latest.
     pub limit: usize,
     pub in_flight: InFlight,
     pub logprobs: Vec<f32>,
     /// As `Finish::top`.
     pub top: Vec<Vec<(TokenId, f32)>>,
-    /// Of a stop token that was sampled and not kept.
+    /// Log-probability of a stop token that was sampled and not kept.
     pub stop_logprob: Option<f32>,
     pub text: BranchText,
-    /// Kept only if penalties ask for it.
+    /// Kept only if penalties are set.
     pub counts: Option<TokenCounts>,
 }
 
 impl SamplingState {
-    /// The first position whose token may end the text.
+    /// First position whose token may end the text.
     pub fn may_end_at(&self) -> usize {
         self.begin.saturating_add(self.stop.min_tokens)
     }
 }
 
-/// Tokens of one branch that were submitted and not collected.
+/// Tokens of one branch that were requested and not collected.
 #[derive(Clone, Copy, Default)]
 pub(super) struct InFlight {
     pub tokens: usize,
-    /// The newest one's place among the requests of its step, which is the step submitted last.
+    /// Index of the newest one among the requests of the step submitted last.
     pub request: u32,
 }
 
@@ -116,22 +116,22 @@ pub(super) struct ScoringState {
     pub events: EventSender,
     /// First position that is scored. The tokens are at the branch's end already.
     pub begin: usize,
-    /// How many of them were asked for; `logprobs` follows.
+    /// Number of tokens requested so far; `logprobs` holds those collected.
     pub requested: usize,
     pub logprobs: Vec<f32>,
-    /// Nothing is pushed to it before the end.
+    /// Empty until the end.
     pub text: BranchText,
 }
 
-/// Which of a branch's positions the next steps must compute.
+/// The positions of a branch that the next steps must compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NeededPositions {
-    /// Tokens from the front that may be matched against what others computed: none of their logits is wanted, but the
-    /// last's. At most the known ones.
+    /// Leading tokens that may be matched with the prefix tree, as only the last one's logits are needed. At most the
+    /// known ones.
     pub match_upto: usize,
-    /// First position whose logits are wanted.
+    /// First position whose logits are needed.
     pub logits_from: usize,
-    /// ExitGuard of the positions to compute.
+    /// End of the positions to compute.
     pub end: usize,
 }
 
@@ -155,7 +155,7 @@ impl Branch {
         }
     }
 
-    /// A branch that goes on where this one ends. Its lease, if it is to have one, must be retained by the caller.
+    /// A branch that continues where this one ends. The caller must retain its lease, if it has one.
     pub fn fork(&mut self, id: BranchId) -> Self {
         let hold = self.lease().map(|lease| KvHold::Path(Lease { own: false, used: false, ..lease }));
         Branch {
@@ -173,7 +173,7 @@ impl Branch {
         }
     }
 
-    /// Where that part of its path ends that it keeps in the prefix tree, if it keeps any.
+    /// Last segment of the part of its path that it keeps in the prefix tree, if any.
     pub fn kept(&self) -> Option<SegmentId> {
         match self.hold {
             KvHold::Nothing => None,
@@ -186,8 +186,7 @@ impl Branch {
         matches!(self.work, BranchWork::Idle)
     }
 
-    /// Tokens from the front that it had before its work began: what it was given, as opposed to what it samples or
-    /// scores.
+    /// Number of tokens it had before its work began.
     pub fn given(&self) -> usize {
         match &self.work {
             BranchWork::Idle => self.tokens.len(),
@@ -196,7 +195,7 @@ impl Branch {
         }
     }
 
-    /// `None` where nothing is left to compute: it rests, or will once what was asked is answered.
+    /// `None` if nothing is left to compute: it rests, or will once its requests are collected.
     pub fn need(&self) -> Option<NeededPositions> {
         let known = self.tokens.len();
         match &self.work {
@@ -205,7 +204,7 @@ impl Branch {
                 let end = known + sampling.in_flight.tokens;
                 (end < sampling.limit).then(|| NeededPositions { match_upto: known, logits_from: end - 1, end })
             }
-            // Nothing is asked of the last token but its own probability, so it is not computed.
+            // The last token is not computed: only its own probability is needed.
             BranchWork::Score(scoring) => {
                 let requested = scoring.begin + scoring.requested;
                 (requested < known).then(|| NeededPositions {
@@ -223,7 +222,7 @@ impl Branch {
         self.work = work;
     }
 
-    /// Notes that its next sample or probability was submitted as request number `request` of a step, with the row at
+    /// Records that its next sample or probability was submitted as request number `request` of a step, in the row at
     /// `position`.
     pub fn note_requested(&mut self, position: usize, request: u32) {
         self.computed_once = self.computed_once.max(position + 1);
@@ -244,19 +243,19 @@ impl Branch {
         }
     }
 
-    /// Whether the token at `position` was given, not sampled. What is not known yet is being sampled.
+    /// Whether the token at `position` was given, not sampled. A token that is not known yet is being sampled.
     pub fn is_given(&self, position: usize) -> bool {
         position < self.tokens.len() && !self.tokens.is_sampled(position)
     }
 
-    /// How many of the tokens up to `position` were given and are asked for by this branch for the first time.
+    /// Number of given tokens up to `position` that this branch needs for the first time.
     pub fn count_given(&mut self, position: usize) -> u64 {
         let new = self.counted..(position + 1).max(self.counted);
         self.counted = new.end;
         self.tokens.given_in(new) as u64
     }
 
-    /// Ends the work with `reason` and tells it.
+    /// Ends the work with `reason` and sends the event.
     pub fn finish(&mut self, reason: FinishReason) {
         if reason == FinishReason::Cancelled {
             self.take_back_unscored();
@@ -281,7 +280,7 @@ impl Branch {
         events.send(Event::Finished { branch: self.id, finish });
     }
 
-    /// Ends the work because it cannot go on.
+    /// Ends the work with an error and sends the event.
     pub fn fail(&mut self, error: Error) {
         self.take_back_unscored();
         let events = match std::mem::replace(&mut self.work, BranchWork::Idle) {
@@ -292,8 +291,8 @@ impl Branch {
         events.send(Event::Failed { branch: self.id, error });
     }
 
-    /// Makes the work independent of pages that were taken away. Sampled tokens are as good as given ones; a score
-    /// begins anew, so that it is laid out as if it had never been interrupted.
+    /// Prepares the work for recomputation. Sampling continues, as sampled tokens are recomputed like given ones; a
+    /// score starts over, so that its rows are those of an uninterrupted one.
     pub fn start_over(&mut self) {
         if let BranchWork::Score(scoring) = &mut self.work {
             scoring.logprobs.clear();
@@ -302,7 +301,7 @@ impl Branch {
         }
     }
 
-    /// Of tokens that were given to be scored, those that were not are no part of the branch.
+    /// Removes given tokens that were not scored yet from the branch.
     fn take_back_unscored(&mut self) {
         if let BranchWork::Score(scoring) = &self.work {
             self.tokens.take_back(scoring.begin + scoring.logprobs.len());

@@ -1,5 +1,5 @@
-//! The engine's side of the channel: it obeys commands between steps, so many at a time that no step waits long for
-//! them, and sleeps while nothing grows.
+//! The engine's side of the channel: executes commands between steps, a bounded number at a time so that steps are not
+//! delayed, and sleeps while nothing runs.
 
 use crossbeam_channel::{RecvError, TryRecvError};
 
@@ -13,29 +13,28 @@ use crate::engine::text::BranchText;
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 
-/// What a turn of the engine came to.
+/// Result of one turn of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// A step was submitted or collected.
     Stepped,
-    /// Nothing grows: there is nothing to do before the next command.
+    /// Nothing runs: there is nothing to do before the next command.
     Idle,
-    /// Nothing grows, or nobody would know: the last handle is gone.
+    /// The last handle was dropped.
     Abandoned,
 }
 
-/// What of the commands that wait is obeyed before a step: the rest is for the steps after it. Each command is obeyed
-/// whole.
+/// How much more may be taken from the waiting commands before the next step. A command is never split.
 #[derive(Clone, Copy, Debug)]
 struct Intake {
-    /// Branches that commands name, and commands that name none. About a microsecond each.
+    /// Branches named by commands, and commands that name none: about a microsecond each.
     branches: usize,
-    /// Tokens of prompts and given ones.
+    /// Tokens of prompts and given tokens.
     tokens: usize,
 }
 
 impl Intake {
-    /// Enough for all branches that grow at once to be made, begun and released.
+    /// Enough to make, start and release all branches that run at once.
     fn for_step(max_branches: usize) -> Self {
         Intake { branches: max_branches.saturating_mul(4).saturating_add(1024), tokens: 1 << 16 }
     }
@@ -58,13 +57,13 @@ impl Intake {
 }
 
 impl<B: Backend> Engine<B> {
-    /// Serves until the last handle is gone.
+    /// Works until the last handle is dropped.
     pub(super) fn run(&mut self) -> Result<()> {
         loop {
             match self.turn()? {
                 Turn::Stepped => {}
                 Turn::Idle => match self.commands.recv() {
-                    Ok(command) => self.obey(command)?,
+                    Ok(command) => self.execute(command)?,
                     Err(RecvError) => return Ok(()),
                 },
                 Turn::Abandoned => return Ok(()),
@@ -72,16 +71,16 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Obeys the commands that wait, in their order, then makes a step; while branches grow, so many commands as its
-    /// `Intake` allows. Commands are obeyed while a step is in flight: whatever they give away is given to what is
-    /// submitted later, and what they ended is told from what they begin by its turn.
+    /// Executes waiting commands in order, then makes a step. While branches run, `Intake` bounds the commands.
+    /// A step may be in flight meanwhile: pages that a command frees are reused only by steps submitted later, and
+    /// results for work that a command ended are recognised by their generation.
     pub fn turn(&mut self) -> Result<Turn> {
         let mut intake = Intake::for_step(self.config.max_branches);
         while !(self.has_work() && intake.is_used_up()) {
             match self.commands.try_recv() {
                 Ok(command) => {
                     intake.take(&command);
-                    self.obey(command)?;
+                    self.execute(command)?;
                 }
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => return Ok(Turn::Abandoned),
@@ -110,7 +109,7 @@ impl<B: Backend> Engine<B> {
         checked.and_then(|()| self.scheduler.check(&self.branches)).map_err(Error::Internal)
     }
 
-    fn obey(&mut self, command: Command) -> Result<()> {
+    fn execute(&mut self, command: Command) -> Result<()> {
         match command {
             Command::Root { branch, priority, tokens } => {
                 self.branches.insert(branch, Branch::root(branch, priority, tokens));
@@ -128,10 +127,10 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
-    /// A branch that grows cannot be forked: what the fork would hold would depend on when the command came.
+    /// Ignores a fork of a branch that is being extended: its tokens would depend on when the command arrived.
     fn fork(&mut self, at: BranchId, children: &[BranchId]) {
         let Some(parent) = self.branches.get_mut(&at).filter(|parent| parent.rests()) else { return };
-        // Parent and children may all be given the same tokens next, which are then to be shared.
+        // Parent and children may be given the same tokens next, which are then shared.
         if let KvHold::Path(lease) = &mut parent.hold {
             (lease.own, lease.used) = (false, false);
         }

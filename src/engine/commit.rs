@@ -1,4 +1,4 @@
-//! What a collected step leaves behind: sampled tokens, stops, events.
+//! Commits a collected step: appends sampled tokens to their branches, applies stop conditions, sends events.
 
 use crate::backend::{Backend, Sampled};
 use crate::engine::branch::{Branch, BranchWork, SamplingState};
@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::ids::{BranchId, TokenId};
 
 impl<B: Backend> Engine<B> {
-    /// `sampled` holds the result of each of `requests`. Results of branches that have ended or restarted are dropped.
+    /// `sampled` holds one result for each of `requests`. Results of branches that have ended or restarted are discarded.
     pub(super) fn commit(&mut self, requests: &[LogitsRequest], sampled: Vec<Sampled>) {
         let (mut ended, mut batcher) = (Vec::new(), EventBatcher::default());
         for (request, sampled) in requests.iter().zip(sampled) {
@@ -36,7 +36,7 @@ impl<B: Backend> Engine<B> {
         self.retire(ended);
     }
 
-    /// These branches' extends have ended: nobody schedules them, and they hold no more than what they may go on from.
+    /// Removes branches whose extend has ended from the scheduler, and frees keys and values past their tokens.
     pub(super) fn retire(&mut self, mut ended: Vec<BranchId>) {
         if ended.is_empty() {
             return;
@@ -54,7 +54,7 @@ impl<B: Backend> Engine<B> {
     }
 }
 
-/// Takes what was sampled for a branch. Says how the extend ends, if it does.
+/// Applies one result to its branch. Returns how the extend ends, if it does.
 fn answer(
     branch: &mut Branch,
     sampled: Sampled,
@@ -72,7 +72,7 @@ fn answer(
     }
 }
 
-/// Takes the token that a branch sampled. Says why the extend ends, if it does.
+/// Appends a sampled token. Returns why the extend ends, if it does.
 fn accept(
     branch: &mut Branch,
     sampled: Sampled,
@@ -116,7 +116,7 @@ fn stop_token(sampling: &SamplingState, token: TokenId, eos: &[TokenId]) -> Opti
     (eos.contains(&token) && !sampling.stop.ignore_eos).then_some(FinishReason::EndOfText)
 }
 
-/// Takes the log-probability of a given token.
+/// Records the log-probability of a given token. Returns the finish reason at the last one.
 fn record(branch: &mut Branch, sampled: Sampled) -> Option<FinishReason> {
     let BranchWork::Score(scoring) = &mut branch.work else { return None };
     scoring.logprobs.push(sampled.logprob);

@@ -1,40 +1,37 @@
-//! How many pages branches that sample will take at once: each lays out one token a step, and gives back what it alone
-//! holds when it has ended, so that what the short ones give back serves the long ones. Gong et al., "Past-Future
-//! Scheduler for LLM Serving under SLA Guarantees" (arXiv 2507.10150), admit by such a peak. Who counts, and how long a
-//! branch is expected to become, is `admission`'s.
+//! Predicts the peak number of pages of branches that sample side by side. Each takes slots for one token a step and,
+//! when it finishes, frees the pages that only it holds, which later serve longer branches. Admission by such a peak:
+//! Gong et al., "Past-Future Scheduler for LLM Serving under SLA Guarantees" (arXiv 2507.10150). Which branches count,
+//! and their expected lengths, is left to `admission`.
 
 use std::collections::BTreeMap;
 
-/// Steps for which a branch that has laid out its last token still holds its pages: the one that was submitted before
-/// its end was collected.
+/// Steps for which a finished branch still holds its pages: the one submitted before its end was collected.
 const STEPS_UNTIL_FREE: usize = 1;
 
-/// A branch that lays out one token a step: from now on, or, as long as nothing of it is sampled, from now on at the
-/// earliest.
+/// A branch that takes slots for one token a step, from the next step on; during prefill, from then on at the earliest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct GrowingBranch {
-    /// Tokens that it is expected to lay out yet.
+    /// Expected number of further tokens.
     pub steps: usize,
-    /// With how many of them it takes pages: from then on it gives back behind its window what it takes. At most
-    /// `steps`.
+    /// Number of those for which its pages grow; later tokens reuse pages freed behind its window. At most `steps`.
     pub grows: usize,
-    /// Tokens of its path that are laid out.
+    /// Tokens of its path that have slots.
     pub laid_out: usize,
-    /// Whether the first of them takes a page of its own, even where the last one has room.
+    /// Whether its first further token needs a new page even if the last page has room.
     pub opens_page: bool,
-    /// Pages only this branch holds, freed when it finishes together with those that it takes until then; `None` during
-    /// prefill, when it may end later than after `steps` and is counted as freeing nothing.
+    /// Pages only this branch holds, freed when it finishes together with those it takes until then. `None` during
+    /// prefill: it may end later than after `steps`, and is counted as freeing nothing.
     pub alone: Option<usize>,
 }
 
-/// The peak number of pages of branches that grow side by side. Branches with equal growth are counted, not listed, so
-/// that admitting many siblings of one prompt costs as much as admitting a few.
+/// Peak number of pages of branches that run side by side. Branches with equal growth are counted, not listed, so that
+/// admitting many siblings of one prompt costs as much as admitting a few.
 pub(super) struct PeakMemory {
     page_tokens: usize,
-    /// How many grow so; only the remainder of `laid_out` by the page is kept, as no more of it matters.
+    /// Number of branches by growth; of `laid_out` only the remainder by the page size matters and is kept.
     alike: BTreeMap<GrowingBranch, usize>,
-    /// No less than the most pages that all hold at any moment beyond those in use now: as they were counted once, and
-    /// all that those take which came since, with nothing given back.
+    /// Upper bound on the peak beyond the pages in use now: the last exact count, plus all pages of the branches added
+    /// since, with nothing freed.
     at_most: usize,
 }
 
@@ -50,16 +47,15 @@ impl PeakMemory {
         self.at_most += branch.pages_to_come(self.page_tokens);
     }
 
-    /// Whether `pages` beside those in use now suffice for these and one more, at any moment. All kinds are looked at
-    /// only where the bound leaves it open: as a count tightens it, that is seldom where many are let in one after the
-    /// other.
+    /// Whether `pages` beyond those in use now suffice for these branches and one more. Counts exactly only if the
+    /// bound does not decide; a count tightens the bound, so this is rare when many are admitted in a row.
     pub fn fit_in(&mut self, pages: usize, one_more: Option<GrowingBranch>) -> bool {
         let more = one_more.map_or(0, |branch| branch.pages_to_come(self.page_tokens));
         self.at_most + more <= pages || {
             one_more.into_iter().for_each(|branch| self.enter(branch));
             let most = self.most_pages();
             one_more.into_iter().for_each(|branch| self.leave(branch));
-            // One that gives nothing back takes nothing from what the others hold at any moment.
+            // A branch that frees nothing never lowers the peak, so the count with it bounds the count without it.
             if one_more.is_none_or(|branch| branch.alone.is_none()) {
                 self.at_most = self.at_most.min(most);
             }
@@ -73,7 +69,7 @@ impl PeakMemory {
 
     fn leave(&mut self, branch: GrowingBranch) {
         let kind = self.kind(branch);
-        let alike = self.alike.get_mut(&kind).expect("only what entered leaves");
+        let alike = self.alike.get_mut(&kind).expect("only a branch that was entered leaves");
         *alike -= 1;
         if *alike == 0 {
             self.alike.remove(&kind);
@@ -84,8 +80,8 @@ impl PeakMemory {
         GrowingBranch { laid_out: branch.laid_out % self.page_tokens, ..branch }
     }
 
-    /// The most pages, beyond those in use now, that these branches hold at any moment until all have ended. What
-    /// several of them share counts as held to the end.
+    /// Peak number of pages beyond those in use now, until all branches have ended. Pages that several share count as
+    /// held to the end.
     fn most_pages(&self) -> usize {
         let page_tokens = self.page_tokens;
         let mut still = PageGrowth::new(page_tokens);
@@ -95,7 +91,7 @@ impl PeakMemory {
         let mut stopped = stopped.into_iter().peekable();
         let mut ending = self.alike.iter().peekable();
         let (mut most, mut taken, mut given_back) = (0, 0, 0);
-        // Between two ends pages are only taken, so that the most are held when somebody is about to give back.
+        // Between two ends pages are only taken, so a peak lies just before an end.
         while let Some(&(&GrowingBranch { steps, .. }, _)) = ending.peek() {
             let step = steps + STEPS_UNTIL_FREE;
             while let Some((branch, &alike)) = stopped.next_if(|(branch, _)| branch.grows < step) {
@@ -112,21 +108,21 @@ impl PeakMemory {
 }
 
 impl GrowingBranch {
-    /// Pages that it will take in all, beyond those that it gives back on the way.
+    /// Pages that it will take in all, without those it frees behind its window.
     fn pages_to_come(&self, page_tokens: usize) -> usize {
         let full = (self.laid_out + self.grows).div_ceil(page_tokens) - self.laid_out.div_ceil(page_tokens);
         full + usize::from(self.opens_page)
     }
 }
 
-/// Of the branches that still lay out tokens how many have which remainder, from which the pages that all take by any
-/// step follow without looking at each: ceil(x / p) is floor(y / p) with y = x + p - 1, and by s tokens floor(y / p)
-/// rises by floor(s / p), and by one more where the remainders of y and s are p or more together.
+/// Growing branches by remainder, which gives the pages that all of them take by any step without visiting each:
+/// ceil(x / p) = floor(y / p) with y = x + p - 1; after s tokens floor(y / p) has risen by floor(s / p), and by one more
+/// if the remainders of y and s sum to p or more.
 struct PageGrowth {
     branches: usize,
-    /// Those that opened a page, with their first token.
+    /// Branches whose first token needs a new page.
     opened: usize,
-    /// By y mod p, of p entries.
+    /// Number of branches by y mod p; p entries.
     with_remainder: Vec<usize>,
 }
 
@@ -152,7 +148,7 @@ impl PageGrowth {
         &mut self.with_remainder[(branch.laid_out + page_tokens - 1) % page_tokens]
     }
 
-    /// `step`: one at least.
+    /// `step`: at least 1.
     fn pages_taken_by(&self, step: usize) -> usize {
         let page_tokens = self.with_remainder.len();
         let one_more = &self.with_remainder[page_tokens - step % page_tokens..];
@@ -212,7 +208,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_counted_before_changes_no_answer(
+        fn earlier_counts_change_no_answer(
             growing in prop::collection::vec(growing(), 0..20),
             asked in prop::collection::vec((growing(), 0_usize..60, any::<bool>()), 0..20),
             page_tokens in prop::sample::select(vec![1_usize, 4, 16, 32]),
@@ -236,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn siblings_that_are_let_in_at_once_are_one_kind() {
+    fn siblings_that_are_admitted_together_are_one_kind() {
         // So few pages that every one of them is counted.
         let sibling = GrowingBranch { laid_out: 100_000, steps: 64, grows: 64, opens_page: true, alone: None };
         let mut all = PeakMemory::new(
@@ -253,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_short_branch_gives_back_serves_a_long_one() {
+    fn pages_freed_by_a_short_branch_serve_a_long_one() {
         // Both hold ten pages of 16; the long one takes ten more, six of them until the short one's pages are free.
         let most_pages = |growing: &[GrowingBranch]| PeakMemory::new(16, growing.iter().copied()).most_pages();
         let growing = |steps| GrowingBranch { laid_out: 160, steps, grows: steps, opens_page: false, alone: Some(10) };

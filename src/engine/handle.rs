@@ -16,17 +16,17 @@ use crate::engine::request::{Continuation, Event, Extend, Finish};
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 
-/// What does not change while an engine lives.
+/// Facts of an engine that never change.
 #[derive(Clone, Debug)]
 pub struct EngineFacts {
-    /// Tokens that one branch may have.
+    /// Most tokens of one branch.
     pub context: usize,
     pub vocab: usize,
     pub bos: Option<TokenId>,
     pub eos: Vec<TokenId>,
-    /// One line for people.
+    /// The device's name, one line.
     pub device: String,
-    /// What decides the last bits of exact results (see `Backend::arithmetic`).
+    /// The arithmetic that determines the last bits of exact results (see `Backend::arithmetic`).
     pub arithmetic: String,
     /// Whether what a branch samples depends on its own tokens and uniforms alone, to the last bit: not on other
     /// branches, on plans, or on which steps computed it.
@@ -34,30 +34,29 @@ pub struct EngineFacts {
     pub page_tokens: usize,
     /// Bytes of one page, all layers.
     pub page_bytes: usize,
-    /// Of keys and values themselves: pages may have padding.
+    /// Without padding, which pages may have.
     pub kv_bytes_per_token: usize,
     pub pool_pages: usize,
-    /// Branches that grow at once.
+    /// Most branches that run at once.
     pub max_branches: usize,
 }
 
 impl EngineFacts {
-    /// Pages that a branch of `given` tokens takes by itself once it has sampled `sampled` more: the last one sampled
-    /// has no keys and values.
+    /// Pages of a branch of `given` tokens that has sampled `sampled` more; the last sampled token has no keys and
+    /// values.
     pub fn path_pages(&self, given: usize, sampled: usize) -> usize {
         (given + sampled.saturating_sub(1)).div_ceil(self.page_tokens)
     }
 
-    /// The most tokens, at least one, that such a branch can sample in all pages of the pool, if it has the given ones
-    /// there.
+    /// Most tokens, at least one, that a branch of `given` tokens can sample if it has the whole pool.
     pub fn most_sampled(&self, given: usize) -> usize {
         (self.pool_pages * self.page_tokens).saturating_sub(given) + 1
     }
 }
 
-/// What travels to the engine's thread. Branches are named by the sender, so nothing waits for a reply but `Metrics`.
+/// Messages to the engine's thread. The sender names new branches, so only `Metrics` waits for a reply.
 pub(crate) enum Command {
-    /// `priority`: the root whose queue priority it has: itself, or one that was made before.
+    /// `priority`: the root whose queue priority it takes: itself or an earlier one.
     Root {
         branch: BranchId,
         priority: BranchId,
@@ -140,8 +139,8 @@ impl EngineHandle {
         &self.facts
     }
 
-    /// A new branch of these tokens. Nothing is computed before something is sampled or scored after them; what is
-    /// known of them by then is shared. Branches are served in the order in which their roots were made.
+    /// Makes a branch of these tokens. They are computed when something is sampled or scored after them, except for
+    /// prefixes that the cache holds by then. Branches are served in the order in which their roots were made.
     pub fn root(&self, tokens: Vec<TokenId>) -> Result<BranchId> {
         self.check_prompt(&tokens)?;
         let branch = self.name_branch();

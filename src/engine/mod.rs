@@ -1,15 +1,14 @@
-//! Floor 5: the step loop. Defines the requests, the events and the channel client (`EngineHandle`) that everything
-//! above is built on, and hides the model, the backend and the prefix tree behind one thread. What a search does with
-//! branches is floor 6's affair.
+//! The step loop. Defines the requests, the events and the channel client (`EngineHandle`) on which everything above is
+//! built. The model, the backend and the prefix tree live on one thread behind it. What a search does with branches is
+//! left to `search`.
 //!
-//! A branch is a list of tokens. What of it is kept in the prefix tree, and whether it is computed, is the engine's
-//! affair alone: a root, a fork, a continuation and a branch that had to give up its pages all become runnable in the
-//! same way, by being matched with what is there (`cache`). See `scheduler` for the order of rows and for the logits
-//! that forks share.
+//! To its client a branch is a list of tokens. Which of them have keys and values in the prefix tree is internal: a
+//! root, a fork, a continuation and a preempted branch all become runnable in the same way, by matching their tokens
+//! with the tree (`cache`). `scheduler` defines the order of rows and which logits forks share.
 //!
-//! A step is submitted, then collected (`step`). Where steps run ahead, a branch may be one token longer than anyone
-//! knows: its row names a sample of the step before, its slot is ahead of its token, and its uniform is known by its
-//! position.
+//! A step is submitted, then collected (`step`). If steps run ahead, the newest token of a branch may exist on the
+//! device only: its row then names a sample of the step before, its slot is already assigned, and its uniform follows
+//! from its position.
 
 mod admission;
 mod batch;
@@ -62,30 +61,30 @@ use crate::model::Decoder;
 use crate::plan::Planner;
 use crate::tokenizer::Tokenizer;
 
-/// How an engine works. None of it changes what is sampled, but for roundings where results are not exact
+/// How an engine works. No field changes what is sampled, except by rounding where results are not exact
 /// ([`EngineFacts::exact`]).
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// Branches that grow at once; each has one row in a step.
+    /// Most branches that run at once; each has one row in a step.
     pub max_branches: usize,
-    /// Rows of a step: one for each branch that decodes, and prompts and given tokens fill what is left, a small share
-    /// in any case.
+    /// Rows of a step: one for each branch that decodes; prompts and given tokens fill the rest, at least 1/8 of the
+    /// rows.
     pub step_rows: usize,
     pub planner: Planner,
     /// Memory for keys and values, all layers.
     pub pool: PoolSize,
-    /// Bytes of host memory for keys and values of branches that had to yield their pages.
+    /// Bytes of host memory for keys and values of preempted branches.
     pub swap_bytes: usize,
-    /// Whether the next step is submitted while one is being computed. It costs a discarded token where a branch stops,
-    /// and saves the host's time where the device works by itself.
+    /// Whether the next step is submitted while the last one is computed. Saves the host's time if the device computes
+    /// asynchronously, and costs one discarded token per finished branch.
     pub run_ahead: bool,
-    /// Whether results are exact, whatever that costs.
+    /// Whether results must be exact, also where that is slower.
     pub deterministic: bool,
-    /// Whether every plan is proved before it is used, and the prefix tree checked whenever nothing grows.
+    /// Whether every plan is checked before it is used, and the prefix tree whenever nothing runs.
     pub check_plans: bool,
 }
 
-/// Prompts and given tokens have this part of a step's rows in any case.
+/// Prompts and given tokens get at least 1/`PROMPT_PART` of a step's rows.
 const PROMPT_PART: usize = 8;
 
 impl Default for EngineConfig {
@@ -104,13 +103,13 @@ impl Default for EngineConfig {
 }
 
 impl EngineConfig {
-    /// Rows whose logits a step wants at most: one for each branch, and in any case a few hundred, so that given tokens
-    /// are scored in chunks worth their while. Memory for logits is set aside for so many.
+    /// Most rows with logits in a step: one for each branch, and at least 256, so that given tokens are scored in large
+    /// chunks. Memory for that many logits is reserved.
     pub fn max_logit_rows(&self) -> usize {
         self.max_branches.max(256)
     }
 
-    /// Rows of prompts and given tokens that a step has room for, however many branches decode: so that prompts go on.
+    /// Rows that a step reserves for prompts and given tokens, however many branches decode.
     fn prompt_rows(&self) -> usize {
         (self.step_rows / PROMPT_PART).max(1)
     }
@@ -130,7 +129,7 @@ pub struct Engine<B: Backend> {
     swapped: HashMap<BranchId, B::SavedPages>,
     step: B::Step,
     loaded: Option<LoadedStep>,
-    /// Oldest first; one at most between two calls of `step`.
+    /// Oldest first; at most one between two calls of `step`.
     submitted: VecDeque<SubmittedStep>,
     tokenizer: Option<Arc<Tokenizer>>,
     facts: EngineFacts,
@@ -139,14 +138,14 @@ pub struct Engine<B: Backend> {
     branches: Branches,
     scheduler: Scheduler,
     metrics: Metrics,
-    /// Dropped before the channel closes: whoever finds it closed asks why.
+    /// Dropped before the channel closes, so that a client that finds it closed finds the reason.
     end: ExitGuard,
     commands: Receiver<Command>,
     /// The handles' place for this engine's thread.
     thread: Weak<EngineThread>,
 }
 
-/// The engine's end, which says of itself that it was dropped unless there is a better reason.
+/// Sets the exit reason when the engine is dropped without another one.
 struct ExitGuard(ExitReason);
 
 impl Drop for ExitGuard {

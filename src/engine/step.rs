@@ -1,6 +1,6 @@
-//! One step: submitted (scheduled, planned, loaded, enqueued) and collected (what it sampled is told). Between the two
-//! lies the device's work; with `EngineConfig::run_ahead` the next step is submitted in that time, from tokens that
-//! nobody has read.
+//! One step: submitted (scheduled, planned, loaded, enqueued on the device), then collected (its samples are committed
+//! to their branches). With `EngineConfig::run_ahead` the next step is submitted while the device computes, from tokens
+//! that the host has not read yet.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use crate::ids::BranchId;
 use crate::kv::{Forest, StepRow};
 use crate::plan::{AttentionPlan, NewPage, PlanStats};
 
-/// A step that was submitted and not collected: what its samples answer.
+/// A step that was submitted and not collected: one request for each of its samples.
 pub(super) struct SubmittedStep {
     requests: Vec<LogitsRequest>,
 }
@@ -25,25 +25,25 @@ pub(super) struct LoadedStep {
     schedule: Schedule,
     /// One for each plan.
     stats: Vec<PlanStats>,
-    /// `None` where the step after it is another one in any case.
+    /// `None` if the next step cannot repeat this one.
     steady: Option<SteadySteps>,
     /// Kept only if plans are checked.
     copy: Option<StepBatch>,
 }
 
-/// A step whose every row samples a token of a branch of its own and goes on behind it: unless branches come or go, the
-/// steps after it are the same, every row one token further. What they ask of the branches is kept here, so that they
-/// need not be looked at.
+/// A step in which each row samples the next token of a branch of its own. Until a branch comes or goes, the steps after
+/// it repeat it with every row one token further. The uniforms' keys are kept here, so that the branches need not be
+/// read again.
 struct SteadySteps {
-    /// How many steps after it are such; then a branch is at its end, may end from then on, or has counted as many
-    /// tokens for its penalties as a backend does by itself.
+    /// Number of steps that may repeat it. After them a branch reaches its limit, may sample an end token for the first
+    /// time, frees pages, or has as many tokens counted on the device as the backend allows ([`MOST_COUNTED`]).
     steps: usize,
-    /// Of each row.
+    /// One for each row.
     uniforms: Vec<UniformKey>,
 }
 
 impl<B: Backend> Engine<B> {
-    /// Submits the next step, then collects the one before it; if steps do not run ahead, its own samples at once.
+    /// Submits the next step, then collects the one before it; also the submitted one if steps do not run ahead.
     pub(super) fn step(&mut self) -> Result<()> {
         let submitted = self.submit()?;
         let ahead = usize::from(submitted && self.config.run_ahead);
@@ -53,7 +53,7 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
-    /// Waits for whatever is in flight.
+    /// Collects all submitted steps.
     pub(super) fn collect_all(&mut self) -> Result<()> {
         while !self.submitted.is_empty() {
             self.collect()?;
@@ -61,7 +61,7 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
-    /// Enqueues the next step. False if there is nothing to compute before something is collected, or at all.
+    /// Submits the next step. False if there is nothing to compute, or nothing before a step is collected.
     fn submit(&mut self) -> Result<bool> {
         let advanced = match self.loaded.take() {
             Some(loaded) => self.advance(loaded)?,
@@ -74,14 +74,14 @@ impl<B: Backend> Engine<B> {
         Ok(self.loaded.is_some())
     }
 
-    /// The step is under way.
+    /// Records a submitted step.
     fn note_loaded(&mut self, loaded: LoadedStep) {
         self.count_step(&loaded);
         self.submitted.push_back(SubmittedStep { requests: loaded.schedule.requests.clone() });
         self.loaded = Some(loaded);
     }
 
-    /// Tells branches what the oldest step in flight sampled.
+    /// Waits for the oldest submitted step and commits its samples.
     fn collect(&mut self) -> Result<()> {
         let Some(flight) = self.submitted.pop_front() else { return Ok(()) };
         let mut began = Instant::now();
@@ -92,8 +92,8 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
-    /// A step from nothing: scheduled, planned, loaded. No step where nothing is left but what waits for its last
-    /// token, or could never fit and has failed.
+    /// Schedules, plans and loads a step. No step is submitted if all branches wait for their last token, or have failed
+    /// because they can never fit.
     fn replan(&mut self) -> Result<()> {
         self.scheduler.free_behind(&self.branches, &mut self.cache);
         let schedule = self.schedule();
@@ -107,8 +107,8 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// The step that the device has no memory for, again and in parts, each of which is a step of its own: halves of
-    /// halves, down to one row. What is in flight is collected before, so that every part knows the tokens of its rows.
+    /// Submits, in parts, a step for which the device lacks memory: each part is halved until it fits, down to one row.
+    /// First collects all submitted steps, so that the tokens of every part are known.
     fn replan_in_parts(&mut self, shortage: &Error) -> Result<()> {
         log::info!("a step is taken in parts: {shortage}");
         self.collect_all()?;
@@ -120,7 +120,7 @@ impl<B: Backend> Engine<B> {
             let submitted = if part.rows.is_empty() { Ok(()) } else { self.submit_rows(part.clone()) };
             match (submitted, halves) {
                 (Err(error), Some([first, second])) if error.is_shortage() => parts.extend([second, first]),
-                // Others may need what this row was to compute: they are scheduled again, and so are all later rows.
+                // Later rows may need what this row was to compute: they are scheduled again.
                 (Err(error), None) if error.is_shortage() => {
                     self.fail_row(&part, error);
                     return Ok(());
@@ -131,7 +131,7 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
-    /// Ends the work of those that ask for the only row of `part`, or brought it.
+    /// Fails the branches that need the only row of `part`.
     fn fail_row(&mut self, part: &Schedule, error: Error) {
         let mut ended: Vec<BranchId> = part.rows.iter().map(|row| row.branch).collect();
         ended.extend(part.requests.iter().map(|request| request.branch));
@@ -146,7 +146,7 @@ impl<B: Backend> Engine<B> {
         self.retire(ended);
     }
 
-    /// Plans and enqueues the rows of `schedule` as a step.
+    /// Plans the rows of `schedule` and submits them as a step.
     fn submit_rows(&mut self, mut schedule: Schedule) -> Result<()> {
         let forest = self.forest(&schedule.rows);
         let (plans, stats) = self.plan(&forest)?;
@@ -186,7 +186,7 @@ impl<B: Backend> Engine<B> {
         forest
     }
 
-    /// One plan for each kind of attention of the model's layers, and what it costs.
+    /// One plan, with its statistics, for each kind of attention among the model's layers.
     fn plan(&mut self, forest: &Forest) -> Result<(Vec<AttentionPlan>, Vec<PlanStats>)> {
         let mut began = Instant::now();
         let mut plans = Vec::new();
@@ -210,8 +210,7 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// What the steps after `schedule`, which is about to be submitted, have in common with it; `None` where it is not
-    /// steady.
+    /// The steps that may repeat `schedule`, which is about to be submitted; `None` if none may.
     fn steady(&self, schedule: &Schedule) -> Option<SteadySteps> {
         let Schedule { rows, requests, .. } = schedule;
         let mut steady = SteadySteps { steps: usize::MAX, uniforms: Vec::with_capacity(rows.len()) };
@@ -237,8 +236,8 @@ impl<B: Backend> Engine<B> {
         (requests.len() == rows.len()).then_some(steady)
     }
 
-    /// The rows of the loaded step that turn a page with the next token; `None` where the next step is not the loaded
-    /// one, every row one token further, or pages are too few for that.
+    /// The rows of the loaded step whose next token needs a new page; `None` if the next step does not repeat the loaded
+    /// one, or free pages are too few.
     fn full_rows(&self, loaded: &LoadedStep) -> Option<Vec<u32>> {
         let LoadedStep { schedule, steady, .. } = loaded;
         let goes_on = steady.as_ref().is_some_and(|steady| steady.steps > 0)
@@ -253,13 +252,13 @@ impl<B: Backend> Engine<B> {
         (full_rows.len() <= self.cache.pages.free()).then_some(full_rows)
     }
 
-    /// Submits the loaded step again, every row one token further. `None` where that is not the next, or memory is
-    /// short for it: then pages may be reserved for it, which a plan made anew uses as well.
+    /// Submits the loaded step again, every row one token further. `None` if the next step differs or the device lacks
+    /// memory; pages reserved by then are used by the step that is planned instead.
     fn advance(&mut self, mut loaded: LoadedStep) -> Result<Option<LoadedStep>> {
         let mut began = Instant::now();
         let Some(full_rows) = self.full_rows(&loaded) else { return Ok(None) };
         for request in &loaded.schedule.requests {
-            let branch = self.branches.get_mut(&request.branch).expect("a branch that goes is noted as a change");
+            let branch = self.branches.get_mut(&request.branch).expect("a branch that ends is noted as a change");
             let need = branch.need().expect("a branch at its limit ends the steady steps");
             self.cache.reserve(branch, need).expect("the token has room in its page, or one is free for it");
         }
@@ -280,7 +279,7 @@ impl<B: Backend> Engine<B> {
         let uniforms = steady.uniforms.iter().zip(&loaded.schedule.rows);
         let uniforms: Vec<f64> = uniforms.map(|(uniforms, row)| uniforms.uniform(row.at.position + 1)).collect();
         match self.model.advance(&mut self.backend, &mut self.kv, &mut self.step, &uniforms, &new_pages) {
-            // Nothing is noted yet: what is planned anew may be smaller.
+            // Nothing is recorded yet: a step that is planned anew may be smaller.
             Err(error) if error.is_shortage() => return Ok(None),
             advanced => drop(advanced?),
         }
@@ -294,7 +293,7 @@ impl<B: Backend> Engine<B> {
         Ok(Some(loaded))
     }
 
-    /// Proves that the plans serve the advanced step, if plans are to be proved.
+    /// Checks that the plans serve the advanced step, if plans are checked.
     fn check_advanced(&mut self, loaded: &mut LoadedStep, new_pages: &[NewPage]) -> Result<()> {
         let Some(mut copy) = loaded.copy.take() else { return Ok(()) };
         copy.advance(&[], new_pages);
@@ -306,7 +305,7 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
-    /// Whatever is submitted from now on sees the keys and values of this step's rows.
+    /// Marks the rows' keys and values as computed: every step submitted later sees them.
     fn note_submitted(&mut self, schedule: &Schedule) {
         let mut began = Instant::now();
         let Schedule { rows, requests, .. } = schedule;
@@ -323,7 +322,7 @@ impl<B: Backend> Engine<B> {
         lap(&mut began, &mut self.metrics.seconds_scheduling);
     }
 
-    /// RunCounts a step that was submitted.
+    /// Counts a submitted step in the metrics.
     fn count_step(&mut self, loaded: &LoadedStep) {
         let mut began = Instant::now();
         self.metrics.steps += 1;
@@ -333,7 +332,7 @@ impl<B: Backend> Engine<B> {
         lap(&mut began, &mut self.metrics.seconds_scheduling);
     }
 
-    /// Moves keys and values between device and host, as far as the cache has decided.
+    /// Moves keys and values between device and host as the cache has decided.
     pub(super) fn transfer(&mut self) -> Result<()> {
         for transfer in std::mem::take(&mut self.cache.transfers) {
             match transfer {
@@ -357,8 +356,8 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
-    /// Host memory did not take a branch that yields: it is computed again. An error only where its keys and values
-    /// have been given pages again since, which nothing can fill.
+    /// The keys and values of a preempted branch could not be saved: they are computed again. An error only if the
+    /// branch already has pages again, which then cannot be filled.
     fn not_saved(&mut self, id: BranchId, error: Error) -> Result<()> {
         match self.branches.get_mut(&id) {
             Some(branch) if matches!(branch.hold, KvHold::Swapped(_)) => {
@@ -367,12 +366,12 @@ impl<B: Backend> Engine<B> {
                 Ok(())
             }
             Some(branch) if branch.lease().is_some() => Err(error),
-            Some(_) | None => Ok(()), // It has ended meanwhile, or must be computed again in any case.
+            Some(_) | None => Ok(()), // It has ended, or is computed again in any case.
         }
     }
 }
 
-/// Adds the time since `began` to `seconds`, and begins anew.
+/// Adds the time since `began` to `seconds` and restarts `began`.
 fn lap(began: &mut Instant, seconds: &mut f64) {
     let now = Instant::now();
     *seconds += (now - std::mem::replace(began, now)).as_secs_f64();
