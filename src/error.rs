@@ -1,5 +1,5 @@
-//! The one error type. Each variant says what was asked, what was found and where, in one sentence; `exit_code` says
-//! whose mistake it is. Nothing here decides how an error is shown.
+//! The error type. Each variant says in one sentence what was expected, what was found and where; `exit_code` says whose
+//! mistake it is. How an error is shown is left to the command line.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ pub enum Error {
     #[error("{}: {what}", path.display())]
     Format { path: PathBuf, what: String },
 
-    /// A named field of a named file holds something else than it must.
+    /// A named field of a named file has a wrong value.
     #[error("{}: `{field}`: expected {expected}, found {found}", path.display())]
     Field { path: PathBuf, field: String, expected: String, found: String },
 
@@ -71,13 +71,13 @@ pub enum Error {
     #[error("the engine has stopped: {why}")]
     EngineStopped { why: String },
 
-    /// A broken promise of our own.
+    /// A bug in this program.
     #[error("internal error, please report it: {0}")]
     Internal(String),
 }
 
 impl Error {
-    /// 2 for what the user can mend, 1 for what only we can, 130 for an interrupt by Ctrl-C.
+    /// 2 for errors that the user can fix, 1 for bugs, 130 for an interrupt by Ctrl-C.
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Internal(_) | Error::EngineStopped { .. } | Error::Cuda { .. } | Error::Kernel { .. } => 1,
@@ -86,7 +86,7 @@ impl Error {
         }
     }
 
-    /// Whether memory was short: what was asked for may succeed in smaller parts.
+    /// Whether memory was short: the request may succeed in smaller parts.
     pub fn is_shortage(&self) -> bool {
         matches!(self, Error::DeviceMemory { .. } | Error::LockedMemory { .. })
     }

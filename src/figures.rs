@@ -1,4 +1,4 @@
-//! Counts and bytes as people read them.
+//! Formats counts, bytes and times for people.
 
 /// `1,234,567`.
 pub fn count(n: u64) -> String {
@@ -18,8 +18,8 @@ pub fn counted(n: u64, what: &str) -> String {
     format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
-/// `99.9 %`: how much fewer `some` are than `all`, in tenths of a percent, rounded down: what is left shows. 0 where
-/// there are none.
+/// `99.9 %`: the share by which `some` is less than `all`, in tenths of a percent, rounded down so that a remainder
+/// shows. 0 if `all` is 0.
 pub fn saved(some: u64, all: u64) -> String {
     let left = i128::from(all) - i128::from(some);
     let tenths = (1000 * left).div_euclid(i128::from(all.max(1)));

@@ -1,6 +1,5 @@
-//! The hashes behind every seeded choice: the same on every machine and in every version of the compiler, for recorded
-//! runs depend on them. What is hashed is left to the callers. Maps by ids use them too, where each step looks up
-//! thousands.
+//! The hash functions of all seeded choices: the same on every machine and compiler, because recorded runs depend on
+//! them. Callers decide what is hashed. Maps by ids use them too, for speed.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -16,7 +15,7 @@ pub fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A map by ids, or by pairs of them: they come from this program, so that nobody can choose them to collide.
+/// A map by ids, or pairs of ids. The ids come from this program, so collisions cannot be provoked.
 pub type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<Mixer>>;
 
 /// Hashes small integers, each by one `mix`.

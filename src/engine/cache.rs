@@ -1,7 +1,6 @@
-//! What branches hold of the prefix tree and its pages: how a branch gets slots, how it gives them up, and how its own
-//! pages go to host memory and come back, where that is expected to cost less time than computing them again. Whom to
-//! take pages from when they are short is the scheduler's; the bytes themselves are moved by the engine, as `transfers`
-//! say.
+//! The KV cache: how branches get slots of the prefix tree, give them up, and how a branch's own pages are swapped to
+//! host memory and back if that is expected to be faster than recomputation. Which branch to preempt is left to the
+//! scheduler; the engine copies the bytes as `transfers` lists.
 
 use std::borrow::Cow;
 
@@ -16,75 +15,75 @@ pub(super) type Branches = IdMap<BranchId, Branch>;
 pub(super) struct KvCache {
     pub prefix: PrefixTree,
     pub pages: PagePool,
-    /// Where the tokens end that the branch which was matched last shares with others, as far as they are registered:
-    /// forks of one branch come one after the other, and need not compare these tokens again.
+    /// The shared beginning of the branch matched last, and its end in the prefix tree: forks of one branch are matched
+    /// one after the other, and need not compare these tokens again.
     matched: Option<(SharedBeginning, PathMark)>,
-    /// Set where every layer of the model has a window.
+    /// `None` if any layer of the model has no window.
     pub window: Option<Window>,
     restore_cost: RestoreCost,
-    /// Pages that host memory still has room for.
+    /// Free pages in host memory.
     swap_room: usize,
-    /// What must be done before the next step is submitted, in this order.
+    /// Copies to make before the next step is submitted, in order.
     pub transfers: Vec<Transfer>,
 }
 
 /// Cost of restoring preempted keys and values, swap-in against recomputation, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RestoreCost {
-    /// To copy a page to host memory and back.
+    /// Copying a page to host memory and back.
     pub swapped_page: f64,
-    /// To compute a token again.
+    /// Recomputing a token.
     pub computed_row: f64,
 }
 
 /// How far behind a row keys and values are read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
-    /// The longest of the layers', in positions; a row sees its own, too.
+    /// The longest window of all layers, in positions, the row's own included.
     pub tokens: u32,
-    /// Pages are freed at multiples of it: whole pages, and whole tiles, as attention goes by these.
+    /// Keys and values are freed up to multiples of this many positions: whole pages and whole tiles.
     pub unit: u32,
 }
 
 impl Window {
-    /// The position below which nothing is read by rows from `next - 1` on: one more than from `next`, for a last row
-    /// may be asked for again and a last slot taken back.
+    /// The position below which rows from `next - 1` on read nothing. Not from `next` on: the last row may be requested
+    /// again and its slot taken back.
     fn passed(self, next: u32) -> u32 {
         let unread = next.saturating_sub(self.tokens);
         unread - unread % self.unit
     }
 
-    /// Tokens of its own after which a branch that decodes is to give back pages.
+    /// Tokens in its own segment after which a decoding branch frees pages.
     fn patience(self) -> u32 {
         self.tokens + 2 * self.unit
     }
 
-    /// The most tokens of its own that a branch keeps which decodes, in one step that is submitted and the next.
+    /// Most tokens that a decoding branch keeps in its own segment, with one step submitted and one scheduled.
     pub fn most_kept(self) -> usize {
         self.patience() as usize + 2
     }
 }
 
 impl RestoreCost {
-    /// `pages` that hold `rows` computed tokens cost less where they are swapped.
+    /// Whether swapping `pages` that hold `rows` computed tokens is cheaper than recomputing them.
     fn swap_pays(self, pages: usize, rows: u32) -> bool {
         (pages as f64) * self.swapped_page < f64::from(rows) * self.computed_row
     }
 }
 
-/// Keys and values of one branch on their way between device and host.
+/// A copy of one branch's keys and values between device and host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Transfer {
     /// Copy these pages to host memory; others may write to them afterwards.
     Save { branch: BranchId, pages: Vec<PageId> },
-    /// Copy what was saved into these pages, and forget it.
+    /// Copy the saved bytes into these pages, and free them.
     Restore { branch: BranchId, pages: Vec<PageId> },
-    /// Nobody will want what was saved.
+    /// Free the saved bytes.
     Forget { branch: BranchId },
 }
 
 impl KvCache {
-    /// `swap_pages`: how many pages of branches that had to yield host memory may hold.
+    /// `swap_pages`: capacity of host memory for preempted branches, in pages.
     pub fn new(page_tokens: u32, pages: usize, swap_pages: usize, restore_cost: RestoreCost) -> Self {
         let (prefix, pages) = (PrefixTree::new(page_tokens), PagePool::new(pages));
         KvCache {
@@ -98,7 +97,7 @@ impl KvCache {
         }
     }
 
-    /// Frees the pages of `branch`, which runs, that no row of it will read again and nobody else keeps.
+    /// Frees the pages of the running `branch` that its rows will not read again and nobody else holds.
     pub fn free_behind(&mut self, branch: &Branch) {
         let (Some(window), Some(lease)) = (self.window, branch.lease().filter(|lease| lease.used)) else { return };
         let end = self.prefix.end(lease.segment);
@@ -109,15 +108,13 @@ impl KvCache {
         }
     }
 
-    /// How many tokens more a branch whose row is at `position`, in its own `segment`, may lay out before it is to give
-    /// back pages.
+    /// Number of further tokens until a branch whose row is at `position`, in its own `segment`, must free pages.
     pub fn steps_until_freed(&self, segment: SegmentId, position: u32) -> usize {
         let until = |window: Window| self.prefix.first_position(segment) + window.patience();
         self.window.map_or(usize::MAX, |window| until(window).saturating_sub(position) as usize)
     }
 
-    /// How the first `upto` tokens of `branch` are looked up: a segment whose path they are known to begin with, and
-    /// the tokens behind it.
+    /// A segment with whose path the first `upto` tokens of `branch` are known to begin, and the tokens after it.
     pub fn look_up<'b>(&self, branch: &'b Branch, upto: usize) -> (Option<SegmentId>, Cow<'b, [TokenId]>) {
         let of_sibling = || {
             let (beginning, mark) = self.matched.as_ref()?;
@@ -133,17 +130,17 @@ impl KvCache {
         (path, branch.tokens.slice(end..upto))
     }
 
-    /// `branch` was matched with the path of `segment`.
+    /// Records that `branch` was matched with the path of `segment`.
     fn note_matched(&mut self, branch: &Branch, segment: SegmentId) {
         if let Some(shared) = self.prefix.within(segment, position(branch.tokens.shared_len())) {
             self.matched = Some((branch.tokens.beginning(), self.prefix.mark(shared)));
         }
     }
 
-    /// Reserves slots for all that `branch` needs next. A branch that comes (back) to run is matched with what is
-    /// known: a fork's siblings that were given the same tokens share them, and a branch that was dropped finds what is
-    /// left of it. One that was swapped gets its own tokens back. One that runs already goes on alone, in a segment of
-    /// its own. What was reserved before a failure stays.
+    /// Reserves slots for the positions that `branch` needs next. A branch that starts or resumes is matched with the
+    /// prefix tree: siblings that were given the same tokens share them, and a dropped branch finds what is still
+    /// cached. A swapped branch gets its own tokens back. A running branch continues in a segment of its own. Slots
+    /// reserved before a failure stay reserved.
     pub fn reserve(&mut self, branch: &mut Branch, need: NeededPositions) -> Result<(), OutOfPages> {
         let lease = match branch.hold {
             KvHold::Path(lease) if lease.used => lease,
@@ -174,8 +171,8 @@ impl KvCache {
         }
     }
 
-    /// Has a branch that does not run keep a lease on the longest beginning of what it was given that is there. One
-    /// that has run on its lease, or was swapped, keeps what it has.
+    /// Leases the longest cached prefix of its given tokens for a branch that does not run. A branch that has run on its
+    /// lease, or was swapped, keeps what it has.
     pub fn hold_prefix(&mut self, branch: &mut Branch) {
         let keeps_more = match branch.hold {
             KvHold::Nothing => false,
@@ -193,7 +190,7 @@ impl KvCache {
         }
     }
 
-    /// Tells the prefix tree what became of the slot, if `branch` has one, that was ahead of its token.
+    /// Tells the prefix tree the token of a slot that was assigned before its token was known, or takes the slot back.
     pub fn settle(&mut self, branch: &Branch) {
         let Some(lease) = branch.lease().filter(|lease| self.prefix.is_pending(lease.segment)) else { return };
         let position = self.prefix.end(lease.segment) as usize - 1;
@@ -203,7 +200,7 @@ impl KvCache {
         }
     }
 
-    /// Ends what a branch holds; its keys and values on the device stay as a cache. Returns the segment that it leased.
+    /// Ends a branch's hold; its keys and values stay cached on the device. Returns the segment that it leased.
     pub fn give_up(&mut self, branch: &mut Branch) -> Option<SegmentId> {
         let segment = match std::mem::replace(&mut branch.hold, KvHold::Nothing) {
             KvHold::Nothing => return None,
@@ -222,14 +219,14 @@ impl KvCache {
         Some(segment)
     }
 
-    /// Ends what a branch holds and frees what nobody else needs of it.
+    /// Ends a branch's hold and frees the pages that nobody else holds.
     pub fn drop_now(&mut self, branch: &mut Branch) {
         if let Some(segment) = self.give_up(branch) {
             self.prefix.drop_unused(&mut self.pages, segment);
         }
     }
 
-    /// Takes the pages of a branch's own tokens away for host memory, if that pays and it has room.
+    /// Moves the pages of a branch's own tokens to host memory, if that pays and there is room. False otherwise.
     pub fn swap_out(&mut self, branch: &mut Branch) -> bool {
         let Some(Lease { segment, own: true, .. }) = branch.lease() else { return false };
         let (first, computed) = (self.prefix.first_position(segment), self.prefix.computed(segment));
@@ -246,20 +243,19 @@ impl KvCache {
         true
     }
 
-    /// Host memory did not take what `branch`, which is swapped, should have saved there: the branch is dropped, and
-    /// nothing more is tried than to put back what was saved before.
+    /// The copy of the swapped `branch` to host memory failed: drops the branch, and swaps no other from now on.
     pub fn not_saved(&mut self, branch: &mut Branch) {
         self.give_up(branch);
         self.swap_room = 0;
     }
 
-    /// The way back: all or nothing.
+    /// Restores a swapped branch, all of it or nothing.
     fn swap_in(&mut self, branch: &Branch, swapped: Swapped) -> Result<Lease, OutOfPages> {
         let Swapped { before, computed, pages } = swapped;
         let segment = self.prefix.fork(before);
         let first = self.prefix.end(before) as usize;
         let tokens = branch.tokens.slice(first..computed as usize);
-        // Of the first page that was saved only this branch's slots are what they were.
+        // In the first saved page only this branch's slots are valid.
         if let Err(short) = self.prefix.append_apart(&mut self.pages, segment, &tokens) {
             self.prefix.release(segment);
             self.prefix.drop_unused(&mut self.pages, segment);
@@ -273,18 +269,18 @@ impl KvCache {
         Ok(Lease { segment, own: true, used: true })
     }
 
-    /// Whether giving up what `branch` holds could free a page, once the cache is empty.
+    /// Whether ending the hold of `branch` could free a page, once nothing else is cached.
     pub fn keeps_pages(&self, branch: &Branch) -> bool {
         branch.kept().is_some_and(|segment| !self.prefix.has_children(segment))
     }
 
-    /// Tries to have `pages` free pages, at the cost of what no lease keeps.
+    /// Evicts pages without a lease until `pages` are free. False if there are too few.
     pub fn evict_for(&mut self, pages: usize) -> bool {
         let short = pages.saturating_sub(self.pages.free());
         self.prefix.evict(&mut self.pages, short) >= short
     }
 
-    /// Frees everything that no lease keeps.
+    /// Evicts all pages without a lease.
     pub fn evict_all(&mut self) {
         self.prefix.evict(&mut self.pages, usize::MAX);
     }
@@ -308,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_saved_is_dropped_and_no_more_is_tried() {
+    fn a_branch_that_cannot_be_saved_is_dropped_and_swapping_ends() {
         let mut cache = KvCache::new(4, PAGES, 100, RestoreCost { swapped_page: 1.0, computed_row: 1.0 });
         let mut branch = Branch::root(BranchId(1), BranchId(1), (0..10).map(TokenId).collect());
         run(&mut cache, &mut branch);
@@ -325,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn branches_below_a_long_prompt_are_let_in_without_comparing_it_again() {
+    fn branches_below_a_long_prompt_are_admitted_without_comparing_it_again() {
         const PROMPT: usize = 100_000;
         const BRANCHES: u64 = 4096;
         let pages = PROMPT.div_ceil(16) + 2 * BRANCHES as usize;
@@ -335,7 +331,7 @@ mod tests {
         // The prompt is not registered yet, so that the forks have nothing to hold.
         let mut forks: Vec<Branch> = (1..=BRANCHES).map(|id| root.fork(BranchId(id))).collect();
         for fork in &mut forks {
-            // As when it is looked at first, when it may begin, and when it begins.
+            // The three lookups of an admission: its prefix hold, its cost, its slots.
             cache.hold_prefix(fork);
             let (path, rest) = cache.look_up(fork, PROMPT);
             cache.prefix.known(path, &rest);
@@ -343,7 +339,7 @@ mod tests {
         }
         let compared = cache.prefix.compared();
         assert!(compared <= 2 * PROMPT as u64, "{compared} comparisons for {BRANCHES} branches of {PROMPT} tokens");
-        // What was matched is not taken for what is there once it is gone.
+        // An evicted match is not taken for a cached one.
         forks.iter_mut().for_each(|fork| _ = cache.give_up(fork));
         cache.evict_all();
         cache.reserve(&mut forks[0], need).expect("there are pages enough");

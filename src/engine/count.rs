@@ -1,4 +1,4 @@
-//! The counters of what was submitted: rows, reads, memory.
+//! Updates the metrics of submitted steps: rows, reads, memory.
 
 use crate::backend::Backend;
 use crate::engine::schedule::ScheduledRow;
@@ -8,12 +8,12 @@ use crate::plan::PlanStats;
 /// What an engine holds between two turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Occupancy {
-    /// Branches that grow, and those that are to grow and have no room.
+    /// Number of running branches, and of those that wait for pages or rows.
     pub running: usize,
     pub waiting: usize,
-    /// Pages that branches hold, each counted once; what is only cached is not counted.
+    /// Pages held by branches, each counted once; pages that are only cached are not counted.
     pub pages: usize,
-    /// Tokens of these branches, each counted once however many share it.
+    /// Tokens of these branches, shared ones counted once.
     pub tokens: usize,
 }
 
@@ -29,8 +29,8 @@ impl<B: Backend> Engine<B> {
         Occupancy { running, waiting, pages: leased.pages, tokens: leased.tokens }
     }
 
-    /// Which tokens `rows` compute, asked for before they are marked as computed. The rows of an advanced step compute
-    /// sampled tokens, each for the first time, so that nobody asks.
+    /// Counts the tokens that `rows` compute, before they are marked as computed. Not called for an advanced step, which
+    /// computes sampled tokens only, each for the first time.
     pub(super) fn count_rows(&mut self, rows: &[ScheduledRow]) {
         for row in rows {
             let branch = self.branches.get_mut(&row.branch).expect("it was scheduled just now");
@@ -53,7 +53,7 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Memory as it is now.
+    /// Updates the memory figures.
     pub(super) fn count_memory(&mut self) {
         let (page_bytes, prefix) = (self.facts.page_bytes as u64, &self.cache.prefix);
         let leased = prefix.leased();

@@ -1,7 +1,7 @@
-//! The channel on which events travel from the engine's thread to whoever asked for them. It is bounded by merging, not
-//! by blocking: while a reader lags, the tokens of one branch are joined into one event, so the queue holds no more
-//! than `MOST_QUEUED` events, one run of tokens a branch and one end a branch. The engine never waits, and no end is
-//! lost. What events mean is `request`'s.
+//! The channel that carries events from the engine's thread to a reader. It is bounded by merging, not by blocking:
+//! while a reader lags, the tokens of one branch are joined into one event, so the queue holds at most `MOST_QUEUED`
+//! events, plus one token event and one end per branch. The engine never waits, and no end is lost. `request` defines
+//! the events.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -11,7 +11,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use crate::engine::request::Event;
 use crate::ids::BranchId;
 
-/// What a reader wants to hear of its branches. Their ends are always told.
+/// Which events of its branches a reader receives. Ends are always sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Hear {
     /// Only how each branch ends, with all its tokens: the reader is not woken before.
@@ -21,10 +21,10 @@ pub enum Hear {
     Tokens,
 }
 
-/// Events that wait for their reader before the tokens of one branch are joined.
+/// Queued events from which on the tokens of one branch are joined.
 const MOST_QUEUED: usize = 4096;
 
-/// Events that the engine keeps back at most before it hands them over.
+/// Most events that the engine holds back before it sends them.
 const BATCH: usize = 64;
 
 /// Events that wait for their reader.
@@ -40,7 +40,7 @@ struct Queue {
 impl Queue {
     fn push(&mut self, event: Event) {
         let Event::Tokens { branch, .. } = event else {
-            // What the branch samples after this end must not be told before it.
+            // Tokens that the branch samples after this end must not be joined with earlier ones.
             self.joined.remove(&event.branch());
             return self.events.push_back(event);
         };
@@ -57,11 +57,11 @@ impl Queue {
     }
 }
 
-/// What both ends share.
+/// State shared by both ends.
 struct Channel {
     hear: Hear,
     queue: Mutex<Queue>,
-    /// Holds one message at most: that the queue is no longer empty, or that the last sender is gone.
+    /// Holds at most one message: the queue is no longer empty, or the last sender is gone.
     wake: Sender<()>,
 }
 
@@ -84,7 +84,7 @@ impl Channel {
     }
 
     fn wake_reader(&self) {
-        // Where there is a message already, the reader is woken by that one.
+        // A message that is there already wakes the reader.
         let _ = self.wake.try_send(());
     }
 }
@@ -98,7 +98,7 @@ impl Drop for Senders {
     }
 }
 
-/// The engine's end. The reader may be gone, and branches go on all the same: nothing here fails.
+/// The engine's end. Sending never fails: branches go on if the reader is gone.
 #[derive(Clone)]
 pub(crate) struct EventSender(Arc<Senders>);
 
@@ -117,12 +117,12 @@ impl EventSender {
     }
 }
 
-/// The reader's end; `receiver` says what it means that all senders are gone.
+/// The reader's end. `receiver` handles the loss of all senders.
 pub(super) struct EventReader {
     channel: Arc<Channel>,
     senders: Weak<Senders>,
     woken: Receiver<()>,
-    /// Taken from the queue, and not read.
+    /// Taken from the queue and not yet returned.
     taken: VecDeque<Event>,
 }
 
@@ -142,10 +142,10 @@ impl EventReader {
         EventSender(senders)
     }
 
-    /// The next event that is there.
+    /// The next event, if one is queued.
     pub fn next(&mut self) -> Option<Event> {
         if self.taken.is_empty() {
-            // Before the queue is looked at: a message about what comes later must stay.
+            // Taken before the queue is read, so that a message about later events stays.
             let _ = self.woken.try_recv();
             let mut queue = self.channel.queue();
             std::mem::swap(&mut queue.events, &mut self.taken);
@@ -159,12 +159,12 @@ impl EventReader {
         &self.woken
     }
 
-    /// Whether nobody can send any more. What was sent before is still to be read.
+    /// Whether all senders are gone. Events sent before can still be read.
     pub fn is_disconnected(&self) -> bool {
         self.senders.strong_count() == 0
     }
 
-    /// Events that wait.
+    /// Number of queued events.
     pub fn queued(&self) -> usize {
         self.taken.len() + self.channel.queue().events.len()
     }

@@ -1,5 +1,5 @@
-//! Counters of what the engine did and of what sharing saved. All are sums since the engine began, except where a field
-//! says otherwise.
+//! Counters of the engine's work and of what sharing saved: sums since the engine started, unless a field says
+//! otherwise.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,56 +7,53 @@ use serde::{Deserialize, Serialize};
 pub struct Metrics {
     /// Steps submitted.
     pub steps: u64,
-    /// Of these, the ones that were scheduled and planned; the others were the step before, every row one token
-    /// further.
+    /// Of these, the ones scheduled and planned anew; the others repeated the step before, every row one token further.
     pub steps_replanned: u64,
     /// Query tokens computed: prompt chunks, given tokens and decodes.
     pub rows: u64,
-    /// Prompt and given tokens asked for: what `prompt_tokens_computed` would be if branches shared nothing. Counted
-    /// once for every branch when it first samples or scores a token after them.
+    /// Prompt and given tokens as if nothing were shared: counted for each branch when it first samples or scores a
+    /// token after them.
     pub prompt_tokens_logical: u64,
     /// Prompt and given tokens computed.
     pub prompt_tokens_computed: u64,
     /// Tokens sampled, stop tokens included.
     pub tokens_sampled: u64,
-    /// Samples that nobody wanted any more when they came: their branches had stopped or been cancelled while they were
-    /// in flight. No part of `tokens_sampled`.
+    /// Tokens sampled after their branch stopped or was cancelled, discarded. Not part of `tokens_sampled`.
     pub tokens_discarded: u64,
-    /// Tokens computed once more because pages ran out or a cached segment was evicted.
+    /// Tokens recomputed after preemption or eviction.
     pub tokens_recomputed: u64,
     /// Bytes of keys and values that the plans read, all layers.
     pub kv_bytes_read: u64,
     /// Bytes that a plan without sharing would have read for the same rows.
     pub kv_bytes_read_flat: u64,
-    /// Bytes of the pages that branches hold now (what is only cached is not counted).
+    /// Bytes of the pages that branches hold now, without pages that are only cached.
     pub kv_bytes_held: u64,
-    /// Bytes of the pages that nothing but the cache holds now.
+    /// Bytes of the pages that are only cached now.
     pub kv_bytes_cached: u64,
     /// The largest `kv_bytes_held` of any step.
     pub kv_bytes_peak: u64,
-    /// At that peak: distinct tokens of the branches that hold pages, each counted once however many of them share it.
-    /// What `kv_bytes_peak` is beyond their bytes, pages cost that are not full.
+    /// At that peak: distinct tokens of the branches that hold pages. The rest of `kv_bytes_peak` is the free slots of
+    /// pages that are not full.
     #[serde(default)]
     pub kv_tokens_peak: u64,
-    /// At that peak: what the same branches would have held, each with pages of its own.
+    /// At that peak: bytes that the same branches would have held without sharing.
     pub kv_bytes_peak_unshared: u64,
-    /// Branches that had to yield their pages to older ones.
+    /// Number of preemptions.
     pub preemptions: u64,
-    /// Of these, the ones whose keys and values went to host memory, and their bytes.
+    /// Preemptions that swapped keys and values to host memory, and their bytes.
     pub swapped_out: u64,
     pub swapped_out_bytes: u64,
-    /// How many of them came back from there.
+    /// Swapped branches that were restored.
     pub swapped_in: u64,
     pub swapped_in_bytes: u64,
-    /// Choosing rows and slots, and noting what was submitted.
+    /// Scheduling: rows, slots, and recording submitted steps.
     pub seconds_scheduling: f64,
-    /// Forests, plans, and the integers of steps.
+    /// Building forests, plans and step arrays.
     pub seconds_planning: f64,
-    /// Submitting steps: loading their integers and enqueueing their work; where nothing can be enqueued (on the CPU),
-    /// doing it.
+    /// Submitting steps: loading their arrays and enqueueing their work; on the CPU, computing them.
     pub seconds_forward: f64,
     /// Waiting for the samples of submitted steps.
     pub seconds_waiting: f64,
-    /// Telling branches what they sampled: texts, stops, events.
+    /// Committing samples: text, stop conditions, events.
     pub seconds_committing: f64,
 }

@@ -1,19 +1,19 @@
-//! How much memory the engine takes for keys and values.
+//! The size of the memory for keys and values.
 
 use crate::error::{Error, Result};
 use crate::figures;
 
-/// Taken once weights and activations are in place; whole pages of it are used.
+/// Allocated once weights and activations are in place; rounded down to whole pages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PoolSize {
-    /// So many bytes: an error where fewer are free.
+    /// This many bytes; an error if fewer are free.
     Bytes(usize),
-    /// This share (from 0 to 1) of what is free, and no more than `at_most` bytes.
+    /// This share (0 to 1) of the free memory, at most `at_most` bytes.
     Share { of_free: f64, at_most: usize },
 }
 
 impl PoolSize {
-    /// The bytes, where `free` bytes are free.
+    /// The bytes to allocate if `free` bytes are free.
     pub fn bytes(self, free: usize) -> Result<usize> {
         match self {
             PoolSize::Bytes(bytes) if bytes > free => {

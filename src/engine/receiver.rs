@@ -1,5 +1,5 @@
-//! The end of the engine's channel at which whoever extends branches hears of them: a few that were begun together, or
-//! thousands that were begun at different times.
+//! Extends branches and receives their events: a few branches started together, or thousands started at different
+//! times.
 
 use std::collections::BTreeSet;
 use std::task::Poll;
@@ -13,7 +13,7 @@ use crate::engine::request::{Event, Extend};
 use crate::error::{Error, Result};
 use crate::ids::BranchId;
 
-/// What came first of the two things that were waited for.
+/// Which of two awaited things came first.
 #[derive(Debug)]
 pub enum First<E, M> {
     Event(E),
@@ -35,8 +35,7 @@ impl EventReceiver {
         EventReceiver { handle, events: EventReader::new(hear), unfinished: BTreeSet::new() }
     }
 
-    /// Begins to extend branches, and hears of them here; all of them, and those of other receivers, grow together in
-    /// one batch.
+    /// Starts to extend branches, whose events arrive here. They run in one batch with those of other receivers.
     pub fn start(&mut self, extends: Vec<Extend>) -> Result<()> {
         self.handle.check_extends(&extends)?;
         let branches: BTreeSet<BranchId> = extends.iter().map(|extend| extend.branch).collect();
@@ -59,8 +58,7 @@ impl EventReceiver {
         }
     }
 
-    /// `next` that waits no longer than `patience`; `Poll::Pending` if nothing happened until then. A long prompt may
-    /// be computed for minutes without an event.
+    /// `next` with a timeout; `Poll::Pending` after it. A long prompt may be computed for minutes without an event.
     pub fn poll(&mut self, patience: Duration) -> Poll<Option<Event>> {
         self.poll_beside(&never::<()>(), patience).map(|first| match first {
             First::Event(event) => event,
@@ -68,8 +66,8 @@ impl EventReceiver {
         })
     }
 
-    /// `poll` that is woken by a message on `others` too; of two that are there, the message comes first. Once every
-    /// branch has finished or failed, it waits for nothing. A channel that is closed is as one that stays silent.
+    /// `poll` that also returns a message from `others`; if both are there, the message. Once every branch has finished
+    /// or failed, it does not wait. A closed channel counts as silent.
     pub fn poll_beside<M>(&mut self, others: &Receiver<M>, patience: Duration) -> Poll<First<Option<Event>, M>> {
         if let Ok(message) = others.try_recv() {
             return Poll::Ready(First::Message(message));
@@ -79,7 +77,7 @@ impl EventReceiver {
             if self.unfinished.is_empty() {
                 return Poll::Ready(First::Event(None));
             }
-            // Whatever the engine had to tell was told before it stopped.
+            // The engine sent all its events before it stopped.
             let has_stopped = self.events.is_disconnected();
             if let Some(event) = self.events.next() {
                 return Poll::Ready(First::Event(Some(self.note(event))));
@@ -103,7 +101,7 @@ impl EventReceiver {
         }
     }
 
-    /// The engine has stopped: what becomes of the first branch that has not finished.
+    /// The failure of the first unfinished branch, once the engine has stopped.
     fn failed(&self) -> Option<Event> {
         self.unfinished.first().map(|&branch| Event::Failed { branch, error: self.handle.stopped() })
     }
@@ -115,17 +113,17 @@ impl EventReceiver {
         event
     }
 
-    /// Branches that have neither finished nor failed, as far as was told.
+    /// Branches that have neither finished nor failed, by the events read so far.
     pub fn unfinished(&self) -> usize {
         self.unfinished.len()
     }
 
-    /// Events that wait to be read.
+    /// Number of queued events.
     pub fn queued(&self) -> usize {
         self.events.queued()
     }
 
-    /// Stops branches that were begun here; each ends with `FinishReason::Cancelled` unless it has finished already.
+    /// Stops branches that were started here; each ends with `FinishReason::Cancelled` unless it has finished already.
     /// Takes effect before the engine's next step.
     pub fn cancel(&self, branches: &[BranchId]) {
         let branches = branches.iter().copied().filter(|branch| self.unfinished.contains(branch)).collect();

@@ -1,5 +1,5 @@
-//! What is asked of the engine and what it answers: continuations, parameters, stops, events. Plain data; how uniforms,
-//! penalties and stops act is defined here in words and done by `sampler` and `branch`.
+//! The engine's requests and events: continuations, sampling parameters, stop conditions. Plain data. The field docs
+//! define how uniforms, penalties and stops act; `sampler` and `branch` implement it.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,8 +28,7 @@ pub struct SamplingParams {
     pub presence_penalty: f32,
     /// Added to single logits first of all.
     pub logit_bias: Vec<(TokenId, f32)>,
-    /// How many of the likeliest tokens are reported beside each sampled one, at most [`MOST_TOP`]; `None`: nobody
-    /// asks.
+    /// How many of the likeliest tokens are reported beside each sampled one, at most [`MOST_TOP`]; `None`: none.
     pub top_logprobs: Option<usize>,
 }
 
@@ -59,7 +58,7 @@ impl SamplingParams {
         self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
     }
 
-    /// Names the first parameter that is out of its range, for a model of `vocab` tokens.
+    /// An error that names the first parameter out of range, for a model of `vocab` tokens.
     pub fn check(&self, vocab: usize) -> Result<()> {
         let ranges = [
             (
@@ -115,7 +114,7 @@ pub struct Stop {
     pub max_tokens: usize,
     /// No stop acts before this many tokens are sampled; end-of-text and stop tokens are not sampled before.
     pub min_tokens: usize,
-    /// Text that ends the branch, wherever token borders lie.
+    /// Text that ends the branch, also across token borders.
     pub strings: Vec<String>,
     pub tokens: Vec<TokenId>,
     pub ignore_eos: bool,
@@ -137,7 +136,7 @@ impl Default for Stop {
 }
 
 impl Stop {
-    /// Whether nothing but `max_tokens` and the model's context ends an extend, so that its length is known.
+    /// Whether only `max_tokens` and the model's context end an extend, so that its length is known.
     pub fn is_exact(&self) -> bool {
         self.ignore_eos && self.tokens.is_empty() && self.strings.is_empty()
     }
@@ -146,7 +145,7 @@ impl Stop {
         Stop { max_tokens, ..Stop::default() }
     }
 
-    /// Names the first field that is out of its range, for a model of `vocab` tokens.
+    /// An error that names the first field out of range, for a model of `vocab` tokens.
     pub fn check(&self, vocab: usize) -> Result<()> {
         if self.max_tokens == 0 {
             return Err(Error::value("max_tokens", "a number from 1 up", "0"));
@@ -165,13 +164,13 @@ impl Stop {
     }
 }
 
-/// How a branch goes on.
+/// How a branch is extended.
 #[derive(Clone, Debug)]
 pub enum Continuation {
     /// Tokens are sampled until a stop.
     Sampled { params: SamplingParams, stop: Stop, uniforms: UniformKey },
-    /// These tokens follow. Without `logprobs` nothing is computed now: they finish at once, and whatever is sampled or
-    /// scored after them computes them, once for all branches that share them.
+    /// These tokens follow. Without `logprobs` the extend finishes at once: the tokens are computed when something is
+    /// sampled or scored after them, once for all branches that share them.
     Given { tokens: Vec<TokenId>, logprobs: bool },
 }
 
@@ -188,12 +187,12 @@ impl Extend {
         Extend { branch, continuation: Continuation::Sampled { params, stop, uniforms } }
     }
 
-    /// These tokens follow, and are scored where their log-probabilities are wanted.
+    /// These tokens follow; they are scored if `logprobs`.
     pub fn given(branch: BranchId, tokens: Vec<TokenId>, logprobs: bool) -> Self {
         Extend { branch, continuation: Continuation::Given { tokens, logprobs } }
     }
 
-    /// Tokens that are given.
+    /// Number of given tokens.
     pub(super) fn tokens_given(&self) -> usize {
         match &self.continuation {
             Continuation::Sampled { .. } => 0,
@@ -213,16 +212,15 @@ pub struct SampledToken {
     pub top: Vec<(TokenId, f32)>,
 }
 
-/// What happens to the branches of one `EventReceiver`, in the order in which it happens to each of them.
+/// An event of a branch, sent to the `EventReceiver` that extends it; events of one branch arrive in order.
 #[derive(Debug)]
 pub enum Event {
-    /// Tokens were sampled and kept: one, or several where the reader lags behind the engine. `text` is what became
-    /// certain with them: it may lag behind while a character is incomplete or a stop string may be beginning. Sent
-    /// only to who hears tokens.
+    /// Tokens were sampled and kept: one, or several if the reader lags. `text` is the text that is final with them; it
+    /// lags while a character is incomplete or a stop string may have begun. Sent only to readers of tokens.
     Tokens { branch: BranchId, tokens: Vec<SampledToken>, text: String },
     /// The branch rests; it can be extended or forked again.
     Finished { branch: BranchId, finish: Finish },
-    /// The branch could not go on. It keeps the tokens it had, and rests.
+    /// The branch could not be extended further. It keeps its tokens and rests.
     Failed { branch: BranchId, error: Error },
 }
 
@@ -233,7 +231,7 @@ impl Event {
         }
     }
 
-    /// Whether the branch grows no further.
+    /// Whether it ends an extend.
     pub fn is_end(&self) -> bool {
         !matches!(self, Event::Tokens { .. })
     }
@@ -265,7 +263,7 @@ pub enum FinishReason {
     Cancelled,
     /// The tokens were given.
     Given,
-    /// The branch could not go on, which `Event::Failed` says; no `Finish` has it.
+    /// The extend failed (`Event::Failed`); no `Finish` has this reason.
     Failed,
 }
 

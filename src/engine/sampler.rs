@@ -1,6 +1,5 @@
-//! From a branch to the request that samples its next token. The sample itself is the backend's (`Backend::sample`
-//! defines the order of penalties, temperature, top-k, top-p, min-p); this file decides what goes in: uniforms, counts,
-//! what is banned.
+//! Builds the request that samples a branch's next token: its uniform, token counts for penalties, and banned tokens.
+//! The backend samples (`Backend::sample` defines the order of penalties, temperature, top-k, top-p and min-p).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +29,7 @@ impl RunCounts {
 /// The tokens of one branch, for its penalties.
 #[derive(Debug, Default)]
 pub(super) struct TokenCounts {
-    /// Of what it shares with others, run by run.
+    /// Counts of the runs that it shares with others.
     shared: Vec<Arc<RunCounts>>,
     own: RunCounts,
 }
@@ -44,7 +43,7 @@ impl TokenCounts {
         self.own.add(token, sampled);
     }
 
-    /// By token, rising.
+    /// In rising order of tokens.
     pub fn seen(&self) -> Vec<SeenToken> {
         let seen = |(&token, count): (&TokenId, &TokenCount)| SeenToken {
             token,
@@ -74,7 +73,7 @@ impl TokenCounts {
     }
 }
 
-/// What is asked of the logits of the row at `position` of `branch`.
+/// The request for the logits of the row at `position` of `branch`.
 pub(super) fn request(branch: &Branch, position: usize, eos: &[TokenId]) -> SampleRequest {
     match &branch.work {
         BranchWork::Sample(sampling) => sample_request(sampling, position + 1, eos),

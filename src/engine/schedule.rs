@@ -1,4 +1,4 @@
-//! The rows of one step and who wants logits of them: what the scheduler decides, before anything is planned.
+//! A schedule: the rows of one step and the requests for their logits. The scheduler makes it; planning comes later.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,13 +17,13 @@ pub(super) struct ScheduledRow {
     /// In the segment that has the token.
     pub at: StepRow,
     pub slot: KvSlot,
-    /// The branch that asked for it first, and that knows its token.
+    /// The first branch that needs it, which knows its token.
     pub branch: BranchId,
-    /// How many were taken before it.
+    /// Number of rows taken before it.
     taken: u32,
 }
 
-/// A branch that wants the logits of a row, which is its position `position`.
+/// A branch's request for the logits of the row at its position `position`.
 #[derive(Clone, Copy)]
 pub(super) struct LogitsRequest {
     pub branch: BranchId,
@@ -41,11 +41,11 @@ pub(super) struct Schedule {
     pub requests: Vec<LogitsRequest>,
     /// `ScheduledRow::taken` of the row in each slot.
     taken: IdMap<(PageId, u32), u32>,
-    /// For the segments of these: the position up to which nothing of the path is left to take.
+    /// By segment: the position up to which its path is taken.
     taken_upto: IdMap<SegmentId, u32>,
 }
 
-/// What a step may still take.
+/// The room that is left in a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StepRoom {
     pub rows: usize,
@@ -53,7 +53,7 @@ pub(super) struct StepRoom {
 }
 
 impl Schedule {
-    /// One that has room for `rows` at once.
+    /// An empty schedule with capacity for `rows`.
     pub fn for_rows(rows: usize) -> Self {
         let mut schedule = Schedule::default();
         schedule.rows.reserve(rows);
@@ -62,8 +62,8 @@ impl Schedule {
         schedule
     }
 
-    /// Adds the rows that `branch` needs and that are not in the step yet, as many as `left` allows. Costs the segments
-    /// and rows that no branch before it has taken, however long the path above them.
+    /// Adds the rows that `branch` needs and that are not in the step yet, as many as `left` allows. The cost is linear
+    /// in the segments and rows that no earlier branch has taken.
     pub fn take_rows(&mut self, branch: &Branch, need: NeededPositions, cache: &KvCache, left: &mut StepRoom) {
         let Lease { segment, own, .. } = branch.lease().expect("a running branch has a lease");
         let (logits_from, end) = (position(need.logits_from), position(need.end));
@@ -97,7 +97,7 @@ impl Schedule {
                 }
                 at.position += 1;
             }
-            // What lies in a segment that has a writer, nobody else requests for.
+            // Only its writer requests rows of an open segment.
             if !(own && id == segment) {
                 let upto = self.taken_upto.entry(id).or_default();
                 *upto = at.position.max(*upto);
@@ -108,8 +108,7 @@ impl Schedule {
         }
     }
 
-    /// The number of the row `at`, which is taken for `branch` if it was not before; `None` where there is no room for
-    /// it.
+    /// The number of the row `at`, which is added for `branch` if it is new; `None` if there is no room for it.
     fn take_row(&mut self, branch: BranchId, at: StepRow, cache: &KvCache, left: &mut StepRoom) -> Option<u32> {
         let slot = cache.prefix.slot(at.segment, at.position);
         match self.taken.entry((slot.page, slot.slot)) {
@@ -123,8 +122,8 @@ impl Schedule {
         }
     }
 
-    /// The first half of the rows and the others, each with its requests; `None` of a single row. Rows are depth-first,
-    /// so that what a row sees lies in its own half or in the one before it.
+    /// The two halves of the rows, each with its requests; `None` for a single row. Rows are depth-first, so that a row
+    /// depends only on rows of its own half or the first.
     pub fn halves(&self) -> Option<[Schedule; 2]> {
         let middle = self.rows.len() / 2;
         (middle > 0).then(|| [0..middle, middle..self.rows.len()].map(|rows| self.part(rows)))
@@ -145,8 +144,7 @@ impl Schedule {
         part
     }
 
-    /// The row of each request, after sorting both by rows: requests in rising order of rows, those of one row by
-    /// branch.
+    /// Sorts the requests by row, then branch, and returns the row of each.
     pub fn logit_rows(&mut self) -> Vec<u32> {
         let mut index = vec![0; self.rows.len()];
         for (ix, row) in (0u32..).zip(&self.rows) {
@@ -160,8 +158,8 @@ impl Schedule {
         rows
     }
 
-    /// Every row one token further, and its request with it (each row has one, in the same order); `new_pages` are the
-    /// pages of the rows whose own are full.
+    /// Moves every row, and its request, one token further (each row has one request, in the same order). `new_pages`:
+    /// the next pages of the rows whose page is full.
     pub fn advance(&mut self, new_pages: &[NewPage]) {
         for row in &mut self.rows {
             row.at.position += 1;
@@ -174,7 +172,7 @@ impl Schedule {
     }
 }
 
-/// The first position that `branch` must compute: what is missing, or once more the row whose logits it wants.
+/// The first position that `branch` must compute: the first missing one, or again the row whose logits it needs.
 pub(super) fn first_row(branch: &Branch, need: &NeededPositions, cache: &KvCache) -> usize {
     let lease = branch.lease().expect("a running branch has a lease");
     (cache.prefix.computed(lease.segment) as usize).min(need.logits_from)

@@ -1,5 +1,5 @@
-//! An engine without a model: a closure answers each extend. Search drivers are tested on it; it keeps the real one's
-//! promises about branches, events, cancelling and stopping, and none about speed or pages.
+//! An engine without a model, in which a closure answers each extend. Search drivers are tested on it. It behaves as the
+//! real engine in branches, events, cancelling and stopping, and has no pages.
 //!
 //! Its tokens are bytes: `TokenId(b)` is the byte `b`, so that prompts and answers are plain text on both sides.
 
@@ -14,7 +14,7 @@ use crate::engine::request::{Continuation, Event, Extend, Finish, FinishReason, 
 use crate::error::Error;
 use crate::ids::{BranchId, TokenId};
 
-/// What a script is asked: how does this branch go on?
+/// A script's input: the branch to extend.
 pub struct ScriptedCall<'a> {
     pub branch: BranchId,
     /// The whole branch, prompt first.
@@ -29,7 +29,7 @@ impl ScriptedCall<'_> {
     }
 }
 
-/// What a script answers; given back as it is, stops and limits are the script's own affair.
+/// A script's reply, returned unchanged: the script itself applies stops and limits.
 #[derive(Clone, Debug)]
 pub struct ScriptedReply {
     tokens: Vec<TokenId>,
@@ -68,13 +68,13 @@ impl ScriptedReply {
         self
     }
 
-    /// The branch samples its text and then cannot go on.
+    /// The branch samples its text and then fails.
     pub fn failing(mut self) -> Self {
         self.fails = true;
         self
     }
 
-    /// The branch never ends by itself: it samples its text and then waits to be cancelled.
+    /// The branch samples its text and then waits to be cancelled.
     pub fn until_cancelled(mut self) -> Self {
         self.holds = true;
         self
@@ -86,15 +86,15 @@ pub fn tokens_of(text: &str) -> Vec<TokenId> {
     text.bytes().map(|byte| TokenId(u32::from(byte))).collect()
 }
 
-/// The text of byte tokens; what is not UTF-8 is replaced.
+/// The text of byte tokens; invalid UTF-8 is replaced.
 pub fn text_of(tokens: &[TokenId]) -> String {
     let bytes: Vec<u8> = tokens.iter().map(|token| u8::try_from(token.0).unwrap_or(b'?')).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
 impl EngineHandle {
-    /// A handle whose extends are answered by `script`. Branches that are extended together grow in turns, a token
-    /// each. A panic of the script stops the engine, as a panic of the real one does.
+    /// A handle whose extends are answered by `script`. Branches that are extended together grow by a token each in
+    /// turn. A panic of the script stops the engine, as in the real one.
     pub fn scripted(script: impl FnMut(&ScriptedCall<'_>) -> ScriptedReply + Send + 'static) -> EngineHandle {
         let facts = EngineFacts {
             context: 1 << 20,
@@ -133,7 +133,7 @@ struct Scripted<F> {
     metrics: Metrics,
 }
 
-/// A branch in progress: `next` tokens of the reply have been told.
+/// A branch in progress: `next` tokens of the reply have been sent.
 struct ScriptedBranch {
     branch: BranchId,
     reply: ScriptedReply,
@@ -153,14 +153,14 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
                 false => commands.try_recv(),
             };
             match command {
-                Ok(command) => self.obey(command),
+                Ok(command) => self.execute(command),
                 Err(TryRecvError::Empty) => self.step(),
                 Err(TryRecvError::Disconnected) => return,
             }
         }
     }
 
-    fn obey(&mut self, command: Command) {
+    fn execute(&mut self, command: Command) {
         match command {
             Command::Root { branch, tokens, .. } => drop(self.branches.insert(branch, tokens)),
             Command::Fork { at, children } => {
@@ -253,7 +253,7 @@ impl ScriptedBranch {
     }
 }
 
-/// Of a scripted token only its own probability is known.
+/// A scripted token's top list holds only itself.
 fn top(most: usize, token: TokenId, logprob: f32) -> Top {
     if most > 0 { vec![(token, logprob)] } else { Vec::new() }
 }

@@ -1,5 +1,5 @@
-//! The text of one extend as it grows: which part of it is safe to show, and whether a stop string has ended it.
-//! Turning tokens into text and finding stops across them is the tokenizer's.
+//! The text of one extend as it grows: which part is final, and whether a stop string has ended it. Decoding tokens and
+//! finding stop strings across them is left to the tokenizer.
 
 use crate::engine::token_path::TokenPath;
 use crate::error::Result;
@@ -8,7 +8,7 @@ use crate::tokenizer::{StopMatcher, TextStream, Tokenizer};
 
 /// The text sampled after some context.
 pub(super) struct BranchText {
-    /// Absent where there is no tokenizer, so no text.
+    /// `None` without a tokenizer: there is no text.
     stream: Option<TextStream>,
     stops: StopMatcher,
     strings: Vec<String>,
@@ -16,16 +16,16 @@ pub(super) struct BranchText {
     stopped: bool,
 }
 
-/// What one more token brought.
+/// The text added by one token.
 pub(super) struct TextPiece {
-    /// New text that nothing later can take back.
+    /// New text that is final.
     pub text: String,
     /// The stop string that ended the text, if one did.
     pub stopped_by: Option<String>,
 }
 
-/// Tokens of the context that decide how the text after them is spelt: a character has at most four bytes, the rest is
-/// for special tokens between.
+/// Context tokens that can affect how the following text is decoded: a character has at most four bytes, the rest allows
+/// for special tokens in between.
 const CONTEXT: usize = 16;
 
 impl BranchText {
@@ -42,7 +42,7 @@ impl BranchText {
         Ok(BranchText { stream, stops, strings, shown: String::new(), stopped: false })
     }
 
-    /// Adds a token. Unless it may stop, its text is not searched.
+    /// Adds a token. Stop strings are searched only if `may_stop`.
     pub fn push(&mut self, token: TokenId, may_stop: bool) -> TextPiece {
         let text = self.stream.as_mut().map_or("", |stream| stream.push(token));
         let (text, by) = match may_stop {
@@ -57,7 +57,7 @@ impl BranchText {
         TextPiece { text, stopped_by: by.map(|by| self.strings[by].clone()) }
     }
 
-    /// The whole text, cut at the stop; what was held back is certain now.
+    /// The whole text, cut at the stop string.
     pub fn finish(mut self) -> String {
         if !self.stopped {
             self.shown.push_str(&self.stops.finish());

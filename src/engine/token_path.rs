@@ -1,7 +1,6 @@
-//! The tokens of a branch, prompt first. What they were when the branch was forked is shared with its forks and never
-//! copied; what came after the last fork is the branch's own. Which of them were sampled is kept with them, and how
-//! often each occurs is counted once for all that share them. What becomes of a token is left to the rest of the
-//! engine.
+//! The tokens of a branch, prompt first. Tokens up to the last fork are shared with the forks and never copied; later
+//! ones are the branch's own. Records which tokens were sampled, and counts occurrences once for all branches that
+//! share a run. What the engine does with tokens is left to the rest of it.
 
 use std::borrow::Cow;
 use std::ops::{Index, Range};
@@ -10,21 +9,21 @@ use std::sync::{Arc, OnceLock, Weak};
 use crate::engine::sampler::{RunCounts, TokenCounts};
 use crate::ids::TokenId;
 
-/// A shared run has at least this many tokens, but for the last one: so a path of n tokens is in at most n/256 + 2
-/// runs, and a fork copies fewer than 256 tokens beside those that came after the fork before it.
+/// A shared run, except the last one, has at least this many tokens: a path of n tokens has at most n/256 + 2 runs, and
+/// a fork copies fewer than 256 tokens beside those that came after the previous fork.
 const SHORT: usize = 256;
 
-/// Tokens that stand one behind the other.
+/// Consecutive tokens.
 #[derive(Default)]
 struct TokenRun {
     tokens: Vec<TokenId>,
-    /// Which of them were sampled, by place in the run; rising, and no two touch. The others were given.
+    /// Ranges of sampled tokens, by index in the run; rising and not adjacent. The others were given.
     sampled: Vec<Range<usize>>,
     counts: OnceLock<Arc<RunCounts>>,
 }
 
 impl TokenRun {
-    /// Of the first `upto` tokens, how many were sampled.
+    /// Number of sampled tokens among the first `upto`.
     fn sampled_before(&self, upto: usize) -> usize {
         let begun = self.sampled.iter().take_while(|range| range.start < upto);
         begun.map(|range| range.end.min(upto) - range.start).sum()
@@ -48,7 +47,7 @@ impl TokenRun {
         }
     }
 
-    /// This run and then `next`.
+    /// This run followed by `next`.
     fn joined(&self, next: TokenRun) -> TokenRun {
         let mut joined =
             TokenRun { tokens: self.tokens.clone(), sampled: self.sampled.clone(), counts: OnceLock::new() };
@@ -77,15 +76,15 @@ struct SharedRun {
 pub(super) struct TokenPath {
     /// From position 0 on, without gaps; none is empty.
     shared: Arc<[SharedRun]>,
-    /// Behind them.
+    /// The branch's own tokens, after the shared ones.
     own: TokenRun,
 }
 
-/// The beginning that a path shares with others, while one of them lives.
+/// The beginning that a path shares with others, as long as one of them lives.
 pub(super) struct SharedBeginning(Weak<[SharedRun]>);
 
 impl TokenPath {
-    /// Tokens that were given.
+    /// A path of given tokens.
     pub fn new(tokens: Vec<TokenId>) -> Self {
         TokenPath { shared: Arc::default(), own: TokenRun { tokens, ..TokenRun::default() } }
     }
@@ -96,7 +95,7 @@ impl TokenPath {
         TokenPath { shared: self.shared.clone(), own: TokenRun::default() }
     }
 
-    /// Makes its own tokens a run that can be shared.
+    /// Turns the own tokens into a shared run.
     fn share(&mut self) {
         if self.own.tokens.is_empty() {
             return;
@@ -115,7 +114,7 @@ impl TokenPath {
         self.shared_len() + self.own.tokens.len()
     }
 
-    /// Tokens that it has in common with the branch that it was forked from, and with what was forked from it last.
+    /// Number of tokens shared with the branch it was forked from and with its last fork.
     pub fn shared_len(&self) -> usize {
         self.shared.last().map_or(0, |last| last.end)
     }
@@ -124,13 +123,12 @@ impl TokenPath {
         SharedBeginning(Arc::downgrade(&self.shared))
     }
 
-    /// Whether the first `shared_len` tokens are `beginning`, and not only equal to it. Takes no look at a token.
+    /// Whether the first `shared_len` tokens are the same memory as `beginning`. Compares no tokens.
     pub fn begins_with(&self, beginning: &SharedBeginning) -> bool {
         !self.shared.is_empty() && std::ptr::addr_eq(beginning.0.as_ptr(), Arc::as_ptr(&self.shared))
     }
 
-    /// The run of `position`, of which `own` is the last, and the position where it begins. Costs the logarithm of the
-    /// runs.
+    /// The run that holds `position` (`own` is the last one), and its first position. Logarithmic in the number of runs.
     fn run_at(&self, position: usize) -> (&TokenRun, usize) {
         let before = self.shared.partition_point(|shared| shared.end <= position);
         let begin = before.checked_sub(1).map_or(0, |last| self.shared[last].end);
@@ -142,7 +140,7 @@ impl TokenPath {
         run.tokens.get(position - begin)
     }
 
-    /// The tokens at `positions`: copied only where they are in several runs. Panics where not all are there.
+    /// The tokens at `positions`, copied only if they lie in several runs. Panics if they are out of range.
     pub fn slice(&self, positions: Range<usize>) -> Cow<'_, [TokenId]> {
         let (run, begin) = self.run_at(positions.start);
         if let Some(tokens) = run.tokens.get(positions.start - begin..positions.end - begin) {
@@ -151,18 +149,17 @@ impl TokenPath {
         Cow::Owned(positions.map(|position| self[position]).collect())
     }
 
-    /// Appends a token that was sampled.
+    /// Appends a sampled token.
     pub fn push_sampled(&mut self, token: TokenId) {
         self.own.push_sampled(token);
     }
 
-    /// Appends tokens that were given.
+    /// Appends given tokens.
     pub fn give(&mut self, tokens: &[TokenId]) {
         self.own.tokens.extend_from_slice(tokens);
     }
 
-    /// Takes back what was given last, so that `len` tokens are left. Panics where others share what would go, or it
-    /// was sampled.
+    /// Removes the last given tokens, so that `len` are left. Panics if they are shared or were sampled.
     pub fn take_back(&mut self, len: usize) {
         let left = len.checked_sub(self.shared_len()).expect("what others share is not taken back");
         self.own.tokens.truncate(left);
@@ -174,7 +171,7 @@ impl TokenPath {
         run.is_sampled(position - begin)
     }
 
-    /// How many of the tokens at `positions` were given.
+    /// Number of given tokens at `positions`.
     pub fn given_in(&self, positions: Range<usize>) -> usize {
         positions.len() - (self.sampled_before(positions.end) - self.sampled_before(positions.start))
     }
@@ -188,7 +185,7 @@ impl TokenPath {
         sampled + self.own.sampled_before(upto.saturating_sub(begin))
     }
 
-    /// How often each token occurs. What is shared is counted by the first that asks.
+    /// How often each token occurs. Shared runs are counted once, on the first call.
     pub fn count_tokens(&self) -> TokenCounts {
         let counts = |shared: &SharedRun| shared.run.counts.get_or_init(|| Arc::new(shared.run.count())).clone();
         TokenCounts::new(self.shared.iter().map(counts).collect(), self.own.count())
@@ -210,7 +207,7 @@ mod tests {
 
     use super::*;
 
-    /// What a path says of itself, against all its tokens in one list, each with whether it was sampled.
+    /// Compares a path with the list of its tokens, each with whether it was sampled.
     fn check(path: &TokenPath, all: &[(TokenId, bool)]) -> Result<(), TestCaseError> {
         prop_assert_eq!(path.len(), all.len());
         prop_assert_eq!(path.get(all.len()), None);
@@ -237,7 +234,7 @@ mod tests {
         #[test]
         fn a_path_in_runs_is_the_path_in_one_list(
             prompt in 1_usize..400,
-            // Tokens of each turn, whether they are sampled, and whether the path is forked behind them.
+            // Tokens of each round, whether they are sampled, and whether the path is forked after them.
             turns in prop::collection::vec((0_usize..300, any::<bool>(), any::<bool>()), 0..8),
         ) {
             let mut next = (0..).map(|n: usize| TokenId::new(n * 7 % 31));

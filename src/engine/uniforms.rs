@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::mix::{GOLDEN, fnv1a, mix};
 
-/// What a fork is made for. Each kind counts its ordinals for itself, so that asking for more values moves no sample.
+/// The purpose of a fork. Each kind has its own ordinals, so that more forks of one kind change no sample of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ForkKind {
-    /// A whole answer or a thought.
+    /// An answer or a thought.
     Sample,
     /// A judgement of one candidate.
     Value,

@@ -1,25 +1,24 @@
-//! How a plan follows a step whose tree did not change but for one token a row. Items, merge lists and the rows of each
-//! stay; only what says how far a row's own span reaches changes.
+//! Advances a plan to the next step when every row is one token further and the tree is otherwise unchanged. Items,
+//! merge lists and rows stay; only the ends of the rows' own spans change.
 //!
-//! The invariant: an advanced plan passes `AttentionPlan::check` for the forest of the advanced rows, and each row
-//! reads what it would read by a plan made anew. Where an item ends in a page that is full, the row brings a page
-//! ([`NewPage`]): it goes behind the span's others, which move to the end of `AttentionPlan::pages` where they have no
-//! room behind them. So a step costs the pages that were turned, and moves of whole lists, which double their room, are
-//! rare.
+//! Invariant: an advanced plan passes `AttentionPlan::check` for the forest of the advanced rows, and each row reads what
+//! a new plan would make it read. A row whose last page is full brings a new one ([`NewPage`]), which is appended to its
+//! span's pages; if there is no room after them, they move to the end of `AttentionPlan::pages` with twice the room. So a
+//! step costs time linear in the new pages, amortised.
 
 use super::{AttentionPlan, KvSpan};
 use crate::ids::PageId;
 
-/// A span that ends with a row and grows with it.
+/// A span that ends at its row and grows with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrowingSpan {
     /// Index into `AttentionPlan::spans`.
     pub span: u32,
-    /// Unused places of `AttentionPlan::pages` behind the span's own.
+    /// Unused entries of `AttentionPlan::pages` after the span's own.
     pub room: u32,
 }
 
-/// Row `row`, whose page is full, goes on in the first slot of `page`.
+/// Row `row`, whose page is full, continues in the first slot of `page`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewPage {
     pub row: u32,
@@ -27,13 +26,13 @@ pub struct NewPage {
 }
 
 impl AttentionPlan {
-    /// Whether the same plan serves when every row is one token further: each row grows a span of its own.
+    /// Whether the plan can be advanced: each row has a span of its own that grows.
     pub fn can_advance(&self) -> bool {
         self.growing.len() == self.row_positions.len()
     }
 
-    /// Makes every row one token longer; only where `can_advance`. `new_pages` name, in rising order, exactly the rows
-    /// that stand in the last slot of a page.
+    /// Moves every row one token further; requires `can_advance`. `new_pages` lists, in rising order, exactly the rows
+    /// in the last slot of a page.
     pub fn advance(&mut self, new_pages: &[NewPage]) {
         debug_assert!(self.can_advance() && self.are_full_rows(new_pages));
         for new_page in new_pages {
@@ -43,7 +42,7 @@ impl AttentionPlan {
             self.spans[growing.span as usize].tokens += 1;
         }
         self.row_positions.iter_mut().for_each(|position| *position += 1);
-        // With a window too: what a row no longer sees is not worth replanning, here as in a flat plan.
+        // Also with a window: positions that a row no longer sees stay in its span and are masked.
         self.flat_kv_tokens += self.row_positions.len() as u64;
     }
 

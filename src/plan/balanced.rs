@@ -1,6 +1,6 @@
-//! All levels where it pays, by a cost model: an item reads its keys and values once, but costs a fixed amount, and
-//! each of its rows a partial state. Short or little-shared segments are folded into those beneath them, long items are
-//! split at tiles so that several workers can share them. In a deep thin chain everything folds into the leaf.
+//! Shares a level only where it pays, by a cost model: an item reads its keys and values once, but has a fixed cost, and
+//! a partial state for each row. Short or little-shared segments are folded into their children; long items are split at
+//! tile borders among several workers. In a deep thin chain everything folds into the leaf.
 
 use super::builder::{Division, Node, build};
 use super::{AttentionPlan, PlanHints};
@@ -8,18 +8,18 @@ use crate::kv::{Forest, ForestSegment};
 
 pub(super) struct Balanced<'a> {
     hints: &'a PlanHints,
-    /// For each segment what a token of it costs, in nanoseconds, where it is folded into the items beneath it.
+    /// For each segment the cost of one of its tokens, in nanoseconds, if it is folded into the items beneath it.
     folded: Vec<f64>,
     /// Rows x tokens of all segments, each read once.
     work: u64,
 }
 
-/// The two ways to read a segment's tokens, in nanoseconds of the whole device, for one layer.
+/// Costs of the two ways to read a segment's tokens, in nanoseconds of the whole device, for one layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weighed {
-    /// By an item of its own, its start and its partial states included.
+    /// By an item of its own, including its fixed cost and partial states.
     pub shared_ns: f64,
-    /// In the items beneath it.
+    /// Folded into the items beneath it.
     pub folded_ns: f64,
 }
 
@@ -35,7 +35,7 @@ impl<'a> Balanced<'a> {
         let work = forest.segments.iter().map(|segment| rows(segment) as u64 * u64::from(segment.tokens)).sum();
         let mut balanced = Self { hints, folded: vec![0.0; forest.segments.len()], work };
         let alone = hints.cost.token(hints, 1);
-        // Children stand behind their parents.
+        // Children come after their parents.
         for (index, segment) in forest.segments.iter().enumerate().rev() {
             let own = forest.own_rows(index);
             match own.len() {
@@ -45,20 +45,20 @@ impl<'a> Balanced<'a> {
             }
             let Some(parent) = segment.parent else { continue };
             if forest.is_leaf(index) {
-                // An item of its own or none: its rows read what is above it together.
+                // With an item or not, its rows read what is above it together.
                 balanced.folded[parent as usize] += balanced.folded[index];
                 continue;
             }
             let shares = balanced.weigh(index, rows(segment), segment.tokens, 1).sharing_pays();
-            // Of what is folded from above, either one item takes it up or all beneath it.
+            // Tokens folded from above are read by this segment's item, or by all items beneath it.
             let through = if shares { hints.cost.token(hints, rows(segment)) } else { balanced.folded[index] };
             balanced.folded[parent as usize] += through;
         }
         balanced
     }
 
-    /// What reading `tokens` of a segment costs: once for all its rows, which makes `states` more partial states of
-    /// each, or in the items beneath it.
+    /// Cost of reading `tokens` of a segment: once for all its rows, which adds `states` partial states per row, or in
+    /// the items beneath it.
     fn weigh(&self, index: usize, rows: usize, tokens: u32, states: usize) -> Weighed {
         let (hints, cost) = (self.hints, &self.hints.cost);
         let states = (rows * states) as f64 * hints.state_bytes() as f64 * cost.state_byte;
@@ -68,7 +68,7 @@ impl<'a> Balanced<'a> {
         }
     }
 
-    /// The same of a segment as the walk over the forest meets it.
+    /// `weigh` for a segment visited by the walk over the forest.
     pub(super) fn weigh_node(&self, node: &Node<'_>) -> Weighed {
         // A row with one item has no state to merge; with two it has two.
         let states = if node.topmost { 2 } else { 1 };

@@ -1,20 +1,20 @@
-//! What all planners share: the walk over the forest that turns one decision a segment into items. It alone knows the
-//! tile rule, windows, spans and merge lists, so that a planner is only its [`Division`].
+//! The walk over the forest that all planners share: turns one decision per segment into items. Tile rule, windows, spans
+//! and merge lists are handled here alone; a planner is only its [`Division`].
 //!
-//! The walk keeps for each segment the position from which its rows are not covered yet (`open`; always the start of a
-//! tile). An item for rows of a segment covers `open ..` some end along the path, whichever ancestors that crosses: a
-//! folded ancestor is nothing but one that left `open` where it was.
+//! The walk keeps for each segment the position from which its rows are not covered yet (`open`, always the start of a
+//! tile). An item for rows of a segment covers the path from `open` to some end, across ancestors: a folded ancestor is
+//! one that left `open` unchanged.
 
 use std::ops::Range;
 
 use super::{AttentionPlan, Csr, GrowingSpan, KvSpan, PlanHints, WorkItem};
 use crate::kv::{Forest, ForestSegment};
 
-/// A segment with others beneath it, and what an item of its own would cover for all rows from there on down.
+/// A segment with children, and what an item of its own would cover for all rows of it and beneath it.
 pub(super) struct Node<'a> {
     pub index: usize,
     pub segment: &'a ForestSegment,
-    /// Whole tiles that end within the segment and that no item above covers: its own tokens and those folded into it.
+    /// Tokens of whole tiles that end in the segment and that no item above covers: its own and those folded into it.
     pub tokens: u32,
     /// No item above covers its rows.
     pub topmost: bool,
@@ -25,13 +25,13 @@ pub(super) trait Division {
     /// Whether the segment gets an item of its own; otherwise its tokens are folded into the items of those beneath it.
     fn shares(&self, node: &Node<'_>) -> bool;
 
-    /// How many tokens an item of `rows` rows holds at most.
+    /// Most tokens of an item of `rows` rows.
     fn most_tokens(&self, rows: usize) -> u32 {
         let _ = rows;
         u32::MAX
     }
 
-    /// Told of each item that is made for `rows` of segment `index`.
+    /// Called for each item that is made for `rows` of segment `index`.
     fn note_item(&self, index: usize, rows: &Range<usize>) {
         let _ = (index, rows);
     }
@@ -77,8 +77,8 @@ impl<'a, D: Division> Builder<'a, D> {
         Self { forest, division, plan }
     }
 
-    /// Makes the items of one segment, for rows that are covered up to `from`. Returns up to where the rows beneath it
-    /// are covered then.
+    /// Makes the items of one segment, whose rows are covered up to `from`. Returns the position up to which the rows
+    /// beneath it are covered then.
     fn divide(&mut self, index: usize, from: u32) -> u32 {
         let segment = &self.forest.segments[index];
         let own = self.forest.own_rows(index);
@@ -123,7 +123,7 @@ impl<'a, D: Division> Builder<'a, D> {
                 true => self.tile_start(from + most).max(from + self.plan.tile),
                 false => range.end,
             };
-            // Own rows rise: those that end before this item see nothing of it, nor of the next.
+            // Own rows rise: those that end before this item see nothing of it or of later ones.
             let own = &self.plan.row_positions[rows.start..own.end.max(rows.start)];
             if own.first().is_some_and(|&first| first < from) {
                 rows.start += own.partition_point(|&position| position < from);
@@ -136,8 +136,7 @@ impl<'a, D: Division> Builder<'a, D> {
         }
     }
 
-    /// The item of the usual leaf, whose only row reads all of its own segment `index`, and what is above with others:
-    /// what `cover` would make of it, without a look at anything else.
+    /// The item of the usual leaf, a segment `index` with one row: a fast path that makes the same item as `cover`.
     fn lone_row(&mut self, index: usize, segment: &ForestSegment) {
         let Range { start: row, end } = segment.rows;
         self.division.note_item(index, &(row as usize..end as usize));
@@ -167,7 +166,7 @@ impl<'a, D: Division> Builder<'a, D> {
         self.plan.items.push(WorkItem { rows: index_u32(rows.start)..index_u32(rows.end), spans });
     }
 
-    /// Start of the first tile of which any of `rows` sees something.
+    /// Start of the first tile that any of `rows` sees.
     fn first_seen(&self, rows: Range<usize>) -> u32 {
         let Some(window) = self.plan.window else { return 0 };
         let lowest = self.plan.row_positions[rows].iter().min().copied().unwrap_or(0);
@@ -178,10 +177,10 @@ impl<'a, D: Division> Builder<'a, D> {
         position - position % self.plan.tile
     }
 
-    /// Lists each row's items. Items were made depth-first, so that every list rises.
+    /// Lists each row's items. Items are made depth-first, so every list rises.
     fn finish(mut self) -> AttentionPlan {
         let rows = self.plan.row_positions.len();
-        // How many items hold a row: the sum of the steps up to it.
+        // The number of items of a row: the sum of the differences up to it.
         let mut steps = vec![0i32; rows + 1];
         for item in &self.plan.items {
             steps[item.rows.start as usize] += 1;

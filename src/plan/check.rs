@@ -1,12 +1,12 @@
-//! The proof that a plan is right: every row covers each position it sees exactly once, reaches only its own path, and
-//! keeps its tiles whole. For tests and debug builds; costs about what planning costs.
+//! Checks that a plan is correct: every row reads each position it sees exactly once, reads only its own path, and keeps
+//! its tiles whole. For tests and debug builds; costs about as much as planning.
 
 use std::ops::Range;
 
 use super::{AttentionPlan, GrowingSpan, KvSpan, WorkItem};
 use crate::kv::Forest;
 
-/// The first thing found wrong with a plan.
+/// The first error found in a plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanFault {
     #[error("the plan says {field} = {found}, the forest {expected}")]
@@ -32,7 +32,7 @@ pub enum PlanFault {
 }
 
 impl AttentionPlan {
-    /// Proves that the plan computes the attention of `forest`'s rows.
+    /// Checks that the plan computes the attention of `forest`'s rows.
     pub fn check(&self, forest: &Forest) -> Result<(), PlanFault> {
         self.check_fields(forest)?;
         for item in 0..self.items.len() {
@@ -161,7 +161,7 @@ impl AttentionPlan {
         }
     }
 
-    /// Each row that can grow has its last span listed. Its last item ends with the row, as `check_row` found.
+    /// Each row that can grow has its last span listed; its last item ends with the row (`check_row`).
     fn check_growing(&self, forest: &Forest) -> Result<(), PlanFault> {
         let grows = |&(row, _): &(usize, _)| {
             let index = forest.row_segments[row] as usize;

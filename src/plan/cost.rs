@@ -1,50 +1,50 @@
-//! What the parts of a plan cost a backend. A backend names its [`CostModel`]; `balanced` alone decides by it.
+//! The cost of a plan's parts on a backend. Each backend names its [`CostModel`]; only `balanced` uses it.
 
 use super::PlanHints;
 
-/// What an item costs, in nanoseconds of the whole device, for one layer: `item + kv bytes * kv_byte + states * state
-/// bytes * state_byte + rows * tokens * (a constant)`. The last term is the multiplications, which no division of the
-/// work changes; so it has no part in the choice, but where rows are computed in tiles: there a tile that is not full
-/// costs as much as a full one.
+/// Cost of an item, in nanoseconds of the whole device, for one layer: `item + kv bytes * kv_byte + states * state
+/// bytes * state_byte + rows * tokens * (a constant)`. The last term, the multiplications, is the same for every
+/// division of the work and is left out, except where rows are computed in tiles: a partly filled tile costs as much as a
+/// full one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CostModel {
-    /// Each item: its tiles, pages and queries are looked up.
+    /// Per item: looking up its tiles, pages and queries.
     pub item: f64,
-    /// Each byte of keys and values that an item reads.
+    /// Per byte of keys and values that an item reads.
     pub kv_byte: f64,
-    /// Each byte of a row's state (`o`, `m`, `l` of all heads, f32) that an item takes up and puts down again.
+    /// Per byte of a row's state (`o`, `m`, `l` of all heads, f32) that an item loads and stores.
     pub state_byte: f64,
-    /// When items are split; `None` where the backend itself divides long items.
+    /// When items are split; `None` if the backend itself divides long items.
     pub split: Option<Split>,
-    /// What items cost that are computed in tiles of several rows; `None` where all cost by their bytes.
+    /// Cost of items that are computed in tiles of several rows; `None` if all items cost by their bytes.
     pub tiles: Option<Tiles>,
 }
 
-/// An item of more packed rows (rows x heads of the group) than are read at the speed of memory is cut to tiles, one
-/// for each key head and so many packed rows. Each costs by its tokens, whatever their bytes: tiles of other rows have
-/// brought the keys and values near.
+/// An item with more packed rows (rows x query heads of a group) than memory-bound kernels handle is cut to tiles, one
+/// for each key head and `rows` packed rows. A tile costs by its tokens, not their bytes, which tiles of other rows have
+/// brought into the cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tiles {
     /// Packed rows up to which an item costs by its bytes.
     pub narrow_rows: u32,
     /// Packed rows of a tile.
     pub rows: u32,
-    /// Each tile, in nanoseconds of the whole device.
+    /// Per tile, in nanoseconds of the whole device.
     pub start: f64,
-    /// Each token of a tile.
+    /// Per token of a tile.
     pub token: f64,
-    /// Each token of a tile that is at most half full.
+    /// Per token of a tile that is at most half full.
     pub half_token: f64,
 }
 
-/// An item is split when it is more than this part of the step's work and longer than so many tokens.
+/// An item is split if it is more than a given part of the step's work and longer than a given number of tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Split {
     pub parts: u64,
     pub tokens: u32,
 }
 
-/// Bytes that an H200 moves in a nanosecond: it was measured to read its memory at 4.3 TB/s.
+/// Bytes per nanosecond of an H200's memory, measured: 4.3 TB/s.
 const H200_BYTES: f64 = 4300.0;
 const H200_MULTIPROCESSORS: f64 = 132.0;
 
@@ -80,12 +80,12 @@ impl CostModel {
         }),
     };
 
-    /// The same of a device on which items of few rows are cut to tiles too.
+    /// The same model for a device on which items of few rows are cut to tiles too.
     pub fn wide_only(self) -> Self {
         Self { tiles: self.tiles.map(|tiles| Tiles { narrow_rows: 0, ..tiles }), ..self }
     }
 
-    /// Tiles that an item of `rows` rows is cut to: one for each key head, and for as many packed rows as a tile has.
+    /// Tiles of an item of `rows` rows: one for each key head and each tile's worth of packed rows.
     pub(super) fn tiles_of(&self, hints: &PlanHints, rows: usize) -> u64 {
         match self.tiles {
             Some(tiles) if hints.packed(rows) > u64::from(tiles.narrow_rows) => tiles.count(hints, rows),
@@ -93,7 +93,7 @@ impl CostModel {
         }
     }
 
-    /// What an item of `rows` rows costs before its first token.
+    /// Fixed cost of an item of `rows` rows, in nanoseconds.
     pub(super) fn start(&self, hints: &PlanHints, rows: usize) -> f64 {
         match self.tiles {
             Some(tiles) => self.item + tiles.start * tiles.count(hints, rows) as f64,
@@ -101,7 +101,7 @@ impl CostModel {
         }
     }
 
-    /// What each of its tokens costs.
+    /// Cost of each of its tokens, in nanoseconds.
     pub(super) fn token(&self, hints: &PlanHints, rows: usize) -> f64 {
         match self.tiles {
             Some(tiles) if hints.packed(rows) > u64::from(tiles.narrow_rows) => tiles.token(hints, rows),

@@ -1,5 +1,5 @@
-//! What `balanced` did with each segment of a step and why: for `offshoot plan --explain` and for whoever doubts a
-//! plan. The decisions are those of the planner itself, noted while it plans; nothing is decided here.
+//! Explains what `balanced` does with each segment of a step and why, for `offshoot plan --explain`. Records the
+//! planner's own decisions while it plans; decides nothing.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -19,14 +19,14 @@ pub struct Explained {
     /// Segments above it.
     pub depth: usize,
     pub tokens: u32,
-    /// Rows of the segment and beneath it.
+    /// Rows of the segment and of all beneath it.
     pub rows: usize,
-    /// The same for each head of a group: what tiles are filled with.
+    /// Rows times query heads of a group, which fill tiles.
     pub packed_rows: u64,
     pub treatment: Treatment,
-    /// What was weighed where there was a choice: of the segment's tokens and those folded into it.
+    /// The costs that were compared, of the segment's tokens and those folded into it; `None` without a choice.
     pub weighed: Option<Weighed>,
-    /// Bytes of its keys and values that a flat plan would read, and that this one does.
+    /// Bytes of its keys and values that a flat plan would read, and that this plan reads.
     pub flat_bytes: u64,
     pub read_bytes: u64,
 }
@@ -34,17 +34,17 @@ pub struct Explained {
 /// How a segment is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Treatment {
-    /// Once for all rows: by so many items, each of so many tiles of packed rows and key heads.
+    /// Once for all rows, by items of its own: the number of items, and of tiles in each.
     Shared { items: usize, tiles: u64 },
-    /// With what is beneath it, by the items there.
+    /// Folded: read by the items beneath it.
     Folded,
-    /// Nothing is beneath it: by so many items of its own rows, together with what is folded into it.
+    /// A leaf: read by items of its own rows, together with the tokens folded into it.
     Own { items: usize },
-    /// Not at all: no window reaches it.
+    /// Not read: no window reaches it.
     Unseen,
 }
 
-/// Plans `forest` as `Planner::Balanced` does. Returns the plan, and what became of each segment, in their order.
+/// Plans `forest` as `Planner::Balanced` does. Returns the plan and one explanation per segment, in their order.
 pub fn explain(forest: &Forest, hints: &PlanHints) -> (AttentionPlan, Vec<Explained>) {
     let notes = Notes::new(forest, hints);
     let plan = build(forest, hints, &notes);
@@ -79,7 +79,7 @@ pub fn explain(forest: &Forest, hints: &PlanHints) -> (AttentionPlan, Vec<Explai
     (plan, explained)
 }
 
-/// `balanced`, and what it was asked and did.
+/// `balanced` with a record of its decisions.
 struct Notes<'a> {
     forest: &'a Forest,
     balanced: Balanced<'a>,
@@ -89,7 +89,7 @@ struct Notes<'a> {
 #[derive(Clone, Default)]
 struct Note {
     weighed: Option<Weighed>,
-    /// Items of rows beneath the segment too, and of its own rows alone.
+    /// Number of items that include rows beneath the segment, and of items of its own rows alone.
     shared_items: usize,
     own_items: usize,
 }
@@ -137,8 +137,8 @@ fn read_tokens(forest: &Forest, plan: &AttentionPlan) -> Vec<u64> {
     read
 }
 
-/// Tokens of each segment that a flat plan reads: every run of rows of one segment its whole context, from the first
-/// tile of which it sees something.
+/// Tokens of each segment that a flat plan reads: the rows of each segment read their whole context, from the first tile
+/// that they see.
 fn flat_tokens(forest: &Forest, plan: &AttentionPlan) -> Vec<u64> {
     let mut flat = vec![0; forest.segments.len()];
     for index in 0..forest.segments.len() {

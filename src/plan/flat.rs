@@ -1,5 +1,5 @@
-//! No sharing. The rows of one segment are one sequence (a prompt chunk) and share an item over their whole path;
-//! nothing else is shared.
+//! No sharing between segments. The rows of one segment are one sequence (a prompt chunk) and share an item over their
+//! whole path.
 
 use super::builder::{Division, Node, build};
 use super::{AttentionPlan, PlanHints};

@@ -1,4 +1,4 @@
-//! The cost models of GPUs by architecture, each with where its constants come from. What they mean is `cost`'s.
+//! Cost models of GPUs by architecture, each with the origin of its constants. `cost` defines the constants.
 
 use super::CostModel;
 use super::cost::Tiles;
@@ -13,12 +13,12 @@ pub struct Gpu {
     pub cost: CostModel,
 }
 
-/// Where constants come from.
+/// Origin of a cost model's constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Times taken on this GPU.
+    /// Measured on this GPU.
     Measured(&'static str),
-    /// No time was ever taken: worked out from the data sheet of this GPU.
+    /// Estimated from this GPU's data sheet, not measured.
     Estimated(&'static str),
 }
 
@@ -44,9 +44,9 @@ impl Gpu {
     }
 }
 
-/// What a data sheet promises.
+/// Figures of a data sheet.
 struct Sheet {
-    /// Of memory, in a nanosecond.
+    /// Bytes of memory per nanosecond.
     bytes: f64,
     /// TFLOP/s of 16-bit products, dense, summed in 32 bits.
     flops: f64,
@@ -54,8 +54,8 @@ struct Sheet {
     units: f64,
 }
 
-/// Shares of the data sheet that kernels reach: of memory's speed what the H200 was measured to, 4.3 of 4.8 TB/s; of
-/// the products, what `mma.sync` is commonly said to.
+/// Shares of the data sheet's figures that kernels reach: of bandwidth the H200's measured share, 4.3 of 4.8 TB/s; of
+/// products, the usual share for `mma.sync`.
 const MEMORY_SHARE: f64 = 0.9;
 const PRODUCT_SHARE: f64 = 0.5;
 

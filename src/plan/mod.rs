@@ -1,7 +1,6 @@
-//! Floor 2: how one step's attention is divided. An [`AttentionPlan`] lists work items (rows x KV spans -> one partial
-//! state per row and head) and how partials merge; sharing or not sharing a prefix is only a different plan. Planners
-//! are functions from a [`Forest`] to a plan, chosen by [`Planner`]; they are integers only and know neither model nor
-//! device.
+//! Divides one step's attention. An [`AttentionPlan`] lists work items (rows x KV spans -> one partial state per row and
+//! head) and how partials merge; sharing or not sharing a prefix is only a different plan. Planners are functions from a
+//! [`Forest`] to a plan, chosen by [`Planner`]; they compute with integers only and know neither model nor device.
 //!
 //! # Whole tiles
 //! Floating-point addition is not associative, so *where* a reduction breaks changes bits. Backends that promise
@@ -79,17 +78,17 @@ pub struct AttentionPlan {
     /// Row -> its items, in rising position order: the order in which their partials merge. Items are listed so that a
     /// row's items have rising indices.
     pub merge: Csr,
-    /// For each row that is alone in its segment, with nothing beneath it, and newest there: the span that ends with
-    /// it. It grows with the row, see `advance`. In the order of rows.
+    /// For each row that is alone in its leaf segment and newest there: the span that ends with it and grows with it
+    /// (see `advance`). In the order of rows.
     pub growing: Vec<GrowingSpan>,
     /// Tokens whose keys and values a plan without sharing would read; see [`PlanStats`].
     pub flat_kv_tokens: u64,
 }
 
-/// What a planner needs to know of the model and the device.
+/// Facts of the model and the device that a planner needs.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanHints {
-    /// See the module's head. A multiple of the page size, or 1.
+    /// See the module's docs. A multiple of the page size, or 1.
     pub tile: u32,
     /// Sliding window of the layers this plan is for.
     pub window: Option<u32>,
@@ -121,7 +120,7 @@ pub enum Planner {
 impl Planner {
     pub const ALL: [Planner; 4] = [Planner::Flat, Planner::SingleLevel, Planner::Tree, Planner::Balanced];
 
-    /// Divides the step's attention; `AttentionPlan::check` states what every result fulfils.
+    /// Plans the step's attention. Every result passes `AttentionPlan::check`.
     pub fn plan(self, forest: &Forest, hints: &PlanHints) -> AttentionPlan {
         let plan = match self {
             Planner::Flat => flat::plan(forest, hints),
@@ -134,7 +133,7 @@ impl Planner {
     }
 }
 
-/// The planner's word on the command line and in results.
+/// The planner's name on the command line and in results.
 impl fmt::Display for Planner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -151,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_planner_has_one_word_everywhere() {
+    fn a_planner_has_one_name_everywhere() {
         for planner in Planner::ALL {
             let word = planner.to_string();
             assert_eq!(<Planner as clap::ValueEnum>::from_str(&word, false), Ok(planner));

@@ -1,17 +1,17 @@
-//! One shared level. Some segments, none beneath another, are each read with all above them by one item of all rows
-//! beneath; above and below nothing is shared. Which ones is chosen so that the fewest keys and values are read: the
-//! optimum of the choice that BatchLLM makes for a job's prompts.
+//! One shared level. Some segments, none beneath another, are each read, with all above them, by one item of all rows
+//! beneath; nothing else is shared. The segments are chosen so that the fewest keys and values are read: the optimum of
+//! the choice that BatchLLM makes for a job's prompts.
 //!
-//! What differs from BatchLLM: it chooses once for a job, by prompt tokens that need not be computed, and keeps that
-//! level until the job ends; here each step chooses anew, by the tokens that it need not read, among whatever is live.
-//! Where there is one branching that is the trunk of each tree, as in RelayAttention.
+//! Difference from BatchLLM: it chooses once per job, by the prompt tokens saved from computation; here each step chooses
+//! anew, by the tokens saved from reading, among live segments. If a tree branches once, the choice is its trunk, as in
+//! RelayAttention.
 
 use super::builder::{Division, Node, build};
 use super::{AttentionPlan, PlanHints};
 use crate::kv::Forest;
 use crate::kv::antichain::best_antichain;
 
-/// The segments with which the shared level ends, rising.
+/// The last segments of the shared level, rising.
 struct SingleLevel {
     ends: Vec<u32>,
 }
@@ -27,8 +27,8 @@ pub(super) fn plan(forest: &Forest, hints: &PlanHints) -> AttentionPlan {
     build(forest, hints, &SingleLevel { ends })
 }
 
-/// For each segment the tokens that need not be read where one item covers it and all above it, in whole tiles. Rows of
-/// one segment read together in any plan. With a window this is an upper bound: rows further on see less of it.
+/// For each segment the tokens saved if one item covers it and all above it, in whole tiles. Rows of one segment read
+/// together in any plan. With a window this is an upper bound, as later rows see less.
 fn spared(forest: &Forest, hints: &PlanHints) -> Vec<u64> {
     let count = forest.segments.len();
     let mut readers = vec![0u64; count];

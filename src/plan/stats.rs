@@ -1,4 +1,4 @@
-//! What a plan costs, counted from its integers.
+//! Reads, states and products of a plan, counted from its integers.
 
 use super::{AttentionPlan, PlanHints};
 
@@ -7,12 +7,12 @@ use super::{AttentionPlan, PlanHints};
 pub struct PlanStats {
     /// Bytes of keys and values that the items read, each item once.
     pub kv_bytes_read: u64,
-    /// What a flat plan of the same step would read: each run of rows of one segment its whole context.
+    /// Bytes that a flat plan of the same step would read: the rows of each segment read their whole context.
     pub flat_kv_bytes: u64,
     pub items: usize,
     /// Partial states: rows of all items.
     pub partials: usize,
-    /// Rows x tokens of all items: what is multiplied, masked or not, for each query head.
+    /// Rows x tokens of all items: products per query head, masked or not.
     pub row_tokens: u64,
 }
 
@@ -34,7 +34,7 @@ impl PlanHints {
 }
 
 impl PlanStats {
-    /// Follows `AttentionPlan::advance` of a plan of `rows` rows: each reads one token more, its own.
+    /// Follows `AttentionPlan::advance` of a plan of `rows` rows: each reads one token more.
     pub fn advance(&mut self, hints: &PlanHints, rows: usize) {
         let tokens = rows as u64;
         self.kv_bytes_read += tokens * hints.token_bytes();

@@ -1,32 +1,30 @@
-//! Who gets rows in the next step: branches that decode first, then prompts and given tokens, in chunks that fill the
-//! step. It also decides who runs at all while pages are short: branches wait to start (`admission`), and the last in
-//! line yields so that those before it can go on. Whose pages are taken is `room`'s. It moves no data and knows no
-//! model.
+//! The scheduler decides which branches get rows in the next step: decoding branches first, then prompts and given
+//! tokens, in chunks that fill the step. While pages are short, branches wait (`admission`), and the last one in the
+//! queue is preempted so that earlier ones can continue. `room` decides whose pages are freed. The scheduler moves no
+//! data and knows no model.
 //!
 //! # Last logits
 //! The first token after a prompt, or after the end of a branch that is forked, is sampled from the logits of the *last
-//! row* of what they share. No logits are kept for that: a branch that wants logits and has nothing to compute asks for
+//! row* of what they share. No logits are stored for that: a branch that needs logits and has nothing to compute requests
 //! the last row of its path again. The row writes the same keys and values into the same slot, so nothing has to be
-//! undone, and the forks that ask in the same step share it: one row, read by as many samples as there are forks. A
-//! prompt whose forks wait for it spends no row more than its length. Nothing of this needs memory or a rule for
-//! eviction, and a branch that was dropped comes back by the same way.
+//! undone, and forks that request it in the same step share one row. A prompt whose forks wait for it costs no extra
+//! row. This needs no memory and no eviction rule, and a dropped branch resumes in the same way.
 //!
 //! # Order and fairness
-//! All branches with work stand in one line: those of the root that came first go first, and of one root the branches
-//! that were made first. So whoever names roots depth-first over the tree of their prompts has groups that share a
-//! prefix run together, and what has begun is ended before more is begun. Nobody overtakes: only the first of those
-//! that wait is let in, and only the last of those that run yields. The first in line never yields to another, so every
-//! branch finishes.
+//! All branches with work are in one queue: by the order of their roots, then by the order in which they were made. A
+//! client that makes roots depth-first over the tree of its prompts thus runs groups with a common prefix together, and
+//! finishes what has begun before more begins. There is no overtaking: only the first waiting branch is admitted, and
+//! only the last running one is preempted. The first in the queue is never preempted for another, so every branch
+//! finishes.
 //!
 //! # No prefix is computed twice
-//! *Lemma.* Prompts in depth-first order of their prefix tree: what a later prompt has in common with an earlier one is
-//! a prefix of what the prompts between have in common with it. So the longest beginning of the *first waiting* prompt
-//! that is there covers all that anybody who waits could find there. *PrefixHold:* the first branch that waits keeps a
-//! lease on it; everything else without a lease is dead and goes first. Whoever yields keeps what it was given, too.
-//! Both fit beside whatever runs, because a branch is let in only while every branch could still be brought to its end
-//! alone beside all that was given (`admission`). So prompts cost as many rows as their prefix tree has tokens,
-//! exactly, whatever the lengths turn out to be, where prompts come depth-first and the pool holds any one path (each
-//! level of it from a page of its own on).
+//! *Lemma.* In depth-first order of the prompts' prefix tree, the prefix that a later prompt shares with an earlier one
+//! is also shared by all prompts between them. So the longest cached prefix of the *first waiting* prompt covers every
+//! prefix that any waiting prompt could find. *PrefixHold:* the first waiting branch leases it; all other pages without
+//! a lease can be evicted. A preempted branch keeps the lease on its given tokens, too. Both fit beside the running
+//! branches, because a branch is admitted only while every branch could still finish alone beside all given tokens
+//! (`admission`). So prompts cost exactly as many rows as their prefix tree has tokens, whatever the sampled lengths,
+//! if prompts come depth-first and the pool holds any one path with each of its levels on pages of its own.
 
 mod room;
 
@@ -41,7 +39,7 @@ use crate::ids::BranchId;
 /// Orders branches in the queue: lower keys are admitted first and preempted last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct QueueKey {
-    /// Its root, or the one in whose place that stands.
+    /// Its root, or the root whose priority that one shares.
     priority: BranchId,
     branch: BranchId,
 }
@@ -50,22 +48,22 @@ struct QueueKey {
 #[derive(Clone, Copy, Debug)]
 struct PrefixHold {
     branch: BranchId,
-    /// Whether it fits beside all that runs, which it does wherever prompts come depth-first. It is then among the last
-    /// things to be given up.
+    /// Whether it fits beside all running branches, which is so if prompts come depth-first. It is then among the last
+    /// to be given up.
     promised: bool,
 }
 
 #[derive(Default)]
 pub(super) struct Scheduler {
-    /// In queue order.
+    /// Running branches, in queue order.
     running: Vec<QueueKey>,
     /// Admitted before, then preempted.
     preempted: BTreeSet<QueueKey>,
     /// Never admitted.
     waiting: BTreeSet<QueueKey>,
-    /// Of the branches that wait and were never let in, all that keep a path; some may have given it up since.
+    /// Never admitted branches that may hold a path; some may have given it up since.
     waiting_keep: BTreeSet<QueueKey>,
-    /// Of the branches at rest, all that keep a path; some may have given it up since.
+    /// Resting branches that may hold a path; some may have given it up since.
     resting_keep: BTreeSet<BranchId>,
     prefix_hold: Option<PrefixHold>,
     expected: LengthEstimator,
@@ -74,14 +72,14 @@ pub(super) struct Scheduler {
     pub preemptions: u64,
 }
 
-/// What a step may hold.
+/// Upper bounds of a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StepBudget {
-    /// Branches that grow at once.
+    /// Branches that run at once.
     pub max_branches: usize,
-    /// Rows in all; branches that decode have theirs in any case.
+    /// Rows in all, except that decoding branches always get theirs.
     pub rows: usize,
-    /// Rows that prompts and given tokens have in any case.
+    /// Rows that prompts and given tokens always get.
     pub prompt_rows: usize,
     /// Logits requests; at least `max_branches`, so that every branch can have one.
     pub max_logit_rows: usize,
@@ -91,7 +89,7 @@ pub(super) struct StepBudget {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ready {
     Now,
-    /// A branch fits no more; it may have ended with the token that is being sampled, so its fate waits for that.
+    /// A branch no longer fits. It may have ended with the token in flight, so that is awaited first.
     AfterCollecting,
 }
 
@@ -100,19 +98,19 @@ impl Scheduler {
         self.running.is_empty() && self.waiting() == 0
     }
 
-    /// Branches that run.
+    /// Number of running branches.
     pub fn running(&self) -> usize {
         self.running.len()
     }
 
-    /// Branches that have work and do not run.
+    /// Number of branches that have work and do not run.
     pub fn waiting(&self) -> usize {
         self.preempted.len() + self.waiting.len()
     }
 
-    /// This branch has got work.
+    /// Queues a branch that has got work.
     pub fn add(&mut self, id: BranchId, branches: &mut Branches, cache: &mut KvCache) {
-        let branch = branches.get_mut(&id).expect("what has got work is a branch");
+        let branch = branches.get_mut(&id).expect("only a branch gets work");
         branch.stage = Stage::Waiting;
         let place = QueueKey { priority: branch.priority, branch: id };
         self.resting_keep.remove(&id);
@@ -126,29 +124,29 @@ impl Scheduler {
         }
     }
 
-    /// A branch's extend is about to end, or to be `cut` short; the caller names it to `remove` afterwards.
+    /// Records that a branch's extend is about to end, `cut` short or not. The caller then calls `remove`.
     pub fn note_end(&mut self, branch: &mut Branch, cut: bool) {
         self.expected.note(branch, cut);
         branch.stage = Stage::Resting;
         self.note_rest(branch);
     }
 
-    /// `branch` rests, and may keep a path.
+    /// Records a resting branch that may hold a path.
     pub fn note_rest(&mut self, branch: &Branch) {
         if branch.kept().is_some() {
             self.resting_keep.insert(branch.id);
         }
     }
 
-    /// The branch, which rests, is no more.
+    /// Forgets a resting branch.
     pub fn forget(&mut self, id: BranchId) {
         self.resting_keep.remove(&id);
     }
 
-    /// These branches, in rising order, have no work any more.
+    /// Removes branches whose work has ended, in rising order.
     pub fn remove(&mut self, gone: &[BranchId], branches: &Branches) {
         self.running.retain(|place| gone.binary_search(&place.branch).is_err());
-        // It may come back without what it kept.
+        // It may return without the path it held.
         self.prefix_hold = self.prefix_hold.filter(|hold| gone.binary_search(&hold.branch).is_err());
         for branch in gone.iter().filter_map(|id| branches.get(id)) {
             self.leave(QueueKey { priority: branch.priority, branch: branch.id });
@@ -156,8 +154,8 @@ impl Scheduler {
         self.changed = true;
     }
 
-    /// Whether every branch that neither runs nor preempted and keeps a path is known to do so. `Err` names one that is
-    /// not.
+    /// Checks that every branch that holds a path, and neither runs nor was preempted, is recorded. `Err` names one that
+    /// is not.
     pub fn check(&self, branches: &Branches) -> Result<(), String> {
         let is_known = |branch: &Branch| match branch.stage {
             Stage::Resting => self.resting_keep.contains(&branch.id),
@@ -170,19 +168,18 @@ impl Scheduler {
         }
     }
 
-    /// The first in the queue of the branches that do not run.
+    /// The first branch in the queue that does not run.
     fn next_queued(&self) -> Option<QueueKey> {
         self.preempted.first().into_iter().chain(self.waiting.first()).min().copied()
     }
 
-    /// `place` is none of those that do not run.
+    /// Removes `place` from the branches that do not run.
     fn leave(&mut self, place: QueueKey) {
         let _ = self.preempted.remove(&place) || self.waiting.remove(&place);
         self.waiting_keep.remove(&place);
     }
 
-    /// The rows of the next step, each with a slot, and who wants logits of them. Branches that cannot fit even alone
-    /// fail.
+    /// The rows of the next step, each with a slot, and the logits requests. Fails branches that cannot fit even alone.
     pub fn next_rows(&mut self, branches: &mut Branches, cache: &mut KvCache, budget: StepBudget) -> Schedule {
         self.changed = false;
         if self.keep_running(branches, cache) == Ready::AfterCollecting {
@@ -197,8 +194,7 @@ impl Scheduler {
         schedule
     }
 
-    /// Slots for what running branches have to compute, in the order of the line; while there are none, the last
-    /// yields.
+    /// Reserves slots for running branches in queue order; while slots are short, preempts the last branch.
     fn keep_running(&mut self, branches: &mut Branches, cache: &mut KvCache) -> Ready {
         let mut at = 0;
         while let Some(&QueueKey { branch: id, .. }) = self.running.get(at) {
@@ -218,8 +214,8 @@ impl Scheduler {
         Ready::Now
     }
 
-    /// Rows of all that decode, then those of prompts and given tokens as far as the step has room; and what room it
-    /// has left.
+    /// The rows of decoding branches, then those of prompts and given tokens as far as the step has room; and the room
+    /// that is left.
     fn rows_of_running(&self, branches: &Branches, cache: &KvCache, budget: StepBudget) -> (Schedule, StepRoom) {
         let (decodes, chunks): (Vec<_>, Vec<_>) = self
             .running
@@ -239,8 +235,9 @@ impl Scheduler {
         (schedule, left)
     }
 
-    /// Starts branches in the order of the line, as long as the step has rows for them and pages are expected to
-    /// suffice; one that is alone starts in any case. What would have to wait for its rows holds no pages meanwhile.
+    /// Admits branches in queue order while the step has rows for them and pages are expected to suffice; a branch that
+    /// would run alone is always admitted. A branch for which the step has no rows is not admitted, so it holds no
+    /// pages.
     fn admit(
         &mut self,
         branches: &mut Branches,
@@ -267,7 +264,7 @@ impl Scheduler {
                 Err(_) if alone => self.reserve_alone(id, branches, cache),
                 reserved => reserved.map(|()| Ready::Now),
             };
-            let branch = branches.get_mut(&id).expect("what waits is a branch");
+            let branch = branches.get_mut(&id).expect("only branches wait");
             match entered {
                 Ok(Ready::Now) => {
                     self.leave(place);

@@ -1,13 +1,12 @@
-//! Where pages come from when there are too few. In this order: what is only cached, least recently used first; what
-//! branches at rest hold; what branches hold that wait, the last in line first, but for the promised prefix hold;
-//! the own tokens of the last branch that runs, and of the next to last, and so on until one runs alone. Only then,
-//! which happens where a pool holds one path barely or not at all: its own tokens, laid out anew; what those keep that
-//! preempted; and the prefix hold.
+//! Frees pages when they are short, in this order: cached pages without a lease, least recently used first; pages held by
+//! resting branches; by waiting branches, last in the queue first, except for the promised prefix hold; the own tokens
+//! of the last running branch, then the next to last, until one runs alone. Only if the pool barely holds one path
+//! follow that branch's own tokens, laid out anew; the holds of preempted branches; and the prefix hold.
 //!
 //! # Preemption
-//! A preempted branch is *swapped* where that is expected to take less time than to compute its own tokens again and
-//! host memory has room, else *dropped*. In either case it keeps a lease on what it was given, its tokens, its place
-//! among the uniforms and in the line, and the samples that were submitted.
+//! A preempted branch is *swapped* to host memory if that is expected to be faster than recomputing its own tokens and
+//! there is room, else *dropped*. Either way it keeps the lease on its given tokens, its tokens, its uniforms, its
+//! place in the queue, and its submitted samples.
 
 use super::{PrefixHold, QueueKey, Ready, Scheduler};
 use crate::engine::admission::Commitment;
@@ -18,8 +17,8 @@ use crate::ids::BranchId;
 use crate::kv::OutOfPages;
 
 impl Scheduler {
-    /// Lets the first waiting branch hold its longest cached prefix. When another branch becomes the first, its prefix
-    /// is looked up anew.
+    /// Leases the longest cached prefix for the first waiting branch. Looks it up again when another branch becomes the
+    /// first.
     pub(super) fn hold_first_prefix(&mut self, branches: &mut Branches, cache: &mut KvCache) {
         let Some(first) = self.waiting.first().map(|place| place.branch) else {
             self.prefix_hold = None;
@@ -27,21 +26,21 @@ impl Scheduler {
         };
         if !self.has_promised(first) {
             self.prefix_hold = None;
-            self.hold_prefix_of(branches.get_mut(&first).expect("what waits is a branch"), cache);
+            self.hold_prefix_of(branches.get_mut(&first).expect("only branches wait"), cache);
             let promised = self.commitment(branches, cache).affords(&branches[&first], cache);
             self.prefix_hold = Some(PrefixHold { branch: first, promised });
         }
     }
 
-    /// Has all that run give back the pages that their windows have passed. What is loaded then reads freed pages, and
-    /// is not to be advanced.
+    /// Frees the pages of running branches that their windows have passed. The loaded step then reads freed pages and
+    /// must not be advanced.
     pub fn free_behind(&self, branches: &Branches, cache: &mut KvCache) {
         if cache.window.is_some() {
             self.running.iter().for_each(|place| cache.free_behind(&branches[&place.branch]));
         }
     }
 
-    /// Has `branch`, which does not run, keep what is there of its path.
+    /// Leases the cached prefix of `branch`, which does not run.
     pub(super) fn hold_prefix_of(&mut self, branch: &mut Branch, cache: &mut KvCache) {
         cache.hold_prefix(branch);
         if branch.stage == Stage::Waiting && branch.kept().is_some() {
@@ -63,7 +62,7 @@ impl Scheduler {
 
     pub(super) fn preempt_last(&mut self, branches: &mut Branches, cache: &mut KvCache) {
         let Some(place) = self.running.pop() else { return };
-        let branch = branches.get_mut(&place.branch).expect("what runs is a branch");
+        let branch = branches.get_mut(&place.branch).expect("only branches run");
         branch.stage = Stage::Preempted;
         self.preempted.insert(place);
         self.preemptions += 1;
@@ -76,8 +75,8 @@ impl Scheduler {
         }
     }
 
-    /// Reserves what `id` needs, at the cost of what is cached and of branches that neither run nor were promised
-    /// anything.
+    /// Reserves the slots that `id` needs, evicting cached pages and the holds of branches that neither run nor have a
+    /// promised prefix.
     pub(super) fn reserve(
         &mut self,
         id: BranchId,
@@ -85,7 +84,7 @@ impl Scheduler {
         cache: &mut KvCache,
     ) -> Result<(), OutOfPages> {
         loop {
-            let branch = branches.get_mut(&id).expect("what runs or waits is a branch");
+            let branch = branches.get_mut(&id).expect("only branches run or wait");
             let Some(need) = branch.need() else { return Ok(()) };
             let Err(short) = cache.reserve(branch, need) else { return Ok(()) };
             if !self.make_room(short.needed, id, branches, cache) {
@@ -94,8 +93,8 @@ impl Scheduler {
         }
     }
 
-    /// Tries to have `pages` free pages without taking any that runs or was promised. Looks at branches that keep a
-    /// path alone.
+    /// Tries to free `pages` pages without taking any from running branches or the promised prefix. Visits only branches
+    /// that hold a path.
     fn make_room(&mut self, pages: usize, id: BranchId, branches: &mut Branches, cache: &mut KvCache) -> bool {
         if cache.evict_for(pages) {
             return true;
@@ -108,8 +107,8 @@ impl Scheduler {
         if cache.evict_for(pages) {
             return true;
         }
-        // A branch that was skipped because another extends its path is tried again when that one has given up its
-        // pages.
+        // A branch that was skipped because another one extends its path is tried again once that one has given up
+        // its pages.
         let mut gave_up = true;
         while std::mem::take(&mut gave_up) {
             let mut before = None;
@@ -118,7 +117,7 @@ impl Scheduler {
                 if place.branch == id || self.has_promised(place.branch) {
                     continue;
                 }
-                let other = branches.get_mut(&place.branch).expect("what waits is a branch");
+                let other = branches.get_mut(&place.branch).expect("only branches wait");
                 let gives_up = cache.keeps_pages(other);
                 if gives_up {
                     cache.give_up(other);
@@ -135,7 +134,7 @@ impl Scheduler {
         false
     }
 
-    /// Of those that wait and may keep a path, the last in line, or the last that stands before another.
+    /// The last waiting branch in the queue (`before`: before that place) that may hold a path.
     fn last_keeping(&self, before: Option<QueueKey>) -> Option<QueueKey> {
         match before {
             Some(before) => self.waiting_keep.range(..before).next_back().copied(),
@@ -143,16 +142,16 @@ impl Scheduler {
         }
     }
 
-    /// The last resort of a branch that runs alone: its own tokens are laid out anew, for segments that were split
-    /// inside a page take more pages than their tokens need; then, in a pool that holds nothing else, all of it.
-    /// Whether a branch fits must depend on neither.
+    /// Last resort for a branch that runs alone: lays out its own tokens anew, because segments split inside a page take
+    /// more pages than their tokens need; then all of its tokens, in an otherwise empty pool. So whether a branch fits
+    /// does not depend on history.
     pub(super) fn reserve_alone(
         &mut self,
         id: BranchId,
         branches: &mut Branches,
         cache: &mut KvCache,
     ) -> Result<Ready, OutOfPages> {
-        let branch = branches.get_mut(&id).expect("what runs or waits is a branch");
+        let branch = branches.get_mut(&id).expect("only branches run or wait");
         if branch.in_flight() > 0 {
             return Ok(Ready::AfterCollecting);
         }
@@ -168,13 +167,12 @@ impl Scheduler {
         }
         self.prefix_hold = None;
         cache.evict_all();
-        branches.get_mut(&id).expect("what runs or waits is a branch").start_over();
+        branches.get_mut(&id).expect("only branches run or wait").start_over();
         self.reserve(id, branches, cache).map(|()| Ready::Now)
     }
 }
 
-/// Whether `branch`, which waits, would bring rows of its own to a step: not if all that it was given is there or on
-/// its way.
+/// Whether the waiting `branch` would add rows to a step: false if all its given tokens are computed or scheduled.
 pub(super) fn brings_rows(branch: &Branch, cache: &KvCache) -> bool {
     let known = |upto: usize| {
         let (path, rest) = cache.look_up(branch, upto);
@@ -188,10 +186,10 @@ pub(super) fn brings_rows(branch: &Branch, cache: &KvCache) -> bool {
     }
 }
 
-/// Tells `id`, which runs alone, that even so there are too few pages for it.
+/// Fails `id`, which runs alone and for which the pool has too few pages.
 pub(super) fn fail(id: BranchId, branches: &mut Branches, cache: &mut KvCache, short: OutOfPages) {
-    let branch = branches.get_mut(&id).expect("what runs or waits is a branch");
-    // Whatever is not free now is its own.
+    let branch = branches.get_mut(&id).expect("only branches run or wait");
+    // All pages that are not free are its own.
     let (free, capacity) = (cache.pages.free(), cache.pages.capacity());
     cache.give_up(branch);
     branch.stage = Stage::Resting;
@@ -211,7 +209,7 @@ mod tests {
 
     const RESTING: u64 = 1000;
 
-    /// Branches at rest, each on a page of its own, and one that is to run and has none.
+    /// Resting branches with one page each, and one branch to run that has none.
     fn resting() -> (Scheduler, Branches, KvCache, BranchId) {
         let restore_cost = RestoreCost { swapped_page: 1.0, computed_row: 1.0 };
         let mut cache = KvCache::new(4, RESTING as usize, 0, restore_cost);
@@ -230,19 +228,19 @@ mod tests {
     }
 
     #[test]
-    fn branches_at_rest_are_looked_at_once_however_often_room_is_made() {
+    fn making_room_visits_each_resting_branch_once() {
         let (mut scheduler, mut branches, mut cache, new) = resting();
         assert!(scheduler.make_room(1, new, &mut branches, &mut cache));
         assert!(branches.values().all(|branch| branch.kept().is_none()), "all of them are cache now");
         assert!(scheduler.resting_keep.is_empty(), "nobody is left to be looked at");
         assert_eq!(cache.pages.free(), 1, "and no more than one page was freed");
-        // What was made first is the first to go.
+        // The oldest goes first.
         let known = |id: u32| cache.prefix.known(None, &[TokenId(4 * id)]).0;
         assert_eq!([0, 1, 2, 999].map(known), [0, 1, 1, 1]);
     }
 
     #[test]
-    fn of_those_that_wait_the_last_in_line_gives_up_first() {
+    fn the_last_waiting_branch_gives_up_first() {
         let (mut scheduler, mut branches, mut cache, new) = resting();
         scheduler.resting_keep.clear();
         for id in (0..RESTING).map(BranchId) {
