@@ -42,7 +42,7 @@ Environment:
 #[command(name = "offshoot", version, about, max_term_width = 110, after_help = ENVIRONMENT)]
 pub struct Cli {
     #[command(subcommand)]
-    pub command: Option<Command>,
+    pub command: Option<CliCommand>,
 
     /// What computes: auto (a GPU that will do, else the CPU), cpu, cuda or cuda:N [default: auto]
     #[arg(long, global = true, value_name = "DEVICE")]
@@ -58,7 +58,7 @@ pub struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum CliCommand {
     /// Run a task file: sample, answer, vote, grade. Without one: the bundled demo
     Run(RunArgs),
     /// Estimate a job without running it: what its prompts share, memory, waves, and its time on a simulated device

@@ -60,7 +60,7 @@ pub struct PlanArgs {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Whether the scheduler runs the job on a simulated device, to predict steps and time
-    #[arg(long, value_enum, default_value_t, value_name = "WHEN", help = said_of_predict())]
+    #[arg(long, value_enum, default_value_t, value_name = "WHEN", help = predict_help())]
     pub predict: Predict,
     /// Also report for each node of the tree whether the attention of a decode step shares, splits or folds it, and
     /// what that saves
@@ -76,7 +76,7 @@ pub struct PlanArgs {
     pub budget: BudgetArgs,
 }
 
-fn said_of_predict() -> String {
+fn predict_help() -> String {
     let (samples, tokens) = (count(FEW_SAMPLES), count(FEW_TOKENS));
     format!(
         "Whether the scheduler runs the job on a simulated device, to predict steps and time: auto where it has at most \

@@ -64,7 +64,7 @@ impl<B: Backend> Engine<B> {
             match self.turn()? {
                 Turn::Stepped => {}
                 Turn::Idle => match self.commands.recv() {
-                    Ok(command) => self.obey(command)?,
+                    Ok(command) => self.handle(command)?,
                     Err(RecvError) => return Ok(()),
                 },
                 Turn::Abandoned => return Ok(()),
@@ -81,7 +81,7 @@ impl<B: Backend> Engine<B> {
             match self.commands.try_recv() {
                 Ok(command) => {
                     intake.take(&command);
-                    self.obey(command)?;
+                    self.handle(command)?;
                 }
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => return Ok(Turn::Abandoned),
@@ -110,7 +110,7 @@ impl<B: Backend> Engine<B> {
         checked.and_then(|()| self.scheduler.check(&self.branches)).map_err(Error::Internal)
     }
 
-    fn obey(&mut self, command: Command) -> Result<()> {
+    fn handle(&mut self, command: Command) -> Result<()> {
         match command {
             Command::Root { branch, priority, tokens } => {
                 self.branches.insert(branch, Branch::root(branch, priority, tokens));

@@ -153,14 +153,14 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
                 false => commands.try_recv(),
             };
             match command {
-                Ok(command) => self.obey(command),
+                Ok(command) => self.handle(command),
                 Err(TryRecvError::Empty) => self.step(),
                 Err(TryRecvError::Disconnected) => return,
             }
         }
     }
 
-    fn obey(&mut self, command: Command) {
+    fn handle(&mut self, command: Command) {
         match command {
             Command::Root { branch, tokens, .. } => drop(self.branches.insert(branch, tokens)),
             Command::Fork { at, children } => {

@@ -13,6 +13,6 @@ mod order;
 pub use ahead::{LOOK_AHEAD, work_ahead};
 pub use assemble::{Demand, Launch, LaunchSizes, Launched, ModelSource, in_bytes, open};
 pub use budget::{EngineBudget, check_path};
-pub use device::{Device, DeviceChoice, DeviceKind, OnDevice, Opened, WhyNotCuda};
+pub use device::{DeviceBackend, DeviceChoice, DeviceKind, OnDevice, Opened, WhyNotCuda};
 pub use generate::{GenerateEvent, Generation, Generator, PromptRequest, Release, SampleId, generate};
 pub use order::{OutputTokens, PromptOrder, TextKey};

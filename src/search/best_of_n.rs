@@ -85,7 +85,7 @@ fn until(
             let enough = enough(&sample);
             samples.push(sample);
             if enough {
-                job.stop_the_rest(&growing);
+                job.cancel_remaining(&growing);
                 break;
             }
         }

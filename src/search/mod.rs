@@ -226,7 +226,7 @@ impl SearchJob<'_> {
 
     /// Cancels every running candidate and forgets those that wait for their assessment: the search no longer needs
     /// them.
-    pub fn stop_the_rest(&mut self, growing: &Extension<'_>) {
+    pub fn cancel_remaining(&mut self, growing: &Extension<'_>) {
         growing.cancel_all();
         self.assessor.forget();
     }

@@ -17,7 +17,7 @@ use crate::json::listed;
 
 /// What a sample answers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct Answer {
+pub struct ExtractedAnswer {
     /// Canonical: two samples agree when these are equal.
     pub value: String,
     /// As it stood in the text.
@@ -134,7 +134,7 @@ impl Extractor {
     /// one: its last match. Only boxes and matches that have a canonical form count, and where the task says so the
     /// first, not the last. Of a match it is the first group that took part, or the whole match where the regex has no
     /// groups.
-    pub fn extract(&self, text: &str) -> Option<Answer> {
+    pub fn extract(&self, text: &str) -> Option<ExtractedAnswer> {
         if !self.boxed && self.regexes.is_empty() {
             return self.answer(text);
         }
@@ -149,13 +149,13 @@ impl Extractor {
         })
     }
 
-    fn pick<'t>(&self, found: impl Iterator<Item = &'t str>) -> Option<Answer> {
+    fn pick<'t>(&self, found: impl Iterator<Item = &'t str>) -> Option<ExtractedAnswer> {
         let mut answers = found.filter_map(|found| self.answer(found));
         if self.first { answers.next() } else { answers.last() }
     }
 
-    fn answer(&self, found: &str) -> Option<Answer> {
-        self.normalise.apply(found).map(|value| Answer { value, found: found.to_string() })
+    fn answer(&self, found: &str) -> Option<ExtractedAnswer> {
+        self.normalise.apply(found).map(|value| ExtractedAnswer { value, found: found.to_string() })
     }
 }
 

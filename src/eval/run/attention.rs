@@ -19,7 +19,7 @@ use crate::eval::view::{RecordedItem, SampleEnd, ends, recorded};
 use crate::figures::{count, counted};
 use crate::hashes::hash_of_folder;
 use crate::ids::TokenId;
-use crate::launch::{Device, DeviceChoice, ModelSource, OnDevice};
+use crate::launch::{DeviceBackend, DeviceChoice, ModelSource, OnDevice};
 use crate::model::{Attribution, ModelFolder};
 use crate::out::{self, Progress};
 use crate::tree::{Trace, TraceNode};
@@ -71,7 +71,7 @@ struct Replay<'a> {
 impl OnDevice for Replay<'_> {
     type Output = Vec<SampleAttention>;
 
-    fn run<B: Device>(self, mut backend: B) -> Result<Vec<SampleAttention>> {
+    fn run<B: DeviceBackend>(self, mut backend: B) -> Result<Vec<SampleAttention>> {
         replay(&mut backend, self.model, self.manifest, self.job, self.interrupted)
     }
 }

@@ -94,7 +94,7 @@ impl Scored<'_> {
     fn each(
         &self,
         results: &mut Results,
-        mut take: impl FnMut(bool, usize, &ListedProblem, Vec<ResultLine>) -> Result<()>,
+        mut take: impl FnMut(bool, usize, &ListedProblem, Vec<JudgedLine>) -> Result<()>,
     ) -> Result<()> {
         let with_samples = self.problems.list.iter().zip(self.places).enumerate();
         let with_samples =
@@ -104,7 +104,7 @@ impl Scored<'_> {
             let lines = places.iter().map(|place| {
                 let fields = results.line(*place)?;
                 match of_line(&fields) {
-                    Some(Ok(outcome)) => Ok(ResultLine { fields, outcome }),
+                    Some(Ok(outcome)) => Ok(JudgedLine { fields, outcome }),
                     _ => Err(Error::format(results.path(), "no longer as written")),
                 }
             });
@@ -168,7 +168,7 @@ impl Scored<'_> {
                 "code_list": programs,
                 "graded_list": passed,
                 "pass@1": right as f64 / passed.len() as f64,
-                "metadata": lines.iter().map(ResultLine::live_code_bench).collect::<Vec<_>>(),
+                "metadata": lines.iter().map(JudgedLine::live_code_bench).collect::<Vec<_>>(),
                 "results": lines.iter().map(|line| line.codes([-4, -4, -3])).collect::<Vec<_>>(),
             });
             entry.extend(own.as_object().cloned().unwrap_or_default());
@@ -180,12 +180,12 @@ impl Scored<'_> {
 }
 
 /// A line of the results, read again.
-struct ResultLine {
+struct JudgedLine {
     fields: Map<String, Value>,
     outcome: CandidateOutcome,
 }
 
-impl ResultLine {
+impl JudgedLine {
     /// As a text of JSON: the inputs stand in it as in their file.
     fn eval_plus(&self, listed: &ListedProblem) -> String {
         let field = |name: &str| self.fields.get(name).and_then(Value::as_str);

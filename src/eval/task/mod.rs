@@ -50,7 +50,7 @@ pub use prompt::TaskPrompt;
 
 use crate::error::{Error, Result};
 use crate::eval::answer;
-use crate::eval::answer::{Answer, Extractor};
+use crate::eval::answer::{ExtractedAnswer, Extractor};
 use crate::eval::source::TaskSource;
 use crate::search::settings::BestBy;
 use grade::{Grader, TaskGrading};
@@ -188,7 +188,7 @@ impl Task {
     }
 
     /// What a sample answers. `None`: it gives no answer, or the task asks for none.
-    pub fn answer(&self, text: &str) -> Option<Answer> {
+    pub fn answer(&self, text: &str) -> Option<ExtractedAnswer> {
         self.answer.as_ref().and_then(|extractor| extractor.extract(text))
     }
 
@@ -200,7 +200,7 @@ impl Task {
     /// Whether a sample is right; `answer` is what [`Task::answer`] found in it. Where the task does not say how to
     /// find answers, its whole text is taken for one. `None`: the task does not say what is right, or leaves it to the
     /// judge.
-    pub fn grade(&self, item: &Item, text: &str, answer: Option<&Answer>) -> Option<GradedText> {
+    pub fn grade(&self, item: &Item, text: &str, answer: Option<&ExtractedAnswer>) -> Option<GradedText> {
         let given = match self.answer {
             Some(_) => answer.map(|a| a.found.as_str()),
             None => Some(text),

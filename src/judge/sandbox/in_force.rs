@@ -31,18 +31,18 @@ impl fmt::Display for InForce {
 #[cfg(target_os = "linux")]
 impl InForce {
     /// `tried`: the probes that succeeded and should not have.
-    pub(super) fn new(found: &super::cage::CageFacts, tried: &[super::probe::Probe]) -> InForce {
+    pub(super) fn new(found: &super::cage::CageFacts, tried: &[super::probe::SandboxProbe]) -> InForce {
         use super::cage::SCOPES;
-        use super::probe::Probe;
+        use super::probe::SandboxProbe;
         let landlock = match found.landlock {
             Some(version @ SCOPES..) => Ok(format!("version {version}: files, TCP, signals and abstract sockets")),
             Some(version @ 4..) => Ok(format!("version {version}: files, TCP")),
             Some(version) => Ok(format!("version {version}: files")),
             None => Err("the kernel lacks it, or it is switched off (lsm=landlock)".into()),
         };
-        let words = |probes: &[Probe]| probes.iter().map(|probe| probe.words()).collect::<Vec<_>>().join(", ");
+        let words = |probes: &[SandboxProbe]| probes.iter().map(|probe| probe.words()).collect::<Vec<_>>().join(", ");
         let tried = match tried {
-            [] => Ok(format!("refused to a process of ours: {}", words(&Probe::ALL))),
+            [] => Ok(format!("refused to a process of ours: {}", words(&SandboxProbe::ALL))),
             open => Err(format!("not refused to a process of ours: {}", words(open))),
         };
         let memory = "all processes of a candidate together, looked at every 5 ms; RLIMIT_DATA behind it";

@@ -8,22 +8,23 @@ use serde::{Deserialize, Serialize};
 
 /// An action that a candidate must not be able to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Probe {
+pub(super) enum SandboxProbe {
     Read,
     Write,
     Socket,
     Signal,
 }
 
-impl Probe {
-    pub const ALL: [Probe; 4] = [Probe::Read, Probe::Write, Probe::Socket, Probe::Signal];
+impl SandboxProbe {
+    pub const ALL: [SandboxProbe; 4] =
+        [SandboxProbe::Read, SandboxProbe::Write, SandboxProbe::Socket, SandboxProbe::Signal];
 
     pub fn words(self) -> &'static str {
         match self {
-            Probe::Read => "reading a file outside",
-            Probe::Write => "writing a file outside",
-            Probe::Socket => "opening a socket",
-            Probe::Signal => "sending a signal to the caller",
+            SandboxProbe::Read => "reading a file outside",
+            SandboxProbe::Write => "writing a file outside",
+            SandboxProbe::Socket => "opening a socket",
+            SandboxProbe::Signal => "sending a signal to the caller",
         }
     }
 }
@@ -50,16 +51,18 @@ impl ProbeTarget {
     }
 
     /// Runs all probes; returns those that were not refused.
-    pub fn done(&self) -> Vec<Probe> {
+    pub fn done(&self) -> Vec<SandboxProbe> {
         // SAFETY: socket(2) takes no pointers; an opened socket is closed when this process ends.
         let socket = |family| unsafe { libc::socket(family, libc::SOCK_STREAM, 0) } >= 0;
-        let succeeds = |probe: &Probe| match probe {
-            Probe::Read => fs::read(&self.file).is_ok(),
-            Probe::Write => File::create(&self.file).is_ok() || File::create(self.file.with_extension("new")).is_ok(),
-            Probe::Socket => socket(libc::AF_INET) || socket(libc::AF_INET6) || socket(libc::AF_UNIX),
+        let succeeds = |probe: &SandboxProbe| match probe {
+            SandboxProbe::Read => fs::read(&self.file).is_ok(),
+            SandboxProbe::Write => {
+                File::create(&self.file).is_ok() || File::create(self.file.with_extension("new")).is_ok()
+            }
+            SandboxProbe::Socket => socket(libc::AF_INET) || socket(libc::AF_INET6) || socket(libc::AF_UNIX),
             // SAFETY: signal 0 only asks whether a signal could be sent.
-            Probe::Signal => unsafe { libc::kill(self.caller, 0) == 0 },
+            SandboxProbe::Signal => unsafe { libc::kill(self.caller, 0) == 0 },
         };
-        Probe::ALL.into_iter().filter(succeeds).collect()
+        SandboxProbe::ALL.into_iter().filter(succeeds).collect()
     }
 }

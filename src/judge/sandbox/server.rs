@@ -18,7 +18,7 @@ use nix::unistd::setsid;
 use serde::{Deserialize, Serialize};
 
 use super::cage::{Cage, CageFacts};
-use super::probe::{Probe, ProbeTarget};
+use super::probe::{ProbeTarget, SandboxProbe};
 use super::running::Running;
 use super::wire::{self, CandidateFds, CandidateSpec, FAREWELL, ServerRequest};
 use super::{Confined, InForce, Isolation, SandboxSetup, StdinMode, StdoutMode, WorkFolder, folder, supervisor};
@@ -158,7 +158,7 @@ impl Sandbox {
                 tried
             }
         };
-        match tried.iter().find(|probe| setup.isolation == Isolation::Required && **probe != Probe::Signal) {
+        match tried.iter().find(|probe| setup.isolation == Isolation::Required && **probe != SandboxProbe::Signal) {
             Some(probe) => Err(Error::value(
                 "judging programs",
                 "isolation of files and network",
@@ -196,7 +196,7 @@ impl Sandbox {
     }
 
     /// The probes that succeeded in a confined process and should have failed.
-    fn try_out(&self) -> Result<Vec<Probe>> {
+    fn try_out(&self) -> Result<Vec<SandboxProbe>> {
         let (folder, outside) = (self.folder()?, self.folder()?);
         let probes = ProbeTarget::in_folder(outside.path()).map_err(Error::io(outside.path(), "write"))?;
         let limits = Limits { cpu: Duration::from_secs(10), ..Limits::default() };

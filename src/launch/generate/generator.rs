@@ -31,7 +31,7 @@ pub enum Release {
 }
 
 /// A started prompt.
-struct InFlight {
+struct PromptInFlight {
     /// One branch per sample.
     branches: Vec<BranchId>,
     /// Number of samples that have not ended.
@@ -47,7 +47,7 @@ pub struct Generator {
     release: Release,
     /// The samples that have not ended.
     by_branch: HashMap<BranchId, SampleId>,
-    in_flight: HashMap<usize, InFlight>,
+    in_flight: HashMap<usize, PromptInFlight>,
     /// Extends that have not been submitted to the engine.
     begun: Vec<Extend>,
     /// Failure events of extends that could not be submitted because the engine had stopped.
@@ -90,7 +90,7 @@ impl Generator {
         }
         let (left, tokens) = (branches.len(), request.tokens.len());
         self.prompt_tokens += left * tokens;
-        self.in_flight.insert(prompt, InFlight { branches, left, tokens });
+        self.in_flight.insert(prompt, PromptInFlight { branches, left, tokens });
         Ok(())
     }
 

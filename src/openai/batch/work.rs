@@ -235,7 +235,7 @@ impl AnswerLoop<'_> {
         match self.generator.begin(at, &prompt) {
             Ok(()) => Ok(()),
             Err(error) => {
-                let refusal = own_matter(error, self.work.engine.facts())?;
+                let refusal = request_refusal(error, self.work.engine.facts())?;
                 self.end(at, Err(refusal))
             }
         }
@@ -272,14 +272,14 @@ impl AnswerLoop<'_> {
                 self.end(sample.prompt, Ok(PromptCandidates { drawn, shared }))
             }
             GenerateEvent::Failed { sample, error } => {
-                let refusal = own_matter(error, self.work.engine.facts())?;
+                let refusal = request_refusal(error, self.work.engine.facts())?;
                 // The other samples are useless without this one.
                 self.generator.discard(sample.prompt);
                 self.sampled.remove(&sample.prompt);
                 self.end(sample.prompt, Err(refusal))
             }
             GenerateEvent::Refused { prompt, error } => {
-                let refusal = own_matter(error, self.work.engine.facts())?;
+                let refusal = request_refusal(error, self.work.engine.facts())?;
                 self.end(prompt, Err(refusal))
             }
         }
@@ -309,7 +309,7 @@ impl AnswerLoop<'_> {
 }
 
 /// Errors caused by a single request become its refusal; any other error ends the job.
-fn own_matter(error: Error, facts: &EngineFacts) -> Result<Refusal> {
+fn request_refusal(error: Error, facts: &EngineFacts) -> Result<Refusal> {
     match error {
         Error::ContextTooLong { .. } | Error::OutOfPages { .. } | Error::Value { .. } => {
             let Refusal { code, .. } = Refusal::of(&error);
