@@ -26,17 +26,17 @@ impl Cli {
     /// Refuses options that the command of this name would ignore.
     fn refuse_ignored_options(&self, name: &str) -> Result<()> {
         if let Some(CliCommand::Bench(BenchArgs { what: Bench::Batches(batches), .. })) = &self.command
-            && let Some((option, tables)) = batches.idle_option()
+            && let Some((option, tables)) = batches.unused_option()
         {
             let of: Vec<String> = tables.iter().map(Table::to_string).collect();
             let found: Vec<String> = batches.table.iter().map(Table::to_string).collect();
-            let expected = format!("the table {} beside it", of.join(" or "));
+            let expected = format!("a table that uses it ({})", of.join(" or "));
             return Err(Error::value(option, expected, found.join(", ")));
         }
         if let Some(CliCommand::Run(run)) = &self.command
             && run.attention_levels
         {
-            let expected = "--trees in its place, and `offshoot tree OUT --attention` when the run is done";
+            let expected = "--trees instead, then `offshoot tree OUT --attention` after the run";
             return Err(Error::value("--attention-levels", expected, "an option of earlier versions"));
         }
         let (name, ignored) = match &self.command {
@@ -53,7 +53,7 @@ impl Cli {
         for (option, found) in given {
             let Some(found) = found.filter(|_| ignored.contains(&option)) else { continue };
             let expected = match name {
-                "plan" => "--device-profile in its place, for `offshoot plan` computes on no device".to_string(),
+                "plan" => "--device-profile instead, because `offshoot plan` computes on no device".to_string(),
                 _ => format!("no such option of `offshoot {name}`, which computes on no device"),
             };
             return Err(Error::value(format!("--{option}"), expected, found));

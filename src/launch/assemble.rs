@@ -149,13 +149,13 @@ impl Launch<'_> {
         self.model.load(backend)
     }
 
-    /// An engine of a loaded model, without a thread: it works when its owner calls [`Engine::turn`]. After one engine
-    /// another can be built of the same model ([`Engine::into_parts`]).
+    /// An engine for a loaded model, without a thread: it works when its owner calls [`Engine::turn`]. The model can be
+    /// reused for another engine ([`Engine::into_parts`]).
     pub fn build<B: Backend>(&self, backend: B, decoder: Decoder<B>) -> Result<(Engine<B>, EngineHandle)> {
         self.build_changed(backend, decoder, |config| config)
     }
 
-    /// As `build`, with the configuration that `change` makes of the usual one.
+    /// Like `build`, after `change` has modified the configuration.
     pub fn build_changed<B: Backend>(
         &self,
         backend: B,

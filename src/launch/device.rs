@@ -121,7 +121,7 @@ impl DeviceChoice {
 
 fn on_cpu(weights: usize, not_cuda: Option<WhyNotCuda>) -> Result<Opened> {
     if let Some(WhyNotCuda::Unusable(why)) = &not_cuda {
-        log::warn!("the CPU works instead: {why}");
+        log::warn!("using the CPU instead: {why}");
     }
     let cpu = Cpu::open()?;
     has_room(&cpu, weights)?;

@@ -1,6 +1,6 @@
 //! Starts engines: [`Launch`] turns a device, its budgets and a model into an
 //! [`EngineHandle`](crate::engine::EngineHandle). Also defines `generate`, which samples with an engine, and
-//! [`PromptOrder`], the order in which the prompts of a job start, and [`work_ahead`], which encodes them in time.
+//! [`PromptOrder`], the order in which the prompts of a job start, and [`work_ahead`], which encodes them in advance.
 //! Searches, tasks and protocols are left to the callers.
 
 mod ahead;

@@ -176,7 +176,7 @@ fn results_stand_in_the_order_of_the_samples_and_a_stopped_scoring_goes_on() {
     let files = Files::of_programs(&programs.iter().map(String::as_str).collect::<Vec<_>>());
     let ran = files.judge(&["--workers", "4", "--resume"]);
     let said = String::from_utf8_lossy(&ran.stderr);
-    assert!(said.contains("_results.jsonl: nothing to go on with yet: starting afresh"), "{said}");
+    assert!(said.contains("_results.jsonl: nothing to continue; starting from the beginning"), "{said}");
     stdout(&ran);
     let whole = files.results();
     assert_eq!(texts(&whole, "completion"), programs.iter().map(String::as_str).collect::<Vec<_>>());

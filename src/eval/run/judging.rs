@@ -92,7 +92,7 @@ impl<'a> JudgeQueue<'a> {
 }
 
 impl Assess for JudgeQueue<'_> {
-    fn says_what_is_right(&self) -> bool {
+    fn grades(&self) -> bool {
         true
     }
 

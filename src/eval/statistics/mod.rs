@@ -22,7 +22,7 @@ pub fn pass_at_k(samples: u32, right: u32, k: u32) -> Option<f64> {
 /// [`maj_at_k`] of `votes`, where `right` says which answers are right.
 pub fn vote_at_k(votes: &VoteTally, right: impl Fn(&str) -> bool, k: u32) -> Option<f64> {
     let groups: Vec<(u32, bool)> = votes.votes().iter().map(|votes| (votes.count, right(&votes.value))).collect();
-    maj_at_k(&groups, votes.silent(), k)
+    maj_at_k(&groups, votes.without_answer(), k)
 }
 
 /// The probability that the vote of `k` samples is right, exactly: the mean over all subsets of size k of the samples

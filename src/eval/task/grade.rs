@@ -12,7 +12,7 @@ use crate::eval::answer::expression::ExpressionTarget;
 use crate::eval::answer::{Extractor, Normalise, broken, compile};
 use crate::eval::source::{TaskSection, TaskSource};
 use crate::eval::task::candidate::JudgeGrade;
-use crate::json::digits::written_out;
+use crate::json::digits::without_exponent;
 use crate::json::names;
 use crate::json::{describe, listed};
 
@@ -210,7 +210,7 @@ impl ItemFields<'_> {
         };
         // A number's exponent is a letter to those who read digits.
         let number = match extractor.normalise {
-            Normalise::Number | Normalise::Latex => written_out,
+            Normalise::Number | Normalise::Latex => without_exponent,
             Normalise::Text | Normalise::Choice | Normalise::AsIs => Number::to_string,
         };
         self.texts_with(field, number)?.into_iter().map(extract).collect()

@@ -18,7 +18,7 @@ const CHECKER: &[&str] = &[WIRE, include_str!("checker.py"), include_str!("eval_
 #[derive(Debug)]
 pub(super) struct Programs {
     python: Interpreter,
-    /// ActivationDtype `runner.pyc` and `checker.pyc`: compiled once, they start some milliseconds sooner.
+    /// Contains `runner.pyc` and `checker.pyc`: compiled once, they start some milliseconds sooner.
     folder: WorkFolder,
 }
 

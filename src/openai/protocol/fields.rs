@@ -90,8 +90,8 @@ impl BodyFields {
     }
 
     /// Refuses a field for an unsupported feature, unless its value has no effect.
-    pub fn refuse(&mut self, key: &str, asks_nothing: impl FnOnce(&Value) -> bool) -> ProtocolResult<()> {
-        match self.take(key).filter(|value| !asks_nothing(value)) {
+    pub fn refuse(&mut self, key: &str, has_no_effect: impl FnOnce(&Value) -> bool) -> ProtocolResult<()> {
+        match self.take(key).filter(|value| !has_no_effect(value)) {
             Some(value) => Err(Refusal::new(
                 "unsupported_parameter",
                 format!("`{key}` is not supported (found {})", brief(&value)),
