@@ -1,12 +1,12 @@
 //! The probes: a confined process of our own tries what candidates must not be able to do. The sandbox reports a
-//! protection as in force only where these attempts were refused.
+//! protection as in force only if these attempts were refused.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// An action that a candidate must not be able to do.
+/// An action that must be refused to a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum SandboxProbe {
     Read,
@@ -29,10 +29,10 @@ impl SandboxProbe {
     }
 }
 
-/// What the confined process tries to reach.
+/// The targets that the probing process tries to access.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct ProbeTarget {
-    /// A file of the caller's that anyone may read, in a folder that anyone may write.
+    /// A world-readable file of the caller, in a world-writable folder.
     pub file: PathBuf,
     pub caller: i32,
 }
