@@ -624,7 +624,7 @@ fn a_new_task_works_as_it_is_written() {
 
     std::fs::remove_file(&files[0]).unwrap();
     let error = scaffold::write(&folder, "my-task").unwrap_err().to_string();
-    assert!(error.contains("my-task.jsonl: exists already"), "{error}");
+    assert!(error.contains("my-task.jsonl: already exists"), "{error}");
     assert!(!files[0].exists(), "nothing is written where one of the files exists");
     assert!(scaffold::write(&folder, "../x").unwrap_err().to_string().contains("\"../x\""));
 }

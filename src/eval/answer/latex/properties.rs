@@ -1,4 +1,4 @@
-//! What holds of every answer: the ways to write an expression have one form, and a form is its own.
+//! Property tests: all ways to write an expression have the same canonical form, and a canonical form is its own.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ fn form(text: &str) -> String {
     canonical(text).unwrap_or_else(|| panic!("{text} has a form"))
 }
 
-/// An expression in one of the ways that it may be written in: `styles` decides at every turn.
+/// Writes an expression in one of several ways; `styles` makes each choice.
 fn write(tree: &ExpressionTree, styles: &mut dyn Iterator<Item = u8>) -> String {
     let mut pick = |ways: &[&str]| ways[usize::from(styles.next().unwrap_or(0)) % ways.len()].to_string();
     let space = pick(&["", " ", r"\,", r"\ ", r"\!"]);
@@ -62,7 +62,7 @@ fn tree() -> impl Strategy<Value = ExpressionTree> {
     })
 }
 
-/// Pieces of LaTeX in no order.
+/// Random sequences of pieces of LaTeX.
 fn soup() -> impl Strategy<Value = String> {
     let pieces = prop::sample::select(vec![
         "1",
@@ -148,7 +148,7 @@ proptest! {
         let text = |styles: Vec<u8>| write(&tree, &mut styles.into_iter());
         let (one, other) = (text(one), text(other));
         let (a, b) = (form(&one), form(&other));
-        // A division by zero or a number beyond 128 bits leaves an answer as it is written.
+        // With a division by zero or a number beyond 128 bits, the answer's tokens are compared instead.
         prop_assume!(super::elements(&crate::eval::answer::latex::tokens(&one)).is_some());
         prop_assert_eq!(&a, &b, "{} and {}", one, other);
         prop_assert_eq!(form(&a), a.clone(), "{}", one);
