@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use offshoot::cli::stopping::{exit_code, interrupt_flag};
-use offshoot::cli::{Bench, Cli, Command, PlanCommand};
+use offshoot::cli::{Bench, Cli, CliCommand, PlanCommand};
 use offshoot::error::{Error, Result};
 use offshoot::eval::{run, scoring, task, view};
 use offshoot::lab::bench::batches::BatchesOptions;
@@ -31,13 +31,13 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     let device = cli.device.unwrap_or_default();
     match cli.command {
         None => out::text(welcome(device.open(0)?))?,
-        Some(Command::Run(args)) => return run::run(&args.on(device), interrupt_flag()?.as_ref()),
-        Some(Command::Plan(args)) => match args.into() {
+        Some(CliCommand::Run(args)) => return run::run(&args.on(device), interrupt_flag()?.as_ref()),
+        Some(CliCommand::Plan(args)) => match args.into() {
             PlanCommand::Job(options) => estimate::main(&options)?,
             PlanCommand::Trace(options) => estimate::trace::main(&options)?,
         },
-        Some(Command::Check(args)) => return check::check(device, &args.into()),
-        Some(Command::Bench(args)) => match args.what {
+        Some(CliCommand::Check(args)) => return check::check(device, &args.into()),
+        Some(CliCommand::Bench(args)) => match args.what {
             Bench::Decode(args) => bench::decode::main(&args.on(device))?,
             Bench::Gemm(args) => match args.product_options() {
                 Some(options) => bench::products::main(device, &options)?,
@@ -60,23 +60,23 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             Bench::Chart(args) => bench::chart::main(&args.into())?,
             Bench::Machine(args) => on_the_cpu(device).and_then(|()| bench::tables::machine(args.json))?,
         },
-        Some(Command::Rescore(args)) => run::rescore::rescore(&args.into())?,
-        Some(Command::Batch(args)) => return batch::main(&args.on(device), interrupt_flag()?.as_ref()),
-        Some(Command::Tree(args)) => {
+        Some(CliCommand::Rescore(args)) => run::rescore::rescore(&args.into())?,
+        Some(CliCommand::Batch(args)) => return batch::main(&args.on(device), interrupt_flag()?.as_ref()),
+        Some(CliCommand::Tree(args)) => {
             let (computed, shown) = args.on(device);
             if let Some(options) = computed {
                 run::attention::attention(&options, interrupt_flag()?.as_ref())?;
             }
             shown.map_or(Ok(()), |options| view::show(&options))?;
         }
-        Some(Command::Judge(args)) => {
+        Some(CliCommand::Judge(args)) => {
             let isolation = args.isolation();
             match args.score_options() {
                 Some(options) => scoring::score(&options, interrupt_flag()?.as_ref())?,
                 None => scoring::doctor(isolation)?,
             }
         }
-        Some(Command::New(args)) => {
+        Some(CliCommand::New(args)) => {
             for path in task::scaffold::write(std::path::Path::new("."), &args.name)? {
                 out::line(format_args!("wrote {}", path.display()))?;
             }

@@ -11,12 +11,12 @@ use crate::plan::Planner;
 
 #[derive(Debug, Args)]
 pub struct BatchArgs {
-    /// Requests, a JSON object a line, as for OpenAI's Batch
+    /// Requests in OpenAI's Batch format, one JSON object per line
     pub input: PathBuf,
     /// Output file; answers are in the order of the requests
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
-    /// Model folder; the `model` that a request names is only repeated in its answer
+    /// Model folder; a request's `model` field is only copied into its answer
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
     /// Continue OUT: requests that it already answers are skipped; answers of another model, `--kv-dtype`, `--seed` or

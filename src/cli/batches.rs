@@ -26,7 +26,7 @@ pub struct BatchesArgs {
     /// ours-flat-plan (default: all that the table compares)
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub way: Vec<String>,
-    /// Most requests of a job (default: as in the table)
+    /// Maximum number of requests per job (default: as in the table)
     #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=1 << 20))]
     pub requests: Option<u32>,
     /// Tables chunk and rate: requests per second; several values run one after another (default: 1 and 4; table rate:
@@ -91,8 +91,8 @@ fn above_one(text: &str) -> Result<f64> {
 const SPAN: Duration = Duration::from_secs(120);
 
 impl BatchesArgs {
-    /// The first given option that none of the selected tables uses, and the tables that use it.
-    pub fn idle_option(&self) -> Option<(&'static str, &'static [Table])> {
+    /// The first given option that no selected table uses, and the tables that use it.
+    pub fn unused_option(&self) -> Option<(&'static str, &'static [Table])> {
         const ARRIVING: &[Table] = &[Table::Chunk, Table::Rate];
         const SEARCHED: &[Table] = &[Table::Rate];
         let options = [
@@ -103,8 +103,10 @@ impl BatchesArgs {
             ("--lengths", self.lengths.is_some(), &[Table::Relay, Table::Rate]),
             ("--questions", self.questions.is_some(), &[Table::Mmlu]),
         ];
-        let is_idle = |tables: &[Table]| !tables.iter().any(|table| self.table.contains(table));
-        options.into_iter().find_map(|(name, is_given, tables)| (is_given && is_idle(tables)).then_some((name, tables)))
+        let is_unused = |tables: &[Table]| !tables.iter().any(|table| self.table.contains(table));
+        options
+            .into_iter()
+            .find_map(|(name, is_given, tables)| (is_given && is_unused(tables)).then_some((name, tables)))
     }
 }
 

@@ -58,14 +58,14 @@ impl From<ChartArgs> for ChartOptions {
 
 #[derive(Debug, Args)]
 pub struct JsonArgs {
-    /// One JSON object a line instead of a table
+    /// One JSON object per line instead of a table
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct GemmArgs {
-    /// One JSON object a line instead of a table
+    /// One JSON object per line instead of a table
     #[arg(long)]
     pub json: bool,
     /// Shape of a model: llama3-8b, codellama-7b, or one of the file's
@@ -87,10 +87,10 @@ pub struct GemmArgs {
     /// Dtype of the random weights
     #[arg(long, value_enum, default_value = "bf16", requires = "shape")]
     pub dtype: Dtype,
-    /// Bytes a second of the floor (default: measured)
+    /// Memory bandwidth for the lower bound, in bytes per second (default: measured)
     #[arg(long, value_name = "B", value_parser = rate, requires = "shape")]
     pub floor_bandwidth: Option<f64>,
-    /// Operations a second of the floor (default: measured)
+    /// Compute rate for the lower bound, in operations per second (default: measured)
     #[arg(long, value_name = "F", value_parser = rate, requires = "shape")]
     pub floor_flops: Option<f64>,
     /// Compare the library's recommended algorithms with batch-invariant ones instead of with the fastest
@@ -116,10 +116,10 @@ impl GemmArgs {
 
 #[derive(Debug, Args)]
 pub struct AttentionArgs {
-    /// One JSON object a line instead of a table
+    /// One JSON object per line instead of a table
     #[arg(long)]
     pub json: bool,
-    /// Trees to measure, a JSON object a line; prints JSON lines
+    /// Trees to measure, one JSON object per line; prints JSON lines
     #[arg(long, value_name = "FILE")]
     pub trees: Option<PathBuf>,
     /// Only trees of these names
@@ -128,13 +128,13 @@ pub struct AttentionArgs {
     /// How shared prefixes are attended to
     #[arg(long, value_enum, default_value = "balanced", requires = "trees")]
     pub plan: Planner,
-    /// Bytes a second of the floor (default: measured)
+    /// Memory bandwidth for the lower bound, in bytes per second (default: measured)
     #[arg(long, value_name = "B", value_parser = rate, requires = "trees")]
     pub floor_bandwidth: Option<f64>,
-    /// Operations a second of the floor (default: measured)
+    /// Compute rate for the lower bound, in operations per second (default: measured)
     #[arg(long, value_name = "F", value_parser = rate, requires = "trees")]
     pub floor_flops: Option<f64>,
-    /// Begin nothing after so many seconds
+    /// Start no measurement after this many seconds
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "3600", requires = "trees")]
     pub budget_seconds: Duration,
     /// Make a row's result depend on that row alone, to the last bit
@@ -179,7 +179,7 @@ pub struct WorkloadArgs {
     /// Dtype of the random weights
     #[arg(long, value_enum, default_value = "bf16")]
     pub dtype: Dtype,
-    /// What keys and values are rounded to
+    /// Storage format of keys and values
     #[arg(long, value_enum, default_value_t, value_name = "DTYPE")]
     pub kv_dtype: KvDtype,
     /// How shared prefixes are attended to
@@ -203,7 +203,7 @@ pub struct WorkloadArgs {
     /// Memory for keys and values in MiB (default: nine tenths of the free memory, as far as the job can use it)
     #[arg(long, value_name = "MIB", value_parser = whole::<usize>(1..))]
     pub kv_memory: Option<usize>,
-    /// Begin nothing after so many seconds
+    /// Start no measurement after this many seconds
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "3600")]
     pub budget_seconds: Duration,
 }

@@ -28,7 +28,7 @@ pub use tree::TreeArgs;
 
 use crate::launch::DeviceChoice;
 
-/// More threads than this only wait for each other.
+/// Upper limit of `--threads`.
 const MOST_THREADS: u64 = 1024;
 
 /// Environment variables that change what is computed, below the options.
@@ -42,13 +42,13 @@ Environment:
 #[command(name = "offshoot", version, about, max_term_width = 110, after_help = ENVIRONMENT)]
 pub struct Cli {
     #[command(subcommand)]
-    pub command: Option<Command>,
+    pub command: Option<CliCommand>,
 
-    /// What computes: auto (a GPU that will do, else the CPU), cpu, cuda or cuda:N [default: auto]
+    /// Device: auto (a usable GPU, else the CPU), cpu, cuda or cuda:N [default: auto]
     #[arg(long, global = true, value_name = "DEVICE")]
     pub device: Option<DeviceChoice>,
 
-    /// Threads for the CPU backend, and for sorting prompts (default: one a core)
+    /// Threads for the CPU backend, and for sorting prompts (default: one per core)
     #[arg(long, global = true, value_name = "N", value_parser = whole::<usize>(1..=MOST_THREADS))]
     pub threads: Option<usize>,
 
@@ -58,7 +58,7 @@ pub struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum CliCommand {
     /// Run a task file: sample, answer, vote, grade. Without one: the bundled demo
     Run(RunArgs),
     /// Estimate a job without running it: what its prompts share, memory, waves, and its time on a simulated device

@@ -59,8 +59,8 @@ pub struct PlanArgs {
     /// For a task: change any value of the file
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Whether the scheduler runs the job on a simulated device, to predict steps and time
-    #[arg(long, value_enum, default_value_t, value_name = "WHEN", help = said_of_predict())]
+    /// Whether to run the scheduler on a simulated device, to predict steps and time
+    #[arg(long, value_enum, default_value_t, value_name = "WHEN", help = predict_help())]
     pub predict: Predict,
     /// Also report for each node of the tree whether the attention of a decode step shares, splits or folds it, and
     /// what that saves
@@ -76,10 +76,10 @@ pub struct PlanArgs {
     pub budget: BudgetArgs,
 }
 
-fn said_of_predict() -> String {
+fn predict_help() -> String {
     let (samples, tokens) = (count(FEW_SAMPLES), count(FEW_TOKENS));
     format!(
-        "Whether the scheduler runs the job on a simulated device, to predict steps and time: auto where it has at most \
+        "Whether to run the scheduler on a simulated device, to predict steps and time: auto where it has at most \
          {samples} samples and {tokens} tokens to draw"
     )
 }
@@ -107,7 +107,7 @@ impl From<PlanArgs> for PlanCommand {
                 json: args.json,
             }),
             (input, _, model) => PlanCommand::Job(PlanOptions {
-                input: input.expect("clap wants an input where there is no trace, and a model where there is one"),
+                input: input.expect("clap requires an input without --replay, and a model with it"),
                 model,
                 dtype: args.dtype,
                 limit: args.limit,

@@ -5,53 +5,55 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
 
 use super::bench::{Bench, BenchArgs};
-use super::{Cli, Command};
+use super::{Cli, CliCommand};
 use crate::error::{Error, Result};
 use crate::lab::bench::batches::Table;
 
 impl Cli {
     /// Reads the command line. Prints clap's own messages (help, version, unknown options) and ends the process.
     pub fn read() -> Result<Self> {
-        let command = without_what_means_nothing(with_negative_numbers(Self::command()));
+        let command = hide_ignored_options(with_negative_numbers(Self::command()));
         let read = command.try_get_matches().and_then(|matches| {
             let name = matches.subcommand_name().unwrap_or_default().to_string();
             Ok((Self::from_arg_matches(&matches)?, name))
         });
         let (cli, name) =
-            read.map_err(|error| of_value(&error).unwrap_or_else(|| error.format(&mut Self::command()).exit()))?;
-        cli.refuse_what_means_nothing(&name)?;
+            read.map_err(|error| value_error(&error).unwrap_or_else(|| error.format(&mut Self::command()).exit()))?;
+        cli.refuse_ignored_options(&name)?;
         Ok(cli)
     }
 
     /// Refuses options that the command of this name would ignore.
-    fn refuse_what_means_nothing(&self, name: &str) -> Result<()> {
-        if let Some(Command::Bench(BenchArgs { what: Bench::Batches(batches), .. })) = &self.command
-            && let Some((option, tables)) = batches.idle_option()
+    fn refuse_ignored_options(&self, name: &str) -> Result<()> {
+        if let Some(CliCommand::Bench(BenchArgs { what: Bench::Batches(batches), .. })) = &self.command
+            && let Some((option, tables)) = batches.unused_option()
         {
             let of: Vec<String> = tables.iter().map(Table::to_string).collect();
             let found: Vec<String> = batches.table.iter().map(Table::to_string).collect();
-            let expected = format!("the table {} beside it", of.join(" or "));
+            let expected = format!("a table that uses it ({})", of.join(" or "));
             return Err(Error::value(option, expected, found.join(", ")));
         }
-        if let Some(Command::Run(run)) = &self.command
+        if let Some(CliCommand::Run(run)) = &self.command
             && run.attention_levels
         {
-            let expected = "--trees in its place, and `offshoot tree OUT --attention` when the run is done";
+            let expected = "--trees instead, then `offshoot tree OUT --attention` after the run";
             return Err(Error::value("--attention-levels", expected, "an option of earlier versions"));
         }
-        let (name, nothing) = match &self.command {
-            Some(Command::Tree(tree)) if !tree.attention => ("tree (without --attention)", &["device", "threads"][..]),
-            Some(Command::Check(check)) if check.kernels => ("check --kernels", &["device", "threads"][..]),
-            Some(Command::Bench(BenchArgs { what: Bench::Chart(_), .. })) => {
+        let (name, ignored) = match &self.command {
+            Some(CliCommand::Tree(tree)) if !tree.attention => {
+                ("tree (without --attention)", &["device", "threads"][..])
+            }
+            Some(CliCommand::Check(check)) if check.kernels => ("check --kernels", &["device", "threads"][..]),
+            Some(CliCommand::Bench(BenchArgs { what: Bench::Chart(_), .. })) => {
                 ("bench chart", &["device", "threads"][..])
             }
-            _ => (name, means_nothing(name)),
+            _ => (name, ignored_options(name)),
         };
         let given = [("device", self.device.map(|x| x.to_string())), ("threads", self.threads.map(|x| x.to_string()))];
         for (option, found) in given {
-            let Some(found) = found.filter(|_| nothing.contains(&option)) else { continue };
+            let Some(found) = found.filter(|_| ignored.contains(&option)) else { continue };
             let expected = match name {
-                "plan" => "--device-profile in its place, for `offshoot plan` computes on no device".to_string(),
+                "plan" => "--device-profile instead, because `offshoot plan` computes on no device".to_string(),
                 _ => format!("no such option of `offshoot {name}`, which computes on no device"),
             };
             return Err(Error::value(format!("--{option}"), expected, found));
@@ -61,7 +63,7 @@ impl Cli {
 }
 
 /// Global options that the command of this name ignores, because it computes on no device.
-fn means_nothing(command: &str) -> &'static [&'static str] {
+fn ignored_options(command: &str) -> &'static [&'static str] {
     match command {
         "rescore" | "judge" | "new" => &["device", "threads"],
         // It sorts prompts, with `--threads` threads.
@@ -71,11 +73,11 @@ fn means_nothing(command: &str) -> &'static [&'static str] {
 }
 
 /// Hides ignored options from the help; they are still parsed, so that they can be refused with a message.
-fn without_what_means_nothing(command: clap::Command) -> clap::Command {
+fn hide_ignored_options(command: clap::Command) -> clap::Command {
     let options: Vec<clap::Arg> = command.get_arguments().cloned().collect();
     command.mut_subcommands(|command| {
-        let nothing = means_nothing(command.get_name());
-        let hidden = options.iter().filter(|option| nothing.contains(&option.get_id().as_str()));
+        let ignored = ignored_options(command.get_name());
+        let hidden = options.iter().filter(|option| ignored.contains(&option.get_id().as_str()));
         // An option that the subcommand itself has replaces the global one of the same name.
         command.args(hidden.map(|option| option.clone().hide(true)))
     })
@@ -91,7 +93,7 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
 }
 
 /// The error of an invalid value; `None` for other errors of clap.
-fn of_value(error: &clap::Error) -> Option<Error> {
+fn value_error(error: &clap::Error) -> Option<Error> {
     if !matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue) {
         return None;
     }

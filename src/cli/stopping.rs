@@ -13,14 +13,14 @@ use signal_hook::iterator::Signals;
 /// The first signal received; 0 before.
 static FIRST: AtomicI32 = AtomicI32::new(0);
 
-/// Set by the first of the signals; a second one ends the program at once.
+/// Returns a flag that the first signal sets; a second signal ends the program at once.
 pub fn interrupt_flag() -> Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     let seen = flag.clone();
-    let unheard = |error| Error::Internal(format!("signals cannot be handled: {error}"));
+    let failed = |error| Error::Internal(format!("signals cannot be handled: {error}"));
     let ignored = ignored_signals();
-    let heard = [SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
-    let mut signals = Signals::new(heard).map_err(unheard)?;
+    let handled = [SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
+    let mut signals = Signals::new(handled).map_err(failed)?;
     let wait = move || {
         for signal in signals.forever() {
             if seen.load(Ordering::Relaxed) {
@@ -28,10 +28,10 @@ pub fn interrupt_flag() -> Result<Arc<AtomicBool>> {
             }
             FIRST.store(signal, Ordering::Relaxed);
             seen.store(true, Ordering::Release);
-            out::aside("stopping: what is finished is kept (once more to stop at once)");
+            out::aside("stopping: finished work is kept (press again to stop at once)");
         }
     };
-    std::thread::Builder::new().name("signals".to_string()).spawn(wait).map_err(unheard)?;
+    std::thread::Builder::new().name("signals".to_string()).spawn(wait).map_err(failed)?;
     Ok(flag)
 }
 

@@ -1,6 +1,6 @@
-//! Evaluation: a task from its file to results. `task` reads what is asked, `run` does it, `journal` keeps it, `report`
-//! and `view` show it; `scoring` judges samples made elsewhere. How a tree is searched is left to `search`, how a
-//! program is judged to `judge`.
+//! Evaluation: a task from its file to results. `task` reads the task file, `run` executes it, `journal` stores the
+//! results, `report` and `view` show them; `scoring` judges samples made elsewhere. `search` defines the searches,
+//! `judge` runs candidate programs.
 
 pub mod answer;
 pub mod benchmark;

@@ -1,6 +1,6 @@
 //! Reads the records of an items file one by one: JSON lines, a JSON list or CSV, gzipped or not, whatever the line
-//! ends, with or without a byte order mark. JSON is read as Python writes it (see `json`), numbers that no value holds
-//! as texts of their digits. Each record comes with its place, so that an error can name it.
+//! ends, with or without a byte order mark. JSON is read as Python writes it (see `json`); numbers that serde_json
+//! cannot hold become strings of their digits. Each record has its place in the file, for error messages.
 
 use std::fmt;
 use std::fs::File;
@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 use crate::json;
 use crate::json::RawJson;
 
-/// The fields that may hold test data as JSON. A record keeps such a field as JSON text where a [`Value`] would change
-/// a number or a surrogate in it.
+/// The fields that may contain test data as JSON. Such a field is kept as JSON text if a [`Value`] would change a
+/// number or a surrogate in it.
 const TEST_DATA: [&str; 3] = ["input_output", "base_input", "plus_input"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,14 +33,14 @@ impl Format {
         FORMATS.iter().find(|(known, _)| *known == name).map(|(_, format)| *format)
     }
 
-    /// By the file's extension; `.gz` behind it is looked through.
+    /// The format by the file's extension, ignoring a final `.gz`.
     pub fn of(path: &Path) -> Option<Format> {
         let name = path.file_name()?.to_str()?.to_ascii_lowercase();
         Format::named(name.trim_end_matches(".gz").rsplit_once('.')?.1)
     }
 }
 
-/// Where a record stands in its file; counted from 1.
+/// The place of a record in its file, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordPlace {
     Line(usize),
@@ -58,7 +58,7 @@ impl fmt::Display for RecordPlace {
 
 pub(crate) type FileRecord = (RecordPlace, Map<String, Value>);
 
-/// The records of `path` in the file's order. `columns` names those of a CSV file without a header.
+/// The records of `path` in order. `columns` names those of a CSV file without a header.
 pub(crate) fn records(
     path: &Path,
     format: Format,
@@ -72,7 +72,7 @@ pub(crate) fn records(
     })
 }
 
-/// The records of JSON lines, each with its text as it stands there.
+/// The records of a JSON lines file, each with its original text.
 pub(crate) fn lines_and_texts(
     path: &Path,
     reader: Box<dyn BufRead>,
@@ -148,7 +148,7 @@ impl JsonLines {
         match json::read_with_digits(text) {
             Ok(Value::Object(map)) => Ok((place, with_test_data(text, map))),
             Ok(_) => Err(Error::format(&self.path, format!("{place}: not a JSON object"))),
-            // serde_json counts lines within the bytes that it was given, here always one.
+            // serde_json's line number refers to the bytes it was given, here always one line, so it is removed.
             Err(e) => {
                 let what = e.to_string();
                 let what = what.split(" at line ").next().unwrap_or(&what).to_string();
@@ -161,7 +161,10 @@ impl JsonLines {
 fn json_list(path: &Path, text: &str) -> Result<Vec<FileRecord>> {
     let text = text.trim_start_matches('\u{feff}');
     let list: Vec<Value> = json::read_with_digits(text).map_err(|e| {
-        Error::format(path, format!("not a JSON list of items (for one object a line say \"format\": \"jsonl\"): {e}"))
+        Error::format(
+            path,
+            format!("not a JSON list of items (for one object per line, set \"format\": \"jsonl\"): {e}"),
+        )
     })?;
     let mut records = inline(path, list)?;
     if records.iter().any(|(_, fields)| has_test_data(fields)) {
@@ -181,7 +184,7 @@ fn is_compound(value: &Value) -> bool {
     value.is_array() || value.is_object()
 }
 
-/// The fields of the record that `text` is, test data that a [`Value`] does not hold being texts of JSON.
+/// `fields`, with test data that a [`Value`] cannot hold replaced by its JSON text from the record's `text`.
 fn with_test_data(text: &str, mut fields: Map<String, Value>) -> Map<String, Value> {
     if has_test_data(&fields) {
         let parts = RawJson::parse(text).expect("it was read as a value").object().expect("it was read as an object");
@@ -197,7 +200,7 @@ fn with_test_data(text: &str, mut fields: Map<String, Value>) -> Map<String, Val
     fields
 }
 
-/// Records out of a list of JSON values.
+/// The records in a list of JSON values.
 pub(crate) fn inline(path: &Path, list: Vec<Value>) -> Result<Vec<FileRecord>> {
     let object = |(ix, value)| match value {
         Value::Object(map) => Ok((RecordPlace::Entry(ix + 1), map)),
@@ -225,8 +228,8 @@ fn csv(path: &Path, text: &str, columns: Option<&[String]>) -> Result<Vec<FileRe
     rows.map(record).collect()
 }
 
-/// The rows of a CSV text (RFC 4180: quotes may hold commas, line ends and doubled quotes) and the line on which each
-/// begins; blank lines are no rows. On failure, the line on which a quoted field begins that never ends.
+/// The rows of a CSV text (RFC 4180: quoted fields may contain commas, line ends and doubled quotes) with the line on
+/// which each begins; blank lines are skipped. The error is the line on which an unclosed quoted field begins.
 fn csv_rows(text: &str) -> Result<Vec<(usize, Vec<String>)>, usize> {
     let (mut rows, mut row, mut field) = (Vec::new(), Vec::new(), String::new());
     let (mut line, mut row_line, mut quoted_since) = (1, 1, None);

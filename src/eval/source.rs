@@ -1,5 +1,5 @@
-//! Reading a task file as JSON: comments, overrides from the command line, and typed access to keys with errors that
-//! name the file, the key and what was found there. What the keys mean is left to the modules beside this one.
+//! Reads a task file as JSON: removes comments, applies overrides from the command line, and gives typed access to
+//! keys, with errors that name the file, the key and the value found. `task` interprets the keys.
 
 use std::path::{Path, PathBuf};
 
@@ -33,7 +33,7 @@ impl TaskSource {
         TaskSource::of(path, value, set)
     }
 
-    /// As [`TaskSource::read`], for a file that was read from `path` before.
+    /// Like [`TaskSource::read`], for JSON that was read from `path` before.
     pub fn of(path: &Path, value: Value, set: &[String]) -> Result<TaskSource> {
         let mut source = TaskSource { path: path.to_path_buf(), value, overridden: Vec::new() };
         for assignment in set {
@@ -78,7 +78,7 @@ impl TaskSource {
         TaskSection::open(self, String::new(), &self.value, keys)
     }
 
-    /// The value found at `field`, for an error message; it says so when the value comes from the command line.
+    /// The value at `field` for an error message, which tells if the value comes from the command line.
     fn found(&self, field: &str, value: Option<&Value>) -> String {
         let found = value.map_or("nothing (the key is missing)".to_string(), describe);
         match self.is_overridden(field) {
@@ -149,7 +149,7 @@ impl<'a> TaskSection<'a> {
         self.get(key).ok_or_else(|| self.wrong(key, expected))
     }
 
-    /// The keys that are there, in the file's order.
+    /// The keys that are present, in the file's order.
     pub fn keys(&self) -> impl Iterator<Item = &'a str> {
         self.map.iter().filter(|(_, value)| !value.is_null()).map(|(key, _)| key.as_str())
     }
@@ -170,7 +170,7 @@ impl<'a> TaskSection<'a> {
             .transpose()
     }
 
-    /// As [`TaskSection::whole`], for counts, which fit in 32 bits.
+    /// Like [`TaskSection::whole`], for counts of 32 bits.
     pub fn count(&self, key: &str, least: u32) -> Result<Option<u32>> {
         let Some(n) = self.whole(key, least.into())? else { return Ok(None) };
         u32::try_from(n).map(Some).map_err(|_| self.wrong(key, format!("a whole number of at most {}", u32::MAX)))
@@ -194,7 +194,7 @@ impl<'a> TaskSection<'a> {
     }
 }
 
-/// Whether the first line that is not blank is a request as OpenAI's Batch has them.
+/// Whether the first line that is not blank is a request in OpenAI's Batch format.
 fn begins_with_request(text: &str) -> bool {
     let first = text.lines().find(|line| !line.trim().is_empty());
     let first = first.and_then(|line| serde_json::from_str::<Map<String, Value>>(line).ok());
@@ -207,7 +207,7 @@ pub(crate) fn is_task(text: &str) -> bool {
     !begins_with_request(text) && task().is_some_and(|task| task.contains_key("items") && task.contains_key("prompt"))
 }
 
-/// A text file without its byte order mark and with `\n` at the ends of lines, whatever editor wrote it.
+/// Reads a text file, removes a byte order mark and converts line ends to `\n`.
 pub(crate) fn read_text(path: &Path) -> Result<String> {
     let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
     let text = String::from_utf8(bytes)
@@ -215,7 +215,8 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
     Ok(text.trim_start_matches('\u{feff}').replace("\r\n", "\n"))
 }
 
-/// Blanks `//` comments and commas before a closing bracket, outside strings; lines and columns stay where they were.
+/// Replaces `//` comments, and commas before a closing bracket, outside strings, by spaces, so that lines and columns
+/// stay the same.
 fn strip_comments(text: &str) -> String {
     let mut out: Vec<u8> = text.bytes().collect();
     let (mut at, mut in_string, mut comma) = (0, false, None);
@@ -244,8 +245,8 @@ fn strip_comments(text: &str) -> String {
     String::from_utf8(out).expect("whole comments and single ASCII commas were replaced by spaces")
 }
 
-/// Sets the value at a dotted path, making objects on the way; a number in the path indexes a list. On failure, the
-/// path that is neither an object nor a list and what is there.
+/// Sets the value at a dotted path, creating objects on the way; a number in the path indexes a list. The error is the
+/// path that is neither an object nor a list, and its value.
 fn assign(root: &mut Value, path: &str, new: Value) -> Result<(), (String, String)> {
     let mut place = root;
     let mut done: Vec<&str> = Vec::new();
@@ -268,7 +269,7 @@ fn assign(root: &mut Value, path: &str, new: Value) -> Result<(), (String, Strin
     Ok(())
 }
 
-/// The name among `names` that `typed` was probably meant to be.
+/// The name in `names` that `typed` was probably meant to be.
 fn nearest<'n>(typed: &str, names: &[&'n str]) -> Option<&'n str> {
     let score = |name: &str| strsim::jaro_winkler(typed, name);
     names.iter().copied().filter(|name| score(name) > 0.75).max_by(|a, b| score(a).total_cmp(&score(b)))

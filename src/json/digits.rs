@@ -1,13 +1,12 @@
-//! The digits of JSON numbers: whether serde_json holds a number exactly, and numbers written without an exponent.
-//! `json` finds the numbers in a text.
+//! The digits of JSON numbers: checks whether serde_json holds a number exactly, and writes numbers without an
+//! exponent. `json` finds the numbers in a text.
 
 use serde_json::Number;
 
-/// Numbers of at most this many characters without an exponent are held exactly: a double distinguishes 15 digits.
+/// Numbers of at most this many characters, without an exponent, are held exactly: a double distinguishes 15 digits.
 const SURELY_HELD: usize = 15;
 
-/// Whether a [`Number`] has exactly the value that is written in a valid JSON text; of any other word than a number,
-/// that it has.
+/// Whether a [`Number`] holds exactly the value of this word of a valid JSON text; true for words that are not numbers.
 pub(crate) fn is_held(bare: &str) -> bool {
     let is_number = bare.strip_prefix('-').unwrap_or(bare).starts_with(|c: char| c.is_ascii_digit());
     let is_short = bare.len() <= SURELY_HELD && !bare.contains(['e', 'E']);
@@ -16,15 +15,15 @@ pub(crate) fn is_held(bare: &str) -> bool {
 }
 
 /// A number's text without an exponent.
-pub(crate) fn written_out(number: &Number) -> String {
+pub(crate) fn without_exponent(number: &Number) -> String {
     let text = number.to_string();
     match Decimal::of(&text) {
-        Some(decimal) if text.contains(['e', 'E']) => decimal.written_out(),
+        Some(decimal) if text.contains(['e', 'E']) => decimal.without_exponent(),
         _ => text,
     }
 }
 
-/// `digits` times ten to the `exponent`; no zeros at either end.
+/// `digits` times ten to the `exponent`, without leading or trailing zeros.
 #[derive(Debug, PartialEq, Eq)]
 struct Decimal {
     is_negative: bool,
@@ -33,7 +32,7 @@ struct Decimal {
 }
 
 impl Decimal {
-    /// Of a valid number; `None` where its exponent is beyond 64 bits.
+    /// Parses a valid number; `None` if its exponent exceeds 64 bits.
     fn of(text: &str) -> Option<Decimal> {
         let (is_negative, text) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
         let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
@@ -49,8 +48,8 @@ impl Decimal {
         Some(Decimal { is_negative, digits, exponent })
     }
 
-    /// The number without an exponent. It must come from a double: the exponent is then small.
-    fn written_out(&self) -> String {
+    /// The number without an exponent. The number must come from a double, so that the exponent is small.
+    fn without_exponent(&self) -> String {
         let sign = if self.is_negative { "-" } else { "" };
         let zeros = |count: i64| "0".repeat(count.max(0) as usize);
         let digits = format!("{}{}", self.digits, zeros(self.exponent));
@@ -85,8 +84,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_out_is_the_same_number(number in prop::num::f64::NORMAL | prop::num::f64::SUBNORMAL) {
-            let text = written_out(&Number::from_f64(number).expect("it is finite"));
+        fn what_is_without_exponent_is_the_same_number(number in prop::num::f64::NORMAL | prop::num::f64::SUBNORMAL) {
+            let text = without_exponent(&Number::from_f64(number).expect("it is finite"));
             prop_assert!(!text.contains(['e', 'E']), "{}", text);
             prop_assert_eq!(text.parse::<f64>(), Ok(number), "{}", text);
         }

@@ -1,7 +1,7 @@
-//! JSON as Python's `json` writes it, in which benchmarks' files come: NaN and infinities stand as bare words, texts
-//! may hold halves of surrogate pairs (`\ud800`), whole numbers have any length. Where a value is looked at here, it is
-//! read as the nearest that serde_json has (`read`), or with its digits (`read_with_digits`); test data, which Python
-//! alone looks at, stays the text that it is ([`RawJson`]).
+//! JSON as Python's `json` writes it, the format of the benchmarks' files: NaN and infinities are bare words, strings
+//! may contain unpaired surrogates (`\ud800`), and integers have any length. Values that are interpreted here are read
+//! as the nearest value that serde_json can hold (`read`), or with their digits (`read_with_digits`). Test data, which
+//! only Python interprets, is kept as text ([`RawJson`]).
 
 mod describe;
 pub(crate) mod digits;
@@ -17,16 +17,16 @@ use serde_json::Value;
 
 use crate::json::digits::is_held;
 
-/// Reads `text`, strictly but for what Python alone writes: NaN, infinities and numbers beyond a double are `null`,
-/// half a surrogate pair is U+FFFD. Whole numbers beyond 64 bits are the nearest doubles.
+/// Parses `text` strictly, except for Python's extensions: NaN, infinities and numbers beyond a double become `null`,
+/// an unpaired surrogate becomes U+FFFD, and an integer beyond 64 bits becomes the nearest double.
 pub(crate) fn read<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
-    serde_json::from_str(text).or_else(|error| match standard(text) {
+    serde_json::from_str(text).or_else(|error| match standard_json(text) {
         Cow::Borrowed(_) => Err(error),
         Cow::Owned(text) => serde_json::from_str(&text),
     })
 }
 
-/// As [`read`], but numbers that serde_json does not hold exactly are texts of what is written.
+/// Like [`read`], but numbers that serde_json cannot hold exactly become strings of their digits.
 pub(crate) fn read_with_digits<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     let value = read(text)?;
     let lost = |(range, piece): &(Range<usize>, SpecialToken)| {
@@ -40,23 +40,22 @@ pub(crate) fn read_with_digits<T: DeserializeOwned>(text: &str) -> serde_json::R
     }
 }
 
-/// One JSON value as the text that it is in its file, for Python's `json` to read: no digit and no surrogate is lost on
-/// the way.
+/// One JSON value as its text in the file, for Python's `json` to read: no digit and no surrogate is lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawJson(Box<str>);
 
 impl RawJson {
-    /// Fails where `text` is not one value, as Python's `json` reads it.
+    /// Fails unless `text` is one value that Python's `json` can read.
     pub fn parse(text: &str) -> serde_json::Result<RawJson> {
         read::<IgnoredAny>(text).map(|_| RawJson::part(text))
     }
 
-    /// A text that is known to be one value.
+    /// A text known to be one value; not checked.
     pub(crate) fn part(text: &str) -> RawJson {
         RawJson(text.trim_ascii().into())
     }
 
-    /// The list of these.
+    /// The list of these values.
     pub fn of_list(values: &[RawJson]) -> RawJson {
         let values: Vec<&str> = values.iter().map(RawJson::as_str).collect();
         RawJson(format!("[{}]", values.join(", ")).into())
@@ -75,32 +74,32 @@ impl RawJson {
         self.is_list().then(|| parts(&self.0).into_iter().map(RawJson::part).collect())
     }
 
-    /// The keys of an object, each with the pair that it stands in, in their order; `None` for anything else.
+    /// The keys of an object in order, each with the texts of its key and value; `None` for anything else.
     pub fn pairs(&self) -> Option<Vec<(String, [&str; 2])>> {
         let texts = self.0.starts_with('{').then(|| parts(&self.0))?;
         let pair = |pair: &[_; 2]| (read(pair[0]).expect("a key of valid JSON is a text"), *pair);
         Some(texts.as_chunks().0.iter().map(pair).collect())
     }
 
-    /// The values of an object by their keys, of equal keys the last; `None` for anything else.
+    /// The values of an object by key; of equal keys, the last one counts. `None` for anything else.
     pub fn object(&self) -> Option<HashMap<String, RawJson>> {
         Some(self.pairs()?.into_iter().map(|(key, [_, value])| (key, RawJson::part(value))).collect())
     }
 
-    /// A text, half a surrogate pair in it being U+FFFD; `None` for anything else.
+    /// A string, with U+FFFD for each unpaired surrogate; `None` for anything else.
     pub fn text(&self) -> Option<String> {
         self.0.starts_with('"').then(|| read(&self.0).expect("it is a valid text"))
     }
 
-    /// Whether a [`Value`] holds it and writes it so that Python reads the same.
+    /// Whether a [`Value`] can hold it and is written so that Python reads the same value.
     pub fn is_held_by_value(&self) -> bool {
         pieces(&self.0).all(|(range, piece)| match (piece, &self.0[range]) {
-            (SpecialToken::HalfPair, _) | (SpecialToken::Bare, "-0") => false,
-            (SpecialToken::Bare, bare) => !is_no_double(bare) && is_held(bare),
+            (SpecialToken::UnpairedSurrogate, _) | (SpecialToken::Bare, "-0") => false,
+            (SpecialToken::Bare, bare) => !is_not_finite_double(bare) && is_held(bare),
         })
     }
 
-    /// As an error message shows it.
+    /// The value as an error message shows it.
     pub fn describe(&self) -> String {
         match self.0.as_bytes() {
             [b'[', ..] => format!("a list of {}", parts(&self.0).len()),
@@ -126,7 +125,7 @@ impl From<&Value> for RawJson {
     }
 }
 
-/// What stands between the commas and colons of a valid list or object, those within its values aside.
+/// The texts between the top-level commas and colons of a valid list or object.
 fn parts(text: &str) -> Vec<&str> {
     let inner = text[1..text.len() - 1].trim_ascii();
     let (mut parts, mut start, mut depth, mut in_string, mut escaped) = (Vec::new(), 0, 0usize, false, false);
@@ -151,16 +150,16 @@ fn parts(text: &str) -> Vec<&str> {
     parts
 }
 
-/// `text` with what Python alone writes rewritten; all else, right or wrong, stays as it is.
-fn standard(text: &str) -> Cow<'_, str> {
+/// `text` with Python's extensions replaced by standard JSON; all else, valid or not, is unchanged.
+fn standard_json(text: &str) -> Cow<'_, str> {
     let instead = |(range, piece): (Range<usize>, SpecialToken)| match piece {
-        SpecialToken::HalfPair => Some((range, Cow::Borrowed("\\ufffd"))),
-        SpecialToken::Bare => is_no_double(&text[range.clone()]).then_some((range, Cow::Borrowed("null"))),
+        SpecialToken::UnpairedSurrogate => Some((range, Cow::Borrowed("\\ufffd"))),
+        SpecialToken::Bare => is_not_finite_double(&text[range.clone()]).then_some((range, Cow::Borrowed("null"))),
     };
     rewritten(text, pieces(text).filter_map(instead))
 }
 
-/// `text` with other texts in the place of these ranges, which follow each other.
+/// `text` with these ranges replaced; the ranges are ascending and disjoint.
 fn rewritten<'t>(text: &'t str, instead: impl Iterator<Item = (Range<usize>, Cow<'t, str>)>) -> Cow<'t, str> {
     let (mut out, mut copied) = (String::new(), 0);
     for (range, instead) in instead {
@@ -176,8 +175,8 @@ fn rewritten<'t>(text: &'t str, instead: impl Iterator<Item = (Range<usize>, Cow
 }
 
 enum SpecialToken {
-    /// The escape of half a surrogate pair, without its other half, in a string.
-    HalfPair,
+    /// The escape of an unpaired surrogate, in a string.
+    UnpairedSurrogate,
     /// A number or a word outside strings.
     Bare,
 }
@@ -201,7 +200,7 @@ fn pieces(text: &str) -> impl Iterator<Item = (Range<usize>, SpecialToken)> {
                             _ => continue,
                         };
                         if half {
-                            return Some((start..at, SpecialToken::HalfPair));
+                            return Some((start..at, SpecialToken::UnpairedSurrogate));
                         }
                         at += 6;
                     }
@@ -221,15 +220,15 @@ fn is_bare(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.')
 }
 
-/// The UTF-16 unit that the escape at `at` stands for, where that is one of the form `\uXXXX`.
+/// The UTF-16 unit of the escape at `at`, if it has the form `\uXXXX`.
 fn escaped_unit(bytes: &[u8], at: usize) -> Option<u16> {
     let digits = bytes.get(at..at + 6)?.strip_prefix(b"\\u")?;
     let digits = digits.iter().all(u8::is_ascii_hexdigit).then_some(digits)?;
     u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
-/// Whether it is a number to Python and no finite double.
-fn is_no_double(bare: &str) -> bool {
+/// Whether Python reads it as a number that is not a finite double.
+fn is_not_finite_double(bare: &str) -> bool {
     let beyond = || bare.parse().is_ok_and(f64::is_infinite) && serde_json::from_str::<IgnoredAny>(bare).is_ok();
     matches!(bare, "NaN" | "Infinity" | "-Infinity") || beyond()
 }
@@ -245,7 +244,7 @@ mod tests {
 
     use super::*;
 
-    /// A line of JSON of Python's, and what it reads as here.
+    /// A line of Python's JSON.
     fn scalar() -> BoxedStrategy<String> {
         let number = prop_oneof![
             "-?(0|[1-9][0-9]{0,25})",
@@ -306,7 +305,7 @@ mod tests {
         })
     }
 
-    /// Texts that are JSON, and texts that are nearly so.
+    /// Texts that are JSON, and texts that nearly are.
     fn texts() -> Vec<String> {
         let mut runner = TestRunner::deterministic();
         let mut texts: Vec<String> = Vec::new();
@@ -322,8 +321,8 @@ mod tests {
         texts
     }
 
-    /// What Python says of each text: nothing where it refuses it, else the value as this file's `read` is to give it,
-    /// whether serde_json's values hold it, and the parts of a list or object, each as its representation.
+    /// Prints for each text what Python reads: null if it refuses the text; otherwise the value that `read` must
+    /// return, whether a serde_json value can hold it, and the `repr` of each part of a list or object.
     const PYTHON: &str = r#"
 import json, math, re, sys
 HALF = re.compile("[\ud800-\udfff]")

@@ -1,10 +1,10 @@
-//! When an output is right, as bytes: what a candidate writes need not be text. Checkers, which are programs, are run
-//! by the streams executor.
+//! Compares a candidate's output with the expected output, as bytes, because it need not be text. Checker programs are
+//! run by `streams`.
 
 use crate::judge::problem::Compare;
 
-/// Why `output` is not as expected, in a line; `None` where it is right. A checker is not asked here: it finds nothing
-/// wrong.
+/// How `output` differs from `expected`, in one line; `None` if it is right. Always `None` for a checker, which is run
+/// elsewhere.
 pub(super) fn difference(compare: &Compare, output: &[u8], expected: &[u8]) -> Option<String> {
     match compare {
         Compare::Exact => {
@@ -19,7 +19,7 @@ pub(super) fn difference(compare: &Compare, output: &[u8], expected: &[u8]) -> O
     }
 }
 
-/// The lines with their ends.
+/// The lines, including their line ends.
 fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split_inclusive(|byte| *byte == b'\n')
 }
@@ -53,7 +53,7 @@ fn first_difference<'a>(
     Some(format!("{part} {}: expected {}, found the end", number + 1, shown(missing)))
 }
 
-/// Equal, or both numbers and near each other; whole numbers are equal or not.
+/// Whether two tokens are equal, or numbers within the tolerance. Integers have no tolerance.
 fn as_near(found: &[u8], expected: &[u8], tolerance: f64) -> bool {
     if found == expected {
         return true;
@@ -62,7 +62,7 @@ fn as_near(found: &[u8], expected: &[u8], tolerance: f64) -> bool {
     if whole(found) && whole(expected) {
         return significant(found) == significant(expected);
     }
-    // Infinities are near themselves only.
+    // An infinity equals only itself.
     a == b || (a - b).abs() <= tolerance * b.abs().max(1.0) && b.is_finite()
 }
 
@@ -75,14 +75,14 @@ fn whole(token: &[u8]) -> bool {
     !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
 }
 
-/// A whole number's sign and digits, without what does not change it.
+/// An integer's sign and its digits without leading zeros.
 fn significant(token: &[u8]) -> (bool, &[u8]) {
     let digits = token.strip_prefix(b"-").or(token.strip_prefix(b"+")).unwrap_or(token);
     let zeros = digits.iter().take_while(|digit| **digit == b'0').count();
     (token.first() == Some(&b'-') && zeros < digits.len(), &digits[zeros..])
 }
 
-/// At most 60 characters of it, in quotes.
+/// At most 60 characters of `part`, in quotes.
 fn shown(part: &[u8]) -> String {
     const MOST: usize = 60;
     let text = String::from_utf8_lossy(&part[..part.len().min(4 * MOST)]);

@@ -1,12 +1,11 @@
-//! The names of Python's standard library that benchmarks of contest problems import for every program (APPS and
-//! LiveCodeBench do, as the contest sites did). Only the names that a program uses are imported, so that it pays for no
-//! others.
+//! Adds imports of Python's standard library to contest programs: APPS and LiveCodeBench import many names for every
+//! program, as the contest sites did. Only the names that a program uses are imported, to save time.
 
 use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// Modules and the names of theirs that are used bare.
+/// Modules, each with the names that programs use without the module's name.
 const MODULES: [(&str, &[&str]); 14] = [
     ("bisect", &["bisect", "bisect_left", "bisect_right", "insort", "insort_left", "insort_right"]),
     ("collections", &["ChainMap", "Counter", "OrderedDict", "defaultdict", "deque", "namedtuple"]),
@@ -87,18 +86,18 @@ const MODULES: [(&str, &[&str]); 14] = [
     ("sys", &["stdin", "stdout", "setrecursionlimit"]),
 ];
 
-/// Modules that are imported under their own names only.
+/// Modules of which only the module itself is imported.
 const WHOLE: [&str; 4] = ["datetime", "json", "os", "time"];
 
-/// Both benchmarks let programs call that deep.
+/// Both benchmarks set this recursion limit.
 const PREAMBLE: &str = "import sys; sys.setrecursionlimit(50000)";
 
-/// A word, and what stands behind it if that is a dot.
+/// A word, and the dot after it if there is one.
 static WORD: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"\b([A-Za-z_][A-Za-z0-9_]*)\b(\.?)").expect("a constant pattern"));
 
-/// The program with one line more: the imports of the names that it uses. The line stands first, below `from
-/// __future__` where the program has that.
+/// The program with one more line, which imports the names that it uses. The line comes first, or after `from
+/// __future__` if the program has that.
 pub(crate) fn with_imports(program: &str) -> String {
     let line = imports(program);
     let future = program.match_indices("from __future__").filter(|(at, _)| *at == 0 || program[..*at].ends_with('\n'));
@@ -112,14 +111,14 @@ fn imports(program: &str) -> String {
     for word in WORD.captures_iter(program) {
         let name = word.get(1).expect("the pattern has the group");
         let list = if word[2].is_empty() { &mut bare } else { &mut whole };
-        // What stands behind a dot is an attribute.
+        // A word after a dot is an attribute.
         if !program[..name.start()].ends_with('.') && !list.contains(&name.as_str()) {
             list.push(name.as_str());
         }
     }
     let mut line = PREAMBLE.to_string();
     for (module, names) in MODULES {
-        // A name and its module's may be the same (`bisect`, `copy`): the module, where it is used as one.
+        // A module and a name in it may be the same word (`bisect`, `copy`); it is the module if a dot follows.
         let used: Vec<&str> = names.iter().copied().filter(|name| bare.contains(name)).collect();
         if !used.is_empty() {
             line.push_str(&format!("; from {module} import {}", used.join(", ")));

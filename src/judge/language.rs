@@ -1,5 +1,4 @@
-//! What a candidate program is written in. Data only: finding an interpreter or a compiler, and running them, is the
-//! judge's.
+//! The language of a candidate program. Data only: the judge finds and runs interpreters and compilers.
 
 use std::path::PathBuf;
 
@@ -7,7 +6,7 @@ use serde::Deserialize;
 
 use crate::error::{Error, Result};
 
-/// What a candidate is written in.
+/// The language of a candidate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Language {
     /// Python 3.
@@ -18,9 +17,9 @@ pub enum Language {
     Command(Commands),
 }
 
-/// A language that its commands say: the program's text is put into `file`, `compile` is run once where there is one,
-/// `run` for each test, all in the same folder. The first word of a command is a program of the search path or a path
-/// into the folder.
+/// A language defined by commands: the program's text is written to `file`, `compile` (if any) is run once, `run` for
+/// each test, all in the same folder. The first word of a command is a program on the search path or a path in the
+/// folder.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Commands {
@@ -28,7 +27,7 @@ pub struct Commands {
     #[serde(default)]
     pub compile: Option<Vec<String>>,
     pub run: Vec<String>,
-    /// Files and folders that these commands need beyond the system's programs and libraries, absolute.
+    /// Absolute paths of files and folders that these commands need in addition to the system's programs and libraries.
     #[serde(default)]
     pub readable: Vec<PathBuf>,
 }
@@ -37,7 +36,7 @@ const EXPECTED: &str =
     "python, cpp, or {\"file\": NAME, \"compile\": [WORD, ...], \"run\": [WORD, ...], \"readable\": [PATH, ...]}";
 
 impl Language {
-    /// A name, or the commands as JSON; `what` names the option or field for an error.
+    /// Parses a language's name, or its commands as JSON; `what` names the option or field for an error.
     pub fn parse(what: &str, text: &str) -> Result<Language> {
         let wrong = |found: String| Error::value(what, EXPECTED, found);
         match text {

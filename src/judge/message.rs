@@ -1,13 +1,13 @@
-//! Lines for people out of what an untrusted program wrote: short, printable, one line.
+//! Turns the output of an untrusted program into a message for people: one short, printable line.
 
 const MOST_CHARACTERS: usize = 300;
 
-/// The last line that is not blank, which is where an interpreter names the exception.
+/// The last line that is not blank: an interpreter names the exception there.
 pub(super) fn last_line(text: &[u8]) -> Option<String> {
     lines(text).last()
 }
 
-/// The first line that speaks of an error, else the first that is not blank.
+/// The first line that contains `error`, else the first that is not blank.
 pub(super) fn first_error(text: &[u8]) -> Option<String> {
     lines(text).find(|line| line.to_ascii_lowercase().contains("error")).or_else(|| lines(text).next())
 }

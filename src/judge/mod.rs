@@ -1,6 +1,6 @@
-//! The judge: runs untrusted candidate programs against a problem's tests in an operating-system sandbox and says what
-//! a contest's judge says. A verdict is made here and in checker processes of our own, never from what a candidate
-//! claims. Reading problems is `task`'s; what a verdict is worth to a search is the search's.
+//! The judge: runs untrusted candidate programs against a problem's tests in an operating-system sandbox and returns a
+//! contest judge's verdict. Verdicts are computed here and in our own checker processes, never taken from the
+//! candidate. `eval` reads the problems; searches decide what a verdict is worth.
 
 mod compare;
 mod imports;
@@ -27,10 +27,10 @@ pub use sandbox::Isolation;
 pub use toolchain::{CppCompiler, Interpreter};
 pub use verdict::{Judgement, TestVerdict, Verdict};
 
-/// Judges candidates; shared by the threads that do.
+/// Judges candidates; shared by the judging threads.
 pub struct Judge {
     sandbox: Sandbox,
-    /// Looked for when first needed.
+    /// Located on first use.
     interpreter: OnceLock<Interpreter>,
     compiler: OnceLock<CppCompiler>,
     python: OnceLock<Python>,
@@ -38,13 +38,12 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// Probes the sandbox. Fails in one sentence where files and network cannot be isolated and `isolation` requires
-    /// it.
+    /// Probes the sandbox. Fails if `isolation` requires it and files and network cannot be isolated.
     pub fn open(isolation: Isolation) -> Result<Judge> {
         Sandbox::probe(isolation).map(Judge::over)
     }
 
-    /// Judges in a sandbox that is set up already.
+    /// A judge that uses an existing sandbox.
     pub fn over(sandbox: Sandbox) -> Judge {
         Judge {
             sandbox,
@@ -59,15 +58,14 @@ impl Judge {
         &self.sandbox
     }
 
-    /// Goes on after a test that is not accepted.
+    /// Continues after a failed test.
     pub fn with_all_tests(self) -> Judge {
         Judge { all_tests: true, ..self }
     }
 
-    /// Judges the candidate of a sample's text; blocks until that is done, and may be called from several threads at
-    /// once. Fails for what is not the candidate's fault: no interpreter, a full disk, a suite that is not for this
-    /// language, and
-    /// [`Error::Unjudgeable`] for tests or a reference that fail by themselves.
+    /// Judges the candidate in a sample's text. Blocks; may be called from several threads at once. Errors are never
+    /// the candidate's fault: no interpreter, a full disk, a suite for another language; [`Error::Unjudgeable`] if the
+    /// tests or the reference themselves fail.
     pub fn judge(&self, problem: &Problem, language: &Language, text: &str) -> Result<Judgement> {
         match language {
             Language::Python => self.judge_program(problem, language, &problem.assembly.program(text)),
@@ -75,7 +73,7 @@ impl Judge {
         }
     }
 
-    /// As [`Judge::judge`] of a whole program.
+    /// Like [`Judge::judge`], for a complete program.
     pub fn judge_program(&self, problem: &Problem, language: &Language, program: &str) -> Result<Judgement> {
         match (&problem.suite, language) {
             (TestSuite::Streams(streams), _) => streams::judge(self, streams, problem.limits, language, program),
@@ -90,18 +88,18 @@ impl Judge {
                 Ok(python.reference(&self.sandbox, program, reference, problem.limits, self.extent())?.joined())
             }
             (_, Language::Cpp | Language::Command(_)) => {
-                let expected = "python, which its tests are written in or call";
+                let expected = "python, the language of its tests";
                 Err(Error::value(format!("language of {}", problem.id), expected, "another"))
             }
         }
     }
 
-    /// The Python interpreter, looked for when first needed.
+    /// The Python interpreter, located on first use.
     fn interpreter(&self) -> Result<&Interpreter> {
         found(&self.interpreter, Interpreter::find)
     }
 
-    /// What judges Python functions, set up when first needed.
+    /// The judge of Python functions, set up on first use.
     fn python(&self) -> Result<&Python> {
         found(&self.python, || Python::set_up(self.interpreter()?.clone(), &self.sandbox))
     }
@@ -115,7 +113,7 @@ impl Judge {
     }
 }
 
-/// Finds it once; two threads that look at the same time find the same.
+/// Initialises the cell once; threads that race get the same value.
 fn found<T>(cell: &OnceLock<T>, find: impl FnOnce() -> Result<T>) -> Result<&T> {
     match cell.get() {
         Some(found) => Ok(found),

@@ -1,5 +1,5 @@
-//! A programming problem: how a sample's text becomes a program, and the tests that judge the program. Data only:
-//! `benchmark` reads the files, the judge runs the tests.
+//! A programming problem: how a sample's text becomes a program, and the tests for the program. Data only: `benchmark`
+//! reads the files, the judge runs the tests.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ pub struct Problem {
     pub limits: Limits,
 }
 
-/// How a sample's text becomes a whole program.
+/// How a sample's text becomes a complete program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Assembly {
     /// The text is the program.
     Whole,
     /// The text continues this one (HumanEval's `prompt`).
     After(String),
-    /// The text is the program, and names of Python's standard library need no import (APPS, LiveCodeBench).
+    /// The text is the program; missing imports of Python's standard library are added (APPS, LiveCodeBench).
     WithImports,
 }
 
@@ -35,7 +35,8 @@ impl Assembly {
         }
     }
 
-    /// The Python program of a text that is a whole program already, whatever samples of this benchmark are.
+    /// The Python program of a text that is already complete, even if this benchmark's samples usually continue a
+    /// prompt.
     pub fn whole(&self, text: &str) -> String {
         match self {
             Assembly::Whole | Assembly::After(_) => text.to_string(),
@@ -44,14 +45,14 @@ impl Assembly {
     }
 }
 
-/// What a candidate may use while one test (a whole [`ScriptSuite`]) runs.
+/// Limits on a candidate during one test (for a [`ScriptSuite`], the whole script).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Processor time of all its processes. The limit of wall-clock time is twice that and a second, so that a
-    /// candidate does not fail where the machine is busy with as much other work.
+    /// CPU time of all its processes. The limit of wall-clock time is twice that plus one second, so that a candidate
+    /// does not fail on a busy machine.
     pub cpu: Duration,
     pub memory_bytes: u64,
-    /// Standard output and standard error, each.
+    /// Limit of standard output and of standard error, each.
     pub output_bytes: u64,
     pub processes: u32,
 }
@@ -72,45 +73,45 @@ pub enum TestSuite {
 }
 
 /// Python test code that calls the candidate's functions (HumanEval's `check`, MBPP's asserts). It runs in a process
-/// that the candidate cannot reach. A name that neither this code, nor `helpers`, nor Python defines is looked up in
-/// the candidate.
+/// that the candidate cannot access. A name that is defined neither by this code, nor by `helpers`, nor by Python is
+/// looked up in the candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptSuite {
-    /// Python code run before `code`, on the tests' side (the functions that a HumanEval prompt defines whole).
+    /// Python code run before `code`, in the tests' process (functions that a HumanEval prompt defines completely).
     pub helpers: String,
     pub code: String,
-    /// The candidate's function, whatever `helpers` says of that name.
+    /// The candidate's function under test, even if `helpers` defines that name.
     pub entry: Option<String>,
 }
 
 /// Python functions called with data; the results are compared as data (APPS and LiveCodeBench, call-based).
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallSuite {
-    /// A function, or a method of the class `Solution` where the program defines that.
+    /// A function, or a method of the class `Solution` if the program defines it.
     pub function: String,
     pub tests: Vec<CallTest>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallTest {
-    /// A list.
+    /// A list of the arguments.
     pub arguments: RawJson,
-    /// Any of these is right.
+    /// Accepted results.
     pub expected: Vec<RawJson>,
 }
 
 /// Python functions compared with a reference on given inputs (EvalPlus).
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReferenceSuite {
-    /// The whole reference program.
+    /// The complete reference program.
     pub program: String,
     pub entry: String,
     /// Argument lists: those of the original benchmark, and those that EvalPlus adds.
     pub base: Vec<RawJson>,
     pub plus: Vec<RawJson>,
-    /// Absolute tolerance of floating-point results; 0: by EvalPlus's own rule.
+    /// Absolute tolerance of floating-point results; 0: EvalPlus's default rule.
     pub atol: f64,
-    /// The number of the task where it is one of MBPP's: EvalPlus has rules of its own for some of them.
+    /// The task's number in MBPP, if it is one of MBPP's: EvalPlus has special rules for some of them.
     pub mbpp: Option<u32>,
 }
 
@@ -127,17 +128,18 @@ pub struct StreamTest {
     pub output: String,
 }
 
-/// When an output is right.
+/// How an output is compared.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Compare {
     /// Byte for byte.
     Exact,
-    /// Line by line, white space at the ends of lines and empty lines at the end aside.
+    /// Line by line, ignoring white space at the ends of lines and empty lines at the end.
     Lines,
-    /// The same tokens between white space.
+    /// Token by token; tokens are separated by white space.
     Tokens,
-    /// As `Tokens`, numbers within an absolute or relative tolerance.
+    /// Like `Tokens`, with an absolute or relative tolerance for numbers.
     Floats { tolerance: f64 },
-    /// A Python program of the task's that is given the paths of input, output and expected output and exits with 0.
+    /// A Python program of the task: it receives the paths of input, output and expected output and exits with 0 if the
+    /// output is right.
     Checker { program: String },
 }

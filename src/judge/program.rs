@@ -1,4 +1,4 @@
-//! A candidate as a program that can be run: its file in a folder of its own, compiled where its language is compiled.
+//! A candidate as a runnable program: its file in its own folder, compiled if its language requires it.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::judge::language::{Commands, Language};
 use crate::judge::problem::Limits;
 
-/// What compiling may take.
+/// Limits of the compiler.
 const COMPILING: Limits =
     Limits { cpu: Duration::from_secs(10), memory_bytes: 1 << 30, output_bytes: 1 << 20, processes: 32 };
 
@@ -23,13 +23,13 @@ pub(super) struct CandidateProgram {
     program: PathBuf,
     arguments: Vec<String>,
     readable: Vec<PathBuf>,
-    /// Where it runs: in its own folder, as commands of a task expect, or each time in a fresh one.
+    /// Whether it runs in its own folder, as a task's commands expect, or each time in a fresh one.
     at_home: bool,
 }
 
 pub(super) enum CompiledCandidate {
     Ready(CandidateProgram),
-    /// The program does not compile; the compiler's first complaint.
+    /// The program does not compile: the compiler's first error.
     Rejected(String),
 }
 
@@ -69,7 +69,7 @@ impl CandidateProgram {
         }
     }
 
-    /// Runs it once on `input`. What the program does not read of it is lost.
+    /// Runs the program once on `input`; input that it does not read is lost.
     pub fn run(&self, judge: &Judge, input: &[u8], limits: Limits) -> Result<Ended> {
         let fresh = if self.at_home { None } else { Some(judge.sandbox.folder()?) };
         let mut running = judge.sandbox.start(Confined {
@@ -119,7 +119,7 @@ fn command(home: &WorkFolder, words: &[String]) -> Result<(PathBuf, Vec<String>)
 }
 
 /// Compiles in the candidate's folder, confined: the program's text decides which files a compiler reads. Returns the
-/// compiler's first complaint, if any.
+/// compiler's first error, if any.
 fn compile(
     judge: &Judge,
     home: &WorkFolder,
@@ -147,18 +147,17 @@ fn compile(
         How::Exit(0) => None,
         How::Limit(Limit::Time) => Some(format!("compiling takes more than {} s", COMPILING.cpu.as_secs())),
         How::Limit(Limit::Memory) => Some(format!("compiling takes more than {} MiB", COMPILING.memory_bytes >> 20)),
-        How::Limit(Limit::Output) => Some("the compiler's messages do not end".to_string()),
+        How::Limit(Limit::Output) => Some("the compiler prints more than the output limit".to_string()),
         How::Sandbox(call) => Some(format!("compiling called {call}")),
         how => Some(complaint.unwrap_or_else(|| format!("the compiler failed: {how:?}"))),
     })
 }
 
-/// Where candidates are the caller's own user the linker may not change a file's mode, so that what it wrote cannot be
-/// run.
+/// If candidates run as the caller's user, the linker may not change a file's mode, and its output is not executable.
 fn make_executable(home: &WorkFolder) -> Result<()> {
     for entry in fs::read_dir(home.path()).map_err(Error::io(home.path(), "list"))? {
         let entry = entry.map_err(Error::io(home.path(), "list"))?;
-        // Not through a link, which could lead out of the folder.
+        // Links are skipped: they could lead out of the folder.
         if entry.file_type().is_ok_and(|kind| kind.is_file()) {
             let path = entry.path();
             fs::set_permissions(&path, Permissions::from_mode(0o755)).map_err(Error::io(&path, "make executable"))?;

@@ -1,5 +1,5 @@
-//! Judges programs that read standard input and write standard output: one process per test, real pipes, and the output
-//! is compared here. An expected output never enters a candidate's process.
+//! Judges programs that read standard input and write standard output: one process per test, connected by pipes. The
+//! output is compared here; an expected output never enters a candidate's process.
 
 use std::fs;
 use std::time::Duration;
@@ -116,19 +116,19 @@ fn verdict(
     })
 }
 
-/// Whether a runtime reports that it was refused memory; only a limit refuses memory here. A program that prints this
-/// without need fails anyway.
+/// Whether a runtime reports that it is out of memory, which only the memory limit causes here. A program that merely
+/// prints such a line has failed anyway.
 fn is_out_of_memory(line: &str) -> bool {
     line.starts_with("MemoryError") || line.contains("std::bad_alloc")
 }
 
-/// Python compiles a program when it starts it.
+/// Whether a line is a syntax error, which Python reports when it starts a program.
 fn is_syntax(line: &str) -> bool {
     ["SyntaxError:", "IndentationError:", "TabError:"].iter().any(|name| line.starts_with(name))
 }
 
-/// Runs the task's checker on input, output and expected output. Returns what it finds wrong: its last line of output,
-/// if any.
+/// Runs the task's checker on input, output and expected output. Returns its complaint (the last line of its output, if
+/// any), or `None` if it accepts.
 fn check(judge: &Judge, checker: &str, test: &StreamTest, output: &[u8]) -> Result<Option<String>> {
     let python = judge.interpreter()?;
     let folder = judge.sandbox.folder()?;
@@ -158,6 +158,6 @@ fn check(judge: &Judge, checker: &str, test: &StreamTest, output: &[u8]) -> Resu
         How::Exit(code) => {
             Some(said.map_or(format!("the checker says {code}"), |said| format!("the checker says: {said}")))
         }
-        how => Some(format!("the checker did not end well: {how:?}")),
+        how => Some(format!("the checker failed: {how:?}")),
     })
 }

@@ -16,7 +16,7 @@ pub struct Interpreter {
     pub version: String,
     /// Its library and installed packages.
     pub readable: Vec<PathBuf>,
-    /// The folders of installed packages among them, for a start that does not look for these itself.
+    /// The folders of installed packages among `readable`, for an interpreter started without its `site` module.
     pub packages: Vec<String>,
 }
 
@@ -42,7 +42,8 @@ const ASK: &str = "import json, sys\n\
     'packages': [path for path in sys.path if path.endswith(('site-packages', 'dist-packages'))]}))";
 
 impl Interpreter {
-    /// What `OFFSHOOT_PYTHON` names; else `python3` of the search path, or `python` where that is a Python 3.
+    /// Finds the interpreter: `OFFSHOOT_PYTHON` if set, else `python3` on the search path, or `python` if that is
+    /// Python 3.
     pub fn find() -> Result<Interpreter> {
         let said = match std::env::var_os("OFFSHOOT_PYTHON") {
             Some(named) => ask(Path::new(&named)).ok_or_else(|| {
@@ -70,7 +71,7 @@ fn ask(path: &Path) -> Option<InterpreterFacts> {
 }
 
 impl CppCompiler {
-    /// `g++` or `clang++` of the search path.
+    /// Finds `g++` or `clang++` on the search path.
     pub fn find() -> Result<CppCompiler> {
         let found = ["g++", "clang++"].into_iter().find_map(|name| {
             let path = on_search_path(name)?;
@@ -82,7 +83,7 @@ impl CppCompiler {
     }
 }
 
-/// The first file of that name in the folders of the search path that may be executed.
+/// The first executable file of that name on the search path.
 pub(super) fn on_search_path(name: &str) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt;
     let executable =

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Verdicts as contest judges abbreviate them. Of several tests the first that is not accepted decides.
+/// Verdicts, as contest judges abbreviate them. The first failed test decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Verdict {
     #[serde(rename = "AC")]
@@ -22,7 +22,7 @@ pub enum Verdict {
     RuntimeError,
     #[serde(rename = "CE")]
     CompileError,
-    /// It made a system call that ends a program in the sandbox (tracing, mounting, loading kernel code, ...).
+    /// It made a forbidden system call (tracing, mounting, loading kernel code, ...).
     #[serde(rename = "SANDBOX")]
     Sandbox,
 }
@@ -63,7 +63,7 @@ impl fmt::Display for Verdict {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TestVerdict {
     pub verdict: Verdict,
-    /// Why it is not accepted, in a line.
+    /// Why it is not accepted, in one line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
@@ -72,10 +72,10 @@ pub struct TestVerdict {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Judgement {
     pub verdict: Verdict,
-    /// Why, in a line, where it is not accepted.
+    /// Why it is not accepted, in one line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Test by test as far as they were run; a script of asserts is one test.
+    /// One verdict per test that was run; a script of asserts is one test.
     pub tests: Vec<TestVerdict>,
     /// Wall-clock time from the start to the end of its processes; includes the time that the tests themselves compute.
     pub wall: Duration,

@@ -1,5 +1,5 @@
-//! Work that is done on a thread of its own, a bounded number of results ahead of their use: prompts are encoded while
-//! the engine works on earlier ones.
+//! Computes results on a separate thread, a bounded number ahead of their use: prompts are encoded while the engine
+//! works on earlier ones.
 
 use std::thread::{Builder, Scope};
 
@@ -36,7 +36,7 @@ mod tests {
             let results = work_ahead(scope, next).expect("a thread starts");
             for at in 0..1000 {
                 assert_eq!(results.recv(), Ok(at));
-                // One more is made, which finds no place.
+                // One more is made and waits for a place in the channel.
                 assert!(made.load(Ordering::Relaxed) <= at + 1 + LOOK_AHEAD + 1);
             }
             drop(results);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Device, DeviceChoice, DeviceKind, EngineBudget, OnDevice, WhyNotCuda};
+use super::{DeviceBackend, DeviceChoice, DeviceKind, EngineBudget, OnDevice, WhyNotCuda};
 use crate::backend::{Backend, Dtype, WeightFormat};
 use crate::engine::{Engine, EngineConfig, EngineFacts, EngineHandle};
 use crate::error::{Error, Result};
@@ -149,13 +149,13 @@ impl Launch<'_> {
         self.model.load(backend)
     }
 
-    /// An engine of a loaded model, without a thread: it works when its owner calls [`Engine::turn`]. After one engine
-    /// another can be built of the same model ([`Engine::into_parts`]).
+    /// An engine for a loaded model, without a thread: it works when its owner calls [`Engine::turn`]. The model can be
+    /// reused for another engine ([`Engine::into_parts`]).
     pub fn build<B: Backend>(&self, backend: B, decoder: Decoder<B>) -> Result<(Engine<B>, EngineHandle)> {
         self.build_changed(backend, decoder, |config| config)
     }
 
-    /// As `build`, with the configuration that `change` makes of the usual one.
+    /// Like `build`, after `change` has modified the configuration.
     pub fn build_changed<B: Backend>(
         &self,
         backend: B,
@@ -187,7 +187,7 @@ struct Start<'a>(&'a Launch<'a>);
 impl OnDevice for Start<'_> {
     type Output = Launched;
 
-    fn run<B: Device>(self, backend: B) -> Result<Launched> {
+    fn run<B: DeviceBackend>(self, backend: B) -> Result<Launched> {
         self.0.start_on(backend)
     }
 }
@@ -197,7 +197,7 @@ struct Size<'a>(&'a Launch<'a>);
 impl OnDevice for Size<'_> {
     type Output = LaunchSizes;
 
-    fn run<B: Device>(self, mut backend: B) -> Result<LaunchSizes> {
+    fn run<B: DeviceBackend>(self, mut backend: B) -> Result<LaunchSizes> {
         let Launch { model, budget, .. } = self.0;
         budget.kv.set_on(&mut backend, model.config.heads(), model.dtype());
         let kv_bytes_per_token =

@@ -33,8 +33,8 @@ pub struct EngineBudget {
 const HOST_SHARE: f64 = 0.5;
 const DEVICE_SHARE: f64 = 0.9;
 
-/// Bounds on the branches that run at once on an asynchronous device. Between them, as many branches as have logits in
-/// at most 1/`LOGITS_PART` of the free memory.
+/// Bounds on the branches that run at once on an asynchronous device. Between the bounds, the number of branches whose
+/// logits fit into 1/`LOGITS_PART` of the free memory.
 const MOST_BRANCHES: usize = 4096;
 const FEWEST_BRANCHES: usize = 128;
 const LOGITS_PART: usize = 32;
@@ -115,6 +115,6 @@ pub fn check_path(facts: &EngineFacts, what: impl FnOnce() -> String, given: usi
         return Ok(());
     }
     let size = |pages: usize| bytes((pages * facts.page_bytes) as u64);
-    let expected = format!("at least {} for {} of {given} tokens and {drawn} to draw", size(needed), what());
+    let expected = format!("at least {} for {} of {given} tokens and {drawn} to sample", size(needed), what());
     Err(Error::value("memory for keys and values (--kv-memory, --memory)", expected, size(pool)))
 }

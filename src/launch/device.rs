@@ -24,18 +24,18 @@ pub enum DeviceChoice {
 }
 
 /// A backend of a real device.
-pub trait Device: Timed + AttentionLevels {
+pub trait DeviceBackend: Timed + AttentionLevels {
     /// Returns a function that opens the same device again, with its own memory and kernels.
     fn opener(&self) -> Box<dyn Fn() -> Result<Self>>;
 }
 
-impl Device for Cpu {
+impl DeviceBackend for Cpu {
     fn opener(&self) -> Box<dyn Fn() -> Result<Self>> {
         Box::new(Cpu::open)
     }
 }
 
-impl Device for Cuda {
+impl DeviceBackend for Cuda {
     fn opener(&self) -> Box<dyn Fn() -> Result<Self>> {
         let ordinal = self.device().facts().ordinal;
         Box::new(move || Cuda::open(ordinal))
@@ -46,7 +46,7 @@ impl Device for Cuda {
 pub trait OnDevice {
     type Output;
 
-    fn run<B: Device>(self, backend: B) -> Result<Self::Output>;
+    fn run<B: DeviceBackend>(self, backend: B) -> Result<Self::Output>;
 }
 
 /// Properties of a kind of device that the budgets depend on.
@@ -121,7 +121,7 @@ impl DeviceChoice {
 
 fn on_cpu(weights: usize, not_cuda: Option<WhyNotCuda>) -> Result<Opened> {
     if let Some(WhyNotCuda::Unusable(why)) = &not_cuda {
-        log::warn!("the CPU works instead: {why}");
+        log::warn!("using the CPU instead: {why}");
     }
     let cpu = Cpu::open()?;
     has_room(&cpu, weights)?;

@@ -19,18 +19,18 @@ pub struct OutputTokens {
     pub is_exact: bool,
 }
 
-/// Stands for a prompt's tokens in [`PromptOrder`] while only its text is known: a number for each piece of it. Texts
-/// with a common beginning have keys with a common beginning.
+/// Replaces a prompt's tokens in [`PromptOrder`] before they are known: one hash for each piece of its text. Texts with
+/// a common beginning have keys with a common beginning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextKey(Vec<TokenId>);
 
 impl TextKey {
-    /// Most bytes of a piece, about 8 tokens. A piece also ends with its line, where documents and examples mostly end.
+    /// Most bytes of a piece, about 8 tokens. A piece also ends at the end of a line, because documents and examples
+    /// usually end there.
     pub const BYTES: usize = 32;
 
     pub fn of(text: &str) -> Self {
-        // Pieces that differ and have the same number are taken for equal: the order may be worse, results are the
-        // same.
+        // Different pieces with equal hashes are treated as equal: the order may be worse, results are the same.
         let number = |piece: &[u8]| TokenId((fnv1a(piece) >> 32) as u32);
         let lines = text.as_bytes().split_inclusive(|&byte| byte == b'\n');
         TextKey(lines.flat_map(|line| line.chunks(Self::BYTES)).map(number).collect())

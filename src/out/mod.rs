@@ -32,14 +32,14 @@ pub fn aside(text: impl Display) {
     drop(writeln!(std::io::stderr().lock(), "{text}"));
 }
 
-/// The message of `--resume` if there is nothing to continue.
+/// Prints the message of `--resume` if there is nothing to continue.
 pub fn starting_afresh(place: &Path) {
-    aside(format_args!("{}: nothing to go on with yet: starting afresh", place.display()));
+    aside(format_args!("{}: nothing to continue; starting from the beginning", place.display()));
 }
 
 /// Locks `file`, which is at `path`, for this process as long as it is open.
 ///
-/// Another process has locked it. On file systems without locks, other processes are not kept out.
+/// Fails if another process has locked it. On file systems without locks, other processes are not kept out.
 pub fn lock(path: &Path, file: &File) -> Result<()> {
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => Err(Error::format(path, "another process is writing to it")),

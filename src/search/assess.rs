@@ -1,6 +1,6 @@
-//! Assesses finished texts: at once if that is cheap (answers, graders), or asynchronously on other threads if it is
-//! expensive (judges), while the item's other candidates continue. Drivers treat both alike: they hand over a text and
-//! receive its assessment later. Implementations of [`Assess`] decide how a text is assessed.
+//! Assesses finished texts: in the driver's thread if that is cheap (answers, graders), or asynchronously on other
+//! threads if it is expensive (judges), while the item's other candidates continue. Drivers treat both alike: they hand
+//! over a text and receive its assessment later. Implementations of [`Assess`] decide how a text is assessed.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -40,17 +40,17 @@ impl Assessment {
 /// Assesses finished texts: a task's graders, a judge, or any function of a text. The same text always has the same
 /// assessment.
 pub trait Assess {
-    /// Whether it decides between right and wrong at all. If so, a missing answer is wrong.
-    fn says_what_is_right(&self) -> bool;
+    /// Whether it grades texts as right or wrong. If so, a missing answer is wrong.
+    fn grades(&self) -> bool;
 
-    /// The assessment of `text` if that takes microseconds; `None`: it comes later as the reply to `request`, from any
-    /// thread. An error in the reply ends the search.
+    /// The assessment of `text` if it takes only microseconds; `None`: it is sent later as the reply to `request`, from
+    /// any thread. An error in the reply ends the search.
     fn assess(&self, text: &str, request: &mut dyn FnMut() -> AssessmentRequest) -> Option<Assessment>;
 }
 
 /// A function that assesses in the driver's thread.
 impl<F: Fn(&str) -> Assessment> Assess for F {
-    fn says_what_is_right(&self) -> bool {
+    fn grades(&self) -> bool {
         self("").correct.is_some()
     }
 
@@ -66,7 +66,7 @@ pub struct AssessmentRequest {
     abandoned: Arc<AtomicBool>,
 }
 
-/// The answer to a [`AssessmentRequest`].
+/// The reply to an [`AssessmentRequest`].
 pub struct AssessmentReply {
     text: Arc<str>,
     assessment: Result<Assessment>,
@@ -116,13 +116,13 @@ impl Drop for Replies {
 pub struct Assessor<'a> {
     assess: Box<dyn Assess + 'a>,
     /// Texts that are assessed asynchronously.
-    texts: HashMap<Arc<str>, Known>,
+    texts: HashMap<Arc<str>, TextState>,
     replies: Replies,
     ready: VecDeque<(NodeIndex, Assessment)>,
 }
 
 /// State of a text that is assessed asynchronously.
-enum Known {
+enum TextState {
     Assessed(Assessment),
     /// Requested; these nodes wait for the assessment.
     Awaited(Vec<NodeIndex>),
@@ -133,9 +133,9 @@ impl<'a> Assessor<'a> {
         Self { assess: Box::new(assess), texts: HashMap::new(), replies: Replies::new(), ready: VecDeque::new() }
     }
 
-    /// Whether the assessor decides between right and wrong.
+    /// Whether the assessor grades texts as right or wrong.
     pub fn grades(&self) -> bool {
-        self.assess.says_what_is_right()
+        self.assess.grades()
     }
 
     /// Hands over the text of `node`.
@@ -151,7 +151,7 @@ impl<'a> Assessor<'a> {
 
     /// Whether replies are outstanding.
     pub fn is_awaited(&self) -> bool {
-        self.texts.values().any(|known| matches!(known, Known::Awaited(_)))
+        self.texts.values().any(|state| matches!(state, TextState::Awaited(_)))
     }
 
     /// The channel of replies; each must be passed to `receive`.
@@ -163,7 +163,7 @@ impl<'a> Assessor<'a> {
     pub fn receive(&mut self, reply: AssessmentReply) -> Result<()> {
         let AssessmentReply { text, assessment } = reply;
         let assessment = assessment?;
-        if let Some(Known::Awaited(nodes)) = self.texts.insert(text, Known::Assessed(assessment.clone())) {
+        if let Some(TextState::Awaited(nodes)) = self.texts.insert(text, TextState::Assessed(assessment.clone())) {
             self.ready.extend(nodes.into_iter().map(|node| (node, assessment.clone())));
         }
         Ok(())
@@ -180,17 +180,17 @@ impl<'a> Assessor<'a> {
     /// Forgets the texts whose assessments were not taken. Requests that no thread has started on are dropped.
     pub fn forget(&mut self) {
         self.ready.clear();
-        self.texts.retain(|_, known| matches!(known, Known::Assessed(_)));
+        self.texts.retain(|_, state| matches!(state, TextState::Assessed(_)));
         self.replies = Replies::new();
     }
 
-    /// Assesses one text and waits for it. `go_on` is called between waits; its error ends the wait.
-    pub fn assess(&mut self, text: &str, go_on: impl Fn() -> Result<()>) -> Result<Assessment> {
+    /// Assesses one text and waits for it. `check_interrupted` is called between waits; its error ends the wait.
+    pub fn assess(&mut self, text: &str, check_interrupted: impl Fn() -> Result<()>) -> Result<Assessment> {
         loop {
             if let Some(assessment) = self.known(text, None) {
                 return Ok(assessment);
             }
-            go_on()?;
+            check_interrupted()?;
             self.wait()?;
         }
     }
@@ -198,15 +198,15 @@ impl<'a> Assessor<'a> {
     /// The assessment of `text` if it is known; otherwise requests it and adds `node` to those that wait for it.
     fn known(&mut self, text: &str, node: Option<NodeIndex>) -> Option<Assessment> {
         match self.texts.get_mut(text) {
-            Some(Known::Assessed(assessment)) => Some(assessment.clone()),
-            Some(Known::Awaited(nodes)) => {
+            Some(TextState::Assessed(assessment)) => Some(assessment.clone()),
+            Some(TextState::Awaited(nodes)) => {
                 nodes.extend(node);
                 None
             }
             None => {
                 let assessment = self.assess.assess(text, &mut || self.replies.request(text));
                 if assessment.is_none() {
-                    self.texts.insert(text.into(), Known::Awaited(node.into_iter().collect()));
+                    self.texts.insert(text.into(), TextState::Awaited(node.into_iter().collect()));
                 }
                 assessment
             }

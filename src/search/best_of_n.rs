@@ -51,7 +51,7 @@ pub fn best_by_scorer(
     let nodes: HashMap<u64, NodeIndex> =
         tree.children(at).into_iter().map(|node| (tree.node(node).ordinal, node)).collect();
     let of: Vec<_> = outcome.samples.iter().map(|sample| (nodes[&sample.index], sample.text.as_str())).collect();
-    job.go_on()?;
+    job.check_interrupted()?;
     let found = scorer.values(tree, &of, job)?;
     for (&(node, _), &value) in of.iter().zip(&found.values) {
         tree.set_score(node, value);
@@ -65,12 +65,12 @@ pub fn best_by_scorer(
     Ok(outcome)
 }
 
-/// N candidates, none chosen.
+/// Samples N candidates and chooses none.
 pub fn sample(tree: &mut SamplingTree, at: NodeIndex, n: usize, job: &mut SearchJob<'_>) -> Result<Outcome> {
     until(tree, at, n, job, |_| false)
 }
 
-/// N candidates, or those finished when `enough` first holds for one.
+/// Samples N candidates; stops early when `enough` returns true for one.
 fn until(
     tree: &mut SamplingTree,
     at: NodeIndex,
@@ -85,7 +85,7 @@ fn until(
             let enough = enough(&sample);
             samples.push(sample);
             if enough {
-                job.stop_the_rest(&growing);
+                job.cancel_remaining(&growing);
                 break;
             }
         }

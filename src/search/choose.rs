@@ -4,6 +4,7 @@
 use petgraph::graph::NodeIndex;
 use serde::{Deserialize, Serialize};
 
+use super::select::argmax;
 use super::settings::ChooseBy;
 use super::{Assessment, Details, Outcome, Sample, SearchJob};
 use crate::engine::FinishReason;
@@ -51,7 +52,7 @@ pub fn choose(
     by: ChooseBy,
     job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
-    job.go_on()?;
+    job.check_interrupted()?;
     let nodes = tree.fork(at, choices.len())?;
     let given = nodes.iter().zip(choices).map(|(&node, choice)| (node, choice.tokens.clone())).collect();
     let mut scoring = tree.start_given(given, true)?;
@@ -61,14 +62,14 @@ pub fn choose(
     if let Some((_, error)) = tree.take_failures().pop_first() {
         return Err(error);
     }
-    let neutral = after_nothing(tree, choices)?;
+    let neutral = neutral_logprobs(tree, choices)?;
     let scores: Vec<ChoiceScore> = nodes
         .iter()
         .zip(choices)
         .zip(neutral)
-        .map(|((&node, choice), neutral)| measured(choice, tree.node(node).logprob, neutral, by))
+        .map(|((&node, choice), neutral)| scored(choice, tree.node(node).logprob, neutral, by))
         .collect();
-    let best = first_best(&scores);
+    let best = argmax(scores.iter().map(|score| score.score)).unwrap_or(0);
     for (ix, (&node, choice)) in nodes.iter().zip(&scores).enumerate() {
         tree.set_score(node, choice.score);
         if ix == best { tree.close(node) } else { tree.prune(node) }
@@ -102,8 +103,8 @@ pub fn choose(
     })
 }
 
-/// Log-probabilities after the neutral prompts, in one batch.
-fn after_nothing(tree: &SamplingTree, choices: &[OfferedChoice]) -> Result<Vec<Option<f64>>> {
+/// The log-probability of each choice after its neutral prompt, computed in one batch; `None` without one.
+fn neutral_logprobs(tree: &SamplingTree, choices: &[OfferedChoice]) -> Result<Vec<Option<f64>>> {
     let neutral = choices.iter().filter_map(|choice| choice.neutral.as_ref());
     let probes: Vec<Probe<'_>> =
         neutral.map(|neutral| Probe { after: After::Prompt(&neutral.prompt), continuation: &neutral.tokens }).collect();
@@ -117,7 +118,7 @@ fn after_nothing(tree: &SamplingTree, choices: &[OfferedChoice]) -> Result<Vec<O
         .collect())
 }
 
-fn measured(choice: &OfferedChoice, logprob: f64, neutral: Option<f64>, by: ChooseBy) -> ChoiceScore {
+fn scored(choice: &OfferedChoice, logprob: f64, neutral: Option<f64>, by: ChooseBy) -> ChoiceScore {
     let gain = logprob - neutral.unwrap_or(0.0);
     let score = match by {
         ChooseBy::Logprob => gain,
@@ -125,9 +126,4 @@ fn measured(choice: &OfferedChoice, logprob: f64, neutral: Option<f64>, by: Choo
         ChooseBy::PerByte => gain / choice.bytes as f64,
     };
     ChoiceScore { choice: choice.label.clone(), logprob, neutral, tokens: choice.tokens.len(), score }
-}
-
-fn first_best(scores: &[ChoiceScore]) -> usize {
-    let better = |best: usize, next: usize| if scores[next].score > scores[best].score { next } else { best };
-    (0..scores.len()).fold(0, better)
 }

@@ -2,8 +2,9 @@
 
 use petgraph::graph::NodeIndex;
 
+use super::select::argmax;
 use super::settings::Decide;
-use super::steps::{Solution, Stepper, tokens_beside};
+use super::steps::{Solution, Stepper, tokens_off_paths};
 use super::{Details, Outcome, Sample, SearchJob, verdict_on};
 use crate::error::Result;
 use crate::tree::SamplingTree;
@@ -42,9 +43,9 @@ pub fn decided(
 ) -> Outcome {
     let ballots = ballots(&valued, &samples);
     let chosen = match by {
-        Decide::Best => first_most(valued.iter().map(|valued| valued.value)),
-        Decide::Vote => first_most(ballots.iter().map(|ballot| f64::from(ballot.count))).map(|ix| ballots[ix].first),
-        Decide::WeightedVote => first_most(ballots.iter().map(|ballot| ballot.weight)).map(|ix| ballots[ix].first),
+        Decide::Best => argmax(valued.iter().map(|valued| valued.value)),
+        Decide::Vote => argmax(ballots.iter().map(|ballot| f64::from(ballot.count))).map(|ix| ballots[ix].first),
+        Decide::WeightedVote => argmax(ballots.iter().map(|ballot| ballot.weight)).map(|ix| ballots[ix].first),
     };
     take(tree, valued, samples, chosen, stepper, job)
 }
@@ -71,7 +72,7 @@ pub fn take(
         votes: ballots.iter().map(|ballot| (ballot.answer.clone(), ballot.count)).collect(),
         chosen: chosen.map(|ix| samples[ix].index),
         correct,
-        search_tokens: tokens_beside(tree, &ends),
+        search_tokens: tokens_off_paths(tree, &ends),
         search_prompt_tokens: stepper.asked,
         details: Some(Details::Solutions {
             completions: valued.iter().map(|valued| valued.solution.text.clone()).collect(),
@@ -111,10 +112,4 @@ fn ballots(valued: &[Valued], samples: &[Sample]) -> Vec<Ballot> {
         }
     }
     ballots
-}
-
-/// The index of the largest value; of equal ones, the first.
-fn first_most(values: impl Iterator<Item = f64>) -> Option<usize> {
-    let better = |best: (usize, f64), next: (usize, f64)| if next.1 > best.1 { next } else { best };
-    values.enumerate().reduce(better).map(|(ix, _)| ix)
 }

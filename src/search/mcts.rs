@@ -22,14 +22,14 @@ pub fn mcts(
     job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
     let root = MctsNode::new(Solution::start(at), 0, 1.0);
-    let mut search = MctsSearch { how, places: vec![root], solutions: Vec::new(), samples: Vec::new() };
-    let mut simulations = 0;
-    while simulations < how.samples && how.tokens.is_none_or(|most| tree.spent().drawn < most) {
-        let wave = how.parallel.min(how.samples - simulations);
-        let walks = search.descend(tree, wave, stepper, job)?;
-        search.simulate(tree, &walks, stepper, job)?;
-        search.back_up(&walks);
-        simulations += wave;
+    let mut search = MctsSearch { how, nodes: vec![root], solutions: Vec::new(), samples: Vec::new() };
+    let mut done = 0;
+    while done < how.samples && how.tokens.is_none_or(|most| tree.spent().drawn < most) {
+        let wave = how.parallel.min(how.samples - done);
+        let simulations = search.descend(tree, wave, stepper, job)?;
+        search.simulate(tree, &simulations, stepper, job)?;
+        search.back_up(&simulations);
+        done += wave;
     }
     Ok(search.outcome(tree, stepper, job))
 }
@@ -54,7 +54,7 @@ struct MctsNode {
 /// State of the simulation that starts at a node.
 #[derive(Clone, Copy, PartialEq)]
 enum OwnSimulation {
-    Never,
+    NotStarted,
     UnderWay,
     /// Index of its solution.
     Done(usize),
@@ -66,13 +66,13 @@ enum OwnSimulation {
 #[derive(Default)]
 struct Simulation {
     path: Vec<usize>,
-    arrived: bool,
+    has_arrived: bool,
 }
 
 struct MctsSearch<'a> {
     how: &'a Mcts,
     /// The first node is the root of the search.
-    places: Vec<MctsNode>,
+    nodes: Vec<MctsNode>,
     /// Solutions of the finished simulations, and their samples.
     solutions: Vec<Solution>,
     samples: Vec<Sample>,
@@ -80,7 +80,7 @@ struct MctsSearch<'a> {
 
 impl MctsNode {
     fn new(solution: Solution, depth: usize, prior: f64) -> MctsNode {
-        let (drawn, children, own) = (0, Vec::new(), OwnSimulation::Never);
+        let (drawn, children, own) = (0, Vec::new(), OwnSimulation::NotStarted);
         MctsNode { solution, depth, prior, drawn, children, visits: 0, total: 0.0, pending: 0, own }
     }
 
@@ -98,64 +98,65 @@ impl MctsSearch<'_> {
         stepper: &mut Stepper<'_>,
         job: &mut SearchJob<'_>,
     ) -> Result<Vec<Simulation>> {
-        let mut walks: Vec<Simulation> = (0..wave).map(|_| Simulation::default()).collect();
+        let mut simulations: Vec<Simulation> = (0..wave).map(|_| Simulation::default()).collect();
         loop {
             let mut narrow: Vec<usize> = Vec::new();
-            for walk in walks.iter_mut().filter(|walk| !walk.arrived) {
-                if let Some(place) = self.walk(walk).filter(|place| !narrow.contains(place)) {
-                    narrow.push(place);
+            for simulation in simulations.iter_mut().filter(|simulation| !simulation.has_arrived) {
+                if let Some(node) = self.advance(simulation).filter(|node| !narrow.contains(node)) {
+                    narrow.push(node);
                 }
             }
             if narrow.is_empty() {
-                return Ok(walks);
+                return Ok(simulations);
             }
             self.expand(tree, &narrow, stepper, job)?;
         }
     }
 
-    /// Descends until the simulation reaches its start; otherwise returns the node that must be expanded first.
-    fn walk(&mut self, walk: &mut Simulation) -> Option<usize> {
-        if walk.path.is_empty() {
-            self.enter(walk, 0);
+    /// Descends to the node where the simulation starts and returns `None`, or returns the node that must be expanded
+    /// before.
+    fn advance(&mut self, simulation: &mut Simulation) -> Option<usize> {
+        if simulation.path.is_empty() {
+            self.enter(simulation, 0);
         }
         loop {
-            let here = walk.path[walk.path.len() - 1];
-            let place = &mut self.places[here];
-            let ends = place.solution.end.is_some() || place.depth >= self.how.steps.most;
-            if ends || place.own == OwnSimulation::Never {
-                walk.arrived = true;
-                if place.own == OwnSimulation::Never {
-                    place.own = OwnSimulation::UnderWay;
+            let at = simulation.path[simulation.path.len() - 1];
+            let node = &mut self.nodes[at];
+            let ends = node.solution.end.is_some() || node.depth >= self.how.steps.most;
+            if ends || node.own == OwnSimulation::NotStarted {
+                simulation.has_arrived = true;
+                if node.own == OwnSimulation::NotStarted {
+                    node.own = OwnSimulation::UnderWay;
                 }
                 return None;
             }
-            if place.drawn < self.how.breadth(place.visits) {
-                return Some(here);
+            if node.drawn < self.how.breadth(node.visits) {
+                return Some(at);
             }
-            if place.children.is_empty() {
+            if node.children.is_empty() {
                 // Every branch sampled from here failed.
-                walk.arrived = true;
+                simulation.has_arrived = true;
                 return None;
             }
-            let next = self.select(here);
-            self.enter(walk, next);
+            let next = self.select(at);
+            self.enter(simulation, next);
         }
     }
 
-    fn enter(&mut self, walk: &mut Simulation, place: usize) {
-        self.places[place].pending += 1;
-        walk.path.push(place);
+    fn enter(&mut self, simulation: &mut Simulation, node: usize) {
+        self.nodes[node].pending += 1;
+        simulation.path.push(node);
     }
 
     /// The child with the highest selection score; of equal ones, the one sampled most often, then the first.
     fn select(&self, parent: usize) -> usize {
-        let parent = &self.places[parent];
+        let parent = &self.nodes[parent];
         let seen = f64::from(parent.visits + parent.pending);
-        let promise = |&child: &usize| {
-            let child = &self.places[child];
+        let score = |&child: &usize| {
+            let child = &self.nodes[child];
             let visits = f64::from(child.visits + child.pending);
             let mean = child.total / visits.max(1.0);
-            let promise = match self.how.select {
+            let score = match self.how.select {
                 MctsSelect::Uct if visits == 0.0 => f64::INFINITY,
                 MctsSelect::Uct => mean + self.how.exploration * (seen.ln() / visits).sqrt(),
                 MctsSelect::Puct => {
@@ -163,9 +164,9 @@ impl MctsSearch<'_> {
                     mean + self.how.exploration * child.prior * seen.sqrt() / (1.0 + visits)
                 }
             };
-            (promise, child.prior)
+            (score, child.prior)
         };
-        let better = |best: usize, next: usize| if promise(&next) > promise(&best) { next } else { best };
+        let better = |best: usize, next: usize| if score(&next) > score(&best) { next } else { best };
         parent.children.iter().copied().reduce(better).expect("the caller found children")
     }
 
@@ -177,34 +178,34 @@ impl MctsSearch<'_> {
         stepper: &mut Stepper<'_>,
         job: &mut SearchJob<'_>,
     ) -> Result<()> {
-        let lacking = |place: &MctsNode| self.how.breadth(place.visits) - place.drawn;
-        let draws: Vec<usize> = narrow.iter().map(|&at| lacking(&self.places[at])).collect();
+        let lacking = |node: &MctsNode| self.how.breadth(node.visits) - node.drawn;
+        let draws: Vec<usize> = narrow.iter().map(|&at| lacking(&self.nodes[at])).collect();
         let from: Vec<(&Solution, usize)> =
-            narrow.iter().zip(&draws).map(|(&at, &draws)| (&self.places[at].solution, draws)).collect();
-        let said = stepper.step(tree, &from, job)?;
-        for ((&at, draws), said) in narrow.iter().zip(draws).zip(said) {
-            self.places[at].drawn += draws;
-            self.adopt(tree, at, said);
+            narrow.iter().zip(&draws).map(|(&at, &draws)| (&self.nodes[at].solution, draws)).collect();
+        let sampled = stepper.step(tree, &from, job)?;
+        for ((&at, draws), sampled) in narrow.iter().zip(draws).zip(sampled) {
+            self.nodes[at].drawn += draws;
+            self.add_children(tree, at, sampled);
         }
         Ok(())
     }
 
     /// Adds sampled steps as children of a node; a step with the text of an existing child counts for that child.
-    fn adopt(&mut self, tree: &mut SamplingTree, at: usize, said: Vec<Solution>) {
+    fn add_children(&mut self, tree: &mut SamplingTree, at: usize, sampled: Vec<Solution>) {
         let known: Vec<Solution> =
-            self.places[at].children.iter().map(|&child| self.places[child].solution.clone()).collect();
+            self.nodes[at].children.iter().map(|&child| self.nodes[child].solution.clone()).collect();
         let before = known.len();
-        let all = merged(tree, known.into_iter().chain(said).collect());
-        let (depth, drawn) = (self.places[at].depth + 1, self.places[at].drawn as f64);
+        let all = merged(tree, known.into_iter().chain(sampled).collect());
+        let (depth, drawn) = (self.nodes[at].depth + 1, self.nodes[at].drawn as f64);
         for (ix, solution) in all.into_iter().enumerate() {
             let prior = f64::from(solution.copies) / drawn;
             if ix < before {
-                let child = self.places[at].children[ix];
-                (self.places[child].prior, self.places[child].solution) = (prior, solution);
+                let child = self.nodes[at].children[ix];
+                (self.nodes[child].prior, self.nodes[child].solution) = (prior, solution);
             } else {
-                self.places.push(MctsNode::new(solution, depth, prior));
-                let child = self.places.len() - 1;
-                self.places[at].children.push(child);
+                self.nodes.push(MctsNode::new(solution, depth, prior));
+                let child = self.nodes.len() - 1;
+                self.nodes[at].children.push(child);
             }
         }
     }
@@ -213,59 +214,59 @@ impl MctsSearch<'_> {
     fn simulate(
         &mut self,
         tree: &mut SamplingTree,
-        walks: &[Simulation],
+        simulations: &[Simulation],
         stepper: &mut Stepper<'_>,
         job: &mut SearchJob<'_>,
     ) -> Result<()> {
         let mut begun: Vec<usize> = Vec::new();
-        for here in
-            walks.iter().map(Simulation::stands).filter(|&here| self.places[here].own == OwnSimulation::UnderWay)
+        for at in
+            simulations.iter().map(Simulation::current).filter(|&at| self.nodes[at].own == OwnSimulation::UnderWay)
         {
-            if !begun.contains(&here) {
-                begun.push(here);
+            if !begun.contains(&at) {
+                begun.push(at);
             }
         }
-        let solution = |here: usize| &self.places[here].solution;
-        let going: Vec<&Solution> =
-            begun.iter().map(|&here| solution(here)).filter(|from| from.end.is_none()).collect();
-        let mut drawn = stepper.rollout(tree, &going, job)?.into_iter();
+        let solution = |at: usize| &self.nodes[at].solution;
+        let unfinished: Vec<&Solution> =
+            begun.iter().map(|&at| solution(at)).filter(|from| from.end.is_none()).collect();
+        let mut drawn = stepper.rollout(tree, &unfinished, job)?.into_iter();
         let (mut stands, mut ends): (Vec<usize>, Vec<Solution>) = Default::default();
-        for here in begun {
-            let solution = &self.places[here].solution;
+        for at in begun {
+            let solution = &self.nodes[at].solution;
             let end = if solution.end.is_some() { Some(solution.clone()) } else { drawn.next().flatten() };
             match end {
                 Some(end) => {
-                    stands.push(here);
+                    stands.push(at);
                     ends.push(end);
                 }
-                None => self.places[here].own = OwnSimulation::Failed,
+                None => self.nodes[at].own = OwnSimulation::Failed,
             }
         }
         if self.how.scoring == RolloutScoring::Scorer {
             stepper.score(tree, &mut ends.iter_mut().collect::<Vec<_>>(), job)?;
         }
-        for (here, end) in stands.into_iter().zip(ends) {
+        for (at, end) in stands.into_iter().zip(ends) {
             let number = self.solutions.len();
-            self.places[here].own = OwnSimulation::Done(number);
+            self.nodes[at].own = OwnSimulation::Done(number);
             self.samples.push(job.take_solution(tree, &end, number as u64)?);
             self.solutions.push(end);
         }
         Ok(())
     }
 
-    fn back_up(&mut self, walks: &[Simulation]) {
-        for walk in walks {
-            let value = match self.places[walk.stands()].own {
+    fn back_up(&mut self, simulations: &[Simulation]) {
+        for simulation in simulations {
+            let value = match self.nodes[simulation.current()].own {
                 OwnSimulation::Done(number) => self.value(number),
                 OwnSimulation::Failed => 0.0,
-                OwnSimulation::Never | OwnSimulation::UnderWay => {
+                OwnSimulation::NotStarted | OwnSimulation::UnderWay => {
                     unreachable!("a simulation that is backed up has started and ended")
                 }
             };
-            for &place in &walk.path {
-                let place = &mut self.places[place];
-                (place.visits, place.pending) = (place.visits + 1, place.pending - 1);
-                place.total += value;
+            for &node in &simulation.path {
+                let node = &mut self.nodes[node];
+                (node.visits, node.pending) = (node.visits + 1, node.pending - 1);
+                node.total += value;
             }
         }
     }
@@ -285,25 +286,25 @@ impl MctsSearch<'_> {
 
     /// The end of the most visited path; of equal visits, the larger mean, then the first.
     fn most_visited(&self) -> usize {
-        let mut here = 0;
-        let rank = |place: &usize| (self.places[*place].visits, self.places[*place].mean());
+        let mut at = 0;
+        let rank = |node: &usize| (self.nodes[*node].visits, self.nodes[*node].mean());
         let more = |best: usize, next: usize| if rank(&next) > rank(&best) { next } else { best };
-        let visited = |here: usize| self.places[here].children.iter().copied().filter(|&c| self.places[c].visits > 0);
-        while let Some(next) = visited(here).reduce(more) {
-            here = next;
+        let visited = |at: usize| self.nodes[at].children.iter().copied().filter(|&c| self.nodes[c].visits > 0);
+        while let Some(next) = visited(at).reduce(more) {
+            at = next;
         }
-        here
+        at
     }
 
     fn outcome(self, tree: &mut SamplingTree, stepper: &Stepper<'_>, job: &SearchJob<'_>) -> Outcome {
-        for place in &self.places {
-            tree.set_visits(place.solution.node, place.visits);
-            tree.set_score(place.solution.node, place.mean());
-            if place.solution.node != tree.root() {
-                tree.close(place.solution.node);
+        for node in &self.nodes {
+            tree.set_visits(node.solution.node, node.visits);
+            tree.set_score(node.solution.node, node.mean());
+            if node.solution.node != tree.root() {
+                tree.close(node.solution.node);
             }
         }
-        let own = self.places[self.most_visited()].own;
+        let own = self.nodes[self.most_visited()].own;
         let value =
             |(number, solution): (usize, &Solution)| Valued { value: self.value(number), solution: solution.clone() };
         let valued: Vec<Valued> = self.solutions.iter().enumerate().map(value).collect();
@@ -312,7 +313,7 @@ impl MctsSearch<'_> {
             (MctsDecide::Visits, OwnSimulation::Done(number)) => {
                 take(tree, valued, self.samples, Some(number), stepper, job)
             }
-            (MctsDecide::Visits, OwnSimulation::Never | OwnSimulation::UnderWay | OwnSimulation::Failed) => {
+            (MctsDecide::Visits, OwnSimulation::NotStarted | OwnSimulation::UnderWay | OwnSimulation::Failed) => {
                 take(tree, valued, self.samples, None, stepper, job)
             }
         }
@@ -321,7 +322,7 @@ impl MctsSearch<'_> {
 
 impl Simulation {
     /// The current node.
-    fn stands(&self) -> usize {
+    fn current(&self) -> usize {
         self.path[self.path.len() - 1]
     }
 }

@@ -210,7 +210,7 @@ impl SearchJob<'_> {
                 (self.record)(&sample)?;
                 return Ok(Some(sample));
             }
-            self.go_on()?;
+            self.check_interrupted()?;
             match growing.poll_beside(&self.assessor.replies(), PATIENCE)? {
                 Poll::Ready(First::Message(reply)) => self.assessor.receive(reply)?,
                 Poll::Ready(First::Event(Some(TreeEvent::Finished { node }))) => self.finished(growing, node),
@@ -226,7 +226,7 @@ impl SearchJob<'_> {
 
     /// Cancels every running candidate and forgets those that wait for their assessment: the search no longer needs
     /// them.
-    pub fn stop_the_rest(&mut self, growing: &Extension<'_>) {
+    pub fn cancel_remaining(&mut self, growing: &Extension<'_>) {
         growing.cancel_all();
         self.assessor.forget();
     }
@@ -234,7 +234,7 @@ impl SearchJob<'_> {
     /// The next candidate that finishes, cancelled or not, or fails; it is not assessed. `None` when all have ended.
     fn next_finished(&self, growing: &mut Extension<'_>) -> Result<Option<NodeIndex>> {
         loop {
-            self.go_on()?;
+            self.check_interrupted()?;
             match growing.poll_event(PATIENCE)? {
                 Poll::Ready(Some(TreeEvent::Finished { node } | TreeEvent::Failed { node })) => return Ok(Some(node)),
                 Poll::Ready(Some(TreeEvent::Tokens { .. })) | Poll::Pending => {}
@@ -256,7 +256,7 @@ impl SearchJob<'_> {
     /// Assesses a text; the driver waits for the result.
     fn assess(&mut self, text: &str) -> Result<Assessment> {
         let interrupted = self.interrupted;
-        self.assessor.assess(text, || go_on(interrupted))
+        self.assessor.assess(text, || check_interrupted(interrupted))
     }
 
     /// The verdict if no sample has an answer: wrong if the task has a grader, else `None`.
@@ -264,9 +264,9 @@ impl SearchJob<'_> {
         self.assessor.grades().then_some(false)
     }
 
-    /// An error once somebody has asked to stop.
-    fn go_on(&self) -> Result<()> {
-        go_on(self.interrupted)
+    /// Returns `Error::Interrupted` if the interrupt flag is set.
+    fn check_interrupted(&self) -> Result<()> {
+        check_interrupted(self.interrupted)
     }
 
     fn finished(&mut self, growing: &mut Extension<'_>, node: NodeIndex) {
@@ -321,8 +321,8 @@ fn failed(tree: &SamplingTree, nodes: &[NodeIndex]) -> usize {
     nodes.iter().filter(|&&node| tree.has_failed(node)).count()
 }
 
-/// An error once somebody has asked to stop.
-fn go_on(interrupted: &AtomicBool) -> Result<()> {
+/// Returns `Error::Interrupted` if the interrupt flag is set.
+fn check_interrupted(interrupted: &AtomicBool) -> Result<()> {
     match interrupted.load(Ordering::Relaxed) {
         true => Err(Error::Interrupted),
         false => Ok(()),

@@ -1,6 +1,12 @@
 //! Selects candidates: by value, or at random in proportion to weights. Numbers in, indices out; `evaluate` produces
 //! the values.
 
+/// The index of the largest value; of equal ones, the first.
+pub fn argmax(values: impl Iterator<Item = f64>) -> Option<usize> {
+    let better = |best: (usize, f64), next: (usize, f64)| if next.1 > best.1 { next } else { best };
+    values.enumerate().reduce(better).map(|(ix, _)| ix)
+}
+
 /// The indices of the `n` largest values, largest first; of equal ones, the first.
 pub fn best(values: &[f64], n: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..values.len()).collect();

@@ -8,10 +8,10 @@ use super::{Outcome, Sample, SearchJob, failed, first_with, tally, verdict_on};
 use crate::error::Result;
 use crate::tree::SamplingTree;
 
-/// Candidates are sampled in waves, by index; each wave has as many candidates as the vote needs at least before it can
-/// be decided. So no sample is wasted, and which samples count depends only on the samples: they are the shortest run
-/// of first samples that decides. A failed sample has no vote. Other items fill the steps meanwhile. Candidates that
-/// are not needed have no tokens and no pages, and are pruned.
+/// Candidates are sampled in waves, by index; a wave has the minimum number of candidates that can decide the vote. So
+/// no sample is wasted, and which samples count depends only on the samples: they are the shortest prefix that decides
+/// the vote. A failed sample has no vote. The engine's steps are filled with other items meanwhile. Candidates that are
+/// not needed have no tokens and no pages, and are pruned.
 pub fn self_consistency(
     tree: &mut SamplingTree,
     at: NodeIndex,

@@ -170,7 +170,7 @@ impl Stepper<'_> {
         solutions: &mut [&mut Solution],
         job: &mut SearchJob<'_>,
     ) -> Result<()> {
-        job.go_on()?;
+        job.check_interrupted()?;
         let of: Vec<_> = solutions.iter().map(|solution| (solution.node, solution.text.as_str())).collect();
         let found = self.scorer.values(tree, &of, job)?;
         self.asked += found.prompt_tokens;
@@ -228,7 +228,7 @@ impl SearchJob<'_> {
 }
 
 /// Tokens of `tree` that are on none of the paths to `ends`.
-pub fn tokens_beside(tree: &SamplingTree, ends: &[NodeIndex]) -> usize {
+pub fn tokens_off_paths(tree: &SamplingTree, ends: &[NodeIndex]) -> usize {
     let on_paths: HashSet<NodeIndex> = ends.iter().flat_map(|&end| tree.path(end)).collect();
     let beside = tree.nodes().filter(|&node| node != tree.root() && !on_paths.contains(&node));
     beside.map(|node| tree.node(node).tokens.len()).sum()

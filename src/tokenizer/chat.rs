@@ -113,7 +113,7 @@ fn environment(now: SystemTime) -> Environment<'static> {
     env
 }
 
-/// `{% generation %}` marks the assistant's words for training; it prints nothing.
+/// Removes the effect of `{% generation %}`, which marks the assistant's words for training and prints nothing.
 fn without_generation_marks(source: &str) -> String {
     let mark = |pattern: &str| regex::Regex::new(pattern).expect("a pattern of ours");
     let open = mark(r"\{%(-?)\s*generation\s*(-?)%\}");
@@ -122,7 +122,7 @@ fn without_generation_marks(source: &str) -> String {
     close.replace_all(&source, "{%$1 endif $2%}").into_owned()
 }
 
-/// Python's `json.dumps(value, ensure_ascii=False, indent=…)`: a space behind `,` and `:`, nothing escaped for HTML.
+/// Python's `json.dumps(value, ensure_ascii=False, indent=…)`: a space after `,` and `:`, nothing escaped for HTML.
 fn to_json(value: JinjaValue, options: Kwargs) -> Result<String, minijinja::Error> {
     let indent: Option<usize> = options.get("indent")?;
     let fault = |e: serde_json::Error| minijinja::Error::new(ErrorKind::BadSerialization, e.to_string());
@@ -172,7 +172,7 @@ const MONTHS: [&str; 12] = [
 /// 1970-01-01 was a Thursday.
 const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 
-/// The directives of `strftime` that chat templates use, in English and UTC; an unknown one is left as it stands.
+/// The directives of `strftime` that chat templates use, in English and UTC; unknown ones are left unchanged.
 pub(crate) fn strftime(format: &str, now: SystemTime) -> String {
     let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let (days, second) = (seconds / 86_400, seconds % 86_400);

@@ -4,7 +4,7 @@ use super::{AddSpecial, LevelTokens, SharedEncoder, Tokenizer};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 
-/// The tokens of a prompt that no continuation changes, and the remaining tokens of each continuation.
+/// The tokens that all continuations share, and the remaining tokens of each continuation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChoiceTokens {
     pub prompt: LevelTokens,
@@ -30,7 +30,7 @@ impl Tokenizer {
 }
 
 impl SharedEncoder<'_> {
-    /// As [`Tokenizer::encode_choices`].
+    /// Like [`Tokenizer::encode_choices`].
     pub fn encode_choices(
         &mut self,
         levels: &[String],

@@ -15,7 +15,7 @@ use tokenizers::{AddedToken, SplitDelimiterBehavior};
 
 use super::chat::ChatTemplates;
 use super::pieces::TokenPieces;
-use super::{Around, Tokenizer};
+use super::{SurroundingTokens, Tokenizer};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 
@@ -31,8 +31,10 @@ pub(super) fn load(folder: &Path) -> Result<Tokenizer> {
     let bos = config.special(&inner, "bos_token")?;
     let eos = config.special(&inner, "eos_token")?;
     let around = match config.adds() {
-        Some((add_bos, add_eos)) => Around::Config { bos: bos.filter(|_| add_bos), eos: eos.filter(|_| add_eos) },
-        None => Around::PostProcessor,
+        Some((add_bos, add_eos)) => {
+            SurroundingTokens::Config { bos: bos.filter(|_| add_bos), eos: eos.filter(|_| add_eos) }
+        }
+        None => SurroundingTokens::PostProcessor,
     };
     let pieces = pieces(&inner, &whole)?;
     let templates = ChatTemplates::new(config.chat_template.as_ref(), config.token_texts());
@@ -45,8 +47,8 @@ fn read_tokenizer_json(path: &Path) -> Result<tokenizers::Tokenizer> {
     tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| Error::format(path, format!("not a tokenizer: {e}")))
 }
 
-/// Byte-level BPE out of vocab.json and merges.txt, cut into words as GPT-2 does, or as Qwen2 where the config names
-/// it.
+/// Byte-level BPE from vocab.json and merges.txt; texts are split into words like GPT-2's, or like Qwen2's if the
+/// config names it.
 fn read_plain_bpe(folder: &Path, config: &Config) -> Result<tokenizers::Tokenizer> {
     let (vocab, merges) = (folder.join("vocab.json"), folder.join("merges.txt"));
     if !(vocab.is_file() && merges.is_file()) {
@@ -72,7 +74,7 @@ fn read_plain_bpe(folder: &Path, config: &Config) -> Result<tokenizers::Tokenize
     Ok(tokenizer)
 }
 
-/// How Qwen2's tokenizer cuts text into words (Qwen/Qwen2-7B, tokenizer.json).
+/// How Qwen2's tokenizer splits text into words (Qwen/Qwen2-7B, tokenizer.json).
 const QWEN2_WORDS: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
@@ -170,8 +172,9 @@ impl Config {
         self.main.get(key).and_then(Value::as_bool)
     }
 
-    /// Whether a beginning and an end of text are added; `None` if the post-processor decides. The config decides for
-    /// the classes for which transformers' fast tokenizers rewrite the post-processor (defaults: a beginning, no end).
+    /// Whether beginning-of-text and end-of-text tokens are added; `None` if the post-processor decides. The config
+    /// decides for those classes whose post-processor transformers' fast tokenizers replace (defaults: a beginning, no
+    /// end).
     fn adds(&self) -> Option<(bool, bool)> {
         const REWRITING: [&str; 4] = ["LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer"];
         let class = self.class().trim_end_matches("Fast");
@@ -187,7 +190,7 @@ impl Config {
         })
     }
 
-    /// The id of `bos_token` or `eos_token`; an error where it is named and the vocabulary lacks it.
+    /// The id of `bos_token` or `eos_token`; an error if the config names one that the vocabulary lacks.
     fn special(&self, inner: &tokenizers::Tokenizer, key: &str) -> Result<Option<TokenId>> {
         let Some(text) = self.token_text(key) else { return Ok(None) };
         match inner.token_to_id(text) {

@@ -1,9 +1,9 @@
 //! Converts text to tokens and back, exactly as Hugging Face transformers does for the same model folder; also streamed
 //! decoding, stop strings and chat templates. The callers decide which text is encoded.
 //!
-//! A prompt is always encoded *whole*: its levels are only marks in its tokens, and the prefix tree finds what prompts
-//! share, token by token. So users get exactly the tokens of `transformers`, also if a merge crosses the boundary of
-//! two levels.
+//! A prompt is always encoded *whole*: its levels are only positions in its tokens, and the prefix tree finds what
+//! prompts share, token by token. So users get exactly the tokens of `transformers`, even if a merge crosses the
+//! boundary of two levels.
 
 mod chat;
 mod choices;
@@ -36,8 +36,8 @@ pub enum AddSpecial {
     No,
 }
 
-/// Which special tokens are added around a text.
-enum Around {
+/// Where the special tokens around a text are defined.
+enum SurroundingTokens {
     /// As in tokenizer.json's post-processor.
     PostProcessor,
     /// As in tokenizer_config.json, for the tokenizer classes for which it overrides the post-processor.
@@ -48,7 +48,7 @@ enum Around {
 pub struct Tokenizer {
     folder: PathBuf,
     inner: tokenizers::Tokenizer,
-    around: Around,
+    around: SurroundingTokens,
     bos: Option<TokenId>,
     eos: Option<TokenId>,
     pieces: Arc<TokenPieces>,
@@ -136,11 +136,11 @@ impl Tokenizer {
         self.inner.token_to_id(text).map(TokenId)
     }
 
-    /// The tokens of a text. Special tokens that are written out in it become those tokens.
+    /// The tokens of a text. Special tokens in the text become those tokens.
     pub fn encode(&self, text: &str, special: AddSpecial) -> Result<Vec<TokenId>> {
         let encoding = self.inner.encode_fast(text, self.post_process(special)).map_err(|e| self.fault(e))?;
         let mut tokens: Vec<TokenId> = encoding.get_ids().iter().copied().map(TokenId).collect();
-        self.put_around(special, &mut tokens);
+        self.add_special_tokens(special, &mut tokens);
         Ok(tokens)
     }
 
@@ -155,26 +155,26 @@ impl Tokenizer {
 
     fn encode_text(&self, text: &str, special: AddSpecial) -> Result<Encoded> {
         let encoding = self.inner.encode(text, self.post_process(special)).map_err(|e| self.fault(e))?;
-        if let Some(lost) = first_lost(text, encoding.get_offsets()) {
+        if let Some(lost) = first_unencoded(text, encoding.get_offsets()) {
             let what = format!("the tokenizer has no token for {lost:?}, which a prompt holds");
             return Err(Error::format(&self.folder, what));
         }
         let mut tokens: Vec<TokenId> = encoding.get_ids().iter().copied().map(TokenId).collect();
         let mut offsets = encoding.get_offsets().to_vec();
-        let ahead = self.put_around(special, &mut tokens);
+        let ahead = self.add_special_tokens(special, &mut tokens);
         offsets.splice(0..0, std::iter::repeat_n((0, 0), ahead));
         offsets.resize(tokens.len(), (0, 0));
         Ok(Encoded { tokens, offsets })
     }
 
     fn post_process(&self, special: AddSpecial) -> bool {
-        special == AddSpecial::Yes && matches!(self.around, Around::PostProcessor)
+        special == AddSpecial::Yes && matches!(self.around, SurroundingTokens::PostProcessor)
     }
 
     /// Adds the special tokens of tokenizer_config.json around a text; returns the number of tokens put before it.
-    fn put_around(&self, special: AddSpecial, tokens: &mut Vec<TokenId>) -> usize {
+    fn add_special_tokens(&self, special: AddSpecial, tokens: &mut Vec<TokenId>) -> usize {
         match (special, &self.around) {
-            (AddSpecial::Yes, Around::Config { bos, eos }) => {
+            (AddSpecial::Yes, SurroundingTokens::Config { bos, eos }) => {
                 tokens.splice(0..0, *bos);
                 tokens.extend(*eos);
                 bos.iter().len()
@@ -224,14 +224,14 @@ impl Tokenizer {
         self.chat_with(messages, &ChatOptions::default())
     }
 
-    /// As [`Tokenizer::chat`], with the template's options.
+    /// Like [`Tokenizer::chat`], with options of the template.
     pub fn chat_with(&self, messages: &[Message], options: &ChatOptions) -> Result<String> {
         self.templates.render(&self.folder, messages, options)
     }
 }
 
-/// The first character, white space aside, that lies in none of the tokens' byte ranges.
-fn first_lost(text: &str, offsets: &[(usize, usize)]) -> Option<char> {
+/// The first character, except white space, outside all of the tokens' byte ranges.
+fn first_unencoded(text: &str, offsets: &[(usize, usize)]) -> Option<char> {
     let mut covered = 0;
     for &(start, end) in offsets.iter().chain([&(text.len(), text.len())]) {
         let gap = text.get(covered..start).unwrap_or_default();

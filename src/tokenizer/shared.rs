@@ -1,11 +1,11 @@
-//! Encodes texts with a common beginning without encoding the beginning again: a document is encoded once, whatever the
-//! number of its questions. The tokens are those of encoding each text whole.
+//! Encodes texts with a common beginning without encoding the beginning again: a document is encoded once, for any
+//! number of questions. The tokens are those of encoding each text whole.
 //!
 //! Byte-pair merges cannot cross a position that no token of the vocabulary crosses. The text is cut at such a
-//! position, between the end of a word and a space; the tokens before the cut come from an earlier text, those after it
-//! from encoding the rest. The rest starts some words before the cut, so that the tokenizer's treatment of the start of
-//! a text does not reach the cut; the cut is some words before the end of the shared part, so that no token before it
-//! depends on what follows. Around the cut, both encodings must agree.
+//! position, between the end of a word and a space; the tokens before the cut are reused from an earlier text, those
+//! after it come from encoding the rest. The rest starts some words before the cut, so that the tokenizer's treatment
+//! of the start of a text does not reach the cut; the cut is some words before the end of the shared part, so that no
+//! token before it depends on what follows. SurroundingTokens the cut, both encodings must agree.
 
 use std::collections::VecDeque;
 
@@ -15,8 +15,8 @@ use super::{AddSpecial, Encoded, LevelTokens, Tokenizer};
 use crate::error::Result;
 use crate::ids::TokenId;
 
-/// Bytes encoded again before a cut, and fewest shared bytes after it. The white space and words by which tokenizers
-/// split a text are shorter.
+/// Bytes encoded again before a cut, and fewest shared bytes after it. Words, and white space between them, are
+/// shorter.
 const MARGIN: usize = 1024;
 /// Shared beginnings with fewer bytes are encoded again.
 const LEAST_SHARED: usize = 4 * MARGIN;
@@ -27,18 +27,18 @@ const KEPT: usize = 8;
 pub struct SharedEncoder<'t> {
     tokenizer: &'t Tokenizer,
     /// The latest first.
-    kept: VecDeque<Whole>,
+    kept: VecDeque<EncodedText>,
 }
 
 /// A text and its tokens.
-struct Whole {
+struct EncodedText {
     text: String,
     special: AddSpecial,
     encoded: Encoded,
 }
 
 /// A text as the continuation of a remembered one.
-struct Continued {
+struct Continuation {
     /// Index of the remembered text.
     from: usize,
     /// Number of its tokens that are reused.
@@ -58,10 +58,10 @@ impl<'t> SharedEncoder<'t> {
         self.tokenizer
     }
 
-    /// As [`Tokenizer::encode_levels`].
+    /// Like [`Tokenizer::encode_levels`].
     pub fn encode_levels(&mut self, levels: &[String], special: AddSpecial) -> Result<LevelTokens> {
         let text = levels.concat();
-        let Some(Continued { from, taken, rest, cut }) = self.go_on(&text, special)? else {
+        let Some(Continuation { from, taken, rest, cut }) = self.continuation(&text, special)? else {
             let encoded = self.tokenizer.encode_text(&text, special)?;
             let found = encoded.levels(levels);
             self.keep(text, special, encoded);
@@ -83,12 +83,12 @@ impl<'t> SharedEncoder<'t> {
     fn keep(&mut self, text: String, special: AddSpecial, encoded: Encoded) {
         if text.len() >= LEAST_SHARED {
             self.kept.truncate(KEPT - 1);
-            self.kept.push_front(Whole { text, special, encoded });
+            self.kept.push_front(EncodedText { text, special, encoded });
         }
     }
 
-    /// Continues a remembered text; `None`: the text must be encoded whole.
-    fn go_on(&self, text: &str, special: AddSpecial) -> Result<Option<Continued>> {
+    /// `text` as the continuation of a remembered text; `None`: it must be encoded whole.
+    fn continuation(&self, text: &str, special: AddSpecial) -> Result<Option<Continuation>> {
         let candidates = self.kept.iter().enumerate().filter(|(_, whole)| whole.special == special);
         let shared = candidates.map(|(ix, whole)| (shared_bytes(&whole.text, text), ix)).max();
         let Some((shared, from)) = shared.filter(|&(shared, _)| shared >= LEAST_SHARED) else { return Ok(None) };
@@ -106,7 +106,7 @@ impl<'t> SharedEncoder<'t> {
         rest.shift(start);
         let both = whole.offsets[taken..].iter().take_while(|&&(_, end)| end <= cut + MARGIN / 2).count();
         let agree = both > 0 && rest.tokens.get(..both) == Some(&whole.tokens[taken..taken + both]);
-        Ok(agree.then_some(Continued { from, taken, rest, cut }))
+        Ok(agree.then_some(Continuation { from, taken, rest, cut }))
     }
 }
 
@@ -171,14 +171,20 @@ mod tests {
         let levels = |question: &str| [document.clone(), question.to_string()];
         encoder.encode_levels(&levels("Question: where is it?"), AddSpecial::Yes).expect("plain text");
         let second = levels("Question: who?").concat();
-        let Ok(Some(Continued { taken, rest, .. })) = encoder.go_on(&second, AddSpecial::Yes) else {
+        let Ok(Some(Continuation { taken, rest, .. })) = encoder.continuation(&second, AddSpecial::Yes) else {
             panic!("encoded whole");
         };
         let whole = tokenizer.encode(&second, AddSpecial::Yes).expect("plain text");
         assert_eq!(taken + rest.tokens.len(), whole.len());
         assert!(rest.tokens.len() * 5 < whole.len(), "{} of {}", rest.tokens.len(), whole.len());
-        assert!(encoder.go_on(&second, AddSpecial::No).expect("plain text").is_none(), "other special tokens");
-        assert!(encoder.go_on(&second[1..], AddSpecial::Yes).expect("plain text").is_none(), "nothing is shared");
-        assert!(encoder.go_on(&second[..1000], AddSpecial::Yes).expect("plain text").is_none(), "too little is shared");
+        assert!(encoder.continuation(&second, AddSpecial::No).expect("plain text").is_none(), "other special tokens");
+        assert!(
+            encoder.continuation(&second[1..], AddSpecial::Yes).expect("plain text").is_none(),
+            "nothing is shared"
+        );
+        assert!(
+            encoder.continuation(&second[..1000], AddSpecial::Yes).expect("plain text").is_none(),
+            "too little is shared"
+        );
     }
 }

@@ -1,5 +1,5 @@
 //! Finds stop strings in streamed text, also across tokens. Text that may be the start of a stop string is held back
-//! until this is decided. The result does not depend on how the text was cut into pieces.
+//! until the next text decides. The result does not depend on how the text was cut into pieces.
 
 use std::sync::Arc;
 

@@ -25,7 +25,8 @@ pub enum TreeEvent {
     Failed { node: NodeIndex },
 }
 
-/// Dropping it cancels the running nodes and waits for them (at most one step), so that the tree matches the engine.
+/// A running extend. Dropping it cancels the running nodes and waits for them (at most one step), so that the tree
+/// matches the engine.
 pub struct Extension<'tree> {
     tree: &'tree mut SamplingTree,
     inner: EventReceiver,
@@ -126,7 +127,7 @@ impl Drop for Extension<'_> {
     fn drop(&mut self) {
         self.cancel_all();
         while let Some(event) = self.inner.next() {
-            // Errors of single nodes are recorded in the tree; the caller has no use for them here.
+            // Errors of single nodes are recorded in the tree.
             drop(self.take(event));
         }
     }

@@ -21,7 +21,7 @@ use crate::ids::{BranchId, TokenId};
 
 pub use extension::{Extension, TreeEvent};
 pub use probe::{After, LogProb, Probe};
-pub use questions::Spent;
+pub use questions::TreeCost;
 pub use trace::{Trace, TraceNode, TraceState};
 
 /// A node of the sampling tree: one thought (the text between two forks) and how it came about.
@@ -49,8 +49,7 @@ pub struct ThoughtNode {
     /// Simulations that passed through it, in searches that simulate.
     pub visits: Option<u32>,
     pub state: NodeState,
-    /// Whether the node is a question: its tokens are a prompt of their own, and its context has nothing of the nodes
-    /// above.
+    /// Whether the node is a question: its tokens are a separate prompt, and its context excludes the nodes above.
     pub asks: bool,
     uniforms: UniformKey,
 }
@@ -75,7 +74,7 @@ impl ThoughtNode {
     }
 }
 
-/// What the engine keeps of a node.
+/// Whether the engine holds a branch for a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeState {
     /// Can be extended and forked.
@@ -271,7 +270,7 @@ impl SamplingTree {
         self.graph[at].visits = Some(visits);
     }
 
-    /// Releases what the engine keeps of `at`; the node stays part of the result.
+    /// Releases the branch of `at`; the node stays part of the result.
     pub fn close(&mut self, at: NodeIndex) {
         if let NodeState::Open(branch) = self.graph[at].state {
             self.engine.release(&[branch]);
@@ -291,8 +290,8 @@ impl SamplingTree {
         }
     }
 
-    /// Records that `at` failed. The engine keeps the branch's tokens but reports no more of it, so the node cannot be
-    /// extended.
+    /// Records that `at` failed. The engine keeps the branch's tokens but sends no more events of it, so the node
+    /// cannot be extended.
     fn fail(&mut self, at: NodeIndex, error: Error) -> Result<()> {
         self.close(at);
         match error {

@@ -1,5 +1,5 @@
-//! Questions that a search asks: nodes with prompts of their own, recorded below the thought that they are about;
-//! tokens given to nodes; random numbers for the search's own choices; and the cost of all nodes.
+//! Questions of a search (nodes with separate prompts, recorded below the thought that they are about), tokens given to
+//! nodes, random numbers for the search's own choices, and the cost of all nodes.
 
 use petgraph::graph::NodeIndex;
 
@@ -10,7 +10,7 @@ use crate::ids::TokenId;
 
 /// Cost of the nodes of a tree, without the root's prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Spent {
+pub struct TreeCost {
     /// Sampled tokens.
     pub drawn: usize,
     /// Given tokens: questions, continuations. Each is counted in full, even if it was shared.
@@ -54,8 +54,8 @@ impl SamplingTree {
     }
 
     /// The cost of the tree so far.
-    pub fn spent(&self) -> Spent {
-        let mut spent = Spent::default();
+    pub fn spent(&self) -> TreeCost {
+        let mut spent = TreeCost::default();
         for at in self.nodes().filter(|&at| at != self.root) {
             let node = self.node(at);
             match node.asks || node.finish == Some(FinishReason::Given) {

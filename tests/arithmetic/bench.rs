@@ -278,7 +278,7 @@ fn a_failed_batch_does_not_stop_the_others() {
     }
     assert!(
         refused(&["--questions", "none.json", "--table", "relay"])
-            .contains("the table mmlu beside it, found batchllm, relay")
+            .contains("a table that uses it (mmlu), found batchllm, relay")
     );
     for rate in ["1e-30", "1e30"] {
         assert!(refused(&["--table", "chunk", "--rate", rate]).contains("--rate"), "{rate}");

@@ -298,9 +298,9 @@ fn answers_of_another_job_are_refused_by_name() {
     refused("line 1: custom_id", &[]);
     let unread = json!({"custom_id": "own", "method": "POST", "url": "/v1/embeddings", "body": {}});
     write(folder.path(), &[unread, lines[1].clone()]);
-    refused("expected that of a request that is not refused, found own (line 1: `url`", &[]);
+    refused("expected the id of a request that is not refused, found own (line 1: `url`", &[]);
     fs::write(folder.path().join("in.jsonl"), format!("{{\"custom_id\": \"own\"\n{}\n", lines[1])).expect("writable");
-    refused("expected that of a request of the input, found own (line 1: column ", &[]);
+    refused("expected the id of a request in the input, found own (line 1: column ", &[]);
     write(folder.path(), &[lines[1].clone(), lines[0].clone(), ask("new", json!({}))]);
     let ran = batch(folder.path(), "in.jsonl", "out.jsonl", &["--resume"]);
     assert!(String::from_utf8_lossy(&ran.stdout).contains("2 of them before"), "in another order they stay");

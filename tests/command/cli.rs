@@ -559,7 +559,7 @@ fn what_a_summary_cannot_know_it_leaves_out() {
     };
     // Nearly every sample begins with the name in the question, so that little more than half of them decide a vote.
     let early = ran("early", json!({"self_consistency": {"samples": 40, "stop_when_decided": true}}));
-    assert!(early.contains(" more not drawn: the vote was decided"), "{early}");
+    assert!(early.contains(" more not sampled: the vote was decided"), "{early}");
     assert!(early.contains(" % of all\n"), "a vote draws nothing in vain: {early}");
     assert!(early.contains("biased") && !early.contains("\npass@k"), "{early}");
     let best = ran("best", json!({"best_of_n": {"samples": 2, "by": "grade"}}));

@@ -544,6 +544,6 @@ fn a_device_is_no_option_and_threads_change_nothing() {
     let desk = Desk::new();
     desk.rows(&problems(2));
     let said = desk.refused(&["plan", "rows.jsonl", "--model", "config.json", "--device", "cuda"]);
-    assert!(said.contains("--device: expected --device-profile in its place") && said.contains("found cuda"), "{said}");
+    assert!(said.contains("--device: expected --device-profile instead") && said.contains("found cuda"), "{said}");
     assert_eq!(desk.plan(&["--threads", "1"]), desk.plan(&[]));
 }

@@ -160,7 +160,7 @@ fn items_are_told_by_their_ids_wherever_they_stand() {
     items.reverse();
     items.insert(1, json!({"id": "new", "question": "1 + 1?", "answer": "2"}));
     write_lines(&folder.join("items.jsonl"), &items);
-    warns(run(folder, &["rescore", "out"]), &["warning", "items.jsonl is not what it was"]);
+    warns(run(folder, &["rescore", "out"]), &["warning", "items.jsonl has changed since the run"]);
     let after: Vec<_> = ["items.jsonl", "samples.jsonl"].map(|name| without_places(folder, "out", name)).into();
     assert!(before == after, "an item got the results of another");
     let places: Vec<_> = lines(folder, "out", "items.jsonl").iter().map(|line| line["index"].as_u64()).collect();
@@ -209,7 +209,7 @@ fn the_runs_own_number_of_samples_stays() {
     fs::write(folder.join("other.json"), other.to_string()).expect("writable");
     let set = "method.self_consistency.samples=40";
     for (more, method) in [(["--set", set], "self_consistency"), (["--task", "other.json"], "best_of_n")] {
-        warns(run(folder, &["rescore", "out", more[0], more[1]]), &["the run asked for 5"]);
+        warns(run(folder, &["rescore", "out", more[0], more[1]]), &["the run 5: the run's number is used"]);
         let manifest: Value = serde_json::from_slice(&bytes(folder, "out", "manifest.json")).expect("JSON");
         assert_eq!(manifest["task"]["method"][method]["samples"], json!(5), "{manifest}");
         assert_eq!(summary(folder, "out")["method"], format!("{method} with 5 samples"));

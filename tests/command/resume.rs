@@ -261,7 +261,7 @@ fn where_there_is_nothing_to_go_on_with_a_run_starts_afresh_and_says_so() {
     for (more, out) in [(&["--out", "new"][..], "new"), (&[], "runs/pens")] {
         let ran = run(folder, &[&["run", "task.json", "--samples", "1", "--resume"], more].concat());
         let said = String::from_utf8_lossy(&ran.stderr).into_owned();
-        assert!(said.contains(&format!("{out}: nothing to go on with yet: starting afresh")), "{said}");
+        assert!(said.contains(&format!("{out}: nothing to continue; starting from the beginning")), "{said}");
         succeeds(ran);
         assert_eq!(whole_lines(folder, out), 6);
     }

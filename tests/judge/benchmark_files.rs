@@ -317,7 +317,7 @@ fn errors_name_file_line_field_expected_and_found() {
         ),
         (
             json!({"problem_id": 1, "question": "", "input_output": "{\"inputs\""}).to_string(),
-            "x.jsonl: `input_output`: expected a text of JSON, at line 1, found a text that is not",
+            "x.jsonl: `input_output`: expected JSON in a string, at line 1, found a string that is not JSON",
         ),
     ] {
         let error = error("x.jsonl", &text);

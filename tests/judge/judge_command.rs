@@ -128,7 +128,10 @@ fn candidates_of_every_kind_get_a_contest_judges_verdict() {
     assert_eq!(results[1]["tests"], json!(["AC", "WA"]), "it stops at the first failure");
     assert!(said.contains("AC 2   WA 3   TLE 2   MLE 1   OLE 1   RE 1   CE 1"), "{said}");
     assert!(said.contains("11 samples of 1 problem: 10 programs judged"), "{said}");
-    assert!(said.contains("1 sample equal to another of its problem: judged once, counted each"), "{said}");
+    assert!(
+        said.contains("1 sample with the same program as another of their problem: judged once, each counted"),
+        "{said}"
+    );
     assert!(said.contains(&format!("pass@1   {:.4}", 2.0 / 11.0)) && said.contains("pass@10"), "{said}");
 }
 
@@ -176,13 +179,13 @@ fn results_stand_in_the_order_of_the_samples_and_a_stopped_scoring_goes_on() {
     let files = Files::of_programs(&programs.iter().map(String::as_str).collect::<Vec<_>>());
     let ran = files.judge(&["--workers", "4", "--resume"]);
     let said = String::from_utf8_lossy(&ran.stderr);
-    assert!(said.contains("_results.jsonl: nothing to go on with yet: starting afresh"), "{said}");
+    assert!(said.contains("_results.jsonl: nothing to continue; starting from the beginning"), "{said}");
     stdout(&ran);
     let whole = files.results();
     assert_eq!(texts(&whole, "completion"), programs.iter().map(String::as_str).collect::<Vec<_>>());
 
     let said = stderr(&files.judge(&[]));
-    assert!(said.contains("holds results already: go on with them by --resume"), "{said}");
+    assert!(said.contains("already contains results: continue them by --resume"), "{said}");
     let path = files.file("samples.jsonl_results.jsonl");
     let text = fs::read_to_string(&path).expect("readable");
     let cut = text.match_indices('\n').nth(6).expect("there are 12 lines").0 + 20;
@@ -196,7 +199,7 @@ fn results_stand_in_the_order_of_the_samples_and_a_stopped_scoring_goes_on() {
 
     fs::write(&path, text.replacen("sleep(0.4)", "sleep(0.5)", 1)).expect("writable");
     let said = stderr(&files.judge(&["--resume"]));
-    assert!(said.contains("line 1: the result of another sample than the samples' file has there"), "{said}");
+    assert!(said.contains("line 1: the result of a different sample than in the samples' file"), "{said}");
 }
 
 #[test]
@@ -244,9 +247,9 @@ fn problems_without_samples_are_named() {
     let files = Files::new(&[sums(), other, untested], "samples.jsonl", &samples);
     let said = stdout(&files.judge(&["--k", "1,2,5"]));
     assert!(said.contains("pass@k is over 1 of 2 problems; without samples: 8\n"), "{said}");
-    assert!(said.contains("not counted, for want of tests: 1 problem and 1 sample of theirs"), "{said}");
+    assert!(said.contains("not counted, without tests: 1 problem and 1 sample of theirs"), "{said}");
     assert!(said.contains("pass@1   0.5000") && said.contains("pass@2   1.0000"), "{said}");
-    assert!(said.contains("no pass@5: it takes 5 samples of each problem; 7 has 2"), "{said}");
+    assert!(said.contains("no pass@5: it needs 5 samples of each problem; 7 has 2"), "{said}");
 
     fs::remove_file(files.file("samples.jsonl_results.jsonl")).expect("it was written");
     let said = stderr(&files.judge(&["--all-attempted"]));

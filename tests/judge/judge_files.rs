@@ -118,7 +118,10 @@ fn samples_and_problems_come_through_pipes_too() {
         [&["--problems", &of_problems, "--samples", "/dev/stdin"][..], &["--problems", "/dev/stdin", "--references"]]
     {
         let said = stderr(&judge(arguments, &problems));
-        assert!(said.contains("--out: expected a file, for /dev/stdin has no place beside it, found none"), "{said}");
+        assert!(
+            said.contains("--out: expected a file, because /dev/stdin has no folder for results, found none"),
+            "{said}"
+        );
     }
 }
 
@@ -186,7 +189,7 @@ fn a_malformed_row_leaves_out_its_problem_and_no_other() {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(said.contains("5 samples of 2 problems: 1 program judged"), "{said}");
     assert!(said.contains("1 sample equal to another of its problem"), "{said}");
-    assert!(said.contains(&format!("left out, for they cannot be judged: 2 problems with 3 samples, first 2: {why}")));
+    assert!(said.contains(&format!("left out, cannot be judged: 2 problems with 3 samples, first 2: {why}")));
 
     let output = judge(&["--problems", &problems, "--references"], "");
     assert!(stderr(&output).contains("2 of 3 problems cannot be judged"));

@@ -278,8 +278,5 @@ fn a_reference_that_fails_leaves_its_problem_out_and_no_other() {
     let said = files.judge(&["--timeout", "0.1"]);
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
     assert!(said.contains("6 samples of 4 problems: 2 programs judged"), "{said}");
-    assert!(
-        said.contains("left out, for they cannot be judged: 3 problems with 4 samples, first HumanEval/1"),
-        "{said}"
-    );
+    assert!(said.contains("left out, cannot be judged: 3 problems with 4 samples, first HumanEval/1"), "{said}");
 }

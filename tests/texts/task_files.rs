@@ -6,7 +6,7 @@ use crate::shared;
 use std::io::Write;
 use std::path::PathBuf;
 
-use offshoot::eval::answer::Answer;
+use offshoot::eval::answer::ExtractedAnswer;
 use offshoot::eval::task::{Item, Method, Overrides, Sampling, Task, TaskPrompt, scaffold};
 use offshoot::search::settings::BestBy;
 use offshoot::search::vote::{Decided, VoteTally};
@@ -122,7 +122,7 @@ fn the_example_of_the_design() {
     assert_eq!(items[0].reference().as_deref(), Some("1000"));
     assert_eq!(levels(&task, &items[0]), ["Question: a\nAnswer: b {{verbatim}}\n\n", "Question: How many?\nAnswer:"]);
     let answer = task.answer("500 + 500\n#### 1000.0\n").unwrap();
-    assert_eq!(answer, Answer { value: "1000".into(), found: "1000.0".into() });
+    assert_eq!(answer, ExtractedAnswer { value: "1000".into(), found: "1000.0".into() });
     let verdict = task.grade(&items[0], "", Some(&answer)).unwrap();
     assert_eq!((verdict.correct, verdict.reference.as_str()), (true, "1000"));
     assert!(!task.grade(&items[0], "1000", None).unwrap().correct, "no answer is wrong");
@@ -619,12 +619,12 @@ fn a_new_task_works_as_it_is_written() {
         tally.add(ix, task.answer(text).map(|a| a.value).as_deref());
     }
     let winner = tally.leader().unwrap().value.clone();
-    let answer = Answer { found: winner.clone(), value: winner };
+    let answer = ExtractedAnswer { found: winner.clone(), value: winner };
     assert!(task.grade(&items[0], "", Some(&answer)).unwrap().correct);
 
     std::fs::remove_file(&files[0]).unwrap();
     let error = scaffold::write(&folder, "my-task").unwrap_err().to_string();
-    assert!(error.contains("my-task.jsonl: exists already"), "{error}");
+    assert!(error.contains("my-task.jsonl: already exists"), "{error}");
     assert!(!files[0].exists(), "nothing is written where one of the files exists");
     assert!(scaffold::write(&folder, "../x").unwrap_err().to_string().contains("\"../x\""));
 }

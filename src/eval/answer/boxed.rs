@@ -1,10 +1,10 @@
-//! Answers in boxes: what `\boxed{…}` and `\fbox{…}` hold, as solutions of MATH and the samples of models trained on
-//! them mark their answer. What is made of it is left to `answer`.
+//! Finds boxed answers: the contents of `\boxed{…}` and `\fbox{…}`, by which MATH's solutions, and models trained on
+//! them, mark their answer. `answer` normalises them.
 
 use crate::eval::answer::latex::group;
 
-/// What the boxes of a text hold, in its order. A box within a box is part of the outer one; one that does not close is
-/// none. Without braces (`\boxed 5`, `\boxed5`) a box ends with its line, or before a `$`.
+/// The contents of a text's boxes, in order. A nested box is part of the outer one; an unclosed box is ignored. Without
+/// braces (`\boxed 5`, `\boxed5`) a box ends at the end of the line, or before a `$`.
 pub(crate) fn boxes(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {

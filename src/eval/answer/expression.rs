@@ -1,20 +1,20 @@
-//! Arithmetic as an answer: whether an expression uses just the numbers given (Game of 24, Countdown) and has the value
-//! wanted, in exact rational numbers. Where an answer stands, and which fields hold numbers and value, is left to
-//! `answer` and `grade`.
+//! Grades arithmetic answers (Game of 24, Countdown): whether an expression uses exactly the given numbers and has the
+//! required value, in exact rational numbers. `answer` finds the expression in a text, `grade` reads the fields with
+//! numbers and value.
 
 use crate::eval::answer::rational::Rational;
 
-/// What an expression must be.
+/// The numbers and the value that an expression must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ExpressionTarget {
-    /// Each to be used once, by rising value.
+    /// The numbers, each to be used once, in ascending order.
     numbers: Vec<Rational>,
     value: Rational,
     shown: String,
 }
 
 impl ExpressionTarget {
-    /// `numbers`: decimal numbers between white space or commas. `None` where they, or `value`, are none.
+    /// `numbers`: decimal numbers separated by white space or commas. `None` if they, or `value`, are not numbers.
     pub fn new(numbers: &str, value: &str) -> Option<ExpressionTarget> {
         let words = numbers.split(|c: char| c.is_whitespace() || c == ',').filter(|word| !word.is_empty());
         let mut read: Vec<Rational> = words.map(Rational::parse).collect::<Option<_>>()?;
@@ -28,13 +28,13 @@ impl ExpressionTarget {
         })
     }
 
-    /// What would be right, for a reader.
+    /// The target in words, for results.
     pub fn shown(&self) -> &str {
         &self.shown
     }
 
-    /// Whether the left side of `text` (all of it, where it has no `=`) is an expression of the numbers with that
-    /// value. A right side is not looked at. Numbers too large for 128 bits make it wrong.
+    /// Whether the left side of `text` (all of it, if it has no `=`) is an expression of the numbers with that value.
+    /// The right side is ignored. Numbers that exceed 128 bits make it wrong.
     pub fn accepts(&self, text: &str) -> bool {
         let mut reader = ExpressionReader { rest: text.split('=').next().unwrap_or(text), numbers: Vec::new() };
         let value = reader.sum(0).filter(|_| reader.rest.trim().is_empty());
@@ -43,10 +43,11 @@ impl ExpressionTarget {
     }
 }
 
-/// Brackets within brackets at most: a text of nothing but brackets must not use up the stack.
+/// Maximum depth of nested brackets, to bound the stack.
 const DEEPEST: usize = 64;
 
-/// Reads sums of products of numbers and brackets, and notes the numbers. `None`: no such expression, or no value.
+/// Evaluates sums of products of numbers and brackets, and records the numbers. `None`: not such an expression, or it
+/// has no value.
 struct ExpressionReader<'a> {
     rest: &'a str,
     numbers: Vec<Rational>,
@@ -85,7 +86,7 @@ impl ExpressionReader<'_> {
         Some(number)
     }
 
-    /// The next character, where it is one of these.
+    /// Consumes and returns the next character if it is one of `wanted`.
     fn take(&mut self, wanted: &[char]) -> Option<char> {
         let next = self.rest.trim_start().chars().next().filter(|next| wanted.contains(next))?;
         self.rest = &self.rest.trim_start()[next.len_utf8()..];
@@ -154,7 +155,7 @@ mod tests {
     }
 
     proptest! {
-        /// Written with brackets around every operation, an expression has the value that it was built with.
+        /// An expression with brackets around every operation has the value that it was built with.
         #[test]
         fn what_was_built_is_accepted(start in 1i64..50, steps in prop::collection::vec((0usize..4, 1i64..13), 1..6)) {
             let (mut text, mut numbers, mut value) = (start.to_string(), vec![start], (start as f64, 1.0));

@@ -1,5 +1,6 @@
-//! Pure text to answer: where in a sample its answer stands, and the canonical form in which answers are counted and
-//! compared (that of mathematics is `latex`'s). Which answer wins is left to the search, which one is right to grade.
+//! Extracts answers from texts: finds a sample's answer, and converts it to the canonical form in which answers are
+//! counted and compared (`latex` defines that of mathematics). Searches choose among answers; `grade` decides which are
+//! right.
 
 mod boxed;
 pub(crate) mod expression;
@@ -15,27 +16,27 @@ use crate::eval::answer::boxed::boxes;
 use crate::eval::source::{TaskSection, TaskSource};
 use crate::json::listed;
 
-/// What a sample answers.
+/// The answer found in a sample.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct Answer {
+pub struct ExtractedAnswer {
     /// Canonical: two samples agree when these are equal.
     pub value: String,
-    /// As it stood in the text.
+    /// The text from which `value` was made.
     pub found: String,
 }
 
-/// How a found text becomes canonical.
+/// How a found text is converted to its canonical form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Normalise {
     /// A decimal number: `$1,234.50` is `1234.5`, `18.` and `18.0` are `18`.
     Number,
-    /// Trimmed, inner white space single, lower case, without quotes around it and a full stop behind it.
+    /// Trimmed, white space collapsed, lower case, without surrounding quotes and a final full stop.
     Text,
     /// One letter, upper case: `(b).` is `B`.
     Choice,
     /// Mathematics: `\dfrac12` and `0.5` are `\frac{1}{2}`.
     Latex,
-    /// Trimmed of white space only.
+    /// Trimmed only.
     AsIs,
 }
 
@@ -55,7 +56,7 @@ impl Normalise {
         known.map(Some).ok_or_else(|| section.wrong("normalise", expected()))
     }
 
-    /// The canonical form; `None` where the text has none (no number, no single letter, nothing at all).
+    /// The canonical form; `None` if the text has none (not a number, not a single letter, empty).
     pub fn apply(self, text: &str) -> Option<String> {
         let canonical = match self {
             Normalise::Number => return number(text),
@@ -71,7 +72,7 @@ impl Normalise {
     }
 }
 
-/// A decimal number in its shortest form, exactly: no floating point is involved.
+/// A decimal number in its shortest form, computed on the digits, without floating point.
 fn number(text: &str) -> Option<String> {
     let text: String =
         text.chars().filter(|c| !matches!(c, ',' | '$' | '€' | '£' | '%') && !c.is_whitespace()).collect();
@@ -99,12 +100,12 @@ fn choice(text: &str) -> Option<String> {
     }
 }
 
-/// Finds a text's answer.
+/// Finds the answer in a text.
 #[derive(Clone, Debug)]
 pub(crate) struct Extractor {
-    /// Whether boxes are looked into before the regexes are tried.
+    /// Whether boxed answers are searched before the regexes are tried.
     boxed: bool,
-    /// Tried in order; where there is neither box nor regex, the whole text is the answer.
+    /// Tried in order; with neither boxes nor regexes, the whole text is the answer.
     regexes: Vec<Regex>,
     first: bool,
     pub normalise: Normalise,
@@ -113,7 +114,7 @@ pub(crate) struct Extractor {
 impl Extractor {
     pub const KEYS: [&str; 4] = ["boxed", "regex", "take", "normalise"];
 
-    /// The keys [`Extractor::KEYS`] of a section; `default` stands in for an absent `normalise`.
+    /// Reads the keys [`Extractor::KEYS`] of a section; `default` is used if `normalise` is absent.
     pub fn read(section: &TaskSection, default: Normalise) -> Result<Extractor> {
         let first = match section.text("take")? {
             None | Some("last") => false,
@@ -130,11 +131,10 @@ impl Extractor {
         })
     }
 
-    /// The answer in the last box, where boxes are asked for and there is one, or else of the first regex that finds
-    /// one: its last match. Only boxes and matches that have a canonical form count, and where the task says so the
-    /// first, not the last. Of a match it is the first group that took part, or the whole match where the regex has no
-    /// groups.
-    pub fn extract(&self, text: &str) -> Option<Answer> {
+    /// The answer of the last box, if boxes are enabled and there is one; otherwise the last match of the first regex
+    /// that has one. Only boxes and matches with a canonical form count; the task can choose the first instead of the
+    /// last. The answer of a match is its first matched group, or the whole match if the regex has no groups.
+    pub fn extract(&self, text: &str) -> Option<ExtractedAnswer> {
         if !self.boxed && self.regexes.is_empty() {
             return self.answer(text);
         }
@@ -149,13 +149,13 @@ impl Extractor {
         })
     }
 
-    fn pick<'t>(&self, found: impl Iterator<Item = &'t str>) -> Option<Answer> {
+    fn pick<'t>(&self, found: impl Iterator<Item = &'t str>) -> Option<ExtractedAnswer> {
         let mut answers = found.filter_map(|found| self.answer(found));
         if self.first { answers.next() } else { answers.last() }
     }
 
-    fn answer(&self, found: &str) -> Option<Answer> {
-        self.normalise.apply(found).map(|value| Answer { value, found: found.to_string() })
+    fn answer(&self, found: &str) -> Option<ExtractedAnswer> {
+        self.normalise.apply(found).map(|value| ExtractedAnswer { value, found: found.to_string() })
     }
 }
 
@@ -170,7 +170,7 @@ pub(crate) fn compile(source: &TaskSource, field: &str, pattern: &str) -> Result
     Regex::new(pattern).map_err(|e| Error::field(&source.path, field, "a regular expression", broken(pattern, &e)))
 }
 
-/// A pattern that does not compile and the regex crate's own reason, in one line.
+/// A message about a pattern that does not compile, with the regex crate's reason, in one line.
 pub(crate) fn broken(pattern: &str, error: &regex::Error) -> String {
     let message = error.to_string();
     let reason = message.lines().last().unwrap_or(&message).trim_start_matches("error: ");

@@ -1,9 +1,9 @@
-//! Exact rational numbers of 128 bits, for the arithmetic in answers. A division by 0 and a value too large give
-//! `None`; the caller decides what that means.
+//! Exact rational numbers of 128 bits, for the arithmetic in answers. A division by 0 and an overflow give `None`; the
+//! caller decides what that means.
 
 use std::cmp::Ordering;
 
-/// In lowest terms, the denominator above 0.
+/// A fraction in lowest terms, with a positive denominator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Rational {
     pub above: i128,
@@ -11,7 +11,7 @@ pub(crate) struct Rational {
 }
 
 impl Rational {
-    /// `None` where `below` is 0.
+    /// `None` if `below` is 0.
     pub fn new(above: i128, below: i128) -> Option<Rational> {
         let divisor = gcd(above.checked_abs()?, below.checked_abs()?);
         let sign = below.signum();
@@ -54,7 +54,7 @@ impl Rational {
         self.below == 1
     }
 
-    /// The largest whole number that is not above it.
+    /// The largest integer that is at most this number.
     pub fn floor(self) -> i128 {
         self.above.div_euclid(self.below)
     }
@@ -67,7 +67,7 @@ impl Rational {
 }
 
 impl Ord for Rational {
-    /// Any order will do that equal numbers agree on.
+    /// An arbitrary total order, not by value.
     fn cmp(&self, other: &Self) -> Ordering {
         (self.above, self.below).cmp(&(other.above, other.below))
     }

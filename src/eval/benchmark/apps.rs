@@ -10,7 +10,7 @@ use crate::judge::problem::{
     Assembly, CallSuite, CallTest, Compare, Limits, Problem, StreamSuite, StreamTest, TestSuite,
 };
 
-/// What APPS's own script allows a test.
+/// Seconds per test in APPS's own script.
 const SECONDS: u64 = 4;
 
 /// Its relative tolerance: that of `numpy.allclose`.
@@ -54,7 +54,7 @@ fn tests(fields: RecordFields) -> FieldResult<Option<AppsTests>> {
     let all = raw_object(field, &value)?;
     let get = |name: &str| all.get(name).filter(|value| value.as_str() != "null");
     let part = |name: &str| {
-        let expected = "a list with one entry a test";
+        let expected = "a list with one entry per test";
         let value = get(name).ok_or_else(|| wrong(format!("{field}.{name}"), expected, "nothing"))?;
         raw_list(&format!("{field}.{name}"), value)
     };
@@ -68,7 +68,8 @@ fn tests(fields: RecordFields) -> FieldResult<Option<AppsTests>> {
     Ok(if pairs.is_empty() { None } else { Some(AppsTests { function, pairs }) })
 }
 
-/// A list of arguments and the result; many results are wrapped in a list, so that its first entry is right too.
+/// A test by call: a list of arguments and the result. Many results are wrapped in a list, so its first entry is
+/// accepted too.
 fn call(ix: usize, input: &RawJson, output: &RawJson) -> FieldResult<CallTest> {
     check_raw_list(&format!("input_output.inputs.{ix}"), input)?;
     let first = output.list().and_then(|list| list.into_iter().next());

@@ -1,5 +1,5 @@
-//! Typed access to the fields of one benchmark record. What is wrong with a field is said without its place; who knows
-//! the place adds it.
+//! Typed access to the fields of one benchmark record. Errors do not contain the record's place in the file; the caller
+//! adds it.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::json;
 use crate::json::RawJson;
 use crate::json::describe;
 
-/// A field that holds something else than it must.
+/// A field with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wrong {
     pub field: String,
@@ -55,7 +55,7 @@ impl<'a> RecordFields<'a> {
         self.get(name).map_or(Ok(Vec::new()), |_| self.texts(name))
     }
 
-    /// Where a field may hold JSON or, as data sets on the Hub do, a text of JSON. An empty text holds nothing.
+    /// A field that contains JSON, or JSON as a string, as data sets on the Hub do. An empty string counts as absent.
     pub fn json(self, name: &str) -> FieldResult<Option<Value>> {
         match self.get(name) {
             None => Ok(None),
@@ -65,7 +65,7 @@ impl<'a> RecordFields<'a> {
         }
     }
 
-    /// As [`RecordFields::json`], as the text that Python is to read.
+    /// Like [`RecordFields::json`], but as text for Python.
     pub fn raw(self, name: &str) -> FieldResult<Option<RawJson>> {
         match self.get(name) {
             None => Ok(None),
@@ -97,14 +97,14 @@ pub(crate) fn raw(field: &str, text: &str) -> FieldResult<RawJson> {
 }
 
 fn no_json(field: &str, error: serde_json::Error) -> Wrong {
-    wrong(field, "a text of JSON", format!("a text that is not ({error})"))
+    wrong(field, "JSON in a string", format!("a string that is not JSON ({error})"))
 }
 
 pub(crate) fn raw_list(field: &str, value: &RawJson) -> FieldResult<Vec<RawJson>> {
     value.list().ok_or_else(|| no_list(field, value))
 }
 
-/// As [`raw_list`], without parsing the list's values.
+/// Like [`raw_list`], without parsing the list's values.
 pub(crate) fn check_raw_list(field: &str, value: &RawJson) -> FieldResult<()> {
     if value.is_list() { Ok(()) } else { Err(no_list(field, value)) }
 }

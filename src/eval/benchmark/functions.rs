@@ -8,7 +8,7 @@ use crate::json::RawJson;
 use crate::json::describe;
 use crate::judge::problem::{Assembly, Limits, Problem, ReferenceSuite, ScriptSuite, TestSuite};
 
-/// The least that EvalPlus gives a test; the judge gives more where the reference is slow.
+/// EvalPlus's minimum time per test, in seconds; the judge allows more if the reference is slow.
 const EVAL_PLUS_SECONDS: u64 = 4;
 
 pub(crate) fn human_eval(id: &str, fields: RecordFields) -> FieldResult<Problem> {
@@ -27,8 +27,8 @@ pub(crate) fn human_eval(id: &str, fields: RecordFields) -> FieldResult<Problem>
     })
 }
 
-/// A prompt that ends in the head of a function as a program of its own: the function has a body, and functions defined
-/// whole before it work.
+/// Completes a prompt that ends in the head of a function to a program: adds a body, so that functions defined before
+/// it can be used.
 pub fn with_body(prompt: &str) -> String {
     let prompt = prompt.trim_end();
     let head = prompt.rfind("\ndef ").map_or(0, |at| at + 1);
@@ -36,7 +36,7 @@ pub fn with_body(prompt: &str) -> String {
     let own_body = prompt[head..].contains("\"\"\"") || prompt[head..].contains("'''");
     let indent: &str = &last_line[..last_line.len() - last_line.trim_start().len()];
     let indent = if indent.is_empty() { "    " } else { indent };
-    // A docstring is a body; behind one, the last line's indentation may be the docstring's own.
+    // A docstring is a body; after one, the last line's indentation may be the docstring's own.
     if own_body { format!("{prompt}\n") } else { format!("{prompt}\n{indent}pass\n") }
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn mbpp(id: &str, fields: RecordFields) -> FieldResult<Problem> {
     })
 }
 
-/// The text and the tests as a docstring, as BigCode's harness asks.
+/// The text and the tests in a docstring, as in BigCode's harness.
 pub(crate) fn mbpp_prompt(fields: RecordFields) -> FieldResult<String> {
     let text = match fields.optional_text("text")? {
         Some(text) => text,
@@ -93,7 +93,7 @@ pub(crate) fn eval_plus(id: &str, fields: RecordFields) -> FieldResult<Problem> 
     })
 }
 
-/// Argument lists; an empty object stands for none in EvalPlus's files.
+/// Argument lists; EvalPlus's files write an empty object for no lists.
 fn calls(fields: RecordFields, name: &str) -> FieldResult<Vec<RawJson>> {
     fields.need(name, "a list of argument lists")?;
     let Some(value) = fields.raw(name)? else { return Ok(Vec::new()) };

@@ -16,10 +16,10 @@ use crate::judge::problem::{
     Assembly, CallSuite, CallTest, Compare, Limits, Problem, StreamSuite, StreamTest, TestSuite,
 };
 
-/// What LiveCodeBench's own script allows a test.
+/// Seconds per test in LiveCodeBench's own script.
 const SECONDS: u64 = 6;
 
-/// One problem's tests; some have over 100 MB.
+/// Limit of one problem's tests; some have over 100 MB.
 const MOST_TEST_BYTES: u64 = 2 << 30;
 
 pub(crate) fn problem(id: &str, fields: RecordFields) -> FieldResult<Problem> {
@@ -46,7 +46,7 @@ pub(crate) fn problem(id: &str, fields: RecordFields) -> FieldResult<Problem> {
 }
 
 struct LiveCodeBenchTest {
-    /// The field that it comes from.
+    /// The field from which it was read.
     field: String,
     functional: bool,
     input: String,
@@ -72,7 +72,7 @@ fn cases(field: &str, value: &Value) -> FieldResult<Vec<LiveCodeBenchTest>> {
     list(field, value)?.iter().enumerate().map(case).collect()
 }
 
-/// JSON, or base64 of zlib of a pickled text of JSON.
+/// The private tests: JSON, or a pickled JSON string compressed by zlib and encoded in base64.
 fn private(fields: RecordFields) -> FieldResult<Option<Value>> {
     let field = "private_test_cases";
     let packed = match fields.get(field) {
@@ -99,7 +99,7 @@ fn function(fields: RecordFields) -> FieldResult<String> {
     })
 }
 
-/// One JSON value a line, each an argument.
+/// A test by call: one JSON value per line, each an argument.
 fn call(case: &LiveCodeBenchTest) -> FieldResult<CallTest> {
     let lines = case.input.lines().filter(|line| !line.trim().is_empty());
     let arguments = lines.map(|line| raw(&format!("{}.input", case.field), line)).collect::<FieldResult<Vec<_>>>()?;
@@ -107,7 +107,7 @@ fn call(case: &LiveCodeBenchTest) -> FieldResult<CallTest> {
     Ok(CallTest { arguments: RawJson::of_list(&arguments), expected })
 }
 
-/// The question, the code to start from where there is some, and what form the answer has.
+/// The question, the starter code if there is any, and the required form of the answer.
 pub(crate) fn prompt(fields: RecordFields) -> FieldResult<String> {
     let question = fields.text("question_content")?;
     Ok(match fields.optional_text("starter_code")?.filter(|code| !code.trim().is_empty()) {

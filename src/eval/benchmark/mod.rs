@@ -1,12 +1,12 @@
-//! The code benchmarks' own files as problems: which fields a record has, what program a sample makes and which tests
-//! judge it. A record is recognised by its fields. Text only; running anything is the judge's.
+//! Converts records of code benchmarks to problems: how a sample becomes a program, and which tests judge it. A
+//! record's format is recognised by its fields. Text only; the judge runs programs.
 //!
 //! | format | recognised by | judged by |
 //! |---|---|---|
 //! | HumanEval | `test`, `entry_point` | `check(entry_point)` |
 //! | EvalPlus (HumanEval+, MBPP+) | `base_input`, `entry_point` | the reference's results on `base_input` and `plus_input` |
 //! | MBPP, full or sanitized | `test_list` | its asserts (or `test`, the larger script of MBPP+ on the Hub) |
-//! | APPS | `input_output` | standard input and output, or calls where there is an `fn_name` |
+//! | APPS | `input_output` | standard input and output, or calls if there is an `fn_name` |
 //! | LiveCodeBench | `public_test_cases` | public and private tests: standard input and output, or calls |
 
 mod apps;
@@ -26,7 +26,7 @@ use fields::{FieldResult, RecordFields, Wrong, wrong};
 pub use functions::with_body;
 pub use read::{BenchmarkRecord, Entries, Malformed, read};
 
-/// Whose fields a record has.
+/// The benchmark whose fields a record has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BenchmarkFormat {
     HumanEval,
@@ -37,7 +37,7 @@ pub enum BenchmarkFormat {
 }
 
 impl BenchmarkFormat {
-    /// In the order in which records are tried: EvalPlus's have HumanEval's fields too.
+    /// In the order of recognition: EvalPlus's records also have HumanEval's fields.
     pub const ALL: [BenchmarkFormat; 5] = [
         BenchmarkFormat::EvalPlus,
         BenchmarkFormat::HumanEval,
@@ -65,7 +65,7 @@ impl BenchmarkFormat {
         Self::ALL.into_iter().find(|format| format.marks().iter().all(|field| fields.contains_key(*field)))
     }
 
-    /// The fields that no other format has together.
+    /// The fields that together identify the format.
     fn marks(self) -> &'static [&'static str] {
         match self {
             BenchmarkFormat::HumanEval => &["test", "entry_point"],
@@ -85,7 +85,7 @@ impl BenchmarkFormat {
         }
     }
 
-    /// Fails where a field that this format is recognised by is missing and the others are of another format.
+    /// Fails if an identifying field is missing and the record has another format.
     fn fits(self, fields: &Map<String, Value>) -> FieldResult<()> {
         let missing = self.marks().iter().find(|field| !fields.contains_key(**field));
         match (missing, BenchmarkFormat::recognise(fields)) {
@@ -114,14 +114,14 @@ impl BenchmarkFormat {
     }
 }
 
-/// The problem in the fields of the item `id`. Without a format, that of its fields.
+/// The problem in the fields of the item `id`. Without a format, it is recognised by the fields.
 pub fn problem(format: Option<BenchmarkFormat>, id: &str, fields: &Map<String, Value>) -> Result<Problem> {
     let format = known(format, id, fields)?;
     let problem = format.fits(fields).and_then(|()| format.problem(id, RecordFields(fields)));
     problem.map_err(|wrong| of_item(id, wrong))
 }
 
-/// The prompt by which the benchmark's own authors ask a model that continues text.
+/// The prompt that the benchmark's authors use for a base model.
 pub fn prompt(format: Option<BenchmarkFormat>, id: &str, fields: &Map<String, Value>) -> Result<String> {
     let prompt = match known(format, id, fields)? {
         BenchmarkFormat::HumanEval | BenchmarkFormat::EvalPlus => {
@@ -134,7 +134,7 @@ pub fn prompt(format: Option<BenchmarkFormat>, id: &str, fields: &Map<String, Va
     prompt.map_err(|wrong| of_item(id, wrong))
 }
 
-/// The record's own right programs, each whole; LiveCodeBench gives none.
+/// The record's own solutions as complete programs; LiveCodeBench has none.
 pub fn references(format: Option<BenchmarkFormat>, id: &str, fields: &Map<String, Value>) -> Result<Vec<String>> {
     let references = match known(format, id, fields)? {
         BenchmarkFormat::HumanEval | BenchmarkFormat::EvalPlus => functions::canonical(RecordFields(fields)),
@@ -156,7 +156,7 @@ fn of_item(id: &str, wrong: Wrong) -> Error {
     Error::value(format!("item {id}: `{}`", wrong.field), wrong.expected, wrong.found)
 }
 
-/// What would have been recognised.
+/// The fields by which formats are recognised, for an error message.
 fn expected_marks() -> String {
     let marks = BenchmarkFormat::ALL.map(|format| format!("{} ({})", format.marks().join(" and "), format.name()));
     format!("the fields of a benchmark: {}", marks.join(", "))

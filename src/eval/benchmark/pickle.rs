@@ -1,7 +1,7 @@
-//! Reads a Python pickle that holds one text and nothing else, which is how LiveCodeBench packs its private tests. Any
-//! other pickle, which could name code to run, is refused.
+//! Reads a Python pickle of a single string, the format of LiveCodeBench's private tests. Any other pickle is refused,
+//! because it could run code.
 
-/// The text, or `None` where the pickle holds something else.
+/// The string; `None` if the pickle contains anything else.
 pub(crate) fn text(pickle: &[u8]) -> Option<&str> {
     let mut rest = pickle;
     let mut text = None;
@@ -21,7 +21,7 @@ pub(crate) fn text(pickle: &[u8]) -> Option<&str> {
                 let length = take(&mut rest, width)?.iter().rev().fold(0u64, |n, byte| n << 8 | u64::from(*byte));
                 text = Some(std::str::from_utf8(take(&mut rest, usize::try_from(length).ok()?)?).ok()?);
             }
-            // MEMOIZE, BINPUT, LONG_BINPUT: remembered, never asked for.
+            // MEMOIZE, BINPUT, LONG_BINPUT: no effect without a later reference.
             0x94 => {}
             b'q' => drop(take(&mut rest, 1)?),
             b'r' => drop(take(&mut rest, 4)?),

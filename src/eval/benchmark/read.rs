@@ -1,5 +1,5 @@
-//! Problem files: JSON lines, a JSON list or CSV, gzipped or not, or APPS's own folder of folders. What a record means
-//! is left to the formats beside this file.
+//! Problem files: JSON lines, a JSON list or CSV, gzipped or not, or APPS's own folder of folders. The sibling modules
+//! interpret the records.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,20 +25,20 @@ pub struct BenchmarkRecord {
     pub fields: Map<String, Value>,
 }
 
-/// Why a record that has an id is no problem.
+/// Why a record with an id is not a valid problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed {
     pub why: String,
 }
 
-/// The records of a problem file, one by one in its order; all of one format.
+/// Iterates over the records of a problem file; all have the same format.
 pub struct Entries {
     path: PathBuf,
     records: Box<dyn Iterator<Item = Result<FileRecord>>>,
     format: Option<BenchmarkFormat>,
 }
 
-/// Opens a problem file. Without a format, the first record's fields say which it is.
+/// Opens a problem file. Without a format, it is recognised by the first record's fields.
 pub fn read(path: &Path, format: Option<BenchmarkFormat>) -> Result<Entries> {
     let records = if path.is_dir() {
         Box::new(apps_folders(path)?)

@@ -25,7 +25,7 @@ pub struct SampleAttention {
     pub attention: Vec<f64>,
 }
 
-/// The lines of the file, in its order.
+/// The lines of the file, in order.
 #[derive(Clone, Debug, Default)]
 pub struct AttentionFile {
     samples: Vec<SampleAttention>,
@@ -36,7 +36,7 @@ pub struct AttentionFile {
 impl AttentionFile {
     pub const NAME: &str = "attention.jsonl";
 
-    /// Without lines where `folder` has no such file.
+    /// Reads the file in `folder`; empty if there is none.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(Self::NAME);
         if !path.exists() {
@@ -51,7 +51,7 @@ impl AttentionFile {
         Ok(file)
     }
 
-    /// In place of what was known of the sample.
+    /// Adds a sample's attention, or replaces it.
     pub fn set(&mut self, sample: SampleAttention) {
         let next = self.samples.len();
         let place = *self.places.entry((sample.id.clone(), sample.index)).or_insert(next);
@@ -61,7 +61,7 @@ impl AttentionFile {
         }
     }
 
-    /// Replaces the file in `folder` whole, or leaves it as it is.
+    /// Replaces the file in `folder` atomically.
     pub fn write(&self, folder: &Path) -> Result<()> {
         let line = |sample| serde_json::to_string(sample).map(|line| line + "\n");
         let lines: serde_json::Result<String> = self.samples.iter().map(line).collect();

@@ -1,5 +1,6 @@
-//! An append-only file of JSON lines. When `append` returns, the operating system has the whole line. A line that could
-//! not be written whole is removed; half a line left by a killed process is cut off when the file is opened again.
+//! An append-only file of JSON lines. When `append` returns, the operating system has the complete line. A line that
+//! could not be written completely is removed; an incomplete line of a killed process is removed when the file is
+//! opened again.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -11,7 +12,7 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::out;
 
-/// The longest time between two syncs to the disk: the most work that a power cut may cost.
+/// Longest time between two syncs to the disk: the work that a power cut can lose.
 const SYNC_EVERY: Duration = Duration::from_secs(2);
 
 /// (item, sample): the order of the lines.
@@ -20,7 +21,7 @@ pub(super) type LineKey = (usize, u64);
 pub(super) struct SortedLines {
     path: PathBuf,
     file: File,
-    /// The whole lines written so far.
+    /// The complete lines so far.
     lines: Vec<LineSpan>,
     synced: Instant,
 }
@@ -39,8 +40,8 @@ impl SortedLines {
         Self::of(path, file.map_err(Error::io(path, "create"))?)
     }
 
-    /// Opens the file of an earlier process. `read` receives each whole line and returns its key, or why the line is
-    /// wrong.
+    /// Opens the file of an earlier process. `read` receives each complete line and returns its key, or why the line is
+    /// invalid.
     pub fn reopen(path: &Path, mut read: impl FnMut(&[u8]) -> Result<LineKey, String>) -> Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let mut opened = Self::of(path, file.map_err(Error::io(path, "open"))?)?;
@@ -58,9 +59,9 @@ impl SortedLines {
             opened.lines.push(LineSpan { place, start, bytes });
         }
         if !text.is_empty() {
-            log::info!("{}: a line that was cut short goes", path.display());
+            log::info!("{}: removing an incomplete line", path.display());
         }
-        opened.cut_to(opened.whole()).map_err(Error::io(path, "cut off the last line"))?;
+        opened.cut_to(opened.whole()).map_err(Error::io(path, "remove the last line"))?;
         Ok(opened)
     }
 
@@ -69,7 +70,7 @@ impl SortedLines {
         Ok(Self { path: path.to_path_buf(), file, lines: Vec::new(), synced: Instant::now() })
     }
 
-    /// Bytes of the whole lines.
+    /// Bytes of the complete lines.
     fn whole(&self) -> u64 {
         self.lines.last().map_or(0, |line| line.start + line.bytes as u64)
     }
@@ -85,7 +86,7 @@ impl SortedLines {
         line.push(b'\n');
         let start = self.whole();
         if let Err(error) = self.file.write_all(&line) {
-            // The disk is full, say: what was finished before stays, the half line goes.
+            // For example, the disk is full: earlier lines stay, the incomplete line is removed.
             if let Err(again) = self.cut_to(start) {
                 log::warn!("{}: the last line may be cut: {again}", self.path.display());
             }
@@ -99,7 +100,7 @@ impl SortedLines {
         Ok(())
     }
 
-    /// Keeps the lines whose places `keep` accepts. The file is replaced whole or stays as it is.
+    /// Keeps the lines whose keys `keep` accepts. The file is replaced atomically or not changed.
     pub fn retain(mut self, keep: impl Fn(LineKey) -> bool) -> Result<Self> {
         let before = self.lines.len();
         self.lines.retain(|line| keep(line.place));
@@ -111,10 +112,10 @@ impl SortedLines {
         let path = self.path.clone();
         drop(self);
         let mut places = places.into_iter();
-        Self::reopen(&path, |_| places.next().ok_or_else(|| "no line of this file was kept at this place".to_string()))
+        Self::reopen(&path, |_| places.next().ok_or_else(|| "more lines than were kept".to_string()))
     }
 
-    /// Puts the lines in order. The file is replaced whole or stays as it is.
+    /// Sorts the lines. The file is replaced atomically or not changed.
     pub fn sort(mut self) -> Result<()> {
         if self.lines.is_sorted_by_key(|line| line.place) {
             return self.file.sync_data().map_err(Error::io(&self.path, "force to the disk"));
@@ -136,7 +137,7 @@ impl SortedLines {
     }
 }
 
-/// Writes a file beside `path` and renames it to `path` once it is complete and on the disk. A file that fails is
+/// Writes a file next to `path` and renames it to `path` when it is complete and synced. If writing fails, the file is
 /// removed.
 pub(super) fn write_whole(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<()> {
     let mut partial = path.as_os_str().to_owned();
@@ -189,7 +190,7 @@ mod tests {
         assert_eq!(lines.whole(), 0);
     }
 
-    /// By the line's own number.
+    /// The key is the line's field `n`.
     fn place(line: &[u8]) -> Result<LineKey, String> {
         let value: Value = serde_json::from_slice(line).map_err(|error| error.to_string())?;
         value["n"].as_u64().map(|n| (0, n)).ok_or_else(|| "no number".to_string())
@@ -203,7 +204,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever was left of a file, it can be gone on with, and what was cut is all that is lost.
+        /// Any prefix of a file can be continued; only the cut part is lost.
         #[test]
         fn any_prefix_of_a_file_is_continued(texts in prop::collection::vec(".{0,12}", 1..8), cut in 0.0f64..=1.0) {
             let folder = tempfile::tempdir().expect("a temporary folder");

@@ -1,7 +1,7 @@
 //! Results on disk, line by line: a sample is in `samples.jsonl` before it is counted, an item in `items.jsonl` when
 //! all of its samples are. Killing the process at any moment loses no line; a power cut loses the lines of the last two
 //! seconds, or those since the last sync if no line followed. Lines are written in the order in which samples finish; a
-//! complete run sorts them, so that equal runs leave equal files.
+//! complete run sorts them, so that equal runs write equal files.
 
 mod attention;
 mod lines;
@@ -32,7 +32,7 @@ pub struct Journal {
 /// What earlier processes recorded, by item.
 #[derive(Default)]
 pub struct Recorded {
-    /// In the order of the file, without those that failed.
+    /// Samples that did not fail, in the order of the file.
     pub samples: HashMap<usize, Vec<Sample>>,
     /// Samples that failed, by item and number.
     pub failed_samples: HashSet<(usize, u64)>,
@@ -41,9 +41,9 @@ pub struct Recorded {
     pub failed: HashSet<usize>,
 }
 
-/// A finished item as a line of `items.jsonl` records it.
+/// A finished item, read from its line of `items.jsonl`.
 pub struct FinishedItem {
-    /// How many samples it has.
+    /// Number of its samples.
     pub samples: usize,
     /// Without its samples.
     pub outcome: Outcome,
@@ -68,7 +68,7 @@ struct ItemLine {
 }
 
 impl Journal {
-    /// Creates `folder` with empty files. A folder that holds results already is left alone.
+    /// Creates `folder` with empty files. Fails if the folder already contains results.
     pub fn create(folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder).map_err(Error::io(folder, "create the output folder"))?;
         Ok(Self {
@@ -78,7 +78,7 @@ impl Journal {
         })
     }
 
-    /// Opens the journal that an earlier process left in `folder`. `index_of` is the place of an item among the task's.
+    /// Opens the journal that an earlier process left in `folder`. `index_of` returns an item's index in the task.
     pub fn reopen(folder: &Path, index_of: impl Fn(&str) -> Option<usize>) -> Result<(Self, Recorded)> {
         let mut recorded = Recorded::default();
         let place = |id: &str| index_of(id).ok_or_else(|| format!("the task has no item `{id}`"));
@@ -87,7 +87,7 @@ impl Journal {
             let SampleLine { id, sample } = parse(line, "a sample")?;
             let at = (place(&id)?, sample.index);
             if !met.insert(at) {
-                return Err(format!("sample {} of item `{id}` is there already", sample.index));
+                return Err(format!("a second line of sample {} of item `{id}`", sample.index));
             }
             match sample.error {
                 Some(_) => drop(recorded.failed_samples.insert(at)),
@@ -99,7 +99,7 @@ impl Journal {
             let ItemLine { id, error, samples, outcome } = parse(line, "an item")?;
             let at = place(&id)?;
             if recorded.failed.contains(&at) || recorded.finished.contains_key(&at) {
-                return Err(format!("item `{id}` is there already"));
+                return Err(format!("a second line of item `{id}`"));
             }
             match error {
                 Some(_) => drop(recorded.failed.insert(at)),
@@ -111,7 +111,7 @@ impl Journal {
         Ok((journal, recorded))
     }
 
-    /// Keeps what these accept: lines of items, by item; samples, by item and number.
+    /// Keeps only the lines that `items` (by item) and `samples` (by item and number) accept.
     pub fn retain(self, items: impl Fn(usize) -> bool, samples: impl Fn((usize, u64)) -> bool) -> Result<Self> {
         let lines = |lines: Mutex<SortedLines>| lines.into_inner().expect("appending does not panic");
         Ok(Self {
@@ -121,7 +121,7 @@ impl Journal {
         })
     }
 
-    /// Fails as `create` would where the folder already holds results.
+    /// Fails if the folder already contains results, like `create`.
     pub fn check_free(folder: &Path) -> Result<()> {
         settle(folder)?;
         match folder.join("samples.jsonl").exists() {
@@ -134,7 +134,7 @@ impl Journal {
         &self.folder
     }
 
-    /// Sample number `sample` of the item at `item` of the task's items.
+    /// Writes sample number `sample` of the task's item `item`.
     pub fn sample(&self, item: usize, sample: u64, line: &impl Serialize) -> Result<()> {
         self.samples.lock().expect("appending does not panic").append((item, sample), line)
     }
@@ -143,8 +143,7 @@ impl Journal {
         self.items.lock().expect("appending does not panic").append((item, 0), line)
     }
 
-    /// Puts the lines of a complete run in the order of items and samples. Each file is replaced whole or stays as it
-    /// is.
+    /// Sorts the lines of a complete run by item and sample. Each file is replaced atomically or not changed.
     pub fn finish(self) -> Result<()> {
         for lines in [self.samples, self.items] {
             lines.into_inner().expect("appending does not panic").sort()?;
@@ -152,12 +151,12 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes `name` whole or not at all.
+    /// Writes the file `name` atomically.
     pub fn file(&self, name: &str, contents: &str) -> Result<()> {
         Self::write(&self.folder, name, contents)
     }
 
-    /// The same in a folder that has no journal yet.
+    /// Writes a file atomically into a folder that has no journal yet.
     pub fn write(folder: &Path, name: &str, contents: &str) -> Result<()> {
         let path = folder.join(name);
         if let Some(parent) = path.parent() {
@@ -166,7 +165,7 @@ impl Journal {
         write_whole(&path, |file| file.write_all(contents.as_bytes()))
     }
 
-    /// Keeps a copy of `name` as `NAME.before`, unless one is there from earlier.
+    /// Copies `name` to `NAME.before`, unless that exists.
     pub fn keep(folder: &Path, name: &str) -> Result<()> {
         let (path, before) = (folder.join(name), folder.join(format!("{name}.before")));
         if !path.exists() || before.exists() {
@@ -181,7 +180,7 @@ fn parse<'a, T: Deserialize<'a>>(line: &'a [u8], what: &str) -> Result<T, String
     serde_json::from_slice(line).map_err(|error| format!("not {what}: {error}"))
 }
 
-/// The folders of the runs that were written to `base` and, by [`fresh_folder`], beside it; the latest first.
+/// The existing folders among `base`, `base-2`, ..., latest first.
 pub fn run_folders(base: &Path) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = numbered(base).take_while(|path| path.exists()).collect();
     folders.reverse();

@@ -1,6 +1,6 @@
-//! Replaces several files of a folder, all or none. The new files are written into a folder beside the old ones and
-//! synced to the disk. Renaming that folder commits them; then each is moved to its place. A process killed before the
-//! commit leaves the old set; after the commit, the next process that opens the folder moves the rest.
+//! Replaces several files of a folder atomically. The new files are written into a subfolder and synced to the disk.
+//! Renaming that subfolder commits them; then each is moved to its place. A process killed before the commit leaves the
+//! old set; after the commit, the next process that opens the folder moves the rest.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -14,7 +14,7 @@ const BEGUN: &str = "new-results.partial";
 /// The folder of new files after the commit; they replace the old ones.
 const WHOLE: &str = "new-results";
 
-/// Replaces `files`, each a name and what it is to hold.
+/// Replaces `files`, given as names and contents.
 pub fn replace(folder: &Path, files: &[(&str, String)]) -> Result<()> {
     settle(folder)?;
     let begun = folder.join(BEGUN);
@@ -29,7 +29,7 @@ pub fn replace(folder: &Path, files: &[(&str, String)]) -> Result<()> {
     settle(folder)
 }
 
-/// Moves to their places what a replacement in `folder` left that counts; to be called before its files are read.
+/// Completes a committed but interrupted replacement in `folder`; call it before reading its files.
 pub fn settle(folder: &Path) -> Result<()> {
     let whole = folder.join(WHOLE);
     let entries = match fs::read_dir(&whole) {

@@ -1,5 +1,4 @@
-//! The results of a run in numbers: as data (`summary.json`) and as text (`page`). It receives counts and rates; it
-//! measures and samples nothing.
+//! The summary of a run: as data (`summary.json`) and as text (`page`). `run::summary` computes the numbers.
 
 mod page;
 
@@ -100,14 +99,13 @@ pub struct RunScores {
     pub samples: usize,
     /// Tokens of these samples.
     pub samples_tokens: usize,
-    /// Samples that were never started or were stopped, since the outcome was decided without them.
+    /// Samples that were never started or were stopped because the outcome was already decided.
     pub cancelled: usize,
     /// Why they were cancelled, by the method of the task.
     pub spares: Option<EarlyStop>,
-    /// Tokens that the cancelled samples had, discarded.
+    /// Tokens sampled by cancelled samples, discarded.
     pub cancelled_tokens: usize,
-    /// Estimate of the tokens that the cancelled samples would still have taken, if each had the mean length of its
-    /// item's samples.
+    /// Estimate of the tokens saved by cancelling, if each cancelled sample had the mean length of its item's samples.
     pub tokens_spared: usize,
     /// Samples by the judge's verdict; empty without a judge.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -118,14 +116,14 @@ pub struct RunScores {
     pub accuracy: Option<Estimate>,
     /// Whether the grader chose the answers: `accuracy` is then an upper bound.
     pub chosen_by_grader: bool,
-    /// Share of single samples that are right. `None` also where samples were cancelled, which would bias it; the same
-    /// holds for the fields below.
+    /// Share of single samples that are right. This and the fields below are also `None` or empty if samples were
+    /// cancelled, which would bias them.
     pub single: Option<Estimate>,
     /// Unbiased, over the items that have at least k samples.
     pub pass_at: Vec<AtK>,
     pub maj_at: Vec<AtK>,
-    /// Best of k samples: by the scorer's value or the log-probability of the whole sample where the method chooses by
-    /// that, else by the log-probability per token. Empty also where the scorer's values are unknown.
+    /// Best of k samples: by the scorer's value or the sample's log-probability if the method chooses by it, else by
+    /// the log-probability per token. Also empty if the scorer's values are unknown.
     pub best_at: Vec<AtK>,
     /// `None`: every requested k is in a row.
     pub k_left_out: Option<OmittedKs>,
@@ -133,16 +131,16 @@ pub struct RunScores {
     pub weighted_vote: Option<Estimate>,
 }
 
-/// What a run found and what it cost.
+/// The results and costs of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
     pub task: String,
     pub method: String,
     pub model: String,
     pub device: String,
-    /// What keys and values are rounded to.
+    /// Storage format of keys and values.
     pub kv_dtype: KvDtype,
-    /// Why it is none of CUDA's, where that was left to the machine.
+    /// Why no GPU was used; `None` if the user chose the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_cuda: Option<String>,
     pub plan: Planner,
@@ -150,22 +148,22 @@ pub struct Summary {
     pub items_asked: usize,
     /// Samples on disk of items that are not finished; no other number counts them.
     pub unfinished_samples: usize,
-    /// Items that could not be searched, of those asked for.
+    /// Requested items whose search failed.
     pub failed: usize,
-    /// Branches that failed of items that went on without them.
+    /// Failed branches of items that continued without them.
     pub failed_branches: usize,
     #[serde(flatten)]
     pub scores: RunScores,
-    /// Of all processes that worked on the run, but for those that left no count of it: they were killed.
+    /// Sum over all processes of the run, except killed ones, which recorded no count.
     pub prompts: PromptTokens,
     pub uncounted_processes: usize,
-    /// Root first, the samples last; none where no item has finished.
+    /// Root first, the samples last; empty if no item has finished.
     pub levels: Vec<LevelUse>,
-    /// `None` where no sample says where its attention fell.
+    /// `None` if no sample has recorded attention.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attention: Option<AttentionCoverage>,
-    /// Of this process, as all that follows. Wall clock from the first prompt to the last sample; loading the model is
-    /// not in it.
+    /// Seconds of wall-clock time of this process, from the first prompt to the last sample, without loading the model.
+    /// All fields below are of this process, too.
     pub seconds: f64,
     pub seconds_loading: f64,
     pub engine: Metrics,

@@ -1,5 +1,4 @@
-//! The numbers of a run as lines for people: what was found first, then what it took. What each number means is said
-//! where it is kept, in the module above.
+//! Prints the summary of a run as text: first the results, then the costs. The parent module defines each number.
 
 use std::fmt::{self, Display, Write};
 
@@ -9,7 +8,7 @@ use crate::eval::task::EarlyStop;
 use crate::figures::{bytes, count, counted, saved};
 
 impl Summary {
-    /// Why there are fewer items than were asked for.
+    /// Why fewer items were finished than requested.
     fn missing(&self) -> String {
         let stopped = self.scores.items + self.failed < self.items_asked;
         let failed = (self.failed > 0).then(|| format!("{} failed", self.failed));
@@ -24,7 +23,7 @@ impl Summary {
         (failed > 0).then(|| format!("{} failed", counted(failed as u64, "continuation")))
     }
 
-    /// What the prompts of all samples took.
+    /// The cost of the prompts of all samples.
     fn prompts(&self) -> String {
         let PromptTokens { asked, computed } = self.prompts;
         let saved = match asked {
@@ -115,11 +114,11 @@ impl Page<'_, '_> {
         writeln!(self.0, "{name:<11} {value}")
     }
 
-    /// `cut`: what is said of items that are missing.
+    /// `cut`: the note about missing items.
     fn scores(&mut self, scores: &RunScores, cut: &str) -> fmt::Result {
         let cancelled = match (scores.cancelled, scores.spares) {
             (0, _) => String::new(),
-            (n, Some(EarlyStop::Decided)) => format!(", {} more not drawn: the vote was decided", count(n as u64)),
+            (n, Some(EarlyStop::Decided)) => format!(", {} more not sampled: the vote was decided", count(n as u64)),
             (n, Some(EarlyStop::Passed)) => format!(", {} more stopped or not judged: one had passed", count(n as u64)),
             (n, None) => format!(", {} more not finished", count(n as u64)),
         };
@@ -129,7 +128,7 @@ impl Page<'_, '_> {
             let share = 100.0 * spared as f64 / (spared + drawn + scores.cancelled_tokens).max(1) as f64;
             let vain = match scores.cancelled_tokens {
                 0 => String::new(),
-                n => format!("; {} drawn in vain", count(n as u64)),
+                n => format!("; {} discarded", count(n as u64)),
             };
             self.line("spared", format!("about {} tokens, {share:.0} % of all{vain}", count(spared as u64)))?;
         }
@@ -141,7 +140,7 @@ impl Page<'_, '_> {
             let how = if scores.chosen_by_grader { " (chosen by the grader: an upper bound)" } else { "" };
             self.line("accuracy", format!("{} of the chosen answers{how}", percent(accuracy)))?;
             if scores.cancelled > 0 {
-                let why = "left out, as pass@k and maj@k: samples were spared, which makes the others biased";
+                let why = "left out, like pass@k and maj@k: samples were cancelled, which biases the others";
                 self.line("one sample", why)?;
             }
         }
@@ -156,7 +155,7 @@ impl Page<'_, '_> {
             self.line("left out", format!("k = {}: {why}", k.join(", ")))?;
         }
         if let Some(vote) = scores.weighted_vote {
-            self.line("weighted", format!("{} by a vote that weighs samples by their likelihood", percent(vote)))?;
+            self.line("weighted", format!("{} by a vote weighted by the samples' likelihood", percent(vote)))?;
         }
         if scores.without_answer > 0 {
             self.line("no answer", counted(scores.without_answer as u64, "sample"))?;
@@ -164,7 +163,7 @@ impl Page<'_, '_> {
         Ok(())
     }
 
-    /// One row; a k that not all of `items` have samples for is said to cover fewer.
+    /// One row; notes how many items an estimate covers if not all of `items` have k samples.
     fn at_k(&mut self, name: &str, estimates: &[AtK], items: usize) -> fmt::Result {
         if estimates.is_empty() {
             return Ok(());

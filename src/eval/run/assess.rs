@@ -1,5 +1,5 @@
-//! Assesses the samples of a run: by the task's answer patterns and graders and, where samples are programs, by the
-//! judge. `judging` runs the judge on a thread pool.
+//! Assesses the samples of a run: by the task's answer patterns and graders and, if samples are programs, by the judge.
+//! `judging` runs the judge on a thread pool.
 
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ pub struct RunJudge {
 }
 
 impl RunJudge {
-    /// `None` where the task needs no judge. A missing sandbox, interpreter or compiler is an error here, before
-    /// anything is sampled.
+    /// Opens the judge; `None` if the task needs none. A missing sandbox, interpreter or compiler is an error here,
+    /// before anything is sampled.
     pub fn open(task: &Task, items: &[Item], isolation: Isolation, judges: Option<usize>) -> Result<Option<RunJudge>> {
         if !task.is_judged() {
             return Ok(None);
@@ -44,7 +44,7 @@ impl RunJudge {
         Ok(Some(RunJudge { judge: Arc::new(judge), pool }))
     }
 
-    /// Judges by these tests what `grade` finds answers in.
+    /// A queue that judges texts by `tests`; `grade` finds their answers.
     fn queue<'a>(&'a self, grade: &'a dyn Fn(&str) -> Assessment, tests: &Arc<ItemTests>) -> JudgeQueue<'a> {
         let (judge, tests) = (self.judge.clone(), tests.clone());
         JudgeQueue::new(grade, &self.pool, move |text| match tests.candidate(text) {
@@ -54,7 +54,7 @@ impl RunJudge {
     }
 }
 
-/// By the task's own patterns and graders.
+/// Assesses a text by the task's own patterns and graders.
 pub fn grade(task: &Task, item: &Item, text: &str) -> Assessment {
     let answer = task.answer(text);
     let verdict = task.grade(item, text, answer.as_ref());
@@ -62,7 +62,7 @@ pub fn grade(task: &Task, item: &Item, text: &str) -> Assessment {
     Assessment::graded(answer.map(|answer| answer.value), correct)
 }
 
-/// What assesses the samples of `item`.
+/// The assessor of the samples of `item`.
 pub fn assessor<'a>(judging: Option<&'a RunJudge>, item: &Item, grade: &'a dyn Fn(&str) -> Assessment) -> Assessor<'a> {
     match (judging, item.tests()) {
         (Some(judging), Some(tests)) => Assessor::new(judging.queue(grade, tests)),
@@ -70,17 +70,17 @@ pub fn assessor<'a>(judging: Option<&'a RunJudge>, item: &Item, grade: &'a dyn F
     }
 }
 
-/// A sample as the scorers of HumanEval and of EvalPlus read it.
+/// A sample in the format of HumanEval's and EvalPlus's scorers.
 #[derive(Serialize)]
 struct Completion<'a> {
     task_id: &'a str,
-    /// Behind the problem's prompt.
+    /// The text after the problem's prompt.
     completion: String,
-    /// The whole program.
+    /// The complete program.
     solution: String,
 }
 
-/// The samples of judged items, a line each: `samples.jsonl` of the benchmarks' own scorers.
+/// The samples of judged items, one line each, in the format of the benchmarks' own scorers.
 pub fn completions(items: &[Item], finished: &[Finished]) -> Result<String> {
     let mut lines = String::new();
     for done in finished {

@@ -1,6 +1,6 @@
-//! `offshoot tree RUN --attention`: where the attention of a finished run's samples fell, by levels of the prompt.
-//! Replays the tokens that the run's trees record through its model (`model::Attribution`), writes `attention.jsonl`
-//! beside the results and prints the shares. Nothing is sampled, and no result of the run changes.
+//! `offshoot tree RUN --attention`: computes how a finished run's samples divide their attention among the levels of
+//! the prompt. Replays the recorded tokens through the run's model (`model::Attribution`), writes `attention.jsonl`
+//! next to the results and prints the shares. Nothing is sampled, and no result of the run changes.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,15 +19,15 @@ use crate::eval::view::{RecordedItem, SampleEnd, ends, recorded};
 use crate::figures::{count, counted};
 use crate::hashes::hash_of_folder;
 use crate::ids::TokenId;
-use crate::launch::{Device, DeviceChoice, ModelSource, OnDevice};
+use crate::launch::{DeviceBackend, DeviceChoice, ModelSource, OnDevice};
 use crate::model::{Attribution, ModelFolder};
 use crate::out::{self, Progress};
 use crate::tree::{Trace, TraceNode};
 
-/// Rows of a replayed step: enough for the matrix products to reach about their full speed.
+/// Rows of a replayed step: enough for matrix products to reach nearly full speed.
 const STEP_ROWS: usize = 512;
 
-/// What to do where the tokens of samples are not recorded.
+/// Advice if the tokens of samples are not recorded.
 const RUN_AGAIN: &str = "run the task again with --trees (the same seed samples the same on the CPU)";
 
 #[derive(Clone, Debug)]
@@ -36,12 +36,12 @@ pub struct AttentionOptions {
     pub run: PathBuf,
     /// An item's id, or its number among the task's items; `None`: all of them.
     pub item: Option<String>,
-    /// The model's folder, where it is no longer where the run found it.
+    /// The model's folder, if it has moved since the run.
     pub model: Option<PathBuf>,
     pub device: DeviceChoice,
 }
 
-/// Ctrl-C sets `interrupted`: nothing is written then.
+/// Computes and writes the attention. Ctrl-C sets `interrupted`; then nothing is written.
 pub fn attention(options: &AttentionOptions, interrupted: &AtomicBool) -> Result<()> {
     let run = &options.run;
     let Some(manifest) = Manifest::read(run)? else {
@@ -71,12 +71,12 @@ struct Replay<'a> {
 impl OnDevice for Replay<'_> {
     type Output = Vec<SampleAttention>;
 
-    fn run<B: Device>(self, mut backend: B) -> Result<Vec<SampleAttention>> {
+    fn run<B: DeviceBackend>(self, mut backend: B) -> Result<Vec<SampleAttention>> {
         replay(&mut backend, self.model, self.manifest, self.job, self.interrupted)
     }
 }
 
-/// The model that the run was made with.
+/// Opens the run's model.
 fn model_of(manifest: &Manifest, options: &AttentionOptions) -> Result<ModelFolder> {
     let path = options.model.as_ref().unwrap_or(&manifest.model);
     let folder = ModelFolder::open(path)?;
@@ -91,11 +91,11 @@ fn model_of(manifest: &Manifest, options: &AttentionOptions) -> Result<ModelFold
 /// The samples that are replayed to attribute their attention to levels.
 struct AttentionJob {
     items: Vec<AttentionItem>,
-    /// Samples that have tokens, including those that no tree records.
+    /// Number of samples with tokens, including those that no tree records.
     samples: usize,
 }
 
-/// An item with those of its samples that its tree records.
+/// An item and those of its samples that its tree records.
 struct AttentionItem {
     id: String,
     prompt: Vec<TokenId>,
@@ -103,7 +103,7 @@ struct AttentionItem {
     samples: Vec<SamplePath>,
 }
 
-/// The tokens behind the prompt down to the end of a sample.
+/// The tokens after the prompt up to the end of a sample.
 struct SamplePath {
     index: u64,
     tokens: Vec<TokenId>,
@@ -171,7 +171,7 @@ impl AttentionItem {
     }
 }
 
-/// The levels of the prompt, and one more behind it.
+/// The levels of the prompt, and one more for the sample's own text.
 fn bounds_of(file: &Path, trace: &Trace, prompt: usize) -> Result<LevelBounds> {
     let Some(ends) = &trace.level_ends else {
         let expected = format!("where each level of the prompt ends: {RUN_AGAIN}");
@@ -184,7 +184,7 @@ fn bounds_of(file: &Path, trace: &Trace, prompt: usize) -> Result<LevelBounds> {
     let words: Option<Vec<u32>> = ends.iter().map(|&end| u32::try_from(end).ok()).collect();
     let bounds = words.filter(|_| ends.last() == Some(&prompt)).and_then(|ends| LevelBounds::behind(&ends));
     bounds.ok_or_else(|| {
-        let expected = format!("numbers that do not fall, the last of them the prompt's {prompt} tokens");
+        let expected = format!("ascending numbers, the last of them the prompt's {prompt} tokens");
         Error::field(file, "level_ends", expected, format!("{ends:?}"))
     })
 }
@@ -194,13 +194,12 @@ fn tokens_of(sample: &Map<String, Value>) -> usize {
 }
 
 impl SamplePath {
-    /// The path down to `node`; the last `count` tokens that were drawn on it are the sample's. `None` where they are
-    /// not recorded.
+    /// The path to `node`; the last `count` sampled tokens on it are the sample's. `None` if they are not recorded.
     fn new(trace: &Trace, node: usize, index: u64, count: usize) -> Option<Self> {
         let up = std::iter::successors(Some(&trace.nodes[node]), |node| Some(&trace.nodes[node.parent?]));
         let mut path: Vec<&TraceNode> = up.take_while(|node| node.parent.is_some()).collect();
         path.reverse();
-        // What stands below a question is behind another prompt.
+        // Nodes below a question have another prompt.
         if path.iter().any(|node| node.asks) {
             return None;
         }
@@ -263,7 +262,7 @@ fn in_token_order<T>(all: &[T], tokens: impl Fn(&T) -> &Vec<TokenId>) -> Vec<&T>
     sorted
 }
 
-/// Of tokens that weigh the same, at least one; the first `levels` levels.
+/// The mean over tokens (at least one) of the first `levels` levels.
 fn mean<'a>(masses: impl Iterator<Item = &'a LevelMass>, levels: usize) -> Vec<f64> {
     let (mut sums, mut tokens) = ([0.0; MOST_LEVELS], 0);
     for mass in masses {
@@ -273,7 +272,7 @@ fn mean<'a>(masses: impl Iterator<Item = &'a LevelMass>, levels: usize) -> Vec<f
     sums[..levels].iter().map(|sum| sum / f64::from(tokens)).collect()
 }
 
-/// The mean of all samples and, where it is asked for, of each.
+/// A table with the mean over all samples and, if `each`, the shares of each sample.
 fn table(found: &[SampleAttention], job: &AttentionJob, each: bool) -> String {
     let levels = job.items.iter().map(|item| item.bounds.count()).max().unwrap_or(1);
     let told = found.iter().map(|sample| (sample.tokens, sample.attention.as_slice()));

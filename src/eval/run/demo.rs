@@ -18,7 +18,7 @@ use super::worker::{Finished, ItemRunner, RunOutcome};
 use super::{PreparedRun, RunOptions, dry_run};
 use crate::out::Progress;
 
-/// Problems of the vote, and of the comparison of plans; few enough that the first result is there in seconds.
+/// Number of problems of the vote, and of the comparison of plans; few, so that results appear in seconds.
 const VOTE_ITEMS: usize = 8;
 const PLAN_ITEMS: usize = 3;
 
@@ -49,7 +49,7 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Options that the demo would have to ignore.
+/// Refuses options that the demo would ignore.
 fn refuse_what_needs_a_task(options: &RunOptions) -> Result<()> {
     let given = [
         ("--out", options.out.is_some()),
@@ -60,14 +60,14 @@ fn refuse_what_needs_a_task(options: &RunOptions) -> Result<()> {
     match given.iter().find(|(_, given)| *given) {
         Some((option, _)) => Err(Error::value(
             *option,
-            "a task file beside it",
+            "a task file with it",
             "none (the demo writes nothing and compares plans itself)",
         )),
         None => Ok(()),
     }
 }
 
-/// All problems by vote. The first is searched alone and shown at once, the others after it, several at a time.
+/// Solves the problems by vote. The first runs alone and is shown at once; the others follow, several at a time.
 fn the_vote(prepared: &PreparedRun, options: &RunOptions, interrupted: &AtomicBool) -> Result<RunOutcome> {
     let launched = prepared.launch(options).start()?;
     let started = Instant::now();
@@ -87,8 +87,8 @@ fn the_vote(prepared: &PreparedRun, options: &RunOptions, interrupted: &AtomicBo
     runner.sum_up(searched, started.elapsed().as_secs_f64())
 }
 
-/// Draws the same samples under two plans; only time and bytes differ, and on a device that is not exact a rounding, so
-/// that a few samples may take another way.
+/// Generates the same samples under two plans. Only time and bytes differ; on a device that is not exact, rounding may
+/// change a few samples.
 fn compare_plans(prepared: &mut PreparedRun, options: &RunOptions, interrupted: &AtomicBool) -> Result<()> {
     // A vote that is decided early would leave little to compare.
     if let Method::SelfConsistency { stop, .. } = &mut prepared.task.method {
@@ -128,7 +128,7 @@ fn texts_of(item: &Finished) -> impl Iterator<Item = String> {
     item.outcome.samples.iter().map(|sample| sample.text.clone())
 }
 
-/// A run that leaves nothing on disk, and whether the device is exact.
+/// Runs without writing to disk; also returns whether the device is exact.
 fn quietly(prepared: &PreparedRun, options: &RunOptions, interrupted: &AtomicBool) -> Result<(RunOutcome, bool)> {
     let launched = prepared.launch(options).start()?;
     let progress = Progress::new(prepared.items.len());
@@ -138,7 +138,7 @@ fn quietly(prepared: &PreparedRun, options: &RunOptions, interrupted: &AtomicBoo
     Ok((run?, launched.engine.facts().exact))
 }
 
-/// One problem: its question, its first sample, and what all samples voted for.
+/// Prints a problem's question, its first sample and the vote of all samples.
 fn show(problem: &Item, item: &Finished) -> Result<()> {
     out::line(problem.fields.get("question").and_then(|value| value.as_str()).unwrap_or_default())?;
     if let Some(first) = item.outcome.samples.first() {

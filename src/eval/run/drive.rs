@@ -1,5 +1,5 @@
-//! Starts the search that a task's method names, with the settings it needs from task, item and tokenizer. `search`
-//! holds the drivers.
+//! Starts the search of the task's method, with its settings from task, item and tokenizer. `search` defines the
+//! drivers.
 
 use crate::error::{Error, Result};
 use crate::eval::task::tree_of_thought::ItemTexts;
@@ -82,12 +82,12 @@ fn asking<'a>(verdicts: &Verdicts, ask: QuestionFor<'a>) -> Scorer<'a> {
 /// The question of the task's scorer about a solution of this item.
 fn question(prepared: &PreparedRun, prompt: &ItemPrompt<'_>, thoughts: &str) -> Result<ScoreQuestion> {
     let Some(verdicts) = prepared.task.method.verdicts() else {
-        return Err(Error::Internal("a question where the task asks none".to_string()));
+        return Err(Error::Internal("a question for a task without one".to_string()));
     };
     question_of(verdicts, prompt.item, thoughts, &mut SharedEncoder::new(&prepared.tokenizer))
 }
 
-/// What `verdicts` asks about a solution of `item`, in tokens; one question of many.
+/// The question of `verdicts` about a solution of `item`, in tokens.
 pub(super) fn question_of(
     verdicts: &Verdicts,
     item: &Item,

@@ -1,5 +1,5 @@
 //! Judges the samples of a run on a thread pool while other samples decode. `judge` runs the candidates; the search
-//! decides which text is assessed and when.
+//! decides which texts are assessed and when.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use crate::search::{Assess, Assessment, AssessmentRequest, Sample};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
     pub verdict: Verdict,
-    /// Why, in a line, where it is not accepted.
+    /// Why it is not accepted, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Of the tests that were run.
+    /// Number of accepted tests among those that were run.
     pub tests_passed: usize,
     pub tests: usize,
-    /// On the clock, and of a processor.
+    /// Wall-clock time and CPU time.
     pub seconds: f64,
     pub cpu_seconds: f64,
     pub peak_bytes: u64,
@@ -41,13 +41,13 @@ impl From<Judgement> for Judged {
 }
 
 impl Judged {
-    /// What the judge said of `sample`; `None`: it was not judged.
+    /// The judge's result on `sample`; `None`: it was not judged.
     pub fn of(sample: &Sample) -> Option<Judged> {
         Judged::deserialize(sample.detail.as_ref()?).ok()
     }
 }
 
-/// The threads that judge, shared by all items of a run. Dropping the pool waits for running judgements, so that they
+/// The judging threads, shared by all items of a run. Dropping the pool waits for running judgements, so that they
 /// remove their folders.
 pub struct JudgePool {
     pool: rayon::ThreadPool,
@@ -72,7 +72,7 @@ impl JudgePool {
 
 type JudgeFn = dyn Fn(&str) -> Result<Judgement> + Send + Sync;
 
-/// The texts of one item that wait for a thread of the pool, first come, first served.
+/// Queues the texts of one item for the thread pool, in order of arrival.
 pub struct JudgeQueue<'a> {
     grade: &'a dyn Fn(&str) -> Assessment,
     pool: &'a JudgePool,
@@ -80,8 +80,8 @@ pub struct JudgeQueue<'a> {
 }
 
 impl<'a> JudgeQueue<'a> {
-    /// `grade` finds answers, in microseconds; `judge` says what is right. It fails for its own failures alone, and
-    /// then the search fails.
+    /// `grade` finds answers, in microseconds; `judge` decides whether the text is right. An error of `judge` is never
+    /// the candidate's fault and fails the search.
     pub fn new(
         grade: &'a dyn Fn(&str) -> Assessment,
         pool: &'a JudgePool,
@@ -92,7 +92,7 @@ impl<'a> JudgeQueue<'a> {
 }
 
 impl Assess for JudgeQueue<'_> {
-    fn says_what_is_right(&self) -> bool {
+    fn grades(&self) -> bool {
         true
     }
 
@@ -100,8 +100,8 @@ impl Assess for JudgeQueue<'_> {
         let (judge, at_work) = (self.judge.clone(), self.pool.at_work.clone());
         let (graded, request) = ((self.grade)(text), request());
         self.pool.pool.spawn_fifo(move || {
-            // The judge is dropped first: a thread that waits for `at_work` continues only after the judge has removed
-            // its folders.
+            // `judge` is dropped before `at_work`: a thread that waits for `at_work` then continues only after the
+            // judge has removed its folders.
             let (_at_work, judge) = (at_work, judge);
             if request.is_abandoned() {
                 return;
@@ -114,7 +114,7 @@ impl Assess for JudgeQueue<'_> {
     }
 }
 
-/// The judge decides what is right.
+/// Combines a judgement with the answer found by the grader; the judge decides whether it is right.
 fn with(judgement: Judgement, graded: Assessment) -> Result<Assessment> {
     let judged = Judged::from(judgement);
     let detail =

@@ -12,17 +12,18 @@ use super::worker::Finished;
 /// The tokens of prompts by level, counted one prompt after another.
 #[derive(Default)]
 pub struct LevelCounts {
-    /// Tells what a prompt shares with those before it.
+    /// Finds the tokens that a prompt shares with earlier ones.
     seen: DistinctTokens,
-    /// For each level its tokens without sharing, and with.
+    /// For each level, its tokens without and with sharing.
     uses: Vec<(u64, u64)>,
 }
 
 impl LevelCounts {
-    /// Adds a prompt: each of its tokens once for each of its samples, and those that no earlier prompt shares once.
+    /// Adds a prompt: without sharing, each token counts once per sample; with sharing, each token that no earlier
+    /// prompt shares counts once.
     pub fn add(&mut self, prompt: &LevelTokens, samples: usize) {
         let shared = self.seen.insert(&prompt.tokens);
-        // A choice among given answers draws nothing, and has its prompt computed all the same.
+        // A choice among given answers samples nothing, but its prompt is computed.
         let samples = samples.max(1) as u64;
         for (ix, level) in prompt.levels().enumerate() {
             if self.uses.len() == ix {
@@ -34,8 +35,8 @@ impl LevelCounts {
     }
 }
 
-/// The levels of the prompts of `finished`, which `counts` has counted, and the samples last; empty where nothing has
-/// finished. Also how many samples have recorded attention; `None` where none has.
+/// The levels of the prompts of `finished`, counted by `counts`, and the samples last; empty if nothing has finished.
+/// Also the number of samples with recorded attention; `None` if there are none.
 pub fn levels(
     counts: LevelCounts,
     finished: &[Finished],
@@ -62,7 +63,7 @@ pub fn levels(
     (uses.into_iter().enumerate().map(level).collect(), told(samples()))
 }
 
-/// How many of `samples` have recorded attention; `None` where none has.
+/// How many of `samples` have recorded attention; `None` if none has.
 fn told<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<AttentionCoverage> {
     let mut told = AttentionCoverage { samples: 0, of: 0 };
     for sample in samples.filter(|sample| sample.tokens > 0) {
@@ -72,8 +73,8 @@ fn told<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<AttentionCovera
     (told.samples > 0).then_some(told)
 }
 
-/// The share of attention on each of `levels` levels, the own text last: the mean over the tokens of `samples`, each of
-/// so many tokens with the shares of its levels; `None` where there are none.
+/// The share of attention on each of `levels` levels, the own text last: the mean over the tokens of `samples`, each
+/// given by its number of tokens and its shares; `None` without samples.
 pub fn mean_attention<'a, T: Copy + Into<f64> + 'a>(
     samples: impl Iterator<Item = (usize, &'a [T])>,
     levels: usize,

@@ -27,7 +27,7 @@ pub const NAME: &str = "manifest.json";
 /// A run, from its first process to its last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// The version of Offshoot that began it.
+    /// The version of Offshoot that started it.
     pub offshoot: String,
     pub model: PathBuf,
     /// See [`hash_of_folder`].
@@ -35,14 +35,14 @@ pub struct Manifest {
     pub task_file: PathBuf,
     /// The task file's JSON with the command line's changes.
     pub task: Value,
-    /// BLAKE3 of the files that the task names, by the names that it gives them, and of those that its patterns and
-    /// folders stand for, by their paths from the task's folder.
+    /// BLAKE3 hashes of the files that the task names, by those names, and of the files matched by its patterns and
+    /// folders, by their paths relative to the task's folder.
     pub files: BTreeMap<String, String>,
-    /// The same of files that only some items' prompts take in, such as a subject's examples.
+    /// The same for files that only some items' prompts include, such as a subject's examples.
     #[serde(default)]
     pub prompt_files: BTreeMap<String, String>,
     pub seed: u64,
-    /// What keys and values are rounded to; in runs that are older than the choice, the weights' dtype.
+    /// Storage format of keys and values; in runs older than this option, the weights' dtype.
     #[serde(default)]
     pub kv_dtype: KvDtype,
     pub processes: Vec<Process>,
@@ -55,12 +55,12 @@ pub struct Process {
     /// `None`: it was killed.
     pub ended: Option<u64>,
     pub device: String,
-    /// Whether that device promises the same samples whatever else it computes.
+    /// Whether that device guarantees the same samples whatever else it computes.
     pub exact: bool,
-    /// What decides their last bits then. `None`: begun by a version that did not note it.
+    /// The code path that then determines the last bits. `None`: an earlier version did not record it.
     #[serde(default)]
     pub arithmetic: Option<String>,
-    /// What its prompts took. `None`: it was killed, or is of a version that did not note it.
+    /// Its prompt tokens. `None`: it was killed, or an earlier version did not record them.
     #[serde(default)]
     pub prompts: Option<PromptTokens>,
 }
@@ -71,12 +71,11 @@ impl Process {
         Self { started: now(), ended: None, device, exact, arithmetic: Some(arithmetic), prompts: None }
     }
 
-    /// Whether both draw the same samples, as far as they can promise anything: of one device that never does, nothing
-    /// is said.
+    /// Whether both guarantee the same samples. Also true for two processes on the same device without that guarantee.
     fn draws_as(&self, other: &Process) -> bool {
         match (self.exact, other.exact) {
             (true, true) if self.arithmetic.is_some() => self.arithmetic == other.arithmetic,
-            // When it was not noted yet, only the CPU was exact, with any number of threads.
+            // In versions that did not record it, only the CPU was exact, with any number of threads.
             (true, true) => without_threads(&self.device) == without_threads(&other.device),
             (false, false) => self.device == other.device,
             _ => false,
@@ -110,7 +109,7 @@ impl Manifest {
         })
     }
 
-    /// `None`: no run was begun in `folder`.
+    /// Reads the manifest in `folder`; `None` if there is none.
     pub fn read(folder: &Path) -> Result<Option<Self>> {
         settle(folder)?;
         let path = folder.join(NAME);
@@ -127,9 +126,9 @@ impl Manifest {
         text.map(|text| text + "\n").map_err(|error| Error::Internal(format!("the manifest is not JSON: {error}")))
     }
 
-    /// Whether the run of this manifest, in `folder`, can go on as `now` asks: the same model, task, files and rounding
-    /// of keys and values, and no fewer samples where their number may change (`samples_may_rise`). The error names
-    /// what differs.
+    /// Checks that the run of this manifest, in `folder`, can continue with the inputs `now`: the same model, task,
+    /// files and KV format, and at least as many samples if their number may change (`samples_may_rise`). The error
+    /// names the difference.
     pub fn check(&self, folder: &Path, now: &Manifest, samples_may_rise: bool) -> Result<()> {
         let path = folder.join(NAME);
         let differs = |field: &str, expected: String, found: String| {
@@ -168,8 +167,8 @@ impl Manifest {
         Ok(())
     }
 
-    /// The first of the files from which `task` takes its items that is none of those that the run was made from, as
-    /// they were then. Inline items count as one of the task file.
+    /// The first of the files with `task`'s items that the run did not use or that has changed since. Inline items
+    /// count as part of the task file.
     pub fn changed_items(&self, task: &Task) -> Result<Option<PathBuf>> {
         let items = task.source.get("items");
         if items.is_some_and(Value::is_array) {
@@ -182,21 +181,21 @@ impl Manifest {
         Ok(now.into_iter().find(|(_, hash)| !is_known(hash)).map(|(name, _)| beside.join(name)))
     }
 
-    /// The process that works on the run now ends; its prompts took `prompts`.
+    /// Records the end of the current process and its prompt tokens.
     pub fn end(&mut self, prompts: PromptTokens) {
         if let Some(process) = self.processes.last_mut() {
             (process.ended, process.prompts) = (Some(now()), Some(prompts));
         }
     }
 
-    /// What prompts took, all processes together, and how many of these left no count.
+    /// Prompt tokens of all processes together, and the number of processes that recorded none.
     pub fn prompts(&self) -> (PromptTokens, usize) {
         let told = self.processes.iter().filter_map(|process| process.prompts);
         let uncounted = self.processes.iter().filter(|process| process.prompts.is_none()).count();
         (told.fold(PromptTokens::default(), PromptTokens::add), uncounted)
     }
 
-    /// Says where samples may differ from those that one process alone would draw.
+    /// Warns if samples may differ from those of a single process, because devices differ.
     pub fn warn_of_devices(&self, now: &Process) {
         let Some(before) = self.processes.iter().find(|before| !before.draws_as(now)) else { return };
         let [begun, goes_on] = [before, now].map(|process| {
@@ -208,7 +207,7 @@ impl Manifest {
                 (true, false) => "without --deterministic".to_owned(),
             }
         });
-        out::aside(format_args!("warning: the run was begun {begun} and goes on {goes_on}: samples may differ"));
+        out::aside(format_args!("warning: the run was started {begun} and continues {goes_on}: samples may differ"));
     }
 }
 
@@ -220,16 +219,14 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// The first place where two task files differ in what decides samples or what is made of them: its dotted path and
-/// both values.
+/// The first difference between two task files that affects samples or their grading: its dotted path and both values.
 fn difference(
     at: &str,
     before: Option<&Value>,
     now: Option<&Value>,
     samples_may_rise: bool,
 ) -> Option<(String, String, String)> {
-    // Names and places decide nothing, the model is compared by its hash, and more items or samples leave the others as
-    // they are.
+    // Names do not matter, the model is compared by its hash, and more items or samples do not change the others.
     let is_free = matches!(at, "name" | "model" | "items.limit");
     let is_count = at.starts_with("method.") && at.ends_with(".samples") && at.split('.').count() == 3;
     let rises = || Some(now?.as_u64()? >= before?.as_u64()?);

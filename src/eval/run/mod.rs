@@ -1,6 +1,6 @@
-//! `offshoot run`: a task from file to results. Checks the task, loads the model, works on several items at once (one
-//! driver a thread, one engine for all), writes each result as it comes and sums up. How one problem is searched is
-//! `search`'s.
+//! `offshoot run`: runs a task file. Checks the task, loads the model, works on several items at once (one driver per
+//! thread, one engine for all), writes each result when it is ready and prints a summary. `search` defines how one
+//! problem is searched.
 
 mod assess;
 pub mod attention;
@@ -37,7 +37,7 @@ pub use prompts::ItemPrompt;
 use resume::RunFolder;
 use worker::ItemRunner;
 
-/// What a run is asked to do.
+/// The options of `offshoot run`.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
     /// `None`: the bundled demo.
@@ -53,20 +53,20 @@ pub struct RunOptions {
     pub out: Option<PathBuf>,
     /// The k of pass@k and the like; `None`: powers of two.
     pub k: Option<Vec<u32>>,
-    /// Go on with a run that an earlier process began.
+    /// Continue a run of an earlier process.
     pub resume: bool,
     /// Also write each item's sampling tree.
     pub trees: bool,
     pub dry_run: bool,
-    /// Candidates judged at once; `None`: one a core.
+    /// Candidates judged at once; `None`: one per core.
     pub judges: Option<usize>,
-    /// Whether candidates are judged also where they cannot be kept from files and network.
+    /// Whether candidates are judged even if files and network cannot be isolated.
     pub isolation: Isolation,
     pub device: DeviceChoice,
     pub budget: EngineBudget,
 }
 
-/// Runs what `options` ask for; Ctrl-C sets `interrupted`.
+/// Runs a task; Ctrl-C sets `interrupted`.
 pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
     let Some(path) = &options.task else { return demo::run(options, interrupted) };
     let prepared = PreparedRun::new(path, options)?;
@@ -84,7 +84,7 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
     place.manifest.processes.push(process);
     let (journal, earlier) = place.open(&prepared)?;
     if place.is_resumed() {
-        // What is finished need not fit any more.
+        // Finished items need not fit into memory again.
         let done: HashSet<usize> = earlier.finished.iter().map(|item| item.index).collect();
         prepared.check_longest_path(launched.engine.facts(), |index| done.contains(&index))?;
     }
@@ -107,7 +107,7 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
             .and_then(|lines| journal.file("completions.jsonl", &lines)),
         false => Ok(()),
     };
-    // Whatever cannot be written: first the page, then every file, then the error that came first.
+    // Everything is written as far as possible; the first error is returned.
     let printed = out::text(format_args!("{}{:<11} {}\n", run.summary, "results", place.folder.display()));
     let summed = pretty(&run.summary).and_then(|text| journal.file("summary.json", &text));
     let noted = place.manifest.text().and_then(|text| journal.file(manifest::NAME, &text));

@@ -1,4 +1,4 @@
-//! Reads a task file and checks the whole run before a model is loaded. `prompts` makes tokens of its prompts.
+//! Reads a task file and checks the whole run before a model is loaded. `prompts` encodes its prompts.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -19,10 +19,10 @@ use super::prompts::{ItemPrompt, PromptEncoder, PromptText, in_token_order};
 use super::{RunOptions, worker};
 use crate::launch::{Demand, Launch, ModelSource, OutputTokens, check_path};
 
-/// The most samples of one item: far above any practical number, and well below what memory holds.
+/// Maximum samples of one item: far above any practical number, and low enough for memory.
 const MOST_SAMPLES: u32 = 1_000_000;
 
-/// A run that has been checked as far as it can be without a model in memory.
+/// A run, checked as far as possible without a model in memory.
 pub struct PreparedRun {
     pub task: Task,
     pub model: PathBuf,
@@ -32,14 +32,14 @@ pub struct PreparedRun {
     /// The task's sampling section in the engine's terms.
     pub params: SamplingParams,
     pub stop: Stop,
-    /// `None`: nothing is judged, or nothing is run.
+    /// `None`: the task has no judge, or it is a dry run.
     pub judging: Option<RunJudge>,
     pub items: Vec<Item>,
     /// By `Item::index`.
     pub texts: HashMap<usize, PromptText>,
 }
 
-/// A task whose prompts are rendered as text. Of the model's folder only configuration and tokenizer have been read.
+/// A task whose prompts are rendered as text. Only the model's configuration and tokenizer have been read.
 pub struct RenderedTask {
     pub task: Task,
     pub model: PathBuf,
@@ -76,7 +76,7 @@ impl RenderedTask {
         Ok(Self { task, model, folder, tokenizer, params, stop, items, texts })
     }
 
-    /// All prompts in tokens, in the order of the items.
+    /// Encodes all prompts, in the order of the items.
     pub fn encode_all(&self) -> Result<Vec<ItemPrompt<'_>>> {
         let mut encoder = PromptEncoder::new(&self.task, &self.folder, &self.tokenizer);
         self.items.iter().map(|item| encoder.encode(item)).collect()
@@ -109,7 +109,7 @@ impl PreparedRun {
         PromptEncoder::new(&self.task, &self.folder, &self.tokenizer)
     }
 
-    /// All prompts in tokens; those that share a prefix follow each other.
+    /// Encodes all prompts; those that share a prefix follow each other.
     pub fn encode_all(&self) -> Result<Vec<ItemPrompt<'_>>> {
         let mut encoder = self.encoder();
         Ok(in_token_order(self.items.iter().map(|item| encoder.encode(item)).collect::<Result<_>>()?))
@@ -119,8 +119,8 @@ impl PreparedRun {
         self.texts.values().map(|text| text.bytes).sum()
     }
 
-    /// The most KV tokens that the run can use: all prompts, and the samples of `in_flight` items at full length, each
-    /// in pages of its own.
+    /// Maximum KV tokens that the run can use: all prompts, and the samples of `in_flight` items at full length, each
+    /// in its own pages.
     fn most_kv_tokens(&self, in_flight: usize, page_tokens: usize) -> usize {
         let longest = self.own_tokens() + 2 * page_tokens;
         let samples = in_flight * self.task.method.samples() as usize * longest;
@@ -129,8 +129,7 @@ impl PreparedRun {
         prompts + 2 * page_tokens * self.items.len() + samples
     }
 
-    /// The order for the engine of this run. It has no bound on KV memory where the method generates prompts during the
-    /// search.
+    /// The inputs for this run's engine. KV memory is unbounded if the method generates prompts during the search.
     pub fn launch(&self, options: &RunOptions) -> Launch<'_> {
         let tokens = |branches, page_tokens| match self.task.method.asks() {
             true => usize::MAX,
@@ -147,14 +146,14 @@ impl PreparedRun {
         }
     }
 
-    /// Refuses the run before it starts where the prompt that is longest as text does not fit in KV memory even alone,
-    /// with one sample. Others are checked when they are encoded.
+    /// Refuses the run if the prompt with the longest text, with one sample, does not fit into KV memory even alone.
+    /// Others are checked when they are encoded.
     ///
-    /// `done`: whether the item of an index is finished already.
+    /// `done`: whether the item with this index is already finished.
     pub fn check_longest_path(&self, facts: &EngineFacts, done: impl Fn(usize) -> bool) -> Result<()> {
         let left = self.items.iter().filter(|item| !done(item.index));
         let Some(longest) = left.max_by_key(|item| self.texts[&item.index].bytes) else { return Ok(()) };
-        // Bytes are a bound on tokens, and mostly a sufficient one.
+        // The number of bytes bounds the number of tokens, usually well enough.
         let most = self.texts[&longest.index].most_tokens();
         if most < facts.context
             && facts.path_pages(most, self.own_tokens().min(facts.context - most)) <= facts.pool_pages
@@ -164,8 +163,8 @@ impl PreparedRun {
         self.check_path(facts, &self.encoder().encode(longest)?)
     }
 
-    /// Refuses a prompt whose longest path does not fit in KV memory even alone: the prompt with the most tokens of one
-    /// sample, or with the longest offered answer.
+    /// Refuses a prompt that, with one sample of maximum length or the longest offered answer, does not fit into KV
+    /// memory even alone.
     pub fn check_path(&self, facts: &EngineFacts, prompt: &ItemPrompt<'_>) -> Result<()> {
         let given = prompt.tokens().len();
         let drawn = prompt.choices.iter().map(|choice| choice.tokens.len()).max().unwrap_or(self.own_tokens());
@@ -173,19 +172,19 @@ impl PreparedRun {
         check_path(facts, || format!("the prompt of item `{}`", prompt.item.id), given, drawn)
     }
 
-    /// What the samples of each item may draw.
+    /// The output tokens of the samples of one item.
     pub fn draws(&self) -> OutputTokens {
         let (samples, is_exact) = (u64::from(self.task.method.samples()), self.stop.is_exact());
         OutputTokens { most: samples * self.own_tokens() as u64, is_exact }
     }
 
-    /// Most tokens that one sample adds to its prompt.
+    /// Maximum tokens that one sample adds to its prompt.
     pub fn own_tokens(&self) -> usize {
         (self.task.sampling.max_tokens as usize).min(self.folder.config.context)
     }
 }
 
-/// A task and the model that it is for.
+/// Opens a task and its model.
 fn open(path: &Path, overrides: &Overrides) -> Result<(Task, PathBuf, ModelFolder)> {
     let task = Task::load(path, overrides)?;
     let samples = task.method.samples();
@@ -205,13 +204,13 @@ fn open(path: &Path, overrides: &Overrides) -> Result<(Task, PathBuf, ModelFolde
 /// The checks on a task that only a run needs.
 fn check_name(task: &Task, options: &RunOptions) -> Result<()> {
     if options.out.is_none() && !is_plain_name(&task.name) {
-        let expected = format!("{PLAIN_NAME}, for it names the folder of results (or give --out)");
+        let expected = format!("{PLAIN_NAME}, because it names the folder of results (or give --out)");
         return Err(Error::field(&task.path, "name", expected, format!("\"{}\"", task.name)));
     }
     Ok(())
 }
 
-/// An error of the engine about a parameter, with the file and the key of the parameter.
+/// Adds the file and the key of the parameter to an engine's error about it.
 fn in_task_file(path: &Path, error: Error) -> Error {
     let Error::Value { what, expected, found } = error else { return error };
     let key = match what.as_str() {

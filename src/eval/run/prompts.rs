@@ -1,6 +1,6 @@
-//! The prompts of a task's items. As text they are rendered and checked before a run starts; tokens are made of each
-//! when its search is about to begin, so that no run waits for all of them or keeps them. What a prompt says is the
-//! task's; how text becomes tokens is the tokenizer's.
+//! The prompts of a task's items. Their texts are rendered and checked before a run starts; each is encoded shortly
+//! before its search begins, so that a run neither waits for all of them nor keeps them. The task defines the texts,
+//! the tokenizer encodes them.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -17,21 +17,21 @@ use crate::tokenizer::{AddSpecial, LevelTokens, SharedEncoder, Tokenizer};
 
 use super::drive::question_of;
 
-/// Prompts that may be too long are encoded at the start, longest first, until so many bytes have been encoded. What is
-/// found later is an error of its item alone.
+/// Prompts that may be too long are encoded at the start, longest first, until this many bytes have been encoded. A
+/// later error only fails its item.
 const CHECKED_BYTES: usize = 1 << 18;
 /// Most special tokens around a text.
 const SPECIAL_TOKENS: usize = 8;
 
-/// What is known of an item's prompt before it is encoded.
+/// Facts about an item's prompt before it is encoded.
 pub struct PromptText {
     pub key: TextKey,
-    /// Of the prompt and the longest answer offered, or of the scorer's prompt where that is longer.
+    /// Bytes of the prompt with the longest offered answer, or of the scorer's prompt if that is longer.
     pub bytes: usize,
 }
 
 impl PromptText {
-    /// Renders everything that the item's search starts with.
+    /// Renders all texts that the item's search needs at its start.
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl AsRef<[TokenId]> for ItemPrompt<'_> {
     }
 }
 
-/// Makes tokens of the prompts of a task, one after another.
+/// Encodes the prompts of a task, one after another.
 pub struct PromptEncoder<'a> {
     task: &'a Task,
     model: &'a ModelFolder,
@@ -97,8 +97,7 @@ impl<'a> PromptEncoder<'a> {
 
     /// # Errors
     ///
-    /// A prompt, or a scorer's prompt, that the model cannot read: it is empty, too long, or has tokens that are not
-    /// the model's.
+    /// A prompt, or a scorer's prompt, is empty, too long, or has tokens outside the model's vocabulary.
     pub fn encode(&mut self, item: &'a Item) -> Result<ItemPrompt<'a>> {
         self.check_question(item)?;
         let prompt = self.task.prompt(item)?;
@@ -122,7 +121,7 @@ impl<'a> PromptEncoder<'a> {
     }
 
     /// Encodes the prompts of `items` that are most likely to be refused: those that may be too long, longest first and
-    /// up to `CHECKED_BYTES`, and an empty one; else the first, which shows what is wrong with all of them.
+    /// up to `CHECKED_BYTES`, and an empty one; otherwise the first one, which shows errors that all of them have.
     pub fn check(&mut self, items: &'a [Item], texts: &HashMap<usize, PromptText>) -> Result<()> {
         let (context, text) = (self.model.config.context, |item: &Item| &texts[&item.index]);
         let mut doubtful: Vec<&Item> = items.iter().filter(|item| text(item).most_tokens() >= context).collect();
@@ -141,7 +140,7 @@ impl<'a> PromptEncoder<'a> {
     }
 }
 
-/// Prompts that share a prefix follow each other; equal ones keep the order of the items.
+/// Sorts prompts so that those that share a prefix follow each other; equal ones keep the order of the items.
 pub fn in_token_order(prompts: Vec<ItemPrompt<'_>>) -> Vec<ItemPrompt<'_>> {
     let tree = PromptTree::new(prompts.as_slice());
     let mut prompts: Vec<Option<ItemPrompt<'_>>> = prompts.into_iter().map(Some).collect();
@@ -153,8 +152,8 @@ fn about(what: &str, task: &Task, item: &Item) -> String {
     format!("{what} of item `{}` of {}", item.id, task.items_path().display())
 }
 
-/// Whether the model can read a prompt and what follows it: a sample's first token, or continuations of so many tokens
-/// at most.
+/// Checks that a prompt fits into the model's context with what follows it: a sample's first token, or continuations of
+/// at most `longest` tokens; and that its tokens are in the vocabulary.
 fn check_fits(
     model: &ModelFolder,
     what: impl Fn() -> String,
@@ -171,7 +170,7 @@ fn check_fits(
     Err(Error::field(&model.path, "tokenizer", expected, format!("token {token} in {}", what())))
 }
 
-/// The answers that are offered for an item, in tokens, and the tokens of the prompt before them.
+/// The offered answers of an item, in tokens, and the tokens of the prompt before them.
 fn offered(
     choose: &Choose,
     prompt: &TaskPrompt,

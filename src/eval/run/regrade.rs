@@ -1,5 +1,5 @@
-//! The lines of a run graded anew: what its texts answer now, how right that is, and what the task's method makes of
-//! it. Reading the run, and putting the new lines in the old ones' place, is the rescore's.
+//! Grades the recorded samples of a run again: extracts answers, grades them and applies the task's method. `rescore`
+//! reads the run and replaces its files.
 
 use std::collections::HashMap;
 
@@ -16,26 +16,26 @@ use crate::search::{Assessment, Assessor, Outcome, Sample, tally};
 use super::assess::{self, RunJudge};
 use super::worker::{Failed, Finished, LineWithId};
 
-/// A run's results by new grades.
+/// The results of a run with new grades.
 pub struct Graded {
-    /// What `samples.jsonl` and `items.jsonl` are to hold.
+    /// The new contents of `samples.jsonl` and `items.jsonl`.
     pub samples: String,
     pub items: String,
     /// Items by index.
     pub finished: Vec<Finished>,
-    /// Items that cannot be judged, by index. Their lines are errors, and their samples have no verdict.
+    /// Items that cannot be judged, by index. Their lines record the error, and their samples have no verdict.
     pub unjudged: Vec<Failed>,
-    /// Ids of items that failed in the run, which has nothing of them to grade.
+    /// Ids of items that failed in the run and have no samples to grade.
     pub failed: Vec<String>,
-    /// Items that the run did not finish, though it has samples of them.
+    /// Number of items that have samples but are not finished.
     pub unfinished: usize,
-    /// Whether items stand at other places among the task's than they did.
+    /// Whether items have other indices in the task than in the run.
     pub moved: bool,
 }
 
 impl Graded {
-    /// `drawn`: the run's samples by the item's place among `items`. `lines`: those of `items.jsonl`, each of an item
-    /// that `items` has, for the journal has read them.
+    /// `drawn`: the run's samples by the item's index in `items`. `lines`: the lines of `items.jsonl`; the journal has
+    /// checked that their items are in `items`.
     pub fn new(
         grading: &Regrader<'_>,
         items: &[Item],
@@ -78,7 +78,7 @@ impl Graded {
         Ok(graded)
     }
 
-    /// Takes up one line: what it says of the outcome is written anew, the rest stays.
+    /// Regrades one line: replaces the outcome and keeps its other fields.
     fn item(
         &mut self,
         grading: &Regrader<'_>,
@@ -98,7 +98,7 @@ impl Graded {
         let samples = drawn.remove(&item.index).unwrap_or_default();
         line.shift_remove("error");
         line.insert("reference".to_string(), json!(item.reference()));
-        // What was chosen stays for the rescore that can judge it.
+        // The chosen sample is kept for a later rescore that can judge it.
         let outcome = match &error {
             Some(error) => {
                 line.insert("error".to_string(), json!(error.to_string()));
@@ -120,7 +120,8 @@ impl Graded {
         Ok(())
     }
 
-    /// How many items were stopped early, and how many of these would have gone on by the new answers and grades.
+    /// Number of items that were stopped early, and how many of them would have continued with the new answers and
+    /// grades.
     pub fn stopped_early(&self, method: &Method) -> (usize, usize) {
         let stopped = || self.finished.iter().map(|item| &item.outcome).filter(|outcome| outcome.cancelled > 0);
         let goes_on = |outcome: &&Outcome| match method {
@@ -133,15 +134,15 @@ impl Graded {
     }
 }
 
-/// What a text is worth: by the task's graders, or the judge.
+/// Grades texts by the task's graders, or by the judge.
 pub struct Regrader<'a> {
     pub task: &'a Task,
     pub judging: Option<&'a RunJudge>,
 }
 
 impl Regrader<'_> {
-    /// All samples are handed over before the first is waited for, so that no judge is idle while there is one left.
-    /// The errors are those of items that cannot be judged, by index.
+    /// Grades all samples. All are queued before waiting for the first, so that no judge is idle. Returns the errors of
+    /// items that cannot be judged, by index.
     fn grade(&self, drawn: &mut [(&Item, &mut Vec<Sample>)]) -> Result<HashMap<usize, Error>> {
         let of_item = |item| move |text: &str| assess::grade(self.task, item, text);
         let grades: Vec<_> = drawn.iter().map(|(item, _)| of_item(*item)).collect();
@@ -167,13 +168,13 @@ impl Regrader<'_> {
         Ok(errors)
     }
 
-    /// The verdict without any answer: wrong where the task has a grader.
+    /// The verdict without any answer: wrong if the task has a grader, else `None`.
     fn no_answer(&self, item: &Item) -> Option<bool> {
         (self.judging.is_some() || assess::grade(self.task, item, "").correct.is_some()).then_some(false)
     }
 }
 
-/// Waits for what `assessor` makes of `samples`, which it was given by their places.
+/// Waits for the assessments of `samples`, which were queued under their indices.
 fn collect(samples: &mut [Sample], assessor: &mut Assessor<'_>) -> Result<()> {
     loop {
         while let Some((at, assessment)) = assessor.take() {
@@ -190,7 +191,7 @@ fn put(sample: &mut Sample, Assessment { answer, correct, detail, .. }: Assessme
     (sample.answer, sample.correct, sample.detail) = (answer, correct, detail);
 }
 
-/// What the samples come to by the task's method.
+/// The outcome of the samples by the task's method.
 fn settle(grading: &Regrader<'_>, item: &Item, before: Outcome, samples: Vec<Sample>) -> Outcome {
     let n = samples.len() + before.cancelled;
     let (cancelled, cancelled_tokens) = (before.cancelled, before.cancelled_tokens);

@@ -1,7 +1,7 @@
 //! `offshoot rescore`: computes answers, votes and grades again from the recorded texts of a run; no model is loaded
-//! and nothing is sampled. What a search chose by other means than answers and grades stays chosen. What cannot be told
-//! from the samples is refused, what is left out is said. The new results take the place of the old ones all or none:
-//! see [`replace`].
+//! and nothing is sampled. Choices that a search made by other means than answers and grades are kept. A method whose
+//! outcome cannot be computed from the samples is refused; omissions are reported. The old results are replaced
+//! atomically: see [`replace`].
 
 use std::collections::HashMap;
 use std::fs;
@@ -21,19 +21,19 @@ use super::manifest::{self, Manifest};
 use super::regrade::{Graded, Regrader};
 use super::summary::scores;
 
-/// What is to be graded anew, and how.
+/// The options of `offshoot rescore`.
 #[derive(Clone, Debug)]
 pub struct RescoreOptions {
     pub run: PathBuf,
-    /// `None`: the run's own task, as its manifest has it.
+    /// `None`: the run's own task, from its manifest.
     pub task: Option<PathBuf>,
     /// `key=value` changes to the task.
     pub set: Vec<String>,
     /// The k of pass@k and the like; `None`: powers of two.
     pub k: Option<Vec<u32>>,
-    /// `None`: into the run's folder, where what was there is kept as `*.before`.
+    /// `None`: the run's folder, in which the old files are kept as `*.before`.
     pub out: Option<PathBuf>,
-    /// Candidates judged at once; `None`: one a core.
+    /// Candidates judged at once; `None`: one per core.
     pub judges: Option<usize>,
     pub isolation: Isolation,
 }
@@ -57,7 +57,7 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     let items = task.items(None)?;
     if let Some(path) = manifest.changed_items(&task)? {
         out::aside(format_args!(
-            "warning: {} is not what it was when the run was made: grades are by what it holds now",
+            "warning: {} has changed since the run: its present content is used for grading",
             path.display()
         ));
     }
@@ -101,7 +101,7 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     if graded.moved {
         put_trees_aside(folder)?;
     }
-    // What was there first stays: a second rescore keeps the run's own.
+    // The run's original files stay as `*.before`, also after a second rescore.
     files.iter().try_for_each(|(name, _)| Journal::keep(folder, name))?;
     replace(folder, &files)?;
     out::text(format_args!("{scores}{:<11} {}\n", "results", folder.display()))?;
@@ -113,7 +113,7 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     Err(Error::format(folder.join(ITEMS), what))
 }
 
-/// Neither of a run's two files of lines says anything without the other.
+/// Fails if one of the run's two files of lines is missing.
 fn check_both_are_there(run: &Path) -> Result<()> {
     for (one, other) in [(SAMPLES, ITEMS), (ITEMS, SAMPLES)] {
         let has_lines = fs::metadata(run.join(one)).is_ok_and(|file| file.len() > 0);
@@ -125,13 +125,13 @@ fn check_both_are_there(run: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What is recorded of the run's task, or another task, with the changes that were asked for; its samples are as many
-/// as were drawn.
+/// The task to grade by: the run's recorded task or another one, with the requested changes and the run's number of
+/// samples.
 fn task_of(options: &RescoreOptions, manifest: &Manifest, was: &Method) -> Result<Task> {
     const OF_SAMPLES: [&str; 4] = ["sampling", "prompt", "model", "name"];
     let of_samples = |set: &&String| OF_SAMPLES.contains(&set.split(['.', '=']).next().unwrap_or_default().trim());
     if let Some(set) = options.set.iter().find(of_samples) {
-        let expected = "a key of `answer`, `grade`, `method` or `items`, for the samples stay as they were drawn";
+        let expected = "a key of `answer`, `grade`, `method` or `items`, because the samples do not change";
         return Err(Error::value("--set", expected, format!("`{set}`")));
     }
     let overrides = Overrides { set: options.set.clone(), ..Overrides::default() };
@@ -143,14 +143,11 @@ fn task_of(options: &RescoreOptions, manifest: &Manifest, was: &Method) -> Resul
     if drawn == asked || !was.draws_alike() || !task.method.draws_alike() {
         return Ok(task);
     }
-    out::aside(format_args!(
-        "warning: the task asks for {asked} samples, the run asked for {drawn}: its own number stays"
-    ));
+    out::aside(format_args!("warning: the task has {asked} samples, the run {drawn}: the run's number is used"));
     Task::reload(&task.path, task.source, &Overrides { samples: Some(drawn), ..Overrides::default() })
 }
 
-/// Whether what the task's method comes to can be told from samples that were drawn for the method that the run `was`
-/// made by.
+/// Checks that the outcome of the task's method can be computed from samples of the run's method `was`.
 fn check_method(task: &Task, manifest: &Manifest, was: &Method, lines: &[Map<String, Value>]) -> Result<()> {
     if task.method == *was || task.source.get("method") == manifest.task.get("method") {
         return Ok(());
@@ -175,18 +172,16 @@ fn say_what_is_left_out(graded: &Graded) {
     if let [first, ..] = &graded.failed[..] {
         let failed = counted(graded.failed.len() as u64, "item");
         out::aside(format_args!(
-            "warning: {failed} failed in the run, first `{first}`, and left out here (`offshoot run --resume` tries again)"
+            "warning: {failed} failed in the run, first `{first}`, and left out (`offshoot run --resume` tries again)"
         ));
     }
     if graded.unfinished > 0 {
         let unfinished = counted(graded.unfinished as u64, "item");
-        out::aside(format_args!(
-            "warning: {unfinished} not finished by the run: no number counts the samples there are"
-        ));
+        out::aside(format_args!("warning: {unfinished} not finished by the run: their samples are not counted"));
     }
 }
 
-/// Where sampling stopped early is the old answers' and grades' word.
+/// Warns that sampling was stopped early by the old answers and grades.
 fn say_what_was_stopped(graded: &Graded, task: &Task, manifest: &Manifest) {
     let (stopped, open) = graded.stopped_early(&task.method);
     let has_changed = |key: &str| task.source.get(key) != manifest.task.get(key);
@@ -198,14 +193,14 @@ fn say_what_was_stopped(graded: &Graded, task: &Task, manifest: &Manifest) {
         )),
         Some(EarlyStop::Passed) if stopped > 0 && (open > 0 || has_changed("answer") || has_changed("grade")) => {
             out::aside(format_args!(
-                "warning: {items} were stopped when a sample had passed by the run's own grader; in {open} of these none passes now"
+                "warning: {items} were stopped when a sample passed the run's own grader; in {open} of these none passes now"
             ));
         }
         _ => {}
     }
 }
 
-/// Trees are named by their items' places.
+/// Moves the trees to another folder: their names are the items' indices in the run.
 fn put_trees_aside(folder: &Path) -> Result<()> {
     let trees = folder.join("trees");
     if !trees.exists() {
@@ -213,7 +208,7 @@ fn put_trees_aside(folder: &Path) -> Result<()> {
     }
     let aside = fresh_folder(&folder.join("trees.before"));
     out::aside(format_args!(
-        "warning: items stand at other places than in the run: its trees are now in {}",
+        "warning: items have other indices than in the run: its trees are now in {}",
         aside.display()
     ));
     fs::rename(&trees, &aside).map_err(Error::io(&trees, "rename"))

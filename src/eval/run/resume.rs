@@ -21,7 +21,7 @@ pub struct Earlier {
     pub finished: Vec<Finished>,
     /// Samples of items that are not finished, by item.
     pub samples: HashMap<usize, Vec<Sample>>,
-    /// The prompts of items that an earlier search of this process has finished and counted.
+    /// The level counts of items that an earlier search in this process has finished.
     pub levels: LevelCounts,
 }
 
@@ -34,13 +34,13 @@ pub struct RunFolder {
 }
 
 impl RunFolder {
-    /// Whether an earlier process began the run.
+    /// Whether an earlier process started the run.
     pub fn is_resumed(&self) -> bool {
         self.resumed
     }
 
-    /// A folder of its own for a new run; with `--resume` the folder named, or the latest one of this task that fits.
-    /// Where no run was begun yet, a new one is.
+    /// Returns a new folder for a new run; with `--resume`, the folder given, or the task's latest run that matches; if
+    /// there is none, a new one.
     pub fn find(prepared: &PreparedRun, options: &RunOptions) -> Result<Self> {
         let now = Manifest::new(prepared, options.budget.kv)?;
         let base = PathBuf::from("runs").join(&prepared.task.name);
@@ -72,8 +72,7 @@ impl RunFolder {
         Ok(Self { folder, manifest, resumed: false })
     }
 
-    /// Opens the journal. The manifest of a new run is written before, so that whatever is found later can be gone on
-    /// with.
+    /// Opens the journal. The manifest of a new run is written first, so that the run can always be resumed.
     pub fn open(&self, prepared: &PreparedRun) -> Result<(Journal, Earlier)> {
         let describe = || {
             Journal::write(&self.folder, manifest::NAME, &self.manifest.text()?)?;
@@ -83,7 +82,7 @@ impl RunFolder {
             describe()?;
             return Ok((Journal::create(&self.folder)?, Earlier::default()));
         }
-        // All of the task's items: an earlier process may have been given more of them.
+        // All of the task's items, because an earlier process may have had a higher --limit.
         let items = prepared.task.items(None)?;
         let indices: HashMap<&str, usize> = items.iter().map(|item| (item.id.as_str(), item.index)).collect();
         let (journal, recorded) = Journal::reopen(&self.folder, |id| indices.get(id).copied())?;
@@ -95,26 +94,26 @@ impl RunFolder {
     }
 }
 
-/// The manifest of the run in `folder`, if it can go on; `None` where there is none.
+/// The manifest of the run in `folder`, checked to be resumable; `None` if there is none.
 fn fitting(folder: &Path, now: &Manifest, prepared: &PreparedRun) -> Result<Option<Manifest>> {
     let Some(before) = Manifest::read(folder)? else { return Ok(None) };
     before.check(folder, now, prepared.task.method.draws_alike())?;
-    // Fewer items may be asked for now, or others.
+    // The requested items may differ now.
     let prompt_files = before.prompt_files.into_iter().chain(now.prompt_files.clone()).collect();
     Ok(Some(Manifest { processes: before.processes, prompt_files, ..now.clone() }))
 }
 
-/// The recorded items, sorted by what is left to do.
+/// The recorded items, by remaining work.
 struct ItemsLeft {
     earlier: Earlier,
     /// Items recorded as finished that need more samples now.
     unfinished: HashSet<usize>,
-    /// Items that are searched anew, from their first sample.
+    /// Items that are searched again from their first sample.
     anew: HashSet<usize>,
 }
 
 impl ItemsLeft {
-    /// An interrupted item keeps its samples where they are independent. Any other search starts over.
+    /// An interrupted item keeps its samples if they are independent; any other search starts over.
     fn new(mut recorded: Recorded, prepared: &PreparedRun) -> Self {
         let method = &prepared.task.method;
         let mut sorted = Self { earlier: Earlier::default(), unfinished: recorded.failed, anew: HashSet::new() };
@@ -123,8 +122,8 @@ impl ItemsLeft {
             let mut samples = recorded.samples.remove(&index).unwrap_or_default();
             samples.sort_by_key(|sample| sample.index);
             let ended = recorded.finished.remove(&index);
-            // A power cut may keep the item's line and lose a sample's; more samples may be asked for than there were;
-            // and what failed is tried again.
+            // A power cut may lose a sample's line but keep its item's; more samples may be requested than before;
+            // failed samples are tried again.
             let whole = ended.as_ref().is_some_and(|item| {
                 let all = item.samples + item.outcome.cancelled;
                 let none_failed = item.outcome.failed.is_none();
@@ -142,7 +141,7 @@ impl ItemsLeft {
                 Some(_) => drop(sorted.unfinished.insert(index)),
                 None => {}
             }
-            // A rescore leaves samples unjudged where it could not judge the item.
+            // A rescore leaves samples unjudged if it could not judge their item.
             let are_judged = !prepared.task.is_judged() || samples.iter().all(|sample| sample.detail.is_some());
             match method.draws_alike() && are_judged {
                 true => drop(sorted.earlier.samples.insert(index, samples)),

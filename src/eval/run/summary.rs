@@ -19,7 +19,7 @@ use super::worker::Finished;
 use super::{PreparedRun, RunOptions};
 use crate::launch::Launched;
 
-/// The values of k for pass@k and maj@k reported by default, as far as there are samples.
+/// Default values of k for pass@k and maj@k, up to the number of samples.
 const KS: [u32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
 pub fn summarise(
@@ -57,15 +57,14 @@ pub fn summarise(
     })
 }
 
-/// What the samples of `finished` say, at each k that was `asked` for, or else at the usual ones, as far as there are
-/// samples.
+/// The scores of `finished`, for each k in `asked`, or else for the default ks, up to the number of samples.
 pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunScores {
     let ks = asked.unwrap_or(&KS);
     let samples: Vec<&[Sample]> = finished.iter().map(|item| item.outcome.samples.as_slice()).collect();
     let all = || samples.iter().flat_map(|samples| samples.iter());
     let chosen: Vec<bool> = finished.iter().filter_map(|item| item.outcome.correct).collect();
     let cancelled = finished.iter().map(|item| item.outcome.cancelled).sum();
-    // Where a vote was stopped once it was decided, the samples that it has lean to the winner.
+    // If a vote was stopped when it was decided, its samples are biased towards the winner.
     let is_unbiased = cancelled == 0 && task.method.draws_all();
     let unbiased = if is_unbiased { samples.as_slice() } else { &[] };
     let voted = if task.has_answers() { unbiased } else { &[] };
@@ -98,7 +97,7 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunS
     RunScores { k_left_out: left_out(task, &scores, finished, asked.unwrap_or_default()), ..scores }
 }
 
-/// Which of the k `asked` for are in no row of `scores`, and why.
+/// The ks in `asked` without a row in `scores`, and why.
 fn left_out(task: &Task, scores: &RunScores, finished: &[Finished], asked: &[u32]) -> Option<OmittedKs> {
     let rows = || [&scores.pass_at, &scores.maj_at, &scores.best_at].into_iter().flatten();
     let shown = |k: u32| rows().any(|at| at.k == k as usize) || (k == 1 && scores.single.is_some());
@@ -110,14 +109,14 @@ fn left_out(task: &Task, scores: &RunScores, finished: &[Finished], asked: &[u32
         }
         method if !method.draws_alike() => format!("the samples of `{}` depend on each other", method.name()),
         method if scores.cancelled > 0 || !method.draws_all() => {
-            "samples may be spared, which makes the others biased".to_string()
+            "samples may be cancelled, which biases the others".to_string()
         }
-        _ => "nothing says which samples are right".to_string(),
+        _ => "the task has no grader".to_string(),
     };
     (!k.is_empty()).then_some(OmittedKs { k, why })
 }
 
-/// Tokens that an item's cancelled samples would still have taken, at the mean length of the others.
+/// Tokens saved by an item's cancelled samples, at the mean length of the others.
 fn spared(outcome: &Outcome) -> usize {
     let drawn: usize = outcome.samples.iter().map(|sample| sample.tokens).sum();
     let mean = drawn as f64 / outcome.samples.len().max(1) as f64;
@@ -140,13 +139,13 @@ fn share(right: usize, of: usize) -> Option<Estimate> {
     Some(Estimate { value: right as f64 / of as f64, interval: Some(Interval { low, high }) })
 }
 
-/// The mean of `value` over the items for which it is defined. Where each of them is one verdict (it has `drawn`
-/// samples, all of which count) the interval is Wilson's; else it is by bootstrap, which has nothing to say of values
-/// that are all equal.
+/// The mean of `value` over the items for which it is defined. If each value is a verdict (the item has `drawn`
+/// samples, all of which count), the interval is Wilson's; otherwise it is from a bootstrap, which gives none if all
+/// values are equal.
 fn mean<T>(items: &[&[T]], drawn: usize, value: impl Fn(&[T]) -> Option<f64>) -> Option<Estimate> {
     let defined: Vec<(usize, f64)> = items.iter().filter_map(|item| Some((item.len(), value(item)?))).collect();
     let values: Vec<f64> = defined.iter().map(|&(_, value)| value).collect();
-    // A tied vote is a half, not a verdict; maj@k comes out of logarithms, so a whole one is so but for roundings.
+    // A tied vote gives a half, not a verdict; maj@k is computed with logarithms, so a verdict may be off by rounding.
     let verdict = |&(samples, value): &(usize, f64)| samples == drawn && (value - value.round()).abs() < 1e-9;
     if !values.is_empty() && defined.iter().all(verdict) {
         return share(values.iter().filter(|&&value| value > 0.5).count(), values.len());
@@ -164,8 +163,7 @@ fn single(samples: &[Sample]) -> Option<f64> {
     (!verdicts.is_empty()).then(|| right as f64 / verdicts.len() as f64)
 }
 
-/// `value` at each k, over the items for which it is defined; left out where that is none. Of single samples there is
-/// nothing to say that `single` does not.
+/// `value` at each k above 1, over the items for which it is defined; omitted if there are none. `single` covers k = 1.
 fn at_k<T>(items: &[&[T]], ks: &[u32], value: fn(&[T], u32) -> Option<f64>) -> Vec<AtK> {
     let estimate = |&k: &u32| {
         let at = |samples: &[T]| value(samples, k);
@@ -191,8 +189,8 @@ fn by_token(sample: &Sample) -> f64 {
     sample.logprob / sample.tokens.max(1) as f64
 }
 
-/// The samples as `method` ranks them; where it has no ranking of its own, by log-probability a token. `None` where
-/// some are not graded, or what ranks them is not known.
+/// The samples with the score by which `method` ranks them, or else the log-probability per token. `None` if some are
+/// not graded or have no score.
 fn ranked(method: &Method, outcome: &Outcome) -> Option<Vec<Ranked>> {
     let samples = &outcome.samples;
     let scores: Vec<f64> = match (method, &outcome.details) {
@@ -207,7 +205,7 @@ fn ranked(method: &Method, outcome: &Outcome) -> Option<Vec<Ranked>> {
     samples.iter().zip(scores).map(ranked).collect()
 }
 
-/// Whether the vote weighted by likelihood is right; without any answer it is wrong. `None` without a grader.
+/// Whether the vote weighted by likelihood is right; wrong without any answer. `None` without a grader.
 fn weighted_vote(samples: &[Sample]) -> Option<bool> {
     samples.first()?.correct?;
     let votes = samples.iter().filter_map(|sample| Some((sample.answer.as_deref()?, by_token(sample).exp())));

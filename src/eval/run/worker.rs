@@ -1,6 +1,6 @@
 //! Runs the items of a task on threads: each thread takes the next item, drives its search and writes its results. The
 //! engine merges the branches of all items into one batch, so these threads mostly wait. One more thread encodes the
-//! prompts, some ahead of their turn.
+//! prompts in advance.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -29,15 +29,16 @@ use super::resume::Earlier;
 use super::summary::summarise;
 use super::{ItemPrompt, PreparedRun, RunOptions};
 
-/// Items worked on at once: enough that their samples are all the branches that the engine grows at once, and some more
-/// that wait, so that there is always one to begin where others end.
+/// Number of items worked on at once: enough to fill the engine's branches with their samples, and some more, so that a
+/// sample always waits to start.
 pub fn in_flight(prepared: &PreparedRun, branches: usize) -> usize {
     let samples = prepared.task.method.samples_at_once() as usize;
     let full = branches.div_ceil(samples);
     (full + full.div_ceil(8)).min(prepared.items.len()).min(MOST_THREADS)
 }
 
-/// The most threads. A waiting thread reserves addresses for its stack, and memory only for the pages it has touched.
+/// Maximum number of threads. A waiting thread reserves addresses for its stack, but memory only for the pages it has
+/// touched.
 const MOST_THREADS: usize = 2048;
 
 /// The outcome of a run.
@@ -57,7 +58,7 @@ pub struct Finished {
     pub outcome: Outcome,
 }
 
-/// An item with a failed search. The other items go on.
+/// An item with a failed search. The other items continue.
 pub struct Failed {
     pub index: usize,
     pub id: String,
@@ -65,7 +66,7 @@ pub struct Failed {
 }
 
 impl Failed {
-    /// The error of a run in which so many items failed, this one first.
+    /// The error of a run in which `failed` items failed, this one first.
     pub fn in_run(&self, failed: usize, items: usize, folder: &Path) -> Error {
         let what =
             format!("{failed} of {items} items failed, first `{}`: {} (--resume tries again)", self.id, self.error);
@@ -74,7 +75,7 @@ impl Failed {
 }
 
 impl RunOutcome {
-    /// The error of the run where items failed, or branches of items that continued without them.
+    /// The run's error if items failed, or branches of items that continued without them.
     pub fn failure(&self, prepared: &PreparedRun, folder: &Path) -> Result<()> {
         if let Some(first) = self.failed.first() {
             return Err(first.in_run(self.failed.len(), self.summary.items_asked, folder));
@@ -96,24 +97,24 @@ pub struct Searched {
     pub ended: Option<Error>,
     /// Samples on disk of items that are not finished.
     pub unfinished_samples: usize,
-    /// The prompts of finished items.
+    /// The level counts of finished items.
     pub levels: LevelCounts,
 }
 
-/// What all searches of a process share.
+/// The context that all searches of a process share.
 #[derive(Clone, Copy)]
 pub struct ItemRunner<'a> {
     pub prepared: &'a PreparedRun,
     pub launched: &'a Launched,
     pub options: &'a RunOptions,
-    /// Where results are written, if anywhere.
+    /// The journal for the results; `None`: nothing is written.
     pub journal: Option<&'a Journal>,
     pub progress: &'a Progress,
     pub interrupted: &'a AtomicBool,
 }
 
 impl<'a> ItemRunner<'a> {
-    /// Searches all items but those that `earlier` has finished, and sums up.
+    /// Searches all items except those finished in `earlier`, and summarises.
     pub fn work(&self, earlier: Earlier) -> Result<RunOutcome> {
         let started = Instant::now();
         let searched = self.search_all(&self.prepared.items, earlier);
@@ -137,13 +138,13 @@ impl<'a> ItemRunner<'a> {
         }
     }
 
-    /// Searches those of `items`, which are some of the task's, that `earlier` has not finished, several at once.
+    /// Searches `items`, a subset of the task's, except those finished in `earlier`, several at once.
     pub fn search_all(&self, items: &'a [Item], earlier: Earlier) -> Searched {
         let mut encoder = self.prepared.encoder();
         self.search_encoded(items, earlier, move |item| encoder.encode(item))
     }
 
-    /// As `search_all`, with the prompts that `encode` makes, on a thread of its own and some ahead of their turn.
+    /// Like `search_all`; `encode` makes the prompts, in advance on a separate thread.
     fn search_encoded(
         &self,
         items: &'a [Item],
@@ -186,7 +187,10 @@ impl<'a> ItemRunner<'a> {
                     Ok(worker) => workers.push(worker),
                     Err(error) if workers.is_empty() => shared.end(Error::io("a thread", "start")(error)),
                     Err(error) => {
-                        log::warn!("{} items at once, not {threads}: no more threads start: {error}", workers.len());
+                        log::warn!(
+                            "{} items at once instead of {threads}: a thread cannot start: {error}",
+                            workers.len()
+                        );
                         break;
                     }
                 }
@@ -218,14 +222,14 @@ impl<'a> ItemRunner<'a> {
         }
     }
 
-    /// The order in which `items` start, found from their texts.
+    /// The order in which `items` start, computed from their texts.
     fn order(&self, items: &[Item]) -> PromptOrder {
         let keys: Vec<&TextKey> = items.iter().map(|item| &self.prepared.texts[&item.index].key).collect();
         PromptOrder::new(&keys, vec![self.prepared.draws(); items.len()])
     }
 }
 
-/// Runs `work`; a panic in it is an error like others (what it said is on standard error).
+/// Runs `work`; a panic becomes an error (its message is on standard error).
 fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|_| Err(panicked()))
 }
@@ -234,23 +238,23 @@ fn panicked() -> Error {
     Error::Internal("a worker panicked".to_string())
 }
 
-/// What the threads of one run share.
+/// State shared by the threads of one run.
 struct WorkerContext<'a> {
     run: ItemRunner<'a>,
-    /// Held while a prompt is taken and its tree is made.
+    /// Held while a prompt is taken and its tree is created.
     taking: Mutex<()>,
-    /// The first error; once it is set no thread takes another item.
+    /// The first error; once it is set, no thread takes another item.
     ended: Mutex<Option<Error>>,
     finished: Mutex<Vec<Finished>>,
     failed: Mutex<Vec<Failed>>,
     levels: Mutex<LevelCounts>,
     /// Samples on disk of items that are not finished.
     unfinished_samples: AtomicUsize,
-    /// Samples that others have already.
+    /// Samples recorded by earlier processes, by item.
     earlier: Mutex<HashMap<usize, Vec<Sample>>>,
 }
 
-/// An item and its prompt, or why it has none.
+/// An item and its prompt, or the error of encoding it.
 type EncodedItem<'a> = (&'a Item, Result<ItemPrompt<'a>>);
 
 /// An item and what its search starts with.
@@ -273,7 +277,8 @@ impl<'a> WorkerContext<'a> {
         }
     }
 
-    /// Whether no other item could fare better: the engine is gone, the user has had enough, results cannot be written.
+    /// Whether an error ends the run instead of only one item: the engine stopped, an interrupt, or results that cannot
+    /// be written.
     fn ends_the_run(&self, error: &Error) -> bool {
         let journal = self.run.journal;
         match error {
@@ -299,7 +304,7 @@ impl<'a> WorkerContext<'a> {
         self.levels.lock().expect("counting does not panic").add(&prompt.levels, samples);
     }
 
-    /// The first error stays.
+    /// Ends the run with `error`, unless it has already ended with another.
     fn end(&self, error: Error) {
         self.ended.lock().expect("storing does not panic").get_or_insert(error);
     }
@@ -323,7 +328,7 @@ impl<'a> WorkerContext<'a> {
         Some((item, started))
     }
 
-    /// One problem: its tree, its driver, its results.
+    /// Searches one item and writes its results.
     fn search(&self, prompt: &ItemPrompt<'_>, mut tree: SamplingTree) -> Result<Finished> {
         let ItemRunner { prepared, launched, options, journal, progress, interrupted } = self.run;
         let task = &prepared.task;
@@ -364,7 +369,7 @@ impl<'a> WorkerContext<'a> {
             outcome.failed = Some(FailedBranches { branches, first: launched.in_bytes(first).to_string() });
         }
         if let Some(journal) = journal {
-            // The item's line last: what it says is done is not done again.
+            // The item's line is written last: a resumed run skips items that have one.
             if options.trees {
                 write_tree(journal, &tree, prompt)?;
             }
@@ -383,7 +388,7 @@ fn write_tree(journal: &Journal, tree: &SamplingTree, prompt: &ItemPrompt<'_>) -
     journal.file(&format!("trees/{}.json", prompt.item.index), &(trace + "\n"))
 }
 
-/// A result, written behind the id of its item.
+/// A result line that starts with the id of its item.
 #[derive(Serialize)]
 pub struct LineWithId<'a, T> {
     pub id: &'a str,
@@ -451,8 +456,8 @@ mod tests {
         }
     }
 
-    /// The last prompt is not there before the engine's first step: with all prompts encoded first, the run would never
-    /// begin. No more prompts than the limit wait at any time.
+    /// The last prompt is encoded only after the engine's first step: a run that encoded all prompts first would never
+    /// start. The number of waiting prompts is bounded at any time.
     #[test]
     fn prompts_are_encoded_while_the_engine_works() {
         const ITEMS: usize = 4 * LOOK_AHEAD;

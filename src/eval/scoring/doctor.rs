@@ -1,11 +1,11 @@
-//! Reports what a judge has on this machine: the layers of its sandbox, and the programs that run candidates.
+//! Reports the state of the judge on this machine: the layers of its sandbox, and the programs that run candidates.
 
 use crate::error::Result;
 use crate::judge::{CppCompiler, Interpreter, Isolation, Judge};
 use crate::out;
 
-/// Prints the layers in force, the programs found, and whether candidates can be judged. Where they cannot, the error
-/// is that of `offshoot judge`.
+/// Prints the layers in force, the programs found, and whether candidates can be judged. If they cannot, it fails like
+/// `offshoot judge`.
 pub fn doctor(isolation: Isolation) -> Result<()> {
     let judge = Judge::open(Isolation::Unsafe)?;
     out::text(judge.sandbox().in_force())?;

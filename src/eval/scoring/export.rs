@@ -1,6 +1,6 @@
-//! Writes results in the format of the samples' own harness, beside the lines that every scoring writes: EvalPlus's
-//! `eval_results.json`, BigCode's `evaluation_results.json`, APPS's codes by test, LiveCodeBench's `eval_all`. Sample
-//! by sample, so that no more than one problem's samples are held.
+//! Writes results in the format of the samples' own harness, in addition to the lines that every scoring writes:
+//! EvalPlus's `eval_results.json`, BigCode's `evaluation_results.json`, APPS's codes by test, LiveCodeBench's
+//! `eval_all`. Writes problem by problem, so that only one problem's samples are in memory.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -42,7 +42,7 @@ impl Export {
         }
     }
 
-    /// The path at which the harness itself would write it.
+    /// The path to which the harness itself would write.
     pub fn path(self, samples: &Path) -> PathBuf {
         let name = samples.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let name = name.strip_suffix(".gz").unwrap_or(&name);
@@ -65,12 +65,12 @@ pub struct Scored<'a> {
     pub problems_path: &'a Path,
     pub tally: &'a VerdictTally,
     pub ks: &'a [u32],
-    /// By problem: the byte offsets of its lines in the file of results.
+    /// For each problem, the byte offsets of its lines in the file of results.
     pub places: &'a [Vec<u64>],
 }
 
 impl Scored<'_> {
-    /// Writes the file whole or not at all.
+    /// Writes the file atomically.
     pub fn write(&self, export: Export, results: &mut Results, path: &Path) -> Result<()> {
         let mut partial = path.as_os_str().to_owned();
         partial.push(".partial");
@@ -90,11 +90,11 @@ impl Scored<'_> {
         fs::rename(&partial, path).map_err(Error::io(path, "write"))
     }
 
-    /// The problems that have samples and can be judged, each with its place, and all of its lines.
+    /// Calls the function with each problem that has samples and can be judged, with its index and all of its lines.
     fn each(
         &self,
         results: &mut Results,
-        mut take: impl FnMut(bool, usize, &ListedProblem, Vec<ResultLine>) -> Result<()>,
+        mut take: impl FnMut(bool, usize, &ListedProblem, Vec<JudgedLine>) -> Result<()>,
     ) -> Result<()> {
         let with_samples = self.problems.list.iter().zip(self.places).enumerate();
         let with_samples =
@@ -104,8 +104,8 @@ impl Scored<'_> {
             let lines = places.iter().map(|place| {
                 let fields = results.line(*place)?;
                 match of_line(&fields) {
-                    Some(Ok(outcome)) => Ok(ResultLine { fields, outcome }),
-                    _ => Err(Error::format(results.path(), "no longer as written")),
+                    Some(Ok(outcome)) => Ok(JudgedLine { fields, outcome }),
+                    _ => Err(Error::format(results.path(), "changed since it was written")),
                 }
             });
             take(first, ix, listed, lines.collect::<Result<_>>()?)?;
@@ -168,7 +168,7 @@ impl Scored<'_> {
                 "code_list": programs,
                 "graded_list": passed,
                 "pass@1": right as f64 / passed.len() as f64,
-                "metadata": lines.iter().map(ResultLine::live_code_bench).collect::<Vec<_>>(),
+                "metadata": lines.iter().map(JudgedLine::live_code_bench).collect::<Vec<_>>(),
                 "results": lines.iter().map(|line| line.codes([-4, -4, -3])).collect::<Vec<_>>(),
             });
             entry.extend(own.as_object().cloned().unwrap_or_default());
@@ -179,14 +179,14 @@ impl Scored<'_> {
     }
 }
 
-/// A line of the results, read again.
-struct ResultLine {
+/// A line of the file of results.
+struct JudgedLine {
     fields: Map<String, Value>,
     outcome: CandidateOutcome,
 }
 
-impl ResultLine {
-    /// As a text of JSON: the inputs stand in it as in their file.
+impl JudgedLine {
+    /// As JSON text, with the inputs unchanged from their file.
     fn eval_plus(&self, listed: &ListedProblem) -> String {
         let field = |name: &str| self.fields.get(name).and_then(Value::as_str);
         let problem = listed.tests().expect("only problems with tests are judged");
@@ -205,7 +205,7 @@ impl ResultLine {
         if let TestSuite::Reference(ReferenceSuite { base, plus, .. }) = &problem.suite {
             let tests = &self.outcome.tests;
             let accepted = |test: &Verdict| *test == Verdict::Accepted;
-            // The base tests end at the first that fails, unless all were run; those of EvalPlus follow.
+            // The base tests end at the first failure, unless all were run; EvalPlus's tests follow.
             let all = base_passed || tests.len() == base.len() + plus.len();
             let run =
                 tests.iter().position(|test| !accepted(test)).filter(|_| !all).map_or(base.len(), |failed| failed + 1);
@@ -221,8 +221,8 @@ impl ResultLine {
         )
     }
 
-    /// True, or a code, for each test: those of a compile error, a runtime error and a time limit; a wrong answer is
-    /// APPS's `false` or LiveCodeBench's -2.
+    /// For each test `true`, or the code of a compile error, a runtime error or a time limit; a wrong answer is APPS's
+    /// `false` or LiveCodeBench's -2.
     fn codes(&self, [compile, runtime, time]: [i32; 3]) -> Value {
         let wrong = if compile == -2 { json!(false) } else { json!(-2) };
         let code = |verdict: &Verdict| match verdict {
@@ -238,7 +238,7 @@ impl ResultLine {
         }
     }
 
-    /// A text of JSON, as LiveCodeBench has it.
+    /// The metadata as a JSON string, in LiveCodeBench's format.
     fn live_code_bench(&self) -> String {
         let code = match self.outcome.verdict {
             Verdict::Accepted => return "{}".to_string(),
@@ -251,7 +251,7 @@ impl ResultLine {
     }
 }
 
-/// The inputs among those that were run with a wrong result, as a list.
+/// The inputs of failed tests, as a JSON list.
 fn failed(inputs: &[RawJson], verdicts: &[Verdict]) -> String {
     let run = inputs.iter().zip(verdicts).filter(|(_, verdict)| **verdict != Verdict::Accepted);
     format!("[{}]", run.map(|(input, _)| input.as_str()).collect::<Vec<_>>().join(", "))
@@ -261,7 +261,7 @@ fn named(pass_at: &[PassAt]) -> Map<String, Value> {
     pass_at.iter().map(|at| (format!("pass@{}", at.k), json!(at.value))).collect()
 }
 
-/// JSON written piece by piece.
+/// Writes JSON incrementally.
 struct JsonWriter<'a> {
     out: BufWriter<File>,
     path: &'a Path,
@@ -276,7 +276,7 @@ impl JsonWriter<'_> {
         self.text(&value.to_string())
     }
 
-    /// `value`: a text of JSON.
+    /// `value`: JSON text.
     fn entry(&mut self, first: bool, key: &str, value: &str) -> Result<()> {
         self.text(if first { "" } else { ", " })?;
         self.text(&format!("{}: ", json!(key)))?;

@@ -10,11 +10,11 @@ use crate::judge::problem::{Assembly, Problem};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ExtractMode {
-    /// A fenced block where the text is to be a whole program and has one
+    /// A fenced block if there is one and the text should be a complete program
     Auto,
-    /// The text as it stands
+    /// The whole text
     None,
-    /// A fenced block, also where samples continue a prompt
+    /// A fenced block, even if samples continue a prompt
     Fence,
 }
 
@@ -30,7 +30,7 @@ pub fn program(problem: &Problem, language: &Language, text: &Text, extract: Ext
     match (text, &problem.assembly) {
         (Text::Completion(text), Assembly::After(prompt)) => {
             match fenced(text).filter(|_| extract == ExtractMode::Fence) {
-                // The block defines the function anew; the prompt's imports and helpers stand above it.
+                // The block redefines the function; the prompt's imports and helpers precede it.
                 Some(block) => format!("{}\n{block}", with_body(prompt)),
                 None => problem.assembly.program(text),
             }

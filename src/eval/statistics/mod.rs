@@ -1,14 +1,14 @@
-//! What samples add up to: pass@k and maj@k without bias, and how sure an accuracy is. Pure functions of counts; how a
-//! vote is counted and decided is `search::vote`'s, what is counted the report's.
+//! Unbiased pass@k and maj@k, and confidence intervals. Pure functions of counts; `search::vote` counts and decides
+//! votes, `run::summary` supplies the counts.
 
 pub mod ranked;
 
 use crate::mix::{GOLDEN, mix};
 use crate::search::vote::VoteTally;
 
-/// The probability that at least one of `k` samples is right, where `right` of `samples` drawn were: the mean over all
-/// subsets of size k (Chen et al. 2021, "Evaluating Large Language Models Trained on Code"). `None` where k is 0 or
-/// more than were drawn.
+/// The probability that at least one of `k` samples is right, if `right` of `samples` were: the mean over all subsets
+/// of size k (Chen et al. 2021, "Evaluating Large Language Models Trained on Code"). `None` if k is 0 or more than the
+/// number of samples.
 pub fn pass_at_k(samples: u32, right: u32, k: u32) -> Option<f64> {
     if k == 0 || k > samples || right > samples {
         return None;
@@ -19,20 +19,20 @@ pub fn pass_at_k(samples: u32, right: u32, k: u32) -> Option<f64> {
     Some(1.0 - all_wrong)
 }
 
-/// [`maj_at_k`] of `votes`, where `right` says which answers are right.
+/// [`maj_at_k`] of `votes`; `right` returns whether an answer is right.
 pub fn vote_at_k(votes: &VoteTally, right: impl Fn(&str) -> bool, k: u32) -> Option<f64> {
     let groups: Vec<(u32, bool)> = votes.votes().iter().map(|votes| (votes.count, right(&votes.value))).collect();
-    maj_at_k(&groups, votes.silent(), k)
+    maj_at_k(&groups, votes.without_answer(), k)
 }
 
-/// The probability that the vote of `k` samples is right, exactly: the mean over all subsets of size k of the samples
-/// drawn, in all orders, of the vote with ties broken as [`VoteTally::leader`] breaks them (in a random order each of
-/// the tied answers is as likely the first). `groups` are the answers, with the number of samples that gave each and
-/// whether it is right; `silent` is the number of samples without an answer: they count as sampled but do not vote;
-/// without any vote the result is wrong. Biased where sampling stopped once the vote was decided. `None` where k is 0
-/// or more than were drawn.
+/// The probability that the vote of `k` samples is right, exactly: the mean over all subsets of size k of the samples,
+/// in all orders, of the vote with ties broken like [`VoteTally::leader`] (in a random order, each of the tied answers
+/// is equally likely to be first). `groups` are the answers, with the number of samples that gave each and whether it
+/// is right; `silent` is the number of samples without an answer: they count as sampled but do not vote; without any
+/// vote the result is wrong. Biased if sampling stopped when the vote was decided. `None` where k is 0 or more than
+/// were drawn.
 ///
-/// Time: at most about 10 n k² for n samples, far less where few answers are frequent.
+/// Time: at most about 10 n k² for n samples, far less if few answers are frequent.
 pub fn maj_at_k(groups: &[(u32, bool)], silent: u32, k: u32) -> Option<f64> {
     let drawn = silent + groups.iter().map(|(count, _)| count).sum::<u32>();
     if k == 0 || k > drawn {
@@ -51,9 +51,8 @@ pub fn maj_at_k(groups: &[(u32, bool)], silent: u32, k: u32) -> Option<f64> {
     Some((wins / draw.total()).clamp(0.0, 1.0))
 }
 
-/// Drawing k of n samples, seen as n independent coins of probability k/n that happen to show k heads: the counts of
-/// the answers are then independent, and each is binomial, which neither overflows nor vanishes however many samples
-/// there are.
+/// Choosing k of n samples, modelled as n independent coins of probability k/n that show exactly k heads: then the
+/// counts of the answers are independent and binomial, which neither overflows nor underflows for many samples.
 struct BinomialDraw {
     p: f64,
     k: usize,
@@ -90,8 +89,8 @@ impl BinomialDraw {
     }
 }
 
-/// The probability that k are drawn in all and that an answer with `votes` wins: no rival has more, and of t rivals
-/// with as many it comes first, which is 1 in t + 1.
+/// The probability that k samples are chosen in all and that an answer with `votes` wins: no rival has more, and among
+/// t rivals with as many it is first, with probability 1 / (t + 1).
 fn wins_with(votes: usize, rivals: &[&[f64]], silence: &[f64], k: usize) -> f64 {
     let tied_at_most = rivals.iter().filter(|counts| counts.len() > votes).count().min(k / votes);
     let width = tied_at_most + 1;
@@ -105,7 +104,7 @@ fn wins_with(votes: usize, rivals: &[&[f64]], silence: &[f64], k: usize) -> f64 
             for (count, &p) in counts.iter().enumerate().take(votes.min(k - drawn) + 1) {
                 let ties = usize::from(count == votes);
                 let (from, to) = (drawn * width, (drawn + count) * width + ties);
-                // A tie needs room for as many votes again, so `tied_at_most` counts it.
+                // Each tied rival takes `votes` more samples, which `tied_at_most` accounts for.
                 for tied in 0..=most_tied.min(tied_at_most - ties) {
                     next[to + tied] += p * likely[from + tied];
                 }
@@ -127,7 +126,7 @@ fn wins_with(votes: usize, rivals: &[&[f64]], silence: &[f64], k: usize) -> f64 
 /// Two-sided 95 % of the normal distribution.
 const Z95: f64 = 1.959_963_984_540_054;
 
-/// The 95 % confidence interval of a proportion (Wilson 1927). `None` where there were no trials.
+/// The 95 % confidence interval of a proportion (Wilson 1927). `None` without trials.
 pub fn wilson(successes: u32, trials: u32) -> Option<(f64, f64)> {
     if trials == 0 {
         return None;
@@ -139,8 +138,8 @@ pub fn wilson(successes: u32, trials: u32) -> Option<(f64, f64)> {
     Some(((centre - half).max(0.0), (centre + half).min(1.0)))
 }
 
-/// The 95 % confidence interval of the mean of `values` (one an item), by resampling items 2,000 times. The same seed
-/// gives the same interval. `None` where there are no values.
+/// The 95 % confidence interval of the mean of `values` (one per item), by resampling items 2,000 times. The same seed
+/// gives the same interval. `None` without values.
 pub fn bootstrap(values: &[f64], seed: u64) -> Option<(f64, f64)> {
     const RESAMPLES: usize = 2000;
     if values.is_empty() {
@@ -219,7 +218,7 @@ mod tests {
             }
         }
 
-        /// Against the definition: every subset, every order of it, one vote each.
+        /// Compared with the definition: one vote for every order of every subset.
         #[test]
         fn maj_at_k_is_the_mean_vote_over_subsets_and_orders(answers in answers(7), k in 1usize..5, two_right: bool) {
             let n = answers.len();

@@ -1,7 +1,7 @@
-//! What the scores of samples add up to: how right the best of k is, without bias, and the vote in which samples weigh
-//! as their scores say. Pure functions of scores and verdicts; where scores come from is left to the search.
+//! Statistics of scored samples: unbiased best@k, and the vote weighted by scores. Pure functions of scores and
+//! verdicts; searches compute the scores.
 
-/// A sample as its scorer and its grader see it.
+/// A sample's score and verdict.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ranked {
     pub score: f64,
@@ -9,8 +9,8 @@ pub struct Ranked {
 }
 
 /// The probability that the best-scored of `k` samples is right, exactly: the mean over all subsets of size k of the
-/// samples drawn, which stand in the order of their numbers. Of equal scores the first is the best, and a score that is
-/// not a number is the least. `None` where k is 0 or more than were drawn.
+/// samples, given in the order of their indices. Of equal scores the first is the best, and NaN is the lowest. `None`
+/// if k is 0 or more than the number of samples.
 pub fn best_of_k(samples: &[Ranked], k: usize) -> Option<f64> {
     let n = samples.len();
     if k == 0 || k > n {
@@ -19,7 +19,8 @@ pub fn best_of_k(samples: &[Ranked], k: usize) -> Option<f64> {
     let mut ranked: Vec<&Ranked> = samples.iter().collect();
     // A stable sort: of equals the first stays first.
     ranked.sort_by(|a, b| key(b.score).total_cmp(&key(a.score)));
-    // The sample of rank r (from 0) is the best of C(n-1-r, k-1) of the C(n, k) subsets: those without the r before it.
+    // The sample of rank r (from 0) is the best of C(n-1-r, k-1) of the C(n, k) subsets: those without the r better
+    // ones.
     let mut best = k as f64 / n as f64;
     let mut right = 0.0;
     for (rank, sample) in ranked.iter().take(n - k + 1).enumerate() {
@@ -35,9 +36,9 @@ fn key(score: f64) -> f64 {
     if score.is_nan() { f64::NEG_INFINITY } else { score }
 }
 
-/// The answer with the largest sum of weights; of equals the one given first. `votes`: the samples' answers, where they
-/// have one, and weights, by number. Weights that are no positive number count nothing, so that an answer of such
-/// samples alone cannot win.
+/// The answer with the largest sum of weights; of equal ones, the first. `votes`: the answers and weights of the
+/// samples with an answer, in order. Weights that are not positive are ignored, so that an answer with only such
+/// samples cannot win.
 pub fn weighted_leader<'a>(votes: impl IntoIterator<Item = (&'a str, f64)>) -> Option<&'a str> {
     let mut sums: Vec<(&str, f64)> = Vec::new();
     for (answer, weight) in votes {
@@ -63,7 +64,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the definition: every subset, its best by score and then by number.
+        /// Compared with the definition: the best sample of every subset, by score and then by index.
         #[test]
         fn best_of_k_is_the_mean_over_subsets(samples in samples(), k in 1usize..10) {
             let n = samples.len();

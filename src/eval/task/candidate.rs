@@ -1,5 +1,5 @@
-//! The key `grade.judge`: an item's fields as a problem with tests, and what of a sample's text is the candidate
-//! program. Text only; running a candidate is the judge's.
+//! The key `grade.judge`: converts an item's fields to a problem with tests, and extracts the candidate program from a
+//! sample's text. Text only; the judge runs candidates.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::judge::problem::{Assembly, Compare, Problem, TestSuite};
 /// The settings of `grade.judge`.
 #[derive(Debug)]
 pub(crate) struct JudgeGrade {
-    /// `None`: the format of each item's fields.
+    /// `None`: recognised by each item's fields.
     format: Option<BenchmarkFormat>,
     extract: CandidateExtract,
     language: Language,
@@ -27,14 +27,14 @@ pub(crate) struct JudgeGrade {
     checker: Option<String>,
 }
 
-/// What of a sample's text is the candidate.
+/// The part of a sample's text that is the candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CandidateExtract {
     /// All of it.
     Completion,
-    /// The longest block between fences (```); without one there is no candidate.
+    /// The longest block between fences (```); without one, there is no candidate.
     Fence,
-    /// That block where there is one, else all.
+    /// That block if there is one, else the whole text.
     Auto,
 }
 
@@ -55,9 +55,9 @@ pub struct ItemTests {
 /// A candidate in a sample's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CandidateText {
-    /// Goes on where the problem's prompt ends, or is whole: as [`Assembly`] says.
+    /// Continues the problem's prompt, or is complete, as [`Assembly`] defines.
     Completion(String),
-    /// A whole program, whatever the assembly.
+    /// A complete program, whatever the assembly.
     Program(String),
 }
 
@@ -103,7 +103,7 @@ impl JudgeGrade {
         problem.limits.memory_bytes = self.memory_bytes.unwrap_or(problem.limits.memory_bytes);
         if let Some(program) = &self.checker {
             let TestSuite::Streams(streams) = &mut problem.suite else {
-                let expected = "tests by standard input and output, for `grade.judge.checker` compares outputs";
+                let expected = "tests by standard input and output, because `grade.judge.checker` compares outputs";
                 return Err(Error::format(path, format!("item `{id}`: expected {expected}, found tests by calls")));
             };
             streams.compare = Compare::Checker { program: program.clone() };
@@ -117,9 +117,8 @@ impl JudgeGrade {
 }
 
 impl ItemTests {
-    /// The candidate in a sample's text. Code between fences is a program where it begins at the margin, and then
-    /// follows what the prompt defines, so that it may use the prompt's imports; else it is the body of the prompt's
-    /// function.
+    /// The candidate in a sample's text. Fenced code without indentation is a program; it follows the prompt's
+    /// definitions, so that it can use the prompt's imports. Indented code is the body of the prompt's function.
     pub fn candidate(&self, text: &str) -> CandidateText {
         let code = match (self.extract, fenced(text)) {
             (CandidateExtract::Completion, _) | (CandidateExtract::Auto, None) => {
@@ -145,11 +144,11 @@ impl ItemTests {
         }
     }
 
-    /// What scorers of HumanEval's samples join to the prompt.
+    /// The completion in HumanEval's format: the text that its scorer appends to the prompt.
     pub fn completion(&self, text: &str) -> String {
         match (self.candidate(text), &self.problem.assembly) {
             (CandidateText::Completion(text), _) => text,
-            // Behind a head without docstring the program needs a body to stand behind.
+            // A function head without docstring needs a body before the program can follow.
             (CandidateText::Program(program), Assembly::After(prompt)) => {
                 let body = with_body(prompt);
                 let behind = program.strip_prefix(body.as_str()).unwrap_or(&program);
@@ -160,8 +159,8 @@ impl ItemTests {
     }
 }
 
-/// The contents of the longest block between lines that begin with ```, of equals the first; one that is never closed
-/// ends with the text. What is shorter beside it is an example of its use.
+/// The contents of the longest block between lines that begin with ```, of equal ones the first; an unclosed one ends
+/// with the text. Shorter blocks are usually examples of its use.
 pub fn fenced(text: &str) -> Option<&str> {
     let (mut blocks, mut open, mut at) = (Vec::new(), None, 0);
     for line in text.split_inclusive('\n') {

@@ -1,5 +1,5 @@
-//! Documents that are asked several questions: text files as records, and a file of questions of its own that names the
-//! documents. Which items come of them is left to items.
+//! Documents with several questions: reads text files as records, and a separate file of questions that names the
+//! documents. `items` combines them to items.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use crate::json::names;
 
 type FieldMap = Map<String, Value>;
 
-/// Ends of the names of files that are texts.
+/// Extensions of text files.
 pub(crate) const TEXTS: [&str; 2] = ["txt", "md"];
 
-/// Whether the path is a folder, or a text file by its name.
+/// Whether the path is a folder, or has the extension of a text file.
 pub(crate) fn is_texts(path: &Path) -> bool {
     is_text(path) || path.is_dir()
 }
@@ -28,8 +28,8 @@ fn is_text(path: &Path) -> bool {
     path.extension().is_some_and(|end| TEXTS.iter().any(|text| end.eq_ignore_ascii_case(text)))
 }
 
-/// The text file `path`, or the text files right in the folder `path` by name: each its id, which is the file's name
-/// without its end, and the fields `id`, `name` (with its end) and `document` (the text).
+/// The text file `path`, or the text files directly in the folder `path`, sorted by name: for each its id, which is the
+/// file's name without extension, and the fields `id`, `name` (with extension) and `document` (the text).
 pub(crate) fn texts(path: &Path) -> Result<Vec<(String, FieldMap)>> {
     let text = |file: PathBuf| {
         let part = |part: Option<&std::ffi::OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
@@ -44,7 +44,7 @@ pub(crate) fn texts(path: &Path) -> Result<Vec<(String, FieldMap)>> {
     files.into_iter().map(text).collect()
 }
 
-/// The text file `path`, or those right in the folder `path`, by name; and how many other entries that has.
+/// The text file `path`, or those directly in the folder `path`, sorted by name; and the number of other entries in it.
 pub(crate) fn text_files(path: &Path) -> Result<(Vec<PathBuf>, usize)> {
     if !path.is_dir() {
         return Ok((vec![path.to_path_buf()], 0));
@@ -60,7 +60,10 @@ pub(crate) fn text_files(path: &Path) -> Result<(Vec<PathBuf>, usize)> {
         }
     }
     if found.is_empty() {
-        return Err(Error::format(folder, format!("no .txt or .md file in this folder, which holds {others} others")));
+        return Err(Error::format(
+            folder,
+            format!("no .txt or .md file in this folder; it contains {others} other entries"),
+        ));
     }
     found.sort();
     Ok((found, others))
@@ -69,9 +72,9 @@ pub(crate) fn text_files(path: &Path) -> Result<(Vec<PathBuf>, usize)> {
 /// Where a document's questions are.
 #[derive(Debug)]
 pub(crate) enum Questions {
-    /// In a list, a field of the document.
+    /// In this field of the document, a list.
     Listed(String),
-    /// In a file of their own; `document` is the field that names the document. `None`: all are asked of every
+    /// In a separate file; `document` is the field that names the document. `None`: all questions are for every
     /// document.
     Apart { path: PathBuf, format: Format, columns: Option<Vec<String>>, document: Option<String> },
 }
@@ -95,7 +98,7 @@ impl Questions {
         }
     }
 
-    /// The questions, where they are in a file of their own.
+    /// Reads the questions, if they are in a separate file.
     pub fn asked(&self) -> Result<Option<QuestionSet>> {
         match self {
             Questions::Listed(_) => Ok(None),
@@ -107,27 +110,26 @@ impl Questions {
     }
 }
 
-/// The questions of a file of their own, to be taken document by document.
+/// The questions of a separate file.
 pub(crate) enum QuestionSet {
-    /// Of every document.
+    /// For every document.
     Each(Vec<FieldMap>),
     Named(NamedQuestions),
 }
 
-/// Questions that name their documents.
+/// For the documents that they name.
 pub(crate) struct NamedQuestions {
     path: PathBuf,
-    /// The field with the document's name, which is no field of the item.
+    /// The field with the document's name, which is removed from the item.
     field: String,
-    /// By the document's name, in the file's order: the number of the question in the file, where it stands, and its
-    /// fields.
+    /// The questions by the document's name, in the file's order: number in the file, place, and fields.
     waiting: HashMap<String, Vec<(usize, RecordPlace, FieldMap)>>,
     documents: usize,
     unasked: usize,
 }
 
 impl QuestionSet {
-    /// `field`: the one that names a question's document.
+    /// `field`: the field that names a question's document.
     pub fn new(
         path: &Path,
         field: Option<&str>,
@@ -158,7 +160,7 @@ impl QuestionSet {
         }))
     }
 
-    /// The questions of a document that goes by any of these names, in their file's order.
+    /// The questions of a document with any of these names, in the file's order.
     pub fn of<'n>(&mut self, known_as: impl Iterator<Item = &'n str>) -> Vec<FieldMap> {
         match self {
             QuestionSet::Each(questions) => questions.clone(),
@@ -172,8 +174,7 @@ impl QuestionSet {
         }
     }
 
-    /// Call it after the last document of `documents`. The error names the first question that refers to a missing
-    /// document.
+    /// Call it after the last document of `documents`; the error names the first question about a missing document.
     pub fn finish(self, documents: &Path) -> Result<()> {
         let QuestionSet::Named(named) = self else { return Ok(()) };
         let lost = named.waiting.iter().flat_map(|(name, questions)| questions.iter().map(move |q| (q.0, q.1, name)));

@@ -1,5 +1,5 @@
-//! Pure text to verdict: compares a sample with what its item says is right. What is compared with is prepared once an
-//! item, when items are read, so that a bad item is reported before anything is sampled and grading cannot fail.
+//! Grades texts: compares a sample with its item's reference. References are prepared when the items are read, so that
+//! an invalid item is reported before anything is sampled and grading cannot fail.
 
 use std::path::Path;
 
@@ -12,18 +12,18 @@ use crate::eval::answer::expression::ExpressionTarget;
 use crate::eval::answer::{Extractor, Normalise, broken, compile};
 use crate::eval::source::{TaskSection, TaskSource};
 use crate::eval::task::candidate::JudgeGrade;
-use crate::json::digits::written_out;
+use crate::json::digits::without_exponent;
 use crate::json::names;
 use crate::json::{describe, listed};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GradedText {
     pub correct: bool,
-    /// What would have been right, for the reader of the results.
+    /// The right answer, for the results.
     pub reference: String,
 }
 
-/// How a text is compared with what its item says is right.
+/// How a text is compared with its item's reference.
 #[derive(Debug)]
 pub(crate) enum Grader {
     /// The canonical answer equals the field's.
@@ -31,7 +31,7 @@ pub(crate) enum Grader {
         field: String,
         extractor: Extractor,
     },
-    /// The answer is a number no further than `tolerance` from the field's.
+    /// The answer is a number within `tolerance` of the field's.
     Number {
         field: String,
         extractor: Extractor,
@@ -45,21 +45,21 @@ pub(crate) enum Grader {
         field: String,
         ignore_case: bool,
     },
-    /// The answer is an expression of the numbers in the field `numbers`, with the value wanted.
+    /// The answer is an expression of the numbers in the field `numbers` with the required value.
     Expression {
         numbers: String,
         value: NumberSource,
     },
 }
 
-/// A number that the task gives, or the item's field.
+/// A number in the task file, or in the item's field.
 #[derive(Debug)]
 pub(crate) enum NumberSource {
     Number(String),
     Field(String),
 }
 
-/// What an item's samples are compared with.
+/// The reference for an item's samples.
 #[derive(Clone, Debug)]
 pub(crate) enum ExpectedAnswer {
     Exact { values: Vec<String>, normalise: Normalise },
@@ -74,14 +74,14 @@ const KINDS: [&str; 6] = ["exact", "number", "regex", "contains", "expression", 
 /// The task file's key `grade`.
 #[derive(Debug)]
 pub(crate) enum TaskGrading {
-    /// By what the text says.
+    /// By the text.
     Text(Grader),
-    /// By what it does as a program.
+    /// By running it as a program.
     Judge(JudgeGrade),
 }
 
 impl Grader {
-    /// `normalise` is the `answer` section's, which an `exact` grade follows unless it says otherwise.
+    /// `normalise`: the `answer` section's, the default of an `exact` grade.
     pub fn read(
         source: &TaskSource,
         value: Option<&Value>,
@@ -131,8 +131,7 @@ impl Grader {
         Ok(Some(TaskGrading::Text(grader)))
     }
 
-    /// What to compare this item's samples with. `path` and `id` are for the error when its field is missing or of no
-    /// use.
+    /// The reference for this item's samples. `path` and `id` are for the error if its field is missing or invalid.
     pub fn reference(&self, path: &Path, id: &str, fields: &Map<String, Value>) -> Result<ExpectedAnswer> {
         let item = ItemFields { path, id, fields };
         Ok(match self {
@@ -182,12 +181,12 @@ impl ItemFields<'_> {
         Error::field(self.path, field, format!("{expected} in item `{}`", self.id), found)
     }
 
-    /// The field as text: a string, number or truth value, or a list of them, any of which is right.
+    /// The field as texts: a string, number or boolean, or a list of them, each of which is accepted.
     fn texts(&self, field: &str) -> Result<Vec<String>> {
         self.texts_with(field, Number::to_string)
     }
 
-    /// As [`ItemFields::texts`], with the text of a number.
+    /// Like [`ItemFields::texts`]; `number` formats numbers.
     fn texts_with(&self, field: &str, number: fn(&Number) -> String) -> Result<Vec<String>> {
         let expected = "a string, a number or a list of them";
         let text = |value: &Value| match value {
@@ -208,15 +207,15 @@ impl ItemFields<'_> {
             Some(answer) => Ok(answer.value),
             None => Err(self.wrong(field, "a text in which `grade` finds an answer", describe(&Value::String(text)))),
         };
-        // A number's exponent is a letter to those who read digits.
+        // A number's exponent would be read as a letter.
         let number = match extractor.normalise {
-            Normalise::Number | Normalise::Latex => written_out,
+            Normalise::Number | Normalise::Latex => without_exponent,
             Normalise::Text | Normalise::Choice | Normalise::AsIs => Number::to_string,
         };
         self.texts_with(field, number)?.into_iter().map(extract).collect()
     }
 
-    /// The numbers may be a text of them or a list.
+    /// The target of an expression; the numbers may be a string or a list.
     fn target(&self, numbers: &str, value: &NumberSource) -> Result<ExpressionTarget> {
         let given = self.texts(numbers)?.join(" ");
         let value = match value {
@@ -238,7 +237,7 @@ impl ItemFields<'_> {
 }
 
 impl ExpectedAnswer {
-    /// What would be right, for a reader.
+    /// The right answer, for the results.
     pub fn shown(&self) -> String {
         match self {
             ExpectedAnswer::Exact { values, .. }
@@ -249,8 +248,8 @@ impl ExpectedAnswer {
         }
     }
 
-    /// `text` is the whole sample, `answer` what it answers (`None`: it gives no answer, which is wrong where answers
-    /// count).
+    /// Grades a sample: `text` is the whole sample, `answer` its extracted answer (`None`: it has none, which is wrong
+    /// if the grader compares answers).
     pub fn judge(&self, text: &str, answer: Option<&str>) -> GradedText {
         let correct = match self {
             ExpectedAnswer::Exact { values, normalise } => {
@@ -271,7 +270,7 @@ impl ExpectedAnswer {
     }
 }
 
-/// Two canonical numbers are equal as text, or, where there is a tolerance, as close as that.
+/// Whether two canonical numbers are equal as text, or within the tolerance if there is one.
 fn near(a: &str, b: &str, tolerance: f64) -> bool {
     let value = |s: &str| s.parse::<f64>().expect("a canonical number is one for f64 too");
     a == b || (tolerance > 0.0 && (value(a) - value(b)).abs() <= tolerance)

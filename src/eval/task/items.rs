@@ -24,15 +24,15 @@ use crate::json::{describe, listed};
 pub struct Item {
     /// Unique in the task; random numbers and results are keyed by it.
     pub id: String,
-    /// Position among all items of the file, from 0, whatever `skip` and `limit` say.
+    /// Index among all items of the file, from 0, regardless of `skip` and `limit`.
     pub index: usize,
     pub fields: Map<String, Value>,
-    /// What is right, where the task says.
+    /// How its samples are graded; `None`: the task has no grader.
     pub(crate) standard: Option<Standard>,
 }
 
 impl Item {
-    /// What would be right, for the reader of the results. `None`: the task does not say.
+    /// The right answer, for the results. `None`: the task has no grader.
     pub fn reference(&self) -> Option<String> {
         match &self.standard {
             Some(Standard::Reference(reference)) => Some(reference.shown()),
@@ -40,7 +40,7 @@ impl Item {
         }
     }
 
-    /// What a judge runs its samples against, where the task has one.
+    /// The tests for its samples, if the task has a judge.
     pub fn tests(&self) -> Option<&Arc<ItemTests>> {
         match &self.standard {
             Some(Standard::Tests(tests)) => Some(tests),
@@ -49,7 +49,7 @@ impl Item {
     }
 }
 
-/// What an item's samples are held against.
+/// How an item's samples are graded.
 #[derive(Clone, Debug)]
 pub(crate) enum Standard {
     Reference(ExpectedAnswer),
@@ -77,7 +77,7 @@ enum ItemsFrom {
         format: Format,
         columns: Option<Vec<String>>,
     },
-    /// Every file that the path, which has a star in it, names; `star` is the field for what the star stands for.
+    /// Every file that matches the path, which contains a star; `star` is the field for the text matched by the star.
     Files {
         format: Format,
         columns: Option<Vec<String>>,
@@ -85,7 +85,7 @@ enum ItemsFrom {
     },
 }
 
-/// A record, and its id where the task names no field for that.
+/// A record, and its id if the task names no field for it.
 struct RecordWithId {
     record: FileRecord,
     id: Option<String>,
@@ -146,7 +146,7 @@ impl ItemSource {
         })
     }
 
-    /// The files of items that the path does not name one by one.
+    /// The items files, if the path is a folder or a pattern.
     pub fn files(&self) -> Result<Vec<PathBuf>> {
         match &self.from {
             ItemsFrom::Texts => Ok(documents::text_files(&self.path)?.0),
@@ -155,7 +155,7 @@ impl ItemSource {
         }
     }
 
-    /// The items, `limit` of them at most (and of the task file's own limit), in the file's order.
+    /// The items in the file's order, limited by `limit` and the task file's own limit.
     pub fn load(&self, limit: Option<usize>) -> Result<Vec<Item>> {
         let most = limit.into_iter().chain(self.limit).min().unwrap_or(usize::MAX);
         let mut items = Vec::new();
@@ -174,7 +174,7 @@ impl ItemSource {
             for (id, fields) in self.expand(id, fields, place, asked.as_mut())? {
                 match items.len() == most {
                     true if asked.is_none() => break 'file,
-                    // The other documents are still to be known by the questions that name them.
+                    // The remaining documents are read, because questions may name them.
                     true => break,
                     false => {}
                 }
@@ -228,7 +228,7 @@ impl ItemSource {
         }
     }
 
-    /// The id field's text; without an id field, the number of items before this one.
+    /// The id field's text; without an id field, the item's index.
     fn id_of(&self, fields: &Map<String, Value>, place: RecordPlace, index: usize) -> Result<String> {
         let Some(name) = &self.id else { return Ok(index.to_string()) };
         match fields.get(name) {
@@ -241,9 +241,9 @@ impl ItemSource {
         }
     }
 
-    /// A document with questions as one item a question, `document/0`, `document/1` …, each with the document's fields
-    /// and the question's own (a question that is a string is the field `question`); anything else as itself. `asked`:
-    /// the questions, where they are in a file of their own.
+    /// Expands a document to one item per question, `document/0`, `document/1` …, each with the document's fields and
+    /// the question's own (a question that is a string becomes the field `question`); other records are one item.
+    /// `asked`: the questions, if they are in a separate file.
     fn expand(
         &self,
         id: String,

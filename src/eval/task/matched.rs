@@ -1,10 +1,10 @@
-//! Several items files under one name: `test/*_test.csv`. What the star stands for becomes a field of each item.
+//! Several items files by one pattern: `test/*_test.csv`. The text matched by the star becomes a field of each item.
 
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 
-/// The files that `pattern` names, and what its star stands for in each, in the order of that. The star is in the
+/// The files that match `pattern`, each with the text matched by its star, sorted by that text. The star must be in the
 /// file's name, not in a folder's.
 pub(crate) fn files(pattern: &Path) -> Result<Vec<(String, PathBuf)>> {
     let name = pattern.file_name().unwrap_or_default().to_string_lossy();

@@ -1,5 +1,5 @@
-//! A task file: which items, what prompt, how to sample, what the answer is and when it is right. This module reads and
-//! checks it and turns items into prompts and texts into answers and verdicts; running it is left to `run`.
+//! A task file defines items, prompt, sampling, search, answers and grading. This module reads and checks it, renders
+//! prompts, extracts answers and grades them; `run` executes it.
 //!
 //! The file is JSON; `//` comments and a comma before a closing bracket are allowed, `null` means absent, paths are
 //! relative to the file. Unknown keys are errors.
@@ -16,13 +16,13 @@
 //! | `grade` | one of `{exact: {field, boxed, regex, take, normalise}}`, `{number: {field, boxed, regex, take, tolerance}}`, `{regex: {field}}`, `{regex: {pattern}}`, `{contains: {field, ignore_case}}`, `{expression: {numbers, value}}`: fields as `{field: NAME}`, the value also as a number; or `{judge: {format, extract, language, timeout, memory_mb, checker}}`: the item is a programming problem of a benchmark (see [`benchmark`](crate::eval::benchmark)), samples are run against its tests; `extract` is `auto`, `completion` or `fence` (a Markdown code block), `timeout` in seconds of processor time |
 //!
 //! Items are JSON lines, a JSON list or CSV, gzipped or not; items listed in the task file itself are named by their
-//! field `id` where all have one. A folder's `.txt` and `.md` files, or one such file, are an item each, with the
-//! fields `id` (the file's name without its end), `name` and `document` (the text). `questions` names a field that
-//! lists a document's questions, or is `{path, document, format, columns}`: a file of questions, whose field `document`
-//! names holds the document's id, or its file's name; without `document`, every question is asked of every document.
-//! Each question becomes an item `document/0`, `document/1` … with the document's fields and its own. `shared` is text
-//! as it stands; `item`, `levels` and a chat's turns are Jinja templates over the item's fields. Each of these texts is
-//! a string or `{file: PATH}`.
+//! field `id` where all have one. A folder's `.txt` and `.md` files, or one such file, are one item each, with the
+//! fields `id` (the file's name without extension), `name` and `document` (the text). `questions` names a field that
+//! lists a document's questions, or is `{path, document, format, columns}`: a file of questions, in which the field
+//! named by `document` contains the document's id or file name; without `document`, every question is asked about every
+//! document. Each question becomes an item `document/0`, `document/1` … with the document's fields and its own.
+//! `shared` is plain text; `item`, `levels` and a chat's turns are Jinja templates over the item's fields. Each of
+//! these texts is a string or `{file: PATH}`.
 
 pub mod candidate;
 mod documents;
@@ -50,21 +50,21 @@ pub use prompt::TaskPrompt;
 
 use crate::error::{Error, Result};
 use crate::eval::answer;
-use crate::eval::answer::{Answer, Extractor};
+use crate::eval::answer::{ExtractedAnswer, Extractor};
 use crate::eval::source::TaskSource;
 use crate::search::settings::BestBy;
 use grade::{Grader, TaskGrading};
 use items::{ItemSource, Standard};
 use prompt::PromptTemplate;
 
-/// Settings of the command line that replace those of the task file.
+/// Settings of the command line that override those of the task file.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     /// `key=value`, `key` a dotted path into the task file, `value` JSON or else a string.
     pub set: Vec<String>,
     pub samples: Option<u32>,
     pub seed: Option<u64>,
-    /// Relative to the current folder, unlike the task file's own.
+    /// Model folder; relative to the current folder, unlike the task file's `model`.
     pub model: Option<PathBuf>,
 }
 
@@ -76,7 +76,7 @@ pub struct Task {
     pub model: Option<PathBuf>,
     pub method: Method,
     pub sampling: Sampling,
-    /// The file's JSON with the overrides applied, to be kept beside the results.
+    /// The file's JSON with the overrides applied, stored with the results.
     pub source: Value,
     items: ItemSource,
     prompt: PromptTemplate,
@@ -87,17 +87,18 @@ pub struct Task {
 const KEYS: [&str; 8] = ["name", "model", "items", "prompt", "method", "sampling", "answer", "grade"];
 
 impl Task {
-    /// Reads and checks a task file and the text files that its prompt names; items are not touched.
+    /// Reads and checks a task file and the text files that its prompt names; items are not read.
     pub fn load(path: &Path, overrides: &Overrides) -> Result<Task> {
         Task::of(path, TaskSource::read(path, &overrides.assignments())?, overrides)
     }
 
-    /// The task whose file, at `path`, held `value` (its [`Task::source`]), changed by `overrides`.
+    /// The task with the source `value` ([`Task::source`]) of an earlier run, changed by `overrides`; `path`: the path
+    /// of its file.
     pub fn reload(path: &Path, value: Value, overrides: &Overrides) -> Result<Task> {
         Task::of(path, TaskSource::of(path, value, &overrides.assignments())?, overrides)
     }
 
-    /// The method alone of the task whose file, at `path`, held `value`.
+    /// Only the method of the task with the source `value`.
     pub fn method_of(path: &Path, value: Value) -> Result<Method> {
         let source = TaskSource::of(path, value, &[])?;
         Method::read(&source, source.root(&KEYS)?.get("method"))
@@ -128,36 +129,36 @@ impl Task {
         Ok(task)
     }
 
-    /// What one key demands of another.
+    /// Checks keys that require other keys.
     fn check(&self) -> Result<()> {
         let missing =
             |key: &str, expected: &str| Error::field(&self.path, key, expected, "nothing (the key is missing)");
         match &self.method {
-            method if method.votes() && self.answer.is_none() => {
-                Err(missing("answer", &format!("how to find a sample's answer, which `{}` votes on", method.name())))
-            }
+            method if method.votes() && self.answer.is_none() => Err(missing(
+                "answer",
+                &format!("how to find a sample's answer, because `{}` votes on answers", method.name()),
+            )),
             Method::BestOfN { by: BestBy::Grade, .. } if self.grade.is_none() => {
-                Err(missing("grade", "a grader, by which `best_of_n` is to choose"))
+                Err(missing("grade", "a grader, because `best_of_n` chooses by it"))
             }
             method if method.scoring() == Some(&ThoughtScoring::Grade) && self.grade.is_none() => {
-                Err(missing("grade", &format!("a grader, by which `{}` is to score", method.name())))
+                Err(missing("grade", &format!("a grader, because `{}` scores by it", method.name())))
             }
             _ => Ok(()),
         }
     }
 
-    /// The file that holds the items; the task file itself where they are inline.
+    /// The items file; the task file itself if the items are inline.
     pub fn items_path(&self) -> &Path {
         &self.items.path
     }
 
-    /// The items' files where no string of the task names them: those that a pattern matches, those of a folder.
+    /// The items files that the task names only by a pattern or folder.
     pub fn item_files(&self) -> Result<Vec<PathBuf>> {
         self.items.files()
     }
 
-    /// The files that the prompts of `items` take in beside those that a string of the task names: their paths are
-    /// templates.
+    /// The files included in the prompts of `items` by paths that are templates.
     pub fn prompt_files<'i>(&self, items: impl Iterator<Item = &'i Item>) -> Result<BTreeSet<PathBuf>> {
         let mut files = BTreeSet::new();
         for item in items {
@@ -167,7 +168,7 @@ impl Task {
         Ok(files)
     }
 
-    /// The task's items in the file's order, at most `limit` of them, each checked for what the grader needs.
+    /// The task's items in the file's order, at most `limit`, each checked for the fields that grader and method need.
     pub fn items(&self, limit: Option<usize>) -> Result<Vec<Item>> {
         let mut items = self.items.load(limit)?;
         if let Some(grader) = &self.grade {
@@ -182,25 +183,24 @@ impl Task {
         Ok(items)
     }
 
-    /// The item's prompt, rendered. An error names the item and the fields that it lacks.
+    /// Renders the item's prompt. An error names the item and its missing fields.
     pub fn prompt(&self, item: &Item) -> Result<TaskPrompt> {
         self.prompt.render(item)
     }
 
-    /// What a sample answers. `None`: it gives no answer, or the task asks for none.
-    pub fn answer(&self, text: &str) -> Option<Answer> {
+    /// The answer in a sample. `None`: it has none, or the task has no answers.
+    pub fn answer(&self, text: &str) -> Option<ExtractedAnswer> {
         self.answer.as_ref().and_then(|extractor| extractor.extract(text))
     }
 
-    /// Whether the task says how to find an answer.
+    /// Whether the task defines how to find an answer.
     pub fn has_answers(&self) -> bool {
         self.answer.is_some()
     }
 
-    /// Whether a sample is right; `answer` is what [`Task::answer`] found in it. Where the task does not say how to
-    /// find answers, its whole text is taken for one. `None`: the task does not say what is right, or leaves it to the
-    /// judge.
-    pub fn grade(&self, item: &Item, text: &str, answer: Option<&Answer>) -> Option<GradedText> {
+    /// Grades a sample; `answer`: the result of [`Task::answer`]. If the task does not define answers, the whole text
+    /// is the answer. `None`: the task has no grader, or a judge grades.
+    pub fn grade(&self, item: &Item, text: &str, answer: Option<&ExtractedAnswer>) -> Option<GradedText> {
         let given = match self.answer {
             Some(_) => answer.map(|a| a.found.as_str()),
             None => Some(text),
@@ -218,7 +218,7 @@ impl Task {
 }
 
 impl Overrides {
-    /// What is set at a path that every task file has.
+    /// The overrides of keys that every task file has, as `key=value` assignments.
     fn assignments(&self) -> Vec<String> {
         let seed = self.seed.map(|seed| format!("sampling.seed={seed}"));
         self.set.iter().cloned().chain(seed).collect()

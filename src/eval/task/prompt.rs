@@ -1,5 +1,5 @@
-//! From an item to its prompt: fixed texts and templates, level by level from the root, or a chat's turns. How text
-//! becomes tokens, and a chat becomes text, is left to the tokenizer.
+//! Renders an item's prompt: fixed texts and templates, level by level from the root, or a chat's messages. The
+//! tokenizer encodes texts and applies chat templates.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use crate::eval::task::shots::Shots;
 use crate::eval::task::template::{Template, read_string};
 use crate::tokenizer::{AddSpecial, ChatOptions, ChoiceTokens, LevelTokens, Message, SharedEncoder, Tokenizer};
 
-/// What the model is given for one item.
+/// The prompt of one item.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TaskPrompt {
     /// The texts of the levels, root first; the prompt is their concatenation.
@@ -22,7 +22,7 @@ pub enum TaskPrompt {
 }
 
 impl TaskPrompt {
-    /// The prompt as one text, a chat rendered with the opening of the assistant's turn.
+    /// The prompt as one text; a chat is rendered up to the start of the assistant's turn.
     pub fn text(&self, tokenizer: &Tokenizer) -> Result<String> {
         match self {
             TaskPrompt::Levels(levels) => Ok(levels.concat()),
@@ -30,13 +30,13 @@ impl TaskPrompt {
         }
     }
 
-    /// The tokens that Hugging Face transformers makes of this prompt: of the whole text, with the tokenizer's special
-    /// tokens (a beginning of text); of a rendered chat, which brings its own, without. A chat counts as one level.
+    /// Encodes the prompt like Hugging Face transformers: the whole text, with the tokenizer's special tokens (a
+    /// beginning of text), or a rendered chat without them, because it contains its own. A chat counts as one level.
     pub fn encode(&self, tokenizer: &Tokenizer) -> Result<LevelTokens> {
         self.encode_shared(&mut SharedEncoder::new(tokenizer))
     }
 
-    /// As [`TaskPrompt::encode`], one prompt of many.
+    /// Like [`TaskPrompt::encode`], for one prompt of many.
     pub fn encode_shared(&self, encoder: &mut SharedEncoder) -> Result<LevelTokens> {
         let tokenizer = encoder.tokenizer();
         let encoded = match self {
@@ -46,16 +46,14 @@ impl TaskPrompt {
         match encoded.tokens[..] {
             [] => return Err(Error::value("prompt", "at least one token", "an empty text")),
             [first, second, ..] if first == second && tokenizer.bos() == Some(first) => {
-                log::warn!(
-                    "the prompt writes the beginning of text out, which the tokenizer adds too: it is there twice"
-                );
+                log::warn!("the prompt contains the beginning of text, which the tokenizer also adds: it occurs twice");
             }
             _ => {}
         }
         Ok(encoded)
     }
 
-    /// As [`TaskPrompt::encode_shared`], with texts that may follow it directly.
+    /// Like [`TaskPrompt::encode_shared`], with possible continuations.
     pub fn encode_choices_shared(&self, encoder: &mut SharedEncoder, continuations: &[String]) -> Result<ChoiceTokens> {
         match self {
             TaskPrompt::Levels(levels) => encoder.encode_choices(levels, continuations, AddSpecial::Yes),
@@ -67,14 +65,14 @@ impl TaskPrompt {
     }
 }
 
-/// The task file's key `prompt`, or another of its shape.
+/// The task file's key `prompt`, or another key of the same form.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum PromptTemplate {
     Levels(Vec<PromptPart>),
     Chat { turns: Vec<(String, Template)>, options: ChatOptions },
 }
 
-/// What a level is made of.
+/// A part of a level.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum PromptPart {
     Fixed(String),
@@ -88,7 +86,7 @@ impl PromptTemplate {
         PromptReader { source, at }.prompt(value)
     }
 
-    /// The files that the prompt of `item` takes in by paths that are templates.
+    /// The files included in the prompt of `item` by paths that are templates.
     pub fn files(&self, item: &Item) -> Result<Vec<PathBuf>> {
         let PromptTemplate::Levels(parts) = self else { return Ok(Vec::new()) };
         let file = |part: &PromptPart| match part {
@@ -98,7 +96,7 @@ impl PromptTemplate {
         parts.iter().filter_map(file).collect()
     }
 
-    /// Whether the item's own text in it takes in the field `name`.
+    /// Whether the item's own text uses the field `name`.
     pub fn takes_in(&self, name: &str) -> bool {
         let template = |part: &PromptPart| matches!(part, PromptPart::Template(template) if template.takes_in(name));
         match self {

@@ -1,5 +1,5 @@
-//! Writes a first task of one's own: a commented task file and three items to replace. What the file's keys mean is
-//! said in it and in `task`.
+//! Writes a commented example task file and three items, for `offshoot new`. The comments, and `task`, explain the
+//! keys.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 const TASK: &str = include_str!("new_task.json");
 const ITEMS: &str = include_str!("new_items.jsonl");
 
-/// What a name that becomes a file's or a folder's may hold; it may not begin with a `.`.
+/// The characters allowed in a name of a file or folder; it may not begin with a `.`.
 pub const PLAIN_NAME: &str = "letters, digits, `-`, `_` and `.`";
 
 /// Whether files can be named `name` without leaving their folder.
@@ -18,15 +18,15 @@ pub fn is_plain_name(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && name.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c))
 }
 
-/// Writes `NAME.json` and `NAME.jsonl` into `folder`, which is made if need be; existing files are never touched.
-/// Returns what was written, the task file first.
+/// Writes `NAME.json` and `NAME.jsonl` into `folder`, which is created if necessary; existing files are never changed.
+/// Returns the paths, the task file first.
 pub fn write(folder: &Path, name: &str) -> Result<Vec<PathBuf>> {
     if !is_plain_name(name) {
         return Err(Error::value("the task's name", PLAIN_NAME, format!("\"{name}\"")));
     }
     let files = [(folder.join(format!("{name}.json")), TASK), (folder.join(format!("{name}.jsonl")), ITEMS)];
     if let Some((path, _)) = files.iter().find(|(path, _)| path.exists()) {
-        return Err(Error::format(path, "exists already; choose another name"));
+        return Err(Error::format(path, "already exists; choose another name"));
     }
     std::fs::create_dir_all(folder).map_err(Error::io(folder, "create"))?;
     for (path, text) in &files {

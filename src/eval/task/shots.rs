@@ -1,5 +1,5 @@
-//! Few-shot examples out of a file of their own: which records, and how each is written. The file may be another one
-//! for each item (a subject's own examples), so its path is a template too.
+//! Few-shot examples from a separate file: which records, and how each is rendered. The file may differ between items
+//! (a subject's own examples), so its path is a template, too.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ pub(crate) struct Shots {
     folder: PathBuf,
     path: Template,
     template: Template,
-    /// The first so many records; `None`: all.
+    /// The number of records, from the first; `None`: all.
     count: Option<usize>,
     format: Option<Format>,
     columns: Option<Vec<String>>,
@@ -48,12 +48,12 @@ impl Shots {
         })
     }
 
-    /// The examples for this item, one after the other.
+    /// The examples for this item, concatenated.
     pub fn render(&self, item: &Item) -> Result<String> {
         self.write(&self.path(item)?)
     }
 
-    /// The file that they are in.
+    /// The file with the examples for this item.
     pub fn path(&self, item: &Item) -> Result<PathBuf> {
         Ok(self.folder.join(self.path.render(&item.id, &item.fields)?))
     }

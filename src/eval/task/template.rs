@@ -1,5 +1,4 @@
-//! Templates of a task file: Jinja over an item's fields. Where a template stands and what becomes of its text is left
-//! to the keys that hold one.
+//! Templates of a task file: Jinja over an item's fields.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -12,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::eval::source::{TaskSection, TaskSource, read_text};
 use crate::json::names;
 
-/// A template that was found to be one; it knows its place in the task file, so that errors can name it.
+/// A compiled template and the key of its place in the task file, for error messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Template {
@@ -39,11 +38,11 @@ static JINJA: LazyLock<Environment<'static>> = LazyLock::new(|| {
     jinja
 });
 
-/// What the formatter says of a null.
+/// The formatter's error for a null.
 const PRINTS_NULL: &str = "it prints null";
 
 impl Template {
-    /// The value of the key at the dotted path `at`: a string or `{"file": PATH}`.
+    /// Reads the value of the key at the dotted path `at`: a string or `{"file": PATH}`.
     pub(crate) fn read(source: &TaskSource, at: impl Into<String>, value: &Value) -> Result<Template> {
         let at = at.into();
         let text = read_string(source, &at, value)?;
@@ -53,13 +52,13 @@ impl Template {
         }
     }
 
-    /// Whether it takes in the field `name`.
+    /// Whether it uses the field `name`.
     pub(crate) fn takes_in(&self, name: &str) -> bool {
         let template = JINJA.template_from_str(&self.text).expect("`read` compiled it");
         template.undeclared_variables(false).contains(name)
     }
 
-    /// The text for the item `id` with these fields. An error names the item and the fields that it lacks.
+    /// Renders the template for the item `id` with these fields. An error names the item and its missing fields.
     pub(crate) fn render(&self, id: &str, fields: &Map<String, Value>) -> Result<String> {
         let template = JINJA.template_from_str(&self.text).expect("`read` compiled it");
         template.render(fields).map_err(|e| {
@@ -87,7 +86,7 @@ impl Template {
     }
 }
 
-/// Whether the field at a dotted path is there and null.
+/// Whether the field at a dotted path is present and null.
 fn is_null(fields: &Map<String, Value>, path: &str) -> bool {
     let (first, rest) = path.split_once('.').unwrap_or((path, ""));
     let inner = |value, name| Value::get(value, name);
@@ -109,7 +108,7 @@ pub(crate) fn read_string(source: &TaskSource, at: &str, value: &Value) -> Resul
     }
 }
 
-/// Without the template's name, which our own error says.
+/// The error in one line, without the template's name, which our own error contains.
 fn in_one_line(e: &minijinja::Error) -> String {
     let detail = e.detail().map_or_else(|| e.kind().to_string(), |detail| format!("{}: {detail}", e.kind()));
     e.line().map_or(detail.clone(), |line| format!("{detail} (line {line} of the template)"))

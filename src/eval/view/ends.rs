@@ -1,5 +1,5 @@
-//! Which node of a tree each sample ends at: the samples of a run do not name it. Told by what a sample and a node both
-//! record.
+//! Finds the node of a tree at which each sample ends. A run's samples do not record it, so it is found by the fields
+//! that samples and nodes both have.
 
 use std::collections::HashMap;
 
@@ -11,17 +11,17 @@ use crate::tree::Trace;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleEnd {
     pub node: usize,
-    /// Whether number of tokens and log-probability are the sample's, to the last bit: its tokens are then those of the
-    /// node, or of the whole path down to it. Otherwise only the text is.
+    /// Whether the number of tokens and the log-probability are the sample's, to the last bit: then its tokens are
+    /// those of the node, or of the whole path to it. Otherwise only the text is equal.
     pub is_exact: bool,
 }
 
 /// Tokens, and the bits of a log-probability.
 type SampleKey = (usize, u64);
 
-/// One for each of `samples` (lines of `samples.jsonl`), no node twice. Exact ends are given away first, and of several
-/// nodes that will do the one whose ordinal is the sample's index; otherwise the text from the root on is to be the
-/// sample's, but for space around it.
+/// The end of each of `samples` (lines of `samples.jsonl`); no node is used twice. Exact ends are assigned first; among
+/// several nodes, the one whose ordinal is the sample's index. Otherwise the trimmed text from the root on must be
+/// equal to the sample's.
 pub fn ends(trace: &Trace, samples: &[Map<String, Value>]) -> Vec<Option<SampleEnd>> {
     let texts = trace.path_texts();
     let mut by_key: HashMap<SampleKey, Vec<usize>> = HashMap::new();
@@ -54,18 +54,18 @@ fn key_of(sample: &Map<String, Value>) -> Option<SampleKey> {
     Some(key(tokens, sample.get("logprob")?.as_f64()?))
 }
 
-/// Zero has two signs.
+/// Adds 0.0, so that both signs of zero are equal.
 fn key(tokens: usize, logprob: f64) -> SampleKey {
     (tokens, (logprob + 0.0).to_bits())
 }
 
-/// Of each node by itself, and of the path down to it where that is another one.
+/// The key of each node alone, and of the path to it if that differs.
 fn keys(trace: &Trace) -> Vec<[Option<SampleKey>; 2]> {
     let mut paths: Vec<(usize, f64)> = Vec::with_capacity(trace.nodes.len());
     let mut keys = Vec::with_capacity(trace.nodes.len());
     for node in &trace.nodes {
         let own = (node.tokens, node.logprob.unwrap_or(0.0));
-        // The root is the prompt, and a question is one of its own.
+        // The root is the prompt, and a question has a separate prompt.
         let above = node.parent.filter(|_| !node.asks).map(|parent| paths[parent]);
         let path = above.map_or((0, 0.0), |(tokens, logprob)| (tokens + own.0, logprob + own.1));
         paths.push(path);
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn one_text_of_other_tokens_is_told_apart() {
-        // Two nodes say "ab", of 1 and of 2 tokens; the second sample's text was cut, so that no node says it.
+        // Two nodes have the text "ab", of 1 and of 2 tokens; the second sample's text was cut, so no node has it.
         let trace = trace(&[
             (None, 0, 9, 0.0, "Q"),
             (Some(0), 0, 2, -1.5, "ab"),
@@ -122,7 +122,7 @@ mod tests {
         let sample = |index| json!({"index": index, "text": "a", "tokens": 1, "logprob": -0.7});
         let both = trace(&[(None, 0, 9, 0.0, "Q"), (Some(0), 0, 1, -0.7, "a"), (Some(0), 1, 1, -0.7, "a")]);
         assert_eq!(found(&both, &[sample(1), sample(0)]), [Some((2, true)), Some((1, true))]);
-        // The tokens of the first are not recorded: it does not take the node of the second.
+        // The tokens of the first are not recorded: it does not get the node of the second.
         let one = trace(&[(None, 0, 9, 0.0, "Q"), (Some(0), 0, 0, -0.7, "a"), (Some(0), 1, 1, -0.7, "a")]);
         assert_eq!(found(&one, &[sample(0), sample(1)]), [Some((1, false)), Some((2, true))]);
     }

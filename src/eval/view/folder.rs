@@ -1,6 +1,6 @@
-//! A run's folder as what is shown: `items.jsonl`, `samples.jsonl`, and `trees/N.json` where the run wrote them. Where
-//! it wrote none, a tree of a prompt and its samples is put together, and the item says what is missing. A line that a
-//! killed run left half-written is passed over.
+//! Reads a run's folder for the views: `items.jsonl`, `samples.jsonl`, and `trees/N.json` if the run wrote them.
+//! Otherwise a tree is rebuilt from the prompt and its samples, with a note on what is missing. An incomplete line of a
+//! killed run is skipped.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -21,13 +21,13 @@ const UNFINISHED: &str = "The run ended before this item did: only what is on di
 /// Lines of a JSON lines file, each an object.
 type JsonObjects = Vec<Map<String, Value>>;
 
-/// What is on disk of one item.
+/// The recorded data of one item.
 pub struct RecordedItem {
-    /// Its line of `items.jsonl`; only an id where the run ended before the item did.
+    /// Its line of `items.jsonl`; only an id if the item is not finished.
     pub facts: Map<String, Value>,
     /// Its lines of `samples.jsonl`, by index.
     pub samples: JsonObjects,
-    /// Its tree and the file that it is from, where the run wrote one.
+    /// Its tree and the tree's file, if the run wrote one.
     pub tree: Option<(PathBuf, Trace)>,
 }
 
@@ -46,7 +46,7 @@ pub fn read(folder: &Path, wanted: Option<&str>) -> Result<ShownRun> {
     Ok(ShownRun { name, items: items.into_iter().map(|item| show(item, &attention)).collect() })
 }
 
-/// All items of a run, or the one that is asked for, by number.
+/// All items of a run, or the item `wanted`, sorted by index.
 pub fn recorded(folder: &Path, wanted: Option<&str>) -> Result<Vec<RecordedItem>> {
     settle(folder)?;
     let mut items = lines(&folder.join("items.jsonl"))?;
@@ -76,7 +76,7 @@ pub fn recorded(folder: &Path, wanted: Option<&str>) -> Result<Vec<RecordedItem>
     items.into_iter().map(with_samples).collect()
 }
 
-/// Keeps the item of the id `wanted`, or else of that number.
+/// Keeps only the item with the id `wanted`, or else with that index.
 fn keep(items: &mut JsonObjects, wanted: &str, folder: &Path) -> Result<()> {
     let by_id = items.iter().position(|item| id_of(item) == wanted);
     let by_index = || {
@@ -112,7 +112,7 @@ fn show(item: RecordedItem, attention: &AttentionFile) -> ShownItem {
     ShownItem::new(item, notes, trace, samples)
 }
 
-/// A tree of one prompt and its samples.
+/// Rebuilds a tree from a prompt and its samples.
 fn rebuilt(item: &Map<String, Value>, samples: &JsonObjects) -> Trace {
     let count = |of: &Map<String, Value>, key: &str| of.get(key).and_then(Value::as_u64).unwrap_or(0);
     let root = TraceNode {
@@ -147,7 +147,7 @@ fn rebuilt(item: &Map<String, Value>, samples: &JsonObjects) -> Trace {
     Trace { item: id_of(item), kv_bytes_per_token: None, level_ends: None, nodes }
 }
 
-/// An id as it is written: a text, or a number.
+/// An id as text; it may be a string or a number.
 fn id_of(line: &Map<String, Value>) -> String {
     match line.get("id") {
         Some(Value::String(id)) => id.clone(),
@@ -160,7 +160,7 @@ fn index_of(line: &Map<String, Value>) -> Option<usize> {
     usize::try_from(line.get("index")?.as_u64()?).ok()
 }
 
-/// The objects of a file of lines. The last line may be cut, where the run was killed.
+/// The objects of a JSON lines file. The last line may be incomplete if the run was killed.
 fn lines(path: &Path) -> Result<JsonObjects> {
     let bytes = fs::read(path).map_err(Error::io(path, "read"))?;
     let mut lines = Vec::new();

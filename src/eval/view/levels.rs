@@ -1,5 +1,5 @@
-//! A picture of a run's sampling tree: its levels from the root to the samples, and beside each what it costs with and
-//! without sharing. Costs are those of `summary.json`; of the tree a few nodes of each level stand for all.
+//! Draws a run's sampling tree: its levels from the root to the samples, and next to each its costs with and without
+//! sharing. The costs are from `summary.json`; the tree shows only a few nodes per level.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::out::svg::{Anchor, Font, LINE, Svg, width_of};
 
 const WIDTH: f64 = 1000.0;
 const MARGIN: f64 = 24.0;
-/// The tree stands left of the costs.
+/// Horizontal layout in pixels: the tree is left of the costs.
 const TREE_RIGHT: f64 = 440.0;
 const COSTS: f64 = 480.0;
 const TOP: f64 = 80.0;
@@ -21,11 +21,11 @@ const BOX: f64 = 30.0;
 const NODE: &str = "#2f6db3";
 const SAMPLE: &str = "#5b93d1";
 const UNSHARED: &str = "#dfe4ea";
-/// Nodes drawn of those below one node, and samples.
+/// Number of children drawn below a node, and of samples.
 const SHOWN_NODES: usize = 4;
 const SHOWN_SAMPLES: usize = 6;
 
-/// What the picture takes of `summary.json`.
+/// The fields of `summary.json` that are drawn.
 #[derive(Deserialize)]
 struct SummaryFile {
     task: String,
@@ -53,7 +53,7 @@ struct SummaryEngine {
 /// The picture of the run in `folder` as the text of an SVG file.
 ///
 /// # Errors
-/// `summary.json` cannot be read, or says that no item has finished.
+/// `summary.json` cannot be read, or no item has finished.
 pub fn svg(folder: &Path) -> Result<String> {
     let path = folder.join("summary.json");
     let text = fs::read(&path).map_err(Error::io(&path, "read"))?;
@@ -72,7 +72,7 @@ impl SummaryFile {
         let (items, samples) = (counted(self.items as u64, "prompt"), counted(self.samples as u64, "sample"));
         let title = format!("{}: {items}, {samples}, one tree", self.task);
         svg.words(MARGIN, 32.0, Font::Title, Anchor::Start, &title);
-        let about = "tokens of a node, the mean of its level; a few nodes stand for all";
+        let about = "mean tokens per node of a level; only a few nodes are drawn";
         svg.words(MARGIN, 50.0, Font::Muted, Anchor::Start, about);
         self.legend(&mut svg);
         self.draw_below(&mut svg, 0, self.children(), (MARGIN, TREE_RIGHT), None);
@@ -88,10 +88,11 @@ impl SummaryFile {
         svg.rect(COSTS, 40.0, 12.0, 12.0, NODE);
         svg.words(COSTS + 18.0, 50.0, Font::Plain, Anchor::Start, "tokens computed and kept");
         svg.rect(COSTS + 200.0, 40.0, 12.0, 12.0, UNSHARED);
-        svg.words(COSTS + 218.0, 50.0, Font::Plain, Anchor::Start, "tokens that the samples need, each for itself");
+        svg.words(COSTS + 218.0, 50.0, Font::Plain, Anchor::Start, "tokens without sharing");
     }
 
-    /// Nodes of a level: of a prompt's last level one a prompt, above it estimated by how many samples share a token.
+    /// Number of nodes of a level: one per prompt on the prompts' last level; above it, estimated from the number of
+    /// samples that share a token.
     fn nodes(&self, level: usize) -> usize {
         match self.levels.len() - level {
             1 => self.samples,
@@ -104,7 +105,7 @@ impl SummaryFile {
         }
     }
 
-    /// For each level how many of its nodes lie below one of the level above.
+    /// For each level, the number of its nodes below one node of the level above.
     fn children(&self) -> Vec<usize> {
         let nodes: Vec<usize> = (0..self.levels.len()).map(|level| self.nodes(level)).collect();
         let above = [1].into_iter().chain(nodes.iter().copied());

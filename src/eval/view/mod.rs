@@ -1,4 +1,4 @@
-//! `offshoot tree`: what a run's searches did, for people and programs. Reads a run's folder and writes its trees as
+//! `offshoot tree`: shows the searches of a run, for people and programs. Reads a run's folder and writes its trees as
 //! text, as one self-contained page, as JSON, for Graphviz, or its levels as a picture. It looks only at files: no
 //! model is loaded and nothing is sampled.
 
@@ -22,7 +22,7 @@ pub use ends::{SampleEnd, ends};
 pub use folder::{RecordedItem, recorded};
 pub use shown::{ShownItem, ShownNode, ShownRun};
 
-/// What of a run is shown, and where.
+/// The options of `offshoot tree`.
 #[derive(Clone, Debug, Default)]
 pub struct ViewOptions {
     /// The folder of its results.
@@ -32,11 +32,11 @@ pub struct ViewOptions {
     pub html: Option<PathBuf>,
     pub dot: Option<PathBuf>,
     pub json: Option<PathBuf>,
-    /// A picture of the levels of all items; it takes the run's summary alone.
+    /// File for a drawing of the levels of all items, made from the run's summary.
     pub svg: Option<PathBuf>,
 }
 
-/// Writes the files asked for; where none is, prints the trees.
+/// Writes the requested files; prints the trees if there are none.
 pub fn show(options: &ViewOptions) -> Result<()> {
     if let Some(path) = &options.svg {
         write(path, &levels::svg(&options.run)?)?;
@@ -69,13 +69,13 @@ pub fn show(options: &ViewOptions) -> Result<()> {
     Ok(())
 }
 
-/// What the folder of a run tells of its searches: all items, or the one that is asked for.
+/// Reads the searches of a run: all items, or only `item`.
 pub fn read(run: &Path, item: Option<&str>) -> Result<ShownRun> {
     folder::read(run, item)
 }
 
-/// `{"format": "offshoot-trees-1", "run", "items": [...]}`: an item is its line of `items.jsonl` with `notes` (what the
-/// files do not say), `kv_bytes_per_token`, `answer` (the node chosen) and `nodes`, each a [`ShownNode`].
+/// `{"format": "offshoot-trees-1", "run", "items": [...]}`: an item is its line of `items.jsonl` with `notes` (about
+/// missing data), `kv_bytes_per_token`, `answer` (the node chosen) and `nodes`, each a [`ShownNode`].
 pub fn to_json(run: &ShownRun) -> Result<String> {
     to_text(&json!({ "format": "offshoot-trees-1", "run": run.name, "items": run.items })).map(|text| text + "\n")
 }

@@ -1,4 +1,4 @@
-//! A run's trees as text for a terminal: a line an item, beneath it a line a node, long families cut short.
+//! A run's trees as text for a terminal: one line per item, below it one line per node; long lists of children are cut.
 
 use std::fmt::Write;
 
@@ -9,12 +9,12 @@ use crate::engine::ForkKind;
 use crate::figures::{bytes, count};
 use crate::tree::TraceState;
 
-/// Items shown where none is named, children of a node shown, and characters of a text.
+/// Limits: items shown if none is requested, children shown per node, and characters of a text.
 const ITEMS: usize = 5;
 const CHILDREN: usize = 12;
 const TEXT_CHARS: usize = 72;
 
-/// All of `run`, or, unless `whole`, its first items.
+/// All items of `run` if `whole`, else the first ones.
 pub fn text(run: &ShownRun, whole: bool) -> String {
     let mut text = String::new();
     let shown = if whole { run.items.len() } else { run.items.len().min(ITEMS) };
@@ -54,7 +54,7 @@ fn write_item(item: &ShownItem, text: &mut String) -> std::fmt::Result {
             children[parent].push(node.node.id);
         }
     }
-    // Depth-first without recursion: a search may go thousands of thoughts deep.
+    // Depth-first without recursion: a path may have thousands of thoughts.
     let mut below = vec![OutlineRow { indent: String::new(), kind: RowKind::Node(0), last: true }];
     while let Some(row) = below.pop() {
         let (arm, stem) = if row.last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
@@ -80,7 +80,7 @@ struct OutlineRow {
 
 enum RowKind {
     Node(usize),
-    /// So many children that are not shown.
+    /// Number of children that are not shown.
     More(usize),
 }
 

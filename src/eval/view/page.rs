@@ -24,7 +24,7 @@ pub fn html(run: &ShownRun) -> Result<String> {
     for (number, item) in run.items.iter().enumerate() {
         data += &block(&format!("item-{number}"), item)?;
     }
-    // Only scripts that name the nonce run, and no text of a model can know it: it follows from all of them.
+    // Only scripts with this nonce run. It is a hash of all data, so no text in the data can contain it.
     let nonce = blake3::hash(data.as_bytes()).to_hex().to_string();
     let mut scripts = String::new();
     for script in SCRIPTS {
@@ -33,7 +33,7 @@ pub fn html(run: &ShownRun) -> Result<String> {
     let mut page = String::with_capacity(data.len() + (64 << 10));
     let mut rest = FRAME;
     while let Some((before, after)) = rest.split_once("{{") {
-        let (name, after) = after.split_once("}}").expect("the frame closes what it opens");
+        let (name, after) = after.split_once("}}").expect("the frame closes every placeholder");
         page += before;
         match name {
             "NONCE" => page += &nonce,
@@ -48,7 +48,7 @@ pub fn html(run: &ShownRun) -> Result<String> {
     Ok(page + rest)
 }
 
-/// What the list of items shows of one.
+/// An item's entry in the list of items.
 fn listed(item: &ShownItem) -> Value {
     let mut listed = json!({
         "nodes": item.trace.nodes.len(),
@@ -62,8 +62,8 @@ fn listed(item: &ShownItem) -> Value {
     listed
 }
 
-/// A block of data. In JSON `<` stands in strings alone, where it may be written as an escape; without it neither
-/// `</script>` nor `<!--` can come up.
+/// A block of data. In JSON, `<` occurs only in strings and can be escaped there, so that neither `</script>` nor
+/// `<!--` occurs.
 fn block(id: &str, value: &impl serde::Serialize) -> Result<String> {
     let text = to_text(value)?.replace('<', "\\u003c");
     Ok(format!("<script type=\"application/json\" id=\"{id}\">{text}</script>\n"))

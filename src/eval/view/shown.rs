@@ -1,5 +1,5 @@
-//! What is shown of a run: its items, each with its tree, its samples put to their nodes, and what sharing saved. Pure
-//! data; where it comes from is `folder`'s, how it looks `page`'s and `outline`'s.
+//! The data of the views of a run: its items, each with its tree, with samples assigned to nodes, and the savings by
+//! sharing. `folder` reads the data; `page` and `outline` display it.
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -17,9 +17,9 @@ pub struct ShownRun {
 
 #[derive(Clone, Debug)]
 pub struct ShownItem {
-    /// Its line of `items.jsonl`; only an id where the run ended before the item did.
+    /// Its line of `items.jsonl`; only an id if the item is not finished.
     pub facts: Map<String, Value>,
-    /// What the files do not say, in sentences.
+    /// Notes on missing data, in sentences.
     pub notes: Vec<String>,
     pub trace: Trace,
     /// One for each node of the trace.
@@ -35,9 +35,9 @@ struct NodeFacts {
     sample: Option<Map<String, Value>>,
 }
 
-/// A node as it is shown: what its trace says, and beside it `branches` (that share its keys and values), `chosen` (it
-/// lies on the path to the answer) and, where it ends a sample, `sample` (its line of `samples.jsonl` without what the
-/// node says itself).
+/// A node to display: the fields of its trace, and `branches` (the number that share its keys and values), `chosen`
+/// (whether it is on the path to the answer) and, if a sample ends here, `sample` (its line of `samples.jsonl` without
+/// the fields that the node also has).
 #[derive(Serialize)]
 pub struct ShownNode<'a> {
     #[serde(flatten)]
@@ -48,32 +48,32 @@ pub struct ShownNode<'a> {
     pub sample: Option<&'a Map<String, Value>>,
 }
 
-/// Fields of a sample that its node says too.
-const SAID_BY_NODE: [&str; 6] = ["id", "text", "tokens", "finish", "logprob", "logprobs"];
+/// Fields of a sample that its node also has.
+const FIELDS_OF_NODE: [&str; 6] = ["id", "text", "tokens", "finish", "logprob", "logprobs"];
 
 impl ShownItem {
-    /// Puts `samples` (lines of `samples.jsonl`) to the nodes that they end at ([`ends`]).
+    /// Assigns `samples` (lines of `samples.jsonl`) to the nodes at which they end ([`ends`]).
     pub fn new(facts: Map<String, Value>, notes: Vec<String>, trace: Trace, samples: Vec<Map<String, Value>>) -> Self {
         let mut beside: Vec<NodeFacts> =
             trace.branches().into_iter().map(|branches| NodeFacts { branches, sample: None }).collect();
         let chosen = facts.get("chosen").and_then(Value::as_u64);
-        let (mut answer, mut homeless) = (None, 0);
+        let (mut answer, mut unassigned) = (None, 0);
         let ends = ends(&trace, &samples);
         for (mut sample, end) in samples.into_iter().zip(ends) {
             let index = sample.get("index").and_then(Value::as_u64);
             let Some(SampleEnd { node, .. }) = end else {
-                homeless += 1;
+                unassigned += 1;
                 continue;
             };
             if chosen.is_some() && chosen == index {
                 answer = Some(node);
             }
-            sample.retain(|key, _| !SAID_BY_NODE.contains(&key.as_str()));
+            sample.retain(|key, _| !FIELDS_OF_NODE.contains(&key.as_str()));
             beside[node].sample = Some(sample);
         }
         let mut notes = notes;
-        if homeless > 0 {
-            notes.push(format!("{homeless} samples belong to no node of this tree."));
+        if unassigned > 0 {
+            notes.push(format!("{unassigned} samples belong to no node of this tree."));
         }
         Self { facts, notes, trace, beside, answer }
     }
@@ -108,7 +108,7 @@ impl ShownItem {
         self.trace.nodes.iter().map(|node| node.tokens).sum()
     }
 
-    /// What its branches would need, each with a copy of its whole path.
+    /// Tokens of the tree if every branch had a copy of its whole path.
     pub fn tokens_unshared(&self) -> usize {
         self.trace.nodes.iter().zip(&self.beside).map(|(node, beside)| node.tokens * beside.branches).sum()
     }

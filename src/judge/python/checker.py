@@ -1,5 +1,5 @@
-"""Runs the tests of candidates, one child of this process for each candidate. The candidate's functions are stand-ins that ask
-its process and get data back, so that comparing and judging are done by code that no candidate has touched.
+"""Runs the tests of candidates, in one child of this process per candidate. The candidate's functions are proxies that send
+requests to its process and get data back, so that no candidate can change the code that compares and judges.
 """
 
 import ast
@@ -21,12 +21,12 @@ import types
 
 
 class Gone(BaseException):
-    """The candidate's answer is none."""
+    """The candidate's process has ended, or its reply is invalid."""
 
 
 class Remote:
-    """An object of the candidate's. It equals itself alone: its own == would be the candidate's word. For the same reason it is
-    searched by going through it, and has no order, no arithmetic and no value as a number: it could give another each time it is asked."""
+    """A proxy of an object of the candidate. It equals only itself, because the candidate's own == cannot be trusted. For the same
+    reason `in` iterates over it, and it has no order, no arithmetic and no value as a number."""
 
     __slots__ = ("number", "kind")
 
@@ -37,7 +37,7 @@ class Remote:
         return call(self, args, keywords)
 
     def __getattr__(self, name):
-        # Such names are protocols: NumPy, asked to read one of them, would follow pointers of the candidate's.
+        # Such names are protocols: reading one, NumPy would follow pointers that the candidate chose.
         if name.startswith("__") and name not in PLAIN_DUNDERS:
             raise AttributeError(f"a candidate's {self.kind} has no {name} here")
         return ask("attribute", self, name)
@@ -109,7 +109,7 @@ def opaque(value):
         return (TAG, "builtin", value.__name__)
     if isinstance(value, collections.abc.Iterator):
         return (TAG, "iterator", [pack(part, opaque) for part in value])
-    raise TypeError(f"the tests give a candidate a {type(value).__name__}, which is no data")
+    raise TypeError(f"the tests give a candidate a {type(value).__name__}, which is not plain data")
 
 
 def hear(payload):
@@ -126,7 +126,7 @@ def ask(what, *rest):
 def call(function, args, keywords={}, cpu=0, mutable=True):
     value, changes = answer("call", write(("call", function, list(args), keywords, cpu, mutable), opaque))
     if not mutable:
-        # The verdict is about arguments as they were given.
+        # The tests compare with the original arguments.
         return value
     for ix, new in changes:
         old = args[ix]
@@ -141,7 +141,7 @@ def call(function, args, keywords={}, cpu=0, mutable=True):
 
 
 def answer(what, question):
-    """The candidate's value and the arguments that it changed; what it raised is raised here, if it is a known exception."""
+    """The candidate's result, with its changes to the arguments. Its exception is raised here if its type is known."""
     send(b"C", question)
     while True:
         kind, payload = receive()
@@ -158,7 +158,7 @@ def answer(what, question):
         _, name, args, words, _ = reply
         if type(words) is not str:
             raise ValueError("no words")
-        # It would end an iteration of the tests' early and in silence, were it raised by anything but `next`.
+        # Raised by anything but `next`, it would silently end an iteration of the tests.
         if name == "StopIteration" and what != "next":
             name = "RuntimeError"
         error = known_exception(name, args)
@@ -189,33 +189,33 @@ def called_back(asked):
 
 
 class Job:
-    """One candidate's tests."""
+    """The tests of one candidate."""
 
     def __init__(self, order):
         self.order = order
 
     def say(self, verdict, message=None):
-        # A text may hold halves of characters, which are no JSON for others.
+        # A text may contain unpaired surrogates, which other JSON parsers refuse.
         message = message and message.encode("utf-8", "replace").decode()
         words = {"nonce": self.order["nonce"], "verdict": verdict, "message": message}
         send(b"V", json.dumps(words).encode())
         return verdict == "AC"
 
     def judge(self, test):
-        """Runs one test, which says by False that the answer is wrong or by an exception why."""
+        """Runs one test. It returns False, or raises an exception with the reason, if the answer is wrong."""
         try:
             wrong = test()
         except BaseException as error:
             try:
                 verdict = verdict_of(error)
             except BaseException:
-                # The words are made of the candidate's answers, which may be none.
+                # The message is made from the candidate's values, which may fail.
                 verdict = ("RE", type(error).__name__)
             return self.say(*verdict)
         return self.say("WA", wrong) if wrong else self.say("AC")
 
     def judge_all(self, tests):
-        """Each test with the time that it may take; to the first that fails, or all."""
+        """Runs the tests with their time limits: up to the first failure, or all."""
         first = self.order["first"]
         for ix, (seconds, test) in enumerate(tests):
             if ix < first:
@@ -240,13 +240,13 @@ def verdict_of(error):
 
 
 def at_test(error):
-    """The line of the test code in which it happened."""
+    """The line of the test code in which the exception occurred."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<tests>"]
     return f" (test line {lines[-1]})" if lines else ""
 
 
 def names_wanted(code):
-    """The names that test code reads and does not itself define."""
+    """The names that test code reads but does not define."""
     wanted, defined = set(), set()
     tables = [symtable.symtable(code, "<tests>", "exec")]
     top = tables[0]
@@ -262,7 +262,7 @@ def names_wanted(code):
 
 
 def named(wanted):
-    """What the candidate has by these names, and nothing that it has by others."""
+    """The candidate's values of exactly these names."""
     found = ask("names", sorted(wanted))
     if type(found) is not dict:
         raise Gone("its answer has a wrong form")
@@ -270,15 +270,15 @@ def named(wanted):
 
 
 def tested_builtin(code):
-    """Tests that name nothing of the candidate's are about a function that is called as one of Python's: it is the one function
-    that they call and the candidate defines. Where tests name others too, Python's stay Python's."""
+    """If tests use no other name of the candidate, the tested function has the name of a Python builtin: the one function that they
+    call and the candidate defines. Otherwise builtins stay Python's."""
     calls = (node.func for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call))
     found = named({function.id for function in calls if isinstance(function, ast.Name)})
     return found if len(found) == 1 else {}
 
 
 def as_module(name, value, code):
-    """A module of Python's that the candidate has imported and the tests use is Python's own, whatever the candidate says."""
+    """If the tests use a module that the candidate has imported, they get Python's own module."""
     if name not in sys.stdlib_module_names:
         return value
     tree = ast.parse(code)
@@ -319,7 +319,7 @@ def function_named(name):
 
 
 def data(text):
-    """A value of a problem file, which may have whole numbers of any length."""
+    """Parses a value of a problem file, which may have integers of any length."""
     most = getattr(sys.int_info, "default_max_str_digits", None)
     if most is None:
         return json.loads(text)
@@ -352,7 +352,7 @@ def run_calls(job):
 
 
 def whole_keys(value):
-    """JSON has text alone for keys; APPS means whole numbers where all of them can be."""
+    """Converts keys to integers if all of them can be: JSON has only strings as keys, but APPS means integers."""
     if isinstance(value, dict):
         try:
             return {int(key): part for key, part in value.items()}
@@ -370,7 +370,7 @@ def picture(value):
 
 
 def same_data(found, expected):
-    """Equal, tuples being lists, and numbers within 1e-6 where a floating-point number is expected; NaN is as good as NaN."""
+    """Whether two values are equal: tuples count as lists, NaN equals NaN, and the tolerance is 1e-6 if a float is expected."""
     if isinstance(expected, list):
         return (
             isinstance(found, (list, tuple))
@@ -394,5 +394,5 @@ def near(found, expected):
     try:
         return math.isclose(found, expected, rel_tol=1e-6, abs_tol=1e-6)
     except OverflowError:
-        # A whole number beyond all doubles.
+        # An integer too large for a double.
         return False

@@ -1,5 +1,5 @@
-//! Checkers: long-lived processes that fork a child for each candidate; the tests run in the child. A checker works for
-//! one candidate at a time. It is confined like a candidate, since tests come from files too.
+//! Checkers: long-lived processes that fork a child for each candidate; the tests run in the child. A checker handles
+//! one candidate at a time. It is confined like a candidate, because tests also come from files.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -14,9 +14,9 @@ use crate::error::{Error, Result};
 use crate::judge::problem::Limits;
 use crate::judge::sandbox::{Running, Sandbox, WorkFolder};
 
-/// The longest time between two messages of the tests themselves; beyond it they count as hanging.
+/// Longest time between two messages of the tests; after it they count as hanging.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
-const LONGEST_WORD: u64 = 1 << 31;
+const LONGEST_MESSAGE: u64 = 1 << 31;
 
 /// A checker serves thousands of candidates: only its memory has a tight limit.
 const LIMITS: Limits =
@@ -29,7 +29,7 @@ pub(super) struct Checkers {
 }
 
 impl Checkers {
-    /// A checker that has started on `order`.
+    /// Returns a checker that has started on `order`: an idle one, or else a new one.
     pub fn begin(&self, sandbox: &Sandbox, programs: &Programs, order: &Value) -> Result<Checker> {
         while let Some(idle) = self.pop() {
             // A checker that died while idle is dropped.
@@ -46,16 +46,16 @@ impl Checkers {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
-    /// Only a checker that has ended its last job ([`Checker::rest`]) may be given back. Any other is dropped, which
+    /// Returns an idle checker to the pool. Its last job must have ended ([`Checker::rest`]); otherwise drop it, which
     /// kills it.
     pub fn give_back(&self, checker: Checker) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(checker);
     }
 }
 
-/// Why a reference program gave no answer.
-pub(super) struct NoAnswer {
-    /// The number of inputs given to it; it did not answer the last one.
+/// Why a reference program gave no result.
+pub(super) struct ReferenceError {
+    /// The number of inputs given to it; it failed on the last one.
     pub given: usize,
     pub why: String,
 }
@@ -77,26 +77,26 @@ impl Checker {
         self.running.channel().expect("a checker is started with a channel")
     }
 
-    /// Forks a child that does what `order` says.
+    /// Forks a child that runs `order`.
     fn begin(&self, order: &Value) -> io::Result<()> {
-        self.say(b'J', order.to_string().as_bytes())
+        self.send(b'J', order.to_string().as_bytes())
     }
 
-    pub fn say(&self, kind: u8, payload: &[u8]) -> io::Result<()> {
-        stream::say(self.stream(), kind, payload)
+    pub fn send(&self, kind: u8, payload: &[u8]) -> io::Result<()> {
+        stream::send(self.stream(), kind, payload)
     }
 
-    pub fn hear(&self, patience: Duration) -> StreamRead {
-        stream::hear(self.stream(), LONGEST_WORD, Instant::now().checked_add(patience))
+    pub fn receive(&self, patience: Duration) -> StreamRead {
+        stream::receive(self.stream(), LONGEST_MESSAGE, Instant::now().checked_add(patience))
     }
 
-    /// Ends the child if it still runs. False: this checker cannot be used again.
+    /// Ends the child if it still runs. Returns whether the checker can be used again.
     pub fn rest(&self) -> bool {
-        if self.say(b'A', b"").is_err() {
+        if self.send(b'A', b"").is_err() {
             return false;
         }
         loop {
-            match self.hear(PATIENCE) {
+            match self.receive(PATIENCE) {
                 StreamRead::Frame { kind: b'Z', .. } => return true,
                 StreamRead::Frame { .. } => {}
                 _ => return false,
@@ -104,12 +104,12 @@ impl Checker {
         }
     }
 
-    /// What a reference program answers, each input within `patience`; for an order that asks for this.
-    pub fn answers(&self, patience: Duration) -> Result<Vec<u8>, NoAnswer> {
+    /// The results of a reference program, each input within `patience`; only for an order of the suite `expect`.
+    pub fn answers(&self, patience: Duration) -> Result<Vec<u8>, ReferenceError> {
         let mut given = 0;
         let mut written = Err("its process ends".to_string());
         loop {
-            match self.hear(if given == 0 { PATIENCE } else { patience }) {
+            match self.receive(if given == 0 { PATIENCE } else { patience }) {
                 StreamRead::Frame { kind: b'T', .. } => given += 1,
                 StreamRead::Frame { kind: b'E', payload } => written = Ok(payload),
                 StreamRead::Frame { kind: b'F', payload } => {
@@ -117,13 +117,13 @@ impl Checker {
                 }
                 StreamRead::Frame { kind: b'Z', .. } => break,
                 StreamRead::Frame { .. } => {}
-                StreamRead::Late => {
+                StreamRead::TimeOut => {
                     written = Err("it takes too long".to_string());
                     break;
                 }
                 StreamRead::End | StreamRead::TooLong => break,
             }
         }
-        written.map_err(|why| NoAnswer { given, why })
+        written.map_err(|why| ReferenceError { given, why })
     }
 }

@@ -1,4 +1,4 @@
-"""EvalPlus's tests: inputs as its files mean them, and its comparison of a result with the reference's (Liu et al. 2023;
+"""EvalPlus's tests: converts inputs to the types that a task requires, and compares a result with the reference's (Liu et al. 2023;
 the rules are those of evalplus 0.3). It stands behind checker.py.
 """
 
@@ -10,7 +10,7 @@ AS_SETS = {
     "find_dissimilar", "Diff",
 }
 
-# How the inputs of MBPP's tasks, which JSON has as lists, are meant: by task.
+# The types of the inputs of MBPP's tasks, by task; JSON has only lists.
 TUPLES = {2, 116, 132, 143, 222, 261, 273, 394, 399, 421, 424, 429, 470, 560, 579, 596, 616, 630, 726, 740, 744, 809}
 LISTS_OF_TUPLES = {63, 64, 70, 94, 120, 237, 272, 299, 400, 409, 417, 438, 473, 614, 780}
 FIRST_LIST_OF_TUPLES = {75, 413, 444, 753}
@@ -25,7 +25,7 @@ def deep_tuple(value):
 
 
 def meant(task, call):
-    """One argument list as the file means it."""
+    """One argument list, with the types that the task requires."""
     if task in TUPLES:
         return [tuple(argument) for argument in call]
     if task in LISTS_OF_TUPLES:
@@ -54,7 +54,7 @@ def meant(task, call):
 
 
 def run_expect(job):
-    """What the reference answers, and how long it takes."""
+    """The reference's results, and its time for each."""
     order = job.order
     scope = {}
     exec(compile(order["program"], "<reference>", "exec"), scope)
@@ -112,7 +112,7 @@ class Comparison:
         if self.mbpp is not None:
             equal = self.by_task(equal, found, expected, arguments)
         if self.atol == 0 and floats(expected):
-            # It stays for the tests that follow, as in EvalPlus.
+            # The change also applies to later tests, as in EvalPlus.
             self.atol = 1e-6
         if equal or self.atol == 0:
             return bool(equal)
@@ -149,7 +149,7 @@ def floats(value):
 
 
 def close(found, expected, atol):
-    """As NumPy's allclose: within the absolute tolerance and 1e-7 of what is expected."""
+    """Like NumPy's allclose: within the absolute tolerance plus 1e-7 times the expected value."""
     if isinstance(expected, (list, tuple)):
         return (
             isinstance(found, (list, tuple))

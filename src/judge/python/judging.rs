@@ -1,5 +1,5 @@
-//! Judges one candidate: relays the messages between its process and the checker, and turns the end of this
-//! conversation into verdicts.
+//! Judges one candidate: relays messages between its process and the checker, and turns the end of their conversation
+//! into verdicts.
 
 use std::time::{Duration, Instant};
 
@@ -21,13 +21,13 @@ const SIGPROF: i32 = 27;
 
 /// The tests of one candidate.
 pub(super) struct CheckedTests<'a> {
-    /// The order to the checker; nonce and first test are added here.
+    /// The order for the checker, without nonce and first test, which are added here.
     pub order: Value,
     /// The reference's answers, for a suite that has one.
     pub answers: Option<&'a [u8]>,
     pub count: usize,
     pub extent: Extent,
-    /// The limits of one test. The program loads before the first test and may take as much again for that.
+    /// The limits of one test. Loading the program before the first test has the same limits.
     pub each: Limits,
 }
 
@@ -77,18 +77,19 @@ struct ConversationDone {
 enum ConversationEnd {
     /// The checker has reported on all tests.
     Done,
-    /// The candidate said or did something that ends its judging.
-    Said(Verdict, String),
+    /// The candidate sent or did something that decides its verdict.
+    Decided(Verdict, String),
     /// The candidate's process has ended.
-    Gone,
+    CandidateEnded,
     /// A test exceeded its limit of wall-clock time.
-    Late,
-    /// The tests themselves ended or hang; the checker cannot be used again.
-    Tests(Verdict, String),
+    TimeOut,
+    /// The tests' process died or hangs; the checker cannot be used again.
+    TestsFailed(Verdict, String),
 }
 
 impl PythonJudging<'_> {
-    /// Runs the tests; after one that ended the candidate's process the others run in a new one where all are wanted.
+    /// Runs the tests. If a test ended the candidate's process and all tests are wanted, the others run in a new
+    /// process.
     pub fn run(mut self) -> Result<Judgement> {
         let mut judgement = Judgement {
             verdict: Verdict::Accepted,
@@ -118,7 +119,7 @@ impl PythonJudging<'_> {
         Ok(judgement)
     }
 
-    /// One process of the candidate, from the first test that has no verdict on. Returns whether its program was
+    /// Runs one process of the candidate, from the first test without a verdict. Returns whether its program was
     /// loaded.
     fn run_process(&mut self, judgement: &mut Judgement) -> Result<bool> {
         let nonce = nonce();
@@ -139,10 +140,10 @@ impl PythonJudging<'_> {
         };
         let end = talk.hold(self.program, &self.tests)?;
         let Conversation { mut candidate, checker, loaded, .. } = talk;
-        if !matches!(end, ConversationEnd::Gone) {
+        if !matches!(end, ConversationEnd::CandidateEnded) {
             candidate.kill();
         }
-        let rested = !matches!(end, ConversationEnd::Tests(..)) && checker.rest();
+        let rested = !matches!(end, ConversationEnd::TestsFailed(..)) && checker.rest();
         let ended = candidate.wait()?;
         if rested {
             self.checkers.give_back(checker);
@@ -152,9 +153,11 @@ impl PythonJudging<'_> {
         judgement.peak_bytes = judgement.peak_bytes.max(ended.peak_bytes);
         let (verdict, message) = match end {
             ConversationEnd::Done => return Ok(true),
-            ConversationEnd::Said(verdict, message) | ConversationEnd::Tests(verdict, message) => (verdict, message),
-            ConversationEnd::Late => (Verdict::TimeLimit, "the time limit of a test is over".to_string()),
-            ConversationEnd::Gone => of_end(&ended),
+            ConversationEnd::Decided(verdict, message) | ConversationEnd::TestsFailed(verdict, message) => {
+                (verdict, message)
+            }
+            ConversationEnd::TimeOut => (Verdict::TimeLimit, "the time limit of a test is over".to_string()),
+            ConversationEnd::CandidateEnded => end_verdict(&ended),
         };
         judgement.tests.push(TestVerdict { verdict, message: Some(message) });
         Ok(loaded)
@@ -177,21 +180,21 @@ struct Conversation<'a> {
 impl Conversation<'_> {
     fn hold(&mut self, program: &str, tests: &CheckedTests) -> Result<ConversationEnd> {
         if let Some(answers) = tests.answers {
-            // A checker that has died is noticed when it is heard.
-            let _ = self.checker.say(b'V', answers);
+            // A dead checker is noticed at the next read.
+            let _ = self.checker.send(b'V', answers);
         }
         if let Some(end) = self.load(program, until(tests.each.cpu)) {
             return Ok(end);
         }
         loop {
-            // Tests that do not end are given what the candidate is.
-            let (kind, payload) = match self.checker.hear(on_the_clock(tests.each.cpu)) {
+            // The tests have the candidate's time limit.
+            let (kind, payload) = match self.checker.receive(on_the_clock(tests.each.cpu)) {
                 StreamRead::Frame { kind, payload } => (kind, payload),
-                StreamRead::Late => {
-                    return Ok(ConversationEnd::Tests(Verdict::TimeLimit, "the tests do not end".to_string()));
+                StreamRead::TimeOut => {
+                    return Ok(ConversationEnd::TestsFailed(Verdict::TimeLimit, "the tests do not finish".to_string()));
                 }
                 StreamRead::End | StreamRead::TooLong => {
-                    return Ok(ConversationEnd::Tests(
+                    return Ok(ConversationEnd::TestsFailed(
                         Verdict::RuntimeError,
                         "the process that runs the tests has died".to_string(),
                     ));
@@ -204,11 +207,11 @@ impl Conversation<'_> {
                     }
                 }
                 b'T' => {
-                    let begins: TestBegins = word(&payload)?;
+                    let begins: TestBegins = parse_message(&payload)?;
                     self.deadline = until(Duration::try_from_secs_f64(begins.seconds).unwrap_or(Duration::MAX));
                 }
                 b'V' => {
-                    let CheckerVerdict { nonce, verdict, message } = word(&payload)?;
+                    let CheckerVerdict { nonce, verdict, message } = parse_message(&payload)?;
                     self.same(&nonce)?;
                     let verdict = match verdict {
                         VerdictCode::AC => Verdict::Accepted,
@@ -219,17 +222,17 @@ impl Conversation<'_> {
                     self.verdicts.push(TestVerdict { verdict, message });
                 }
                 b'D' => {
-                    let ConversationDone { nonce } = word(&payload)?;
+                    let ConversationDone { nonce } = parse_message(&payload)?;
                     self.same(&nonce)?;
                     return Ok(ConversationEnd::Done);
                 }
                 b'F' => {
                     let why = String::from_utf8_lossy(&payload).into_owned();
-                    return Err(Error::Unjudgeable { why: format!("its tests cannot be run: {why}") });
+                    return Err(Error::Unjudgeable { why: format!("its tests cannot run: {why}") });
                 }
-                // The child has ended without a last word: a crash of the programs, or its memory.
+                // The child ended without a message: it crashed or ran out of memory.
                 _ => {
-                    return Ok(ConversationEnd::Tests(
+                    return Ok(ConversationEnd::TestsFailed(
                         Verdict::RuntimeError,
                         "the tests crash on what the candidate returns".to_string(),
                     ));
@@ -238,31 +241,36 @@ impl Conversation<'_> {
         }
     }
 
-    /// Gives the candidate its program and waits until that has run.
+    /// Sends the candidate its program and waits until it has loaded.
     fn load(&mut self, program: &str, deadline: Option<Instant>) -> Option<ConversationEnd> {
-        if stream::say(self.stream(), b'P', program.as_bytes()).is_err() {
-            return Some(ConversationEnd::Gone);
+        if stream::send(self.stream(), b'P', program.as_bytes()).is_err() {
+            return Some(ConversationEnd::CandidateEnded);
         }
-        match stream::hear(self.stream(), self.most, deadline) {
+        match stream::receive(self.stream(), self.most, deadline) {
             StreamRead::Frame { kind: b'L', .. } => {
                 self.loaded = true;
                 None
             }
-            heard => Some(last_words(heard)),
+            received => Some(final_frame(received)),
         }
     }
 
-    /// Takes one question of the checker's to the candidate and its answer back.
+    /// Relays one request of the checker to the candidate, and the reply back.
     fn relay(&mut self, question: &[u8]) -> Option<ConversationEnd> {
-        if stream::say(self.stream(), b'C', question).is_err() {
-            return Some(ConversationEnd::Gone);
+        if stream::send(self.stream(), b'C', question).is_err() {
+            return Some(ConversationEnd::CandidateEnded);
         }
-        let heard = stream::hear(self.stream(), self.most, self.deadline);
-        let StreamRead::Frame { kind: kind @ (b'R' | b'Q'), payload } = heard else { return Some(last_words(heard)) };
+        let received = stream::receive(self.stream(), self.most, self.deadline);
+        let StreamRead::Frame { kind: kind @ (b'R' | b'Q'), payload } = received else {
+            return Some(final_frame(received));
+        };
         if let Err(why) = marshal::check(&payload) {
-            return Some(ConversationEnd::Said(Verdict::RuntimeError, format!("its answer is no data: it {why}")));
+            return Some(ConversationEnd::Decided(
+                Verdict::RuntimeError,
+                format!("its reply is not plain data: it {why}"),
+            ));
         }
-        let _ = self.checker.say(kind, &payload);
+        let _ = self.checker.send(kind, &payload);
         None
     }
 
@@ -275,42 +283,43 @@ impl Conversation<'_> {
     }
 }
 
-/// When a test that may take so much processor time must be over.
+/// The deadline of a test with this limit of CPU time.
 fn until(cpu: Duration) -> Option<Instant> {
     Instant::now().checked_add(on_the_clock(cpu))
 }
 
-fn word<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T> {
-    serde_json::from_slice(payload).map_err(|error| Error::Internal(format!("a word of the checker's: {error}")))
+fn parse_message<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T> {
+    serde_json::from_slice(payload)
+        .map_err(|error| Error::Internal(format!("unreadable message of the checker: {error}")))
 }
 
-/// What a frame of the candidate's means that is no answer.
-fn last_words(heard: StreamRead) -> ConversationEnd {
-    let (kind, payload) = match heard {
+/// Interprets a frame of the candidate that is not a reply.
+fn final_frame(received: StreamRead) -> ConversationEnd {
+    let (kind, payload) = match received {
         StreamRead::Frame { kind, payload } => (kind, payload),
-        StreamRead::End => return ConversationEnd::Gone,
-        StreamRead::Late => return ConversationEnd::Late,
+        StreamRead::End => return ConversationEnd::CandidateEnded,
+        StreamRead::TimeOut => return ConversationEnd::TimeOut,
         StreamRead::TooLong => {
-            return ConversationEnd::Said(
+            return ConversationEnd::Decided(
                 Verdict::OutputLimit,
-                "its answer is longer than the output limit".to_string(),
+                "its reply is longer than the output limit".to_string(),
             );
         }
     };
     let words = last_line(&payload).unwrap_or_default();
     match kind {
-        b'S' => ConversationEnd::Said(Verdict::CompileError, words),
-        b'X' | b'E' => ConversationEnd::Said(Verdict::RuntimeError, words),
-        b'M' => ConversationEnd::Said(Verdict::MemoryLimit, words),
-        b'O' => ConversationEnd::Said(Verdict::OutputLimit, "it prints more than the output limit".to_string()),
-        _ => ConversationEnd::Said(Verdict::RuntimeError, "it writes to the judge's channel".to_string()),
+        b'S' => ConversationEnd::Decided(Verdict::CompileError, words),
+        b'X' | b'E' => ConversationEnd::Decided(Verdict::RuntimeError, words),
+        b'M' => ConversationEnd::Decided(Verdict::MemoryLimit, words),
+        b'O' => ConversationEnd::Decided(Verdict::OutputLimit, "it prints more than the output limit".to_string()),
+        _ => ConversationEnd::Decided(Verdict::RuntimeError, "it writes to the judge's channel".to_string()),
     }
 }
 
-/// What the end of a candidate's process means that came before the tests' end.
-fn of_end(ended: &Ended) -> (Verdict, String) {
+/// The verdict if a candidate's process ends before its tests.
+fn end_verdict(ended: &Ended) -> (Verdict, String) {
     match &ended.how {
-        How::Exit(code) => (Verdict::RuntimeError, format!("it ends with exit code {code} before its tests do")),
+        How::Exit(code) => (Verdict::RuntimeError, format!("it exits with code {code} before its tests finish")),
         How::Signal(SIGPROF) => (Verdict::TimeLimit, "the time limit of a test is over".to_string()),
         How::Signal(signal) => (Verdict::RuntimeError, format!("it is killed by signal {signal}")),
         How::Limit(limit) => {
@@ -327,7 +336,7 @@ fn of_end(ended: &Ended) -> (Verdict, String) {
     }
 }
 
-/// Fresh for every process of a candidate, so that a late word on another is never taken for one on this.
+/// A new random value for each process of a candidate, so that a late message about another process is never accepted.
 fn nonce() -> String {
     use std::hash::{BuildHasher, RandomState};
     format!("{:016x}{:016x}", RandomState::new().hash_one(0), RandomState::new().hash_one(1))

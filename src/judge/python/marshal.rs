@@ -1,6 +1,5 @@
-//! What may pass from a candidate to the checker: Python's marshal format, version 2, of plain data alone. Here it is
-//! only walked; Python itself reads it afterwards, and must find neither code nor references, nor lengths beyond what
-//! is there.
+//! Validates data sent from a candidate to the checker: Python's marshal format, version 2, restricted to plain data.
+//! Python itself decodes it afterwards, so it must contain neither code nor references, nor lengths beyond its end.
 
 /// The deepest nesting of values that is accepted; marshal itself reads 2,000 levels.
 const DEEPEST: usize = 1500;
@@ -12,11 +11,11 @@ enum OpenContainer {
     Value,
 }
 
-/// Says why `bytes` are not one plain value.
+/// Checks that `bytes` are one plain value; the error says why not.
 pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
     let mut rest = bytes;
     let mut open: Vec<OpenContainer> = Vec::new();
-    // An Ellipsis may stand only at the head of a tuple.
+    // An Ellipsis is allowed only as the first element of a tuple.
     let mut at_head = false;
     loop {
         let code = take(&mut rest, 1)?[0];
@@ -66,7 +65,7 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
             Some(OpenContainer::Values { left }) => *left -= 1,
             Some(OpenContainer::Key | OpenContainer::Value) => {}
             None if rest.is_empty() => return Ok(()),
-            None => return Err("goes on behind its end".to_string()),
+            None => return Err("has trailing bytes".to_string()),
         }
     }
 }

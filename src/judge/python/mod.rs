@@ -1,9 +1,9 @@
-//! Python candidates: their functions are called with data, and what they return is compared as data, by test code that
-//! runs in another process. The *candidate* process runs the program (`runner.py`); the *checker* process runs the
-//! tests (`checker.py`), with stand-ins for the candidate's names; between them this module relays every message and
-//! lets nothing but plain data pass from the candidate. So all that a candidate can do in its own process is to return
-//! wrong values or to end; only a test that asks an object of the candidate's for more than its identity takes the
-//! candidate's word. How processes are confined is the sandbox's; where problems come from is `task`'s.
+//! Judges Python candidates: their functions are called with data, and their results are compared as data, by test code
+//! that runs in another process. The *candidate* process runs the program (`runner.py`); the *checker* process runs the
+//! tests (`checker.py`), with proxies for the candidate's names; this module relays every message between them and lets
+//! only plain data pass from the candidate. So a candidate can only return wrong values or exit; only a test that asks
+//! a candidate's object for more than its identity has to trust the candidate. `sandbox` confines the processes; `eval`
+//! reads the problems.
 
 mod checker;
 mod judging;
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use self::checker::{Checkers, NoAnswer};
+use self::checker::{Checkers, ReferenceError};
 use self::judging::{CheckedTests, PythonJudging};
 use self::programs::Programs;
 use super::Judgement;
@@ -27,13 +27,13 @@ use crate::error::{Error, Result};
 use crate::json::RawJson;
 use crate::judge::problem::{CallSuite, Limits, ReferenceSuite, ScriptSuite};
 
-/// How many problems' reference answers are kept.
+/// Number of problems whose reference results are kept.
 const KEPT_ANSWERS: usize = 16;
 
-/// A reference may take so many times as long over an input as a candidate by its limit.
+/// A reference may take this many times a candidate's time limit per input.
 const REFERENCE_SLOWER: u32 = 10;
 
-/// How far the tests of a candidate are run.
+/// Which tests of a candidate are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     FirstFailure,
@@ -50,7 +50,7 @@ pub struct Compared {
 }
 
 impl Compared {
-    /// Accepted where both are; the tests of both, in order.
+    /// Both judgements as one: accepted if both are; the tests of both, in order.
     pub fn joined(self) -> Judgement {
         let Compared { mut base, plus } = self;
         if base.accepted() {
@@ -65,26 +65,26 @@ impl Compared {
     }
 }
 
-/// Judges Python candidates; shared by the threads that do.
+/// Judges Python candidates; shared by the judging threads.
 #[derive(Debug)]
 pub struct Python {
     programs: Programs,
     checkers: Checkers,
     answers: Mutex<VecDeque<Arc<Answers>>>,
-    /// Why references do not answer, by the keys of their answers: none is asked again.
+    /// Errors of references that failed, by the same key as the results: they are not run again.
     unanswered: Mutex<HashMap<blake3::Hash, String>>,
 }
 
-/// What a reference program answers to a list of inputs.
+/// The results of a reference program for a list of inputs.
 #[derive(Debug)]
 struct Answers {
     key: blake3::Hash,
-    /// As the checker wrote them; read by checkers alone.
+    /// Serialised by the checker; only checkers read them.
     written: Vec<u8>,
 }
 
 impl Python {
-    /// Fails in one sentence where the interpreter cannot run our programs.
+    /// Fails if the interpreter cannot run our programs.
     pub fn set_up(interpreter: Interpreter, sandbox: &Sandbox) -> Result<Python> {
         let programs = Programs::compile(interpreter, sandbox)?;
         Ok(Python { programs, checkers: Checkers::default(), answers: Mutex::default(), unanswered: Mutex::default() })
@@ -98,7 +98,7 @@ impl Python {
         self.judging(sandbox, program, tests).run()
     }
 
-    /// `limits` are each test's; loading the program counts as one.
+    /// `limits` apply to each test; loading the program counts as a test.
     pub fn calls(
         &self,
         sandbox: &Sandbox,
@@ -120,9 +120,8 @@ impl Python {
         self.judging(sandbox, program, CheckedTests { order, answers: None, count, extent, each: limits }).run()
     }
 
-    /// `limits` are each test's, or four times what the reference takes where that is more; loading the program counts
-    /// as one.
-    /// [`Error::Unjudgeable`] where the reference program fails.
+    /// `limits` apply to each test, or four times the reference's time if that is more; loading the program counts as a
+    /// test. Fails with [`Error::Unjudgeable`] if the reference program fails.
     pub fn reference(
         &self,
         sandbox: &Sandbox,
@@ -133,7 +132,7 @@ impl Python {
     ) -> Result<Compared> {
         let patience = on_the_clock(limits.cpu.saturating_mul(REFERENCE_SLOWER));
         let answers = |field, inputs| self.answers(sandbox, reference, field, inputs, patience);
-        // Both before any judging: without them there is none.
+        // Both are needed before judging.
         let (of_base, of_plus) = (answers("base_input", &reference.base)?, answers("plus_input", &reference.plus)?);
         let on = |inputs: &[RawJson], answers: &Answers| {
             let order = json!({
@@ -155,7 +154,7 @@ impl Python {
         PythonJudging { sandbox, programs: &self.programs, checkers: &self.checkers, program, tests }
     }
 
-    /// The reference's answers to the inputs of a field, made once for all candidates of a problem.
+    /// The reference's results for the inputs of a field, computed once for all candidates of a problem.
     fn answers(
         &self,
         sandbox: &Sandbox,
@@ -178,7 +177,7 @@ impl Python {
             return Ok(answers.clone());
         }
         let checker = self.checkers.begin(sandbox, &self.programs, &order)?;
-        let written = checker.answers(patience).map_err(|NoAnswer { given, why }| {
+        let written = checker.answers(patience).map_err(|ReferenceError { given, why }| {
             let why = match given.checked_sub(1).and_then(|ix| Some((ix, inputs.get(ix)?))) {
                 Some((ix, input)) => format!("its reference fails on `{field}.{ix}`, {}: {why}", input.shown()),
                 None => format!("its reference cannot be run: {why}"),
@@ -195,12 +194,12 @@ impl Python {
     }
 }
 
-/// For Python's `json`, which alone reads them.
+/// The values as texts, for Python's `json`.
 fn texts(values: &[RawJson]) -> Vec<&str> {
     values.iter().map(RawJson::as_str).collect()
 }
 
-/// How long on the clock what may take so much processor time: as the sandbox's rule for whole programs.
+/// The limit of wall-clock time for a limit of CPU time; the same rule as in the sandbox.
 fn on_the_clock(cpu: Duration) -> Duration {
     cpu.saturating_mul(2).saturating_add(Duration::from_secs(1))
 }

@@ -1,4 +1,4 @@
-//! Our two programs, compiled for the interpreter that runs them.
+//! The runner and the checker program, compiled for the interpreter that runs them.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -18,7 +18,7 @@ const CHECKER: &[&str] = &[WIRE, include_str!("checker.py"), include_str!("eval_
 #[derive(Debug)]
 pub(super) struct Programs {
     python: Interpreter,
-    /// ActivationDtype `runner.pyc` and `checker.pyc`: compiled once, they start some milliseconds sooner.
+    /// Contains `runner.pyc` and `checker.pyc`: compiled once, so that they start some milliseconds faster.
     folder: WorkFolder,
 }
 
@@ -48,7 +48,7 @@ impl Programs {
         Ok(Programs { python, folder })
     }
 
-    /// One of them in `folder`, with a channel.
+    /// How to run `program` confined to `folder`, with a channel.
     pub fn confined(&self, program: PythonProgram, folder: &Path, limits: Limits) -> Confined {
         let file = match program {
             PythonProgram::Runner => "runner.pyc",

@@ -9,7 +9,7 @@ HOME = posix.getpid()
 
 
 class Stream(io.StringIO):
-    """In place of the standard streams: takes a bounded amount of text and forgets it; nothing can be read."""
+    """Replaces the standard streams: accepts a limited amount of text and discards it; nothing can be read."""
 
     left = 0
 
@@ -31,13 +31,13 @@ class Stream(io.StringIO):
 
 
 def end(kind, words=""):
-    """The last frame of this process, even in a thread or a child that the program has made."""
+    """Sends the last frame of this process, even from a thread or a child that the program has started."""
     send(kind, words.encode("utf-8", "replace"))
     posix._exit(0)
 
 
 class Objects:
-    """What is no data stays here and travels as a number."""
+    """Objects that are not plain data stay here and are sent as a number."""
 
     def __init__(self):
         self.kept = []
@@ -128,7 +128,7 @@ def perform(what, rest):
 
 
 def serve():
-    """Does what the tests ask until they answer a call back; without one, for ever."""
+    """Serves requests of the tests until they reply to a callback; without a callback, forever."""
     while True:
         kind, payload = receive()
         if kind is None or posix.getpid() != HOME:
@@ -154,7 +154,7 @@ def main():
     _, program = receive()
     sys.stdin, sys.stdout, sys.stderr = Stream(), Stream(), Stream()
     try:
-        # As where tests follow in the same text: a line that goes on finds an empty one.
+        # As if tests followed in the same text: a line continuation is followed by an empty line.
         code = compile(program.decode() + "\n\n", "<string>", "exec")
     except MemoryError as error:
         end(b"M", brief(error))

@@ -1,4 +1,4 @@
-"""The checker's loop; it stands behind all of the above."""
+"""The checker's loop; the last part of the checker program."""
 
 SUITES = {"script": run_script, "calls": run_calls, "expect": run_expect, "reference": run_reference}
 
@@ -9,7 +9,7 @@ def serve():
         if kind is None:
             posix._exit(0)
         if kind != b"J":
-            # Meant for a child that had ended.
+            # For a child that has already ended.
             continue
         child = posix.fork()
         if child == 0:

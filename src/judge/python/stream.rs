@@ -13,12 +13,12 @@ pub(super) enum StreamRead {
     /// The other side has closed the stream.
     End,
     /// The deadline has passed.
-    Late,
+    TimeOut,
     /// The frame would be longer than allowed; it is not read.
     TooLong,
 }
 
-pub(super) fn say(mut stream: &UnixStream, kind: u8, payload: &[u8]) -> io::Result<()> {
+pub(super) fn send(mut stream: &UnixStream, kind: u8, payload: &[u8]) -> io::Result<()> {
     let length = u32::try_from(payload.len() + 1).map_err(|_| io::Error::other("a message of 4 GiB"))?;
     let mut head = length.to_le_bytes().to_vec();
     head.push(kind);
@@ -30,8 +30,8 @@ pub(super) fn say(mut stream: &UnixStream, kind: u8, payload: &[u8]) -> io::Resu
     stream.write_all(payload)
 }
 
-/// The next frame, if it has at most `most` bytes and is here by `deadline`.
-pub(super) fn hear(stream: &UnixStream, most: u64, deadline: Option<Instant>) -> StreamRead {
+/// Reads the next frame, of at most `most` bytes, until `deadline`.
+pub(super) fn receive(stream: &UnixStream, most: u64, deadline: Option<Instant>) -> StreamRead {
     let mut head = [0; 5];
     if let Err(why) = fill(stream, &mut head, deadline) {
         return why;
@@ -42,7 +42,7 @@ pub(super) fn hear(stream: &UnixStream, most: u64, deadline: Option<Instant>) ->
     if u64::from(length) > most {
         return StreamRead::TooLong;
     }
-    // What is announced need never come: memory is taken as the bytes arrive.
+    // The announced bytes may never come, so memory is allocated as they arrive.
     let mut payload = Vec::new();
     while payload.len() < length as usize {
         let had = payload.len();
@@ -58,9 +58,9 @@ fn fill(mut stream: &UnixStream, mut into: &mut [u8], deadline: Option<Instant>)
     while !into.is_empty() {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if left == Some(Duration::ZERO) {
-            return Err(StreamRead::Late);
+            return Err(StreamRead::TimeOut);
         }
-        // A zero would be refused; None waits for ever.
+        // A timeout of zero is refused; None waits forever.
         if stream.set_read_timeout(left).is_err() {
             return Err(StreamRead::End);
         }
@@ -69,7 +69,7 @@ fn fill(mut stream: &UnixStream, mut into: &mut [u8], deadline: Option<Instant>)
             Ok(read) => into = &mut into[read..],
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                return Err(StreamRead::Late);
+                return Err(StreamRead::TimeOut);
             }
             Err(_) => return Err(StreamRead::End),
         }

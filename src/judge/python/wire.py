@@ -1,4 +1,4 @@
-"""Frames and values between a candidate, the judge and the tests. It stands before both runner.py and checker.py.
+"""Frames and values between a candidate, the judge and the tests. It is the first part of both programs, before runner.py and checker.py.
 
 A frame is its length (four bytes, little-endian), a letter for its kind, and its payload. Values are written by marshal, version
 2, which has no references and no code here. What marshal has no form for is a tuple that begins with Ellipsis, then a word:
@@ -35,13 +35,13 @@ def take(count):
 
 
 def receive():
-    """The kind and payload of the next frame; (None, None) where the other side has gone."""
+    """The kind and payload of the next frame; (None, None) if the other side has closed."""
     head = take(4)
     frame = head and take(int.from_bytes(head, "little"))
     return (frame[:1], frame[1:]) if frame else (None, None)
 
 
-# Types whose values are rebuilt on the other side from parts: by type, or by module and name where they may not be loaded.
+# Types whose values are sent as parts and rebuilt: by type, or by module and name if the module may not be loaded.
 BUILTIN_PARTS = {
     range: lambda v: (v.start, v.stop, v.step),
     slice: lambda v: (v.start, v.stop, v.step),
@@ -68,12 +68,12 @@ LIBRARY_PARTS = {
     ("datetime", "datetime"): lambda v: v.__reduce__()[1],
     ("datetime", "timedelta"): lambda v: v.__reduce__()[1],
 }
-# A subclass's value travels as that of the first of these that it is: then its own == has no say.
+# A value of a subclass is sent as the first of these types that it is, so that its own == is not used.
 BASES = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, bytearray)
 
 
 def pack(value, opaque):
-    """`value` in types that marshal writes; what is no data becomes `opaque(value)`."""
+    """`value` in types that marshal can write; an object that is not plain data becomes `opaque(value)`."""
     kind = type(value)
     if kind in ATOMS:
         return value
@@ -118,7 +118,7 @@ def pack_other(value, kind, opaque):
 
 
 def unpack(value, resolve):
-    """What `pack` packed; of the words that it does not know, `resolve(word, rest)` makes sense."""
+    """Reverses `pack`; `resolve(word, rest)` handles the words that it does not know."""
     kind = type(value)
     if kind in ATOMS:
         return value
@@ -162,7 +162,7 @@ def read(payload, resolve):
 
 
 def brief(error):
-    """An exception in a line; its own words may fail or lie."""
+    """An exception in one line; its own `str` may fail or lie."""
     try:
         words = " ".join(str(error).split())
     except BaseException:

@@ -37,18 +37,18 @@ pub(super) const READABLE: &[&str] = &[
     "/sys/devices/system/cpu",
 ];
 
-/// Devices without a state to spy on or to spoil.
+/// Devices without state that a candidate could read or change.
 pub(super) const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
 /// The readable files of `/proc`. Its other files show other processes.
 pub(super) const FACTS: &[&str] = &["/proc/cpuinfo", "/proc/meminfo", "/proc/sys/vm/overcommit_memory"];
 
-/// Whether a path lies under what every program may read.
+/// Whether `path` is under a path that every program may read.
 pub(super) fn covers(path: &Path) -> bool {
     READABLE.iter().any(|base| path.starts_with(base))
 }
 
-/// A path as it was named and, where links stand in between, as it is.
+/// The path as given and, if it contains links, the resolved path.
 pub(super) fn names(path: &Path) -> Vec<PathBuf> {
     let mut names = vec![path.to_path_buf()];
     if let Ok(real) = path.canonicalize()

@@ -1,5 +1,5 @@
-//! seccomp: the system calls that a candidate cannot make. What no honest program calls ends the candidate by name;
-//! what libraries try and can do without is refused with an error.
+//! seccomp filters: the system calls that a candidate cannot make. A call that no honest program makes ends the
+//! candidate and is named in the verdict; a call that libraries try but do not need is refused with an error.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -32,7 +32,7 @@ const HOSTILE_HERE: SystemCalls = calls![SYS_iopl SYS_ioperm SYS_kexec_file_load
 #[cfg(not(target_arch = "x86_64"))]
 const HOSTILE_HERE: SystemCalls = &[];
 
-/// The network, and what outlives a process or reaches others.
+/// The network, and calls whose effects outlive the process or reach other processes.
 const REFUSED: SystemCalls = calls![
     SYS_accept SYS_accept4 SYS_bind SYS_connect SYS_fanotify_mark SYS_inotify_add_watch SYS_ioprio_set SYS_kcmp SYS_listen
     SYS_lookup_dcookie SYS_migrate_pages SYS_move_pages SYS_mq_open SYS_mq_unlink SYS_msgctl SYS_msgget SYS_msgrcv
@@ -40,13 +40,13 @@ const REFUSED: SystemCalls = calls![
     SYS_shmget SYS_socket SYS_syslog
 ];
 
-/// As on an older kernel, for which libraries have another way: `clone3` hides its flags from filters, a memory file
-/// its size from the supervisor, and io_uring makes system calls past any filter.
+/// Reported as missing, as on an older kernel, for which libraries have a fallback: `clone3` hides its flags from
+/// filters, a memory file hides its size from the supervisor, and io_uring bypasses filters.
 const ABSENT: SystemCalls =
     calls![SYS_clone3 SYS_io_uring_enter SYS_io_uring_register SYS_io_uring_setup SYS_memfd_create SYS_memfd_secret];
 
-/// Needed only where the candidate is the caller's own user and sees the machine's files: Landlock does not guard what
-/// belongs to a file beside its content.
+/// Needed only if the candidate runs as the caller's user and sees the machine's files: Landlock does not protect a
+/// file's metadata.
 const METADATA: SystemCalls = calls![
     SYS_fchmod SYS_fchmodat SYS_fchown SYS_fchownat SYS_fremovexattr SYS_fsetxattr SYS_lremovexattr SYS_lsetxattr SYS_removexattr SYS_setxattr SYS_utimensat
 ];
@@ -80,7 +80,7 @@ impl SeccompFilters {
         let mut refused: BTreeMap<i64, Vec<SeccompRule>> = always(REFUSED);
         let only = |conditions: Vec<SeccompCondition>| SeccompRule::new(conditions);
         let argument = SeccompCondition::new;
-        // A pair of connected streams reaches no other process; a datagram socket could still address any other.
+        // A pair of connected streams reaches no other process; a datagram socket could address any process.
         const KIND: u64 = 0xf;
         refused.insert(
             libc::SYS_socketpair,
@@ -135,8 +135,8 @@ impl SeccompFilters {
         })
     }
 
-    /// Sets all filters on this process. The descriptor tells which hostile call was made; None where the machine
-    /// allows no listener: the kernel then kills the caller of a hostile call.
+    /// Sets all filters on this process. Returns a descriptor that reports hostile calls; `None` if the machine allows
+    /// no listener: then the kernel kills the caller of a hostile call.
     pub fn confine(&self) -> io::Result<Option<OwnedFd>> {
         for filter in &self.refusing {
             set(filter, 0)?;
@@ -176,8 +176,8 @@ pub(super) fn signal_only_itself() -> io::Result<()> {
     set(&rules().map_err(io::Error::other)?, 0).map(drop)
 }
 
-/// The name of the hostile call that was made, once a listener can be read.
-pub(super) fn told(listener: &OwnedFd) -> String {
+/// The name of the hostile call that was made; call it when `listener` is readable.
+pub(super) fn hostile_call(listener: &OwnedFd) -> String {
     // SAFETY: all zeros is a value of this plain struct, and what the kernel wants to find there.
     let mut call: libc::seccomp_notif = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes a struct of this type through the pointer, which outlives the call.

@@ -1,4 +1,4 @@
-//! The candidate's own first steps, between the supervisor's fork and the program: descriptors, limits, confinement.
+//! The candidate's process between the supervisor's fork and the program: sets up descriptors, limits and confinement.
 
 use std::convert::Infallible;
 use std::ffi::CString;
@@ -11,12 +11,12 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
 use nix::unistd::{chdir, execve, geteuid, setsid, write};
 
-use super::cage::{self, Cage};
+use super::confinement::{self, Confinement};
 use super::identity::Identity;
 use super::wire::{self, CandidateFds, CandidateSpec};
 use super::{calls, files, processes};
 
-/// A step before the start of the program that failed.
+/// A failed step before the start of the program.
 #[derive(Debug)]
 pub(super) struct SetupError {
     pub doing: String,
@@ -27,11 +27,11 @@ pub(super) fn doing<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(
     move |why| SetupError { doing: what.into(), why: why.into() }
 }
 
-/// Confines this process and executes the program; returns only what stopped it. `say` carries the listener for hostile
-/// calls.
+/// Confines this process and executes the program; returns only on failure. The listener for hostile calls is sent over
+/// `say`.
 pub(super) fn become_program(
     order: &CandidateSpec,
-    cage: &Cage,
+    confinement: &Confinement,
     ends: CandidateFds,
     say: &mut OwnedFd,
 ) -> Result<Infallible, SetupError> {
@@ -39,18 +39,18 @@ pub(super) fn become_program(
     chdir(&order.folder).map_err(doing("enter its folder"))?;
     usual_signals().map_err(doing("reset signals"))?;
     place(ends, say).map_err(doing("place file descriptors"))?;
-    cage.identity.enter_namespace()?;
-    limit(order, cage.identity)?;
+    confinement.identity.enter_namespace()?;
+    limit(order, confinement.identity)?;
     prctl::set_no_new_privs().map_err(doing("give up new privileges"))?;
-    if cage.landlock.is_some() {
-        files::confine(order, cage.namespaced).map_err(io::Error::other).map_err(doing("confine its files"))?;
+    if confinement.landlock.is_some() {
+        files::confine(order, confinement.namespaced).map_err(io::Error::other).map_err(doing("confine its files"))?;
     }
-    cage.identity.take(order, cage.landlock.is_some(), cage.namespaced)?;
-    // After the change of user, which forgets it.
+    confinement.identity.take(order, confinement.landlock.is_some(), confinement.namespaced)?;
+    // After the change of user, which resets it.
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(doing("follow the supervisor"))?;
-    // A number of its own does not help: numbers come round.
-    let scoped = cage.namespaced || cage.landlock.is_some_and(|version| version >= cage::SCOPES);
-    if let Some(filters) = &cage.filters {
+    // A separate user number does not protect from signals, because numbers are reused.
+    let scoped = confinement.namespaced || confinement.landlock.is_some_and(|version| version >= confinement::SCOPES);
+    if let Some(filters) = &confinement.filters {
         if !scoped {
             calls::signal_only_itself().map_err(doing("confine its signals"))?;
         }
@@ -81,7 +81,7 @@ fn c_string(bytes: &[u8]) -> Result<CString, SetupError> {
     CString::new(bytes).map_err(doing("pass it text with a zero byte"))
 }
 
-/// Later settings come first: programs take the first of a name.
+/// The environment; overriding settings come first, because programs use the first entry of a name.
 fn environment(order: &CandidateSpec) -> Result<Vec<CString>, SetupError> {
     let folder = order.folder.to_string_lossy();
     let base = [
@@ -101,16 +101,16 @@ fn environment(order: &CandidateSpec) -> Result<Vec<CString>, SetupError> {
 
 fn limit(order: &CandidateSpec, identity: Identity) -> Result<(), SetupError> {
     const NO_FILE: u64 = 256;
-    // Deep recursion is honest, and so is asking for more; but each thread takes that much of what RLIMIT_DATA counts.
+    // Honest programs recurse deeply and may raise this limit, but each thread's stack counts towards RLIMIT_DATA.
     const STACK: u64 = 128 << 20;
     let seconds = order.cpu.as_secs() + 2;
-    // Counted over all that a user runs.
+    // The kernel counts all threads of the user.
     let others = match identity {
         Identity::Caller => processes::threads_of(geteuid().as_raw()) + 32,
         Identity::Numbers(_) | Identity::Namespace => 0,
     };
     let bounds = [
-        // What is held is the supervisor's to watch; these bound what can be asked for between two of its looks.
+        // The supervisor watches the memory in use; these limits bound the growth between two of its checks.
         (Resource::RLIMIT_DATA, order.memory_bytes.saturating_mul(2).saturating_add(1 << 30)),
         (Resource::RLIMIT_AS, order.memory_bytes.saturating_mul(2).saturating_add(16 << 30)),
         (Resource::RLIMIT_CPU, seconds),
@@ -128,7 +128,7 @@ fn limit(order: &CandidateSpec, identity: Identity) -> Result<(), SetupError> {
     Ok(())
 }
 
-/// As a program started from a shell finds them.
+/// Sets signals to the defaults of a program started from a shell.
 fn usual_signals() -> nix::Result<()> {
     for number in Signal::iterator() {
         if !matches!(number, Signal::SIGKILL | Signal::SIGSTOP) {
@@ -139,8 +139,8 @@ fn usual_signals() -> nix::Result<()> {
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)
 }
 
-/// Standard streams at 0, 1, 2, the channel at 3; `say` moves out of their way. All others close when the program is
-/// executed.
+/// Places the standard streams at 0, 1, 2 and the channel at 3; moves `say` above them. All others close when the
+/// program is executed.
 fn place(ends: CandidateFds, say: &mut OwnedFd) -> io::Result<()> {
     let CandidateFds { control, stdin, stdout, stderr, channel } = ends;
     drop(control);

@@ -1,4 +1,4 @@
-//! Systems without a sandbox: nothing can be started.
+//! Stubs for systems other than Linux, which have no sandbox: nothing can be started.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -18,7 +18,7 @@ pub struct WorkFolder(Infallible);
 #[derive(Debug)]
 pub struct Running(Infallible);
 
-/// There is no helper here.
+/// Does nothing: there is no helper.
 pub fn enter_if_helper() {}
 
 impl Sandbox {

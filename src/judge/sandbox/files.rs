@@ -1,5 +1,5 @@
-//! Landlock: what of the file system the candidate can read and write; TCP, signals and abstract sockets where the
-//! kernel's Landlock knows them. It needs no privilege and holds for all processes that come after.
+//! Landlock: restricts the files that the candidate can read and write, and TCP, signals and abstract sockets if the
+//! kernel's version supports that. It needs no privilege and also applies to child processes.
 
 use std::path::{Path, PathBuf};
 
@@ -11,10 +11,10 @@ use super::base;
 use super::root;
 use super::wire::CandidateSpec;
 
-/// The newest that is asked for; a kernel gives what it knows of it.
+/// The version requested; a kernel enforces the part that it supports.
 const NEWEST: ABI = ABI::V7;
 
-/// The version of Landlock in this kernel; None where it is missing or switched off.
+/// The version of Landlock in this kernel; `None` if it is missing or switched off.
 pub(super) fn version() -> Option<u32> {
     const CREATE_RULESET_VERSION: u32 = 1;
     // SAFETY: with this flag the call takes no ruleset and only answers a number.
@@ -24,8 +24,7 @@ pub(super) fn version() -> Option<u32> {
     u32::try_from(version).ok().filter(|&version| version > 0)
 }
 
-/// From here on this process can open what the order names and nothing else; and in a root of its own the shared memory
-/// there.
+/// Restricts this process to the files in `order`, and to shared memory if it has its own root.
 pub(super) fn confine(order: &CandidateSpec, own_root: bool) -> Result<(), RulesetError> {
     let read = AccessFs::from_read(NEWEST);
     let device = AccessFs::ReadFile | AccessFs::WriteFile;

@@ -1,4 +1,4 @@
-//! A folder of a candidate's own, removed with all that is in it whatever the candidate has done there.
+//! Temporary folders of candidates, removed with their contents whatever the candidate has done there.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
@@ -21,7 +21,7 @@ pub struct WorkFolder {
 
 const PREFIX: &str = "offshoot-judge-";
 
-/// Removes folders that killed processes have left; those of others are theirs to remove.
+/// Removes the folders of killed processes; folders of running processes are left.
 pub(super) fn sweep() {
     for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
         let ours = entry.file_name().to_string_lossy().starts_with(PREFIX)
@@ -34,11 +34,11 @@ pub(super) fn sweep() {
     }
 }
 
-/// How long a process that has closed its files may take to end.
+/// Longest time between a process closing its files and its end.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
-/// Removes what the process that started this one has left in `folders`, once it has ended: no folder is new then, and
-/// not locked yet.
+/// Waits for the end of the process that started this one, then removes its folders in `folders`: no folder can then be
+/// new and not yet locked.
 pub(super) fn sweep_behind(process: u32, folders: &Path) {
     let begun = Instant::now();
     while parent_id() == process {
@@ -66,7 +66,7 @@ impl WorkFolder {
                 Ok(()) => {
                     let lock = File::open(&path).and_then(|folder| folder.lock().map(|()| folder));
                     let own = WorkFolder { _lock: lock.map_err(Error::io(&path, "lock"))?, path };
-                    // A candidate that is a user of its own may be shown the folder of another.
+                    // A candidate that runs as a separate user may have to read another candidate's folder.
                     fs::set_permissions(&own.path, Permissions::from_mode(0o755))
                         .map_err(Error::io(&own.path, "open"))?;
                     return Ok(own);
@@ -100,8 +100,8 @@ fn random() -> Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Removes a tree of any depth: folders inside folders are moved up to `top` before they are emptied, so that neither
-/// paths nor the stack grow.
+/// Removes a tree of any depth: nested folders are moved up to `top` before they are emptied, so that neither paths nor
+/// the stack grow.
 fn remove(top: &Path) -> io::Result<()> {
     let mut moved = 0u64;
     loop {

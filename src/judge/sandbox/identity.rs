@@ -1,5 +1,5 @@
-//! Who a candidate is: never root, with no capability of root's but to read what its program needs, and where possible
-//! a user of its own, so that neither files nor signals nor the count of processes are shared with anyone.
+//! The user of a candidate: never root, without capabilities except to read what its program needs, and if possible a
+//! separate user, so that files, signals and the process limit are not shared with other programs.
 
 use std::fs::{self, File};
 use std::io;
@@ -29,23 +29,23 @@ const LAST_CAP: u32 = 40;
 /// The user under which the candidates of a sandbox server run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Identity {
-    /// Each a user number of its own, from this one on: root can give them away.
+    /// A separate user number per candidate, counted from this one; needs root.
     Numbers(u32),
-    /// The caller's user in a user namespace of the candidate's own.
+    /// The caller's user in a separate user namespace.
     Namespace,
     /// The caller's user.
     Caller,
 }
 
-/// How many user numbers a sandbox server hands out before it starts over.
+/// Number of user numbers that a sandbox server assigns before it starts over.
 const NUMBERS: u32 = 256;
 
 impl Identity {
-    /// The best that this process can give; a user namespace is at hand where `namespaced`.
+    /// The best identity that this process can assign; `namespaced`: whether a user namespace is available.
     pub fn at_hand(namespaced: bool) -> Identity {
         let needed = [CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_KILL, CAP_SETGID, CAP_SETUID];
         if geteuid().is_root() && needed.into_iter().all(has) {
-            // High numbers that no account has; those of two servers differ as their process numbers do. Containers may
+            // High numbers that no account has, derived from the process id so that two servers differ. Containers may
             // have only low ones.
             let process = std::process::id();
             let wide = 0x4000_0000 + process % (1 << 22) * NUMBERS;
@@ -58,7 +58,7 @@ impl Identity {
         if namespaced { Identity::Namespace } else { Identity::Caller }
     }
 
-    /// That of the candidate of this number.
+    /// The identity of candidate number `candidate`.
     pub fn of(self, candidate: u32) -> Identity {
         match self {
             Identity::Numbers(first) => Identity::Numbers(first + candidate % NUMBERS),
@@ -66,7 +66,7 @@ impl Identity {
         }
     }
 
-    /// Makes the working folder the candidate's, as far as its files have no other name.
+    /// Makes the candidate the owner of the working folder and of those files in it that have no other hard link.
     pub fn own(self, folder: &Path) -> io::Result<()> {
         let Identity::Numbers(user) = self else { return Ok(()) };
         let mut folders = vec![folder.to_path_buf()];
@@ -86,7 +86,7 @@ impl Identity {
         Ok(())
     }
 
-    /// Makes pipes the candidate's, so that it can open them by their names under `/dev`.
+    /// Makes the candidate the owner of the pipes, so that it can open them by their names under `/dev`.
     pub fn own_pipes(self, ends: &[&OwnedFd]) -> io::Result<()> {
         let Identity::Numbers(user) = self else { return Ok(()) };
         for end in ends {
@@ -98,7 +98,8 @@ impl Identity {
         Ok(())
     }
 
-    /// Enters the candidate's own user namespace; before files are confined, because the kernel's map is a file.
+    /// Enters the candidate's own user namespace. Call it before files are confined, because the kernel's user map is a
+    /// file.
     pub fn enter_namespace(self) -> Result<(), SetupError> {
         if self != Identity::Namespace {
             return Ok(());
@@ -107,9 +108,9 @@ impl Identity {
         map_own_user(CloneFlags::CLONE_NEWUSER).map_err(doing("enter a user namespace"))
     }
 
-    /// Becomes the candidate's user and gives up all capabilities. Of root's powers one is kept where the program or a
-    /// folder of its own lies in a place that is closed to others (a Python in root's home): to pass closed folders.
-    /// What can be read is then Landlock's to say, so that must be in force.
+    /// Becomes the candidate's user and gives up all capabilities. One is kept if the program or its libraries are in a
+    /// folder that others cannot enter (a Python in root's home): the capability to enter such folders. Then only
+    /// Landlock restricts reading, so it must be in force.
     pub fn take(self, order: &CandidateSpec, landlocked: bool, own_root: bool) -> Result<(), SetupError> {
         let pass = landlocked && matches!(self, Identity::Numbers(_)) && !open_to_all(order, own_root);
         for capability in (0..=LAST_CAP).filter(|&capability| !(pass && capability == CAP_DAC_READ_SEARCH)) {
@@ -139,7 +140,7 @@ pub(super) fn may_administer() -> bool {
     geteuid().is_root() && has(CAP_SYS_ADMIN)
 }
 
-/// Unshares, a user namespace among them, in which this user is itself.
+/// Unshares namespaces including a user namespace that maps this user to itself.
 pub(super) fn map_own_user(what: CloneFlags) -> io::Result<()> {
     let (user, group) = (geteuid(), getegid());
     unshare(what)?;
@@ -163,8 +164,7 @@ fn mapped(user: u32) -> bool {
     })
 }
 
-/// Whether others than the owner can read all that the order names, and get there; in a root of its own the way is
-/// open.
+/// Whether every user can reach and read all paths in `order`; with its own root, parent folders are always accessible.
 fn open_to_all(order: &CandidateSpec, own_root: bool) -> bool {
     let bit = |path: &Path, bit: u32| fs::metadata(path).is_ok_and(|facts| facts.permissions().mode() & bit == bit);
     let way = |path: &Path| own_root || path.ancestors().skip(1).all(|folder| bit(folder, 0o1));
@@ -173,7 +173,7 @@ fn open_to_all(order: &CandidateSpec, own_root: bool) -> bool {
     real.all(|path| bit(&path, 0o4) && way(&path)) && way(&order.folder)
 }
 
-/// Keeps these capabilities and no others.
+/// Keeps only these capabilities.
 fn keep(set: u64) -> io::Result<()> {
     /// `struct __user_cap_header_struct` of capset(2).
     #[repr(C)]

@@ -1,4 +1,4 @@
-//! What a sandbox is made of on this machine: each layer, whether it is in force, and by what or why not.
+//! The layers of a sandbox on this machine: whether each is in force, and by which means or why not.
 
 use std::fmt;
 
@@ -30,22 +30,22 @@ impl fmt::Display for InForce {
 
 #[cfg(target_os = "linux")]
 impl InForce {
-    /// `tried`: the probes that succeeded and should not have.
-    pub(super) fn new(found: &super::cage::CageFacts, tried: &[super::probe::Probe]) -> InForce {
-        use super::cage::SCOPES;
-        use super::probe::Probe;
+    /// `tried`: the probes that succeeded but should have been refused.
+    pub(super) fn new(found: &super::confinement::ConfinementFacts, tried: &[super::probe::SandboxProbe]) -> InForce {
+        use super::confinement::SCOPES;
+        use super::probe::SandboxProbe;
         let landlock = match found.landlock {
             Some(version @ SCOPES..) => Ok(format!("version {version}: files, TCP, signals and abstract sockets")),
             Some(version @ 4..) => Ok(format!("version {version}: files, TCP")),
             Some(version) => Ok(format!("version {version}: files")),
             None => Err("the kernel lacks it, or it is switched off (lsm=landlock)".into()),
         };
-        let words = |probes: &[Probe]| probes.iter().map(|probe| probe.words()).collect::<Vec<_>>().join(", ");
+        let words = |probes: &[SandboxProbe]| probes.iter().map(|probe| probe.words()).collect::<Vec<_>>().join(", ");
         let tried = match tried {
-            [] => Ok(format!("refused to a process of ours: {}", words(&Probe::ALL))),
+            [] => Ok(format!("refused to a process of ours: {}", words(&SandboxProbe::ALL))),
             open => Err(format!("not refused to a process of ours: {}", words(open))),
         };
-        let memory = "all processes of a candidate together, looked at every 5 ms; RLIMIT_DATA behind it";
+        let memory = "all processes of a candidate together, checked every 5 ms; RLIMIT_DATA as a second limit";
         let layer = |name, state| IsolationLayer { name, state };
         InForce {
             layers: vec![

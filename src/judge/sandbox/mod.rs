@@ -2,15 +2,15 @@
 //! without network and without other files; when it ends, all its processes and files are removed. The rest of the
 //! judge decides what the end of a program means for a verdict.
 //!
-//! Three processes stand between the caller and a candidate. The *sandbox server*, started once, is our own executable
-//! again ([`enter_if_helper`]); small and of one thread, it can fork cheaply. For each candidate it forks a
-//! *supervisor*, which builds the cage, watches all processes of the candidate and kills them. The candidate itself is
-//! a child of the supervisor and confines itself before it executes the program. When a caller dies, its supervisors
-//! see their control streams close.
+//! Three processes stand between the caller and a candidate. The *sandbox server*, started once, is our own executable,
+//! run again ([`enter_if_helper`]); small and single-threaded, it can fork cheaply. For each candidate it forks a
+//! *supervisor*, which sets up the isolation, watches all processes of the candidate and kills them. The candidate
+//! itself is a child of the supervisor and confines itself before it executes the program. When a caller dies, its
+//! supervisors notice that their control streams close.
 //!
-//! In a mount namespace a candidate has a `/dev/shm` of its own, as large as its output may be. Where there are no
-//! namespaces it has none, because the machine's is everybody's: what needs one fails there (of Python's
-//! multiprocessing: locks, queues, pools and shared memory), and such a candidate gets RE.
+//! In a mount namespace a candidate has its own `/dev/shm`, as large as its output limit. Without namespaces it has
+//! none, because the machine's is shared: programs that need one (Python's multiprocessing locks, queues, pools and
+//! shared memory) fail with RE.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,11 +27,11 @@ pub use in_force::{InForce, IsolationLayer};
 #[cfg(target_os = "linux")]
 mod base;
 #[cfg(target_os = "linux")]
-mod cage;
-#[cfg(target_os = "linux")]
 mod calls;
 #[cfg(target_os = "linux")]
 mod candidate;
+#[cfg(target_os = "linux")]
+mod confinement;
 #[cfg(target_os = "linux")]
 mod files;
 #[cfg(target_os = "linux")]
@@ -65,11 +65,11 @@ mod elsewhere;
 #[cfg(not(target_os = "linux"))]
 pub use elsewhere::{Running, Sandbox, WorkFolder, enter_if_helper};
 
-/// Whether candidates may run where their files and network cannot be isolated.
+/// Whether candidates may run if their files and network cannot be isolated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
     Required,
-    /// What isolation the machine has is still in force.
+    /// Runs candidates anyway, with whatever isolation the machine has.
     Unsafe,
 }
 
@@ -77,9 +77,9 @@ pub enum Isolation {
 #[derive(Clone, Debug)]
 pub struct SandboxSetup {
     pub isolation: Isolation,
-    /// The executable that is run again as the helper; its `main` must begin with [`enter_if_helper`]. None: this one.
+    /// The executable to run as the helper; its `main` must begin with [`enter_if_helper`]. `None`: this one.
     pub helper: Option<PathBuf>,
-    /// Namespaces are used where they work. Without them (as in most containers) the other layers stand alone.
+    /// Whether to use namespaces, if they work. Without them (as in most containers) only the other layers isolate.
     pub namespaces: bool,
 }
 
@@ -92,17 +92,16 @@ impl SandboxSetup {
 /// One program to run confined.
 #[derive(Clone, Debug)]
 pub struct Confined {
-    /// Absolute; it and what `readable` holds can be read and executed.
+    /// Absolute path; it and the paths in `readable` can be read and executed.
     pub program: PathBuf,
     pub arguments: Vec<String>,
-    /// Beside a small scrubbed environment (`PATH`, `LANG`, `HOME` and `TMPDIR` in the folder, one thread for BLAS),
-    /// and before it.
+    /// Added to, and overriding, a minimal environment (`PATH`, `LANG`, `HOME` and `TMPDIR` in the folder, one thread
+    /// for BLAS).
     pub environment: Vec<(String, String)>,
-    /// Files and folders that can be read beyond the system's programs and libraries, absolute.
+    /// Absolute paths of files and folders that can be read in addition to the system's programs and libraries.
     pub readable: Vec<PathBuf>,
-    /// The working folder, the only place that can be written: a [`WorkFolder`]'s path. Where candidates are the
-    /// caller's own user they cannot change modes, so what a compiler makes there may have to be made executable by the
-    /// caller.
+    /// The working folder, the only place that can be written: a [`WorkFolder`]'s path. If candidates run as the
+    /// caller's user they cannot change modes, so the caller may have to make a compiler's output executable.
     pub folder: PathBuf,
     pub limits: Limits,
     pub stdin: StdinMode,
@@ -121,7 +120,7 @@ pub enum StdinMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StdoutMode {
     Null,
-    /// Kept up to `Limits::output_bytes`; more ends the program.
+    /// Captured up to `Limits::output_bytes`; more ends the program.
     Capture,
 }
 
@@ -131,9 +130,9 @@ pub enum How {
     Exit(i32),
     /// Killed by this signal, by itself or a child.
     Signal(i32),
-    /// Ended by us, or its end is owed to a limit of ours.
+    /// Ended by a limit.
     Limit(Limit),
-    /// Ended for a system call that no honest program makes; its name.
+    /// Ended for a forbidden system call: its name.
     Sandbox(String),
     /// Ended by [`Running::kill`].
     Killed,
@@ -156,15 +155,15 @@ impl From<Limit> for Verdict {
     }
 }
 
-/// What a confined program left: its end, what it took, and what it wrote.
+/// The result of a confined program: how it ended, the resources it used, and its output.
 #[derive(Clone, Debug)]
 pub struct Ended {
     pub how: How,
-    /// From the program's start to its end.
+    /// Wall-clock time from the program's start to its end.
     pub wall: Duration,
-    /// Processor time of all its processes.
+    /// CPU time of all its processes.
     pub cpu: Duration,
-    /// The most memory that its processes held at once.
+    /// Peak memory of all its processes together.
     pub peak_bytes: u64,
     pub stdout: Vec<u8>,
     /// The last 64 KiB.

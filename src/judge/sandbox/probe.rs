@@ -1,37 +1,38 @@
 //! The probes: a confined process of our own tries what candidates must not be able to do. The sandbox reports a
-//! protection as in force only where these attempts were refused.
+//! protection as in force only if these attempts were refused.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// An action that a candidate must not be able to do.
+/// An action that must be refused to a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Probe {
+pub(super) enum SandboxProbe {
     Read,
     Write,
     Socket,
     Signal,
 }
 
-impl Probe {
-    pub const ALL: [Probe; 4] = [Probe::Read, Probe::Write, Probe::Socket, Probe::Signal];
+impl SandboxProbe {
+    pub const ALL: [SandboxProbe; 4] =
+        [SandboxProbe::Read, SandboxProbe::Write, SandboxProbe::Socket, SandboxProbe::Signal];
 
     pub fn words(self) -> &'static str {
         match self {
-            Probe::Read => "reading a file outside",
-            Probe::Write => "writing a file outside",
-            Probe::Socket => "opening a socket",
-            Probe::Signal => "sending a signal to the caller",
+            SandboxProbe::Read => "reading a file outside",
+            SandboxProbe::Write => "writing a file outside",
+            SandboxProbe::Socket => "opening a socket",
+            SandboxProbe::Signal => "sending a signal to the caller",
         }
     }
 }
 
-/// What the confined process tries to reach.
+/// The targets that the probing process tries to access.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct ProbeTarget {
-    /// A file of the caller's that anyone may read, in a folder that anyone may write.
+    /// A world-readable file of the caller, in a world-writable folder.
     pub file: PathBuf,
     pub caller: i32,
 }
@@ -50,16 +51,18 @@ impl ProbeTarget {
     }
 
     /// Runs all probes; returns those that were not refused.
-    pub fn done(&self) -> Vec<Probe> {
+    pub fn done(&self) -> Vec<SandboxProbe> {
         // SAFETY: socket(2) takes no pointers; an opened socket is closed when this process ends.
         let socket = |family| unsafe { libc::socket(family, libc::SOCK_STREAM, 0) } >= 0;
-        let succeeds = |probe: &Probe| match probe {
-            Probe::Read => fs::read(&self.file).is_ok(),
-            Probe::Write => File::create(&self.file).is_ok() || File::create(self.file.with_extension("new")).is_ok(),
-            Probe::Socket => socket(libc::AF_INET) || socket(libc::AF_INET6) || socket(libc::AF_UNIX),
+        let succeeds = |probe: &SandboxProbe| match probe {
+            SandboxProbe::Read => fs::read(&self.file).is_ok(),
+            SandboxProbe::Write => {
+                File::create(&self.file).is_ok() || File::create(self.file.with_extension("new")).is_ok()
+            }
+            SandboxProbe::Socket => socket(libc::AF_INET) || socket(libc::AF_INET6) || socket(libc::AF_UNIX),
             // SAFETY: signal 0 only asks whether a signal could be sent.
-            Probe::Signal => unsafe { libc::kill(self.caller, 0) == 0 },
+            SandboxProbe::Signal => unsafe { libc::kill(self.caller, 0) == 0 },
         };
-        Probe::ALL.into_iter().filter(succeeds).collect()
+        SandboxProbe::ALL.into_iter().filter(succeeds).collect()
     }
 }

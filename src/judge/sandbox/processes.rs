@@ -1,4 +1,4 @@
-//! All processes of one candidate, seen from its supervisor: what they hold and have used, and their end.
+//! All processes of one candidate, seen from its supervisor: measures their resources and kills them.
 
 use std::collections::HashSet;
 use std::fs;
@@ -14,13 +14,13 @@ use nix::unistd::{Pid, SysconfVar, sysconf};
 /// Which processes a supervisor counts as the candidate's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProcessScope {
-    /// All that `/proc` shows, but the supervisor: it is the first process of their own pid namespace.
+    /// All processes in `/proc` except the supervisor, which is the first process of their pid namespace.
     Namespace,
     /// The supervisor's descendants; orphans become its children.
     Descendants,
 }
 
-/// What the living processes use together.
+/// Resources used by all living processes together.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ProcessUsage {
     pub resident_bytes: u64,
@@ -52,12 +52,12 @@ impl ProcessScope {
         used
     }
 
-    /// What they hold, pages that several share divided among them; slow.
+    /// Memory in bytes, with each shared page divided among its processes; slow.
     pub fn proportional_bytes(self) -> u64 {
         self.living().iter().map(|(pid, stat)| proportional_bytes(*pid).unwrap_or(stat.pages * 4096)).sum()
     }
 
-    /// What is held in files that have no name any more but are still open.
+    /// Bytes of deleted files that are still open.
     pub fn unlinked_bytes(self) -> u64 {
         let mut known = HashSet::new();
         let mut bytes = 0;
@@ -79,7 +79,7 @@ impl ProcessScope {
         }
     }
 
-    /// Kills them all and reaps them; returns when none is left.
+    /// Kills and reaps all processes; returns when none is left.
     pub fn end(self, mut reaped: impl FnMut(WaitStatus)) {
         while reap(&mut reaped) == ChildrenLeft::Some {
             match self {
@@ -125,7 +125,7 @@ pub(super) fn threads_of(user: u32) -> u32 {
     numbers_in("/proc").filter(of_user).filter_map(with_stat).map(|(_, stat)| stat.threads).sum()
 }
 
-/// All under this process, by the kernel's lists of children where it has them.
+/// All descendants of this process, from the kernel's lists of children if it provides them.
 fn descendants() -> Vec<(i32, Stat)> {
     let own = std::process::id() as i32;
     let children = |pid: i32, thread: i32| fs::read_to_string(format!("/proc/{pid}/task/{thread}/children"));
@@ -145,7 +145,7 @@ fn descendants() -> Vec<(i32, Stat)> {
     found
 }
 
-/// The same from every process's parent.
+/// The same, computed from the parent of every process.
 fn scanned_descendants(own: i32) -> Vec<(i32, Stat)> {
     let mut rest: Vec<_> = numbers_in("/proc").filter_map(with_stat).collect();
     let (mut found, mut parents) = (Vec::new(), vec![own]);
@@ -165,7 +165,7 @@ fn numbers_in(folder: &str) -> impl Iterator<Item = i32> {
 fn with_stat(pid: i32) -> Option<(i32, Stat)> {
     let mut text = [0; 1024];
     let read = fs::File::open(format!("/proc/{pid}/stat")).and_then(|mut file| file.read(&mut text)).ok()?;
-    // The name, in parentheses, is the process's to choose: what counts begins after the last one.
+    // The process chooses its name, which is in parentheses, so the fields are read after the last parenthesis.
     let text = String::from_utf8_lossy(&text[..read]);
     let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_ascii_whitespace().collect();
     let number = |field: usize| fields.get(field)?.parse::<u64>().ok();

@@ -1,5 +1,5 @@
-//! A file system of the candidate's own, for which a mount namespace is needed: a fresh root that holds what may be
-//! read, read-only, and the working folder; every path is the path outside.
+//! A separate root file system for the candidate, in a mount namespace: it contains the readable paths, read-only, and
+//! the working folder. Paths are the same as outside.
 
 use std::ffi::CString;
 use std::fs;
@@ -16,13 +16,13 @@ use super::base;
 use super::candidate::{SetupError, doing};
 use super::wire::CandidateSpec;
 
-/// Where POSIX shared memory and semaphores are files: a small file system of the candidate's own, in memory, that goes
-/// with it. What it holds counts as the working folder's.
+/// The folder of POSIX shared memory and semaphores: a small in-memory file system of the candidate. Its contents count
+/// as the working folder's.
 pub(super) const SHARED: &str = "/dev/shm";
-/// Files there, at most.
+/// Maximum number of files in it.
 const MOST_SHARED: u32 = 1024;
 
-/// The new root is put together over the old `/proc`, which is not needed meanwhile and is there on every machine.
+/// The new root is assembled over the old `/proc`, which exists on every machine and is not needed meanwhile.
 const SITE: &str = "/proc";
 
 /// Moves this process, the first of its pid namespace and alone in its mount namespace, to a new root.
@@ -54,7 +54,7 @@ pub(super) fn enter(order: &CandidateSpec) -> Result<(), SetupError> {
     set(&folder, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV).map_err(doing("close its folder"))?;
     let quiet = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("proc"), &proc, Some("proc"), quiet, none).map_err(doing("mount /proc"))?;
-    // 0 would be no bound at all.
+    // 0 would mean no limit.
     let bounds = format!("size={},nr_inodes={MOST_SHARED},mode=1777", order.output_bytes.max(1));
     mount(Some("tmpfs"), &shared, Some("tmpfs"), quiet, Some(bounds.as_str())).map_err(doing("mount shared memory"))?;
     chdir(SITE).map_err(doing("enter the root"))?;
@@ -72,7 +72,7 @@ fn inside(path: &Path) -> PathBuf {
     Path::new(SITE).join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// A link is made again; a file or folder is bound to its path; what is not there is passed over.
+/// Recreates a link, bind-mounts a file or folder; a missing path is skipped.
 fn show(path: &Path) -> io::Result<()> {
     let Ok(facts) = fs::symlink_metadata(path) else { return Ok(()) };
     let at = inside(path);

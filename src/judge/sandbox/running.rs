@@ -1,5 +1,5 @@
-//! The caller's end of a running candidate. A thread of its own takes what the candidate writes, so that neither side
-//! waits for the other whatever the candidate does, and bounds it.
+//! The caller's handle of a running candidate. A separate thread reads the candidate's output up to its limit, so that
+//! neither side can block the other.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::net::Shutdown;
@@ -16,10 +16,10 @@ use super::wire::{self, SupervisorReport};
 use super::{Ended, How, Limit};
 use crate::error::{Error, Result};
 
-/// Of standard error the end is kept.
+/// Bytes of standard error that are kept, from its end.
 const STDERR_TAIL: usize = 64 << 10;
 
-/// A confined program that has been started. Dropped, it is killed.
+/// A confined program that has been started. Dropping it kills the program.
 #[derive(Debug)]
 pub struct Running {
     program: PathBuf,
@@ -57,8 +57,8 @@ impl Running {
         Ok(Running { program, control, stdin, channel, stdout: kept, taker: Some(taker), killed: false })
     }
 
-    /// Writes to the program's standard input; waits while it does not read, until a limit ends it. Nothing is written
-    /// where the program has closed it, or ended, or none was asked for.
+    /// Writes to the program's standard input; blocks while the program does not read, until a limit ends it. Does
+    /// nothing if the program has closed its input or ended, or has no input.
     pub fn write_stdin(&mut self, bytes: &[u8]) -> Result<()> {
         let Some(stdin) = &mut self.stdin else { return Ok(()) };
         match stdin.write_all(bytes) {
@@ -71,18 +71,18 @@ impl Running {
         }
     }
 
-    /// The program then reads the end of its input.
+    /// Closes the program's standard input.
     pub fn close_stdin(&mut self) {
         self.stdin = None;
     }
 
-    /// Our end of the channel, where one was asked for. It reads as ended when all processes of the program have closed
+    /// Our end of the channel, if one was requested. It reaches its end when all processes of the program have closed
     /// theirs.
     pub fn channel(&self) -> Option<&UnixStream> {
         self.channel.as_ref()
     }
 
-    /// What the program has written by now and was not taken before; what is taken here is not in [`Ended::stdout`].
+    /// Takes the output so far; it is then not part of [`Ended::stdout`].
     pub fn take_stdout(&self) -> Vec<u8> {
         std::mem::take(&mut self.stdout.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -93,10 +93,10 @@ impl Running {
         let _ = self.control.shutdown(Shutdown::Write);
     }
 
-    /// Closes its input and waits until none of its processes is left. Errors: it could not be started or watched.
+    /// Closes its input and waits until none of its processes is left. Fails if it could not be started or watched.
     pub fn wait(mut self) -> Result<Ended> {
         self.stdin = None;
-        // A descriptor that the program sent over it, unread, would keep its streams open.
+        // An unread descriptor that the program sent over the channel would keep its streams open.
         self.channel = None;
         let taken = self.join()?;
         let (how, wall, cpu, peak_bytes) = match taken.report {
@@ -132,7 +132,7 @@ impl Drop for Running {
     }
 }
 
-/// Reads until the report is there and both outputs have ended.
+/// Reads until the report has arrived and both outputs have ended.
 fn take(
     control: &UnixStream,
     mut stdout: Option<PipeReader>,
@@ -176,7 +176,7 @@ fn take(
         }
         if waits {
             let mut control = control;
-            report = Some(wire::hear(&mut control)?);
+            report = Some(wire::receive_message(&mut control)?);
         }
     }
     tail.drain(..tail.len().saturating_sub(STDERR_TAIL));
@@ -184,7 +184,7 @@ fn take(
     Ok(FinishedRun { report, stderr: tail, too_much })
 }
 
-/// Waits until one of them can be read (or has ended).
+/// Waits until one of them is readable (or has ended).
 fn ready(
     control: Option<&UnixStream>,
     stdout: Option<&PipeReader>,

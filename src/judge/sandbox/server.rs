@@ -1,5 +1,5 @@
 //! The sandbox server: our own executable, run again, forks a supervisor for each candidate. It prepares once what all
-//! candidates can share, and finds out what the machine allows.
+//! candidates can share, and detects what the machine allows.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -17,24 +17,24 @@ use nix::sys::wait::wait;
 use nix::unistd::setsid;
 use serde::{Deserialize, Serialize};
 
-use super::cage::{Cage, CageFacts};
-use super::probe::{Probe, ProbeTarget};
+use super::confinement::{Confinement, ConfinementFacts};
+use super::probe::{ProbeTarget, SandboxProbe};
 use super::running::Running;
 use super::wire::{self, CandidateFds, CandidateSpec, FAREWELL, ServerRequest};
 use super::{Confined, InForce, Isolation, SandboxSetup, StdinMode, StdoutMode, WorkFolder, folder, supervisor};
 use crate::error::{Error, Result};
 use crate::judge::problem::Limits;
 
-/// The name under which the helper is run: no program is called that way by its path.
+/// The helper's argv[0]; no program has this path.
 const HELPER: &str = "offshoot [sandbox helper]";
-/// Set for the helper. A program that does not begin `main` with [`enter_if_helper`] sees it and stops, instead of
-/// starting itself for ever.
+/// Environment variable set for the helper. A program whose `main` does not begin with [`enter_if_helper`] stops when
+/// it finds it, instead of starting itself forever.
 const MARK: &str = "OFFSHOOT_SANDBOX_HELPER";
-/// How long the helper may take until its first message.
+/// Longest wait for the helper's first message.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
-/// Becomes the helper and never returns where this process was started as one. The first line of `main` of every
-/// program that uses a [`Sandbox`].
+/// If this process was started as the helper, becomes the helper and never returns. Must be the first line of `main` of
+/// every program that uses a [`Sandbox`].
 pub fn enter_if_helper() {
     let mut arguments = std::env::args_os();
     if arguments.next().is_none_or(|name| name != HELPER)
@@ -58,45 +58,45 @@ pub fn enter_if_helper() {
     std::process::exit(code);
 }
 
-/// The caller's first message to the server; the server answers with its [`CageFacts`].
+/// The caller's first message to the server; the server answers with its [`ConfinementFacts`].
 #[derive(Serialize, Deserialize)]
 struct ServerSetup {
     namespaces: bool,
-    /// Where the caller makes its folders.
+    /// The folder in which the caller creates its work folders.
     folders: PathBuf,
 }
 
 fn serve(mut caller: UnixStream) -> io::Result<()> {
     let caller_process = parent_id();
-    let wanted: ServerSetup = wire::hear(&mut caller)?;
-    // In a session of its own: what a terminal sends to its programs is the caller's to handle.
+    let wanted: ServerSetup = wire::receive_message(&mut caller)?;
+    // A separate session, so that signals of the terminal reach only the caller.
     let _ = setsid();
     // SAFETY: ignoring a signal runs no code of ours; children are reaped by the kernel.
     unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) }?;
-    let (mut cage, found) = Cage::new(wanted.namespaces);
-    wire::say(&mut caller, &found)?;
-    let first = cage.identity;
+    let (mut confinement, found) = Confinement::new(wanted.namespaces);
+    wire::send_message(&mut caller, &found)?;
+    let first = confinement.identity;
     let mut number = 0u32;
     loop {
         let ends = match CandidateFds::receive(&caller)? {
             ServerRequest::Run(ends) => ends,
             ServerRequest::Farewell => return Ok(()),
             ServerRequest::Gone => {
-                // The kernel reaps the supervisors: this only fails, when none is left.
+                // The kernel reaps the supervisors; `wait` returns, with an error, when none is left.
                 let _ = wait();
                 folder::sweep_behind(caller_process, &wanted.folders);
                 return Ok(());
             }
         };
-        cage.identity = first.of(number);
+        confinement.identity = first.of(number);
         number = number.wrapping_add(1);
-        match fork_into(cage.namespaced) {
+        match fork_into(confinement.namespaced) {
             Ok(ForkSide::Child) => {
                 drop(caller);
-                supervisor::supervise(ends, &cage);
+                supervisor::supervise(ends, &confinement);
             }
             Ok(ForkSide::Parent) => {}
-            // The caller sees its control stream close.
+            // The caller notices that its control stream closes.
             Err(error) => eprintln!("offshoot: no supervisor can be started: {error}"),
         }
     }
@@ -115,7 +115,7 @@ fn fork_into(namespaces: bool) -> io::Result<ForkSide> {
     Ok(if Errno::result(child)? == 0 { ForkSide::Child } else { ForkSide::Parent })
 }
 
-/// A place where programs run confined; see the module.
+/// Runs programs confined; see the module.
 #[derive(Debug)]
 pub struct Sandbox {
     caller: UnixStream,
@@ -124,8 +124,7 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Starts the helper and finds out what is in force. An error, in one sentence, where isolation is required and
-    /// cannot be had.
+    /// Starts the helper and detects which layers are in force. Fails if `isolation` is required and not available.
     pub fn probe(isolation: Isolation) -> Result<Sandbox> {
         Sandbox::set_up(&SandboxSetup::new(isolation))
     }
@@ -143,11 +142,11 @@ impl Sandbox {
         folder::sweep();
         let (mut sandbox, found) = Sandbox::start_server(&helper, setup.namespaces)?;
         let tried = match sandbox.try_out() {
-            // Namespaces may be allowed and yet not be enough for a root and a /proc of its own.
+            // Namespaces may be allowed but not sufficient for a separate root and /proc.
             Err(error) if found.namespaces.is_ok() => {
                 let (again, mut found) = Sandbox::start_server(&helper, false)?;
                 sandbox = again;
-                found.namespaces = Err(format!("they do not suffice ({error})"));
+                found.namespaces = Err(format!("they are not sufficient ({error})"));
                 let tried = sandbox.try_out()?;
                 sandbox.in_force = InForce::new(&found, &tried);
                 tried
@@ -158,7 +157,7 @@ impl Sandbox {
                 tried
             }
         };
-        match tried.iter().find(|probe| setup.isolation == Isolation::Required && **probe != Probe::Signal) {
+        match tried.iter().find(|probe| setup.isolation == Isolation::Required && **probe != SandboxProbe::Signal) {
             Some(probe) => Err(Error::value(
                 "judging programs",
                 "isolation of files and network",
@@ -168,7 +167,7 @@ impl Sandbox {
         }
     }
 
-    fn start_server(helper: &Path, namespaces: bool) -> Result<(Sandbox, CageFacts)> {
+    fn start_server(helper: &Path, namespaces: bool) -> Result<(Sandbox, ConfinementFacts)> {
         let (mut caller, theirs) = UnixStream::pair().map_err(Error::io(helper, "make a socket for"))?;
         let server = Command::new(helper)
             .arg0(HELPER)
@@ -184,10 +183,10 @@ impl Sandbox {
             server: Mutex::new(server),
             in_force: InForce { layers: Vec::new() },
         };
-        let mut first_words = || -> io::Result<CageFacts> {
+        let mut first_words = || -> io::Result<ConfinementFacts> {
             caller.set_read_timeout(Some(START_LIMIT))?;
-            wire::say(&mut caller, &ServerSetup { namespaces, folders: std::env::temp_dir() })?;
-            let found = wire::hear(&mut caller)?;
+            wire::send_message(&mut caller, &ServerSetup { namespaces, folders: std::env::temp_dir() })?;
+            let found = wire::receive_message(&mut caller)?;
             caller.set_read_timeout(None)?;
             Ok(found)
         };
@@ -195,8 +194,8 @@ impl Sandbox {
         Ok((sandbox, found))
     }
 
-    /// The probes that succeeded in a confined process and should have failed.
-    fn try_out(&self) -> Result<Vec<Probe>> {
+    /// Runs the probes in a confined process; returns those that succeeded but should have failed.
+    fn try_out(&self) -> Result<Vec<SandboxProbe>> {
         let (folder, outside) = (self.folder()?, self.folder()?);
         let probes = ProbeTarget::in_folder(outside.path()).map_err(Error::io(outside.path(), "write"))?;
         let limits = Limits { cpu: Duration::from_secs(10), ..Limits::default() };
@@ -277,7 +276,7 @@ impl Sandbox {
             program: program.clone(),
             probes,
         };
-        wire::say(&mut control, &order).map_err(Error::io(&program, "start"))?;
+        wire::send_message(&mut control, &order).map_err(Error::io(&program, "start"))?;
         Running::over(program, control, stdin, stdout, stderr, channel, limits.output_bytes)
     }
 }

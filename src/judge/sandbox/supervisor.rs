@@ -1,5 +1,5 @@
-//! The supervisor of one candidate: forks it, watches all its processes, ends them when a limit is passed, the main
-//! process has ended or the caller wants so, and reports.
+//! The supervisor of one candidate: forks it, watches all its processes, kills them when a limit is exceeded, the main
+//! process has ended or the caller requests it, and reports.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -17,45 +17,46 @@ use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::WaitStatus;
 use nix::unistd::{ForkResult, Pid, fork, setsid};
 
-use super::cage::Cage;
 use super::candidate::{self, SetupError, doing};
+use super::confinement::Confinement;
 use super::processes::{self, ProcessScope, ProcessUsage};
 use super::wire::{self, CandidateFds, CandidateSpec, SupervisorReport};
 use super::{How, Limit, calls, root};
 
-/// Between two looks at the processes.
+/// Milliseconds between two checks of the processes.
 const LOOK_MS: u8 = 5;
-/// Every so many looks the files are looked at, too.
+/// The files are checked at every `LOOKS_AT_FILES`-th check.
 const LOOKS_AT_FILES: u32 = 8;
-/// Files and folders of more than that many, or deeper than that, count as too much whatever they hold.
+/// More files and folders than this, or deeper nesting than this, exceed the output limit whatever their size.
 const MOST_FILES: usize = 4096;
 const DEEPEST: usize = 64;
 
-/// One candidate from its order to its report; ends this process.
-pub(super) fn supervise(ends: CandidateFds, cage: &Cage) -> ! {
-    let code = match ends.control.try_clone().map(UnixStream::from).and_then(|control| serve(control, ends, cage)) {
-        Ok(()) => 0,
-        Err(_) => 1,
-    };
+/// Runs one candidate from its order to its report, then ends this process.
+pub(super) fn supervise(ends: CandidateFds, confinement: &Confinement) -> ! {
+    let code =
+        match ends.control.try_clone().map(UnixStream::from).and_then(|control| serve(control, ends, confinement)) {
+            Ok(()) => 0,
+            Err(_) => 1,
+        };
     // This fork has a copy of the server's values: no destructor of theirs may run here.
     // SAFETY: ends the process at once.
     unsafe { libc::_exit(code) }
 }
 
-fn serve(mut control: UnixStream, ends: CandidateFds, cage: &Cage) -> io::Result<()> {
-    let order: CandidateSpec = wire::hear(&mut control)?;
-    let report = match run(&order, &control, ends, cage) {
+fn serve(mut control: UnixStream, ends: CandidateFds, confinement: &Confinement) -> io::Result<()> {
+    let order: CandidateSpec = wire::receive_message(&mut control)?;
+    let report = match run(&order, &control, ends, confinement) {
         Ok(report) => report,
         Err(SetupError { doing, why }) => SupervisorReport::NotStarted { doing, why: why.to_string() },
     };
-    wire::say(&mut control, &report)
+    wire::send_message(&mut control, &report)
 }
 
 fn run(
     order: &CandidateSpec,
     control: &UnixStream,
     ends: CandidateFds,
-    cage: &Cage,
+    confinement: &Confinement,
 ) -> Result<SupervisorReport, SetupError> {
     if order.probes.is_none() && !order.program.is_file() {
         return Err(doing("find it")(io::Error::from(io::ErrorKind::NotFound)));
@@ -63,9 +64,9 @@ fn run(
     umask(Mode::from_bits_truncate(0o022));
     // SAFETY: the default action runs no code of ours.
     unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }.map_err(doing("wait for children"))?;
-    cage.identity.own(&order.folder).map_err(doing("give it its folder"))?;
-    cage.identity.own_pipes(&[&ends.stdin, &ends.stdout, &ends.stderr]).map_err(doing("give it its pipes"))?;
-    let seen = match cage.namespaced {
+    confinement.identity.own(&order.folder).map_err(doing("give it its folder"))?;
+    confinement.identity.own_pipes(&[&ends.stdin, &ends.stdout, &ends.stderr]).map_err(doing("give it its pipes"))?;
+    let seen = match confinement.namespaced {
         true => {
             root::enter(order)?;
             ProcessScope::Namespace
@@ -81,7 +82,7 @@ fn run(
     let main = match unsafe { fork() }.map_err(doing("fork"))? {
         ForkResult::Child => {
             let mut say = OwnedFd::from(theirs);
-            let Err(SetupError { doing, why }) = candidate::become_program(order, cage, ends, &mut say);
+            let Err(SetupError { doing, why }) = candidate::become_program(order, confinement, ends, &mut say);
             let _ = UnixStream::from(say).write_all(format!("{doing}\n{why}").as_bytes());
             // SAFETY: ends the process at once.
             unsafe { libc::_exit(127) }
@@ -98,8 +99,8 @@ fn run(
     watch(order, control, main, seen, listener)
 }
 
-/// Waits until the program is executed, or what stopped it is said. The first byte may bring the listener for hostile
-/// calls.
+/// Waits until the program is executed or its setup has failed. The listener for hostile calls may come with the first
+/// byte.
 fn started(word: &mut UnixStream) -> io::Result<(Option<OwnedFd>, Option<SetupError>)> {
     let mut text = String::new();
     let listener = match wire::receive_fds(word)? {
@@ -131,7 +132,7 @@ impl CandidateWatch<'_> {
         }
     }
 
-    /// The limit that the living processes, those that have ended, their files or the clock have passed.
+    /// The limit, if any, that the living and ended processes, their files or the clock have exceeded.
     fn passed(&mut self, seen: ProcessScope, files: bool) -> Option<How> {
         let order = self.order;
         let ProcessUsage { resident_bytes, cpu, threads, processes } = seen.used();
@@ -146,7 +147,7 @@ impl CandidateWatch<'_> {
         if cpu + ended_children().0 > order.cpu || self.started.elapsed() > 2 * order.cpu + Duration::from_secs(1) {
             return Some(How::Limit(Limit::Time));
         }
-        // Where a user's processes cannot be counted apart from others, forking goes on until here.
+        // If the user has other processes, RLIMIT_NPROC is no exact limit; this one ends the forking.
         if threads > 2 * order.processes + 64 {
             return Some(How::Sandbox("fork".into()));
         }
@@ -182,7 +183,7 @@ fn watch(
         if let Some(listener) = &listener
             && waited[2].revents().is_some_and(|events| events.contains(PollFlags::POLLIN))
         {
-            break Some(How::Sandbox(calls::told(listener)));
+            break Some(How::Sandbox(calls::hostile_call(listener)));
         }
         processes::reap(|status| watch.reaped(status));
         if watch.status.is_some() {
@@ -205,7 +206,7 @@ fn watch(
     Ok(SupervisorReport::Ended { how, wall, cpu, peak_bytes })
 }
 
-/// How the main process's own end reads beside the limits.
+/// How the candidate ended, from the main process's status and the limits.
 fn judge(order: &CandidateSpec, status: Option<WaitStatus>, cpu: Duration, peak_bytes: u64) -> How {
     let near = order.memory_bytes - order.memory_bytes / 10;
     match status {
@@ -221,14 +222,14 @@ fn judge(order: &CandidateSpec, status: Option<WaitStatus>, cpu: Duration, peak_
     }
 }
 
-/// Processor time of, and the most memory held by one of, the processes that have been waited for.
+/// Total CPU time, and the largest memory of one process, of those that have been waited for.
 fn ended_children() -> (Duration, u64) {
     let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return (Duration::ZERO, 0) };
     let time = |value: nix::sys::time::TimeVal| Duration::new(value.tv_sec() as u64, value.tv_usec() as u32 * 1000);
     (time(usage.user_time()) + time(usage.system_time()), (usage.max_rss() as u64) << 10)
 }
 
-/// Bytes in the files of a candidate: in its folder, and in its shared memory where that is its own.
+/// Bytes in the files of a candidate: in its folder, and in its own shared memory if it has one.
 fn kept(order: &CandidateSpec, seen: ProcessScope) -> u64 {
     let shared = match seen {
         ProcessScope::Namespace => written(Path::new(root::SHARED)),

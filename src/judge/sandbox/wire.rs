@@ -1,7 +1,7 @@
-//! What caller, server and supervisor say to each other. The caller asks the server by a message that carries file
-//! descriptors ([`CandidateFds`]) and nothing else; everything about one candidate then goes over its own control
-//! stream: an [`CandidateSpec`] down, a
-//! [`SupervisorReport`] up. The caller's closing that stream, or one byte on it, ends the candidate.
+//! The messages between caller, server and supervisor. The caller's request to the server is a message with file
+//! descriptors ([`CandidateFds`]) only; the rest goes over the candidate's own control stream: a [`CandidateSpec`] to
+//! the supervisor, a [`SupervisorReport`] back. If the caller closes that stream, or sends a byte, the candidate is
+//! killed.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use super::How;
 use super::probe::ProbeTarget;
 
-/// One candidate, as the supervisor starts it.
+/// A candidate to start.
 #[derive(Debug, Serialize, serde::Deserialize)]
 pub(super) struct CandidateSpec {
     pub program: PathBuf,
@@ -27,11 +27,11 @@ pub(super) struct CandidateSpec {
     pub memory_bytes: u64,
     pub output_bytes: u64,
     pub processes: u32,
-    /// Instead of the program.
+    /// Run these probes instead of the program.
     pub probes: Option<ProbeTarget>,
 }
 
-/// What the supervisor reports of a candidate.
+/// The supervisor's report on a candidate.
 #[derive(Debug, Serialize, serde::Deserialize)]
 pub(super) enum SupervisorReport {
     Ended {
@@ -40,7 +40,7 @@ pub(super) enum SupervisorReport {
         cpu: Duration,
         peak_bytes: u64,
     },
-    /// The program never started: what could not be done, and why.
+    /// The program never started: the step that failed, and why.
     NotStarted {
         doing: String,
         why: String,
@@ -59,13 +59,13 @@ pub(super) struct CandidateFds {
 /// A request of the caller to the sandbox server.
 pub(super) enum ServerRequest {
     Run(CandidateFds),
-    /// The server shall end: the caller has removed its folders.
+    /// The server must end; the caller has removed its folders.
     Farewell,
     /// The caller ended without a farewell.
     Gone,
 }
 
-/// The caller's farewell: a byte without descriptors.
+/// The caller's last message: a byte without descriptors.
 pub(super) const FAREWELL: &[u8] = b".";
 
 impl CandidateFds {
@@ -98,7 +98,7 @@ pub(super) fn send_fds(to: &impl AsRawFd, fds: &[RawFd]) -> io::Result<()> {
     Ok(())
 }
 
-/// One byte and the descriptors that come with it; None at the end of the stream.
+/// One byte and its descriptors; `None` at the end of the stream.
 pub(super) fn receive_fds(from: &impl AsRawFd) -> io::Result<Option<(u8, Vec<OwnedFd>)>> {
     let mut space = nix::cmsg_space!([RawFd; 8]);
     let mut byte = [0];
@@ -117,14 +117,14 @@ pub(super) fn receive_fds(from: &impl AsRawFd) -> io::Result<Option<(u8, Vec<Own
     Ok(Some((byte[0], received)))
 }
 
-pub(super) fn say(stream: &mut impl Write, what: &impl Serialize) -> io::Result<()> {
+pub(super) fn send_message(stream: &mut impl Write, what: &impl Serialize) -> io::Result<()> {
     let text = serde_json::to_vec(what)?;
     let length = u32::try_from(text.len()).map_err(io::Error::other)?;
     stream.write_all(&length.to_le_bytes())?;
     stream.write_all(&text)
 }
 
-pub(super) fn hear<T: DeserializeOwned>(stream: &mut impl Read) -> io::Result<T> {
+pub(super) fn receive_message<T: DeserializeOwned>(stream: &mut impl Read) -> io::Result<T> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
     let mut text = vec![0; u32::from_le_bytes(length) as usize];

@@ -12,8 +12,8 @@ use crate::engine::{EngineHandle, ForkKind, Hear, Metrics, SamplingParams, Stop,
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::launch::{
-    Demand, Device, DeviceChoice, EngineBudget, Generation, Generator, Launch, ModelSource, OnDevice, PromptRequest,
-    Release, in_bytes,
+    Demand, DeviceBackend, DeviceChoice, EngineBudget, Generation, Generator, Launch, ModelSource, OnDevice,
+    PromptRequest, Release, in_bytes,
 };
 use crate::model::check::facts;
 use crate::model::{ModelConfig, ModelFolder};
@@ -122,7 +122,7 @@ struct Rated(Dtype);
 impl OnDevice for Rated {
     type Output = (String, Rates);
 
-    fn run<B: Device>(self, mut backend: B) -> Result<(String, Rates)> {
+    fn run<B: DeviceBackend>(self, mut backend: B) -> Result<(String, Rates)> {
         Ok((backend.describe(), backend.rates(self.0)?))
     }
 }

@@ -12,13 +12,13 @@ use crate::backend::{Dtype, WeightView};
 
 /// A linear layer `[outputs, inputs]`.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct GemmShape {
+pub struct WeightShape {
     pub outputs: usize,
     pub inputs: usize,
     pub dtype: Dtype,
 }
 
-impl GemmShape {
+impl WeightShape {
     fn weight_bytes(&self) -> usize {
         self.outputs * self.inputs * self.dtype.bytes()
     }
@@ -31,7 +31,7 @@ impl GemmShape {
 /// One measured layer.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct GemmRate {
-    pub shape: GemmShape,
+    pub shape: WeightShape,
     pub rows: usize,
     /// Median time of a call.
     pub microseconds: f64,
@@ -58,7 +58,7 @@ const CALLS: usize = 15;
 const TIME: Duration = Duration::from_millis(250);
 
 /// Measures one layer at each number of rows, in rayon's current pool.
-pub fn measure(isa: Isa, rates: &MachineRates, shape: GemmShape, rows: &[usize]) -> Vec<GemmRate> {
+pub fn measure(isa: Isa, rates: &MachineRates, shape: WeightShape, rows: &[usize]) -> Vec<GemmRate> {
     let copies = WEIGHT_BYTES.div_ceil(shape.weight_bytes().max(1)).min(256);
     let bytes = pattern(shape);
     let view = WeightView { dtype: shape.dtype, rows: shape.outputs, cols: shape.inputs, bytes: &bytes };
@@ -66,7 +66,7 @@ pub fn measure(isa: Isa, rates: &MachineRates, shape: GemmShape, rows: &[usize])
     rows.iter().map(|&rows| measure_rows(isa, rates, shape, &copies, rows)).collect()
 }
 
-fn measure_rows(isa: Isa, rates: &MachineRates, shape: GemmShape, copies: &[CpuMatrix], rows: usize) -> GemmRate {
+fn measure_rows(isa: Isa, rates: &MachineRates, shape: WeightShape, copies: &[CpuMatrix], rows: usize) -> GemmRate {
     let mut x = CpuBuffer::new(rows, shape.inputs);
     x.data.iter_mut().enumerate().for_each(|(i, x)| *x = (i % 17) as f32 / 8.0 - 1.0);
     let mut out = CpuBuffer::new(rows, shape.outputs);
@@ -94,13 +94,13 @@ fn measure_rows(isa: Isa, rates: &MachineRates, shape: GemmShape, copies: &[CpuM
 }
 
 /// Seconds of arithmetic and of reading the weights at the machine's rates.
-fn least_seconds(rates: &MachineRates, shape: GemmShape, rows: usize) -> (f64, f64) {
+fn least_seconds(rates: &MachineRates, shape: WeightShape, rows: usize) -> (f64, f64) {
     let gflops = if shape.dtype == Dtype::Bf16 { rates.bf16_gflops() } else { rates.f32_gflops };
     (shape.operations(rows) / gflops * 1e-9, shape.weight_bytes() as f64 / rates.read_gb_per_s * 1e-9)
 }
 
 /// Small weights of either sign.
-fn pattern(shape: GemmShape) -> Vec<u8> {
+fn pattern(shape: WeightShape) -> Vec<u8> {
     let value = |i: usize| (i % 31) as f32 / 256.0 - 0.06;
     let elements = 0..shape.outputs * shape.inputs;
     match shape.dtype {
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn a_rate_is_within_its_bound_by_what_timing_noise_allows() {
         let rates = MachineRates::measure(Isa::fastest());
-        let shape = GemmShape { outputs: 300, inputs: 130, dtype: Dtype::Bf16 };
+        let shape = WeightShape { outputs: 300, inputs: 130, dtype: Dtype::Bf16 };
         let rows = [1, 20];
         let measured = measure(Isa::fastest(), &rates, shape, &rows);
         assert_eq!(measured.iter().map(|m| m.rows).collect::<Vec<_>>(), rows);

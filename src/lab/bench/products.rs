@@ -13,7 +13,7 @@ use super::tables::{print, rounded};
 use super::workload_file::read_jobs;
 use crate::backend::{ActivationDtype, Dtype, MatrixPart, RandomWeight, Rates, Timed, Uniform};
 use crate::error::{Error, Result};
-use crate::launch::{Device, DeviceChoice, OnDevice};
+use crate::launch::{DeviceBackend, DeviceChoice, OnDevice};
 use crate::model::ModelConfig;
 use crate::model::config::{Activation, FeedForward, kinds};
 use crate::out;
@@ -105,7 +105,7 @@ struct MeasureProducts<'a>(&'a ProductOptions);
 impl OnDevice for MeasureProducts<'_> {
     type Output = ();
 
-    fn run<B: Device>(self, backend: B) -> Result<()> {
+    fn run<B: DeviceBackend>(self, backend: B) -> Result<()> {
         measure_all(backend, self.0)
     }
 }

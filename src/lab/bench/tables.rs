@@ -13,7 +13,7 @@ use crate::out;
 use crate::plan::Planner;
 
 use super::attention::{self, AttentionShape, AttentionTiming};
-use super::gemm::{self, GemmRate, GemmShape};
+use super::gemm::{self, GemmRate, WeightShape};
 use crate::backend::cpu::machine::MachineRates;
 
 /// Linear layers of the 134M shape that decode steps are compared on: q k v, attention output, gate and up, down,
@@ -47,7 +47,7 @@ pub fn gemm(json: bool) -> Result<()> {
     }
     for dtype in [Dtype::Bf16, Dtype::F32] {
         for (outputs, inputs) in LAYERS {
-            for rate in gemm::measure(cpu.isa(), &rates, GemmShape { outputs, inputs, dtype }, &ROWS) {
+            for rate in gemm::measure(cpu.isa(), &rates, WeightShape { outputs, inputs, dtype }, &ROWS) {
                 print(json, &rate)?;
             }
         }
@@ -117,7 +117,7 @@ impl fmt::Display for MachineRates {
 
 impl fmt::Display for GemmRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let GemmShape { outputs, inputs, dtype } = self.shape;
+        let WeightShape { outputs, inputs, dtype } = self.shape;
         let dtype = format!("{dtype:?}").to_lowercase();
         let bound = format!("{:?}", self.bound).to_lowercase();
         write!(

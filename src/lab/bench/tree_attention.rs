@@ -22,7 +22,7 @@ use crate::kv::KvSlot;
 use crate::lab::check::attention::context;
 use crate::lab::check::dense::{dense, relative_error};
 use crate::lab::check::dice::Dice;
-use crate::launch::{Device, DeviceChoice, OnDevice};
+use crate::launch::{DeviceBackend, DeviceChoice, OnDevice};
 use crate::plan::{AttentionPlan, PlanHints, Planner};
 
 /// Timed runs of a tree; the median counts.
@@ -83,7 +83,7 @@ struct MeasureTrees<'a>(&'a TreeOptions);
 impl OnDevice for MeasureTrees<'_> {
     type Output = ();
 
-    fn run<B: Device>(self, backend: B) -> Result<()> {
+    fn run<B: DeviceBackend>(self, backend: B) -> Result<()> {
         measure_all(backend, self.0)
     }
 }

@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::lab::check::dice::Dice;
 use crate::launch::{
-    Demand, Device, DeviceChoice, EngineBudget, Generation, Generator, Launch, ModelSource, OnDevice, PromptRequest,
-    Release, in_bytes,
+    Demand, DeviceBackend, DeviceChoice, EngineBudget, Generation, Generator, Launch, ModelSource, OnDevice,
+    PromptRequest, Release, in_bytes,
 };
 use crate::model::ModelConfig;
 use crate::plan::Planner;
@@ -100,7 +100,7 @@ struct MeasureWorkloads<'a>(&'a WorkloadOptions);
 impl OnDevice for MeasureWorkloads<'_> {
     type Output = ();
 
-    fn run<B: Device>(self, backend: B) -> Result<()> {
+    fn run<B: DeviceBackend>(self, backend: B) -> Result<()> {
         measure_all(backend, self.0)
     }
 }

@@ -27,7 +27,7 @@ use std::process::ExitCode;
 
 use crate::backend::cpu::Isa;
 use crate::error::Result;
-use crate::launch::{Device, DeviceChoice, OnDevice};
+use crate::launch::{DeviceBackend, DeviceChoice, OnDevice};
 use crate::out;
 
 pub use deterministic::deterministic;
@@ -88,7 +88,7 @@ struct DeviceSuite<'a>(&'a DeviceCheck);
 impl OnDevice for DeviceSuite<'_> {
     type Output = bool;
 
-    fn run<B: Device>(self, backend: B) -> Result<bool> {
+    fn run<B: DeviceBackend>(self, backend: B) -> Result<bool> {
         let again = backend.opener();
         device::device(backend, again, self.0)
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::backend::{Backend, KvDtype};
 use crate::error::Result;
 use crate::ids::TokenId;
-use crate::launch::{Device, DeviceChoice, ModelSource, OnDevice};
+use crate::launch::{DeviceBackend, DeviceChoice, ModelSource, OnDevice};
 use crate::model::ModelFolder;
 use crate::model::check::{chunks, facts, golden, kv_rounding};
 use crate::out;
@@ -57,7 +57,7 @@ struct Arithmetic<'a> {
 impl OnDevice for Arithmetic<'_> {
     type Output = bool;
 
-    fn run<B: Device>(self, backend: B) -> Result<bool> {
+    fn run<B: DeviceBackend>(self, backend: B) -> Result<bool> {
         arithmetic(backend, self.source, self.options)
     }
 }

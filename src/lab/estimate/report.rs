@@ -133,7 +133,7 @@ impl fmt::Display for JobEstimate {
         line("samples", format!("{drawn}, all that each may draw or is expected to"))?;
         for (number, level) in self.levels.iter().enumerate() {
             let from = if level.has_deeper { "from " } else { "" };
-            line(&format!("{from}level {}", number + 1), said_of_level(level, model.kv_bytes_per_token))?;
+            line(&format!("{from}level {}", number + 1), level_text(level, model.kv_bytes_per_token))?;
         }
         for (number, sharing) in self.sharing.iter().enumerate() {
             let (asked, computed) = (count(sharing.tokens_asked), count(sharing.tokens_computed));
@@ -144,10 +144,10 @@ impl fmt::Display for JobEstimate {
         let ratio = self.kv_bytes_unshared as f64 / self.kv_bytes as f64;
         let unshared = bytes(self.kv_bytes_unshared);
         line("kv held", format!("{} for all at once; {unshared} without sharing: {ratio:.1} x", bytes(self.kv_bytes)))?;
-        line("kv read", said_of_reads(self.decode_step.as_ref()))?;
-        line("waves", said_of_waves(&self.waves, job.prompts))?;
+        line("kv read", reads_text(self.decode_step.as_ref()))?;
+        line("waves", waves_text(&self.waves, job.prompts))?;
         for (number, prediction) in self.predictions.iter().enumerate() {
-            line(if number == 0 { "predicted" } else { "" }, said_of_prediction(prediction))?;
+            line(if number == 0 { "predicted" } else { "" }, prediction_text(prediction))?;
         }
         for note in &self.notes {
             line("note", note.clone())?;
@@ -165,7 +165,7 @@ impl fmt::Display for JobEstimate {
     }
 }
 
-fn said_of_level(level: &TreeLevel, kv: u64) -> String {
+fn level_text(level: &TreeLevel, kv: u64) -> String {
     format!(
         "{}: {} of {} tokens ({} saved), {} of {}",
         counted(level.nodes, "node"),
@@ -177,7 +177,7 @@ fn said_of_level(level: &TreeLevel, kv: u64) -> String {
     )
 }
 
-fn said_of_reads(reads: Option<&KvReads>) -> String {
+fn reads_text(reads: Option<&KvReads>) -> String {
     let Some(reads) = reads else {
         return "there is no decode step: every sample ends with its first token".to_string();
     };
@@ -192,7 +192,7 @@ fn said_of_reads(reads: Option<&KvReads>) -> String {
 }
 
 /// Describes waves by their prompts, or by their samples if a prompt is split over several waves.
-fn said_of_waves(waves: &[WaveSizes], prompts: usize) -> String {
+fn waves_text(waves: &[WaveSizes], prompts: usize) -> String {
     let are_whole = waves.iter().map(|wave| wave.prompts).sum::<usize>() == prompts;
     let sizes = waves.iter().map(|wave| if are_whole { wave.prompts as u64 } else { wave.samples });
     let each: Vec<String> = sizes.take(FEW_WAVES).map(count).collect();
@@ -204,7 +204,7 @@ fn said_of_waves(waves: &[WaveSizes], prompts: usize) -> String {
     }
 }
 
-fn said_of_prediction(prediction: &Prediction) -> String {
+fn prediction_text(prediction: &Prediction) -> String {
     let totals = &prediction.totals;
     let again = match totals.tokens_recomputed {
         0 => String::new(),

@@ -5,7 +5,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::job::ReplayRequest;
-use super::record::{JobRecord, RequestRecord, StepRecord};
+use super::record::{JobRecord, ServedRequest, StepRecord};
 use super::time::Timekeeper;
 use crate::backend::Backend;
 use crate::engine::{Engine, EngineHandle, Hear, Metrics, SamplingParams, Stop, Turn, UniformKey};
@@ -145,8 +145,8 @@ impl<B: Backend, T: Timekeeper> Driver<'_, B, T> {
 }
 
 impl ActiveRequest {
-    fn record(&self, request: &ReplayRequest) -> RequestRecord {
-        RequestRecord {
+    fn record(&self, request: &ReplayRequest) -> ServedRequest {
+        ServedRequest {
             arrival: request.arrival.as_secs_f64(),
             first_token: self.first.unwrap_or(self.end).as_secs_f64(),
             all_begun: self.begun.unwrap_or(self.end).as_secs_f64(),

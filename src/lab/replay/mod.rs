@@ -22,7 +22,7 @@ pub use policy::{BranchLimit, MOST_BRANCHES, Policy, PromptSharing, RequestOrder
 pub use prompt::{TextRun, TracePrompt};
 pub use rate::{RateSearch, Sustained, sustainable_rate};
 pub use read::{read_lengths, read_trace};
-pub use record::{JobRecord, RequestRecord, StepRecord, Totals};
+pub use record::{JobRecord, ServedRequest, StepRecord, Totals};
 pub use synthetic::{
     RequestLengths, behind_system_prompt, industry, micro, nested, shared_prompts, warm_up, with_system_prompt,
 };

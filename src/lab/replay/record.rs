@@ -24,7 +24,7 @@ pub struct StepRecord {
 
 /// One request; times in seconds since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct RequestRecord {
+pub struct ServedRequest {
     pub arrival: f64,
     pub first_token: f64,
     /// When the last of its samples got its first token.
@@ -36,7 +36,7 @@ pub struct RequestRecord {
     pub samples: usize,
 }
 
-impl RequestRecord {
+impl ServedRequest {
     /// Seconds from arrival to end, divided by the tokens of one sample (vLLM's normalised latency).
     pub fn normalised_latency(&self) -> f64 {
         (self.end - self.arrival) * self.samples as f64 / self.drawn as f64
@@ -48,7 +48,7 @@ impl RequestRecord {
 pub struct JobRecord {
     pub steps: Vec<StepRecord>,
     /// In the order of the job.
-    pub requests: Vec<RequestRecord>,
+    pub requests: Vec<ServedRequest>,
     /// The engine's counters; its times are measured on this machine, even if the device is simulated.
     pub metrics: Metrics,
     /// Time that this machine took to order the requests, before the first was submitted.
@@ -121,7 +121,7 @@ impl JobRecord {
         let middle: Vec<f64> = middle.collect();
         let prompt_steps = self.steps.iter().filter(|step| step.prompt_rows > 0).count();
         let (memory, drawn) = (self.memory(), self.requests.iter().map(|request| request.drawn).sum::<u64>());
-        let over_requests = |value: fn(&RequestRecord) -> f64| mean(self.requests.iter().map(value));
+        let over_requests = |value: fn(&ServedRequest) -> f64| mean(self.requests.iter().map(value));
         Totals {
             steps: self.steps.len(),
             prompt_steps,
@@ -145,7 +145,7 @@ impl JobRecord {
             kv_over_live_at_peak: memory.at_peak,
             kv_over_live_mean: memory.mean,
             kv_over_live_worst: memory.worst,
-            normalised_latency: over_requests(RequestRecord::normalised_latency).unwrap_or(0.0),
+            normalised_latency: over_requests(ServedRequest::normalised_latency).unwrap_or(0.0),
             first_token: over_requests(|request| request.first_token - request.arrival).unwrap_or(0.0),
         }
     }

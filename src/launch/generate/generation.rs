@@ -179,7 +179,7 @@ impl<'a> Generation<'a> {
     /// Runs to the end and returns the number of sampled tokens. The engine keeps the samples' keys and values until
     /// the generation is dropped.
     ///
-    /// The first error of any sample or prompt.
+    /// Fails with the first error of any sample or prompt.
     pub fn count_tokens(&mut self) -> Result<usize> {
         let mut sampled = 0;
         while let Some(event) = self.next() {

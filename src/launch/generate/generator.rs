@@ -1,4 +1,5 @@
-//! Samples prompts that arrive at any time: their branches on the engine, and one stream of their events.
+//! Samples prompts that arrive at any time: manages their branches in the engine and returns one stream of their
+//! events.
 
 use std::collections::{HashMap, VecDeque};
 use std::task::Poll;
@@ -11,7 +12,7 @@ use crate::engine::{EngineHandle, Event, EventReceiver, Extend, First, ForkKind,
 use crate::error::{Error, Result};
 use crate::ids::BranchId;
 
-/// Longer than any job takes.
+/// A wait longer than any job.
 pub(super) const FOREVER: Duration = Duration::from_secs(1 << 32);
 
 /// Limits on samples waiting in the engine beyond those that run, and on the tokens of their prompts.
@@ -31,7 +32,7 @@ pub enum Release {
 }
 
 /// A started prompt.
-struct InFlight {
+struct PromptInFlight {
     /// One branch per sample.
     branches: Vec<BranchId>,
     /// Number of samples that have not ended.
@@ -47,7 +48,7 @@ pub struct Generator {
     release: Release,
     /// The samples that have not ended.
     by_branch: HashMap<BranchId, SampleId>,
-    in_flight: HashMap<usize, InFlight>,
+    in_flight: HashMap<usize, PromptInFlight>,
     /// Extends that have not been submitted to the engine.
     begun: Vec<Extend>,
     /// Failure events of extends that could not be submitted because the engine had stopped.
@@ -80,7 +81,7 @@ impl Generator {
     /// Begins a prompt. `prompt` is the number that its events carry; no other prompt in flight may have it. Prompts
     /// begun before the next event is read start together.
     ///
-    /// A prompt that is empty or too long, or parameters out of range. Nothing was started.
+    /// Fails if the prompt is empty or too long, or parameters are out of range; nothing is started then.
     pub fn begin(&mut self, prompt: usize, request: &PromptRequest<'_>) -> Result<()> {
         let branches = self.branches_of(request)?;
         for (sample, &branch) in branches.iter().enumerate() {
@@ -90,7 +91,7 @@ impl Generator {
         }
         let (left, tokens) = (branches.len(), request.tokens.len());
         self.prompt_tokens += left * tokens;
-        self.in_flight.insert(prompt, InFlight { branches, left, tokens });
+        self.in_flight.insert(prompt, PromptInFlight { branches, left, tokens });
         Ok(())
     }
 
@@ -232,7 +233,7 @@ impl Generator {
         self.by_branch.len()
     }
 
-    /// Whether so many samples wait in the engine that no more prompts need to begin yet.
+    /// Whether enough samples wait in the engine, so that no more prompts need to begin yet.
     pub fn has_enough(&self) -> bool {
         let waiting = self.samples().saturating_sub(self.engine.facts().max_branches);
         waiting > AHEAD || (waiting > 0 && self.prompt_tokens > TOKENS_AHEAD)

@@ -44,7 +44,7 @@ pub fn read(path: &Path) -> Result<Vec<InputLine>> {
         if let Some(id) = &custom_id
             && !seen.insert(id.clone())
         {
-            let what = format!("`custom_id`: {id:?} stands on an earlier line too");
+            let what = format!("`custom_id`: {id:?} is also the id of an earlier line");
             call = Err(Refusal::new("duplicate_custom_id", what));
         }
         let call =

@@ -1,4 +1,4 @@
-//! Identifies what an answer was sampled from, by two hashes in the answer: `request_id`, of everything the call
+//! Identifies the inputs of an answer by two hashes in the answer: `request_id`, of everything the call
 //! contains, and `system_fingerprint`, of the model and the KV format. `--resume` keeps only answers with matching
 //! hashes.
 

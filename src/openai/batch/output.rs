@@ -31,12 +31,13 @@ struct AnswerSpan {
 }
 
 impl BatchOutput {
-    /// Opens a new file or, with `resume`, the existing one, keeping its answers to `lines`. Its refusals are repeated.
+    /// Opens a new file or, with `resume`, the existing one. Its answers to `lines` are kept; refused lines are refused
+    /// again.
     ///
     /// # Errors
     ///
-    /// An answer of another origin, or to a request that is not in `lines` or is refused now: it would be lost. A file
-    /// that another process writes.
+    /// The file contains an answer of another origin, or one to a request that is not in `lines` or is now refused: the
+    /// answer would be lost. Another process is writing to the file.
     pub fn open(path: &Path, resume: bool, lines: &[InputLine], origin: &AnswerOrigin) -> Result<Self> {
         if resume && !path.exists() {
             out::starting_afresh(path);
@@ -45,7 +46,7 @@ impl BatchOutput {
         options.read(true).write(true).create(resume).create_new(!resume).truncate(false);
         let file = options.open(path).map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => {
-                Error::format(path, "exists already; give --resume to go on with it, or another --out")
+                Error::format(path, "already exists; give --resume to continue it, or another --out")
             }
             _ => Error::io(path, "open")(error),
         })?;
@@ -57,12 +58,12 @@ impl BatchOutput {
             refusals: BTreeMap::new(),
             end: 0,
         };
-        output.take_up(lines, origin)?;
+        output.read_answers(lines, origin)?;
         Ok(output)
     }
 
-    /// Finds the answers in the file and cuts off a half-written last line. Any other file is not changed.
-    fn take_up(&mut self, lines: &[InputLine], origin: &AnswerOrigin) -> Result<()> {
+    /// Finds the answers in the file and removes an incomplete last line. Any other file is not changed.
+    fn read_answers(&mut self, lines: &[InputLine], origin: &AnswerOrigin) -> Result<()> {
         let mut bytes = Vec::new();
         self.file.read_to_end(&mut bytes).map_err(Error::io(&self.path, "read"))?;
         let mut asked: HashMap<&str, &InputLine> = HashMap::new();
@@ -78,27 +79,26 @@ impl BatchOutput {
             }
             let Some(line) = serde_json::from_slice::<Value>(text).ok().filter(|line| line.get("custom_id").is_some())
             else {
-                return Err(Error::format(&self.path, format!("line {number}: no answer to a request")));
+                return Err(Error::format(&self.path, format!("line {number}: not an answer to a request")));
             };
             if line["error"].is_null() {
                 let id = line["custom_id"].as_str().unwrap_or("none");
-                let foreign = |expected: &str, found: String| {
+                let wrong_id = |expected: &str, found: String| {
                     Err(Error::field(&self.path, format!("line {number}: custom_id"), expected, found))
                 };
                 let Some(asked) = asked.get(id) else {
-                    // A line that became unreadable has no id. Only if there is exactly one can it be named as the
-                    // cause.
+                    // An input line that cannot be read has no id. If there is exactly one, the answer may be its.
                     let nameless: Vec<&InputLine> = lines.iter().filter(|line| line.custom_id.is_none()).collect();
                     let why = match nameless[..] {
                         [InputLine { call: Err(why), .. }] => format!(" ({})", why.message),
                         _ => String::new(),
                     };
-                    return foreign("that of a request of the input", format!("{id}{why}"));
+                    return wrong_id("the id of a request in the input", format!("{id}{why}"));
                 };
                 let call = match &asked.call {
                     Ok(call) => call,
                     Err(why) => {
-                        return foreign("that of a request that is not refused", format!("{id} ({})", why.message));
+                        return wrong_id("the id of a request that is not refused", format!("{id} ({})", why.message));
                     }
                 };
                 self.check(number, &line["response"], call, origin)?;
@@ -106,7 +106,7 @@ impl BatchOutput {
             }
             start += text.len() as u64;
         }
-        self.cut(start).map_err(Error::io(&self.path, "cut a half-written line"))
+        self.truncate(start).map_err(Error::io(&self.path, "remove an incomplete line"))
     }
 
     /// Checks that the answer in line `number` is the one that would be sampled now.
@@ -128,13 +128,13 @@ impl BatchOutput {
         Ok(())
     }
 
-    fn cut(&mut self, end: u64) -> std::io::Result<()> {
+    fn truncate(&mut self, end: u64) -> std::io::Result<()> {
         self.end = end;
         self.file.set_len(end)?;
         self.file.seek(SeekFrom::Start(end)).map(drop)
     }
 
-    /// Whether line number `index` of the input is answered.
+    /// Whether input line `index` is answered.
     pub fn has(&self, index: usize) -> bool {
         self.spans[index].is_some()
     }
@@ -158,7 +158,7 @@ impl BatchOutput {
         text.push(b'\n');
         if let Err(error) = self.file.write_all(&text) {
             // Earlier answers stay; the incomplete line is removed.
-            if let Err(again) = self.cut(self.end) {
+            if let Err(again) = self.truncate(self.end) {
                 log::warn!("{}: the last line may be cut: {again}", self.path.display());
             }
             return Err(Error::io(&self.path, "write a line")(error));

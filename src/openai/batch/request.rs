@@ -1,5 +1,5 @@
-//! The request of one input line: the call in the engine's terms, and where its answer goes. Of a request that waits
-//! only an outline is kept; its call is read again when its prompts are encoded.
+//! The request of one input line: the call in the engine's terms, and where its answer goes. Until its prompts are
+//! encoded, only an outline of the request is kept; then its call is read again.
 
 use std::ops::{Deref, DerefMut};
 
@@ -34,7 +34,7 @@ pub struct PromptOutline {
 impl RequestOutline {
     /// # Errors
     ///
-    /// Every error of a request but those of its prompts' tokens.
+    /// Every error of a request except those found when its prompts are encoded.
     pub fn read(reader: &RequestReader, line: usize, call: &Call) -> Result<RequestOutline, Refusal> {
         let request = reader.read(call.endpoint, &call.body)?;
         let context = reader.config.context;

@@ -55,7 +55,7 @@ impl BatchJob<'_> {
         self.answer_encoded(requests, output, interrupted, |line| self.encode(line))
     }
 
-    /// As `answer_all`, with the requests that `encode` makes of their lines, on a thread of its own.
+    /// Like `answer_all`; `encode` turns a line into a request, on a separate thread.
     fn answer_encoded(
         &self,
         requests: &[RequestOutline],
@@ -141,11 +141,12 @@ impl RequestPrompt {
     }
 }
 
-/// A prompt whose turn it is.
+/// The next prompt to start.
 struct NextPrompt {
     /// Index into the places.
     place: usize,
-    /// Its request, or that request's line and why it is refused; `None`: an earlier prompt brought it.
+    /// Its request, or the line of a refused request and the reason; `None`: sent with an earlier prompt of the
+    /// request.
     request: Option<Result<LineRequest, (usize, Refusal)>>,
 }
 
@@ -172,7 +173,7 @@ struct FinishedSamples {
 }
 
 impl FinishedSamples {
-    fn none(n: usize) -> Self {
+    fn new(n: usize) -> Self {
         FinishedSamples { finishes: (0..n).map(|_| None).collect(), left: n }
     }
 }
@@ -209,7 +210,7 @@ impl AnswerLoop<'_> {
             }
             let others = if has_all || self.generator.has_enough() { &silent } else { prompts };
             match self.generator.poll_beside(others, PATIENCE) {
-                Poll::Ready(First::Event(Some(event))) => self.take(event)?,
+                Poll::Ready(First::Event(Some(event))) => self.handle(event)?,
                 Poll::Ready(First::Message(prompt)) => self.begin(prompt)?,
                 Poll::Ready(First::Event(None)) if has_all => return Ok(()),
                 Poll::Ready(First::Event(None)) => match prompts.recv_timeout(PATIENCE) {
@@ -235,7 +236,7 @@ impl AnswerLoop<'_> {
         match self.generator.begin(at, &prompt) {
             Ok(()) => Ok(()),
             Err(error) => {
-                let refusal = own_matter(error, self.work.engine.facts())?;
+                let refusal = request_refusal(error, self.work.engine.facts())?;
                 self.end(at, Err(refusal))
             }
         }
@@ -247,7 +248,7 @@ impl AnswerLoop<'_> {
         Ok(())
     }
 
-    fn take(&mut self, event: GenerateEvent) -> Result<()> {
+    fn handle(&mut self, event: GenerateEvent) -> Result<()> {
         match event {
             GenerateEvent::Tokens { .. } => Ok(()),
             GenerateEvent::Finished { sample, finish } => {
@@ -260,7 +261,7 @@ impl AnswerLoop<'_> {
                     self.order.lock().expect("noting does not panic").note(finish.tokens.len(), stop.max_tokens);
                 }
                 let n = open.request.best_of;
-                let sampled = self.sampled.entry(sample.prompt).or_insert_with(|| FinishedSamples::none(n));
+                let sampled = self.sampled.entry(sample.prompt).or_insert_with(|| FinishedSamples::new(n));
                 sampled.finishes[sample.sample] = Some(finish);
                 sampled.left -= 1;
                 if sampled.left > 0 {
@@ -272,14 +273,14 @@ impl AnswerLoop<'_> {
                 self.end(sample.prompt, Ok(PromptCandidates { drawn, shared }))
             }
             GenerateEvent::Failed { sample, error } => {
-                let refusal = own_matter(error, self.work.engine.facts())?;
+                let refusal = request_refusal(error, self.work.engine.facts())?;
                 // The other samples are useless without this one.
                 self.generator.discard(sample.prompt);
                 self.sampled.remove(&sample.prompt);
                 self.end(sample.prompt, Err(refusal))
             }
             GenerateEvent::Refused { prompt, error } => {
-                let refusal = own_matter(error, self.work.engine.facts())?;
+                let refusal = request_refusal(error, self.work.engine.facts())?;
                 self.end(prompt, Err(refusal))
             }
         }
@@ -309,7 +310,7 @@ impl AnswerLoop<'_> {
 }
 
 /// Errors caused by a single request become its refusal; any other error ends the job.
-fn own_matter(error: Error, facts: &EngineFacts) -> Result<Refusal> {
+fn request_refusal(error: Error, facts: &EngineFacts) -> Result<Refusal> {
     match error {
         Error::ContextTooLong { .. } | Error::OutOfPages { .. } | Error::Value { .. } => {
             let Refusal { code, .. } = Refusal::of(&error);
@@ -330,8 +331,8 @@ mod tests {
     use crate::backend::KvDtype;
     use crate::openai::batch::input;
 
-    /// The last prompt is not there before the engine's first step: with all prompts encoded first, the job would never
-    /// begin. The line before it is refused when it is encoded.
+    /// The last prompt is encoded only after the engine's first step: a job that encoded all prompts first would never
+    /// start. The line before it is refused when it is encoded.
     #[test]
     fn prompts_are_encoded_while_the_engine_works() {
         const LINES: usize = 100;

@@ -85,7 +85,7 @@ fn choice(
         FinishReason::Length | FinishReason::ContextFull => "length",
         _ => "stop",
     };
-    let shown = request.logprobs.then(|| shown(prompt, drawn, tokenizer));
+    let shown = request.logprobs.then(|| shown_tokens(prompt, drawn, tokenizer));
     match request.endpoint {
         Endpoint::Completions => {
             let text = if request.echo { format!("{}{}", prompt.text, drawn.text) } else { drawn.text.clone() };
@@ -110,7 +110,7 @@ struct ShownToken<'a> {
 }
 
 /// The tokens of the text, without those that belong only to the stop string that was cut off.
-fn shown<'a>(prompt: &EncodedPrompt, drawn: &'a Finish, tokenizer: &Tokenizer) -> Vec<ShownToken<'a>> {
+fn shown_tokens<'a>(prompt: &EncodedPrompt, drawn: &'a Finish, tokenizer: &Tokenizer) -> Vec<ShownToken<'a>> {
     let mut stream = tokenizer.stream(&prompt.tokens);
     let (mut bytes, mut chars) = (0, 0);
     let cut = matches!(drawn.reason, FinishReason::StopString(_));
@@ -131,12 +131,12 @@ fn completion_logprobs(shown: &[ShownToken<'_>], tokenizer: &Tokenizer) -> Value
         let mut rivals: Map<String, Value> = Map::new();
         // Most likely first; if several tokens have the same text, the first counts.
         for &(token, logprob) in shown.top.iter().chain([&(shown.token, shown.logprob)]) {
-            rivals.entry(written(tokenizer, token)).or_insert_with(|| json!(logprob));
+            rivals.entry(token_text(tokenizer, token)).or_insert_with(|| json!(logprob));
         }
         rivals
     };
     json!({
-        "tokens": shown.iter().map(|shown| written(tokenizer, shown.token)).collect::<Vec<_>>(),
+        "tokens": shown.iter().map(|shown| token_text(tokenizer, shown.token)).collect::<Vec<_>>(),
         "token_logprobs": shown.iter().map(|shown| shown.logprob).collect::<Vec<_>>(),
         "top_logprobs": shown.iter().map(rivals).collect::<Vec<_>>(),
         "text_offset": shown.iter().map(|shown| shown.offset).collect::<Vec<_>>(),
@@ -157,7 +157,7 @@ fn chat_logprobs(shown: &[ShownToken<'_>], tokenizer: &Tokenizer) -> Value {
 }
 
 /// A token as text; if it is only part of a character, its bytes in OpenAI's notation.
-fn written(tokenizer: &Tokenizer, token: TokenId) -> String {
+fn token_text(tokenizer: &Tokenizer, token: TokenId) -> String {
     let bytes = tokenizer.token_bytes(token);
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_string(),

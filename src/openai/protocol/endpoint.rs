@@ -1,6 +1,6 @@
 //! The supported endpoints.
 
-/// What a request asks for: a continuation of a text, or the next message of a chat.
+/// The kind of a request: to continue a text, or to write the next message of a chat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     Completions,

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::refusal::Refusal;
 
-type FieldResult<T> = Result<T, Refusal>;
+type ProtocolResult<T> = Result<T, Refusal>;
 
 pub struct BodyFields {
     left: Map<String, Value>,
@@ -22,12 +22,17 @@ impl BodyFields {
     }
 
     /// A field converted by `read`.
-    fn read<T>(&mut self, key: &str, expected: &str, read: impl FnOnce(&Value) -> Option<T>) -> FieldResult<Option<T>> {
+    fn read<T>(
+        &mut self,
+        key: &str,
+        expected: &str,
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> ProtocolResult<Option<T>> {
         let Some(value) = self.take(key) else { return Ok(None) };
         read(&value).map(Some).ok_or_else(|| Refusal::value(key, expected, &brief(&value)))
     }
 
-    pub fn count(&mut self, key: &str, least: u64, most: u64) -> FieldResult<Option<usize>> {
+    pub fn count(&mut self, key: &str, least: u64, most: u64) -> ProtocolResult<Option<usize>> {
         let range = format!("a whole number from {least} to {most}");
         self.read(key, &range, |value| {
             let number = value.as_u64().filter(|number| (least..=most).contains(number))?;
@@ -36,24 +41,24 @@ impl BodyFields {
     }
 
     /// Any whole number; a negative one as its two's complement, because a seed is 64 bits.
-    pub fn seed(&mut self, key: &str) -> FieldResult<Option<u64>> {
+    pub fn seed(&mut self, key: &str) -> ProtocolResult<Option<u64>> {
         self.read(key, "a whole number", |value| value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned)))
     }
 
-    pub fn whole(&mut self, key: &str) -> FieldResult<Option<i64>> {
+    pub fn whole(&mut self, key: &str) -> ProtocolResult<Option<i64>> {
         self.read(key, "a whole number", Value::as_i64)
     }
 
-    pub fn real(&mut self, key: &str) -> FieldResult<Option<f32>> {
+    pub fn real(&mut self, key: &str) -> ProtocolResult<Option<f32>> {
         self.read(key, "a number", |value| Some(value.as_f64()? as f32).filter(|number| number.is_finite()))
     }
 
-    pub fn flag(&mut self, key: &str) -> FieldResult<bool> {
+    pub fn flag(&mut self, key: &str) -> ProtocolResult<bool> {
         Ok(self.read(key, "true or false", Value::as_bool)?.unwrap_or(false))
     }
 
     /// One string, or a list of them.
-    pub fn texts(&mut self, key: &str) -> FieldResult<Vec<String>> {
+    pub fn texts(&mut self, key: &str) -> ProtocolResult<Vec<String>> {
         let one = |value: &Value| value.as_str().map(str::to_owned);
         let read = |value: &Value| match value {
             Value::Array(list) => list.iter().map(one).collect(),
@@ -62,20 +67,20 @@ impl BodyFields {
         Ok(self.read(key, "a string or a list of strings", read)?.unwrap_or_default())
     }
 
-    pub fn token_ids(&mut self, key: &str) -> FieldResult<Vec<u32>> {
+    pub fn token_ids(&mut self, key: &str) -> ProtocolResult<Vec<u32>> {
         let id = |value: &Value| u32::try_from(value.as_u64()?).ok();
         let read = |value: &Value| value.as_array()?.iter().map(id).collect();
         Ok(self.read(key, "a list of token ids", read)?.unwrap_or_default())
     }
 
     /// An object of numbers by token id.
-    pub fn biases(&mut self, key: &str) -> FieldResult<Vec<(u32, f32)>> {
+    pub fn biases(&mut self, key: &str) -> ProtocolResult<Vec<(u32, f32)>> {
         let bias = |(token, value): (&String, &Value)| Some((token.parse().ok()?, value.as_f64()? as f32));
         let read = |value: &Value| value.as_object()?.iter().map(bias).collect();
         Ok(self.read(key, "an object of numbers by token id", read)?.unwrap_or_default())
     }
 
-    pub fn object(&mut self, key: &str) -> FieldResult<Map<String, Value>> {
+    pub fn object(&mut self, key: &str) -> ProtocolResult<Map<String, Value>> {
         Ok(self.read(key, "an object", |value| value.as_object().cloned())?.unwrap_or_default())
     }
 
@@ -85,8 +90,8 @@ impl BodyFields {
     }
 
     /// Refuses a field for an unsupported feature, unless its value has no effect.
-    pub fn refuse(&mut self, key: &str, asks_nothing: impl FnOnce(&Value) -> bool) -> FieldResult<()> {
-        match self.take(key).filter(|value| !asks_nothing(value)) {
+    pub fn refuse(&mut self, key: &str, has_no_effect: impl FnOnce(&Value) -> bool) -> ProtocolResult<()> {
+        match self.take(key).filter(|value| !has_no_effect(value)) {
             Some(value) => Err(Refusal::new(
                 "unsupported_parameter",
                 format!("`{key}` is not supported (found {})", brief(&value)),
@@ -96,7 +101,7 @@ impl BodyFields {
     }
 
     /// Refuses any field that was not read.
-    pub fn finish(self) -> FieldResult<()> {
+    pub fn finish(self) -> ProtocolResult<()> {
         match self.left.keys().next() {
             Some(key) => Err(Refusal::new("unknown_parameter", format!("`{key}` is not a field of this request"))),
             None => Ok(()),

@@ -42,8 +42,8 @@ pub struct EncodedPrompt {
     pub tokens: Vec<TokenId>,
     pub text: String,
     pub stop: Stop,
-    /// Whether the request sets no limit, so that the context and the memory limit it.
-    pub is_open: bool,
+    /// Whether the request sets no token limit, so that only the context and the memory limit it.
+    pub is_unlimited: bool,
 }
 
 /// A prompt that is not encoded yet.
@@ -52,11 +52,11 @@ pub struct TextPrompt {
     content: PromptContent,
     /// Its token limit is the request's, if there is one.
     stop: Stop,
-    /// Whether the request sets no limit.
-    is_open: bool,
+    /// Whether the request sets no token limit.
+    is_unlimited: bool,
 }
 
-/// What a prompt's tokens are made of.
+/// What a prompt's tokens are computed from.
 enum PromptContent {
     /// The text, with these special tokens around it.
     Text(AddSpecial),
@@ -81,7 +81,8 @@ impl TextPrompt {
         }
     }
 
-    /// Output tokens of `samples` samples, for a model with `context` positions. Its own tokens are not known yet.
+    /// Output tokens of `samples` samples, for a model with `context` positions. The prompt's tokens are not subtracted
+    /// from the context, because they are not known before it is encoded.
     pub fn draws(&self, samples: usize, context: usize) -> OutputTokens {
         let most = self.stop.max_tokens.min(context);
         OutputTokens { most: samples as u64 * most as u64, is_exact: self.stop.is_exact() }
@@ -100,14 +101,14 @@ impl ProtocolRequest<TextPrompt> {
 }
 
 impl ProtocolRequest {
-    /// Limits open prompts to the memory for keys and values.
+    /// Limits the samples of prompts without a token limit to the memory for keys and values.
     ///
     /// # Errors
     ///
     /// A choice does not fit into the memory even when it runs alone.
     pub fn fit_paths(&mut self, facts: &EngineFacts) -> Result<(), Refusal> {
-        for EncodedPrompt { tokens, stop, is_open, .. } in &mut self.prompts {
-            if *is_open {
+        for EncodedPrompt { tokens, stop, is_unlimited, .. } in &mut self.prompts {
+            if *is_unlimited {
                 let most = facts.most_sampled(tokens.len()).max(stop.min_tokens);
                 stop.max_tokens = stop.max_tokens.min(most);
             }
@@ -141,7 +142,7 @@ impl RequestReader<'_> {
         let echo = endpoint == Endpoint::Completions && fields.flag("echo")?;
         let top_logprobs = self.logprobs(endpoint, &mut fields)?;
         if echo && top_logprobs.is_some() {
-            let what = "`echo` with `logprobs` is not supported: the likeliest tokens of a prompt are not known";
+            let what = "`echo` with `logprobs` is not supported: the most likely tokens of a prompt are not computed";
             return Err(Refusal::new("unsupported_parameter", what));
         }
         let params = SamplingParams { top_logprobs, ..params(&mut fields)? };
@@ -161,8 +162,8 @@ impl RequestReader<'_> {
             Endpoint::Chat => usize::MAX,
         };
         let stop = Stop { max_tokens: most_tokens.unwrap_or(default), ..stop };
-        let is_open = most_tokens.is_none() && endpoint == Endpoint::Chat;
-        let prompt = |(text, content)| TextPrompt { text, content, stop: stop.clone(), is_open };
+        let is_unlimited = most_tokens.is_none() && endpoint == Endpoint::Chat;
+        let prompt = |(text, content)| TextPrompt { text, content, stop: stop.clone(), is_unlimited };
         let prompts = prompts.into_iter().map(prompt).collect();
         let logprobs = top_logprobs.is_some();
         Ok(ProtocolRequest { endpoint, model, prompts, n, best_of, seed, echo, logprobs, params })
@@ -241,7 +242,7 @@ impl RequestReader<'_> {
     }
 
     fn encode_prompt(&self, prompt: TextPrompt) -> Result<EncodedPrompt, Refusal> {
-        let TextPrompt { text, content, stop, is_open } = prompt;
+        let TextPrompt { text, content, stop, is_unlimited } = prompt;
         let tokens = match content {
             PromptContent::Text(special) => {
                 self.tokenizer.encode(&text, special).map_err(|error| Refusal::of(&error))?
@@ -262,7 +263,7 @@ impl RequestReader<'_> {
         }
         let stop = Stop { max_tokens: stop.max_tokens.min(context - tokens.len()), ..stop };
         stop.check(self.config.vocab).map_err(|error| Refusal::of(&error))?;
-        Ok(EncodedPrompt { tokens, text, stop, is_open })
+        Ok(EncodedPrompt { tokens, text, stop, is_unlimited })
     }
 }
 

@@ -2,11 +2,11 @@
 
 use petgraph::graph::NodeIndex;
 
-use super::{Evaluate, Texts, Thinker, ThoughtPath};
+use super::{Evaluate, Texts, ThoughtPath, ThoughtSearcher};
 use crate::error::Result;
 use crate::search::{Outcome, Sample, select};
 
-impl<T: Texts> Thinker<'_, '_, T> {
+impl<T: Texts> ThoughtSearcher<'_, '_, T> {
     /// Answers `paths`, complete ones first, then by value; the outcome is the best one's.
     pub(super) fn answer(mut self, mut paths: Vec<ThoughtPath>) -> Result<Outcome> {
         paths.sort_by(|a, b| self.is_whole(b).cmp(&self.is_whole(a)).then(b.value.total_cmp(&a.value)));

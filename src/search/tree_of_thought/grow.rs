@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use petgraph::graph::NodeIndex;
 
-use super::{Generate, SamplingOverrides, Texts, Thinker, ThoughtPath};
+use super::{Generate, SamplingOverrides, Texts, ThoughtPath, ThoughtSearcher};
 use crate::engine::{FinishReason, ForkKind};
 use crate::error::Result;
 
@@ -16,7 +16,7 @@ struct NewThought<'a> {
     ended: bool,
 }
 
-impl<T: Texts> Thinker<'_, '_, T> {
+impl<T: Texts> ThoughtSearcher<'_, '_, T> {
     /// The paths that extend `paths` by one thought, in the order in which they were generated.
     pub(super) fn grow(&mut self, paths: &[ThoughtPath]) -> Result<Vec<ThoughtPath>> {
         let how = self.how;

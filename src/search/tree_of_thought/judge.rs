@@ -3,13 +3,13 @@
 use petgraph::graph::NodeIndex;
 use regex::Regex;
 
-use super::{Evaluate, QuestionPrompt, SamplingOverrides, Texts, Thinker, ThoughtPath, ValueBy};
+use super::{Evaluate, QuestionPrompt, SamplingOverrides, Texts, ThoughtPath, ThoughtSearcher, ValueBy};
 use crate::engine::ForkKind;
 use crate::error::Result;
 use crate::ids::TokenId;
 use crate::search::evaluate::{expected_value, value_in, vote_in};
 
-impl<T: Texts> Thinker<'_, '_, T> {
+impl<T: Texts> ThoughtSearcher<'_, '_, T> {
     /// Sets the value of each path, and the score of its node.
     pub(super) fn judge(&mut self, paths: &mut [ThoughtPath]) -> Result<()> {
         let how = self.how;

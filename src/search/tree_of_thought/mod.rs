@@ -61,23 +61,23 @@ pub fn tree_of_thought<T: Texts>(
     texts: &T,
     job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
-    let mut thinker = Thinker { tree, how, texts, job, values: HashMap::new(), uniforms: 0 };
+    let mut searcher = ThoughtSearcher { tree, how, texts, job, values: HashMap::new(), uniforms: 0 };
     let paths = match how.search {
-        ThoughtTraversal::Bfs => thinker.breadth_first()?,
-        ThoughtTraversal::Dfs { threshold, visits } => thinker.depth_first(threshold, visits as usize)?,
+        ThoughtTraversal::Bfs => searcher.breadth_first()?,
+        ThoughtTraversal::Dfs { threshold, visits } => searcher.depth_first(threshold, visits as usize)?,
     };
-    thinker.answer(paths)
+    searcher.answer(paths)
 }
 
 /// State of one search.
-struct Thinker<'a, 'j, T: Texts> {
+struct ThoughtSearcher<'a, 'j, T: Texts> {
     tree: &'a mut SamplingTree,
     how: &'a ThoughtSearch<T::Question>,
     texts: &'a T,
     job: &'a mut SearchJob<'j>,
     /// Values by question, so that each question is asked once.
     values: HashMap<String, f64>,
-    /// Random numbers used so far for choosing.
+    /// Number of uniforms used so far for choosing.
     uniforms: u32,
 }
 
@@ -91,13 +91,13 @@ struct ThoughtPath {
     value: f64,
     /// How many times its last thought was generated.
     count: u32,
-    /// No thought can follow.
+    /// Whether no thought can follow.
     ended: bool,
     /// Equal for paths that are merged.
     key: (Option<NodeIndex>, String),
 }
 
-impl<T: Texts> Thinker<'_, '_, T> {
+impl<T: Texts> ThoughtSearcher<'_, '_, T> {
     fn start(&self) -> ThoughtPath {
         let node = self.tree.root();
         ThoughtPath { node, thoughts: Vec::new(), value: 0.0, count: 1, ended: false, key: (None, String::new()) }
@@ -190,20 +190,20 @@ impl<T: Texts> Thinker<'_, '_, T> {
 
     /// Samples from each of `nodes` until all have ended or failed.
     fn draw(&mut self, nodes: &[NodeIndex], drawing: &SamplingOverrides, include_stop: bool) -> Result<()> {
-        let (params, stop) = self.how_to_draw(drawing, include_stop);
+        let (params, stop) = self.sampling(drawing, include_stop);
         let mut growing = self.tree.start(nodes, &params, &stop)?;
         while self.job.next_finished(&mut growing)?.is_some() {}
         Ok(())
     }
 
-    /// Appends to each node tokens of its own.
+    /// Appends given tokens to each node.
     fn give(&mut self, given: Vec<(NodeIndex, Vec<TokenId>)>, logprobs: bool) -> Result<()> {
         let mut growing = self.tree.start_given(given, logprobs)?;
         while self.job.next_finished(&mut growing)?.is_some() {}
         Ok(())
     }
 
-    fn how_to_draw(&self, drawing: &SamplingOverrides, include_stop: bool) -> (SamplingParams, Stop) {
+    fn sampling(&self, drawing: &SamplingOverrides, include_stop: bool) -> (SamplingParams, Stop) {
         let (mut params, mut stop) = (self.job.params.clone(), self.job.stop.clone());
         params.temperature = drawing.temperature.unwrap_or(params.temperature);
         stop.max_tokens = drawing.max_tokens.map_or(stop.max_tokens, |most| most as usize);

@@ -41,7 +41,8 @@ pub enum Evaluate<Q> {
 pub enum ValueBy {
     /// The mean value of `samples` answers.
     Samples { samples: u32, drawing: SamplingOverrides },
-    /// The limit of that mean, from the probabilities of the words at the start of the answer; nothing is sampled.
+    /// The expectation of that mean, from the probabilities of the words at the start of the answer; nothing is
+    /// sampled.
     Probability,
 }
 

@@ -1,5 +1,5 @@
-//! Decides when a vote can stop: when its winner cannot change any more, or hardly can. Pure functions of votes; the
-//! search samples and skips.
+//! Decides when a vote can stop: when its winner cannot change any more, or is unlikely to. Pure functions of votes;
+//! the search samples and skips.
 
 use super::VoteTally;
 
@@ -17,8 +17,8 @@ pub enum Decided {
 
 impl Decided {
     /// The fewest of the `remaining` samples that must be drawn before the rest can be skipped: the number needed if
-    /// all of them vote for the leader; 0 if the vote is decided. Drawing that many at once and asking again draws
-    /// exactly the samples that drawing one after the other would.
+    /// all of them vote for the leader; 0 if the vote is decided. Sampling that many at once and calling this again
+    /// samples exactly as many as sampling one by one would.
     pub fn fewest_more(self, votes: &VoteTally, remaining: u32) -> u32 {
         let (first, second) = votes.first_two();
         // The decision is monotonic in the votes for the leader, so bisection finds the fewest.
@@ -44,14 +44,13 @@ impl Decided {
     }
 }
 
-/// The probability that the leader, with `first` votes, is the more frequent answer of the two in the long run, where
-/// the answer after it has `second`: P(p > 1/2) for p ~ Beta(first + 1, second + 1), the posterior of the leader's
-/// share among the votes for these two under a uniform prior (the Beta criterion of Adaptive-Consistency, Aggarwal et
-/// al. 2023, section 3). With whole parameters it is the chance that of first + second + 1 fair coins at most `first`
-/// show heads.
+/// The probability that the leader, with `first` votes, is really the more frequent answer than the next, with `second`
+/// votes: P(p > 1/2) for p ~ Beta(first + 1, second + 1), the posterior of the leader's share among the votes for these
+/// two under a uniform prior (the Beta criterion of Adaptive-Consistency, Aggarwal et al. 2023, section 3). For integer
+/// parameters it equals the probability that at most `first` of first + second + 1 fair coins show heads.
 pub fn confidence(first: u32, second: u32) -> f64 {
     let coins = f64::from(first) + f64::from(second) + 1.0;
-    // The tail of at most so many heads, summed from its largest term down.
+    // The probability of at most `most` heads, summed from its largest term down.
     let tail = |most: u32| {
         let mut ln_term = -coins * std::f64::consts::LN_2;
         for heads in 1..=most {
@@ -110,12 +109,12 @@ mod tests {
     }
 
     proptest! {
-        /// A decided vote stays as it is whatever comes; one that is not decided can change, or be tied.
+        /// The remaining samples cannot change a decided vote; they can change or tie an undecided one.
         #[test]
         fn decided_means_that_nothing_can_change(given in few_answers(), remaining in 0u32..4) {
             let votes = tally(&given);
             let outcome = |tail: &[Option<u8>]| {
-                // The rest may have the smallest indices of all: put it first.
+                // The remaining samples may have the smallest indices, so they come first.
                 leader(&[tail, &given].concat())
             };
             let mut tails = vec![Vec::new()];
@@ -136,7 +135,8 @@ mod tests {
         }
     }
 
-    /// Against draws from the posterior: the (first + 1)-th smallest of first + second + 1 uniform numbers is one.
+    /// Compared with samples of the posterior: the (first + 1)-th smallest of first + second + 1 uniform numbers is
+    /// one.
     #[test]
     fn confidence_is_the_posterior_of_the_leader() {
         const DRAWS: u64 = 20_000;
@@ -153,7 +153,7 @@ mod tests {
             });
             let simulated = ahead.count() as f64 / DRAWS as f64;
             let exact = confidence(first, second);
-            // Five standard errors of a share over that many draws, 0.0035 each at most.
+            // Five standard errors of the simulated share; one is at most 0.0035.
             assert!((exact - simulated).abs() < 0.018, "{first} to {second}: {exact} {simulated}");
         }
         assert_eq!(confidence(0, 0), 0.5);

@@ -58,7 +58,7 @@ impl VoteTally {
     }
 
     /// Samples without an answer.
-    pub fn silent(&self) -> u32 {
+    pub fn without_answer(&self) -> u32 {
         self.silent
     }
 }

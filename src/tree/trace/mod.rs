@@ -38,8 +38,8 @@ pub struct TraceNode {
     /// seed, determine all random numbers.
     pub ordinal: u64,
     pub state: TraceState,
-    /// Whether the node is a question about its parent: its text and tokens are a prompt of their own, and its context
-    /// has nothing of the nodes above.
+    /// Whether the node is a question about its parent: its text and tokens are a separate prompt, and its context
+    /// excludes the nodes above.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub asks: bool,
     /// `None`: the thought was never extended.
@@ -136,7 +136,7 @@ impl Trace {
             }
             let fits = node.parent.map_or(place == 0, |parent| parent < place);
             if !fits {
-                let expected = if place == 0 { "null, for it is the root" } else { "the id of a node before it" };
+                let expected = if place == 0 { "null, because it is the root" } else { "the id of a node before it" };
                 let found = node.parent.map_or("null".to_string(), |parent| parent.to_string());
                 return Err(Error::field(path, format!("nodes[{place}].parent"), expected, found));
             }
@@ -145,7 +145,7 @@ impl Trace {
     }
 
     /// For each node, the number of branches that hold its tokens: the leaves below it, or 1 for a leaf. A question
-    /// starts a new context, which holds nothing of the nodes above.
+    /// starts a new context, which excludes the nodes above.
     pub fn branches(&self) -> Vec<usize> {
         let mut branches = vec![0; self.nodes.len()];
         for node in self.nodes.iter().rev() {

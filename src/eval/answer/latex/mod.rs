@@ -1,33 +1,32 @@
-//! The canonical form of a mathematical answer in LaTeX: answers that mean the same have the same text, so that they
-//! are one vote and compare as texts. Where an answer stands is left to `answer`, which one is right to `grade`.
+//! The canonical form of a mathematical answer in LaTeX: equal answers have the same text, so that they count as one
+//! vote and compare as texts. `answer` finds answers in texts, `grade` decides which are right.
 //!
-//! The conventions are those that MATH is graded by (Hendrycks et al. 2021, *Measuring Mathematical Problem Solving
-//! With the MATH Dataset*, `math_equivalence.py`; Lewkowycz et al. 2022, *Solving Quantitative Reasoning Problems with
-//! Language Models*, appendix on answer normalisation). Where both sides are expressions they are compared as such,
-//! exactly:
+//! The conventions are those of MATH's graders (Hendrycks et al. 2021, *Measuring Mathematical Problem Solving With the
+//! MATH Dataset*, `math_equivalence.py`; Lewkowycz et al. 2022, *Solving Quantitative Reasoning Problems with Language
+//! Models*, appendix on answer normalisation). Expressions are compared by exact value:
 //!
 //! | equal | because |
 //! |---|---|
 //! | `\dfrac12`, `\frac{1}{2}`, `1/2`, `.5`, `0.50` | exact rational numbers; a digit after `\frac` or `\sqrt` is a whole argument |
 //! | `3\frac{1}{2}`, `3.5`; `0.\overline{3}`, `\frac13` | mixed numbers, repeating decimals |
-//! | `10,000`, `10{,}000`, `10,\!000`, `10000` | groups of three digits; a list has a space behind its comma, or brackets |
+//! | `10,000`, `10{,}000`, `10,\!000`, `10000` | groups of three digits; a list has a space after its comma, or brackets |
 //! | `\sqrt{12}`, `2\sqrt3`; `\frac{1}{\sqrt2}`, `\frac{\sqrt2}{2}` | roots without square factors, denominators without square roots |
 //! | `(x+1)^2`, `x^2+2x+1`; `\frac{\pi}{2}`, `0.5\pi` | sums of products of powers, expanded; `i` is the imaginary unit |
-//! | `\left( 3, 4 \right)`, `(3,4)` | spacing, sizes of brackets and dollars say nothing |
+//! | `\left( 3, 4 \right)`, `(3,4)` | spacing, sizes of brackets and dollar signs are ignored |
 //! | `10`, `10^\circ`, `10\%`, `\$10`, `10\text{ cm}^2`, `10 km/h` | a known unit at the end, degrees, percent and money are dropped |
-//! | `5`, `5\text{ apples}` | so is one noun behind the one value of an answer, but no time, date or number word |
-//! | `5\text{ million}`, `5000000` | number words behind a number multiply it |
-//! | `x=5`, `AB=5`, `x \in \{5\}` and what stands behind | a name before `=` or `\in` is dropped |
-//! | `√2`, `x²`, `½`; `{\bf 5}` | signs beyond ASCII are LaTeX; fonts and colours say nothing |
-//! | `2x+3y=6`, `4x=12-6y`; `x<5`, `5>x` | an equation's two sides are subtracted, then divided by their common factor |
+//! | `5`, `5\text{ apples}` | so is a noun after an answer's only value, unless it is a time, date or number word |
+//! | `5\text{ million}`, `5000000` | number words after a number multiply it |
+//! | `x=5`, `AB=5`, `x \in \{5\}` and the value alone | a name before `=` or `\in` is dropped |
+//! | `√2`, `x²`, `½`; `{\bf 5}` | Unicode signs are converted to LaTeX; fonts and colours are ignored |
+//! | `2x+3y=6`, `4x=12-6y`; `x<5`, `5>x` | an equation's sides are subtracted, then divided by their common factor |
 //! | `1,2`, `2 and 1`, `\{1,2\}` | a list has no order and is a set; intervals of a union have none |
 //! | `1\pm\sqrt2`, `1+\sqrt2, 1-\sqrt2` | one `\pm` makes two elements |
-//! | `\text{Evelyn}`, `evelyn` | words have no case; answers of letters with three side by side, `no` and `IV` are words |
+//! | `\text{Evelyn}`, `evelyn` | words ignore case; answers with three adjacent letters, `no` and `IV` are words |
 //!
 //! Not equal: `(1,2)` and `[1,2]` or `(2,1)` (tuples and intervals have order and brackets), `10\%` and `0.1`, `2516_8`
 //! and its decimal value or `2516`, `\pi` and `3.14`, `x>1` and `(1,\infty)`. Texts are never products of their
-//! letters. Whatever is no such answer, or has numbers beyond 128 bits, equals what has the same tokens; identities (of
-//! logarithms, of trigonometry, nested roots, quotients of polynomials) are not looked for.
+//! letters. Other answers, and those with numbers beyond 128 bits, are equal if their tokens are; identities (of
+//! logarithms, trigonometry, nested roots, quotients of polynomials) are not applied.
 
 mod names;
 mod numbers;
@@ -48,11 +47,10 @@ pub(crate) use tokens::group;
 use tokens::{Token, tokens, written};
 use units::{AnswerScope, without_units};
 
-/// Brackets within brackets, and tokens, of an answer that is looked into.
+/// Maximum depth of brackets, and maximum number of tokens, of an answer that is parsed.
 const DEEPEST: usize = 32;
 const LONGEST: usize = 1000;
-/// The form in which answers are counted and compared; itself LaTeX, whose canonical form is itself. `None` where
-/// nothing is left.
+/// The canonical form of an answer: LaTeX that is its own canonical form. `None` if it is empty.
 pub fn canonical(text: &str) -> Option<String> {
     let tokens = tokens(text);
     let plain = || written(&tokens);
@@ -61,7 +59,7 @@ pub fn canonical(text: &str) -> Option<String> {
     Some(read.map_or_else(plain, set)).filter(|text| !text.is_empty())
 }
 
-/// One element stands for itself, several are a set.
+/// A single element as it is; several as a set.
 fn set(mut elements: Vec<String>) -> String {
     match &mut elements[..] {
         [one] => std::mem::take(one),
@@ -95,7 +93,7 @@ fn depth(tokens: &[Token]) -> usize {
     tokens.iter().fold((0, 0), deeper).1
 }
 
-/// The parts between separators that stand outside all brackets.
+/// Splits at the separators that are outside all brackets.
 fn parts(tokens: &[Token], separates: impl Fn(&Token) -> bool) -> Vec<&[Token]> {
     let (mut found, mut start, mut depth) = (Vec::new(), 0, 0_usize);
     for (at, token) in tokens.iter().enumerate() {
@@ -112,7 +110,7 @@ fn parts(tokens: &[Token], separates: impl Fn(&Token) -> bool) -> Vec<&[Token]> 
     found
 }
 
-/// What the first token opens and the last one closes.
+/// The tokens between a bracket at the start and its closing bracket at the end; `None` if there is no such pair.
 fn enclosed(tokens: &[Token]) -> Option<&[Token]> {
     let [first, inside @ .., _] = tokens else { return None };
     let mut depth = 1_usize;
@@ -125,13 +123,13 @@ fn enclosed(tokens: &[Token]) -> Option<&[Token]> {
     None
 }
 
-/// The elements of a list, each canonical. `None` where one is no answer that is looked into.
+/// The elements of a list in canonical form. `None` if one cannot be parsed.
 fn elements(tokens: &[Token]) -> Option<Vec<String>> {
     let is_word =
         |token: &Token| matches!(token, Token::Word(word) | Token::Text(word) if word == "and" || word == "or");
     let mut listed = parts(tokens, |token| *token == Token::Sign(',') || is_word(token));
     listed.retain(|part| !part.is_empty());
-    units::are_alike(&listed).then_some(())?;
+    units::have_same_unit(&listed).then_some(())?;
     let place = if listed.len() > 1 { AnswerScope::Listed } else { AnswerScope::Whole };
     let mut names: Vec<_> = listed.iter().filter_map(|part| relation::name(part)).collect();
     names.dedup();
@@ -144,8 +142,8 @@ fn elements(tokens: &[Token]) -> Option<Vec<String>> {
     (!found.is_empty()).then_some(found)
 }
 
-/// An element with a plus and with a minus in the place of its `\pm`, which stands outside all sets; itself where it
-/// has none.
+/// The two elements with plus and minus for the `\pm` outside all sets; the element itself if it has none; `None` if it
+/// has several.
 fn both_signs(tokens: &[Token]) -> Option<Vec<Vec<Token>>> {
     let mut sets = 0_usize;
     let mut places = Vec::new();
@@ -169,7 +167,7 @@ fn both_signs(tokens: &[Token]) -> Option<Vec<Vec<Token>>> {
     }
 }
 
-/// `is_named`: a name before `=` tells this element from others, and stays.
+/// `is_named`: the name before `=` distinguishes this element from others and is kept.
 fn element(tokens: &[Token], is_named: bool, place: AnswerScope) -> Option<String> {
     words(tokens).or_else(|| {
         let value = without_units(tokens, place);
@@ -177,7 +175,7 @@ fn element(tokens: &[Token], is_named: bool, place: AnswerScope) -> Option<Strin
     })
 }
 
-/// An answer in words, with the numbers in it (a date): in lower case. Words of two letters are some only as texts.
+/// An answer in words, perhaps with numbers (a date), in lower case. A word of two letters counts only inside `\text`.
 fn words(tokens: &[Token]) -> Option<String> {
     let word = |token: &Token| match token {
         Token::Word(word) | Token::Text(word) => Some(word.to_lowercase()),
@@ -229,7 +227,7 @@ fn value(tokens: &[Token]) -> Option<String> {
                 [one] if (*open == '(') == (*close == ')') => value(one),
                 [_] => None,
                 _ => {
-                    units::are_alike(&listed).then_some(())?;
+                    units::have_same_unit(&listed).then_some(())?;
                     let element = |part| element(part, true, AnswerScope::Listed);
                     let listed = listed.into_iter().map(element).collect::<Option<Vec<_>>>()?;
                     Some(format!("{open}{}{close}", listed.join(", ")))

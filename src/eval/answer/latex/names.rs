@@ -1,13 +1,12 @@
-//! The names of LaTeX's commands, as far as answers use them, and of units. What they mean is left to the modules
-//! beside this one.
+//! Lists of LaTeX commands and units that occur in answers. The sibling modules interpret them.
 
-/// Whether a list of names, as they are kept here, has this one.
+/// Whether a space-separated list of names contains `name`.
 pub(crate) fn has(names: &str, name: &str) -> bool {
     names.split(' ').any(|known| known == name)
 }
 
-/// Commands that only space, size or set off what follows.
-pub(crate) const SILENT: &str = "\
+/// Commands that only change spacing or size; they are dropped.
+pub(crate) const IGNORED: &str = "\
     ! , ; : > ( ) [ ] $ % / quad qquad left right big Big bigg Bigg bigl bigr Bigl Bigr displaystyle \
     textstyle limits degree boxed fbox enspace bf it rm sf tt boldsymbol bm underline cent textcent pounds euro";
 pub(crate) const TEXTS: &str = "text textbf textit textrm textnormal mbox hbox";
@@ -15,18 +14,18 @@ pub(crate) const TEXTS: &str = "text textbf textit textrm textnormal mbox hbox";
 pub(crate) const ALPHABETS: &str = "mathrm mathbf mathit mathsf mathbb mathcal";
 pub(crate) const MATRICES: &str = "pmatrix bmatrix matrix smallmatrix array";
 
-/// Of one argument; their values are not computed, so that they equal only what has an equal argument.
+/// Functions of one argument. Their values are not computed: they are equal if their arguments are.
 pub(crate) const FUNCTIONS: &str = "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp";
-/// Marks over what stands in braces behind them.
+/// Accents over the argument in braces.
 pub(crate) const MARKS: &str = "overline vec hat bar overrightarrow widehat tilde";
 pub(crate) const SYMBOLS: &str = "\
     alpha beta gamma delta epsilon varepsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau \
     phi varphi chi psi omega Gamma Delta Theta Lambda Pi Sigma Phi Psi Omega infty emptyset ell dots";
-/// Words that are commands even where the backslash was forgotten.
+/// Words that are commands even without a backslash.
 pub(crate) const PLAIN: &str = "sqrt pi infty sin cos tan log ln theta";
-/// Words of two letters that are no products of them, in lower case.
+/// Words of two letters that are not products of symbols, in lower case.
 pub(crate) const SHORT_WORDS: &str = "no ii iv vi ix";
-/// Units, whether in `\text` or not.
+/// Units, inside and outside `\text`.
 pub(crate) const UNITS: &str = "\
     degree degrees percent dollar dollars cent cents euro euros unit units cm mm km kg ft mph kph inch inches foot \
     feet yard yards mile miles meter meters metre metres centimeter centimeters centimetre centimetres kilometer \
@@ -34,11 +33,11 @@ pub(crate) const UNITS: &str = "\
     grams kilogram kilograms liter liters litre litres second seconds minute minutes hour hours day days week weeks \
     month months year years radian radians acre acres watt watts volt volts joule joules newton newtons hr hrs min \
     mins sec secs lb lbs oz";
-/// Units without a size of their own, which others stand behind too: `square inches`.
+/// Words of units that are dropped and may precede another unit: `square inches`.
 pub(crate) const PLAIN_UNITS: &str = "square sq cubic celsius fahrenheit kelvin usd";
-/// Units that are products of letters outside `\text`.
+/// Units inside `\text`; outside it they are products of letters.
 pub(crate) const SHORT_UNITS: &str = "in m s g h l L J N V W K C F A mg ml mi yd yds ms hz kw kj mol rpm";
-/// Texts that say something behind a value: more than what it counts.
+/// Texts after a value that change its meaning and are kept.
 pub(crate) const KEPT_WORDS: &str = "\
     am pm hundred thousand million billion trillion dozen half halves third thirds quarter quarters fourth fourths \
     fifth fifths sixth sixths seventh sevenths eighth eighths ninth ninths tenth tenths hundredth hundredths zero one \
@@ -48,11 +47,11 @@ pub(crate) const KEPT_WORDS: &str = "\
     forward backward forwards backwards positive negative more less fewer greater than most least not none never no \
     is are was even odd increase decrease gain loss profit higher lower taller shorter older younger longer if for when where unless except mod modulo base remainder times plus minus divided infinity \
     undefined true false and or";
-/// Those among them that are texts outside `\text` too.
+/// Those of them that are also texts outside `\text`.
 pub(crate) const DATE_WORDS: &str = "\
     january february march april june july august september october november december";
 
-/// What a number word behind a number multiplies it by.
+/// The factor of a number word after a number.
 pub(crate) fn magnitude(word: &str) -> Option<&'static str> {
     Some(match word {
         "hundred" => "100",
@@ -64,7 +63,7 @@ pub(crate) fn magnitude(word: &str) -> Option<&'static str> {
     })
 }
 
-/// The direction that a letter behind degrees stands for.
+/// The direction that a letter after degrees stands for.
 pub(crate) fn compass(letter: &str) -> Option<&'static str> {
     Some(match letter {
         "N" => "north",
@@ -75,7 +74,7 @@ pub(crate) fn compass(letter: &str) -> Option<&'static str> {
     })
 }
 
-/// The name, among those of commands that mean the same, which the modules beside this one know.
+/// The canonical name of a command with synonyms.
 pub(crate) fn one_name(name: &str) -> &str {
     match name {
         "dfrac" | "tfrac" | "cfrac" => "frac",
@@ -94,7 +93,7 @@ pub(crate) fn is_symbol(command: &str) -> bool {
     has(SYMBOLS, command)
 }
 
-/// Whether a word stands for a command.
+/// Whether a word without a backslash is a command.
 pub(crate) fn is_plain(word: &str) -> bool {
     has(PLAIN, word)
 }

@@ -1,10 +1,9 @@
-//! Numbers in answers: the value of digits, and whole numbers that other whole numbers stand for. Powers and roots are
-//! left to `sum`.
+//! Numbers in answers: the value of digits, binomials and factorials. Powers and roots are left to `sum`.
 
 use crate::eval::answer::latex::sum::Sum;
 use crate::eval::answer::rational::Rational;
 
-/// The value of a number's digits; a group under a line repeats without end.
+/// The value of a number's digits; overlined digits repeat forever.
 pub(crate) fn decimal(digits: &str) -> Option<Rational> {
     let Some((fixed, repeated)) = digits.split_once("\\overline{") else { return Rational::parse(digits) };
     let repeated = repeated.trim_end_matches('}');
@@ -14,14 +13,14 @@ pub(crate) fn decimal(digits: &str) -> Option<Rational> {
     Rational::parse(fixed)?.plus(tail)
 }
 
-/// Whether a power of a whole number is one that does not fit.
+/// Whether a power of an integer exceeds 128 bits.
 pub(crate) fn is_too_large(value: &Sum, exponent: Rational) -> bool {
     exponent.is_whole()
         && exponent.above > 0
         && value.as_number().is_some_and(|number| number.is_whole() && number.power(exponent.above).is_none())
 }
 
-/// The number of ways to choose `k` of `n`, where it is a whole number for sure and small enough.
+/// The number of ways to choose `k` of `n`; `None` if it is undefined or too large.
 pub(crate) fn binomial(n: i128, k: i128) -> Option<Sum> {
     let is_small = (0..=60).contains(&n) && (0..=n).contains(&k);
     is_small
@@ -29,7 +28,7 @@ pub(crate) fn binomial(n: i128, k: i128) -> Option<Sum> {
         .map(|n| Sum::number(Rational::whole(n)))
 }
 
-/// `n!`, where it is small enough.
+/// `n!`; `None` if it is undefined or too large.
 pub(crate) fn factorial(n: i128) -> Option<Sum> {
     (0..=30).contains(&n).then(|| Sum::number(Rational::whole((1..=n).product())))
 }

@@ -1,4 +1,4 @@
-//! What holds of every answer: the ways to write an expression have one form, and a form is its own.
+//! Property tests: all ways to write an expression have the same canonical form, and a canonical form is its own.
 
 use proptest::prelude::*;
 
@@ -8,61 +8,61 @@ fn form(text: &str) -> String {
     canonical(text).unwrap_or_else(|| panic!("{text} has a form"))
 }
 
-/// An expression in one of the ways that it may be written in: `styles` decides at every turn.
-fn write(tree: &Tree, styles: &mut dyn Iterator<Item = u8>) -> String {
+/// Writes an expression in one of several ways; `styles` makes each choice.
+fn write(tree: &ExpressionTree, styles: &mut dyn Iterator<Item = u8>) -> String {
     let mut pick = |ways: &[&str]| ways[usize::from(styles.next().unwrap_or(0)) % ways.len()].to_string();
     let space = pick(&["", " ", r"\,", r"\ ", r"\!"]);
     match tree {
-        Tree::Number(number) => {
+        ExpressionTree::Number(number) => {
             let decimal = format!("{number}.0");
             space + &pick(&[&number.to_string(), &decimal, &format!("{{{number}}}")])
         }
-        Tree::Symbol(name) => space + name,
-        Tree::Sum(a, b) => {
+        ExpressionTree::Symbol(name) => space + name,
+        ExpressionTree::Sum(a, b) => {
             let (open, close) = [("(", ")"), (r"\left(", r"\right)"), (r"\bigl( ", r" \bigr)")]
                 [usize::from(styles.next().unwrap_or(0)) % 3];
             let swapped = styles.next().unwrap_or(0) % 2 == 1;
             let (a, b) = (write(a, styles), write(b, styles));
             if swapped { format!("{open}{b}+{a}{close}") } else { format!("{open}{a}+{b}{close}") }
         }
-        Tree::Product(a, b) => {
+        ExpressionTree::Product(a, b) => {
             let dot = pick(&[r"\cdot ", r"\times ", "*"]);
             format!("{}{space}{dot}{}", write(a, styles), write(b, styles))
         }
-        Tree::Quotient(a, b) => {
+        ExpressionTree::Quotient(a, b) => {
             let fraction = pick(&[r"\frac", r"\dfrac", r"\tfrac ", "/"]);
             let (a, b) = (write(a, styles), write(b, styles));
             if fraction == "/" { format!("(({a})/({b}))") } else { format!("({fraction}{{{a}}}{space}{{{b}}})") }
         }
-        Tree::Root(a) => format!(r"\sqrt{space}{{{}}}", write(a, styles)),
+        ExpressionTree::Root(a) => format!(r"\sqrt{space}{{{}}}", write(a, styles)),
     }
 }
 
 #[derive(Clone, Debug)]
-enum Tree {
+enum ExpressionTree {
     Number(u32),
     Symbol(&'static str),
-    Sum(Box<Tree>, Box<Tree>),
-    Product(Box<Tree>, Box<Tree>),
-    Quotient(Box<Tree>, Box<Tree>),
-    Root(Box<Tree>),
+    Sum(Box<ExpressionTree>, Box<ExpressionTree>),
+    Product(Box<ExpressionTree>, Box<ExpressionTree>),
+    Quotient(Box<ExpressionTree>, Box<ExpressionTree>),
+    Root(Box<ExpressionTree>),
 }
 
-fn tree() -> impl Strategy<Value = Tree> {
+fn tree() -> impl Strategy<Value = ExpressionTree> {
     let symbols = prop::sample::select(vec!["x", "y", r"\pi ", "i", r"\theta "]);
-    let leaf = prop_oneof![(0u32..40).prop_map(Tree::Number), symbols.prop_map(Tree::Symbol)];
+    let leaf = prop_oneof![(0u32..40).prop_map(ExpressionTree::Number), symbols.prop_map(ExpressionTree::Symbol)];
     leaf.prop_recursive(4, 12, 2, |inner| {
         let two = || (inner.clone().prop_map(Box::new), inner.clone().prop_map(Box::new));
         prop_oneof![
-            two().prop_map(|(a, b)| Tree::Sum(a, b)),
-            two().prop_map(|(a, b)| Tree::Product(a, b)),
-            two().prop_map(|(a, b)| Tree::Quotient(a, b)),
-            inner.prop_map(|a| Tree::Root(Box::new(a))),
+            two().prop_map(|(a, b)| ExpressionTree::Sum(a, b)),
+            two().prop_map(|(a, b)| ExpressionTree::Product(a, b)),
+            two().prop_map(|(a, b)| ExpressionTree::Quotient(a, b)),
+            inner.prop_map(|a| ExpressionTree::Root(Box::new(a))),
         ]
     })
 }
 
-/// Pieces of LaTeX in no order.
+/// Random sequences of pieces of LaTeX.
 fn soup() -> impl Strategy<Value = String> {
     let pieces = prop::sample::select(vec![
         "1",
@@ -148,7 +148,7 @@ proptest! {
         let text = |styles: Vec<u8>| write(&tree, &mut styles.into_iter());
         let (one, other) = (text(one), text(other));
         let (a, b) = (form(&one), form(&other));
-        // A division by zero or a number beyond 128 bits leaves an answer as it is written.
+        // With a division by zero or a number beyond 128 bits, the answer's tokens are compared instead.
         prop_assume!(super::elements(&crate::eval::answer::latex::tokens(&one)).is_some());
         prop_assert_eq!(&a, &b, "{} and {}", one, other);
         prop_assert_eq!(form(&a), a.clone(), "{}", one);

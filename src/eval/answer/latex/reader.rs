@@ -1,6 +1,5 @@
-//! Tokens to expressions: recursive descent over what answers hold (numbers, symbols, fractions, roots, powers,
-//! functions). `None`: the tokens are no such expression, or a number does not fit. Lists, intervals and equations are
-//! left to `mod`.
+//! Parses tokens to expressions by recursive descent: numbers, symbols, fractions, roots, powers, functions. `None`:
+//! the tokens are not such an expression, or a number overflows. `mod` handles lists, intervals and equations.
 
 use crate::eval::answer::latex::names::{FUNCTIONS, MARKS, has, is_plain, is_symbol, is_value};
 use crate::eval::answer::latex::numbers::{binomial, decimal, factorial, is_too_large};
@@ -9,17 +8,18 @@ use crate::eval::answer::latex::tokens::{Token, written};
 use crate::eval::answer::latex::{closes, opens, units};
 use crate::eval::answer::rational::Rational;
 
-/// Expressions within expressions at most: a text of nothing but roots must not use up the stack.
+/// Maximum depth of nested expressions, to bound the stack.
 const DEEPEST: usize = 64;
 
 pub(crate) fn sum(tokens: &[Token]) -> Option<Sum> {
-    (!units::are_within(tokens)).then_some(())?;
+    (!units::has_units_between_numbers(tokens)).then_some(())?;
     let mut reader = LatexReader { tokens: letters(tokens), at: 0, depth: 0, in_bars: false };
     let sum = reader.sum()?;
     (reader.at == reader.tokens.len()).then_some(sum)
 }
 
-/// Words are products of their letters, but for those that are commands. Texts are none; one letter alone is a symbol.
+/// Splits words into letters, which are multiplied; words that are commands become commands. A single text of one
+/// letter is a symbol.
 fn letters(tokens: &[Token]) -> Vec<Token> {
     if let [Token::Text(letter)] = tokens
         && letter.len() == 1
@@ -40,7 +40,7 @@ fn letters(tokens: &[Token]) -> Vec<Token> {
 struct LatexReader {
     tokens: Vec<Token>,
     at: usize,
-    /// Values within values.
+    /// Current depth of nested values.
     depth: usize,
     /// Whether the next bar ends an absolute value.
     in_bars: bool,
@@ -57,7 +57,7 @@ impl LatexReader {
         is_there
     }
 
-    /// Whether an odd number of minus signs stands here.
+    /// Consumes signs; whether an odd number of them is minus.
     fn is_negative(&mut self) -> bool {
         let mut is_negative = false;
         while let Some(Token::Sign(sign @ ('+' | '-'))) = self.peek() {
@@ -94,7 +94,7 @@ impl LatexReader {
         }
     }
 
-    /// Whether a factor stands here without a sign of multiplication; a number beside a number is none.
+    /// Whether a factor without a multiplication sign follows; a number directly after a number is not one.
     fn is_factor(&self) -> bool {
         match self.peek() {
             Some(Token::Number(_)) => !matches!(self.tokens[self.at - 1], Token::Number(_)),
@@ -170,7 +170,7 @@ impl LatexReader {
         self.take(closing).then_some(sum)
     }
 
-    /// A number with what belongs to it: a base below it, or the fraction of a mixed number.
+    /// A number with its base (a subscript) or the fraction of a mixed number.
     fn number(&mut self, digits: &str) -> Option<Sum> {
         if self.peek() == Some(&Token::Sign('_')) {
             return self.indexed(digits);
@@ -220,7 +220,7 @@ impl LatexReader {
         }
     }
 
-    /// A function's base and power stand before its argument.
+    /// A function with its base and power, which precede its argument.
     fn function(&mut self, name: &str) -> Option<Sum> {
         let mut name = format!("\\{name}");
         if self.peek() == Some(&Token::Sign('_')) {
@@ -238,7 +238,7 @@ impl LatexReader {
         Sum::named(format!("{name}({})", argument.latex())).power(Rational::whole(power))
     }
 
-    /// Factors side by side up to the next function.
+    /// An argument without brackets: adjacent factors up to the next function.
     fn bare_argument(&mut self) -> Option<Sum> {
         let mut argument = self.signed_factor()?;
         while self.is_factor() && !matches!(self.peek(), Some(Token::Command(name)) if has(FUNCTIONS, name)) {
@@ -247,7 +247,7 @@ impl LatexReader {
         Some(argument)
     }
 
-    /// What a fraction or a root is of: a group, or one digit, letter or command.
+    /// The argument of a fraction or root: a group, or one digit, letter or command.
     fn argument(&mut self) -> Option<Sum> {
         match self.peek()?.clone() {
             Token::Number(digits) if digits.len() > 1 => {
@@ -265,7 +265,7 @@ impl LatexReader {
         }
     }
 
-    /// What stands behind `^`: a group, or a number, letter or command with its sign.
+    /// The exponent after `^`: a group, or a number, letter or command with its sign.
     fn script(&mut self) -> Option<Sum> {
         let is_negative = self.is_negative();
         let value = match self.peek()?.clone() {
@@ -282,7 +282,7 @@ impl LatexReader {
         self.index(name).map(Sum::named)
     }
 
-    /// The name with the index behind `_`: a group or one token, as it is written.
+    /// The name with its index after `_`: a group or one token, unchanged.
     fn index(&mut self, name: &str) -> Option<String> {
         self.take('_').then_some(())?;
         let start = self.at + usize::from(self.peek() == Some(&Token::Sign('{')));

@@ -1,10 +1,10 @@
-//! Equations and inequalities: which names before them say nothing, and the one form of those that do. What stands on
-//! their sides is read by the modules beside this one.
+//! Equations and inequalities: drops the name of a value (`x=5`) and gives the others a canonical form. The sibling
+//! modules parse their sides.
 
 use crate::eval::answer::latex::tokens::{Token, tokens, written};
 use crate::eval::answer::latex::{command, names, parts, reader, value};
 
-/// How two sides are related.
+/// The relation of two sides.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sign {
     Equal,
@@ -66,7 +66,7 @@ fn sides(tokens: &[Token]) -> (Vec<&[Token]>, Vec<Sign>) {
     (sides, signs)
 }
 
-/// What `=` or `\in` gives a value to, where that is all that stands before it: `x`, `AB`, `x_1`, `f(x)`, `(x,y)`, a
+/// The name to which `=` or `\in` assigns a value, if nothing else precedes it: `x`, `AB`, `x_1`, `f(x)`, `(x,y)`, a
 /// text.
 pub(crate) fn name(tokens: &[Token]) -> Option<&[Token]> {
     let (sides, signs) = sides(tokens);
@@ -93,7 +93,7 @@ fn is_name(tokens: &[Token]) -> bool {
     }
 }
 
-/// An equation, inequality or chain of them, or the value that it names. `is_named`: the name stays.
+/// The canonical form of an equation, an inequality, a chain of them, or a named value. `is_named`: the name is kept.
 pub(crate) fn relation(tokens: &[Token], is_named: bool) -> Option<String> {
     let (sides, signs) = sides(tokens);
     match (&sides[..], &signs[..]) {
@@ -123,7 +123,7 @@ pub(crate) fn relation(tokens: &[Token], is_named: bool) -> Option<String> {
     }
 }
 
-/// Both sides on the left, in whole numbers without a common factor, the first of them above 0.
+/// Moves both sides to the left, with coprime integers as coefficients, the first of them positive.
 fn compared(left: &[Token], sign: Sign, right: &[Token], is_named: bool) -> Option<String> {
     let difference = reader::sum(left)?.plus(&reader::sum(right)?.negative())?;
     if difference.is_zero() {

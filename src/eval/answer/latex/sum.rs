@@ -1,18 +1,18 @@
 //! Expressions in normal form: sums of products of powers, with exact rational coefficients. Equal sums of rational
-//! numbers, roots of them and powers of symbols are equal in memory, for roots of different primes do not add up to
-//! rational numbers. How a sum is read is left to `reader`, how it is written to `written`.
+//! numbers, roots of them and powers of symbols are equal in memory, because roots of different primes are linearly
+//! independent. `reader` parses sums, `written` formats them.
 
 use std::collections::BTreeMap;
 
 use crate::eval::answer::rational::{Rational, gcd};
 
-/// What powers are taken of.
+/// The base of a power.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Atom {
-    /// A prime, or -1, whose root is the imaginary unit; its exponent lies between 0 and 1. Of a number with two prime
-    /// factors above [`LARGEST_FACTOR`] these stay together.
+    /// A prime, or -1, whose root is the imaginary unit; its exponent is between 0 and 1. Prime factors above
+    /// [`LARGEST_FACTOR`] are not separated.
     Prime(i128),
-    /// A symbol, or whatever else is only equal to what is written alike.
+    /// A symbol, or anything else that is compared by its text.
     Named(String),
     /// A power of a sum that no rule expands; its exponent is below 1.
     Group(Sum),
@@ -27,7 +27,7 @@ pub(crate) struct Sum {
     pub terms: BTreeMap<Monomial, Rational>,
 }
 
-/// Sums do not grow beyond this, so that no answer takes long.
+/// Maximum number of terms, to bound the time per answer.
 const MOST_TERMS: usize = 200;
 const LARGEST_FACTOR: i128 = 20_000;
 const ONE: Rational = Rational { above: 1, below: 1 };
@@ -58,7 +58,7 @@ impl Sum {
         self.terms.is_empty()
     }
 
-    /// The rational number that it is.
+    /// The sum as a rational number, if it is one.
     pub fn as_number(&self) -> Option<Rational> {
         match self.terms.first_key_value() {
             None => Some(Rational::whole(0)),
@@ -147,14 +147,14 @@ impl Sum {
         }
     }
 
-    /// A square root in a sum of numbers that has no others than square roots: what a denominator can be rid of.
+    /// A square root that can be removed from a denominator: only if all of its roots are square roots of numbers.
     fn square_root(&self) -> Option<Atom> {
         let is_square = |(atom, exponent): (&Atom, &Rational)| matches!(atom, Atom::Prime(_)) && exponent.below == 2;
         let all = self.terms.keys().all(|product| product.iter().all(is_square));
         self.terms.keys().flat_map(|product| product.keys()).find(|_| all).cloned()
     }
 
-    /// A power with an exponent that is no whole number.
+    /// A power with a non-integer exponent.
     fn root(&self, exponent: Rational) -> Option<Sum> {
         if self.is_zero() {
             return (exponent.above > 0).then(Sum::default);
@@ -185,7 +185,7 @@ impl Sum {
         })
     }
 
-    /// What all terms have as a factor.
+    /// The common factor of all terms.
     fn common(&self) -> Monomial {
         let mut products = self.terms.keys();
         let mut common = products.next().cloned().unwrap_or_default();
@@ -252,7 +252,7 @@ fn number_root(number: Rational, exponent: Rational) -> Option<Sum> {
     settled(product, Rational::whole(sign))
 }
 
-/// The prime factors of a number above 0, with how often each is one.
+/// The prime factors of a positive number, with their multiplicities.
 fn factors(mut number: i128) -> Vec<(i128, i128)> {
     let mut found = Vec::new();
     let mut factor = 2;

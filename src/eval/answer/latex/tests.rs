@@ -1,4 +1,4 @@
-//! Answers that are equal and answers that are not, in the ways that MATH's solutions and samples write them.
+//! Equal and unequal answers, in the notations of MATH's solutions and of samples.
 
 mod texts;
 

@@ -1,19 +1,18 @@
-//! LaTeX as tokens: what an answer is made of once spacing, sizes of brackets, dollars, percent and degree signs are
-//! gone and commands that mean the same have one name. What the tokens say is left to the modules beside this one.
+//! Splits LaTeX into tokens: drops spacing, sizes of brackets, and dollar, percent and degree signs, and replaces
+//! synonymous commands by one name. The sibling modules interpret the tokens.
 
 use crate::eval::answer::latex::names::{
-    ALPHABETS, DATE_WORDS, MATRICES, SHORT_UNITS, SILENT, TEXTS, compass, has, magnitude, one_name,
+    ALPHABETS, DATE_WORDS, IGNORED, MATRICES, SHORT_UNITS, TEXTS, compass, has, magnitude, one_name,
 };
 use crate::eval::answer::latex::unicode::spelled;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
-    /// `12`, `0.5`, `0.1\overline{6}`: digits before and, where there is a point, behind it; without thousands
-    /// separators.
+    /// `12`, `0.5`, `0.1\overline{6}`: digits with an optional fraction, without thousands separators.
     Number(String),
-    /// Letters side by side.
+    /// Adjacent letters.
     Word(String),
-    /// A word within `\text{…}` or its like, in lower case but for single letters.
+    /// A word in `\text{…}` or similar, in lower case except for single letters.
     Text(String),
     /// Without its backslash; `begin` and `end` are those of a matrix.
     Command(String),
@@ -31,10 +30,10 @@ pub(crate) fn tokens(text: &str) -> Vec<Token> {
 
 struct Lexer {
     found: Vec<Token>,
-    /// Round, square and set brackets open.
+    /// Number of open round, square and set brackets.
     depth: usize,
     in_text: bool,
-    /// Whether a degree sign was dropped as the last thing.
+    /// Whether the previous token was a degree sign, which was dropped.
     is_behind_degree: bool,
 }
 
@@ -96,7 +95,7 @@ impl Lexer {
         self.push(token);
     }
 
-    /// Degrees are dropped as they close: `^\circ` and `^{\circ}`.
+    /// Appends a token; degree signs (`^\circ`, `^{\circ}`) are dropped when they are complete.
     fn push(&mut self, token: Token) {
         match &token {
             Token::Sign('(' | '[') => self.depth += 1,
@@ -144,7 +143,7 @@ impl Lexer {
         rest
     }
 
-    /// Reads a command whose name `text` begins with; returns what is behind it and what belongs to it.
+    /// Reads the command at the start of `text`; returns the rest after it and its arguments.
     fn command<'t>(&mut self, text: &'t str) -> &'t str {
         let (letters, _) = split(text, |c| c.is_ascii_alphabetic());
         let length = if letters.is_empty() { text.chars().next().map_or(0, char::len_utf8) } else { letters.len() };
@@ -171,7 +170,7 @@ impl Lexer {
         if name == "left" || name == "right" {
             return rest.strip_prefix('.').unwrap_or(rest);
         }
-        let is_silent = has(SILENT, name) || name.starts_with(char::is_whitespace) || name.is_empty();
+        let is_silent = has(IGNORED, name) || name.starts_with(char::is_whitespace) || name.is_empty();
         if !is_silent {
             self.push(match name {
                 "cdot" | "times" | "ast" => Token::Sign('*'),
@@ -187,8 +186,8 @@ impl Lexer {
     }
 }
 
-/// `text` without the sign between thousands that it begins with. A comma alone is one only outside brackets: in them
-/// it separates elements.
+/// `text` without the thousands separator at its start. A plain comma is one only outside brackets; inside it separates
+/// elements.
 fn without_separator(text: &str, is_outside: bool) -> Option<&str> {
     let comma = text.trim_start().strip_prefix(',').unwrap_or(text);
     let set_close = comma.trim_start().strip_prefix("\\!").map(str::trim_start);
@@ -200,7 +199,7 @@ fn split(text: &str, belongs: impl Fn(char) -> bool) -> (&str, &str) {
     text.split_at(text.find(|c| !belongs(c)).unwrap_or(text.len()))
 }
 
-/// What a brace that `text` begins with (white space aside) holds up to the one that closes it, and what is behind.
+/// The contents of the group in braces at the start of `text` (after white space), and the rest after it.
 pub(crate) fn group(text: &str) -> Option<(&str, &str)> {
     let inside = text.trim_start().strip_prefix('{')?;
     let (mut depth, mut is_escaped) = (0, false);
@@ -217,7 +216,7 @@ pub(crate) fn group(text: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// The tokens as LaTeX that has these tokens.
+/// LaTeX with these tokens.
 pub(crate) fn written(tokens: &[Token]) -> String {
     let mut text = String::new();
     for (ix, token) in tokens.iter().enumerate() {

@@ -1,11 +1,10 @@
-//! Mathematical signs beyond ASCII as the LaTeX that means the same. What LaTeX means is left to the modules beside
-//! this one.
+//! Converts Unicode mathematical signs to LaTeX.
 
 use std::borrow::Cow;
 
 const SUPERSCRIPTS: &str = "⁰¹²³⁴⁵⁶⁷⁸⁹";
 
-/// The text with its signs spelled out; itself where it is ASCII.
+/// The text with its signs as LaTeX; unchanged if it is ASCII.
 pub(crate) fn spelled(text: &str) -> Cow<'_, str> {
     if text.is_ascii() {
         return Cow::Borrowed(text);
@@ -42,7 +41,7 @@ fn is_raised(sign: char) -> bool {
     sign == '⁻' || SUPERSCRIPTS.contains(sign)
 }
 
-/// A raised sign as it stands on the line.
+/// The plain character of a superscript.
 fn plain(raised: char) -> char {
     SUPERSCRIPTS.chars().zip('0'..='9').find(|(sign, _)| *sign == raised).map_or('-', |(_, digit)| digit)
 }

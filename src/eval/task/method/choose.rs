@@ -1,4 +1,4 @@
-//! The settings of `choose`: the answers that are offered for an item, and the measure by which one is taken.
+//! The settings of `choose`: the answers offered for an item, and the measure by which one is chosen.
 
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ pub struct Choose {
     /// Between prompt and choice.
     separator: String,
     pub by: ChooseBy,
-    /// A prompt that says nothing about the item. The log-probability of a choice after this prompt is subtracted.
+    /// A prompt without information about the item. The log-probability of a choice after this prompt is subtracted.
     pub neutral: Option<String>,
 }
 
@@ -33,7 +33,7 @@ enum Choices {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfferedAnswer {
     pub label: String,
-    /// As it follows the prompt, the separator included.
+    /// The text that follows the prompt, including the separator.
     pub text: String,
     /// Bytes of the text without the separator.
     pub bytes: usize,

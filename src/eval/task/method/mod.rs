@@ -1,4 +1,4 @@
-//! The task file's key `method`, read and range-checked: what a task does with its samples. `sampling` defines how
+//! The task file's key `method`, read and range-checked: which search a task uses. `sampling` defines how
 //! tokens are sampled.
 
 pub mod choose;
@@ -27,7 +27,7 @@ pub use scoring::{ThoughtScoring, Verdicts};
 
 use tree_of_thought::TreeOfThought;
 
-/// How the answer of an item is made from its samples.
+/// How an item is searched, and how its answer is chosen.
 #[derive(Debug, PartialEq)]
 pub enum Method {
     /// The most frequent answer wins. Sampling stops early once the vote is decided.
@@ -35,13 +35,13 @@ pub enum Method {
     /// One sample is chosen by a measure of the sample itself. `stop_when_passed` (only with [`BestBy::Grade`]) stops
     /// the other samples as soon as one is right.
     BestOfN { samples: u32, by: BestBy, stop_when_passed: bool },
-    /// One sample is chosen: the model is asked about each and its verdicts are the scores.
+    /// One sample is chosen by a score: the model's answer to a question about it.
     BestByScorer { samples: u32, scorer: Verdicts },
     /// Samples are generated and graded; none is chosen (pass@k).
     Sample { samples: u32 },
-    /// Thoughts grow step by step; the model scores them and the best are expanded.
+    /// Thoughts are generated step by step; the model scores them and the best are expanded.
     TreeOfThought(Box<TreeOfThought>),
-    /// Nothing is sampled: the most likely of the offered answers is taken.
+    /// Nothing is sampled: the most likely of the offered answers is chosen.
     Choose(Choose),
     /// Beam search by steps: the best partial solutions of all are kept.
     StepBeam { search: StepSearch, scorer: ThoughtScoring },
@@ -112,7 +112,7 @@ impl Method {
         }
     }
 
-    /// Whether its samples are independent draws of one distribution, so that each can be kept without the others.
+    /// Whether its samples are independent samples of one distribution, so that each can be kept without the others.
     pub fn draws_alike(&self) -> bool {
         match self {
             Method::SelfConsistency { .. }
@@ -127,13 +127,13 @@ impl Method {
         }
     }
 
-    /// Whether all samples come from one distribution and none is left out because of others: only then pass@k and
-    /// maj@k can be computed from them.
+    /// Whether all samples come from one distribution and none is omitted because of others; otherwise pass@k and maj@k
+    /// cannot be computed.
     pub fn draws_all(&self) -> bool {
         self.draws_alike() && self.spares().is_none()
     }
 
-    /// The questions that it asks the model about complete or partial solutions.
+    /// Its question to the model about complete or partial solutions.
     pub fn verdicts(&self) -> Option<&Verdicts> {
         match (self, self.scoring()) {
             (Method::BestByScorer { scorer, .. }, _) | (_, Some(ThoughtScoring::Verdicts(scorer))) => Some(scorer),
@@ -150,7 +150,7 @@ impl Method {
         }
     }
 
-    /// Whether it counts answers.
+    /// Whether it votes on answers.
     pub fn votes(&self) -> bool {
         match self {
             Method::SelfConsistency { .. } => true,
@@ -162,7 +162,7 @@ impl Method {
         }
     }
 
-    /// Whether it sends the model prompts other than those of the items.
+    /// Whether it generates further prompts during the search.
     pub fn asks(&self) -> bool {
         match self {
             Method::TreeOfThought(_) => true,
@@ -171,7 +171,7 @@ impl Method {
         }
     }
 
-    /// The files that its prompts about `item` take in by paths that are templates.
+    /// The files included in its prompts about `item` by paths that are templates.
     pub fn prompt_files(&self, item: &Item) -> Result<Vec<PathBuf>> {
         match self {
             Method::TreeOfThought(how) => how.prompt_files(item),
@@ -187,7 +187,7 @@ impl Method {
         }
     }
 
-    /// Samples of an item that grow at once. Where a vote may be decided early: the number that every vote needs.
+    /// Samples of an item that run at once. If a vote may be decided early, the number that every vote needs.
     pub fn samples_at_once(&self) -> u32 {
         match self {
             Method::SelfConsistency { samples, stop } => stop.fewest_more(&VoteTally::default(), *samples),
@@ -277,8 +277,9 @@ fn decided(source: &TaskSource, section: &TaskSection) -> Result<Decided> {
 
 fn measure(section: &TaskSection) -> Result<BestBy> {
     let names = listed(&MEASURES.map(|(name, _)| name));
-    let wrong =
-        || section.wrong("by", format!("one of {names}, or, with every sample drawn, {{\"prompt\": …, \"words\": …}}"));
+    let wrong = || {
+        section.wrong("by", format!("one of {names}, or, without `stop_when_passed`, {{\"prompt\": …, \"words\": …}}"))
+    };
     let Some(given) = section.get("by").and_then(Value::as_str) else { return Err(wrong()) };
     MEASURES.iter().find(|(name, _)| *name == given).map(|(_, by)| *by).ok_or_else(wrong)
 }

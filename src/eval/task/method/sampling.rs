@@ -9,7 +9,7 @@ use crate::eval::source::{TaskSection, TaskSource};
 /// How tokens are sampled and when a sample ends. `None` switches a filter off.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sampling {
-    /// 0 takes the most probable token.
+    /// 0: always the most probable token.
     pub temperature: f32,
     pub top_k: Option<u32>,
     /// In (0, 1]; 1 keeps every token.
@@ -20,10 +20,10 @@ pub struct Sampling {
     pub repetition_penalty: f32,
     pub frequency_penalty: f32,
     pub presence_penalty: f32,
-    /// Token ids and what is added to their logits; in the file an object, `{"13": -100}`.
+    /// Token ids and the values added to their logits; in the file an object, `{"13": -100}`.
     pub logit_bias: Vec<(u32, f32)>,
     pub max_tokens: u32,
-    /// No end of text and no stop before that many tokens.
+    /// Neither end of text nor stop strings end the sample before this many tokens.
     pub min_tokens: u32,
     /// The sample ends before the first of these strings.
     pub stop: Vec<String>,
@@ -80,7 +80,7 @@ const SAMPLING_KEYS: [&str; 16] = [
     "seed",
 ];
 
-/// The most log-probabilities that may be asked for at a position (OpenAI's bound for chat).
+/// Maximum number of log-probabilities per position (OpenAI's limit for chat).
 const MOST_LOGPROBS: u32 = 20;
 
 impl Sampling {
@@ -88,7 +88,7 @@ impl Sampling {
         let default = Sampling::default();
         let Some(value) = value else { return Ok(default) };
         let s = TaskSection::open(source, "sampling".to_string(), value, &SAMPLING_KEYS)?;
-        // Checked as the 32 bits that are sampled with: 1e39 is none of them, 1e-60 is 0. The engine's ranges.
+        // Checked after conversion to 32 bits: 1e39 is infinite, 1e-60 is 0. The ranges are the engine's.
         let real = |key, expected, ok: &dyn Fn(f32) -> bool, default| {
             let ok = |x: f64| (x as f32).is_finite() && ok(x as f32);
             s.real(key, expected, ok).map(|x| x.map_or(default, |x| x as f32))

@@ -25,7 +25,7 @@ pub enum ThoughtScoring {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdicts {
     prompt: PromptTemplate,
-    /// Written directly behind the prompt.
+    /// The answers, as direct continuations of the prompt, with their values.
     pub words: Vec<(String, f64)>,
 }
 
@@ -49,10 +49,10 @@ impl Verdicts {
         let section = TaskSection::open(source, at.to_string(), value, &["prompt", "words"])?;
         let prompt = PromptTemplate::read(source, &section.field("prompt"), section.get("prompt"))?;
         if !prompt.takes_in(THOUGHTS) {
-            let expected = "a prompt that takes in `{{thoughts}}`, the solution that it asks about";
+            let expected = "a prompt that contains `{{thoughts}}`, the solution to score";
             return Err(Error::field(&source.path, section.field("prompt"), expected, "one without it"));
         }
-        let wrong = || section.wrong("words", "at least two words and what each is worth, {\" yes\": 1, \" no\": 0}");
+        let wrong = || section.wrong("words", "at least two words with their values, {\" yes\": 1, \" no\": 0}");
         let words =
             section.get("words").and_then(Value::as_object).filter(|words| words.len() > 1).ok_or_else(wrong)?;
         let worth =
@@ -61,7 +61,7 @@ impl Verdicts {
         Ok(Verdicts { prompt, words })
     }
 
-    /// The question about `thoughts`, which the prompt's templates have as a field beside the item's own.
+    /// The question about `thoughts`, which the prompt's templates can use in addition to the item's fields.
     pub fn question(&self, item: &Item, thoughts: &str) -> Result<TaskPrompt> {
         self.prompt.render(&with(item, thoughts)?)
     }
@@ -71,12 +71,12 @@ impl Verdicts {
     }
 }
 
-/// The field that a scorer's prompt has for the solution.
+/// The field of the solution in a scorer's prompt.
 const THOUGHTS: &str = "thoughts";
 
 fn with(item: &Item, thoughts: &str) -> Result<Item> {
     if item.fields.contains_key(THOUGHTS) {
-        let expected = "items without a field `thoughts`, which a scorer's prompt has for the solution";
+        let expected = "items without a field `thoughts`, which is the solution in a scorer's prompt";
         return Err(Error::value(format!("item `{}`", item.id), expected, "one"));
     }
     let mut item = item.clone();

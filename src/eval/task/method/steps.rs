@@ -1,4 +1,4 @@
-//! Reads the settings of stepwise searches, each with the way it scores solutions (a [`ThoughtScoring`]).
+//! Reads the settings of stepwise searches, each with its scoring of solutions (a [`ThoughtScoring`]).
 //!
 //! `step_beam` and `dvts`, a [`StepSearch`]: `{"samples": N, "expansions": M, "delimiter": "\n", "steps": 40, "scorer":
 //! …, "aggregate": "last", "by": "weighted_vote"}`

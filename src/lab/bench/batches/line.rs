@@ -8,9 +8,9 @@ use crate::error::Error;
 use crate::lab::replay::{JobRecord, Sustained};
 
 /// The fields of a line.
-pub struct ResultLine(Map<String, Value>);
+pub struct BatchesLine(Map<String, Value>);
 
-impl ResultLine {
+impl BatchesLine {
     /// The fields that identify the run and the device.
     pub fn of(options: &BatchesOptions, device: &str, run: &BatchRun) -> Self {
         Self(Map::new()).with(json!({

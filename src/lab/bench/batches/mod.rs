@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::line::ResultLine;
+use self::line::BatchesLine;
 pub use self::tables::Table;
 use self::tables::{BatchRun, Measurement};
 use super::tables::print_json;
@@ -21,7 +21,7 @@ use crate::lab::replay::{
     JobRecord, LoadedModel, RateSearch, ReplayJob, ReplaySettings, SimulatedMachine, WallClock, replay,
     sustainable_rate, warm_up, with_system_prompt,
 };
-use crate::launch::{Device, DeviceChoice, OnDevice};
+use crate::launch::{DeviceBackend, DeviceChoice, OnDevice};
 use crate::model::ModelConfig;
 use crate::out;
 
@@ -69,7 +69,7 @@ struct MeasureBatches<'a>(&'a BatchesOptions);
 impl OnDevice for MeasureBatches<'_> {
     type Output = ();
 
-    fn run<B: Device>(self, backend: B) -> Result<()> {
+    fn run<B: DeviceBackend>(self, backend: B) -> Result<()> {
         measure_on(backend, self.0)
     }
 }
@@ -150,8 +150,8 @@ impl<'a> Session<'a> {
         self.begun.elapsed() > self.options.budget
     }
 
-    fn header(&self, run: &BatchRun) -> ResultLine {
-        ResultLine::of(self.options, &self.device, run)
+    fn header(&self, run: &BatchRun) -> BatchesLine {
+        BatchesLine::of(self.options, &self.device, run)
     }
 
     /// Makes one run and prints its result.

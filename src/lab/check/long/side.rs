@@ -101,7 +101,7 @@ impl<B: Backend> ScriptPlayer<B> {
         loop {
             let led = self.told.get(&round.leader).map_or(0, Vec::len);
             while let Some((_, order)) = orders.next_if(|(moment, _)| *moment as usize <= led) {
-                self.obey(order)?;
+                self.act(order)?;
             }
             if self.turn()? != Turn::Stepped {
                 assert!(orders.peek().is_none(), "the leader draws more tokens than any order waits for");
@@ -112,7 +112,7 @@ impl<B: Backend> ScriptPlayer<B> {
         }
     }
 
-    fn obey(&mut self, order: &ScriptAction) -> Result<()> {
+    fn act(&mut self, order: &ScriptAction) -> Result<()> {
         match order {
             ScriptAction::Root { name, text } => {
                 self.branches.insert(*name, self.handle.root(text.clone())?);

@@ -1,4 +1,4 @@
-//! Texts and units: which of them say nothing behind a value, and which make another answer.
+//! Texts and units after a value: which are dropped, and which change the answer.
 
 use crate::eval::answer::latex::tests::{equal, form, unequal};
 

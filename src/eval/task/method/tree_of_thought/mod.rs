@@ -1,5 +1,5 @@
-//! The settings of `tree_of_thought`: how thoughts are made, judged and chosen, and the texts with which the model is
-//! asked. All of it is data of the task file; the search itself is left to the driver.
+//! The settings of `tree_of_thought` in a task file: how thoughts are generated, judged and chosen, and the templates
+//! of the questions to the model. `search::tree_of_thought` is the driver.
 //!
 //! Its prompts have the shape of the task's `prompt`: Jinja templates over the item's fields and these names:
 //!
@@ -7,11 +7,11 @@
 //! |---|---|
 //! | `thoughts` | the path's thoughts, a list of texts |
 //! | `last` | the last of them; empty before the first |
-//! | `path` | all of them, one a line |
+//! | `path` | all of them, one per line |
 //! | `step` | their number |
-//! | names of `extract` | what the regex finds in `last` (its first group, or the whole match); empty where it finds nothing |
+//! | names of `extract` | the regex's match in `last` (its first group, or the whole match); empty without a match |
 //! | `choices` | in a vote: the paths to choose among |
-//! | `answer` | in `value.last`: the answer that the path has come to |
+//! | `answer` | in `value.last`: the path's answer |
 
 mod read;
 mod texts;
@@ -37,15 +37,15 @@ pub struct TreeOfThought {
     end: Option<Regex>,
     extract: Vec<(String, Regex)>,
     state: Option<PromptTemplate>,
-    /// The section of the task file that all of this was read from.
+    /// The section of the task file from which it was read.
     source: Value,
 }
 
-/// What the model is asked about paths.
+/// A template of a question about paths.
 #[derive(Debug)]
 pub struct QuestionTemplate(Box<PromptTemplate>);
 
-/// The same settings mean the same search.
+/// Equal if the sections of the task file are.
 impl PartialEq for TreeOfThought {
     fn eq(&self, other: &Self) -> bool {
         self.source == other.source
@@ -55,7 +55,7 @@ impl PartialEq for TreeOfThought {
 impl Eq for TreeOfThought {}
 
 impl TreeOfThought {
-    /// What it draws, for the first line of a summary.
+    /// The search in words, for the first line of a summary.
     pub fn described(&self) -> String {
         let how = &self.settings;
         let paths = match how.search {
@@ -69,8 +69,8 @@ impl TreeOfThought {
         format!("{paths} x {drawn}, {}", counted(how.steps.into(), "step"))
     }
 
-    /// The thought that a generated text is, `None` if it is none: without white space at its ends, and where the task
-    /// has a regex for thoughts, what that finds (its first group, or the whole match).
+    /// The thought in a generated text, or `None`: the trimmed text or, if the task has a regex for thoughts, its match
+    /// (its first group, or the whole match).
     pub fn thought(&self, text: &str) -> Option<String> {
         let text = text.trim();
         let thought = match &self.thought {
@@ -80,12 +80,12 @@ impl TreeOfThought {
         (!thought.is_empty()).then_some(thought)
     }
 
-    /// Whether a path ends with this thought, however few they are.
+    /// Whether a path ends with this thought, regardless of its length.
     pub fn ends(&self, thought: &str) -> bool {
         self.end.as_ref().is_some_and(|end| end.is_match(thought))
     }
 
-    /// What two paths have in common when they have come to the same state. `None`: the task does not say.
+    /// A key that is equal for paths in the same state. `None`: the task does not define it.
     pub fn state(&self, item: &Item, thoughts: &[String]) -> Result<Option<String>> {
         let Some(template) = &self.state else { return Ok(None) };
         match template.render(&self.about(item, thoughts, []))? {
@@ -99,7 +99,7 @@ impl TreeOfThought {
         question.0.render(&self.about(item, thoughts, []))
     }
 
-    /// A question about the path of `thoughts` and the answer that it has come to.
+    /// A question about the path of `thoughts` and its answer.
     pub fn ask_about_answer(
         &self,
         question: &QuestionTemplate,
@@ -116,7 +116,7 @@ impl TreeOfThought {
         question.0.render(&self.about(item, &[], [("choices", json!(choices))]))
     }
 
-    /// Renders what is asked about an item before there is a thought, so that a field that it lacks is found early.
+    /// Renders the questions about an item without thoughts, so that missing fields are found early.
     pub fn check_item(&self, item: &Item) -> Result<()> {
         self.state(item, &[])?;
         match &self.settings.generate {
@@ -132,7 +132,7 @@ impl TreeOfThought {
         }
     }
 
-    /// The files that questions about `item` take in by paths that are templates, before there is a thought.
+    /// The files included in questions about `item`, without thoughts, by paths that are templates.
     pub(crate) fn prompt_files(&self, item: &Item) -> Result<Vec<PathBuf>> {
         let propose = match &self.settings.generate {
             Generate::Sample { .. } => None,
@@ -151,7 +151,7 @@ impl TreeOfThought {
         Ok(files)
     }
 
-    /// The item with the path's names among its fields.
+    /// The item with the path's names added to its fields.
     fn about<const N: usize>(&self, item: &Item, thoughts: &[String], more: [(&str, Value); N]) -> Item {
         let last = thoughts.last().map_or("", String::as_str);
         let mut fields: Map<String, Value> = item.fields.clone();
@@ -165,7 +165,7 @@ impl TreeOfThought {
     }
 }
 
-/// The first group that took part in the regex's first match, or the whole match where it has none.
+/// The first matched group of the regex's first match, or the whole match if it has no groups.
 fn found(regex: &Regex, text: &str) -> Option<String> {
     let captures = regex.captures(text)?;
     let found =

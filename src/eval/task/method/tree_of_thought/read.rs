@@ -21,9 +21,9 @@ const BREADTH: u32 = 5;
 const EVALUATIONS: u32 = 3;
 /// Keys of [`SamplingOverrides`].
 const DRAWING: [&str; 3] = ["temperature", "max_tokens", "stop"];
-/// What the paper's vote prompt asks to conclude with.
+/// The regex for the conclusion that the paper's vote prompt requires.
 const CHOICE: &str = r"(?is)best choice is.*?(\d+)";
-/// Names that are no item's and no regex's to give.
+/// Reserved names, for neither fields of items nor regexes.
 const OWN_NAMES: [&str; 6] = ["thoughts", "last", "path", "step", "choices", "answer"];
 
 impl TreeOfThought {
@@ -50,7 +50,7 @@ impl TreeOfThought {
     }
 }
 
-/// The one key of an object that says which kind it is, and the settings in it.
+/// The single key of an object, which is its kind, and the settings in it.
 fn one_of<'a>(section: &TaskSection<'a>, key: &str, kinds: &[&str]) -> Result<(&'a str, &'a Value)> {
     let expected = format!("exactly one of {} with its settings", listed(kinds));
     let value = section.need(key, &expected)?;
@@ -117,7 +117,7 @@ fn value_by(section: &TaskSection) -> Result<ValueBy> {
         return Ok(ValueBy::Samples { samples, drawing: drawing(section)? });
     }
     match DRAWING.iter().chain(&["samples"]).find(|key| section.get(key).is_some()) {
-        Some(key) => Err(section.wrong(key, "nothing beside `exact`, which draws no answer")),
+        Some(key) => Err(section.wrong(key, "nothing with `exact`, which samples no answer")),
         None => Ok(ValueBy::Probability),
     }
 }
@@ -152,7 +152,7 @@ fn search(section: &TaskSection) -> Result<ThoughtTraversal> {
             let s = TaskSection::open(section.source, section.field("search.dfs"), inside, &["threshold", "visits"])?;
             let threshold = s.real("threshold", "a number", |_| true)?;
             let threshold =
-                threshold.ok_or_else(|| s.wrong("threshold", "the least value of a thought to go on from"))?;
+                threshold.ok_or_else(|| s.wrong("threshold", "the minimum value of a thought to continue from"))?;
             let visits = s.count("visits", 1)?.ok_or_else(|| s.wrong("visits", "a whole number of at least 1"))?;
             Ok(ThoughtTraversal::Dfs { threshold, visits })
         }
@@ -180,7 +180,7 @@ fn drawing(section: &TaskSection) -> Result<SamplingOverrides> {
     })
 }
 
-/// Stops at `stop` where the task file does not say where.
+/// Adds the stop string `stop` if the task file has none.
 fn with_stop(drawing: SamplingOverrides, stop: &str) -> SamplingOverrides {
     SamplingOverrides { stop: drawing.stop.or_else(|| Some(vec![stop.to_string()])), ..drawing }
 }

@@ -14,7 +14,7 @@ pub struct ItemTexts<'a> {
     pub item: &'a Item,
     /// A prompt as text and tokens.
     pub render: &'a dyn Fn(&TaskPrompt) -> Result<QuestionPrompt>,
-    /// The tokens of a text that goes on from another.
+    /// The tokens of a text that continues another.
     pub continuation: &'a dyn Fn(&str) -> Result<Vec<TokenId>>,
 }
 

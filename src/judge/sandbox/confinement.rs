@@ -1,4 +1,4 @@
-//! The means by which a sandbox server confines its candidates: prepared once, used by every supervisor.
+//! The isolation mechanisms of a sandbox server: prepared once, used by every supervisor.
 
 use std::io;
 
@@ -10,18 +10,18 @@ use super::calls::{CandidateUser, SeccompFilters};
 use super::files;
 use super::identity::{self, Identity};
 
-/// The layers at hand.
+/// The available layers.
 #[derive(Debug)]
-pub(super) struct Cage {
+pub(super) struct Confinement {
     pub namespaced: bool,
     pub identity: Identity,
     pub landlock: Option<u32>,
     pub filters: Option<SeccompFilters>,
 }
 
-/// The state of the cage in words, for the caller.
+/// The state of each layer in words, for the caller.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct CageFacts {
+pub(super) struct ConfinementFacts {
     pub namespaces: Result<String, String>,
     pub landlock: Option<u32>,
     pub seccomp: Result<String, String>,
@@ -29,12 +29,12 @@ pub(super) struct CageFacts {
     pub processes: String,
 }
 
-/// From which version on Landlock keeps signals and abstract sockets inside.
+/// The first version of Landlock that confines signals and abstract sockets.
 pub(super) const SCOPES: u32 = 6;
 
-impl Cage {
-    /// Enters the namespaces that all candidates share: none of them can do anything there.
-    pub fn new(want_namespaces: bool) -> (Cage, CageFacts) {
+impl Confinement {
+    /// Enters the namespaces that all candidates share, and in which none of them has any rights.
+    pub fn new(want_namespaces: bool) -> (Confinement, ConfinementFacts) {
         let namespaces = match want_namespaces {
             true => enter_namespaces().map_err(|why| format!("the kernel refuses them ({why})")),
             false => Err("not wanted".into()),
@@ -47,14 +47,20 @@ impl Cage {
             Ok(filters) => (Some(filters), Ok("no sockets, tracing, mounts, namespaces, io_uring, keys".to_string())),
             Err(why) => (None, Err(why)),
         };
-        let cage = Cage { namespaced, identity, landlock, filters };
-        let found = CageFacts { namespaces, landlock, seccomp, identity: cage.who(), processes: cage.reach() };
-        (cage, found)
+        let confinement = Confinement { namespaced, identity, landlock, filters };
+        let found = ConfinementFacts {
+            namespaces,
+            landlock,
+            seccomp,
+            identity: confinement.who(),
+            processes: confinement.reach(),
+        };
+        (confinement, found)
     }
 
     fn who(&self) -> Result<String, String> {
         match self.identity {
-            Identity::Numbers(_) => Ok("each candidate is a user of its own, without capabilities (but to read, where its program is in a closed folder)".into()),
+            Identity::Numbers(_) => Ok("each candidate is a separate user, without capabilities (except to read, if its program is in a private folder)".into()),
             Identity::Namespace => Ok("your user in a user namespace of its own, without capabilities".into()),
             Identity::Caller => {
                 Err("candidates are your own user, without capabilities; they can see which files exist".into())
