@@ -10,8 +10,8 @@ struct bf16 {
     unsigned short bits;
 };
 
-// OCP's e4m3fn: eight numbers to each power of two up to 448, steps of 2^-9 below 2^-6, no infinity. f16, bf16 and f32 hold them
-// exactly.
+// OCP's e4m3fn: eight numbers to each power of two up to 448, steps of 2^-9 below 2^-6, no infinity. f16, bf16 and f32
+// hold them exactly.
 struct e4m3 {
     unsigned char bits;
 };
@@ -32,7 +32,8 @@ __device__ __forceinline__ float to_f32(f16 x) {
     return y;
 }
 
-// By its bits as those of a float of exponents that begin as far below 2^-6 as floats do: no instruction that only newer devices have.
+// By its bits as those of a float of exponents that begin as far below 2^-6 as floats do: no instruction that only
+// newer devices have.
 __device__ __forceinline__ float to_f32(e4m3 x) {
     const unsigned magnitude = x.bits & 0x7f, sign = (x.bits & 0x80u) << 24;
     return magnitude == 0x7f ? __uint_as_float(0x7fffffff) : __uint_as_float(sign | magnitude << 20) * __uint_as_float(247u << 23);

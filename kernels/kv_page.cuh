@@ -1,7 +1,8 @@
-// How keys, or values, of a head lie in a page: PAGE_TOKENS rows, plain or swizzled. The 16-byte chunks of a swizzled row have changed places
-// by the number of its slot, within 128 bytes, so that any column of eight rows below one another meets all banks of shared memory: a
-// page that the copy engine brings there as it is can be multiplied. 128 bytes of eight swizzled rows are what attention/wgmma.cuh calls 128-byte
-// swizzle. Pages are swizzled where tree_attention_wgmma.cu reads them, else plain.
+// How keys, or values, of a head lie in a page: PAGE_TOKENS rows, plain or swizzled. The 16-byte chunks of a swizzled
+// row have changed places by the number of its slot, within 128 bytes, so that any column of eight rows below one
+// another meets all banks of shared memory: a page that the copy engine brings there as it is can be multiplied. 128
+// bytes of eight swizzled rows are what attention/wgmma.cuh calls 128-byte swizzle. Pages are swizzled where
+// tree_attention_wgmma.cu reads them, else plain.
 #pragma once
 
 constexpr unsigned PAGE_TOKENS = 32;

@@ -1,5 +1,5 @@
-// N neighbours of a row in registers. They are moved 16 bytes at a time, so `from` and `to` must be aligned to the smaller of
-// 16 bytes and N elements.
+// N neighbours of a row in registers. They are moved 16 bytes at a time, so `from` and `to` must be aligned to the
+// smaller of 16 bytes and N elements.
 #pragma once
 
 #include "element.cuh"

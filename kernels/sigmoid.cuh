@@ -1,8 +1,8 @@
 // The logistic function, as exactly as a result that is rounded to T needs it.
 #pragma once
 
-// 1 / (1 + e^-x). Where T has two bytes, the hardware's exponential and division do: their error, below 2^-16 for |x| < 80,
-// is far below T's rounding. Beyond, e^-x or 1 / e^-x is as good as zero.
+// 1 / (1 + e^-x). Where T has two bytes, the hardware's exponential and division do: their error, below 2^-16 for |x| <
+// 80, is far below T's rounding. Beyond, e^-x or 1 / e^-x is as good as zero.
 template <class T>
 __device__ __forceinline__ float sigmoid(float x) {
     if constexpr (sizeof(T) == 4) {

@@ -1,7 +1,8 @@
 // Where a row's input token comes from, as one word; `token_word` in src/backend/cuda/token_word.rs writes it.
 #pragma once
 
-// Clear: the other bits are the token. Set: they are the index of an ask of the step before, whose token lies in `drawn`.
+// Clear: the other bits are the token. Set: they are the index of a request of the step before, whose token lies in
+// `drawn`.
 constexpr unsigned DRAWN = 1u << 31;
 
 __device__ __forceinline__ unsigned token_of(unsigned word, const unsigned* drawn) {

@@ -1,6 +1,6 @@
-// Barriers of the warp-specialised kernel: mbarriers in shared memory, by which those who load tell those who compute that a
-// slot is full, and hear that it is empty; and named barriers of some of a block's warps. An mbarrier's phases alternate in
-// parity: who waits for phase n waits for parity n % 2.
+// Barriers of the warp-specialised kernel: mbarriers in shared memory, by which those who load tell those who compute
+// that a slot is full, and hear that it is empty; and named barriers of some of a block's warps. An mbarrier's phases
+// alternate in parity: who waits for phase n waits for parity n % 2.
 #pragma once
 
 // `arrivals` end a phase.
@@ -30,8 +30,8 @@ __device__ __forceinline__ void wait_barrier(unsigned barrier, unsigned parity) 
         : "memory");
 }
 
-// Orders what this thread has read and written in shared memory, and what it was told of, before what the copy engine and matrix
-// instructions do there next.
+// Orders what this thread has read and written in shared memory, and what it was told of, before what the copy engine
+// and matrix instructions do there next.
 __device__ __forceinline__ void fence_proxies() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -1,5 +1,5 @@
-// What 8-bit keys and values (e4m3) need beside 16-bit ones on their way to tensor cores: they are widened to f16, which holds
-// them exactly, and queries and weights are f16 beside them.
+// What 8-bit keys and values (e4m3) need beside 16-bit ones on their way to tensor cores: they are widened to f16,
+// which holds them exactly, and queries and weights are f16 beside them.
 #pragma once
 
 #include "attention/mma.cuh"

@@ -1,15 +1,17 @@
-// Of each attributed row, query head and level of the row's context, over the positions p of the level that the row sees:
+// Of each attributed row, query head and level of the row's context, over the positions p of the level that the row
+// sees:
 //   lse = log sum_p exp(q . k_p * scale),  -inf where there are none.
 // Level l of row i ends where `bounds[i][l]` begins the next; the last one has no end.
 //
-// Shapes: out f32 [asks, q_heads, MOST_LEVELS]; qkv T [R, q | keys | values]; kv KV_ELEMENT [page][kv_head][keys, values]
-// of one layer, as they lie by kv_page.cuh; words as in attention/level_words.cuh; positions [R]; wanted [asks], the rows; bounds
-// [asks, MOST_LEVELS - 1].
+// Shapes: out f32 [requests, q_heads, MOST_LEVELS]; qkv T [R, q | keys | values]; kv KV_ELEMENT [page][kv_head][keys,
+// values] of one layer, as they lie by kv_page.cuh; words as in attention/level_words.cuh; positions [R]; wanted
+// [requests], the rows; bounds [requests, MOST_LEVELS - 1].
 //
-// Grid: asks * kv_heads * ceil(group / HEADS). A block takes one row and up to HEADS of the query heads of a key head. Its
-// warps take pages in turns, and lane t slot t of each. So a lane's sum runs over positions that its warp and number decide, in
-// rising order, and all sums are combined in one fixed order: bits depend on the row alone, not on how the plan cuts its
-// context. Limited by the shuffles of its sums, presumably: not timed. Every row reads its keys for itself.
+// Grid: requests * kv_heads * ceil(group / HEADS). A block takes one row and up to HEADS of the query heads of a key
+// head. Its warps take pages in turns, and lane t slot t of each. So a lane's sum runs over positions that its warp and
+// number decide, in rising order, and all sums are combined in one fixed order: bits depend on the row alone, not on
+// how the plan cuts its context. Limited by the shuffles of its sums, presumably: not timed. Every row reads its keys
+// for itself.
 // Definition: `AttentionLevels::level_lse`; on the CPU, src/backend/cpu/levels.rs.
 //
 // Defines: ELEMENT, KV_ELEMENT (the same, or e4m3), HEAD_DIM (at most 256), SWIZZLED (0 or 1).
@@ -129,10 +131,10 @@ level_lse(float* __restrict__ out, const T* __restrict__ qkv, const KV_ELEMENT* 
     __shared__ Found found[WARPS];
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, q_heads = group * kv_heads;
     const unsigned parts = (group + HEADS - 1) / HEADS, blocks = kv_heads * parts;
-    const unsigned ask = blockIdx.x / blocks, kv_head = blockIdx.x % blocks / parts, first = blockIdx.x % parts * HEADS;
+    const unsigned req = blockIdx.x / blocks, kv_head = blockIdx.x % blocks / parts, first = blockIdx.x % parts * HEADS;
     const unsigned head = kv_head * group + first, heads = min(HEADS, group - first);
-    const unsigned row = wanted[ask], at = positions[row], window = words[WINDOW];
-    bounds += ask * (MOST_LEVELS - 1);
+    const unsigned row = wanted[req], at = positions[row], window = words[WINDOW];
+    bounds += req * (MOST_LEVELS - 1);
 
     Walk walk;
     walk.level = 0;
@@ -186,6 +188,6 @@ level_lse(float* __restrict__ out, const T* __restrict__ qkv, const KV_ELEMENT* 
             l += part.l * weight(part.m, anchor(m));
         }
         const float ln_2 = 0.693147180559945f;
-        out[(static_cast<size_t>(ask) * q_heads + head + h) * MOST_LEVELS + level] = m == NO_SCORE ? NO_SCORE : (m + log2_fast(l)) * ln_2;
+        out[(static_cast<size_t>(req) * q_heads + head + h) * MOST_LEVELS + level] = m == NO_SCORE ? NO_SCORE : (m + log2_fast(l)) * ln_2;
     }
 }

@@ -1,5 +1,5 @@
-// The words of a plan as src/backend/cuda/level_words.rs lays them out: what level_lse needs to walk a row's context in rising
-// positions. And the levels themselves.
+// The words of a plan as src/backend/cuda/level_words.rs lays them out: what level_lse needs to walk a row's context in
+// rising positions. And the levels themselves.
 #pragma once
 
 #include "kv_page.cuh"

@@ -1,7 +1,8 @@
-// The end of tree_attention_wgmma: when all blocks have written their partial states, the warps of all blocks merge them:
+// The end of tree_attention_wgmma: when all blocks have written their partial states, the warps of all blocks merge
+// them:
 //   m = max m_i,  out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i,  over a row's list of states, in its order.
-// All blocks run at a time, so that they may wait for one another; that takes less than the start of a second kernel. Limited
-// by latency, or, with many rows, by the bytes of the states.
+// All blocks run at a time, so that they may wait for one another; that takes less than the start of a second kernel.
+// Limited by latency, or, with many rows, by the bytes of the states.
 #pragma once
 
 #include "attention/tile.cuh"
@@ -13,8 +14,8 @@ struct LaneFloats {
     float x[LANE_FLOATS];
 };
 
-// Not by way of the multiprocessor's own cache, which does not hear of others' writes. Stays where it is written: the compiler
-// would load each value just before its use, and wait for each.
+// Not by way of the multiprocessor's own cache, which does not hear of others' writes. Stays where it is written: the
+// compiler would load each value just before its use, and wait for each.
 __device__ __forceinline__ LaneFloats load_state(const float* from) {
     LaneFloats to;
     if constexpr (LANE_FLOATS == 4) {
@@ -47,8 +48,8 @@ __device__ __forceinline__ Extent load_extent(const Extent* from) {
     return to;
 }
 
-// HEADS query heads of one row, from `head` on: the row's list of states, and this lane's of the first ones. Lane t looks after
-// head t % HEADS and state t / HEADS of as many as 32 lanes hold.
+// HEADS query heads of one row, from `head` on: the row's list of states, and this lane's of the first ones. Lane t
+// looks after head t % HEADS and state t / HEADS of as many as 32 lanes hold.
 template <unsigned HEADS>
 struct MergeUnit {
     static constexpr unsigned STATES = 32 / HEADS;
@@ -65,8 +66,8 @@ struct MergeUnit {
     }
 };
 
-// Merges the states of one unit, by a warp: nothing but `o` is waited for one batch of AHEAD states after the other, and the
-// first batch is under way before its weights are known. `meanwhile` is done once that is.
+// Merges the states of one unit, by a warp: nothing but `o` is waited for one batch of AHEAD states after the other,
+// and the first batch is under way before its weights are known. `meanwhile` is done once that is.
 template <unsigned HEADS, unsigned AHEAD, class Meanwhile>
 __device__ __forceinline__ void merge_heads(const Job& job, const MergeUnit<HEADS>& unit, const Meanwhile& meanwhile) {
     constexpr unsigned STATES = MergeUnit<HEADS>::STATES;
@@ -165,8 +166,8 @@ __device__ __forceinline__ void wait_for_blocks(unsigned* ended) {
     } while (count < gridDim.x);
 }
 
-// A warp's share of all rows and query heads, HEADS at a time: every `warps`-th, from `warp` on. What the next one needs is looked
-// up one ahead; the first is before the states are there.
+// A warp's share of all rows and query heads, HEADS at a time: every `warps`-th, from `warp` on. What the next one
+// needs is looked up one ahead; the first is before the states are there.
 template <unsigned HEADS, unsigned AHEAD>
 struct MergeShare {
     unsigned i, warps;

@@ -2,9 +2,9 @@
 //   m = max m_i,  out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i.
 // Rows with one state were written by tree_attention and are left alone; rows without any (padding) become zeros.
 //
-// out [R, q_heads * HEAD_DIM]; partial states as in attention/plan.cuh. `split` warps, 1, 2, 4 or 8, take a row and head, so that
-// few rows with many states have many loads under way: each warp combines a run of the list, the first of them the runs.
-// Grid (R, ceil(q_heads * split / 8)). Limited by the bytes of the partial states. The CPU definition is
+// out [R, q_heads * HEAD_DIM]; partial states as in attention/plan.cuh. `split` warps, 1, 2, 4 or 8, take a row and
+// head, so that few rows with many states have many loads under way: each warp combines a run of the list, the first of
+// them the runs. Grid (R, ceil(q_heads * split / 8)). Limited by the bytes of the partial states. The CPU definition is
 // src/backend/cpu/attention.
 //
 // Defines: ELEMENT, HEAD_DIM.

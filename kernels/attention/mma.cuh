@@ -1,6 +1,6 @@
-// The few PTX instructions of the tensor-core kernels: asynchronous copies into shared memory, matrix loads from there, and
-// the 16 x 8 x 16 multiplication. Lane `t` of a warp holds of a 16 x 8 result the elements (t / 4, 2 (t % 4) + {0, 1}) and the
-// same of row t / 4 + 8.
+// The few PTX instructions of the tensor-core kernels: asynchronous copies into shared memory, matrix loads from there,
+// and the 16 x 8 x 16 multiplication. Lane `t` of a warp holds of a 16 x 8 result the elements (t / 4, 2 (t % 4) + {0,
+// 1}) and the same of row t / 4 + 8.
 #pragma once
 
 #include "element.cuh"

@@ -1,14 +1,16 @@
-// Tree attention on tensor cores, f16 and bf16, HEAD_DIM a multiple of 16 up to 256. For each row and query head, over the
-// positions p that the row sees:   out = sum_p 2^(s_p - m) v_p / sum_p 2^(s_p - m),  s_p = q . k_p * scale * log2 e,  m = max s.
-// A row whose context is one item, not divided, gets `out` from here; otherwise partial states, which merge_states combines.
+// Tree attention on tensor cores, f16 and bf16, HEAD_DIM a multiple of 16 up to 256. For each row and query head, over
+// the positions p that the row sees: out = sum_p 2^(s_p - m) v_p / sum_p 2^(s_p - m), s_p = q . k_p * scale * log2 e, m
+// = max s. A row whose context is one item, not divided, gets `out` from here; otherwise partial states, which
+// merge_states combines.
 //
-// out [R, q_heads * HEAD_DIM], qkv [R, (q_heads + 2 kv_heads) * HEAD_DIM], kv [page][kv head][k, v][32][HEAD_DIM], positions [R],
-// plan words and partials as in attention/plan.cuh. The rows of a tile are packed: row * group + head in the group.
+// out [R, q_heads * HEAD_DIM], qkv [R, (q_heads + 2 kv_heads) * HEAD_DIM], kv [page][kv head][k, v][32][HEAD_DIM],
+// positions [R], plan words and partials as in attention/plan.cuh. The rows of a tile are packed: row * group + head in
+// the group.
 //
-// The grid is as many blocks as the device holds at a time, two a multiprocessor; blocks take (tile, key head) by ticket,
-// longest tiles first: the wide ones (limited by multiplications), then the narrow ones (limited by bytes), whose small tiles
-// fill the time until the last block ends. Who takes which tile changes no result. The CPU definition is
-// src/backend/cpu/attention.
+// The grid is as many blocks as the device holds at a time, two a multiprocessor; blocks take (tile, key head) by
+// ticket, longest tiles first: the wide ones (limited by multiplications), then the narrow ones (limited by bytes),
+// whose small tiles fill the time until the last block ends. Who takes which tile changes no result. The CPU definition
+// is src/backend/cpu/attention.
 //
 // Defines: ELEMENT, HEAD_DIM.
 #include "attention/narrow.cuh"

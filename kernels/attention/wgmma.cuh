@@ -1,12 +1,14 @@
-// The instructions of a warpgroup of Hopper (sm_90a): products of 64 x 16 and 16 x 64 elements, one operand in registers and one in
-// shared memory, that are computed while its warps do other work.
+// The instructions of a warpgroup of Hopper (sm_90a): products of 64 x 16 and 16 x 64 elements, one operand in
+// registers and one in shared memory, that are computed while its warps do other work.
 //
-// Operands in shared memory are panels: rows of 64 elements (128 bytes), eight rows an atom of 1024 bytes at a multiple of
-// 1024. Within an atom, 16-byte chunk c of row r lies at r * 128 + (c ^ r) * 16, the layout called 128-byte swizzle: both the
-// copies' writes and the products' reads meet all banks.
-// A descriptor names an operand: bits 0-13 its address / 16, bits 32-45 the bytes from an atom to the next / 16, bits 62-63 the
-// layout (1). Where rows run along the sum (keys), 16 elements further are 32 bytes, and an operand lies in one panel; where they
-// run across it (values, read transposed), 16 tokens further are two atoms, and bits 16-29 are the bytes from a panel to the next / 16.
+// Operands in shared memory are panels: rows of 64 elements (128 bytes), eight rows an atom of 1024 bytes at a multiple
+// of
+// 1024. Within an atom, 16-byte chunk c of row r lies at r * 128 + (c ^ r) * 16, the layout called 128-byte swizzle:
+//   both the copies' writes and the products' reads meet all banks. A descriptor names an operand: bits 0-13 its
+//   address / 16, bits 32-45 the bytes from an atom to the next / 16, bits 62-63 the layout (1). Where rows run along
+//   the sum (keys), 16 elements further are 32 bytes, and an operand lies in one panel; where they run across it
+//   (values, read transposed), 16 tokens further are two atoms, and bits 16-29 are the bytes from a panel to the next /
+//   16.
 #pragma once
 
 #include "element.cuh"

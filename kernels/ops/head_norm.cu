@@ -1,8 +1,8 @@
 // head[i] = head[i] / sqrt(mean(head^2) + eps) * weight[i] for each of `heads` neighbouring heads of a row, in place.
 //
 // Shapes: qkv ELEMENT [R, width], weight f32 [head_dim]; `qkv` points at the first of the heads in the first row.
-// Grid: x = row, y = heads by the warps of a block; one warp a head. The second pass over a head meets it in the L1 cache.
-// Limit: bytes, 2 * sizeof(ELEMENT) an element.
+// Grid: x = row, y = heads by the warps of a block; one warp a head. The second pass over a head meets it in the L1
+// cache. Limit: bytes, 2 * sizeof(ELEMENT) an element.
 // Definition: `Backend::head_norm`; on the CPU, `head_norm` of src/backend/cpu/norm.rs.
 #include "lanes.cuh"
 #include "reduce.cuh"

@@ -1,10 +1,9 @@
 // Stores the keys and values of row r of qkv in slot slots[r] of one layer.
 //
 // Shapes: qkv ELEMENT [R, q | keys | values], a key and a value of `head_bytes` for each of kv_heads; layer
-// [page][kv_head][keys, values], as they lie by kv_page.cuh; slots[r] = page * PAGE_TOKENS + slot, or NO_SLOT for a padded row,
-// which is left out. The element types are one, so bytes are copied.
-// Grid: x = row, y = the row's keys and values by blocks.
-// Limit: bytes, 2 * sizeof(ELEMENT) an element.
+// [page][kv_head][keys, values], as they lie by kv_page.cuh; slots[r] = page * PAGE_TOKENS + slot, or NO_SLOT for a
+// padded row, which is left out. The element types are one, so bytes are copied.
+// Grid: x = row, y = the row's keys and values by blocks. Limit: bytes, 2 * sizeof(ELEMENT) an element.
 // Definition: `Backend::kv_append`; on the CPU, `append` of src/backend/cpu/kv.rs (whose pages are laid out otherwise).
 //
 // Defines: SWIZZLED (0 or 1).

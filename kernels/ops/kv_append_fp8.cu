@@ -1,11 +1,12 @@
-// Stores the keys and values of row r of qkv in slot slots[r] of one layer, rounded to e4m3: to nearest even, what is larger
-// than 448 as 448. KV_ELEMENT is e4m3, or ELEMENT where no kernel of the device reads less, which holds the same numbers.
+// Stores the keys and values of row r of qkv in slot slots[r] of one layer, rounded to e4m3: to nearest even, what is
+// larger than 448 as 448. KV_ELEMENT is e4m3, or ELEMENT where no kernel of the device reads less, which holds the same
+// numbers.
 //
 // Shapes: qkv ELEMENT [R, width], the keys and values of kv_heads heads of `head_dim` last; layer KV_ELEMENT
-// [page][kv_head][keys, values], as they lie by kv_page.cuh; slots[r] = page * PAGE_TOKENS + slot, or NO_SLOT for a padded row, which
-// is left out.
-// Grid: x = row, y = the row's keys and values by blocks.
-// Limit: bytes, sizeof(ELEMENT) + sizeof(KV_ELEMENT) an element.
+// [page][kv_head][keys, values], as they lie by kv_page.cuh; slots[r] = page * PAGE_TOKENS + slot, or NO_SLOT for a
+// padded row, which is left out.
+// Grid: x = row, y = the row's keys and values by blocks. Limit: bytes, sizeof(ELEMENT) + sizeof(KV_ELEMENT) an
+// element.
 // Definition: `Backend::kv_append`; on the CPU, `append` of src/backend/cpu/kv.rs (whose pages are laid out otherwise).
 //
 // Defines: ELEMENT, KV_ELEMENT, SWIZZLED (0 or 1).

@@ -1,10 +1,10 @@
-// Copies whole pages of all layers to and from one contiguous buffer, so that one large transfer over the bus carries them:
-// save: packed[i][layer] = kv[layer][pages[i]]; restore: the other way.
+// Copies whole pages of all layers to and from one contiguous buffer, so that one large transfer over the bus carries
+// them: save: packed[i][layer] = kv[layer][pages[i]]; restore: the other way.
 //
 // Shapes: kv [layers][layer_pages][page_chunks], packed [P][layers][page_chunks], in chunks of 16 bytes; pages [P].
-// Grid: x = i, y = layer.
-// Limit: bytes, twice those of the pages.
-// Definition: `Backend::save_pages` and `Backend::restore_pages`; on the CPU, `save` and `restore` of src/backend/cpu/kv.rs.
+// Grid: x = i, y = layer. Limit: bytes, twice those of the pages.
+// Definition: `Backend::save_pages` and `Backend::restore_pages`; on the CPU, `save` and `restore` of
+// src/backend/cpu/kv.rs.
 
 __device__ __forceinline__ void copy_page(uint4* to, const uint4* from, unsigned chunks) {
     for (unsigned i = threadIdx.x; i < chunks; i += blockDim.x) {

@@ -1,10 +1,10 @@
-// out[r][n] = sum over k of x[r][k] w[n][k], plus out[r][n] itself where ACCUMULATE is 1. For the shapes that cuBLASLt has no
-// algorithm for; every other product is the library's.
+// out[r][n] = sum over k of x[r][k] w[n][k], plus out[r][n] itself where ACCUMULATE is 1. For the shapes that cuBLASLt
+// has no algorithm for; every other product is the library's.
 //
 // Shapes: out OUT [R, N], x ELEMENT [R, K], w ELEMENT [N, K]; f32 products and sums.
-// Grid: x = TILE rows of w (a vocabulary may have more than y counts), y = TILE rows of x; one output a thread of TILE x TILE.
-// Operands go through shared memory as f32.
-// Limit: shared memory, two reads a multiplication; no tensor cores, for no large model should come here.
+// Grid: x = TILE rows of w (a vocabulary may have more than y counts), y = TILE rows of x; one output a thread of TILE
+// x TILE. Operands go through shared memory as f32. Limit: shared memory, two reads a multiplication; no tensor cores,
+// for no large model should come here.
 // Definition: `Backend::linear`; on the CPU, src/backend/cpu/gemm/clear.rs.
 #include "element.cuh"
 

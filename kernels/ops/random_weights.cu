@@ -1,9 +1,8 @@
-// out[i] = centre + reach * u(i), with u uniform in [-1, 1): random weights drawn where they are used, the same bits as on the
-// CPU.
+// out[i] = centre + reach * u(i), with u uniform in [-1, 1): random weights drawn where they are used, the same bits as
+// on the CPU.
 //
 // Shapes: out ELEMENT [elements]. An element depends on its stream and index alone, not on the grid.
-// Grid: blocks stride over the elements.
-// Limit: bytes, sizeof(ELEMENT) an element, and about 20 integer operations.
+// Grid: blocks stride over the elements. Limit: bytes, sizeof(ELEMENT) an element, and about 20 integer operations.
 // Definition: `Uniform` of src/backend/weights.rs.
 #include "element.cuh"
 

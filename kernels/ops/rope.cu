@@ -1,9 +1,9 @@
-// (a, b) -> (a cos - b sin, b cos + a sin) for a = head[i], b = head[i + rotary / 2], i < rotary / 2, in place: each of the
-// first `heads` heads of a row is turned by the row's position; the rest of a head stays.
+// (a, b) -> (a cos - b sin, b cos + a sin) for a = head[i], b = head[i + rotary / 2], i < rotary / 2, in place: each of
+// the first `heads` heads of a row is turned by the row's position; the rest of a head stays.
 //
 // Shapes: qkv ELEMENT [R, width], cosines and sines f32 [positions, rotary / 2], positions [R].
-// Grid: x = row, y = pairs of the row by blocks.
-// Limit: bytes, 2 * sizeof(ELEMENT) an element; the tables' rows stay in cache.
+// Grid: x = row, y = pairs of the row by blocks. Limit: bytes, 2 * sizeof(ELEMENT) an element; the tables' rows stay in
+// cache.
 // Definition: `Backend::rope`; on the CPU, `rope` of src/backend/cpu/rope.rs.
 #include "lanes.cuh"
 

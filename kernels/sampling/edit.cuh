@@ -1,4 +1,4 @@
-// Where the edits of an ask lie, for the kernels that apply them, take them back and count tokens.
+// Where the edits of a request lie, for the kernels that apply them, take them back and count tokens.
 #pragma once
 
 #include "sampling/sample.cuh"
@@ -13,9 +13,9 @@ struct Edits {
     u32 ban_count;
     u32 counted_count;
 
-    // `all_counted` [asks, MOST_COUNTED].
-    __device__ __forceinline__ Edits(Header* header, Seen* all_counted, u32 ask) {
-        const Request& request = reinterpret_cast<const Request*>(header + 1)[ask];
+    // `all_counted` [requests, MOST_COUNTED].
+    __device__ __forceinline__ Edits(Header* header, Seen* all_counted, u32 req) {
+        const Request& request = reinterpret_cast<const Request*>(header + 1)[req];
         u32* first = reinterpret_cast<u32*>(header) + request.first;
         biases = reinterpret_cast<Bias*>(first);
         seens = reinterpret_cast<Seen*>(biases + request.biases);
@@ -23,7 +23,7 @@ struct Edits {
         bias_count = request.biases;
         seen_count = request.seens;
         ban_count = request.bans;
-        counted = all_counted + static_cast<u64>(ask) * MOST_COUNTED;
+        counted = all_counted + static_cast<u64>(req) * MOST_COUNTED;
         counted_count = request.counted;
     }
 

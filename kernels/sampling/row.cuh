@@ -1,5 +1,5 @@
-// One row of logits with the maxima of its chunks, running sums over chunks and the place where they pass a target. Sums are
-// taken in an order that depends on the vocabulary alone: not on the size of a block, not on timing.
+// One row of logits with the maxima of its chunks, running sums over chunks and the place where they pass a target.
+// Sums are taken in an order that depends on the vocabulary alone: not on the size of a block, not on timing.
 #pragma once
 
 #include "sampling/sample.cuh"
@@ -54,8 +54,8 @@ struct Place {
     double before;
 };
 
-// Of one warp: the first chunk of a sum above 0 at which the running sum exceeds `target`; without one, the last chunk of a sum
-// above 0.
+// Of one warp: the first chunk of a sum above 0 at which the running sum exceeds `target`; without one, the last chunk
+// of a sum above 0.
 template <class SumAt>
 __device__ __forceinline__ Place find_place(u32 chunks, SumAt sum_at, double target) {
     Place place{0, 0.0};

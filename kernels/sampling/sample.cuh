@@ -1,6 +1,6 @@
-// What the kernels of sampling share: the requests as the host packs them (cuda/sampling/requests.rs mirrors each struct), scores as
-// they are compared and weighed, and the chunks of the vocabulary that one warp takes at a time. The definition is
-// backend/cpu/sampling/clear.rs.
+// What the kernels of sampling share: the requests as the host packs them (cuda/sampling/requests.rs mirrors each
+// struct), scores as they are compared and weighed, and the chunks of the vocabulary that one warp takes at a time. The
+// definition is backend/cpu/sampling/clear.rs.
 #pragma once
 
 using u32 = unsigned;
@@ -23,9 +23,9 @@ constexpr u32 NONE = 0xffffffff;
 // In place of a token id or a count of equal scores: no token is too far.
 constexpr u32 ALL = 0xffffffff;
 
-// Followed by one Request an ask, then by the lists of all asks.
+// Followed by one Request per request, then by the lists of all requests.
 struct Header {
-    u32 top_width;  // places for the likeliest tokens that each ask has in the results
+    u32 top_width;  // places for the likeliest tokens that each request has in the results
     u32 padding[3];
 };
 
@@ -116,7 +116,8 @@ __device__ __forceinline__ float rate_of(float temperature) {
     return fminf(1.44269504f / temperature, largest_float());
 }
 
-// e^((score - base) / temperature): within 2 units in the last place of an exponent that is rounded twice. Below 2^-126: 0.
+// e^((score - base) / temperature): within 2 units in the last place of an exponent that is rounded twice. Below
+// 2^-126: 0.
 __device__ __forceinline__ float weight_of(float score, float base, float rate) {
     float weight;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(weight) : "f"((score - base) * rate));
@@ -159,7 +160,8 @@ struct Chunk {
         return max;
     }
 
-    // The sum of the weights, relative to `base`, of the scores for which kept(j) holds: four by four in f32, then in f64.
+    // The sum of the weights, relative to `base`, of the scores for which kept(j) holds: four by four in f32, then in
+    // f64.
     template <class Kept>
     __device__ __forceinline__ float sum(float base, float rate, Kept kept) const {
         float part[4] = {0.0f, 0.0f, 0.0f, 0.0f};

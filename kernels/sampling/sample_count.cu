@@ -1,12 +1,13 @@
-// sample_count: what requests with penalties count, one step further. The token that was unseen is listed, once more where it is in
-// a list already; what the request itself drew in the step before is unseen now, as request r of an advanced step goes on behind
-// its own draw. Launched before the kernels of `sample` when a step is advanced, not when it is loaded.
+// sample_count: what requests with penalties count, one step further. The token that was unseen is listed, once more
+// where it is in a list already; what the request itself drew in the step before is unseen now, as request r of an
+// advanced step goes on behind its own draw. Launched before the kernels of `sample` when a step is advanced, not when
+// it is loaded.
 //
 //   seen(r) += newest_of[r].token if unseen(r),  unseen(r) = r
 //
-// Shapes: newest_of [asks], as `sample_edit` left it in the step before; all_counted [asks, MOST_COUNTED]. Grid: one block of one
-// warp an ask. Limited by latency: a binary search among the tokens seen when the requests were loaded, then one pass over those
-// counted since. CPU definition: StepBatch::count_unseen and StepBatch::advance.
+// Shapes: newest_of [requests], as `sample_edit` left it in the step before; all_counted [requests, MOST_COUNTED].
+// Grid: one block of one warp a request. Limited by latency: a binary search among the tokens seen when the requests
+// were loaded, then one pass over those counted since. CPU definition: StepBatch::count_unseen and StepBatch::advance.
 #include "sampling/edit.cuh"
 
 __device__ __forceinline__ void count(Request& request, const Edits& edits, u32 token) {
@@ -40,19 +41,19 @@ __device__ __forceinline__ void count(Request& request, const Edits& edits, u32 
 
 extern "C" __global__ void __launch_bounds__(WARP)
     sample_count(Header* header, const Newest* __restrict__ newest_of, Seen* all_counted) {
-    u32 ask = blockIdx.x;
-    Request& request = reinterpret_cast<Request*>(header + 1)[ask];
+    u32 req = blockIdx.x;
+    Request& request = reinterpret_cast<Request*>(header + 1)[req];
     if (!has_penalties(request)) {
         return;
     }
     u32 unseen = request.unseen;
-    Edits edits(header, all_counted, ask);
+    Edits edits(header, all_counted, req);
     // What is read here is written below, by one lane.
     __syncwarp();
     if (unseen != NONE) {
-        count(request, edits, newest_of[ask].token);
+        count(request, edits, newest_of[req].token);
     }
     if (lane() == 0) {
-        request.unseen = ask;
+        request.unseen = req;
     }
 }

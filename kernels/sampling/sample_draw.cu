@@ -1,7 +1,9 @@
-// The last kernel of `sample`: one token an ask, the best, the one given, or at random by the inverse of the cumulative
-// distribution in vocabulary order at the ask's uniform; its log-probability by the model's own logits, which it puts back first
-// where `sample_edit` changed them. Follows `sample_row` and `inverse_cdf` of backend/cpu/sampling/clear.rs.
-// Grid: one block of one warp an ask. Limited by latency: it reads 16 bytes for 512 tokens, and one chunk of logits.
+// The last kernel of `sample`: one token per request, the best, the one given, or at random by the inverse of the
+// cumulative distribution in vocabulary order at the request's uniform; its log-probability by the model's own logits,
+// which it puts back first where `sample_edit` changed them. Follows `sample_row` and `inverse_cdf` of
+// backend/cpu/sampling/clear.rs.
+// Grid: one block of one warp per request. Limited by latency: it reads 16 bytes for 512 tokens, and one chunk of
+// logits.
 #include "sampling/edit.cuh"
 #include "sampling/row.cuh"
 
@@ -23,8 +25,8 @@ __device__ __forceinline__ u32 first_best(const Row& row, float best) {
     return token;
 }
 
-// The first token of chunk `c` that `cut` keeps and at which the running sum of weights, relative to the chunk's maximum,
-// exceeds `target`; without one, the last token kept.
+// The first token of chunk `c` that `cut` keeps and at which the running sum of weights, relative to the chunk's
+// maximum, exceeds `target`; without one, the last token kept.
 __device__ __forceinline__ u32 find_token(const Row& row, u32 c, float rate, Cut cut, double target) {
     Chunk chunk(row.logits, row.vocab, c);
     u32 token = 0;
@@ -69,10 +71,10 @@ extern "C" __global__ void __launch_bounds__(WARP)
                 const Newest* __restrict__ newest, const Cut* __restrict__ cuts, Drawn* __restrict__ results,
                 u32* __restrict__ drawn, Seen* all_counted) {
     extern __shared__ double sums[];
-    u32 ask = blockIdx.x;
-    const Request& request = reinterpret_cast<const Request*>(header + 1)[ask];
-    float* logits = all_logits + static_cast<u64>(ask) * vocab;
-    u64 first_chunk = static_cast<u64>(ask) * chunks;
+    u32 req = blockIdx.x;
+    const Request& request = reinterpret_cast<const Request*>(header + 1)[req];
+    float* logits = all_logits + static_cast<u64>(req) * vocab;
+    u64 first_chunk = static_cast<u64>(req) * chunks;
     u32 token = request.given;
     Row row{logits, draw_max + first_chunk, vocab, chunks};
     float best = largest_maximum(row);
@@ -80,20 +82,20 @@ extern "C" __global__ void __launch_bounds__(WARP)
         token = first_best(row, best);
     } else if (request.pick == RANDOM) {
         Cut all{key_of(lowest_drawn(best, request.temperature)), ALL};
-        Cut cut = has_filter(request, vocab) ? cuts[ask] : all;
-        token = draw(row, draw_sum + first_chunk, sums, request, best, cut, uniforms[ask]);
+        Cut cut = has_filter(request, vocab) ? cuts[req] : all;
+        token = draw(row, draw_sum + first_chunk, sums, request, best, cut, uniforms[req]);
     }
 
     if (has_edits(request)) {
-        Edits(header, all_counted, ask).for_each([&](const auto& entry) { logits[entry.token] = entry.was; });
+        Edits(header, all_counted, req).for_each([&](const auto& entry) { logits[entry.token] = entry.was; });
         if (request.unseen != NONE && lane() == 0) {
-            logits[newest[ask].token] = newest[ask].was;
+            logits[newest[req].token] = newest[req].was;
         }
         __syncwarp();
     }
     LogSoftmax logprob({logits, model_max + first_chunk, vocab, chunks}, model_sum + first_chunk);
     if (lane() == 0) {
-        results[ask] = {token, logprob.of(safe(logits[token]))};
-        drawn[ask] = token;
+        results[req] = {token, logprob.of(safe(logits[token]))};
+        drawn[req] = token;
     }
 }

@@ -1,8 +1,9 @@
-// The third kernel of `sample`: bias, penalties and bans, written into the logits [asks, vocab] of the asks that have any, and
-// maxima and sums of the chunks in which they lie, taken again. `sample_draw` puts the model's logits back. Order and
-// arithmetic are those of `adjusted` in backend/cpu/sampling/scores.rs: nothing is contracted into a fused operation.
-// Grid: one block of 256 to 1,024 threads an ask; an ask without edits leaves at once. Limited by latency, and by the bytes of
-// the chunks changed.
+// The third kernel of `sample`: bias, penalties and bans, written into the logits [requests, vocab] of the requests
+// that have any, and maxima and sums of the chunks in which they lie, taken again. `sample_draw` puts the model's
+// logits back. Order and arithmetic are those of `adjusted` in backend/cpu/sampling/scores.rs: nothing is contracted
+// into a fused operation.
+// Grid: one block of 256 to 1,024 threads per request; a request without edits leaves at once. Limited by latency, and
+// by the bytes of the chunks changed.
 #include "sampling/edit.cuh"
 
 // Entries of one token stand together: one thread takes them in turn.
@@ -37,13 +38,13 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
                 float* __restrict__ draw_max, float* __restrict__ draw_sum, Newest* __restrict__ newest_of,
                 Seen* all_counted) {
     extern __shared__ bool changed[];
-    u32 ask = blockIdx.x;
-    const Request& request = reinterpret_cast<const Request*>(header + 1)[ask];
+    u32 req = blockIdx.x;
+    const Request& request = reinterpret_cast<const Request*>(header + 1)[req];
     if (!has_edits(request)) {
         return;
     }
-    float* logits = all_logits + static_cast<u64>(ask) * vocab;
-    Edits edits(header, all_counted, ask);
+    float* logits = all_logits + static_cast<u64>(req) * vocab;
+    Edits edits(header, all_counted, req);
     u32 newest = request.unseen == NONE ? NONE : drawn[request.unseen];
     bool has_newest = newest != NONE;
     bool of_newest = has_newest && threadIdx.x == 0;
@@ -58,13 +59,13 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
         changed[entry.token / CHUNK] = true;
     });
     if (of_newest) {
-        newest_of[ask] = {newest, logits[newest]};
+        newest_of[req] = {newest, logits[newest]};
         changed[newest / CHUNK] = true;
     }
     __syncthreads();
     edits.for_each([&](auto& entry) { logits[entry.token] = safe(entry.was); });
     if (of_newest) {
-        logits[newest] = safe(newest_of[ask].was);
+        logits[newest] = safe(newest_of[req].was);
     }
     __syncthreads();
 
@@ -113,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
             float max = chunk.max();
             float sum = chunk.sum(max, rate_of(request.temperature));
             if (lane() == 0) {
-                u64 at = static_cast<u64>(ask) * chunks + c;
+                u64 at = static_cast<u64>(req) * chunks + c;
                 draw_max[at] = max;
                 draw_sum[at] = sum;
             }

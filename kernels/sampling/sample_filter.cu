@@ -1,8 +1,9 @@
-// The fourth kernel of `sample`: what top-k, top-p and min-p leave of each ask that has one of them: the cut between tokens kept
-// and tokens out, and draw_sum [asks, chunks] of the tokens kept alone. Follows `weights` of backend/cpu/sampling/clear.rs.
-// Grid: one block of 256 to 1,024 threads an ask; an ask without a filter leaves at once. Limited by bytes where probability is
-// spread over the whole row (the logits are read up to 5 times), else by latency: only those chunks are read whose maximum
-// reaches a bound that the sums tell.
+// The fourth kernel of `sample`: what top-k, top-p and min-p leave of each request that has one of them: the cut
+// between tokens kept and tokens out, and draw_sum [requests, chunks] of the tokens kept alone. Follows `weights` of
+// backend/cpu/sampling/clear.rs.
+// Grid: one block of 256 to 1,024 threads per request; a request without a filter leaves at once. Limited by bytes
+// where probability is spread over the whole row (the logits are read up to 5 times), else by latency: only those
+// chunks are read whose maximum reaches a bound that the sums tell.
 #include "sampling/select.cuh"
 
 // Of all threads: the cut by all three filters. `sum` weighs all tokens relative to `best`, in units of 1.
@@ -21,8 +22,8 @@ __device__ __forceinline__ Cut cut_of(const Row& row, Histogram& h, const Reques
         if (kept.reached) {
             total = static_cast<double>(kept.weight) / UNIT;
         } else {
-            // Tokens lighter than this together weigh less than 1 - top_p of the total: top-p is reached before them. A quarter
-            // of it, lest rounding loses a token on the border.
+            // Tokens lighter than this together weigh less than 1 - top_p of the total: top-p is reached before them. A
+            // quarter of it, lest rounding loses a token on the border.
             double lightest = 0.25 * (1.0 - request.top_p) * total / row.vocab;
             bound = max(bound, key_of(fminf(__double2float_rd(best + temperature * log(lightest)), best)));
         }
@@ -51,17 +52,17 @@ extern "C" __global__ void __launch_bounds__(1024)
     extern __shared__ float maxima[];
     __shared__ Histogram h;
     __shared__ double total;
-    u32 ask = blockIdx.x;
-    const Request& request = reinterpret_cast<const Request*>(header + 1)[ask];
+    u32 req = blockIdx.x;
+    const Request& request = reinterpret_cast<const Request*>(header + 1)[req];
     if (!has_filter(request, vocab)) {
         return;
     }
-    u64 first_chunk = static_cast<u64>(ask) * chunks;
+    u64 first_chunk = static_cast<u64>(req) * chunks;
     for (u32 c = threadIdx.x; c < chunks; c += blockDim.x) {
         maxima[c] = draw_max[first_chunk + c];
     }
     __syncthreads();
-    Row row{logits + static_cast<u64>(ask) * vocab, maxima, vocab, chunks};
+    Row row{logits + static_cast<u64>(req) * vocab, maxima, vocab, chunks};
     float best = largest_maximum(row);
     if (best == minus_infinity()) {
         return;
@@ -81,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(1024)
 
     Cut cut = cut_of(row, h, request, best, total);
     if (threadIdx.x == 0) {
-        cuts[ask] = cut;
+        cuts[req] = cut;
     }
     for (u32 c = threadIdx.x / WARP; c < chunks; c += blockDim.x / WARP) {
         float sum = 0.0f;

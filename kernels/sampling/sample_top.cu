@@ -1,22 +1,23 @@
-// The second kernel of `sample`: the likeliest tokens of each ask that wants some, by falling score, equals by rising id, with
-// their log-probabilities by the model's own logits. Follows `by_score` and `log_softmax` of backend/cpu/sampling/clear.rs.
-// Grid: one block of 256 to 1,024 threads an ask; an ask that wants none leaves at once. Limited by latency: of the logits only
-// those chunks are read, up to 4 times, whose maximum is among the largest.
+// The second kernel of `sample`: the likeliest tokens of each request that wants some, by falling score, equals by
+// rising id, with their log-probabilities by the model's own logits. Follows `by_score` and `log_softmax` of
+// backend/cpu/sampling/clear.rs.
+// Grid: one block of 256 to 1,024 threads per request; a request that wants none leaves at once. Limited by latency: of
+// the logits only those chunks are read, up to 4 times, whose maximum is among the largest.
 #include "sampling/select.cuh"
 
 // Dynamic shared memory: maxima, f32 [chunks].
 extern "C" __global__ void __launch_bounds__(1024)
-    sample_top(const float* __restrict__ logits, u32 vocab, u32 chunks, u32 asks, const Header* __restrict__ header,
+    sample_top(const float* __restrict__ logits, u32 vocab, u32 chunks, u32 requests, const Header* __restrict__ header,
                const float* __restrict__ model_max, const float* __restrict__ model_sum, Drawn* __restrict__ results) {
     extern __shared__ float maxima[];
     __shared__ Histogram h;
     __shared__ u32 listed;
-    u32 ask = blockIdx.x;
-    u32 wanted = min(reinterpret_cast<const Request*>(header + 1)[ask].top, vocab);
+    u32 req = blockIdx.x;
+    u32 wanted = min(reinterpret_cast<const Request*>(header + 1)[req].top, vocab);
     if (wanted == 0) {
         return;
     }
-    u64 first_chunk = static_cast<u64>(ask) * chunks;
+    u64 first_chunk = static_cast<u64>(req) * chunks;
     for (u32 c = threadIdx.x; c < chunks; c += blockDim.x) {
         maxima[c] = model_max[first_chunk + c];
     }
@@ -24,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(1024)
         listed = 0;
     }
     __syncthreads();
-    Row row{logits + static_cast<u64>(ask) * vocab, maxima, vocab, chunks};
+    Row row{logits + static_cast<u64>(req) * vocab, maxima, vocab, chunks};
 
     u32 lowest = wanted <= chunks ? bound_by_maxima(row, h, wanted) : key_of(minus_infinity());
     u32 highest = key_of(largest_maximum(row));
@@ -49,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     }
     __syncthreads();
     LogSoftmax logprob(row, model_sum + first_chunk);
-    Drawn* top = results + asks + static_cast<u64>(ask) * header->top_width;
+    Drawn* top = results + requests + static_cast<u64>(req) * header->top_width;
     for (u32 i = threadIdx.x; i < wanted; i += blockDim.x) {
         u32 rank = 0;
         for (u32 other = 0; other < wanted; ++other) {

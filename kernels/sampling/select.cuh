@@ -1,7 +1,7 @@
-// The k best tokens of a row, or the fewest best tokens that have a given weight, without a sort: histograms of the scores'
-// keys narrow the range that holds the last token kept, 11 bits a pass, over those chunks alone whose maximum reaches it.
-// Counts and weights are whole numbers (a weight of 1 is 2^44), so that the order of adding changes nothing. Equal scores rank
-// by rising token id.
+// The k best tokens of a row, or the fewest best tokens that have a given weight, without a sort: histograms of the
+// scores' keys narrow the range that holds the last token kept, 11 bits a pass, over those chunks alone whose maximum
+// reaches it. Counts and weights are whole numbers (a weight of 1 is 2^44), so that the order of adding changes
+// nothing. Equal scores rank by rising token id.
 #pragma once
 
 #include "sampling/row.cuh"
@@ -54,7 +54,8 @@ __device__ __forceinline__ void add(Histogram& h, u32 bin, u64 weight) {
     }
 }
 
-// Of all threads: the highest bin down to which counts (or weights) reach `target`, into the histogram. Ends without a barrier.
+// Of all threads: the highest bin down to which counts (or weights) reach `target`, into the histogram. Ends without a
+// barrier.
 __device__ __forceinline__ void find_bin(Histogram& h, bool by_weight, u64 target, u64 count_above, u64 weight_above) {
     u32 top = BINS - 1 - threadIdx.x * BINS_EACH;
     u64 count = 0;
@@ -102,8 +103,8 @@ __device__ __forceinline__ void find_bin(Histogram& h, bool by_weight, u64 targe
     h.weight_above = weight_above;
 }
 
-// Of all threads: the best tokens, of keys from `lowest` to `highest`, up to the one at which `target` of count or weight
-// (relative to the score of `highest`) is reached. Unreached: all of them. `target` is at least 1.
+// Of all threads: the best tokens, of keys from `lowest` to `highest`, up to the one at which `target` of count or
+// weight (relative to the score of `highest`) is reached. Unreached: all of them. `target` is at least 1.
 __device__ __noinline__ Selection select(const Row row, Histogram& h, u32 lowest, u32 highest, float rate,
                                          bool by_weight, u64 target) {
     float best = score_of(highest);
@@ -161,7 +162,8 @@ __device__ __noinline__ Selection select(const Row row, Histogram& h, u32 lowest
     }
 }
 
-// Of all threads: the key of the `count`-th largest maximum of a chunk: at least `count` tokens reach it. Needs count <= chunks.
+// Of all threads: the key of the `count`-th largest maximum of a chunk: at least `count` tokens reach it. Needs count
+// <= chunks.
 __device__ __forceinline__ u32 bound_by_maxima(const Row& row, Histogram& h, u32 count) {
     for (u32 c = threadIdx.x; c < row.chunks; c += blockDim.x) {
         u32 key = key_of(row.maxima[c]);

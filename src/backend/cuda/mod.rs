@@ -56,12 +56,12 @@ use crate::plan::{AttentionPlan, CostModel, Gpu, NewPage};
 pub struct Cuda {
     device: Device,
     loader: WeightLoader,
-    /// By dtype of operands: loaded with the first buffer, matrix or pages of theirs.
+    /// By dtype of operands; loaded with their first buffer, matrix or pages.
     ops: HashMap<Dtype, Ops>,
-    /// By format of weights: loaded with the first matrix.
+    /// By weight format; loaded with the first matrix.
     gemms: HashMap<WeightFormat, Gemm>,
     choosing: AlgorithmPolicy,
-    /// Times that something changed which a graph may hold: the address of memory, or whether there is attention.
+    /// Number of changes that invalidate captured graphs: memory addresses, or whether attention runs.
     moves: u64,
     skips_attention: bool,
     deterministic: bool,
@@ -84,13 +84,13 @@ impl Cuda {
         &self.device
     }
 
-    /// Leaves out attention from now on: what remains is the ceiling that no attention can pass. For benchmarks.
+    /// Leaves out attention from now on, which gives the upper bound for any attention. For benchmarks.
     pub fn skip_attention(&mut self) {
         self.moves += 1;
         self.skips_attention = true;
     }
 
-    /// How the algorithms of linear layers are chosen from now on; by default the fastest.
+    /// Sets how algorithms of linear layers are chosen; by default the fastest measured.
     pub fn choose_products(&mut self, choosing: AlgorithmPolicy) {
         self.moves += 1;
         self.choosing = choosing;
@@ -122,7 +122,7 @@ impl Cuda {
         Ok(())
     }
 
-    /// How keys and values lie in the pages of a model with these heads and weights.
+    /// The page layout of keys and values for a model with these heads and weights.
     fn kv_element(&self, heads: HeadLayout, dtype: Dtype) -> KvElement {
         KvElement::of(self.kv, self.device.facts(), dtype, heads.head_dim)
     }
@@ -152,7 +152,7 @@ impl Backend for Cuda {
         self.device.facts().to_string()
     }
 
-    /// The kind of GPU, and the libraries that compile its kernels and whose algorithms it is given.
+    /// The GPU model, and the versions of NVRTC and cuBLASLt: everything that affects the last bits.
     fn arithmetic(&self) -> String {
         let DeviceFacts { name, arch, driver, .. } = self.device.facts();
         let compiler = self.device.compiler().version();
@@ -166,7 +166,7 @@ impl Backend for Cuda {
     fn cost_model(&self) -> CostModel {
         let facts = self.device.facts();
         let cost = Gpu::of(facts.major, facts.minor).cost;
-        // Other kernels of that mode have narrow tiles alone.
+        // Other deterministic kernels have narrow tiles only.
         if self.deterministic && facts.major == 9 { cost.wide_only() } else { cost }
     }
 
@@ -174,8 +174,8 @@ impl Backend for Cuda {
         attention::tile(self.deterministic)
     }
 
-    /// Attention by tiles that are the same for all rows, and linear layers by batch-invariant algorithms. The other
-    /// ops always are: each takes a row in an order that its width decides.
+    /// Uses tiles at fixed positions for attention and batch-invariant algorithms for linear layers. All other ops are
+    /// batch-invariant anyway: the row's width alone decides the order of their sums.
     fn set_batch_invariant(&mut self) {
         self.deterministic = true;
         self.choose_products(AlgorithmPolicy::BatchInvariant);

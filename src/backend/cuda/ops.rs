@@ -1,6 +1,6 @@
-//! Launchers of the ops that bytes limit: each checks shapes, chooses the grid and passes the arguments in the order of
-//! its kernel. What an op computes is said by `Backend` and by its file in `kernels/`; products are `gemm`'s, attention
-//! and sampling have files of their own.
+//! Launchers of the memory-bound ops: each checks shapes, chooses the grid and passes the arguments in the order of its
+//! kernel. `Backend` and the kernel's file define what an op computes; `gemm`, `attention` and `sampling` launch the
+//! others.
 
 use super::compile::elements::KvElement;
 use super::compile::unit::Unit;
@@ -17,10 +17,10 @@ use crate::backend::{Dtype, HeadKind, HeadLayout, RopeTable, WeightFormat};
 use crate::error::Result;
 use crate::ids::LayerIx;
 
-/// Words that vary from step to step: memory and the byte at which they begin.
+/// Words that vary from step to step: memory and an offset in bytes.
 pub type Words<'a> = (&'a Memory, usize);
 
-/// Threads of a block that sums a row, as in kernels/reduce.cuh.
+/// Threads of a block that reduces a row, as in kernels/reduce.cuh.
 const THREADS: u32 = 256;
 
 /// Warps of a block of the other kernels.
@@ -48,7 +48,7 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// Waits for nothing; a graph captured with another table does not see this one.
+    /// Does not wait for the device. A graph captured with another table keeps using that one.
     pub fn upload(device: &Device, table: &RopeTable) -> Result<Self> {
         let upload = |values: &[f32]| {
             let memory = device.alloc(size_of_val(values))?;
@@ -79,7 +79,7 @@ impl Ops {
         })
     }
 
-    /// `tokens`: a `token_word` for each row of `out`; `drawn`: the tokens that the step before has drawn.
+    /// `tokens`: a `token_word` for each row of `out`; `drawn`: the tokens that the step before sampled.
     pub fn embed(&self, out: &Buffer, table: &Matrix, tokens: Words<'_>, drawn: &Memory) {
         assert_eq!((out.width, table.format), (table.inner, WeightFormat::Dense(self.element)), "embed: shapes");
         self.assert_sums(out);
@@ -185,7 +185,7 @@ impl Ops {
         self.launch(&self.gelu, x, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
     }
 
-    /// `rows`: for each row of `out`, the row of `x` that it becomes.
+    /// `rows`: for each row of `out`, the row of `x` to copy.
     pub fn select_rows(&self, out: &Buffer, x: &Buffer, rows: Words<'_>) {
         assert_eq!((out.width, out.element), (x.width, x.element), "select_rows: shapes");
         let args = |out: &Memory| {
@@ -194,7 +194,7 @@ impl Ops {
         self.launch(&self.select_rows, out, chunk_blocks(x.row_bytes()), LANE_BLOCK, 0, args);
     }
 
-    /// `blocks` blocks for each row of `of`; none where it has no rows. `args` takes the memory of `of`.
+    /// Launches `blocks` blocks for each row of `of`, if it has rows. `args` takes the memory of `of`.
     fn launch(
         &self,
         kernel: &Function,

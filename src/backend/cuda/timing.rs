@@ -1,5 +1,5 @@
-//! How long steps and single ops take on the device, by its own clock: replays of a captured graph, those of a step
-//! each behind a write that leaves nothing of its data in the second-level cache. For benchmarks.
+//! Times of steps and single ops by the device's clock: replays of a captured graph; before each replay of a step a
+//! large write clears its data from the second-level cache. For benchmarks.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use crate::backend::{
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 
-/// More than the second-level cache of any GPU holds.
+/// Larger than the second-level cache of any GPU.
 const FLUSHED_BYTES: usize = 256 << 20;
 
-/// Bytes of a copy that tells the bandwidth.
+/// Bytes of the copy that measures bandwidth.
 const COPIED_BYTES: usize = 1 << 30;
 
-/// Runs of a step before it is timed: op by op, captured, and some replays.
+/// Runs of a step before it is timed: op by op, capture, some replays.
 const WARM_UP: usize = 5;
 
 impl Cuda {
@@ -138,7 +138,7 @@ impl Timed for Cuda {
         let mut out = self.buffer(PRODUCT, ActivationDtype::Operands(dtype))?;
         self.resize(&mut x, shape.rows)?;
         self.resize(&mut out, shape.rows)?;
-        // Numbers, for zeros are multiplied faster.
+        // Random numbers: zeros multiply faster.
         let drawn: Vec<f32> = (0..PRODUCT * PRODUCT).into_par_iter().map(|i| numbers.at(i)).collect();
         self.write(&mut x, PRODUCT, &drawn)?;
         let mut us = Cuda::time(self, &mut step, shape, 10, |cuda, _| {

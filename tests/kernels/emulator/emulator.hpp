@@ -1,8 +1,8 @@
-// Runs CUDA kernels on the CPU, thread by thread, to find out whether they compute what they should: where no GPU is at hand,
-// and in schedules that a GPU would show once in a million. Every CUDA thread is a fiber; what warps, warpgroups and blocks do
-// together happens when all of them have come. Asynchronous copies and products are done at once, or as late as the kernel's
-// own waits allow, so that a missing wait is seen. It knows the instructions that the kernels of `kernels/` wrap in
-// functions, and nothing of time.
+// Runs CUDA kernels on the CPU, thread by thread, to find out whether they compute what they should: where no GPU is at
+// hand, and in schedules that a GPU would show once in a million. Every CUDA thread is a fiber; what warps, warpgroups
+// and blocks do together happens when all of them have come. Asynchronous copies and products are done at once, or as
+// late as the kernel's own waits allow, so that a missing wait is seen. It knows the instructions that the kernels of
+// `kernels/` wrap in functions, and nothing of time.
 //
 // What it cannot see: missing fences between memory proxies, orders of memory that a GPU relaxes, and bank conflicts.
 #pragma once
@@ -636,7 +636,8 @@ inline void issue(Product product) {
     }
 }
 
-// sum [16 x 8 N] (+)= a [16 x 16] b [16 x 8 N]. Element (k, n) of b lies `of(k, n)` bytes behind the descriptor's address.
+// sum [16 x 8 N] (+)= a [16 x 16] b [16 x 8 N]. Element (k, n) of b lies `of(k, n)` bytes behind the descriptor's
+// address.
 template <class T, unsigned N, class Of>
 void issue_wide(const char* what, float (*sum)[4], const unsigned* a, uint64_t descriptor, bool more, Of of) {
     WideMultiply mine = {sum, a};

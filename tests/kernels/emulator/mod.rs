@@ -1,5 +1,6 @@
-//! Kernels of `kernels/` on the CPU: their sources with every function that wraps an instruction swizzled into a call of
-//! `emulator.hpp`, compiled by the machine's C++ compiler. What a kernel is given and what it should compute is the caller's.
+//! Kernels of `kernels/` on the CPU: their sources with every function that wraps an instruction swizzled into a call
+//! of `emulator.hpp`, compiled by the machine's C++ compiler. What a kernel is given and what it should compute is the
+//! caller's.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt::Write;
@@ -94,7 +95,8 @@ impl Emulated {
         Some(Self { library: open(&library), _folder: folder })
     }
 
-    /// Launches the kernel. `args`: the address of each argument. Panics where the kernel does what no GPU allows, or never ends.
+    /// Launches the kernel. `args`: the address of each argument. Panics where the kernel does what no GPU allows, or
+    /// never ends.
     ///
     /// # Safety
     /// The arguments are of the kernel's types, and point to as much memory as it reads and writes.

@@ -1,7 +1,7 @@
-//! An attention plan as the kernels read it: flat words, built on the host whenever the topology changes (`tiling`,
-//! `encode`) and good for as long as every row moves on by a token a step. While pages have room nothing changes; a row
-//! that turns a page has places reserved for it, so that a few words change where they lie, and addresses and grids
-//! stay. The kernels' side of the layout is `kernels/attention/plan.cuh`; buffers and launches are `attention`'s.
+//! An attention plan as the kernels read it: flat words, built on the host when the tree changes (`tiling`, `encode`)
+//! and valid while every row moves one token a step. While pages have room, no word changes; for a row that starts a
+//! new page a few reserved words are filled in place, so addresses and grids stay. `kernels/attention/plan.cuh` defines
+//! the kernels' side of the layout; `attention` owns buffers and launches.
 
 use std::ops::Range;
 
@@ -9,14 +9,13 @@ use super::tiling::{self, TilingScratch};
 use crate::backend::HeadLayout;
 use crate::plan::{AttentionPlan, NewPage};
 
-/// Slots of a page: a KV block is what an item holds of one page.
+/// Slots of a page. A KV block is the part of one page that an item reads.
 pub const KV_BLOCK_TOKENS: u32 = 32;
 /// Words of the header, of a tile and of a KV block.
 pub const HEADER_WORDS: usize = 16;
 pub const TILE_WORDS: usize = 16;
 pub const KV_BLOCK_WORDS: usize = 2;
-/// Words of a tile before its first KV blocks, and how many of those stand there: who reads a tile need not look for
-/// them.
+/// Words of a tile before its first KV blocks, and how many KV blocks are inlined there to save a lookup.
 pub const TILE_FIELDS: usize = 8;
 pub const TILE_KV_BLOCKS: usize = (TILE_WORDS - TILE_FIELDS) / KV_BLOCK_WORDS;
 
@@ -41,36 +40,37 @@ pub enum PlanWord {
     FirstPosition,
 }
 
-/// What the device's blocks compute at a time.
+/// The tile sizes of a device's kernels, and the workers that compute tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiling {
     /// Most packed rows of a narrow tile.
     pub narrow_rows: usize,
-    /// Most packed rows of a wide tile; `None` where all tiles are narrow.
+    /// Most packed rows of a wide tile; `None` if all tiles are narrow.
     pub wide_rows: Option<usize>,
     pub workers: Workers,
-    /// Partial slots that a plan may fill: where it would fill more, long items are divided less. What that leaves may
-    /// still be more: items themselves are never joined.
+    /// Most partial slots of a plan: if more would be filled, long items are split less. The plan may still fill more,
+    /// because items are never joined.
     pub most_slots: usize,
 }
 
-/// Who takes the tiles.
+/// The workers that compute tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workers {
-    /// So many blocks at a time, of which each takes wide tiles, then narrow ones.
+    /// This many resident blocks; each computes wide tiles, then narrow ones.
     Blocks(usize),
-    /// So many blocks, of which each takes wide tiles. Beside them, [`DECODE_WARPS`] warps of each take narrow ones and
-    /// nothing else; the others help, where nothing wide is left.
+    /// This many blocks, which compute wide tiles, while [`DECODE_WARPS`] warps of each compute narrow tiles only. The
+    /// other warps help once no wide tile is left.
     BlocksAndDecodeWarps(usize),
 }
 
 /// As in kernels/attention/stream.cuh.
 pub const DECODE_WARPS: usize = 4;
-/// Of a block, with those that help: the HELPERS of kernels/attention/tree_attention_wgmma.cu.
+/// Warps of a block that compute narrow tiles, helpers included: HELPERS of
+/// kernels/attention/tree_attention_wgmma.cu.
 pub const NARROW_WARPS: usize = DECODE_WARPS + 8;
 
 impl Tiling {
-    /// Whether a tile of so many packed rows is wide.
+    /// Whether a tile of `rows` packed rows is wide.
     pub(super) fn is_wide(&self, packed: usize) -> bool {
         self.wide_rows.is_some() && packed > self.narrow_rows
     }
@@ -80,18 +80,18 @@ impl Tiling {
     }
 }
 
-/// See the module's head.
+/// See the module's docs.
 #[derive(Default)]
 pub struct DevicePlan {
     pub(super) words: Vec<u32>,
     pub(super) partial_slots: usize,
-    /// Of each row, if all grow.
+    /// One for each row, if all rows grow.
     pub(super) append_points: Vec<AppendPoint>,
-    /// Where the tiles are that end with each growing row: `tiles_a_row` each.
+    /// Offsets of the tiles that end with each growing row: `tiles_a_row` each.
     pub(super) last_tiles: Vec<u32>,
     pub(super) tiles_a_row: usize,
-    /// Of a plan whose tiles are not divided: their positions. A row then has one state a tile, whatever the others
-    /// are, and pages that segments share make one KV block, so that the deterministic kernels give it the same bits.
+    /// Positions per tile of a deterministic plan. A row then has one state per tile, whatever the other rows are, and
+    /// a page shared by segments is one KV block, so that the row's bits never change.
     undivided: Option<u32>,
     scratch: TilingScratch,
 }
@@ -99,22 +99,22 @@ pub struct DevicePlan {
 /// The KV blocks of an item that ends with a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AppendPoint {
-    /// Where the words of its next KV block go.
+    /// Offset of the words of its next KV block.
     pub next_kv_block: u32,
-    /// Places for KV blocks that are left there.
+    /// Number of reserved KV blocks left there.
     pub room: u32,
 }
 
 impl DevicePlan {
-    /// The words of `plan` for `rows_padded` rows, of which those behind the plan's own get an empty merge list. Panics
-    /// when the plan's pages are not of [`KV_BLOCK_TOKENS`] slots.
+    /// The words of `plan` for `rows_padded` rows; padded rows get an empty merge list. Panics if the plan's pages do
+    /// not have [`KV_BLOCK_TOKENS`] slots.
     pub fn build(plan: &AttentionPlan, heads: HeadLayout, rows_padded: usize, tiling: &Tiling) -> DevicePlan {
         let mut output = DevicePlan::default();
         output.rebuild(plan, heads, rows_padded, tiling);
         output
     }
 
-    /// The same in the memory of an earlier plan.
+    /// The same, reusing the memory of an earlier plan.
     pub fn rebuild(&mut self, plan: &AttentionPlan, heads: HeadLayout, rows_padded: usize, tiling: &Tiling) {
         assert_eq!(plan.page_tokens, KV_BLOCK_TOKENS, "pages of a device plan");
         assert!(rows_padded >= plan.row_positions.len(), "{rows_padded} rows do not hold the plan's");
@@ -124,26 +124,26 @@ impl DevicePlan {
         self.scratch = scratch;
     }
 
-    /// To be uploaded at an address that is a multiple of 16 bytes.
+    /// The words; their device address must be a multiple of 16 bytes.
     pub fn words(&self) -> &[u32] {
         &self.words
     }
 
-    /// Partial states that the step writes, each of all query heads of a row.
+    /// Number of partial states that the step writes, each of all query heads of a row.
     pub fn partial_slots(&self) -> usize {
         self.partial_slots
     }
 
-    /// Whether the rows of `plan`, the plan that these words were made for and that has moved on, see other tiles than
-    /// before: whole ones are listed by what a row sees, so that words must be made anew.
+    /// Whether rows of `plan`, the advanced plan of these words, now see other tiles. If tiles are whole, the words
+    /// must then be rebuilt.
     pub fn leaves_tiles(&self, plan: &AttentionPlan) -> bool {
         let (Some(tile), Some(window)) = (self.undivided, plan.window) else { return false };
         let leaves = |&at: &u32| at >= window && first_seen(at, window).is_multiple_of(tile);
         plan.row_positions.iter().any(leaves)
     }
 
-    /// Follows `AttentionPlan::advance` by `new_pages`, and says which of the words have changed. `None`, and nothing is changed,
-    /// where a row has no place left for a KV block, or begins a tile that is not divided: words must be made anew then.
+    /// Follows `AttentionPlan::advance` by `new_pages` and returns the words that changed. `None`, with nothing
+    /// changed, if a row has no reserved KV block left or begins a whole tile: the words must then be rebuilt.
     pub fn advance(&mut self, new_pages: &[NewPage]) -> Option<Range<usize>> {
         let stuck = |new_page: &NewPage| {
             let AppendPoint { next_kv_block, room } = self.append_points[new_page.row as usize];
@@ -186,7 +186,7 @@ impl DevicePlan {
 /// The word of a tile that counts its KV blocks.
 const TILE_COUNT: usize = 3;
 
-/// Slots `slots` of a page, which hold the positions `base ..`.
+/// The words of a KV block: `slots` of a page, which hold the positions `base ..`.
 fn kv_block_words(page: u32, base: u32, slots: Range<u32>) -> [u32; KV_BLOCK_WORDS] {
     [page, place_word(base, slots)]
 }
@@ -196,7 +196,7 @@ pub(super) fn place_word(base: u32, slots: Range<u32>) -> u32 {
     (base / KV_BLOCK_TOKENS) << 12 | slots.start << 6 | slots.end
 }
 
-/// By how much the second word of a KV block is more than that of the one before it, of the same slots.
+/// Difference between the second words of two consecutive KV blocks with the same slots.
 pub(super) const NEXT_PLACE: u32 = 1 << 12;
 
 /// The first position that a row at `at` sees.
@@ -204,7 +204,7 @@ pub(super) fn first_seen(at: u32, window: u32) -> u32 {
     (at + 1).saturating_sub(window)
 }
 
-/// The position of slot 0, of the second word of a KV block.
+/// The position of slot 0, from the second word of a KV block.
 pub(super) fn base_of(kv_block: u32) -> u32 {
     (kv_block >> 12) * KV_BLOCK_TOKENS
 }

@@ -1,5 +1,5 @@
-//! From KV blocks and row tiles to the words of a plan: where each tile goes, which partial slots it fills, and what
-//! the lists of the rows' states name. What the words mean is `device_plan`'s.
+//! Encodes KV blocks and row tiles as the words of a plan: the order of tiles, their partial slots, and each row's list
+//! of states. `device_plan` defines the words.
 
 use std::ops::Range;
 
@@ -10,25 +10,25 @@ use super::device_plan::{
 use super::tiles::{AttentionTile, RowTile, SplitLimit, for_each_tile};
 use super::tiling::{PlanBuilder, SHARED_KV_BLOCK, SharedKvBlock, TilingScratch, kv_block_at, make_room, word};
 
-/// How many states the rows of a tile have, as `RowStates` of kernels/attention/plan.cuh.
+/// Number of states of a tile's rows, as `RowStates` of kernels/attention/plan.cuh.
 const SEVERAL: u32 = 0;
 const ONE: u32 = 1;
 const DIFFERENT: u32 = 2;
 
-/// How many tiles there are.
+/// Number of tiles, by kind.
 struct TileCounts {
     wide: usize,
     all: usize,
     narrow_kv_blocks: KvBlockCounts,
 }
 
-/// How many KV blocks some tiles have.
+/// Numbers of KV blocks of tiles.
 struct KvBlockCounts {
     all: usize,
     longest: usize,
 }
 
-/// Where the parts of a plan's words begin, in words, and the end of all.
+/// Offsets of the parts of a plan's words, and the end, in words.
 struct PlanLayout {
     shared_at: usize,
     tiles_at: usize,
@@ -38,12 +38,12 @@ struct PlanLayout {
 }
 
 impl PlanBuilder<'_> {
-    /// Writes what is not written yet: all but the KV blocks.
+    /// Writes all parts but the KV blocks, which are written already.
     pub(super) fn write(&mut self, mut limit: SplitLimit, rows_padded: usize) {
         let (TileCounts { wide, all: tiles, narrow_kv_blocks }, layout) = loop {
             let count = self.count(limit, rows_padded);
             let layout = self.lay_out(count.all);
-            // No more slots than states: only where these are too many need slots be counted.
+            // There are at most as many slots as states: slots are counted only if states are too many.
             let fits =
                 layout.end - layout.states_at <= self.tiling.most_slots || self.slots(limit) <= self.tiling.most_slots;
             match limit.coarser(&self.scratch.row_tiles).filter(|_| !fits) {
@@ -79,8 +79,8 @@ impl PlanBuilder<'_> {
         words[PlanWord::Window as usize] = self.plan.window.unwrap_or(u32::MAX);
     }
 
-    /// Counts how many tiles hold each row, and how many have so many KV blocks; from the latter, where they go: wide
-    /// tiles, then narrow ones, the longest of each first.
+    /// Counts the tiles of each row, and the tiles by number of KV blocks, which gives their order: wide tiles, then
+    /// narrow ones, the longest first.
     fn count(&mut self, limit: SplitLimit, rows_padded: usize) -> TileCounts {
         let TilingScratch { row_tiles, merge, places, .. } = &mut *self.scratch;
         merge.clear();
@@ -119,7 +119,7 @@ impl PlanBuilder<'_> {
         TileCounts { wide: rank(wide), all: rank(narrow), narrow_kv_blocks }
     }
 
-    /// From how many tiles hold each row to where its list is.
+    /// Turns the number of tiles of each row into the offset of its list.
     fn lay_out(&mut self, tiles: usize) -> PlanLayout {
         let TilingScratch { merge, next_state, shared, .. } = &mut *self.scratch;
         let (mut states, mut held) = (0, 0u32);
@@ -137,7 +137,7 @@ impl PlanBuilder<'_> {
         PlanLayout { shared_at, tiles_at, merge_at, states_at, end: states_at + states as usize }
     }
 
-    /// Partial slots that the tiles fill, once it is known where the rows' lists are.
+    /// Number of partial slots that the tiles fill; needs the offsets of the rows' lists.
     fn slots(&self, limit: SplitLimit) -> usize {
         let TilingScratch { row_tiles, merge, .. } = &*self.scratch;
         let mut slots = 0;
@@ -163,11 +163,10 @@ impl PlanBuilder<'_> {
         words[at..layout.tiles_at].fill(0);
     }
 
-    /// Writes tiles and the rows' lists of states, and notes where the last tiles of growing rows are.
+    /// Writes tiles and the rows' lists of states, and records the last tiles of growing rows.
     ///
-    /// A partial slot is given to each row of each tile that holds a row with other states beside this one, and the
-    /// rows' lists name them in the order of positions. Of a row with one state, which has no slot, the list holds a
-    /// word that nobody reads.
+    /// If any row of a tile has further states, each row of the tile gets a partial slot, and the rows' lists name them
+    /// in the order of positions. A row with one state has no slot; its list holds a word that is never read.
     fn write_tiles(&mut self, limit: SplitLimit, layout: &PlanLayout) {
         let TilingScratch { row_tiles, merge, next_state, places: [wide, narrow], .. } = &mut *self.scratch;
         let (merge, next_state, wide, narrow) = (&merge[..], &mut next_state[..], &mut wide[..], &mut narrow[..]);
@@ -184,7 +183,7 @@ impl PlanBuilder<'_> {
             let slot = match (how_many, row_tile.begins_rows) {
                 (ONE, _) => 0,
                 (_, true) => given,
-                // Tiles that share a row stand one after the other.
+                // Tiles that share a row are consecutive.
                 (_, false) => given - 1,
             };
             if row_tile.begins_rows {
@@ -227,8 +226,8 @@ impl PlanBuilder<'_> {
         }
     }
 
-    /// Where tiles are whole, what a row sees comes first in its list: an empty state adds nothing, but only behind the
-    /// others it also moves none of them.
+    /// If tiles are whole, moves the states that a row sees to the front of its list: an empty state adds nothing, and
+    /// at the end it does not change the order of the others.
     fn see_first(&mut self, window: u32, limit: SplitLimit, layout: &PlanLayout) {
         let positions = &self.plan.row_positions;
         let words = &mut self.output.words;
@@ -253,7 +252,7 @@ impl PlanBuilder<'_> {
     }
 }
 
-/// Of rows whose lists of states begin and end there.
+/// The `RowStates` of rows whose lists begin and end there.
 fn states_of(lists: &[u32]) -> u32 {
     if let &[start, end] = lists {
         return if end - start == 1 { ONE } else { SEVERAL };
@@ -271,20 +270,19 @@ fn states_of(lists: &[u32]) -> u32 {
     }
 }
 
-/// Key heads that a worker takes of a narrow tile one after another: as many as leave enough to take for all. Of short
-/// tiles that are all about as long, as many as let the workers that take nothing else do with one take each, while the
-/// others are busy with wide tiles: nothing is drawn then.
+/// Key heads of a narrow tile that a worker computes one after another: as many as leave enough work units for all
+/// workers. For short tiles of similar length, as many as give each decode warp one unit while the other warps compute
+/// wide tiles; units are then static.
 fn narrow_heads(
     kv_heads: usize,
     [wide_tiles, tiles]: [usize; 2],
     kv_blocks: &KvBlockCounts,
     workers: Workers,
 ) -> usize {
-    /// Takes by each worker, at which the last ones to end are late by little.
+    /// Units per worker at which the imbalance at the end is small.
     const TAKES: usize = 8;
-    /// KV blocks of one take, of which reading them is not what bounds; times the KV blocks of the mean tile that the
-    /// longest may have; and the share of workers with a wide tile that makes the others busy. Chosen by what was
-    /// measured on an H200 (benches/attention/NOTES.md, fifth round).
+    /// Most KV blocks of a static unit; the longest tile over the mean, in KV blocks; and the share of blocks with a
+    /// wide tile from which helpers count as busy. Measured on an H200 (benches/attention/NOTES.md, fifth round).
     const SHORT: usize = 16;
     const ALIKE: (usize, usize) = (5, 4);
     const BUSY: (usize, usize) = (3, 4);
@@ -318,11 +316,11 @@ mod tests {
         let heads = |kv_heads, tiles, longest| beside(16, kv_heads, tiles, longest);
         assert_eq!(heads(8, 512, 1), 8);
         assert_eq!(heads(8, 256, 4), 4);
-        // They are few enough as they are; one take would be long; there are too many for one take each.
+        // Few enough as they are; a unit would be long; too many for one unit each.
         assert_eq!(heads(8, 64, 1), 1);
         assert_eq!(heads(32, 32, 16), 1);
         assert_eq!(heads(8, 1024, 1), 1);
-        // The others have nothing to do.
+        // The other warps are idle.
         assert_eq!(beside(2, 8, 256, 4), 1);
     }
 

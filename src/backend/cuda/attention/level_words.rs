@@ -1,12 +1,12 @@
-//! An attention plan as kernels/attention/level_lse.cu walks it: a row's items, their spans, their pages, as
-//! [`AttentionPlan`] lists them. The kernel's side of the layout is `kernels/attention/level_words.cuh`.
+//! An attention plan in the words that kernels/attention/level_lse.cu reads: the items of a row, their spans and pages,
+//! as [`AttentionPlan`] lists them. `kernels/attention/level_words.cuh` defines the kernel's side of the layout.
 
 use super::device_plan::KV_BLOCK_TOKENS;
 use crate::plan::AttentionPlan;
 
 const HEADER_WORDS: usize = 8;
 
-/// The words of `plan`, for its rows where they are now.
+/// The words of `plan`, with its rows at their present positions.
 pub fn level_words(plan: &AttentionPlan) -> Vec<u32> {
     assert_eq!(plan.page_tokens, KV_BLOCK_TOKENS, "pages of a plan on the device");
     let mut words = vec![0; HEADER_WORDS];

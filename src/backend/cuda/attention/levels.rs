@@ -1,5 +1,5 @@
-//! Attention attribution on the GPU (`AttentionLevels`): the launchers of its two kernels and what they read. Made for
-//! one step and enqueued op by op: no graph holds any of it, and whoever attributes nothing loads nothing.
+//! Attention attribution on the GPU (`AttentionLevels`): the launchers of its two kernels and their inputs. Made for
+//! one step and enqueued op by op, outside graphs; its kernels are loaded on first use.
 
 use super::level_words::level_words;
 use crate::backend::cuda::compile::elements::{KvElement, PageLayout};
@@ -16,21 +16,21 @@ use crate::error::Result;
 use crate::ids::LayerIx;
 use crate::plan::AttentionPlan;
 
-/// Query heads of a block, and its threads, as in kernels/attention/level_lse.cu.
+/// Query heads per block, and threads per block, as in kernels/attention/level_lse.cu.
 const HEADS: usize = 8;
 const THREADS: u32 = 256;
 
-/// Rows whose attention is attributed, as kernels/attention/level_lse.cu reads them.
+/// Rows whose attention is attributed, in the layout of kernels/attention/level_lse.cu.
 pub struct LevelRows {
     heads: HeadLayout,
     kv_element: KvElement,
     lse: Function,
-    /// How many they are.
+    /// Number of rows.
     count: usize,
-    /// Their numbers in the step, and where each level of theirs but the first begins.
+    /// Row numbers in the step, and the first position of each level but the first.
     rows: Memory,
     bounds: Memory,
-    /// Of each plan of the step, its words and the positions of all rows of the step.
+    /// For each plan of the step, its words and the positions of all rows.
     plans: Vec<(Memory, Memory)>,
 }
 

@@ -1,6 +1,5 @@
-//! Launches of tree attention: which kernel computes which element type and head width, its tiles and shared memory,
-//! and the arguments of `tree_attention` and `merge_states`. Plans become words in `device_plan`; who owns the buffers
-//! is the backend's business.
+//! Launches tree attention: chooses the kernel by element type and head width, its tiles and shared memory, and passes
+//! the arguments of `tree_attention` and `merge_states`. `device_plan` encodes plans; the backend owns the buffers.
 
 pub mod device_plan;
 mod encode;
@@ -25,30 +24,30 @@ use crate::error::Result;
 const THREADS: u32 = 128;
 const MERGE_THREADS: u32 = 256;
 const WGMMA_THREADS: u32 = 512;
-/// Warps of a block of `merge_states`: one a row and head, or several.
+/// Warps of a block of `merge_states`; one or several merge a row and head.
 const MERGE_WARPS: usize = MERGE_THREADS as usize / 32;
-/// Warps of `merge_states` that a multiprocessor runs at a time.
+/// Resident warps of `merge_states` per multiprocessor.
 const MOST_MERGE_WARPS: usize = 32;
-/// Blocks that run on a multiprocessor at a time.
+/// Resident blocks per multiprocessor.
 const BLOCKS: usize = 2;
 /// Packed rows of a narrow tile.
 const NARROW_ROWS: usize = 16;
-/// The same of tree_attention_wgmma, and its packed rows of a wide tile.
+/// Packed rows of a narrow and of a wide tile of tree_attention_wgmma.
 const WGMMA_NARROW_ROWS: usize = 8;
 const WGMMA_WIDE_ROWS: usize = 128;
-/// Positions of a tile of the plans for deterministic kernels: whole pages, and whole steps of tree_attention_wgmma
-/// (64). A row gets a state for each, which are merged in the order of positions.
+/// Positions per tile of plans for deterministic kernels: a multiple of the page and of a step of tree_attention_wgmma
+/// (64). A row has a state for each tile; they merge in the order of positions.
 pub const TILE: u32 = 512;
 
-/// The tile of plans: by default reductions may break anywhere.
+/// The tile of plans that are not deterministic: reductions may break anywhere.
 pub const fn tile(deterministic: bool) -> u32 {
     if deterministic { TILE } else { 1 }
 }
 
-/// A place in device memory, in bytes from its start.
+/// Device memory and an offset into it, in bytes.
 pub type At<'a> = (&'a Memory, usize);
 
-/// What one launch reads and writes; shapes as in `Backend::tree_attention`.
+/// Operands of one launch; shapes as in `Backend::tree_attention`.
 #[derive(Clone, Copy)]
 pub struct AttentionOperands<'a> {
     pub out: &'a Memory,
@@ -57,7 +56,7 @@ pub struct AttentionOperands<'a> {
     pub kv: At<'a>,
     /// `DevicePlan::words`, at a multiple of 16 bytes.
     pub plan: At<'a>,
-    /// u32 `[rows_padded]`: absolute positions, which may have moved on since the plan was made.
+    /// u32 `[rows_padded]`: present absolute positions, which may have advanced since the plan was made.
     pub positions: At<'a>,
     /// [`scratch_bytes`] for the plan's partial slots.
     pub partials: &'a Memory,
@@ -73,22 +72,21 @@ pub struct AttentionKernels {
 }
 
 enum KernelSet {
-    /// One kernel writes states, another merges them.
+    /// One kernel writes partial states, another merges them.
     Two {
         attention: Function,
         shared_bytes: usize,
         merge: Function,
-        /// Warps that may merge the states of a row and head together.
+        /// Most warps that merge the states of one row and head.
         merge_warps: usize,
     },
-    /// One does both.
+    /// One kernel does both.
     Wgmma { attention: Function, shared_bytes: usize },
 }
 
 impl AttentionKernels {
-    /// `element` is that of queries and results, and of keys and values unless `kv_element` says otherwise. The result
-    /// for a row depends on that row alone where they are `deterministic`. Panics on heads wider than 256, which no
-    /// model has.
+    /// `element`: dtype of queries and results, and of keys and values unless `kv_element` differs. If `deterministic`,
+    /// a row's result depends on that row alone. Panics on heads wider than 256, which model loading refuses.
     pub fn load(
         device: &Device,
         element: Dtype,
@@ -105,7 +103,7 @@ impl AttentionKernels {
             let unit = unit.expect("pages are swizzled where it has a kernel");
             let attention = device.function(&unit, "tree_attention_wgmma")?;
             let workers = Workers::BlocksAndDecodeWarps(multiprocessors);
-            // How many rows there are must not decide who computes them.
+            // The number of rows must not affect how a row is computed.
             let narrow_rows = if deterministic { 0 } else { WGMMA_NARROW_ROWS };
             let tiling = Tiling { narrow_rows, wide_rows: Some(WGMMA_WIDE_ROWS), workers, most_slots: usize::MAX };
             let kernels = KernelSet::Wgmma { attention, shared_bytes: shared_bytes_wgmma(head_dim, kv_element) };
@@ -134,15 +132,14 @@ impl AttentionKernels {
         Ok(Self { heads, kernels, tiling, multiprocessors, deterministic })
     }
 
-    /// Warps that merge the states of a row and head, at most `most`: more than one as long as the device has room for
-    /// all.
+    /// Number of warps that merge the states of a row and head, at most `most`; as many as stay resident.
     fn merge_split(&self, rows_padded: usize, most: usize) -> usize {
         let room = self.multiprocessors * MOST_MERGE_WARPS;
         let fits = |split: &usize| *split <= most && rows_padded * self.heads.q_heads * split <= room;
         [MERGE_WARPS, MERGE_WARPS / 2, MERGE_WARPS / 4].into_iter().find(fits).unwrap_or(1)
     }
 
-    /// How plans for these kernels are tiled.
+    /// The tiling of plans for these kernels.
     pub fn tiling(&self) -> &Tiling {
         &self.tiling
     }
@@ -152,8 +149,8 @@ impl AttentionKernels {
         tile(self.deterministic)
     }
 
-    /// Tree attention by the plan at `plan`, for as many rows as it was padded to. The grid depends on `rows_padded`
-    /// alone, so that a captured graph serves every plan of so many rows.
+    /// Enqueues tree attention by the plan at `plan`. The grid depends on `rows_padded` only, so that a captured graph
+    /// serves every plan with as many padded rows.
     pub fn tree_attention(&self, device: &Device, operands: &AttentionOperands<'_>, scale: f32, rows_padded: usize) {
         let AttentionOperands { out, qkv, kv, plan, positions, partials } = *operands;
         let (group, kv_heads) = (argument(self.heads.group()), argument(self.heads.kv_heads));
@@ -162,7 +159,7 @@ impl AttentionKernels {
         let args = args.memory_at(positions.0, positions.1).memory(partials);
         match &self.kernels {
             KernelSet::Wgmma { attention, shared_bytes } => {
-                // What its `Divisor` is exact for.
+                // The range in which `Divisor` is exact.
                 let heads = self.heads.q_heads as u64;
                 assert!(rows_padded as u64 * heads * heads < 1 << 32, "{rows_padded} rows of {heads} query heads");
                 let args = args.u32(group).u32(kv_heads).f32(scale).u32(argument(rows_padded));
@@ -204,9 +201,9 @@ fn shared_bytes(facts: &DeviceFacts, head_dim: usize) -> usize {
     kilobytes * 1024
 }
 
-/// The same of tree_attention_wgmma.cu: queries, three slots each of keys and values of 64 tokens, the rings of four
-/// warps (of slots of 32 tokens), and room to begin at a multiple of 1024. fp8 keys and values take half the bytes in
-/// the warps' rings, and three more slots each where they arrive.
+/// The same for tree_attention_wgmma.cu: queries, three slots each for keys and values of 64 tokens, the rings of four
+/// warps (with slots of 32 tokens), and padding to a multiple of 1024. fp8 keys and values take half the bytes in the
+/// warps' rings, and three more slots each for the raw bytes.
 fn shared_bytes_wgmma(head_dim: usize, kv_element: KvElement) -> usize {
     let is_fp8 = kv_element == KvElement::Fp8;
     let slots = if head_dim == 128 { 3 } else { 4 };
@@ -215,8 +212,8 @@ fn shared_bytes_wgmma(head_dim: usize, kv_element: KvElement) -> usize {
     (2 * widened + raw + element * DECODE_WARPS * slots * 32) * head_dim + 1008
 }
 
-/// The same of tree_attention_any.cu: keys and values of a KV block, padded by an element a row, and the queries of a
-/// tile.
+/// The same for tree_attention_any.cu: keys and values of a KV block, padded by an element per row, and the queries of
+/// a tile.
 fn shared_bytes_any(head_dim: usize) -> usize {
     (2 * 32 * (head_dim + 1) + NARROW_ROWS * head_dim) * size_of::<f32>()
 }

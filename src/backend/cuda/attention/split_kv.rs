@@ -1,52 +1,48 @@
-//! How finely long items are divided into tiles, so that all blocks end at about the same time: a few candidates are
-//! tried on a model of how blocks take tiles, and the best counts. What tiles and KV blocks are is `device_plan`'s
-//! business.
+//! Chooses how finely long items are split over KV, so that all blocks end at about the same time: tries a few limits
+//! on a model of how blocks take tiles, and keeps the best. `device_plan` defines tiles and KV blocks.
 
 use std::collections::VecDeque;
 
 use super::device_plan::{DECODE_WARPS, NARROW_WARPS, Workers};
 
-/// KV blocks that a block could compute in the time that a tile costs besides: looking it up, loading queries and first
-/// keys, and writing states that are read again.
+/// Fixed cost of a tile, in KV blocks: looking it up, loading queries and first keys, writing states and reading them
+/// again.
 const TILE_COST: usize = 8;
-/// The same of a narrow tile, whose states are an eighth: where blocks take it, and where a warp by itself does, which
-/// has nothing else to do meanwhile.
+/// The same for a narrow tile, whose states are an eighth as large: computed by a block, and by a decode warp.
 const NARROW_TILE_COST: usize = 2;
 const WARP_TILE_COST: usize = 4;
-/// KV blocks that a tile keeps at least: below this, merging more states costs more than is gained.
+/// Minimum KV blocks per tile: below it, merging more states costs more than is gained.
 const LEAST_WIDE_KV_BLOCKS: usize = 6;
 const LEAST_NARROW_KV_BLOCKS: usize = 4;
-/// The same of tiles that warps take by themselves.
+/// The same for tiles of decode warps.
 const LEAST_WARP_KV_BLOCKS: usize = 5;
 /// Minimum KV blocks per tile when there are at most as many tiles as decode warps, and most splits of an item then. A
 /// decode warp takes 2 us for a KV block, several times as long as a block for a wide one, so that a tree of few short
 /// leaves waits for it.
 const LEAST_DECODE_KV_BLOCKS: usize = 2;
 const MOST_DECODE_SPLITS: usize = 16;
-/// KV blocks that a wide tile may have more where that spares the blocks that narrow tiles need: in one block, each
-/// delays the other.
+/// Extra KV blocks that a wide tile may have to leave blocks free for narrow tiles; in one block they delay each other.
 const MOST_SPARING_KV_BLOCKS: usize = 2;
-/// Where blocks take narrow tiles after wide ones, a narrow item is divided when one of its tiles would be more than a
-/// block's fair share of all work divided by this.
+/// If blocks compute narrow tiles after wide ones, a narrow item is split when one of its tiles would exceed a block's
+/// fair share of all work divided by this.
 const NARROW_SPLITS: usize = 2;
-/// Other items are divided into tiles of a worker's fair share of their work, divided by the first and times a
-/// percentage of the second: with tiles a little longer than the fair share, all fit into one round.
+/// Other items are split into tiles of a worker's fair share of their work, divided by the first and multiplied by a
+/// percentage of the second: tiles slightly longer than the fair share let all fit into one round.
 const ROUNDS: [usize; 4] = [1, 2, 3, 4];
 const PERCENT: [usize; 4] = [100, 107, 115, 130];
 
-/// The tiles of a step before long ones are divided; one for each key head.
+/// The tiles of a step before long ones are split, one for each key head.
 pub struct TileWorkload {
     workers: Workers,
     wide: TileLengths,
     narrow: TileLengths,
 }
 
-/// How many tiles have so many KV blocks, by these. Those without any, of rows that see nothing of an item, count for
-/// nothing.
+/// Number of tiles by their number of KV blocks. Tiles without any, whose rows see nothing of an item, are not counted.
 #[derive(Default)]
 struct TileLengths(Vec<usize>);
 
-/// So many tiles of as many KV blocks.
+/// A number of tiles with the same number of KV blocks.
 #[derive(Clone, Copy)]
 struct LengthClass {
     kv_blocks: usize,
@@ -67,7 +63,7 @@ impl TileLengths {
         classes.filter(|class| class.kv_blocks > 0 && class.tiles > 0).collect()
     }
 
-    /// KV blocks of the longest, where there are any.
+    /// KV blocks of the longest tile, if there are tiles.
     fn longest(&self) -> Option<usize> {
         self.0.iter().rposition(|&tiles| tiles > 0).filter(|&kv_blocks| kv_blocks > 0)
     }
@@ -76,7 +72,7 @@ impl TileLengths {
         self.0.iter().skip(1).sum()
     }
 
-    /// How many there are when none has more than `most` KV blocks.
+    /// Number of tiles if none may have more than `most` KV blocks.
     fn tiles_of(&self, most: usize) -> usize {
         self.0.iter().enumerate().map(|(kv_blocks, tiles)| kv_blocks.div_ceil(most) * tiles).sum()
     }
@@ -85,15 +81,15 @@ impl TileLengths {
         self.0.iter().enumerate().map(|(kv_blocks, tiles)| kv_blocks * tiles).sum()
     }
 
-    /// The most KV blocks that a tile should have, at least `least`, for `workers` that have to do something else for
-    /// as long as `beside` KV blocks in all, and for whom each tile costs `cost` besides.
+    /// Most KV blocks that a tile should have, at least `least`, for `workers` with other work worth `beside` KV blocks
+    /// in all and a fixed cost of `cost` KV blocks per tile.
     fn most_kv_blocks(&self, workers: usize, least: usize, cost: usize, beside: usize) -> usize {
         let (all, classes, longest) = (self.kv_blocks(), self.classes(), self.longest());
         let share = |rounds: usize, percent: usize| (all * percent).div_ceil(workers * rounds * 100);
         let shares =
             ROUNDS.into_iter().flat_map(|rounds| PERCENT.into_iter().map(move |percent| share(rounds, percent)));
         let candidates = shares.chain(longest).map(|most| most.max(least));
-        // Whatever divides nothing takes as long.
+        // All limits that split nothing take equally long.
         let mut undivided = None;
         let time = |&most: &usize| match longest.is_none_or(|longest| most >= longest) {
             true => *undivided.get_or_insert_with(|| finish_time(&classes, most, workers, cost, beside)),
@@ -103,8 +99,8 @@ impl TileLengths {
     }
 }
 
-/// When the last worker ends, in KV blocks, if tiles have at most `most`: the longest are taken before all others, and
-/// what is beside fills what is left.
+/// Time at which the last worker ends, in KV blocks, if tiles have at most `most`: the longest tiles are taken first,
+/// and the other work fills the gaps.
 fn finish_time(classes: &[LengthClass], most: usize, workers: usize, cost: usize, beside: usize) -> usize {
     let mut divided: Vec<LengthClass> = Vec::with_capacity(classes.len());
     divided.extend(classes.iter().map(|class| {
@@ -113,7 +109,7 @@ fn finish_time(classes: &[LengthClass], most: usize, workers: usize, cost: usize
     }));
     divided.sort_unstable_by_key(|class| std::cmp::Reverse(class.kv_blocks));
     let mut busy = beside;
-    // Workers by when they end, rising: those of the class before, and those that took one of this.
+    // Workers in rising order of their end: those of the previous class, and those that took a tile of this one.
     let mut free = VecDeque::from([WorkerGroup { free_at: 0, workers }]);
     let mut taken = VecDeque::new();
     for class in divided {
@@ -140,7 +136,7 @@ fn finish_time(classes: &[LengthClass], most: usize, workers: usize, cost: usize
     last.max(busy.div_ceil(workers))
 }
 
-/// So many workers that end at the same time.
+/// A number of workers that end at the same time.
 #[derive(Clone, Copy)]
 struct WorkerGroup {
     free_at: usize,
@@ -187,7 +183,7 @@ impl TileWorkload {
         self.narrow.add(tiles, kv_blocks);
     }
 
-    /// The most KV blocks that a narrow tile should have.
+    /// Most KV blocks that a narrow tile should have.
     pub fn most_narrow_kv_blocks(&self) -> usize {
         match self.workers {
             Workers::Blocks(blocks) => {
@@ -206,7 +202,7 @@ impl TileWorkload {
         }
     }
 
-    /// The most KV blocks that a wide tile should have where a narrow one has at most `most_narrow`.
+    /// Most KV blocks that a wide tile should have if a narrow one has at most `most_narrow`.
     pub fn most_wide_kv_blocks(&self, most_narrow: usize) -> usize {
         let most = |blocks, beside| self.wide.most_kv_blocks(blocks, LEAST_WIDE_KV_BLOCKS, TILE_COST, beside);
         match self.workers {
@@ -228,7 +224,7 @@ impl TileWorkload {
 mod tests {
     use super::*;
 
-    /// Rounds that equal tiles take.
+    /// Number of rounds that equal tiles take.
     fn rounds(tiles: usize, kv_blocks: usize, blocks: usize) -> (usize, usize) {
         let mut work = TileWorkload::new(Workers::Blocks(blocks));
         work.add_wide(tiles, kv_blocks);

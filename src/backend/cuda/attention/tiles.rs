@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::tiling::word;
 
-/// What the row tiles of one item have in common.
+/// Facts shared by the row tiles of one item.
 #[derive(Clone)]
 pub struct SplitItem {
     pub kv_blocks: Range<u32>,
@@ -22,7 +22,7 @@ pub struct SplitItem {
 pub struct RowTile {
     pub item: SplitItem,
     pub rows: Range<u32>,
-    /// Packed.
+    /// Packed rows.
     pub first: u32,
     pub packed: u32,
     /// The smallest and the largest position of the rows.
@@ -45,15 +45,14 @@ pub struct AttentionTile<'a> {
 /// The most KV blocks of a tile.
 #[derive(Clone, Copy)]
 pub enum SplitLimit {
-    /// As in a tile of the plan: items, which begin where one does, break at its multiples.
+    /// Whole tiles of the plan: items, which begin at one, are split at its multiples.
     Tiles(usize),
-    /// Items of more are divided evenly.
+    /// Longer items are split evenly.
     KvBlocks { wide: usize, narrow: usize },
 }
 
 impl SplitLimit {
-    /// The next limit by which items are divided less; `None` where none is divided, or they break where rows need them
-    /// to.
+    /// The next limit, by which items are split less; `None` if none is split, or if splits are at fixed positions.
     pub fn coarser(self, row_tiles: &[RowTile]) -> Option<Self> {
         let SplitLimit::KvBlocks { wide, narrow } = self else { return None };
         let is_divided = |row_tile: &RowTile| self.splits(&row_tile.item) > 1;

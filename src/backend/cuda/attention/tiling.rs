@@ -1,6 +1,6 @@
-//! From the items of a plan to row tiles: pages become KV blocks; rows are packed (row x head of the group) and divided
-//! into what a thread block computes at a time. Long items are then split over KV so that all multiprocessors have work
-//! (`tiles`, `split_kv`), and the words are written (`encode`); their meaning is `device_plan`'s.
+//! Turns the items of a plan into KV blocks and row tiles: rows are packed (row x query head of the group) and divided
+//! into the tiles that a thread block computes at a time. Long items are then split over KV so that all multiprocessors
+//! have work (`tiles`, `split_kv`), and the words are written (`encode`) as `device_plan` defines them.
 //!
 //! Most items are leaves of one row each, by the thousand: their path is short, and its memory is reused from plan to
 //! plan.
@@ -15,13 +15,13 @@ use super::tiles::{RowTile, SplitItem, SplitLimit};
 use crate::backend::HeadLayout;
 use crate::plan::{AttentionPlan, KvSpan};
 
-/// Marks the first word of a KV block of several pages; what is beside it says where the list of its sub-blocks begins.
+/// Marks the first word of a KV block of several pages; its other bits are the offset of the list of its sub-blocks.
 pub(super) const SHARED_KV_BLOCK: u32 = 1 << 31;
 
-/// Places behind the KV blocks of an item that ends with a row, for pages that the row will begin.
+/// KV blocks reserved after those of an item that ends with a row, for pages that the row will start.
 const SPARE_KV_BLOCKS: usize = 2;
 
-/// KV blocks that kernels/attention/ring.cuh takes at a time; an item begins with one of its steps.
+/// KV blocks per step of kernels/attention/ring.cuh; an item begins with a step of its own.
 const STEP_KV_BLOCKS: usize = 2;
 
 /// Memory for building a plan, reused by the next one.
@@ -29,14 +29,14 @@ const STEP_KV_BLOCKS: usize = 2;
 pub(super) struct TilingScratch {
     /// By item, then row.
     pub row_tiles: Vec<RowTile>,
-    /// Of each row, by how many more tiles than the row before it is held, which may be fewer and then wraps; then
-    /// where its list of states starts, and where the last one ends.
+    /// For each row the difference of its number of tiles to the row before it (wrapping); later the offset of its list
+    /// of states, and the end of the last list.
     pub merge: Vec<u32>,
-    /// The same of what is next_state already.
+    /// For each row the offset of its next state to write.
     pub next_state: Vec<u32>,
-    /// Of each row, how many of its first states its window has left behind.
+    /// For each row the number of leading states that its window has passed.
     pub unseen: Vec<u32>,
-    /// Of wide and of narrow tiles how many have so many KV blocks, then where the next one of them goes.
+    /// For wide and for narrow tiles the number of tiles by KV blocks; later the index of the next tile of each length.
     pub places: [Vec<u32>; 2],
     /// In the order of their KV blocks.
     pub shared: Vec<SharedKvBlock>,
@@ -44,7 +44,7 @@ pub(super) struct TilingScratch {
 
 /// A KV block of several pages.
 pub(super) struct SharedKvBlock {
-    /// Where its words are.
+    /// Offset of its words.
     pub kv_block: usize,
     /// The words of each sub-block, by rising slots.
     pub sub_blocks: Vec<[u32; KV_BLOCK_WORDS]>,
@@ -56,14 +56,12 @@ pub(super) struct PlanBuilder<'a> {
     pub tiling: &'a Tiling,
     pub scratch: &'a mut TilingScratch,
     pub output: &'a mut DevicePlan,
-    /// Packed rows of a row, and whole rows that a tile holds at most: one, or a part of it, where a group fills a
-    /// tile.
+    /// Packed rows per row, and most whole rows of a tile: one, or a part of one, if a group fills a tile.
     pub group: u32,
     pub rows_a_tile: u32,
-    /// Whether each tile of the plan (`AttentionPlan::tile`) makes one state of a row, neither divided nor added to
-    /// others.
+    /// Whether each tile of the plan (`AttentionPlan::tile`) makes exactly one state of a row.
     pub keeps_tiles: bool,
-    /// KV blocks that are next_state.
+    /// Number of KV blocks listed so far.
     pub kv_blocks: u32,
 }
 
@@ -104,10 +102,10 @@ impl PlanBuilder<'_> {
         self.scratch.shared.clear();
 
         let all_grow = plan.can_advance();
-        // A row that grows, where nothing hides a part of what it reads, and its group fits in a tile.
+        // A growing row whose whole item is visible and whose group fits in a tile.
         let sees_all = plan.window.is_none() && self.group as usize <= self.tiling.most_rows();
         let mut workload = TileWorkload::new(self.tiling.workers);
-        // Spans that grow are next_state as they stand.
+        // Growing spans are listed as they are.
         let mut growing = plan.growing.as_slice();
         for item in &plan.items {
             let first_kv_block = self.kv_blocks;
@@ -136,7 +134,7 @@ impl PlanBuilder<'_> {
         workload
     }
 
-    /// `may_share`: whether its first page joins the KV block before it, where that has slots of the same positions.
+    /// `may_share`: whether its first page joins the previous KV block, if that has slots of the same positions.
     fn list_kv_blocks(&mut self, span: &KvSpan, grows: bool, may_share: bool) {
         let (first, end) = (span.first_position, span.first_position + span.tokens);
         let pages = &self.plan.pages[span.pages.start as usize..span.pages.end as usize];
@@ -149,7 +147,7 @@ impl PlanBuilder<'_> {
             *kv_block = [page.0, place];
             place += NEXT_PLACE;
         }
-        // The kernel cuts off what its rows have not reached, so that a KV block with room may be listed as full.
+        // The kernel masks positions that its rows have not reached, so a partly filled KV block is listed as full.
         if !grows && let Some([_, place]) = kv_blocks.last_mut() {
             let last_base = base_of(*place);
             *place = place_word(last_base, 0..end - last_base);
@@ -162,7 +160,8 @@ impl PlanBuilder<'_> {
         }
     }
 
-    /// Makes one KV block of the one whose words are at `at` and of the one before it, of which it is the other slots.
+    /// Joins the KV block whose words are at `at` with the one before it, which has the other slots of the same
+    /// positions.
     fn share_kv_block(&mut self, at: usize) {
         let words = &mut self.output.words;
         let sub_block: [u32; KV_BLOCK_WORDS] = [words[at], words[at + 1]];
@@ -182,8 +181,8 @@ impl PlanBuilder<'_> {
         self.kv_blocks -= 1;
     }
 
-    /// The row tile of the usual leaf's item, whose only row stands behind all of it: what `tile_rows` would make of
-    /// it, without a look at the KV blocks.
+    /// The row tile of the usual leaf's item, whose only row sees all of it: a fast path that makes the same tile as
+    /// `tile_rows`.
     fn tile_lone_row(&mut self, row: u32, kv_blocks: Range<u32>, workload: &mut TileWorkload) {
         let (packed, at) = (self.group, self.plan.row_positions[row as usize]);
         let wide = self.tiling.is_wide(packed as usize);
@@ -208,7 +207,7 @@ impl PlanBuilder<'_> {
         }
     }
 
-    /// Cuts an item's packed rows, to whole rows where a tile holds one.
+    /// Divides an item's packed rows into tiles, of whole rows if a tile can hold one.
     fn tile_rows(&mut self, rows: &Range<u32>, kv_blocks: Range<u32>, grows: bool, workload: &mut TileWorkload) {
         let most = word(self.tiling.most_rows());
         let packed = rows.len() * self.group as usize;
@@ -249,7 +248,7 @@ impl PlanBuilder<'_> {
         }
     }
 
-    /// Those of `kv_blocks` of which rows between these two positions see something.
+    /// The range of `kv_blocks` that rows between these two positions see.
     fn seen(&self, lowest: u32, highest: u32, kv_blocks: &Range<u32>) -> Range<u32> {
         let words = &self.output.words[kv_block_at(kv_blocks.start)..kv_block_at(kv_blocks.end)];
         let (list, _) = words.as_chunks::<KV_BLOCK_WORDS>();
@@ -264,7 +263,7 @@ impl PlanBuilder<'_> {
             Some(window) => list[..behind].partition_point(|kv_block| passed(kv_block, window)),
             None => 0,
         };
-        // Where tiles are whole, the kernel's steps begin at the same positions for all rows.
+        // If tiles are whole, the kernel's steps begin at the same positions for all rows.
         let before = if self.keeps_tiles { before - before % STEP_KV_BLOCKS } else { before };
         kv_blocks.start + word(before)..kv_blocks.start + word(behind)
     }
@@ -278,15 +277,14 @@ fn outermost(positions: &[u32]) -> (u32, u32) {
     positions.iter().fold((u32::MAX, 0), |(lowest, highest), &at| (lowest.min(at), highest.max(at)))
 }
 
-/// Makes `words` no shorter than `len`. Every word is written afterwards: what an earlier plan has left need not be
-/// cleared.
+/// Grows `words` to at least `len`. Old contents are not cleared: every word is written afterwards.
 pub(super) fn make_room(words: &mut Vec<u32>, len: usize) {
     if words.len() < len {
         words.resize(len, 0);
     }
 }
 
-/// Where the words of a KV block are.
+/// Offset of the words of a KV block.
 pub(super) fn kv_block_at(kv_block: u32) -> usize {
     HEADER_WORDS + kv_block as usize * KV_BLOCK_WORDS
 }

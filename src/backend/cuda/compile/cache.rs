@@ -1,5 +1,5 @@
-//! Compiled kernels on disk, by the hash of everything that decides them. A cache that cannot be read or written costs
-//! time, never correctness: it is logged and done without.
+//! Compiled kernels on disk, keyed by a hash of everything that affects them. A cache that cannot be read or written is
+//! logged and ignored: it costs time, never correctness.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ impl Cubin {
 pub struct Key(blake3::Hash);
 
 impl Key {
-    /// `parts` in order; none can run into the next.
+    /// Hash of `parts` in order, with their lengths.
     pub fn of<'a>(parts: impl IntoIterator<Item = &'a str>) -> Key {
         let mut hasher = blake3::Hasher::new();
         for part in parts {
@@ -58,7 +58,7 @@ impl Cache {
         Cache { folder: folder.map(|folder| folder.join("kernels")) }
     }
 
-    /// In this folder, made when something is stored.
+    /// The cache in this folder, which is created when something is stored.
     pub fn in_folder(folder: impl Into<PathBuf>) -> Cache {
         Cache { folder: Some(folder.into()) }
     }
@@ -128,7 +128,7 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let unfinished = path.with_extension(format!("{}-{:?}", std::process::id(), std::thread::current().id()));
     let written = fs::write(&unfinished, bytes).and_then(|()| fs::rename(&unfinished, path));
     if written.is_err() {
-        // The first error is the one to tell; a file that was not made cannot be removed.
+        // The first error is reported; a file that was not made cannot be removed.
         let _ = fs::remove_file(&unfinished);
     }
     written

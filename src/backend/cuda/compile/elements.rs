@@ -1,11 +1,10 @@
-//! What the defines of kernels take as values: names of element types, what the elements of KV pages are, how their
-//! rows lie, and for which models there is a kernel of Hopper's own. Which file is compiled with which of them is
-//! listed in `units`.
+//! Values of the kernels' defines: names of element types, element types and row layouts of KV pages, and the models
+//! for which there is a Hopper kernel. `units` lists which file is compiled with which values.
 
 use crate::backend::cuda::discovery::probe::DeviceFacts;
 use crate::backend::{Dtype, KvDtype};
 
-/// What kernels call an element type.
+/// The kernels' name of an element type.
 pub fn element_name(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::F32 => "f32",
@@ -14,18 +13,18 @@ pub fn element_name(dtype: Dtype) -> &'static str {
     }
 }
 
-/// Whether Hopper has a kernel of its own for a model with weights of `element`, `tree_attention_wgmma`: it reads
-/// swizzled pages ([`PageLayout`]), also of fp8.
+/// Whether a model with weights of `element` uses the Hopper kernel `tree_attention_wgmma`, which reads swizzled pages
+/// ([`PageLayout`]), also of fp8.
 pub fn has_wgmma(element: Dtype, head_dim: usize) -> bool {
     element != Dtype::F32 && matches!(head_dim, 64 | 128)
 }
 
-/// What the elements of pages are.
+/// Element type of KV pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KvElement {
-    /// Of the weights' dtype.
+    /// The weights' dtype.
     Plain,
-    /// The same, rounded to e4m3: nothing here reads less.
+    /// The weights' dtype, rounded to e4m3: for kernels that cannot read e4m3.
     Rounded,
     /// e4m3, a byte each.
     Fp8,
@@ -49,13 +48,13 @@ impl KvElement {
     }
 }
 
-/// How the rows of a page lie (kernels/kv_page.cuh).
+/// Row layout of a page (kernels/kv_page.cuh).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PageLayout {
-    /// One element after the other.
+    /// Elements in order.
     Plain,
-    /// With the 16-byte chunks of 128 bytes in an order that the slot decides: as tree_attention_wgmma wants them in
-    /// shared memory, which reads no others.
+    /// The 16-byte chunks of each 128 bytes permuted by the slot, as tree_attention_wgmma needs them in shared memory;
+    /// it reads no other layout.
     Swizzled,
 }
 

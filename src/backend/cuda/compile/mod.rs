@@ -1,4 +1,4 @@
-//! Units to machine code: the cache first, then NVRTC. `compile_all` does so for every unit without a GPU: the compile
+//! Compiles units to machine code: from the cache, else by NVRTC. `compile_all` compiles every unit without a GPU, as a
 //! check.
 
 pub mod cache;
@@ -25,7 +25,8 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// Finds NVRTC, rather the one of the driver's CUDA. The error says where it was looked for and how to install it.
+    /// Finds NVRTC, preferably of the driver's CUDA version. The error says where it was looked for and how to install
+    /// it.
     pub fn open(driver: Option<CudaVersion>) -> Result<Compiler, String> {
         Ok(Compiler { nvrtc: libraries::load_nvrtc(driver, Nvrtc::open)?, cache: Cache::of_user() })
     }
@@ -45,7 +46,7 @@ impl Compiler {
         self.nvrtc.version().to_string()
     }
 
-    /// An error, which says what NVRTC knows, when it cannot compile for `arch`.
+    /// An error that lists what NVRTC supports if it cannot compile for `arch`.
     pub fn knows(&self, arch: &str) -> Result<(), String> {
         self.nvrtc.knows(arch)
     }
@@ -84,12 +85,12 @@ pub struct KernelReport {
     pub unit: String,
     pub arch: String,
     pub usage: KernelUsage,
-    /// Bytes that its registers may spill.
+    /// Spilled bytes that are allowed.
     pub allowed_spills: u32,
 }
 
 impl KernelReport {
-    /// Whether its registers spill more than they may.
+    /// Whether it spills more registers than allowed.
     pub fn spills(&self) -> bool {
         self.usage.spill_bytes > self.allowed_spills
     }

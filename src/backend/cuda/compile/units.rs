@@ -1,5 +1,5 @@
-//! Every file of `kernels/` and every unit that the backend can ask for. Who adds a kernel adds its source and its
-//! units here: the compile check and the loading at start read these tables, and a test compares them with the folder.
+//! Every file of `kernels/` and every unit that the backend can request. A new kernel's source and units are added
+//! here: the compile check and the loading at start read these tables, and a test compares them with the folder.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ macro_rules! source {
     };
 }
 
-/// What kernels may include, by file name.
+/// Headers that kernels include, by file name.
 pub static HEADERS: &[Source] = &[
     source!("attention/barrier.cuh"),
     source!("attention/copy.cuh"),
@@ -76,7 +76,7 @@ pub static SAMPLE: [Source; 5] = [
     source!("sampling/sample_draw.cu"),
 ];
 
-/// What is launched before them when a step is advanced whose requests have penalties.
+/// Launched before them when an advanced step has requests with penalties.
 pub static SAMPLE_COUNT: Source = source!("sampling/sample_count.cu");
 
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
@@ -113,27 +113,27 @@ pub fn all() -> Vec<Unit> {
             all.extend(dims.iter().filter(|_| layout == swizzled).flat_map(|&dim| wgmma(dim)).flatten());
         }
     }
-    // Some serve several element types and came once with each.
+    // Units that serve several element types are listed once with each.
     let mut seen = HashSet::new();
     all.retain(|unit| seen.insert(unit.clone()));
     all
 }
 
-/// What `Ops` launches for weights of `element`, and what moves pages.
+/// Units that `Ops` launches for weights of `element`, and those that copy pages.
 pub fn ops(element: Dtype) -> Vec<Unit> {
     let elementwise = [&EMBED, &RMS_NORM, &LAYER_NORM, &HEAD_NORM, &ROPE, &GATED_SILU, &GELU];
     let plain = [&SELECT_ROWS, &KV_PAGES];
     elementwise.map(|source| typed(source, element)).into_iter().chain(plain.map(Unit::new)).collect()
 }
 
-/// What `Gemm` launches for weights of `element` where the library cannot help.
+/// Units that `Gemm` launches for weights of `element` if the library has no algorithm.
 pub fn gemm(element: Dtype) -> Vec<Unit> {
     let products = [(element, false), (Dtype::F32, false), (Dtype::F32, true)];
     let products = products.map(|(out, accumulate)| linear_any(element, out, accumulate));
     products.into_iter().chain([element, Dtype::F32].map(add_bias)).collect()
 }
 
-/// What moves a step on by one token.
+/// The unit that advances a step by one token.
 pub fn advance() -> Unit {
     Unit::new(&ADVANCE)
 }
@@ -141,7 +141,7 @@ pub fn advance() -> Unit {
 /// Head widths of the models that are known, and of the demo's.
 const HEAD_DIMS: [usize; 7] = [16, 32, 64, 80, 96, 128, 256];
 
-/// What `kv_append` launches in a model of `element`, and its name.
+/// The unit and kernel name of `kv_append` in a model of `element`.
 pub fn kv_append(element: Dtype, kv_element: KvElement, layout: PageLayout) -> (Unit, &'static str) {
     let (unit, name) = match kv_element {
         KvElement::Plain => (Unit::new(&KV_APPEND), "kv_append"),
@@ -150,17 +150,17 @@ pub fn kv_append(element: Dtype, kv_element: KvElement, layout: PageLayout) -> (
     (laid(unit, layout), name)
 }
 
-/// What `AttentionKernels` launches on Hopper, where it has a kernel for a model of `element`.
+/// The unit that `AttentionKernels` launches on Hopper, if there is one for a model of `element`.
 pub fn attention_wgmma(element: Dtype, kv_element: KvElement, head_dim: usize, deterministic: bool) -> Option<Unit> {
     let unit = || with_kv(&TREE_ATTENTION_WGMMA, element, kv_element).define("HEAD_DIM", head_dim);
     has_wgmma(element, head_dim).then(|| unit().define("DETERMINISTIC", u8::from(deterministic)))
 }
 
-/// Bytes that the kernels of `unit` may spill, stores and loads together: none, but for the Hopper kernel. In
-/// `tree_attention_wgmma` four warpgroups divide a multiprocessor's registers. Those that stream narrow tiles get 120 a
-/// thread, with fp8 keys and values or deterministic 112, and the one that copies 40 or 48: some too few for heads of
-/// 128 (52 bytes; with fp8 up to 92, deterministic up to 28: NVRTC 13.0 and 13.5). Those that multiply would spill in
-/// their place.
+/// Bytes that the kernels of `unit` may spill, stores and loads together: 0 except for the Hopper kernel. In
+/// `tree_attention_wgmma` four warpgroups share a multiprocessor's registers. Those that stream narrow tiles get 120
+/// per thread (112 with fp8 keys and values or deterministic), and the one that copies 40 or 48: slightly too few for
+/// heads of 128 (52 bytes; with fp8 up to 92, deterministic up to 28; NVRTC 13.0 and 13.5). Otherwise those that
+/// multiply would spill.
 pub fn allowed_spills(unit: &Unit) -> u32 {
     let is = |name, value: &str| unit.defines.iter().any(|define| define.0 == name && define.1 == value);
     if unit.source != &TREE_ATTENTION_WGMMA || !is("HEAD_DIM", "128") {
@@ -174,19 +174,19 @@ pub fn allowed_spills(unit: &Unit) -> u32 {
     }
 }
 
-/// What it launches elsewhere.
+/// The units that it launches on other GPUs.
 pub fn attention(element: Dtype, head_dim: usize) -> [Unit; 2] {
     let tensor_cores = element != Dtype::F32 && head_dim.is_multiple_of(16);
     let attention = if tensor_cores { &TREE_ATTENTION } else { &TREE_ATTENTION_ANY };
     [attention, &MERGE_STATES].map(|source| typed(source, element).define("HEAD_DIM", head_dim))
 }
 
-/// What it launches where a row may not depend on others and `attention_wgmma` has no kernel.
+/// The units that it launches in deterministic mode if `attention_wgmma` has no kernel.
 pub fn attention_any(element: Dtype, head_dim: usize) -> [Unit; 2] {
     [&TREE_ATTENTION_ANY, &MERGE_STATES].map(|source| typed(source, element).define("HEAD_DIM", head_dim))
 }
 
-/// What attention attribution launches in a model of `element`.
+/// The units of attention attribution in a model of `element`.
 pub fn level_lse(element: Dtype, kv_element: KvElement, layout: PageLayout, head_dim: usize) -> Unit {
     laid(with_kv(&LEVEL_LSE, element, kv_element).define("HEAD_DIM", head_dim), layout)
 }

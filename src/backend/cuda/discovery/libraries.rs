@@ -1,6 +1,5 @@
-//! Where NVRTC and cuBLASLt lie: named by the user, on the loader's path, beside the driver, in a CUDA toolkit, in
-//! conda's or pip's folders. Only files and folders are looked at; `python3` is asked last, when nothing else has
-//! helped.
+//! Finds NVRTC and cuBLASLt: named by the user, on the loader's path, beside the driver, in a CUDA toolkit, in conda's
+//! or pip's folders. Only the file system is searched; `python3` is run last, if nothing else was found.
 
 use std::env;
 use std::error::Error;
@@ -42,11 +41,11 @@ const CUBLAS_LT: CudaLibrary = CudaLibrary {
     package: "nvidia-cublas",
 };
 
-/// Taken where no driver says which CUDA it speaks.
+/// The CUDA version assumed without a driver.
 const NEWEST: CudaVersion = CudaVersion { major: 13, minor: 0 };
 
-/// Opens NVRTC by `open`, rather of the driver's major version. The error is a sentence with the command that installs
-/// it.
+/// Opens NVRTC by `open`, preferably of the driver's major version. The error is a sentence with the command that
+/// installs it.
 pub fn load_nvrtc<T>(driver: Option<CudaVersion>, open: impl Fn(&Path) -> Result<T, String>) -> Result<T, String> {
     NVRTC.load(driver.unwrap_or(NEWEST), open)
 }
@@ -68,7 +67,7 @@ pub fn open(path: &Path) -> Result<Library, String> {
     unsafe { Library::new(path) }.map_err(loaders_text)
 }
 
-/// What the loader says is wrong; libloading's own text only names the call.
+/// The loader's own error text; libloading's only names the call.
 pub fn loaders_text(error: libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }

@@ -1,5 +1,5 @@
-//! What of CUDA this machine has: GPUs and the driver's version (`probe`), and where NVRTC and cuBLASLt lie
-//! (`libraries`). No context is made and nothing is compiled here.
+//! Finds CUDA on this machine: GPUs and the driver's version (`probe`), NVRTC and cuBLASLt (`libraries`). Makes no
+//! context and compiles nothing.
 
 pub mod libraries;
 pub mod probe;

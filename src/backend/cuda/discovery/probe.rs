@@ -1,5 +1,5 @@
-//! Which GPUs there are and whether they will do, asked of the driver alone: no context is made and no library but
-//! libcuda is opened. Everything that is wrong becomes one sentence.
+//! Lists GPUs and checks whether they are usable, by the driver alone: no context is made and no library but libcuda is
+//! opened. Each problem becomes one sentence.
 
 use std::ffi::c_int;
 
@@ -26,7 +26,7 @@ impl std::fmt::Display for CudaVersion {
     }
 }
 
-/// What kernels and budgets need to know of a GPU.
+/// Facts of a GPU that kernels and budgets need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceFacts {
     pub ordinal: usize,
@@ -36,7 +36,7 @@ pub struct DeviceFacts {
     /// Compute capability.
     pub major: u32,
     pub minor: u32,
-    /// What NVRTC is asked for: "sm_80", "sm_90a".
+    /// The architecture for NVRTC: "sm_80", "sm_90a".
     pub arch: String,
     pub multiprocessors: u32,
     pub total_bytes: usize,
@@ -52,14 +52,13 @@ impl std::fmt::Display for DeviceFacts {
     }
 }
 
-/// Every GPU that the driver shows: its facts, or why it will not do. An error when there is no driver or it shows
-/// none.
+/// Every GPU that the driver shows: its facts, or why it is unusable. An error if there is no driver or no GPU.
 pub fn probe() -> Result<Vec<Result<DeviceFacts>>> {
     let (driver, count) = start()?;
     Ok((0..count).map(|ordinal| facts(driver, ordinal)).collect())
 }
 
-/// The facts of one GPU that will do.
+/// The facts of one usable GPU.
 pub fn probe_one(ordinal: usize) -> Result<DeviceFacts> {
     let (driver, count) = start().map_err(|error| match error {
         Error::NoDevice { why, .. } => no_device(ordinal, why),

@@ -1,4 +1,4 @@
-//! Marks in the stream: to wait for, and to take times between.
+//! Events: marks in the stream to wait for and to measure time between.
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUevent, CUresult};
@@ -26,7 +26,7 @@ impl Device {
 }
 
 impl Event {
-    /// Marks the end of what was enqueued so far; recorded again, it moves.
+    /// Marks the end of all work enqueued so far. Recording again moves the mark.
     pub fn record(&self) -> Result<()> {
         // SAFETY: event and stream live.
         self.device.call("record an event", || unsafe { result::event::record(self.raw, self.device.stream()) })

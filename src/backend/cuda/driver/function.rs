@@ -1,5 +1,5 @@
-//! Kernels on the device: units are compiled (or found in the cache) and loaded once, then named functions are taken
-//! from them.
+//! Kernels on the device: units are compiled, or read from the cache, and loaded once; kernels are looked up in them by
+//! name.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -23,7 +23,7 @@ pub struct Function {
     _device: Device,
     name: &'static str,
     raw: CUfunction,
-    /// Bytes of each parameter; `None` where the driver cannot tell (before CUDA 12.4), or the source.
+    /// Bytes of each parameter; `None` if neither the driver (before CUDA 12.4) nor the source tells.
     parameters: Option<Vec<usize>>,
 }
 
@@ -43,7 +43,7 @@ impl Function {
         self.raw
     }
 
-    /// Panics when count or sizes differ from the kernel's parameters: the driver would read past the arguments.
+    /// Panics if count or sizes differ from the kernel's parameters: the driver would read past the arguments.
     pub(super) fn assert_takes(&self, args: &Args) {
         let Some(parameters) = &self.parameters else { return };
         let given = args.sizes().iter().map(|&bytes| usize::from(bytes));
@@ -55,7 +55,7 @@ impl Function {
     }
 }
 
-/// What is loaded in a device's context.
+/// The modules loaded in a device's context.
 #[derive(Default)]
 pub(super) struct Modules(Mutex<HashMap<Unit, CUmodule>>);
 
@@ -81,8 +81,8 @@ impl Modules {
 const UNPOISONED: &str = "nothing panics while it holds this lock";
 
 impl Device {
-    /// The kernel `name` of `unit`, which is compiled and loaded on first use. All of the block's shared memory is open
-    /// to it.
+    /// The kernel `name` of `unit`, which is compiled and loaded on first use. It may use all of a block's shared
+    /// memory.
     pub fn function(&self, unit: &Unit, name: &'static str) -> Result<Function> {
         let module = self.module(unit)?;
         let symbol =
@@ -104,7 +104,7 @@ impl Device {
         })
     }
 
-    /// Compiles and loads `units`, several at a time, so that no step waits for a compiler later.
+    /// Compiles and loads `units` in parallel, so that no step waits for a compiler.
     pub fn prepare(&self, units: &[Unit]) -> Result<()> {
         units.par_iter().try_for_each(|unit| self.module(unit).map(drop))
     }
@@ -145,8 +145,8 @@ impl Device {
     }
 }
 
-/// Bytes of each of the `count` parameters of a kernel. The driver is not asked for one more, by which it would show
-/// where they end: memory checkers report every call that fails.
+/// Bytes of each of the `count` parameters of a kernel. The count comes from the source: asking the driver until it
+/// fails would be reported by memory checkers.
 ///
 /// # Safety
 /// `function` is loaded and its context current.
@@ -162,7 +162,7 @@ unsafe fn parameter_sizes(function: CUfunction, count: usize) -> Result<Option<V
     (0..count).map(size).collect::<Result<_, _>>().map(Some)
 }
 
-/// How many parameters the kernel `name` has in `source`; `None` where it is not there.
+/// Number of parameters of the kernel `name` in `source`; `None` if it is not there.
 fn parameter_count(source: &str, name: &str) -> Option<usize> {
     let kernels = source.split("__global__").skip(1);
     let list = |kernel: &str| {

@@ -1,5 +1,5 @@
-//! A captured sequence of launches and copies that is enqueued with one call. It keeps addresses and grids as they
-//! were; what varies from launch to launch stands in memory.
+//! A captured sequence of launches and copies that is enqueued with one call. Addresses and grids are fixed; values
+//! that vary from launch to launch are read from memory.
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{
@@ -9,7 +9,7 @@ use cudarc::driver::sys::{
 use super::device::Device;
 use crate::error::{Error, Result};
 
-/// Ready to launch. Whoever captured it keeps the memory and functions that it names.
+/// A captured graph, ready to launch. Its owner keeps the memory and functions that it uses.
 pub struct Graph {
     device: Device,
     raw: CUgraphExec,
@@ -42,7 +42,7 @@ impl Device {
         let graph = instantiated.map(|raw| Graph { device: self.clone(), raw });
         recorded?;
         graph.map_err(|error| match error.0 {
-            // How much it would take, the driver does not say.
+            // The driver does not say how much memory it needs.
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => Error::DeviceMemory {
                 device: self.name(),
                 asked: 0,
@@ -53,7 +53,7 @@ impl Device {
         })
     }
 
-    /// Whether what is enqueued now is recorded instead of run.
+    /// Whether enqueued work is now recorded instead of run.
     pub fn is_capturing(&self) -> Result<bool> {
         // SAFETY: the stream lives.
         let status = self.call("ask about a graph", || unsafe { result::stream::is_capturing(self.stream()) })?;

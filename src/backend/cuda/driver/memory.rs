@@ -1,5 +1,5 @@
-//! Memory of the device and page-locked memory of the host, and the copies between them. All copies are enqueued on the
-//! device's stream; those that wait say so.
+//! Device memory, page-locked host memory, and copies between them. All copies are enqueued on the device's stream; the
+//! docs name those that wait.
 
 use std::ffi::c_void;
 use std::ops::{Deref, DerefMut, Range};
@@ -11,7 +11,7 @@ use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
 use super::device::Device;
 use crate::error::{Error, Result};
 
-/// Bytes on the device, freed on drop (which waits for the work that uses them). Aligned to 256 bytes.
+/// Device memory, aligned to 256 bytes; freed on drop, which waits for the work that uses it.
 pub struct Memory {
     device: Device,
     address: CUdeviceptr,
@@ -27,7 +27,7 @@ impl Memory {
         self.address
     }
 
-    /// The address of `range`. Panics when it lies outside: ranges are computed here, never typed by a user.
+    /// The address of `range`. Panics if it is out of bounds: ranges are computed here, never given by a user.
     fn at(&self, range: &Range<usize>) -> CUdeviceptr {
         assert!(
             range.start <= range.end && range.end <= self.bytes,
@@ -45,8 +45,8 @@ impl Drop for Memory {
     }
 }
 
-/// Page-locked host memory: copies between it and the device run while the host goes on. Its bytes must be left alone
-/// until such a copy is done: wait for an event recorded after it.
+/// Page-locked host memory: copies to and from the device are asynchronous. Its bytes must not be touched until such a
+/// copy is done; wait for an event recorded after it.
 pub struct Pinned {
     device: Device,
     start: NonNull<u8>,
@@ -85,7 +85,7 @@ impl Drop for Pinned {
 }
 
 impl Device {
-    /// Device memory of unspecified contents. The error names what was asked for and what is free.
+    /// Allocates device memory with unspecified contents. The error names the requested and the free bytes.
     pub fn alloc(&self, bytes: usize) -> Result<Memory> {
         self.check()?;
         // SAFETY: the memory's owner frees it; nobody reads it as anything but bytes. The driver refuses 0 bytes.
@@ -102,7 +102,7 @@ impl Device {
         Ok(Memory { device: self.clone(), address, bytes })
     }
 
-    /// Page-locked host memory, all zero.
+    /// Allocates page-locked host memory, all zero.
     pub fn pinned(&self, bytes: usize) -> Result<Pinned> {
         self.check()?;
         let doing = format!("lock {bytes} bytes of host memory");
@@ -119,7 +119,7 @@ impl Device {
         Ok(Pinned { device: self.clone(), start, bytes })
     }
 
-    /// Copies host memory to the device; when it returns, `from` may be used for something else.
+    /// Copies host memory to the device; `from` may be reused when it returns.
     pub fn upload(&self, to: &Memory, offset: usize, from: &[u8]) -> Result<()> {
         let at = to.at(&(offset..offset + from.len()));
         // SAFETY: both ranges hold `from.len()` bytes; the driver has read pageable memory when it returns.
@@ -128,7 +128,7 @@ impl Device {
         if is_known_to_driver(from) { self.synchronise() } else { Ok(()) }
     }
 
-    /// Copies `range` of page-locked memory to the device while the host goes on.
+    /// Enqueues a copy of `range` of page-locked memory to the device.
     pub fn upload_pinned(&self, to: &Memory, offset: usize, from: &Pinned, range: Range<usize>) -> Result<()> {
         let at = to.at(&(offset..offset + range.len()));
         let from = &from[range];
@@ -136,7 +136,7 @@ impl Device {
         self.call("upload", || unsafe { result::memcpy_htod_async(at, from, self.stream()) })
     }
 
-    /// Copies `range` of device memory to page-locked memory while the host goes on.
+    /// Enqueues a copy of `range` of device memory to page-locked memory.
     pub fn download_pinned(&self, to: &mut Pinned, offset: usize, from: &Memory, range: Range<usize>) -> Result<()> {
         let at = from.at(&range);
         let to = &mut to[offset..offset + range.len()];
@@ -156,7 +156,7 @@ impl Device {
         Ok(to)
     }
 
-    /// Copies `range` of device memory to another place on the device. The two must not overlap.
+    /// Enqueues a copy of `range` of device memory to other device memory. The two must not overlap.
     pub fn copy(&self, to: &Memory, to_offset: usize, from: &Memory, range: Range<usize>) -> Result<()> {
         let (source, target) = (from.at(&range), to.at(&(to_offset..to_offset + range.len())));
         // SAFETY: both ranges lie in their memory.
@@ -170,7 +170,7 @@ impl Device {
     }
 }
 
-/// Whether the driver knows this host memory (page-locked, managed), so that it may copy from it later than it says.
+/// Whether the driver knows this host memory (page-locked or managed), so that copies from it are asynchronous.
 fn is_known_to_driver(memory: &[u8]) -> bool {
     let mut kind = 0u32;
     let mut attributes = [sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE];

@@ -1,5 +1,5 @@
 //! The CUDA driver in a thin safe layer: one device with its stream, memory and copies, kernels and their arguments,
-//! events and captured graphs. What is launched, and why, is left to the folders above.
+//! events and captured graphs. What to launch is left to the folders above.
 
 pub mod args;
 pub mod device;

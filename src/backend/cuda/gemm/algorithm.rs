@@ -1,5 +1,5 @@
-//! The algorithms that cuBLASLt has for a product: its own list, variants that it does not list, and whether one is
-//! fit. Which of them is fastest is for `autotune` to find out.
+//! The algorithms of cuBLASLt for a product: its own list, variants that it does not list, and whether one is valid.
+//! `autotune` finds the fastest.
 
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -17,11 +17,10 @@ use serde::{Deserialize, Serialize};
 use super::cublaslt::{Description, Library, Raw, log_failure};
 use crate::error::Result;
 
-/// Parts of a split sum are kept in f32 beside the output and added in order: exact as one sum is, and the same from
-/// run to run.
+/// Parts of a split sum are kept in f32 beside the output and added in order: as exact as one sum, and reproducible.
 const REDUCTION: Reduction = Reduction::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
-/// Shapes of thread block clusters worth trying; the library refuses what its kernel does not come in.
+/// Thread block cluster shapes to try; the library refuses those its kernel lacks.
 const CLUSTERS: [Cluster; 7] = [
     Cluster::CUBLASLT_CLUSTER_SHAPE_AUTO,
     Cluster::CUBLASLT_CLUSTER_SHAPE_1x1x1,
@@ -32,20 +31,20 @@ const CLUSTERS: [Cluster; 7] = [
     Cluster::CUBLASLT_CLUSTER_SHAPE_1x4x1,
 ];
 
-/// Parts of a split sum at most.
+/// Most parts of a split sum.
 pub(super) const MOST_SPLIT_K: u32 = 8;
 
-/// The library's own words for an algorithm, settings included. The same version of the library understands them in
-/// another process (cuBLAS documentation, `cublasLtMatmulAlgo_t`).
+/// The library's encoding of an algorithm with its settings. Valid in another process with the same version of the
+/// library (cuBLAS documentation, `cublasLtMatmulAlgo_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Algorithm([u64; 8]);
 
-/// An algorithm that is fit for a product.
+/// An algorithm that is valid for a product.
 #[derive(Clone, Copy)]
 pub(super) struct AlgorithmCandidate {
     pub algorithm: Algorithm,
-    /// How many times over its thread blocks fill the device.
+    /// Waves: how many times its thread blocks fill the device.
     pub waves: f32,
 }
 
@@ -54,7 +53,7 @@ impl Algorithm {
         sys::cublasLtMatmulAlgo_t { data: self.0 }
     }
 
-    /// The same with the sum split into so many parts; `None` where it cannot be, or not with parts kept in f32.
+    /// The same with the sum split into `parts`; `None` if it cannot be split, or not with parts kept in f32.
     pub(super) fn split(self, parts: u32) -> Option<Self> {
         let splits = self.capability::<i32>(Capability::CUBLASLT_ALGO_CAP_SPLITK_SUPPORT)? != 0;
         let schemes = self.capability::<u32>(Capability::CUBLASLT_ALGO_CAP_REDUCTION_SCHEME_MASK)?;
@@ -75,7 +74,7 @@ impl Algorithm {
         self.setting::<u32>(Setting::CUBLASLT_ALGO_CONFIG_SPLITK_NUM).unwrap_or(1).max(1)
     }
 
-    /// What differs from it in one setting: parts of the sum, cluster, order of the thread blocks. Not all are fit.
+    /// Variants that differ in one setting: parts of the sum, cluster, order of the thread blocks. Not all are valid.
     pub(super) fn neighbours(self) -> Vec<Self> {
         let split = (1..=MOST_SPLIT_K).filter_map(|parts| self.split(parts));
         let cluster = CLUSTERS
@@ -87,7 +86,7 @@ impl Algorithm {
         split.chain(cluster).chain(order).filter(|other| *other != self).collect()
     }
 
-    /// What differs from it in its tile or in the stages of its pipeline: hundreds, of which few are fit.
+    /// Variants that differ in the tile or the pipeline stages: hundreds, few of them valid.
     pub(super) fn relatives(self) -> Vec<Self> {
         let all = |capability, setting| {
             let values = self.capabilities(capability).into_iter();
@@ -172,9 +171,8 @@ impl fmt::Display for Algorithm {
 }
 
 impl Description {
-    /// At most `most` algorithms that need no more than `workspace` bytes, those first that the library thinks best.
-    /// The same in every run: nothing is timed, and all operands are as aligned as device memory is (256 bytes, the
-    /// library's assumption).
+    /// At most `most` algorithms that need at most `workspace` bytes, in the library's order of preference. The same in
+    /// every run: nothing is timed, and all operands are aligned to 256 bytes, as the library assumes.
     pub(super) fn listed(&self, library: &Library, most: usize, workspace: usize) -> Result<Vec<AlgorithmCandidate>> {
         library.call("ask for algorithms", |handle| {
             let preference = Preference::new(workspace)?;
@@ -198,7 +196,7 @@ impl Description {
             };
             match status {
                 Status::CUBLAS_STATUS_SUCCESS => {}
-                // How it says that it has nothing for this combination of types, strides and epilogue.
+                // The library has no algorithm for this combination of types, strides and epilogue.
                 Status::CUBLAS_STATUS_NOT_SUPPORTED | Status::CUBLAS_STATUS_INVALID_VALUE => return Ok(Vec::new()),
                 _ => return Err(CublasError(status)),
             }
@@ -209,8 +207,7 @@ impl Description {
         })
     }
 
-    /// `algorithm` as a candidate, `None` where it is not fit for this product, this device or so many bytes of
-    /// `workspace`.
+    /// `algorithm` as a candidate; `None` if it is not valid for this product, device and `workspace` in bytes.
     pub(super) fn fit(&self, library: &Library, algorithm: Algorithm, workspace: usize) -> Option<AlgorithmCandidate> {
         let checked = library.call("check an algorithm", |handle| {
             let Raw { operation, w, x, out } = self.raw();
@@ -223,7 +220,7 @@ impl Description {
             // SAFETY: written by the call that succeeded.
             Ok(unsafe { result.assume_init() })
         });
-        // The check fills in what the algorithm needs; what it is called by stays what was asked.
+        // The check fills in the requirements; the algorithm stays the requested one.
         let checked = sys::cublasLtMatmulHeuristicResult_t { algo: algorithm.raw(), ..checked.ok()? };
         candidate(&checked, workspace)
     }

@@ -1,6 +1,6 @@
-//! The fastest algorithm of a product, found by timing on the device. Weights of several layers take turns, so that
-//! they come from memory as in a step; an algorithm is taken only where it is clearly faster than the library's first
-//! choice and its result is the same but for the order of sums. When to measure is `chooser`'s affair.
+//! Finds the fastest algorithm of a product by timing on the device. Weights of several layers are used in turn, so
+//! that they come from memory as in a step. An algorithm is chosen only if it is clearly faster than the library's
+//! first choice and its result differs by the order of sums only. `chooser` decides when to measure.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,41 +14,41 @@ use crate::backend::cuda::driver::event::Event;
 use crate::backend::cuda::driver::memory::Memory;
 use crate::error::Result;
 
-/// Algorithms that the library is asked for, with all of the workspace and with none.
+/// Number of algorithms requested from the library, with all of the workspace and with none.
 const LISTED: usize = 32;
 const LISTED_WITHOUT_WORKSPACE: usize = 16;
 
-/// Calls of an exact timing take at least about so long, within these counts.
+/// Minimum duration of an exact timing, and the bounds of its number of calls.
 const TIMED_US: f64 = 600.0;
 const CALLS: std::ops::RangeInclusive<usize> = 2..=8;
-/// Exact timings of an algorithm, of which the least counts.
+/// Exact timings of an algorithm; the shortest counts.
 const REPLAYS: usize = 3;
 
-/// One product whose algorithms are compared. What its `out` held is lost, unless it accumulates.
+/// One product whose algorithms are compared. The contents of `out` are lost, unless it accumulates.
 pub(super) struct Autotune<'a> {
     library: &'a Library,
     product: &'a Description,
     operands: GemmOperands<'a>,
-    /// Where results go that would otherwise add to what is there.
+    /// Output of products that accumulate.
     scratch: Option<Memory>,
-    /// Of one shape; the product's own first.
+    /// Weights of one shape; the product's own first.
     weights: Vec<&'a Memory>,
     marks: [Event; 2],
     begun: Instant,
     effort: TuneEffort,
 }
 
-/// How much is tried.
+/// How thoroughly to search.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TuneEffort {
-    /// The whole takes about so long.
+    /// Approximate total time.
     pub at_most: Duration,
-    /// Whether tiles and stages are tried that the library does not list: seconds instead of a tenth of one.
+    /// Whether tiles and stages that the library does not list are tried: seconds instead of a tenth of one.
     pub thorough: bool,
 }
 
-/// Algorithms tried so far, the library's first choice first. Microseconds of a call, `None` where it was not timed or
-/// fails.
+/// Algorithms tried so far, the library's first choice first, with microseconds per call; `None` if not timed or
+/// failed.
 #[derive(Default)]
 struct Tried {
     algorithms: Vec<Algorithm>,
@@ -57,7 +57,7 @@ struct Tried {
 }
 
 impl<'a> Autotune<'a> {
-    /// `siblings` are weights of the same shape. An error where there is no memory for it.
+    /// `siblings`: weights of the same shape. An error if memory is short.
     pub fn new(
         library: &'a Library,
         product: &'a Description,
@@ -74,11 +74,11 @@ impl<'a> Autotune<'a> {
         Ok(Self { library, product, operands, scratch, weights, marks, begun, effort })
     }
 
-    /// `None` where the library has no algorithm, or the first fails.
+    /// `None` if the library has no algorithm, or the first fails.
     pub fn fastest(&self) -> Result<Option<TunedAlgorithm>> {
         let mut tried = Tried::default();
         for algorithm in self.candidates()? {
-            // Half of the time is for an exact look at those that seem near.
+            // Half of the time is for exact timings of the candidates near the best.
             if tried.algorithms.len() > 1 && self.begun.elapsed() > self.effort.at_most / 2 {
                 break;
             }
@@ -103,8 +103,8 @@ impl<'a> Autotune<'a> {
         Ok(None)
     }
 
-    /// The library's list, its first choice first, and of those that leave much of the device idle variants whose sums
-    /// are split.
+    /// The library's list, its first choice first, and variants with split sums of those that leave much of the device
+    /// idle.
     fn candidates(&self) -> Result<Vec<Algorithm>> {
         let mut listed = self.product.listed(self.library, LISTED, self.library.workspace_bytes())?;
         listed.extend(self.product.listed(self.library, LISTED_WITHOUT_WORKSPACE, 0)?);
@@ -123,7 +123,7 @@ impl<'a> Autotune<'a> {
         Ok(all)
     }
 
-    /// Times what differs in one setting from the best; when thorough, until no better one is found.
+    /// Times variants of the best in one setting; if thorough, until none is better.
     fn climb(&self, tried: &mut Tried) -> Result<()> {
         while let Some(&best) = ranking(&tried.exact).first() {
             let algorithm = tried.algorithms[best];
@@ -167,7 +167,7 @@ impl<'a> Autotune<'a> {
         self.product.enqueue(self.library, algorithm, &GemmOperands { out, w, ..self.operands })
     }
 
-    /// Of one call, the host's time to enqueue it perhaps included.
+    /// Microseconds of one call, possibly including the host's time to enqueue it.
     fn rough_us(&self, algorithm: &Algorithm) -> Result<Option<f64>> {
         // The first call may have to load the kernel.
         if let Err(error) = self.enqueue(algorithm, 0) {
@@ -182,7 +182,7 @@ impl<'a> Autotune<'a> {
         before.elapsed_us(after).map(Some)
     }
 
-    /// Of one of several calls in a graph, as steps run them.
+    /// Microseconds of one of several calls in a graph, as in steps.
     fn exact_us(&self, algorithm: &Algorithm, rough: Option<f64>) -> Result<Option<f64>> {
         let Some(rough) = rough else { return Ok(None) };
         let calls = ((TIMED_US / rough.max(1.0)) as usize).clamp(*CALLS.start(), *CALLS.end());
@@ -206,7 +206,7 @@ impl<'a> Autotune<'a> {
         Ok(Some(least / calls as f64))
     }
 
-    /// The first, a middle and the last row; `None` where it fails.
+    /// The first, a middle and the last row of its result; `None` if it fails.
     fn result(&self, algorithm: &Algorithm) -> Result<Option<Vec<Vec<f32>>>> {
         let device = self.library.device();
         let GemmShape { rows, outputs, out: dtype, .. } = *self.product.shape();

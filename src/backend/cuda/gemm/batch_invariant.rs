@@ -1,7 +1,6 @@
-//! Batch-invariant algorithms: a row gets the same bits whatever the number of rows. For each kind of product, one
-//! algorithm serves all numbers of rows, its sums not split; others that the library recommends for some number of rows
-//! are taken only where they were seen to give the same bits. A sum in the order of `inner` should not depend on the
-//! tile it is computed in, but the library does not promise that, so it is measured.
+//! Batch-invariant algorithms: a row gets the same bits whatever the number of rows. For each kind of product one
+//! algorithm with unsplit sums serves all numbers of rows; others that the library recommends for some number of rows
+//! are used only if they were measured to give the same bits, which the library does not guarantee.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,12 +10,11 @@ use super::cublaslt::{Description, GemmOperands, GemmShape, Library};
 use crate::backend::Uniform;
 use crate::error::{Error, Result};
 
-/// Rows for which the one algorithm is the library's choice and others are held against it, and numbers for which it
-/// must be fit.
+/// Rows for which the one algorithm is chosen and compared with others, and numbers of rows for which it must be valid.
 const USUAL_ROWS: usize = 256;
 const PROBED_ROWS: [usize; 6] = [1, 8, 72, USUAL_ROWS, 2048, 4096];
 
-/// Algorithms that are asked for to find the one, and others for a number of rows.
+/// Number of algorithms requested to find the one, and others for a number of rows.
 const LISTED: usize = 32;
 const LISTED_OTHERS: usize = 8;
 
@@ -31,13 +29,13 @@ pub(super) struct BatchInvariant(HashMap<GemmShape, Option<ProductKind>>);
 struct ProductKind {
     usual: Description,
     one: Algorithm,
-    /// Whether others give its bits.
+    /// Whether other algorithms give the same bits.
     others: HashMap<Algorithm, bool>,
 }
 
 impl BatchInvariant {
-    /// `None` for all numbers of rows or for none. An error where the one algorithm of this kind is not fit for
-    /// `product`: any other would give other bits. While a graph is captured nothing is tried.
+    /// `None` for all numbers of rows or for none. An error if the one algorithm of this kind is not valid for
+    /// `product`, as another would give other bits. Nothing is tried while a graph is captured.
     pub fn algorithm(
         &mut self,
         library: &Library,
@@ -72,8 +70,8 @@ impl BatchInvariant {
 }
 
 impl ProductKind {
-    /// The one is the first on the library's list that, with its sums in one part, is fit for all numbers of rows:
-    /// where there is one without memory beside the operands, in which parts of sums could lie.
+    /// The first on the library's list that, with unsplit sums, is valid for all numbers of rows; preferably one
+    /// without workspace, in which parts of sums could lie.
     fn find(library: &Library, usual: &GemmShape) -> Result<Option<Self>> {
         let of = |rows| Description::new(library, GemmShape { rows, ..*usual });
         let products: Vec<Description> = PROBED_ROWS.into_iter().map(of).collect::<Result<_>>()?;
@@ -124,7 +122,7 @@ impl ProductKind {
         let (x, out) = (device.alloc(drawn.len())?, device.alloc(shape.out_bytes())?);
         device.upload(&x, 0, &drawn)?;
         let result = |algorithm: &Algorithm| -> Result<Vec<u8>> {
-            // What the product may add to.
+            // The values that the product accumulates to.
             device.zero(&out)?;
             self.usual.enqueue(library, algorithm, &GemmOperands { x: &x, out: &out, ..operands })?;
             device.download(&out, 0..shape.out_bytes())

@@ -16,33 +16,33 @@ use crate::error::{Error, Result};
 /// How the algorithms of products are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AlgorithmPolicy {
-    /// As the library recommends: the same in every run.
+    /// The library's first choice: the same in every run.
     First,
-    /// The fastest: the same in every run that finds it in the user's cache. What is not known is measured once it
-    /// recurs, for `at_most` in all; before and after, as the library recommends until the next run.
+    /// The fastest: the same in every run that finds it in the user's cache. An unknown shape is measured once it
+    /// recurs, for `at_most` in all; until then, and once the time is spent, the library's first choice is used.
     Fastest { at_most: Duration },
-    /// As `Fastest`, but nothing is known yet, and more is tried. For benchmarks; later runs take what they found.
+    /// As `Fastest`, ignoring the cache and trying more. For benchmarks; later runs use the results.
     FastestAnew { at_most: Duration },
-    /// As the library recommends among those that give a row the same bits whatever the number of rows: the same bits
-    /// in every run by the same version of the library on the same kind of GPU.
+    /// The library's choice among algorithms that give a row the same bits whatever the number of rows: the same bits
+    /// in every run with the same version of the library on the same GPU model.
     BatchInvariant,
 }
 
 /// Total time for autotuning in one process, for the products of one weight format.
 pub const TUNE_BUDGET: Duration = Duration::from_secs(2);
 
-/// Products that the time suffices for at least.
+/// Number of products for which the time suffices at least.
 const PRODUCTS: u32 = 10;
 
-/// Products of more rows are bound by multiplications, and cuBLASLt's own choice is as good: what was found to be
-/// faster in a trial of some milliseconds took 1 to 4 % longer on an H200 that was busy for long and had lowered its
-/// clock (512 to 2,048 rows).
+/// Products of more rows are bound by multiplications, and cuBLASLt's own choice is as good: algorithms that won a
+/// trial of some milliseconds took 1 to 4 % longer on an H200 that had lowered its clock under load (512 to 2,048
+/// rows).
 const MOST_ROWS: usize = 256;
 
-/// Algorithms that are asked for where the first is taken: those that do not fit are left out.
+/// Number of algorithms requested when the first is used; invalid ones are left out.
 const LISTED: usize = 8;
 
-/// Smaller weights take as long by any algorithm: a launch.
+/// Products of smaller weights take as long as a launch by any algorithm.
 const SMALLEST: usize = 1 << 20;
 
 pub(super) enum Chooser {
@@ -53,7 +53,7 @@ pub(super) enum Chooser {
 
 pub(super) struct Tuner {
     choices: TuneCache,
-    /// Whether choices of earlier runs are left aside.
+    /// Whether choices of earlier runs are ignored.
     anew: bool,
     at_most: Duration,
     spent: Duration,
@@ -71,8 +71,8 @@ impl Chooser {
         Self::Fastest(Tuner { choices, anew, at_most, spent: Duration::ZERO })
     }
 
-    /// `None` where the library has no algorithm. `siblings` are other weights of this shape. What is not known is
-    /// measured where `may_tune` says so: what `operands.out` held is lost then, unless the product adds to it.
+    /// `None` if the library has no algorithm. `siblings`: other weights of this shape. An unknown shape is measured if
+    /// `may_tune`; the contents of `operands.out` are then lost, unless the product accumulates.
     pub fn algorithm(
         &mut self,
         library: &Library,
@@ -96,7 +96,7 @@ impl Chooser {
 }
 
 impl Tuner {
-    /// `None` where it is not known and not to be measured.
+    /// `None` if it is unknown and must not be measured.
     fn fastest(
         &mut self,
         library: &Library,

@@ -1,8 +1,7 @@
 //! cuBLASLt in a thin safe layer: a product of one shape is described once and then enqueued any number of times, also
-//! while a graph is captured. Which algorithms it has is told by `algorithm`; which products there are is `gemm`'s
-//! affair.
+//! while a graph is captured. `algorithm` lists its algorithms; `gemm` defines the products.
 //!
-//! The library thinks in columns: a row-major `[rows, width]` matrix is its `[width, rows]`. So it is asked for
+//! The library is column-major: a row-major `[rows, width]` matrix is its `[width, rows]`. So it computes
 //! `out[N, R] = w[K, N]^T x[K, R]`, which is the row-major `out[R, N] = x[R, K] w[N, K]^T`.
 
 use std::ffi::c_void;
@@ -18,7 +17,7 @@ use crate::backend::cuda::driver::memory::Memory;
 use crate::backend::{Dtype, WeightFormat};
 use crate::error::{Error, Result};
 
-/// `CUBLAS_OP_T`, which the bindings lack; an operand is taken as it is unless told otherwise.
+/// `CUBLAS_OP_T`, which the bindings lack. By default operands are not transposed.
 const TRANSPOSED: i32 = 1;
 
 /// `out[rows, outputs] = x[rows, inner] w[outputs, inner]^T`, plus `out` itself (`accumulate`), plus a bias of the
@@ -52,11 +51,11 @@ pub(super) struct GemmOperands<'a> {
     pub out: &'a Memory,
     pub x: &'a Memory,
     pub w: &'a Memory,
-    /// Present where the shape is biased.
+    /// Present if the shape is biased.
     pub bias: Option<&'a Memory>,
 }
 
-/// The library's handle, and memory for algorithms that need some: products run one after another, so one serves all.
+/// The library's handle, and one workspace for all products, which run one after another.
 pub struct Library {
     device: Device,
     handle: sys::cublasLtHandle_t,
@@ -90,7 +89,7 @@ unsafe impl Send for Description {}
 
 impl Library {
     pub fn open(device: &Device) -> Result<Self> {
-        // NVIDIA's advice: 32 MiB, and on Hopper and later twice the 32 that it calls enough there.
+        // NVIDIA recommends 32 MiB; twice that on Hopper and later.
         let workspace = device.alloc(if device.facts().major >= 9 { 64 << 20 } else { 32 << 20 })?;
         let handle = bound(device, "open cuBLASLt", result::create_handle)?;
         Ok(Self { device: device.clone(), handle, workspace })
@@ -150,7 +149,7 @@ impl Description {
         Raw { operation: self.operation.0, w: self.w.0, x: self.x.0, out: self.out.0 }
     }
 
-    /// Enqueues it by an algorithm that `algorithm` found fit for it. Panics when an operand's memory is too small.
+    /// Enqueues it with an algorithm that `algorithm` found valid for it. Panics if an operand's memory is too small.
     pub fn enqueue(&self, library: &Library, algorithm: &Algorithm, operands: &GemmOperands<'_>) -> Result<()> {
         let GemmShape { rows, outputs, inner, compute, out, accumulate, biased, .. } = self.shape;
         assert!(operands.x.bytes() >= rows * inner * compute.bytes(), "x of {:?}", self.shape);
@@ -213,7 +212,7 @@ impl Operation {
 }
 
 impl MatrixLayout {
-    /// `width` elements a column, `columns` of them, without gaps.
+    /// `columns` contiguous columns of `width` elements.
     fn new(dtype: Dtype, width: usize, columns: usize) -> Result<Self, CublasError> {
         let stride = i64::try_from(width).expect("a width is far below 2^63");
         result::create_matrix_layout(data_type(dtype), width as u64, columns as u64, stride).map(Self)
@@ -234,7 +233,7 @@ impl Drop for MatrixLayout {
     }
 }
 
-/// For `drop`, where nobody can be told.
+/// For `drop`, which cannot return an error: logs it.
 pub(super) fn log_failure(result: Result<(), CublasError>) {
     if let Err(CublasError(status)) = result {
         log::warn!("cannot free a descriptor of cuBLASLt: {status:?}");

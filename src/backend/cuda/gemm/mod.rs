@@ -30,17 +30,17 @@ use crate::error::Result;
 /// Rows and columns of the outputs of a block of `linear_any`, as in the kernel.
 const TILE: u32 = 16;
 
-/// Weights of one shape that are remembered: as many as take turns while a product is timed.
+/// Weights remembered per shape, used in turn while a product is timed.
 const SIBLINGS: usize = 8;
 
-/// The products of weights of one format.
+/// The products of weights in one format.
 pub struct Gemm {
     device: Device,
     library: Library,
     chooser: Chooser,
     /// Whether algorithms may be timed now: the products enqueued now will recur.
     may_tune: bool,
-    /// `None` where the library has no algorithm.
+    /// `None` if the library has no algorithm.
     products: HashMap<GemmShape, Option<PlannedProduct>>,
     /// Weights by outputs and inner width.
     siblings: HashMap<(usize, usize), Vec<Weak<Memory>>>,
@@ -53,11 +53,11 @@ pub struct Gemm {
 struct PlannedProduct {
     description: Description,
     algorithm: Algorithm,
-    /// Whether it was chosen while timing was allowed; if not, it is chosen again once it is.
+    /// Whether it was chosen while timing was allowed; if not, it is chosen again when timing is.
     settled: bool,
 }
 
-/// A kernel for results in the compute dtype, and for f32 ones.
+/// The kernels for results in the compute dtype and in f32.
 struct ByOut {
     operands: Function,
     sums: Function,
@@ -70,7 +70,7 @@ impl ByOut {
 }
 
 impl Gemm {
-    /// Goes as the library recommends, until told otherwise by `choose`.
+    /// Uses the library's first choices until `choose` is called.
     pub fn load(device: &Device, weights: WeightFormat) -> Result<Self> {
         let WeightFormat::Dense(element) = weights;
         device.prepare(&units::gemm(element))?;
@@ -90,19 +90,18 @@ impl Gemm {
         })
     }
 
-    /// How algorithms are chosen from now on, those of known products too.
+    /// Sets how algorithms are chosen, also for known products.
     pub fn choose(&mut self, choosing: AlgorithmPolicy) {
         self.products.clear();
         self.chooser = Chooser::new(&self.library, choosing);
     }
 
-    /// Whether algorithms of unsettled products may be timed from now on. A graph captured before keeps those that it
-    /// has.
+    /// Sets whether algorithms of unsettled products may be timed. A graph captured before keeps its algorithms.
     pub fn may_tune(&mut self, may_tune: bool) {
         self.may_tune = may_tune;
     }
 
-    /// Remembers weights, for as long as they live: those of one shape take turns where a product is timed.
+    /// Remembers weights as long as they live; those of one shape are used in turn while a product is timed.
     pub fn remember(&mut self, w: &Matrix) {
         let siblings = self.siblings.entry((w.outputs, w.inner)).or_default();
         siblings.retain(|memory| memory.strong_count() > 0);
@@ -134,8 +133,8 @@ impl Gemm {
         }
     }
 
-    /// The library adds the bias before it rounds. Where it cannot, or has the bias only in another dtype, a kernel of
-    /// our own adds it after: then a result that is not f32 is rounded twice.
+    /// The library adds the bias before rounding. If it cannot, or the bias has another dtype, a kernel of our own adds
+    /// it afterwards, and a result that is not f32 is rounded twice.
     fn enqueue(&mut self, out: &Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>, accumulate: bool) -> Result<()> {
         let Matrix { outputs, inner, format: weights, .. } = *w;
         let (rows, compute, result) = (out.rows, x.element, out.element);
@@ -156,7 +155,8 @@ impl Gemm {
         Ok(())
     }
 
-    /// Enqueues the product of `shape`, planned now if it is new or not settled; says whether the library has one.
+    /// Enqueues the product of `shape`, choosing its algorithm if it is new or not settled. Returns whether the library
+    /// has one.
     fn by_library(&mut self, shape: GemmShape, operands: GemmOperands<'_>) -> Result<bool> {
         let is_planned =
             |product: &Option<PlannedProduct>| product.as_ref().is_none_or(|it| it.settled || !self.may_tune);
@@ -172,7 +172,7 @@ impl Gemm {
         let planned = begun.elapsed();
         description.enqueue(&self.library, algorithm, &operands)?;
         if is_to_plan {
-            // The library loads a kernel when it is first called.
+            // The library loads a kernel on its first call.
             let ms = |elapsed: Duration| 1e3 * elapsed.as_secs_f64();
             let (planned, called) = (ms(planned), ms(begun.elapsed() - planned));
             log::debug!("{shape:?} by {algorithm}: planned in {planned:.1} ms, first called in {called:.1} ms");

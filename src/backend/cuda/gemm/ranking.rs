@@ -1,17 +1,17 @@
-//! What follows from the times and results of algorithms: which are worth a closer look, which are to be taken, whether
-//! a result is the same as another. How they are timed is left to `autotune`.
+//! Ranks algorithms by times and results: which deserve an exact timing, which to use, and whether two results are the
+//! same. `autotune` measures the times.
 
 use super::algorithm::MOST_SPLIT_K;
 use crate::backend::Dtype;
 
-/// Another algorithm than the first must be faster by this share, or noise would choose.
+/// Minimum speed-up over the first algorithm, so that noise does not choose.
 const CLEARLY: f64 = 0.01;
 
-/// Algorithms timed exactly at most, beside neighbours of the best.
+/// Most algorithms timed exactly, beside variants of the best.
 const FINALISTS: usize = 12;
 
-/// Into how many parts the sums of an algorithm whose thread blocks fill the device `waves` times are worth splitting:
-/// each count must leave less of the last wave idle than smaller ones do, and parts of some length.
+/// Numbers of parts into which to split the sums of an algorithm with `waves` waves: each must leave less of the last
+/// wave idle than smaller ones, and parts must not be too short.
 pub(super) fn splits_worth_trying(waves: f32, inner: usize) -> Vec<u32> {
     const SHORTEST: usize = 512;
     const MOST_WAVES: f32 = 4.0;
@@ -27,18 +27,18 @@ pub(super) fn splits_worth_trying(waves: f32, inner: usize) -> Vec<u32> {
     worth
 }
 
-/// Which of these are worth timing exactly: the first, then those near the fastest, fastest first.
+/// The algorithms to time exactly: the first, then those near the fastest, fastest first.
 pub(super) fn near(rough: &[Option<f64>]) -> Vec<usize> {
     let least = rough.iter().flatten().copied().fold(f64::INFINITY, f64::min);
-    // What enqueueing adds varies by some microseconds.
+    // The time of enqueueing varies by some microseconds.
     let mut near = sorted(rough);
     near.retain(|&at| at != 0 && rough[at].is_some_and(|us| us <= 1.3 * least + 3.0));
     near.truncate(FINALISTS - 1);
     std::iter::once(0).filter(|_| !rough.is_empty()).chain(near).collect()
 }
 
-/// The algorithms to take, best first: those clearly faster than the first, then the first, then whatever else was
-/// timed where the first was not.
+/// The algorithms to use, best first: those clearly faster than the first, then the first, then the others if the first
+/// was not timed.
 pub(super) fn ranking(exact: &[Option<f64>]) -> Vec<usize> {
     let mut ranking = sorted(exact);
     if let Some(first) = exact.first().copied().flatten() {
@@ -48,16 +48,15 @@ pub(super) fn ranking(exact: &[Option<f64>]) -> Vec<usize> {
     ranking
 }
 
-/// Those that have a time, fastest first, equal ones in their order.
+/// Timed algorithms, fastest first; equal ones in their order.
 fn sorted(us: &[Option<f64>]) -> Vec<usize> {
     let mut timed: Vec<(f64, usize)> = us.iter().enumerate().filter_map(|(at, us)| Some(((*us)?, at))).collect();
     timed.sort_by(|(us, at), (other, its)| us.total_cmp(other).then(at.cmp(its)));
     timed.into_iter().map(|(_, at)| at).collect()
 }
 
-/// Whether two results of one row differ by no more than what the order of sums in f32 and rounding to `out` allow. A
-/// sum of `inner` products is off by at most `inner` roundings of a number of the size of what the row holds, beyond
-/// all doubt: real errors grow with the root.
+/// Whether two results of one row differ by no more than the order of f32 sums and the rounding to `out` explain.
+/// Bound: `inner` roundings of a number as large as the row's values; real errors grow with the square root of `inner`.
 pub(super) fn agree(expected: &[f32], found: &[f32], inner: usize, out: Dtype) -> bool {
     let finite = expected.iter().map(|x| f64::from(*x)).filter(|x| x.is_finite());
     let size = (finite.clone().map(|x| x * x).sum::<f64>() / finite.count().max(1) as f64).sqrt();
@@ -68,7 +67,7 @@ pub(super) fn agree(expected: &[f32], found: &[f32], inner: usize, out: Dtype) -
         Dtype::Bf16 => 2f64.powi(-7),
     };
     let same = |a: f64, b: f64| (a - b).abs() <= sums + rounding * a.abs().max(b.abs());
-    // Rows that nobody reads may hold anything.
+    // Padded rows may hold anything.
     let pairs = expected.iter().zip(found).map(|(a, b)| (f64::from(*a), f64::from(*b)));
     pairs.into_iter().all(|(a, b)| if a.is_finite() { same(a, b) } else { !b.is_finite() })
 }

@@ -1,6 +1,6 @@
-//! Which algorithm was the fastest for a product, kept on disk so that only the first run on a machine measures. A file
-//! serves one kind of GPU with one driver and one cuBLASLt, and says so itself; one that cannot be read or written
-//! costs time, never correctness: it is logged and done without.
+//! The fastest algorithms of products, stored on disk so that only the first run on a machine measures. A file holds
+//! the results for one GPU model, driver and cuBLASLt, which it names. A file that cannot be read or written is logged
+//! and ignored: it costs time, never correctness.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,7 +13,7 @@ use super::algorithm::Algorithm;
 use super::cublaslt::{GemmShape, Library};
 use crate::backend::cuda::compile::cache::{self, Key};
 
-/// What decides which algorithm is fastest, and whether the library understands its words.
+/// Everything that determines the fastest algorithm, and whether the library can decode it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TuneMachine {
@@ -28,7 +28,7 @@ pub struct TuneMachine {
     pub workspace: usize,
 }
 
-/// An algorithm and what it was chosen by: microseconds of a call, by it and by the library's first choice.
+/// An algorithm with its time and that of the library's first choice, in microseconds per call.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TunedAlgorithm {
@@ -41,7 +41,7 @@ pub struct TunedAlgorithm {
 #[derive(Debug)]
 pub struct TuneCache {
     machine: TuneMachine,
-    /// `None`: nothing is kept.
+    /// `None`: nothing is stored.
     path: Option<PathBuf>,
     known: HashMap<GemmShape, TunedAlgorithm>,
 }
@@ -87,7 +87,7 @@ impl TuneCache {
         Self::in_folder(machine, cache::user_folder().map(|folder| folder.join("products")))
     }
 
-    /// Those of this machine in `folder`, made when something is kept.
+    /// Those of this machine in `folder`, which is created when something is stored.
     pub fn in_folder(machine: TuneMachine, folder: Option<PathBuf>) -> Self {
         let path = folder.map(|folder| folder.join(machine.file_name()));
         let known = path.as_deref().map(|path| read(path, &machine)).unwrap_or_default();
@@ -98,7 +98,7 @@ impl TuneCache {
         self.known.get(shape)
     }
 
-    /// Keeps it, beside what other processes have kept meanwhile.
+    /// Stores it, keeping what other processes have stored meanwhile.
     pub fn keep(&mut self, shape: GemmShape, choice: TunedAlgorithm) {
         if let Some(path) = &self.path {
             for (shape, choice) in read(path, &self.machine) {

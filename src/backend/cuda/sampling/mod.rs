@@ -1,7 +1,7 @@
-//! Sampling on the device, in five launches over fixed grids: whatever varies from step to step is read from device
-//! memory, so that a graph can hold them. The kernels are those of `kernels/sampling/`; `requests` packs what they
-//! read, `results` reads what they write, and the definition is `cpu::sampling`. Of requests with penalties the device
-//! itself counts what it samples ([`SamplerKernels::count`]), so that a step with penalties is advanced like any other.
+//! Sampling on the device, in five launches over fixed grids: values that vary from step to step are read from device
+//! memory, so that a graph can hold the launches. The kernels are in `kernels/sampling/`; `requests` packs their
+//! inputs, `results` reads their outputs, and `cpu::sampling` is the definition. For requests with penalties the device
+//! counts sampled tokens itself ([`SamplerKernels::count`]), so that a step with penalties can be advanced.
 
 mod requests;
 mod results;
@@ -36,20 +36,20 @@ pub struct SamplerKernels {
     vocab: usize,
 }
 
-/// What `sample` works on: all of it stays where it is from step to step. Offsets are multiples of 16.
+/// Operands of `sample`, at fixed addresses. Offsets are multiples of 16.
 pub struct SampleBuffers<'a> {
-    /// f32 `[asks, vocab]`. Changed while tokens are drawn, the same again afterwards.
+    /// f32 `[requests, vocab]`. Changed while tokens are sampled, then restored.
     pub logits: &'a Memory,
-    /// What [`pack`] made; the kernels keep logits in its lists.
+    /// The output of [`pack`]; the kernels save logits in its lists.
     pub requests: (&'a Memory, usize),
-    /// f64 `[asks]`.
+    /// f64 `[requests]`.
     pub uniforms: (&'a Memory, usize),
     /// [`SamplerKernels::scratch_bytes`].
     pub scratch: &'a Memory,
     /// [`ResultLayout::bytes`].
     pub results: (&'a Memory, usize),
-    /// u32 `[asks]`: before, the tokens that the step before drew (read by requests with `unseen`); afterwards, those
-    /// drawn now.
+    /// u32 `[requests]`: in, the tokens sampled by the step before (read by requests with `unseen`); out, those sampled
+    /// now.
     pub drawn: &'a Memory,
     /// [`SamplerKernels::counted_bytes`].
     pub counted: &'a Memory,
@@ -74,47 +74,48 @@ impl SamplerKernels {
         })
     }
 
-    /// Bytes of scratch memory that up to `asks` rows need.
-    pub fn scratch_bytes(asks: usize, vocab: usize) -> usize {
-        SamplerScratch::of(asks, vocab.div_ceil(CHUNK)).bytes
+    /// Bytes of scratch memory that up to `padded` rows need.
+    pub fn scratch_bytes(padded: usize, vocab: usize) -> usize {
+        SamplerScratch::of(padded, vocab.div_ceil(CHUNK)).bytes
     }
 
-    /// Bytes of the tokens that up to `asks` requests count between two loads, a list of [`MOST_COUNTED`] entries each.
-    pub fn counted_bytes(asks: usize) -> usize {
-        asks.saturating_mul(MOST_COUNTED * SEEN_BYTES)
+    /// Bytes of the tokens that up to `padded` requests count between two loads, a list of [`MOST_COUNTED`] entries
+    /// each.
+    pub fn counted_bytes(padded: usize) -> usize {
+        padded.saturating_mul(MOST_COUNTED * SEEN_BYTES)
     }
 
-    /// Counts what the step before sampled, for all `asks` requests with penalties: they are as many as when that step
-    /// was sampled, and `scratch` is its own. At most [`MOST_COUNTED`] times between two loads of requests.
-    pub fn count(&self, device: &Device, asks: usize, requests: &Memory, scratch: &Memory, counted: &Memory) {
-        let at = SamplerScratch::of(asks, self.vocab.div_ceil(CHUNK));
-        assert!(counted.bytes() >= Self::counted_bytes(asks), "sample_count: memory for {asks} requests");
+    /// Counts what the step before sampled, for all `padded` requests with penalties: they are as many as when that
+    /// step was sampled, and `scratch` is its own. At most [`MOST_COUNTED`] times between two loads of requests.
+    pub fn count(&self, device: &Device, padded: usize, requests: &Memory, scratch: &Memory, counted: &Memory) {
+        let at = SamplerScratch::of(padded, self.vocab.div_ceil(CHUNK));
+        assert!(counted.bytes() >= Self::counted_bytes(padded), "sample_count: memory for {padded} requests");
         let args = Args::new().memory(requests).memory_at(scratch, at.newest).memory(counted);
-        device.launch(&self.count, [narrow(asks), 1, 1], 32, 0, &args);
+        device.launch(&self.count, [narrow(padded), 1, 1], 32, 0, &args);
     }
 
-    /// Draws one token for each of `asks` rows. `asks` counts the padding of the last requests too.
-    pub fn sample(&self, device: &Device, asks: usize, buffers: &SampleBuffers<'_>) {
+    /// Samples one token for each of `padded` requests, padding included.
+    pub fn sample(&self, device: &Device, padded: usize, buffers: &SampleBuffers<'_>) {
         let SampleBuffers { logits, requests, uniforms, scratch, results, drawn, counted } = *buffers;
         let chunks = self.vocab.div_ceil(CHUNK);
-        let at = SamplerScratch::of(asks, chunks);
-        assert!(asks > 0 && logits.bytes() >= asks * self.vocab * 4, "sample: logits of {asks} rows");
-        assert!(scratch.bytes() >= at.bytes && drawn.bytes() >= asks * 4, "sample: memory for {asks} rows");
-        assert!(counted.bytes() >= Self::counted_bytes(asks), "sample: lists of {asks} requests");
+        let at = SamplerScratch::of(padded, chunks);
+        assert!(padded > 0 && logits.bytes() >= padded * self.vocab * 4, "sample: logits of {padded} rows");
+        assert!(scratch.bytes() >= at.bytes && drawn.bytes() >= padded * 4, "sample: memory for {padded} rows");
+        assert!(counted.bytes() >= Self::counted_bytes(padded), "sample: lists of {padded} requests");
         let row = || Args::new().memory(logits).u32(narrow(self.vocab)).u32(narrow(chunks));
         let scratch =
             |args: Args, offsets: &[usize]| offsets.iter().fold(args, |args, &at| args.memory_at(scratch, at));
 
         let args =
             scratch(row().memory_at(requests.0, requests.1), &[at.model_max, at.model_sum, at.draw_max, at.draw_sum]);
-        let blocks = asks * chunks.div_ceil(WARPS);
+        let blocks = padded * chunks.div_ceil(WARPS);
         device.launch(&self.chunks, [narrow(blocks), 1, 1], 32 * narrow(WARPS), 0, &args);
 
-        // Few rows: more threads for each.
-        let many = asks >= device.facts().multiprocessors as usize;
-        let (grid, block) = ([narrow(asks), 1, 1], if many { 256 } else { 1024 });
+        // Few rows: more threads per row.
+        let many = padded >= device.facts().multiprocessors as usize;
+        let (grid, block) = ([narrow(padded), 1, 1], if many { 256 } else { 1024 });
 
-        let args = scratch(row().u32(narrow(asks)).memory_at(requests.0, requests.1), &[at.model_max, at.model_sum]);
+        let args = scratch(row().u32(narrow(padded)).memory_at(requests.0, requests.1), &[at.model_max, at.model_sum]);
         device.launch(&self.top, grid, block, shared(chunks * 4), &args.memory_at(results.0, results.1));
 
         let args = row().memory_at(requests.0, requests.1).memory(drawn);
@@ -139,8 +140,8 @@ impl SamplerKernels {
     }
 }
 
-/// Offsets into the scratch memory: four arrays f32 `[asks, chunks]`, then the unseen token of each ask with its logit,
-/// and the cut of each ask's filters, 8 bytes each.
+/// Offsets into the scratch memory: four arrays f32 `[padded, chunks]`, then the unseen token of each request with its
+/// logit, and the cut of each request's filters, 8 bytes each.
 struct SamplerScratch {
     model_max: usize,
     model_sum: usize,
@@ -152,16 +153,16 @@ struct SamplerScratch {
 }
 
 impl SamplerScratch {
-    fn of(asks: usize, chunks: usize) -> Self {
-        let array = (asks * chunks * 4).next_multiple_of(16);
+    fn of(padded: usize, chunks: usize) -> Self {
+        let array = (padded * chunks * 4).next_multiple_of(16);
         Self {
             model_max: 0,
             model_sum: array,
             draw_max: 2 * array,
             draw_sum: 3 * array,
             newest: 4 * array,
-            cuts: 4 * array + asks * 8,
-            bytes: 4 * array + asks * 16,
+            cuts: 4 * array + padded * 8,
+            bytes: 4 * array + padded * 16,
         }
     }
 }

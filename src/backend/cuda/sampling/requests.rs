@@ -1,5 +1,6 @@
-//! The requests of one step as the kernels read them: a header, a record an ask, then every ask's lists, in one block of bytes.
-//! The structs mirror those of `kernels/sampling/sample.cuh`. Uniforms are apart: most steps change nothing else.
+//! The requests of one step as the kernels read them: a header, a record a request, then every request's lists, in one
+//! block of bytes. The structs mirror those of `kernels/sampling/sample.cuh`. Uniforms are apart: most steps change
+//! nothing else.
 
 use bytemuck::{Pod, Zeroable, bytes_of};
 
@@ -36,13 +37,13 @@ struct RequestRecord {
     biases: u32,
     seens: u32,
     bans: u32,
-    /// 4-byte words from the start of the block to the lists of this ask.
+    /// 4-byte words from the start of the block to the lists of this request.
     first: u32,
     /// Tokens counted on the device: none, when requests are loaded.
     counted: u32,
 }
 
-/// The best token, and nothing else: also what a padded row asks for.
+/// The best token, and nothing else: also what a padded row requests.
 const PLAIN: RequestRecord = RequestRecord {
     pick: GREEDY,
     given: 0,
@@ -90,19 +91,19 @@ struct BanEntry {
 /// Bytes of an entry of the tokens seen, also of those that the device counts.
 pub const SEEN_BYTES: usize = size_of::<SeenEntry>();
 
-/// Replaces `block` by the requests, padded to `asks`. Panics when a request wants more than [`MOST_TOP`] likeliest
+/// Replaces `block` by the requests, padded to `padded`. Panics when a request wants more than [`MOST_TOP`] likeliest
 /// tokens.
-pub fn pack(requests: &[SampleRequest], asks: usize, block: &mut Vec<u8>) {
-    assert!(requests.len() <= asks, "{} requests padded to {asks}", requests.len());
+pub fn pack(requests: &[SampleRequest], padded: usize, block: &mut Vec<u8>) {
+    assert!(requests.len() <= padded, "{} requests padded to {padded}", requests.len());
     let top_width = requests.iter().map(|request| request.top_logprobs).max().unwrap_or(0);
     assert!(top_width <= MOST_TOP, "{top_width} likeliest tokens; the kernels list {MOST_TOP}");
     block.clear();
     block.extend_from_slice(bytes_of(&BlockHeader { top_width: word(top_width), padding: [0; 3] }));
     let records = block.len();
-    block.extend((0..asks).flat_map(|_| bytes_of(&PLAIN)));
-    for (ask, request) in requests.iter().enumerate() {
+    block.extend((0..padded).flat_map(|_| bytes_of(&PLAIN)));
+    for (index, request) in requests.iter().enumerate() {
         let record = pack_one(request, block);
-        let at = records + ask * size_of::<RequestRecord>();
+        let at = records + index * size_of::<RequestRecord>();
         block[at..at + size_of::<RequestRecord>()].copy_from_slice(bytes_of(&record));
     }
 }
@@ -178,8 +179,8 @@ mod tests {
         assert!(kernels.contains(&format!("MOST_COUNTED = {};", crate::backend::MOST_COUNTED)));
     }
 
-    fn record(block: &[u8], ask: usize) -> RequestRecord {
-        let at = size_of::<BlockHeader>() + ask * size_of::<RequestRecord>();
+    fn record(block: &[u8], index: usize) -> RequestRecord {
+        let at = size_of::<BlockHeader>() + index * size_of::<RequestRecord>();
         bytemuck::pod_read_unaligned(&block[at..at + size_of::<RequestRecord>()])
     }
 

@@ -3,12 +3,12 @@
 use crate::backend::{SampleRequest, Sampled};
 use crate::ids::TokenId;
 
-/// Where the results of one step's requests lie: for each ask (padded ones too) the token drawn and its
-/// log-probability, 8 bytes; then for each ask as many of the likeliest tokens as the most that any ask of the step
-/// wants, 8 bytes each.
+/// Where the results of one step's requests lie: for each request (padded ones too) the token drawn and its
+/// log-probability, 8 bytes; then for each request as many of the likeliest tokens as the most that any request of the
+/// step wants, 8 bytes each.
 #[derive(Clone, Debug)]
 pub struct ResultLayout {
-    asks: usize,
+    padded: usize,
     top_width: usize,
     /// Of each request, how many of the likeliest tokens are there.
     tops: Vec<usize>,
@@ -17,23 +17,23 @@ pub struct ResultLayout {
 const PAIR: usize = 8;
 
 impl ResultLayout {
-    /// Of `requests` padded to `asks`, over `vocab` tokens.
-    pub fn new(requests: &[SampleRequest], asks: usize, vocab: usize) -> Self {
+    /// Of `requests` padded to `padded`, over `vocab` tokens.
+    pub fn new(requests: &[SampleRequest], padded: usize, vocab: usize) -> Self {
         let wanted = || requests.iter().map(|request| request.top_logprobs);
         let tops = wanted().map(|top| top.min(vocab)).collect();
-        Self { asks, top_width: wanted().max().unwrap_or(0), tops }
+        Self { padded, top_width: wanted().max().unwrap_or(0), tops }
     }
 
     pub fn bytes(&self) -> usize {
-        self.asks * (1 + self.top_width) * PAIR
+        self.padded * (1 + self.top_width) * PAIR
     }
 
     /// The draws, one a request.
     pub fn parse(&self, results: &[u8]) -> Vec<Sampled> {
-        let tops = &results[self.asks * PAIR..];
-        let one = |(ask, &top): (usize, &usize)| {
-            let (token, logprob) = pair(&results[ask * PAIR..]);
-            let tops = &tops[ask * self.top_width * PAIR..];
+        let tops = &results[self.padded * PAIR..];
+        let one = |(index, &top): (usize, &usize)| {
+            let (token, logprob) = pair(&results[index * PAIR..]);
+            let tops = &tops[index * self.top_width * PAIR..];
             let top = tops.chunks_exact(PAIR).take(top).map(pair).collect();
             Sampled { token, logprob, top }
         };
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn draws_and_likeliest_tokens_are_read_by_request() {
         let request = |top_logprobs| SampleRequest { top_logprobs, ..SampleRequest::of(Pick::Greedy) };
-        // Three asks, the last of them padding; two places for the likeliest.
+        // Three requests, the last of them padding; two places for the likeliest.
         let layout = ResultLayout::new(&[request(1), request(2)], 3, 50);
         let pairs: Vec<u8> = (0..9u32).flat_map(|i| [i, (i as f32).to_bits()]).flat_map(u32::to_le_bytes).collect();
         assert_eq!(pairs.len(), layout.bytes());

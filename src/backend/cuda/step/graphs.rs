@@ -1,20 +1,19 @@
-//! The graphs of one step's shapes: a shape is run op by op the first time (kernels are loaded, memory is found),
-//! captured the second time, and from then on enqueued with one call. Once it is seen to recur, it is run op by op once
-//! more, so that how its ops go fastest is tried where that pays; most shapes of steps with prompts, and of a job's
-//! last steps, never recur.
+//! Captured graphs by step shape: a shape runs op by op the first time (kernels and memory are loaded), is captured the
+//! second time, and then enqueued with one call. A shape that recurs runs op by op once more, to autotune its products;
+//! most shapes of steps with prompts, and of a job's last steps, never recur.
 
 use std::collections::HashMap;
 
 use crate::backend::StepShape;
 use crate::backend::cuda::driver::graph::Graph;
 
-/// Graphs kept at most: each holds some hundred launches.
+/// Most graphs kept; each holds some hundred launches.
 const MOST: usize = 64;
 
-/// A shape that was run so many times recurs, also if none of its steps was the one before, advanced.
+/// Number of runs from which a shape counts as recurring even if none of its steps was an advanced one.
 const OFTEN: u32 = 16;
 
-/// How a step of some shape is to be run.
+/// How to run a step of some shape.
 pub enum LaunchMode<'a> {
     OpByOp,
     /// Op by op, with autotuning of products that have no known fastest algorithm.
@@ -27,11 +26,11 @@ pub enum LaunchMode<'a> {
 pub struct Graphs {
     shapes: HashMap<StepShape, ShapeHistory>,
     clock: u64,
-    /// The count of moves at which they were captured.
+    /// The number of address changes at which they were captured.
     moves: u64,
 }
 
-/// What is known of a shape that was run.
+/// Record of a shape that was run.
 #[derive(Default)]
 struct ShapeHistory {
     times: u32,
@@ -47,13 +46,13 @@ struct CachedGraph {
 }
 
 impl Graphs {
-    /// Forgets all: an address has changed.
+    /// Drops all graphs: an address has changed.
     pub fn clear(&mut self) {
         self.shapes.clear();
     }
 
-    /// How to run a step of `shape` when memory has moved `moves` times; `is_advanced`: it is the one before, every row
-    /// one token further, and so recurs.
+    /// How to run a step of `shape` after `moves` address changes. `is_advanced`: it repeats the step before, every row
+    /// one token further, so the shape recurs.
     pub fn way(&mut self, shape: StepShape, is_advanced: bool, moves: u64) -> LaunchMode<'_> {
         if std::mem::replace(&mut self.moves, moves) != moves {
             self.clear();
@@ -76,7 +75,7 @@ impl Graphs {
         }
     }
 
-    /// No graph of `shape` is captured from now on: there is no memory for it.
+    /// Captures no graph of `shape` from now on, for lack of memory.
     pub fn do_without(&mut self, shape: StepShape) {
         self.shapes.entry(shape).or_default().does_without = true;
     }
@@ -86,7 +85,7 @@ impl Graphs {
         Some(&self.shapes.get(&shape)?.cached.as_ref()?.graph)
     }
 
-    /// Keeps the graph of `shape`, in place of the one that was used longest ago where there are too many.
+    /// Keeps the graph of `shape`; if there are too many, it replaces the least recently used one.
     pub fn keep(&mut self, shape: StepShape, graph: Graph) {
         let kept = self.shapes.iter().filter_map(|(shape, seen)| Some((seen.cached.as_ref()?.last_used, *shape)));
         if kept.clone().count() >= MOST

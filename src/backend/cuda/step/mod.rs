@@ -1,9 +1,8 @@
-//! The step that the GPU's ops read: a batch as words at fixed device addresses, the scratch memory that its attention
-//! and its sampler need, and its graphs. Who may write when, and the draws on their way to the host, are left to
-//! `staging_slots`.
+//! The step that the GPU's ops read: a batch as words at fixed device addresses, the scratch memory of attention and
+//! sampler, and the graphs. `staging_slots` decides when host copies may be written and brings samples to the host.
 //!
 //! Row counts are padded to buckets, so that few shapes occur and each is captured as a graph once. A padded row holds
-//! token 0 at position 0 and has no slot; a padded request is greedy. Nobody reads what becomes of them.
+//! token 0 at position 0 and has no slot; a padded request is greedy. Their results are never read.
 
 mod graphs;
 mod staging_slots;
@@ -32,11 +31,11 @@ use crate::error::Result;
 use crate::kv::KvSlot;
 use crate::plan::{AttentionPlan, NewPage};
 
-/// Bytes that every list begins with; those that are copied grow by doubling.
+/// Initial bytes of every list; copied lists grow by doubling.
 const SMALLEST: usize = 4096;
 
-/// Set aside at the start: partial states of a row, and of all rows at most the free memory divided by so much; bytes
-/// of a request.
+/// Reserved at the start: `USUAL_STATES` partial states per row, in all at most 1/`MOST_USUAL_SHARE` of the free
+/// memory; `USUAL_REQUEST_BYTES` per request.
 const USUAL_STATES: usize = 2;
 const MOST_USUAL_SHARE: usize = 64;
 const USUAL_REQUEST_BYTES: usize = 256;
@@ -56,11 +55,11 @@ pub struct Step {
     requests: Staged,
     uniforms: Staged,
     plans: Vec<Staged>,
-    /// Token drawn for each request; read by the next step's `embed`.
+    /// The token sampled for each request; read by the next step's `embed`.
     drawn: Memory,
     partials: Memory,
     sampler_scratch: Memory,
-    /// What requests with penalties have sampled since they were loaded.
+    /// Tokens that requests with penalties have sampled since they were loaded.
     counted: Memory,
 
     loaded: Option<LoadedBatch>,
@@ -68,9 +67,9 @@ pub struct Step {
     staging_slots: StagingSlots,
 }
 
-/// What the host keeps of the step on the device.
+/// The host's record of the loaded step.
 struct LoadedBatch {
-    /// Of the batch's own rows, in this step.
+    /// Slots of the batch's own rows, in this step.
     slots: Vec<KvSlot>,
     plans: Vec<UploadedPlan>,
     /// Padded.
@@ -83,7 +82,7 @@ struct LoadedBatch {
 }
 
 impl LoadedBatch {
-    /// The most partial slots that a plan of these fills.
+    /// The most partial slots that any of the plans fills.
     fn partial_slots(&self) -> usize {
         self.plans.iter().map(|planned| planned.words.partial_slots()).max().unwrap_or(0)
     }
@@ -96,7 +95,7 @@ struct UploadedPlan {
 }
 
 impl Step {
-    /// Where `deterministic`, attention gives a row the same bits whatever the others are.
+    /// If `deterministic`, attention gives a row the same bits whatever the other rows are.
     pub fn new(
         device: &Device,
         heads: HeadLayout,
@@ -130,23 +129,23 @@ impl Step {
         })
     }
 
-    /// The elements of the pages that its attention reads.
+    /// Element type of the pages that its attention reads.
     pub fn kv_element(&self) -> KvElement {
         self.kv_element
     }
 
-    /// Makes room for the lists and draws of a step of this shape, and for what plans and requests usually need. What a
-    /// plan needs has no bound: a step for which memory is short is refused, for the engine to take it in parts
+    /// Reserves memory for the lists and samples of a step of this shape, and for the usual size of plans and requests.
+    /// A plan's size is not bounded: a step for which memory is short is refused, and the engine takes it in parts
     /// (`Backend::load`).
     pub fn reserve(&mut self, device: &Device, shape: StepShape) -> Result<StepShape> {
         let shape = padded(shape);
-        let (rows, asks) = (shape.rows.saturating_mul(4), shape.logit_rows.saturating_mul(4));
-        // The largest first: what cannot be is refused at once.
+        let (rows, padded) = (shape.rows.saturating_mul(4), shape.logit_rows.saturating_mul(4));
+        // The largest first, so that an impossible size is refused at once.
         self.reserve_draws(device, shape.logit_rows)?;
         self.tokens.reserve(device, rows)?;
         self.positions.reserve(device, rows)?;
         self.slots.reserve(device, rows)?;
-        self.logit_rows.reserve(device, asks)?;
+        self.logit_rows.reserve(device, padded)?;
         self.uniforms.reserve(device, shape.logit_rows.saturating_mul(8))?;
         self.requests.reserve(device, shape.logit_rows.saturating_mul(USUAL_REQUEST_BYTES))?;
         let slots = shape.rows.saturating_mul(USUAL_STATES).min(usize::MAX / attention::scratch_bytes(1, self.heads));
@@ -156,10 +155,10 @@ impl Step {
         Ok(shape)
     }
 
-    /// Whatever its outcome, no graph keeps an address that has changed.
+    /// Also after an error no graph keeps an address that has changed.
     pub fn load(&mut self, device: &Device, batch: StepBatch) -> Result<StepShape> {
         self.staging_slots.begin()?;
-        // Plans are made in the memory of those before.
+        // Plans reuse the memory of the previous ones.
         let mut before = self.loaded.take().map_or_else(Vec::new, |loaded| loaded.plans).into_iter();
         let shape = padded(batch.shape());
         let results = ResultLayout::new(&batch.requests, shape.logit_rows, self.vocab);
@@ -189,7 +188,7 @@ impl Step {
         moves.map(drop)
     }
 
-    /// `rows`: tokens, positions, wanted rows. Says whether an address changed.
+    /// `rows`: tokens, positions, logit rows. Returns whether an address changed.
     fn fill(
         &mut self,
         device: &Device,
@@ -228,9 +227,9 @@ impl Step {
         self.slots.fill(device, self.staging_slots.now(), &words(slots, loaded.shape.rows, NO_SLOT))
     }
 
-    /// Makes room for the partial states of all plans, before their words are uploaded: where the device has none, long
-    /// items are divided less. An error where there is no room for the states of undivided items. Says whether an
-    /// address changed.
+    /// Reserves memory for the partial states of all plans, before their words are uploaded; if the device lacks it,
+    /// long items are split less. An error if not even the states of unsplit items fit. Returns whether an address
+    /// changed.
     fn fit_partials(&mut self, device: &Device, loaded: &mut LoadedBatch) -> Result<bool> {
         let bytes = attention::scratch_bytes(loaded.partial_slots(), self.heads);
         let refused = match reserve(device, &mut self.partials, bytes) {
@@ -249,7 +248,8 @@ impl Step {
         Ok(true)
     }
 
-    /// Tokens, positions and slots move on where they are; only uniforms come from the host, and what rows need that turn a page.
+    /// Advances the loaded step: tokens, positions and slots are updated on the device; only uniforms and new pages
+    /// come from the host.
     pub fn advance(&mut self, device: &Device, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape> {
         self.staging_slots.begin()?;
         let mut loaded = self.loaded.take().expect("a step is loaded before it is advanced");
@@ -262,8 +262,8 @@ impl Step {
         device.launch(&self.advance, [rows.div_ceil(256), 1, 1], 256, 0, &args);
         if loaded.has_penalties {
             assert!(loaded.advanced < MOST_COUNTED, "a step with penalties is loaded again after {MOST_COUNTED} steps");
-            let (asks, requests) = (loaded.shape.logit_rows, self.requests.memory());
-            self.sampler.count(device, asks, requests, &self.sampler_scratch, &self.counted);
+            let (padded, requests) = (loaded.shape.logit_rows, self.requests.memory());
+            self.sampler.count(device, padded, requests, &self.sampler_scratch, &self.counted);
         }
         loaded.advanced += 1;
         advance_slots(&mut loaded.slots, new_pages);
@@ -275,7 +275,7 @@ impl Step {
         Ok(shape)
     }
 
-    /// Says whether an address changed. What is filled here follows the kernel that moves all rows on.
+    /// Returns whether an address changed. The words filled here take effect after the kernel that advances all rows.
     fn fill_advanced(
         &mut self,
         device: &Device,
@@ -299,7 +299,7 @@ impl Step {
             all_changed.push(changed);
         }
         if all_changed.iter().any(Option::is_none) && self.fit_partials(device, loaded)? {
-            // All may have been made anew, with fewer tiles.
+            // All words may have been rebuilt, with fewer tiles.
             (moves, all_changed) = (true, vec![None; loaded.plans.len()]);
         }
         for ((staged, UploadedPlan { words, .. }), changed) in self.plans.iter_mut().zip(&loaded.plans).zip(all_changed)
@@ -312,18 +312,18 @@ impl Step {
         Ok(moves)
     }
 
-    /// Makes room for the tokens of this step, which still has to read those of the last, and for the sampler's own
-    /// numbers.
-    fn reserve_draws(&mut self, device: &Device, asks: usize) -> Result<bool> {
-        let bytes = asks.saturating_mul(4);
+    /// Reserves memory for the tokens that this step samples, keeping those of the last one, and for the sampler's
+    /// scratch.
+    fn reserve_draws(&mut self, device: &Device, padded: usize) -> Result<bool> {
+        let bytes = padded.saturating_mul(4);
         let mut moves = bytes > self.drawn.bytes();
         if moves {
             let larger = device.alloc(bytes.checked_next_power_of_two().unwrap_or(bytes))?;
             device.copy(&larger, 0, &self.drawn, 0..self.drawn.bytes())?;
             self.drawn = larger;
         }
-        moves |= reserve(device, &mut self.counted, SamplerKernels::counted_bytes(asks))?;
-        Ok(moves | reserve(device, &mut self.sampler_scratch, SamplerKernels::scratch_bytes(asks, self.vocab))?)
+        moves |= reserve(device, &mut self.counted, SamplerKernels::counted_bytes(padded))?;
+        Ok(moves | reserve(device, &mut self.sampler_scratch, SamplerKernels::scratch_bytes(padded, self.vocab))?)
     }
 
     fn fill_uniforms(&mut self, device: &Device, uniforms: impl Iterator<Item = f64>, padded: usize) -> Result<bool> {
@@ -349,7 +349,7 @@ impl Step {
         self.loaded.as_ref().is_some_and(|loaded| loaded.advanced > 0)
     }
 
-    /// Draws for all requests from `logits` `[logit_rows, vocab]`.
+    /// Samples for all requests from `logits` `[logit_rows, vocab]`.
     pub fn sample(&self, device: &Device, logits: &Buffer) {
         let buffers = SampleBuffers {
             logits: logits.memory(),
@@ -363,7 +363,7 @@ impl Step {
         self.sampler.sample(device, logits.rows, &buffers);
     }
 
-    /// The step has been enqueued: its results follow.
+    /// Called when the step is enqueued: enqueues the copy of its results.
     pub fn finish(&mut self, device: &Device) -> Result<()> {
         let LoadedBatch { shape, results, .. } = self.loaded.as_ref().expect("a step is loaded before it is run");
         self.staging_slots.finish(device, shape.samples.then_some(results))
@@ -406,16 +406,15 @@ pub fn bucket(rows: usize) -> usize {
     rows.next_multiple_of(step)
 }
 
-/// `values`, then `padding` up to `count`, as the device reads them.
+/// `values`, padded with `padding` to `count`, as the device reads them.
 fn words(values: impl Iterator<Item = u32>, count: usize, padding: u32) -> Vec<u8> {
     let mut words: Vec<u32> = values.collect();
     words.resize(count.max(words.len()), padding);
     bytemuck::cast_slice(&words).to_vec()
 }
 
-/// Makes room for `bytes` in `memory`, contents lost, and for a quarter more if there is so much: every growth costs
-/// all graphs. Says whether its address changed. Where there is no room, `memory` is as large as it was, and its
-/// address may have changed.
+/// Grows `memory` to `bytes`, and a quarter more if possible, as each growth invalidates all graphs; contents are lost.
+/// Returns whether its address changed. On an error `memory` has its old size, possibly at another address.
 fn reserve(device: &Device, memory: &mut Memory, bytes: usize) -> Result<bool> {
     let before = memory.bytes();
     if bytes <= before {

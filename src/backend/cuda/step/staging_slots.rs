@@ -1,5 +1,5 @@
-//! The two staging slots that steps use in turn: which page-locked copies a step may write, when it is done, and its
-//! samples on their way to the host. A step that nobody collects, or that is loaded and never run, harms no other.
+//! Two staging slots that steps use in turn: page-locked copies that a step may write, the event that marks its end,
+//! and its samples on their way to the host. Steps that are never collected, or loaded and never run, affect no other.
 
 use std::collections::VecDeque;
 
@@ -47,11 +47,11 @@ impl StagingSlots {
         self.results.memory()
     }
 
-    /// Begins the next step: waits for the one before last, whose slot it takes. If nobody has collected that one's
-    /// results, they are kept elsewhere.
+    /// Begins the next step: waits for the step before last, whose slot it reuses. That step's results are kept aside
+    /// if they were not collected.
     pub fn begin(&mut self) -> Result<()> {
         if std::mem::take(&mut self.unmarked) {
-            // What was loaded and never run may still be on its way from this slot's copies.
+            // Copies of a step that was loaded and never run may still be reading this slot.
             self.done[self.now.ix()].record()?;
         }
         let slot = self.now.next();
@@ -62,7 +62,7 @@ impl StagingSlots {
         Ok(())
     }
 
-    /// Makes room for `bytes` of results; says whether the device address changed.
+    /// Reserves `bytes` for results; returns whether the device address changed.
     pub fn reserve(&mut self, device: &Device, bytes: usize) -> Result<bool> {
         if bytes > self.results.memory().bytes() {
             self.settle(|_| true)?;
@@ -70,7 +70,7 @@ impl StagingSlots {
         self.results.reserve(device, bytes)
     }
 
-    /// The step has been enqueued: its results, if it draws, follow.
+    /// Called when the step is enqueued: enqueues the copy of its results, if it samples.
     pub fn finish(&mut self, device: &Device, results: Option<&ResultLayout>) -> Result<()> {
         if let Some(results) = results {
             self.results.fetch(device, self.now, results.bytes())?;
@@ -84,7 +84,7 @@ impl StagingSlots {
         Ok(())
     }
 
-    /// Waits for the oldest step under way. Panics where there is none.
+    /// Waits for the oldest step in flight. Panics if there is none.
     pub fn collect(&mut self) -> Result<Vec<Sampled>> {
         match self.under_way.pop_front().expect("a step is run before it is collected") {
             UnderWay::Done(drawn) => Ok(drawn),
@@ -92,7 +92,7 @@ impl StagingSlots {
         }
     }
 
-    /// Takes the results of steps under way of some slots, so that their memory can be used again or given up.
+    /// Takes the results of steps in flight from some slots, so that their memory can be reused or freed.
     fn settle(&mut self, of: impl Fn(StagingSlot) -> bool) -> Result<()> {
         for ix in 0..self.under_way.len() {
             if let UnderWay::Running { slot, results } = &self.under_way[ix]
