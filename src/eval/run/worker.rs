@@ -308,7 +308,6 @@ impl<'a> WorkerContext<'a> {
 
     /// The next item with its prompt and its tree. Trees are made in the order of the prompts: the engine serves
     /// branches in the order of their roots.
-    #[expect(clippy::type_complexity, reason = "an item, and what its search starts with")]
     fn next_item(
         &self,
         encoded: &Receiver<EncodedItem<'a>>,
