@@ -1,4 +1,4 @@
-//! The laboratory: `check` checks a device against its definition, `bench` measures it, `replay` runs recorded jobs
+//! Development tools: `check` checks a device against its definition, `bench` measures it, `replay` runs recorded jobs
 //! through the scheduler on a simulated device, and `estimate` estimates a job without running it. Nothing outside
 //! depends on it.
 

@@ -127,7 +127,7 @@ fn fallback_byte(token: &str) -> Option<u8> {
 }
 
 /// GPT-2's alphabet: printable Latin-1 characters stand for their own byte, the other 68 bytes are U+0100 onwards. A
-/// token with any other character stands for its own UTF-8.
+/// token with any other character is its own UTF-8.
 fn byte_level(token: &str) -> Vec<u8> {
     let bytes: Option<Vec<u8>> = token.chars().map(byte_of).collect();
     bytes.unwrap_or_else(|| token.as_bytes().to_vec())

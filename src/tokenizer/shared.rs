@@ -38,7 +38,7 @@ struct EncodedText {
 }
 
 /// A text as the continuation of a remembered one.
-struct Continuation {
+struct ReusedEncoding {
     /// Index of the remembered text.
     from: usize,
     /// Number of its tokens that are reused.
@@ -61,7 +61,7 @@ impl<'t> SharedEncoder<'t> {
     /// Like [`Tokenizer::encode_levels`].
     pub fn encode_levels(&mut self, levels: &[String], special: AddSpecial) -> Result<LevelTokens> {
         let text = levels.concat();
-        let Some(Continuation { from, taken, rest, cut }) = self.continuation(&text, special)? else {
+        let Some(ReusedEncoding { from, taken, rest, cut }) = self.continuation(&text, special)? else {
             let encoded = self.tokenizer.encode_text(&text, special)?;
             let found = encoded.levels(levels);
             self.keep(text, special, encoded);
@@ -88,7 +88,7 @@ impl<'t> SharedEncoder<'t> {
     }
 
     /// `text` as the continuation of a remembered text; `None`: it must be encoded whole.
-    fn continuation(&self, text: &str, special: AddSpecial) -> Result<Option<Continuation>> {
+    fn continuation(&self, text: &str, special: AddSpecial) -> Result<Option<ReusedEncoding>> {
         let candidates = self.kept.iter().enumerate().filter(|(_, whole)| whole.special == special);
         let shared = candidates.map(|(ix, whole)| (shared_bytes(&whole.text, text), ix)).max();
         let Some((shared, from)) = shared.filter(|&(shared, _)| shared >= LEAST_SHARED) else { return Ok(None) };
@@ -106,7 +106,7 @@ impl<'t> SharedEncoder<'t> {
         rest.shift(start);
         let both = whole.offsets[taken..].iter().take_while(|&&(_, end)| end <= cut + MARGIN / 2).count();
         let agree = both > 0 && rest.tokens.get(..both) == Some(&whole.tokens[taken..taken + both]);
-        Ok(agree.then_some(Continuation { from, taken, rest, cut }))
+        Ok(agree.then_some(ReusedEncoding { from, taken, rest, cut }))
     }
 }
 
@@ -171,7 +171,7 @@ mod tests {
         let levels = |question: &str| [document.clone(), question.to_string()];
         encoder.encode_levels(&levels("Question: where is it?"), AddSpecial::Yes).expect("plain text");
         let second = levels("Question: who?").concat();
-        let Ok(Some(Continuation { taken, rest, .. })) = encoder.continuation(&second, AddSpecial::Yes) else {
+        let Ok(Some(ReusedEncoding { taken, rest, .. })) = encoder.continuation(&second, AddSpecial::Yes) else {
             panic!("encoded whole");
         };
         let whole = tokenizer.encode(&second, AddSpecial::Yes).expect("plain text");

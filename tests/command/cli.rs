@@ -586,7 +586,7 @@ fn each_k_that_was_asked_for_is_in_a_row_or_said_to_be_left_out() {
     assert!(!said.contains("left out") && left.is_null(), "{said}");
     let early = json!({"self_consistency": {"samples": 3, "stop_when_decided": true}});
     let (said, left) = ran("early", early, "1,2");
-    assert!(said.contains("left out    k = 1, 2: samples may be spared"), "{said}");
+    assert!(said.contains("left out    k = 1, 2: samples may be cancelled"), "{said}");
     assert_eq!(left, json!([1, 2]));
 }
 

@@ -523,7 +523,7 @@ fn a_job_of_next_to_nothing_reads_well() {
     let one = page(&[json!({"tokens": [5], "output_tokens": 1})]);
     for part in [
         "prompts      1 token, 1 of them distinct, in 1 node\n",
-        "samples      1 token, all that each may draw or is expected to\n",
+        "samples      1 token, the limit or the expected length of each\n",
         "kv held      4.00 MiB for all at once; 4.00 MiB without sharing: 1.0 x\n",
         "kv read      there is no decode step: every sample ends with its first token\n",
         "1 step of 1 token, 1 prompt token computed",
@@ -533,7 +533,7 @@ fn a_job_of_next_to_nothing_reads_well() {
     }
     assert!(!one.contains("0.00 s"), "times are in a unit that shows them: {one}");
     let equal = page(&vec![json!({"tokens": [5, 6, 7], "output_tokens": 2}); 4]);
-    let folded = "folded into what is beneath it (4 rows), which is faster than to read it by itself: read for each of them, 1.50 MiB";
+    let folded = "folded into the nodes below (4 rows), which is faster than reading it separately: read for each of them, 1.50 MiB";
     assert!(equal.contains(folded) && !equal.contains("saves 0"), "{equal}");
     let different: Vec<Value> = (1..5).map(|n| json!({"tokens": [n, 6], "output_tokens": 2})).collect();
     assert_eq!(page(&different).matches("; read by its one row\n").count(), 4);

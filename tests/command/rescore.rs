@@ -215,7 +215,7 @@ fn the_runs_own_number_of_samples_stays() {
         assert_eq!(summary(folder, "out")["method"], format!("{method} with 5 samples"));
     }
     for set in ["sampling.temperature=0.1", "prompt.item=x", "sampling={}"] {
-        refuses(&run(folder, &["rescore", "out", "--set", set]), &["--set", set, "stay as they were drawn"]);
+        refuses(&run(folder, &["rescore", "out", "--set", set]), &["--set", set, "because the samples do not change"]);
     }
 }
 

@@ -188,7 +188,7 @@ fn a_malformed_row_leaves_out_its_problem_and_no_other() {
     let output = judge(&["--problems", &problems, "--samples", &samples], "");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(said.contains("5 samples of 2 problems: 1 program judged"), "{said}");
-    assert!(said.contains("1 sample equal to another of its problem"), "{said}");
+    assert!(said.contains("1 sample with the same program as another of their problem"), "{said}");
     assert!(said.contains(&format!("left out, cannot be judged: 2 problems with 3 samples, first 2: {why}")));
 
     let output = judge(&["--problems", &problems, "--references"], "");

@@ -1,4 +1,4 @@
-//! `attention.jsonl`: the attention of each sample by level, one line per sample. It is written beside `samples.jsonl`
+//! `attention.jsonl`: the attention of each sample by level, one line per sample. It is written next to `samples.jsonl`
 //! after the run, for the views. `run::attention` computes the shares.
 
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
 "use strict";
-// All that is known of one node, beside the outline.
+// The panel with the details of one node.
 
 /** Characters of a text that are shown before one asks for the rest. */
 const MOST_TEXT = 20_000;

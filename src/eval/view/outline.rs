@@ -84,7 +84,7 @@ enum RowKind {
     More(usize),
 }
 
-/// The first children, and the one on the answer's path wherever it stands.
+/// The first children, and the one on the answer's path even if it is not among them.
 fn beneath(children: &[usize], nodes: &[ShownNode<'_>], indent: &str) -> Vec<OutlineRow> {
     let shown = |(place, &at): (usize, &usize)| (place < CHILDREN || nodes[at].chosen).then_some(RowKind::Node(at));
     let mut kinds: Vec<RowKind> = children.iter().enumerate().filter_map(shown).collect();

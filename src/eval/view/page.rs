@@ -16,8 +16,8 @@ const SCRIPTS: [&str; 4] =
 /// Facts of an item that the list of items shows.
 const LISTED: [&str; 4] = ["id", "index", "prediction", "correct"];
 
-/// The page. `{{NAME}}` in the frame stands for one of its parts; each is put in once, so that no part can name
-/// another.
+/// The page. `{{NAME}}` in the frame is a placeholder for one of its parts; each is inserted once, so that no part can
+/// name another.
 pub fn html(run: &ShownRun) -> Result<String> {
     let mut data =
         block("run", &json!({ "run": run.name, "items": run.items.iter().map(listed).collect::<Vec<_>>() }))?;

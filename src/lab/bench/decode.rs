@@ -71,7 +71,11 @@ pub fn main(options: &DecodeOptions) -> Result<()> {
     }
     if let Some(dtype) = options.dtype.filter(|_| !options.random_weights) {
         let found = format!("{dtype:?} for a folder's weights").to_lowercase();
-        return Err(Error::value("--dtype", "--random-weights beside it (a folder's weights have theirs)", found));
+        return Err(Error::value(
+            "--dtype",
+            "--random-weights with it (a folder's weights have their own dtype)",
+            found,
+        ));
     }
     options.budget.check()?;
     let model = BenchModel::of(options)?;

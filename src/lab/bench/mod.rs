@@ -1,4 +1,4 @@
-//! The measurements of the `bench` subcommand, each compared with the limit of the machine, measured in the same run.
+//! The measurements of `offshoot bench`, each compared with the machine's limit, which is measured in the same run.
 
 pub mod attention;
 pub mod batches;

@@ -99,7 +99,7 @@ pub(super) fn rounded(x: f64, decimals: i32) -> f64 {
     (x * unit).round() / unit
 }
 
-/// One JSON object a line.
+/// Prints one JSON object per line.
 pub(super) fn print_json(row: &impl Serialize) -> Result<()> {
     let line = serde_json::to_string(row).map_err(|error| Error::Internal(format!("a figure is not JSON: {error}")))?;
     out::line(line)

@@ -10,7 +10,7 @@ use super::case::{ANY_VOCAB, buffer, rows_at};
 use super::dense::{dense, relative_error};
 use super::device::CheckEffort;
 use super::dice::{Dice, noise};
-use super::forests::{ForestShape, grow};
+use super::forests::{ForestShape, GrownForest, grow};
 use super::report::{CaseResult, CheckReport, WorstError};
 use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, StepBatch};
 use crate::error::{Error, Result};
@@ -26,8 +26,8 @@ const HEAD_DIMS: [usize; 7] = [128, 64, 16, 96, 256, 80, 32];
 const GROUPS: [(usize, usize); 5] = [(4, 1), (6, 2), (7, 1), (8, 4), (1, 1)];
 const WINDOWS: [Option<u32>; 6] = [None, Some(17), None, None, Some(100), Some(1)];
 /// Largest query elements: small for a flat softmax, large for a peaked one with a running maximum that rises a lot.
-/// The rise at which kernels rescale differs: if it is more than f16 holds, elements are larger still. In f32, rounding
-/// of larger scores would matter.
+/// Kernels rescale at different rises of the maximum; if f16 could not hold the rise, elements are even larger. In f32,
+/// rounding of larger scores would matter.
 pub const fn sharpness(dtype: Dtype) -> [f32; 3] {
     match dtype {
         Dtype::F32 => [1.0, 1.0, 16.0],
@@ -112,12 +112,12 @@ impl Setting {
     }
 }
 
-/// How far attention may be from f64 where softmax numerators and results are rounded to these dtypes, as the length of
-/// the difference over the length of the result.
+/// Tolerance of attention relative to f64 if softmax numerators and results are rounded to these dtypes: the norm of
+/// the difference over the norm of the result.
 ///
-/// A rounding to a dtype is off by 0.38 of its largest (uniform over mantissas from 1 to 2), and a quarter more by
-/// chance in small results: 0.48. The two are independent: 0.54 together where both are of one dtype, before chance,
-/// which is what single-pass kernels show (2.1e-3 in bf16, 2.8e-4 in f16). In f32, roundings of scores count: 1e-5.
+/// The error of a rounding is 0.38 of its maximum (uniform over mantissas from 1 to 2), and up to a quarter more by
+/// chance in short results: 0.48. The two roundings are independent: 0.54 together for equal dtypes, before chance, as
+/// measured for single-pass kernels (2.1e-3 in bf16, 2.8e-4 in f16). In f32, roundings of scores count: 1e-5.
 pub fn tolerance(numerators: Dtype, results: Dtype) -> f64 {
     (0.48 * numerators.rounding().hypot(results.rounding())).max(1e-5)
 }
@@ -270,6 +270,41 @@ pub fn attend<B: Backend>(
     Ok((first, repeats))
 }
 
+/// A random forest, with its keys and values on the device.
+pub struct StoredForest<'a, B: Backend> {
+    setting: &'a Setting,
+    pub grown: GrownForest,
+    /// For each row, the slots of its context.
+    pub contexts: Vec<Vec<KvSlot>>,
+    pub kv: B::Kv,
+    /// Queries of all rows, `[rows, qkv width]`.
+    pub queries: Vec<f32>,
+}
+
+impl<'a, B: Backend> StoredForest<'a, B> {
+    /// The backend must be set to the setting's KV format.
+    pub fn new(backend: &mut B, setting: &'a Setting, shape: ForestShape, seed: u64) -> Result<Self> {
+        let grown = grow(shape, backend.page_tokens(), seed);
+        let contexts: Vec<_> = (0..grown.rows.len()).map(|row| context(&grown.forest, row)).collect();
+        let kv = filled(backend, setting, contexts.iter().flatten().copied(), 0)?;
+        let queries = queries(setting, &grown.forest.row_positions);
+        Ok(Self { setting, grown, contexts, kv, queries })
+    }
+
+    /// The results of some rows by the definition, which is slow.
+    pub fn dense(&self, rows: &[usize]) -> Vec<Vec<f64>> {
+        let (setting, contexts) = (self.setting, &self.contexts);
+        rows.par_iter().map(|&row| setting.dense(row, &contexts[row])).collect()
+    }
+
+    /// Compares these rows of `out` `[all rows, q width]` with their `exact` results.
+    pub fn compare(&self, rows: &[usize], out: &[f32], exact: &[Vec<f64>], repeats: bool) -> CaseResult {
+        let width = self.setting.heads.q_width();
+        let pairs = rows.iter().zip(exact).map(|(&row, exact)| (&out[row * width..][..width], exact.as_slice()));
+        self.setting.found(&pairs.collect::<Vec<_>>(), repeats)
+    }
+}
+
 /// Rows of a forest that are checked against the definition, which is slow.
 const CHECKED: usize = 24;
 
@@ -315,20 +350,17 @@ fn forest<B: Backend>(
     report: &mut CheckReport,
 ) -> Result<()> {
     backend.set_kv_dtype(setting.kv);
-    let grown = grow(shape, backend.page_tokens(), seed);
-    let contexts: Vec<_> = (0..grown.rows.len()).map(|row| context(&grown.forest, row)).collect();
-    let kv = filled(backend, setting, contexts.iter().flatten().copied(), 0)?;
-    let queries = queries(setting, &grown.forest.row_positions);
-    let first = Dice::new(seed).next() as usize % contexts.len().div_ceil(CHECKED);
-    let checked: Vec<usize> = (first..contexts.len()).step_by(contexts.len().div_ceil(CHECKED)).collect();
-    let exact: Vec<Vec<f64>> = checked.par_iter().map(|&row| setting.dense(row, &contexts[row])).collect();
+    let stored = StoredForest::new(backend, setting, shape, seed)?;
+    let forest = &stored.grown.forest;
+    let stride = stored.contexts.len().div_ceil(CHECKED);
+    let first = Dice::new(seed).next() as usize % stride;
+    let checked: Vec<usize> = (first..stored.contexts.len()).step_by(stride).collect();
+    let exact = stored.dense(&checked);
     for planner in Planner::ALL {
-        let plan = planner.plan(&grown.forest, &hints(backend, setting.heads, setting.dtype, setting.window));
-        plan.check(&grown.forest).map_err(|fault| Error::Internal(format!("{planner} plan of {shape:?}: {fault}")))?;
-        let (out, repeats) = attend(backend, setting, &kv, &plan, &queries)?;
-        let width = setting.heads.q_width();
-        let rows = checked.iter().zip(&exact).map(|(&row, exact)| (&out[row * width..][..width], exact.as_slice()));
-        let found = setting.found(&rows.collect::<Vec<_>>(), repeats);
+        let plan = planner.plan(forest, &hints(backend, setting.heads, setting.dtype, setting.window));
+        plan.check(forest).map_err(|fault| Error::Internal(format!("{planner} plan of {shape:?}: {fault}")))?;
+        let (out, repeats) = attend(backend, setting, &stored.kv, &plan, &stored.queries)?;
+        let found = stored.compare(&checked, &out, &exact, repeats);
         log::debug!("{shape:?}, seed {seed}, {setting}, {planner}: {:.2e}", found.worst.error);
         report.see(op(planner), Some(setting.dtype), format_args!("{shape:?}, seed {seed}, {setting}"), found);
     }

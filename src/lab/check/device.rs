@@ -67,9 +67,9 @@ pub fn device<B: AttentionLevels>(
         let cases: usize = report.rows.iter().map(|row| row.cases).sum();
         let failing = report.rows.iter().filter(|row| !row.holds).count();
         out::line(match holds {
-            true => format!("\n{device} computes what it should: {cases} cases within tolerance."),
+            true => format!("\n{device} is correct: {cases} cases within tolerance."),
             false => {
-                format!("\n{device} does not compute what it should: {failing} of {} rows fail.", report.rows.len())
+                format!("\n{device} is not correct: {failing} of {} rows fail.", report.rows.len())
             }
         })?;
     }

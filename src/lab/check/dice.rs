@@ -21,12 +21,12 @@ impl Dice {
         from + u32::try_from(self.next() % u64::from(to - from + 1)).expect("smaller than a u32")
     }
 
-    /// True once in `n` throws on average.
+    /// True with probability 1 / `n`.
     pub fn one_in(&mut self, n: u32) -> bool {
         self.within(1, n) == 1
     }
 
-    /// Panics when there is nothing to pick.
+    /// A random element. Panics if `from` is empty.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.within(1, u32::try_from(from.len()).expect("a short list")) as usize - 1]
     }

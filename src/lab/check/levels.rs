@@ -5,11 +5,11 @@ use std::fmt::Display;
 
 use rayon::prelude::*;
 
-use super::attention::{LAYER, Setting, context, filled, hints, queries};
+use super::attention::{LAYER, Setting, StoredForest, hints};
 use super::case::{ANY_VOCAB, F32, buffer};
 use super::device::CheckEffort;
 use super::dice::Dice;
-use super::forests::{ForestShape, grow};
+use super::forests::ForestShape;
 use super::leaves::{Leaves, STEPS};
 use super::report::{CaseResult, CheckReport, WorstError, share};
 use crate::backend::{ActivationDtype, Attended, AttentionLevels, Dtype, KvDtype, LevelBounds, LevelRow, MOST_LEVELS};
@@ -59,8 +59,8 @@ struct ExactAttribution {
 impl ExactAttribution {
     /// The attribution of a row; its own position is the last of `context`.
     ///
-    /// A score is a sum of `head_dim` products in f32. Its roundings are as many; that they all go one way is left out.
-    /// The logarithm of a sum is off by as much as the scores, and by a few roundings of its own and of exponents.
+    /// A score is a sum of `head_dim` products in f32, with as many roundings, which do not all have the same sign. The
+    /// logarithm of a sum has the error of the scores, plus a few roundings of its own and of exponents.
     fn of(setting: &Setting, row: usize, context: &[KvSlot], bounds: &LevelBounds) -> Self {
         let (heads, scale) = (setting.heads, f64::from(setting.scale()));
         let d = heads.head_dim;
@@ -147,28 +147,26 @@ fn forest<B: AttentionLevels>(
     seed: u64,
     report: &mut CheckReport,
 ) -> Result<()> {
-    let grown = grow(shape, backend.page_tokens(), seed);
-    let rows = grown.rows.len();
-    let contexts: Vec<_> = (0..rows).map(|row| context(&grown.forest, row)).collect();
-    let kv = filled(backend, setting, contexts.iter().flatten().copied(), 0)?;
-    let positions = &grown.forest.row_positions;
+    let stored = StoredForest::new(backend, setting, shape, seed)?;
+    let (forest, rows) = (&stored.grown.forest, stored.contexts.len());
+    let positions = &forest.row_positions;
     let mut dice = Dice::new(seed);
     // Some rows occur twice.
     let mut chosen: Vec<u32> = (0..ROWS).map(|_| dice.within(0, rows as u32 - 1)).collect();
     chosen.sort_unstable();
     let level_row = |&row: &u32| LevelRow { row, bounds: bounds(&mut dice, positions[row as usize] + 1) };
     let chosen: Vec<LevelRow> = chosen.iter().map(level_row).collect();
+    let contexts = &stored.contexts;
     let exact = chosen.par_iter().map(|LevelRow { row, bounds }| {
         let row = *row as usize;
         ExactAttribution::of(setting, row, &contexts[row], bounds)
     });
     let exact: Vec<ExactAttribution> = exact.collect();
-    let queries = queries(setting, positions);
     let holds = ActivationDtype::Operands(setting.dtype);
-    let qkv = buffer(backend, holds, rows, setting.heads.qkv_width(), &queries)?;
+    let qkv = buffer(backend, holds, rows, setting.heads.qkv_width(), &stored.queries)?;
     for planner in Planner::ALL {
-        let plan = planner.plan(&grown.forest, &hints(backend, setting.heads, setting.dtype, setting.window));
-        let [first, again] = [(); 2].map(|()| attribute(backend, setting, (&qkv, &kv), &plan, &chosen));
+        let plan = planner.plan(forest, &hints(backend, setting.heads, setting.dtype, setting.window));
+        let [first, again] = [(); 2].map(|()| attribute(backend, setting, (&qkv, &stored.kv), &plan, &chosen));
         let (first, again) = (first?, again?);
         let mut worst = [WorstError::default(); 2];
         let lse = first.lse.chunks(setting.heads.q_heads * MOST_LEVELS);

@@ -64,11 +64,9 @@ impl CheckReport {
     pub fn see(&mut self, op: &'static str, dtype: Option<Dtype>, case: impl fmt::Display, found: CaseResult) {
         let WorstError { error, tolerance } = found.worst;
         let failure = match (found.repeats, error <= tolerance) {
-            (Some(false), _) => Some(format!("{case}: the same work twice gives other bits")),
+            (Some(false), _) => Some(format!("{case}: two equal runs give different bits")),
             (Some(true) | None, true) => None,
-            (Some(true) | None, false) => {
-                Some(format!("{case}: an error of {error:.2e}, which may be {tolerance:.2e}"))
-            }
+            (Some(true) | None, false) => Some(format!("{case}: an error of {error:.2e}, allowed: {tolerance:.2e}")),
         };
         let share = share(found.worst);
         let row = self.row(op, dtype);

@@ -35,8 +35,8 @@ pub fn sampling<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut C
     Ok(())
 }
 
-/// Steps that are advanced behind the one that is loaded, in which requests with penalties count what they draw by
-/// themselves.
+/// Number of steps advanced after the loaded one; in them, requests with penalties count their own sampled tokens on
+/// the device.
 const ADVANCED: usize = 12;
 
 /// One row of logits for each request.
@@ -74,13 +74,13 @@ impl SampleCases {
         Ok(drawn)
     }
 
-    /// The same draws of the best token: no border decides, so that every token must be the definition's.
+    /// The same cases with greedy sampling: without boundaries, every token must be the definition's.
     fn greedy(&self) -> Self {
         let requests = self.requests.iter().map(|request| SampleRequest { pick: Pick::Greedy, ..request.clone() });
         Self { logits: self.logits.clone(), requests: requests.collect(), before: self.before.clone(), ..*self }
     }
 
-    /// What the loaded step and those advanced behind it draw, from the same logits.
+    /// The tokens sampled by the loaded step and those advanced after it, from the same logits.
     fn walk<B: Backend>(&self, backend: &mut B) -> Result<Vec<Vec<TokenId>>> {
         let asks = self.requests.len();
         let mut step = backend.step(&[ANY_HEADS], Dtype::F32, self.vocab)?;

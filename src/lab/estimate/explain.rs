@@ -123,12 +123,12 @@ impl fmt::Display for ExplainedNode {
             Fate::Unseen => write!(f, "out of every row's window"),
             Fate::Shared => write!(f, "read once for {rows}: saves {} of {}", bytes(saved), bytes(self.bytes_flat)),
             Fate::Split => {
-                write!(f, "read once for {rows}, in parts: saves {} of {}", bytes(saved), bytes(self.bytes_flat))
+                write!(f, "read once for {rows}, split: saves {} of {}", bytes(saved), bytes(self.bytes_flat))
             }
             Fate::Folded => match self.rows {
                 1 => write!(f, "read by its one row"),
                 _ => {
-                    write!(f, "folded into what is beneath it ({rows}), which is faster than to read it by itself: ")?;
+                    write!(f, "folded into the nodes below ({rows}), which is faster than reading it separately: ")?;
                     match saved {
                         0 => write!(f, "read for each of them, {}", bytes(self.bytes_flat)),
                         _ => write!(f, "saves {} of {}", bytes(saved), bytes(self.bytes_flat)),

@@ -110,7 +110,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
     };
     if !wanted && options.predict == Predict::Auto {
         let sizes = format!("{} samples of {} tokens in all", count(job.samples()), count(drawn));
-        job.notes.push(format!("time is not predicted for {sizes} unless --predict always per_prompt for it"));
+        job.notes.push(format!("time is not predicted for {sizes} unless --predict always requests it"));
     }
     let estimate = JobEstimate {
         job: JobSizes::of(&options.input, &job, &tree),

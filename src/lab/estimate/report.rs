@@ -130,7 +130,7 @@ impl fmt::Display for JobEstimate {
         let (all, distinct) = (counted(job.prompt_tokens, "token"), count(job.distinct_prompt_tokens));
         line("prompts", format!("{all}, {distinct} of them distinct, in {}", counted(job.nodes as u64, "node")))?;
         let drawn = counted(job.drawn_tokens, "token");
-        line("samples", format!("{drawn}, all that each may draw or is expected to"))?;
+        line("samples", format!("{drawn}, the limit or the expected length of each"))?;
         for (number, level) in self.levels.iter().enumerate() {
             let from = if level.has_deeper { "from " } else { "" };
             line(&format!("{from}level {}", number + 1), level_text(level, model.kv_bytes_per_token))?;
@@ -155,7 +155,7 @@ impl fmt::Display for JobEstimate {
         if let Some(nodes) = &self.nodes {
             match &self.decode_step {
                 Some(step) => {
-                    writeln!(f, "\neach node, and what a decode step of {} makes of it:", counted(step.rows, "row"))?;
+                    writeln!(f, "\neach node, and how a decode step of {} reads it:", counted(step.rows, "row"))?;
                 }
                 None => writeln!(f, "\neach node; there is no decode step:")?,
             }

@@ -110,7 +110,7 @@ fn of_task(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
         });
     }
     if task.method.asks() {
-        let what = "prompts that the search per_prompt later are not known and not counted";
+        let what = "prompts generated during the search are unknown and not counted";
         job.notes.push(format!("{}: {what}", task.method.name()));
     }
     if matches!(task.method, Method::Choose(_)) {

@@ -75,7 +75,7 @@ impl Timekeeper for WallClock {
         let mut begin = began;
         if std::mem::take(&mut self.in_flight) {
             // The device started the next step as soon as that one was done.
-            let before = spans.last_mut().expect("what is in flight was submitted");
+            let before = spans.last_mut().expect("a step in flight was submitted");
             before.end = now;
             begin = now;
         }

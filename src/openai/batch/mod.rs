@@ -78,7 +78,7 @@ pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode
     if !requests.is_empty() {
         let branches = requests.iter().map(|request| request.branches).sum();
         let most = requests.iter().map(|request| request.most_tokens).fold(0, usize::saturating_add);
-        // Each branch has pages of its own and leaves the last page of its prompt half empty.
+        // Each branch has its own pages and cannot use the rest of its prompt's last page.
         let tokens = |_, page_tokens: usize| most.saturating_add(usize::saturating_mul(branches, 2 * page_tokens));
         let launch = Launch {
             model: ModelSource::folder(&folder)?,

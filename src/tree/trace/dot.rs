@@ -8,7 +8,7 @@ use super::{Trace, TraceState};
 const LABEL_CHARS: usize = 60;
 
 impl Trace {
-    /// One digraph of all `traces`, each a cluster of its own.
+    /// One digraph with a cluster for each trace.
     pub fn to_dot<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> String {
         let mut dot = String::from("digraph offshoot {\n  rankdir=LR;\n  node [shape=box, fontname=\"monospace\"];\n");
         for (number, trace) in traces.into_iter().enumerate() {

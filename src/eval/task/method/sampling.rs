@@ -32,8 +32,8 @@ pub struct Sampling {
     pub stop_token_ids: Vec<u32>,
     /// The model's end of text does not end a sample.
     pub ignore_eos: bool,
-    /// The number of most probable tokens reported with their log-probabilities at each position, beside the sampled
-    /// one.
+    /// The number of most probable tokens reported with their log-probabilities at each position, in addition to the
+    /// sampled one.
     pub logprobs: Option<u32>,
     pub seed: u64,
 }

@@ -129,7 +129,7 @@ impl<'a> Session<'a> {
         for (number, run) in runs.iter().enumerate() {
             if self.is_over() {
                 let left: Vec<String> = runs[number..].iter().map(ToString::to_string).collect();
-                out::aside(format_args!("the time is used up before {}", left.join("; ")));
+                out::aside(format_args!("the time budget is used up before {}", left.join("; ")));
                 break;
             }
             out::aside(format_args!("{} of {}: {run}", number + 1, runs.len()));
@@ -163,7 +163,7 @@ impl<'a> Session<'a> {
         let settings = ReplaySettings { policy: run.way.policy, planner: run.way.planner, ..self.settings };
         let mut printed = |job: &ReplayJob, rate: Option<f64>| {
             if job.requests.is_empty() {
-                let expected = format!("seconds in which a request comes, of {} a second", rate.unwrap_or(0.0));
+                let expected = format!("seconds in which a request arrives, at {} per second", rate.unwrap_or(0.0));
                 return Err(Error::value("--span", expected, self.options.span.as_secs_f64().to_string()));
             }
             let record = act(&settings, job)?;

@@ -26,11 +26,11 @@ pub enum Table {
     Ablation,
     /// ChunkAttention's: requests that arrive over time, with a shared prompt or without
     Chunk,
-    /// RelayAttention's throughput: answers of recorded lengths behind a system prompt, all at once
+    /// RelayAttention's throughput: answers of recorded lengths after a system prompt, all at once
     Relay,
-    /// RelayAttention's rate: how many such requests a second can come
+    /// RelayAttention's rate: the highest sustainable rate of such requests
     Rate,
-    /// RelayAttention's timing of questions behind examples, one token drawn each
+    /// RelayAttention's timing of questions after examples, one sampled token each
     Mmlu,
 }
 

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `title`, `notes` | text above the bars, and a list of lines below them |
 //! | `unit` | of all values |
-//! | `over` | name of the series that the first one's values are divided by, beside its bars; none where it is left out |
+//! | `over` | name of the series by which the first one's values are divided; the ratio is printed next to its bars; optional |
 //! | `groups` | list of `{label, detail, key}`: `key` is a list of values that pick a line in each series |
 //! | `series` | list of `{name, file, where, key, value, as}`: the lines of `file` in which every field has the value that `where` gives; `key` names the fields that hold a group's key, `value` the field that is shown; `as` is `bar` (the default) or `mark` |
 

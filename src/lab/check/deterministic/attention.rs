@@ -1,15 +1,13 @@
 //! Attention of the rows of a forest: all together, some of them, and one alone, with every planner.
 
-use rayon::prelude::*;
-
 use super::Differences;
 use crate::backend::{Backend, Dtype, HeadLayout, KvDtype};
 use crate::error::{Error, Result};
 use crate::kv::StepRow;
-use crate::lab::check::attention::{Setting, attend, context, filled, hints, queries, sharpness};
+use crate::lab::check::attention::{Setting, StoredForest, attend, hints, sharpness};
 use crate::lab::check::device::CheckEffort;
 use crate::lab::check::dice::Dice;
-use crate::lab::check::forests::{ForestShape, GrownForest, grow};
+use crate::lab::check::forests::ForestShape;
 use crate::lab::check::report::CheckReport;
 use crate::plan::Planner;
 
@@ -53,27 +51,22 @@ pub fn attention<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut 
     Ok(())
 }
 
-/// A forest, with its keys and values on the device.
-struct StoredForest<'a, B: Backend> {
-    setting: &'a Setting,
-    grown: GrownForest,
-    kv: B::Kv,
-    /// Queries of all rows, `[rows, qkv width]`.
-    queries: Vec<f32>,
-}
-
-impl<B: Backend> StoredForest<'_, B> {
-    /// The results of the rows `names`, `[names, q width]`, and whether the same step gave the same bits.
-    fn attend(&self, backend: &mut B, names: &[usize], planner: Planner) -> Result<(Vec<f32>, bool)> {
-        let Setting { heads, dtype, window, .. } = *self.setting;
-        let rows: Vec<StepRow> = names.iter().map(|&row| self.grown.rows[row]).collect();
-        let forest = self.grown.tree.forest(&rows);
-        let plan = planner.plan(&forest, &hints(backend, heads, dtype, window));
-        plan.check(&forest).map_err(|fault| Error::Internal(format!("{planner} plan of some rows: {fault}")))?;
-        let width = heads.qkv_width();
-        let queries: Vec<f32> = names.iter().flat_map(|&row| &self.queries[row * width..][..width]).copied().collect();
-        attend(backend, self.setting, &self.kv, &plan, &queries)
-    }
+/// The results of the rows `names` of a forest, `[names, q width]`, and whether the same step gave the same bits.
+fn attend_rows<B: Backend>(
+    backend: &mut B,
+    setting: &Setting,
+    stored: &StoredForest<'_, B>,
+    names: &[usize],
+    planner: Planner,
+) -> Result<(Vec<f32>, bool)> {
+    let Setting { heads, dtype, window, .. } = *setting;
+    let rows: Vec<StepRow> = names.iter().map(|&row| stored.grown.rows[row]).collect();
+    let forest = stored.grown.tree.forest(&rows);
+    let plan = planner.plan(&forest, &hints(backend, heads, dtype, window));
+    plan.check(&forest).map_err(|fault| Error::Internal(format!("{planner} plan of some rows: {fault}")))?;
+    let width = heads.qkv_width();
+    let queries: Vec<f32> = names.iter().flat_map(|&row| &stored.queries[row * width..][..width]).copied().collect();
+    attend(backend, setting, &stored.kv, &plan, &queries)
 }
 
 fn forest<B: Backend>(
@@ -84,19 +77,14 @@ fn forest<B: Backend>(
     report: &mut CheckReport,
 ) -> Result<()> {
     backend.set_kv_dtype(setting.kv);
-    let grown = grow(shape, backend.page_tokens(), seed);
-    let contexts: Vec<_> = (0..grown.rows.len()).map(|row| context(&grown.forest, row)).collect();
-    let kv = filled(backend, setting, contexts.iter().flatten().copied(), 0)?;
-    let queries = queries(setting, &grown.forest.row_positions);
-    let stored = StoredForest { setting, grown, kv, queries };
+    let stored = StoredForest::new(backend, setting, shape, seed)?;
     let case = format!("{shape:?}, seed {seed}, {setting}");
-    let (all, width): (Vec<usize>, _) = ((0..contexts.len()).collect(), setting.heads.q_width());
-    let (found, repeats) = stored.attend(backend, &all, Planner::Tree)?;
+    let (all, width): (Vec<usize>, _) = ((0..stored.contexts.len()).collect(), setting.heads.q_width());
+    let (found, repeats) = attend_rows(backend, setting, &stored, &all, Planner::Tree)?;
 
     let checked: Vec<usize> = all.iter().copied().step_by(all.len().div_ceil(CHECKED)).collect();
-    let exact: Vec<Vec<f64>> = checked.par_iter().map(|&row| setting.dense(row, &contexts[row])).collect();
-    let pairs = checked.iter().zip(&exact).map(|(&row, exact)| (&found[row * width..][..width], exact.as_slice()));
-    report.see("exact, attention", Some(setting.dtype), &case, setting.found(&pairs.collect::<Vec<_>>(), repeats));
+    let compared = stored.compare(&checked, &found, &stored.dense(&checked), repeats);
+    report.see("exact, attention", Some(setting.dtype), &case, compared);
 
     let mut dice = Dice::new(seed);
     let some: Vec<usize> = all.iter().copied().filter(|_| dice.one_in(4)).collect();
@@ -111,7 +99,7 @@ fn forest<B: Backend>(
     }
     let mut differences = Differences::default();
     for (names, planner) in steps {
-        let (fewer, _) = stored.attend(backend, names, planner)?;
+        let (fewer, _) = attend_rows(backend, setting, &stored, names, planner)?;
         for (&row, fewer) in names.iter().zip(fewer.chunks_exact(width)) {
             let how = format_args!("row {row} of {}, among {} by {planner}", all.len(), names.len());
             differences.see(how, &found[row * width..][..width], fewer);

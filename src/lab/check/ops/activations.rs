@@ -42,8 +42,9 @@ impl OpCase for GatedSiluCase {
         backend.read(&out, rows)
     }
 
-    /// The exponential of a gate g, taken as a power of two, is off by |g| roundings and a few; a few operations are
-    /// around it; on both sides. e^-g of a very negative gate is cut off at e^88, which leaves less than |g| e^-87.
+    /// The exponential of a gate g, computed as a power of two, has an error of |g| roundings and a few more, plus
+    /// those of a few other operations; on both sides. e^-g of a very negative gate is limited to e^88, which leaves an
+    /// error below |g| e^-87.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let (row, i) = (at / self.width, at % self.width);
         let (gate, up) = (self.x[row * 2 * self.width + i], self.x[(row * 2 + 1) * self.width + i]);
@@ -72,8 +73,8 @@ impl OpCase for GeluCase {
         backend.read(&x, rows)
     }
 
-    /// 1 + tanh is off by a few roundings of numbers up to 2, and by the roundings of the inner sum times the slope of
-    /// tanh there; on both sides.
+    /// 1 + tanh has an error of a few roundings of numbers up to 2, and of the roundings of the inner sum times the
+    /// slope of tanh there; on both sides.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let x = f64::from(self.x[at]);
         let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));

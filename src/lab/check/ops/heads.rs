@@ -45,7 +45,7 @@ pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<
     Ok(())
 }
 
-/// Row, head of that row and place in that head of element `at` of `qkv`.
+/// The row, head and index in the head of element `at` of `qkv`.
 fn place(heads: HeadLayout, at: usize) -> (usize, usize, usize) {
     let (row, i) = (at / heads.qkv_width(), at % heads.qkv_width());
     (row, i / heads.head_dim, i % heads.head_dim)
@@ -69,7 +69,7 @@ impl OpCase for HeadNormCase {
         backend.read(&qkv, rows)
     }
 
-    /// As `rms_norm`; heads of the other kinds stay as they are.
+    /// Like `rms_norm`; heads of the other kinds do not change.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let (_, head, _) = place(self.heads, at);
         let queries = 0..self.heads.q_heads;
@@ -112,7 +112,8 @@ impl OpCase for RopeCase {
         backend.read(&qkv, self.positions.len())
     }
 
-    /// Two products and their sum, each rounded once or not at all, on both sides; what is not rotated stays as it is.
+    /// Two products and their sum, each rounded once or not at all, on both sides; elements that are not rotated do not
+    /// change.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let (row, head, i) = place(self.heads, at);
         if head >= self.heads.q_heads + self.heads.kv_heads || i >= self.table.rotary {

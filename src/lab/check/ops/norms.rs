@@ -50,9 +50,9 @@ impl OpCase for NormCase {
         backend.read(&out, rows)
     }
 
-    /// A sum of n squares is off by at most n roundings of itself in any order, its root by half of that, and a few
-    /// roundings are around it; on both sides. A layer norm's mean is off by n roundings of the mean size, which the
-    /// root divides, and its variance by twice that mean's error times the mean distance, which is less.
+    /// A sum of n squares has an error of at most n roundings in any order, its root half of that, plus a few other
+    /// roundings; on both sides. A layer norm's mean has an error of n roundings of the mean magnitude, divided by the
+    /// root; the error of its variance, twice the mean's error times the mean distance, is smaller.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let (n, i) = (self.width as f64, at % self.width);
         let row = &self.x[at - i..][..self.width];
