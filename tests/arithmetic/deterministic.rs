@@ -86,7 +86,7 @@ fn a_resume_says_where_samples_may_differ() {
         |exact: bool, arithmetic: Option<&str>| json!({"device": "a GPU", "exact": exact, "arithmetic": arithmetic});
     for other in [gpu(true, Some("a GPU")), gpu(true, None), gpu(false, Some("a GPU"))] {
         let said = resumed_after(other.clone(), &[]);
-        assert!(said.contains("begun on a GPU") && said.contains("samples may differ"), "{other}: {said}");
+        assert!(said.contains("started on a GPU") && said.contains("samples may differ"), "{other}: {said}");
     }
     let said = resumed_after(json!({"exact": false}), &[]);
     assert!(said.contains("without --deterministic") && said.contains("samples may differ"), "{said}");

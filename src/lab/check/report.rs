@@ -160,6 +160,6 @@ mod tests {
             assert!(!row.holds, "{error} where {tolerance} is allowed");
             assert!(row.to_string().contains("another case"), "{row}");
         }
-        assert!(row(0.0, 1.0, false).to_string().contains("other bits"));
+        assert!(row(0.0, 1.0, false).to_string().contains("different bits"));
     }
 }
