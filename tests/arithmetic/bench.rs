@@ -272,7 +272,8 @@ fn a_failed_batch_does_not_stop_the_others() {
     for option in idle {
         let said = refused(&option);
         assert!(
-            said.contains(&format!("{}: expected a table that uses it (", option[0])) && said.contains("found batchllm"),
+            said.contains(&format!("{}: expected a table that uses it (", option[0]))
+                && said.contains("found batchllm"),
             "{said}"
         );
     }

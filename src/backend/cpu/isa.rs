@@ -58,6 +58,10 @@ impl Isa {
 
     /// The paths this processor supports, in the order of `ALL`.
     pub fn available() -> Vec<Self> {
+        #[cfg_attr(
+            not(target_arch = "x86_64"),
+            expect(unused_mut, reason = "other processors have no paths of their own")
+        )]
         let mut paths = vec![Isa::Portable, Isa::Bf16Twin];
         #[cfg(target_arch = "x86_64")]
         {

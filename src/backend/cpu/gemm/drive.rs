@@ -38,6 +38,7 @@ pub struct GemmKernels {
 pub type GemmKernel = unsafe fn(&GemmTile);
 
 /// The operands of a kernel call: one strip of a group of rows, times some panels.
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "the software twin prefetches nothing"))]
 pub struct GemmTile {
     /// Activations; rows are [`ROW_STRIDE`] words apart.
     pub a: *const u32,

@@ -16,6 +16,7 @@ pub const ROW_STRIDE: usize = STRIP + 17;
 
 /// The format of a kernel's activations, in words of 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "formats of the x86 kernels"))]
 pub enum OperandFormat {
     /// One f32 per word.
     F32,
