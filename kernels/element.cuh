@@ -1,5 +1,6 @@
-// Element types of weights, keys, values and activations, and their conversions to and from float. No toolkit header is
-// included: f16, bf16 and e4m3 are their bits. A unit names its types with -D, for example -DELEMENT=bf16.
+// Element types of weights, keys, values and activations, with conversions to and from float. f16, bf16 and e4m3 are
+// stored as their bits, since no CUDA toolkit header is included. A compilation unit selects its types with -D, for
+// example -DELEMENT=bf16.
 #pragma once
 
 struct f16 {
@@ -10,8 +11,8 @@ struct bf16 {
     unsigned short bits;
 };
 
-// OCP's e4m3fn: eight numbers to each power of two up to 448, steps of 2^-9 below 2^-6, no infinity. f16, bf16 and f32
-// hold them exactly.
+// OCP e4m3fn: 1 sign, 4 exponent and 3 mantissa bits, at most 448, subnormal step 2^-9, no infinity. f16, bf16 and f32
+// represent every value exactly.
 struct e4m3 {
     unsigned char bits;
 };
@@ -32,14 +33,14 @@ __device__ __forceinline__ float to_f32(f16 x) {
     return y;
 }
 
-// By its bits as those of a float of exponents that begin as far below 2^-6 as floats do: no instruction that only
-// newer devices have.
+// Shifts the bits into f32 position and multiplies by 2^120 to correct the exponent bias: exact for subnormals too, and
+// needs no sm_89 instruction.
 __device__ __forceinline__ float to_f32(e4m3 x) {
     const unsigned magnitude = x.bits & 0x7f, sign = (x.bits & 0x80u) << 24;
     return magnitude == 0x7f ? __uint_as_float(0x7fffffff) : __uint_as_float(sign | magnitude << 20) * __uint_as_float(247u << 23);
 }
 
-// Rounds to nearest even; to e4m3, what is larger than its largest number becomes that.
+// Rounds to nearest even. Conversion to e4m3 saturates at 448.
 template <class T>
 __device__ __forceinline__ T from_f32(float x);
 
@@ -69,13 +70,13 @@ __device__ __forceinline__ e4m3 from_f32<e4m3>(float x) {
         return {0x7f};
     }
     const float most = fminf(__uint_as_float(magnitude), 448.0f);
-    // A sum with 2^23 times the distance of neighbours rounds to a multiple of that.
+    // Adding 2^23 times the spacing of e4m3 values rounds to a multiple of that spacing.
     const float far = __uint_as_float(max(__float_as_uint(most) & 0x7f800000, 121u << 23)) * 1048576.0f;
     const float rounded = (most + far) - far;
     return {static_cast<unsigned char>(sign | __float_as_uint(rounded * __uint_as_float(7u << 23)) >> 20)};
 }
 
-// Two neighbours in one register, `low` at the lower address.
+// Packs two neighbouring elements into one register, `low` at the lower address.
 template <class T>
 __device__ __forceinline__ unsigned pack(float low, float high);
 

@@ -1,5 +1,5 @@
-// N neighbours of a row in registers. They are moved 16 bytes at a time, so `from` and `to` must be aligned to the
-// smaller of 16 bytes and N elements.
+// N neighbouring elements of a row in registers, moved up to 16 bytes at a time. `from` and `to` must be aligned to
+// min(16 bytes, N elements).
 #pragma once
 
 #include "element.cuh"
@@ -9,7 +9,7 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Lanes {
     T at[N];
 };
 
-// Lanes of a row whose width is a multiple of it: 16 bytes of two-byte elements. Other rows go one element at a time.
+// N for rows whose width is a multiple of 8: 16 bytes of two-byte elements. Other rows use N = 1.
 constexpr unsigned LANES = 8;
 
 template <int N, class T>

@@ -1,10 +1,10 @@
-// Sums over a warp and over a block, each in one fixed order: the same bits from run to run.
+// Sums over a warp and over a block. The order of additions is fixed, so results are bitwise reproducible.
 #pragma once
 
-// Threads of a block that calls block_sum.
+// Threads per block of every kernel that calls block_sum.
 constexpr unsigned THREADS = 256;
 
-// The sum over the 32 lanes, in every lane.
+// Sum over the 32 lanes, returned in every lane.
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2) {
@@ -13,7 +13,7 @@ __device__ __forceinline__ float warp_sum(float x) {
     return x;
 }
 
-// The sum over the block, in every thread. All THREADS threads call it together.
+// Sum over the block, returned in every thread. All THREADS threads must call it.
 __device__ __forceinline__ float block_sum(float x) {
     __shared__ float warps[THREADS / 32];
     x = warp_sum(x);
@@ -26,6 +26,6 @@ __device__ __forceinline__ float block_sum(float x) {
     for (unsigned warp = 0; warp < THREADS / 32; ++warp) {
         sum += warps[warp];
     }
-    __syncthreads();  // `warps` may be written again
+    __syncthreads();  // the next call overwrites `warps`
     return sum;
 }

@@ -1,8 +1,8 @@
-// The logistic function, as exactly as a result that is rounded to T needs it.
+// The logistic function, as precise as a result rounded to T needs.
 #pragma once
 
-// 1 / (1 + e^-x). Where T has two bytes, the hardware's exponential and division do: their error, below 2^-16 for |x| <
-// 80, is far below T's rounding. Beyond, e^-x or 1 / e^-x is as good as zero.
+// 1 / (1 + e^-x). For two-byte T it uses the fast exponential and division: relative error below 2^-16 for |x| < 80,
+// far below T's rounding. Beyond that range the result rounds to 0 or 1.
 template <class T>
 __device__ __forceinline__ float sigmoid(float x) {
     if constexpr (sizeof(T) == 4) {

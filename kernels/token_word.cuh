@@ -1,10 +1,10 @@
-// Where a row's input token comes from, as one word; `token_word` in src/backend/cuda/token_word.rs writes it.
+// The input token of a row as one word, written by `token_word` in src/backend/cuda/step/token_word.rs.
 #pragma once
 
-// Clear: the other bits are the token. Set: they are the index of a request of the step before, whose token lies in
-// `drawn`.
-constexpr unsigned DRAWN = 1u << 31;
+// Bit set: the other bits are the index of a request of the previous step, whose token is in `sampled_tokens`. Bit
+// clear: the other bits are the token.
+constexpr unsigned SAMPLED = 1u << 31;
 
-__device__ __forceinline__ unsigned token_of(unsigned word, const unsigned* drawn) {
-    return word & DRAWN ? drawn[word & ~DRAWN] : word;
+__device__ __forceinline__ unsigned token_of(unsigned word, const unsigned* sampled_tokens) {
+    return word & SAMPLED ? sampled_tokens[word & ~SAMPLED] : word;
 }

@@ -1,22 +1,22 @@
-// What 8-bit keys and values (e4m3) need beside 16-bit ones on their way to tensor cores: they are widened to f16,
-// which holds them exactly, and queries and weights are f16 beside them.
+// Conversions for 8-bit keys and values (e4m3) on their way to tensor cores. They are widened to f16, which is exact;
+// queries and weights are converted to f16 too.
 #pragma once
 
 #include "attention/mma.cuh"
 
-// Four e4m3 as two registers of f16.
+// Four e4m3 values to two registers of f16.
 __device__ __forceinline__ void widen(unsigned (&to)[2], unsigned from) {
     asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\ncvt.rn.f16x2.e4m3x2 %0, low;\ncvt.rn.f16x2.e4m3x2 %1, high;\n}" : "=r"(to[0]), "=r"(to[1]) : "r"(from));
 }
 
-// Two neighbours as f16; what is larger than its largest number becomes that.
+// Packs two neighbouring elements as f16, saturating at the largest finite value.
 __device__ __forceinline__ unsigned pack_finite(float low, float high) {
     unsigned pair;
     asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
 
-// Two elements of a query as operands beside them.
+// Converts two elements of a query to f16.
 template <class T>
 __device__ __forceinline__ unsigned as_f16(unsigned pair);
 

@@ -1,17 +1,15 @@
-// Of each attributed row, query head and level of the row's context, over the positions p of the level that the row
-// sees:
-//   lse = log sum_p exp(q . k_p * scale),  -inf where there are none.
-// Level l of row i ends where `bounds[i][l]` begins the next; the last one has no end.
+// Attention attribution: for each attributed row, query head and level of the row's context, over the positions p of
+// the level that the row sees:
+//   lse = log sum_p exp(q . k_p * scale),  -inf if there are none.
+// Level l of row i ends where the next begins, at `bounds[i][l]`; the last level has no end.
 //
 // Shapes: out f32 [requests, q_heads, MOST_LEVELS]; qkv T [R, q | keys | values]; kv KV_ELEMENT [page][kv_head][keys,
-// values] of one layer, as they lie by kv_page.cuh; words as in attention/level_words.cuh; positions [R]; wanted
-// [requests], the rows; bounds [requests, MOST_LEVELS - 1].
-//
-// Grid: requests * kv_heads * ceil(group / HEADS). A block takes one row and up to HEADS of the query heads of a key
-// head. Its warps take pages in turns, and lane t slot t of each. So a lane's sum runs over positions that its warp and
-// number decide, in rising order, and all sums are combined in one fixed order: bits depend on the row alone, not on
-// how the plan cuts its context. Limited by the shuffles of its sums, presumably: not timed. Every row reads its keys
-// for itself.
+// values] of one layer, laid out as in kv_page.cuh; words as in attention/level_words.cuh; positions u32 [R]; rows u32
+// [requests]; bounds u32 [requests, MOST_LEVELS - 1].
+// Grid: requests * kv_heads * ceil(group / HEADS). A block takes one row and up to HEADS query heads of a key head. Its
+// warps take pages in turn, lane t slot t of each page. A lane's sum runs over fixed positions in rising order, and the
+// sums are combined in a fixed order: the bits depend on the row alone, not on how the plan divides its context.
+// Limit: presumably the shuffles of its sums; not profiled. Every row reads its keys separately.
 // Definition: `AttentionLevels::level_lse`; on the CPU, src/backend/cpu/levels.rs.
 //
 // Defines: ELEMENT, KV_ELEMENT (the same, or e4m3), HEAD_DIM (at most 256), SWIZZLED (0 or 1).
@@ -33,51 +31,51 @@ __device__ __forceinline__ float log2_fast(float x) {
     return y;
 }
 
-// What a warp found, for the others.
-struct Found {
+// m and l of each head and level, as found by one warp.
+struct LevelStates {
     Extent at[HEADS][MOST_LEVELS];
 };
 
-// One more score of a lane.
-__device__ __forceinline__ void fold(Extent& state, float score) {
+// Adds one score to a lane's state.
+__device__ __forceinline__ void add_score(Extent& state, float score) {
     float m = fmaxf(state.m, score);
-    state.l = state.l * weight(state.m, anchor(m)) + weight(score, anchor(m));
+    state.l = state.l * weight(state.m, finite_max(m)) + weight(score, finite_max(m));
     state.m = m;
 }
 
-// The states of all lanes as one, in every lane.
-__device__ __forceinline__ Extent over_lanes(Extent state) {
+// Combines the states of all lanes, returned in every lane.
+__device__ __forceinline__ Extent reduce_lanes(Extent state) {
     float m = state.m;
     for (unsigned other = 16; other > 0; other /= 2) {
         m = fmaxf(m, __shfl_xor_sync(ALL_LANES, m, other));
     }
-    float l = state.l * weight(state.m, anchor(m));
+    float l = state.l * weight(state.m, finite_max(m));
     for (unsigned other = 16; other > 0; other /= 2) {
         l += __shfl_xor_sync(ALL_LANES, l, other);
     }
     return {m, l};
 }
 
-// A warp's walk along its pages: the states of the level that it has come to, and where those of finished levels go.
-struct Walk {
+// A warp's pass over its pages: queries, the states of the current level, and the destination of finished levels.
+struct PageWalk {
     float query[HEADS][LANE_ELEMENTS];
     Extent state[HEADS];
     unsigned level;
-    Found* found;
+    LevelStates* states;
 
     __device__ __forceinline__ void end_level() {
 #pragma unroll
         for (unsigned h = 0; h < HEADS; h++) {
-            Extent all = over_lanes(state[h]);
+            Extent all = reduce_lanes(state[h]);
             if (threadIdx.x % 32 == 0) {
-                found->at[h][level] = all;
+                states->at[h][level] = all;
             }
             state[h] = {NO_SCORE, 0.0f};
         }
         level++;
     }
 
-    // Slots [from, to) of a page of keys that holds the positions base + slot.
+    // Adds slots [from, to) of a page of keys that holds the positions base + slot.
     __device__ __forceinline__ void add_page(const KV_ELEMENT* keys, unsigned base, unsigned from, unsigned to, const unsigned* bounds, unsigned heads, float scale_log2) {
         const unsigned lane = threadIdx.x % 32;
         float score[HEADS] = {};
@@ -114,7 +112,7 @@ struct Walk {
 #pragma unroll
             for (unsigned h = 0; h < HEADS; h++) {
                 if (h < heads) {
-                    fold(state[h], is_here ? score[h] : NO_SCORE);
+                    add_score(state[h], is_here ? score[h] : NO_SCORE);
                 }
             }
             if (end <= level_end) {
@@ -127,18 +125,18 @@ struct Walk {
 };
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
-level_lse(float* __restrict__ out, const T* __restrict__ qkv, const KV_ELEMENT* __restrict__ kv, const unsigned* __restrict__ words, const unsigned* __restrict__ positions, const unsigned* __restrict__ wanted, const unsigned* __restrict__ bounds, unsigned group, unsigned kv_heads, float scale_log2) {
-    __shared__ Found found[WARPS];
+level_lse(float* __restrict__ out, const T* __restrict__ qkv, const KV_ELEMENT* __restrict__ kv, const unsigned* __restrict__ words, const unsigned* __restrict__ positions, const unsigned* __restrict__ rows, const unsigned* __restrict__ bounds, unsigned group, unsigned kv_heads, float scale_log2) {
+    __shared__ LevelStates states[WARPS];
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, q_heads = group * kv_heads;
-    const unsigned parts = (group + HEADS - 1) / HEADS, blocks = kv_heads * parts;
-    const unsigned req = blockIdx.x / blocks, kv_head = blockIdx.x % blocks / parts, first = blockIdx.x % parts * HEADS;
+    const unsigned head_groups = (group + HEADS - 1) / HEADS, blocks = kv_heads * head_groups;
+    const unsigned index = blockIdx.x / blocks, kv_head = blockIdx.x % blocks / head_groups, first = blockIdx.x % head_groups * HEADS;
     const unsigned head = kv_head * group + first, heads = min(HEADS, group - first);
-    const unsigned row = wanted[req], at = positions[row], window = words[WINDOW];
-    bounds += req * (MOST_LEVELS - 1);
+    const unsigned row = rows[index], at = positions[row], window = words[WINDOW];
+    bounds += index * (MOST_LEVELS - 1);
 
-    Walk walk;
+    PageWalk walk;
     walk.level = 0;
-    walk.found = found + warp;
+    walk.states = states + warp;
     const T* queries = qkv + (static_cast<size_t>(row) * (q_heads + 2 * kv_heads) + head) * HEAD_DIM;
 #pragma unroll
     for (unsigned h = 0; h < HEADS; h++) {
@@ -150,7 +148,7 @@ level_lse(float* __restrict__ out, const T* __restrict__ qkv, const KV_ELEMENT* 
         }
     }
 
-    // Positions [seen, at] are seen.
+    // The row sees the positions [seen, at].
     const unsigned seen = at < window ? 0 : at + 1 - window;
     const unsigned* lists = words + words[LISTS_AT] + row;
     for (unsigned i = lists[0]; i < lists[1]; i++) {
@@ -163,7 +161,7 @@ level_lse(float* __restrict__ out, const T* __restrict__ qkv, const KV_ELEMENT* 
             }
             const unsigned* pages = words + words[PAGES_AT] + span[2];
             const unsigned first_page = span[0] / PAGE_TOKENS;
-            // The warp's first page of those that hold positions [from, to).
+            // This warp's first page among those that hold positions [from, to).
             unsigned page = from / PAGE_TOKENS;
             page += (warp + WARPS - page % WARPS) % WARPS;
             for (; page * PAGE_TOKENS < to; page += WARPS) {
@@ -181,13 +179,13 @@ level_lse(float* __restrict__ out, const T* __restrict__ qkv, const KV_ELEMENT* 
         const unsigned h = i / MOST_LEVELS, level = i % MOST_LEVELS;
         float m = NO_SCORE, l = 0.0f;
         for (unsigned w = 0; w < WARPS; w++) {
-            m = fmaxf(m, found[w].at[h][level].m);
+            m = fmaxf(m, states[w].at[h][level].m);
         }
         for (unsigned w = 0; w < WARPS; w++) {
-            const Extent part = found[w].at[h][level];
-            l += part.l * weight(part.m, anchor(m));
+            const Extent part = states[w].at[h][level];
+            l += part.l * weight(part.m, finite_max(m));
         }
         const float ln_2 = 0.693147180559945f;
-        out[(static_cast<size_t>(req) * q_heads + head + h) * MOST_LEVELS + level] = m == NO_SCORE ? NO_SCORE : (m + log2_fast(l)) * ln_2;
+        out[(static_cast<size_t>(index) * q_heads + head + h) * MOST_LEVELS + level] = m == NO_SCORE ? NO_SCORE : (m + log2_fast(l)) * ln_2;
     }
 }

@@ -1,15 +1,15 @@
-// The words of a plan as src/backend/cuda/level_words.rs lays them out: what level_lse needs to walk a row's context in
-// rising positions. And the levels themselves.
+// The words of a plan for level_lse, as src/backend/cuda/attention/level_words.rs writes them: each row's context by
+// rising positions.
 #pragma once
 
 #include "kv_page.cuh"
 
 // Header. Offsets count words from the start.
 enum LevelWord {
-    LISTS_AT,   // row r has the items named by words [LISTS_AT + r] .. [LISTS_AT + r + 1] of LISTED_AT
+    LISTS_AT,  // row r has the items at words [LISTS_AT + r] .. [LISTS_AT + r + 1] of LISTED_AT
     LISTED_AT,
-    ITEMS_AT,   // two words an item: its first span, and the one behind its last
-    SPANS_AT,   // SPAN_WORDS a span: first position, position behind the last, index of the first page
+    ITEMS_AT,  // two words per item: its first span and one past its last
+    SPANS_AT,  // SPAN_WORDS per span: first position, one past the last, index of the first page
     PAGES_AT,
     WINDOW,     // a row at position `at` sees p iff p <= at and at - p < WINDOW
     HEADER_WORDS = 8

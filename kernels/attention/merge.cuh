@@ -1,21 +1,20 @@
-// The end of tree_attention_wgmma: when all blocks have written their partial states, the warps of all blocks merge
-// them:
+// The last part of tree_attention_wgmma: after all blocks have written their partial states, all warps merge them:
 //   m = max m_i,  out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i,  over a row's list of states, in its order.
-// All blocks run at a time, so that they may wait for one another; that takes less than the start of a second kernel.
-// Limited by latency, or, with many rows, by the bytes of the states.
+// All blocks are resident, so they can wait for one another; this is faster than launching a second kernel. Limited by
+// latency or, with many rows, by the bandwidth of the states.
 #pragma once
 
 #include "attention/tile.cuh"
 
-constexpr unsigned LANE_FLOATS = HEAD_DIM / 32;  // neighbours that a lane merges
+constexpr unsigned LANE_FLOATS = HEAD_DIM / 32;  // neighbouring elements per lane
 static_assert(LANE_FLOATS == 4 || LANE_FLOATS == 2, "one vector a lane");
 
 struct LaneFloats {
     float x[LANE_FLOATS];
 };
 
-// Not by way of the multiprocessor's own cache, which does not hear of others' writes. Stays where it is written: the
-// compiler would load each value just before its use, and wait for each.
+// Bypasses L1, which is not coherent with other blocks' writes. Volatile, so that the compiler does not move each load
+// next to its use and wait for each.
 __device__ __forceinline__ LaneFloats load_state(const float* from) {
     LaneFloats to;
     if constexpr (LANE_FLOATS == 4) {
@@ -26,7 +25,7 @@ __device__ __forceinline__ LaneFloats load_state(const float* from) {
     return to;
 }
 
-// A head's result from its lanes, which hold it in the order of a state: two neighbours of each of two 8s, or one.
+// Stores a head's result. Lanes hold it in the order of a state: two neighbours of each of two groups of 8, or one.
 __device__ __forceinline__ void store_merged(T* out, const LaneFloats& o, float scale) {
     const unsigned lane = threadIdx.x % 32;
     if constexpr (LANE_FLOATS == 4) {
@@ -34,7 +33,7 @@ __device__ __forceinline__ void store_merged(T* out, const LaneFloats& o, float 
         to[0] = pack<T>(o.x[0] * scale, o.x[LANE_FLOATS - 2] * scale);
         to[4] = pack<T>(o.x[1] * scale, o.x[LANE_FLOATS - 1] * scale);
     } else {
-        // The even one of two lanes takes the first 8's neighbours, the odd one the second's.
+        // Of two lanes, the even one stores the pair of the first 8, the odd one that of the second.
         const bool odd = lane % 2;
         const float other = __shfl_xor_sync(ALL_LANES, odd ? o.x[0] : o.x[1], 1);
         unsigned* to = reinterpret_cast<unsigned*>(out + lane / 8 * 16 + lane % 8 / 2 * 2 + odd * 8);
@@ -48,8 +47,8 @@ __device__ __forceinline__ Extent load_extent(const Extent* from) {
     return to;
 }
 
-// HEADS query heads of one row, from `head` on: the row's list of states, and this lane's of the first ones. Lane t
-// looks after head t % HEADS and state t / HEADS of as many as 32 lanes hold.
+// HEADS query heads of one row, from `head` on: the row's list of states, and this lane's slot among the first ones.
+// Lane t handles head t % HEADS and state t / HEADS of each batch of 32 / HEADS states.
 template <unsigned HEADS>
 struct MergeUnit {
     static constexpr unsigned STATES = 32 / HEADS;
@@ -66,21 +65,21 @@ struct MergeUnit {
     }
 };
 
-// Merges the states of one unit, by a warp: nothing but `o` is waited for one batch of AHEAD states after the other,
-// and the first batch is under way before its weights are known. `meanwhile` is done once that is.
+// Called by one warp: merges the states of one unit, AHEAD at a time. The first batch of o is loaded before its weights
+// are known; `while_loading` is called in between.
 template <unsigned HEADS, unsigned AHEAD, class Meanwhile>
-__device__ __forceinline__ void merge_heads(const Job& job, const MergeUnit<HEADS>& unit, const Meanwhile& meanwhile) {
+__device__ __forceinline__ void merge_heads(const Job& job, const MergeUnit<HEADS>& unit, const Meanwhile& while_loading) {
     constexpr unsigned STATES = MergeUnit<HEADS>::STATES;
     static_assert(STATES % AHEAD == 0, "no batch reaches beyond the lanes");
     const unsigned lane = threadIdx.x % 32, q_heads = job.group * job.kv_heads, last_head = min(unit.head + HEADS, q_heads) - 1;
-    float m = NO_SCORE, l = 0.0f;  // of this lane's head; l: this lane's part
+    float m = NO_SCORE, l = 0.0f;  // of this lane's head; l: this lane's share
     LaneFloats o[HEADS] = {};
 #pragma unroll 1
     for (unsigned first = 0; first < unit.states; first += STATES) {
         const unsigned count = min(STATES, unit.states - first);
         const unsigned slot = first == 0 ? unit.slot : unit.slot_of(job, first);
         Extent extent = load_extent(job.partials.extents + slot * q_heads + min(unit.head + lane % HEADS, last_head));
-        // Behind the last state, weights are 0 and the last one is read again; so are heads behind the last.
+        // Past the last state, weights are 0 and the last state is read again; likewise past the last head.
         LaneFloats part[AHEAD][HEADS];
         auto load = [&](unsigned i) {
 #pragma unroll
@@ -94,7 +93,7 @@ __device__ __forceinline__ void merge_heads(const Job& job, const MergeUnit<HEAD
         };
         load(0);
         if (first == 0) {
-            meanwhile();
+            while_loading();
         }
         if (lane / HEADS >= count) {
             extent = {NO_SCORE, 0.0f};
@@ -105,7 +104,7 @@ __device__ __forceinline__ void merge_heads(const Job& job, const MergeUnit<HEAD
             top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, other));
         }
         top = fmaxf(top, m);
-        const float before = weight(m, anchor(top)), factor = weight(extent.m, anchor(top));
+        const float before = weight(m, finite_max(top)), factor = weight(extent.m, finite_max(top));
         m = top;
         l = l * before + factor * extent.l;
 #pragma unroll
@@ -149,14 +148,14 @@ __device__ __forceinline__ void merge_heads(const Job& job, const MergeUnit<HEAD
     }
 }
 
-// Sees whatever was written before the value that it reads was.
+// Load-acquire: sees everything written before the value it reads.
 __device__ __forceinline__ unsigned load_acquire(const unsigned* from) {
     unsigned value;
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
     return value;
 }
 
-// Waits until all blocks are here, by one thread of each, and makes visible what they wrote before.
+// Called by one thread of each block: publishes earlier writes and waits until all blocks have arrived.
 __device__ __forceinline__ void wait_for_blocks(unsigned* ended) {
     __threadfence();
     atomicAdd(ended, 1);
@@ -166,19 +165,19 @@ __device__ __forceinline__ void wait_for_blocks(unsigned* ended) {
     } while (count < gridDim.x);
 }
 
-// A warp's share of all rows and query heads, HEADS at a time: every `warps`-th, from `warp` on. What the next one
-// needs is looked up one ahead; the first is before the states are there.
+// A warp's share of all rows and query heads, HEADS at a time: every `warps`-th unit, from `warp` on. Loads the
+// description of the next unit one ahead; the first before the states are complete.
 template <unsigned HEADS, unsigned AHEAD>
 struct MergeShare {
     unsigned i, warps;
-    Divisor of_row;  // units
+    Divisor of_row;  // units per row
     unsigned count;
     MergeUnit<HEADS> unit;
 
     __device__ __forceinline__ MergeShare(const Job& job, unsigned warp, unsigned warps)
         : i(warp), warps(warps), of_row((job.group * job.kv_heads + HEADS - 1) / HEADS), count(job.words[REAL_ROWS] * of_row.by), unit(next(job)) {}
 
-    // Any where none is left.
+    // The unit `i`; an arbitrary one past the end.
     __device__ __forceinline__ MergeUnit<HEADS> next(const Job& job) const {
         return MergeUnit<HEADS>(job, i < count ? of_row.quotient(i) : 0, of_row.remainder(i) * HEADS);
     }
@@ -188,15 +187,15 @@ struct MergeShare {
         while (i < count) {
             const MergeUnit<HEADS> now = unit;
             i += warps;
-            auto look_up = [&] {
+            auto load_next = [&] {
                 if (i < count) {
                     unit = next(job);
                 }
             };
             if (now.states > 1) {
-                merge_heads<HEADS, AHEAD>(job, now, look_up);
+                merge_heads<HEADS, AHEAD>(job, now, load_next);
             } else {
-                look_up();
+                load_next();
             }
         }
     }

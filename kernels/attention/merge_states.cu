@@ -1,11 +1,12 @@
-// Combines each row's partial states, as many as its list names and in that order:
+// Combines the partial states of each row, in the order of its list:
 //   m = max m_i,  out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i.
-// Rows with one state were written by tree_attention and are left alone; rows without any (padding) become zeros.
+// Rows with one state were written by tree_attention and are skipped; rows without any (padding) are zeroed.
 //
-// out [R, q_heads * HEAD_DIM]; partial states as in attention/plan.cuh. `split` warps, 1, 2, 4 or 8, take a row and
-// head, so that few rows with many states have many loads under way: each warp combines a run of the list, the first of
-// them the runs. Grid (R, ceil(q_heads * split / 8)). Limited by the bytes of the partial states. The CPU definition is
-// src/backend/cpu/attention.
+// Shapes: out [R, q_heads * HEAD_DIM]; partial states as in attention/plan.cuh.
+// Grid: (R, ceil(q_heads * split / 8)). `split` warps (1, 2, 4 or 8) take a row and head, so that few rows with many
+// states still have many loads in flight: each warp combines a run of the list, the first warp then combines the runs.
+// Limit: bandwidth, the bytes of the partial states.
+// Definition: `Backend::tree_attention`; on the CPU, src/backend/cpu/attention.
 //
 // Defines: ELEMENT, HEAD_DIM.
 #include "attention/plan.cuh"
@@ -15,16 +16,16 @@
 using T = ELEMENT;
 
 constexpr unsigned WARPS = 8;
-constexpr unsigned VECTOR = HEAD_DIM % 128 == 0 ? 4 : HEAD_DIM % 64 == 0 ? 2 : 1;  // neighbours that a lane takes
+constexpr unsigned VECTOR = HEAD_DIM % 128 == 0 ? 4 : HEAD_DIM % 64 == 0 ? 2 : 1;  // neighbouring elements per lane
 constexpr unsigned VECTORS = (HEAD_DIM + 32 * VECTOR - 1) / (32 * VECTOR);
-constexpr unsigned AHEAD = HEAD_DIM > 128 ? 4 : 8;  // states whose o is under way
+constexpr unsigned AHEAD = HEAD_DIM > 128 ? 4 : 8;  // states whose o is in flight
 
 template <class E>
 struct __align__(VECTOR * sizeof(E)) Vector {
     E x[VECTOR];
 };
 
-// Stays where it is written: the compiler would load each value just before its use, and wait for each.
+// Volatile, so that the compiler does not move each load next to its use and wait for each.
 __device__ __forceinline__ Vector<float> load(const float* from) {
     Vector<float> to;
     if constexpr (VECTOR == 4) {
@@ -37,12 +38,12 @@ __device__ __forceinline__ Vector<float> load(const float* from) {
     return to;
 }
 
-// Where a lane's v-th vector starts.
+// First element of a lane's v-th vector.
 __device__ __forceinline__ unsigned column(unsigned v) {
     return (v * 32 + threadIdx.x % 32) * VECTOR;
 }
 
-// A warp's sums: each lane has m and l whole, and its own elements of o.
+// A warp's sums: every lane has m and l, and its own elements of o.
 struct State {
     float m, l;
     Vector<float> o[VECTORS];
@@ -58,7 +59,7 @@ struct State {
     }
 };
 
-// Of the partial states that slots[from .. to] name.
+// Combines the partial states named by slots[from .. to].
 __device__ __forceinline__ State combine(const Partials& parts, const unsigned* slots, unsigned from, unsigned to, unsigned q_heads, unsigned head) {
     const unsigned lane = threadIdx.x % 32;
     State sum = {NO_SCORE, 0.0f, {}};
@@ -68,7 +69,7 @@ __device__ __forceinline__ State combine(const Partials& parts, const unsigned* 
     for (unsigned other = 16; other > 0; other /= 2) {
         sum.m = fmaxf(sum.m, __shfl_xor_sync(~0u, sum.m, other));
     }
-    // A lane looks up one state of 32, so that nothing but `o` is waited for one state after the other.
+    // Each lane loads m and l of one of 32 states, so that only `o` is loaded state by state.
     for (unsigned first = from; first < to; first += 32) {
         unsigned count = min(32u, to - first);
         unsigned slot = lane < count ? slots[first + lane] : 0;
@@ -76,9 +77,9 @@ __device__ __forceinline__ State combine(const Partials& parts, const unsigned* 
         if (lane < count) {
             extent = parts.extents[static_cast<size_t>(slot) * q_heads + head];
         }
-        float factor = weight(extent.m, anchor(sum.m));
+        float factor = weight(extent.m, finite_max(sum.m));
         sum.l += factor * extent.l;
-        // AHEAD states are under way at a time; behind the last one, weights are 0 and the last one is read again.
+        // AHEAD loads are in flight. Past the last state, weights are 0 and the last state is read again.
         for (unsigned i = 0; i < count; i += AHEAD) {
             Vector<float> part[AHEAD][VECTORS];
 #pragma unroll
@@ -101,7 +102,7 @@ __device__ __forceinline__ State combine(const Partials& parts, const unsigned* 
     return sum;
 }
 
-// Blocks of a multiprocessor that leave registers for heads which the compiler would rather spill; 0: as it likes.
+// Minimum blocks per multiprocessor, for head widths at which the compiler would otherwise spill; 0: no bound.
 constexpr unsigned BLOCKS = HEAD_DIM > 128 ? 2 : HEAD_DIM == 96 ? 3 : 0;
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
@@ -110,7 +111,7 @@ merge_states(T* out, unsigned* words, float* partials, unsigned q_heads, unsigne
     __shared__ Vector<float> runs[WARPS][VECTORS][32];
     const unsigned row = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const unsigned head = (blockIdx.y * WARPS + warp) / split, run = warp % split;
-    // All tiles are done: tickets start anew in the next layer.
+    // All tiles are done: reset the tickets for the next layer.
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) {
         words[WIDE_TICKET] = 0;
         words[NARROW_TICKET] = 0;
@@ -142,7 +143,7 @@ merge_states(T* out, unsigned* words, float* partials, unsigned q_heads, unsigne
         }
         sum = {m, 0.0f, {}};
         for (unsigned w = warp; w < warp + split; w++) {
-            float factor = weight(extents[w].m, anchor(m));
+            float factor = weight(extents[w].m, finite_max(m));
             Vector<float> part[VECTORS];
 #pragma unroll
             for (unsigned v = 0; v < VECTORS; v++) {

@@ -1,6 +1,6 @@
-// The few PTX instructions of the tensor-core kernels: asynchronous copies into shared memory, matrix loads from there,
-// and the 16 x 8 x 16 multiplication. Lane `t` of a warp holds of a 16 x 8 result the elements (t / 4, 2 (t % 4) + {0,
-// 1}) and the same of row t / 4 + 8.
+// PTX wrappers for the tensor-core kernels: asynchronous copies to shared memory, matrix loads from there, and the 16 x
+// 8 x 16 multiplication. Of a 16 x 8 result, lane `t` of a warp holds the elements (t / 4, 2 (t % 4) + {0, 1}) and the
+// same columns of row t / 4 + 8.
 #pragma once
 
 #include "element.cuh"
@@ -9,7 +9,7 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// Copies 16 bytes, or writes 16 zeros and does not touch `from`.
+// Copies 16 bytes; if not `real`, writes 16 zeros and does not read `from`.
 __device__ __forceinline__ void copy_16(unsigned to, const void* from, bool real) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(real ? 16 : 0) : "memory");
 }
@@ -18,13 +18,13 @@ __device__ __forceinline__ void copies_issued() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Waits for all groups of copies but the newest `NEWER`.
+// Waits for all groups of copies except the newest `NEWER`.
 template <int NEWER>
 __device__ __forceinline__ void wait_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(NEWER) : "memory");
 }
 
-// Four 8 x 8 matrices of 16-bit elements; lane t gives the address of row t % 8 of matrix t / 8.
+// Loads four 8 x 8 matrices of 16-bit elements. Lane t gives the address of row t % 8 of matrix t / 8.
 __device__ __forceinline__ void load_matrices(unsigned (&to)[4], unsigned from) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])

@@ -1,6 +1,6 @@
-// A tile of up to 16 packed rows: the four warps divide its half KV blocks (16 slots) among them, each with a ring and
-// a state of its own, and combine the states at the end in warp order. Limited by the bytes of keys and values: a warp
-// has SLOTS - 1 copies of 16 x HEAD_DIM elements under way and waits for its own alone.
+// Tiles of up to 16 packed rows. The four warps take half KV blocks (16 slots) in turn, each with its own ring and
+// softmax state, and combine the states at the end in warp order. Limited by the bandwidth of keys and values: a warp
+// keeps SLOTS - 1 copies of 16 x HEAD_DIM elements in flight and waits only for its own.
 #pragma once
 
 #include "attention/tile.cuh"
@@ -8,15 +8,15 @@
 constexpr unsigned NARROW_ROWS = 16;
 constexpr unsigned HALF = KV_BLOCK_TOKENS / 2;
 constexpr unsigned SLOT_BYTES = HALF * ROW_BYTES;
-constexpr unsigned SLOTS = least(SHARED_BYTES / (WARPS * SLOT_BYTES), MOST_AHEAD);
-// A row of o in shared memory, in floats: eight rows below one another start in different banks.
+constexpr unsigned SLOTS = smaller(SHARED_BYTES / (WARPS * SLOT_BYTES), MAX_COPIES_AHEAD);
+// A row of o in shared memory, in floats. The padding puts eight consecutive rows in different banks.
 constexpr unsigned STATE_ROW = HEAD_DIM + 8;
 static_assert(SLOTS >= 2, "one half is loaded while another is computed");
 static_assert(NARROW_ROWS * STATE_ROW * sizeof(float) <= SLOTS * SLOT_BYTES, "a warp's o fits into its ring");
 
-// What the warps leave for one another, beside the ring.
+// What the warps exchange, beside the ring.
 struct NarrowShared {
-    unsigned notes[WARPS][SLOTS];
+    unsigned kv_block_words[WARPS][SLOTS];  // second word of the KV block in each slot
     Extent extents[WARPS][NARROW_ROWS];
 };
 
@@ -27,26 +27,26 @@ __device__ __forceinline__ void attend_narrow(const Job& job, TileShared& shared
     const unsigned halves = (2 * tile.kv_blocks + WARPS - 1 - warp) / WARPS;
     const unsigned ring = shared_address(memory) + warp * SLOTS * SLOT_BYTES;
 
-    uint2 held = {0, 0};  // this lane's of the 32 half KV blocks that are copied next
+    uint2 lane_kv_block = {0, 0};  // one of the 32 half KV blocks to be copied next
     auto next_kv_blocks = [&](unsigned i) {
         if (i + lane < halves) {
-            held = kv_blocks_at(job.words)[tile.first_kv_block + (warp + WARPS * (i + lane)) / 2];
+            lane_kv_block = kv_blocks_at(job.words)[tile.first_kv_block + (warp + WARPS * (i + lane)) / 2];
         }
     };
     next_kv_blocks(0);
-    // Copies alternate: keys of half 0, values of half 0, keys of half 1, ...
+    // Copies alternate: keys of half 0, values of half 0, keys of half 1, ..
     auto copy = [&](unsigned i, bool values, unsigned slot) {
         if (i < halves) {
             if (!values && i % 32 == 0 && i > 0) {
                 next_kv_blocks(i);
             }
-            uint2 words = {__shfl_sync(ALL_LANES, held.x, i % 32), __shfl_sync(ALL_LANES, held.y, i % 32)};
+            uint2 words = {__shfl_sync(ALL_LANES, lane_kv_block.x, i % 32), __shfl_sync(ALL_LANES, lane_kv_block.y, i % 32)};
             KvBlock kv_block = kv_block_of(words, shared.highest);
             unsigned first_slot = warp % 2 * HALF;
             const T* from = job.keys(kv_block.page, shared.kv_head) + ((values ? KV_BLOCK_TOKENS : 0) + first_slot) * HEAD_DIM;
             copy_rows<HALF, 32>(ring + slot * SLOT_BYTES, from, lane, first_slot, kv_block);
             if (lane == 0) {
-                narrow.notes[warp][slot] = words.y;
+                narrow.kv_block_words[warp][slot] = words.y;
             }
         }
         copies_issued();
@@ -55,7 +55,7 @@ __device__ __forceinline__ void attend_narrow(const Job& job, TileShared& shared
     for (unsigned i = 0; i < SLOTS - 1; i++) {
         copy(i / 2, i % 2, i);
     }
-    draw(shared);
+    take_ticket(shared);
 
     unsigned query[STEPS][4];
     const unsigned upper = packed_row(tile, lane / 4), lower = packed_row(tile, lane / 4 + 8);
@@ -64,11 +64,11 @@ __device__ __forceinline__ void attend_narrow(const Job& job, TileShared& shared
         load_query(query[k], job.query(upper, shared.kv_head), job.query(lower, shared.kv_head), k * 16);
     }
     float o[2 * STEPS][4] = {};
-    Running state = nothing_yet();
+    SoftmaxState state = empty_state();
     unsigned slot = 0, free = SLOTS - 1;
-    // Waits for the oldest copy, reuses the slot before it for copy SLOTS - 1 from now, and returns where the oldest
-    // lies.
-    auto turn = [&](unsigned i, bool values) {
+    // Waits for the oldest copy, issues copy SLOTS - 1 from now into the slot freed last, and returns the oldest one's
+    // address.
+    auto next_copy = [&](unsigned i, bool values) {
         wait_copies<SLOTS - 2>();
         __syncwarp();
         copy(i, values, free);
@@ -77,8 +77,8 @@ __device__ __forceinline__ void attend_narrow(const Job& job, TileShared& shared
         return ring + free * SLOT_BYTES;
     };
     for (unsigned i = 0; i < halves; i++) {
-        unsigned keys = turn(i + (SLOTS - 1) / 2, (SLOTS - 1) % 2);
-        KvBlock kv_block = kv_block_of({0, narrow.notes[warp][free]}, shared.highest);
+        unsigned keys = next_copy(i + (SLOTS - 1) / 2, (SLOTS - 1) % 2);
+        KvBlock kv_block = kv_block_of({0, narrow.kv_block_words[warp][free]}, shared.highest);
         float s[2][4] = {};
 #pragma unroll
         for (int k = 0; k < STEPS; k++) {
@@ -88,9 +88,9 @@ __device__ __forceinline__ void attend_narrow(const Job& job, TileShared& shared
             multiply<T>(s[1], query[k], b[2], b[3]);
         }
         mask(s, kv_block, warp % 2 * HALF, shared, 0);
-        rescale(o, soften(s, state, job.scale));
+        rescale(o, softmax_step(s, state, job.scale));
         unsigned p[4] = {pack<T>(s[0][0], s[0][1]), pack<T>(s[0][2], s[0][3]), pack<T>(s[1][0], s[1][1]), pack<T>(s[1][2], s[1][3])};
-        unsigned values = turn(i + SLOTS / 2, SLOTS % 2);
+        unsigned values = next_copy(i + SLOTS / 2, SLOTS % 2);
 #pragma unroll
         for (int k = 0; k < STEPS; k++) {
             unsigned b[4];
@@ -100,7 +100,7 @@ __device__ __forceinline__ void attend_narrow(const Job& job, TileShared& shared
         }
     }
 
-    // The warp's o goes where its ring was.
+    // The warp's o overwrites its ring.
     __syncwarp();
     float* states = reinterpret_cast<float*>(memory);
     constexpr unsigned WARP_STATES = SLOTS * SLOT_BYTES / sizeof(float);
@@ -130,7 +130,7 @@ __device__ __forceinline__ void attend_narrow(const Job& job, TileShared& shared
         float2 sum = {0.0f, 0.0f};
 #pragma unroll
         for (unsigned w = 0; w < WARPS; w++) {
-            float factor = weight(narrow.extents[w][row].m, anchor(m));
+            float factor = weight(narrow.extents[w][row].m, finite_max(m));
             float2 part = *reinterpret_cast<const float2*>(states + w * WARP_STATES + row * STATE_ROW + column);
             l += factor * narrow.extents[w][row].l;
             sum = {sum.x + factor * part.x, sum.y + factor * part.y};

@@ -1,45 +1,47 @@
-// The words of a device plan as src/backend/cuda/device_plan.rs lays them out, and where partial states lie.
+// Reads the words of a device plan, as src/backend/cuda/attention/device_plan.rs writes them, and locates partial
+// states.
 #pragma once
 
 #include "attention/state.cuh"
 
-// Header. Offsets count words from the start of the plan.
+// Header of the plan. Offsets count words from the start of the plan.
 enum PlanWord {
-    WIDE_TILES,      // how many; their descriptions start at WIDE_AT
-    NARROW_TILES,    // how many; their descriptions start at NARROW_AT
+    WIDE_TILES,  // number of wide tiles, described at WIDE_AT
+    NARROW_TILES,  // number of narrow tiles, described at NARROW_AT
     WIDE_AT,
     NARROW_AT,
-    KV_BLOCKS_AT,       // two words a KV block
+    KV_BLOCKS_AT,  // two words per KV block
     MERGE_AT,        // row r merges the states named by words [MERGE_AT + r] .. [MERGE_AT + r + 1] of STATES_AT
     STATES_AT,
-    PARTIAL_SLOTS,   // each holds the states of all query heads of a row
-    WINDOW,          // a row at position `at` sees p iff p <= at and at - p < WINDOW
-    WIDE_TICKET,     // next tile to be taken: 0 before and after a step
-    NARROW_TICKET,
-    ENDED_BLOCKS,    // which have written all states: 0 before and after a step
-    LEFT_BLOCKS,     // which have merged theirs: the same
-    REAL_ROWS,       // without padding
-    NARROW_HEADS,    // key heads that a warp takes of a narrow tile, one after another: a unit
-    FIRST_POSITION,  // of row 0 when the plan was made: all rows have moved on by as much as that one
+    PARTIAL_SLOTS,  // number of partial slots; each holds the states of all query heads of a row
+    WINDOW,  // a row at position `at` sees p iff p <= at and at - p < WINDOW
+    WIDE_TICKET,  // next wide tile to take; 0 before and after a step
+    NARROW_TICKET,  // the same for narrow tiles
+    ENDED_BLOCKS,  // blocks that have written all their states; 0 before and after a step
+    LEFT_BLOCKS,  // blocks past the wait for all states; 0 before and after a step
+    REAL_ROWS,  // rows without padding
+    NARROW_HEADS,  // key heads per unit: a warp takes so many of a narrow tile, one after another
+    FIRST_POSITION,  // of row 0 when the plan was made; all rows have advanced by the same number of tokens
     HEADER_WORDS = 16
 };
 
 constexpr unsigned KV_BLOCK_TOKENS = 32;
 constexpr unsigned TILE_WORDS = 16;
-constexpr unsigned TILE_KV_BLOCKS = 4;  // that stand in a tile's own words too, behind its fields
+constexpr unsigned TILE_KV_BLOCKS = 4;  // KV blocks repeated in the tile's own words, after its fields
 
-// How many states the rows of a tile have.
+// Number of partial states per row of a tile: several for all, one for all, or differing between rows.
 enum RowStates { SEVERAL, ONE, DIFFERENT };
 
-// Some packed rows (row * GROUP + head in group) of some KV blocks, for every key head. As many words, in this order.
+// Packed rows (row * GROUP + head in the group) times KV blocks, for every key head. Stored as so many words in this
+// order.
 struct Tile {
     unsigned first_row;    // packed
     unsigned rows;         // packed
     unsigned first_kv_block;
     unsigned kv_blocks;
-    unsigned slot;         // partial slot of the row that holds `first_row`; those of the following rows follow
-    unsigned lowest;       // smallest position of the rows when the plan was made
-    unsigned highest;      // largest
+    unsigned slot;  // partial slot of the row that holds `first_row`; the following rows have the following slots
+    unsigned lowest;  // smallest position of the rows when the plan was made
+    unsigned highest;  // largest position
     unsigned states;       // RowStates
 };
 constexpr unsigned TILE_FIELDS = sizeof(Tile) / 4;
@@ -51,14 +53,14 @@ __device__ __forceinline__ Tile read_tile(const unsigned* words, unsigned at, un
     return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
 }
 
-// By how many tokens all rows have moved on since the plan was made.
-__device__ __forceinline__ unsigned moved_on(const unsigned* words, const unsigned* positions) {
+// Tokens by which every row has advanced since the plan was made.
+__device__ __forceinline__ unsigned steps_since_plan(const unsigned* words, const unsigned* positions) {
     return positions[0] - words[FIRST_POSITION];
 }
 
-// Slots [from, to) of one page, which hold the positions base + slot. Where segments meet inside a page, a
-// deterministic plan has one KV block of several pages: then `page` is SHARED_KV_BLOCK | the word at which a list
-// begins, of how many sub-blocks there are, then each sub-block's two words, by rising slots.
+// Slots [from, to) of one page, at positions base + slot. Where segments meet inside a page, a deterministic plan has
+// one KV block over several pages: then `page` is SHARED_KV_BLOCK | the word offset of a list, which holds the number
+// of sub-blocks, then the two words of each, by rising slots.
 struct KvBlock {
     unsigned page, base, from, to;
 };
@@ -69,15 +71,15 @@ __device__ __forceinline__ const uint2* kv_blocks_at(const unsigned* words) {
     return reinterpret_cast<const uint2*>(words + words[KV_BLOCKS_AT]);
 }
 
-// A KV block as two words: page, then (base / KV_BLOCK_TOKENS) << 12 | from << 6 | to. What lies behind `last`, the
-// largest position of the tile's rows, may not be written yet and is cut off.
+// Decodes the two words of a KV block: page, then (base / KV_BLOCK_TOKENS) << 12 | from << 6 | to. Cuts off slots
+// behind `last`, the largest position of the tile's rows, as they may not be written yet.
 __device__ __forceinline__ KvBlock kv_block_of(uint2 words, unsigned last) {
     KvBlock kv_block = {words.x, (words.y >> 12) * KV_BLOCK_TOKENS, (words.y >> 6) & 63, words.y & 63};
     kv_block.to = min(kv_block.to, last < kv_block.base ? 0u : last + 1 - kv_block.base);
     return kv_block;
 }
 
-// The page that holds `slot` of a KV block; of a slot that no sub-block holds, any sub-block's.
+// The page that holds `slot` of a KV block; for a slot in no sub-block, the page of any sub-block.
 __device__ __forceinline__ unsigned page_of(const unsigned* words, unsigned page, unsigned slot) {
     if (!(page & SHARED_KV_BLOCK)) {
         return page;
@@ -95,7 +97,7 @@ __device__ __forceinline__ bool sees(unsigned at, unsigned position, unsigned wi
     return position <= at && at - position < window;
 }
 
-// The slots of a KV block that a row at position `at` sees.
+// The slots [from, from + count) of a KV block that a row sees.
 struct Slots {
     unsigned from, count;
 };
@@ -107,23 +109,23 @@ __device__ __forceinline__ Slots seen_slots(const KvBlock& kv_block, unsigned at
     return {from, to < from ? 0 : to - from};
 }
 
-// What lies at `from` will be near when it is read.
+// Prefetches a cache line into L1.
 __device__ __forceinline__ void prefetch(const void* from) {
     asm volatile("prefetch.global.L1 [%0];" ::"l"(from));
 }
 
-// A row with one state has it written to `out` straight away.
+// Whether `row` has a single state, which is written directly to `out`.
 __device__ __forceinline__ bool has_one_state(const unsigned* words, unsigned row) {
     const unsigned* merge = words + words[MERGE_AT] + row;
     return merge[1] - merge[0] == 1;
 }
 
-// The same of a row of `tile`, which knows it as a rule.
+// The same for a row of a tile with `states`, usually without a lookup.
 __device__ __forceinline__ bool has_one_state(const unsigned* words, unsigned states, unsigned row) {
     return states == DIFFERENT ? has_one_state(words, row) : states == ONE;
 }
 
-// Partial states: o [slot][q head][HEAD_DIM] (tree_attention_wgmma: by `state_place`), behind all of them Extent
+// Partial states: o [slot][q head][HEAD_DIM] (in tree_attention_wgmma permuted by `state_place`), followed by Extent
 // [slot][q head].
 struct Partials {
     float* o;

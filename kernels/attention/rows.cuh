@@ -1,17 +1,17 @@
-// The 64 rows of a warpgroup that multiplies a wide tile, as its threads hold them: what they see, their products with
-// keys and values, and their softmax, whose m follows only where sums of weights ask for it. The order of it all is
-// attention/wide_wgmma.cuh's.
+// The 64 rows that one warpgroup multiplies in a wide tile, as its threads hold them: masks, products with keys and
+// values, and a softmax whose maximum m is raised only when the weights grow too large. attention/wide_wgmma.cuh sets
+// the order of the calls.
 #pragma once
 
 #include "attention/fp8.cuh"
 #include "attention/ring.cuh"
 #include "attention/wgmma.cuh"
 
-// What this thread's two rows see of a step.
-struct Sight {
-    unsigned seen[2][2];  // of each KV block, by each row: the first slot + 64 times how many; registers are few here
+// What this thread's two rows see of a step's two KV blocks.
+struct StepMask {
+    unsigned seen[2][2];  // [KV block][row]: first slot | count << 6, packed to save registers
 
-    __device__ __forceinline__ Sight(const unsigned (&kv_blocks)[2], unsigned highest, const unsigned (&at)[2], unsigned window) {
+    __device__ __forceinline__ StepMask(const unsigned (&kv_blocks)[2], unsigned highest, const unsigned (&at)[2], unsigned window) {
 #pragma unroll
         for (unsigned half = 0; half < 2; half++) {
             const KvBlock kv_block = kv_block_of({0, kv_blocks[half]}, highest);
@@ -23,7 +23,7 @@ struct Sight {
         }
     }
 
-    // Of the n-th 8 tokens: what a row does not see is no score.
+    // Sets scores of the n-th 8 tokens that a row does not see to NO_SCORE.
     __device__ __forceinline__ void mask(float (&s)[4], int n) const {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -33,20 +33,20 @@ struct Sight {
     }
 };
 
-// What the weights of a step may sum up to in a lane before m rises; a step in which it does takes twice as long or
-// more. Weights are as exact when they are large: of f16 it is what holds one, of bf16 what leaves room in f32 for 2^30
-// products with values of which it is assumed that they are below 2^30.
+// Limit on a lane's sum of weights in a step. Above it m is raised, which makes the step at least twice as long. Large
+// weights are no less precise. For f16 it is what f16 can hold; for bf16 it leaves room in f32 for 2^30 products with
+// values assumed to be below 2^30.
 template <class Element>
-constexpr float MOST_WEIGHT = 0x1p60f;
+constexpr float MAX_WEIGHT = 0x1p60f;
 template <>
-constexpr float MOST_WEIGHT<f16> = 0x1p15f;
+constexpr float MAX_WEIGHT<f16> = 0x1p15f;
 
 struct WideRows {
     unsigned query[STEPS][4];
     float o[2 * STEPS][4];
     float s[STEP_TOKENS / 8][4];
     unsigned p[STEP_TOKENS / 16][4];
-    float m[2], l[2];  // `l` is this lane's part of the sum over the quad that shares a row
+    float m[2], l[2];  // `l` is this lane's share of the sum over the quad that holds the row
 
     __device__ __forceinline__ void begin() {
 #pragma unroll
@@ -87,8 +87,8 @@ struct WideRows {
         products_issued();
     }
 
-    // Scores (q.k) become weights against m as it is. Returns this lane's sum of each row's.
-    __device__ __forceinline__ float2 weigh(float scale) {
+    // Turns scores (q.k) into weights against the current m. Returns this lane's sum for each row.
+    __device__ __forceinline__ float2 scores_to_weights(float scale) {
 #pragma unroll
         for (int n = 0; n < STEP_TOKENS / 8; n++) {
 #pragma unroll
@@ -111,12 +111,13 @@ struct WideRows {
         return {sums[0][0] + sums[0][1], sums[1][0] + sums[1][1]};
     }
 
-    // Lets m follow `top`, this lane's largest score of each row, in rows of which some lane wants it: so it depends on
-    // the row alone. Brings l and o there; returns which rows they are.
+    // A flag for each of this lane's rows.
     struct Rows {
         bool of[2];
     };
-    __device__ __forceinline__ Rows raise(const float (&top)[2], const Rows& wanted, float scale) {
+    // Raises m to `top`, this lane's largest score of each row, in rows for which any lane of the quad sets `wanted`,
+    // so that the result depends on the row alone. Rescales l and o. Returns the rows raised.
+    __device__ __forceinline__ Rows raise_max(const float (&top)[2], const Rows& wanted, float scale) {
         Rows risen;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -138,15 +139,15 @@ struct WideRows {
         return risen;
     }
 
-    // The largest of a lane's scores, by rows.
-    __device__ __forceinline__ static void rise(float (&top)[2], const float (&scores)[4]) {
+    // Updates a lane's largest score of each row.
+    __device__ __forceinline__ static void update_top(float (&top)[2], const float (&scores)[4]) {
         top[0] = fmaxf(top[0], fmaxf(scores[0], scores[1]));
         top[1] = fmaxf(top[1], fmaxf(scores[2], scores[3]));
     }
 
-    // Scores of the n-th 8 tokens of `keys` once more, by this warp alone: it does not know what others of its
-    // warpgroup do.
-    __device__ __forceinline__ void score_again(float (&scores)[4], unsigned keys, int n) const {
+    // Recomputes the scores of the n-th 8 tokens of `keys` with warp-level instructions, since other warps of the
+    // warpgroup may not take this branch.
+    __device__ __forceinline__ void recompute_scores(float (&scores)[4], unsigned keys, int n) const {
         const unsigned lane = threadIdx.x % 32, token = n * 8 + lane % 8;
         scores[0] = scores[1] = scores[2] = scores[3] = 0.0f;
 #pragma unroll
@@ -158,22 +159,22 @@ struct WideRows {
         }
     }
 
-    // Where weights have become large: those of rows that have outgrown their m, against their new m. Loops stay loops,
-    // so that they take few registers.
-    __device__ __forceinline__ float2 weigh_again(unsigned keys, const Sight& sight, const Rows& wanted, float scale) {
+    // Handles weights that became too large: raises m of those rows and recomputes their weights against it. The loops
+    // are not unrolled, to save registers.
+    __device__ __forceinline__ float2 recompute_weights(unsigned keys, const StepMask& step_mask, const Rows& wanted, float scale) {
         float scores[4], top[2] = {NO_SCORE, NO_SCORE};
 #pragma unroll 1
         for (int n = 0; n < STEP_TOKENS / 8; n++) {
-            score_again(scores, keys, n);
-            sight.mask(scores, n);
-            rise(top, scores);
+            recompute_scores(scores, keys, n);
+            step_mask.mask(scores, n);
+            update_top(top, scores);
         }
-        const Rows risen = raise(top, wanted, scale);
+        const Rows risen = raise_max(top, wanted, scale);
 #pragma unroll 1
         for (int n = 0; n < STEP_TOKENS / 8; n++) {
-            score_again(scores, keys, n);
-            sight.mask(scores, n);
-            // Registers have no index: those of the n-th 8 tokens come first, and go to the end.
+            recompute_scores(scores, keys, n);
+            step_mask.mask(scores, n);
+            // Registers cannot be indexed: rotate s, so that the n-th 8 tokens come first and go to the end.
             float first[4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {

@@ -1,46 +1,46 @@
-// Narrow tiles by single warps: up to 8 packed rows, the tile's keys one KV block after the other, one key head after
-// the other. Limited by the bytes of keys and values, so that copies must never pause: a warp's copies run a ring of
-// slots ahead of what it computes, across the ends of tiles. It opens the next unit, and draws the one after that, a
-// turn after it has issued the last copy of this one.
+// Narrow tiles of up to 8 packed rows, each by a single warp: one key head after the other, one KV block after the
+// other. Limited by the bandwidth of keys and values, so copies must never pause: a warp's copies run a ring of slots
+// ahead of its computation, across tiles. The warp opens the next unit, and takes the ticket of the one after it, one
+// slot after issuing the last copy of the current one.
 //
-// Products are taken the other way round, keys [16 x HEAD_DIM] times queries^T [HEAD_DIM x 8] and values^T times
-// weights^T: so 8 queries fill an operand, of which rows would need 16. A lane holds of scores^T [32 keys x 8 queries]
-// and results^T [HEAD_DIM x 8] the columns 2 (t % 4) + {0, 1}.
+// Products are transposed: keys [16 x HEAD_DIM] times queries^T [HEAD_DIM x 8], and values^T times weights^T, so that 8
+// queries fill an operand which would otherwise need 16 rows. A lane holds of scores^T [32 keys x 8 queries] and of
+// results^T [HEAD_DIM x 8] the columns 2 (t % 4) + {0, 1}.
 //
-// Eight-bit keys and values lie in the ring as they are, and are widened as operands. A lane is given four neighbours
-// of a key: the sum over HEAD_DIM is taken in the order in which they come, of queries too. It is given two neighbours
-// of a value: the upper and the lower half of each 16 rows of results^T are the even and the odd elements.
+// 8-bit keys and values stay 8-bit in the ring and are widened as operands. A lane receives four neighbouring elements
+// of a key, so the sum over HEAD_DIM runs in that permuted order, for queries too. It receives two neighbours of a
+// value: the upper and lower half of each 16 rows of results^T are the even and the odd elements.
 #pragma once
 
 #include "attention/fp8.cuh"
 #include "attention/page.cuh"
 
 constexpr unsigned NARROW_ROWS = 8;
-// A row of queries in shared memory, in bytes: eight rows below one another begin in different banks.
+// A row of queries in shared memory, in bytes. The padding puts eight consecutive rows in different banks.
 constexpr unsigned QUERY_ROW_BYTES = HEAD_DIM * sizeof(T) + 16;
 static_assert(NARROW_ROWS * QUERY_ROW_BYTES <= SLOT_BYTES, "queries take a slot too");
-constexpr unsigned DECODE_WARPS = 4;  // of a block, that take nothing else
-constexpr unsigned MOST_SLOTS = HEAD_DIM == 128 && !FP8 ? 3 : 4;
-// Tiles known at a time: each has three copies or more, and the next one is opened a turn after the last copy of one.
-constexpr unsigned OPENED = MOST_SLOTS - 1;
-static_assert(3 * OPENED > MOST_SLOTS + 2, "copies are fewer tiles ahead");
+constexpr unsigned DECODE_WARPS = 4;  // per block, for narrow tiles only
+constexpr unsigned MAX_SLOTS = HEAD_DIM == 128 && !FP8 ? 3 : 4;
+// Tiles opened at a time. Each has at least three copies, and the next one is opened one slot after a tile's last copy.
+constexpr unsigned OPENED = MAX_SLOTS - 1;
+static_assert(3 * OPENED > MAX_SLOTS + 2, "copies are fewer tiles ahead");
 
-// Of one warp: here, so that it takes no registers while nobody asks.
+// State of one warp, in shared memory to save registers.
 struct StreamShared {
-    unsigned long long full[MOST_SLOTS];  // 32 arrivals a copy
-    Tile tiles[OPENED];                   // their positions as they are now
-    unsigned notes[MOST_SLOTS];           // the second word of the KV block in each slot
+    unsigned long long full[MAX_SLOTS];  // 32 arrivals per copy
+    Tile tiles[OPENED];  // with current positions
+    unsigned kv_block_words[MAX_SLOTS];  // second word of the KV block in each slot
     unsigned short heads[OPENED];
 };
 
-// The transpose of an 8 x 8 matrix of 16-bit elements; lane t holds two neighbours of row t / 4.
+// Transposes an 8 x 8 matrix of 16-bit elements; lane t holds two neighbours of row t / 4.
 __device__ __forceinline__ unsigned transpose(unsigned x) {
     unsigned y;
     asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
     return y;
 }
 
-// Over the lanes that hold the same columns.
+// Maximum over the lanes that hold the same columns.
 __device__ __forceinline__ float column_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 4));
     x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 8));
@@ -53,22 +53,22 @@ __device__ __forceinline__ float column_sum(float x) {
     return x + __shfl_xor_sync(ALL_LANES, x, 16);
 }
 
-// A unit is a tile and some of its key heads.
-__device__ __forceinline__ unsigned shares_of(const Job& job) {
+// A unit is a tile and NARROW_HEADS of its key heads.
+__device__ __forceinline__ unsigned units_per_tile(const Job& job) {
     return job.kv_heads / max(job.words[NARROW_HEADS], 1u);
 }
 
 __device__ __forceinline__ unsigned units_of(const Job& job) {
-    return job.words[NARROW_TILES] * shares_of(job);
+    return job.words[NARROW_TILES] * units_per_tile(job);
 }
 
-// Static units: one for each decode warp, assigned without the ticket.
+// Static units: one per decode warp, assigned without a ticket.
 __device__ __forceinline__ unsigned static_units() {
     return gridDim.x * DECODE_WARPS;
 }
 
-// The static unit of warp `warp` of this block: the first ones to blocks without a wide tile, as wide tiles go to the
-// first blocks; where both are few, none has both.
+// The static unit of warp `warp` of this block. Blocks without a wide tile come first, so that if both kinds are few,
+// no block has both (wide tiles go to the first blocks).
 __device__ __forceinline__ unsigned static_unit(const Job& job, unsigned warp) {
     const unsigned busy = min(job.words[WIDE_TILES] * job.kv_heads, gridDim.x), idle = gridDim.x - busy;
     if (blockIdx.x >= busy) {
@@ -77,17 +77,17 @@ __device__ __forceinline__ unsigned static_unit(const Job& job, unsigned warp) {
     return DECODE_WARPS * idle + warp * busy + blockIdx.x;
 }
 
-// The next dynamic unit, taken from the ticket by one thread; it may lie behind the last one.
+// Called by one thread: takes the next dynamic unit from the ticket. May be past the last unit.
 __device__ __forceinline__ unsigned next_dynamic_unit(const Job& job) {
     return static_units() + atomicAdd(job.words + NARROW_TICKET, 1);
 }
 
-// The side that copies: which unit, head and copy of it come next.
+// The copying side: the unit, head and copy to be issued next.
 struct StreamCopies {
     unsigned ticket, kv_blocks, head, item, opened;
-    bool more, ended;  // whether there is a next copy; whether the unit is copied and the next one is not opened yet
-    unsigned words;  // this lane's of the tile
-    uint2 held;      // this lane's of the 32 KV blocks that are copied next; of the first ones, where the tile's words do not do
+    bool more, ended;  // whether there is a next copy; whether the unit is fully copied and the next one not yet opened
+    unsigned words;  // this lane's word of the tile
+    uint2 lane_kv_block;  // this lane's of the 32 KV blocks to be copied next; the first ones are in the tile's words
 
     __device__ __forceinline__ unsigned field(unsigned i) const {
         return __shfl_sync(ALL_LANES, words, i);
@@ -96,12 +96,12 @@ struct StreamCopies {
         if (at < TILE_KV_BLOCKS) {
             return {field(TILE_FIELDS + 2 * at), field(TILE_FIELDS + 2 * at + 1)};
         }
-        return {__shfl_sync(ALL_LANES, held.x, at % 32), __shfl_sync(ALL_LANES, held.y, at % 32)};
+        return {__shfl_sync(ALL_LANES, lane_kv_block.x, at % 32), __shfl_sync(ALL_LANES, lane_kv_block.y, at % 32)};
     }
     __device__ __forceinline__ void hold(const Job& job, unsigned from) {
         const unsigned at = from + threadIdx.x % 32, first_kv_block = field(2);
         if (at >= TILE_KV_BLOCKS && at < kv_blocks) {
-            held = kv_blocks_at(job.words)[first_kv_block + at];
+            lane_kv_block = kv_blocks_at(job.words)[first_kv_block + at];
         }
     }
 
@@ -110,7 +110,7 @@ struct StreamCopies {
         if (!more) {
             return;
         }
-        const unsigned lane = threadIdx.x % 32, shares = shares_of(job), moved = moved_on(job.words, job.positions);
+        const unsigned lane = threadIdx.x % 32, shares = units_per_tile(job), moved = steps_since_plan(job.words, job.positions);
         if (lane < TILE_WORDS) {
             words = job.words[job.words[NARROW_AT] + unit / shares * TILE_WORDS + lane];
         }
@@ -133,7 +133,7 @@ struct StreamCopies {
         opened++;
     }
 
-    // In one place of a loop, as instructions come from afar too.
+    // Called once per loop iteration, to keep the code small for the instruction cache.
     __device__ __forceinline__ void open_next(const Job& job, StreamShared& shared) {
         if (ended) {
             ended = false;
@@ -141,7 +141,7 @@ struct StreamCopies {
         }
     }
 
-    // Issues the next copy, to `slot` of `ring`: queries, then keys and values of each KV block in turn.
+    // Issues the next copy, to `slot` of `ring`: first the queries, then keys and values of each KV block in turn.
     __device__ __forceinline__ void issue(const Job& job, unsigned ring, unsigned slot, StreamShared& shared) {
         if (more) {
             const unsigned lane = threadIdx.x % 32, to = ring + slot * SLOT_BYTES, full = shared_address(&shared.full[slot]);
@@ -164,7 +164,7 @@ struct StreamCopies {
                 const KvBlock kv_block = kv_block_of(words, field(6));
                 copy_kv_block(to, job.keys(kv_block.page, head) + values * KV_BLOCK_TOKENS * HEAD_DIM, kv_block, full);
                 if (lane == 0) {
-                    shared.notes[slot] = words.y;
+                    shared.kv_block_words[slot] = words.y;
                 }
             }
             if (++item > 2 * kv_blocks) {
@@ -180,7 +180,7 @@ struct StreamCopies {
     }
 };
 
-// A tile's rows as this lane computes them.
+// This lane's part of a tile's rows: queries, o, m and l.
 struct StreamRows {
     unsigned query[STEPS][2];
     float o[STEPS][4];
@@ -237,9 +237,9 @@ struct StreamRows {
                     widen(lower, bytes[2 * h + 1]);
                     a[0] = upper[0], a[1] = lower[0], a[2] = upper[1], a[3] = lower[1];
                 } else {
-                    load_matrices(a, (row_place(keys, row, lane / 16) ^ k * 32) + h * 16 * KEPT_BYTES);
+                    load_matrices(a, (row_place(keys, row, lane / 16) ^ k * 32) + h * 16 * KV_ROW_BYTES);
                 }
-                // Two chains of sums each, but where registers are too few for what is widened.
+                // Two chains of sums, except for fp8, which needs the registers for widening.
                 multiply<Operand>(k % 2 && !FP8 ? odd[h] : s[h], a, query[k][0], query[k][1]);
             }
         }
@@ -249,13 +249,13 @@ struct StreamRows {
         }
     }
 
-    // Turns scores into weights against the new m and brings o there. Leaves the weights as operands.
-    __device__ __forceinline__ void soften(float (&s)[2][4], float scale, unsigned (&weights)[2][2]) {
+    // Turns scores into weights against the new m, rescales o, and packs the weights as operands.
+    __device__ __forceinline__ void softmax_step(float (&s)[2][4], float scale, unsigned (&weights)[2][2]) {
         float factor[2];
 #pragma unroll
         for (unsigned c = 0; c < 2; c++) {
             const float most = fmaxf(fmaxf(s[0][c], s[0][c + 2]), fmaxf(s[1][c], s[1][c + 2]));
-            const float top = fmaxf(m[c], column_max(most) * scale), against = anchor(top);
+            const float top = fmaxf(m[c], column_max(most) * scale), against = finite_max(top);
             factor[c] = weight(m[c], against);
             m[c] = top;
 #pragma unroll
@@ -279,6 +279,7 @@ struct StreamRows {
         }
     }
 
+    // Adds weights^T times values to o.
     __device__ __forceinline__ void add(const unsigned (&weights)[2][2], unsigned values) {
         const unsigned lane = threadIdx.x % 32, row = lane / 16 * 8 + lane % 8;
         if constexpr (FP8) {
@@ -288,7 +289,7 @@ struct StreamRows {
                 load_matrices_transposed(bytes, row_place(values, lane, 0) ^ n * 16);
 #pragma unroll
                 for (unsigned h = 0; h < 2; h++) {
-                    // Of two tokens an even and an odd element each: to two tokens' even ones, then their odd ones.
+                    // From an even and an odd element of each of two tokens to both even ones, then both odd ones.
                     unsigned left[2], right[2];
                     widen(left, __byte_perm(bytes[2 * h], 0, 0x3120));
                     widen(right, __byte_perm(bytes[2 * h + 1], 0, 0x3120));
@@ -303,13 +304,13 @@ struct StreamRows {
 #pragma unroll
             for (unsigned n = 0; n < STEPS; n++) {
                 unsigned a[4];
-                load_matrices_transposed(a, (row_place(values, row, lane / 8 % 2) ^ n * 32) + h * 16 * KEPT_BYTES);
+                load_matrices_transposed(a, (row_place(values, row, lane / 8 % 2) ^ n * 32) + h * 16 * KV_ROW_BYTES);
                 multiply<Operand>(o[n], a, weights[h][0], weights[h][1]);
             }
         }
     }
 
-    // Writes each row's result to `out` where this is its only state, else as a partial state.
+    // Writes each row's result to `out` if this is its only state, else as a partial state.
     __device__ __forceinline__ void store(const Job& job, const Tile& tile, unsigned head) {
         const unsigned lane = threadIdx.x % 32, q_heads = job.group * job.kv_heads;
         float scale[2];
@@ -344,7 +345,7 @@ struct StreamRows {
         if (!__any_sync(ALL_LANES, alone)) {
             return;
         }
-        // Transposed, a lane holds neighbours of row t / 4.
+        // After transposing, a lane holds neighbouring elements of row t / 4.
         const unsigned packed = packed_row(tile, lane / 4), row = job.by_group.quotient(packed);
         const bool real = lane / 4 < tile.rows && has_one_state(job.words, tile.states, row);
         T* out = job.out + (static_cast<size_t>(row) * q_heads + head * job.group + job.by_group.remainder(packed)) * HEAD_DIM + lane % 4 * (FP8 ? 4 : 2);
@@ -362,7 +363,7 @@ struct StreamRows {
     }
 };
 
-// What each of the lane's rows sees of a KV block.
+// Sets scores that the lane's rows do not see to NO_SCORE.
 __device__ __forceinline__ void mask_kv_block(const Job& job, float (&s)[2][4], const KvBlock& kv_block, const Tile& tile, unsigned window) {
 #pragma unroll
     for (unsigned c = 0; c < 2; c++) {
@@ -376,10 +377,10 @@ __device__ __forceinline__ void mask_kv_block(const Job& job, float (&s)[2][4], 
     }
 }
 
-// By one warp: `first`, which is its own, and all units that it draws, by way of a ring of SLOTS.
+// Called by one warp: computes unit `first` and all further units it takes by ticket, with a ring of SLOTS.
 template <unsigned SLOTS>
 __device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, unsigned ring, StreamShared& shared) {
-    static_assert(SLOTS <= MOST_SLOTS, "one note a slot");
+    static_assert(SLOTS <= MAX_SLOTS, "one info a slot");
     StreamCopies copies = {};
     copies.open(job, first, shared);
     if (!copies.more) {
@@ -396,9 +397,9 @@ __device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, un
     for (unsigned i = 0; i < SLOTS - 1; i++) {
         copies.issue(job, ring, i, shared);
     }
-    unsigned slot = 0, free = SLOTS - 1, parity = 0;  // the last: of the phase that the oldest copy ends
-    // Reuses the slot before the oldest copy for the newest, waits for the oldest, and returns where it lies.
-    auto turn = [&] {
+    unsigned slot = 0, free = SLOTS - 1, parity = 0;  // parity: of the phase that the oldest copy ends
+    // Issues the newest copy into the slot freed last, waits for the oldest copy, and returns its address.
+    auto next_copy = [&] {
         __syncwarp();
         copies.issue(job, ring, free, shared);
         wait_barrier(shared_address(&shared.full[slot]), parity);
@@ -409,38 +410,38 @@ __device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, un
     };
 #pragma unroll 1
     for (unsigned taken = 0; taken < copies.opened; taken++) {
-        __syncwarp();  // other lanes have written it
+        __syncwarp();  // the tile was written by other lanes
         const Tile& tile = shared.tiles[taken % OPENED];
         const unsigned kv_blocks = tile.kv_blocks, begin = shared.heads[taken % OPENED], end = begin + job.words[NARROW_HEADS];
 #pragma unroll 1
         for (unsigned head = begin; head < end; head++) {
             StreamRows rows;
-            // A unit's last copy is issued while the one SLOTS - 1 before it, of one KV block perhaps of the unit
-            // before, is waited for; at the next turn comes another unit's.
+            // A unit's last copy is issued while copy SLOTS - 1 before it is waited for, which may be in the previous
+            // unit; the next slot then belongs to the next unit.
             if constexpr (SLOTS == 4) {
                 copies.open_next(job, shared);
             }
-            rows.begin(turn());
+            rows.begin(next_copy());
 #pragma unroll 1
             for (unsigned i = 0; i < kv_blocks; i++) {
                 if constexpr (SLOTS % 2 == 1) {
                     copies.open_next(job, shared);
                 }
-                const unsigned keys = turn();
+                const unsigned keys = next_copy();
                 float s[2][4];
                 rows.score(s, keys);
-                const KvBlock kv_block = kv_block_of({0, shared.notes[free]}, tile.highest);
+                const KvBlock kv_block = kv_block_of({0, shared.kv_block_words[free]}, tile.highest);
                 const unsigned window = job.words[WINDOW];
                 const bool whole = kv_block.from == 0 && kv_block.to == KV_BLOCK_TOKENS && kv_block.base + KV_BLOCK_TOKENS <= tile.lowest + 1 && tile.highest - kv_block.base < window;
                 if (!whole) {
                     mask_kv_block(job, s, kv_block, tile, window);
                 }
                 unsigned weights[2][2];
-                rows.soften(s, job.scale, weights);
+                rows.softmax_step(s, job.scale, weights);
                 if constexpr (SLOTS % 2 == 0) {
                     copies.open_next(job, shared);
                 }
-                rows.add(weights, turn());
+                rows.add(weights, next_copy());
             }
             rows.store(job, tile, head);
         }

@@ -1,6 +1,6 @@
-// What the tile classes of tree_attention.cu share: the launch's arguments, the layout of shared memory, loading,
-// masking, the online softmax of a pair of rows, and where a row's result goes. tree_attention_wgmma.cu takes the
-// arguments, the rows' queries and the softmax from here.
+// What the tile classes of tree_attention.cu share: the kernel's arguments, the shared-memory layout, copies, masking,
+// the online softmax of a pair of rows, and the destination of a row's result. tree_attention_wgmma.cu uses the
+// arguments, queries and softmax helpers.
 #pragma once
 
 #include "attention/mma.cuh"
@@ -9,13 +9,13 @@
 
 using T = ELEMENT;  // of queries and results
 
-// Keys and values as they lie in pages: T, or e4m3 for tree_attention_wgmma.cu; and what they, queries and weights are
-// multiplied as.
+// KvElement: element type of keys and values in pages, T or (tree_attention_wgmma.cu only) e4m3. Operand: the type that
+// they, queries and weights are multiplied as.
 #ifndef KV_ELEMENT
 #define KV_ELEMENT ELEMENT
 #endif
-using Kept = KV_ELEMENT;
-constexpr bool FP8 = sizeof(Kept) == 1;
+using KvElement = KV_ELEMENT;
+constexpr bool FP8 = sizeof(KvElement) == 1;
 
 template <class K>
 struct OperandOf {
@@ -26,20 +26,21 @@ template <>
 struct OperandOf<e4m3> {
     using Type = f16;
 };
-using Operand = OperandOf<Kept>::Type;
+using Operand = OperandOf<KvElement>::Type;
 
 constexpr unsigned WARPS = 4;
 constexpr unsigned THREADS = 32 * WARPS;
 constexpr unsigned CHUNKS = HEAD_DIM / 8;  // of 16 bytes, the unit of copies
-// A token's row in shared memory. An odd number of 16-byte units: eight rows below one another lie in different banks.
+// A token's row in shared memory: an odd number of 16-byte units, so that eight consecutive rows are in different
+// banks.
 constexpr unsigned ROW_BYTES = (CHUNKS + 1) * 16;
 constexpr unsigned STEPS = HEAD_DIM / 16;  // multiplications along HEAD_DIM
-constexpr unsigned ROW_TILES = HEAD_DIM <= 128 ? 2 : 1;  // of 16 packed rows, that a warp of a wide tile takes
-constexpr unsigned WIDEST = 16 * WARPS * ROW_TILES;      // packed rows of a tile
+constexpr unsigned ROW_TILES = HEAD_DIM <= 128 ? 2 : 1;  // of 16 packed rows, per warp of a wide tile
+constexpr unsigned MAX_WIDE_ROWS = 16 * WARPS * ROW_TILES;  // packed rows per tile
 
-// Kilobytes of shared memory that a block may have, by architecture, and bytes of dynamic shared memory that it is
-// given: half, less what is declared, so that a multiprocessor holds two blocks; all where half is too little. As
-// `Shape::shared_bytes` of src/backend/cuda/attention.rs.
+// SHARED_KB: shared memory available to a block, by architecture. SHARED_BYTES: dynamic shared memory requested: half
+// of it less the static part, so that a multiprocessor holds two blocks, or all of it where half is too little. Mirrors
+// `Shape::shared_bytes` of src/backend/cuda/attention.
 #if __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 870
 constexpr unsigned SHARED_KB = 163;
 #elif __CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200
@@ -48,11 +49,11 @@ constexpr unsigned SHARED_KB = 99;
 constexpr unsigned SHARED_KB = 227;
 #endif
 constexpr unsigned SHARED_BYTES = (SHARED_KB == 99 && HEAD_DIM > 96 ? SHARED_KB - 6 : SHARED_KB / 2 - 6) * 1024;
-constexpr unsigned MOST_AHEAD = 8;  // copies under way; more would hide nothing
+constexpr unsigned MAX_COPIES_AHEAD = 8;  // in flight; more would not hide more latency
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
-// Division of small numbers by one that is known only when the kernel starts. Where MULTIPLIES is defined, by one
-// multiplication, which is exact where n * by < 2^32 and takes a register more.
+// Division of small numbers by a divisor known at kernel start. With MULTIPLIES defined it takes one multiplication,
+// exact for n * by < 2^32, and one more register.
 struct Divisor {
     unsigned by;
 #ifdef MULTIPLIES
@@ -76,7 +77,7 @@ struct Divisor {
 struct Job {
     T* out;
     const T* qkv;
-    const Kept* kv;
+    const KvElement* kv;
     unsigned* words;
     const unsigned* positions;
     Partials partials;
@@ -84,8 +85,9 @@ struct Job {
     float scale;  // times log2 e
     Divisor by_group{group}, by_kv_heads{kv_heads};
 
-    // Keys of one page and head, KV_BLOCK_TOKENS rows of HEAD_DIM as they lie by kv_page.cuh; as many values follow.
-    __device__ const Kept* keys(unsigned page, unsigned kv_head) const {
+    // Keys of one page and head: KV_BLOCK_TOKENS rows of HEAD_DIM, laid out as in kv_page.cuh, followed by as many
+    // values.
+    __device__ const KvElement* keys(unsigned page, unsigned kv_head) const {
         return kv + (static_cast<size_t>(page) * kv_heads + kv_head) * (2 * KV_BLOCK_TOKENS * HEAD_DIM);
     }
     __device__ const T* query(unsigned packed, unsigned kv_head) const {
@@ -94,37 +96,37 @@ struct Job {
     }
 };
 
-// The `i`-th packed row of a tile; rows behind the end repeat the last one, and are never stored.
+// The `i`-th packed row of a tile. Rows past the end repeat the last one and are never stored.
 __device__ __forceinline__ unsigned packed_row(const Tile& tile, unsigned i) {
     return tile.first_row + min(i, tile.rows - 1);
 }
 
-__host__ __device__ constexpr unsigned least(unsigned a, unsigned b) {
+__host__ __device__ constexpr unsigned smaller(unsigned a, unsigned b) {
     return a < b ? a : b;
 }
 
-// What a block knows of the tile it computes. In shared memory, so that it takes no registers while nobody asks.
+// The tile that a block computes, in shared memory to save registers.
 struct TileShared {
-    unsigned* tickets;         // how many tiles of this class are taken, by all blocks
-    unsigned next;             // ticket of the tile after this one
+    unsigned* tickets;  // counter of taken tiles of this class, over all blocks
+    unsigned next;  // ticket of the tile after this one
     Tile tile;
     unsigned kv_head, window;
     unsigned lowest, highest;  // positions of the tile's rows
-    unsigned at[WIDEST];       // position of each packed row; those behind the end repeat the last one
+    unsigned at[MAX_WIDE_ROWS];  // position of each packed row; rows past the end repeat the last one
 };
 
-// Takes the ticket of the next tile. Called when a tile's first copies are under way, so that both delays are one.
-__device__ __forceinline__ void draw(TileShared& shared) {
+// Takes the ticket of the next tile. Called after a tile's first copies are issued, so that the latencies overlap.
+__device__ __forceinline__ void take_ticket(TileShared& shared) {
     if (threadIdx.x == 0) {
         shared.next = atomicAdd(shared.tickets, 1);
     }
 }
 
-// By all threads of a block; ends with what it wrote visible to all.
-__device__ __forceinline__ void look_up(const Job& job, unsigned tiles_at, unsigned ticket, TileShared& shared) {
+// Called by all threads of a block: loads the tile of `ticket` into `shared`, visible to all on return.
+__device__ __forceinline__ void load_tile(const Job& job, unsigned tiles_at, unsigned ticket, TileShared& shared) {
     const Tile tile = read_tile(job.words, tiles_at, ticket / job.kv_heads);
     unsigned lowest = ~0u, highest = 0;
-    for (unsigned i = threadIdx.x % 32; i < WIDEST; i += 32) {
+    for (unsigned i = threadIdx.x % 32; i < MAX_WIDE_ROWS; i += 32) {
         unsigned at = job.positions[job.by_group.quotient(packed_row(tile, i))];
         lowest = min(lowest, at);
         highest = max(highest, at);
@@ -144,11 +146,11 @@ __device__ __forceinline__ void look_up(const Job& job, unsigned tiles_at, unsig
     __syncthreads();
 }
 
-// Neighbouring threads that copy one row: as many as divide its chunks, up to a line of 128 bytes.
+// Neighbouring threads that copy one row: as many as divide its chunks evenly, up to 128 bytes.
 constexpr unsigned LINE = CHUNKS % 8 == 0 ? 8 : CHUNKS % 4 == 0 ? 4 : 2;
 
-// ROWS x HEAD_DIM contiguous elements to rows in shared memory, by `COPIERS` threads. Rows belong to the slots
-// `first_slot` .., counted within a page; slots that `kv_block` does not hold become zeros.
+// Copies ROWS x HEAD_DIM contiguous elements to rows in shared memory, by `COPIERS` threads. Row i belongs to slot
+// `first_slot` + i of the page; slots not in `kv_block` are zeroed.
 template <unsigned ROWS, unsigned COPIERS>
 __device__ __forceinline__ void copy_rows(unsigned to, const T* from, unsigned thread, unsigned first_slot, const KvBlock& kv_block) {
     static_assert(ROWS % (COPIERS / LINE) == 0, "all threads copy equally much");
@@ -166,7 +168,7 @@ __device__ __forceinline__ void copy_rows(unsigned to, const T* from, unsigned t
     }
 }
 
-// One A fragment: rows t / 4 and t / 4 + 8 of 16 queries, 16 elements from `at`.
+// Loads one A fragment: rows t / 4 and t / 4 + 8 of 16 queries, 16 elements from `at`.
 __device__ __forceinline__ void load_query(unsigned (&to)[4], const T* upper, const T* lower, unsigned at) {
     unsigned column = at + threadIdx.x % 4 * 2;
     to[0] = *reinterpret_cast<const unsigned*>(upper + column);
@@ -175,8 +177,8 @@ __device__ __forceinline__ void load_query(unsigned (&to)[4], const T* upper, co
     to[3] = *reinterpret_cast<const unsigned*>(lower + column + 8);
 }
 
-// Where lane t's row of four matrices lies within 16 rows: (rows 0-7, columns 0-7), (0-7, 8-15), (8-15, 0-7), (8-15,
-// 8-15) for keys, which are multiplied along their rows; the middle two swapped for values and queries.
+// Offset of lane t's row of four 8 x 8 matrices within 16 rows. For keys, multiplied along their rows, the order is
+// (rows 0-7, columns 0-7), (0-7, 8-15), (8-15, 0-7), (8-15, 8-15); for values and queries the middle two are swapped.
 __device__ __forceinline__ unsigned key_lane() {
     unsigned lane = threadIdx.x % 32;
     return (lane / 16 * 8 + lane % 8) * ROW_BYTES + lane / 8 % 2 * 16;
@@ -187,8 +189,8 @@ __device__ __forceinline__ unsigned value_lane() {
     return lane % 16 * ROW_BYTES + lane / 16 * 16;
 }
 
-// Scores of the packed rows `first_row` + t / 4 + {0, 8} against N x 8 slots from `first_slot` of a KV block: what a
-// row does not see is no score.
+// Sets scores that a row does not see to NO_SCORE: packed rows `first_row` + t / 4 + {0, 8} against N x 8 slots from
+// `first_slot` of a KV block.
 template <int N>
 __device__ __forceinline__ void mask(float (&s)[N][4], const KvBlock& kv_block, unsigned first_slot, const TileShared& shared, unsigned first_row) {
     const unsigned* at = shared.at + first_row + threadIdx.x % 32 / 4;
@@ -203,29 +205,29 @@ __device__ __forceinline__ void mask(float (&s)[N][4], const KvBlock& kv_block, 
     }
 }
 
-// Whether every row of the tile sees all slots of `kv_block`, so that nothing is to be masked.
+// Whether every row of the tile sees all slots of `kv_block`, so that no mask is needed.
 __device__ __forceinline__ bool seen_by_all(const KvBlock& kv_block, const TileShared& shared) {
     return kv_block.from == 0 && kv_block.to == KV_BLOCK_TOKENS && kv_block.base + KV_BLOCK_TOKENS <= shared.lowest + 1 &&
            shared.highest - kv_block.base < shared.window;
 }
 
-// m and l of two rows. `l` is this lane's part of the sum over the quad that shares the rows.
-struct __align__(16) Running {
+// m and l of two rows. `l` is this lane's share of the sum over the quad that holds the rows.
+struct __align__(16) SoftmaxState {
     float m[2];
     float l[2];
 };
 
-__device__ __forceinline__ Running nothing_yet() {
+__device__ __forceinline__ SoftmaxState empty_state() {
     return {{NO_SCORE, NO_SCORE}, {0.0f, 0.0f}};
 }
 
-// Turns scores (q.k) into weights against the new m. Returns by what the o of each row must be multiplied.
+// Turns scores (q.k) into weights against the new m. Returns the factor by which o of each row must be multiplied.
 template <int N>
-__device__ __forceinline__ float2 soften(float (&s)[N][4], Running& state, float scale) {
+__device__ __forceinline__ float2 softmax_step(float (&s)[N][4], SoftmaxState& state, float scale) {
     float factor[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        // Two chains each, even and odd: a warp has few others to wait with.
+        // Two independent chains, even and odd, for instruction-level parallelism.
         float tops[2] = {s[0][2 * r], s[0][2 * r + 1]};
 #pragma unroll
         for (int n = 1; n < N; n++) {
@@ -235,8 +237,8 @@ __device__ __forceinline__ float2 soften(float (&s)[N][4], Running& state, float
         float top = fmaxf(tops[0], tops[1]);
         top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
         top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
-        float m = anchored(state.m[r], top * scale);
-        float against = anchor(m);
+        float m = lazy_max(state.m[r], top * scale);
+        float against = finite_max(m);
         factor[r] = weight(state.m[r], against);
         state.m[r] = m;
         float sums[2] = {0.0f, 0.0f};
@@ -253,7 +255,7 @@ __device__ __forceinline__ float2 soften(float (&s)[N][4], Running& state, float
     return {factor[0], factor[1]};
 }
 
-// Multiplies o by `factor`. Most KV blocks raise no row's m: then nothing is to be done.
+// Multiplies o by `factor`; skipped if no row's m rose, as in most KV blocks.
 __device__ __forceinline__ void rescale(float (&o)[2 * STEPS][4], float2 factor) {
     if (!__any_sync(ALL_LANES, factor.x != 1.0f || factor.y != 1.0f)) {
         return;
@@ -272,10 +274,10 @@ __device__ __forceinline__ float quad_sum(float x) {
     return x + __shfl_xor_sync(ALL_LANES, x, 2);
 }
 
-// The place of one packed row's result: of `out` if this is its only state, else a partial state.
+// Destination of one packed row's result: `out` if this is its only state, else a partial state.
 struct Place {
     T* out;         // HEAD_DIM elements, or null
-    size_t state;
+    size_t state;  // index of the partial state, if `out` is null
 };
 
 __device__ __forceinline__ Place place_of(const Job& job, const TileShared& shared, unsigned i) {
@@ -287,7 +289,7 @@ __device__ __forceinline__ Place place_of(const Job& job, const TileShared& shar
     return {nullptr, static_cast<size_t>(shared.tile.slot + row - job.by_group.quotient(shared.tile.first_row)) * q_heads + head};
 }
 
-// Two neighbouring elements of a result from `column`; `scale` = normaliser(l).
+// Stores two neighbouring elements of a result from `column`; `scale` = normaliser(l).
 __device__ __forceinline__ void store_pair(const Job& job, const Place& place, unsigned column, float2 o, float scale) {
     if (place.out) {
         *reinterpret_cast<unsigned*>(place.out + column) = pack<T>(o.x * scale, o.y * scale);
@@ -296,8 +298,8 @@ __device__ __forceinline__ void store_pair(const Job& job, const Place& place, u
     }
 }
 
-// The results of the packed rows `first_row` + t / 4 + {0, 8}: o, and m and l as they are after the last KV block.
-__device__ __forceinline__ void store_rows(const Job& job, const TileShared& shared, unsigned first_row, const float (&o)[2 * STEPS][4], const Running& state) {
+// Stores the results of the packed rows `first_row` + t / 4 + {0, 8} after the last KV block.
+__device__ __forceinline__ void store_rows(const Job& job, const TileShared& shared, unsigned first_row, const float (&o)[2 * STEPS][4], const SoftmaxState& state) {
     const unsigned lane = threadIdx.x % 32;
 #pragma unroll
     for (int r = 0; r < 2; r++) {

@@ -1,36 +1,38 @@
-// Tree attention on tensor cores, f16 and bf16, HEAD_DIM a multiple of 16 up to 256. For each row and query head, over
-// the positions p that the row sees: out = sum_p 2^(s_p - m) v_p / sum_p 2^(s_p - m), s_p = q . k_p * scale * log2 e, m
-// = max s. A row whose context is one item, not divided, gets `out` from here; otherwise partial states, which
+// Tree attention on tensor cores for f16 and bf16, HEAD_DIM a multiple of 16 up to 256. For each row and query head,
+// over the positions p that the row sees:
+//
+//   out = sum_p 2^(s_p - m) v_p / sum_p 2^(s_p - m),  s_p = q . k_p * scale * log2 e,  m = max s.
+//
+// A row whose context is a single undivided item gets `out` from this kernel; other rows get partial states, which
 // merge_states combines.
 //
-// out [R, q_heads * HEAD_DIM], qkv [R, (q_heads + 2 kv_heads) * HEAD_DIM], kv [page][kv head][k, v][32][HEAD_DIM],
-// positions [R], plan words and partials as in attention/plan.cuh. The rows of a tile are packed: row * group + head in
-// the group.
-//
-// The grid is as many blocks as the device holds at a time, two a multiprocessor; blocks take (tile, key head) by
-// ticket, longest tiles first: the wide ones (limited by multiplications), then the narrow ones (limited by bytes),
-// whose small tiles fill the time until the last block ends. Who takes which tile changes no result. The CPU definition
-// is src/backend/cpu/attention.
+// Shapes: out [R, q_heads * HEAD_DIM], qkv [R, (q_heads + 2 kv_heads) * HEAD_DIM], kv [page][kv head][k,
+// v][32][HEAD_DIM], positions u32 [R]; plan words and partial states as in attention/plan.cuh. The rows of a tile are
+// packed: row * group + head in the group.
+// Grid: as many blocks as are resident at a time, two per multiprocessor. Blocks take (tile, key head) pairs by ticket,
+// longest first: wide tiles (compute-bound), then narrow ones (bandwidth-bound), whose small size fills the time until
+// the last block ends. Which block takes which tile does not affect results.
+// Definition: `Backend::tree_attention`; on the CPU, src/backend/cpu/attention.
 //
 // Defines: ELEMENT, HEAD_DIM.
 #include "attention/narrow.cuh"
 #include "attention/wide.cuh"
 
-// Runs `attend()`, with the tile in `shared`, for every tile and key head of one class that this block gets.
+// Calls `attend()`, with the tile in `shared`, for every (tile, key head) pair of one class that this block takes.
 template <class Attend>
 __device__ __forceinline__ void take_tiles(const Job& job, PlanWord at, PlanWord tiles, unsigned* tickets, TileShared& shared, Attend attend) {
-    __syncthreads();  // the other class is done with
+    __syncthreads();  // all threads have finished the other class
     if (threadIdx.x == 0) {
         shared.tickets = tickets;
     }
-    draw(shared);
+    take_ticket(shared);
     while (true) {
         __syncthreads();
         unsigned ticket = shared.next;
         if (ticket >= job.words[tiles] * job.kv_heads) {
             return;
         }
-        look_up(job, job.words[at], ticket, shared);
+        load_tile(job, job.words[at], ticket, shared);
         attend();
     }
 }
@@ -45,9 +47,9 @@ tree_attention(T* out, const T* qkv, const T* kv, unsigned* words, const unsigne
 
     take_tiles(job, WIDE_AT, WIDE_TILES, words + WIDE_TICKET, shared, [&] {
         if (ROW_TILES == 1 || shared.tile.rows <= 64) {
-            attend_wide<1, ROW_TILES == 1 ? HELD_STEPS : STEPS>(job, shared, shared_address(ring), wide);
+            attend_wide<1, ROW_TILES == 1 ? REGISTER_STEPS : STEPS>(job, shared, shared_address(ring), wide);
         } else {
-            attend_wide<ROW_TILES, HELD_STEPS>(job, shared, shared_address(ring), wide);
+            attend_wide<ROW_TILES, REGISTER_STEPS>(job, shared, shared_address(ring), wide);
         }
     });
     take_tiles(job, NARROW_AT, NARROW_TILES, words + NARROW_TICKET, shared, [&] {

@@ -1,11 +1,12 @@
-// Tree attention without tensor cores: f32, and head widths that are no multiple of 16. The formula, operands, plan and
-// partial states are those of tree_attention.cu; all arithmetic is f32. All tiles are narrow (16 packed rows). Of a
-// plan whose tiles are whole (src/plan/mod.rs) it computes each row's states whatever the other rows are: deterministic
-// steps come here where tree_attention_wgmma.cu does not serve.
+// Tree attention without tensor cores, for f32 and for head widths that are no multiple of 16. Formula, operands, plan
+// and partial states are those of tree_attention.cu; all arithmetic is f32, all tiles are narrow (16 packed rows). With
+// a plan of undivided tiles (src/plan/mod.rs) a row's states do not depend on other rows, so deterministic steps use
+// this kernel where tree_attention_wgmma.cu is not available.
 //
-// A block takes (tile, key head) by ticket. Its four warps take four rows each; of every KV block, laid in shared
-// memory by all, lane `t` scores slot `t` and then gathers the elements t, t + 32, .. of o. Limited by f32
-// multiplications and shared memory. The CPU definition is src/backend/cpu/attention.
+// Grid: blocks take (tile, key head) pairs by ticket. The four warps take four rows each. The block loads each KV block
+// into shared memory; lane `t` scores slot `t` and then accumulates the elements t, t + 32, .. of o.
+// Limit: f32 multiplications and shared memory.
+// Definition: `Backend::tree_attention`; on the CPU, src/backend/cpu/attention.
 //
 // Defines: ELEMENT, HEAD_DIM (at most 256).
 #include "attention/plan.cuh"
@@ -15,9 +16,9 @@
 using T = ELEMENT;
 
 constexpr unsigned THREADS = 128;
-constexpr unsigned ROWS = 4;  // of a warp
+constexpr unsigned ROWS = 4;  // per warp
 constexpr unsigned LANE_ELEMENTS = (HEAD_DIM + 31) / 32;
-constexpr unsigned KEY_ROW = HEAD_DIM + 1;  // lanes read one column of all keys: from different banks
+constexpr unsigned KEY_ROW = HEAD_DIM + 1;  // padded, so that lanes reading one column of all keys hit different banks
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
@@ -32,7 +33,7 @@ tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const uns
     const unsigned window = words[WINDOW];
 
     while (true) {
-        __syncthreads();  // all have read `next` and are done with the tile before
+        __syncthreads();  // all have read `next` and finished the previous tile
         if (threadIdx.x == 0) {
             next = atomicAdd(words + NARROW_TICKET, 1);
         }
@@ -57,7 +58,7 @@ tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const uns
                 queries[r * HEAD_DIM + d] = to_f32(query[d]);
             }
         }
-        // The rows of a tile reach differently far; what none of them sees may not be written yet.
+        // Positions beyond the largest of the tile's rows may not be written yet.
         unsigned last = 0;
         for (unsigned i = lane; i < tile.rows; i += 32) {
             last = max(last, positions[(tile.first_row + i) / group]);
@@ -91,7 +92,7 @@ tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const uns
                     top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, other));
                 }
                 top = fmaxf(top, m[r]);
-                float factor = weight(m[r], anchor(top)), p = weight(s, anchor(top)), sum = p;
+                float factor = weight(m[r], finite_max(top)), p = weight(s, finite_max(top)), sum = p;
                 for (unsigned other = 16; other > 0; other /= 2) {
                     sum += __shfl_xor_sync(ALL_LANES, sum, other);
                 }

@@ -1,14 +1,14 @@
-// The instructions of a warpgroup of Hopper (sm_90a): products of 64 x 16 and 16 x 64 elements, one operand in
-// registers and one in shared memory, that are computed while its warps do other work.
+// Instructions of a Hopper warpgroup (sm_90a): asynchronous products of 64 x 16 and 16 x 64 matrices, one operand in
+// registers and one in shared memory.
 //
-// Operands in shared memory are panels: rows of 64 elements (128 bytes), eight rows an atom of 1024 bytes at a multiple
-// of
-// 1024. Within an atom, 16-byte chunk c of row r lies at r * 128 + (c ^ r) * 16, the layout called 128-byte swizzle:
-//   both the copies' writes and the products' reads meet all banks. A descriptor names an operand: bits 0-13 its
-//   address / 16, bits 32-45 the bytes from an atom to the next / 16, bits 62-63 the layout (1). Where rows run along
-//   the sum (keys), 16 elements further are 32 bytes, and an operand lies in one panel; where they run across it
-//   (values, read transposed), 16 tokens further are two atoms, and bits 16-29 are the bytes from a panel to the next /
-//   16.
+// Operands in shared memory are panels: rows of 64 elements (128 bytes), eight rows forming an atom of 1024 bytes,
+// aligned to 1024. Within an atom, 16-byte chunk c of row r is at r * 128 + (c ^ r) * 16. This layout, 128-byte
+// swizzle, lets the copies' writes and the products' reads touch all banks.
+//
+// A descriptor names an operand: bits 0-13 hold its address / 16, bits 32-45 the bytes between atoms / 16, bits 62-63
+// the layout (1). Where rows run along the summed dimension (keys), the next 16 elements are 32 bytes further and an
+// operand lies in one panel. Where rows run across it (values, read transposed), the next 16 tokens are two atoms
+// further, and bits 16-29 hold the bytes between panels / 16.
 #pragma once
 
 #include "element.cuh"
@@ -19,12 +19,12 @@ __device__ __forceinline__ unsigned long long descriptor(unsigned address) {
     return 1ull << 62 | static_cast<unsigned long long>(ATOM_BYTES / 16) << 32 | (address & 0x3ffff) >> 4;
 }
 
-// The same of an operand that spans panels.
+// The same for an operand of several panels.
 __device__ __forceinline__ unsigned long long descriptor(unsigned address, unsigned panel_bytes) {
     return descriptor(address) | static_cast<unsigned long long>(panel_bytes / 16) << 16;
 }
 
-// Registers written so far may be operands of what follows.
+// Makes register writes so far visible to the products that follow.
 __device__ __forceinline__ void begin_products() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -33,13 +33,13 @@ __device__ __forceinline__ void products_issued() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Waits for all groups of products but the newest `NEWER`.
+// Waits for all groups of products except the newest `NEWER`.
 template <int NEWER>
 __device__ __forceinline__ void wait_products() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(NEWER) : "memory");
 }
 
-// Keeps the compiler from moving uses of a result to before the wait above.
+// Keeps the compiler from moving uses of a result before the preceding wait.
 template <int N>
 __device__ __forceinline__ void settled(float (&sum)[N][4]) {
 #pragma unroll
@@ -48,7 +48,7 @@ __device__ __forceinline__ void settled(float (&sum)[N][4]) {
     }
 }
 
-// A warp holds of a 64 x (8 N) result 16 rows, as N 16 x 8 results of attention/mma.cuh.
+// Of a 64 x (8 N) result a warp holds 16 rows, as N 16 x 8 results of attention/mma.cuh.
 #define SUM_8(sum, n) \
     "+f"(sum[n][0]), "+f"(sum[n][1]), "+f"(sum[n][2]), "+f"(sum[n][3]), "+f"(sum[n + 1][0]), "+f"(sum[n + 1][1]), "+f"(sum[n + 1][2]), "+f"(sum[n + 1][3])
 #define SUM_32(sum, n) SUM_8(sum, n), SUM_8(sum, n + 2), SUM_8(sum, n + 4), SUM_8(sum, n + 6)
@@ -61,7 +61,7 @@ __device__ __forceinline__ void settled(float (&sum)[N][4]) {
     "%37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, " \
     "%60, %61, %62, %63}, "
 
-// sum = q [64 x 16] k [64 x 16]^T, + sum if `more`.
+// sum = q [64 x 16] k [64 x 16]^T, plus the old sum if `more`.
 template <class T>
 __device__ __forceinline__ void multiply_keys(float (&sum)[8][4], const unsigned (&q)[4], unsigned long long k, bool more);
 

@@ -1,15 +1,15 @@
-// A tile of up to 64 x M packed rows: each warp takes 16 x M of them and all KV blocks, which the block loads together,
-// STAGES ahead. With 128 rows a byte of keys or values read from shared memory meets 64 multiplications: limited by the
-// tensor cores.
+// Tiles of up to 64 x M packed rows. Each warp takes 16 x M rows and all KV blocks, which the block loads STAGES ahead.
+// With 128 rows a byte of keys or values read from shared memory is used in 64 multiplications: limited by the tensor
+// cores.
 #pragma once
 
 #include "attention/tile.cuh"
 
-// KV blocks that are scored before the softmax is taken: two where shared memory holds four and registers the scores.
+// KV blocks scored per softmax step: two where shared memory holds four blocks and registers hold the scores.
 constexpr unsigned STEP_KV_BLOCKS = SHARED_KB == 227 && ROW_TILES == 2 && HEAD_DIM != 112 ? 2 : 1;
-// Steps along HEAD_DIM of the queries that fit into registers beside scores and M x HEAD_DIM results: as many as
-// compile without spills for sm_80, sm_89 and sm_90a. The others lie in shared memory, before the ring.
-__host__ __device__ constexpr unsigned held_steps() {
+// Steps along HEAD_DIM whose queries are kept in registers beside the scores and M x HEAD_DIM results: as many as
+// compile without spills for sm_80, sm_89 and sm_90a. The rest is kept in shared memory before the ring.
+__host__ __device__ constexpr unsigned register_steps() {
     if (ROW_TILES == 1) {
         return HEAD_DIM > 240 ? 12 : STEPS;
     }
@@ -18,28 +18,29 @@ __host__ __device__ constexpr unsigned held_steps() {
     }
     return HEAD_DIM <= 96 ? STEPS : HEAD_DIM == 112 ? 3 : 0;
 }
-constexpr unsigned HELD_STEPS = held_steps();
-constexpr unsigned LAID_STEPS = STEPS - HELD_STEPS;
-constexpr unsigned QUERY_ROW_BYTES = LAID_STEPS * 32 + 16;
-constexpr unsigned QUERY_BYTES = LAID_STEPS > 0 ? WIDEST * QUERY_ROW_BYTES : 0;
+constexpr unsigned REGISTER_STEPS = register_steps();
+constexpr unsigned SHARED_STEPS = STEPS - REGISTER_STEPS;
+constexpr unsigned QUERY_ROW_BYTES = SHARED_STEPS * 32 + 16;
+constexpr unsigned QUERY_BYTES = SHARED_STEPS > 0 ? MAX_WIDE_ROWS * QUERY_ROW_BYTES : 0;
 constexpr unsigned KV_BLOCK_BYTES = 2 * KV_BLOCK_TOKENS * ROW_BYTES;
 constexpr unsigned STAGE_BYTES = STEP_KV_BLOCKS * KV_BLOCK_BYTES;
-constexpr unsigned STAGES = least((SHARED_BYTES - QUERY_BYTES) / STAGE_BYTES, MOST_AHEAD);
+constexpr unsigned STAGES = smaller((SHARED_BYTES - QUERY_BYTES) / STAGE_BYTES, MAX_COPIES_AHEAD);
 static_assert(STAGES >= 2, "one step's KV blocks are loaded while another's are computed");
 
-// m and l of each thread's rows between steps: what registers have no room for.
+// m and l of each thread's rows between steps, which do not fit into registers.
 struct WideShared {
-    unsigned notes[STAGES * STEP_KV_BLOCKS];  // the second word of each KV block in the ring
-    Running states[ROW_TILES][THREADS];
+    unsigned kv_block_words[STAGES * STEP_KV_BLOCKS];  // second word of each KV block in the ring
+    SoftmaxState states[ROW_TILES][THREADS];
 };
 
-template <int M, int HELD>
+template <int M, int IN_REGISTERS>
 struct WideTile {
-    unsigned query[M][HELD > 0 ? HELD : 1][4];
+    unsigned query[M][IN_REGISTERS > 0 ? IN_REGISTERS : 1][4];
     float o[M][2 * STEPS][4];
 
-    // `keys`: a stage in shared memory. `queries`: those of this warp there; the first is row `first` of the tile.
-    __device__ __forceinline__ void attend(unsigned keys, unsigned queries, unsigned first, const unsigned* notes, const TileShared& shared, WideShared& wide, float scale) {
+    // One step. `keys`: address of a stage. `queries`: address of this warp's queries, of which the first is row
+    // `first` of the tile.
+    __device__ __forceinline__ void attend(unsigned keys, unsigned queries, unsigned first, const unsigned* kv_block_words, const TileShared& shared, WideShared& wide, float scale) {
         const unsigned query_lane = threadIdx.x % 16 * QUERY_ROW_BYTES + threadIdx.x % 32 / 16 * 16;
         float s[M][4 * STEP_KV_BLOCKS][4] = {};
 #pragma unroll
@@ -47,13 +48,13 @@ struct WideTile {
             unsigned a[M][4];
 #pragma unroll
             for (int m = 0; m < M; m++) {
-                if (k < HELD) {
+                if (k < IN_REGISTERS) {
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
-                        a[m][i] = query[m][k < HELD ? k : 0][i];
+                        a[m][i] = query[m][k < IN_REGISTERS ? k : 0][i];
                     }
                 } else {
-                    load_matrices(a[m], queries + m * 16 * QUERY_ROW_BYTES + (k - HELD) * 32 + query_lane);
+                    load_matrices(a[m], queries + m * 16 * QUERY_ROW_BYTES + (k - IN_REGISTERS) * 32 + query_lane);
                 }
             }
 #pragma unroll
@@ -69,7 +70,7 @@ struct WideTile {
         }
 #pragma unroll
         for (int n = 0; n < STEP_KV_BLOCKS; n++) {
-            KvBlock kv_block = kv_block_of({0, notes[n]}, shared.highest);
+            KvBlock kv_block = kv_block_of({0, kv_block_words[n]}, shared.highest);
             if (!seen_by_all(kv_block, shared)) {
 #pragma unroll
                 for (int m = 0; m < M; m++) {
@@ -79,8 +80,8 @@ struct WideTile {
         }
 #pragma unroll
         for (int m = 0; m < M; m++) {
-            Running state = wide.states[m][threadIdx.x];
-            rescale(o[m], soften(s[m], state, scale));
+            SoftmaxState state = wide.states[m][threadIdx.x];
+            rescale(o[m], softmax_step(s[m], state, scale));
             wide.states[m][threadIdx.x] = state;
         }
 #pragma unroll
@@ -107,54 +108,54 @@ struct WideTile {
     }
 };
 
-// Begins and ends with no copies under way.
-template <int M, int HELD>
+// Computes one tile. Begins and ends with no copies in flight.
+template <int M, int IN_REGISTERS>
 __device__ __forceinline__ void attend_wide(const Job& job, TileShared& shared, unsigned ring, WideShared& wide) {
     const Tile& tile = shared.tile;
     const unsigned lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16 * M;
     const unsigned queries = ring, stages = ring + QUERY_BYTES;
 
-    uint2 held = {0, 0};  // this lane's of the 32 KV blocks that are copied next
+    uint2 lane_kv_block = {0, 0};  // one of the 32 KV blocks to be copied next
     auto copy = [&](unsigned i, unsigned stage) {
         if (i * STEP_KV_BLOCKS < tile.kv_blocks) {
 #pragma unroll
             for (unsigned n = 0; n < STEP_KV_BLOCKS; n++) {
                 unsigned at = i * STEP_KV_BLOCKS + n;
                 if (at % 32 == 0) {
-                    held = at + lane < tile.kv_blocks ? kv_blocks_at(job.words)[tile.first_kv_block + at + lane] : uint2{0, 0};
+                    lane_kv_block = at + lane < tile.kv_blocks ? kv_blocks_at(job.words)[tile.first_kv_block + at + lane] : uint2{0, 0};
                 }
-                uint2 words = {__shfl_sync(ALL_LANES, held.x, at % 32), __shfl_sync(ALL_LANES, held.y, at % 32)};
+                uint2 words = {__shfl_sync(ALL_LANES, lane_kv_block.x, at % 32), __shfl_sync(ALL_LANES, lane_kv_block.y, at % 32)};
                 KvBlock kv_block = kv_block_of(words, shared.highest);
                 copy_rows<2 * KV_BLOCK_TOKENS, THREADS>(stages + stage * STAGE_BYTES + n * KV_BLOCK_BYTES, job.keys(kv_block.page, shared.kv_head), threadIdx.x, 0, kv_block);
                 if (threadIdx.x == 0) {
-                    wide.notes[stage * STEP_KV_BLOCKS + n] = words.y;
+                    wide.kv_block_words[stage * STEP_KV_BLOCKS + n] = words.y;
                 }
             }
         }
         copies_issued();
     };
-    if (HELD < STEPS) {
-        constexpr unsigned LAID = 2 * (STEPS - HELD);
-        for (unsigned i = threadIdx.x; i < 64 * M * LAID; i += THREADS) {
-            const T* from = job.query(packed_row(tile, i / LAID), shared.kv_head) + HELD * 16 + i % LAID * 8;
-            copy_16(queries + i / LAID * QUERY_ROW_BYTES + i % LAID * 16, from, true);
+    if (IN_REGISTERS < STEPS) {
+        constexpr unsigned CHUNKS_IN_SHARED = 2 * (STEPS - IN_REGISTERS);
+        for (unsigned i = threadIdx.x; i < 64 * M * CHUNKS_IN_SHARED; i += THREADS) {
+            const T* from = job.query(packed_row(tile, i / CHUNKS_IN_SHARED), shared.kv_head) + IN_REGISTERS * 16 + i % CHUNKS_IN_SHARED * 8;
+            copy_16(queries + i / CHUNKS_IN_SHARED * QUERY_ROW_BYTES + i % CHUNKS_IN_SHARED * 16, from, true);
         }
     }
     for (unsigned i = 0; i < STAGES - 1; i++) {
         copy(i, i);
     }
-    draw(shared);
+    take_ticket(shared);
 
-    WideTile<M, HELD> rows = {};
+    WideTile<M, IN_REGISTERS> rows = {};
 #pragma unroll
     for (int m = 0; m < M; m++) {
-        wide.states[m][threadIdx.x] = nothing_yet();
+        wide.states[m][threadIdx.x] = empty_state();
     }
 #pragma unroll
     for (int m = 0; m < M; m++) {
         unsigned upper = packed_row(tile, first + m * 16 + lane / 4), lower = packed_row(tile, first + m * 16 + lane / 4 + 8);
 #pragma unroll
-        for (int k = 0; k < HELD; k++) {
+        for (int k = 0; k < IN_REGISTERS; k++) {
             load_query(rows.query[m][k], job.query(upper, shared.kv_head), job.query(lower, shared.kv_head), k * 16);
         }
     }
@@ -164,7 +165,7 @@ __device__ __forceinline__ void attend_wide(const Job& job, TileShared& shared, 
         copy(i + STAGES - 1, free);
         free = stage;
         if (first < tile.rows) {
-            rows.attend(stages + stage * STAGE_BYTES, queries + first * QUERY_ROW_BYTES, first, wide.notes + stage * STEP_KV_BLOCKS, shared, wide, job.scale);
+            rows.attend(stages + stage * STAGE_BYTES, queries + first * QUERY_ROW_BYTES, first, wide.kv_block_words + stage * STEP_KV_BLOCKS, shared, wide, job.scale);
         }
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }

@@ -1,14 +1,13 @@
-// Wide tiles of Hopper (sm_90a), up to 128 packed rows: a warpgroup of four warps copies keys and values into a ring
-// (attention/copy.cuh), two warpgroups of 64 rows each multiply, by matrix instructions (wgmma) that read keys and
-// values from there while the warps do other work. One takes the softmax of its scores while the other's products run.
-// This is the side that multiplies. Limited by the tensor cores and, beside them, by the instructions of the softmax;
-// with few rows, by bytes.
+// Wide tiles on Hopper (sm_90a), up to 128 packed rows: the multiplying side. One warpgroup copies keys and values into
+// a ring (attention/copy.cuh); two warpgroups of 64 rows each multiply with asynchronous matrix instructions (wgmma)
+// that read the ring. One warpgroup's softmax overlaps the other's products. Limited by the tensor cores and the
+// softmax instructions; with few rows by bandwidth.
 #pragma once
 
 #include "attention/rows.cuh"
 
-// Writes each row's result to `out` where this is its only state, else as a partial state. `first`: of this warp, in
-// the tile.
+// Writes each row's result to `out` if this is its only state, else as a partial state. `first`: first row of this warp
+// in the tile.
 __device__ __forceinline__ void store_wide(const Job& job, const Tile& tile, unsigned head, unsigned first, const WideRows& rows) {
     const unsigned lane = threadIdx.x % 32, q_heads = job.group * job.kv_heads;
 #pragma unroll
@@ -40,24 +39,24 @@ __device__ __forceinline__ void store_wide(const Job& job, const Tile& tile, uns
     }
 }
 
-// Warpgroup `group` of the two that multiply.
+// Runs warpgroup `group` (0 or 1) of the two that multiply.
 __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, unsigned queries, WideShared& wide) {
     const unsigned lane = threadIdx.x % 32, first = group * 64 + threadIdx.x % GROUP_THREADS / 32 * 16;
     const unsigned ring = queries + QUERY_BYTES;
-    Turnstile turn;
+    RingCursor cursor;
     unsigned query_parity = 0;
-    // When the whole warp has done with what the barrier guards.
-    auto leave = [&](unsigned long long& barrier) {
+    // Signals that the whole warp no longer needs what `barrier` guards.
+    auto release = [&](unsigned long long& barrier) {
         __syncwarp();
         if (lane == 0) {
             arrive(shared_address(&barrier));
         }
     };
-    // The stage that comes next, when it is full.
-    auto take = [&] {
-        const unsigned stage = turn.stage;
-        wait_barrier(shared_address(&wide.full[stage]), turn.parity);
-        turn.next();
+    // Waits for the next stage to be full and returns it.
+    auto acquire = [&] {
+        const unsigned stage = cursor.stage;
+        wait_barrier(shared_address(&wide.full[stage]), cursor.parity);
+        cursor.next();
         return stage;
     };
     auto keys = [&](unsigned stage) { return ring + stage * STAGE_BYTES; };
@@ -68,66 +67,67 @@ __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, un
         wait_barrier(shared_address(&wide.queries_full), query_parity);
         query_parity ^= 1;
         if (group == 1 && packed_rows <= 64) {
-            leave(wide.queries_empty);
+            release(wide.queries_empty);
             for (unsigned step = 0; step <= steps; step++) {
-                leave(wide.empty[take()]);
+                release(wide.empty[acquire()]);
             }
             continue;
         }
         WideRows rows;
         rows.begin();
         rows.load_queries(queries, group);
-        leave(wide.queries_empty);
-        // A word of a note, for all lanes: read by the one that tells when the stage is done with.
-        auto noted = [&](const unsigned& word) { return __shfl_sync(ALL_LANES, lane == 0 ? word : 0, 0); };
-        // Looked up where it is asked for, which is seldom.
-        auto sight = [&](unsigned stage) {
+        release(wide.queries_empty);
+        // A word of a info, for all lanes: read by the one that tells when the stage is done with.
+        auto broadcast = [&](const unsigned& word) { return __shfl_sync(ALL_LANES, lane == 0 ? word : 0, 0); };
+        // Computed on demand, which is rare.
+        auto step_mask = [&](unsigned stage) {
             const Tile here = tiles.tile(job);
             unsigned at[2];
 #pragma unroll
             for (unsigned r = 0; r < 2; r++) {
                 at[r] = job.positions[job.by_group.quotient(packed_row(here, first + lane / 4 + r * 8))];
             }
-            const Note& note = wide.notes[stage];
-            const unsigned kv_blocks[2] = {noted(note.kv_blocks[0]), noted(note.kv_blocks[1])};
-            return Sight(kv_blocks, here.highest + moved_on(job.words, job.positions), at, job.words[WINDOW]);
+            const StageInfo& info = wide.stage_info[stage];
+            const unsigned kv_blocks[2] = {broadcast(info.kv_blocks[0]), broadcast(info.kv_blocks[1])};
+            return StepMask(kv_blocks, here.highest + steps_since_plan(job.words, job.positions), at, job.words[WINDOW]);
         };
         auto mask_keys = [&](unsigned stage, unsigned whole) {
             settled(rows.s);
             if (__builtin_expect(whole == 0, 0)) {
-                const Sight seen = sight(stage);
+                const StepMask seen = step_mask(stage);
 #pragma unroll
                 for (int n = 0; n < STEP_TOKENS / 8; n++) {
                     seen.mask(rows.s[n], n);
                 }
             }
         };
-        // Rows that have seen no score yet take m from these.
-        auto anchor_rows = [&] {
+        // Sets m of rows without a score so far.
+        auto init_max = [&] {
             float top[2] = {NO_SCORE, NO_SCORE};
 #pragma unroll
             for (int n = 0; n < STEP_TOKENS / 8; n++) {
-                WideRows::rise(top, rows.s[n]);
+                WideRows::update_top(top, rows.s[n]);
             }
-            rows.raise(top, {rows.m[0] == LOWEST, rows.m[1] == LOWEST}, job.scale);
+            rows.raise_max(top, {rows.m[0] == LOWEST, rows.m[1] == LOWEST}, job.scale);
         };
-        // Scores become weights, and all products are waited for. Seldom do weights ask for another m.
-        auto soften_keys = [&](unsigned stage, unsigned whole) {
+        // Turns scores into weights and waits for all products. Weights rarely require another m.
+        auto softmax_scores = [&](unsigned stage, unsigned whole) {
             mask_keys(stage, whole);
             if constexpr (DETERMINISTIC) {
-                // A row whose first token comes later, as others see more, takes its m from the same products there.
+                // A row whose first visible token comes after other rows' first one: m is set from the same products as
+                // when it is alone.
                 if (__any_sync(ALL_LANES, rows.m[0] == LOWEST || rows.m[1] == LOWEST)) {
                     wait_products<0>();
                     settled(rows.o);
-                    anchor_rows();
+                    init_max();
                 }
             }
-            float2 sums = rows.weigh(job.scale);
-            const WideRows::Rows wanted = {!(sums.x <= MOST_WEIGHT<Operand>), !(sums.y <= MOST_WEIGHT<Operand>)};
+            float2 sums = rows.scores_to_weights(job.scale);
+            const WideRows::Rows wanted = {!(sums.x <= MAX_WEIGHT<Operand>), !(sums.y <= MAX_WEIGHT<Operand>)};
             if (__builtin_expect(__any_sync(ALL_LANES, wanted.of[0] || wanted.of[1]), 0)) {
                 wait_products<0>();
                 settled(rows.o);
-                sums = rows.weigh_again(keys(stage), sight(stage), wanted, job.scale);
+                sums = rows.recompute_weights(keys(stage), step_mask(stage), wanted, job.scale);
             } else {
                 wait_products<0>();
                 settled(rows.o);
@@ -136,36 +136,36 @@ __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, un
             rows.l[1] += sums.y;
         };
 
-        unsigned stage = take();
-        unsigned whole = noted(wide.notes[stage].whole);
+        unsigned stage = acquire();
+        unsigned whole = broadcast(wide.stage_info[stage].whole);
         begin_products();
         rows.issue_keys(keys(stage));
         wait_products<0>();
         mask_keys(stage, whole);
-        anchor_rows();
-        const float2 sums = rows.weigh(job.scale);
+        init_max();
+        const float2 sums = rows.scores_to_weights(job.scale);
         rows.l[0] = sums.x;
         rows.l[1] = sums.y;
-        leave(wide.empty[stage]);
+        release(wide.empty[stage]);
         rows.pack_weights();
 #pragma unroll 1
         for (unsigned step = 1; step < steps; step++) {
-            stage = take();
-            whole = noted(wide.notes[stage].whole);
+            stage = acquire();
+            whole = broadcast(wide.stage_info[stage].whole);
             begin_products();
             rows.issue_keys(keys(stage));
             rows.issue_values(values(stage));
             wait_products<1>();
-            soften_keys(stage, whole);
-            leave(wide.empty[stage]);
+            softmax_scores(stage, whole);
+            release(wide.empty[stage]);
             rows.pack_weights();
         }
-        stage = take();
+        stage = acquire();
         begin_products();
         rows.issue_values(values(stage));
         wait_products<0>();
         settled(rows.o);
-        leave(wide.empty[stage]);
+        release(wide.empty[stage]);
         store_wide(job, tiles.tile(job), tiles.head(job), first, rows);
     }
 }

@@ -1,8 +1,8 @@
-// x[r][i] += bias[i], for the products whose library algorithm cannot add it itself.
+// x[r][i] += bias[i], for matrix products whose cuBLASLt algorithm cannot add the bias itself.
 //
 // Shapes: x OUT [R, width], bias f32 [width].
-// Grid: x = row, y = the row's elements by blocks.
-// Limit: bytes, 2 * sizeof(OUT) an element.
+// Grid: x = row, y = blocks over the elements of the row.
+// Limit: bandwidth, 2 * sizeof(OUT) bytes per element.
 // Definition: the bias of `Backend::linear` and `Backend::linear_add`; on the CPU, src/backend/cpu/gemm/clear.rs.
 #include "lanes.cuh"
 

@@ -1,10 +1,12 @@
-// advance: the step that is loaded, one token further: row r holds what request r of the step before drew, one position
-// and one KV slot further (the slot's page has room).
+// Advances the loaded step by one token: row r takes the token that request r sampled in the previous step and moves on
+// by one position and one KV slot. The slot's page must have room.
 //
-//   tokens[r] = drawn token r,  positions[r] += 1,  slots[r] += 1
+//   tokens[r] = SAMPLED | r,  positions[r] += 1,  slots[r] += 1
 //
-// Shapes: tokens, positions, slots [rows], u32; slot words are page * PAGE_TOKENS + slot. One thread a row; what limits
-// it is the launch. CPU definition: StepBatch::advance.
+// Shapes: tokens, positions, slots u32 [rows]; a slot word is page * PAGE_TOKENS + slot.
+// Grid: one thread per row.
+// Limit: launch latency.
+// Definition: `StepBatch::advance` of src/backend/step.rs.
 
 #include "token_word.cuh"
 
@@ -13,7 +15,7 @@ extern "C" __global__ void advance(unsigned* tokens, unsigned* positions, unsign
     if (row >= rows) {
         return;
     }
-    tokens[row] = DRAWN | row;
+    tokens[row] = SAMPLED | row;
     positions[row] += 1;
     slots[row] += 1;
 }

@@ -1,8 +1,8 @@
 // out[r] = table[token of row r], widened to f32.
 //
-// Shapes: out f32 [R, width], table ELEMENT [vocab, width]; tokens [R] and drawn as token_word.cuh says.
-// Grid: one block a row.
-// Limit: bytes, sizeof(ELEMENT) + 4 an element.
+// Shapes: out f32 [R, width], table ELEMENT [vocab, width]; tokens u32 [R] and sampled_tokens u32 as in token_word.cuh.
+// Grid: one block per row.
+// Limit: bandwidth, sizeof(ELEMENT) + 4 bytes per element.
 // Definition: `Backend::embed`; on the CPU, `embed` of src/backend/cpu/gemm/mod.rs.
 #include "lanes.cuh"
 #include "token_word.cuh"
@@ -15,9 +15,9 @@ __device__ __forceinline__ void embed_row(float* out, const ELEMENT* from, unsig
 }
 
 extern "C" __global__ void embed(float* __restrict__ out, const ELEMENT* __restrict__ table,
-                                 const unsigned* __restrict__ tokens, const unsigned* __restrict__ drawn, unsigned width) {
+                                 const unsigned* __restrict__ tokens, const unsigned* __restrict__ sampled_tokens, unsigned width) {
     unsigned long long row = blockIdx.x;
-    unsigned long long token = token_of(tokens[row], drawn);
+    unsigned long long token = token_of(tokens[row], sampled_tokens);
     if (width % LANES == 0) {
         embed_row<LANES>(out + row * width, table + token * width, width);
     } else {

@@ -1,8 +1,8 @@
 // out[r][i] = silu(x[r][i]) * x[r][width + i], where silu(x) = x / (1 + e^-x).
 //
 // Shapes: out ELEMENT [R, width], x ELEMENT [R, 2 * width].
-// Grid: x = row, y = the row's elements by blocks.
-// Limit: bytes, 3 * sizeof(ELEMENT) an output.
+// Grid: x = row, y = blocks over the elements of the row.
+// Limit: bandwidth, 3 * sizeof(ELEMENT) bytes per output.
 // Definition: `Backend::gated_silu`; on the CPU, `gated_silu` of src/backend/cpu/activation.rs.
 #include "lanes.cuh"
 #include "sigmoid.cuh"

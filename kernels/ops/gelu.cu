@@ -1,8 +1,9 @@
-// x = 0.5 x (1 + tanh(u)) with u = sqrt(2 / pi) (x + 0.044715 x^3), in place; computed as x / (1 + e^-2u), which is the
-// same.
+// x = 0.5 x (1 + tanh(u)) with u = sqrt(2 / pi) (x + 0.044715 x^3), in place. Computed as the equivalent x / (1 +
+// e^-2u).
 //
 // Shapes: x ELEMENT [R, width].
-// Grid: x = row, y = the row's elements by blocks. Limit: bytes, 2 * sizeof(ELEMENT) an element.
+// Grid: x = row, y = blocks over the elements of the row.
+// Limit: bandwidth, 2 * sizeof(ELEMENT) bytes per element.
 // Definition: `Backend::gelu`; on the CPU, `gelu` of src/backend/cpu/activation.rs.
 #include "lanes.cuh"
 #include "sigmoid.cuh"

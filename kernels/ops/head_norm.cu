@@ -1,8 +1,8 @@
-// head[i] = head[i] / sqrt(mean(head^2) + eps) * weight[i] for each of `heads` neighbouring heads of a row, in place.
+// head[i] = head[i] / sqrt(mean(head^2) + eps) * weight[i] for each of `heads` consecutive heads of a row, in place.
 //
-// Shapes: qkv ELEMENT [R, width], weight f32 [head_dim]; `qkv` points at the first of the heads in the first row.
-// Grid: x = row, y = heads by the warps of a block; one warp a head. The second pass over a head meets it in the L1
-// cache. Limit: bytes, 2 * sizeof(ELEMENT) an element.
+// Shapes: qkv ELEMENT [R, width], weight f32 [head_dim]; `qkv` points at the first normalised head of the first row.
+// Grid: x = row, y = blocks over heads; one warp per head. The second pass over a head hits the L1 cache.
+// Limit: bandwidth, 2 * sizeof(ELEMENT) bytes per element.
 // Definition: `Backend::head_norm`; on the CPU, `head_norm` of src/backend/cpu/norm.rs.
 #include "lanes.cuh"
 #include "reduce.cuh"
@@ -31,7 +31,7 @@ extern "C" __global__ void head_norm(ELEMENT* qkv, const float* __restrict__ wei
                                      unsigned head_dim, float eps) {
     unsigned head = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32;
     if (head >= heads) {
-        return;  // a whole warp
+        return;  // the whole warp returns
     }
     ELEMENT* at = qkv + static_cast<unsigned long long>(blockIdx.x) * width + head * head_dim;
     if (head_dim % 4 == 0) {

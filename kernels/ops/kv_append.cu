@@ -1,10 +1,11 @@
 // Stores the keys and values of row r of qkv in slot slots[r] of one layer.
 //
-// Shapes: qkv ELEMENT [R, q | keys | values], a key and a value of `head_bytes` for each of kv_heads; layer
-// [page][kv_head][keys, values], as they lie by kv_page.cuh; slots[r] = page * PAGE_TOKENS + slot, or NO_SLOT for a
-// padded row, which is left out. The element types are one, so bytes are copied.
-// Grid: x = row, y = the row's keys and values by blocks. Limit: bytes, 2 * sizeof(ELEMENT) an element.
-// Definition: `Backend::kv_append`; on the CPU, `append` of src/backend/cpu/kv.rs (whose pages are laid out otherwise).
+// Shapes: qkv ELEMENT [R, q | keys | values] with kv_heads keys and kv_heads values of `head_bytes` each; layer
+// [page][kv_head][keys, values], laid out as in kv_page.cuh; slots u32 [R], page * PAGE_TOKENS + slot, or NO_SLOT for a
+// padded row, which is skipped. Both have the same element type, so bytes are copied.
+// Grid: x = row, y = blocks over the keys and values of the row.
+// Limit: bandwidth, 2 * sizeof(ELEMENT) bytes per element.
+// Definition: `Backend::kv_append`; on the CPU, `append` of src/backend/cpu/kv.rs (whose page layout differs).
 //
 // Defines: SWIZZLED (0 or 1).
 #include "kv_page.cuh"

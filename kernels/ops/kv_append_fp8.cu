@@ -1,13 +1,13 @@
-// Stores the keys and values of row r of qkv in slot slots[r] of one layer, rounded to e4m3: to nearest even, what is
-// larger than 448 as 448. KV_ELEMENT is e4m3, or ELEMENT where no kernel of the device reads less, which holds the same
-// numbers.
+// Stores the keys and values of row r of qkv in slot slots[r] of one layer, rounded to the nearest e4m3 value (ties to
+// even, saturating at 448). KV_ELEMENT is e4m3; where no attention kernel reads e4m3 it is ELEMENT, which holds the
+// same rounded values.
 //
-// Shapes: qkv ELEMENT [R, width], the keys and values of kv_heads heads of `head_dim` last; layer KV_ELEMENT
-// [page][kv_head][keys, values], as they lie by kv_page.cuh; slots[r] = page * PAGE_TOKENS + slot, or NO_SLOT for a
-// padded row, which is left out.
-// Grid: x = row, y = the row's keys and values by blocks. Limit: bytes, sizeof(ELEMENT) + sizeof(KV_ELEMENT) an
-// element.
-// Definition: `Backend::kv_append`; on the CPU, `append` of src/backend/cpu/kv.rs (whose pages are laid out otherwise).
+// Shapes: qkv ELEMENT [R, width], whose last 2 * kv_heads * head_dim columns are keys and values; layer KV_ELEMENT
+// [page][kv_head][keys, values], laid out as in kv_page.cuh; slots u32 [R], page * PAGE_TOKENS + slot, or NO_SLOT for a
+// padded row, which is skipped.
+// Grid: x = row, y = blocks over the keys and values of the row.
+// Limit: bandwidth, sizeof(ELEMENT) + sizeof(KV_ELEMENT) bytes per element.
+// Definition: `Backend::kv_append`; on the CPU, `append` of src/backend/cpu/kv.rs (whose page layout differs).
 //
 // Defines: ELEMENT, KV_ELEMENT, SWIZZLED (0 or 1).
 #include "kv_page.cuh"
@@ -22,7 +22,7 @@ __device__ __forceinline__ void append_row(KV_ELEMENT* layer, const ELEMENT* row
         const unsigned head = i / head_dim % kv_heads, is_value = i / head_dim / kv_heads;
         const unsigned long long run = (page * kv_heads + head) * 2 + is_value;
         Lanes<float, N> x = load<N>(row + i);
-        // Storing rounds to the element's own type alone.
+        // `store` rounds to KV_ELEMENT; a wider KV_ELEMENT needs the rounding to e4m3 first.
         if constexpr (sizeof(KV_ELEMENT) > sizeof(e4m3)) {
 #pragma unroll
             for (int lane = 0; lane < N; ++lane) {

@@ -1,8 +1,9 @@
-// Copies whole pages of all layers to and from one contiguous buffer, so that one large transfer over the bus carries
-// them: save: packed[i][layer] = kv[layer][pages[i]]; restore: the other way.
+// Copies whole pages of all layers to and from one contiguous buffer, so that a single transfer over the bus moves
+// them. kv_save: packed[i][layer] = kv[layer][pages[i]]; kv_restore: the reverse.
 //
-// Shapes: kv [layers][layer_pages][page_chunks], packed [P][layers][page_chunks], in chunks of 16 bytes; pages [P].
-// Grid: x = i, y = layer. Limit: bytes, twice those of the pages.
+// Shapes: kv [layers][layer_pages][page_chunks], packed [P][layers][page_chunks], in chunks of 16 bytes; pages u32 [P].
+// Grid: x = i, y = layer.
+// Limit: bandwidth, twice the bytes of the pages.
 // Definition: `Backend::save_pages` and `Backend::restore_pages`; on the CPU, `save` and `restore` of
 // src/backend/cpu/kv.rs.
 

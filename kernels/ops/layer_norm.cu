@@ -1,8 +1,9 @@
 // out[r][i] = (x[r][i] - mean(x[r])) / sqrt(var(x[r]) + eps) * weight[i] + bias[i], population variance.
 //
 // Shapes: out ELEMENT [R, width], x f32 [R, width], weight and bias f32 [width].
-// Grid: one block of THREADS threads a row, which keeps the row in shared memory (width floats), so that the variance
-// is summed around the mean; a thread reads back only what it wrote. Limit: bytes, 4 + sizeof(ELEMENT) an element.
+// Grid: one block of THREADS threads per row. The row is kept in shared memory (width floats), so the variance is
+// summed around the mean; each thread reads back only what it wrote.
+// Limit: bandwidth, 4 + sizeof(ELEMENT) bytes per element.
 // Definition: `Backend::layer_norm`; on the CPU, `layer_norm` of src/backend/cpu/norm.rs.
 #include "lanes.cuh"
 #include "reduce.cuh"

@@ -1,12 +1,13 @@
-// out[i] = centre + reach * u(i), with u uniform in [-1, 1): random weights drawn where they are used, the same bits as
-// on the CPU.
+// out[i] = centre + reach * u(i), with u uniform in [-1, 1): generates random weights on the device, bitwise equal to
+// those of the CPU.
 //
 // Shapes: out ELEMENT [elements]. An element depends on its stream and index alone, not on the grid.
-// Grid: blocks stride over the elements. Limit: bytes, sizeof(ELEMENT) an element, and about 20 integer operations.
+// Grid: a grid-stride loop over the elements.
+// Limit: bandwidth, sizeof(ELEMENT) bytes per element, plus about 20 integer operations.
 // Definition: `Uniform` of src/backend/weights.rs.
 #include "element.cuh"
 
-// SplitMix64's increment and finaliser, as in src/mix.rs.
+// SplitMix64's finaliser, as in src/mix.rs. GOLDEN is its increment.
 __device__ __forceinline__ unsigned long long mix(unsigned long long z) {
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
@@ -22,7 +23,7 @@ extern "C" __global__ void random_weights(ELEMENT* out, unsigned long long eleme
          i += stride) {
         unsigned upper = static_cast<unsigned>(mix(stream + i + GOLDEN) >> 40);
         float uniform = static_cast<float>(upper) / 8388608.0f - 1.0f;
-        // Two roundings, as on the CPU: no fused multiply-add.
+        // Rounded twice, as on the CPU: no fused multiply-add.
         out[i] = from_f32<ELEMENT>(__fadd_rn(centre, __fmul_rn(reach, uniform)));
     }
 }

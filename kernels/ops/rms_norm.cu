@@ -1,8 +1,9 @@
 // out[r][i] = x[r][i] / sqrt(mean(x[r]^2) + eps) * weight[i].
 //
 // Shapes: out ELEMENT [R, width], x f32 [R, width], weight f32 [width].
-// Grid: one block of THREADS threads a row, which keeps the row in shared memory (width floats) until its sum is known;
-// a thread reads back only what it wrote. Limit: bytes, 4 + sizeof(ELEMENT) an element.
+// Grid: one block of THREADS threads per row. The row is kept in shared memory (width floats) until its sum is known;
+// each thread reads back only what it wrote.
+// Limit: bandwidth, 4 + sizeof(ELEMENT) bytes per element.
 // Definition: `Backend::rms_norm`; on the CPU, `rms_norm` of src/backend/cpu/norm.rs.
 #include "lanes.cuh"
 #include "reduce.cuh"

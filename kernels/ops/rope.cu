@@ -1,9 +1,9 @@
-// (a, b) -> (a cos - b sin, b cos + a sin) for a = head[i], b = head[i + rotary / 2], i < rotary / 2, in place: each of
-// the first `heads` heads of a row is turned by the row's position; the rest of a head stays.
+// Rotates (a, b) to (a cos - b sin, b cos + a sin) for a = head[i], b = head[i + rotary / 2], i < rotary / 2, in place:
+// in each of the first `heads` heads of a row, by the angle of the row's position. The rest of a head is unchanged.
 //
-// Shapes: qkv ELEMENT [R, width], cosines and sines f32 [positions, rotary / 2], positions [R].
-// Grid: x = row, y = pairs of the row by blocks. Limit: bytes, 2 * sizeof(ELEMENT) an element; the tables' rows stay in
-// cache.
+// Shapes: qkv ELEMENT [R, width], cosines and sines f32 [positions, rotary / 2], positions u32 [R].
+// Grid: x = row, y = blocks over the pairs of the row.
+// Limit: bandwidth, 2 * sizeof(ELEMENT) bytes per element; the tables' rows stay in cache.
 // Definition: `Backend::rope`; on the CPU, `rope` of src/backend/cpu/rope.rs.
 #include "lanes.cuh"
 
@@ -17,13 +17,13 @@ __device__ __forceinline__ void rope_row(ELEMENT* row, const float* cosines, con
         ELEMENT* high = low + half;
         Lanes<float, N> a = load<N>(low), b = load<N>(high);
         Lanes<float, N> cosine = load<N>(cosines + i), sine = load<N>(sines + i);
-        Lanes<float, N> turned_a, turned_b;
+        Lanes<float, N> rotated_a, rotated_b;
         for (int lane = 0; lane < N; ++lane) {
-            turned_a.at[lane] = a.at[lane] * cosine.at[lane] - b.at[lane] * sine.at[lane];
-            turned_b.at[lane] = b.at[lane] * cosine.at[lane] + a.at[lane] * sine.at[lane];
+            rotated_a.at[lane] = a.at[lane] * cosine.at[lane] - b.at[lane] * sine.at[lane];
+            rotated_b.at[lane] = b.at[lane] * cosine.at[lane] + a.at[lane] * sine.at[lane];
         }
-        store<N>(low, turned_a);
-        store<N>(high, turned_b);
+        store<N>(low, rotated_a);
+        store<N>(high, rotated_b);
     }
 }
 

@@ -1,8 +1,8 @@
-// out[i] = x[rows[i]], byte by byte, so that one kernel serves every element type.
+// out[i] = x[rows[i]], copied as bytes, so that one kernel serves every element type.
 //
-// Shapes: out [I, row_bytes], x [R, row_bytes], rows [I]; row_bytes is even.
-// Grid: x = i, y = the row's bytes by blocks.
-// Limit: bytes, twice those of the chosen rows.
+// Shapes: out [I, row_bytes], x [R, row_bytes], rows u32 [I]; row_bytes is even.
+// Grid: x = i, y = blocks over the bytes of the row.
+// Limit: bandwidth, twice the bytes of the selected rows.
 // Definition: `Backend::select_rows`; on the CPU, `select_rows` of src/backend/cpu/mod.rs.
 
 template <class Chunk>

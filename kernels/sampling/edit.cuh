@@ -1,4 +1,5 @@
-// Where the edits of a request lie, for the kernels that apply them, take them back and count tokens.
+// Locates the edits of a request (logit bias, penalties, bans) for the kernels that apply them, undo them and count
+// tokens.
 #pragma once
 
 #include "sampling/sample.cuh"
@@ -7,15 +8,15 @@ struct Edits {
     Bias* biases;
     Seen* seens;
     Ban* bans;
-    Seen* counted;  // in no order; no token of theirs is among `seens`
+    Seen* counted;  // tokens counted on the device since the requests were loaded; unordered, none is among `seens`
     u32 bias_count;
     u32 seen_count;
     u32 ban_count;
     u32 counted_count;
 
     // `all_counted` [requests, MOST_COUNTED].
-    __device__ __forceinline__ Edits(Header* header, Seen* all_counted, u32 req) {
-        const Request& request = reinterpret_cast<const Request*>(header + 1)[req];
+    __device__ __forceinline__ Edits(Header* header, Seen* all_counted, u32 index) {
+        const Request& request = reinterpret_cast<const Request*>(header + 1)[index];
         u32* first = reinterpret_cast<u32*>(header) + request.first;
         biases = reinterpret_cast<Bias*>(first);
         seens = reinterpret_cast<Seen*>(biases + request.biases);
@@ -23,11 +24,12 @@ struct Edits {
         bias_count = request.biases;
         seen_count = request.seens;
         ban_count = request.bans;
-        counted = all_counted + static_cast<u64>(req) * MOST_COUNTED;
+        counted = all_counted + static_cast<u64>(index) * MOST_COUNTED;
         counted_count = request.counted;
     }
 
-    // Every entry of the four lists, which all have a token and its logit, divided among the block's threads.
+    // Calls `each` for every entry of the four lists, divided among the block's threads. All entries have `token` and
+    // `was`.
     template <class Each>
     __device__ __forceinline__ void for_each(Each each) const {
         for (u32 i = threadIdx.x; i < bias_count; i += blockDim.x) {
@@ -49,7 +51,7 @@ __device__ __forceinline__ bool has_penalties(const Request& request) {
     return request.repetition != 1.0f || request.frequency != 0.0f || request.presence != 0.0f;
 }
 
-// Whoever counts tokens has one that is unseen.
+// Requests with penalties always have an `unseen` token once a step was advanced.
 __device__ __forceinline__ bool has_edits(const Request& request) {
     return request.biases + request.seens + request.bans != 0 || request.unseen != NONE;
 }

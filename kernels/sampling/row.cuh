@@ -1,5 +1,5 @@
-// One row of logits with the maxima of its chunks, running sums over chunks and the place where they pass a target.
-// Sums are taken in an order that depends on the vocabulary alone: not on the size of a block, not on timing.
+// One row of logits with the maxima of its chunks, running sums over chunks, and the search for the point where they
+// exceed a target. The order of additions depends on the vocabulary alone, not on the block size or on timing.
 #pragma once
 
 #include "sampling/sample.cuh"
@@ -11,7 +11,7 @@ struct Row {
     u32 chunks;
 };
 
-// The largest of all maxima, for every thread of a warp that calls it.
+// The largest of all maxima, returned in every thread of the calling warp.
 __device__ __forceinline__ float largest_maximum(const Row& row) {
     float largest = minus_infinity();
     for (u32 c = lane(); c < row.chunks; c += WARP) {
@@ -23,7 +23,7 @@ __device__ __forceinline__ float largest_maximum(const Row& row) {
     return largest;
 }
 
-// x of this lane and of those below it.
+// Inclusive prefix sum over the lanes.
 template <class T>
 __device__ __forceinline__ T running_sum(T x) {
 #pragma unroll
@@ -34,7 +34,7 @@ __device__ __forceinline__ T running_sum(T x) {
     return x;
 }
 
-// Of one warp: the sum over all chunks c of sum_at(c), first by lane, then over lanes.
+// Called by one warp: the sum over all chunks c of sum_at(c), first by lane, then over lanes.
 template <class SumAt>
 __device__ __forceinline__ double sum_of_chunks(u32 chunks, SumAt sum_at) {
     double total = 0.0;
@@ -48,14 +48,14 @@ __device__ __forceinline__ double sum_of_chunks(u32 chunks, SumAt sum_at) {
     return total;
 }
 
-// A chunk, and what all chunks before it sum to.
+// A chunk and the sum over all chunks before it.
 struct Place {
     u32 chunk;
     double before;
 };
 
-// Of one warp: the first chunk of a sum above 0 at which the running sum exceeds `target`; without one, the last chunk
-// of a sum above 0.
+// Called by one warp: the first chunk with a sum above 0 at which the running sum exceeds `target`; if there is none,
+// the last chunk with a sum above 0.
 template <class SumAt>
 __device__ __forceinline__ Place find_place(u32 chunks, SumAt sum_at, double target) {
     Place place{0, 0.0};
@@ -85,17 +85,17 @@ __device__ __forceinline__ bool keeps(Cut cut, float score, u32 token) {
     return key > cut.key || (key == cut.key && token <= cut.last);
 }
 
-// e^((max - best) / temperature): from weights relative to a chunk's maximum to weights relative to the best score.
+// e^((max - best) / temperature): converts weights relative to a chunk's maximum to weights relative to the best score.
 __device__ __forceinline__ double scale_of(float max, float best, float temperature) {
     return exp((static_cast<double>(max) - best) / temperature);
 }
 
-// The log-probability of a score among the model's own.
+// Log-softmax over the model's own logits.
 struct LogSoftmax {
     double best;
     double log_sum;
 
-    // Of one warp. `row` has the model's maxima.
+    // Called by one warp. `row` has the model's maxima.
     __device__ __forceinline__ LogSoftmax(const Row& row, const float* sums) {
         float largest = largest_maximum(row);
         auto sum_at = [&](u32 c) {
@@ -111,13 +111,14 @@ struct LogSoftmax {
     }
 };
 
-// Asks that top-k, top-p or min-p narrows.
+// Whether top-k, top-p or min-p restricts the request.
 __device__ __forceinline__ bool has_filter(const Request& request, u32 vocab) {
     return request.pick == RANDOM && (request.top_k < vocab || request.top_p < 1.0f || request.min_p > 0.0f);
 }
 
-// The least score that can be drawn: less likely than the best by a factor of e^87.3, the smallest normal float.
-__device__ __forceinline__ float lowest_drawn(float best, float temperature) {
+// The lowest score that can be sampled: e^87.3 times less likely than the best, the ratio of 1 to the smallest normal
+// float.
+__device__ __forceinline__ float lowest_sampled(float best, float temperature) {
     constexpr double LOWEST = -87.33654022216797;
     return fminf(__double2float_ru(best + temperature * LOWEST), best);
 }

@@ -1,6 +1,6 @@
-// What the kernels of sampling share: the requests as the host packs them (cuda/sampling/requests.rs mirrors each
-// struct), scores as they are compared and weighed, and the chunks of the vocabulary that one warp takes at a time. The
-// definition is backend/cpu/sampling/clear.rs.
+// What the sampling kernels share: requests as the host packs them (src/backend/cuda/sampling/requests.rs mirrors each
+// struct), comparing and weighing of scores, and chunks of the vocabulary, one per warp. The definition is
+// src/backend/cpu/sampling/clear.rs.
 #pragma once
 
 using u32 = unsigned;
@@ -8,29 +8,29 @@ using u64 = unsigned long long;
 
 constexpr u32 WARP = 32;
 constexpr u32 ALL_LANES = 0xffffffff;
-// Tokens whose maximum and sums are taken together, by one warp.
+// Tokens of a chunk. One warp takes its maximum and sums.
 constexpr u32 CHUNK = 512;
 constexpr u32 PER_LANE = CHUNK / WARP;
 
-// Tokens that a request counts by itself at most, between two loads of requests: MOST_COUNTED of backend/mod.rs.
+// Maximum tokens that a request counts on the device between two loads of requests: MOST_COUNTED of src/backend/mod.rs.
 constexpr u32 MOST_COUNTED = 128;
 
 constexpr u32 GREEDY = 0;
 constexpr u32 RANDOM = 1;
 
-// In place of an index: nothing is unseen.
+// Replaces an index: there is no unseen token.
 constexpr u32 NONE = 0xffffffff;
-// In place of a token id or a count of equal scores: no token is too far.
+// Replaces a token id or a count of equal scores: no bound.
 constexpr u32 ALL = 0xffffffff;
 
-// Followed by one Request per request, then by the lists of all requests.
+// Followed by one Request per request of the step, then by the lists of all requests.
 struct Header {
-    u32 top_width;  // places for the likeliest tokens that each request has in the results
+    u32 top_width;  // places per request for the most likely tokens in the results
     u32 padding[3];
 };
 
 struct Request {
-    u32 pick;  // GREEDY, RANDOM, or else `given`
+    u32 pick;  // GREEDY, RANDOM, or else the token `given`
     u32 given;
     float temperature;
     u32 top_k;  // at least 1
@@ -39,16 +39,16 @@ struct Request {
     float repetition;
     float frequency;
     float presence;
-    u32 unseen;  // index into the tokens drawn by the step before, or NONE; sample_count writes it
-    u32 top;     // of the likeliest tokens, at most BINS of sampling/select.cuh
+    u32 unseen;  // index into the tokens sampled by the previous step, or NONE; updated by sample_count
+    u32 top;  // how many of the most likely tokens to return, at most BINS of sampling/select.cuh
     u32 biases;  // lengths of the three lists
     u32 seens;
     u32 bans;
-    u32 first;  // 4-byte words from the header to the lists, which lie back to back in this order
-    u32 counted;  // entries of its list of tokens sampled since the requests were loaded, which sample_count appends to
+    u32 first;  // 4-byte words from the header to the lists, stored consecutively in this order
+    u32 counted;  // tokens sampled since the requests were loaded, listed in all_counted; updated by sample_count
 };
 
-// Lists are sorted by token. `was` is the model's logit, kept here while the score stands in its place.
+// Lists are sorted by token. `was` saves the model's logit while the edited score replaces it.
 struct Bias {
     u32 token;
     float bias;
@@ -67,18 +67,18 @@ struct Ban {
     float was;
 };
 
-struct Drawn {
+struct Sampled {
     u32 token;
     float logprob;
 };
 
-// The keys that may be drawn: all above `key`, and those equal to it up to the token `last`.
+// Scores that may be sampled: keys above `key`, and those equal to it up to the token `last`.
 struct Cut {
     u32 key;
     u32 last;
 };
 
-// The token that the host has not seen yet, and its logit as in the lists.
+// The token sampled by the previous step, not yet known to the host, and its saved logit.
 struct Newest {
     u32 token;
     float was;
@@ -96,12 +96,12 @@ __device__ __forceinline__ u32 lane() {
     return threadIdx.x % WARP;
 }
 
-// NaN counts as -inf, +inf as the largest float.
+// Maps NaN to -inf and +inf to the largest float.
 __device__ __forceinline__ float safe(float logit) {
     return fminf(fmaxf(logit, minus_infinity()), largest_float());
 }
 
-// Rises with the score; equal for 0 and -0.
+// An integer that orders like the score; 0 and -0 are equal.
 __device__ __forceinline__ u32 key_of(float score) {
     u32 bits = __float_as_uint(score + 0.0f);
     return bits ^ (bits >> 31 ? 0xffffffff : 0x80000000);
@@ -111,20 +111,19 @@ __device__ __forceinline__ float score_of(u32 key) {
     return __uint_as_float(key ^ (key >> 31 ? 0x80000000 : 0xffffffff));
 }
 
-// Powers of two in one unit of score at `temperature`. Finite, so that a distance of 0 weighs 1 at any temperature.
+// Log2 units per unit of score at `temperature`. Finite, so that a distance of 0 weighs 1 at any temperature.
 __device__ __forceinline__ float rate_of(float temperature) {
     return fminf(1.44269504f / temperature, largest_float());
 }
 
-// e^((score - base) / temperature): within 2 units in the last place of an exponent that is rounded twice. Below
-// 2^-126: 0.
+// e^((score - base) / temperature), within 2 ulp for an exponent that is rounded twice; 0 below 2^-126.
 __device__ __forceinline__ float weight_of(float score, float base, float rate) {
     float weight;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(weight) : "f"((score - base) * rate));
     return weight;
 }
 
-// Scores of one chunk: lane `l` holds tokens 32 j + l of it. What lies past the vocabulary scores -inf.
+// Scores of one chunk: lane `l` holds the tokens 32 j + l. Past the vocabulary scores are -inf.
 struct Chunk {
     float score[PER_LANE];
 
@@ -160,8 +159,8 @@ struct Chunk {
         return max;
     }
 
-    // The sum of the weights, relative to `base`, of the scores for which kept(j) holds: four by four in f32, then in
-    // f64.
+    // Sum of the weights, relative to `base`, of the scores for which kept(j) holds: four partial sums per lane in f32,
+    // then f64.
     template <class Kept>
     __device__ __forceinline__ float sum(float base, float rate, Kept kept) const {
         float part[4] = {0.0f, 0.0f, 0.0f, 0.0f};
@@ -176,7 +175,7 @@ struct Chunk {
         return static_cast<float>(sum);
     }
 
-    // Of all scores, relative to their maximum. 0 where all are -inf.
+    // Sum over all scores, relative to their maximum; 0 if all are -inf.
     __device__ __forceinline__ float sum(float max, float rate) const {
         return sum(max == minus_infinity() ? 0.0f : max, rate, [](u32) { return true; });
     }

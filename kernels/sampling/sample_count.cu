@@ -1,13 +1,15 @@
-// sample_count: what requests with penalties count, one step further. The token that was unseen is listed, once more
-// where it is in a list already; what the request itself drew in the step before is unseen now, as request r of an
-// advanced step goes on behind its own draw. Launched before the kernels of `sample` when a step is advanced, not when
-// it is loaded.
+// Updates the token counts of requests with penalties by one step. Adds the token that was unseen to its list entry, or
+// appends it; then marks the token that the request itself sampled in the previous step as unseen, since request r of
+// an advanced step continues request r. Launched before the kernels of `sample` when a step is advanced, not when it is
+// loaded.
 //
 //   seen(r) += newest_of[r].token if unseen(r),  unseen(r) = r
 //
-// Shapes: newest_of [requests], as `sample_edit` left it in the step before; all_counted [requests, MOST_COUNTED].
-// Grid: one block of one warp a request. Limited by latency: a binary search among the tokens seen when the requests
-// were loaded, then one pass over those counted since. CPU definition: StepBatch::count_unseen and StepBatch::advance.
+// Shapes: newest_of [requests], as `sample_edit` left it in the previous step; all_counted [requests, MOST_COUNTED].
+// Grid: one block of one warp per request.
+// Limit: latency. A binary search among the tokens seen when the requests were loaded, then one pass over those counted
+// since.
+// Definition: `StepBatch::count_unseen` and `StepBatch::advance` of src/backend/step.rs.
 #include "sampling/edit.cuh"
 
 __device__ __forceinline__ void count(Request& request, const Edits& edits, u32 token) {
@@ -26,14 +28,14 @@ __device__ __forceinline__ void count(Request& request, const Edits& edits, u32 
         }
         return;
     }
-    bool met = false;
+    bool found = false;
     for (u32 i = lane(); i < edits.counted_count; i += WARP) {
         if (edits.counted[i].token == token) {
             edits.counted[i].sampled += 1;
-            met = true;
+            found = true;
         }
     }
-    if (!__any_sync(ALL_LANES, met) && lane() == 0) {
+    if (!__any_sync(ALL_LANES, found) && lane() == 0) {
         edits.counted[edits.counted_count] = {token, 1, 0, 0.0f};
         request.counted = edits.counted_count + 1;
     }
@@ -41,19 +43,19 @@ __device__ __forceinline__ void count(Request& request, const Edits& edits, u32 
 
 extern "C" __global__ void __launch_bounds__(WARP)
     sample_count(Header* header, const Newest* __restrict__ newest_of, Seen* all_counted) {
-    u32 req = blockIdx.x;
-    Request& request = reinterpret_cast<Request*>(header + 1)[req];
+    u32 index = blockIdx.x;
+    Request& request = reinterpret_cast<Request*>(header + 1)[index];
     if (!has_penalties(request)) {
         return;
     }
     u32 unseen = request.unseen;
-    Edits edits(header, all_counted, req);
-    // What is read here is written below, by one lane.
+    Edits edits(header, all_counted, index);
+    // All lanes must have read `unseen` before one lane overwrites it below.
     __syncwarp();
     if (unseen != NONE) {
-        count(request, edits, newest_of[req].token);
+        count(request, edits, newest_of[index].token);
     }
     if (lane() == 0) {
-        request.unseen = req;
+        request.unseen = index;
     }
 }

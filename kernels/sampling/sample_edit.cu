@@ -1,12 +1,11 @@
-// The third kernel of `sample`: bias, penalties and bans, written into the logits [requests, vocab] of the requests
-// that have any, and maxima and sums of the chunks in which they lie, taken again. `sample_draw` puts the model's
-// logits back. Order and arithmetic are those of `adjusted` in backend/cpu/sampling/scores.rs: nothing is contracted
-// into a fused operation.
-// Grid: one block of 256 to 1,024 threads per request; a request without edits leaves at once. Limited by latency, and
-// by the bytes of the chunks changed.
+// The third kernel of `sample`: applies bias, penalties and bans to the logits [requests, vocab] of requests that have
+// any, and recomputes the maxima and sums of the changed chunks. `sample_token` restores the model's logits. Order and
+// arithmetic follow `adjusted` of src/backend/cpu/sampling/scores.rs; nothing is contracted into fused operations.
+// Grid: one block of 256 to 1,024 threads per request; a block without edits returns at once.
+// Limit: latency, and the bandwidth of the changed chunks.
 #include "sampling/edit.cuh"
 
-// Entries of one token stand together: one thread takes them in turn.
+// Calls `each` for every run of entries with the same token: one thread handles a whole run.
 template <class Entry, class Each>
 __device__ __forceinline__ void for_each_token(Entry* entries, u32 count, Each each) {
     for (u32 i = threadIdx.x; i < count; i += blockDim.x) {
@@ -32,20 +31,20 @@ __device__ __forceinline__ float penalised(float score, const Request& request, 
     return score;
 }
 
-// Dynamic shared memory: whether a chunk is changed, a byte each [chunks].
+// Dynamic shared memory: whether each chunk is changed, one byte per chunk [chunks].
 extern "C" __global__ void __launch_bounds__(1024, 1)
-    sample_edit(float* all_logits, u32 vocab, u32 chunks, Header* header, const u32* __restrict__ drawn,
-                float* __restrict__ draw_max, float* __restrict__ draw_sum, Newest* __restrict__ newest_of,
+    sample_edit(float* all_logits, u32 vocab, u32 chunks, Header* header, const u32* __restrict__ sampled_tokens,
+                float* __restrict__ sample_max, float* __restrict__ sample_sum, Newest* __restrict__ newest_of,
                 Seen* all_counted) {
     extern __shared__ bool changed[];
-    u32 req = blockIdx.x;
-    const Request& request = reinterpret_cast<const Request*>(header + 1)[req];
+    u32 index = blockIdx.x;
+    const Request& request = reinterpret_cast<const Request*>(header + 1)[index];
     if (!has_edits(request)) {
         return;
     }
-    float* logits = all_logits + static_cast<u64>(req) * vocab;
-    Edits edits(header, all_counted, req);
-    u32 newest = request.unseen == NONE ? NONE : drawn[request.unseen];
+    float* logits = all_logits + static_cast<u64>(index) * vocab;
+    Edits edits(header, all_counted, index);
+    u32 newest = request.unseen == NONE ? NONE : sampled_tokens[request.unseen];
     bool has_newest = newest != NONE;
     bool of_newest = has_newest && threadIdx.x == 0;
     for (u32 c = threadIdx.x; c < chunks; c += blockDim.x) {
@@ -53,19 +52,19 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     }
     __syncthreads();
 
-    // A token may stand in several lists: all keep the same logit before any is changed.
+    // A token may be in several lists: save the same logit in all of them before changing any.
     edits.for_each([&](auto& entry) {
         entry.was = logits[entry.token];
         changed[entry.token / CHUNK] = true;
     });
     if (of_newest) {
-        newest_of[req] = {newest, logits[newest]};
+        newest_of[index] = {newest, logits[newest]};
         changed[newest / CHUNK] = true;
     }
     __syncthreads();
     edits.for_each([&](auto& entry) { logits[entry.token] = safe(entry.was); });
     if (of_newest) {
-        logits[newest] = safe(newest_of[req].was);
+        logits[newest] = safe(newest_of[index].was);
     }
     __syncthreads();
 
@@ -79,11 +78,11 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     });
     __syncthreads();
 
-    bool met = false;
+    bool found = false;
     for_each_token(edits.seens, edits.seen_count, [&](Seen* entry, Seen* end) {
         u32 token = entry->token;
         u32 more = token == newest ? 1 : 0;
-        met |= more == 1;
+        found |= more == 1;
         float score = logits[token];
         for (; entry < end; ++entry) {
             score = penalised(score, request, entry->sampled + more, entry->in_prompt != 0);
@@ -94,11 +93,11 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     for (u32 i = threadIdx.x; i < edits.counted_count; i += blockDim.x) {
         const Seen& entry = edits.counted[i];
         u32 more = entry.token == newest ? 1 : 0;
-        met |= more == 1;
+        found |= more == 1;
         logits[entry.token] = penalised(logits[entry.token], request, entry.sampled + more, false);
     }
-    met = __syncthreads_or(met);
-    if (of_newest && !met) {
+    found = __syncthreads_or(found);
+    if (of_newest && !found) {
         logits[newest] = penalised(logits[newest], request, 1, false);
     }
     __syncthreads();
@@ -114,9 +113,9 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
             float max = chunk.max();
             float sum = chunk.sum(max, rate_of(request.temperature));
             if (lane() == 0) {
-                u64 at = static_cast<u64>(req) * chunks + c;
-                draw_max[at] = max;
-                draw_sum[at] = sum;
+                u64 at = static_cast<u64>(index) * chunks + c;
+                sample_max[at] = max;
+                sample_sum[at] = sum;
             }
         }
     }

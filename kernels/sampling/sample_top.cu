@@ -1,23 +1,23 @@
-// The second kernel of `sample`: the likeliest tokens of each request that wants some, by falling score, equals by
-// rising id, with their log-probabilities by the model's own logits. Follows `by_score` and `log_softmax` of
-// backend/cpu/sampling/clear.rs.
-// Grid: one block of 256 to 1,024 threads per request; a request that wants none leaves at once. Limited by latency: of
-// the logits only those chunks are read, up to 4 times, whose maximum is among the largest.
+// The second kernel of `sample`: the most likely tokens of each request that wants some, by falling score, then rising
+// id, with log-probabilities under the model's own logits. Follows `by_score` and `log_softmax` of
+// src/backend/cpu/sampling/clear.rs.
+// Grid: one block of 256 to 1,024 threads per request; a block that needs no tokens returns at once.
+// Limit: latency. Only chunks whose maximum is among the largest are read, up to 4 times.
 #include "sampling/select.cuh"
 
 // Dynamic shared memory: maxima, f32 [chunks].
 extern "C" __global__ void __launch_bounds__(1024)
     sample_top(const float* __restrict__ logits, u32 vocab, u32 chunks, u32 requests, const Header* __restrict__ header,
-               const float* __restrict__ model_max, const float* __restrict__ model_sum, Drawn* __restrict__ results) {
+               const float* __restrict__ model_max, const float* __restrict__ model_sum, Sampled* __restrict__ results) {
     extern __shared__ float maxima[];
     __shared__ Histogram h;
     __shared__ u32 listed;
-    u32 req = blockIdx.x;
-    u32 wanted = min(reinterpret_cast<const Request*>(header + 1)[req].top, vocab);
+    u32 index = blockIdx.x;
+    u32 wanted = min(reinterpret_cast<const Request*>(header + 1)[index].top, vocab);
     if (wanted == 0) {
         return;
     }
-    u64 first_chunk = static_cast<u64>(req) * chunks;
+    u64 first_chunk = static_cast<u64>(index) * chunks;
     for (u32 c = threadIdx.x; c < chunks; c += blockDim.x) {
         maxima[c] = model_max[first_chunk + c];
     }
@@ -25,14 +25,14 @@ extern "C" __global__ void __launch_bounds__(1024)
         listed = 0;
     }
     __syncthreads();
-    Row row{logits + static_cast<u64>(req) * vocab, maxima, vocab, chunks};
+    Row row{logits + static_cast<u64>(index) * vocab, maxima, vocab, chunks};
 
     u32 lowest = wanted <= chunks ? bound_by_maxima(row, h, wanted) : key_of(minus_infinity());
     u32 highest = key_of(largest_maximum(row));
     Selection selection = select(row, h, lowest, highest, rate_of(1.0f), false, wanted);
     Cut cut{selection.key, last_of_equals(row, h, selection.key, selection.equals)};
 
-    // The histogram's memory holds the list now: tokens in `low`, keys in `high`.
+    // Reuses the histogram as the list: tokens in `low`, keys in `high`.
     for (u32 c = threadIdx.x / WARP; c < chunks; c += blockDim.x / WARP) {
         if (key_of(maxima[c]) < cut.key) {
             continue;
@@ -50,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     }
     __syncthreads();
     LogSoftmax logprob(row, model_sum + first_chunk);
-    Drawn* top = results + requests + static_cast<u64>(req) * header->top_width;
+    Sampled* top = results + requests + static_cast<u64>(index) * header->top_width;
     for (u32 i = threadIdx.x; i < wanted; i += blockDim.x) {
         u32 rank = 0;
         for (u32 other = 0; other < wanted; ++other) {

@@ -1,14 +1,14 @@
-// The k best tokens of a row, or the fewest best tokens that have a given weight, without a sort: histograms of the
-// scores' keys narrow the range that holds the last token kept, 11 bits a pass, over those chunks alone whose maximum
-// reaches it. Counts and weights are whole numbers (a weight of 1 is 2^44), so that the order of adding changes
-// nothing. Equal scores rank by rising token id.
+// Selects the k best tokens of a row, or the fewest best tokens with a given total weight, without sorting. Histograms
+// over the scores' keys narrow the range of the last kept token by 11 bits per pass, reading only chunks whose maximum
+// reaches that range. Counts and weights are integers (a weight of 1 is 2^44), so the order of additions does not
+// matter. Equal scores rank by rising token id.
 #pragma once
 
 #include "sampling/row.cuh"
 
 constexpr u32 BIN_BITS = 11;
 constexpr u32 BINS = 1 << BIN_BITS;
-// Threads that look for a bin; every block has as many.
+// Threads that search for a bin; every block has at least as many.
 constexpr u32 SEARCHERS = 256;
 constexpr u32 BINS_EACH = BINS / SEARCHERS;
 constexpr float UNIT = 17592186044416.0f;
@@ -16,27 +16,29 @@ constexpr float UNIT = 17592186044416.0f;
 // In shared memory.
 struct Histogram {
     u32 count[BINS];
-    // Weights of 64 bits in two halves: shared memory adds 32 bits at once, and the lower half reports its carry.
+    // 64-bit weights in two halves: shared-memory atomics are fastest on 32 bits, and the carry of the lower half is
+    // known.
     u32 low[BINS];
     u32 high[BINS];
     u64 warp_counts[SEARCHERS / WARP];
     u64 warp_weights[SEARCHERS / WARP];
-    // The bin in which the target is reached, apart from the bins: these are cleared while other threads read it.
+    // The bin in which the target is reached. Stored apart from the bins, which are cleared while other threads read
+    // it.
     bool reached;
     u32 bin;
     u32 bin_count;
     u64 bin_weight;
     u64 count_above;
     u64 weight_above;
-    // A value that one thread found for all.
+    // A value found by one thread, broadcast to all.
     u32 shared_value;
 };
 
-// The keys kept: all above `key`, and `equals` of those equal to it.
+// The selected keys: all above `key`, and `equals` of those equal to it.
 struct Selection {
     u32 key;
     u32 equals;
-    u64 weight;  // of all tokens kept
+    u64 weight;  // of all selected tokens
     bool reached;
 };
 
@@ -54,8 +56,8 @@ __device__ __forceinline__ void add(Histogram& h, u32 bin, u64 weight) {
     }
 }
 
-// Of all threads: the highest bin down to which counts (or weights) reach `target`, into the histogram. Ends without a
-// barrier.
+// Called by all threads: stores in the histogram the highest bin at which the running count (or weight), from the top,
+// reaches `target`. No barrier at the end.
 __device__ __forceinline__ void find_bin(Histogram& h, bool by_weight, u64 target, u64 count_above, u64 weight_above) {
     u32 top = BINS - 1 - threadIdx.x * BINS_EACH;
     u64 count = 0;
@@ -103,8 +105,8 @@ __device__ __forceinline__ void find_bin(Histogram& h, bool by_weight, u64 targe
     h.weight_above = weight_above;
 }
 
-// Of all threads: the best tokens, of keys from `lowest` to `highest`, up to the one at which `target` of count or
-// weight (relative to the score of `highest`) is reached. Unreached: all of them. `target` is at least 1.
+// Called by all threads: the best tokens with keys from `lowest` to `highest`, down to the one at which the count or
+// weight (relative to the score of `highest`) reaches `target`, which is at least 1. If it is not reached, all of them.
 __device__ __noinline__ Selection select(const Row row, Histogram& h, u32 lowest, u32 highest, float rate,
                                          bool by_weight, u64 target) {
     float best = score_of(highest);
@@ -141,7 +143,7 @@ __device__ __noinline__ Selection select(const Row row, Histogram& h, u32 lowest
         find_bin(h, by_weight, target, count_above, weight_above);
         __syncthreads();
         if (!h.reached) {
-            // Rounding can hide the end of a weight; it is all in here then.
+            // Rounding can keep the total weight below the target; then all tokens are selected.
             return {lowest, ALL, 0, false};
         }
         u32 count = h.bin_count;
@@ -162,8 +164,8 @@ __device__ __noinline__ Selection select(const Row row, Histogram& h, u32 lowest
     }
 }
 
-// Of all threads: the key of the `count`-th largest maximum of a chunk: at least `count` tokens reach it. Needs count
-// <= chunks.
+// Called by all threads: the key of the `count`-th largest chunk maximum, which at least `count` tokens reach. Requires
+// count <= chunks.
 __device__ __forceinline__ u32 bound_by_maxima(const Row& row, Histogram& h, u32 count) {
     for (u32 c = threadIdx.x; c < row.chunks; c += blockDim.x) {
         u32 key = key_of(row.maxima[c]);
@@ -182,7 +184,7 @@ __device__ __forceinline__ u32 bound_by_maxima(const Row& row, Histogram& h, u32
     return bound;
 }
 
-// Of all threads: the id of the `equals`-th token of key `key`; the largest id where there are fewer.
+// Called by all threads: the id of the `equals`-th token with key `key`; ALL if there are fewer.
 __device__ __noinline__ u32 last_of_equals(const Row row, Histogram& h, u32 key, u32 equals) {
     if (equals == ALL) {
         return ALL;

@@ -321,7 +321,7 @@ impl Backend for Cuda {
     }
 
     fn embed(&mut self, out: &mut Buffer, table: &Matrix, step: &Step) {
-        self.ops(table.format.compute_dtype()).embed(out, table, (step.tokens(), 0), step.drawn());
+        self.ops(table.format.compute_dtype()).embed(out, table, (step.tokens(), 0), step.sampled());
     }
 
     fn rms_norm(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, eps: f32) {

@@ -79,8 +79,8 @@ impl Ops {
         })
     }
 
-    /// `tokens`: a `token_word` for each row of `out`; `drawn`: the tokens that the step before sampled.
-    pub fn embed(&self, out: &Buffer, table: &Matrix, tokens: Words<'_>, drawn: &Memory) {
+    /// `tokens`: a `token_word` for each row of `out`; `sampled`: the tokens that the step before sampled.
+    pub fn embed(&self, out: &Buffer, table: &Matrix, tokens: Words<'_>, sampled: &Memory) {
         assert_eq!((out.width, table.format), (table.inner, WeightFormat::Dense(self.element)), "embed: shapes");
         self.assert_sums(out);
         let args = |out: &Memory| {
@@ -88,7 +88,7 @@ impl Ops {
                 .memory(out)
                 .memory(&table.memory)
                 .memory_at(tokens.0, tokens.1)
-                .memory(drawn)
+                .memory(sampled)
                 .u32(small(table.inner))
         };
         self.launch(&self.embed, out, 1, THREADS, 0, args);

@@ -73,7 +73,7 @@ pub static SAMPLE: [Source; 5] = [
     source!("sampling/sample_top.cu"),
     source!("sampling/sample_edit.cu"),
     source!("sampling/sample_filter.cu"),
-    source!("sampling/sample_draw.cu"),
+    source!("sampling/sample_token.cu"),
 ];
 
 /// Launched before them when an advanced step has requests with penalties.

@@ -31,7 +31,7 @@ pub struct SamplerKernels {
     top: Function,
     edit: Function,
     filter: Function,
-    draw: Function,
+    token: Function,
     count: Function,
     vocab: usize,
 }
@@ -50,7 +50,7 @@ pub struct SampleBuffers<'a> {
     pub results: (&'a Memory, usize),
     /// u32 `[requests]`: in, the tokens sampled by the step before (read by requests with `unseen`); out, those sampled
     /// now.
-    pub drawn: &'a Memory,
+    pub sampled: &'a Memory,
     /// [`SamplerKernels::counted_bytes`].
     pub counted: &'a Memory,
 }
@@ -62,13 +62,13 @@ impl SamplerKernels {
             let expected = format!("1 to {} tokens", CHUNK * MOST_CHUNKS);
             return Err(Error::value("the vocabulary sampled from on a GPU", expected, vocab.to_string()));
         }
-        let [chunks, top, edit, filter, draw] = &units::SAMPLE;
+        let [chunks, top, edit, filter, token] = &units::SAMPLE;
         Ok(Self {
             chunks: device.function(&Unit::new(chunks), "sample_chunks")?,
             top: device.function(&Unit::new(top), "sample_top")?,
             edit: device.function(&Unit::new(edit), "sample_edit")?,
             filter: device.function(&Unit::new(filter), "sample_filter")?,
-            draw: device.function(&Unit::new(draw), "sample_draw")?,
+            token: device.function(&Unit::new(token), "sample_token")?,
             count: device.function(&Unit::new(&units::SAMPLE_COUNT), "sample_count")?,
             vocab,
         })
@@ -96,11 +96,11 @@ impl SamplerKernels {
 
     /// Samples one token for each of `padded` requests, padding included.
     pub fn sample(&self, device: &Device, padded: usize, buffers: &SampleBuffers<'_>) {
-        let SampleBuffers { logits, requests, uniforms, scratch, results, drawn, counted } = *buffers;
+        let SampleBuffers { logits, requests, uniforms, scratch, results, sampled, counted } = *buffers;
         let chunks = self.vocab.div_ceil(CHUNK);
         let at = SamplerScratch::of(padded, chunks);
         assert!(padded > 0 && logits.bytes() >= padded * self.vocab * 4, "sample: logits of {padded} rows");
-        assert!(scratch.bytes() >= at.bytes && drawn.bytes() >= padded * 4, "sample: memory for {padded} rows");
+        assert!(scratch.bytes() >= at.bytes && sampled.bytes() >= padded * 4, "sample: memory for {padded} rows");
         assert!(counted.bytes() >= Self::counted_bytes(padded), "sample: lists of {padded} requests");
         let row = || Args::new().memory(logits).u32(narrow(self.vocab)).u32(narrow(chunks));
         let scratch =
@@ -118,7 +118,7 @@ impl SamplerKernels {
         let args = scratch(row().u32(narrow(padded)).memory_at(requests.0, requests.1), &[at.model_max, at.model_sum]);
         device.launch(&self.top, grid, block, shared(chunks * 4), &args.memory_at(results.0, results.1));
 
-        let args = row().memory_at(requests.0, requests.1).memory(drawn);
+        let args = row().memory_at(requests.0, requests.1).memory(sampled);
         let args = scratch(args, &[at.draw_max, at.draw_sum, at.newest]).memory(counted);
         device.launch(&self.edit, grid, block, shared(chunks), &args);
 
@@ -135,8 +135,8 @@ impl SamplerKernels {
             row().memory_at(requests.0, requests.1).memory_at(uniforms.0, uniforms.1),
             &[at.model_max, at.model_sum, at.draw_max, at.draw_sum, at.newest, at.cuts],
         );
-        let args = args.memory_at(results.0, results.1).memory(drawn).memory(counted);
-        device.launch(&self.draw, grid, 32, shared(chunks * 8), &args);
+        let args = args.memory_at(results.0, results.1).memory(sampled).memory(counted);
+        device.launch(&self.token, grid, 32, shared(chunks * 8), &args);
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::backend::{SampleRequest, Sampled};
 use crate::ids::TokenId;
 
-/// Where the results of one step's requests lie: for each request (padded ones too) the token drawn and its
+/// Where the results of one step's requests lie: for each request (padded ones too) the token sampled and its
 /// log-probability, 8 bytes; then for each request as many of the likeliest tokens as the most that any request of the
 /// step wants, 8 bytes each.
 #[derive(Clone, Debug)]
@@ -59,10 +59,10 @@ mod tests {
         let layout = ResultLayout::new(&[request(1), request(2)], 3, 50);
         let pairs: Vec<u8> = (0..9u32).flat_map(|i| [i, (i as f32).to_bits()]).flat_map(u32::to_le_bytes).collect();
         assert_eq!(pairs.len(), layout.bytes());
-        let drawn = layout.parse(&pairs);
+        let sampled = layout.parse(&pairs);
         let pair = |i: u32| (TokenId(i), i as f32);
-        assert_eq!(drawn[0], Sampled { token: TokenId(0), logprob: 0.0, top: vec![pair(3)] });
-        assert_eq!(drawn[1], Sampled { token: TokenId(1), logprob: 1.0, top: vec![pair(5), pair(6)] });
-        assert_eq!(drawn.len(), 2);
+        assert_eq!(sampled[0], Sampled { token: TokenId(0), logprob: 0.0, top: vec![pair(3)] });
+        assert_eq!(sampled[1], Sampled { token: TokenId(1), logprob: 1.0, top: vec![pair(5), pair(6)] });
+        assert_eq!(sampled.len(), 2);
     }
 }

@@ -56,7 +56,7 @@ pub struct Step {
     uniforms: Staged,
     plans: Vec<Staged>,
     /// The token sampled for each request; read by the next step's `embed`.
-    drawn: Memory,
+    sampled: Memory,
     partials: Memory,
     sampler_scratch: Memory,
     /// Tokens that requests with penalties have sampled since they were loaded.
@@ -119,7 +119,7 @@ impl Step {
             requests: staged()?,
             uniforms: staged()?,
             plans: Vec::new(),
-            drawn: device.alloc(SMALLEST)?,
+            sampled: device.alloc(SMALLEST)?,
             partials: device.alloc(SMALLEST)?,
             sampler_scratch: device.alloc(SMALLEST)?,
             counted: device.alloc(SMALLEST)?,
@@ -316,11 +316,11 @@ impl Step {
     /// scratch.
     fn reserve_draws(&mut self, device: &Device, padded: usize) -> Result<bool> {
         let bytes = padded.saturating_mul(4);
-        let mut moves = bytes > self.drawn.bytes();
+        let mut moves = bytes > self.sampled.bytes();
         if moves {
             let larger = device.alloc(bytes.checked_next_power_of_two().unwrap_or(bytes))?;
-            device.copy(&larger, 0, &self.drawn, 0..self.drawn.bytes())?;
-            self.drawn = larger;
+            device.copy(&larger, 0, &self.sampled, 0..self.sampled.bytes())?;
+            self.sampled = larger;
         }
         moves |= reserve(device, &mut self.counted, SamplerKernels::counted_bytes(padded))?;
         Ok(moves | reserve(device, &mut self.sampler_scratch, SamplerKernels::scratch_bytes(padded, self.vocab))?)
@@ -357,7 +357,7 @@ impl Step {
             uniforms: (self.uniforms.memory(), 0),
             scratch: &self.sampler_scratch,
             results: (self.staging_slots.results(), 0),
-            drawn: &self.drawn,
+            sampled: &self.sampled,
             counted: &self.counted,
         };
         self.sampler.sample(device, logits.rows, &buffers);
@@ -390,8 +390,8 @@ impl Step {
         self.logit_rows.memory()
     }
 
-    pub fn drawn(&self) -> &Memory {
-        &self.drawn
+    pub fn sampled(&self) -> &Memory {
+        &self.sampled
     }
 }
 

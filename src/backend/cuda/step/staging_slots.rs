@@ -87,7 +87,7 @@ impl StagingSlots {
     /// Waits for the oldest step in flight. Panics if there is none.
     pub fn collect(&mut self) -> Result<Vec<Sampled>> {
         match self.under_way.pop_front().expect("a step is run before it is collected") {
-            UnderWay::Done(drawn) => Ok(drawn),
+            UnderWay::Done(sampled) => Ok(sampled),
             UnderWay::Running { slot, results } => self.take(slot, &results),
         }
     }
