@@ -3,14 +3,14 @@
 use crate::backend::RowToken;
 
 /// Set: the other bits are a request of the step before. Clear: they are the token.
-const DRAWN: u32 = 1 << 31;
+const SAMPLED: u32 = 1 << 31;
 
 pub fn token_word(token: RowToken) -> u32 {
     let (index, mark) = match token {
         RowToken::Known(token) => (token.0, 0),
-        RowToken::Sampled(request) => (request, DRAWN),
+        RowToken::Sampled(request) => (request, SAMPLED),
     };
-    assert!(index < DRAWN, "token or request {index} does not fit 31 bits");
+    assert!(index < SAMPLED, "token or request {index} does not fit 31 bits");
     index | mark
 }
 
@@ -20,7 +20,7 @@ mod tests {
     use crate::ids::TokenId;
 
     #[test]
-    fn the_high_bit_tells_a_drawn_token_from_a_known_one() {
+    fn the_high_bit_tells_a_sampled_token_from_a_known_one() {
         assert_eq!(token_word(RowToken::Known(TokenId(128_255))), 128_255);
         assert_eq!(token_word(RowToken::Sampled(0)), 0x8000_0000);
         assert_eq!(token_word(RowToken::Sampled(2559)), 0x8000_09ff);
@@ -28,6 +28,6 @@ mod tests {
 
     #[test]
     fn the_kernels_use_the_same_bit() {
-        assert!(include_str!("../../../../kernels/token_word.cuh").contains("DRAWN = 1u << 31;"));
+        assert!(include_str!("../../../../kernels/token_word.cuh").contains("SAMPLED = 1u << 31;"));
     }
 }
