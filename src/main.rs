@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use offshoot::cli::stopping::{exit_code, interrupt_flag};
+use offshoot::cli::stopping::{exit_code, interrupt_flag, survive_file_limit};
 use offshoot::cli::{Bench, Cli, CliCommand, PlanCommand};
 use offshoot::error::{Error, Result};
 use offshoot::eval::{run, scoring, task, view};
@@ -16,7 +16,7 @@ use offshoot::{judge, out};
 fn main() -> ExitCode {
     judge::sandbox::enter_if_helper();
     let read = Cli::read().inspect(|cli| start_log(cli.verbose));
-    match read.and_then(dispatch) {
+    match survive_file_limit().and(read).and_then(dispatch) {
         Ok(code) => code,
         Err(error) if out::reader_has_gone(&error) => ExitCode::SUCCESS,
         Err(error) => {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use crate::error::{Error, Result};
 use crate::out;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 /// The first signal received; 0 before.
@@ -33,6 +33,13 @@ pub fn interrupt_flag() -> Result<Arc<AtomicBool>> {
     };
     std::thread::Builder::new().name("signals".to_string()).spawn(wait).map_err(failed)?;
     Ok(flag)
+}
+
+/// Has a file that grows beyond the limit of `ulimit -f` be an error of the write, like a full disk, instead of the end
+/// of the process in the middle of a line. Programs that this one starts do not inherit that.
+pub fn survive_file_limit() -> Result<()> {
+    let failed = |error| Error::Internal(format!("signals cannot be handled: {error}"));
+    signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(drop).map_err(failed)
 }
 
 /// Signals ignored since the start of the process, as a bit mask (bit number - 1); 0 if the system does not report

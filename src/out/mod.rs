@@ -1,14 +1,14 @@
 //! Writes to standard output and standard error. A failure of standard output (a full disk, a closed pipe) is an error
-//! like any other, never a panic; messages on standard error never fail. Also locks output files against concurrent
-//! writers. `svg` writes drawings.
+//! like any other, never a panic; messages on standard error never fail. `files` claims and replaces
+//! output files, `svg` writes drawings.
 
+pub mod files;
 mod progress;
 pub mod svg;
 
 pub use progress::Progress;
 
 use std::fmt::Display;
-use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 
@@ -35,16 +35,6 @@ pub fn aside(text: impl Display) {
 /// Prints the message of `--resume` if there is nothing to continue.
 pub fn starting_afresh(place: &Path) {
     aside(format_args!("{}: nothing to continue; starting from the beginning", place.display()));
-}
-
-/// Locks `file`, which is at `path`, for this process as long as it is open.
-///
-/// Fails if another process has locked it. On file systems without locks, other processes are not kept out.
-pub fn lock(path: &Path, file: &File) -> Result<()> {
-    match file.try_lock() {
-        Err(TryLockError::WouldBlock) => Err(Error::format(path, "another process is writing to it")),
-        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
-    }
 }
 
 /// Whether printing failed because the reader closed the pipe (`offshoot check … | head`), which is not an error of the

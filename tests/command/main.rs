@@ -17,4 +17,5 @@ mod ready_tasks;
 mod rescore;
 mod resume;
 mod scored;
+mod side_by_side;
 mod tree_view;

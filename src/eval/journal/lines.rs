@@ -2,18 +2,15 @@
 //! could not be written completely is removed; an incomplete line of a killed process is removed when the file is
 //! opened again.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::out;
-
-/// Longest time between two syncs to the disk: the work that a power cut can lose.
-const SYNC_EVERY: Duration = Duration::from_secs(2);
+use crate::out::files::{SYNC_EVERY, lock, write_whole};
 
 /// (item, sample): the order of the lines.
 pub(super) type LineKey = (usize, u64);
@@ -66,7 +63,7 @@ impl SortedLines {
     }
 
     fn of(path: &Path, file: File) -> Result<Self> {
-        out::lock(path, &file)?;
+        lock(path, &file)?;
         Ok(Self { path: path.to_path_buf(), file, lines: Vec::new(), synced: Instant::now() })
     }
 
@@ -137,43 +134,13 @@ impl SortedLines {
     }
 }
 
-/// Writes a file next to `path` and renames it to `path` when it is complete and synced. If writing fails, the file is
-/// removed.
-pub(super) fn write_whole(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<()> {
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = PathBuf::from(partial);
-    let written = File::create(&partial).and_then(|file| {
-        let mut file = BufWriter::new(file);
-        write(&mut file)?;
-        file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_data()?;
-        fs::rename(&partial, path)
-    });
-    written.map_err(|error| {
-        if partial.exists()
-            && let Err(again) = fs::remove_file(&partial)
-        {
-            log::warn!("{}: cannot be removed: {again}", partial.display());
-        }
-        Error::io(path, "write")(error)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::fs;
+    use std::path::Path;
     use serde_json::{Value, json};
-
-    #[test]
-    fn a_file_that_fails_leaves_nothing() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let path = folder.path().join("summary.json");
-        let full = |_: &mut BufWriter<File>| Err(io::Error::from(io::ErrorKind::StorageFull));
-        let error = write_whole(&path, full).expect_err("the disk is full");
-        assert!(error.to_string().starts_with(&format!("{}: cannot write: ", path.display())), "{error}");
-        assert_eq!(fs::read_dir(folder.path()).expect("readable").count(), 0);
-    }
 
     #[test]
     fn a_line_that_does_not_fit_leaves_no_half_line() {

@@ -16,8 +16,9 @@ use std::sync::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::out::files::{FolderClaim, write_whole};
 use crate::search::{Outcome, Sample};
-use lines::{SortedLines, write_whole};
+use lines::SortedLines;
 
 pub use attention::{AttentionFile, SampleAttention};
 pub use replace::{replace, settle};
@@ -68,9 +69,8 @@ struct ItemLine {
 }
 
 impl Journal {
-    /// Creates `folder` with empty files. Fails if the folder already contains results.
+    /// Creates empty files in `folder`, which the caller has claimed. Fails if it already contains results.
     pub fn create(folder: &Path) -> Result<Self> {
-        fs::create_dir_all(folder).map_err(Error::io(folder, "create the output folder"))?;
         Ok(Self {
             samples: Mutex::new(SortedLines::create(&folder.join("samples.jsonl"))?),
             items: Mutex::new(SortedLines::create(&folder.join("items.jsonl"))?),
@@ -187,8 +187,18 @@ pub fn run_folders(base: &Path) -> Vec<PathBuf> {
     folders
 }
 
+/// Makes and claims the first of `base`, `base-2`, `base-3`, ... that does not exist yet.
+pub fn fresh_folder(base: &Path) -> Result<FolderClaim> {
+    for path in numbered(base) {
+        if let Some(claim) = FolderClaim::fresh(&path)? {
+            return Ok(claim);
+        }
+    }
+    Err(Error::Internal(format!("no number behind {} is free", base.display())))
+}
+
 /// The first of `base`, `base-2`, `base-3`, ... that does not exist yet.
-pub fn fresh_folder(base: &Path) -> PathBuf {
+pub fn free_path(base: &Path) -> PathBuf {
     numbered(base).find(|path| !path.exists()).expect("some number is free")
 }
 
@@ -208,6 +218,7 @@ mod tests {
     fn lines_are_whole_and_nothing_is_overwritten() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let out = folder.path().join("deep/run");
+        fs::create_dir_all(&out).expect("the folder is writable");
         let journal = Journal::create(&out).expect("the folder is writable");
         journal.sample(1, 0, &serde_json::json!({"id": "a", "text": "two\nlines"})).expect("written");
         journal.sample(0, 3, &serde_json::json!({"id": "b"})).expect("written");
@@ -215,7 +226,7 @@ mod tests {
         assert_eq!(text, "{\"id\":\"a\",\"text\":\"two\\nlines\"}\n{\"id\":\"b\"}\n");
 
         assert!(matches!(Journal::create(&out), Err(Error::Io { .. })), "a second run must not write over the first");
-        assert_eq!(fresh_folder(&out), folder.path().join("deep/run-2"));
+        assert_eq!(free_path(&out), folder.path().join("deep/run-2"));
 
         journal.finish().expect("written");
         let text = fs::read_to_string(out.join("samples.jsonl")).expect("readable");

@@ -6,8 +6,8 @@ use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 
-use super::lines::write_whole;
 use crate::error::{Error, Result};
+use crate::out::files::write_whole;
 
 /// The folder of new files before the commit; they are ignored.
 const BEGUN: &str = "new-results.partial";

@@ -108,12 +108,12 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
         false => Ok(()),
     };
     // Everything is written as far as possible; the first error is returned.
-    let printed = out::text(format_args!("{}{:<11} {}\n", run.summary, "results", place.folder.display()));
+    let printed = out::text(format_args!("{}{:<11} {}\n", run.summary, "results", place.path().display()));
     let summed = pretty(&run.summary).and_then(|text| journal.file("summary.json", &text));
     let noted = place.manifest.text().and_then(|text| journal.file(manifest::NAME, &text));
     let sorted = if run.ended.is_none() { journal.finish() } else { Ok(()) };
     run.ended.take().map_or(Ok(()), Err).and(summed).and(completions).and(noted).and(sorted).and(printed)?;
-    run.failure(&prepared, &place.folder).map(|()| ExitCode::SUCCESS)
+    run.failure(&prepared, place.path()).map(|()| ExitCode::SUCCESS)
 }
 
 fn pretty(summary: &Summary) -> Result<String> {

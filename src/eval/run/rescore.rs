@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
-use crate::eval::journal::{Journal, fresh_folder, replace};
+use crate::eval::journal::{Journal, free_path, replace};
 use crate::eval::task::{EarlyStop, Method, Overrides, Task};
 use crate::figures::counted;
 use crate::judge::Isolation;
 use crate::out;
+use crate::out::files::FolderClaim;
 
 use super::assess::RunJudge;
 use super::manifest::{self, Manifest};
@@ -50,7 +51,8 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     check_both_are_there(run)?;
     let was = Task::method_of(&manifest.task_file, manifest.task.clone())?;
     let task = task_of(options, &manifest, &was)?;
-    let folder = options.out.as_ref().unwrap_or(run);
+    let claim = FolderClaim::of(options.out.as_ref().unwrap_or(run))?;
+    let folder = claim.path();
     if options.out.is_some() {
         Journal::check_free(folder)?;
     }
@@ -97,7 +99,6 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
         ("task.json", format!("{:#}\n", manifest.task)),
         (manifest::NAME, manifest.text()?),
     ];
-    fs::create_dir_all(folder).map_err(Error::io(folder, "create the output folder"))?;
     if graded.moved {
         put_trees_aside(folder)?;
     }
@@ -206,7 +207,7 @@ fn put_trees_aside(folder: &Path) -> Result<()> {
     if !trees.exists() {
         return Ok(());
     }
-    let aside = fresh_folder(&folder.join("trees.before"));
+    let aside = free_path(&folder.join("trees.before"));
     out::aside(format_args!(
         "warning: items have other indices than in the run: its trees are now in {}",
         aside.display()

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::error::Result;
 use crate::eval::journal::{Journal, Recorded, fresh_folder, run_folders};
 use crate::out;
+use crate::out::files::FolderClaim;
 use crate::search::Sample;
 
 use super::levels::LevelCounts;
@@ -25,9 +26,9 @@ pub struct Earlier {
     pub levels: LevelCounts,
 }
 
-/// The folder that a run writes to, and its manifest.
+/// The folder that a run writes to, claimed for this process, and its manifest.
 pub struct RunFolder {
-    pub folder: PathBuf,
+    claim: FolderClaim,
     pub manifest: Manifest,
     /// Whether an earlier process started the run.
     resumed: bool,
@@ -37,6 +38,10 @@ impl RunFolder {
     /// Whether an earlier process started the run.
     pub fn is_resumed(&self) -> bool {
         self.resumed
+    }
+
+    pub fn path(&self) -> &Path {
+        self.claim.path()
     }
 
     /// Returns a new folder for a new run; with `--resume`, the folder given, or the task's latest run that matches; if
@@ -50,9 +55,11 @@ impl RunFolder {
         let folders = options.out.clone().map_or_else(|| run_folders(&base), |folder| vec![folder]);
         let mut refused = None;
         for folder in &folders {
-            match fitting(folder, &now, prepared) {
-                Ok(Some(manifest)) => return Ok(Self { folder: folder.clone(), manifest, resumed: true }),
-                Ok(None) => {}
+            // Claimed first: what another process still writes tells nothing.
+            let claimed = FolderClaim::of(folder).and_then(|claim| Ok((fitting(folder, &now, prepared)?, claim)));
+            match claimed {
+                Ok((Some(manifest), claim)) => return Ok(Self { claim, manifest, resumed: true }),
+                Ok((None, _)) => {}
                 Err(error) => drop(refused.get_or_insert(error)),
             }
         }
@@ -60,32 +67,35 @@ impl RunFolder {
             Some(error) => Err(error),
             None => {
                 let fresh = Self::fresh(&base, now, options)?;
-                out::starting_afresh(&fresh.folder);
+                out::starting_afresh(fresh.path());
                 Ok(fresh)
             }
         }
     }
 
     fn fresh(base: &Path, manifest: Manifest, options: &RunOptions) -> Result<Self> {
-        let folder = options.out.clone().unwrap_or_else(|| fresh_folder(base));
-        Journal::check_free(&folder)?;
-        Ok(Self { folder, manifest, resumed: false })
+        let claim = match &options.out {
+            Some(folder) => FolderClaim::of(folder)?,
+            None => fresh_folder(base)?,
+        };
+        Journal::check_free(claim.path())?;
+        Ok(Self { claim, manifest, resumed: false })
     }
 
     /// Opens the journal. The manifest of a new run is written first, so that the run can always be resumed.
     pub fn open(&self, prepared: &PreparedRun) -> Result<(Journal, Earlier)> {
         let describe = || {
-            Journal::write(&self.folder, manifest::NAME, &self.manifest.text()?)?;
-            Journal::write(&self.folder, "task.json", &format!("{:#}\n", prepared.task.source))
+            Journal::write(self.path(), manifest::NAME, &self.manifest.text()?)?;
+            Journal::write(self.path(), "task.json", &format!("{:#}\n", prepared.task.source))
         };
         if !self.resumed {
             describe()?;
-            return Ok((Journal::create(&self.folder)?, Earlier::default()));
+            return Ok((Journal::create(self.path())?, Earlier::default()));
         }
         // All of the task's items, because an earlier process may have had a higher --limit.
         let items = prepared.task.items(None)?;
         let indices: HashMap<&str, usize> = items.iter().map(|item| (item.id.as_str(), item.index)).collect();
-        let (journal, recorded) = Journal::reopen(&self.folder, |id| indices.get(id).copied())?;
+        let (journal, recorded) = Journal::reopen(self.path(), |id| indices.get(id).copied())?;
         describe()?;
         let failed_samples = recorded.failed_samples.clone();
         let ItemsLeft { earlier, unfinished, anew } = ItemsLeft::new(recorded, prepared);

@@ -18,6 +18,7 @@ use crate::eval::benchmark::BenchmarkFormat;
 use crate::json::RawJson;
 use crate::judge::Verdict;
 use crate::judge::problem::{ReferenceSuite, TestSuite};
+use crate::out::files::WholeFile;
 use crate::tokenizer::strftime;
 
 /// The harness that defines the format of the results.
@@ -72,13 +73,8 @@ pub struct Scored<'a> {
 impl Scored<'_> {
     /// Writes the file atomically.
     pub fn write(&self, export: Export, results: &mut Results, path: &Path) -> Result<()> {
-        let mut partial = path.as_os_str().to_owned();
-        partial.push(".partial");
-        let partial = PathBuf::from(partial);
-        let mut out = JsonWriter {
-            out: BufWriter::new(File::create(&partial).map_err(Error::io(&partial, "create"))?),
-            path: &partial,
-        };
+        let mut file = WholeFile::create(path)?;
+        let mut out = JsonWriter { out: file.writer(), path };
         match export {
             Export::EvalPlus => self.eval_plus(results, &mut out)?,
             Export::BigCode => out.value(&self.big_code())?,
@@ -86,8 +82,7 @@ impl Scored<'_> {
             Export::LiveCodeBench => self.live_code_bench(results, &mut out)?,
         }
         out.text("\n")?;
-        out.out.flush().map_err(Error::io(&partial, "write"))?;
-        fs::rename(&partial, path).map_err(Error::io(path, "write"))
+        file.finish()
     }
 
     /// Calls the function with each problem that has samples and can be judged, with its index and all of its lines.
@@ -263,7 +258,7 @@ fn named(pass_at: &[PassAt]) -> Map<String, Value> {
 
 /// Writes JSON incrementally.
 struct JsonWriter<'a> {
-    out: BufWriter<File>,
+    out: &'a mut BufWriter<File>,
     path: &'a Path,
 }
 

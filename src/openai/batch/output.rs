@@ -2,9 +2,10 @@
 //! end. Also resumes the file of an interrupted job.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File, OpenOptions};
-use std::io::{BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use serde_json::Value;
 
@@ -13,6 +14,7 @@ use super::input::{Call, InputLine};
 use super::origin::AnswerOrigin;
 use crate::error::{Error, Result};
 use crate::out;
+use crate::out::files::{SYNC_EVERY, lock, remove_partials, write_whole};
 
 pub struct BatchOutput {
     path: PathBuf,
@@ -22,6 +24,7 @@ pub struct BatchOutput {
     /// The lines of the input that were refused, and why.
     refusals: BTreeMap<usize, String>,
     end: u64,
+    synced: Instant,
 }
 
 #[derive(Clone, Copy)]
@@ -50,13 +53,17 @@ impl BatchOutput {
             }
             _ => Error::io(path, "open")(error),
         })?;
-        out::lock(path, &file)?;
+        lock(path, &file)?;
+        if let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) {
+            remove_partials(folder, name);
+        }
         let mut output = BatchOutput {
             path: path.to_path_buf(),
             file,
             spans: vec![None; lines.len()],
             refusals: BTreeMap::new(),
             end: 0,
+            synced: Instant::now(),
         };
         output.read_answers(lines, origin)?;
         Ok(output)
@@ -166,26 +173,24 @@ impl BatchOutput {
         self.spans[index] = Some(AnswerSpan { start: self.end, bytes: text.len() });
         self.refusals.extend(answer.refusal.iter().map(|why| (index, why.clone())));
         self.end += text.len() as u64;
+        if self.synced.elapsed() >= SYNC_EVERY {
+            self.file.sync_data().map_err(Error::io(&self.path, "force to the disk"))?;
+            self.synced = Instant::now();
+        }
         Ok(())
     }
 
     /// Sorts the answers into the order of the input. The file is replaced atomically or not changed.
     pub fn finish(mut self) -> Result<()> {
-        let mut partial = self.path.as_os_str().to_owned();
-        partial.push(".partial");
-        let partial = PathBuf::from(partial);
-        let sorted = self.sort_into(&partial).and_then(|()| fs::rename(&partial, &self.path));
-        sorted.map_err(Error::io(&self.path, "put in order"))
-    }
-
-    fn sort_into(&mut self, partial: &Path) -> std::io::Result<()> {
-        let mut sorted = BufWriter::new(File::create(partial)?);
-        for place in self.spans.iter().flatten() {
-            let mut text = vec![0; place.bytes];
-            self.file.seek(SeekFrom::Start(place.start))?;
-            self.file.read_exact(&mut text)?;
-            sorted.write_all(&text)?;
-        }
-        sorted.flush()
+        let Self { path, file, spans, .. } = &mut self;
+        write_whole(path, |sorted| {
+            for place in spans.iter().flatten() {
+                let mut text = vec![0; place.bytes];
+                file.seek(SeekFrom::Start(place.start))?;
+                file.read_exact(&mut text)?;
+                sorted.write_all(&text)?;
+            }
+            Ok(())
+        })
     }
 }
