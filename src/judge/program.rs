@@ -150,7 +150,7 @@ fn command(judge: &Judge, commands: &Commands, words: &[String]) -> Result<Comma
         }
         name => {
             let tool = judge.tools.find(name)?;
-            readable.extend(tool.installation.clone());
+            readable.extend(tool.readable);
             StartOfRun::BesideCopy(tool.path)
         }
     };

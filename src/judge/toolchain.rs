@@ -128,12 +128,12 @@ impl CppCompiler {
 #[derive(Debug, Default)]
 pub(super) struct Tools(Mutex<HashMap<String, Tool>>);
 
-/// A program of this machine, and the installation that it belongs to.
+/// A program of this machine.
 #[derive(Clone, Debug)]
 pub(super) struct Tool {
     pub path: PathBuf,
-    /// The folder with its `bin` and `lib`, if it is not among the system's folders.
-    pub installation: Option<PathBuf>,
+    /// What it reads besides the system's folders: the installation that it belongs to, and settings.
+    pub readable: Vec<PathBuf>,
 }
 
 impl Tools {
@@ -154,8 +154,16 @@ impl Tool {
     fn at(path: PathBuf) -> Tool {
         let path = behind_rustup(&path).unwrap_or(path);
         let installation = path.canonicalize().ok().and_then(|real| installation(&real));
-        Tool { path, installation }
+        let readable = installation.into_iter().chain(settings(&path)).collect();
+        Tool { path, readable }
     }
+}
+
+/// The folders of settings of Java, which distributions keep apart from its library.
+fn settings(program: &Path) -> Vec<PathBuf> {
+    let is_java = program.file_name().is_some_and(|name| name.to_string_lossy().starts_with("java"));
+    let entries = std::fs::read_dir("/etc").into_iter().flatten().flatten().filter(|_| is_java);
+    entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("java-")).map(|entry| entry.path()).collect()
 }
 
 /// The program that rustup's proxy of that name would run. The proxy itself needs the home folder.
