@@ -5,6 +5,7 @@ requests to its process and get data back, so that no candidate can change the c
 import __future__
 import ast
 import cmath
+import collections
 import collections.abc
 import contextlib
 import copy
@@ -12,6 +13,7 @@ import datetime
 import decimal
 import fractions
 import functools
+import gc
 import itertools
 import json
 import math
@@ -20,7 +22,6 @@ import random
 import re
 import string
 import symtable
-import traceback
 import types
 
 
@@ -260,8 +261,12 @@ OWN_CODE = ("<tests>", "<helpers>")
 
 def own_lines(error):
     """The lines of the tests' and helpers' code through which the exception passed, outermost first; each with its file."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return [(frame.filename, frame.lineno) for frame in frames if frame.filename in OWN_CODE]
+    lines, at = [], error.__traceback__
+    while at is not None:
+        if (file := at.tb_frame.f_code.co_filename) in OWN_CODE:
+            lines.append((file, at.tb_lineno))
+        at = at.tb_next
+    return lines
 
 
 def at_test(error):
@@ -330,10 +335,13 @@ def as_module(name, value, code):
 FUTURE = functools.reduce(operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
 
 
+# Tests as code: the helpers, the statements before the first that mentions a name of the candidate, and the others; the names wanted
+# of the candidate, the names called, the lines of import statements, and the modules imported at the beginning.
+Script = collections.namedtuple("Script", "helpers before rest wanted called imports modules")
+
+
 @functools.lru_cache(maxsize=2)
 def compiled_script(helpers, code, entry):
-    """The tests as code: the helpers, the statements before the first that mentions a name of the candidate, the others; then the
-    names wanted of the candidate, the names called, and the lines of import statements. The parent of all tests keeps it."""
     entries = {entry} - {None}
     top = symtable.symtable(helpers, "<helpers>", "exec")
     helped = {symbol.get_name() for symbol in top.get_symbols() if is_defined(symbol)} - entries
@@ -353,8 +361,18 @@ def compiled_script(helpers, code, entry):
         compile(ast.Module(body, []), "<tests>", "exec", flags, dont_inherit=True)
         for body in (tree.body[:count], tree.body[count:])
     )
-    imports = import_lines(tree, "<tests>") | import_lines(ast.parse(helpers), "<helpers>")
-    return compile(helpers, "<helpers>", "exec", dont_inherit=True), before, rest, wanted, called, imports
+    helper_tree = ast.parse(helpers, "<helpers>")
+    imports = import_lines(tree, "<tests>") | import_lines(helper_tree, "<helpers>")
+    modules = [name for node in helper_tree.body + tree.body[:count] for name in modules_of(node)]
+    compiled = compile(helper_tree, "<helpers>", "exec", dont_inherit=True)
+    return Script(compiled, before, rest, wanted, called, imports, modules)
+
+
+def modules_of(node):
+    """The modules that a statement imports."""
+    if isinstance(node, ast.ImportFrom):
+        return [node.module] if node.module and not node.level else []
+    return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
 
 
 def import_lines(tree, file):
@@ -365,18 +383,19 @@ def import_lines(tree, file):
 def run_script(job):
     order = job.order
     code, entry = order["code"], order["entry"]
-    helpers, before, rest, wanted, called, job.imports = compiled_script(order["helpers"], code, entry)
+    script = compiled_script(order["helpers"], code, entry)
+    job.imports = script.imports
     scope = {}
-    exec(helpers, scope)
+    exec(script.helpers, scope)
     scope.pop(entry, None)
-    wanted = wanted - set(scope)
+    wanted = script.wanted - set(scope)
     # Nothing has been asked of the candidate yet: whatever fails up to here is the tests' own fault.
-    exec(before, scope)
+    exec(script.before, scope)
 
     def test():
-        found = named(wanted) if wanted else tested_builtin(called)
+        found = named(wanted) if wanted else tested_builtin(script.called)
         scope.update((name, as_module(name, value, code)) for name, value in found.items())
-        exec(rest, scope)
+        exec(script.rest, scope)
 
     job.judge(test)
 

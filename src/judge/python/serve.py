@@ -3,6 +3,15 @@
 SUITES = {"script": run_script, "calls": run_calls, "expect": run_expect, "reference": run_reference}
 
 
+def warm_up(order):
+    """Does once for all candidates of a problem what their children would each do: compiles the tests, and loads the modules that they
+    import at their beginning. A child meets the same errors and reports them."""
+    with contextlib.suppress(BaseException):
+        for module in compiled_script(order["helpers"], order["code"], order["entry"]).modules:
+            with contextlib.suppress(BaseException):
+                __import__(module)
+
+
 def serve():
     while True:
         kind, payload = receive()
@@ -13,9 +22,9 @@ def serve():
             continue
         order = json.loads(payload)
         if order["suite"] == "script":
-            # Compiled here, once for all candidates of a problem. The child meets the same error and reports it.
-            with contextlib.suppress(Exception):
-                compiled_script(order["helpers"], order["code"], order["entry"])
+            warm_up(order)
+        # Collections in a child would copy the pages of all that exists by now.
+        gc.freeze()
         child = posix.fork()
         if child == 0:
             job = Job(order)
