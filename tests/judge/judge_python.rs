@@ -460,12 +460,22 @@ fn results_are_held_against_the_reference() {
     let program = "def similar_elements(a, b):\n    assert type(a) is tuple\n    return [5, 4, 4]";
     assert!(judged(judge, &similar, program).accepted());
     // Several times the output limit.
-    let long = reference("def f(n): return [('x', i) for i in range(n)]", "f", vec![json!([300_000])], None);
+    let long = reference("def f(n): return [('x', i) for i in range(n)]", "f", vec![json!([100_000])], None);
     assert!(judged(judge, &long, "def f(n): return list(zip('x' * n, range(n)))").accepted());
     let other = "def f(n): return list(zip('x' * n, range(1, n + 1)))";
     assert_eq!(judged(judge, &long, other).verdict, Verdict::WrongAnswer);
-    let longer = "def f(n): return ['x' * 100] * n";
-    assert_eq!(judged(judge, &long, longer).verdict, Verdict::OutputLimit);
+    for longer in ["def f(n): return ['x' * 100] * n", "def f(n): return [('x', i) for i in range(n - 1)]"] {
+        assert_eq!(judged(judge, &long, longer).verdict, Verdict::WrongAnswer, "{longer}");
+    }
+    let deep = "def f(n): return [[('x', i) for i in range(n)] * 9]";
+    assert_eq!(judged(judge, &long, deep).verdict, Verdict::OutputLimit);
+    let tuple = "def f(n): return tuple(('x', i) for i in range(n))";
+    assert_eq!(judged(judge, &long, tuple).verdict, Verdict::WrongAnswer);
+    let near = reference("def f(n): return [i / 7 for i in range(n)]", "f", vec![json!([100_000])], None);
+    assert!(judged(judge, &near, "def f(n): return [i / 7 + 1e-9 for i in range(n)]").accepted());
+    assert_eq!(judged(judge, &near, "def f(n): return [i / 7 + 1e-3 for i in range(n)]").verdict, Verdict::WrongAnswer);
+    let squares = calls("f", &[(json!([70_000]), json!([(0..70_000).collect::<Vec<_>>()]))]);
+    assert!(judged(judge, &squares, "def f(n): return list(range(n))").accepted());
     let broken = reference("def f(x): return 1 / 0", "f", vec![json!([1])], None);
     let error = judge.judge(&broken, &Language::Python, "def f(x): return x").unwrap_err();
     assert_eq!(error.exit_code(), 2);

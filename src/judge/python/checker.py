@@ -91,6 +91,34 @@ class Remote:
         raise TypeError(f"a candidate's {self.kind} cannot be copied")
 
 
+class LongResult:
+    """A list or tuple too long to be held twice, read part by part. `part_at` returns the values from a place on."""
+
+    def __init__(self, kind, length, part_at):
+        if kind not in ("list", "tuple") or type(length) is not int:
+            raise ValueError("no long result")
+        self.kind, self.length, self.part_at = getattr(builtins, kind), length, part_at
+
+    def parts(self):
+        return (self.kind(self.part_at(start)) for start in range(0, self.length, LONG))
+
+    def whole(self):
+        return self.kind(itertools.chain.from_iterable(self.parts()))
+
+    def __repr__(self):
+        return f"a {self.kind.__name__} of {self.length} values"
+
+    def __eq__(self, other):
+        if type(other) is not LongResult:
+            return NotImplemented
+        same_form = self.kind is other.kind and self.length == other.length
+        return same_form and all(map(operator.eq, self.parts(), other.parts()))
+
+
+def whole(value):
+    return value.whole() if type(value) is LongResult else value
+
+
 PLAIN_DUNDERS = {"__name__", "__qualname__", "__doc__", "__dict__", "__annotations__", "__members__"}
 remotes = {}
 functions = []
@@ -102,10 +130,20 @@ def resolve(word, rest):
         if type(number) is not int or type(kind) is not str:
             raise ValueError("no object")
         return remotes.setdefault(number, Remote(number, kind))
+    if word == "long":
+        number, kind, length = rest
+        return LongResult(kind, length, lambda start: part_of(number, start))
     if word == "module" and rest[0] != "__main__":
         __import__(rest[0])
         return sys.modules[rest[0]]
     raise ValueError(word)
+
+
+def part_of(number, start):
+    part = ask("part", number, start)
+    if type(part) not in (list, tuple):
+        raise Gone("its answer has a wrong form")
+    return part
 
 
 def opaque(value):
@@ -444,7 +482,7 @@ def run_calls(job):
             def test():
                 if not function:
                     function.append(function_named(order["function"]))
-                found = call(function[0], arguments, cpu=order["cpu"], mutable=False)
+                found = whole(call(function[0], arguments, cpu=order["cpu"], mutable=False))
                 if not any(same_data(found, value) for value in expected):
                     return f"expected {picture(expected[0]) if expected else 'nothing'}, found {picture(found)}"
 
