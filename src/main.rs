@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use offshoot::cli::stopping::{exit_code, interrupt_flag, survive_file_limit};
-use offshoot::cli::{Bench, Cli, CliCommand, PlanCommand};
+use offshoot::cli::{Bench, Cli, CliCommand, JudgeCommand, PlanCommand};
 use offshoot::error::{Error, Result};
 use offshoot::eval::{run, scoring, task, view};
 use offshoot::lab::bench::batches::BatchesOptions;
@@ -69,13 +69,10 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             }
             shown.map_or(Ok(()), |options| view::show(&options))?;
         }
-        Some(CliCommand::Judge(args)) => {
-            let isolation = args.isolation();
-            match args.score_options() {
-                Some(options) => scoring::score(&options, interrupt_flag()?.as_ref())?,
-                None => scoring::doctor(isolation)?,
-            }
-        }
+        Some(CliCommand::Judge(args)) => match args.into() {
+            JudgeCommand::Score(options) => scoring::score(&options, interrupt_flag()?.as_ref())?,
+            JudgeCommand::Doctor(options) => scoring::doctor(&options)?,
+        },
         Some(CliCommand::New(args)) => {
             for path in task::scaffold::write(std::path::Path::new("."), &args.name)? {
                 out::line(format_args!("wrote {}", path.display()))?;

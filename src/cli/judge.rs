@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{Sandboxing, each_once, seconds, whole};
+use super::{CandidateArgs, each_once, seconds, whole};
 use crate::error::{Error, Result};
 use crate::eval::benchmark::BenchmarkFormat;
-use crate::eval::scoring::{CandidateSource, ExtractMode, LimitChanges, ScoreOptions};
-use crate::judge::{Isolation, Language};
+use crate::eval::scoring::{CandidateSource, DoctorOptions, ExtractMode, LimitChanges, ScoreOptions};
+use crate::judge::Language;
 
 #[derive(Debug, Args)]
 pub struct JudgeArgs {
@@ -60,38 +60,47 @@ pub struct JudgeArgs {
     #[arg(long)]
     pub resume: bool,
     #[command(flatten)]
-    pub sandboxing: Sandboxing,
+    pub candidates: CandidateArgs,
     /// One JSON object instead of text
     #[arg(long)]
     pub json: bool,
-    /// Report which layers of the sandbox work and which interpreter and compiler are found; judge nothing
-    #[arg(long, conflicts_with_all = ["problems", "samples", "references"])]
+    /// Report which layers of the sandbox work, what they hide, and which interpreter and compiler are found; with
+    /// --problems also which modules their tests need. Judge nothing
+    #[arg(long, conflicts_with_all = ["samples", "references"])]
     pub doctor: bool,
 }
 
-impl JudgeArgs {
-    pub fn isolation(&self) -> Isolation {
-        self.sandboxing.isolation()
-    }
+/// What `offshoot judge` does.
+#[derive(Debug)]
+pub enum JudgeCommand {
+    Score(ScoreOptions),
+    Doctor(DoctorOptions),
+}
 
-    /// The options of the scoring; `None` with `--doctor`.
-    pub fn score_options(self) -> Option<ScoreOptions> {
-        let isolation = self.isolation();
-        Some(ScoreOptions {
-            problems: self.problems?,
-            candidates: self.samples.map_or(CandidateSource::References, CandidateSource::Samples),
-            out: self.out,
-            format: self.format,
-            language: self.language,
-            limits: LimitChanges { cpu: self.timeout, memory_bytes: self.memory.map(|mib| u64::from(mib) << 20) },
-            workers: self.workers.map(usize::from),
-            all_tests: self.all_tests,
-            ks: self.k.map(each_once),
-            extract: self.extract,
-            all_attempted: self.all_attempted,
-            resume: self.resume,
-            isolation,
-            json: self.json,
+impl From<JudgeArgs> for JudgeCommand {
+    fn from(args: JudgeArgs) -> Self {
+        let problems = match (args.doctor, args.problems) {
+            (false, Some(problems)) => problems,
+            (_, problems) => {
+                let judge = args.candidates.into();
+                return JudgeCommand::Doctor(DoctorOptions { judge, problems, format: args.format });
+            }
+        };
+        JudgeCommand::Score(ScoreOptions {
+            problems,
+            candidates: args.samples.map_or(CandidateSource::References, CandidateSource::Samples),
+            out: args.out,
+            format: args.format,
+            language: args.language,
+            limits: LimitChanges { cpu: args.timeout, memory_bytes: args.memory.map(|mib| u64::from(mib) << 20) },
+            workers: args.workers.map(usize::from),
+            all_tests: args.all_tests,
+            ks: args.k.map(each_once),
+            extract: args.extract,
+            all_attempted: args.all_attempted,
+            resume: args.resume,
+            judge: args.candidates.into(),
+            json: args.json,
         })
     }
 }

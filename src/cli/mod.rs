@@ -19,10 +19,10 @@ pub use batch::BatchArgs;
 pub use batches::BatchesArgs;
 pub use bench::{AttentionArgs, Bench, BenchArgs, ChartArgs, DecodeArgs, GemmArgs, JsonArgs, WorkloadArgs};
 pub use check::CheckArgs;
-pub use judge::JudgeArgs;
+pub use judge::{JudgeArgs, JudgeCommand};
 pub use plan::{PlanArgs, PlanCommand};
 pub use run::{RescoreArgs, RunArgs};
-pub use shared::{BudgetArgs, EngineArgs, JudgingArgs, Sandboxing};
+pub use shared::{BudgetArgs, CandidateArgs, EngineArgs, JudgingArgs};
 use shared::{arrivals, each_once, mib, rate, seconds, whole};
 pub use tree::TreeArgs;
 

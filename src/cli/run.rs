@@ -76,7 +76,7 @@ impl RunArgs {
             trees: args.trees,
             dry_run: args.dry_run,
             judges: args.judging.judges.map(usize::from),
-            isolation: args.judging.sandboxing.isolation(),
+            judge: args.judging.candidates.into(),
             device,
             budget: args.engine.into(),
         }
@@ -113,7 +113,7 @@ impl From<RescoreArgs> for RescoreOptions {
             k: args.k.map(each_once),
             out: args.out,
             judges: args.judging.judges.map(usize::from),
-            isolation: args.judging.sandboxing.isolation(),
+            judge: args.judging.candidates.into(),
         }
     }
 }

@@ -1,35 +1,42 @@
 //! Options that several commands share, and parsers of values.
 
 use std::ops::{Bound, RangeBounds};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 
 use crate::backend::KvDtype;
 use crate::error::{Error, Result};
-use crate::judge::Isolation;
+use crate::judge::{Isolation, JudgeSetup};
 use crate::launch::EngineBudget;
 
 /// Options of the judge, for tasks that have one.
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct JudgingArgs {
     /// Candidate programs judged at once, if the task has a judge (default: one per core)
     #[arg(long, value_name = "N", value_parser = whole::<u16>(1..=1024))]
     pub judges: Option<u16>,
     #[command(flatten)]
-    pub sandboxing: Sandboxing,
+    pub candidates: CandidateArgs,
 }
 
-#[derive(Clone, Copy, Debug, Args)]
-pub struct Sandboxing {
+/// How candidates run.
+#[derive(Clone, Debug, Args)]
+pub struct CandidateArgs {
+    /// Python interpreter of candidates and tests, or the folder of a virtual environment (default: OFFSHOOT_PYTHON, or
+    /// python3 on the search path)
+    #[arg(long, value_name = "FILE")]
+    pub python: Option<PathBuf>,
     /// Also judge candidates if files and network cannot be isolated: they can then do whatever you can
     #[arg(long)]
     pub unsafe_no_sandbox: bool,
 }
 
-impl Sandboxing {
-    pub fn isolation(self) -> Isolation {
-        if self.unsafe_no_sandbox { Isolation::Unsafe } else { Isolation::Required }
+impl From<CandidateArgs> for JudgeSetup {
+    fn from(args: CandidateArgs) -> Self {
+        let isolation = if args.unsafe_no_sandbox { Isolation::Unsafe } else { Isolation::Required };
+        Self { isolation, python: args.python }
     }
 }
 

@@ -6,12 +6,17 @@ use serde_json::Number;
 /// Numbers of at most this many characters, without an exponent, are held exactly: a double distinguishes 15 digits.
 const SURELY_HELD: usize = 15;
 
-/// Whether a [`Number`] holds exactly the value of this word of a valid JSON text; true for words that are not numbers.
+/// Whether a [`Number`] holds exactly the value of this word of a valid JSON text, and an integer as an integer; true
+/// for words that are not numbers. As in Python, digits alone are an integer: 1 with 25 zeros is, 1e25 is a float.
 pub(crate) fn is_held(bare: &str) -> bool {
     let is_number = bare.strip_prefix('-').unwrap_or(bare).starts_with(|c: char| c.is_ascii_digit());
     let is_short = bare.len() <= SURELY_HELD && !bare.contains(['e', 'E']);
-    let read = || serde_json::from_str::<Number>(bare).ok();
-    !is_number || is_short || read().is_some_and(|held| Decimal::of(&held.to_string()) == Decimal::of(bare))
+    let is_integer = !bare.contains(['.', 'e', 'E']);
+    let is_exact = |held: Number| match is_integer {
+        true => !held.is_f64(),
+        false => Decimal::of(&held.to_string()) == Decimal::of(bare),
+    };
+    !is_number || is_short || serde_json::from_str::<Number>(bare).is_ok_and(is_exact)
 }
 
 /// A number's text without an exponent.
@@ -79,6 +84,9 @@ mod tests {
         }
         for lost in ["18446744073709551617", "12345678901234567890123", "0.1000000000000000055", "1e400", "1e-400"] {
             assert!(!is_held(lost), "{lost}");
+        }
+        for integer in ["10000000000000000000000000", "-36893488147419103232"] {
+            assert!(!is_held(integer), "a double holds its value, but is no integer: {integer}");
         }
     }
 

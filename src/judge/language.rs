@@ -32,6 +32,43 @@ pub struct Commands {
     pub readable: Vec<PathBuf>,
 }
 
+/// Languages of usual toolchains: a name, the commands, and a program that adds the two numbers of a line.
+pub const EXAMPLES: [(&str, &str, &str); 6] = [
+    (
+        "C",
+        r#"{"file": "main.c", "compile": ["gcc", "-O2", "-o", "main", "main.c"], "run": ["./main"]}"#,
+        "#include <stdio.h>\nint main() { int a, b; scanf(\"%d %d\", &a, &b); printf(\"%d\\n\", a + b); }\n",
+    ),
+    (
+        "C by clang",
+        r#"{"file": "main.c", "compile": ["clang", "-O2", "-o", "main", "main.c"], "run": ["./main"]}"#,
+        "#include <stdio.h>\nint main() { int a, b; scanf(\"%d %d\", &a, &b); printf(\"%d\\n\", a + b); }\n",
+    ),
+    (
+        "Rust",
+        r#"{"file": "main.rs", "compile": ["rustc", "main.rs"], "run": ["./main"]}"#,
+        "fn main() {\n    let mut line = String::new();\n    std::io::stdin().read_line(&mut line).unwrap();\n    \
+         println!(\"{}\", line.split_whitespace().map(|x| x.parse::<i32>().unwrap()).sum::<i32>());\n}\n",
+    ),
+    (
+        "Java",
+        r#"{"file": "Main.java", "compile": ["javac", "Main.java"], "run": ["java", "Main"]}"#,
+        "import java.util.Scanner;\nclass Main {\n    public static void main(String[] arguments) {\n        \
+         Scanner in = new Scanner(System.in);\n        System.out.println(in.nextInt() + in.nextInt());\n    }\n}\n",
+    ),
+    (
+        "Go",
+        r#"{"file": "main.go", "compile": ["go", "build", "main.go"], "run": ["./main"]}"#,
+        "package main\n\nimport \"fmt\"\n\nfunc main() {\n\tvar a, b int\n\tfmt.Scan(&a, &b)\n\tfmt.Println(a + b)\n}\n",
+    ),
+    (
+        "JavaScript",
+        r#"{"file": "main.js", "run": ["node", "main.js"]}"#,
+        "const numbers = require('fs').readFileSync(0, 'utf8').trim().split(' ').map(Number);\n\
+         console.log(numbers[0] + numbers[1]);\n",
+    ),
+];
+
 const EXPECTED: &str =
     "python, cpp, or {\"file\": NAME, \"compile\": [WORD, ...], \"run\": [WORD, ...], \"readable\": [PATH, ...]}";
 

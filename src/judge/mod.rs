@@ -2,10 +2,13 @@
 //! contest judge's verdict. Verdicts are computed here and in our own checker processes, never taken from the
 //! candidate. `eval` reads the problems; searches decide what a verdict is worth.
 
+mod answers;
 mod compare;
+mod fair_clock;
 mod imports;
 pub mod language;
 mod message;
+mod modules;
 pub mod problem;
 mod program;
 pub mod python;
@@ -14,41 +17,72 @@ mod streams;
 mod toolchain;
 mod verdict;
 
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use python::{Extent, Python};
-use sandbox::Sandbox;
+use sandbox::{Sandbox, SandboxSetup};
 
 use crate::error::{Error, Result};
-use crate::judge::problem::{Problem, TestSuite};
+use crate::judge::problem::{Assembly, Compare, Limits, Problem, StreamSuite, StreamTest, TestSuite};
 
 pub use crate::judge::language::Language;
+pub use modules::LackingModule;
 pub use sandbox::Isolation;
+use toolchain::Tools;
 pub use toolchain::{CppCompiler, Interpreter};
 pub use verdict::{Judgement, TestVerdict, Verdict};
+
+/// How a judge is set up.
+#[derive(Clone, Debug)]
+pub struct JudgeSetup {
+    pub isolation: Isolation,
+    /// The interpreter of candidates and tests, or the folder of a virtual environment; `None`: see
+    /// [`Interpreter::find`].
+    pub python: Option<PathBuf>,
+}
 
 /// Judges candidates; shared by the judging threads.
 pub struct Judge {
     sandbox: Sandbox,
+    hidden: Vec<PathBuf>,
+    chosen_python: Option<PathBuf>,
     /// Located on first use.
     interpreter: OnceLock<Interpreter>,
     compiler: OnceLock<CppCompiler>,
+    tools: Tools,
     python: OnceLock<Python>,
     all_tests: bool,
 }
 
 impl Judge {
-    /// Probes the sandbox. Fails if `isolation` requires it and files and network cannot be isolated.
-    pub fn open(isolation: Isolation) -> Result<Judge> {
-        Sandbox::probe(isolation).map(Judge::over)
+    /// Probes the sandbox, which hides the files `withheld` (the problems, the run) and the places where this machine has
+    /// answers of benchmarks. Fails if `setup` requires isolation and files and network cannot be isolated, or if
+    /// the interpreter that it names does not work.
+    pub fn open(setup: &JudgeSetup, withheld: &[PathBuf]) -> Result<Judge> {
+        let interpreter = match Interpreter::find(setup.python.as_deref()) {
+            Err(error) if setup.python.is_some() => return Err(error),
+            found => found.ok(),
+        };
+        let places = answers::places(interpreter.as_ref());
+        let hidden = answers::existing(places.into_iter().chain(withheld.iter().cloned()));
+        let sandbox = SandboxSetup { hidden: hidden.clone(), ..SandboxSetup::new(setup.isolation) };
+        let judge = Judge { hidden, chosen_python: setup.python.clone(), ..Judge::over(Sandbox::set_up(&sandbox)?) };
+        Ok(match interpreter {
+            Some(interpreter) => Judge { interpreter: OnceLock::from(interpreter), ..judge },
+            None => judge,
+        })
     }
 
     /// A judge that uses an existing sandbox.
     pub fn over(sandbox: Sandbox) -> Judge {
         Judge {
             sandbox,
+            hidden: Vec::new(),
+            chosen_python: None,
             interpreter: OnceLock::new(),
             compiler: OnceLock::new(),
+            tools: Tools::default(),
             python: OnceLock::new(),
             all_tests: false,
         }
@@ -56,6 +90,11 @@ impl Judge {
 
     pub fn sandbox(&self) -> &Sandbox {
         &self.sandbox
+    }
+
+    /// The files and folders of this machine that may hold answers and that no candidate can read.
+    pub fn hidden(&self) -> &[PathBuf] {
+        &self.hidden
     }
 
     /// Continues after a failed test.
@@ -76,7 +115,7 @@ impl Judge {
     /// Like [`Judge::judge`], for a complete program.
     pub fn judge_program(&self, problem: &Problem, language: &Language, program: &str) -> Result<Judgement> {
         match (&problem.suite, language) {
-            (TestSuite::Streams(streams), _) => streams::judge(self, streams, problem.limits, language, program),
+            (TestSuite::Streams(streams), _) => streams::judge(self, problem, streams, language, program),
             (TestSuite::Script(script), Language::Python) => {
                 self.python()?.script(&self.sandbox, program, script, problem.limits)
             }
@@ -95,8 +134,8 @@ impl Judge {
     }
 
     /// The Python interpreter, located on first use.
-    fn interpreter(&self) -> Result<&Interpreter> {
-        found(&self.interpreter, Interpreter::find)
+    pub fn interpreter(&self) -> Result<&Interpreter> {
+        found(&self.interpreter, || Interpreter::find(self.chosen_python.as_deref()))
     }
 
     /// The judge of Python functions, set up on first use.
@@ -104,11 +143,30 @@ impl Judge {
         found(&self.python, || Python::set_up(self.interpreter()?.clone(), &self.sandbox))
     }
 
+    /// The result of an example of [`language::EXAMPLES`]: `None` if a program that its commands name is not there.
+    pub fn try_language(&self, commands: &str, program: &str) -> Result<Option<Judgement>> {
+        let language = Language::parse("a language's example", commands)?;
+        let Language::Command(named) = &language else { return Ok(None) };
+        let words = named.compile.iter().chain([&named.run]).filter_map(|command| command.first());
+        if !words.filter(|word| !word.contains('/')).all(|word| self.tools.find(word).is_ok()) {
+            return Ok(None);
+        }
+        let tests = vec![StreamTest { input: "2 3\n".to_string(), output: "5\n".to_string() }];
+        let problem = Problem {
+            id: "example".to_string(),
+            assembly: Assembly::Whole,
+            suite: TestSuite::Streams(StreamSuite { tests, compare: Compare::Tokens }),
+            limits: Limits::default(),
+        };
+        self.judge_program(&problem, &language, program).map(Some)
+    }
+
     fn extent(&self) -> Extent {
         if self.all_tests { Extent::All } else { Extent::FirstFailure }
     }
 
-    fn compiler(&self) -> Result<&CppCompiler> {
+    /// The C++ compiler, located on first use.
+    pub fn compiler(&self) -> Result<&CppCompiler> {
         found(&self.compiler, CppCompiler::find)
     }
 }

@@ -1,30 +1,40 @@
 //! A candidate as a runnable program: its file in its own folder, compiled if its language requires it.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::Judge;
 use super::message::first_error;
-use super::sandbox::{Confined, Ended, How, Limit, StdinMode, StdoutMode, WorkFolder};
-use super::toolchain::on_search_path;
+use super::sandbox::{Confined, Ended, How, StdinMode, StdoutMode, WorkFolder};
 use crate::error::{Error, Result};
 use crate::judge::language::{Commands, Language};
 use crate::judge::problem::Limits;
 
-/// Limits of the compiler.
+/// Limits of a compiler and of what it writes; the candidate's own apply to its runs.
 const COMPILING: Limits =
-    Limits { cpu: Duration::from_secs(10), memory_bytes: 1 << 30, output_bytes: 1 << 20, processes: 32 };
+    Limits { cpu: Duration::from_secs(60), memory_bytes: 4 << 30, output_bytes: 256 << 20, processes: 256 };
 
-/// A candidate that can be run, any number of times.
+/// Runs a program as a function's body.
+const AS_FUNCTION: &str = include_str!("as_function.py");
+
+/// A candidate that can be run, any number of times, each time in a fresh folder.
 pub(super) struct CandidateProgram {
     home: WorkFolder,
-    program: PathBuf,
+    start: StartOfRun,
     arguments: Vec<String>,
     readable: Vec<PathBuf>,
-    /// Whether it runs in its own folder, as a task's commands expect, or each time in a fresh one.
-    at_home: bool,
+}
+
+/// The program that a run executes, and what its folder holds.
+enum StartOfRun {
+    /// A program that needs nothing in its folder.
+    InEmptyFolder(PathBuf),
+    /// A program of this machine, beside a copy of what the home folder holds after compiling.
+    BesideCopy(PathBuf),
+    /// A file of that copy.
+    OfCopy(PathBuf),
 }
 
 pub(super) enum CompiledCandidate {
@@ -43,10 +53,9 @@ impl CandidateProgram {
                 let mut readable = python.readable.clone();
                 readable.push(home.path().to_path_buf());
                 Ok(CompiledCandidate::Ready(CandidateProgram {
-                    program: python.path.clone(),
+                    start: StartOfRun::InEmptyFolder(python.path.clone()),
                     arguments: vec!["-I".to_string(), "-B".to_string(), file.display().to_string()],
                     readable,
-                    at_home: false,
                     home,
                 }))
             }
@@ -58,10 +67,9 @@ impl CandidateProgram {
                     return Ok(CompiledCandidate::Rejected(complaint));
                 }
                 Ok(CompiledCandidate::Ready(CandidateProgram {
-                    program: home.path().join("main"),
+                    start: StartOfRun::InEmptyFolder(home.path().join("main")),
                     arguments: Vec::new(),
                     readable: vec![home.path().to_path_buf()],
-                    at_home: false,
                     home,
                 }))
             }
@@ -69,15 +77,33 @@ impl CandidateProgram {
         }
     }
 
+    /// Makes a Python program the body of a function, in which a `return` ends the program.
+    pub fn make_function(&mut self) -> Result<()> {
+        let launcher = put(&self.home, "as_function.py", AS_FUNCTION)?;
+        self.arguments.insert(2, launcher.display().to_string());
+        Ok(())
+    }
+
     /// Runs the program once on `input`; input that it does not read is lost.
     pub fn run(&self, judge: &Judge, input: &[u8], limits: Limits) -> Result<Ended> {
-        let fresh = if self.at_home { None } else { Some(judge.sandbox.folder()?) };
+        let folder = judge.sandbox.folder()?;
+        let program = match &self.start {
+            StartOfRun::InEmptyFolder(program) => program.clone(),
+            StartOfRun::BesideCopy(program) => {
+                copy_folder(self.home.path(), folder.path())?;
+                program.clone()
+            }
+            StartOfRun::OfCopy(file) => {
+                copy_folder(self.home.path(), folder.path())?;
+                folder.path().join(file)
+            }
+        };
         let mut running = judge.sandbox.start(Confined {
-            program: self.program.clone(),
+            program,
             arguments: self.arguments.clone(),
             environment: Vec::new(),
             readable: self.readable.clone(),
-            folder: fresh.as_ref().unwrap_or(&self.home).path().to_path_buf(),
+            folder: folder.path().to_path_buf(),
             limits,
             stdin: StdinMode::Pipe,
             stdout: StdoutMode::Capture,
@@ -91,31 +117,68 @@ impl CandidateProgram {
 fn commanded(judge: &Judge, home: WorkFolder, commands: &Commands, text: &str) -> Result<CompiledCandidate> {
     put(&home, &commands.file, text)?;
     if let Some(words) = &commands.compile {
-        let (program, arguments) = command(&home, words)?;
-        if let Some(complaint) = compile(judge, &home, program, arguments, commands.readable.clone())? {
+        let Command { start, arguments, readable } = command(judge, commands, words)?;
+        let program = match start {
+            StartOfRun::OfCopy(file) => home.path().join(file),
+            StartOfRun::BesideCopy(program) | StartOfRun::InEmptyFolder(program) => program,
+        };
+        if let Some(complaint) = compile(judge, &home, program, arguments, readable)? {
             return Ok(CompiledCandidate::Rejected(complaint));
         }
     }
-    let (program, arguments) = command(&home, &commands.run)?;
-    Ok(CompiledCandidate::Ready(CandidateProgram {
-        program,
-        arguments,
-        readable: commands.readable.clone(),
-        at_home: true,
-        home,
-    }))
+    let Command { start, arguments, readable } = command(judge, commands, &commands.run)?;
+    Ok(CompiledCandidate::Ready(CandidateProgram { start, arguments, readable, home }))
 }
 
-/// The program and the arguments of a command's words.
-fn command(home: &WorkFolder, words: &[String]) -> Result<(PathBuf, Vec<String>)> {
+/// A command of a language, its first word found.
+struct Command {
+    start: StartOfRun,
+    arguments: Vec<String>,
+    readable: Vec<PathBuf>,
+}
+
+fn command(judge: &Judge, commands: &Commands, words: &[String]) -> Result<Command> {
     let (first, arguments) =
         words.split_first().ok_or_else(|| Error::value("a language's command", "a word", "none"))?;
-    let program = match first.contains('/') {
-        true => home.path().join(first.strip_prefix("./").unwrap_or(first)),
-        false => on_search_path(first)
-            .ok_or_else(|| Error::value("a language's command", "a program of the search path", first.clone()))?,
+    let mut readable = commands.readable.clone();
+    let start = match first.as_str() {
+        path if path.contains('/') => StartOfRun::OfCopy(PathBuf::from(path.strip_prefix("./").unwrap_or(path))),
+        "python" | "python3" => {
+            let python = judge.interpreter()?;
+            readable.extend(python.readable.iter().cloned());
+            StartOfRun::BesideCopy(python.path.clone())
+        }
+        name => {
+            let tool = judge.tools.find(name)?;
+            readable.extend(tool.readable);
+            StartOfRun::BesideCopy(tool.path)
+        }
     };
-    Ok((program, arguments.to_vec()))
+    Ok(Command { start, arguments: arguments.to_vec(), readable })
+}
+
+/// Copies files, folders and links. No process of a candidate may run in either folder.
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    let mut folders = vec![(from.to_path_buf(), to.to_path_buf())];
+    while let Some((from, to)) = folders.pop() {
+        for entry in fs::read_dir(&from).map_err(Error::io(&from, "list"))? {
+            let entry = entry.map_err(Error::io(&from, "list"))?;
+            let (source, target) = (entry.path(), to.join(entry.file_name()));
+            let kind = entry.file_type().map_err(Error::io(&source, "read"))?;
+            let copied = match () {
+                () if kind.is_dir() => {
+                    folders.push((source.clone(), target.clone()));
+                    fs::create_dir(&target)
+                }
+                () if kind.is_file() => fs::copy(&source, &target).map(drop),
+                () if kind.is_symlink() => fs::read_link(&source).and_then(|link| symlink(link, &target)),
+                // Pipes and sockets.
+                () => Ok(()),
+            };
+            copied.map_err(Error::io(&source, "copy"))?;
+        }
+    }
+    Ok(())
 }
 
 /// Compiles in the candidate's folder, confined: the program's text decides which files a compiler reads. Returns the
@@ -145,9 +208,7 @@ fn compile(
     }
     Ok(match ended.how {
         How::Exit(0) => None,
-        How::Limit(Limit::Time) => Some(format!("compiling takes more than {} s", COMPILING.cpu.as_secs())),
-        How::Limit(Limit::Memory) => Some(format!("compiling takes more than {} MiB", COMPILING.memory_bytes >> 20)),
-        How::Limit(Limit::Output) => Some("the compiler prints more than the output limit".to_string()),
+        How::Limit(limit) => Some(format!("compiling: {}", limit.passed(&COMPILING))),
         How::Sandbox(call) => Some(format!("compiling called {call}")),
         how => Some(complaint.unwrap_or_else(|| format!("the compiler failed: {how:?}"))),
     })

@@ -11,23 +11,30 @@ use super::sandbox::{Confined, Ended, How, StdinMode, StdoutMode};
 use super::{Judge, Judgement, TestVerdict, Verdict};
 use crate::error::{Error, Result};
 use crate::judge::language::Language;
-use crate::judge::problem::{Compare, Limits, StreamSuite, StreamTest};
+use crate::judge::problem::{Assembly, Compare, Limits, Problem, StreamSuite, StreamTest};
 
 pub(super) fn judge(
     judge: &Judge,
+    problem: &Problem,
     streams: &StreamSuite,
-    limits: Limits,
     language: &Language,
     text: &str,
 ) -> Result<Judgement> {
-    let program = match CandidateProgram::prepare(judge, language, text)? {
+    let Problem { limits, assembly, .. } = problem;
+    // APPS's and LiveCodeBench's harnesses run a program as the body of a function, which may return.
+    let may_return = *language == Language::Python && *assembly == Assembly::WithImports;
+    let mut program = match CandidateProgram::prepare(judge, language, text)? {
         CompiledCandidate::Ready(program) => program,
         CompiledCandidate::Rejected(complaint) => return Ok(rejected(complaint)),
     };
     let mut course = TestResults::default();
     for test in &streams.tests {
-        let ended = program.run(judge, test.input.as_bytes(), limits)?;
-        let verdict = verdict(judge, streams, test, &ended, language)?;
+        let mut ended = program.run(judge, test.input.as_bytes(), *limits)?;
+        if may_return && returns_outside_functions(&ended) {
+            program.make_function()?;
+            ended = program.run(judge, test.input.as_bytes(), *limits)?;
+        }
+        let verdict = verdict(judge, streams, test, &ended, limits, language)?;
         let stop = verdict.verdict != Verdict::Accepted && !judge.all_tests;
         course.add(&ended, verdict);
         if stop {
@@ -41,6 +48,7 @@ fn rejected(complaint: String) -> Judgement {
     Judgement {
         verdict: Verdict::CompileError,
         message: Some(complaint),
+        began: false,
         tests: Vec::new(),
         wall: Duration::ZERO,
         cpu: Duration::ZERO,
@@ -73,7 +81,7 @@ impl TestResults {
             Some(message) => format!("test {}: {message}", ix + 1),
             None => format!("test {}", ix + 1),
         });
-        Judgement { verdict, message, tests, wall, cpu, peak_bytes }
+        Judgement { verdict, message, began: true, tests, wall, cpu, peak_bytes }
     }
 }
 
@@ -82,6 +90,7 @@ fn verdict(
     streams: &StreamSuite,
     test: &StreamTest,
     ended: &Ended,
+    limits: &Limits,
     language: &Language,
 ) -> Result<TestVerdict> {
     let failed = |verdict, message| TestVerdict { verdict, message };
@@ -110,10 +119,16 @@ fn verdict(
             Some(line) if is_out_of_memory(&line) => failed(Verdict::MemoryLimit, Some(line)),
             _ => failed(Verdict::RuntimeError, Some(format!("ended by signal {signal}"))),
         },
-        How::Limit(limit) => failed((*limit).into(), None),
+        How::Limit(limit) => failed((*limit).into(), Some(limit.passed(limits))),
         How::Sandbox(call) => failed(Verdict::Sandbox, Some(format!("called {call}"))),
         How::Killed => return Err(Error::Internal("a candidate was killed without a request".to_string())),
     })
+}
+
+/// Whether Python refuses a program for a `return` at its top. A program that merely prints this is run once more.
+fn returns_outside_functions(ended: &Ended) -> bool {
+    const COMPLAINT: &str = "SyntaxError: 'return' outside function";
+    ended.how == How::Exit(1) && last_line(&ended.stderr).is_some_and(|line| line == COMPLAINT)
 }
 
 /// Whether a runtime reports that it is out of memory, which only the memory limit causes here. A program that merely

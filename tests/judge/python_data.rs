@@ -9,23 +9,12 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
+use crate::judging::can_judge;
+
 fn judge(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_offshoot"));
     command.arg("judge").args(arguments).env_remove("RUST_LOG");
     command.output().expect("the binary starts")
-}
-
-/// Whether candidates can be judged on this machine.
-fn can_judge() -> bool {
-    let doctor = judge(&["--doctor"]);
-    let can = doctor.status.success();
-    if !can {
-        crate::skip::skipped(format_args!(
-            "no sandbox or no python3 here: {}",
-            String::from_utf8_lossy(&doctor.stderr)
-        ));
-    }
-    can
 }
 
 /// A folder with `problems.jsonl` and `samples.jsonl`.
@@ -76,6 +65,13 @@ const CASES: &[(&str, &str, &str, &str)] = &[
         "{'a': {'b': x[0]}}",
         "{'a': {'b': [x[0][0] + 1]}}",
     ),
+    (
+        "10000000000000000000000000",
+        "[10000000000000000000000001, \"int\"]",
+        "[x + 1, type(x).__name__]",
+        "[x + 1.0, 'int']",
+    ),
+    ("1e25", "[1e25, \"float\"]", "[x, type(x).__name__]", "[x, 'int']"),
     ("0.1000000000000000055511151231257827", "true", "x == 0.1", "x != 0.1"),
     ("1e400", "[true, \"inf\"]", "[x > 10 ** 400, str(x)]", "[x is None, str(x)]"),
     ("-0", "\"0\"", "str(x)", "str(float(x))"),
@@ -168,6 +164,12 @@ fn inputs_of_eval_plus_are_what_the_file_says() {
     }
     let cases = [
         ("x + 1", "[[1]]", "[[18446744073709551616], [1180591620717411303425]]", "int(float(x)) + 1"),
+        (
+            "repr(x)",
+            "[[1]]",
+            "[[10000000000000000000000000], [-36893488147419103232]]",
+            "repr(x if x == 1 else float(x))",
+        ),
         ("[v == v for v in x]", "[[[1.5]]]", "[[[NaN, 1.5]], [[Infinity, -Infinity]]]", "[True for v in x]"),
         ("[ord(c) for c in x]", "[[\"a\"]]", "[[\"a\\udc00\"]]", "[min(ord(c), 55000) for c in x]"),
         (

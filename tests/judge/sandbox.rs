@@ -62,6 +62,37 @@ fn shell(namespaces: bool, script: &str) -> Ended {
     sandbox(namespaces).start(confined("/bin/sh", &["-c", script], folder.path())).unwrap().wait().unwrap()
 }
 
+/// Hidden files and folders in a readable one, in both modes.
+#[test]
+fn what_is_hidden_cannot_be_read() {
+    if modes().is_empty() {
+        return;
+    }
+    let readable = tempfile::tempdir().unwrap();
+    let top = readable.path().canonicalize().unwrap();
+    for (path, text) in [("open/text", "to read"), ("open/deep/text", "too"), ("open/answers/text", "an answer")] {
+        fs::create_dir_all(top.join(path).parent().unwrap()).unwrap();
+        fs::write(top.join(path), text).unwrap();
+    }
+    fs::write(top.join("open/answers.txt"), "an answer").unwrap();
+    std::os::unix::fs::symlink("answers/text", top.join("open/link")).unwrap();
+    let hidden = vec![top.join("open/answers"), top.join("open/answers.txt"), top.join("missing")];
+    for namespaces in [true, false] {
+        let sandbox = Sandbox::set_up(&SandboxSetup { hidden: hidden.clone(), ..setup(namespaces) }).unwrap();
+        let folder = sandbox.folder().unwrap();
+        let script = "cd $0; cat text deep/text; cat answers/text answers.txt link deep/../answers/text";
+        let ended = sandbox
+            .start(Confined {
+                readable: vec![top.clone()],
+                ..confined("/bin/sh", &["-c", script, &top.join("open").display().to_string()], folder.path())
+            })
+            .unwrap()
+            .wait()
+            .unwrap();
+        assert_eq!(String::from_utf8_lossy(&ended.stdout), "to readtoo", "namespaces {namespaces}: {ended:?}");
+    }
+}
+
 /// The interpreter and the folder that it lives in.
 fn python() -> Option<&'static (PathBuf, PathBuf)> {
     static PYTHON: OnceLock<Option<(PathBuf, PathBuf)>> = OnceLock::new();

@@ -50,7 +50,15 @@ fn answer(text: &str) -> Assessment {
 fn judgement(right: bool) -> Judgement {
     let verdict = if right { Verdict::Accepted } else { Verdict::WrongAnswer };
     let (wall, cpu, peak_bytes) = (Duration::from_millis(5), Duration::from_millis(4), 1 << 20);
-    Judgement { verdict, message: None, tests: vec![TestVerdict { verdict, message: None }], wall, cpu, peak_bytes }
+    Judgement {
+        verdict,
+        message: None,
+        began: true,
+        tests: vec![TestVerdict { verdict, message: None }],
+        wall,
+        cpu,
+        peak_bytes,
+    }
 }
 
 /// Runs a driver on what `assessor` says.

@@ -1,6 +1,7 @@
 //! Assesses the samples of a run: by the task's answer patterns and graders and, if samples are programs, by the judge.
 //! `judging` runs the judge on a thread pool.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -10,7 +11,8 @@ use crate::eval::task::candidate::{CandidateText, ItemTests};
 use crate::eval::task::{Item, Task};
 use crate::judge::language::Language;
 use crate::judge::problem::TestSuite;
-use crate::judge::{CppCompiler, Interpreter, Isolation, Judge};
+use crate::judge::{Judge, JudgeSetup};
+use crate::out;
 use crate::search::{Assessment, Assessor};
 
 use super::judging::{JudgePool, JudgeQueue};
@@ -25,19 +27,30 @@ pub struct RunJudge {
 impl RunJudge {
     /// Opens the judge; `None` if the task needs none. A missing sandbox, interpreter or compiler is an error here,
     /// before anything is sampled.
-    pub fn open(task: &Task, items: &[Item], isolation: Isolation, judges: Option<usize>) -> Result<Option<RunJudge>> {
+    /// `withheld`: folders that no candidate may read, in addition to the items.
+    pub fn open(
+        task: &Task,
+        items: &[Item],
+        setup: &JudgeSetup,
+        withheld: &[PathBuf],
+        judges: Option<usize>,
+    ) -> Result<Option<RunJudge>> {
         if !task.is_judged() {
             return Ok(None);
         }
-        let judge = Judge::open(isolation)?;
+        let judge = Judge::open(setup, &[withheld, &[task.items_path().to_path_buf()]].concat())?;
         let tests = || items.iter().filter_map(Item::tests);
         if tests()
             .any(|tests| tests.language == Language::Python || !matches!(tests.problem.suite, TestSuite::Streams(_)))
         {
-            Interpreter::find()?;
+            judge.interpreter()?;
         }
         if tests().any(|tests| tests.language == Language::Cpp) {
-            CppCompiler::find()?;
+            judge.compiler()?;
+        }
+        let in_python = tests().filter(|tests| tests.language == Language::Python);
+        for module in judge.lacking(in_python.map(|tests| &tests.problem))? {
+            out::aside(format_args!("warning: {module}"));
         }
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let pool = JudgePool::new(judges.unwrap_or_else(cores))?;

@@ -25,7 +25,7 @@ use std::sync::atomic::AtomicBool;
 
 use crate::error::{Error, Result};
 use crate::eval::report::Summary;
-use crate::judge::Isolation;
+use crate::judge::JudgeSetup;
 use crate::launch::{DeviceChoice, EngineBudget};
 use crate::out;
 use crate::out::Progress;
@@ -60,8 +60,7 @@ pub struct RunOptions {
     pub dry_run: bool,
     /// Candidates judged at once; `None`: one per core.
     pub judges: Option<usize>,
-    /// Whether candidates are judged even if files and network cannot be isolated.
-    pub isolation: Isolation,
+    pub judge: JudgeSetup,
     pub device: DeviceChoice,
     pub budget: EngineBudget,
 }

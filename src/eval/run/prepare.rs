@@ -98,8 +98,10 @@ impl PreparedRun {
         let RenderedTask { task, model, folder, tokenizer, params, stop, items, texts } =
             RenderedTask::of(task, model, folder, options.limit)?;
         PromptEncoder::new(&task, &folder, &tokenizer).check(&items, &texts)?;
-        let judging =
-            if options.dry_run { None } else { RunJudge::open(&task, &items, options.isolation, options.judges)? };
+        let judging = match options.dry_run {
+            true => None,
+            false => RunJudge::open(&task, &items, &options.judge, options.out.as_slice(), options.judges)?,
+        };
         let prepared = Self { judging, task, model, folder, facts, tokenizer, params, stop, items, texts };
         log::info!("prepared {} prompts: {} of text", prepared.items.len(), bytes(prepared.prompt_bytes() as u64));
         Ok(prepared)

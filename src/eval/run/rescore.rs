@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::eval::journal::{Journal, free_path, replace};
 use crate::eval::task::{EarlyStop, Method, Overrides, Task};
 use crate::figures::counted;
-use crate::judge::Isolation;
+use crate::judge::JudgeSetup;
 use crate::out;
 use crate::out::files::FolderClaim;
 
@@ -36,7 +36,7 @@ pub struct RescoreOptions {
     pub out: Option<PathBuf>,
     /// Candidates judged at once; `None`: one per core.
     pub judges: Option<usize>,
-    pub isolation: Isolation,
+    pub judge: JudgeSetup,
 }
 
 const SAMPLES: &str = "samples.jsonl";
@@ -68,7 +68,8 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     let (_journal, recorded) = Journal::reopen(run, |id| indices.get(id).copied())?;
     let lines = lines(&run.join(ITEMS))?;
     check_method(&task, &manifest, &was, &lines)?;
-    let judging = RunJudge::open(&task, &items, options.isolation, options.judges)?;
+    let withheld = [run.clone(), folder.clone()];
+    let judging = RunJudge::open(&task, &items, &options.judge, &withheld, options.judges)?;
     let grading = Regrader { task: &task, judging: judging.as_ref() };
     let mut graded = Graded::new(&grading, &items, recorded.samples, lines)?;
     say_what_is_left_out(&graded);

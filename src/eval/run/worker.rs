@@ -424,7 +424,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::judge::Isolation;
+    use crate::judge::{Isolation, JudgeSetup};
     use crate::launch::{DeviceChoice, EngineBudget, LOOK_AHEAD};
 
     const MOST_BRANCHES: usize = 4;
@@ -444,7 +444,7 @@ mod tests {
             trees: false,
             dry_run: false,
             judges: None,
-            isolation: Isolation::Required,
+            judge: JudgeSetup { isolation: Isolation::Required, python: None },
             device: DeviceChoice::Cpu,
             budget: EngineBudget { max_branches: Some(MOST_BRANCHES), ..EngineBudget::default() },
         }

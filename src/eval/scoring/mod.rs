@@ -18,14 +18,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-pub use doctor::doctor;
+pub use doctor::{DoctorOptions, doctor};
 pub use extract::ExtractMode;
 pub use problems::LimitChanges;
 
 use crate::error::{Error, Result};
 use crate::eval::benchmark::{BenchmarkFormat, Malformed};
 use crate::judge::problem::Problem;
-use crate::judge::{Isolation, Judge, Language};
+use crate::judge::{Judge, JudgeSetup, Language};
 use crate::out;
 use export::{Export, Scored};
 use pool::PoolItem;
@@ -63,7 +63,7 @@ pub struct ScoreOptions {
     /// Report no numbers unless every problem has a sample.
     pub all_attempted: bool,
     pub resume: bool,
-    pub isolation: Isolation,
+    pub judge: JudgeSetup,
     pub json: bool,
 }
 
@@ -131,7 +131,13 @@ pub fn score(options: &ScoreOptions, interrupted: &AtomicBool) -> Result<()> {
         out::starting_afresh(&lines);
     }
     settings::check(&lines, options, &problems)?;
-    let judge = Judge::open(options.isolation)?;
+    let withheld = [Some(&options.problems), Some(&options.judged().to_path_buf()), Some(&lines), own.as_ref()];
+    let judge = Judge::open(&options.judge, &withheld.into_iter().flatten().cloned().collect::<Vec<_>>())?;
+    if options.language == Language::Python {
+        for module in judge.lacking(problems.tests())? {
+            out::aside(format_args!("warning: {module}"));
+        }
+    }
     let judge = if options.all_tests { judge.with_all_tests() } else { judge };
     let export = Export::of(samples.form, problems.format);
     let mut scoring = ScoringRun {

@@ -91,6 +91,11 @@ impl Problems {
         }
     }
 
+    /// The problems with tests, in order.
+    pub fn tests(&self) -> impl Iterator<Item = &Problem> {
+        self.list.iter().filter_map(ListedProblem::tests)
+    }
+
     /// Finds a problem by its id, else by the number at the end of the id (`Mbpp/2`, `2` and, as a folder's name,
     /// `Mbpp_2`).
     pub fn find(&self, id: &str) -> Option<usize> {

@@ -19,6 +19,9 @@ const OWN: [&str; 7] = ["result", "passed", "verdict", "wall", "cpu", "peak", "t
 /// The start of the `result` of a sample that was not judged; the reason follows.
 const NOT_JUDGED: &str = "not judged: ";
 
+/// The `result` of a program that timed out while it was loaded.
+const TIMED_OUT_BEFORE: &str = "timed out before its tests";
+
 /// Whether a line's field is the judge's, replacing a field of the sample with that name.
 fn is_own(field: &str) -> bool {
     OWN.contains(&field)
@@ -29,6 +32,8 @@ fn is_own(field: &str) -> bool {
 pub struct CandidateOutcome {
     pub verdict: Verdict,
     pub message: Option<String>,
+    /// Whether its program was loaded, so that its tests began; recorded only for a program that timed out.
+    pub began: bool,
     pub wall: Duration,
     pub cpu: Duration,
     pub peak_bytes: u64,
@@ -47,10 +52,11 @@ pub type JudgeResult = Result<CandidateOutcome, NotJudged>;
 
 impl From<Judgement> for CandidateOutcome {
     fn from(judgement: Judgement) -> CandidateOutcome {
-        let Judgement { verdict, message, tests, wall, cpu, peak_bytes } = judgement;
+        let Judgement { verdict, message, began, tests, wall, cpu, peak_bytes } = judgement;
         CandidateOutcome {
             verdict,
             message,
+            began: began || verdict != Verdict::TimeLimit,
             wall,
             cpu,
             peak_bytes,
@@ -68,6 +74,7 @@ impl CandidateOutcome {
     fn result(&self) -> String {
         match (self.verdict, &self.message) {
             (Verdict::Accepted, _) => "passed".to_string(),
+            (Verdict::TimeLimit, _) if !self.began => TIMED_OUT_BEFORE.to_string(),
             (Verdict::TimeLimit, _) => "timed out".to_string(),
             (_, Some(message)) => format!("failed: {message}"),
             (verdict, None) => format!("failed: {verdict}"),
@@ -123,6 +130,7 @@ pub fn of_line(line: &Map<String, Value>) -> Option<JudgeResult> {
     Some(Ok(CandidateOutcome {
         verdict: verdict(line.get("verdict")?)?,
         message: result.strip_prefix("failed: ").map(str::to_string),
+        began: result != TIMED_OUT_BEFORE,
         wall: seconds("wall")?,
         cpu: seconds("cpu")?,
         peak_bytes: line.get("peak")?.as_u64()?,

@@ -2,26 +2,35 @@
 requests to its process and get data back, so that no candidate can change the code that compares and judges.
 """
 
+import __future__
 import ast
 import cmath
+import collections
 import collections.abc
+import contextlib
 import copy
 import datetime
 import decimal
 import fractions
+import functools
+import gc
 import itertools
 import json
 import math
+import operator
 import random
 import re
 import string
 import symtable
-import traceback
 import types
 
 
 class Gone(BaseException):
     """The candidate's process has ended, or its reply is invalid."""
+
+
+class TestFault(BaseException):
+    """The tests themselves fail, whatever the candidate does."""
 
 
 class Remote:
@@ -82,6 +91,34 @@ class Remote:
         raise TypeError(f"a candidate's {self.kind} cannot be copied")
 
 
+class LongResult:
+    """A list or tuple too long to be held twice, read part by part. `part_at` returns the values from a place on."""
+
+    def __init__(self, kind, length, part_at):
+        if kind not in ("list", "tuple") or type(length) is not int:
+            raise ValueError("no long result")
+        self.kind, self.length, self.part_at = getattr(builtins, kind), length, part_at
+
+    def parts(self):
+        return (self.kind(self.part_at(start)) for start in range(0, self.length, LONG))
+
+    def whole(self):
+        return self.kind(itertools.chain.from_iterable(self.parts()))
+
+    def __repr__(self):
+        return f"a {self.kind.__name__} of {self.length} values"
+
+    def __eq__(self, other):
+        if type(other) is not LongResult:
+            return NotImplemented
+        same_form = self.kind is other.kind and self.length == other.length
+        return same_form and all(map(operator.eq, self.parts(), other.parts()))
+
+
+def whole(value):
+    return value.whole() if type(value) is LongResult else value
+
+
 PLAIN_DUNDERS = {"__name__", "__qualname__", "__doc__", "__dict__", "__annotations__", "__members__"}
 remotes = {}
 functions = []
@@ -93,10 +130,20 @@ def resolve(word, rest):
         if type(number) is not int or type(kind) is not str:
             raise ValueError("no object")
         return remotes.setdefault(number, Remote(number, kind))
+    if word == "long":
+        number, kind, length = rest
+        return LongResult(kind, length, lambda start: part_of(number, start))
     if word == "module" and rest[0] != "__main__":
         __import__(rest[0])
         return sys.modules[rest[0]]
     raise ValueError(word)
+
+
+def part_of(number, start):
+    part = ask("part", number, start)
+    if type(part) not in (list, tuple):
+        raise Gone("its answer has a wrong form")
+    return part
 
 
 def opaque(value):
@@ -142,6 +189,7 @@ def call(function, args, keywords={}, cpu=0, mutable=True):
 
 def answer(what, question):
     """The candidate's result, with its changes to the arguments. Its exception is raised here if its type is known."""
+    Job.has_asked = True
     send(b"C", question)
     while True:
         kind, payload = receive()
@@ -191,8 +239,13 @@ def called_back(asked):
 class Job:
     """The tests of one candidate."""
 
+    # Whether anything has been asked of the candidate, whose answers may from then on be at fault.
+    has_asked = False
+
     def __init__(self, order):
         self.order = order
+        # The lines of the tests' import statements, each with its file.
+        self.imports = frozenset()
 
     def say(self, verdict, message=None):
         # A text may contain unpaired surrogates, which other JSON parsers refuse.
@@ -206,6 +259,8 @@ class Job:
         try:
             wrong = test()
         except BaseException as error:
+            if fails_an_import(error, self.imports):
+                raise TestFault(brief(error) + at_test(error))
             try:
                 verdict = verdict_of(error)
             except BaseException:
@@ -239,10 +294,36 @@ def verdict_of(error):
     return "RE", f"{brief(error)}{at_test(error)}"
 
 
+OWN_CODE = ("<tests>", "<helpers>")
+
+
+def own_lines(error):
+    """The lines of the tests' and helpers' code through which the exception passed, outermost first; each with its file."""
+    lines, at = [], error.__traceback__
+    while at is not None:
+        if (file := at.tb_frame.f_code.co_filename) in OWN_CODE:
+            lines.append((file, at.tb_lineno))
+        at = at.tb_next
+    return lines
+
+
 def at_test(error):
     """The line of the test code in which the exception occurred."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<tests>"]
+    lines = [line for file, line in own_lines(error) if file == "<tests>"]
     return f" (test line {lines[-1]})" if lines else ""
+
+
+def fails_an_import(error, imports):
+    """Whether one of the tests' import statements, at these lines, names what this interpreter lacks. A candidate cannot bring that
+    about: its own exceptions are marked, and a shortage of memory, which its answers can cause, has another message."""
+    if not isinstance(error, ImportError) or hasattr(error, "candidate"):
+        return False
+    lacks = isinstance(error, ModuleNotFoundError) or str(error).startswith("cannot import name ")
+    return lacks and own_lines(error)[-1:] and own_lines(error)[-1] in imports
+
+
+def is_defined(symbol):
+    return symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()
 
 
 def names_wanted(code):
@@ -254,7 +335,7 @@ def names_wanted(code):
         table = tables.pop()
         tables += table.get_children()
         for symbol in table.get_symbols():
-            if table is top and (symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()):
+            if table is top and is_defined(symbol):
                 defined.add(symbol.get_name())
             elif symbol.is_referenced() and (table is top or symbol.is_global()):
                 wanted.add(symbol.get_name())
@@ -269,11 +350,10 @@ def named(wanted):
     return {name: found[name] for name in wanted if name in found}
 
 
-def tested_builtin(code):
+def tested_builtin(called):
     """If tests use no other name of the candidate, the tested function has the name of a Python builtin: the one function that they
     call and the candidate defines. Otherwise builtins stay Python's."""
-    calls = (node.func for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call))
-    found = named({function.id for function in calls if isinstance(function, ast.Name)})
+    found = named(called)
     return found if len(found) == 1 else {}
 
 
@@ -290,20 +370,70 @@ def as_module(name, value, code):
     return __import__(name) if names == attributes else value
 
 
+FUTURE = functools.reduce(operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
+
+
+# Tests as code: the helpers, the statements before the first that mentions a name of the candidate, and the others; the names wanted
+# of the candidate, the names called, the lines of import statements, and the modules imported at the beginning.
+Script = collections.namedtuple("Script", "helpers before rest wanted called imports modules")
+
+
+@functools.lru_cache(maxsize=2)
+def compiled_script(helpers, code, entry):
+    entries = {entry} - {None}
+    top = symtable.symtable(helpers, "<helpers>", "exec")
+    helped = {symbol.get_name() for symbol in top.get_symbols() if is_defined(symbol)} - entries
+    wanted = names_wanted(code) - helped - set(builtins.__dict__) | entries
+    tree = ast.parse(code, "<tests>")
+    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    touched = wanted or called
+
+    def mentions(statement):
+        nodes = ast.walk(statement)
+        return any(getattr(node, field, None) in touched for node in nodes for field in ("id", "name", "asname"))
+
+    count = next((ix for ix, statement in enumerate(tree.body) if mentions(statement)), len(tree.body))
+    # A `from __future__` applies to all of the code.
+    flags = compile(code, "<tests>", "exec", dont_inherit=True).co_flags & FUTURE
+    before, rest = (
+        compile(ast.Module(body, []), "<tests>", "exec", flags, dont_inherit=True)
+        for body in (tree.body[:count], tree.body[count:])
+    )
+    helper_tree = ast.parse(helpers, "<helpers>")
+    imports = import_lines(tree, "<tests>") | import_lines(helper_tree, "<helpers>")
+    modules = [name for node in helper_tree.body + tree.body[:count] for name in modules_of(node)]
+    compiled = compile(helper_tree, "<helpers>", "exec", dont_inherit=True)
+    return Script(compiled, before, rest, wanted, called, imports, modules)
+
+
+def modules_of(node):
+    """The modules that a statement imports."""
+    if isinstance(node, ast.ImportFrom):
+        return [node.module] if node.module and not node.level else []
+    return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+
+
+def import_lines(tree, file):
+    imports = (node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom)))
+    return frozenset((file, line) for node in imports for line in range(node.lineno, node.end_lineno + 1))
+
+
 def run_script(job):
     order = job.order
-    entry = order["entry"]
+    code, entry = order["code"], order["entry"]
+    script = compiled_script(order["helpers"], code, entry)
+    job.imports = script.imports
+    scope = {}
+    exec(script.helpers, scope)
+    scope.pop(entry, None)
+    wanted = script.wanted - set(scope)
+    # Nothing has been asked of the candidate yet: whatever fails up to here is the tests' own fault.
+    exec(script.before, scope)
 
     def test():
-        scope = {}
-        exec(compile(order["helpers"], "<helpers>", "exec"), scope)
-        if entry is not None:
-            scope.pop(entry, None)
-        wanted = names_wanted(order["code"]) - set(scope) - set(builtins.__dict__)
-        wanted |= {entry} - {None}
-        found = named(wanted) if wanted else tested_builtin(order["code"])
-        scope.update((name, as_module(name, value, order["code"])) for name, value in found.items())
-        exec(compile(order["code"], "<tests>", "exec"), scope)
+        found = named(wanted) if wanted else tested_builtin(script.called)
+        scope.update((name, as_module(name, value, code)) for name, value in found.items())
+        exec(script.rest, scope)
 
     job.judge(test)
 
@@ -316,6 +446,16 @@ def function_named(name):
     if name not in found:
         raise NameError(f"name '{name}' is not defined")
     return found[name]
+
+
+def own(make, *args):
+    """`make(*args)`, of the tests' own data: if it fails, the tests do, unless answers of the candidate take up the memory."""
+    try:
+        return make(*args)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise TestFault(brief(error))
 
 
 def data(text):
@@ -336,13 +476,13 @@ def run_calls(job):
 
     def tests():
         for given in order["tests"]:
-            arguments = [whole_keys(argument) for argument in data(given["arguments"])]
-            expected = [whole_keys(data(text)) for text in given["expected"]]
+            arguments = [whole_keys(argument) for argument in own(data, given["arguments"])]
+            expected = [whole_keys(own(data, text)) for text in given["expected"]]
 
             def test():
                 if not function:
                     function.append(function_named(order["function"]))
-                found = call(function[0], arguments, cpu=order["cpu"], mutable=False)
+                found = whole(call(function[0], arguments, cpu=order["cpu"], mutable=False))
                 if not any(same_data(found, value) for value in expected):
                     return f"expected {picture(expected[0]) if expected else 'nothing'}, found {picture(found)}"
 

@@ -4,13 +4,14 @@
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::programs::{Programs, PythonProgram};
 use super::stream::{self, StreamRead};
 use crate::error::{Error, Result};
+use crate::judge::fair_clock::Deadline;
 use crate::judge::problem::Limits;
 use crate::judge::sandbox::{Running, Sandbox, WorkFolder};
 
@@ -20,7 +21,7 @@ const LONGEST_MESSAGE: u64 = 1 << 31;
 
 /// A checker serves thousands of candidates: only its memory has a tight limit.
 const LIMITS: Limits =
-    Limits { cpu: Duration::from_secs(1 << 24), memory_bytes: 2 << 30, output_bytes: 1 << 40, processes: 16 };
+    Limits { cpu: Duration::from_secs(1 << 24), memory_bytes: 4 << 30, output_bytes: 1 << 40, processes: 16 };
 
 /// The idle checkers.
 #[derive(Debug, Default)]
@@ -87,7 +88,7 @@ impl Checker {
     }
 
     pub fn receive(&self, patience: Duration) -> StreamRead {
-        stream::receive(self.stream(), LONGEST_MESSAGE, Instant::now().checked_add(patience))
+        stream::receive(self.stream(), LONGEST_MESSAGE, Some(&mut Deadline::after(patience)))
     }
 
     /// Ends the child if it still runs. Returns whether the checker can be used again.

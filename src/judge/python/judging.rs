@@ -1,19 +1,20 @@
 //! Judges one candidate: relays messages between its process and the checker, and turns the end of their conversation
 //! into verdicts.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::checker::{Checker, Checkers};
+use super::checker::{Checker, Checkers, PATIENCE};
 use super::programs::{Programs, PythonProgram};
 use super::stream::{self, StreamRead};
 use super::{Extent, marshal, on_the_clock};
 use crate::error::{Error, Result};
+use crate::judge::fair_clock::Deadline;
 use crate::judge::message::last_line;
 use crate::judge::problem::Limits;
-use crate::judge::sandbox::{Ended, How, Running, Sandbox};
+use crate::judge::sandbox::{Ended, How, Limit, Running, Sandbox};
 use crate::judge::{Judgement, TestVerdict, Verdict};
 
 /// The signal of the alarm that the runner sets for a single test.
@@ -32,6 +33,12 @@ pub(super) struct CheckedTests<'a> {
 }
 
 impl CheckedTests<'_> {
+    /// In bytes: the output limit, or twice what the reference answers to all inputs if that is more.
+    fn longest_reply(&self) -> u64 {
+        let answered = self.answers.map_or(0, |answers| answers.len() as u64);
+        self.each.output_bytes.max(2 * answered)
+    }
+
     /// The limits of a process that runs all tests.
     fn whole(&self) -> Limits {
         let runs = u32::try_from(self.count).unwrap_or(u32::MAX);
@@ -94,6 +101,7 @@ impl PythonJudging<'_> {
         let mut judgement = Judgement {
             verdict: Verdict::Accepted,
             message: None,
+            began: true,
             tests: Vec::new(),
             wall: Duration::ZERO,
             cpu: Duration::ZERO,
@@ -133,7 +141,7 @@ impl PythonJudging<'_> {
             candidate,
             checker,
             nonce,
-            most: self.tests.each.output_bytes,
+            most: self.tests.longest_reply(),
             deadline: None,
             loaded: false,
             verdicts: &mut judgement.tests,
@@ -156,9 +164,10 @@ impl PythonJudging<'_> {
             ConversationEnd::Decided(verdict, message) | ConversationEnd::TestsFailed(verdict, message) => {
                 (verdict, message)
             }
-            ConversationEnd::TimeOut => (Verdict::TimeLimit, "the time limit of a test is over".to_string()),
-            ConversationEnd::CandidateEnded => end_verdict(&ended),
+            ConversationEnd::TimeOut => (Verdict::TimeLimit, Limit::Time.passed(&self.tests.each)),
+            ConversationEnd::CandidateEnded => end_verdict(&ended, &self.tests.each),
         };
+        judgement.began &= loaded;
         judgement.tests.push(TestVerdict { verdict, message: Some(message) });
         Ok(loaded)
     }
@@ -172,7 +181,7 @@ struct Conversation<'a> {
     /// The longest message of the candidate, in bytes.
     most: u64,
     /// The deadline of the running test, where each test has its own limit.
-    deadline: Option<Instant>,
+    deadline: Option<Deadline>,
     loaded: bool,
     verdicts: &'a mut Vec<TestVerdict>,
 }
@@ -183,12 +192,22 @@ impl Conversation<'_> {
             // A dead checker is noticed at the next read.
             let _ = self.checker.send(b'V', answers);
         }
-        if let Some(end) = self.load(program, until(tests.each.cpu)) {
-            return Ok(end);
+        let end = self.load(program, &mut until(tests.each.cpu));
+        // Whatever the tests do before they ask the candidate for anything is their own doing.
+        let mut next = self.checker.receive(PATIENCE);
+        match (&next, end) {
+            (StreamRead::Frame { kind: b'F', payload }, _) => {
+                return Err(cannot_run(&String::from_utf8_lossy(payload)));
+            }
+            (StreamRead::TimeOut, _) => return Err(cannot_run("they do not finish")),
+            (StreamRead::End | StreamRead::TooLong | StreamRead::Frame { kind: b'Z', .. }, _) => {
+                return Err(cannot_run("their process has died"));
+            }
+            (_, Some(end)) => return Ok(end),
+            (_, None) => {}
         }
         loop {
-            // The tests have the candidate's time limit.
-            let (kind, payload) = match self.checker.receive(on_the_clock(tests.each.cpu)) {
+            let (kind, payload) = match next {
                 StreamRead::Frame { kind, payload } => (kind, payload),
                 StreamRead::TimeOut => {
                     return Ok(ConversationEnd::TestsFailed(Verdict::TimeLimit, "the tests do not finish".to_string()));
@@ -208,7 +227,7 @@ impl Conversation<'_> {
                 }
                 b'T' => {
                     let begins: TestBegins = parse_message(&payload)?;
-                    self.deadline = until(Duration::try_from_secs_f64(begins.seconds).unwrap_or(Duration::MAX));
+                    self.deadline = Some(until(Duration::try_from_secs_f64(begins.seconds).unwrap_or(Duration::MAX)));
                 }
                 b'V' => {
                     let CheckerVerdict { nonce, verdict, message } = parse_message(&payload)?;
@@ -226,10 +245,7 @@ impl Conversation<'_> {
                     self.same(&nonce)?;
                     return Ok(ConversationEnd::Done);
                 }
-                b'F' => {
-                    let why = String::from_utf8_lossy(&payload).into_owned();
-                    return Err(Error::Unjudgeable { why: format!("its tests cannot run: {why}") });
-                }
+                b'F' => return Err(cannot_run(&String::from_utf8_lossy(&payload))),
                 // The child ended without a message: it crashed or ran out of memory.
                 _ => {
                     return Ok(ConversationEnd::TestsFailed(
@@ -238,15 +254,17 @@ impl Conversation<'_> {
                     ));
                 }
             }
+            // The tests have the candidate's time limit.
+            next = self.checker.receive(on_the_clock(tests.each.cpu));
         }
     }
 
     /// Sends the candidate its program and waits until it has loaded.
-    fn load(&mut self, program: &str, deadline: Option<Instant>) -> Option<ConversationEnd> {
+    fn load(&mut self, program: &str, deadline: &mut Deadline) -> Option<ConversationEnd> {
         if stream::send(self.stream(), b'P', program.as_bytes()).is_err() {
             return Some(ConversationEnd::CandidateEnded);
         }
-        match stream::receive(self.stream(), self.most, deadline) {
+        match stream::receive(self.stream(), self.most, Some(deadline)) {
             StreamRead::Frame { kind: b'L', .. } => {
                 self.loaded = true;
                 None
@@ -260,7 +278,8 @@ impl Conversation<'_> {
         if stream::send(self.stream(), b'C', question).is_err() {
             return Some(ConversationEnd::CandidateEnded);
         }
-        let received = stream::receive(self.stream(), self.most, self.deadline);
+        let channel = self.candidate.channel().expect("a candidate is started with a channel");
+        let received = stream::receive(channel, self.most, self.deadline.as_mut());
         let StreamRead::Frame { kind: kind @ (b'R' | b'Q'), payload } = received else {
             return Some(final_frame(received));
         };
@@ -283,9 +302,13 @@ impl Conversation<'_> {
     }
 }
 
+fn cannot_run(why: &str) -> Error {
+    Error::Unjudgeable { why: format!("its tests cannot run: {why}") }
+}
+
 /// The deadline of a test with this limit of CPU time.
-fn until(cpu: Duration) -> Option<Instant> {
-    Instant::now().checked_add(on_the_clock(cpu))
+fn until(cpu: Duration) -> Deadline {
+    Deadline::after(on_the_clock(cpu))
 }
 
 fn parse_message<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T> {
@@ -317,20 +340,12 @@ fn final_frame(received: StreamRead) -> ConversationEnd {
 }
 
 /// The verdict if a candidate's process ends before its tests.
-fn end_verdict(ended: &Ended) -> (Verdict, String) {
+fn end_verdict(ended: &Ended, limits: &Limits) -> (Verdict, String) {
     match &ended.how {
         How::Exit(code) => (Verdict::RuntimeError, format!("it exits with code {code} before its tests finish")),
-        How::Signal(SIGPROF) => (Verdict::TimeLimit, "the time limit of a test is over".to_string()),
+        How::Signal(SIGPROF) => (Verdict::TimeLimit, Limit::Time.passed(limits)),
         How::Signal(signal) => (Verdict::RuntimeError, format!("it is killed by signal {signal}")),
-        How::Limit(limit) => {
-            let verdict = Verdict::from(*limit);
-            let of = match verdict {
-                Verdict::MemoryLimit => "memory",
-                Verdict::OutputLimit => "output",
-                _ => "time",
-            };
-            (verdict, format!("the {of} limit is reached"))
-        }
+        How::Limit(limit) => (Verdict::from(*limit), limit.passed(limits)),
         How::Sandbox(what) => (Verdict::Sandbox, what.clone()),
         How::Killed => (Verdict::RuntimeError, "it was ended".to_string()),
     }

@@ -57,6 +57,7 @@ impl Compared {
             base.verdict = plus.verdict;
             base.message = plus.message;
         }
+        base.began &= plus.began;
         base.tests.extend(plus.tests);
         base.wall += plus.wall;
         base.cpu += plus.cpu;

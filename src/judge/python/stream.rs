@@ -2,7 +2,8 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+
+use crate::judge::fair_clock::Deadline;
 
 /// The result of reading from a stream.
 pub(super) enum StreamRead {
@@ -31,9 +32,9 @@ pub(super) fn send(mut stream: &UnixStream, kind: u8, payload: &[u8]) -> io::Res
 }
 
 /// Reads the next frame, of at most `most` bytes, until `deadline`.
-pub(super) fn receive(stream: &UnixStream, most: u64, deadline: Option<Instant>) -> StreamRead {
+pub(super) fn receive(stream: &UnixStream, most: u64, mut deadline: Option<&mut Deadline>) -> StreamRead {
     let mut head = [0; 5];
-    if let Err(why) = fill(stream, &mut head, deadline) {
+    if let Err(why) = fill(stream, &mut head, deadline.as_deref_mut()) {
         return why;
     }
     let [a, b, c, d, kind] = head;
@@ -47,19 +48,19 @@ pub(super) fn receive(stream: &UnixStream, most: u64, deadline: Option<Instant>)
     while payload.len() < length as usize {
         let had = payload.len();
         payload.resize((length as usize).min(had + (1 << 20)), 0);
-        if let Err(why) = fill(stream, &mut payload[had..], deadline) {
+        if let Err(why) = fill(stream, &mut payload[had..], deadline.as_deref_mut()) {
             return why;
         }
     }
     StreamRead::Frame { kind, payload }
 }
 
-fn fill(mut stream: &UnixStream, mut into: &mut [u8], deadline: Option<Instant>) -> Result<(), StreamRead> {
+fn fill(mut stream: &UnixStream, mut into: &mut [u8], mut deadline: Option<&mut Deadline>) -> Result<(), StreamRead> {
     while !into.is_empty() {
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        if left == Some(Duration::ZERO) {
-            return Err(StreamRead::TimeOut);
-        }
+        let left = match &mut deadline {
+            Some(deadline) => Some(deadline.wait().ok_or(StreamRead::TimeOut)?),
+            None => None,
+        };
         // A timeout of zero is refused; None waits forever.
         if stream.set_read_timeout(left).is_err() {
             return Err(StreamRead::End);
@@ -67,10 +68,9 @@ fn fill(mut stream: &UnixStream, mut into: &mut [u8], deadline: Option<Instant>)
         match stream.read(into) {
             Ok(0) => return Err(StreamRead::End),
             Ok(read) => into = &mut into[read..],
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                return Err(StreamRead::TimeOut);
-            }
+            // The deadline decides whether to wait again.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
             Err(_) => return Err(StreamRead::End),
         }
     }

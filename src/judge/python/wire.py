@@ -14,6 +14,8 @@ CHANNEL = 3
 TAG = Ellipsis
 ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes))
 MUTABLE = (list, dict, set, bytearray)
+# A result that is a list or tuple with more values than this stays where it is and is compared part by part.
+LONG = 1 << 16
 
 
 def send(kind, payload=b""):
@@ -115,6 +117,10 @@ def pack_other(value, kind, opaque):
         if isinstance(value, base):
             return pack(base(value), opaque)
     return opaque(value)
+
+
+def is_long(value):
+    return type(value) in (list, tuple) and len(value) > LONG
 
 
 def unpack(value, resolve):

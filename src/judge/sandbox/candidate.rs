@@ -43,7 +43,7 @@ pub(super) fn become_program(
     limit(order, confinement.identity)?;
     prctl::set_no_new_privs().map_err(doing("give up new privileges"))?;
     if confinement.landlock.is_some() {
-        files::confine(order, confinement.namespaced).map_err(io::Error::other).map_err(doing("confine its files"))?;
+        files::confine(order, confinement).map_err(io::Error::other).map_err(doing("confine its files"))?;
     }
     confinement.identity.take(order, confinement.landlock.is_some(), confinement.namespaced)?;
     // After the change of user, which resets it.

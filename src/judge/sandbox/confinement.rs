@@ -1,11 +1,13 @@
 //! The isolation mechanisms of a sandbox server: prepared once, used by every supervisor.
 
 use std::io;
+use std::path::PathBuf;
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde::{Deserialize, Serialize};
 
+use super::base;
 use super::calls::{CandidateUser, SeccompFilters};
 use super::files;
 use super::identity::{self, Identity};
@@ -17,6 +19,8 @@ pub(super) struct Confinement {
     pub identity: Identity,
     pub landlock: Option<u32>,
     pub filters: Option<SeccompFilters>,
+    /// Existing files and folders that no candidate can read, by all their names.
+    pub hidden: Vec<PathBuf>,
 }
 
 /// The state of each layer in words, for the caller.
@@ -34,7 +38,7 @@ pub(super) const SCOPES: u32 = 6;
 
 impl Confinement {
     /// Enters the namespaces that all candidates share, and in which none of them has any rights.
-    pub fn new(want_namespaces: bool) -> (Confinement, ConfinementFacts) {
+    pub fn new(want_namespaces: bool, hidden: &[PathBuf]) -> (Confinement, ConfinementFacts) {
         let namespaces = match want_namespaces {
             true => enter_namespaces().map_err(|why| format!("the kernel refuses them ({why})")),
             false => Err("not wanted".into()),
@@ -47,7 +51,8 @@ impl Confinement {
             Ok(filters) => (Some(filters), Ok("no sockets, tracing, mounts, namespaces, io_uring, keys".to_string())),
             Err(why) => (None, Err(why)),
         };
-        let confinement = Confinement { namespaced, identity, landlock, filters };
+        let hidden = hidden.iter().filter(|path| path.exists()).flat_map(|path| base::names(path)).collect();
+        let confinement = Confinement { namespaced, identity, landlock, filters, hidden };
         let found = ConfinementFacts {
             namespaces,
             landlock,

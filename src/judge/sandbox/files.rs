@@ -4,10 +4,12 @@
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, Scope, path_beneath_rules,
+    ABI, Access, AccessFs, AccessNet, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, Scope,
+    path_beneath_rules,
 };
 
 use super::base;
+use super::confinement::Confinement;
 use super::root;
 use super::wire::CandidateSpec;
 
@@ -24,8 +26,40 @@ pub(super) fn version() -> Option<u32> {
     u32::try_from(version).ok().filter(|&version| version > 0)
 }
 
-/// Restricts this process to the files in `order`, and to shared memory if it has its own root.
-pub(super) fn confine(order: &CandidateSpec, own_root: bool) -> Result<(), RulesetError> {
+/// The readable paths. A rule of Landlock holds for all that a folder contains, so a folder with something hidden is
+/// given as its other entries.
+#[derive(Default)]
+struct VisibleFiles {
+    whole: Vec<PathBuf>,
+    /// Folders of which only the names of the entries can be read.
+    listed: Vec<PathBuf>,
+}
+
+impl VisibleFiles {
+    fn add(&mut self, path: &Path, hidden: &[PathBuf]) {
+        let real = match hidden {
+            [] => None,
+            _ => path.canonicalize().ok(),
+        };
+        let real = real.as_deref().unwrap_or(path);
+        if !hidden.iter().any(|hidden| hidden != real && hidden.starts_with(real)) {
+            return self.whole.push(path.to_path_buf());
+        }
+        self.listed.push(path.to_path_buf());
+        for entry in std::fs::read_dir(real).into_iter().flatten().flatten() {
+            // The target of a link has a rule of its own, or none.
+            let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
+            if !is_link && !hidden.contains(&entry.path()) {
+                self.add(&entry.path(), hidden);
+            }
+        }
+    }
+}
+
+/// Restricts this process to the files in `order`, without the hidden ones, and to shared memory if it has its own
+/// root, in which hidden files are covered already.
+pub(super) fn confine(order: &CandidateSpec, confinement: &Confinement) -> Result<(), RulesetError> {
+    let own_root = confinement.namespaced;
     let read = AccessFs::from_read(NEWEST);
     let device = AccessFs::ReadFile | AccessFs::WriteFile;
     let write = AccessFs::from_all(NEWEST) & !(AccessFs::MakeBlock | AccessFs::MakeChar);
@@ -33,12 +67,18 @@ pub(super) fn confine(order: &CandidateSpec, own_root: bool) -> Result<(), Rules
     let extra: Vec<PathBuf> =
         order.readable.iter().chain([&order.program]).flat_map(|path| base::names(path)).collect();
     let readable = base::READABLE.iter().chain(base::FACTS).map(Path::new).chain(extra.iter().map(PathBuf::as_path));
+    let hidden: &[PathBuf] = if own_root { &[] } else { &confinement.hidden };
+    let mut visible = VisibleFiles::default();
+    for path in readable {
+        visible.add(path, hidden);
+    }
     Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))?
         .handle_access(AccessNet::from_all(NEWEST))?
         .scope(Scope::from_all(NEWEST))?
         .create()?
-        .add_rules(path_beneath_rules(readable, read))?
+        .add_rules(path_beneath_rules(&visible.whole, read))?
+        .add_rules(path_beneath_rules(&visible.listed, BitFlags::from(AccessFs::ReadDir)))?
         .add_rules(path_beneath_rules(base::DEVICES, device))?
         .add_rules(path_beneath_rules([&order.folder], write))?
         .add_rules(path_beneath_rules(shared, write & !AccessFs::Execute))?

@@ -81,11 +81,14 @@ pub struct SandboxSetup {
     pub helper: Option<PathBuf>,
     /// Whether to use namespaces, if they work. Without them (as in most containers) only the other layers isolate.
     pub namespaces: bool,
+    /// Files and folders in readable folders that programs cannot read all the same. What a program names as readable in
+    /// a hidden folder stays readable.
+    pub hidden: Vec<PathBuf>,
 }
 
 impl SandboxSetup {
     pub fn new(isolation: Isolation) -> SandboxSetup {
-        SandboxSetup { isolation, helper: None, namespaces: true }
+        SandboxSetup { isolation, helper: None, namespaces: true, hidden: Vec::new() }
     }
 }
 
@@ -143,6 +146,17 @@ pub enum Limit {
     Time,
     Memory,
     Output,
+}
+
+impl Limit {
+    /// That this one of `limits` is exceeded, in words.
+    pub(crate) fn passed(self, limits: &Limits) -> String {
+        match self {
+            Limit::Time => format!("it takes more than {} s", limits.cpu.as_secs_f64()),
+            Limit::Memory => format!("it takes more than {} MiB of memory", limits.memory_bytes >> 20),
+            Limit::Output => format!("it writes more than {} MiB", limits.output_bytes >> 20),
+        }
+    }
 }
 
 impl From<Limit> for Verdict {

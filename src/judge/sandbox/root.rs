@@ -26,7 +26,7 @@ const MOST_SHARED: u32 = 1024;
 const SITE: &str = "/proc";
 
 /// Moves this process, the first of its pid namespace and alone in its mount namespace, to a new root.
-pub(super) fn enter(order: &CandidateSpec) -> Result<(), SetupError> {
+pub(super) fn enter(order: &CandidateSpec, hidden: &[PathBuf]) -> Result<(), SetupError> {
     let none = None::<&str>;
     mount(Some("tmpfs"), SITE, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("size=1m,mode=755"))
         .map_err(doing("mount a root"))?;
@@ -42,6 +42,10 @@ pub(super) fn enter(order: &CandidateSpec) -> Result<(), SetupError> {
         for name in base::names(path).into_iter().filter(|name| !base::covers(name)) {
             show(&name).map_err(doing(format!("show {}", name.display())))?;
         }
+    }
+    let needed = |path: &Path| order.readable.iter().chain([&order.program]).any(|readable| readable.starts_with(path));
+    for path in hidden.iter().filter(|path| !needed(path)) {
+        cover(&inside(path)).map_err(doing(format!("hide {}", path.display())))?;
     }
     let folder = inside(&order.folder);
     fs::create_dir_all(&folder).map_err(doing("make a place for its folder"))?;
@@ -91,6 +95,21 @@ fn show(path: &Path) -> io::Result<()> {
         Err(_) => return Ok(()),
     }
     mount(Some(path), &at, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)?;
+    Ok(())
+}
+
+/// Mounts something empty over a file or folder of the new root; a missing path and a link are skipped.
+fn cover(at: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(at) {
+        Ok(facts) if facts.is_dir() => {
+            let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+            mount(Some("tmpfs"), at, Some("tmpfs"), flags, Some("size=4k,mode=755"))?;
+        }
+        Ok(facts) if facts.is_file() => {
+            mount(Some("/dev/null"), at, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
+        }
+        _ => {}
+    }
     Ok(())
 }
 

@@ -64,6 +64,8 @@ struct ServerSetup {
     namespaces: bool,
     /// The folder in which the caller creates its work folders.
     folders: PathBuf,
+    /// What no candidate can read.
+    hidden: Vec<PathBuf>,
 }
 
 fn serve(mut caller: UnixStream) -> io::Result<()> {
@@ -73,7 +75,7 @@ fn serve(mut caller: UnixStream) -> io::Result<()> {
     let _ = setsid();
     // SAFETY: ignoring a signal runs no code of ours; children are reaped by the kernel.
     unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) }?;
-    let (mut confinement, found) = Confinement::new(wanted.namespaces);
+    let (mut confinement, found) = Confinement::new(wanted.namespaces, &wanted.hidden);
     wire::send_message(&mut caller, &found)?;
     let first = confinement.identity;
     let mut number = 0u32;
@@ -140,11 +142,11 @@ impl Sandbox {
             None => std::env::current_exe().map_err(Error::io("/proc/self/exe", "find"))?,
         };
         folder::sweep();
-        let (mut sandbox, found) = Sandbox::start_server(&helper, setup.namespaces)?;
+        let (mut sandbox, found) = Sandbox::start_server(&helper, setup.namespaces, &setup.hidden)?;
         let tried = match sandbox.try_out() {
             // Namespaces may be allowed but not sufficient for a separate root and /proc.
             Err(error) if found.namespaces.is_ok() => {
-                let (again, mut found) = Sandbox::start_server(&helper, false)?;
+                let (again, mut found) = Sandbox::start_server(&helper, false, &setup.hidden)?;
                 sandbox = again;
                 found.namespaces = Err(format!("they are not sufficient ({error})"));
                 let tried = sandbox.try_out()?;
@@ -167,7 +169,7 @@ impl Sandbox {
         }
     }
 
-    fn start_server(helper: &Path, namespaces: bool) -> Result<(Sandbox, ConfinementFacts)> {
+    fn start_server(helper: &Path, namespaces: bool, hidden: &[PathBuf]) -> Result<(Sandbox, ConfinementFacts)> {
         let (mut caller, theirs) = UnixStream::pair().map_err(Error::io(helper, "make a socket for"))?;
         let server = Command::new(helper)
             .arg0(HELPER)
@@ -185,7 +187,8 @@ impl Sandbox {
         };
         let mut first_words = || -> io::Result<ConfinementFacts> {
             caller.set_read_timeout(Some(START_LIMIT))?;
-            wire::send_message(&mut caller, &ServerSetup { namespaces, folders: std::env::temp_dir() })?;
+            let setup = ServerSetup { namespaces, folders: std::env::temp_dir(), hidden: hidden.to_vec() };
+            wire::send_message(&mut caller, &setup)?;
             let found = wire::receive_message(&mut caller)?;
             caller.set_read_timeout(None)?;
             Ok(found)

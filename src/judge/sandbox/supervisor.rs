@@ -22,6 +22,7 @@ use super::confinement::Confinement;
 use super::processes::{self, ProcessScope, ProcessUsage};
 use super::wire::{self, CandidateFds, CandidateSpec, SupervisorReport};
 use super::{How, Limit, calls, root};
+use crate::judge::fair_clock::FairClock;
 
 /// Milliseconds between two checks of the processes.
 const LOOK_MS: u8 = 5;
@@ -68,7 +69,7 @@ fn run(
     confinement.identity.own_pipes(&[&ends.stdin, &ends.stdout, &ends.stderr]).map_err(doing("give it its pipes"))?;
     let seen = match confinement.namespaced {
         true => {
-            root::enter(order)?;
+            root::enter(order, &confinement.hidden)?;
             ProcessScope::Namespace
         }
         false => {
@@ -121,6 +122,7 @@ struct CandidateWatch<'a> {
     order: &'a CandidateSpec,
     main: Pid,
     started: Instant,
+    clock: FairClock,
     status: Option<WaitStatus>,
     peak_bytes: u64,
 }
@@ -144,7 +146,7 @@ impl CandidateWatch<'_> {
         if self.peak_bytes > order.memory_bytes {
             return Some(How::Limit(Limit::Memory));
         }
-        if cpu + ended_children().0 > order.cpu || self.started.elapsed() > 2 * order.cpu + Duration::from_secs(1) {
+        if cpu + ended_children().0 > order.cpu || self.clock.elapsed() > 2 * order.cpu + Duration::from_secs(1) {
             return Some(How::Limit(Limit::Time));
         }
         // If the user has other processes, RLIMIT_NPROC is no exact limit; this one ends the forking.
@@ -170,7 +172,8 @@ fn watch(
         let fd = Errno::result(libc::syscall(libc::SYS_pidfd_open, main.as_raw(), 0)).map_err(doing("watch it"))?;
         OwnedFd::from_raw_fd(fd as i32)
     };
-    let mut watch = CandidateWatch { order, main, started: Instant::now(), status: None, peak_bytes: 0 };
+    let mut watch =
+        CandidateWatch { order, main, started: Instant::now(), clock: FairClock::start(), status: None, peak_bytes: 0 };
     let mut looks = 0u32;
     let ended_by_us = loop {
         let sources = [Some(control.as_fd()), Some(pidfd.as_fd()), listener.as_ref().map(AsFd::as_fd)];
