@@ -5,7 +5,7 @@
 mod progress;
 pub mod svg;
 
-pub use progress::Progress;
+pub use progress::{Progress, Stage};
 
 use std::fmt::Display;
 use std::fs::{File, TryLockError};

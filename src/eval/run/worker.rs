@@ -15,14 +15,14 @@ use serde_json::{Value, json};
 use crate::error::{Error, Result};
 use crate::eval::journal::Journal;
 use crate::eval::report::Summary;
-use crate::eval::task::Item;
+use crate::eval::task::{Item, Task};
 use crate::figures::counted;
 use crate::launch::{Launched, PromptOrder, TextKey, work_ahead};
 use crate::out::Progress;
 use crate::search::{FailedBranches, Outcome, Sample, SearchJob};
 use crate::tree::{SamplingTree, Trace};
 
-use super::assess::{assessor, grade};
+use super::assess::{answer_of, assessor, grade, question_of};
 use super::drive::drive;
 use super::levels::LevelCounts;
 use super::resume::Earlier;
@@ -68,8 +68,12 @@ pub struct Failed {
 impl Failed {
     /// The error of a run in which `failed` items failed, this one first.
     pub fn in_run(&self, failed: usize, items: usize, folder: &Path) -> Error {
+        let how = match self.error {
+            Error::ContextTooLong { .. } => "are left out",
+            _ => "failed",
+        };
         let what =
-            format!("{failed} of {items} items failed, first `{}`: {} (--resume tries again)", self.id, self.error);
+            format!("{failed} of {items} items {how}, first `{}`: {} (--resume tries again)", self.id, self.error);
         Error::format(folder.join("items.jsonl"), what)
     }
 }
@@ -199,6 +203,9 @@ impl<'a> ItemRunner<'a> {
             drop(encoded);
             let mut encoder = self.prepared.encoder();
             for (item, samples) in finished {
+                if self.interrupted.load(Ordering::Relaxed) {
+                    break;
+                }
                 match guarded(|| encoder.encode(item)) {
                     Ok(prompt) => shared.count(&prompt, samples),
                     Err(error) => shared.end(error),
@@ -373,7 +380,7 @@ impl<'a> WorkerContext<'a> {
             if options.trees {
                 write_tree(journal, &tree, prompt)?;
             }
-            journal.item(prompt.item.index, &item_line(prompt, &outcome))?;
+            journal.item(prompt.item.index, &item_line(task, prompt, &outcome)?)?;
         }
         self.count(prompt, outcome.samples.len());
         self.unfinished_samples.fetch_sub(on_disk, Ordering::Relaxed);
@@ -396,11 +403,13 @@ pub struct LineWithId<'a, T> {
     pub rest: &'a T,
 }
 
-fn item_line(prompt: &ItemPrompt<'_>, outcome: &Outcome) -> serde_json::Value {
+fn item_line(task: &Task, prompt: &ItemPrompt<'_>, outcome: &Outcome) -> Result<Value> {
     let mut line = json!({
         "id": prompt.item.id,
         "index": prompt.item.index,
+        "question": question_of(task, prompt.item)?,
         "reference": prompt.item.reference(),
+        "answer": answer_of(task, outcome),
         "prediction": outcome.prediction,
         "correct": outcome.correct,
         "chosen": outcome.chosen,
@@ -422,7 +431,7 @@ fn item_line(prompt: &ItemPrompt<'_>, outcome: &Outcome) -> serde_json::Value {
     {
         line.extend(more);
     }
-    line
+    Ok(line)
 }
 
 #[cfg(test)]
@@ -430,6 +439,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::eval::task::Overrides;
     use crate::judge::Isolation;
     use crate::launch::{DeviceChoice, EngineBudget, LOOK_AHEAD};
 
@@ -438,17 +448,16 @@ mod tests {
     fn options() -> RunOptions {
         RunOptions {
             task: None,
-            model: None,
+            overrides: Overrides::default(),
             limit: None,
-            samples: None,
-            seed: None,
-            set: Vec::new(),
             plan: None,
             out: None,
             k: None,
             resume: false,
             trees: false,
+            skip_too_long: false,
             dry_run: false,
+            json: false,
             judges: None,
             isolation: Isolation::Required,
             device: DeviceChoice::Cpu,
