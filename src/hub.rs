@@ -14,10 +14,10 @@ pub fn is_name(path: &Path) -> bool {
     path.components().count() == 2 && path.components().all(is_plain)
 }
 
-/// The sentence about a model folder that does not exist.
-pub fn no_folder(path: &Path) -> String {
-    let name = path.display();
-    match path.file_name().filter(|_| is_name(path)) {
+/// The sentence about a model folder that does not exist; `typed`: its path as the user wrote it.
+pub fn no_folder(typed: &Path) -> String {
+    let name = typed.display();
+    match typed.file_name().filter(|_| is_name(typed)) {
         Some(folder) => {
             let folder = folder.display();
             format!(

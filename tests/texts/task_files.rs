@@ -252,7 +252,8 @@ fn overrides_from_the_command_line() {
     assert!(error("method={\"sample\": {\"samples\": 0}}").contains("found 0 (given on the command line)"));
     assert!(error("prompt.item=x").contains("--set prompt.item: expected an object or a list at `prompt`"));
     assert!(error(&scorer(r#"{"prompt": {"item": "{{thoughts}}"}}"#)).contains("`method.best_of_n.by.words`"));
-    assert!(error(&scorer(r#"{"prompt": {"item": "x"}}"#)).contains("`method.best_of_n.by.prompt`"));
+    let unasked = scorer(r#"{"prompt": {"item": "x"}, "words": {" yes": 1, " no": 0}}"#);
+    assert!(error(&unasked).contains("`method.best_of_n.by.prompt`"));
     assert!(error("seed").contains("--set: expected key=value, found `seed`"));
 
     let options = Overrides { samples: Some(3), seed: Some(9), model: Some("here".into()), ..Overrides::default() };

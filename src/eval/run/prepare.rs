@@ -4,11 +4,14 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use crate::engine::{EngineFacts, SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::eval::task::scaffold::{PLAIN_NAME, is_plain_name};
 use crate::eval::task::{Item, Overrides, Sampling, Task};
 use crate::figures::{bytes, count};
+use crate::hub;
 use crate::ids::TokenId;
 use crate::model::ModelFolder;
 use crate::model::check::{Facts, facts};
@@ -39,7 +42,7 @@ pub struct PreparedRun {
     /// By `Item::index`.
     pub texts: HashMap<usize, PromptText>,
     /// Whether items that exceed the model's context fail alone, when they are encoded.
-    skip_too_long: bool,
+    pub skip_too_long: bool,
 }
 
 /// A task whose prompts are rendered as text. Only the model's configuration and tokenizer have been read.
@@ -220,6 +223,10 @@ fn open(path: &Path, overrides: &Overrides) -> Result<(Task, PathBuf, ModelFolde
         let expected = "a model folder here or by --model";
         return Err(Error::field(path, "model", expected, "nothing (the key is missing)"));
     };
+    let typed = task.source.get("model").and_then(Value::as_str).filter(|_| overrides.model.is_none());
+    if let Some(typed) = typed.filter(|_| !model.exists()) {
+        return Err(Error::format(&model, hub::no_folder(Path::new(typed))));
+    }
     let folder = ModelFolder::open(&model)?;
     Ok((task, model, folder))
 }

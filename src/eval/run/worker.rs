@@ -66,10 +66,11 @@ pub struct Failed {
 }
 
 impl Failed {
-    /// The error of a run in which `failed` items failed, this one first.
-    pub fn in_run(&self, failed: usize, items: usize, folder: &Path) -> Error {
+    /// The error of a run in which `failed` items failed, this one first; `skip_too_long`: those too long were to be left
+    /// out.
+    pub fn in_run(&self, failed: usize, items: usize, skip_too_long: bool, folder: &Path) -> Error {
         let how = match self.error {
-            Error::ContextTooLong { .. } => "are left out",
+            Error::ContextTooLong { .. } if skip_too_long => "are left out",
             _ => "failed",
         };
         let what =
@@ -82,7 +83,7 @@ impl RunOutcome {
     /// The run's error if items failed, or branches of items that continued without them.
     pub fn failure(&self, prepared: &PreparedRun, folder: &Path) -> Result<()> {
         if let Some(first) = self.failed.first() {
-            return Err(first.in_run(self.failed.len(), self.summary.items_asked, folder));
+            return Err(first.in_run(self.failed.len(), self.summary.items_asked, prepared.skip_too_long, folder));
         }
         let mut failed = self.finished.iter().filter_map(|item| Some((item.index, item.outcome.failed.as_ref()?)));
         let Some((index, FailedBranches { first, .. })) = failed.next() else { return Ok(()) };

@@ -79,20 +79,21 @@ impl Schema {
             return self.expected(self.definition(name));
         }
         let Some(leaves) = self.leaves(schema) else { return "any value".to_string() };
-        let words = constants(&leaves);
-        let mut parts: Vec<String> = match &words[..] {
-            [] => Vec::new(),
-            [one] => vec![format!("`{one}`")],
-            [one, other] => vec![format!("`{one}` or `{other}`")],
-            _ => vec![format!("one of {}", listed(&words))],
-        };
-        for leaf in leaves.iter().filter(|leaf| !is_constant(leaf)) {
-            let text = self.expected_by_type(leaf);
-            if !text.is_empty() && !parts.contains(&text) {
-                parts.push(text);
+        let alternatives = schema.get("anyOf").or_else(|| schema.get("oneOf")).and_then(Value::as_array);
+        let keys: Vec<&String> = leaves.iter().filter_map(|leaf| properties(leaf)).flat_map(Map::keys).collect();
+        match (&constants(&leaves)[..], alternatives) {
+            ([], Some(_)) if leaves.len() > 1 && leaves.iter().all(|leaf| is_of(leaf, "object")) => {
+                format!("exactly one of {} with its settings", listed(&keys))
             }
+            (_, Some(alternatives)) if !leaves.iter().all(|leaf| is_constant(leaf)) => {
+                let parts = alternatives.iter().map(|schema| self.expected(schema)).filter(|text| !text.is_empty());
+                parts.collect::<Vec<_>>().join(", or ")
+            }
+            ([], _) => leaves.first().map_or(String::new(), |leaf| self.expected_by_type(leaf)),
+            ([one], _) => format!("`{one}`"),
+            ([one, other], _) => format!("`{one}` or `{other}`"),
+            (words, _) => format!("one of {}", listed(words)),
         }
-        parts.join(", or ")
     }
 
     fn expected_by_type(&self, leaf: Leaf<'_>) -> String {
@@ -250,13 +251,7 @@ impl Check<'_> {
         let keys = known.iter().filter(|key| is_there(key)).count();
         match meant[..] {
             [leaf] if keys == 1 => Ok(leaf),
-            _ => {
-                let expected = match schema.get(EXPECTED).and_then(Value::as_str) {
-                    Some(expected) => expected.to_string(),
-                    None => format!("exactly one of {} with its settings", listed(&known)),
-                };
-                Err(Fault::Wrong { at: at.to_string(), expected, found: format!("{keys} of them") })
-            }
+            _ => Err(self.wrong_inside(at, schema, format!("{keys} of them"))),
         }
     }
 

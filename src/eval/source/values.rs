@@ -31,14 +31,29 @@ impl JsonSchema for TaskPath {
 }
 
 /// A string, or a list of strings.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(from = "OneOrMany")]
-#[schemars(inline, extend("x-expected" = "a string or a list of strings"))]
-pub(crate) struct Texts(#[schemars(with = "OneOrMany")] pub Vec<String>);
+pub(crate) struct Texts(pub Vec<String>);
 
-#[derive(Deserialize, JsonSchema)]
+impl JsonSchema for Texts {
+    fn schema_name() -> Cow<'static, str> {
+        "Texts".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+            "x-expected": "a string or a list of strings",
+        })
+    }
+}
+
+#[derive(Deserialize)]
 #[serde(untagged)]
-#[schemars(inline)]
 enum OneOrMany {
     One(String),
     Many(Vec<String>),

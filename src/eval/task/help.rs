@@ -35,6 +35,11 @@ struct Page {
 impl Page {
     /// The keys of the objects that `schema` allows.
     fn keys_in(&mut self, at: &str, schema: &Value) {
+        self.keys_of(at, schema, false);
+    }
+
+    /// `is_kind`: `schema` is one of several, which its key tells apart.
+    fn keys_of(&mut self, at: &str, schema: &Value, is_kind: bool) {
         if let Some(name) = schema.get("$ref").and_then(Value::as_str) {
             if let Some(before) = self.explained.get(name) {
                 if has_keys(schema) {
@@ -47,7 +52,7 @@ impl Page {
             return self.keys_in(at, SCHEMA.definition(name));
         }
         for alternative in ["anyOf", "oneOf"].iter().filter_map(|key| schema.get(key)?.as_array()).flatten() {
-            self.keys_in(at, alternative);
+            self.keys_of(at, alternative, schema.get("oneOf").is_some());
         }
         let Some(leaf) = schema.as_object() else { return };
         if let Some(elements) = leaf.get("items").filter(|_| is_of(leaf, "array")) {
@@ -56,16 +61,15 @@ impl Page {
         if let Some(values) = leaf.get("additionalProperties").filter(|values| values.is_object()) {
             self.keys_in(&inside(at, "NAME"), values);
         }
+        // The description of one of several kinds stands beside its only key.
+        let kind = if is_kind { described(schema) } else { String::new() };
         for (key, schema) in properties(leaf).into_iter().flatten() {
-            self.key(
-                &inside(at, key),
-                schema,
-                is_required(leaf, key) && properties(leaf).is_some_and(|keys| keys.len() > 1),
-            );
+            let meaning = Some(described(schema)).filter(|text| !text.is_empty()).unwrap_or_else(|| kind.clone());
+            self.key(&inside(at, key), schema, &meaning, is_required(leaf, key) && !is_kind);
         }
     }
 
-    fn key(&mut self, at: &str, schema: &Value, is_required: bool) {
+    fn key(&mut self, at: &str, schema: &Value, meaning: &str, is_required: bool) {
         let default = schema.get("default").filter(|default| !is_nothing(default));
         let note = match (default, is_required) {
             (Some(default), _) => format!(" [default: {default}]"),
@@ -73,7 +77,7 @@ impl Page {
             (None, false) => String::new(),
         };
         self.text.push_str(&format!("{at}: {}{note}\n", SCHEMA.expected(schema)));
-        self.paragraph("    ", &described(schema));
+        self.paragraph("    ", meaning);
         for (word, meaning) in words(schema) {
             self.paragraph("    ", &format!("`{word}`: {meaning}"));
         }
@@ -102,15 +106,16 @@ impl Page {
     }
 }
 
-/// The description beside a schema, or that of the only definition that it refers to.
 fn described(schema: &Value) -> String {
     let text = schema.get("description").and_then(Value::as_str);
     text.unwrap_or_default().to_string()
 }
 
-/// Whether objects with keys of their own are allowed.
+/// Whether objects with several keys of their own are allowed.
 fn has_keys(schema: &Value) -> bool {
-    SCHEMA.leaves(schema).is_some_and(|leaves| leaves.iter().any(|leaf| properties(leaf).is_some()))
+    let several =
+        |leaves: Vec<&Map<String, Value>>| leaves.into_iter().filter_map(properties).map(Map::len).sum::<usize>() > 1;
+    SCHEMA.leaves(schema).is_some_and(several)
 }
 
 /// The allowed words that have a meaning of their own.

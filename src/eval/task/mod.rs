@@ -31,10 +31,9 @@ pub use prompt::TaskPrompt;
 
 use crate::error::{Error, Result};
 use crate::eval::answer::{ExtractedAnswer, Extractor, Normalise, TaskAnswer};
+use crate::eval::source::TaskSource;
 use crate::eval::source::schema::Schema;
 use crate::eval::source::values::TaskPath;
-use crate::eval::source::{Place, TaskSource};
-use crate::hub;
 use crate::search::settings::BestBy;
 use grade::{GradeSettings, Grader, TaskGrading};
 use items::{ItemSettings, ItemSource, Standard};
@@ -139,7 +138,7 @@ impl Task {
         let task = Task {
             path: path.to_path_buf(),
             name: settings.name.unwrap_or(stem),
-            model: overrides.model.clone().or(settings.model.map(|model| model_folder(&root, model))),
+            model: overrides.model.clone().or(settings.model.map(|model| source.resolve(&model.0))),
             method: Method::new(&root.key("method"), settings.method)?,
             sampling: settings.sampling,
             items: ItemSource::new(&root.key("items"), settings.items)?,
@@ -266,14 +265,5 @@ impl Overrides {
             set("max_tokens", self.max_tokens),
         ];
         self.set.iter().cloned().chain(options.into_iter().flatten()).collect()
-    }
-}
-
-/// The folder of the key `model`. A name that may be one on the Hugging Face Hub, and is no folder, is left as it is.
-fn model_folder(root: &Place<'_>, model: TaskPath) -> PathBuf {
-    let folder = root.source.resolve(&model.0);
-    match !folder.exists() && hub::is_name(Path::new(&model.0)) {
-        true => PathBuf::from(model.0),
-        false => folder,
     }
 }

@@ -93,6 +93,7 @@ pub(crate) struct PromptPartSettings {
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(untagged)]
+#[schemars(extend("x-expected" = "a text, {\"file\": PATH}, or a list of them"))]
 enum SharedSettings {
     Several(Vec<TextSettings>),
     One(TextSettings),
@@ -101,6 +102,7 @@ enum SharedSettings {
 /// A template, or worked examples.
 #[derive(Deserialize, JsonSchema)]
 #[serde(untagged)]
+#[schemars(extend("x-expected" = "a template, {\"file\": PATH} or {\"shots\": …}"))]
 enum PartSettings {
     Shots {
         /// Worked examples from a file.

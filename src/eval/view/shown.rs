@@ -1,6 +1,8 @@
 //! The data of the views of a run: its items, each with its tree, with samples assigned to nodes, and the savings by
 //! sharing. `folder` reads the data; `page` and `outline` display it.
 
+use std::collections::BTreeSet;
+
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -161,10 +163,11 @@ fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
-/// The longest beginning of whole words that more than half of `texts` have in common and that ends before all of them
+/// The longest beginning of whole words that more than half of the distinct `texts` have in common and that ends before all of them
 /// do; empty if it is short.
 fn common_beginning<'t>(texts: &[&'t str]) -> &'t str {
-    let mut group: Vec<&str> = texts.to_vec();
+    let texts: BTreeSet<&str> = texts.iter().copied().collect();
+    let mut group: Vec<&str> = texts.iter().copied().collect();
     let mut end = 0;
     loop {
         let mut next: Vec<(char, usize)> = Vec::new();
@@ -192,6 +195,7 @@ mod tests {
     fn siblings_part_behind_what_most_of_them_begin_with() {
         let votes = ["There are 3 * 4 = 12 cups.", "There are 3 * 4 = 7 cups.", "There are 3 + 4 cups.", "No cups."];
         assert_eq!(common_beginning(&votes), "There are 3 ");
+        assert_eq!(common_beginning(&["the same twice a", "the same twice a", "the same twice b"]), "the same twice ");
         assert_eq!(common_beginning(&["short a", "short b"]), "", "a few letters are no burden");
         assert_eq!(common_beginning(&["one text for all", "one text for all"]), "", "nothing would be left");
         assert_eq!(common_beginning(&["only one text of it"]), "");

@@ -17,7 +17,7 @@ const TREE_HEIGHT: f64 = 240.0;
 /// The height of the most tokens of a step, and of the words above each panel.
 const PEAK: f64 = 110.0;
 const PANEL_TITLE: f64 = 38.0;
-/// About as many marks has an axis.
+/// The most steps between the marks of an axis.
 const MARKS: f64 = 5.0;
 /// The most characters of a title in the width of the card.
 const TITLE_CHARS: usize = 90;
@@ -84,11 +84,11 @@ fn deepest(job: &PlannedJob, tree: &PromptTree) -> u64 {
     ends.max().unwrap_or(1).max(1)
 }
 
-/// The largest of 1, 2 and 5 times a power of ten that leaves at least about [`MARKS`] steps up to `most`.
+/// The smallest of 1, 2 and 5 times a power of ten that goes at most [`MARKS`] times into `most`.
 fn round_step(most: f64) -> f64 {
     let step = (most / MARKS).max(f64::MIN_POSITIVE);
     let power = 10f64.powf(step.log10().floor());
-    let digit = [5.0, 2.0, 1.0].into_iter().find(|digit| digit * power <= step * 1.001).unwrap_or(1.0);
+    let digit = [1.0, 2.0, 5.0].into_iter().find(|digit| digit * power >= step * 0.999).unwrap_or(10.0);
     digit * power
 }
 
@@ -116,12 +116,12 @@ fn round_times(longest: f64) -> Vec<(f64, String)> {
 }
 
 fn legend(svg: &mut Svg) {
-    let at = WIDTH - RIGHT - 230.0;
+    let at = WIDTH - RIGHT - 240.0;
     let line = TREE_TOP - 8.0;
     svg.rect(at, line - 10.0, 12.0, 12.0, PROMPT[0]);
     svg.words(at + 18.0, line, Font::Plain, Anchor::Start, "prompt tokens");
-    svg.rect(at + 110.0, line - 10.0, 12.0, 12.0, DRAWN);
-    svg.words(at + 128.0, line, Font::Plain, Anchor::Start, "sampled tokens");
+    svg.rect(at + 120.0, line - 10.0, 12.0, 12.0, DRAWN);
+    svg.words(at + 138.0, line, Font::Plain, Anchor::Start, "sampled tokens");
 }
 
 /// Where the axes stand: as far to the right as the words beside them need.
@@ -255,12 +255,12 @@ mod tests {
 
     #[test]
     fn marks_are_round_and_whole() {
-        assert_eq!(round_marks(1234.0), [0.0, 200.0, 400.0, 600.0, 800.0, 1000.0, 1200.0]);
+        assert_eq!(round_marks(1234.0), [0.0, 500.0, 1000.0]);
         assert_eq!(round_marks(3.0), [0.0, 1.0, 2.0, 3.0]);
         let words = |longest| round_times(longest).into_iter().map(|(_, words)| words).collect::<Vec<_>>().join(", ");
-        assert_eq!(words(15.6), "0 s, 2 s, 4 s, 6 s, 8 s, 10 s, 12 s, 14 s");
-        assert_eq!(words(0.058), "0 ms, 10 ms, 20 ms, 30 ms, 40 ms, 50 ms");
-        assert_eq!(words(1.3), "0.0 s, 0.2 s, 0.4 s, 0.6 s, 0.8 s, 1.0 s, 1.2 s");
-        assert_eq!(words(3700.0), "0 s, 500 s, 1,000 s, 1,500 s, 2,000 s, 2,500 s, 3,000 s, 3,500 s");
+        assert_eq!(words(15.6), "0 s, 5 s, 10 s, 15 s");
+        assert_eq!(words(0.058), "0 ms, 20 ms, 40 ms");
+        assert_eq!(words(1.3), "0.0 s, 0.5 s, 1.0 s");
+        assert_eq!(words(4700.0), "0 s, 1,000 s, 2,000 s, 3,000 s, 4,000 s");
     }
 }
