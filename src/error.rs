@@ -45,12 +45,11 @@ pub enum Error {
     #[error("{device} cannot be used: {why}")]
     NoDevice { device: String, why: String },
 
-    /// An allocation does not fit the GPU's memory. In bytes.
+    /// An allocation does not fit the GPU's memory. In bytes; the driver does not always say how many it needs.
     #[error(
-        "{device}: {} MiB of memory are asked for, {} of {} MiB are free",
-        asked.div_ceil(1 << 20), free >> 20, total >> 20
+        "{device}: {}, {} of {} MiB are free", asked_memory(*asked), free >> 20, total >> 20
     )]
-    DeviceMemory { device: String, asked: usize, free: usize, total: usize },
+    DeviceMemory { device: String, asked: Option<usize>, free: usize, total: usize },
 
     /// The host has no page-locked memory for a device's copies.
     #[error("{device}: {} MiB of page-locked host memory are asked for and refused", asked.div_ceil(1 << 20))]
@@ -86,6 +85,13 @@ fn shown(path: &Path) -> String {
     shortened(path.display().to_string(), MOST)
 }
 
+fn asked_memory(asked: Option<usize>) -> String {
+    match asked {
+        Some(bytes) => format!("{} MiB of memory are asked for", bytes.div_ceil(1 << 20)),
+        None => "memory is short".to_string(),
+    }
+}
+
 impl Error {
     /// 2 for errors that the user can fix, 1 for bugs, 130 for an interrupt by Ctrl-C.
     pub fn exit_code(&self) -> u8 {
@@ -99,6 +105,17 @@ impl Error {
     /// Whether memory was short: the request may succeed in smaller parts.
     pub fn is_shortage(&self) -> bool {
         matches!(self, Error::DeviceMemory { .. } | Error::LockedMemory { .. })
+    }
+
+    /// The same shortage, for another branch that it ends.
+    pub fn same_shortage(&self) -> Error {
+        match self {
+            Error::DeviceMemory { device, asked, free, total } => {
+                Error::DeviceMemory { device: device.clone(), asked: *asked, free: *free, total: *total }
+            }
+            Error::LockedMemory { device, asked } => Error::LockedMemory { device: device.clone(), asked: *asked },
+            other => Error::Internal(other.to_string()),
+        }
     }
 
     /// For `map_err` on I/O: `fs::read(p).map_err(Error::io(p, "read"))`.

@@ -3,7 +3,7 @@
 //! meet the node's keys and values in one product, read once; partial results merge through their log-sum-exp.
 //!
 //! # Rooms
-//! A room uses only rooms below it (`tests/texts/floors.rs` holds every edge):
+//! A module uses only modules below it (`tests/texts/floors.rs` holds every edge):
 //!
 //! ```text
 //! cli                    what the user typed
@@ -20,10 +20,10 @@
 //! model, tokenizer       one decoder for all families over a Backend; text
 //! backend                the ops, defined once in prose, in clear loops, and fast: cpu, cuda; sim only keeps time
 //! plan, kv               Forest -> AttentionPlan; segments and pages (integers only)
-//! ids, error, figures, json, out   the ground
+//! ids, error, figures, json, out, hashes, mix, bundled   used by all
 //! ```
 //!
-//! # The way of the data
+//! # The flow of the data
 //! task file → items → prompts → tokens → `SamplingTree` (the search's record) → engine branches → segments of the
 //! prefix tree → `Forest` → `AttentionPlan` → logits → tokens → thoughts → answers, votes, verdicts → `samples.jsonl` →
 //! summary.

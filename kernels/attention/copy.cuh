@@ -252,7 +252,7 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
                 now.full &= now.of[half].from == 0 && now.of[half].to == KV_BLOCK_TOKENS && !(DETERMINISTIC && words.x & SHARED_KV_BLOCK);
                 info.kv_blocks[half] = words.y;
             }
-            // Positions update_top from KV block to KV block.
+            // Positions rise from KV block to KV block.
             info.whole = now.full && now.of[1].base + KV_BLOCK_TOKENS <= tile.lowest + 1 && tile.highest - now.of[0].base < window;
             const unsigned to = stages.begin(wide, info);
             if (step < steps) {

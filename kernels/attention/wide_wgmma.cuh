@@ -77,7 +77,7 @@ __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, un
         rows.begin();
         rows.load_queries(queries, group);
         release(wide.queries_empty);
-        // A word of a info, for all lanes: read by the one that tells when the stage is done with.
+        // A word of a stage's info, broadcast to all lanes: lane 0 reads it, because lane 0 also releases the stage.
         auto broadcast = [&](const unsigned& word) { return __shfl_sync(ALL_LANES, lane == 0 ? word : 0, 0); };
         // Computed on demand, which is rare.
         auto step_mask = [&](unsigned stage) {

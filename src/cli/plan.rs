@@ -80,7 +80,7 @@ fn predict_help() -> String {
     let (samples, tokens) = (count(FEW_SAMPLES), count(FEW_TOKENS));
     format!(
         "Whether to run the scheduler on a simulated device, to predict steps and time: auto where it has at most \
-         {samples} samples and {tokens} tokens to draw"
+         {samples} samples and {tokens} tokens to sample"
     )
 }
 

@@ -86,7 +86,8 @@ pub(crate) enum Command {
 pub(crate) type ExitReason = Arc<OnceLock<String>>;
 
 /// The engine's thread, where it has one. Dropped by the last handle: waits until the engine and its backend are
-/// dropped, so that no call to a device is under way when the process exits.
+/// dropped, so that no call to a device is under way when the process exits. On a thread of rayon's pool it does not
+/// wait: the step in progress may need that thread.
 #[derive(Default)]
 pub(crate) struct EngineThread(OnceLock<JoinHandle<()>>);
 
@@ -98,7 +99,9 @@ impl EngineThread {
 
 impl Drop for EngineThread {
     fn drop(&mut self) {
-        if let Some(thread) = self.0.take().filter(|thread| thread.thread().id() != std::thread::current().id()) {
+        let is_engine = |thread: &JoinHandle<()>| thread.thread().id() == std::thread::current().id();
+        let in_pool = rayon::current_thread_index().is_some();
+        if let Some(thread) = self.0.take().filter(|thread| !in_pool && !is_engine(thread)) {
             // It catches its panics; the exit reason has them.
             let _ = thread.join();
         }
@@ -260,7 +263,8 @@ impl EngineHandle {
         drop(self.commands.send(command));
     }
 
-    /// For a channel found closed. The engine's thread closes its channels before it says why, and always says why.
+    /// For a channel found closed. The engine's thread usually sets the reason before its channels close; after a panic
+    /// it may follow a moment later, so this waits. It is always set.
     pub(super) fn stopped(&self) -> Error {
         Error::EngineStopped { why: self.exit_reason.wait().clone() }
     }

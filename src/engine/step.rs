@@ -122,7 +122,7 @@ impl<B: Backend> Engine<B> {
                 (Err(error), Some([first, second])) if error.is_shortage() => parts.extend([second, first]),
                 // Later rows may need what this row was to compute: they are scheduled again.
                 (Err(error), None) if error.is_shortage() => {
-                    self.fail_row(&part, error);
+                    self.fail_row(&part, &error);
                     return Ok(());
                 }
                 (submitted, _) => submitted?,
@@ -132,16 +132,15 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Fails the branches that need the only row of `part`.
-    fn fail_row(&mut self, part: &Schedule, error: Error) {
+    fn fail_row(&mut self, part: &Schedule, error: &Error) {
         let mut ended: Vec<BranchId> = part.rows.iter().map(|row| row.branch).collect();
         ended.extend(part.requests.iter().map(|request| request.branch));
         ended.sort_unstable();
         ended.dedup();
-        let why = error.to_string();
         for id in &ended {
             let Some(branch) = self.branches.get_mut(id) else { continue };
             self.scheduler.note_end(branch, true);
-            branch.fail(Error::value("memory for a step of one row", "enough for its attention", why.clone()));
+            branch.fail(error.same_shortage());
         }
         self.retire(ended);
     }

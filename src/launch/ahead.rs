@@ -1,6 +1,7 @@
 //! Computes results on a separate thread, a bounded number ahead of their use: prompts are encoded while the engine
-//! works on earlier ones.
+//! works on earlier ones. Also defines [`guarded`], so that a panic over one input is that input's error.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{Builder, Scope};
 
 use crossbeam_channel::{Receiver, bounded};
@@ -22,11 +23,23 @@ pub fn work_ahead<'scope, T: Send + 'scope>(
     thread.map(|_| receiver).map_err(Error::io("a thread", "start"))
 }
 
+/// Runs `work`; a panic becomes an error (its message is on standard error).
+pub fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(Error::Internal("a worker panicked".to_string())))
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+
+    #[test]
+    fn a_panic_is_an_error_of_ours() {
+        let error = guarded(|| -> Result<()> { panic!("said on purpose, by a test") }).expect_err("it panicked");
+        assert!(matches!(error, Error::Internal(_)), "{error}");
+        assert_eq!(guarded(|| Ok(7)).expect("no panic"), 7);
+    }
 
     #[test]
     fn results_come_in_order_and_no_more_are_made_than_may_wait() {

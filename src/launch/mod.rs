@@ -1,6 +1,6 @@
 //! Starts engines: [`Launch`] turns a device, its budgets and a model into an
 //! [`EngineHandle`](crate::engine::EngineHandle). Also defines `generate`, which samples with an engine, and
-//! [`PromptOrder`], the order in which the prompts of a job start, and [`work_ahead`], which encodes them in advance.
+//! [`PromptOrder`], the order in which the prompts of a job start, and [`work_ahead`], which computes results, such as encoded prompts, in advance.
 //! Searches, tasks and protocols are left to the callers.
 
 mod ahead;
@@ -10,7 +10,7 @@ mod device;
 mod generate;
 mod order;
 
-pub use ahead::{LOOK_AHEAD, work_ahead};
+pub use ahead::{LOOK_AHEAD, guarded, work_ahead};
 pub use assemble::{Demand, Launch, LaunchSizes, Launched, ModelSource, in_bytes, open};
 pub use budget::{EngineBudget, check_path};
 pub use device::{DeviceBackend, DeviceChoice, DeviceKind, OnDevice, Opened, WhyNotCuda};

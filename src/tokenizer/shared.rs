@@ -5,7 +5,7 @@
 //! position, between the end of a word and a space; the tokens before the cut are reused from an earlier text, those
 //! after it come from encoding the rest. The rest starts some words before the cut, so that the tokenizer's treatment
 //! of the start of a text does not reach the cut; the cut is some words before the end of the shared part, so that no
-//! token before it depends on what follows. SurroundingTokens the cut, both encodings must agree.
+//! token before it depends on what follows. Around the cut, both encodings must agree.
 
 use std::collections::VecDeque;
 

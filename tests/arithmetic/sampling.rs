@@ -44,6 +44,17 @@ fn logits() -> impl Strategy<Value = Vec<f32>> {
     prop_oneof![prop::collection::vec(one.clone(), 1..40), prop::collection::vec(one, 200..1500)]
 }
 
+/// Thousands of tokens of about the same weight: noise, a grid with many ties, ties alone, and noise above a floor.
+fn flat_logits() -> impl Strategy<Value = Vec<f32>> {
+    let count = 5000usize..12_000;
+    prop_oneof![
+        prop::collection::vec(-1.5f32..1.5, count.clone()),
+        prop::collection::vec((-4i32..4).prop_map(|x| x as f32 / 4.0), count.clone()),
+        count.clone().prop_map(|count| vec![0.25; count]),
+        prop::collection::vec(prop_oneof![2 => 3.0f32..3.001, 1 => -1.0f32..0.0], count),
+    ]
+}
+
 fn filters() -> impl Strategy<Value = (f32, Option<u32>, f32, f32)> {
     (
         prop_oneof![Just(1.0f32), 0.05f32..3.0],
@@ -86,6 +97,34 @@ fn within(mut changes: SampleRequest, vocab: usize) -> SampleRequest {
 /// Bound of the error of cumulative probabilities on the fast path, which sums f32 exponentials. Each is accurate to a
 /// few units in the last place of an argument up to 87: 1e-5 of an unlikely token's weight, 2e-7 of a likely one's.
 const CDF_TOLERANCE: f64 = 1e-6;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn flat_distributions_are_cut_at_the_same_token(
+        logits in flat_logits(),
+        temperature in prop_oneof![Just(1.0f32), 0.3f32..3.0],
+        top_p in prop_oneof![Just(1.0f32), 0.3f32..0.9999],
+        min_p in prop_oneof![Just(0.0f32), 0.001f32..0.9],
+        // The last token that is kept is sampled at the largest uniform.
+        uniform in prop_oneof![0.0..1.0f64, Just(1.0f64.next_down())],
+    ) {
+        let at = |uniform: f64, top_p: f32| {
+            let pick = Pick::Random { temperature, top_k: None, top_p, min_p, uniform: uniform.clamp(0.0, 1.0) };
+            SampleRequest { banned: vec![token(3)], ..request(pick) }
+        };
+        let clear = sample(Isa::Portable, &logits, &at(uniform, top_p)).token;
+        for isa in Isa::available() {
+            let fast = sample(isa, &logits, &at(uniform, top_p)).token;
+            let near = || {
+                let nudged = [(uniform - CDF_TOLERANCE, top_p), (uniform + CDF_TOLERANCE, top_p), (uniform, top_p * (1.0 - 1e-6)), (uniform, top_p * (1.0 + 1e-6))];
+                nudged.iter().any(|&(uniform, top_p)| sample(Isa::Portable, &logits, &at(uniform, top_p)).token == fast)
+            };
+            prop_assert!(fast == clear || near(), "{isa}: {fast} for {clear}");
+        }
+    }
+}
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]

@@ -218,7 +218,7 @@ fn what_cannot_be_told_is_one_sentence() {
     let choice = repository().join("tasks/choice.json");
     let choice = choice.to_str().expect("text");
     succeeds(run(folder, &["run", choice, "--out", "chosen", "--limit", "1", "--trees"]));
-    refused("chosen", &["a sample that drew tokens", "found none"]);
+    refused("chosen", &["a sample with tokens", "found none"]);
 
     refused("nowhere", &["nowhere", "manifest.json"]);
     refuses(&run(folder, &["tree", "bare", "--device", "cpu"]), &["--device", "computes on no device"]);

@@ -161,10 +161,10 @@ fn levels_that_are_not_told_apart_are_counted_with_the_last() {
         (String::from_utf8(page.stdout).unwrap(), levels[7].clone())
     };
     let (page, level) = last(8);
-    assert!(page.contains("\nlevel 8      1 node: "), "{page}");
+    assert!(page.contains("\ndepth 8      1 node: "), "{page}");
     assert_eq!((&level["nodes"], &level["has_deeper"]), (&json!(1), &json!(false)));
     let (page, level) = last(11);
-    assert!(page.contains("\nfrom level 8 4 nodes: "), "{page}");
+    assert!(page.contains("\nfrom depth 8 4 nodes: "), "{page}");
     assert_eq!((&level["nodes"], &level["has_deeper"]), (&json!(4), &json!(true)));
 }
 
@@ -300,7 +300,7 @@ fn what_is_wrong_with_a_row_is_said_with_its_line_and_field() {
         ("{\"prompt_tokens\": 5, \"shared\": [[\"a\"]]}", "`shared`: expected a list of [name, number of tokens]"),
         (
             "{\"prompt_tokens\": 8192}",
-            "line 1: the prompt with the first token drawn has 8193 tokens; the model's context is 8192",
+            "line 1: the prompt with the first sampled token has 8193 tokens; the model's context is 8192",
         ),
         ("[1, 2]", "line 1: expected a JSON object, found [1,2]"),
         ("{\"prompt_tokens\": 5", "line 1, column"),
@@ -427,7 +427,7 @@ fn a_trace_is_replayed_by_each_policy() {
     }
     let one = desk.run(&[&replay[..], &["--policy", "ours", "--requests", "2", "--rate", "5"]].concat());
     let page = String::from_utf8(one.stdout).unwrap();
-    assert!(page.contains("2 requests") && page.contains("30 tokens drawn") && !page.contains("fcfs"), "{page}");
+    assert!(page.contains("2 requests") && page.contains("30 tokens sampled") && !page.contains("fcfs"), "{page}");
     let said = desk.refused(&["plan", "--replay", "none.csv", "--model", "config.json"]);
     assert!(said.contains("none.csv"), "{said}");
     for wrong in [&["--limit", "3"][..], &["--svg", "x.svg"], &["--policy", "theirs"]] {

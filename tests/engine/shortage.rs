@@ -49,8 +49,8 @@ fn a_device_without_memory_for_a_row_ends_branches_and_not_the_engine() {
         let children = engine.fork(root, 3).unwrap();
         let extends = (0..).zip(&children).map(|(i, &child)| draw(child, key("item", i), params(), length(5)));
         for outcome in outcomes(&engine, extends.collect()) {
-            let error = outcome.expect_err("there is no memory for it").to_string();
-            assert!(error.contains("memory for a step of one row"), "{error}");
+            let error = outcome.expect_err("there is no memory for it");
+            assert!(error.is_shortage(), "{error}");
         }
         engine.discard(&children);
         engine.discard(&[root]);

@@ -196,7 +196,7 @@ impl Backend for Cpu {
         let (rows, most) = (batch.tokens.len(), self.most_rows);
         if rows > most {
             let [asked, free] = [rows, most].map(|rows| rows * size_of::<f32>());
-            return Err(Error::DeviceMemory { device: "cpu".to_string(), asked, free, total: free });
+            return Err(Error::DeviceMemory { device: "cpu".to_string(), asked: Some(asked), free, total: free });
         }
         Ok(step.load(batch))
     }

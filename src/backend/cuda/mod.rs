@@ -293,13 +293,17 @@ impl Backend for Cuda {
             LaunchMode::Capture => {
                 let device = self.device.clone();
                 let captured = device.capture(|| self.without_tuning(|backend| ops(backend, step)));
-                let graph = captured.inspect_err(|error| {
-                    if error.is_shortage() {
-                        step.graphs.do_without(shape);
+                // A graph's memory is taken when it is made and when it is first launched.
+                let launched = captured.and_then(|graph| graph.launch().map(|()| graph));
+                match launched {
+                    Ok(graph) => step.graphs.keep(shape, graph),
+                    Err(error) => {
+                        if error.is_shortage() {
+                            step.graphs.do_without(shape);
+                        }
+                        return Err(error);
                     }
-                })?;
-                graph.launch()?;
-                step.graphs.keep(shape, graph);
+                }
             }
             LaunchMode::Replay(graph) => graph.launch()?,
         }

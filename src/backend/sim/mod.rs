@@ -95,7 +95,7 @@ impl Sim {
         let (device, total) = (self.describe(), self.profile.memory());
         let free = total.saturating_sub(self.used);
         if bytes > free {
-            return Err(Error::DeviceMemory { device, asked: bytes, free, total });
+            return Err(Error::DeviceMemory { device, asked: Some(bytes), free, total });
         }
         self.used += bytes;
         Ok(())

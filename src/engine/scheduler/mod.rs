@@ -20,7 +20,7 @@
 //! # No prefix is computed twice
 //! *Lemma.* In depth-first order of the prompts' prefix tree, the prefix that a later prompt shares with an earlier one
 //! is also shared by all prompts between them. So the longest cached prefix of the *first waiting* prompt covers every
-//! prefix that any waiting prompt could find. *PrefixHold:* the first waiting branch leases it; all other pages without
+//! prefix that any waiting prompt could find. *Prefix hold:* the first waiting branch leases that prefix ([`PrefixHold`]); all other pages without
 //! a lease can be evicted. A preempted branch keeps the lease on its given tokens, too. Both fit beside the running
 //! branches, because a branch is admitted only while every branch could still finish alone beside all given tokens
 //! (`admission`). So prompts cost exactly as many rows as their prefix tree has tokens, whatever the sampled lengths,

@@ -110,6 +110,10 @@ mod tests {
             line.get("attention").cloned()
         };
         assert_eq!(line("b", 4), Some(json!([0.75, 0.25])));
-        assert_eq!((line("b", 3), line("c", 4)), (None, None), "another draw, and an item that is not there");
+        assert_eq!(
+            (line("b", 3), line("c", 4)),
+            (None, None),
+            "a sample of another length, and an item that is not there"
+        );
     }
 }

@@ -130,7 +130,7 @@ impl AttentionJob {
             return Ok(job);
         }
         let (expected, found) = match (job.samples, has_trees) {
-            (0, _) => ("a sample that drew tokens".to_string(), "none".to_string()),
+            (0, _) => ("a sample with tokens".to_string(), "none".to_string()),
             (_, false) => (format!("trees of its items: {RUN_AGAIN}"), "none".to_string()),
             (_, true) => {
                 let found = format!("none of {}", counted(job.samples as u64, "sample"));

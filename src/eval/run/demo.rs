@@ -115,7 +115,7 @@ fn compare_plans(prepared: &mut PreparedRun, options: &RunOptions, interrupted: 
                 let same = before.iter().zip(&drawn).filter(|(a, b)| a == b).count();
                 match drawn.len() {
                     all if same == all => out::line(format_args!("\nAll {all} samples are the same, to the letter."))?,
-                    _ if exact => return Err(Error::Internal("two plans drew different samples".to_string())),
+                    _ if exact => return Err(Error::Internal("two plans gave different samples".to_string())),
                     all => out::line(format_args!(
                         "\n{same} of {all} samples are the same, to the letter; here plans differ in roundings."
                     ))?,

@@ -132,7 +132,7 @@ impl Manifest {
     pub fn check(&self, folder: &Path, now: &Manifest, samples_may_rise: bool) -> Result<()> {
         let path = folder.join(NAME);
         let differs = |field: &str, expected: String, found: String| {
-            let expected = format!("{expected}, which the run in this folder was made with");
+            let expected = format!("{expected}, with which the run in this folder was made or last graded");
             Err(Error::field(&path, field, expected, found))
         };
         if self.model_hash != now.model_hash {

@@ -157,7 +157,7 @@ fn check_method(task: &Task, manifest: &Manifest, was: &Method, lines: &[Map<Str
         matches!(task.method, Method::SelfConsistency { .. } | Method::BestOfN { .. } | Method::Sample { .. });
     if !was.draws_alike() || !is_told_by_samples || task.method.spares().is_some() {
         return refused(
-            "the run's own method (or, of samples drawn alike, `sample`, or `self_consistency` and `best_of_n` by `logprob`, \
+            "the run's own method (or, of independent samples, `sample`, or `self_consistency` and `best_of_n` by `logprob`, \
              `mean_logprob` or `grade` that stop nothing early), for no model is asked",
         );
     }

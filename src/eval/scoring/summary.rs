@@ -52,8 +52,7 @@ pub struct OmittedProblem {
 pub struct PassAt {
     pub k: u32,
     pub value: f64,
-    /// 95 % interval over problems;
-    /// `None` if all problems have the same value, for which a bootstrap gives none.
+    /// 95 % interval over problems; `None` if all problems have the same value, for which a bootstrap gives none.
     pub interval: Option<(f64, f64)>,
 }
 

@@ -286,7 +286,7 @@ impl DecodeCase {
         let decode_seconds = started.elapsed().as_secs_f64();
         if drawn != self.samples * self.generate {
             let expected = self.samples * self.generate;
-            return Err(Error::Internal(format!("{drawn} tokens were drawn where {expected} were asked for")));
+            return Err(Error::Internal(format!("{drawn} tokens were sampled instead of {expected}")));
         }
         Ok(DecodeRun { prompt_seconds, decode_seconds })
     }

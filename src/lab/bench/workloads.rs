@@ -229,7 +229,7 @@ fn run(engine: &EngineHandle, job: &Workload, generate: usize, salt: u64) -> Res
     let seconds = begun.elapsed().as_secs_f64();
     let expected = job.continuations() * generate;
     if drawn != expected {
-        return Err(Error::Internal(format!("{drawn} tokens were drawn where {expected} were asked for")));
+        return Err(Error::Internal(format!("{drawn} tokens were sampled instead of {expected}")));
     }
     // Read before the generation releases the job's memory.
     let metrics = engine.metrics()?;

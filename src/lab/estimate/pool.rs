@@ -116,6 +116,8 @@ impl<'a> PageDemand<'a> {
 
     /// The waves of prompts in `order`, depth-first.
     ///
+    /// # Errors
+    ///
     /// A prompt with one sample exceeds the pool: the message names the longest, with both sizes.
     pub fn waves(&self, order: &[u32]) -> Result<Vec<Wave>> {
         self.check_longest()?;

@@ -133,7 +133,7 @@ impl fmt::Display for JobEstimate {
         line("samples", format!("{drawn}, the limit or the expected length of each"))?;
         for (number, level) in self.levels.iter().enumerate() {
             let from = if level.has_deeper { "from " } else { "" };
-            line(&format!("{from}level {}", number + 1), level_text(level, model.kv_bytes_per_token))?;
+            line(&format!("{from}depth {}", number + 1), level_text(level, model.kv_bytes_per_token))?;
         }
         for (number, sharing) in self.sharing.iter().enumerate() {
             let (asked, computed) = (count(sharing.tokens_asked), count(sharing.tokens_computed));

@@ -69,7 +69,7 @@ pub fn read(path: &Path, bytes: &[u8], model: &PlanModel, output_tokens: Option<
         let tokens = row.tokens(tokenizer.as_ref(), model, &mut synthetic)?;
         let context = model.config.context;
         if tokens.len() >= context {
-            let what = format!("{}: line {line}: the prompt with the first token drawn", path.display());
+            let what = format!("{}: line {line}: the prompt with the first sampled token", path.display());
             return Err(Error::ContextTooLong { what, tokens: tokens.len() + 1, context });
         }
         let most = row.count("max_tokens", MOST)?;

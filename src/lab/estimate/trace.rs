@@ -80,7 +80,7 @@ impl fmt::Display for Replayed {
         line("device", self.device.clone())?;
         for ByPolicy { policy, totals } in &self.policies {
             let Totals { seconds, steps, .. } = *totals;
-            let drawn = format!("{} tokens drawn, {:.0} a second", count(totals.drawn), totals.tokens_per_s);
+            let drawn = format!("{} tokens sampled, {:.0} per second", count(totals.drawn), totals.tokens_per_s);
             line(policy, format!("{seconds:.1} s in {} steps; {drawn}", count(steps as u64)))?;
             let (computed, asked) = (totals.prompt_tokens_computed, totals.prompt_tokens_logical);
             let saved = saved(computed, asked);

@@ -14,6 +14,8 @@ use crate::launch::{GenerateEvent, Generator, PromptRequest, Release, SampleId};
 
 /// Runs `job` on `engine`. Requests are in the order of submission, each with its index in the original job.
 ///
+/// # Errors
+///
 /// A request that the engine refuses or cannot serve; the message names its number.
 pub(super) fn drive<B: Backend>(
     engine: &mut Engine<B>,

@@ -55,6 +55,8 @@ const KV_SHARE: f64 = 0.9;
 
 /// Runs a job to its end on a simulated device. The model's context is extended to the job's longest request.
 ///
+/// # Errors
+///
 /// A request that the engine refuses (an empty prompt, a sequence that does not fit the pool); the message names its
 /// number.
 pub fn replay(machine: &SimulatedMachine, settings: &ReplaySettings, job: &ReplayJob) -> Result<JobRecord> {
@@ -83,6 +85,8 @@ impl<B: Backend> LoadedModel<B> {
     }
 
     /// Runs a job to its end, by the clock `time`.
+    ///
+    /// # Errors
     ///
     /// As [`replay`]; also a request longer than the model's context, and lack of memory for an engine, after which the
     /// model is lost.

@@ -40,7 +40,9 @@ impl Default for RateSearch {
 /// the limit: RelayAttention's measure (arXiv 2402.14808, section 4), with a limit of 0.5. A growing queue raises the
 /// latency only after a while, so jobs must be long; compare only rates found for the same span of arrivals.
 ///
-/// The latency is above the limit at the lowest rate tried or below it at the highest; errors of `latency`.
+/// # Errors
+///
+/// The latency is above the limit at the lowest rate tried or below it at the highest; an error of `latency`.
 pub fn sustainable_rate(search: RateSearch, mut latency: impl FnMut(f64) -> Result<f64>) -> Result<Sustained> {
     let mut tried = Vec::new();
     let mut holds = |rate: f64, tried: &mut Vec<(f64, f64)>| -> Result<bool> {

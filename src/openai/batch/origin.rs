@@ -1,6 +1,5 @@
-//! Identifies the inputs of an answer by two hashes in the answer: `request_id`, of everything the call
-//! contains, and `system_fingerprint`, of the model and the KV format. `--resume` keeps only answers with matching
-//! hashes.
+//! Identifies the inputs of an answer by two hashes in the answer: `request_id`, of everything the call contains,
+//! and `system_fingerprint`, of the model and the KV format. `--resume` keeps only answers with matching hashes.
 
 use std::path::Path;
 

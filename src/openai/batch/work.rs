@@ -13,7 +13,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, never};
 use crate::engine::{EngineFacts, EngineHandle, Finish, First, Hear, UniformKey};
 use crate::error::{Error, Result};
 use crate::kv::DistinctTokens;
-use crate::launch::{GenerateEvent, Generator, PromptOrder, PromptRequest, Release, in_bytes, work_ahead};
+use crate::launch::{GenerateEvent, Generator, PromptOrder, PromptRequest, Release, guarded, in_bytes, work_ahead};
 use crate::openai::protocol::{PromptCandidates, Refusal, RequestReader};
 use crate::out::Progress;
 
@@ -91,7 +91,9 @@ impl BatchJob<'_> {
                 Some(false) => {}
                 None => {
                     let line = requests[request].line;
-                    let encoded = encode(line).map_err(|refusal| (line, refusal));
+                    let encoded = guarded(|| Ok(encode(line)))
+                        .unwrap_or_else(|error| Err(Refusal::of(&error)))
+                        .map_err(|refusal| (line, refusal));
                     is_accepted[request] = Some(encoded.is_ok());
                     return Some(NextPrompt { place, request: Some(encoded) });
                 }
@@ -312,7 +314,11 @@ impl AnswerLoop<'_> {
 /// Errors caused by a single request become its refusal; any other error ends the job.
 fn request_refusal(error: Error, facts: &EngineFacts) -> Result<Refusal> {
     match error {
-        Error::ContextTooLong { .. } | Error::OutOfPages { .. } | Error::Value { .. } => {
+        Error::ContextTooLong { .. }
+        | Error::OutOfPages { .. }
+        | Error::DeviceMemory { .. }
+        | Error::LockedMemory { .. }
+        | Error::Value { .. } => {
             let Refusal { code, .. } = Refusal::of(&error);
             Ok(Refusal { code, message: in_bytes(error, facts).to_string() })
         }

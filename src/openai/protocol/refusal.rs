@@ -24,7 +24,8 @@ impl Refusal {
     pub fn of(error: &Error) -> Self {
         let code = match error {
             Error::ContextTooLong { .. } => "context_length_exceeded",
-            Error::OutOfPages { .. } => "out_of_memory",
+            Error::OutOfPages { .. } | Error::DeviceMemory { .. } | Error::LockedMemory { .. } => "out_of_memory",
+            Error::Internal(_) => "internal_error",
             _ => "invalid_value",
         };
         Refusal::new(code, error.to_string())

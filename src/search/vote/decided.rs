@@ -6,7 +6,7 @@ use super::VoteTally;
 /// When the remaining samples of a vote are skipped.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Decided {
-    /// Never: all samples are drawn.
+    /// Never: all samples are taken.
     Never,
     /// When no answers of the remaining samples could change the winner: the leader is ahead of the second by more than
     /// the remaining samples, so that not even a tie is possible.

@@ -2,6 +2,7 @@
 //! likeliest ones. Sampling by temperature alone takes one pass for the maxima, one for the exponentials and their sums
 //! by chunk, and a search over the sums.
 
+use super::nucleus::Cut;
 use super::scores::{adjusted, safe};
 use crate::backend::cpu::Isa;
 use crate::backend::cpu::exp::{LOWEST, exp};
@@ -10,7 +11,10 @@ use crate::backend::{Pick, SampleRequest, Sampled};
 use crate::ids::TokenId;
 
 /// Tokens per chunk.
-const CHUNK: usize = 128;
+pub(super) const CHUNK: usize = 128;
+
+/// Up to so many tokens that may pass the filters are sorted; more are cut off by score (`nucleus`).
+const FEW: usize = 1024;
 
 /// Buffers that a thread reuses between rows.
 #[derive(Default)]
@@ -46,8 +50,10 @@ pub fn sample_row(isa: Isa, scratch: &mut RowScratch, logits: &[f32], request: &
                 edited.exponentials(isa, temperature, weights, sums);
                 inverse_cdf(weights, sums, uniform)
             } else {
-                let kept = filters.kept(isa, edited, weights, sums);
-                inverse_cdf_of_kept(&kept, uniform)
+                match filters.kept(isa, edited, weights, sums) {
+                    Kept::Few(tokens) => inverse_cdf_of_kept(&tokens, uniform),
+                    Kept::Many => inverse_cdf(weights, sums, uniform),
+                }
             }
         }
     };
@@ -60,10 +66,10 @@ pub fn sample_row(isa: Isa, scratch: &mut RowScratch, logits: &[f32], request: &
 }
 
 /// Scores with the maximum of each chunk.
-struct Scores<'a> {
-    scores: &'a [f32],
-    maxima: &'a [f32],
-    best: f32,
+pub(super) struct Scores<'a> {
+    pub(super) scores: &'a [f32],
+    pub(super) maxima: &'a [f32],
+    pub(super) best: f32,
 }
 
 impl<'a> Scores<'a> {
@@ -86,6 +92,15 @@ impl<'a> Scores<'a> {
         })
     }
 
+    /// The same as a list, unless they are more than [`FEW`] among finite scores.
+    fn few_at_least(&self, lowest: f32) -> Option<Vec<usize>> {
+        if !self.best.is_finite() {
+            return Some(Vec::new());
+        }
+        let tokens: Vec<usize> = self.at_least(lowest).take(FEW + 1).collect();
+        (tokens.len() <= FEW).then_some(tokens)
+    }
+
     /// The `count` best tokens, by falling score, ties by rising id.
     fn largest(&self, count: usize) -> Vec<usize> {
         if count == 0 {
@@ -106,7 +121,7 @@ impl<'a> Scores<'a> {
         tokens
     }
 
-    fn rank(&self, a: usize, b: usize) -> std::cmp::Ordering {
+    pub(super) fn rank(&self, a: usize, b: usize) -> std::cmp::Ordering {
         // Adding zero makes -0 and 0 equal.
         (self.scores[b] + 0.0).total_cmp(&(self.scores[a] + 0.0)).then(a.cmp(&b))
     }
@@ -127,9 +142,22 @@ impl<'a> Scores<'a> {
 
     /// The weight of one token, computed in f64.
     fn weight(&self, token: usize, temperature: f32) -> f64 {
-        let exponent = (f64::from(self.scores[token]) - f64::from(self.best)) / f64::from(temperature);
+        self.weight_of(self.scores[token], temperature)
+    }
+
+    /// The same of a score.
+    pub(super) fn weight_of(&self, score: f32, temperature: f32) -> f64 {
+        let exponent = (f64::from(score) - f64::from(self.best)) / f64::from(temperature);
         if exponent >= f64::from(LOWEST) { exponent.exp() } else { 0.0 }
     }
+}
+
+/// What passed the filters.
+enum Kept {
+    /// By rising id, with their weights in f64.
+    Few(Vec<(usize, f64)>),
+    /// The tokens whose weight is not zero now.
+    Many,
 }
 
 /// The temperature and the filters of a request.
@@ -145,8 +173,8 @@ impl Filters {
         self.top_k.is_none() && self.top_p >= 1.0 && self.min_p <= 0.0
     }
 
-    /// The tokens that pass the filters, by rising id, with their weights.
-    fn kept(&self, isa: Isa, scores: &Scores, weights: &mut Vec<f32>, sums: &mut Vec<f64>) -> Vec<(usize, f64)> {
+    /// The tokens that pass the filters.
+    fn kept(&self, isa: Isa, scores: &Scores, weights: &mut Vec<f32>, sums: &mut Vec<f64>) -> Kept {
         let weight = |t: usize| scores.weight(t, self.temperature);
         let mut kept: Vec<(usize, f64)>;
         if let Some(k) = self.top_k {
@@ -155,25 +183,41 @@ impl Filters {
             kept.truncate(self.reached(&kept, 0.0, total).unwrap_or(kept.len()));
         } else if self.top_p < 1.0 {
             let total = scores.exponentials(isa, self.temperature, weights, sums);
-            kept = self.nucleus(scores, total);
+            let lowest = self.lowest_of_top_p(scores, total);
+            let Some(tokens) = scores.few_at_least(lowest) else {
+                let mut cut = Cut::of_top_p(isa, scores, lowest, weights, f64::from(self.top_p) * total);
+                if self.min_p > 0.0 {
+                    cut = cut.and(Cut::of_min_p(scores, self.temperature, self.min_p.min(1.0)));
+                }
+                cut.apply(isa, scores, weights, sums);
+                return Kept::Many;
+            };
+            kept = self.nucleus(scores, tokens, total);
         } else {
             // Half of min-p, so that rounding loses no token at the threshold; `retain` below is exact.
             let lowest = scores.best + self.temperature * (0.5 * self.min_p).ln();
-            kept = scores.at_least(lowest.min(scores.best)).map(|t| (t, weight(t))).collect();
+            let Some(tokens) = scores.few_at_least(lowest.min(scores.best)) else {
+                scores.exponentials(isa, self.temperature, weights, sums);
+                Cut::of_min_p(scores, self.temperature, self.min_p.min(1.0)).apply(isa, scores, weights, sums);
+                return Kept::Many;
+            };
+            kept = tokens.into_iter().map(|t| (t, weight(t))).collect();
         }
         kept.retain(|(_, weight)| *weight >= f64::from(self.min_p.min(1.0)));
         kept.sort_unstable_by_key(|(token, _)| *token);
-        kept
+        Kept::Few(kept)
     }
 
-    /// The fewest best tokens whose weights reach `top_p` of `total`. Sorts the tokens in blocks of growing size, from
-    /// the best down, and stops as soon as that is reached.
-    fn nucleus(&self, scores: &Scores, total: f64) -> Vec<(usize, f64)> {
-        // All tokens lighter than this together weigh less than 1 - top_p of the total, so top-p is reached without
-        // them. The factor 0.25 is a margin for rounding.
+    /// All tokens of a lower score together weigh less than 1 - top_p of the total, so top-p is reached without them.
+    fn lowest_of_top_p(&self, scores: &Scores, total: f64) -> f32 {
+        // The factor 0.25 is a margin for rounding.
         let lightest = 0.25 * (1.0 - f64::from(self.top_p)) * total / scores.scores.len() as f64;
-        let lowest = scores.best + self.temperature * lightest.ln() as f32;
-        let mut tokens: Vec<usize> = scores.at_least(lowest.min(scores.best)).collect();
+        (scores.best + self.temperature * lightest.ln() as f32).min(scores.best)
+    }
+
+    /// The fewest best of `tokens` whose weights reach `top_p` of `total`. Sorts them in blocks of growing size, from the
+    /// best down, and stops as soon as that is reached.
+    fn nucleus(&self, scores: &Scores, mut tokens: Vec<usize>, total: f64) -> Vec<(usize, f64)> {
         let mut kept = Vec::new();
         let (mut rest, mut block, mut before) = (tokens.as_mut_slice(), 64, 0.0);
         while !rest.is_empty() {

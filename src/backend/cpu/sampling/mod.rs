@@ -9,6 +9,7 @@
 
 mod clear;
 mod fast;
+mod nucleus;
 mod scores;
 
 use rayon::prelude::*;

@@ -268,11 +268,11 @@ mod tests {
         let splits = |tiles: usize, kv_blocks: usize| {
             kv_blocks.div_ceil(with_decode_warps((1000, 1000), (tiles, kv_blocks)).most_narrow_kv_blocks())
         };
-        assert_eq!(splits(1024, 8), 1, "two halves would only come one after the other");
+        assert_eq!(splits(1024, 8), 1, "two halves would run one after the other");
         assert_eq!(splits(64, 8), 4);
         assert_eq!(splits(132, 8), 4, "all 528");
-        assert_eq!(splits(133, 8), 3, "the least that one take each is enough for");
-        assert_eq!(splits(256, 8), 2, "fewer KV blocks would be more than one take each");
+        assert_eq!(splits(133, 8), 3, "the fewest splits that need one round");
+        assert_eq!(splits(256, 8), 2, "shorter tiles would need a second round");
         assert!((1200..=1584).contains(&(8 * splits(8, 1000))), "nearly all have one");
         assert!(splits(1, 64) <= MOST_DECODE_SPLITS, "a row's states are merged by one warp");
     }

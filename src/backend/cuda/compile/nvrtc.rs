@@ -86,7 +86,7 @@ pub struct Nvrtc {
 }
 
 impl Nvrtc {
-    /// Opens the library at `path`, or of that name on the loader's path. The error says what is wrong with it.
+    /// Opens the library at `path`, or of that name on the loader's path. The error says why the library cannot be used.
     pub fn open(path: &Path) -> Result<Nvrtc, String> {
         load_builtins(path);
         let library = libraries::open(path)?;
@@ -136,7 +136,7 @@ impl Nvrtc {
         Ok(Cubin { bytes: program.text(self.api.cubin_size, self.api.cubin)?, log })
     }
 
-    /// An error, which says what it knows, when it cannot compile for `arch`.
+    /// An error that lists the supported architectures if `arch` is not among them.
     pub fn knows(&self, arch: &str) -> Result<(), String> {
         let number: String = arch.chars().filter(char::is_ascii_digit).collect();
         if self.archs.iter().any(|known| known.to_string() == number) {

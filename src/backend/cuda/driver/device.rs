@@ -14,8 +14,8 @@ use crate::backend::cuda::discovery::libraries;
 use crate::backend::cuda::discovery::probe::{self, DeviceFacts};
 use crate::error::{Error, Result};
 
-/// A GPU in use. Clones share it; it is given back when the last of them, and of the memory, events and graphs made
-/// from it, goes.
+/// A GPU in use. Clones share it; the GPU is released when the last clone, and the last memory, event and graph
+/// made from it, is dropped.
 #[derive(Clone)]
 pub struct Device(Arc<DeviceInner>);
 
@@ -78,7 +78,7 @@ impl Device {
         self.call("wait for the stream", || unsafe { result::stream::synchronize(self.0.stream) })
     }
 
-    /// The first error of the launches since the last call. What goes wrong while a kernel runs is told by the calls
+    /// The first error of the launches since the last call. What goes wrong while a kernel runs is reported by the calls
     /// that wait.
     pub fn check(&self) -> Result<()> {
         match self.pending_error().take() {
@@ -147,12 +147,17 @@ impl Device {
         self.bind().and_then(|()| call()).map_err(|error| self.error(doing, error))
     }
 
-    /// For `drop`, where nobody can be told: binds, calls, and only logs a failure.
+    /// For `drop`, which cannot return an error: binds, calls, and only logs a failure.
     pub(super) fn call_logged(&self, doing: &str, call: impl FnOnce() -> Result<(), DriverError>) {
         log_failure(doing, self.bind().and_then(|()| call()));
     }
 
+    /// The error of a refused call. Launches allocate too: modules and graphs are loaded when they are first used.
     pub(in crate::backend::cuda) fn error(&self, doing: &str, error: DriverError) -> Error {
+        if error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+            let free = result::mem_get_info().map_or(0, |(free, _)| free);
+            return Error::DeviceMemory { device: self.name(), asked: None, free, total: self.facts().total_bytes };
+        }
         Error::Cuda { device: self.name(), doing: doing.to_string(), why: probe::describe(error) }
     }
 

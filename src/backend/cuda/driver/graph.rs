@@ -7,7 +7,7 @@ use cudarc::driver::sys::{
 };
 
 use super::device::Device;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// A captured graph, ready to launch. Its owner keeps the memory and functions that it uses.
 pub struct Graph {
@@ -41,16 +41,7 @@ impl Device {
         });
         let graph = instantiated.map(|raw| Graph { device: self.clone(), raw });
         recorded?;
-        graph.map_err(|error| match error.0 {
-            // The driver does not say how much memory it needs.
-            CUresult::CUDA_ERROR_OUT_OF_MEMORY => Error::DeviceMemory {
-                device: self.name(),
-                asked: 0,
-                free: self.free_bytes().unwrap_or(0),
-                total: self.facts().total_bytes,
-            },
-            _ => self.error("capture a graph", error),
-        })
+        graph.map_err(|error| self.error("capture a graph", error))
     }
 
     /// Whether enqueued work is now recorded instead of run.

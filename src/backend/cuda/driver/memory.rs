@@ -93,7 +93,7 @@ impl Device {
         let address = address.map_err(|error| match error.0 {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => Error::DeviceMemory {
                 device: self.name(),
-                asked: bytes,
+                asked: Some(bytes),
                 free: self.free_bytes().unwrap_or(0),
                 total: self.facts().total_bytes,
             },

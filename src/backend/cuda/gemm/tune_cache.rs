@@ -124,7 +124,7 @@ impl TuneCache {
     }
 }
 
-/// What `path` says for `machine`; nothing, with a warning, where it cannot be used.
+/// The choices in `path`, if they are for `machine`; else none, with a warning.
 fn read(path: &Path, machine: &TuneMachine) -> HashMap<GemmShape, TunedAlgorithm> {
     let refused = |why: String| {
         log::warn!("{}: the choice of algorithms {why}, it is made anew", path.display());
@@ -139,7 +139,7 @@ fn read(path: &Path, machine: &TuneMachine) -> HashMap<GemmShape, TunedAlgorithm
         Ok(file) if file.machine == *machine => {
             file.products.into_iter().map(|TunedProduct { shape, choice }| (shape, choice)).collect()
         }
-        Ok(file) => refused(format!("is that of another machine ({:?})", file.machine)),
+        Ok(file) => refused(format!("belongs to another machine ({:?})", file.machine)),
         Err(error) => refused(format!("is damaged ({error})")),
     }
 }

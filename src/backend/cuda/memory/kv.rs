@@ -1,10 +1,10 @@
 //! Keys and values of all layers, in pages of 32 slots. This file says how pages follow each other and
-//! kernels/kv_page.cuh how rows lie in one; which page holds which token is the prefix tree's affair.
+//! kernels/kv_page.cuh how rows lie in one; the prefix tree decides which page holds which token.
 //!
 //! # Layout
 //! One allocation: `[layer][page][kv_head][keys, values][32 slots][head_dim]`. So a page of one head is two runs, keys
 //! and values, each contiguous and, since a head has a whole number of 16-bit pairs, a multiple of 128 bytes: also of
-//! fp8, which only heads of 64 or 128 are kept in ([`KvElement`]). Within a row the order depends on who reads it
+//! fp8, which only pages of heads of 64 or 128 hold ([`KvElement`]). Within a row the order depends on who reads it
 //! ([`PageLayout`]).
 
 use super::staging::Staging;

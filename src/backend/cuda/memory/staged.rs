@@ -1,4 +1,4 @@
-//! What a step's kernels read or leave at a fixed device address, and its two page-locked copies on the host, one a
+//! A list that a step's kernels read or write at a fixed device address, and two page-locked host copies, one for each
 //! staging slot: the next step can be written, or the last one read, while another is still being copied.
 
 use std::ops::Range;
@@ -47,7 +47,7 @@ impl Staged {
         Ok(moves)
     }
 
-    /// Enqueues the copy of `bytes` to the device. Says whether the device address changed, for want of room. The copy
+    /// Enqueues the copy of `bytes` to the device. Returns whether the device address changed because the list had to grow. The copy
     /// of the step before last must be done.
     pub fn fill(&mut self, device: &Device, slot: StagingSlot, bytes: &[u8]) -> Result<bool> {
         let moves = self.reserve(device, bytes.len())?;

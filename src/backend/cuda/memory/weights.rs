@@ -1,5 +1,5 @@
-//! Weights on the device: matrices in the format of their file, row-major as they lie there, and vectors as f32. Their
-//! bytes go from the memory map through page-locked halves to the device, or are drawn from a seed where they will be
+//! Weights on the device: matrices in the format and row-major order of their file, and vectors as f32. Their
+//! bytes go from the memory map through page-locked halves to the device, or are generated from a seed where they will be
 //! used.
 
 use std::sync::Arc;
@@ -28,14 +28,14 @@ pub struct Vector {
     as_given: Option<(Dtype, Memory)>,
 }
 
-/// Brings weights to the device, through page-locked memory that pages on their way to the host use later.
+/// Uploads weights through page-locked memory, which later serves swapped pages.
 pub struct WeightLoader {
     device: Device,
     staging: Staging,
 }
 
 impl Vector {
-    /// The elements as `dtype`, if they are here in it.
+    /// The elements in `dtype`, if they are stored in it.
     pub fn as_dtype(&self, dtype: Dtype) -> Option<&Memory> {
         match &self.as_given {
             _ if dtype == Dtype::F32 => Some(&self.memory),
@@ -55,7 +55,7 @@ impl WeightLoader {
         &mut self.staging
     }
 
-    /// Stacks `parts` (each `[out_i, in]`, equal `in` and format) into one matrix. Random parts are drawn on the
+    /// Stacks `parts` (each `[out_i, in]`, equal `in` and format) into one matrix. Random parts are generated on the
     /// device, each from its own numbers.
     pub fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
         let StackShape { format, rows, cols } = StackShape::of(parts);

@@ -43,7 +43,7 @@ struct RequestRecord {
     counted: u32,
 }
 
-/// The best token, and nothing else: also what a padded row requests.
+/// A greedy request that reports no other tokens; padded rows have it too.
 const PLAIN: RequestRecord = RequestRecord {
     pick: GREEDY,
     given: 0,
@@ -63,7 +63,7 @@ const PLAIN: RequestRecord = RequestRecord {
     counted: 0,
 };
 
-/// In each entry of a list, `was` is the kernels' to write: the model's logit of the token.
+/// In each entry of a list, the kernels write `was`: the model's logit of the token.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct BiasEntry {
@@ -113,7 +113,7 @@ fn pack_one(request: &SampleRequest, block: &mut Vec<u8>) -> RequestRecord {
     let mut record = RequestRecord { top: word(request.top_logprobs), first: word(block.len() / 4), ..PLAIN };
     match request.pick {
         Pick::Greedy => {}
-        // What is given does not depend on scores: no lists.
+        // A given token does not depend on scores, so it needs no lists.
         Pick::Given(token) => return RequestRecord { pick: GIVEN, given: token.0, ..record },
         Pick::Random { temperature, top_k, top_p, min_p, uniform: _ } => {
             let top_k = top_k.map_or(u32::MAX, |k| k.max(1));

@@ -1,4 +1,4 @@
-//! What the kernels drew, as the engine reads it.
+//! The sampled tokens, as the engine reads them.
 
 use crate::backend::{SampleRequest, Sampled};
 use crate::ids::TokenId;
@@ -10,7 +10,7 @@ use crate::ids::TokenId;
 pub struct ResultLayout {
     padded: usize,
     top_width: usize,
-    /// Of each request, how many of the likeliest tokens are there.
+    /// For each request, how many of the likeliest tokens are reported.
     tops: Vec<usize>,
 }
 
@@ -28,7 +28,7 @@ impl ResultLayout {
         self.padded * (1 + self.top_width) * PAIR
     }
 
-    /// The draws, one a request.
+    /// One sample for each request.
     pub fn parse(&self, results: &[u8]) -> Vec<Sampled> {
         let tops = &results[self.padded * PAIR..];
         let one = |(index, &top): (usize, &usize)| {

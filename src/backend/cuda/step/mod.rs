@@ -414,7 +414,7 @@ fn words(values: impl Iterator<Item = u32>, count: usize, padding: u32) -> Vec<u
 }
 
 /// Grows `memory` to `bytes`, and a quarter more if possible, as each growth invalidates all graphs; contents are lost.
-/// Returns whether its address changed. On an error `memory` has its old size, possibly at another address.
+/// Returns whether its address changed. On an error `memory` has its old size, at another address, or is empty.
 fn reserve(device: &Device, memory: &mut Memory, bytes: usize) -> Result<bool> {
     let before = memory.bytes();
     if bytes <= before {
@@ -425,7 +425,9 @@ fn reserve(device: &Device, memory: &mut Memory, bytes: usize) -> Result<bool> {
     match device.alloc(bytes.saturating_add(bytes / 4)).or_else(|_| device.alloc(bytes)) {
         Ok(larger) => *memory = larger,
         Err(refused) => {
-            *memory = device.alloc(before)?;
+            if let Ok(old) = device.alloc(before) {
+                *memory = old;
+            }
             return Err(refused);
         }
     }

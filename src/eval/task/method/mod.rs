@@ -1,5 +1,5 @@
-//! The task file's key `method`, read and range-checked: which search a task uses. `sampling` defines how
-//! tokens are sampled.
+//! The task file's key `method`, read and range-checked: which search a task uses. `sampling` defines how tokens
+//! are sampled.
 
 pub mod choose;
 mod sampling;

@@ -118,6 +118,8 @@ const DRAWN: usize = 100;
 
 /// The requested runs, table by table.
 ///
+/// # Errors
+///
 /// An unknown name of a job or variant; more requests than a job may have; a missing or invalid file of lengths.
 pub fn runs(options: &BatchesOptions) -> Result<Vec<BatchRun>> {
     let span = options.span.as_secs_f64();

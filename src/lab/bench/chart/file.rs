@@ -87,6 +87,8 @@ pub struct Series {
 impl Chart {
     /// Reads a chart file and the recorded files that it names.
     ///
+    /// # Errors
+    ///
     /// A file cannot be read, is not of this form, or does not have exactly one line for each series and group.
     pub fn read(path: &Path) -> Result<Chart> {
         let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;

@@ -22,6 +22,8 @@ pub struct ChartOptions {
 
 /// Draws the chart.
 ///
+/// # Errors
+///
 /// The chart file or a recorded file cannot be read, or a bar does not have exactly one line.
 pub fn main(options: &ChartOptions) -> Result<()> {
     let chart = Chart::read(&options.chart)?;

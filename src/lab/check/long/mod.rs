@@ -214,7 +214,7 @@ fn compare(
     let named = named(name, found.position);
     for (side, drawn) in [("", found.token), (" on the CPU", expected.token)] {
         if drawn != named {
-            let what = format!("token {drawn} was drawn{side}, where every engine draws {named}");
+            let what = format!("token {drawn} was sampled{side} instead of {named}");
             return (what, WorstError { error: f64::INFINITY, tolerance });
         }
     }
@@ -253,10 +253,10 @@ impl ScriptCoverage {
             ("turned pages", turned > 0),
             ("tokens compared", self.tokens >= all),
             ("forks", counts.forks > counts.late_forks),
-            ("forks while others draw", counts.late_forks > 0),
-            ("prompts while others draw", counts.late_roots > 0),
+            ("forks while others decode", counts.late_forks > 0),
+            ("prompts while others decode", counts.late_roots > 0),
             ("prunes", counts.prunes > counts.late_prunes),
-            ("prunes while others draw", counts.late_prunes > 0),
+            ("prunes while others decode", counts.late_prunes > 0),
             ("pages used again", self.rows > self.pool as u64),
         ];
         for (what, _) in needed.iter().filter(|(_, enough)| !enough) {
@@ -273,8 +273,8 @@ impl fmt::Display for ScriptCoverage {
         write!(
             f,
             "{all} steps, {} advanced with {turned} pages turned, {replanned} planned anew; {} rows on {} slots, {} \
-             tokens compared; {forks} forks ({late_forks} while others drew), {late_roots} prompts while others drew, \
-             {prunes} prunes ({late_prunes} while others drew), {} preemptions",
+             tokens compared; {forks} forks ({late_forks} while others decoded), {late_roots} prompts while others decoded, \
+             {prunes} prunes ({late_prunes} while others decoded), {} preemptions",
             all - replanned,
             self.rows,
             self.pool,

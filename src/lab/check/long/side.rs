@@ -104,7 +104,7 @@ impl<B: Backend> ScriptPlayer<B> {
                 self.act(order)?;
             }
             if self.turn()? != Turn::Stepped {
-                assert!(orders.peek().is_none(), "the leader draws more tokens than any order waits for");
+                assert!(orders.peek().is_none(), "the leader samples more tokens than any order waits for");
                 let told = std::mem::take(&mut self.told);
                 check_told(round, &told)?;
                 return Ok(told);
@@ -193,7 +193,7 @@ fn check_told(round: &ScriptRound, told: &BTreeMap<BranchName, Vec<ReportedToken
     for (&name, &expected) in expected.iter().filter(|(name, _)| !is_pruned(**name)) {
         let found = told.get(&name).map_or(0, Vec::len);
         if found != expected {
-            let what = format!("in the long decode, branch {} drew {found} of {expected} tokens", name.0);
+            let what = format!("in the long decode, branch {} sampled {found} of {expected} tokens", name.0);
             return Err(Error::Internal(what));
         }
     }
