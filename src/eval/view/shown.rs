@@ -1,8 +1,6 @@
 //! The data of the views of a run: its items, each with its tree, with samples assigned to nodes, and the savings by
 //! sharing. `folder` reads the data; `page` and `outline` display it.
 
-use std::collections::BTreeSet;
-
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -96,7 +94,7 @@ impl ShownItem {
     pub fn nodes(&self) -> Vec<ShownNode<'_>> {
         let mut chosen = vec![false; self.beside.len()];
         self.answer_path().into_iter().for_each(|node| chosen[node] = true);
-        let parts_at = self.parting();
+        let parts_at = self.trace.parts_at();
         self.trace
             .nodes
             .iter()
@@ -109,26 +107,6 @@ impl ShownItem {
                 sample: sample.as_ref(),
             })
             .collect()
-    }
-
-    /// For each node, where its text parts from those of its siblings.
-    fn parting(&self) -> Vec<usize> {
-        let nodes = &self.trace.nodes;
-        let mut children: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
-        for node in nodes {
-            if let Some(parent) = node.parent {
-                children[parent].push(node.id);
-            }
-        }
-        let mut parts_at = vec![0; nodes.len()];
-        for siblings in children {
-            let texts: Vec<&str> = siblings.iter().map(|&node| nodes[node].text.as_str()).collect();
-            let common = common_beginning(&texts);
-            for node in siblings.into_iter().filter(|&node| nodes[node].text.starts_with(common)) {
-                parts_at[node] = common.chars().count();
-            }
-        }
-        parts_at
     }
 
     /// Tokens of the tree, each counted once: the keys and values that it needs.
@@ -156,51 +134,14 @@ impl Serialize for ShownItem {
     }
 }
 
-/// Shorter beginnings are shown.
-const LEAST_COMMON: usize = 12;
-
 fn is_zero(number: &usize) -> bool {
     *number == 0
-}
-
-/// The longest beginning of whole words that more than half of the distinct `texts` have in common and that ends before all of them
-/// do; empty if it is short.
-fn common_beginning<'t>(texts: &[&'t str]) -> &'t str {
-    let texts: BTreeSet<&str> = texts.iter().copied().collect();
-    let mut group: Vec<&str> = texts.iter().copied().collect();
-    let mut end = 0;
-    loop {
-        let mut next: Vec<(char, usize)> = Vec::new();
-        for c in group.iter().filter_map(|text| text[end..].chars().next()) {
-            match next.iter_mut().find(|(known, _)| *known == c) {
-                Some((_, times)) => *times += 1,
-                None => next.push((c, 1)),
-            }
-        }
-        let Some(&(c, _)) = next.iter().find(|(_, times)| 2 * times > texts.len()) else { break };
-        group.retain(|text| text[end..].starts_with(c));
-        end += c.len_utf8();
-    }
-    let Some(first) = group.first().filter(|first| texts.len() > 1 && end > 0 && first.len() > end) else { return "" };
-    let words = first[..end].rfind(char::is_whitespace).map_or(0, |at| at + 1);
-    if first[..words.min(end)].chars().count() < LEAST_COMMON { "" } else { first.get(..words).unwrap_or_default() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
-
-    #[test]
-    fn siblings_part_behind_what_most_of_them_begin_with() {
-        let votes = ["There are 3 * 4 = 12 cups.", "There are 3 * 4 = 7 cups.", "There are 3 + 4 cups.", "No cups."];
-        assert_eq!(common_beginning(&votes), "There are 3 ");
-        assert_eq!(common_beginning(&["the same twice a", "the same twice a", "the same twice b"]), "the same twice ");
-        assert_eq!(common_beginning(&["short a", "short b"]), "", "a few letters are no burden");
-        assert_eq!(common_beginning(&["one text for all", "one text for all"]), "", "nothing would be left");
-        assert_eq!(common_beginning(&["only one text of it"]), "");
-        assert_eq!(common_beginning(&[]), "");
-    }
 
     fn node(id: usize, parent: Option<usize>, ordinal: u64, text: &str) -> Value {
         json!({"id": id, "parent": parent, "kind": "sample", "ordinal": ordinal, "state": "closed", "finish": null,

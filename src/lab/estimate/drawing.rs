@@ -8,7 +8,7 @@ use super::predict::{Prediction, TimeSlice};
 use super::report::JobEstimate;
 use crate::figures::{beginning, bytes, count, counted, seconds};
 use crate::kv::PromptTree;
-use crate::out::svg::{Anchor, Font, LINE, Svg, width_of};
+use crate::out::svg::{Anchor, Font, LINE, Svg, round_step, width_of};
 
 const WIDTH: f64 = 1000.0;
 const RIGHT: f64 = 20.0;
@@ -17,8 +17,8 @@ const TREE_HEIGHT: f64 = 240.0;
 /// The height of the most tokens of a step, and of the words above each panel.
 const PEAK: f64 = 110.0;
 const PANEL_TITLE: f64 = 38.0;
-/// The most steps between the marks of an axis.
-const MARKS: f64 = 5.0;
+/// The fewest steps between the marks of an axis; there are at most five.
+const FEWEST_STEPS: f64 = 2.0;
 /// The most characters of a title in the width of the card.
 const TITLE_CHARS: usize = 90;
 const PROMPT: [&str; 2] = ["#2f6db3", "#5b93d1"];
@@ -84,17 +84,9 @@ fn deepest(job: &PlannedJob, tree: &PromptTree) -> u64 {
     ends.max().unwrap_or(1).max(1)
 }
 
-/// The smallest of 1, 2 and 5 times a power of ten that goes at most [`MARKS`] times into `most`.
-fn round_step(most: f64) -> f64 {
-    let step = (most / MARKS).max(f64::MIN_POSITIVE);
-    let power = 10f64.powf(step.log10().floor());
-    let digit = [1.0, 2.0, 5.0].into_iter().find(|digit| digit * power >= step * 0.999).unwrap_or(10.0);
-    digit * power
-}
-
 /// Round whole numbers from 0 to `most`.
 fn round_marks(most: f64) -> Vec<f64> {
-    let step = round_step(most).max(1.0);
+    let step = round_step(most, FEWEST_STEPS).max(1.0);
     (0..=(most / step) as u32).map(|mark| f64::from(mark) * step).collect()
 }
 
@@ -105,7 +97,7 @@ fn round_times(longest: f64) -> Vec<(f64, String)> {
         longest if longest >= 1e-3 => (1e-3, "ms"),
         _ => (1e-6, "µs"),
     };
-    let step = round_step(longest / unit);
+    let step = round_step(longest / unit, FEWEST_STEPS);
     let digits = (-step.log10().floor()).max(0.0) as usize;
     let words = |value: f64| match digits {
         0 => format!("{} {name}", count(value.round() as u64)),
@@ -261,6 +253,6 @@ mod tests {
         assert_eq!(words(15.6), "0 s, 5 s, 10 s, 15 s");
         assert_eq!(words(0.058), "0 ms, 20 ms, 40 ms");
         assert_eq!(words(1.3), "0.0 s, 0.5 s, 1.0 s");
-        assert_eq!(words(4700.0), "0 s, 1,000 s, 2,000 s, 3,000 s, 4,000 s");
+        assert_eq!(words(4700.0), "0 s, 2,000 s, 4,000 s");
     }
 }
