@@ -3,24 +3,29 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::figures::shortened;
+
+/// The most characters of each part of a message; no sentence of ours is longer, a value may be.
+const MOST: usize = 600;
+
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file or folder could not be read, written or created.
-    #[error("{}: cannot {doing}: {source}", path.display())]
+    #[error("{}: cannot {doing}: {source}", shown(path))]
     Io { path: PathBuf, doing: &'static str, source: std::io::Error },
 
     /// A file was read but is not what its kind must be (truncated, not JSON, ...).
-    #[error("{}: {what}", path.display())]
+    #[error("{}: {what}", shown(path))]
     Format { path: PathBuf, what: String },
 
     /// A named field of a named file has a wrong value.
-    #[error("{}: `{field}`: expected {expected}, found {found}", path.display())]
+    #[error("{}: `{field}`: expected {expected}, found {found}", shown(path))]
     Field { path: PathBuf, field: String, expected: String, found: String },
 
     /// A tensor of a checkpoint is missing or of the wrong shape or dtype.
-    #[error("{}: tensor `{tensor}`: expected {expected}, found {found}", path.display())]
+    #[error("{}: tensor `{tensor}`: expected {expected}, found {found}", shown(path))]
     Tensor { path: PathBuf, tensor: String, expected: String, found: String },
 
     /// A value that the user gave (option, request, parameter) is not allowed.
@@ -75,6 +80,11 @@ pub enum Error {
     Internal(String),
 }
 
+/// A path as a message shows it.
+fn shown(path: &Path) -> String {
+    shortened(path.display().to_string(), MOST)
+}
+
 fn asked_memory(asked: Option<usize>) -> String {
     match asked {
         Some(bytes) => format!("{} MiB of memory are asked for", bytes.div_ceil(1 << 20)),
@@ -115,7 +125,7 @@ impl Error {
     }
 
     pub fn format(path: impl AsRef<Path>, what: impl Into<String>) -> Error {
-        Error::Format { path: path.as_ref().to_path_buf(), what: what.into() }
+        Error::Format { path: path.as_ref().to_path_buf(), what: shortened(what.into(), 2 * MOST) }
     }
 
     pub fn field(
@@ -126,13 +136,14 @@ impl Error {
     ) -> Error {
         Error::Field {
             path: path.as_ref().to_path_buf(),
-            field: field.into(),
-            expected: expected.into(),
-            found: found.into(),
+            field: shortened(field.into(), MOST),
+            expected: shortened(expected.into(), MOST),
+            found: shortened(found.into(), MOST),
         }
     }
 
     pub fn value(what: impl Into<String>, expected: impl Into<String>, found: impl Into<String>) -> Error {
-        Error::Value { what: what.into(), expected: expected.into(), found: found.into() }
+        let [what, expected, found] = [what.into(), expected.into(), found.into()].map(|text| shortened(text, MOST));
+        Error::Value { what, expected, found }
     }
 }

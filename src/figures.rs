@@ -59,9 +59,30 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
+/// The first `most` characters of a longer text; `None`: it is no longer.
+pub fn beginning(text: &str, most: usize) -> Option<&str> {
+    let end = (text.len() > most).then(|| text.char_indices().nth(most)).flatten();
+    end.map(|(end, _)| &text[..end])
+}
+
+/// `text`, or the beginning of a longer one and its length, for messages.
+pub fn shortened(text: String, most: usize) -> String {
+    match beginning(&text, most) {
+        Some(start) => format!("{start}… ({} characters)", count(text.chars().count() as u64)),
+        None => text,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_texts_are_shortened_between_characters() {
+        assert_eq!(shortened("äöü".into(), 3), "äöü");
+        assert_eq!(shortened("äöüß".into(), 3), "äöü… (4 characters)");
+        assert_eq!(beginning("", 0), None);
+    }
 
     #[test]
     fn numbers_for_people() {

@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use offshoot::cli::stopping::{exit_code, interrupt_flag, survive_file_limit};
+use offshoot::cli::stopping::{exit_code, on_signals, survive_file_limit};
 use offshoot::cli::{Bench, Cli, CliCommand, JudgeCommand, PlanCommand};
 use offshoot::error::{Error, Result};
 use offshoot::eval::{run, scoring, task, view};
@@ -31,7 +31,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     let device = cli.device.unwrap_or_default();
     match cli.command {
         None => out::text(welcome(device.open(0)?))?,
-        Some(CliCommand::Run(args)) => return run::run(&args.on(device), interrupt_flag()?.as_ref()),
+        Some(CliCommand::Run(args)) => return run::run(&args.on(device), on_signals()?.as_ref()),
         Some(CliCommand::Plan(args)) => match args.into() {
             PlanCommand::Job(options) => estimate::main(&options)?,
             PlanCommand::Trace(options) => estimate::trace::main(&options)?,
@@ -61,17 +61,24 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             Bench::Machine(args) => on_the_cpu(device).and_then(|()| bench::tables::machine(args.json))?,
         },
         Some(CliCommand::Rescore(args)) => run::rescore::rescore(&args.into())?,
-        Some(CliCommand::Batch(args)) => return batch::main(&args.on(device), interrupt_flag()?.as_ref()),
+        Some(CliCommand::Vote(args)) => run::vote::main(&args.into())?,
+        Some(CliCommand::Batch(args)) => return batch::main(&args.on(device), on_signals()?.as_ref()),
         Some(CliCommand::Tree(args)) => {
             let (computed, shown) = args.on(device);
             if let Some(options) = computed {
-                run::attention::attention(&options, interrupt_flag()?.as_ref())?;
+                run::attention::attention(&options, on_signals()?.as_ref())?;
             }
             shown.map_or(Ok(()), |options| view::show(&options))?;
         }
         Some(CliCommand::Judge(args)) => match args.into() {
-            JudgeCommand::Score(options) => scoring::score(&options, interrupt_flag()?.as_ref())?,
+            JudgeCommand::Score(options) => scoring::score(&options, on_signals()?.as_ref())?,
             JudgeCommand::Doctor(options) => scoring::doctor(&options)?,
+        },
+        Some(CliCommand::Help(args)) => match (&args.topic[..], args.schema) {
+            ([topic], false) if topic == "task" => out::text(task::help::text())?,
+            ([topic], true) if topic == "task" => out::text(task::help::schema())?,
+            (_, true) => return Err(Error::value("--schema", "`help task` with it", args.topic.join(" "))),
+            (words, false) => out::text(Cli::help_of(words)?)?,
         },
         Some(CliCommand::New(args)) => {
             for path in task::scaffold::write(std::path::Path::new("."), &args.name)? {

@@ -29,6 +29,8 @@ mod step;
 mod timed;
 pub mod weights;
 
+use std::fmt;
+
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId, TokenId};
 use crate::plan::{CostModel, NewPage};
@@ -46,6 +48,13 @@ pub struct HeadLayout {
     pub q_heads: usize,
     pub kv_heads: usize,
     pub head_dim: usize,
+}
+
+/// `32 / 8 x 128`: heads of queries, of keys, and their width.
+impl fmt::Display for HeadLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} / {} x {}", self.q_heads, self.kv_heads, self.head_dim)
+    }
 }
 
 impl HeadLayout {

@@ -12,6 +12,7 @@ mod run;
 mod shared;
 pub mod stopping;
 mod tree;
+mod vote;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -23,8 +24,9 @@ pub use judge::{JudgeArgs, JudgeCommand};
 pub use plan::{PlanArgs, PlanCommand};
 pub use run::{RescoreArgs, RunArgs};
 pub use shared::{BudgetArgs, CandidateArgs, EngineArgs, JudgingArgs};
-use shared::{arrivals, each_once, mib, rate, seconds, whole};
+use shared::{arrivals, each_once, mib, number, rate, seconds, whole};
 pub use tree::TreeArgs;
+pub use vote::VoteArgs;
 
 use crate::launch::DeviceChoice;
 
@@ -39,7 +41,7 @@ Environment:
                 differ between paths. Default: the fastest";
 
 #[derive(Debug, Parser)]
-#[command(name = "offshoot", version, about, max_term_width = 110, after_help = ENVIRONMENT)]
+#[command(name = "offshoot", version, about, max_term_width = 110, after_help = ENVIRONMENT, disable_help_subcommand = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Option<CliCommand>,
@@ -70,6 +72,8 @@ pub enum CliCommand {
     Bench(BenchArgs),
     /// Answer, vote and grade again from the samples of a run, without a model
     Rescore(RescoreArgs),
+    /// Let samples vote that were made elsewhere; needs no model
+    Vote(VoteArgs),
     /// Answer a file of OpenAI Batch requests (/v1/chat/completions and /v1/completions)
     Batch(BatchArgs),
     /// Show the sampling trees of a run as text, as a page for the browser, as JSON or as a drawing
@@ -78,6 +82,17 @@ pub enum CliCommand {
     Judge(JudgeArgs),
     /// Write a commented task file and example items to start from
     New(NewArgs),
+    /// Explain a command, or (`help task`) every key of a task file
+    Help(HelpArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct HelpArgs {
+    /// A command, or `task`: the keys of a task file with type, default and meaning
+    pub topic: Vec<String>,
+    /// With `task`: the JSON Schema of task files, for editors
+    #[arg(long)]
+    pub schema: bool,
 }
 
 #[derive(Debug, Args)]

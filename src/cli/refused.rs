@@ -23,6 +23,23 @@ impl Cli {
         Ok(cli)
     }
 
+    /// The help of the command that these words name; of the program without any.
+    pub fn help_of(words: &[String]) -> Result<String> {
+        let mut command = hide_ignored_options(Self::command());
+        command.build();
+        let mut named = &mut command;
+        for word in words {
+            let known: Vec<String> = named.get_subcommands().map(|command| command.get_name().to_string()).collect();
+            named = match named.find_subcommand_mut(word) {
+                Some(command) => command,
+                None => {
+                    return Err(Error::value("help", format!("task, or one of {}", known.join(", ")), word.clone()));
+                }
+            };
+        }
+        Ok(named.render_long_help().to_string())
+    }
+
     /// Refuses options that the command of this name would ignore.
     fn refuse_ignored_options(&self, name: &str) -> Result<()> {
         if let Some(CliCommand::Bench(BenchArgs { what: Bench::Batches(batches), .. })) = &self.command
@@ -65,7 +82,7 @@ impl Cli {
 /// Global options that the command of this name ignores, because it computes on no device.
 fn ignored_options(command: &str) -> &'static [&'static str] {
     match command {
-        "rescore" | "judge" | "new" => &["device", "threads"],
+        "rescore" | "vote" | "judge" | "new" | "help" => &["device", "threads"],
         // It sorts prompts, with `--threads` threads.
         "plan" => &["device"],
         _ => &[],

@@ -4,31 +4,56 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{EngineArgs, JudgingArgs, each_once, whole};
+use super::{EngineArgs, JudgingArgs, each_once, number, whole};
 use crate::eval::run::RunOptions;
 use crate::eval::run::rescore::RescoreOptions;
+use crate::eval::task::Overrides;
 use crate::launch::DeviceChoice;
 use crate::plan::Planner;
+
+/// Options that set keys of the task file.
+#[derive(Debug, Args)]
+pub struct TaskKeyArgs {
+    /// Model folder, instead of the task's
+    #[arg(long, value_name = "DIR")]
+    pub model: Option<PathBuf>,
+    /// Samples per item, instead of the task's
+    #[arg(short = 'n', long, value_name = "N", value_parser = whole::<u32>(1..))]
+    pub samples: Option<u32>,
+    /// Temperature, instead of the task's sampling.temperature; 0: always the most probable token
+    #[arg(long, value_name = "T", value_parser = number)]
+    pub temperature: Option<f64>,
+    /// Probability of the tokens that are kept, instead of the task's sampling.top_p
+    #[arg(long, value_name = "P", value_parser = number)]
+    pub top_p: Option<f64>,
+    /// The most tokens of a sample, instead of the task's sampling.max_tokens
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..))]
+    pub max_tokens: Option<u32>,
+    /// Seed of all random numbers, instead of the task's sampling.seed
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(0..))]
+    pub seed: Option<u64>,
+    /// Change any value of the task file: answer.take=first (`offshoot help task` lists the keys; paths are those of the
+    /// current folder)
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+}
+
+impl From<TaskKeyArgs> for Overrides {
+    fn from(args: TaskKeyArgs) -> Self {
+        let TaskKeyArgs { model, samples, temperature, top_p, max_tokens, seed, set } = args;
+        Self { set, samples, seed, temperature, top_p, max_tokens, model }
+    }
+}
 
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// Task file (JSON, // comments allowed)
     pub task: Option<PathBuf>,
-    /// Model folder, instead of the task's
-    #[arg(long, value_name = "DIR")]
-    pub model: Option<PathBuf>,
+    #[command(flatten)]
+    pub keys: TaskKeyArgs,
     /// Only the first N items
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..))]
     pub limit: Option<usize>,
-    /// Samples per item, instead of the task's
-    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..))]
-    pub samples: Option<u32>,
-    /// Seed of all random numbers, instead of the task's
-    #[arg(long, value_name = "N", value_parser = whole::<u64>(0..))]
-    pub seed: Option<u64>,
-    /// Change any value of the task file: sampling.temperature=0.6
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
     /// How shared prefixes are attended to (default: balanced); changes speed, never results (on a GPU not even a
     /// rounding with --deterministic)
     #[arg(long, value_enum)]
@@ -50,9 +75,16 @@ pub struct RunArgs {
     /// Removed; `refused` names the replacement
     #[arg(long, hide = true)]
     pub attention_levels: bool,
+    /// Leave out the items whose prompts exceed the model's context, by name; the exit code is then 2. Without it such
+    /// an item ends the run before it begins
+    #[arg(long)]
+    pub skip_too_long: bool,
     /// Show the first prompt, token counts by level and the memory needed; sample nothing
     #[arg(long)]
     pub dry_run: bool,
+    /// Print the summary as one JSON object, with the folder of the results
+    #[arg(long, conflicts_with = "dry_run")]
+    pub json: bool,
     #[command(flatten)]
     pub judging: JudgingArgs,
     #[command(flatten)]
@@ -64,17 +96,16 @@ impl RunArgs {
         let args = self;
         RunOptions {
             task: args.task,
-            model: args.model,
+            overrides: args.keys.into(),
             limit: args.limit,
-            samples: args.samples,
-            seed: args.seed,
-            set: args.set,
             plan: args.plan,
             out: args.out,
             k: args.k.map(each_once),
             resume: args.resume,
             trees: args.trees,
+            skip_too_long: args.skip_too_long,
             dry_run: args.dry_run,
+            json: args.json,
             judges: args.judging.judges.map(usize::from),
             judge: args.judging.candidates.into(),
             device,

@@ -1,11 +1,12 @@
-//! Handles signals: Ctrl-C and requests to terminate set a flag, which the running command reads. A signal that the
-//! parent process ignores (`nohup`, a shell's background job) stays ignored.
+//! Handles signals: Ctrl-C and requests to terminate end a command that still prepares its work; one that works is asked to
+//! stop. A signal that the parent process ignores (`nohup`, a shell's background job) stays ignored.
 
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use crate::error::{Error, Result};
+use crate::interrupt::Interrupt;
 use crate::out;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
@@ -13,26 +14,29 @@ use signal_hook::iterator::Signals;
 /// The first signal received; 0 before.
 static FIRST: AtomicI32 = AtomicI32::new(0);
 
-/// Returns a flag that the first signal sets; a second signal ends the program at once.
-pub fn interrupt_flag() -> Result<Arc<AtomicBool>> {
-    let flag = Arc::new(AtomicBool::new(false));
-    let seen = flag.clone();
+/// The request that the first signal makes. A second one, or the first of a command that does not listen yet, ends the
+/// program at once.
+pub fn on_signals() -> Result<Arc<Interrupt>> {
+    let interrupt = Arc::new(Interrupt::default());
+    let seen = interrupt.clone();
     let failed = |error| Error::Internal(format!("signals cannot be handled: {error}"));
     let ignored = ignored_signals();
     let handled = [SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
     let mut signals = Signals::new(handled).map_err(failed)?;
     let wait = move || {
         for signal in signals.forever() {
-            if seen.load(Ordering::Relaxed) {
+            FIRST.compare_exchange(0, signal, Ordering::Relaxed, Ordering::Relaxed).ok();
+            if !seen.request() {
+                if !seen.is_heard() {
+                    out::aside("stopped while preparing: nothing was begun");
+                }
                 std::process::exit(128 + signal);
             }
-            FIRST.store(signal, Ordering::Relaxed);
-            seen.store(true, Ordering::Release);
             out::aside("stopping: finished work is kept (press again to stop at once)");
         }
     };
     std::thread::Builder::new().name("signals".to_string()).spawn(wait).map_err(failed)?;
-    Ok(flag)
+    Ok(interrupt)
 }
 
 /// Has a file that grows beyond the limit of `ulimit -f` be an error of the write, like a full disk, instead of the end

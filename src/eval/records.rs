@@ -8,6 +8,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
@@ -18,10 +20,14 @@ use crate::json::RawJson;
 /// number or a surrogate in it.
 const TEST_DATA: [&str; 3] = ["input_output", "base_input", "plus_input"];
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[schemars(extend("enum" = FORMATS.map(|(name, _)| name)))]
 pub(crate) enum Format {
+    #[serde(rename = "jsonl", alias = "ndjson")]
     JsonLines,
+    #[serde(rename = "json")]
     JsonList,
+    #[serde(rename = "csv")]
     Csv,
 }
 

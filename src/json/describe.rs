@@ -2,15 +2,20 @@
 
 use serde_json::{Map, Value};
 
+use crate::figures::beginning;
+
+/// Characters of a string that a message shows.
+pub(super) const MOST: usize = 60;
+
 /// A JSON value as an error message shows it.
 pub(crate) fn describe(value: &Value) -> String {
     match value {
         Value::Null => "null".to_string(),
         Value::Bool(_) | Value::Number(_) => value.to_string(),
-        Value::String(s) if s.chars().count() > 60 => {
-            format!("\"{}…\"", s.chars().take(60).collect::<String>().escape_debug())
-        }
-        Value::String(s) => format!("\"{}\"", s.escape_debug()),
+        Value::String(text) => match beginning(text, MOST) {
+            Some(start) => format!("\"{}…\"", start.escape_debug()),
+            None => format!("\"{}\"", text.escape_debug()),
+        },
         Value::Array(list) => format!("a list of {}", list.len()),
         Value::Object(_) => "an object".to_string(),
     }

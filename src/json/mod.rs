@@ -15,6 +15,7 @@ use std::ops::Range;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
+use crate::figures::beginning;
 use crate::json::digits::is_held;
 
 /// Parses `text` strictly, except for Python's extensions: NaN, infinities and numbers beyond a double become `null`,
@@ -111,9 +112,8 @@ impl RawJson {
 
     /// The beginning of its text.
     pub fn shown(&self) -> String {
-        const MOST: usize = 60;
-        match self.0.char_indices().nth(MOST) {
-            Some((end, _)) => format!("{}…", &self.0[..end]),
+        match beginning(&self.0, describe::MOST) {
+            Some(start) => format!("{start}…"),
             None => self.0.to_string(),
         }
     }

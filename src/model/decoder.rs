@@ -7,6 +7,7 @@ use crate::backend::{
 };
 use crate::error::{Error, Result};
 use crate::ids::LayerIx;
+use crate::out::Stage;
 use crate::plan::{NewPage, PlanHints};
 
 use super::activations::{Activations, BufferIndices, StreamBuffers};
@@ -121,8 +122,10 @@ impl<B: Backend> Decoder<B> {
         let dtype = weights.compute_dtype();
         let kinds = Kinds::of(&config);
         let tensors = layout.layers.iter().zip(&config.layers).zip(BufferIndices::of(&config));
-        let layers =
-            tensors.map(|((tensors, spec), buffers)| Layer::load(backend, source, tensors, spec, &kinds, buffers));
+        let stage = Stage::new("layers of the model", layout.layers.len());
+        let layers = tensors.map(|((tensors, spec), buffers)| {
+            Layer::load(backend, source, tensors, spec, &kinds, buffers).inspect(|_| stage.step())
+        });
         let layers = layers.collect::<Result<_>>()?;
         let one = std::slice::from_ref;
         Ok(Self {

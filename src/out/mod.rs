@@ -6,7 +6,7 @@ pub mod files;
 mod progress;
 pub mod svg;
 
-pub use progress::Progress;
+pub use progress::{Progress, Stage};
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};

@@ -122,6 +122,15 @@ pub fn width_of(words: &str) -> f64 {
     words.chars().count() as f64 * PIXELS
 }
 
+/// The largest of 1, 2 and 5 times a power of ten of which `most` has at least `least` steps; 1 if `most` is not above 0.
+pub fn round_step(most: f64, least: f64) -> f64 {
+    if most <= 0.0 {
+        return 1.0;
+    }
+    let power = 10f64.powf((most / least).log10().floor());
+    [5.0, 2.0, 1.0].map(|times| times * power).into_iter().find(|step| least * step <= most).unwrap_or(power)
+}
+
 /// Escapes text for XML; characters that XML does not allow are replaced.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
@@ -141,6 +150,16 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn steps_are_round_and_not_too_many() {
+        for (most, step) in [(36_000.0, 5_000.0), (1_600.0, 200.0), (4.0, 1.0), (9.9, 2.0), (0.5, 0.1)] {
+            let found = round_step(most, 4.0);
+            assert!((found / step - 1.0).abs() < 1e-9, "{most}: {found}");
+            assert!((4.0..=10.0).contains(&(most / found)), "{most}: {found}");
+        }
+        assert_eq!(round_step(0.0, 4.0), 1.0);
+    }
 
     #[test]
     fn any_text_makes_a_document() {

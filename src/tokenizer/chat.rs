@@ -48,19 +48,21 @@ impl Default for ChatOptions {
 /// The templates of a model folder, by name, and the special tokens that they can use (`bos_token` and so on).
 pub(super) struct ChatTemplates {
     templates: Vec<(String, String)>,
+    /// The file that has them, and the key in it, for error messages.
+    place: &'static str,
     tokens: Map<String, Value>,
 }
 
 impl ChatTemplates {
     /// `value` is tokenizer_config.json's `chat_template`: a string, or a list of `{name, template}`.
-    pub fn new(value: Option<&Value>, tokens: Map<String, Value>) -> ChatTemplates {
+    pub fn new(value: Option<&Value>, place: &'static str, tokens: Map<String, Value>) -> ChatTemplates {
         let named = |v: &Value| Some((v["name"].as_str()?.to_string(), v["template"].as_str()?.to_string()));
         let templates = match value {
             Some(Value::String(one)) => vec![("default".to_string(), one.clone())],
             Some(Value::Array(many)) => many.iter().filter_map(named).collect(),
             _ => Vec::new(),
         };
-        ChatTemplates { templates, tokens }
+        ChatTemplates { templates, place, tokens }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -75,20 +77,23 @@ impl ChatTemplates {
                 true => "the model has no chat template (neither chat_template.jinja nor `chat_template` in \
                          tokenizer_config.json); give it plain prompts (a task by `prompt.item`, a batch by /v1/completions)"
                     .to_string(),
-                false => format!("no chat template is called `{}`; there are {}", options.template, names.join(", ")),
+                false => format!("{}: no chat template is called `{}`; there are {}", self.place, options.template, names.join(", ")),
             }));
         };
         let env = environment(options.now);
         let source = without_generation_marks(source);
         let template = env.template_from_str(&source);
-        let template = template.map_err(|e| fault(format!("the chat template is broken: {}", describe(&e))))?;
+        let template =
+            template.map_err(|e| fault(format!("{}: the chat template is broken: {}", self.place, describe(&e))))?;
         let mut context = self.tokens.clone();
         context.insert("messages".to_string(), serde_json::json!(messages));
         context.insert("add_generation_prompt".to_string(), options.add_generation_prompt.into());
         context.insert("tools".to_string(), Value::Null);
         context.insert("documents".to_string(), Value::Null);
         context.extend(options.variables.clone());
-        template.render(context).map_err(|e| fault(format!("the chat template refuses: {}", describe(&e))))
+        template
+            .render(context)
+            .map_err(|e| fault(format!("{}: the chat template refuses: {}", self.place, describe(&e))))
     }
 }
 

@@ -57,7 +57,11 @@ impl SharedEncoder<'_> {
             return Err(Error::value("prompt", "at least one token before its continuations", "none"));
         }
         if let Some(ix) = wholes.iter().position(|whole| whole.tokens.len() == shared) {
-            return Err(Error::value("continuation", "at least one token", format!("{:?}", continuations[ix])));
+            return Err(Error::value(
+                "continuation",
+                "at least one token",
+                format!("\"{}\"", continuations[ix].escape_debug()),
+            ));
         }
         let level_ends = first.level_ends[..levels.len()].iter().map(|&end| end.min(shared)).collect();
         Ok(ChoiceTokens {

@@ -37,7 +37,7 @@ pub(super) fn load(folder: &Path) -> Result<Tokenizer> {
         None => SurroundingTokens::PostProcessor,
     };
     let pieces = pieces(&inner, &whole)?;
-    let templates = ChatTemplates::new(config.chat_template.as_ref(), config.token_texts());
+    let templates = ChatTemplates::new(config.chat_template.as_ref(), config.chat_template_place, config.token_texts());
     let (folder, pieces, can_cut) = (folder.to_path_buf(), Arc::new(pieces), OnceLock::new());
     Ok(Tokenizer { folder, inner, around, bos, eos, pieces, can_cut, templates })
 }
@@ -110,7 +110,8 @@ fn add_tokens(inner: &mut tokenizers::Tokenizer, config: &Config) {
         }
         let got = inner.token_to_id(&content);
         if got != Some(id) {
-            log::warn!("{CONFIG} gives the token {content:?} the id {id}; the vocabulary makes it {got:?}");
+            let got = got.map_or("none".to_string(), |got| got.to_string());
+            log::warn!("{CONFIG} gives the token {content:?} the id {id}; the vocabulary makes it {got}");
         }
     }
 }
@@ -141,6 +142,8 @@ struct Config {
     /// added_tokens.json: text to id.
     added: Map<String, Value>,
     chat_template: Option<Value>,
+    /// The file with the chat template, and the key in it.
+    chat_template_place: &'static str,
 }
 
 impl Config {
@@ -151,15 +154,19 @@ impl Config {
         }
         let main = read_map(&folder.join(CONFIG))?;
         let file = folder.join("chat_template.jinja");
-        let chat_template = match file.is_file() {
-            true => Some(Value::String(std::fs::read_to_string(&file).map_err(Error::io(&file, "read"))?)),
-            false => main.get("chat_template").cloned(),
+        let (chat_template, chat_template_place) = match file.is_file() {
+            true => {
+                let text = std::fs::read_to_string(&file).map_err(Error::io(&file, "read"))?;
+                (Some(Value::String(text)), "chat_template.jinja")
+            }
+            false => (main.get("chat_template").cloned(), "tokenizer_config.json, `chat_template`"),
         };
         Ok(Config {
             path: folder.join(CONFIG),
             special: read_map(&folder.join("special_tokens_map.json"))?,
             added: read_map(&folder.join("added_tokens.json"))?,
             chat_template,
+            chat_template_place,
             main,
         })
     }

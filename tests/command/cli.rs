@@ -2,6 +2,7 @@
 //! the bundled demo model, on the CPU: GPUs are hidden from it.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -692,6 +693,33 @@ fn send(signal: &str, id: u32) {
     assert!(sent.success());
 }
 
+/// While prompts are prepared there is nothing to keep: the request ends the run at once, and nothing is written.
+#[test]
+fn an_interrupt_is_heard_while_a_run_is_prepared() {
+    for (signal, number) in [("INT", SIGINT), ("TERM", SIGTERM)] {
+        hear(number);
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let task = task_in(folder.path(), |task| task["items"] = json!({"path": "pipe.jsonl", "id": "id"}));
+        let pipe = folder.path().join("pipe.jsonl");
+        assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo is there").success());
+        let out = folder.path().join("out");
+        let child = offshoot()
+            .args(["run", task.to_str().expect("UTF-8"), "--out", out.to_str().expect("UTF-8")])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        // It opens the pipe while it prepares, and waits there for items that never come.
+        let mut writer = fs::OpenOptions::new().write(true).open(&pipe).expect("the run reads it");
+        writer.write_all(b"{\"id\": 1, \"question\": \"?\", \"answer\": 1}\n").expect("the run reads it");
+        send(signal, child.id());
+        let ended = child.wait_with_output().expect("it ends");
+        assert_eq!(ended.status.code(), Some(128 + number), "{}", stderr(&ended));
+        assert!(stderr(&ended).contains("stopped while preparing"), "{}", stderr(&ended));
+        assert!(!out.exists());
+    }
+}
+
 fn stopped_by(signal: &str, code: i32) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let task = task_in(folder.path(), |task| {
@@ -726,4 +754,121 @@ fn where_nothing_was_drawn_nothing_is_said_to_be_saved() {
     assert!(ran.status.success(), "{}", stderr(&ran));
     let said = stdout(&ran);
     assert!(said.contains(" samples: no tokens\n") && !said.contains(" 0 of 0 "), "{said}");
+}
+
+#[test]
+fn a_summary_as_json_is_all_of_standard_output() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (task, out) = (task_in(folder.path(), |_| {}), folder.path().join("out"));
+    let options = ["--json", "-n", "2", "--temperature", "0.5", "--top-p", "0.9", "--max-tokens", "5"];
+    let ran = run_into(&task, &out, &options);
+    assert!(ran.status.success(), "{}", stderr(&ran));
+    let mut said: Value = serde_json::from_str(&stdout(&ran)).expect("one JSON object");
+    assert_eq!(said["results"].take(), json!(out));
+    let written: Value = serde_json::from_slice(&fs::read(out.join("summary.json")).expect("written")).expect("JSON");
+    assert_eq!((&said["samples"], &said["items"], &said["accuracy"]), (&json!(4), &json!(2), &written["accuracy"]));
+    let task: Value = serde_json::from_slice(&fs::read(out.join("manifest.json")).expect("written")).expect("JSON");
+    let sampling = &task["task"]["sampling"];
+    let set = ["temperature", "top_p", "max_tokens"].map(|key| sampling[key].clone());
+    assert_eq!(set, [json!(0.5), json!(0.9), json!(5)]);
+    assert!(lines(&out.join("samples.jsonl")).iter().all(|sample| sample["tokens"].as_u64() <= Some(5)));
+}
+
+#[test]
+fn items_hold_their_question_and_answer() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let run = |name: &str, change: fn(&mut Value)| {
+        let out = folder.path().join(name);
+        let ran = run_into(&task_in(folder.path(), change), &out, &[]);
+        assert!(ran.status.success(), "{}", stderr(&ran));
+        (lines(&out.join("items.jsonl")), lines(&out.join("samples.jsonl")))
+    };
+    let (items, _) = run("vote", |_| {});
+    assert!(items[0]["question"].as_str().expect("a text").starts_with("Tom has 12 pens."), "{}", items[0]);
+    assert_eq!(items[0]["answer"], items[0]["prediction"]);
+    let (items, samples) = run("one", |task| {
+        task["method"] = json!({"sample": {"samples": 1}});
+        task.as_object_mut().expect("an object").retain(|key, _| !["answer", "grade"].contains(&key.as_str()));
+    });
+    assert_eq!(items[0]["answer"], samples[0]["text"], "without rules the text is the answer");
+}
+
+#[test]
+fn what_is_too_long_is_left_out_by_name_where_that_is_asked_for() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let task = task_in(folder.path(), |_| {});
+    let long = json!({"id": "long", "question": "word ".repeat(6000), "answer": "1"});
+    let items = folder.path().join("items.jsonl");
+    fs::write(&items, format!("{}{long}\n", fs::read_to_string(&items).expect("written"))).expect("writable");
+    let out = folder.path().join("out");
+    fails(&run_into(&task, &out, &[]), &["item `long`", "4096"]);
+    assert!(!out.exists());
+    let ran = run_into(&task, &out, &["--skip-too-long"]);
+    fails(&ran, &["1 of 3 items are left out", "item `long`", "4096"]);
+    assert!(stdout(&ran).contains("items       2 of 3"), "{}", stdout(&ran));
+    assert_eq!(lines(&out.join("samples.jsonl")).len(), 6);
+    let dry = run_into(&task, &folder.path().join("dry"), &["--skip-too-long", "--dry-run"]);
+    assert!(dry.status.success() && stdout(&dry).contains("left out    the prompt of item `long`"), "{}", stdout(&dry));
+    fails(
+        &run_into(&task, &folder.path().join("all"), &["--skip-too-long", "--set", "items.skip=2"]),
+        &["`long`", "4096"],
+    );
+}
+
+#[test]
+fn samples_made_elsewhere_vote() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let samples = [
+        json!({"task_id": "a", "completion": "#### 17", "solution": 17}),
+        json!({"task_id": "b", "completion": ["#### 8", "so #### 7.0", "#### 7"], "solution": "7"}),
+        json!({"task_id": "a", "completion": "#### 17.0", "solution": 17}),
+        json!({"task_id": "a", "completion": "none", "solution": 17}),
+    ];
+    let text: String = samples.iter().map(|line| format!("{line}\n")).collect();
+    fs::write(folder.path().join("made.jsonl"), text).expect("writable");
+    let rules = ["--set", "answer.regex=#### (-?[0-9.,]+)", "--set", "answer.normalise=number"];
+    let grade = ["--set", "grade.exact.field=solution"];
+    let voted = offshoot_in(folder.path(), &[&["vote", "made.jsonl"], &rules[..], &grade].concat());
+    assert!(voted.status.success(), "{}", stderr(&voted));
+    assert!(stdout(&voted).contains("accuracy    100.0 %") && stdout(&voted).contains("maj@k"), "{}", stdout(&voted));
+    let votes = lines(&folder.path().join("made.jsonl_votes.jsonl"));
+    assert_eq!(votes[0]["votes"], json!([["17", 2]]));
+    assert_eq!(
+        (&votes[1]["prediction"], &votes[1]["reference"], &votes[1]["samples"]),
+        (&json!("7"), &json!("7"), &json!(3))
+    );
+    // By a task file: its items have the references.
+    let task = task_in(folder.path(), |_| {});
+    let task = task.to_str().expect("UTF-8");
+    let voted = offshoot_in(folder.path(), &["vote", "made.jsonl", "--task", task, "--json", "--out", "v.jsonl"]);
+    let said: Value = serde_json::from_str(&stdout(&voted)).unwrap_or_else(|_| panic!("{}", stderr(&voted)));
+    assert_eq!((&said["samples"], &said["accuracy"]["value"]), (&json!(6), &json!(1.0)));
+    assert_eq!(lines(&folder.path().join("v.jsonl")).len(), 2);
+    fails(
+        &offshoot_in(folder.path(), &["vote", "made.jsonl", "--text", "words"]),
+        &["made.jsonl", "line 1", "`words`", "--text"],
+    );
+    fails(&offshoot_in(folder.path(), &["vote", "made.jsonl", "--set", "sampling.seed=1"]), &["--set", "`answer`"]);
+}
+
+#[test]
+fn a_name_on_the_hub_says_how_to_have_it() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let task = task_in(folder.path(), |_| {});
+    let how = "`hf download Qwen/Qwen2.5-Coder-1.5B --local-dir Qwen2.5-Coder-1.5B`";
+    let out = folder.path().join("out");
+    fails(&run_into(&task, &out, &["--model", "Qwen/Qwen2.5-Coder-1.5B"]), &[how]);
+    fails(&run_into(&task, &out, &["--set", "model=Qwen/Qwen2.5-Coder-1.5B"]), &[how]);
+    fails(&output(&["check", "--model", "Qwen/Qwen2.5-Coder-1.5B"]), &[how]);
+}
+
+#[test]
+fn help_explains_commands_and_the_keys_of_a_task() {
+    let help = |topic: &[&str]| stdout(&output(&[&["help"], topic].concat()));
+    assert!(help(&[]).contains("Usage: offshoot"), "{}", help(&[]));
+    assert!(help(&["run"]).contains("--temperature") && help(&["bench", "gemm"]).contains("--json"));
+    assert!(help(&["task"]).contains("sampling.temperature: "));
+    let schema: Value = serde_json::from_str(&help(&["task", "--schema"])).expect("JSON");
+    assert_eq!(schema["type"], "object");
+    fails(&output(&["help", "tusk"]), &["help", "task, or one of run", "tusk"]);
 }

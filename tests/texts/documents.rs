@@ -102,6 +102,30 @@ fn a_folder_and_questions_that_name_its_files() {
     );
 }
 
+/// Questions of one's own may come without answers; a mistyped field of items with answers stays an error.
+#[test]
+fn questions_without_answers_are_not_graded() {
+    let desk = Desk::with_two();
+    let graded = |lines: &str| {
+        desk.put("q.jsonl", lines);
+        let mut task = json!({
+            "items": {"path": "docs", "questions": {"path": "q.jsonl"}},
+            "prompt": {"levels": ["{{document}}\n", "{{question}}"]},
+            "method": {"sample": {"samples": 1}},
+        });
+        task["grade"] = json!({"exact": {"field": "answer"}});
+        let task = Task::load(&desk.put("t.json", task.to_string()), &Overrides::default()).expect("a sound task");
+        let items = task.items(None).map_err(one_sentence)?;
+        Ok::<_, String>(items.iter().map(|item| task.grade(item, "a cat", None).map(|graded| graded.correct)).collect())
+    };
+    let none: Vec<Option<bool>> = graded("{\"question\": \"Who?\"}\n").expect("they need no answer");
+    assert_eq!(none, [None, None]);
+    assert_eq!(graded("{\"question\": \"Who?\", \"answer\": \"a cat\"}\n").expect("answers"), [Some(true); 2]);
+    let some =
+        graded("{\"question\": \"Who?\", \"answer\": \"x\"}\n{\"question\": \"Why?\"}\n").expect_err("one lacks it");
+    assert!(some.contains("`answer`") && some.contains("item `alice/1`"), "{some}");
+}
+
 #[test]
 fn every_question_of_every_document() {
     let desk = Desk::with_two();

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Rooms that every other room may use without an edge being drawn.
-const GROUND: [&str; 8] = ["error", "figures", "ids", "mix", "json", "out", "hashes", "bundled"];
+const GROUND: [&str; 10] = ["error", "figures", "ids", "mix", "json", "out", "hashes", "hub", "interrupt", "bundled"];
 
 /// A room and what it uses above the ground, from the ground up.
 const ROOMS: &[(&str, &[&str])] = &[
@@ -39,6 +39,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "backend",
             "engine",
             "eval/journal",
+            "eval/records",
             "eval/report",
             "eval/statistics",
             "eval/task",
@@ -102,6 +103,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "eval/benchmark",
             "eval/run",
             "eval/scoring",
+            "eval/task",
             "eval/view",
             "judge",
             "lab/bench",
@@ -116,8 +118,14 @@ const ROOMS: &[(&str, &[&str])] = &[
 ];
 
 /// Edges among the ground's own rooms.
-const GROUND_EDGES: &[(&str, &str)] =
-    &[("bundled", "error"), ("hashes", "error"), ("out", "error"), ("out", "figures")];
+const GROUND_EDGES: &[(&str, &str)] = &[
+    ("bundled", "error"),
+    ("error", "figures"),
+    ("hashes", "error"),
+    ("json", "figures"),
+    ("out", "error"),
+    ("out", "figures"),
+];
 
 /// What stands outside the rooms: the library's list of them, and the program that may use all.
 const OUTSIDE: [&str; 2] = ["lib", "main"];

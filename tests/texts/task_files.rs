@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use offshoot::eval::answer::ExtractedAnswer;
-use offshoot::eval::task::{Item, Method, Overrides, Sampling, Task, TaskPrompt, scaffold};
+use offshoot::eval::task::{Item, Method, Overrides, Sampling, Task, TaskPrompt, help, scaffold};
 use offshoot::search::settings::BestBy;
 use offshoot::search::vote::{Decided, VoteTally};
 use offshoot::tokenizer::Message;
@@ -252,7 +252,8 @@ fn overrides_from_the_command_line() {
     assert!(error("method={\"sample\": {\"samples\": 0}}").contains("found 0 (given on the command line)"));
     assert!(error("prompt.item=x").contains("--set prompt.item: expected an object or a list at `prompt`"));
     assert!(error(&scorer(r#"{"prompt": {"item": "{{thoughts}}"}}"#)).contains("`method.best_of_n.by.words`"));
-    assert!(error(&scorer(r#"{"prompt": {"item": "x"}}"#)).contains("`method.best_of_n.by.prompt`"));
+    let unasked = scorer(r#"{"prompt": {"item": "x"}, "words": {" yes": 1, " no": 0}}"#);
+    assert!(error(&unasked).contains("`method.best_of_n.by.prompt`"));
     assert!(error("seed").contains("--set: expected key=value, found `seed`"));
 
     let options = Overrides { samples: Some(3), seed: Some(9), model: Some("here".into()), ..Overrides::default() };
@@ -641,4 +642,101 @@ fn inline_items_are_named_by_their_id() {
     };
     assert_eq!(ids(json!([{"id": "b", "q": "x"}, {"id": "a", "q": "y"}])), ["b", "a"]);
     assert_eq!(ids(json!([{"id": "b", "q": "x"}, {"q": "y"}])), ["0", "1"], "by number where one has none");
+}
+
+/// A path in `--set` is one of the current folder, as it was typed; where it has none, one of the task file's.
+#[test]
+fn a_path_of_the_command_line_is_one_of_the_current_folder() {
+    let (here, desk) = (std::env::current_dir().unwrap(), Desk::new());
+    desk.put("beside.jsonl", "{\"q\": \"beside\"}\n");
+    let set = |assignment: &str| {
+        let overrides = Overrides { set: vec![assignment.into()], ..Overrides::default() };
+        desk.load_with(&with("items", json!({"path": "beside.jsonl"})), &overrides)
+    };
+    // `cargo test` runs in the repository's folder.
+    let task = set("items.path=tasks/words.jsonl").unwrap();
+    assert_eq!(task.items_path(), here.join("tasks/words.jsonl"));
+    assert_eq!(task.source["items"]["path"], json!(here.join("tasks/words.jsonl")), "a run records what was meant");
+    let task = set("items.path=beside.jsonl").unwrap();
+    assert_eq!(task.source["items"]["path"], "beside.jsonl", "as in earlier versions, so that their runs go on");
+    assert_eq!(task.items(None).unwrap()[0].fields["q"], "beside");
+    let task = set("items=tasks/words.jsonl").unwrap();
+    assert_eq!(task.items_path(), here.join("tasks/words.jsonl"));
+    let pattern = set("items={\"path\": \"tasks/w*.jsonl\", \"matched\": \"part\"}").unwrap();
+    assert_eq!(pattern.items(Some(1)).unwrap()[0].fields["part"], "ords");
+    let error = set("items.path=none.jsonl").unwrap_err();
+    for place in [here.join("none.jsonl"), desk.folder.path().join("none.jsonl")] {
+        assert!(
+            error.contains("--set items.path: expected a file or folder") && error.contains(place.to_str().unwrap()),
+            "{error}"
+        );
+    }
+    assert!(set("prompt={\"item\": {\"file\": \"none.txt\"}}").unwrap_err().contains("--set prompt.item.file"));
+    // Not every text is a path.
+    assert!(set("prompt=none.txt").is_ok());
+}
+
+#[test]
+fn options_and_set_are_one_mechanism() {
+    let options = Overrides {
+        set: vec!["sampling.temperature=0.1".into()],
+        temperature: Some(0.6),
+        top_p: Some(0.9),
+        max_tokens: Some(7),
+        ..Overrides::default()
+    };
+    let task = Desk::new().load_with(&sample_task(), &options).unwrap();
+    assert_eq!((task.sampling.temperature, task.sampling.top_p, task.sampling.max_tokens), (0.6, 0.9, 7));
+    assert_eq!(task.source["sampling"], json!({"temperature": 0.6, "top_p": 0.9, "max_tokens": 7}));
+    let wrong = Overrides { top_p: Some(2.0), ..Overrides::default() };
+    let error = Desk::new().load_with(&sample_task(), &wrong).unwrap_err();
+    assert!(error.contains("`sampling.top_p`") && error.contains("found 2 (given on the command line)"), "{error}");
+}
+
+#[test]
+fn no_message_shows_a_whole_long_value() {
+    let long = "word ".repeat(20_000);
+    let mut chosen = sample_task();
+    chosen["method"] = json!({"choose": {"choices": {"field": "c"}}});
+    let task = Desk::new().load(&chosen).unwrap();
+    let mut item = task.items(None).unwrap().remove(0);
+    item.fields.insert("c".into(), json!([long]));
+    let Method::Choose(choose) = &task.method else { panic!("choose") };
+    let few = choose.offers(&item).unwrap_err().to_string();
+    assert!(few.contains("t.json: `method.choose.choices`") && few.contains("item `0`"), "{few}");
+    let error = |task: Value| Desk::new().load(&task).unwrap_err();
+    let messages = [
+        few,
+        error(with("answer", json!({"regex": format!("({long}")}))),
+        error(with("answer", json!({"normalise": long}))),
+        error(with("items", json!(format!("{long}.parquet")))),
+        error(with(&long, json!(1))),
+    ];
+    for message in messages {
+        assert!(message.len() < 3000, "{} bytes: {}", message.len(), &message[..3000]);
+    }
+}
+
+#[test]
+fn the_schema_names_every_key_and_is_what_checks() {
+    let schema: Value = serde_json::from_str(&help::schema()).unwrap();
+    assert_eq!(schema["additionalProperties"], false);
+    assert_eq!(schema["properties"]["sampling"]["$ref"], "#/$defs/Sampling");
+    let page = help::text();
+    for line in [
+        "sampling.temperature: a 32-bit number of at least 0 [default: 1.0]\n",
+        "sampling.max_tokens: a whole number of at least 1 [default: 256]\n",
+        "method.self_consistency.samples: a whole number of at least 1 [required]\n",
+        "method.mcts.by: ",
+        "items.path: a path, relative to the task file [required]\n",
+        "items.questions.document: a string\n",
+        "prompt.levels[].shots.count: ",
+        "prompt.chat.messages[].role: ",
+        "grade.exact.normalise: one of ",
+        "grade.judge.memory_mb: ",
+    ] {
+        assert!(page.contains(line), "{line:?} is missing:\n{page}");
+    }
+    assert!(page.lines().all(|line| line.chars().count() <= 140), "{page}");
+    assert!(Desk::new().load(&with("$schema", json!("offshoot.schema.json"))).is_ok());
 }

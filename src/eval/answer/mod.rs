@@ -8,13 +8,13 @@ pub mod latex;
 mod rational;
 
 use regex::Regex;
-use serde::Serialize;
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::eval::answer::boxed::boxes;
-use crate::eval::source::{TaskSection, TaskSource};
-use crate::json::listed;
+use crate::eval::source::Place;
+use crate::eval::source::values::Texts;
 
 /// The answer found in a sample.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -26,7 +26,8 @@ pub struct ExtractedAnswer {
 }
 
 /// How a found text is converted to its canonical form.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Normalise {
     /// A decimal number: `$1,234.50` is `1234.5`, `18.` and `18.0` are `18`.
     Number,
@@ -37,25 +38,11 @@ pub(crate) enum Normalise {
     /// Mathematics: `\dfrac12` and `0.5` are `\frac{1}{2}`.
     Latex,
     /// Trimmed only.
+    #[serde(rename = "none")]
     AsIs,
 }
 
-const NORMALISE: [(&str, Normalise); 5] = [
-    ("number", Normalise::Number),
-    ("text", Normalise::Text),
-    ("choice", Normalise::Choice),
-    ("latex", Normalise::Latex),
-    ("none", Normalise::AsIs),
-];
-
 impl Normalise {
-    pub fn read(section: &TaskSection) -> Result<Option<Normalise>> {
-        let Some(name) = section.text("normalise")? else { return Ok(None) };
-        let expected = || format!("one of {}", listed(&NORMALISE.map(|(name, _)| name)));
-        let known = NORMALISE.iter().find(|(known, _)| *known == name).map(|(_, n)| *n);
-        known.map(Some).ok_or_else(|| section.wrong("normalise", expected()))
-    }
-
     /// The canonical form; `None` if the text has none (not a number, not a single letter, empty).
     pub fn apply(self, text: &str) -> Option<String> {
         let canonical = match self {
@@ -100,6 +87,36 @@ fn choice(text: &str) -> Option<String> {
     }
 }
 
+/// How to find the answer in a text, as the task file says it.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(crate) struct AnswerRules {
+    /// Answers are in `\boxed{…}` or `\fbox{…}`; the patterns are tried where there is none.
+    pub boxed: bool,
+    /// Patterns, tried in order: the answer is the first group of a match, or the whole match. With neither boxes nor
+    /// patterns, the whole text is the answer.
+    pub regex: Texts,
+    /// Which match of a pattern, or which box, is the answer (default: last).
+    pub take: Option<Take>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Take {
+    Last,
+    First,
+}
+
+/// The key `answer` of a task file.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(crate) struct TaskAnswer {
+    #[serde(flatten)]
+    pub rules: AnswerRules,
+    /// The canonical form, by which answers are counted and compared (default: text).
+    pub normalise: Option<Normalise>,
+}
+
 /// Finds the answer in a text.
 #[derive(Clone, Debug)]
 pub(crate) struct Extractor {
@@ -112,22 +129,14 @@ pub(crate) struct Extractor {
 }
 
 impl Extractor {
-    pub const KEYS: [&str; 4] = ["boxed", "regex", "take", "normalise"];
-
-    /// Reads the keys [`Extractor::KEYS`] of a section; `default` is used if `normalise` is absent.
-    pub fn read(section: &TaskSection, default: Normalise) -> Result<Extractor> {
-        let first = match section.text("take")? {
-            None | Some("last") => false,
-            Some("first") => true,
-            Some(_) => return Err(section.wrong("take", "`last` or `first`")),
-        };
-        let patterns = section.texts("regex")?;
-        let regexes = patterns.iter().map(|p| compile(section.source, &section.field("regex"), p));
+    /// `place`: where the rules are.
+    pub fn new(place: &Place<'_>, rules: &AnswerRules, normalise: Normalise) -> Result<Extractor> {
+        let regexes = rules.regex.0.iter().map(|pattern| compile(&place.key("regex"), pattern));
         Ok(Extractor {
-            boxed: section.flag("boxed")?,
+            boxed: rules.boxed,
             regexes: regexes.collect::<Result<_>>()?,
-            first,
-            normalise: Normalise::read(section)?.unwrap_or(default),
+            first: rules.take == Some(Take::First),
+            normalise,
         })
     }
 
@@ -159,15 +168,9 @@ impl Extractor {
     }
 }
 
-pub(crate) fn read(source: &TaskSource, value: Option<&Value>) -> Result<Option<Extractor>> {
-    let Some(value) = value else { return Ok(None) };
-    let section = TaskSection::open(source, "answer".to_string(), value, &Extractor::KEYS)?;
-    Extractor::read(&section, Normalise::Text).map(Some)
-}
-
 /// Compiles a regex of the task file.
-pub(crate) fn compile(source: &TaskSource, field: &str, pattern: &str) -> Result<Regex> {
-    Regex::new(pattern).map_err(|e| Error::field(&source.path, field, "a regular expression", broken(pattern, &e)))
+pub(crate) fn compile(place: &Place<'_>, pattern: &str) -> Result<Regex> {
+    Regex::new(pattern).map_err(|error| place.wrong_as("a regular expression", broken(pattern, &error)))
 }
 
 /// A message about a pattern that does not compile, with the regex crate's reason, in one line.

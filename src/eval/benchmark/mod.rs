@@ -16,6 +16,8 @@ mod live_code_bench;
 mod pickle;
 mod read;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
@@ -27,7 +29,8 @@ pub use functions::with_body;
 pub use read::{BenchmarkRecord, Entries, Malformed, read};
 
 /// The benchmark whose fields a record has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum BenchmarkFormat {
     HumanEval,
     EvalPlus,

@@ -138,9 +138,9 @@ impl SortedLines {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use serde_json::{Value, json};
     use std::fs;
     use std::path::Path;
-    use serde_json::{Value, json};
 
     #[test]
     fn a_line_that_does_not_fit_leaves_no_half_line() {

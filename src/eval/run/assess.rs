@@ -5,15 +5,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::eval::task::candidate::{CandidateText, ItemTests};
-use crate::eval::task::{Item, Task};
+use crate::eval::task::{Item, Task, TaskPrompt};
 use crate::judge::language::Language;
 use crate::judge::problem::TestSuite;
 use crate::judge::{Judge, JudgeSetup};
 use crate::out;
-use crate::search::{Assessment, Assessor};
+use crate::search::{Assessment, Assessor, Outcome, Sample};
 
 use super::judging::{JudgePool, JudgeQueue};
 use super::worker::Finished;
@@ -81,6 +82,29 @@ pub fn assessor<'a>(judging: Option<&'a RunJudge>, item: &Item, grade: &'a dyn F
         (Some(judging), Some(tests)) => Assessor::new(judging.queue(grade, tests)),
         _ => Assessor::new(grade),
     }
+}
+
+/// What an item asks, for its results: its field `question`, or else the last level of its prompt or its last turn.
+pub fn question_of(task: &Task, item: &Item) -> Result<String> {
+    match item.fields.get("question") {
+        Some(Value::String(question)) => Ok(question.clone()),
+        _ => Ok(match task.prompt(item)? {
+            TaskPrompt::Levels(levels) => levels.last().cloned().unwrap_or_default(),
+            TaskPrompt::Chat { messages, .. } => messages.last().map(|turn| turn.content.clone()).unwrap_or_default(),
+        }),
+    }
+}
+
+/// What an item's outcome answers, for its results: the answer that was chosen, or that of the only sample; the sample's
+/// text, if the task does not define answers. `None`: nothing was chosen among several samples, or there is no answer.
+pub fn answer_of(task: &Task, outcome: &Outcome) -> Option<String> {
+    let chosen = outcome.samples.iter().find(|sample| Some(sample.index) == outcome.chosen);
+    let only = || outcome.samples.first().filter(|_| outcome.samples.len() == 1);
+    let of_sample = |sample: &Sample| match task.has_answers() {
+        true => sample.answer.clone(),
+        false => Some(sample.text.clone()),
+    };
+    outcome.prediction.clone().or_else(|| chosen.or_else(only).and_then(of_sample))
 }
 
 /// A sample in the format of HumanEval's and EvalPlus's scorers.

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use serde_json::{Map, Value};
 
@@ -19,6 +19,7 @@ use crate::eval::view::{RecordedItem, SampleEnd, ends, recorded};
 use crate::figures::{count, counted};
 use crate::hashes::hash_of_folder;
 use crate::ids::TokenId;
+use crate::interrupt::Interrupt;
 use crate::launch::{DeviceBackend, DeviceChoice, ModelSource, OnDevice};
 use crate::model::{Attribution, ModelFolder};
 use crate::out::{self, Progress};
@@ -41,8 +42,8 @@ pub struct AttentionOptions {
     pub device: DeviceChoice,
 }
 
-/// Computes and writes the attention. Ctrl-C sets `interrupted`; then nothing is written.
-pub fn attention(options: &AttentionOptions, interrupted: &AtomicBool) -> Result<()> {
+/// Computes and writes the attention. If `interrupt` asks to stop, nothing is written.
+pub fn attention(options: &AttentionOptions, interrupt: &Interrupt) -> Result<()> {
     let run = &options.run;
     let Some(manifest) = Manifest::read(run)? else {
         let found = format!("none in {}", run.display());
@@ -52,7 +53,7 @@ pub fn attention(options: &AttentionOptions, interrupted: &AtomicBool) -> Result
     let folder = model_of(&manifest, options)?;
     let model = ModelSource::folder(&folder)?;
     let opened = options.device.open(model.weight_bytes())?;
-    let found = opened.with(Replay { model, manifest: &manifest, job: &job, interrupted })?;
+    let found = opened.with(Replay { model, manifest: &manifest, job: &job, interrupt })?;
     let mut file = AttentionFile::read(run)?;
     found.iter().for_each(|sample| file.set(sample.clone()));
     file.write(run)?;
@@ -65,14 +66,14 @@ struct Replay<'a> {
     model: ModelSource<'a>,
     manifest: &'a Manifest,
     job: &'a AttentionJob,
-    interrupted: &'a AtomicBool,
+    interrupt: &'a Interrupt,
 }
 
 impl OnDevice for Replay<'_> {
     type Output = Vec<SampleAttention>;
 
     fn run<B: DeviceBackend>(self, mut backend: B) -> Result<Vec<SampleAttention>> {
-        replay(&mut backend, self.model, self.manifest, self.job, self.interrupted)
+        replay(&mut backend, self.model, self.manifest, self.job, self.interrupt)
     }
 }
 
@@ -225,12 +226,13 @@ fn replay<B: AttentionLevels>(
     model: ModelSource<'_>,
     manifest: &Manifest,
     job: &AttentionJob,
-    interrupted: &AtomicBool,
+    interrupt: &Interrupt,
 ) -> Result<Vec<SampleAttention>> {
     manifest.kv_dtype.set_on(backend, model.config.heads(), model.dtype());
     let mut model = model.load(backend)?;
     let mut attribution = Attribution::new(backend, &mut model, job.longest(), STEP_ROWS)?;
     let progress = Progress::new(job.items.len());
+    let interrupted = interrupt.listen();
     let mut found = Vec::new();
     for item in in_token_order(&job.items, |item| &item.prompt) {
         for sample in in_token_order(&item.samples, |sample| &sample.tokens) {

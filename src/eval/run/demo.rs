@@ -9,6 +9,7 @@ use crate::bundled::bundled;
 use crate::error::{Error, Result};
 use crate::eval::task::{Item, Method};
 use crate::figures::{bytes, count};
+use crate::interrupt::Interrupt;
 use crate::out;
 use crate::plan::Planner;
 use crate::search::vote::Decided;
@@ -22,7 +23,7 @@ use crate::out::Progress;
 const VOTE_ITEMS: usize = 8;
 const PLAN_ITEMS: usize = 3;
 
-pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
+pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     refuse_what_needs_a_task(options)?;
     let path = bundled("words-vote.json")?;
     let vote = RunOptions { limit: options.limit.or(Some(VOTE_ITEMS)), ..options.clone() };
@@ -31,12 +32,12 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
         out::text(dry_run::report(&prepared, &vote)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let by_tokens: Vec<usize> = prepared.encode_all()?.iter().map(|prompt| prompt.item.index).collect();
+    let by_tokens: Vec<usize> = prepared.encode_all()?.0.iter().map(|prompt| prompt.item.index).collect();
     let place = |item: &Item| by_tokens.iter().position(|&index| index == item.index);
     prepared.items.sort_by_key(place);
     let (items, samples) = (prepared.items.len(), prepared.task.method.samples());
     out::line(format_args!("{items} word problems, {samples} samples each, the majority's answer counts.\n"))?;
-    let run = the_vote(&prepared, &vote, interrupted)?;
+    let run = the_vote(&prepared, &vote, interrupt)?;
     out::line(format_args!("\n{}", run.summary))?;
     if let Some(ended) = run.ended {
         return Err(ended);
@@ -44,7 +45,7 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
 
     prepared.items.truncate(PLAN_ITEMS);
     out::line(format_args!("The same samples with and without sharing ({} problems):\n", prepared.items.len()))?;
-    compare_plans(&mut prepared, options, interrupted)?;
+    compare_plans(&mut prepared, options, interrupt.listen())?;
     out::line(format_args!("\nNext: offshoot run {} for all of them, with results on disk.", path.display()))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -56,6 +57,7 @@ fn refuse_what_needs_a_task(options: &RunOptions) -> Result<()> {
         ("--resume", options.resume),
         ("--trees", options.trees),
         ("--plan", options.plan.is_some()),
+        ("--json", options.json),
     ];
     match given.iter().find(|(_, given)| *given) {
         Some((option, _)) => Err(Error::value(
@@ -68,8 +70,9 @@ fn refuse_what_needs_a_task(options: &RunOptions) -> Result<()> {
 }
 
 /// Solves the problems by vote. The first runs alone and is shown at once; the others follow, several at a time.
-fn the_vote(prepared: &PreparedRun, options: &RunOptions, interrupted: &AtomicBool) -> Result<RunOutcome> {
+fn the_vote(prepared: &PreparedRun, options: &RunOptions, interrupt: &Interrupt) -> Result<RunOutcome> {
     let launched = prepared.launch(options).start()?;
+    let interrupted = interrupt.listen();
     let started = Instant::now();
     let progress = Progress::new(prepared.items.len());
     let runner = ItemRunner { prepared, launched: &launched, options, journal: None, progress: &progress, interrupted };

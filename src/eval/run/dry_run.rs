@@ -11,7 +11,7 @@ use crate::tokenizer::LevelTokens;
 use super::{PreparedRun, RunOptions, worker};
 
 pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
-    let prompts = prepared.encode_all()?;
+    let (prompts, left_out) = prepared.encode_all()?;
     let distinct = PromptTree::new(prompts.as_slice()).distinct_tokens();
     let first = &prompts[0];
     let config = &prepared.folder.config;
@@ -33,6 +33,9 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     line("device", device);
     line("weights", bytes(weights as u64));
     line("items", format!("{}, {in_flight} at once on {branches} branches", prompts.len()));
+    for error in &left_out {
+        line("left out", error.to_string());
+    }
     let asked = prompts.iter().map(|prompt| prompt.tokens().len() as u64).sum();
     let shared = match asked {
         0 => String::new(),

@@ -16,15 +16,19 @@ mod regrade;
 pub mod rescore;
 mod resume;
 mod summary;
+pub mod vote;
 mod worker;
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
+
+use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::eval::report::Summary;
+use crate::eval::task::Overrides;
+use crate::interrupt::Interrupt;
 use crate::judge::JudgeSetup;
 use crate::launch::{DeviceChoice, EngineBudget};
 use crate::out;
@@ -42,12 +46,9 @@ use worker::ItemRunner;
 pub struct RunOptions {
     /// `None`: the bundled demo.
     pub task: Option<PathBuf>,
-    pub model: Option<PathBuf>,
+    /// Changes to the task file.
+    pub overrides: Overrides,
     pub limit: Option<usize>,
-    pub samples: Option<u32>,
-    pub seed: Option<u64>,
-    /// `key=value` changes to the task file.
-    pub set: Vec<String>,
     /// `None`: the default planner.
     pub plan: Option<Planner>,
     pub out: Option<PathBuf>,
@@ -57,7 +58,11 @@ pub struct RunOptions {
     pub resume: bool,
     /// Also write each item's sampling tree.
     pub trees: bool,
+    /// Whether items that exceed the model's context are left out; otherwise they are an error before the run begins.
+    pub skip_too_long: bool,
     pub dry_run: bool,
+    /// Whether the summary is printed as JSON.
+    pub json: bool,
     /// Candidates judged at once; `None`: one per core.
     pub judges: Option<usize>,
     pub judge: JudgeSetup,
@@ -65,9 +70,9 @@ pub struct RunOptions {
     pub budget: EngineBudget,
 }
 
-/// Runs a task; Ctrl-C sets `interrupted`.
-pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
-    let Some(path) = &options.task else { return demo::run(options, interrupted) };
+/// Runs a task until it is done or `interrupt` asks to stop.
+pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
+    let Some(path) = &options.task else { return demo::run(options, interrupt) };
     let prepared = PreparedRun::new(path, options)?;
     if options.dry_run {
         out::text(dry_run::report(&prepared, options)?)?;
@@ -81,6 +86,7 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
     let process = Process::on(&launched);
     place.manifest.warn_of_devices(&process);
     place.manifest.processes.push(process);
+    let interrupted = interrupt.listen();
     let (journal, earlier) = place.open(&prepared)?;
     if place.is_resumed() {
         // Finished items need not fit into memory again.
@@ -107,7 +113,10 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
         false => Ok(()),
     };
     // Everything is written as far as possible; the first error is returned.
-    let printed = out::text(format_args!("{}{:<11} {}\n", run.summary, "results", place.path().display()));
+    let printed = match options.json {
+        true => json_of(&run.summary, place.path()).and_then(out::line),
+        false => out::text(format_args!("{}{:<11} {}\n", run.summary, "results", place.path().display())),
+    };
     let summed = pretty(&run.summary).and_then(|text| journal.file("summary.json", &text));
     let noted = place.manifest.text().and_then(|text| journal.file(manifest::NAME, &text));
     let sorted = if run.ended.is_none() { journal.finish() } else { Ok(()) };
@@ -115,7 +124,18 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
     run.failure(&prepared, place.path()).map(|()| ExitCode::SUCCESS)
 }
 
+/// The summary and the folder of the results, for programs.
+fn json_of(summary: &Summary, folder: &Path) -> Result<Value> {
+    let mut object = serde_json::to_value(summary).map_err(not_json)?;
+    object["results"] = folder.display().to_string().into();
+    Ok(object)
+}
+
+fn not_json(error: serde_json::Error) -> Error {
+    Error::Internal(format!("the summary is not JSON: {error}"))
+}
+
 fn pretty(summary: &Summary) -> Result<String> {
     let text = serde_json::to_string_pretty(summary);
-    text.map(|text| text + "\n").map_err(|error| Error::Internal(format!("the summary is not JSON: {error}")))
+    text.map(|text| text + "\n").map_err(not_json)
 }

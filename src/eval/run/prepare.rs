@@ -4,14 +4,18 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use crate::engine::{EngineFacts, SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::eval::task::scaffold::{PLAIN_NAME, is_plain_name};
 use crate::eval::task::{Item, Overrides, Sampling, Task};
 use crate::figures::{bytes, count};
+use crate::hub;
 use crate::ids::TokenId;
 use crate::model::ModelFolder;
 use crate::model::check::{Facts, facts};
+use crate::out::Stage;
 use crate::tokenizer::Tokenizer;
 
 use super::assess::RunJudge;
@@ -37,6 +41,8 @@ pub struct PreparedRun {
     pub items: Vec<Item>,
     /// By `Item::index`.
     pub texts: HashMap<usize, PromptText>,
+    /// Whether items that exceed the model's context fail alone, when they are encoded.
+    pub skip_too_long: bool,
 }
 
 /// A task whose prompts are rendered as text. Only the model's configuration and tokenizer have been read.
@@ -71,38 +77,41 @@ impl RenderedTask {
         if items.is_empty() {
             return Err(Error::field(task.items_path(), "items", "at least one item", "none"));
         }
-        let text = |item: &Item| Ok((item.index, PromptText::of(&task, item, &tokenizer)?));
+        let stage = Stage::new("prompts", items.len());
+        let text = |item: &Item| {
+            let text = PromptText::of(&task, item, &tokenizer)?;
+            stage.step();
+            Ok((item.index, text))
+        };
         let texts = items.iter().map(text).collect::<Result<_>>()?;
+        drop(stage);
         Ok(Self { task, model, folder, tokenizer, params, stop, items, texts })
     }
 
     /// Encodes all prompts, in the order of the items.
     pub fn encode_all(&self) -> Result<Vec<ItemPrompt<'_>>> {
         let mut encoder = PromptEncoder::new(&self.task, &self.folder, &self.tokenizer);
-        self.items.iter().map(|item| encoder.encode(item)).collect()
+        let stage = Stage::new("prompts in tokens", self.items.len());
+        self.items.iter().map(|item| encoder.encode(item).inspect(|_| stage.step())).collect()
     }
 }
 
 impl PreparedRun {
     pub fn new(path: &Path, options: &RunOptions) -> Result<Self> {
-        let overrides = Overrides {
-            set: options.set.clone(),
-            samples: options.samples,
-            seed: options.seed,
-            model: options.model.clone(),
-        };
         options.budget.check()?;
-        let (task, model, folder) = open(path, &overrides)?;
+        let (task, model, folder) = open(path, &options.overrides)?;
         check_name(&task, options)?;
         let facts = facts(&folder)?;
         let RenderedTask { task, model, folder, tokenizer, params, stop, items, texts } =
             RenderedTask::of(task, model, folder, options.limit)?;
-        PromptEncoder::new(&task, &folder, &tokenizer).check(&items, &texts)?;
+        PromptEncoder::new(&task, &folder, &tokenizer).check(&items, &texts, options.skip_too_long)?;
         let judging = match options.dry_run {
             true => None,
             false => RunJudge::open(&task, &items, &options.judge, options.out.as_slice(), options.judges)?,
         };
-        let prepared = Self { judging, task, model, folder, facts, tokenizer, params, stop, items, texts };
+        let skip_too_long = options.skip_too_long;
+        let prepared =
+            Self { judging, task, model, folder, facts, tokenizer, params, stop, items, texts, skip_too_long };
         log::info!("prepared {} prompts: {} of text", prepared.items.len(), bytes(prepared.prompt_bytes() as u64));
         Ok(prepared)
     }
@@ -111,10 +120,24 @@ impl PreparedRun {
         PromptEncoder::new(&self.task, &self.folder, &self.tokenizer)
     }
 
-    /// Encodes all prompts; those that share a prefix follow each other.
-    pub fn encode_all(&self) -> Result<Vec<ItemPrompt<'_>>> {
+    /// Encodes all prompts; those that share a prefix follow each other. Also returns the errors of items that are left
+    /// out.
+    pub fn encode_all(&self) -> Result<(Vec<ItemPrompt<'_>>, Vec<Error>)> {
         let mut encoder = self.encoder();
-        Ok(in_token_order(self.items.iter().map(|item| encoder.encode(item)).collect::<Result<_>>()?))
+        let (mut prompts, mut left_out) = (Vec::new(), Vec::new());
+        let stage = Stage::new("prompts in tokens", self.items.len());
+        for item in &self.items {
+            stage.step();
+            match encoder.encode(item) {
+                Ok(prompt) => prompts.push(prompt),
+                Err(error @ Error::ContextTooLong { .. }) if self.skip_too_long => left_out.push(error),
+                Err(error) => return Err(error),
+            }
+        }
+        match left_out.pop_if(|_| prompts.is_empty()) {
+            Some(error) => Err(error),
+            None => Ok((in_token_order(prompts), left_out)),
+        }
     }
 
     fn prompt_bytes(&self) -> usize {
@@ -162,7 +185,10 @@ impl PreparedRun {
         {
             return Ok(());
         }
-        self.check_path(facts, &self.encoder().encode(longest)?)
+        match self.encoder().encode(longest) {
+            Err(Error::ContextTooLong { .. }) if self.skip_too_long => Ok(()),
+            encoded => self.check_path(facts, &encoded?),
+        }
     }
 
     /// Refuses a prompt that, with one sample of maximum length or the longest offered answer, does not fit into KV
@@ -199,6 +225,10 @@ fn open(path: &Path, overrides: &Overrides) -> Result<(Task, PathBuf, ModelFolde
         let expected = "a model folder here or by --model";
         return Err(Error::field(path, "model", expected, "nothing (the key is missing)"));
     };
+    let typed = task.source.get("model").and_then(Value::as_str).filter(|_| overrides.model.is_none());
+    if let Some(typed) = typed.filter(|_| !model.exists()) {
+        return Err(Error::format(&model, hub::no_folder(Path::new(typed))));
+    }
     let folder = ModelFolder::open(&model)?;
     Ok((task, model, folder))
 }

@@ -39,7 +39,7 @@ impl PromptText {
     pub fn of(task: &Task, item: &Item, tokenizer: &Tokenizer) -> Result<Self> {
         let prompt = task.prompt(item)?;
         task.method.check_item(item)?;
-        let text = prompt.text(tokenizer)?;
+        let text = prompt.text(tokenizer).map_err(|error| of_item(task, item, error))?;
         let offered = match &task.method {
             Method::Choose(choose) => choose.offers(item)?.iter().map(|offer| offer.text.len()).max().unwrap_or(0),
             _ => 0,
@@ -102,10 +102,11 @@ impl<'a> PromptEncoder<'a> {
         self.check_question(item)?;
         let prompt = self.task.prompt(item)?;
         let text = prompt.text(self.prompts.tokenizer())?;
-        let (levels, choices) = match &self.task.method {
-            Method::Choose(choose) => offered(choose, &prompt, item, &mut self.prompts)?,
-            _ => (prompt.encode_shared(&mut self.prompts)?, Vec::new()),
+        let encoded = match &self.task.method {
+            Method::Choose(choose) => offered(choose, &prompt, item, &mut self.prompts),
+            _ => prompt.encode_shared(&mut self.prompts).map(|levels| (levels, Vec::new())),
         };
+        let (levels, choices) = encoded.map_err(|error| of_item(self.task, item, error))?;
         let longest = choices.iter().map(|choice| choice.tokens.len()).max();
         check_fits(self.model, || about("the prompt", self.task, item), &levels.tokens, longest)?;
         Ok(ItemPrompt { item, text, levels, choices })
@@ -122,7 +123,9 @@ impl<'a> PromptEncoder<'a> {
 
     /// Encodes the prompts of `items` that are most likely to be refused: those that may be too long, longest first and
     /// up to `CHECKED_BYTES`, and an empty one; otherwise the first one, which shows errors that all of them have.
-    pub fn check(&mut self, items: &'a [Item], texts: &HashMap<usize, PromptText>) -> Result<()> {
+    ///
+    /// `skip_too_long`: prompts that are too long are no error, unless all are.
+    pub fn check(&mut self, items: &'a [Item], texts: &HashMap<usize, PromptText>, skip_too_long: bool) -> Result<()> {
         let (context, text) = (self.model.config.context, |item: &Item| &texts[&item.index]);
         let mut doubtful: Vec<&Item> = items.iter().filter(|item| text(item).most_tokens() >= context).collect();
         doubtful.sort_by_key(|item| Reverse(text(item).bytes));
@@ -136,7 +139,14 @@ impl<'a> PromptEncoder<'a> {
         if doubtful.is_empty() {
             doubtful.extend(items.first());
         }
-        doubtful.into_iter().try_for_each(|item| self.encode(item).map(drop))
+        let mut too_long = 0;
+        doubtful.into_iter().try_for_each(|item| match self.encode(item) {
+            Err(error @ Error::ContextTooLong { .. }) if skip_too_long => {
+                too_long += 1;
+                if too_long == items.len() { Err(error) } else { Ok(()) }
+            }
+            encoded => encoded.map(drop),
+        })
     }
 }
 
@@ -146,6 +156,22 @@ pub fn in_token_order(prompts: Vec<ItemPrompt<'_>>) -> Vec<ItemPrompt<'_>> {
     let mut prompts: Vec<Option<ItemPrompt<'_>>> = prompts.into_iter().map(Some).collect();
     let next = |prompt: u32| prompts[prompt as usize].take().expect("each prompt has one place in the order");
     tree.sorted().iter().map(|sorted| sorted.prompt).map(next).collect()
+}
+
+/// Adds the file and the item to an error about an item's prompt.
+fn of_item(task: &Task, item: &Item, error: Error) -> Error {
+    match error {
+        Error::Value { what, expected, found } => {
+            let field = if what == "prompt" { "prompt" } else { "method.choose.choices" };
+            let expected = format!("{expected} in the {what} of item `{}`", item.id);
+            Error::field(&task.path, field, expected, found)
+        }
+        Error::Format { path, what } => {
+            let place = format!("item `{}` of {}", item.id, task.items_path().display());
+            Error::format(path, format!("{what} ({place})"))
+        }
+        other => other,
+    }
 }
 
 fn about(what: &str, task: &Task, item: &Item) -> String {

@@ -107,6 +107,7 @@ impl Graded {
             None => settle(grading, item, before, samples),
         };
         let right = outcome.samples.iter().filter(|sample| sample.correct == Some(true)).count();
+        line.insert("answer".to_string(), json!(assess::answer_of(grading.task, &outcome)));
         line.insert("prediction".to_string(), json!(outcome.prediction));
         line.insert("correct".to_string(), json!(outcome.correct));
         line.insert("chosen".to_string(), json!(outcome.chosen));

@@ -68,7 +68,7 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     let (_journal, recorded) = Journal::reopen(run, |id| indices.get(id).copied())?;
     let lines = lines(&run.join(ITEMS))?;
     check_method(&task, &manifest, &was, &lines)?;
-    let withheld = [run.clone(), folder.clone()];
+    let withheld = [run.clone(), folder.to_path_buf()];
     let judging = RunJudge::open(&task, &items, &options.judge, &withheld, options.judges)?;
     let grading = Regrader { task: &task, judging: judging.as_ref() };
     let mut graded = Graded::new(&grading, &items, recorded.samples, lines)?;
@@ -218,7 +218,16 @@ fn put_trees_aside(folder: &Path) -> Result<()> {
 
 fn lines(path: &Path) -> Result<Vec<Map<String, Value>>> {
     let text = fs::read_to_string(path).map_err(Error::io(path, "read"))?;
-    text.lines().map(|line| object(path, line)).collect()
+    let numbered = |(ix, line)| object(path, line).map_err(|error| at_line(error, ix + 1));
+    text.lines().enumerate().map(numbered).collect()
+}
+
+/// Adds the number of the line to an error about it.
+fn at_line(error: Error, line: usize) -> Error {
+    match error {
+        Error::Format { path, what } => Error::format(path, format!("line {line}: {what}")),
+        other => other,
+    }
 }
 
 fn object(path: &Path, text: &str) -> Result<Map<String, Value>> {

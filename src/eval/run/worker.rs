@@ -15,14 +15,14 @@ use serde_json::{Value, json};
 use crate::error::{Error, Result};
 use crate::eval::journal::Journal;
 use crate::eval::report::Summary;
-use crate::eval::task::Item;
+use crate::eval::task::{Item, Task};
 use crate::figures::counted;
 use crate::launch::{Launched, PromptOrder, TextKey, guarded, work_ahead};
 use crate::out::Progress;
 use crate::search::{FailedBranches, Outcome, Sample, SearchJob};
 use crate::tree::{SamplingTree, Trace};
 
-use super::assess::{assessor, grade};
+use super::assess::{answer_of, assessor, grade, question_of};
 use super::drive::drive;
 use super::levels::LevelCounts;
 use super::resume::Earlier;
@@ -66,10 +66,15 @@ pub struct Failed {
 }
 
 impl Failed {
-    /// The error of a run in which `failed` items failed, this one first.
-    pub fn in_run(&self, failed: usize, items: usize, folder: &Path) -> Error {
+    /// The error of a run in which `failed` items failed, this one first; `skip_too_long`: those too long were to be left
+    /// out.
+    pub fn in_run(&self, failed: usize, items: usize, skip_too_long: bool, folder: &Path) -> Error {
+        let how = match self.error {
+            Error::ContextTooLong { .. } if skip_too_long => "are left out",
+            _ => "failed",
+        };
         let what =
-            format!("{failed} of {items} items failed, first `{}`: {} (--resume tries again)", self.id, self.error);
+            format!("{failed} of {items} items {how}, first `{}`: {} (--resume tries again)", self.id, self.error);
         Error::format(folder.join("items.jsonl"), what)
     }
 }
@@ -78,7 +83,7 @@ impl RunOutcome {
     /// The run's error if items failed, or branches of items that continued without them.
     pub fn failure(&self, prepared: &PreparedRun, folder: &Path) -> Result<()> {
         if let Some(first) = self.failed.first() {
-            return Err(first.in_run(self.failed.len(), self.summary.items_asked, folder));
+            return Err(first.in_run(self.failed.len(), self.summary.items_asked, prepared.skip_too_long, folder));
         }
         let mut failed = self.finished.iter().filter_map(|item| Some((item.index, item.outcome.failed.as_ref()?)));
         let Some((index, FailedBranches { first, .. })) = failed.next() else { return Ok(()) };
@@ -367,7 +372,7 @@ impl<'a> WorkerContext<'a> {
             if options.trees {
                 write_tree(journal, &tree, prompt)?;
             }
-            journal.item(prompt.item.index, &item_line(prompt, &outcome))?;
+            journal.item(prompt.item.index, &item_line(task, prompt, &outcome)?)?;
         }
         self.count(prompt, outcome.samples.len());
         self.unfinished_samples.fetch_sub(on_disk, Ordering::Relaxed);
@@ -390,11 +395,13 @@ pub struct LineWithId<'a, T> {
     pub rest: &'a T,
 }
 
-fn item_line(prompt: &ItemPrompt<'_>, outcome: &Outcome) -> serde_json::Value {
+fn item_line(task: &Task, prompt: &ItemPrompt<'_>, outcome: &Outcome) -> Result<Value> {
     let mut line = json!({
         "id": prompt.item.id,
         "index": prompt.item.index,
+        "question": question_of(task, prompt.item)?,
         "reference": prompt.item.reference(),
+        "answer": answer_of(task, outcome),
         "prediction": outcome.prediction,
         "correct": outcome.correct,
         "chosen": outcome.chosen,
@@ -416,7 +423,7 @@ fn item_line(prompt: &ItemPrompt<'_>, outcome: &Outcome) -> serde_json::Value {
     {
         line.extend(more);
     }
-    line
+    Ok(line)
 }
 
 #[cfg(test)]
@@ -424,6 +431,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::eval::task::Overrides;
     use crate::judge::{Isolation, JudgeSetup};
     use crate::launch::{DeviceChoice, EngineBudget, LOOK_AHEAD};
 
@@ -432,17 +440,16 @@ mod tests {
     fn options() -> RunOptions {
         RunOptions {
             task: None,
-            model: None,
+            overrides: Overrides::default(),
             limit: None,
-            samples: None,
-            seed: None,
-            set: Vec::new(),
             plan: None,
             out: None,
             k: None,
             resume: false,
             trees: false,
+            skip_too_long: false,
             dry_run: false,
+            json: false,
             judges: None,
             judge: JudgeSetup { isolation: Isolation::Required, python: None },
             device: DeviceChoice::Cpu,

@@ -24,6 +24,7 @@ pub use problems::LimitChanges;
 
 use crate::error::{Error, Result};
 use crate::eval::benchmark::{BenchmarkFormat, Malformed};
+use crate::interrupt::Interrupt;
 use crate::judge::problem::Problem;
 use crate::judge::{Judge, JudgeSetup, Language};
 use crate::out;
@@ -117,7 +118,7 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
 }
 
 /// Judges all samples, writes each result when it is ready, and prints the summary.
-pub fn score(options: &ScoreOptions, interrupted: &AtomicBool) -> Result<()> {
+pub fn score(options: &ScoreOptions, interrupt: &Interrupt) -> Result<()> {
     let started = Instant::now();
     options.check_place()?;
     let references = matches!(options.candidates, CandidateSource::References);
@@ -147,7 +148,7 @@ pub fn score(options: &ScoreOptions, interrupted: &AtomicBool) -> Result<()> {
         results: if options.resume { Results::resume(&lines)? } else { Results::create(&lines)? },
         places: vec![Vec::new(); problems.list.len()],
     };
-    let judged = scoring.judge(&judge, samples, interrupted);
+    let judged = scoring.judge(&judge, samples, interrupt.listen());
     if matches!(judged, Err(Error::Interrupted)) {
         out::aside(format_args!("{} verdicts are in {}; --resume goes on", scoring.tally.total(), lines.display()));
     }

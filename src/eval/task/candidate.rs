@@ -4,17 +4,50 @@
 use std::path::Path;
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 use crate::eval::benchmark;
 use crate::eval::benchmark::{BenchmarkFormat, with_body};
-use crate::eval::source::{TaskSection, TaskSource, read_text};
-use crate::json::listed;
+use crate::eval::source::values::TaskPath;
+use crate::eval::source::{Place, read_text};
 use crate::judge::language::Language;
 use crate::judge::problem::{Assembly, Compare, Problem, TestSuite};
 
-/// The settings of `grade.judge`.
+/// The task file's key `grade.judge`.
+#[derive(Deserialize, JsonSchema)]
+#[serde(default)]
+#[derive(Default)]
+pub(crate) struct JudgeSettings {
+    /// The benchmark whose fields the items have (default: recognised by the fields).
+    format: Option<BenchmarkFormat>,
+    /// The part of a sample's text that is the program.
+    extract: CandidateExtract,
+    /// `python`, `cpp`, or commands: {"file": "main.rs", "compile": ["rustc", "main.rs"], "run": ["./main"]}.
+    #[schemars(with = "LanguageSetting", extend("x-expected" = "`python`, `cpp`, or an object with `file` and `run`"))]
+    language: Option<Value>,
+    /// Seconds of processor time for each test (default: the benchmark's).
+    #[schemars(extend("exclusiveMinimum" = 0, "maximum" = 86_400, "x-expected" = "seconds above 0, at most a day"))]
+    timeout: Option<f64>,
+    /// Memory of a candidate in MiB (default: the benchmark's).
+    #[schemars(range(min = 1))]
+    memory_mb: Option<u32>,
+    /// A Python program that compares outputs, for problems with several right ones.
+    checker: Option<TaskPath>,
+}
+
+/// The shapes of `grade.judge.language`; `judge` reads them.
+#[derive(JsonSchema)]
+#[schemars(untagged, inline)]
+#[allow(dead_code, reason = "only its schema is used")]
+enum LanguageSetting {
+    Name(String),
+    Commands(std::collections::BTreeMap<String, Value>),
+}
+
+/// The settings of `grade.judge`, read.
 #[derive(Debug)]
 pub(crate) struct JudgeGrade {
     /// `None`: recognised by each item's fields.
@@ -28,21 +61,17 @@ pub(crate) struct JudgeGrade {
 }
 
 /// The part of a sample's text that is the candidate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 enum CandidateExtract {
+    /// The longest block between Markdown fences if there is one, else the whole text.
+    #[default]
+    Auto,
     /// All of it.
     Completion,
-    /// The longest block between fences (```); without one, there is no candidate.
+    /// The longest block between Markdown fences; without one, there is no candidate.
     Fence,
-    /// That block if there is one, else the whole text.
-    Auto,
 }
-
-const EXTRACTS: [(&str, CandidateExtract); 3] = [
-    ("auto", CandidateExtract::Auto),
-    ("completion", CandidateExtract::Completion),
-    ("fence", CandidateExtract::Fence),
-];
 
 /// The tests of one item, and how its samples become candidates.
 #[derive(Clone, Debug)]
@@ -62,30 +91,24 @@ pub enum CandidateText {
 }
 
 impl JudgeGrade {
-    pub fn read(source: &TaskSource, section: &TaskSection) -> Result<JudgeGrade> {
-        let names = BenchmarkFormat::ALL.map(BenchmarkFormat::name);
-        let format = section.text("format")?;
-        let format = format.map(|name| {
-            BenchmarkFormat::named(name).ok_or_else(|| section.wrong("format", format!("one of {}", listed(&names))))
-        });
-        let extract = section.text("extract")?.unwrap_or("auto");
-        let extract = EXTRACTS.iter().find(|(name, _)| *name == extract).map(|(_, extract)| *extract);
-        let known = listed(&EXTRACTS.map(|(name, _)| name));
-        let language = match section.get("language") {
-            None => Language::default(),
-            Some(Value::String(name)) => Language::parse(&section.field("language"), name)?,
-            Some(commands) => Language::parse(&section.field("language"), &commands.to_string())?,
+    /// `place`: of the key `grade.judge`.
+    pub fn new(place: &Place<'_>, settings: JudgeSettings) -> Result<JudgeGrade> {
+        let language = match settings.language {
+            None => Ok(Language::default()),
+            Some(Value::String(name)) => Language::parse("language", &name),
+            Some(commands) => Language::parse("language", &commands.to_string()),
         };
-        let most = 86_400.0;
-        let timeout = section.real("timeout", "seconds above 0, at most a day", |s| s > 0.0 && s <= most)?;
-        let memory = section.count("memory_mb", 1)?;
-        let checker = section.text("checker")?.map(|path| read_text(&source.resolve(path))).transpose()?;
+        let language = language.map_err(|error| match error {
+            Error::Value { expected, found, .. } => place.key("language").wrong_as(expected, found),
+            other => other,
+        })?;
+        let checker = settings.checker.map(|path| read_text(&place.source.resolve(path.0))).transpose()?;
         Ok(JudgeGrade {
-            format: format.transpose()?,
-            extract: extract.ok_or_else(|| section.wrong("extract", format!("one of {known}")))?,
+            format: settings.format,
+            extract: settings.extract,
             language,
-            timeout: timeout.map(Duration::from_secs_f64),
-            memory_bytes: memory.map(|mb| u64::from(mb) << 20),
+            timeout: settings.timeout.map(Duration::from_secs_f64),
+            memory_bytes: settings.memory_mb.map(|mb| u64::from(mb) << 20),
             checker,
         })
     }

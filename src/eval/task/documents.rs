@@ -4,12 +4,15 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 use crate::eval::records;
 use crate::eval::records::{Format, RecordPlace};
-use crate::eval::source::{TaskSection, TaskSource, read_text};
+use crate::eval::source::values::{TaskPath, Texts};
+use crate::eval::source::{Place, read_text};
 use crate::eval::task::items::{columns_of, format_of};
 use crate::json::describe;
 use crate::json::names;
@@ -79,22 +82,40 @@ pub(crate) enum Questions {
     Apart { path: PathBuf, format: Format, columns: Option<Vec<String>>, document: Option<String> },
 }
 
+/// The task file's key `items.questions`.
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(extend("x-expected" = "the name of a field, or an object with `path`"))]
+pub(crate) enum QuestionSettings {
+    /// The document's field that lists its questions: objects, or texts, which become the field `question`.
+    Field(String),
+    File(QuestionFileSettings),
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct QuestionFileSettings {
+    /// The file of questions.
+    path: TaskPath,
+    /// The question's field with the id or file name of its document (default: every question is asked about every
+    /// document).
+    document: Option<String>,
+    /// Of the file (default: by its name).
+    format: Option<Format>,
+    /// The names of the columns of a CSV file without a header.
+    columns: Option<Texts>,
+}
+
 impl Questions {
-    /// `value`: the key `items.questions`.
-    pub fn read(source: &TaskSource, value: &Value) -> Result<Questions> {
-        let at = "items.questions";
-        match value {
-            Value::String(field) => Ok(Questions::Listed(field.clone())),
-            Value::Object(_) => {
-                let keys = ["path", "document", "format", "columns"];
-                let section = TaskSection::open(source, at.to_string(), value, &keys)?;
-                section.need("path", "a path, relative to the task file")?;
-                let path = source.resolve(section.text("path")?.expect("`need` found it"));
-                let format = format_of(source, at, &path, section.text("format")?)?;
-                let columns = columns_of(&section, format)?;
-                Ok(Questions::Apart { path, format, columns, document: section.text("document")?.map(str::to_string) })
+    /// `place`: of the key `items.questions`.
+    pub fn new(place: &Place<'_>, settings: QuestionSettings) -> Result<Questions> {
+        match settings {
+            QuestionSettings::Field(field) => Ok(Questions::Listed(field)),
+            QuestionSettings::File(file) => {
+                let path = place.source.resolve(file.path.0);
+                let format = format_of(place, &path, file.format)?;
+                let columns = columns_of(place, file.columns, format)?;
+                Ok(Questions::Apart { path, format, columns, document: file.document })
             }
-            other => Err(source.wrong(at, "the name of a field, or an object with `path`", Some(other))),
         }
     }
 

@@ -4,17 +4,105 @@
 use std::path::Path;
 
 use regex::Regex;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value};
 
 use crate::error::{Error, Result};
 use crate::eval::answer::expression::ExpressionTarget;
-use crate::eval::answer::{Extractor, Normalise, broken, compile};
-use crate::eval::source::{TaskSection, TaskSource};
-use crate::eval::task::candidate::JudgeGrade;
+use crate::eval::answer::{AnswerRules, Extractor, Normalise, broken, compile};
+use crate::eval::source::Place;
+use crate::eval::task::candidate::{JudgeGrade, JudgeSettings};
+use crate::json::describe;
 use crate::json::digits::without_exponent;
 use crate::json::names;
-use crate::json::{describe, listed};
+
+/// The task file's key `grade`.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum GradeSettings {
+    /// The canonical answer equals that of the item's field.
+    Exact(ExactSettings),
+    /// The answer is a number, that of the item's field.
+    Number(NumberSettings),
+    /// The sample's text matches a pattern.
+    Regex(PatternSettings),
+    /// The sample's text contains that of the item's field.
+    Contains(ContainsSettings),
+    /// The answer is an arithmetic expression of given numbers with a required value, such as in the game of 24.
+    Expression(ExpressionSettings),
+    /// The item is a programming problem of a benchmark; samples are run against its tests.
+    Judge(JudgeSettings),
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ExactSettings {
+    /// The item's field with the right answer, or a list of right answers.
+    #[schemars(extend("x-expected" = "the name of an item's field"))]
+    field: String,
+    /// How the answer is found in the field's text.
+    #[serde(flatten)]
+    rules: AnswerRules,
+    /// The canonical form (default: that of `answer`, else text).
+    normalise: Option<Normalise>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct NumberSettings {
+    /// The item's field with the right number, or a list of right numbers.
+    #[schemars(extend("x-expected" = "the name of an item's field"))]
+    field: String,
+    /// How the number is found in the field's text.
+    #[serde(flatten)]
+    rules: AnswerRules,
+    /// The largest difference that still counts as right.
+    #[serde(default)]
+    #[schemars(extend("minimum" = 0, "x-expected" = "a number of at least 0"))]
+    tolerance: f64,
+}
+
+/// Either `field` or `pattern`.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct PatternSettings {
+    /// The item's field with the pattern.
+    field: Option<String>,
+    /// The pattern, for all items.
+    pattern: Option<String>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ContainsSettings {
+    /// The item's field with the text, or a list of texts, one of which must occur.
+    #[schemars(extend("x-expected" = "the name of an item's field"))]
+    field: String,
+    /// Whether upper and lower case are the same.
+    #[serde(default)]
+    ignore_case: bool,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ExpressionSettings {
+    /// The item's field with the numbers, each of which must be used once.
+    #[schemars(extend("x-expected" = "{\"field\": NAME}"))]
+    numbers: FieldName,
+    /// The value of the expression.
+    #[schemars(extend("x-expected" = "a number, or {\"field\": NAME}"))]
+    value: NumberOrField,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct FieldName {
+    /// The item's field.
+    #[schemars(extend("x-expected" = "the name of an item's field"))]
+    pub field: String,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+enum NumberOrField {
+    Number(Number),
+    Field(FieldName),
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GradedText {
@@ -69,9 +157,7 @@ pub(crate) enum ExpectedAnswer {
     Expression(ExpressionTarget),
 }
 
-const KINDS: [&str; 6] = ["exact", "number", "regex", "contains", "expression", "judge"];
-
-/// The task file's key `grade`.
+/// How samples are graded.
 #[derive(Debug)]
 pub(crate) enum TaskGrading {
     /// By the text.
@@ -81,54 +167,45 @@ pub(crate) enum TaskGrading {
 }
 
 impl Grader {
-    /// `normalise`: the `answer` section's, the default of an `exact` grade.
-    pub fn read(
-        source: &TaskSource,
-        value: Option<&Value>,
-        normalise: Option<Normalise>,
-    ) -> Result<Option<TaskGrading>> {
-        let Some(value) = value else { return Ok(None) };
-        let section = TaskSection::open(source, "grade".to_string(), value, &KINDS)?;
-        let keys: Vec<&str> = section.keys().collect();
-        let [name] = keys[..] else {
-            let expected = format!("exactly one of {} with its settings", listed(&KINDS));
-            return Err(Error::field(&source.path, "grade", expected, format!("{} of them", keys.len())));
+    /// `place`: of the key `grade`; `normalise`: the `answer` section's, the default of an `exact` grade.
+    pub fn new(place: &Place<'_>, settings: GradeSettings, normalise: Option<Normalise>) -> Result<TaskGrading> {
+        let grader = match settings {
+            GradeSettings::Exact(exact) => {
+                let normalise = exact.normalise.or(normalise).unwrap_or(Normalise::Text);
+                let extractor = Extractor::new(&place.key("exact"), &exact.rules, normalise)?;
+                Grader::Exact { field: exact.field, extractor }
+            }
+            GradeSettings::Number(number) => {
+                let extractor = Extractor::new(&place.key("number"), &number.rules, Normalise::Number)?;
+                Grader::Number { field: number.field, extractor, tolerance: number.tolerance }
+            }
+            GradeSettings::Regex(PatternSettings { field, pattern }) => match (field, pattern) {
+                (Some(field), None) => Grader::PatternField(field),
+                (None, Some(pattern)) => Grader::Pattern(compile(&place.key("regex").key("pattern"), &pattern)?),
+                _ => return Err(place.key("regex").wrong("either `field` or `pattern`")),
+            },
+            GradeSettings::Contains(ContainsSettings { field, ignore_case }) => Grader::Contains { field, ignore_case },
+            GradeSettings::Expression(ExpressionSettings { numbers, value }) => {
+                let value = match value {
+                    NumberOrField::Number(number) => NumberSource::Number(number.to_string()),
+                    NumberOrField::Field(field) => NumberSource::Field(field.field),
+                };
+                Grader::Expression { numbers: numbers.field, value }
+            }
+            GradeSettings::Judge(judge) => return JudgeGrade::new(&place.key("judge"), judge).map(TaskGrading::Judge),
         };
-        let inside = section.get(name).expect("`keys` lists what is there");
-        let open = |keys: &[&str]| TaskSection::open(source, section.field(name), inside, keys);
-        let grader = match name {
-            "exact" => {
-                let s = open(&["field", "boxed", "regex", "take", "normalise"])?;
-                let extractor = Extractor::read(&s, normalise.unwrap_or(Normalise::Text))?;
-                Grader::Exact { field: field(&s)?, extractor }
-            }
-            "number" => {
-                let s = open(&["field", "boxed", "regex", "take", "tolerance"])?;
-                let tolerance = s.real("tolerance", "a number of at least 0", |x| x >= 0.0)?.unwrap_or(0.0);
-                Grader::Number { field: field(&s)?, extractor: Extractor::read(&s, Normalise::Number)?, tolerance }
-            }
-            "regex" => {
-                let s = open(&["field", "pattern"])?;
-                match (s.text("field")?, s.text("pattern")?) {
-                    (Some(field), None) => Grader::PatternField(field.to_string()),
-                    (None, Some(pattern)) => Grader::Pattern(compile(source, &s.field("pattern"), pattern)?),
-                    _ => return Err(source.wrong("grade.regex", "either `field` or `pattern`", Some(inside))),
-                }
-            }
-            "expression" => {
-                let s = open(&["numbers", "value"])?;
-                Grader::Expression { numbers: named_field(&s, "numbers")?, value: wanted(&s)? }
-            }
-            "judge" => {
-                let s = open(&["format", "extract", "language", "timeout", "memory_mb", "checker"])?;
-                return JudgeGrade::read(source, &s).map(|judge| Some(TaskGrading::Judge(judge)));
-            }
-            _ => {
-                let s = open(&["field", "ignore_case"])?;
-                Grader::Contains { field: field(&s)?, ignore_case: s.flag("ignore_case")? }
-            }
-        };
-        Ok(Some(TaskGrading::Text(grader)))
+        Ok(TaskGrading::Text(grader))
+    }
+
+    /// The item's field with the reference; `None`: it is the same for all items.
+    pub fn field(&self) -> Option<&str> {
+        match self {
+            Grader::Exact { field, .. }
+            | Grader::Number { field, .. }
+            | Grader::PatternField(field)
+            | Grader::Contains { field, .. } => Some(field),
+            Grader::Pattern(_) | Grader::Expression { .. } => None,
+        }
     }
 
     /// The reference for this item's samples. `path` and `id` are for the error if its field is missing or invalid.
@@ -149,24 +226,6 @@ impl Grader {
             Grader::Expression { numbers, value } => ExpectedAnswer::Expression(item.target(numbers, value)?),
         })
     }
-}
-
-/// The name in `{"field": NAME}`.
-fn named_field(section: &TaskSection, key: &str) -> Result<String> {
-    let value = section.need(key, "{\"field\": NAME}")?;
-    field(&TaskSection::open(section.source, section.field(key), value, &["field"])?)
-}
-
-fn wanted(section: &TaskSection) -> Result<NumberSource> {
-    match section.need("value", "a number, or {\"field\": NAME}")? {
-        Value::Number(number) => Ok(NumberSource::Number(number.to_string())),
-        _ => named_field(section, "value").map(NumberSource::Field),
-    }
-}
-
-fn field(section: &TaskSection) -> Result<String> {
-    section.need("field", "the name of an item's field")?;
-    Ok(section.text("field")?.expect("`need` found it").to_string())
 }
 
 /// The fields of one item, read for grading.

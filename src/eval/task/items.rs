@@ -5,15 +5,18 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 use crate::eval::records;
 use crate::eval::records::{FORMATS, FileRecord, Format, RecordPlace};
-use crate::eval::source::{TaskSection, TaskSource};
+use crate::eval::source::Place;
+use crate::eval::source::values::{TaskPath, Texts};
 use crate::eval::task::candidate::ItemTests;
 use crate::eval::task::documents;
-use crate::eval::task::documents::{QuestionSet, Questions, TEXTS};
+use crate::eval::task::documents::{QuestionSet, QuestionSettings, Questions, TEXTS};
 use crate::eval::task::grade::ExpectedAnswer;
 use crate::eval::task::matched;
 use crate::json::names;
@@ -57,6 +60,42 @@ pub(crate) enum Standard {
 }
 
 /// The task file's key `items`.
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(extend("x-expected" = "a path, a list of items, or an object with `path`"))]
+pub(crate) enum ItemSettings {
+    /// A file of items: JSON lines, a JSON list or CSV, gzipped or not; or documents: a folder of .txt and .md files, or
+    /// one such file.
+    Path(TaskPath),
+    /// The items themselves, named by their field `id` where all have one.
+    Inline(Vec<Value>),
+    File(Box<ItemFileSettings>),
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ItemFileSettings {
+    /// The file of items, or documents; one `*` in the file's name stands for several files.
+    path: TaskPath,
+    /// The field with each item's id (default: items are numbered; documents go by their file's name).
+    id: Option<String>,
+    /// Of the file (default: by its name).
+    format: Option<Format>,
+    /// The names of the columns of a CSV file without a header.
+    columns: Option<Texts>,
+    /// The field that gets the text for which the `*` of `path` stands.
+    matched: Option<String>,
+    /// The questions about documents. Each becomes an item `document/0`, `document/1` …, with the document's fields and
+    /// its own.
+    questions: Option<QuestionSettings>,
+    /// Items left out at the beginning.
+    #[serde(default)]
+    skip: u32,
+    /// The most items.
+    #[schemars(range(min = 1))]
+    limit: Option<u32>,
+}
+
+/// Where the items of a task come from.
 #[derive(Debug)]
 pub(crate) struct ItemSource {
     /// The items file; for inline items the task file itself.
@@ -91,59 +130,50 @@ struct RecordWithId {
     id: Option<String>,
 }
 
-const KEYS: [&str; 8] = ["path", "id", "format", "columns", "matched", "questions", "skip", "limit"];
-
 impl ItemSource {
-    pub fn read(source: &TaskSource, value: Option<&Value>) -> Result<ItemSource> {
-        match value {
-            Some(Value::String(path)) => {
-                let path = source.resolve(path);
+    /// Whether the items are questions from a file of their own, which may come without answers.
+    pub fn has_own_questions(&self) -> bool {
+        matches!(self.questions, Some(Questions::Apart { .. }))
+    }
+
+    /// `place`: of the key `items`.
+    pub fn new(place: &Place<'_>, settings: ItemSettings) -> Result<ItemSource> {
+        match settings {
+            ItemSettings::Path(path) => {
+                let path = place.source.resolve(path.0);
                 let from = match documents::is_texts(&path) {
                     true => ItemsFrom::Texts,
-                    false => ItemsFrom::File { format: format_of(source, "items", &path, None)?, columns: None },
+                    false => ItemsFrom::File { format: format_of(place, &path, None)?, columns: None },
                 };
                 Ok(ItemSource { path, from, id: None, questions: None, skip: 0, limit: None })
             }
-            Some(Value::Array(list)) => {
-                let (path, from) = (source.path.clone(), ItemsFrom::Inline(list.clone()));
+            ItemSettings::Inline(list) => {
                 let named = !list.is_empty() && list.iter().all(|item| item.get("id").is_some());
-                let id = named.then(|| "id".to_string());
-                Ok(ItemSource { path, from, id, questions: None, skip: 0, limit: None })
+                let (path, id) = (place.source.path.clone(), named.then(|| "id".to_string()));
+                Ok(ItemSource { path, from: ItemsFrom::Inline(list), id, questions: None, skip: 0, limit: None })
             }
-            Some(object @ Value::Object(_)) => Self::read_object(source, object),
-            other => Err(source.wrong("items", "a path, a list of items, or an object with `path`", other)),
+            ItemSettings::File(file) => Self::of_file(place, *file),
         }
     }
 
-    fn read_object(source: &TaskSource, object: &Value) -> Result<ItemSource> {
-        let section = TaskSection::open(source, "items".to_string(), object, &KEYS)?;
-        section.need("path", "a path, relative to the task file")?;
-        let path = source.resolve(section.text("path")?.expect("`need` found it"));
-        let is_texts = section.get("format").is_none() && documents::is_texts(&path);
-        let from = match section.text("matched")? {
-            None if is_texts => {
-                if section.get("columns").is_some() {
-                    return Err(section.wrong("columns", NO_COLUMNS));
-                }
-                ItemsFrom::Texts
-            }
+    fn of_file(place: &Place<'_>, file: ItemFileSettings) -> Result<ItemSource> {
+        let path = place.source.resolve(file.path.0);
+        let is_texts = file.format.is_none() && documents::is_texts(&path);
+        let from = match file.matched {
+            None if is_texts && file.columns.is_some() => return Err(place.key("columns").wrong(NO_COLUMNS)),
+            None if is_texts => ItemsFrom::Texts,
             star => {
-                let format = format_of(source, "items", &path, section.text("format")?)?;
-                let columns = columns_of(&section, format)?;
-                match star.map(str::to_string) {
+                let format = format_of(place, &path, file.format)?;
+                let columns = columns_of(place, file.columns, format)?;
+                match star {
                     Some(star) => ItemsFrom::Files { format, columns, star },
                     None => ItemsFrom::File { format, columns },
                 }
             }
         };
-        Ok(ItemSource {
-            path,
-            from,
-            id: section.text("id")?.map(str::to_string),
-            questions: section.get("questions").map(|value| Questions::read(source, value)).transpose()?,
-            skip: section.count("skip", 0)?.unwrap_or(0) as usize,
-            limit: section.count("limit", 1)?.map(|n| n as usize),
-        })
+        let questions = file.questions.map(|settings| Questions::new(&place.key("questions"), settings)).transpose()?;
+        let limit = file.limit.map(|most| most as usize);
+        Ok(ItemSource { path, from, id: file.id, questions, skip: file.skip as usize, limit })
     }
 
     /// The items files, if the path is a folder or a pattern.
@@ -284,27 +314,21 @@ impl ItemSource {
 
 const NO_COLUMNS: &str = "no column names, which only a CSV file without a header needs";
 
-pub(crate) fn columns_of(section: &TaskSection, format: Format) -> Result<Option<Vec<String>>> {
-    let columns = section.get("columns").map(|_| section.texts("columns")).transpose()?;
+/// `place`: of the object that names the file.
+pub(crate) fn columns_of(place: &Place<'_>, columns: Option<Texts>, format: Format) -> Result<Option<Vec<String>>> {
     match columns.is_some() && format != Format::Csv {
-        true => Err(section.wrong("columns", NO_COLUMNS)),
-        false => Ok(columns),
+        true => Err(place.key("columns").wrong(NO_COLUMNS)),
+        false => Ok(columns.map(|columns| columns.0)),
     }
 }
 
-/// `at`: the dotted path of the object that names the file.
-pub(crate) fn format_of(source: &TaskSource, at: &str, path: &std::path::Path, named: Option<&str>) -> Result<Format> {
-    let known = listed(&FORMATS.map(|(name, _)| name));
-    match named {
-        Some(name) => Format::named(name).ok_or_else(|| {
-            Error::field(&source.path, format!("{at}.format"), format!("one of {known}"), format!("\"{name}\""))
-        }),
-        None => Format::of(path).ok_or_else(|| {
-            let texts =
-                if at == "items" { format!(", a folder, a text file ({})", listed(&TEXTS)) } else { String::new() };
-            let expected =
-                format!("a file that ends in one of {known} (or .gz behind them){texts}, or `format` beside it");
-            Error::field(&source.path, format!("{at}.path"), expected, path.display().to_string())
-        }),
-    }
+/// `place`: of the object that names the file.
+pub(crate) fn format_of(place: &Place<'_>, path: &std::path::Path, named: Option<Format>) -> Result<Format> {
+    named.or_else(|| Format::of(path)).ok_or_else(|| {
+        let known = listed(&FORMATS.map(|(name, _)| name));
+        let is_items = place.field() == "items";
+        let texts = if is_items { format!(", a folder, a text file ({})", listed(&TEXTS)) } else { String::new() };
+        let expected = format!("a file that ends in one of {known} (or .gz behind them){texts}, or `format` beside it");
+        place.key("path").wrong_as(expected, path.display().to_string())
+    })
 }

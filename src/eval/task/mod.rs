@@ -1,32 +1,11 @@
-//! A task file defines items, prompt, sampling, search, answers and grading. This module reads and checks it, renders
-//! prompts, extracts answers and grades them; `run` executes it.
-//!
-//! The file is JSON; `//` comments and a comma before a closing bracket are allowed, `null` means absent, paths are
-//! relative to the file. Unknown keys are errors.
-//!
-//! | key | value |
-//! |---|---|
-//! | `name` | the task's name; default: the file's |
-//! | `model` | the model's folder |
-//! | `items` | a path, a list of items, or `{path, id, format, columns, matched, questions, skip, limit}` |
-//! | `prompt` | a template, or `{shared, item}`, `{shared, levels}` (a level is a template or `{shots: {path, template, count, format, columns}}`), or `{chat: {system, messages, user, template, options}}` |
-//! | `method` | one of `{self_consistency: {samples, stop_when_decided}}` (`true`, or `{confidence: P}`: see [`Decided`](crate::search::vote::Decided)), `{best_of_n: {samples, by, stop_when_passed}}` (by `logprob`, `mean_logprob`, `grade` or `judge`), `{sample: {samples}}`, `{tree_of_thought: …}` (see [`tree_of_thought`]), `{choose: …}` (see [`choose`]), `{step_beam: …}` and `{dvts: …}` (see [`steps`]), `{mcts: …}` (see [`steps`]) |
-//! | `sampling` | see [`Sampling`] |
-//! | `answer` | `{boxed, regex, take, normalise}`: `true` if answers are in `\boxed{…}` or `\fbox{…}`, regex or list of them (tried if there is no box), `last` or `first`, `number`, `text`, `choice`, `latex` (mathematics: see [`latex`](crate::eval::answer::latex)) or `none` |
-//! | `grade` | one of `{exact: {field, boxed, regex, take, normalise}}`, `{number: {field, boxed, regex, take, tolerance}}`, `{regex: {field}}`, `{regex: {pattern}}`, `{contains: {field, ignore_case}}`, `{expression: {numbers, value}}`: fields as `{field: NAME}`, the value also as a number; or `{judge: {format, extract, language, timeout, memory_mb, checker}}`: the item is a programming problem of a benchmark (see [`benchmark`](crate::eval::benchmark)), samples are run against its tests; `extract` is `auto`, `completion` or `fence` (a Markdown code block), `timeout` in seconds of processor time |
-//!
-//! Items are JSON lines, a JSON list or CSV, gzipped or not; items listed in the task file itself are named by their
-//! field `id` where all have one. A folder's `.txt` and `.md` files, or one such file, are one item each, with the
-//! fields `id` (the file's name without extension), `name` and `document` (the text). `questions` names a field that
-//! lists a document's questions, or is `{path, document, format, columns}`: a file of questions, in which the field
-//! named by `document` contains the document's id or file name; without `document`, every question is asked about every
-//! document. Each question becomes an item `document/0`, `document/1` … with the document's fields and its own.
-//! `shared` is plain text; `item`, `levels` and a chat's turns are Jinja templates over the item's fields. Each of
-//! these texts is a string or `{file: PATH}`.
+//! A task file defines items, prompt, sampling, search, answers and grading. This module defines its keys, as types whose
+//! schema checks a file and is printed by `offshoot help task`; renders prompts, extracts answers and grades them. `run`
+//! executes a task.
 
 pub mod candidate;
 mod documents;
 mod grade;
+pub mod help;
 pub(crate) mod items;
 mod matched;
 mod method;
@@ -37,8 +16,10 @@ mod template;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::Value;
 
 pub use grade::GradedText;
@@ -49,21 +30,57 @@ pub use method::{
 pub use prompt::TaskPrompt;
 
 use crate::error::{Error, Result};
-use crate::eval::answer;
-use crate::eval::answer::{ExtractedAnswer, Extractor};
+use crate::eval::answer::{ExtractedAnswer, Extractor, Normalise, TaskAnswer};
 use crate::eval::source::TaskSource;
+use crate::eval::source::schema::Schema;
+use crate::eval::source::values::TaskPath;
 use crate::search::settings::BestBy;
-use grade::{Grader, TaskGrading};
-use items::{ItemSource, Standard};
-use prompt::PromptTemplate;
+use grade::{GradeSettings, Grader, TaskGrading};
+use items::{ItemSettings, ItemSource, Standard};
+use method::MethodSettings;
+use prompt::{PromptSettings, PromptTemplate};
+
+/// A task file. It is JSON; `//` comments and a comma before a closing bracket are allowed, `null` means absent. Paths are
+/// relative to the file; those of the command line to the current folder.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(title = "A task of Offshoot")]
+struct TaskSettings {
+    /// Where editors find this schema; Offshoot does not read it.
+    #[serde(rename = "$schema")]
+    #[allow(dead_code, reason = "it is for editors")]
+    schema: Option<String>,
+    /// The task's name, which names the folder of results (default: the file's).
+    name: Option<String>,
+    /// The model's folder in Hugging Face layout (or --model).
+    model: Option<TaskPath>,
+    /// The problems, each an object of fields; those of a document become one item per question.
+    items: ItemSettings,
+    /// How an item becomes a prompt.
+    prompt: PromptSettings,
+    /// How an item is searched, and how its answer is chosen.
+    method: MethodSettings,
+    /// How tokens are sampled and when a sample ends.
+    #[serde(default)]
+    sampling: Sampling,
+    /// How the answer in a sample is found. A method that votes needs it.
+    answer: Option<TaskAnswer>,
+    /// How samples are graded (default: they are not).
+    grade: Option<GradeSettings>,
+}
+
+/// The schema of a task file.
+pub(crate) static SCHEMA: LazyLock<Schema> = LazyLock::new(Schema::of::<TaskSettings>);
 
 /// Settings of the command line that override those of the task file.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Overrides {
     /// `key=value`, `key` a dotted path into the task file, `value` JSON or else a string.
     pub set: Vec<String>,
     pub samples: Option<u32>,
     pub seed: Option<u64>,
+    pub temperature: Option<f64>,
+    pub top_p: Option<f64>,
+    pub max_tokens: Option<u32>,
     /// Model folder; relative to the current folder, unlike the task file's `model`.
     pub model: Option<PathBuf>,
 }
@@ -84,8 +101,6 @@ pub struct Task {
     grade: Option<TaskGrading>,
 }
 
-const KEYS: [&str; 8] = ["name", "model", "items", "prompt", "method", "sampling", "answer", "grade"];
-
 impl Task {
     /// Reads and checks a task file and the text files that its prompt names; items are not read.
     pub fn load(path: &Path, overrides: &Overrides) -> Result<Task> {
@@ -100,29 +115,36 @@ impl Task {
 
     /// Only the method of the task with the source `value`.
     pub fn method_of(path: &Path, value: Value) -> Result<Method> {
-        let source = TaskSource::of(path, value, &[])?;
-        Method::read(&source, source.root(&KEYS)?.get("method"))
+        let mut source = TaskSource::of(path, value, &[])?;
+        let settings: TaskSettings = source.parse(&SCHEMA)?;
+        Method::new(&source.root().key("method"), settings.method)
     }
 
     fn of(path: &Path, mut source: TaskSource, overrides: &Overrides) -> Result<Task> {
         if let Some(samples) = overrides.samples {
             source.set_samples(samples);
         }
-        let root = source.root(&KEYS)?;
+        let settings: TaskSettings = source.parse(&SCHEMA)?;
+        let root = source.root();
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let answer = answer::read(&source, root.get("answer"))?;
-        let grade = Grader::read(&source, root.get("grade"), answer.as_ref().map(|a| a.normalise))?;
-        let model = root.text("model")?.map(|path| source.resolve(path));
+        let normalise = settings.answer.as_ref().map(|answer| answer.normalise.unwrap_or(Normalise::Text));
+        let answer = settings
+            .answer
+            .as_ref()
+            .zip(normalise)
+            .map(|(answer, normalise)| Extractor::new(&root.key("answer"), &answer.rules, normalise));
+        let grade = settings.grade.map(|grade| Grader::new(&root.key("grade"), grade, normalise));
+        settings.sampling.check(&root.key("sampling"))?;
         let task = Task {
             path: path.to_path_buf(),
-            name: root.text("name")?.map_or(stem, str::to_string),
-            model: overrides.model.clone().or(model),
-            method: Method::read(&source, root.get("method"))?,
-            sampling: Sampling::read(&source, root.get("sampling"))?,
-            items: ItemSource::read(&source, root.get("items"))?,
-            prompt: PromptTemplate::read(&source, "prompt", root.get("prompt"))?,
-            answer,
-            grade,
+            name: settings.name.unwrap_or(stem),
+            model: overrides.model.clone().or(settings.model.map(|model| source.resolve(&model.0))),
+            method: Method::new(&root.key("method"), settings.method)?,
+            sampling: settings.sampling,
+            items: ItemSource::new(&root.key("items"), settings.items)?,
+            prompt: PromptTemplate::new(&root.key("prompt"), settings.prompt)?,
+            answer: answer.transpose()?,
+            grade: grade.transpose()?,
             source: source.value.clone(),
         };
         task.check()?;
@@ -171,7 +193,7 @@ impl Task {
     /// The task's items in the file's order, at most `limit`, each checked for the fields that grader and method need.
     pub fn items(&self, limit: Option<usize>) -> Result<Vec<Item>> {
         let mut items = self.items.load(limit)?;
-        if let Some(grader) = &self.grade {
+        if let Some(grader) = self.grade.as_ref().filter(|_| !self.asks_without_answers(&items)) {
             for item in &mut items {
                 let (path, id, fields) = (&self.items.path, &item.id, &item.fields);
                 item.standard = Some(match grader {
@@ -181,6 +203,19 @@ impl Task {
             }
         }
         Ok(items)
+    }
+
+    /// Whether the items are questions from a file of their own, none of which has an answer: then nothing is graded.
+    fn asks_without_answers(&self, items: &[Item]) -> bool {
+        let Some(TaskGrading::Text(grader)) = &self.grade else { return false };
+        let Some(field) = grader.field().filter(|_| self.items.has_own_questions()) else { return false };
+        let is_graded = self.method.scoring() == Some(&ThoughtScoring::Grade)
+            || matches!(self.method, Method::BestOfN { by: BestBy::Grade, .. });
+        let without = !is_graded && items.iter().all(|item| !item.fields.contains_key(field));
+        if without {
+            log::warn!("no question has the field `{field}`, with which `grade` compares: nothing is graded");
+        }
+        without
     }
 
     /// Renders the item's prompt. An error names the item and its missing fields.
@@ -220,7 +255,15 @@ impl Task {
 impl Overrides {
     /// The overrides of keys that every task file has, as `key=value` assignments.
     fn assignments(&self) -> Vec<String> {
-        let seed = self.seed.map(|seed| format!("sampling.seed={seed}"));
-        self.set.iter().cloned().chain(seed).collect()
+        fn set(key: &str, value: Option<impl ToString>) -> Option<String> {
+            value.map(|value| format!("sampling.{key}={}", value.to_string()))
+        }
+        let options = [
+            set("seed", self.seed),
+            set("temperature", self.temperature),
+            set("top_p", self.top_p),
+            set("max_tokens", self.max_tokens),
+        ];
+        self.set.iter().cloned().chain(options.into_iter().flatten()).collect()
     }
 }

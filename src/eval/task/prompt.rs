@@ -3,13 +3,15 @@
 
 use std::path::PathBuf;
 
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
-use crate::eval::source::{TaskSection, TaskSource};
+use crate::eval::source::Place;
 use crate::eval::task::items::Item;
-use crate::eval::task::shots::Shots;
-use crate::eval::task::template::{Template, read_string};
+use crate::eval::task::shots::{ShotSettings, Shots};
+use crate::eval::task::template::{Template, TextSettings};
 use crate::tokenizer::{AddSpecial, ChatOptions, ChoiceTokens, LevelTokens, Message, SharedEncoder, Tokenizer};
 
 /// The prompt of one item.
@@ -65,7 +67,77 @@ impl TaskPrompt {
     }
 }
 
-/// The task file's key `prompt`, or another key of the same form.
+/// The task file's key `prompt`, or another key of the same form. Templates are Jinja over the item's fields.
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(extend("x-expected" = "a template, or an object with `item`, `levels` or `chat`"))]
+pub(crate) enum PromptSettings {
+    /// A template.
+    Template(String),
+    Parts(Box<PromptPartSettings>),
+}
+
+/// Text that is common to all items, then `item` or `levels`; or a `chat`.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct PromptPartSettings {
+    /// Fixed text, or a list of texts, the same for all items: its keys and values are computed and kept once.
+    shared: Option<SharedSettings>,
+    /// A template of the item's own text.
+    item: Option<PartSettings>,
+    /// Templates from the most common text to the item's own: what several items share is computed and kept once.
+    #[schemars(length(min = 1), extend("x-expected" = "a list of templates and `shots`"))]
+    levels: Option<Vec<PartSettings>>,
+    /// A chat, written by the model's own template.
+    chat: Option<ChatSettings>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(extend("x-expected" = "a text, {\"file\": PATH}, or a list of them"))]
+enum SharedSettings {
+    Several(Vec<TextSettings>),
+    One(TextSettings),
+}
+
+/// A template, or worked examples.
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(extend("x-expected" = "a template, {\"file\": PATH} or {\"shots\": …}"))]
+enum PartSettings {
+    Shots {
+        /// Worked examples from a file.
+        shots: ShotSettings,
+    },
+    Text(TextSettings),
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ChatSettings {
+    /// A template of the system's turn.
+    system: Option<TextSettings>,
+    /// Turns before the user's last.
+    #[serde(default)]
+    #[schemars(extend("x-expected" = "a list of objects with `role` and `content`"))]
+    messages: Vec<TurnSettings>,
+    /// A template of the user's last turn.
+    #[schemars(extend("x-expected" = "a template: a chat ends with the user's turn"))]
+    user: Option<TextSettings>,
+    /// The name of one of the model's chat templates.
+    template: Option<String>,
+    /// Variables for the chat template, such as {"enable_thinking": false}.
+    options: Option<Map<String, Value>>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct TurnSettings {
+    #[schemars(extend("x-expected" = "a role, such as \"user\""))]
+    role: String,
+    /// A template.
+    #[schemars(extend("x-expected" = "a template"))]
+    content: TextSettings,
+}
+
+/// The levels of a prompt, or the turns of a chat.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum PromptTemplate {
     Levels(Vec<PromptPart>),
@@ -81,9 +153,30 @@ pub(crate) enum PromptPart {
 }
 
 impl PromptTemplate {
-    /// `at`: the dotted path of `value` in the task file.
-    pub fn read(source: &TaskSource, at: &str, value: Option<&Value>) -> Result<PromptTemplate> {
-        PromptReader { source, at }.prompt(value)
+    /// `place`: of the prompt.
+    pub fn new(place: &Place<'_>, settings: PromptSettings) -> Result<PromptTemplate> {
+        let parts = match settings {
+            PromptSettings::Template(text) => {
+                return Ok(PromptTemplate::Levels(vec![PromptPart::Template(Template::new(place, text)?)]));
+            }
+            PromptSettings::Parts(parts) => *parts,
+        };
+        let wrong =
+            |found: &str| Err(place.wrong_as("a template, or an object with `item`, `levels` or `chat`", found));
+        match (parts.item, parts.levels, parts.chat) {
+            (None, None, Some(_)) if parts.shared.is_some() => {
+                wrong("`shared` beside `chat`; put shared text into `chat.system` or `chat.messages`")
+            }
+            (None, None, Some(chat)) => chat_of(&place.key("chat"), chat),
+            (Some(item), None, None) => levels_of(place, parts.shared, vec![(place.key("item"), item)]),
+            (None, Some(levels), None) => {
+                let at = |ix: usize| place.key("levels").key(&ix.to_string());
+                let levels = levels.into_iter().enumerate().map(|(ix, level)| (at(ix), level));
+                levels_of(place, parts.shared, levels.collect())
+            }
+            (None, None, None) => wrong("none of them"),
+            _ => wrong("more than one of them"),
+        }
     }
 
     /// The files included in the prompt of `item` by paths that are templates.
@@ -131,114 +224,55 @@ impl PromptPart {
     }
 }
 
-struct PromptReader<'a> {
-    source: &'a TaskSource,
-    /// The dotted path of the whole prompt.
-    at: &'a str,
+/// `shared` (fixed texts, the same for every item), then the others (templates or examples).
+fn levels_of(
+    place: &Place<'_>,
+    shared: Option<SharedSettings>,
+    others: Vec<(Place<'_>, PartSettings)>,
+) -> Result<PromptTemplate> {
+    let at = place.key("shared");
+    let mut parts: Vec<PromptPart> = match shared {
+        None => Vec::new(),
+        Some(SharedSettings::One(text)) => vec![PromptPart::Fixed(text.read(&at)?)],
+        Some(SharedSettings::Several(texts)) => {
+            let fixed = |(ix, text): (usize, TextSettings)| text.read(&at.key(&ix.to_string())).map(PromptPart::Fixed);
+            texts.into_iter().enumerate().map(fixed).collect::<Result<_>>()?
+        }
+    };
+    for (place, part) in others {
+        parts.push(match part {
+            PartSettings::Shots { shots } => PromptPart::Shots(Shots::new(&place.key("shots"), shots)?),
+            PartSettings::Text(text) => PromptPart::Template(Template::read(&place, text)?),
+        });
+    }
+    Ok(PromptTemplate::Levels(parts))
 }
 
-const KEYS: [&str; 4] = ["shared", "item", "levels", "chat"];
-
-impl PromptReader<'_> {
-    fn prompt(&self, value: Option<&Value>) -> Result<PromptTemplate> {
-        let expected = "a template, or an object with `item`, `levels` or `chat`";
-        let value = value.ok_or_else(|| self.source.wrong(self.at, expected, None))?;
-        if value.is_string() {
-            return Ok(PromptTemplate::Levels(vec![self.part(self.at.to_string(), value)?]));
-        }
-        let section = TaskSection::open(self.source, self.at.to_string(), value, &KEYS)?;
-        let wrong = |found: &str| Error::field(&self.source.path, self.at, expected, found);
-        match (section.get("item"), section.get("levels"), section.get("chat")) {
-            (None, None, Some(chat)) => match section.get("shared") {
-                Some(_) => Err(wrong("`shared` beside `chat`; put shared text into `chat.system` or `chat.messages`")),
-                None => self.chat(chat),
-            },
-            (Some(_), None, None) | (None, Some(_), None) => self.levels(&section),
-            (None, None, None) => Err(wrong("none of them")),
-            _ => Err(wrong("more than one of them")),
-        }
+fn chat_of(place: &Place<'_>, chat: ChatSettings) -> Result<PromptTemplate> {
+    let mut turns = Vec::new();
+    let mut turn = |role: &str, place: Place<'_>, content: TextSettings| -> Result<()> {
+        turns.push((role.to_string(), Template::read(&place, content)?));
+        Ok(())
+    };
+    if let Some(system) = chat.system {
+        turn("system", place.key("system"), system)?;
     }
-
-    /// `shared` (fixed texts, the same for every item), then `levels` or the one level `item` (templates or examples).
-    fn levels(&self, section: &TaskSection) -> Result<PromptTemplate> {
-        let mut parts = Vec::new();
-        match section.get("shared") {
-            None => {}
-            Some(Value::Array(list)) => {
-                for (ix, level) in list.iter().enumerate() {
-                    parts.push(PromptPart::Fixed(read_string(
-                        self.source,
-                        &section.field(&format!("shared.{ix}")),
-                        level,
-                    )?));
-                }
-            }
-            Some(level) => parts.push(PromptPart::Fixed(read_string(self.source, &section.field("shared"), level)?)),
-        }
-        match (section.get("item"), section.get("levels")) {
-            (Some(item), _) => parts.push(self.part(section.field("item"), item)?),
-            (None, Some(Value::Array(list))) if !list.is_empty() => {
-                for (ix, level) in list.iter().enumerate() {
-                    parts.push(self.part(section.field(&format!("levels.{ix}")), level)?);
-                }
-            }
-            _ => return Err(section.wrong("levels", "a list of templates and `shots`")),
-        }
-        Ok(PromptTemplate::Levels(parts))
+    for (ix, message) in chat.messages.into_iter().enumerate() {
+        turn(&message.role, place.key("messages").key(&ix.to_string()).key("content"), message.content)?;
     }
-
-    fn chat(&self, value: &Value) -> Result<PromptTemplate> {
-        let keys = ["system", "messages", "user", "template", "options"];
-        let section = TaskSection::open(self.source, format!("{}.chat", self.at), value, &keys)?;
-        let mut turns = Vec::new();
-        if let Some(system) = section.get("system") {
-            turns.push(("system".to_string(), self.template(section.field("system"), system)?));
-        }
-        match section.get("messages") {
-            None => {}
-            Some(Value::Array(list)) => {
-                for (ix, turn) in list.iter().enumerate() {
-                    let at = section.field(&format!("messages.{ix}"));
-                    let turn = TaskSection::open(self.source, at, turn, &["role", "content"])?;
-                    turn.need("role", "a role, such as \"user\"")?;
-                    let role = turn.text("role")?.expect("`need` found it").to_string();
-                    let content = turn.need("content", "a template")?;
-                    turns.push((role, self.template(turn.field("content"), content)?));
-                }
-            }
-            Some(_) => return Err(section.wrong("messages", "a list of objects with `role` and `content`")),
-        }
-        if let Some(user) = section.get("user") {
-            turns.push(("user".to_string(), self.template(section.field("user"), user)?));
-        }
-        if turns.last().is_none_or(|(role, _)| role != "user") {
-            return Err(section.wrong("user", "a template: a chat ends with the user's turn"));
-        }
-        // One time for the whole task, so that the date is the same in all prompts.
-        let mut options = ChatOptions::default();
-        match section.get("options") {
-            None => {}
-            Some(Value::Object(variables)) => options.variables = variables.clone(),
-            Some(_) => return Err(section.wrong("options", "an object of variables for the chat template")),
-        }
-        if let Some(name) = section.text("template")? {
-            options.template = name.to_string();
-        }
-        Ok(PromptTemplate::Chat { turns, options })
+    if let Some(user) = chat.user {
+        turn("user", place.key("user"), user)?;
     }
-
-    fn template(&self, at: String, value: &Value) -> Result<Template> {
-        Template::read(self.source, at, value)
+    if turns.last().is_none_or(|(role, _)| role != "user") {
+        return Err(place.key("user").wrong("a template: a chat ends with the user's turn"));
     }
-
-    /// A template, or `{"shots": …}`.
-    fn part(&self, at: String, value: &Value) -> Result<PromptPart> {
-        match value.get("shots") {
-            Some(shots) => {
-                let section = TaskSection::open(self.source, at, value, &["shots"])?;
-                Ok(PromptPart::Shots(Shots::read(self.source, section.field("shots"), shots)?))
-            }
-            None => Ok(PromptPart::Template(self.template(at, value)?)),
-        }
+    // One time for the whole task, so that the date is the same in all prompts.
+    let mut options = ChatOptions::default();
+    if let Some(variables) = chat.options {
+        options.variables = variables;
     }
+    if let Some(name) = chat.template {
+        options.template = name;
+    }
+    Ok(PromptTemplate::Chat { turns, options })
 }

@@ -3,16 +3,36 @@
 
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 use crate::eval::records::{FORMATS, Format, records};
-use crate::eval::source::{TaskSection, TaskSource};
+use crate::eval::source::Place;
+use crate::eval::source::values::{TaskPath, Texts};
 use crate::eval::task::items::Item;
-use crate::eval::task::template::Template;
+use crate::eval::task::template::{Template, TextSettings};
 use crate::json::listed;
 
-/// `{"shots": {"path": …, "template": …, "count": …, "format": …, "columns": …}}`, a level of a prompt.
+/// A level of worked examples from a file.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ShotSettings {
+    /// A template of the file's path, because each item may have its own examples.
+    path: TaskPath,
+    /// A template of one example, over the fields of its record.
+    #[schemars(extend("x-expected" = "a template of one example"))]
+    template: TextSettings,
+    /// Only this many records, from the first (default: all).
+    #[schemars(range(min = 1))]
+    count: Option<u32>,
+    /// Of the file (default: by its name).
+    format: Option<Format>,
+    /// The names of the columns of a CSV file without a header.
+    columns: Option<Texts>,
+}
+
+/// A level of worked examples.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Shots {
     task: PathBuf,
@@ -26,25 +46,18 @@ pub(crate) struct Shots {
     at: String,
 }
 
-const KEYS: [&str; 5] = ["path", "template", "count", "format", "columns"];
-
 impl Shots {
-    pub fn read(source: &TaskSource, at: String, value: &Value) -> Result<Shots> {
-        let section = TaskSection::open(source, at.clone(), value, &KEYS)?;
-        let path = section.need("path", "a template of a path, relative to the task file")?;
-        let template = section.need("template", "a template of one example")?;
-        let known = || format!("one of {}", listed(&FORMATS.map(|(name, _)| name)));
-        let format =
-            section.text("format")?.map(|name| Format::named(name).ok_or_else(|| section.wrong("format", known())));
+    /// `place`: of the key `shots`.
+    pub fn new(place: &Place<'_>, settings: ShotSettings) -> Result<Shots> {
         Ok(Shots {
-            task: source.path.clone(),
-            folder: source.resolve(""),
-            path: Template::read(source, section.field("path"), path)?,
-            template: Template::read(source, section.field("template"), template)?,
-            count: section.count("count", 1)?.map(|count| count as usize),
-            format: format.transpose()?,
-            columns: section.get("columns").map(|_| section.texts("columns")).transpose()?,
-            at,
+            task: place.source.path.clone(),
+            folder: place.source.resolve(""),
+            path: Template::new(&place.key("path"), settings.path.0)?,
+            template: Template::read(&place.key("template"), settings.template)?,
+            count: settings.count.map(|count| count as usize),
+            format: settings.format,
+            columns: settings.columns.map(|columns| columns.0),
+            at: place.field().to_string(),
         })
     }
 

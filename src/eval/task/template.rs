@@ -4,12 +4,39 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use minijinja::{Environment, ErrorKind, UndefinedBehavior, escape_formatter};
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
-use crate::eval::source::{TaskSection, TaskSource, read_text};
+use crate::eval::source::values::TaskPath;
+use crate::eval::source::{Place, read_text};
 use crate::json::names;
+
+/// A text of a task file.
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(extend("x-expected" = "a string or an object with `file`"))]
+pub(crate) enum TextSettings {
+    Text(String),
+    File(TextFileSettings),
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct TextFileSettings {
+    /// A file with the text.
+    file: TaskPath,
+}
+
+impl TextSettings {
+    /// The text; `place`: its own.
+    pub fn read(self, place: &Place<'_>) -> Result<String> {
+        match self {
+            TextSettings::Text(text) => Ok(text),
+            TextSettings::File(file) => read_text(&place.source.resolve(file.file.0)),
+        }
+    }
+}
 
 /// A compiled template and the key of its place in the task file, for error messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -42,13 +69,15 @@ static JINJA: LazyLock<Environment<'static>> = LazyLock::new(|| {
 const PRINTS_NULL: &str = "it prints null";
 
 impl Template {
-    /// Reads the value of the key at the dotted path `at`: a string or `{"file": PATH}`.
-    pub(crate) fn read(source: &TaskSource, at: impl Into<String>, value: &Value) -> Result<Template> {
-        let at = at.into();
-        let text = read_string(source, &at, value)?;
+    /// `place`: of the template.
+    pub(crate) fn read(place: &Place<'_>, settings: TextSettings) -> Result<Template> {
+        Template::new(place, settings.read(place)?)
+    }
+
+    pub(crate) fn new(place: &Place<'_>, text: String) -> Result<Template> {
         match JINJA.template_from_str(&text) {
-            Ok(_) => Ok(Template { text, task: source.path.clone(), at }),
-            Err(e) => Err(Error::field(&source.path, at, "a template", in_one_line(&e))),
+            Ok(_) => Ok(Template { text, task: place.source.path.clone(), at: place.field().to_string() }),
+            Err(error) => Err(place.wrong_as("a template", in_one_line(&error))),
         }
     }
 
@@ -93,19 +122,6 @@ fn is_null(fields: &Map<String, Value>, path: &str) -> bool {
     let found =
         fields.get(first).and_then(|value| rest.split('.').filter(|name| !name.is_empty()).try_fold(value, inner));
     found.is_some_and(Value::is_null)
-}
-
-/// A string, or the text of `{"file": PATH}`.
-pub(crate) fn read_string(source: &TaskSource, at: &str, value: &Value) -> Result<String> {
-    match value {
-        Value::String(text) => Ok(text.clone()),
-        Value::Object(_) => {
-            let section = TaskSection::open(source, at.to_string(), value, &["file"])?;
-            section.need("file", "a path, relative to the task file")?;
-            read_text(&source.resolve(section.text("file")?.expect("`need` found it")))
-        }
-        _ => Err(source.wrong(at, "a string or an object with `file`", Some(value))),
-    }
 }
 
 /// The error in one line, without the template's name, which our own error contains.

@@ -227,9 +227,12 @@ function nameOf(node) {
   return node.joined ? `↳ ${name}` : name;
 }
 
-/** The beginning of a node's text on one line. */
+/** The beginning of a node's text on one line, from where it parts from its siblings'. */
 function snippet(node) {
-  const text = node.text.slice(0, 400).trim().replace(/\s+/g, " ").slice(0, 240);
+  const skipped = node.parts_at ?? 0;
+  const own = skipped === 0 ? node.text : Array.from(node.text.slice(0, 2 * skipped + 400)).slice(skipped).join("");
+  const start = own.slice(0, 400).trim().replace(/\s+/g, " ").slice(0, 240);
+  const text = skipped === 0 ? start : `… ${start}`;
   if (text === "") {
     return node.parent === null ? "(the prompt's text is not recorded)" : node.tokens === 0 ? "(nothing)" : "(no text)";
   }

@@ -133,7 +133,10 @@ fn describe(shown: &ShownNode<'_>) -> String {
         }
         line.push(']');
     }
-    format!("{line} {}", one_line(&node.text)).trim_end().to_string()
+    // Siblings are shown from where they part.
+    let own: String = node.text.chars().skip(shown.parts_at).collect();
+    let text = if shown.parts_at > 0 { format!("… {}", one_line(&own)) } else { one_line(&node.text) };
+    format!("{line} {text}").trim_end().to_string()
 }
 
 /// What the judge, or else the grader, says of a sample.

@@ -44,6 +44,10 @@ pub struct ShownNode<'a> {
     pub node: &'a TraceNode,
     pub branches: usize,
     pub chosen: bool,
+    /// Characters at the beginning of its text that most of its siblings have, too; a list of siblings shows what
+    /// follows.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub parts_at: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sample: Option<&'a Map<String, Value>>,
 }
@@ -90,6 +94,7 @@ impl ShownItem {
     pub fn nodes(&self) -> Vec<ShownNode<'_>> {
         let mut chosen = vec![false; self.beside.len()];
         self.answer_path().into_iter().for_each(|node| chosen[node] = true);
+        let parts_at = self.trace.parts_at();
         self.trace
             .nodes
             .iter()
@@ -98,6 +103,7 @@ impl ShownItem {
                 node,
                 branches: *branches,
                 chosen: chosen[node.id],
+                parts_at: parts_at[node.id],
                 sample: sample.as_ref(),
             })
             .collect()
@@ -126,6 +132,10 @@ impl Serialize for ShownItem {
         map.serialize_entry("nodes", &self.nodes())?;
         map.end()
     }
+}
+
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 #[cfg(test)]

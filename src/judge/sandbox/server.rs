@@ -214,9 +214,8 @@ impl Sandbox {
             channel: false,
         };
         let ended = self.send(nothing, Some(probes))?.wait()?;
-        serde_json::from_slice(&ended.stdout).map_err(|_| {
-            Error::Internal(format!("the process that probes the sandbox ended by {:?} without a report", ended.how))
-        })
+        serde_json::from_slice(&ended.stdout)
+            .map_err(|_| Error::Internal(format!("the process that probes the sandbox ended without a report")))
     }
 
     pub fn in_force(&self) -> &InForce {

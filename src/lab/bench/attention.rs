@@ -125,7 +125,7 @@ impl AttentionShape {
             false => Err(Error::value(
                 "attention shape",
                 "no zeros, an even head_dim, and q_heads a multiple of kv_heads",
-                format!("{self:?}"),
+                format!("q_heads {}, kv_heads {}, head_dim {}", self.q_heads, self.kv_heads, self.head_dim),
             )),
         }
     }

@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::backend::{Dtype, HeadLayout, WeightFormat};
 use crate::error::{Error, Result};
+use crate::hub;
 use crate::ids::TokenId;
 
 use super::layout::Layout;
@@ -124,6 +125,9 @@ impl ModelFolder {
         let path = path.into();
         if path.is_file() {
             return Err(Error::format(&path, "expected a model folder in Hugging Face layout, found a file"));
+        }
+        if !path.exists() {
+            return Err(Error::format(&path, hub::no_folder(&path)));
         }
         let config = ModelConfig::from_file(path.join("config.json"))?;
         Ok(Self { path, config })

@@ -14,11 +14,11 @@ mod work;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::error::Result;
 use crate::figures::count;
+use crate::interrupt::Interrupt;
 use crate::launch::{Demand, DeviceChoice, EngineBudget, Launch, ModelSource};
 use crate::model::ModelFolder;
 use crate::openai::protocol::{Refusal, RequestReader};
@@ -52,8 +52,8 @@ pub struct BatchOptions {
 /// The exit code if requests were refused.
 const REFUSED: u8 = 2;
 
-/// Answers every line of the input. `interrupted` is set by Ctrl-C and stops the job.
-pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
+/// Answers every line of the input until all are answered or `interrupt` asks to stop.
+pub fn main(options: &BatchOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     options.budget.check()?;
     let lines = input::read(&options.input)?;
     let folder = ModelFolder::open(&options.model)?;
@@ -92,7 +92,7 @@ pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode
         let progress = Progress::new(requests.len());
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let work = work::BatchJob { lines: &lines, origin: &origin, engine, reader, created, progress: &progress };
-        let worked = work.answer_all(&requests, output, interrupted);
+        let worked = work.answer_all(&requests, output, interrupt.listen());
         progress.finish();
         let BatchResult { output: back, ended, tokens } = worked;
         (output, sampled) = (back, tokens);

@@ -2,6 +2,8 @@
 //! render: a task's template, or a function of a program.
 
 use regex::Regex;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// Tree of thoughts (Yao et al., 2023).
 #[derive(Debug)]
@@ -47,9 +49,11 @@ pub enum ValueBy {
 }
 
 /// Which thoughts continue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum ThoughtSelect {
     /// The best; of equal ones, the first.
+    #[default]
     Greedy,
     /// At random, in proportion to value times the number of times that the thought was generated.
     Sample,

@@ -20,17 +20,25 @@ impl Trace {
 
     fn cluster(&self, number: usize, dot: &mut String) -> std::fmt::Result {
         writeln!(dot, "  subgraph cluster_{number} {{\n    label=\"{}\";", label(&self.item))?;
-        for node in &self.nodes {
+        for (node, parts_at) in self.nodes.iter().zip(self.parts_at()) {
             let style = if node.state == TraceState::Pruned { ", style=dashed" } else { "" };
             let score = node.score.map(|score| format!("\\nscore {score:.3}")).unwrap_or_default();
             let visits = node.visits.map(|visits| format!("\\n{visits} visits")).unwrap_or_default();
-            let text = format!("{}\\n{} tokens{score}{visits}", label(&node.text), node.tokens);
+            let text = format!("{}\\n{} tokens{score}{visits}", label_from(&node.text, parts_at), node.tokens);
             writeln!(dot, "    t{number}n{} [label=\"{text}\"{style}];", node.id)?;
             if let Some(parent) = node.parent {
                 writeln!(dot, "    t{number}n{parent} -> t{number}n{};", node.id)?;
             }
         }
         writeln!(dot, "  }}")
+    }
+}
+
+/// The label of `text` without its first `skipped` characters.
+fn label_from(text: &str, skipped: usize) -> String {
+    match skipped {
+        0 => label(text),
+        _ => format!("...{}", label(&text.chars().skip(skipped).collect::<String>())),
     }
 }
 

@@ -2,6 +2,7 @@
 //! and read back by the commands that show the search; `dot` writes it for Graphviz.
 
 mod dot;
+mod parting;
 
 use std::path::Path;
 

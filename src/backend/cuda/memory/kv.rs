@@ -54,7 +54,7 @@ pub fn same_heads(heads: &[HeadLayout]) -> Result<HeadLayout> {
     match heads.iter().find(|&&other| other != first) {
         None => Ok(first),
         Some(other) => {
-            let found = format!("{first:?} and {other:?}");
+            let found = format!("{first} and {other} (heads of queries / of keys x width)");
             Err(Error::value("the heads of the model's layers", "the same in all layers, on a GPU", found))
         }
     }

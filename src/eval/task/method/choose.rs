@@ -1,15 +1,56 @@
 //! The settings of `choose`: the answers offered for an item, and the measure by which one is chosen.
 
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::eval::source::{TaskSection, TaskSource};
+use crate::eval::source::Place;
+use crate::eval::source::values::Texts;
+use crate::eval::task::grade::FieldName;
 use crate::eval::task::items::Item;
-use crate::eval::task::template::Template;
-use crate::json::{describe, listed, names};
+use crate::eval::task::template::{Template, TextSettings};
+use crate::figures::counted;
+use crate::json::{describe, names};
 use crate::search::settings::ChooseBy;
 
-/// `{"choices": [TEMPLATE, …] | {"field": NAME}, "labels": […], "separator": " ", "by": …, "neutral": …}`
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ChooseSettings {
+    /// Templates of the offered answers, or {"field": NAME}: the item's field that lists them.
+    #[schemars(extend("x-expected" = "a list of at least two templates, or {\"field\": NAME}"))]
+    choices: ChoiceSettings,
+    /// The names of the answers in votes and grades (default: their own texts).
+    #[serde(default)]
+    labels: Texts,
+    /// Between prompt and answer.
+    #[serde(default = "space")]
+    separator: String,
+    /// The measure of an answer; the largest wins.
+    #[serde(default = "log_probability")]
+    by: ChooseBy,
+    /// A prompt without information about the item: an answer's log-probability behind it is subtracted.
+    neutral: Option<String>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+enum ChoiceSettings {
+    Templates(#[schemars(length(min = 2))] Vec<TextSettings>),
+    Field(FieldName),
+}
+
+fn space() -> String {
+    " ".to_string()
+}
+
+fn log_probability() -> ChooseBy {
+    ChooseBy::Logprob
+}
+
+/// The offered answers and the measure by which one is chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choose {
     choices: Choices,
@@ -20,6 +61,9 @@ pub struct Choose {
     pub by: ChooseBy,
     /// A prompt without information about the item. The log-probability of a choice after this prompt is subtracted.
     pub neutral: Option<String>,
+    /// The task file and the dotted path of `choices`, for error messages.
+    task: PathBuf,
+    at: String,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -39,27 +83,25 @@ pub struct OfferedAnswer {
     pub bytes: usize,
 }
 
-const KEYS: [&str; 5] = ["choices", "labels", "separator", "by", "neutral"];
-const MEASURES: [(&str, ChooseBy); 3] =
-    [("logprob", ChooseBy::Logprob), ("mean_logprob", ChooseBy::MeanLogprob), ("per_byte", ChooseBy::PerByte)];
-
 impl Choose {
-    pub(crate) fn read(source: &TaskSource, at: String, value: &Value) -> Result<Choose> {
-        let section = TaskSection::open(source, at, value, &KEYS)?;
-        let by = match section.text("by")? {
-            None => ChooseBy::Logprob,
-            Some(given) => *MEASURES
-                .iter()
-                .find(|(name, _)| *name == given)
-                .map(|(_, by)| by)
-                .ok_or_else(|| section.wrong("by", format!("one of {}", listed(&MEASURES.map(|(name, _)| name)))))?,
+    /// `place`: of the key `choose`.
+    pub(crate) fn new(place: &Place<'_>, settings: ChooseSettings) -> Result<Choose> {
+        let at = place.key("choices");
+        let choices = match settings.choices {
+            ChoiceSettings::Templates(list) => {
+                let template = |(ix, text): (usize, TextSettings)| Template::read(&at.key(&ix.to_string()), text);
+                Choices::Templates(list.into_iter().enumerate().map(template).collect::<Result<_>>()?)
+            }
+            ChoiceSettings::Field(named) => Choices::Field(named.field),
         };
         Ok(Choose {
-            choices: Choices::read(&section)?,
-            labels: section.texts("labels")?,
-            separator: section.text("separator")?.unwrap_or(" ").to_string(),
-            by,
-            neutral: section.text("neutral")?.map(str::to_string),
+            choices,
+            labels: settings.labels.0,
+            separator: settings.separator,
+            by: settings.by,
+            neutral: settings.neutral,
+            task: place.source.path.clone(),
+            at: at.field().to_string(),
         })
     }
 
@@ -77,15 +119,16 @@ impl Choose {
             Choices::Templates(templates) => {
                 templates.iter().map(|template| template.render(&item.id, &item.fields)).collect::<Result<_>>()?
             }
-            Choices::Field(field) => listed_in(item, field)?,
+            Choices::Field(field) => self.listed_in(item, field)?,
         };
-        let what = || format!("the choices of item `{}`", item.id);
         if texts.len() < 2 || texts.iter().any(String::is_empty) {
-            return Err(Error::value(what(), "at least two texts, none of them empty", format!("{texts:?}")));
+            let empty = texts.iter().filter(|text| text.is_empty()).count();
+            let found = format!("{}, {empty} of them empty", counted(texts.len() as u64, "text"));
+            return Err(self.wrong(item, "at least two texts, none of them empty,", found));
         }
         if !self.labels.is_empty() && self.labels.len() != texts.len() {
             let expected = format!("one for each of the {} `labels`", self.labels.len());
-            return Err(Error::value(what(), expected, texts.len().to_string()));
+            return Err(self.wrong(item, &expected, texts.len().to_string()));
         }
         let offer = |(ix, text): (usize, String)| OfferedAnswer {
             label: self.labels.get(ix).unwrap_or(&text).clone(),
@@ -94,36 +137,22 @@ impl Choose {
         };
         Ok(texts.into_iter().enumerate().map(offer).collect())
     }
-}
 
-impl Choices {
-    fn read(section: &TaskSection) -> Result<Choices> {
-        let wrong = || section.wrong("choices", "a list of at least two templates, or {\"field\": NAME}");
-        match section.need("choices", "a list of at least two templates, or {\"field\": NAME}")? {
-            Value::Array(list) if list.len() > 1 => {
-                let template =
-                    |(ix, value)| Template::read(section.source, section.field(&format!("choices.{ix}")), value);
-                Ok(Choices::Templates(list.iter().enumerate().map(template).collect::<Result<_>>()?))
-            }
-            value @ Value::Object(_) => {
-                let inside = TaskSection::open(section.source, section.field("choices"), value, &["field"])?;
-                inside.need("field", "the name of an item's field")?;
-                Ok(Choices::Field(inside.text("field")?.expect("`need` found it").to_string()))
-            }
-            _ => Err(wrong()),
-        }
+    fn listed_in(&self, item: &Item, field: &str) -> Result<Vec<String>> {
+        let wrong =
+            |found: String| self.wrong(item, &format!("a list of strings or numbers in the field `{field}`"), found);
+        let Some(value) = item.fields.get(field) else {
+            return Err(wrong(format!("the fields {}", names(&item.fields))));
+        };
+        let text = |value: &Value| match value {
+            Value::String(text) => Ok(text.clone()),
+            Value::Number(number) => Ok(number.to_string()),
+            other => Err(wrong(format!("{} in it", describe(other)))),
+        };
+        value.as_array().ok_or_else(|| wrong(describe(value)))?.iter().map(text).collect()
     }
-}
 
-fn listed_in(item: &Item, field: &str) -> Result<Vec<String>> {
-    let wrong = |found: String| {
-        Error::value(format!("field `{field}` of item `{}`", item.id), "a list of strings or numbers", found)
-    };
-    let Some(value) = item.fields.get(field) else { return Err(wrong(format!("the fields {}", names(&item.fields)))) };
-    let text = |value: &Value| match value {
-        Value::String(text) => Ok(text.clone()),
-        Value::Number(number) => Ok(number.to_string()),
-        other => Err(wrong(format!("{} in it", describe(other)))),
-    };
-    value.as_array().ok_or_else(|| wrong(describe(value)))?.iter().map(text).collect()
+    fn wrong(&self, item: &Item, expected: &str, found: String) -> Error {
+        Error::field(&self.task, &self.at, format!("{expected} of item `{}`", item.id), found)
+    }
 }

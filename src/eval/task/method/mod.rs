@@ -9,14 +9,13 @@ pub mod tree_of_thought;
 
 use std::path::PathBuf;
 
-use serde::Serialize;
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::eval::source::{TaskSection, TaskSource};
+use crate::eval::source::Place;
 use crate::eval::task::Item;
 use crate::figures::counted;
-use crate::json::listed;
 use crate::search::settings::{BestBy, Decide, Mcts, MctsDecide, StepSearch};
 use crate::search::tree_of_thought::Generate;
 use crate::search::vote::{Decided, VoteTally};
@@ -25,7 +24,105 @@ pub use choose::Choose;
 pub use sampling::Sampling;
 pub use scoring::{ThoughtScoring, Verdicts};
 
-use tree_of_thought::TreeOfThought;
+use choose::ChooseSettings;
+use scoring::VerdictSettings;
+use steps::{MctsSettings, StepSearchSettings};
+use tree_of_thought::{TreeOfThought, TreeOfThoughtSettings};
+
+/// The task file's key `method`.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum MethodSettings {
+    /// Samples vote: the most frequent answer wins.
+    SelfConsistency(VoteSettings),
+    /// One of the samples is chosen.
+    BestOfN(BestSettings),
+    /// Samples, for pass@k; none is chosen.
+    Sample(SampleSettings),
+    /// Tree of thoughts (Yao et al., 2023): thoughts are generated step by step; the model scores them and the best are
+    /// continued.
+    TreeOfThought(Box<TreeOfThoughtSettings>),
+    /// The most likely of offered answers is chosen; nothing is sampled.
+    Choose(ChooseSettings),
+    /// Beam search by steps: the best partial solutions of all are kept.
+    StepBeam(StepSearchSettings),
+    /// Diverse verifier tree search: the best partial solution of each subtree is kept.
+    Dvts(StepSearchSettings),
+    /// Monte Carlo tree search.
+    Mcts(Box<MctsSettings>),
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct VoteSettings {
+    /// Samples of each item.
+    #[schemars(range(min = 1))]
+    samples: u32,
+    /// Whether to stop samples once they cannot change the vote, or are unlikely to.
+    #[schemars(extend("x-expected" = "true, false or {\"confidence\": P}"))]
+    stop_when_decided: Option<StopSettings>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+enum StopSettings {
+    Certain(bool),
+    Confident(ConfidenceSettings),
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct ConfidenceSettings {
+    /// The probability that the leading answer is really the more frequent one, from which on the vote is decided.
+    #[schemars(extend(
+        "exclusiveMinimum" = 0.5, "exclusiveMaximum" = 1, "x-expected" = "a number above 0.5, below 1"
+    ))]
+    confidence: f64,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct BestSettings {
+    /// Samples of each item.
+    #[schemars(range(min = 1))]
+    samples: u32,
+    /// The measure of a sample, or a question to the model about it.
+    #[schemars(extend("x-expected" = MEASURES))]
+    by: BestBySettings,
+    /// Whether the other samples are stopped as soon as one passes (with `grade` or `judge`).
+    #[serde(default)]
+    stop_when_passed: bool,
+}
+
+/// What `by` of `best_of_n` must be.
+const MEASURES: &str = "one of `logprob`, `mean_logprob`, `grade`, `judge`, or, without `stop_when_passed`, \
+                        {\"prompt\": …, \"words\": …}";
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+enum BestBySettings {
+    Measure(Measure),
+    Verdicts(VerdictSettings),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Measure {
+    /// Log-probability of the whole sample.
+    Logprob,
+    /// Mean log-probability per token.
+    MeanLogprob,
+    /// The task's grader: a right sample is better than a wrong one.
+    Grade,
+    /// The same, where `grade` is `judge`.
+    Judge,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct SampleSettings {
+    /// Samples of each item.
+    #[schemars(range(min = 1))]
+    samples: u32,
+}
 
 /// How an item is searched, and how its answer is chosen.
 #[derive(Debug, PartialEq)]
@@ -60,15 +157,6 @@ pub enum EarlyStop {
     /// A sample has passed.
     Passed,
 }
-
-const METHODS: [&str; 8] =
-    ["self_consistency", "best_of_n", "sample", "tree_of_thought", "choose", "step_beam", "dvts", "mcts"];
-const MEASURES: [(&str, BestBy); 4] = [
-    ("logprob", BestBy::Logprob),
-    ("mean_logprob", BestBy::MeanLogprob),
-    ("grade", BestBy::Grade),
-    ("judge", BestBy::Grade),
-];
 
 impl Method {
     /// Samples of one item. For a search: the most that it generates at once; for `mcts`: the simulations.
@@ -200,86 +288,65 @@ impl Method {
     /// The method's key in the task file.
     pub fn name(&self) -> &'static str {
         match self {
-            Method::SelfConsistency { .. } => METHODS[0],
-            Method::BestOfN { .. } | Method::BestByScorer { .. } => METHODS[1],
-            Method::Sample { .. } => METHODS[2],
-            Method::TreeOfThought(_) => METHODS[3],
-            Method::Choose(_) => METHODS[4],
-            Method::StepBeam { .. } => METHODS[5],
-            Method::Dvts { .. } => METHODS[6],
-            Method::Mcts { .. } => METHODS[7],
+            Method::SelfConsistency { .. } => "self_consistency",
+            Method::BestOfN { .. } | Method::BestByScorer { .. } => "best_of_n",
+            Method::Sample { .. } => "sample",
+            Method::TreeOfThought(_) => "tree_of_thought",
+            Method::Choose(_) => "choose",
+            Method::StepBeam { .. } => "step_beam",
+            Method::Dvts { .. } => "dvts",
+            Method::Mcts { .. } => "mcts",
         }
     }
 
-    pub(crate) fn read(source: &TaskSource, value: Option<&Value>) -> Result<Method> {
-        let expected = format!("exactly one of {} with its settings", listed(&METHODS));
-        let Some(value) = value else { return Err(source.wrong("method", expected, None)) };
-        let section = TaskSection::open(source, "method".to_string(), value, &METHODS)?;
-        let keys: Vec<&str> = section.keys().collect();
-        let [name] = keys[..] else {
-            return Err(crate::Error::field(&source.path, "method", expected, format!("{} of them", keys.len())));
-        };
-        let inside = section.get(name).expect("`keys` lists what is there");
-        let open = |keys| TaskSection::open(source, section.field(name), inside, keys);
-        match name {
-            "self_consistency" => {
-                let s = open(&["samples", "stop_when_decided"])?;
-                Ok(Method::SelfConsistency { samples: samples(&s)?, stop: decided(source, &s)? })
+    /// `place`: of the key `method`.
+    pub(crate) fn new(place: &Place<'_>, settings: MethodSettings) -> Result<Method> {
+        match settings {
+            MethodSettings::SelfConsistency(VoteSettings { samples, stop_when_decided }) => {
+                let stop = match stop_when_decided {
+                    None | Some(StopSettings::Certain(false)) => Decided::Never,
+                    Some(StopSettings::Certain(true)) => Decided::Certain,
+                    Some(StopSettings::Confident(enough)) => Decided::Confident(enough.confidence),
+                };
+                Ok(Method::SelfConsistency { samples, stop })
             }
-            "best_of_n" => {
-                let s = open(&["samples", "by", "stop_when_passed"])?;
-                let (samples, stop_when_passed) = (samples(&s)?, s.flag("stop_when_passed")?);
-                if let (Some(asked @ Value::Object(_)), false) = (s.get("by"), stop_when_passed) {
-                    let scorer = Verdicts::read(source, &s.field("by"), asked)?;
-                    return Ok(Method::BestByScorer { samples, scorer });
-                }
-                let by = measure(&s)?;
-                if stop_when_passed && by != BestBy::Grade {
-                    return Err(s.wrong("stop_when_passed", "false where `by` is neither `grade` nor `judge`"));
-                }
-                Ok(Method::BestOfN { samples, by, stop_when_passed })
+            MethodSettings::BestOfN(best) => best_of(&place.key("best_of_n"), best),
+            MethodSettings::Sample(SampleSettings { samples }) => Ok(Method::Sample { samples }),
+            MethodSettings::TreeOfThought(settings) => {
+                let how = TreeOfThought::new(&place.key("tree_of_thought"), *settings)?;
+                Ok(Method::TreeOfThought(Box::new(how)))
             }
-            "tree_of_thought" => {
-                TreeOfThought::read(source, section.field(name), inside).map(|how| Method::TreeOfThought(Box::new(how)))
+            MethodSettings::Choose(settings) => Choose::new(&place.key("choose"), settings).map(Method::Choose),
+            MethodSettings::StepBeam(settings) => {
+                let (search, scorer) = steps::step_search(&place.key("step_beam"), settings)?;
+                Ok(Method::StepBeam { search, scorer })
             }
-            "choose" => Ok(Method::Choose(Choose::read(source, section.field(name), inside)?)),
-            "step_beam" => steps::step_search(source, section.field(name), inside)
-                .map(|(search, scorer)| Method::StepBeam { search, scorer }),
-            "dvts" => steps::step_search(source, section.field(name), inside)
-                .map(|(search, scorer)| Method::Dvts { search, scorer }),
-            "mcts" => {
-                steps::mcts(source, section.field(name), inside).map(|(search, scorer)| Method::Mcts { search, scorer })
+            MethodSettings::Dvts(settings) => {
+                let (search, scorer) = steps::step_search(&place.key("dvts"), settings)?;
+                Ok(Method::Dvts { search, scorer })
             }
-            _ => Ok(Method::Sample { samples: samples(&open(&["samples"])?)? }),
+            MethodSettings::Mcts(settings) => {
+                let (search, scorer) = steps::mcts(&place.key("mcts"), *settings)?;
+                Ok(Method::Mcts { search, scorer })
+            }
         }
     }
 }
 
-fn samples(section: &TaskSection) -> Result<u32> {
-    section.count("samples", 1)?.ok_or_else(|| section.wrong("samples", "a whole number of at least 1"))
-}
-
-/// `true`, `false` or `{"confidence": P}`.
-fn decided(source: &TaskSource, section: &TaskSection) -> Result<Decided> {
-    const KEY: &str = "stop_when_decided";
-    match section.get(KEY) {
-        None | Some(Value::Bool(false)) => Ok(Decided::Never),
-        Some(Value::Bool(true)) => Ok(Decided::Certain),
-        Some(value @ Value::Object(_)) => {
-            let inside = TaskSection::open(source, section.field(KEY), value, &["confidence"])?;
-            let expected = "a number above 0.5, below 1";
-            let enough = inside.real("confidence", expected, |p| p > 0.5 && p < 1.0)?;
-            enough.map(Decided::Confident).ok_or_else(|| inside.wrong("confidence", expected))
+fn best_of(place: &Place<'_>, settings: BestSettings) -> Result<Method> {
+    let BestSettings { samples, by, stop_when_passed } = settings;
+    let by = match by {
+        BestBySettings::Verdicts(_) if stop_when_passed => return Err(place.key("by").wrong(MEASURES)),
+        BestBySettings::Verdicts(scorer) => {
+            let scorer = Verdicts::new(&place.key("by"), scorer)?;
+            return Ok(Method::BestByScorer { samples, scorer });
         }
-        Some(_) => Err(section.wrong(KEY, "true, false or {\"confidence\": P}")),
-    }
-}
-
-fn measure(section: &TaskSection) -> Result<BestBy> {
-    let names = listed(&MEASURES.map(|(name, _)| name));
-    let wrong = || {
-        section.wrong("by", format!("one of {names}, or, without `stop_when_passed`, {{\"prompt\": …, \"words\": …}}"))
+        BestBySettings::Measure(Measure::Logprob) => BestBy::Logprob,
+        BestBySettings::Measure(Measure::MeanLogprob) => BestBy::MeanLogprob,
+        BestBySettings::Measure(Measure::Grade | Measure::Judge) => BestBy::Grade,
     };
-    let Some(given) = section.get("by").and_then(Value::as_str) else { return Err(wrong()) };
-    MEASURES.iter().find(|(name, _)| *name == given).map(|(_, by)| *by).ok_or_else(wrong)
+    if stop_when_passed && by != BestBy::Grade {
+        return Err(place.key("stop_when_passed").wrong("false where `by` is neither `grade` nor `judge`"));
+    }
+    Ok(Method::BestOfN { samples, by, stop_when_passed })
 }

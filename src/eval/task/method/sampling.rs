@@ -1,40 +1,65 @@
-//! The task file's key `sampling`, read and range-checked: how tokens are sampled and when a sample ends.
+//! The task file's key `sampling`: how tokens are sampled and when a sample ends. The schema of [`Sampling`] checks the
+//! ranges; what depends on several keys is checked here.
 
-use serde::Serialize;
-use serde_json::Value;
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::Result;
-use crate::eval::source::{TaskSection, TaskSource};
+use crate::eval::source::Place;
+use crate::eval::source::values::{Pairs, Texts};
 
-/// How tokens are sampled and when a sample ends. `None` switches a filter off.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// How tokens are sampled and when a sample ends.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct Sampling {
-    /// 0: always the most probable token.
+    /// Divides the logits; 0: always the most probable token.
+    #[schemars(extend("minimum" = 0, "x-expected" = "a 32-bit number of at least 0"))]
     pub temperature: f32,
+    /// Only this many of the most probable tokens.
+    #[schemars(range(min = 1))]
     pub top_k: Option<u32>,
-    /// In (0, 1]; 1 keeps every token.
+    /// Only the most probable tokens that together have this probability; 1 keeps every token.
+    #[schemars(extend("exclusiveMinimum" = 0, "maximum" = 1, "x-expected" = "a number above 0, at most 1"))]
     pub top_p: f32,
-    /// In [0, 1]; 0 keeps every token, 1 those as probable as the best.
+    /// Only tokens with at least this share of the best one's probability; 0 keeps every token.
+    #[schemars(extend("minimum" = 0, "maximum" = 1, "x-expected" = "a number from 0 to 1"))]
     pub min_p: f32,
     /// Divides positive and multiplies negative logits of tokens that have occurred; 1 does nothing.
+    #[schemars(extend("exclusiveMinimum" = 0, "x-expected" = "a 32-bit number above 0"))]
     pub repetition_penalty: f32,
+    /// Subtracted from a token's logit for each time that it has been sampled.
+    #[schemars(extend("x-expected" = "a 32-bit number"))]
     pub frequency_penalty: f32,
+    /// Subtracted once from the logit of each token that has been sampled.
+    #[schemars(extend("x-expected" = "a 32-bit number"))]
     pub presence_penalty: f32,
-    /// Token ids and the values added to their logits; in the file an object, `{"13": -100}`.
+    /// Token ids and the values added to their logits: {"13": -100}.
+    #[serde(deserialize_with = "biases", serialize_with = "biases_by_token")]
+    #[schemars(with = "BTreeMap<u32, f32>", extend("x-expected" = "an object of 32-bit numbers by token id"))]
     pub logit_bias: Vec<(u32, f32)>,
+    /// The most tokens of a sample.
+    #[schemars(range(min = 1))]
     pub max_tokens: u32,
     /// Neither end of text nor stop strings end the sample before this many tokens.
     pub min_tokens: u32,
     /// The sample ends before the first of these strings.
+    #[serde(deserialize_with = "texts")]
+    #[schemars(with = "Texts")]
     pub stop: Vec<String>,
     /// The text keeps the stop string that ended it.
     pub include_stop: bool,
+    /// Tokens that end a sample.
+    #[schemars(extend("x-expected" = "a list of token ids"))]
     pub stop_token_ids: Vec<u32>,
     /// The model's end of text does not end a sample.
     pub ignore_eos: bool,
     /// The number of most probable tokens reported with their log-probabilities at each position, in addition to the
     /// sampled one.
+    #[schemars(range(max = 20))]
     pub logprobs: Option<u32>,
+    /// Of all random numbers: the same seed draws the same samples.
     pub seed: u64,
 }
 
@@ -61,85 +86,31 @@ impl Default for Sampling {
     }
 }
 
-const SAMPLING_KEYS: [&str; 16] = [
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "frequency_penalty",
-    "presence_penalty",
-    "logit_bias",
-    "max_tokens",
-    "min_tokens",
-    "stop",
-    "include_stop",
-    "stop_token_ids",
-    "ignore_eos",
-    "logprobs",
-    "seed",
-];
-
-/// Maximum number of log-probabilities per position (OpenAI's limit for chat).
-const MOST_LOGPROBS: u32 = 20;
-
-impl Sampling {
-    pub(crate) fn read(source: &TaskSource, value: Option<&Value>) -> Result<Sampling> {
-        let default = Sampling::default();
-        let Some(value) = value else { return Ok(default) };
-        let s = TaskSection::open(source, "sampling".to_string(), value, &SAMPLING_KEYS)?;
-        // Checked after conversion to 32 bits: 1e39 is infinite, 1e-60 is 0. The ranges are the engine's.
-        let real = |key, expected, ok: &dyn Fn(f32) -> bool, default| {
-            let ok = |x: f64| (x as f32).is_finite() && ok(x as f32);
-            s.real(key, expected, ok).map(|x| x.map_or(default, |x| x as f32))
-        };
-        let any = |_| true;
-        let sampling = Sampling {
-            temperature: real("temperature", "a 32-bit number of at least 0", &|x| x >= 0.0, default.temperature)?,
-            top_k: s.count("top_k", 1)?,
-            top_p: real("top_p", "a number above 0, at most 1", &|x| x > 0.0 && x <= 1.0, default.top_p)?,
-            min_p: real("min_p", "a number from 0 to 1", &|x| (0.0..=1.0).contains(&x), default.min_p)?,
-            repetition_penalty: real("repetition_penalty", "a 32-bit number above 0", &|x| x > 0.0, 1.0)?,
-            frequency_penalty: real("frequency_penalty", "a 32-bit number", &any, 0.0)?,
-            presence_penalty: real("presence_penalty", "a 32-bit number", &any, 0.0)?,
-            logit_bias: logit_bias(&s)?,
-            max_tokens: s.count("max_tokens", 1)?.unwrap_or(default.max_tokens),
-            min_tokens: s.count("min_tokens", 0)?.unwrap_or(0),
-            stop: s.texts("stop")?,
-            include_stop: s.flag("include_stop")?,
-            stop_token_ids: token_ids(&s, "stop_token_ids")?,
-            ignore_eos: s.flag("ignore_eos")?,
-            logprobs: s.count("logprobs", 0)?,
-            seed: s.whole("seed", 0)?.unwrap_or(0),
-        };
-        if sampling.stop.iter().any(String::is_empty) {
-            return Err(crate::Error::field(&source.path, "sampling.stop", "strings that are not empty", "\"\""));
-        }
-        if sampling.min_tokens > sampling.max_tokens {
-            return Err(s.wrong("min_tokens", format!("at most `max_tokens`, {}", sampling.max_tokens)));
-        }
-        if sampling.logprobs.is_some_and(|n| n > MOST_LOGPROBS) {
-            return Err(s.wrong("logprobs", format!("at most {MOST_LOGPROBS}")));
-        }
-        Ok(sampling)
-    }
-}
-
-fn token_ids(section: &TaskSection, key: &str) -> Result<Vec<u32>> {
-    let wrong = || section.wrong(key, "a list of token ids");
-    let Some(value) = section.get(key) else { return Ok(Vec::new()) };
-    let list = value.as_array().ok_or_else(wrong)?;
-    list.iter().map(|v| v.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(wrong)).collect()
+fn texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Texts::deserialize(deserializer).map(|texts| texts.0)
 }
 
 /// The biases in the file's order.
-fn logit_bias(section: &TaskSection) -> Result<Vec<(u32, f32)>> {
-    let wrong = || section.wrong("logit_bias", "an object of 32-bit numbers by token id");
-    let Some(value) = section.get("logit_bias") else { return Ok(Vec::new()) };
-    let biases = value.as_object().ok_or_else(wrong)?;
-    let read = |(token, bias): (&String, &Value)| {
-        let bias = bias.as_f64().map(|x| x as f32).filter(|x| x.is_finite());
-        Some((token.parse().ok()?, bias?))
-    };
-    biases.iter().map(|pair| read(pair).ok_or_else(wrong)).collect()
+fn biases<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(u32, f32)>, D::Error> {
+    let by_token = Pairs::<f32>::deserialize(deserializer)?;
+    let parsed = |(token, bias): (String, f32)| Some((token.parse().ok()?, bias));
+    let all: Option<Vec<_>> = by_token.0.into_iter().map(parsed).collect();
+    all.ok_or_else(|| serde::de::Error::custom("a token id above 32 bits"))
+}
+
+fn biases_by_token<S: Serializer>(biases: &[(u32, f32)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(biases.iter().copied())
+}
+
+impl Sampling {
+    /// Checks what depends on several keys.
+    pub(crate) fn check(&self, place: &Place<'_>) -> Result<()> {
+        if self.stop.iter().any(String::is_empty) {
+            return Err(place.key("stop").wrong_as("strings that are not empty", "\"\""));
+        }
+        if self.min_tokens > self.max_tokens {
+            return Err(place.key("min_tokens").wrong(format!("at most `max_tokens`, {}", self.max_tokens)));
+        }
+        Ok(())
+    }
 }

@@ -2,12 +2,43 @@
 
 use std::path::PathBuf;
 
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
 
 use crate::error::{Error, Result};
-use crate::eval::source::{TaskSection, TaskSource};
+use crate::eval::source::Place;
+use crate::eval::source::values::Pairs;
 use crate::eval::task::items::Item;
-use crate::eval::task::prompt::{PromptTemplate, TaskPrompt};
+use crate::eval::task::prompt::{PromptSettings, PromptTemplate, TaskPrompt};
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(extend("x-expected" = "`mean_logprob`, `grade`, or an object with `prompt` and `words`"))]
+pub(crate) enum ScorerSettings {
+    Named(ScorerName),
+    Verdicts(VerdictSettings),
+}
+
+#[derive(Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ScorerName {
+    /// The model's probability per token.
+    MeanLogprob,
+    /// The task's grader: 1 or 0.
+    Grade,
+}
+
+/// A question to the model about a solution, and the words that may answer it.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct VerdictSettings {
+    /// The question, over the item's fields and `thoughts`, the solution.
+    prompt: PromptSettings,
+    /// The answers as they continue the prompt, with their values: {" yes": 1, " no": 0}. The score is the mean of the
+    /// values, weighted by the words' probabilities.
+    #[schemars(extend("x-expected" = "at least two words with their values, {\" yes\": 1, \" no\": 0}"))]
+    words: Pairs<f64>,
+}
 
 /// Scores lie in [0, 1]; those of `Verdicts` in the range of the words' values.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,34 +61,28 @@ pub struct Verdicts {
 }
 
 impl ThoughtScoring {
-    /// `"mean_logprob"`, `"grade"`, or `{"prompt": …, "words": {" yes": 1, " no": 0}}`; `at` is its dotted path.
-    pub(crate) fn read(source: &TaskSource, at: &str, value: Option<&Value>) -> Result<ThoughtScoring> {
-        match value {
-            Some(Value::String(name)) if name == "mean_logprob" => Ok(ThoughtScoring::MeanLogprob),
-            Some(Value::String(name)) if name == "grade" => Ok(ThoughtScoring::Grade),
-            Some(object @ Value::Object(_)) => Ok(ThoughtScoring::Verdicts(Verdicts::read(source, at, object)?)),
-            other => {
-                let expected = "`mean_logprob`, `grade`, or an object with `prompt` and `words`";
-                Err(source.wrong(at, expected, other))
-            }
+    /// `place`: of the key `scorer`.
+    pub(crate) fn new(place: &Place<'_>, settings: ScorerSettings) -> Result<ThoughtScoring> {
+        match settings {
+            ScorerSettings::Named(ScorerName::MeanLogprob) => Ok(ThoughtScoring::MeanLogprob),
+            ScorerSettings::Named(ScorerName::Grade) => Ok(ThoughtScoring::Grade),
+            ScorerSettings::Verdicts(settings) => Verdicts::new(place, settings).map(ThoughtScoring::Verdicts),
         }
     }
 }
 
 impl Verdicts {
-    pub(crate) fn read(source: &TaskSource, at: &str, value: &Value) -> Result<Verdicts> {
-        let section = TaskSection::open(source, at.to_string(), value, &["prompt", "words"])?;
-        let prompt = PromptTemplate::read(source, &section.field("prompt"), section.get("prompt"))?;
+    pub(crate) fn new(place: &Place<'_>, settings: VerdictSettings) -> Result<Verdicts> {
+        let prompt = PromptTemplate::new(&place.key("prompt"), settings.prompt)?;
         if !prompt.takes_in(THOUGHTS) {
             let expected = "a prompt that contains `{{thoughts}}`, the solution to score";
-            return Err(Error::field(&source.path, section.field("prompt"), expected, "one without it"));
+            return Err(place.key("prompt").wrong_as(expected, "one without it"));
         }
-        let wrong = || section.wrong("words", "at least two words with their values, {\" yes\": 1, \" no\": 0}");
-        let words =
-            section.get("words").and_then(Value::as_object).filter(|words| words.len() > 1).ok_or_else(wrong)?;
-        let worth =
-            |(word, worth): (&String, &Value)| Some((word.clone(), worth.as_f64()?)).filter(|_| !word.is_empty());
-        let words = words.iter().map(|pair| worth(pair).ok_or_else(wrong)).collect::<Result<_>>()?;
+        let words = settings.words.0;
+        if words.len() < 2 || words.iter().any(|(word, _)| word.is_empty()) {
+            let expected = "at least two words with their values, {\" yes\": 1, \" no\": 0}";
+            return Err(place.key("words").wrong(expected));
+        }
         Ok(Verdicts { prompt, words })
     }
 

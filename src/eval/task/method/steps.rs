@@ -1,100 +1,183 @@
-//! Reads the settings of stepwise searches, each with its scoring of solutions (a [`ThoughtScoring`]).
-//!
-//! `step_beam` and `dvts`, a [`StepSearch`]: `{"samples": N, "expansions": M, "delimiter": "\n", "steps": 40, "scorer":
-//! …, "aggregate": "last", "by": "weighted_vote"}`
-//!
-//! `mcts`, a [`Mcts`]: `{"samples": SIMULATIONS, "tokens": …, "expansions": 4, "parallel": 8, "delimiter": "\n",
-//! "steps": 40, "scorer": … or "agreement", "select": "uct", "exploration": 1.4, "widening": …, "by": "weighted_vote"}`
+//! The settings of stepwise searches (`step_beam`, `dvts`, `mcts`), each with its scoring of solutions.
 
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::eval::source::{TaskSection, TaskSource};
-use crate::eval::task::method::scoring::ThoughtScoring;
-use crate::json::listed;
+use crate::eval::source::Place;
+use crate::eval::task::method::scoring::{ScorerSettings, ThoughtScoring};
 use crate::search::settings::{
     Aggregate, Decide, Mcts, MctsDecide, MctsSelect, RolloutScoring, StepSearch, StepSettings,
 };
 
-const DECIDE: [(&str, Decide); 3] =
-    [("best", Decide::Best), ("vote", Decide::Vote), ("weighted_vote", Decide::WeightedVote)];
-const AGGREGATE: [(&str, Aggregate); 3] =
-    [("last", Aggregate::Last), ("min", Aggregate::Min), ("product", Aggregate::Product)];
-const SELECT: [(&str, MctsSelect); 2] = [("uct", MctsSelect::Uct), ("puct", MctsSelect::Puct)];
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct StepSearchSettings {
+    /// The most solutions kept at the end, and steps sampled at once; a multiple of `expansions`.
+    #[schemars(range(min = 1))]
+    samples: u32,
+    /// Next steps sampled after each kept solution.
+    #[serde(default = "expansions")]
+    #[schemars(range(min = 1))]
+    expansions: u32,
+    /// The string that ends a step.
+    #[serde(default = "delimiter")]
+    #[schemars(length(min = 1), extend("x-expected" = "a string that is not empty"))]
+    delimiter: String,
+    /// The most steps of a solution.
+    #[serde(default = "steps")]
+    #[schemars(range(min = 1))]
+    steps: u32,
+    /// What scores complete and partial solutions.
+    scorer: ScorerSettings,
+    /// How the scores of a solution's steps become its own.
+    #[serde(default = "last")]
+    aggregate: Aggregate,
+    /// How the answer is chosen among the solutions.
+    #[serde(default = "weighted_vote")]
+    by: Decide,
+}
 
-const MOST_STEPS: u32 = 40;
-const PARALLEL: u32 = 8;
-const EXPANSIONS: u32 = 4;
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct MctsSettings {
+    /// The most simulations.
+    #[schemars(range(min = 1))]
+    samples: u32,
+    /// No simulation starts once this many tokens are sampled (default: no limit).
+    #[schemars(range(min = 1))]
+    tokens: Option<u32>,
+    /// Next steps sampled when a node is expanded.
+    #[serde(default = "expansions")]
+    #[schemars(range(min = 1))]
+    expansions: u32,
+    /// Simulations at once.
+    #[serde(default = "parallel")]
+    #[schemars(range(min = 1))]
+    parallel: u32,
+    /// The string that ends a step.
+    #[serde(default = "delimiter")]
+    #[schemars(length(min = 1), extend("x-expected" = "a string that is not empty"))]
+    delimiter: String,
+    /// The most steps of a solution.
+    #[serde(default = "steps")]
+    #[schemars(range(min = 1))]
+    steps: u32,
+    /// What scores the solution at the end of a simulation.
+    scorer: MctsScorerSettings,
+    /// How a simulation selects the next step.
+    #[serde(default = "uct")]
+    select: MctsSelect,
+    /// The weight of rarely tried steps in that selection.
+    #[serde(default = "exploration")]
+    #[schemars(extend("minimum" = 0, "x-expected" = "a number of at least 0"))]
+    exploration: f64,
+    /// Progressive widening: a node with n visits has `expansions` times n to this power next steps (default: always
+    /// `expansions`).
+    #[schemars(extend("exclusiveMinimum" = 0, "exclusiveMaximum" = 1, "x-expected" = "a number above 0, below 1"))]
+    widening: Option<f64>,
+    /// How the answer is chosen among the solutions.
+    #[serde(default = "weighted_rollouts")]
+    by: MctsDecideSettings,
+}
 
-/// The settings of `step_beam` or `dvts`, and what scores each step.
-pub(crate) fn step_search(source: &TaskSource, at: String, value: &Value) -> Result<(StepSearch, ThoughtScoring)> {
-    let keys = ["samples", "expansions", "delimiter", "steps", "scorer", "aggregate", "by"];
-    let s = TaskSection::open(source, at, value, &keys)?;
-    let (samples, expansions) = (super::samples(&s)?, expansions(&s)?);
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(extend(
+    "x-expected" = "`agreement`, `mean_logprob`, `grade`, or an object with `prompt` and `words`"
+))]
+enum MctsScorerSettings {
+    Agreement(Agreement),
+    Scorer(ScorerSettings),
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Agreement {
+    /// The share of the simulations so far that gave the same answer.
+    Agreement,
+}
+
+#[derive(Deserialize, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+enum MctsDecideSettings {
+    Visits(Visits),
+    Rollouts(Decide),
+}
+
+#[derive(Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Visits {
+    /// The solution simulated where the most visited path ends.
+    Visits,
+}
+
+fn expansions() -> u32 {
+    4
+}
+
+fn delimiter() -> String {
+    "\n".to_string()
+}
+
+fn steps() -> u32 {
+    40
+}
+
+fn parallel() -> u32 {
+    8
+}
+
+fn exploration() -> f64 {
+    std::f64::consts::SQRT_2
+}
+
+fn last() -> Aggregate {
+    Aggregate::Last
+}
+
+fn uct() -> MctsSelect {
+    MctsSelect::Uct
+}
+
+fn weighted_vote() -> Decide {
+    Decide::WeightedVote
+}
+
+fn weighted_rollouts() -> MctsDecideSettings {
+    MctsDecideSettings::Rollouts(Decide::WeightedVote)
+}
+
+/// The settings of `step_beam` or `dvts`, and what scores each step; `place`: theirs.
+pub(crate) fn step_search(place: &Place<'_>, settings: StepSearchSettings) -> Result<(StepSearch, ThoughtScoring)> {
+    let StepSearchSettings { samples, expansions, delimiter, steps, scorer, aggregate, by } = settings;
     if samples % expansions != 0 {
-        return Err(s.wrong("samples", format!("a multiple of `expansions`, {expansions}")));
+        return Err(place.key("samples").wrong(format!("a multiple of `expansions`, {expansions}")));
     }
-    let (steps, scorer) = (steps(&s)?, ThoughtScoring::read(source, &s.field("scorer"), s.get("scorer"))?);
-    let aggregate = named(&s, "aggregate", &AGGREGATE)?.unwrap_or(Aggregate::Last);
-    let by = named(&s, "by", &DECIDE)?.unwrap_or(Decide::WeightedVote);
+    let scorer = ThoughtScoring::new(&place.key("scorer"), scorer)?;
+    let steps = StepSettings { delimiter, most: steps as usize };
     Ok((StepSearch { samples, expansions, steps, aggregate, by }, scorer))
 }
 
-/// The settings of `mcts`, and what scores the solutions; `None`: their agreement does.
-pub(crate) fn mcts(source: &TaskSource, at: String, value: &Value) -> Result<(Mcts, Option<ThoughtScoring>)> {
-    let keys = [
-        "samples",
-        "tokens",
-        "expansions",
-        "parallel",
-        "delimiter",
-        "steps",
-        "scorer",
-        "select",
-        "exploration",
-        "widening",
-        "by",
-    ];
-    let s = TaskSection::open(source, at, value, &keys)?;
-    let scorer = match s.text("scorer") {
-        Ok(Some("agreement")) => None,
-        _ => Some(ThoughtScoring::read(source, &s.field("scorer"), s.get("scorer"))?),
+/// The settings of `mcts`, and what scores the solutions; `None`: their agreement does. `place`: theirs.
+pub(crate) fn mcts(place: &Place<'_>, settings: MctsSettings) -> Result<(Mcts, Option<ThoughtScoring>)> {
+    let scorer = match settings.scorer {
+        MctsScorerSettings::Agreement(Agreement::Agreement) => None,
+        MctsScorerSettings::Scorer(scorer) => Some(ThoughtScoring::new(&place.key("scorer"), scorer)?),
     };
-    let by = match s.text("by")? {
-        Some("visits") => MctsDecide::Visits,
-        _ => MctsDecide::Rollouts(named(&s, "by", &DECIDE)?.unwrap_or(Decide::WeightedVote)),
-    };
-    let exploration = s.real("exploration", "a number of at least 0", |c| c >= 0.0 && c.is_finite())?;
     let mcts = Mcts {
-        samples: super::samples(&s)?,
-        tokens: s.count("tokens", 1)?.map(|tokens| tokens as usize),
-        expansions: expansions(&s)?,
-        parallel: s.count("parallel", 1)?.unwrap_or(PARALLEL),
-        steps: steps(&s)?,
+        samples: settings.samples,
+        tokens: settings.tokens.map(|tokens| tokens as usize),
+        expansions: settings.expansions,
+        parallel: settings.parallel,
+        steps: StepSettings { delimiter: settings.delimiter, most: settings.steps as usize },
         scoring: scorer.as_ref().map_or(RolloutScoring::Agreement, |_| RolloutScoring::Scorer),
-        select: named(&s, "select", &SELECT)?.unwrap_or(MctsSelect::Uct),
-        exploration: exploration.unwrap_or(std::f64::consts::SQRT_2),
-        widening: s.real("widening", "a number above 0, below 1", |x| x > 0.0 && x < 1.0)?,
-        by,
+        select: settings.select,
+        exploration: settings.exploration,
+        widening: settings.widening,
+        by: match settings.by {
+            MctsDecideSettings::Visits(Visits::Visits) => MctsDecide::Visits,
+            MctsDecideSettings::Rollouts(by) => MctsDecide::Rollouts(by),
+        },
     };
     Ok((mcts, scorer))
-}
-
-fn steps(section: &TaskSection) -> Result<StepSettings> {
-    let delimiter = section.text("delimiter")?.unwrap_or("\n");
-    if delimiter.is_empty() {
-        return Err(section.wrong("delimiter", "a string that is not empty"));
-    }
-    let most = section.count("steps", 1)?.unwrap_or(MOST_STEPS) as usize;
-    Ok(StepSettings { delimiter: delimiter.to_string(), most })
-}
-
-fn expansions(section: &TaskSection) -> Result<u32> {
-    Ok(section.count("expansions", 1)?.unwrap_or(EXPANSIONS))
-}
-
-fn named<T: Copy, const N: usize>(section: &TaskSection, key: &str, known: &[(&str, T); N]) -> Result<Option<T>> {
-    let Some(given) = section.text(key)? else { return Ok(None) };
-    let found = known.iter().find(|(name, _)| *name == given).map(|(_, value)| Some(*value));
-    found.ok_or_else(|| section.wrong(key, format!("one of {}", listed(&known.each_ref().map(|(name, _)| *name)))))
 }

@@ -2,7 +2,7 @@
 
 use super::file::{Chart, SeriesShape};
 use crate::figures::count;
-use crate::out::svg::{Anchor, Font, LINE, Svg, width_of};
+use crate::out::svg::{Anchor, Font, LINE, Svg, round_step, width_of};
 
 const WIDTH: f64 = 900.0;
 const MARGIN: f64 = 20.0;
@@ -18,6 +18,8 @@ const LABEL_HEIGHT: f64 = 30.0;
 const BARS: [&str; 4] = ["#2f6db3", "#8c9bab", "#c3ccd5", "#dfe4ea"];
 const MARK: &str = "#d1741a";
 const NOTE: f64 = 17.0;
+/// The fewest steps between the grid lines.
+const FEWEST_STEPS: f64 = 4.0;
 
 /// The chart as the text of an SVG file.
 pub fn draw(chart: &Chart) -> String {
@@ -62,7 +64,7 @@ impl ChartLayout {
             (0..chart.series.len()).flat_map(|series| (0..chart.groups.len()).map(move |group| (series, group)));
         let room = beside.map(|(series, group)| width_of(&said(chart, series, group))).fold(0.0, f64::max) + 6.0;
         let most = chart.series.iter().flat_map(|series| &series.values).copied().fold(0.0, f64::max);
-        let step = grid_step(most);
+        let step = round_step(most, FEWEST_STEPS);
         let bars = chart.series.iter().filter(|series| series.shape == SeriesShape::Bar).count() as f64;
         let group = (bars * (BAR + BETWEEN_BARS) - BETWEEN_BARS).max(LABEL_HEIGHT);
         let bottom = TOP + chart.groups.len() as f64 * (group + BETWEEN_GROUPS) - BETWEEN_GROUPS + 8.0;
@@ -83,15 +85,6 @@ impl ChartLayout {
     fn x(&self, value: f64) -> f64 {
         self.left + value / self.most * self.width
     }
-}
-
-/// A step of 1, 2 or 5 times a power of ten, so that `most` is four to eight steps.
-fn grid_step(most: f64) -> f64 {
-    if most <= 0.0 {
-        return 1.0;
-    }
-    let power = 10f64.powf((most / 4.0).log10().floor());
-    [5.0, 2.0, 1.0].map(|times| times * power).into_iter().find(|step| 4.0 * step <= most).unwrap_or(power)
 }
 
 fn legend(svg: &mut Svg, chart: &Chart) {
@@ -157,20 +150,5 @@ fn figure(value: f64, chart: &Chart) -> String {
     match most >= 100.0 {
         true => count(value.round() as u64),
         false => format!("{value:.1}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::grid_step;
-
-    #[test]
-    fn grid_lines_are_round_and_not_too_many() {
-        for (most, step) in [(36_000.0, 5_000.0), (1_600.0, 200.0), (4.0, 1.0), (9.9, 2.0), (0.5, 0.1)] {
-            let found = grid_step(most);
-            assert!((found / step - 1.0).abs() < 1e-9, "{most}: {found}");
-            assert!((4.0..=10.0).contains(&(most / found)), "{most}: {found}");
-        }
-        assert_eq!(grid_step(0.0), 1.0);
     }
 }

@@ -85,7 +85,7 @@ impl OpCase for HeadNormCase {
 impl fmt::Display for HeadNormCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rows = self.qkv.len() / self.heads.qkv_width();
-        write!(f, "{rows} rows, {:?} heads of {}", self.kind, heads_in_words(self.heads))
+        write!(f, "{rows} rows, {:?} heads of {}", self.kind, self.heads)
     }
 }
 
@@ -131,10 +131,6 @@ impl OpCase for RopeCase {
 impl fmt::Display for RopeCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (rows, rotary) = (self.positions.len(), self.table.rotary);
-        write!(f, "{rows} rows, {rotary} rotated of {}", heads_in_words(self.heads))
+        write!(f, "{rows} rows, {rotary} rotated of {}", self.heads)
     }
-}
-
-fn heads_in_words(heads: HeadLayout) -> String {
-    format!("{} / {} x {}", heads.q_heads, heads.kv_heads, heads.head_dim)
 }

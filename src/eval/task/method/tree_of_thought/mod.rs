@@ -27,6 +27,7 @@ use crate::eval::task::prompt::{PromptTemplate, TaskPrompt};
 use crate::figures::counted;
 use crate::search::tree_of_thought::{Evaluate, Generate, ThoughtSearch, ThoughtTraversal};
 
+pub(crate) use read::TreeOfThoughtSettings;
 pub use texts::ItemTexts;
 
 /// Tree of thoughts (Yao et al., 2023): the search's settings, and how its texts are written and read.

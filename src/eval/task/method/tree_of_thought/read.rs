@@ -1,183 +1,305 @@
-//! Reads the settings from the task file. Defaults are the paper's for its Game of 24: proposed thoughts valued by
-//! three samples, the best five kept; three steps and the answer after them make its four.
+//! The settings of tree of thoughts as the task file has them. Defaults are the paper's for its Game of 24: proposed
+//! thoughts valued by three samples, the best five kept; three steps and the answer after them make its four.
 
 use regex::Regex;
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::Deserialize;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::eval::answer::compile;
-use crate::eval::source::{TaskSection, TaskSource};
+use crate::eval::source::Place;
+use crate::eval::source::values::{Pairs, Texts};
 use crate::eval::task::method::tree_of_thought::{QuestionTemplate, TreeOfThought};
-use crate::eval::task::prompt::PromptTemplate;
+use crate::eval::task::prompt::{PromptSettings, PromptTemplate};
 use crate::json::listed;
 use crate::search::tree_of_thought::{
     AnswerSettings, Evaluate, Generate, SamplingOverrides, ThoughtSearch, ThoughtSelect, ThoughtTraversal, ValueBy,
 };
 
-const KEYS: [&str; 11] =
-    ["steps", "breadth", "thought", "end", "extract", "state", "generate", "evaluate", "select", "search", "answer"];
-const STEPS: u32 = 3;
-const BREADTH: u32 = 5;
 const EVALUATIONS: u32 = 3;
-/// Keys of [`SamplingOverrides`].
-const DRAWING: [&str; 3] = ["temperature", "max_tokens", "stop"];
 /// The regex for the conclusion that the paper's vote prompt requires.
 const CHOICE: &str = r"(?is)best choice is.*?(\d+)";
 /// Reserved names, for neither fields of items nor regexes.
 const OWN_NAMES: [&str; 6] = ["thoughts", "last", "path", "step", "choices", "answer"];
 
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct TreeOfThoughtSettings {
+    /// The most thoughts on a path.
+    #[serde(default = "three")]
+    #[schemars(range(min = 1))]
+    steps: u32,
+    /// The most paths that are continued after a step.
+    #[serde(default = "five")]
+    #[schemars(range(min = 1))]
+    breadth: u32,
+    /// A pattern: the thought in a generated text is its first group, or the whole match (default: the trimmed text).
+    thought: Option<String>,
+    /// A pattern: a thought that matches it ends its path.
+    end: Option<String>,
+    /// Patterns by name: the match in the last thought becomes a name in templates.
+    #[schemars(extend("x-expected" = "an object of regexes by name"))]
+    #[serde(default)]
+    extract: Pairs<String>,
+    /// A template: paths with the same text are in the same state, and only one of them is kept.
+    state: Option<String>,
+    /// Where next thoughts come from.
+    generate: GenerateSettings,
+    /// How thoughts are judged.
+    evaluate: EvaluateSettings,
+    /// Which thoughts are continued.
+    #[serde(default)]
+    select: ThoughtSelect,
+    /// The order in which paths are visited (default: bfs).
+    #[schemars(extend("x-expected" = "\"bfs\" or {\"dfs\": {\"threshold\", \"visits\"}}"))]
+    search: Option<TraversalSettings>,
+    /// How the answer is sampled after the last thought (default: the path itself is the sample).
+    answer: Option<PathAnswerSettings>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum GenerateSettings {
+    /// Answers to a question about the path: lists of thoughts, one per line.
+    Propose(ProposeSettings),
+    /// Continuations of the path itself.
+    Sample(SampleSettings),
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct ProposeSettings {
+    /// The question, over the item's fields and the path's names (`thoughts`, `last`, `path`, `step`).
+    #[schemars(extend("x-expected" = "a prompt"))]
+    prompt: PromptSettings,
+    /// Lists sampled after each path.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1))]
+    lists: u32,
+    #[serde(flatten)]
+    drawing: DrawingSettings,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct SampleSettings {
+    /// Thoughts sampled after each path.
+    #[serde(default = "five")]
+    #[schemars(range(min = 1))]
+    thoughts: u32,
+    #[serde(flatten)]
+    drawing: DrawingSettings,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum EvaluateSettings {
+    /// A question about each path, answered by a word with a value.
+    Value(ValueSettings),
+    /// One question about all paths of a step.
+    Vote(VoteSettings),
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct ValueSettings {
+    /// The question about a path.
+    #[schemars(extend("x-expected" = "a prompt"))]
+    prompt: PromptSettings,
+    /// Another question about a path that has ended, over its `answer`.
+    #[schemars(extend("x-expected" = "a prompt"))]
+    last: Option<PromptSettings>,
+    /// The words that may answer it, with their values.
+    #[schemars(extend("x-expected" = WORDS))]
+    words: Pairs<f64>,
+    /// Answers sampled for each path (default: 3).
+    #[schemars(range(min = 1))]
+    samples: Option<u32>,
+    /// Whether the value is computed from the words' probabilities instead of sampled.
+    #[serde(default)]
+    exact: bool,
+    #[serde(flatten)]
+    drawing: DrawingSettings,
+}
+
+const WORDS: &str =
+    "an object of numbers from 0 up by word, such as {\"sure\": 20, \"likely\": 1, \"impossible\": 0.001}";
+
+#[derive(Deserialize, JsonSchema)]
+struct VoteSettings {
+    /// The question about the paths `choices`.
+    #[schemars(extend("x-expected" = "a prompt"))]
+    prompt: PromptSettings,
+    /// Votes sampled for each step.
+    #[serde(default = "three")]
+    #[schemars(range(min = 1))]
+    samples: u32,
+    /// A pattern whose first group is the number of the chosen path (default: the paper's "best choice is").
+    choice: Option<String>,
+    #[serde(flatten)]
+    drawing: DrawingSettings,
+}
+
+/// Sampling that differs from the task's.
+#[derive(Default, Deserialize, JsonSchema)]
+struct DrawingSettings {
+    /// Instead of the task's.
+    #[schemars(extend("minimum" = 0, "x-expected" = "a 32-bit number of at least 0"))]
+    temperature: Option<f32>,
+    /// Instead of the task's.
+    #[schemars(range(min = 1))]
+    max_tokens: Option<u32>,
+    /// Instead of the task's.
+    stop: Option<Texts>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+enum TraversalSettings {
+    Breadth(BreadthFirst),
+    Depth(DepthSettings),
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum BreadthFirst {
+    /// Breadth-first: step by step, the best paths at once.
+    Bfs,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum DepthSettings {
+    /// Depth-first: the best thought first, with backtracking.
+    Dfs {
+        /// The least value of a thought to continue from.
+        #[schemars(extend("x-expected" = "the minimum value of a thought to continue from"))]
+        threshold: f64,
+        /// The most times that a path is extended.
+        #[schemars(range(min = 1))]
+        visits: u32,
+    },
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct PathAnswerSettings {
+    /// Paths that are answered, best first (default: all that are left).
+    #[schemars(range(min = 1))]
+    best: Option<u32>,
+    #[serde(flatten)]
+    drawing: DrawingSettings,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn three() -> u32 {
+    3
+}
+
+fn five() -> u32 {
+    5
+}
+
 impl TreeOfThought {
-    /// `at`: the dotted path of `value`.
-    pub(crate) fn read(source: &TaskSource, at: String, value: &Value) -> Result<TreeOfThought> {
-        let s = TaskSection::open(source, at, value, &KEYS)?;
-        let settings = ThoughtSearch {
-            steps: s.count("steps", 1)?.unwrap_or(STEPS),
-            breadth: s.count("breadth", 1)?.unwrap_or(BREADTH),
-            generate: generate(&s)?,
-            evaluate: evaluate(&s)?,
-            select: select(&s)?,
-            search: search(&s)?,
-            answer: answering(&s)?,
-        };
+    /// `place`: of the key `tree_of_thought`.
+    pub(crate) fn new(place: &Place<'_>, settings: TreeOfThoughtSettings) -> Result<TreeOfThought> {
+        let regex =
+            |key: &str, pattern: Option<String>| pattern.map(|pattern| compile(&place.key(key), &pattern)).transpose();
+        let (thought, end) = (regex("thought", settings.thought)?, regex("end", settings.end)?);
+        let extract = extract(&place.key("extract"), settings.extract)?;
+        let state = settings.state.map(|text| PromptTemplate::new(&place.key("state"), PromptSettings::Template(text)));
         Ok(TreeOfThought {
-            settings,
-            thought: regex(&s, "thought")?,
-            end: regex(&s, "end")?,
-            extract: extract(&s)?,
-            state: state(&s)?,
-            source: value.clone(),
+            settings: ThoughtSearch {
+                steps: settings.steps,
+                breadth: settings.breadth,
+                generate: generate(&place.key("generate"), settings.generate)?,
+                evaluate: evaluate(&place.key("evaluate"), settings.evaluate)?,
+                select: settings.select,
+                search: match settings.search {
+                    None | Some(TraversalSettings::Breadth(BreadthFirst::Bfs)) => ThoughtTraversal::Bfs,
+                    Some(TraversalSettings::Depth(DepthSettings::Dfs { threshold, visits })) => {
+                        ThoughtTraversal::Dfs { threshold, visits }
+                    }
+                },
+                answer: match settings.answer {
+                    None => None,
+                    Some(PathAnswerSettings { best, drawing }) => {
+                        Some(AnswerSettings { best, drawing: drawing.read(&place.key("answer"))? })
+                    }
+                },
+            },
+            thought,
+            end,
+            extract,
+            state: state.transpose()?,
+            source: place.value().cloned().unwrap_or_default(),
         })
     }
 }
 
-/// The single key of an object, which is its kind, and the settings in it.
-fn one_of<'a>(section: &TaskSection<'a>, key: &str, kinds: &[&str]) -> Result<(&'a str, &'a Value)> {
-    let expected = format!("exactly one of {} with its settings", listed(kinds));
-    let value = section.need(key, &expected)?;
-    let inside = TaskSection::open(section.source, section.field(key), value, kinds)?;
-    let keys: Vec<&str> = inside.keys().collect();
-    let [name] = keys[..] else {
-        return Err(Error::field(
-            &section.source.path,
-            section.field(key),
-            expected,
-            format!("{} of them", keys.len()),
-        ));
-    };
-    Ok((name, inside.get(name).expect("`keys` lists what is there")))
-}
-
-fn generate(section: &TaskSection) -> Result<Generate<QuestionTemplate>> {
-    let (name, inside) = one_of(section, "generate", &["propose", "sample"])?;
-    let open = |keys: &[&str]| {
-        let keys: Vec<&str> = keys.iter().chain(&DRAWING).copied().collect();
-        TaskSection::open(section.source, section.field(&format!("generate.{name}")), inside, &keys)
-    };
-    match name {
-        "sample" => {
-            let s = open(&["thoughts"])?;
-            let thoughts = s.count("thoughts", 1)?.unwrap_or(BREADTH);
-            Ok(Generate::Sample { thoughts, drawing: with_stop(drawing(&s)?, "\n") })
+fn generate(place: &Place<'_>, settings: GenerateSettings) -> Result<Generate<QuestionTemplate>> {
+    match settings {
+        GenerateSettings::Sample(SampleSettings { thoughts, drawing }) => {
+            Ok(Generate::Sample { thoughts, drawing: with_stop(drawing.read(&place.key("sample"))?, "\n") })
         }
-        _ => {
-            let s = open(&["prompt", "lists"])?;
-            let (question, lists) = (question(&s, "prompt")?, s.count("lists", 1)?.unwrap_or(1));
-            Ok(Generate::Propose { question, lists, drawing: with_stop(drawing(&s)?, "\n\n") })
+        GenerateSettings::Propose(ProposeSettings { prompt, lists, drawing }) => {
+            let place = place.key("propose");
+            let drawing = with_stop(drawing.read(&place)?, "\n\n");
+            Ok(Generate::Propose { question: question(&place.key("prompt"), prompt)?, lists, drawing })
         }
     }
 }
 
-fn evaluate(section: &TaskSection) -> Result<Evaluate<QuestionTemplate>> {
-    let (name, inside) = one_of(section, "evaluate", &["value", "vote"])?;
-    let open = |keys: &[&str]| {
-        let keys: Vec<&str> = keys.iter().chain(&DRAWING).copied().collect();
-        TaskSection::open(section.source, section.field(&format!("evaluate.{name}")), inside, &keys)
-    };
-    match name {
-        "value" => {
-            let s = open(&["prompt", "last", "words", "samples", "exact"])?;
-            let last = s.get("last").map(|_| question(&s, "last")).transpose()?;
-            Ok(Evaluate::Value { question: question(&s, "prompt")?, last, words: words(&s)?, by: value_by(&s)? })
+fn evaluate(place: &Place<'_>, settings: EvaluateSettings) -> Result<Evaluate<QuestionTemplate>> {
+    match settings {
+        EvaluateSettings::Value(value) => {
+            let place = place.key("value");
+            let last = value.last.map(|last| question(&place.key("last"), last)).transpose()?;
+            let words = value.words.0;
+            if words.is_empty() || words.iter().any(|(word, worth)| word.trim().is_empty() || *worth < 0.0) {
+                return Err(place.key("words").wrong(WORDS));
+            }
+            let by = match value.exact {
+                false => ValueBy::Samples {
+                    samples: value.samples.unwrap_or(EVALUATIONS),
+                    drawing: value.drawing.read(&place)?,
+                },
+                true => {
+                    let DrawingSettings { temperature, max_tokens, stop } = &value.drawing;
+                    let given = [
+                        ("temperature", temperature.is_some()),
+                        ("max_tokens", max_tokens.is_some()),
+                        ("stop", stop.is_some()),
+                        ("samples", value.samples.is_some()),
+                    ];
+                    if let Some((key, _)) = given.iter().find(|(_, given)| *given) {
+                        return Err(place.key(key).wrong("nothing with `exact`, which samples no answer"));
+                    }
+                    ValueBy::Probability
+                }
+            };
+            Ok(Evaluate::Value { question: question(&place.key("prompt"), value.prompt)?, last, words, by })
         }
-        _ => {
-            let s = open(&["prompt", "samples", "choice"])?;
-            let choice = match regex(&s, "choice")? {
-                Some(choice) => choice,
+        EvaluateSettings::Vote(VoteSettings { prompt, samples, choice, drawing }) => {
+            let place = place.key("vote");
+            let choice = match choice {
+                Some(pattern) => compile(&place.key("choice"), &pattern)?,
                 None => Regex::new(CHOICE).expect("it is tested"),
             };
-            let samples = s.count("samples", 1)?.unwrap_or(EVALUATIONS);
-            Ok(Evaluate::Vote { question: question(&s, "prompt")?, samples, choice, drawing: drawing(&s)? })
+            let drawing = drawing.read(&place)?;
+            Ok(Evaluate::Vote { question: question(&place.key("prompt"), prompt)?, samples, choice, drawing })
         }
     }
 }
 
-fn value_by(section: &TaskSection) -> Result<ValueBy> {
-    if !section.flag("exact")? {
-        let samples = section.count("samples", 1)?.unwrap_or(EVALUATIONS);
-        return Ok(ValueBy::Samples { samples, drawing: drawing(section)? });
-    }
-    match DRAWING.iter().chain(&["samples"]).find(|key| section.get(key).is_some()) {
-        Some(key) => Err(section.wrong(key, "nothing with `exact`, which samples no answer")),
-        None => Ok(ValueBy::Probability),
-    }
-}
-
-fn words(section: &TaskSection) -> Result<Vec<(String, f64)>> {
-    let expected =
-        "an object of numbers from 0 up by word, such as {\"sure\": 20, \"likely\": 1, \"impossible\": 0.001}";
-    let words = section.need("words", expected)?.as_object().filter(|words| !words.is_empty());
-    let wrong = || section.wrong("words", expected);
-    let read = |(word, value): (&String, &Value)| {
-        let value = value.as_f64().filter(|value| *value >= 0.0 && !word.trim().is_empty())?;
-        Some((word.clone(), value))
-    };
-    words.ok_or_else(wrong)?.iter().map(|entry| read(entry).ok_or_else(wrong)).collect()
-}
-
-fn select(section: &TaskSection) -> Result<ThoughtSelect> {
-    match section.text("select")? {
-        None | Some("greedy") => Ok(ThoughtSelect::Greedy),
-        Some("sample") => Ok(ThoughtSelect::Sample),
-        Some(_) => Err(section.wrong("select", "`greedy` or `sample`")),
-    }
-}
-
-fn search(section: &TaskSection) -> Result<ThoughtTraversal> {
-    let expected = "\"bfs\" or {\"dfs\": {\"threshold\", \"visits\"}}";
-    match section.get("search") {
-        None => Ok(ThoughtTraversal::Bfs),
-        Some(Value::String(name)) if name == "bfs" => Ok(ThoughtTraversal::Bfs),
-        Some(Value::Object(_)) => {
-            let (_, inside) = one_of(section, "search", &["dfs"])?;
-            let s = TaskSection::open(section.source, section.field("search.dfs"), inside, &["threshold", "visits"])?;
-            let threshold = s.real("threshold", "a number", |_| true)?;
-            let threshold =
-                threshold.ok_or_else(|| s.wrong("threshold", "the minimum value of a thought to continue from"))?;
-            let visits = s.count("visits", 1)?.ok_or_else(|| s.wrong("visits", "a whole number of at least 1"))?;
-            Ok(ThoughtTraversal::Dfs { threshold, visits })
+impl DrawingSettings {
+    /// `place`: of the object with these keys.
+    fn read(self, place: &Place<'_>) -> Result<SamplingOverrides> {
+        let stop = self.stop.map(|stop| stop.0);
+        if stop.iter().flatten().any(String::is_empty) {
+            return Err(place.key("stop").wrong("strings that are not empty"));
         }
-        Some(_) => Err(section.wrong("search", expected)),
+        Ok(SamplingOverrides { temperature: self.temperature, max_tokens: self.max_tokens, stop })
     }
-}
-
-fn answering(section: &TaskSection) -> Result<Option<AnswerSettings>> {
-    let Some(value) = section.get("answer") else { return Ok(None) };
-    let keys: Vec<&str> = ["best"].iter().chain(&DRAWING).copied().collect();
-    let s = TaskSection::open(section.source, section.field("answer"), value, &keys)?;
-    Ok(Some(AnswerSettings { best: s.count("best", 1)?, drawing: drawing(&s)? }))
-}
-
-fn drawing(section: &TaskSection) -> Result<SamplingOverrides> {
-    let temperature = |x: f64| x >= 0.0 && (x as f32).is_finite();
-    let stop = section.get("stop").map(|_| section.texts("stop")).transpose()?;
-    if stop.iter().flatten().any(String::is_empty) {
-        return Err(section.wrong("stop", "strings that are not empty"));
-    }
-    Ok(SamplingOverrides {
-        temperature: section.real("temperature", "a 32-bit number of at least 0", temperature)?.map(|x| x as f32),
-        max_tokens: section.count("max_tokens", 1)?,
-        stop,
-    })
 }
 
 /// Adds the stop string `stop` if the task file has none.
@@ -185,33 +307,19 @@ fn with_stop(drawing: SamplingOverrides, stop: &str) -> SamplingOverrides {
     SamplingOverrides { stop: drawing.stop.or_else(|| Some(vec![stop.to_string()])), ..drawing }
 }
 
-fn question(section: &TaskSection, key: &str) -> Result<QuestionTemplate> {
-    section.need(key, "a prompt")?;
-    PromptTemplate::read(section.source, &section.field(key), section.get(key))
-        .map(|template| QuestionTemplate(Box::new(template)))
+fn question(place: &Place<'_>, settings: PromptSettings) -> Result<QuestionTemplate> {
+    PromptTemplate::new(place, settings).map(|template| QuestionTemplate(Box::new(template)))
 }
 
-fn regex(section: &TaskSection, key: &str) -> Result<Option<Regex>> {
-    section.text(key)?.map(|pattern| compile(section.source, &section.field(key), pattern)).transpose()
-}
-
-fn extract(section: &TaskSection) -> Result<Vec<(String, Regex)>> {
-    let Some(value) = section.get("extract") else { return Ok(Vec::new()) };
-    let wrong = || section.wrong("extract", "an object of regexes by name");
-    let read = |(name, pattern): (&String, &Value)| {
-        let field = section.field(&format!("extract.{name}"));
+fn extract(place: &Place<'_>, patterns: Pairs<String>) -> Result<Vec<(String, Regex)>> {
+    let read = |(name, pattern): (String, String)| {
+        let place = place.key(&name);
         if OWN_NAMES.contains(&name.as_str()) {
             let expected = format!("another name than {}, which are taken", listed(&OWN_NAMES));
-            return Err(Error::field(&section.source.path, field, expected, format!("`{name}`")));
+            return Err(place.wrong_as(expected, format!("`{name}`")));
         }
-        Ok((name.clone(), compile(section.source, &field, pattern.as_str().ok_or_else(wrong)?)?))
+        let pattern = compile(&place, &pattern)?;
+        Ok((name, pattern))
     };
-    value.as_object().ok_or_else(wrong)?.iter().map(read).collect()
-}
-
-fn state(section: &TaskSection) -> Result<Option<PromptTemplate>> {
-    if section.text("state")?.is_none() {
-        return Ok(None);
-    }
-    PromptTemplate::read(section.source, &section.field("state"), section.get("state")).map(Some)
+    patterns.0.into_iter().map(read).collect()
 }

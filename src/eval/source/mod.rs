@@ -1,15 +1,21 @@
-//! Reads a task file as JSON: removes comments, applies overrides from the command line, and gives typed access to
-//! keys, with errors that name the file, the key and the value found. `task` interprets the keys.
+//! Reads a task file as JSON: removes comments, applies changes from the command line, and checks it against the schema of
+//! the types that read it (`schema`). Errors name the file, the key, what was expected and what was found. `task` defines
+//! the keys and gives them meaning.
+
+pub(crate) mod schema;
+pub(crate) mod values;
 
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 use crate::json;
 use crate::json::{describe, listed};
+use schema::{Checked, Fault, Schema, inside};
 
-/// A task file's JSON, overrides applied, before anything is checked.
+/// A task file's JSON with the changes from the command line.
 pub(crate) struct TaskSource {
     pub path: PathBuf,
     pub value: Value,
@@ -18,7 +24,7 @@ pub(crate) struct TaskSource {
 }
 
 impl TaskSource {
-    /// Reads `path` and applies the overrides (`key=value`, `key` a dotted path, `value` JSON or else a string).
+    /// Reads `path` and applies the changes (`key=value`, `key` a dotted path, `value` JSON or else a string).
     pub fn read(path: &Path, set: &[String]) -> Result<TaskSource> {
         let text = read_text(path)?;
         if begins_with_request(&text) {
@@ -68,22 +74,60 @@ impl TaskSource {
         }
     }
 
+    /// Checks the file against `schema`, the schema of `T`, and reads it. Paths from the command line are made those of
+    /// the current folder.
+    pub fn parse<T: DeserializeOwned>(&mut self, schema: &Schema) -> Result<T> {
+        let Checked { mut value, paths } = schema.check(&self.value).map_err(|fault| self.error(fault))?;
+        let typed: Vec<String> = paths.into_iter().filter(|at| self.is_overridden(at)).collect();
+        for at in typed {
+            let Some(typed) = lookup(&value, &at).and_then(Value::as_str).map(str::to_string) else { continue };
+            let meant = Value::String(self.meant(&at, &typed)?);
+            for root in [&mut self.value, &mut value] {
+                assign(root, &at, meant.clone()).expect("the schema's check found a string there");
+            }
+        }
+        serde_json::from_value(value).map_err(|error| Error::format(&self.path, error.to_string()))
+    }
+
+    /// The path that `typed` on the command line names: of the current folder or, where it has none, of the task file's,
+    /// as it was typed.
+    fn meant(&self, at: &str, typed: &str) -> Result<String> {
+        let here = std::path::absolute(typed).map_err(Error::io(typed, "find the current folder beside"))?;
+        let beside = self.resolve(typed);
+        let beside = std::path::absolute(&beside).map_err(Error::io(&beside, "find the current folder beside"))?;
+        match (is_there(&here), is_there(&beside)) {
+            _ if here == beside => Ok(typed.to_string()),
+            (true, _) => Ok(here.display().to_string()),
+            // A model that is in neither folder may be a name on the Hugging Face Hub, about which its reader says more.
+            (false, is_beside) if is_beside || at == "model" => Ok(typed.to_string()),
+            (false, _) => Err(Error::value(
+                format!("--set {at}"),
+                "a file or folder",
+                format!("\"{typed}\", which is neither {} nor {}", here.display(), beside.display()),
+            )),
+        }
+    }
+
     /// A path written in the task file, which is relative to the file's folder.
-    pub fn resolve(&self, path: &str) -> PathBuf {
+    pub fn resolve(&self, path: impl AsRef<Path>) -> PathBuf {
         self.path.parent().unwrap_or(Path::new("")).join(path)
     }
 
-    /// The whole file as a section.
-    pub fn root(&self, keys: &'static [&'static str]) -> Result<TaskSection<'_>> {
-        TaskSection::open(self, String::new(), &self.value, keys)
-    }
-
-    /// The value at `field` for an error message, which tells if the value comes from the command line.
-    fn found(&self, field: &str, value: Option<&Value>) -> String {
-        let found = value.map_or("nothing (the key is missing)".to_string(), describe);
-        match self.is_overridden(field) {
-            true => format!("{found} (given on the command line)"),
-            false => found,
+    fn error(&self, fault: Fault) -> Error {
+        match fault {
+            Fault::Wrong { at, expected, found } => {
+                let name = if at.is_empty() { "the task" } else { &at };
+                let origin = if self.is_overridden(&at) { COMMAND_LINE } else { "" };
+                Error::field(&self.path, name, expected, found + origin)
+            }
+            Fault::UnknownKey { at, key, known } => {
+                let field = inside(&at, &key);
+                let origin = if self.is_overridden(&field) { COMMAND_LINE } else { "" };
+                let hint = nearest(&key, &known).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+                let place = if at.is_empty() { String::new() } else { format!(" in `{at}`") };
+                let what = format!("unknown key `{field}`{origin}{hint} (known{place}: {})", listed(&known));
+                Error::format(&self.path, what)
+            }
         }
     }
 
@@ -93,105 +137,62 @@ impl TaskSource {
             .any(|key| field == key || field.strip_prefix(key.as_str()).is_some_and(|rest| rest.starts_with('.')))
     }
 
-    /// An error about the value at a dotted path.
-    pub fn wrong(&self, field: &str, expected: impl Into<String>, value: Option<&Value>) -> Error {
-        Error::field(&self.path, field, expected, self.found(field, value))
+    /// The place of the whole file.
+    pub fn root(&self) -> Place<'_> {
+        Place { source: self, at: String::new() }
     }
 }
 
-/// One object of the task file. Its keys have been checked: all of them are known.
-pub(crate) struct TaskSection<'a> {
+/// The words about a value from the command line.
+const COMMAND_LINE: &str = " (given on the command line)";
+
+/// A place in a task file, for what is read there and for errors about it.
+#[derive(Clone)]
+pub(crate) struct Place<'a> {
     pub source: &'a TaskSource,
+    /// The dotted path.
     at: String,
-    map: &'a Map<String, Value>,
 }
 
-impl<'a> TaskSection<'a> {
-    /// `value` at the dotted path `at` as an object with no other keys than `keys`.
-    pub fn open(source: &'a TaskSource, at: String, value: &'a Value, keys: &[&str]) -> Result<TaskSection<'a>> {
-        let Value::Object(map) = value else {
-            let name = if at.is_empty() { "the task" } else { &at };
-            return Err(source.wrong(name, format!("an object with keys of {}", listed(keys)), Some(value)));
-        };
-        let section = TaskSection { source, at, map };
-        match map.keys().find(|key| !keys.contains(&key.as_str())) {
-            Some(key) => Err(section.unknown(key, keys)),
-            None => Ok(section),
-        }
+impl Place<'_> {
+    pub fn key(&self, key: &str) -> Self {
+        Self { source: self.source, at: inside(&self.at, key) }
     }
 
-    fn unknown(&self, key: &str, keys: &[&str]) -> Error {
-        let field = self.field(key);
-        let origin = if self.source.is_overridden(&field) { " (given on the command line)" } else { "" };
-        let hint = nearest(key, keys).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
-        let place = if self.at.is_empty() { String::new() } else { format!(" in `{}`", self.at) };
-        Error::format(
-            &self.source.path,
-            format!("unknown key `{field}`{origin}{hint} (known{place}: {})", listed(keys)),
-        )
+    pub fn field(&self) -> &str {
+        &self.at
     }
 
-    /// The dotted path of `key`.
-    pub fn field(&self, key: &str) -> String {
-        if self.at.is_empty() { key.to_string() } else { format!("{}.{key}", self.at) }
+    /// The value here as it was written; `None` if it is absent or null.
+    pub fn value(&self) -> Option<&Value> {
+        lookup(&self.source.value, &self.at).filter(|value| !value.is_null())
     }
 
-    pub fn wrong(&self, key: &str, expected: impl Into<String>) -> Error {
-        self.source.wrong(&self.field(key), expected, self.get(key))
+    /// An error about the value here.
+    pub fn wrong(&self, expected: impl Into<String>) -> Error {
+        self.wrong_as(expected, self.value().map_or("nothing (the key is missing)".to_string(), describe))
     }
 
-    /// The value of `key`; `null` counts as absent.
-    pub fn get(&self, key: &str) -> Option<&'a Value> {
-        self.map.get(key).filter(|value| !value.is_null())
+    /// Like [`Place::wrong`], with other words about what was found.
+    pub fn wrong_as(&self, expected: impl Into<String>, found: impl Into<String>) -> Error {
+        self.source.error(Fault::Wrong { at: self.at.clone(), expected: expected.into(), found: found.into() })
     }
+}
 
-    pub fn need(&self, key: &str, expected: &str) -> Result<&'a Value> {
-        self.get(key).ok_or_else(|| self.wrong(key, expected))
-    }
+/// The value at a dotted path.
+fn lookup<'v>(root: &'v Value, at: &str) -> Option<&'v Value> {
+    at.split('.').filter(|key| !key.is_empty()).try_fold(root, |value, key| match value {
+        Value::Object(map) => map.get(key),
+        Value::Array(list) => list.get(key.parse::<usize>().ok()?),
+        _ => None,
+    })
+}
 
-    /// The keys that are present, in the file's order.
-    pub fn keys(&self) -> impl Iterator<Item = &'a str> {
-        self.map.iter().filter(|(_, value)| !value.is_null()).map(|(key, _)| key.as_str())
-    }
-
-    pub fn text(&self, key: &str) -> Result<Option<&'a str>> {
-        self.get(key).map(|v| v.as_str().ok_or_else(|| self.wrong(key, "a string"))).transpose()
-    }
-
-    pub fn flag(&self, key: &str) -> Result<bool> {
-        self.get(key).map_or(Ok(false), |v| v.as_bool().ok_or_else(|| self.wrong(key, "true or false")))
-    }
-
-    /// A whole number that is at least `least`.
-    pub fn whole(&self, key: &str, least: u64) -> Result<Option<u64>> {
-        let ok = |v: &Value| v.as_u64().filter(|n| *n >= least);
-        self.get(key)
-            .map(|v| ok(v).ok_or_else(|| self.wrong(key, format!("a whole number of at least {least}"))))
-            .transpose()
-    }
-
-    /// Like [`TaskSection::whole`], for counts of 32 bits.
-    pub fn count(&self, key: &str, least: u32) -> Result<Option<u32>> {
-        let Some(n) = self.whole(key, least.into())? else { return Ok(None) };
-        u32::try_from(n).map(Some).map_err(|_| self.wrong(key, format!("a whole number of at most {}", u32::MAX)))
-    }
-
-    /// A number that `ok` accepts; `expected` describes these numbers in the error message.
-    pub fn real(&self, key: &str, expected: &str, ok: impl Fn(f64) -> bool) -> Result<Option<f64>> {
-        let read = |v: &Value| v.as_f64().filter(|x| ok(*x));
-        self.get(key).map(|v| read(v).ok_or_else(|| self.wrong(key, expected))).transpose()
-    }
-
-    /// A string, or a list of strings.
-    pub fn texts(&self, key: &str) -> Result<Vec<String>> {
-        let wrong = || self.wrong(key, "a string or a list of strings");
-        match self.get(key) {
-            None => Ok(Vec::new()),
-            Some(Value::String(one)) => Ok(vec![one.clone()]),
-            Some(Value::Array(many)) => many.iter().map(|v| v.as_str().map(str::to_string).ok_or_else(wrong)).collect(),
-            Some(_) => Err(wrong()),
-        }
-    }
+/// Whether there is a file or folder at `path`. Of a pattern (`*`) or a template (`{{…}}`), only the folder before it is
+/// known.
+fn is_there(path: &Path) -> bool {
+    let is_fixed = |path: &Path| !path.to_string_lossy().contains(['*', '{']);
+    path.ancestors().find(|path| is_fixed(path)).is_some_and(Path::exists)
 }
 
 /// Whether the first line that is not blank is a request in OpenAI's Batch format.
@@ -270,9 +271,9 @@ fn assign(root: &mut Value, path: &str, new: Value) -> Result<(), (String, Strin
 }
 
 /// The name in `names` that `typed` was probably meant to be.
-fn nearest<'n>(typed: &str, names: &[&'n str]) -> Option<&'n str> {
+fn nearest<'n>(typed: &str, names: &'n [String]) -> Option<&'n str> {
     let score = |name: &str| strsim::jaro_winkler(typed, name);
-    names.iter().copied().filter(|name| score(name) > 0.75).max_by(|a, b| score(a).total_cmp(&score(b)))
+    names.iter().map(String::as_str).filter(|name| score(name) > 0.75).max_by(|a, b| score(a).total_cmp(&score(b)))
 }
 
 #[cfg(test)]

@@ -1,0 +1,42 @@
+//! The options of `offshoot vote`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{each_once, whole};
+use crate::eval::run::vote::VoteOptions;
+
+#[derive(Debug, Args)]
+pub struct VoteArgs {
+    /// Samples, one JSON object per line (a JSON list, CSV and .gz too): an item's id, and a text or a list of texts
+    pub samples: PathBuf,
+    /// Task file whose items, answer and grade are used (default: the lines' own fields)
+    #[arg(long, value_name = "FILE")]
+    pub task: Option<PathBuf>,
+    /// How answers are found and graded, as in a task file: answer.regex='#### (.*)', grade.exact.field=answer
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Field of the item's id (default: id, task_id, question_id or custom_id)
+    #[arg(long, value_name = "FIELD")]
+    pub id: Option<String>,
+    /// Field of the text, or of a list of texts (default: text, completion, response, output or samples)
+    #[arg(long, value_name = "FIELD")]
+    pub text: Option<String>,
+    /// File for the votes (default: SAMPLES_votes.jsonl)
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// The k of pass@k and maj@k (default: powers of two)
+    #[arg(long, value_name = "K", value_delimiter = ',', value_parser = whole::<u32>(1..))]
+    pub k: Option<Vec<u32>>,
+    /// One JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl From<VoteArgs> for VoteOptions {
+    fn from(args: VoteArgs) -> Self {
+        let VoteArgs { samples, task, set, id, text, out, k, json } = args;
+        Self { samples, task, set, id, text, out, k: k.map(each_once), json }
+    }
+}
