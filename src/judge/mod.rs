@@ -29,12 +29,13 @@ pub use verdict::{Judgement, TestVerdict, Verdict};
 
 /// Judges candidates; shared by the judging threads.
 pub struct Judge {
-    sandbox: Sandbox,
     /// Located on first use.
     interpreter: OnceLock<Interpreter>,
     compiler: OnceLock<CppCompiler>,
     python: OnceLock<Python>,
     all_tests: bool,
+    /// Dropped last: its server ends when none of its programs runs.
+    sandbox: Sandbox,
 }
 
 impl Judge {

@@ -90,4 +90,24 @@ def fills_its_file():
         os.close(fd)
 
 
+def sockets():
+    """What is sent and never received is in the kernel."""
+    for _ in range(12):
+        if os.fork() == 0:
+            break
+    else:
+        time.sleep(100)
+    kept = []
+    for _ in range(100):
+        kept.extend(socket.socketpair())
+        for end in kept[-2:]:
+            end.setblocking(False)
+            try:
+                while True:
+                    end.send(b"x" * 65536)
+            except BlockingIOError:
+                pass
+    time.sleep(100)
+
+
 globals()[how]()

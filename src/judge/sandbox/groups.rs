@@ -5,6 +5,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::process::parent_id;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use nix::unistd::{ForkResult, fork};
 const MOUNTS: &str = "/proc/self/mountinfo";
 const PLACES: &str = "/proc/self/cgroup";
 
-/// All our groups have such names. A group in use is locked; others are left by killed processes.
+/// All our groups have such names, with the number of the server's caller. A group in use is locked; others are left by killed processes.
 const PREFIX: &str = "offshoot-judge-";
 /// A group of version 2 that has groups with limits may hold no process itself: its own processes move here.
 const REST: &str = "offshoot-judge-rest";
@@ -204,7 +205,7 @@ impl Hierarchy {
 /// A new group, locked.
 fn locked_group(parent: &Path) -> io::Result<(PathBuf, File)> {
     for attempt in 0..100 {
-        let top = parent.join(format!("{PREFIX}{}-{attempt}", std::process::id()));
+        let top = parent.join(format!("{PREFIX}{}-{attempt}", parent_id()));
         match fs::create_dir(&top) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,

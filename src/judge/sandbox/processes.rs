@@ -1,9 +1,9 @@
 //! All processes of one candidate, seen from its supervisor: measures their resources and kills them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -53,9 +53,12 @@ pub(super) struct ProcessMeter {
     looked: Instant,
     /// CPU time of those that lived at the last look, with that of their children that they had waited for.
     known: HashMap<i32, KnownProcess>,
-    /// By parent: CPU time of children that have gone and that the parent has not waited for.
-    owed: HashMap<i32, Owed>,
+    /// By parent, if that is known: CPU time of children that have gone and that it has not waited for.
+    owed: HashMap<Option<i32>, Owed>,
+    /// CPU time of all processes that the supervisor has waited for.
     ended: Duration,
+    /// By process: its start, and its memory when that was last divided.
+    divided: HashMap<i32, (u64, DividedMemory)>,
     /// The part of each shared anonymous memory, by its inode, that was ever seen mapped.
     shared: HashMap<u64, (u64, u64)>,
 }
@@ -68,11 +71,30 @@ struct KnownProcess {
     children: Duration,
 }
 
+/// Memory of a process in bytes.
+#[derive(Clone, Copy, Debug)]
+struct DividedMemory {
+    resident: u64,
+    /// With each page divided among the processes that share it.
+    share: u64,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Owed {
     seen: Duration,
     /// From the last sight of each child to the look that missed it.
     unseen: Duration,
+}
+
+impl Owed {
+    fn add(&mut self, seen: Duration, unseen: Duration) {
+        self.seen += seen;
+        self.unseen += unseen;
+    }
+
+    fn pay(&mut self, paid: Duration) {
+        self.seen = self.seen.saturating_sub(paid);
+    }
 }
 
 impl ProcessMeter {
@@ -82,6 +104,7 @@ impl ProcessMeter {
             looked: Instant::now(),
             known: HashMap::new(),
             owed: HashMap::new(),
+            divided: HashMap::new(),
             ended: ended_children().0,
             shared: HashMap::new(),
         }
@@ -91,20 +114,33 @@ impl ProcessMeter {
         self.scope
     }
 
-    /// `most_bytes`: the memory limit; above it a page shared by several processes is divided among them.
+    /// `most_bytes`: the memory limit. If processes seem to exceed it together, they are stopped for the time that it
+    /// takes to divide shared pages among them.
     pub fn used(&mut self, most_bytes: u64) -> ProcessUsage {
         let page = sysconf_or(SysconfVar::PAGE_SIZE, 4096);
         let living = self.scope.living();
         let mut used = ProcessUsage { cpu: self.cpu(&living), ..ProcessUsage::default() };
-        for (pid, stat) in &living {
-            used.memory_bytes += resident_pages(*pid, stat) * page;
-            used.threads += stat.threads;
-        }
+        used.threads = living.iter().map(|(_, stat)| stat.threads).sum();
+        let resident: Vec<(i32, u64, u64)> =
+            living.iter().map(|(pid, stat)| (*pid, stat.started, resident_pages(*pid, stat) * page)).collect();
+        let estimate = |&(pid, started, resident): &(i32, u64, u64)| match self.divided.get(&pid) {
+            Some((of, last)) if *of == started => last.share + resident.saturating_sub(last.resident),
+            _ => resident,
+        };
+        used.memory_bytes = resident.iter().map(estimate).sum();
         if used.memory_bytes > most_bytes && living.len() > 1 {
-            let share = |(pid, stat): &(i32, Stat)| proportional_bytes(*pid).unwrap_or(resident_pages(*pid, stat) * page);
-            used.memory_bytes = living.iter().map(share).sum();
+            self.scope.signal(Signal::SIGSTOP);
+            let divided = |&(pid, started, resident): &(i32, u64, u64)| {
+                let share = proportional_bytes(pid).unwrap_or(resident);
+                (pid, (started, DividedMemory { resident, share }))
+            };
+            self.divided = resident.iter().map(divided).collect();
+            used.memory_bytes = self.divided.values().map(|(_, memory)| memory.share).sum();
+            if used.memory_bytes <= most_bytes {
+                self.scope.signal(Signal::SIGCONT);
+            }
         }
-        used.memory_bytes += self.hidden_bytes(&living);
+        used.memory_bytes += self.hidden_bytes(&living) + buffered_bytes(&living);
         used
     }
 
@@ -126,35 +162,28 @@ impl ProcessMeter {
         let alive = |pid: i32| {
             matches!((self.known.get(&pid), now.get(&pid)), (Some(before), Some(now)) if before.started == now.started)
         };
-        // The nearest parent that still lives.
-        let heir = |mut pid: i32| {
-            while pid != supervisor && !alive(pid) {
-                match self.known.get(&pid) {
-                    Some(before) => pid = before.parent,
-                    None => return supervisor,
-                }
-            }
-            pid
+        // If its parent has gone too, nobody can say who has waited for it.
+        let waits = |parent: i32| if parent == supervisor || alive(parent) { Some(parent) } else { None };
+        let mut owed: HashMap<Option<i32>, Owed> = HashMap::new();
+        for (&parent, debt) in &self.owed {
+            owed.entry(parent.and_then(waits)).or_default().add(debt.seen, debt.unseen);
+        }
+        for (_, gone) in self.known.iter().filter(|(pid, _)| !alive(**pid)) {
+            owed.entry(waits(gone.parent)).or_default().add(gone.cpu + gone.children, since);
+        }
+        let paid = |parent: i32| match (self.known.get(&parent), now.get(&parent)) {
+            (Some(before), Some(now)) => now.children.saturating_sub(before.children),
+            _ => Duration::ZERO,
         };
-        let mut owed: HashMap<i32, Owed> = HashMap::new();
-        for (&pid, debt) in &self.owed {
-            let entry = owed.entry(heir(pid)).or_default();
-            entry.seen += debt.seen;
-            entry.unseen += debt.unseen;
+        let mut rest = Duration::ZERO;
+        for parent in now.keys().copied().filter(|&pid| alive(pid)).chain([supervisor]) {
+            let paid = if parent == supervisor { ended.saturating_sub(self.ended) } else { paid(parent) };
+            let debt = owed.get(&Some(parent)).map_or(Duration::ZERO, |debt| debt.seen);
+            rest += paid.saturating_sub(debt);
+            owed.entry(Some(parent)).and_modify(|debt| debt.pay(paid));
         }
-        for (&pid, gone) in self.known.iter().filter(|(pid, _)| !alive(**pid)) {
-            let entry = owed.entry(if gone.parent == pid { supervisor } else { heir(gone.parent) }).or_default();
-            entry.seen += gone.cpu + gone.children;
-            entry.unseen += since;
-        }
-        owed.retain(|pid, debt| {
-            let paid = match (self.known.get(pid), now.get(pid)) {
-                (Some(before), Some(now)) if *pid != supervisor => now.children.saturating_sub(before.children),
-                _ => ended.saturating_sub(self.ended),
-            };
-            debt.seen = debt.seen.saturating_sub(paid);
-            debt.seen > Duration::ZERO
-        });
+        owed.entry(None).and_modify(|debt| debt.pay(rest));
+        owed.retain(|_, debt| debt.seen > Duration::ZERO);
         self.owed = owed;
         self.ended = ended;
         self.known = now;
@@ -225,22 +254,27 @@ impl ProcessScope {
         }
     }
 
+    fn signal(self, signal: Signal) {
+        match self {
+            ProcessScope::Namespace => {
+                let _ = kill(Pid::from_raw(-1), signal);
+            }
+            ProcessScope::Descendants => {
+                for (pid, _) in self.living() {
+                    let _ = kill(Pid::from_raw(pid), signal);
+                }
+            }
+        }
+    }
+
     /// Kills and reaps all processes; returns when none is left.
     pub fn end(self, mut reaped: impl FnMut(WaitStatus)) {
         while reap(&mut reaped) == ChildrenLeft::Some {
-            match self {
-                ProcessScope::Namespace => {
-                    let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
-                }
-                // Stopped first, so that none forks while the others are killed.
-                ProcessScope::Descendants => {
-                    for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
-                        for (pid, _) in self.living() {
-                            let _ = kill(Pid::from_raw(pid), signal);
-                        }
-                    }
-                }
+            // Stopped first, so that none forks while the others are killed.
+            if self == ProcessScope::Descendants {
+                self.signal(Signal::SIGSTOP);
             }
+            self.signal(Signal::SIGKILL);
             std::thread::sleep(Duration::from_micros(200));
         }
     }
@@ -407,6 +441,32 @@ fn mappings(pid: i32) -> impl Iterator<Item = Mapping> {
     };
     let text = of(pid).or_else(|| numbers_in(&format!("/proc/{pid}/task")).find_map(of)).unwrap_or_default();
     text.lines().filter_map(Mapping::parsed).filter(|mapping| mapping.inode != 0).collect::<Vec<_>>().into_iter()
+}
+
+/// What the kernel may hold for the processes in sockets and pipes: their number times the usual bounds, as it tells no
+/// more. A few of each process are free, so that honest programs do not pay for what they do not fill.
+fn buffered_bytes(living: &[(i32, Stat)]) -> u64 {
+    const FREE: u64 = 8;
+    const SOCKET: u64 = 208 << 10;
+    const PIPE: u64 = 64 << 10;
+    let mut known = HashSet::new();
+    let mut bytes = 0;
+    for (pid, _) in living {
+        let folder = format!("/proc/{pid}/fd");
+        // The number of open descriptors, which kernels before 6.2 do not tell.
+        if fs::metadata(&folder).is_ok_and(|facts| (1..=FREE).contains(&facts.size())) {
+            continue;
+        }
+        for open in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let Ok(facts) = fs::metadata(open.path()) else { continue };
+            let kind = facts.file_type();
+            let most = if kind.is_socket() { SOCKET } else if kind.is_fifo() { PIPE } else { continue };
+            if known.insert((facts.dev(), facts.ino())) {
+                bytes += most;
+            }
+        }
+    }
+    bytes.saturating_sub(FREE * SOCKET * living.len() as u64)
 }
 
 fn resident_shared_bytes(pid: i32) -> u64 {
