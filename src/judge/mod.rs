@@ -44,7 +44,6 @@ pub struct JudgeSetup {
 
 /// Judges candidates; shared by the judging threads.
 pub struct Judge {
-    sandbox: Sandbox,
     hidden: Vec<PathBuf>,
     chosen_python: Option<PathBuf>,
     /// Located on first use.
@@ -53,6 +52,8 @@ pub struct Judge {
     tools: Tools,
     python: OnceLock<Python>,
     all_tests: bool,
+    /// Dropped last: its server ends when none of its programs runs.
+    sandbox: Sandbox,
 }
 
 impl Judge {

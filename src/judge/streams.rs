@@ -161,6 +161,7 @@ fn check(judge: &Judge, checker: &str, test: &StreamTest, output: &[u8]) -> Resu
         environment: Vec::new(),
         readable: python.readable.clone(),
         folder: folder.path().to_path_buf(),
+        keep_files: false,
         limits: Limits::default(),
         stdin: StdinMode::Null,
         stdout: StdoutMode::Capture,

@@ -5,7 +5,10 @@ held = []
 for number in range(64):
     file = open("hidden", "wb")
     os.unlink("hidden")
-    file.write(b"x" * (512 << 10))
-    file.flush()
     held.append(file)
+    try:
+        file.write(b"x" * (512 << 10))
+        file.flush()
+    except OSError:
+        break
 time.sleep(100)

@@ -26,20 +26,38 @@ const LIMITS: Limits =
 /// For what must end by the clock.
 const SHORT: Limits = Limits { cpu: Duration::from_millis(200), ..LIMITS };
 
-fn sandbox(namespaces: bool) -> &'static Sandbox {
-    static SANDBOXES: [OnceLock<Sandbox>; 2] = [OnceLock::new(), OnceLock::new()];
-    SANDBOXES[usize::from(namespaces)].get_or_init(|| Sandbox::set_up(&setup(namespaces)).unwrap())
+/// What a sandbox may use of the machine.
+#[derive(Clone, Copy, Debug)]
+struct Mode {
+    namespaces: bool,
+    groups: bool,
 }
 
-/// With namespaces and without; neither on a machine that has no sandbox.
-fn modes() -> &'static [bool] {
-    static MODES: OnceLock<&[bool]> = OnceLock::new();
-    MODES.get_or_init(|| match Sandbox::set_up(&setup(false)) {
+const FULL: Mode = Mode { namespaces: true, groups: true };
+const BARE: Mode = Mode { namespaces: false, groups: false };
+const MODES: [Mode; 4] =
+    [FULL, BARE, Mode { namespaces: true, groups: false }, Mode { namespaces: false, groups: true }];
+
+fn sandbox(mode: Mode) -> &'static Sandbox {
+    static SANDBOXES: [OnceLock<Sandbox>; 4] = [const { OnceLock::new() }; 4];
+    let cell = &SANDBOXES[usize::from(mode.namespaces) + 2 * usize::from(mode.groups)];
+    cell.get_or_init(|| Sandbox::set_up(&SandboxSetup { groups: mode.groups, ..setup(mode.namespaces) }).unwrap())
+}
+
+/// With namespaces and control groups, and with neither; none on a machine that has no sandbox.
+fn modes() -> &'static [Mode] {
+    &all_modes()[..all_modes().len().min(2)]
+}
+
+/// Also with only one of the two, for what they bound together.
+fn all_modes() -> &'static [Mode] {
+    static FOUND: OnceLock<&[Mode]> = OnceLock::new();
+    FOUND.get_or_init(|| match Sandbox::set_up(&setup(false)) {
         Err(error @ Error::Value { .. }) => {
             crate::skip::skipped(format_args!("{error}"));
             &[]
         }
-        _ => &[true, false],
+        _ => &MODES,
     })
 }
 
@@ -50,6 +68,7 @@ fn confined(program: impl Into<PathBuf>, arguments: &[&str], folder: &Path) -> C
         environment: Vec::new(),
         readable: Vec::new(),
         folder: folder.into(),
+        keep_files: false,
         limits: LIMITS,
         stdin: StdinMode::Null,
         stdout: StdoutMode::Capture,
@@ -57,9 +76,9 @@ fn confined(program: impl Into<PathBuf>, arguments: &[&str], folder: &Path) -> C
     }
 }
 
-fn shell(namespaces: bool, script: &str) -> Ended {
-    let folder = sandbox(namespaces).folder().unwrap();
-    sandbox(namespaces).start(confined("/bin/sh", &["-c", script], folder.path())).unwrap().wait().unwrap()
+fn shell(mode: Mode, script: &str) -> Ended {
+    let folder = sandbox(mode).folder().unwrap();
+    sandbox(mode).start(confined("/bin/sh", &["-c", script], folder.path())).unwrap().wait().unwrap()
 }
 
 /// Hidden files and folders in a readable one, in both modes.
@@ -115,7 +134,7 @@ struct Aftermath {
 
 /// Runs a program of tests/hostile; None without Python. Its first arguments are its own, then a file outside and our
 /// process.
-fn hostile(namespaces: bool, name: &str, limits: Limits, arguments: &[&str]) -> Option<Aftermath> {
+fn hostile(mode: Mode, name: &str, limits: Limits, arguments: &[&str]) -> Option<Aftermath> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let Some((interpreter, prefix)) = python() else {
         crate::skip::skipped("there is no python3");
@@ -126,7 +145,7 @@ fn hostile(namespaces: bool, name: &str, limits: Limits, arguments: &[&str]) -> 
     let outside = tempfile::tempdir().unwrap();
     let secret = outside.path().join("secret");
     fs::write(&secret, "the secret").unwrap();
-    let folder = sandbox(namespaces).folder().unwrap();
+    let folder = sandbox(mode).folder().unwrap();
     let here = folder.path().to_path_buf();
     fs::copy(source, here.join("hostile.py")).unwrap();
     let (outside_name, caller) = (secret.display().to_string(), std::process::id().to_string());
@@ -139,7 +158,7 @@ fn hostile(namespaces: bool, name: &str, limits: Limits, arguments: &[&str]) -> 
         limits,
         ..confined(interpreter, &all, &here)
     };
-    let ended = sandbox(namespaces).start(what).unwrap().wait().unwrap();
+    let ended = sandbox(mode).start(what).unwrap().wait().unwrap();
     let left = carrying(&nonce);
     assert!(left.is_empty(), "{name}: processes {left:?} are left");
     let grown = tree_of(&here);
@@ -167,6 +186,23 @@ fn carrying(nonce: &str) -> Vec<String> {
     all.filter(has).map(|path| path.display().to_string()).collect()
 }
 
+/// The control groups of a caller's sandbox server.
+fn groups_of(caller: u32) -> Vec<PathBuf> {
+    let (mut found, mut folders) = (Vec::new(), vec![PathBuf::from("/sys/fs/cgroup")]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            match entry.file_name().to_string_lossy().starts_with(&format!("offshoot-judge-{caller}-")) {
+                true => found.push(entry.path()),
+                false => folders.push(entry.path()),
+            }
+        }
+    }
+    found
+}
+
 fn tree_of(folder: &Path) -> Vec<(PathBuf, u64)> {
     fs::read_dir(folder)
         .unwrap()
@@ -176,40 +212,40 @@ fn tree_of(folder: &Path) -> Vec<(PathBuf, u64)> {
 }
 
 fn ends(name: &str, limits: Limits, arguments: &[&str], by: Limit) {
-    for &namespaces in modes() {
-        let Some(after) = hostile(namespaces, name, limits, arguments) else { return };
-        assert_eq!(after.ended.how, How::Limit(by), "{name}, namespaces {namespaces}: {:?}", after.ended);
+    for &mode in modes() {
+        let Some(after) = hostile(mode, name, limits, arguments) else { return };
+        assert_eq!(after.ended.how, How::Limit(by), "{name}, {mode:?}: {:?}", after.ended);
     }
 }
 
 /// It comes to its own end, having been refused everything.
 fn is_refused(name: &str) {
-    for &namespaces in modes() {
-        let Some(after) = hostile(namespaces, name, LIMITS, &[]) else { return };
+    for &mode in modes() {
+        let Some(after) = hostile(mode, name, LIMITS, &[]) else { return };
         let why = String::from_utf8_lossy(&after.ended.stderr);
-        assert_eq!(after.ended.how, How::Exit(0), "{name}, namespaces {namespaces}: {why}");
+        assert_eq!(after.ended.how, How::Exit(0), "{name}, {mode:?}: {why}");
         assert_eq!(after.text, "done\n", "{name}");
     }
 }
 
 #[test]
 fn an_honest_program_is_reported_as_it_ends() {
-    for &namespaces in modes() {
-        let ended = shell(namespaces, "echo out; echo err >&2; echo kept > file; cat file; exit 3");
+    for &mode in modes() {
+        let ended = shell(mode, "echo out; echo err >&2; echo kept > file; cat file; exit 3");
         assert_eq!((ended.how, ended.stdout, ended.stderr), (How::Exit(3), b"out\nkept\n".to_vec(), b"err\n".to_vec()));
-        assert_eq!(shell(namespaces, "kill -SEGV $$").how, How::Signal(11));
-        assert_eq!(shell(namespaces, "kill -ABRT $$").how, How::Signal(6));
+        assert_eq!(shell(mode, "kill -SEGV $$").how, How::Signal(11));
+        assert_eq!(shell(mode, "kill -ABRT $$").how, How::Signal(6));
     }
 }
 
 #[test]
 fn input_output_and_channel_flow_without_deadlock() {
-    for &namespaces in modes() {
-        let folder = sandbox(namespaces).folder().unwrap();
+    for &mode in modes() {
+        let folder = sandbox(mode).folder().unwrap();
         let limits = Limits { output_bytes: 4 << 20, ..LIMITS };
         let cat =
             Confined { stdin: StdinMode::Pipe, limits, ..confined("/bin/cat", &["-", "/dev/stdin"], folder.path()) };
-        let mut running = sandbox(namespaces).start(cat).unwrap();
+        let mut running = sandbox(mode).start(cat).unwrap();
         let input = vec![b'x'; 3 << 20];
         running.write_stdin(&input).unwrap();
         running.close_stdin();
@@ -218,7 +254,7 @@ fn input_output_and_channel_flow_without_deadlock() {
 
         let closes =
             Confined { stdin: StdinMode::Pipe, ..confined("/bin/sh", &["-c", "exec <&-; sleep 0.2"], folder.path()) };
-        let mut running = sandbox(namespaces).start(closes).unwrap();
+        let mut running = sandbox(mode).start(closes).unwrap();
         running.write_stdin(&input).unwrap();
         assert_eq!(running.wait().unwrap().how, How::Exit(0));
 
@@ -226,7 +262,7 @@ fn input_output_and_channel_flow_without_deadlock() {
             channel: true,
             ..confined("/bin/sh", &["-c", "read line <&3; echo got $line >&3"], folder.path())
         };
-        let running = sandbox(namespaces).start(echo).unwrap();
+        let running = sandbox(mode).start(echo).unwrap();
         let mut channel = running.channel().unwrap();
         channel.write_all(b"word\n").unwrap();
         let mut answer = String::new();
@@ -241,57 +277,60 @@ fn a_program_that_cannot_start_is_an_error_that_names_it() {
     if modes().is_empty() {
         return;
     }
-    let folder = sandbox(true).folder().unwrap();
-    let error = sandbox(true).start(confined("/no/such/program", &[], folder.path())).unwrap().wait().unwrap_err();
+    let folder = sandbox(FULL).folder().unwrap();
+    let error = sandbox(FULL).start(confined("/no/such/program", &[], folder.path())).unwrap().wait().unwrap_err();
     assert!(error.to_string().starts_with("/no/such/program: cannot be run: "), "{error}");
 }
 
 #[test]
 fn killed_or_dropped_nothing_is_left() {
-    for &namespaces in modes() {
-        let folder = sandbox(namespaces).folder().unwrap();
+    for &mode in modes() {
+        let folder = sandbox(mode).folder().unwrap();
         let sleeper = |nonce: &str| Confined {
             environment: vec![("OFFSHOOT_NONCE".into(), nonce.into())],
             ..confined("/bin/sh", &["-c", "sleep 100 & sleep 100"], folder.path())
         };
-        let mut running = sandbox(namespaces).start(sleeper("killed")).unwrap();
+        let mut running = sandbox(mode).start(sleeper("killed")).unwrap();
         running.kill();
         assert_eq!(running.wait().unwrap().how, How::Killed);
-        drop(sandbox(namespaces).start(sleeper("dropped")).unwrap());
+        drop(sandbox(mode).start(sleeper("dropped")).unwrap());
         assert!(carrying("killed").is_empty() && carrying("dropped").is_empty());
     }
 }
 
 #[test]
 fn when_the_caller_is_killed_its_candidates_die() {
-    const NAMESPACES: &str = "OFFSHOOT_TEST_CALLER";
-    if let Ok(namespaces) = std::env::var(NAMESPACES) {
-        let folder = sandbox(namespaces == "true").folder().unwrap();
-        let nonce = format!("orphan-{namespaces}-{}", std::process::id());
+    const MODE: &str = "OFFSHOOT_TEST_CALLER";
+    if let Ok(number) = std::env::var(MODE) {
+        let mode = MODES[number.parse::<usize>().unwrap()];
+        let folder = sandbox(mode).folder().unwrap();
+        let nonce = format!("orphan-{number}-{}", std::process::id());
         let script = "(sleep 100 &); echo here; sleep 100";
         let what = Confined {
             environment: vec![("OFFSHOOT_NONCE".into(), nonce)],
             ..confined("/bin/sh", &["-c", script], folder.path())
         };
-        let running = sandbox(namespaces == "true").start(what).unwrap();
+        let running = sandbox(mode).start(what).unwrap();
         while running.take_stdout().is_empty() {
             std::thread::sleep(Duration::from_millis(5));
         }
         println!("started {}", folder.path().display());
         std::thread::sleep(Duration::from_secs(100));
     }
-    for &namespaces in modes() {
+    for (number, _) in modes().iter().enumerate() {
         let mut caller = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "sandbox::when_the_caller_is_killed_its_candidates_die", "--nocapture"])
-            .env(NAMESPACES, namespaces.to_string())
+            .env(MODE, number.to_string())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let mut lines = std::io::BufRead::lines(std::io::BufReader::new(caller.stdout.take().unwrap()));
         let folder =
             lines.find_map(|line| line.unwrap().split("started ").nth(1).map(PathBuf::from)).expect("it starts one");
-        let nonce = format!("orphan-{namespaces}-{}", caller.id());
+        let nonce = format!("orphan-{number}-{}", caller.id());
         assert!(!carrying(&nonce).is_empty());
+        let counted = sandbox(MODES[number]).in_force().to_string().contains("a control group");
+        assert_eq!(groups_of(caller.id()).is_empty(), !counted);
         caller.kill().unwrap();
         caller.wait().unwrap();
         let begun = Instant::now();
@@ -303,6 +342,10 @@ fn when_the_caller_is_killed_its_candidates_die() {
             assert!(begun.elapsed() < Duration::from_secs(20), "its folder is left");
             std::thread::sleep(Duration::from_millis(10));
         }
+        while !groups_of(caller.id()).is_empty() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "its control groups are left");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 
@@ -311,7 +354,7 @@ fn what_is_in_force_is_said_and_a_wrong_helper_noticed() {
     if modes().is_empty() {
         return;
     }
-    let said = sandbox(false).in_force().to_string();
+    let said = sandbox(BARE).in_force().to_string();
     assert!(said.contains("namespaces   not in force: not wanted"), "{said}");
     assert!(said.contains("probes       in force: "), "{said}");
     let setup = SandboxSetup { helper: Some("/bin/true".into()), ..SandboxSetup::new(Isolation::Required) };
@@ -322,8 +365,8 @@ fn what_is_in_force_is_said_and_a_wrong_helper_noticed() {
 
 #[test]
 fn fork_bombs_end() {
-    for &namespaces in modes() {
-        let Some(after) = hostile(namespaces, "fork_bomb.py", SHORT, &[]) else { return };
+    for &mode in modes() {
+        let Some(after) = hostile(mode, "fork_bomb.py", SHORT, &[]) else { return };
         assert!(matches!(after.ended.how, How::Limit(Limit::Time) | How::Sandbox(_)), "{:?}", after.ended.how);
     }
 }
@@ -335,27 +378,76 @@ fn memory_hogs_end() {
     }
 }
 
+/// Memory that no process's own count shows. Where the kernel bounds it, a candidate never holds a tenth more than its
+/// limit.
+#[test]
+fn hidden_memory_counts() {
+    for how in ["zombie_leader", "given_up", "unmapped", "moved", "orphans", "sockets", "fills_its_file"] {
+        for &mode in all_modes() {
+            let limits = Limits { cpu: Duration::from_secs(20), ..LIMITS };
+            let Some(after) = hostile(mode, "memory_hidden.py", limits, &[how]) else { return };
+            let by = if how == "fills_its_file" { Limit::Output } else { Limit::Memory };
+            assert_eq!(after.ended.how, How::Limit(by), "{how}, {mode:?}: {:?}", after.ended);
+            let counted = sandbox(mode).in_force().to_string().contains("memory       in force: a control group");
+            let most = LIMITS.memory_bytes + LIMITS.memory_bytes / 10;
+            assert!(!counted || after.ended.peak_bytes <= most, "{how}, {mode:?}: {:?}", after.ended);
+        }
+    }
+}
+
+/// CPU time that is in no process's count of itself or its children.
+#[test]
+fn hidden_time_counts() {
+    for how in ["reaped", "short", "waited", "orphaned", "behind_a_zombie", "slept_and_stolen"] {
+        for &mode in all_modes() {
+            let limits = Limits { cpu: Duration::from_millis(400), ..LIMITS };
+            let Some(after) = hostile(mode, "time_hidden.py", limits, &[how]) else { return };
+            let Ended { how: end, cpu, .. } = &after.ended;
+            // On a busy machine the clock may end it, but never before much of its time has been counted.
+            assert!(*end == How::Limit(Limit::Time) && *cpu >= limits.cpu / 2, "{how}, {mode:?}: {:?}", after.ended);
+        }
+    }
+}
+
+#[test]
+fn hidden_files_count() {
+    for how in ["beyond_the_longest_path", "mapped", "in_flight", "of_a_thread", "at_once", "links", "attributes"] {
+        for &mode in all_modes() {
+            let Some(after) = hostile(mode, "files_hidden.py", LIMITS, &[how]) else { return };
+            // The kernel refuses it the space, or descriptors are refused where files are measured.
+            let said = String::from_utf8_lossy(&after.ended.stderr);
+            let refused = after.ended.how == How::Exit(1)
+                && if mode.namespaces {
+                    said.contains("Errno 28")
+                } else {
+                    how == "in_flight" && said.contains("Errno 1]")
+                };
+            assert!(refused || after.ended.how == How::Limit(Limit::Output), "{how}, {mode:?}: {:?}", after.ended);
+        }
+    }
+}
+
 #[test]
 fn file_hogs_end() {
     for name in ["files_many.py", "files_unlinked.py"] {
         ends(name, LIMITS, &[], Limit::Output);
     }
-    for &namespaces in modes() {
-        hostile(namespaces, "files_deep.py", LIMITS, &[]);
+    for &mode in modes() {
+        hostile(mode, "files_deep.py", LIMITS, &[]);
     }
 }
 
 #[test]
 fn endless_output_ends_and_is_not_kept() {
     for (stream, kept) in [("stdout", 1 << 20), ("stderr", 0)] {
-        for &namespaces in modes() {
-            let Some(after) = hostile(namespaces, "output.py", LIMITS, &[stream]) else { return };
+        for &mode in modes() {
+            let Some(after) = hostile(mode, "output.py", LIMITS, &[stream]) else { return };
             assert_eq!(after.ended.how, How::Limit(Limit::Output));
             assert!(after.ended.stdout.len() == kept && after.ended.stderr.len() <= 64 << 10);
         }
     }
-    for &namespaces in modes() {
-        let ended = shell(namespaces, "head -c 1100000 /dev/zero");
+    for &mode in modes() {
+        let ended = shell(mode, "head -c 1100000 /dev/zero");
         assert_eq!((ended.how, ended.stdout.len()), (How::Limit(Limit::Output), 1 << 20));
     }
 }
@@ -369,8 +461,8 @@ fn time_is_up_for_sleepers_spinners_and_zombies() {
 
 #[test]
 fn daemons_end_with_their_program() {
-    for &namespaces in modes() {
-        let Some(after) = hostile(namespaces, "daemon.py", LIMITS, &[]) else { return };
+    for &mode in modes() {
+        let Some(after) = hostile(mode, "daemon.py", LIMITS, &[]) else { return };
         assert_eq!((after.ended.how, after.text.as_str()), (How::Exit(0), "left a daemon\n"));
     }
 }
@@ -379,13 +471,13 @@ fn daemons_end_with_their_program() {
 #[test]
 fn shared_memory_is_its_own_and_bounded() {
     for how in ["named", "unlinked", "mapped"] {
-        for &namespaces in modes() {
-            let Some(after) = hostile(namespaces, "files_shared.py", LIMITS, &[how]) else { return };
+        for &mode in modes() {
+            let Some(after) = hostile(mode, "files_shared.py", LIMITS, &[how]) else { return };
             let bounded = matches!(
                 after.ended.how,
                 How::Exit(1) | How::Limit(Limit::Output | Limit::Memory) | How::Signal(libc::SIGBUS)
             );
-            assert!(bounded, "{how}, namespaces {namespaces}: {:?}", after.ended);
+            assert!(bounded, "{how}, {mode:?}: {:?}", after.ended);
             assert!(after.ended.peak_bytes < LIMITS.memory_bytes, "{how}: {:?}", after.ended);
         }
     }
@@ -394,9 +486,9 @@ fn shared_memory_is_its_own_and_bounded() {
 #[test]
 fn python_can_share_memory_locks_and_pools_where_there_are_namespaces() {
     let Some((interpreter, prefix)) = python() else { return crate::skip::skipped("there is no python3") };
-    for &namespaces in modes() {
-        let has_own = namespaces && sandbox(true).in_force().to_string().contains("a /dev/shm of its own");
-        let folder = sandbox(namespaces).folder().unwrap();
+    for &mode in modes() {
+        let has_own = mode.namespaces && sandbox(FULL).in_force().to_string().contains("a /dev/shm of its own");
+        let folder = sandbox(mode).folder().unwrap();
         let script = "from multiprocessing import Lock, Pool, shared_memory\n\
                       with Lock(), Pool(2) as pool: print(sum(pool.map(abs, range(-9, 0))))\n\
                       memory = shared_memory.SharedMemory(create=True, size=4096)\n\
@@ -406,7 +498,7 @@ fn python_can_share_memory_locks_and_pools_where_there_are_namespaces() {
                       memory.unlink()\n";
         let what =
             Confined { readable: vec![prefix.clone()], ..confined(interpreter, &["-I", "-c", script], folder.path()) };
-        let ended = sandbox(namespaces).start(what).unwrap().wait().unwrap();
+        let ended = sandbox(mode).start(what).unwrap().wait().unwrap();
         let said = String::from_utf8_lossy(&ended.stdout).into_owned();
         match has_own {
             true => assert_eq!((ended.how.clone(), said.as_str()), (How::Exit(0), "45\n7\n"), "{ended:?}"),
@@ -429,9 +521,9 @@ fn there_is_no_network() {
 
 #[test]
 fn other_processes_are_out_of_reach() {
-    for &namespaces in modes() {
-        let Some(after) = hostile(namespaces, "signals.py", LIMITS, &[]) else { return };
-        assert_eq!((after.ended.how, after.text.as_str()), (How::Exit(0), "done\n"), "namespaces {namespaces}");
+    for &mode in modes() {
+        let Some(after) = hostile(mode, "signals.py", LIMITS, &[]) else { return };
+        assert_eq!((after.ended.how, after.text.as_str()), (How::Exit(0), "done\n"), "{mode:?}");
     }
 }
 
@@ -467,9 +559,10 @@ fn hostile_system_calls_end_the_whole_tree_by_name() {
         return;
     }
     for (index, (name, number, argument)) in calls.into_iter().enumerate() {
-        let (namespaces, where_made) = (index % 2 == 0, if index % 3 == 0 { "child" } else { "here" });
+        let (mode, where_made) =
+            (if index % 2 == 0 { FULL } else { BARE }, if index % 3 == 0 { "child" } else { "here" });
         let arguments = [&number.to_string(), where_made, argument, "0", "0", "0", "0"];
-        let Some(after) = hostile(namespaces, "call.py", LIMITS, &arguments) else { return };
+        let Some(after) = hostile(mode, "call.py", LIMITS, &arguments) else { return };
         assert_eq!(after.ended.how, How::Sandbox(name.into()), "{}", after.text);
     }
 }
@@ -490,7 +583,12 @@ fn calls_that_libraries_try_are_refused_with_an_error() {
         return;
     }
     for (index, (number, expected)) in calls.into_iter().enumerate() {
-        let Some(after) = hostile(index % 2 == 0, "call.py", LIMITS, &[&number.to_string(), "here", "4", "0"]) else {
+        let Some(after) = hostile(
+            if index % 2 == 0 { FULL } else { BARE },
+            "call.py",
+            LIMITS,
+            &[&number.to_string(), "here", "4", "0"],
+        ) else {
             return;
         };
         assert_eq!((after.ended.how, &after.text), (How::Exit(0), expected));
@@ -504,10 +602,10 @@ fn calls_of_other_architectures_end_the_program() {
         return;
     }
     const X32: libc::c_long = 0x4000_0000;
-    if let Some(after) = hostile(true, "call.py", LIMITS, &[&(X32 + libc::SYS_getpid).to_string(), "here"]) {
+    if let Some(after) = hostile(FULL, "call.py", LIMITS, &[&(X32 + libc::SYS_getpid).to_string(), "here"]) {
         assert!(matches!(after.ended.how, How::Sandbox(_)), "{:?}", after.ended.how);
     }
-    let folder = sandbox(true).folder().unwrap();
+    let folder = sandbox(FULL).folder().unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile/other_calls.c");
     let built = Command::new("cc").arg(source).arg("-o").arg(folder.path().join("other_calls")).status();
     if !built.is_ok_and(|status| status.success()) {
@@ -515,7 +613,7 @@ fn calls_of_other_architectures_end_the_program() {
         return;
     }
     let ended =
-        sandbox(true).start(confined(folder.path().join("other_calls"), &[], folder.path())).unwrap().wait().unwrap();
+        sandbox(FULL).start(confined(folder.path().join("other_calls"), &[], folder.path())).unwrap().wait().unwrap();
     assert!(matches!(ended.how, How::Sandbox(_)), "{ended:?}");
 }
 
@@ -524,19 +622,23 @@ fn a_compiler_runs_confined_and_what_it_builds_runs_elsewhere() {
     if !has_compiler() {
         return;
     }
-    for &namespaces in modes() {
-        let (built, folder) = (sandbox(namespaces).folder().unwrap(), sandbox(namespaces).folder().unwrap());
+    for &mode in modes() {
+        let (built, folder) = (sandbox(mode).folder().unwrap(), sandbox(mode).folder().unwrap());
         fs::write(built.path().join("a.cpp"), "#include <iostream>\nint main() { std::cout << \"built\\n\"; }\n")
             .unwrap();
         let limits =
             Limits { cpu: Duration::from_secs(30), memory_bytes: 1 << 30, output_bytes: 64 << 20, processes: 16 };
-        let compile = Confined { limits, ..confined("/usr/bin/g++", &["-O1", "a.cpp", "-o", "a.out"], built.path()) };
-        let ended = sandbox(namespaces).start(compile).unwrap().wait().unwrap();
+        let compile = Confined {
+            limits,
+            keep_files: true,
+            ..confined("/usr/bin/g++", &["-O1", "a.cpp", "-o", "a.out"], built.path())
+        };
+        let ended = sandbox(mode).start(compile).unwrap().wait().unwrap();
         assert_eq!(ended.how, How::Exit(0), "{}", String::from_utf8_lossy(&ended.stderr));
         let program = built.path().join("a.out");
         // Where candidates are the caller's own user they cannot change modes, so that a linker cannot do this.
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-        let ended = sandbox(namespaces).start(confined(program, &[], folder.path())).unwrap().wait().unwrap();
-        assert_eq!((ended.how, ended.stdout), (How::Exit(0), b"built\n".to_vec()), "namespaces {namespaces}");
+        let ended = sandbox(mode).start(confined(program, &[], folder.path())).unwrap().wait().unwrap();
+        assert_eq!((ended.how, ended.stdout), (How::Exit(0), b"built\n".to_vec()), "{mode:?}");
     }
 }

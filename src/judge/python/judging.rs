@@ -159,7 +159,13 @@ impl PythonJudging<'_> {
         judgement.wall += ended.wall;
         judgement.cpu += ended.cpu;
         judgement.peak_bytes = judgement.peak_bytes.max(ended.peak_bytes);
+        let exceeded = matches!(ended.how, How::Limit(_));
         let (verdict, message) = match end {
+            // What its processes used shows when they have ended: the last test decides, as it was not over before.
+            ConversationEnd::Done if exceeded => {
+                judgement.tests.pop();
+                end_verdict(&ended, &self.tests.each)
+            }
             ConversationEnd::Done => return Ok(true),
             ConversationEnd::Decided(verdict, message) | ConversationEnd::TestsFailed(verdict, message) => {
                 (verdict, message)

@@ -68,6 +68,7 @@ impl Programs {
             environment: Vec::new(),
             readable,
             folder: folder.to_path_buf(),
+            keep_files: false,
             limits,
             stdin: StdinMode::Null,
             stdout: StdoutMode::Null,

@@ -37,13 +37,20 @@ const REFUSED: SystemCalls = calls![
     SYS_accept SYS_accept4 SYS_bind SYS_connect SYS_fanotify_mark SYS_inotify_add_watch SYS_ioprio_set SYS_kcmp SYS_listen
     SYS_lookup_dcookie SYS_migrate_pages SYS_move_pages SYS_mq_open SYS_mq_unlink SYS_msgctl SYS_msgget SYS_msgrcv
     SYS_msgsnd SYS_process_madvise SYS_process_mrelease SYS_semctl SYS_semget SYS_semop SYS_semtimedop SYS_shmat SYS_shmctl
-    SYS_shmget SYS_socket SYS_syslog
+    SYS_shmget SYS_socket SYS_syslog SYS_vmsplice
 ];
 
 /// Reported as missing, as on an older kernel, for which libraries have a fallback: `clone3` hides its flags from
-/// filters, a memory file hides its size from the supervisor, and io_uring bypasses filters.
-const ABSENT: SystemCalls =
-    calls![SYS_clone3 SYS_io_uring_enter SYS_io_uring_register SYS_io_uring_setup SYS_memfd_create SYS_memfd_secret];
+/// filters, a memory file hides its size from the supervisor, io_uring bypasses filters, and all programs of a machine
+/// share the places of asynchronous input and output.
+const ABSENT: SystemCalls = calls![
+    SYS_clone3 SYS_io_setup SYS_io_uring_enter SYS_io_uring_register SYS_io_uring_setup SYS_memfd_create SYS_memfd_secret
+];
+
+/// Needed only if the candidate's files are measured: messages can hold descriptors of files that no process has open.
+const MESSAGES: SystemCalls = calls![SYS_sendmmsg SYS_sendmsg];
+/// As above: reported as what the file system cannot do, because it makes files grow faster than they are measured.
+const ALLOCATION: SystemCalls = calls![SYS_fallocate];
 
 /// Needed only if the candidate runs as the caller's user and sees the machine's files: Landlock does not protect a
 /// file's metadata.
@@ -68,15 +75,23 @@ pub(super) enum CandidateUser {
     Shared,
 }
 
+/// Whether the kernel bounds the candidate's files, or the supervisor measures them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FileBound {
+    Kernel,
+    Measured,
+}
+
 /// The filters, compiled.
 #[derive(Debug)]
 pub(super) struct SeccompFilters {
     refusing: Vec<BpfProgram>,
     hostile: BpfProgram,
+    messages: Option<BpfProgram>,
 }
 
 impl SeccompFilters {
-    pub fn new(user: CandidateUser) -> Result<SeccompFilters, BackendError> {
+    pub fn new(user: CandidateUser, files: FileBound) -> Result<SeccompFilters, BackendError> {
         let mut refused: BTreeMap<i64, Vec<SeccompRule>> = always(REFUSED);
         let only = |conditions: Vec<SeccompCondition>| SeccompRule::new(conditions);
         let argument = SeccompCondition::new;
@@ -94,6 +109,8 @@ impl SeccompFilters {
         let typed = |call: u64| only(vec![argument(1, Dword, Eq, call)?]);
         const TIOCLINUX: u64 = 0x541c;
         refused.insert(libc::SYS_ioctl, vec![typed(libc::TIOCSTI)?, typed(TIOCLINUX)?]);
+        // A pipe of the usual size holds 64 KiB.
+        refused.insert(libc::SYS_fcntl, vec![typed(libc::F_SETPIPE_SZ as u64)?]);
         let another = || only(vec![argument(0, Dword, Ne, 0)?]);
         refused.insert(libc::SYS_prlimit64, vec![another()?]);
         refused.insert(libc::SYS_setpriority, vec![another()?, only(vec![argument(1, Dword, Ne, 0)?])?]);
@@ -104,6 +121,12 @@ impl SeccompFilters {
             refused.extend(always(METADATA));
             refused.extend(always(METADATA_HERE));
             refused.extend(METADATA_NEW.map(|call| (call, Vec::new())));
+        }
+        let mut refusing = vec![compiled(always(ABSENT), SeccompAction::Errno(libc::ENOSYS as u32))?];
+        let mut messages = None;
+        if files == FileBound::Measured {
+            refusing.push(compiled(always(ALLOCATION), SeccompAction::Errno(libc::EOPNOTSUPP as u32))?);
+            messages = Some(compiled(always(MESSAGES), SeccompAction::Errno(libc::EPERM as u32))?);
         }
         for call in [
             libc::SYS_sched_setaffinity,
@@ -126,17 +149,12 @@ impl SeccompFilters {
         ];
         let with = |flag: i32| only(vec![argument(0, Dword, MaskedEq(flag as u64), flag as u64)?]);
         hostile.insert(libc::SYS_clone, namespaces.into_iter().map(with).collect::<Result<_, _>>()?);
-        Ok(SeccompFilters {
-            refusing: vec![
-                compiled(refused, SeccompAction::Errno(libc::EPERM as u32))?,
-                compiled(always(ABSENT), SeccompAction::Errno(libc::ENOSYS as u32))?,
-            ],
-            hostile: compiled(hostile, SeccompAction::KillProcess)?,
-        })
+        refusing.push(compiled(refused, SeccompAction::Errno(libc::EPERM as u32))?);
+        Ok(SeccompFilters { refusing, hostile: compiled(hostile, SeccompAction::KillProcess)?, messages })
     }
 
-    /// Sets all filters on this process. Returns a descriptor that reports hostile calls; `None` if the machine allows
-    /// no listener: then the kernel kills the caller of a hostile call.
+    /// Sets all filters on this process but [`SeccompFilters::refuse_messages`]. Returns a descriptor that reports
+    /// hostile calls; `None` if the machine allows no listener: then the kernel kills the caller of a hostile call.
     pub fn confine(&self) -> io::Result<Option<OwnedFd>> {
         for filter in &self.refusing {
             set(filter, 0)?;
@@ -154,6 +172,11 @@ impl SeccompFilters {
             Ok(listener) => Ok(Some(unsafe { OwnedFd::from_raw_fd(listener) })),
             Err(_) => set(&self.hostile, 0).map(|_| None),
         }
+    }
+
+    /// Sets the last filter, when this process has handed over its listener by a message.
+    pub fn refuse_messages(&self) -> io::Result<()> {
+        self.messages.as_ref().map_or(Ok(()), |filter| set(filter, 0).map(drop))
     }
 }
 

@@ -13,7 +13,7 @@ use nix::unistd::{chdir, execve, geteuid, setsid, write};
 
 use super::confinement::{self, Confinement};
 use super::identity::Identity;
-use super::wire::{self, CandidateFds, CandidateSpec};
+use super::wire::{self, CandidateSpec, ProgramFds};
 use super::{calls, files, processes};
 
 /// A failed step before the start of the program.
@@ -32,10 +32,12 @@ pub(super) fn doing<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(
 pub(super) fn become_program(
     order: &CandidateSpec,
     confinement: &Confinement,
-    ends: CandidateFds,
+    ends: ProgramFds,
     say: &mut OwnedFd,
 ) -> Result<Infallible, SetupError> {
     setsid().map_err(doing("start a session"))?;
+    // Where the machine's memory is short, the kernel ends candidates first. Not every kernel has this file.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     chdir(&order.folder).map_err(doing("enter its folder"))?;
     usual_signals().map_err(doing("reset signals"))?;
     place(ends, say).map_err(doing("place file descriptors"))?;
@@ -57,6 +59,7 @@ pub(super) fn become_program(
         if let Some(listener) = filters.confine().map_err(doing("confine its system calls"))? {
             wire::send_fds(say, &[listener.as_raw_fd()]).map_err(doing("hand over the listener"))?;
         }
+        filters.refuse_messages().map_err(doing("confine its messages"))?;
     }
     if let Some(probes) = &order.probes {
         let done = serde_json::to_vec(&probes.done()).map_err(io::Error::other);
@@ -103,7 +106,8 @@ fn limit(order: &CandidateSpec, identity: Identity) -> Result<(), SetupError> {
     const NO_FILE: u64 = 256;
     // Honest programs recurse deeply and may raise this limit, but each thread's stack counts towards RLIMIT_DATA.
     const STACK: u64 = 128 << 20;
-    let seconds = order.cpu.as_secs() + 2;
+    // For a process that the supervisor does not get to see in time.
+    let seconds = order.cpu.as_secs() + 1 + u64::from(order.cpu.subsec_nanos() > 0);
     // The kernel counts all threads of the user.
     let others = match identity {
         Identity::Caller => processes::threads_of(geteuid().as_raw()) + 32,
@@ -141,9 +145,8 @@ fn usual_signals() -> nix::Result<()> {
 
 /// Places the standard streams at 0, 1, 2 and the channel at 3; moves `say` above them. All others close when the
 /// program is executed.
-fn place(ends: CandidateFds, say: &mut OwnedFd) -> io::Result<()> {
-    let CandidateFds { control, stdin, stdout, stderr, channel } = ends;
-    drop(control);
+fn place(ends: ProgramFds, say: &mut OwnedFd) -> io::Result<()> {
+    let ProgramFds { stdin, stdout, stderr, channel } = ends;
     *say = above(say)?;
     let sources =
         [Some(above(&stdin)?), Some(above(&stdout)?), Some(above(&stderr)?), channel.as_ref().map(above).transpose()?];

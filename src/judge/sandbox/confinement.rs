@@ -8,8 +8,9 @@ use nix::sched::{CloneFlags, unshare};
 use serde::{Deserialize, Serialize};
 
 use super::base;
-use super::calls::{CandidateUser, SeccompFilters};
+use super::calls::{CandidateUser, FileBound, SeccompFilters};
 use super::files;
+use super::groups::GroupFacts;
 use super::identity::{self, Identity};
 
 /// The available layers.
@@ -31,6 +32,9 @@ pub(super) struct ConfinementFacts {
     pub seccomp: Result<String, String>,
     pub identity: Result<String, String>,
     pub processes: String,
+    pub memory: String,
+    pub cpu: String,
+    pub files: String,
 }
 
 /// The first version of Landlock that confines signals and abstract sockets.
@@ -38,7 +42,7 @@ pub(super) const SCOPES: u32 = 6;
 
 impl Confinement {
     /// Enters the namespaces that all candidates share, and in which none of them has any rights.
-    pub fn new(want_namespaces: bool, hidden: &[PathBuf]) -> (Confinement, ConfinementFacts) {
+    pub fn new(want_namespaces: bool, groups: &GroupFacts, hidden: &[PathBuf]) -> (Confinement, ConfinementFacts) {
         let namespaces = match want_namespaces {
             true => enter_namespaces().map_err(|why| format!("the kernel refuses them ({why})")),
             false => Err("not wanted".into()),
@@ -47,7 +51,8 @@ impl Confinement {
         let identity = Identity::at_hand(namespaced);
         let landlock = files::version();
         let user = if identity == Identity::Caller { CandidateUser::Shared } else { CandidateUser::Own };
-        let (filters, seccomp) = match filters(user) {
+        let files = if namespaced { FileBound::Kernel } else { FileBound::Measured };
+        let (filters, seccomp) = match filters(user, files) {
             Ok(filters) => (Some(filters), Ok("no sockets, tracing, mounts, namespaces, io_uring, keys".to_string())),
             Err(why) => (None, Err(why)),
         };
@@ -59,6 +64,18 @@ impl Confinement {
             seccomp,
             identity: confinement.who(),
             processes: confinement.reach(),
+            memory: match &groups.memory {
+                Ok(how) => format!("{how}; RLIMIT_DATA as a second limit"),
+                Err(why) => format!("all processes of a candidate together, checked every 5 ms ({why})"),
+            },
+            cpu: match &groups.cpu {
+                Ok(how) => how.clone(),
+                Err(why) => format!("all processes of a candidate together, checked every 5 ms ({why})"),
+            },
+            files: match namespaced {
+                true => "a file system in memory for each candidate, bounded by the kernel".into(),
+                false => "the files of a candidate are measured while it runs; it may not pass file descriptors".into(),
+            },
         };
         (confinement, found)
     }
@@ -105,7 +122,7 @@ fn enter_namespaces() -> io::Result<String> {
     Ok(format!("{user}mount, pid, net, ipc, uts; a root and a /dev/shm of its own"))
 }
 
-fn filters(user: CandidateUser) -> Result<SeccompFilters, String> {
+fn filters(user: CandidateUser, files: FileBound) -> Result<SeccompFilters, String> {
     let action = libc::SECCOMP_RET_KILL_PROCESS;
     const GET_ACTION_AVAIL: libc::c_ulong = 2;
     // SAFETY: the kernel reads one number through the pointer, which outlives the call.
@@ -113,5 +130,5 @@ fn filters(user: CandidateUser) -> Result<SeccompFilters, String> {
     if known < 0 {
         return Err(format!("the kernel has no seccomp filters ({})", io::Error::last_os_error()));
     }
-    SeccompFilters::new(user).map_err(|why| format!("its filter does not compile: {why}"))
+    SeccompFilters::new(user, files).map_err(|why| format!("its filter does not compile: {why}"))
 }

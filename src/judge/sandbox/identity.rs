@@ -3,7 +3,6 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, fchown, lchown};
 use std::path::Path;
 
@@ -13,7 +12,7 @@ use nix::sys::prctl;
 use nix::unistd::{Gid, Uid, getegid, geteuid, setgroups, setresgid, setresuid};
 
 use super::candidate::{SetupError, doing};
-use super::wire::CandidateSpec;
+use super::wire::{CandidateSpec, ProgramFds};
 
 /// capabilities(7).
 const CAP_CHOWN: u32 = 0;
@@ -87,9 +86,9 @@ impl Identity {
     }
 
     /// Makes the candidate the owner of the pipes, so that it can open them by their names under `/dev`.
-    pub fn own_pipes(self, ends: &[&OwnedFd]) -> io::Result<()> {
+    pub fn own_pipes(self, ends: &ProgramFds) -> io::Result<()> {
         let Identity::Numbers(user) = self else { return Ok(()) };
-        for end in ends {
+        for end in [&ends.stdin, &ends.stdout, &ends.stderr] {
             let file = File::from(end.try_clone()?);
             if file.metadata()?.file_type().is_fifo() {
                 fchown(&file, Some(user), Some(user))?;

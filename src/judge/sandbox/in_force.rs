@@ -45,7 +45,6 @@ impl InForce {
             [] => Ok(format!("refused to a process of ours: {}", words(&SandboxProbe::ALL))),
             open => Err(format!("not refused to a process of ours: {}", words(open))),
         };
-        let memory = "all processes of a candidate together, checked every 5 ms; RLIMIT_DATA as a second limit";
         let layer = |name, state| IsolationLayer { name, state };
         InForce {
             layers: vec![
@@ -54,7 +53,9 @@ impl InForce {
                 layer("seccomp", found.seccomp.clone()),
                 layer("identity", found.identity.clone()),
                 layer("processes", Ok(found.processes.clone())),
-                layer("memory", Ok(memory.into())),
+                layer("memory", Ok(found.memory.clone())),
+                layer("cpu time", Ok(found.cpu.clone())),
+                layer("files", Ok(found.files.clone())),
                 layer("probes", tried),
             ],
         }

@@ -4,13 +4,14 @@
 //!
 //! Three processes stand between the caller and a candidate. The *sandbox server*, started once, is our own executable,
 //! run again ([`enter_if_helper`]); small and single-threaded, it can fork cheaply. For each candidate it forks a
-//! *supervisor*, which sets up the isolation, watches all processes of the candidate and kills them. The candidate
-//! itself is a child of the supervisor and confines itself before it executes the program. When a caller dies, its
-//! supervisors notice that their control streams close.
+//! *supervisor*, some ahead of need, which sets up the isolation, watches all processes of the candidate and kills them.
+//! The candidate itself is a child of the supervisor and confines itself before it executes the program. When a caller
+//! dies, its supervisors notice that their control streams close.
 //!
-//! In a mount namespace a candidate has its own `/dev/shm`, as large as its output limit. Without namespaces it has
-//! none, because the machine's is shared: programs that need one (Python's multiprocessing locks, queues, pools and
-//! shared memory) fail with RE.
+//! In a mount namespace the folder and `/dev/shm` of a candidate are a file system in memory, which the kernel keeps
+//! below the output limit; in a control group its pages count towards the memory limit too. Without namespaces the folder
+//! is on the machine's disk and measured, and there is no `/dev/shm`, because the machine's is shared: programs that need
+//! one (Python's multiprocessing locks, queues, pools and shared memory) fail with RE.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -33,9 +34,13 @@ mod candidate;
 #[cfg(target_os = "linux")]
 mod confinement;
 #[cfg(target_os = "linux")]
+mod disk;
+#[cfg(target_os = "linux")]
 mod files;
 #[cfg(target_os = "linux")]
 mod folder;
+#[cfg(target_os = "linux")]
+mod groups;
 #[cfg(target_os = "linux")]
 mod identity;
 #[cfg(target_os = "linux")]
@@ -50,6 +55,8 @@ mod running;
 mod server;
 #[cfg(target_os = "linux")]
 mod supervisor;
+#[cfg(target_os = "linux")]
+mod tree;
 #[cfg(target_os = "linux")]
 mod wire;
 
@@ -84,11 +91,13 @@ pub struct SandboxSetup {
     /// Files and folders in readable folders that programs cannot read all the same. What a program names as readable in
     /// a hidden folder stays readable.
     pub hidden: Vec<PathBuf>,
+    /// Whether to use control groups, if they can be made. Without them the supervisors measure memory and CPU time.
+    pub groups: bool,
 }
 
 impl SandboxSetup {
     pub fn new(isolation: Isolation) -> SandboxSetup {
-        SandboxSetup { isolation, helper: None, namespaces: true, hidden: Vec::new() }
+        SandboxSetup { isolation, helper: None, namespaces: true, groups: true, hidden: Vec::new() }
     }
 }
 
@@ -106,6 +115,9 @@ pub struct Confined {
     /// The working folder, the only place that can be written: a [`WorkFolder`]'s path. If candidates run as the
     /// caller's user they cannot change modes, so the caller may have to make a compiler's output executable.
     pub folder: PathBuf,
+    /// Whether the program's files are wanted in `folder` afterwards. In a mount namespace the program works on a copy
+    /// in memory, which is otherwise dropped.
+    pub keep_files: bool,
     pub limits: Limits,
     pub stdin: StdinMode,
     pub stdout: StdoutMode,

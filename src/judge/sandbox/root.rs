@@ -1,32 +1,32 @@
 //! A separate root file system for the candidate, in a mount namespace: it contains the readable paths, read-only, and
-//! the working folder. Paths are the same as outside.
+//! the candidate's own files, in memory and bounded by the kernel. Paths are the same as outside.
 
 use std::ffi::CString;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::statvfs::fstatvfs;
 use nix::unistd::{chdir, pivot_root};
 
 use super::base;
 use super::candidate::{SetupError, doing};
+use super::tree::{self, CopyError};
 use super::wire::CandidateSpec;
 
-/// The folder of POSIX shared memory and semaphores: a small in-memory file system of the candidate. Its contents count
-/// as the working folder's.
+/// The folder of POSIX shared memory and semaphores, in the same file system as the working folder.
 pub(super) const SHARED: &str = "/dev/shm";
-/// Maximum number of files in it.
-const MOST_SHARED: u32 = 1024;
 
 /// The new root is assembled over the old `/proc`, which exists on every machine and is not needed meanwhile.
 const SITE: &str = "/proc";
 
-/// Moves this process, the first of its pid namespace and alone in its mount namespace, to a new root.
-pub(super) fn enter(order: &CandidateSpec, hidden: &[PathBuf]) -> Result<(), SetupError> {
+/// Moves the processes of this mount namespace, whose pid namespace is this process's too, to a new root.
+pub(super) fn enter(order: &CandidateSpec, hidden: &[PathBuf]) -> Result<OwnFiles, SetupError> {
     let none = None::<&str>;
     mount(Some("tmpfs"), SITE, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("size=1m,mode=755"))
         .map_err(doing("mount a root"))?;
@@ -54,22 +54,79 @@ pub(super) fn enter(order: &CandidateSpec, hidden: &[PathBuf]) -> Result<(), Set
     let shared = inside(Path::new(SHARED));
     fs::create_dir(&shared).map_err(doing("make a place for shared memory"))?;
     set(Path::new(SITE), MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID).map_err(doing("close the root"))?;
-    mount(Some(&order.folder), &folder, none, MsFlags::MS_BIND, none).map_err(doing("show its folder"))?;
-    set(&folder, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV).map_err(doing("close its folder"))?;
     let quiet = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("proc"), &proc, Some("proc"), quiet, none).map_err(doing("mount /proc"))?;
-    // 0 would mean no limit.
-    let bounds = format!("size={},nr_inodes={MOST_SHARED},mode=1777", order.output_bytes.max(1));
-    mount(Some("tmpfs"), &shared, Some("tmpfs"), quiet, Some(bounds.as_str())).map_err(doing("mount shared memory"))?;
+    let own = OwnFiles::mount(order, &folder, &shared)?;
     chdir(SITE).map_err(doing("enter the root"))?;
     pivot_root(".", ".").map_err(doing("change the root"))?;
     umount2(".", MntFlags::MNT_DETACH).map_err(doing("leave the old root"))?;
-    chdir("/").map_err(doing("enter the root"))
+    chdir("/").map_err(doing("enter the root"))?;
+    Ok(own)
+}
+
+/// The files of a candidate: a file system in memory, seen as its working folder and as [`SHARED`], that holds no more
+/// than the output limit beside what the caller had put into the folder.
+pub(super) struct OwnFiles {
+    /// The file system's root.
+    whole: Dir,
+    /// The caller's folder.
+    outer: Dir,
+    /// The file system's size in bytes.
+    most: u64,
+}
+
+impl OwnFiles {
+    /// Mounts the file system and copies the caller's folder into it.
+    fn mount(order: &CandidateSpec, folder: &Path, shared: &Path) -> Result<OwnFiles, SetupError> {
+        // Larger than any memory: it gets its bounds when the caller's files are there.
+        const WIDE: u64 = 1 << 50;
+        const PAGE: u64 = 4096;
+        let none = None::<&str>;
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        let mounted = |flags: MsFlags, bytes: u64, files: u64| {
+            let bounds = format!("size={bytes},nr_inodes={files},mode=755");
+            mount(Some("tmpfs"), shared, Some("tmpfs"), flags, Some(bounds.as_str())).map_err(doing("mount its files"))
+        };
+        mounted(flags, WIDE, WIDE / PAGE)?;
+        let mut outer = tree::open(&order.folder).map_err(doing("open its folder"))?;
+        let whole = tree::open(shared).map_err(doing("open its files"))?;
+        let (work, memory) = (shared.join("work"), shared.join("memory"));
+        for (part, mode) in [(&work, 0o755), (&memory, 0o1777)] {
+            fs::create_dir(part).map_err(doing("make a place for its files"))?;
+            fs::set_permissions(part, Permissions::from_mode(mode)).map_err(doing("open its files"))?;
+        }
+        let inner = tree::open(&work).map_err(doing("open its files"))?;
+        tree::copy(&mut outer, &inner, u64::MAX).map_err(|error| match error {
+            CopyError::TooLarge => doing("copy its folder")(io::Error::other("it holds too many files")),
+            CopyError::Io(why) => doing("copy its folder")(why),
+        })?;
+        let used = fstatvfs(&whole).map_err(doing("measure its files"))?;
+        let before = (used.blocks() - used.blocks_free()) * used.fragment_size();
+        // One page and one file more than it may have: where they are in use, it has exceeded the limit.
+        let most = before.saturating_add(order.output_bytes.next_multiple_of(PAGE)).min(WIDE - PAGE) + PAGE;
+        mounted(flags | MsFlags::MS_REMOUNT, most, used.files() - used.files_free() + tree::MOST_FILES + 1)?;
+        mount(Some(&work), folder, none, MsFlags::MS_BIND, none).map_err(doing("show its folder"))?;
+        mount(Some(&memory), shared, none, MsFlags::MS_BIND, none).map_err(doing("show shared memory"))?;
+        set(folder, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV).map_err(doing("close its folder"))?;
+        set(shared, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC).map_err(doing("close shared memory"))?;
+        Ok(OwnFiles { whole, outer, most })
+    }
+
+    /// Whether the candidate has used up its files.
+    pub fn full(&self) -> bool {
+        fstatvfs(&self.whole).is_ok_and(|used| used.blocks_free() == 0 || used.files_free() == 0)
+    }
+
+    /// Copies the working folder back to the caller's.
+    pub fn keep(&self, order: &CandidateSpec) -> Result<(), CopyError> {
+        tree::copy(&mut tree::open(&order.folder)?, &self.outer, self.most)
+    }
 }
 
 const MOUNT_ATTR_RDONLY: u64 = 1;
 const MOUNT_ATTR_NOSUID: u64 = 2;
 const MOUNT_ATTR_NODEV: u64 = 4;
+const MOUNT_ATTR_NOEXEC: u64 = 8;
 
 /// Where a path will be in the new root.
 fn inside(path: &Path) -> PathBuf {

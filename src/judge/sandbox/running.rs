@@ -101,7 +101,7 @@ impl Running {
         let taken = self.join()?;
         let (how, wall, cpu, peak_bytes) = match taken.report {
             SupervisorReport::Ended { how, wall, cpu, peak_bytes } => (how, wall, cpu, peak_bytes),
-            SupervisorReport::NotStarted { doing, why } => {
+            SupervisorReport::Failed { doing, why } => {
                 return Err(Error::format(&self.program, format!("cannot be run: {doing}: {why}")));
             }
         };

@@ -1,26 +1,29 @@
 //! The sandbox server: our own executable, run again, forks a supervisor for each candidate. It prepares once what all
 //! candidates can share, and detects what the machine allows.
 
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, parent_id};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::signal::{SigHandler, Signal, signal};
-use nix::sys::wait::wait;
-use nix::unistd::setsid;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, setsid};
 use serde::{Deserialize, Serialize};
 
 use super::confinement::{Confinement, ConfinementFacts};
+use super::groups::Groups;
+use super::identity::Identity;
 use super::probe::{ProbeTarget, SandboxProbe};
 use super::running::Running;
-use super::wire::{self, CandidateFds, CandidateSpec, FAREWELL, ServerRequest};
+use super::wire::{self, CandidateFds, CandidateSpec, FAREWELL, ProgramFds, ServerRequest};
 use super::{Confined, InForce, Isolation, SandboxSetup, StdinMode, StdoutMode, WorkFolder, folder, supervisor};
 use crate::error::{Error, Result};
 use crate::judge::problem::Limits;
@@ -62,6 +65,7 @@ pub fn enter_if_helper() {
 #[derive(Serialize, Deserialize)]
 struct ServerSetup {
     namespaces: bool,
+    groups: bool,
     /// The folder in which the caller creates its work folders.
     folders: PathBuf,
     /// What no candidate can read.
@@ -73,39 +77,141 @@ fn serve(mut caller: UnixStream) -> io::Result<()> {
     let wanted: ServerSetup = wire::receive_message(&mut caller)?;
     // A separate session, so that signals of the terminal reach only the caller.
     let _ = setsid();
-    // SAFETY: ignoring a signal runs no code of ours; children are reaped by the kernel.
-    unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) }?;
-    let (mut confinement, found) = Confinement::new(wanted.namespaces, &wanted.hidden);
+    // SAFETY: the default action runs no code of ours.
+    unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
+    let (groups, counted) = Groups::prepare(wanted.groups);
+    let (confinement, found) = Confinement::new(wanted.namespaces, &counted, &wanted.hidden);
     wire::send_message(&mut caller, &found)?;
-    let first = confinement.identity;
-    let mut number = 0u32;
+    let mut supervisors = Supervisors {
+        first: confinement.identity,
+        confinement,
+        groups,
+        number: 0,
+        waiting: VecDeque::new(),
+        busy: HashMap::new(),
+        caller: caller.as_raw_fd(),
+    };
+    let most_waiting = std::thread::available_parallelism().map_or(1, usize::from);
     loop {
-        let ends = match CandidateFds::receive(&caller)? {
-            ServerRequest::Run(ends) => ends,
-            ServerRequest::Farewell => return Ok(()),
+        match CandidateFds::receive(&caller)? {
+            ServerRequest::Run(ends) => {
+                if let Err(error) = supervisors.assign(&ends) {
+                    // The caller notices that its control stream closes.
+                    eprintln!("offshoot: no supervisor can be started: {error}");
+                }
+                drop(ends);
+                // One more after each request, up to one for each of this machine's processors.
+                for _ in 0..2 {
+                    if supervisors.waiting.len() < most_waiting {
+                        let _ = supervisors.prepare();
+                    }
+                }
+            }
+            ServerRequest::Farewell => {
+                supervisors.end(PatienceAtEnd::Short);
+                return Ok(());
+            }
             ServerRequest::Gone => {
-                // The kernel reaps the supervisors; `wait` returns, with an error, when none is left.
-                let _ = wait();
+                supervisors.end(PatienceAtEnd::Long);
                 folder::sweep_behind(caller_process, &wanted.folders);
                 return Ok(());
             }
-        };
-        confinement.identity = first.of(number);
-        number = number.wrapping_add(1);
-        match fork_into(confinement.namespaced) {
-            Ok(ForkSide::Child) => {
-                drop(caller);
-                supervisor::supervise(ends, &confinement);
-            }
-            Ok(ForkSide::Parent) => {}
-            // The caller notices that its control stream closes.
-            Err(error) => eprintln!("offshoot: no supervisor can be started: {error}"),
         }
     }
 }
 
+/// The supervisors of a server. To enter a control group can take the kernel 20 ms, so some supervisors have been forked,
+/// and their candidates' processes have entered their groups, before a candidate is there.
+struct Supervisors {
+    confinement: Confinement,
+    first: Identity,
+    groups: Groups,
+    /// Of the next supervisor.
+    number: u32,
+    /// They take their candidates from these streams; if a stream ends, they end.
+    waiting: VecDeque<UnixStream>,
+    /// The groups of the living supervisors.
+    busy: HashMap<Pid, Option<u32>>,
+    caller: RawFd,
+}
+
+/// How long a server waits for its supervisors before it ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PatienceAtEnd {
+    /// The caller waits for the server, and may itself end a candidate only later.
+    Short,
+    Long,
+}
+
+impl Supervisors {
+    /// Hands a candidate to a supervisor.
+    fn assign(&mut self, ends: &CandidateFds) -> io::Result<()> {
+        loop {
+            if self.waiting.is_empty() {
+                self.prepare()?;
+            }
+            let Some(stream) = self.waiting.pop_front() else { continue };
+            // It may have been killed; then the next one gets the candidate.
+            if ends.send(&stream).is_ok() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Forks a supervisor.
+    fn prepare(&mut self) -> io::Result<()> {
+        while let Ok(status) = waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            let Some(pid) = status.pid() else { break };
+            if let Some(Some(group)) = self.busy.remove(&pid) {
+                self.groups.give_back(group);
+            }
+        }
+        let (stream, theirs) = UnixStream::pair()?;
+        let (group_number, group) = self.groups.take()?.unzip();
+        self.confinement.identity = self.first.of(self.number);
+        self.number = self.number.wrapping_add(1);
+        match fork_into(self.confinement.namespaced) {
+            Ok(ForkSide::Child) => {
+                drop(stream);
+                self.waiting.clear();
+                // SAFETY: this fork never uses the server's stream to the caller, nor runs its destructor.
+                unsafe { libc::close(self.caller) };
+                supervisor::supervise(theirs, &self.confinement, group);
+            }
+            Ok(ForkSide::Parent(pid)) => {
+                self.waiting.push_back(stream);
+                self.busy.insert(pid, group_number);
+                Ok(())
+            }
+            Err(error) => {
+                if let Some(number) = group_number {
+                    self.groups.give_back(number);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends the waiting supervisors, waits for the others and removes the groups.
+    fn end(&mut self, patience: PatienceAtEnd) {
+        const SHORT: Duration = Duration::from_secs(1);
+        self.waiting.clear();
+        let begun = Instant::now();
+        loop {
+            match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::StillAlive) if patience == PatienceAtEnd::Long || begun.elapsed() < SHORT => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Ok(WaitStatus::StillAlive) | Err(_) => break,
+                Ok(_) => {}
+            }
+        }
+        self.groups.remove();
+    }
+}
+
 enum ForkSide {
-    Parent,
+    Parent(Pid),
     Child,
 }
 
@@ -114,7 +220,10 @@ fn fork_into(namespaces: bool) -> io::Result<ForkSide> {
     let flags = if namespaces { libc::CLONE_NEWPID | libc::CLONE_NEWNS } else { 0 };
     // SAFETY: as fork(2), and this process has one thread, so the child may do whatever the parent may.
     let child = unsafe { libc::syscall(libc::SYS_clone, flags | libc::SIGCHLD, 0, 0, 0, 0) };
-    Ok(if Errno::result(child)? == 0 { ForkSide::Child } else { ForkSide::Parent })
+    Ok(match Errno::result(child)? {
+        0 => ForkSide::Child,
+        child => ForkSide::Parent(Pid::from_raw(child as i32)),
+    })
 }
 
 /// Runs programs confined; see the module.
@@ -142,11 +251,12 @@ impl Sandbox {
             None => std::env::current_exe().map_err(Error::io("/proc/self/exe", "find"))?,
         };
         folder::sweep();
-        let (mut sandbox, found) = Sandbox::start_server(&helper, setup.namespaces, &setup.hidden)?;
+        let (mut sandbox, found) = Sandbox::start_server(&helper, setup)?;
         let tried = match sandbox.try_out() {
             // Namespaces may be allowed but not sufficient for a separate root and /proc.
             Err(error) if found.namespaces.is_ok() => {
-                let (again, mut found) = Sandbox::start_server(&helper, false, &setup.hidden)?;
+                let without = SandboxSetup { namespaces: false, ..setup.clone() };
+                let (again, mut found) = Sandbox::start_server(&helper, &without)?;
                 sandbox = again;
                 found.namespaces = Err(format!("they are not sufficient ({error})"));
                 let tried = sandbox.try_out()?;
@@ -169,7 +279,7 @@ impl Sandbox {
         }
     }
 
-    fn start_server(helper: &Path, namespaces: bool, hidden: &[PathBuf]) -> Result<(Sandbox, ConfinementFacts)> {
+    fn start_server(helper: &Path, setup: &SandboxSetup) -> Result<(Sandbox, ConfinementFacts)> {
         let (mut caller, theirs) = UnixStream::pair().map_err(Error::io(helper, "make a socket for"))?;
         let server = Command::new(helper)
             .arg0(HELPER)
@@ -187,7 +297,12 @@ impl Sandbox {
         };
         let mut first_words = || -> io::Result<ConfinementFacts> {
             caller.set_read_timeout(Some(START_LIMIT))?;
-            let setup = ServerSetup { namespaces, folders: std::env::temp_dir(), hidden: hidden.to_vec() };
+            let setup = ServerSetup {
+                namespaces: setup.namespaces,
+                groups: setup.groups,
+                folders: std::env::temp_dir(),
+                hidden: setup.hidden.clone(),
+            };
             wire::send_message(&mut caller, &setup)?;
             let found = wire::receive_message(&mut caller)?;
             caller.set_read_timeout(None)?;
@@ -208,6 +323,7 @@ impl Sandbox {
             environment: Vec::new(),
             readable: Vec::new(),
             folder: folder.path().to_path_buf(),
+            keep_files: false,
             limits,
             stdin: StdinMode::Null,
             stdout: StdoutMode::Capture,
@@ -258,14 +374,16 @@ impl Sandbox {
         };
         let ends = CandidateFds {
             control: their_control.into(),
-            stdin: their_stdin,
-            stdout: their_stdout,
-            stderr: their_stderr.into(),
-            channel: their_channel,
+            program: ProgramFds {
+                stdin: their_stdin,
+                stdout: their_stdout,
+                stderr: their_stderr.into(),
+                channel: their_channel,
+            },
         };
         ends.send(&self.caller).map_err(Error::io(&what.program, "start (the sandbox's helper has gone)"))?;
         drop(ends);
-        let Confined { program, arguments, environment, readable, folder, limits, .. } = what;
+        let Confined { program, arguments, environment, readable, folder, keep_files, limits, .. } = what;
         let order = CandidateSpec {
             arguments,
             environment,
@@ -275,6 +393,7 @@ impl Sandbox {
             memory_bytes: limits.memory_bytes,
             output_bytes: limits.output_bytes,
             processes: limits.processes,
+            keep_files,
             program: program.clone(),
             probes,
         };

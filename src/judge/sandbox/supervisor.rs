@@ -2,102 +2,153 @@
 //! process has ended or the caller requests it, and reports.
 
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::prctl;
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::WaitStatus;
 use nix::unistd::{ForkResult, Pid, fork, setsid};
 
 use super::candidate::{self, SetupError, doing};
 use super::confinement::Confinement;
-use super::processes::{self, ProcessScope, ProcessUsage};
-use super::wire::{self, CandidateFds, CandidateSpec, SupervisorReport};
+use super::disk::CandidateFiles;
+use super::groups::Group;
+use super::identity::Identity;
+use super::processes::{self, ProcessMeter, ProcessScope};
+use super::tree::CopyError;
+use super::wire::{self, CandidateFds, CandidateSpec, ProgramFds, ServerRequest, SupervisorReport};
 use super::{How, Limit, calls, root};
 use crate::judge::fair_clock::FairClock;
 
 /// Milliseconds between two checks of the processes.
 const LOOK_MS: u8 = 5;
-/// The files are checked at every `LOOKS_AT_FILES`-th check.
-const LOOKS_AT_FILES: u32 = 8;
-/// More files and folders than this, or deeper nesting than this, exceed the output limit whatever their size.
-const MOST_FILES: usize = 4096;
-const DEEPEST: usize = 64;
 
-/// Runs one candidate from its order to its report, then ends this process.
-pub(super) fn supervise(ends: CandidateFds, confinement: &Confinement) -> ! {
-    let code =
-        match ends.control.try_clone().map(UnixStream::from).and_then(|control| serve(control, ends, confinement)) {
-            Ok(()) => 0,
-            Err(_) => 1,
-        };
+/// Runs one candidate from its request to its report, then ends this process.
+pub(super) fn supervise(requests: UnixStream, confinement: &Confinement, group: Option<Group>) -> ! {
+    let code = match serve(requests, confinement, group) {
+        Ok(()) => 0,
+        Err(_) => 1,
+    };
     // This fork has a copy of the server's values: no destructor of theirs may run here.
     // SAFETY: ends the process at once.
     unsafe { libc::_exit(code) }
 }
 
-fn serve(mut control: UnixStream, ends: CandidateFds, confinement: &Confinement) -> io::Result<()> {
+fn serve(requests: UnixStream, confinement: &Confinement, group: Option<Group>) -> io::Result<()> {
+    umask(Mode::from_bits_truncate(0o022));
+    let prepared = Prepared::fork(&requests, confinement, group);
+    let ServerRequest::Run(ends) = CandidateFds::receive(&requests)? else { return Ok(()) };
+    drop(requests);
+    let CandidateFds { control, program } = ends;
+    let mut control = UnixStream::from(control);
     let order: CandidateSpec = wire::receive_message(&mut control)?;
-    let report = match run(&order, &control, ends, confinement) {
+    let report = match prepared.and_then(|prepared| prepared.run(&order, &control, program, confinement)) {
         Ok(report) => report,
-        Err(SetupError { doing, why }) => SupervisorReport::NotStarted { doing, why: why.to_string() },
+        Err(SetupError { doing, why }) => SupervisorReport::Failed { doing, why: why.to_string() },
     };
     wire::send_message(&mut control, &report)
 }
 
-fn run(
-    order: &CandidateSpec,
-    control: &UnixStream,
-    ends: CandidateFds,
-    confinement: &Confinement,
-) -> Result<SupervisorReport, SetupError> {
-    if order.probes.is_none() && !order.program.is_file() {
-        return Err(doing("find it")(io::Error::from(io::ErrorKind::NotFound)));
+/// A supervisor that has forked the process of its candidate, which enters its control group and waits for the order.
+struct Prepared {
+    /// Between the two.
+    word: UnixStream,
+    main: Pid,
+    group: Option<Group>,
+    seen: ProcessScope,
+}
+
+impl Prepared {
+    fn fork(requests: &UnixStream, confinement: &Confinement, group: Option<Group>) -> Result<Prepared, SetupError> {
+        let seen = match confinement.namespaced {
+            true => ProcessScope::Namespace,
+            false => {
+                setsid().map_err(doing("start a session"))?;
+                prctl::set_child_subreaper(true).map_err(doing("adopt orphans"))?;
+                ProcessScope::Descendants
+            }
+        };
+        let (word, theirs) = UnixStream::pair().map_err(doing("make a socket"))?;
+        // SAFETY: this process has one thread, so the child may do whatever the parent may.
+        let main = match unsafe { fork() }.map_err(doing("fork"))? {
+            ForkResult::Child => {
+                // SAFETY: this fork never uses the stream of requests, nor runs its destructor.
+                unsafe { libc::close(requests.as_raw_fd()) };
+                drop(word);
+                let mut say = OwnedFd::from(theirs);
+                if let Err(SetupError { doing, why }) = follow(group, confinement, &mut say) {
+                    let _ = UnixStream::from(say).write_all(format!("{doing}\n{why}").as_bytes());
+                }
+                // SAFETY: ends the process at once.
+                unsafe { libc::_exit(127) }
+            }
+            ForkResult::Parent { child } => child,
+        };
+        prctl::set_dumpable(false).map_err(doing("close the supervisor"))?;
+        Ok(Prepared { word, main, group, seen })
     }
-    umask(Mode::from_bits_truncate(0o022));
-    // SAFETY: the default action runs no code of ours.
-    unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }.map_err(doing("wait for children"))?;
-    confinement.identity.own(&order.folder).map_err(doing("give it its folder"))?;
-    confinement.identity.own_pipes(&[&ends.stdin, &ends.stdout, &ends.stderr]).map_err(doing("give it its pipes"))?;
-    let seen = match confinement.namespaced {
-        true => {
-            root::enter(order, &confinement.hidden)?;
-            ProcessScope::Namespace
+
+    fn run(
+        mut self,
+        order: &CandidateSpec,
+        control: &UnixStream,
+        ends: ProgramFds,
+        confinement: &Confinement,
+    ) -> Result<SupervisorReport, SetupError> {
+        if order.probes.is_none() && !order.program.is_file() {
+            return Err(doing("find it")(io::Error::from(io::ErrorKind::NotFound)));
         }
-        false => {
-            setsid().map_err(doing("start a session"))?;
-            prctl::set_child_subreaper(true).map_err(doing("adopt orphans"))?;
-            ProcessScope::Descendants
+        let own = if confinement.namespaced { Some(root::enter(order, &confinement.hidden)?) } else { None };
+        confinement.identity.own(&order.folder).map_err(doing("give it its folder"))?;
+        confinement.identity.own_pipes(&ends).map_err(doing("give it its pipes"))?;
+        if let Some(group) = &self.group {
+            group.bound(order.memory_bytes).map_err(doing("bound the memory of its control group"))?;
         }
-    };
-    let (mut word, theirs) = UnixStream::pair().map_err(doing("make a socket"))?;
-    // SAFETY: this process has one thread, so the child may do whatever the parent may.
-    let main = match unsafe { fork() }.map_err(doing("fork"))? {
-        ForkResult::Child => {
-            let mut say = OwnedFd::from(theirs);
-            let Err(SetupError { doing, why }) = candidate::become_program(order, confinement, ends, &mut say);
-            let _ = UnixStream::from(say).write_all(format!("{doing}\n{why}").as_bytes());
-            // SAFETY: ends the process at once.
-            unsafe { libc::_exit(127) }
+        // If the process has failed and ended, its own words say why.
+        let _ = ends.send(&self.word).and_then(|()| wire::send_message(&mut self.word, order));
+        drop(ends);
+        let (listener, stopped) = started(&mut self.word).map_err(doing("hear from the candidate"))?;
+        if let Some(stopped) = stopped {
+            self.seen.end(|_| ());
+            return Err(stopped);
         }
-        ForkResult::Parent { child } => child,
-    };
-    drop((theirs, ends));
-    prctl::set_dumpable(false).map_err(doing("close the supervisor"))?;
-    let (listener, stopped) = started(&mut word).map_err(doing("hear from the candidate"))?;
-    if let Some(stopped) = stopped {
-        seen.end(|_| ());
-        return Err(stopped);
+        let files = own.map_or_else(CandidateFiles::measured, CandidateFiles::Own);
+        let kills = self.group.as_ref().map_or(0, Group::kills);
+        let cpu_before = self.group.as_ref().and_then(Group::cpu);
+        let watch = CandidateWatch {
+            order,
+            main: self.main,
+            meter: ProcessMeter::new(self.seen),
+            own_user: confinement.identity != Identity::Caller,
+            group: self.group,
+            cpu_before,
+            kills,
+            files,
+            started: Instant::now(),
+            clock: FairClock::start(),
+            status: None,
+            peak_bytes: 0,
+        };
+        watch.until_ended(control, listener)
     }
-    watch(order, control, main, seen, listener)
+}
+
+/// The candidate's process: enters its group, waits for its order and becomes the program.
+fn follow(group: Option<Group>, confinement: &Confinement, say: &mut OwnedFd) -> Result<(), SetupError> {
+    if let Some(group) = group {
+        group.enter().map_err(doing("enter its control group"))?;
+    }
+    let Some(ends) = ProgramFds::receive(say).map_err(doing("receive its streams"))? else { return Ok(()) };
+    let mut stream = UnixStream::from(say.try_clone().map_err(doing("receive its order"))?);
+    let order: CandidateSpec = wire::receive_message(&mut stream).map_err(doing("receive its order"))?;
+    drop(stream);
+    let Err(error) = candidate::become_program(&order, confinement, ends, say);
+    Err(error)
 }
 
 /// Waits until the program is executed or its setup has failed. The listener for hostile calls may come with the first
@@ -117,10 +168,18 @@ fn started(word: &mut UnixStream) -> io::Result<(Option<OwnedFd>, Option<SetupEr
     Ok((listener, text.split_once('\n').map(|(what, why)| doing(what)(io::Error::other(why)))))
 }
 
-/// The state of a running candidate.
+/// A running candidate.
 struct CandidateWatch<'a> {
     order: &'a CandidateSpec,
     main: Pid,
+    meter: ProcessMeter,
+    /// Whether RLIMIT_NPROC counts this candidate's threads only.
+    own_user: bool,
+    group: Option<Group>,
+    /// The group's count of earlier candidates: of CPU time, and of processes killed for memory.
+    cpu_before: Option<Duration>,
+    kills: u64,
+    files: CandidateFiles,
     started: Instant,
     clock: FairClock,
     status: Option<WaitStatus>,
@@ -128,85 +187,124 @@ struct CandidateWatch<'a> {
 }
 
 impl CandidateWatch<'_> {
-    fn reaped(&mut self, status: WaitStatus) {
-        if status.pid() == Some(self.main) {
-            self.status = Some(status);
+    fn until_ended(mut self, control: &UnixStream, listener: Option<OwnedFd>) -> Result<SupervisorReport, SetupError> {
+        // SAFETY: opens a descriptor for a child that has not been waited for, so the number names no other process.
+        let pidfd = unsafe {
+            let fd = libc::syscall(libc::SYS_pidfd_open, self.main.as_raw(), 0);
+            OwnedFd::from_raw_fd(Errno::result(fd).map_err(doing("watch it"))? as i32)
+        };
+        let ended_by_us = loop {
+            let sources = [Some(control.as_fd()), Some(pidfd.as_fd()), listener.as_ref().map(AsFd::as_fd)];
+            let mut waited: Vec<_> = sources.iter().flatten().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+            let _ = poll(&mut waited, LOOK_MS);
+            let has =
+                |source: usize| waited.get(source).and_then(PollFd::revents).is_some_and(|events| !events.is_empty());
+            if has(0) {
+                break Some(How::Killed);
+            }
+            if let Some(listener) = &listener
+                && waited[2].revents().is_some_and(|events| events.contains(PollFlags::POLLIN))
+            {
+                break Some(How::Sandbox(calls::hostile_call(listener)));
+            }
+            self.reap();
+            if self.status.is_some() {
+                break None;
+            }
+            if let Some(how) = self.passed() {
+                break Some(how);
+            }
+        };
+        let wall = self.started.elapsed();
+        self.look();
+        // Unlinked files last as long as the processes that hold them.
+        let files = self.files.exceed(self.order, self.meter.scope());
+        self.meter.scope().end(|status| note(&mut self.status, self.main, status));
+        let (_, largest) = processes::ended_children();
+        let cpu = self.counted_cpu().unwrap_or_else(|| self.meter.used(self.order.memory_bytes).cpu);
+        self.peak_bytes = self.peak_bytes.max(largest);
+        let killed = self.group.as_ref().is_some_and(|group| group.kills() > self.kills);
+        if killed {
+            self.peak_bytes = self.peak_bytes.max(self.order.memory_bytes);
+        }
+        let how = match ended_by_us {
+            Some(how @ (How::Limit(_) | How::Sandbox(_))) => how,
+            _ if killed => How::Limit(Limit::Memory),
+            _ if files || self.files.exceed(self.order, self.meter.scope()) => How::Limit(Limit::Output),
+            Some(How::Killed) if cpu <= self.order.cpu && self.peak_bytes <= self.order.memory_bytes => How::Killed,
+            _ => judge(self.order, self.status, cpu, self.peak_bytes),
+        };
+        let failed = matches!(how, How::Exit(code) if code != 0) || matches!(how, How::Signal(_));
+        if failed && self.files.disk_is_full(self.order) {
+            return Err(doing("write its files")(Errno::ENOSPC));
+        }
+        let how = self.kept(how)?;
+        Ok(SupervisorReport::Ended { how, wall, cpu, peak_bytes: self.peak_bytes })
+    }
+
+    fn reap(&mut self) {
+        processes::reap(|status| note(&mut self.status, self.main, status));
+    }
+
+    /// Measures memory and CPU time. Returns the time, and the number of threads where only we count them.
+    fn look(&mut self) -> (Duration, u32) {
+        let held = self.group.as_ref().and_then(Group::held);
+        let counted = self.counted_cpu();
+        match (held, counted) {
+            (Some(held), Some(cpu)) if self.own_user => {
+                self.peak_bytes = self.peak_bytes.max(held);
+                (cpu, 0)
+            }
+            _ => {
+                let used = self.meter.used(self.order.memory_bytes);
+                self.peak_bytes = self.peak_bytes.max(held.unwrap_or(used.memory_bytes));
+                (counted.unwrap_or(used.cpu), used.threads)
+            }
         }
     }
 
+    fn counted_cpu(&self) -> Option<Duration> {
+        Some(self.group.as_ref()?.cpu()?.saturating_sub(self.cpu_before?))
+    }
+
     /// The limit, if any, that the living and ended processes, their files or the clock have exceeded.
-    fn passed(&mut self, seen: ProcessScope, files: bool) -> Option<How> {
+    fn passed(&mut self) -> Option<How> {
+        let (cpu, threads) = self.look();
         let order = self.order;
-        let ProcessUsage { resident_bytes, cpu, threads, processes } = seen.used();
-        let mut held = resident_bytes;
-        if held > order.memory_bytes && processes > 1 {
-            held = seen.proportional_bytes();
-        }
-        self.peak_bytes = self.peak_bytes.max(held);
         if self.peak_bytes > order.memory_bytes {
             return Some(How::Limit(Limit::Memory));
         }
-        if cpu + ended_children().0 > order.cpu || self.clock.elapsed() > 2 * order.cpu + Duration::from_secs(1) {
+        if cpu > order.cpu || self.clock.elapsed() > 2 * order.cpu + Duration::from_secs(1) {
             return Some(How::Limit(Limit::Time));
         }
         // If the user has other processes, RLIMIT_NPROC is no exact limit; this one ends the forking.
         if threads > 2 * order.processes + 64 {
             return Some(How::Sandbox("fork".into()));
         }
-        if files && kept(order, seen) + seen.unlinked_bytes() > order.output_bytes {
+        if self.files.exceed_now(order, self.meter.scope()) {
             return Some(How::Limit(Limit::Output));
         }
         None
     }
+
+    /// Keeps the candidate's files if they are wanted; more than the output limit allows is no candidate's to keep.
+    fn kept(&self, how: How) -> Result<How, SetupError> {
+        if !self.order.keep_files {
+            return Ok(how);
+        }
+        match self.files.keep(self.order) {
+            Ok(()) => Ok(how),
+            Err(CopyError::TooLarge) => Ok(How::Limit(Limit::Output)),
+            Err(CopyError::Io(why)) => Err(doing("keep its files")(why)),
+        }
+    }
 }
 
-fn watch(
-    order: &CandidateSpec,
-    control: &UnixStream,
-    main: Pid,
-    seen: ProcessScope,
-    listener: Option<OwnedFd>,
-) -> Result<SupervisorReport, SetupError> {
-    // SAFETY: opens a descriptor for a child that has not been waited for, so the number names no other process.
-    let pidfd = unsafe {
-        let fd = Errno::result(libc::syscall(libc::SYS_pidfd_open, main.as_raw(), 0)).map_err(doing("watch it"))?;
-        OwnedFd::from_raw_fd(fd as i32)
-    };
-    let mut watch =
-        CandidateWatch { order, main, started: Instant::now(), clock: FairClock::start(), status: None, peak_bytes: 0 };
-    let mut looks = 0u32;
-    let ended_by_us = loop {
-        let sources = [Some(control.as_fd()), Some(pidfd.as_fd()), listener.as_ref().map(AsFd::as_fd)];
-        let mut waited: Vec<_> = sources.iter().flatten().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        let _ = poll(&mut waited, LOOK_MS);
-        let has = |source: usize| waited.get(source).and_then(PollFd::revents).is_some_and(|events| !events.is_empty());
-        if has(0) {
-            break Some(How::Killed);
-        }
-        if let Some(listener) = &listener
-            && waited[2].revents().is_some_and(|events| events.contains(PollFlags::POLLIN))
-        {
-            break Some(How::Sandbox(calls::hostile_call(listener)));
-        }
-        processes::reap(|status| watch.reaped(status));
-        if watch.status.is_some() {
-            break None;
-        }
-        looks += 1;
-        if let Some(how) = watch.passed(seen, looks.is_multiple_of(LOOKS_AT_FILES)) {
-            break Some(how);
-        }
-    };
-    let wall = watch.started.elapsed();
-    seen.end(|status| watch.reaped(status));
-    let (cpu, largest) = ended_children();
-    let peak_bytes = watch.peak_bytes.max(largest);
-    let how = match ended_by_us {
-        Some(how) => how,
-        None if kept(order, seen) > order.output_bytes => How::Limit(Limit::Output),
-        None => judge(order, watch.status, cpu, peak_bytes),
-    };
-    Ok(SupervisorReport::Ended { how, wall, cpu, peak_bytes })
+/// Notes how the main process ended.
+fn note(of_main: &mut Option<WaitStatus>, main: Pid, status: WaitStatus) {
+    if status.pid() == Some(main) {
+        *of_main = Some(status);
+    }
 }
 
 /// How the candidate ended, from the main process's status and the limits.
@@ -223,40 +321,4 @@ fn judge(order: &CandidateSpec, status: Option<WaitStatus>, cpu: Duration, peak_
         Some(WaitStatus::Signaled(_, signal, _)) => How::Signal(signal as i32),
         _ => How::Signal(Signal::SIGKILL as i32),
     }
-}
-
-/// Total CPU time, and the largest memory of one process, of those that have been waited for.
-fn ended_children() -> (Duration, u64) {
-    let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return (Duration::ZERO, 0) };
-    let time = |value: nix::sys::time::TimeVal| Duration::new(value.tv_sec() as u64, value.tv_usec() as u32 * 1000);
-    (time(usage.user_time()) + time(usage.system_time()), (usage.max_rss() as u64) << 10)
-}
-
-/// Bytes in the files of a candidate: in its folder, and in its own shared memory if it has one.
-fn kept(order: &CandidateSpec, seen: ProcessScope) -> u64 {
-    let shared = match seen {
-        ProcessScope::Namespace => written(Path::new(root::SHARED)),
-        ProcessScope::Descendants => 0,
-    };
-    written(&order.folder) + shared
-}
-
-/// Bytes on disk under a folder; links are not followed.
-fn written(folder: &Path) -> u64 {
-    let (mut bytes, mut files) = (0, 0);
-    let mut folders = vec![(folder.to_path_buf(), 0)];
-    while let Some((folder, depth)) = folders.pop() {
-        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-            let Ok(facts) = entry.metadata() else { continue };
-            bytes += facts.blocks() * 512;
-            files += 1;
-            if files > MOST_FILES || depth > DEEPEST {
-                return u64::MAX / 2;
-            }
-            if facts.is_dir() {
-                folders.push((entry.path(), depth + 1));
-            }
-        }
-    }
-    bytes
 }

@@ -27,6 +27,8 @@ pub(super) struct CandidateSpec {
     pub memory_bytes: u64,
     pub output_bytes: u64,
     pub processes: u32,
+    /// Whether the files of its folder are wanted when it has ended.
+    pub keep_files: bool,
     /// Run these probes instead of the program.
     pub probes: Option<ProbeTarget>,
 }
@@ -40,8 +42,8 @@ pub(super) enum SupervisorReport {
         cpu: Duration,
         peak_bytes: u64,
     },
-    /// The program never started: the step that failed, and why.
-    NotStarted {
+    /// The program never started, or its files cannot be kept: the step that failed, and why.
+    Failed {
         doing: String,
         why: String,
     },
@@ -50,18 +52,23 @@ pub(super) enum SupervisorReport {
 /// The descriptors of one candidate, in the order in which they are sent; a channel may be missing.
 pub(super) struct CandidateFds {
     pub control: OwnedFd,
+    pub program: ProgramFds,
+}
+
+/// The descriptors of a program.
+pub(super) struct ProgramFds {
     pub stdin: OwnedFd,
     pub stdout: OwnedFd,
     pub stderr: OwnedFd,
     pub channel: Option<OwnedFd>,
 }
 
-/// A request of the caller to the sandbox server.
+/// A request to the sandbox server, or of the server to a supervisor.
 pub(super) enum ServerRequest {
     Run(CandidateFds),
     /// The server must end; the caller has removed its folders.
     Farewell,
-    /// The caller ended without a farewell.
+    /// The other side ended without a farewell.
     Gone,
 }
 
@@ -70,21 +77,44 @@ pub(super) const FAREWELL: &[u8] = b".";
 
 impl CandidateFds {
     pub fn send(&self, server: &impl AsRawFd) -> io::Result<()> {
-        let mut fds = vec![&self.control, &self.stdin, &self.stdout, &self.stderr];
-        fds.extend(&self.channel);
-        send_fds(server, &fds.iter().map(|fd| fd.as_raw_fd()).collect::<Vec<_>>())
+        let mut fds = vec![self.control.as_raw_fd()];
+        fds.extend(self.program.raw());
+        send_fds(server, &fds)
     }
 
-    pub fn receive(caller: &impl AsRawFd) -> io::Result<ServerRequest> {
-        let Some((_, fds)) = receive_fds(caller)? else { return Ok(ServerRequest::Gone) };
+    pub fn receive(sender: &impl AsRawFd) -> io::Result<ServerRequest> {
+        let Some((_, fds)) = receive_fds(sender)? else { return Ok(ServerRequest::Gone) };
         if fds.is_empty() {
             return Ok(ServerRequest::Farewell);
         }
         let mut fds = fds.into_iter();
-        let mut next = || fds.next().ok_or_else(|| io::Error::other("a request without its file descriptors"));
-        let (control, stdin, stdout, stderr) = (next()?, next()?, next()?, next()?);
-        Ok(ServerRequest::Run(CandidateFds { control, stdin, stdout, stderr, channel: fds.next() }))
+        let control = fds.next().ok_or_else(incomplete)?;
+        Ok(ServerRequest::Run(CandidateFds { control, program: ProgramFds::of(fds)? }))
     }
+}
+
+impl ProgramFds {
+    pub fn send(&self, to: &impl AsRawFd) -> io::Result<()> {
+        send_fds(to, &self.raw().collect::<Vec<_>>())
+    }
+
+    /// `None` if the sender has ended.
+    pub fn receive(from: &impl AsRawFd) -> io::Result<Option<ProgramFds>> {
+        receive_fds(from)?.map(|(_, fds)| ProgramFds::of(fds.into_iter())).transpose()
+    }
+
+    fn of(mut fds: impl Iterator<Item = OwnedFd>) -> io::Result<ProgramFds> {
+        let mut next = || fds.next().ok_or_else(incomplete);
+        Ok(ProgramFds { stdin: next()?, stdout: next()?, stderr: next()?, channel: fds.next() })
+    }
+
+    fn raw(&self) -> impl Iterator<Item = RawFd> {
+        [&self.stdin, &self.stdout, &self.stderr].into_iter().chain(&self.channel).map(|fd| fd.as_raw_fd())
+    }
+}
+
+fn incomplete() -> io::Error {
+    io::Error::other("a request without its file descriptors")
 }
 
 pub(super) fn send_fds(to: &impl AsRawFd, fds: &[RawFd]) -> io::Result<()> {

@@ -1,0 +1,113 @@
+"""Holds memory where the size of its main process does not show it: the first argument says how."""
+import ctypes
+import mmap
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+
+MANY = 1 << 30
+MADV_DONTNEED = 4
+how = sys.argv[1]
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def touch(area, size):
+    for at in range(0, size, 4096):
+        area[at] = 1
+
+
+def zombie_leader():
+    def hold():
+        touch(mmap.mmap(-1, MANY, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), MANY)
+        time.sleep(100)
+
+    threading.Thread(target=hold).start()
+    libc.syscall(60 if os.uname().machine == "x86_64" else 93, 0)
+
+
+def given_up():
+    """Pages of shared memory stay when they are given up."""
+    size = 16 << 20
+    area = mmap.mmap(-1, MANY)
+    for begin in range(0, MANY, size):
+        for at in range(begin, begin + size, 4096):
+            area[at] = 1
+        area.madvise(MADV_DONTNEED, begin, size)
+    time.sleep(100)
+
+
+def unmapped():
+    """A page that stays mapped keeps the whole of a shared memory."""
+    kept = []
+    libc.mmap.restype = ctypes.c_void_p
+    size = 32 << 20
+    for _ in range(MANY // size):
+        area = libc.mmap(None, ctypes.c_size_t(size), 3, 0x21, -1, ctypes.c_long(0))
+        ctypes.memset(area, 1, size)
+        libc.munmap(ctypes.c_void_p(area + 4096), ctypes.c_size_t(size - 4096))
+        kept.append(area)
+    time.sleep(100)
+
+
+def moved():
+    """Memory that moves to another address at each step."""
+    area = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    size = 1 << 20
+    while True:
+        area.resize(size + (1 << 20))
+        for at in range(size, size + (1 << 20), 4096):
+            area[at] = 1
+        size += 1 << 20
+
+
+def orphans():
+    """Each process is small and soon an orphan, and ignores every signal."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for _ in range(12):
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                    signal.signal(number, signal.SIG_IGN)
+                held = bytearray(b"x" * (40 << 20))
+                time.sleep(100)
+            os._exit(0)
+    time.sleep(100)
+
+
+def fills_its_file():
+    """A mapped file of its own: a file system in memory holds it too."""
+    while True:
+        number = len(globals())
+        fd = os.open(f"{number}", os.O_RDWR | os.O_CREAT)
+        os.ftruncate(fd, 1 << 19)
+        area = mmap.mmap(fd, 1 << 19)
+        touch(area, 1 << 19)
+        globals()[f"area{number}"] = area
+        os.close(fd)
+
+
+def sockets():
+    """What is sent and never received is in the kernel."""
+    for _ in range(12):
+        if os.fork() == 0:
+            break
+    else:
+        time.sleep(100)
+    kept = []
+    for _ in range(100):
+        kept.extend(socket.socketpair())
+        for end in kept[-2:]:
+            end.setblocking(False)
+            try:
+                while True:
+                    end.send(b"x" * 65536)
+            except BlockingIOError:
+                pass
+    time.sleep(100)
+
+
+globals()[how]()
