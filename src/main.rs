@@ -3,6 +3,7 @@
 
 use std::process::ExitCode;
 
+use offshoot::bounded::CountingAllocator;
 use offshoot::cli::stopping::{exit_code, on_signals, survive_file_limit};
 use offshoot::cli::{Bench, Cli, CliCommand, JudgeCommand, PlanCommand};
 use offshoot::error::{Error, Result};
@@ -12,6 +13,9 @@ use offshoot::lab::{bench, check, estimate};
 use offshoot::launch::{DeviceChoice, Opened};
 use offshoot::openai::batch;
 use offshoot::{judge, out};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn main() -> ExitCode {
     judge::sandbox::enter_if_helper();

@@ -78,7 +78,7 @@ def foreign(value):
 
 def packed_long(answer):
     """A long answer as its parts, each in bytes of its own, so that they can be read one by one."""
-    parts = [marshal.dumps(pack(answer[start:start + LONG], foreign), 2) for start in range(0, len(answer), LONG)]
+    parts = [marshal.dumps(pack(answer[start:start + PART], foreign), 2) for start in range(0, len(answer), PART)]
     return (TAG, "long", type(answer).__name__, len(answer), parts)
 
 
@@ -86,7 +86,7 @@ def expected_answer(word, rest):
     if word != "long":
         return object()
     kind, length, parts = rest
-    return LongResult(kind, length, lambda start: unpack(marshal.loads(parts[start // LONG]), expected_answer))
+    return LongResult(kind, length, lambda start: unpack(marshal.loads(parts[start // PART]), expected_answer))
 
 
 def run_reference(job):

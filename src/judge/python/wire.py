@@ -14,8 +14,9 @@ CHANNEL = 3
 TAG = Ellipsis
 ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes))
 MUTABLE = (list, dict, set, bytearray)
-# A result that is a list or tuple with more values than this stays where it is and is compared part by part.
+# A result that is a list or tuple with more values than this stays where it is and is compared in parts of so many.
 LONG = 1 << 16
+PART = 1 << 12
 
 
 def send(kind, payload=b""):
