@@ -7,10 +7,11 @@ use super::endpoint::Endpoint;
 use super::fields::{BodyFields, brief};
 use super::refusal::Refusal;
 use crate::engine::{EngineFacts, SamplingParams, Stop};
+use crate::error::Error;
 use crate::ids::TokenId;
 use crate::launch::{OutputTokens, check_path};
 use crate::model::ModelConfig;
-use crate::tokenizer::{AddSpecial, ChatOptions, Message, Tokenizer};
+use crate::tokenizer::{AddSpecial, ChatOptions, LongBeginning, Message, Tokenizer};
 
 /// OpenAI's default for completions; a chat without a limit uses all of the context and memory.
 const COMPLETION_TOKENS: usize = 16;
@@ -245,6 +246,11 @@ impl RequestReader<'_> {
         let TextPrompt { text, content, stop, is_unlimited } = prompt;
         let tokens = match content {
             PromptContent::Text(special) => {
+                let beyond = self.tokenizer.beginning_beyond(&text, self.config.context);
+                if let Some(LongBeginning { bytes, tokens }) = beyond.map_err(|error| Refusal::of(&error))? {
+                    let (what, context) = (format!("the beginning ({bytes} bytes) of the prompt"), self.config.context);
+                    return Err(Refusal::of(&Error::ContextTooLong { what, tokens, context }));
+                }
                 self.tokenizer.encode(&text, special).map_err(|error| Refusal::of(&error))?
             }
             PromptContent::Tokens(tokens) => tokens,
