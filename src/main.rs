@@ -40,7 +40,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             PlanCommand::Job(options) => estimate::main(&options)?,
             PlanCommand::Trace(options) => estimate::trace::main(&options)?,
         },
-        Some(CliCommand::Check(args)) => return check::check(device, &args.into()),
+        Some(CliCommand::Check(args)) => check::check(device, &args.into())?,
         Some(CliCommand::Bench(args)) => match args.what {
             Bench::Decode(args) => bench::decode::main(&args.on(device))?,
             Bench::Gemm(args) => match args.product_options() {

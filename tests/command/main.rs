@@ -8,14 +8,18 @@ mod runs;
 mod signals;
 #[path = "../common/skip.rs"]
 mod skip;
+#[path = "../common/watched.rs"]
+mod watched;
 
 mod attention_run;
 mod batch_files;
 mod cli;
+mod mutated;
 mod plan_command;
 mod ready_tasks;
 mod rescore;
 mod resume;
 mod scored;
 mod side_by_side;
+mod strangers;
 mod tree_view;
