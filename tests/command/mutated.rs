@@ -388,7 +388,7 @@ fn complaint(end: &CommandEnd) -> Option<String> {
         Some(143) if end.stopped => None,
         Some(0) => None,
         Some(2) if said.is_empty() => Some("exit code 2 without a word".into()),
-        Some(2) if said.len() > 20_000 => Some(format!("{} bytes of words", said.len())),
+        Some(2) if said.len() > 4_000 => Some(format!("{} bytes of words", said.len())),
         Some(2) => None,
         Some(code) => Some(format!("exit code {code}")),
     }
