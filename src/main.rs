@@ -85,10 +85,11 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             (words, false) => out::text(Cli::help_of(words)?)?,
         },
         Some(CliCommand::New(args)) => {
-            for path in task::scaffold::write(std::path::Path::new("."), &args.name)? {
+            let name = task::scaffold::task_name(&args.name);
+            for path in task::scaffold::write(std::path::Path::new("."), name)? {
                 out::line(format_args!("wrote {}", path.display()))?;
             }
-            out::line(format_args!("next: edit them, then `offshoot run {}.json --model DIR --dry-run`", args.name))?;
+            out::line(format_args!("next: edit them, then `offshoot run {name}.json --model DIR --dry-run`"))?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -9,7 +9,7 @@ pub(crate) mod digits;
 pub(crate) use describe::{describe, listed, names};
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -138,6 +138,20 @@ impl From<&Value> for RawJson {
     fn from(value: &Value) -> RawJson {
         RawJson(value.to_string().into())
     }
+}
+
+/// The dotted path of the first key that an object of the valid JSON `text` has twice.
+pub(crate) fn repeated_key(text: &str) -> Option<String> {
+    let value = RawJson::part(text);
+    let inner = |name: String, value: &str| repeated_key(value).map(|inner| format!("{name}.{inner}"));
+    if let Some(list) = value.list() {
+        return list.iter().enumerate().find_map(|(ix, value)| inner(ix.to_string(), value.as_str()));
+    }
+    let mut seen = HashSet::new();
+    value.pairs()?.into_iter().find_map(|(key, [_, value])| match seen.insert(key.clone()) {
+        true => inner(key, value),
+        false => Some(key),
+    })
 }
 
 /// The texts between the top-level commas and colons of a valid list or object.

@@ -155,7 +155,11 @@ pub fn score(options: &ScoreOptions, interrupt: &Interrupt) -> Result<()> {
     judged?;
     let ScoringRun { tally, mut results, places, .. } = scoring;
     if tally.total() == 0 {
-        return Err(Error::value("--samples", "samples of problems that have tests", "none"));
+        let found = match &options.candidates {
+            CandidateSource::Samples(path) => format!("none in {}", path.display()),
+            CandidateSource::References => format!("none in {}", options.problems.display()),
+        };
+        return Err(Error::value("--samples", "samples of problems that have tests", found));
     }
     let ks = options.ks.as_deref().unwrap_or(&USUAL_KS);
     let mut summary = ScoringSummary {

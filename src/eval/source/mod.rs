@@ -33,6 +33,9 @@ impl TaskSource {
         let text = strip_comments(&text);
         let mut value: Value =
             serde_json::from_str(&text).map_err(|e| Error::format(path, format!("not a JSON task file: {e}")))?;
+        if let Some(key) = json::repeated_key(text.trim_ascii()) {
+            return Err(Error::field(path, key, "each key once", "it twice"));
+        }
         if let Some(items @ Value::Array(_)) = value.get_mut("items") {
             *items = json::read_with_digits::<Value>(&text).expect("it was read before")["items"].take();
         }

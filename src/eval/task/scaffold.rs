@@ -18,6 +18,11 @@ pub fn is_plain_name(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && name.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c))
 }
 
+/// The task's name by what a user typed, which may be the name of its file.
+pub fn task_name(typed: &str) -> &str {
+    typed.strip_suffix(".json").or_else(|| typed.strip_suffix(".jsonl")).unwrap_or(typed)
+}
+
 /// Writes `NAME.json` and `NAME.jsonl` into `folder`, which is created if necessary; existing files are never changed.
 /// Returns the paths, the task file first.
 pub fn write(folder: &Path, name: &str) -> Result<Vec<PathBuf>> {

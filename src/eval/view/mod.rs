@@ -38,6 +38,9 @@ pub struct ViewOptions {
 
 /// Writes the requested files; prints the trees if there are none.
 pub fn show(options: &ViewOptions) -> Result<()> {
+    if !options.run.is_dir() {
+        return Err(Error::value("the run", "a folder of results", format!("{}, which is none", options.run.display())));
+    }
     if let Some(path) = &options.svg {
         write(path, &levels::svg(&options.run)?)?;
         out::line(format_args!("wrote {}", path.display()))?;
