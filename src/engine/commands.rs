@@ -198,7 +198,13 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    fn given(&mut self, id: BranchId, tokens: Vec<TokenId>, logprobs: Option<usize>, events: &EventSender) -> Result<()> {
+    fn given(
+        &mut self,
+        id: BranchId,
+        tokens: Vec<TokenId>,
+        logprobs: Option<usize>,
+        events: &EventSender,
+    ) -> Result<()> {
         let branch = self.branches.get_mut(&id).expect("the caller found it");
         let (begin, context) = (branch.tokens.len(), self.facts.context);
         if begin + tokens.len() > context {

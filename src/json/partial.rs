@@ -57,7 +57,8 @@ mod tests {
         ] {
             assert_eq!(field_of_partial(text, "id"), Some(Value::from("a")), "{text}");
         }
-        for text in ["", "[1]", r#"{"x": {"id": "a"}}"#, r#"{"id": "a"#, r#"{"x": "\"id\": \"a\""}"#, r#"{"x" "id": "a"}"#]
+        for text in
+            ["", "[1]", r#"{"x": {"id": "a"}}"#, r#"{"id": "a"#, r#"{"x": "\"id\": \"a\""}"#, r#"{"x" "id": "a"}"#]
         {
             assert_eq!(field_of_partial(text, "id"), None, "{text}");
         }

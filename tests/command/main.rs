@@ -10,8 +10,12 @@ mod signals;
 mod skip;
 
 mod attention_run;
+mod batch_desk;
+mod batch_echo;
 mod batch_files;
+mod batch_input;
 mod cli;
+mod output_files;
 mod plan_command;
 mod ready_tasks;
 mod rescore;

@@ -98,7 +98,8 @@ impl<'a> Generation<'a> {
         let before = std::mem::replace(&mut self.before, request.tokens);
         self.shared[prompt] = before.iter().zip(request.tokens).take_while(|(a, b)| a == b).count();
         if !self.cancelled.is_empty() {
-            let mut cancelled: Vec<SampleId> = (0..request.results()).map(|sample| SampleId { prompt, sample }).collect();
+            let mut cancelled: Vec<SampleId> =
+                (0..request.results()).map(|sample| SampleId { prompt, sample }).collect();
             cancelled.retain(|sample| self.cancelled.remove(sample));
             self.generator.start();
             self.generator.cancel(&cancelled);

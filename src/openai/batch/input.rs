@@ -44,13 +44,12 @@ pub fn read(path: &Path, most: usize) -> Result<Vec<InputLine>> {
         if let Some(id) = &custom_id
             && !seen.insert(id.clone())
         {
-            let what = format!("`custom_id`: {} is also the id of an earlier line", describe(&Value::from(id.as_str())));
+            let what =
+                format!("`custom_id`: {} is also the id of an earlier line", describe(&Value::from(id.as_str())));
             call = Err(Refusal::new("duplicate_custom_id", what).about("custom_id"));
         }
-        let call = call.map_err(|refusal| Refusal {
-            message: format!("line {}: {}", line.number, refusal.message),
-            ..refusal
-        });
+        let call = call
+            .map_err(|refusal| Refusal { message: format!("line {}: {}", line.number, refusal.message), ..refusal });
         lines.push(InputLine { index: lines.len(), custom_id, call });
     }
     match lines.is_empty() {

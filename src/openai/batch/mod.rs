@@ -75,8 +75,7 @@ pub fn main(options: &BatchOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let mut output = BatchOutput::open(&options.out, options.resume, &lines, &origin)?;
 
     let model = name_of_model(&options.model);
-    let reader =
-        RequestReader { tokenizer: &tokenizer, config: &folder.config, model: &model, seed: options.seed };
+    let reader = RequestReader { tokenizer: &tokenizer, config: &folder.config, model: &model, seed: options.seed };
     let mut requests: Vec<RequestOutline> = Vec::new();
     for line in &lines {
         if output.has(line.index) {

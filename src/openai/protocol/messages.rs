@@ -29,9 +29,8 @@ pub fn read(messages: Option<Value>) -> Result<Vec<Message>, Refusal> {
 /// The message at `index`; its content is a text or a list of text parts.
 fn message(index: usize, value: &Value) -> Result<Message, Refusal> {
     let at = |field: &str| format!("messages[{index}]{field}");
-    let wrong = |field: &str, expected: &str, found: &str| {
-        Refusal::value(&at(field), expected, found).about("messages")
-    };
+    let wrong =
+        |field: &str, expected: &str, found: &str| Refusal::value(&at(field), expected, found).about("messages");
     let fields: &Map<String, Value> =
         value.as_object().ok_or_else(|| wrong("", "an object with `role` and `content`", &brief(value)))?;
     for (key, value) in fields.iter().filter(|(_, value)| !is_nothing(value)) {
