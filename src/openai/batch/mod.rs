@@ -90,7 +90,7 @@ pub fn main(options: &BatchOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let kept = lines.len() - requests.len() - output.refused();
     let mut sampled = 0;
     if !requests.is_empty() {
-        let branches = requests.iter().map(|request| request.branches).sum();
+        let branches = requests.iter().map(|request| request.branches).sum::<usize>().max(1);
         let most = requests.iter().map(|request| request.most_tokens).fold(0, usize::saturating_add);
         // Each branch has its own pages and cannot use the rest of its prompt's last page.
         let tokens = |_, page_tokens: usize| most.saturating_add(usize::saturating_mul(branches, 2 * page_tokens));

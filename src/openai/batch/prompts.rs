@@ -35,7 +35,7 @@ pub fn read_prompts(
         match line.call.and_then(read) {
             Ok(request) => asked.extend(request.prompts.iter().map(|prompt| BatchPrompt {
                 tokens: prompt.tokens.clone(),
-                samples: request.best_of,
+                samples: request.best_of.max(1),
                 most_tokens: prompt.stop.max_tokens,
             })),
             Err(refusal) => refused.push(refusal),
