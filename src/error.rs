@@ -32,6 +32,10 @@ pub enum Error {
     #[error("{what}: expected {expected}, found {found}")]
     Value { what: String, expected: String, found: String },
 
+    /// What was checked does not hold.
+    #[error("the check fails: the results above say where")]
+    CheckFailed,
+
     /// A prompt does not fit the model's context.
     #[error("{what} has {tokens} tokens; the model's context is {context}")]
     ContextTooLong { what: String, tokens: usize, context: usize },

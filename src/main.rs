@@ -3,6 +3,7 @@
 
 use std::process::ExitCode;
 
+use offshoot::bounded::CountingAllocator;
 use offshoot::cli::stopping::{exit_code, on_signals, survive_file_limit};
 use offshoot::cli::{Bench, Cli, CliCommand, JudgeCommand, PlanCommand};
 use offshoot::error::{Error, Result};
@@ -12,6 +13,9 @@ use offshoot::lab::{bench, check, estimate};
 use offshoot::launch::{DeviceChoice, Opened};
 use offshoot::openai::batch;
 use offshoot::{judge, out};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn main() -> ExitCode {
     judge::sandbox::enter_if_helper();
@@ -36,7 +40,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             PlanCommand::Job(options) => estimate::main(&options)?,
             PlanCommand::Trace(options) => estimate::trace::main(&options)?,
         },
-        Some(CliCommand::Check(args)) => return check::check(device, &args.into()),
+        Some(CliCommand::Check(args)) => check::check(device, &args.into())?,
         Some(CliCommand::Bench(args)) => match args.what {
             Bench::Decode(args) => bench::decode::main(&args.on(device))?,
             Bench::Gemm(args) => match args.product_options() {

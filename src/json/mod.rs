@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use serde::de::{DeserializeOwned, IgnoredAny};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::figures::beginning;
 use crate::json::digits::is_held;
@@ -41,6 +41,21 @@ pub(crate) fn read_with_digits<T: DeserializeOwned>(text: &str) -> serde_json::R
         Cow::Borrowed(_) => Ok(value),
         Cow::Owned(text) => read(&text),
     }
+}
+
+/// About the bytes of memory that an object's values take.
+pub(crate) fn footprint(fields: &Map<String, Value>) -> usize {
+    fn of(value: &Value) -> usize {
+        const VALUE: usize = 64;
+        VALUE
+            + match value {
+                Value::String(text) => text.len(),
+                Value::Array(list) => list.iter().map(of).sum(),
+                Value::Object(fields) => footprint(fields),
+                Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+            }
+    }
+    fields.iter().map(|(name, value)| name.len() + of(value)).sum()
 }
 
 /// One JSON value as its text in the file, for Python's `json` to read: no digit and no surrogate is lost.

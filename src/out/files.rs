@@ -124,8 +124,8 @@ pub fn check_replaceable(path: &Path) -> Result<()> {
     Err(Error::format(path, format!("{found}, where a file for output is expected")))
 }
 
-/// A file that appears at its path when it is complete and on the disk; until then it is beside it, under a name of this
-/// process' own, and dropping this value removes it. A stream of this process is written to directly.
+/// A file that appears at its path when it is complete and on the disk; until then it is beside it, under a name of
+/// this process' own, and dropping this value removes it. A stream of this process is written to directly.
 #[derive(Debug)]
 pub struct WholeFile {
     path: PathBuf,

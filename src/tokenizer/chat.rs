@@ -9,7 +9,9 @@ use minijinja::{Environment, ErrorKind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::bounded::{Bounds, bounded};
 use crate::error::{Error, Result};
+use crate::json::footprint;
 
 /// One turn of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,20 +82,21 @@ impl ChatTemplates {
                 false => format!("{}: no chat template is called `{}`; there are {}", self.place, options.template, names.join(", ")),
             }));
         };
-        let env = environment(options.now);
         let source = without_generation_marks(source);
-        let template = env.template_from_str(&source);
-        let template =
-            template.map_err(|e| fault(format!("{}: the chat template is broken: {}", self.place, describe(&e))))?;
         let mut context = self.tokens.clone();
         context.insert("messages".to_string(), serde_json::json!(messages));
         context.insert("add_generation_prompt".to_string(), options.add_generation_prompt.into());
         context.insert("tools".to_string(), Value::Null);
         context.insert("documents".to_string(), Value::Null);
         context.extend(options.variables.clone());
-        template
-            .render(context)
-            .map_err(|e| fault(format!("{}: the chat template refuses: {}", self.place, describe(&e))))
+        let (bounds, now) = (Bounds::of_text(source.len() + footprint(&context)), options.now);
+        let rendered = bounded(bounds, move || {
+            let env = environment(now);
+            let template = env.template_from_str(&source).map_err(|e| format!("is broken: {}", describe(&e)))?;
+            template.render(context).map_err(|e| format!("refuses: {}", describe(&e)))
+        });
+        let rendered = rendered.unwrap_or_else(|stopped| Err(format!("fails: {stopped}")));
+        rendered.map_err(|why| fault(format!("{}: the chat template {why}", self.place)))
     }
 }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 use tokenizers::models::bpe::BPE;
@@ -16,10 +17,24 @@ use tokenizers::{AddedToken, SplitDelimiterBehavior};
 use super::chat::ChatTemplates;
 use super::pieces::TokenPieces;
 use super::{SurroundingTokens, Tokenizer};
+use crate::bounded::Bounds;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 
 const CONFIG: &str = "tokenizer_config.json";
+
+/// What reading the files of `folder` may take.
+pub(super) fn bounds(folder: &Path) -> Bounds {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_read = |name: &str| name.ends_with(".json") || name.ends_with(".txt") || name.ends_with(".jinja");
+    let bytes = files
+        .filter(|file| file.file_name().to_str().is_some_and(is_read))
+        .filter_map(|file| file.metadata().ok())
+        .map(|facts| facts.len() as usize)
+        .sum::<usize>();
+    // Tokenizers of published models take 14 to 24 bytes for each byte of their files.
+    Bounds { bytes: (256 << 20) + 64 * bytes, cpu: Duration::from_secs(60) }
+}
 
 pub(super) fn load(folder: &Path) -> Result<Tokenizer> {
     let config = Config::read(folder)?;
@@ -37,6 +52,7 @@ pub(super) fn load(folder: &Path) -> Result<Tokenizer> {
         None => SurroundingTokens::PostProcessor,
     };
     let pieces = pieces(&inner, &whole)?;
+    inner.encode_fast("A text, of 2 lines:\nété.", true).map_err(|e| Error::format(&whole, e.to_string()))?;
     let templates = ChatTemplates::new(config.chat_template.as_ref(), config.chat_template_place, config.token_texts());
     let (folder, pieces, can_cut) = (folder.to_path_buf(), Arc::new(pieces), OnceLock::new());
     Ok(Tokenizer { folder, inner, around, bos, eos, pieces, can_cut, templates })
@@ -116,10 +132,16 @@ fn add_tokens(inner: &mut tokenizers::Tokenizer, config: &Config) {
     }
 }
 
+/// Vocabularies of published models have at most a quarter of this.
+const MOST_IDS: usize = 1 << 22;
+
 fn pieces(inner: &tokenizers::Tokenizer, path: &Path) -> Result<TokenPieces> {
     let vocabulary = inner.get_vocab(true);
     let added = inner.get_added_tokens_decoder();
     let size = vocabulary.values().max().map_or(0, |&id| id as usize + 1);
+    if size > MOST_IDS {
+        return Err(Error::field(path, "vocab", format!("ids below {MOST_IDS}"), format!("the id {}", size - 1)));
+    }
     let mut entries = vec![None; size];
     for (text, id) in vocabulary {
         let special = added.get(&id).is_some_and(|token| token.special);

@@ -17,6 +17,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use crate::bounded::bounded;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 
@@ -74,6 +75,13 @@ impl LevelTokens {
     }
 }
 
+/// A beginning of a text that has too many tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LongBeginning {
+    pub bytes: usize,
+    pub tokens: usize,
+}
+
 /// The tokens of a text, including the special ones around it.
 struct Encoded {
     tokens: Vec<TokenId>,
@@ -107,8 +115,15 @@ impl std::fmt::Debug for Tokenizer {
 impl Tokenizer {
     /// Reads tokenizer.json, or else vocab.json and merges.txt, and, if present, tokenizer_config.json,
     /// special_tokens_map.json, added_tokens.json and chat_template.jinja.
+    ///
+    /// # Errors
+    ///
+    /// The files are no tokenizer; reading them, or trying the tokenizer on a short text, takes far more memory or time
+    /// than that of any known model.
     pub fn load(folder: &Path) -> Result<Tokenizer> {
-        load::load(folder)
+        let owned = folder.to_path_buf();
+        let loaded = bounded(load::bounds(folder), move || load::load(&owned));
+        loaded.unwrap_or_else(|stopped| Err(Error::format(folder, format!("the tokenizer cannot be read: {stopped}"))))
     }
 
     /// The folder that it was read from.
@@ -142,6 +157,28 @@ impl Tokenizer {
         let mut tokens: Vec<TokenId> = encoding.get_ids().iter().copied().map(TokenId).collect();
         self.add_special_tokens(special, &mut tokens);
         Ok(tokens)
+    }
+
+    /// The shortest tried beginning of `text` that alone has more than `most` tokens; `None`: the whole text is to be
+    /// encoded. Encodes not much more than `most` tokens, however long the text is: the library takes about 200 bytes of
+    /// memory for each byte that it encodes.
+    pub fn beginning_beyond(&self, text: &str, most: usize) -> Result<Option<LongBeginning>> {
+        /// Bytes of a token in most texts, and a margin.
+        const TOKEN_BYTES: usize = 8;
+        const LEAST_BYTES: usize = 64 << 10;
+        // What follows a beginning can change its last tokens only.
+        const LAST_TOKENS: usize = 256;
+        let mut bytes = (most * TOKEN_BYTES).max(LEAST_BYTES);
+        while bytes < text.len() {
+            let beginning = &text[..text.floor_char_boundary(bytes)];
+            let encoding = self.inner.encode_fast(beginning, false).map_err(|e| self.fault(e))?;
+            let tokens = encoding.get_ids().len();
+            if tokens > most + LAST_TOKENS {
+                return Ok(Some(LongBeginning { bytes, tokens }));
+            }
+            bytes *= 2;
+        }
+        Ok(None)
     }
 
     /// The tokens of the levels' concatenation, and where in them each level ends.

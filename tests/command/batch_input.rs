@@ -107,6 +107,7 @@ fn refusals_name_the_field_and_the_end_counts_their_kinds() {
         (ask("hot", "temperature", json!("hot")), "invalid_value", "temperature", "expected a number"),
         (ask("above", "top_p", json!(2)), "invalid_value", "top_p", "up to 1"),
         (ask("model", "model", json!(5)), "invalid_value", "model", "expected a string"),
+        (ask("long", "prompt", json!("word ".repeat(20_000))), "context_length_exceeded", "prompt", "context"),
     ];
     let without_effect = ["tools", "response_format", "stream", "safety_identifier", "parallel_tool_calls"]
         .into_iter()
@@ -115,8 +116,8 @@ fn refusals_name_the_field_and_the_end_counts_their_kinds() {
     let lines: Vec<Value> = cases.iter().map(|(line, ..)| line.clone()).chain(good).collect();
     write(folder.path(), &lines);
     let ran = batch(folder.path(), "in.jsonl", "out.jsonl", &[]);
-    let kinds = "7 refused (3 invalid_value, 3 unsupported_parameter, 1 unknown_parameter), the first (\"tools\")";
-    assert_refused(&ran, 7, kinds);
+    let kinds = "(3 invalid_value, 3 unsupported_parameter, 1 context_length_exceeded, 1 unknown_parameter), the first";
+    assert_refused(&ran, 8, kinds);
     let answers = read(&folder.path().join("out.jsonl"));
     for (answer, (line, code, param, said)) in answers.iter().zip(&cases) {
         let error = error(answer);

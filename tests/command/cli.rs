@@ -636,7 +636,7 @@ fn weights_that_are_no_numbers_are_one_sentence() {
     let ran = run_into(&task, &folder.path().join("out"), &["--model", &model]);
     fails(&ran, &["logits", "NaN", "finite"]);
     let checked = output(&["check", "--model", &model]);
-    assert_eq!(checked.status.code(), Some(1), "{}", stdout(&checked));
+    assert_eq!(checked.status.code(), Some(2), "{}", stdout(&checked));
     assert!(stdout(&checked).contains("not finite"), "{}", stdout(&checked));
 }
 

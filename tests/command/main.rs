@@ -8,6 +8,8 @@ mod runs;
 mod signals;
 #[path = "../common/skip.rs"]
 mod skip;
+#[path = "../common/watched.rs"]
+mod watched;
 
 mod attention_run;
 mod batch_desk;
@@ -15,6 +17,7 @@ mod batch_echo;
 mod batch_files;
 mod batch_input;
 mod cli;
+mod mutated;
 mod output_files;
 mod plan_command;
 mod ready_tasks;
@@ -22,4 +25,5 @@ mod rescore;
 mod resume;
 mod scored;
 mod side_by_side;
+mod strangers;
 mod tree_view;

@@ -471,6 +471,11 @@ fn results_are_held_against_the_reference() {
     assert_eq!(judged(judge, &long, deep).verdict, Verdict::OutputLimit);
     let tuple = "def f(n): return tuple(('x', i) for i in range(n))";
     assert_eq!(judged(judge, &long, tuple).verdict, Verdict::WrongAnswer);
+    // Too long to be kept: compared as it comes.
+    let rows = reference("def f(n): return [tuple(range(99))] * n", "f", vec![json!([150_000])], None);
+    assert!(judged(judge, &rows, "def f(n): return [tuple(range(99)) for _ in range(n)]").accepted());
+    let last = "def f(n): return [tuple(range(99))] * (n - 1) + [tuple(range(98)) + (0,)]";
+    assert_eq!(judged(judge, &rows, last).verdict, Verdict::WrongAnswer);
     let near = reference("def f(n): return [i / 7 for i in range(n)]", "f", vec![json!([100_000])], None);
     assert!(judged(judge, &near, "def f(n): return [i / 7 + 1e-9 for i in range(n)]").accepted());
     assert_eq!(judged(judge, &near, "def f(n): return [i / 7 + 1e-3 for i in range(n)]").verdict, Verdict::WrongAnswer);

@@ -730,7 +730,7 @@ fn the_schema_names_every_key_and_is_what_checks() {
         "method.mcts.by: ",
         "items.path: a path, relative to the task file [required]\n",
         "items.questions.document: a string\n",
-        "prompt.levels[].shots.count: ",
+        "prompt.item.shots.count: ",
         "prompt.chat.messages[].role: ",
         "grade.exact.normalise: one of ",
         "grade.judge.memory_mb: ",

@@ -13,7 +13,7 @@ use crate::kv::PromptTree;
 use crate::launch::TextKey;
 use crate::model::ModelFolder;
 use crate::search::choose::{Neutral, OfferedChoice};
-use crate::tokenizer::{AddSpecial, LevelTokens, SharedEncoder, Tokenizer};
+use crate::tokenizer::{AddSpecial, LevelTokens, LongBeginning, SharedEncoder, Tokenizer};
 
 use super::drive::question_of;
 
@@ -99,9 +99,10 @@ impl<'a> PromptEncoder<'a> {
     ///
     /// A prompt, or a scorer's prompt, is empty, too long, or has tokens outside the model's vocabulary.
     pub fn encode(&mut self, item: &'a Item) -> Result<ItemPrompt<'a>> {
-        self.check_question(item)?;
         let prompt = self.task.prompt(item)?;
         let text = prompt.text(self.prompts.tokenizer())?;
+        self.check_beginning(item, &text)?;
+        self.check_question(item)?;
         let encoded = match &self.task.method {
             Method::Choose(choose) => offered(choose, &prompt, item, &mut self.prompts),
             _ => prompt.encode_shared(&mut self.prompts).map(|levels| (levels, Vec::new())),
@@ -110,6 +111,18 @@ impl<'a> PromptEncoder<'a> {
         let longest = choices.iter().map(|choice| choice.tokens.len()).max();
         check_fits(self.model, || about("the prompt", self.task, item), &levels.tokens, longest)?;
         Ok(ItemPrompt { item, text, levels, choices })
+    }
+
+    /// Refuses a text that is far too long before all of it is encoded.
+    fn check_beginning(&self, item: &Item, text: &str) -> Result<()> {
+        let context = self.model.config.context;
+        match self.prompts.tokenizer().beginning_beyond(text, context)? {
+            None => Ok(()),
+            Some(LongBeginning { bytes, tokens }) => {
+                let what = about(&format!("the beginning ({bytes} bytes) of the prompt"), self.task, item);
+                Err(Error::ContextTooLong { what, tokens, context })
+            }
+        }
     }
 
     /// Checks the question of the method's scorer, if it has one, for an empty solution of `item`: an error in it would

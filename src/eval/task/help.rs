@@ -9,6 +9,7 @@ use crate::eval::source::schema::{inside, is_of, is_required, properties};
 
 /// Columns of the text.
 const WIDTH: usize = 100;
+const INDENT: &str = "    ";
 
 /// The JSON Schema of a task file.
 pub fn schema() -> String {
@@ -18,7 +19,7 @@ pub fn schema() -> String {
 /// All keys with type, default and meaning.
 pub fn text() -> String {
     let mut page = Page { text: String::new(), explained: HashMap::new() };
-    page.paragraph("", &described(SCHEMA.root()));
+    page.lines("", "", &described(SCHEMA.root()));
     page.text.push_str(
         "\nKeys by dotted path, as in --set KEY=VALUE; `[]` is an element of a list, `NAME` a name of yours.\n\n",
     );
@@ -70,37 +71,40 @@ impl Page {
     }
 
     fn key(&mut self, at: &str, schema: &Value, meaning: &str, is_required: bool) {
-        let default = schema.get("default").filter(|default| !is_nothing(default));
+        // The keys of an object have their own defaults.
+        let default = schema.get("default").filter(|default| !is_nothing(default) && !default.is_object());
         let note = match (default, is_required) {
             (Some(default), _) => format!(" [default: {default}]"),
             (None, true) => " [required]".to_string(),
             (None, false) => String::new(),
         };
-        self.text.push_str(&format!("{at}: {}{note}\n", SCHEMA.expected(schema)));
-        self.paragraph("    ", meaning);
+        self.lines("", INDENT, &format!("{at}: {}{note}", SCHEMA.expected(schema)));
+        self.lines(INDENT, INDENT, meaning);
         for (word, meaning) in words(schema) {
-            self.paragraph("    ", &format!("`{word}`: {meaning}"));
+            self.lines(INDENT, INDENT, &format!("`{word}`: {meaning}"));
         }
         self.keys_in(at, schema);
     }
 
-    fn paragraph(&mut self, indent: &str, text: &str) {
-        let mut column = 0;
+    /// The text in lines of at most [`WIDTH`] columns, the first indented by `first`, the others by `rest`.
+    fn lines(&mut self, first: &str, rest: &str, text: &str) {
+        let mut line = first.to_string();
+        let mut is_empty = true;
         for word in text.split_whitespace() {
-            let wide = word.chars().count();
-            match column {
-                0 => self.text.push_str(indent),
-                _ if column + 1 + wide > WIDTH => {
-                    self.text.push('\n');
-                    self.text.push_str(indent);
-                    column = 0;
-                }
-                _ => self.text.push(' '),
+            if !is_empty && line.chars().count() + 1 + word.chars().count() > WIDTH {
+                self.text.push_str(&line);
+                self.text.push('\n');
+                line = rest.to_string();
+                is_empty = true;
             }
-            column = if column == 0 { indent.len() + wide } else { column + 1 + wide };
-            self.text.push_str(word);
+            if !is_empty {
+                line.push(' ');
+            }
+            line.push_str(word);
+            is_empty = false;
         }
-        if column > 0 {
+        if !is_empty {
+            self.text.push_str(&line);
             self.text.push('\n');
         }
     }

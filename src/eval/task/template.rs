@@ -8,10 +8,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::bounded::{Bounds, bounded};
 use crate::error::{Error, Result};
 use crate::eval::source::values::TaskPath;
 use crate::eval::source::{Place, read_text};
-use crate::json::names;
+use crate::json::{footprint, names};
 
 /// A text of a task file.
 #[derive(Deserialize, JsonSchema)]
@@ -75,9 +76,12 @@ impl Template {
     }
 
     pub(crate) fn new(place: &Place<'_>, text: String) -> Result<Template> {
-        match JINJA.template_from_str(&text) {
-            Ok(_) => Ok(Template { text, task: place.source.path.clone(), at: place.field().to_string() }),
-            Err(error) => Err(place.wrong_as("a template", in_one_line(&error))),
+        let compiled = text.clone();
+        let compiled = bounded(Bounds::of_text(text.len()), move || JINJA.template_from_str(&compiled).map(drop));
+        match compiled {
+            Ok(Ok(())) => Ok(Template { text, task: place.source.path.clone(), at: place.field().to_string() }),
+            Ok(Err(error)) => Err(place.wrong_as("a template", in_one_line(&error))),
+            Err(stopped) => Err(place.wrong_as("a template", stopped.to_string())),
         }
     }
 
@@ -89,8 +93,18 @@ impl Template {
 
     /// Renders the template for the item `id` with these fields. An error names the item and its missing fields.
     pub(crate) fn render(&self, id: &str, fields: &Map<String, Value>) -> Result<String> {
-        let template = JINJA.template_from_str(&self.text).expect("`read` compiled it");
-        template.render(fields).map_err(|e| {
+        let bounds = Bounds::of_text(self.text.len() + footprint(fields));
+        let (text, owned) = (self.text.clone(), fields.clone());
+        let rendered = bounded(bounds, move || {
+            let template = JINJA.template_from_str(&text).expect("`read` compiled it");
+            template.render(owned)
+        });
+        let rendered = rendered.map_err(|stopped| {
+            let expected = format!("a template that item `{id}` fills within its bounds");
+            Error::field(&self.task, &self.at, expected, stopped.to_string())
+        })?;
+        rendered.map_err(|e| {
+            let template = JINJA.template_from_str(&self.text).expect("`read` compiled it");
             let missing = template.undeclared_variables(false).into_iter().filter(|v| !fields.contains_key(v));
             let mut missing: Vec<String> = missing.map(|v| format!("`{v}`")).collect();
             missing.sort();

@@ -100,7 +100,7 @@ class LongResult:
         self.kind, self.length, self.part_at = getattr(builtins, kind), length, part_at
 
     def parts(self):
-        return (self.kind(self.part_at(start)) for start in range(0, self.length, LONG))
+        return (self.kind(self.part_at(start)) for start in range(0, self.length, PART))
 
     def whole(self):
         return self.kind(itertools.chain.from_iterable(self.parts()))

@@ -137,8 +137,8 @@ impl Python {
         let (of_base, of_plus) = (answers("base_input", &reference.base)?, answers("plus_input", &reference.plus)?);
         let on = |inputs: &[RawJson], answers: &Answers| {
             let order = json!({
-                "suite": "reference", "entry": reference.entry, "inputs": texts(inputs), "mbpp": reference.mbpp,
-                "atol": reference.atol, "cpu": limits.cpu.as_secs_f64(), "all": extent == Extent::All,
+                "suite": "reference", "program": reference.program, "entry": reference.entry,
+                "inputs": texts(inputs), "mbpp": reference.mbpp, "atol": reference.atol, "cpu": limits.cpu.as_secs_f64(), "all": extent == Extent::All,
             });
             let count = inputs.len();
             self.judging(

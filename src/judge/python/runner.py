@@ -122,7 +122,7 @@ ACTS = {
     "attribute": getattr, "set": setattr, "length": len, "item": lambda sequence, key: sequence[key], "assign": assign,
     "iterate": iter, "next": next, "text": str, "picture": repr, "truth": bool,
     "instance": lambda kind, value: isinstance(value, kind),
-    "part": lambda number, start: objects.kept[number][start:start + LONG],
+    "part": lambda number, start: objects.kept[number][start:start + PART],
 }
 
 

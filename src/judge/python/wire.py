@@ -6,6 +6,7 @@ an Ellipsis never stands anywhere else, so no plain value can be mistaken for on
 """
 
 import builtins
+import itertools
 import marshal
 import posix
 import sys
@@ -13,9 +14,11 @@ import sys
 CHANNEL = 3
 TAG = Ellipsis
 ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes))
+ROWS = frozenset((list, tuple))
 MUTABLE = (list, dict, set, bytearray)
-# A result that is a list or tuple with more values than this stays where it is and is compared part by part.
+# A result that is a list or tuple with more values than this stays where it is and is compared in parts of so many.
 LONG = 1 << 16
+PART = 1 << 12
 
 
 def send(kind, payload=b""):
@@ -74,13 +77,21 @@ LIBRARY_PARTS = {
 BASES = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, bytearray)
 
 
+def is_flat(values):
+    """Whether they are atoms, or lists and tuples of atoms."""
+    kinds = set(map(type, values))
+    if ATOMS.issuperset(kinds):
+        return True
+    return ROWS.issuperset(kinds) and ATOMS.issuperset(map(type, itertools.chain.from_iterable(values)))
+
+
 def pack(value, opaque):
     """`value` in types that marshal can write; an object that is not plain data becomes `opaque(value)`."""
     kind = type(value)
     if kind in ATOMS:
         return value
     if kind is list or kind is tuple or kind is set or kind is frozenset:
-        if ATOMS.issuperset(map(type, value)):
+        if is_flat(value):
             return value
         parts = [pack(part, opaque) for part in value]
         if kind is list:
@@ -134,7 +145,7 @@ def unpack(value, resolve):
         if ATOMS.issuperset(map(type, value.values())):
             return value
         return {key: unpack(part, resolve) for key, part in value.items()}
-    if ATOMS.issuperset(map(type, value)):
+    if is_flat(value):
         return value
     return kind([unpack(part, resolve) for part in value])
 

@@ -23,10 +23,9 @@ mod sampling;
 mod whole;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use crate::backend::cpu::Isa;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::launch::{DeviceBackend, DeviceChoice, OnDevice};
 use crate::out;
 
@@ -64,8 +63,12 @@ pub struct DeviceCheck {
     pub json: bool,
 }
 
-/// Runs the check on the chosen device and prints the results. The exit code is 0 if everything holds.
-pub fn check(on: DeviceChoice, options: &CheckOptions) -> Result<ExitCode> {
+/// Runs the check on the chosen device and prints the results.
+///
+/// # Errors
+///
+/// It cannot be run, or something does not hold: the results name it.
+pub fn check(on: DeviceChoice, options: &CheckOptions) -> Result<()> {
     let holds = match options {
         CheckOptions::Model { folder, how } => model::model(on, folder, how)?,
         CheckOptions::Device(options) => {
@@ -79,7 +82,7 @@ pub fn check(on: DeviceChoice, options: &CheckOptions) -> Result<ExitCode> {
             true
         }
     };
-    Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    if holds { Ok(()) } else { Err(Error::CheckFailed) }
 }
 
 /// The suite for a device; whether all of it holds.

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::backend::{Dtype, WeightFormat, WeightView};
 use crate::error::{Error, Result};
+use crate::figures::shortened;
 
 use super::super::config::read_json;
 use super::super::layout::{Layout, TensorSpec};
@@ -203,9 +204,15 @@ fn open_indexed(folder: &Path, index: &Path) -> Result<(Vec<SafetensorsFile>, Fi
             Some(&number) => number,
             None => {
                 let path = folder.join(file);
+                let wrong = |expected, found| Error::field(index, format!("weight_map.{tensor}"), expected, found);
+                if !is_shard(file) {
+                    return Err(wrong(
+                        "the name of a .safetensors file, without a folder",
+                        shortened(file.to_string(), 200),
+                    ));
+                }
                 if !path.is_file() {
-                    let (field, expected) = (format!("weight_map.{tensor}"), "a file in the same folder");
-                    return Err(Error::field(index, field, expected, format!("{file}, which is not there")));
+                    return Err(wrong("a file in the same folder", format!("{file}, which is not there")));
                 }
                 files.push(SafetensorsFile::open(path)?);
                 numbers.insert(file, files.len() - 1);
@@ -223,6 +230,12 @@ fn open_indexed(folder: &Path, index: &Path) -> Result<(Vec<SafetensorsFile>, Fi
         file_of.insert(tensor.clone(), number);
     }
     Ok((files, file_of))
+}
+
+/// Whether the manifest's hash of the folder covers a file of this name.
+fn is_shard(name: &str) -> bool {
+    let path = Path::new(name);
+    path.file_name() == Some(path.as_os_str()) && path.extension().is_some_and(|kind| kind == "safetensors")
 }
 
 /// The error for a folder without weights; names a file that looks like weights in another format.

@@ -236,9 +236,10 @@ impl AnswerLoop<'_> {
         let open = self.open.get_mut(&place.request).expect("a request is open until all of its prompts have ended");
         let prompt = place.prompt(&open.request);
         let shared = self.seen.insert(prompt.tokens);
-        open.shared[place.prompt] = shared;
+        // A prompt that is only scored or repeated is computed as a whole or not at all.
+        open.shared[place.prompt] = if prompt.n == 0 { 0 } else { shared };
         if prompt.results() == 0 {
-            return self.end(at, Ok(PromptCandidates { drawn: Vec::new(), scored: None, shared }));
+            return self.end(at, Ok(PromptCandidates { drawn: Vec::new(), scored: None, shared: 0 }));
         }
         match self.generator.begin(at, &prompt) {
             Ok(()) => Ok(()),

@@ -8,10 +8,11 @@ use super::fields::{BodyFields, brief};
 use super::refusal::Refusal;
 use super::{messages, official};
 use crate::engine::{EngineFacts, SamplingParams, Stop};
+use crate::error::Error;
 use crate::ids::TokenId;
 use crate::launch::{OutputTokens, check_path};
 use crate::model::ModelConfig;
-use crate::tokenizer::{AddSpecial, ChatOptions, Tokenizer};
+use crate::tokenizer::{AddSpecial, ChatOptions, LongBeginning, Tokenizer};
 
 /// OpenAI's default for completions; a chat without a limit uses all of the context and memory.
 const COMPLETION_TOKENS: usize = 16;
@@ -28,7 +29,7 @@ pub struct ProtocolRequest<P = EncodedPrompt> {
     pub prompts: Vec<P>,
     /// Choices of each prompt.
     pub n: usize,
-    /// Candidates sampled per prompt; the best `n` are returned. 0 if only the prompt is asked for, which `echo` allows.
+    /// Candidates sampled per prompt; the best `n` are returned. 0 if only the prompt is wanted, which `echo` allows.
     pub best_of: usize,
     pub seed: u64,
     /// Whether each choice's text (and its log-probabilities) starts with the prompt.
@@ -235,8 +236,14 @@ impl RequestReader<'_> {
 
     fn encode_prompt(&self, endpoint: Endpoint, prompt: TextPrompt) -> Result<EncodedPrompt, Refusal> {
         let TextPrompt { text, content, stop, is_unlimited } = prompt;
+        let field = if endpoint == Endpoint::Chat { "messages" } else { "prompt" };
         let tokens = match content {
             PromptContent::Text(special) => {
+                let beyond = self.tokenizer.beginning_beyond(&text, self.config.context);
+                if let Some(LongBeginning { bytes, tokens }) = beyond.map_err(|error| Refusal::of(&error))? {
+                    let (what, context) = (format!("the beginning ({bytes} bytes) of the prompt"), self.config.context);
+                    return Err(Refusal::of(&Error::ContextTooLong { what, tokens, context }).about(field));
+                }
                 self.tokenizer.encode(&text, special).map_err(|error| Refusal::of(&error))?
             }
             PromptContent::Tokens(tokens) => tokens,
@@ -251,7 +258,6 @@ impl RequestReader<'_> {
         }
         if tokens.len() >= context {
             let what = format!("the prompt has {} tokens; the model's context is {context}", tokens.len());
-            let field = if endpoint == Endpoint::Chat { "messages" } else { "prompt" };
             return Err(Refusal::new("context_length_exceeded", what).about(field));
         }
         let stop = Stop { max_tokens: stop.max_tokens.min(context - tokens.len()), ..stop };
