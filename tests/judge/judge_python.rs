@@ -472,9 +472,10 @@ fn results_are_held_against_the_reference() {
     let tuple = "def f(n): return tuple(('x', i) for i in range(n))";
     assert_eq!(judged(judge, &long, tuple).verdict, Verdict::WrongAnswer);
     // Too long to be kept: compared as it comes.
-    let rows = reference("def f(n): return [tuple(range(99))] * n", "f", vec![json!([150_000])], None);
-    assert!(judged(judge, &rows, "def f(n): return [tuple(range(99)) for _ in range(n)]").accepted());
-    let last = "def f(n): return [tuple(range(99))] * (n - 1) + [tuple(range(98)) + (0,)]";
+    let rows = reference("def f(n): return [tuple(range(20))] * n", "f", vec![json!([700_000])], None);
+    let same = "def f(n):\n    row = tuple(range(20))\n    return [row for _ in range(n)]";
+    assert!(judged(judge, &rows, same).accepted());
+    let last = "def f(n): return [tuple(range(20))] * (n - 1) + [tuple(range(19)) + (0,)]";
     assert_eq!(judged(judge, &rows, last).verdict, Verdict::WrongAnswer);
     let near = reference("def f(n): return [i / 7 for i in range(n)]", "f", vec![json!([100_000])], None);
     assert!(judged(judge, &near, "def f(n): return [i / 7 + 1e-9 for i in range(n)]").accepted());
