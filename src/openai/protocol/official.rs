@@ -17,8 +17,11 @@ const IGNORED: [&str; 8] = [
     "prompt_cache_retention",
 ];
 
-/// Fields that are not supported, and whether a value has no effect.
-const UNSUPPORTED: [(&str, fn(&Value) -> bool); 15] = [
+/// Whether a field with this value changes nothing.
+type HasNoEffect = fn(&Value) -> bool;
+
+/// Fields that are not supported.
+const UNSUPPORTED: [(&str, HasNoEffect); 15] = [
     ("stream", |value| value == false),
     ("suffix", |value| value == ""),
     ("response_format", |value| value["type"] == "text"),
