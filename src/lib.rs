@@ -20,7 +20,7 @@
 //! model, tokenizer       one decoder for all families over a Backend; text
 //! backend                the ops, defined once in prose, in clear loops, and fast: cpu, cuda; sim only keeps time
 //! plan, kv               Forest -> AttentionPlan; segments and pages (integers only)
-//! ids, error, figures, json, out, hashes, mix, bundled, bounded   used by all
+//! ids, error, figures, json, lines, out, hashes, mix, bundled, bounded   used by all
 //! ```
 //!
 //! # The flow of the data
@@ -74,6 +74,7 @@ pub mod judge;
 pub mod kv;
 pub mod lab;
 pub mod launch;
+mod lines;
 mod mix;
 pub mod model;
 pub mod openai;

@@ -118,7 +118,11 @@ pub(super) struct ScoringState {
     pub begin: usize,
     /// Number of tokens requested so far; `logprobs` holds those collected.
     pub requested: usize,
+    /// How many of the likeliest tokens are reported in each token's place.
+    pub tops: usize,
     pub logprobs: Vec<f32>,
+    /// As `Finish::top`.
+    pub top: Vec<Vec<(TokenId, f32)>>,
     /// Empty until the end.
     pub text: BranchText,
 }
@@ -267,11 +271,11 @@ impl Branch {
                 (events, begin, logprobs, top, stop_logprob, text)
             }
             BranchWork::Score(scoring) => {
-                let ScoringState { events, begin, logprobs, mut text, .. } = *scoring;
+                let ScoringState { events, begin, logprobs, top, mut text, .. } = *scoring;
                 for &token in &*self.tokens.slice(begin..self.tokens.len()) {
                     text.push(token, false);
                 }
-                (events, begin, logprobs, Vec::new(), None, text)
+                (events, begin, logprobs, top, None, text)
             }
         };
         let tokens = self.tokens.slice(begin..self.tokens.len()).into_owned();
@@ -296,6 +300,7 @@ impl Branch {
     pub fn start_over(&mut self) {
         if let BranchWork::Score(scoring) = &mut self.work {
             scoring.logprobs.clear();
+            scoring.top.clear();
             scoring.requested = 0;
             self.generation += 1;
         }

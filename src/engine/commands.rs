@@ -3,7 +3,7 @@
 
 use crossbeam_channel::{RecvError, TryRecvError};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, MOST_TOP};
 use crate::engine::Engine;
 use crate::engine::branch::{Branch, BranchWork, InFlight, KvHold, SamplingState, ScoringState};
 use crate::engine::events::EventSender;
@@ -198,7 +198,13 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    fn given(&mut self, id: BranchId, tokens: Vec<TokenId>, logprobs: bool, events: &EventSender) -> Result<()> {
+    fn given(
+        &mut self,
+        id: BranchId,
+        tokens: Vec<TokenId>,
+        logprobs: Option<usize>,
+        events: &EventSender,
+    ) -> Result<()> {
         let branch = self.branches.get_mut(&id).expect("the caller found it");
         let (begin, context) = (branch.tokens.len(), self.facts.context);
         if begin + tokens.len() > context {
@@ -208,11 +214,16 @@ impl<B: Backend> Engine<B> {
         if let Some(token) = tokens.iter().find(|token| token.ix() >= self.facts.vocab) {
             return Err(Error::value("given tokens", format!("tokens below {}", self.facts.vocab), token.to_string()));
         }
+        let tops = logprobs.unwrap_or(0);
+        if tops > MOST_TOP {
+            return Err(Error::value("logprobs of given tokens", format!("at most {MOST_TOP}"), tops.to_string()));
+        }
         let text = BranchText::new(self.tokenizer.as_deref(), &branch.tokens, Vec::new(), false)?;
         branch.tokens.give(&tokens);
-        let scoring = ScoringState { events: events.clone(), begin, requested: 0, logprobs: Vec::new(), text };
+        let (events, top) = (events.clone(), Vec::new());
+        let scoring = ScoringState { events, begin, requested: 0, tops, logprobs: Vec::new(), top, text };
         branch.begin(BranchWork::Score(Box::new(scoring)));
-        match logprobs && !tokens.is_empty() {
+        match logprobs.is_some() && !tokens.is_empty() {
             true => self.scheduler.add(id, &mut self.branches, &mut self.cache),
             false => branch.finish(FinishReason::Given),
         }

@@ -120,5 +120,8 @@ fn stop_token(sampling: &SamplingState, token: TokenId, eos: &[TokenId]) -> Opti
 fn record(branch: &mut Branch, sampled: Sampled) -> Option<FinishReason> {
     let BranchWork::Score(scoring) = &mut branch.work else { return None };
     scoring.logprobs.push(sampled.logprob);
+    if scoring.tops > 0 {
+        scoring.top.push(sampled.top);
+    }
     (scoring.begin + scoring.logprobs.len() == branch.tokens.len()).then_some(FinishReason::Given)
 }

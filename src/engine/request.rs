@@ -169,9 +169,10 @@ impl Stop {
 pub enum Continuation {
     /// Tokens are sampled until a stop.
     Sampled { params: SamplingParams, stop: Stop, uniforms: UniformKey },
-    /// These tokens follow. Without `logprobs` the extend finishes at once: the tokens are computed when something is
+    /// These tokens follow. With `logprobs` they are scored, and so many of the likeliest tokens in each one's place are
+    /// reported, at most [`MOST_TOP`]. Without, the extend finishes at once: the tokens are computed when something is
     /// sampled or scored after them, once for all branches that share them.
-    Given { tokens: Vec<TokenId>, logprobs: bool },
+    Given { tokens: Vec<TokenId>, logprobs: Option<usize> },
 }
 
 #[derive(Clone, Debug)]
@@ -187,8 +188,8 @@ impl Extend {
         Extend { branch, continuation: Continuation::Sampled { params, stop, uniforms } }
     }
 
-    /// These tokens follow; they are scored if `logprobs`.
-    pub fn given(branch: BranchId, tokens: Vec<TokenId>, logprobs: bool) -> Self {
+    /// These tokens follow; `logprobs` as in [`Continuation::Given`].
+    pub fn given(branch: BranchId, tokens: Vec<TokenId>, logprobs: Option<usize>) -> Self {
         Extend { branch, continuation: Continuation::Given { tokens, logprobs } }
     }
 
@@ -283,8 +284,8 @@ pub struct Finish {
     pub logprob: f64,
     /// One for each of `tokens`. Empty for given tokens that were not scored.
     pub logprobs: Vec<f32>,
-    /// For each of `tokens` the likeliest tokens in its place, likeliest first. Empty where
-    /// `SamplingParams::top_logprobs` did not ask for them.
+    /// For each of `tokens` the likeliest tokens in its place, likeliest first. Empty where neither
+    /// `SamplingParams::top_logprobs` nor `Continuation::Given` asked for them.
     pub top: Vec<Vec<(TokenId, f32)>>,
 }
 

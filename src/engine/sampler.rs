@@ -77,8 +77,13 @@ impl TokenCounts {
 pub(super) fn request(branch: &Branch, position: usize, eos: &[TokenId]) -> SampleRequest {
     match &branch.work {
         BranchWork::Sample(sampling) => sample_request(sampling, position + 1, eos),
-        BranchWork::Score(_) | BranchWork::Idle => SampleRequest::of(Pick::Given(branch.tokens[position + 1])),
+        BranchWork::Score(scoring) => SampleRequest { top_logprobs: scoring.tops, ..given(branch, position) },
+        BranchWork::Idle => given(branch, position),
     }
+}
+
+fn given(branch: &Branch, position: usize) -> SampleRequest {
+    SampleRequest::of(Pick::Given(branch.tokens[position + 1]))
 }
 
 /// The request for the token at `position`.

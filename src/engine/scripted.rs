@@ -192,7 +192,7 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
                 self.growing.push(ScriptedBranch { branch, reply, tops, next: 0, events: events.clone() });
             }
             Continuation::Given { tokens: given, logprobs } => {
-                let logprobs = if *logprobs { (self.script)(&call).logprobs } else { Vec::new() };
+                let logprobs = if logprobs.is_some() { (self.script)(&call).logprobs } else { Vec::new() };
                 tokens.extend(given);
                 let finish = finish(given.clone(), logprobs, Vec::new(), FinishReason::Given);
                 events.send(Event::Finished { branch, finish });

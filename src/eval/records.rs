@@ -3,11 +3,9 @@
 //! cannot hold become strings of their digits. Each record has its place in the file, for error messages.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::io::{BufRead, Read};
+use std::path::Path;
 
-use flate2::read::MultiGzDecoder;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -15,6 +13,7 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 use crate::json;
 use crate::json::RawJson;
+use crate::lines::{Line, Lines, MOST_OF_RECORD, open};
 
 /// The fields that may contain test data as JSON. Such a field is kept as JSON text if a [`Value`] would change a
 /// number or a surrogate in it.
@@ -85,15 +84,9 @@ pub(crate) fn lines_and_texts(
 ) -> impl Iterator<Item = Result<(FileRecord, RawJson)>> {
     let mut lines = JsonLines::new(path, reader);
     std::iter::from_fn(move || {
-        let line = lines.next_line()?;
+        let line = lines.0.next()?;
         Some(line.and_then(|line| Ok((lines.parse(&line)?, RawJson::part(lines.text(&line)?)))))
     })
-}
-
-pub(crate) fn open(path: &Path) -> Result<Box<dyn BufRead>> {
-    let file = File::open(path).map_err(Error::io(path, "open"))?;
-    let zipped = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"));
-    Ok(if zipped { Box::new(BufReader::new(MultiGzDecoder::new(file))) } else { Box::new(BufReader::new(file)) })
 }
 
 fn read_all(path: &Path, mut reader: Box<dyn BufRead>) -> Result<String> {
@@ -102,63 +95,42 @@ fn read_all(path: &Path, mut reader: Box<dyn BufRead>) -> Result<String> {
     Ok(text)
 }
 
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-
-struct JsonLines {
-    path: PathBuf,
-    reader: Box<dyn BufRead>,
-    line: usize,
-}
+struct JsonLines(Lines);
 
 impl Iterator for JsonLines {
     type Item = Result<FileRecord>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let line = self.next_line()?;
-        Some(line.and_then(|line| self.parse(&line)))
+        Some(self.0.next()?.and_then(|line| self.parse(&line)))
     }
 }
 
 impl JsonLines {
     fn new(path: &Path, reader: Box<dyn BufRead>) -> Self {
-        JsonLines { path: path.to_path_buf(), reader, line: 0 }
+        JsonLines(Lines::of(path, reader, MOST_OF_RECORD))
     }
 
-    /// The next line that is not blank.
-    fn next_line(&mut self) -> Option<Result<Vec<u8>>> {
-        loop {
-            let mut bytes = Vec::new();
-            match self.reader.read_until(b'\n', &mut bytes) {
-                Err(e) => return Some(Err(Error::io(&self.path, "read")(e))),
-                Ok(0) => return None,
-                Ok(_) => self.line += 1,
-            }
-            if self.line == 1 && bytes.starts_with(BYTE_ORDER_MARK) {
-                bytes.drain(..BYTE_ORDER_MARK.len());
-            }
-            if !bytes.trim_ascii().is_empty() {
-                return Some(Ok(bytes));
-            }
+    fn text<'l>(&self, line: &'l Line) -> Result<&'l str> {
+        let number = line.number;
+        if let Some(too_long) = line.too_long {
+            return Err(Error::format(self.0.path(), format!("line {number}: {}", too_long.why())));
         }
-    }
-
-    fn text<'l>(&self, line: &'l [u8]) -> Result<&'l str> {
-        std::str::from_utf8(line).map_err(|error| {
-            let (line, column) = (self.line, error.valid_up_to() + 1);
-            Error::format(&self.path, format!("line {line}, column {column}: not JSON: not UTF-8 text"))
+        std::str::from_utf8(&line.bytes).map_err(|error| {
+            let column = error.valid_up_to() + 1;
+            Error::format(self.0.path(), format!("line {number}, column {column}: not JSON: not UTF-8 text"))
         })
     }
 
-    fn parse(&self, line: &[u8]) -> Result<FileRecord> {
-        let (place, text) = (RecordPlace::Line(self.line), self.text(line)?);
+    fn parse(&self, line: &Line) -> Result<FileRecord> {
+        let (place, text) = (RecordPlace::Line(line.number), self.text(line)?);
         match json::read_with_digits(text) {
             Ok(Value::Object(map)) => Ok((place, with_test_data(text, map))),
-            Ok(_) => Err(Error::format(&self.path, format!("{place}: not a JSON object"))),
+            Ok(_) => Err(Error::format(self.0.path(), format!("{place}: not a JSON object"))),
             // serde_json's line number refers to the bytes it was given, here always one line, so it is removed.
             Err(e) => {
                 let what = e.to_string();
                 let what = what.split(" at line ").next().unwrap_or(&what).to_string();
-                Err(Error::format(&self.path, format!("{place}, column {}: not JSON: {what}", e.column())))
+                Err(Error::format(self.0.path(), format!("{place}, column {}: not JSON: {what}", e.column())))
             }
         }
     }

@@ -5,8 +5,10 @@
 
 mod describe;
 pub(crate) mod digits;
+mod partial;
 
 pub(crate) use describe::{describe, listed, names};
+pub(crate) use partial::field_of_partial;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};

@@ -1,9 +1,9 @@
 //! Output files and folders: written by one process at a time, and whole or not at all. What they hold is up to the
 //! callers.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, ErrorKind};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -97,21 +97,59 @@ impl Drop for FolderClaim {
     }
 }
 
-/// A file that appears at its path when it is complete and on the disk; until then it is beside it, under a name of this
-/// process' own, and dropping this value removes it.
+/// What may be given as an output file although it is no file: it is written to directly. `/dev/fd/3` is what a shell
+/// makes of `>(command)`.
+const STREAMS: [&str; 5] = ["/dev/stdout", "/dev/stderr", "/dev/null", "/dev/fd", "/proc/self/fd"];
+
+fn is_stream(path: &Path) -> bool {
+    STREAMS.iter().any(|stream| path.starts_with(stream))
+}
+
+/// Checks that a file of output can be at `path`: there is none yet, a regular file, or a stream that this process has.
+/// Commands check it before they begin to work.
+pub fn check_output(path: &Path) -> Result<()> {
+    if is_stream(path) { Ok(()) } else { check_replaceable(path) }
+}
+
+/// Checks that there is nothing at `path`, or a regular file.
+pub fn check_replaceable(path: &Path) -> Result<()> {
+    let found = match fs::metadata(path).map(|there| there.file_type()) {
+        Err(_) => return Ok(()),
+        Ok(kind) if kind.is_file() => return Ok(()),
+        Ok(kind) if kind.is_dir() => "is a folder",
+        Ok(kind) if kind.is_fifo() => "is a pipe",
+        Ok(kind) if kind.is_socket() => "is a socket",
+        Ok(_) => "is a device",
+    };
+    Err(Error::format(path, format!("{found}, where a file for output is expected")))
+}
+
+/// A file that appears at its path when it is complete and on the disk; until then it is beside it, under a name of
+/// this process' own, and dropping this value removes it. A stream of this process is written to directly.
 #[derive(Debug)]
 pub struct WholeFile {
     path: PathBuf,
-    partial: PathBuf,
+    /// `None`: the path is a stream.
+    partial: Option<PathBuf>,
     file: Option<BufWriter<File>>,
 }
 
 impl WholeFile {
+    /// # Errors
+    ///
+    /// There is a folder or a device at `path`; the file cannot be created.
     pub fn create(path: &Path) -> Result<WholeFile> {
-        let mut partial = path.as_os_str().to_owned();
-        partial.push(format!(".{}{PARTIAL}", std::process::id()));
-        let partial = PathBuf::from(partial);
-        let file = File::create(&partial).map_err(Error::io(&partial, "create"))?;
+        check_output(path)?;
+        let partial = (!is_stream(path)).then(|| {
+            let mut partial = path.as_os_str().to_owned();
+            partial.push(format!(".{}{PARTIAL}", std::process::id()));
+            PathBuf::from(partial)
+        });
+        let file = match &partial {
+            Some(partial) => File::create(partial).map_err(Error::io(partial, "create"))?,
+            // Not truncated: a file behind the stream may hold what was printed before.
+            None => OpenOptions::new().append(true).open(path).map_err(Error::io(path, "open"))?,
+        };
         Ok(WholeFile { path: path.to_path_buf(), partial, file: Some(BufWriter::new(file)) })
     }
 
@@ -122,22 +160,27 @@ impl WholeFile {
     /// Puts the file in its place.
     pub fn finish(mut self) -> Result<()> {
         let file = self.file.take().expect("`finish` takes the file once");
-        let written = file.into_inner().map_err(io::IntoInnerError::into_error).and_then(|file| file.sync_data());
-        written.and_then(|()| fs::rename(&self.partial, &self.path)).map_err(Error::io(&self.path, "write"))
+        let written = file.into_inner().map_err(io::IntoInnerError::into_error);
+        let placed = written.and_then(|file| match &self.partial {
+            Some(partial) => file.sync_data().and_then(|()| fs::rename(partial, &self.path)),
+            None => Ok(()),
+        });
+        placed.map_err(Error::io(&self.path, "write"))
     }
 }
 
 impl Drop for WholeFile {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_file(&self.partial)
+        if let Some(partial) = &self.partial
+            && let Err(error) = fs::remove_file(partial)
             && error.kind() != ErrorKind::NotFound
         {
-            log::warn!("{}: cannot be removed: {error}", self.partial.display());
+            log::warn!("{}: cannot be removed: {error}", partial.display());
         }
     }
 }
 
-/// Writes the file at `path` whole or not at all.
+/// Writes the file at `path` whole or not at all (see [`WholeFile`]).
 pub fn write_whole(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<()> {
     let mut file = WholeFile::create(path)?;
     write(file.writer()).map_err(Error::io(path, "write"))?;
@@ -194,6 +237,20 @@ mod tests {
         let error = write_whole(&path, full).expect_err("the disk is full");
         assert!(error.to_string().starts_with(&format!("{}: cannot write: ", path.display())), "{error}");
         assert!(names(folder.path()).is_empty());
+    }
+
+    #[test]
+    fn only_files_and_streams_take_output() {
+        let folder = tempfile::tempdir().unwrap();
+        for (path, why) in [(folder.path(), "is a folder"), (Path::new("/dev/full"), "is a device")] {
+            let refused = check_output(path).unwrap_err().to_string();
+            assert!(refused.contains(why), "{refused}");
+            assert_eq!(WholeFile::create(path).unwrap_err().to_string(), refused);
+        }
+        assert!(folder.path().exists() && check_output(&folder.path().join("new")).is_ok());
+        write_whole(Path::new("/dev/null"), |file| file.write_all(b"nothing")).unwrap();
+        assert!(!fs::metadata("/dev/null").unwrap().is_file(), "it is not replaced");
+        assert!(check_replaceable(Path::new("/dev/null")).is_err(), "it cannot be read again");
     }
 
     #[test]

@@ -212,7 +212,7 @@ impl SamplingTree {
 
     /// Appends given tokens to each of `nodes`; errors as those of `extend`.
     pub fn extend_given(&mut self, nodes: &[NodeIndex], tokens: &[TokenId]) -> Result<()> {
-        let given = |_: usize, _: &ThoughtNode| Continuation::Given { tokens: tokens.to_vec(), logprobs: false };
+        let given = |_: usize, _: &ThoughtNode| Continuation::Given { tokens: tokens.to_vec(), logprobs: None };
         let mut growing = self.start_with(nodes, given)?;
         while growing.next_event()?.is_some() {}
         drop(growing);

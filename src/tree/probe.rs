@@ -57,7 +57,7 @@ impl SamplingTree {
 
     fn log_probs(&self, probes: &[Probe<'_>], branches: &[BranchId]) -> Result<Vec<LogProb>> {
         let given =
-            |(&branch, probe): (&BranchId, &Probe<'_>)| Extend::given(branch, probe.continuation.to_vec(), true);
+            |(&branch, probe): (&BranchId, &Probe<'_>)| Extend::given(branch, probe.continuation.to_vec(), Some(0));
         let finishes = self.engine.finish(branches.iter().zip(probes).map(given).collect())?;
         Ok(finishes.into_iter().map(|finish| LogProb { sum: finish.logprob, tokens: finish.logprobs }).collect())
     }

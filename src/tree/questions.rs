@@ -45,6 +45,7 @@ impl SamplingTree {
     /// node.
     pub fn start_given(&mut self, given: Vec<(NodeIndex, Vec<TokenId>)>, logprobs: bool) -> Result<Extension<'_>> {
         let (nodes, tokens): (Vec<NodeIndex>, Vec<Vec<TokenId>>) = given.into_iter().unzip();
+        let logprobs = logprobs.then_some(0);
         self.start_with(&nodes, |ix, _| Continuation::Given { tokens: tokens[ix].clone(), logprobs })
     }
 

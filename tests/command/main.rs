@@ -12,9 +12,13 @@ mod skip;
 mod watched;
 
 mod attention_run;
+mod batch_desk;
+mod batch_echo;
 mod batch_files;
+mod batch_input;
 mod cli;
 mod mutated;
+mod output_files;
 mod plan_command;
 mod ready_tasks;
 mod rescore;

@@ -35,6 +35,7 @@ fn ready_tasks_render_their_data() {
         ("tasks/ready/humaneval.json", "humaneval/HumanEval.jsonl.gz", "def has_close_elements"),
         ("tasks/ready/mbpp.json", "mbpp/mbpp.jsonl", "assert "),
         ("tasks/ready/apps.json", "apps/apps_train_5.jsonl", "\nANSWER:\n"),
+        ("tasks/ready/mmlu.json", "mmlu/test/professional_law_test.csv", "(with answers) about professional law."),
     ] {
         let Some(prompts) = prompts(task, data) else { continue };
         assert!(prompts[0].contains(part), "{task}: {}", prompts[0]);
@@ -43,7 +44,7 @@ fn ready_tasks_render_their_data() {
 
 #[test]
 fn every_ready_task_loads() {
-    for name in ["gsm8k", "humaneval", "mbpp", "apps", "math500", "documents"] {
+    for name in ["gsm8k", "humaneval", "mbpp", "apps", "math500", "mmlu", "documents"] {
         let path = Path::new("tasks/ready").join(name).with_extension("json");
         let task = Task::load(&root().join(&path), &Overrides::default());
         assert!(task.is_ok(), "{}: {:?}", path.display(), task.err());

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const MOMENT: Duration = Duration::from_millis(50);
 
 fn request<'a>(tokens: &'a [TokenId], n: usize, params: &'a SamplingParams, stop: &'a Stop) -> PromptRequest<'a> {
-    PromptRequest { tokens, n, params, stop, uniforms: UniformKey::root(1, &text_of(tokens)) }
+    PromptRequest { tokens, n, prompt_logprobs: None, params, stop, uniforms: UniformKey::root(1, &text_of(tokens)) }
 }
 
 fn sample(prompt: usize, sample: usize) -> SampleId {

@@ -137,12 +137,23 @@ fn a_token_across_the_seam_shortens_the_prompt_for_all() {
 fn mmlu_has_its_subjects_own_examples() {
     let Some(data) = shared::shared("data/mmlu") else { return };
     let ready = Path::new(env!("CARGO_MANIFEST_DIR")).join("tasks/ready/mmlu.json");
-    let set = [
-        format!("items.path={}", data.join("test/*_test.csv").display()),
-        format!("prompt.levels.1.shots.path={}", data.join("dev/{{subject}}_dev.csv").display()),
-    ];
-    let task = Task::load(&ready, &Overrides { set: set.to_vec(), ..Overrides::default() }).expect("the ready task");
+    let load = |path: &str| {
+        let set = vec![format!("items.path={}", data.join(path).display())];
+        Task::load(&ready, &Overrides { set, ..Overrides::default() }).expect("the ready task")
+    };
+    let task = load("test");
     let items = task.items(None).expect("csv");
+    let of_pattern = load("test/*_test.csv").items(None).expect("csv");
+    assert_eq!(
+        items.iter().map(|item| &item.id).collect::<Vec<_>>(),
+        of_pattern.iter().map(|item| &item.id).collect::<Vec<_>>()
+    );
+    let one = load("test/abstract_algebra_test.csv");
+    let own = one.items(None).expect("csv");
+    assert!(own.iter().all(|item| item.fields["subject"] == "abstract_algebra") && own.len() < items.len());
+    assert_eq!(one.prompt(&own[3]).expect("all fields"), task.prompt(&items[3]).expect("all fields"));
+    let other = load("dev/abstract_algebra_dev.csv").items(None).expect_err("not a file of questions").to_string();
+    assert!(other.contains("expected a file named `*_test.csv`"), "{other}");
     let first =
         |subject: &str| items.iter().find(|item| item.id == format!("{subject}/0")).expect("its first question");
     let TaskPrompt::Levels(levels) = task.prompt(first("college_computer_science")).expect("all fields") else {

@@ -2,7 +2,7 @@
 //! as a task defines it, and writes each item's vote; no model is loaded.
 
 use std::collections::HashMap;
-use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
@@ -13,6 +13,7 @@ use crate::eval::records::{FileRecord, Format, records};
 use crate::eval::task::{Item, Overrides, Task};
 use crate::json::{describe, listed, names};
 use crate::out;
+use crate::out::files::{check_output, write_whole};
 use crate::search::Sample;
 use crate::search::self_consistency::vote;
 
@@ -51,6 +52,8 @@ struct ItemTexts {
 }
 
 pub fn main(options: &VoteOptions) -> Result<()> {
+    let path = options.out.clone().unwrap_or_else(|| beside(&options.samples));
+    check_output(&path)?;
     let read = texts_by_item(options)?;
     let most = read.iter().map(|item| item.texts.len()).max().unwrap_or(0);
     let task = task_of(options, &read, most)?;
@@ -78,8 +81,7 @@ pub fn main(options: &VoteOptions) -> Result<()> {
     let mut scores = scores(&task, &finished, options.k.as_deref());
     // These need the samples' log-probabilities, which texts do not have.
     (scores.best_at, scores.weighted_vote) = (Vec::new(), None);
-    let path = options.out.clone().unwrap_or_else(|| beside(&options.samples));
-    fs::write(&path, lines).map_err(Error::io(&path, "write"))?;
+    write_whole(&path, |file| file.write_all(lines.as_bytes()))?;
     match options.json {
         true => {
             let mut object = serde_json::to_value(&scores).map_err(super::not_json)?;

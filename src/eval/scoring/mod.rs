@@ -28,6 +28,7 @@ use crate::interrupt::Interrupt;
 use crate::judge::problem::Problem;
 use crate::judge::{Judge, JudgeSetup, Language};
 use crate::out;
+use crate::out::files::check_output;
 use export::{Export, Scored};
 use pool::PoolItem;
 use problems::Problems;
@@ -128,6 +129,7 @@ pub fn score(options: &ScoreOptions, interrupt: &Interrupt) -> Result<()> {
         CandidateSource::References => samples::references(&problems),
     };
     let (lines, own) = options.outputs(Export::of(samples.form, problems.format));
+    [Some(&lines), own.as_ref()].into_iter().flatten().try_for_each(|path| check_output(path))?;
     if options.resume && !lines.exists() {
         out::starting_afresh(&lines);
     }

@@ -2,7 +2,7 @@
 //! question. Fields are kept as JSON; `prompt` and `grade` read them.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -19,6 +19,7 @@ use crate::eval::task::documents;
 use crate::eval::task::documents::{QuestionSet, QuestionSettings, Questions, TEXTS};
 use crate::eval::task::grade::ExpectedAnswer;
 use crate::eval::task::matched;
+use crate::eval::task::matched::NamePattern;
 use crate::json::names;
 use crate::json::{describe, listed};
 
@@ -84,6 +85,10 @@ pub(crate) struct ItemFileSettings {
     columns: Option<Texts>,
     /// The field that gets the text for which the `*` of `path` stands.
     matched: Option<String>,
+    /// With `matched`: the form of the files' names, with one `*`. Then `path` may also be one such file, or a folder of
+    /// them.
+    #[schemars(extend("x-expected" = "a file's name with one `*`"))]
+    names: Option<String>,
     /// The questions about documents. Each becomes an item `document/0`, `document/1` …, with the document's fields and
     /// its own.
     questions: Option<QuestionSettings>,
@@ -116,11 +121,13 @@ enum ItemsFrom {
         format: Format,
         columns: Option<Vec<String>>,
     },
-    /// Every file that matches the path, which contains a star; `star` is the field for the text matched by the star.
+    /// Every file that matches the path, which contains a star, or whose name matches `names`; `star` is the field for
+    /// the text matched by the star.
     Files {
         format: Format,
         columns: Option<Vec<String>>,
         star: String,
+        names: Option<NamePattern>,
     },
 }
 
@@ -159,14 +166,27 @@ impl ItemSource {
     fn of_file(place: &Place<'_>, file: ItemFileSettings) -> Result<ItemSource> {
         let path = place.source.resolve(file.path.0);
         let is_texts = file.format.is_none() && documents::is_texts(&path);
+        let names = match file.names {
+            None => None,
+            Some(_) if file.matched.is_none() => {
+                return Err(place.key("names").wrong("nothing, for there is no `matched` beside it"));
+            }
+            Some(name) => match NamePattern::of(&name) {
+                None => return Err(place.key("names").wrong("a file's name with one `*`")),
+                Some(pattern) => Some((name, pattern)),
+            },
+        };
         let from = match file.matched {
             None if is_texts && file.columns.is_some() => return Err(place.key("columns").wrong(NO_COLUMNS)),
             None if is_texts => ItemsFrom::Texts,
             star => {
-                let format = format_of(place, &path, file.format)?;
+                // Of files in a folder, their names tell the format.
+                let named = names.as_ref().map_or(path.as_path(), |(name, _)| Path::new(name));
+                let format = format_of(place, named, file.format)?;
                 let columns = columns_of(place, file.columns, format)?;
+                let names = names.map(|(_, pattern)| pattern);
                 match star {
-                    Some(star) => ItemsFrom::Files { format, columns, star },
+                    Some(star) => ItemsFrom::Files { format, columns, star, names },
                     None => ItemsFrom::File { format, columns },
                 }
             }
@@ -180,7 +200,9 @@ impl ItemSource {
     pub fn files(&self) -> Result<Vec<PathBuf>> {
         match &self.from {
             ItemsFrom::Texts => Ok(documents::text_files(&self.path)?.0),
-            ItemsFrom::Files { .. } => Ok(matched::files(&self.path)?.into_iter().map(|(_, path)| path).collect()),
+            ItemsFrom::Files { names, .. } => {
+                Ok(matched::files(&self.path, names.as_ref())?.into_iter().map(|(_, path)| path).collect())
+            }
             ItemsFrom::Inline(_) | ItemsFrom::File { .. } => Ok(Vec::new()),
         }
     }
@@ -240,9 +262,9 @@ impl ItemSource {
             ItemsFrom::File { format, columns } => {
                 Ok(Box::new(records::records(&self.path, *format, columns.as_deref())?.map(plain)))
             }
-            ItemsFrom::Files { format, columns, star } => {
+            ItemsFrom::Files { format, columns, star, names } => {
                 let mut all: Vec<Result<RecordWithId>> = Vec::new();
-                for (name, path) in matched::files(&self.path)? {
+                for (name, path) in matched::files(&self.path, names.as_ref())? {
                     for (ix, record) in records::records(&path, *format, columns.as_deref())?.enumerate() {
                         all.push(record.map(|(place, mut fields)| {
                             fields.insert(star.clone(), Value::String(name.clone()));
@@ -323,7 +345,7 @@ pub(crate) fn columns_of(place: &Place<'_>, columns: Option<Texts>, format: Form
 }
 
 /// `place`: of the object that names the file.
-pub(crate) fn format_of(place: &Place<'_>, path: &std::path::Path, named: Option<Format>) -> Result<Format> {
+pub(crate) fn format_of(place: &Place<'_>, path: &Path, named: Option<Format>) -> Result<Format> {
     named.or_else(|| Format::of(path)).ok_or_else(|| {
         let known = listed(&FORMATS.map(|(name, _)| name));
         let is_items = place.field() == "items";

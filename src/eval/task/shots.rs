@@ -20,6 +20,9 @@ use crate::json::listed;
 pub(crate) struct ShotSettings {
     /// A template of the file's path, because each item may have its own examples.
     path: TaskPath,
+    /// Whether the path is relative to the folder of the items' file, not of the task file.
+    #[serde(default)]
+    beside_items: bool,
     /// A template of one example, over the fields of its record.
     #[schemars(extend("x-expected" = "a template of one example"))]
     template: TextSettings,
@@ -46,12 +49,26 @@ pub(crate) struct Shots {
     at: String,
 }
 
+/// The folder of the items' file; of a folder of items, that folder.
+fn folder_of_items(place: &Place<'_>) -> Result<PathBuf> {
+    let items = place.source.root().key("items");
+    let path = items.value().and_then(|value| value.as_str().or_else(|| value.get("path")?.as_str()));
+    let Some(path) = path else {
+        return Err(place.key("beside_items").wrong_as("`items` with a path", "a list of items"));
+    };
+    let path = place.source.resolve(path);
+    match path.is_dir() {
+        true => Ok(path),
+        false => Ok(path.parent().map_or_else(PathBuf::new, Path::to_path_buf)),
+    }
+}
+
 impl Shots {
     /// `place`: of the key `shots`.
     pub fn new(place: &Place<'_>, settings: ShotSettings) -> Result<Shots> {
         Ok(Shots {
             task: place.source.path.clone(),
-            folder: place.source.resolve(""),
+            folder: if settings.beside_items { folder_of_items(place)? } else { place.source.resolve("") },
             path: Template::new(&place.key("path"), settings.path.0)?,
             template: Template::read(&place.key("template"), settings.template)?,
             count: settings.count.map(|count| count as usize),

@@ -9,13 +9,14 @@ mod outline;
 mod page;
 mod shown;
 
-use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
 use crate::error::{Error, Result};
 use crate::out;
+use crate::out::files::{check_output, write_whole};
 use crate::tree::Trace;
 
 pub use ends::{SampleEnd, ends};
@@ -39,8 +40,14 @@ pub struct ViewOptions {
 /// Writes the requested files; prints the trees if there are none.
 pub fn show(options: &ViewOptions) -> Result<()> {
     if !options.run.is_dir() {
-        return Err(Error::value("the run", "a folder of results", format!("{}, which is none", options.run.display())));
+        return Err(Error::value(
+            "the run",
+            "a folder of results",
+            format!("{}, which is none", options.run.display()),
+        ));
     }
+    let files = [&options.svg, &options.html, &options.json, &options.dot];
+    files.into_iter().flatten().try_for_each(|path| check_output(path))?;
     if let Some(path) = &options.svg {
         write(path, &levels::svg(&options.run)?)?;
         out::line(format_args!("wrote {}", path.display()))?;
@@ -88,5 +95,5 @@ fn to_text(value: &impl serde::Serialize) -> Result<String> {
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).map_err(Error::io(path, "write"))
+    write_whole(path, |file| file.write_all(text.as_bytes()))
 }

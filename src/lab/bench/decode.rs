@@ -272,7 +272,7 @@ impl DecodeCase {
         let [one, all] = [1, self.generate].map(|tokens| Stop { ignore_eos: true, ..Stop::max_tokens(tokens) });
         let begin = |n, stop, release| {
             let (tokens, params, uniforms) = (prompt.as_slice(), &params, UniformKey::root(0, "bench"));
-            let request = PromptRequest { tokens, n, params, stop, uniforms };
+            let request = PromptRequest { tokens, n, prompt_logprobs: None, params, stop, uniforms };
             Generation::new(vec![request], Generator::new(engine.clone(), Hear::Finishes, release))
         };
         let mut once = begin(1, &one, Release::EachSample);

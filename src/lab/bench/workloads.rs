@@ -220,7 +220,7 @@ fn run(engine: &EngineHandle, job: &Workload, generate: usize, salt: u64) -> Res
     let stop = Stop { ignore_eos: true, ..Stop::max_tokens(generate) };
     let requests = (0u64..).zip(&prompts).map(|(item, tokens)| {
         let uniforms = UniformKey::root(salt, &item.to_string());
-        PromptRequest { tokens, n: job.samples, params: &params, stop: &stop, uniforms }
+        PromptRequest { tokens, n: job.samples, prompt_logprobs: None, params: &params, stop: &stop, uniforms }
     });
     let mut generation =
         Generation::new(requests.collect(), Generator::new(engine.clone(), Hear::Finishes, Release::AtEnd));

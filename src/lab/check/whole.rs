@@ -162,7 +162,7 @@ fn run<B: Backend>(backend: B, decoder: Decoder<B>, effort: CheckEffort) -> Resu
     };
     let header = text(60, 90);
     let mut score = |branches: &[BranchId]| -> Vec<Extend> {
-        branches.iter().map(|&branch| Extend::given(branch, text(1, 40), true)).collect()
+        branches.iter().map(|&branch| Extend::given(branch, text(1, 40), Some(0))).collect()
     };
     let mut first = Vec::new();
     for prompt in 0..prompts {

@@ -15,6 +15,7 @@ mod sharing;
 mod source;
 pub mod trace;
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,7 @@ use crate::figures::count;
 use crate::kv::PromptTree;
 use crate::launch::EngineBudget;
 use crate::out;
+use crate::out::files::{check_output, write_whole};
 
 use decode_step::DecodeStep;
 use device::DescribedDevice;
@@ -83,6 +85,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
     {
         return Err(Error::value("--svg", "another file than the input", svg.display().to_string()));
     }
+    options.svg.iter().try_for_each(|path| check_output(path))?;
     let (model, mut job) = source::read(options)?;
     if job.samples() > MOST_SAMPLES {
         let expected = format!("at most {}", count(MOST_SAMPLES));
@@ -130,7 +133,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
     };
     if let Some(path) = &options.svg {
         let drawing = drawing::draw(&estimate, &job, &tree);
-        std::fs::write(path, drawing).map_err(Error::io(path, "write"))?;
+        write_whole(path, |file| file.write_all(drawing.as_bytes()))?;
     }
     match options.json {
         true => out::line(estimate.json()?)?,

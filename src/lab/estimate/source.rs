@@ -1,7 +1,7 @@
 //! Reads a job from a task file, a file of OpenAI Batch requests, or rows of prompts, together with its model. Only the
 //! model's config.json and tokenizer are read.
 
-use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -15,6 +15,7 @@ use crate::eval::run::RenderedTask;
 use crate::eval::task::{Method, Overrides};
 use crate::figures::counted;
 use crate::kv::PackedPrompts;
+use crate::lines::open;
 use crate::model::{ModelConfig, ModelFolder};
 use crate::openai::batch;
 use crate::tokenizer::Tokenizer;
@@ -67,7 +68,8 @@ pub fn read(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
         return Err(Error::value("--model", "a model folder or a config.json, for prompts without a task", "nothing"));
     };
     let model = PlanModel::open(model, options.dtype)?;
-    let bytes = fs::read(path).map_err(Error::io(path, "read"))?;
+    let mut bytes = Vec::new();
+    open(path)?.read_to_end(&mut bytes).map_err(Error::io(path, "read"))?;
     let job = match holds_requests(&bytes) {
         true => of_requests(options, &model)?,
         false => rows::read(path, &bytes, &model, options.output_tokens)?,

@@ -98,6 +98,7 @@ impl<B: Backend, T: Timekeeper> Driver<'_, B, T> {
             let prompt = PromptRequest {
                 tokens: &request.prompt.tokens(self.vocab),
                 n: request.samples,
+                prompt_logprobs: None,
                 params: &SamplingParams::default(),
                 stop: &Stop { ignore_eos: true, ..Stop::max_tokens(request.output) },
                 uniforms: UniformKey::root(1, &place.to_string()),

@@ -12,7 +12,8 @@ use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::launch::PromptOrder;
 
-/// The result of one prompt: its samples by index, each a finish or an error; an error if the whole prompt was refused.
+/// The result of one prompt: its samples by index, and the prompt's own scores if they were asked for, each a finish or
+/// an error; an error if the whole prompt was refused.
 pub type PromptResult = Result<Vec<Result<Finish>>>;
 
 /// A running job. Dropping it cancels the samples that have not finished.
@@ -97,7 +98,8 @@ impl<'a> Generation<'a> {
         let before = std::mem::replace(&mut self.before, request.tokens);
         self.shared[prompt] = before.iter().zip(request.tokens).take_while(|(a, b)| a == b).count();
         if !self.cancelled.is_empty() {
-            let mut cancelled: Vec<SampleId> = (0..request.n).map(|sample| SampleId { prompt, sample }).collect();
+            let mut cancelled: Vec<SampleId> =
+                (0..request.results()).map(|sample| SampleId { prompt, sample }).collect();
             cancelled.retain(|sample| self.cancelled.remove(sample));
             self.generator.start();
             self.generator.cancel(&cancelled);
@@ -118,7 +120,7 @@ impl<'a> Generation<'a> {
                 sample: SampleId { prompt, sample },
                 finish: Finish::empty(FinishReason::Cancelled),
             };
-            self.ready.extend((0..self.requests[prompt].n).map(cancelled));
+            self.ready.extend((0..self.requests[prompt].results()).map(cancelled));
         }
     }
 
@@ -146,7 +148,7 @@ impl<'a> Generation<'a> {
     /// Runs to the end and returns the result of each prompt, in the order of the requests.
     pub fn collect(mut self) -> Vec<PromptResult> {
         let mut all: Vec<Result<Vec<Option<Result<Finish>>>>> =
-            self.requests.iter().map(|request| Ok((0..request.n).map(|_| None).collect())).collect();
+            self.requests.iter().map(|request| Ok((0..request.results()).map(|_| None).collect())).collect();
         while let Some(event) = self.next() {
             let (sample, result) = match event {
                 GenerateEvent::Tokens { .. } => continue,

@@ -33,7 +33,7 @@ pub enum Release {
 
 /// A started prompt.
 struct PromptInFlight {
-    /// One branch per sample.
+    /// One branch per sample, and one for the prompt's own scores if they are asked for.
     branches: Vec<BranchId>,
     /// Number of samples that have not ended.
     left: usize,
@@ -83,11 +83,17 @@ impl Generator {
     ///
     /// Fails if the prompt is empty or too long, or parameters are out of range; nothing is started then.
     pub fn begin(&mut self, prompt: usize, request: &PromptRequest<'_>) -> Result<()> {
-        let branches = self.branches_of(request)?;
+        let mut branches = self.branches_of(request)?;
+        let scored = self.scored_prompt(request)?;
         for (sample, &branch) in branches.iter().enumerate() {
             let uniforms = request.uniforms.child(ForkKind::Sample, sample as u64);
             self.begun.push(Extend::sampled(branch, request.params, request.stop, uniforms));
             self.by_branch.insert(branch, SampleId { prompt, sample });
+        }
+        if let Some(extend) = scored {
+            self.by_branch.insert(extend.branch, SampleId { prompt, sample: branches.len() });
+            branches.push(extend.branch);
+            self.begun.push(extend);
         }
         let (left, tokens) = (branches.len(), request.tokens.len());
         self.prompt_tokens += left * tokens;
@@ -116,8 +122,11 @@ impl Generator {
         let vocab = self.engine.facts().vocab;
         request.params.check(vocab)?;
         request.stop.check(vocab)?;
-        if request.n == 0 {
+        if request.results() == 0 {
             return Err(Error::value("n, samples of a prompt", "a number from 1 up", "0"));
+        }
+        if request.n == 0 {
+            return Ok(Vec::new());
         }
         let root = self.engine.root(request.tokens.to_vec())?;
         if request.n == 1 {
@@ -126,6 +135,14 @@ impl Generator {
         let branches = self.engine.fork(root, request.n);
         self.engine.release(&[root]);
         branches
+    }
+
+    /// A branch of the prompt's first token that is given the others, if they are to be scored.
+    fn scored_prompt(&self, request: &PromptRequest<'_>) -> Result<Option<Extend>> {
+        let Some(top) = request.prompt_logprobs else { return Ok(None) };
+        let (first, rest) = request.tokens.split_at(request.tokens.len().min(1));
+        let branch = self.engine.root(first.to_vec())?;
+        Ok(Some(Extend::given(branch, rest.to_vec(), Some(top))))
     }
 
     /// Waits for the next event; `None` once every sample has ended. If the engine stops, each sample fails.

@@ -22,8 +22,11 @@ use super::OutputTokens;
 #[derive(Clone, Copy, Debug)]
 pub struct PromptRequest<'a> {
     pub tokens: &'a [TokenId],
-    /// Number of samples, at least 1.
+    /// Number of samples; at least 1 unless the prompt is scored.
     pub n: usize,
+    /// Whether the prompt itself is scored, with so many of the likeliest tokens in each one's place. It ends as the
+    /// sample with index `n`, whose tokens are the prompt's without the first.
+    pub prompt_logprobs: Option<usize>,
     pub params: &'a SamplingParams,
     pub stop: &'a Stop,
     /// Key of the random numbers: sample `i` uses child `i` of this key, independent of what else runs, like child `i`
@@ -32,6 +35,11 @@ pub struct PromptRequest<'a> {
 }
 
 impl PromptRequest<'_> {
+    /// Number of results: the samples, and the prompt's own scores.
+    pub fn results(&self) -> usize {
+        self.n + usize::from(self.prompt_logprobs.is_some())
+    }
+
     /// Output tokens of its samples, for a model with `context` positions.
     fn draws(&self, context: usize) -> OutputTokens {
         let most = self.stop.max_tokens.min(context.saturating_sub(self.tokens.len()));
@@ -44,7 +52,7 @@ impl PromptRequest<'_> {
 pub struct SampleId {
     /// The prompt's number: its index in the list given to [`generate`], or the number passed to [`Generator::begin`].
     pub prompt: usize,
-    /// From 0, below `n`.
+    /// From 0, below `n`; `n`: the prompt's own scores.
     pub sample: usize,
 }
 

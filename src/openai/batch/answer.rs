@@ -12,15 +12,21 @@ use crate::tokenizer::Tokenizer;
 pub struct BatchAnswer {
     pub line: Value,
     /// The reason, if the request was refused.
-    pub refusal: Option<String>,
+    pub refusal: Option<Refusal>,
 }
 
 impl BatchAnswer {
-    pub fn refused(line: &InputLine, refusal: &Refusal) -> Self {
-        let id = name_of("batch_req_", &format!("{} {:?}", line.index, line.custom_id));
-        let error = json!({ "code": refusal.code, "message": refusal.message });
-        let line = json!({ "id": id, "custom_id": line.custom_id, "response": null, "error": error });
-        BatchAnswer { line, refusal: Some(refusal.message.clone()) }
+    /// As OpenAI's servers answer a request that they refuse.
+    pub fn refused(line: &InputLine, refusal: Refusal, origin: &AnswerOrigin) -> Self {
+        let place = format!("{} {:?}", line.index, line.custom_id);
+        let request_id = line.call.as_ref().map_or_else(|_| name_of("req_", &place), |call| origin.request_id(call));
+        let line = json!({
+            "id": name_of("batch_req_", &place),
+            "custom_id": line.custom_id,
+            "response": { "status_code": refusal.status(), "request_id": request_id, "body": refusal.body() },
+            "error": null,
+        });
+        BatchAnswer { line, refusal: Some(refusal) }
     }
 
     /// The answer to `call`; `candidates`: the candidates of each of the request's prompts.

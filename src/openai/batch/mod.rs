@@ -11,7 +11,9 @@ mod prompts;
 mod request;
 mod work;
 
-use std::path::PathBuf;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -19,15 +21,20 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::error::Result;
 use crate::figures::count;
 use crate::interrupt::Interrupt;
+use crate::json::describe;
 use crate::launch::{Demand, DeviceChoice, EngineBudget, Launch, ModelSource};
 use crate::model::ModelFolder;
 use crate::openai::protocol::{Refusal, RequestReader};
 use crate::out;
 use crate::out::Progress;
+use crate::out::files::check_replaceable;
 use crate::plan::Planner;
 use crate::tokenizer::Tokenizer;
 
+use serde_json::json;
+
 use answer::BatchAnswer;
+use input::InputLine;
 use origin::AnswerOrigin;
 use output::BatchOutput;
 pub use prompts::{BatchPrompt, read_prompts};
@@ -40,6 +47,8 @@ pub struct BatchOptions {
     pub input: PathBuf,
     pub out: PathBuf,
     pub model: PathBuf,
+    /// The longest line of the input, in bytes.
+    pub most_of_line: usize,
     /// Keeps the answers that `out` already has, if they belong to this model and these requests.
     pub resume: bool,
     /// Seed of requests without one.
@@ -49,19 +58,24 @@ pub struct BatchOptions {
     pub budget: EngineBudget,
 }
 
+/// The default of [`BatchOptions::most_of_line`].
+pub const DEFAULT_MOST_OF_LINE: usize = 64 << 20;
+
 /// The exit code if requests were refused.
 const REFUSED: u8 = 2;
 
 /// Answers every line of the input until all are answered or `interrupt` asks to stop.
 pub fn main(options: &BatchOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     options.budget.check()?;
-    let lines = input::read(&options.input)?;
+    check_replaceable(&options.out)?;
+    let lines = input::read(&options.input, options.most_of_line)?;
     let folder = ModelFolder::open(&options.model)?;
     let tokenizer = Arc::new(Tokenizer::load(&options.model)?);
     let origin = AnswerOrigin::new(&options.model, options.budget.kv, options.seed)?;
     let mut output = BatchOutput::open(&options.out, options.resume, &lines, &origin)?;
 
-    let reader = RequestReader { tokenizer: &tokenizer, config: &folder.config, seed: options.seed };
+    let model = name_of_model(&options.model);
+    let reader = RequestReader { tokenizer: &tokenizer, config: &folder.config, model: &model, seed: options.seed };
     let mut requests: Vec<RequestOutline> = Vec::new();
     for line in &lines {
         if output.has(line.index) {
@@ -70,13 +84,13 @@ pub fn main(options: &BatchOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         let read = line.call.as_ref().map_err(Refusal::clone);
         match read.and_then(|call| RequestOutline::read(&reader, line.index, call)) {
             Ok(request) => requests.push(request),
-            Err(refusal) => output.write(line.index, &BatchAnswer::refused(line, &refusal))?,
+            Err(refusal) => output.write(line.index, &BatchAnswer::refused(line, refusal, &origin))?,
         }
     }
     let kept = lines.len() - requests.len() - output.refused();
     let mut sampled = 0;
     if !requests.is_empty() {
-        let branches = requests.iter().map(|request| request.branches).sum();
+        let branches = requests.iter().map(|request| request.branches).sum::<usize>().max(1);
         let most = requests.iter().map(|request| request.most_tokens).fold(0, usize::saturating_add);
         // Each branch has its own pages and cannot use the rest of its prompt's last page.
         let tokens = |_, page_tokens: usize| most.saturating_add(usize::saturating_mul(branches, 2 * page_tokens));
@@ -101,7 +115,7 @@ pub fn main(options: &BatchOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         }
     }
     let (answered, refused) = (output.answered(), output.refused());
-    let first_refused = output.first_refused().map(|(index, why)| (lines[index].custom_id.clone(), why.to_owned()));
+    let why = refusals(output.refusals(), &lines);
     output.finish()?;
     out::line(format_args!(
         "{} lines: {} answered ({} of them before), {} refused; {} tokens sampled; wrote {}",
@@ -112,12 +126,28 @@ pub fn main(options: &BatchOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         count(sampled as u64),
         options.out.display()
     ))?;
-    let Some((id, why)) = first_refused else { return Ok(ExitCode::SUCCESS) };
-    let first = id.map_or_else(String::new, |id| format!(" ({id:?})"));
-    out::aside(format_args!(
-        "{}: {} refused, the first{first} because of {why}",
-        options.input.display(),
-        count(refused as u64)
-    ));
+    let Some(why) = why else { return Ok(ExitCode::SUCCESS) };
+    out::aside(format_args!("{}: {why}", options.input.display()));
     Ok(ExitCode::from(REFUSED))
+}
+
+/// How many lines were refused, of each kind, and why the first was.
+fn refusals(refused: &BTreeMap<usize, Refusal>, lines: &[InputLine]) -> Option<String> {
+    let (&index, first) = refused.first_key_value()?;
+    let mut kinds: BTreeMap<&str, u64> = BTreeMap::new();
+    for refusal in refused.values() {
+        *kinds.entry(refusal.code).or_default() += 1;
+    }
+    let mut kinds: Vec<(&str, u64)> = kinds.into_iter().collect();
+    kinds.sort_by_key(|&(_, lines)| Reverse(lines));
+    let kinds: Vec<String> = kinds.into_iter().map(|(code, lines)| format!("{} {code}", count(lines))).collect();
+    let id = lines[index].custom_id.as_ref().map_or_else(String::new, |id| format!(" ({})", describe(&json!(id))));
+    let (all, kinds) = (count(refused.len() as u64), kinds.join(", "));
+    Some(format!("{all} refused ({kinds}), the first{id} because of {}", first.message))
+}
+
+/// The name of the model's folder.
+fn name_of_model(folder: &Path) -> String {
+    let whole = folder.canonicalize().unwrap_or_else(|_| folder.to_path_buf());
+    whole.file_name().unwrap_or(whole.as_os_str()).to_string_lossy().into_owned()
 }

@@ -13,6 +13,7 @@ use super::answer::BatchAnswer;
 use super::input::{Call, InputLine};
 use super::origin::AnswerOrigin;
 use crate::error::{Error, Result};
+use crate::openai::protocol::Refusal;
 use crate::out;
 use crate::out::files::{SYNC_EVERY, lock, remove_partials, write_whole};
 
@@ -22,7 +23,7 @@ pub struct BatchOutput {
     /// Where the answer to each line of the input is in the file; `None`: not answered yet.
     spans: Vec<Option<AnswerSpan>>,
     /// The lines of the input that were refused, and why.
-    refusals: BTreeMap<usize, String>,
+    refusals: BTreeMap<usize, Refusal>,
     end: u64,
     synced: Instant,
 }
@@ -88,7 +89,8 @@ impl BatchOutput {
             else {
                 return Err(Error::format(&self.path, format!("line {number}: not an answer to a request")));
             };
-            if line["error"].is_null() {
+            // A refusal has another status; those of older versions have an `error` instead.
+            if line["error"].is_null() && line["response"]["status_code"] == 200 {
                 let id = line["custom_id"].as_str().unwrap_or("none");
                 let wrong_id = |expected: &str, found: String| {
                     Err(Error::field(&self.path, format!("line {number}: custom_id"), expected, found))
@@ -154,9 +156,9 @@ impl BatchOutput {
         self.refusals.len()
     }
 
-    /// The index of the first refused line of the input, and the reason.
-    pub fn first_refused(&self) -> Option<(usize, &str)> {
-        self.refusals.first_key_value().map(|(&index, why)| (index, why.as_str()))
+    /// The refused lines of the input, by index, and the reasons.
+    pub fn refusals(&self) -> &BTreeMap<usize, Refusal> {
+        &self.refusals
     }
 
     /// Appends the answer to line number `index`.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::DEFAULT_MOST_OF_LINE;
 use super::input::{self, Call};
 use super::request::LineRequest;
 use crate::error::Result;
@@ -25,16 +26,16 @@ pub fn read_prompts(
     tokenizer: &Tokenizer,
     config: &ModelConfig,
 ) -> Result<(Vec<BatchPrompt>, Vec<Refusal>)> {
-    let reader = RequestReader { tokenizer, config, seed: 0 };
+    let reader = RequestReader { tokenizer, config, model: "", seed: 0 };
     let (mut asked, mut refused) = (Vec::new(), Vec::new());
-    for line in input::read(path)? {
+    for line in input::read(path, DEFAULT_MOST_OF_LINE)? {
         let read = |call: Call| {
             LineRequest::read(&reader, line.index, &call).map_err(|refusal| of_request(refusal, &call.custom_id))
         };
         match line.call.and_then(read) {
             Ok(request) => asked.extend(request.prompts.iter().map(|prompt| BatchPrompt {
                 tokens: prompt.tokens.clone(),
-                samples: request.best_of,
+                samples: request.best_of.max(1),
                 most_tokens: prompt.stop.max_tokens,
             })),
             Err(refusal) => refused.push(refusal),

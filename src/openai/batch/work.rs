@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, never};
 
-use crate::engine::{EngineFacts, EngineHandle, Finish, First, Hear, UniformKey};
+use crate::engine::{EngineFacts, EngineHandle, Finish, FinishReason, First, Hear, UniformKey};
 use crate::error::{Error, Result};
 use crate::kv::DistinctTokens;
 use crate::launch::{GenerateEvent, Generator, PromptOrder, PromptRequest, Release, guarded, in_bytes, work_ahead};
@@ -136,6 +136,7 @@ impl RequestPrompt {
         PromptRequest {
             tokens: &prompt.tokens,
             n: request.best_of,
+            prompt_logprobs: request.prompt_logprobs(),
             params: &request.params,
             stop: &prompt.stop,
             uniforms,
@@ -229,12 +230,17 @@ impl AnswerLoop<'_> {
         let place = self.places[at];
         match request {
             Some(Ok(request)) => drop(self.open.insert(place.request, OpenRequest::new(request))),
-            Some(Err((line, refusal))) => return self.refuse(line, &refusal),
+            Some(Err((line, refusal))) => return self.refuse(line, refusal),
             None => {}
         }
         let open = self.open.get_mut(&place.request).expect("a request is open until all of its prompts have ended");
         let prompt = place.prompt(&open.request);
-        open.shared[place.prompt] = self.seen.insert(prompt.tokens);
+        let shared = self.seen.insert(prompt.tokens);
+        // A prompt that is only scored or repeated is computed as a whole or not at all.
+        open.shared[place.prompt] = if prompt.n == 0 { 0 } else { shared };
+        if prompt.results() == 0 {
+            return self.end(at, Ok(PromptCandidates { drawn: Vec::new(), scored: None, shared: 0 }));
+        }
         match self.generator.begin(at, &prompt) {
             Ok(()) => Ok(()),
             Err(error) => {
@@ -244,8 +250,8 @@ impl AnswerLoop<'_> {
         }
     }
 
-    fn refuse(&mut self, line: usize, refusal: &Refusal) -> Result<()> {
-        self.output.write(line, &BatchAnswer::refused(&self.work.lines[line], refusal))?;
+    fn refuse(&mut self, line: usize, refusal: Refusal) -> Result<()> {
+        self.output.write(line, &BatchAnswer::refused(&self.work.lines[line], refusal, self.work.origin))?;
         self.work.progress.item_done();
         Ok(())
     }
@@ -254,16 +260,19 @@ impl AnswerLoop<'_> {
         match event {
             GenerateEvent::Tokens { .. } => Ok(()),
             GenerateEvent::Finished { sample, finish } => {
-                self.tokens += finish.tokens.len();
-                self.work.progress.sample_done(finish.tokens.len());
+                let is_sampled = finish.reason != FinishReason::Given;
+                if is_sampled {
+                    self.tokens += finish.tokens.len();
+                    self.work.progress.sample_done(finish.tokens.len());
+                }
                 let place = self.places[sample.prompt];
                 let open = &self.open[&place.request];
                 let stop = &open.request.prompts[place.prompt].stop;
-                if !stop.is_exact() {
+                if is_sampled && !stop.is_exact() {
                     self.order.lock().expect("noting does not panic").note(finish.tokens.len(), stop.max_tokens);
                 }
-                let n = open.request.best_of;
-                let sampled = self.sampled.entry(sample.prompt).or_insert_with(|| FinishedSamples::new(n));
+                let results = place.prompt(&open.request).results();
+                let sampled = self.sampled.entry(sample.prompt).or_insert_with(|| FinishedSamples::new(results));
                 sampled.finishes[sample.sample] = Some(finish);
                 sampled.left -= 1;
                 if sampled.left > 0 {
@@ -271,8 +280,9 @@ impl AnswerLoop<'_> {
                 }
                 let shared = open.shared[place.prompt];
                 let whole = self.sampled.remove(&sample.prompt).expect("it was there just now");
-                let drawn = whole.finishes.into_iter().flatten().collect();
-                self.end(sample.prompt, Ok(PromptCandidates { drawn, shared }))
+                let mut drawn: Vec<Finish> = whole.finishes.into_iter().flatten().collect();
+                let scored = drawn.pop_if(|last| last.reason == FinishReason::Given);
+                self.end(sample.prompt, Ok(PromptCandidates { drawn, scored, shared }))
             }
             GenerateEvent::Failed { sample, error } => {
                 let refusal = request_refusal(error, self.work.engine.facts())?;
@@ -303,7 +313,7 @@ impl AnswerLoop<'_> {
             Ok(all) => {
                 BatchAnswer::of(work.call(line), &request, &all, work.origin, work.reader.tokenizer, work.created)
             }
-            Err(refusal) => return self.refuse(line, &refusal),
+            Err(refusal) => return self.refuse(line, refusal),
         };
         self.output.write(line, &answer)?;
         work.progress.item_done();
@@ -319,8 +329,8 @@ fn request_refusal(error: Error, facts: &EngineFacts) -> Result<Refusal> {
         | Error::DeviceMemory { .. }
         | Error::LockedMemory { .. }
         | Error::Value { .. } => {
-            let Refusal { code, .. } = Refusal::of(&error);
-            Ok(Refusal { code, message: in_bytes(error, facts).to_string() })
+            let refusal = Refusal::of(&error);
+            Ok(Refusal { message: in_bytes(error, facts).to_string(), ..refusal })
         }
         error => Err(error),
     }
@@ -349,11 +359,11 @@ mod tests {
             json!({ "custom_id": id.to_string(), "url": "/v1/completions", "body": body }).to_string() + "\n"
         };
         std::fs::write(&given, (0..LINES).map(line).collect::<String>()).expect("the temporary folder is writable");
-        let lines = input::read(&given).expect("sound lines");
+        let lines = input::read(&given, 1 << 20).expect("sound lines");
         let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tasks/models/demo");
         let (engine, tokenizer) = crate::launch::open(&model).expect("the demo model is part of the project");
         let config = crate::model::ModelFolder::open(&model).expect("the same").config;
-        let reader = || RequestReader { tokenizer: &tokenizer, config: &config, seed: 0 };
+        let reader = || RequestReader { tokenizer: &tokenizer, config: &config, model: "demo", seed: 0 };
         let origin = AnswerOrigin::new(&model, KvDtype::Model, 0).expect("files that can be read");
         let output = BatchOutput::open(&out, false, &lines, &origin).expect("a new file");
         let outline = |line: &InputLine| {

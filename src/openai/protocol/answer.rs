@@ -12,6 +12,8 @@ use crate::tokenizer::Tokenizer;
 pub struct PromptCandidates {
     /// By index.
     pub drawn: Vec<Finish>,
+    /// The log-probabilities of its own tokens, without the first, if the request wants them.
+    pub scored: Option<Finish>,
     /// Length in tokens of the prefix shared with an earlier prompt of the job.
     pub shared: usize,
 }
@@ -32,9 +34,15 @@ pub fn response(
     tokenizer: &Tokenizer,
 ) -> Value {
     let mut choices = Vec::new();
+    let nothing = Finish::empty(FinishReason::Length);
     for (prompt, candidates) in request.prompts.iter().zip(candidates) {
-        for drawn in best(&candidates.drawn, request.n) {
-            choices.push(choice(request, prompt, drawn, choices.len(), tokenizer));
+        let texts = match request.best_of {
+            0 => vec![&nothing; request.n],
+            _ => best(&candidates.drawn, request.n),
+        };
+        for drawn in texts {
+            let scored = candidates.scored.as_ref();
+            choices.push(choice(request, EchoedPrompt { prompt, scored }, drawn, choices.len(), tokenizer));
         }
     }
     let sum = |of: &dyn Fn((&EncodedPrompt, &PromptCandidates)) -> usize| -> usize {
@@ -74,9 +82,16 @@ fn best(drawn: &[Finish], n: usize) -> Vec<&Finish> {
     best
 }
 
+/// A prompt, and its log-probabilities if they are shown.
+#[derive(Clone, Copy)]
+struct EchoedPrompt<'a> {
+    prompt: &'a EncodedPrompt,
+    scored: Option<&'a Finish>,
+}
+
 fn choice(
     request: &ProtocolRequest,
-    prompt: &EncodedPrompt,
+    EchoedPrompt { prompt, scored }: EchoedPrompt<'_>,
     drawn: &Finish,
     index: usize,
     tokenizer: &Tokenizer,
@@ -85,11 +100,13 @@ fn choice(
         FinishReason::Length | FinishReason::ContextFull => "length",
         _ => "stop",
     };
-    let shown = request.logprobs.then(|| shown_tokens(prompt, drawn, tokenizer));
+    let begin = if request.echo { prompt.text.chars().count() } else { 0 };
+    let shown = request.logprobs.then(|| shown_tokens(prompt, drawn, begin, tokenizer));
     match request.endpoint {
         Endpoint::Completions => {
             let text = if request.echo { format!("{}{}", prompt.text, drawn.text) } else { drawn.text.clone() };
-            let logprobs = shown.map(|shown| completion_logprobs(&shown, tokenizer));
+            let echoed = scored.map_or_else(Vec::new, |scored| echoed_tokens(prompt, scored, tokenizer));
+            let logprobs = shown.map(|shown| completion_logprobs(&[echoed, shown].concat(), tokenizer));
             json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish })
         }
         Endpoint::Chat => {
@@ -101,25 +118,46 @@ fn choice(
 }
 
 /// A token of a returned text.
+#[derive(Clone, Copy)]
 struct ShownToken<'a> {
     token: TokenId,
-    logprob: f32,
+    /// `None`: nothing is before it.
+    logprob: Option<f32>,
     top: &'a [(TokenId, f32)],
     /// Number of characters before it.
     offset: usize,
 }
 
-/// The tokens of the text, without those that belong only to the stop string that was cut off.
-fn shown_tokens<'a>(prompt: &EncodedPrompt, drawn: &'a Finish, tokenizer: &Tokenizer) -> Vec<ShownToken<'a>> {
+/// The prompt's own tokens. Their offsets are those of their texts; special tokens have none.
+fn echoed_tokens<'a>(prompt: &EncodedPrompt, scored: &'a Finish, tokenizer: &Tokenizer) -> Vec<ShownToken<'a>> {
+    let (mut stream, mut chars, all) = (tokenizer.stream(&[]), 0, prompt.text.chars().count());
+    let logprobs = [None].into_iter().chain(scored.logprobs.iter().copied().map(Some));
+    let tops = [&[][..]].into_iter().chain(scored.top.iter().map(Vec::as_slice)).chain(std::iter::repeat(&[][..]));
+    let shown = |((&token, logprob), top)| {
+        let shown = ShownToken { token, logprob, top, offset: all.min(chars) };
+        chars += stream.push(token).chars().count();
+        shown
+    };
+    prompt.tokens.iter().zip(logprobs).zip(tops).map(shown).collect()
+}
+
+/// The tokens of the sampled text, without those that belong only to the stop string that was cut off; `begin`: the
+/// characters before it.
+fn shown_tokens<'a>(
+    prompt: &EncodedPrompt,
+    drawn: &'a Finish,
+    begin: usize,
+    tokenizer: &Tokenizer,
+) -> Vec<ShownToken<'a>> {
     let mut stream = tokenizer.stream(&prompt.tokens);
-    let (mut bytes, mut chars) = (0, 0);
+    let (mut bytes, mut chars) = (0, begin);
     let cut = matches!(drawn.reason, FinishReason::StopString(_));
     let mut shown = Vec::with_capacity(drawn.tokens.len());
     for ((&token, &logprob), top) in drawn.tokens.iter().zip(&drawn.logprobs).zip(&drawn.top) {
         if cut && bytes >= drawn.text.len() {
             break;
         }
-        shown.push(ShownToken { token, logprob, top, offset: chars });
+        shown.push(ShownToken { token, logprob: Some(logprob), top, offset: chars });
         let piece = stream.push(token);
         (bytes, chars) = (bytes + piece.len(), chars + piece.chars().count());
     }
@@ -127,13 +165,14 @@ fn shown_tokens<'a>(prompt: &EncodedPrompt, drawn: &'a Finish, tokenizer: &Token
 }
 
 fn completion_logprobs(shown: &[ShownToken<'_>], tokenizer: &Tokenizer) -> Value {
-    let rivals = |shown: &ShownToken<'_>| -> Map<String, Value> {
+    let rivals = |shown: &ShownToken<'_>| -> Option<Map<String, Value>> {
+        let own = (shown.token, shown.logprob?);
         let mut rivals: Map<String, Value> = Map::new();
         // Most likely first; if several tokens have the same text, the first counts.
-        for &(token, logprob) in shown.top.iter().chain([&(shown.token, shown.logprob)]) {
+        for &(token, logprob) in shown.top.iter().chain([&own]) {
             rivals.entry(token_text(tokenizer, token)).or_insert_with(|| json!(logprob));
         }
-        rivals
+        Some(rivals)
     };
     json!({
         "tokens": shown.iter().map(|shown| token_text(tokenizer, shown.token)).collect::<Vec<_>>(),
@@ -144,13 +183,13 @@ fn completion_logprobs(shown: &[ShownToken<'_>], tokenizer: &Tokenizer) -> Value
 }
 
 fn chat_logprobs(shown: &[ShownToken<'_>], tokenizer: &Tokenizer) -> Value {
-    let entry = |token: TokenId, logprob: f32| {
+    let entry = |token: TokenId, logprob: Option<f32>| {
         let bytes = tokenizer.token_bytes(token);
         json!({ "token": String::from_utf8_lossy(bytes), "logprob": logprob, "bytes": bytes })
     };
     let content = shown.iter().map(|shown| {
         let mut entry_of = entry(shown.token, shown.logprob);
-        entry_of["top_logprobs"] = shown.top.iter().map(|&(token, logprob)| entry(token, logprob)).collect();
+        entry_of["top_logprobs"] = shown.top.iter().map(|&(token, logprob)| entry(token, Some(logprob))).collect();
         entry_of
     });
     json!({ "content": content.collect::<Vec<_>>(), "refusal": null })

@@ -57,6 +57,10 @@ impl BodyFields {
         Ok(self.read(key, "true or false", Value::as_bool)?.unwrap_or(false))
     }
 
+    pub fn text(&mut self, key: &str) -> ProtocolResult<Option<String>> {
+        self.read(key, "a string", |value| value.as_str().map(str::to_owned))
+    }
+
     /// One string, or a list of them.
     pub fn texts(&mut self, key: &str) -> ProtocolResult<Vec<String>> {
         let one = |value: &Value| value.as_str().map(str::to_owned);
@@ -89,13 +93,10 @@ impl BodyFields {
         keys.iter().for_each(|key| drop(self.left.remove(*key)));
     }
 
-    /// Refuses a field for an unsupported feature, unless its value has no effect.
+    /// Refuses a field that is not supported, unless its value has no effect.
     pub fn refuse(&mut self, key: &str, has_no_effect: impl FnOnce(&Value) -> bool) -> ProtocolResult<()> {
         match self.take(key).filter(|value| !has_no_effect(value)) {
-            Some(value) => Err(Refusal::new(
-                "unsupported_parameter",
-                format!("`{key}` is not supported (found {})", brief(&value)),
-            )),
+            Some(value) => Err(Refusal::unsupported(key, &brief(&value))),
             None => Ok(()),
         }
     }
@@ -103,7 +104,10 @@ impl BodyFields {
     /// Refuses any field that was not read.
     pub fn finish(self) -> ProtocolResult<()> {
         match self.left.keys().next() {
-            Some(key) => Err(Refusal::new("unknown_parameter", format!("`{key}` is not a field of this request"))),
+            Some(key) => {
+                let what = format!("`{key}` is not a field of this request");
+                Err(Refusal::new("unknown_parameter", what).about(key))
+            }
             None => Ok(()),
         }
     }

@@ -4,6 +4,8 @@
 mod answer;
 mod endpoint;
 mod fields;
+mod messages;
+mod official;
 mod refusal;
 mod request;
 

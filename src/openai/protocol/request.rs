@@ -6,12 +6,13 @@ use serde_json::{Map, Value};
 use super::endpoint::Endpoint;
 use super::fields::{BodyFields, brief};
 use super::refusal::Refusal;
+use super::{messages, official};
 use crate::engine::{EngineFacts, SamplingParams, Stop};
 use crate::error::Error;
 use crate::ids::TokenId;
 use crate::launch::{OutputTokens, check_path};
 use crate::model::ModelConfig;
-use crate::tokenizer::{AddSpecial, ChatOptions, LongBeginning, Message, Tokenizer};
+use crate::tokenizer::{AddSpecial, ChatOptions, LongBeginning, Tokenizer};
 
 /// OpenAI's default for completions; a chat without a limit uses all of the context and memory.
 const COMPLETION_TOKENS: usize = 16;
@@ -19,21 +20,19 @@ const COMPLETION_TOKENS: usize = 16;
 const MOST_CHOICES: u64 = 100_000;
 /// Most alternatives reported per token, as in OpenAI's chat.
 const MOST_LOGPROBS: u64 = 20;
-/// Fields that change no answer.
-const IGNORED: [&str; 5] = ["user", "metadata", "store", "service_tier", "stream_options"];
 
 /// A request; `P`: its prompts, in tokens or, before they are encoded, as text.
 pub struct ProtocolRequest<P = EncodedPrompt> {
     pub endpoint: Endpoint,
-    /// The model's name in the request.
-    pub model: Value,
+    /// The model's name in the request, else its own.
+    pub model: String,
     pub prompts: Vec<P>,
     /// Choices of each prompt.
     pub n: usize,
-    /// Candidates sampled per prompt; the best `n` are returned.
+    /// Candidates sampled per prompt; the best `n` are returned. 0 if only the prompt is wanted, which `echo` allows.
     pub best_of: usize,
     pub seed: u64,
-    /// Whether each choice's text starts with the prompt.
+    /// Whether each choice's text (and its log-probabilities) starts with the prompt.
     pub echo: bool,
     pub logprobs: bool,
     pub params: SamplingParams,
@@ -68,8 +67,14 @@ enum PromptContent {
 const SPECIAL_TOKENS: usize = 8;
 
 impl<P> ProtocolRequest<P> {
+    /// With log-probabilities, each prompt that is echoed takes a branch of its own.
     pub fn branches(&self) -> usize {
-        self.prompts.len() * self.best_of
+        self.prompts.len() * (self.best_of + usize::from(self.prompt_logprobs().is_some()))
+    }
+
+    /// Whether the prompts are scored, with so many of the likeliest tokens in each one's place.
+    pub fn prompt_logprobs(&self) -> Option<usize> {
+        self.params.top_logprobs.filter(|_| self.echo)
     }
 }
 
@@ -95,7 +100,8 @@ impl ProtocolRequest<TextPrompt> {
     pub fn most_tokens(&self, context: usize) -> usize {
         let of = |prompt: &TextPrompt| {
             let drawn = prompt.stop.max_tokens.min(context);
-            prompt.most_tokens().min(context) + self.best_of.saturating_mul(drawn)
+            let given = prompt.most_tokens().min(context) * (1 + usize::from(self.prompt_logprobs().is_some()));
+            given + self.best_of.saturating_mul(drawn)
         };
         self.prompts.iter().map(of).fold(0, usize::saturating_add)
     }
@@ -124,6 +130,8 @@ impl ProtocolRequest {
 pub struct RequestReader<'a> {
     pub tokenizer: &'a Tokenizer,
     pub config: &'a ModelConfig,
+    /// What the model is called in answers to requests that do not name it.
+    pub model: &'a str,
     /// Seed of requests without one.
     pub seed: u64,
 }
@@ -132,7 +140,7 @@ impl RequestReader<'_> {
     /// Reads a request without encoding its prompts.
     pub fn read(&self, endpoint: Endpoint, body: &Map<String, Value>) -> Result<ProtocolRequest<TextPrompt>, Refusal> {
         let mut fields = BodyFields::new(body);
-        let model = fields.take("model").unwrap_or_default();
+        let model = fields.text("model")?.unwrap_or_else(|| self.model.to_owned());
         let prompts = match endpoint {
             Endpoint::Completions => self.prompts(&mut fields)?,
             Endpoint::Chat => vec![self.chat(&mut fields)?],
@@ -142,27 +150,17 @@ impl RequestReader<'_> {
         let seed = fields.seed("seed")?.unwrap_or(self.seed);
         let echo = endpoint == Endpoint::Completions && fields.flag("echo")?;
         let top_logprobs = self.logprobs(endpoint, &mut fields)?;
-        if echo && top_logprobs.is_some() {
-            let what = "`echo` with `logprobs` is not supported: the most likely tokens of a prompt are not computed";
-            return Err(Refusal::new("unsupported_parameter", what));
-        }
         let params = SamplingParams { top_logprobs, ..params(&mut fields)? };
-        let (most_tokens, stop) = stop(&mut fields)?;
-        fields.ignore(&IGNORED);
-        fields.refuse("stream", |value| value == false)?;
-        fields.refuse("suffix", |value| value == "")?;
-        fields.refuse("response_format", |value| value["type"] == "text")?;
-        for key in ["tools", "functions"] {
-            fields.refuse(key, |value| value.as_array().is_some_and(Vec::is_empty))?;
-        }
-        fields.refuse("tool_choice", |value| value == "none")?;
+        let (most_tokens, stop) = stop(&mut fields, if echo { 0 } else { 1 })?;
+        official::take(&mut fields)?;
         fields.finish()?;
+        let best_of = if most_tokens == Some(0) { 0 } else { best_of };
         params.check(self.config.vocab).map_err(|error| Refusal::of(&error))?;
         let default = match endpoint {
             Endpoint::Completions => COMPLETION_TOKENS,
             Endpoint::Chat => usize::MAX,
         };
-        let stop = Stop { max_tokens: most_tokens.unwrap_or(default), ..stop };
+        let stop = Stop { max_tokens: most_tokens.unwrap_or(default).max(1), ..stop };
         let is_unlimited = most_tokens.is_none() && endpoint == Endpoint::Chat;
         let prompt = |(text, content)| TextPrompt { text, content, stop: stop.clone(), is_unlimited };
         let prompts = prompts.into_iter().map(prompt).collect();
@@ -173,7 +171,8 @@ impl RequestReader<'_> {
     /// The request with its prompts in tokens.
     pub fn encode(&self, request: ProtocolRequest<TextPrompt>) -> Result<ProtocolRequest, Refusal> {
         let ProtocolRequest { endpoint, model, prompts, n, best_of, seed, echo, logprobs, params } = request;
-        let prompts = prompts.into_iter().map(|prompt| self.encode_prompt(prompt)).collect::<Result<_, _>>()?;
+        let encode = |prompt| self.encode_prompt(endpoint, prompt);
+        let prompts = prompts.into_iter().map(encode).collect::<Result<_, _>>()?;
         Ok(ProtocolRequest { endpoint, model, prompts, n, best_of, seed, echo, logprobs, params })
     }
 
@@ -213,14 +212,7 @@ impl RequestReader<'_> {
     }
 
     fn chat(&self, fields: &mut BodyFields) -> Result<(String, PromptContent), Refusal> {
-        let expected = "a list of messages with `role` and `content`";
-        let messages = match fields.take("messages") {
-            Some(Value::Array(list)) if !list.is_empty() => {
-                list.iter().map(message).collect::<Result<Vec<Message>, _>>()?
-            }
-            Some(other) => return Err(Refusal::value("messages", expected, &brief(&other))),
-            None => return Err(Refusal::value("messages", expected, "nothing")),
-        };
+        let messages = messages::read(fields.take("messages"))?;
         let options = ChatOptions { variables: fields.object("chat_template_kwargs")?, ..ChatOptions::default() };
         let text = self.tokenizer.chat_with(&messages, &options).map_err(|error| Refusal::of(&error))?;
         Ok((text, PromptContent::Text(AddSpecial::No)))
@@ -242,14 +234,15 @@ impl RequestReader<'_> {
         }
     }
 
-    fn encode_prompt(&self, prompt: TextPrompt) -> Result<EncodedPrompt, Refusal> {
+    fn encode_prompt(&self, endpoint: Endpoint, prompt: TextPrompt) -> Result<EncodedPrompt, Refusal> {
         let TextPrompt { text, content, stop, is_unlimited } = prompt;
+        let field = if endpoint == Endpoint::Chat { "messages" } else { "prompt" };
         let tokens = match content {
             PromptContent::Text(special) => {
                 let beyond = self.tokenizer.beginning_beyond(&text, self.config.context);
                 if let Some(LongBeginning { bytes, tokens }) = beyond.map_err(|error| Refusal::of(&error))? {
                     let (what, context) = (format!("the beginning ({bytes} bytes) of the prompt"), self.config.context);
-                    return Err(Refusal::of(&Error::ContextTooLong { what, tokens, context }));
+                    return Err(Refusal::of(&Error::ContextTooLong { what, tokens, context }).about(field));
                 }
                 self.tokenizer.encode(&text, special).map_err(|error| Refusal::of(&error))?
             }
@@ -265,31 +258,12 @@ impl RequestReader<'_> {
         }
         if tokens.len() >= context {
             let what = format!("the prompt has {} tokens; the model's context is {context}", tokens.len());
-            return Err(Refusal::new("context_length_exceeded", what));
+            return Err(Refusal::new("context_length_exceeded", what).about(field));
         }
         let stop = Stop { max_tokens: stop.max_tokens.min(context - tokens.len()), ..stop };
         stop.check(self.config.vocab).map_err(|error| Refusal::of(&error))?;
         Ok(EncodedPrompt { tokens, text, stop, is_unlimited })
     }
-}
-
-/// Reads a message; its content is a text or a list of text parts.
-fn message(value: &Value) -> Result<Message, Refusal> {
-    let wrong = |what: &str| Refusal::value("messages", what, &brief(value));
-    let fields: &Map<String, Value> = value.as_object().ok_or_else(|| wrong("objects"))?;
-    if let Some(key) = fields.keys().find(|key| !["role", "content", "name"].contains(&key.as_str())) {
-        return Err(Refusal::new("unsupported_parameter", format!("`messages`: `{key}` is not supported")));
-    }
-    let part = |part: &Value| (part["type"] == "text").then(|| part["text"].as_str()).flatten().map(str::to_owned);
-    let content = match fields.get("content") {
-        Some(Value::String(text)) => Some(text.clone()),
-        Some(Value::Array(parts)) => parts.iter().map(part).collect(),
-        _ => None,
-    };
-    Ok(Message {
-        role: fields.get("role").and_then(Value::as_str).ok_or_else(|| wrong("a `role` in each"))?.to_string(),
-        content: content.ok_or_else(|| wrong("a `content` of text in each"))?,
-    })
 }
 
 fn params(fields: &mut BodyFields) -> Result<SamplingParams, Refusal> {
@@ -312,11 +286,11 @@ fn params(fields: &mut BodyFields) -> Result<SamplingParams, Refusal> {
     })
 }
 
-/// The limit of tokens, if any, and the other stop conditions.
-fn stop(fields: &mut BodyFields) -> Result<(Option<usize>, Stop), Refusal> {
+/// The limit of tokens, if any, which is at least `least`, and the other stop conditions.
+fn stop(fields: &mut BodyFields, least: u64) -> Result<(Option<usize>, Stop), Refusal> {
     let limit = u64::from(u32::MAX);
-    let older = fields.count("max_tokens", 1, limit)?;
-    let most_tokens = fields.count("max_completion_tokens", 1, limit)?.or(older);
+    let older = fields.count("max_tokens", least, limit)?;
+    let most_tokens = fields.count("max_completion_tokens", least, limit)?.or(older);
     let stop = Stop {
         max_tokens: usize::MAX,
         min_tokens: fields.count("min_tokens", 0, limit)?.unwrap_or(0),

@@ -22,9 +22,10 @@ use serde_json::Value;
 
 use super::problems::Problems;
 use crate::error::{Error, Result};
-use crate::eval::records::{lines_and_texts, open};
+use crate::eval::records::lines_and_texts;
 use crate::json;
 use crate::json::RawJson;
+use crate::lines::open;
 
 /// The text of a sample.
 #[derive(Clone, Debug, PartialEq, Eq)]

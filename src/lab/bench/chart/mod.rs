@@ -4,10 +4,12 @@
 mod drawing;
 mod file;
 
+use std::io::Write;
 use std::path::PathBuf;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::out;
+use crate::out::files::{check_output, write_whole};
 
 pub use drawing::draw;
 pub use file::{Chart, ChartGroup, Series};
@@ -26,7 +28,8 @@ pub struct ChartOptions {
 ///
 /// The chart file or a recorded file cannot be read, or a bar does not have exactly one line.
 pub fn main(options: &ChartOptions) -> Result<()> {
+    check_output(&options.svg)?;
     let chart = Chart::read(&options.chart)?;
-    std::fs::write(&options.svg, draw(&chart)).map_err(Error::io(&options.svg, "write"))?;
+    write_whole(&options.svg, |file| file.write_all(draw(&chart).as_bytes()))?;
     out::line(format_args!("wrote {}", options.svg.display()))
 }

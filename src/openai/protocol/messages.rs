@@ -1,0 +1,69 @@
+//! Reads the messages of a chat: their roles, and their contents as text.
+
+use serde_json::{Map, Value};
+
+use super::fields::brief;
+use super::refusal::Refusal;
+use crate::tokenizer::Message;
+
+/// The roles, and the names that templates have for them: `developer` is OpenAI's newer name for `system`, which
+/// templates do not know.
+const ROLES: [(&str, &str); 5] =
+    [("system", "system"), ("developer", "system"), ("user", "user"), ("assistant", "assistant"), ("tool", "tool")];
+
+/// OpenAI's fields of a message that are not supported.
+const UNSUPPORTED: [&str; 5] = ["tool_calls", "tool_call_id", "function_call", "refusal", "audio"];
+
+/// `messages`: the field's value, if the request has it.
+pub fn read(messages: Option<Value>) -> Result<Vec<Message>, Refusal> {
+    let wrong = |found: &str| Refusal::value("messages", "a list of messages with `role` and `content`", found);
+    match messages {
+        Some(Value::Array(list)) if !list.is_empty() => {
+            list.iter().enumerate().map(|(index, value)| message(index, value)).collect()
+        }
+        Some(other) => Err(wrong(&brief(&other))),
+        None => Err(wrong("nothing")),
+    }
+}
+
+/// The message at `index`; its content is a text or a list of text parts.
+fn message(index: usize, value: &Value) -> Result<Message, Refusal> {
+    let at = |field: &str| format!("messages[{index}]{field}");
+    let wrong =
+        |field: &str, expected: &str, found: &str| Refusal::value(&at(field), expected, found).about("messages");
+    let fields: &Map<String, Value> =
+        value.as_object().ok_or_else(|| wrong("", "an object with `role` and `content`", &brief(value)))?;
+    for (key, value) in fields.iter().filter(|(_, value)| !is_nothing(value)) {
+        match key.as_str() {
+            "role" | "content" | "name" => {}
+            key if UNSUPPORTED.contains(&key) => {
+                return Err(Refusal::unsupported(&at(&format!(".{key}")), &brief(value)).about("messages"));
+            }
+            key => {
+                let what = format!("`{}` is not a field of a message", at(&format!(".{key}")));
+                return Err(Refusal::new("unknown_parameter", what).about("messages"));
+            }
+        }
+    }
+    let shown = |field: &str| fields.get(field).map_or_else(|| "nothing".to_owned(), brief);
+    let part = |part: &Value| (part["type"] == "text").then(|| part["text"].as_str()).flatten().map(str::to_owned);
+    let content = match fields.get("content") {
+        Some(Value::String(text)) => Some(text.clone()),
+        Some(Value::Array(parts)) => parts.iter().map(part).collect(),
+        _ => None,
+    };
+    let role = fields.get("role").and_then(Value::as_str);
+    let Some((_, role)) = ROLES.iter().find(|(name, _)| Some(*name) == role) else {
+        let known = ROLES.map(|(name, _)| format!("`{name}`")).join(", ");
+        return Err(wrong(".role", &format!("one of {known}"), &shown("role")));
+    };
+    Ok(Message {
+        role: role.to_string(),
+        content: content.ok_or_else(|| wrong(".content", "a text or a list of text parts", &shown("content")))?,
+    })
+}
+
+/// Whether a field says no more than its absence would.
+fn is_nothing(value: &Value) -> bool {
+    value.is_null() || value.as_array().is_some_and(Vec::is_empty)
+}

@@ -1,0 +1,50 @@
+//! OpenAI's fields that a request may have although they change no answer here, and those that are not supported.
+
+use serde_json::Value;
+
+use super::fields::BodyFields;
+use super::refusal::Refusal;
+
+/// Fields that change no answer.
+const IGNORED: [&str; 8] = [
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "stream_options",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+];
+
+/// Whether a field with this value changes nothing.
+type HasNoEffect = fn(&Value) -> bool;
+
+/// Fields that are not supported.
+const UNSUPPORTED: [(&str, HasNoEffect); 15] = [
+    ("stream", |value| value == false),
+    ("suffix", |value| value == ""),
+    ("response_format", |value| value["type"] == "text"),
+    ("tools", is_empty),
+    ("functions", is_empty),
+    ("tool_choice", |value| value == "none"),
+    ("function_call", |value| value == "none"),
+    ("parallel_tool_calls", Value::is_boolean),
+    ("modalities", |value| value.as_array().is_some_and(|list| list.iter().all(|kind| kind == "text"))),
+    ("audio", |_| false),
+    ("prediction", |_| false),
+    ("reasoning_effort", |value| value == "none"),
+    ("verbosity", |value| value == "medium"),
+    ("web_search_options", |_| false),
+    ("moderation", |_| false),
+];
+
+fn is_empty(value: &Value) -> bool {
+    value.as_array().is_some_and(Vec::is_empty)
+}
+
+/// Takes these fields; refuses one that asks for something that is not supported.
+pub fn take(fields: &mut BodyFields) -> Result<(), Refusal> {
+    fields.ignore(&IGNORED);
+    UNSUPPORTED.iter().try_for_each(|(key, has_no_effect)| fields.refuse(key, has_no_effect))
+}
