@@ -18,6 +18,7 @@ mod commands;
 mod commit;
 mod count;
 mod events;
+pub(crate) mod finish_fields;
 mod growth;
 pub mod handle;
 pub mod metrics;

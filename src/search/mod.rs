@@ -25,7 +25,7 @@ use petgraph::graph::NodeIndex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::engine::{FinishReason, First, ForkKind, SamplingParams, Stop};
+use crate::engine::{FinishReason, First, ForkKind, SamplingParams, Stop, finish_fields};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::tree::{Extension, SamplingTree, ThoughtNode, TreeEvent};
@@ -67,6 +67,7 @@ pub struct Sample {
     pub index: u64,
     pub text: String,
     pub tokens: usize,
+    #[serde(flatten, with = "finish_fields")]
     pub finish: FinishReason,
     /// Natural-log probability of its tokens under the model.
     pub logprob: f64,

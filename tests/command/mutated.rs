@@ -6,10 +6,13 @@
 //! alone and prints what was changed.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use proptest::prelude::Rng;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use serde_json::{Value, json};
@@ -17,6 +20,7 @@ use serde_json::{Value, json};
 use crate::judging;
 use crate::runs::{offshoot, repository, run_into, task_folder};
 use crate::skip::skipped;
+use crate::strangers::shard_index;
 use crate::watched::{CommandEnd, watched};
 
 /// Inputs tried by a plain `cargo test`.
@@ -50,6 +54,16 @@ const INPUTS: &[Input] = &[
     Input { file: "model/model.safetensors", command: MODEL },
     Input { file: "chat/chat_template.jinja", command: &["run", "chat.json", "--out", "fresh", "--limit", "1"] },
     Input { file: "batch.jsonl", command: &["batch", "batch.jsonl", "--model", "demo", "--out", "answers.jsonl"] },
+    Input {
+        file: "batch.jsonl.gz",
+        command: &["batch", "batch.jsonl.gz", "--model", "demo", "--out", "answers.jsonl"],
+    },
+    Input { file: "chat.json", command: &["run", "chat.json", "--out", "fresh", "--limit", "1"] },
+    Input {
+        file: "shards/model.safetensors.index.json",
+        command: &["run", "task.json", "--model", "shards", "--out", "fresh", "--limit", "1"],
+    },
+    Input { file: "votes.jsonl", command: &["vote", "votes.jsonl", "--set", "answer.regex=(\\d+)"] },
     Input { file: "out/samples.jsonl", command: &["run", "task.json", "--out", "out", "--resume"] },
     Input { file: "out/items.jsonl", command: &["run", "task.json", "--out", "out", "--resume"] },
     Input { file: "out/manifest.json", command: &["run", "task.json", "--out", "out", "--resume"] },
@@ -299,12 +313,27 @@ fn seeds() -> tempfile::TempDir {
             }
         }
     }
+    fs::create_dir(at("shards")).expect("made");
+    for entry in fs::read_dir(&demo).expect("the demo model is there").map(|entry| entry.expect("readable")) {
+        let shard = entry.file_name() == "model.safetensors";
+        let name = if shard { "one.safetensors".into() } else { entry.file_name() };
+        if entry.path().is_file() {
+            std::os::unix::fs::symlink(entry.path(), at("shards").join(name)).expect("a link");
+        }
+    }
+    fs::write(at("shards/model.safetensors.index.json"), shard_index(&demo, "one.safetensors")).expect("written");
     let template = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
     fs::write(at("chat/chat_template.jinja"), template).expect("written");
 
     let request = |id: u32, body: Value| json!({"custom_id": format!("r{id}"), "method": "POST", "url": "/v1/completions", "body": body});
     let body = |prompt: &str| json!({"model": "demo", "prompt": prompt, "max_tokens": 8, "n": 2, "temperature": 0.7, "stop": ["\n"], "logprobs": 2, "seed": 3, "logit_bias": {"5": 1.5}});
     lines(&at("batch.jsonl"), &[request(1, body("Tom has")), request(2, body("Tom sees")), request(3, body("Two"))]);
+
+    let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+    packed.write_all(&fs::read(at("batch.jsonl")).expect("it was written")).expect("written to memory");
+    fs::write(at("batch.jsonl.gz"), packed.finish().expect("written to memory")).expect("written");
+    let sample = |id: u32, answer: u32| json!({"id": id, "question": "2 + 3?", "text": format!("It is {answer}."), "answer": "5"});
+    lines(&at("votes.jsonl"), &[sample(1, 5), sample(1, 4), sample(1, 5), sample(2, 3)]);
 
     let add = "def add(a, b):\n    return a + b\n";
     let function = |name: &str| json!({"task_id": format!("HumanEval/{name}"), "prompt": "def add(a, b):\n", "entry_point": "add", "canonical_solution": "    return a + b\n", "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n"});

@@ -41,6 +41,16 @@ fn model_without(folder: &Path, without: &[&str]) {
     }
 }
 
+/// An index that says that all tensors of the model in `folder` are in the file `shard`.
+pub fn shard_index(folder: &Path, shard: &str) -> String {
+    let bytes = fs::read(folder.join("model.safetensors")).expect("readable");
+    let header = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes")) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + header]).expect("JSON");
+    let names = header.as_object().expect("an object").keys().filter(|name| *name != "__metadata__");
+    let map: serde_json::Map<String, Value> = names.map(|name| (name.clone(), json!(shard))).collect();
+    json!({"weight_map": map}).to_string()
+}
+
 fn object(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).expect("readable")).expect("JSON")
 }
@@ -116,19 +126,13 @@ fn shards_are_files_of_the_folder() {
     let model = folder.path().join("model");
     model_without(&model, &["model.safetensors"]);
     let weights = demo().join("model.safetensors");
-    let bytes = fs::read(&weights).expect("readable");
-    let header = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes")) as usize;
-    let header: Value = serde_json::from_slice(&bytes[8..8 + header]).expect("JSON");
-    let names: Vec<&String> =
-        header.as_object().expect("an object").keys().filter(|name| *name != "__metadata__").collect();
     symlink(&weights, model.join("one.safetensors")).expect("a link");
     symlink(&weights, folder.path().join("one.safetensors")).expect("a link");
     symlink(&weights, model.join("one.bin")).expect("a link");
     fs::create_dir(model.join("inner")).expect("made");
     symlink(&weights, model.join("inner/one.safetensors")).expect("a link");
     let index = |shard: &str| {
-        let map: serde_json::Map<String, Value> = names.iter().map(|name| (name.to_string(), json!(shard))).collect();
-        fs::write(model.join("model.safetensors.index.json"), json!({"weight_map": map}).to_string()).expect("written");
+        fs::write(model.join("model.safetensors.index.json"), shard_index(&demo(), shard)).expect("written");
     };
     index("one.safetensors");
     run_into(folder.path(), "whole", &["--limit", "1"]);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::{ShownItem, ShownRun};
-use crate::engine::{FinishReason, ForkKind};
+use crate::engine::{ForkKind, finish_fields};
 use crate::error::{Error, Result};
 use crate::eval::journal::{AttentionFile, settle};
 use crate::tree::{Trace, TraceNode, TraceState};
@@ -135,7 +135,7 @@ fn rebuilt(item: &Map<String, Value>, samples: &JsonObjects) -> Trace {
         id: before + 1,
         parent: Some(0),
         ordinal: count(sample, "index"),
-        finish: sample.get("finish").and_then(|finish| serde_json::from_value::<FinishReason>(finish.clone()).ok()),
+        finish: finish_fields::of(sample).ok(),
         score: sample.get("score").and_then(Value::as_f64),
         tokens: count(sample, "tokens") as usize,
         logprob: sample.get("logprob").and_then(Value::as_f64),

@@ -39,6 +39,8 @@ pub struct ViewOptions {
 
 /// Writes the requested files; prints the trees if there are none.
 pub fn show(options: &ViewOptions) -> Result<()> {
+    let files = [&options.svg, &options.html, &options.json, &options.dot];
+    files.into_iter().flatten().try_for_each(|path| check_output(path))?;
     if !options.run.is_dir() {
         return Err(Error::value(
             "the run",
@@ -46,8 +48,6 @@ pub fn show(options: &ViewOptions) -> Result<()> {
             format!("{}, which is none", options.run.display()),
         ));
     }
-    let files = [&options.svg, &options.html, &options.json, &options.dot];
-    files.into_iter().flatten().try_for_each(|path| check_output(path))?;
     if let Some(path) = &options.svg {
         write(path, &levels::svg(&options.run)?)?;
         out::line(format_args!("wrote {}", path.display()))?;

@@ -53,7 +53,7 @@ pub struct ShownNode<'a> {
 }
 
 /// Fields of a sample that its node also has.
-const FIELDS_OF_NODE: [&str; 6] = ["id", "text", "tokens", "finish", "logprob", "logprobs"];
+const FIELDS_OF_NODE: [&str; 7] = ["id", "text", "tokens", "finish", "stop", "logprob", "logprobs"];
 
 impl ShownItem {
     /// Assigns `samples` (lines of `samples.jsonl`) to the nodes at which they end ([`ends`]).

@@ -8,12 +8,15 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 use crate::eval::source::is_task;
+use crate::figures::shortened;
 use crate::json::{describe, field_of_partial};
 use crate::lines::{Line, Lines, open};
 use crate::openai::protocol::{Endpoint, Refusal};
 
 /// The most of a line's beginning that is searched for its id if the line is too long, in bytes.
 const MOST_SEARCHED: usize = 1 << 20;
+/// Characters of a parser's message, which may quote all of a value.
+const MOST_SAID: usize = 200;
 
 /// A line that is not blank.
 pub struct InputLine {
@@ -118,5 +121,6 @@ fn invalid(what: &str) -> Refusal {
 /// serde_json's line number refers to the text it was given, here always one line, so it is removed.
 fn not_json(error: &serde_json::Error) -> String {
     let what = error.to_string();
-    format!("column {}: not a JSON object: {}", error.column(), what.split(" at line ").next().unwrap_or(&what))
+    let what = what.split(" at line ").next().unwrap_or(&what);
+    format!("column {}: not a JSON object: {}", error.column(), shortened(what.to_string(), MOST_SAID))
 }

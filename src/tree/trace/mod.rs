@@ -9,7 +9,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::{NodeState, SamplingTree};
-use crate::engine::{FinishReason, ForkKind};
+use crate::engine::{FinishReason, ForkKind, finish_fields};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 
@@ -44,6 +44,7 @@ pub struct TraceNode {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub asks: bool,
     /// `None`: the thought was never extended.
+    #[serde(flatten, with = "finish_fields::optional")]
     pub finish: Option<FinishReason>,
     pub score: Option<f64>,
     /// Simulations that passed through it, in searches that simulate.
