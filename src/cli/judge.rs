@@ -73,7 +73,7 @@ pub struct JudgeArgs {
 /// What `offshoot judge` does.
 #[derive(Debug)]
 pub enum JudgeCommand {
-    Score(ScoreOptions),
+    Score(Box<ScoreOptions>),
     Doctor(DoctorOptions),
 }
 
@@ -86,7 +86,7 @@ impl From<JudgeArgs> for JudgeCommand {
                 return JudgeCommand::Doctor(DoctorOptions { judge, problems, format: args.format });
             }
         };
-        JudgeCommand::Score(ScoreOptions {
+        JudgeCommand::Score(Box::new(ScoreOptions {
             problems,
             candidates: args.samples.map_or(CandidateSource::References, CandidateSource::Samples),
             out: args.out,
@@ -101,7 +101,7 @@ impl From<JudgeArgs> for JudgeCommand {
             resume: args.resume,
             judge: args.candidates.into(),
             json: args.json,
-        })
+        }))
     }
 }
 

@@ -170,7 +170,8 @@ impl Tokenizer {
         const LAST_TOKENS: usize = 256;
         let mut bytes = (most * TOKEN_BYTES).max(LEAST_BYTES);
         while bytes < text.len() {
-            let beginning = &text[..text.floor_char_boundary(bytes)];
+            let end = (0..=bytes).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+            let beginning = &text[..end];
             let encoding = self.inner.encode_fast(beginning, false).map_err(|e| self.fault(e))?;
             let tokens = encoding.get_ids().len();
             if tokens > most + LAST_TOKENS {

@@ -166,9 +166,9 @@ pub(crate) enum TaskGrading {
     Judge(JudgeGrade),
 }
 
-impl Grader {
+impl TaskGrading {
     /// `place`: of the key `grade`; `normalise`: the `answer` section's, the default of an `exact` grade.
-    pub fn new(place: &Place<'_>, settings: GradeSettings, normalise: Option<Normalise>) -> Result<TaskGrading> {
+    pub fn new(place: &Place<'_>, settings: GradeSettings, normalise: Option<Normalise>) -> Result<Self> {
         let grader = match settings {
             GradeSettings::Exact(exact) => {
                 let normalise = exact.normalise.or(normalise).unwrap_or(Normalise::Text);
@@ -196,7 +196,9 @@ impl Grader {
         };
         Ok(TaskGrading::Text(grader))
     }
+}
 
+impl Grader {
     /// The item's field with the reference; `None`: it is the same for all items.
     pub fn field(&self) -> Option<&str> {
         match self {

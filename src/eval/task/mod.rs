@@ -35,7 +35,7 @@ use crate::eval::source::TaskSource;
 use crate::eval::source::schema::Schema;
 use crate::eval::source::values::TaskPath;
 use crate::search::settings::BestBy;
-use grade::{GradeSettings, Grader, TaskGrading};
+use grade::{GradeSettings, TaskGrading};
 use items::{ItemSettings, ItemSource, Standard};
 use method::MethodSettings;
 use prompt::{PromptSettings, PromptTemplate};
@@ -133,7 +133,7 @@ impl Task {
             .as_ref()
             .zip(normalise)
             .map(|(answer, normalise)| Extractor::new(&root.key("answer"), &answer.rules, normalise));
-        let grade = settings.grade.map(|grade| Grader::new(&root.key("grade"), grade, normalise));
+        let grade = settings.grade.map(|grade| TaskGrading::new(&root.key("grade"), grade, normalise));
         settings.sampling.check(&root.key("sampling"))?;
         let task = Task {
             path: path.to_path_buf(),

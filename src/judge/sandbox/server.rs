@@ -331,7 +331,7 @@ impl Sandbox {
         };
         let ended = self.send(nothing, Some(probes))?.wait()?;
         serde_json::from_slice(&ended.stdout)
-            .map_err(|_| Error::Internal(format!("the process that probes the sandbox ended without a report")))
+            .map_err(|_| Error::Internal("the process that probes the sandbox ended without a report".to_string()))
     }
 
     pub fn in_force(&self) -> &InForce {
