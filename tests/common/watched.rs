@@ -19,6 +19,7 @@ pub struct CommandEnd {
     pub errors: String,
 }
 
+#[expect(clippy::zombie_processes, reason = "`reaped` waits for it, by wait4(2)")]
 pub fn watched(mut command: Command) -> CommandEnd {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     // What is behind the limit ends in an abort, not in a machine without memory.
