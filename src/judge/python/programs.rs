@@ -80,11 +80,6 @@ impl Programs {
         }
     }
 
-    /// Whether runners are forked.
-    pub fn are_warm(&self) -> bool {
-        self.warm.is_some()
-    }
-
     /// Starts the process of a candidate, confined to `folder`, with a channel.
     pub fn start_runner(&self, sandbox: &Sandbox, folder: &Path, limits: Limits) -> Result<Running> {
         match &self.warm {

@@ -13,6 +13,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::sys::prctl;
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, setsid};
@@ -96,6 +97,10 @@ fn serve(mut caller: UnixStream, wanted: &ServerSetup, start: ProgramStart) -> i
     unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
     let (groups, counted) = Groups::prepare(wanted.groups);
     let (confinement, found) = Confinement::new(wanted.namespaces, &counted, &wanted.hidden);
+    if let Some(filters) = &confinement.filters {
+        prctl::set_no_new_privs()?;
+        filters.confine_server()?;
+    }
     wire::send_message(&mut caller, &found)?;
     let mut supervisors = Supervisors {
         first: confinement.identity,

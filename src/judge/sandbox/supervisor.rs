@@ -22,7 +22,7 @@ use super::identity::Identity;
 use super::processes::{self, ProcessMeter, ProcessScope};
 use super::tree::CopyError;
 use super::wire::{self, CandidateFds, CandidateSpec, ProgramFds, ServerRequest, SupervisorReport};
-use super::{How, Limit, calls, root};
+use super::{How, Limit, calls};
 use crate::judge::fair_clock::FairClock;
 
 /// Milliseconds between two checks of the processes.
@@ -118,7 +118,7 @@ impl Prepared {
         if order.probes.is_none() && !order.program.is_file() {
             return Err(doing("find it")(io::Error::from(io::ErrorKind::NotFound)));
         }
-        let own = if confinement.namespaced { Some(root::enter(order, &confinement.hidden)?) } else { None };
+        let own = confinement.common_root.as_ref().map(|common| common.enter(order, &confinement.hidden)).transpose()?;
         confinement.identity.own(&order.folder).map_err(doing("give it its folder"))?;
         confinement.identity.own_pipes(&ends).map_err(doing("give it its pipes"))?;
         if let Some(group) = &self.group {
