@@ -32,8 +32,8 @@ pub(super) struct Programs {
     python: Interpreter,
     runner: PathBuf,
     checker: PathBuf,
-    /// The runners of this sandbox are forked.
-    warm: Option<Sandbox>,
+    /// Its runners are forked; or why there is none.
+    warm: Result<Sandbox, String>,
     /// Contains the programs: compiled once, so that they start some milliseconds faster.
     folder: WorkFolder,
 }
@@ -45,16 +45,20 @@ impl Programs {
         let folder = sandbox.folder()?;
         let runner = compiled(&python, folder.path(), "runner", STARTED_RUNNER)?;
         let checker = compiled(&python, folder.path(), "checker", CHECKER)?;
-        let programs = Programs { python, runner, checker, warm: None, folder: folder };
-        let warm = match &programs.python.library {
-            None => Err("it has no shared library".to_string()),
-            Some(library) => programs.warmed(library, sandbox).map_err(|error| error.to_string()),
-        };
-        if let Err(why) = &warm {
-            let python = programs.python.path.display();
-            log::info!("{python} is started for each candidate, as none can be forked from it: {why}");
-        }
-        Ok(Programs { warm: warm.ok(), ..programs })
+        let why = "it has no shared library".to_string();
+        let programs = Programs { python, runner, checker, warm: Err(why), folder };
+        Ok(match &programs.python.library {
+            Some(library) => {
+                let warm = programs.warmed(library, sandbox).map_err(|error| error.to_string());
+                Programs { warm, ..programs }
+            }
+            None => programs,
+        })
+    }
+
+    /// Why runners are started, if they are not forked.
+    pub fn started_for(&self) -> Option<&str> {
+        self.warm.as_ref().err().map(String::as_str)
     }
 
     /// Starts an interpreter that has loaded the runner, and sees that a fork of it runs a program.
@@ -83,8 +87,8 @@ impl Programs {
     /// Starts the process of a candidate, confined to `folder`, with a channel.
     pub fn start_runner(&self, sandbox: &Sandbox, folder: &Path, limits: Limits) -> Result<Running> {
         match &self.warm {
-            Some(warm) => warm.start(self.runner(folder, limits)),
-            None => {
+            Ok(warm) => warm.start(self.runner(folder, limits)),
+            Err(_) => {
                 let mut runner = self.runner(folder, limits);
                 runner.arguments.splice(0..0, self.command(&self.runner));
                 runner.readable.push(self.runner.clone());

@@ -16,10 +16,10 @@ def begin(arguments, environment):
     """Goes on as a candidate."""
     import os
 
-    posix.environ.clear()
-    posix.environ.update(entry.split(b"=", 1) for entry in environment.split(b"\0"))
     os.environ.clear()
-    os.environ.update((os.fsdecode(name), os.fsdecode(value)) for name, value in posix.environ.items())
+    for entry in environment.split(b"\0"):
+        name, _, value = entry.partition(b"=")
+        os.environb[name] = value
     main(*arguments.decode().split("\0"))
 
 

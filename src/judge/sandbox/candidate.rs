@@ -201,9 +201,7 @@ fn place(ends: ProgramFds, say: &mut OwnedFd) -> io::Result<()> {
     for (target, source) in sources.iter().enumerate() {
         match source {
             // SAFETY: dup2 between descriptors; no value in this forked process owns the descriptor that is replaced.
-            Some(source) => {
-                Errno::result(unsafe { libc::dup2(source.as_raw_fd(), target as RawFd) }).map(drop)?
-            }
+            Some(source) => Errno::result(unsafe { libc::dup2(source.as_raw_fd(), target as RawFd) }).map(drop)?,
             None => {
                 // SAFETY: as above.
                 unsafe { libc::close(target as RawFd) };

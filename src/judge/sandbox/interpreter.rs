@@ -10,6 +10,7 @@ use std::io;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use nix::sys::signal::{SigHandler, Signal, signal};
 
 use super::{WarmInterpreter, candidate};
 
@@ -126,6 +127,13 @@ pub(super) fn run(warm: &WarmInterpreter, serve: Serve) -> io::Error {
     for (name, value) in candidate::ENVIRONMENT {
         // SAFETY: this process has one thread.
         unsafe { std::env::set_var(name, value) };
+    }
+    for fault in [Signal::SIGSEGV, Signal::SIGBUS] {
+        // Rust's handlers would seem to be the candidate's own.
+        // SAFETY: the default action runs no code of ours.
+        if let Err(why) = unsafe { signal(fault, SigHandler::SigDfl) } {
+            return why.into();
+        }
     }
     *SERVE.lock().unwrap_or_else(PoisonError::into_inner) = Some(serve);
     let words = command.len() as c_int;

@@ -27,7 +27,8 @@ use super::probe::{ProbeTarget, SandboxProbe};
 use super::running::Running;
 use super::wire::{self, CandidateFds, CandidateSpec, FAREWELL, ProgramFds, ServerRequest};
 use super::{
-    Confined, InForce, Isolation, SandboxSetup, StdinMode, StdoutMode, WarmInterpreter, WorkFolder, folder, interpreter, supervisor,
+    Confined, InForce, Isolation, SandboxSetup, StdinMode, StdoutMode, WarmInterpreter, WorkFolder, folder,
+    interpreter, supervisor,
 };
 use crate::error::{Error, Result};
 use crate::judge::problem::Limits;

@@ -44,12 +44,7 @@ pub(super) fn supervise(
     unsafe { libc::_exit(code) }
 }
 
-fn serve(
-    requests: UnixStream,
-    confinement: &Confinement,
-    start: ProgramStart,
-    group: Option<Group>,
-) -> io::Result<()> {
+fn serve(requests: UnixStream, confinement: &Confinement, start: ProgramStart, group: Option<Group>) -> io::Result<()> {
     umask(Mode::from_bits_truncate(0o022));
     let prepared = Prepared::fork(&requests, confinement, start, group);
     let ServerRequest::Run(ends) = CandidateFds::receive(&requests)? else { return Ok(()) };
@@ -118,7 +113,8 @@ impl Prepared {
         if order.probes.is_none() && !order.program.is_file() {
             return Err(doing("find it")(io::Error::from(io::ErrorKind::NotFound)));
         }
-        let own = confinement.common_root.as_ref().map(|common| common.enter(order, &confinement.hidden)).transpose()?;
+        let own =
+            confinement.common_root.as_ref().map(|common| common.enter(order, &confinement.hidden)).transpose()?;
         confinement.identity.own(&order.folder).map_err(doing("give it its folder"))?;
         confinement.identity.own_pipes(&ends).map_err(doing("give it its pipes"))?;
         if let Some(group) = &self.group {
