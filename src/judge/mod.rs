@@ -52,6 +52,7 @@ pub struct Judge {
     tools: Tools,
     python: OnceLock<Python>,
     all_tests: bool,
+    forks: bool,
     /// Dropped last: its server ends when none of its programs runs.
     sandbox: Sandbox,
 }
@@ -86,6 +87,7 @@ impl Judge {
             tools: Tools::default(),
             python: OnceLock::new(),
             all_tests: false,
+            forks: true,
         }
     }
 
@@ -101,6 +103,11 @@ impl Judge {
     /// Continues after a failed test.
     pub fn with_all_tests(self) -> Judge {
         Judge { all_tests: true, ..self }
+    }
+
+    /// Starts an interpreter for each Python candidate, even if candidates could be forked from one that is loaded once.
+    pub fn without_forks(self) -> Judge {
+        Judge { forks: false, ..self }
     }
 
     /// Judges the candidate in a sample's text. Blocks; may be called from several threads at once. Errors are never
@@ -141,7 +148,17 @@ impl Judge {
 
     /// The judge of Python functions, set up on first use.
     fn python(&self) -> Result<&Python> {
-        found(&self.python, || Python::set_up(self.interpreter()?.clone(), &self.sandbox))
+        found(&self.python, || {
+            let mut interpreter = self.interpreter()?.clone();
+            interpreter.library.take_if(|_| !self.forks);
+            Python::set_up(interpreter, &self.sandbox)
+        })
+    }
+
+    /// Why an interpreter is started for each Python candidate, if candidates are not forked from one that is loaded once.
+    /// Fails if there is no interpreter that works.
+    pub fn starts_python_for(&self) -> Result<Option<&str>> {
+        Ok(self.python()?.started_for())
     }
 
     /// The result of an example of [`language::EXAMPLES`]: `None` if a program that its commands name is not there.

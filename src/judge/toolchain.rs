@@ -22,6 +22,8 @@ pub struct Interpreter {
     pub packages: Vec<String>,
     /// All folders in which it looks for modules.
     pub(super) searched: Vec<PathBuf>,
+    /// Itself as a shared library, if there is one that can be loaded into another program.
+    pub(super) library: Option<PathBuf>,
 }
 
 /// A C++ compiler.
@@ -39,10 +41,18 @@ struct InterpreterFacts {
     prefixes: Vec<PathBuf>,
     searched: Vec<PathBuf>,
     packages: Vec<String>,
+    library: Option<PathBuf>,
 }
 
-const ASK: &str = "import json, sys\n\
-    print(json.dumps({'executable': sys.executable, 'version': sys.version.split()[0],\n\
+/// Interpreters without a global lock, or built to trace references, have other objects than `sandbox::interpreter` knows.
+const ASK: &str = "import json, os, sys, sysconfig\n\
+    value = sysconfig.get_config_var\n\
+    usual = sys.implementation.name == 'cpython' and not value('Py_GIL_DISABLED') and not value('Py_TRACE_REFS')\n\
+    names = [value('INSTSONAME') or '', 'libpython%d.%d.so.1.0' % sys.version_info[:2]]\n\
+    folders = [value('LIBDIR') or '', os.path.join(value('LIBDIR') or '', value('MULTIARCH') or '')]\n\
+    paths = [os.path.join(folder, name) for folder in folders for name in names if '.so' in name]\n\
+    library = next((path for path in paths if usual and os.path.isfile(path)), None)\n\
+    print(json.dumps({'library': library, 'executable': sys.executable, 'version': sys.version.split()[0],\n\
     'prefixes': [sys.prefix, sys.base_prefix], 'searched': sys.path,\n\
     'packages': [path for path in sys.path if path.endswith(('site-packages', 'dist-packages'))]}))";
 
@@ -69,7 +79,7 @@ impl Interpreter {
                 .find_map(|path| ask(&path))
                 .ok_or_else(|| Error::value("Python", "a `python3` on the search path", "none"))?,
         };
-        let InterpreterFacts { executable, version, prefixes, searched, packages } = said;
+        let InterpreterFacts { executable, version, prefixes, searched, packages, library } = said;
         let real = std::fs::canonicalize(&executable).map_err(Error::io(&executable, "find"))?;
         // In a virtual environment, the link to the program is what leads to the environment's packages.
         let is_virtual = prefixes.first() != prefixes.last();
@@ -78,7 +88,7 @@ impl Interpreter {
         readable.retain(|path| path.is_absolute() && path.exists());
         readable.sort();
         readable.dedup_by(|inner, outer| inner.starts_with(outer.as_path()));
-        Ok(Interpreter { path, version, readable, packages, searched })
+        Ok(Interpreter { path, version, readable, packages, searched, library })
     }
 
     /// Those of these modules that it does not have. Nothing is imported.

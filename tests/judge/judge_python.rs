@@ -31,6 +31,16 @@ fn judge() -> Option<&'static Judge> {
     JUDGE.get_or_init(|| can_judge().then(another)).as_ref()
 }
 
+/// The same, and one that starts an interpreter for each candidate, if the first forks them.
+fn judges() -> Vec<&'static Judge> {
+    static STARTING: OnceLock<Judge> = OnceLock::new();
+    let Some(judge) = judge() else { return Vec::new() };
+    match judge.starts_python_for() {
+        Ok(None) => vec![judge, STARTING.get_or_init(|| another().without_forks())],
+        _ => vec![judge],
+    }
+}
+
 fn another() -> Judge {
     Judge::over(Sandbox::set_up(&setup(true)).expect("the doctor found one"))
 }
@@ -284,12 +294,84 @@ const ODD: &[(&str, &str, &str, Verdict)] = &[
 
 #[test]
 fn odd_programs_are_judged_as_in_one_process() {
-    let Some(judge) = judge() else { return };
     let jobs: Vec<_> = ODD.iter().map(|(_, program, tests, _)| (script(tests), program.to_string())).collect();
-    for ((name, _, _, verdict), judgement) in ODD.iter().zip(all(judge, &jobs)) {
-        assert_eq!(judgement.verdict, *verdict, "{name}: {judgement:?}");
-        assert_eq!(judgement.tests.len(), 1, "{name}: {judgement:?}");
+    for judge in judges() {
+        for ((name, _, _, verdict), judgement) in ODD.iter().zip(all(judge, &jobs)) {
+            assert_eq!(judgement.verdict, *verdict, "{name}: {judgement:?}");
+            assert_eq!(judgement.tests.len(), 1, "{name}: {judgement:?}");
+        }
     }
+}
+
+/// What a candidate can see of its process: statements, and an expression that shows nothing of one process alone.
+const SEEN: &[(&str, &str)] = &[
+    ("import sys", "[sys.argv, sys.path, sys.flags[:], sys.version, sys.executable, sys.prefix, sys.base_prefix]"),
+    ("import sys", "[sys.getrecursionlimit(), sys.getswitchinterval(), sys.dont_write_bytecode, sys.maxsize]"),
+    (
+        "import sys",
+        "[sys.getfilesystemencoding(), sys.getdefaultencoding(), sys.stdout.isatty(), sys.stdin.readable()]",
+    ),
+    ("import os", "sorted((name, value) for name, value in os.environ.items() if name not in ('HOME', 'TMPDIR'))"),
+    ("import os", "[os.environ['HOME'] == os.environ['TMPDIR'] == os.getcwd(), os.listdir('.')]"),
+    ("import os", "[os.popen('echo $LANG $OMP_NUM_THREADS; test \"$HOME\" = \"$PWD\" && env | wc -l').read()]"),
+    ("import os", "[os.path.exists(f'/proc/self/fd/{n}') for n in range(3, 12)]"),
+    ("import os", "[os.getuid() == os.geteuid() == os.stat('.').st_uid, os.getgroups(), os.getpid() > 1, os.nice(0)]"),
+    (
+        "import os",
+        "[os.umask(0o22), os.access('/etc/passwd', os.R_OK), os.access('/', os.W_OK), os.access('.', os.W_OK)]",
+    ),
+    (
+        "import signal",
+        "[str(signal.getsignal(n)) for n in range(1, 32) if n != signal.SIGINT] + [signal.getitimer(2)[1]]",
+    ),
+    ("import signal", "[signal.getsignal(signal.SIGINT) is signal.default_int_handler, signal.pthread_sigmask(0, [])]"),
+    ("import resource as r", "[r.getrlimit(getattr(r, name)) for name in dir(r) if name.startswith('RLIMIT_')]"),
+    ("import threading as t", "[t.current_thread() is t.main_thread(), t.active_count()]"),
+    ("import locale", "[locale.getpreferredencoding(), locale.setlocale(locale.LC_ALL), locale.getlocale()]"),
+    ("import gc", "[gc.isenabled(), gc.get_threshold(), gc.garbage]"),
+    ("import warnings", "[repr(warnings.filters)]"),
+    ("import __main__", "sorted(__main__.__dict__)"),
+    ("import open_nothing", "0"),
+    ("import typing, re, random", "[typing.__file__, re.__file__, random.__file__]"),
+    (
+        "import subprocess as s, sys",
+        "s.run([sys.executable, '-c', 'print(6 * 7)'], capture_output=True, text=True).stdout",
+    ),
+    ("import ctypes", "[ctypes.CDLL(None).getenv is not None, ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)]"),
+    ("from multiprocessing import Process", "[Process(target=print).start()]"),
+];
+
+#[test]
+fn a_forked_interpreter_is_like_a_started_one() {
+    let judges = judges();
+    if judges.len() < 2 {
+        return;
+    }
+    let mut differing = Vec::new();
+    for (statements, seen) in SEEN {
+        let program = format!("{statements}\ndef f(): return repr({seen})\n");
+        let told = judges.iter().map(|judge| {
+            let judgement = judged(judge, &script("raise AssertionError(f())"), &program);
+            (judgement.verdict, judgement.message)
+        });
+        let told: Vec<_> = told.collect();
+        let is_seen = *statements == "import open_nothing" || told[0].0 == Verdict::WrongAnswer;
+        if told[0] != told[1] || !is_seen {
+            differing.push(format!("{statements}: {seen}: {told:#?}"));
+        }
+    }
+    assert!(differing.is_empty(), "{}", differing.join("\n"));
+}
+
+/// Forks share what their interpreter had, but no randomness.
+#[test]
+fn forked_interpreters_have_numbers_of_their_own() {
+    let Some(judge) = judge() else { return };
+    let program = "import random\ndef f(): return random.getrandbits(64)\n";
+    let told = || judged(judge, &script("raise AssertionError(f())"), program).message;
+    let (first, second) = (told(), told());
+    assert!(first.as_ref().is_some_and(|first| first.bytes().any(|byte| byte.is_ascii_digit())), "{first:?}");
+    assert_ne!(first, second);
 }
 
 /// (what it is, helpers, tests, words of the reason)

@@ -33,6 +33,13 @@ pub fn doctor(options: &DoctorOptions) -> Result<()> {
         Ok(python) => out::line(format_args!("{:<12} {} at {}", "python", python.version, python.path.display()))?,
         Err(error) => out::line(format_args!("{:<12} none: {error}", "python"))?,
     }
+    match judge.starts_python_for() {
+        Ok(None) => {
+            out::line(format_args!("{:<12} loaded once; each candidate of a function is a fork of it", "python"))?
+        }
+        Ok(Some(why)) => out::line(format_args!("{:<12} started for each candidate: {why}", "python"))?,
+        Err(_) => {}
+    }
     match judge.compiler() {
         Ok(compiler) => out::line(format_args!("{:<12} {} at {}", "c++", compiler.version, compiler.path.display()))?,
         Err(error) => out::line(format_args!("{:<12} none: {error}", "c++"))?,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::programs::{Programs, PythonProgram};
+use super::programs::Programs;
 use super::stream::{self, StreamRead};
 use crate::error::{Error, Result};
 use crate::judge::fair_clock::Deadline;
@@ -70,7 +70,7 @@ pub(super) struct Checker {
 impl Checker {
     fn start(sandbox: &Sandbox, programs: &Programs) -> Result<Checker> {
         let folder = sandbox.folder()?;
-        let running = sandbox.start(programs.confined(PythonProgram::Checker, folder.path(), LIMITS))?;
+        let running = programs.start_checker(sandbox, folder.path(), LIMITS)?;
         Ok(Checker { running, _folder: folder })
     }
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::checker::{Checker, Checkers, PATIENCE};
-use super::programs::{Programs, PythonProgram};
+use super::programs::Programs;
 use super::stream::{self, StreamRead};
 use super::{Extent, marshal, on_the_clock};
 use crate::error::{Error, Result};
@@ -134,8 +134,7 @@ impl PythonJudging<'_> {
         self.tests.order["nonce"] = json!(nonce);
         self.tests.order["first"] = json!(judgement.tests.len());
         let folder = self.sandbox.folder()?;
-        let candidate =
-            self.sandbox.start(self.programs.confined(PythonProgram::Runner, folder.path(), self.tests.whole()))?;
+        let candidate = self.programs.start_runner(self.sandbox, folder.path(), self.tests.whole())?;
         let checker = self.checkers.begin(self.sandbox, self.programs, &self.tests.order)?;
         let mut talk = Conversation {
             candidate,

@@ -91,6 +91,11 @@ impl Python {
         Ok(Python { programs, checkers: Checkers::default(), answers: Mutex::default(), unanswered: Mutex::default() })
     }
 
+    /// Why an interpreter is started for each candidate, if candidates are not forked from one that is loaded once.
+    pub fn started_for(&self) -> Option<&str> {
+        self.programs.started_for()
+    }
+
     /// One test: the whole script.
     pub fn script(&self, sandbox: &Sandbox, program: &str, script: &ScriptSuite, limits: Limits) -> Result<Judgement> {
         let ScriptSuite { helpers, code, entry } = script;

@@ -5,7 +5,8 @@ process, so whatever is said from here is a value to be compared or an end to be
 import _signal
 import io
 
-HOME = posix.getpid()
+# The process that runs the program itself.
+HOME = 0
 
 
 class Stream(io.StringIO):
@@ -158,9 +159,11 @@ def serve():
         send(b"R", reply)
 
 
-def main():
-    Stream.left = int(sys.argv[1])
-    sys.path += sys.argv[2:]
+def main(output_bytes, *packages):
+    global HOME
+    HOME = posix.getpid()
+    Stream.left = int(output_bytes)
+    sys.path += packages
     sys.argv = ["candidate.py"]
     _, program = receive()
     sys.stdin, sys.stdout, sys.stderr = Stream(), Stream(), Stream()
@@ -183,5 +186,3 @@ def main():
     send(b"L")
     serve()
 
-
-main()

@@ -85,6 +85,8 @@ pub(super) enum FileBound {
 /// The filters, compiled.
 #[derive(Debug)]
 pub(super) struct SeccompFilters {
+    /// What neither a candidate nor the server and its supervisors need: set once, on the server, and inherited.
+    of_server: Vec<BpfProgram>,
     refusing: Vec<BpfProgram>,
     hostile: BpfProgram,
     messages: Option<BpfProgram>,
@@ -117,16 +119,18 @@ impl SeccompFilters {
         const ASK: u64 = 0xffff_ffff;
         refused
             .insert(libc::SYS_personality, vec![only(vec![argument(0, Dword, Ne, ASK)?, argument(0, Dword, Ne, 0)?])?]);
-        if user == CandidateUser::Shared {
-            refused.extend(always(METADATA));
-            refused.extend(always(METADATA_HERE));
-            refused.extend(METADATA_NEW.map(|call| (call, Vec::new())));
-        }
-        let mut refusing = vec![compiled(always(ABSENT), SeccompAction::Errno(libc::ENOSYS as u32))?];
+        let refuse = SeccompAction::Errno(libc::EPERM as u32);
+        let mut refusing = Vec::new();
         let mut messages = None;
+        if user == CandidateUser::Shared {
+            let mut metadata = always(METADATA);
+            metadata.extend(always(METADATA_HERE));
+            metadata.extend(METADATA_NEW.map(|call| (call, Vec::new())));
+            refusing.push(compiled(metadata, refuse.clone())?);
+        }
         if files == FileBound::Measured {
             refusing.push(compiled(always(ALLOCATION), SeccompAction::Errno(libc::EOPNOTSUPP as u32))?);
-            messages = Some(compiled(always(MESSAGES), SeccompAction::Errno(libc::EPERM as u32))?);
+            messages = Some(compiled(always(MESSAGES), refuse.clone())?);
         }
         for call in [
             libc::SYS_sched_setaffinity,
@@ -149,11 +153,17 @@ impl SeccompFilters {
         ];
         let with = |flag: i32| only(vec![argument(0, Dword, MaskedEq(flag as u64), flag as u64)?]);
         hostile.insert(libc::SYS_clone, namespaces.into_iter().map(with).collect::<Result<_, _>>()?);
-        refusing.push(compiled(refused, SeccompAction::Errno(libc::EPERM as u32))?);
-        Ok(SeccompFilters { refusing, hostile: compiled(hostile, SeccompAction::KillProcess)?, messages })
+        let absent = compiled(always(ABSENT), SeccompAction::Errno(libc::ENOSYS as u32))?;
+        let of_server = vec![absent, compiled(refused, refuse)?];
+        Ok(SeccompFilters { of_server, refusing, hostile: compiled(hostile, SeccompAction::KillProcess)?, messages })
     }
 
-    /// Sets all filters on this process but [`SeccompFilters::refuse_messages`]. Returns a descriptor that reports
+    /// Sets the filters of the server on this process, which has given up new privileges.
+    pub fn confine_server(&self) -> io::Result<()> {
+        self.of_server.iter().try_for_each(|filter| set(filter, 0).map(drop))
+    }
+
+    /// Sets all other filters on this process but [`SeccompFilters::refuse_messages`]. Returns a descriptor that reports
     /// hostile calls; `None` if the machine allows no listener: then the kernel kills the caller of a hostile call.
     pub fn confine(&self) -> io::Result<Option<OwnedFd>> {
         for filter in &self.refusing {

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 
+use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
@@ -13,6 +14,7 @@ use nix::unistd::{chdir, execve, geteuid, setsid, write};
 
 use super::confinement::{self, Confinement};
 use super::identity::Identity;
+use super::interpreter::Interpreter;
 use super::wire::{self, CandidateSpec, ProgramFds};
 use super::{calls, files, processes};
 
@@ -27,19 +29,43 @@ pub(super) fn doing<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(
     move |why| SetupError { doing: what.into(), why: why.into() }
 }
 
-/// Confines this process and executes the program; returns only on failure. The listener for hostile calls is sent over
-/// `say`.
+/// How a confined process becomes the program.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ProgramStart {
+    Execute,
+    /// It goes on in the interpreter that it was forked from.
+    Interpret(Interpreter),
+}
+
+/// Confines this process and becomes the program; returns only on failure. The listener for hostile calls is sent over
+/// `say`, which closes when the program begins.
 pub(super) fn become_program(
     order: &CandidateSpec,
     confinement: &Confinement,
+    start: ProgramStart,
     ends: ProgramFds,
     say: &mut OwnedFd,
 ) -> Result<Infallible, SetupError> {
+    confine(order, confinement, start, ends, say)?;
+    match start {
+        ProgramStart::Execute => execute(order),
+        ProgramStart::Interpret(interpreter) => interpret(order, interpreter),
+    }
+}
+
+/// All that comes before the program.
+fn confine(
+    order: &CandidateSpec,
+    confinement: &Confinement,
+    start: ProgramStart,
+    ends: ProgramFds,
+    say: &mut OwnedFd,
+) -> Result<(), SetupError> {
     setsid().map_err(doing("start a session"))?;
     // Where the machine's memory is short, the kernel ends candidates first. Not every kernel has this file.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     chdir(&order.folder).map_err(doing("enter its folder"))?;
-    usual_signals().map_err(doing("reset signals"))?;
+    usual_signals(start).map_err(doing("reset signals"))?;
     place(ends, say).map_err(doing("place file descriptors"))?;
     confinement.identity.enter_namespace()?;
     limit(order, confinement.identity)?;
@@ -50,6 +76,10 @@ pub(super) fn become_program(
     confinement.identity.take(order, confinement.landlock.is_some(), confinement.namespaced)?;
     // After the change of user, which resets it.
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(doing("follow the supervisor"))?;
+    if let ProgramStart::Interpret(_) = start {
+        // As after an execve: its own /proc is its own.
+        prctl::set_dumpable(true).map_err(doing("open its own /proc"))?;
+    }
     // A separate user number does not protect from signals, because numbers are reused.
     let scoped = confinement.namespaced || confinement.landlock.is_some_and(|version| version >= confinement::SCOPES);
     if let Some(filters) = &confinement.filters {
@@ -67,7 +97,18 @@ pub(super) fn become_program(
         // SAFETY: ends the process at once, its output written.
         unsafe { libc::_exit(0) }
     }
-    execute(order)
+    Ok(())
+}
+
+/// Does what an execve would, as far as it concerns the program, and goes on in the interpreter.
+fn interpret(order: &CandidateSpec, interpreter: Interpreter) -> Result<Infallible, SetupError> {
+    let environment = environment(order)?;
+    let name = order.program.file_name().map(OsStrExt::as_bytes).map(c_string).transpose()?;
+    prctl::set_name(&name.unwrap_or_default()).map_err(doing("take the program's name"))?;
+    // The stream to the supervisor is among them: that it closes says that the program begins.
+    // SAFETY: no value of this forked process that owns one of these descriptors is used again or dropped.
+    Errno::result(unsafe { libc::close_range(4, u32::MAX, 0) }).map_err(doing("close file descriptors"))?;
+    interpreter.begin(&order.arguments, &environment)
 }
 
 fn execute(order: &CandidateSpec) -> Result<Infallible, SetupError> {
@@ -84,21 +125,23 @@ fn c_string(bytes: &[u8]) -> Result<CString, SetupError> {
     CString::new(bytes).map_err(doing("pass it text with a zero byte"))
 }
 
+/// What every program finds in its environment, beside the names of its folder.
+pub(super) const ENVIRONMENT: [(&str, &str); 5] = [
+    ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+    ("LANG", "C.UTF-8"),
+    ("OPENBLAS_NUM_THREADS", "1"),
+    ("OMP_NUM_THREADS", "1"),
+    ("MKL_NUM_THREADS", "1"),
+];
+
 /// The environment; overriding settings come first, because programs use the first entry of a name.
 fn environment(order: &CandidateSpec) -> Result<Vec<CString>, SetupError> {
     let folder = order.folder.to_string_lossy();
-    let base = [
-        ("PATH", "/usr/local/bin:/usr/bin:/bin"),
-        ("LANG", "C.UTF-8"),
-        ("HOME", &folder),
-        ("TMPDIR", &folder),
-        ("OPENBLAS_NUM_THREADS", "1"),
-        ("OMP_NUM_THREADS", "1"),
-        ("MKL_NUM_THREADS", "1"),
-    ];
+    let places = [("HOME", &*folder), ("TMPDIR", &*folder)];
+    let base = ENVIRONMENT.into_iter().chain(places);
     let own = order.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let given = |name: &str| order.environment.iter().any(|(own, _)| own == name);
-    let all = own.chain(base.into_iter().filter(|(name, _)| !given(name)));
+    let all = own.chain(base.filter(|(name, _)| !given(name)));
     all.map(|(name, value)| c_string(format!("{name}={value}").as_bytes())).collect()
 }
 
@@ -132,10 +175,14 @@ fn limit(order: &CandidateSpec, identity: Identity) -> Result<(), SetupError> {
     Ok(())
 }
 
-/// Sets signals to the defaults of a program started from a shell.
-fn usual_signals() -> nix::Result<()> {
+/// Sets signals to the defaults of a program started from a shell; an interpreter has set some for itself.
+fn usual_signals(start: ProgramStart) -> nix::Result<()> {
+    let keeps = |number| {
+        matches!(start, ProgramStart::Interpret(_))
+            && matches!(number, Signal::SIGINT | Signal::SIGPIPE | Signal::SIGXFSZ)
+    };
     for number in Signal::iterator() {
-        if !matches!(number, Signal::SIGKILL | Signal::SIGSTOP) {
+        if !matches!(number, Signal::SIGKILL | Signal::SIGSTOP) && !keeps(number) {
             // SAFETY: the default action runs no code of ours.
             unsafe { signal(number, SigHandler::SigDfl) }?;
         }
@@ -154,9 +201,7 @@ fn place(ends: ProgramFds, say: &mut OwnedFd) -> io::Result<()> {
     for (target, source) in sources.iter().enumerate() {
         match source {
             // SAFETY: dup2 between descriptors; no value in this forked process owns the descriptor that is replaced.
-            Some(source) => {
-                nix::errno::Errno::result(unsafe { libc::dup2(source.as_raw_fd(), target as RawFd) }).map(drop)?
-            }
+            Some(source) => Errno::result(unsafe { libc::dup2(source.as_raw_fd(), target as RawFd) }).map(drop)?,
             None => {
                 // SAFETY: as above.
                 unsafe { libc::close(target as RawFd) };
@@ -164,7 +209,7 @@ fn place(ends: ProgramFds, say: &mut OwnedFd) -> io::Result<()> {
         }
     }
     // SAFETY: changes a flag of descriptors only.
-    nix::errno::Errno::result(unsafe { libc::close_range(4, u32::MAX, libc::CLOSE_RANGE_CLOEXEC as i32) })?;
+    Errno::result(unsafe { libc::close_range(4, u32::MAX, libc::CLOSE_RANGE_CLOEXEC as i32) })?;
     Ok(())
 }
 
@@ -172,7 +217,7 @@ fn above(fd: &OwnedFd) -> io::Result<OwnedFd> {
     use std::os::fd::FromRawFd;
     // SAFETY: duplicates an open descriptor; the new one is ours alone.
     unsafe {
-        let copy = nix::errno::Errno::result(libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 10))?;
+        let copy = Errno::result(libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 10))?;
         Ok(OwnedFd::from_raw_fd(copy))
     }
 }

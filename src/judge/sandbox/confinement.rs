@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use super::base;
 use super::calls::{CandidateUser, FileBound, SeccompFilters};
-use super::files;
+use super::files::{self, CommonRules};
 use super::groups::GroupFacts;
 use super::identity::{self, Identity};
+use super::root::CommonRoot;
 
 /// The available layers.
 #[derive(Debug)]
@@ -22,6 +23,9 @@ pub(super) struct Confinement {
     pub filters: Option<SeccompFilters>,
     /// Existing files and folders that no candidate can read, by all their names.
     pub hidden: Vec<PathBuf>,
+    /// With namespaces: what all candidates see and may read.
+    pub common_root: Option<CommonRoot>,
+    pub common_rules: Option<CommonRules>,
 }
 
 /// The state of each layer in words, for the caller.
@@ -57,7 +61,9 @@ impl Confinement {
             Err(why) => (None, Err(why)),
         };
         let hidden = hidden.iter().filter(|path| path.exists()).flat_map(|path| base::names(path)).collect();
-        let confinement = Confinement { namespaced, identity, landlock, filters, hidden };
+        let common_root = namespaced.then(CommonRoot::plan);
+        let common_rules = (namespaced && landlock.is_some()).then(CommonRules::open);
+        let confinement = Confinement { namespaced, identity, landlock, filters, hidden, common_root, common_rules };
         let found = ConfinementFacts {
             namespaces,
             landlock,

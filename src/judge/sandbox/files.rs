@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, Scope,
-    path_beneath_rules,
+    ABI, Access, AccessFs, AccessNet, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    RulesetError, Scope, path_beneath_rules,
 };
 
 use super::base;
@@ -24,6 +24,30 @@ pub(super) fn version() -> Option<u32> {
         libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0usize, CREATE_RULESET_VERSION)
     };
     u32::try_from(version).ok().filter(|&version| version > 0)
+}
+
+/// What every program may read, with the devices, each opened once; a candidate has its own root, in which hidden files
+/// are covered.
+#[derive(Debug)]
+pub(super) struct CommonRules(Vec<(PathFd, BitFlags<AccessFs>)>);
+
+impl CommonRules {
+    pub fn open() -> CommonRules {
+        let files = |paths: &'static [&'static str], access: BitFlags<AccessFs>| {
+            paths.iter().filter_map(move |path| {
+                let is_file = std::fs::metadata(path).is_ok_and(|facts| !facts.is_dir());
+                let access = if is_file { access & AccessFs::from_file(NEWEST) } else { access };
+                Some((PathFd::new(path).ok()?, access))
+            })
+        };
+        let read = AccessFs::from_read(NEWEST);
+        let readable = files(base::READABLE, read).chain(files(base::FACTS, read));
+        CommonRules(readable.chain(files(base::DEVICES, device_access())).collect())
+    }
+}
+
+fn device_access() -> BitFlags<AccessFs> {
+    AccessFs::ReadFile | AccessFs::WriteFile
 }
 
 /// The readable paths. A rule of Landlock holds for all that a folder contains, so a folder with something hidden is
@@ -61,25 +85,32 @@ impl VisibleFiles {
 pub(super) fn confine(order: &CandidateSpec, confinement: &Confinement) -> Result<(), RulesetError> {
     let own_root = confinement.namespaced;
     let read = AccessFs::from_read(NEWEST);
-    let device = AccessFs::ReadFile | AccessFs::WriteFile;
     let write = AccessFs::from_all(NEWEST) & !(AccessFs::MakeBlock | AccessFs::MakeChar);
     let shared = own_root.then_some(root::SHARED);
     let extra: Vec<PathBuf> =
         order.readable.iter().chain([&order.program]).flat_map(|path| base::names(path)).collect();
-    let readable = base::READABLE.iter().chain(base::FACTS).map(Path::new).chain(extra.iter().map(PathBuf::as_path));
     let hidden: &[PathBuf] = if own_root { &[] } else { &confinement.hidden };
     let mut visible = VisibleFiles::default();
-    for path in readable {
+    for path in &extra {
         visible.add(path, hidden);
+    }
+    let mut devices: &[&str] = &[];
+    let common = confinement.common_rules.as_ref().map_or(&[][..], |common| &common.0);
+    if common.is_empty() {
+        for path in base::READABLE.iter().chain(base::FACTS) {
+            visible.add(Path::new(path), hidden);
+        }
+        devices = base::DEVICES;
     }
     Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))?
         .handle_access(AccessNet::from_all(NEWEST))?
         .scope(Scope::from_all(NEWEST))?
         .create()?
+        .add_rules(common.iter().map(|(file, access)| Ok::<_, RulesetError>(PathBeneath::new(file, *access))))?
         .add_rules(path_beneath_rules(&visible.whole, read))?
         .add_rules(path_beneath_rules(&visible.listed, BitFlags::from(AccessFs::ReadDir)))?
-        .add_rules(path_beneath_rules(base::DEVICES, device))?
+        .add_rules(path_beneath_rules(devices, device_access()))?
         .add_rules(path_beneath_rules([&order.folder], write))?
         .add_rules(path_beneath_rules(shared, write & !AccessFs::Execute))?
         .log_same_exec(false)?

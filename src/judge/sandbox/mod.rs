@@ -44,6 +44,8 @@ mod groups;
 #[cfg(target_os = "linux")]
 mod identity;
 #[cfg(target_os = "linux")]
+mod interpreter;
+#[cfg(target_os = "linux")]
 mod probe;
 #[cfg(target_os = "linux")]
 mod processes;
@@ -99,6 +101,19 @@ impl SandboxSetup {
     pub fn new(isolation: Isolation) -> SandboxSetup {
         SandboxSetup { isolation, helper: None, namespaces: true, groups: true, hidden: Vec::new() }
     }
+}
+
+/// A Python to load, and the script that it runs before it serves.
+///
+/// The script imports the module `_offshoot` and calls its function `serve` with a function of two arguments, which is
+/// called in each candidate with the candidate's arguments and its environment, as bytes, with a zero byte between two. The
+/// call of `serve` never returns; when the function does, the candidate ends with code 0.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WarmInterpreter {
+    /// The shared library of the interpreter.
+    pub library: PathBuf,
+    /// The interpreter's name for itself and the rest of its command line.
+    pub command: Vec<String>,
 }
 
 /// One program to run confined.

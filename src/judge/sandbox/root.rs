@@ -25,19 +25,78 @@ pub(super) const SHARED: &str = "/dev/shm";
 /// The new root is assembled over the old `/proc`, which exists on every machine and is not needed meanwhile.
 const SITE: &str = "/proc";
 
-/// Moves the processes of this mount namespace, whose pid namespace is this process's too, to a new root.
-pub(super) fn enter(order: &CandidateSpec, hidden: &[PathBuf]) -> Result<OwnFiles, SetupError> {
+/// The part of the root that all candidates have, as it was found once: what to make, in this order.
+#[derive(Debug, Default)]
+pub(super) struct CommonRoot {
+    folders: Vec<PathBuf>,
+    /// Places for files.
+    files: Vec<PathBuf>,
+    /// Targets and places.
+    links: Vec<(PathBuf, PathBuf)>,
+    /// What is shown, and where.
+    shown: Vec<(PathBuf, PathBuf)>,
+}
+
+impl CommonRoot {
+    pub fn plan() -> CommonRoot {
+        let mut common = CommonRoot::default();
+        for path in base::READABLE.iter().chain(base::DEVICES).map(Path::new) {
+            common.add(path);
+        }
+        let devices = inside(Path::new("/dev"));
+        for (name, target) in [("stdin", "0"), ("stdout", "1"), ("stderr", "2")] {
+            common.links.push((format!("/proc/self/fd/{target}").into(), devices.join(name)));
+        }
+        common.links.push(("/proc/self/fd".into(), devices.join("fd")));
+        for place in ["/dev", "/proc", SHARED] {
+            common.add_folders(Path::new(place));
+        }
+        common
+    }
+
+    /// A link stays one; a missing path is skipped.
+    fn add(&mut self, path: &Path) {
+        let Ok(facts) = fs::symlink_metadata(path) else { return };
+        self.add_folders(path.parent().unwrap_or(path));
+        if facts.is_symlink() {
+            return self.links.extend(fs::read_link(path).ok().map(|target| (target, inside(path))));
+        }
+        match facts.is_dir() {
+            true => self.add_folders(path),
+            false => self.files.push(inside(path)),
+        }
+        self.shown.push((path.to_path_buf(), inside(path)));
+    }
+
+    /// A folder and those above it.
+    fn add_folders(&mut self, path: &Path) {
+        let above: Vec<PathBuf> = path.ancestors().filter(|folder| folder.parent().is_some()).map(inside).collect();
+        for folder in above.into_iter().rev() {
+            if !self.folders.contains(&folder) {
+                self.folders.push(folder);
+            }
+        }
+    }
+
+    fn make(&self) -> Result<(), SetupError> {
+        self.folders.iter().try_for_each(fs::create_dir).map_err(doing("make the folders of its root"))?;
+        self.files.iter().try_for_each(|file| fs::File::create(file).map(drop)).map_err(doing("make files"))?;
+        self.links.iter().try_for_each(|(target, at)| symlink(target, at)).map_err(doing("make links"))?;
+        self.shown.iter().try_for_each(|(path, at)| bind(path, at).map_err(doing(format!("show {}", path.display()))))
+    }
+
+    /// Moves the processes of this mount namespace, whose pid namespace is this process's too, to a new root.
+    pub fn enter(&self, order: &CandidateSpec, hidden: &[PathBuf]) -> Result<OwnFiles, SetupError> {
+        mount(Some("tmpfs"), SITE, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("size=1m,mode=755"))
+            .map_err(doing("mount a root"))?;
+        self.make()?;
+        enter(order, hidden)
+    }
+}
+
+/// Adds what the order names to the root that has been made, and goes there.
+fn enter(order: &CandidateSpec, hidden: &[PathBuf]) -> Result<OwnFiles, SetupError> {
     let none = None::<&str>;
-    mount(Some("tmpfs"), SITE, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("size=1m,mode=755"))
-        .map_err(doing("mount a root"))?;
-    for path in base::READABLE.iter().chain(base::DEVICES) {
-        show(Path::new(path)).map_err(doing(format!("show {path}")))?;
-    }
-    let devices = inside(Path::new("/dev"));
-    for (name, target) in [("stdin", "0"), ("stdout", "1"), ("stderr", "2")] {
-        symlink(format!("/proc/self/fd/{target}"), devices.join(name)).map_err(doing("make /dev"))?;
-    }
-    symlink("/proc/self/fd", devices.join("fd")).map_err(doing("make /dev"))?;
     for path in order.readable.iter().chain([&order.program]) {
         for name in base::names(path).into_iter().filter(|name| !base::covers(name)) {
             show(&name).map_err(doing(format!("show {}", name.display())))?;
@@ -49,10 +108,7 @@ pub(super) fn enter(order: &CandidateSpec, hidden: &[PathBuf]) -> Result<OwnFile
     }
     let folder = inside(&order.folder);
     fs::create_dir_all(&folder).map_err(doing("make a place for its folder"))?;
-    let proc = inside(Path::new("/proc"));
-    fs::create_dir_all(&proc).map_err(doing("make a place for /proc"))?;
-    let shared = inside(Path::new(SHARED));
-    fs::create_dir(&shared).map_err(doing("make a place for shared memory"))?;
+    let (proc, shared) = (inside(Path::new("/proc")), inside(Path::new(SHARED)));
     set(Path::new(SITE), MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID).map_err(doing("close the root"))?;
     let quiet = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("proc"), &proc, Some("proc"), quiet, none).map_err(doing("mount /proc"))?;
@@ -133,9 +189,8 @@ fn inside(path: &Path) -> PathBuf {
     Path::new(SITE).join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// Recreates a link, bind-mounts a file or folder; a missing path is skipped.
+/// Bind-mounts a file or folder; a missing path and one that is there already are skipped.
 fn show(path: &Path) -> io::Result<()> {
-    let Ok(facts) = fs::symlink_metadata(path) else { return Ok(()) };
     let at = inside(path);
     if at.symlink_metadata().is_ok_and(|there| !there.is_dir()) {
         return Ok(());
@@ -143,15 +198,16 @@ fn show(path: &Path) -> io::Result<()> {
     if let Some(parent) = at.parent() {
         fs::create_dir_all(parent)?;
     }
-    if facts.is_symlink() && base::READABLE.iter().any(|base| Path::new(base) == path) {
-        return symlink(fs::read_link(path)?, at);
-    }
     match fs::metadata(path) {
         Ok(facts) if facts.is_dir() => fs::create_dir_all(&at)?,
         Ok(_) => drop(fs::File::create(&at)?),
         Err(_) => return Ok(()),
     }
-    mount(Some(path), &at, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)?;
+    bind(path, &at)
+}
+
+fn bind(path: &Path, at: &Path) -> io::Result<()> {
+    mount(Some(path), at, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)?;
     Ok(())
 }
 

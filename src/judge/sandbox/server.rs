@@ -13,18 +13,23 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::sys::prctl;
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, setsid};
 use serde::{Deserialize, Serialize};
 
+use super::candidate::ProgramStart;
 use super::confinement::{Confinement, ConfinementFacts};
 use super::groups::Groups;
 use super::identity::Identity;
 use super::probe::{ProbeTarget, SandboxProbe};
 use super::running::Running;
 use super::wire::{self, CandidateFds, CandidateSpec, FAREWELL, ProgramFds, ServerRequest};
-use super::{Confined, InForce, Isolation, SandboxSetup, StdinMode, StdoutMode, WorkFolder, folder, supervisor};
+use super::{
+    Confined, InForce, Isolation, SandboxSetup, StdinMode, StdoutMode, WarmInterpreter, WorkFolder, folder,
+    interpreter, supervisor,
+};
 use crate::error::{Error, Result};
 use crate::judge::problem::Limits;
 
@@ -51,7 +56,7 @@ pub fn enter_if_helper() {
     if caller.peer_addr().is_err() {
         return;
     }
-    let code = match serve(caller) {
+    let code = match receive_setup(caller) {
         Ok(()) => 0,
         Err(error) => {
             eprintln!("offshoot: the sandbox's helper fails: {error}");
@@ -70,21 +75,38 @@ struct ServerSetup {
     folders: PathBuf,
     /// What no candidate can read.
     hidden: Vec<PathBuf>,
+    /// What all candidates are forked from.
+    interpreter: Option<WarmInterpreter>,
 }
 
-fn serve(mut caller: UnixStream) -> io::Result<()> {
+fn receive_setup(mut caller: UnixStream) -> io::Result<()> {
+    let mut wanted: ServerSetup = wire::receive_message(&mut caller)?;
+    match wanted.interpreter.take() {
+        None => serve(caller, &wanted, ProgramStart::Execute),
+        Some(warm) => {
+            let begin = move |interpreter| serve(caller, &wanted, ProgramStart::Interpret(interpreter));
+            Err(interpreter::run(&warm, Box::new(begin)))
+        }
+    }
+}
+
+fn serve(mut caller: UnixStream, wanted: &ServerSetup, start: ProgramStart) -> io::Result<()> {
     let caller_process = parent_id();
-    let wanted: ServerSetup = wire::receive_message(&mut caller)?;
     // A separate session, so that signals of the terminal reach only the caller.
     let _ = setsid();
     // SAFETY: the default action runs no code of ours.
     unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
     let (groups, counted) = Groups::prepare(wanted.groups);
     let (confinement, found) = Confinement::new(wanted.namespaces, &counted, &wanted.hidden);
+    if let Some(filters) = &confinement.filters {
+        prctl::set_no_new_privs()?;
+        filters.confine_server()?;
+    }
     wire::send_message(&mut caller, &found)?;
     let mut supervisors = Supervisors {
         first: confinement.identity,
         confinement,
+        start,
         groups,
         number: 0,
         waiting: VecDeque::new(),
@@ -124,6 +146,7 @@ fn serve(mut caller: UnixStream) -> io::Result<()> {
 /// and their candidates' processes have entered their groups, before a candidate is there.
 struct Supervisors {
     confinement: Confinement,
+    start: ProgramStart,
     first: Identity,
     groups: Groups,
     /// Of the next supervisor.
@@ -170,13 +193,13 @@ impl Supervisors {
         let (group_number, group) = self.groups.take()?.unzip();
         self.confinement.identity = self.first.of(self.number);
         self.number = self.number.wrapping_add(1);
-        match fork_into(self.confinement.namespaced) {
+        match fork_into(self.confinement.namespaced, self.start) {
             Ok(ForkSide::Child) => {
                 drop(stream);
                 self.waiting.clear();
                 // SAFETY: this fork never uses the server's stream to the caller, nor runs its destructor.
                 unsafe { libc::close(self.caller) };
-                supervisor::supervise(theirs, &self.confinement, group);
+                supervisor::supervise(theirs, &self.confinement, self.start, group);
             }
             Ok(ForkSide::Parent(pid)) => {
                 self.waiting.push_back(stream);
@@ -216,11 +239,22 @@ enum ForkSide {
 }
 
 /// Forks; with namespaces, into a pid and a mount namespace of the child's own.
-fn fork_into(namespaces: bool) -> io::Result<ForkSide> {
+fn fork_into(namespaces: bool, start: ProgramStart) -> io::Result<ForkSide> {
     let flags = if namespaces { libc::CLONE_NEWPID | libc::CLONE_NEWNS } else { 0 };
     // SAFETY: as fork(2), and this process has one thread, so the child may do whatever the parent may.
-    let child = unsafe { libc::syscall(libc::SYS_clone, flags | libc::SIGCHLD, 0, 0, 0, 0) };
-    Ok(match Errno::result(child)? {
+    let fork = || Errno::result(unsafe { libc::syscall(libc::SYS_clone, flags | libc::SIGCHLD, 0, 0, 0, 0) });
+    let child = match start {
+        ProgramStart::Execute => fork(),
+        ProgramStart::Interpret(interpreter) => {
+            interpreter.before_fork();
+            let child = fork();
+            if child != Ok(0) {
+                interpreter.forked();
+            }
+            child
+        }
+    };
+    Ok(match child? {
         0 => ForkSide::Child,
         child => ForkSide::Parent(Pid::from_raw(child as i32)),
     })
@@ -232,6 +266,8 @@ pub struct Sandbox {
     caller: UnixStream,
     server: Mutex<Child>,
     in_force: InForce,
+    /// As it is in force: without namespaces if they do not suffice.
+    setup: SandboxSetup,
 }
 
 impl Sandbox {
@@ -246,17 +282,14 @@ impl Sandbox {
                 "the main function of this program does not begin with enter_if_helper()".into(),
             ));
         }
-        let helper = match &setup.helper {
-            Some(path) => path.clone(),
-            None => std::env::current_exe().map_err(Error::io("/proc/self/exe", "find"))?,
-        };
+        let helper = setup.helper.clone().map_or_else(own_executable, Ok)?;
         folder::sweep();
-        let (mut sandbox, found) = Sandbox::start_server(&helper, setup)?;
+        let (mut sandbox, found) = Sandbox::start_server(&helper, setup, None)?;
         let tried = match sandbox.try_out() {
             // Namespaces may be allowed but not sufficient for a separate root and /proc.
             Err(error) if found.namespaces.is_ok() => {
                 let without = SandboxSetup { namespaces: false, ..setup.clone() };
-                let (again, mut found) = Sandbox::start_server(&helper, &without)?;
+                let (again, mut found) = Sandbox::start_server(&helper, &without, None)?;
                 sandbox = again;
                 found.namespaces = Err(format!("they are not sufficient ({error})"));
                 let tried = sandbox.try_out()?;
@@ -279,7 +312,20 @@ impl Sandbox {
         }
     }
 
-    fn start_server(helper: &Path, setup: &SandboxSetup) -> Result<(Sandbox, ConfinementFacts)> {
+    /// A sandbox of the same kind, all of whose programs are forks of `interpreter`: of a [`Confined`], their arguments
+    /// count, and its program is a name.
+    pub fn warmed(&self, interpreter: WarmInterpreter) -> Result<Sandbox> {
+        let helper = self.setup.helper.clone().map_or_else(own_executable, Ok)?;
+        let (mut sandbox, _) = Sandbox::start_server(&helper, &self.setup, Some(interpreter))?;
+        sandbox.in_force = self.in_force.clone();
+        Ok(sandbox)
+    }
+
+    fn start_server(
+        helper: &Path,
+        setup: &SandboxSetup,
+        interpreter: Option<WarmInterpreter>,
+    ) -> Result<(Sandbox, ConfinementFacts)> {
         let (mut caller, theirs) = UnixStream::pair().map_err(Error::io(helper, "make a socket for"))?;
         let server = Command::new(helper)
             .arg0(HELPER)
@@ -294,14 +340,16 @@ impl Sandbox {
             caller: caller.try_clone().map_err(Error::io(helper, "talk to"))?,
             server: Mutex::new(server),
             in_force: InForce { layers: Vec::new() },
+            setup: setup.clone(),
         };
-        let mut first_words = || -> io::Result<ConfinementFacts> {
+        let first_words = || -> io::Result<ConfinementFacts> {
             caller.set_read_timeout(Some(START_LIMIT))?;
             let setup = ServerSetup {
                 namespaces: setup.namespaces,
                 groups: setup.groups,
                 folders: std::env::temp_dir(),
                 hidden: setup.hidden.clone(),
+                interpreter,
             };
             wire::send_message(&mut caller, &setup)?;
             let found = wire::receive_message(&mut caller)?;
@@ -400,6 +448,10 @@ impl Sandbox {
         wire::send_message(&mut control, &order).map_err(Error::io(&program, "start"))?;
         Running::over(program, control, stdin, stdout, stderr, channel, limits.output_bytes)
     }
+}
+
+fn own_executable() -> Result<PathBuf> {
+    std::env::current_exe().map_err(Error::io("/proc/self/exe", "find"))
 }
 
 impl Drop for Sandbox {

@@ -14,7 +14,7 @@ use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::WaitStatus;
 use nix::unistd::{ForkResult, Pid, fork, setsid};
 
-use super::candidate::{self, SetupError, doing};
+use super::candidate::{self, ProgramStart, SetupError, doing};
 use super::confinement::Confinement;
 use super::disk::CandidateFiles;
 use super::groups::Group;
@@ -22,15 +22,20 @@ use super::identity::Identity;
 use super::processes::{self, ProcessMeter, ProcessScope};
 use super::tree::CopyError;
 use super::wire::{self, CandidateFds, CandidateSpec, ProgramFds, ServerRequest, SupervisorReport};
-use super::{How, Limit, calls, root};
+use super::{How, Limit, calls};
 use crate::judge::fair_clock::FairClock;
 
 /// Milliseconds between two checks of the processes.
 const LOOK_MS: u8 = 5;
 
 /// Runs one candidate from its request to its report, then ends this process.
-pub(super) fn supervise(requests: UnixStream, confinement: &Confinement, group: Option<Group>) -> ! {
-    let code = match serve(requests, confinement, group) {
+pub(super) fn supervise(
+    requests: UnixStream,
+    confinement: &Confinement,
+    start: ProgramStart,
+    group: Option<Group>,
+) -> ! {
+    let code = match serve(requests, confinement, start, group) {
         Ok(()) => 0,
         Err(_) => 1,
     };
@@ -39,9 +44,9 @@ pub(super) fn supervise(requests: UnixStream, confinement: &Confinement, group: 
     unsafe { libc::_exit(code) }
 }
 
-fn serve(requests: UnixStream, confinement: &Confinement, group: Option<Group>) -> io::Result<()> {
+fn serve(requests: UnixStream, confinement: &Confinement, start: ProgramStart, group: Option<Group>) -> io::Result<()> {
     umask(Mode::from_bits_truncate(0o022));
-    let prepared = Prepared::fork(&requests, confinement, group);
+    let prepared = Prepared::fork(&requests, confinement, start, group);
     let ServerRequest::Run(ends) = CandidateFds::receive(&requests)? else { return Ok(()) };
     drop(requests);
     let CandidateFds { control, program } = ends;
@@ -64,7 +69,12 @@ struct Prepared {
 }
 
 impl Prepared {
-    fn fork(requests: &UnixStream, confinement: &Confinement, group: Option<Group>) -> Result<Prepared, SetupError> {
+    fn fork(
+        requests: &UnixStream,
+        confinement: &Confinement,
+        start: ProgramStart,
+        group: Option<Group>,
+    ) -> Result<Prepared, SetupError> {
         let seen = match confinement.namespaced {
             true => ProcessScope::Namespace,
             false => {
@@ -81,7 +91,7 @@ impl Prepared {
                 unsafe { libc::close(requests.as_raw_fd()) };
                 drop(word);
                 let mut say = OwnedFd::from(theirs);
-                if let Err(SetupError { doing, why }) = follow(group, confinement, &mut say) {
+                if let Err(SetupError { doing, why }) = follow(group, confinement, start, &mut say) {
                     let _ = UnixStream::from(say).write_all(format!("{doing}\n{why}").as_bytes());
                 }
                 // SAFETY: ends the process at once.
@@ -103,7 +113,8 @@ impl Prepared {
         if order.probes.is_none() && !order.program.is_file() {
             return Err(doing("find it")(io::Error::from(io::ErrorKind::NotFound)));
         }
-        let own = if confinement.namespaced { Some(root::enter(order, &confinement.hidden)?) } else { None };
+        let own =
+            confinement.common_root.as_ref().map(|common| common.enter(order, &confinement.hidden)).transpose()?;
         confinement.identity.own(&order.folder).map_err(doing("give it its folder"))?;
         confinement.identity.own_pipes(&ends).map_err(doing("give it its pipes"))?;
         if let Some(group) = &self.group {
@@ -139,7 +150,12 @@ impl Prepared {
 }
 
 /// The candidate's process: enters its group, waits for its order and becomes the program.
-fn follow(group: Option<Group>, confinement: &Confinement, say: &mut OwnedFd) -> Result<(), SetupError> {
+fn follow(
+    group: Option<Group>,
+    confinement: &Confinement,
+    start: ProgramStart,
+    say: &mut OwnedFd,
+) -> Result<(), SetupError> {
     if let Some(group) = group {
         group.enter().map_err(doing("enter its control group"))?;
     }
@@ -147,7 +163,7 @@ fn follow(group: Option<Group>, confinement: &Confinement, say: &mut OwnedFd) ->
     let mut stream = UnixStream::from(say.try_clone().map_err(doing("receive its order"))?);
     let order: CandidateSpec = wire::receive_message(&mut stream).map_err(doing("receive its order"))?;
     drop(stream);
-    let Err(error) = candidate::become_program(&order, confinement, ends, say);
+    let Err(error) = candidate::become_program(&order, confinement, start, ends, say);
     Err(error)
 }
 
