@@ -28,6 +28,22 @@ def zombie_leader():
     libc.syscall(60 if os.uname().machine == "x86_64" else 93, 0)
 
 
+def copied():
+    """Memory of a parent, of which each child makes a copy of its own and ends."""
+    area = bytearray(b"x") * (100 << 20)
+    children = []
+    for _ in range(5):
+        child = os.fork()
+        if child == 0:
+            for at in range(0, len(area), 4096):
+                area[at] = 2
+            time.sleep(1)
+            os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+
+
 def given_up():
     """Pages of shared memory stay when they are given up."""
     size = 16 << 20

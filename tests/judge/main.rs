@@ -19,3 +19,4 @@ mod judge_files;
 mod judge_python;
 mod python_data;
 mod sandbox;
+mod siege;

@@ -28,7 +28,7 @@ const SHORT: Limits = Limits { cpu: Duration::from_millis(200), ..LIMITS };
 
 /// What a sandbox may use of the machine.
 #[derive(Clone, Copy, Debug)]
-struct Mode {
+pub(crate) struct Mode {
     namespaces: bool,
     groups: bool,
 }
@@ -38,7 +38,7 @@ const BARE: Mode = Mode { namespaces: false, groups: false };
 const MODES: [Mode; 4] =
     [FULL, BARE, Mode { namespaces: true, groups: false }, Mode { namespaces: false, groups: true }];
 
-fn sandbox(mode: Mode) -> &'static Sandbox {
+pub(crate) fn sandbox(mode: Mode) -> &'static Sandbox {
     static SANDBOXES: [OnceLock<Sandbox>; 4] = [const { OnceLock::new() }; 4];
     let cell = &SANDBOXES[usize::from(mode.namespaces) + 2 * usize::from(mode.groups)];
     cell.get_or_init(|| Sandbox::set_up(&SandboxSetup { groups: mode.groups, ..setup(mode.namespaces) }).unwrap())
@@ -50,7 +50,7 @@ fn modes() -> &'static [Mode] {
 }
 
 /// Also with only one of the two, for what they bound together.
-fn all_modes() -> &'static [Mode] {
+pub(crate) fn all_modes() -> &'static [Mode] {
     static FOUND: OnceLock<&[Mode]> = OnceLock::new();
     FOUND.get_or_init(|| match Sandbox::set_up(&setup(false)) {
         Err(error @ Error::Value { .. }) => {
@@ -61,7 +61,7 @@ fn all_modes() -> &'static [Mode] {
     })
 }
 
-fn confined(program: impl Into<PathBuf>, arguments: &[&str], folder: &Path) -> Confined {
+pub(crate) fn confined(program: impl Into<PathBuf>, arguments: &[&str], folder: &Path) -> Confined {
     Confined {
         program: program.into(),
         arguments: arguments.iter().map(|argument| argument.to_string()).collect(),
@@ -113,7 +113,7 @@ fn what_is_hidden_cannot_be_read() {
 }
 
 /// The interpreter and the folder that it lives in.
-fn python() -> Option<&'static (PathBuf, PathBuf)> {
+pub(crate) fn python() -> Option<&'static (PathBuf, PathBuf)> {
     static PYTHON: OnceLock<Option<(PathBuf, PathBuf)>> = OnceLock::new();
     PYTHON
         .get_or_init(|| {
@@ -382,7 +382,7 @@ fn memory_hogs_end() {
 /// limit.
 #[test]
 fn hidden_memory_counts() {
-    for how in ["zombie_leader", "given_up", "unmapped", "moved", "orphans", "sockets", "fills_its_file"] {
+    for how in ["zombie_leader", "given_up", "unmapped", "copied", "moved", "orphans", "sockets", "fills_its_file"] {
         for &mode in all_modes() {
             let limits = Limits { cpu: Duration::from_secs(20), ..LIMITS };
             let Some(after) = hostile(mode, "memory_hidden.py", limits, &[how]) else { return };

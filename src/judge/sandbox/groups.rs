@@ -344,11 +344,19 @@ impl Group {
         self.doors.iter().try_for_each(|mut door| door.write_all(b"0"))
     }
 
-    /// Sets the kernel's bound, if it bounds memory. It is a sixteenth above the limit, so that the supervisor sees a
+    /// What the kernel bounds the memory to, if it does. It is a sixteenth above the limit, so that the supervisor sees a
     /// candidate exceed its limit before the kernel has to kill one of its processes.
+    pub fn most(&self, memory_bytes: u64) -> Option<u64> {
+        self.memory.as_ref().map(|_| memory_bytes.saturating_add(memory_bytes / 16).min(i64::MAX as u64))
+    }
+
+    /// Sets the kernel's bound, if it bounds memory.
     pub fn bound(&self, memory_bytes: u64) -> io::Result<()> {
-        let Some(MemoryGroup { version, limit, swap, .. }) = &self.memory else { return Ok(()) };
-        let bytes = memory_bytes.saturating_add(memory_bytes / 16).min(i64::MAX as u64).to_string();
+        let (Some(MemoryGroup { version, limit, swap, .. }), Some(most)) = (&self.memory, self.most(memory_bytes))
+        else {
+            return Ok(());
+        };
+        let bytes = most.to_string();
         let set = |mut file: &File, text: &str| file.write_all(text.as_bytes());
         match version {
             Version::One => {

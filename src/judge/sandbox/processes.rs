@@ -40,6 +40,8 @@ struct Stat {
     /// Of the children that it has waited for.
     children_ticks: u64,
     pages: u64,
+    /// How often a page was not there or had to be copied.
+    faults: u64,
     threads: u32,
     /// Ticks after the machine's start: tells processes apart that have the same number one after the other.
     started: u64,
@@ -77,6 +79,16 @@ struct DividedMemory {
     resident: u64,
     /// With each page divided among the processes that share it.
     share: u64,
+    /// Pages that were not there or had to be copied by then, in bytes.
+    faulted: u64,
+}
+
+impl DividedMemory {
+    /// What the process can hold at most by now: all that it has not shared since then it has got by a fault.
+    fn most(self, resident: u64, faulted: u64) -> u64 {
+        let grown = resident.saturating_sub(self.resident).max(faulted.saturating_sub(self.faulted));
+        resident.min(self.share + grown)
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -121,18 +133,18 @@ impl ProcessMeter {
         let living = self.scope.living();
         let mut used = ProcessUsage { cpu: self.cpu(&living), ..ProcessUsage::default() };
         used.threads = living.iter().map(|(_, stat)| stat.threads).sum();
-        let resident: Vec<(i32, u64, u64)> =
-            living.iter().map(|(pid, stat)| (*pid, stat.started, resident_pages(*pid, stat) * page)).collect();
-        let estimate = |&(pid, started, resident): &(i32, u64, u64)| match self.divided.get(&pid) {
-            Some((of, last)) if *of == started => last.share + resident.saturating_sub(last.resident),
+        let resident: Vec<(i32, Stat, u64)> =
+            living.iter().map(|&(pid, stat)| (pid, stat, resident_pages(pid, &stat) * page)).collect();
+        let estimate = |&(pid, stat, resident): &(i32, Stat, u64)| match self.divided.get(&pid) {
+            Some((of, last)) if *of == stat.started => last.most(resident, stat.faults * page),
             _ => resident,
         };
         used.memory_bytes = resident.iter().map(estimate).sum();
         if used.memory_bytes > most_bytes && living.len() > 1 {
             self.scope.signal(Signal::SIGSTOP);
-            let divided = |&(pid, started, resident): &(i32, u64, u64)| {
+            let divided = |&(pid, stat, resident): &(i32, Stat, u64)| {
                 let share = proportional_bytes(pid).unwrap_or(resident);
-                (pid, (started, DividedMemory { resident, share }))
+                (pid, (stat.started, DividedMemory { resident, share, faulted: stat.faults * page }))
             };
             self.divided = resident.iter().map(divided).collect();
             used.memory_bytes = self.divided.values().map(|(_, memory)| memory.share).sum();
@@ -374,6 +386,7 @@ fn stat_of(path: &str) -> Option<Stat> {
         threads: number(17)? as u32,
         started: number(19)?,
         pages: number(21)?,
+        faults: number(7)? + number(9)?,
     })
 }
 

@@ -238,7 +238,9 @@ impl CandidateWatch<'_> {
         self.meter.scope().end(|status| note(&mut self.status, self.main, status));
         let (_, largest) = processes::ended_children();
         let cpu = self.counted_cpu().unwrap_or_else(|| self.meter.used(self.order.memory_bytes).cpu);
-        self.peak_bytes = self.peak_bytes.max(largest);
+        // What the kernel tells of one process includes pages of programs and libraries, which are nobody's.
+        let most = self.group.as_ref().and_then(|group| group.most(self.order.memory_bytes));
+        self.peak_bytes = self.peak_bytes.max(most.map_or(largest, |most| largest.min(most)));
         let killed = self.group.as_ref().is_some_and(|group| group.kills() > self.kills);
         if killed {
             self.peak_bytes = self.peak_bytes.max(self.order.memory_bytes);
