@@ -4,10 +4,10 @@
 #![cfg(target_os = "linux")]
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -298,54 +298,128 @@ fn killed_or_dropped_nothing_is_left() {
     }
 }
 
-#[test]
-fn when_the_caller_is_killed_its_candidates_die() {
-    const MODE: &str = "OFFSHOOT_TEST_CALLER";
-    if let Ok(number) = std::env::var(MODE) {
+/// A process of its own that runs a sleeping candidate; killed by the tests.
+struct Caller {
+    process: Child,
+    nonce: String,
+    folder: PathBuf,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Caller {
+    const NUMBER: &str = "OFFSHOOT_TEST_CALLER";
+
+    /// `test` calls [`Caller::live`] first.
+    fn start(test: &str, number: usize) -> Caller {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", &format!("sandbox::{test}"), "--nocapture"])
+            .env(Caller::NUMBER, number.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let folder =
+            lines.find_map(|line| line.unwrap().split("started ").nth(1).map(PathBuf::from)).expect("it starts one");
+        let caller = Caller { nonce: format!("orphan-{number}-{}", process.id()), process, folder, lines };
+        assert!(!carrying(&caller.nonce).is_empty() && caller.folder.exists());
+        let counted = sandbox(MODES[number]).in_force().to_string().contains("a control group");
+        assert_eq!(groups_of(caller.process.id()).is_empty(), !counted);
+        caller
+    }
+
+    /// Does what a caller does, in the process that is one; elsewhere nothing.
+    fn live() {
+        let Ok(number) = std::env::var(Caller::NUMBER) else { return };
         let mode = MODES[number.parse::<usize>().unwrap()];
-        let folder = sandbox(mode).folder().unwrap();
-        let nonce = format!("orphan-{number}-{}", std::process::id());
-        let script = "(sleep 100 &); echo here; sleep 100";
-        let what = Confined {
-            environment: vec![("OFFSHOOT_NONCE".into(), nonce)],
-            ..confined("/bin/sh", &["-c", script], folder.path())
+        let sandbox = Sandbox::set_up(&SandboxSetup { groups: mode.groups, ..setup(mode.namespaces) }).unwrap();
+        let folder = sandbox.folder().unwrap();
+        let sleeper = || Confined {
+            environment: vec![("OFFSHOOT_NONCE".into(), format!("orphan-{number}-{}", std::process::id()))],
+            ..confined("/bin/sh", &["-c", "(sleep 100 &); echo here; sleep 100"], folder.path())
         };
-        let running = sandbox(mode).start(what).unwrap();
+        let running = sandbox.start(sleeper()).unwrap();
         while running.take_stdout().is_empty() {
             std::thread::sleep(Duration::from_millis(5));
         }
         println!("started {}", folder.path().display());
-        std::thread::sleep(Duration::from_secs(100));
+        let _ = std::io::stdin().read(&mut [0]);
+        // Its server is no longer there.
+        drop(running);
+        let error = sandbox.start(sleeper()).and_then(|running| running.wait()).unwrap_err();
+        println!("refused {error}");
+        drop((folder, sandbox));
+        std::process::exit(0);
     }
-    for (number, _) in modes().iter().enumerate() {
-        let mut caller = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "sandbox::when_the_caller_is_killed_its_candidates_die", "--nocapture"])
-            .env(MODE, number.to_string())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = std::io::BufRead::lines(std::io::BufReader::new(caller.stdout.take().unwrap()));
-        let folder =
-            lines.find_map(|line| line.unwrap().split("started ").nth(1).map(PathBuf::from)).expect("it starts one");
-        let nonce = format!("orphan-{number}-{}", caller.id());
-        assert!(!carrying(&nonce).is_empty());
-        let counted = sandbox(MODES[number]).in_force().to_string().contains("a control group");
-        assert_eq!(groups_of(caller.id()).is_empty(), !counted);
-        caller.kill().unwrap();
-        caller.wait().unwrap();
+
+    fn servers(&self) -> Vec<u32> {
+        let own = format!("PPid:\t{}\n", self.process.id());
+        let all = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        all.filter(|id| fs::read_to_string(format!("/proc/{id}/status")).is_ok_and(|facts| facts.contains(&own)))
+            .collect()
+    }
+
+    /// Soon there are no processes, files or groups of it.
+    fn leaves_nothing(&self) {
         let begun = Instant::now();
-        while !carrying(&nonce).is_empty() {
-            assert!(begun.elapsed() < Duration::from_secs(20), "candidates outlive their caller");
+        loop {
+            let left = (carrying(&self.nonce), self.folder.exists(), groups_of(self.process.id()));
+            if left == (Vec::new(), false, Vec::new()) {
+                return;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(20), "left: {left:?}");
             std::thread::sleep(Duration::from_millis(10));
         }
-        while folder.exists() {
-            assert!(begun.elapsed() < Duration::from_secs(20), "its folder is left");
+    }
+}
+
+fn kill_at_once(processes: &[u32]) {
+    let numbers = processes.iter().map(u32::to_string);
+    assert!(Command::new("kill").arg("-KILL").args(numbers).status().unwrap().success());
+}
+
+#[test]
+fn when_the_caller_is_killed_its_candidates_die() {
+    Caller::live();
+    for number in 0..modes().len() {
+        let mut caller = Caller::start("when_the_caller_is_killed_its_candidates_die", number);
+        caller.process.kill().unwrap();
+        caller.process.wait().unwrap();
+        caller.leaves_nothing();
+    }
+}
+
+#[test]
+fn when_its_server_is_killed_the_caller_says_so_and_clears_up() {
+    Caller::live();
+    for number in 0..modes().len() {
+        let mut caller = Caller::start("when_its_server_is_killed_the_caller_says_so_and_clears_up", number);
+        let servers = caller.servers();
+        assert_eq!(servers.len(), 1);
+        kill_at_once(&servers);
+        drop(caller.process.stdin.take());
+        let refused = caller.lines.find_map(|line| line.unwrap().split("refused ").nth(1).map(str::to_string));
+        let refused = refused.expect("it says so");
+        assert!(refused.contains("has gone)"), "{refused}");
+        assert!(caller.process.wait().unwrap().success());
+        caller.leaves_nothing();
+    }
+}
+
+#[test]
+fn when_all_are_killed_the_next_sandbox_clears_up() {
+    Caller::live();
+    for (number, &mode) in modes().iter().enumerate() {
+        let mut caller = Caller::start("when_all_are_killed_the_next_sandbox_clears_up", number);
+        let mut all = caller.servers();
+        all.push(caller.process.id());
+        kill_at_once(&all);
+        caller.process.wait().unwrap();
+        while !carrying(&caller.nonce).is_empty() {
             std::thread::sleep(Duration::from_millis(10));
         }
-        while !groups_of(caller.id()).is_empty() {
-            assert!(begun.elapsed() < Duration::from_secs(20), "its control groups are left");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        drop(Sandbox::set_up(&SandboxSetup { groups: mode.groups, ..setup(mode.namespaces) }).unwrap());
+        caller.leaves_nothing();
     }
 }
 

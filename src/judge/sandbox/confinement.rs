@@ -39,6 +39,8 @@ pub(super) struct ConfinementFacts {
     pub memory: String,
     pub cpu: String,
     pub files: String,
+    /// The folders that hold all control groups of the server.
+    pub groups: Vec<PathBuf>,
 }
 
 /// The first version of Landlock that confines signals and abstract sockets.
@@ -82,6 +84,7 @@ impl Confinement {
                 true => "a file system in memory for each candidate, bounded by the kernel".into(),
                 false => "the files of a candidate are measured while it runs; it may not pass file descriptors".into(),
             },
+            groups: groups.tops.clone(),
         };
         (confinement, found)
     }

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::parent_id;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -26,11 +26,19 @@ pub(super) fn sweep() {
     for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
         let ours = entry.file_name().to_string_lossy().starts_with(PREFIX)
             && entry.file_type().is_ok_and(|kind| kind.is_dir());
-        let old = |age: Duration| age > Duration::from_secs(60);
-        let aged = || entry.metadata().and_then(|facts| facts.modified()).is_ok_and(|at| at.elapsed().is_ok_and(old));
-        if ours && aged() && File::open(entry.path()).is_ok_and(|folder| folder.try_lock().is_ok()) {
-            let _ = remove(&entry.path());
+        if ours {
+            remove_unused(&entry.path());
         }
+    }
+}
+
+/// Removes a folder that no process has locked. It is locked meanwhile, so that who has just created it sees that it has
+/// gone.
+fn remove_unused(folder: &Path) {
+    if let Ok(lock) = File::open(folder)
+        && lock.try_lock().is_ok()
+    {
+        let _ = remove(folder);
     }
 }
 
@@ -51,8 +59,8 @@ pub(super) fn sweep_behind(process: u32, folders: &Path) {
     for entry in fs::read_dir(folders).into_iter().flatten().flatten() {
         let its = entry.file_name().to_string_lossy().starts_with(&prefix)
             && entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if its && File::open(entry.path()).is_ok_and(|folder| folder.try_lock().is_ok()) {
-            let _ = remove(&entry.path());
+        if its {
+            remove_unused(&entry.path());
         }
     }
 }
@@ -64,8 +72,8 @@ impl WorkFolder {
             let path = parent.join(format!("{PREFIX}{}-{:016x}", std::process::id(), random()?));
             match fs::create_dir(&path) {
                 Ok(()) => {
-                    let lock = File::open(&path).and_then(|folder| folder.lock().map(|()| folder));
-                    let own = WorkFolder { _lock: lock.map_err(Error::io(&path, "lock"))?, path };
+                    let Some(lock) = locked(&path).map_err(Error::io(&path, "lock"))? else { continue };
+                    let own = WorkFolder { _lock: lock, path };
                     // A candidate that runs as a separate user may have to read another candidate's folder.
                     fs::set_permissions(&own.path, Permissions::from_mode(0o755))
                         .map_err(Error::io(&own.path, "open"))?;
@@ -88,6 +96,20 @@ impl Drop for WorkFolder {
         if let Err(error) = remove(&self.path) {
             log::warn!("{}: cannot be removed: {error}", self.path.display());
         }
+    }
+}
+
+/// The new folder, locked; `None` if another process has swept it away.
+fn locked(path: &Path) -> io::Result<Option<File>> {
+    let gone = |error: io::Error| if error.kind() == io::ErrorKind::NotFound { Ok(None) } else { Err(error) };
+    let folder = match File::open(path) {
+        Ok(folder) => folder,
+        Err(error) => return gone(error),
+    };
+    folder.lock()?;
+    match fs::metadata(path) {
+        Ok(there) => Ok((there.ino() == folder.metadata()?.ino()).then_some(folder)),
+        Err(error) => gone(error),
     }
 }
 
@@ -165,10 +187,6 @@ mod tests {
         let held = WorkFolder::new().unwrap();
         let left = std::env::temp_dir().join(format!("{PREFIX}left-{}", std::process::id()));
         fs::create_dir(&left).unwrap();
-        let past = std::time::SystemTime::now() - Duration::from_secs(3600);
-        for folder in [held.path(), &left] {
-            File::open(folder).unwrap().set_modified(past).unwrap();
-        }
         sweep();
         assert!(held.path().exists() && !left.exists());
     }

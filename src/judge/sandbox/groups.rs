@@ -5,9 +5,8 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::os::unix::process::parent_id;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
@@ -35,7 +34,8 @@ struct Hierarchy {
     _lock: File,
 }
 
-/// The groups of a sandbox server.
+/// The groups of a sandbox server, removed on drop. If the server is killed, its caller removes them ([`remove_behind`]);
+/// if the caller is killed too, the next server does.
 #[derive(Debug)]
 pub(super) struct Groups {
     memory: Option<Hierarchy>,
@@ -50,34 +50,38 @@ pub(super) struct Groups {
 pub(super) struct GroupFacts {
     pub memory: Result<String, String>,
     pub cpu: Result<String, String>,
+    /// The folders that hold all groups of the server.
+    pub tops: Vec<PathBuf>,
 }
 
 impl Groups {
-    /// Call it before this process enters namespaces.
-    pub fn prepare(wanted: bool) -> (Groups, GroupFacts) {
+    /// Call it before this process enters namespaces. `caller` is the number of the server's caller.
+    pub fn prepare(wanted: bool, caller: u32) -> (Groups, GroupFacts) {
         let mut groups = Groups { memory: None, cpu: None, free: Vec::new(), made: 0 };
         if !wanted {
-            let facts = GroupFacts { memory: Err("not wanted".into()), cpu: Err("not wanted".into()) };
-            return (groups, facts);
+            let unwanted = || Err("not wanted".into());
+            return (groups, GroupFacts { memory: unwanted(), cpu: unwanted(), tops: Vec::new() });
         }
         let named = |found: &Hierarchy| {
             let version = if found.version == Version::One { 1 } else { 2 };
             format!("a control group (version {version}) for each candidate")
         };
-        let memory = version_two().or_else(|two| version_one("memory").map_err(|one| format!("{two}; {one}")));
+        let memory =
+            version_two(caller).or_else(|two| version_one("memory", caller).map_err(|one| format!("{two}; {one}")));
         let said = memory.as_ref().map(named).map_err(String::clone);
         groups.memory = memory.ok();
         let counts_time = groups.memory.as_ref().is_some_and(|memory| memory.version == Version::Two);
         let time = match counts_time {
             true => said.clone(),
             false => {
-                let cpu = version_one("cpuacct");
+                let cpu = version_one("cpuacct", caller);
                 let said = cpu.as_ref().map(named).map_err(String::clone);
                 groups.cpu = cpu.ok();
                 said
             }
         };
-        (groups, GroupFacts { memory: said, cpu: time })
+        let tops = groups.memory.iter().chain(&groups.cpu).map(|hierarchy| hierarchy.top.clone()).collect();
+        (groups, GroupFacts { memory: said, cpu: time, tops })
     }
 
     /// A group without processes, and its number; `None` if there are no hierarchies.
@@ -104,22 +108,35 @@ impl Groups {
     pub fn give_back(&mut self, number: u32) {
         self.free.push(number);
     }
+}
 
-    /// Removes the groups that have no processes.
-    pub fn remove(&self) {
+impl Drop for Groups {
+    /// Groups that still have processes stay.
+    fn drop(&mut self) {
         for hierarchy in self.memory.iter().chain(&self.cpu) {
             let _ = remove_tree(&hierarchy.top);
         }
     }
 }
 
-fn version_one(controller: &str) -> Result<Hierarchy, String> {
-    let (_, own) = place(Version::One, controller).ok_or(format!("no {controller} groups of version 1 are mounted"))?;
-    sweep(&own);
-    Hierarchy::make(Version::One, &own).map_err(|why| why.to_string())
+/// Removes the groups of a server that has ended, after its supervisors have, which notice it by themselves.
+pub(super) fn remove_behind(tops: &[PathBuf]) {
+    const LIMIT: Duration = Duration::from_secs(2);
+    let begun = Instant::now();
+    for top in tops {
+        while remove_tree(top).is_err_and(|why| why.kind() != io::ErrorKind::NotFound) && begun.elapsed() < LIMIT {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
 
-fn version_two() -> Result<Hierarchy, String> {
+fn version_one(controller: &str, caller: u32) -> Result<Hierarchy, String> {
+    let (_, own) = place(Version::One, controller).ok_or(format!("no {controller} groups of version 1 are mounted"))?;
+    sweep(&own);
+    Hierarchy::make(Version::One, &own, caller).map_err(|why| why.to_string())
+}
+
+fn version_two(caller: u32) -> Result<Hierarchy, String> {
     let (mount, own) = place(Version::Two, "").ok_or("no groups of version 2 are mounted")?;
     let lists_memory = |folder: &Path, file: &str| {
         fs::read_to_string(folder.join(file)).is_ok_and(|list| list.split_whitespace().any(|name| name == "memory"))
@@ -131,13 +148,13 @@ fn version_two() -> Result<Hierarchy, String> {
     for parent in own.ancestors().take_while(|parent| parent.starts_with(&mount)) {
         if lists_memory(parent, "cgroup.subtree_control") {
             sweep(parent);
-            match Hierarchy::make(Version::Two, parent) {
+            match Hierarchy::make(Version::Two, parent, caller) {
                 Ok(made) => return Ok(made),
                 Err(error) => why = Some(error),
             }
         }
     }
-    let cleared = clear(&own).and_then(|()| Hierarchy::make(Version::Two, &own));
+    let cleared = clear(&own).and_then(|()| Hierarchy::make(Version::Two, &own, caller));
     cleared.map_err(|error| why.unwrap_or(error).to_string())
 }
 
@@ -168,8 +185,8 @@ fn clear(own: &Path) -> io::Result<()> {
 
 impl Hierarchy {
     /// Makes our top group under `parent`, and sees whether a process can enter a group under it.
-    fn make(version: Version, parent: &Path) -> io::Result<Hierarchy> {
-        let (top, lock) = locked_group(parent)?;
+    fn make(version: Version, parent: &Path, caller: u32) -> io::Result<Hierarchy> {
+        let (top, lock) = locked_group(parent, caller)?;
         let made = Hierarchy { version, top, _lock: lock };
         let tried = made.try_out();
         if tried.is_err() {
@@ -203,9 +220,9 @@ impl Hierarchy {
 }
 
 /// A new group, locked.
-fn locked_group(parent: &Path) -> io::Result<(PathBuf, File)> {
+fn locked_group(parent: &Path, caller: u32) -> io::Result<(PathBuf, File)> {
     for attempt in 0..100 {
-        let top = parent.join(format!("{PREFIX}{}-{attempt}", parent_id()));
+        let top = parent.join(format!("{PREFIX}{caller}-{attempt}"));
         match fs::create_dir(&top) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
@@ -225,8 +242,10 @@ fn locked_group(parent: &Path) -> io::Result<(PathBuf, File)> {
 /// Removes the groups of killed servers.
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        // Locked while it is removed: who makes a group of this name then sees that it has gone.
         if entry.file_name().to_string_lossy().starts_with(PREFIX)
-            && File::open(entry.path()).is_ok_and(|group| group.try_lock().is_ok())
+            && let Ok(group) = File::open(entry.path())
+            && group.try_lock().is_ok()
         {
             let _ = remove_tree(&entry.path());
         }

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt, parent_id};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::candidate::ProgramStart;
 use super::confinement::{Confinement, ConfinementFacts};
-use super::groups::Groups;
+use super::groups::{self, Groups};
 use super::identity::Identity;
 use super::probe::{ProbeTarget, SandboxProbe};
 use super::running::Running;
@@ -71,6 +71,8 @@ pub fn enter_if_helper() {
 struct ServerSetup {
     namespaces: bool,
     groups: bool,
+    /// The caller's process.
+    caller: u32,
     /// The folder in which the caller creates its work folders.
     folders: PathBuf,
     /// What no candidate can read.
@@ -91,12 +93,11 @@ fn receive_setup(mut caller: UnixStream) -> io::Result<()> {
 }
 
 fn serve(mut caller: UnixStream, wanted: &ServerSetup, start: ProgramStart) -> io::Result<()> {
-    let caller_process = parent_id();
     // A separate session, so that signals of the terminal reach only the caller.
     let _ = setsid();
     // SAFETY: the default action runs no code of ours.
     unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
-    let (groups, counted) = Groups::prepare(wanted.groups);
+    let (groups, counted) = Groups::prepare(wanted.groups, wanted.caller);
     let (confinement, found) = Confinement::new(wanted.namespaces, &counted, &wanted.hidden);
     if let Some(filters) = &confinement.filters {
         prctl::set_no_new_privs()?;
@@ -135,7 +136,7 @@ fn serve(mut caller: UnixStream, wanted: &ServerSetup, start: ProgramStart) -> i
             }
             ServerRequest::Gone => {
                 supervisors.end(PatienceAtEnd::Long);
-                folder::sweep_behind(caller_process, &wanted.folders);
+                folder::sweep_behind(wanted.caller, &wanted.folders);
                 return Ok(());
             }
         }
@@ -215,7 +216,7 @@ impl Supervisors {
         }
     }
 
-    /// Ends the waiting supervisors, waits for the others and removes the groups.
+    /// Ends the waiting supervisors and waits for the others.
     fn end(&mut self, patience: PatienceAtEnd) {
         const SHORT: Duration = Duration::from_secs(1);
         self.waiting.clear();
@@ -229,7 +230,6 @@ impl Supervisors {
                 Ok(_) => {}
             }
         }
-        self.groups.remove();
     }
 }
 
@@ -266,6 +266,8 @@ pub struct Sandbox {
     caller: UnixStream,
     server: Mutex<Child>,
     in_force: InForce,
+    /// The folders of the server's control groups.
+    groups: Vec<PathBuf>,
     /// As it is in force: without namespaces if they do not suffice.
     setup: SandboxSetup,
 }
@@ -336,10 +338,11 @@ impl Sandbox {
             .stdout(Stdio::null())
             .spawn()
             .map_err(Error::io(helper, "run"))?;
-        let sandbox = Sandbox {
+        let mut sandbox = Sandbox {
             caller: caller.try_clone().map_err(Error::io(helper, "talk to"))?,
             server: Mutex::new(server),
             in_force: InForce { layers: Vec::new() },
+            groups: Vec::new(),
             setup: setup.clone(),
         };
         let first_words = || -> io::Result<ConfinementFacts> {
@@ -347,16 +350,18 @@ impl Sandbox {
             let setup = ServerSetup {
                 namespaces: setup.namespaces,
                 groups: setup.groups,
+                caller: std::process::id(),
                 folders: std::env::temp_dir(),
                 hidden: setup.hidden.clone(),
                 interpreter,
             };
             wire::send_message(&mut caller, &setup)?;
-            let found = wire::receive_message(&mut caller)?;
+            let found: ConfinementFacts = wire::receive_message(&mut caller)?;
             caller.set_read_timeout(None)?;
             Ok(found)
         };
         let found = first_words().map_err(Error::io(helper, "use as the sandbox's helper"))?;
+        sandbox.groups.clone_from(&found.groups);
         Ok((sandbox, found))
     }
 
@@ -460,6 +465,7 @@ impl Drop for Sandbox {
         let _ = self.caller.shutdown(std::net::Shutdown::Both);
         if let Ok(server) = self.server.get_mut() {
             let _ = server.wait();
+            groups::remove_behind(&self.groups);
         }
     }
 }
