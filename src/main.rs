@@ -1,6 +1,7 @@
 //! The `offshoot` command: reads the command line, calls the module that does the work, and turns an error into one
 //! sentence and an exit code.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use offshoot::bounded::CountingAllocator;
@@ -125,7 +126,14 @@ fn start_log(verbose: u8) {
         1 => log::LevelFilter::Info,
         _ => log::LevelFilter::Debug,
     };
-    env_logger::Builder::new().filter_module("offshoot", level).parse_default_env().format_target(false).init();
+    let mut builder = env_logger::Builder::new();
+    builder.filter_module("offshoot", level).parse_default_env();
+    builder.format(|to, record| match record.level() {
+        log::Level::Error => writeln!(to, "error: {}", record.args()),
+        log::Level::Warn => writeln!(to, "warning: {}", record.args()),
+        _ => writeln!(to, "[{}] {}", to.timestamp_millis(), record.args()),
+    });
+    builder.init();
 }
 
 fn start_threads(threads: Option<usize>) -> Result<()> {

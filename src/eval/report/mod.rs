@@ -62,6 +62,15 @@ pub struct LevelUse {
     pub attention: Option<f64>,
 }
 
+/// Numbers of samples that were cut short, by their `finish`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CutShort {
+    /// By `max_tokens`.
+    pub length: usize,
+    /// The model's context was full.
+    pub context_full: usize,
+}
+
 /// How many of the samples that have tokens also have recorded attention (earlier versions recorded it during the run).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct AttentionCoverage {
@@ -110,6 +119,8 @@ pub struct RunScores {
     /// Samples by the judge's verdict; empty without a judge.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub verdicts: BTreeMap<judge::Verdict, usize>,
+    /// Samples that did not end by themselves.
+    pub cut_short: CutShort,
     /// Samples without an answer.
     pub without_answer: usize,
     /// Share of items with a right chosen answer; `None` without a grader or a choice.

@@ -2,7 +2,9 @@
 
 use std::fmt::{self, Display, Write};
 
-use super::{AtK, AttentionCoverage, Estimate, Interval, LevelUse, OmittedKs, PromptTokens, RunScores, Summary};
+use super::{
+    AtK, AttentionCoverage, CutShort, Estimate, Interval, LevelUse, OmittedKs, PromptTokens, RunScores, Summary,
+};
 use crate::backend::KvDtype;
 use crate::eval::task::EarlyStop;
 use crate::figures::{bytes, count, counted, saved};
@@ -157,10 +159,19 @@ impl Page<'_, '_> {
         if let Some(vote) = scores.weighted_vote {
             self.line("weighted", format!("{} by a vote weighted by the samples' likelihood", percent(vote)))?;
         }
-        if scores.without_answer > 0 {
-            self.line("no answer", counted(scores.without_answer as u64, "sample"))?;
+        if scores.cut_short != CutShort::default() {
+            let CutShort { length, context_full } = scores.cut_short;
+            let causes = [(length, "by `max_tokens`"), (context_full, "as the model's context was full")];
+            let causes = causes.iter().filter(|(n, _)| *n > 0).map(|(n, by)| format!("{} {by}", count(*n as u64)));
+            self.line("cut short", format!("{} samples", causes.collect::<Vec<_>>().join(", ")))?;
         }
-        Ok(())
+        match scores.without_answer as u64 {
+            0 => Ok(()),
+            all if scores.without_answer == scores.samples => {
+                self.line("no answer", format!("{}: does `answer` fit their texts?", counted(all, "sample")))
+            }
+            some => self.line("no answer", counted(some, "sample")),
+        }
     }
 
     /// One row; notes how many items an estimate covers if not all of `items` have k samples.

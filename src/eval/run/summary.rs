@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::engine::FinishReason;
 use crate::error::Result;
-use crate::eval::report::{AtK, Estimate, Interval, OmittedKs, PromptTokens, RunScores, Summary};
+use crate::eval::report::{AtK, CutShort, Estimate, Interval, OmittedKs, PromptTokens, RunScores, Summary};
 use crate::eval::statistics;
 use crate::eval::statistics::ranked::{Ranked, best_of_k, weighted_leader};
 use crate::eval::task::{Method, Task, ThoughtScoring};
@@ -73,7 +74,10 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunS
         false => Vec::new(),
     };
     let ranked: Vec<&[Ranked]> = ranked.iter().map(Vec::as_slice).collect();
-    let votes: Vec<bool> = voted.iter().filter_map(|samples| weighted_vote(samples)).collect();
+    let votes: Vec<bool> = match voted.iter().any(|samples| samples.len() > 1) {
+        true => voted.iter().filter_map(|samples| weighted_vote(samples)).collect(),
+        false => Vec::new(),
+    };
     let scores = RunScores {
         items: finished.len(),
         samples: all().count(),
@@ -83,6 +87,10 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunS
         cancelled_tokens: finished.iter().map(|item| item.outcome.cancelled_tokens).sum(),
         tokens_spared: finished.iter().map(|item| spared(&item.outcome)).sum(),
         verdicts: verdicts(all()),
+        cut_short: CutShort {
+            length: all().filter(|sample| sample.finish == FinishReason::Length).count(),
+            context_full: all().filter(|sample| sample.finish == FinishReason::ContextFull).count(),
+        },
         without_answer: if task.has_answers() { all().filter(|sample| sample.answer.is_none()).count() } else { 0 },
         accuracy: share(chosen.iter().filter(|&&right| right).count(), chosen.len()),
         chosen_by_grader: matches!(task.method, Method::BestOfN { by: BestBy::Grade, .. })
@@ -215,7 +223,6 @@ fn weighted_vote(samples: &[Sample]) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::FinishReason;
 
     fn samples(verdicts: &[bool]) -> Vec<Sample> {
         let sample = |(index, &right): (usize, &bool)| Sample {
