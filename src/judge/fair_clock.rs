@@ -26,10 +26,11 @@ impl FairClock {
         FairClock { elapsed: Duration::ZERO, seen: now, sampled: now, pressure: 1.0 }
     }
 
-    /// Call it at least every [`FairClock::STEP`]: the load is taken as even since the last call.
+    /// Call it at least every [`FairClock::STEP`]: the load is taken as even since the last call. If this process was
+    /// stopped for longer, only two steps count.
     pub fn elapsed(&mut self) -> Duration {
         let now = Instant::now();
-        self.elapsed += (now - self.seen).div_f64(self.pressure);
+        self.elapsed += (now - self.seen).min(2 * FairClock::STEP).div_f64(self.pressure);
         self.seen = now;
         if now - self.sampled >= SAMPLE {
             self.sampled = now;
@@ -39,6 +40,11 @@ impl FairClock {
     }
 
     pub const STEP: Duration = Duration::from_millis(100);
+
+    /// Lets the time since the last call of [`FairClock::elapsed`] not count.
+    pub fn resume(&mut self) {
+        self.seen = Instant::now();
+    }
 }
 
 /// A limit on a [`FairClock`].
@@ -57,6 +63,11 @@ impl Deadline {
     pub fn wait(&mut self) -> Option<Duration> {
         let left = self.limit.saturating_sub(self.clock.elapsed());
         (!left.is_zero()).then(|| left.min(FairClock::STEP))
+    }
+
+    /// Lets the time since the last [`Deadline::wait`] not count.
+    pub fn resume(&mut self) {
+        self.clock.resume();
     }
 }
 
@@ -85,10 +96,17 @@ mod tests {
         assert_eq!(pressure_in(&text(3), 2), Some(1.0), "a core for each");
         assert_eq!(pressure_in(&text(21), 2), Some(10.0));
         assert_eq!(pressure_in("no numbers", 2), None);
-        let start = Instant::now() - Duration::from_secs(10);
-        let mut clock = FairClock { elapsed: Duration::ZERO, seen: start, sampled: start, pressure: 10.0 };
-        let elapsed = clock.elapsed();
-        assert!((Duration::from_secs(1)..Duration::from_secs(2)).contains(&elapsed), "{elapsed:?}");
+        let past = |time: Duration| {
+            let start = Instant::now() - time;
+            FairClock { elapsed: Duration::ZERO, seen: start, sampled: start, pressure: 10.0 }
+        };
+        let elapsed = past(FairClock::STEP).elapsed();
+        assert!((FairClock::STEP / 10..FairClock::STEP / 5).contains(&elapsed), "{elapsed:?}");
+        let stopped = past(Duration::from_secs(10)).elapsed();
+        assert_eq!(stopped, FairClock::STEP / 5, "this process did not run");
+        let mut others = past(Duration::from_secs(10));
+        others.resume();
+        assert!(others.elapsed() < FairClock::STEP / 5);
     }
 
     #[test]

@@ -48,13 +48,19 @@ impl Assembly {
 /// Limits on a candidate during one test (for a [`ScriptSuite`], the whole script).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// CPU time of all its processes. The limit of wall-clock time is twice that plus one second, so that a candidate
-    /// does not fail on a busy machine.
+    /// CPU time of all its processes. [`Limits::wall`] follows from it.
     pub cpu: Duration,
     pub memory_bytes: u64,
     /// Limit of standard output and of standard error, each.
     pub output_bytes: u64,
     pub processes: u32,
+}
+
+impl Limits {
+    /// The limit of wall-clock time, by a clock that goes slower on a loaded machine: it ends what hangs.
+    pub fn wall(&self) -> Duration {
+        self.cpu.saturating_mul(2).saturating_add(Duration::from_secs(1))
+    }
 }
 
 impl Default for Limits {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Judge;
 use super::message::first_error;
-use super::sandbox::{Confined, Ended, How, StdinMode, StdoutMode, WorkFolder};
+use super::sandbox::{Confined, Ended, How, StdinMode, StdoutMode, WallLimit, WorkFolder};
 use crate::error::{Error, Result};
 use crate::judge::language::{Commands, Language};
 use crate::judge::problem::Limits;
@@ -106,6 +106,7 @@ impl CandidateProgram {
             folder: folder.path().to_path_buf(),
             keep_files: false,
             limits,
+            wall: WallLimit::Own,
             stdin: StdinMode::Pipe,
             stdout: StdoutMode::Capture,
             channel: false,
@@ -199,6 +200,7 @@ fn compile(
         folder: home.path().to_path_buf(),
         keep_files: true,
         limits: COMPILING,
+        wall: WallLimit::Own,
         stdin: StdinMode::Null,
         stdout: StdoutMode::Capture,
         channel: false,

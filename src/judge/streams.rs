@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::compare::difference;
 use super::message::last_line;
 use super::program::{CandidateProgram, CompiledCandidate};
-use super::sandbox::{Confined, Ended, How, StdinMode, StdoutMode};
+use super::sandbox::{Confined, Ended, How, StdinMode, StdoutMode, WallLimit};
 use super::{Judge, Judgement, TestVerdict, Verdict};
 use crate::error::{Error, Result};
 use crate::judge::language::Language;
@@ -163,6 +163,7 @@ fn check(judge: &Judge, checker: &str, test: &StreamTest, output: &[u8]) -> Resu
         folder: folder.path().to_path_buf(),
         keep_files: false,
         limits: Limits::default(),
+        wall: WallLimit::Own,
         stdin: StdinMode::Null,
         stdout: StdoutMode::Capture,
         channel: false,

@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use offshoot::error::Error;
 use offshoot::judge::problem::Limits;
-use offshoot::judge::sandbox::{Confined, Ended, How, Isolation, Limit, Sandbox, SandboxSetup, StdinMode, StdoutMode};
+use offshoot::judge::sandbox::{
+    Confined, Ended, How, Isolation, Limit, Sandbox, SandboxSetup, StdinMode, StdoutMode, WallLimit,
+};
 
 use crate::compiler;
 use crate::sandbox_setup as common;
@@ -70,6 +72,7 @@ pub(crate) fn confined(program: impl Into<PathBuf>, arguments: &[&str], folder: 
         folder: folder.into(),
         keep_files: false,
         limits: LIMITS,
+        wall: WallLimit::Own,
         stdin: StdinMode::Null,
         stdout: StdoutMode::Capture,
         channel: false,

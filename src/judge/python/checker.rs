@@ -88,7 +88,7 @@ impl Checker {
     }
 
     pub fn receive(&self, patience: Duration) -> StreamRead {
-        stream::receive(self.stream(), LONGEST_MESSAGE, Some(&mut Deadline::after(patience)))
+        stream::receive(self.stream(), LONGEST_MESSAGE, &mut Deadline::after(patience))
     }
 
     /// Ends the child if it still runs. Returns whether the checker can be used again.

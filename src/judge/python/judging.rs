@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::checker::{Checker, Checkers, PATIENCE};
 use super::programs::Programs;
-use super::stream::{self, StreamRead};
-use super::{Extent, marshal, on_the_clock};
+use super::stream::{self, Patience, StreamRead};
+use super::{Extent, marshal};
 use crate::error::{Error, Result};
 use crate::judge::fair_clock::Deadline;
 use crate::judge::message::last_line;
@@ -30,6 +30,8 @@ pub(super) struct CheckedTests<'a> {
     pub extent: Extent,
     /// The limits of one test. Loading the program before the first test has the same limits.
     pub each: Limits,
+    /// Longest wall-clock time between two messages of the tests.
+    pub patience: Duration,
 }
 
 impl CheckedTests<'_> {
@@ -141,7 +143,7 @@ impl PythonJudging<'_> {
             checker,
             nonce,
             most: self.tests.longest_reply(),
-            deadline: None,
+            clock: CandidateClock { whole: Deadline::after(self.tests.whole().wall()), test: None },
             loaded: false,
             verdicts: &mut judgement.tests,
         };
@@ -185,10 +187,35 @@ struct Conversation<'a> {
     nonce: String,
     /// The longest message of the candidate, in bytes.
     most: u64,
-    /// The deadline of the running test, where each test has its own limit.
-    deadline: Option<Deadline>,
+    clock: CandidateClock,
     loaded: bool,
     verdicts: &'a mut Vec<TestVerdict>,
+}
+
+/// Counts the time in which a candidate is waited for.
+struct CandidateClock {
+    whole: Deadline,
+    /// Of the program's loading, or of the running test, where each test has its own limit.
+    test: Option<Deadline>,
+}
+
+impl CandidateClock {
+    /// Call it before a candidate is waited for: the time since the last wait does not count.
+    fn resume(&mut self) {
+        self.whole.resume();
+        self.test.iter_mut().for_each(Deadline::resume);
+    }
+
+    fn begin(&mut self, cpu: Duration, each: &Limits) {
+        self.test = Some(Deadline::after(Limits { cpu, ..*each }.wall()));
+    }
+}
+
+impl Patience for CandidateClock {
+    fn wait(&mut self) -> Option<Duration> {
+        let whole = self.whole.wait()?;
+        self.test.as_mut().map_or(Some(whole), |test| test.wait().map(|left| left.min(whole)))
+    }
 }
 
 impl Conversation<'_> {
@@ -197,7 +224,9 @@ impl Conversation<'_> {
             // A dead checker is noticed at the next read.
             let _ = self.checker.send(b'V', answers);
         }
-        let end = self.load(program, &mut until(tests.each.cpu));
+        self.clock.begin(tests.each.cpu, &tests.each);
+        let end = self.load(program);
+        self.clock.test = None;
         // Whatever the tests do before they ask the candidate for anything is their own doing.
         let mut next = self.checker.receive(PATIENCE);
         match (&next, end) {
@@ -232,7 +261,7 @@ impl Conversation<'_> {
                 }
                 b'T' => {
                     let begins: TestBegins = parse_message(&payload)?;
-                    self.deadline = Some(until(Duration::try_from_secs_f64(begins.seconds).unwrap_or(Duration::MAX)));
+                    self.clock.begin(Duration::try_from_secs_f64(begins.seconds).unwrap_or(Duration::MAX), &tests.each);
                 }
                 b'V' => {
                     let CheckerVerdict { nonce, verdict, message } = parse_message(&payload)?;
@@ -259,17 +288,13 @@ impl Conversation<'_> {
                     ));
                 }
             }
-            // The tests have the candidate's time limit.
-            next = self.checker.receive(on_the_clock(tests.each.cpu));
+            next = self.checker.receive(tests.patience);
         }
     }
 
     /// Sends the candidate its program and waits until it has loaded.
-    fn load(&mut self, program: &str, deadline: &mut Deadline) -> Option<ConversationEnd> {
-        if stream::send(self.stream(), b'P', program.as_bytes()).is_err() {
-            return Some(ConversationEnd::CandidateEnded);
-        }
-        match stream::receive(self.stream(), self.most, Some(deadline)) {
+    fn load(&mut self, program: &str) -> Option<ConversationEnd> {
+        match self.ask(b'P', program.as_bytes()) {
             StreamRead::Frame { kind: b'L', .. } => {
                 self.loaded = true;
                 None
@@ -278,15 +303,21 @@ impl Conversation<'_> {
         }
     }
 
+    /// Sends a frame to the candidate and receives its answer.
+    fn ask(&mut self, kind: u8, payload: &[u8]) -> StreamRead {
+        let stream = self.candidate.channel().expect("a candidate is started with a channel");
+        self.clock.resume();
+        match stream::send_within(stream, kind, payload, &mut self.clock) {
+            Ok(()) => stream::receive(stream, self.most, &mut self.clock),
+            Err(why) => why,
+        }
+    }
+
     /// Relays one request of the checker to the candidate, and the reply back.
     fn relay(&mut self, question: &[u8]) -> Option<ConversationEnd> {
-        if stream::send(self.stream(), b'C', question).is_err() {
-            return Some(ConversationEnd::CandidateEnded);
-        }
-        let channel = self.candidate.channel().expect("a candidate is started with a channel");
-        let received = stream::receive(channel, self.most, self.deadline.as_mut());
-        let StreamRead::Frame { kind: kind @ (b'R' | b'Q'), payload } = received else {
-            return Some(final_frame(received));
+        let (kind, payload) = match self.ask(b'C', question) {
+            StreamRead::Frame { kind: kind @ (b'R' | b'Q'), payload } => (kind, payload),
+            received => return Some(final_frame(received)),
         };
         if let Err(why) = marshal::check(&payload) {
             return Some(ConversationEnd::Decided(
@@ -298,10 +329,6 @@ impl Conversation<'_> {
         None
     }
 
-    fn stream(&self) -> &std::os::unix::net::UnixStream {
-        self.candidate.channel().expect("a candidate is started with a channel")
-    }
-
     fn same(&self, nonce: &str) -> Result<()> {
         if nonce == self.nonce { Ok(()) } else { Err(Error::Internal("a verdict on another candidate".to_string())) }
     }
@@ -309,11 +336,6 @@ impl Conversation<'_> {
 
 fn cannot_run(why: &str) -> Error {
     Error::Unjudgeable { why: format!("its tests cannot run: {why}") }
-}
-
-/// The deadline of a test with this limit of CPU time.
-fn until(cpu: Duration) -> Deadline {
-    Deadline::after(on_the_clock(cpu))
 }
 
 fn parse_message<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T> {

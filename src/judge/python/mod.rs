@@ -100,7 +100,14 @@ impl Python {
     pub fn script(&self, sandbox: &Sandbox, program: &str, script: &ScriptSuite, limits: Limits) -> Result<Judgement> {
         let ScriptSuite { helpers, code, entry } = script;
         let order = json!({ "suite": "script", "helpers": helpers, "code": code, "entry": entry });
-        let tests = CheckedTests { order, answers: None, count: 1, extent: Extent::FirstFailure, each: limits };
+        let tests = CheckedTests {
+            order,
+            answers: None,
+            count: 1,
+            extent: Extent::FirstFailure,
+            each: limits,
+            patience: limits.wall(),
+        };
         self.judging(sandbox, program, tests).run()
     }
 
@@ -123,7 +130,12 @@ impl Python {
             "suite": "calls", "function": calls.function, "tests": tests, "cpu": limits.cpu.as_secs_f64(),
             "all": extent == Extent::All,
         });
-        self.judging(sandbox, program, CheckedTests { order, answers: None, count, extent, each: limits }).run()
+        self.judging(
+            sandbox,
+            program,
+            CheckedTests { order, answers: None, count, extent, each: limits, patience: limits.wall() },
+        )
+        .run()
     }
 
     /// `limits` apply to each test, or four times the reference's time if that is more; loading the program counts as a
@@ -136,7 +148,7 @@ impl Python {
         limits: Limits,
         extent: Extent,
     ) -> Result<Compared> {
-        let patience = on_the_clock(limits.cpu.saturating_mul(REFERENCE_SLOWER));
+        let patience = Limits { cpu: limits.cpu.saturating_mul(REFERENCE_SLOWER), ..limits }.wall();
         let answers = |field, inputs| self.answers(sandbox, reference, field, inputs, patience);
         // Both are needed before judging.
         let (of_base, of_plus) = (answers("base_input", &reference.base)?, answers("plus_input", &reference.plus)?);
@@ -149,7 +161,7 @@ impl Python {
             self.judging(
                 sandbox,
                 program,
-                CheckedTests { order, answers: Some(&answers.written), count, extent, each: limits },
+                CheckedTests { order, answers: Some(&answers.written), count, extent, each: limits, patience },
             )
             .run()
         };
@@ -203,9 +215,4 @@ impl Python {
 /// The values as texts, for Python's `json`.
 fn texts(values: &[RawJson]) -> Vec<&str> {
     values.iter().map(RawJson::as_str).collect()
-}
-
-/// The limit of wall-clock time for a limit of CPU time; the same rule as in the sandbox.
-fn on_the_clock(cpu: Duration) -> Duration {
-    cpu.saturating_mul(2).saturating_add(Duration::from_secs(1))
 }

@@ -10,7 +10,9 @@ use crate::error::{Error, Result};
 use crate::judge::fair_clock::Deadline;
 use crate::judge::message::last_line;
 use crate::judge::problem::Limits;
-use crate::judge::sandbox::{Confined, Running, Sandbox, StdinMode, StdoutMode, WarmInterpreter, WorkFolder};
+use crate::judge::sandbox::{
+    Confined, Running, Sandbox, StdinMode, StdoutMode, WallLimit, WarmInterpreter, WorkFolder,
+};
 use crate::judge::toolchain::Interpreter;
 
 const COMPILE: &str = "import py_compile, sys; py_compile.compile(sys.argv[1], cfile=sys.argv[2], doraise=True)";
@@ -72,7 +74,7 @@ impl Programs {
         let mut trial = warm.start(self.runner(folder.path(), Limits::default()))?;
         let channel = trial.channel().expect("a runner is started with a channel");
         stream::send(channel, b'P', b"answer = 42").map_err(Error::io(library, "use"))?;
-        let loaded = stream::receive(channel, 1 << 10, Some(&mut Deadline::after(TRIAL)));
+        let loaded = stream::receive(channel, 1 << 10, &mut Deadline::after(TRIAL));
         trial.kill();
         let ended = trial.wait()?;
         match loaded {
@@ -126,6 +128,7 @@ impl Programs {
             folder: folder.to_path_buf(),
             keep_files: false,
             limits,
+            wall: WallLimit::ByCaller,
             stdin: StdinMode::Null,
             stdout: StdoutMode::Null,
             channel: true,

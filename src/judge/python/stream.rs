@@ -2,10 +2,11 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use crate::judge::fair_clock::Deadline;
 
-/// The result of reading from a stream.
+/// The result of reading from a stream, or why nothing can be sent.
 pub(super) enum StreamRead {
     Frame {
         kind: u8,
@@ -31,10 +32,47 @@ pub(super) fn send(mut stream: &UnixStream, kind: u8, payload: &[u8]) -> io::Res
     stream.write_all(payload)
 }
 
-/// Reads the next frame, of at most `most` bytes, until `deadline`.
-pub(super) fn receive(stream: &UnixStream, most: u64, mut deadline: Option<&mut Deadline>) -> StreamRead {
+/// How long a wait on a stream may take.
+pub(super) trait Patience {
+    /// How long to wait before asking again, more than zero; `None` if the time is over.
+    fn wait(&mut self) -> Option<Duration>;
+}
+
+impl Patience for Deadline {
+    fn wait(&mut self) -> Option<Duration> {
+        Deadline::wait(self)
+    }
+}
+
+/// Sends a frame to a process that may not read it.
+pub(super) fn send_within(
+    mut stream: &UnixStream,
+    kind: u8,
+    payload: &[u8],
+    patience: &mut impl Patience,
+) -> Result<(), StreamRead> {
+    let length = u32::try_from(payload.len() + 1).map_err(|_| StreamRead::TooLong)?;
+    let head = [&length.to_le_bytes()[..], &[kind]].concat();
+    for mut part in [&head, payload] {
+        while !part.is_empty() {
+            let left = patience.wait().ok_or(StreamRead::TimeOut)?;
+            if stream.set_write_timeout(Some(left)).is_err() {
+                return Err(StreamRead::End);
+            }
+            match stream.write(part) {
+                Ok(written) => part = &part[written..],
+                Err(error) if is_to_be_tried_again(&error) => {}
+                Err(_) => return Err(StreamRead::End),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads the next frame, of at most `most` bytes.
+pub(super) fn receive(stream: &UnixStream, most: u64, patience: &mut impl Patience) -> StreamRead {
     let mut head = [0; 5];
-    if let Err(why) = fill(stream, &mut head, deadline.as_deref_mut()) {
+    if let Err(why) = fill(stream, &mut head, patience) {
         return why;
     }
     let [a, b, c, d, kind] = head;
@@ -48,31 +86,29 @@ pub(super) fn receive(stream: &UnixStream, most: u64, mut deadline: Option<&mut 
     while payload.len() < length as usize {
         let had = payload.len();
         payload.resize((length as usize).min(had + (1 << 20)), 0);
-        if let Err(why) = fill(stream, &mut payload[had..], deadline.as_deref_mut()) {
+        if let Err(why) = fill(stream, &mut payload[had..], patience) {
             return why;
         }
     }
     StreamRead::Frame { kind, payload }
 }
 
-fn fill(mut stream: &UnixStream, mut into: &mut [u8], mut deadline: Option<&mut Deadline>) -> Result<(), StreamRead> {
+fn fill(mut stream: &UnixStream, mut into: &mut [u8], patience: &mut impl Patience) -> Result<(), StreamRead> {
     while !into.is_empty() {
-        let left = match &mut deadline {
-            Some(deadline) => Some(deadline.wait().ok_or(StreamRead::TimeOut)?),
-            None => None,
-        };
-        // A timeout of zero is refused; None waits forever.
-        if stream.set_read_timeout(left).is_err() {
+        let left = patience.wait().ok_or(StreamRead::TimeOut)?;
+        if stream.set_read_timeout(Some(left)).is_err() {
             return Err(StreamRead::End);
         }
         match stream.read(into) {
             Ok(0) => return Err(StreamRead::End),
             Ok(read) => into = &mut into[read..],
-            // The deadline decides whether to wait again.
-            Err(error)
-                if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(error) if is_to_be_tried_again(&error) => {}
             Err(_) => return Err(StreamRead::End),
         }
     }
     Ok(())
+}
+
+fn is_to_be_tried_again(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }

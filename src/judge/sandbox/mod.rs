@@ -134,10 +134,20 @@ pub struct Confined {
     /// in memory, which is otherwise dropped.
     pub keep_files: bool,
     pub limits: Limits,
+    pub wall: WallLimit,
     pub stdin: StdinMode,
     pub stdout: StdoutMode,
     /// A stream between the caller ([`Running::channel`]) and the program, which has it as file descriptor 3.
     pub channel: bool,
+}
+
+/// What ends a program that hangs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WallLimit {
+    /// [`Limits::wall`].
+    Own,
+    /// The caller, which knows when the program waits for nobody but itself.
+    ByCaller,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -27,7 +27,7 @@ use super::probe::{ProbeTarget, SandboxProbe};
 use super::running::Running;
 use super::wire::{self, CandidateFds, CandidateSpec, FAREWELL, ProgramFds, ServerRequest};
 use super::{
-    Confined, InForce, Isolation, SandboxSetup, StdinMode, StdoutMode, WarmInterpreter, WorkFolder, folder,
+    Confined, InForce, Isolation, SandboxSetup, StdinMode, StdoutMode, WallLimit, WarmInterpreter, WorkFolder, folder,
     interpreter, supervisor,
 };
 use crate::error::{Error, Result};
@@ -378,6 +378,7 @@ impl Sandbox {
             folder: folder.path().to_path_buf(),
             keep_files: false,
             limits,
+            wall: WallLimit::Own,
             stdin: StdinMode::Null,
             stdout: StdoutMode::Capture,
             channel: false,
@@ -436,13 +437,14 @@ impl Sandbox {
         };
         ends.send(&self.caller).map_err(Error::io(&what.program, "start (the sandbox's helper has gone)"))?;
         drop(ends);
-        let Confined { program, arguments, environment, readable, folder, keep_files, limits, .. } = what;
+        let Confined { program, arguments, environment, readable, folder, keep_files, limits, wall, .. } = what;
         let order = CandidateSpec {
             arguments,
             environment,
             readable,
             folder,
             cpu: limits.cpu,
+            wall: (wall == WallLimit::Own).then(|| limits.wall()),
             memory_bytes: limits.memory_bytes,
             output_bytes: limits.output_bytes,
             processes: limits.processes,

@@ -292,7 +292,7 @@ impl CandidateWatch<'_> {
         if self.peak_bytes > order.memory_bytes {
             return Some(How::Limit(Limit::Memory));
         }
-        if cpu > order.cpu || self.clock.elapsed() > 2 * order.cpu + Duration::from_secs(1) {
+        if cpu > order.cpu || order.wall.is_some_and(|wall| self.clock.elapsed() > wall) {
             return Some(How::Limit(Limit::Time));
         }
         // If the user has other processes, RLIMIT_NPROC is no exact limit; this one ends the forking.

@@ -24,6 +24,8 @@ pub(super) struct CandidateSpec {
     pub readable: Vec<PathBuf>,
     pub folder: PathBuf,
     pub cpu: Duration,
+    /// Of wall-clock time; `None`: the caller ends it.
+    pub wall: Option<Duration>,
     pub memory_bytes: u64,
     pub output_bytes: u64,
     pub processes: u32,
