@@ -11,7 +11,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use crate::engine::request::Event;
 use crate::ids::BranchId;
 
-/// Which events of its branches a reader receives. Ends are always sent.
+/// Which events of a branch its reader receives. Ends are always sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Hear {
     /// Only how each branch ends, with all its tokens: the reader is not woken before.
@@ -59,7 +59,6 @@ impl Queue {
 
 /// State shared by both ends.
 struct Channel {
-    hear: Hear,
     queue: Mutex<Queue>,
     /// Holds at most one message: the queue is no longer empty, or the last sender is gone.
     wake: Sender<()>,
@@ -98,22 +97,25 @@ impl Drop for Senders {
     }
 }
 
-/// The engine's end. Sending never fails: branches go on if the reader is gone.
+/// The engine's end, for some of the reader's branches. Sending never fails: branches go on if the reader is gone.
 #[derive(Clone)]
-pub(crate) struct EventSender(Arc<Senders>);
+pub(crate) struct EventSender {
+    senders: Arc<Senders>,
+    hear: Hear,
+}
 
 impl EventSender {
     /// Sends one event at once.
     pub fn send(&self, event: Event) {
-        self.0.0.push([event]);
+        self.senders.0.push([event]);
     }
 
     pub fn hears_tokens(&self) -> bool {
-        self.0.0.hear == Hear::Tokens
+        self.hear == Hear::Tokens
     }
 
     fn is_same_channel(&self, other: &EventSender) -> bool {
-        Arc::ptr_eq(&self.0.0, &other.0.0)
+        Arc::ptr_eq(&self.senders.0, &other.senders.0)
     }
 }
 
@@ -127,19 +129,20 @@ pub(super) struct EventReader {
 }
 
 impl EventReader {
-    pub fn new(hear: Hear) -> Self {
+    pub fn new() -> Self {
         let (wake, woken) = bounded(1);
-        let channel = Arc::new(Channel { hear, queue: Mutex::default(), wake });
+        let channel = Arc::new(Channel { queue: Mutex::default(), wake });
         EventReader { channel, senders: Weak::new(), woken, taken: VecDeque::new() }
     }
 
-    pub fn sender(&mut self) -> EventSender {
+    /// A sender of the events named by `hear`.
+    pub fn sender(&mut self, hear: Hear) -> EventSender {
         let senders = self.senders.upgrade().unwrap_or_else(|| {
             let senders = Arc::new(Senders(self.channel.clone()));
             self.senders = Arc::downgrade(&senders);
             senders
         });
-        EventSender(senders)
+        EventSender { senders, hear }
     }
 
     /// The next event, if one is queued.
@@ -196,7 +199,7 @@ impl EventBatcher {
 
     pub fn flush(&mut self) {
         if let Some(to) = self.to.take() {
-            to.0.0.push(self.events.drain(..));
+            to.senders.0.push(self.events.drain(..));
         }
     }
 }
@@ -235,8 +238,8 @@ mod tests {
 
     #[test]
     fn each_reader_gets_its_events_in_order() {
-        let mut readers: Vec<EventReader> = (0..3).map(|_| EventReader::new(Hear::Tokens)).collect();
-        let senders: Vec<EventSender> = readers.iter_mut().map(EventReader::sender).collect();
+        let mut readers: Vec<EventReader> = (0..3).map(|_| EventReader::new()).collect();
+        let senders: Vec<EventSender> = readers.iter_mut().map(|reader| reader.sender(Hear::Tokens)).collect();
         let mut batcher = EventBatcher::default();
         // Reader 0 has a long run, then all three take turns.
         let to = |sent: usize| if sent < 3 * BATCH { 0 } else { sent % 3 };
@@ -258,8 +261,8 @@ mod tests {
     #[test]
     fn while_a_reader_lags_tokens_are_joined_and_nothing_is_lost() {
         let (branches, tokens) = (100, 1000);
-        let mut reader = EventReader::new(Hear::Tokens);
-        let sender = reader.sender();
+        let mut reader = EventReader::new();
+        let sender = reader.sender(Hear::Tokens);
         let mut batcher = EventBatcher::default();
         for at in 0..tokens {
             (0..branches).for_each(|branch| batcher.send(&sender, token(branch, at)));
@@ -277,8 +280,8 @@ mod tests {
 
     #[test]
     fn a_branch_that_goes_on_after_its_end_is_not_told_before_it() {
-        let mut reader = EventReader::new(Hear::Tokens);
-        let sender = reader.sender();
+        let mut reader = EventReader::new();
+        let sender = reader.sender(Hear::Tokens);
         (0..MOST_QUEUED).for_each(|_| sender.send(end(7)));
         for event in [token(1, 0), token(1, 1), end(1), token(1, 2), token(1, 3)] {
             sender.send(event);
@@ -293,7 +296,7 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_for_a_reader_that_is_gone() {
-        let mut reader = EventReader::new(Hear::Tokens);
+        let mut reader = EventReader::new();
         let (sender, channel) = (reader.sender(), reader.channel.clone());
         sender.send(token(1, 0));
         drop(reader);

@@ -26,23 +26,29 @@ const FOREVER: Duration = Duration::from_secs(1 << 32);
 /// Branches being extended. Dropping it cancels those that have not finished.
 pub struct EventReceiver {
     handle: EngineHandle,
+    hear: Hear,
     events: EventReader,
     unfinished: BTreeSet<BranchId>,
 }
 
 impl EventReceiver {
     pub(super) fn new(handle: EngineHandle, hear: Hear) -> Self {
-        EventReceiver { handle, events: EventReader::new(hear), unfinished: BTreeSet::new() }
+        EventReceiver { handle, hear, events: EventReader::new(), unfinished: BTreeSet::new() }
     }
 
     /// Starts to extend branches, whose events arrive here. They run in one batch with those of other receivers.
     pub fn start(&mut self, extends: Vec<Extend>) -> Result<()> {
+        self.start_hearing(extends, self.hear)
+    }
+
+    /// The same, with these events of theirs.
+    pub fn start_hearing(&mut self, extends: Vec<Extend>, hear: Hear) -> Result<()> {
         self.handle.check_extends(&extends)?;
         let branches: BTreeSet<BranchId> = extends.iter().map(|extend| extend.branch).collect();
         if branches.len() < extends.len() {
             return Err(Error::value("branches to extend", "each of them once", "one of them twice"));
         }
-        self.handle.send(Command::Start { extends, events: self.events.sender() })?;
+        self.handle.send(Command::Start { extends, events: self.events.sender(hear) })?;
         self.unfinished.extend(branches);
         Ok(())
     }

@@ -39,6 +39,20 @@ struct PromptInFlight {
     left: usize,
     /// Tokens of the prompt.
     tokens: usize,
+    /// Whether the branches of finished samples are the caller's.
+    keep: bool,
+}
+
+/// How a prompt is begun.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BeginOptions {
+    /// The first of its samples, which uses the random numbers of a sample with this index: so a prompt with many samples
+    /// can begin in parts, each under a number of its own.
+    pub first_sample: usize,
+    /// Which events are heard; `None`: the generator's.
+    pub hear: Option<Hear>,
+    /// Whether the branches of finished samples are not released, but the caller's ([`Generator::take_branch`]).
+    pub keep: bool,
 }
 
 /// Samples in flight. Dropping the generator cancels the unfinished ones and releases all of them.
@@ -49,12 +63,16 @@ pub struct Generator {
     /// The samples that have not ended.
     by_branch: HashMap<BranchId, SampleId>,
     in_flight: HashMap<usize, PromptInFlight>,
-    /// Extends that have not been submitted to the engine.
-    begun: Vec<Extend>,
+    /// Which events are heard of a prompt whose [`BeginOptions`] do not say.
+    hear: Hear,
+    /// Extends that have not been submitted to the engine, and the events that are heard of them.
+    begun: Vec<(Hear, Extend)>,
     /// Failure events of extends that could not be submitted because the engine had stopped.
     not_started: VecDeque<Event>,
     /// Branches of finished samples, kept until the generator is dropped (`Release::AtEnd`).
     kept: Vec<BranchId>,
+    /// Branches of finished samples that wait for [`Generator::take_branch`].
+    asked_for: HashMap<SampleId, BranchId>,
     prompt_tokens: usize,
 }
 
@@ -65,11 +83,13 @@ impl Generator {
             engine,
             receiver,
             release,
+            hear,
             by_branch: HashMap::new(),
             in_flight: HashMap::new(),
             begun: Vec::new(),
             not_started: VecDeque::new(),
             kept: Vec::new(),
+            asked_for: HashMap::new(),
             prompt_tokens: 0,
         }
     }
@@ -83,31 +103,49 @@ impl Generator {
     ///
     /// Fails if the prompt is empty or too long, or parameters are out of range; nothing is started then.
     pub fn begin(&mut self, prompt: usize, request: &PromptRequest<'_>) -> Result<()> {
+        self.begin_with(prompt, request, BeginOptions::default())
+    }
+
+    /// The same, with options.
+    pub fn begin_with(
+        &mut self,
+        prompt: usize,
+        request: &PromptRequest<'_>,
+        BeginOptions { first_sample, hear, keep }: BeginOptions,
+    ) -> Result<()> {
+        let hear = hear.unwrap_or(self.hear);
         let mut branches = self.branches_of(request)?;
         let scored = self.scored_prompt(request)?;
         for (sample, &branch) in branches.iter().enumerate() {
-            let uniforms = request.uniforms.child(ForkKind::Sample, sample as u64);
-            self.begun.push(Extend::sampled(branch, request.params, request.stop, uniforms));
+            let uniforms = request.uniforms.child(ForkKind::Sample, (first_sample + sample) as u64);
+            self.begun.push((hear, Extend::sampled(branch, request.params, request.stop, uniforms)));
             self.by_branch.insert(branch, SampleId { prompt, sample });
         }
         if let Some(extend) = scored {
             self.by_branch.insert(extend.branch, SampleId { prompt, sample: branches.len() });
             branches.push(extend.branch);
-            self.begun.push(extend);
+            self.begun.push((hear, extend));
         }
         let (left, tokens) = (branches.len(), request.tokens.len());
         self.prompt_tokens += left * tokens;
-        self.in_flight.insert(prompt, PromptInFlight { branches, left, tokens });
+        self.in_flight.insert(prompt, PromptInFlight { branches, left, tokens, keep });
         Ok(())
     }
 
     /// Submits the prompts begun so far. Reading an event does so too.
     pub fn start(&mut self) {
-        if self.begun.is_empty() {
-            return;
+        let begun = std::mem::take(&mut self.begun);
+        let (streamed, others): (Vec<_>, Vec<_>) = begun.into_iter().partition(|(hear, _)| *hear == Hear::Tokens);
+        for (hear, begun) in [(Hear::Tokens, streamed), (Hear::Finishes, others)] {
+            if !begun.is_empty() {
+                self.submit(begun.into_iter().map(|(_, extend)| extend).collect(), hear);
+            }
         }
-        let branches: Vec<BranchId> = self.begun.iter().map(|extend| extend.branch).collect();
-        let Err(error) = self.receiver.start(std::mem::take(&mut self.begun)) else { return };
+    }
+
+    fn submit(&mut self, extends: Vec<Extend>, hear: Hear) {
+        let branches: Vec<BranchId> = extends.iter().map(|extend| extend.branch).collect();
+        let Err(error) = self.receiver.start_hearing(extends, hear) else { return };
         // Parameters were checked before: the engine has stopped.
         let why = match error {
             Error::EngineStopped { why } => why,
@@ -205,9 +243,11 @@ impl Generator {
         self.by_branch.remove(&branch);
         let prompt = self.in_flight.get_mut(&sample.prompt).expect("a prompt is in flight while a sample of it is");
         prompt.left -= 1;
+        let keep = prompt.keep;
         self.prompt_tokens -= prompt.tokens;
         let whole = if prompt.left == 0 { self.in_flight.remove(&sample.prompt) } else { None };
         match (self.release, whole) {
+            _ if keep => drop(self.asked_for.insert(sample, branch)),
             (Release::EachSample, _) => self.engine.release(&[branch]),
             (Release::EachPrompt, Some(prompt)) => self.engine.release(&prompt.branches),
             (Release::AtEnd, Some(prompt)) => self.kept.extend(prompt.branches),
@@ -227,6 +267,11 @@ impl Generator {
         if let Some(prompt) = self.in_flight.get(&prompt) {
             self.receiver.cancel(&prompt.branches);
         }
+    }
+
+    /// The branch of a finished sample whose prompt was begun with `keep`, once: the caller releases it.
+    pub fn take_branch(&mut self, sample: SampleId) -> Option<BranchId> {
+        self.asked_for.remove(&sample)
     }
 
     /// Drops a prompt in flight at once; no further events of it are returned.
@@ -270,6 +315,7 @@ impl Generator {
 impl Drop for Generator {
     fn drop(&mut self) {
         let mut left = std::mem::take(&mut self.kept);
+        left.extend(self.asked_for.values());
         left.extend(self.in_flight.values().flat_map(|prompt| &prompt.branches));
         if !left.is_empty() {
             self.engine.discard(&left);

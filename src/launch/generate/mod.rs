@@ -10,7 +10,7 @@ mod generation;
 mod generator;
 
 pub use generation::Generation;
-pub use generator::{Generator, Release};
+pub use generator::{BeginOptions, Generator, Release};
 
 use crate::engine::{EngineHandle, Finish, Hear, SampledToken, SamplingParams, Stop, UniformKey};
 use crate::error::Error;
