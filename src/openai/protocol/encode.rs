@@ -58,7 +58,7 @@ impl RequestReader<'_> {
         Ok(EncodedPrompt { tokens, parent_tokens, text, stop, is_unlimited, opens_reasoning, choices })
     }
 
-    fn check_tokens(&self, field: &str, tokens: &[TokenId]) -> Result<(), Refusal> {
+    pub(super) fn check_tokens(&self, field: &str, tokens: &[TokenId]) -> Result<(), Refusal> {
         match tokens.iter().find(|token| token.ix() >= self.config.vocab) {
             Some(token) => {
                 let expected = format!("tokens below {}", self.config.vocab);

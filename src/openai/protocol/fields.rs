@@ -1,6 +1,7 @@
 //! Reads the fields of a request's body one by one, by name and type. `null` counts as absent, as in OpenAI's own
 //! clients; fields that were not read are an error.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -117,6 +118,12 @@ impl BodyFields {
 
     pub fn object(&mut self, key: &str) -> ProtocolResult<Map<String, Value>> {
         Ok(self.read(key, "an object", |value| value.as_object().cloned())?.unwrap_or_default())
+    }
+
+    /// An object of strings.
+    pub fn strings(&mut self, key: &str) -> ProtocolResult<Option<BTreeMap<String, String>>> {
+        let text = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
+        self.read(key, "an object of strings", |value| value.as_object()?.iter().map(text).collect())
     }
 
     /// Drops fields that do not affect the answer.

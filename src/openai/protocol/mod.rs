@@ -7,9 +7,11 @@ mod chunks;
 mod encode;
 mod endpoint;
 mod fields;
+pub mod files;
 mod limits;
 mod logprobs;
 mod messages;
+mod models;
 mod official;
 mod reader;
 mod reasoning;
@@ -20,12 +22,15 @@ mod shown;
 pub mod sse;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 pub use answer::{AnswerHead, PromptCandidates, PromptTokensDetails, Response, Usage, response};
 pub use chunks::ChunkWriter;
 pub use endpoint::Endpoint;
 pub use limits::ProtocolLimits;
+pub use models::ServedModel;
 pub use reader::RequestReader;
 pub use reasoning::Reasoning;
 pub use refusal::{Refusal, RefusalKind};
 pub use request::{EncodedChoice, EncodedPrompt, Keep, ProtocolRequest, RequestSeed, StreamOptions, TextPrompt};
+pub use tokens::{body, tokenizer_info};

@@ -142,7 +142,7 @@ impl RequestReader<'_> {
         }
     }
 
-    fn model(&self, fields: &mut BodyFields) -> Result<String, Refusal> {
+    pub(super) fn model(&self, fields: &mut BodyFields) -> Result<String, Refusal> {
         let Some(model) = fields.text("model")? else { return Ok(self.model.to_owned()) };
         match self.served {
             Some(served) if !served.contains(&model) => Err(Refusal::model_not_found(&model, served)),
