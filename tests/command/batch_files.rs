@@ -107,7 +107,7 @@ fn log_probabilities_are_those_of_the_tokens() {
 fn uniforms_follow_the_requests_own_seed_or_the_jobs_seed_and_the_id() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let body =
-        |n: u32, seed: Value| json!({"prompt": QUESTION, "max_tokens": 12, "n": n, "seed": seed, "temperature": 1.3});
+        |n: u32, seed: Value| json!({"prompt": QUESTION, "max_tokens": 12, "n": n, "seed": seed, "temperature": 2.5});
     let ask = |id: &str, n: u32, seed: Value| completions(id, body(n, seed));
     let alone = answers(folder.path(), &[ask("q", 3, json!(7)), ask("usual", 3, json!(null))]);
     let among = answers(

@@ -234,8 +234,8 @@ pub fn response<'a>(
             }
         }
     }
-    let sampled = |candidates: &PromptCandidates| candidates.drawn.iter().map(|drawn| drawn.tokens.len()).sum();
-    let completion_tokens = candidates.iter().map(sampled).fold(0, |sum, tokens: usize| sum + tokens);
+    let drawn = candidates.iter().flat_map(|candidates| &candidates.drawn);
+    let completion_tokens = drawn.map(|drawn| drawn.tokens.len()).sum();
     let cached = candidates.iter().map(|candidates| candidates.cached).sum();
     let chat_prompt = match (request.endpoint, &request.prompts[..], candidates) {
         (Endpoint::Chat, [prompt], [candidates]) => {

@@ -73,13 +73,12 @@ impl RequestReader<'_> {
         let refuse = |error: Error| Refusal::of(&error);
         let text = &prompt.text;
         if matches!(prompt.content, PromptContent::Text(_)) {
-            let beyond = self.tokenizer.beginning_beyond(text, self.config.context).map_err(refuse)?;
-            if let Some(LongBeginning { bytes, tokens }) = beyond {
-                let (what, context) = (format!("the beginning ({bytes} bytes) of the prompt"), self.config.context);
-                return Err(Refusal::of(&Error::ContextTooLong { what, tokens, context }).about(field));
-            }
+            self.check_length(field, "the prompt", text)?;
         }
         let texts: Option<Vec<String>> = prompt.choices.iter().map(text_of).collect();
+        for text in texts.iter().flatten() {
+            self.check_length("choices", "a continuation", text)?;
+        }
         match (&prompt.content, texts) {
             // Each text is encoded whole, as the model saw such texts in training.
             (PromptContent::Text(special), Some(texts)) if !texts.is_empty() => {
@@ -98,6 +97,15 @@ impl RequestReader<'_> {
                 Ok((tokens, choices))
             }
         }
+    }
+
+    /// Refuses a text of more tokens than the context, of which only so many are encoded.
+    pub(super) fn check_length(&self, field: &str, what: &str, text: &str) -> Result<(), Refusal> {
+        let context = self.config.context;
+        let beyond = self.tokenizer.beginning_beyond(text, context).map_err(|error| Refusal::of(&error))?;
+        let Some(LongBeginning { bytes, tokens }) = beyond else { return Ok(()) };
+        let what = format!("the beginning ({bytes} bytes) of {what}");
+        Err(Refusal::of(&Error::ContextTooLong { what, tokens, context }).about(field))
     }
 
     /// A continuation by itself.

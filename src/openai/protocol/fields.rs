@@ -92,9 +92,12 @@ impl BodyFields {
     /// Strings and token ids: one, or a list of them.
     pub fn stops(&mut self, key: &str) -> ProtocolResult<(Vec<String>, Vec<TokenId>)> {
         let (mut texts, mut tokens) = (Vec::new(), Vec::new());
-        let mut take = |value: &Value| match value {
-            Value::String(text) if !text.is_empty() => Some(texts.push(text.clone())),
-            value => token_id(value).map(|token| tokens.push(token)),
+        let mut take = |value: &Value| {
+            match value {
+                Value::String(text) if !text.is_empty() => texts.push(text.clone()),
+                value => tokens.push(token_id(value)?),
+            }
+            Some(())
         };
         let read = |value: &Value| match value {
             Value::Array(list) => list.iter().try_for_each(take),

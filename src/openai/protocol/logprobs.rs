@@ -36,11 +36,12 @@ pub fn echoed_tokens<'a>(
     let mut placer = TokenPlacer::new(&[], true, 0, tokenizer);
     let logprobs = [None].into_iter().chain(scored.logprobs.iter().copied().map(Some));
     let tops = [&[][..]].into_iter().chain(scored.top.iter().map(Vec::as_slice)).chain(std::iter::repeat(&[][..]));
-    let shown = |((&token, logprob), top): ((&TokenId, Option<f32>), &'a [(TokenId, f32)])| {
-        let (top, offset) = (&top[..top.len().min(most)], all.min(placer.place(token).chars));
-        ShownToken { token, logprob, top, offset }
-    };
-    prompt.tokens.iter().zip(logprobs).zip(tops).map(shown).collect()
+    let mut shown = Vec::with_capacity(prompt.tokens.len());
+    for ((&token, logprob), top) in prompt.tokens.iter().zip(logprobs).zip(tops) {
+        let offset = all.min(placer.place(token).chars);
+        shown.push(ShownToken { token, logprob, top: &top[..top.len().min(most)], offset });
+    }
+    shown
 }
 
 /// `logprobs` of a completion.
@@ -61,11 +62,11 @@ impl Serialize for CompletionLogprobs<'_> {
     }
 }
 
-/// The likeliest tokens in place of a token, and itself, by text; `None`: nothing is before it.
-fn rivals<'a>(shown: ShownToken<'a>, tokenizer: &'a Tokenizer) -> Option<Map<impl Fn() -> Vec<(Cow<'a, str>, f64)>>> {
+/// The likeliest tokens in place of a token, and itself, by text, likeliest first; of several with the same text the
+/// first counts. `None`: nothing is before the token.
+fn rivals<'a>(shown: ShownToken<'a>, tokenizer: &'a Tokenizer) -> Option<impl Serialize + use<'a>> {
     let (own, top) = ((shown.token, shown.logprob?), shown.top);
     Some(Map(move || {
-        // Most likely first; if several tokens have the same text, the first counts.
         let mut rivals: Vec<(Cow<str>, f64)> = Vec::with_capacity(top.len() + 1);
         for &(token, logprob) in top.iter().chain([&own]) {
             let text = token_text(tokenizer, token);

@@ -6,9 +6,8 @@ use super::chat;
 use super::fields::{BodyFields, brief};
 use super::reader::RequestReader;
 use super::refusal::Refusal;
-use crate::error::Error;
 use crate::ids::TokenId;
-use crate::tokenizer::{AddSpecial, LongBeginning, Tokenizer};
+use crate::tokenizer::{AddSpecial, Tokenizer};
 
 impl RequestReader<'_> {
     /// `/tokenize`: the tokens of a `prompt`, or of `messages` in the model's chat template.
@@ -51,13 +50,8 @@ impl RequestReader<'_> {
 
     /// The tokens of a text that may have about as many as the context, whose encoding is therefore bounded.
     fn tokens_of(&self, text: &str, special: AddSpecial) -> Result<Vec<TokenId>, Refusal> {
-        let refuse = |error: Error| Refusal::of(&error);
-        let context = self.config.context;
-        if let Some(LongBeginning { bytes, tokens }) = self.tokenizer.beginning_beyond(text, context).map_err(refuse)? {
-            let what = format!("the beginning ({bytes} bytes) of the text");
-            return Err(refuse(Error::ContextTooLong { what, tokens, context }).about("prompt"));
-        }
-        self.tokenizer.encode(text, special).map_err(refuse)
+        self.check_length("prompt", "the text", text)?;
+        self.tokenizer.encode(text, special).map_err(|error| Refusal::of(&error))
     }
 }
 
