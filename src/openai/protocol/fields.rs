@@ -11,6 +11,15 @@ use crate::ids::TokenId;
 
 type ProtocolResult<T> = Result<T, Refusal>;
 
+/// The JSON object of a request's body.
+pub fn parse_body(bytes: &[u8]) -> Result<Map<String, Value>, Refusal> {
+    match serde_json::from_slice(bytes) {
+        Ok(Value::Object(body)) => Ok(body),
+        Ok(other) => Err(Refusal::not_json(&brief(&other))),
+        Err(error) => Err(Refusal::not_json(&format!("text that is not JSON: {error}"))),
+    }
+}
+
 pub struct BodyFields {
     left: Map<String, Value>,
 }

@@ -1,6 +1,8 @@
 //! Reads a request's body into a [`ProtocolRequest`]. All errors of a request are found here: those of its fields when
 //! it is read, those of its prompts' tokens when it is encoded (`encode`).
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 
 use super::chat::{self, ChatText};
@@ -60,8 +62,9 @@ impl RequestReader<'_> {
         let (top_logprobs, prompt_logprobs) = self.logprobs(endpoint, &mut fields)?;
         let params = SamplingParams { top_logprobs, ..params(&mut fields)? };
         ProtocolLimits::check("logit_bias", limits.logit_bias, params.logit_bias.len(), "tokens")?;
-        let samples_nothing = echo || prompt_logprobs.is_some() || keep.is_some();
-        let (most_tokens, stop) = self.stop(&mut fields, if samples_nothing { 0 } else { 1 })?;
+        // Where the prompt itself is of use, nothing need be sampled.
+        let least = if echo || prompt_logprobs.is_some() || keep.is_some() { 0 } else { 1 };
+        let (most_tokens, stop) = self.stop(&mut fields, least)?;
         let choices = self.choices(endpoint, &mut fields)?;
         let stream = self.stream(&mut fields)?;
         let reasoning = match endpoint {
@@ -75,24 +78,13 @@ impl RequestReader<'_> {
         official::take(&mut fields)?;
         fields.finish()?;
         params.check(self.config.vocab).map_err(|error| Refusal::of(&error))?;
-        let best_of = if most_tokens == Some(0) || !choices.is_empty() { 0 } else { best_of };
-        let default = match endpoint {
-            Endpoint::Completions => COMPLETION_TOKENS,
-            Endpoint::Chat => usize::MAX,
-        };
-        let stop = Stop { max_tokens: most_tokens.unwrap_or(default).max(1), ..stop };
-        let is_unlimited = most_tokens.is_none() && endpoint == Endpoint::Chat;
-        let choices: std::sync::Arc<[ChoiceContent]> = choices.into();
-        let prompt = |WrittenPrompt { text, content, opens_reasoning }| {
-            let (stop, choices) = (stop.clone(), choices.clone());
-            TextPrompt { text, content, stop, is_unlimited, opens_reasoning, choices }
-        };
+        let samples_nothing = most_tokens == Some(0) || !choices.is_empty();
         let request = ProtocolRequest {
             endpoint,
             model,
-            prompts: prompts.into_iter().map(prompt).collect(),
+            prompts: text_prompts(endpoint, prompts, most_tokens, stop, choices.into()),
             n,
-            best_of,
+            best_of: if samples_nothing { 0 } else { best_of },
             seed,
             echo,
             logprobs: top_logprobs.is_some(),
@@ -303,6 +295,27 @@ impl RequestReader<'_> {
 
 fn written(text: String, content: PromptContent) -> WrittenPrompt {
     WrittenPrompt { text, content, opens_reasoning: false }
+}
+
+/// The prompts, each with the request's stop conditions and continuations.
+fn text_prompts(
+    endpoint: Endpoint,
+    written: Vec<WrittenPrompt>,
+    most_tokens: Option<usize>,
+    stop: Stop,
+    choices: Arc<[ChoiceContent]>,
+) -> Vec<TextPrompt> {
+    let default = match endpoint {
+        Endpoint::Completions => COMPLETION_TOKENS,
+        Endpoint::Chat => usize::MAX,
+    };
+    let stop = Stop { max_tokens: most_tokens.unwrap_or(default).max(1), ..stop };
+    let is_unlimited = most_tokens.is_none() && endpoint == Endpoint::Chat;
+    let prompt = |WrittenPrompt { text, content, opens_reasoning }| {
+        let (stop, choices) = (stop.clone(), choices.clone());
+        TextPrompt { text, content, stop, is_unlimited, opens_reasoning, choices }
+    };
+    written.into_iter().map(prompt).collect()
 }
 
 fn priority(fields: &mut BodyFields) -> Result<i32, Refusal> {

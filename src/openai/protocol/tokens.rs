@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::chat;
-use super::fields::{BodyFields, brief};
+use super::fields::BodyFields;
 use super::reader::RequestReader;
 use super::refusal::Refusal;
 use crate::ids::TokenId;
@@ -64,13 +64,4 @@ pub fn tokenizer_info(tokenizer: &Tokenizer, context: usize) -> Value {
     info.insert("vocab_size".to_owned(), json!(tokenizer.vocab_size()));
     info.insert("model_max_length".to_owned(), json!(context));
     Value::Object(info)
-}
-
-/// A body as an object.
-pub fn body(bytes: &[u8]) -> Result<Map<String, Value>, Refusal> {
-    match serde_json::from_slice(bytes) {
-        Ok(Value::Object(body)) => Ok(body),
-        Ok(other) => Err(Refusal::not_json(&brief(&other))),
-        Err(error) => Err(Refusal::not_json(&format!("text that is not JSON: {error}"))),
-    }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::files::{self, BatchObject, BatchStatus, FileObject, FilePurpose, FileStatus, NewBatch};
-use super::super::{RefusalKind, ServedModel, body, tokenizer_info};
+use super::super::{RefusalKind, ServedModel, parse_body, tokenizer_info};
 use super::*;
 
 /// A request to one of the endpoints for tokens.
@@ -71,7 +71,7 @@ fn wrong_texts_and_tokens_are_refused_by_name() {
         assert_eq!(refused(Ask::Detokenize, tokens).as_deref(), Some("tokens"));
     }
     for bytes in [&b"[1]"[..], b"{\"a\"", b"", b"{\"a\": \"\xff\"}"] {
-        assert_eq!(body(bytes).expect_err("no JSON object").code, "invalid_json");
+        assert_eq!(parse_body(bytes).expect_err("no JSON object").code, "invalid_json");
     }
 }
 
