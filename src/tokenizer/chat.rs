@@ -71,6 +71,16 @@ impl ChatTemplates {
         self.templates.is_empty()
     }
 
+    /// The text of a special token by its name in the config.
+    pub fn token(&self, name: &str) -> Option<&str> {
+        self.tokens.get(name)?.as_str()
+    }
+
+    /// The default template.
+    pub fn source(&self) -> Option<&str> {
+        self.templates.iter().find(|(name, _)| name == "default").map(|(_, source)| source.as_str())
+    }
+
     pub fn render(&self, folder: &Path, messages: &[Message], options: &ChatOptions) -> Result<String> {
         let fault = |what: String| Error::format(folder, what);
         let Some((_, source)) = self.templates.iter().find(|(name, _)| *name == options.template) else {

@@ -37,26 +37,29 @@ impl SharedEncoder<'_> {
         continuations: &[String],
         special: AddSpecial,
     ) -> Result<ChoiceTokens> {
-        let mut wholes: Vec<LevelTokens> = Vec::with_capacity(continuations.len());
         let mut texts = levels.to_vec();
+        let mut first: Option<LevelTokens> = None;
+        // Number of tokens that the texts so far share.
+        let mut shared = usize::MAX;
+        // Each text's tokens from some position on; those before it are the first's.
+        let mut tails: Vec<(usize, Vec<TokenId>)> = Vec::with_capacity(continuations.len());
         for continuation in continuations {
             texts.push(continuation.clone());
-            wholes.push(self.encode_levels(&texts, special)?);
+            let whole = self.encode_levels(&texts, special)?;
             texts.pop();
+            let seam = levels.len().checked_sub(1).map_or(0, |last| whole.level_ends[last]);
+            let first = first.get_or_insert_with(|| whole.clone());
+            let pairs = whole.tokens[..seam].iter().zip(&first.tokens).take(shared);
+            shared = pairs.take_while(|(a, b)| a == b).count();
+            tails.push((shared, whole.tokens[shared..].to_vec()));
         }
-        let Some(first) = wholes.first() else {
+        let Some(first) = first else {
             return Err(Error::value("continuations of a prompt", "at least one", "none"));
         };
-        let seam = |whole: &LevelTokens| levels.len().checked_sub(1).map_or(0, |last| whole.level_ends[last]);
-        let mut shared = seam(first);
-        for whole in &wholes {
-            let same = whole.tokens[..seam(whole)].iter().zip(&first.tokens[..shared]).take_while(|(a, b)| a == b);
-            shared = same.count();
-        }
         if shared == 0 {
             return Err(Error::value("prompt", "at least one token before its continuations", "none"));
         }
-        if let Some(ix) = wholes.iter().position(|whole| whole.tokens.len() == shared) {
+        if let Some(ix) = tails.iter().position(|(from, tail)| *from == shared && tail.is_empty()) {
             return Err(Error::value(
                 "continuation",
                 "at least one token",
@@ -66,7 +69,7 @@ impl SharedEncoder<'_> {
         let level_ends = first.level_ends[..levels.len()].iter().map(|&end| end.min(shared)).collect();
         Ok(ChoiceTokens {
             prompt: LevelTokens { tokens: first.tokens[..shared].to_vec(), level_ends },
-            continuations: wholes.iter().map(|whole| whole.tokens[shared..].to_vec()).collect(),
+            continuations: tails.iter().map(|(from, tail)| [&first.tokens[shared..*from], tail].concat()).collect(),
         })
     }
 }

@@ -228,17 +228,24 @@ impl Tokenizer {
     /// The text of tokens, without special tokens. Bytes that are not UTF-8 become U+FFFD. Unlike transformers, this
     /// never applies `clean_up_tokenization_spaces`, which removes spaces before punctuation and so would damage code.
     pub fn decode(&self, tokens: &[TokenId]) -> String {
-        let mut stream = self.stream(&[]);
-        let mut text: String = tokens.iter().map(|&token| stream.push(token).to_string()).collect();
-        text.push_str(stream.finish());
-        text
+        self.stream(&[]).text_of(tokens)
+    }
+
+    /// Like [`Tokenizer::decode`], with special tokens written out.
+    pub fn decode_with_special(&self, tokens: &[TokenId]) -> String {
+        self.stream_with_special(&[]).text_of(tokens)
     }
 
     /// Decodes tokens one by one as the continuation of `context`, the prompt's tokens: the result is the text of
     /// everything minus the text of the context. (transformers' `decode` of the new tokens alone would lose the first
     /// space of a sentencepiece model, and so indentation.)
     pub fn stream(&self, context: &[TokenId]) -> TextStream {
-        TextStream::new(self.pieces.clone(), context)
+        TextStream::new(self.pieces.clone(), context, false)
+    }
+
+    /// Like [`Tokenizer::stream`], with special tokens written out.
+    pub fn stream_with_special(&self, context: &[TokenId]) -> TextStream {
+        TextStream::new(self.pieces.clone(), context, true)
     }
 
     /// Whether the token is special: not part of any text.
@@ -249,6 +256,16 @@ impl Tokenizer {
     /// The bytes of a token in the middle of a text, special tokens written out; empty for unknown ids.
     pub fn token_bytes(&self, token: TokenId) -> &[u8] {
         self.pieces.shown(token)
+    }
+
+    /// The text of a special token by its name in tokenizer_config.json, such as `pad_token`.
+    pub fn named_token(&self, name: &str) -> Option<&str> {
+        self.templates.token(name)
+    }
+
+    /// The source of the model's default chat template.
+    pub fn chat_template(&self) -> Option<&str> {
+        self.templates.source()
     }
 
     /// Whether the model folder has a chat template.

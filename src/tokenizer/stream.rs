@@ -13,28 +13,31 @@ pub struct TextStream {
     pending: Vec<u8>,
     /// Spaces still to be removed from the start of the text; 0 once there is text.
     leading_spaces: usize,
+    /// Whether special tokens are written out.
+    shows_special: bool,
     fresh: String,
 }
 
 impl TextStream {
     /// Continues the text of `context`: if that has any text, leading spaces are kept, and if it ends within a
     /// character, the character is completed.
-    pub(super) fn new(pieces: Arc<TokenPieces>, context: &[TokenId]) -> TextStream {
+    pub(super) fn new(pieces: Arc<TokenPieces>, context: &[TokenId], shows_special: bool) -> TextStream {
         // A character has at most four bytes, so four tokens with text hold the beginning of an incomplete one.
         let with_text = context.iter().rev().filter(|&&token| !pieces.text(token).is_empty());
         let tail: Vec<TokenId> = with_text.take(4).copied().collect();
         let leading_spaces = if tail.is_empty() { pieces.leading_spaces } else { 0 };
-        let mut stream = TextStream { pieces, pending: Vec::new(), leading_spaces, fresh: String::new() };
+        let mut stream =
+            TextStream { pieces, pending: Vec::new(), leading_spaces, shows_special, fresh: String::new() };
         for &token in tail.iter().rev() {
             stream.push(token);
         }
         stream
     }
 
-    /// The text completed by this token; empty for an incomplete character and for special tokens.
+    /// The text completed by this token; empty for an incomplete character and for special tokens that are not shown.
     pub fn push(&mut self, token: TokenId) -> &str {
         self.fresh.clear();
-        let mut piece = self.pieces.text(token);
+        let mut piece = if self.shows_special { self.pieces.shown(token) } else { self.pieces.text(token) };
         if !piece.is_empty() {
             while self.leading_spaces > 0 && piece.first() == Some(&b' ') {
                 piece = &piece[1..];
@@ -53,6 +56,13 @@ impl TextStream {
         self.fresh.push_str(&String::from_utf8_lossy(&self.pending));
         self.pending.clear();
         &self.fresh
+    }
+
+    /// The text of these tokens, up to its end.
+    pub(super) fn text_of(mut self, tokens: &[TokenId]) -> String {
+        let mut text: String = tokens.iter().map(|&token| self.push(token).to_string()).collect();
+        text.push_str(self.finish());
+        text
     }
 
     /// Moves complete characters from `pending` to `fresh`, and U+FFFD for invalid bytes.

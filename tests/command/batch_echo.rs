@@ -64,6 +64,44 @@ fn an_echoed_prompt_has_its_log_probabilities() {
     assert!(choice(4, 0)["logprobs"]["top_logprobs"][1].as_object().expect("an object").len() == 1);
 }
 
+/// Without `echo`, the prompt's own come in vLLM's form; the texts are those of the same request without them.
+#[test]
+fn prompt_logprobs_are_those_of_the_echoed_prompt() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let ask = |id: &str, more: Value| {
+        let mut body = json!({"prompt": QUESTION, "max_tokens": 6, "temperature": 0, "stop": [".", 20]});
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        completions(id, body)
+    };
+    let answers = answers(
+        folder.path(),
+        &[
+            ask("own", json!({"prompt_logprobs": 1, "return_token_ids": true})),
+            ask("echoed", json!({"echo": true, "logprobs": 1})),
+            ask("bare", json!({"prompt_logprobs": 0, "max_tokens": 0})),
+        ],
+    );
+    let choice = |answer: usize| &answers[answer]["response"]["body"]["choices"][0];
+    let (own, echoed) = (choice(0), choice(1));
+    let ids = own["prompt_token_ids"].as_array().expect("a list");
+    let list = own["prompt_logprobs"].as_array().expect("a list");
+    let expected = floats(&echoed["logprobs"]["token_logprobs"]);
+    assert!(list.len() == ids.len() && list[0].is_null());
+    for (at, (id, entry)) in ids.iter().zip(list).enumerate().skip(1) {
+        assert_eq!(entry[id.to_string()]["logprob"].as_f64(), expected[at], "{at}");
+        let best = entry.as_object().expect("an object").values().find(|token| token["rank"] == 1);
+        assert!(best.is_some_and(|best| best["logprob"].as_f64() >= expected[at]), "{at}: {entry}");
+    }
+    let sampled = format!("{QUESTION}{}", own["text"].as_str().expect("a text"));
+    assert_eq!(echoed["text"], sampled);
+    assert_eq!(own["token_ids"].as_array().map(Vec::len), Some(expected.len() - ids.len()));
+    let bare = choice(2)["prompt_logprobs"].as_array().expect("a list");
+    assert_eq!(
+        (bare.len(), &choice(2)["text"], &choice(2)["finish_reason"]),
+        (list.len(), &json!(""), &json!("length"))
+    );
+}
+
 /// What a sample was drawn with is what its text is scored with as a prompt.
 #[test]
 fn a_sampled_text_scored_as_a_prompt_has_the_same_log_probabilities() {

@@ -104,18 +104,27 @@ fn log_probabilities_are_those_of_the_tokens() {
 }
 
 #[test]
-fn coins_follow_seed_and_id_alone() {
+fn uniforms_follow_the_requests_own_seed_or_the_jobs_seed_and_the_id() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let body =
-        |n: u32, seed: u32| json!({"prompt": QUESTION, "max_tokens": 12, "n": n, "seed": seed, "temperature": 1.3});
-    let alone = answers(folder.path(), &[completions("q", body(3, 7))]);
+        |n: u32, seed: Value| json!({"prompt": QUESTION, "max_tokens": 12, "n": n, "seed": seed, "temperature": 2.5});
+    let ask = |id: &str, n: u32, seed: Value| completions(id, body(n, seed));
+    let alone = answers(folder.path(), &[ask("q", 3, json!(7)), ask("usual", 3, json!(null))]);
     let among = answers(
         folder.path(),
-        &[completions("p", body(2, 7)), completions("q", body(5, 7)), completions("r", json!({"prompt": "Question:"}))],
+        &[
+            ask("p", 2, json!(7)),
+            ask("q", 5, json!(7)),
+            ask("usual", 5, json!(null)),
+            ask("another", 2, json!(null)),
+            completions("r", json!({"prompt": "Question:"})),
+        ],
     );
     assert_eq!(texts(&alone[0]), texts(&among[1])[..3], "the first choices stay, whatever else is asked");
-    assert_ne!(texts(&among[0]), texts(&among[1])[..2], "another id draws other uniforms");
-    let seeded = answers(folder.path(), &[completions("q", body(3, 8))]);
+    assert_eq!(texts(&among[0]), texts(&among[1])[..2], "with a seed of the request's own, its id does not count");
+    assert_eq!(texts(&alone[1]), texts(&among[2])[..3]);
+    assert_ne!(texts(&among[2])[..2], texts(&among[3]), "without one, another id gives other samples");
+    let seeded = answers(folder.path(), &[ask("q", 3, json!(8))]);
     assert_ne!(texts(&alone[0]), texts(&seeded[0]));
 }
 

@@ -120,7 +120,7 @@ fn a_token_across_the_seam_shortens_the_prompt_for_all() {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tasks/models/demo");
     let tokenizer = Tokenizer::load(&model).expect("the bundled model");
     let levels = ["Question: x\nAns".to_string()];
-    let texts = ["wer".to_string(), "!".to_string()];
+    let texts = ["?", "wer", "!"].map(String::from);
     let encoded = tokenizer.encode_choices(&levels, &texts, AddSpecial::Yes).expect("text");
     for (text, continuation) in texts.iter().zip(&encoded.continuations) {
         let whole = tokenizer.encode(&(levels[0].clone() + text), AddSpecial::Yes).expect("text");

@@ -39,8 +39,8 @@ impl BatchAnswer {
         created: u64,
     ) -> Self {
         let id = name_of(request.endpoint.id_prefix(), &request.custom_id);
-        let head = AnswerHead { id, created, system_fingerprint: &origin.system_fingerprint };
-        let body = response(request, candidates, head, tokenizer);
+        let head = AnswerHead { id, created, system_fingerprint: origin.system_fingerprint.clone() };
+        let body = response(request, candidates, &head, tokenizer);
         let line = json!({
             "id": name_of("batch_req_", &request.custom_id),
             "custom_id": request.custom_id,

@@ -24,7 +24,7 @@ use crate::interrupt::Interrupt;
 use crate::json::describe;
 use crate::launch::{Demand, DeviceChoice, EngineBudget, Launch, ModelSource};
 use crate::model::ModelFolder;
-use crate::openai::protocol::{Refusal, RequestReader};
+use crate::openai::protocol::Refusal;
 use crate::out;
 use crate::out::Progress;
 use crate::out::files::check_replaceable;
@@ -75,7 +75,7 @@ pub fn main(options: &BatchOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let mut output = BatchOutput::open(&options.out, options.resume, &lines, &origin)?;
 
     let model = name_of_model(&options.model);
-    let reader = RequestReader { tokenizer: &tokenizer, config: &folder.config, model: &model, seed: options.seed };
+    let reader = request::reader(&tokenizer, &folder.config, &model, options.seed);
     let mut requests: Vec<RequestOutline> = Vec::new();
     for line in &lines {
         if output.has(line.index) {

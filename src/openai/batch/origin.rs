@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::input::Call;
 use crate::backend::KvDtype;
@@ -24,13 +24,15 @@ impl AnswerOrigin {
         Ok(AnswerOrigin { system_fingerprint: name_of("fp_", &from), seed })
     }
 
-    /// Equal for calls with the same content and seed, so that equal jobs write equal answers.
+    /// Equal for calls with the same content and seed, so that equal jobs write equal answers. "own" tells answers from
+    /// those of versions in which a seed of the call's own depended on its id.
     pub fn request_id(&self, call: &Call) -> String {
         let endpoint = match call.endpoint {
             Endpoint::Completions => "completions",
             Endpoint::Chat => "chat",
         };
-        let seed = if call.body.get("seed").is_none_or(Value::is_null) { Some(self.seed) } else { None };
+        let is_seeded = call.body.get("seed").is_some_and(|seed| !seed.is_null());
+        let seed = if is_seeded { json!("own") } else { json!(self.seed) };
         name_of("req_", &json!([call.custom_id, endpoint, call.body, seed]).to_string())
     }
 }

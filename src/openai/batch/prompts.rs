@@ -4,11 +4,11 @@ use std::path::Path;
 
 use super::DEFAULT_MOST_OF_LINE;
 use super::input::{self, Call};
-use super::request::LineRequest;
+use super::request::{self, LineRequest};
 use crate::error::Result;
 use crate::ids::TokenId;
 use crate::model::ModelConfig;
-use crate::openai::protocol::{Refusal, RequestReader};
+use crate::openai::protocol::Refusal;
 use crate::tokenizer::Tokenizer;
 
 /// A prompt of a request.
@@ -26,7 +26,7 @@ pub fn read_prompts(
     tokenizer: &Tokenizer,
     config: &ModelConfig,
 ) -> Result<(Vec<BatchPrompt>, Vec<Refusal>)> {
-    let reader = RequestReader { tokenizer, config, model: "", seed: 0 };
+    let reader = request::reader(tokenizer, config, "", 0);
     let (mut asked, mut refused) = (Vec::new(), Vec::new());
     for line in input::read(path, DEFAULT_MOST_OF_LINE)? {
         let read = |call: Call| {

@@ -5,7 +5,15 @@ use std::ops::{Deref, DerefMut};
 
 use super::input::Call;
 use crate::launch::{OutputTokens, TextKey};
-use crate::openai::protocol::{ProtocolRequest, Refusal, RequestReader, TextPrompt};
+use crate::model::ModelConfig;
+use crate::openai::protocol::{ProtocolLimits, ProtocolRequest, Reasoning, Refusal, RequestReader, TextPrompt};
+use crate::tokenizer::Tokenizer;
+
+/// Reads the requests of a file; `seed`: that of requests without one.
+pub fn reader<'a>(tokenizer: &'a Tokenizer, config: &'a ModelConfig, model: &'a str, seed: u64) -> RequestReader<'a> {
+    let (limits, reasoning) = (&ProtocolLimits::BATCH, Reasoning::Keep);
+    RequestReader { tokenizer, config, model, served: None, seed, limits, reasoning }
+}
 
 pub struct LineRequest {
     /// Index of its line.

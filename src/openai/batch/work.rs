@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, never};
 
-use crate::engine::{EngineFacts, EngineHandle, Finish, FinishReason, First, Hear, UniformKey};
+use crate::engine::{EngineFacts, EngineHandle, Finish, FinishReason, First, Hear};
 use crate::error::{Error, Result};
 use crate::kv::DistinctTokens;
 use crate::launch::{GenerateEvent, Generator, PromptOrder, PromptRequest, Release, guarded, in_bytes, work_ahead};
@@ -127,19 +127,13 @@ struct RequestPrompt {
 impl RequestPrompt {
     fn prompt<'a>(&self, request: &'a LineRequest) -> PromptRequest<'a> {
         let prompt = &request.prompts[self.prompt];
-        // The first prompt uses the request's own random numbers, so that a list of one prompt gives the same samples
-        // as the prompt alone.
-        let uniforms = match self.prompt {
-            0 => UniformKey::root(request.seed, &request.custom_id),
-            later => UniformKey::root(request.seed, &format!("{}\n{later}", request.custom_id)),
-        };
         PromptRequest {
             tokens: &prompt.tokens,
             n: request.best_of,
-            prompt_logprobs: request.prompt_logprobs(),
+            prompt_logprobs: request.scored_top(),
             params: &request.params,
             stop: &prompt.stop,
-            uniforms,
+            uniforms: request.uniforms(self.prompt, &request.custom_id),
         }
     }
 }
@@ -239,7 +233,7 @@ impl AnswerLoop<'_> {
         // A prompt that is only scored or repeated is computed as a whole or not at all.
         open.shared[place.prompt] = if prompt.n == 0 { 0 } else { shared };
         if prompt.results() == 0 {
-            return self.end(at, Ok(PromptCandidates { drawn: Vec::new(), scored: None, shared: 0 }));
+            return self.end(at, Ok(PromptCandidates::default()));
         }
         match self.generator.begin(at, &prompt) {
             Ok(()) => Ok(()),
@@ -278,11 +272,11 @@ impl AnswerLoop<'_> {
                 if sampled.left > 0 {
                     return Ok(());
                 }
-                let shared = open.shared[place.prompt];
+                let cached = open.shared[place.prompt];
                 let whole = self.sampled.remove(&sample.prompt).expect("it was there just now");
                 let mut drawn: Vec<Finish> = whole.finishes.into_iter().flatten().collect();
                 let scored = drawn.pop_if(|last| last.reason == FinishReason::Given);
-                self.end(sample.prompt, Ok(PromptCandidates { drawn, scored, shared }))
+                self.end(sample.prompt, Ok(PromptCandidates { drawn, scored, cached, ..PromptCandidates::default() }))
             }
             GenerateEvent::Failed { sample, error } => {
                 let refusal = request_refusal(error, self.work.engine.facts())?;
@@ -345,7 +339,7 @@ mod tests {
 
     use super::*;
     use crate::backend::KvDtype;
-    use crate::openai::batch::input;
+    use crate::openai::batch::{input, request};
 
     /// The last prompt is encoded only after the engine's first step: a job that encoded all prompts first would never
     /// start. The line before it is refused when it is encoded.
@@ -363,7 +357,7 @@ mod tests {
         let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tasks/models/demo");
         let (engine, tokenizer) = crate::launch::open(&model).expect("the demo model is part of the project");
         let config = crate::model::ModelFolder::open(&model).expect("the same").config;
-        let reader = || RequestReader { tokenizer: &tokenizer, config: &config, model: "demo", seed: 0 };
+        let reader = || request::reader(&tokenizer, &config, "demo", 0);
         let origin = AnswerOrigin::new(&model, KvDtype::Model, 0).expect("files that can be read");
         let output = BatchOutput::open(&out, false, &lines, &origin).expect("a new file");
         let outline = |line: &InputLine| {

@@ -8,7 +8,7 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    const ALL: [Endpoint; 2] = [Endpoint::Completions, Endpoint::Chat];
+    pub const ALL: [Endpoint; 2] = [Endpoint::Completions, Endpoint::Chat];
 
     pub fn path(self) -> &'static str {
         match self {

@@ -1,11 +1,24 @@
 //! Reads the fields of a request's body one by one, by name and type. `null` counts as absent, as in OpenAI's own
 //! clients; fields that were not read are an error.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use serde_json::{Map, Value};
 
 use super::refusal::Refusal;
+use crate::ids::TokenId;
 
 type ProtocolResult<T> = Result<T, Refusal>;
+
+/// The JSON object of a request's body.
+pub fn parse_body(bytes: &[u8]) -> Result<Map<String, Value>, Refusal> {
+    match serde_json::from_slice(bytes) {
+        Ok(Value::Object(body)) => Ok(body),
+        Ok(other) => Err(Refusal::not_json(&brief(&other))),
+        Err(error) => Err(Refusal::not_json(&format!("text that is not JSON: {error}"))),
+    }
+}
 
 pub struct BodyFields {
     left: Map<String, Value>,
@@ -54,26 +67,57 @@ impl BodyFields {
     }
 
     pub fn flag(&mut self, key: &str) -> ProtocolResult<bool> {
-        Ok(self.read(key, "true or false", Value::as_bool)?.unwrap_or(false))
+        Ok(self.choice(key)?.unwrap_or(false))
+    }
+
+    /// True or false, or absent.
+    pub fn choice(&mut self, key: &str) -> ProtocolResult<Option<bool>> {
+        self.read(key, "true or false", Value::as_bool)
+    }
+
+    /// A time of at most `most` seconds, above 0.
+    pub fn seconds(&mut self, key: &str, most: u64) -> ProtocolResult<Option<Duration>> {
+        let range = match most {
+            u64::MAX => "a number of seconds above 0".to_owned(),
+            most => format!("a number of seconds above 0 and up to {most}"),
+        };
+        self.read(key, &range, |value| {
+            let seconds = value.as_f64().filter(|&seconds| seconds > 0.0 && seconds <= most as f64)?;
+            Duration::try_from_secs_f64(seconds).ok()
+        })
+    }
+
+    /// One of these words.
+    pub fn word<T: Copy>(&mut self, key: &str, words: &[(&str, T)]) -> ProtocolResult<Option<T>> {
+        let expected = words.iter().map(|(word, _)| format!("{word:?}")).collect::<Vec<_>>().join(" or ");
+        let of = |text: &str| words.iter().find(|(word, _)| *word == text).map(|&(_, of)| of);
+        self.read(key, &expected, |value| of(value.as_str()?))
     }
 
     pub fn text(&mut self, key: &str) -> ProtocolResult<Option<String>> {
         self.read(key, "a string", |value| value.as_str().map(str::to_owned))
     }
 
-    /// One string, or a list of them.
-    pub fn texts(&mut self, key: &str) -> ProtocolResult<Vec<String>> {
-        let one = |value: &Value| value.as_str().map(str::to_owned);
-        let read = |value: &Value| match value {
-            Value::Array(list) => list.iter().map(one).collect(),
-            one_text => one(one_text).map(|text| vec![text]),
+    /// Strings and token ids: one, or a list of them.
+    pub fn stops(&mut self, key: &str) -> ProtocolResult<(Vec<String>, Vec<TokenId>)> {
+        let (mut texts, mut tokens) = (Vec::new(), Vec::new());
+        let mut take = |value: &Value| {
+            match value {
+                Value::String(text) if !text.is_empty() => texts.push(text.clone()),
+                value => tokens.push(token_id(value)?),
+            }
+            Some(())
         };
-        Ok(self.read(key, "a string or a list of strings", read)?.unwrap_or_default())
+        let read = |value: &Value| match value {
+            Value::Array(list) => list.iter().try_for_each(take),
+            one => take(one),
+        };
+        self.read(key, "strings (not empty) or token ids: one, or a list of them", read)?;
+        Ok((texts, tokens))
     }
 
-    pub fn token_ids(&mut self, key: &str) -> ProtocolResult<Vec<u32>> {
-        let id = |value: &Value| u32::try_from(value.as_u64()?).ok();
-        let read = |value: &Value| value.as_array()?.iter().map(id).collect();
+    pub fn token_ids(&mut self, key: &str) -> ProtocolResult<Vec<TokenId>> {
+        let read = |value: &Value| value.as_array()?.iter().map(token_id).collect();
         Ok(self.read(key, "a list of token ids", read)?.unwrap_or_default())
     }
 
@@ -86,6 +130,12 @@ impl BodyFields {
 
     pub fn object(&mut self, key: &str) -> ProtocolResult<Map<String, Value>> {
         Ok(self.read(key, "an object", |value| value.as_object().cloned())?.unwrap_or_default())
+    }
+
+    /// An object of strings.
+    pub fn strings(&mut self, key: &str) -> ProtocolResult<Option<BTreeMap<String, String>>> {
+        let text = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
+        self.read(key, "an object of strings", |value| value.as_object()?.iter().map(text).collect())
     }
 
     /// Drops fields that do not affect the answer.
@@ -111,6 +161,11 @@ impl BodyFields {
             None => Ok(()),
         }
     }
+}
+
+/// A token id, if the value is one.
+pub fn token_id(value: &Value) -> Option<TokenId> {
+    u32::try_from(value.as_u64()?).ok().map(TokenId)
 }
 
 /// A value short enough for a message.

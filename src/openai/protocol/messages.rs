@@ -14,16 +14,31 @@ const ROLES: [(&str, &str); 5] =
 /// OpenAI's fields of a message that are not supported.
 const UNSUPPORTED: [&str; 5] = ["tool_calls", "tool_call_id", "function_call", "refusal", "audio"];
 
-/// `messages`: the field's value, if the request has it.
-pub fn read(messages: Option<Value>) -> Result<Vec<Message>, Refusal> {
-    let wrong = |found: &str| Refusal::value("messages", "a list of messages with `role` and `content`", found);
-    match messages {
-        Some(Value::Array(list)) if !list.is_empty() => {
-            list.iter().enumerate().map(|(index, value)| message(index, value)).collect()
-        }
-        Some(other) => Err(wrong(&brief(&other))),
-        None => Err(wrong("nothing")),
+/// The messages of a chat.
+pub struct Messages {
+    pub list: Vec<Message>,
+    /// Whether the last message, the assistant's, says that it is a beginning (`prefix`).
+    pub is_prefix: bool,
+}
+
+/// `messages`: the field's value.
+pub fn read(messages: &Value) -> Result<Messages, Refusal> {
+    let list = messages
+        .as_array()
+        .filter(|list| !list.is_empty())
+        .ok_or_else(|| Refusal::value("messages", "a list of messages with `role` and `content`", &brief(messages)))?;
+    let is_prefix = |value: &Value| value["prefix"] == true;
+    if let Some(index) = list[..list.len() - 1].iter().position(is_prefix) {
+        let field = format!("messages[{index}].prefix");
+        return Err(Refusal::value(&field, "it on the last message", "a message after it").about("messages"));
     }
+    let last = &list[list.len() - 1];
+    if is_prefix(last) && last["role"] != "assistant" {
+        let field = format!("messages[{}].prefix", list.len() - 1);
+        return Err(Refusal::value(&field, "the role `assistant`", &brief(&last["role"])).about("messages"));
+    }
+    let messages = list.iter().enumerate().map(|(index, value)| message(index, value));
+    Ok(Messages { list: messages.collect::<Result<_, _>>()?, is_prefix: is_prefix(last) })
 }
 
 /// The message at `index`; its content is a text or a list of text parts.
@@ -35,7 +50,9 @@ fn message(index: usize, value: &Value) -> Result<Message, Refusal> {
         value.as_object().ok_or_else(|| wrong("", "an object with `role` and `content`", &brief(value)))?;
     for (key, value) in fields.iter().filter(|(_, value)| !is_nothing(value)) {
         match key.as_str() {
-            "role" | "content" | "name" => {}
+            // Templates leave the reasoning of earlier turns out.
+            "role" | "content" | "name" | "reasoning_content" => {}
+            "prefix" if value.is_boolean() => {}
             key if UNSUPPORTED.contains(&key) => {
                 return Err(Refusal::unsupported(&at(&format!(".{key}")), &brief(value)).about("messages"));
             }

@@ -2,14 +2,36 @@
 //! response. JSON in, JSON out; files, sockets and the engine are left to the callers.
 
 mod answer;
+mod chat;
+mod chunks;
+mod encode;
 mod endpoint;
 mod fields;
+pub mod files;
+mod limits;
+mod logprobs;
 mod messages;
+mod models;
 mod official;
+mod reader;
+mod reasoning;
 mod refusal;
 mod request;
+mod scores;
+mod shown;
+pub mod sse;
+#[cfg(test)]
+mod tests;
+mod tokens;
 
-pub use answer::{AnswerHead, PromptCandidates, response};
+pub use answer::{AnswerHead, PromptCandidates, PromptTokensDetails, Response, Usage, response};
+pub use chunks::ChunkWriter;
 pub use endpoint::Endpoint;
-pub use refusal::Refusal;
-pub use request::{EncodedPrompt, ProtocolRequest, RequestReader, TextPrompt};
+pub use fields::parse_body;
+pub use limits::ProtocolLimits;
+pub use models::ServedModel;
+pub use reader::RequestReader;
+pub use reasoning::Reasoning;
+pub use refusal::{Refusal, RefusalKind};
+pub use request::{EncodedChoice, EncodedPrompt, Keep, ProtocolRequest, RequestSeed, StreamOptions, TextPrompt};
+pub use tokens::tokenizer_info;

@@ -6,23 +6,14 @@ use super::fields::BodyFields;
 use super::refusal::Refusal;
 
 /// Fields that change no answer.
-const IGNORED: [&str; 8] = [
-    "user",
-    "metadata",
-    "store",
-    "service_tier",
-    "stream_options",
-    "safety_identifier",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-];
+const IGNORED: [&str; 7] =
+    ["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"];
 
 /// Whether a field with this value changes nothing.
 type HasNoEffect = fn(&Value) -> bool;
 
 /// Fields that are not supported.
-const UNSUPPORTED: [(&str, HasNoEffect); 15] = [
-    ("stream", |value| value == false),
+const UNSUPPORTED: [(&str, HasNoEffect); 14] = [
     ("suffix", |value| value == ""),
     ("response_format", |value| value["type"] == "text"),
     ("tools", is_empty),

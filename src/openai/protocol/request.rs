@@ -1,27 +1,19 @@
-//! Reads a request into the engine's terms: prompts as tokens, sampling parameters, and what to report. All errors of a
-//! request are found here: those of its fields when it is read, those of its prompts' tokens when it is encoded.
+//! A request in the engine's terms: prompts, sampling parameters, and what to report. `reader` reads it; the callers
+//! run it.
 
-use serde_json::{Map, Value};
+use std::sync::Arc;
+use std::time::Duration;
 
 use super::endpoint::Endpoint;
-use super::fields::{BodyFields, brief};
+use super::reasoning::Reasoning;
 use super::refusal::Refusal;
-use super::{messages, official};
-use crate::engine::{EngineFacts, SamplingParams, Stop};
-use crate::error::Error;
+use crate::engine::{EngineFacts, SamplingParams, Stop, UniformKey};
 use crate::ids::TokenId;
 use crate::launch::{OutputTokens, check_path};
-use crate::model::ModelConfig;
-use crate::tokenizer::{AddSpecial, ChatOptions, LongBeginning, Tokenizer};
-
-/// OpenAI's default for completions; a chat without a limit uses all of the context and memory.
-const COMPLETION_TOKENS: usize = 16;
-/// Most choices per prompt.
-const MOST_CHOICES: u64 = 100_000;
-/// Most alternatives reported per token, as in OpenAI's chat.
-const MOST_LOGPROBS: u64 = 20;
+use crate::tokenizer::AddSpecial;
 
 /// A request; `P`: its prompts, in tokens or, before they are encoded, as text.
+#[derive(Clone, Debug)]
 pub struct ProtocolRequest<P = EncodedPrompt> {
     pub endpoint: Endpoint,
     /// The model's name in the request, else its own.
@@ -29,52 +21,172 @@ pub struct ProtocolRequest<P = EncodedPrompt> {
     pub prompts: Vec<P>,
     /// Choices of each prompt.
     pub n: usize,
-    /// Candidates sampled per prompt; the best `n` are returned. 0 if only the prompt is wanted, which `echo` allows.
+    /// Candidates sampled per prompt; the best `n` are returned. 0 if only the prompt is wanted (`max_tokens` is 0) or
+    /// continuations are scored (`choices`).
     pub best_of: usize,
-    pub seed: u64,
+    pub seed: RequestSeed,
     /// Whether each choice's text (and its log-probabilities) starts with the prompt.
     pub echo: bool,
     pub logprobs: bool,
+    /// Whether each prompt's own log-probabilities are reported, and how many of the likeliest tokens beside each.
+    pub prompt_logprobs: Option<usize>,
     pub params: SamplingParams,
+    /// How the answer is streamed; `None`: it is sent as a whole.
+    pub stream: Option<StreamOptions>,
+    /// Whether texts leave special tokens out.
+    pub skips_special: bool,
+    pub return_token_ids: bool,
+    pub reasoning: Reasoning,
+    /// Requests with smaller numbers go first.
+    pub priority: i32,
+    /// Time that the answer may take, from the arrival of the request.
+    pub timeout: Option<Duration>,
+    /// Whether each choice is kept as a branch.
+    pub keep: Option<Keep>,
+    /// Id of the kept branch that the prompt follows.
+    pub parent: Option<String>,
 }
 
+/// The seed of a request's random numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestSeed {
+    /// The request's own: its answer depends on its body alone.
+    Own(u64),
+    /// The caller's: the answer depends on the request's id too.
+    Callers(u64),
+}
+
+/// How an answer is streamed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamOptions {
+    /// Whether a last chunk has the usage.
+    pub include_usage: bool,
+    /// Whether each chunk has the usage so far.
+    pub continuous_usage: bool,
+}
+
+/// How a choice is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keep {
+    /// Time to live since its last use; `None`: the caller's usual.
+    pub time_to_live: Option<Duration>,
+}
+
+#[derive(Clone, Debug)]
 pub struct EncodedPrompt {
+    /// Those of the parent branch first.
     pub tokens: Vec<TokenId>,
+    /// Number of tokens that are the parent's.
+    pub parent_tokens: usize,
+    /// Without the parent's.
     pub text: String,
     pub stop: Stop,
     /// Whether the request sets no token limit, so that only the context and the memory limit it.
     pub is_unlimited: bool,
+    /// Whether an answer begins within the model's reasoning.
+    pub opens_reasoning: bool,
+    /// Continuations to score.
+    pub choices: Vec<EncodedChoice>,
+}
+
+/// A continuation of a prompt that is scored.
+#[derive(Clone, Debug)]
+pub struct EncodedChoice {
+    pub text: String,
+    /// They follow the prompt's; at least one.
+    pub tokens: Vec<TokenId>,
 }
 
 /// A prompt that is not encoded yet.
+#[derive(Clone, Debug)]
 pub struct TextPrompt {
     pub text: String,
-    content: PromptContent,
+    pub(super) content: PromptContent,
     /// Its token limit is the request's, if there is one.
-    stop: Stop,
+    pub(super) stop: Stop,
     /// Whether the request sets no token limit.
-    is_unlimited: bool,
+    pub(super) is_unlimited: bool,
+    pub(super) opens_reasoning: bool,
+    pub(super) choices: Arc<[ChoiceContent]>,
 }
 
 /// What a prompt's tokens are computed from.
-enum PromptContent {
+#[derive(Clone, Debug)]
+pub(super) enum PromptContent {
     /// The text, with these special tokens around it.
     Text(AddSpecial),
     Tokens(Vec<TokenId>),
+}
+
+/// A continuation as the request writes it.
+#[derive(Clone, Debug)]
+pub(super) enum ChoiceContent {
+    Text(String),
+    Tokens(Vec<TokenId>),
+}
+
+impl ChoiceContent {
+    /// Upper bound on its tokens.
+    fn most_tokens(&self) -> usize {
+        match self {
+            ChoiceContent::Text(text) => text.len(),
+            ChoiceContent::Tokens(tokens) => tokens.len(),
+        }
+    }
 }
 
 /// Most special tokens around a text.
 const SPECIAL_TOKENS: usize = 8;
 
 impl<P> ProtocolRequest<P> {
-    /// With log-probabilities, each prompt that is echoed takes a branch of its own.
-    pub fn branches(&self) -> usize {
-        self.prompts.len() * (self.best_of + usize::from(self.prompt_logprobs().is_some()))
+    /// The prompts are scored, with so many of the likeliest tokens in each one's place, for `echo` with `logprobs` or
+    /// for `prompt_logprobs`; `None`: they are not.
+    pub fn scored_top(&self) -> Option<usize> {
+        self.params.top_logprobs.filter(|_| self.echo).max(self.prompt_logprobs)
     }
 
-    /// Whether the prompts are scored, with so many of the likeliest tokens in each one's place.
-    pub fn prompt_logprobs(&self) -> Option<usize> {
-        self.params.top_logprobs.filter(|_| self.echo)
+    /// The number of likeliest tokens in place of each token of a scored continuation: at least one, which tells
+    /// whether the token is the greedy one.
+    pub fn choices_top(&self) -> usize {
+        self.params.top_logprobs.unwrap_or(0).max(1)
+    }
+
+    /// The source of the random numbers of a prompt's samples; `id`: the request's. With a seed of its own, a request
+    /// has the same samples in every batch and on every server. The first prompt has the request's own random numbers,
+    /// so that a list of one prompt gives the same samples as the prompt alone.
+    pub fn uniforms(&self, prompt: usize, id: &str) -> UniformKey {
+        let (seed, id) = match self.seed {
+            RequestSeed::Own(seed) => (seed, ""),
+            RequestSeed::Callers(seed) => (seed, id),
+        };
+        match prompt {
+            0 => UniformKey::root(seed, id),
+            later => UniformKey::root(seed, &format!("{id}\n{later}")),
+        }
+    }
+
+    /// The same request with prompts of another form.
+    pub(super) fn try_map<Q>(self, map: impl FnMut(P) -> Result<Q, Refusal>) -> Result<ProtocolRequest<Q>, Refusal> {
+        Ok(ProtocolRequest {
+            prompts: self.prompts.into_iter().map(map).collect::<Result<_, _>>()?,
+            endpoint: self.endpoint,
+            model: self.model,
+            n: self.n,
+            best_of: self.best_of,
+            seed: self.seed,
+            echo: self.echo,
+            logprobs: self.logprobs,
+            prompt_logprobs: self.prompt_logprobs,
+            params: self.params,
+            stream: self.stream,
+            skips_special: self.skips_special,
+            return_token_ids: self.return_token_ids,
+            reasoning: self.reasoning,
+            priority: self.priority,
+            timeout: self.timeout,
+            keep: self.keep,
+            parent: self.parent,
+        })
     }
 }
 
@@ -96,12 +208,20 @@ impl TextPrompt {
 }
 
 impl ProtocolRequest<TextPrompt> {
+    /// Branches that the request takes: its candidates, its scored prompts and its continuations.
+    pub fn branches(&self) -> usize {
+        let scored = usize::from(self.scored_top().is_some());
+        let of = |prompt: &TextPrompt| self.best_of + scored + prompt.choices.len();
+        self.prompts.iter().map(of).fold(0, usize::saturating_add)
+    }
+
     /// Most tokens that its branches hold, for a model with `context` positions.
     pub fn most_tokens(&self, context: usize) -> usize {
         let of = |prompt: &TextPrompt| {
             let drawn = prompt.stop.max_tokens.min(context);
-            let given = prompt.most_tokens().min(context) * (1 + usize::from(self.prompt_logprobs().is_some()));
-            given + self.best_of.saturating_mul(drawn)
+            let given = prompt.most_tokens().min(context) * (1 + usize::from(self.scored_top().is_some()));
+            let choices: usize = prompt.choices.iter().map(ChoiceContent::most_tokens).sum();
+            given + choices + self.best_of.saturating_mul(drawn)
         };
         self.prompts.iter().map(of).fold(0, usize::saturating_add)
     }
@@ -114,190 +234,16 @@ impl ProtocolRequest {
     ///
     /// A choice does not fit into the memory even when it runs alone.
     pub fn fit_paths(&mut self, facts: &EngineFacts) -> Result<(), Refusal> {
-        for EncodedPrompt { tokens, stop, is_unlimited, .. } in &mut self.prompts {
+        for EncodedPrompt { tokens, stop, is_unlimited, choices, .. } in &mut self.prompts {
             if *is_unlimited {
                 let most = facts.most_sampled(tokens.len()).max(stop.min_tokens);
                 stop.max_tokens = stop.max_tokens.min(most);
             }
-            check_path(facts, || "a prompt".to_owned(), tokens.len(), stop.max_tokens)
+            // Nothing is sampled behind a continuation.
+            let more = choices.iter().map(|choice| choice.tokens.len()).max().unwrap_or(stop.max_tokens);
+            check_path(facts, || "a prompt".to_owned(), tokens.len(), more)
                 .map_err(|error| Refusal::new("out_of_memory", error.to_string()))?;
         }
         Ok(())
     }
-}
-
-/// Reads requests to one model.
-pub struct RequestReader<'a> {
-    pub tokenizer: &'a Tokenizer,
-    pub config: &'a ModelConfig,
-    /// What the model is called in answers to requests that do not name it.
-    pub model: &'a str,
-    /// Seed of requests without one.
-    pub seed: u64,
-}
-
-impl RequestReader<'_> {
-    /// Reads a request without encoding its prompts.
-    pub fn read(&self, endpoint: Endpoint, body: &Map<String, Value>) -> Result<ProtocolRequest<TextPrompt>, Refusal> {
-        let mut fields = BodyFields::new(body);
-        let model = fields.text("model")?.unwrap_or_else(|| self.model.to_owned());
-        let prompts = match endpoint {
-            Endpoint::Completions => self.prompts(&mut fields)?,
-            Endpoint::Chat => vec![self.chat(&mut fields)?],
-        };
-        let n = fields.count("n", 1, MOST_CHOICES)?.unwrap_or(1);
-        let best_of = fields.count("best_of", n as u64, MOST_CHOICES)?.unwrap_or(n);
-        let seed = fields.seed("seed")?.unwrap_or(self.seed);
-        let echo = endpoint == Endpoint::Completions && fields.flag("echo")?;
-        let top_logprobs = self.logprobs(endpoint, &mut fields)?;
-        let params = SamplingParams { top_logprobs, ..params(&mut fields)? };
-        let (most_tokens, stop) = stop(&mut fields, if echo { 0 } else { 1 })?;
-        official::take(&mut fields)?;
-        fields.finish()?;
-        let best_of = if most_tokens == Some(0) { 0 } else { best_of };
-        params.check(self.config.vocab).map_err(|error| Refusal::of(&error))?;
-        let default = match endpoint {
-            Endpoint::Completions => COMPLETION_TOKENS,
-            Endpoint::Chat => usize::MAX,
-        };
-        let stop = Stop { max_tokens: most_tokens.unwrap_or(default).max(1), ..stop };
-        let is_unlimited = most_tokens.is_none() && endpoint == Endpoint::Chat;
-        let prompt = |(text, content)| TextPrompt { text, content, stop: stop.clone(), is_unlimited };
-        let prompts = prompts.into_iter().map(prompt).collect();
-        let logprobs = top_logprobs.is_some();
-        Ok(ProtocolRequest { endpoint, model, prompts, n, best_of, seed, echo, logprobs, params })
-    }
-
-    /// The request with its prompts in tokens.
-    pub fn encode(&self, request: ProtocolRequest<TextPrompt>) -> Result<ProtocolRequest, Refusal> {
-        let ProtocolRequest { endpoint, model, prompts, n, best_of, seed, echo, logprobs, params } = request;
-        let encode = |prompt| self.encode_prompt(endpoint, prompt);
-        let prompts = prompts.into_iter().map(encode).collect::<Result<_, _>>()?;
-        Ok(ProtocolRequest { endpoint, model, prompts, n, best_of, seed, echo, logprobs, params })
-    }
-
-    /// `prompt`: a text, texts, a list of tokens or lists of tokens.
-    fn prompts(&self, fields: &mut BodyFields) -> Result<Vec<(String, PromptContent)>, Refusal> {
-        let special = match fields.take("add_special_tokens") {
-            None | Some(Value::Bool(true)) => AddSpecial::Yes,
-            Some(Value::Bool(false)) => AddSpecial::No,
-            Some(other) => return Err(Refusal::value("add_special_tokens", "true or false", &brief(&other))),
-        };
-        let expected = "a string, a list of strings, a list of token ids or a list of such lists";
-        let Some(prompt) = fields.take("prompt") else {
-            return Err(Refusal::value("prompt", expected, "nothing"));
-        };
-        let wrong = || Refusal::value("prompt", expected, &brief(&prompt));
-        let text = |value: &Value| -> Result<(String, PromptContent), Refusal> {
-            let text = value.as_str().ok_or_else(wrong)?;
-            Ok((text.to_string(), PromptContent::Text(special)))
-        };
-        let ids = |value: &Value| -> Result<(String, PromptContent), Refusal> {
-            let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok()).map(TokenId);
-            let list = value.as_array().ok_or_else(wrong)?;
-            let tokens: Vec<TokenId> =
-                list.iter().map(|value| id(value).ok_or_else(wrong)).collect::<Result<_, _>>()?;
-            Ok((self.tokenizer.decode(&tokens), PromptContent::Tokens(tokens)))
-        };
-        match &prompt {
-            Value::String(_) => Ok(vec![text(&prompt)?]),
-            Value::Array(list) => match list.first() {
-                Some(Value::String(_)) => list.iter().map(text).collect(),
-                Some(Value::Array(_)) => list.iter().map(ids).collect(),
-                Some(_) => Ok(vec![ids(&prompt)?]),
-                None => Err(wrong()),
-            },
-            _ => Err(wrong()),
-        }
-    }
-
-    fn chat(&self, fields: &mut BodyFields) -> Result<(String, PromptContent), Refusal> {
-        let messages = messages::read(fields.take("messages"))?;
-        let options = ChatOptions { variables: fields.object("chat_template_kwargs")?, ..ChatOptions::default() };
-        let text = self.tokenizer.chat_with(&messages, &options).map_err(|error| Refusal::of(&error))?;
-        Ok((text, PromptContent::Text(AddSpecial::No)))
-    }
-
-    /// Number of alternatives reported per token; `None`: no log-probabilities are reported.
-    fn logprobs(&self, endpoint: Endpoint, fields: &mut BodyFields) -> Result<Option<usize>, Refusal> {
-        match endpoint {
-            Endpoint::Completions => fields.count("logprobs", 0, MOST_LOGPROBS),
-            Endpoint::Chat => {
-                let (asked, top) = (fields.flag("logprobs")?, fields.count("top_logprobs", 0, MOST_LOGPROBS)?);
-                match (asked, top) {
-                    (false, Some(top)) if top > 0 => {
-                        Err(Refusal::value("top_logprobs", "`logprobs`: true beside it", "none"))
-                    }
-                    (asked, top) => Ok(asked.then(|| top.unwrap_or(0))),
-                }
-            }
-        }
-    }
-
-    fn encode_prompt(&self, endpoint: Endpoint, prompt: TextPrompt) -> Result<EncodedPrompt, Refusal> {
-        let TextPrompt { text, content, stop, is_unlimited } = prompt;
-        let field = if endpoint == Endpoint::Chat { "messages" } else { "prompt" };
-        let tokens = match content {
-            PromptContent::Text(special) => {
-                let beyond = self.tokenizer.beginning_beyond(&text, self.config.context);
-                if let Some(LongBeginning { bytes, tokens }) = beyond.map_err(|error| Refusal::of(&error))? {
-                    let (what, context) = (format!("the beginning ({bytes} bytes) of the prompt"), self.config.context);
-                    return Err(Refusal::of(&Error::ContextTooLong { what, tokens, context }).about(field));
-                }
-                self.tokenizer.encode(&text, special).map_err(|error| Refusal::of(&error))?
-            }
-            PromptContent::Tokens(tokens) => tokens,
-        };
-        let context = self.config.context;
-        if tokens.is_empty() {
-            return Err(Refusal::value("prompt", "at least one token", "none"));
-        }
-        if let Some(token) = tokens.iter().find(|token| token.ix() >= self.config.vocab) {
-            let expected = format!("tokens below {}", self.config.vocab);
-            return Err(Refusal::value("prompt", &expected, &token.to_string()));
-        }
-        if tokens.len() >= context {
-            let what = format!("the prompt has {} tokens; the model's context is {context}", tokens.len());
-            return Err(Refusal::new("context_length_exceeded", what).about(field));
-        }
-        let stop = Stop { max_tokens: stop.max_tokens.min(context - tokens.len()), ..stop };
-        stop.check(self.config.vocab).map_err(|error| Refusal::of(&error))?;
-        Ok(EncodedPrompt { tokens, text, stop, is_unlimited })
-    }
-}
-
-fn params(fields: &mut BodyFields) -> Result<SamplingParams, Refusal> {
-    let default = SamplingParams::default();
-    // vLLM's clients send -1 or 0 for "all".
-    let top_k = match fields.whole("top_k")? {
-        None | Some(-1 | 0) => None,
-        Some(k) => Some(u32::try_from(k).map_err(|_| Refusal::value("top_k", "a number from -1 up", &k.to_string()))?),
-    };
-    Ok(SamplingParams {
-        temperature: fields.real("temperature")?.unwrap_or(default.temperature),
-        top_k,
-        top_p: fields.real("top_p")?.unwrap_or(default.top_p),
-        min_p: fields.real("min_p")?.unwrap_or(default.min_p),
-        repetition_penalty: fields.real("repetition_penalty")?.unwrap_or(default.repetition_penalty),
-        frequency_penalty: fields.real("frequency_penalty")?.unwrap_or(default.frequency_penalty),
-        presence_penalty: fields.real("presence_penalty")?.unwrap_or(default.presence_penalty),
-        logit_bias: fields.biases("logit_bias")?.into_iter().map(|(id, bias)| (TokenId(id), bias)).collect(),
-        top_logprobs: None,
-    })
-}
-
-/// The limit of tokens, if any, which is at least `least`, and the other stop conditions.
-fn stop(fields: &mut BodyFields, least: u64) -> Result<(Option<usize>, Stop), Refusal> {
-    let limit = u64::from(u32::MAX);
-    let older = fields.count("max_tokens", least, limit)?;
-    let most_tokens = fields.count("max_completion_tokens", least, limit)?.or(older);
-    let stop = Stop {
-        max_tokens: usize::MAX,
-        min_tokens: fields.count("min_tokens", 0, limit)?.unwrap_or(0),
-        strings: fields.texts("stop")?,
-        tokens: fields.token_ids("stop_token_ids")?.into_iter().map(TokenId).collect(),
-        ignore_eos: fields.flag("ignore_eos")?,
-        include_stop: fields.flag("include_stop_str_in_output")?,
-    };
-    Ok((most_tokens, stop))
 }

@@ -1,0 +1,122 @@
+//! Renders the messages of a chat as the text of a prompt: up to the assistant's next turn, within the assistant's last
+//! message where that is to be continued, or as what follows a kept branch.
+
+use serde_json::Value;
+
+use super::fields::BodyFields;
+use super::messages::{self, Messages};
+use super::reasoning;
+use super::refusal::Refusal;
+use crate::tokenizer::{ChatOptions, Message, Tokenizer};
+
+/// A chat as text.
+pub struct ChatText {
+    pub text: String,
+    /// Whether the text ends within the model's reasoning.
+    pub opens_reasoning: bool,
+}
+
+/// Ends the message to continue, so that its end is found in the rendered text. The space shows whether the template
+/// trims messages.
+const END_MARK: &str = "OFFSHOOT-END-OF-THE-MESSAGE ";
+/// Stands for the answers of a kept branch.
+const BRANCH_MARK: &str = "OFFSHOOT-KEPT-BRANCH";
+
+/// Takes a chat's fields. `follows_branch`: the messages follow a branch that ends with the assistant's words; without
+/// messages, those words go on.
+pub fn take(fields: &mut BodyFields, follows_branch: bool, tokenizer: &Tokenizer) -> Result<ChatText, Refusal> {
+    let variables = fields.object("chat_template_kwargs")?;
+    let adds_prompt = fields.choice("add_generation_prompt")?;
+    let continues = fields.choice("continue_final_message")?;
+    let Some(value) = fields.take("messages") else {
+        return match follows_branch {
+            true => Ok(ChatText { text: String::new(), opens_reasoning: false }),
+            false => Err(Refusal::value("messages", "a list of messages with `role` and `content`", "nothing")),
+        };
+    };
+    let options = ChatOptions { variables, ..ChatOptions::default() };
+    render(messages::read(&value)?, ChatEnd { adds_prompt, continues }, follows_branch, options, tokenizer)
+}
+
+/// What the request says about the end of the text.
+struct ChatEnd {
+    adds_prompt: Option<bool>,
+    continues: Option<bool>,
+}
+
+impl ChatEnd {
+    /// Whether the last message goes on. By default, an assistant's does.
+    fn continues(&self, messages: &Messages) -> Result<bool, Refusal> {
+        let is_assistants = messages.list.last().is_some_and(|last| last.role == "assistant");
+        let asked = self.continues.unwrap_or(false) || messages.is_prefix;
+        match (asked, is_assistants, self.adds_prompt) {
+            (true, false, _) => {
+                Err(Refusal::value("continue_final_message", "a last message of the assistant", "another"))
+            }
+            (true, true, Some(true)) => {
+                Err(Refusal::value("add_generation_prompt", "false beside a message to continue", "true"))
+            }
+            (true, true, _) => Ok(true),
+            (false, is_assistants, None) => Ok(is_assistants && self.continues.is_none()),
+            (false, ..) => Ok(false),
+        }
+    }
+}
+
+fn render(
+    mut messages: Messages,
+    end: ChatEnd,
+    follows_branch: bool,
+    options: ChatOptions,
+    tokenizer: &Tokenizer,
+) -> Result<ChatText, Refusal> {
+    let continues = end.continues(&messages)?;
+    let list = &mut messages.list;
+    let last = list.last().map_or_else(String::new, |last| last.content.clone());
+    if let Some(last) = list.last_mut().filter(|_| continues) {
+        last.content.push_str(END_MARK);
+    }
+    if follows_branch {
+        let turn = |role: &str, content: &str| Message { role: role.to_owned(), content: content.to_owned() };
+        list.splice(0..0, [turn("user", "."), turn("assistant", BRANCH_MARK)]);
+    }
+    let add_generation_prompt = !continues && end.adds_prompt.unwrap_or(true);
+    let options = ChatOptions { add_generation_prompt, ..options };
+    let mut text = tokenizer.chat_with(list, &options).map_err(|error| Refusal::of(&error))?;
+    if continues {
+        cut_at_end(&mut text)?;
+    }
+    if follows_branch {
+        let at = text.find(BRANCH_MARK).ok_or_else(|| hidden("an earlier message"))?;
+        text.drain(..at + BRANCH_MARK.len());
+    }
+    let opens_reasoning = if continues { reasoning::is_open(&last) } else { reasoning::ends_open(&text) };
+    Ok(ChatText { text, opens_reasoning })
+}
+
+/// Cuts the text at the end of the message that is to be continued.
+fn cut_at_end(text: &mut String) -> Result<(), Refusal> {
+    let at = text.rfind(END_MARK.trim_end()).ok_or_else(|| hidden("the last message"))?;
+    let is_trimmed = !text[at..].starts_with(END_MARK);
+    text.truncate(at);
+    if is_trimmed {
+        text.truncate(text.trim_end().len());
+    }
+    Ok(())
+}
+
+fn hidden(what: &str) -> Refusal {
+    let message = format!("`messages`: the model's chat template does not show {what}, so it cannot be continued");
+    Refusal::new("invalid_value", message).about("messages")
+}
+
+/// The messages of a request to `/tokenize`, rendered like a chat's.
+pub fn text_of(messages: &Value, fields: &mut BodyFields, tokenizer: &Tokenizer) -> Result<String, Refusal> {
+    let variables = fields.object("chat_template_kwargs")?;
+    let end = ChatEnd {
+        adds_prompt: fields.choice("add_generation_prompt")?,
+        continues: fields.choice("continue_final_message")?,
+    };
+    let options = ChatOptions { variables, ..ChatOptions::default() };
+    Ok(render(messages::read(messages)?, end, false, options, tokenizer)?.text)
+}

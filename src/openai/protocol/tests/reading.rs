@@ -1,0 +1,218 @@
+//! Requests as they are read: what each field means, which are refused, and what the limits hold back.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::super::request::RequestSeed;
+use super::super::{Keep, RefusalKind, StreamOptions};
+use super::*;
+use crate::engine::UniformKey;
+
+fn with(fields: Value) -> Value {
+    let mut body = json!({"prompt": "ab"});
+    body.as_object_mut().expect("an object").extend(object(fields));
+    body
+}
+
+fn completion(fields: Value) -> ProtocolRequest<TextPrompt> {
+    read(Endpoint::Completions, with(fields)).unwrap_or_else(|refusal| panic!("{}", refusal.message))
+}
+
+fn refusal(endpoint: Endpoint, body: Value) -> Refusal {
+    let shown = body.to_string();
+    match read(endpoint, body) {
+        Ok(_) => panic!("{shown} is not refused"),
+        Err(refusal) => refusal,
+    }
+}
+
+fn chat_text(fields: Value) -> String {
+    request(Endpoint::Chat, fields).prompts[0].text.clone()
+}
+
+#[test]
+fn fields_of_a_server_are_read() {
+    let request = completion(json!({
+        "stop": ["END", 7], "stop_token_ids": [9], "priority": -3, "timeout": 1.5, "keep": true, "keep_seconds": 60,
+        "parent": "br-1", "return_token_ids": true, "skip_special_tokens": false, "user": "u", "metadata": {"a": "b"},
+        "stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true},
+    }));
+    let stop = &request.prompts[0].stop;
+    assert_eq!((&stop.strings[..], &stop.tokens[..]), (&["END".to_owned()][..], &[TokenId(7), TokenId(9)][..]));
+    assert_eq!((request.priority, request.timeout), (-3, Some(Duration::from_millis(1500))));
+    assert_eq!(request.keep, Some(Keep { time_to_live: Some(Duration::from_secs(60)) }));
+    assert_eq!(request.parent.as_deref(), Some("br-1"));
+    assert!(request.return_token_ids && !request.skips_special);
+    assert_eq!(request.stream, Some(StreamOptions { include_usage: true, continuous_usage: true }));
+    let usual = completion(json!({}));
+    assert!(usual.skips_special && usual.stream.is_none() && usual.keep.is_none() && usual.timeout.is_none());
+}
+
+#[test]
+fn what_does_not_go_together_is_refused_by_name() {
+    let completions = [
+        (json!({"stream": true, "best_of": 2}), "best_of"),
+        (json!({"stream": true, "prompt_logprobs": 1}), "prompt_logprobs"),
+        (json!({"choices": [" a"], "stream": true}), "stream"),
+        (json!({"choices": [" a"], "n": 2}), "n"),
+        (json!({"choices": [" a"], "echo": true}), "echo"),
+        (json!({"choices": [" a"], "keep": true}), "keep"),
+        (json!({"choices": []}), "choices"),
+        (json!({"choices": [" a", ""]}), "choices"),
+        (json!({"choices": [" a", 3]}), "choices"),
+        (json!({"parent": "x", "echo": true}), "echo"),
+        (json!({"parent": "x", "prompt": ["a", "b"]}), "prompt"),
+        (json!({"keep_seconds": 3}), "keep_seconds"),
+        (json!({"timeout": 0}), "timeout"),
+        (json!({"timeout": 1e9}), "timeout"),
+        (json!({"priority": 3e9}), "priority"),
+        (json!({"stop": ""}), "stop"),
+        (json!({"stop": [-1]}), "stop"),
+        (json!({"max_tokens": 0}), "max_tokens"),
+        (json!({"logit_bias": {"5000": 1}}), "logit_bias"),
+        (json!({"reasoning": "split"}), "reasoning"),
+        (json!({"stream": true, "stream_options": {"include_usage": 1}}), "stream_options.include_usage"),
+    ];
+    for (fields, field) in completions {
+        let refusal = refusal(Endpoint::Completions, with(fields.clone()));
+        assert_eq!((refusal.param.as_deref(), refusal.status()), (Some(field), 400), "{fields}: {}", refusal.message);
+        assert!(refusal.message.contains(&format!("`{field}`")) || field == "logit_bias", "{}", refusal.message);
+    }
+    for field in ["tools", "functions", "audio", "response_format", "modalities"] {
+        let mut body = json!({"messages": messages("a")});
+        body[field] = json!([{"type": "json_object"}]);
+        assert_eq!(refusal(Endpoint::Chat, body).code, "unsupported_parameter", "{field}");
+    }
+}
+
+#[test]
+fn a_model_that_is_not_served_is_not_found() {
+    let refusal = refusal(Endpoint::Completions, with(json!({"model": "gpt-4"})));
+    assert_eq!((refusal.kind, refusal.code), (RefusalKind::NotFound, "model_not_found"));
+    assert_eq!(refusal.message, "`model`: expected demo, found \"gpt-4\"");
+    assert_eq!(completion(json!({"model": "demo"})).model, "demo");
+}
+
+#[test]
+fn limits_hold() {
+    let limits = ProtocolLimits {
+        n: 4,
+        prompts: 2,
+        branches: 6,
+        prompt_tokens: 8,
+        choices: 2,
+        top_logprobs: 3,
+        stops: 2,
+        stop_bytes: 4,
+        logit_bias: 1,
+        seconds: 10,
+        streams: false,
+        keeps: false,
+    };
+    let cases = [
+        (json!({"n": 5}), "n"),
+        (json!({"best_of": 5}), "best_of"),
+        (json!({"prompt": ["a", "b", "c"]}), "prompt"),
+        (json!({"prompt": ["a", "b"], "n": 4}), "n"),
+        (json!({"prompt": "a b c d e f g h i j"}), "prompt"),
+        (json!({"choices": ["a", "b", "c"]}), "choices"),
+        (json!({"logprobs": 4}), "logprobs"),
+        (json!({"prompt_logprobs": 4}), "prompt_logprobs"),
+        (json!({"stop": ["a", "b"], "stop_token_ids": [1]}), "stop"),
+        (json!({"stop": "abcde"}), "stop"),
+        (json!({"logit_bias": {"1": 1, "2": 1}}), "logit_bias"),
+        (json!({"timeout": 11}), "timeout"),
+        (json!({"stream": true}), "stream"),
+        (json!({"keep": true}), "keep"),
+        (json!({"parent": "a"}), "parent"),
+    ];
+    for (fields, field) in cases {
+        let read = with_reader(&limits, |reader| {
+            reader.encode(reader.read(Endpoint::Completions, &object(with(fields.clone())))?)
+        });
+        let refusal = read.err().unwrap_or_else(|| panic!("{fields} is not refused"));
+        assert_eq!(refusal.param.as_deref(), Some(field), "{fields}: {}", refusal.message);
+    }
+    let good = json!({"n": 2, "prompt": ["a", "b"], "stop": ["abcd", 3], "logit_bias": {"1": 1}, "timeout": 10});
+    assert!(with_reader(&limits, |reader| reader.read(Endpoint::Completions, &object(good))).is_ok());
+}
+
+#[test]
+fn a_seed_of_its_own_makes_the_samples_independent_of_the_id() {
+    let (own, callers) = (completion(json!({"seed": 3})), completion(json!({})));
+    assert_eq!((own.seed, callers.seed), (RequestSeed::Own(3), RequestSeed::Callers(5)));
+    assert_eq!(own.uniforms(0, "a"), UniformKey::root(3, ""));
+    assert_eq!(own.uniforms(2, "a"), own.uniforms(2, "b"));
+    assert_ne!(own.uniforms(1, "a"), own.uniforms(2, "a"));
+    assert_eq!(callers.uniforms(0, "a"), UniformKey::root(5, "a"));
+    assert_eq!(callers.uniforms(1, "a"), UniformKey::root(5, "a\n1"));
+}
+
+#[test]
+fn a_last_message_of_the_assistant_goes_on() {
+    let user = json!({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]});
+    let ask = |last: Value, more: Value| {
+        let mut body = json!({"messages": [user, last]});
+        body.as_object_mut().expect("an object").extend(object(more));
+        body
+    };
+    let begun = json!({"role": "assistant", "content": "It is  "});
+    assert_eq!(chat_text(ask(begun.clone(), json!({}))), "[user] ab\n[assistant] It is", "the template trims");
+    let prefix = json!({"role": "assistant", "content": "It is", "prefix": true});
+    let vllm = json!({"continue_final_message": true, "add_generation_prompt": false});
+    for body in [ask(prefix, json!({})), ask(begun.clone(), vllm)] {
+        assert_eq!(chat_text(body), "[user] ab\n[assistant] It is");
+    }
+    let anew = chat_text(ask(begun.clone(), json!({"continue_final_message": false})));
+    assert_eq!(anew, "[user] ab\n[assistant] It is\n[assistant]");
+    let neither = chat_text(ask(begun.clone(), json!({"add_generation_prompt": false})));
+    assert_eq!(neither, "[user] ab\n[assistant] It is\n");
+    let both = ask(begun, json!({"continue_final_message": true, "add_generation_prompt": true}));
+    assert_eq!(refusal(Endpoint::Chat, both).param.as_deref(), Some("add_generation_prompt"));
+    let body = ask(json!({"role": "user", "content": "c"}), json!({"continue_final_message": true}));
+    assert_eq!(refusal(Endpoint::Chat, body).param.as_deref(), Some("continue_final_message"));
+    let first = json!({"messages": [{"role": "assistant", "content": "a", "prefix": true}, user]});
+    assert_eq!(refusal(Endpoint::Chat, first).param.as_deref(), Some("messages"));
+    let open = request(Endpoint::Chat, ask(json!({"role": "assistant", "content": "<think>hm"}), json!({})));
+    assert!(open.prompts[0].opens_reasoning);
+}
+
+#[test]
+fn a_prompt_follows_a_kept_branch() {
+    let after = |endpoint: Endpoint, body: Value, parent: &[TokenId]| {
+        with_reader(&ProtocolLimits::default(), |reader| {
+            reader.encode_after(reader.read(endpoint, &object(body))?, parent)
+        })
+        .unwrap_or_else(|refusal| panic!("{}", refusal.message))
+        .prompts
+        .remove(0)
+    };
+    let parent = encode("a b");
+    let alone = after(Endpoint::Completions, json!({"parent": "br"}), &parent);
+    assert_eq!((&alone.tokens, alone.parent_tokens, &*alone.text), (&parent, parent.len(), ""));
+    let text = after(Endpoint::Completions, json!({"parent": "br", "prompt": " c"}), &parent);
+    assert_eq!((text.tokens, text.parent_tokens), ([&parent[..], &encode(" c")].concat(), parent.len()));
+    let scored = after(Endpoint::Completions, json!({"parent": "br", "choices": [" c", [5]]}), &parent);
+    assert_eq!(scored.choices[0].tokens, encode(" c"));
+    assert_eq!((scored.tokens, &scored.choices[1].tokens[..]), (parent.clone(), &[TokenId(5)][..]));
+    let open = after(Endpoint::Chat, json!({"parent": "br", "reasoning": "split"}), &encode("<think>a"));
+    assert!(open.opens_reasoning);
+    let next = after(Endpoint::Chat, json!({"parent": "br", "messages": messages("why?")}), &parent);
+    assert_eq!(next.text, "\n[user] why?\n[assistant]", "the turn before ends, and the next begins");
+    let without = with_reader(&ProtocolLimits::default(), |reader| {
+        reader.encode(reader.read(Endpoint::Completions, &object(json!({"parent": "br"})))?)
+    });
+    assert_eq!(without.err().and_then(|refusal| refusal.param).as_deref(), Some("parent"));
+}
+
+#[test]
+fn continuations_follow_the_prompt_token_by_token() {
+    let request = request(Endpoint::Completions, json!({"prompt": "Question:", "choices": [" yes", " no"]}));
+    let prompt = &request.prompts[0];
+    for (choice, text) in prompt.choices.iter().zip([" yes", " no"]) {
+        let whole = tokenizer().encode(&format!("Question:{text}"), AddSpecial::Yes).expect("plain text");
+        assert_eq!([&prompt.tokens[..], &choice.tokens].concat(), whole, "as the whole text is encoded");
+        assert_eq!(choice.text, text);
+    }
+}
