@@ -1,0 +1,72 @@
+//! What the dispatcher is asked to sample: one job for each request, with its prompts in tokens. `openai` decides what a
+//! request means; the queue decides when its samples begin.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::engine::{Hear, SamplingParams, Stop, UniformKey};
+use crate::ids::TokenId;
+use crate::launch::PromptRequest;
+
+use super::outbox::Outbox;
+
+/// Names a job; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct JobId(pub u64);
+
+/// Who sends requests: the index of an API key, or 0 where none are asked for. Clients share the engine fairly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClientId(pub usize);
+
+/// A request, as it is sampled.
+pub struct Job {
+    pub id: JobId,
+    pub client: ClientId,
+    /// Lower numbers are served first.
+    pub priority: i32,
+    pub prompts: Vec<JobPrompt>,
+    /// Samples of each prompt; 0 if only the prompts are scored.
+    pub samples: usize,
+    /// Whether each prompt is scored, with so many of the likeliest tokens in each one's place.
+    pub prompt_logprobs: Option<usize>,
+    pub params: SamplingParams,
+    /// Which events are delivered.
+    pub hear: Hear,
+    /// How long the branches of finished samples are kept; `None`: they are not.
+    pub keep: Option<Duration>,
+    /// When the samples that have not ended are cut short.
+    pub deadline: Option<Instant>,
+    pub outbox: Arc<Outbox>,
+}
+
+/// A prompt of a job.
+pub struct JobPrompt {
+    pub tokens: Vec<TokenId>,
+    pub stop: Stop,
+    pub uniforms: UniformKey,
+}
+
+impl Job {
+    /// The results of each prompt: its samples, and its own scores.
+    pub fn results(&self) -> usize {
+        self.samples + usize::from(self.prompt_logprobs.is_some())
+    }
+
+    /// Tokens of its prompts.
+    pub fn prompt_tokens(&self) -> usize {
+        self.prompts.iter().map(|prompt| prompt.tokens.len()).sum()
+    }
+
+    /// `samples` of prompt number `prompt` from `first` on. The prompt's scores come with its first samples.
+    pub fn part(&self, prompt: usize, first: usize, samples: usize) -> PromptRequest<'_> {
+        let JobPrompt { tokens, stop, uniforms } = &self.prompts[prompt];
+        PromptRequest {
+            tokens,
+            n: samples,
+            prompt_logprobs: self.prompt_logprobs.filter(|_| first == 0),
+            params: &self.params,
+            stop,
+            uniforms: *uniforms,
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The jobs with samples that have not begun, and which of them is next. Lower priorities first, each aged by its wait, so
+//! that nobody starves; among equals the client, then the job that has had the least, so that a job of thousands of
+//! samples leaves room for one of a single sample; among those that have had about the same, the one whose prompt has the
+//! most in common with the prompt begun last, whose keys and values are cached.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use super::job::{ClientId, Job, JobId};
+use crate::ids::TokenId;
+use crate::mix::fnv1a;
+
+/// A job's priority falls by 1 for each such wait.
+const AGING: Duration = Duration::from_secs(20);
+/// Service within which two clients or jobs count as equal, in tokens: samples of the usual length, so that order by
+/// shared prefixes has room, and no job waits for more than some of them.
+const QUANTUM: u64 = 4096;
+/// Output tokens for which a sample counts at most: limits are often far above what is sampled.
+const MOST_COUNTED: usize = 512;
+/// Tokens of a prompt that are compared as one.
+const PIECE: usize = 32;
+
+/// A job in the queue, and what has begun of it.
+pub struct WaitingJob {
+    pub job: Job,
+    arrived: Instant,
+    /// Number of its arrival.
+    order: u64,
+    /// Tokens' worth of service that its client's jobs of the same time have had.
+    service: u64,
+    /// The prompt that begins next, and how many of its samples have begun.
+    prompt: usize,
+    begun: usize,
+    /// One hash for each piece of its next prompt, from the start.
+    key: Vec<u64>,
+}
+
+/// Samples of one prompt that begin together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    pub job: JobId,
+    pub prompt: usize,
+    pub first: usize,
+    pub samples: usize,
+}
+
+#[derive(Default)]
+pub struct JobQueue {
+    waiting: HashMap<JobId, WaitingJob>,
+    /// Service that each client has had; `floor` for the others.
+    clients: HashMap<ClientId, u64>,
+    /// The service of the client, and of the job, that began last: newcomers begin there.
+    floor: u64,
+    job_floor: u64,
+    arrivals: u64,
+    /// The key of the prompt begun last.
+    last: Vec<u64>,
+}
+
+impl JobQueue {
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Jobs with samples that have not begun.
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub fn add(&mut self, job: Job, now: Instant) {
+        let client = self.clients.entry(job.client).or_default();
+        *client = (*client).max(self.floor);
+        self.arrivals += 1;
+        let key = key_of(job.prompts.first().map_or(&[][..], |prompt| &prompt.tokens));
+        let (order, service) = (self.arrivals, self.job_floor);
+        let waiting = WaitingJob { arrived: now, order, service, prompt: 0, begun: 0, key, job };
+        self.waiting.insert(waiting.job.id, waiting);
+    }
+
+    pub fn remove(&mut self, job: JobId) -> Option<Job> {
+        self.waiting.remove(&job).map(|waiting| waiting.job)
+    }
+
+    pub fn get(&self, job: JobId) -> Option<&Job> {
+        self.waiting.get(&job).map(|waiting| &waiting.job)
+    }
+
+    /// The next samples to begin, at most `room` of them, and their job once it has no more.
+    pub fn next(&mut self, room: usize, now: Instant) -> Option<(Part, Option<Job>)> {
+        let id = self.waiting.values().min_by_key(|waiting| self.rank(waiting, now))?.job.id;
+        let waiting = self.waiting.get_mut(&id).expect("it was there just now");
+        let part = waiting.take(room);
+        self.last.clone_from(&waiting.key);
+        let cost = waiting.cost(part);
+        waiting.service += cost;
+        self.job_floor = self.job_floor.max(waiting.service.saturating_sub(cost));
+        let client = self.clients.entry(waiting.job.client).or_default();
+        self.floor = self.floor.max(*client);
+        *client += cost;
+        let whole = waiting.is_begun().then(|| self.remove(id)).flatten();
+        if self.waiting.is_empty() {
+            self.clients.clear();
+        }
+        Some((part, whole))
+    }
+
+    /// Lowest first.
+    fn rank(&self, waiting: &WaitingJob, now: Instant) -> (i64, u64, u64, Reverse<usize>, u64) {
+        let aged = now.saturating_duration_since(waiting.arrived).as_secs() / AGING.as_secs();
+        let priority = i64::from(waiting.job.priority) - i64::try_from(aged).unwrap_or(i64::MAX / 2);
+        let client = self.clients.get(&waiting.job.client).copied().unwrap_or(self.floor);
+        let shared = waiting.key.iter().zip(&self.last).take_while(|(own, last)| own == last).count();
+        (priority, client / QUANTUM, waiting.service / QUANTUM, Reverse(shared), waiting.order)
+    }
+}
+
+impl WaitingJob {
+    fn take(&mut self, room: usize) -> Part {
+        let (prompt, first, of) = (self.prompt, self.begun, self.job.samples);
+        let samples = room.min(of - first);
+        self.begun += samples;
+        if self.begun == of {
+            (self.prompt, self.begun) = (prompt + 1, 0);
+            if let Some(next) = self.job.prompts.get(self.prompt) {
+                self.key = key_of(&next.tokens);
+            }
+        }
+        Part { job: self.job.id, prompt, first, samples }
+    }
+
+    fn is_begun(&self) -> bool {
+        self.prompt >= self.job.prompts.len()
+    }
+
+    /// Tokens for which a part counts.
+    fn cost(&self, part: Part) -> u64 {
+        let of = &self.job.prompts[part.prompt];
+        let given = if part.first == 0 { of.tokens.len() } else { 0 };
+        (given + part.samples * of.stop.max_tokens.min(MOST_COUNTED)).max(1) as u64
+    }
+}
+
+/// Prompts with a common beginning have keys with a common beginning.
+fn key_of(tokens: &[TokenId]) -> Vec<u64> {
+    let mut bytes = Vec::with_capacity(4 * PIECE);
+    let hash = |piece: &[TokenId]| {
+        bytes.clear();
+        bytes.extend(piece.iter().flat_map(|token| token.0.to_le_bytes()));
+        fnv1a(&bytes)
+    };
+    tokens.chunks(PIECE).map(hash).collect()
+}
