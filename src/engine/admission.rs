@@ -85,14 +85,14 @@ fn decodes(branch: &Branch) -> bool {
         && matches!(&branch.work, BranchWork::Sample(sampling) if branch.tokens.len() + sampling.in_flight.tokens > sampling.begin)
 }
 
-/// Most pages that the tokens which `branch` samples or scores can take, after its given tokens. 0 if they would not fit
+/// Most pages that the tokens which `branch` samples can take, after its given tokens. 0 if they would not fit
 /// even alone: nothing is guaranteed to such a branch.
 fn own_at_most(branch: &Branch, cache: &KvCache) -> usize {
     let page_tokens = cache.prefix.page_tokens() as usize;
     let (given, end) = match &branch.work {
         BranchWork::Idle => return 0,
         BranchWork::Sample(sampling) => (sampling.begin, sampling.limit - 1),
-        BranchWork::Score(scoring) => (scoring.begin, branch.tokens.len() - 1),
+        BranchWork::Score(_) => (branch.given(), branch.given()),
     };
     let own = if end > given { end.div_ceil(page_tokens) - given / page_tokens } else { 0 };
     // A recomputed branch has its tokens in two segments, known and new ones, which cost at most one page more where

@@ -9,6 +9,7 @@ use crate::engine::token_path::TokenPath;
 use crate::engine::uniforms::UniformKey;
 use crate::error::Error;
 use crate::ids::{BranchId, SegmentId, TokenId};
+use crate::kv::TokenScore;
 
 pub(super) struct Branch {
     pub id: BranchId,
@@ -20,7 +21,8 @@ pub(super) struct Branch {
     pub hold: KvHold,
     pub stage: Stage,
     pub work: BranchWork,
-    /// Number of extends started, including scores started over. Results of an earlier generation are discarded.
+    /// Number of extends started, and of times that scores are requested again. Results of an earlier generation are
+    /// discarded.
     pub generation: u64,
     /// Leading tokens whose keys and values were computed at least once for this branch.
     pub computed_once: usize,
@@ -116,7 +118,8 @@ pub(super) struct ScoringState {
     pub events: EventSender,
     /// First position that is scored. The tokens are at the branch's end already.
     pub begin: usize,
-    /// Number of tokens requested so far; `logprobs` holds those collected.
+    /// Number of tokens that are collected, requested, or scored by requests of others; `logprobs` holds those
+    /// collected.
     pub requested: usize,
     /// How many of the likeliest tokens are reported in each token's place.
     pub tops: usize,
@@ -127,13 +130,33 @@ pub(super) struct ScoringState {
     pub text: BranchText,
 }
 
+impl ScoringState {
+    /// The first position whose score is not collected.
+    pub fn next(&self) -> usize {
+        self.begin + self.logprobs.len()
+    }
+
+    /// Adds the score of the token at `next`, which has enough likeliest tokens.
+    pub fn push(&mut self, score: &TokenScore) {
+        self.add(score.logprob, score.top[..self.tops].to_vec());
+    }
+
+    pub fn add(&mut self, logprob: f32, top: Vec<(TokenId, f32)>) {
+        self.logprobs.push(logprob);
+        self.requested = self.requested.max(self.logprobs.len());
+        if self.tops > 0 {
+            self.top.push(top);
+        }
+    }
+}
+
 /// The positions of a branch that the next steps must compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NeededPositions {
     /// Leading tokens that may be matched with the prefix tree, as only the last one's logits are needed. At most the
     /// known ones.
     pub match_upto: usize,
-    /// First position whose logits are needed.
+    /// First position whose logits are needed. Of a scoring branch, others may compute those of some positions after it.
     pub logits_from: usize,
     /// End of the positions to compute.
     pub end: usize,
@@ -190,12 +213,13 @@ impl Branch {
         matches!(self.work, BranchWork::Idle)
     }
 
-    /// Number of tokens it had before its work began.
+    /// Number of leading tokens that are computed as they were given: those before its work began, and those that are
+    /// scored, without the last one.
     pub fn given(&self) -> usize {
         match &self.work {
             BranchWork::Idle => self.tokens.len(),
             BranchWork::Sample(sampling) => sampling.begin,
-            BranchWork::Score(scoring) => scoring.begin,
+            BranchWork::Score(_) => self.tokens.len() - 1,
         }
     }
 
@@ -212,7 +236,7 @@ impl Branch {
             BranchWork::Score(scoring) => {
                 let requested = scoring.begin + scoring.requested;
                 (requested < known).then(|| NeededPositions {
-                    match_upto: requested,
+                    match_upto: known - 1,
                     logits_from: requested - 1,
                     end: known - 1,
                 })
@@ -235,7 +259,8 @@ impl Branch {
             BranchWork::Sample(sampling) => {
                 sampling.in_flight = InFlight { tokens: sampling.in_flight.tokens + 1, request }
             }
-            BranchWork::Score(scoring) => scoring.requested += 1,
+            // Those before it are collected or in flight, too, its own or of others.
+            BranchWork::Score(scoring) => scoring.requested = position + 2 - scoring.begin,
         }
     }
 
@@ -295,13 +320,10 @@ impl Branch {
         events.send(Event::Failed { branch: self.id, error });
     }
 
-    /// Prepares the work for recomputation. Sampling continues, as sampled tokens are recomputed like given ones; a
-    /// score starts over, so that its rows are those of an uninterrupted one.
-    pub fn start_over(&mut self) {
+    /// Requests all scores again that are not collected, as one that another branch was to compute did not come.
+    pub fn request_again(&mut self) {
         if let BranchWork::Score(scoring) = &mut self.work {
-            scoring.logprobs.clear();
-            scoring.top.clear();
-            scoring.requested = 0;
+            scoring.requested = scoring.logprobs.len();
             self.generation += 1;
         }
     }

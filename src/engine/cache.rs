@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use crate::engine::branch::{Branch, KvHold, Lease, NeededPositions, Swapped};
+use crate::engine::branch::{Branch, BranchWork, KvHold, Lease, NeededPositions, Swapped};
 use crate::engine::token_path::SharedBeginning;
 use crate::ids::{BranchId, PageId, SegmentId, TokenId};
 use crate::kv::{OutOfPages, PagePool, PathMark, PrefixTree};
@@ -25,6 +25,8 @@ pub(super) struct KvCache {
     swap_room: usize,
     /// Copies to make before the next step is submitted, in order.
     pub transfers: Vec<Transfer>,
+    /// Scores that branches have taken over from the prefix tree.
+    pub scores_reused: u64,
 }
 
 /// Cost of restoring preempted keys and values, swap-in against recomputation, in seconds.
@@ -94,6 +96,7 @@ impl KvCache {
             restore_cost,
             swap_room: swap_pages,
             transfers: Vec::new(),
+            scores_reused: 0,
         }
     }
 
@@ -101,7 +104,10 @@ impl KvCache {
     pub fn free_behind(&mut self, branch: &Branch) {
         let (Some(window), Some(lease)) = (self.window, branch.lease().filter(|lease| lease.used)) else { return };
         let end = self.prefix.end(lease.segment);
-        let next = self.prefix.computed(lease.segment).min(end.saturating_sub(1));
+        let mut next = self.prefix.computed(lease.segment).min(end.saturating_sub(1));
+        if let BranchWork::Score(scoring) = &branch.work {
+            next = next.min(position(scoring.next() - 1)); // It needs that row if another branch does not score for it.
+        }
         let upto = window.passed(next);
         if upto > 0 {
             self.prefix.free_behind(&mut self.pages, lease.segment, upto);
@@ -211,7 +217,6 @@ impl KvCache {
             KvHold::Swapped(swapped) => {
                 self.swap_room += swapped.pages;
                 self.transfers.push(Transfer::Forget { branch: branch.id });
-                branch.start_over();
                 swapped.before
             }
         };

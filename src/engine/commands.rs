@@ -221,11 +221,17 @@ impl<B: Backend> Engine<B> {
         let text = BranchText::new(self.tokenizer.as_deref(), &branch.tokens, Vec::new(), false)?;
         branch.tokens.give(&tokens);
         let (events, top) = (events.clone(), Vec::new());
+        let tops = tops.min(self.facts.vocab);
         let scoring = ScoringState { events, begin, requested: 0, tops, logprobs: Vec::new(), top, text };
         branch.begin(BranchWork::Score(Box::new(scoring)));
-        match logprobs.is_some() && !tokens.is_empty() {
-            true => self.scheduler.add(id, &mut self.branches, &mut self.cache),
-            false => branch.finish(FinishReason::Given),
+        if logprobs.is_none() || tokens.is_empty() {
+            branch.finish(FinishReason::Given);
+        } else if self.cache.take_over_all(branch) {
+            self.metrics.prompt_tokens_logical += branch.count_given(branch.tokens.len() - 2);
+            self.metrics.scores_reused = self.cache.scores_reused;
+            branch.finish(FinishReason::Given);
+        } else {
+            self.scheduler.add(id, &mut self.branches, &mut self.cache);
         }
         Ok(())
     }
@@ -234,6 +240,7 @@ impl<B: Backend> Engine<B> {
         let mut ended = Vec::new();
         for &id in ids {
             if let Some(branch) = self.branches.get_mut(&id).filter(|branch| !branch.rests()) {
+                self.cache.keep_sampled(branch);
                 self.scheduler.note_end(branch, true);
                 branch.finish(FinishReason::Cancelled);
                 ended.push(id);

@@ -2,12 +2,14 @@
 
 use crate::backend::{Backend, Sampled};
 use crate::engine::branch::{Branch, BranchWork, SamplingState};
+use crate::engine::cache::KvCache;
 use crate::engine::events::EventBatcher;
 use crate::engine::request::{Event, FinishReason, SampledToken};
 use crate::engine::schedule::LogitsRequest;
 use crate::engine::{Engine, EngineFacts};
 use crate::error::Error;
 use crate::ids::{BranchId, TokenId};
+use crate::kv::TokenScore;
 
 impl<B: Backend> Engine<B> {
     /// `sampled` holds one result for each of `requests`. Results of branches that have ended or restarted are discarded.
@@ -21,8 +23,18 @@ impl<B: Backend> Engine<B> {
             };
             self.metrics.prompt_tokens_logical += branch.count_given(request.position);
             self.metrics.tokens_sampled += u64::from(matches!(branch.work, BranchWork::Sample(_)));
-            if let Some(outcome) = answer(branch, sampled, &self.facts, &mut batcher) {
+            if let BranchWork::Score(_) = branch.work
+                && !self.cache.take_over(branch, request.position + 1)
+            {
+                branch.request_again();
+                self.metrics.tokens_discarded += 1;
+                continue;
+            }
+            let outcome = answer(branch, sampled, &self.facts, &mut self.cache, &mut batcher);
+            self.cache.settle(branch);
+            if let Some(outcome) = outcome {
                 batcher.flush();
+                self.cache.keep_sampled(branch);
                 self.scheduler.note_end(branch, outcome.is_err());
                 match outcome {
                     Ok(reason) => branch.finish(reason),
@@ -30,8 +42,8 @@ impl<B: Backend> Engine<B> {
                 }
                 ended.push(request.branch);
             }
-            self.cache.settle(branch);
         }
+        self.metrics.scores_reused = self.cache.scores_reused;
         batcher.flush();
         self.retire(ended);
     }
@@ -59,6 +71,7 @@ fn answer(
     branch: &mut Branch,
     sampled: Sampled,
     facts: &EngineFacts,
+    cache: &mut KvCache,
     batcher: &mut EventBatcher,
 ) -> Option<Result<FinishReason, Error>> {
     if !sampled.logprob.is_finite() {
@@ -67,7 +80,7 @@ fn answer(
     }
     match branch.work {
         BranchWork::Sample(_) => accept(branch, sampled, facts, batcher).map(Ok),
-        BranchWork::Score(_) => record(branch, sampled).map(Ok),
+        BranchWork::Score(_) => record(branch, sampled, cache).map(Ok),
         BranchWork::Idle => None,
     }
 }
@@ -116,12 +129,13 @@ fn stop_token(sampling: &SamplingState, token: TokenId, eos: &[TokenId]) -> Opti
     (eos.contains(&token) && !sampling.stop.ignore_eos).then_some(FinishReason::EndOfText)
 }
 
-/// Records the log-probability of a given token. Returns the finish reason at the last one.
-fn record(branch: &mut Branch, sampled: Sampled) -> Option<FinishReason> {
+/// Records the log-probability of the next given token, also for other branches. Returns the finish reason at the last
+/// one.
+fn record(branch: &mut Branch, sampled: Sampled, cache: &mut KvCache) -> Option<FinishReason> {
     let BranchWork::Score(scoring) = &mut branch.work else { return None };
-    scoring.logprobs.push(sampled.logprob);
-    if scoring.tops > 0 {
-        scoring.top.push(sampled.top);
-    }
-    (scoring.begin + scoring.logprobs.len() == branch.tokens.len()).then_some(FinishReason::Given)
+    let (at, score) = (scoring.next(), TokenScore::new(sampled.logprob, &sampled.top));
+    scoring.add(sampled.logprob, sampled.top);
+    let ends = scoring.next() == branch.tokens.len();
+    cache.keep_score(branch, at, score);
+    ends.then_some(FinishReason::Given)
 }

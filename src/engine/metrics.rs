@@ -16,6 +16,9 @@ pub struct Metrics {
     pub prompt_tokens_logical: u64,
     /// Prompt and given tokens computed.
     pub prompt_tokens_computed: u64,
+    /// Given tokens whose log-probabilities were found with the keys and values cached for them.
+    #[serde(default)]
+    pub scores_reused: u64,
     /// Tokens sampled, stop tokens included.
     pub tokens_sampled: u64,
     /// Tokens sampled after their branch stopped or was cancelled, discarded. Not part of `tokens_sampled`.

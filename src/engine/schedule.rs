@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::Range;
 
-use crate::engine::branch::{Branch, Lease, NeededPositions};
+use crate::engine::branch::{Branch, BranchWork, Lease, NeededPositions};
 use crate::engine::cache::KvCache;
+use crate::engine::claims::ScoreClaims;
 use crate::ids::{BranchId, PageId, SegmentId};
 use crate::kv::{KvSlot, StepRow};
 use crate::mix::IdMap;
@@ -43,6 +44,10 @@ pub(super) struct Schedule {
     taken: IdMap<(PageId, u32), u32>,
     /// By segment: the position up to which its path is taken.
     taken_upto: IdMap<SegmentId, u32>,
+    /// Tokens that are being scored.
+    pub scoring: ScoreClaims,
+    /// By page: the first position at which a scoring branch of this step goes on later.
+    unscored_from: IdMap<PageId, u32>,
 }
 
 /// The room that is left in a step.
@@ -63,48 +68,121 @@ impl Schedule {
     }
 
     /// Adds the rows that `branch` needs and that are not in the step yet, as many as `left` allows. The cost is linear
-    /// in the segments and rows that no earlier branch has taken.
+    /// in the segments and rows that no earlier branch has taken, and for a scoring branch in `left.logit_rows` and the
+    /// tokens that others score for it.
     pub fn take_rows(&mut self, branch: &Branch, need: NeededPositions, cache: &KvCache, left: &mut StepRoom) {
-        let Lease { segment, own, .. } = branch.lease().expect("a running branch has a lease");
+        let Lease { segment, .. } = branch.lease().expect("a running branch has a lease");
+        let wanted = self.wanted_rows(branch, &need, cache, left);
+        let logits_from = wanted.first().expect("a branch that needs rows needs logits").start;
+        let begin = self.first_untaken(branch, cache, logits_from);
+        let mut next = begin;
+        let without_logits = std::iter::once((begin..logits_from, false));
+        let runs = without_logits.chain(wanted.into_iter().map(|rows| (rows, true)));
+        let parts = runs.flat_map(|(rows, wanted)| {
+            cache.prefix.parts(segment, rows).into_iter().map(move |(id, part)| (id, part, wanted))
+        });
+        for (id, part, wanted) in parts {
+            next = self.take_part(branch, id, part.clone(), wanted, cache, left);
+            if next < part.end {
+                break;
+            }
+        }
+        if let BranchWork::Score(scoring) = &branch.work {
+            self.note_scored(branch, need.logits_from, next.max(logits_from), scoring.tops, cache);
+        }
+    }
+
+    /// The rows whose logits `branch` needs, in rising order; of a scoring branch, without those that others compute for
+    /// it, and no more than fit.
+    fn wanted_rows(
+        &self,
+        branch: &Branch,
+        need: &NeededPositions,
+        cache: &KvCache,
+        left: &StepRoom,
+    ) -> Vec<Range<u32>> {
         let (logits_from, end) = (position(need.logits_from), position(need.end));
-        let mut begin = position(first_row(branch, &need, cache));
-        let mut path = Vec::new();
+        let BranchWork::Score(scoring) = &branch.work else { return vec![logits_from..end] };
+        let Lease { segment, .. } = branch.lease().expect("a running branch has a lease");
+        let most = left.logit_rows.max(1);
+        // The token after the last row is its own affair.
+        let mut tokens = self.scoring.unscored(&cache.prefix, segment, logits_from + 1..end, scoring.tops, most);
+        if tokens.len() < most {
+            tokens.push(end);
+        }
+        let mut rows: Vec<Range<u32>> = Vec::new();
+        for row in tokens.into_iter().map(|token| token - 1) {
+            match rows.last_mut().filter(|last| last.end == row) {
+                Some(last) => last.end += 1,
+                None => rows.push(row..row + 1),
+            }
+        }
+        rows
+    }
+
+    /// The first position whose row `branch` must add: the first missing one that no earlier branch has taken, or
+    /// `logits_from`.
+    fn first_untaken(&self, branch: &Branch, cache: &KvCache, logits_from: u32) -> u32 {
+        let Lease { segment, .. } = branch.lease().expect("a running branch has a lease");
+        let mut begin = cache.prefix.computed(segment).min(logits_from);
         let mut above = Some(segment);
         while let Some(id) = above {
-            path.push(id);
             if let Some(&upto) = self.taken_upto.get(&id) {
                 begin = begin.max(upto).min(logits_from);
             }
             above = cache.prefix.parent(id).filter(|_| cache.prefix.first_position(id) > begin);
         }
-        for id in path.into_iter().rev().filter(|&id| cache.prefix.first_position(id) < end) {
-            let run_end = end.min(cache.prefix.end(id));
-            let mut at = StepRow { segment: id, position: begin.max(cache.prefix.first_position(id)) };
-            while at.position < run_end {
-                let wanted = at.position >= logits_from;
-                let has_room = !wanted || left.logit_rows > 0;
-                let taken = if has_room { self.take_row(branch.id, at, cache, left) } else { None };
-                let Some(row) = taken else { break };
-                if wanted {
-                    left.logit_rows -= 1;
-                    let position = at.position as usize;
-                    self.requests.push(LogitsRequest {
-                        branch: branch.id,
-                        generation: branch.generation,
-                        position,
-                        row,
-                    });
-                }
-                at.position += 1;
+        begin
+    }
+
+    /// Takes the rows at the positions `part` of segment `id`, with their logits if these are `wanted`. Returns the
+    /// position of the first one for which there is no room, or the end.
+    fn take_part(
+        &mut self,
+        branch: &Branch,
+        id: SegmentId,
+        part: Range<u32>,
+        wanted: bool,
+        cache: &KvCache,
+        left: &mut StepRoom,
+    ) -> u32 {
+        let mut end = part.end;
+        for at in part {
+            let has_room = match wanted {
+                true => left.logit_rows > 0,
+                false => self.unscored_from.get(&cache.prefix.slot(id, at).page).is_none_or(|&from| at < from),
+            };
+            let taken = if has_room {
+                self.take_row(branch.id, StepRow { segment: id, position: at }, cache, left)
+            } else {
+                None
+            };
+            let Some(row) = taken else {
+                end = at;
+                break;
+            };
+            if wanted {
+                left.logit_rows -= 1;
+                let (branch, generation, position) = (branch.id, branch.generation, at as usize);
+                self.requests.push(LogitsRequest { branch, generation, position, row });
             }
-            // Only its writer requests rows of an open segment.
-            if !(own && id == segment) {
-                let upto = self.taken_upto.entry(id).or_default();
-                *upto = at.position.max(*upto);
-            }
-            if at.position < run_end {
-                return;
-            }
+        }
+        // Only its writer requests rows of an open segment.
+        if !branch.lease().is_some_and(|lease| lease.own && lease.segment == id) {
+            let upto = self.taken_upto.entry(id).or_default();
+            *upto = end.max(*upto);
+        }
+        end
+    }
+
+    /// Records that `branch` scores the tokens after the rows `from..next`, or leaves them to others. It goes on at row
+    /// `next`: those who only need its keys and values wait for it, so that it is not computed twice.
+    fn note_scored(&mut self, branch: &Branch, from: usize, next: u32, tops: usize, cache: &KvCache) {
+        let Lease { segment, .. } = branch.lease().expect("a running branch has a lease");
+        self.scoring.add(&cache.prefix, segment, position(from) + 1..next + 1, tops);
+        for (_, page, rows) in cache.prefix.page_parts(segment, next..next + 1) {
+            let first = self.unscored_from.entry(page).or_insert(rows.start);
+            *first = rows.start.min(*first);
         }
     }
 

@@ -22,6 +22,7 @@ mod in_turn {
     mod requests;
     mod samples;
     mod scheduling;
+    mod scores;
     mod scripts;
     mod shortage;
     mod steps;
@@ -45,6 +46,7 @@ mod run_ahead {
     mod requests;
     mod samples;
     mod scheduling;
+    mod scores;
     mod scripts;
     mod steps;
     mod stops;

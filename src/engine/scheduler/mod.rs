@@ -25,6 +25,13 @@
 //! branches, because a branch is admitted only while every branch could still finish alone beside all given tokens
 //! (`admission`). So prompts cost exactly as many rows as their prefix tree has tokens, whatever the sampled lengths,
 //! if prompts come depth-first and the pool holds any one path with each of its levels on pages of its own.
+//!
+//! # No token is scored twice
+//! Given tokens that are scored are registered like a prompt, so that other branches match them at once. A step requests
+//! the logits of each of their rows for one branch ([`ScoreClaims`](super::claims)). Branches behind it on the same path
+//! leave those rows out, request what comes after in the same step, and take the scores over when they are committed.
+//! Nobody waits for another: if a score does not come, because its branch was cancelled or preempted, they request it
+//! themselves. So all choices of a question run in one step, and thousands of prompts with one beginning in full steps.
 
 mod room;
 
@@ -185,6 +192,9 @@ impl Scheduler {
         if self.keep_running(branches, cache) == Ready::AfterCollecting {
             return Schedule::default();
         }
+        for place in &self.running {
+            cache.take_over_known(branches.get_mut(&place.branch).expect("only branches run"));
+        }
         let (mut schedule, mut left) = self.rows_of_running(branches, cache, budget);
         if self.admit(branches, cache, budget, &mut schedule, &mut left) == Ready::AfterCollecting {
             return Schedule::default();
@@ -224,6 +234,9 @@ impl Scheduler {
             .filter_map(|branch| branch.need().map(|need| (branch, need)))
             .partition(|(branch, need)| first_row(branch, need, cache) + 1 >= need.end);
         let mut schedule = Schedule::for_rows(self.running.len());
+        for place in &self.running {
+            schedule.scoring.add_in_flight(&cache.prefix, &branches[&place.branch]);
+        }
         let mut left = StepRoom { rows: usize::MAX, logit_rows: budget.max_logit_rows };
         for (branch, need) in decodes {
             schedule.take_rows(branch, need, cache, &mut left);
@@ -271,6 +284,8 @@ impl Scheduler {
                     branch.stage = Stage::Running;
                     commitment.add(branch, cost, cache);
                     self.running.insert(self.running.partition_point(|&other| other < place), place);
+                    cache.take_over_known(branch);
+                    schedule.scoring.add_in_flight(&cache.prefix, branch);
                     if let Some(need) = branch.need() {
                         schedule.take_rows(branch, need, cache, left);
                     }

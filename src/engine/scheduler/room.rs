@@ -69,7 +69,6 @@ impl Scheduler {
         if branch.need().is_none() {
             cache.give_up(branch); // It ends with what was submitted.
         } else if !cache.swap_out(branch) {
-            branch.start_over();
             cache.give_up(branch);
             cache.hold_prefix(branch);
         }
@@ -155,7 +154,6 @@ impl Scheduler {
         if branch.in_flight() > 0 {
             return Ok(Ready::AfterCollecting);
         }
-        branch.start_over();
         cache.give_up(branch);
         cache.hold_prefix(branch);
         cache.evict_all();
@@ -167,7 +165,6 @@ impl Scheduler {
         }
         self.prefix_hold = None;
         cache.evict_all();
-        branches.get_mut(&id).expect("only branches run or wait").start_over();
         self.reserve(id, branches, cache).map(|()| Ready::Now)
     }
 }

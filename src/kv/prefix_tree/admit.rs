@@ -86,6 +86,13 @@ impl PrefixTree {
         (matched, known.segment.map_or(0, |id| self.computed(id).min(matched)))
     }
 
+    /// The segment in which the longest registered prefix of `path` and `rest` (see `admit_behind`) ends, and its
+    /// length; `None` if it is empty. The segment may go on after it.
+    pub fn known_path(&self, path: Option<SegmentId>, rest: &[TokenId]) -> Option<(SegmentId, u32)> {
+        let known = self.find(path, rest);
+        known.segment.map(|segment| (segment, count(known.tokens)))
+    }
+
     pub(super) fn find(&self, path: Option<SegmentId>, rest: &[TokenId]) -> Match {
         let begin = path.map_or(0, |path| self.end(path)) as usize;
         let within = |last| Match { segment: Some(last), within: self.at(last).len() as usize, tokens: begin };
@@ -185,6 +192,8 @@ impl PrefixTree {
         let keep = position - lower.first_position;
         let tokens = lower.tokens.split_off(keep as usize);
         let tokens = std::mem::replace(&mut lower.tokens, tokens);
+        let scores = lower.scores.split_off(lower.scores.len().min(keep as usize));
+        let scores = std::mem::replace(&mut lower.scores, scores);
         let shared_page = (in_mid_page && lower.len() > 0).then(|| lower.pages[last_page - 1]);
         let pages = lower.pages.split_off(last_page);
         let pages = std::mem::replace(&mut lower.pages, pages);
@@ -200,6 +209,7 @@ impl PrefixTree {
             children: 1,
             first_position: lower.first_position,
             tokens,
+            scores,
             pending: false,
             pages,
             hollow: false,

@@ -94,6 +94,7 @@ impl PrefixTree {
         }
         let emptied = self.at_mut(id);
         debug_assert_eq!(emptied.computed, emptied.len(), "only computed positions are freed");
+        emptied.scores = Vec::new();
         let pages = std::mem::take(&mut emptied.pages);
         let was_hollow = std::mem::replace(&mut emptied.hollow, true);
         self.hollow += usize::from(!was_hollow);

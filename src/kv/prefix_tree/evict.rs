@@ -35,6 +35,7 @@ impl PrefixTree {
         let end = (segment.first_position / page_tokens + count(keep)) * page_tokens;
         let tokens = segment.tokens.len();
         segment.tokens.truncate((end - segment.first_position) as usize);
+        segment.scores.truncate(segment.tokens.len());
         segment.computed = segment.computed.min(segment.len());
         let gone = segment.pages.split_off(keep);
         self.held.tokens -= tokens - self.at(id).tokens.len();

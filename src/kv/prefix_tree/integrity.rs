@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{Leased, PrefixTree, Segment, SegmentState, TreeStats, Usage};
+use super::{Leased, PrefixTree, Segment, SegmentState, TreeStats, Usage, count};
 use crate::ids::{PageId, SegmentId};
 use crate::kv::PagePool;
 
@@ -62,7 +62,19 @@ impl PrefixTree {
             segment.pages.len()
         );
         ensure!(segment.computed <= segment.len(), "segment {id} is computed past its end");
+        let scored = segment.scores.iter().rposition(Option::is_some).map_or(0, |last| count(last + 1));
+        ensure!(scored <= count(segment.tokens.len()), "segment {id} has more scores than tokens");
+        ensure!(scored == 0 || !segment.hollow, "segment {id} is hollow and has scores");
+        ensure!(scored <= segment.computed + 1, "segment {id}: a token is scored, but the one before is not computed");
+        ensure!(
+            scored == 0 || first > 0 || segment.scores[0].is_none(),
+            "segment {id}: the first token of all has a score"
+        );
         let above = segment.parent.map(|p| self.at(p));
+        ensure!(
+            scored == 0 || above.is_none_or(|p| p.computed == p.len()),
+            "segment {id} has scores, but its parent is not computed"
+        );
         ensure!(
             segment.computed == 0 || above.is_none_or(|p| p.computed == p.len()),
             "segment {id} is computed, but its parent is not"

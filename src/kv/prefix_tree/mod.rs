@@ -33,6 +33,9 @@
 //! # Leases
 //! A lease on a segment keeps its whole path. A released segment stays cached for later prompts to match, until it is
 //! evicted. After `evict` or `drop_unused`, an id without a lease may be gone or reused.
+//!
+//! # Scores
+//! A segment keeps the log-probabilities of its tokens once they were computed (`scores`).
 
 mod admit;
 mod behind;
@@ -42,6 +45,7 @@ mod integrity;
 mod live;
 mod path;
 mod pending;
+mod scores;
 mod usage;
 
 use std::cell::Cell;
@@ -51,6 +55,7 @@ use admit::FirstKey;
 pub use admit::PathMark;
 use evict::IdleKey;
 use live::Visits;
+pub use scores::{MOST_KEPT_TOP, TokenScore};
 pub use usage::{Leased, Usage};
 
 use super::PagePool;
@@ -75,6 +80,8 @@ struct Segment {
     children: u32,
     first_position: u32,
     tokens: Vec<TokenId>,
+    /// Scores of its first tokens, as far as they are known; shorter than `tokens` if those of the last are not.
+    scores: Vec<Option<TokenScore>>,
     /// Whether one more slot follows `tokens`, for a token that is still being sampled.
     pending: bool,
     pages: Vec<PageId>,
@@ -289,6 +296,7 @@ impl PrefixTree {
             children: 0,
             first_position: parent.map_or(0, |p| self.end(p)),
             tokens,
+            scores: Vec::new(),
             pending: false,
             pages,
             hollow: false,

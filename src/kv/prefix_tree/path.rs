@@ -1,5 +1,7 @@
 //! Queries of a segment and its path: the tokens from the root to its end, and their slots.
 
+use std::ops::Range;
+
 use super::PrefixTree;
 use crate::ids::{PageId, SegmentId, TokenId};
 use crate::kv::KvSlot;
@@ -57,6 +59,40 @@ impl PrefixTree {
     /// past the end.
     pub fn has_slot(&self, segment: SegmentId, position: u32) -> bool {
         !self.at(self.owner(segment, position)).hollow
+    }
+
+    /// The parts of `positions` that the segments of the path of `segment` have, from the root down. Positions past the
+    /// end are left out.
+    pub fn parts(&self, segment: SegmentId, positions: Range<u32>) -> Vec<(SegmentId, Range<u32>)> {
+        let mut parts = Vec::new();
+        for id in self.ancestry(segment) {
+            let (first, end) = (self.first_position(id), self.end(id));
+            let part = first.max(positions.start)..end.min(positions.end);
+            if !part.is_empty() {
+                parts.push((id, part));
+            }
+            if first <= positions.start {
+                break;
+            }
+        }
+        parts.reverse();
+        parts
+    }
+
+    /// The same by pages, which all still have their slots.
+    pub fn page_parts(
+        &self,
+        segment: SegmentId,
+        positions: Range<u32>,
+    ) -> impl Iterator<Item = (SegmentId, PageId, Range<u32>)> {
+        let by_page = move |(id, part): (SegmentId, Range<u32>)| {
+            (part.start / self.page_tokens..part.end.div_ceil(self.page_tokens)).map(move |number| {
+                let begin = (number * self.page_tokens).max(part.start);
+                let end = ((number + 1) * self.page_tokens).min(part.end);
+                (id, self.slot(id, begin).page, begin..end)
+            })
+        };
+        self.parts(segment, positions).into_iter().flat_map(by_page)
     }
 
     /// The slot of the token at `position` of the path of `segment`. Panics past the end or if the slot was freed.

@@ -10,7 +10,7 @@ use crossbeam_channel::{Receiver, never};
 use super::{GenerateEvent, PromptRequest, SampleId};
 use crate::engine::{EngineHandle, Event, EventReceiver, Extend, First, ForkKind, Hear};
 use crate::error::{Error, Result};
-use crate::ids::BranchId;
+use crate::ids::{BranchId, TokenId};
 
 /// A wait longer than any job.
 pub(super) const FOREVER: Duration = Duration::from_secs(1 << 32);
@@ -33,7 +33,7 @@ pub enum Release {
 
 /// A started prompt.
 struct PromptInFlight {
-    /// One branch per sample, and one for the prompt's own scores if they are asked for.
+    /// One branch per sample or continuation, and one for the prompt's own scores if they are asked for.
     branches: Vec<BranchId>,
     /// Number of samples that have not ended.
     left: usize,
@@ -107,29 +107,54 @@ impl Generator {
     }
 
     /// The same, with options.
-    pub fn begin_with(
+    pub fn begin_with(&mut self, prompt: usize, request: &PromptRequest<'_>, options: BeginOptions) -> Result<()> {
+        self.check(request)?;
+        // Its root is made first, so that it is served first and the samples find the prompt computed.
+        let scored = self.scored_prompt(request)?;
+        let first = options.first_sample as u64;
+        let sampled = (first..).zip(self.branches_of(request)?).map(|(sample, branch)| {
+            let uniforms = request.uniforms.child(ForkKind::Sample, sample);
+            Extend::sampled(branch, request.params, request.stop, uniforms)
+        });
+        self.enter(prompt, sampled.chain(scored).collect(), request.tokens.len(), options);
+        Ok(())
+    }
+
+    /// Begins to score each of `continuations` after `context`: the choices of a question, for example. They end as the
+    /// samples 0, 1, ... of `prompt`, each with the tokens and log-probabilities of its continuation alone, and `tops` of
+    /// the likeliest tokens in each one's place (the first is what greedy sampling would take). The context, and what
+    /// continuations have in common, is computed once, also among prompts that begin alike.
+    ///
+    /// Fails if there are no continuations or the context is empty or too long; nothing is started then. A continuation
+    /// that is too long, or has tokens out of range, fails alone.
+    pub fn begin_choices(
         &mut self,
         prompt: usize,
-        request: &PromptRequest<'_>,
-        BeginOptions { first_sample, hear, keep }: BeginOptions,
+        context: &[TokenId],
+        continuations: &[&[TokenId]],
+        tops: usize,
     ) -> Result<()> {
-        let hear = hear.unwrap_or(self.hear);
-        let mut branches = self.branches_of(request)?;
-        let scored = self.scored_prompt(request)?;
-        for (sample, &branch) in branches.iter().enumerate() {
-            let uniforms = request.uniforms.child(ForkKind::Sample, (first_sample + sample) as u64);
-            self.begun.push((hear, Extend::sampled(branch, request.params, request.stop, uniforms)));
-            self.by_branch.insert(branch, SampleId { prompt, sample });
+        if continuations.is_empty() {
+            return Err(Error::value("continuations of a context", "at least one", "none"));
         }
-        if let Some(extend) = scored {
-            self.by_branch.insert(extend.branch, SampleId { prompt, sample: branches.len() });
-            branches.push(extend.branch);
-            self.begun.push((hear, extend));
-        }
-        let (left, tokens) = (branches.len(), request.tokens.len());
-        self.prompt_tokens += left * tokens;
-        self.in_flight.insert(prompt, PromptInFlight { branches, left, tokens, keep });
+        let branches = self.forks_of(context, continuations.len())?;
+        let scored = branches.into_iter().zip(continuations);
+        let scored = scored.map(|(branch, tokens)| Extend::given(branch, tokens.to_vec(), Some(tops))).collect();
+        let longest = continuations.iter().map(|tokens| tokens.len()).max().unwrap_or(0);
+        self.enter(prompt, scored, context.len() + longest, BeginOptions::default());
         Ok(())
+    }
+
+    /// Takes up the branches of a prompt, in the order of its samples. `tokens`: of its prompt.
+    fn enter(&mut self, prompt: usize, extends: Vec<Extend>, tokens: usize, options: BeginOptions) {
+        let branches: Vec<BranchId> = extends.iter().map(|extend| extend.branch).collect();
+        let ids = (0..).map(|sample| SampleId { prompt, sample });
+        self.by_branch.extend(branches.iter().copied().zip(ids));
+        let hear = options.hear.unwrap_or(self.hear);
+        self.begun.extend(extends.into_iter().map(|extend| (hear, extend)));
+        let left = branches.len();
+        self.prompt_tokens += left * tokens;
+        self.in_flight.insert(prompt, PromptInFlight { branches, left, tokens, keep: options.keep });
     }
 
     /// Submits the prompts begun so far. Reading an event does so too.
@@ -155,22 +180,31 @@ impl Generator {
         self.not_started.extend(branches.into_iter().map(failed));
     }
 
-    /// A branch per sample; a single sample uses the prompt's own branch.
-    fn branches_of(&self, request: &PromptRequest<'_>) -> Result<Vec<BranchId>> {
+    fn check(&self, request: &PromptRequest<'_>) -> Result<()> {
         let vocab = self.engine.facts().vocab;
         request.params.check(vocab)?;
         request.stop.check(vocab)?;
-        if request.results() == 0 {
-            return Err(Error::value("n, samples of a prompt", "a number from 1 up", "0"));
+        match request.results() {
+            0 => Err(Error::value("n, samples of a prompt", "a number from 1 up", "0")),
+            _ => Ok(()),
         }
-        if request.n == 0 {
-            return Ok(Vec::new());
+    }
+
+    /// A branch per sample.
+    fn branches_of(&self, request: &PromptRequest<'_>) -> Result<Vec<BranchId>> {
+        match request.n {
+            0 => Ok(Vec::new()),
+            n => self.forks_of(request.tokens, n),
         }
-        let root = self.engine.root(request.tokens.to_vec())?;
-        if request.n == 1 {
+    }
+
+    /// `n` branches of the same tokens; a single one is their root.
+    fn forks_of(&self, tokens: &[TokenId], n: usize) -> Result<Vec<BranchId>> {
+        let root = self.engine.root(tokens.to_vec())?;
+        if n == 1 {
             return Ok(vec![root]);
         }
-        let branches = self.engine.fork(root, request.n);
+        let branches = self.engine.fork(root, n);
         self.engine.release(&[root]);
         branches
     }

@@ -52,7 +52,7 @@ impl PromptRequest<'_> {
 pub struct SampleId {
     /// The prompt's number: its index in the list given to [`generate`], or the number passed to [`Generator::begin`].
     pub prompt: usize,
-    /// From 0, below `n`; `n`: the prompt's own scores.
+    /// From 0, below `n`; `n`: the prompt's own scores. Or the index of a continuation ([`Generator::begin_choices`]).
     pub sample: usize,
 }
 
