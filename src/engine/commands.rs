@@ -10,6 +10,7 @@ use crate::engine::events::EventSender;
 use crate::engine::handle::Command;
 use crate::engine::request::{Continuation, Event, Extend, FinishReason};
 use crate::engine::text::BranchText;
+use crate::engine::token_path::TokenPath;
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 
@@ -111,8 +112,8 @@ impl<B: Backend> Engine<B> {
 
     fn execute(&mut self, command: Command) -> Result<()> {
         match command {
-            Command::Root { branch, priority, tokens } => {
-                self.branches.insert(branch, Branch::root(branch, priority, tokens));
+            Command::Root { place, tokens } => {
+                self.branches.insert(place.branch, Branch::at_rest(place, TokenPath::new(tokens)));
             }
             Command::Fork { at, children } => self.fork(at, &children),
             Command::Start { extends, events } => extends.into_iter().for_each(|extend| self.extend(extend, &events)),

@@ -11,6 +11,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use crate::engine::events::{EventSender, Hear};
 use crate::engine::metrics::Metrics;
+use crate::engine::place::{QueueKey, RootOptions};
 use crate::engine::receiver::EventReceiver;
 use crate::engine::request::{Continuation, Event, Extend, Finish};
 use crate::error::{Error, Result};
@@ -56,30 +57,12 @@ impl EngineFacts {
 
 /// Messages to the engine's thread. The sender names new branches, so only `Metrics` waits for a reply.
 pub(crate) enum Command {
-    /// `priority`: the root whose queue priority it takes: itself or an earlier one.
-    Root {
-        branch: BranchId,
-        priority: BranchId,
-        tokens: Vec<TokenId>,
-    },
-    Fork {
-        at: BranchId,
-        children: Vec<BranchId>,
-    },
-    Start {
-        extends: Vec<Extend>,
-        events: EventSender,
-    },
-    Cancel {
-        branches: Vec<BranchId>,
-    },
-    Release {
-        branches: Vec<BranchId>,
-        keep_cached: bool,
-    },
-    Metrics {
-        reply: Sender<Metrics>,
-    },
+    Root { place: QueueKey, tokens: Vec<TokenId> },
+    Fork { at: BranchId, children: Vec<BranchId> },
+    Start { extends: Vec<Extend>, events: EventSender },
+    Cancel { branches: Vec<BranchId> },
+    Release { branches: Vec<BranchId>, keep_cached: bool },
+    Metrics { reply: Sender<Metrics> },
 }
 
 /// Why the engine's thread ended, once it has.
@@ -143,20 +126,19 @@ impl EngineHandle {
     }
 
     /// Makes a branch of these tokens. They are computed when something is sampled or scored after them, except for
-    /// prefixes that the cache holds by then. Branches are served in the order in which their roots were made.
+    /// prefixes that the cache holds by then. Branches of equal priority are served in the
+    /// order in which their roots were made.
     pub fn root(&self, tokens: Vec<TokenId>) -> Result<BranchId> {
-        self.check_prompt(&tokens)?;
-        let branch = self.name_branch();
-        self.send(Command::Root { branch, priority: branch, tokens })?;
-        Ok(branch)
+        self.root_with(tokens, RootOptions::default())
     }
 
-    /// The same with the queue priority of the root `priority`, which may be released already: a question asked during
-    /// a search does not wait for requests that came later.
-    pub fn root_beside(&self, priority: BranchId, tokens: Vec<TokenId>) -> Result<BranchId> {
+    /// The same with a place of its own in the queue. Forks inherit it.
+    pub fn root_with(&self, tokens: Vec<TokenId>, options: RootOptions) -> Result<BranchId> {
         self.check_prompt(&tokens)?;
         let branch = self.name_branch();
-        self.send(Command::Root { branch, priority, tokens })?;
+        let RootOptions { priority, beside } = options;
+        let place = QueueKey { priority, order: beside.unwrap_or(branch), branch };
+        self.send(Command::Root { place, tokens })?;
         Ok(branch)
     }
 

@@ -162,7 +162,7 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
 
     fn execute(&mut self, command: Command) {
         match command {
-            Command::Root { branch, tokens, .. } => drop(self.branches.insert(branch, tokens)),
+            Command::Root { place, tokens } => drop(self.branches.insert(place.branch, tokens)),
             Command::Fork { at, children } => {
                 if let Some(tokens) = self.branches.get(&at).cloned() {
                     self.branches.extend(children.into_iter().map(|child| (child, tokens.clone())));

@@ -19,6 +19,7 @@ mod in_turn {
     mod levels;
     mod pages;
     mod plain;
+    mod priorities;
     mod requests;
     mod samples;
     mod scheduling;
@@ -42,6 +43,7 @@ mod run_ahead {
     mod levels;
     mod pages;
     mod plain;
+    mod priorities;
     mod requests;
     mod samples;
     mod scheduling;

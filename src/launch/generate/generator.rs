@@ -128,7 +128,7 @@ impl Generator {
         if request.n == 0 {
             return Ok(Vec::new());
         }
-        let root = self.engine.root(request.tokens.to_vec())?;
+        let root = self.engine.root_with(request.tokens.to_vec(), request.place())?;
         if request.n == 1 {
             return Ok(vec![root]);
         }
@@ -141,7 +141,7 @@ impl Generator {
     fn scored_prompt(&self, request: &PromptRequest<'_>) -> Result<Option<Extend>> {
         let Some(top) = request.prompt_logprobs else { return Ok(None) };
         let (first, rest) = request.tokens.split_at(request.tokens.len().min(1));
-        let branch = self.engine.root(first.to_vec())?;
+        let branch = self.engine.root_with(first.to_vec(), request.place())?;
         Ok(Some(Extend::given(branch, rest.to_vec(), Some(top))))
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, never};
 
-use crate::engine::{EngineFacts, EngineHandle, Finish, FinishReason, First, Hear, UniformKey};
+use crate::engine::{EngineFacts, EngineHandle, Finish, FinishReason, First, Hear, Priority, UniformKey};
 use crate::error::{Error, Result};
 use crate::kv::DistinctTokens;
 use crate::launch::{GenerateEvent, Generator, PromptOrder, PromptRequest, Release, guarded, in_bytes, work_ahead};
@@ -140,6 +140,7 @@ impl RequestPrompt {
             params: &request.params,
             stop: &prompt.stop,
             uniforms,
+            priority: Priority::default(),
         }
     }
 }
