@@ -131,7 +131,7 @@ impl Commitment {
         let (mut growing, mut is_unsure, mut own) = (Vec::new(), false, 0);
         for branch in keeping {
             let Some(segment) = branch.kept() else { continue };
-            let is_kept = branch.priority <= priority;
+            let is_kept = branch.is_pin || branch.priority <= priority;
             if !is_kept && branch.stage == Stage::Waiting {
                 continue;
             }

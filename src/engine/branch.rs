@@ -21,6 +21,8 @@ pub(super) struct Branch {
     pub tokens: TokenPath,
     pub hold: KvHold,
     pub stage: Stage,
+    /// Whether it keeps its path while it rests, whoever is short of pages.
+    pub is_pin: bool,
     pub work: BranchWork,
     /// Number of extends started, including scores started over. Results of an earlier generation are discarded.
     pub generation: u64,
@@ -157,6 +159,7 @@ impl Branch {
             tokens,
             hold: KvHold::Nothing,
             stage: Stage::Resting,
+            is_pin: false,
             work: BranchWork::Idle,
             generation: 0,
             computed_once: 0,

@@ -18,6 +18,8 @@ pub(super) struct KvCache {
     /// The shared beginning of the branch matched last, and its end in the prefix tree: forks of one branch are matched
     /// one after the other, and need not compare these tokens again.
     matched: Option<(SharedBeginning, PathMark)>,
+    /// Pages that pins hold.
+    pub pinned_pages: usize,
     /// `None` if any layer of the model has no window.
     pub window: Option<Window>,
     restore_cost: RestoreCost,
@@ -90,6 +92,7 @@ impl KvCache {
             prefix,
             pages,
             matched: None,
+            pinned_pages: 0,
             window: None,
             restore_cost,
             swap_room: swap_pages,

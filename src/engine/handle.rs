@@ -9,7 +9,9 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
+use crate::engine::cache_map::CacheSegment;
 use crate::engine::events::{EventSender, Hear};
+use crate::engine::live::{LiveMetrics, LivePlace};
 use crate::engine::metrics::Metrics;
 use crate::engine::place::{QueueKey, RootOptions};
 use crate::engine::receiver::EventReceiver;
@@ -55,14 +57,39 @@ impl EngineFacts {
     }
 }
 
-/// Messages to the engine's thread. The sender names new branches, so only `Metrics` waits for a reply.
+/// Messages to the engine's thread. The sender names new branches, so only `Metrics` and `CacheMap` wait
+/// for a reply.
 pub(crate) enum Command {
-    Root { place: QueueKey, tokens: Vec<TokenId> },
-    Fork { at: BranchId, children: Vec<BranchId> },
-    Start { extends: Vec<Extend>, events: EventSender },
-    Cancel { branches: Vec<BranchId> },
-    Release { branches: Vec<BranchId>, keep_cached: bool },
-    Metrics { reply: Sender<Metrics> },
+    Root {
+        place: QueueKey,
+        tokens: Vec<TokenId>,
+    },
+    Fork {
+        at: BranchId,
+        children: Vec<BranchId>,
+    },
+    Start {
+        extends: Vec<Extend>,
+        events: EventSender,
+    },
+    Cancel {
+        branches: Vec<BranchId>,
+    },
+    Release {
+        branches: Vec<BranchId>,
+        keep_cached: bool,
+    },
+    Metrics {
+        reply: Sender<Metrics>,
+    },
+    /// Once this branch rests, it keeps its path until it is released.
+    Pin {
+        branch: BranchId,
+    },
+    CacheMap {
+        most: usize,
+        reply: Sender<Vec<CacheSegment>>,
+    },
 }
 
 /// Why the engine's thread ended, once it has.
@@ -99,6 +126,7 @@ pub struct EngineHandle {
     exit_reason: ExitReason,
     facts: Arc<EngineFacts>,
     next_branch: Arc<AtomicU64>,
+    live: LivePlace,
     /// Last: dropped once this handle's sender is.
     thread: Arc<EngineThread>,
 }
@@ -112,6 +140,7 @@ impl EngineHandle {
             exit_reason: exit_reason.clone(),
             facts: Arc::new(facts),
             next_branch: Arc::new(AtomicU64::new(0)),
+            live: LivePlace::default(),
             thread: Arc::default(),
         };
         (handle, receiver, exit_reason)
@@ -222,6 +251,23 @@ impl EngineHandle {
     pub fn metrics(&self) -> Result<Metrics> {
         let (reply, receiver) = unbounded();
         self.send(Command::Metrics { reply })?;
+        receiver.recv().map_err(|_| self.stopped())
+    }
+
+    /// The counters, and what the engine holds, after its last turn. Does not wait for the engine.
+    pub fn live(&self) -> Result<LiveMetrics> {
+        if self.has_stopped() { Err(self.stopped()) } else { Ok(self.live.read()) }
+    }
+
+    pub(crate) fn live_place(&self) -> LivePlace {
+        self.live.clone()
+    }
+
+    /// The `most` segments of the prefix tree whose subtrees have the most pages; parents come before their children.
+    /// Answered between two steps, without waiting for the one in flight.
+    pub fn cache_map(&self, most: usize) -> Result<Vec<CacheSegment>> {
+        let (reply, receiver) = unbounded();
+        self.send(Command::CacheMap { most, reply })?;
         receiver.recv().map_err(|_| self.stopped())
     }
 

@@ -18,6 +18,7 @@ mod in_turn {
     mod jobs;
     mod levels;
     mod pages;
+    mod pins;
     mod plain;
     mod priorities;
     mod requests;
@@ -42,6 +43,7 @@ mod run_ahead {
     mod jobs;
     mod levels;
     mod pages;
+    mod pins;
     mod plain;
     mod priorities;
     mod requests;

@@ -64,6 +64,10 @@ pub(super) struct Scheduler {
     waiting_keep: BTreeSet<QueueKey>,
     /// Resting branches that may hold a path; some may have given it up since.
     resting_keep: BTreeSet<BranchId>,
+    /// Pins at rest.
+    pinned: BTreeSet<BranchId>,
+    /// Whether pins came or went since their pages were counted.
+    pub pins_changed: bool,
     prefix_hold: Option<PrefixHold>,
     expected: LengthEstimator,
     /// Whether branches came or went since the last schedule.
@@ -142,7 +146,9 @@ impl Scheduler {
 
     /// Records a resting branch that may hold a path.
     pub fn note_rest(&mut self, branch: &Branch) {
-        if branch.kept().is_some() {
+        if branch.is_pin {
+            self.pins_changed |= self.pinned.insert(branch.id);
+        } else if branch.kept().is_some() {
             self.resting_keep.insert(branch.id);
         }
     }
@@ -150,6 +156,12 @@ impl Scheduler {
     /// Forgets a resting branch.
     pub fn forget(&mut self, id: BranchId) {
         self.resting_keep.remove(&id);
+        self.pins_changed |= self.pinned.remove(&id);
+    }
+
+    /// Pins whose prefixes are computed.
+    pub fn pins(&self) -> impl Iterator<Item = BranchId> {
+        self.pinned.iter().copied()
     }
 
     /// Removes branches whose work has ended, in rising order.
@@ -163,14 +175,21 @@ impl Scheduler {
         self.changed = true;
     }
 
-    /// Checks that running branches are in queue order, and that every branch that holds a path, and neither runs nor was
+    /// Checks that running branches are in queue order, that pins have their paths, and that every branch that holds a path, and neither runs nor was
     /// preempted, is recorded. `Err` names one that is not.
     pub fn check(&self, branches: &Branches) -> Result<(), String> {
         if !self.running.is_sorted() {
             return Err(format!("running branches are not in queue order: {:?}", self.running));
         }
+        let keeps = |id: &BranchId| branches.get(id).is_some_and(|branch| branch.is_pin && branch.kept().is_some());
+        if let Some(id) = self.pinned.iter().find(|id| !keeps(id)) {
+            return Err(format!("pin {id} has lost its path"));
+        }
         let is_known = |branch: &Branch| match branch.stage {
-            Stage::Resting => self.resting_keep.contains(&branch.id),
+            Stage::Resting => match branch.is_pin {
+                true => self.pinned.contains(&branch.id),
+                false => self.resting_keep.contains(&branch.id),
+            },
             Stage::Waiting => self.waiting_keep.contains(&QueueKey::of(branch)),
             Stage::Running | Stage::Preempted => true,
         };

@@ -2,7 +2,7 @@
 //! resting branches; by waiting branches, last in the queue first, except for a prefix hold that is promised and not less
 //! urgent; by less urgent branches that were admitted (`urgent`); the own tokens of the last running branch, then the
 //! next to last, until one runs alone. Only if the pool barely holds one path follow that branch's own tokens, laid out
-//! anew; the holds of preempted branches; and the prefix hold.
+//! anew; the holds of preempted branches; and the prefix hold. Pins are never freed.
 //!
 //! # Preemption
 //! A preempted branch is *swapped* to host memory if that is expected to be faster than recomputing its own tokens and
@@ -56,7 +56,8 @@ impl Scheduler {
         self.prefix_hold.is_some_and(|hold| hold.promised && hold.branch == id)
     }
 
-    /// The commitment to all branches that run, are preempted, or hold the promised prefix, for a branch of `priority`.
+    /// The commitment to all branches that run, are preempted, or hold the promised prefix, and to pins, for a branch of
+    /// `priority`.
     pub(super) fn commitment(&self, priority: Priority, branches: &Branches, cache: &KvCache) -> Commitment {
         self.commitment_without(priority, branches, cache, |_| false)
     }
@@ -71,7 +72,7 @@ impl Scheduler {
     ) -> Commitment {
         let admitted = self.running.iter().chain(&self.preempted).filter(|place| !without(**place));
         let first_waiting = self.prefix_hold.filter(|hold| hold.promised).map(|hold| hold.branch);
-        let keeping = admitted.map(|place| place.branch).chain(first_waiting);
+        let keeping = admitted.map(|place| place.branch).chain(first_waiting).chain(self.pins());
         Commitment::of(priority, keeping.filter_map(|id| branches.get(&id)), cache, &self.expected)
     }
 
@@ -180,7 +181,7 @@ impl Scheduler {
         if self.reserve(id, branches, cache).is_ok() {
             return Ok(Ready::Now);
         }
-        for branch in branches.values_mut() {
+        for branch in branches.values_mut().filter(|branch| !self.pinned.contains(&branch.id)) {
             cache.give_up(branch);
         }
         self.prefix_hold = None;
@@ -231,7 +232,7 @@ pub(super) fn never_fits(branch: &Branch, cache: &KvCache) -> Option<usize> {
 
 /// Fails `id`, which runs alone and for which the pool has too few pages.
 pub(super) fn fail_alone(id: BranchId, branches: &mut Branches, cache: &mut KvCache, short: OutOfPages) {
-    // All pages that are not free are its own.
+    // All pages that are not free are its own, or pinned.
     fail(id, branches, cache, cache.pages.capacity() - cache.pages.free() + short.needed);
 }
 
@@ -240,11 +241,11 @@ pub(super) fn fail(id: BranchId, branches: &mut Branches, cache: &mut KvCache, n
     let branch = branches.get_mut(&id).expect("only branches run or wait");
     cache.give_up(branch);
     branch.stage = Stage::Resting;
-    branch.fail(Error::OutOfPages {
-        needed,
-        capacity: cache.pages.capacity(),
-        hint: "give the engine more memory for keys and values, or shorten the prompt",
-    });
+    let hint = match cache.pinned_pages {
+        0 => "give the engine more memory for keys and values, or shorten the prompt",
+        _ => "pinned prefixes take part of it: give the engine more memory for keys and values, or pin fewer",
+    };
+    branch.fail(Error::OutOfPages { needed, capacity: cache.pages.capacity(), hint });
 }
 
 #[cfg(test)]
