@@ -95,9 +95,9 @@ impl Generator {
     }
 
     /// Begins to score each of `continuations` after `context`: the choices of a question, for example. They end as the
-    /// samples 0, 1, ... of `prompt`, each with the tokens and log-probabilities of its continuation alone, and `tops` of
-    /// the likeliest tokens in each one's place (the first is what greedy sampling would take). The context, and what
-    /// continuations have in common, is computed once, also among prompts that begin alike.
+    /// samples 0, 1, ... of `prompt`, each with the tokens and log-probabilities of its continuation alone, and `tops`
+    /// of the likeliest tokens in each one's place (the first is what greedy sampling would take). The context, and
+    /// what continuations have in common, is computed once, also among prompts that begin alike.
     ///
     /// Fails if there are no continuations or the context is empty or too long; nothing is started then. A continuation
     /// that is too long, or has tokens out of range, fails alone.
