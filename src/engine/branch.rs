@@ -160,7 +160,7 @@ pub(super) struct NeededPositions {
     /// Leading tokens that may be matched with the prefix tree, as only the last one's logits are needed. At most the
     /// known ones.
     pub match_upto: usize,
-    /// First position whose logits are needed. Of a scoring branch, others may compute those of some positions after it.
+    /// First position whose logits are needed. Of a scoring branch, others may compute those of some later positions.
     pub logits_from: usize,
     /// End of the positions to compute.
     pub end: usize,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, never};
 
 use super::{GenerateEvent, PromptRequest, SampleId};
-use crate::engine::{EngineHandle, Event, EventReceiver, Extend, First, ForkKind, Hear};
+use crate::engine::{EngineHandle, Event, EventReceiver, Extend, First, ForkKind, Hear, Priority, RootOptions};
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 
@@ -130,10 +130,10 @@ impl Generator {
         Ok(())
     }
 
-    /// Begins to score each of the continuations after their context: the choices of a question, for example. They end as the
-    /// samples 0, 1, ... of `prompt`, each with the tokens and log-probabilities of its continuation alone, and `tops` of
-    /// the likeliest tokens in each one's place (the first is what greedy sampling would take). The context, and what
-    /// continuations have in common, is computed once, also among prompts that begin alike.
+    /// Begins to score each of the continuations after their context: the choices of a question, for example. They end
+    /// as the samples 0, 1, ... of `prompt`, each with the tokens and log-probabilities of its continuation alone, and
+    /// `tops` of the likeliest tokens in each one's place (the first is what greedy sampling would take). The context,
+    /// and what continuations have in common, is computed once, also among prompts that begin alike.
     ///
     /// Fails if there are no continuations or the context is empty or too long; nothing is started then. A continuation
     /// that is too long, or has tokens out of range, fails alone.

@@ -102,6 +102,7 @@ impl BatchJob<'_> {
             let prompts = work_ahead(scope, next)?;
             answering.run(&prompts, interrupted)
         });
+        answering.log_prompts();
         BatchResult { ended: ended.err(), tokens: answering.tokens }
     }
 
@@ -220,6 +221,18 @@ impl AnswerLoop<'_> {
         }
     }
 
+    fn log_prompts(&self) {
+        let Ok(metrics) = self.work.engine.metrics() else { return };
+        log::info!(
+            "prompts: {} distinct tokens, {} computed, {} log-probabilities found; {} rows in {} steps",
+            self.seen.count(),
+            metrics.prompt_tokens_computed,
+            metrics.scores_reused,
+            metrics.rows,
+            metrics.steps
+        );
+    }
+
     fn begin(&mut self, NextPrompt { place: at, request }: NextPrompt) -> Result<()> {
         let place = self.places[at];
         match request {
@@ -230,7 +243,7 @@ impl AnswerLoop<'_> {
         let open = self.open.get_mut(&place.request).expect("a request is open until all of its prompts have ended");
         let prompt = place.prompt(&open.request);
         let shared = self.seen.insert(prompt.tokens);
-        // A prompt that is only scored or repeated is computed as a whole or not at all.
+        // Reported where something is sampled after the prompt.
         open.shared[place.prompt] = if prompt.n == 0 { 0 } else { shared };
         if prompt.results() == 0 {
             return self.end(at, Ok(PromptCandidates::default()));
