@@ -47,6 +47,17 @@ pub struct ServeArgs {
     /// What happens to the reasoning (`<think>`) in chats that do not say by `reasoning`
     #[arg(long, value_enum, default_value_t)]
     pub reasoning: ReasoningArg,
+    /// File whose text many prompts begin with (a system prompt, examples, a document): computed at the start and never
+    /// evicted; may be given several times
+    #[arg(long = "prefix", value_name = "FILE")]
+    pub prefixes: Vec<PathBuf>,
+    /// Folder of uploaded files and batches, which go on after a restart (default: runs/serve, if no other server has
+    /// it)
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Most MiB of uploaded files and batch results together
+    #[arg(long, value_name = "MIB", value_parser = whole::<u64>(1..=1 << 30), default_value_t = 16_384)]
+    pub max_data: u64,
     /// Requests that may wait; further ones are refused with 429 and Retry-After
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..), default_value_t = 4096)]
     pub max_queue: usize,
@@ -95,11 +106,14 @@ impl ServeArgs {
             plan: args.plan,
             device,
             budget: args.engine.into(),
+            data: args.data,
+            prefixes: args.prefixes,
             limits: ServeLimits {
                 queue: QueueLimits { jobs: args.max_queue, prompt_tokens: MOST_PROMPT_TOKENS },
                 leases: LeaseLimits { each: args.max_kept, time_to_live: args.keep_seconds },
                 protocol: ProtocolLimits { n: args.max_n, ..ProtocolLimits::default() },
                 body: mib(args.max_body),
+                data: args.max_data << 20,
                 connections: args.max_connections,
                 chunk_interval: Duration::from_millis(args.chunk_interval),
             },
