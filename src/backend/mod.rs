@@ -225,6 +225,13 @@ pub struct Sampled {
     pub top: Vec<(TokenId, f32)>,
 }
 
+/// Saved pages as bytes, `pages x page_bytes` of them in the device's own order ([`Backend::page_layout`]).
+pub trait SavedBytes: Send + Sized {
+    fn into_bytes(self) -> Vec<u8>;
+    /// The reverse of `into_bytes` for `pages` pages.
+    fn from_bytes(bytes: Vec<u8>, pages: usize) -> Self;
+}
+
 /// The ops. `R`: rows of the step; `H`: hidden width; widths are in elements. Ops panic on shapes that do not fit: the
 /// decoder checks shapes when it loads a model, so a mismatch is a bug.
 pub trait Backend: Send + 'static {
@@ -237,7 +244,7 @@ pub trait Backend: Send + 'static {
     /// Keys and values of all layers, in pages.
     type Kv: Send;
     /// Keys and values of some pages, all layers, in host memory.
-    type SavedPages: Send;
+    type SavedPages: SavedBytes;
     /// A [`RopeTable`] in the memory that ops read.
     type Rope: Send;
     /// The loaded step in the memory that ops read, and the samples not collected yet.
@@ -257,6 +264,9 @@ pub trait Backend: Send + 'static {
     fn describe(&self) -> String;
     /// Identifies the arithmetic: devices with equal strings compute the same bits when batch-invariant.
     fn arithmetic(&self) -> String;
+    /// Names the order of the bytes of saved pages ([`SavedBytes`]), beside the model's shape and dtypes: devices with equal
+    /// strings can restore each other's.
+    fn page_layout(&self) -> String;
     /// The costs that planners use for this device.
     fn cost_model(&self) -> CostModel;
     /// The tile size of attention (see `plan`).

@@ -26,6 +26,7 @@ mod in_turn {
     mod shortage;
     mod steps;
     mod stops;
+    mod store;
     mod swap;
     mod waves;
     mod windows;
@@ -48,6 +49,7 @@ mod run_ahead {
     mod scripts;
     mod steps;
     mod stops;
+    mod store;
     mod swap;
     mod windows;
 

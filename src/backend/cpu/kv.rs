@@ -23,7 +23,7 @@ use rayon::prelude::*;
 
 use super::CpuBuffer;
 use super::rows::bf16_bits;
-use crate::backend::{Dtype, HeadLayout, KvDtype, KvShape, e4m3};
+use crate::backend::{Dtype, HeadLayout, KvDtype, KvShape, SavedBytes, e4m3};
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
 use crate::kv::KvSlot;
@@ -115,8 +115,21 @@ impl LayerStore {
     }
 }
 
-/// Copies of pages made by `KvStore::save`: for each layer the bytes `[kv_head][page]`.
-pub struct CpuSavedPages(Vec<Vec<u8>>);
+/// Copies of pages made by `KvStore::save`: `[layer][kv_head][page]`.
+pub struct CpuSavedPages(Vec<u8>);
+
+/// Names the layouts of pages and of saved pages in this file; changes with them.
+pub const LAYOUT: &str = "cpu pages 1";
+
+impl SavedBytes for CpuSavedPages {
+    fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+
+    fn from_bytes(bytes: Vec<u8>, _: usize) -> Self {
+        CpuSavedPages(bytes)
+    }
+}
 
 impl KvStore {
     /// Bytes that one page takes in all layers and heads.
@@ -202,22 +215,27 @@ impl KvStore {
 
     /// Copies `pages` of all layers and heads.
     pub fn save(&self, pages: &[PageId]) -> CpuSavedPages {
-        let of_layer = |layer: &LayerStore| {
-            let offsets = layer.offsets(self.pages, pages);
-            offsets.flat_map(|at| layer.map[at..at + layer.layout.bytes()].to_vec()).collect()
-        };
-        CpuSavedPages(self.layers.iter().map(of_layer).collect())
+        let mut saved = Vec::new();
+        for layer in &self.layers {
+            for at in layer.offsets(self.pages, pages) {
+                saved.extend_from_slice(&layer.map[at..at + layer.layout.bytes()]);
+            }
+        }
+        CpuSavedPages(saved)
     }
 
     /// Writes saved pages to `pages`, in the same order and number.
     pub fn restore(&mut self, saved: &CpuSavedPages, pages: &[PageId]) {
-        for (layer, saved) in self.layers.iter_mut().zip(&saved.0) {
+        let mut saved = &saved.0[..];
+        for layer in &mut self.layers {
             let offsets: Vec<usize> = layer.offsets(self.pages, pages).collect();
-            let page_bytes = layer.layout.bytes();
-            for (at, bytes) in offsets.into_iter().zip(saved.chunks_exact(page_bytes)) {
-                layer.map[at..at + page_bytes].copy_from_slice(bytes);
+            for at in offsets {
+                let (bytes, rest) = saved.split_at(layer.layout.bytes());
+                layer.map[at..at + bytes.len()].copy_from_slice(bytes);
+                saved = rest;
             }
         }
+        assert!(saved.is_empty(), "restore: as many pages as were saved");
     }
 
     /// Stores the key and value heads of row `r` of `qkv` (`[R, qkv_width]`) in `slots[r]` of `layer`, rounded to the

@@ -106,6 +106,10 @@ impl Backend for Cpu {
         format!("cpu, {}", self.isa)
     }
 
+    fn page_layout(&self) -> String {
+        kv::LAYOUT.to_owned()
+    }
+
     fn page_tokens(&self) -> u32 {
         kv::PAGE_TOKENS
     }

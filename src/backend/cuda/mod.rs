@@ -159,6 +159,11 @@ impl Backend for Cuda {
         format!("{name}, {arch}, driver {driver}, NVRTC {compiler}, cuBLASLt {}", Library::version())
     }
 
+    /// Pages are swizzled by compute capability.
+    fn page_layout(&self) -> String {
+        format!("{}, {}", kv::LAYOUT, self.device.facts().arch)
+    }
+
     fn page_tokens(&self) -> u32 {
         kv::PAGE_TOKENS
     }

@@ -17,6 +17,10 @@
 //! only the last running one is preempted. The first in the queue is never preempted for another, so every branch
 //! finishes.
 //!
+//! # Prefixes on disk
+//! If the prefix store has more of the next branch's tokens than the tree, slots for them are registered, the branch
+//! holds them, and nothing is admitted until they are read (`prefix_store`). Running branches go on.
+//!
 //! # No prefix is computed twice
 //! *Lemma.* In depth-first order of the prompts' prefix tree, the prefix that a later prompt shares with an earlier one
 //! is also shared by all prompts between them. So the longest cached prefix of the *first waiting* prompt covers every
@@ -258,6 +262,9 @@ impl Scheduler {
             let mut may_start =
                 || (left.rows > 0 || !room::brings_rows(&branches[&id], cache)) && commitment.allows(cost, cache);
             if !(alone || may_start()) {
+                return Ready::Now;
+            }
+            if self.is_read(id, branches, cache) {
                 return Ready::Now;
             }
             let entered = match self.reserve(id, branches, cache) {

@@ -15,7 +15,7 @@ use crate::backend::cuda::driver::args::Args;
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::function::Function;
 use crate::backend::cuda::driver::memory::Memory;
-use crate::backend::{Dtype, HeadLayout, KvShape};
+use crate::backend::{Dtype, HeadLayout, KvShape, SavedBytes};
 use crate::error::{Error, Result};
 use crate::figures;
 use crate::ids::{LayerIx, PageId};
@@ -46,6 +46,19 @@ pub struct Kv {
 pub struct SavedPages {
     bytes: Vec<u8>,
     pages: usize,
+}
+
+/// Names the order of `[P][layer][page bytes of the layer]` in this file, beside the page's own ([`PageLayout`]).
+pub const LAYOUT: &str = "cuda pages 1";
+
+impl SavedBytes for SavedPages {
+    fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    fn from_bytes(bytes: Vec<u8>, pages: usize) -> Self {
+        SavedPages { bytes, pages }
+    }
 }
 
 /// The heads of all layers: one layout of pages, and one set of attention kernels, serves a whole model here.
