@@ -30,6 +30,7 @@ mod timed;
 pub mod weights;
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId, TokenId};
@@ -308,6 +309,17 @@ pub trait Backend: Send + 'static {
     fn save_pages(&mut self, kv: &Self::Kv, pages: &[PageId]) -> Result<Self::SavedPages>;
     /// Copies saved pages, in the same order, to `pages`, which may be other ones.
     fn restore_pages(&mut self, kv: &mut Self::Kv, saved: &Self::SavedPages, pages: &[PageId]) -> Result<()>;
+
+    /// Overwrites `slots` of page number `page` of `saved` with those of page number `from` of `others`, both saved from
+    /// `kv`.
+    fn join_saved(
+        kv: &Self::Kv,
+        saved: &mut Self::SavedPages,
+        page: usize,
+        others: &Self::SavedPages,
+        from: usize,
+        slots: Range<u32>,
+    );
 
     /// An empty step, for a model with this compute dtype and vocabulary. `heads`: for each plan, those of its layers.
     fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<Self::Step>;

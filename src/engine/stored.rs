@@ -1,6 +1,7 @@
 //! Copies keys and values between the device and the prefix store, between steps: at most one chunk before a step, so
 //! that no step waits for more than one copy.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::backend::{Backend, SavedBytes};
@@ -70,18 +71,31 @@ impl KvCache {
         ends.map(|at| self.prefix.has_slot(segment, at).then(|| self.prefix.slot(segment, at).page)).collect()
     }
 
-    /// Whether every page of the chunk holds that chunk's tokens alone, in full.
-    fn is_whole(&self, segment: SegmentId, begin: usize) -> bool {
+    /// The slots of the chunk that are not in its `chunk_pages`, because two prompts part inside a page: number of the
+    /// page, slots, and the page that they are in. Every slot exists.
+    fn parted_slots(&self, segment: SegmentId, begin: usize, pages: &[PageId]) -> Vec<(usize, Range<u32>, PageId)> {
         let page_tokens = self.prefix.page_tokens();
-        let firsts = (begin..begin + CHUNK_TOKENS).step_by(page_tokens as usize);
-        firsts.map(|first| u32::try_from(first).expect("positions fit u32")).all(|first| {
-            let last = first + page_tokens - 1;
-            self.prefix.has_slot(segment, last)
-                && (first..last).all(|at| {
-                    self.prefix.has_slot(segment, at)
-                        && self.prefix.slot(segment, at).page == self.prefix.slot(segment, last).page
-                })
-        })
+        let mut parted: Vec<(usize, Range<u32>, PageId)> = Vec::new();
+        for (number, &page) in pages.iter().enumerate() {
+            let first = u32::try_from(begin).expect("positions fit u32") + number as u32 * page_tokens;
+            for slot in 0..page_tokens {
+                let found = self.prefix.slot(segment, first + slot).page;
+                if found == page {
+                    break; // The slots after it, too: a page's last part has its last slot.
+                }
+                match parted.last_mut() {
+                    Some((of, slots, same)) if (*of, *same) == (number, found) => slots.end = slot + 1,
+                    _ => parted.push((number, slot..slot + 1, found)),
+                }
+            }
+        }
+        parted
+    }
+
+    /// Whether all slots of the chunk exist: `free_behind` may have freed some.
+    fn has_slots(&self, segment: SegmentId, begin: usize) -> bool {
+        let begin = u32::try_from(begin).expect("positions fit u32");
+        (begin..begin + CHUNK_TOKENS as u32).all(|at| self.prefix.has_slot(segment, at))
     }
 }
 
@@ -117,6 +131,12 @@ impl<B: Backend> Engine<B> {
         let Some(pages) = self.cache.chunk_pages(segment, begin).filter(|_| computed >= begin) else {
             return Ok(false);
         };
+        // Slots of another page than the one that is restored must be computed already.
+        let page_tokens = self.cache.prefix.page_tokens() as usize;
+        let end_of = |(page, slots, _): &(usize, Range<u32>, PageId)| begin + page * page_tokens + slots.end as usize;
+        if self.cache.parted_slots(segment, begin, &pages).iter().any(|parted| end_of(parted) > computed) {
+            return Ok(false);
+        }
         let saved = B::SavedPages::from_bytes(bytes, pages.len());
         self.backend.restore_pages(&mut self.kv, &saved, &pages)?;
         self.cache.prefix.mark_computed(segment, u32::try_from(end).expect("positions fit u32"));
@@ -165,11 +185,10 @@ impl<B: Backend> Engine<B> {
     pub(super) fn save_stored(&mut self) -> Result<()> {
         while let Some(chunk) = self.cache.store.as_mut().and_then(|store| store.next_unsaved()) {
             let begin = chunk.end - CHUNK_TOKENS;
-            // Its pages may be gone, or split between two prompts where they part inside a page.
-            let segment = self.cache.prefix.marked(chunk.mark).filter(|&segment| self.cache.is_whole(segment, begin));
-            let pages = segment.and_then(|segment| self.cache.chunk_pages(segment, begin));
-            let Some(pages) = pages else { continue };
-            let saved = self.backend.save_pages(&self.kv, &pages);
+            // Its pages may be gone.
+            let segment = self.cache.prefix.marked(chunk.mark).filter(|&id| self.cache.has_slots(id, begin));
+            let Some(segment) = segment else { continue };
+            let saved = self.save_chunk(segment, begin);
             let Some(store) = &mut self.cache.store else { return Ok(()) };
             match saved {
                 Ok(saved) => {
@@ -181,6 +200,20 @@ impl<B: Backend> Engine<B> {
             return Ok(());
         }
         Ok(())
+    }
+
+    fn save_chunk(&mut self, segment: SegmentId, begin: usize) -> Result<B::SavedPages> {
+        let pages = self.cache.chunk_pages(segment, begin).expect("the caller found its slots");
+        let parted = self.cache.parted_slots(segment, begin, &pages);
+        let mut saved = self.backend.save_pages(&self.kv, &pages)?;
+        if !parted.is_empty() {
+            let others: Vec<PageId> = parted.iter().map(|&(.., page)| page).collect();
+            let others = self.backend.save_pages(&self.kv, &others)?;
+            for (from, (page, slots, _)) in parted.into_iter().enumerate() {
+                B::join_saved(&self.kv, &mut saved, page, &others, from, slots);
+            }
+        }
+        Ok(saved)
     }
 
     /// Saves a chunk, or waits a moment for the writer, while nothing runs. False if there is nothing to save.

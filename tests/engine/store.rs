@@ -100,6 +100,28 @@ fn prompts_share_the_chunks_that_begin_alike() {
 }
 
 #[test]
+fn prompts_that_part_inside_a_page_are_stored_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let play = |prefix_store| {
+        let engine = engine(prefix_store);
+        // They begin with the same 3 tokens, and two of them with the same 600.
+        let tails = [(1, 7, 600), (1, 8, 600), (1, 9, 3)];
+        let told = tails
+            .map(|(head, tail, same)| [prompt(head, same), prompt(tail, PROMPT)].concat())
+            .map(|prompt| sample(&engine, "item", prompt, 2, length(5)));
+        (told, engine.metrics().unwrap())
+    };
+    let (expected, _) = play(None);
+    let (first, computed) = play(Some(store(folder.path())));
+    let (second, read) = play(Some(store(folder.path())));
+    assert_eq!((&first, &second), (&expected, &expected));
+    // Three chunks of the first prompt, two more of the second, which shares its first, and two of the third.
+    assert_eq!((computed.chunks_written, files(folder.path()).len()), (3 + 2 + 2, 3 + 2 + 2));
+    assert!(read.prompt_tokens_stored > 6 * CHUNK as u64, "{read:?}");
+    assert_eq!(read.chunks_written, 0);
+}
+
+#[test]
 fn many_prompts_at_once_are_read_as_they_are_admitted() {
     let folder = tempfile::tempdir().unwrap();
     let crowd = |prefix_store| {

@@ -18,6 +18,8 @@
 //!
 //! fp8 keys and values are rounded when they are appended and stored in the weights' dtype.
 
+use std::ops::Range;
+
 use memmap2::MmapMut;
 use rayon::prelude::*;
 
@@ -224,6 +226,27 @@ impl KvStore {
         CpuSavedPages(saved)
     }
 
+    /// Overwrites `slots` of page number `page` of `saved` with those of page number `from` of `others`.
+    pub fn join(&self, saved: &mut CpuSavedPages, page: usize, others: &CpuSavedPages, from: usize, slots: Range<u32>) {
+        let layer_bytes = |layer: &LayerStore| layer.heads.kv_heads * layer.layout.bytes();
+        let all: usize = self.layers.iter().map(layer_bytes).sum();
+        let (to_pages, from_pages) = (saved.0.len() / all, others.0.len() / all);
+        let mut before = 0;
+        for layer in &self.layers {
+            let (layout, element) = (layer.layout, layer.layout.dtype.bytes());
+            for head in 0..layer.heads.kv_heads {
+                let to = before * to_pages + (head * to_pages + page) * layout.bytes();
+                let from = before * from_pages + (head * from_pages + from) * layout.bytes();
+                for (slot, i) in slots.clone().flat_map(|slot| (0..layout.head_dim).map(move |i| (slot as usize, i))) {
+                    for at in [layout.key(slot, i), layout.value(slot, i)].map(|index| index * element) {
+                        saved.0[to + at..][..element].copy_from_slice(&others.0[from + at..][..element]);
+                    }
+                }
+            }
+            before += layer_bytes(layer);
+        }
+    }
+
     /// Writes saved pages to `pages`, in the same order and number.
     pub fn restore(&mut self, saved: &CpuSavedPages, pages: &[PageId]) {
         let mut saved = &saved.0[..];
@@ -408,6 +431,33 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn saved_pages_are_joined_slot_by_slot() {
+        for dtype in Dtype::ALL {
+            let shape = shape(dtype, 18);
+            let mut kv = KvStore::new(&shape, KvDtype::Model).unwrap();
+            let mut append = |kv: &mut KvStore, page: u32, slots: Range<u32>| {
+                let slots: Vec<KvSlot> = slots.map(|slot| KvSlot { page: PageId(page), slot }).collect();
+                let mut qkv = CpuBuffer::new(slots.len(), shape.heads[0].qkv_width());
+                for (r, at) in slots.iter().enumerate() {
+                    let width = qkv.width;
+                    let row = &mut qkv.data[r * width..][..width];
+                    row.iter_mut().enumerate().for_each(|(i, x)| *x = (at.slot as usize * width + i) as f32 * 0.01);
+                }
+                (0..2).for_each(|layer| kv.append(LayerIx(layer), &qkv, &slots));
+            };
+            // The first slots in page 1, the others in page 2, and all of them in page 0.
+            append(&mut kv, 0, 0..16);
+            append(&mut kv, 1, 0..5);
+            append(&mut kv, 2, 5..16);
+            let whole = kv.save(&[PageId(0), PageId(0)]);
+            let (mut parted, others) = (kv.save(&[PageId(0), PageId(2)]), kv.save(&[PageId(2), PageId(2), PageId(1)]));
+            assert!(parted.0 != whole.0);
+            kv.join(&mut parted, 1, &others, 2, 0..5);
+            assert!(parted.0 == whole.0, "{dtype:?}");
         }
     }
 

@@ -19,6 +19,8 @@ pub mod sampling;
 pub mod step;
 mod timed;
 
+use std::ops::Range;
+
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
 use crate::plan::{CostModel, NewPage};
@@ -190,6 +192,17 @@ impl Backend for Cpu {
     fn restore_pages(&mut self, kv: &mut KvStore, saved: &CpuSavedPages, pages: &[PageId]) -> Result<()> {
         kv.restore(saved, pages);
         Ok(())
+    }
+
+    fn join_saved(
+        kv: &KvStore,
+        saved: &mut CpuSavedPages,
+        page: usize,
+        others: &CpuSavedPages,
+        from: usize,
+        slots: Range<u32>,
+    ) {
+        kv.join(saved, page, others, from, slots);
     }
 
     fn step(&mut self, _: &[HeadLayout], _: Dtype, _: usize) -> Result<CpuStep> {

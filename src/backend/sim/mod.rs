@@ -19,6 +19,7 @@ mod profile;
 mod sample;
 mod step;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 pub use clock::{Clock, StepTime};
@@ -247,6 +248,8 @@ impl Backend for Sim {
         self.transfer(saved.0);
         Ok(())
     }
+
+    fn join_saved(_: &KvShape, _: &mut SimSavedPages, _: usize, _: &SimSavedPages, _: usize, _: Range<u32>) {}
 
     fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<SimStep> {
         let heads = heads.iter().map(|&heads| (heads, self.kv_element_bytes(heads, dtype)));

@@ -7,6 +7,8 @@
 //! fp8, which only pages of heads of 64 or 128 hold ([`KvElement`]). Within a row the order depends on who reads it
 //! ([`PageLayout`]).
 
+use std::ops::Range;
+
 use super::staging::Staging;
 use crate::backend::cuda::compile::elements::{KvElement, PageLayout};
 use crate::backend::cuda::compile::unit::Unit;
@@ -181,6 +183,19 @@ impl Kv {
             self.launch(&self.kv_restore, pages.len(), &self.memory, &self.packed);
         }
         self.device.check()
+    }
+
+    /// Overwrites `slots` of page number `page` of `saved` with those of page number `from` of `others`: a slot is a row
+    /// of each run of keys and of values, whatever the order within it.
+    pub fn join(&self, saved: &mut SavedPages, page: usize, others: &SavedPages, from: usize, slots: Range<u32>) {
+        let page_bytes = page_bytes(&self.shape, self.kv_element);
+        let row = self.heads.head_dim * self.kv_element.element_bytes(self.shape.dtype);
+        let rows = slots.start as usize * row..slots.end as usize * row;
+        let (to, from) = (&mut saved.bytes[page * page_bytes..][..page_bytes], &others.bytes[from * page_bytes..]);
+        let run = PAGE_TOKENS as usize * row;
+        for (to, from) in to.chunks_exact_mut(run).zip(from.chunks_exact(run)) {
+            to[rows.clone()].copy_from_slice(&from[rows.clone()]);
+        }
     }
 
     fn upload_ids(&self, pages: &[PageId]) -> Result<()> {
