@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::{EngineArgs, mib, seconds, whole};
+use super::{EngineArgs, PrefixStoreArgs, mib, seconds, whole};
 use crate::launch::DeviceChoice;
 use crate::openai::protocol::{ProtocolLimits, Reasoning};
 use crate::plan::Planner;
@@ -83,6 +83,8 @@ pub struct ServeArgs {
     #[arg(long, value_enum)]
     pub plan: Option<Planner>,
     #[command(flatten)]
+    pub prefix_store: PrefixStoreArgs,
+    #[command(flatten)]
     pub engine: EngineArgs,
 }
 
@@ -108,6 +110,7 @@ impl ServeArgs {
             budget: args.engine.into(),
             data: args.data,
             prefixes: args.prefixes,
+            prefix_store: args.prefix_store.into(),
             limits: ServeLimits {
                 queue: QueueLimits { jobs: args.max_queue, prompt_tokens: MOST_PROMPT_TOKENS },
                 leases: LeaseLimits { each: args.max_kept, time_to_live: args.keep_seconds },

@@ -81,6 +81,7 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         budget: options.budget,
         planner: options.plan.unwrap_or_default(),
         demand: Demand::unbounded(),
+        prefix_store: options.prefix_store.clone(),
     };
     let engine = launch.start()?.engine;
     let leases = Arc::new(Leases::new(engine.clone(), options.limits.leases));

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::launch::{DeviceChoice, EngineBudget};
+use crate::launch::{DeviceChoice, EngineBudget, PrefixFolder};
 use crate::openai::protocol::{ProtocolLimits, Reasoning};
 use crate::plan::Planner;
 
@@ -32,6 +32,7 @@ pub struct ServeOptions {
     pub data: Option<PathBuf>,
     /// Files with prompts that are computed at the start and stay.
     pub prefixes: Vec<PathBuf>,
+    pub prefix_store: Option<PrefixFolder>,
     pub limits: ServeLimits,
 }
 
