@@ -1,5 +1,6 @@
 //! Bounds work on what strangers wrote, such as templates and tokenizers: it runs on a thread of its own, and a thread
-//! that takes more memory, CPU time or stack than it may is left behind, stopped. What the work is, is up to the callers.
+//! that takes more memory, CPU time or stack than it may is left behind, stopped. What the work is, is up to the
+//! callers.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::any::Any;
