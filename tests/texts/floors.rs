@@ -78,6 +78,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "lab/replay",
             "launch",
             "model",
+            "openai/protocol",
             "plan",
         ],
     ),
