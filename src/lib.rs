@@ -81,6 +81,7 @@ pub mod openai;
 pub mod out;
 pub mod plan;
 pub mod search;
+pub mod serve;
 pub mod tokenizer;
 pub mod tree;
 

@@ -13,6 +13,7 @@ use offshoot::lab::bench::batches::BatchesOptions;
 use offshoot::lab::{bench, check, estimate};
 use offshoot::launch::{DeviceChoice, Opened};
 use offshoot::openai::batch;
+use offshoot::serve;
 use offshoot::{judge, out};
 
 #[global_allocator]
@@ -69,6 +70,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Some(CliCommand::Rescore(args)) => run::rescore::rescore(&args.into())?,
         Some(CliCommand::Vote(args)) => run::vote::main(&args.into())?,
         Some(CliCommand::Batch(args)) => return batch::main(&args.on(device), on_signals()?.as_ref()),
+        Some(CliCommand::Serve(args)) => return serve::main(&args.on(device), on_signals()?.as_ref()),
         Some(CliCommand::Tree(args)) => {
             let (computed, shown) = args.on(device);
             if let Some(options) = computed {

@@ -10,6 +10,7 @@ mod load;
 mod plan;
 mod refused;
 mod run;
+mod serve;
 mod shared;
 pub mod stopping;
 mod tree;
@@ -25,6 +26,7 @@ pub use judge::{JudgeArgs, JudgeCommand};
 pub use load::LoadArgs;
 pub use plan::{PlanArgs, PlanCommand};
 pub use run::{RescoreArgs, RunArgs};
+pub use serve::ServeArgs;
 pub use shared::{BudgetArgs, CandidateArgs, EngineArgs, JudgingArgs};
 use shared::{arrivals, each_once, mib, number, rate, seconds, whole};
 pub use tree::TreeArgs;
@@ -78,6 +80,8 @@ pub enum CliCommand {
     Vote(VoteArgs),
     /// Answer a file of OpenAI Batch requests (/v1/chat/completions and /v1/completions)
     Batch(BatchArgs),
+    /// Serve a model by the OpenAI protocol: completions, chats, streams, log-probabilities, kept branches
+    Serve(ServeArgs),
     /// Show the sampling trees of a run as text, as a page for the browser, as JSON or as a drawing
     Tree(TreeArgs),
     /// Judge samples made elsewhere on a code benchmark's problems, each candidate in a sandbox, and report pass@k

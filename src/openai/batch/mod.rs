@@ -36,6 +36,7 @@ use serde_json::json;
 use answer::BatchAnswer;
 use input::InputLine;
 use origin::AnswerOrigin;
+pub use origin::system_fingerprint;
 use output::BatchOutput;
 pub use prompts::{BatchPrompt, read_prompts};
 use request::RequestOutline;
@@ -147,7 +148,7 @@ fn refusals(refused: &BTreeMap<usize, Refusal>, lines: &[InputLine]) -> Option<S
 }
 
 /// The name of the model's folder.
-fn name_of_model(folder: &Path) -> String {
+pub fn name_of_model(folder: &Path) -> String {
     let whole = folder.canonicalize().unwrap_or_else(|_| folder.to_path_buf());
     whole.file_name().unwrap_or(whole.as_os_str()).to_string_lossy().into_owned()
 }

@@ -20,8 +20,7 @@ pub struct AnswerOrigin {
 
 impl AnswerOrigin {
     pub fn new(model: &Path, kv: KvDtype, seed: u64) -> Result<Self> {
-        let from = format!("{} {kv}", hash_of_folder(model)?);
-        Ok(AnswerOrigin { system_fingerprint: name_of("fp_", &from), seed })
+        Ok(AnswerOrigin { system_fingerprint: system_fingerprint(model, kv)?, seed })
     }
 
     /// Equal for calls with the same content and seed, so that equal jobs write equal answers. "own" tells answers from
@@ -35,6 +34,11 @@ impl AnswerOrigin {
         let seed = if is_seeded { json!("own") } else { json!(self.seed) };
         name_of("req_", &json!([call.custom_id, endpoint, call.body, seed]).to_string())
     }
+}
+
+/// Names the model in `folder` and the format of its keys and values.
+pub fn system_fingerprint(folder: &Path, kv: KvDtype) -> Result<String> {
+    Ok(name_of("fp_", &format!("{} {kv}", hash_of_folder(folder)?)))
 }
 
 /// `prefix` and a hash of `from`.

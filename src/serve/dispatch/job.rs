@@ -41,15 +41,25 @@ pub struct Job {
 
 /// A prompt of a job.
 pub struct JobPrompt {
-    pub tokens: Vec<TokenId>,
+    pub tokens: Arc<[TokenId]>,
+    /// Continuations that are scored. With any, nothing is sampled.
+    pub choices: Vec<Vec<TokenId>>,
+    /// How many of the likeliest tokens are reported in each one's place.
+    pub choices_top: usize,
     pub stop: Stop,
     pub uniforms: UniformKey,
 }
 
 impl Job {
-    /// The results of each prompt: its samples, and its own scores.
+    /// The results of all prompts: samples, scored continuations, and the prompts' own scores.
     pub fn results(&self) -> usize {
-        self.samples + usize::from(self.prompt_logprobs.is_some())
+        let scored = usize::from(self.prompt_logprobs.is_some());
+        self.prompts.iter().map(|prompt| self.samples + scored + prompt.choices.len()).sum()
+    }
+
+    /// Branches that it will keep: each sample, or each prompt if nothing is sampled.
+    pub fn promised(&self) -> usize {
+        self.keep.map_or(0, |_| self.prompts.len() * self.samples.max(1))
     }
 
     /// Tokens of its prompts.
@@ -59,7 +69,7 @@ impl Job {
 
     /// `samples` of prompt number `prompt` from `first` on. The prompt's scores come with its first samples.
     pub fn part(&self, prompt: usize, first: usize, samples: usize) -> PromptRequest<'_> {
-        let JobPrompt { tokens, stop, uniforms } = &self.prompts[prompt];
+        let JobPrompt { tokens, stop, uniforms, .. } = &self.prompts[prompt];
         PromptRequest {
             tokens,
             n: samples,

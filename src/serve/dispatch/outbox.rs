@@ -10,8 +10,8 @@ use crate::engine::{Finish, SampledToken};
 use crate::openai::protocol::Refusal;
 use crate::serve::leases::LeaseId;
 
-/// A sample of a job: the index of its prompt, and its index among the prompt's samples (the number of these: the
-/// prompt's own scores).
+/// A sample of a job: the index of its prompt, and its index among the prompt's samples or continuations (the number of
+/// its samples: the prompt's own scores).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct JobSample {
     pub prompt: usize,

@@ -5,6 +5,7 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::job::{ClientId, Job, JobId};
@@ -22,8 +23,8 @@ const MOST_COUNTED: usize = 512;
 const PIECE: usize = 32;
 
 /// A job in the queue, and what has begun of it.
-pub struct WaitingJob {
-    pub job: Job,
+struct WaitingJob {
+    job: Arc<Job>,
     arrived: Instant,
     /// Number of its arrival.
     order: u64,
@@ -74,20 +75,22 @@ impl JobQueue {
         self.arrivals += 1;
         let key = key_of(job.prompts.first().map_or(&[][..], |prompt| &prompt.tokens));
         let (order, service) = (self.arrivals, self.job_floor);
-        let waiting = WaitingJob { arrived: now, order, service, prompt: 0, begun: 0, key, job };
+        let waiting = WaitingJob { arrived: now, order, service, prompt: 0, begun: 0, key, job: Arc::new(job) };
         self.waiting.insert(waiting.job.id, waiting);
     }
 
-    pub fn remove(&mut self, job: JobId) -> Option<Job> {
-        self.waiting.remove(&job).map(|waiting| waiting.job)
+    /// Takes a job out. Returns the samples of it that have not begun, of each of its prompts.
+    pub fn remove(&mut self, job: JobId) -> Vec<Part> {
+        let Some(mut waiting) = self.waiting.remove(&job) else { return Vec::new() };
+        let mut left = Vec::new();
+        while !waiting.is_begun() {
+            left.push(waiting.take(usize::MAX));
+        }
+        left
     }
 
-    pub fn get(&self, job: JobId) -> Option<&Job> {
-        self.waiting.get(&job).map(|waiting| &waiting.job)
-    }
-
-    /// The next samples to begin, at most `room` of them, and their job once it has no more.
-    pub fn next(&mut self, room: usize, now: Instant) -> Option<(Part, Option<Job>)> {
+    /// The next samples to begin, at most `room` of them, and their job.
+    pub fn next(&mut self, room: usize, now: Instant) -> Option<(Part, Arc<Job>)> {
         let id = self.waiting.values().min_by_key(|waiting| self.rank(waiting, now))?.job.id;
         let waiting = self.waiting.get_mut(&id).expect("it was there just now");
         let part = waiting.take(room);
@@ -98,11 +101,14 @@ impl JobQueue {
         let client = self.clients.entry(waiting.job.client).or_default();
         self.floor = self.floor.max(*client);
         *client += cost;
-        let whole = waiting.is_begun().then(|| self.remove(id)).flatten();
+        let job = waiting.job.clone();
+        if waiting.is_begun() {
+            self.waiting.remove(&id);
+        }
         if self.waiting.is_empty() {
             self.clients.clear();
         }
-        Some((part, whole))
+        Some((part, job))
     }
 
     /// Lowest first.

@@ -1,0 +1,108 @@
+//! The options of `offshoot serve`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::{EngineArgs, mib, seconds, whole};
+use crate::launch::DeviceChoice;
+use crate::openai::protocol::{ProtocolLimits, Reasoning};
+use crate::plan::Planner;
+use crate::serve::dispatch::QueueLimits;
+use crate::serve::{LeaseLimits, ServeLimits, ServeOptions};
+
+/// What happens to the text of `<think>` in chats that do not say.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum ReasoningArg {
+    /// It stays in `content`
+    #[default]
+    Keep,
+    /// It goes to `reasoning_content`
+    Split,
+}
+
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// Model folder
+    #[arg(long, value_name = "DIR")]
+    pub model: PathBuf,
+    /// Address to listen at; others than this machine's own reach the server only if it is changed
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub host: IpAddr,
+    /// Port to listen at; 0: any free one
+    #[arg(long, value_name = "PORT", default_value_t = 8000)]
+    pub port: u16,
+    /// Name by which requests call the model; may be given several times (default: the folder's name)
+    #[arg(long = "name", value_name = "NAME")]
+    pub names: Vec<String>,
+    /// File with API keys, one per line; requests need one of them (default: those in OFFSHOOT_API_KEYS, separated by
+    /// commas; without any, requests need none)
+    #[arg(long = "api-keys", value_name = "FILE")]
+    pub keys: Option<PathBuf>,
+    /// Seed of requests without one, whose answers are then always the same (default: a random one for each)
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(0..))]
+    pub seed: Option<u64>,
+    /// What happens to the reasoning (`<think>`) in chats that do not say by `reasoning`
+    #[arg(long, value_enum, default_value_t)]
+    pub reasoning: ReasoningArg,
+    /// Requests that may wait; further ones are refused with 429 and Retry-After
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..), default_value_t = 4096)]
+    pub max_queue: usize,
+    /// Longest body of a request in MiB
+    #[arg(long, value_name = "MIB", value_parser = whole::<usize>(1..=4096), default_value_t = 64)]
+    pub max_body: usize,
+    /// Most choices (`n`, `best_of`) of a prompt
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..=1 << 20), default_value_t = 16_384)]
+    pub max_n: usize,
+    /// Most connections at once
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..=1 << 20), default_value_t = 16_384)]
+    pub max_connections: usize,
+    /// Most branches that each API key may keep
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(0..), default_value_t = 65_536)]
+    pub max_kept: usize,
+    /// Seconds after which a kept branch is released, from its last use, if its request does not say
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "600")]
+    pub keep_seconds: Duration,
+    /// Shortest time between two chunks of a stream in milliseconds; tokens in between share a chunk
+    #[arg(long, value_name = "MS", value_parser = whole::<u64>(0..=10_000), default_value_t = 30)]
+    pub chunk_interval: u64,
+    /// How shared prefixes are attended to (default: balanced)
+    #[arg(long, value_enum)]
+    pub plan: Option<Planner>,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+/// Prompt tokens of all requests that have not ended.
+const MOST_PROMPT_TOKENS: usize = 1 << 28;
+
+impl ServeArgs {
+    pub fn on(self, device: DeviceChoice) -> ServeOptions {
+        let args = self;
+        ServeOptions {
+            model: args.model,
+            host: args.host,
+            port: args.port,
+            names: args.names,
+            keys: args.keys,
+            seed: args.seed,
+            reasoning: match args.reasoning {
+                ReasoningArg::Keep => Reasoning::Keep,
+                ReasoningArg::Split => Reasoning::Split,
+            },
+            plan: args.plan,
+            device,
+            budget: args.engine.into(),
+            limits: ServeLimits {
+                queue: QueueLimits { jobs: args.max_queue, prompt_tokens: MOST_PROMPT_TOKENS },
+                leases: LeaseLimits { each: args.max_kept, time_to_live: args.keep_seconds },
+                protocol: ProtocolLimits { n: args.max_n, ..ProtocolLimits::default() },
+                body: mib(args.max_body),
+                connections: args.max_connections,
+                chunk_interval: Duration::from_millis(args.chunk_interval),
+            },
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What the server counts, and its text in Prometheus' format. Reading never waits for the engine.
+
+use std::fmt::Write;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A sum that only grows.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    pub fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Upper bounds of a histogram's buckets, in seconds.
+const BOUNDS: [f64; 16] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
+
+/// Times, by size.
+#[derive(Debug, Default)]
+pub struct Histogram {
+    buckets: [Counter; BOUNDS.len() + 1],
+    microseconds: Counter,
+}
+
+impl Histogram {
+    pub fn note(&self, time: Duration) {
+        let seconds = time.as_secs_f64();
+        self.buckets[BOUNDS.partition_point(|&bound| bound < seconds)].add(1);
+        self.microseconds.add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+    }
+
+    fn write(&self, name: &str, help: &str, out: &mut String) {
+        head(name, help, "histogram", out);
+        let mut sum = 0;
+        for (bound, bucket) in BOUNDS.iter().zip(&self.buckets) {
+            sum += bucket.get();
+            line(out, format_args!("{name}_bucket{{le=\"{bound}\"}} {sum}"));
+        }
+        sum += self.buckets[BOUNDS.len()].get();
+        line(out, format_args!("{name}_bucket{{le=\"+Inf\"}} {sum}"));
+        line(out, format_args!("{name}_sum {}", self.microseconds.get() as f64 / 1e6));
+        line(out, format_args!("{name}_count {sum}"));
+    }
+}
+
+/// Sums since the server started.
+#[derive(Debug)]
+pub struct ServeMetrics {
+    started: Instant,
+    /// Requests for samples that were answered, cancelled by their client, and refused because the queue was full.
+    pub jobs: Counter,
+    pub cancelled: Counter,
+    pub refused_full: Counter,
+    /// HTTP responses, by the first digit of their status.
+    pub responses: [Counter; 6],
+    pub samples: Counter,
+    pub tokens_sampled: Counter,
+    pub tokens_streamed: Counter,
+    /// Tokens of the prompts of answered requests, and those of them that began an earlier prompt.
+    pub prompt_tokens: Counter,
+    pub cached_tokens: Counter,
+    /// From a request's arrival to its first token, to its end, and between two chunks of a stream.
+    pub first_token: Histogram,
+    pub job_seconds: Histogram,
+    pub between_chunks: Histogram,
+    /// When jobs ended lately, for the rate.
+    rate: Mutex<(Instant, u64, f64)>,
+}
+
+impl ServeMetrics {
+    pub fn new() -> Self {
+        let now = Instant::now();
+        ServeMetrics {
+            started: now,
+            jobs: Counter::default(),
+            cancelled: Counter::default(),
+            refused_full: Counter::default(),
+            responses: Default::default(),
+            samples: Counter::default(),
+            tokens_sampled: Counter::default(),
+            tokens_streamed: Counter::default(),
+            prompt_tokens: Counter::default(),
+            cached_tokens: Counter::default(),
+            first_token: Histogram::default(),
+            job_seconds: Histogram::default(),
+            between_chunks: Histogram::default(),
+            rate: Mutex::new((now, 0, 0.0)),
+        }
+    }
+
+    /// In how many seconds a queue of `waiting` jobs should be half empty, by the rate of the last seconds: from 1 to 60.
+    pub fn seconds_per_job(&self, waiting: usize) -> u64 {
+        let rate = self.jobs_per_second();
+        let seconds = if rate > 0.0 { waiting as f64 / 2.0 / rate } else { 60.0 };
+        seconds.ceil().clamp(1.0, 60.0) as u64
+    }
+
+    /// Answered requests per second over the last ten seconds or so.
+    pub fn jobs_per_second(&self) -> f64 {
+        const WINDOW: Duration = Duration::from_secs(10);
+        let mut last = self.rate.lock().expect("nothing panics while it holds the rate");
+        let (since, before, rate) = *last;
+        let (passed, jobs) = (since.elapsed(), self.jobs.get());
+        if passed < WINDOW && rate > 0.0 {
+            return rate;
+        }
+        let now = (jobs - before) as f64 / passed.as_secs_f64().max(1e-3);
+        if passed >= WINDOW {
+            *last = (Instant::now(), jobs, now);
+        }
+        now
+    }
+
+    pub fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// The counters in Prometheus' text format.
+    pub fn write(&self, out: &mut String) {
+        counter(out, "offshoot_requests_total", "Requests for samples that were answered", self.jobs.get());
+        counter(out, "offshoot_requests_cancelled_total", "Requests whose client left", self.cancelled.get());
+        counter(
+            out,
+            "offshoot_requests_refused_total",
+            "Requests refused because the queue was full",
+            self.refused_full.get(),
+        );
+        head("offshoot_responses_total", "HTTP responses by the class of their status", "counter", out);
+        for (class, count) in self.responses.iter().enumerate().skip(1) {
+            line(out, format_args!("offshoot_responses_total{{class=\"{class}xx\"}} {}", count.get()));
+        }
+        counter(out, "offshoot_samples_total", "Samples that ended", self.samples.get());
+        counter(out, "offshoot_sampled_tokens_total", "Tokens of answered samples", self.tokens_sampled.get());
+        counter(out, "offshoot_prompt_tokens_total", "Prompt tokens of answered requests", self.prompt_tokens.get());
+        counter(
+            out,
+            "offshoot_prompt_tokens_cached_total",
+            "Those of them that began an earlier prompt",
+            self.cached_tokens.get(),
+        );
+        self.first_token.write("offshoot_time_to_first_token_seconds", "From arrival to the first token", out);
+        self.between_chunks.write("offshoot_time_between_chunks_seconds", "Between two chunks of a stream", out);
+        self.job_seconds.write("offshoot_request_seconds", "From arrival to the end", out);
+    }
+}
+
+/// Appends a counter.
+pub fn counter(out: &mut String, name: &str, help: &str, value: u64) {
+    head(name, help, "counter", out);
+    line(out, format_args!("{name} {value}"));
+}
+
+/// Appends a value that goes up and down.
+pub fn gauge(out: &mut String, name: &str, help: &str, value: f64) {
+    head(name, help, "gauge", out);
+    line(out, format_args!("{name} {value}"));
+}
+
+fn head(name: &str, help: &str, kind: &str, out: &mut String) {
+    line(out, format_args!("# HELP {name} {help}"));
+    line(out, format_args!("# TYPE {name} {kind}"));
+}
+
+fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
+    writeln!(out, "{text}").expect("a string takes what is written to it");
+}

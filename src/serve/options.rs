@@ -1,0 +1,46 @@
+//! What the user of `offshoot serve` chooses.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::launch::{DeviceChoice, EngineBudget};
+use crate::openai::protocol::{ProtocolLimits, Reasoning};
+use crate::plan::Planner;
+
+use super::dispatch::QueueLimits;
+use super::leases::LeaseLimits;
+
+/// The options of `offshoot serve`.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    pub model: PathBuf,
+    pub host: IpAddr,
+    /// 0: any free port.
+    pub port: u16,
+    /// The names that requests may call the model; empty: its folder's name.
+    pub names: Vec<String>,
+    /// A file with one API key per line; `None`: the environment's, or none are asked for.
+    pub keys: Option<PathBuf>,
+    /// Seed of requests without one; `None`: a random one for each.
+    pub seed: Option<u64>,
+    pub reasoning: Reasoning,
+    pub plan: Option<Planner>,
+    pub device: DeviceChoice,
+    pub budget: EngineBudget,
+    pub limits: ServeLimits,
+}
+
+/// What one client, or all of them, may take.
+#[derive(Clone, Debug)]
+pub struct ServeLimits {
+    pub queue: QueueLimits,
+    pub leases: LeaseLimits,
+    pub protocol: ProtocolLimits,
+    /// Longest body of a request, in bytes.
+    pub body: usize,
+    /// Connections at once.
+    pub connections: usize,
+    /// Shortest time between two chunks of a stream, which tokens of the same choice share.
+    pub chunk_interval: Duration,
+}

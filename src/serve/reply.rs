@@ -1,0 +1,35 @@
+//! HTTP responses: JSON bodies, and refusals in OpenAI's form.
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde_json::Value;
+
+use crate::openai::protocol::Refusal;
+
+/// A body of JSON.
+pub fn json(body: Vec<u8>) -> Response {
+    with_type("application/json", Body::from(body))
+}
+
+pub fn value(value: &Value) -> Response {
+    json(serde_json::to_vec(value).expect("keys are strings"))
+}
+
+pub fn with_type(kind: &'static str, body: Body) -> Response {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let mut response = value(&self.body());
+        *response.status_mut() = StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
