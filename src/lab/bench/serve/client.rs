@@ -100,7 +100,8 @@ impl Client {
     }
 
     fn message(&self, request: &LoadRequest) -> Result<Request<Full<Bytes>>, Failure> {
-        let mut head = Request::post(request.path).header(HOST, &self.authority).header(CONTENT_TYPE, "application/json");
+        let mut head =
+            Request::post(request.path).header(HOST, &self.authority).header(CONTENT_TYPE, "application/json");
         if let Some(authorization) = &self.authorization {
             head = head.header(AUTHORIZATION, authorization);
         }

@@ -90,7 +90,9 @@ impl EventReader {
     fn parsed(data: &[u8]) -> Event {
         let Ok(value) = serde_json::from_slice::<Value>(data) else { return Event::Other };
         match (value.get("error"), StreamUsage::of(&value)) {
-            (Some(error), _) => Event::Error(error["message"].as_str().unwrap_or("an error without a message").to_owned()),
+            (Some(error), _) => {
+                Event::Error(error["message"].as_str().unwrap_or("an error without a message").to_owned())
+            }
             (None, Some(usage)) => Event::Usage(usage),
             (None, None) => Event::Other,
         }

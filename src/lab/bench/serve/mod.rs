@@ -41,7 +41,11 @@ pub enum WorkSource {
     /// A file as `offshoot batch` takes it.
     Batch(PathBuf),
     /// A trace of lengths and arrivals; every length is divided by `shrink`.
-    Trace { path: PathBuf, shrink: usize, vocab: usize },
+    Trace {
+        path: PathBuf,
+        shrink: usize,
+        vocab: usize,
+    },
     Synthetic(SyntheticWork),
 }
 

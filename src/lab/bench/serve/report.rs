@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::client::AnswerTiming;
 use super::load::LoadRecord;
-use super::{Pace, LoadOptions};
+use super::{LoadOptions, Pace};
 use crate::figures::{count, saved, seconds};
 
 /// Times in seconds; rates per second of `wall_s`.
@@ -108,7 +108,8 @@ impl fmt::Display for LoadReport {
         let (prompts, cached) = (self.prompt_tokens, self.cached_tokens.min(self.prompt_tokens));
         writeln!(f, "generated    {tokens} tokens: {rate:.0} tokens/s")?;
         writeln!(f, "prompts      {} tokens, {} cached", count(prompts), saved(prompts - cached, prompts))?;
-        let times = [("latency", self.latency_s), ("first token", self.first_token_s), ("next token", self.next_token_s)];
+        let times =
+            [("latency", self.latency_s), ("first token", self.first_token_s), ("next token", self.next_token_s)];
         for (what, times) in times {
             let Some(Percentiles { p50, p90, p99 }) = times else { continue };
             writeln!(f, "{what:<12} p50 {}   p90 {}   p99 {}", seconds(p50), seconds(p90), seconds(p99))?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use super::{Pace, LoadOptions, SyntheticWork, WorkSource};
+use super::{LoadOptions, Pace, SyntheticWork, WorkSource};
 use crate::error::{Error, Result};
 use crate::lab::replay::{ReplayJob, ReplayRequest, TextRun, TracePrompt, poisson, read_trace};
 use crate::lines::{Lines, MOST_OF_RECORD, open};
