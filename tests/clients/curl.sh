@@ -22,6 +22,7 @@ expect '^400$' "$status"
 # A body in pieces, behind Expect: 100-continue.
 expect '"choices"' "$(get -H 'Transfer-Encoding: chunked' -H 'Expect: 100-continue' -H 'Content-Type: application/json' \
     -d '{"prompt": "Question:", "max_tokens": 2}' "$url/v1/completions")"
-# Clients that send no content type, as `curl -d` does.
-expect '"choices"' "$(get -d '{"prompt": "Question:", "max_tokens": 2}' "$url/v1/completions")"
+# A page of another site can make a browser send a form, but not JSON.
+status="$(curl -sS -o /dev/null -w '%{http_code}' -d '{"prompt": "Question:"}' "$url/v1/completions")"
+expect '^415$' "$status"
 echo "all holds"
