@@ -5,6 +5,7 @@
 use crate::engine::branch::{Branch, BranchWork, KvHold, Lease, SamplingState, Stage};
 use crate::engine::cache::KvCache;
 use crate::engine::growth::{GrowingBranch, PeakMemory};
+use crate::engine::place::Priority;
 use crate::kv::Usage;
 
 /// Expected output length as a fraction of `max_tokens` (moving average over finished extends, 0 to 1). Extends that
@@ -118,20 +119,32 @@ pub(super) struct Commitment {
 }
 
 impl Commitment {
-    /// `keeping`: running branches, and waiting ones that hold prefixes.
-    pub fn of<'a>(keeping: impl Iterator<Item = &'a Branch>, cache: &KvCache, expected: &LengthEstimator) -> Self {
+    /// What is committed beside a branch of `priority`. `keeping`: running branches, and waiting ones that hold prefixes.
+    /// Less urgent ones give way to it, so what they were given need not be kept for them, nor a prefix while they wait.
+    pub fn of<'a>(
+        priority: Priority,
+        keeping: impl Iterator<Item = &'a Branch>,
+        cache: &KvCache,
+        expected: &LengthEstimator,
+    ) -> Self {
         let (mut used, mut alone, mut given) = (Usage::default(), Usage::default(), Usage::default());
         let (mut growing, mut is_unsure, mut own) = (Vec::new(), false, 0);
         for branch in keeping {
             let Some(segment) = branch.kept() else { continue };
+            let is_kept = branch.is_pin || branch.priority <= priority;
+            if !is_kept && branch.stage == Stage::Waiting {
+                continue;
+            }
             cache.prefix.add_path(&mut used, segment);
-            cache.prefix.add_beginning(&mut given, segment, position(branch.given()));
+            if is_kept {
+                cache.prefix.add_beginning(&mut given, segment, position(branch.given()));
+            }
             if branch.stage == Stage::Running {
                 let gives_back = decodes(branch).then(|| cache.prefix.add_alone(&mut alone, segment));
                 growing.extend(expected.growing(branch, cache, gives_back));
                 is_unsure |= matches!(&branch.work, BranchWork::Sample(sampling) if !sampling.stop.is_exact());
             }
-            if branch.stage != Stage::Waiting {
+            if is_kept && branch.stage != Stage::Waiting {
                 own = own.max(own_at_most(branch, cache));
             }
         }

@@ -2,6 +2,7 @@
 //! that survives preemption; keys and values belong to the prefix tree.
 
 use crate::engine::events::EventSender;
+use crate::engine::place::{Priority, QueueKey};
 use crate::engine::request::{Event, Finish, FinishReason, SamplingParams, Stop};
 use crate::engine::sampler::TokenCounts;
 use crate::engine::text::BranchText;
@@ -13,13 +14,16 @@ use crate::kv::TokenScore;
 
 pub(super) struct Branch {
     pub id: BranchId,
-    /// First part of its queue key: the root it descends from, or the root whose priority that one shares.
-    pub priority: BranchId,
+    /// The first two parts of its queue key.
+    pub priority: Priority,
+    pub order: BranchId,
     /// The whole path, prompt first, as far as the host knows it. Tokens after which nothing was sampled yet have no
     /// slots in the prefix tree.
     pub tokens: TokenPath,
     pub hold: KvHold,
     pub stage: Stage,
+    /// Whether it keeps its path while it rests, whoever is short of pages.
+    pub is_pin: bool,
     pub work: BranchWork,
     /// Number of extends started, and of times that scores are requested again. Results of an earlier generation are
     /// discarded.
@@ -35,7 +39,7 @@ pub(super) struct Branch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Resting,
-    /// It has work and was not admitted yet.
+    /// It has work and was not admitted yet, or gave way to a more urgent one.
     Waiting,
     Running,
     /// It was admitted, then preempted: it gave its own pages to others.
@@ -156,25 +160,29 @@ pub(super) struct NeededPositions {
     /// Leading tokens that may be matched with the prefix tree, as only the last one's logits are needed. At most the
     /// known ones.
     pub match_upto: usize,
-    /// First position whose logits are needed. Of a scoring branch, others may compute those of some positions after it.
+    /// First position whose logits are needed. Of a scoring branch, others may compute those of some later positions.
     pub logits_from: usize,
     /// End of the positions to compute.
     pub end: usize,
 }
 
 impl Branch {
-    /// `priority`: see the field.
-    pub fn root(id: BranchId, priority: BranchId, tokens: Vec<TokenId>) -> Self {
-        Branch::at_rest(id, priority, TokenPath::new(tokens))
+    /// A root that comes after all roots made before.
+    #[cfg(test)]
+    pub fn root(id: BranchId, tokens: Vec<TokenId>) -> Self {
+        Branch::at_rest(QueueKey { priority: Priority::default(), order: id, branch: id }, TokenPath::new(tokens))
     }
 
-    fn at_rest(id: BranchId, priority: BranchId, tokens: TokenPath) -> Self {
+    /// A branch without work. `place`: where it queues once it gets some.
+    pub fn at_rest(place: QueueKey, tokens: TokenPath) -> Self {
         Branch {
-            id,
-            priority,
+            id: place.branch,
+            priority: place.priority,
+            order: place.order,
             tokens,
             hold: KvHold::Nothing,
             stage: Stage::Resting,
+            is_pin: false,
             work: BranchWork::Idle,
             generation: 0,
             computed_once: 0,
@@ -188,7 +196,7 @@ impl Branch {
         Branch {
             hold: hold.unwrap_or(KvHold::Nothing),
             computed_once: self.computed_once,
-            ..Branch::at_rest(id, self.priority, self.tokens.fork())
+            ..Branch::at_rest(QueueKey { branch: id, ..QueueKey::of(self) }, self.tokens.fork())
         }
     }
 

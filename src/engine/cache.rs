@@ -18,6 +18,8 @@ pub(super) struct KvCache {
     /// The shared beginning of the branch matched last, and its end in the prefix tree: forks of one branch are matched
     /// one after the other, and need not compare these tokens again.
     matched: Option<(SharedBeginning, PathMark)>,
+    /// Pages that pins hold.
+    pub pinned_pages: usize,
     /// `None` if any layer of the model has no window.
     pub window: Option<Window>,
     restore_cost: RestoreCost,
@@ -92,6 +94,7 @@ impl KvCache {
             prefix,
             pages,
             matched: None,
+            pinned_pages: 0,
             window: None,
             restore_cost,
             swap_room: swap_pages,
@@ -311,7 +314,7 @@ mod tests {
     #[test]
     fn a_branch_that_cannot_be_saved_is_dropped_and_swapping_ends() {
         let mut cache = KvCache::new(4, PAGES, 100, RestoreCost { swapped_page: 1.0, computed_row: 1.0 });
-        let mut branch = Branch::root(BranchId(1), BranchId(1), (0..10).map(TokenId).collect());
+        let mut branch = Branch::root(BranchId(1), (0..10).map(TokenId).collect());
         run(&mut cache, &mut branch);
         assert!(cache.swap_out(&mut branch));
         cache.not_saved(&mut branch);
@@ -331,7 +334,7 @@ mod tests {
         const BRANCHES: u64 = 4096;
         let pages = PROMPT.div_ceil(16) + 2 * BRANCHES as usize;
         let mut cache = KvCache::new(16, pages, 0, RestoreCost { swapped_page: 1.0, computed_row: 1.0 });
-        let mut root = Branch::root(BranchId(0), BranchId(0), (0..100_000).map(TokenId).collect());
+        let mut root = Branch::root(BranchId(0), (0..100_000).map(TokenId).collect());
         let need = NeededPositions { match_upto: PROMPT, logits_from: PROMPT - 1, end: PROMPT };
         // The prompt is not registered yet, so that the forks have nothing to hold.
         let mut forks: Vec<Branch> = (1..=BRANCHES).map(|id| root.fork(BranchId(id))).collect();

@@ -39,7 +39,7 @@ impl ScoreClaims {
         }
     }
 
-    /// Adds the tokens of `branch` that are requested and not collected. Those whose rows were evicted since are nobody's.
+    /// Adds the tokens of `branch` that are requested and not collected, but for those whose rows were evicted since.
     pub fn add_in_flight(&mut self, prefix: &PrefixTree, branch: &Branch) {
         if let (BranchWork::Score(scoring), Some(segment)) = (&branch.work, branch.kept()) {
             let requested = position(scoring.begin + scoring.requested).min(prefix.computed(segment) + 1);
@@ -47,8 +47,8 @@ impl ScoreClaims {
         }
     }
 
-    /// The positions at `tokens` of the path of `segment` whose scores with `tops` likeliest tokens are neither kept nor
-    /// claimed, rising; at most `most` of them.
+    /// The positions at `tokens` of the path of `segment` whose scores with `tops` likeliest tokens are neither kept
+    /// nor claimed, rising; at most `most` of them.
     pub fn unscored(
         &self,
         prefix: &PrefixTree,

@@ -10,6 +10,7 @@ use crate::engine::events::EventSender;
 use crate::engine::handle::Command;
 use crate::engine::request::{Continuation, Event, Extend, FinishReason};
 use crate::engine::text::BranchText;
+use crate::engine::token_path::TokenPath;
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 
@@ -45,7 +46,7 @@ impl Intake {
             Command::Fork { children, .. } => (children.len(), 0),
             Command::Start { extends, .. } => (extends.len(), extends.iter().map(|extend| extend.tokens_given()).sum()),
             Command::Cancel { branches } | Command::Release { branches, .. } => (branches.len(), 0),
-            Command::Metrics { .. } => (1, 0),
+            Command::Metrics { .. } | Command::Pin { .. } | Command::CacheMap { .. } => (1, 0),
         };
         self.branches = self.branches.saturating_sub(branches.max(1));
         self.tokens = self.tokens.saturating_sub(tokens);
@@ -89,11 +90,13 @@ impl<B: Backend> Engine<B> {
         if !self.has_work() {
             self.transfer()?;
             self.check_integrity()?;
+            self.publish();
             return Ok(Turn::Idle);
         }
         // On a thread of the pool: from outside, each parallel loop of the step would put two threads to sleep and wake
         // them again, 60 microseconds in all.
         rayon::scope(|_| self.step())?;
+        self.publish();
         Ok(Turn::Stepped)
     }
 
@@ -111,8 +114,8 @@ impl<B: Backend> Engine<B> {
 
     fn execute(&mut self, command: Command) -> Result<()> {
         match command {
-            Command::Root { branch, priority, tokens } => {
-                self.branches.insert(branch, Branch::root(branch, priority, tokens));
+            Command::Root { place, tokens } => {
+                self.branches.insert(place.branch, Branch::at_rest(place, TokenPath::new(tokens)));
             }
             Command::Fork { at, children } => self.fork(at, &children),
             Command::Start { extends, events } => extends.into_iter().for_each(|extend| self.extend(extend, &events)),
@@ -123,6 +126,12 @@ impl<B: Backend> Engine<B> {
                 self.count_memory();
                 drop(reply.send(self.metrics.clone()));
             }
+            Command::Pin { branch } => {
+                if let Some(branch) = self.branches.get_mut(&branch) {
+                    branch.is_pin = true;
+                }
+            }
+            Command::CacheMap { most, reply } => drop(reply.send(self.cache_map(most))),
         }
         Ok(())
     }

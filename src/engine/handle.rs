@@ -9,8 +9,11 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
+use crate::engine::cache_map::CacheSegment;
 use crate::engine::events::{EventSender, Hear};
+use crate::engine::live::{LiveMetrics, LivePlace};
 use crate::engine::metrics::Metrics;
+use crate::engine::place::{QueueKey, RootOptions};
 use crate::engine::receiver::EventReceiver;
 use crate::engine::request::{Continuation, Event, Extend, Finish};
 use crate::error::{Error, Result};
@@ -54,12 +57,11 @@ impl EngineFacts {
     }
 }
 
-/// Messages to the engine's thread. The sender names new branches, so only `Metrics` waits for a reply.
+/// Messages to the engine's thread. The sender names new branches, so only `Metrics` and `CacheMap` wait
+/// for a reply.
 pub(crate) enum Command {
-    /// `priority`: the root whose queue priority it takes: itself or an earlier one.
     Root {
-        branch: BranchId,
-        priority: BranchId,
+        place: QueueKey,
         tokens: Vec<TokenId>,
     },
     Fork {
@@ -79,6 +81,14 @@ pub(crate) enum Command {
     },
     Metrics {
         reply: Sender<Metrics>,
+    },
+    /// Once this branch rests, it keeps its path until it is released.
+    Pin {
+        branch: BranchId,
+    },
+    CacheMap {
+        most: usize,
+        reply: Sender<Vec<CacheSegment>>,
     },
 }
 
@@ -116,6 +126,7 @@ pub struct EngineHandle {
     exit_reason: ExitReason,
     facts: Arc<EngineFacts>,
     next_branch: Arc<AtomicU64>,
+    live: LivePlace,
     /// Last: dropped once this handle's sender is.
     thread: Arc<EngineThread>,
 }
@@ -129,6 +140,7 @@ impl EngineHandle {
             exit_reason: exit_reason.clone(),
             facts: Arc::new(facts),
             next_branch: Arc::new(AtomicU64::new(0)),
+            live: LivePlace::default(),
             thread: Arc::default(),
         };
         (handle, receiver, exit_reason)
@@ -143,20 +155,19 @@ impl EngineHandle {
     }
 
     /// Makes a branch of these tokens. They are computed when something is sampled or scored after them, except for
-    /// prefixes that the cache holds by then. Branches are served in the order in which their roots were made.
+    /// prefixes that the cache holds by then. Branches of equal priority are served in the
+    /// order in which their roots were made.
     pub fn root(&self, tokens: Vec<TokenId>) -> Result<BranchId> {
-        self.check_prompt(&tokens)?;
-        let branch = self.name_branch();
-        self.send(Command::Root { branch, priority: branch, tokens })?;
-        Ok(branch)
+        self.root_with(tokens, RootOptions::default())
     }
 
-    /// The same with the queue priority of the root `priority`, which may be released already: a question asked during
-    /// a search does not wait for requests that came later.
-    pub fn root_beside(&self, priority: BranchId, tokens: Vec<TokenId>) -> Result<BranchId> {
+    /// The same with a place of its own in the queue. Forks inherit it.
+    pub fn root_with(&self, tokens: Vec<TokenId>, options: RootOptions) -> Result<BranchId> {
         self.check_prompt(&tokens)?;
         let branch = self.name_branch();
-        self.send(Command::Root { branch, priority, tokens })?;
+        let RootOptions { priority, beside } = options;
+        let place = QueueKey { priority, order: beside.unwrap_or(branch), branch };
+        self.send(Command::Root { place, tokens })?;
         Ok(branch)
     }
 
@@ -240,6 +251,23 @@ impl EngineHandle {
     pub fn metrics(&self) -> Result<Metrics> {
         let (reply, receiver) = unbounded();
         self.send(Command::Metrics { reply })?;
+        receiver.recv().map_err(|_| self.stopped())
+    }
+
+    /// The counters, and what the engine holds, after its last turn. Does not wait for the engine.
+    pub fn live(&self) -> Result<LiveMetrics> {
+        if self.has_stopped() { Err(self.stopped()) } else { Ok(self.live.read()) }
+    }
+
+    pub(crate) fn live_place(&self) -> LivePlace {
+        self.live.clone()
+    }
+
+    /// The `most` segments of the prefix tree whose subtrees have the most pages; parents come before their children.
+    /// Answered between two steps, without waiting for the one in flight.
+    pub fn cache_map(&self, most: usize) -> Result<Vec<CacheSegment>> {
+        let (reply, receiver) = unbounded();
+        self.send(Command::CacheMap { most, reply })?;
         receiver.recv().map_err(|_| self.stopped())
     }
 

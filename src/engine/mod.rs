@@ -14,6 +14,7 @@ mod admission;
 mod batch;
 mod branch;
 mod cache;
+mod cache_map;
 mod claims;
 mod commands;
 mod commit;
@@ -22,7 +23,10 @@ mod events;
 pub(crate) mod finish_fields;
 mod growth;
 pub mod handle;
+mod live;
 pub mod metrics;
+mod pin;
+mod place;
 mod pool;
 mod receiver;
 pub mod request;
@@ -39,11 +43,15 @@ pub mod uniforms;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
+pub use cache_map::CacheSegment;
 pub use commands::Turn;
 pub use count::Occupancy;
 pub use events::Hear;
 pub use handle::{EngineFacts, EngineHandle};
+pub use live::{LiveMetrics, PoolPages};
 pub use metrics::Metrics;
+pub use pin::PinnedPrefix;
+pub use place::{Priority, RootOptions};
 pub use pool::PoolSize;
 pub use receiver::{EventReceiver, First};
 pub use request::{Continuation, Event, Extend, Finish, FinishReason, SampledToken, SamplingParams, Stop};
@@ -55,6 +63,7 @@ use crossbeam_channel::Receiver;
 use crate::backend::{Backend, StepShape};
 use crate::engine::cache::{Branches, KvCache, RestoreCost, Window};
 use crate::engine::handle::{Command, EngineThread, ExitReason};
+use crate::engine::live::LivePlace;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::step::{LoadedStep, SubmittedStep};
 use crate::error::{Error, Result};
@@ -141,6 +150,7 @@ pub struct Engine<B: Backend> {
     branches: Branches,
     scheduler: Scheduler,
     metrics: Metrics,
+    live: LivePlace,
     /// Dropped before the channel closes, so that a client that finds it closed finds the reason.
     end: ExitGuard,
     commands: Receiver<Command>,
@@ -237,7 +247,7 @@ impl<B: Backend> Engine<B> {
         let mut cache = KvCache::new(page_tokens, pool_pages, config.swap_bytes / page_bytes, restore_cost);
         let unit = backend.tile().max(page_tokens);
         cache.window = model.config().longest_window().map(|tokens| Window { tokens, unit });
-        let engine = Engine {
+        let mut engine = Engine {
             backend,
             model,
             kv,
@@ -252,10 +262,12 @@ impl<B: Backend> Engine<B> {
             branches: Branches::default(),
             scheduler: Scheduler::default(),
             metrics: Metrics::default(),
+            live: handle.live_place(),
             end: ExitGuard(exit_reason),
             commands,
             thread: handle.thread(),
         };
+        engine.publish();
         Ok((engine, handle))
     }
 

@@ -92,8 +92,8 @@ impl Schedule {
         }
     }
 
-    /// The rows whose logits `branch` needs, in rising order; of a scoring branch, without those that others compute for
-    /// it, and no more than fit.
+    /// The rows whose logits `branch` needs, in rising order; of a scoring branch, without those that others compute
+    /// for it, and no more than fit.
     fn wanted_rows(
         &self,
         branch: &Branch,
@@ -102,7 +102,7 @@ impl Schedule {
         left: &StepRoom,
     ) -> Vec<Range<u32>> {
         let (logits_from, end) = (position(need.logits_from), position(need.end));
-        let BranchWork::Score(scoring) = &branch.work else { return vec![logits_from..end] };
+        let BranchWork::Score(scoring) = &branch.work else { return std::iter::once(logits_from..end).collect() };
         let Lease { segment, .. } = branch.lease().expect("a running branch has a lease");
         let most = left.logit_rows.max(1);
         // The token after the last row is its own affair.

@@ -9,6 +9,7 @@ use crossbeam_channel::{Receiver, TryRecvError};
 
 use crate::engine::events::EventSender;
 use crate::engine::handle::{Command, EngineFacts, EngineHandle, live};
+use crate::engine::live::{LiveMetrics, LivePlace};
 use crate::engine::metrics::Metrics;
 use crate::engine::request::{Continuation, Event, Extend, Finish, FinishReason, SampledToken};
 use crate::error::Error;
@@ -111,8 +112,14 @@ impl EngineHandle {
             max_branches: 128,
         };
         let (handle, commands, exit_reason) = EngineHandle::new(facts);
-        let mut engine =
-            Scripted { script, branches: HashMap::new(), growing: Vec::new(), metrics: Metrics::default() };
+        let live_place = handle.live_place();
+        let mut engine = Scripted {
+            script,
+            branches: HashMap::new(),
+            growing: Vec::new(),
+            metrics: Metrics::default(),
+            live: live_place,
+        };
         std::thread::spawn(move || {
             live(&exit_reason, || {
                 engine.run(&commands);
@@ -131,6 +138,7 @@ struct Scripted<F> {
     branches: HashMap<BranchId, Vec<TokenId>>,
     growing: Vec<ScriptedBranch>,
     metrics: Metrics,
+    live: LivePlace,
 }
 
 /// A branch in progress: `next` tokens of the reply have been sent.
@@ -157,12 +165,14 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
                 Err(TryRecvError::Empty) => self.step(),
                 Err(TryRecvError::Disconnected) => return,
             }
+            let (running, branches) = (self.growing.len(), self.branches.len());
+            self.live.publish(LiveMetrics { metrics: self.metrics.clone(), running, branches, ..Default::default() });
         }
     }
 
     fn execute(&mut self, command: Command) {
         match command {
-            Command::Root { branch, tokens, .. } => drop(self.branches.insert(branch, tokens)),
+            Command::Root { place, tokens } => drop(self.branches.insert(place.branch, tokens)),
             Command::Fork { at, children } => {
                 if let Some(tokens) = self.branches.get(&at).cloned() {
                     self.branches.extend(children.into_iter().map(|child| (child, tokens.clone())));
@@ -175,6 +185,8 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
                 self.branches.retain(|branch, _| !branches.contains(branch));
             }
             Command::Metrics { reply } => drop(reply.send(self.metrics.clone())),
+            Command::Pin { .. } => {} // Nothing is ever given up.
+            Command::CacheMap { reply, .. } => drop(reply.send(Vec::new())),
         }
     }
 

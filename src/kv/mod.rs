@@ -10,7 +10,7 @@ pub mod prompt_tree;
 
 pub use forest::{Forest, ForestSegment, StepRow};
 pub use page_pool::{OutOfPages, PagePool};
-pub use prefix_tree::{Leased, MOST_KEPT_TOP, PathMark, PrefixTree, TokenScore, TreeStats, Usage};
+pub use prefix_tree::{Leased, MOST_KEPT_TOP, MappedSegment, PathMark, PrefixTree, TokenScore, TreeStats, Usage};
 pub use prompt_tree::{DistinctTokens, PackedPrompts, PromptNode, PromptTree, Prompts, Saving};
 
 use crate::ids::PageId;

@@ -14,5 +14,7 @@ pub use ahead::{LOOK_AHEAD, guarded, work_ahead};
 pub use assemble::{Demand, Launch, LaunchSizes, Launched, ModelSource, in_bytes, open};
 pub use budget::{EngineBudget, check_path};
 pub use device::{DeviceBackend, DeviceChoice, DeviceKind, OnDevice, Opened, WhyNotCuda};
-pub use generate::{BeginOptions, GenerateEvent, Generation, Generator, PromptRequest, Release, SampleId, generate};
+pub use generate::{
+    BeginOptions, ChoicesRequest, GenerateEvent, Generation, Generator, PromptRequest, Release, SampleId, generate,
+};
 pub use order::{OutputTokens, PromptOrder, TextKey};

@@ -14,7 +14,8 @@ use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 
 use crate::engine::{
-    Continuation, EngineHandle, Extend, Finish, FinishReason, ForkKind, Hear, SamplingParams, Stop, UniformKey,
+    Continuation, EngineHandle, Extend, Finish, FinishReason, ForkKind, Hear, RootOptions, SamplingParams, Stop,
+    UniformKey,
 };
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
@@ -93,8 +94,8 @@ pub struct SamplingTree {
     root: NodeIndex,
     /// The errors of failed nodes.
     failures: BTreeMap<NodeIndex, Error>,
-    /// The root's branch. Questions that the search asks have its priority in the engine's queue.
-    priority: BranchId,
+    /// The place of the search's questions in the engine's queue: beside its root.
+    place: RootOptions,
 }
 
 impl SamplingTree {
@@ -105,7 +106,8 @@ impl SamplingTree {
         let node = ThoughtNode::new(ForkKind::Sample, 0, NodeState::Open(branch), UniformKey::root(seed, item));
         let root = graph.add_node(ThoughtNode { text, tokens: prompt, ..node });
         let failures = BTreeMap::new();
-        Ok(Self { engine, hear: Hear::Finishes, item: item.to_string(), graph, root, failures, priority: branch })
+        let place = RootOptions { beside: Some(branch), ..RootOptions::default() };
+        Ok(Self { engine, hear: Hear::Finishes, item: item.to_string(), graph, root, failures, place })
     }
 
     /// Sets what the events of later extends report; by default only how each node ends.

@@ -49,7 +49,7 @@ impl SamplingTree {
         for probe in probes {
             match probe.after {
                 After::Node(node) => made.extend(self.engine.fork(self.open_branch(node)?, 1)?),
-                After::Prompt(prompt) => made.push(self.engine.root_beside(self.priority, prompt.to_vec())?),
+                After::Prompt(prompt) => made.push(self.engine.root_with(prompt.to_vec(), self.place)?),
             }
         }
         Ok(())

@@ -25,7 +25,7 @@ impl SamplingTree {
     ///
     /// `Error::ContextTooLong` if the prompt exceeds the model's context.
     pub fn ask(&mut self, kind: ForkKind, at: NodeIndex, prompt: Vec<TokenId>, text: String) -> Result<NodeIndex> {
-        let branch = self.engine.root_beside(self.priority, prompt.clone()).map_err(|error| self.too_long(error))?;
+        let branch = self.engine.root_with(prompt.clone(), self.place).map_err(|error| self.too_long(error))?;
         let question = self.add(kind, at, self.next_ordinal(kind, at), branch);
         let node = &mut self.graph[question];
         (node.tokens, node.text, node.asks) = (prompt, text, true);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use offshoot::Error;
 use offshoot::engine::scripted::{text_of, tokens_of};
 use offshoot::engine::{
-    EngineHandle, Finish, FinishReason, First, Hear, Metrics, SamplingParams, ScriptedReply, Stop, UniformKey,
+    EngineHandle, Finish, FinishReason, First, Hear, Metrics, Priority, SamplingParams, ScriptedReply, Stop, UniformKey,
 };
 use offshoot::ids::TokenId;
 use offshoot::launch::{
@@ -26,7 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const MOMENT: Duration = Duration::from_millis(50);
 
 fn request<'a>(tokens: &'a [TokenId], n: usize, params: &'a SamplingParams, stop: &'a Stop) -> PromptRequest<'a> {
-    PromptRequest { tokens, n, prompt_logprobs: None, params, stop, uniforms: UniformKey::root(1, &text_of(tokens)) }
+    let (uniforms, priority) = (UniformKey::root(1, &text_of(tokens)), Priority::default());
+    PromptRequest { tokens, n, prompt_logprobs: None, params, stop, uniforms, priority }
 }
 
 fn sample(prompt: usize, sample: usize) -> SampleId {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use offshoot::backend::Backend;
 use offshoot::engine::{
-    Continuation, Engine, EngineHandle, Event, EventReceiver, Extend, Finish, ForkKind, Metrics, SamplingParams, Stop,
-    Turn, UniformKey,
+    Continuation, Engine, EngineHandle, Event, EventReceiver, Extend, Finish, ForkKind, Metrics, Priority, RootOptions,
+    SamplingParams, Stop, Turn, UniformKey,
 };
 use offshoot::ids::{BranchId, TokenId};
 use offshoot::kv::PromptTree;
@@ -30,13 +30,15 @@ pub struct Job {
     pub cancelled: Option<usize>,
     /// Forks of the first sample to finish, which draw on.
     pub again: usize,
+    pub priority: Priority,
 }
 
 impl fmt::Debug for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Job { arrives, prompt, samples, draws, is_exact, cancelled, again } = self;
+        let Job { arrives, prompt, samples, draws, is_exact, cancelled, again, priority } = self;
         let prompt: String = prompt.iter().map(|token| char::from(b'a' + (token.0 % 10) as u8)).collect();
-        write!(f, "{arrives}: {prompt}, {samples} x {draws} ({is_exact}), cancelled {cancelled:?}, again {again}")
+        write!(f, "{arrives}: {prompt}, {samples} x {draws} ({is_exact}), cancelled {cancelled:?}, again {again}, ")?;
+        write!(f, "priority {}", priority.0)
     }
 }
 
@@ -91,6 +93,8 @@ pub fn longest_path(jobs: &[Job], page_tokens: usize) -> usize {
 pub struct Played {
     /// What every sample of every job came to, those drawn on last.
     pub finishes: Vec<BTreeMap<usize, Finish>>,
+    /// The turn before which the last of each job's samples was heard to have ended.
+    pub ended: Vec<usize>,
     pub metrics: Metrics,
 }
 
@@ -111,12 +115,13 @@ pub fn play<B: Backend>(
     jobs: &[Job],
     mut watch: impl FnMut(&Engine<B>),
 ) -> Played {
-    let mut finishes = vec![BTreeMap::new(); jobs.len()];
+    let (mut finishes, mut ended) = (vec![BTreeMap::new(); jobs.len()], vec![0; jobs.len()]);
     let mut growing: Vec<Growing> = Vec::new();
     let (mut next, mut turn, mut news) = (0, 0, 0);
     loop {
         while let Some(job) = jobs.get(next).filter(|job| job.arrives <= turn) {
-            let root = handle.root(job.prompt.clone()).unwrap();
+            let place = RootOptions { priority: job.priority, beside: None };
+            let root = handle.root_with(job.prompt.clone(), place).unwrap();
             let branches = handle.fork(root, job.samples).unwrap();
             let extension = handle.start(job.extends(&branches, &UniformKey::root(1, &next.to_string()))).unwrap();
             handle.release(&[root]);
@@ -132,6 +137,7 @@ pub fn play<B: Backend>(
         let more: Vec<Growing> =
             growing.iter_mut().filter_map(|growing| take(growing, jobs, &handle, &mut finishes)).collect();
         let before = growing.len();
+        growing.iter().filter(|growing| growing.extension.unfinished() == 0).for_each(|done| ended[done.job] = turn);
         growing.retain(|growing| growing.extension.unfinished() > 0);
         growing.extend(more);
         if growing.len() != before {
@@ -149,7 +155,7 @@ pub fn play<B: Backend>(
     assert_eq!(engine.turn().unwrap(), Turn::Idle);
     let held = engine.occupancy();
     assert_eq!((held.running, held.waiting, held.pages, held.tokens), (0, 0, 0, 0));
-    Played { finishes, metrics: engine.metrics().clone() }
+    Played { finishes, ended, metrics: engine.metrics().clone() }
 }
 
 /// Takes what is told of a job's branches, and gives back those that finished. The first to finish may be drawn on.

@@ -18,7 +18,9 @@ mod in_turn {
     mod jobs;
     mod levels;
     mod pages;
+    mod pins;
     mod plain;
+    mod priorities;
     mod requests;
     mod samples;
     mod scheduling;
@@ -42,7 +44,9 @@ mod run_ahead {
     mod jobs;
     mod levels;
     mod pages;
+    mod pins;
     mod plain;
+    mod priorities;
     mod requests;
     mod samples;
     mod scheduling;

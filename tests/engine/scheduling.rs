@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use offshoot::backend::cpu::Cpu;
 use offshoot::engine::{
-    Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, FinishReason, Metrics, SamplingParams, Stop, Turn,
-    UniformKey,
+    Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, FinishReason, Metrics, Priority, SamplingParams,
+    Stop, Turn, UniformKey,
 };
 use offshoot::ids::TokenId;
 use proptest::prelude::*;
@@ -51,6 +51,7 @@ fn at_once() -> impl Strategy<Value = Vec<Job>> {
         is_exact,
         cancelled: None,
         again: 0,
+        priority: Priority::default(),
     });
     prop::collection::vec(job, 1..10)
 }
@@ -68,6 +69,12 @@ fn over_time() -> impl Strategy<Value = Vec<Job>> {
         })
     };
     at_once().prop_flat_map(job)
+}
+
+/// The same, of three priorities.
+fn urgent_or_not() -> impl Strategy<Value = Vec<Job>> {
+    let job = |job: Job| (-1..2).prop_map(move |priority| Job { priority: Priority(priority), ..job.clone() });
+    over_time().prop_flat_map(move |jobs| jobs.into_iter().map(job).collect::<Vec<_>>())
 }
 
 /// A corner: step rows, branches, pages beside the longest path, pages in host memory.
@@ -123,6 +130,12 @@ proptest! {
     }
 
     #[test]
+    fn priorities_change_only_when_branches_end(jobs in urgent_or_not(), corner in corner()) {
+        let config = config(&jobs, corner);
+        assert_same(&jobs, &run(&jobs, config), &run(&jobs, pages(2000)));
+    }
+
+    #[test]
     fn nobody_yields_whose_length_is_known(mut jobs in over_time(), corner in corner()) {
         exact(&mut jobs);
         let config = config(&jobs, corner);
@@ -138,7 +151,16 @@ proptest! {
 fn nobody_yielded_in_these() {
     let job = |arrives, path: &str, samples, draws, again| {
         let tokens = path.bytes().map(|letter| PROMPT_TOKENS[usize::from(letter - b'a')]);
-        Job { arrives, prompt: tokens.collect(), samples, draws, is_exact: true, cancelled: None, again }
+        Job {
+            arrives,
+            prompt: tokens.collect(),
+            samples,
+            draws,
+            is_exact: true,
+            cancelled: None,
+            again,
+            priority: Priority::default(),
+        }
     };
     let asked_twice = "caaaaaaaabaaaaaaaaaaaaa";
     let passed_over = [

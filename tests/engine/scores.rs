@@ -333,26 +333,28 @@ fn finishes(generator: &mut Generator) -> HashMap<(usize, usize), Finish> {
     finishes
 }
 
-/// Also where a step has more rows than logits.
+/// Where a step has fewer rows than the prompts, and where it has more rows than logits.
 #[test]
 fn samples_of_a_scored_prompt_compute_it_once() {
-    let engine = engine(EngineConfig { step_rows: 100, max_branches: 8, ..roomy() });
-    let mut generator = Generator::new(engine.clone(), Hear::Finishes, Release::EachSample);
-    let (tokens, params, stop) = (prompt(1, 150), params(), length(1));
-    for n in [3, 1] {
-        let uniforms = key("item", 0);
-        let request =
-            PromptRequest { tokens: &tokens, n, prompt_logprobs: Some(1), params: &params, stop: &stop, uniforms };
-        generator.begin(n, &request).unwrap();
+    for step_rows in [100, 1000] {
+        let engine = engine(EngineConfig { step_rows, max_branches: 32, ..roomy() });
+        let mut generator = Generator::new(engine.clone(), Hear::Finishes, Release::EachSample);
+        let prompts: Vec<Vec<TokenId>> = (1..5).map(|salt| prompt(salt, 150)).collect();
+        let (params, stop) = (params(), length(1));
+        for (number, tokens) in prompts.iter().enumerate() {
+            let (n, uniforms) = (1 + number % 3, key("item", 0));
+            let request = PromptRequest { tokens, n, prompt_logprobs: Some(1), params: &params, stop: &stop, uniforms };
+            generator.begin(number, &request).unwrap();
+        }
+        let finishes = finishes(&mut generator);
+        for (number, tokens) in prompts.iter().enumerate() {
+            let scored = &finishes[&(number, 1 + number % 3)];
+            assert_eq!(bits(&scored.logprobs), bits(&alone(Shape::Full, tokens).logprobs));
+        }
+        let metrics = engine.metrics().unwrap();
+        assert_eq!((metrics.prompt_tokens_computed, metrics.rows), (600, 600), "steps of {step_rows} rows");
+        assert_eq!(metrics.scores_reused, 0);
     }
-    let finishes = finishes(&mut generator);
-    assert_eq!(finishes.len(), 6);
-    let scored = &finishes[&(1, 1)];
-    assert_eq!(finishes[&(3, 3)], *scored);
-    assert_eq!(bits(&scored.logprobs), bits(&alone(Shape::Full, &tokens).logprobs));
-    let metrics = engine.metrics().unwrap();
-    assert_eq!((metrics.prompt_tokens_computed, metrics.rows), (150, 150));
-    assert_eq!(metrics.scores_reused, 149 - 1);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Random searches: roots, forks, draws, given tokens, scores and releases in rounds, run once with room for everything
 //! and once in a corner. The same searches must tell the same story.
 
-use offshoot::engine::{EngineConfig, EngineHandle, Extend, Finish};
+use offshoot::engine::{EngineConfig, EngineHandle, Extend, Finish, Priority, RootOptions};
 use offshoot::ids::BranchId;
 use offshoot::plan::Planner;
 
@@ -18,7 +18,9 @@ fn story(engine: &EngineHandle, seed: u64) -> Vec<Finish> {
             let len = dice.within(1, 50) as usize;
             // Few salts, so that prompts begin alike.
             let tokens = prompt(u64::from(dice.within(1, 2)), 50)[..len].to_vec();
-            branches.push((engine.root(tokens).unwrap(), len));
+            let priority = Priority(dice.within(0, 2) as i32);
+            let place = RootOptions { priority, beside: None };
+            branches.push((engine.root_with(tokens, place).unwrap(), len));
         }
         if branches.is_empty() {
             continue;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use offshoot::backend::sim::{DeviceProfile, Sim};
 use offshoot::backend::{Backend, Dtype, cuda};
 use offshoot::engine::{
-    Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop, Turn,
-    UniformKey,
+    Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, Priority, SamplingParams,
+    Stop, Turn, UniformKey,
 };
 use offshoot::ids::{BranchId, TokenId};
 use offshoot::model::Decoder;
@@ -42,6 +42,7 @@ fn groups(groups: usize, sharing: usize, prefix: usize, own: usize, draws: usize
         is_exact,
         cancelled: None,
         again: 0,
+        priority: Priority::default(),
     };
     let mut jobs: Vec<Job> = (0..groups * sharing).map(job).collect();
     jobs.sort_by(|a, b| a.prompt.cmp(&b.prompt));

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use offshoot::ids::{PageId, SegmentId, TokenId};
-use offshoot::kv::{KvSlot, PagePool, PrefixTree, Usage};
+use offshoot::kv::{KvSlot, MOST_KEPT_TOP, PagePool, PrefixTree, TokenScore, Usage};
 use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, grow};
 
@@ -31,6 +31,9 @@ struct Script {
     memory: HashMap<(PageId, u32), Vec<TokenId>>,
     /// Pages freed behind windows.
     freed_behind: usize,
+    /// Scores that were kept, and that were found.
+    scored: usize,
+    found: usize,
 }
 
 impl Script {
@@ -42,6 +45,8 @@ impl Script {
             leases: Vec::new(),
             memory: HashMap::new(),
             freed_behind: 0,
+            scored: 0,
+            found: 0,
         }
     }
 
@@ -52,14 +57,16 @@ impl Script {
             35..45 => self.fork_at(),
             45..54 => self.append(),
             54..59 => self.draw(),
-            59..65 => self.free_behind(),
-            65..82 => self.compute(),
+            59..67 => self.free_behind(),
+            67..77 => self.compute(),
+            77..82 => self.score(),
             82..85 => self.retain(),
             85..94 => _ = self.release(),
             94..98 => self.drop(),
             _ => self.evict(),
         }
         self.check();
+        self.check_scores();
     }
 
     /// Few tokens and many repeats, so that prompts share, split and meet sampled text.
@@ -205,6 +212,46 @@ impl Script {
         self.leases[at].computed = upto as usize;
     }
 
+    /// The score of a text's last token: as many likeliest tokens as were asked for, each told by the text.
+    fn score_of(text: &[TokenId], tops: usize) -> TokenScore {
+        let hash = text.iter().fold(1, |hash: u32, token| hash.wrapping_mul(31).wrapping_add(token.0 + 1));
+        let top: Vec<(TokenId, f32)> = (0..tops).map(|rank| (TokenId(hash % 97), rank as f32)).collect();
+        TokenScore::new(hash as f32, &top)
+    }
+
+    /// Scores some tokens of a path, also where that is too soon.
+    fn score(&mut self) {
+        let Some(at) = self.any() else { return };
+        let Lease { segment, tokens, .. } = self.leases[at].clone();
+        let first = self.dice.within(0, self.tree.end(segment));
+        let (upto, tops) = (first + self.dice.within(0, 12), self.dice.within(0, 3) as usize);
+        for position in first..upto {
+            let text = &tokens[..tokens.len().min(position as usize + 1)];
+            let belongs = (1..tokens.len()).contains(&(position as usize))
+                && position <= self.tree.computed(segment)
+                && self.tree.has_slot(segment, position);
+            self.tree.keep_score(segment, position, Self::score_of(text, tops));
+            let kept = self.tree.scores(segment, position..position + 1, tops).next();
+            assert_eq!(kept.is_some(), belongs, "position {position} of {}", tokens.len());
+            self.scored += usize::from(belongs);
+        }
+    }
+
+    /// Every score is that of its text, whoever scored it.
+    fn check_scores(&mut self) {
+        for Lease { segment, tokens, .. } in &self.leases {
+            for position in 1..tokens.len() {
+                let at = u32::try_from(position).unwrap();
+                for tops in 0..=3 {
+                    let Some(score) = self.tree.scores(*segment, at..at + 1, tops).next() else { continue };
+                    let expected = Self::score_of(&tokens[..=position], score.top.len());
+                    assert!(*score == expected && score.top.len() >= tops, "another text's score");
+                    self.found += 1;
+                }
+            }
+        }
+    }
+
     /// A window has passed some of a branch, which is all computed.
     fn free_behind(&mut self) {
         let open: Vec<usize> = (0..self.leases.len()).filter(|&at| self.leases[at].may_grow).collect();
@@ -303,7 +350,7 @@ impl Script {
 
 #[test]
 fn random_scripts_agree_with_the_model() {
-    let mut freed_behind = 0;
+    let (mut freed_behind, mut scored, mut found) = (0, 0, 0);
     for seed in 0..60 {
         let page_tokens = [1, 4, 16, 64][seed as usize % 4];
         let pages = if seed % 3 == 0 { 12 } else { 400 };
@@ -316,7 +363,9 @@ fn random_scripts_agree_with_the_model() {
         script.check();
         assert_eq!(script.pool.free(), script.pool.capacity(), "seed {seed}: pages are lost");
         freed_behind += script.freed_behind;
+        (scored, found) = (scored + script.scored, found + script.found);
     }
+    assert!(scored > 1000 && found > scored, "{scored} scores were kept, {found} found");
     assert!(freed_behind > 50, "windows passed {freed_behind} pages in all scripts");
 }
 
@@ -435,6 +484,47 @@ fn a_token_that_is_still_drawn_is_matched_by_nobody() {
     let free = pool.free();
     tree.take_back(&mut pool, branch);
     assert_eq!((tree.context(branch), pool.free()), (tokens("qnow!"), free), "its page has other tokens");
+    tree.check_integrity(&pool).unwrap();
+}
+
+#[test]
+fn scores_follow_their_tokens() {
+    let (mut tree, mut pool) = (PrefixTree::new(4), PagePool::new(20));
+    let score = |logprob: f32, tops: u32| {
+        let top: Vec<_> = (0..tops).map(|token| (TokenId(token), -(token as f32))).collect();
+        TokenScore::new(logprob, &top)
+    };
+    let found = |tree: &PrefixTree, segment, positions: std::ops::Range<u32>, tops| -> Vec<f32> {
+        tree.scores(segment, positions, tops).map(|score| score.logprob).collect()
+    };
+    let whole = tree.admit(&mut pool, &tokens("a question")).unwrap();
+    tree.keep_score(whole, 1, score(-1.0, 0));
+    assert!(found(&tree, whole, 1..10, 0).is_empty(), "nothing is computed yet");
+    tree.mark_computed(whole, 7);
+    (0..10).for_each(|at| tree.keep_score(whole, at, score(-(at as f32), 1)));
+    assert_eq!(found(&tree, whole, 1..10, 1), [-1.0, -2.0, -3.0, -4.0, -5.0, -6.0, -7.0], "up to the next row");
+    assert!(found(&tree, whole, 0..10, 0).is_empty(), "nothing is before the first token");
+    assert!(found(&tree, whole, 1..10, 2).is_empty());
+    // More of the likeliest tokens replace fewer, and fewer do not replace more.
+    tree.keep_score(whole, 2, score(-2.5, 3));
+    tree.keep_score(whole, 2, score(-2.0, 1));
+    assert_eq!(found(&tree, whole, 2..10, 3), [-2.5]);
+    tree.keep_score(whole, 3, score(-3.5, MOST_KEPT_TOP as u32 + 1));
+    assert_eq!(found(&tree, whole, 3..4, MOST_KEPT_TOP), [-3.5]);
+    assert!(found(&tree, whole, 3..4, MOST_KEPT_TOP + 1).is_empty(), "no more than these are kept");
+    // A prompt that parts inside splits them.
+    let other = tree.admit(&mut pool, &tokens("a quiz")).unwrap();
+    assert_eq!(found(&tree, other, 1..6, 0), [-1.0, -2.5, -3.5]);
+    assert_eq!(found(&tree, whole, 1..10, 0), [-1.0, -2.5, -3.5, -4.0, -5.0, -6.0, -7.0]);
+    tree.check_integrity(&pool).unwrap();
+    // They go with their pages.
+    [whole, other].into_iter().for_each(|segment| tree.release(segment));
+    while pool.free() < 19 {
+        assert_eq!(tree.evict(&mut pool, 1), 1);
+        tree.check_integrity(&pool).unwrap();
+    }
+    let again = tree.admit(&mut pool, &tokens("a question")).unwrap();
+    assert_eq!(found(&tree, again, 1..10, 0), [-1.0, -2.5, -3.5]);
     tree.check_integrity(&pool).unwrap();
 }
 

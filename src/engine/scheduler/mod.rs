@@ -1,7 +1,7 @@
 //! The scheduler decides which branches get rows in the next step: decoding branches first, then prompts and given
 //! tokens, in chunks that fill the step. While pages are short, branches wait (`admission`), and the last one in the
-//! queue is preempted so that earlier ones can continue. `room` decides whose pages are freed. The scheduler moves no
-//! data and knows no model.
+//! queue is preempted so that earlier ones can continue. `room` decides whose pages are freed, `urgent` admits branches
+//! of higher priority than those that run. The scheduler moves no data and knows no model.
 //!
 //! # Last logits
 //! The first token after a prompt, or after the end of a branch that is forked, is sampled from the logits of the *last
@@ -11,13 +11,18 @@
 //! row. This needs no memory and no eviction rule, and a dropped branch resumes in the same way.
 //!
 //! # Order and fairness
-//! All branches with work are in one queue: by the order of their roots, then by the order in which they were made. A
-//! client that makes roots depth-first over the tree of its prompts thus runs groups with a common prefix together, and
-//! finishes what has begun before more begins. There is no overtaking: only the first waiting branch is admitted, and
-//! only the last running one is preempted. The first in the queue is never preempted for another, so every branch
-//! finishes.
+//! All branches with work are in one queue: by priority, then by the order of their roots, then by the order in which
+//! they were made. A client that makes roots depth-first over the tree of its prompts thus runs groups with a common
+//! prefix together, and finishes what has begun before more begins. There is no overtaking: only the first waiting branch
+//! is admitted, and only the last running one is preempted. The first in the queue is never preempted for another, so
+//! every branch of the highest priority finishes. A branch of a lower priority waits, or is preempted again, as long as
+//! more urgent ones keep coming: priorities do not age here. A client that wants nobody to starve raises the priority of
+//! the requests that have waited, before it makes their roots.
 //!
 //! # No prefix is computed twice
+//! This holds among branches of one priority while no more urgent ones come: these take whatever room they need, also
+//! that of the prefixes that less urgent branches hold, which are then computed again.
+//!
 //! *Lemma.* In depth-first order of the prompts' prefix tree, the prefix that a later prompt shares with an earlier one
 //! is also shared by all prompts between them. So the longest cached prefix of the *first waiting* prompt covers every
 //! prefix that any waiting prompt could find. *Prefix hold:* the first waiting branch leases that prefix ([`PrefixHold`]); all other pages without
@@ -34,22 +39,16 @@
 //! themselves. So all choices of a question run in one step, and thousands of prompts with one beginning in full steps.
 
 mod room;
+mod urgent;
 
 use std::collections::BTreeSet;
 
-use crate::engine::admission::LengthEstimator;
+use crate::engine::admission::{Commitment, LengthEstimator};
 use crate::engine::branch::{Branch, KvHold, Stage};
 use crate::engine::cache::{Branches, KvCache};
+use crate::engine::place::{Priority, QueueKey};
 use crate::engine::schedule::{Schedule, StepRoom, first_row};
 use crate::ids::BranchId;
-
-/// Orders branches in the queue: lower keys are admitted first and preempted last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct QueueKey {
-    /// Its root, or the root whose priority that one shares.
-    priority: BranchId,
-    branch: BranchId,
-}
 
 /// The lease of the first waiting branch on its longest cached prefix.
 #[derive(Clone, Copy, Debug)]
@@ -66,12 +65,16 @@ pub(super) struct Scheduler {
     running: Vec<QueueKey>,
     /// Admitted before, then preempted.
     preempted: BTreeSet<QueueKey>,
-    /// Never admitted.
+    /// Never admitted, or gave way to more urgent ones.
     waiting: BTreeSet<QueueKey>,
-    /// Never admitted branches that may hold a path; some may have given it up since.
+    /// Those of `waiting` that may hold a path; some may have given it up since.
     waiting_keep: BTreeSet<QueueKey>,
     /// Resting branches that may hold a path; some may have given it up since.
     resting_keep: BTreeSet<BranchId>,
+    /// Pins at rest.
+    pinned: BTreeSet<BranchId>,
+    /// Whether pins came or went since their pages were counted.
+    pub pins_changed: bool,
     prefix_hold: Option<PrefixHold>,
     expected: LengthEstimator,
     /// Whether branches came or went since the last schedule.
@@ -90,6 +93,16 @@ pub(super) struct StepBudget {
     pub prompt_rows: usize,
     /// Logits requests; at least `max_branches`, so that every branch can have one.
     pub max_logit_rows: usize,
+}
+
+/// What came of trying to admit a branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Entry {
+    Runs,
+    /// It cannot fit even alone.
+    Failed,
+    NoRoom,
+    AfterCollecting,
 }
 
 /// Whether a schedule can be made now.
@@ -119,7 +132,7 @@ impl Scheduler {
     pub fn add(&mut self, id: BranchId, branches: &mut Branches, cache: &mut KvCache) {
         let branch = branches.get_mut(&id).expect("only a branch gets work");
         branch.stage = Stage::Waiting;
-        let place = QueueKey { priority: branch.priority, branch: id };
+        let place = QueueKey::of(branch);
         self.resting_keep.remove(&id);
         if branch.kept().is_some() {
             self.waiting_keep.insert(place);
@@ -140,7 +153,9 @@ impl Scheduler {
 
     /// Records a resting branch that may hold a path.
     pub fn note_rest(&mut self, branch: &Branch) {
-        if branch.kept().is_some() {
+        if branch.is_pin {
+            self.pins_changed |= self.pinned.insert(branch.id);
+        } else if branch.kept().is_some() {
             self.resting_keep.insert(branch.id);
         }
     }
@@ -148,6 +163,12 @@ impl Scheduler {
     /// Forgets a resting branch.
     pub fn forget(&mut self, id: BranchId) {
         self.resting_keep.remove(&id);
+        self.pins_changed |= self.pinned.remove(&id);
+    }
+
+    /// Pins whose prefixes are computed.
+    pub fn pins(&self) -> impl Iterator<Item = BranchId> {
+        self.pinned.iter().copied()
     }
 
     /// Removes branches whose work has ended, in rising order.
@@ -156,17 +177,27 @@ impl Scheduler {
         // It may return without the path it held.
         self.prefix_hold = self.prefix_hold.filter(|hold| gone.binary_search(&hold.branch).is_err());
         for branch in gone.iter().filter_map(|id| branches.get(id)) {
-            self.leave(QueueKey { priority: branch.priority, branch: branch.id });
+            self.leave(QueueKey::of(branch));
         }
         self.changed = true;
     }
 
-    /// Checks that every branch that holds a path, and neither runs nor was preempted, is recorded. `Err` names one that
-    /// is not.
+    /// Checks that running branches are in queue order, that pins have their paths, and that every branch that holds a path, and neither runs nor was
+    /// preempted, is recorded. `Err` names one that is not.
     pub fn check(&self, branches: &Branches) -> Result<(), String> {
+        if !self.running.is_sorted() {
+            return Err(format!("running branches are not in queue order: {:?}", self.running));
+        }
+        let keeps = |id: &BranchId| branches.get(id).is_some_and(|branch| branch.is_pin && branch.kept().is_some());
+        if let Some(id) = self.pinned.iter().find(|id| !keeps(id)) {
+            return Err(format!("pin {id} has lost its path"));
+        }
         let is_known = |branch: &Branch| match branch.stage {
-            Stage::Resting => self.resting_keep.contains(&branch.id),
-            Stage::Waiting => self.waiting_keep.contains(&QueueKey { priority: branch.priority, branch: branch.id }),
+            Stage::Resting => match branch.is_pin {
+                true => self.pinned.contains(&branch.id),
+                false => self.resting_keep.contains(&branch.id),
+            },
+            Stage::Waiting => self.waiting_keep.contains(&QueueKey::of(branch)),
             Stage::Running | Stage::Preempted => true,
         };
         match branches.values().find(|branch| branch.kept().is_some() && !is_known(branch)) {
@@ -192,6 +223,9 @@ impl Scheduler {
         if self.keep_running(branches, cache) == Ready::AfterCollecting {
             return Schedule::default();
         }
+        if self.admit_urgent(branches, cache, budget) == Ready::AfterCollecting {
+            return Schedule::default();
+        }
         for place in &self.running {
             cache.take_over_known(branches.get_mut(&place.branch).expect("only branches run"));
         }
@@ -204,19 +238,22 @@ impl Scheduler {
         schedule
     }
 
-    /// Reserves slots for running branches in queue order; while slots are short, preempts the last branch.
+    /// Reserves slots for running branches in queue order; while slots are short, less urgent branches give way, then the
+    /// last one is preempted.
     fn keep_running(&mut self, branches: &mut Branches, cache: &mut KvCache) -> Ready {
         let mut at = 0;
-        while let Some(&QueueKey { branch: id, .. }) = self.running.get(at) {
+        while let Some(&place) = self.running.get(at) {
+            let id = place.branch;
             match self.reserve(id, branches, cache) {
                 Ok(()) => at += 1,
+                Err(_) if self.give_way(place, branches, cache) => {}
                 Err(_) if self.running.len() > 1 => self.preempt_last(branches, cache),
                 Err(_) => match self.reserve_alone(id, branches, cache) {
                     Ok(Ready::Now) => at += 1,
                     Ok(Ready::AfterCollecting) => return Ready::AfterCollecting,
                     Err(short) => {
                         self.running.clear();
-                        room::fail(id, branches, cache, short);
+                        room::fail_alone(id, branches, cache, short);
                     }
                 },
             }
@@ -262,48 +299,79 @@ impl Scheduler {
         if self.waiting() == 0 || self.running.len() >= budget.max_branches {
             return Ready::Now;
         }
-        let mut commitment = self.commitment(branches, cache);
+        let mut committed: Option<(Priority, Commitment)> = None;
         while self.running.len() < budget.max_branches
             && let Some(place) = self.next_queued()
         {
-            let (id, alone) = (place.branch, self.running.is_empty());
-            let cost = commitment.cost(&branches[&id], cache, &self.expected);
-            let mut may_start =
-                || (left.rows > 0 || !room::brings_rows(&branches[&id], cache)) && commitment.allows(cost, cache);
-            if !(alone || may_start()) {
+            let commitment = match &mut committed {
+                Some((priority, commitment)) if *priority == place.priority => commitment,
+                _ => &mut committed.insert((place.priority, self.commitment(place.priority, branches, cache))).1,
+            };
+            let has_rows = left.rows > 0 || room::new_rows(&branches[&place.branch], cache) == 0;
+            if !(has_rows || self.running.is_empty()) {
                 return Ready::Now;
             }
-            let entered = match self.reserve(id, branches, cache) {
-                Err(_) if alone => self.reserve_alone(id, branches, cache),
-                reserved => reserved.map(|()| Ready::Now),
-            };
-            let branch = branches.get_mut(&id).expect("only branches wait");
-            match entered {
-                Ok(Ready::Now) => {
-                    self.leave(place);
-                    branch.stage = Stage::Running;
-                    commitment.add(branch, cost, cache);
-                    self.running.insert(self.running.partition_point(|&other| other < place), place);
+            match self.enter(place, commitment, branches, cache) {
+                Entry::Runs => {
+                    let branch = branches.get_mut(&place.branch).expect("it was admitted just now");
                     cache.take_over_known(branch);
                     schedule.scoring.add_in_flight(&cache.prefix, branch);
                     if let Some(need) = branch.need() {
                         schedule.take_rows(branch, need, cache, left);
                     }
                 }
-                Ok(Ready::AfterCollecting) => return Ready::AfterCollecting,
-                Err(short) if alone => {
-                    self.leave(place);
-                    room::fail(id, branches, cache, short);
-                }
-                Err(_) => {
-                    if !matches!(branch.hold, KvHold::Swapped(_)) {
-                        cache.give_up(branch);
-                        self.hold_prefix_of(branch, cache);
-                    }
-                    return Ready::Now;
-                }
+                Entry::Failed => {}
+                Entry::NoRoom => return Ready::Now,
+                Entry::AfterCollecting => return Ready::AfterCollecting,
             }
         }
         Ready::Now
+    }
+
+    /// Admits the first branch in the queue if pages are expected to suffice, or if it would run alone.
+    fn enter(
+        &mut self,
+        place: QueueKey,
+        commitment: &mut Commitment,
+        branches: &mut Branches,
+        cache: &mut KvCache,
+    ) -> Entry {
+        let (id, alone) = (place.branch, self.running.is_empty());
+        if let Some(needed) = room::never_fits(&branches[&id], cache) {
+            self.leave(place);
+            room::fail(id, branches, cache, needed);
+            return Entry::Failed;
+        }
+        let cost = commitment.cost(&branches[&id], cache, &self.expected);
+        if !(alone || commitment.allows(cost, cache)) {
+            return Entry::NoRoom;
+        }
+        let entered = match self.reserve(id, branches, cache) {
+            Err(_) if alone => self.reserve_alone(id, branches, cache),
+            reserved => reserved.map(|()| Ready::Now),
+        };
+        let branch = branches.get_mut(&id).expect("only branches wait");
+        match entered {
+            Ok(Ready::Now) => {
+                self.leave(place);
+                branch.stage = Stage::Running;
+                commitment.add(branch, cost, cache);
+                self.running.insert(self.running.partition_point(|&other| other < place), place);
+                Entry::Runs
+            }
+            Ok(Ready::AfterCollecting) => Entry::AfterCollecting,
+            Err(short) if alone => {
+                self.leave(place);
+                room::fail_alone(id, branches, cache, short);
+                Entry::Failed
+            }
+            Err(_) => {
+                if !matches!(branch.hold, KvHold::Swapped(_)) {
+                    cache.give_up(branch);
+                    self.hold_prefix_of(branch, cache);
+                }
+                Entry::NoRoom
+            }
+        }
     }
 }

@@ -1,17 +1,19 @@
 //! Frees pages when they are short, in this order: cached pages without a lease, least recently used first; pages held by
-//! resting branches; by waiting branches, last in the queue first, except for the promised prefix hold; the own tokens
-//! of the last running branch, then the next to last, until one runs alone. Only if the pool barely holds one path
-//! follow that branch's own tokens, laid out anew; the holds of preempted branches; and the prefix hold.
+//! resting branches; by waiting branches, last in the queue first, except for a prefix hold that is promised and not less
+//! urgent; by less urgent branches that were admitted (`urgent`); the own tokens of the last running branch, then the
+//! next to last, until one runs alone. Only if the pool barely holds one path follow that branch's own tokens, laid out
+//! anew; the holds of preempted branches; and the prefix hold. Pins are never freed.
 //!
 //! # Preemption
 //! A preempted branch is *swapped* to host memory if that is expected to be faster than recomputing its own tokens and
-//! there is room, else *dropped*. Either way it keeps the lease on its given tokens, its tokens, its uniforms, its
-//! place in the queue, and its submitted samples.
+//! there is room, else *dropped*. Either way it keeps its tokens, its uniforms, its place in the queue, and its submitted
+//! samples; and the lease on its given tokens, which only more urgent branches can take.
 
-use super::{PrefixHold, QueueKey, Ready, Scheduler};
+use super::{PrefixHold, Ready, Scheduler};
 use crate::engine::admission::Commitment;
 use crate::engine::branch::{Branch, KvHold, Stage};
 use crate::engine::cache::{Branches, KvCache};
+use crate::engine::place::{Priority, QueueKey};
 use crate::error::Error;
 use crate::ids::BranchId;
 use crate::kv::OutOfPages;
@@ -27,7 +29,8 @@ impl Scheduler {
         if !self.has_promised(first) {
             self.prefix_hold = None;
             self.hold_prefix_of(branches.get_mut(&first).expect("only branches wait"), cache);
-            let promised = self.commitment(branches, cache).affords(&branches[&first], cache);
+            let branch = &branches[&first];
+            let promised = self.commitment(branch.priority, branches, cache).affords(branch, cache);
             self.prefix_hold = Some(PrefixHold { branch: first, promised });
         }
     }
@@ -44,7 +47,7 @@ impl Scheduler {
     pub(super) fn hold_prefix_of(&mut self, branch: &mut Branch, cache: &mut KvCache) {
         cache.hold_prefix(branch);
         if branch.stage == Stage::Waiting && branch.kept().is_some() {
-            self.waiting_keep.insert(QueueKey { priority: branch.priority, branch: branch.id });
+            self.waiting_keep.insert(QueueKey::of(branch));
         }
     }
 
@@ -53,25 +56,39 @@ impl Scheduler {
         self.prefix_hold.is_some_and(|hold| hold.promised && hold.branch == id)
     }
 
-    /// The commitment to all branches that run, are preempted, or hold the promised prefix.
-    pub(super) fn commitment(&self, branches: &Branches, cache: &KvCache) -> Commitment {
-        let first_waiting = self.prefix_hold.filter(|hold| hold.promised).map(|hold| hold.branch);
-        let keeping = self.running.iter().chain(&self.preempted).map(|place| place.branch).chain(first_waiting);
-        Commitment::of(keeping.filter_map(|id| branches.get(&id)), cache, &self.expected)
+    /// The commitment to all branches that run, are preempted, or hold the promised prefix, and to pins, for a branch of
+    /// `priority`.
+    pub(super) fn commitment(&self, priority: Priority, branches: &Branches, cache: &KvCache) -> Commitment {
+        self.commitment_without(priority, branches, cache, |_| false)
     }
 
+    /// The same as if admitted branches at the places `without` had given way.
+    pub(super) fn commitment_without(
+        &self,
+        priority: Priority,
+        branches: &Branches,
+        cache: &KvCache,
+        without: impl Fn(QueueKey) -> bool,
+    ) -> Commitment {
+        let admitted = self.running.iter().chain(&self.preempted).filter(|place| !without(**place));
+        let first_waiting = self.prefix_hold.filter(|hold| hold.promised).map(|hold| hold.branch);
+        let keeping = admitted.map(|place| place.branch).chain(first_waiting).chain(self.pins());
+        Commitment::of(priority, keeping.filter_map(|id| branches.get(&id)), cache, &self.expected)
+    }
+
+    /// Preempts the last running branch, which keeps its given tokens.
     pub(super) fn preempt_last(&mut self, branches: &mut Branches, cache: &mut KvCache) {
-        let Some(place) = self.running.pop() else { return };
-        let branch = branches.get_mut(&place.branch).expect("only branches run");
+        let last = self.take_last_running();
+        let branch = branches.get_mut(&last.branch).expect("only branches run");
         branch.stage = Stage::Preempted;
-        self.preempted.insert(place);
+        self.preempted.insert(last);
+        put_away(branch, cache);
+    }
+
+    /// Removes the last running branch, of which there is one, from those that run.
+    pub(super) fn take_last_running(&mut self) -> QueueKey {
         self.preemptions += 1;
-        if branch.need().is_none() {
-            cache.give_up(branch); // It ends with what was submitted.
-        } else if !cache.swap_out(branch) {
-            cache.give_up(branch);
-            cache.hold_prefix(branch);
-        }
+        self.running.pop().expect("the caller knows that a branch runs")
     }
 
     /// Reserves the slots that `id` needs, evicting cached pages and the holds of branches that neither run nor have a
@@ -106,6 +123,7 @@ impl Scheduler {
         if cache.evict_for(pages) {
             return true;
         }
+        let taker = QueueKey::of(&branches[&id]);
         // A branch that was skipped because another one extends its path is tried again once that one has given up
         // its pages.
         let mut gave_up = true;
@@ -113,13 +131,15 @@ impl Scheduler {
             let mut before = None;
             while let Some(place) = self.last_keeping(before) {
                 before = Some(place);
-                if place.branch == id || self.has_promised(place.branch) {
+                let is_promised = self.has_promised(place.branch) && !taker.is_more_urgent_than(place);
+                if place.branch == id || is_promised {
                     continue;
                 }
                 let other = branches.get_mut(&place.branch).expect("only branches wait");
                 let gives_up = cache.keeps_pages(other);
                 if gives_up {
                     cache.give_up(other);
+                    self.prefix_hold = self.prefix_hold.filter(|hold| hold.branch != place.branch);
                 }
                 if other.kept().is_none() {
                     self.waiting_keep.remove(&place);
@@ -160,7 +180,7 @@ impl Scheduler {
         if self.reserve(id, branches, cache).is_ok() {
             return Ok(Ready::Now);
         }
-        for branch in branches.values_mut() {
+        for branch in branches.values_mut().filter(|branch| !self.pinned.contains(&branch.id)) {
             cache.give_up(branch);
         }
         self.prefix_hold = None;
@@ -169,32 +189,58 @@ impl Scheduler {
     }
 }
 
-/// Whether the waiting `branch` would add rows to a step: false if all its given tokens are computed or scheduled.
-pub(super) fn brings_rows(branch: &Branch, cache: &KvCache) -> bool {
+/// Number of rows that the waiting `branch` would add to a step: 0 if all its given tokens are computed or scheduled.
+pub(super) fn new_rows(branch: &Branch, cache: &KvCache) -> usize {
     let known = |upto: usize| {
         let (path, rest) = cache.look_up(branch, upto);
         cache.prefix.known(path, &rest).0 as usize
     };
     match branch.hold {
-        KvHold::Swapped(_) => true,
-        KvHold::Nothing | KvHold::Path(_) => {
-            branch.need().is_some_and(|need| need.end > need.match_upto || known(need.match_upto) < need.match_upto)
-        }
+        KvHold::Swapped(_) => 1,
+        KvHold::Nothing | KvHold::Path(_) => branch.need().map_or(0, |need| need.end - known(need.match_upto)),
     }
 }
 
+/// Puts the keys and values of a preempted branch away: to host memory if that pays, else they are dropped.
+pub(super) fn put_away(branch: &mut Branch, cache: &mut KvCache) {
+    if branch.need().is_none() || !cache.swap_out(branch) {
+        drop_own(branch, cache);
+    }
+}
+
+/// Ends the hold of a preempted branch on all but its given tokens.
+pub(super) fn drop_own(branch: &mut Branch, cache: &mut KvCache) {
+    let goes_on = branch.need().is_some(); // Otherwise it ends with what was submitted.
+    cache.give_up(branch);
+    if goes_on {
+        cache.hold_prefix(branch);
+    }
+}
+
+/// The pages that the waiting `branch` needs at once, if the whole pool has fewer. Not known for a branch that continues
+/// on pages it holds, which may be few behind a window.
+pub(super) fn never_fits(branch: &Branch, cache: &KvCache) -> Option<usize> {
+    let end = branch.need().filter(|_| matches!(branch.hold, KvHold::Nothing))?.end;
+    let needed = end.div_ceil(cache.prefix.page_tokens() as usize);
+    (needed > cache.pages.capacity()).then_some(needed)
+}
+
 /// Fails `id`, which runs alone and for which the pool has too few pages.
-pub(super) fn fail(id: BranchId, branches: &mut Branches, cache: &mut KvCache, short: OutOfPages) {
+pub(super) fn fail_alone(id: BranchId, branches: &mut Branches, cache: &mut KvCache, short: OutOfPages) {
+    // All pages that are not free are its own, or pinned.
+    fail(id, branches, cache, cache.pages.capacity() - cache.pages.free() + short.needed);
+}
+
+/// Fails `id`, which needs `needed` pages at once: more than there are.
+pub(super) fn fail(id: BranchId, branches: &mut Branches, cache: &mut KvCache, needed: usize) {
     let branch = branches.get_mut(&id).expect("only branches run or wait");
-    // All pages that are not free are its own.
-    let (free, capacity) = (cache.pages.free(), cache.pages.capacity());
     cache.give_up(branch);
     branch.stage = Stage::Resting;
-    branch.fail(Error::OutOfPages {
-        needed: capacity - free + short.needed,
-        capacity,
-        hint: "give the engine more memory for keys and values, or shorten the prompt",
-    });
+    let hint = match cache.pinned_pages {
+        0 => "give the engine more memory for keys and values, or shorten the prompt",
+        _ => "pinned prefixes take part of it: give the engine more memory for keys and values, or pin fewer",
+    };
+    branch.fail(Error::OutOfPages { needed, capacity: cache.pages.capacity(), hint });
 }
 
 #[cfg(test)]
@@ -212,7 +258,7 @@ mod tests {
         let mut cache = KvCache::new(4, RESTING as usize, 0, restore_cost);
         let (mut scheduler, mut branches) = (Scheduler::default(), Branches::default());
         for id in (0..RESTING).map(BranchId) {
-            let mut branch = Branch::root(id, id, (0..4).map(|n| TokenId::new(4 * id.ix() + n)).collect());
+            let mut branch = Branch::root(id, (0..4).map(|n| TokenId::new(4 * id.ix() + n)).collect());
             cache
                 .reserve(&mut branch, NeededPositions { match_upto: 4, logits_from: 3, end: 4 })
                 .expect("there is a page for each");
@@ -220,7 +266,7 @@ mod tests {
             branches.insert(id, branch);
         }
         let new = BranchId(RESTING);
-        branches.insert(new, Branch::root(new, new, vec![TokenId(0); 4]));
+        branches.insert(new, Branch::root(new, vec![TokenId(0); 4]));
         (scheduler, branches, cache, new)
     }
 
@@ -245,7 +291,7 @@ mod tests {
             branch.stage = Stage::Waiting;
             let lease = branch.lease().unwrap();
             branch.hold = KvHold::Path(Lease { used: false, ..lease });
-            let place = QueueKey { priority: id, branch: id };
+            let place = QueueKey::of(branch);
             scheduler.waiting.insert(place);
             scheduler.hold_prefix_of(branch, &mut cache);
         }

@@ -1,6 +1,7 @@
 //! Radix tree of segments: which runs of tokens are stored, in which pages, and who shares them. This file holds the
 //! arena and the life cycle of a segment (fork, computed, leases). `grow` adds slots, `path` holds queries, `admit`
-//! matches and splits, `evict` frees memory, `live` makes the snapshot of a step, `integrity` checks the invariants.
+//! matches and splits, `evict` frees memory, `live` makes the snapshot of a step, `map` one for people, `integrity` checks the
+//! invariants.
 //! The tree moves integers only; the caller fills the slots with keys and values, in the order of `computed`.
 //!
 //! # Life of a segment
@@ -43,6 +44,7 @@ mod evict;
 mod grow;
 mod integrity;
 mod live;
+mod map;
 mod path;
 mod pending;
 mod scores;
@@ -55,6 +57,7 @@ use admit::FirstKey;
 pub use admit::PathMark;
 use evict::IdleKey;
 use live::Visits;
+pub use map::MappedSegment;
 pub use scores::{MOST_KEPT_TOP, TokenScore};
 pub use usage::{Leased, Usage};
 

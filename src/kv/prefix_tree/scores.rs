@@ -5,17 +5,17 @@
 //! A score is kept only where the token before it is computed, so its row never has to be computed for others' sake.
 //!
 //! # Memory
-//! Only tokens with slots have scores, each at most one: 24 bytes, and 8 for each of at most [`MOST_KEPT_TOP`] likeliest
-//! tokens. So scores are bounded by the pool of pages: 184 bytes beside the keys and values of a token, which are
-//! kilobytes.
+//! Only tokens with slots have scores, each at most one: 24 bytes, and 8 for each of at most [`MOST_KEPT_TOP`]
+//! likeliest tokens. So scores are bounded by the pool of pages: 184 bytes beside the keys and values of a token, which
+//! are kilobytes.
 
 use std::ops::Range;
 
 use super::PrefixTree;
 use crate::ids::{SegmentId, TokenId};
 
-/// Most of the likeliest tokens kept with a score: as many as OpenAI's API reports. A score is kept with fewer than were
-/// asked for if those are more.
+/// Most of the likeliest tokens kept with a score: as many as OpenAI's API reports. A score is kept with fewer than
+/// were asked for if those are more.
 pub const MOST_KEPT_TOP: usize = 20;
 
 /// What the model says of a token after the tokens before it.

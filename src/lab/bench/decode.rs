@@ -8,7 +8,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::backend::{Dtype, KvDtype, Rates, WeightFormat};
-use crate::engine::{EngineHandle, ForkKind, Hear, Metrics, SamplingParams, Stop, UniformKey};
+use crate::engine::{EngineHandle, ForkKind, Hear, Metrics, Priority, SamplingParams, Stop, UniformKey};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::launch::{
@@ -272,7 +272,8 @@ impl DecodeCase {
         let [one, all] = [1, self.generate].map(|tokens| Stop { ignore_eos: true, ..Stop::max_tokens(tokens) });
         let begin = |n, stop, release| {
             let (tokens, params, uniforms) = (prompt.as_slice(), &params, UniformKey::root(0, "bench"));
-            let request = PromptRequest { tokens, n, prompt_logprobs: None, params, stop, uniforms };
+            let priority = Priority::default();
+            let request = PromptRequest { tokens, n, prompt_logprobs: None, params, stop, uniforms, priority };
             Generation::new(vec![request], Generator::new(engine.clone(), Hear::Finishes, release))
         };
         let mut once = begin(1, &one, Release::EachSample);

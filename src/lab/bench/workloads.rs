@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::tables::{print_json, rounded};
 use super::workload_file::{Workload, read_jobs};
 use crate::backend::{Dtype, KvDtype, Timed};
-use crate::engine::{EngineFacts, EngineHandle, Hear, Metrics, SamplingParams, Stop, UniformKey};
+use crate::engine::{EngineFacts, EngineHandle, Hear, Metrics, Priority, SamplingParams, Stop, UniformKey};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::lab::check::dice::Dice;
@@ -220,7 +220,8 @@ fn run(engine: &EngineHandle, job: &Workload, generate: usize, salt: u64) -> Res
     let stop = Stop { ignore_eos: true, ..Stop::max_tokens(generate) };
     let requests = (0u64..).zip(&prompts).map(|(item, tokens)| {
         let uniforms = UniformKey::root(salt, &item.to_string());
-        PromptRequest { tokens, n: job.samples, prompt_logprobs: None, params: &params, stop: &stop, uniforms }
+        let (n, priority) = (job.samples, Priority::default());
+        PromptRequest { tokens, n, prompt_logprobs: None, params: &params, stop: &stop, uniforms, priority }
     });
     let mut generation =
         Generation::new(requests.collect(), Generator::new(engine.clone(), Hear::Finishes, Release::AtEnd));

@@ -8,7 +8,7 @@ use super::job::ReplayRequest;
 use super::record::{JobRecord, ServedRequest, StepRecord};
 use super::time::Timekeeper;
 use crate::backend::Backend;
-use crate::engine::{Engine, EngineHandle, Hear, Metrics, SamplingParams, Stop, Turn, UniformKey};
+use crate::engine::{Engine, EngineHandle, Hear, Metrics, Priority, SamplingParams, Stop, Turn, UniformKey};
 use crate::error::{Error, Result};
 use crate::launch::{GenerateEvent, Generator, PromptRequest, Release, SampleId};
 
@@ -102,6 +102,7 @@ impl<B: Backend, T: Timekeeper> Driver<'_, B, T> {
                 params: &SamplingParams::default(),
                 stop: &Stop { ignore_eos: true, ..Stop::max_tokens(request.output) },
                 uniforms: UniformKey::root(1, &place.to_string()),
+                priority: Priority::default(),
             };
             self.generator.begin(self.requests.len(), &prompt).map_err(|error| named(*place, &error))?;
             let has_drawn = vec![false; request.samples];

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, never};
 
 use super::{GenerateEvent, PromptRequest, SampleId};
-use crate::engine::{EngineHandle, Event, EventReceiver, Extend, First, ForkKind, Hear};
+use crate::engine::{EngineHandle, Event, EventReceiver, Extend, First, ForkKind, Hear, Priority, RootOptions};
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 
@@ -41,6 +41,16 @@ struct PromptInFlight {
     tokens: usize,
     /// Whether the branches of finished samples are the caller's.
     keep: bool,
+}
+
+/// Continuations of one context that are scored.
+#[derive(Clone, Copy, Debug)]
+pub struct ChoicesRequest<'a> {
+    pub context: &'a [TokenId],
+    pub continuations: &'a [Vec<TokenId>],
+    /// How many of the likeliest tokens are reported in each token's place.
+    pub tops: usize,
+    pub priority: Priority,
 }
 
 /// How a prompt is begun.
@@ -120,24 +130,19 @@ impl Generator {
         Ok(())
     }
 
-    /// Begins to score each of `continuations` after `context`: the choices of a question, for example. They end as the
-    /// samples 0, 1, ... of `prompt`, each with the tokens and log-probabilities of its continuation alone, and `tops` of
-    /// the likeliest tokens in each one's place (the first is what greedy sampling would take). The context, and what
-    /// continuations have in common, is computed once, also among prompts that begin alike.
+    /// Begins to score each of the continuations after their context: the choices of a question, for example. They end
+    /// as the samples 0, 1, ... of `prompt`, each with the tokens and log-probabilities of its continuation alone, and
+    /// `tops` of the likeliest tokens in each one's place (the first is what greedy sampling would take). The context,
+    /// and what continuations have in common, is computed once, also among prompts that begin alike.
     ///
     /// Fails if there are no continuations or the context is empty or too long; nothing is started then. A continuation
     /// that is too long, or has tokens out of range, fails alone.
-    pub fn begin_choices(
-        &mut self,
-        prompt: usize,
-        context: &[TokenId],
-        continuations: &[&[TokenId]],
-        tops: usize,
-    ) -> Result<()> {
+    pub fn begin_choices(&mut self, prompt: usize, request: &ChoicesRequest<'_>) -> Result<()> {
+        let ChoicesRequest { context, continuations, tops, priority } = *request;
         if continuations.is_empty() {
             return Err(Error::value("continuations of a context", "at least one", "none"));
         }
-        let branches = self.forks_of(context, continuations.len())?;
+        let branches = self.forks_of(context, continuations.len(), RootOptions { priority, beside: None })?;
         let scored = branches.into_iter().zip(continuations);
         let scored = scored.map(|(branch, tokens)| Extend::given(branch, tokens.to_vec(), Some(tops))).collect();
         let longest = continuations.iter().map(|tokens| tokens.len()).max().unwrap_or(0);
@@ -194,13 +199,13 @@ impl Generator {
     fn branches_of(&self, request: &PromptRequest<'_>) -> Result<Vec<BranchId>> {
         match request.n {
             0 => Ok(Vec::new()),
-            n => self.forks_of(request.tokens, n),
+            n => self.forks_of(request.tokens, n, request.place()),
         }
     }
 
     /// `n` branches of the same tokens; a single one is their root.
-    fn forks_of(&self, tokens: &[TokenId], n: usize) -> Result<Vec<BranchId>> {
-        let root = self.engine.root(tokens.to_vec())?;
+    fn forks_of(&self, tokens: &[TokenId], n: usize, place: RootOptions) -> Result<Vec<BranchId>> {
+        let root = self.engine.root_with(tokens.to_vec(), place)?;
         if n == 1 {
             return Ok(vec![root]);
         }
@@ -213,7 +218,7 @@ impl Generator {
     fn scored_prompt(&self, request: &PromptRequest<'_>) -> Result<Option<Extend>> {
         let Some(top) = request.prompt_logprobs else { return Ok(None) };
         let (first, rest) = request.tokens.split_at(request.tokens.len().min(1));
-        let branch = self.engine.root(first.to_vec())?;
+        let branch = self.engine.root_with(first.to_vec(), request.place())?;
         Ok(Some(Extend::given(branch, rest.to_vec(), Some(top))))
     }
 

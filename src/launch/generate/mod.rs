@@ -10,9 +10,11 @@ mod generation;
 mod generator;
 
 pub use generation::Generation;
-pub use generator::{BeginOptions, Generator, Release};
+pub use generator::{BeginOptions, ChoicesRequest, Generator, Release};
 
-use crate::engine::{EngineHandle, Finish, Hear, SampledToken, SamplingParams, Stop, UniformKey};
+use crate::engine::{
+    EngineHandle, Finish, Hear, Priority, RootOptions, SampledToken, SamplingParams, Stop, UniformKey,
+};
 use crate::error::Error;
 use crate::ids::TokenId;
 
@@ -32,12 +34,18 @@ pub struct PromptRequest<'a> {
     /// Key of the random numbers: sample `i` uses child `i` of this key, independent of what else runs, like child `i`
     /// of a `SamplingTree`'s root.
     pub uniforms: UniformKey,
+    /// Its samples' priority in the engine's queue.
+    pub priority: Priority,
 }
 
 impl PromptRequest<'_> {
     /// Number of results: the samples, and the prompt's own scores.
     pub fn results(&self) -> usize {
         self.n + usize::from(self.prompt_logprobs.is_some())
+    }
+
+    fn place(&self) -> RootOptions {
+        RootOptions { priority: self.priority, beside: None }
     }
 
     /// Output tokens of its samples, for a model with `context` positions.

@@ -4,6 +4,7 @@
 //! the job. `protocol` defines what a request means and the form of an answer.
 
 mod answer;
+mod file;
 mod input;
 mod origin;
 mod output;
@@ -16,7 +17,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::error::Result;
 use crate::figures::count;
@@ -33,14 +33,13 @@ use crate::tokenizer::Tokenizer;
 
 use serde_json::json;
 
-use answer::BatchAnswer;
-use input::InputLine;
-use origin::AnswerOrigin;
+pub use file::{AnswerProgress, RequestFile};
+pub use input::InputLine;
+pub use input::read as read_lines;
+pub use origin::AnswerOrigin;
 pub use origin::system_fingerprint;
-use output::BatchOutput;
 pub use prompts::{BatchPrompt, read_prompts};
-use request::RequestOutline;
-use work::BatchResult;
+pub use request::reader;
 
 /// The options of `offshoot batch`.
 #[derive(Clone, Debug)]
@@ -73,26 +72,15 @@ pub fn main(options: &BatchOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let folder = ModelFolder::open(&options.model)?;
     let tokenizer = Arc::new(Tokenizer::load(&options.model)?);
     let origin = AnswerOrigin::new(&options.model, options.budget.kv, options.seed)?;
-    let mut output = BatchOutput::open(&options.out, options.resume, &lines, &origin)?;
-
     let model = name_of_model(&options.model);
     let reader = request::reader(&tokenizer, &folder.config, &model, options.seed);
-    let mut requests: Vec<RequestOutline> = Vec::new();
-    for line in &lines {
-        if output.has(line.index) {
-            continue;
-        }
-        let read = line.call.as_ref().map_err(Refusal::clone);
-        match read.and_then(|call| RequestOutline::read(&reader, line.index, call)) {
-            Ok(request) => requests.push(request),
-            Err(refusal) => output.write(line.index, &BatchAnswer::refused(line, refusal, &origin))?,
-        }
-    }
-    let kept = lines.len() - requests.len() - output.refused();
+    let mut file = RequestFile::open(lines, &options.out, options.resume, origin, &reader)?;
+    let open = file.open_requests();
+    let kept = file.output.answered();
     let mut sampled = 0;
-    if !requests.is_empty() {
-        let branches = requests.iter().map(|request| request.branches).sum::<usize>().max(1);
-        let most = requests.iter().map(|request| request.most_tokens).fold(0, usize::saturating_add);
+    if open > 0 {
+        let branches = file.branches();
+        let most = file.most_tokens();
         // Each branch has its own pages and cannot use the rest of its prompt's last page.
         let tokens = |_, page_tokens: usize| most.saturating_add(usize::saturating_mul(branches, 2 * page_tokens));
         let launch = Launch {
@@ -104,17 +92,12 @@ pub fn main(options: &BatchOptions, interrupt: &Interrupt) -> Result<ExitCode> {
             demand: Demand::new(branches, tokens),
         };
         let engine = launch.start()?.engine;
-        let progress = Progress::new(requests.len());
-        let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let work = work::BatchJob { lines: &lines, origin: &origin, engine, reader, created, progress: &progress };
-        let worked = work.answer_all(&requests, output, interrupt.listen());
+        let progress = Progress::new(open);
+        let answered = file.answer(engine, reader, &progress, interrupt.listen());
         progress.finish();
-        let BatchResult { output: back, ended, tokens } = worked;
-        (output, sampled) = (back, tokens);
-        if let Some(error) = ended {
-            return Err(error);
-        }
+        sampled = answered?;
     }
+    let RequestFile { lines, output, .. } = file;
     let (answered, refused) = (output.answered(), output.refused());
     let why = refusals(output.refusals(), &lines);
     output.finish()?;

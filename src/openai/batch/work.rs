@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, never};
 
-use crate::engine::{EngineFacts, EngineHandle, Finish, FinishReason, First, Hear};
+use crate::engine::{EngineFacts, EngineHandle, Finish, FinishReason, First, Hear, Priority};
 use crate::error::{Error, Result};
 use crate::kv::DistinctTokens;
 use crate::launch::{GenerateEvent, Generator, PromptOrder, PromptRequest, Release, guarded, in_bytes, work_ahead};
 use crate::openai::protocol::{PromptCandidates, Refusal, RequestReader};
-use crate::out::Progress;
 
 use super::answer::BatchAnswer;
+use super::file::AnswerProgress;
 use super::input::{Call, InputLine};
 use super::origin::AnswerOrigin;
 use super::output::BatchOutput;
@@ -33,12 +33,11 @@ pub struct BatchJob<'a> {
     pub reader: RequestReader<'a>,
     /// Start of the job, in seconds since 1970.
     pub created: u64,
-    pub progress: &'a Progress,
+    pub progress: &'a dyn AnswerProgress,
 }
 
 /// The result of all requests.
 pub struct BatchResult {
-    pub output: BatchOutput,
     /// The interrupt or error that ended the job early.
     pub ended: Option<Error>,
     /// Sampled tokens.
@@ -49,7 +48,7 @@ impl BatchJob<'_> {
     pub fn answer_all(
         &self,
         requests: &[RequestOutline],
-        output: BatchOutput,
+        output: &mut BatchOutput,
         interrupted: &AtomicBool,
     ) -> BatchResult {
         self.answer_encoded(requests, output, interrupted, |line| self.encode(line))
@@ -59,7 +58,7 @@ impl BatchJob<'_> {
     fn answer_encoded(
         &self,
         requests: &[RequestOutline],
-        output: BatchOutput,
+        output: &mut BatchOutput,
         interrupted: &AtomicBool,
         mut encode: impl FnMut(usize) -> Result<LineRequest, Refusal> + Send,
     ) -> BatchResult {
@@ -103,7 +102,8 @@ impl BatchJob<'_> {
             let prompts = work_ahead(scope, next)?;
             answering.run(&prompts, interrupted)
         });
-        BatchResult { output: answering.output, ended: ended.err(), tokens: answering.tokens }
+        answering.log_prompts();
+        BatchResult { ended: ended.err(), tokens: answering.tokens }
     }
 
     fn call(&self, line: usize) -> &Call {
@@ -134,6 +134,7 @@ impl RequestPrompt {
             params: &request.params,
             stop: &prompt.stop,
             uniforms: request.uniforms(self.prompt, &request.custom_id),
+            priority: Priority::default(),
         }
     }
 }
@@ -187,7 +188,7 @@ struct AnswerLoop<'a> {
     open: HashMap<usize, OpenRequest>,
     /// Prompts with some but not all samples finished.
     sampled: HashMap<usize, FinishedSamples>,
-    output: BatchOutput,
+    output: &'a mut BatchOutput,
     tokens: usize,
 }
 
@@ -220,6 +221,18 @@ impl AnswerLoop<'_> {
         }
     }
 
+    fn log_prompts(&self) {
+        let Ok(metrics) = self.work.engine.metrics() else { return };
+        log::info!(
+            "prompts: {} distinct tokens, {} computed, {} log-probabilities found; {} rows in {} steps",
+            self.seen.count(),
+            metrics.prompt_tokens_computed,
+            metrics.scores_reused,
+            metrics.rows,
+            metrics.steps
+        );
+    }
+
     fn begin(&mut self, NextPrompt { place: at, request }: NextPrompt) -> Result<()> {
         let place = self.places[at];
         match request {
@@ -230,7 +243,7 @@ impl AnswerLoop<'_> {
         let open = self.open.get_mut(&place.request).expect("a request is open until all of its prompts have ended");
         let prompt = place.prompt(&open.request);
         let shared = self.seen.insert(prompt.tokens);
-        // A prompt that is only scored or repeated is computed as a whole or not at all.
+        // Reported where something is sampled after the prompt.
         open.shared[place.prompt] = if prompt.n == 0 { 0 } else { shared };
         if prompt.results() == 0 {
             return self.end(at, Ok(PromptCandidates::default()));
@@ -246,7 +259,7 @@ impl AnswerLoop<'_> {
 
     fn refuse(&mut self, line: usize, refusal: Refusal) -> Result<()> {
         self.output.write(line, &BatchAnswer::refused(&self.work.lines[line], refusal, self.work.origin))?;
-        self.work.progress.item_done();
+        self.work.progress.request_done(true);
         Ok(())
     }
 
@@ -310,7 +323,7 @@ impl AnswerLoop<'_> {
             Err(refusal) => return self.refuse(line, refusal),
         };
         self.output.write(line, &answer)?;
-        work.progress.item_done();
+        work.progress.request_done(false);
         Ok(())
     }
 }
@@ -359,7 +372,7 @@ mod tests {
         let config = crate::model::ModelFolder::open(&model).expect("the same").config;
         let reader = || request::reader(&tokenizer, &config, "demo", 0);
         let origin = AnswerOrigin::new(&model, KvDtype::Model, 0).expect("files that can be read");
-        let output = BatchOutput::open(&out, false, &lines, &origin).expect("a new file");
+        let mut output = BatchOutput::open(&out, false, &lines, &origin).expect("a new file");
         let outline = |line: &InputLine| {
             let call = line.call.as_ref().unwrap_or_else(|refusal| panic!("{}", refusal.message));
             RequestOutline::read(&reader(), line.index, call).unwrap_or_else(|refusal| panic!("{}", refusal.message))
@@ -375,7 +388,7 @@ mod tests {
             progress: &progress,
         };
         let mut encoded = 0;
-        let result = job.answer_encoded(&outlines, output, &AtomicBool::new(false), |line| {
+        let result = job.answer_encoded(&outlines, &mut output, &AtomicBool::new(false), |line| {
             encoded += 1;
             let patience = Instant::now() + Duration::from_secs(60);
             while encoded == LINES && engine.metrics().is_ok_and(|metrics| metrics.steps == 0) {
@@ -387,7 +400,7 @@ mod tests {
             job.encode(line)
         });
         assert!(result.ended.is_none(), "{:?}", result.ended);
-        assert_eq!((result.output.answered(), result.output.refused()), (LINES - 1, 1));
+        assert_eq!((output.answered(), output.refused()), (LINES - 1, 1));
         assert!(result.tokens > 0);
     }
 }

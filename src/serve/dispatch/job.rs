@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::engine::{Hear, SamplingParams, Stop, UniformKey};
+use crate::engine::{Hear, Priority, SamplingParams, Stop, UniformKey};
 use crate::ids::TokenId;
 use crate::launch::PromptRequest;
 
@@ -23,7 +23,7 @@ pub struct Job {
     pub id: JobId,
     pub client: ClientId,
     /// Lower numbers are served first.
-    pub priority: i32,
+    pub priority: Priority,
     pub prompts: Vec<JobPrompt>,
     /// Samples of each prompt; 0 if only the prompts are scored.
     pub samples: usize,
@@ -77,6 +77,7 @@ impl Job {
             params: &self.params,
             stop,
             uniforms: *uniforms,
+            priority: self.priority,
         }
     }
 }

@@ -114,7 +114,7 @@ impl JobQueue {
     /// Lowest first.
     fn rank(&self, waiting: &WaitingJob, now: Instant) -> (i64, u64, u64, Reverse<usize>, u64) {
         let aged = now.saturating_duration_since(waiting.arrived).as_secs() / AGING.as_secs();
-        let priority = i64::from(waiting.job.priority) - i64::try_from(aged).unwrap_or(i64::MAX / 2);
+        let priority = i64::from(waiting.job.priority.0) - i64::try_from(aged).unwrap_or(i64::MAX / 2);
         let client = self.clients.get(&waiting.job.client).copied().unwrap_or(self.floor);
         let shared = waiting.key.iter().zip(&self.last).take_while(|(own, last)| own == last).count();
         (priority, client / QUANTUM, waiting.service / QUANTUM, Reverse(shared), waiting.order)

@@ -16,7 +16,7 @@ use crate::engine::{EngineHandle, Finish, FinishReason, First, Hear};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::kv::DistinctTokens;
-use crate::launch::{BeginOptions, GenerateEvent, Generator, Release, SampleId, in_bytes};
+use crate::launch::{BeginOptions, ChoicesRequest, GenerateEvent, Generator, Release, SampleId, in_bytes};
 use crate::openai::protocol::Refusal;
 use crate::serve::leases::Leases;
 
@@ -188,9 +188,10 @@ impl DispatchLoop {
         let is_choices = !of.choices.is_empty();
         let left = match is_choices {
             true => {
-                let choices: Vec<&[TokenId]> = of.choices.iter().map(Vec::as_slice).collect();
-                self.generator.begin_choices(number, &of.tokens, &choices, of.choices_top)?;
-                choices.len()
+                let (context, continuations) = (&*of.tokens, &*of.choices);
+                let request = ChoicesRequest { context, continuations, tops: of.choices_top, priority: job.priority };
+                self.generator.begin_choices(number, &request)?;
+                continuations.len()
             }
             false => {
                 let request = job.part(prompt, first, samples);

@@ -1,0 +1,68 @@
+//! What can be read of an engine at any time without waiting for it: its counters and what it holds, as of its last
+//! turn. The engine publishes them once a turn; `EngineHandle::live` reads them.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::backend::Backend;
+use crate::engine::{Engine, Metrics};
+
+/// An engine after its last turn.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LiveMetrics {
+    pub metrics: Metrics,
+    /// Number of running branches, and of those that wait for pages or rows.
+    pub running: usize,
+    pub waiting: usize,
+    /// Number of all branches, also those at rest.
+    pub branches: usize,
+    pub pages: PoolPages,
+}
+
+/// The pages of the pool: each is held, cached or free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolPages {
+    pub total: usize,
+    /// Pages that branches and pins hold, each counted once.
+    pub held: usize,
+    /// Of these, the ones that pins hold.
+    pub pinned: usize,
+    /// Pages that nobody holds, whose keys and values can still be found.
+    pub cached: usize,
+    pub free: usize,
+}
+
+/// Where an engine publishes.
+#[derive(Clone, Default)]
+pub(crate) struct LivePlace(Arc<Mutex<LiveMetrics>>);
+
+impl LivePlace {
+    fn lock(&self) -> MutexGuard<'_, LiveMetrics> {
+        self.0.lock().expect("nothing panics while it holds the metrics")
+    }
+
+    pub fn read(&self) -> LiveMetrics {
+        self.lock().clone()
+    }
+
+    pub fn publish(&self, live: LiveMetrics) {
+        *self.lock() = live;
+    }
+}
+
+impl<B: Backend> Engine<B> {
+    /// Publishes what the engine is now: some hundred bytes.
+    pub(super) fn publish(&mut self) {
+        self.count_memory();
+        self.count_pins();
+        let held = self.cache.prefix.leased().pages;
+        let (total, free) = (self.cache.pages.capacity(), self.cache.pages.free());
+        let pinned = self.cache.pinned_pages;
+        self.live.publish(LiveMetrics {
+            metrics: self.metrics.clone(),
+            running: self.scheduler.running(),
+            waiting: self.scheduler.waiting(),
+            branches: self.branches.len(),
+            pages: PoolPages { total, held, pinned, cached: total - free - held, free },
+        });
+    }
+}
