@@ -35,7 +35,8 @@ def evaluate(model, arguments, folder):
 
 
 def reference(model_folder, out, work):
-    arguments = {"pretrained": model_folder, "dtype": "float32", "device": "cpu"}
+    # `local-completions` asks the server for the tokens of a text without special ones.
+    arguments = {"pretrained": model_folder, "dtype": "float32", "device": "cpu", "add_bos_token": False}
     with open(out, "w") as file:
         json.dump(evaluate("hf", arguments, work), file)
 
@@ -51,9 +52,7 @@ def compare(given):
             theirs = json.load(file)
     with tempfile.TemporaryDirectory() as folder:
         arguments = {"model": given.model, "base_url": f"{given.base_url}/v1/completions", "max_length": given.context,
-                     "tokenizer_backend": given.tokenizer, "num_concurrent": 16, "max_retries": 1}
-        if given.tokenizer == "huggingface":
-            arguments["tokenizer"] = given.folder
+                     "tokenizer_backend": "remote", "num_concurrent": 16, "max_retries": 1}
         ours = evaluate("local-completions", arguments, folder)
     failed = 0
     for name, value in theirs["metrics"].items():
@@ -63,7 +62,8 @@ def compare(given):
         is_equal = round(own, 4) == round(value, 4) or abs(own - value) < 5e-5
         failed += not is_equal
         print(f"{'ok    ' if is_equal else 'FAILED'}  {name:36} hf {value:.6f}   served {own:.6f}")
-    same = sum(a == b for a, b in zip(theirs["greedy"], ours["greedy"]))
+    # Decoders of some tokenizers drop the space at the beginning of a text.
+    same = sum(a.strip() == b.strip() for a, b in zip(theirs["greedy"], ours["greedy"]))
     print(f"{'ok    ' if same == len(theirs['greedy']) else 'FAILED'}  {same} of {len(theirs['greedy'])} greedy texts are equal")
     failed += same != len(theirs["greedy"])
     most = max(abs(a - b) for one, other in zip(theirs["likelihoods"], ours["likelihoods"]) for a, b in zip(one, other))
@@ -81,7 +81,6 @@ if __name__ == "__main__":
     def more(parser):
         parser.add_argument("--folder", required=True, help="the model's folder")
         parser.add_argument("--context", type=int, default=512, help="the model's positions")
-        parser.add_argument("--tokenizer", default="remote", choices=["remote", "huggingface"])
         parser.add_argument("--hf-python", default=sys.executable, help="interpreter with torch and transformers")
         parser.add_argument("--json", help="file for the figures")
         parser.add_argument("--as-reference", help=checks.argparse.SUPPRESS)

@@ -38,7 +38,7 @@ def check_greedy():
     from evalplus.provider import make_model
 
     model = make_model(model=MODEL, backend="openai", base_url=URL + "/v1", batch_size=1, temperature=0,
-                       dataset="humaneval")
+                       dataset="humaneval", instruction_prefix="Solve:", response_prefix="Solved:")
     model.max_new_tokens = 24
     one, other = (model.codegen(PROBLEMS[0]["prompt"], do_sample=False, num_samples=1) for _ in range(2))
     assert one == other and len(one) == 1

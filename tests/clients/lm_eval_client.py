@@ -30,7 +30,7 @@ def check_scores_do_not_depend_on_concurrency():
     one, many = local_tasks.metrics(one), local_tasks.metrics(many)
     assert one == many, (one, many)
     assert len(one) == 7, one
-    assert all(value > 0 for value in one.values()), one
+    assert 0 < one["local_choices/acc,none"] < 1, one
 
 
 def check_generations():

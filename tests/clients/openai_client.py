@@ -12,6 +12,8 @@ checks.skip_without("openai")
 import openai  # noqa: E402
 
 QUESTION = "Question: Tom has 260 cards. Kim has 68 fewer cards than Tom. How many cards does Kim have?\nAnswer:"
+# The model is nearly sure of its answer to a question, but not of the question.
+OPEN = "Question:"
 CHAT = [{"role": "system", "content": "You count."}, {"role": "user", "content": "How many are 3 and 4?"}]
 
 
@@ -55,7 +57,7 @@ def check_completion(client):
 
 
 def check_choices_are_prompt_by_prompt(client):
-    prompts = [QUESTION, "Question: How many", QUESTION + " Kim"]
+    prompts = [OPEN, QUESTION, QUESTION + " Kim"]
     answer = completion(client, prompt=prompts, n=4, extra_body={"ignore_eos": True})
     assert [choice.index for choice in answer.choices] == list(range(12))
     assert answer.usage.completion_tokens == 12 * 12, answer.usage
@@ -63,9 +65,10 @@ def check_choices_are_prompt_by_prompt(client):
 
 
 def check_seeds(client):
-    assert texts(completion(client, n=3)) == texts(completion(client, n=3))
-    assert texts(completion(client, n=3)) == texts(completion(client, n=5))[:3]
-    assert texts(completion(client, n=3)) != texts(completion(client, n=3, seed=8))
+    one = texts(completion(client, prompt=OPEN, n=3))
+    assert one == texts(completion(client, prompt=OPEN, n=3))
+    assert one == texts(completion(client, prompt=OPEN, n=5))[:3]
+    assert one != texts(completion(client, prompt=OPEN, n=3, seed=8))
 
 
 def check_greedy_choices_are_equal(client):
