@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::{BatchesArgs, EngineArgs, mib, rate, seconds, whole};
+use super::{BatchesArgs, EngineArgs, LoadArgs, mib, rate, seconds, whole};
 use crate::backend::{Dtype, KvDtype};
 use crate::error::{Error, Result};
 use crate::lab::bench::chart::ChartOptions;
@@ -35,6 +35,8 @@ pub enum Bench {
     Workloads(WorkloadArgs),
     /// The papers' batches, arrivals and rates through the scheduler, on a model with random weights, as JSON lines
     Batches(BatchesArgs),
+    /// A running server under load: tokens per second and times as its clients see them
+    Serve(LoadArgs),
     /// Peak multiply rates and read bandwidth
     Machine(JsonArgs),
     /// A chart of recorded figures, as SVG; measures nothing

@@ -79,6 +79,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "lab/replay",
             "launch",
             "model",
+            "openai/protocol",
             "plan",
         ],
     ),

@@ -6,6 +6,7 @@ pub mod chart;
 pub mod decode;
 pub mod gemm;
 pub mod products;
+pub mod serve;
 pub mod tables;
 pub mod tree_attention;
 pub mod trees;
