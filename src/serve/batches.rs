@@ -177,7 +177,6 @@ impl Runner {
         self.store.put(record)?;
         let progress = StoredProgress { store: &self.store, record: Mutex::new((record, now())), end };
         let done = file.answer(engine.clone(), reader, &progress, end);
-        drop(progress);
         // Also of a batch that is cut short: its answers stay.
         file.finish()?;
         done.map(drop)

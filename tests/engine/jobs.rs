@@ -93,8 +93,6 @@ pub fn longest_path(jobs: &[Job], page_tokens: usize) -> usize {
 pub struct Played {
     /// What every sample of every job came to, those drawn on last.
     pub finishes: Vec<BTreeMap<usize, Finish>>,
-    /// The turn before which the last of each job's samples was heard to have ended.
-    pub ended: Vec<usize>,
     pub metrics: Metrics,
 }
 
@@ -115,7 +113,7 @@ pub fn play<B: Backend>(
     jobs: &[Job],
     mut watch: impl FnMut(&Engine<B>),
 ) -> Played {
-    let (mut finishes, mut ended) = (vec![BTreeMap::new(); jobs.len()], vec![0; jobs.len()]);
+    let mut finishes = vec![BTreeMap::new(); jobs.len()];
     let mut growing: Vec<Growing> = Vec::new();
     let (mut next, mut turn, mut news) = (0, 0, 0);
     loop {
@@ -137,7 +135,6 @@ pub fn play<B: Backend>(
         let more: Vec<Growing> =
             growing.iter_mut().filter_map(|growing| take(growing, jobs, &handle, &mut finishes)).collect();
         let before = growing.len();
-        growing.iter().filter(|growing| growing.extension.unfinished() == 0).for_each(|done| ended[done.job] = turn);
         growing.retain(|growing| growing.extension.unfinished() > 0);
         growing.extend(more);
         if growing.len() != before {
@@ -155,7 +152,7 @@ pub fn play<B: Backend>(
     assert_eq!(engine.turn().unwrap(), Turn::Idle);
     let held = engine.occupancy();
     assert_eq!((held.running, held.waiting, held.pages, held.tokens), (0, 0, 0, 0));
-    Played { finishes, ended, metrics: engine.metrics().clone() }
+    Played { finishes, metrics: engine.metrics().clone() }
 }
 
 /// Takes what is told of a job's branches, and gives back those that finished. The first to finish may be drawn on.

@@ -157,3 +157,96 @@ fn key_of(tokens: &[TokenId]) -> Vec<u64> {
     };
     tokens.chunks(PIECE).map(hash).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Hear, Priority, SamplingParams, Stop, UniformKey};
+    use crate::serve::dispatch::JobPrompt;
+
+    fn job(id: u64, client: usize, priority: i32, samples: usize, tokens: &[u32]) -> Job {
+        let prompt = JobPrompt {
+            tokens: tokens.iter().map(|&token| TokenId(token)).collect(),
+            choices: Vec::new(),
+            choices_top: 0,
+            stop: Stop::max_tokens(256),
+            uniforms: UniformKey(0),
+        };
+        Job {
+            id: JobId(id),
+            client: ClientId(client),
+            priority: Priority(priority),
+            prompts: vec![prompt],
+            samples,
+            prompt_logprobs: None,
+            params: SamplingParams::default(),
+            hear: Hear::Finishes,
+            keep: None,
+            deadline: None,
+            outbox: Arc::default(),
+        }
+    }
+
+    /// The jobs in the order of their parts of at most 16 samples.
+    fn order(queue: &mut JobQueue, now: Instant) -> Vec<u64> {
+        std::iter::from_fn(|| queue.next(16, now)).map(|(part, _)| part.job.0).collect()
+    }
+
+    #[test]
+    fn a_job_of_one_sample_does_not_wait_for_all_of_a_large_one() {
+        let (mut queue, now) = (JobQueue::default(), Instant::now());
+        queue.add(job(1, 0, 0, 4096, &[1; 64]), now);
+        for _ in 0..10 {
+            assert_eq!(queue.next(16, now).map(|(part, _)| part.samples), Some(16));
+        }
+        queue.add(job(2, 0, 0, 1, &[2; 64]), now);
+        let order = order(&mut queue, now);
+        let at = order.iter().position(|&id| id == 2);
+        assert!(at <= Some(1), "it begins at place {at:?} of {}", order.len());
+        assert_eq!(order.len(), 4096 / 16 - 10 + 1);
+    }
+
+    #[test]
+    fn clients_share_equally_however_many_jobs_they_send() {
+        let (mut queue, now) = (JobQueue::default(), Instant::now());
+        (0..100).for_each(|id| queue.add(job(id, 0, 0, 16, &[1; 32]), now));
+        (100..110).for_each(|id| queue.add(job(id, 1, 0, 16, &[2; 32]), now));
+        let first: Vec<u64> = order(&mut queue, now).into_iter().take(20).collect();
+        let others = first.iter().filter(|&&id| id >= 100).count();
+        assert!((9..=10).contains(&others), "{others} of the first 20 are the second client's: {first:?}");
+    }
+
+    #[test]
+    fn lower_numbers_go_first_until_others_have_waited() {
+        let (mut queue, now) = (JobQueue::default(), Instant::now());
+        queue.add(job(1, 0, 1, 1, &[1]), now);
+        queue.add(job(2, 0, -1, 1, &[2]), now);
+        queue.add(job(3, 0, 0, 1, &[3]), now);
+        assert_eq!(order(&mut queue, now), [2, 3, 1]);
+        queue.add(job(1, 0, 1, 1, &[1]), now);
+        let later = now + 3 * AGING;
+        queue.add(job(2, 0, -1, 1, &[2]), later);
+        assert_eq!(order(&mut queue, later), [1, 2], "it has waited for three times what a priority is worth");
+    }
+
+    #[test]
+    fn prompts_with_a_common_beginning_go_together() {
+        let (mut queue, now) = (JobQueue::default(), Instant::now());
+        let prompts = [[vec![1; 96], vec![7; 32]].concat(), vec![2; 128], [vec![1; 96], vec![8; 32]].concat()];
+        for (id, tokens) in prompts.iter().enumerate() {
+            queue.add(job(id as u64, 0, 0, 1, tokens), now);
+        }
+        assert_eq!(order(&mut queue, now), [0, 2, 1]);
+    }
+
+    #[test]
+    fn what_has_not_begun_of_a_removed_job_is_known() {
+        let (mut queue, now) = (JobQueue::default(), Instant::now());
+        queue.add(job(1, 0, 0, 40, &[1; 8]), now);
+        queue.next(16, now).expect("it waits");
+        let left = [Part { job: JobId(1), prompt: 0, first: 16, samples: 24 }];
+        assert_eq!(queue.remove(JobId(1)), left);
+        assert!(queue.is_empty());
+        assert_eq!(queue.remove(JobId(1)), []);
+    }
+}

@@ -85,7 +85,7 @@ impl<'a> Scores<'a> {
     }
 
     /// Tokens with a score of at least `lowest`, by rising id.
-    fn at_least(&self, lowest: f32) -> impl Iterator<Item = usize> {
+    pub(super) fn at_least(&self, lowest: f32) -> impl Iterator<Item = usize> {
         let chunks = self.scores.chunks(CHUNK).zip(self.maxima).enumerate();
         chunks.filter(move |(_, (_, max))| **max >= lowest).flat_map(move |(c, (chunk, _))| {
             chunk.iter().enumerate().filter(move |(_, x)| **x >= lowest).map(move |(i, _)| c * CHUNK + i)

@@ -8,7 +8,7 @@ use crate::backend::cpu::rows::for_each_isa;
 
 /// Bins of score. Tokens below the lowest score of interest go to bin `BINS`.
 const BINS: usize = 512;
-/// So few tokens of one bin are sorted; more are divided into bins again.
+/// So few tokens of one bin are sorted; more are divided into bins again, unless they all have one score.
 const SORTED: usize = 1024;
 
 /// A token is kept if it ranks before or at this one: by falling score, ties by rising id.
@@ -22,40 +22,54 @@ impl Cut {
     /// Keeps the fewest best tokens whose weights reach `wanted`. `lowest`: tokens of a lower score are not needed to
     /// reach it. `weights`: see `Scores::exponentials`.
     pub(super) fn of_top_p(isa: Isa, scores: &Scores, lowest: f32, weights: &[f32], wanted: f64) -> Cut {
+        let mut range = ScoreRange { high: scores.best, low: lowest, tokens: usize::MAX };
         let mut before = 0.0;
-        let mut tokens = boundary_bin(isa, scores, lowest, weights, wanted, &mut before);
-        let ranked = |tokens: &mut Vec<usize>| tokens.sort_unstable_by(|&a, &b| scores.rank(a, b));
-        while tokens.len() > SORTED {
-            let score = |&t: &usize| scores.scores[t];
-            let high = tokens.iter().map(score).fold(f32::NEG_INFINITY, f32::max);
-            let low = tokens.iter().map(score).fold(f32::INFINITY, f32::min);
-            if low == high {
-                // Ties, in order already.
-                break;
+        loop {
+            let inside = boundary(isa, scores, range, weights, wanted, &mut before);
+            if inside.low >= inside.high {
+                return Cut::of_ties(isa, scores, inside, weights, wanted - before);
             }
-            let bins = Bins::new(high, low);
-            let mut sums = [0.0; BINS + 1];
-            for &t in &tokens {
-                sums[bins.of(scores.scores[t]) as usize] += f64::from(weights[t]);
+            // The second: no f32 tells the bins of its tokens apart.
+            if inside.tokens <= SORTED || inside.tokens == range.tokens {
+                return Cut::of_sorted(scores, inside, weights, wanted, before);
             }
-            let bin = bin_that_reaches(&sums, wanted, &mut before);
-            let count = tokens.len();
-            tokens.retain(|&t| bins.of(scores.scores[t]) == bin);
-            if tokens.len() == count {
-                // No f32 tells their bins apart.
-                ranked(&mut tokens);
-                break;
-            }
+            range = inside;
         }
-        if tokens.len() <= SORTED {
-            ranked(&mut tokens);
-        }
-        let reaching = tokens.iter().find(|&&t| {
-            before += f64::from(weights[t]);
+    }
+
+    /// The cut at the token in `range` with which the running sum of weights, `before` at first, reaches `wanted`.
+    fn of_sorted(scores: &Scores, range: ScoreRange, weights: &[f32], wanted: f64, mut before: f64) -> Cut {
+        let mut tokens: Vec<usize> =
+            scores.at_least(range.low).filter(|&token| scores.scores[token] <= range.high).collect();
+        tokens.sort_unstable_by(|&a, &b| scores.rank(a, b));
+        let reaching = tokens.iter().find(|&&token| {
+            before += f64::from(weights[token]);
             before >= wanted
         });
         let last = *reaching.or(tokens.last()).expect("the bin that reaches a positive weight holds a token");
         Cut { score: scores.scores[last], last }
+    }
+
+    /// The cut at the first of the tokens in `range`, which all have one score, with which their weights reach `missing`.
+    fn of_ties(isa: Isa, scores: &Scores, range: ScoreRange, weights: &[f32], missing: f64) -> Cut {
+        let score = range.high;
+        let mut first = scores.at_least(score).filter(|&token| scores.scores[token] == score);
+        let first = first.next().expect("the bin that reaches a positive weight holds a token");
+        // Their sum is exact wherever a sum of so many equal weights is one in f64.
+        let needed = (missing / f64::from(weights[first])).ceil();
+        let needed = if needed.is_finite() { (needed as usize).clamp(1, range.tokens) } else { range.tokens };
+        let (mut passed, mut last) = (0, first);
+        for (c, chunk) in scores.scores.chunks(CHUNK).enumerate().skip(first / CHUNK) {
+            let ties = if scores.maxima[c] < score { 0 } else { count_equal(isa, chunk, score) };
+            if passed + ties >= needed {
+                let mut ids =
+                    chunk.iter().enumerate().filter(|(_, other)| **other == score).map(|(i, _)| c * CHUNK + i);
+                last = ids.nth(needed - passed - 1).expect("the chunk has so many of them");
+                break;
+            }
+            passed += ties;
+        }
+        Cut { score, last }
     }
 
     /// Keeps the tokens whose weight, in f64, is at least `min_p` of the best one's; 0 < `min_p` <= 1.
@@ -89,6 +103,15 @@ impl Cut {
     }
 }
 
+/// The tokens with scores from `low` to `high`.
+#[derive(Clone, Copy, Debug)]
+struct ScoreRange {
+    high: f32,
+    low: f32,
+    /// Their number.
+    tokens: usize,
+}
+
 /// Equal ranges of score from `high` down to `low`.
 struct Bins {
     high: f32,
@@ -98,7 +121,7 @@ struct Bins {
 }
 
 impl Bins {
-    fn new(high: f32, low: f32) -> Bins {
+    fn new(ScoreRange { high, low, .. }: ScoreRange) -> Bins {
         let scale = (BINS - 1) as f32 / (high - low);
         Bins { high, low, scale: if scale.is_finite() { scale } else { 0.0 } }
     }
@@ -109,22 +132,29 @@ impl Bins {
         const UNIT: f32 = 8_388_608.0;
         let bin = ((self.high - score) * self.scale).min((BINS - 1) as f32).max(0.0);
         let bin = ((bin + UNIT).to_bits() - UNIT.to_bits()) as i32;
-        if score >= self.low { bin } else { BINS as i32 }
+        if (score >= self.low) & (score <= self.high) { bin } else { BINS as i32 }
     }
 }
 
-/// The tokens, by rising id, of the bin in which the running sum of weights reaches `wanted`; `before` grows by what
-/// lies in better bins.
-fn boundary_bin(isa: Isa, scores: &Scores, lowest: f32, weights: &[f32], wanted: f64, before: &mut f64) -> Vec<usize> {
-    let bins = Bins::new(scores.best, lowest);
+/// The tokens of the bin of `range` in which the running sum of weights reaches `wanted`; `before` grows by what lies in
+/// better bins.
+fn boundary(
+    isa: Isa,
+    scores: &Scores,
+    range: ScoreRange,
+    weights: &[f32],
+    wanted: f64,
+    before: &mut f64,
+) -> ScoreRange {
+    let bins = Bins::new(range);
     let chunks = || {
-        let chunks = scores.scores.chunks(CHUNK).zip(weights.chunks(CHUNK)).zip(scores.maxima).enumerate();
-        chunks.filter(|(_, (_, max))| **max >= lowest).map(|(c, ((scores, weights), _))| (c, scores, weights))
+        let chunks = scores.scores.chunks(CHUNK).zip(weights.chunks(CHUNK)).zip(scores.maxima);
+        chunks.filter(|(_, max)| **max >= range.low).map(|(chunk, _)| chunk)
     };
     let mut of = [0; CHUNK];
     // Neighbours often have the same bin: four tables, so that one sum need not wait for the other.
     let mut tables = [[0.0; BINS + 1]; 4];
-    for (_, scores, weights) in chunks() {
+    for (scores, weights) in chunks() {
         bins_of_chunk(isa, scores, &bins, &mut of);
         let (whole, rest) = weights.as_chunks::<4>();
         for (of, weights) in of.as_chunks::<4>().0.iter().zip(whole) {
@@ -138,13 +168,14 @@ fn boundary_bin(isa: Isa, scores: &Scores, lowest: f32, weights: &[f32], wanted:
     }
     let sums: [f64; BINS + 1] = std::array::from_fn(|bin| tables.iter().map(|table| table[bin]).sum());
     let bin = bin_that_reaches(&sums, wanted, before);
-    let mut tokens = Vec::new();
-    for (c, scores, _) in chunks() {
-        bins_of_chunk(isa, scores, &bins, &mut of);
-        let inside = of.iter().take(scores.len()).enumerate().filter(|(_, of)| **of == bin);
-        tokens.extend(inside.map(|(i, _)| c * CHUNK + i));
+    let mut inside = ScoreRange { high: f32::NEG_INFINITY, low: f32::INFINITY, tokens: 0 };
+    for (scores, _) in chunks() {
+        let of_chunk = range_of_bin(isa, scores, &bins, bin);
+        inside.high = inside.high.max(of_chunk.high);
+        inside.low = inside.low.min(of_chunk.low);
+        inside.tokens += of_chunk.tokens;
     }
-    tokens
+    inside
 }
 
 /// The bin in which `before` plus the sums reaches `wanted`, or the last one with a weight. `before` then holds what
@@ -173,6 +204,42 @@ fn bins_of_chunk_loop(scores: &[f32], bins: &Bins, of: &mut [i32; CHUNK]) {
     for (of, &score) in of.iter_mut().zip(scores) {
         *of = bins.of(score);
     }
+}
+
+for_each_isa! {
+    fn range_of_bin(scores: &[f32], bins: &Bins, bin: i32) -> ScoreRange = range_of_bin_loop;
+}
+
+/// The tokens of a chunk that are in `bin`.
+#[inline(always)]
+fn range_of_bin_loop(scores: &[f32], bins: &Bins, bin: i32) -> ScoreRange {
+    const LANES: usize = 16;
+    let (mut high, mut low, mut tokens) = ([f32::NEG_INFINITY; LANES], [f32::INFINITY; LANES], [0u32; LANES]);
+    let mut note = |lane: usize, score: f32| {
+        let inside = bins.of(score) == bin;
+        high[lane] = if inside & (score > high[lane]) { score } else { high[lane] };
+        low[lane] = if inside & (score < low[lane]) { score } else { low[lane] };
+        tokens[lane] += u32::from(inside);
+    };
+    let (whole, rest) = scores.as_chunks::<LANES>();
+    for part in whole {
+        part.iter().enumerate().for_each(|(lane, &score)| note(lane, score));
+    }
+    rest.iter().enumerate().for_each(|(lane, &score)| note(lane, score));
+    ScoreRange {
+        high: high.into_iter().fold(f32::NEG_INFINITY, f32::max),
+        low: low.into_iter().fold(f32::INFINITY, f32::min),
+        tokens: tokens.iter().sum::<u32>() as usize,
+    }
+}
+
+for_each_isa! {
+    fn count_equal(scores: &[f32], score: f32) -> usize = count_equal_loop;
+}
+
+#[inline(always)]
+fn count_equal_loop(scores: &[f32], score: f32) -> usize {
+    scores.iter().map(|&other| u32::from(other == score)).sum::<u32>() as usize
 }
 
 for_each_isa! {
