@@ -47,6 +47,9 @@ pub struct ServeArgs {
     /// What happens to the reasoning (`<think>`) in chats that do not say by `reasoning`
     #[arg(long, value_enum, default_value_t)]
     pub reasoning: ReasoningArg,
+    /// Leaves out the page at `/` that shows what runs
+    #[arg(long)]
+    pub no_page: bool,
     /// Requests that may wait; further ones are refused with 429 and Retry-After
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..), default_value_t = 4096)]
     pub max_queue: usize,
@@ -92,6 +95,7 @@ impl ServeArgs {
                 ReasoningArg::Keep => Reasoning::Keep,
                 ReasoningArg::Split => Reasoning::Split,
             },
+            has_page: !args.no_page,
             plan: args.plan,
             device,
             budget: args.engine.into(),

@@ -37,6 +37,11 @@ impl ApiKeys {
         self.hashes.is_empty()
     }
 
+    /// Whether there are clients who are not to see each other's texts.
+    pub fn are_several(&self) -> bool {
+        self.hashes.len() > 1
+    }
+
     /// Whose request it is.
     pub fn client(&self, headers: &HeaderMap) -> Result<ClientId, Refusal> {
         if self.is_empty() {

@@ -2,12 +2,14 @@
 //! and listener, and ends them in order. `openai::protocol` says what a request means; `dispatch` decides when it runs.
 
 pub mod dispatch;
+mod engine_metrics;
 mod generate;
 mod keys;
 mod leases;
 mod listen;
 mod metrics;
 mod options;
+mod page;
 mod random;
 mod reply;
 mod routes;
@@ -100,7 +102,7 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     });
     announce(&server, address)?;
     let stop = interrupt.listen();
-    runtime.block_on(listen::serve(listener, routes::routes(server), connections, stop));
+    runtime.block_on(listen::serve(listener, routes::routes(server, options.has_page), connections, stop));
     // The last client of the dispatcher is gone with the routes.
     thread.join().map_err(|_| Error::Internal("the dispatcher panicked".to_owned()))?;
     Ok(ExitCode::SUCCESS)
