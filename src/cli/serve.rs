@@ -58,6 +58,9 @@ pub struct ServeArgs {
     /// Most MiB of uploaded files and batch results together
     #[arg(long, value_name = "MIB", value_parser = whole::<u64>(1..=1 << 30), default_value_t = 16_384)]
     pub max_data: u64,
+    /// Leaves out the page at `/` that shows what runs
+    #[arg(long)]
+    pub no_page: bool,
     /// Requests that may wait; further ones are refused with 429 and Retry-After
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..), default_value_t = 4096)]
     pub max_queue: usize,
@@ -105,6 +108,7 @@ impl ServeArgs {
                 ReasoningArg::Keep => Reasoning::Keep,
                 ReasoningArg::Split => Reasoning::Split,
             },
+            has_page: !args.no_page,
             plan: args.plan,
             device,
             budget: args.engine.into(),

@@ -42,6 +42,11 @@ impl ApiKeys {
         self.hashes.get(client.0).map_or_else(String::new, |hash| hash.to_hex()[..16].to_owned())
     }
 
+    /// Whether there are clients who are not to see each other's texts.
+    pub fn are_several(&self) -> bool {
+        self.hashes.len() > 1
+    }
+
     /// Whose request it is.
     pub fn client(&self, headers: &HeaderMap) -> Result<ClientId, Refusal> {
         if self.is_empty() {

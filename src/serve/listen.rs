@@ -28,6 +28,19 @@ const MOST_HEADERS: usize = 128;
 /// Descriptors that are not for connections.
 const OTHER_FILES: u64 = 256;
 
+/// Whether the server was asked to stop; every request has it as an extension. Responses without an end of their own
+/// end with it.
+#[derive(Clone)]
+pub struct Stopping(watch::Receiver<bool>);
+
+impl Stopping {
+    /// Returns once the server was asked to stop.
+    pub async fn wait(&mut self) {
+        // Without a sender the server has ended already.
+        drop(self.0.wait_for(|stopped| *stopped).await);
+    }
+}
+
 /// Serves until `stop` is set, then until every connection has ended.
 pub async fn serve(listener: TcpListener, routes: Router, connections: usize, stop: &AtomicBool) {
     let places = Arc::new(Semaphore::new(connections));
@@ -72,7 +85,9 @@ async fn connection(stream: TcpStream, routes: Router, mut stopped: watch::Recei
     // Without these the connection works, too.
     let _ = setsockopt(&stream, TcpUserTimeout, &patience);
     let _ = stream.set_nodelay(true);
-    let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+    let stopping = Stopping(stopped.clone());
+    let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+        request.extensions_mut().insert(stopping.clone());
         routes.clone().oneshot(request.map(Body::new))
     });
     let mut http = http1::Builder::new();

@@ -3,6 +3,7 @@
 
 mod batches;
 pub mod dispatch;
+mod engine_metrics;
 mod file_routes;
 mod generate;
 mod keys;
@@ -10,6 +11,7 @@ mod leases;
 mod listen;
 mod metrics;
 mod options;
+mod page;
 mod random;
 mod reply;
 mod routes;
@@ -124,7 +126,7 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     });
     announce(&server, address)?;
     let stop = interrupt.listen();
-    runtime.block_on(listen::serve(listener, routes::routes(server), connections, stop));
+    runtime.block_on(listen::serve(listener, routes::routes(server, options.has_page), connections, stop));
     // The last client of the dispatcher is gone with the routes.
     thread.join().map_err(|_| Error::Internal("the dispatcher panicked".to_owned()))?;
     drop(pins);

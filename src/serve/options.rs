@@ -25,6 +25,8 @@ pub struct ServeOptions {
     /// Seed of requests without one; `None`: a random one for each.
     pub seed: Option<u64>,
     pub reasoning: Reasoning,
+    /// Whether `/` is a page that shows what runs.
+    pub has_page: bool,
     pub plan: Option<Planner>,
     pub device: DeviceChoice,
     pub budget: EngineBudget,

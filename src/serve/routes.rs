@@ -15,16 +15,23 @@ use serde_json::json;
 use crate::openai::protocol::{Endpoint, Refusal, RefusalKind, tokenizer_info};
 
 use super::dispatch::ClientId;
+use super::engine_metrics;
 use super::file_routes;
 use super::generate::generate;
 use super::metrics::gauge;
+use super::page;
 use super::reply;
 use super::server::Server;
 
 type Answer = Result<Response, Refusal>;
 type AppState = State<Arc<Server>>;
 
-pub fn routes(server: Arc<Server>) -> Router {
+/// `has_page`: with the page at `/`.
+pub fn routes(server: Arc<Server>, has_page: bool) -> Router {
+    let (shell, events) = match has_page {
+        true => (page::shell(), page::events()),
+        false => Default::default(),
+    };
     let guarded = Router::new()
         .route(Endpoint::Completions.path(), post(completions))
         .route(Endpoint::Chat.path(), post(chat))
@@ -38,12 +45,14 @@ pub fn routes(server: Arc<Server>) -> Router {
         .route("/v1/detokenize", post(detokenize))
         .route("/v1/tokenizer_info", get(info))
         .merge(file_routes::routes())
+        .merge(events)
         .route_layer(from_fn_with_state(server.clone(), check_key));
     let open = Router::new()
         .route("/health", get(health))
         .route("/ping", get(health))
         .route("/version", get(version))
-        .route("/metrics", get(metrics));
+        .route("/metrics", get(metrics))
+        .merge(shell);
     guarded
         .merge(open)
         .fallback(unknown_path)
@@ -140,6 +149,10 @@ async fn metrics(State(server): AppState) -> Response {
         server.dispatcher.waiting() as f64,
     );
     gauge(&mut text, "offshoot_branches_kept", "Branches that clients keep", server.leases.len() as f64);
+    // An engine that has stopped has no values.
+    if let Ok(live) = server.engine.live() {
+        engine_metrics::write(&live, server.engine.facts(), &mut text);
+    }
     reply::with_type("text/plain; version=0.0.4; charset=utf-8", Body::from(text))
 }
 

@@ -1,0 +1,13 @@
+//! `offshoot serve` as its clients meet it: the built binary with the bundled demo model, over HTTP.
+
+#[path = "../common/runs.rs"]
+mod runs;
+#[path = "../common/signals.rs"]
+mod signals;
+
+mod branches;
+mod ends;
+mod page;
+mod protocol;
+mod same;
+mod served;
