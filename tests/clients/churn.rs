@@ -18,7 +18,7 @@ const FEW: u64 = 300;
 const CLIENTS: u64 = 12;
 /// Resident memory may grow by this between two equal halves of the churn: what the allocators of the threads keep, of
 /// which each has arenas of up to some MiB. Answers and prompts that were not freed would be far more in 10,000 requests.
-const MOST_GROWTH: i64 = 48 << 20;
+const MOST_GROWTH: i64 = 16 << 20;
 
 const GAUGES: [&str; 3] = ["offshoot_requests_open", "offshoot_requests_waiting", "offshoot_branches_kept"];
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::chance::{Chance, damage};
 use crate::hostile_bodies::{HostileBody, hostile_bodies, hostile_chats, seeds};
-use crate::served::{Reply, Served, connect, exchange, exchange_and_end, message};
+use crate::served::{Reply, Served, connect, exchange, exchange_and_end, exchange_until_quiet, message};
 
 /// Damaged requests tried by a plain `cargo test`.
 const FEW: u64 = 100;
@@ -68,14 +68,18 @@ fn bodies_by_hand_are_refused() {
     let mut victim = Victim::start();
     let cases = hostile_bodies().into_iter().map(|case| ("/v1/completions", case));
     let cases = cases.chain(hostile_chats().into_iter().map(|case| ("/v1/chat/completions", case)));
-    for (path, HostileBody { what, body, is_refused }) in cases {
+    let mut taken = Vec::new();
+    for (path, HostileBody { what, body }) in cases {
         let answer = exchange(victim.server.address, &message("POST", path, &body));
         victim.assert_harmless(&answer, &what);
         let reply = Reply::of(&answer);
-        assert!(!is_refused || (400..500).contains(&reply.status), "{what}: {reply:?}");
-        let error = &reply.json()["error"];
-        assert!(error["message"].is_string() && error["type"].is_string(), "{what}: {reply:?}");
+        let error = serde_json::from_str::<Value>(&reply.text).map_or(Value::Null, |answer| answer["error"].clone());
+        let has_form = error["message"].is_string() && error["type"].is_string();
+        if !(400..500).contains(&reply.status) || !has_form {
+            taken.push(format!("{what}: {reply:?}"));
+        }
     }
+    assert!(taken.is_empty(), "not refused, or not in OpenAI's form:\n{}", taken.join("\n"));
     victim.assert_unharmed("hostile bodies");
 }
 
@@ -88,22 +92,20 @@ fn damaged_requests_are_answered_or_refused() {
         let bodies = seeds();
         let (path, body) = &bodies[chance.below(bodies.len())];
         let mut body = body.clone().into_bytes();
-        let request = match chance.below(4) {
-            0 => {
-                let mut whole = message("POST", path, &body);
-                damage(&mut chance, &mut whole);
-                whole
-            }
-            _ => {
-                damage(&mut chance, &mut body);
-                message("POST", path, &body)
-            }
-        };
+        let damages_head = chance.below(4) == 0;
+        let mut request = message("POST", path, &body);
+        if damages_head {
+            damage(&mut chance, &mut request);
+        } else {
+            damage(&mut chance, &mut body);
+            request = message("POST", path, &body);
+        }
         if alone.is_some() {
             println!("{}", String::from_utf8_lossy(&request));
         }
-        // The end is said, as what is damaged may promise more bytes than it has.
-        let answer = exchange_and_end(victim.server.address, &request);
+        // A damaged head may promise more bytes than come: then the end is said.
+        let ask = if damages_head { exchange_and_end } else { exchange };
+        let answer = ask(victim.server.address, &request);
         victim.assert_harmless(&answer, &format!("damaged request {number}"));
         if number % 50 == 49 {
             victim.assert_unharmed(&format!("damaged request {number}"));
@@ -118,7 +120,7 @@ fn requests_of_two_readings_are_not_read_twice() {
     let mut victim = Victim::start();
     let body = json!({"prompt": "a", "max_tokens": 1}).to_string();
     let chunked = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
-    let hidden = "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let hidden = "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
     let long = body.len() + hidden.len();
     let attacks = [
@@ -130,7 +132,6 @@ fn requests_of_two_readings_are_not_read_twice() {
         ("a negative length", format!("Content-Length: -1\r\n\r\n{body}{hidden}")),
         ("a length beyond 64 bits", format!("Content-Length: 18446744073709551617\r\n\r\n{body}{hidden}")),
         ("a length in hex", format!("Content-Length: 0x{:x}\r\n\r\n{body}{hidden}", body.len())),
-        ("chunked twice", format!("Transfer-Encoding: chunked, chunked\r\n\r\n{chunked}{hidden}")),
         (
             "chunked, then identity",
             format!("Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n{chunked}{hidden}"),
@@ -178,13 +179,16 @@ fn requests_of_two_readings_are_not_read_twice() {
             ),
         ),
     ];
+    let mut read_twice = Vec::new();
     for (what, rest) in attacks {
-        let answer = exchange_and_end(victim.server.address, format!("{head}{rest}").as_bytes());
+        let answer = exchange_until_quiet(victim.server.address, format!("{head}{rest}").as_bytes());
         victim.assert_harmless(&answer, what);
         let text = String::from_utf8_lossy(&answer);
-        let sees_hidden = text.contains("\"object\":\"list\"");
-        assert!(!sees_hidden, "{what}: the hidden request was answered: {text}");
+        if text.contains("\"object\":\"list\"") {
+            read_twice.push(format!("{what}: {text}"));
+        }
     }
+    assert!(read_twice.is_empty(), "the hidden request was answered:\n{}", read_twice.join("\n"));
     victim.assert_unharmed("requests of two readings");
 }
 
@@ -236,7 +240,8 @@ fn heads_that_are_no_requests_are_refused() {
     }
     for (what, attack) in attacks {
         let shown: String = String::from_utf8_lossy(&attack).chars().take(60).collect();
-        let answer = exchange_and_end(victim.server.address, &attack);
+        let ask = if what == "a path" { exchange } else { exchange_and_end };
+        let answer = ask(victim.server.address, &attack);
         victim.assert_harmless(&answer, &shown);
         let text = String::from_utf8_lossy(&answer);
         assert!(!text.contains("root:") && !text.contains("\r\nX: y"), "{what} {shown}: {text}");

@@ -168,6 +168,19 @@ pub fn exchange_and_end(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     read_to_end(&mut stream)
 }
 
+/// What the server sends until it closes the connection, or nothing came for a while: it may wait for more bytes. A busy
+/// server that answers later is taken for one that does not.
+pub fn exchange_until_quiet(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
+    const QUIET: Duration = Duration::from_millis(700);
+    let mut stream = connect(address);
+    drop(stream.write_all(bytes));
+    stream.set_read_timeout(Some(QUIET)).expect("above zero");
+    let mut all = Vec::new();
+    // What came before the time was over stays in `all`.
+    drop(stream.read_to_end(&mut all));
+    all
+}
+
 fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
     let (begun, mut all, mut piece) = (Instant::now(), Vec::new(), [0; 1 << 16]);
     loop {
