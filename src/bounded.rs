@@ -1,5 +1,6 @@
 //! Bounds work on what strangers wrote, such as templates and tokenizers: it runs on a thread of its own, and a thread
-//! that takes more memory or CPU time than it may is left behind, stopped. What the work is, is up to the callers.
+//! that takes more memory, CPU time or stack than it may is left behind, stopped. What the work is, is up to the
+//! callers.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::any::Any;
@@ -9,9 +10,9 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -39,6 +40,8 @@ impl Bounds {
 pub enum Stopped {
     Memory(usize),
     Time(Duration),
+    /// Its calls nest deeper than the stack, as when a value is shown that holds itself thousands of times.
+    Depth,
     /// It panicked, with this message.
     Panic(String),
     /// It never began.
@@ -50,6 +53,7 @@ impl fmt::Display for Stopped {
         match self {
             Stopped::Memory(bytes) => write!(f, "it takes more than {} MiB of memory", bytes >> 20),
             Stopped::Time(cpu) => write!(f, "it takes more than {} s", cpu.as_secs_f64()),
+            Stopped::Depth => write!(f, "it nests too deeply"),
             Stopped::Panic(message) => write!(f, "its library fails ({message})"),
             Stopped::NoThread(error) => write!(f, "no thread can be started for it ({error})"),
         }
@@ -84,6 +88,9 @@ pub fn bounded<T: Send + 'static>(bounds: Bounds, work: impl FnOnce() -> T + Sen
             Err(RecvTimeoutError::Timeout) if worker.account.is_overdrawn.load(Ordering::Acquire) => {
                 return Err(Stopped::Memory(bounds.bytes));
             }
+            Err(RecvTimeoutError::Timeout) if worker.account.is_too_deep.load(Ordering::Acquire) => {
+                return Err(Stopped::Depth);
+            }
             Err(RecvTimeoutError::Timeout) if worker.cpu().saturating_sub(begun) > bounds.cpu => {
                 // It stops when it next asks for memory.
                 worker.account.left.store(isize::MIN / 2, Ordering::Relaxed);
@@ -114,12 +121,16 @@ struct Worker {
     clock: libc::clockid_t,
 }
 
-/// The memory of a worker's job.
+/// The memory and the stack of a worker's job.
 struct Account {
     /// Bytes that it may still ask for.
     left: AtomicIsize,
     /// Whether it has asked for more, and its thread has stopped.
     is_overdrawn: AtomicBool,
+    /// The lowest address of the thread's stack.
+    stack_end: AtomicUsize,
+    /// Whether it has passed that, and its thread has stopped.
+    is_too_deep: AtomicBool,
 }
 
 static IDLE: Mutex<Vec<Worker>> = Mutex::new(Vec::new());
@@ -132,12 +143,21 @@ impl Worker {
 
     fn start() -> io::Result<Worker> {
         silence_panics();
-        let account = Arc::new(Account { left: AtomicIsize::new(isize::MAX), is_overdrawn: AtomicBool::new(false) });
+        stop_overflows()?;
+        let account = Arc::new(Account {
+            left: AtomicIsize::new(isize::MAX),
+            is_overdrawn: AtomicBool::new(false),
+            stack_end: AtomicUsize::new(0),
+            is_too_deep: AtomicBool::new(false),
+        });
         let (jobs, received) = channel();
         let (clock, clocked) = channel();
         let own = account.clone();
         thread::Builder::new().name(THREAD.to_string()).stack_size(STACK_BYTES).spawn(move || {
-            let _ = clock.send(own_clock());
+            let _ = clock.send(own_stack_end().and_then(|end| {
+                own.stack_end.store(end, Ordering::Relaxed);
+                own_clock()
+            }));
             work_off(&received, own);
         })?;
         let clock = clocked.recv().map_err(io::Error::other)??;
@@ -167,6 +187,74 @@ fn own_clock() -> io::Result<libc::clockid_t> {
     match unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &raw mut clock) } {
         0 => Ok(clock),
         error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+/// The lowest address of the calling thread's stack.
+fn own_stack_end() -> io::Result<usize> {
+    let mut attributes = MaybeUninit::<libc::pthread_attr_t>::zeroed();
+    let (mut end, mut size) = (ptr::null_mut(), 0);
+    // SAFETY: the calling thread lives; the attributes are read after they were filled and before they are destroyed.
+    let error = unsafe {
+        match libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) {
+            0 => {
+                let error = libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut end, &raw mut size);
+                libc::pthread_attr_destroy(attributes.as_mut_ptr());
+                error
+            }
+            error => error,
+        }
+    };
+    if error == 0 { Ok(end.addr()) } else { Err(io::Error::from_raw_os_error(error)) }
+}
+
+/// What a fault of memory did before [`stop_overflows`].
+static FAULT_BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// Has a thread whose bounded work passes the end of its stack stop. Other faults end the program as before.
+fn stop_overflows() -> io::Result<()> {
+    static ONCE: Mutex<()> = Mutex::new(());
+    let _once = ONCE.lock().unwrap_or_else(PoisonError::into_inner);
+    if FAULT_BEFORE.get().is_some() {
+        return Ok(());
+    }
+    let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: all zeros is a value of this plain struct; both structs outlive the calls, and the handler may run at any
+    // time: what was done before is known before it is replaced.
+    unsafe {
+        if libc::sigaction(libc::SIGSEGV, ptr::null(), before.as_mut_ptr()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        FAULT_BEFORE.get_or_init(|| before.assume_init());
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_fault as extern "C" fn(_, _, _) as usize;
+        // On the stack for signals that the standard library gives each thread.
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        match libc::sigaction(libc::SIGSEGV, &raw const action, ptr::null_mut()) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+extern "C" fn on_fault(signal: libc::c_int, fault: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    /// Larger than the guard that the system puts behind a stack.
+    const NEAR: usize = 64 << 10;
+    let account = ACCOUNT.get();
+    if !account.is_null() {
+        // SAFETY: see `CountingAllocator::take`; the kernel passes what it knows of the fault.
+        let (account, at) = unsafe { (&*account, (*fault).si_addr().addr()) };
+        if at.abs_diff(account.stack_end.load(Ordering::Relaxed)) <= NEAR {
+            account.is_too_deep.store(true, Ordering::Release);
+            loop {
+                // SAFETY: it waits for a signal and touches no memory.
+                unsafe { libc::pause() };
+            }
+        }
+    }
+    if let Some(before) = FAULT_BEFORE.get() {
+        // SAFETY: the struct is static. The instruction that failed is tried again, and then does what it did before.
+        unsafe { libc::sigaction(signal, before, ptr::null_mut()) };
     }
 }
 
@@ -296,6 +384,18 @@ mod tests {
         // Sleep is no CPU time.
         let slept = bounded(SMALL, || thread::sleep(2 * SMALL.cpu));
         slept.unwrap();
+    }
+
+    #[test]
+    fn work_that_nests_deeper_than_the_stack_stops() {
+        /// A list of one list, and so on; it is dropped from the outside.
+        struct List(#[expect(dead_code, reason = "held to be dropped")] Option<Box<List>>);
+        let bounds = Bounds { bytes: 256 << 20, cpu: Duration::from_secs(60) };
+        for _ in 0..2 {
+            let ended = bounded(bounds, || drop((0..2_000_000).fold(List(None), |list, _| List(Some(Box::new(list))))));
+            assert!(matches!(ended, Err(Stopped::Depth)), "{ended:?}");
+            assert_eq!(bounded(SMALL, || 7).unwrap(), 7);
+        }
     }
 
     #[test]

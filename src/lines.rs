@@ -16,6 +16,27 @@ const GZIP: &[u8] = b"\x1f\x8b";
 /// The longest line of a file of items, problems or samples, in bytes; the tests of some benchmarks take many MiB.
 pub const MOST_OF_RECORD: usize = 512 << 20;
 
+/// The largest JSON file or template of a model's folder, in bytes; those of large models have tens of MiB.
+pub const MOST_OF_MODEL_FILE: u64 = 512 << 20;
+
+/// The bytes of a file of a model's folder.
+///
+/// # Errors
+///
+/// It is no regular file, as is a link to a device, which may have no end; it has more than [`MOST_OF_MODEL_FILE`]; it
+/// cannot be read.
+pub fn model_file(path: &Path) -> Result<Vec<u8>> {
+    let facts = std::fs::metadata(path).map_err(Error::io(path, "read"))?;
+    if !facts.is_file() {
+        return Err(Error::format(path, "expected a regular file, found a folder, pipe or device"));
+    }
+    if facts.len() > MOST_OF_MODEL_FILE {
+        let [most, found] = [MOST_OF_MODEL_FILE, facts.len()].map(figures::bytes);
+        return Err(Error::format(path, format!("expected at most {most}, found {found}")));
+    }
+    std::fs::read(path).map_err(Error::io(path, "read"))
+}
+
 /// Opens a file; it is unpacked if it is gzipped, which its name or its first bytes say.
 pub fn open(path: &Path) -> Result<Box<dyn BufRead>> {
     let mut file = BufReader::new(File::open(path).map_err(Error::io(path, "open"))?);

@@ -30,6 +30,7 @@ mod timed;
 pub mod weights;
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId, TokenId};
@@ -225,6 +226,13 @@ pub struct Sampled {
     pub top: Vec<(TokenId, f32)>,
 }
 
+/// Saved pages as bytes, `pages x page_bytes` of them in the device's own order ([`Backend::page_layout`]).
+pub trait SavedBytes: Send + Sized {
+    fn into_bytes(self) -> Vec<u8>;
+    /// The reverse of `into_bytes` for `pages` pages.
+    fn from_bytes(bytes: Vec<u8>, pages: usize) -> Self;
+}
+
 /// The ops. `R`: rows of the step; `H`: hidden width; widths are in elements. Ops panic on shapes that do not fit: the
 /// decoder checks shapes when it loads a model, so a mismatch is a bug.
 pub trait Backend: Send + 'static {
@@ -237,7 +245,7 @@ pub trait Backend: Send + 'static {
     /// Keys and values of all layers, in pages.
     type Kv: Send;
     /// Keys and values of some pages, all layers, in host memory.
-    type SavedPages: Send;
+    type SavedPages: SavedBytes;
     /// A [`RopeTable`] in the memory that ops read.
     type Rope: Send;
     /// The loaded step in the memory that ops read, and the samples not collected yet.
@@ -257,6 +265,9 @@ pub trait Backend: Send + 'static {
     fn describe(&self) -> String;
     /// Identifies the arithmetic: devices with equal strings compute the same bits when batch-invariant.
     fn arithmetic(&self) -> String;
+    /// Names the order of the bytes of saved pages ([`SavedBytes`]), beside the model's shape and dtypes: devices with equal
+    /// strings can restore each other's.
+    fn page_layout(&self) -> String;
     /// The costs that planners use for this device.
     fn cost_model(&self) -> CostModel;
     /// The tile size of attention (see `plan`).
@@ -298,6 +309,17 @@ pub trait Backend: Send + 'static {
     fn save_pages(&mut self, kv: &Self::Kv, pages: &[PageId]) -> Result<Self::SavedPages>;
     /// Copies saved pages, in the same order, to `pages`, which may be other ones.
     fn restore_pages(&mut self, kv: &mut Self::Kv, saved: &Self::SavedPages, pages: &[PageId]) -> Result<()>;
+
+    /// Overwrites `slots` of page number `page` of `saved` with those of page number `from` of `others`, both saved from
+    /// `kv`.
+    fn join_saved(
+        kv: &Self::Kv,
+        saved: &mut Self::SavedPages,
+        page: usize,
+        others: &Self::SavedPages,
+        from: usize,
+        slots: Range<u32>,
+    );
 
     /// An empty step, for a model with this compute dtype and vocabulary. `heads`: for each plan, those of its layers.
     fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<Self::Step>;

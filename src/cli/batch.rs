@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{EngineArgs, whole};
+use super::{EngineArgs, PrefixStoreArgs, whole};
 use crate::launch::DeviceChoice;
 use crate::openai::batch::{BatchOptions, DEFAULT_MOST_OF_LINE};
 use crate::plan::Planner;
@@ -36,6 +36,8 @@ pub struct BatchArgs {
     pub plan: Option<Planner>,
     #[command(flatten)]
     pub engine: EngineArgs,
+    #[command(flatten)]
+    pub prefixes: PrefixStoreArgs,
 }
 
 impl BatchArgs {
@@ -51,6 +53,7 @@ impl BatchArgs {
             plan: args.plan,
             device,
             budget: args.engine.into(),
+            prefix_store: args.prefixes.into(),
         }
     }
 }

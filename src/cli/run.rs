@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{EngineArgs, JudgingArgs, each_once, number, whole};
+use super::{EngineArgs, JudgingArgs, PrefixStoreArgs, each_once, number, whole};
 use crate::eval::run::RunOptions;
 use crate::eval::run::rescore::RescoreOptions;
 use crate::eval::task::Overrides;
@@ -89,6 +89,8 @@ pub struct RunArgs {
     pub judging: JudgingArgs,
     #[command(flatten)]
     pub engine: EngineArgs,
+    #[command(flatten)]
+    pub prefixes: PrefixStoreArgs,
 }
 
 impl RunArgs {
@@ -110,6 +112,7 @@ impl RunArgs {
             judge: args.judging.candidates.into(),
             device,
             budget: args.engine.into(),
+            prefix_store: args.prefixes.into(),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::{EngineArgs, mib, seconds, whole};
+use super::{EngineArgs, PrefixStoreArgs, mib, seconds, whole};
 use crate::launch::DeviceChoice;
 use crate::openai::protocol::{ProtocolLimits, Reasoning};
 use crate::plan::Planner;
@@ -47,6 +47,17 @@ pub struct ServeArgs {
     /// What happens to the reasoning (`<think>`) in chats that do not say by `reasoning`
     #[arg(long, value_enum, default_value_t)]
     pub reasoning: ReasoningArg,
+    /// File whose text many prompts begin with (a system prompt, examples, a document): computed at the start and never
+    /// evicted; may be given several times
+    #[arg(long = "prefix", value_name = "FILE")]
+    pub prefixes: Vec<PathBuf>,
+    /// Folder of uploaded files and batches, which go on after a restart (default: runs/serve, if no other server has
+    /// it)
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Most MiB of uploaded files and batch results together
+    #[arg(long, value_name = "MIB", value_parser = whole::<u64>(1..=1 << 30), default_value_t = 16_384)]
+    pub max_data: u64,
     /// Requests that may wait; further ones are refused with 429 and Retry-After
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..), default_value_t = 4096)]
     pub max_queue: usize,
@@ -72,6 +83,8 @@ pub struct ServeArgs {
     #[arg(long, value_enum)]
     pub plan: Option<Planner>,
     #[command(flatten)]
+    pub prefix_store: PrefixStoreArgs,
+    #[command(flatten)]
     pub engine: EngineArgs,
 }
 
@@ -95,11 +108,15 @@ impl ServeArgs {
             plan: args.plan,
             device,
             budget: args.engine.into(),
+            data: args.data,
+            prefixes: args.prefixes,
+            prefix_store: args.prefix_store.into(),
             limits: ServeLimits {
                 queue: QueueLimits { jobs: args.max_queue, prompt_tokens: MOST_PROMPT_TOKENS },
                 leases: LeaseLimits { each: args.max_kept, time_to_live: args.keep_seconds },
                 protocol: ProtocolLimits { n: args.max_n, ..ProtocolLimits::default() },
                 body: mib(args.max_body),
+                data: args.max_data << 20,
                 connections: args.max_connections,
                 chunk_interval: Duration::from_millis(args.chunk_interval),
             },

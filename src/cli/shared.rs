@@ -9,7 +9,7 @@ use clap::Args;
 use crate::backend::KvDtype;
 use crate::error::{Error, Result};
 use crate::judge::{Isolation, JudgeSetup};
-use crate::launch::EngineBudget;
+use crate::launch::{EngineBudget, PrefixFolder};
 
 /// Options of the judge, for tasks that have one.
 #[derive(Clone, Debug, Args)]
@@ -49,6 +49,25 @@ pub struct EngineArgs {
     /// plan, or where a run was resumed. Always true on the CPU; slower on a GPU
     #[arg(long)]
     pub deterministic: bool,
+}
+
+/// Where computed prefixes stay.
+#[derive(Clone, Debug, Args)]
+pub struct PrefixStoreArgs {
+    /// Keep keys and values of prompts in this folder, 512 tokens a file, and read them from there instead of computing
+    /// them. Other runs, batches and processes may use it at once; samples are the same
+    #[arg(long, value_name = "DIR")]
+    pub prefix_store: Option<PathBuf>,
+    /// Most GiB of the prefix store; the files used longest ago are removed
+    #[arg(long, value_name = "GIB", value_parser = rate, default_value_t = 20.0, requires = "prefix_store")]
+    pub prefix_store_size: f64,
+}
+
+impl From<PrefixStoreArgs> for Option<PrefixFolder> {
+    fn from(args: PrefixStoreArgs) -> Self {
+        let most_bytes = (args.prefix_store_size * f64::from(1 << 30)) as u64;
+        args.prefix_store.map(|path| PrefixFolder { path, most_bytes })
+    }
 }
 
 /// Budgets of the engine.

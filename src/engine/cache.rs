@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 
 use crate::engine::branch::{Branch, BranchWork, KvHold, Lease, NeededPositions, Swapped};
+use crate::engine::prefix_store::PrefixStore;
 use crate::engine::token_path::SharedBeginning;
 use crate::ids::{BranchId, PageId, SegmentId, TokenId};
 use crate::kv::{OutOfPages, PagePool, PathMark, PrefixTree};
@@ -25,6 +26,8 @@ pub(super) struct KvCache {
     restore_cost: RestoreCost,
     /// Free pages in host memory.
     swap_room: usize,
+    /// Prefixes on disk, if they are kept there.
+    pub store: Option<PrefixStore>,
     /// Copies to make before the next step is submitted, in order.
     pub transfers: Vec<Transfer>,
     /// Scores that branches have taken over from the prefix tree.
@@ -98,6 +101,7 @@ impl KvCache {
             window: None,
             restore_cost,
             swap_room: swap_pages,
+            store: None,
             transfers: Vec::new(),
             scores_reused: 0,
         }

@@ -65,7 +65,7 @@ impl<B: Backend> Engine<B> {
                 Turn::Stepped => {}
                 Turn::Idle => match self.commands.recv() {
                     Ok(command) => self.execute(command)?,
-                    Err(RecvError) => return Ok(()),
+                    Err(RecvError) => return self.save_rest(),
                 },
                 Turn::Abandoned => return Ok(()),
             }
@@ -84,11 +84,17 @@ impl<B: Backend> Engine<B> {
                     self.execute(command)?;
                 }
                 Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => return Ok(Turn::Abandoned),
+                Err(TryRecvError::Disconnected) => {
+                    self.save_rest()?;
+                    return Ok(Turn::Abandoned);
+                }
             }
         }
         if !self.has_work() {
             self.transfer()?;
+            if self.save_while_idle()? {
+                return Ok(Turn::Stepped);
+            }
             self.check_integrity()?;
             self.publish();
             return Ok(Turn::Idle);

@@ -19,6 +19,13 @@ pub struct Metrics {
     /// Given tokens whose log-probabilities were found with the keys and values cached for them.
     #[serde(default)]
     pub scores_reused: u64,
+    /// Prompt and given tokens whose keys and values were read from the prefix store. Not part of
+    /// `prompt_tokens_computed`.
+    #[serde(default)]
+    pub prompt_tokens_stored: u64,
+    /// Chunks of prefixes handed over to be written to the prefix store.
+    #[serde(default)]
+    pub chunks_written: u64,
     /// Tokens sampled, stop tokens included.
     pub tokens_sampled: u64,
     /// Tokens sampled after their branch stopped or was cancelled, discarded. Not part of `tokens_sampled`.

@@ -28,6 +28,7 @@ pub mod metrics;
 mod pin;
 mod place;
 mod pool;
+mod prefix_store;
 mod receiver;
 pub mod request;
 mod sampler;
@@ -36,6 +37,7 @@ mod scheduler;
 mod scores;
 pub mod scripted;
 mod step;
+mod stored;
 mod text;
 mod token_path;
 pub mod uniforms;
@@ -53,6 +55,7 @@ pub use metrics::Metrics;
 pub use pin::PinnedPrefix;
 pub use place::{Priority, RootOptions};
 pub use pool::PoolSize;
+pub use prefix_store::{CHUNK_TOKENS, PrefixStoreOptions};
 pub use receiver::{EventReceiver, First};
 pub use request::{Continuation, Event, Extend, Finish, FinishReason, SampledToken, SamplingParams, Stop};
 pub use scripted::{ScriptedCall, ScriptedReply};
@@ -64,6 +67,7 @@ use crate::backend::{Backend, StepShape};
 use crate::engine::cache::{Branches, KvCache, RestoreCost, Window};
 use crate::engine::handle::{Command, EngineThread, ExitReason};
 use crate::engine::live::LivePlace;
+use crate::engine::prefix_store::PrefixStore;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::step::{LoadedStep, SubmittedStep};
 use crate::error::{Error, Result};
@@ -92,6 +96,8 @@ pub struct EngineConfig {
     pub run_ahead: bool,
     /// Whether results must be exact, also where that is slower.
     pub deterministic: bool,
+    /// Where computed prefixes are kept on disk; `None`: nowhere.
+    pub prefix_store: Option<PrefixStoreOptions>,
     /// Whether every plan is checked before it is used, and the prefix tree whenever nothing runs.
     pub check_plans: bool,
 }
@@ -109,6 +115,7 @@ impl Default for EngineConfig {
             swap_bytes: 0,
             run_ahead: false,
             deterministic: false,
+            prefix_store: None,
             check_plans: cfg!(debug_assertions),
         }
     }
@@ -246,6 +253,9 @@ impl<B: Backend> Engine<B> {
         let page_tokens = backend.page_tokens();
         let mut cache = KvCache::new(page_tokens, pool_pages, config.swap_bytes / page_bytes, restore_cost);
         let unit = backend.tile().max(page_tokens);
+        if let Some(options) = &config.prefix_store {
+            cache.store = Some(PrefixStore::open(options, &facts, &backend.page_layout())?);
+        }
         cache.window = model.config().longest_window().map(|tokens| Window { tokens, unit });
         let mut engine = Engine {
             backend,

@@ -63,6 +63,8 @@ impl<B: Backend> Engine<B> {
 
     /// Submits the next step. False if there is nothing to compute, or nothing before a step is collected.
     fn submit(&mut self) -> Result<bool> {
+        self.read_stored()?;
+        self.save_stored()?;
         let advanced = match self.loaded.take() {
             Some(loaded) => self.advance(loaded)?,
             None => None,
@@ -99,6 +101,7 @@ impl<B: Backend> Engine<B> {
         let schedule = self.schedule();
         self.transfer()?;
         if schedule.rows.is_empty() {
+            self.await_stored();
             return Ok(());
         }
         match self.submit_rows(schedule) {
@@ -309,9 +312,11 @@ impl<B: Backend> Engine<B> {
         let mut began = Instant::now();
         let Schedule { rows, requests, .. } = schedule;
         self.count_rows(rows);
+        let completed = self.completed_chunks(rows);
         for row in rows {
             self.cache.prefix.mark_computed(row.at.segment, row.at.position + 1);
         }
+        self.note_chunks(completed);
         for (number, request) in (0u32..).zip(requests) {
             self.branches
                 .get_mut(&request.branch)

@@ -1,14 +1,15 @@
 //! Builds an engine from a device, its budgets and a model: the first step of `run`, `batch`, `bench`, `plan` and of
 //! programs that use the library. No other module builds engines, except `lab::check`, which tests them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::{DeviceBackend, DeviceChoice, DeviceKind, EngineBudget, OnDevice, WhyNotCuda};
 use crate::backend::{Backend, Dtype, WeightFormat};
-use crate::engine::{Engine, EngineConfig, EngineFacts, EngineHandle};
+use crate::engine::{Engine, EngineConfig, EngineFacts, EngineHandle, PrefixStoreOptions};
 use crate::error::{Error, Result};
+use crate::hashes::hash_of_folder;
 use crate::model::check::facts;
 use crate::model::{Decoder, ModelConfig, ModelFolder};
 use crate::plan::Planner;
@@ -26,6 +27,7 @@ pub fn open(model: &Path) -> Result<(EngineHandle, Arc<Tokenizer>)> {
         budget: EngineBudget::default(),
         planner: Planner::default(),
         demand: Demand::unbounded(),
+        prefix_store: None,
     };
     Ok((launch.start()?.engine, tokenizer))
 }
@@ -65,6 +67,14 @@ impl<'a> ModelSource<'a> {
         self.config.weight_bytes(self.weights)
     }
 
+    /// Identifies the weights: a hash of the folder, or what random ones follow from.
+    fn identity(&self) -> Result<String> {
+        match self.folder {
+            Some(folder) => hash_of_folder(&folder.path),
+            None => Ok(format!("random, seed {SEED}, {:?}, {:?}", self.weights, self.config)),
+        }
+    }
+
     pub fn load<B: Backend>(&self, backend: &mut B) -> Result<Decoder<B>> {
         match self.folder {
             Some(folder) => Decoder::load(backend, folder),
@@ -102,6 +112,15 @@ pub struct Launch<'a> {
     pub budget: EngineBudget,
     pub planner: Planner,
     pub demand: Demand<'a>,
+    /// Where computed prefixes are kept on disk; `None`: nowhere.
+    pub prefix_store: Option<PrefixFolder>,
+}
+
+/// The folder of a prefix store (`--prefix-store`), and the most bytes of all its files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrefixFolder {
+    pub path: PathBuf,
+    pub most_bytes: u64,
 }
 
 /// A model in memory, and the engine that runs it.
@@ -164,7 +183,14 @@ impl Launch<'_> {
     ) -> Result<(Engine<B>, EngineHandle)> {
         let free = backend.free_bytes()?;
         let config = self.engine_config(DeviceKind::of(&backend), free, decoder.kv_bytes_per_token());
+        let config = EngineConfig { prefix_store: self.store_options()?, ..config };
         Engine::build(backend, decoder, self.tokenizer.clone(), change(config))
+    }
+
+    fn store_options(&self) -> Result<Option<PrefixStoreOptions>> {
+        let Some(PrefixFolder { path, most_bytes }) = &self.prefix_store else { return Ok(None) };
+        let identity = format!("{}, {} kv", self.model.identity()?, self.budget.kv);
+        Ok(Some(PrefixStoreOptions { folder: path.clone(), most_bytes: *most_bytes, identity }))
     }
 
     /// The sizes of the engine, without loading the model.

@@ -11,7 +11,7 @@ mod generate;
 mod order;
 
 pub use ahead::{LOOK_AHEAD, guarded, work_ahead};
-pub use assemble::{Demand, Launch, LaunchSizes, Launched, ModelSource, in_bytes, open};
+pub use assemble::{Demand, Launch, LaunchSizes, Launched, ModelSource, PrefixFolder, in_bytes, open};
 pub use budget::{EngineBudget, check_path};
 pub use device::{DeviceBackend, DeviceChoice, DeviceKind, OnDevice, Opened, WhyNotCuda};
 pub use generate::{

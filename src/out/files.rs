@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
@@ -142,7 +143,8 @@ impl WholeFile {
         check_output(path)?;
         let partial = (!is_stream(path)).then(|| {
             let mut partial = path.as_os_str().to_owned();
-            partial.push(format!(".{}{PARTIAL}", std::process::id()));
+            let number = PARTIALS.fetch_add(1, Ordering::Relaxed);
+            partial.push(format!(".{number}.{}{PARTIAL}", std::process::id()));
             PathBuf::from(partial)
         });
         let file = match &partial {
@@ -188,6 +190,9 @@ pub fn write_whole(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::
 }
 
 const PARTIAL: &str = ".partial";
+
+/// Unfinished files begun by this process: numbers them, so that two threads can write the same file.
+static PARTIALS: AtomicU64 = AtomicU64::new(0);
 
 /// Removes the unfinished files of killed processes in `folder` whose names begin with `name`.
 pub fn remove_partials(folder: &Path, name: &str) {

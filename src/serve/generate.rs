@@ -8,7 +8,7 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Map, Value};
 
-use crate::engine::{Finish, FinishReason, Hear, Priority};
+use crate::engine::{Finish, FinishReason, Hear};
 use crate::openai::protocol::{
     AnswerHead, ChunkWriter, EncodedPrompt, Endpoint, Keep, PromptCandidates, ProtocolRequest, Refusal, response,
 };
@@ -86,7 +86,7 @@ fn submit(
     let job = Job {
         id: server.dispatcher.name_job(),
         client,
-        priority: Priority(request.priority),
+        priority: request.priority,
         prompts: request.prompts.iter().enumerate().map(prompt).collect(),
         samples: request.best_of,
         prompt_logprobs: request.scored_top(),

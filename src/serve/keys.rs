@@ -37,6 +37,11 @@ impl ApiKeys {
         self.hashes.is_empty()
     }
 
+    /// A name of a client that stays the same when keys are added or moved.
+    pub fn owner(&self, client: ClientId) -> String {
+        self.hashes.get(client.0).map_or_else(String::new, |hash| hash.to_hex()[..16].to_owned())
+    }
+
     /// Whose request it is.
     pub fn client(&self, headers: &HeaderMap) -> Result<ClientId, Refusal> {
         if self.is_empty() {

@@ -1,7 +1,9 @@
 //! `offshoot serve`: answers the OpenAI protocol over HTTP with one engine. Reads the options, starts engine, dispatcher
 //! and listener, and ends them in order. `openai::protocol` says what a request means; `dispatch` decides when it runs.
 
+mod batches;
 pub mod dispatch;
+mod file_routes;
 mod generate;
 mod keys;
 mod leases;
@@ -12,9 +14,11 @@ mod random;
 mod reply;
 mod routes;
 mod server;
+mod store;
 mod stream;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -22,15 +26,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
+use crate::engine::{EngineHandle, PinnedPrefix};
 use crate::error::{Error, Result};
 use crate::figures::count;
 use crate::interrupt::Interrupt;
-use crate::launch::{Demand, Launch, ModelSource};
+use crate::launch::{Demand, Launch, ModelSource, in_bytes};
 use crate::model::ModelFolder;
 use crate::openai::batch::{name_of_model, system_fingerprint};
 use crate::out;
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{AddSpecial, Tokenizer};
 
+use batches::{BatchEngine, Batches};
 use dispatch::Dispatcher;
 use keys::ApiKeys;
 pub use leases::LeaseLimits;
@@ -38,7 +44,10 @@ use leases::Leases;
 use metrics::ServeMetrics;
 pub use options::{ServeLimits, ServeOptions};
 use server::Server;
+use store::Store;
 
+/// The folder of files and batches, if none is chosen.
+const USUAL_DATA: &str = "runs/serve";
 /// Threads for connections: they write JSON, and leave the other cores to the engine.
 const MOST_THREADS: usize = 8;
 
@@ -72,6 +81,7 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         budget: options.budget,
         planner: options.plan.unwrap_or_default(),
         demand: Demand::unbounded(),
+        prefix_store: options.prefix_store.clone(),
     };
     let engine = launch.start()?.engine;
     let leases = Arc::new(Leases::new(engine.clone(), options.limits.leases));
@@ -82,6 +92,19 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         true => vec![name_of_model(&options.model)],
         false => options.names.clone(),
     };
+    let batches = open_store(options)?.map(|store| {
+        let with = BatchEngine {
+            engine: engine.clone(),
+            tokenizer: tokenizer.clone(),
+            config: folder.config.clone(),
+            model: options.model.clone(),
+            name: names[0].clone(),
+            kv: options.budget.kv,
+            seed: options.seed.unwrap_or(0),
+        };
+        Batches::start(Arc::new(store), with)
+    });
+    let pins = options.prefixes.iter().map(|path| pin(path, &engine, &tokenizer)).collect::<Result<Vec<_>>>()?;
     let server = Arc::new(Server {
         engine,
         dispatcher,
@@ -94,6 +117,7 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         seed: options.seed,
         reasoning: options.reasoning,
         limits: options.limits.clone(),
+        batches: batches.transpose()?,
         system_fingerprint: system_fingerprint(&options.model, options.budget.kv)?,
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
         workers: Semaphore::new(cores),
@@ -103,7 +127,34 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     runtime.block_on(listen::serve(listener, routes::routes(server), connections, stop));
     // The last client of the dispatcher is gone with the routes.
     thread.join().map_err(|_| Error::Internal("the dispatcher panicked".to_owned()))?;
+    drop(pins);
     Ok(ExitCode::SUCCESS)
+}
+
+/// The folder of files and batches. `None`: the usual one is another server's.
+fn open_store(options: &ServeOptions) -> Result<Option<Store>> {
+    let most_bytes = options.limits.data;
+    match &options.data {
+        Some(folder) => Store::open(folder, most_bytes).map(Some),
+        None => match Store::open(Path::new(USUAL_DATA), most_bytes) {
+            Ok(store) => Ok(Some(store)),
+            Err(error) => {
+                log::warn!("files and batches are off ({error}); --data DIR gives them a folder");
+                Ok(None)
+            }
+        },
+    }
+}
+
+/// Computes the prompt in the file at `path`, which then stays.
+fn pin(path: &Path, engine: &EngineHandle, tokenizer: &Tokenizer) -> Result<PinnedPrefix> {
+    let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
+    let tokens = tokenizer.encode(&text, AddSpecial::Yes)?;
+    let tokens_given = tokens.len();
+    let pinned =
+        engine.pin(tokens).map_err(|error| Error::format(path, in_bytes(error, engine.facts()).to_string()))?;
+    out::line(format_args!("pinned      {} tokens of {}", count(tokens_given as u64), path.display()))?;
+    Ok(pinned)
 }
 
 fn announce(server: &Server, address: SocketAddr) -> Result<()> {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::launch::{DeviceChoice, EngineBudget};
+use crate::launch::{DeviceChoice, EngineBudget, PrefixFolder};
 use crate::openai::protocol::{ProtocolLimits, Reasoning};
 use crate::plan::Planner;
 
@@ -28,6 +28,11 @@ pub struct ServeOptions {
     pub plan: Option<Planner>,
     pub device: DeviceChoice,
     pub budget: EngineBudget,
+    /// Folder of uploaded files and batches; `None`: `runs/serve`, if it is free.
+    pub data: Option<PathBuf>,
+    /// Files with prompts that are computed at the start and stay.
+    pub prefixes: Vec<PathBuf>,
+    pub prefix_store: Option<PrefixFolder>,
     pub limits: ServeLimits,
 }
 
@@ -39,6 +44,8 @@ pub struct ServeLimits {
     pub protocol: ProtocolLimits,
     /// Longest body of a request, in bytes.
     pub body: usize,
+    /// Bytes of all uploaded files.
+    pub data: u64,
     /// Connections at once.
     pub connections: usize,
     /// Shortest time between two chunks of a stream, which tokens of the same choice share.

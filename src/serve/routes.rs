@@ -15,6 +15,7 @@ use serde_json::json;
 use crate::openai::protocol::{Endpoint, Refusal, RefusalKind, tokenizer_info};
 
 use super::dispatch::ClientId;
+use super::file_routes;
 use super::generate::generate;
 use super::metrics::gauge;
 use super::reply;
@@ -36,6 +37,7 @@ pub fn routes(server: Arc<Server>) -> Router {
         .route("/v1/tokenize", post(tokenize))
         .route("/v1/detokenize", post(detokenize))
         .route("/v1/tokenizer_info", get(info))
+        .merge(file_routes::routes())
         .route_layer(from_fn_with_state(server.clone(), check_key));
     let open = Router::new()
         .route("/health", get(health))

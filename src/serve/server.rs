@@ -9,12 +9,13 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 
-use crate::engine::EngineHandle;
+use crate::engine::{EngineHandle, Priority};
 use crate::launch::guarded;
 use crate::model::ModelConfig;
 use crate::openai::protocol::{Reasoning, Refusal, RefusalKind, RequestReader, ServedModel, parse_body};
 use crate::tokenizer::Tokenizer;
 
+use super::batches::Batches;
 use super::dispatch::Dispatcher;
 use super::keys::ApiKeys;
 use super::leases::Leases;
@@ -37,6 +38,8 @@ pub struct Server {
     pub seed: Option<u64>,
     pub reasoning: Reasoning,
     pub limits: ServeLimits,
+    /// `None`: no files are kept.
+    pub batches: Option<Batches>,
     pub system_fingerprint: String,
     /// Seconds since 1970 at which the server started.
     pub created: u64,
@@ -59,6 +62,7 @@ impl Server {
             seed: self.seed.unwrap_or_else(random_seed),
             limits: &self.limits.protocol,
             reasoning: self.reasoning,
+            priority: Priority::default(),
         }
     }
 

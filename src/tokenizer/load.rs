@@ -20,6 +20,7 @@ use super::{SurroundingTokens, Tokenizer};
 use crate::bounded::Bounds;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
+use crate::lines;
 
 const CONFIG: &str = "tokenizer_config.json";
 
@@ -59,7 +60,7 @@ pub(super) fn load(folder: &Path) -> Result<Tokenizer> {
 }
 
 fn read_tokenizer_json(path: &Path) -> Result<tokenizers::Tokenizer> {
-    let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
+    let bytes = lines::model_file(path)?;
     tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| Error::format(path, format!("not a tokenizer: {e}")))
 }
 
@@ -178,7 +179,8 @@ impl Config {
         let file = folder.join("chat_template.jinja");
         let (chat_template, chat_template_place) = match file.is_file() {
             true => {
-                let text = std::fs::read_to_string(&file).map_err(Error::io(&file, "read"))?;
+                let text = String::from_utf8(lines::model_file(&file)?);
+                let text = text.map_err(|fault| Error::format(&file, format!("not UTF-8: {}", fault.utf8_error())))?;
                 (Some(Value::String(text)), "chat_template.jinja")
             }
             false => (main.get("chat_template").cloned(), "tokenizer_config.json, `chat_template`"),
@@ -262,6 +264,6 @@ fn read_map(path: &Path) -> Result<Map<String, Value>> {
     if !path.is_file() {
         return Ok(Map::new());
     }
-    let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
+    let bytes = lines::model_file(path)?;
     serde_json::from_slice(&bytes).map_err(|e| Error::format(path, format!("not a JSON object: {e}")))
 }

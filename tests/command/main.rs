@@ -20,6 +20,7 @@ mod cli;
 mod mutated;
 mod output_files;
 mod plan_command;
+mod prefix_store;
 mod ready_tasks;
 mod rescore;
 mod resume;

@@ -11,7 +11,7 @@ use crate::runs::{offshoot, refuses, repository, run, run_into, task_folder};
 use crate::watched::{CommandEnd, watched};
 
 /// Templates that would not end, or not within any memory.
-const ENDLESS: [&str; 12] = [
+const ENDLESS: [&str; 13] = [
     "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
     "{% for a in range(99999) %}{% for b in range(99999) %}xxxxxxxx{% endfor %}{% endfor %}",
     "{{ '%999999999s' | format('x') }}",
@@ -24,6 +24,7 @@ const ENDLESS: [&str; 12] = [
     "{% set n = namespace(s='xx') %}{% for a in range(60) %}{% set n.s = n.s.replace('x', n.s) %}{% endfor %}{{ n.s }}",
     "{% set n = namespace(s=[1, 2]) %}{% for a in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}{{ n.s | sum }}",
     "{{ 'a'.count('') }}",
+    "{% set n = namespace(l=[]) %}{% for a in range(99999) %}{% set n.l = [n.l] %}{% endfor %}{{ n.l }}",
 ];
 
 fn demo() -> std::path::PathBuf {
@@ -118,6 +119,20 @@ fn tokenizers_that_break_their_library_are_errors() {
         fs::write(&path, damaged).expect("written");
         assert_ends(&dry_run(folder.path()), usual.peak_bytes, &["tokenizer"], what);
     }
+}
+
+#[test]
+fn a_config_without_an_end_is_an_error() {
+    let folder = task_folder(|task| task["model"] = json!("model"));
+    let usual = dry_run(task_folder(|_| ()).path());
+    let model = folder.path().join("model");
+    model_without(&model, &["config.json"]);
+    symlink("/dev/zero", model.join("config.json")).expect("a link");
+    assert_ends(&dry_run(folder.path()), usual.peak_bytes, &["config.json", "regular file"], "a device");
+    fs::remove_file(model.join("config.json")).expect("there");
+    let sparse = fs::File::create(model.join("config.json")).expect("made");
+    sparse.set_len(1 << 40).expect("a hole takes no disk");
+    assert_ends(&dry_run(folder.path()), usual.peak_bytes, &["config.json", "at most 512 MiB"], "a TiB of zeros");
 }
 
 #[test]

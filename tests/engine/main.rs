@@ -29,6 +29,7 @@ mod in_turn {
     mod shortage;
     mod steps;
     mod stops;
+    mod store;
     mod swap;
     mod waves;
     mod windows;
@@ -54,6 +55,7 @@ mod run_ahead {
     mod scripts;
     mod steps;
     mod stops;
+    mod store;
     mod swap;
     mod windows;
 

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use offshoot::backend::cpu::Cpu;
 use offshoot::engine::{
-    Engine, EngineConfig, EngineHandle, Event, EventReceiver, Extend, Finish, FinishReason, Hear, Metrics,
+    Engine, EngineConfig, EngineHandle, Event, EventReceiver, Extend, Finish, FinishReason, Hear, Metrics, Priority,
     SamplingParams, Turn,
 };
 use offshoot::ids::{BranchId, TokenId};
 use offshoot::kv::{MOST_KEPT_TOP, PromptTree};
-use offshoot::launch::{GenerateEvent, Generator, PromptRequest, Release};
+use offshoot::launch::{ChoicesRequest, GenerateEvent, Generator, PromptRequest, Release};
 use proptest::prelude::*;
 
 use super::bench::{Shape, VOCAB, decoder, draw, engine, finish, key, length, pages, params, prompt, roomy};
@@ -342,8 +342,9 @@ fn samples_of_a_scored_prompt_compute_it_once() {
         let prompts: Vec<Vec<TokenId>> = (1..5).map(|salt| prompt(salt, 150)).collect();
         let (params, stop) = (params(), length(1));
         for (number, tokens) in prompts.iter().enumerate() {
-            let (n, uniforms) = (1 + number % 3, key("item", 0));
-            let request = PromptRequest { tokens, n, prompt_logprobs: Some(1), params: &params, stop: &stop, uniforms };
+            let (n, uniforms, priority) = (1 + number % 3, key("item", 0), Priority::default());
+            let request =
+                PromptRequest { tokens, n, prompt_logprobs: Some(1), params: &params, stop: &stop, uniforms, priority };
             generator.begin(number, &request).unwrap();
         }
         let finishes = finishes(&mut generator);
@@ -363,12 +364,12 @@ fn choices_of_one_request_cost_what_single_requests_cost() {
     let choices: Vec<Vec<TokenId>> = (0..4).map(|letter| prompt(1000 + letter, 3)).collect();
     let engine = engine(roomy());
     let mut generator = Generator::new(engine.clone(), Hear::Finishes, Release::EachSample);
-    let all: Vec<&[TokenId]> = choices.iter().map(Vec::as_slice).collect();
+    let request = |context, continuations| ChoicesRequest { context, continuations, tops: 1, priority: Priority(0) };
     for question in 0..3 {
         let context = [&shots[..], &prompt(1 + question, 20)].concat();
-        generator.begin_choices(question as usize, &context, &all, 1).unwrap();
+        generator.begin_choices(question as usize, &request(&context, &choices)).unwrap();
     }
-    assert!(generator.begin_choices(9, &shots, &[], 1).is_err());
+    assert!(generator.begin_choices(9, &request(&shots, &[])).is_err());
     let finishes = finishes(&mut generator);
     let texts = questions(3, 3);
     for (at, text) in texts.iter().enumerate() {

@@ -18,12 +18,14 @@
 //!
 //! fp8 keys and values are rounded when they are appended and stored in the weights' dtype.
 
+use std::ops::Range;
+
 use memmap2::MmapMut;
 use rayon::prelude::*;
 
 use super::CpuBuffer;
 use super::rows::bf16_bits;
-use crate::backend::{Dtype, HeadLayout, KvDtype, KvShape, e4m3};
+use crate::backend::{Dtype, HeadLayout, KvDtype, KvShape, SavedBytes, e4m3};
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
 use crate::kv::KvSlot;
@@ -115,8 +117,21 @@ impl LayerStore {
     }
 }
 
-/// Copies of pages made by `KvStore::save`: for each layer the bytes `[kv_head][page]`.
-pub struct CpuSavedPages(Vec<Vec<u8>>);
+/// Copies of pages made by `KvStore::save`: `[layer][kv_head][page]`.
+pub struct CpuSavedPages(Vec<u8>);
+
+/// Names the layouts of pages and of saved pages in this file; changes with them.
+pub const LAYOUT: &str = "cpu pages 1";
+
+impl SavedBytes for CpuSavedPages {
+    fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+
+    fn from_bytes(bytes: Vec<u8>, _: usize) -> Self {
+        CpuSavedPages(bytes)
+    }
+}
 
 impl KvStore {
     /// Bytes that one page takes in all layers and heads.
@@ -202,22 +217,48 @@ impl KvStore {
 
     /// Copies `pages` of all layers and heads.
     pub fn save(&self, pages: &[PageId]) -> CpuSavedPages {
-        let of_layer = |layer: &LayerStore| {
-            let offsets = layer.offsets(self.pages, pages);
-            offsets.flat_map(|at| layer.map[at..at + layer.layout.bytes()].to_vec()).collect()
-        };
-        CpuSavedPages(self.layers.iter().map(of_layer).collect())
+        let mut saved = Vec::new();
+        for layer in &self.layers {
+            for at in layer.offsets(self.pages, pages) {
+                saved.extend_from_slice(&layer.map[at..at + layer.layout.bytes()]);
+            }
+        }
+        CpuSavedPages(saved)
+    }
+
+    /// Overwrites `slots` of page number `page` of `saved` with those of page number `from` of `others`.
+    pub fn join(&self, saved: &mut CpuSavedPages, page: usize, others: &CpuSavedPages, from: usize, slots: Range<u32>) {
+        let layer_bytes = |layer: &LayerStore| layer.heads.kv_heads * layer.layout.bytes();
+        let all: usize = self.layers.iter().map(layer_bytes).sum();
+        let (to_pages, from_pages) = (saved.0.len() / all, others.0.len() / all);
+        let mut before = 0;
+        for layer in &self.layers {
+            let (layout, element) = (layer.layout, layer.layout.dtype.bytes());
+            for head in 0..layer.heads.kv_heads {
+                let to = before * to_pages + (head * to_pages + page) * layout.bytes();
+                let from = before * from_pages + (head * from_pages + from) * layout.bytes();
+                for (slot, i) in slots.clone().flat_map(|slot| (0..layout.head_dim).map(move |i| (slot as usize, i))) {
+                    for at in [layout.key(slot, i), layout.value(slot, i)].map(|index| index * element) {
+                        saved.0[to + at..][..element].copy_from_slice(&others.0[from + at..][..element]);
+                    }
+                }
+            }
+            before += layer_bytes(layer);
+        }
     }
 
     /// Writes saved pages to `pages`, in the same order and number.
     pub fn restore(&mut self, saved: &CpuSavedPages, pages: &[PageId]) {
-        for (layer, saved) in self.layers.iter_mut().zip(&saved.0) {
+        let mut saved = &saved.0[..];
+        for layer in &mut self.layers {
             let offsets: Vec<usize> = layer.offsets(self.pages, pages).collect();
-            let page_bytes = layer.layout.bytes();
-            for (at, bytes) in offsets.into_iter().zip(saved.chunks_exact(page_bytes)) {
-                layer.map[at..at + page_bytes].copy_from_slice(bytes);
+            for at in offsets {
+                let (bytes, rest) = saved.split_at(layer.layout.bytes());
+                layer.map[at..at + bytes.len()].copy_from_slice(bytes);
+                saved = rest;
             }
         }
+        assert!(saved.is_empty(), "restore: as many pages as were saved");
     }
 
     /// Stores the key and value heads of row `r` of `qkv` (`[R, qkv_width]`) in `slots[r]` of `layer`, rounded to the
@@ -390,6 +431,33 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn saved_pages_are_joined_slot_by_slot() {
+        for dtype in Dtype::ALL {
+            let shape = shape(dtype, 18);
+            let mut kv = KvStore::new(&shape, KvDtype::Model).unwrap();
+            let mut append = |kv: &mut KvStore, page: u32, slots: Range<u32>| {
+                let slots: Vec<KvSlot> = slots.map(|slot| KvSlot { page: PageId(page), slot }).collect();
+                let mut qkv = CpuBuffer::new(slots.len(), shape.heads[0].qkv_width());
+                for (r, at) in slots.iter().enumerate() {
+                    let width = qkv.width;
+                    let row = &mut qkv.data[r * width..][..width];
+                    row.iter_mut().enumerate().for_each(|(i, x)| *x = (at.slot as usize * width + i) as f32 * 0.01);
+                }
+                (0..2).for_each(|layer| kv.append(LayerIx(layer), &qkv, &slots));
+            };
+            // The first slots in page 1, the others in page 2, and all of them in page 0.
+            append(&mut kv, 0, 0..16);
+            append(&mut kv, 1, 0..5);
+            append(&mut kv, 2, 5..16);
+            let whole = kv.save(&[PageId(0), PageId(0)]);
+            let (mut parted, others) = (kv.save(&[PageId(0), PageId(2)]), kv.save(&[PageId(2), PageId(2), PageId(1)]));
+            assert!(parted.0 != whole.0);
+            kv.join(&mut parted, 1, &others, 2, 0..5);
+            assert!(parted.0 == whole.0, "{dtype:?}");
         }
     }
 

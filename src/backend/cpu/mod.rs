@@ -19,6 +19,8 @@ pub mod sampling;
 pub mod step;
 mod timed;
 
+use std::ops::Range;
+
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
 use crate::plan::{CostModel, NewPage};
@@ -106,6 +108,10 @@ impl Backend for Cpu {
         format!("cpu, {}", self.isa)
     }
 
+    fn page_layout(&self) -> String {
+        kv::LAYOUT.to_owned()
+    }
+
     fn page_tokens(&self) -> u32 {
         kv::PAGE_TOKENS
     }
@@ -186,6 +192,17 @@ impl Backend for Cpu {
     fn restore_pages(&mut self, kv: &mut KvStore, saved: &CpuSavedPages, pages: &[PageId]) -> Result<()> {
         kv.restore(saved, pages);
         Ok(())
+    }
+
+    fn join_saved(
+        kv: &KvStore,
+        saved: &mut CpuSavedPages,
+        page: usize,
+        others: &CpuSavedPages,
+        from: usize,
+        slots: Range<u32>,
+    ) {
+        kv.join(saved, page, others, from, slots);
     }
 
     fn step(&mut self, _: &[HeadLayout], _: Dtype, _: usize) -> Result<CpuStep> {

@@ -26,6 +26,7 @@ pub mod step;
 mod timing;
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 pub use self::attention::levels::LevelRows;
 pub use self::memory::buffer::Buffer;
@@ -159,6 +160,11 @@ impl Backend for Cuda {
         format!("{name}, {arch}, driver {driver}, NVRTC {compiler}, cuBLASLt {}", Library::version())
     }
 
+    /// Pages are swizzled by compute capability.
+    fn page_layout(&self) -> String {
+        format!("{}, {}", kv::LAYOUT, self.device.facts().arch)
+    }
+
     fn page_tokens(&self) -> u32 {
         kv::PAGE_TOKENS
     }
@@ -257,6 +263,10 @@ impl Backend for Cuda {
 
     fn restore_pages(&mut self, kv: &mut Kv, saved: &SavedPages, pages: &[PageId]) -> Result<()> {
         kv.restore(saved, pages, self.loader.staging())
+    }
+
+    fn join_saved(kv: &Kv, saved: &mut SavedPages, page: usize, others: &SavedPages, from: usize, slots: Range<u32>) {
+        kv.join(saved, page, others, from, slots);
     }
 
     fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<Step> {

@@ -19,6 +19,7 @@ mod profile;
 mod sample;
 mod step;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 pub use clock::{Clock, StepTime};
@@ -29,7 +30,7 @@ pub use step::SimStep;
 use super::cuda::compile::elements::has_wgmma;
 use super::{
     ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, KvDtype, KvShape, MatrixPart, RopeTable, Sampled,
-    StackShape, StepBatch, StepShape, SwapRates, WeightView,
+    SavedBytes, StackShape, StepBatch, StepShape, SwapRates, WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
@@ -121,6 +122,17 @@ impl Sim {
 #[derive(Clone, Copy, Debug)]
 pub struct SimSavedPages(usize);
 
+/// Zeros: only the size counts.
+impl SavedBytes for SimSavedPages {
+    fn into_bytes(self) -> Vec<u8> {
+        vec![0; self.0]
+    }
+
+    fn from_bytes(bytes: Vec<u8>, _: usize) -> Self {
+        SimSavedPages(bytes.len())
+    }
+}
+
 impl Backend for Sim {
     type Buffer = SimBuffer;
     type Matrix = SimMatrix;
@@ -138,6 +150,10 @@ impl Backend for Sim {
     }
 
     fn arithmetic(&self) -> String {
+        self.describe()
+    }
+
+    fn page_layout(&self) -> String {
         self.describe()
     }
 
@@ -232,6 +248,8 @@ impl Backend for Sim {
         self.transfer(saved.0);
         Ok(())
     }
+
+    fn join_saved(_: &KvShape, _: &mut SimSavedPages, _: usize, _: &SimSavedPages, _: usize, _: Range<u32>) {}
 
     fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<SimStep> {
         let heads = heads.iter().map(|&heads| (heads, self.kv_element_bytes(heads, dtype)));

@@ -19,6 +19,10 @@
 //! more urgent ones keep coming: priorities do not age here. A client that wants nobody to starve raises the priority of
 //! the requests that have waited, before it makes their roots.
 //!
+//! # Prefixes on disk
+//! If the prefix store has more of the next branch's tokens than the tree, slots for them are registered, the branch
+//! holds them, and nothing is admitted until they are read (`prefix_store`). Running branches go on.
+//!
 //! # No prefix is computed twice
 //! This holds among branches of one priority while no more urgent ones come: these take whatever room they need, also
 //! that of the prefixes that less urgent branches hold, which are then computed again.
@@ -344,6 +348,9 @@ impl Scheduler {
         }
         let cost = commitment.cost(&branches[&id], cache, &self.expected);
         if !(alone || commitment.allows(cost, cache)) {
+            return Entry::NoRoom;
+        }
+        if self.is_read(id, branches, cache) {
             return Entry::NoRoom;
         }
         let entered = match self.reserve(id, branches, cache) {

@@ -14,6 +14,7 @@ use crate::engine::admission::Commitment;
 use crate::engine::branch::{Branch, KvHold, Stage};
 use crate::engine::cache::{Branches, KvCache};
 use crate::engine::place::{Priority, QueueKey};
+use crate::engine::prefix_store::ReadState;
 use crate::error::Error;
 use crate::ids::BranchId;
 use crate::kv::OutOfPages;
@@ -41,6 +42,17 @@ impl Scheduler {
         if cache.window.is_some() {
             self.running.iter().for_each(|place| cache.free_behind(&branches[&place.branch]));
         }
+    }
+
+    /// Whether a prefix is being read from disk, for which admission waits; begins to read that of `id` if it is there.
+    pub(super) fn is_read(&mut self, id: BranchId, branches: &mut Branches, cache: &mut KvCache) -> bool {
+        let branch = branches.get_mut(&id).expect("only branches wait");
+        let begun = cache.begin_read(branch);
+        if begun == ReadState::Begun {
+            self.hold_prefix_of(branch, cache);
+            cache.release_read();
+        }
+        begun != ReadState::Nothing
     }
 
     /// Leases the cached prefix of `branch`, which does not run.

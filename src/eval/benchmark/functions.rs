@@ -28,16 +28,28 @@ pub(crate) fn human_eval(id: &str, fields: RecordFields) -> FieldResult<Problem>
 }
 
 /// Completes a prompt that ends in the head of a function to a program: adds a body, so that functions defined before
-/// it can be used.
+/// it can be used. Any other prompt stays as it is.
 pub fn with_body(prompt: &str) -> String {
     let prompt = prompt.trim_end();
-    let head = prompt.rfind("\ndef ").map_or(0, |at| at + 1);
-    let last_line = prompt.lines().last().unwrap_or("");
-    let own_body = prompt[head..].contains("\"\"\"") || prompt[head..].contains("'''");
-    let indent: &str = &last_line[..last_line.len() - last_line.trim_start().len()];
-    let indent = if indent.is_empty() { "    " } else { indent };
-    // A docstring is a body; after one, the last line's indentation may be the docstring's own.
-    if own_body { format!("{prompt}\n") } else { format!("{prompt}\n{indent}pass\n") }
+    let code = |line: &&str| !line.trim_start().starts_with('#') && !line.trim().is_empty();
+    let last = prompt.lines().rfind(code).unwrap_or("");
+    let open = last.split('#').next().is_some_and(|code| code.trim_end().ends_with(':'));
+    if !open {
+        return format!("{prompt}\n");
+    }
+    let is_head = |line: &&str| ["def ", "async def ", "class "].iter().any(|word| line.trim_start().starts_with(word));
+    let outer = indent(prompt.lines().rfind(is_head).unwrap_or(last));
+    // A comment behind the head is indented as the body will be.
+    let hint = indent(prompt.lines().last().unwrap_or(""));
+    match hint.strip_prefix(outer) {
+        Some(inner) if !inner.is_empty() => format!("{prompt}\n{hint}pass\n"),
+        _ => format!("{prompt}\n{outer}    pass\n"),
+    }
+}
+
+/// The white space at the beginning of a line.
+fn indent(line: &str) -> &str {
+    &line[..line.len() - line.trim_start().len()]
 }
 
 pub(crate) fn mbpp(id: &str, fields: RecordFields) -> FieldResult<Problem> {
@@ -122,11 +134,21 @@ mod tests {
         assert_eq!(with_body("def f(a,\n      b):\n\t# hint\n"), "def f(a,\n      b):\n\t# hint\n\tpass\n");
         let whole = "def g():\n    '''x'''\n    return 1\n\ndef f():\n";
         assert_eq!(with_body(whole), format!("{whole}    pass\n"));
+        assert_eq!(with_body("def f(x):  # halves\n"), "def f(x):  # halves\n    pass\n");
+        let method = "class C:\n    def f(self):\n";
+        assert_eq!(with_body(method), format!("{method}        pass\n"));
     }
 
     #[test]
     fn a_docstring_is_a_body() {
         let prompt = "import x\n\n\ndef f():\n    \"\"\" Says\n  > f()\n    \"\"\"\n";
         assert_eq!(with_body(prompt), prompt);
+    }
+
+    #[test]
+    fn a_prompt_that_ends_in_no_head_stays() {
+        for prompt in ["", "# Write f.", "import math", "def g(): return 1", "def g():\n    return 1\n\nx = 1"] {
+            assert_eq!(with_body(prompt), format!("{prompt}\n"));
+        }
     }
 }

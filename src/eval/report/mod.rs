@@ -84,11 +84,22 @@ pub struct PromptTokens {
     /// Tokens that would be computed if nothing were shared.
     pub asked: u64,
     pub computed: u64,
+    /// Read from the prefix store.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub stored: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl PromptTokens {
     pub fn of(engine: &Metrics) -> Self {
-        Self { asked: engine.prompt_tokens_logical, computed: engine.prompt_tokens_computed }
+        Self {
+            asked: engine.prompt_tokens_logical,
+            computed: engine.prompt_tokens_computed,
+            stored: engine.prompt_tokens_stored,
+        }
     }
 }
 
@@ -96,7 +107,11 @@ impl Add for PromptTokens {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
-        Self { asked: self.asked + other.asked, computed: self.computed + other.computed }
+        Self {
+            asked: self.asked + other.asked,
+            computed: self.computed + other.computed,
+            stored: self.stored + other.stored,
+        }
     }
 }
 

@@ -27,7 +27,7 @@ impl Summary {
 
     /// The cost of the prompts of all samples.
     fn prompts(&self) -> String {
-        let PromptTokens { asked, computed } = self.prompts;
+        let PromptTokens { asked, computed, stored } = self.prompts;
         let saved = match asked {
             0 => String::new(),
             _ => format!(": {} saved", saved(computed, asked)),
@@ -37,7 +37,11 @@ impl Summary {
             1 => " (without a process that left no count)".to_string(),
             n => format!(" (without {n} processes that left no count)"),
         };
-        format!("{} tokens asked for, {} computed{saved}{without}", count(asked), count(computed))
+        let read = match stored {
+            0 => String::new(),
+            _ => format!(", {} read from the prefix store", count(stored)),
+        };
+        format!("{} tokens asked for, {} computed{read}{saved}{without}", count(asked), count(computed))
     }
 }
 

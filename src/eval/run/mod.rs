@@ -30,7 +30,7 @@ use crate::eval::report::Summary;
 use crate::eval::task::Overrides;
 use crate::interrupt::Interrupt;
 use crate::judge::JudgeSetup;
-use crate::launch::{DeviceChoice, EngineBudget};
+use crate::launch::{DeviceChoice, EngineBudget, PrefixFolder};
 use crate::out;
 use crate::out::Progress;
 use crate::plan::Planner;
@@ -68,6 +68,8 @@ pub struct RunOptions {
     pub judge: JudgeSetup,
     pub device: DeviceChoice,
     pub budget: EngineBudget,
+    /// Where computed prefixes are kept on disk.
+    pub prefix_store: Option<PrefixFolder>,
 }
 
 /// Runs a task until it is done or `interrupt` asks to stop.

@@ -168,6 +168,7 @@ impl PreparedRun {
             budget: options.budget,
             planner: options.plan.unwrap_or_default(),
             demand: Demand::new(samples, tokens),
+            prefix_store: options.prefix_store.clone(),
         }
     }
 

@@ -454,6 +454,7 @@ mod tests {
             judge: JudgeSetup { isolation: Isolation::Required, python: None },
             device: DeviceChoice::Cpu,
             budget: EngineBudget { max_branches: Some(MOST_BRANCHES), ..EngineBudget::default() },
+            prefix_store: None,
         }
     }
 

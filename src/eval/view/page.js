@@ -16,7 +16,7 @@ function showRun() {
   const facts = [["items", count(run.items.length)], ["nodes", count(sum((item) => item.nodes))]];
   if (graded.length > 0) {
     const right = graded.filter((item) => item.correct).length;
-    facts.push(["right", `${count(right)} of ${count(graded.length)} (${((100 * right) / graded.length).toFixed(1)} %)`]);
+    facts.push(["right", `${count(right)} of ${count(graded.length)} (${((100 * right) / graded.length).toFixed(1)}\u00a0%)`]);
   }
   const held = sum((item) => item.held);
   const unshared = sum((item) => item.unshared);

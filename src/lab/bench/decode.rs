@@ -141,6 +141,7 @@ fn measure(
     let BenchModel { config, dtype, .. } = model;
     let tokens = |_, page_tokens: usize| case.prompt + (case.samples + 2) * (case.generate + 2 * page_tokens);
     let launch = Launch {
+        prefix_store: None,
         model: model.source(),
         tokenizer: None,
         device: options.device,

@@ -151,6 +151,7 @@ fn start<B: Timed>(
         kv: options.kv,
     };
     let launch = Launch {
+        prefix_store: None,
         model: ModelSource::random(config, options.dtype),
         tokenizer: None,
         device: DeviceChoice::Auto,

@@ -35,6 +35,7 @@ impl DescribedDevice {
         let profile = Arc::new(DeviceProfile::named(profile)?);
         let mut sim = Sim::new(profile.clone());
         let launch = Launch {
+            prefix_store: None,
             model: ModelSource::random(&model.config, model.dtype),
             tokenizer: None,
             device: DeviceChoice::Auto,

@@ -123,6 +123,7 @@ impl<B: Backend> LoadedModel<B> {
             kv: self.kv,
         };
         Launch {
+            prefix_store: None,
             model: ModelSource::random(&self.config, self.dtype),
             tokenizer: None,
             device: DeviceChoice::Auto,

@@ -7,7 +7,6 @@ mod fields;
 mod layer;
 mod rope;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -16,6 +15,7 @@ use crate::backend::{Dtype, HeadLayout, WeightFormat};
 use crate::error::{Error, Result};
 use crate::hub;
 use crate::ids::TokenId;
+use crate::lines;
 
 use super::layout::Layout;
 pub use families::Family;
@@ -135,6 +135,6 @@ impl ModelFolder {
 }
 
 pub(super) fn read_json(path: &Path) -> Result<Value> {
-    let text = fs::read(path).map_err(Error::io(path, "read"))?;
+    let text = lines::model_file(path)?;
     serde_json::from_slice(&text).map_err(|fault| Error::format(path, format!("not valid JSON: {fault}")))
 }

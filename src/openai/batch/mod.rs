@@ -22,7 +22,7 @@ use crate::error::Result;
 use crate::figures::count;
 use crate::interrupt::Interrupt;
 use crate::json::describe;
-use crate::launch::{Demand, DeviceChoice, EngineBudget, Launch, ModelSource};
+use crate::launch::{Demand, DeviceChoice, EngineBudget, Launch, ModelSource, PrefixFolder};
 use crate::model::ModelFolder;
 use crate::openai::protocol::Refusal;
 use crate::out;
@@ -56,6 +56,8 @@ pub struct BatchOptions {
     pub plan: Option<Planner>,
     pub device: DeviceChoice,
     pub budget: EngineBudget,
+    /// Where computed prefixes are kept on disk.
+    pub prefix_store: Option<PrefixFolder>,
 }
 
 /// The default of [`BatchOptions::most_of_line`].
@@ -90,6 +92,7 @@ pub fn main(options: &BatchOptions, interrupt: &Interrupt) -> Result<ExitCode> {
             budget: options.budget,
             planner: options.plan.unwrap_or_default(),
             demand: Demand::new(branches, tokens),
+            prefix_store: options.prefix_store.clone(),
         };
         let engine = launch.start()?.engine;
         let progress = Progress::new(open);

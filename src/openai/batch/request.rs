@@ -4,6 +4,7 @@
 use std::ops::{Deref, DerefMut};
 
 use super::input::Call;
+use crate::engine::Priority;
 use crate::launch::{OutputTokens, TextKey};
 use crate::model::ModelConfig;
 use crate::openai::protocol::{ProtocolLimits, ProtocolRequest, Reasoning, Refusal, RequestReader, TextPrompt};
@@ -12,7 +13,7 @@ use crate::tokenizer::Tokenizer;
 /// Reads the requests of a file; `seed`: that of requests without one.
 pub fn reader<'a>(tokenizer: &'a Tokenizer, config: &'a ModelConfig, model: &'a str, seed: u64) -> RequestReader<'a> {
     let (limits, reasoning) = (&ProtocolLimits::BATCH, Reasoning::Keep);
-    RequestReader { tokenizer, config, model, served: None, seed, limits, reasoning }
+    RequestReader { tokenizer, config, model, served: None, seed, limits, reasoning, priority: Priority::default() }
 }
 
 pub struct LineRequest {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, never};
 
-use crate::engine::{EngineFacts, EngineHandle, Finish, FinishReason, First, Hear, Priority};
+use crate::engine::{EngineFacts, EngineHandle, Finish, FinishReason, First, Hear};
 use crate::error::{Error, Result};
 use crate::kv::DistinctTokens;
 use crate::launch::{GenerateEvent, Generator, PromptOrder, PromptRequest, Release, guarded, in_bytes, work_ahead};
@@ -134,7 +134,7 @@ impl RequestPrompt {
             params: &request.params,
             stop: &prompt.stop,
             uniforms: request.uniforms(self.prompt, &request.custom_id),
-            priority: Priority::default(),
+            priority: request.priority,
         }
     }
 }

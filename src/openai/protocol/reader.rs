@@ -13,7 +13,7 @@ use super::official;
 use super::reasoning::Reasoning;
 use super::refusal::Refusal;
 use super::request::{ChoiceContent, Keep, PromptContent, ProtocolRequest, RequestSeed, StreamOptions, TextPrompt};
-use crate::engine::{SamplingParams, Stop};
+use crate::engine::{Priority, SamplingParams, Stop};
 use crate::ids::TokenId;
 use crate::model::ModelConfig;
 use crate::tokenizer::{AddSpecial, Tokenizer};
@@ -34,6 +34,8 @@ pub struct RequestReader<'a> {
     pub limits: &'a ProtocolLimits,
     /// What happens to the reasoning in chats that do not say.
     pub reasoning: Reasoning,
+    /// Priority of requests that do not say.
+    pub priority: Priority,
 }
 
 /// A prompt as the request writes it.
@@ -73,7 +75,7 @@ impl RequestReader<'_> {
         };
         let skips_special = fields.choice("skip_special_tokens")?.unwrap_or(true);
         let return_token_ids = fields.flag("return_token_ids")?;
-        let priority = priority(&mut fields)?;
+        let priority = priority(&mut fields)?.unwrap_or(self.priority);
         let timeout = fields.seconds("timeout", limits.seconds)?;
         official::take(&mut fields)?;
         fields.finish()?;
@@ -318,10 +320,11 @@ fn text_prompts(
     written.into_iter().map(prompt).collect()
 }
 
-fn priority(fields: &mut BodyFields) -> Result<i32, Refusal> {
-    let Some(priority) = fields.whole("priority")? else { return Ok(0) };
+fn priority(fields: &mut BodyFields) -> Result<Option<Priority>, Refusal> {
+    let Some(priority) = fields.whole("priority")? else { return Ok(None) };
     let range = format!("a whole number from {} to {}", i32::MIN, i32::MAX);
-    i32::try_from(priority).map_err(|_| Refusal::value("priority", &range, &priority.to_string()))
+    let priority = i32::try_from(priority).map_err(|_| Refusal::value("priority", &range, &priority.to_string()))?;
+    Ok(Some(Priority(priority)))
 }
 
 fn params(fields: &mut BodyFields) -> Result<SamplingParams, Refusal> {

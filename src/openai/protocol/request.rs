@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::endpoint::Endpoint;
 use super::reasoning::Reasoning;
 use super::refusal::Refusal;
-use crate::engine::{EngineFacts, SamplingParams, Stop, UniformKey};
+use crate::engine::{EngineFacts, Priority, SamplingParams, Stop, UniformKey};
 use crate::ids::TokenId;
 use crate::launch::{OutputTokens, check_path};
 use crate::tokenizer::AddSpecial;
@@ -38,7 +38,7 @@ pub struct ProtocolRequest<P = EncodedPrompt> {
     pub return_token_ids: bool,
     pub reasoning: Reasoning,
     /// Requests with smaller numbers go first.
-    pub priority: i32,
+    pub priority: Priority,
     /// Time that the answer may take, from the arrival of the request.
     pub timeout: Option<Duration>,
     /// Whether each choice is kept as a branch.

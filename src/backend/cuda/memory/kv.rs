@@ -7,6 +7,8 @@
 //! fp8, which only pages of heads of 64 or 128 hold ([`KvElement`]). Within a row the order depends on who reads it
 //! ([`PageLayout`]).
 
+use std::ops::Range;
+
 use super::staging::Staging;
 use crate::backend::cuda::compile::elements::{KvElement, PageLayout};
 use crate::backend::cuda::compile::unit::Unit;
@@ -15,7 +17,7 @@ use crate::backend::cuda::driver::args::Args;
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::function::Function;
 use crate::backend::cuda::driver::memory::Memory;
-use crate::backend::{Dtype, HeadLayout, KvShape};
+use crate::backend::{Dtype, HeadLayout, KvShape, SavedBytes};
 use crate::error::{Error, Result};
 use crate::figures;
 use crate::ids::{LayerIx, PageId};
@@ -46,6 +48,19 @@ pub struct Kv {
 pub struct SavedPages {
     bytes: Vec<u8>,
     pages: usize,
+}
+
+/// Names the order of `[P][layer][page bytes of the layer]` in this file, beside the page's own ([`PageLayout`]).
+pub const LAYOUT: &str = "cuda pages 1";
+
+impl SavedBytes for SavedPages {
+    fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    fn from_bytes(bytes: Vec<u8>, pages: usize) -> Self {
+        SavedPages { bytes, pages }
+    }
 }
 
 /// The heads of all layers: one layout of pages, and one set of attention kernels, serves a whole model here.
@@ -168,6 +183,19 @@ impl Kv {
             self.launch(&self.kv_restore, pages.len(), &self.memory, &self.packed);
         }
         self.device.check()
+    }
+
+    /// Overwrites `slots` of page number `page` of `saved` with those of page number `from` of `others`: a slot is a row
+    /// of each run of keys and of values, whatever the order within it.
+    pub fn join(&self, saved: &mut SavedPages, page: usize, others: &SavedPages, from: usize, slots: Range<u32>) {
+        let page_bytes = page_bytes(&self.shape, self.kv_element);
+        let row = self.heads.head_dim * self.kv_element.element_bytes(self.shape.dtype);
+        let rows = slots.start as usize * row..slots.end as usize * row;
+        let (to, from) = (&mut saved.bytes[page * page_bytes..][..page_bytes], &others.bytes[from * page_bytes..]);
+        let run = PAGE_TOKENS as usize * row;
+        for (to, from) in to.chunks_exact_mut(run).zip(from.chunks_exact(run)) {
+            to[rows.clone()].copy_from_slice(&from[rows.clone()]);
+        }
     }
 
     fn upload_ids(&self, pages: &[PageId]) -> Result<()> {

@@ -47,6 +47,7 @@ fn with_reader<T>(limits: &ProtocolLimits, act: impl FnOnce(&RequestReader<'_>) 
         seed: 5,
         limits,
         reasoning: Reasoning::Keep,
+        priority: crate::engine::Priority::default(),
     })
 }
 

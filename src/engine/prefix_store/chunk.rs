@@ -1,0 +1,118 @@
+//! A file of the prefix store: keys and values of [`CHUNK_TOKENS`] consecutive tokens of a prompt. Its name is a hash of
+//! what determines its contents, so equal prefixes of different prompts are one file. When files are written, read and
+//! removed is left to the rest of the store.
+//!
+//! # Format
+//! `magic, identity, name of the chunk before, bytes of the pages (u64), tokens (u32 each), pages, BLAKE3 of all that`,
+//! little endian. All but the pages follows from what a reader looks for, so it is compared and never interpreted.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+
+use crate::error::Result;
+use crate::ids::TokenId;
+use crate::out::files::write_whole;
+
+/// Tokens of a chunk: a multiple of every page size. Small enough that a shared beginning is rarely cut by much, large
+/// enough that a file has some megabytes.
+pub const CHUNK_TOKENS: usize = 512;
+
+const MAGIC: [u8; 8] = *b"offkv\0\0\x01";
+
+/// Ending of the files' names.
+pub(super) const ENDING: &str = "kv";
+
+/// What determines keys and values beside the tokens: model, arithmetic, formats. A hash.
+pub(super) type Identity = [u8; 32];
+
+/// Name of a chunk: a hash of the identity and of all tokens up to its end.
+pub(super) type ChunkName = [u8; 32];
+
+/// The key of a chunk: all that is known of it without its file.
+#[derive(Clone, Debug)]
+pub(super) struct ChunkKey {
+    pub identity: Identity,
+    /// The chunk before; the identity itself for the first one.
+    pub before: ChunkName,
+    pub tokens: Vec<TokenId>,
+}
+
+impl ChunkKey {
+    pub fn name(&self) -> ChunkName {
+        let mut hash = blake3::Hasher::new();
+        hash.update(&self.identity).update(&self.before);
+        self.tokens.iter().for_each(|token| _ = hash.update(&token.0.to_le_bytes()));
+        hash.finalize().into()
+    }
+
+    fn header(&self, page_bytes: usize) -> Vec<u8> {
+        let mut header = [&MAGIC[..], &self.identity, &self.before, &(page_bytes as u64).to_le_bytes()].concat();
+        self.tokens.iter().for_each(|token| header.extend(token.0.to_le_bytes()));
+        header
+    }
+}
+
+/// The path of the chunk `name` in `folder`.
+pub(super) fn path_of(folder: &Path, name: &ChunkName) -> PathBuf {
+    folder.join(format!("{}.{ENDING}", blake3::Hash::from_bytes(*name).to_hex()))
+}
+
+/// Why a chunk cannot be used.
+#[derive(Debug)]
+pub(super) enum Unread {
+    /// There is no such file: it was never written, or evicted meanwhile.
+    Missing,
+    /// The file is not what its name says.
+    Damaged(&'static str),
+    Unreadable(io::Error),
+}
+
+impl From<io::Error> for Unread {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::NotFound => Unread::Missing,
+            ErrorKind::UnexpectedEof => Unread::Damaged("it is cut short"),
+            _ => Unread::Unreadable(error),
+        }
+    }
+}
+
+/// The pages of the chunk `key`, `page_bytes` bytes in all.
+pub(super) fn read(path: &Path, key: &ChunkKey, page_bytes: usize) -> Result<Vec<u8>, Unread> {
+    let mut file = File::open(path)?;
+    let expected = key.header(page_bytes);
+    if file.metadata()?.len() != (expected.len() + page_bytes + blake3::OUT_LEN) as u64 {
+        return Err(Unread::Damaged("its length is wrong"));
+    }
+    let mut header = vec![0; expected.len()];
+    file.read_exact(&mut header)?;
+    if header != expected {
+        return Err(Unread::Damaged("it belongs to another prefix, model or version"));
+    }
+    let mut pages = vec![0; page_bytes];
+    file.read_exact(&mut pages)?;
+    let mut checksum = [0; blake3::OUT_LEN];
+    file.read_exact(&mut checksum)?;
+    match blake3::Hasher::new().update(&header).update(&pages).finalize() == checksum {
+        true => Ok(pages),
+        false => Err(Unread::Damaged("its checksum is wrong")),
+    }
+}
+
+/// Writes the chunk `key`; it appears whole or not at all.
+pub(super) fn write(path: &Path, key: &ChunkKey, pages: &[u8]) -> Result<()> {
+    let header = key.header(pages.len());
+    let checksum = blake3::Hasher::new().update(&header).update(pages).finalize();
+    write_whole(path, |file| {
+        file.write_all(&header)?;
+        file.write_all(pages)?;
+        file.write_all(checksum.as_bytes())
+    })
+}
+
+/// Bytes of a chunk's file.
+pub(super) fn file_bytes(page_bytes: usize) -> u64 {
+    (2 * size_of::<Identity>() + MAGIC.len() + size_of::<u64>() + 4 * CHUNK_TOKENS + page_bytes + blake3::OUT_LEN)
+        as u64
+}

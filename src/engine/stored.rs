@@ -1,0 +1,236 @@
+//! Copies keys and values between the device and the prefix store, between steps: at most one chunk before a step, so
+//! that no step waits for more than one copy.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::backend::{Backend, SavedBytes};
+use crate::engine::Engine;
+use crate::engine::branch::{Branch, KvHold};
+use crate::engine::cache::KvCache;
+use crate::engine::prefix_store::{Arrival, CHUNK_TOKENS, ReadChunk, ReadState};
+use crate::engine::schedule::ScheduledRow;
+use crate::error::Result;
+use crate::ids::{BranchId, PageId, SegmentId};
+use crate::kv::PathMark;
+
+impl KvCache {
+    /// Looks up the given tokens of `branch`, which does not run, in the prefix store. If it has more of them than are
+    /// computed, registers these and begins to read.
+    pub fn begin_read(&mut self, branch: &Branch) -> ReadState {
+        match &self.store {
+            None => return ReadState::Nothing,
+            Some(store) if store.is_reading() => return ReadState::UnderWay,
+            Some(_) => {}
+        }
+        match self.try_read(branch) {
+            Some(()) => ReadState::Begun,
+            None => ReadState::Nothing,
+        }
+    }
+
+    fn try_read(&mut self, branch: &Branch) -> Option<()> {
+        match branch.hold {
+            KvHold::Nothing => {}
+            KvHold::Path(lease) if !lease.used => {}
+            KvHold::Path(_) | KvHold::Swapped(_) => return None,
+        }
+        let upto = branch.need()?.match_upto.min(branch.given());
+        if upto < CHUNK_TOKENS {
+            return None;
+        }
+        let (path, rest) = self.look_up(branch, upto);
+        let (_, computed) = self.prefix.known(path, &rest);
+        let found = self.store.as_mut()?.find(branch, computed as usize, upto)?;
+        let admit = |cache: &mut KvCache| {
+            let (path, rest) = cache.look_up(branch, found.end());
+            cache.prefix.admit_behind(&mut cache.pages, path, &rest)
+        };
+        let segment = match admit(self) {
+            Err(short) if self.evict_for(short.needed) => admit(self).ok()?,
+            admitted => admitted.ok()?,
+        };
+        let mark = self.prefix.mark(segment);
+        self.store.as_mut()?.begin(found, segment, mark);
+        Some(())
+    }
+
+    /// Ends the store's lease on the prefix that is read; its branch holds it now.
+    pub fn release_read(&mut self) {
+        if let Some(segment) = self.store.as_mut().and_then(|store| store.take_lease()) {
+            self.prefix.release(segment);
+        }
+    }
+
+    /// The pages of the chunk that begins at `begin` of the path of `segment`; `None` if some were freed.
+    fn chunk_pages(&self, segment: SegmentId, begin: usize) -> Option<Vec<PageId>> {
+        let page_tokens = self.prefix.page_tokens();
+        let ends = (begin..begin + CHUNK_TOKENS).step_by(page_tokens as usize);
+        // A page of two segments is listed by both or is two pages: the later one is read by what comes after it.
+        let ends = ends.map(|first| u32::try_from(first).expect("positions fit u32") + page_tokens - 1);
+        ends.map(|at| self.prefix.has_slot(segment, at).then(|| self.prefix.slot(segment, at).page)).collect()
+    }
+
+    /// The slots of the chunk that are not in its `chunk_pages`, because two prompts part inside a page: number of the
+    /// page, slots, and the page that they are in. Every slot exists.
+    fn parted_slots(&self, segment: SegmentId, begin: usize, pages: &[PageId]) -> Vec<(usize, Range<u32>, PageId)> {
+        let page_tokens = self.prefix.page_tokens();
+        let mut parted: Vec<(usize, Range<u32>, PageId)> = Vec::new();
+        for (number, &page) in pages.iter().enumerate() {
+            let first = u32::try_from(begin).expect("positions fit u32") + number as u32 * page_tokens;
+            for slot in 0..page_tokens {
+                let found = self.prefix.slot(segment, first + slot).page;
+                if found == page {
+                    break; // The slots after it, too: a page's last part has its last slot.
+                }
+                match parted.last_mut() {
+                    Some((of, slots, same)) if (*of, *same) == (number, found) => slots.end = slot + 1,
+                    _ => parted.push((number, slot..slot + 1, found)),
+                }
+            }
+        }
+        parted
+    }
+
+    /// Whether all slots of the chunk exist: `free_behind` may have freed some.
+    fn has_slots(&self, segment: SegmentId, begin: usize) -> bool {
+        let begin = u32::try_from(begin).expect("positions fit u32");
+        (begin..begin + CHUNK_TOKENS as u32).all(|at| self.prefix.has_slot(segment, at))
+    }
+}
+
+impl<B: Backend> Engine<B> {
+    /// Copies what was read to the device: one chunk while branches run, else all that is there.
+    pub(super) fn read_stored(&mut self) -> Result<()> {
+        loop {
+            let Some(store) = &mut self.cache.store else { return Ok(()) };
+            match store.arrival() {
+                Arrival::Nothing => return Ok(()),
+                Arrival::End => self.scheduler.changed = true,
+                Arrival::Chunk(chunk) => {
+                    if !self.restore_chunk(chunk)? {
+                        self.scheduler.changed = true;
+                        self.cache.store.iter_mut().for_each(|store| store.stop_reading());
+                    }
+                    if self.scheduler.running() > 0 {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// False if the chunk's path is gone, as its pages were needed for others.
+    fn restore_chunk(&mut self, chunk: ReadChunk) -> Result<bool> {
+        let ReadChunk { mark, begin, pages: bytes } = chunk;
+        let Some(segment) = self.cache.prefix.marked(mark) else { return Ok(false) };
+        let (computed, end) = (self.cache.prefix.computed(segment) as usize, begin + CHUNK_TOKENS);
+        if computed >= end {
+            return Ok(true); // Another branch has computed it.
+        }
+        let Some(pages) = self.cache.chunk_pages(segment, begin).filter(|_| computed >= begin) else {
+            return Ok(false);
+        };
+        // Slots of another page than the one that is restored must be computed already.
+        let page_tokens = self.cache.prefix.page_tokens() as usize;
+        let end_of = |(page, slots, _): &(usize, Range<u32>, PageId)| begin + page * page_tokens + slots.end as usize;
+        if self.cache.parted_slots(segment, begin, &pages).iter().any(|parted| end_of(parted) > computed) {
+            return Ok(false);
+        }
+        let saved = B::SavedPages::from_bytes(bytes, pages.len());
+        self.backend.restore_pages(&mut self.kv, &saved, &pages)?;
+        self.cache.prefix.mark_computed(segment, u32::try_from(end).expect("positions fit u32"));
+        self.metrics.prompt_tokens_stored += (end - computed) as u64;
+        Ok(true)
+    }
+
+    /// Waits a moment for a chunk if nothing else is to be done.
+    pub(super) fn await_stored(&mut self) {
+        if self.submitted.is_empty()
+            && let Some(store) = &mut self.cache.store
+        {
+            store.wait();
+        }
+    }
+
+    /// The chunks of given tokens that `rows`, not marked as computed yet, complete.
+    pub(super) fn completed_chunks(&self, rows: &[ScheduledRow]) -> Vec<(BranchId, usize, SegmentId)> {
+        if self.cache.store.is_none() {
+            return Vec::new();
+        }
+        let prefix = &self.cache.prefix;
+        let ends = rows.iter().filter(|row| {
+            let (position, segment) = (row.at.position as usize, row.at.segment);
+            let branch = &self.branches[&row.branch];
+            (position + 1).is_multiple_of(CHUNK_TOKENS)
+                && branch.is_given(position)
+                && prefix.computed(segment) <= row.at.position
+                && !prefix.is_pending(segment)
+                && branch.tokens.given_in(0..position + 1) == position + 1
+        });
+        ends.map(|row| (row.branch, row.at.position as usize + 1, row.at.segment)).collect()
+    }
+
+    /// Notes chunks to be saved.
+    pub(super) fn note_chunks(&mut self, chunks: Vec<(BranchId, usize, SegmentId)>) {
+        for (branch, end, segment) in chunks {
+            let mark: PathMark = self.cache.prefix.mark(segment);
+            if let Some(store) = &mut self.cache.store {
+                store.note(&self.branches[&branch], end, mark);
+            }
+        }
+    }
+
+    /// Copies one chunk to host memory and hands it to the writer, if that has room.
+    pub(super) fn save_stored(&mut self) -> Result<()> {
+        while let Some(chunk) = self.cache.store.as_mut().and_then(|store| store.next_unsaved()) {
+            let begin = chunk.end - CHUNK_TOKENS;
+            // Its pages may be gone.
+            let segment = self.cache.prefix.marked(chunk.mark).filter(|&id| self.cache.has_slots(id, begin));
+            let Some(segment) = segment else { continue };
+            let saved = self.save_chunk(segment, begin);
+            let Some(store) = &mut self.cache.store else { return Ok(()) };
+            match saved {
+                Ok(saved) => {
+                    store.write(chunk, saved.into_bytes());
+                    self.metrics.chunks_written += 1;
+                }
+                Err(error) => store.stop_writing(&error),
+            }
+            return Ok(());
+        }
+        Ok(())
+    }
+
+    fn save_chunk(&mut self, segment: SegmentId, begin: usize) -> Result<B::SavedPages> {
+        let pages = self.cache.chunk_pages(segment, begin).expect("the caller found its slots");
+        let parted = self.cache.parted_slots(segment, begin, &pages);
+        let mut saved = self.backend.save_pages(&self.kv, &pages)?;
+        if !parted.is_empty() {
+            let others: Vec<PageId> = parted.iter().map(|&(.., page)| page).collect();
+            let others = self.backend.save_pages(&self.kv, &others)?;
+            for (from, (page, slots, _)) in parted.into_iter().enumerate() {
+                B::join_saved(&self.kv, &mut saved, page, &others, from, slots);
+            }
+        }
+        Ok(saved)
+    }
+
+    /// Saves a chunk, or waits a moment for the writer, while nothing runs. False if there is nothing to save.
+    pub(super) fn save_while_idle(&mut self) -> Result<bool> {
+        let is_left = |engine: &Self| engine.cache.store.as_ref().is_some_and(|store| store.has_unsaved());
+        let before = self.metrics.chunks_written;
+        self.save_stored()?;
+        let left = is_left(self);
+        if left && self.metrics.chunks_written == before {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(left)
+    }
+
+    /// Saves all chunks before the engine ends.
+    pub(super) fn save_rest(&mut self) -> Result<()> {
+        while self.save_while_idle()? {}
+        Ok(())
+    }
+}

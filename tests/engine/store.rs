@@ -1,0 +1,309 @@
+//! Prefixes on disk: engines one after the other, and at once, over one folder. What is read has the bits of what is
+//! computed, so every engine tells the same; a file that is not what its name says is computed again.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use offshoot::backend::Dtype;
+use offshoot::backend::cpu::Cpu;
+use offshoot::engine::{
+    CHUNK_TOKENS, Engine, EngineConfig, EngineHandle, Finish, Metrics, PoolSize, PrefixStoreOptions,
+};
+use offshoot::ids::TokenId;
+use offshoot::model::Decoder;
+
+use super::bench::{Shape, finishes, give, length, model, prompt, sample, score, tokenizer};
+
+const CHUNK: usize = CHUNK_TOKENS;
+
+/// Whole chunks of the prompt that most tests share, and some tokens more.
+const PROMPT: usize = 2 * CHUNK + 77;
+
+fn store(folder: &Path) -> PrefixStoreOptions {
+    PrefixStoreOptions { folder: folder.to_owned(), most_bytes: 1 << 30, identity: "the model".to_owned() }
+}
+
+fn engine_with(shape: Shape, prefix_store: Option<PrefixStoreOptions>, pool: usize) -> EngineHandle {
+    let mut backend = Cpu::open().unwrap();
+    let decoder = Decoder::random(&mut backend, model(shape, 4096), Dtype::F32, 7).unwrap();
+    let config = EngineConfig {
+        pool: PoolSize::Bytes(pool),
+        prefix_store,
+        check_plans: true,
+        run_ahead: super::RUN_AHEAD,
+        ..EngineConfig::default()
+    };
+    Engine::start(backend, decoder, Some(tokenizer()), config).unwrap()
+}
+
+fn engine(prefix_store: Option<PrefixStoreOptions>) -> EngineHandle {
+    engine_with(Shape::Full, prefix_store, 64 << 20)
+}
+
+/// Three samples of a prompt, on an engine that has ended when this returns: all is on disk.
+fn run(prefix_store: Option<PrefixStoreOptions>, prompt: Vec<TokenId>) -> (Vec<Finish>, Metrics) {
+    let engine = engine(prefix_store);
+    let finishes = sample(&engine, "item", prompt, 3, length(5));
+    (finishes, engine.metrics().unwrap())
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+/// Computed and read prompt tokens.
+fn tokens(metrics: &Metrics) -> (u64, u64) {
+    (metrics.prompt_tokens_computed, metrics.prompt_tokens_stored)
+}
+
+fn counts(computed: usize, read: usize) -> (u64, u64) {
+    (computed as u64, read as u64)
+}
+
+#[test]
+fn a_second_engine_reads_what_the_first_computed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (expected, without) = run(None, prompt(1, PROMPT));
+    let (first, computed) = run(Some(store(folder.path())), prompt(1, PROMPT));
+    let (second, read) = run(Some(store(folder.path())), prompt(1, PROMPT));
+    assert_eq!((&first, &second), (&expected, &expected));
+    assert_eq!((tokens(&without), without.chunks_written), (counts(PROMPT, 0), 0));
+    assert_eq!((tokens(&computed), computed.chunks_written), (counts(PROMPT, 0), 2));
+    assert_eq!((tokens(&read), read.chunks_written), (counts(PROMPT - 2 * CHUNK, 2 * CHUNK), 0));
+    assert_eq!(read.prompt_tokens_logical, computed.prompt_tokens_logical);
+    assert_eq!(read.tokens_recomputed, 0);
+    assert_eq!(files(folder.path()).len(), 2);
+}
+
+#[test]
+fn a_prompt_of_whole_chunks_is_read_to_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, _) = run(Some(store(folder.path())), prompt(2, 2 * CHUNK));
+    let (second, read) = run(Some(store(folder.path())), prompt(2, 2 * CHUNK));
+    assert_eq!((second, tokens(&read)), (first, counts(0, 2 * CHUNK)));
+}
+
+#[test]
+fn prompts_share_the_chunks_that_begin_alike() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = [prompt(1, CHUNK + 9), prompt(3, CHUNK)].concat();
+    let (expected, _) = run(None, other.clone());
+    run(Some(store(folder.path())), prompt(1, PROMPT));
+    let (first, some) = run(Some(store(folder.path())), other.clone());
+    assert_eq!(tokens(&some), counts(other.len() - CHUNK, CHUNK), "the first chunk is that of the other prompt");
+    let (second, all) = run(Some(store(folder.path())), other.clone());
+    assert_eq!(tokens(&all), counts(other.len() - 2 * CHUNK, 2 * CHUNK));
+    assert_eq!((first, second), (expected.clone(), expected));
+    assert_eq!(files(folder.path()).len(), 3);
+}
+
+#[test]
+fn prompts_that_part_inside_a_page_are_stored_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let play = |prefix_store| {
+        let engine = engine(prefix_store);
+        // They begin with the same 3 tokens, and two of them with the same 600.
+        let tails = [(1, 7, 600), (1, 8, 600), (1, 9, 3)];
+        let told = tails
+            .map(|(head, tail, same)| [prompt(head, same), prompt(tail, PROMPT)].concat())
+            .map(|prompt| sample(&engine, "item", prompt, 2, length(5)));
+        (told, engine.metrics().unwrap())
+    };
+    let (expected, _) = play(None);
+    let (first, computed) = play(Some(store(folder.path())));
+    let (second, read) = play(Some(store(folder.path())));
+    assert_eq!((&first, &second), (&expected, &expected));
+    // Three chunks of the first prompt, two more of the second, which shares its first, and two of the third.
+    assert_eq!((computed.chunks_written, files(folder.path()).len()), (3 + 2 + 2, 3 + 2 + 2));
+    assert!(read.prompt_tokens_stored > 6 * CHUNK as u64, "{read:?}");
+    assert_eq!(read.chunks_written, 0);
+}
+
+#[test]
+fn many_prompts_at_once_are_read_as_they_are_admitted() {
+    let folder = tempfile::tempdir().unwrap();
+    let crowd = |prefix_store| {
+        // Room for about three of the six prompts.
+        let engine = engine_with(Shape::Full, prefix_store, 3 * PROMPT * 512);
+        let mut extends = Vec::new();
+        for salt in 0..6 {
+            let root = engine.root(prompt(salt % 3, PROMPT)).unwrap();
+            extends.push(score(root, prompt(40 + salt, 20)));
+        }
+        let told = finishes(&engine, extends);
+        (told, engine.metrics().unwrap())
+    };
+    let (expected, _) = crowd(None);
+    let (first, _) = crowd(Some(store(folder.path())));
+    let (second, read) = crowd(Some(store(folder.path())));
+    assert_eq!((&first, &second), (&expected, &expected));
+    assert!(read.prompt_tokens_stored >= 3 * 2 * CHUNK as u64, "{read:?}");
+}
+
+#[test]
+fn scores_and_given_texts_are_stored_and_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let play = |prefix_store| {
+        let engine = engine(prefix_store);
+        let root = engine.root(prompt(4, CHUNK + 30)).unwrap();
+        let children = engine.fork(root, 2).unwrap();
+        finishes(&engine, vec![give(children[0], prompt(5, CHUNK))]);
+        let told = finishes(&engine, vec![score(children[0], prompt(6, 50)), score(children[1], prompt(6, 50))]);
+        // A root of one token: all the rest is scored, and nothing of it can be read.
+        let whole = engine.root(prompt(4, 1)).unwrap();
+        (told, finishes(&engine, vec![score(whole, prompt(4, CHUNK + 30).split_off(1))]), engine.metrics().unwrap())
+    };
+    let (expected, scored, _) = play(None);
+    let (first, again, _) = play(Some(store(folder.path())));
+    let (second, once_more, read) = play(Some(store(folder.path())));
+    assert_eq!((&first, &second), (&expected, &expected));
+    assert_eq!((&again, &once_more), (&scored, &scored));
+    assert_eq!(read.prompt_tokens_stored, 2 * CHUNK as u64);
+}
+
+#[test]
+fn damaged_files_are_removed_and_computed_again() {
+    type Damage = fn(&Path);
+    let damages: [(&str, Damage); 4] = [
+        ("cut short", |path| fs::write(path, &fs::read(path).unwrap()[..1000]).unwrap()),
+        ("empty", |path| fs::write(path, "").unwrap()),
+        ("a bit flipped", |path| {
+            let mut bytes = fs::read(path).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            fs::write(path, bytes).unwrap();
+        }),
+        ("another version", |path| {
+            let mut bytes = fs::read(path).unwrap();
+            bytes[7] += 1;
+            fs::write(path, bytes).unwrap();
+        }),
+    ];
+    let (expected, _) = run(None, prompt(1, PROMPT));
+    for (what, damage) in damages {
+        let folder = tempfile::tempdir().unwrap();
+        run(Some(store(folder.path())), prompt(1, PROMPT));
+        let whole: Vec<Vec<u8>> = files(folder.path()).iter().map(|path| fs::read(path).unwrap()).collect();
+        files(folder.path()).iter().for_each(|path| damage(path));
+        let (told, computed) = run(Some(store(folder.path())), prompt(1, PROMPT));
+        assert_eq!((&told, computed.prompt_tokens_stored), (&expected, 0), "{what}");
+        // The first file was found damaged and is whole again; the second was not reached.
+        let is_whole = |path: &PathBuf| whole.contains(&fs::read(path).unwrap());
+        assert_eq!(files(folder.path()).iter().filter(|path| is_whole(path)).count(), 1, "{what}");
+        let (told, mended) = run(Some(store(folder.path())), prompt(1, PROMPT));
+        assert_eq!((&told, mended.prompt_tokens_stored), (&expected, CHUNK as u64), "{what}");
+        assert!(files(folder.path()).iter().all(is_whole), "{what}");
+    }
+}
+
+#[test]
+fn files_under_another_name_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    run(Some(store(folder.path())), prompt(1, PROMPT));
+    let stored = files(folder.path());
+    let [first, second] = &stored[..] else { panic!("two chunks") };
+    let bytes = fs::read(first).unwrap();
+    fs::copy(second, first).unwrap();
+    fs::write(second, bytes).unwrap();
+    let (expected, _) = run(None, prompt(1, PROMPT));
+    let (told, metrics) = run(Some(store(folder.path())), prompt(1, PROMPT));
+    assert_eq!((told, tokens(&metrics)), (expected, counts(PROMPT, 0)));
+}
+
+#[test]
+fn other_models_and_formats_do_not_mix() {
+    let folder = tempfile::tempdir().unwrap();
+    run(Some(store(folder.path())), prompt(1, PROMPT));
+    let other = PrefixStoreOptions { identity: "the model, fp8 kv".to_owned(), ..store(folder.path()) };
+    let (_, metrics) = run(Some(other), prompt(1, PROMPT));
+    assert_eq!((tokens(&metrics), metrics.chunks_written), (counts(PROMPT, 0), 2));
+    assert_eq!(files(folder.path()).len(), 4);
+}
+
+#[test]
+fn the_prefixes_used_longest_ago_go_first_from_their_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    run(Some(store(folder.path())), prompt(1, PROMPT));
+    let bytes: u64 = files(folder.path()).iter().map(|path| fs::metadata(path).unwrap().len()).sum();
+    // Room for five files, of which at most four stay when one is written.
+    let small = PrefixStoreOptions { most_bytes: bytes / 2 * 5, ..store(folder.path()) };
+    run(Some(small.clone()), prompt(2, PROMPT));
+    let (_, used) = run(Some(small.clone()), prompt(1, PROMPT));
+    assert_eq!(used.prompt_tokens_stored, 2 * CHUNK as u64);
+    run(Some(small.clone()), prompt(3, PROMPT));
+    assert!(files(folder.path()).len() <= 5);
+    let read = |salt| run(Some(small.clone()), prompt(salt, PROMPT)).1.prompt_tokens_stored;
+    assert_eq!(read(3), 2 * CHUNK as u64, "the newest");
+    assert_eq!(read(1), 2 * CHUNK as u64, "used after the second was");
+    assert!(read(2) <= CHUNK as u64, "its end, at least, is gone");
+    let none = PrefixStoreOptions { most_bytes: 10, ..store(&folder.path().join("small")) };
+    let (_, metrics) = run(Some(none.clone()), prompt(1, PROMPT));
+    assert_eq!((tokens(&metrics), files(&none.folder).len()), (counts(PROMPT, 0), 0));
+}
+
+#[test]
+fn engines_at_once_share_a_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let (expected, _) = run(None, prompt(1, PROMPT));
+    std::thread::scope(|scope| {
+        let runs: Vec<_> =
+            (0..4).map(|_| scope.spawn(|| run(Some(store(folder.path())), prompt(1, PROMPT)).0)).collect();
+        runs.into_iter().for_each(|run| assert_eq!(run.join().unwrap(), expected));
+    });
+    assert_eq!(files(folder.path()).len(), 2, "and nothing half written");
+    assert_eq!(run(Some(store(folder.path())), prompt(1, PROMPT)).1.prompt_tokens_stored, 2 * CHUNK as u64);
+}
+
+#[test]
+fn a_folder_that_vanishes_ends_writing_and_not_the_job() {
+    let top = tempfile::tempdir().unwrap();
+    let folder = top.path().join("store");
+    let engine = engine(Some(store(&folder)));
+    let first = sample(&engine, "item", prompt(1, PROMPT), 3, length(5));
+    // While idle, the engine writes what is left; a metrics reply says nothing of that, so both may be.
+    fs::remove_dir_all(&folder).unwrap();
+    let second = sample(&engine, "item", prompt(2, PROMPT), 3, length(5));
+    drop(engine);
+    assert_eq!(first, run(None, prompt(1, PROMPT)).0);
+    assert_eq!(second, run(None, prompt(2, PROMPT)).0);
+}
+
+#[test]
+fn a_file_where_the_folder_should_be_is_an_error() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut backend = Cpu::open().unwrap();
+    let decoder = Decoder::random(&mut backend, model(Shape::Full, 4096), Dtype::F32, 7).unwrap();
+    let config = EngineConfig { prefix_store: Some(store(file.path())), ..EngineConfig::default() };
+    let Err(error) = Engine::start(backend, decoder, None, config) else { panic!("a file is no folder") };
+    assert!(error.to_string().contains(&file.path().display().to_string()), "{error}");
+}
+
+#[test]
+fn windows_change_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let play = |prefix_store| {
+        let engine = engine_with(Shape::Windowed, prefix_store, 64 << 20);
+        let told = sample(&engine, "item", prompt(1, PROMPT), 3, length(90));
+        (told, engine.metrics().unwrap())
+    };
+    let (expected, _) = play(None);
+    let (first, _) = play(Some(store(folder.path())));
+    let (second, read) = play(Some(store(folder.path())));
+    assert_eq!((&first, &second), (&expected, &expected));
+    assert_eq!(tokens(&read), counts(PROMPT - 2 * CHUNK, 2 * CHUNK));
+}
+
+#[test]
+fn a_pool_too_small_for_the_prefix_computes_what_it_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let (expected, _) = run(Some(store(folder.path())), prompt(1, PROMPT));
+    // Barely room for the prompt and one sample.
+    let (cpu, decoder) = super::bench::decoder(Shape::Full);
+    let page = offshoot::backend::Backend::page_bytes(&cpu, &decoder.kv_shape(1));
+    let engine = engine_with(Shape::Full, Some(store(folder.path())), (PROMPT.div_ceil(16) + 2) * page);
+    sample(&engine, "other", prompt(9, PROMPT), 1, length(5));
+    assert_eq!(sample(&engine, "item", prompt(1, PROMPT), 3, length(5)), expected);
+    assert_eq!(engine.metrics().unwrap().prompt_tokens_stored, 2 * CHUNK as u64);
+}
