@@ -16,8 +16,8 @@ use crate::served::{PATIENCE, Reply, Served, connect, exchange, message};
 /// Requests by a plain `cargo test`.
 const FEW: u64 = 300;
 const CLIENTS: u64 = 12;
-/// Resident memory may grow by this between two equal halves of the churn: what the allocators of the threads keep, of
-/// which each has arenas of up to some MiB. Answers and prompts that were not freed would be far more in 10,000 requests.
+/// Resident memory may grow by this between two equal halves of the churn: what allocators keep, an arena of 1 MiB or so
+/// for each of some 15 threads. Requests that were not freed would be far more in 10,000 of them.
 const MOST_GROWTH: i64 = 16 << 20;
 
 const GAUGES: [&str; 3] = ["offshoot_requests_open", "offshoot_requests_waiting", "offshoot_branches_kept"];

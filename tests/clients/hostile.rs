@@ -1,6 +1,6 @@
-//! Hostile clients: broken bodies, HTTP that is read in two ways, heads and bodies without end, idle connections, readers
-//! that do not read. The server must refuse or close, never crash, hang or show another's data, and answer a sane
-//! request as before after each kind of attack.
+//! Hostile clients: broken bodies, HTTP that is read in two ways, heads and bodies without end, idle connections, and
+//! readers that do not read. The server must refuse or close, never crash, hang or show another's data, and answer a
+//! sane request as before after each kind of attack.
 //!
 //! `OFFSHOOT_MUTATIONS=N` tries N damaged requests instead of a few; `OFFSHOOT_MUTATION=K` tries number K alone and
 //! prints it. `OFFSHOOT_CONNECTIONS=N` opens N idle connections.

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 /// The demo model has none.
-const CHAT_TEMPLATE: &str = "{% for message in messages %}{{ 'Answer: ' if message.role == 'assistant' else 'Question: ' }}\
-    {{ message.content }}\n{% endfor %}{% if add_generation_prompt %}Answer:{% endif %}";
+const CHAT_TEMPLATE: &str = "{% for message in messages %}\
+    {{ 'Answer: ' if message.role == 'assistant' else 'Question: ' }}{{ message.content }}\n{% endfor %}\
+    {% if add_generation_prompt %}Answer:{% endif %}";
 
 /// How long an answer may take on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -168,8 +169,8 @@ pub fn exchange_and_end(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     read_to_end(&mut stream)
 }
 
-/// What the server sends until it closes the connection, or nothing came for a while: it may wait for more bytes. A busy
-/// server that answers later is taken for one that does not.
+/// What the server sends until it closes the connection, or nothing came for a while: it may wait for more bytes. What a
+/// busy server answers later is not seen.
 pub fn exchange_until_quiet(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     const QUIET: Duration = Duration::from_millis(700);
     let mut stream = connect(address);
