@@ -252,6 +252,62 @@ fn heads_that_are_no_requests_are_refused() {
 }
 
 #[test]
+fn uploads_write_nowhere_else() {
+    let mut victim = Victim::start();
+    let line = json!({"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "a"}});
+    let part = |disposition: &str, text: &str| {
+        format!("--b\r\nContent-Disposition: form-data; {disposition}\r\n\r\n{text}\r\n")
+    };
+    let purpose = part("name=\"purpose\"", "batch");
+    let file = |name: &str| part(&format!("name=\"file\"; filename=\"{name}\""), &line.to_string());
+    let names = [
+        "../../evil.jsonl",
+        "/tmp/evil.jsonl",
+        "..\\evil.jsonl",
+        "evil\0.jsonl",
+        "evil%2f..%2f",
+        "",
+        ".",
+        "..",
+        "a\r\nb",
+    ];
+    let mut bodies: Vec<String> = names.iter().map(|name| format!("{purpose}{}--b--\r\n", file(name))).collect();
+    bodies.extend([
+        String::new(),
+        "--b".to_owned(),
+        "--b--\r\n".to_owned(),
+        format!("{purpose}{}", file("unended.jsonl")),
+        format!("{}--b--\r\n", file("no-purpose.jsonl")),
+        format!("{}{}--b--\r\n", part("name=\"purpose\"", "../../x"), file("purpose.jsonl")),
+        format!("{}--b--\r\n", purpose.repeat(5000)),
+        format!("{purpose}{}{}--b--\r\n", file("one.jsonl"), file("two.jsonl")),
+    ]);
+    for body in &bodies {
+        let head = format!(
+            "POST /v1/files HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {}\r\n\
+             Content-Type: multipart/form-data; boundary=b\r\n\r\n",
+            body.len()
+        );
+        let answer = exchange(victim.server.address, format!("{head}{body}").as_bytes());
+        let shown: String = body.chars().take(200).collect();
+        victim.assert_harmless(&answer, &shown);
+        let status = Reply::of(&answer).status;
+        assert!((200..500).contains(&status), "{shown}: {}", String::from_utf8_lossy(&answer));
+    }
+    for id in ["../../demo/config.json", "/etc/passwd", "file-", "file-../../demo/config", "\0", "a/b"] {
+        let batch = json!({"input_file_id": id, "endpoint": "/v1/completions", "completion_window": "24h"});
+        let reply = victim.server.post("/v1/batches", &batch);
+        assert!((400..500).contains(&reply.status), "{id}: {reply:?}");
+    }
+    // Beside the model and what is said there is only the folder of files.
+    let mut left = victim.server.folder_entries();
+    left.retain(|name| !["demo", "errors.txt", "runs"].contains(&name.as_str()));
+    assert_eq!(left, Vec::<String>::new());
+    assert!(!std::path::Path::new("/tmp/evil.jsonl").exists());
+    victim.assert_unharmed("uploads");
+}
+
+#[test]
 fn bodies_without_end_are_cut_off() {
     let mut victim = Victim::start();
     let head = "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n";

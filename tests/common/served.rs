@@ -23,7 +23,7 @@ pub struct Served {
     pub address: SocketAddr,
     child: Child,
     errors: PathBuf,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Served {
@@ -42,7 +42,7 @@ impl Served {
         let said = |line: String| line.split_once("http://").map(|(_, url)| url.trim_end_matches("/v1").to_owned());
         let address = lines.map_while(Result::ok).find_map(said);
         let address = address.unwrap_or_else(|| panic!("it does not serve: {}", read(&errors)));
-        Served { address: address.parse().expect("an address"), child, errors, _folder: folder }
+        Served { address: address.parse().expect("an address"), child, errors, folder }
     }
 
     pub fn url(&self) -> String {
@@ -51,6 +51,12 @@ impl Served {
 
     pub fn process(&self) -> u32 {
         self.child.id()
+    }
+
+    /// The names in the folder in which it runs.
+    pub fn folder_entries(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.folder.path()).expect("it is there");
+        entries.map(|entry| entry.expect("it can be read").file_name().to_string_lossy().into_owned()).collect()
     }
 
     pub fn post(&self, path: &str, body: &Value) -> Reply {
