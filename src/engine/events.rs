@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn nothing_is_kept_for_a_reader_that_is_gone() {
         let mut reader = EventReader::new();
-        let (sender, channel) = (reader.sender(), reader.channel.clone());
+        let (sender, channel) = (reader.sender(Hear::Tokens), reader.channel.clone());
         sender.send(token(1, 0));
         drop(reader);
         sender.send(end(1));

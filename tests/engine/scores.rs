@@ -358,18 +358,21 @@ fn samples_of_a_scored_prompt_compute_it_once() {
     }
 }
 
+fn choices_of<'a>(context: &'a [TokenId], continuations: &'a [Vec<TokenId>]) -> ChoicesRequest<'a> {
+    ChoicesRequest { context, continuations, tops: 1, priority: Priority::default() }
+}
+
 #[test]
 fn choices_of_one_request_cost_what_single_requests_cost() {
     let shots = prompt(0, 90);
     let choices: Vec<Vec<TokenId>> = (0..4).map(|letter| prompt(1000 + letter, 3)).collect();
     let engine = engine(roomy());
     let mut generator = Generator::new(engine.clone(), Hear::Finishes, Release::EachSample);
-    let request = |context, continuations| ChoicesRequest { context, continuations, tops: 1, priority: Priority(0) };
     for question in 0..3 {
         let context = [&shots[..], &prompt(1 + question, 20)].concat();
-        generator.begin_choices(question as usize, &request(&context, &choices)).unwrap();
+        generator.begin_choices(question as usize, &choices_of(&context, &choices)).unwrap();
     }
-    assert!(generator.begin_choices(9, &request(&shots, &[])).is_err());
+    assert!(generator.begin_choices(9, &choices_of(&shots, &[])).is_err());
     let finishes = finishes(&mut generator);
     let texts = questions(3, 3);
     for (at, text) in texts.iter().enumerate() {

@@ -439,7 +439,7 @@ mod tests {
         for dtype in Dtype::ALL {
             let shape = shape(dtype, 18);
             let mut kv = KvStore::new(&shape, KvDtype::Model).unwrap();
-            let mut append = |kv: &mut KvStore, page: u32, slots: Range<u32>| {
+            let append = |kv: &mut KvStore, page: u32, slots: Range<u32>| {
                 let slots: Vec<KvSlot> = slots.map(|slot| KvSlot { page: PageId(page), slot }).collect();
                 let mut qkv = CpuBuffer::new(slots.len(), shape.heads[0].qkv_width());
                 for (r, at) in slots.iter().enumerate() {

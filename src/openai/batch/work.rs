@@ -353,6 +353,7 @@ mod tests {
     use super::*;
     use crate::backend::KvDtype;
     use crate::openai::batch::{input, request};
+    use crate::out::Progress;
 
     /// The last prompt is encoded only after the engine's first step: a job that encoded all prompts first would never
     /// start. The line before it is refused when it is encoded.

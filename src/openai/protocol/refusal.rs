@@ -141,9 +141,9 @@ impl Refusal {
         Refusal { retry_after: Some(retry_after), ..refusal }
     }
 
-    /// For a request whose `timeout` passed before anything was sampled.
+    /// For a request whose `timeout` passed before it had an answer; `seconds`: since it arrived.
     pub fn timeout(seconds: f64) -> Self {
-        let message = format!("the request was not begun within its `timeout` of {seconds} s");
+        let message = format!("the request was not answered within its `timeout`, {seconds} s after it came");
         Refusal::of_kind(RefusalKind::Timeout, "timeout", message).about("timeout")
     }
 

@@ -62,6 +62,11 @@ impl Job {
         self.keep.map_or(0, |_| self.prompts.len() * self.samples.max(1))
     }
 
+    /// Whether it scores prompts or continuations.
+    pub fn scores(&self) -> bool {
+        self.prompt_logprobs.is_some() || self.prompts.iter().any(|prompt| !prompt.choices.is_empty())
+    }
+
     /// Tokens of its prompts.
     pub fn prompt_tokens(&self) -> usize {
         self.prompts.iter().map(|prompt| prompt.tokens.len()).sum()

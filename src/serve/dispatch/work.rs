@@ -54,6 +54,8 @@ struct OpenJob {
     left: usize,
     /// Numbers of its parts in flight.
     parts: Vec<usize>,
+    /// Whether it scores prompts or continuations, of which a part is no answer.
+    scores: bool,
     /// Branches that were promised and not kept.
     promised: usize,
     usage: JobUsage,
@@ -136,6 +138,7 @@ impl DispatchLoop {
             prompt_tokens: job.prompt_tokens(),
             left: job.results(),
             parts: Vec::new(),
+            scores: job.scores(),
             promised,
             usage: JobUsage { cached: vec![0; job.prompts.len()], timed_out: false },
         };
@@ -344,13 +347,14 @@ impl DispatchLoop {
         past.into_iter().for_each(|id| self.cut_short(id));
     }
 
-    /// Ends a job's samples at its deadline. Those that have begun keep their tokens; a job of which nothing has begun is
-    /// refused.
+    /// Ends a job's samples at its deadline. Those that have begun keep their tokens; a job of which nothing has begun, and
+    /// one that scores, is refused.
     fn cut_short(&mut self, id: JobId) {
         let unbegun = self.queue.remove(id);
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.usage.timed_out = true;
-        if job.parts.is_empty() && job.left > 0 && !job.has_token {
+        let has_begun = !job.parts.is_empty() || job.has_token;
+        if job.left > 0 && (job.scores || !has_begun) {
             let waited = job.arrived.elapsed().as_secs_f64();
             if let Some(outbox) = self.drop_job(id) {
                 outbox.put(Delivery::Refused(Refusal::timeout((waited * 10.0).round() / 10.0)));

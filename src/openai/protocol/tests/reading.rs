@@ -40,7 +40,7 @@ fn fields_of_a_server_are_read() {
     }));
     let stop = &request.prompts[0].stop;
     assert_eq!((&stop.strings[..], &stop.tokens[..]), (&["END".to_owned()][..], &[TokenId(7), TokenId(9)][..]));
-    assert_eq!((request.priority, request.timeout), (-3, Some(Duration::from_millis(1500))));
+    assert_eq!((request.priority, request.timeout), (crate::engine::Priority(-3), Some(Duration::from_millis(1500))));
     assert_eq!(request.keep, Some(Keep { time_to_live: Some(Duration::from_secs(60)) }));
     assert_eq!(request.parent.as_deref(), Some("br-1"));
     assert!(request.return_token_ids && !request.skips_special);
