@@ -40,16 +40,20 @@ pub struct LoadArgs {
     #[arg(long, value_name = "TIMES", value_parser = whole::<usize>(1..), default_value_t = 1, requires = "trace")]
     pub shrink: usize,
     /// Synthetic requests: tokens of a prompt
-    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..), default_value_t = 128, conflicts_with_all = ["input", "trace"])]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..), default_value_t = 128,
+          conflicts_with_all = ["input", "trace"])]
     pub prompt_tokens: usize,
     /// Synthetic requests: tokens that all prompts begin with
-    #[arg(long, value_name = "N", value_parser = whole::<usize>(0..), default_value_t = 96, conflicts_with_all = ["input", "trace"])]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(0..), default_value_t = 96,
+          conflicts_with_all = ["input", "trace"])]
     pub shared_tokens: usize,
     /// Synthetic requests: tokens of each choice
-    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..), default_value_t = 64, conflicts_with_all = ["input", "trace"])]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..), default_value_t = 64,
+          conflicts_with_all = ["input", "trace"])]
     pub max_tokens: usize,
     /// Synthetic requests: choices
-    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..), default_value_t = 1, conflicts_with_all = ["input", "trace"])]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..), default_value_t = 1,
+          conflicts_with_all = ["input", "trace"])]
     pub choices: usize,
     /// Synthetic prompts: token ids are below this
     #[arg(long, value_name = "N", value_parser = whole::<usize>(2..), default_value_t = 500, conflicts_with = "input")]

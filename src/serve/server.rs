@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::http::HeaderMap;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::{Map, Value};
@@ -74,6 +74,10 @@ impl Server {
             return Err(Refusal::of_kind(RefusalKind::MediaType, "unsupported_media_type", what));
         }
         let most = self.limits.body;
+        // What the head announces need not come before it is refused.
+        if body.size_hint().lower() > most as u64 {
+            return Err(Refusal::too_large(most));
+        }
         let read = Limited::new(body, most).collect();
         let read = tokio::time::timeout(BODY_PATIENCE, read).await;
         let read = read.map_err(|_| {

@@ -64,14 +64,15 @@ def compare(given):
         print(f"{'ok    ' if is_equal else 'FAILED'}  {name:36} hf {value:.6f}   served {own:.6f}")
     # Decoders of some tokenizers drop the space at the beginning of a text.
     same = sum(a.strip() == b.strip() for a, b in zip(theirs["greedy"], ours["greedy"]))
-    print(f"{'ok    ' if same == len(theirs['greedy']) else 'FAILED'}  {same} of {len(theirs['greedy'])} greedy texts are equal")
-    failed += same != len(theirs["greedy"])
+    count = len(theirs["greedy"])
+    print(f"{'ok    ' if same == count else 'FAILED'}  {same} of {count} greedy texts are equal")
+    failed += same != count
     most = max(abs(a - b) for one, other in zip(theirs["likelihoods"], ours["likelihoods"]) for a, b in zip(one, other))
     print(f"        log-likelihoods of choices differ by at most {most:.2e}")
     if given.json:
         with open(given.json, "w") as file:
             json.dump({"hf": theirs["metrics"], "served": ours["metrics"], "greedy_equal": same,
-                       "greedy": len(theirs["greedy"]), "largest_difference": most}, file, indent=1)
+                       "greedy": count, "largest_difference": most}, file, indent=1)
     sys.exit(1 if failed else 0)
 
 

@@ -1,6 +1,6 @@
-//! Hostile clients: broken bodies, HTTP that is read in two ways, heads and bodies without end, idle connections, readers
-//! that do not read. The server must refuse or close, never crash, hang or show another's data, and answer a sane
-//! request as before after each kind of attack.
+//! Hostile clients: broken bodies, HTTP that is read in two ways, heads and bodies without end, idle connections, and
+//! readers that do not read. The server must refuse or close, never crash, hang or show another's data, and answer a
+//! sane request as before after each kind of attack.
 //!
 //! `OFFSHOOT_MUTATIONS=N` tries N damaged requests instead of a few; `OFFSHOOT_MUTATION=K` tries number K alone and
 //! prints it. `OFFSHOOT_CONNECTIONS=N` opens N idle connections.
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::chance::{Chance, damage};
 use crate::hostile_bodies::{HostileBody, hostile_bodies, hostile_chats, seeds};
-use crate::served::{Reply, Served, connect, exchange, exchange_and_end, message};
+use crate::served::{Reply, Served, connect, exchange, exchange_and_end, exchange_until_quiet, message};
 
 /// Damaged requests tried by a plain `cargo test`.
 const FEW: u64 = 100;
@@ -68,14 +68,18 @@ fn bodies_by_hand_are_refused() {
     let mut victim = Victim::start();
     let cases = hostile_bodies().into_iter().map(|case| ("/v1/completions", case));
     let cases = cases.chain(hostile_chats().into_iter().map(|case| ("/v1/chat/completions", case)));
-    for (path, HostileBody { what, body, is_refused }) in cases {
+    let mut taken = Vec::new();
+    for (path, HostileBody { what, body }) in cases {
         let answer = exchange(victim.server.address, &message("POST", path, &body));
         victim.assert_harmless(&answer, &what);
         let reply = Reply::of(&answer);
-        assert!(!is_refused || (400..500).contains(&reply.status), "{what}: {reply:?}");
-        let error = &reply.json()["error"];
-        assert!(error["message"].is_string() && error["type"].is_string(), "{what}: {reply:?}");
+        let error = serde_json::from_str::<Value>(&reply.text).map_or(Value::Null, |answer| answer["error"].clone());
+        let has_form = error["message"].is_string() && error["type"].is_string();
+        if !(400..500).contains(&reply.status) || !has_form {
+            taken.push(format!("{what}: {reply:?}"));
+        }
     }
+    assert!(taken.is_empty(), "not refused, or not in OpenAI's form:\n{}", taken.join("\n"));
     victim.assert_unharmed("hostile bodies");
 }
 
@@ -88,22 +92,20 @@ fn damaged_requests_are_answered_or_refused() {
         let bodies = seeds();
         let (path, body) = &bodies[chance.below(bodies.len())];
         let mut body = body.clone().into_bytes();
-        let request = match chance.below(4) {
-            0 => {
-                let mut whole = message("POST", path, &body);
-                damage(&mut chance, &mut whole);
-                whole
-            }
-            _ => {
-                damage(&mut chance, &mut body);
-                message("POST", path, &body)
-            }
-        };
+        let damages_head = chance.below(4) == 0;
+        let mut request = message("POST", path, &body);
+        if damages_head {
+            damage(&mut chance, &mut request);
+        } else {
+            damage(&mut chance, &mut body);
+            request = message("POST", path, &body);
+        }
         if alone.is_some() {
             println!("{}", String::from_utf8_lossy(&request));
         }
-        // The end is said, as what is damaged may promise more bytes than it has.
-        let answer = exchange_and_end(victim.server.address, &request);
+        // A damaged head may promise more bytes than come: then the end is said.
+        let ask = if damages_head { exchange_and_end } else { exchange };
+        let answer = ask(victim.server.address, &request);
         victim.assert_harmless(&answer, &format!("damaged request {number}"));
         if number % 50 == 49 {
             victim.assert_unharmed(&format!("damaged request {number}"));
@@ -118,7 +120,7 @@ fn requests_of_two_readings_are_not_read_twice() {
     let mut victim = Victim::start();
     let body = json!({"prompt": "a", "max_tokens": 1}).to_string();
     let chunked = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
-    let hidden = "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let hidden = "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
     let long = body.len() + hidden.len();
     let attacks = [
@@ -130,7 +132,6 @@ fn requests_of_two_readings_are_not_read_twice() {
         ("a negative length", format!("Content-Length: -1\r\n\r\n{body}{hidden}")),
         ("a length beyond 64 bits", format!("Content-Length: 18446744073709551617\r\n\r\n{body}{hidden}")),
         ("a length in hex", format!("Content-Length: 0x{:x}\r\n\r\n{body}{hidden}", body.len())),
-        ("chunked twice", format!("Transfer-Encoding: chunked, chunked\r\n\r\n{chunked}{hidden}")),
         (
             "chunked, then identity",
             format!("Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n{chunked}{hidden}"),
@@ -178,13 +179,16 @@ fn requests_of_two_readings_are_not_read_twice() {
             ),
         ),
     ];
+    let mut read_twice = Vec::new();
     for (what, rest) in attacks {
-        let answer = exchange_and_end(victim.server.address, format!("{head}{rest}").as_bytes());
+        let answer = exchange_until_quiet(victim.server.address, format!("{head}{rest}").as_bytes());
         victim.assert_harmless(&answer, what);
         let text = String::from_utf8_lossy(&answer);
-        let sees_hidden = text.contains("\"object\":\"list\"");
-        assert!(!sees_hidden, "{what}: the hidden request was answered: {text}");
+        if text.contains("\"object\":\"list\"") {
+            read_twice.push(format!("{what}: {text}"));
+        }
     }
+    assert!(read_twice.is_empty(), "the hidden request was answered:\n{}", read_twice.join("\n"));
     victim.assert_unharmed("requests of two readings");
 }
 
@@ -236,7 +240,8 @@ fn heads_that_are_no_requests_are_refused() {
     }
     for (what, attack) in attacks {
         let shown: String = String::from_utf8_lossy(&attack).chars().take(60).collect();
-        let answer = exchange_and_end(victim.server.address, &attack);
+        let ask = if what == "a path" { exchange } else { exchange_and_end };
+        let answer = ask(victim.server.address, &attack);
         victim.assert_harmless(&answer, &shown);
         let text = String::from_utf8_lossy(&answer);
         assert!(!text.contains("root:") && !text.contains("\r\nX: y"), "{what} {shown}: {text}");
@@ -244,6 +249,62 @@ fn heads_that_are_no_requests_are_refused() {
         assert!(what != "a path" || (400..500).contains(&status), "{shown}: {text}");
     }
     victim.assert_unharmed("heads that are no requests");
+}
+
+#[test]
+fn uploads_write_nowhere_else() {
+    let mut victim = Victim::start();
+    let line = json!({"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "a"}});
+    let part = |disposition: &str, text: &str| {
+        format!("--b\r\nContent-Disposition: form-data; {disposition}\r\n\r\n{text}\r\n")
+    };
+    let purpose = part("name=\"purpose\"", "batch");
+    let file = |name: &str| part(&format!("name=\"file\"; filename=\"{name}\""), &line.to_string());
+    let names = [
+        "../../evil.jsonl",
+        "/tmp/evil.jsonl",
+        "..\\evil.jsonl",
+        "evil\0.jsonl",
+        "evil%2f..%2f",
+        "",
+        ".",
+        "..",
+        "a\r\nb",
+    ];
+    let mut bodies: Vec<String> = names.iter().map(|name| format!("{purpose}{}--b--\r\n", file(name))).collect();
+    bodies.extend([
+        String::new(),
+        "--b".to_owned(),
+        "--b--\r\n".to_owned(),
+        format!("{purpose}{}", file("unended.jsonl")),
+        format!("{}--b--\r\n", file("no-purpose.jsonl")),
+        format!("{}{}--b--\r\n", part("name=\"purpose\"", "../../x"), file("purpose.jsonl")),
+        format!("{}--b--\r\n", purpose.repeat(5000)),
+        format!("{purpose}{}{}--b--\r\n", file("one.jsonl"), file("two.jsonl")),
+    ]);
+    for body in &bodies {
+        let head = format!(
+            "POST /v1/files HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {}\r\n\
+             Content-Type: multipart/form-data; boundary=b\r\n\r\n",
+            body.len()
+        );
+        let answer = exchange(victim.server.address, format!("{head}{body}").as_bytes());
+        let shown: String = body.chars().take(200).collect();
+        victim.assert_harmless(&answer, &shown);
+        let status = Reply::of(&answer).status;
+        assert!((200..500).contains(&status), "{shown}: {}", String::from_utf8_lossy(&answer));
+    }
+    for id in ["../../demo/config.json", "/etc/passwd", "file-", "file-../../demo/config", "\0", "a/b"] {
+        let batch = json!({"input_file_id": id, "endpoint": "/v1/completions", "completion_window": "24h"});
+        let reply = victim.server.post("/v1/batches", &batch);
+        assert!((400..500).contains(&reply.status), "{id}: {reply:?}");
+    }
+    // Beside the model and what is said there is only the folder of files.
+    let mut left = victim.server.folder_entries();
+    left.retain(|name| !["demo", "errors.txt", "runs"].contains(&name.as_str()));
+    assert_eq!(left, Vec::<String>::new());
+    assert!(!std::path::Path::new("/tmp/evil.jsonl").exists());
+    victim.assert_unharmed("uploads");
 }
 
 #[test]

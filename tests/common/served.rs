@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 /// The demo model has none.
-const CHAT_TEMPLATE: &str = "{% for message in messages %}{{ 'Answer: ' if message.role == 'assistant' else 'Question: ' }}\
-    {{ message.content }}\n{% endfor %}{% if add_generation_prompt %}Answer:{% endif %}";
+const CHAT_TEMPLATE: &str = "{% for message in messages %}\
+    {{ 'Answer: ' if message.role == 'assistant' else 'Question: ' }}{{ message.content }}\n{% endfor %}\
+    {% if add_generation_prompt %}Answer:{% endif %}";
 
 /// How long an answer may take on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -22,7 +23,7 @@ pub struct Served {
     pub address: SocketAddr,
     child: Child,
     errors: PathBuf,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Served {
@@ -41,7 +42,7 @@ impl Served {
         let said = |line: String| line.split_once("http://").map(|(_, url)| url.trim_end_matches("/v1").to_owned());
         let address = lines.map_while(Result::ok).find_map(said);
         let address = address.unwrap_or_else(|| panic!("it does not serve: {}", read(&errors)));
-        Served { address: address.parse().expect("an address"), child, errors, _folder: folder }
+        Served { address: address.parse().expect("an address"), child, errors, folder }
     }
 
     pub fn url(&self) -> String {
@@ -50,6 +51,12 @@ impl Served {
 
     pub fn process(&self) -> u32 {
         self.child.id()
+    }
+
+    /// The names in the folder in which it runs.
+    pub fn folder_entries(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.folder.path()).expect("it is there");
+        entries.map(|entry| entry.expect("it can be read").file_name().to_string_lossy().into_owned()).collect()
     }
 
     pub fn post(&self, path: &str, body: &Value) -> Reply {
@@ -166,6 +173,19 @@ pub fn exchange_and_end(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     drop(stream.write_all(bytes));
     drop(stream.shutdown(Shutdown::Write));
     read_to_end(&mut stream)
+}
+
+/// What the server sends until it closes the connection, or nothing came for a while: it may wait for more bytes. What a
+/// busy server answers later is not seen.
+pub fn exchange_until_quiet(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
+    const QUIET: Duration = Duration::from_millis(700);
+    let mut stream = connect(address);
+    drop(stream.write_all(bytes));
+    stream.set_read_timeout(Some(QUIET)).expect("above zero");
+    let mut all = Vec::new();
+    // What came before the time was over stays in `all`.
+    drop(stream.read_to_end(&mut all));
+    all
 }
 
 fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
