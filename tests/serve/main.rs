@@ -1,7 +1,5 @@
 //! `offshoot serve` as its clients meet it: the built binary with the bundled demo model, over HTTP.
 
-#[path = "../common/runs.rs"]
-mod runs;
 #[path = "../common/signals.rs"]
 mod signals;
 
