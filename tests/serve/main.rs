@@ -2,8 +2,11 @@
 
 #[path = "../common/signals.rs"]
 mod signals;
+#[path = "../common/skip.rs"]
+mod skip;
 
 mod branches;
+mod browser;
 mod ends;
 mod page;
 mod protocol;
