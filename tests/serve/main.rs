@@ -1,11 +1,12 @@
 //! `offshoot serve` as its clients meet it: the built binary with the bundled demo model, over HTTP.
 
-#[path = "../common/runs.rs"]
-mod runs;
 #[path = "../common/signals.rs"]
 mod signals;
+#[path = "../common/skip.rs"]
+mod skip;
 
 mod branches;
+mod browser;
 mod ends;
 mod page;
 mod protocol;

@@ -1,7 +1,8 @@
 //! A server for one test: a child process at a free port of this machine, which ends with the test.
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStdout, ExitStatus, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -10,10 +11,14 @@ use serde_json::{Value, json};
 use ureq::Agent;
 use ureq::http::{HeaderMap, Response};
 
-use crate::runs::{offshoot, repository};
 use crate::signals;
 
 pub const QUESTION: &str = "Question: Mia has 3 pens and buys 4 more. How many pens does Mia have now?\nAnswer:";
+
+/// The bundled model.
+pub fn demo() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tasks/models/demo")
+}
 
 /// A hanging server fails the test in the end.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -43,11 +48,10 @@ impl Served {
     pub fn start(options: &[&str]) -> Served {
         signals::hear(libc::SIGTERM);
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let model = repository().join("tasks/models/demo");
-        let model = model.to_str().expect("the repository's path is text");
-        let always = ["serve", "--model", model, "--port", "0", "--device", "cpu", "--kv-memory", "128"];
-        let mut command = offshoot(folder.path(), &[&always, options].concat());
-        command.env_remove("OFFSHOOT_API_KEYS").stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_offshoot"));
+        command.current_dir(folder.path()).env_remove("RUST_LOG").env_remove("OFFSHOOT_API_KEYS");
+        command.args(["serve", "--port", "0", "--device", "cpu", "--kv-memory", "128", "--model"]).arg(demo());
+        command.args(options).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("the binary starts");
         let mut said = BufReader::new(child.stdout.take().expect("it is piped"));
         let address = said.by_ref().lines().map(|line| line.expect("text")).find_map(|line| {
