@@ -43,12 +43,8 @@ fn open_loops_send_a_batch_file_at_its_rate() {
     let line = |n: usize| {
         let chat = json!({"messages": [{"role": "user", "content": format!("{n} and 2?")}], "max_tokens": 5,
             "ignore_eos": true});
-        let body = if n.is_multiple_of(2) {
-            chat
-        } else {
-            json!({"prompt": "Question:", "max_tokens": 5, "ignore_eos": true})
-        };
-        let url = if n.is_multiple_of(2) { "/v1/chat/completions" } else { "/v1/completions" };
+        let text = json!({"prompt": "Question:", "max_tokens": 5, "ignore_eos": true});
+        let (url, body) = if n < 5 { ("/v1/chat/completions", chat) } else { ("/v1/completions", text) };
         json!({"custom_id": format!("r{n}"), "method": "POST", "url": url, "body": body}).to_string() + "\n"
     };
     std::fs::write(&path, (0..10).map(line).collect::<String>()).expect("the folder is writable");

@@ -2,6 +2,7 @@
 
     soak.py --base-url URL --pid PID --offshoot BINARY [--minutes 30] [--rate 20] [--window 30] [--json FILE]
 
+The server should have a small pool (`--kv-memory 64`): else its pages become resident one after another all the time.
 Prints a line per window and, at the end, the last quarter beside the first one after the warm-up window.
 """
 
