@@ -130,7 +130,9 @@ fn what_would_not_help_is_not_taken() {
     let (mut engine, handle) = build(pages(12));
     let mut first = begin(&handle, URGENT, 1, 100, 30);
     let mut batch = begin(&handle, BATCH, 1, 10, 6);
-    engine.turn().unwrap();
+    for _ in 0..3 {
+        engine.turn().unwrap();
+    }
     assert_eq!(engine.occupancy().running, 2);
     let mut second = begin(&handle, Priority(0), 1, 32, 33);
     while engine.turn().unwrap() == Turn::Stepped {}
