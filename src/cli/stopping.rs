@@ -32,7 +32,9 @@ pub fn on_signals() -> Result<Arc<Interrupt>> {
                 }
                 std::process::exit(128 + signal);
             }
-            out::aside("stopping: finished work is kept (press again to stop at once)");
+            out::aside(
+                "stopping; work that is finished is kept, and a server ends what it began (again: stop at once)",
+            );
         }
     };
     std::thread::Builder::new().name("signals".to_string()).spawn(wait).map_err(failed)?;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
-use axum::http::HeaderMap;
-use axum::middleware::{Next, from_fn_with_state};
+use axum::http::header::{CONNECTION, TRANSFER_ENCODING};
+use axum::http::{HeaderMap, HeaderValue};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, extract};
@@ -57,6 +58,7 @@ pub fn routes(server: Arc<Server>, has_page: bool) -> Router {
         .merge(open)
         .fallback(unknown_path)
         .method_not_allowed_fallback(unknown_method)
+        .layer(from_fn(check_coding))
         .layer(from_fn_with_state(server.clone(), count_response))
         .with_state(server)
 }
@@ -68,6 +70,22 @@ async fn check_key(State(server): AppState, mut request: Request, next: Next) ->
             next.run(request).await
         }
         Err(refusal) => refusal.into_response(),
+    }
+}
+
+/// Refuses bodies in any other coding than one whole `chunked`, which servers behind or before this one may read in
+/// another way.
+async fn check_coding(request: Request, next: Next) -> Response {
+    let codings: Vec<&[u8]> =
+        request.headers().get_all(TRANSFER_ENCODING).iter().map(|value| value.as_bytes()).collect();
+    match codings[..] {
+        [] => next.run(request).await,
+        [one] if one.eq_ignore_ascii_case(b"chunked") => next.run(request).await,
+        _ => {
+            let mut refused = Refusal::value("Transfer-Encoding", "`chunked` or none", "another one").into_response();
+            refused.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            refused
+        }
     }
 }
 

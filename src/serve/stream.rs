@@ -61,12 +61,15 @@ impl Stream {
         Some(out.into())
     }
 
-    /// Waits until another chunk is due.
+    /// Waits until another chunk is due, or the last one can be written.
     async fn pause(&self) {
         let Some(written) = self.written else { return };
         let due = written + self.server.limits.chunk_interval;
         if due > Instant::now() {
-            tokio::time::sleep_until(due.into()).await;
+            tokio::select! {
+                () = tokio::time::sleep_until(due.into()) => {}
+                () = self.ticket.ended() => {}
+            }
         }
     }
 

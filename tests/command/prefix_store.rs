@@ -21,7 +21,8 @@ fn a_second_run_reads_the_documents() {
     let count = |summary: &Value, field: &str| summary["prompts"][field].as_u64().unwrap_or(0);
     assert_eq!(count(&first, "computed"), count(&plain, "computed"));
     assert_eq!(count(&first, "stored"), 0);
-    assert!(count(&second, "stored") >= 512, "{}", second["prompts"]);
+    // A chunk of 512 tokens, less its first ones, which the document shares with another.
+    assert!(count(&second, "stored") > 500, "{}", second["prompts"]);
     assert_eq!(count(&second, "computed") + count(&second, "stored"), count(&plain, "computed"));
     let page =
         succeeds(run(folder.path(), &["--device", "cpu", "run", &task, "--limit", "12", "--prefix-store", "store"]));

@@ -163,7 +163,7 @@ impl Refusal {
             Error::EngineStopped { .. } => (RefusalKind::Unavailable, "engine_stopped"),
             _ => (RefusalKind::InvalidRequest, "invalid_value"),
         };
-        let refusal = Refusal::of_kind(kind, code, error.to_string());
+        let refusal = Refusal::of_kind(kind, code, without_path(error));
         let is_field = |what: &str| what.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
         match error {
             Error::Value { what, .. } if is_field(what) => refusal.about(what),
@@ -180,5 +180,15 @@ impl Refusal {
     pub fn body(&self) -> Value {
         let kind = self.kind.row().1;
         json!({ "error": { "message": self.message, "type": kind, "param": self.param, "code": self.code } })
+    }
+}
+
+/// The error's sentence without the paths of files, which are no client's concern.
+fn without_path(error: &Error) -> String {
+    match error {
+        Error::Format { what, .. } => what.clone(),
+        Error::Field { field, expected, found, .. } => format!("`{field}`: expected {expected}, found {found}"),
+        Error::Io { doing, source, .. } => format!("cannot {doing} a file: {source}"),
+        other => other.to_string(),
     }
 }

@@ -141,6 +141,11 @@ impl OpenTicket {
         self.has_ended = taken.iter().any(|delivery| matches!(delivery, Delivery::Done(_) | Delivery::Refused(_)));
         taken
     }
+
+    /// Waits until the job has ended; what has come may still have to be taken.
+    pub async fn ended(&self) {
+        self.outbox.ended().await;
+    }
 }
 
 impl Drop for OpenTicket {

@@ -51,14 +51,20 @@ struct Waiting {
 pub struct Outbox {
     waiting: Mutex<Waiting>,
     filled: Notify,
+    /// Nothing follows what waits.
+    ended: Notify,
 }
 
 impl Outbox {
     pub fn put(&self, delivery: Delivery) {
         let mut waiting = self.lock();
         let was_empty = waiting.deliveries.is_empty();
+        let is_end = matches!(delivery, Delivery::Done(_) | Delivery::Refused(_));
         waiting.put(delivery);
         drop(waiting);
+        if is_end {
+            self.ended.notify_one();
+        }
         if was_empty {
             self.filled.notify_one();
         }
@@ -73,6 +79,11 @@ impl Outbox {
             }
             self.filled.notified().await;
         }
+    }
+
+    /// Waits until nothing follows what waits.
+    pub async fn ended(&self) {
+        self.ended.notified().await;
     }
 
     /// All that waits now.

@@ -268,6 +268,7 @@ impl DispatchLoop {
         let kept = match (branch, job.keep.filter(|_| is_sampled)) {
             (Some(branch), Some(time_to_live)) => {
                 let tokens = [&job.prompts[sample.prompt], &finish.tokens[..]].concat();
+                self.recent.add(&tokens);
                 job.promised -= 1;
                 Some(self.leases.keep(job.client, branch, tokens.into(), time_to_live))
             }
