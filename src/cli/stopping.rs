@@ -32,9 +32,7 @@ pub fn on_signals() -> Result<Arc<Interrupt>> {
                 }
                 std::process::exit(128 + signal);
             }
-            out::aside(
-                "stopping; work that is finished is kept, and a server ends what it began (again: stop at once)",
-            );
+            out::aside("stopping: what is finished is kept, and a server ends what it began (again: stop at once)");
         }
     };
     std::thread::Builder::new().name("signals".to_string()).spawn(wait).map_err(failed)?;
