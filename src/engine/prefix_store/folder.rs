@@ -27,7 +27,8 @@ pub(super) fn make(folder: &Path) -> Result<()> {
 }
 
 /// Records that the chunks of a prefix were used, the last one first: of one prefix the end is evicted before the
-/// beginning, without which it could not be found.
+/// beginning, without which it could not be found. All times are of one clock: that by which a file system dates what is
+/// written may be coarser, and so behind.
 pub(super) fn touch(folder: &Path, chain: &[ChunkName]) {
     for name in chain.iter().rev() {
         let now = FileTimes::new().set_modified(SystemTime::now());
@@ -59,7 +60,7 @@ impl FolderWriter {
             write(&path, key, pages)?;
             self.held += new;
             self.since = self.since.map(|files| files + 1);
-            touch(&self.folder, &chain[..chain.len() - 1]);
+            touch(&self.folder, chain);
         }
         Ok(())
     }

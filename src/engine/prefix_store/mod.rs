@@ -190,6 +190,7 @@ impl PrefixStore {
         let thread = std::thread::Builder::new().name("prefix reader".to_owned());
         // If it cannot start, the channel is closed, and the prefix is computed.
         let _ = thread.spawn(move || {
+            touch(&folder, &found.chain);
             for (key, name) in found.keys.iter().zip(&found.chain[found.first..]) {
                 let path = path_of(&folder, name);
                 let pages = match chunk::read(&path, key, bytes) {
@@ -211,7 +212,6 @@ impl PrefixStore {
                     return;
                 }
             }
-            touch(&folder, &found.chain);
         });
         self.reading = Some(Reading { branch, mark, leased: Some(leased), next, chunks, arrived: None });
     }
