@@ -16,20 +16,22 @@ use crate::kv::PathMark;
 
 impl KvCache {
     /// Looks up the given tokens of `branch`, which does not run, in the prefix store. If it has more of them than are
-    /// computed, registers these and begins to read.
+    /// computed, registers these and begins to read. One prefix is read at a time: while it is, a branch that lacks
+    /// the end of a chunk waits, as it may share that prefix or have one of its own.
     pub fn begin_read(&mut self, branch: &Branch) -> ReadState {
-        match &self.store {
-            None => return ReadState::Nothing,
-            Some(store) if store.is_reading() => return ReadState::UnderWay,
-            Some(_) => {}
-        }
-        match self.try_read(branch) {
-            Some(()) => ReadState::Begun,
-            None => ReadState::Nothing,
+        match (self.lacking(branch), &self.store) {
+            (None, _) | (_, None) => ReadState::Nothing,
+            (Some(_), Some(store)) if store.is_reading() => ReadState::UnderWay,
+            (Some(lacking), Some(_)) => match self.try_read(branch, lacking) {
+                Some(()) => ReadState::Begun,
+                None => ReadState::Nothing,
+            },
         }
     }
 
-    fn try_read(&mut self, branch: &Branch) -> Option<()> {
+    /// The given tokens of `branch` of which keys and values are not computed, if a chunk ends among them.
+    fn lacking(&self, branch: &Branch) -> Option<Range<usize>> {
+        self.store.as_ref()?;
         match branch.hold {
             KvHold::Nothing => {}
             KvHold::Path(lease) if !lease.used => {}
@@ -41,7 +43,11 @@ impl KvCache {
         }
         let (path, rest) = self.look_up(branch, upto);
         let (_, computed) = self.prefix.known(path, &rest);
-        let found = self.store.as_mut()?.find(branch, computed as usize, upto)?;
+        (computed as usize / CHUNK_TOKENS < upto / CHUNK_TOKENS).then_some(computed as usize..upto)
+    }
+
+    fn try_read(&mut self, branch: &Branch, lacking: Range<usize>) -> Option<()> {
+        let found = self.store.as_mut()?.find(branch, lacking.start, lacking.end)?;
         let admit = |cache: &mut KvCache| {
             let (path, rest) = cache.look_up(branch, found.end());
             cache.prefix.admit_behind(&mut cache.pages, path, &rest)

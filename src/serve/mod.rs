@@ -47,6 +47,7 @@ use metrics::ServeMetrics;
 pub use options::{ServeLimits, ServeOptions};
 use server::Server;
 use store::Store;
+use stream::Ticks;
 
 /// The folder of files and batches, if none is chosen.
 const USUAL_DATA: &str = "runs/serve";
@@ -119,6 +120,7 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         seed: options.seed,
         reasoning: options.reasoning,
         limits: options.limits.clone(),
+        ticks: Ticks::every(options.limits.chunk_interval),
         batches: batches.transpose()?,
         system_fingerprint: system_fingerprint(&options.model, options.budget.kv)?,
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),

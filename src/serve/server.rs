@@ -22,6 +22,7 @@ use super::leases::Leases;
 use super::metrics::ServeMetrics;
 use super::options::ServeLimits;
 use super::random::random_seed;
+use super::stream::Ticks;
 
 /// Longest time that the body of a request may take to arrive.
 const BODY_PATIENCE: Duration = Duration::from_secs(120);
@@ -38,6 +39,7 @@ pub struct Server {
     pub seed: Option<u64>,
     pub reasoning: Reasoning,
     pub limits: ServeLimits,
+    pub ticks: Ticks,
     /// `None`: no files are kept.
     pub batches: Option<Batches>,
     pub system_fingerprint: String,

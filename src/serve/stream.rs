@@ -1,5 +1,6 @@
 //! Answers as server-sent events. A stream takes what waits in its job's outbox and writes it as one piece; then it waits
-//! a little, so that tokens of fast models share chunks. Nobody waits for a client that reads slowly.
+//! for the next tick, which comes for all streams at once: tokens of fast models share chunks, and where the model's
+//! threads need every core they are interrupted once for all streams. Nobody waits for a client that reads slowly.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,6 +19,28 @@ use super::server::Server;
 
 /// After so long without a chunk a comment is sent, so that proxies and clients see that the connection lives.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// Moments at which streams write their chunks, all at once.
+pub struct Ticks {
+    first: Instant,
+    interval: Duration,
+}
+
+impl Ticks {
+    pub fn every(interval: Duration) -> Ticks {
+        Ticks { first: Instant::now(), interval }
+    }
+
+    /// The first one after `moment`; the moment itself if they follow each other without a pause.
+    fn after(&self, moment: Instant) -> Instant {
+        if self.interval.is_zero() {
+            return moment;
+        }
+        let since_tick = moment.saturating_duration_since(self.first).as_nanos() % self.interval.as_nanos();
+        let since_tick = u64::try_from(since_tick).expect("less than an interval of at most seconds");
+        moment + self.interval - Duration::from_nanos(since_tick)
+    }
+}
 
 /// An answer on its way.
 struct Stream {
@@ -64,7 +87,7 @@ impl Stream {
     /// Waits until another chunk is due, or the last one can be written.
     async fn pause(&self) {
         let Some(written) = self.written else { return };
-        let due = written + self.server.limits.chunk_interval;
+        let due = self.server.ticks.after(written);
         if due > Instant::now() {
             tokio::select! {
                 () = tokio::time::sleep_until(due.into()) => {}

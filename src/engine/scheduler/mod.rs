@@ -46,6 +46,7 @@ mod room;
 mod urgent;
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 
 use crate::engine::admission::{Commitment, LengthEstimator};
 use crate::engine::branch::{Branch, KvHold, Stage};
@@ -106,6 +107,8 @@ enum Entry {
     /// It cannot fit even alone.
     Failed,
     NoRoom,
+    /// Its prefix is being read from disk. Others need not wait for that.
+    Reads,
     AfterCollecting,
 }
 
@@ -210,9 +213,11 @@ impl Scheduler {
         }
     }
 
-    /// The first branch in the queue that does not run.
-    fn next_queued(&self) -> Option<QueueKey> {
-        self.preempted.first().into_iter().chain(self.waiting.first()).min().copied()
+    /// The first branch in the queue, after the place `passed`, that does not run.
+    fn next_queued(&self, passed: Option<QueueKey>) -> Option<QueueKey> {
+        let after = (passed.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let preempted = self.preempted.range(after).next();
+        preempted.into_iter().chain(self.waiting.range(after).next()).min().copied()
     }
 
     /// Removes `place` from the branches that do not run.
@@ -291,7 +296,7 @@ impl Scheduler {
 
     /// Admits branches in queue order while the step has rows for them and pages are expected to suffice; a branch that
     /// would run alone is always admitted. A branch for which the step has no rows is not admitted, so it holds no
-    /// pages.
+    /// pages. One whose prefix is read from disk keeps its place, and those behind it pass.
     fn admit(
         &mut self,
         branches: &mut Branches,
@@ -304,8 +309,9 @@ impl Scheduler {
             return Ready::Now;
         }
         let mut committed: Option<(Priority, Commitment)> = None;
+        let mut passed = None;
         while self.running.len() < budget.max_branches
-            && let Some(place) = self.next_queued()
+            && let Some(place) = self.next_queued(passed)
         {
             let commitment = match &mut committed {
                 Some((priority, commitment)) if *priority == place.priority => commitment,
@@ -326,13 +332,14 @@ impl Scheduler {
                 }
                 Entry::Failed => {}
                 Entry::NoRoom => return Ready::Now,
+                Entry::Reads => passed = Some(place),
                 Entry::AfterCollecting => return Ready::AfterCollecting,
             }
         }
         Ready::Now
     }
 
-    /// Admits the first branch in the queue if pages are expected to suffice, or if it would run alone.
+    /// Admits the branch at `place` of the queue if pages are expected to suffice, or if it would run alone.
     fn enter(
         &mut self,
         place: QueueKey,
@@ -351,7 +358,7 @@ impl Scheduler {
             return Entry::NoRoom;
         }
         if self.is_read(id, branches, cache) {
-            return Entry::NoRoom;
+            return Entry::Reads;
         }
         let entered = match self.reserve(id, branches, cache) {
             Err(_) if alone => self.reserve_alone(id, branches, cache),

@@ -44,7 +44,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether a prefix is being read from disk, for which admission waits; begins to read that of `id` if it is there.
+    /// Whether `id` waits for a prefix that is being read from disk; begins to read its own if it is there.
     pub(super) fn is_read(&mut self, id: BranchId, branches: &mut Branches, cache: &mut KvCache) -> bool {
         let branch = branches.get_mut(&id).expect("only branches wait");
         let begun = cache.begin_read(branch);

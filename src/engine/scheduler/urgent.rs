@@ -18,10 +18,16 @@ impl Scheduler {
     /// Admits urgent branches in queue order while the step has rows for them and pages suffice without those of less
     /// urgent ones.
     pub(super) fn admit_urgent(&mut self, branches: &mut Branches, cache: &mut KvCache, budget: StepBudget) -> Ready {
-        let Some(first) = self.first_urgent() else { return Ready::Now };
+        let mut passed = None;
+        let Some(first) = self.first_urgent(passed) else { return Ready::Now };
         let mut left = self.rows_left_for(first.priority, branches, cache, budget);
         let mut commitment = self.commitment(first.priority, branches, cache);
-        while let Some(place) = self.first_urgent().filter(|place| place.priority == first.priority) {
+        while let Some(place) = self.first_urgent(passed).filter(|place| place.priority == first.priority) {
+            // Nobody gives way to a branch that waits for the disk.
+            if self.is_read(place.branch, branches, cache) {
+                passed = Some(place);
+                continue;
+            }
             let new_rows = room::new_rows(&branches[&place.branch], cache);
             if left == 0 && new_rows > 0 {
                 return Ready::Now;
@@ -33,16 +39,17 @@ impl Scheduler {
                 Entry::Runs => left = left.saturating_sub(new_rows),
                 Entry::Failed => {}
                 Entry::NoRoom => return Ready::Now,
+                Entry::Reads => passed = Some(place),
                 Entry::AfterCollecting => return Ready::AfterCollecting,
             }
         }
         Ready::Now
     }
 
-    /// The first branch in the queue, if it is more urgent than the last running one.
-    fn first_urgent(&self) -> Option<QueueKey> {
+    /// The first branch in the queue after the place `passed`, if it is more urgent than the last running one.
+    fn first_urgent(&self, passed: Option<QueueKey>) -> Option<QueueKey> {
         let last = self.running.last()?;
-        self.next_queued().filter(|first| first.is_more_urgent_than(*last))
+        self.next_queued(passed).filter(|first| first.is_more_urgent_than(*last))
     }
 
     /// Rows of the next step that decodes, and prompts and given tokens of at least this priority, leave free. Rows that

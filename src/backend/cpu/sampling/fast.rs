@@ -44,16 +44,11 @@ pub fn sample_row(isa: Isa, scratch: &mut RowScratch, logits: &[f32], request: &
         Pick::Given(token) => token.ix(),
         Pick::Random { temperature, top_k, top_p, min_p, uniform } => {
             let filters = Filters { temperature, top_k, top_p, min_p };
-            if filters.none() && temperature == 1.0 && !changed {
-                inverse_cdf(weights, sums, uniform)
-            } else if filters.none() {
-                edited.exponentials(isa, temperature, weights, sums);
-                inverse_cdf(weights, sums, uniform)
-            } else {
-                match filters.kept(isa, edited, weights, sums) {
-                    Kept::Few(tokens) => inverse_cdf_of_kept(&tokens, uniform),
-                    Kept::Many => inverse_cdf(weights, sums, uniform),
-                }
+            // The model's weights serve where nothing differs.
+            let total = (temperature == 1.0 && !changed).then_some(model_sum);
+            match filters.kept(isa, edited, &mut Weights { weights, sums, total }) {
+                Kept::Few(tokens) => inverse_cdf_of_kept(&tokens, uniform),
+                Kept::Many => inverse_cdf(weights, sums, uniform),
             }
         }
     };
@@ -152,6 +147,27 @@ impl<'a> Scores<'a> {
     }
 }
 
+/// The weights of all tokens, see `Scores::exponentials`.
+struct Weights<'a> {
+    weights: &'a mut Vec<f32>,
+    /// By chunk.
+    sums: &'a mut Vec<f64>,
+    /// Their sum, once they are computed.
+    total: Option<f64>,
+}
+
+impl Weights<'_> {
+    /// Computes them unless they are. Returns their sum.
+    fn compute(&mut self, isa: Isa, scores: &Scores, temperature: f32) -> f64 {
+        *self.total.get_or_insert_with(|| scores.exponentials(isa, temperature, self.weights, self.sums))
+    }
+
+    fn keep(&mut self, isa: Isa, scores: &Scores, cut: Cut) -> Kept {
+        cut.apply(isa, scores, self.weights, self.sums);
+        Kept::Many
+    }
+}
+
 /// What passed the filters.
 enum Kept {
     /// By rising id, with their weights in f64.
@@ -173,39 +189,42 @@ impl Filters {
         self.top_k.is_none() && self.top_p >= 1.0 && self.min_p <= 0.0
     }
 
-    /// The tokens that pass the filters.
-    fn kept(&self, isa: Isa, scores: &Scores, weights: &mut Vec<f32>, sums: &mut Vec<f64>) -> Kept {
+    /// The tokens that pass the filters. Computes `weights` where they are needed.
+    fn kept(&self, isa: Isa, scores: &Scores, weights: &mut Weights) -> Kept {
         let weight = |t: usize| scores.weight(t, self.temperature);
         let mut kept: Vec<(usize, f64)>;
-        if let Some(k) = self.top_k {
+        if self.none() {
+            weights.compute(isa, scores, self.temperature);
+            return Kept::Many;
+        } else if let Some(k) = self.top_k {
             kept = scores.largest(k.max(1) as usize).into_iter().map(|t| (t, weight(t))).collect();
             let total: f64 = kept.iter().map(|(_, weight)| weight).sum();
             kept.truncate(self.reached(&kept, 0.0, total).unwrap_or(kept.len()));
         } else if self.top_p < 1.0 {
-            let total = scores.exponentials(isa, self.temperature, weights, sums);
+            let total = weights.compute(isa, scores, self.temperature);
             let lowest = self.lowest_of_top_p(scores, total);
             let Some(tokens) = scores.few_at_least(lowest) else {
-                let mut cut = Cut::of_top_p(isa, scores, lowest, weights, f64::from(self.top_p) * total);
-                if self.min_p > 0.0 {
-                    cut = cut.and(Cut::of_min_p(scores, self.temperature, self.min_p.min(1.0)));
-                }
-                cut.apply(isa, scores, weights, sums);
-                return Kept::Many;
+                let cut = Cut::of_top_p(isa, scores, lowest, weights.weights, f64::from(self.top_p) * total);
+                let cut = if self.min_p > 0.0 { cut.and(self.cut_of_min_p(scores)) } else { cut };
+                return weights.keep(isa, scores, cut);
             };
             kept = self.nucleus(scores, tokens, total);
         } else {
             // Half of min-p, so that rounding loses no token at the threshold; `retain` below is exact.
             let lowest = scores.best + self.temperature * (0.5 * self.min_p).ln();
             let Some(tokens) = scores.few_at_least(lowest.min(scores.best)) else {
-                scores.exponentials(isa, self.temperature, weights, sums);
-                Cut::of_min_p(scores, self.temperature, self.min_p.min(1.0)).apply(isa, scores, weights, sums);
-                return Kept::Many;
+                weights.compute(isa, scores, self.temperature);
+                return weights.keep(isa, scores, self.cut_of_min_p(scores));
             };
             kept = tokens.into_iter().map(|t| (t, weight(t))).collect();
         }
         kept.retain(|(_, weight)| *weight >= f64::from(self.min_p.min(1.0)));
         kept.sort_unstable_by_key(|(token, _)| *token);
         Kept::Few(kept)
+    }
+
+    fn cut_of_min_p(&self, scores: &Scores) -> Cut {
+        Cut::of_min_p(scores, self.temperature, self.min_p.min(1.0))
     }
 
     /// All tokens of a lower score together weigh less than 1 - top_p of the total, so top-p is reached without them.

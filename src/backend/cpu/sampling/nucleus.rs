@@ -155,7 +155,11 @@ fn boundary(
     // Neighbours often have the same bin: four tables, so that one sum need not wait for the other.
     let mut tables = [[0.0; BINS + 1]; 4];
     for (scores, weights) in chunks() {
-        bins_of_chunk(isa, scores, &bins, &mut of);
+        let one = bins_of_chunk(isa, scores, &bins, &mut of);
+        if let Some(bin) = one {
+            tables[0][bin as usize] += weights.iter().map(|&weight| f64::from(weight)).sum::<f64>();
+            continue;
+        }
         let (whole, rest) = weights.as_chunks::<4>();
         for (of, weights) in of.as_chunks::<4>().0.iter().zip(whole) {
             for ((table, &bin), &weight) in tables.iter_mut().zip(of).zip(weights) {
@@ -196,14 +200,19 @@ fn bin_that_reaches(sums: &[f64; BINS + 1], wanted: f64, before: &mut f64) -> i3
 }
 
 for_each_isa! {
-    fn bins_of_chunk(scores: &[f32], bins: &Bins, of: &mut [i32; CHUNK]) = bins_of_chunk_loop;
+    fn bins_of_chunk(scores: &[f32], bins: &Bins, of: &mut [i32; CHUNK]) -> Option<i32> = bins_of_chunk_loop;
 }
 
+/// The bins of a chunk's scores; returned if they are all one.
 #[inline(always)]
-fn bins_of_chunk_loop(scores: &[f32], bins: &Bins, of: &mut [i32; CHUNK]) {
+fn bins_of_chunk_loop(scores: &[f32], bins: &Bins, of: &mut [i32; CHUNK]) -> Option<i32> {
+    let first = bins.of(scores[0]);
+    let mut different = 0;
     for (of, &score) in of.iter_mut().zip(scores) {
         *of = bins.of(score);
+        different |= *of ^ first;
     }
+    (different == 0).then_some(first)
 }
 
 for_each_isa! {
