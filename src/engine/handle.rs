@@ -34,6 +34,8 @@ pub struct EngineFacts {
     /// Whether what a branch samples depends on its own tokens and uniforms alone, to the last bit: not on other
     /// branches, on plans, or on which steps computed it.
     pub exact: bool,
+    /// Whether steps run on a device beside the host's cores (see `Backend::IS_ASYNC`).
+    pub is_async: bool,
     pub page_tokens: usize,
     /// Bytes of one page, all layers.
     pub page_bytes: usize,

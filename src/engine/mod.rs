@@ -238,6 +238,7 @@ impl<B: Backend> Engine<B> {
             device: backend.describe(),
             arithmetic: backend.arithmetic(),
             exact: backend.tile() > 1,
+            is_async: B::IS_ASYNC,
             page_tokens: backend.page_tokens() as usize,
             page_bytes,
             kv_bytes_per_token: model.kv_bytes_per_token(),

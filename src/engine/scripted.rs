@@ -105,6 +105,7 @@ impl EngineHandle {
             device: "scripted".to_owned(),
             arithmetic: "scripted".to_owned(),
             exact: true,
+            is_async: false,
             page_tokens: 16,
             page_bytes: 0,
             kv_bytes_per_token: 0,

@@ -108,6 +108,9 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         Batches::start(Arc::new(store), with)
     });
     let pins = options.prefixes.iter().map(|path| pin(path, &engine, &tokenizer)).collect::<Result<Vec<_>>>()?;
+    let facts = engine.facts();
+    let shared_cores = (!facts.is_async).then_some(u32::try_from(cores).unwrap_or(u32::MAX));
+    let ticks = Ticks::new(options.limits.chunk_interval, shared_cores, facts.max_branches);
     let server = Arc::new(Server {
         engine,
         dispatcher,
@@ -120,7 +123,7 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         seed: options.seed,
         reasoning: options.reasoning,
         limits: options.limits.clone(),
-        ticks: Ticks::every(options.limits.chunk_interval),
+        ticks,
         batches: batches.transpose()?,
         system_fingerprint: system_fingerprint(&options.model, options.budget.kv)?,
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),

@@ -313,15 +313,17 @@ impl Generator {
         self.asked_for.remove(&sample)
     }
 
-    /// Drops a prompt in flight at once; no further events of it are returned.
+    /// Drops a prompt in flight at once, but for the branches that were taken; no further events of it are returned.
     pub fn discard(&mut self, prompt: usize) {
-        let Some(prompt) = self.in_flight.remove(&prompt) else { return };
-        for branch in &prompt.branches {
-            if self.by_branch.remove(branch).is_some() {
-                self.prompt_tokens -= prompt.tokens;
-            }
-        }
-        self.engine.discard(&prompt.branches);
+        let Some(mut dropped) = self.in_flight.remove(&prompt) else { return };
+        let mut samples = 0..;
+        dropped.branches.retain(|branch| {
+            let sample = SampleId { prompt, sample: samples.next().expect("the range has no end") };
+            let is_unfinished = self.by_branch.remove(branch).is_some();
+            self.prompt_tokens -= if is_unfinished { dropped.tokens } else { 0 };
+            is_unfinished || !dropped.keep || self.asked_for.remove(&sample).is_some()
+        });
+        self.engine.discard(&dropped.branches);
     }
 
     /// Whether this prompt has started and has samples that have not ended.
