@@ -68,6 +68,13 @@ impl fmt::Display for Stopped {
 pub fn bounded<T: Send + 'static>(bounds: Bounds, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Stopped> {
     /// How often a long work's time is looked at.
     const LOOK: Duration = Duration::from_millis(10);
+    if LEFT_BEHIND.load(Ordering::Relaxed) >= MOST_LEFT_BEHIND {
+        return Err(Stopped::NoThread(io::Error::other("too many that took too much wait in memory for the end")));
+    }
+    let left_behind = |why: Stopped| {
+        LEFT_BEHIND.fetch_add(1, Ordering::Relaxed);
+        Err(why)
+    };
     let worker = Worker::idle().map_err(Stopped::NoThread)?;
     let (answer, answered) = channel();
     let begun = worker.cpu();
@@ -86,15 +93,15 @@ pub fn bounded<T: Send + 'static>(bounds: Bounds, work: impl FnOnce() -> T + Sen
             }
             Err(RecvTimeoutError::Disconnected) => return Err(Stopped::Panic("its thread has ended".to_string())),
             Err(RecvTimeoutError::Timeout) if worker.account.is_overdrawn.load(Ordering::Acquire) => {
-                return Err(Stopped::Memory(bounds.bytes));
+                return left_behind(Stopped::Memory(bounds.bytes));
             }
             Err(RecvTimeoutError::Timeout) if worker.account.is_too_deep.load(Ordering::Acquire) => {
-                return Err(Stopped::Depth);
+                return left_behind(Stopped::Depth);
             }
             Err(RecvTimeoutError::Timeout) if worker.cpu().saturating_sub(begun) > bounds.cpu => {
                 // It stops when it next asks for memory.
                 worker.account.left.store(isize::MIN / 2, Ordering::Relaxed);
-                return Err(Stopped::Time(bounds.cpu));
+                return left_behind(Stopped::Time(bounds.cpu));
             }
             Err(RecvTimeoutError::Timeout) => {}
         }
@@ -110,6 +117,11 @@ fn message(panic: &(dyn Any + Send)) -> String {
 const THREAD: &str = "bounded";
 /// Deep recursion of parsers has limits of its own, which are meant for stacks of this size or less.
 const STACK_BYTES: usize = 16 << 20;
+
+/// Threads that were left behind with what they had asked for.
+static LEFT_BEHIND: AtomicUsize = AtomicUsize::new(0);
+/// So many may be: each keeps at most what its bounds gave it.
+const MOST_LEFT_BEHIND: usize = 64;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -230,6 +242,8 @@ fn stop_overflows() -> io::Result<()> {
         action.sa_sigaction = on_fault as extern "C" fn(_, _, _) as usize;
         // On the stack for signals that the standard library gives each thread.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        // A thread that stops stays on that stack, which has no room for the handlers of other signals.
+        libc::sigfillset(&raw mut action.sa_mask);
         match libc::sigaction(libc::SIGSEGV, &raw const action, ptr::null_mut()) {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -240,21 +254,34 @@ fn stop_overflows() -> io::Result<()> {
 extern "C" fn on_fault(signal: libc::c_int, fault: *mut libc::siginfo_t, _: *mut libc::c_void) {
     /// Larger than the guard that the system puts behind a stack.
     const NEAR: usize = 64 << 10;
-    let account = ACCOUNT.get();
-    if !account.is_null() {
-        // SAFETY: see `CountingAllocator::take`; the kernel passes what it knows of the fault.
-        let (account, at) = unsafe { (&*account, (*fault).si_addr().addr()) };
-        if at.abs_diff(account.stack_end.load(Ordering::Relaxed)) <= NEAR {
-            account.is_too_deep.store(true, Ordering::Release);
-            loop {
-                // SAFETY: it waits for a signal and touches no memory.
-                unsafe { libc::pause() };
-            }
+    // SAFETY: the kernel passes what it knows of the signal; an address, if a fault is the cause, and no process is.
+    let (is_fault, at) = unsafe { ((*fault).si_code > 0, (*fault).si_addr().addr()) };
+    // SAFETY: see `CountingAllocator::account`.
+    if let Some(account) = unsafe { ACCOUNT.get().as_ref() }.filter(|_| is_fault)
+        && at.abs_diff(account.stack_end.load(Ordering::Relaxed)) <= NEAR
+    {
+        account.is_too_deep.store(true, Ordering::Release);
+        stop();
+    }
+    if !is_fault {
+        // SAFETY: the signal that another process sent ends this one as soon as the handler returns.
+        unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+            libc::raise(signal);
         }
+        return;
     }
     if let Some(before) = FAULT_BEFORE.get() {
         // SAFETY: the struct is static. The instruction that failed is tried again, and then does what it did before.
         unsafe { libc::sigaction(signal, before, ptr::null_mut()) };
+    }
+}
+
+/// Stops the calling thread for ever.
+fn stop() -> ! {
+    loop {
+        // SAFETY: it waits for a signal and touches no memory.
+        unsafe { libc::pause() };
     }
 }
 
@@ -289,29 +316,35 @@ thread_local! {
 pub struct CountingAllocator;
 
 impl CountingAllocator {
+    /// The account of this thread's job, if it runs one. Stops the thread if little is left of its stack: were it to
+    /// pass the end inside the system's allocator, it would keep a lock that other threads wait for.
+    fn account<'a>() -> Option<&'a Account> {
+        /// More than the system's allocator takes of a stack.
+        const ROOM: usize = 64 << 10;
+        let account = ACCOUNT.get();
+        // SAFETY: it is null, or set for the time of a job alone, in which the thread's `Arc` keeps the account.
+        let account = unsafe { account.as_ref() }?;
+        let here = 0u8;
+        if (&raw const here).addr().saturating_sub(account.stack_end.load(Ordering::Relaxed)) < ROOM {
+            account.is_too_deep.store(true, Ordering::Release);
+            stop();
+        }
+        Some(account)
+    }
+
     /// Books `bytes` more on the account of this thread's job, if it runs one; stops the thread if they are too many.
     fn take(bytes: usize) {
-        let account = ACCOUNT.get();
-        if account.is_null() {
-            return;
-        }
-        // SAFETY: it is set for the time of a job alone, in which the thread's `Arc` keeps the account.
-        let account = unsafe { &*account };
+        let Some(account) = CountingAllocator::account() else { return };
         let bytes = isize::try_from(bytes).unwrap_or(isize::MAX);
         if account.left.fetch_sub(bytes, Ordering::Relaxed) < bytes {
             account.is_overdrawn.store(true, Ordering::Release);
-            loop {
-                // SAFETY: it waits for a signal and touches no memory.
-                unsafe { libc::pause() };
-            }
+            stop();
         }
     }
 
     fn give_back(bytes: usize) {
-        let account = ACCOUNT.get();
-        if !account.is_null() {
-            // SAFETY: see `take`.
-            unsafe { &*account }.left.fetch_add(isize::try_from(bytes).unwrap_or(isize::MAX), Ordering::Relaxed);
+        if let Some(account) = CountingAllocator::account() {
+            account.left.fetch_add(isize::try_from(bytes).unwrap_or(isize::MAX), Ordering::Relaxed);
         }
     }
 }

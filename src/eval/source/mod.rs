@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 use crate::json;
 use crate::json::{describe, listed};
+use crate::lines;
 use schema::{Checked, Fault, Schema, inside};
 
 /// A task file's JSON with the changes from the command line.
@@ -213,7 +214,7 @@ pub(crate) fn is_task(text: &str) -> bool {
 
 /// Reads a text file, removes a byte order mark and converts line ends to `\n`.
 pub(crate) fn read_text(path: &Path) -> Result<String> {
-    let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
+    let bytes = lines::input_file(path)?;
     let text = String::from_utf8(bytes)
         .map_err(|e| Error::format(path, format!("not UTF-8 text (byte {})", e.utf8_error().valid_up_to())))?;
     Ok(text.trim_start_matches('\u{feff}').replace("\r\n", "\n"))
