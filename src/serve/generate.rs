@@ -19,6 +19,9 @@ use super::reply;
 use super::server::Server;
 use super::stream;
 
+/// Tokens of prompts that an answer may repeat, with the alternatives to each: about 100 MB of JSON.
+const MOST_REPEATED: usize = 4 << 20;
+
 /// Tokens from which on an answer is written on a thread of its own.
 const LONG_ANSWER: usize = 4096;
 
@@ -31,8 +34,8 @@ pub async fn generate(
 ) -> Result<Response, Refusal> {
     let arrived = Instant::now();
     server.dispatcher.check_alive()?;
-    let body = server.body(&headers, body).await?;
-    let request = server.work(move |server| read(server, endpoint, client, &body)).await?;
+    let body = server.receive(&headers, body).await?;
+    let request = server.work(move |server| read(server, endpoint, client, &body.parse()?)).await?;
     let head = AnswerHead {
         id: format!("{}{}", endpoint.id_prefix(), random_hex::<12>()),
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
@@ -66,7 +69,14 @@ fn read(
         None => reader.encode(request)?,
     };
     request.fit_paths(server.engine.facts())?;
-    Ok(request)
+    let repeated = request.repeated();
+    match repeated <= MOST_REPEATED {
+        true => Ok(request),
+        false => {
+            let expected = format!("at most {MOST_REPEATED} tokens of prompts and alternatives to them in an answer");
+            Err(Refusal::value("echo", &expected, &repeated.to_string()))
+        }
+    }
 }
 
 fn submit(

@@ -45,7 +45,7 @@ pub use leases::LeaseLimits;
 use leases::Leases;
 use metrics::ServeMetrics;
 pub use options::{ServeLimits, ServeOptions};
-use server::Server;
+use server::{LARGE_BODIES, Server};
 use store::Store;
 use stream::Ticks;
 
@@ -128,6 +128,7 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         system_fingerprint: system_fingerprint(&options.model, options.budget.kv)?,
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
         workers: Semaphore::new(cores),
+        large_bodies: Arc::new(Semaphore::new(LARGE_BODIES)),
     });
     announce(&server, address)?;
     let stop = interrupt.listen();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::header::{CONNECTION, TRANSFER_ENCODING};
 use axum::http::{HeaderMap, HeaderValue};
@@ -120,15 +121,23 @@ async fn models(State(server): AppState) -> Response {
     reply::value(&server.served().list())
 }
 
-async fn model(State(server): AppState, Path(name): Path<String>) -> Answer {
-    Ok(reply::value(&server.served().one(&name)?))
+/// A part of a path, which may not be text.
+type InPath = Result<Path<String>, PathRejection>;
+
+fn name_in(path: InPath) -> Result<String, Refusal> {
+    path.map(|Path(name)| name).map_err(|_| Refusal::not_found("there is no such path: it is not UTF-8"))
 }
 
-async fn branch(State(server): AppState, client: Extension<ClientId>, Path(id): Path<String>) -> Answer {
-    Ok(reply::value(&server.leases.describe(*client, &id)?))
+async fn model(State(server): AppState, name: InPath) -> Answer {
+    Ok(reply::value(&server.served().one(&name_in(name)?)?))
 }
 
-async fn release_branch(State(server): AppState, client: Extension<ClientId>, Path(id): Path<String>) -> Answer {
+async fn branch(State(server): AppState, client: Extension<ClientId>, id: InPath) -> Answer {
+    Ok(reply::value(&server.leases.describe(*client, &name_in(id)?)?))
+}
+
+async fn release_branch(State(server): AppState, client: Extension<ClientId>, id: InPath) -> Answer {
+    let id = name_in(id)?;
     server.leases.release(*client, &id)?;
     Ok(reply::value(&json!({ "id": id, "object": "branch", "deleted": true })))
 }

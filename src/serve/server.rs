@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::http::HeaderMap;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use serde_json::{Map, Value};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::engine::{EngineHandle, Priority};
 use crate::launch::guarded;
@@ -26,6 +26,37 @@ use super::stream::Ticks;
 
 /// Longest time that the body of a request may take to arrive.
 const BODY_PATIENCE: Duration = Duration::from_secs(120);
+
+/// Bodies up to this length, in bytes, are not counted among the large ones.
+const SMALL_BODY: usize = 1 << 20;
+/// Large bodies at once: as JSON values they take many times their length.
+pub const LARGE_BODIES: usize = 4;
+
+/// How much, and how long, of a refused body is read and dropped.
+const DRAINED: usize = 64 << 20;
+const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
+
+async fn drain(body: &mut Body) {
+    let mut bytes = 0;
+    while bytes < DRAINED
+        && let Some(Ok(frame)) = body.frame().await
+    {
+        bytes += frame.data_ref().map_or(0, |piece| piece.len());
+    }
+}
+
+/// The body of a request, before it is parsed.
+pub struct JsonBody {
+    bytes: Vec<u8>,
+    /// Its place among the large ones.
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+impl JsonBody {
+    pub fn parse(&self) -> Result<Map<String, Value>, Refusal> {
+        parse_body(&self.bytes)
+    }
+}
 
 pub struct Server {
     pub engine: EngineHandle,
@@ -47,6 +78,8 @@ pub struct Server {
     pub created: u64,
     /// Requests that are encoded, and answers that are written, at once: threads beside those of the connections.
     pub workers: Semaphore,
+    /// See [`LARGE_BODIES`].
+    pub large_bodies: Arc<Semaphore>,
 }
 
 impl Server {
@@ -69,28 +102,55 @@ impl Server {
     }
 
     /// The JSON object in the body of a request.
-    pub async fn body(&self, headers: &HeaderMap, body: Body) -> Result<Map<String, Value>, Refusal> {
+    pub async fn body(self: &Arc<Self>, headers: &HeaderMap, body: Body) -> Result<Map<String, Value>, Refusal> {
+        let body = self.receive(headers, body).await?;
+        self.work(move |_| body.parse()).await
+    }
+
+    /// The body of a request, which should be JSON.
+    pub async fn receive(&self, headers: &HeaderMap, mut body: Body) -> Result<JsonBody, Refusal> {
+        let received = self.receive_from(headers, &mut body).await;
+        // A client that sends its body before it reads would see a closed connection and no answer. One that expects a
+        // word before it sends gets the answer instead.
+        if received.is_err() && !headers.contains_key("expect") {
+            let _ = tokio::time::timeout(DRAIN_PATIENCE, drain(&mut body)).await;
+        }
+        received
+    }
+
+    async fn receive_from(&self, headers: &HeaderMap, body: &mut Body) -> Result<JsonBody, Refusal> {
         let kind = headers.get("content-type").map(|kind| kind.as_bytes().to_ascii_lowercase());
         if kind.is_some_and(|kind| !kind.starts_with(b"application/json")) {
             let what = "expected `Content-Type: application/json`, found another one";
             return Err(Refusal::of_kind(RefusalKind::MediaType, "unsupported_media_type", what));
         }
-        let most = self.limits.body;
         // What the head announces need not come before it is refused.
-        if body.size_hint().lower() > most as u64 {
-            return Err(Refusal::too_large(most));
+        if body.size_hint().lower() > self.limits.body as u64 {
+            return Err(Refusal::too_large(self.limits.body));
         }
-        let read = Limited::new(body, most).collect();
-        let read = tokio::time::timeout(BODY_PATIENCE, read).await;
-        let read = read.map_err(|_| {
+        tokio::time::timeout(BODY_PATIENCE, self.read(body)).await.unwrap_or_else(|_| {
             let what = format!("the body did not arrive within {} s", BODY_PATIENCE.as_secs());
-            Refusal::of_kind(RefusalKind::Timeout, "timeout", what)
-        })?;
-        match read {
-            Ok(bytes) => parse_body(&bytes.to_bytes()),
-            Err(error) if error.is::<LengthLimitError>() => Err(Refusal::too_large(most)),
-            Err(_) => Err(Refusal::new("invalid_request", "the body did not arrive whole")),
+            Err(Refusal::of_kind(RefusalKind::Timeout, "timeout", what))
+        })
+    }
+
+    async fn read(&self, body: &mut Body) -> Result<JsonBody, Refusal> {
+        let mut read = JsonBody { bytes: Vec::new(), _room: None };
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|_| Refusal::new("invalid_request", "the body did not arrive whole"))?;
+            let Ok(piece) = frame.into_data() else { continue };
+            let bytes = read.bytes.len() + piece.len();
+            if bytes > self.limits.body {
+                return Err(Refusal::too_large(self.limits.body));
+            }
+            if bytes > SMALL_BODY && read._room.is_none() {
+                let room = self.large_bodies.clone().try_acquire_owned();
+                let full = |_| Refusal::rate_limit("as many large bodies as there may be at once are being read", 1);
+                read._room = Some(room.map_err(full)?);
+            }
+            read.bytes.extend_from_slice(&piece);
         }
+        Ok(read)
     }
 
     /// Runs `work`, which takes long or may panic, on a thread of its own, a bounded number at once.

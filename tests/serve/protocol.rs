@@ -27,14 +27,36 @@ fn what_is_wrong_is_refused_by_name() {
         (json!({"prompt": "a", "n": 1_000_000}), "invalid_value", "n"),
         (json!({"max_tokens": 3}), "invalid_value", "prompt"),
         (json!({"prompt": "a", "stream": true, "n": 1, "best_of": 2}), "unsupported_parameter", "best_of"),
+        (json!({"prompt": "a", "keep": true, "n": 1, "best_of": 2}), "unsupported_parameter", "best_of"),
+        (json!({"prompt": "a", "keep": true, "n": 2, "max_tokens": 0}), "unsupported_parameter", "n"),
+        (
+            json!({"prompt": "a", "stream_options": {"usage": true}, "stream": true}),
+            "unknown_parameter",
+            "stream_options.usage",
+        ),
+        (json!({"prompt": "a", "logit_bias": {"5": 1e39}}), "invalid_value", "logit_bias"),
+        (json!({"prompt": "a", "logit_bias": {"05": 1}}), "invalid_value", "logit_bias"),
+        // 90 tokens or more in each of 5,000 choices, with 20 alternatives.
+        (
+            json!({"prompt": QUESTION.repeat(4), "echo": true, "logprobs": 20, "n": 5000, "max_tokens": 0}),
+            "invalid_value",
+            "echo",
+        ),
     ] {
         assert_eq!(completion(body).refused(400), (code.to_owned(), json!(field)));
     }
     assert_eq!(completion(json!({"prompt": "a", "model": "gpt"})).refused(404).0, "model_not_found");
     assert_eq!(served.post_text("/v1/completions", "application/json", "{\"prompt\":").refused(400).0, "invalid_json");
     assert_eq!(served.post_text("/v1/completions", "text/plain", "{}").refused(415).0, "unsupported_media_type");
-    assert_eq!(completion(json!({"prompt": "a".repeat(1 << 20)})).refused(413).0, "request_too_large");
+    for _ in 0..20 {
+        // The body is taken, though it is refused: else its sender might see a closed connection.
+        assert_eq!(completion(json!({"prompt": "a".repeat(4 << 20)})).refused(413).0, "request_too_large");
+    }
     assert_eq!(served.get("/v1/nothing").refused(404).0, "not_found");
+    for path in ["/v1/models/%ff", "/v1/branches/%ff"] {
+        assert_eq!(served.get(path).refused(404).0, "not_found", "{path}");
+    }
+    assert_eq!(completion(json!({"prompt": "a", "timeout": 1e-9})).refused(408).0, "timeout");
     let unused = served.get("/v1/completions");
     assert_eq!((unused.refused(405).0.as_str(), unused.header("allow")), ("method_not_allowed", "POST"));
     assert_eq!(served.metric("offshoot_requests_total"), 0.0, "none of them was a request that could be answered");

@@ -41,6 +41,7 @@ struct SampleStream {
     /// Bytes of text in the chunks so far.
     sent_bytes: usize,
     has_begun: bool,
+    has_ended: bool,
     unsent: UnsentPart,
 }
 
@@ -117,6 +118,7 @@ impl ChunkWriter {
                 tokens: 0,
                 sent_bytes: 0,
                 has_begun: false,
+                has_ended: false,
                 unsent: UnsentPart::default(),
             })
         });
@@ -169,6 +171,7 @@ impl ChunkWriter {
         let rest: Vec<SampledToken> = finish.tokens.iter().enumerate().skip(stream.tokens).map(sampled).collect();
         let late = rest.len();
         stream.take(rest, self.request.return_token_ids);
+        stream.has_ended = true;
         stream.unsent.end = Some(SampleEnd { reason, branch });
         self.count(late);
         self.write_if_ready(sample, out);
@@ -178,9 +181,11 @@ impl ChunkWriter {
     pub fn end(&mut self, out: &mut Vec<u8>) {
         if self.request.best_of == 0 {
             for index in 0..self.samples.len() {
-                let end = SampleEnd { reason: FinishReason::Length, branch: None };
                 let stream = &mut self.samples[index];
-                stream.unsent.end = Some(end);
+                if stream.has_ended {
+                    continue; // As the one whose branch is kept.
+                }
+                stream.unsent.end = Some(SampleEnd { reason: FinishReason::Length, branch: None });
                 let (prompt, sample) = (index / self.request.n, index % self.request.n);
                 self.write_if_ready(SampleId { prompt, sample }, out);
             }

@@ -123,7 +123,10 @@ impl BodyFields {
 
     /// An object of numbers by token id.
     pub fn biases(&mut self, key: &str) -> ProtocolResult<Vec<(u32, f32)>> {
-        let bias = |(token, value): (&String, &Value)| Some((token.parse().ok()?, value.as_f64()? as f32));
+        // One way to write each token, so that none has two biases.
+        let id = |token: &str| token.parse::<u32>().ok().filter(|id| id.to_string() == token);
+        let number = |value: &Value| Some(value.as_f64()? as f32).filter(|bias| bias.is_finite());
+        let bias = |(token, value): (&String, &Value)| Some((id(token)?, number(value)?));
         let read = |value: &Value| value.as_object()?.iter().map(bias).collect();
         Ok(self.read(key, "an object of numbers by token id", read)?.unwrap_or_default())
     }
@@ -154,10 +157,7 @@ impl BodyFields {
     /// Refuses any field that was not read.
     pub fn finish(self) -> ProtocolResult<()> {
         match self.left.keys().next() {
-            Some(key) => {
-                let what = format!("`{key}` is not a field of this request");
-                Err(Refusal::new("unknown_parameter", what).about(key))
-            }
+            Some(key) => Err(Refusal::unknown(key)),
             None => Ok(()),
         }
     }

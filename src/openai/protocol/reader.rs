@@ -119,6 +119,16 @@ impl RequestReader<'_> {
                 "best_of",
                 "beside `stream`: the best candidates are known only when all have ended",
             ),
+            (
+                request.keep.is_some() && request.best_of > request.n,
+                "best_of",
+                "beside `keep`: candidates that are not returned could not be released",
+            ),
+            (
+                request.keep.is_some() && !scores && request.best_of == 0 && request.n > 1,
+                "n",
+                "beside `keep` and `max_tokens` 0: the prompt is kept, once",
+            ),
             (request.stream.is_some() && request.prompt_logprobs.is_some(), "prompt_logprobs", "beside `stream`"),
             (request.parent.is_some() && request.echo, "echo", "beside `parent`"),
             (request.parent.is_some() && request.prompt_logprobs.is_some(), "prompt_logprobs", "beside `parent`"),
@@ -289,6 +299,10 @@ impl RequestReader<'_> {
             Some(Value::Bool(flag)) => Ok(*flag),
             Some(other) => Err(Refusal::value(&format!("stream_options.{key}"), "true or false", &brief(other))),
         };
+        let known = ["include_usage", "continuous_usage_stats", "include_obfuscation"];
+        if let Some(unknown) = options.keys().find(|key| !known.contains(&key.as_str())) {
+            return Err(Refusal::unknown(&format!("stream_options.{unknown}")));
+        }
         let options =
             StreamOptions { include_usage: flag("include_usage")?, continuous_usage: flag("continuous_usage_stats")? };
         Ok(Some(options))

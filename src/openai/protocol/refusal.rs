@@ -96,6 +96,11 @@ impl Refusal {
         Refusal::new("unsupported_parameter", message).about(field)
     }
 
+    /// For a field that no request has.
+    pub fn unknown(field: &str) -> Self {
+        Refusal::new("unknown_parameter", format!("`{field}` is not a field of this request")).about(field)
+    }
+
     /// For a field that is supported, but not `place` ("in a batch", "beside `stream`").
     pub fn out_of_place(field: &str, place: &str) -> Self {
         Refusal::new("unsupported_parameter", format!("`{field}` is not supported {place}")).about(field)

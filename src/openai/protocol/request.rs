@@ -246,4 +246,12 @@ impl ProtocolRequest {
         }
         Ok(())
     }
+
+    /// Tokens of prompts that the answer repeats, in each choice (`echo`) or once (`prompt_logprobs`), with the
+    /// alternatives to each.
+    pub fn repeated(&self) -> usize {
+        let in_choices = if self.echo { self.n * (1 + self.params.top_logprobs.unwrap_or(0)) } else { 0 };
+        let once = self.prompt_logprobs.map_or(0, |tops| 1 + tops);
+        self.prompts.iter().map(|prompt| prompt.tokens.len().saturating_mul(in_choices + once)).sum()
+    }
 }

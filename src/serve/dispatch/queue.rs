@@ -25,7 +25,8 @@ const PIECE: usize = 32;
 /// A job in the queue, and what has begun of it.
 struct WaitingJob {
     job: Arc<Job>,
-    arrived: Instant,
+    /// When it arrived, or a part of it began last: a job that is served does not age.
+    waits_since: Instant,
     /// Number of its arrival.
     order: u64,
     /// Tokens' worth of service that its client's jobs of the same time have had.
@@ -75,7 +76,7 @@ impl JobQueue {
         self.arrivals += 1;
         let key = key_of(job.prompts.first().map_or(&[][..], |prompt| &prompt.tokens));
         let (order, service) = (self.arrivals, self.job_floor);
-        let waiting = WaitingJob { arrived: now, order, service, prompt: 0, begun: 0, key, job: Arc::new(job) };
+        let waiting = WaitingJob { waits_since: now, order, service, prompt: 0, begun: 0, key, job: Arc::new(job) };
         self.waiting.insert(waiting.job.id, waiting);
     }
 
@@ -94,6 +95,7 @@ impl JobQueue {
         let id = self.waiting.values().min_by_key(|waiting| self.rank(waiting, now))?.job.id;
         let waiting = self.waiting.get_mut(&id).expect("it was there just now");
         let part = waiting.take(room);
+        waiting.waits_since = now;
         self.last.clone_from(&waiting.key);
         let cost = waiting.cost(part);
         waiting.service += cost;
@@ -113,7 +115,7 @@ impl JobQueue {
 
     /// Lowest first.
     fn rank(&self, waiting: &WaitingJob, now: Instant) -> (i64, u64, u64, Reverse<usize>, u64) {
-        let aged = now.saturating_duration_since(waiting.arrived).as_secs() / AGING.as_secs();
+        let aged = now.saturating_duration_since(waiting.waits_since).as_secs() / AGING.as_secs();
         let priority = i64::from(waiting.job.priority.0) - i64::try_from(aged).unwrap_or(i64::MAX / 2);
         let client = self.clients.get(&waiting.job.client).copied().unwrap_or(self.floor);
         let shared = waiting.key.iter().zip(&self.last).take_while(|(own, last)| own == last).count();
@@ -204,6 +206,19 @@ mod tests {
         let at = order.iter().position(|&id| id == 2);
         assert!(at <= Some(1), "it begins at place {at:?} of {}", order.len());
         assert_eq!(order.len(), 4096 / 16 - 10 + 1);
+    }
+
+    #[test]
+    fn a_job_that_is_served_does_not_age() {
+        let (mut queue, now) = (JobQueue::default(), Instant::now());
+        queue.add(job(1, 0, 0, 4096, &[1; 64]), now);
+        let later = |turn: u32| now + AGING / 4 * turn;
+        for turn in 0..40 {
+            queue.next(16, later(turn)).expect("samples wait");
+        }
+        queue.add(job(2, 0, 0, 1, &[2; 64]), later(40));
+        let next: Vec<u64> = (0..2).filter_map(|_| Some(queue.next(16, later(40))?.0.job.0)).collect();
+        assert!(next.contains(&2), "{next:?}: it need not wait for the rest of a job that began long ago");
     }
 
     #[test]

@@ -143,7 +143,11 @@ impl DispatchLoop {
             usage: JobUsage { cached: vec![0; job.prompts.len()], timed_out: false },
         };
         let id = job.id;
+        let is_late = open.deadline.is_some_and(|deadline| deadline <= now);
         self.jobs.insert(id, open);
+        if is_late {
+            return self.cut_short(id);
+        }
         if keeps_prompts {
             self.keep_prompts(id);
         }
@@ -309,7 +313,7 @@ impl DispatchLoop {
                 let same = Error::OutOfPages { needed: *needed, capacity: *capacity, hint };
                 in_bytes(same, self.generator.engine().facts()).to_string()
             }
-            other => other.to_string(),
+            _ => refusal.message,
         };
         if let Some(outbox) = self.drop_job(id) {
             outbox.put(Delivery::Refused(Refusal { message, ..refusal }));
@@ -373,6 +377,18 @@ impl DispatchLoop {
         }
         if job.left == 0 {
             self.end(id);
+        }
+    }
+}
+
+impl Drop for DispatchLoop {
+    /// Refuses what is open, of which there is something only if this thread panics: nobody else would end it.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.shared.is_dead.store(true, Ordering::Relaxed);
+        }
+        for job in self.jobs.values() {
+            job.outbox.put(Delivery::Refused(super::stopped()));
         }
     }
 }

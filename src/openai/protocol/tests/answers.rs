@@ -55,17 +55,14 @@ fn a_chat_has_its_prompt_fields_once() {
 }
 
 #[test]
-fn the_best_candidates_keep_their_branches() {
-    let request = request(Endpoint::Completions, json!({"prompt": "a", "best_of": 3, "n": 2, "keep": true}));
+fn the_best_candidates_are_returned() {
+    let request = request(Endpoint::Completions, json!({"prompt": "a", "best_of": 3, "n": 2}));
     let mut candidates = drawn(&request, &["x", "y", "z"], FinishReason::Length);
     for (finish, logprob) in candidates.drawn.iter_mut().zip([-3.0, -1.0, -2.0]) {
         finish.logprob = logprob;
     }
-    candidates.kept = [None, Some("br-y"), Some("br-z")].map(|id| id.map(str::to_owned)).to_vec();
     let answer = answer(&request, &[candidates]);
-    let shown = |at: usize| (&answer["choices"][at]["text"], &answer["choices"][at]["branch"]);
-    assert_eq!(shown(0), (&json!("y"), &json!("br-y")));
-    assert_eq!(shown(1), (&json!("z"), &json!("br-z")));
+    assert_eq!([0, 1].map(|at| &answer["choices"][at]["text"]), [&json!("y"), &json!("z")]);
 }
 
 #[test]
