@@ -63,11 +63,10 @@ pub struct ServeMetrics {
     pub responses: [Counter; 6],
     pub samples: Counter,
     pub tokens_sampled: Counter,
-    pub tokens_streamed: Counter,
     /// Tokens of the prompts of answered requests, and those of them that began an earlier prompt.
     pub prompt_tokens: Counter,
     pub cached_tokens: Counter,
-    /// From a request's arrival to its first token, to its end, and between two chunks of a stream.
+    /// From the arrival of a request to the first token of its stream, to its end, and between two chunks.
     pub first_token: Histogram,
     pub job_seconds: Histogram,
     pub between_chunks: Histogram,
@@ -86,7 +85,6 @@ impl ServeMetrics {
             responses: Default::default(),
             samples: Counter::default(),
             tokens_sampled: Counter::default(),
-            tokens_streamed: Counter::default(),
             prompt_tokens: Counter::default(),
             cached_tokens: Counter::default(),
             first_token: Histogram::default(),
@@ -146,7 +144,11 @@ impl ServeMetrics {
             "Those of them that began an earlier prompt",
             self.cached_tokens.get(),
         );
-        self.first_token.write("offshoot_time_to_first_token_seconds", "From arrival to the first token", out);
+        self.first_token.write(
+            "offshoot_time_to_first_token_seconds",
+            "Of streams, from arrival to the first token",
+            out,
+        );
         self.between_chunks.write("offshoot_time_between_chunks_seconds", "Between two chunks of a stream", out);
         self.job_seconds.write("offshoot_request_seconds", "From arrival to the end", out);
     }

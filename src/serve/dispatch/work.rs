@@ -47,6 +47,8 @@ struct OpenJob {
     keep: Option<Duration>,
     deadline: Option<Instant>,
     arrived: Instant,
+    /// Its tokens are heard as they come.
+    is_streamed: bool,
     has_token: bool,
     prompts: Vec<Arc<[TokenId]>>,
     prompt_tokens: usize,
@@ -70,14 +72,17 @@ pub struct DispatchLoop {
     jobs: HashMap<JobId, OpenJob>,
     parts: HashMap<usize, OpenPart>,
     next_part: usize,
-    recent: RecentPrompts,
+    /// By client: how much of a prompt another one has sent is not told.
+    recent: HashMap<ClientId, RecentPrompts>,
+    /// Distinct tokens that are remembered of a client: as many as the engine has room for.
+    most_recent: usize,
     looked: Instant,
 }
 
 impl DispatchLoop {
     pub fn new(engine: EngineHandle, leases: Arc<Leases>, commands: Receiver<Command>, shared: Arc<Shared>) -> Self {
         let facts = engine.facts();
-        let recent = RecentPrompts { most: facts.pool_pages * facts.page_tokens, tokens: DistinctTokens::default() };
+        let most_recent = facts.pool_pages * facts.page_tokens;
         DispatchLoop {
             generator: Generator::new(engine, Hear::Finishes, Release::EachSample),
             leases,
@@ -87,7 +92,8 @@ impl DispatchLoop {
             jobs: HashMap::new(),
             parts: HashMap::new(),
             next_part: 0,
-            recent,
+            recent: HashMap::new(),
+            most_recent,
             looked: Instant::now(),
         }
     }
@@ -133,6 +139,7 @@ impl DispatchLoop {
             keep: job.keep,
             deadline: job.deadline,
             arrived: now,
+            is_streamed: job.hear == Hear::Tokens,
             has_token: false,
             prompts: job.prompts.iter().map(|prompt| prompt.tokens.clone()).collect(),
             prompt_tokens: job.prompt_tokens(),
@@ -210,7 +217,7 @@ impl DispatchLoop {
         };
         let open = self.jobs.get_mut(&id).expect("a job is open while it waits");
         if first == 0 {
-            open.usage.cached[prompt] = self.recent.add(&of.tokens);
+            open.usage.cached[prompt] = self.recent.entry(open.client).or_default().add(&of.tokens, self.most_recent);
         }
         open.parts.push(number);
         let outbox = open.outbox.clone();
@@ -223,7 +230,6 @@ impl DispatchLoop {
         match event {
             GenerateEvent::Tokens { sample, tokens, text } => {
                 let Some(part) = self.parts.get(&sample.prompt) else { return };
-                self.shared.metrics.tokens_streamed.add(tokens.len() as u64);
                 let (job, sample) = (part.job, part.sample(sample.sample));
                 part.outbox.put(Delivery::Tokens { sample, tokens, text });
                 self.note_token(job);
@@ -242,10 +248,11 @@ impl DispatchLoop {
         }
     }
 
-    /// Records the time to a job's first token.
+    /// Records the time to a job's first token, where that is heard.
     fn note_token(&mut self, id: JobId) {
         if let Some(job) = self.jobs.get_mut(&id)
             && !std::mem::replace(&mut job.has_token, true)
+            && job.is_streamed
         {
             self.shared.metrics.first_token.note(job.arrived.elapsed());
         }
@@ -272,7 +279,7 @@ impl DispatchLoop {
         let kept = match (branch, job.keep.filter(|_| is_sampled)) {
             (Some(branch), Some(time_to_live)) => {
                 let tokens = [&job.prompts[sample.prompt], &finish.tokens[..]].concat();
-                self.recent.add(&tokens);
+                self.recent.entry(job.client).or_default().add(&tokens, self.most_recent);
                 job.promised -= 1;
                 Some(self.leases.keep(job.client, branch, tokens.into(), time_to_live))
             }
@@ -403,16 +410,15 @@ impl OpenPart {
 
 /// The prompts begun lately: what of a new one is in the cache, at most. Forgotten together from time to time, so that
 /// they do not grow.
+#[derive(Default)]
 struct RecentPrompts {
-    /// Distinct tokens that are remembered: as many as the engine has room for.
-    most: usize,
     tokens: DistinctTokens,
 }
 
 impl RecentPrompts {
-    /// The number of tokens at the beginning of `prompt` that begin a recent prompt, too.
-    fn add(&mut self, prompt: &[TokenId]) -> usize {
-        if self.tokens.count() > self.most {
+    /// The number of tokens at the beginning of `prompt` that begin a recent prompt, too. Remembers about `most` tokens.
+    fn add(&mut self, prompt: &[TokenId], most: usize) -> usize {
+        if self.tokens.count() > most {
             self.tokens = DistinctTokens::default();
         }
         self.tokens.insert(prompt)
