@@ -54,6 +54,12 @@ pub fn input_file(path: &Path) -> Result<Vec<u8>> {
     }
 }
 
+/// The same as text.
+pub fn input_text(path: &Path) -> Result<String> {
+    let not_text = |at: usize| Error::format(path, format!("not UTF-8 text (byte {at})"));
+    String::from_utf8(input_file(path)?).map_err(|error| not_text(error.utf8_error().valid_up_to()))
+}
+
 /// Opens a file, pipe or terminal. Other devices, such as /dev/zero, have no end.
 fn open_input(path: &Path) -> Result<File> {
     let file = File::open(path).map_err(Error::io(path, "open"))?;

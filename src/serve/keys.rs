@@ -6,6 +6,7 @@ use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 
 use crate::error::{Error, Result};
+use crate::lines;
 use crate::openai::protocol::Refusal;
 
 use super::dispatch::ClientId;
@@ -23,7 +24,7 @@ impl ApiKeys {
     /// The keys in `file`, one per line, or those of the environment.
     pub fn load(file: Option<&Path>) -> Result<ApiKeys> {
         let (text, place) = match file {
-            Some(path) => (std::fs::read_to_string(path).map_err(Error::io(path, "read"))?, path.display().to_string()),
+            Some(path) => (lines::input_text(path)?, path.display().to_string()),
             None => (std::env::var(VARIABLE).unwrap_or_default(), VARIABLE.to_owned()),
         };
         let keys: Vec<&str> = text.split(['\n', ',']).map(str::trim).filter(|key| !key.is_empty()).collect();

@@ -33,6 +33,7 @@ use crate::error::{Error, Result};
 use crate::figures::count;
 use crate::interrupt::Interrupt;
 use crate::launch::{Demand, Launch, ModelSource, in_bytes};
+use crate::lines;
 use crate::model::ModelFolder;
 use crate::openai::batch::{name_of_model, system_fingerprint};
 use crate::out;
@@ -156,7 +157,7 @@ fn open_store(options: &ServeOptions) -> Result<Option<Store>> {
 
 /// Computes the prompt in the file at `path`, which then stays.
 fn pin(path: &Path, engine: &EngineHandle, tokenizer: &Tokenizer) -> Result<PinnedPrefix> {
-    let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
+    let text = lines::input_text(path)?;
     let tokens = tokenizer.encode(&text, AddSpecial::Yes)?;
     let tokens_given = tokens.len();
     let pinned =

@@ -214,9 +214,7 @@ pub(crate) fn is_task(text: &str) -> bool {
 
 /// Reads a text file, removes a byte order mark and converts line ends to `\n`.
 pub(crate) fn read_text(path: &Path) -> Result<String> {
-    let bytes = lines::input_file(path)?;
-    let text = String::from_utf8(bytes)
-        .map_err(|e| Error::format(path, format!("not UTF-8 text (byte {})", e.utf8_error().valid_up_to())))?;
+    let text = lines::input_text(path)?;
     Ok(text.trim_start_matches('\u{feff}').replace("\r\n", "\n"))
 }
 
