@@ -372,3 +372,34 @@ fn is_past(batch: &BatchObject) -> bool {
 pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_of_a_batch_comes_before_the_others() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let priorities = ["-5", "999", "1000", "2000", "null", "\"a\""];
+        let line = |(id, priority): (usize, &&str)| {
+            format!("{{\"custom_id\":\"{id}\",\"url\":\"/v1/completions\",\"body\":{{\"priority\":{priority}}}}}\n")
+        };
+        fs::write(file.path(), priorities.iter().enumerate().map(line).collect::<String>()).expect("it is writable");
+        let mut lines = read_lines(file.path(), 1 << 10).expect("sound lines");
+        keep_place(&mut lines);
+        let priority = |line: &InputLine| line.call.as_ref().ok().and_then(|call| call.body.get("priority").cloned());
+        let kept: Vec<Option<Value>> = lines.iter().map(priority).collect();
+        assert_eq!(kept, [None, None, Some(1000.into()), Some(2000.into()), Some(Value::Null), Some("a".into())]);
+    }
+
+    #[test]
+    fn a_packed_input_is_bounded_by_what_it_unpacks_to() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let mut packer =
+            flate2::write::GzEncoder::new(file.reopen().expect("it is there"), flate2::Compression::best());
+        packer.write_all(&[b' '; 10_000]).and_then(|()| packer.finish().map(drop)).expect("it is writable");
+        assert!(check_unpacked(file.path(), 10_000).is_ok());
+        let error = check_unpacked(file.path(), 9_999).expect_err("it is longer").to_string();
+        assert!(error.contains("9999"), "{error}");
+    }
+}
