@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -16,12 +16,13 @@ use serde_json::Value;
 use crate::backend::KvDtype;
 use crate::engine::{EngineHandle, Priority};
 use crate::error::{Error, Result};
+use crate::lines::open;
 use crate::model::ModelConfig;
 use crate::openai::batch::{AnswerOrigin, AnswerProgress, InputLine, RequestFile, read_lines, reader};
-use crate::openai::protocol::Refusal;
 use crate::openai::protocol::files::{
     BatchError, BatchErrors, BatchObject, BatchStatus, FileObject, FilePurpose, FileStatus, FileTag, RequestCounts,
 };
+use crate::openai::protocol::{ProtocolLimits, Refusal, RequestReader};
 use crate::out::files::write_whole;
 use crate::tokenizer::Tokenizer;
 
@@ -31,6 +32,8 @@ use super::store::{Record, Store};
 const PRIORITY: Priority = Priority(1000);
 /// The longest line of an input file, in bytes.
 const MOST_OF_LINE: usize = 64 << 20;
+/// How often a batch is begun without an answer more: one that ends the server each time is not begun at every start.
+const MOST_BEGUN: u32 = 3;
 
 /// What batches are answered with.
 pub struct BatchEngine {
@@ -38,10 +41,20 @@ pub struct BatchEngine {
     pub tokenizer: Arc<Tokenizer>,
     pub config: ModelConfig,
     pub model: PathBuf,
-    pub name: String,
+    /// The names that requests may call the model; the first is that of requests without one.
+    pub names: Vec<String>,
+    pub limits: ProtocolLimits,
     pub kv: KvDtype,
     /// Seed of requests without one.
     pub seed: u64,
+}
+
+impl BatchEngine {
+    /// The limits of a request in a batch: those of the server's clients, without what needs a connection.
+    pub fn limits(of_clients: &ProtocolLimits) -> ProtocolLimits {
+        let ProtocolLimits { choices, streams, keeps, .. } = ProtocolLimits::BATCH;
+        ProtocolLimits { choices, streams, keeps, ..of_clients.clone() }
+    }
 }
 
 /// The batches that wait or run. Dropping it stops the one that runs, which goes on at the next start.
@@ -67,14 +80,19 @@ impl Batches {
         let mut left = batches.store.all::<BatchObject>();
         left.reverse();
         for record in left.into_iter().filter(|record| !record.object.status.is_end()) {
-            batches.add(record.owner, record.object.id);
+            let is_cancelled = record.object.status == BatchStatus::Cancelling;
+            batches.queue(record.owner, record.object.id, is_cancelled);
         }
         Ok(batches)
     }
 
     /// Queues a batch that is in the store.
     pub fn add(&self, owner: String, id: String) {
-        self.ends().insert(id.clone(), Arc::default());
+        self.queue(owner, id, false);
+    }
+
+    fn queue(&self, owner: String, id: String, is_cancelled: bool) {
+        self.ends().insert(id.clone(), Arc::new(AtomicBool::new(is_cancelled)));
         if let Some(queue) = &self.queue {
             // Without its thread, batches wait for the next start.
             drop(queue.send((owner, id)));
@@ -83,15 +101,17 @@ impl Batches {
 
     /// Asks a batch to end, and says how it is.
     pub fn cancel(&self, owner: &str, id: &str) -> Result<BatchObject, Refusal> {
-        let mut batch = self.store.get::<BatchObject>(owner, id)?;
-        if let Some(end) = self.ends().get(id).filter(|_| !batch.status.is_end()) {
-            batch.enter(BatchStatus::Cancelling, now());
-            let record = Record { owner: owner.to_owned(), object: batch };
-            self.store.put(&record).map_err(|error| Refusal::of(&error))?;
-            end.store(true, Ordering::Relaxed);
-            return Ok(record.object);
-        }
-        Ok(batch)
+        let batch = self.store.get::<BatchObject>(owner, id)?;
+        let Some(end) = self.ends().get(id).cloned() else { return Ok(batch) };
+        let changed = self.store.change::<BatchObject>(id, |record| {
+            // It may have ended just now.
+            if !record.object.status.is_end() {
+                record.object.enter(BatchStatus::Cancelling, now());
+            }
+        });
+        let record = changed.map_err(|error| Refusal::of(&error))?;
+        end.store(true, Ordering::Relaxed);
+        Ok(record.object)
     }
 
     fn ends(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<AtomicBool>>> {
@@ -125,10 +145,14 @@ impl Runner {
                 return;
             }
             let end = self.ends.lock().expect("nothing panics while it holds the batches").get(&id).cloned();
-            let (Some(end), Ok(batch)) = (end, self.store.get::<BatchObject>(&owner, &id)) else { continue };
-            let record = Record { owner, object: batch };
-            match self.batch(record, &end) {
+            let (Some(end), Ok(_)) = (end, self.store.get::<BatchObject>(&owner, &id)) else { continue };
+            let begun = self.store.change::<BatchObject>(&id, |record| record.begun = record.begun.saturating_add(1));
+            match begun.and_then(|record| self.batch(record, &end)) {
                 Err(Error::Interrupted) if self.stop.load(Ordering::Relaxed) => return,
+                Err(error @ Error::EngineStopped { .. }) => {
+                    log::warn!("batch {id} and those behind it wait for the next start: {error}");
+                    return;
+                }
                 Err(error) => log::warn!("batch {id}: {error}"),
                 Ok(()) => {}
             }
@@ -137,12 +161,29 @@ impl Runner {
     }
 
     /// Answers one batch, up to a state that is its end.
+    ///
+    /// # Errors
+    ///
+    /// `Interrupted` and `EngineStopped` leave the batch to the next start.
     fn batch(&self, mut record: Record<BatchObject>, end: &AtomicBool) -> Result<()> {
-        let answered = self.answer(&mut record, end);
+        let answered = match record.begun > MOST_BEGUN {
+            true => {
+                let expected = format!("an answer in one of {MOST_BEGUN} attempts");
+                Err(Error::value("the batch", expected, "none: the server or its engine ended each time"))
+            }
+            false => self.answer(&mut record, end),
+        };
+        self.store.count(&self.store.answers_of(&record.object.id));
         let batch = &mut record.object;
         match answered {
             Ok(()) => batch.enter(BatchStatus::Completed, now()),
-            Err(Error::Interrupted) if self.stop.load(Ordering::Relaxed) => return Err(Error::Interrupted),
+            Err(error @ Error::EngineStopped { .. }) => return Err(error),
+            Err(Error::Interrupted) if self.stop.load(Ordering::Relaxed) => {
+                // The batch is not why the server stops.
+                record.begun = record.begun.saturating_sub(1);
+                save(&self.store, &mut record)?;
+                return Err(Error::Interrupted);
+            }
             Err(Error::Interrupted) if is_past(batch) => batch.enter(BatchStatus::Expired, now()),
             Err(Error::Interrupted) => batch.enter(BatchStatus::Cancelled, now()),
             Err(error) => {
@@ -152,17 +193,17 @@ impl Runner {
             }
         }
         // What was answered is kept, however it ended.
-        if batch.status != BatchStatus::Failed {
-            self.publish(&mut record)?;
-        }
-        self.store.put(&record)
+        self.publish(&mut record)
     }
 
     fn answer(&self, record: &mut Record<BatchObject>, end: &AtomicBool) -> Result<()> {
-        let BatchEngine { engine, tokenizer, config, model, name, kv, seed } = &self.with;
-        let lines = read_lines(&self.store.bytes_of(&record.object.input_file_id), MOST_OF_LINE)?;
-        let mut reader = reader(tokenizer, config, name, *seed);
-        reader.priority = PRIORITY;
+        let BatchEngine { engine, tokenizer, config, model, names, limits, kv, seed } = &self.with;
+        let input = self.store.bytes_of(&record.object.input_file_id);
+        check_unpacked(&input, self.store.most_bytes)?;
+        let mut lines = read_lines(&input, MOST_OF_LINE)?;
+        keep_place(&mut lines);
+        let reader = reader(tokenizer, config, &names[0], *seed);
+        let reader = RequestReader { served: Some(names), limits, priority: PRIORITY, ..reader };
         let origin = AnswerOrigin::new(model, *kv, *seed)?;
         let all = lines.len() as u64;
         let lines = of_endpoint(lines, &record.object.endpoint);
@@ -174,8 +215,11 @@ impl Runner {
         if record.object.status == BatchStatus::Validating {
             record.object.enter(BatchStatus::InProgress, now());
         }
-        self.store.put(record)?;
-        let progress = StoredProgress { store: &self.store, record: Mutex::new((record, now())), end };
+        save(&self.store, record)?;
+        let bytes = fs::metadata(&out).map_err(Error::io(&out, "look at"))?.len();
+        self.store.reserve(&out, bytes)?;
+        let written = Mutex::new(Written { record, at: now(), bytes });
+        let progress = StoredProgress { store: &self.store, out: &out, written, end };
         let done = file.answer(engine.clone(), reader, &progress, end);
         // Also of a batch that is cut short: its answers stay.
         file.finish()?;
@@ -185,19 +229,22 @@ impl Runner {
     /// Puts the answers of a batch into files of their own: those of answered requests, and those of refused ones.
     fn publish(&self, record: &mut Record<BatchObject>) -> Result<()> {
         let answers = self.store.answers_of(record.object.id.as_str());
-        let Ok(file) = File::open(&answers) else { return Ok(()) };
+        let Ok(file) = File::open(&answers) else { return save(&self.store, record) };
         let (mut done, mut failed) = (Vec::new(), Vec::new());
         for line in BufReader::new(file).split(b'\n') {
             let mut line = line.map_err(Error::io(&answers, "read"))?;
-            let status = serde_json::from_slice::<Value>(&line).ok().map(|line| line["response"]["status_code"] == 200);
+            // A crash may have cut the last line.
+            let Ok(answer) = serde_json::from_slice::<Value>(&line) else { continue };
             line.push(b'\n');
-            if status == Some(true) { &mut done } else { &mut failed }.extend(line);
+            if answer["response"]["status_code"] == 200 { &mut done } else { &mut failed }.extend(line);
         }
         let name = record.object.id.clone();
         record.object.output_file_id = self.keep(&record.owner, format!("{name}_output.jsonl"), &done)?;
         record.object.error_file_id = self.keep(&record.owner, format!("{name}_error.jsonl"), &failed)?;
-        self.store.put(record)?;
-        fs::remove_file(&answers).map_err(Error::io(&answers, "remove"))
+        save(&self.store, record)?;
+        let removed = fs::remove_file(&answers).map_err(Error::io(&answers, "remove"));
+        self.store.count(&answers);
+        removed
     }
 
     /// A new file with these bytes, if there are any.
@@ -206,7 +253,10 @@ impl Runner {
             return Ok(None);
         }
         let id = Store::new_id::<FileObject>();
-        write_whole(&self.store.bytes_of(&id), |file| file.write_all(bytes))?;
+        let path = self.store.bytes_of(&id);
+        write_whole(&path, |file| file.write_all(bytes))?;
+        // There is room: the answers that are copied had it.
+        self.store.count(&path);
         let object = FileObject {
             id: id.clone(),
             object: FileTag::File,
@@ -217,7 +267,7 @@ impl Runner {
             purpose: FilePurpose::BatchOutput,
             status: FileStatus::Processed,
         };
-        self.store.put(&Record { owner: owner.to_owned(), object })?;
+        self.store.put(&Record::new(owner.to_owned(), object))?;
         Ok(Some(id))
     }
 }
@@ -235,34 +285,82 @@ fn of_endpoint(mut lines: Vec<InputLine>, endpoint: &str) -> Vec<InputLine> {
     lines
 }
 
-/// Writes the counts of a batch to disk, at most once a second, and ends it when its time is over.
+/// Takes the priority from each line that would come before the other lines of batches, and so among the requests of
+/// clients. It then has that of the batch.
+fn keep_place(lines: &mut [InputLine]) {
+    for call in lines.iter_mut().filter_map(|line| line.call.as_mut().ok()) {
+        let own = call.body.get("priority").and_then(Value::as_i64);
+        if own.is_some_and(|own| own < i64::from(PRIORITY.0)) {
+            call.body.remove("priority");
+        }
+    }
+}
+
+/// Refuses an input file with more than `most` bytes, which a gzipped one has only when it is unpacked.
+fn check_unpacked(input: &Path, most: u64) -> Result<()> {
+    let mut unpacked = open(input)?.take(most.saturating_add(1));
+    let bytes = io::copy(&mut unpacked, &mut io::sink()).map_err(Error::io(input, "read"))?;
+    match bytes > most {
+        true => Err(Error::format(input, format!("expected at most the {most} bytes of --max-data, found more"))),
+        false => Ok(()),
+    }
+}
+
+/// Writes a batch to disk; a cancellation that was written meanwhile stays.
+fn save(store: &Store, record: &mut Record<BatchObject>) -> Result<()> {
+    let (begun, object) = (record.begun, record.object.clone());
+    *record = store.change::<BatchObject>(&record.object.id, |kept| {
+        let before = std::mem::replace(&mut kept.object, object);
+        kept.begun = begun;
+        kept.object.cancelling_at = before.cancelling_at;
+        if before.status == BatchStatus::Cancelling && !kept.object.status.is_end() {
+            kept.object.status = BatchStatus::Cancelling;
+        }
+    })?;
+    Ok(())
+}
+
+/// Writes the counts of a batch to disk, at most once a second, and ends it when its time is over or its answers have
+/// no room.
 struct StoredProgress<'a> {
     store: &'a Store,
-    record: Mutex<(&'a mut Record<BatchObject>, u64)>,
+    /// The file of answers.
+    out: &'a Path,
+    written: Mutex<Written<'a>>,
     end: &'a AtomicBool,
+}
+
+struct Written<'a> {
+    record: &'a mut Record<BatchObject>,
+    /// When it was written to disk, in seconds since 1970.
+    at: u64,
+    /// Of the file of answers.
+    bytes: u64,
 }
 
 impl AnswerProgress for StoredProgress<'_> {
     fn sample_done(&self, _tokens: usize) {}
 
-    fn request_done(&self, is_refused: bool) {
-        let mut record = self.record.lock().expect("nothing panics while it counts");
-        let (record, written) = &mut *record;
+    fn request_done(&self, is_refused: bool, bytes: usize) -> Result<()> {
+        let mut written = self.written.lock().expect("nothing panics while it counts");
+        let Written { record, at, bytes: all } = &mut *written;
         let counts = &mut record.object.request_counts;
         *if is_refused { &mut counts.failed } else { &mut counts.completed } += 1;
+        // The first answer is written at once: the batch goes on.
+        let is_first = !is_refused && std::mem::take(&mut record.begun) > 0;
         let time = now();
-        if time > *written {
-            *written = time;
-            // A state that is not written is written with the next one; a cancellation in between is not overwritten.
-            if !self.end.load(Ordering::Relaxed)
-                && let Err(error) = self.store.put(record)
-            {
+        if is_first || time > *at {
+            *at = time;
+            // A state that is not written is written with the next one.
+            if let Err(error) = save(self.store, record) {
                 log::warn!("a batch's progress is not written: {error}");
             }
         }
         if is_past(&record.object) {
             self.end.store(true, Ordering::Relaxed);
         }
+        *all += bytes as u64;
+        self.store.reserve(self.out, *all)
     }
 }
 
@@ -273,4 +371,35 @@ fn is_past(batch: &BatchObject) -> bool {
 /// Seconds since 1970.
 pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_of_a_batch_comes_before_the_others() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let priorities = ["-5", "999", "1000", "2000", "null", "\"a\""];
+        let line = |(id, priority): (usize, &&str)| {
+            format!("{{\"custom_id\":\"{id}\",\"url\":\"/v1/completions\",\"body\":{{\"priority\":{priority}}}}}\n")
+        };
+        fs::write(file.path(), priorities.iter().enumerate().map(line).collect::<String>()).expect("it is writable");
+        let mut lines = read_lines(file.path(), 1 << 10).expect("sound lines");
+        keep_place(&mut lines);
+        let priority = |line: &InputLine| line.call.as_ref().ok().and_then(|call| call.body.get("priority").cloned());
+        let kept: Vec<Option<Value>> = lines.iter().map(priority).collect();
+        assert_eq!(kept, [None, None, Some(1000.into()), Some(2000.into()), Some(Value::Null), Some("a".into())]);
+    }
+
+    #[test]
+    fn a_packed_input_is_bounded_by_what_it_unpacks_to() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let mut packer =
+            flate2::write::GzEncoder::new(file.reopen().expect("it is there"), flate2::Compression::best());
+        packer.write_all(&[b' '; 10_000]).and_then(|()| packer.finish().map(drop)).expect("it is writable");
+        assert!(check_unpacked(file.path(), 10_000).is_ok());
+        let error = check_unpacked(file.path(), 9_999).expect_err("it is longer").to_string();
+        assert!(error.contains("9999"), "{error}");
+    }
 }

@@ -2,15 +2,23 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, BodyDataStream, Bytes};
 use axum::extract::multipart::{Field, MultipartError};
-use axum::extract::{DefaultBodyLimit, Multipart, Path, Query, State};
-use axum::http::HeaderMap;
-use axum::response::Response;
+use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Multipart, Path, Query, Request, State};
+use axum::http::header::{CONNECTION, CONTENT_TYPE};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Extension, Router};
+use axum::{BoxError, Extension, Router};
+use futures_util::Stream;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
@@ -31,6 +39,12 @@ type AppState = State<Arc<Server>>;
 /// Objects of a page of a list, at most and usually.
 const MOST_LISTED: usize = 100;
 const LISTED: usize = 20;
+/// Longest time in which nothing of an upload may arrive.
+const UPLOAD_PATIENCE: Duration = Duration::from_secs(120);
+/// Most bytes of a field of an upload that is not the file.
+const MOST_OF_FIELD: usize = 64 << 10;
+/// Most bytes of an upload beside its file: fields and their heads, and some pieces that are on their way to the file.
+const MOST_BESIDE_FILE: usize = 1 << 20;
 
 pub fn routes() -> Router<Arc<Server>> {
     // The length of an upload is counted while it is written.
@@ -53,72 +67,181 @@ fn reply_with(object: &impl Serialize) -> Response {
     reply::json(serde_json::to_vec(object).expect("keys are strings"))
 }
 
-async fn upload(State(server): AppState, Extension(client): Extension<ClientId>, form: Multipart) -> Answer {
+async fn upload(State(server): AppState, Extension(client): Extension<ClientId>, request: Request) -> Response {
+    let mut response = keep_upload(&server, client, request).await.into_response();
+    if !response.status().is_success() {
+        // The rest of a refused form is not waited for.
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+async fn keep_upload(server: &Server, client: ClientId, request: Request) -> Answer {
     let owner = server.keys.owner(client);
-    let store = batches(&server)?.store.clone();
-    let id = Store::new_id::<FileObject>();
-    let written = receive(&store, &id, form).await;
-    let kept = written.and_then(|(bytes, filename, purpose)| {
-        let object = FileObject {
-            id: id.clone(),
-            object: FileTag::File,
-            bytes,
-            created_at: now(),
-            expires_at: None,
-            filename,
-            purpose,
-            status: FileStatus::Processed,
-        };
-        let record = Record { owner, object };
-        store.put(&record).map_err(|error| Refusal::of(&error))?;
-        Ok(reply_with(&record.object))
-    });
-    if kept.is_err() {
-        // It may not have been made.
-        let _ = std::fs::remove_file(store.bytes_of(&id));
-    }
-    kept
-}
-
-/// Writes the file of a form to disk. Returns its length, its name and its purpose.
-async fn receive(store: &Store, id: &str, mut form: Multipart) -> Result<(u64, String, FilePurpose), Refusal> {
-    let (mut file, mut purpose) = (None, None);
-    while let Some(field) = form.next_field().await.map_err(|error| wrong_form(&error))? {
-        match field.name() {
-            Some("file") => {
-                let name = field.file_name().unwrap_or("upload.jsonl").chars().take(256).collect::<String>();
-                file = Some((write(store, id, field).await?, name));
-            }
-            Some("purpose") => {
-                let text = field.text().await.map_err(|error| wrong_form(&error))?;
-                purpose = Some(FilePurpose::of_upload(&text)?);
-            }
-            // Files do not expire here.
-            _ => drop(field.bytes().await.map_err(|error| wrong_form(&error))?),
-        }
-    }
-    let (bytes, name) = file.ok_or_else(|| Refusal::value("file", "a file in the form", "none"))?;
-    let purpose = purpose.ok_or_else(|| Refusal::value("purpose", "\"batch\"", "nothing"))?;
-    Ok((bytes, name, purpose))
-}
-
-async fn write(store: &Store, id: &str, mut field: Field<'_>) -> Result<u64, Refusal> {
-    let path = store.bytes_of(id);
-    let failed = |doing| {
-        let path = path.clone();
-        move |error| Refusal::of_kind(RefusalKind::Internal, "io_error", Error::io(path, doing)(error).to_string())
+    let mut upload = Upload::new(&batches(server)?.store);
+    let (bytes, filename, purpose) = upload.receive(request).await?;
+    let object = FileObject {
+        id: upload.id.clone(),
+        object: FileTag::File,
+        bytes,
+        created_at: now(),
+        expires_at: None,
+        filename,
+        purpose,
+        status: FileStatus::Processed,
     };
-    let mut file = File::create(&path).map_err(failed("create"))?;
-    let (most, mut bytes) = (store.most_bytes.saturating_sub(store.bytes()), 0u64);
-    while let Some(piece) = field.chunk().await.map_err(|error| wrong_form(&error))? {
-        bytes += piece.len() as u64;
-        if bytes > most {
-            return Err(Refusal::too_large(usize::try_from(most).unwrap_or(usize::MAX)).about("file"));
-        }
-        file.write_all(&piece).map_err(failed("write"))?;
+    let record = Record::new(owner, object);
+    upload.store.put(&record).map_err(|error| Refusal::of(&error))?;
+    upload.is_kept = true;
+    Ok(reply_with(&record.object))
+}
+
+/// A file that arrives. Dropping it removes its bytes unless it is kept: its client may leave at any time.
+struct Upload<'a> {
+    store: &'a Store,
+    id: String,
+    path: PathBuf,
+    is_kept: bool,
+}
+
+impl Upload<'_> {
+    fn new(store: &Store) -> Upload<'_> {
+        let id = Store::new_id::<FileObject>();
+        Upload { store, path: store.bytes_of(&id), id, is_kept: false }
     }
-    file.sync_data().map_err(failed("force to the disk"))?;
-    Ok(bytes)
+
+    /// Writes the file of a form to disk. Returns its length, its name and its purpose.
+    async fn receive(&self, request: Request) -> Result<(u64, String, FilePurpose), Refusal> {
+        let is_form = request
+            .headers()
+            .get(CONTENT_TYPE)
+            .is_some_and(|kind| kind.as_bytes().to_ascii_lowercase().starts_with(b"multipart/form-data"));
+        let unread = Arc::new(AtomicUsize::new(0));
+        let request = request.map(|body| {
+            let body = FormBody { pieces: body.into_data_stream(), unread: unread.clone(), rests: false };
+            Body::from_stream(body)
+        });
+        let form = Multipart::from_request(request, &()).await;
+        let mut form = form.map_err(|rejection| {
+            let found = if is_form { "one without a boundary" } else { "another one, or none" };
+            let what = format!("expected `Content-Type: multipart/form-data; boundary=...`, found {found}");
+            let kind = if is_form { RefusalKind::InvalidRequest } else { RefusalKind::MediaType };
+            log::debug!("an upload is no form: {rejection}");
+            Refusal::of_kind(kind, "unsupported_media_type", what)
+        })?;
+        let (mut file, mut purpose) = (None, None);
+        while let Some(mut field) = in_time(form.next_field()).await? {
+            let name = field.name().unwrap_or_default().to_owned();
+            let twice = || Refusal::value(&name, "one field of this name", "two");
+            match name.as_str() {
+                "file" if file.is_some() => return Err(twice()),
+                "purpose" if purpose.is_some() => return Err(twice()),
+                "file" => {
+                    let name = field.file_name().unwrap_or("upload.jsonl").chars().take(256).collect::<String>();
+                    file = Some((self.write(field, &unread).await?, name));
+                }
+                "purpose" => {
+                    let text = small_field("purpose", &mut field, true).await?;
+                    purpose = Some(FilePurpose::of_upload(&String::from_utf8_lossy(&text))?);
+                }
+                // Files do not expire here. The name comes from the client, and may be long.
+                other => {
+                    let shown: String = other.chars().take(60).collect();
+                    small_field(&shown, &mut field, false).await?;
+                }
+            }
+        }
+        let (bytes, name) = file.ok_or_else(|| Refusal::value("file", "a file in the form", "none"))?;
+        let purpose = purpose.ok_or_else(|| Refusal::value("purpose", "\"batch\"", "nothing"))?;
+        Ok((bytes, name, purpose))
+    }
+
+    async fn write(&self, mut field: Field<'_>, unread: &AtomicUsize) -> Result<u64, Refusal> {
+        let failed = |doing| {
+            let path = self.path.clone();
+            move |error| {
+                Refusal::of_kind(RefusalKind::Internal, "io_error", Refusal::of(&Error::io(path, doing)(error)).message)
+            }
+        };
+        let mut file = File::create(&self.path).map_err(failed("create"))?;
+        let mut bytes = 0u64;
+        while let Some(piece) = in_time(field.chunk()).await? {
+            unread.fetch_sub(piece.len(), Ordering::Relaxed);
+            bytes += piece.len() as u64;
+            let room = self.store.reserve(&self.path, bytes);
+            room.map_err(|error| {
+                Refusal::of_kind(RefusalKind::TooLarge, "request_too_large", error.to_string()).about("file")
+            })?;
+            file.write_all(&piece).map_err(failed("write"))?;
+        }
+        file.sync_data().map_err(failed("force to the disk"))?;
+        Ok(bytes)
+    }
+}
+
+impl Drop for Upload<'_> {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            // It may not have been made.
+            let _ = std::fs::remove_file(&self.path);
+            self.store.count(&self.path);
+        }
+    }
+}
+
+/// Reads a field that is not the file, to its end. Returns its text if it `is_wanted`.
+async fn small_field(name: &str, field: &mut Field<'_>, is_wanted: bool) -> Result<Vec<u8>, Refusal> {
+    let (mut text, mut bytes) = (Vec::new(), 0);
+    while let Some(piece) = in_time(field.chunk()).await? {
+        bytes += piece.len();
+        if bytes > MOST_OF_FIELD {
+            let what = format!("`{name}`: expected at most {MOST_OF_FIELD} bytes, found more");
+            return Err(Refusal::of_kind(RefusalKind::TooLarge, "request_too_large", what).about(name));
+        }
+        if is_wanted {
+            text.extend_from_slice(&piece);
+        }
+    }
+    Ok(text)
+}
+
+/// The next part of a form, which must arrive in time.
+async fn in_time<T>(part: impl Future<Output = Result<T, MultipartError>>) -> Result<T, Refusal> {
+    let arrived = tokio::time::timeout(UPLOAD_PATIENCE, part).await;
+    let late = |_| {
+        let what = format!("nothing more of the form arrived within {} s", UPLOAD_PATIENCE.as_secs());
+        Refusal::of_kind(RefusalKind::Timeout, "timeout", what)
+    };
+    arrived.map_err(late)?.map_err(|error| wrong_form(&error))
+}
+
+/// The body of a form. What the form holds beside its file, such as fields and their heads, is bounded; the file's
+/// reader takes its own bytes off `unread`. After each piece it rests once, because the reader of forms keeps all
+/// pieces that it gets without a rest.
+struct FormBody {
+    pieces: BodyDataStream,
+    /// Bytes that arrived, less those of the file that were written.
+    unread: Arc<AtomicUsize>,
+    rests: bool,
+}
+
+impl Stream for FormBody {
+    type Item = Result<Bytes, BoxError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if std::mem::take(&mut self.rests) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let Some(piece) = ready!(Pin::new(&mut self.pieces).poll_next(context)) else { return Poll::Ready(None) };
+        self.rests = true;
+        Poll::Ready(Some(match piece {
+            Ok(piece) if self.unread.fetch_add(piece.len(), Ordering::Relaxed) + piece.len() > MOST_BESIDE_FILE => {
+                Err(format!("more than {MOST_BESIDE_FILE} bytes beside the file").into())
+            }
+            piece => piece.map_err(BoxError::from),
+        }))
+    }
 }
 
 fn wrong_form(error: &MultipartError) -> Refusal {
@@ -126,19 +249,55 @@ fn wrong_form(error: &MultipartError) -> Refusal {
     Refusal::new("invalid_request", format!("the form cannot be read: {text}"))
 }
 
+/// The id in a path.
+struct IdOf(String);
+
+impl<S: Send + Sync> FromRequestParts<S> for IdOf {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<IdOf, Refusal> {
+        let id = Path::<String>::from_request_parts(parts, state).await;
+        // What cannot be an id is not repeated.
+        id.map(|Path(id)| IdOf(id)).map_err(|_| Refusal::value("id", "an id in UTF-8", "other bytes"))
+    }
+}
+
+/// What a list is asked for.
 #[derive(Deserialize)]
 struct PageOf {
     after: Option<String>,
-    limit: Option<usize>,
+    limit: Option<String>,
     purpose: Option<String>,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for PageOf {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<PageOf, Refusal> {
+        let page = Query::<PageOf>::from_request_parts(parts, state).await;
+        page.map(|Query(page)| page).map_err(|rejection| {
+            let text: String = rejection.body_text().chars().take(200).collect();
+            Refusal::new("invalid_request", format!("the query cannot be read: {text}"))
+        })
+    }
+}
+
+impl PageOf {
+    /// Objects of the page.
+    fn length(&self) -> Result<usize, Refusal> {
+        let Some(limit) = &self.limit else { return Ok(LISTED) };
+        let shown = || limit.chars().take(60).collect::<String>();
+        let wrong = |_| Refusal::value("limit", "a whole number from 1 up", &format!("{:?}", shown()));
+        Ok(limit.parse::<usize>().map_err(wrong)?.clamp(1, MOST_LISTED))
+    }
 }
 
 async fn list_objects<T: Kept + PurposeOf>(
     State(server): AppState,
     Extension(client): Extension<ClientId>,
-    Query(page): Query<PageOf>,
+    page: PageOf,
 ) -> Answer {
-    let owner = server.keys.owner(client);
+    let (owner, most) = (server.keys.owner(client), page.length()?);
     let records = batches(&server)?.store.all::<T>().into_iter().filter(|record| record.owner == owner);
     let wanted = |object: &T| page.purpose.as_ref().is_none_or(|purpose| object.has_purpose(purpose));
     let objects = records.map(|record| record.object).filter(wanted);
@@ -146,7 +305,6 @@ async fn list_objects<T: Kept + PurposeOf>(
         Some(after) => objects.skip_while(|object| object.id() != after).skip(1).collect(),
         None => objects.collect(),
     };
-    let most = page.limit.unwrap_or(LISTED).clamp(1, MOST_LISTED);
     let has_more = objects.len() > most;
     objects.truncate(most);
     Ok(reply::value(&list(&objects, |object| object.id(), has_more)))
@@ -169,15 +327,11 @@ impl PurposeOf for BatchObject {
     }
 }
 
-async fn object<T: Kept>(
-    State(server): AppState,
-    Extension(client): Extension<ClientId>,
-    Path(id): Path<String>,
-) -> Answer {
+async fn object<T: Kept>(State(server): AppState, Extension(client): Extension<ClientId>, IdOf(id): IdOf) -> Answer {
     Ok(reply_with(&batches(&server)?.store.get::<T>(&server.keys.owner(client), &id)?))
 }
 
-async fn content(State(server): AppState, Extension(client): Extension<ClientId>, Path(id): Path<String>) -> Answer {
+async fn content(State(server): AppState, Extension(client): Extension<ClientId>, IdOf(id): IdOf) -> Answer {
     let store = batches(&server)?.store.clone();
     let file = store.get::<FileObject>(&server.keys.owner(client), &id)?;
     let path = store.bytes_of(&file.id);
@@ -187,7 +341,7 @@ async fn content(State(server): AppState, Extension(client): Extension<ClientId>
     Ok(reply::with_type("application/octet-stream", Body::from_stream(pieces)))
 }
 
-async fn remove(State(server): AppState, Extension(client): Extension<ClientId>, Path(id): Path<String>) -> Answer {
+async fn remove(State(server): AppState, Extension(client): Extension<ClientId>, IdOf(id): IdOf) -> Answer {
     let (store, owner) = (batches(&server)?.store.clone(), server.keys.owner(client));
     let is_input = |record: &Record<BatchObject>| record.object.input_file_id == id && !record.object.status.is_end();
     if store.all::<BatchObject>().iter().any(is_input) {
@@ -210,12 +364,16 @@ async fn create(
     let input = all.store.get::<FileObject>(&owner, &new.input_file_id);
     input.map_err(|refusal| refusal.about("input_file_id"))?;
     let object = BatchObject::new(Store::new_id::<BatchObject>(), new, now());
-    let record = Record { owner, object };
+    let record = Record::new(owner, object);
+    if all.store.bytes() >= all.store.most_bytes {
+        let what = "there is no room for answers: the files have all the bytes of --max-data; delete some";
+        return Err(Refusal::of_kind(RefusalKind::TooLarge, "no_room", what));
+    }
     all.store.put(&record).map_err(|error| Refusal::of(&error))?;
     all.add(record.owner.clone(), record.object.id.clone());
     Ok(reply_with(&record.object))
 }
 
-async fn cancel(State(server): AppState, Extension(client): Extension<ClientId>, Path(id): Path<String>) -> Answer {
+async fn cancel(State(server): AppState, Extension(client): Extension<ClientId>, IdOf(id): IdOf) -> Answer {
     Ok(reply_with(&batches(&server)?.cancel(&server.keys.owner(client), &id)?))
 }

@@ -102,7 +102,8 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
             tokenizer: tokenizer.clone(),
             config: folder.config.clone(),
             model: options.model.clone(),
-            name: names[0].clone(),
+            names: names.clone(),
+            limits: BatchEngine::limits(&options.limits.protocol),
             kv: options.budget.kv,
             seed: options.seed.unwrap_or(0),
         };

@@ -8,6 +8,7 @@ mod skip;
 mod branches;
 mod browser;
 mod ends;
+mod files;
 mod page;
 mod protocol;
 mod same;

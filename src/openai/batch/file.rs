@@ -20,8 +20,8 @@ use crate::out::Progress;
 pub trait AnswerProgress: Sync {
     /// A sample has ended, with so many tokens.
     fn sample_done(&self, tokens: usize);
-    /// A request is answered or refused.
-    fn request_done(&self, is_refused: bool);
+    /// A request is answered or refused, which added so many bytes to the file of answers. An error ends the job.
+    fn request_done(&self, is_refused: bool, bytes: usize) -> Result<()>;
 }
 
 impl AnswerProgress for Progress {
@@ -29,8 +29,9 @@ impl AnswerProgress for Progress {
         Progress::sample_done(self, tokens);
     }
 
-    fn request_done(&self, _is_refused: bool) {
+    fn request_done(&self, _is_refused: bool, _bytes: usize) -> Result<()> {
         self.item_done();
+        Ok(())
     }
 }
 
@@ -61,7 +62,7 @@ impl RequestFile {
             let read = line.call.as_ref().map_err(Refusal::clone);
             match read.and_then(|call| RequestOutline::read(reader, line.index, call)) {
                 Ok(request) => requests.push(request),
-                Err(refusal) => output.write(line.index, &BatchAnswer::refused(line, refusal, &origin))?,
+                Err(refusal) => drop(output.write(line.index, &BatchAnswer::refused(line, refusal, &origin))?),
             }
         }
         Ok(RequestFile { lines, output, origin, requests })

@@ -161,8 +161,8 @@ impl BatchOutput {
         &self.refusals
     }
 
-    /// Appends the answer to line number `index`.
-    pub fn write(&mut self, index: usize, answer: &BatchAnswer) -> Result<()> {
+    /// Appends the answer to line number `index`. Returns its length in bytes.
+    pub fn write(&mut self, index: usize, answer: &BatchAnswer) -> Result<usize> {
         let mut text = answer.line.to_string().into_bytes();
         text.push(b'\n');
         if let Err(error) = self.file.write_all(&text) {
@@ -179,7 +179,7 @@ impl BatchOutput {
             self.file.sync_data().map_err(Error::io(&self.path, "force to the disk"))?;
             self.synced = Instant::now();
         }
-        Ok(())
+        Ok(text.len())
     }
 
     /// Sorts the answers into the order of the input. The file is replaced atomically or not changed.

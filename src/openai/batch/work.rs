@@ -258,9 +258,9 @@ impl AnswerLoop<'_> {
     }
 
     fn refuse(&mut self, line: usize, refusal: Refusal) -> Result<()> {
-        self.output.write(line, &BatchAnswer::refused(&self.work.lines[line], refusal, self.work.origin))?;
-        self.work.progress.request_done(true);
-        Ok(())
+        let answer = BatchAnswer::refused(&self.work.lines[line], refusal, self.work.origin);
+        let bytes = self.output.write(line, &answer)?;
+        self.work.progress.request_done(true, bytes)
     }
 
     fn handle(&mut self, event: GenerateEvent) -> Result<()> {
@@ -322,9 +322,8 @@ impl AnswerLoop<'_> {
             }
             Err(refusal) => return self.refuse(line, refusal),
         };
-        self.output.write(line, &answer)?;
-        work.progress.request_done(false);
-        Ok(())
+        let bytes = self.output.write(line, &answer)?;
+        work.progress.request_done(false, bytes)
     }
 }
 

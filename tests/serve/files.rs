@@ -1,0 +1,151 @@
+//! Files and batches: what is kept, what is refused, and how batches end.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::served::{Answer, QUESTION, Served};
+
+const FORM: &str = "multipart/form-data; boundary=b";
+
+fn field(name: &str, text: &str) -> String {
+    format!("--b\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{text}\r\n")
+}
+
+fn file(text: &str) -> String {
+    format!("--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"in.jsonl\"\r\n\r\n{text}\r\n")
+}
+
+fn upload(served: &Served, fields: &[String]) -> Answer {
+    served.post_text("/v1/files", FORM, &format!("{}--b--\r\n", fields.concat()))
+}
+
+/// Uploads these requests; the file's id.
+fn uploaded(served: &Served, lines: &[Value]) -> Value {
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let file = upload(served, &[field("purpose", "batch"), file(&text)]).succeeds();
+    assert_eq!(file["bytes"], text.len());
+    file["id"].clone()
+}
+
+fn line(id: &str, body: Value) -> Value {
+    let body = crate::served::joined(&json!({"prompt": QUESTION, "max_tokens": 2}), body);
+    json!({"custom_id": id, "method": "POST", "url": "/v1/completions", "body": body})
+}
+
+/// The batch once it has ended.
+fn ended(served: &Served, id: &Value) -> Value {
+    let path = format!("/v1/batches/{}", id.as_str().expect("an id"));
+    let begun = Instant::now();
+    loop {
+        let batch = served.get(&path).succeeds();
+        if ["completed", "failed", "cancelled", "expired"].iter().any(|end| batch["status"] == *end) {
+            return batch;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(120), "{batch}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn answers(served: &Served, file: &Value) -> Vec<Value> {
+    let text = served.get(&format!("/v1/files/{}/content", file.as_str().expect("an id"))).text;
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+fn begin(served: &Served, file: &Value) -> Answer {
+    let ask = json!({"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h"});
+    served.post("/v1/batches", &ask)
+}
+
+fn served_with(data: &Path, options: &[&str]) -> Served {
+    let data = data.to_str().expect("temporary folders have names in UTF-8");
+    Served::start(&[&["--data", data], options].concat())
+}
+
+#[test]
+fn a_form_is_bounded_in_each_part() {
+    let served = Served::start(&["--max-data", "1"]);
+    let purpose = field("purpose", "batch");
+    let too_large = |name: &str| ("request_too_large".to_owned(), json!(name));
+    let long = "a".repeat(100 << 10);
+    assert_eq!(upload(&served, &[field("note", &long), purpose.clone(), file("{}")]).refused(413), too_large("note"));
+    assert_eq!(upload(&served, &[field("purpose", &long), file("{}")]).refused(413), too_large("purpose"));
+    // Each is short enough, all together are not.
+    let many = vec![field("note", &long[..60 << 10]); 40];
+    assert_eq!(upload(&served, &many).refused(400).0, "invalid_request");
+    assert_eq!(upload(&served, &[purpose.clone(), purpose.clone()]).refused(400).1, "purpose");
+    assert_eq!(upload(&served, &[purpose.clone()]).refused(400).1, "file");
+    let half = "a".repeat(600 << 10);
+    let first = upload(&served, &[purpose.clone(), file(&half), field("note", "short")]).succeeds();
+    assert_eq!(upload(&served, &[purpose.clone(), file(&half)]).refused(413), too_large("file"));
+    let path = format!("/v1/files/{}", first["id"].as_str().expect("an id"));
+    assert_eq!(served.get(&format!("{path}/content")).text, half);
+    served.delete(&path).succeeds();
+    upload(&served, &[purpose, file(&half)]).succeeds();
+}
+
+#[test]
+fn what_is_no_form_or_id_or_query_is_refused_in_openais_form() {
+    let served = Served::start(&[]);
+    assert_eq!(served.post("/v1/files", &json!({})).refused(415).0, "unsupported_media_type");
+    assert_eq!(served.post_text("/v1/files", "multipart/form-data", "").refused(400).0, "unsupported_media_type");
+    for kind in ["files", "batches"] {
+        for limit in ["abc", "-1", "1.5", ""] {
+            let refused = served.get(&format!("/v1/{kind}?limit={limit}")).refused(400);
+            assert_eq!(refused, ("invalid_value".to_owned(), json!("limit")), "{limit}");
+        }
+        assert_eq!(served.get(&format!("/v1/{kind}?limit=1&limit=2")).refused(400).0, "invalid_request");
+        assert_eq!(served.get(&format!("/v1/{kind}/%ff")).refused(400).0, "invalid_value");
+        assert_eq!(served.get(&format!("/v1/{kind}?limit=1000")).succeeds()["data"], json!([]));
+    }
+    served.delete("/v1/files/%ff").refused(400);
+    served.get("/v1/files/%ff/content").refused(400);
+    served.post("/v1/batches/%ff/cancel", &json!({})).refused(400);
+}
+
+#[test]
+fn lines_of_a_batch_are_held_to_the_servers_limits() {
+    let served = Served::start(&["--name", "demo"]);
+    let lines = [
+        line("plain", json!({})),
+        line("named", json!({"model": "demo", "priority": -5})),
+        line("other", json!({"model": "gpt"})),
+        line("many", json!({"n": 20_000})),
+    ];
+    let batch = begin(&served, &uploaded(&served, &lines)).succeeds();
+    let batch = ended(&served, &batch["id"]);
+    assert_eq!(batch["status"], "completed", "{batch}");
+    assert_eq!(batch["request_counts"], json!({"total": 4, "completed": 2, "failed": 2}));
+    let done = answers(&served, &batch["output_file_id"]);
+    let ids: Vec<&Value> = done.iter().map(|answer| &answer["custom_id"]).collect();
+    assert_eq!(ids, ["plain", "named"]);
+    let refused = answers(&served, &batch["error_file_id"]);
+    let codes: Vec<&Value> = refused.iter().map(|answer| &answer["response"]["body"]["error"]["code"]).collect();
+    assert_eq!(codes, ["model_not_found", "invalid_value"]);
+    // A cancellation after the end changes nothing.
+    let path = format!("/v1/batches/{}/cancel", batch["id"].as_str().expect("an id"));
+    assert_eq!(served.post(&path, &json!({})).succeeds(), batch);
+}
+
+/// It may be what ended the server each time.
+#[test]
+fn a_batch_that_is_begun_in_vain_fails_at_last() {
+    let data = tempfile::tempdir().expect("a temporary folder");
+    let served = served_with(data.path(), &[]);
+    let batch = begin(&served, &uploaded(&served, &[line("a", json!({}))])).succeeds();
+    let batch = ended(&served, &batch["id"]);
+    assert_eq!(batch["status"], "completed", "{batch}");
+    drop(served);
+    let path = data.path().join(format!("batches/{}.json", batch["id"].as_str().expect("an id")));
+    let mut record: Value = serde_json::from_slice(&std::fs::read(&path).expect("it is there")).expect("JSON");
+    for (begun, status) in [(2, "completed"), (3, "failed")] {
+        record["begun"] = json!(begun);
+        record["object"]["status"] = json!("in_progress");
+        std::fs::write(&path, record.to_string()).expect("it is writable");
+        let served = served_with(data.path(), &[]);
+        let batch = ended(&served, &batch["id"]);
+        assert_eq!(batch["status"], status, "{batch}");
+        assert_eq!(batch["errors"].is_null(), begun == 2, "{batch}");
+    }
+}
