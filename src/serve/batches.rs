@@ -32,6 +32,8 @@ use super::store::{Record, Store};
 const PRIORITY: Priority = Priority(1000);
 /// The longest line of an input file, in bytes.
 const MOST_OF_LINE: usize = 64 << 20;
+/// The answers of a batch, in messages.
+const ANSWERS: &str = "the answers of the batch";
 /// How often a batch is begun without an answer more: one that ends the server each time is not begun at every start.
 const MOST_BEGUN: u32 = 3;
 
@@ -217,7 +219,7 @@ impl Runner {
         }
         save(&self.store, record)?;
         let bytes = fs::metadata(&out).map_err(Error::io(&out, "look at"))?.len();
-        self.store.reserve(&out, bytes)?;
+        self.store.reserve(ANSWERS, &out, bytes)?;
         let written = Mutex::new(Written { record, at: now(), bytes });
         let progress = StoredProgress { store: &self.store, out: &out, written, end };
         let done = file.answer(engine.clone(), reader, &progress, end);
@@ -360,7 +362,7 @@ impl AnswerProgress for StoredProgress<'_> {
             self.end.store(true, Ordering::Relaxed);
         }
         *all += bytes as u64;
-        self.store.reserve(self.out, *all)
+        self.store.reserve(ANSWERS, self.out, *all)
     }
 }
 

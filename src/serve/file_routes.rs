@@ -44,7 +44,7 @@ const UPLOAD_PATIENCE: Duration = Duration::from_secs(120);
 /// Most bytes of a field of an upload that is not the file.
 const MOST_OF_FIELD: usize = 64 << 10;
 /// Most bytes of an upload beside its file: fields and their heads, and some pieces that are on their way to the file.
-const MOST_BESIDE_FILE: usize = 1 << 20;
+const MOST_BESIDE_FILE: usize = 256 << 10;
 
 pub fn routes() -> Router<Arc<Server>> {
     // The length of an upload is counted while it is written.
@@ -142,12 +142,11 @@ impl Upload<'_> {
                 }
                 "purpose" => {
                     let text = small_field("purpose", &mut field, true).await?;
-                    purpose = Some(FilePurpose::of_upload(&String::from_utf8_lossy(&text))?);
+                    purpose = Some(FilePurpose::of_upload(&shown(&String::from_utf8_lossy(&text)))?);
                 }
                 // Files do not expire here. The name comes from the client, and may be long.
                 other => {
-                    let shown: String = other.chars().take(60).collect();
-                    small_field(&shown, &mut field, false).await?;
+                    small_field(&shown(other), &mut field, false).await?;
                 }
             }
         }
@@ -168,7 +167,7 @@ impl Upload<'_> {
         while let Some(piece) = in_time(field.chunk()).await? {
             unread.fetch_sub(piece.len(), Ordering::Relaxed);
             bytes += piece.len() as u64;
-            let room = self.store.reserve(&self.path, bytes);
+            let room = self.store.reserve("`file`", &self.path, bytes);
             room.map_err(|error| {
                 Refusal::of_kind(RefusalKind::TooLarge, "request_too_large", error.to_string()).about("file")
             })?;
@@ -187,6 +186,11 @@ impl Drop for Upload<'_> {
             self.store.count(&self.path);
         }
     }
+}
+
+/// The beginning of what a client wrote, as an answer repeats it.
+fn shown(text: &str) -> String {
+    text.chars().take(60).collect()
 }
 
 /// Reads a field that is not the file, to its end. Returns its text if it `is_wanted`.
@@ -286,8 +290,7 @@ impl PageOf {
     /// Objects of the page.
     fn length(&self) -> Result<usize, Refusal> {
         let Some(limit) = &self.limit else { return Ok(LISTED) };
-        let shown = || limit.chars().take(60).collect::<String>();
-        let wrong = |_| Refusal::value("limit", "a whole number from 1 up", &format!("{:?}", shown()));
+        let wrong = |_| Refusal::value("limit", "a whole number from 1 up", &format!("{:?}", shown(limit)));
         Ok(limit.parse::<usize>().map_err(wrong)?.clamp(1, MOST_LISTED))
     }
 }

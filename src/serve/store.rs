@@ -153,18 +153,19 @@ impl Store {
         }
     }
 
-    /// Gives a file of content a length that it does not have yet, so that what is written at once shares the room.
+    /// Gives a file of content a length that it does not have yet, so that what is written at once shares the room;
+    /// `what`: the file, in messages.
     ///
     /// # Errors
     ///
     /// All files together would have more bytes than they may.
-    pub fn reserve(&self, path: &Path, bytes: u64) -> Result<()> {
+    pub fn reserve(&self, what: &str, path: &Path, bytes: u64) -> Result<()> {
         let mut lengths = self.lengths();
         let others = lengths.all - lengths.files.get(path).copied().unwrap_or(0);
         let left = self.most_bytes.saturating_sub(others);
         if bytes > left {
-            let expected = format!("at most the {left} bytes that --max-data leaves");
-            return Err(Error::value("the length of a file", expected, format!("{bytes} or more")));
+            let expected = format!("at most {left} bytes, which --max-data leaves");
+            return Err(Error::value(what, expected, format!("at least {bytes}")));
         }
         lengths.set(path, bytes);
         Ok(())
@@ -346,10 +347,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let store = Store::open(folder.path(), 100).expect("it is free");
         let [one, other] = [0; 2].map(|_| store.bytes_of(&Store::new_id::<FileObject>()));
-        store.reserve(&one, 60).expect("there is room");
-        assert!(store.reserve(&other, 41).is_err());
-        store.reserve(&one, 70).expect("its own bytes do not count against it");
-        store.reserve(&other, 30).expect("there is room");
+        store.reserve("file", &one, 60).expect("there is room");
+        assert!(store.reserve("file", &other, 41).is_err());
+        store.reserve("file", &one, 70).expect("its own bytes do not count against it");
+        store.reserve("file", &other, 30).expect("there is room");
         assert_eq!(store.bytes(), 100);
         store.count(&one);
         assert_eq!(store.bytes(), 30, "it was not written");
