@@ -206,7 +206,7 @@ fn broken_patterns_and_templates_are_named() {
     refused(&with("prompt", json!({"item": "{{ q"})), &["`prompt.item`", "a template", "line 1 of the template"]);
     refused(&with("prompt", json!({"chat": {"system": "x"}})), &["`prompt.chat.user`", "user's turn"]);
     let error = Desk::new().load(&with("prompt", json!({"item": {"file": "none.txt"}}))).err().unwrap();
-    assert!(error.contains("none.txt: cannot read"), "{error}");
+    assert!(error.contains("none.txt: cannot open"), "{error}");
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn a_file_that_is_not_json_says_where() {
     let error = load("{\n  // a comment\n  \"name\" \"x\"\n}");
     assert!(error.contains("t.json: not a JSON task file") && error.contains("line 3 column 10"), "{error}");
     let missing = Task::load(&desk.folder.path().join("none.json"), &Overrides::default()).err().unwrap().to_string();
-    assert!(missing.contains("none.json: cannot read"), "{missing}");
+    assert!(missing.contains("none.json: cannot open"), "{missing}");
     let text = sample_task().to_string().replace(",\"prompt\"", ", // why\r\n\"prompt\"").replace("}}}", "},},}");
     assert!(Task::load(&desk.put("t.json", format!("\u{feff}{text}\r\n")), &Overrides::default()).is_ok(), "{text}");
 }
