@@ -256,7 +256,7 @@ fn the_prefixes_used_longest_ago_go_first_from_their_ends() {
     assert_eq!((tokens(&metrics), files(&none.folder).len()), (counts(PROMPT, 0), 0));
 }
 
-/// Replaces the first chunk of `prompt(1, PROMPT)` by a pipe, which blocks whoever reads it while nobody writes.
+/// Replaces the file of the first chunk of `prompt(1, PROMPT)` by a pipe: the engine's reader blocks until a test writes.
 fn block(folder: &Path) -> PathBuf {
     run(Some(store(folder)), prompt(1, PROMPT));
     run(Some(store(&folder.join("short"))), prompt(1, CHUNK));

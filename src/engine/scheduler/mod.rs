@@ -296,7 +296,7 @@ impl Scheduler {
 
     /// Admits branches in queue order while the step has rows for them and pages are expected to suffice; a branch that
     /// would run alone is always admitted. A branch for which the step has no rows is not admitted, so it holds no
-    /// pages. One whose prefix is read from disk keeps its place, and those behind it pass.
+    /// pages. A branch whose prefix is being read from disk stays in the queue; the branches behind it are tried.
     fn admit(
         &mut self,
         branches: &mut Branches,

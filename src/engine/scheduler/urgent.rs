@@ -23,7 +23,7 @@ impl Scheduler {
         let mut left = self.rows_left_for(first.priority, branches, cache, budget);
         let mut commitment = self.commitment(first.priority, branches, cache);
         while let Some(place) = self.first_urgent(passed).filter(|place| place.priority == first.priority) {
-            // Nobody gives way to a branch that waits for the disk.
+            // No branch is preempted for one that could not run yet, because its prefix is being read from disk.
             if self.is_read(place.branch, branches, cache) {
                 passed = Some(place);
                 continue;

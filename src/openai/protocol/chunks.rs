@@ -183,7 +183,7 @@ impl ChunkWriter {
             for index in 0..self.samples.len() {
                 let stream = &mut self.samples[index];
                 if stream.has_ended {
-                    continue; // As the one whose branch is kept.
+                    continue; // It was told already: the sample whose branch is kept ends by an event of its own.
                 }
                 stream.unsent.end = Some(SampleEnd { reason: FinishReason::Length, branch: None });
                 let (prompt, sample) = (index / self.request.n, index % self.request.n);

@@ -47,7 +47,7 @@ struct OpenJob {
     keep: Option<Duration>,
     deadline: Option<Instant>,
     arrived: Instant,
-    /// Its tokens are heard as they come.
+    /// Whether the engine reports each token, or only the end of each sample.
     is_streamed: bool,
     has_token: bool,
     prompts: Vec<Arc<[TokenId]>>,
@@ -389,7 +389,7 @@ impl DispatchLoop {
 }
 
 impl Drop for DispatchLoop {
-    /// Refuses what is open, of which there is something only if this thread panics: nobody else would end it.
+    /// Refuses the open jobs, so that no request waits for ever. There are some only if this thread panics.
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.shared.is_dead.store(true, Ordering::Relaxed);
