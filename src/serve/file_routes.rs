@@ -363,7 +363,8 @@ async fn create(
 ) -> Answer {
     let owner = server.keys.owner(client);
     let all = batches(&server)?;
-    let new = NewBatch::read(&server.body(&headers, body).await?)?;
+    let body = server.receive(&headers, body).await?;
+    let new = server.work(move |_| NewBatch::read(&body.parse()?)).await?;
     let input = all.store.get::<FileObject>(&owner, &new.input_file_id);
     input.map_err(|refusal| refusal.about("input_file_id"))?;
     let object = BatchObject::new(Store::new_id::<BatchObject>(), new, now());

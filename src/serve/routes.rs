@@ -143,13 +143,13 @@ async fn release_branch(State(server): AppState, client: Extension<ClientId>, id
 }
 
 async fn tokenize(State(server): AppState, headers: HeaderMap, body: Body) -> Answer {
-    let body = server.body(&headers, body).await?;
-    Ok(reply::value(&server.work(move |server| server.reader().tokenize(&body)).await?))
+    let body = server.receive(&headers, body).await?;
+    Ok(reply::value(&server.work(move |server| server.reader().tokenize(&body.parse()?)).await?))
 }
 
 async fn detokenize(State(server): AppState, headers: HeaderMap, body: Body) -> Answer {
-    let body = server.body(&headers, body).await?;
-    Ok(reply::value(&server.work(move |server| server.reader().detokenize(&body)).await?))
+    let body = server.receive(&headers, body).await?;
+    Ok(reply::value(&server.work(move |server| server.reader().detokenize(&body.parse()?)).await?))
 }
 
 async fn info(State(server): AppState) -> Response {

@@ -49,7 +49,7 @@ async fn drain(body: &mut Body) {
 pub struct JsonBody {
     bytes: Vec<u8>,
     /// Its place among the large ones.
-    _room: Option<OwnedSemaphorePermit>,
+    room: Option<OwnedSemaphorePermit>,
 }
 
 impl JsonBody {
@@ -101,12 +101,6 @@ impl Server {
         }
     }
 
-    /// The JSON object in the body of a request.
-    pub async fn body(self: &Arc<Self>, headers: &HeaderMap, body: Body) -> Result<Map<String, Value>, Refusal> {
-        let body = self.receive(headers, body).await?;
-        self.work(move |_| body.parse()).await
-    }
-
     /// The body of a request, which should be JSON.
     pub async fn receive(&self, headers: &HeaderMap, mut body: Body) -> Result<JsonBody, Refusal> {
         let received = self.receive_from(headers, &mut body).await;
@@ -135,7 +129,7 @@ impl Server {
     }
 
     async fn read(&self, body: &mut Body) -> Result<JsonBody, Refusal> {
-        let mut read = JsonBody { bytes: Vec::new(), _room: None };
+        let mut read = JsonBody { bytes: Vec::new(), room: None };
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|_| Refusal::new("invalid_request", "the body did not arrive whole"))?;
             let Ok(piece) = frame.into_data() else { continue };
@@ -143,10 +137,10 @@ impl Server {
             if bytes > self.limits.body {
                 return Err(Refusal::too_large(self.limits.body));
             }
-            if bytes > SMALL_BODY && read._room.is_none() {
+            if bytes > SMALL_BODY && read.room.is_none() {
                 let room = self.large_bodies.clone().try_acquire_owned();
                 let full = |_| Refusal::rate_limit("as many large bodies as there may be at once are being read", 1);
-                read._room = Some(room.map_err(full)?);
+                read.room = Some(room.map_err(full)?);
             }
             read.bytes.extend_from_slice(&piece);
         }
