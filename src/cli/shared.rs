@@ -36,7 +36,7 @@ pub struct CandidateArgs {
 impl From<CandidateArgs> for JudgeSetup {
     fn from(args: CandidateArgs) -> Self {
         let isolation = if args.unsafe_no_sandbox { Isolation::Unsafe } else { Isolation::Required };
-        Self { isolation, python: args.python }
+        Self { isolation, python: args.python, helper: None }
     }
 }
 

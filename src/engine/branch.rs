@@ -3,7 +3,7 @@
 
 use crate::engine::events::EventSender;
 use crate::engine::place::{Priority, QueueKey};
-use crate::engine::request::{Event, Finish, FinishReason, SamplingParams, Stop};
+use crate::engine::request::{Event, Finish, FinishReason, SampledToken, SamplingParams, Stop};
 use crate::engine::sampler::TokenCounts;
 use crate::engine::text::BranchText;
 use crate::engine::token_path::TokenPath;
@@ -96,8 +96,8 @@ pub(super) struct SamplingState {
     pub logprobs: Vec<f32>,
     /// As `Finish::top`.
     pub top: Vec<Vec<(TokenId, f32)>>,
-    /// Log-probability of a stop token that was sampled and not kept.
-    pub stop_logprob: Option<f32>,
+    /// The token that ended it and is not kept.
+    pub stop_token: Option<SampledToken>,
     pub text: BranchText,
     /// Kept only if penalties are set.
     pub counts: Option<TokenCounts>,
@@ -297,11 +297,11 @@ impl Branch {
         if reason == FinishReason::Cancelled {
             self.take_back_unscored();
         }
-        let (events, begin, logprobs, top, last, text) = match std::mem::replace(&mut self.work, BranchWork::Idle) {
+        let (events, begin, logprobs, top, stop_token, text) = match std::mem::replace(&mut self.work, BranchWork::Idle) {
             BranchWork::Idle => return,
             BranchWork::Sample(sampling) => {
-                let SamplingState { events, begin, logprobs, top, stop_logprob, text, .. } = *sampling;
-                (events, begin, logprobs, top, stop_logprob, text)
+                let SamplingState { events, begin, logprobs, top, stop_token, text, .. } = *sampling;
+                (events, begin, logprobs, top, stop_token, text)
             }
             BranchWork::Score(scoring) => {
                 let ScoringState { events, begin, logprobs, top, mut text, .. } = *scoring;
@@ -312,8 +312,9 @@ impl Branch {
             }
         };
         let tokens = self.tokens.slice(begin..self.tokens.len()).into_owned();
-        let logprob = logprobs.iter().chain(&last).copied().map(f64::from).sum();
-        let finish = Finish { reason, tokens, text: text.finish(), logprob, logprobs, top };
+        let last = stop_token.as_ref().map(|stop| stop.logprob);
+        let logprob = logprobs.iter().copied().chain(last).map(f64::from).sum();
+        let finish = Finish { reason, tokens, text: text.finish(), logprob, logprobs, top, stop_token };
         events.send(Event::Finished { branch: self.id, finish });
     }
 

@@ -188,7 +188,7 @@ impl<B: Backend> Engine<B> {
                     in_flight: InFlight::default(),
                     logprobs: Vec::new(),
                     top: Vec::new(),
-                    stop_logprob: None,
+                    stop_token: None,
                     text,
                     counts: params.has_penalties().then(|| branch.tokens.count_tokens()),
                     uniforms,

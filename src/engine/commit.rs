@@ -97,7 +97,7 @@ fn accept(
     sampling.in_flight.tokens -= 1;
     let stops = stop_token(sampling, token, &facts.eos);
     if stops.is_some() && !sampling.stop.include_stop {
-        sampling.stop_logprob = Some(logprob);
+        sampling.stop_token = Some(SampledToken { token, logprob, top });
         return stops;
     }
     sampling.logprobs.push(logprob);

@@ -202,8 +202,8 @@ impl Extend {
     }
 }
 
-/// A token that was sampled and kept.
-#[derive(Clone, Debug, PartialEq)]
+/// A token that was sampled.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SampledToken {
     pub token: TokenId,
     /// Natural logarithm of its probability at temperature 1.
@@ -287,12 +287,15 @@ pub struct Finish {
     /// For each of `tokens` the likeliest tokens in its place, likeliest first. Empty where neither
     /// `SamplingParams::top_logprobs` nor `Continuation::Given` asked for them.
     pub top: Vec<Vec<(TokenId, f32)>>,
+    /// The end-of-text or stop token that was sampled last and is not kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_token: Option<SampledToken>,
 }
 
 impl Finish {
     /// Nothing was added.
     pub fn empty(reason: FinishReason) -> Self {
         let (tokens, text, logprobs, top) = (Vec::new(), String::new(), Vec::new(), Vec::new());
-        Finish { reason, tokens, text, logprob: 0.0, logprobs, top }
+        Finish { reason, tokens, text, logprob: 0.0, logprobs, top, stop_token: None }
     }
 }

@@ -273,7 +273,7 @@ fn top(most: usize, token: TokenId, logprob: f32) -> Top {
 
 fn finish(tokens: Vec<TokenId>, logprobs: Vec<f32>, top: Vec<Top>, reason: FinishReason) -> Finish {
     let logprob = logprobs.iter().copied().map(f64::from).sum();
-    Finish { reason, text: text_of(&tokens), tokens, logprob, logprobs, top }
+    Finish { reason, text: text_of(&tokens), tokens, logprob, logprobs, top, stop_token: None }
 }
 
 #[cfg(test)]

@@ -40,6 +40,9 @@ pub struct JudgeSetup {
     /// The interpreter of candidates and tests, or the folder of a virtual environment; `None`: see
     /// [`Interpreter::find`].
     pub python: Option<PathBuf>,
+    /// The program that becomes the sandbox's helper processes, which must begin with
+    /// [`sandbox::enter_if_helper`]; `None`: this one.
+    pub helper: Option<PathBuf>,
 }
 
 /// Judges candidates; shared by the judging threads.
@@ -75,7 +78,11 @@ impl Judge {
                 !hidden.iter().any(|hidden| real.starts_with(hidden))
             });
         }
-        let sandbox = SandboxSetup { hidden: hidden.clone(), ..SandboxSetup::new(setup.isolation) };
+        let sandbox = SandboxSetup {
+            hidden: hidden.clone(),
+            helper: setup.helper.clone(),
+            ..SandboxSetup::new(setup.isolation)
+        };
         let judge = Judge { hidden, chosen_python: setup.python.clone(), ..Judge::over(Sandbox::set_up(&sandbox)?) };
         Ok(match interpreter {
             Some(interpreter) => Judge { interpreter: OnceLock::from(interpreter), ..judge },

@@ -451,7 +451,7 @@ mod tests {
             dry_run: false,
             json: false,
             judges: None,
-            judge: JudgeSetup { isolation: Isolation::Required, python: None },
+            judge: JudgeSetup { isolation: Isolation::Required, python: None, helper: None },
             device: DeviceChoice::Cpu,
             budget: EngineBudget { max_branches: Some(MOST_BRANCHES), ..EngineBudget::default() },
             prefix_store: None,

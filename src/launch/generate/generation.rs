@@ -6,10 +6,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::generator::FOREVER;
-use super::{GenerateEvent, Generator, PromptRequest, SampleId};
+use super::{AsRequest, GenerateEvent, Generator, SampleId};
 use crate::engine::{Finish, FinishReason};
 use crate::error::{Error, Result};
-use crate::ids::TokenId;
 use crate::launch::PromptOrder;
 
 /// The result of one prompt: its samples by index, and the prompt's own scores if they were asked for, each a finish or
@@ -17,12 +16,12 @@ use crate::launch::PromptOrder;
 pub type PromptResult = Result<Vec<Result<Finish>>>;
 
 /// A running job. Dropping it cancels the samples that have not finished.
-pub struct Generation<'a> {
-    requests: Vec<PromptRequest<'a>>,
+pub struct Generation<R> {
+    requests: Vec<R>,
     generator: Generator,
     order: PromptOrder,
     /// The prompt that was started last.
-    before: &'a [TokenId],
+    before: Option<usize>,
     /// For each started prompt, the length in tokens of its common prefix with the prompt started before it.
     shared: Vec<usize>,
     is_begun: Vec<bool>,
@@ -31,15 +30,16 @@ pub struct Generation<'a> {
     ready: VecDeque<GenerateEvent>,
 }
 
-impl<'a> Generation<'a> {
-    pub fn new(requests: Vec<PromptRequest<'a>>, generator: Generator) -> Self {
+impl<R: AsRequest> Generation<R> {
+    pub fn new(requests: Vec<R>, generator: Generator) -> Self {
         let context = generator.engine().facts().context;
-        let prompts: Vec<&[TokenId]> = requests.iter().map(|request| request.tokens).collect();
-        let order = PromptOrder::new(&prompts, requests.iter().map(|request| request.draws(context)).collect());
+        let prompts: Vec<_> = requests.iter().map(|request| request.as_request().tokens).collect();
+        let draws = requests.iter().map(|request| request.as_request().draws(context)).collect();
+        let order = PromptOrder::new(&prompts, draws);
         Generation {
             generator,
             order,
-            before: &[],
+            before: None,
             shared: vec![0; requests.len()],
             is_begun: vec![false; requests.len()],
             cancelled: HashSet::new(),
@@ -74,7 +74,7 @@ impl<'a> Generation<'a> {
 
     /// Updates the length estimate with a finished sample of unknown length.
     fn note_length(&mut self, sample: SampleId, finish: &Finish) {
-        let stop = self.requests[sample.prompt].stop;
+        let stop = self.requests[sample.prompt].as_request().stop;
         if !stop.is_exact() && finish.reason != FinishReason::Cancelled {
             self.order.note(finish.tokens.len(), stop.max_tokens);
         }
@@ -91,11 +91,11 @@ impl<'a> Generation<'a> {
     }
 
     fn begin(&mut self, prompt: usize) {
-        let request = self.requests[prompt];
+        let request = self.requests[prompt].as_request();
         if let Err(error) = self.generator.begin(prompt, &request) {
             return self.ready.push_back(GenerateEvent::Refused { prompt, error });
         }
-        let before = std::mem::replace(&mut self.before, request.tokens);
+        let before = self.before.replace(prompt).map_or(&[][..], |before| self.requests[before].as_request().tokens);
         self.shared[prompt] = before.iter().zip(request.tokens).take_while(|(a, b)| a == b).count();
         if !self.cancelled.is_empty() {
             let mut cancelled: Vec<SampleId> =
@@ -120,7 +120,7 @@ impl<'a> Generation<'a> {
                 sample: SampleId { prompt, sample },
                 finish: Finish::empty(FinishReason::Cancelled),
             };
-            self.ready.extend((0..self.requests[prompt].results()).map(cancelled));
+            self.ready.extend((0..self.requests[prompt].as_request().results()).map(cancelled));
         }
     }
 
@@ -148,7 +148,7 @@ impl<'a> Generation<'a> {
     /// Runs to the end and returns the result of each prompt, in the order of the requests.
     pub fn collect(mut self) -> Vec<PromptResult> {
         let mut all: Vec<Result<Vec<Option<Result<Finish>>>>> =
-            self.requests.iter().map(|request| Ok((0..request.results()).map(|_| None).collect())).collect();
+            self.requests.iter().map(|request| Ok((0..request.as_request().results()).map(|_| None).collect())).collect();
         while let Some(event) = self.next() {
             let (sample, result) = match event {
                 GenerateEvent::Tokens { .. } => continue,

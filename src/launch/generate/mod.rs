@@ -38,6 +38,17 @@ pub struct PromptRequest<'a> {
     pub priority: Priority,
 }
 
+/// What holds a prompt's request: the request itself, or an owner of its parts.
+pub trait AsRequest {
+    fn as_request(&self) -> PromptRequest<'_>;
+}
+
+impl AsRequest for PromptRequest<'_> {
+    fn as_request(&self) -> PromptRequest<'_> {
+        *self
+    }
+}
+
 impl PromptRequest<'_> {
     /// Number of results: the samples, and the prompt's own scores.
     pub fn results(&self) -> usize {
@@ -80,6 +91,6 @@ pub enum GenerateEvent {
 
 /// Samples `requests`, in the order in which they share the most. Nothing starts before the first call of `next` or
 /// `poll`.
-pub fn generate<'a>(engine: &EngineHandle, requests: Vec<PromptRequest<'a>>, hear: Hear) -> Generation<'a> {
+pub fn generate<R: AsRequest>(engine: &EngineHandle, requests: Vec<R>, hear: Hear) -> Generation<R> {
     Generation::new(requests, Generator::new(engine.clone(), hear, Release::EachSample))
 }

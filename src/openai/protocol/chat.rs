@@ -1,7 +1,7 @@
 //! Renders the messages of a chat as the text of a prompt: up to the assistant's next turn, within the assistant's last
 //! message where that is to be continued, or as what follows a kept branch.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::fields::BodyFields;
 use super::messages::{self, Messages};
@@ -108,6 +108,15 @@ fn cut_at_end(text: &mut String) -> Result<(), Refusal> {
 fn hidden(what: &str) -> Refusal {
     let message = format!("`messages`: the model's chat template does not show {what}, so it cannot be continued");
     Refusal::new("invalid_value", message).about("messages")
+}
+
+/// The prompt of a chat outside a request: `body` has `messages` and, of a request's other fields,
+/// `add_generation_prompt`, `continue_final_message` and `chat_template_kwargs`.
+pub fn chat_prompt(body: &Map<String, Value>, tokenizer: &Tokenizer) -> Result<String, Refusal> {
+    let mut fields = BodyFields::new(body);
+    let chat = take(&mut fields, false, tokenizer)?;
+    fields.finish(&[])?;
+    Ok(chat.text)
 }
 
 /// The messages of a request to `/tokenize`, rendered like a chat's.
