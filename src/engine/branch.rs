@@ -297,7 +297,8 @@ impl Branch {
         if reason == FinishReason::Cancelled {
             self.take_back_unscored();
         }
-        let (events, begin, logprobs, top, stop_token, text) = match std::mem::replace(&mut self.work, BranchWork::Idle) {
+        let (events, begin, logprobs, top, stop_token, text) = match std::mem::replace(&mut self.work, BranchWork::Idle)
+        {
             BranchWork::Idle => return,
             BranchWork::Sample(sampling) => {
                 let SamplingState { events, begin, logprobs, top, stop_token, text, .. } = *sampling;

@@ -78,11 +78,8 @@ impl Judge {
                 !hidden.iter().any(|hidden| real.starts_with(hidden))
             });
         }
-        let sandbox = SandboxSetup {
-            hidden: hidden.clone(),
-            helper: setup.helper.clone(),
-            ..SandboxSetup::new(setup.isolation)
-        };
+        let sandbox =
+            SandboxSetup { hidden: hidden.clone(), helper: setup.helper.clone(), ..SandboxSetup::new(setup.isolation) };
         let judge = Judge { hidden, chosen_python: setup.python.clone(), ..Judge::over(Sandbox::set_up(&sandbox)?) };
         Ok(match interpreter {
             Some(interpreter) => Judge { interpreter: OnceLock::from(interpreter), ..judge },

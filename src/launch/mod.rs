@@ -15,6 +15,7 @@ pub use assemble::{Demand, Launch, LaunchSizes, Launched, ModelSource, PrefixFol
 pub use budget::{EngineBudget, check_path};
 pub use device::{DeviceBackend, DeviceChoice, DeviceKind, OnDevice, Opened, WhyNotCuda};
 pub use generate::{
-    AsRequest, BeginOptions, ChoicesRequest, GenerateEvent, Generation, Generator, PromptRequest, Release, SampleId, generate,
+    AsRequest, BeginOptions, ChoicesRequest, GenerateEvent, Generation, Generator, PromptRequest, Release, SampleId,
+    generate,
 };
 pub use order::{OutputTokens, PromptOrder, TextKey};

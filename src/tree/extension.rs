@@ -1,5 +1,6 @@
 //! A running `extend`: events as branches grow and finish, and cancelling single branches. The tree is updated when an
-//! event is taken; it can be read between events.
+//! event is taken; it can be read between events. [`Extension`] borrows its tree; [`Growth`] does not, for callers that
+//! read and change the tree, or extend other nodes, while it runs.
 
 use std::collections::HashMap;
 use std::task::Poll;
@@ -25,86 +26,54 @@ pub enum TreeEvent {
     Failed { node: NodeIndex },
 }
 
-/// A running extend. Dropping it cancels the running nodes and waits for them (at most one step), so that the tree
-/// matches the engine.
-pub struct Extension<'tree> {
-    tree: &'tree mut SamplingTree,
+/// A running extend of a tree that it does not borrow. Its events change the tree only when they are applied. Dropping
+/// it cancels the running nodes; their last events are lost to the tree.
+pub struct Growth {
     inner: EventReceiver,
     by_branch: HashMap<BranchId, NodeIndex>,
 }
 
-impl<'tree> Extension<'tree> {
-    pub(super) fn new(
-        tree: &'tree mut SamplingTree,
-        inner: EventReceiver,
-        by_branch: HashMap<BranchId, NodeIndex>,
-    ) -> Self {
-        Self { tree, inner, by_branch }
+/// An event that the tree does not know yet.
+#[derive(Debug)]
+#[must_use = "the tree learns of it by `Growth::apply`"]
+pub struct UnappliedEvent(engine::Event);
+
+impl Growth {
+    pub(super) fn new(inner: EventReceiver, by_branch: HashMap<BranchId, NodeIndex>) -> Self {
+        Self { inner, by_branch }
     }
 
-    pub fn tree(&self) -> &SamplingTree {
-        self.tree
+    /// Waits at most `patience` for the next event; `None` once all nodes have finished or failed.
+    pub fn poll(&mut self, patience: Duration) -> Poll<Option<UnappliedEvent>> {
+        self.inner.poll(patience).map(|event| event.map(UnappliedEvent))
     }
 
-    pub fn tree_mut(&mut self) -> &mut SamplingTree {
-        self.tree
-    }
-
-    /// The next event; `None` once all nodes have finished or failed. Blocks.
+    /// Writes an event into `tree`, of which the nodes are.
     ///
     /// # Errors
     ///
     /// `Error::EngineStopped`: no node can continue.
-    pub fn next_event(&mut self) -> Result<Option<TreeEvent>> {
-        self.inner.next().map(|event| self.take(event)).transpose()
-    }
-
-    /// Like `next_event`, but waits at most `patience`; `Poll::Pending` if nothing happened.
-    pub fn poll_event(&mut self, patience: Duration) -> Result<Poll<Option<TreeEvent>>> {
-        Ok(match self.inner.poll(patience) {
-            Poll::Ready(event) => Poll::Ready(event.map(|event| self.take(event)).transpose()?),
-            Poll::Pending => Poll::Pending,
-        })
-    }
-
-    /// Like `poll_event`, but a message on `others` wakes it too; if both are available, the message comes first. Once
-    /// all nodes have finished, it does not wait.
-    pub fn poll_beside<M>(
-        &mut self,
-        others: &Receiver<M>,
-        patience: Duration,
-    ) -> Result<Poll<First<Option<TreeEvent>, M>>> {
-        Ok(match self.inner.poll_beside(others, patience) {
-            Poll::Ready(First::Event(event)) => {
-                Poll::Ready(First::Event(event.map(|event| self.take(event)).transpose()?))
-            }
-            Poll::Ready(First::Message(message)) => Poll::Ready(First::Message(message)),
-            Poll::Pending => Poll::Pending,
-        })
-    }
-
-    /// Writes an event into the tree.
-    fn take(&mut self, event: engine::Event) -> Result<TreeEvent> {
-        match event {
+    pub fn apply(&self, tree: &mut SamplingTree, event: UnappliedEvent) -> Result<TreeEvent> {
+        match event.0 {
             engine::Event::Tokens { branch, tokens, text } => {
                 Ok(TreeEvent::Tokens { node: self.node_of(branch)?, tokens, text })
             }
             engine::Event::Finished { branch, finish } => {
                 let node = self.node_of(branch)?;
-                self.tree.grow(node, finish);
+                tree.grow(node, finish);
                 Ok(TreeEvent::Finished { node })
             }
             engine::Event::Failed { branch, error } => {
                 let node = self.node_of(branch)?;
-                self.tree.fail(node, error)?;
+                tree.fail(node, error)?;
                 Ok(TreeEvent::Failed { node })
             }
         }
     }
 
-    /// Cancels these nodes within one step; each still finishes, as cancelled, with its tokens so far.
-    pub fn cancel(&self, nodes: &[NodeIndex]) {
-        let branch = |&node: &NodeIndex| match self.tree.node(node).state {
+    /// Cancels these nodes of `tree` within one step; each still finishes, as cancelled, with its tokens so far.
+    pub fn cancel(&self, tree: &SamplingTree, nodes: &[NodeIndex]) {
+        let branch = |&node: &NodeIndex| match tree.node(node).state {
             NodeState::Open(branch) => Some(branch),
             NodeState::Closed | NodeState::Pruned => None,
         };
@@ -123,10 +92,79 @@ impl<'tree> Extension<'tree> {
     }
 }
 
+/// A running extend. Dropping it cancels the running nodes and waits for them (at most one step), so that the tree
+/// matches the engine.
+pub struct Extension<'tree> {
+    tree: &'tree mut SamplingTree,
+    growth: Growth,
+}
+
+impl<'tree> Extension<'tree> {
+    pub(super) fn new(tree: &'tree mut SamplingTree, growth: Growth) -> Self {
+        Self { tree, growth }
+    }
+
+    pub fn tree(&self) -> &SamplingTree {
+        self.tree
+    }
+
+    pub fn tree_mut(&mut self) -> &mut SamplingTree {
+        self.tree
+    }
+
+    /// The next event; `None` once all nodes have finished or failed. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// `Error::EngineStopped`: no node can continue.
+    pub fn next_event(&mut self) -> Result<Option<TreeEvent>> {
+        self.growth.inner.next().map(|event| self.take(event)).transpose()
+    }
+
+    /// Like `next_event`, but waits at most `patience`; `Poll::Pending` if nothing happened.
+    pub fn poll_event(&mut self, patience: Duration) -> Result<Poll<Option<TreeEvent>>> {
+        Ok(match self.growth.inner.poll(patience) {
+            Poll::Ready(event) => Poll::Ready(event.map(|event| self.take(event)).transpose()?),
+            Poll::Pending => Poll::Pending,
+        })
+    }
+
+    /// Like `poll_event`, but a message on `others` wakes it too; if both are available, the message comes first. Once
+    /// all nodes have finished, it does not wait.
+    pub fn poll_beside<M>(
+        &mut self,
+        others: &Receiver<M>,
+        patience: Duration,
+    ) -> Result<Poll<First<Option<TreeEvent>, M>>> {
+        Ok(match self.growth.inner.poll_beside(others, patience) {
+            Poll::Ready(First::Event(event)) => {
+                Poll::Ready(First::Event(event.map(|event| self.take(event)).transpose()?))
+            }
+            Poll::Ready(First::Message(message)) => Poll::Ready(First::Message(message)),
+            Poll::Pending => Poll::Pending,
+        })
+    }
+
+    /// Writes an event into the tree.
+    fn take(&mut self, event: engine::Event) -> Result<TreeEvent> {
+        self.growth.apply(self.tree, UnappliedEvent(event))
+    }
+
+    /// Cancels these nodes within one step; each still finishes, as cancelled, with its tokens so far.
+    pub fn cancel(&self, nodes: &[NodeIndex]) {
+        self.growth.cancel(self.tree, nodes);
+    }
+
+    /// Cancels all running nodes.
+    pub fn cancel_all(&self) {
+        self.growth.cancel_all();
+    }
+}
+
 impl Drop for Extension<'_> {
     fn drop(&mut self) {
         self.cancel_all();
-        while let Some(event) = self.inner.next() {
+        while let Some(event) = self.growth.inner.next() {
             // Errors of single nodes are recorded in the tree.
             drop(self.take(event));
         }

@@ -20,7 +20,7 @@ use crate::engine::{
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 
-pub use extension::{Extension, TreeEvent};
+pub use extension::{Extension, Growth, TreeEvent, UnappliedEvent};
 pub use probe::{After, LogProb, Probe};
 pub use questions::TreeCost;
 pub use trace::{Trace, TraceNode, TraceState};
@@ -252,6 +252,31 @@ impl SamplingTree {
         nodes: &[NodeIndex],
         continuation: impl Fn(usize, &ThoughtNode) -> Continuation,
     ) -> Result<Extension<'_>> {
+        let growth = self.growth_with(nodes, continuation)?;
+        Ok(Extension::new(self, growth))
+    }
+
+    /// Starts to sample from each of `nodes`, and returns what receives the events without borrowing the tree.
+    pub fn growth(&self, nodes: &[NodeIndex], how: &SamplingParams, stop: &Stop) -> Result<Growth> {
+        self.growth_with(nodes, |_, node| Continuation::Sampled {
+            params: how.clone(),
+            stop: stop.clone(),
+            uniforms: node.uniforms,
+        })
+    }
+
+    /// Starts to append given tokens to each node, scored if `logprobs`; see [`SamplingTree::growth`].
+    pub fn growth_given(&self, given: &[(NodeIndex, Vec<TokenId>)], logprobs: bool) -> Result<Growth> {
+        let nodes: Vec<NodeIndex> = given.iter().map(|&(node, _)| node).collect();
+        let logprobs = logprobs.then_some(0);
+        self.growth_with(&nodes, |ix, _| Continuation::Given { tokens: given[ix].1.clone(), logprobs })
+    }
+
+    fn growth_with(
+        &self,
+        nodes: &[NodeIndex],
+        continuation: impl Fn(usize, &ThoughtNode) -> Continuation,
+    ) -> Result<Growth> {
         let mut by_branch = HashMap::new();
         let mut extends = Vec::with_capacity(nodes.len());
         for (ix, &node) in nodes.iter().enumerate() {
@@ -261,7 +286,7 @@ impl SamplingTree {
         }
         let mut inner = self.engine.receiver(self.hear);
         inner.start(extends)?;
-        Ok(Extension::new(self, inner, by_branch))
+        Ok(Growth::new(inner, by_branch))
     }
 
     pub fn set_score(&mut self, at: NodeIndex, score: f64) {

@@ -4,7 +4,7 @@
 use petgraph::graph::NodeIndex;
 
 use super::{Extension, SamplingTree};
-use crate::engine::{Continuation, FinishReason, ForkKind};
+use crate::engine::{FinishReason, ForkKind};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 
@@ -44,9 +44,8 @@ impl SamplingTree {
     /// Appends the given tokens to each node; with `logprobs`, their log-probabilities are computed and stored in the
     /// node.
     pub fn start_given(&mut self, given: Vec<(NodeIndex, Vec<TokenId>)>, logprobs: bool) -> Result<Extension<'_>> {
-        let (nodes, tokens): (Vec<NodeIndex>, Vec<Vec<TokenId>>) = given.into_iter().unzip();
-        let logprobs = logprobs.then_some(0);
-        self.start_with(&nodes, |ix, _| Continuation::Given { tokens: tokens[ix].clone(), logprobs })
+        let growth = self.growth_given(&given, logprobs)?;
+        Ok(Extension::new(self, growth))
     }
 
     /// The `draw`-th random number of `at` itself, in [0, 1). Tokens sampled from its forks never use it.

@@ -147,8 +147,11 @@ impl<R: AsRequest> Generation<R> {
 
     /// Runs to the end and returns the result of each prompt, in the order of the requests.
     pub fn collect(mut self) -> Vec<PromptResult> {
-        let mut all: Vec<Result<Vec<Option<Result<Finish>>>>> =
-            self.requests.iter().map(|request| Ok((0..request.as_request().results()).map(|_| None).collect())).collect();
+        let mut all: Vec<Result<Vec<Option<Result<Finish>>>>> = self
+            .requests
+            .iter()
+            .map(|request| Ok((0..request.as_request().results()).map(|_| None).collect()))
+            .collect();
         while let Some(event) = self.next() {
             let (sample, result) = match event {
                 GenerateEvent::Tokens { .. } => continue,

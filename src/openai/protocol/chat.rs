@@ -115,7 +115,7 @@ fn hidden(what: &str) -> Refusal {
 pub fn chat_prompt(body: &Map<String, Value>, tokenizer: &Tokenizer) -> Result<String, Refusal> {
     let mut fields = BodyFields::new(body);
     let chat = take(&mut fields, false, tokenizer)?;
-    fields.finish(&[])?;
+    fields.finish()?;
     Ok(chat.text)
 }
 
