@@ -106,6 +106,7 @@ impl From<BudgetArgs> for EngineBudget {
             step_rows: None,
             pool_bytes: args.kv_memory.map(mib),
             memory: args.memory,
+            gpu_memory: None,
             swap_bytes: args.swap_memory.map(mib),
             deterministic: false,
             kv: args.kv_dtype,

@@ -21,6 +21,8 @@ pub struct EngineBudget {
     pub pool_bytes: Option<usize>,
     /// Share of the device's free memory for keys and values, in (0, 1]; used when `pool_bytes` is `None`.
     pub memory: Option<f64>,
+    /// The same for a GPU alone, whose memory no other program needs; used when `memory` is `None`, too.
+    pub gpu_memory: Option<f64>,
     /// Bytes of host memory for keys and values of preempted branches.
     pub swap_bytes: Option<usize>,
     /// Whether results must be bit-identical between runs, at the cost of speed.
@@ -54,8 +56,10 @@ impl EngineBudget {
     ///
     /// The first budget out of its range, with the range.
     pub fn check(&self) -> Result<()> {
-        if let Some(memory) = self.memory.filter(|&memory| !(memory > 0.0 && memory <= 1.0)) {
-            return Err(Error::value("--memory", "a number above 0, at most 1", memory.to_string()));
+        for (name, share) in [("--memory", self.memory), ("gpu_memory_utilization", self.gpu_memory)] {
+            if let Some(share) = share.filter(|&share| !(share > 0.0 && share <= 1.0)) {
+                return Err(Error::value(name, "a number above 0, at most 1", share.to_string()));
+            }
         }
         if let Some(swap) = self.swap_bytes.filter(|&swap| swap > free_bytes()) {
             let expected = format!("at most {}, the host's free memory", bytes(free_bytes() as u64));
@@ -90,7 +94,7 @@ impl EngineBudget {
         match device.is_async {
             true => EngineConfig {
                 step_rows: self.step_rows.unwrap_or(DEVICE_STEP_ROWS),
-                pool: self.pool(DEVICE_SHARE, useful),
+                pool: self.pool(self.gpu_memory.unwrap_or(DEVICE_SHARE), useful),
                 swap_bytes: self.swap_bytes.unwrap_or_else(|| (free_bytes() / SWAP_PART).min(MOST_SWAP)),
                 run_ahead: true,
                 ..host

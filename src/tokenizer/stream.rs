@@ -59,7 +59,7 @@ impl TextStream {
     }
 
     /// The text of these tokens, up to its end.
-    pub(super) fn text_of(mut self, tokens: &[TokenId]) -> String {
+    pub fn text_of(mut self, tokens: &[TokenId]) -> String {
         let mut text: String = tokens.iter().map(|&token| self.push(token).to_string()).collect();
         text.push_str(self.finish());
         text

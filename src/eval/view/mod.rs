@@ -12,7 +12,7 @@ mod shown;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use serde_json::json;
+use serde_json::{Map, json};
 
 use crate::error::{Error, Result};
 use crate::out;
@@ -82,6 +82,13 @@ pub fn show(options: &ViewOptions) -> Result<()> {
 /// Reads the searches of a run: all items, or only `item`.
 pub fn read(run: &Path, item: Option<&str>) -> Result<ShownRun> {
     folder::read(run, item)
+}
+
+/// One tree as a page that needs no other file.
+pub fn html_of(trace: Trace) -> Result<String> {
+    let name = trace.item.clone();
+    let item = ShownItem::new(Map::new(), Vec::new(), trace, Vec::new());
+    page::html(&ShownRun { name, items: vec![item] })
 }
 
 /// `{"format": "offshoot-trees-1", "run", "items": [...]}`: an item is its line of `items.jsonl` with `notes` (about

@@ -142,6 +142,7 @@ fn start<B: Timed>(
     // Earlier jobs stay cached until the memory is needed.
     let tokens = |_, page: usize| jobs.iter().map(|job| job.kv_tokens(page)).max().unwrap_or(0) + 64 * page;
     let budget = EngineBudget {
+        gpu_memory: None,
         max_branches: Some(options.max_branches.unwrap_or(branches)),
         step_rows: Some(options.step_rows),
         pool_bytes: options.pool_bytes,

@@ -114,6 +114,7 @@ impl<B: Backend> LoadedModel<B> {
 
     fn launch<'a>(&'a self, settings: &ReplaySettings, job: &'a ReplayJob) -> Launch<'a> {
         let budget = EngineBudget {
+            gpu_memory: None,
             max_branches: Some(settings.policy.max_branches(job)),
             step_rows: Some(settings.step_rows),
             pool_bytes: settings.pool_bytes,

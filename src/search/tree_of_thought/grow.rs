@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use petgraph::graph::NodeIndex;
 
-use super::{Generate, SamplingOverrides, Texts, ThoughtPath, ThoughtSearcher};
+use super::{Generate, Proposal, SamplingOverrides, Texts, ThoughtPath, ThoughtSearcher};
 use crate::engine::{FinishReason, ForkKind};
 use crate::error::Result;
 
@@ -14,6 +14,21 @@ struct NewThought<'a> {
     node: NodeIndex,
     thought: String,
     ended: bool,
+}
+
+/// The thoughts that could follow a path, or the lists that the model writes of them.
+enum ProposedThoughts {
+    Known(Vec<String>),
+    Written { question: NodeIndex, lists: Vec<NodeIndex> },
+}
+
+impl ProposedThoughts {
+    fn lists(&self) -> &[NodeIndex] {
+        match self {
+            ProposedThoughts::Known(_) => &[],
+            ProposedThoughts::Written { lists, .. } => lists,
+        }
+    }
 }
 
 impl<T: Texts> ThoughtSearcher<'_, '_, T> {
@@ -64,21 +79,25 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
         lists: usize,
         drawing: &SamplingOverrides,
     ) -> Result<Vec<NewThought<'p>>> {
-        let mut asked = Vec::with_capacity(paths.len());
+        let mut proposals = Vec::with_capacity(paths.len());
         for from in paths {
-            let prompt = self.texts.ask(question, &from.thoughts)?;
-            let question = self.tree.ask(ForkKind::Propose, from.node, prompt.tokens, prompt.text)?;
-            asked.push((from, question, self.tree.fork_as(ForkKind::Propose, question, lists)?));
+            let proposal = match self.texts.propose(question, &from.thoughts)? {
+                Proposal::Thoughts(thoughts) => ProposedThoughts::Known(thoughts),
+                Proposal::Ask(prompt) => {
+                    let question = self.tree.ask(ForkKind::Propose, from.node, prompt.tokens, prompt.text)?;
+                    let lists = self.tree.fork_as(ForkKind::Propose, question, lists)?;
+                    ProposedThoughts::Written { question, lists }
+                }
+            };
+            proposals.push((from, proposal));
         }
-        let nodes: Vec<NodeIndex> = asked.iter().flat_map(|(_, _, lists)| lists).copied().collect();
-        self.draw(&nodes, drawing, false)?;
+        let nodes: Vec<NodeIndex> = proposals.iter().flat_map(|(_, proposal)| proposal.lists()).copied().collect();
+        if !nodes.is_empty() {
+            self.draw(&nodes, drawing, false)?;
+        }
         let mut grown = Vec::new();
-        for (from, question, lists) in asked {
-            let text = |&list: &NodeIndex| self.tree.node(list).text.clone();
-            let texts: Vec<String> = lists.iter().map(text).collect();
-            let thoughts: Vec<String> =
-                texts.iter().flat_map(|text| text.lines()).filter_map(|line| self.texts.thought(line)).collect();
-            self.close_question(question);
+        for (from, proposal) in proposals {
+            let thoughts = self.thoughts_of(proposal);
             if !thoughts.is_empty() {
                 let nodes = self.tree.fork(from.node, thoughts.len())?;
                 let of = |(node, thought)| NewThought { from, node, thought, ended: false };
@@ -89,6 +108,19 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
         self.give(given.collect::<Result<_>>()?, false)?;
         grown.retain(|it| !self.tree.has_failed(it.node));
         Ok(grown)
+    }
+
+    /// The thoughts of a proposal, whose question is closed.
+    fn thoughts_of(&mut self, proposal: ProposedThoughts) -> Vec<String> {
+        match proposal {
+            ProposedThoughts::Known(thoughts) => thoughts,
+            ProposedThoughts::Written { question, lists } => {
+                let text = |&list: &NodeIndex| self.tree.node(list).text.clone();
+                let texts: Vec<String> = lists.iter().map(text).collect();
+                self.close_question(question);
+                texts.iter().flat_map(|text| text.lines()).filter_map(|line| self.texts.thought(line)).collect()
+            }
+        }
     }
 
     /// Merges equal paths: the first stays and counts the others.

@@ -3,7 +3,7 @@
 use petgraph::graph::NodeIndex;
 use regex::Regex;
 
-use super::{Evaluate, QuestionPrompt, SamplingOverrides, Texts, ThoughtPath, ThoughtSearcher, ValueBy};
+use super::{Appraisal, Evaluate, QuestionPrompt, SamplingOverrides, Texts, ThoughtPath, ThoughtSearcher, ValueBy};
 use crate::engine::ForkKind;
 use crate::error::Result;
 use crate::ids::TokenId;
@@ -16,9 +16,19 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
         let values = match &how.evaluate {
             _ if paths.is_empty() => return Ok(()),
             Evaluate::Value { question, words, by, .. } => {
-                let ask = |path: &ThoughtPath| self.texts.ask(question, &path.thoughts);
-                let prompts = paths.iter().map(|path| Ok((path.node, ask(path)?))).collect::<Result<_>>()?;
-                self.values(prompts, words, by)?
+                let (mut known, mut asked) = (Vec::with_capacity(paths.len()), Vec::new());
+                for path in &*paths {
+                    known.push(match self.texts.appraise(question, &path.thoughts)? {
+                        Appraisal::Value(value) => Some(value),
+                        Appraisal::Ask(prompt) => {
+                            asked.push((path.node, prompt));
+                            None
+                        }
+                    });
+                }
+                let mut answered = self.values(asked, words, by)?.into_iter();
+                let value = |known: Option<f64>| known.or_else(|| answered.next()).expect("each question has a value");
+                known.into_iter().map(value).collect()
             }
             Evaluate::Vote { question, samples, choice, drawing } => {
                 let thoughts: Vec<&[String]> = paths.iter().map(|path| path.thoughts.as_slice()).collect();
@@ -54,7 +64,9 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
         let values = match by {
             ValueBy::Samples { samples, drawing } => {
                 let answers = self.answers(&new, *samples as usize)?;
-                self.draw(&answers.concat(), drawing, false)?;
+                if !answers.is_empty() {
+                    self.draw(&answers.concat(), drawing, false)?;
+                }
                 let value = |&answer: &NodeIndex| value_in(&self.tree.node(answer).text, words);
                 let given = |own: &Vec<NodeIndex>| {
                     own.iter().filter(|&&answer| !self.tree.has_failed(answer)).map(value).collect()

@@ -29,6 +29,16 @@ pub trait Texts {
     /// A question about the path of `thoughts`.
     fn ask(&self, question: &Self::Question, thoughts: &[String]) -> Result<QuestionPrompt>;
 
+    /// What could follow the path of `thoughts`: by default, the model is asked.
+    fn propose(&self, question: &Self::Question, thoughts: &[String]) -> Result<Proposal> {
+        self.ask(question, thoughts).map(Proposal::Ask)
+    }
+
+    /// The worth of the path of `thoughts`: by default, the model is asked.
+    fn appraise(&self, question: &Self::Question, thoughts: &[String]) -> Result<Appraisal> {
+        self.ask(question, thoughts).map(Appraisal::Ask)
+    }
+
     /// A question about the path of `thoughts` and its answer.
     fn ask_about_answer(&self, question: &Self::Question, thoughts: &[String], answer: &str) -> Result<QuestionPrompt>;
 
@@ -46,6 +56,22 @@ pub trait Texts {
 
     /// The tokens of a text that continues another.
     fn continuation(&self, text: &str) -> Result<Vec<TokenId>>;
+}
+
+/// Where the next thoughts after a path come from.
+pub enum Proposal {
+    /// The model lists them, one per line.
+    Ask(QuestionPrompt),
+    /// A program knows them.
+    Thoughts(Vec<String>),
+}
+
+/// Where the value of a path comes from.
+pub enum Appraisal {
+    /// The model's answer.
+    Ask(QuestionPrompt),
+    /// A program knows it.
+    Value(f64),
 }
 
 /// A prompt as text, and its tokens including those of the chat template.

@@ -1,0 +1,41 @@
+"""Offshoot samples trees from language models: whatever samples share is stored, computed and read once.
+
+``LLM`` and ``SamplingParams`` have the shape that vLLM's offline API gave them; scripts written for it run with another
+import. ``llm.tree(prompt)`` is a sampling tree; ``vote``, ``best_of_n``, ``tree_of_thoughts`` and the others search with
+plain Python functions; ``judge`` runs programs in a sandbox; ``run`` and ``plan`` take task files.
+"""
+
+from offshoot._llm import LLM, Interrupted, Tokenizer
+from offshoot._native import version as _version
+from offshoot._outputs import (
+    ChoiceScore,
+    CompletionOutput,
+    Logprob,
+    RequestOutput,
+    ScoredChoices,
+    StreamOutput,
+    to_arrow,
+)
+from offshoot._params import SamplingParams
+from offshoot._tree import Node, Tree
+from offshoot.command import Job, demo_model, plan, run
+from offshoot.judging import Judge, Judgement, judge
+from offshoot.search import (
+    Outcome,
+    Sample,
+    beam_search,
+    best_of_n,
+    dvts,
+    mcts,
+    sample,
+    tree_of_thoughts,
+    vote,
+)
+
+__version__ = _version
+
+__all__ = [
+    "LLM", "SamplingParams", "RequestOutput", "CompletionOutput", "Logprob", "StreamOutput", "ScoredChoices", "ChoiceScore",
+    "Tokenizer", "Interrupted", "Tree", "Node", "vote", "best_of_n", "sample", "tree_of_thoughts", "beam_search", "dvts",
+    "mcts", "Outcome", "Sample", "judge", "Judge", "Judgement", "run", "plan", "Job", "demo_model", "to_arrow",
+]

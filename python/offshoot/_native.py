@@ -1,0 +1,11 @@
+"""The compiled module, imported in one place."""
+
+from offshoot import _offshoot as native
+
+version = native.__version__
+Engine = native.Engine
+Generation = native.Generation
+Sampling = native.Sampling
+NativeTree = native.Tree
+NativeJudge = native.Judge
+search = native.search

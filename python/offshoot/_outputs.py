@@ -1,0 +1,135 @@
+"""What a generation returns, with the fields of vLLM's ``RequestOutput`` and ``CompletionOutput``, and as Arrow tables."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+
+@dataclasses.dataclass(slots=True)
+class Logprob:
+    """The log-probability of a token; ``rank`` is 1 for the likeliest, None where it is not among those reported."""
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class CompletionOutput:
+    """One sample of a prompt. ``token_ids`` ends with the end-of-text or stop token that ended it, as in vLLM."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None
+    logprobs: list[dict[int, Logprob]] | None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    lora_request: Any = None
+
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+
+@dataclasses.dataclass(slots=True)
+class RequestOutput:
+    """The samples of one prompt, by index."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    prompt_logprobs: list[dict[int, Logprob] | None] | None
+    outputs: list[CompletionOutput]
+    finished: bool
+    metrics: Any = None
+    lora_request: Any = None
+    encoder_prompt: str | None = None
+    encoder_prompt_token_ids: list[int] | None = None
+    num_cached_tokens: int | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class StreamOutput:
+    """New tokens of a sample, or its end. ``output``: the whole sample, once it has ended."""
+
+    prompt_index: int
+    index: int
+    text: str
+    token_ids: list[int]
+    logprobs: list[float]
+    output: CompletionOutput | None = None
+
+    @property
+    def finish_reason(self) -> str | None:
+        return self.output.finish_reason if self.output else None
+
+
+@dataclasses.dataclass(slots=True)
+class ChoiceScore:
+    """The log-probability of a continuation of a context, and of each of its tokens. ``is_greedy``: whether greedy
+    sampling would have given it."""
+
+    text: str | None
+    token_ids: list[int]
+    logprob: float
+    logprobs: list[float]
+    is_greedy: bool
+
+
+@dataclasses.dataclass(slots=True)
+class ScoredChoices:
+    """The continuations of one context."""
+
+    prompt: str | None
+    prompt_token_ids: list[int]
+    choices: list[ChoiceScore]
+
+    @property
+    def best(self) -> int:
+        """The index of the likeliest continuation."""
+        return max(range(len(self.choices)), key=lambda at: self.choices[at].logprob)
+
+    @property
+    def probabilities(self) -> list[float]:
+        """The continuations' probabilities relative to each other."""
+        import math
+
+        most = max(choice.logprob for choice in self.choices)
+        shares = [math.exp(choice.logprob - most) for choice in self.choices]
+        return [share / sum(shares) for share in shares]
+
+
+def token_logprobs(token_ids, logprobs, tops, texts) -> list[dict[int, Logprob]]:
+    """vLLM's form: for each token a dict of itself and the likeliest, by id. ``texts``: a function of token ids."""
+    rows = []
+    for at, (token, logprob) in enumerate(zip(token_ids, logprobs)):
+        top = tops[at] if at < len(tops) else []
+        row = {other: Logprob(value, rank) for rank, (other, value) in enumerate(top, 1)}
+        row.setdefault(token, Logprob(logprob))
+        rows.append(row)
+    ids = [token for row in rows for token in row]
+    decoded = iter(texts(ids))
+    for row in rows:
+        for entry in row.values():
+            entry.decoded_token = next(decoded)
+    return rows
+
+
+def to_arrow(outputs: list[RequestOutput]):
+    """The samples as a ``pyarrow.Table``, one row a sample. Needs pyarrow; ``.to_pandas()`` of the table needs pandas."""
+    import pyarrow as pa
+
+    rows = [(request, output) for request in outputs for output in request.outputs]
+    stop = [None if output.stop_reason is None else str(output.stop_reason) for _, output in rows]
+    return pa.table({
+        "request_id": pa.array([request.request_id for request, _ in rows], pa.string()),
+        "prompt": pa.array([request.prompt for request, _ in rows], pa.string()),
+        "prompt_tokens": pa.array([len(request.prompt_token_ids) for request, _ in rows], pa.int32()),
+        "index": pa.array([output.index for _, output in rows], pa.int32()),
+        "text": pa.array([output.text for _, output in rows], pa.string()),
+        "token_ids": pa.array([output.token_ids for _, output in rows], pa.list_(pa.uint32())),
+        "cumulative_logprob": pa.array([output.cumulative_logprob for _, output in rows], pa.float64()),
+        "finish_reason": pa.array([output.finish_reason for _, output in rows], pa.string()),
+        "stop_reason": pa.array(stop, pa.string()),
+    })

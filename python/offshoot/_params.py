@@ -1,0 +1,136 @@
+"""``SamplingParams``, with the fields of vLLM's: read, checked and turned into the engine's."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import numbers
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from offshoot._native import Sampling
+
+_MOST_TOKENS = 1 << 30
+
+
+def _whole(name: str, value: Any, least: int | None = None) -> int:
+    """A whole number, numpy's included; booleans are none."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name}: expected a whole number, found {value!r}")
+    if least is not None and value < least:
+        raise ValueError(f"{name}: expected a whole number from {least} up, found {value}")
+    return int(value)
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name}: expected a number, found {value!r}")
+    return float(value)
+
+
+@dataclasses.dataclass(kw_only=True)
+class SamplingParams:
+    """How a prompt is sampled. The names, defaults and meanings are those of ``vllm.SamplingParams``.
+
+    ``n`` samples share their prompt: it is computed once. With a ``seed`` a prompt has the same samples in every call and
+    on every machine of the same arithmetic; each of the ``n`` has random numbers of its own, and more samples leave the
+    first ones as they are. ``logprobs=k`` reports the k likeliest tokens in each one's place, ``prompt_logprobs=k`` those
+    of the prompt.
+    """
+
+    n: int = 1
+    best_of: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    truncate_prompt_tokens: int | None = None
+    logit_bias: Mapping[int, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    logits_processors: Any = None
+    guided_decoding: Any = None
+    structured_outputs: Any = None
+    extra_args: dict[str, Any] | None = None
+    output_kind: Any = None
+
+    def __post_init__(self):
+        self.n = _whole("n", self.n, 1)
+        if self.best_of is not None:
+            self.best_of = _whole("best_of", self.best_of, 1)
+            if self.best_of < self.n:
+                raise ValueError(f"best_of: expected at least n ({self.n}), found {self.best_of}")
+        for name in ("presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "min_p"):
+            setattr(self, name, _number(name, getattr(self, name)))
+        self.top_k = 0 if self.top_k is None else _whole("top_k", self.top_k, -1)
+        self.seed = None if self.seed is None else _whole("seed", self.seed)
+        self.stop = [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
+        for text in self.stop:
+            if not isinstance(text, str) or not text:
+                raise ValueError(f"stop: expected texts that are not empty, found {text!r}")
+        self.stop_token_ids = [_whole("stop_token_ids", token, 0) for token in self.stop_token_ids or []]
+        self.max_tokens = None if self.max_tokens is None else _whole("max_tokens", self.max_tokens, 1)
+        self.min_tokens = _whole("min_tokens", self.min_tokens, 0)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ValueError(f"min_tokens: expected at most max_tokens ({self.max_tokens}), found {self.min_tokens}")
+        for name in ("logprobs", "prompt_logprobs"):
+            count = getattr(self, name)
+            if count is not None and _whole(name, count) < 0:
+                raise NotImplementedError(f"{name}: expected a number from 0 up, found {count}: the log-probabilities "
+                                          "of the whole vocabulary are not supported")
+        for name in ("bad_words", "allowed_token_ids", "logits_processors", "guided_decoding", "structured_outputs"):
+            if getattr(self, name):
+                raise NotImplementedError(f"{name} is not supported: it would change what is sampled")
+        if self.extra_args:
+            raise NotImplementedError(f"extra_args is not supported, found {sorted(self.extra_args)}")
+        if not self.spaces_between_special_tokens:
+            warnings.warn("spaces_between_special_tokens has no meaning in Offshoot and is ignored", stacklevel=3)
+        if not 0.0 <= self.temperature < float("inf"):
+            raise ValueError(f"temperature: expected a number from 0 up, found {self.temperature}")
+        if not 0.0 < self.top_p <= 1.0:
+            raise ValueError(f"top_p: expected a number above 0 and up to 1, found {self.top_p}")
+        if not 0.0 <= self.min_p <= 1.0:
+            raise ValueError(f"min_p: expected a number from 0 to 1, found {self.min_p}")
+        self.sampling(room=_MOST_TOKENS)
+
+    @classmethod
+    def from_optional(cls, **fields: Any) -> "SamplingParams":
+        """The same; fields that are None have their defaults."""
+        return cls(**{name: value for name, value in fields.items() if value is not None})
+
+    def clone(self) -> "SamplingParams":
+        return copy.deepcopy(self)
+
+    @property
+    def samples(self) -> int:
+        """Samples drawn of a prompt, of which ``n`` are returned."""
+        return self.best_of or self.n
+
+    def sampling(self, room: int) -> Sampling:
+        """The engine's parameters, for a prompt that leaves room for so many tokens."""
+        return Sampling(
+            n=self.samples, temperature=self.temperature, top_p=self.top_p, top_k=self.top_k if self.top_k > 0 else None,
+            min_p=self.min_p, repetition_penalty=self.repetition_penalty, frequency_penalty=self.frequency_penalty,
+            presence_penalty=self.presence_penalty,
+            logit_bias=[(_whole("logit_bias", int(token), 0), _number("logit_bias", bias))
+                        for token, bias in (self.logit_bias or {}).items()],
+            logprobs=self.logprobs, prompt_logprobs=self.prompt_logprobs,
+            max_tokens=self.max_tokens if self.max_tokens is not None else max(1, room),
+            min_tokens=self.min_tokens, stop=self.stop, stop_token_ids=self.stop_token_ids, ignore_eos=self.ignore_eos,
+            include_stop=self.include_stop_str_in_output)

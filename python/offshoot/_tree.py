@@ -1,0 +1,250 @@
+"""Sampling trees: ``llm.tree(prompt)`` gives the root; nodes fork, are extended, scored and pruned. The engine computes and
+keeps once what branches share."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from offshoot._native import NativeTree
+from offshoot._params import SamplingParams
+
+if TYPE_CHECKING:
+    from offshoot._llm import LLM
+
+_WAIT = 0.1
+
+
+class Node:
+    """A node of a tree: a run of tokens and how it came about. Equal nodes of one tree are equal objects' equals."""
+
+    __slots__ = ("tree", "id")
+
+    def __init__(self, tree: "Tree", id: int):
+        self.tree, self.id = tree, id
+
+    def __repr__(self) -> str:
+        text = self.text
+        return f"Node({self.id}, {text[:40] + '…' if len(text) > 40 else text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Node) and other.tree is self.tree and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash((id(self.tree), self.id))
+
+    @property
+    def parent(self) -> "Node | None":
+        parent = self.tree._native.parent(self.id)
+        return None if parent is None else Node(self.tree, parent)
+
+    @property
+    def children(self) -> list["Node"]:
+        return [Node(self.tree, child) for child in self.tree._native.children(self.id)]
+
+    @property
+    def text(self) -> str:
+        """The node's own text."""
+        return self.tree._native.text(self.id)
+
+    @property
+    def path_text(self) -> str:
+        """The text after the prompt, up to and with this node's."""
+        return self.tree._native.path_text(self.id)
+
+    @property
+    def token_ids(self) -> list[int]:
+        return self.tree._native.token_ids(self.id)
+
+    @property
+    def logprobs(self):
+        """The log-probabilities of the node's tokens as a numpy array; empty where they are not known (given tokens that
+        were not scored)."""
+        import numpy
+
+        return numpy.frombuffer(self.tree._native.logprobs(self.id), dtype=numpy.float32)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return self.tree._native.facts(self.id)
+
+    @property
+    def logprob(self) -> float:
+        """The natural-log probability of the node's text."""
+        return self.facts["logprob"]
+
+    @property
+    def finish_reason(self) -> str | None:
+        return self.facts["finish_reason"]
+
+    @property
+    def stop_reason(self) -> int | str | None:
+        return self.facts["stop_reason"]
+
+    @property
+    def state(self) -> str:
+        """open, closed or pruned."""
+        return self.facts["state"]
+
+    @property
+    def score(self) -> float | None:
+        return self.facts["score"]
+
+    @score.setter
+    def score(self, value: float) -> None:
+        self.tree._native.set_score(self.id, float(value))
+
+    def fork(self, n: int) -> list["Node"]:
+        """``n`` new children, to be extended."""
+        return self.tree.fork(self, n)
+
+    def extend(self, sampling_params: SamplingParams | None = None) -> "Node":
+        """Samples from this node and waits; returns it."""
+        self.tree.extend([self], sampling_params)
+        return self
+
+    def append(self, text: str | Sequence[int], *, score: bool = False) -> "Node":
+        """Appends given text or tokens to this node."""
+        self.tree.append([(self, text)], score=score)
+        return self
+
+    def prune(self) -> None:
+        """Rejects the node and all below it; their memory is free at once."""
+        self.tree.prune([self])
+
+    def close(self) -> None:
+        """Releases the node's memory; it stays part of the result."""
+        self.tree.close([self])
+
+
+class Tree:
+    """A tree of sampled texts below a prompt."""
+
+    def __init__(self, llm: "LLM", tokens: list[int], text: str | None, seed: int, name: str):
+        if text is None:
+            text = llm._engine.decode(tokens, skip_special_tokens=False)
+        self.llm = llm
+        self._native = NativeTree(llm._engine, tokens, text, seed % (1 << 64), name)
+
+    @property
+    def root(self) -> Node:
+        return Node(self, 0)
+
+    def __len__(self) -> int:
+        return len(self._native)
+
+    @property
+    def nodes(self) -> list[Node]:
+        """All nodes in the order in which they were made."""
+        return [Node(self, id) for id in range(len(self))]
+
+    @property
+    def leaves(self) -> list[Node]:
+        return [node for node in self.nodes if not self._native.children(node.id)]
+
+    def fork(self, at: Node, n: int) -> list[Node]:
+        return [Node(self, id) for id in self._native.fork(self._id(at), n)]
+
+    def extend(self, nodes: Iterable[Node], sampling_params: SamplingParams | None = None) -> list[Node]:
+        """Samples from all nodes in one batch and waits until each has ended; returns those that did not fail."""
+        return list(self.growing(nodes, sampling_params))
+
+    def growing(self, nodes: Iterable[Node], sampling_params: SamplingParams | None = None) -> "Growth":
+        """Samples from all nodes in one batch: an iterator of the nodes as they end, while the others go on. Inside the loop
+        nodes can be forked, scored, pruned and cancelled, and other extends begun."""
+        ids = [self._id(node) for node in nodes]
+        params = sampling_params or SamplingParams(max_tokens=256)
+        if params.n != 1:
+            raise ValueError(f"sampling_params.n: expected 1, found {params.n}: fork the nodes instead")
+        return Growth(self, self._native.extend(ids, params.sampling(room=1 << 30)))
+
+    def append(self, given: Iterable[tuple[Node, str | Sequence[int]]], *, score: bool = False) -> None:
+        """Appends given text or tokens to nodes; with ``score`` their log-probabilities are found."""
+        tokens = [(self._id(node), self._tokens(text)) for node, text in given]
+        for _ in Growth(self, self._native.extend_given(tokens, score)):
+            pass
+
+    def score(self, nodes: Iterable[Node], continuation: str | Sequence[int] | Sequence[str]) -> list[float]:
+        """The log-probability of a continuation after each node (or of one for each), all in one batch. The tree does not
+        change."""
+        nodes = list(nodes)
+        one = isinstance(continuation, str) or (len(continuation) > 0 and not isinstance(continuation[0], (str, list, tuple)))
+        each = [continuation] * len(nodes) if one else list(continuation)
+        if len(each) != len(nodes):
+            raise ValueError(f"continuation: expected {len(nodes)}, one for each node, found {len(each)}")
+        probes = [(self._id(node), self._tokens(text)) for node, text in zip(nodes, each)]
+        return [total for total, _ in self._native.score(probes)]
+
+    def prune(self, nodes: Iterable[Node]) -> None:
+        self._native.prune([self._id(node) for node in nodes])
+
+    def close(self, nodes: Iterable[Node]) -> None:
+        self._native.close([self._id(node) for node in nodes])
+
+    def cut(self, nodes: Iterable[Node] | None = None):
+        """The log-probabilities of the tokens on the paths to ``nodes`` (the leaves) as one numpy array, a row a path, from
+        the first token after the prompt; NaN behind the end of shorter paths and where they are not known."""
+        import numpy
+
+        paths = []
+        for node in self.leaves if nodes is None else nodes:
+            parts, at = [], node
+            while at is not None and at.id != 0:
+                known, count = at.logprobs, len(at.token_ids)
+                parts.append(known if len(known) == count else numpy.full(count, numpy.nan, numpy.float32))
+                at = at.parent
+            paths.append(numpy.concatenate(parts[::-1]) if parts else numpy.zeros(0, numpy.float32))
+        rows = numpy.full((len(paths), max((len(path) for path in paths), default=0)), numpy.nan, numpy.float32)
+        for row, path in zip(rows, paths):
+            row[:len(path)] = path
+        return rows
+
+    def html(self) -> str:
+        """The tree as a page for a browser, without external resources."""
+        return self._native.html()
+
+    def _repr_html_(self) -> str:
+        page = html.escape(self.html(), quote=True)
+        return f'<iframe srcdoc="{page}" style="width: 100%; height: 480px; border: 1px solid #8884"></iframe>'
+
+    def __repr__(self) -> str:
+        return f"Tree({len(self)} nodes)"
+
+    def _id(self, node: Node) -> int:
+        if not isinstance(node, Node):
+            raise TypeError(f"node: expected a Node, found {node!r}")
+        if node.tree is not self:
+            raise ValueError(f"node {node.id} is of another tree")
+        return node.id
+
+    def _tokens(self, text: str | Sequence[int]) -> list[int]:
+        return self.llm._engine.encode([text], False)[0] if isinstance(text, str) else list(text)
+
+
+class Growth:
+    """A running extend: iterates over its nodes as they end. Leaving the loop cancels the rest."""
+
+    def __init__(self, tree: Tree, native):
+        self.tree, self._native, self._ready = tree, native, []
+
+    def __iter__(self) -> Iterator[Node]:
+        try:
+            while True:
+                events = self._native.next_events(_WAIT)
+                if events is None:
+                    return
+                for event in events:
+                    if event[0] == "finished":
+                        yield Node(self.tree, event[1])
+        finally:
+            self.cancel()
+            while self._native.next_events(_WAIT) is not None:
+                pass
+
+    def cancel(self, nodes: Iterable[Node] | None = None) -> None:
+        """Ends nodes (all), which keep their tokens so far."""
+        if nodes is None:
+            self._native.cancel_all()
+        else:
+            self._native.cancel([node.id for node in nodes])

@@ -1,0 +1,74 @@
+"""The judge: runs programs against a problem's tests, each in a sandbox of the operating system."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from offshoot._native import NativeJudge
+from offshoot.command import command
+
+
+@dataclasses.dataclass(slots=True)
+class Judgement:
+    """The verdict on a program: AC (accepted), WA, TLE, MLE, OLE, RE, CE or SANDBOX."""
+
+    verdict: str
+    message: str | None
+    tests: list[dict[str, Any]]
+    wall_seconds: float
+    cpu_seconds: float
+    peak_bytes: int
+
+    @property
+    def accepted(self) -> bool:
+        return self.verdict == "AC"
+
+    def __bool__(self) -> bool:
+        return self.accepted
+
+
+class Judge:
+    """A judge to be used often; threads may share it. ``python``: the interpreter of candidates, or the folder of a virtual
+    environment. ``withheld``: files that candidates must not read, such as the problems. ``sandboxed=False`` also judges
+    where the machine cannot isolate candidates: they can then do whatever you can."""
+
+    def __init__(self, *, python: str | os.PathLike | None = None, withheld: Sequence[str | os.PathLike] = (),
+                 sandboxed: bool = True, all_tests: bool = False):
+        self._native = NativeJudge(command(), python=python, withheld=[os.fspath(path) for path in withheld],
+                                   sandboxed=sandboxed, all_tests=all_tests)
+
+    def judge(self, problem: dict[str, Any], programs: str | Sequence[str], language: str = "python") -> Any:
+        """Judges a program, or several at once. ``problem``: a row of a benchmark's file (HumanEval, EvalPlus, MBPP, APPS,
+        LiveCodeBench), recognised by its fields. ``language``: python, cpp, or commands as JSON."""
+        if not isinstance(problem, dict):
+            raise TypeError(f"problem: expected a dict, a row of a benchmark, found {problem!r}")
+        one = isinstance(programs, str)
+        judged = self._native.judge(json.dumps(problem), [programs] if one else list(programs), language)
+        verdicts = [_judgement(json.loads(each)) for each in judged]
+        return verdicts[0] if one else verdicts
+
+
+_shared: Judge | None = None
+_sharing = threading.Lock()
+
+
+def judge(problem: dict[str, Any], programs: str | Sequence[str], language: str = "python") -> Any:
+    """Judges programs on a problem with the process' shared judge; see :class:`Judge`."""
+    global _shared
+    with _sharing:
+        if _shared is None:
+            _shared = Judge()
+    return _shared.judge(problem, programs, language)
+
+
+def _judgement(row: dict[str, Any]) -> Judgement:
+    def seconds(time: dict[str, int]) -> float:
+        return time["secs"] + 1e-9 * time["nanos"]
+
+    return Judgement(row["verdict"], row.get("message"), row["tests"], seconds(row["wall"]), seconds(row["cpu"]),
+                     row["peak_bytes"])

@@ -1,0 +1,267 @@
+"""Searches with plain Python functions: votes, best-of-N, trees of thoughts, beam search over steps, DVTS, MCTS.
+
+The functions run while other samples still decode. Each text is assessed once; what a function raises is raised by the
+search, which ends. A prompt is a text, token ids or a dict as for ``LLM.generate``, a list of them gives a list of
+outcomes. With the same ``seed`` a search gives the same samples, however many prompts it has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from offshoot._llm import LLM, _is_ids, _progress
+from offshoot._native import search as _native_search
+from offshoot._params import SamplingParams, _whole
+
+#: An answer in a text: a pattern (its first group, of the last match), or a function.
+Answer = str | re.Pattern[str] | Callable[[str], "str | None"]
+
+
+@dataclasses.dataclass(slots=True)
+class Sample:
+    """A candidate with its assessment."""
+
+    index: int
+    text: str
+    tokens: int
+    finish_reason: str
+    logprob: float
+    answer: str | None = None
+    correct: bool | None = None
+    detail: Any = None
+
+
+@dataclasses.dataclass(slots=True)
+class Outcome:
+    """The result of a search on one prompt. ``prediction``: the answer chosen; ``chosen``: the index of its sample;
+    ``votes``: answers with their votes, most first; ``scores``: the scorer's values by sample."""
+
+    samples: list[Sample]
+    prediction: str | None
+    correct: bool | None
+    votes: list[tuple[str, int]]
+    chosen: int | None
+    cancelled: int
+    scores: Any
+    sampled_tokens: int
+    given_tokens: int
+    nodes: int
+
+    @property
+    def best(self) -> Sample | None:
+        """The sample chosen."""
+        return next((sample for sample in self.samples if sample.index == self.chosen), None)
+
+
+def vote(
+    llm: LLM, prompts: Any, n: int = 40, *, answer: Answer, grade: Callable[..., bool] | None = None,
+    sampling_params: SamplingParams | None = None, seed: int = 0, stop_when: str | float = "never", use_tqdm: bool = False,
+) -> Any:
+    """Self-consistency: ``n`` samples vote by their answers. ``grade(answer)`` or ``grade(answer, index)``, with the prompt's
+    index, says whether an answer is right. ``stop_when="certain"`` skips samples that cannot change the vote; a number
+    such as 0.95 those that are unlikely to."""
+    if stop_when not in ("never", "certain") and not (isinstance(stop_when, float) and 0.5 < stop_when < 1):
+        raise ValueError(f"stop_when: expected never, certain or a probability, found {stop_when!r}")
+    method = {"vote": {"n": _whole("n", n, 1), "stop_when": stop_when if isinstance(stop_when, str) else
+                       {"confident": stop_when}}}
+    assess = _Assess(answer=answer, grade=grade)
+    return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None)
+
+
+def best_of_n(
+    llm: LLM, prompts: Any, n: int = 16, *, score: Callable[..., float] | None = None,
+    grade: Callable[..., bool] | None = None, by: str | None = None, answer: Answer | None = None,
+    stop_when_passed: bool = False, sampling_params: SamplingParams | None = None, seed: int = 0, use_tqdm: bool = False,
+) -> Any:
+    """The best of ``n`` samples: by ``score(text)``, by ``grade(text)`` (the first that passes), or by the model's own
+    ``by="logprob"`` or ``"mean_logprob"``. ``stop_when_passed`` ends the others once one passes. Functions that take two
+    arguments get the prompt's index, too."""
+    by = by or ("score" if score else "grade" if grade else "mean_logprob")
+    if by == "score" and score is None or by == "grade" and grade is None:
+        raise TypeError(f"best_of_n: `by={by!r}` needs the function `{by}`")
+    method = {"best_of_n": {"n": _whole("n", n, 1), "by": by, "stop_when_passed": bool(stop_when_passed)}}
+    assess = _Assess(answer=answer, grade=grade, score=score, grades_text=True)
+    return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None)
+
+
+def sample(
+    llm: LLM, prompts: Any, n: int = 16, *, grade: Callable[..., bool] | None = None, answer: Answer | None = None,
+    sampling_params: SamplingParams | None = None, seed: int = 0, use_tqdm: bool = False,
+) -> Any:
+    """``n`` samples, graded by ``grade(text)``, without a choice: for pass@k."""
+    assess = _Assess(answer=answer, grade=grade, grades_text=True)
+    method = {"sample": {"n": _whole("n", n, 1)}}
+    return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None)
+
+
+def tree_of_thoughts(
+    llm: LLM, prompts: Any, *, value: Callable[..., float | str], propose: Callable[..., list[str] | str] | None = None,
+    steps: int = 3, breadth: int = 5, thoughts: int = 5, is_end: Callable[[str], bool] | None = None,
+    state: Callable[[list[str]], str | None] | None = None, words: dict[str, float] | None = None, value_samples: int = 0,
+    select: str = "greedy", depth_first: tuple[float, int] | None = None, thought_stop: str | Sequence[str] = "\n",
+    thought_tokens: int | None = None, answers: int | None = None, answer_tokens: int | None = None,
+    answer: Answer | None = None, grade: Callable[..., bool] | None = None,
+    sampling_params: SamplingParams | None = None, seed: int = 0, use_tqdm: bool = False,
+) -> Any:
+    """Tree of thoughts (Yao et al., 2023) with functions of the path, a list of thoughts.
+
+    ``propose(path)`` returns the next thoughts, or a prompt by which the model lists them, one per line (``thoughts`` lists);
+    without it ``thoughts`` continuations are sampled up to ``thought_stop``. ``value(path)`` returns the path's value, or a
+    prompt whose answer is one of ``words`` (from their probabilities, or from ``value_samples`` answers). The best
+    ``breadth`` paths go on, for ``steps`` thoughts, until ``is_end(thought)``; paths of equal ``state(path)`` are merged.
+    ``depth_first=(threshold, visits)`` goes down the best path and back. ``answers``: so many paths are answered by
+    further samples; otherwise the paths are the answers.
+    """
+    stop = [thought_stop] if isinstance(thought_stop, str) else list(thought_stop)
+    if words is None and value_samples:
+        raise ValueError("words: expected the values of the words that `value`'s prompt is answered by, found None")
+    method = {"tree_of_thoughts": {
+        "steps": _whole("steps", steps, 1), "breadth": _whole("breadth", breadth, 1),
+        "thoughts": _whole("thoughts", thoughts, 1), "words": list((words or {}).items()),
+        "value_samples": _whole("value_samples", value_samples, 0), "select": select,
+        "depth_first": None if depth_first is None else [float(depth_first[0]), int(depth_first[1])],
+        "answers": answers, "answer_tokens": answer_tokens, "thought_tokens": thought_tokens, "thought_stop": stop}}
+    assess = _Assess(answer=answer, grade=grade, grades_text=True)
+    return _search(
+        llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None,
+        propose=propose and _with_index(propose), value=_with_index(value), ends=is_end and _with_index(is_end),
+        state=state and _with_index(state))
+
+
+def beam_search(
+    llm: LLM, prompts: Any, *, score: Callable[..., float] | None = None, samples: int = 16, expansions: int = 4,
+    delimiter: str = "\n", most_steps: int = 40, aggregate: str = "last", by: str = "best", answer: Answer | None = None,
+    grade: Callable[..., bool] | None = None, sampling_params: SamplingParams | None = None, seed: int = 0,
+    use_tqdm: bool = False, _method: str = "beam_search",
+) -> Any:
+    """Beam search over steps, which end with ``delimiter``: of ``samples`` steps the best 1/``expansions`` go on.
+    ``score(text)`` values a partial solution (without it its mean probability does); ``aggregate``: last, min or product
+    of the steps' values; ``by``: best, vote or weighted_vote."""
+    method = {_method: {
+        "samples": _whole("samples", samples, 1), "expansions": _whole("expansions", expansions, 1), "delimiter": delimiter,
+        "most_steps": _whole("most_steps", most_steps, 1), "aggregate": aggregate, "by": by, "scored": score is not None}}
+    if samples % expansions:
+        raise ValueError(f"samples: expected a multiple of expansions ({expansions}), found {samples}")
+    assess = _Assess(answer=answer, grade=grade, score=score, grades_text=True)
+    return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None)
+
+
+def dvts(llm: LLM, prompts: Any, **settings: Any) -> Any:
+    """Diverse verifier tree search (Beeching et al., 2024): ``samples`` / ``expansions`` greedy searches side by side. The
+    settings are those of ``beam_search``."""
+    return beam_search(llm, prompts, **settings, _method="dvts")
+
+
+def mcts(
+    llm: LLM, prompts: Any, *, score: Callable[..., float] | None = None, samples: int = 32, expansions: int = 4,
+    parallel: int = 8, delimiter: str = "\n", most_steps: int = 40, select: str = "uct", exploration: float = 1.4,
+    widening: float | None = None, tokens: int | None = None, by: str | None = None, answer: Answer | None = None,
+    grade: Callable[..., bool] | None = None, sampling_params: SamplingParams | None = None, seed: int = 0,
+    use_tqdm: bool = False,
+) -> Any:
+    """Monte-Carlo tree search over steps: ``samples`` simulations, valued by ``score(text)`` or, without it, by agreement of
+    their answers. ``by``: best, vote, weighted_vote, or None for the most visited path."""
+    method = {"mcts": {
+        "samples": _whole("samples", samples, 1), "tokens": tokens, "expansions": _whole("expansions", expansions, 1),
+        "parallel": _whole("parallel", parallel, 1), "delimiter": delimiter, "most_steps": _whole("most_steps", most_steps, 1),
+        "select": select, "exploration": float(exploration), "widening": widening, "by": by, "scored": score is not None}}
+    assess = _Assess(answer=answer, grade=grade, score=score, grades_text=True)
+    return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None)
+
+
+class _Assess:
+    """(index, text) -> (answer, correct, score, detail), by the user's functions."""
+
+    def __init__(self, *, answer: Answer | None = None, grade=None, score=None, grades_text: bool = False):
+        self.answer = _answer_of(answer)
+        self.grade = grade and _with_index(grade)
+        self.score = score and _with_index(score)
+        self.grades_text = grades_text
+
+    def __call__(self, index: int, text: str):
+        answer = self.answer(text)
+        answer = None if answer is None else str(answer)
+        correct = None
+        if self.grade is not None:
+            graded = text if self.grades_text else answer
+            correct = False if graded is None else bool(self.grade(index, graded))
+        score = None if self.score is None else float(self.score(index, text))
+        return answer, correct, score, None
+
+
+def _answer_of(answer: Answer | None) -> Callable[[str], str | None]:
+    if answer is None:
+        return lambda text: None
+    if callable(answer):
+        return answer
+    pattern = re.compile(answer)
+
+    def last(text: str) -> str | None:
+        found = None
+        for found in pattern.finditer(text):
+            pass
+        return None if found is None else next((group for group in found.groups() if group is not None), found.group())
+
+    return last
+
+
+def _with_index(function: Callable) -> Callable:
+    """A function of (index, x) from one of x or of (x, index)."""
+    if not callable(function):
+        raise TypeError(f"expected a function, found {function!r}")
+    import inspect
+
+    try:
+        inspect.signature(function).bind(None, 0)
+        takes_two = True
+    except TypeError:
+        takes_two = False
+    except ValueError:  # Built-in functions without a signature.
+        takes_two = False
+    return (lambda index, x: function(x, index)) if takes_two else (lambda index, x: function(x))
+
+
+def _search(llm, prompts, method, sampling_params, seed, use_tqdm, *, assess, grades, **callables) -> Any:
+    one = isinstance(prompts, (str, dict)) or _is_ids(prompts)
+    encoded = llm._encoded([prompts] if one else list(prompts))
+    params = sampling_params or SamplingParams(max_tokens=256)
+    if params.n != 1 or params.best_of:
+        raise ValueError(f"sampling_params.n: expected 1, found {params.n}: the search's own numbers say how many")
+    named = []
+    for at, (text, ids) in enumerate(encoded):
+        if text is None:
+            text = llm._engine.decode(ids, skip_special_tokens=False)
+        named.append((ids, text, str(at)))
+    room = min((llm.max_model_len - len(ids) for _, ids in encoded), default=1)
+    with _progress(use_tqdm, len(named)) as bar:
+        shown = 0
+
+        def done(finished: int) -> None:
+            nonlocal shown
+            bar.update(finished - shown)
+            shown = finished
+
+        found = _native_search(
+            llm._engine, json.dumps(method), named, params.sampling(room), (seed or 0) % (1 << 64), assess=assess,
+            grades=grades, done=done, **callables)
+    outcomes = []
+    for each in found:
+        if isinstance(each, BaseException):
+            raise each
+        outcomes.append(_outcome(json.loads(each)))
+    return outcomes[0] if one else outcomes
+
+
+def _outcome(row: dict[str, Any]) -> Outcome:
+    samples = [
+        Sample(each["index"], each["text"], each["tokens"], each["finish"], each["logprob"], each.get("answer"),
+               each.get("correct"), each.get("judged"))
+        for each in row["samples"]
+    ]
+    return Outcome(
+        samples, row["prediction"], row["correct"], [tuple(vote) for vote in row["votes"]], row["chosen"], row["cancelled"],
+        row.get("scores"), row["spent"]["sampled"], row["spent"]["given"], row["nodes"])

@@ -1,0 +1,338 @@
+//! An engine as Python holds it: a loaded model with its tokenizer. Starts engines, encodes and decodes texts, begins
+//! generations, scores continuations. One engine serves all threads of a process.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use offshoot::engine::{EngineHandle, Finish, Hear, Priority, UniformKey};
+use offshoot::ids::TokenId;
+use offshoot::launch::{
+    ChoicesRequest, Demand, DeviceChoice, EngineBudget, GenerateEvent, Generator, Launch, ModelSource, PrefixFolder,
+    Release,
+};
+use offshoot::model::ModelFolder;
+use offshoot::openai::protocol::chat_prompt;
+use offshoot::plan::Planner;
+use offshoot::tokenizer::{AddSpecial, Tokenizer};
+use offshoot::{Error, Result};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use rayon::prelude::*;
+
+use crate::errors::{OrRaise, exception};
+use crate::events;
+use crate::generation::{Generation, OwnedRequest};
+use crate::params::{Sampling, token_ids};
+use crate::process::{self, OfProcess};
+
+/// Longest wait without looking for Ctrl-C.
+pub const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Continuations of one context: what [`Engine::score`] takes.
+type Continuations = (Vec<u32>, Vec<Vec<u32>>);
+
+/// A loaded model.
+#[pyclass(frozen, module = "offshoot._offshoot")]
+pub struct Engine {
+    /// `None`: closed.
+    handle: OfProcess<Mutex<Option<EngineHandle>>>,
+    tokenizer: Arc<Tokenizer>,
+    not_cuda: Option<String>,
+    seconds_loading: f64,
+}
+
+impl Engine {
+    /// The engine's handle, in the process that started it and as long as it is open.
+    pub fn handle(&self) -> PyResult<EngineHandle> {
+        let handle = self.handle.get()?.lock().unwrap_or_else(PoisonError::into_inner);
+        handle.clone().ok_or_else(|| PyRuntimeError::new_err("the engine is closed"))
+    }
+
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+}
+
+fn special(add: bool) -> AddSpecial {
+    if add { AddSpecial::Yes } else { AddSpecial::No }
+}
+
+/// A value of an enum by its name on the command line.
+fn named<T: serde::de::DeserializeOwned>(what: &str, word: &str) -> PyResult<T> {
+    let value = serde_json::Value::String(word.to_owned());
+    serde_json::from_value(value).map_err(|error| PyValueError::new_err(format!("{what}: {error}")))
+}
+
+#[pymethods]
+impl Engine {
+    #[new]
+    #[pyo3(signature = (
+        model, *, device="auto", plan="balanced", kv_dtype=None, memory=None, gpu_memory=None, kv_memory=None, swap_memory=None,
+        max_branches=None, deterministic=false, prefix_store=None, prefix_store_size=20.0, threads=None,
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    fn new(
+        py: Python<'_>,
+        model: PathBuf,
+        device: &str,
+        plan: &str,
+        kv_dtype: Option<&str>,
+        memory: Option<f64>,
+        gpu_memory: Option<f64>,
+        kv_memory: Option<usize>,
+        swap_memory: Option<usize>,
+        max_branches: Option<usize>,
+        deterministic: bool,
+        prefix_store: Option<PathBuf>,
+        prefix_store_size: f64,
+        threads: Option<usize>,
+    ) -> PyResult<Engine> {
+        process::check()?;
+        let device: DeviceChoice = device.parse().or_raise()?;
+        let planner: Planner = named("plan", plan)?;
+        let budget = EngineBudget {
+            max_branches,
+            step_rows: None,
+            pool_bytes: kv_memory.map(|mib| mib.saturating_mul(1 << 20)),
+            memory,
+            gpu_memory,
+            swap_bytes: swap_memory.map(|mib| mib.saturating_mul(1 << 20)),
+            deterministic,
+            kv: kv_dtype.map(|kv| named("kv_dtype", kv)).transpose()?.unwrap_or_default(),
+        };
+        budget.check().or_raise()?;
+        let most_bytes = (prefix_store_size * f64::from(1 << 30)) as u64;
+        let prefix_store = prefix_store.map(|path| PrefixFolder { path, most_bytes });
+        let launched = py.detach(|| -> Result<_> {
+            set_threads(threads)?;
+            let folder = ModelFolder::open(&model)?;
+            let tokenizer = Arc::new(Tokenizer::load(&model)?);
+            let launch = Launch {
+                model: ModelSource::folder(&folder)?,
+                tokenizer: Some(tokenizer.clone()),
+                device,
+                budget,
+                planner,
+                demand: Demand::unbounded(),
+                prefix_store,
+            };
+            Ok((launch.start()?, tokenizer))
+        });
+        let (launched, tokenizer) = launched.or_raise()?;
+        Ok(Engine {
+            handle: OfProcess::new(Mutex::new(Some(launched.engine))),
+            tokenizer,
+            not_cuda: launched.not_cuda.map(|why| why.to_string()),
+            seconds_loading: launched.seconds_loading,
+        })
+    }
+
+    /// What never changes: context, vocab, bos, eos, device, exact, and so on.
+    fn facts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let handle = self.handle()?;
+        let facts = handle.facts();
+        let dict = PyDict::new(py);
+        dict.set_item("context", facts.context)?;
+        dict.set_item("vocab", facts.vocab)?;
+        dict.set_item("bos", facts.bos.map(|token| token.0))?;
+        dict.set_item("eos", facts.eos.iter().map(|token| token.0).collect::<Vec<_>>())?;
+        dict.set_item("device", &facts.device)?;
+        dict.set_item("exact", facts.exact)?;
+        dict.set_item("page_tokens", facts.page_tokens)?;
+        dict.set_item("kv_bytes_per_token", facts.kv_bytes_per_token)?;
+        dict.set_item("kv_bytes", facts.pool_pages * facts.page_bytes)?;
+        dict.set_item("max_branches", facts.max_branches)?;
+        dict.set_item("not_cuda", &self.not_cuda)?;
+        dict.set_item("seconds_loading", self.seconds_loading)?;
+        Ok(dict)
+    }
+
+    /// Counters since the start and what is held now, as JSON.
+    fn metrics(&self, py: Python<'_>) -> PyResult<String> {
+        let handle = self.handle()?;
+        let (metrics, live) = py.detach(|| Ok((handle.metrics()?, handle.live()?))).map_err(exception)?;
+        let not_json =
+            |error: serde_json::Error| exception(Error::Internal(format!("the counters are not JSON: {error}")));
+        let mut value = serde_json::to_value(&metrics).map_err(not_json)?;
+        let pages = live.pages;
+        value["running"] = live.running.into();
+        value["waiting"] = live.waiting.into();
+        value["branches"] = live.branches.into();
+        value["pages"] = serde_json::json!({
+            "total": pages.total, "held": pages.held, "pinned": pages.pinned, "cached": pages.cached, "free": pages.free,
+        });
+        Ok(value.to_string())
+    }
+
+    /// Ends the engine once nothing uses it any more.
+    fn close(&self, py: Python<'_>) {
+        let Ok(handle) = self.handle.get() else { return };
+        let closed = handle.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // The last handle waits for the step in progress.
+        py.detach(|| drop(closed));
+    }
+
+    /// The tokens of texts.
+    fn encode(&self, py: Python<'_>, texts: Vec<String>, add_special_tokens: bool) -> PyResult<Vec<Vec<u32>>> {
+        process::check()?;
+        let special = special(add_special_tokens);
+        let encode = |text: &String| {
+            let tokens = self.tokenizer.encode_levels(std::slice::from_ref(text), special)?.tokens;
+            Ok(tokens.into_iter().map(|token| token.0).collect())
+        };
+        // One text is not worth waking the pool's threads for, nor are a few short ones.
+        let is_much = texts.len() > 1 && texts.iter().map(String::len).sum::<usize>() > 1 << 14;
+        py.detach(|| match is_much {
+            true => texts.par_iter().map(encode).collect::<Result<_>>(),
+            false => texts.iter().map(encode).collect(),
+        })
+        .or_raise()
+    }
+
+    /// The tokens of contexts, each with its continuations: every pair is encoded whole, and the context ends where all
+    /// of them agree.
+    fn encode_choices(
+        &self,
+        py: Python<'_>,
+        context: String,
+        choices: Vec<String>,
+        add_special_tokens: bool,
+    ) -> PyResult<Continuations> {
+        process::check()?;
+        let special = special(add_special_tokens);
+        let encoded = py.detach(|| self.tokenizer.encode_choices(&[context], &choices, special)).or_raise()?;
+        let ids = |tokens: Vec<TokenId>| tokens.into_iter().map(|token| token.0).collect::<Vec<u32>>();
+        Ok((ids(encoded.prompt.tokens), encoded.continuations.into_iter().map(ids).collect()))
+    }
+
+    /// The text of tokens. `after`: tokens before them, of whose text theirs is the continuation.
+    #[pyo3(signature = (tokens, *, skip_special_tokens=true, after=Vec::new()))]
+    fn decode(&self, tokens: Vec<u32>, skip_special_tokens: bool, after: Vec<u32>) -> PyResult<String> {
+        let (tokens, after) = (token_ids(tokens), token_ids(after));
+        let size = self.tokenizer.vocab_size();
+        if let Some(wrong) = tokens.iter().chain(&after).find(|token| token.0 as usize >= size) {
+            return Err(PyValueError::new_err(format!("token ids: expected numbers below {size}, found {wrong}")));
+        }
+        let stream = match skip_special_tokens {
+            true => self.tokenizer.stream(&after),
+            false => self.tokenizer.stream_with_special(&after),
+        };
+        Ok(stream.text_of(&tokens))
+    }
+
+    /// The text of each token alone.
+    fn token_texts(&self, tokens: Vec<u32>) -> Vec<String> {
+        let text = |token| String::from_utf8_lossy(self.tokenizer.token_bytes(TokenId(token))).into_owned();
+        tokens.into_iter().map(text).collect()
+    }
+
+    /// The text of a special token by its name, such as `eos_token`.
+    fn named_token(&self, name: &str) -> Option<&str> {
+        self.tokenizer.named_token(name)
+    }
+
+    fn chat_template(&self) -> Option<&str> {
+        self.tokenizer.chat_template()
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.tokenizer.vocab_size()
+    }
+
+    /// The prompt of a chat. `body`: JSON of an object with `messages` and a request's other fields for chats.
+    fn chat_prompt(&self, py: Python<'_>, body: &str) -> PyResult<String> {
+        let body: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_str(body).map_err(|error| PyValueError::new_err(format!("messages: {error}")))?;
+        py.detach(|| chat_prompt(&body, &self.tokenizer)).map_err(|refusal| PyValueError::new_err(refusal.message))
+    }
+
+    /// Begins to sample prompts: for each its tokens, its `Sampling`, and the seed and the name that its random numbers
+    /// follow from. `stream`: whether tokens are heard of, too.
+    #[pyo3(signature = (requests, *, stream=false, priority=0))]
+    fn generate(
+        &self,
+        py: Python<'_>,
+        requests: Vec<(Vec<u32>, Py<Sampling>, u64, String)>,
+        stream: bool,
+        priority: i32,
+    ) -> PyResult<Generation> {
+        let handle = self.handle()?;
+        let owned = |(tokens, sampling, seed, name): (Vec<u32>, Py<Sampling>, u64, String)| OwnedRequest {
+            tokens: token_ids(tokens),
+            sampling: sampling.get().clone(),
+            uniforms: UniformKey::root(seed, &name),
+            priority: Priority(priority),
+        };
+        let requests: Vec<OwnedRequest> = requests.into_iter().map(owned).collect();
+        Ok(py.detach(|| Generation::new(&handle, requests, stream)))
+    }
+
+    /// Scores continuations of contexts, all in one batch: a finish for each continuation of each context, with `tops`
+    /// of the likeliest tokens in each token's place.
+    fn score<'py>(
+        &self,
+        py: Python<'py>,
+        contexts: Vec<Continuations>,
+        tops: usize,
+    ) -> PyResult<Vec<Vec<Bound<'py, PyTuple>>>> {
+        let contexts: Vec<(Vec<TokenId>, Vec<Vec<TokenId>>)> = contexts
+            .into_iter()
+            .map(|(context, choices)| (token_ids(context), choices.into_iter().map(token_ids).collect()))
+            .collect();
+        let mut generator = Generator::new(self.handle()?, Hear::Finishes, Release::EachPrompt);
+        let mut finishes: Vec<Vec<Option<Finish>>> =
+            contexts.iter().map(|(_, choices)| choices.iter().map(|_| None).collect()).collect();
+        let mut begun = 0;
+        loop {
+            // Without the interpreter's lock; back for Ctrl-C at times.
+            let is_done = py.detach(|| -> Result<bool> {
+                while begun < contexts.len() && !generator.has_enough() {
+                    let (context, continuations) = &contexts[begun];
+                    let request = ChoicesRequest { context, continuations, tops, priority: Priority::default() };
+                    generator.begin_choices(begun, &request)?;
+                    begun += 1;
+                }
+                match generator.poll(PATIENCE) {
+                    Poll::Ready(None) => Ok(begun == contexts.len()),
+                    Poll::Ready(Some(GenerateEvent::Finished { sample, finish })) => {
+                        finishes[sample.prompt][sample.sample] = Some(finish);
+                        Ok(false)
+                    }
+                    Poll::Ready(Some(GenerateEvent::Failed { error, .. } | GenerateEvent::Refused { error, .. })) => {
+                        Err(error)
+                    }
+                    Poll::Ready(Some(GenerateEvent::Tokens { .. })) | Poll::Pending => Ok(false),
+                }
+            });
+            if is_done.or_raise()? {
+                break;
+            }
+            py.check_signals()?;
+        }
+        let whole = |finish: Option<Finish>| {
+            let finish = finish.ok_or_else(|| exception(Error::Internal("a score is missing".to_owned())))?;
+            events::finish(py, &finish)
+        };
+        finishes.into_iter().map(|finishes| finishes.into_iter().map(whole).collect()).collect()
+    }
+}
+
+/// Sets the number of threads of the process, once.
+fn set_threads(threads: Option<usize>) -> Result<()> {
+    let Some(threads) = threads else { return Ok(()) };
+    if threads == 0 {
+        return Err(Error::value("threads", "a number from 1 up", "0"));
+    }
+    let built = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
+    match built {
+        Ok(()) => Ok(()),
+        Err(_) if rayon::current_num_threads() == threads => Ok(()),
+        Err(_) => {
+            let expected = format!("{}, as this process began with", rayon::current_num_threads());
+            Err(Error::value("threads", expected, threads.to_string()))
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The native half of the Python package `offshoot`: engines, running generations, sampling trees, searches and jobs as
+//! Python objects. It translates types and errors, releases the interpreter while it waits, and guards against use
+//! after `fork`. The shapes that scripts know (`LLM`, `SamplingParams`, `RequestOutput`) are the Python half's.
+
+mod engine;
+mod errors;
+mod events;
+mod generation;
+mod judging;
+mod params;
+mod process;
+mod search;
+mod tree;
+
+use offshoot::bounded::CountingAllocator;
+use pyo3::prelude::*;
+
+/// Strangers' templates and tokenizers run within bounds of memory, which need allocations to be counted.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+#[pymodule]
+mod _offshoot {
+    #[pymodule_export]
+    use super::engine::Engine;
+    #[pymodule_export]
+    use super::generation::Generation;
+    #[pymodule_export]
+    use super::judging::Judge;
+    #[pymodule_export]
+    use super::params::Sampling;
+    #[pymodule_export]
+    use super::search::search;
+    #[pymodule_export]
+    use super::tree::{Growth, Tree};
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        super::process::start_log();
+        Ok(())
+    }
+}

@@ -1,0 +1,73 @@
+//! How one prompt is sampled, checked once when Python makes it: the engine's parameters and stop conditions, the number
+//! of samples, the seed.
+
+use offshoot::engine::{SamplingParams, Stop};
+use offshoot::ids::TokenId;
+use pyo3::prelude::*;
+
+/// The sampling of one prompt, in the engine's terms.
+#[pyclass(frozen, module = "offshoot._offshoot")]
+#[derive(Clone)]
+pub struct Sampling {
+    pub params: SamplingParams,
+    pub stop: Stop,
+    /// Samples of a prompt.
+    pub n: usize,
+    /// How many of the likeliest tokens are reported in place of each of the prompt's; `None`: it is not scored.
+    pub prompt_logprobs: Option<usize>,
+}
+
+#[pymethods]
+impl Sampling {
+    #[new]
+    #[pyo3(signature = (
+        *, n=1, temperature=1.0, top_p=1.0, top_k=None, min_p=0.0, repetition_penalty=1.0, frequency_penalty=0.0,
+        presence_penalty=0.0, logit_bias=Vec::new(), logprobs=None, prompt_logprobs=None, max_tokens=256, min_tokens=0,
+        stop=Vec::new(), stop_token_ids=Vec::new(), ignore_eos=false, include_stop=false,
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    fn new(
+        n: usize,
+        temperature: f32,
+        top_p: f32,
+        top_k: Option<u32>,
+        min_p: f32,
+        repetition_penalty: f32,
+        frequency_penalty: f32,
+        presence_penalty: f32,
+        logit_bias: Vec<(u32, f32)>,
+        logprobs: Option<usize>,
+        prompt_logprobs: Option<usize>,
+        max_tokens: usize,
+        min_tokens: usize,
+        stop: Vec<String>,
+        stop_token_ids: Vec<u32>,
+        ignore_eos: bool,
+        include_stop: bool,
+    ) -> Sampling {
+        let params = SamplingParams {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            repetition_penalty,
+            frequency_penalty,
+            presence_penalty,
+            logit_bias: logit_bias.into_iter().map(|(token, bias)| (TokenId(token), bias)).collect(),
+            top_logprobs: logprobs,
+        };
+        let tokens = stop_token_ids.into_iter().map(TokenId).collect();
+        let stop = Stop { max_tokens, min_tokens, strings: stop, tokens, ignore_eos, include_stop };
+        Sampling { params, stop, n, prompt_logprobs }
+    }
+
+    #[getter]
+    fn n(&self) -> usize {
+        self.n
+    }
+}
+
+/// Token ids of Python's.
+pub fn token_ids(tokens: Vec<u32>) -> Vec<TokenId> {
+    tokens.into_iter().map(TokenId).collect()
+}

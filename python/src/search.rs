@@ -1,0 +1,547 @@
+//! Searches with Python's callables: the library's own drivers, one thread a prompt, whose texts are assessed, proposed
+//! and valued by functions of Python while the engine decodes. An exception of a callable ends the search and is raised
+//! where the search was called.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
+
+use offshoot::Error;
+use offshoot::engine::EngineHandle;
+use offshoot::ids::TokenId;
+use offshoot::search::settings::StepSettings;
+use offshoot::search::settings::{Aggregate, BestBy, Decide, Mcts, MctsDecide, MctsSelect, RolloutScoring, StepSearch};
+use offshoot::search::steps::Stepper;
+use offshoot::search::tree_of_thought::{
+    AnswerSettings, Appraisal, Evaluate, Generate, Proposal, QuestionPrompt, SamplingOverrides, Texts, ThoughtSearch,
+    ThoughtSelect, ThoughtTraversal, ValueBy,
+};
+use offshoot::search::vote::Decided;
+use offshoot::search::{
+    Assess, Assessment, AssessmentRequest, Assessor, Outcome, Sample, Scorer, SearchJob, best_by_scorer, best_of_n,
+    dvts, mcts, sample, self_consistency, step_beam, tree_of_thought,
+};
+use offshoot::tokenizer::{AddSpecial, Tokenizer};
+use offshoot::tree::SamplingTree;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::engine::{Engine, PATIENCE};
+use crate::errors::{OrRaise, exception};
+use crate::params::{Sampling, token_ids};
+
+/// Prompts searched at once: their drivers mostly wait.
+const SEARCHES_AT_ONCE: usize = 256;
+/// Stack of a driver's thread.
+const STACK_BYTES: usize = 1 << 20;
+
+/// A search method with its settings.
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum Method {
+    Vote { n: usize, stop_when: StopWhen },
+    BestOfN { n: usize, by: ChooseBest, stop_when_passed: bool },
+    Sample { n: usize },
+    TreeOfThoughts(Thoughts),
+    BeamSearch(Steps),
+    Dvts(Steps),
+    Mcts(Simulations),
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum StopWhen {
+    Never,
+    Certain,
+    Confident(f64),
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ChooseBest {
+    Logprob,
+    MeanLogprob,
+    Grade,
+    Score,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Thoughts {
+    steps: u32,
+    breadth: u32,
+    /// Thoughts sampled after each path, or lists of thoughts written by the model.
+    thoughts: u32,
+    words: Vec<(String, f64)>,
+    value_samples: u32,
+    select: ThoughtSelect,
+    /// Depth-first with this threshold and number of visits; `None`: breadth-first.
+    depth_first: Option<(f64, u32)>,
+    /// Paths that are answered by further samples; `None`: paths are the answers.
+    answers: Option<u32>,
+    answer_tokens: Option<u32>,
+    thought_tokens: Option<u32>,
+    thought_stop: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Steps {
+    samples: u32,
+    expansions: u32,
+    delimiter: String,
+    most_steps: usize,
+    aggregate: Aggregate,
+    by: Decide,
+    /// Whether a Python callable values the steps; otherwise their mean probability.
+    scored: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Simulations {
+    samples: u32,
+    tokens: Option<usize>,
+    expansions: u32,
+    parallel: u32,
+    delimiter: String,
+    most_steps: usize,
+    select: MctsSelect,
+    exploration: f64,
+    widening: Option<f64>,
+    by: Option<Decide>,
+    scored: bool,
+}
+
+/// The first exception of a callable, and the flag that ends all searches once there is one.
+#[derive(Default)]
+struct Failure {
+    exception: Mutex<Option<PyErr>>,
+    ended: AtomicBool,
+}
+
+impl Failure {
+    /// Keeps the exception for the caller; the search ends with the error returned.
+    fn raise(&self, error: PyErr) -> Error {
+        self.exception.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        self.ended.store(true, Ordering::Relaxed);
+        Error::Interrupted
+    }
+
+    fn take(&self) -> Option<PyErr> {
+        self.exception.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// What Python gives to a search: functions of a prompt's index and more.
+#[derive(Default)]
+struct Callables {
+    /// (index, text) -> (answer, correct, score, detail as JSON).
+    assess: Option<Py<PyAny>>,
+    grades: bool,
+    /// (index, thoughts) -> a prompt or a list of thoughts.
+    propose: Option<Py<PyAny>>,
+    /// (index, thoughts) -> a prompt or a number.
+    value: Option<Py<PyAny>>,
+    /// (index, thought) -> whether it ends its path.
+    ends: Option<Py<PyAny>>,
+    /// (index, thoughts) -> a key of the state, or None.
+    state: Option<Py<PyAny>>,
+}
+
+/// Assesses the texts of one prompt by Python's callable, each once.
+struct PythonAssess<'a> {
+    index: usize,
+    callables: &'a Callables,
+    failure: &'a Failure,
+    known: RefCell<HashMap<String, Assessment>>,
+}
+
+/// What the callable of `assess` returns.
+type Assessed = (Option<String>, Option<bool>, Option<f64>, Option<String>);
+
+impl PythonAssess<'_> {
+    fn call(&self, text: &str) -> PyResult<Assessment> {
+        let Some(assess) = &self.callables.assess else { return Ok(Assessment::default()) };
+        let (answer, correct, score, detail) =
+            Python::attach(|py| assess.call1(py, (self.index, text))?.extract::<Assessed>(py).map_err(PyErr::from))?;
+        let detail = detail.map(|detail| serde_json::from_str(&detail)).transpose();
+        let detail = detail.map_err(|error| PyValueError::new_err(format!("detail: {error}")))?;
+        Ok(Assessment { answer, correct, score, detail })
+    }
+}
+
+impl Assess for PythonAssess<'_> {
+    fn grades(&self) -> bool {
+        self.callables.grades
+    }
+
+    fn assess(&self, text: &str, request: &mut dyn FnMut() -> AssessmentRequest) -> Option<Assessment> {
+        if let Some(known) = self.known.borrow().get(text) {
+            return Some(known.clone());
+        }
+        match self.call(text) {
+            Ok(assessment) => {
+                self.known.borrow_mut().insert(text.to_owned(), assessment.clone());
+                Some(assessment)
+            }
+            Err(error) => {
+                request().reply(Err(self.failure.raise(error)));
+                None
+            }
+        }
+    }
+}
+
+/// The texts of a tree of thoughts by Python's callables.
+struct PythonTexts<'a> {
+    index: usize,
+    callables: &'a Callables,
+    failure: &'a Failure,
+    tokenizer: &'a Tokenizer,
+}
+
+/// Which callable a question is.
+#[derive(Debug)]
+enum Question {
+    Propose,
+    Value,
+}
+
+/// What a callable answers: a prompt for the model, or the result itself.
+enum Answered<T> {
+    Prompt(String),
+    Known(T),
+}
+
+impl PythonTexts<'_> {
+    fn call<T>(
+        &self,
+        callable: Option<&Py<PyAny>>,
+        thoughts: &[String],
+        expected: &str,
+        read: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>,
+    ) -> offshoot::Result<Answered<T>> {
+        let called = Python::attach(|py| {
+            let callable = callable.ok_or_else(|| PyTypeError::new_err(format!("{expected}: no callable")))?;
+            let result = callable.bind(py).call1((self.index, thoughts.to_vec()))?;
+            if let Ok(prompt) = result.extract::<String>() {
+                return Ok(Answered::Prompt(prompt));
+            }
+            match read(&result) {
+                Ok(known) => Ok(Answered::Known(known)),
+                Err(_) => Err(PyTypeError::new_err(format!("expected {expected}, found {}", result.repr()?))),
+            }
+        });
+        called.map_err(|error| self.failure.raise(error))
+    }
+
+    fn prompt(&self, text: String) -> offshoot::Result<QuestionPrompt> {
+        let tokens = self.tokenizer.encode(&text, AddSpecial::Yes)?;
+        Ok(QuestionPrompt { text, tokens })
+    }
+}
+
+impl Texts for PythonTexts<'_> {
+    type Question = Question;
+
+    fn ask(&self, question: &Question, _: &[String]) -> offshoot::Result<QuestionPrompt> {
+        Err(Error::Internal(format!("{question:?} is asked of its callable")))
+    }
+
+    fn ask_about_answer(&self, question: &Question, _: &[String], _: &str) -> offshoot::Result<QuestionPrompt> {
+        Err(Error::Internal(format!("{question:?} has no question about answers")))
+    }
+
+    fn ask_for_choice(&self, question: &Question, _: &[&[String]]) -> offshoot::Result<QuestionPrompt> {
+        Err(Error::Internal(format!("{question:?} has no ballots")))
+    }
+
+    fn propose(&self, _: &Question, thoughts: &[String]) -> offshoot::Result<Proposal> {
+        let expected = "of `propose` a prompt or a list of thoughts";
+        match self.call(self.callables.propose.as_ref(), thoughts, expected, |list| list.extract())? {
+            Answered::Prompt(text) => self.prompt(text).map(Proposal::Ask),
+            Answered::Known(thoughts) => Ok(Proposal::Thoughts(thoughts)),
+        }
+    }
+
+    fn appraise(&self, _: &Question, thoughts: &[String]) -> offshoot::Result<Appraisal> {
+        let expected = "of `value` a number or a prompt";
+        match self.call(self.callables.value.as_ref(), thoughts, expected, |value| value.extract())? {
+            Answered::Prompt(text) => self.prompt(text).map(Appraisal::Ask),
+            Answered::Known(value) => Ok(Appraisal::Value(value)),
+        }
+    }
+
+    fn thought(&self, text: &str) -> Option<String> {
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    }
+
+    fn ends(&self, thought: &str) -> bool {
+        let Some(ends) = &self.callables.ends else { return false };
+        let called = Python::attach(|py| ends.call1(py, (self.index, thought))?.is_truthy(py));
+        called.map_err(|error| self.failure.raise(error)).unwrap_or(true)
+    }
+
+    fn state(&self, thoughts: &[String]) -> offshoot::Result<Option<String>> {
+        let Some(state) = &self.callables.state else { return Ok(None) };
+        let called = Python::attach(|py| state.call1(py, (self.index, thoughts.to_vec()))?.extract(py));
+        called.map_err(|error: PyErr| self.failure.raise(error))
+    }
+
+    fn continuation(&self, text: &str) -> offshoot::Result<Vec<TokenId>> {
+        self.tokenizer.encode(text, AddSpecial::No)
+    }
+}
+
+/// What all searches of one call share.
+struct Searches<'a> {
+    engine: EngineHandle,
+    tokenizer: &'a Tokenizer,
+    method: Method,
+    sampling: Sampling,
+    seed: u64,
+    callables: Callables,
+    failure: Failure,
+}
+
+/// A prompt with the name that its random numbers follow from.
+struct Searched {
+    tokens: Vec<TokenId>,
+    text: String,
+    name: String,
+}
+
+/// Searches prompts by one method, several at once: an outcome each, as JSON with its samples, in their order; for a
+/// prompt that fails, its exception. `done` is called with the number of finished prompts at times.
+#[pyfunction]
+#[pyo3(signature = (
+    engine, method, prompts, sampling, seed, *, assess=None, grades=false, propose=None, value=None, ends=None, state=None,
+    done=None,
+))]
+#[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+pub fn search(
+    py: Python<'_>,
+    engine: &Engine,
+    method: &str,
+    prompts: Vec<(Vec<u32>, String, String)>,
+    sampling: &Sampling,
+    seed: u64,
+    assess: Option<Py<PyAny>>,
+    grades: bool,
+    propose: Option<Py<PyAny>>,
+    value: Option<Py<PyAny>>,
+    ends: Option<Py<PyAny>>,
+    state: Option<Py<PyAny>>,
+    done: Option<Py<PyAny>>,
+) -> PyResult<Vec<Py<PyAny>>> {
+    let method = serde_json::from_str(method).map_err(|error| PyValueError::new_err(format!("method: {error}")))?;
+    let searches = Searches {
+        engine: engine.handle()?,
+        tokenizer: engine.tokenizer(),
+        method,
+        sampling: sampling.clone(),
+        seed,
+        callables: Callables { assess, grades, propose, value, ends, state },
+        failure: Failure::default(),
+    };
+    let prompts: Vec<Searched> =
+        prompts.into_iter().map(|(tokens, text, name)| Searched { tokens: token_ids(tokens), text, name }).collect();
+    let outcomes = py.detach(|| searches.run(&prompts, done.as_ref()));
+    if let Some(raised) = searches.failure.take() {
+        return Err(raised);
+    }
+    let object = |outcome: offshoot::Result<Value>| match outcome {
+        Ok(outcome) => Ok(outcome.to_string().into_pyobject(py)?.into_any().unbind()),
+        Err(error) => Ok(exception(error).into_value(py).into_any()),
+    };
+    outcomes.or_raise()?.into_iter().map(object).collect()
+}
+
+impl Searches<'_> {
+    /// Runs all searches; called without the interpreter's lock. Looks for Ctrl-C while they run.
+    fn run(&self, prompts: &[Searched], done: Option<&Py<PyAny>>) -> offshoot::Result<Vec<offshoot::Result<Value>>> {
+        let next = AtomicUsize::new(0);
+        let (sender, receiver) = channel();
+        let mut outcomes: Vec<Option<offshoot::Result<Value>>> = prompts.iter().map(|_| None).collect();
+        std::thread::scope(|scope| {
+            for _ in 0..prompts.len().min(SEARCHES_AT_ONCE) {
+                let (next, sender) = (&next, sender.clone());
+                let work = move || {
+                    while !self.failure.ended.load(Ordering::Relaxed) {
+                        let index = next.fetch_add(1, Ordering::Relaxed);
+                        let Some(prompt) = prompts.get(index) else { break };
+                        // The receiver lives until all threads have ended.
+                        drop(sender.send((index, self.search(index, prompt))));
+                    }
+                };
+                let named = std::thread::Builder::new().name("search".to_owned()).stack_size(STACK_BYTES);
+                named.spawn_scoped(scope, work).map_err(|error| {
+                    self.failure.ended.store(true, Ordering::Relaxed);
+                    Error::Internal(format!("a thread does not start: {error}"))
+                })?;
+            }
+            drop(sender);
+            let mut finished = 0;
+            loop {
+                match receiver.recv_timeout(PATIENCE) {
+                    Ok((index, outcome)) => {
+                        outcomes[index] = Some(outcome);
+                        finished += 1;
+                    }
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                }
+                let looked = Python::attach(|py| {
+                    py.check_signals()?;
+                    done.map_or(Ok(()), |done| done.call1(py, (finished,)).map(drop))
+                });
+                if let Err(error) = looked {
+                    // All drivers see the flag within their patience.
+                    let _: Error = self.failure.raise(error);
+                }
+            }
+        })?;
+        let ended = |outcome: Option<_>| outcome.unwrap_or(Err(Error::Interrupted));
+        Ok(outcomes.into_iter().map(ended).collect())
+    }
+
+    fn search(&self, index: usize, prompt: &Searched) -> offshoot::Result<Value> {
+        let Searched { tokens, text, name } = prompt;
+        let mut tree = SamplingTree::new(self.engine.clone(), name, self.seed, tokens.clone(), text.clone())?;
+        let assess =
+            PythonAssess { index, callables: &self.callables, failure: &self.failure, known: RefCell::default() };
+        let mut record = |_: &Sample| Ok(());
+        let mut job = SearchJob {
+            params: &self.sampling.params,
+            stop: &self.sampling.stop,
+            assessor: Assessor::new(assess),
+            earlier: Vec::new(),
+            record: &mut record,
+            interrupted: &self.failure.ended,
+        };
+        let outcome = self.drive(index, &mut tree, &mut job)?;
+        let not_json = |error: serde_json::Error| Error::Internal(format!("an outcome is not JSON: {error}"));
+        let mut value = serde_json::to_value(&outcome).map_err(not_json)?;
+        value["samples"] = serde_json::to_value(&outcome.samples).map_err(not_json)?;
+        value["spent"] = json!({ "sampled": tree.spent().drawn, "given": tree.spent().given });
+        value["nodes"] = tree.nodes().count().into();
+        Ok(value)
+    }
+
+    fn drive(&self, index: usize, tree: &mut SamplingTree, job: &mut SearchJob<'_>) -> offshoot::Result<Outcome> {
+        let root = tree.root();
+        match &self.method {
+            &Method::Vote { n, stop_when } => {
+                let stop = match stop_when {
+                    StopWhen::Never => Decided::Never,
+                    StopWhen::Certain => Decided::Certain,
+                    StopWhen::Confident(chance) => Decided::Confident(chance),
+                };
+                self_consistency(tree, root, n, stop, job)
+            }
+            &Method::BestOfN { n, by, stop_when_passed } => match by {
+                ChooseBest::Logprob => best_of_n(tree, root, n, BestBy::Logprob, stop_when_passed, job),
+                ChooseBest::MeanLogprob => best_of_n(tree, root, n, BestBy::MeanLogprob, stop_when_passed, job),
+                ChooseBest::Grade => best_of_n(tree, root, n, BestBy::Grade, stop_when_passed, job),
+                ChooseBest::Score => best_by_scorer(tree, root, n, &Scorer::Grade, job),
+            },
+            &Method::Sample { n } => sample(tree, root, n, job),
+            Method::TreeOfThoughts(thoughts) => {
+                let texts = PythonTexts {
+                    index,
+                    callables: &self.callables,
+                    failure: &self.failure,
+                    tokenizer: self.tokenizer,
+                };
+                tree_of_thought(tree, &thoughts.settings(self.callables.propose.is_some()), &texts, job)
+            }
+            Method::BeamSearch(steps) => self.stepping(&steps.step_settings(), steps.scored, |stepper| {
+                step_beam(tree, root, &steps.settings(), stepper, job)
+            }),
+            Method::Dvts(steps) => self.stepping(&steps.step_settings(), steps.scored, |stepper| {
+                dvts(tree, root, &steps.settings(), stepper, job)
+            }),
+            Method::Mcts(simulations) => {
+                let settings = simulations.settings();
+                self.stepping(&settings.steps, simulations.scored, |stepper| mcts(tree, root, &settings, stepper, job))
+            }
+        }
+    }
+
+    fn stepping(
+        &self,
+        steps: &StepSettings,
+        scored: bool,
+        search: impl FnOnce(&mut Stepper<'_>) -> offshoot::Result<Outcome>,
+    ) -> offshoot::Result<Outcome> {
+        let decode = |context: &[TokenId], tokens: &[TokenId]| self.tokenizer.stream(context).text_of(tokens);
+        let scorer = if scored { Scorer::Grade } else { Scorer::MeanLogprob };
+        search(&mut Stepper { steps, decode: &decode, scorer, asked: 0 })
+    }
+}
+
+impl Thoughts {
+    fn settings(&self, proposes: bool) -> ThoughtSearch<Question> {
+        let thought =
+            SamplingOverrides { temperature: None, max_tokens: self.thought_tokens, stop: self.thought_stop.clone() };
+        let judged = SamplingOverrides::default();
+        ThoughtSearch {
+            steps: self.steps,
+            breadth: self.breadth,
+            generate: match proposes {
+                true => Generate::Propose { question: Question::Propose, lists: self.thoughts, drawing: judged },
+                false => Generate::Sample { thoughts: self.thoughts, drawing: thought },
+            },
+            evaluate: Evaluate::Value {
+                question: Question::Value,
+                last: None,
+                words: self.words.clone(),
+                by: match self.value_samples {
+                    0 => ValueBy::Probability,
+                    samples => ValueBy::Samples { samples, drawing: SamplingOverrides::default() },
+                },
+            },
+            select: self.select,
+            search: self
+                .depth_first
+                .map_or(ThoughtTraversal::Bfs, |(threshold, visits)| ThoughtTraversal::Dfs { threshold, visits }),
+            answer: self.answers.map(|best| AnswerSettings {
+                best: Some(best),
+                drawing: SamplingOverrides { max_tokens: self.answer_tokens, ..SamplingOverrides::default() },
+            }),
+        }
+    }
+}
+
+impl Steps {
+    fn step_settings(&self) -> StepSettings {
+        StepSettings { delimiter: self.delimiter.clone(), most: self.most_steps }
+    }
+
+    fn settings(&self) -> StepSearch {
+        let Steps { samples, expansions, aggregate, by, .. } = *self;
+        StepSearch { samples, expansions, steps: self.step_settings(), aggregate, by }
+    }
+}
+
+impl Simulations {
+    fn settings(&self) -> Mcts {
+        Mcts {
+            samples: self.samples,
+            tokens: self.tokens,
+            expansions: self.expansions,
+            parallel: self.parallel,
+            steps: StepSettings { delimiter: self.delimiter.clone(), most: self.most_steps },
+            scoring: if self.scored { RolloutScoring::Scorer } else { RolloutScoring::Agreement },
+            select: self.select,
+            exploration: self.exploration,
+            widening: self.widening,
+            by: self.by.map_or(MctsDecide::Visits, MctsDecide::Rollouts),
+        }
+    }
+}

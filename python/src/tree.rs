@@ -1,0 +1,293 @@
+//! A sampling tree as Python holds it, and its running extends. Nodes are indices; the Python half wraps them. A tree is
+//! locked only for moments, never while an extend waits for tokens: other threads, and the loop that reads its events,
+//! can fork, score and prune meanwhile.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use offshoot::Error;
+use offshoot::engine::Hear;
+use offshoot::eval::view;
+use offshoot::ids::TokenId;
+use offshoot::tree::{self, After, NodeState, Probe, SamplingTree, TreeEvent};
+use petgraph::graph::NodeIndex;
+use pyo3::exceptions::{PyIndexError, PyRuntimeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyTuple};
+
+use crate::engine::Engine;
+use crate::errors::{OrRaise, exception};
+use crate::events;
+use crate::params::{Sampling, token_ids};
+use crate::process::OfProcess;
+
+/// Most events that one call returns.
+const EVENTS_AT_ONCE: usize = 4096;
+
+/// A sampling tree.
+#[pyclass(frozen, module = "offshoot._offshoot")]
+pub struct Tree(OfProcess<Mutex<SamplingTree>>);
+
+impl Tree {
+    fn lock(&self) -> PyResult<MutexGuard<'_, SamplingTree>> {
+        Ok(self.0.get()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A node of this tree.
+    fn at(tree: &SamplingTree, node: usize) -> PyResult<NodeIndex> {
+        let count = tree.nodes().count();
+        match node < count {
+            true => Ok(NodeIndex::new(node)),
+            false => Err(PyIndexError::new_err(format!("node: expected a number below {count}, found {node}"))),
+        }
+    }
+
+    fn all_at(tree: &SamplingTree, nodes: &[usize]) -> PyResult<Vec<NodeIndex>> {
+        nodes.iter().map(|&node| Tree::at(tree, node)).collect()
+    }
+
+    /// A node that can be forked and extended.
+    fn open_at(tree: &SamplingTree, node: usize) -> PyResult<NodeIndex> {
+        let at = Tree::at(tree, node)?;
+        let state = match tree.node(at).state {
+            NodeState::Open(_) => return Ok(at),
+            NodeState::Closed => "closed",
+            NodeState::Pruned => "pruned",
+        };
+        let why = tree.failure(at).map_or_else(String::new, |error| format!(": {error}"));
+        Err(PyRuntimeError::new_err(format!("node {node} is {state} and cannot grow{why}")))
+    }
+
+    fn all_open_at(tree: &SamplingTree, nodes: &[usize]) -> PyResult<Vec<NodeIndex>> {
+        nodes.iter().map(|&node| Tree::open_at(tree, node)).collect()
+    }
+}
+
+#[pymethods]
+impl Tree {
+    /// A tree whose root is a prompt. Random numbers follow from `seed`, `name` and the path of forks.
+    #[new]
+    fn new(py: Python<'_>, engine: &Engine, tokens: Vec<u32>, text: String, seed: u64, name: String) -> PyResult<Tree> {
+        let handle = engine.handle()?;
+        let tree = py.detach(|| SamplingTree::new(handle, &name, seed, token_ids(tokens), text)).or_raise()?;
+        Ok(Tree(OfProcess::new(Mutex::new(tree))))
+    }
+
+    /// `n` new children of a node.
+    fn fork(&self, at: usize, n: usize) -> PyResult<Vec<usize>> {
+        let mut tree = self.lock()?;
+        let at = Tree::open_at(&tree, at)?;
+        Ok(tree.fork(at, n).or_raise()?.into_iter().map(NodeIndex::index).collect())
+    }
+
+    /// Begins to sample from nodes. `stream`: whether tokens are heard of, too.
+    #[pyo3(signature = (nodes, sampling, *, stream=false))]
+    fn extend(slf: Py<Self>, py: Python<'_>, nodes: Vec<usize>, sampling: &Sampling, stream: bool) -> PyResult<Growth> {
+        let growth = {
+            let mut tree = slf.get().lock()?;
+            let nodes = Tree::all_open_at(&tree, &nodes)?;
+            tree.hear(if stream { Hear::Tokens } else { Hear::Finishes });
+            tree.growth(&nodes, &sampling.params, &sampling.stop).or_raise()?
+        };
+        Ok(Growth::new(slf.clone_ref(py), growth))
+    }
+
+    /// Begins to append given tokens to nodes, scored if `logprobs`.
+    fn extend_given(slf: Py<Self>, py: Python<'_>, given: Vec<(usize, Vec<u32>)>, logprobs: bool) -> PyResult<Growth> {
+        let growth = {
+            let tree = slf.get().lock()?;
+            let given = given.into_iter().map(|(node, tokens)| Ok((Tree::open_at(&tree, node)?, token_ids(tokens))));
+            tree.growth_given(&given.collect::<PyResult<Vec<_>>>()?, logprobs).or_raise()?
+        };
+        Ok(Growth::new(slf.clone_ref(py), growth))
+    }
+
+    /// The log-probabilities of continuations after nodes, all in one batch; the tree does not change. For each: their
+    /// sum, and those of its tokens.
+    fn score(&self, py: Python<'_>, probes: Vec<(usize, Vec<u32>)>) -> PyResult<Vec<(f64, Vec<f32>)>> {
+        py.detach(|| {
+            let tree = self.lock()?;
+            let probes: Vec<(NodeIndex, Vec<TokenId>)> = probes
+                .into_iter()
+                .map(|(node, tokens)| Ok((Tree::open_at(&tree, node)?, token_ids(tokens))))
+                .collect::<PyResult<_>>()?;
+            let probes: Vec<Probe<'_>> =
+                probes.iter().map(|(node, tokens)| Probe { after: After::Node(*node), continuation: tokens }).collect();
+            let scored = tree.probe(&probes).or_raise()?;
+            Ok(scored.into_iter().map(|score| (score.sum, score.tokens)).collect())
+        })
+    }
+
+    /// Rejects nodes and their subtrees: their memory is free at once, their record stays.
+    fn prune(&self, nodes: Vec<usize>) -> PyResult<()> {
+        let mut tree = self.lock()?;
+        for node in Tree::all_at(&tree, &nodes)? {
+            tree.prune(node);
+        }
+        Ok(())
+    }
+
+    /// Releases nodes; they stay part of the result.
+    fn close(&self, nodes: Vec<usize>) -> PyResult<()> {
+        let mut tree = self.lock()?;
+        for node in Tree::all_at(&tree, &nodes)? {
+            tree.close(node);
+        }
+        Ok(())
+    }
+
+    fn set_score(&self, at: usize, score: f64) -> PyResult<()> {
+        let mut tree = self.lock()?;
+        let at = Tree::at(&tree, at)?;
+        tree.set_score(at, score);
+        Ok(())
+    }
+
+    /// Number of nodes.
+    fn __len__(&self) -> PyResult<usize> {
+        Ok(self.lock()?.nodes().count())
+    }
+
+    fn parent(&self, at: usize) -> PyResult<Option<usize>> {
+        let tree = self.lock()?;
+        Ok(tree.parent(Tree::at(&tree, at)?).map(NodeIndex::index))
+    }
+
+    fn children(&self, at: usize) -> PyResult<Vec<usize>> {
+        let tree = self.lock()?;
+        Ok(tree.children(Tree::at(&tree, at)?).into_iter().map(NodeIndex::index).collect())
+    }
+
+    /// The text from the root's end to the node's.
+    fn path_text(&self, at: usize) -> PyResult<String> {
+        let tree = self.lock()?;
+        Ok(tree.path_text(Tree::at(&tree, at)?))
+    }
+
+    fn text(&self, at: usize) -> PyResult<String> {
+        let tree = self.lock()?;
+        Ok(tree.node(Tree::at(&tree, at)?).text.clone())
+    }
+
+    fn token_ids(&self, at: usize) -> PyResult<Vec<u32>> {
+        let tree = self.lock()?;
+        Ok(tree.node(Tree::at(&tree, at)?).tokens.iter().map(|token| token.0).collect())
+    }
+
+    /// The log-probabilities of the node's tokens as the bytes of 32-bit floats; empty if they are not known.
+    fn logprobs<'py>(&self, py: Python<'py>, at: usize) -> PyResult<Bound<'py, PyBytes>> {
+        let tree = self.lock()?;
+        let logprobs = &tree.node(Tree::at(&tree, at)?).logprobs;
+        let bytes: Vec<u8> = logprobs.iter().flat_map(|logprob| logprob.to_ne_bytes()).collect();
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// Log-probability, score, finish reason, stop reason, state and error of a node.
+    fn facts<'py>(&self, py: Python<'py>, at: usize) -> PyResult<Bound<'py, PyDict>> {
+        let tree = self.lock()?;
+        let at = Tree::at(&tree, at)?;
+        let node = tree.node(at);
+        let dict = PyDict::new(py);
+        let finish = node.finish.as_ref().map(|finish| events::reason(py, finish)).transpose()?;
+        let (finish, stop) = finish.map_or((None, None), |(finish, stop)| (Some(finish), Some(stop)));
+        dict.set_item("finish_reason", finish)?;
+        dict.set_item("stop_reason", stop)?;
+        dict.set_item("logprob", node.logprob)?;
+        dict.set_item("score", node.score)?;
+        dict.set_item(
+            "state",
+            match node.state {
+                NodeState::Open(_) => "open",
+                NodeState::Closed => "closed",
+                NodeState::Pruned => "pruned",
+            },
+        )?;
+        dict.set_item("error", tree.failure(at).map(Error::to_string))?;
+        Ok(dict)
+    }
+
+    /// The tree as a page for a browser: one file without external resources.
+    fn html(&self) -> PyResult<String> {
+        let trace = self.lock()?.trace();
+        view::html_of(trace).or_raise()
+    }
+}
+
+/// A running extend of a tree's nodes.
+#[pyclass(frozen, module = "offshoot._offshoot")]
+pub struct Growth {
+    tree: Py<Tree>,
+    growth: OfProcess<Mutex<tree::Growth>>,
+}
+
+impl Growth {
+    fn new(tree: Py<Tree>, growth: tree::Growth) -> Growth {
+        Growth { tree, growth: OfProcess::new(Mutex::new(growth)) }
+    }
+
+    fn lock(&self) -> PyResult<MutexGuard<'_, tree::Growth>> {
+        Ok(self.growth.get()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[pymethods]
+impl Growth {
+    /// The events of at most `wait` seconds, as [`Generation.next_events`] gives them: ("tokens", node, tokens),
+    /// ("finished", node) or ("failed", node, exception). None once all nodes have ended.
+    fn next_events<'py>(&self, py: Python<'py>, wait: f64) -> PyResult<Option<Vec<Bound<'py, PyTuple>>>> {
+        let wait = Duration::try_from_secs_f64(wait).unwrap_or(Duration::ZERO);
+        let tree = self.tree.get();
+        let taken = py.detach(|| -> PyResult<Option<Vec<TreeEvent>>> {
+            let mut growth = self.lock()?;
+            let mut event = match growth.poll(wait) {
+                Poll::Ready(None) => return Ok(None),
+                Poll::Ready(Some(event)) => Some(event),
+                Poll::Pending => return Ok(Some(Vec::new())),
+            };
+            let mut taken = Vec::new();
+            let mut tree = tree.lock()?;
+            while let Some(next) = event {
+                taken.push(growth.apply(&mut tree, next).or_raise()?);
+                let more = taken.len() < EVENTS_AT_ONCE;
+                event = match more.then(|| growth.poll(Duration::ZERO)) {
+                    Some(Poll::Ready(next)) => next,
+                    Some(Poll::Pending) | None => None,
+                };
+            }
+            Ok(Some(taken))
+        })?;
+        taken.map(|taken| taken.into_iter().map(|event| self.tuple(py, event)).collect()).transpose()
+    }
+
+    /// Cancels nodes: they finish as cancelled with their tokens so far.
+    fn cancel(&self, py: Python<'_>, nodes: Vec<usize>) -> PyResult<()> {
+        let tree = self.tree.get();
+        py.detach(|| {
+            let growth = self.lock()?;
+            let tree = tree.lock()?;
+            growth.cancel(&tree, &Tree::all_at(&tree, &nodes)?);
+            Ok(())
+        })
+    }
+
+    fn cancel_all(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.lock().map(|growth| growth.cancel_all()))
+    }
+}
+
+impl Growth {
+    fn tuple<'py>(&self, py: Python<'py>, event: TreeEvent) -> PyResult<Bound<'py, PyTuple>> {
+        match event {
+            TreeEvent::Tokens { node, tokens, text } => {
+                ("tokens", node.index(), events::tokens(py, &tokens, &text)?).into_pyobject(py)
+            }
+            TreeEvent::Finished { node } => ("finished", node.index()).into_pyobject(py),
+            TreeEvent::Failed { node } => {
+                let said = self.tree.get().lock()?.failure(node).map_or_else(String::new, Error::to_string);
+                let error = exception(Error::value(format!("node {}", node.index()), "room to grow", said));
+                ("failed", node.index(), error.into_value(py)).into_pyobject(py)
+            }
+        }
+    }
+}
