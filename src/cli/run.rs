@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{EngineArgs, JudgingArgs, PrefixStoreArgs, each_once, number, whole};
-use crate::eval::run::RunOptions;
 use crate::eval::run::rescore::RescoreOptions;
+use crate::eval::run::{ResultFormat, RunOptions};
 use crate::eval::task::Overrides;
 use crate::launch::DeviceChoice;
 use crate::plan::Planner;
@@ -61,6 +61,9 @@ pub struct RunArgs {
     /// Folder for results (default: runs/NAME, then runs/NAME-2, ...)
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Also write samples.parquet and items.parquet when the run ends
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    pub format: ResultFormat,
     /// The k of pass@k, maj@k and best@k (default: powers of two)
     #[arg(long, value_name = "K", value_delimiter = ',', value_parser = whole::<u32>(1..))]
     pub k: Option<Vec<u32>>,
@@ -102,6 +105,7 @@ impl RunArgs {
             limit: args.limit,
             plan: args.plan,
             out: args.out,
+            format: args.format,
             k: args.k.map(each_once),
             resume: args.resume,
             trees: args.trees,
@@ -134,6 +138,9 @@ pub struct RescoreArgs {
     /// Folder for results, instead of the run's
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Also write samples.parquet and items.parquet; a run that has them gets new ones in any case
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    pub format: ResultFormat,
     #[command(flatten)]
     pub judging: JudgingArgs,
 }
@@ -146,6 +153,7 @@ impl From<RescoreArgs> for RescoreOptions {
             set: args.set,
             k: args.k.map(each_once),
             out: args.out,
+            format: args.format,
             judges: args.judging.judges.map(usize::from),
             judge: args.judging.candidates.into(),
         }

@@ -9,7 +9,7 @@ use crate::eval::run::vote::VoteOptions;
 
 #[derive(Debug, Args)]
 pub struct VoteArgs {
-    /// Samples, one JSON object per line (a JSON list, CSV and .gz too): an item's id, and a text or a list of texts
+    /// Samples, one JSON object per line (a JSON list, CSV, Parquet and .gz too): an item's id, and a text or a list of texts
     pub samples: PathBuf,
     /// Task file whose items, answer and grade are used (default: the lines' own fields)
     #[arg(long, value_name = "FILE")]
@@ -23,7 +23,7 @@ pub struct VoteArgs {
     /// Field of the text, or of a list of texts (default: text, completion, response, output or samples)
     #[arg(long, value_name = "FIELD")]
     pub text: Option<String>,
-    /// File for the votes (default: SAMPLES_votes.jsonl)
+    /// File for the votes, Parquet if it ends in .parquet (default: SAMPLES_votes.jsonl)
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// The k of pass@k and maj@k (default: powers of two)

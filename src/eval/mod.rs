@@ -5,7 +5,7 @@
 pub mod answer;
 pub mod benchmark;
 pub mod journal;
-pub(crate) mod records;
+pub mod records;
 pub mod report;
 pub mod run;
 pub mod scoring;

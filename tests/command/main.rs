@@ -2,6 +2,8 @@
 
 #[path = "../common/judging.rs"]
 mod judging;
+#[path = "../common/parquet.rs"]
+mod parquet_files;
 #[path = "../common/runs.rs"]
 mod runs;
 #[path = "../common/signals.rs"]
@@ -19,6 +21,7 @@ mod batch_input;
 mod cli;
 mod mutated;
 mod output_files;
+mod parquet_results;
 mod plan_command;
 mod prefix_store;
 mod ready_tasks;

@@ -18,6 +18,7 @@ use proptest::test_runner::{RngAlgorithm, TestRng};
 use serde_json::{Value, json};
 
 use crate::judging;
+use crate::parquet_files::write_parquet;
 use crate::runs::{offshoot, repository, run_into, task_folder};
 use crate::skip::skipped;
 use crate::strangers::shard_index;
@@ -44,6 +45,12 @@ const INPUTS: &[Input] = &[
     Input { file: "task.json", command: &["run", "task.json", "--dry-run"] },
     Input { file: "items.jsonl", command: RUN },
     Input { file: "items.csv", command: &["run", "task.json", "--set", "items.path=items.csv", "--out", "fresh"] },
+    Input {
+        file: "items.parquet",
+        command: &["run", "task.json", "--set", "items.path=items.parquet", "--out", "fresh", "--limit", "2"],
+    },
+    Input { file: "votes.parquet", command: &["vote", "votes.parquet", "--set", "answer.regex=(\\d+)"] },
+    Input { file: "apps.parquet", command: &["judge", "--problems", "apps.parquet", "--references", "--out", "j"] },
     Input { file: "shared.txt", command: RUN },
     Input { file: "tot.json", command: &["run", "tot.json", "--out", "fresh", "--limit", "1"] },
     Input { file: "model/config.json", command: MODEL },
@@ -333,7 +340,13 @@ fn seeds() -> tempfile::TempDir {
     packed.write_all(&fs::read(at("batch.jsonl")).expect("it was written")).expect("written to memory");
     fs::write(at("batch.jsonl.gz"), packed.finish().expect("written to memory")).expect("written");
     let sample = |id: u32, answer: u32| json!({"id": id, "question": "2 + 3?", "text": format!("It is {answer}."), "answer": "5"});
-    lines(&at("votes.jsonl"), &[sample(1, 5), sample(1, 4), sample(1, 5), sample(2, 3)]);
+    let votes = [sample(1, 5), sample(1, 4), sample(1, 5), sample(2, 3)];
+    lines(&at("votes.jsonl"), &votes);
+    write_parquet(&at("votes.parquet"), &votes);
+    let items = fs::read_to_string(at("items.jsonl")).expect("it was written");
+    let mut items: Vec<Value> = items.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    items.iter_mut().for_each(|item| item["steps"] = json!([{"a": [1, 2], "b": "x"}, {"a": [], "b": null}]));
+    write_parquet(&at("items.parquet"), &items);
 
     let add = "def add(a, b):\n    return a + b\n";
     let function = |name: &str| json!({"task_id": format!("HumanEval/{name}"), "prompt": "def add(a, b):\n", "entry_point": "add", "canonical_solution": "    return a + b\n", "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n"});
@@ -359,12 +372,10 @@ fn seeds() -> tempfile::TempDir {
     );
     let tests = json!({"inputs": ["1 2\n"], "outputs": ["3\n"]}).to_string();
     let solutions = json!(["print(sum(map(int, input().split())))"]).to_string();
-    lines(
-        &at("apps.jsonl"),
-        &[
-            json!({"problem_id": 7, "question": "Sum.", "input_output": tests, "solutions": solutions, "starter_code": ""}),
-        ],
-    );
+    let apps =
+        json!({"problem_id": 7, "question": "Sum.", "input_output": tests, "solutions": solutions, "starter_code": ""});
+    lines(&at("apps.jsonl"), std::slice::from_ref(&apps));
+    write_parquet(&at("apps.parquet"), &[apps]);
 
     let chart = fs::read_dir(repository().join("docs/pictures")).expect("pictures are there");
     let chart = chart

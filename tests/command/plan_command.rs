@@ -547,3 +547,32 @@ fn a_device_is_no_option_and_threads_change_nothing() {
     assert!(said.contains("--device: expected --device-profile instead") && said.contains("found cuda"), "{said}");
     assert_eq!(desk.plan(&["--threads", "1"]), desk.plan(&[]));
 }
+
+#[test]
+fn a_job_is_cut_into_parts_between_its_documents() {
+    let desk = Desk::new();
+    // 8 documents of 100 tokens, 8 questions of 10 about each, one after the other about other documents.
+    let row = |number: u32| {
+        let document = (0..100).map(|at| 1000 * (number % 8) + at);
+        let tokens: Vec<u32> = document.chain((0..10).map(|at| 10_000 + 10 * number + at)).collect();
+        json!({"tokens": tokens, "max_tokens": 5})
+    };
+    desk.rows(&(0..64).map(row).collect::<Vec<_>>());
+    let parts = &desk.plan(&["--predict", "never", "--parts", "4"])["parts"];
+    let part = json!({"prompts": 16, "prompt_tokens": 2 * 100 + 16 * 10, "output_tokens": 80, "work": 440});
+    let expected = json!({
+        "parts": [part, part, part, part], "tokens_of_one_process": 1440, "tokens_computed": 1440, "tokens_twice": 0,
+        "batch": 32, "tokens_in_batches": 2 * (800 + 320)
+    });
+    assert_eq!(*parts, expected);
+    let output = desk.run(&["plan", "rows.jsonl", "--model", "config.json", "--predict", "never", "--parts", "3"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    for line in [
+        "parts        3: ",
+        "batches of 32 in order of arrival, each by itself: 2,240 prompt tokens computed: 1.556 x",
+        "part 3       ",
+    ] {
+        assert!(said.contains(line), "{line} is not in: {said}");
+    }
+    assert!(desk.refused(&["plan", "rows.jsonl", "--model", "config.json", "--parts", "0"]).contains("--parts"));
+}

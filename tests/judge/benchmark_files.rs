@@ -10,6 +10,7 @@ use offshoot::json::RawJson;
 use offshoot::judge::problem::{Assembly, Compare, Problem, TestSuite};
 use serde_json::{Map, Value, json};
 
+use crate::parquet_files::write_parquet;
 use crate::shared;
 use shared::shared;
 
@@ -322,5 +323,36 @@ fn errors_name_file_line_field_expected_and_found() {
     ] {
         let error = error("x.jsonl", &text);
         assert!(error.starts_with(expected), "{error}\nshould begin\n{expected}");
+    }
+}
+
+#[test]
+fn problems_come_from_parquet_as_from_lines() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let live_code = |id: u32, private: &str| {
+        json!({"question_title": "t", "question_content": "Do.", "platform": "atcoder", "question_id": format!("abc{id}"),
+            "contest_id": "c", "contest_date": "2023-05-07T00:00:00", "starter_code": "", "difficulty": "easy",
+            "public_test_cases": json!([{"input": "3\n", "output": "4\n", "testtype": "stdin"}]).to_string(),
+            "private_test_cases": private, "metadata": "{}"})
+    };
+    let mbpp = |id: u32| {
+        json!({"task_id": id, "text": "Add.", "code": "def f(x):\n    return x + 1", "test_setup_code": "",
+            "test_list": ["assert f(1) == 2", "assert f(2) == 3"], "challenge_test_list": ["assert f(0) == 1"]})
+    };
+    for (name, records) in [
+        ("code_generation", vec![live_code(1, PACKED), live_code(2, "[]")]),
+        ("mbpp", vec![mbpp(1), mbpp(2)]),
+        ("humaneval", vec![human_eval()]),
+    ] {
+        let lines = folder.path().join(format!("{name}.jsonl"));
+        fs::write(&lines, records.iter().map(|record| format!("{record}\n")).collect::<String>()).expect("writable");
+        let hub = folder.path().join(name);
+        write_parquet(&hub.join("data/test-00000-of-00001.parquet"), &records);
+        let of = |path: &Path| {
+            let entries = read(path).into_iter();
+            entries.map(|entry| format!("{} {:?} {:?}", entry.id, entry.problem, entry.fields)).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&hub), of(&lines), "{name}");
+        assert_eq!(of(&hub.join("data/test-*.parquet")), of(&lines), "{name}");
     }
 }

@@ -9,6 +9,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::{Value, json};
 
 use crate::judging;
+use crate::parquet_files::write_parquet;
 use judging::can_judge;
 
 const RIGHT: &str = "def f(x):\n    return x + 1";
@@ -217,4 +218,20 @@ fn workers_are_bounded_and_ks_are_said_once_in_their_order() {
         stdout(&judge(&["--problems", &problems, "--samples", &samples, "--k", "3,1,3", "--workers", "1024"], ""));
     let ks: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("pass@")?.split_whitespace().next()).collect();
     assert_eq!(ks, ["1", "3"], "{said}");
+}
+
+#[test]
+fn samples_and_problems_may_be_parquet() {
+    if !can_judge() {
+        return;
+    }
+    let folder = Folder::new();
+    write_parquet(&folder.path("problems.parquet"), &[mbpp(1), mbpp(2)]);
+    write_parquet(&folder.path("samples.parquet"), &[sample(1, RIGHT), sample(2, "def f(x): return x")]);
+    let [problems, samples] = ["problems", "samples"].map(|name| folder.path(name).with_extension("parquet"));
+    let [problems, samples] = [&problems, &samples].map(|path| path.to_str().expect("UTF-8"));
+    stdout(&judge(&["--problems", problems, "--samples", samples], ""));
+    assert_eq!(verdicts(&folder.path("samples.parquet_results.jsonl")), [json!("AC"), json!("WA")]);
+    stdout(&judge(&["--problems", problems, "--references", "--out", folder.path("r").to_str().expect("UTF-8")], ""));
+    assert_eq!(verdicts(&folder.path("r")), [json!("AC"), json!("AC")]);
 }

@@ -4,6 +4,8 @@
 mod compiler;
 #[path = "../common/judging.rs"]
 mod judging;
+#[path = "../common/parquet.rs"]
+mod parquet_files;
 #[path = "../common/sandbox.rs"]
 mod sandbox_setup;
 #[path = "../common/shared.rs"]

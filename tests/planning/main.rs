@@ -11,5 +11,6 @@ mod plan_advance;
 mod plan_costs;
 mod plan_explain;
 mod plans;
+mod prompt_parts;
 mod prompt_tree;
 mod simulate;

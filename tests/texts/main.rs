@@ -1,5 +1,7 @@
 //! Files and texts: tasks, models, tokenizers, documents, and the project's own drawing of its rooms.
 
+#[path = "../common/parquet.rs"]
+mod parquet_files;
 #[path = "../common/shared.rs"]
 mod shared;
 #[path = "../common/skip.rs"]
@@ -12,5 +14,6 @@ mod floors_cuda;
 mod model_configs;
 mod model_errors;
 mod model_mutations;
+mod parquet_items;
 mod task_files;
 mod tokenizers;

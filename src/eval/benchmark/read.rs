@@ -1,4 +1,4 @@
-//! Problem files: JSON lines, a JSON list or CSV, gzipped or not, or APPS's own folder of folders. The sibling modules
+//! Problem files: JSON lines, a JSON list or CSV, gzipped or not, Parquet, or APPS's own folder of folders. The sibling modules
 //! interpret the records.
 
 use std::fs;
@@ -40,10 +40,9 @@ pub struct Entries {
 
 /// Opens a problem file. Without a format, it is recognised by the first record's fields.
 pub fn read(path: &Path, format: Option<BenchmarkFormat>) -> Result<Entries> {
-    let records = if path.is_dir() {
-        Box::new(apps_folders(path)?)
-    } else {
-        records::records(path, Format::of(path).unwrap_or(Format::JsonLines), None)?
+    let records = match Format::of(path) {
+        None if path.is_dir() => Box::new(apps_folders(path)?),
+        known => records::records(path, known.unwrap_or(Format::JsonLines), None)?,
     };
     Ok(Entries { path: path.to_path_buf(), records, format })
 }

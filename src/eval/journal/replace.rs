@@ -15,15 +15,15 @@ const BEGUN: &str = "new-results.partial";
 const WHOLE: &str = "new-results";
 
 /// Replaces `files`, given as names and contents.
-pub fn replace(folder: &Path, files: &[(&str, String)]) -> Result<()> {
+pub fn replace(folder: &Path, files: &[(&str, Vec<u8>)]) -> Result<()> {
     settle(folder)?;
     let begun = folder.join(BEGUN);
     if begun.exists() {
         fs::remove_dir_all(&begun).map_err(Error::io(&begun, "remove"))?;
     }
     fs::create_dir(&begun).map_err(Error::io(&begun, "create the folder"))?;
-    for (name, text) in files {
-        write_whole(&begun.join(name), |file| file.write_all(text.as_bytes()))?;
+    for (name, bytes) in files {
+        write_whole(&begun.join(name), |file| file.write_all(bytes))?;
     }
     fs::rename(&begun, folder.join(WHOLE)).map_err(Error::io(&begun, "rename"))?;
     settle(folder)
@@ -55,11 +55,11 @@ mod tests {
 
     const NAMES: [&str; 3] = ["a.jsonl", "b.jsonl", "c.json"];
 
-    fn of(which: &str) -> [(&'static str, String); 3] {
-        NAMES.map(|name| (name, format!("{which} {name}")))
+    fn of(which: &str) -> [(&'static str, Vec<u8>); 3] {
+        NAMES.map(|name| (name, format!("{which} {name}").into_bytes()))
     }
 
-    fn write(folder: &Path, files: &[(&str, String)]) {
+    fn write(folder: &Path, files: &[(&str, Vec<u8>)]) {
         fs::create_dir_all(folder).expect("writable");
         for (name, text) in files {
             fs::write(folder.join(name), text).expect("writable");
@@ -68,7 +68,7 @@ mod tests {
 
     fn holds(folder: &Path, which: &str) {
         for (name, text) in of(which) {
-            assert_eq!(fs::read_to_string(folder.join(name)).expect("readable"), text);
+            assert_eq!(fs::read(folder.join(name)).expect("readable"), text);
         }
     }
 
@@ -104,7 +104,7 @@ mod tests {
     fn a_file_that_cannot_be_written_leaves_the_old_ones() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         write(folder.path(), &of("old"));
-        let error = replace(folder.path(), &[("a.jsonl", String::new()), ("no/such/folder", String::new())]);
+        let error = replace(folder.path(), &[("a.jsonl", Vec::new()), ("no/such/folder", Vec::new())]);
         assert!(error.is_err_and(|error| error.to_string().contains("no/such/folder")));
         settle(folder.path()).expect("it is ours");
         holds(folder.path(), "old");

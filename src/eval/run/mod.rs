@@ -16,6 +16,7 @@ mod regrade;
 pub mod rescore;
 mod resume;
 mod summary;
+mod tables;
 pub mod vote;
 mod worker;
 
@@ -39,6 +40,7 @@ use manifest::Process;
 pub use prepare::{PreparedRun, RenderedTask};
 pub use prompts::ItemPrompt;
 use resume::RunFolder;
+pub use tables::ResultFormat;
 use worker::ItemRunner;
 
 /// The options of `offshoot run`.
@@ -52,6 +54,7 @@ pub struct RunOptions {
     /// `None`: the default planner.
     pub plan: Option<Planner>,
     pub out: Option<PathBuf>,
+    pub format: ResultFormat,
     /// The k of pass@k and the like; `None`: powers of two.
     pub k: Option<Vec<u32>>,
     /// Continue a run of an earlier process.
@@ -90,6 +93,7 @@ pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     place.manifest.processes.push(process);
     let interrupted = interrupt.listen();
     let (journal, earlier) = place.open(&prepared)?;
+    let had_tables = tables::remove(place.path())?;
     if place.is_resumed() {
         // Finished items need not fit into memory again.
         let done: HashSet<usize> = earlier.finished.iter().map(|item| item.index).collect();
@@ -122,7 +126,12 @@ pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let summed = pretty(&run.summary).and_then(|text| journal.file("summary.json", &text));
     let noted = place.manifest.text().and_then(|text| journal.file(manifest::NAME, &text));
     let sorted = if run.ended.is_none() { journal.finish() } else { Ok(()) };
-    run.ended.take().map_or(Ok(()), Err).and(summed).and(completions).and(noted).and(sorted).and(printed)?;
+    let tabled = match had_tables || options.format == ResultFormat::Parquet {
+        true => tables::write(place.path()),
+        false => Ok(()),
+    };
+    let written = summed.and(completions).and(noted).and(sorted).and(tabled);
+    run.ended.take().map_or(Ok(()), Err).and(written).and(printed)?;
     run.failure(&prepared, place.path()).map(|()| ExitCode::SUCCESS)
 }
 

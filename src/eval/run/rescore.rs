@@ -5,12 +5,14 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
 use crate::eval::journal::{Journal, free_path, replace};
+use crate::eval::records::arrow::write_parquet;
 use crate::eval::task::{EarlyStop, Method, Overrides, Task};
 use crate::figures::counted;
 use crate::judge::JudgeSetup;
@@ -21,6 +23,7 @@ use super::assess::RunJudge;
 use super::manifest::{self, Manifest};
 use super::regrade::{Graded, Regrader};
 use super::summary::scores;
+use super::tables::{ResultFormat, TABLES};
 
 /// The options of `offshoot rescore`.
 #[derive(Clone, Debug)]
@@ -34,6 +37,7 @@ pub struct RescoreOptions {
     pub k: Option<Vec<u32>>,
     /// `None`: the run's folder, in which the old files are kept as `*.before`.
     pub out: Option<PathBuf>,
+    pub format: ResultFormat,
     /// Candidates judged at once; `None`: one per core.
     pub judges: Option<usize>,
     pub judge: JudgeSetup,
@@ -103,6 +107,16 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     if graded.moved {
         put_trees_aside(folder)?;
     }
+    let mut files = Vec::from(files.map(|(name, text)| (name, text.into_bytes())));
+    if wants_tables(options) {
+        for (lines, table, kind) in TABLES {
+            let text = files.iter().find(|(name, _)| *name == lines).map(|(_, text)| text.clone());
+            let text = Cursor::new(text.expect("both files of lines are among them"));
+            let mut bytes = Vec::new();
+            write_parquet(kind, &folder.join(lines), Box::new(text), &mut bytes)?;
+            files.push((table, bytes));
+        }
+    }
     // The run's original files stay as `*.before`, also after a second rescore.
     files.iter().try_for_each(|(name, _)| Journal::keep(folder, name))?;
     replace(folder, &files)?;
@@ -113,6 +127,11 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     let (failed, first) = (graded.unjudged.len(), graded.unjudged.swap_remove(0));
     let what = format!("{} could not be graded, first `{}`: {}", counted(failed as u64, "item"), first.id, first.error);
     Err(Error::format(folder.join(ITEMS), what))
+}
+
+/// Whether the folder of results gets Parquet files: if the user asks for them, or the run has them.
+fn wants_tables(options: &RescoreOptions) -> bool {
+    options.format == ResultFormat::Parquet || TABLES.iter().any(|(_, table, _)| options.run.join(table).exists())
 }
 
 /// Fails if one of the run's two files of lines is missing.

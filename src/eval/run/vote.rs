@@ -2,18 +2,19 @@
 //! as a task defines it, and writes each item's vote; no model is loaded.
 
 use std::collections::HashMap;
-use std::io::Write;
+use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
 use crate::engine::FinishReason;
 use crate::error::{Error, Result};
+use crate::eval::records::arrow::{RecordKind, write_parquet};
 use crate::eval::records::{FileRecord, Format, records};
 use crate::eval::task::{Item, Overrides, Task};
 use crate::json::{describe, listed, names};
 use crate::out;
-use crate::out::files::{check_output, write_whole};
+use crate::out::files::{WholeFile, check_output, write_whole};
 use crate::search::Sample;
 use crate::search::self_consistency::vote;
 
@@ -24,7 +25,7 @@ use super::worker::Finished;
 /// The options of `offshoot vote`.
 #[derive(Clone, Debug)]
 pub struct VoteOptions {
-    /// JSON lines, a JSON list or CSV.
+    /// JSON lines, a JSON list, CSV or Parquet.
     pub samples: PathBuf,
     /// The task whose `items`, `answer` and `grade` are used. `None`: the items are the samples' own ids and fields.
     pub task: Option<PathBuf>,
@@ -81,7 +82,7 @@ pub fn main(options: &VoteOptions) -> Result<()> {
     let mut scores = scores(&task, &finished, options.k.as_deref());
     // These need the samples' log-probabilities, which texts do not have.
     (scores.best_at, scores.weighted_vote) = (Vec::new(), None);
-    write_whole(&path, |file| file.write_all(lines.as_bytes()))?;
+    write(&path, lines)?;
     match options.json {
         true => {
             let mut object = serde_json::to_value(&scores).map_err(super::not_json)?;
@@ -90,6 +91,16 @@ pub fn main(options: &VoteOptions) -> Result<()> {
         }
         false => out::text(format_args!("{scores}{:<11} {}\n", "results", path.display())),
     }
+}
+
+/// As JSON lines, or as Parquet if the name says so.
+fn write(path: &Path, lines: String) -> Result<()> {
+    if Format::of(path) != Some(Format::Parquet) {
+        return write_whole(path, |file| file.write_all(lines.as_bytes()));
+    }
+    let mut out = WholeFile::create(path)?;
+    write_parquet(RecordKind::Vote, path, Box::new(Cursor::new(lines)), out.writer())?;
+    out.finish()
 }
 
 /// `samples.jsonl_votes.jsonl`, named as the judge names its results.

@@ -431,6 +431,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::eval::run::ResultFormat;
     use crate::eval::task::Overrides;
     use crate::judge::{Isolation, JudgeSetup};
     use crate::launch::{DeviceChoice, EngineBudget, LOOK_AHEAD};
@@ -442,6 +443,7 @@ mod tests {
             task: None,
             overrides: Overrides::default(),
             limit: None,
+            format: ResultFormat::Jsonl,
             plan: None,
             out: None,
             k: None,

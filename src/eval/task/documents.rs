@@ -22,9 +22,9 @@ type FieldMap = Map<String, Value>;
 /// Extensions of text files.
 pub(crate) const TEXTS: [&str; 2] = ["txt", "md"];
 
-/// Whether the path is a folder, or has the extension of a text file.
+/// Whether the path is a folder, but not of Parquet files, or has the extension of a text file.
 pub(crate) fn is_texts(path: &Path) -> bool {
-    is_text(path) || path.is_dir()
+    is_text(path) || (path.is_dir() && Format::of(path).is_none())
 }
 
 fn is_text(path: &Path) -> bool {

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 use crate::eval::records;
-use crate::eval::records::{FORMATS, FileRecord, Format, RecordPlace};
+use crate::eval::records::{FORMATS, FileRecord, Format, RecordPlace, SplitChoice};
 use crate::eval::source::Place;
 use crate::eval::source::values::{TaskPath, Texts};
 use crate::eval::task::candidate::ItemTests;
@@ -65,8 +65,8 @@ pub(crate) enum Standard {
 #[serde(untagged)]
 #[schemars(extend("x-expected" = "a path, a list of items, or an object with `path`"))]
 pub(crate) enum ItemSettings {
-    /// A file of items: JSON lines, a JSON list or CSV, gzipped or not; or documents: a folder of .txt and .md files, or
-    /// one such file.
+    /// A file of items: JSON lines, a JSON list or CSV, gzipped or not, or Parquet, also a folder of Parquet files; or
+    /// documents: a folder of .txt and .md files, or one such file.
     Path(TaskPath),
     /// The items themselves, named by their field `id` where all have one.
     Inline(Vec<Value>),
@@ -83,6 +83,10 @@ pub(crate) struct ItemFileSettings {
     format: Option<Format>,
     /// The names of the columns of a CSV file without a header.
     columns: Option<Texts>,
+    /// Of a folder of Parquet files with several: the split (`test`).
+    split: Option<String>,
+    /// Of a folder of Parquet files with several: the subset, as the Hub calls it (`main`).
+    subset: Option<String>,
     /// The field that gets the text for which the `*` of `path` stands.
     matched: Option<String>,
     /// With `matched`: the form of the files' names, with one `*`. Then `path` may also be one such file, or a folder of
@@ -121,6 +125,8 @@ enum ItemsFrom {
         format: Format,
         columns: Option<Vec<String>>,
     },
+    /// A Parquet file, or a folder or pattern of them.
+    Parquet(SplitChoice),
     /// Every file that matches the path, which contains a star, or whose name matches `names`; `star` is the field for
     /// the text matched by the star.
     Files {
@@ -129,6 +135,15 @@ enum ItemsFrom {
         star: String,
         names: Option<NamePattern>,
     },
+}
+
+impl ItemsFrom {
+    fn of_records(format: Format, columns: Option<Vec<String>>, choice: SplitChoice) -> ItemsFrom {
+        match format {
+            Format::Parquet => ItemsFrom::Parquet(choice),
+            format => ItemsFrom::File { format, columns },
+        }
+    }
 }
 
 /// A record, and its id if the task names no field for it.
@@ -150,7 +165,7 @@ impl ItemSource {
                 let path = place.source.resolve(path.0);
                 let from = match documents::is_texts(&path) {
                     true => ItemsFrom::Texts,
-                    false => ItemsFrom::File { format: format_of(place, &path, None)?, columns: None },
+                    false => ItemsFrom::of_records(format_of(place, &path, None)?, None, SplitChoice::default()),
                 };
                 Ok(ItemSource { path, from, id: None, questions: None, skip: 0, limit: None })
             }
@@ -176,6 +191,9 @@ impl ItemSource {
                 Some(pattern) => Some((name, pattern)),
             },
         };
+        let choice = SplitChoice { subset: file.subset, split: file.split };
+        let chosen =
+            [("split", &choice.split), ("subset", &choice.subset)].into_iter().find(|(_, name)| name.is_some());
         let from = match file.matched {
             None if is_texts && file.columns.is_some() => return Err(place.key("columns").wrong(NO_COLUMNS)),
             None if is_texts => ItemsFrom::Texts,
@@ -187,10 +205,13 @@ impl ItemSource {
                 let names = names.map(|(_, pattern)| pattern);
                 match star {
                     Some(star) => ItemsFrom::Files { format, columns, star, names },
-                    None => ItemsFrom::File { format, columns },
+                    None => ItemsFrom::of_records(format, columns, choice.clone()),
                 }
             }
         };
+        if let Some((key, _)) = chosen.filter(|_| !matches!(from, ItemsFrom::Parquet(_))) {
+            return Err(place.key(key).wrong("nothing, for only a folder of Parquet files has splits and subsets"));
+        }
         let questions = file.questions.map(|settings| Questions::new(&place.key("questions"), settings)).transpose()?;
         let limit = file.limit.map(|most| most as usize);
         Ok(ItemSource { path, from, id: file.id, questions, skip: file.skip as usize, limit })
@@ -203,6 +224,7 @@ impl ItemSource {
             ItemsFrom::Files { names, .. } => {
                 Ok(matched::files(&self.path, names.as_ref())?.into_iter().map(|(_, path)| path).collect())
             }
+            ItemsFrom::Parquet(choice) => records::parquet_files(&self.path, choice),
             ItemsFrom::Inline(_) | ItemsFrom::File { .. } => Ok(Vec::new()),
         }
     }
@@ -262,6 +284,7 @@ impl ItemSource {
             ItemsFrom::File { format, columns } => {
                 Ok(Box::new(records::records(&self.path, *format, columns.as_deref())?.map(plain)))
             }
+            ItemsFrom::Parquet(choice) => Ok(Box::new(records::rows(&self.path, choice)?.map(plain))),
             ItemsFrom::Files { format, columns, star, names } => {
                 let mut all: Vec<Result<RecordWithId>> = Vec::new();
                 for (name, path) in matched::files(&self.path, names.as_ref())? {

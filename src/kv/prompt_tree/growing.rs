@@ -6,6 +6,8 @@ use std::ops::Range;
 use crate::ids::TokenId;
 use crate::mix::IdMap;
 
+use super::Prompts;
+
 /// Prompts that have arrived, in 4 bytes for each distinct token.
 #[derive(Clone, Debug, Default)]
 pub struct DistinctTokens {
@@ -63,4 +65,18 @@ impl DistinctTokens {
         self.children.insert((upper, self.tokens[start + common].0), child);
         upper
     }
+}
+
+/// Prompt tokens that are computed in batches of `size` prompts in order of arrival, each batch by itself: the distinct
+/// tokens of each.
+pub fn tokens_in_batches<P: Prompts + ?Sized>(prompts: &P, size: usize) -> u64 {
+    let count = prompts.count();
+    let of_batch = |first: usize| {
+        let mut distinct = DistinctTokens::default();
+        for prompt in first..(first + size).min(count) {
+            distinct.insert(prompts.tokens(prompt));
+        }
+        distinct.count() as u64
+    };
+    (0..count).step_by(size).map(of_batch).sum()
 }

@@ -1,17 +1,20 @@
 //! The exact prefix tree of a job's prompts, built before any of them is computed: what they share, on how many levels,
-//! and in which order to run them. It is built from the sorted prompts in one pass and stores no tokens: a node refers
+//! in which order to run them, and how to cut them into parts for several processes. It is built from the sorted prompts in one pass and stores no tokens: a node refers
 //! to a prompt that has them. `PrefixTree` records what is in KV memory while the job runs.
 
 mod growing;
 mod lru;
 mod order;
+mod parts;
 mod prompts;
 mod saving;
 mod sort;
+mod spread;
 
 use std::ops::Range;
 
-pub use growing::DistinctTokens;
+pub use growing::{DistinctTokens, tokens_in_batches};
+pub use parts::{PromptPart, PromptParts, TokenCosts};
 pub use prompts::{PackedPrompts, Prompts};
 pub use saving::Saving;
 pub use sort::SortedPrompt;

@@ -42,7 +42,7 @@ impl PromptTree {
         order
     }
 
-    fn children(&self) -> Children {
+    pub(super) fn children(&self) -> Children {
         let mut offsets = vec![0; self.nodes().len() + 2];
         for parent in self.nodes().iter().filter_map(|node| node.parent) {
             offsets[parent as usize + 2] += 1;
@@ -67,8 +67,14 @@ impl PromptTree {
 }
 
 /// The children of node `i` are `nodes[offsets[i] .. offsets[i + 1]]`, rising.
-struct Children {
-    roots: Vec<u32>,
+pub(super) struct Children {
+    pub roots: Vec<u32>,
     nodes: Vec<u32>,
     offsets: Vec<usize>,
+}
+
+impl Children {
+    pub fn of(&self, node: usize) -> &[u32] {
+        &self.nodes[self.offsets[node]..self.offsets[node + 1]]
+    }
 }

@@ -7,6 +7,7 @@ mod device;
 mod drawing;
 mod explain;
 mod job;
+mod parts;
 mod pool;
 mod predict;
 mod report;
@@ -54,6 +55,8 @@ pub struct PlanOptions {
     pub device_profile: String,
     pub budget: EngineBudget,
     pub predict: Predict,
+    /// Also cuts the job into so many parts for several processes.
+    pub parts: Option<usize>,
     /// Also reports how attention treats each node.
     pub explain: bool,
     pub json: bool,
@@ -127,6 +130,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         kv_bytes_unshared: kv_unshared * device.pool.page_bytes,
         waves: waves.iter().map(|wave| report::WaveSizes::of(wave, &device.pool)).collect(),
         decode_step: decode_step::reads(&step.forest, &device.hints),
+        parts: options.parts.map(|parts| parts::JobParts::of(&job, &tree, parts)),
         nodes: options.explain.then(|| explain::explain(&tree, &step, &device.hints)),
         predictions,
         notes: job.notes.clone(),

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::decode_step::KvReads;
 use super::explain::ExplainedNode;
 use super::job::PlannedJob;
+use super::parts::JobParts;
 use super::pool::{Pool, Wave};
 use super::predict::Prediction;
 use super::sharing::{SharingCost, TreeLevel};
@@ -34,6 +35,9 @@ pub struct JobEstimate {
     pub waves: Vec<WaveSizes>,
     /// A decode step of the first wave, half way through; `None` if every sample ends with its first token.
     pub decode_step: Option<KvReads>,
+    /// With `--parts`: the job cut for several processes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parts: Option<JobParts>,
     /// With `--explain`: all nodes, depth-first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes: Option<Vec<ExplainedNode>>,
@@ -148,6 +152,9 @@ impl fmt::Display for JobEstimate {
         line("waves", waves_text(&self.waves, job.prompts))?;
         for (number, prediction) in self.predictions.iter().enumerate() {
             line(if number == 0 { "predicted" } else { "" }, prediction_text(prediction))?;
+        }
+        for (name, text) in self.parts.iter().flat_map(JobParts::lines) {
+            line(&name, text)?;
         }
         for note in &self.notes {
             line("note", note.clone())?;

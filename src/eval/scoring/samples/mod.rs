@@ -11,6 +11,8 @@
 //! | BigCode | a JSON list of lists of programs, in the order of the problems |
 //! | APPS | `{"0": program or [programs], ...}`, by the problems' ids or else their indices |
 //! | LiveCodeBench | `[{question_id, code_list: [...]}, ...]` |
+//!
+//! What is a record a line may also be Parquet.
 
 mod lines;
 mod lists;
@@ -22,10 +24,9 @@ use serde_json::Value;
 
 use super::problems::Problems;
 use crate::error::{Error, Result};
-use crate::eval::records::lines_and_texts;
+use crate::eval::records::{Format, RecordLines, lines_and_texts};
 use crate::json;
 use crate::json::RawJson;
-use crate::lines::open;
 
 /// The text of a sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,34 +74,34 @@ pub struct ImportedSamples<'a> {
 
 /// Opens a file or folder of samples. A file is read once, so that it can be a pipe.
 pub fn read<'a>(path: &'a Path, problems: &'a Problems) -> Result<ImportedSamples<'a>> {
-    if path.is_dir() {
+    if path.is_dir() && Format::of(path).is_none() {
         return lists::folder(path, problems);
     }
-    let mut reader = open(path)?;
+    let mut lines = RecordLines::open(path)?;
     let mut taken = Vec::new();
-    let head = head(path, &mut reader, &mut taken)?;
-    reader = Box::new(Cursor::new(taken).chain(reader));
+    let head = head(path, &mut lines.reader, &mut taken)?;
+    lines.reader = Box::new(Cursor::new(taken).chain(lines.reader));
     if head.trim_start().starts_with('[') {
-        return lists::list(path, &whole(path, reader)?, problems);
+        return lists::list(path, &whole(path, lines.reader)?, problems);
     }
     let form = lines::form(&head);
     if form.is_none() && !head.trim().is_empty() {
         match json::read(&head) {
             Ok(codes) if lists::are_codes_by_number(&codes) => {
-                return lists::codes(path, lists::value(path, &whole(path, reader)?)?, problems);
+                return lists::codes(path, lists::value(path, &whole(path, lines.reader)?)?, problems);
             }
             // The first line is only the start of an object over several lines.
             Err(error) if error.is_eof() => {
-                let text = whole(path, reader)?;
+                let text = whole(path, lines.reader)?;
                 match lists::value(path, &text)? {
                     Value::Object(codes) if lists::are_codes(&codes) => return lists::codes(path, codes, problems),
-                    _ => reader = Box::new(Cursor::new(text)),
+                    _ => lines.reader = Box::new(Cursor::new(text)),
                 }
             }
             _ => {}
         }
     }
-    let records = lines_and_texts(path, reader);
+    let records = lines_and_texts(path, lines);
     Ok(ImportedSamples { form: form.unwrap_or(Form::Lines), iter: Box::new(lines::samples(path, records, problems)) })
 }
 

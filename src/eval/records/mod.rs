@@ -1,10 +1,16 @@
 //! Reads the records of an items file one by one: JSON lines, a JSON list or CSV, gzipped or not, whatever the line
-//! ends, with or without a byte order mark. JSON is read as Python writes it (see `json`); numbers that serde_json
-//! cannot hold become strings of their digits. Each record has its place in the file, for error messages.
+//! ends, with or without a byte order mark; or Parquet, a file or a folder of them as the Hugging Face Hub stores it.
+//! JSON is read as Python writes it (see `json`); numbers that serde_json cannot hold become strings of their digits.
+//! Each record has its place in the file, for error messages. `arrow` has the other direction: results as Arrow and
+//! Parquet.
+
+pub mod arrow;
+mod dataset;
+mod parquet;
 
 use std::fmt;
 use std::io::{BufRead, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -14,6 +20,8 @@ use crate::error::{Error, Result};
 use crate::json;
 use crate::json::RawJson;
 use crate::lines::{Line, Lines, MOST_OF_RECORD, open};
+
+pub(crate) use dataset::SplitChoice;
 
 /// The fields that may contain test data as JSON. Such a field is kept as JSON text if a [`Value`] would change a
 /// number or a surrogate in it.
@@ -28,18 +36,28 @@ pub(crate) enum Format {
     JsonList,
     #[serde(rename = "csv")]
     Csv,
+    #[serde(rename = "parquet")]
+    Parquet,
 }
 
-pub(crate) const FORMATS: [(&str, Format); 4] =
-    [("jsonl", Format::JsonLines), ("ndjson", Format::JsonLines), ("json", Format::JsonList), ("csv", Format::Csv)];
+pub(crate) const FORMATS: [(&str, Format); 5] = [
+    ("jsonl", Format::JsonLines),
+    ("ndjson", Format::JsonLines),
+    ("json", Format::JsonList),
+    ("csv", Format::Csv),
+    ("parquet", Format::Parquet),
+];
 
 impl Format {
     pub fn named(name: &str) -> Option<Format> {
         FORMATS.iter().find(|(known, _)| *known == name).map(|(_, format)| *format)
     }
 
-    /// The format by the file's extension, ignoring a final `.gz`.
+    /// The format by the file's extension, ignoring a final `.gz`; Parquet for a folder of such files.
     pub fn of(path: &Path) -> Option<Format> {
+        if path.is_dir() {
+            return dataset::is_dataset(path).then_some(Format::Parquet);
+        }
         let name = path.file_name()?.to_str()?.to_ascii_lowercase();
         Format::named(name.trim_end_matches(".gz").rsplit_once('.')?.1)
     }
@@ -50,6 +68,7 @@ impl Format {
 pub(crate) enum RecordPlace {
     Line(usize),
     Entry(usize),
+    Row(usize),
 }
 
 impl fmt::Display for RecordPlace {
@@ -57,6 +76,7 @@ impl fmt::Display for RecordPlace {
         match self {
             RecordPlace::Line(n) => write!(f, "line {n}"),
             RecordPlace::Entry(n) => write!(f, "entry {n}"),
+            RecordPlace::Row(n) => write!(f, "row {n}"),
         }
     }
 }
@@ -69,22 +89,54 @@ pub(crate) fn records(
     format: Format,
     columns: Option<&[String]>,
 ) -> Result<Box<dyn Iterator<Item = Result<FileRecord>>>> {
-    let reader = open(path)?;
     Ok(match format {
-        Format::JsonLines => Box::new(JsonLines::new(path, reader)),
-        Format::JsonList => Box::new(json_list(path, &read_all(path, reader)?)?.into_iter().map(Ok)),
-        Format::Csv => Box::new(csv(path, &read_all(path, reader)?, columns)?.into_iter().map(Ok)),
+        Format::JsonLines => Box::new(JsonLines::new(path, RecordLines::of_text(open(path)?))),
+        Format::JsonList => Box::new(json_list(path, &read_all(path, open(path)?)?)?.into_iter().map(Ok)),
+        Format::Csv => Box::new(csv(path, &read_all(path, open(path)?)?, columns)?.into_iter().map(Ok)),
+        Format::Parquet => Box::new(rows(path, &SplitChoice::default())?),
     })
 }
 
-/// The records of a JSON lines file, each with its original text.
-pub(crate) fn lines_and_texts(
-    path: &Path,
-    reader: Box<dyn BufRead>,
-) -> impl Iterator<Item = Result<(FileRecord, RawJson)>> {
-    let mut lines = JsonLines::new(path, reader);
+/// The rows of the Parquet file, or of the folder or pattern of such files, at `path`.
+pub(crate) fn rows(path: &Path, choice: &SplitChoice) -> Result<impl Iterator<Item = Result<FileRecord>> + use<>> {
+    Ok(JsonLines::new(path, RecordLines::of_rows(path, choice)?))
+}
+
+/// The Parquet files at `path`: a file, a folder or a pattern.
+pub(crate) fn parquet_files(path: &Path, choice: &SplitChoice) -> Result<Vec<PathBuf>> {
+    dataset::files(path, choice)
+}
+
+/// JSON lines: those of a file, or the rows of Parquet as such.
+pub(crate) struct RecordLines {
+    pub reader: Box<dyn BufRead>,
+    place: fn(usize) -> RecordPlace,
+}
+
+impl RecordLines {
+    /// Opens `path`, which is Parquet if its name says so.
+    pub fn open(path: &Path) -> Result<RecordLines> {
+        match Format::of(path) {
+            Some(Format::Parquet) => RecordLines::of_rows(path, &SplitChoice::default()),
+            _ => open(path).map(RecordLines::of_text),
+        }
+    }
+
+    fn of_text(reader: Box<dyn BufRead>) -> RecordLines {
+        RecordLines { reader, place: RecordPlace::Line }
+    }
+
+    fn of_rows(path: &Path, choice: &SplitChoice) -> Result<RecordLines> {
+        let rows = parquet::RowLines::open(dataset::files(path, choice)?)?;
+        Ok(RecordLines { reader: Box::new(rows), place: RecordPlace::Row })
+    }
+}
+
+/// The records of JSON lines, each with its original text.
+pub(crate) fn lines_and_texts(path: &Path, lines: RecordLines) -> impl Iterator<Item = Result<(FileRecord, RawJson)>> {
+    let mut lines = JsonLines::new(path, lines);
     std::iter::from_fn(move || {
-        let line = lines.0.next()?;
+        let line = lines.lines.next()?;
         Some(line.and_then(|line| Ok((lines.parse(&line)?, RawJson::part(lines.text(&line)?)))))
     })
 }
@@ -95,42 +147,46 @@ fn read_all(path: &Path, mut reader: Box<dyn BufRead>) -> Result<String> {
     Ok(text)
 }
 
-struct JsonLines(Lines);
+struct JsonLines {
+    lines: Lines,
+    /// Of the line with this number.
+    place: fn(usize) -> RecordPlace,
+}
 
 impl Iterator for JsonLines {
     type Item = Result<FileRecord>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        Some(self.0.next()?.and_then(|line| self.parse(&line)))
+        Some(self.lines.next()?.and_then(|line| self.parse(&line)))
     }
 }
 
 impl JsonLines {
-    fn new(path: &Path, reader: Box<dyn BufRead>) -> Self {
-        JsonLines(Lines::of(path, reader, MOST_OF_RECORD))
+    fn new(path: &Path, RecordLines { reader, place }: RecordLines) -> Self {
+        JsonLines { lines: Lines::of(path, reader, MOST_OF_RECORD), place }
     }
 
     fn text<'l>(&self, line: &'l Line) -> Result<&'l str> {
-        let number = line.number;
+        let place = (self.place)(line.number);
         if let Some(too_long) = line.too_long {
-            return Err(Error::format(self.0.path(), format!("line {number}: {}", too_long.why())));
+            return Err(Error::format(self.lines.path(), format!("{place}: {}", too_long.why())));
         }
         std::str::from_utf8(&line.bytes).map_err(|error| {
             let column = error.valid_up_to() + 1;
-            Error::format(self.0.path(), format!("line {number}, column {column}: not JSON: not UTF-8 text"))
+            Error::format(self.lines.path(), format!("{place}, column {column}: not JSON: not UTF-8 text"))
         })
     }
 
     fn parse(&self, line: &Line) -> Result<FileRecord> {
-        let (place, text) = (RecordPlace::Line(line.number), self.text(line)?);
+        let (place, text) = ((self.place)(line.number), self.text(line)?);
         match json::read_with_digits(text) {
             Ok(Value::Object(map)) => Ok((place, with_test_data(text, map))),
-            Ok(_) => Err(Error::format(self.0.path(), format!("{place}: not a JSON object"))),
+            Ok(_) => Err(Error::format(self.lines.path(), format!("{place}: not a JSON object"))),
             // serde_json's line number refers to the bytes it was given, here always one line, so it is removed.
             Err(e) => {
                 let what = e.to_string();
                 let what = what.split(" at line ").next().unwrap_or(&what).to_string();
-                Err(Error::format(self.0.path(), format!("{place}, column {}: not JSON: {what}", e.column())))
+                Err(Error::format(self.lines.path(), format!("{place}, column {}: not JSON: {what}", e.column())))
             }
         }
     }
