@@ -9,3 +9,6 @@ Sampling = native.Sampling
 NativeTree = native.Tree
 NativeJudge = native.Judge
 search = native.search
+prompt_parts = native.prompt_parts
+batch_tokens = native.batch_tokens
+text_keys = native.text_keys

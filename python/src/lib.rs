@@ -8,6 +8,7 @@ mod events;
 mod generation;
 mod judging;
 mod params;
+mod parts;
 mod process;
 mod search;
 mod tree;
@@ -29,6 +30,8 @@ mod _offshoot {
     use super::judging::Judge;
     #[pymodule_export]
     use super::params::Sampling;
+    #[pymodule_export]
+    use super::parts::{batch_tokens, prompt_parts, text_keys};
     #[pymodule_export]
     use super::search::search;
     #[pymodule_export]
