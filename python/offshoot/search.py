@@ -100,7 +100,8 @@ def sample(
 
 def tree_of_thoughts(
     llm: LLM, prompts: Any, *, value: Callable[..., float | str], propose: Callable[..., list[str] | str] | None = None,
-    steps: int = 3, breadth: int = 5, thoughts: int = 5, is_end: Callable[[str], bool] | None = None,
+    steps: int = 3, breadth: int = 5, thoughts: int = 5, thought: Callable[[str], str | None] | None = None,
+    is_end: Callable[[str], bool] | None = None,
     state: Callable[[list[str]], str | None] | None = None, words: dict[str, float] | None = None, value_samples: int = 0,
     select: str = "greedy", depth_first: tuple[float, int] | None = None, thought_stop: str | Sequence[str] = "\n",
     thought_tokens: int | None = None, answers: int | None = None, answer_tokens: int | None = None,
@@ -112,7 +113,8 @@ def tree_of_thoughts(
     ``propose(path)`` returns the next thoughts, or a prompt by which the model lists them, one per line (``thoughts`` lists);
     without it ``thoughts`` continuations are sampled up to ``thought_stop``. ``value(path)`` returns the path's value, or a
     prompt whose answer is one of ``words`` (from their probabilities, or from ``value_samples`` answers). The best
-    ``breadth`` paths go on, for ``steps`` thoughts, until ``is_end(thought)``; paths of equal ``state(path)`` are merged.
+    ``breadth`` paths go on, for ``steps`` thoughts. ``thought(text)`` is the thought in a sampled text or in a line of a
+    list, or None; by default the text without white space around it. A path ends at a thought for which ``is_end(thought)`` is true; paths of equal ``state(path)`` are merged.
     ``depth_first=(threshold, visits)`` goes down the best path and back. ``answers``: so many paths are answered by
     further samples; otherwise the paths are the answers.
     """
@@ -128,7 +130,7 @@ def tree_of_thoughts(
     assess = _Assess(answer=answer, grade=grade, grades_text=True)
     return _search(
         llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None,
-        propose=propose and _with_index(propose), value=_with_index(value), ends=is_end and _with_index(is_end),
+        propose=propose and _with_index(propose), value=_with_index(value), thought=thought and _with_index(thought), ends=is_end and _with_index(is_end),
         state=state and _with_index(state))
 
 

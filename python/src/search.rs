@@ -147,6 +147,8 @@ struct Callables {
     propose: Option<Py<PyAny>>,
     /// (index, thoughts) -> a prompt or a number.
     value: Option<Py<PyAny>>,
+    /// (index, text) -> the thought in a sampled text or in a line that the model wrote, or None.
+    thought: Option<Py<PyAny>>,
     /// (index, thought) -> whether it ends its path.
     ends: Option<Py<PyAny>>,
     /// (index, thoughts) -> a key of the state, or None.
@@ -278,6 +280,10 @@ impl Texts for PythonTexts<'_> {
     }
 
     fn thought(&self, text: &str) -> Option<String> {
+        if let Some(thought) = &self.callables.thought {
+            let called = Python::attach(|py| thought.call1(py, (self.index, text))?.extract(py));
+            return called.map_err(|error: PyErr| self.failure.raise(error)).unwrap_or(None);
+        }
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
     }
 
@@ -320,8 +326,8 @@ struct Searched {
 /// prompt that fails, its exception. `done` is called with the number of finished prompts at times.
 #[pyfunction]
 #[pyo3(signature = (
-    engine, method, prompts, sampling, seed, *, assess=None, grades=false, propose=None, value=None, ends=None, state=None,
-    done=None,
+    engine, method, prompts, sampling, seed, *, assess=None, grades=false, propose=None, value=None, thought=None, ends=None,
+    state=None, done=None,
 ))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
 pub fn search(
@@ -335,6 +341,7 @@ pub fn search(
     grades: bool,
     propose: Option<Py<PyAny>>,
     value: Option<Py<PyAny>>,
+    thought: Option<Py<PyAny>>,
     ends: Option<Py<PyAny>>,
     state: Option<Py<PyAny>>,
     done: Option<Py<PyAny>>,
@@ -346,7 +353,7 @@ pub fn search(
         method,
         sampling: sampling.clone(),
         seed,
-        callables: Callables { assess, grades, propose, value, ends, state },
+        callables: Callables { assess, grades, propose, value, thought, ends, state },
         failure: Failure::default(),
     };
     let prompts: Vec<Searched> =

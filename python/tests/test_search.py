@@ -1,0 +1,159 @@
+"""Searches with Python's functions: what they choose, when the functions run, and what becomes of their exceptions."""
+
+import collections
+import threading
+
+import pytest
+
+import offshoot
+from offshoot import SamplingParams
+
+ANSWER = r"= (\d+)"
+PARAMS = SamplingParams(max_tokens=60, stop=["\n\n"])
+
+
+def test_a_vote_is_the_most_frequent_answer(llm, question):
+    outcome = offshoot.vote(llm, question, 24, answer=ANSWER, grade=lambda answer: answer == "7", sampling_params=PARAMS)
+    counted = collections.Counter(sample.answer for sample in outcome.samples if sample.answer is not None)
+    assert outcome.votes[0][1] == counted.most_common(1)[0][1] == counted[outcome.prediction]
+    assert outcome.correct == (outcome.prediction == "7")
+    assert outcome.best.answer == outcome.prediction and len(outcome.samples) == 24
+
+
+def test_votes_of_many_prompts_are_those_of_each(llm):
+    prompts = [f"Question: {name} has {count} pens and buys 4 more. How many pens does {name} have now?\nAnswer:"
+               for name, count in (("Mia", 3), ("Tom", 5), ("Eve", 2))]
+    both = offshoot.vote(llm, prompts, 8, answer=ANSWER, sampling_params=PARAMS, seed=3)
+    again = offshoot.vote(llm, prompts, 8, answer=ANSWER, sampling_params=PARAMS, seed=3)
+    assert [each.votes for each in both] == [each.votes for each in again]
+    assert [sample.text for sample in both[0].samples] == [
+        sample.text for sample in offshoot.vote(llm, prompts[:1], 8, answer=ANSWER, sampling_params=PARAMS, seed=3)[0].samples]
+
+
+def test_a_decided_vote_skips_the_rest(llm, question):
+    whole = offshoot.vote(llm, question, 32, answer=lambda text: "same", sampling_params=PARAMS, stop_when="certain")
+    assert whole.prediction == "same" and len(whole.samples) == 17 and whole.cancelled == 15
+
+
+def test_graders_see_the_index_and_run_while_others_decode(llm, question):
+    seen, threads = [], set()
+
+    def grade(text, index):
+        seen.append(index)
+        threads.add(threading.get_ident())
+        return len(text) % 2 == 0
+
+    outcomes = offshoot.best_of_n(llm, [question, question + " "], 6, grade=grade, sampling_params=PARAMS)
+    assert set(seen) == {0, 1} and threading.get_ident() not in threads
+    for outcome in outcomes:
+        assert outcome.correct == any(sample.correct for sample in outcome.samples)
+        assert all(sample.correct == (len(sample.text) % 2 == 0) for sample in outcome.samples)
+
+
+def test_best_by_score(llm, question):
+    outcome = offshoot.best_of_n(llm, question, 12, score=len, sampling_params=PARAMS)
+    assert len(outcome.best.text) == max(len(sample.text) for sample in outcome.samples)
+    assert outcome.scores == [len(sample.text) for sample in outcome.samples]
+
+
+def test_exceptions_come_out_where_the_search_was_called(llm, question):
+    class Mine(Exception):
+        pass
+
+    def raises(text):
+        raise Mine("here")
+
+    for search in (
+        lambda: offshoot.best_of_n(llm, [question] * 4, 4, score=raises, sampling_params=PARAMS),
+        lambda: offshoot.vote(llm, question, 4, answer=raises, sampling_params=PARAMS),
+        lambda: offshoot.tree_of_thoughts(llm, question, value=raises, steps=2, sampling_params=PARAMS),
+        lambda: offshoot.beam_search(llm, question, score=raises, samples=4, sampling_params=PARAMS),
+    ):
+        with pytest.raises(Mine, match="here"):
+            search()
+    llm.generate(question, SamplingParams(max_tokens=1))
+    assert llm.metrics()["running"] == 0, "the rest is cancelled"
+    with pytest.raises(TypeError):
+        offshoot.best_of_n(llm, question, 2, by="score")
+    with pytest.raises(TypeError):
+        offshoot.tree_of_thoughts(llm, question, value=lambda path: object(), sampling_params=PARAMS)
+
+
+def test_a_tree_of_given_thoughts_finds_the_best_path(llm):
+    def propose(path):
+        return [f"{digit}" for digit in range(4)]
+
+    def value(path):
+        return sum(int(thought) for thought in path)
+
+    outcome = offshoot.tree_of_thoughts(
+        llm, "Digits:\n", propose=propose, value=value, steps=3, breadth=2, sampling_params=PARAMS)
+    assert outcome.best.text.split() == ["3", "3", "3"]
+
+
+def test_a_tree_of_sampled_thoughts(llm, question):
+    paths = []
+
+    def value(path):
+        paths.append(list(path))
+        return -len(path[-1])
+
+    outcome = offshoot.tree_of_thoughts(
+        llm, question, value=value, steps=2, breadth=2, thoughts=3, thought_stop=".", thought_tokens=30,
+        sampling_params=PARAMS, seed=2)
+    assert outcome.best is not None and {len(path) for path in paths} <= {1, 2} and paths
+    again = offshoot.tree_of_thoughts(
+        llm, question, value=lambda path: -len(path[-1]), steps=2, breadth=2, thoughts=3, thought_stop=".",
+        thought_tokens=30, sampling_params=PARAMS, seed=2)
+    assert [sample.text for sample in again.samples] == [sample.text for sample in outcome.samples]
+
+
+def test_a_value_may_be_a_question_to_the_model(llm):
+    asked = []
+
+    def value(path):
+        asked.append(path)
+        return "Is it good?" if len(path) == 1 else 1.0
+
+    outcome = offshoot.tree_of_thoughts(
+        llm, "Words:\n", propose=lambda path: ["a", "b"], value=value, words={" yes": 1.0, " no": 0.0}, steps=2, breadth=2,
+        sampling_params=PARAMS)
+    assert outcome.best is not None and any(len(path) == 2 for path in asked)
+
+
+def test_searches_over_steps(llm, question):
+    for search in (offshoot.beam_search, offshoot.dvts):
+        outcome = search(llm, question, score=lambda text: -len(text), samples=4, expansions=2, delimiter=".",
+                         most_steps=3, sampling_params=PARAMS)
+        assert outcome.best is not None
+    outcome = offshoot.mcts(llm, question, score=lambda text: float("7" in text), samples=6, delimiter=".", most_steps=3,
+                            sampling_params=PARAMS)
+    assert outcome.best is not None and outcome.nodes > 6
+
+
+def test_the_judge():
+    problem = {"task_id": "T/0", "prompt": "def add(a, b):\n", "entry_point": "add",
+               "canonical_solution": "    return a + b\n",
+               "test": "def check(candidate):\n    assert candidate(2, 3) == 5\n"}
+    right, wrong = offshoot.judge(problem, ["    return a + b\n", "    return a - b\n"])
+    assert right.accepted and bool(right) and not wrong.accepted
+    with pytest.raises(ValueError):
+        offshoot.judge({"nothing": 1}, "pass")
+    with pytest.raises(TypeError):
+        offshoot.judge("problem", "pass")
+
+
+def test_a_task_runs_from_a_dict(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "items.jsonl").write_text(
+        '{"question": "Mia has 3 pens and buys 4 more. How many pens does Mia have now?"}\n')
+    task = {
+        "name": "pens", "model": offshoot.demo_model(), "items": {"path": "items.jsonl"},
+        "prompt": {"item": "Question: {{question}}\nAnswer:"}, "method": {"self_consistency": {"samples": 4}},
+        "sampling": {"max_tokens": 40, "stop": ["\n\n"], "seed": 1}, "answer": {"regex": "= (\\d+)"}}
+    job = offshoot.run(task, device="cpu", show=False)
+    assert len(job.samples) == 4 and len(job.items) == 1 and job.to_arrow().num_rows == 4
+    assert not list(tmp_path.glob(".offshoot-task-*"))
+    assert offshoot.plan(task)
+    with pytest.raises(ValueError, match="self_consistensy|unknown|expected"):
+        offshoot.run({**task, "method": {"self_consistensy": {}}}, show=False)
