@@ -187,7 +187,6 @@ class LLM:
                 for event in job.events():
                     if job.take(event):
                         bar.update(1)
-                    bar.count(job.sampled)
             except KeyboardInterrupt:
                 job.stop()
                 raise Interrupted(job.outputs()) from None
@@ -236,8 +235,8 @@ class LLM:
     ) -> AsyncIterator[StreamOutput]:
         """``stream`` for asyncio."""
         job = self._begin(prompts, sampling_params, stream=True)
-        while (events := await asyncio.to_thread(job.generation.next_events, WAIT)) is not None:
-            for event in events:
+        while await asyncio.to_thread(job.wait):
+            for event in job.unread():
                 for item in job.streamed(event):
                     yield item
 
@@ -377,14 +376,28 @@ class _Job:
     def __init__(self, llm: LLM, generation, prompts: list, numbers: range):
         self.llm, self.generation, self.prompts, self.numbers = llm, generation, prompts, numbers
         self.samples: list[dict[int, tuple]] = [{} for _ in prompts]
-        self.sampled = 0
+        self.arrived: list[tuple] = []
+
+    def wait(self) -> bool:
+        """Waits a moment for events; False once there are none to come."""
+        return self.generation.next_events(WAIT, self.arrived)
+
+    def unread(self):
+        """Events that have arrived; each is forgotten once the next one is asked for, so that Ctrl-C loses none."""
+        while self.arrived:
+            yield self.arrived[0]
+            del self.arrived[0]
 
     def events(self):
-        while (events := self.generation.next_events(WAIT)) is not None:
-            yield from events or [None]
+        """All events, and None at moments without one."""
+        while self.wait():
+            yield None
+            yield from self.unread()
 
     def stop(self) -> None:
         """Cancels what runs and takes what it had; prompts that had not begun stay empty."""
+        for event in self.unread():
+            self.take(event)
         for prompt, (_, _, params) in enumerate(self.prompts):
             if len(self.samples[prompt]) < self._expected(params):
                 self.generation.cancel_prompt(prompt)
@@ -403,7 +416,6 @@ class _Job:
             raise event[-1]
         _, prompt, sample, finish = event
         self.samples[prompt][sample] = finish
-        self.sampled += len(finish[2])
         return len(self.samples[prompt]) == self._expected(self.prompts[prompt][2])
 
     def streamed(self, event) -> Iterator[StreamOutput]:
@@ -521,7 +533,7 @@ class _Bar:
     """A progress bar, or none."""
 
     def __init__(self, bar=None):
-        self.bar, self.last = bar, 0
+        self.bar = bar
 
     def __enter__(self):
         return self
@@ -533,11 +545,6 @@ class _Bar:
     def update(self, count: int) -> None:
         if self.bar is not None:
             self.bar.update(count)
-
-    def count(self, sampled: int) -> None:
-        if self.bar is not None and sampled - self.last > 4096:
-            self.last = sampled
-            self.bar.set_postfix_str(f"{sampled:,} tokens", refresh=False)
 
 
 def _progress(wanted: Any, total: int) -> _Bar:

@@ -19,6 +19,7 @@ pub fn exception(error: Error) -> PyErr {
             ErrorKind::AlreadyExists => PyFileExistsError::new_err(said),
             _ => PyOSError::new_err(said),
         },
+        Error::Format { path, .. } if !path.exists() => PyFileNotFoundError::new_err(said),
         Error::OutOfPages { .. } | Error::DeviceMemory { .. } | Error::LockedMemory { .. } => {
             PyMemoryError::new_err(said)
         }
@@ -28,7 +29,7 @@ pub fn exception(error: Error) -> PyErr {
         | Error::Kernel { .. }
         | Error::EngineStopped { .. }
         | Error::Internal(_) => PyRuntimeError::new_err(said),
-        Error::Value { what, .. } if what.starts_with("memory") || what.contains("memory") => {
+        Error::Value { what, .. } if what.contains("memory") => {
             PyMemoryError::new_err(said)
         }
         _ => PyValueError::new_err(said),

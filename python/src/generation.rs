@@ -9,7 +9,7 @@ use offshoot::engine::{EngineHandle, Hear, Priority, UniformKey};
 use offshoot::ids::TokenId;
 use offshoot::launch::{self, AsRequest, GenerateEvent, PromptRequest, SampleId, generate};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyList, PyTuple};
 
 use crate::errors::exception;
 use crate::events;
@@ -60,11 +60,11 @@ impl Generation {
 
 #[pymethods]
 impl Generation {
-    /// The events of at most `wait` seconds: as soon as there are some, those that are there. An empty list if nothing
-    /// happened, None once every sample has ended. An event is a tuple of its kind, prompt, sample and
-    /// `tokens`: (token ids, text, log-probabilities, likeliest tokens); `finished`: see `_finish`; `failed`: an exception;
-    /// `refused` has no sample: the prompt's exception.
-    fn next_events<'py>(&self, py: Python<'py>, wait: f64) -> PyResult<Option<Vec<Bound<'py, PyTuple>>>> {
+    /// Waits at most `wait` seconds and appends the events that there are then to `into`, which keeps them if Ctrl-C is
+    /// raised as this returns. False once every sample has ended. An event is a tuple of its kind, prompt, sample and
+    /// `tokens`: (token ids, text, log-probabilities, likeliest tokens); `finished`: see `events::finish`; `failed`: an
+    /// exception; `refused` has no sample: the prompt's exception.
+    fn next_events(&self, py: Python<'_>, wait: f64, into: &Bound<'_, PyList>) -> PyResult<bool> {
         let wait = Duration::try_from_secs_f64(wait).unwrap_or(Duration::ZERO);
         let taken = py.detach(|| -> PyResult<Option<Vec<GenerateEvent>>> {
             let mut generation = self.lock()?;
@@ -79,7 +79,9 @@ impl Generation {
             }
             Ok(Some(taken))
         })?;
-        taken.map(|taken| taken.into_iter().map(|event| tuple(py, event)).collect()).transpose()
+        let Some(taken) = taken else { return Ok(false) };
+        taken.into_iter().try_for_each(|event| into.append(tuple(py, event)?))?;
+        Ok(true)
     }
 
     /// Cancels samples, each a (prompt, sample): they finish as cancelled with their tokens so far.

@@ -25,7 +25,7 @@ pub fn prompt_parts(
     }
     Ok(py.detach(|| {
         let prompts: Vec<_> = prompts.into_iter().map(token_ids).collect();
-        let cut = PromptTree::new(&prompts).parts(&outputs, TokenCosts::default(), parts);
+        let cut = PromptTree::new(&prompts[..]).parts(&outputs, TokenCosts::default(), parts);
         let tuple = |part: PromptPart| (part.prompts, part.prompt_tokens, part.output_tokens, part.work);
         (cut.parts.into_iter().map(tuple).collect(), cut.distinct_tokens)
     }))

@@ -51,11 +51,11 @@ def test_the_stop_token_ends_the_token_ids(llm, question):
 
 
 def test_a_seed_gives_the_same_samples_alone_among_others_and_with_more(llm, question):
-    params = SamplingParams(n=4, max_tokens=20, seed=3)
+    params = SamplingParams(n=4, max_tokens=20, seed=3, temperature=2)
     alone = texts(llm.generate(question, params))[0]
     others = [f"Question: {name} has 5 cups.\nAnswer:" for name in ("Tom", "Ann", "Eve")]
     assert texts(llm.generate([*others, question], params))[3] == alone
-    assert texts(llm.generate(question, SamplingParams(n=9, max_tokens=20, seed=3)))[0][:4] == alone
+    assert texts(llm.generate(question, SamplingParams(n=9, max_tokens=20, seed=3, temperature=2)))[0][:4] == alone
     by_ids = {"prompt_token_ids": llm.get_tokenizer().encode(question)}
     assert texts(llm.generate(by_ids, params))[0] == alone
     assert texts(llm.generate(numpy.array(by_ids["prompt_token_ids"]), params))[0] == alone
@@ -63,7 +63,7 @@ def test_a_seed_gives_the_same_samples_alone_among_others_and_with_more(llm, que
 
 
 def test_without_a_seed_calls_differ_and_a_new_llm_repeats_them(question):
-    params = SamplingParams(n=2, max_tokens=16)
+    params = SamplingParams(n=2, max_tokens=16, temperature=2)
     runs = []
     for _ in range(2):
         with LLM(offshoot.demo_model(), device="cpu", kv_memory=64, seed=11) as llm:
@@ -81,8 +81,8 @@ def test_each_prompt_may_have_parameters_of_its_own(llm, question):
 
 
 def test_best_of_returns_the_likeliest(llm, question):
-    every = llm.generate(question, SamplingParams(n=8, max_tokens=20, seed=5))[0].outputs
-    best = llm.generate(question, SamplingParams(n=2, best_of=8, max_tokens=20, seed=5))[0].outputs
+    every = llm.generate(question, SamplingParams(n=8, max_tokens=20, seed=5, temperature=2))[0].outputs
+    best = llm.generate(question, SamplingParams(n=2, best_of=8, max_tokens=20, seed=5, temperature=2))[0].outputs
     wanted = sorted(every, key=lambda output: -output.cumulative_logprob)[:2]
     assert [output.text for output in best] == [output.text for output in wanted]
     assert [output.index for output in best] == [0, 1]
