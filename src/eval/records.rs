@@ -3,7 +3,7 @@
 //! cannot hold become strings of their digits. Each record has its place in the file, for error messages.
 
 use std::fmt;
-use std::io::{BufRead, Read};
+use std::io::BufRead;
 use std::path::Path;
 
 use schemars::JsonSchema;
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 use crate::json;
 use crate::json::RawJson;
-use crate::lines::{Line, Lines, MOST_OF_RECORD, open};
+use crate::lines::{Line, Lines, MOST_OF_RECORD, open, whole_text};
 
 /// The fields that may contain test data as JSON. Such a field is kept as JSON text if a [`Value`] would change a
 /// number or a surrogate in it.
@@ -72,8 +72,8 @@ pub(crate) fn records(
     let reader = open(path)?;
     Ok(match format {
         Format::JsonLines => Box::new(JsonLines::new(path, reader)),
-        Format::JsonList => Box::new(json_list(path, &read_all(path, reader)?)?.into_iter().map(Ok)),
-        Format::Csv => Box::new(csv(path, &read_all(path, reader)?, columns)?.into_iter().map(Ok)),
+        Format::JsonList => Box::new(json_list(path, &whole_text(path, reader)?)?.into_iter().map(Ok)),
+        Format::Csv => Box::new(csv(path, &whole_text(path, reader)?, columns)?.into_iter().map(Ok)),
     })
 }
 
@@ -87,12 +87,6 @@ pub(crate) fn lines_and_texts(
         let line = lines.0.next()?;
         Some(line.and_then(|line| Ok((lines.parse(&line)?, RawJson::part(lines.text(&line)?)))))
     })
-}
-
-fn read_all(path: &Path, mut reader: Box<dyn BufRead>) -> Result<String> {
-    let mut text = String::new();
-    reader.read_to_string(&mut text).map_err(Error::io(path, "read"))?;
-    Ok(text)
 }
 
 struct JsonLines(Lines);
