@@ -25,6 +25,7 @@ mod tests;
 mod tokens;
 
 pub use answer::{AnswerHead, PromptCandidates, PromptTokensDetails, Response, Usage, response};
+pub use chat::beginning as chat_beginning;
 pub use chunks::ChunkWriter;
 pub use endpoint::Endpoint;
 pub use fields::parse_body;
