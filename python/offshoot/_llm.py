@@ -520,11 +520,8 @@ class Tokenizer:
                 each, chat_template=chat_template, tokenize=tokenize, add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message, **variables) for each in conversation]
         template = chat_template or self.chat_template
-        if template is not None and template != self._own_template:
-            raise NotImplementedError("chat_template: only the model's own is supported; put another into the folder's "
-                                      "chat_template.jinja")
         text = self._engine.chat_prompt(json.dumps({
-            "messages": list(conversation), "add_generation_prompt": add_generation_prompt and not continue_final_message,
+            "chat_template": None if template == self._own_template else template, "messages": list(conversation), "add_generation_prompt": add_generation_prompt and not continue_final_message,
             "continue_final_message": continue_final_message, "chat_template_kwargs": variables}))
         return self._engine.encode([text], False)[0] if tokenize else text
 

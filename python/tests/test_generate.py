@@ -161,6 +161,29 @@ def test_tokens_and_texts(llm):
         tokenizer.decode([1 << 30])
 
 
+def test_a_chat_by_a_template_of_ones_own(llm):
+    tokenizer = llm.get_tokenizer()
+    own = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
+    talk = [{"role": "user", "content": "Hi"}]
+    with pytest.raises(ValueError, match="no chat template"):
+        tokenizer.apply_chat_template(talk, tokenize=False)
+    assert tokenizer.apply_chat_template(talk, chat_template=own, tokenize=False) == "user: Hi\n"
+    both = tokenizer.apply_chat_template([talk, talk], chat_template=own, tokenize=False, add_generation_prompt=True)
+    assert both == ["user: Hi\nA:"] * 2
+    going = [*talk, {"role": "assistant", "content": "Hel"}]
+    text = tokenizer.apply_chat_template(going, chat_template=own, tokenize=False, continue_final_message=True)
+    assert text == "user: Hi\nassistant: Hel"
+    (request,) = llm.chat(talk, SamplingParams(max_tokens=4), chat_template=own, use_tqdm=False)
+    assert request.prompt == "user: Hi\nA:" and request.outputs
+    tokenizer.chat_template = own
+    try:
+        assert llm.chat([talk, talk], SamplingParams(max_tokens=1))[1].prompt == "user: Hi\nA:"
+    finally:
+        tokenizer.chat_template = None
+    with pytest.raises(ValueError, match="chat template"):
+        tokenizer.apply_chat_template(talk, chat_template="{% if %}", tokenize=False)
+
+
 def test_tables(llm, question):
     table = offshoot.to_arrow(llm.generate([question] * 2, SamplingParams(n=2, max_tokens=4)))
     assert table.num_rows == 4 and set(table["index"].to_pylist()) == {0, 1}

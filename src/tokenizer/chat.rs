@@ -29,6 +29,8 @@ pub struct ChatOptions {
     pub add_generation_prompt: bool,
     /// Which of a folder's several templates.
     pub template: String,
+    /// A template in place of the folder's.
+    pub source: Option<String>,
     /// Further variables of the template, such as `enable_thinking` or `date_string`.
     pub variables: Map<String, Value>,
     /// The time of `strftime_now`, in UTC. A template that writes the date gives different tokens every day; most have
@@ -41,6 +43,7 @@ impl Default for ChatOptions {
         ChatOptions {
             add_generation_prompt: true,
             template: "default".to_string(),
+            source: None,
             variables: Map::new(),
             now: SystemTime::now(),
         }
@@ -83,7 +86,8 @@ impl ChatTemplates {
 
     pub fn render(&self, folder: &Path, messages: &[Message], options: &ChatOptions) -> Result<String> {
         let fault = |what: String| Error::format(folder, what);
-        let Some((_, source)) = self.templates.iter().find(|(name, _)| *name == options.template) else {
+        let named = || Some(&self.templates.iter().find(|(name, _)| *name == options.template)?.1);
+        let Some(source) = options.source.as_ref().or_else(named) else {
             let names: Vec<&str> = self.templates.iter().map(|(name, _)| name.as_str()).collect();
             return Err(fault(match names.is_empty() {
                 true => "the model has no chat template (neither chat_template.jinja nor `chat_template` in \
@@ -92,6 +96,7 @@ impl ChatTemplates {
                 false => format!("{}: no chat template is called `{}`; there are {}", self.place, options.template, names.join(", ")),
             }));
         };
+        let place = if options.source.is_some() { "the given text" } else { self.place };
         let source = without_generation_marks(source);
         let mut context = self.tokens.clone();
         context.insert("messages".to_string(), serde_json::json!(messages));
@@ -106,7 +111,7 @@ impl ChatTemplates {
             template.render(context).map_err(|e| format!("refuses: {}", describe(&e)))
         });
         let rendered = rendered.unwrap_or_else(|stopped| Err(format!("fails: {stopped}")));
-        rendered.map_err(|why| fault(format!("{}: the chat template {why}", self.place)))
+        rendered.map_err(|why| fault(format!("{place}: the chat template {why}")))
     }
 }
 

@@ -27,6 +27,16 @@ const NEXT_MARK: &str = "OFFSHOOT-NEXT-MESSAGE";
 /// Takes a chat's fields. `follows_branch`: the messages follow a branch that ends with the assistant's words; without
 /// messages, those words go on.
 pub fn take(fields: &mut BodyFields, follows_branch: bool, tokenizer: &Tokenizer) -> Result<ChatText, Refusal> {
+    take_rendered(fields, follows_branch, None, tokenizer)
+}
+
+/// The same, rendered by the template `source` in place of the model's.
+fn take_rendered(
+    fields: &mut BodyFields,
+    follows_branch: bool,
+    source: Option<String>,
+    tokenizer: &Tokenizer,
+) -> Result<ChatText, Refusal> {
     let variables = fields.object("chat_template_kwargs")?;
     let adds_prompt = fields.choice("add_generation_prompt")?;
     let continues = fields.choice("continue_final_message")?;
@@ -36,7 +46,7 @@ pub fn take(fields: &mut BodyFields, follows_branch: bool, tokenizer: &Tokenizer
             false => Err(Refusal::value("messages", "a list of messages with `role` and `content`", "nothing")),
         };
     };
-    let options = ChatOptions { variables, ..ChatOptions::default() };
+    let options = ChatOptions { variables, source, ..ChatOptions::default() };
     render(messages::read(&value)?, ChatEnd { adds_prompt, continues }, follows_branch, options, tokenizer)
 }
 
@@ -137,10 +147,12 @@ fn hidden(what: &str) -> Refusal {
 }
 
 /// The prompt of a chat outside a request: `body` has `messages` and, of a request's other fields,
-/// `add_generation_prompt`, `continue_final_message` and `chat_template_kwargs`.
+/// `add_generation_prompt`, `continue_final_message` and `chat_template_kwargs`; `chat_template` is a template in place of
+/// the model's.
 pub fn chat_prompt(body: &Map<String, Value>, tokenizer: &Tokenizer) -> Result<String, Refusal> {
     let mut fields = BodyFields::new(body);
-    let chat = take(&mut fields, false, tokenizer)?;
+    let source = fields.text("chat_template")?;
+    let chat = take_rendered(&mut fields, false, source, tokenizer)?;
     fields.finish()?;
     Ok(chat.text)
 }
