@@ -45,7 +45,8 @@ def batch(given, prompts, settings, n, folder):
     """The same requests by the command, whose rate is from the loaded model to the end."""
     if not given.model:
         job = offshoot.run("tasks/words-vote.json", limit=32, out=os.path.join(folder, "run"), device=given.device, show=False)
-        return {"tokens": job["tokens_sampled"], "rate": job["tokens_per_second"]} if "tokens_per_second" in job.summary else job.summary
+        sampled = job["engine"]["tokens_sampled"]
+        return {"tokens": sampled, "seconds": job["seconds"], "rate": sampled / job["seconds"]}
     raise SystemExit("with --model, compare with `offshoot bench workloads` of the same shape")
 
 

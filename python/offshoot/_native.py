@@ -12,3 +12,4 @@ search = native.search
 prompt_parts = native.prompt_parts
 batch_tokens = native.batch_tokens
 text_keys = native.text_keys
+Records = native.Records

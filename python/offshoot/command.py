@@ -13,6 +13,8 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
+from offshoot._native import Records
+
 _PACKAGE = pathlib.Path(__file__).resolve().parent
 
 
@@ -66,10 +68,10 @@ class Job:
                 yield json.loads(line)
 
     def to_arrow(self):
-        """The samples as a ``pyarrow.Table``."""
+        """The samples as a ``pyarrow.Table``, whose memory is not copied."""
         import pyarrow as pa
 
-        return pa.Table.from_pylist(self.samples)
+        return pa.table(Records("sample", path=os.path.join(self.folder, "samples.jsonl")))
 
 
 def run(task: dict[str, Any] | str | os.PathLike, *, show: bool = True, **options: Any) -> Job:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from offshoot._llm import LLM, _is_ids, _progress
+from offshoot._native import Records
 from offshoot._native import search as _native_search
 from offshoot._params import SamplingParams, _whole
 
@@ -50,6 +51,14 @@ class Outcome:
     sampled_tokens: int
     given_tokens: int
     nodes: int
+
+    def to_arrow(self):
+        """The samples as a ``pyarrow.Table``, whose memory is not copied."""
+        import pyarrow as pa
+
+        names = {"finish_reason": "finish", "detail": "judged"}
+        rows = ({names.get(name, name): value for name, value in dataclasses.asdict(each).items()} for each in self.samples)
+        return pa.table(Records("sample", lines="\n".join(map(json.dumps, rows))))
 
     @property
     def best(self) -> Sample | None:

@@ -29,9 +29,7 @@ pub fn exception(error: Error) -> PyErr {
         | Error::Kernel { .. }
         | Error::EngineStopped { .. }
         | Error::Internal(_) => PyRuntimeError::new_err(said),
-        Error::Value { what, .. } if what.contains("memory") => {
-            PyMemoryError::new_err(said)
-        }
+        Error::Value { what, .. } if what.contains("memory") => PyMemoryError::new_err(said),
         _ => PyValueError::new_err(said),
     }
 }

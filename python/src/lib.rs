@@ -11,6 +11,7 @@ mod params;
 mod parts;
 mod process;
 mod search;
+mod tables;
 mod tree;
 
 use offshoot::bounded::CountingAllocator;
@@ -34,6 +35,8 @@ mod _offshoot {
     use super::parts::{batch_tokens, prompt_parts, text_keys};
     #[pymodule_export]
     use super::search::search;
+    #[pymodule_export]
+    use super::tables::Records;
     #[pymodule_export]
     use super::tree::{Growth, Tree};
     use pyo3::prelude::*;

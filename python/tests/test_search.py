@@ -18,6 +18,9 @@ def test_a_vote_is_the_most_frequent_answer(llm, question):
     assert outcome.votes[0][1] == counted.most_common(1)[0][1] == counted[outcome.prediction]
     assert outcome.correct == (outcome.prediction == "7")
     assert outcome.best.answer == outcome.prediction and len(outcome.samples) == 24
+    table = outcome.to_arrow()
+    assert table["text"].to_pylist() == [sample.text for sample in outcome.samples]
+    assert table["answer"].to_pylist() == [sample.answer for sample in outcome.samples]
 
 
 def test_votes_of_many_prompts_are_those_of_each(llm):
@@ -153,6 +156,7 @@ def test_a_task_runs_from_a_dict(tmp_path, monkeypatch):
         "sampling": {"max_tokens": 40, "stop": ["\n\n"], "seed": 1}, "answer": {"regex": "= (\\d+)"}}
     job = offshoot.run(task, device="cpu", show=False)
     assert len(job.samples) == 4 and len(job.items) == 1 and job.to_arrow().num_rows == 4
+    assert job.to_arrow()["text"].to_pylist() == [sample["text"] for sample in job.samples]
     assert not list(tmp_path.glob(".offshoot-task-*"))
     assert offshoot.plan(task)
     with pytest.raises(ValueError, match="self_consistensy|unknown|expected"):
