@@ -84,7 +84,7 @@ def by_prefix(
     """
     parts = _whole("parts", parts, 1)
     blocks = numbered(in_order(dataset), row)
-    read = ray.get([columns(block, [prompt, "sampling_params", "n"]) for block in blocks])
+    read = ray.get([columns(block, [row, prompt, "sampling_params", "n"]) for block in blocks])
     places = [(block, at) for block, table in enumerate(read) for at in range(table.num_rows)]
     if not places:
         raise ValueError("dataset: expected at least one row, found none")
