@@ -52,6 +52,8 @@ def cluster():
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
+    # Otherwise the first of two actors could do all parts before the second one has started.
+    context.wait_for_min_actors_s = 120
     yield
     ray.shutdown()
 
@@ -226,7 +228,7 @@ def kill_a_writer(folder, killed):
 def test_a_killed_actor_s_rows_are_not_drawn_again(cluster, one_process, tmp_path):
     prompts = [question(row, WORDS[row % 10]) for row in range(48)]
     # Rows end one after another, the last ones late.
-    lengths = [4 if row % 24 < 6 else 40 * (row % 24) for row in range(48)]
+    lengths = [4 if row % 24 < 6 else 30 * (row % 24) for row in range(48)]
     given = [{"prompt": prompt, "sampling_params": {"max_tokens": length, "ignore_eos": True}}
              for prompt, length in zip(prompts, lengths)]
     journal, killed = tmp_path / "journal", []
@@ -331,6 +333,12 @@ def test_configurations_that_cannot_be():
         offray.build_processor({"model": "m"})
 
 
+def test_without_ray_the_import_says_what_to_install():
+    program = "import sys; sys.modules['ray'] = None; import offshoot.ray"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "ImportError: offshoot.ray needs Ray Data: pip install 'ray[data]'" in ran.stderr
+
+
 # Verdicts and examples.
 
 def test_verdicts(cluster):
@@ -339,7 +347,7 @@ def test_verdicts(cluster):
     dataset = ray.data.from_items([
         {"problem": problem, "program": ["    return a + b\n", "    return a - b\n"]},
         {"problem": problem, "program": ["    return b + a\n"]}])
-    rows = offray.judge(dataset, problem="problem", program="program", sandboxed=False).take_all()
+    rows = offray.judge(dataset, problem="problem", program="program").take_all()
     assert sorted(list(row["verdict"]) for row in rows) == [["AC"], ["AC", "WA"]]
     assert all(len(row["judgement"]) == len(row["program"]) for row in rows)
 

@@ -92,17 +92,18 @@ def by_prefix(
     if lacking:
         raise ValueError(f"{prompt}: expected a column of prompts, found none of this name: name it by prompt=")
     rows = [each for table in read for each in table.to_pylist()]
-    tokens, unit = _tokens([each[prompt] for each in rows], tokenizer, model)
+    prompts = [each[prompt].tolist() if hasattr(each[prompt], "tolist") else each[prompt] for each in rows]
+    tokens, unit = _tokens(prompts, tokenizer, model)
     outputs = [_expected(each, n, max_tokens) for each in rows]
     made, distinct = _native.prompt_parts(tokens, outputs, parts)
     made = [part for part in made if part[0]]
     cut = PrefixCut(
         unit=unit, rows=len(rows), prompt_tokens=sum(map(len, tokens)), distinct=distinct,
         by_parts=sum(prompt_tokens for _, prompt_tokens, _, _ in made), in_batches=_native.batch_tokens(tokens, BATCH),
-        parts=[PartOfJob(len(prompts), *sums) for prompts, *sums in made])
+        parts=[PartOfJob(len(own), *sums) for own, *sums in made])
     if show:
         print(f"offshoot: {cut}", file=sys.stderr)
-    gathered = [gather(blocks, [places[at] for at in prompts]) for prompts, *_ in made]
+    gathered = [gather(blocks, [places[at] for at in own]) for own, *_ in made]
     result = ray.data.from_arrow_refs(gathered)
     result.cut = cut
     return result
