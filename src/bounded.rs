@@ -65,6 +65,11 @@ impl fmt::Display for Stopped {
 /// # Errors
 ///
 /// It exceeds a bound, and its thread stays, stopped, until the program ends; it panics; no thread can be started.
+///
+/// A thread that exceeds its time stops when it next asks for memory or ends its work, and until then goes on: nothing can
+/// end a thread from outside that may hold a lock, such as that of the system's allocator, which a library in C takes
+/// unseen. Templates ask for memory with each value that they make, and the regular expressions of tokenizers give up by
+/// themselves after so many tries.
 pub fn bounded<T: Send + 'static>(bounds: Bounds, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Stopped> {
     bounded_and_kept(bounds, work).map(|(result, _)| result)
 }

@@ -44,20 +44,36 @@ pub fn model_file(path: &Path) -> Result<Vec<u8>> {
 ///
 /// It is a device; it has more than [`MOST_OF_RECORD`]; it cannot be read.
 pub fn input_file(path: &Path) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let file = open_input(path)?;
-    let most = MOST_OF_RECORD as u64;
-    file.take(most + 1).read_to_end(&mut bytes).map_err(Error::io(path, "read"))?;
-    match bytes.len() > MOST_OF_RECORD {
-        true => Err(Error::format(path, format!("expected at most {}, found more", figures::bytes(most)))),
-        false => Ok(bytes),
-    }
+    whole(path, open_input(path)?)
 }
 
-/// The same as text.
+/// The same as text, without a byte order mark.
 pub fn input_text(path: &Path) -> Result<String> {
+    whole_text(path, open_input(path)?)
+}
+
+/// The rest of the input `path`, opened and perhaps unpacked, as text without a byte order mark; bounded like
+/// [`input_file`].
+pub fn whole_text(path: &Path, reader: impl Read) -> Result<String> {
     let not_text = |at: usize| Error::format(path, format!("not UTF-8 text (byte {at})"));
-    String::from_utf8(input_file(path)?).map_err(|error| not_text(error.utf8_error().valid_up_to()))
+    let mut bytes = whole(path, reader)?;
+    if bytes.starts_with(BYTE_ORDER_MARK) {
+        bytes.drain(..BYTE_ORDER_MARK.len());
+    }
+    String::from_utf8(bytes).map_err(|error| not_text(error.utf8_error().valid_up_to()))
+}
+
+/// The same as bytes.
+pub fn whole(path: &Path, reader: impl Read) -> Result<Vec<u8>> {
+    let most = MOST_OF_RECORD as u64;
+    let too_long =
+        |found: &str| Error::format(path, format!("expected at most {}, found {found}", figures::bytes(most)));
+    if let Some(facts) = std::fs::metadata(path).ok().filter(|facts| facts.is_file() && facts.len() > most) {
+        return Err(too_long(&figures::bytes(facts.len())));
+    }
+    let mut bytes = Vec::new();
+    reader.take(most + 1).read_to_end(&mut bytes).map_err(Error::io(path, "read"))?;
+    if bytes.len() > MOST_OF_RECORD { Err(too_long("more")) } else { Ok(bytes) }
 }
 
 /// Opens a file, pipe or terminal. Other devices, such as /dev/zero, have no end.

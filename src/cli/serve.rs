@@ -47,8 +47,8 @@ pub struct ServeArgs {
     /// What happens to the reasoning (`<think>`) in chats that do not say by `reasoning`
     #[arg(long, value_enum, default_value_t)]
     pub reasoning: ReasoningArg,
-    /// File whose text many prompts begin with (a system prompt, examples, a document): computed at the start and never
-    /// evicted; may be given several times
+    /// File whose text many prompts begin with (a system prompt, examples, a document), or a .json file with the
+    /// messages that many chats begin with: computed at the start and never evicted; may be given several times
     #[arg(long = "prefix", value_name = "FILE")]
     pub prefixes: Vec<PathBuf>,
     /// Folder of uploaded files and batches, which go on after a restart (default: runs/serve, if no other server has

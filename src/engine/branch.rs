@@ -21,6 +21,8 @@ pub(super) struct Branch {
     /// slots in the prefix tree.
     pub tokens: TokenPath,
     pub hold: KvHold,
+    /// Pages of its path if it has run on it, else 0: its share of `KvCache::unshared_pages`.
+    pub unshared_pages: u32,
     pub stage: Stage,
     /// Whether it keeps its path while it rests, whoever is short of pages.
     pub is_pin: bool,
@@ -181,6 +183,7 @@ impl Branch {
             order: place.order,
             tokens,
             hold: KvHold::Nothing,
+            unshared_pages: 0,
             stage: Stage::Resting,
             is_pin: false,
             work: BranchWork::Idle,

@@ -21,6 +21,9 @@ pub(super) struct KvCache {
     matched: Option<(SharedBeginning, PathMark)>,
     /// Pages that pins hold.
     pub pinned_pages: usize,
+    /// Pages of the paths on which branches have run, counted for each branch as if none shared them. See
+    /// `count_unshared`.
+    pub unshared_pages: usize,
     /// `None` if any layer of the model has no window.
     pub window: Option<Window>,
     restore_cost: RestoreCost,
@@ -98,6 +101,7 @@ impl KvCache {
             pages,
             matched: None,
             pinned_pages: 0,
+            unshared_pages: 0,
             window: None,
             restore_cost,
             swap_room: swap_pages,
@@ -155,6 +159,12 @@ impl KvCache {
     /// cached. A swapped branch gets its own tokens back. A running branch continues in a segment of its own. Slots
     /// reserved before a failure stay reserved.
     pub fn reserve(&mut self, branch: &mut Branch, need: NeededPositions) -> Result<(), OutOfPages> {
+        let reserved = self.reserve_slots(branch, need);
+        self.count_unshared(branch);
+        reserved
+    }
+
+    fn reserve_slots(&mut self, branch: &mut Branch, need: NeededPositions) -> Result<(), OutOfPages> {
         let lease = match branch.hold {
             KvHold::Path(lease) if lease.used => lease,
             KvHold::Swapped(swapped) => self.swap_in(branch, swapped)?,
@@ -204,12 +214,37 @@ impl KvCache {
     }
 
     /// Tells the prefix tree the token of a slot that was assigned before its token was known, or takes the slot back.
-    pub fn settle(&mut self, branch: &Branch) {
+    pub fn settle(&mut self, branch: &mut Branch) {
         let Some(lease) = branch.lease().filter(|lease| self.prefix.is_pending(lease.segment)) else { return };
         let position = self.prefix.end(lease.segment) as usize - 1;
         match branch.tokens.get(position) {
             Some(&token) => self.prefix.settle(lease.segment, token),
             None => self.prefix.take_back(&mut self.pages, lease.segment),
+        }
+        self.count_unshared(branch);
+    }
+
+    /// Counts the pages of a branch's path anew. Called after each change of its hold and of its own segment's end, so
+    /// that nobody needs to visit all branches.
+    pub fn count_unshared(&mut self, branch: &mut Branch) {
+        let pages = self.pages_of_path(branch);
+        self.unshared_pages = self.unshared_pages + pages as usize - branch.unshared_pages as usize;
+        branch.unshared_pages = pages;
+    }
+
+    fn pages_of_path(&self, branch: &Branch) -> u32 {
+        let used = branch.lease().filter(|lease| lease.used);
+        used.map_or(0, |lease| self.prefix.end(lease.segment).div_ceil(self.prefix.page_tokens()))
+    }
+
+    /// Recounts `unshared_pages`.
+    pub fn check_unshared<'b>(&self, branches: impl IntoIterator<Item = &'b Branch>) -> Result<(), String> {
+        let pages: usize = branches.into_iter().map(|branch| self.pages_of_path(branch) as usize).sum();
+        match pages == self.unshared_pages {
+            true => Ok(()),
+            false => {
+                Err(format!("branches have {pages} pages, shared ones counted for each, not {}", self.unshared_pages))
+            }
         }
     }
 
@@ -227,6 +262,7 @@ impl KvCache {
                 swapped.before
             }
         };
+        self.count_unshared(branch);
         self.prefix.release(segment);
         Some(segment)
     }

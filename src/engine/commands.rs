@@ -115,6 +115,7 @@ impl<B: Backend> Engine<B> {
             return Ok(());
         }
         let checked = self.cache.prefix.check_integrity(&self.cache.pages);
+        let checked = checked.and_then(|()| self.cache.check_unshared(self.branches.values()));
         checked.and_then(|()| self.scheduler.check(&self.branches)).map_err(Error::Internal)
     }
 
@@ -149,6 +150,7 @@ impl<B: Backend> Engine<B> {
         if let KvHold::Path(lease) = &mut parent.hold {
             (lease.own, lease.used) = (false, false);
         }
+        self.cache.count_unshared(parent);
         let forks: Vec<Branch> = children.iter().map(|&child| parent.fork(child)).collect();
         for fork in forks {
             if let Some(lease) = fork.lease() {

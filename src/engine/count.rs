@@ -61,11 +61,9 @@ impl<B: Backend> Engine<B> {
         self.metrics.kv_bytes_held = held as u64 * page_bytes;
         self.metrics.kv_bytes_cached = (prefix.stats().pages - held) as u64 * page_bytes;
         if self.metrics.kv_bytes_held > self.metrics.kv_bytes_peak {
-            let used = self.branches.values().filter_map(|branch| branch.lease().filter(|lease| lease.used));
-            let pages = used.map(|lease| prefix.end(lease.segment).div_ceil(prefix.page_tokens()));
             self.metrics.kv_bytes_peak = self.metrics.kv_bytes_held;
             self.metrics.kv_tokens_peak = leased.tokens as u64;
-            self.metrics.kv_bytes_peak_unshared = pages.map(u64::from).sum::<u64>() * page_bytes;
+            self.metrics.kv_bytes_peak_unshared = self.cache.unshared_pages as u64 * page_bytes;
         }
     }
 }

@@ -109,7 +109,8 @@ impl EngineHandle {
             page_tokens: 16,
             page_bytes: 0,
             kv_bytes_per_token: 0,
-            pool_pages: 0,
+            // Room for the context; what is held in it is not counted.
+            pool_pages: 1 << 16,
             max_branches: 128,
         };
         let (handle, commands, exit_reason) = EngineHandle::new(facts);

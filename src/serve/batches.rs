@@ -377,7 +377,13 @@ pub fn now() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::engine::ScriptedReply;
+    use crate::model::ModelFolder;
+    use crate::openai::protocol::Endpoint;
+    use crate::openai::protocol::files::NewBatch;
 
     #[test]
     fn no_line_of_a_batch_comes_before_the_others() {
@@ -392,6 +398,61 @@ mod tests {
         let priority = |line: &InputLine| line.call.as_ref().ok().and_then(|call| call.body.get("priority").cloned());
         let kept: Vec<Option<Value>> = lines.iter().map(priority).collect();
         assert_eq!(kept, [None, None, Some(1000.into()), Some(2000.into()), Some(Value::Null), Some("a".into())]);
+    }
+
+    fn begin(store: &Arc<Store>, engine: EngineHandle) -> Batches {
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tasks/models/demo");
+        let config = ModelFolder::open(&model).expect("the demo model is part of the project").config;
+        let with = BatchEngine {
+            engine,
+            tokenizer: Arc::new(Tokenizer::load(&model).expect("the files of the demo model")),
+            config,
+            model,
+            names: vec!["demo".to_owned()],
+            limits: BatchEngine::limits(&ProtocolLimits::default()),
+            kv: KvDtype::Model,
+            seed: 1,
+        };
+        Batches::start(store.clone(), with).expect("a thread can start")
+    }
+
+    /// Waits until the thread has done what it can.
+    fn wait_for(mut batches: Batches) {
+        batches.queue = None;
+        batches.thread.take().expect("it was started").join().expect("it does not panic");
+    }
+
+    /// A file of one request, and a batch of it.
+    fn stored(store: &Store) -> String {
+        let file = Store::new_id::<FileObject>();
+        let body = json!({"prompt": "a", "max_tokens": 1});
+        let line = json!({"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body});
+        fs::write(store.bytes_of(&file), format!("{line}\n")).expect("it is writable");
+        let new = NewBatch { input_file_id: file, endpoint: Endpoint::Completions, metadata: None };
+        let batch = BatchObject::new(Store::new_id::<BatchObject>(), new, now());
+        let id = batch.id.clone();
+        store.put(&Record::new("me".to_owned(), batch)).expect("it is writable");
+        id
+    }
+
+    #[test]
+    fn batches_of_an_engine_that_stops_wait_for_the_next_start() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let store = Arc::new(Store::open(folder.path(), 1 << 20).expect("it is free"));
+        let ids = [stored(&store), stored(&store)];
+        let states = || {
+            let of = |id: &String| store.get::<BatchObject>("me", id).expect("it is there");
+            ids.each_ref().map(of).map(|batch| (batch.status, batch.request_counts.completed, batch.errors))
+        };
+        wait_for(begin(&store, EngineHandle::scripted(|_| panic!("the engine of this test stops"))));
+        for (status, completed, errors) in states() {
+            assert!(!status.is_end(), "{status:?}");
+            assert_eq!((completed, errors), (0, None));
+        }
+        wait_for(begin(&store, EngineHandle::scripted(|_| ScriptedReply::text("b"))));
+        for state in states() {
+            assert_eq!(state, (BatchStatus::Completed, 1, None));
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream, Bytes};
 use axum::extract::multipart::{Field, MultipartError};
-use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Multipart, Path, Query, Request, State};
+use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Multipart, Query, Request, State};
 use axum::http::header::{CONNECTION, CONTENT_TYPE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue};
@@ -29,6 +29,7 @@ use crate::openai::protocol::{Refusal, RefusalKind};
 
 use super::batches::{Batches, now};
 use super::dispatch::ClientId;
+use super::in_path::InPath;
 use super::reply;
 use super::server::Server;
 use super::store::{Kept, Record, Store};
@@ -39,7 +40,7 @@ type AppState = State<Arc<Server>>;
 /// Objects of a page of a list, at most and usually.
 const MOST_LISTED: usize = 100;
 const LISTED: usize = 20;
-/// Longest time in which nothing of an upload may arrive.
+/// An upload's `patience`.
 const UPLOAD_PATIENCE: Duration = Duration::from_secs(120);
 /// Most bytes of a field of an upload that is not the file.
 const MOST_OF_FIELD: usize = 64 << 10;
@@ -102,12 +103,14 @@ struct Upload<'a> {
     id: String,
     path: PathBuf,
     is_kept: bool,
+    /// Longest time in which nothing of it may arrive.
+    patience: Duration,
 }
 
 impl Upload<'_> {
     fn new(store: &Store) -> Upload<'_> {
         let id = Store::new_id::<FileObject>();
-        Upload { store, path: store.bytes_of(&id), id, is_kept: false }
+        Upload { store, path: store.bytes_of(&id), id, is_kept: false, patience: UPLOAD_PATIENCE }
     }
 
     /// Writes the file of a form to disk. Returns its length, its name and its purpose.
@@ -130,7 +133,7 @@ impl Upload<'_> {
             Refusal::of_kind(kind, "unsupported_media_type", what)
         })?;
         let (mut file, mut purpose) = (None, None);
-        while let Some(mut field) = in_time(form.next_field()).await? {
+        while let Some(mut field) = in_time(self.patience, form.next_field()).await? {
             let name = field.name().unwrap_or_default().to_owned();
             let twice = || Refusal::value(&name, "one field of this name", "two");
             match name.as_str() {
@@ -141,12 +144,12 @@ impl Upload<'_> {
                     file = Some((self.write(field, &unread).await?, name));
                 }
                 "purpose" => {
-                    let text = small_field("purpose", &mut field, true).await?;
+                    let text = small_field("purpose", &mut field, true, self.patience).await?;
                     purpose = Some(FilePurpose::of_upload(&shown(&String::from_utf8_lossy(&text)))?);
                 }
                 // Files do not expire here. The name comes from the client, and may be long.
                 other => {
-                    small_field(&shown(other), &mut field, false).await?;
+                    small_field(&shown(other), &mut field, false, self.patience).await?;
                 }
             }
         }
@@ -164,7 +167,7 @@ impl Upload<'_> {
         };
         let mut file = File::create(&self.path).map_err(failed("create"))?;
         let mut bytes = 0u64;
-        while let Some(piece) = in_time(field.chunk()).await? {
+        while let Some(piece) = in_time(self.patience, field.chunk()).await? {
             unread.fetch_sub(piece.len(), Ordering::Relaxed);
             bytes += piece.len() as u64;
             let room = self.store.reserve("`file`", &self.path, bytes);
@@ -194,9 +197,14 @@ fn shown(text: &str) -> String {
 }
 
 /// Reads a field that is not the file, to its end. Returns its text if it `is_wanted`.
-async fn small_field(name: &str, field: &mut Field<'_>, is_wanted: bool) -> Result<Vec<u8>, Refusal> {
+async fn small_field(
+    name: &str,
+    field: &mut Field<'_>,
+    is_wanted: bool,
+    patience: Duration,
+) -> Result<Vec<u8>, Refusal> {
     let (mut text, mut bytes) = (Vec::new(), 0);
-    while let Some(piece) = in_time(field.chunk()).await? {
+    while let Some(piece) = in_time(patience, field.chunk()).await? {
         bytes += piece.len();
         if bytes > MOST_OF_FIELD {
             let what = format!("`{name}`: expected at most {MOST_OF_FIELD} bytes, found more");
@@ -210,10 +218,10 @@ async fn small_field(name: &str, field: &mut Field<'_>, is_wanted: bool) -> Resu
 }
 
 /// The next part of a form, which must arrive in time.
-async fn in_time<T>(part: impl Future<Output = Result<T, MultipartError>>) -> Result<T, Refusal> {
-    let arrived = tokio::time::timeout(UPLOAD_PATIENCE, part).await;
+async fn in_time<T>(patience: Duration, part: impl Future<Output = Result<T, MultipartError>>) -> Result<T, Refusal> {
+    let arrived = tokio::time::timeout(patience, part).await;
     let late = |_| {
-        let what = format!("nothing more of the form arrived within {} s", UPLOAD_PATIENCE.as_secs());
+        let what = format!("nothing more of the form arrived within {} s", patience.as_secs());
         Refusal::of_kind(RefusalKind::Timeout, "timeout", what)
     };
     arrived.map_err(late)?.map_err(|error| wrong_form(&error))
@@ -251,19 +259,6 @@ impl Stream for FormBody {
 fn wrong_form(error: &MultipartError) -> Refusal {
     let text: String = error.body_text().chars().take(200).collect();
     Refusal::new("invalid_request", format!("the form cannot be read: {text}"))
-}
-
-/// The id in a path.
-struct IdOf(String);
-
-impl<S: Send + Sync> FromRequestParts<S> for IdOf {
-    type Rejection = Refusal;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<IdOf, Refusal> {
-        let id = Path::<String>::from_request_parts(parts, state).await;
-        // What cannot be an id is not repeated.
-        id.map(|Path(id)| IdOf(id)).map_err(|_| Refusal::value("id", "an id in UTF-8", "other bytes"))
-    }
 }
 
 /// What a list is asked for.
@@ -330,11 +325,15 @@ impl PurposeOf for BatchObject {
     }
 }
 
-async fn object<T: Kept>(State(server): AppState, Extension(client): Extension<ClientId>, IdOf(id): IdOf) -> Answer {
+async fn object<T: Kept>(
+    State(server): AppState,
+    Extension(client): Extension<ClientId>,
+    InPath(id): InPath,
+) -> Answer {
     Ok(reply_with(&batches(&server)?.store.get::<T>(&server.keys.owner(client), &id)?))
 }
 
-async fn content(State(server): AppState, Extension(client): Extension<ClientId>, IdOf(id): IdOf) -> Answer {
+async fn content(State(server): AppState, Extension(client): Extension<ClientId>, InPath(id): InPath) -> Answer {
     let store = batches(&server)?.store.clone();
     let file = store.get::<FileObject>(&server.keys.owner(client), &id)?;
     let path = store.bytes_of(&file.id);
@@ -344,7 +343,7 @@ async fn content(State(server): AppState, Extension(client): Extension<ClientId>
     Ok(reply::with_type("application/octet-stream", Body::from_stream(pieces)))
 }
 
-async fn remove(State(server): AppState, Extension(client): Extension<ClientId>, IdOf(id): IdOf) -> Answer {
+async fn remove(State(server): AppState, Extension(client): Extension<ClientId>, InPath(id): InPath) -> Answer {
     let (store, owner) = (batches(&server)?.store.clone(), server.keys.owner(client));
     let is_input = |record: &Record<BatchObject>| record.object.input_file_id == id && !record.object.status.is_end();
     if store.all::<BatchObject>().iter().any(is_input) {
@@ -378,6 +377,33 @@ async fn create(
     Ok(reply_with(&record.object))
 }
 
-async fn cancel(State(server): AppState, Extension(client): Extension<ClientId>, IdOf(id): IdOf) -> Answer {
+async fn cancel(State(server): AppState, Extension(client): Extension<ClientId>, InPath(id): InPath) -> Answer {
     Ok(reply_with(&batches(&server)?.cancel(&server.keys.owner(client), &id)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::{StreamExt, stream};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_upload_that_stalls_is_refused_and_leaves_nothing() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let store = Store::open(folder.path(), 1 << 20).expect("it is free");
+        let begun = "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"in.jsonl\"\r\n\r\n{}\n"
+            .to_owned()
+            + &"a".repeat(10_000);
+        let piece: Result<Bytes, BoxError> = Ok(begun.into());
+        let body = Body::from_stream(stream::iter([piece]).chain(stream::pending()));
+        let request = Request::builder().header(CONTENT_TYPE, "multipart/form-data; boundary=b").body(body);
+        let mut upload = Upload::new(&store);
+        upload.patience = Duration::from_millis(20);
+        let refusal = upload.receive(request.expect("a whole head")).await.expect_err("its end does not come");
+        assert_eq!((refusal.status(), refusal.code), (408, "timeout"));
+        assert!(store.bytes() > 0, "its beginning was written");
+        let path = upload.path.clone();
+        drop(upload);
+        assert_eq!((store.bytes(), path.exists()), (0, false));
+    }
 }

@@ -8,7 +8,7 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Map, Value};
 
-use crate::engine::{Finish, FinishReason, Hear};
+use crate::engine::{Finish, FinishReason, Hear, Priority};
 use crate::openai::protocol::{
     AnswerHead, ChunkWriter, EncodedPrompt, Endpoint, Keep, PromptCandidates, ProtocolRequest, Refusal, response,
 };
@@ -97,6 +97,8 @@ fn submit(
         id: server.dispatcher.name_job(),
         client,
         priority: request.priority,
+        // A client's jobs go behind those of others at its wish, and not before them.
+        among_all: if server.keys.are_several() { request.priority.max(Priority(0)) } else { request.priority },
         prompts: request.prompts.iter().enumerate().map(prompt).collect(),
         samples: request.best_of,
         prompt_logprobs: request.scored_top(),

@@ -66,12 +66,18 @@ impl Leases {
         self.limits.time_to_live
     }
 
-    /// Promises `branches` to a client; refused beyond its limit. What is promised is either kept or taken back.
+    /// Promises `branches` to a client; refused beyond its limit, for good if they alone are more. What is promised is
+    /// either kept or taken back.
     pub fn promise(&self, client: ClientId, branches: usize) -> Result<(), Refusal> {
+        let most = self.limits.each;
+        if branches > most {
+            let expected = format!("at most {most} branches of a request with `keep`: --max-kept");
+            return Err(Refusal::value("n", &expected, &branches.to_string()));
+        }
         let mut kept = self.lock();
         let count = kept.counts.entry(client).or_default();
-        if count.saturating_add(branches) > self.limits.each {
-            let what = format!("{count} branches are kept; at most {} may be", self.limits.each);
+        if count.saturating_add(branches) > most {
+            let what = format!("{count} branches are kept; at most {most} may be");
             return Err(Refusal::rate_limit(what, self.limits.time_to_live.as_secs().min(60)));
         }
         *count += branches;

@@ -6,6 +6,7 @@ pub mod dispatch;
 mod engine_metrics;
 mod file_routes;
 mod generate;
+mod in_path;
 mod keys;
 mod leases;
 mod listen;
@@ -32,10 +33,12 @@ use crate::engine::{EngineHandle, PinnedPrefix};
 use crate::error::{Error, Result};
 use crate::figures::count;
 use crate::interrupt::Interrupt;
+use crate::json;
 use crate::launch::{Demand, Launch, ModelSource, in_bytes};
 use crate::lines;
 use crate::model::ModelFolder;
 use crate::openai::batch::{name_of_model, system_fingerprint};
+use crate::openai::protocol::chat_beginning;
 use crate::out;
 use crate::tokenizer::{AddSpecial, Tokenizer};
 
@@ -156,10 +159,18 @@ fn open_store(options: &ServeOptions) -> Result<Option<Store>> {
     }
 }
 
-/// Computes the prompt in the file at `path`, which then stays.
+/// Computes the prompt in the file at `path`, which then stays: a text or, by its name, the first messages of chats.
 fn pin(path: &Path, engine: &EngineHandle, tokenizer: &Tokenizer) -> Result<PinnedPrefix> {
     let text = lines::input_text(path)?;
-    let tokens = tokenizer.encode(&text, AddSpecial::Yes)?;
+    let is_chat = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
+    let tokens = match is_chat {
+        true => {
+            let chat = json::read(&text).map_err(|error| Error::format(path, error.to_string()))?;
+            let text = chat_beginning(&chat, tokenizer).map_err(|refusal| Error::format(path, refusal.message))?;
+            tokenizer.encode(&text, AddSpecial::No)?
+        }
+        false => tokenizer.encode(&text, AddSpecial::Yes)?,
+    };
     let tokens_given = tokens.len();
     let pinned =
         engine.pin(tokens).map_err(|error| Error::format(path, in_bytes(error, engine.facts()).to_string()))?;

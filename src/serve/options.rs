@@ -32,7 +32,7 @@ pub struct ServeOptions {
     pub budget: EngineBudget,
     /// Folder of uploaded files and batches; `None`: `runs/serve`, if it is free.
     pub data: Option<PathBuf>,
-    /// Files with prompts that are computed at the start and stay.
+    /// Files with prompts that are computed at the start and stay: texts, and the messages of chats (`.json`).
     pub prefixes: Vec<PathBuf>,
     pub prefix_store: Option<PrefixFolder>,
     pub limits: ServeLimits,

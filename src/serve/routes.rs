@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::header::{CONNECTION, TRANSFER_ENCODING};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
@@ -20,6 +19,7 @@ use super::dispatch::ClientId;
 use super::engine_metrics;
 use super::file_routes;
 use super::generate::generate;
+use super::in_path::InPath;
 use super::metrics::gauge;
 use super::page;
 use super::reply;
@@ -121,23 +121,15 @@ async fn models(State(server): AppState) -> Response {
     reply::value(&server.served().list())
 }
 
-/// A part of a path, which may not be text.
-type InPath = Result<Path<String>, PathRejection>;
-
-fn name_in(path: InPath) -> Result<String, Refusal> {
-    path.map(|Path(name)| name).map_err(|_| Refusal::not_found("there is no such path: it is not UTF-8"))
+async fn model(State(server): AppState, InPath(name): InPath) -> Answer {
+    Ok(reply::value(&server.served().one(&name)?))
 }
 
-async fn model(State(server): AppState, name: InPath) -> Answer {
-    Ok(reply::value(&server.served().one(&name_in(name)?)?))
+async fn branch(State(server): AppState, client: Extension<ClientId>, InPath(id): InPath) -> Answer {
+    Ok(reply::value(&server.leases.describe(*client, &id)?))
 }
 
-async fn branch(State(server): AppState, client: Extension<ClientId>, id: InPath) -> Answer {
-    Ok(reply::value(&server.leases.describe(*client, &name_in(id)?)?))
-}
-
-async fn release_branch(State(server): AppState, client: Extension<ClientId>, id: InPath) -> Answer {
-    let id = name_in(id)?;
+async fn release_branch(State(server): AppState, client: Extension<ClientId>, InPath(id): InPath) -> Answer {
     server.leases.release(*client, &id)?;
     Ok(reply::value(&json!({ "id": id, "object": "branch", "deleted": true })))
 }

@@ -149,9 +149,9 @@ fn pieces(inner: &tokenizers::Tokenizer, path: &Path) -> Result<TokenPieces> {
         entries[id as usize] = Some((text, special));
     }
     let decoder = serde_json::to_value(inner.get_decoder()).map_err(|e| Error::Internal(format!("decoder: {e}")))?;
-    TokenPieces::new(&entries, &decoder).map_err(|found| {
-        let expected = "ByteLevel, Metaspace or sentencepiece's Replace, ByteFallback, Fuse and Strip";
-        Error::field(path, "decoder", expected, found)
+    TokenPieces::new(&entries, &decoder).map_err(|why| {
+        let (field, expected, found) = why.words();
+        Error::field(path, field, expected, found)
     })
 }
 

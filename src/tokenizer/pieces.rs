@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 
+use crate::figures;
 use crate::ids::TokenId;
 
 /// The bytes of every token, back to back.
@@ -13,6 +14,35 @@ pub(super) struct TokenPieces {
     special: Vec<bool>,
     /// Spaces taken from the start of a text (sentencepiece puts one there before it encodes).
     pub leading_spaces: usize,
+}
+
+/// The longest text of a token, in bytes; those of published models have a few hundred. So a stranger's file does not
+/// decide how long the text of a thousand tokens is.
+const MOST_OF_PIECE: usize = 16 << 10;
+
+/// Why tokens have no bytes.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NoPieces {
+    /// This decoder is not known.
+    Decoder(String),
+    /// A token's text is longer than [`MOST_OF_PIECE`].
+    Long { token: usize, bytes: usize },
+}
+
+impl NoPieces {
+    /// The field of tokenizer.json at fault, what it may hold, and what it holds.
+    pub fn words(self) -> (&'static str, String, String) {
+        match self {
+            NoPieces::Decoder(found) => {
+                let known = "ByteLevel, Metaspace or sentencepiece's Replace, ByteFallback, Fuse and Strip";
+                ("decoder", known.to_string(), found)
+            }
+            NoPieces::Long { token, bytes } => {
+                let most = format!("texts of at most {} for each token", figures::bytes(MOST_OF_PIECE as u64));
+                ("vocab and decoder", most, format!("{} for token {token}", figures::bytes(bytes as u64)))
+            }
+        }
+    }
 }
 
 /// One step of a tokenizer's decoder, on one token.
@@ -31,17 +61,22 @@ enum DecoderStep {
 
 impl TokenPieces {
     /// `vocabulary[t]` is the token t as the vocabulary writes it, and whether it is special; ids may be missing.
-    /// `decoder` is tokenizer.json's. On failure, the decoder that is not known.
-    pub fn new(vocabulary: &[Option<(String, bool)>], decoder: &Value) -> Result<TokenPieces, String> {
+    /// `decoder` is tokenizer.json's.
+    pub fn new(vocabulary: &[Option<(String, bool)>], decoder: &Value) -> Result<TokenPieces, NoPieces> {
         let mut steps = Vec::new();
         let mut leading_spaces = 0;
-        read_decoder(decoder, &mut steps, &mut leading_spaces)?;
+        read_decoder(decoder, &mut steps, &mut leading_spaces).map_err(NoPieces::Decoder)?;
         let mut pieces = TokenPieces { bytes: Vec::new(), ends: Vec::new(), special: Vec::new(), leading_spaces };
-        for entry in vocabulary {
+        for (token, entry) in vocabulary.iter().enumerate() {
+            let start = pieces.bytes.len();
             let (text, special) = entry.as_ref().map_or(("", false), |(text, special)| (text, *special));
             match special || text.is_empty() {
                 true => pieces.bytes.extend(text.as_bytes()),
                 false => pieces.bytes.extend(decode(text, &steps)),
+            }
+            let bytes = pieces.bytes.len() - start;
+            if bytes > MOST_OF_PIECE {
+                return Err(NoPieces::Long { token, bytes });
             }
             pieces.ends.push(pieces.bytes.len());
             pieces.special.push(special);
@@ -156,6 +191,24 @@ mod tests {
         let mut all: Vec<u8> = (0..0x200).filter_map(char::from_u32).filter_map(byte_of).collect();
         all.sort_unstable();
         assert_eq!(all, (0..=255).collect::<Vec<u8>>());
+    }
+
+    /// Steps that lengthen each other's text, as a stranger's file may have them.
+    #[test]
+    fn a_token_has_a_longest_text() {
+        let doubling = |times: usize| {
+            let step = serde_json::json!({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"});
+            serde_json::json!({"type": "Sequence", "decoders": vec![step; times]})
+        };
+        let vocabulary = [None, Some(("a".to_string(), false))];
+        let whole = TokenPieces::new(&vocabulary, &doubling(14)).expect("16 KiB are no more than the bound");
+        assert_eq!(whole.text(TokenId(1)).len(), MOST_OF_PIECE);
+        let long = NoPieces::Long { token: 1, bytes: 2 * MOST_OF_PIECE };
+        assert_eq!(TokenPieces::new(&vocabulary, &doubling(15)).err(), Some(long));
+        assert_eq!(
+            TokenPieces::new(&[Some(("s".repeat(20_000), true))], &doubling(0)).map(|_| ()).err(),
+            Some(NoPieces::Long { token: 0, bytes: 20_000 })
+        );
     }
 
     #[test]

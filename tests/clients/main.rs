@@ -10,4 +10,5 @@ mod churn;
 mod hostile;
 mod hostile_bodies;
 mod load;
+mod prefix;
 mod scripts;

@@ -153,6 +153,11 @@ fn a_line_that_cannot_be_answered_says_why_and_ends_nothing() {
             "context",
         ),
         (completions("typo", json!({"prompt": "a"})).to_string(), "duplicate_custom_id", "typo"),
+        (
+            completions("second", json!({"prompt": "a"})).to_string().replacen('{', r#"{"custom_id": "first", "#, 1),
+            "invalid_request",
+            "`custom_id`: expected once, found twice",
+        ),
     ];
     let good = completions("good", json!({"prompt": QUESTION, "max_tokens": 3})).to_string();
     let mut text: String = cases.iter().map(|(line, ..)| format!("{line}\n")).collect();

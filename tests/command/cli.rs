@@ -843,6 +843,7 @@ fn samples_made_elsewhere_vote() {
     let voted = offshoot_in(folder.path(), &["vote", "made.jsonl", "--task", task, "--json", "--out", "v.jsonl"]);
     let said: Value = serde_json::from_str(&stdout(&voted)).unwrap_or_else(|_| panic!("{}", stderr(&voted)));
     assert_eq!((&said["samples"], &said["accuracy"]["value"]), (&json!(6), &json!(1.0)));
+    assert_eq!(said.get("samples_tokens"), Some(&Value::Null), "texts alone do not tell it: {said}");
     assert_eq!(lines(&folder.path().join("v.jsonl")).len(), 2);
     fails(
         &offshoot_in(folder.path(), &["vote", "made.jsonl", "--text", "words"]),

@@ -147,6 +147,21 @@ fn tokenizers_that_break_on_a_text_are_errors() {
     }
 }
 
+/// A decoder is applied to each token once, when the tokenizer is read: no token's text may be longer than a bound.
+#[test]
+fn tokenizers_that_lengthen_each_token_are_refused() {
+    let folder = task_folder(|task| task["model"] = json!("model"));
+    model_without(&folder.path().join("model"), &["tokenizer.json"]);
+    let usual = dry_run(task_folder(|_| ()).path());
+    let doubling = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"});
+    for times in [20, 60] {
+        let mut strange = object(&demo().join("tokenizer.json"));
+        strange["decoder"] = json!({"type": "Sequence", "decoders": vec![doubling.clone(); times]});
+        fs::write(folder.path().join("model/tokenizer.json"), strange.to_string()).expect("written");
+        assert_ends(&dry_run(folder.path()), usual.peak_bytes, &["tokenizer"], &format!("{times} doublings"));
+    }
+}
+
 /// Devices have no end, and their lines neither.
 #[test]
 fn devices_are_no_input() {
@@ -158,10 +173,34 @@ fn devices_are_no_input() {
         &["run", "task.json", "--dry-run"],
         &["batch", "/dev/zero", "--model", &model, "--out", "out.jsonl"],
         &["vote", "/dev/zero"],
+        &["plan", "/dev/zero", "--model", &model],
+        &["bench", "chart", "/dev/zero", "--svg", "out.svg"],
         &["judge", "--problems", "/dev/zero", "--samples", "items.jsonl"],
     ] {
         let end = watched(offshoot(folder.path(), arguments));
         assert_ends(&end, usual.peak_bytes, &["/dev/zero", "found a device"], &arguments.join(" "));
+    }
+}
+
+/// What is read whole, as lines are not, has a limit that no byte is read to find.
+#[test]
+fn inputs_that_are_read_whole_have_a_limit() {
+    let folder = task_folder(|_| ());
+    let usual = dry_run(folder.path());
+    let model = demo().display().to_string();
+    for name in ["long.json", "long.csv", "long.txt"] {
+        let sparse = fs::File::create(folder.path().join(name)).expect("made");
+        sparse.set_len(1 << 40).expect("a hole takes no disk");
+    }
+    for arguments in [
+        &["vote", "long.json"][..],
+        &["vote", "long.csv"],
+        &["judge", "--problems", "long.json", "--samples", "items.jsonl"],
+        &["plan", "long.txt", "--model", &model],
+        &["bench", "chart", "long.json", "--svg", "out.svg"],
+    ] {
+        let end = watched(offshoot(folder.path(), arguments));
+        assert_ends(&end, usual.peak_bytes, &["long.", "at most 512 MiB"], &arguments.join(" "));
     }
 }
 

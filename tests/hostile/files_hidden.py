@@ -92,4 +92,45 @@ def attributes():
         os.symlink("t" * 4000, f"l{number}")
 
 
+def undumpable():
+    """Asks the kernel to show its process to nobody."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
+    kept = []
+    for _ in range(FILES):
+        kept.append(hidden())
+        fill(kept[-1])
+    time.sleep(100)
+
+
+def behind_a_closed_program():
+    """A program that may be executed and not read: the kernel shows its process to nobody. It fills files that have
+    been removed."""
+    with open("/bin/sh", "rb") as shell:
+        text = shell.read()
+    closed = os.open("closed", os.O_WRONLY | os.O_CREAT, 0o111)
+    os.write(closed, text)
+    os.close(closed)
+    os.mkfifo("pipe")
+    numbers = range(3, 10)
+    script = "d=xxxxxxxxxxxxxxxx; for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14; do d=$d$d; done; exec "
+    script += " ".join(f"{n}>held{n}" for n in numbers) + "; : >ready; while [ ! -e go ]; do :; done; "
+    script += "".join(f"echo $d >&{n} || exit 1; " for n in [*numbers, *numbers]) + ": >done; read x <pipe"
+    child = os.posix_spawn("./closed", ["sh", "-c", script], {})
+
+    def until(name):
+        while not os.path.exists(name):
+            if os.waitpid(child, os.WNOHANG)[0]:
+                raise OSError(28, "its writes fail")
+            time.sleep(0.001)
+
+    until("ready")
+    for n in numbers:
+        os.unlink(f"held{n}")
+    os.close(os.open("go", os.O_WRONLY | os.O_CREAT))
+    until("done")
+    time.sleep(100)
+
+
 globals()[how]()

@@ -508,6 +508,35 @@ fn an_environment_is_chosen_and_missing_modules_are_named() {
     assert!(stderr(&none).contains("--python: expected a working Python 3"));
 }
 
+/// `nohup` and a shell's background jobs begin with ignored signals. Python itself ignores two, and says of each signal what
+/// it found when it was loaded: a candidate that is a fork of it must see the same as one that is started.
+#[test]
+fn candidates_inherit_no_ignored_signals() {
+    if !can_judge() {
+        return;
+    }
+    let seen = "import ctypes, signal\nown = [n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN]\n\
+                held = [signal.getsignal(2) is signal.default_int_handler, signal.pthread_sigmask(0, [])]\n\
+                kernel = [n for n in range(1, 65) if ctypes.CDLL(None).signal(n, 0) == 1]\n\
+                both = repr([sorted(map(int, own)), kernel, held])\n";
+    let expected = "[[13, 25], [13, 25], [True, set()]]";
+    let function = json!({"task_id": "a/0", "prompt": "", "entry_point": "f", "canonical_solution": "",
+        "test": format!("def check(candidate):\n    assert candidate() == \"{expected}\", candidate()\n")});
+    let program = json!({"problem_id": 0, "question": "", "solutions": "[]", "starter_code": "",
+        "input_output": json!({"inputs": [""], "outputs": [format!("{expected}\n")]}).to_string()});
+    for (problem, id, end) in [(function, "a/0", "def f(): return both\n"), (program, "0", "print(both)\n")] {
+        let sample = json!({"task_id": id, "completion": format!("{seen}{end}")});
+        let files = Files::new(&[problem], "samples.jsonl", &format!("{sample}\n"));
+        let output = Command::new("sh")
+            .args(["-c", "trap '' 1 2 3 10 17 34 64; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_offshoot"), "judge"])
+            .args([Path::new("--problems"), &files.problems, Path::new("--samples"), &files.samples])
+            .output()
+            .expect("sh is there");
+        stdout(&output);
+        assert_eq!(texts(&files.results(), "verdict"), ["AC"], "{:#?}", files.results());
+    }
+}
+
 /// Installed harnesses and the problems themselves hold the answers.
 #[test]
 fn candidates_cannot_read_answers() {

@@ -97,12 +97,12 @@ fn what_is_no_form_or_id_or_query_is_refused_in_openais_form() {
             assert_eq!(refused, ("invalid_value".to_owned(), json!("limit")), "{limit}");
         }
         assert_eq!(served.get(&format!("/v1/{kind}?limit=1&limit=2")).refused(400).0, "invalid_request");
-        assert_eq!(served.get(&format!("/v1/{kind}/%ff")).refused(400).0, "invalid_value");
+        assert_eq!(served.get(&format!("/v1/{kind}/%ff")).refused(404).0, "not_found");
         assert_eq!(served.get(&format!("/v1/{kind}?limit=1000")).succeeds()["data"], json!([]));
     }
-    served.delete("/v1/files/%ff").refused(400);
-    served.get("/v1/files/%ff/content").refused(400);
-    served.post("/v1/batches/%ff/cancel", &json!({})).refused(400);
+    served.delete("/v1/files/%ff").refused(404);
+    served.get("/v1/files/%ff/content").refused(404);
+    served.post("/v1/batches/%ff/cancel", &json!({})).refused(404);
 }
 
 #[test]
@@ -127,6 +127,31 @@ fn lines_of_a_batch_are_held_to_the_servers_limits() {
     // A cancellation after the end changes nothing.
     let path = format!("/v1/batches/{}/cancel", batch["id"].as_str().expect("an id"));
     assert_eq!(served.post(&path, &json!({})).succeeds(), batch);
+}
+
+/// What was answered is kept, and the next batch has room once files are deleted.
+#[test]
+fn a_batch_whose_answers_have_no_room_fails_with_those_it_has() {
+    let served = Served::start(&["--max-data", "1"]);
+    let mut lines: Vec<Value> = (0..40).map(|n| line(&format!("r{n}"), json!({}))).collect();
+    // Beside the file 3,000 bytes are left: less than 40 answers, more than one.
+    let text = |lines: &[Value]| lines.iter().map(|line| format!("{line}\n").len()).sum::<usize>();
+    let padding = (1 << 20) - 3_000 - text(&lines);
+    lines[39]["body"]["user"] = json!("a".repeat(padding - "\"user\":\"\",".len()));
+    let file = uploaded(&served, &lines);
+    let batch = begin(&served, &file).succeeds();
+    let batch = ended(&served, &batch["id"]);
+    assert_eq!(batch["status"], "failed", "{batch}");
+    let message = batch["errors"]["data"][0]["message"].as_str().expect("a message");
+    assert!(message.contains("--max-data"), "{message}");
+    let done = answers(&served, &batch["output_file_id"]);
+    assert!((1..40).contains(&done.len()), "{} of 40 are kept", done.len());
+    assert!(done.iter().all(|answer| answer["response"]["status_code"] == 200));
+    for id in [&file, &batch["output_file_id"]] {
+        served.delete(&format!("/v1/files/{}", id.as_str().expect("an id"))).succeeds();
+    }
+    let batch = begin(&served, &uploaded(&served, &lines[..39])).succeeds();
+    assert_eq!(ended(&served, &batch["id"])["request_counts"]["completed"], 39);
 }
 
 /// It may be what ended the server each time.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::{cpu, cuda};
 use crate::error::{Error, Result};
+use crate::lines;
 use crate::plan::{CostModel, Split, Tiles};
 
 /// The constants of one device. Times are in nanoseconds (`_ns`), rates in bytes or floating-point operations per
@@ -163,8 +164,7 @@ impl DeviceProfile {
     }
 
     fn load(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
-        Self::read(path, text.trim_start_matches('\u{feff}'))
+        Self::read(path, &lines::input_text(path)?)
     }
 
     fn read(path: &Path, text: &str) -> Result<Self> {

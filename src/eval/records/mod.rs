@@ -9,7 +9,7 @@ mod dataset;
 mod parquet;
 
 use std::fmt;
-use std::io::{BufRead, Read};
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 use crate::json;
 use crate::json::RawJson;
-use crate::lines::{Line, Lines, MOST_OF_RECORD, open};
+use crate::lines::{Line, Lines, MOST_OF_RECORD, open, whole_text};
 
 pub(crate) use dataset::SplitChoice;
 
@@ -91,8 +91,8 @@ pub(crate) fn records(
 ) -> Result<Box<dyn Iterator<Item = Result<FileRecord>>>> {
     Ok(match format {
         Format::JsonLines => Box::new(JsonLines::new(path, RecordLines::of_text(open(path)?))),
-        Format::JsonList => Box::new(json_list(path, &read_all(path, open(path)?)?)?.into_iter().map(Ok)),
-        Format::Csv => Box::new(csv(path, &read_all(path, open(path)?)?, columns)?.into_iter().map(Ok)),
+        Format::JsonList => Box::new(json_list(path, &whole_text(path, open(path)?)?)?.into_iter().map(Ok)),
+        Format::Csv => Box::new(csv(path, &whole_text(path, open(path)?)?, columns)?.into_iter().map(Ok)),
         Format::Parquet => Box::new(rows(path, &SplitChoice::default())?),
     })
 }
@@ -139,12 +139,6 @@ pub(crate) fn lines_and_texts(path: &Path, lines: RecordLines) -> impl Iterator<
         let line = lines.lines.next()?;
         Some(line.and_then(|line| Ok((lines.parse(&line)?, RawJson::part(lines.text(&line)?)))))
     })
-}
-
-fn read_all(path: &Path, mut reader: Box<dyn BufRead>) -> Result<String> {
-    let mut text = String::new();
-    reader.read_to_string(&mut text).map_err(Error::io(path, "read"))?;
-    Ok(text)
 }
 
 struct JsonLines {

@@ -121,8 +121,8 @@ pub struct RunScores {
     /// Items finished.
     pub items: usize,
     pub samples: usize,
-    /// Tokens of these samples.
-    pub samples_tokens: usize,
+    /// Tokens of these samples; `None` if only their texts are known.
+    pub samples_tokens: Option<usize>,
     /// Samples that were never started or were stopped because the outcome was already decided.
     pub cancelled: usize,
     /// Why they were cancelled, by the method of the task.

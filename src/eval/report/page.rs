@@ -129,8 +129,8 @@ impl Page<'_, '_> {
             (n, None) => format!(", {} more not finished", count(n as u64)),
         };
         self.line("items", format!("{}{cut}, {}{cancelled}", scores.items, counted(scores.samples as u64, "sample")))?;
-        if scores.cancelled > 0 {
-            let (spared, drawn) = (scores.tokens_spared, scores.samples_tokens);
+        if let (1.., Some(drawn)) = (scores.cancelled, scores.samples_tokens) {
+            let spared = scores.tokens_spared;
             let share = 100.0 * spared as f64 / (spared + drawn + scores.cancelled_tokens).max(1) as f64;
             let vain = match scores.cancelled_tokens {
                 0 => String::new(),

@@ -83,7 +83,7 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunS
         samples: all().count(),
         cancelled,
         spares: task.method.spares(),
-        samples_tokens: all().map(|sample| sample.tokens).sum(),
+        samples_tokens: Some(all().map(|sample| sample.tokens).sum()),
         cancelled_tokens: finished.iter().map(|item| item.outcome.cancelled_tokens).sum(),
         tokens_spared: finished.iter().map(|item| spared(&item.outcome)).sum(),
         verdicts: verdicts(all()),

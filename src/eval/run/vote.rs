@@ -80,8 +80,8 @@ pub fn main(options: &VoteOptions) -> Result<()> {
         finished.push(Finished { index: item.index, outcome });
     }
     let mut scores = scores(&task, &finished, options.k.as_deref());
-    // These need the samples' log-probabilities, which texts do not have.
-    (scores.best_at, scores.weighted_vote) = (Vec::new(), None);
+    // These need the samples' tokens and log-probabilities, which texts do not have.
+    (scores.samples_tokens, scores.best_at, scores.weighted_vote) = (None, Vec::new(), None);
     write(&path, lines)?;
     match options.json {
         true => {

@@ -128,6 +128,11 @@ impl SeccompFilters {
             metadata.extend(METADATA_NEW.map(|call| (call, Vec::new())));
             refusing.push(compiled(metadata, refuse.clone())?);
         }
+        // A process that is not dumpable shows its supervisor neither its descriptors nor its mappings.
+        const DUMPABLE: u64 = 1;
+        let hide = vec![argument(0, Dword, Eq, libc::PR_SET_DUMPABLE as u64)?, argument(1, Dword, Ne, DUMPABLE)?];
+        let hiding = BTreeMap::from([(libc::SYS_prctl, vec![only(hide)?])]);
+        refusing.push(compiled(hiding, refuse.clone())?);
         if files == FileBound::Measured {
             refusing.push(compiled(always(ALLOCATION), SeccompAction::Errno(libc::EOPNOTSUPP as u32))?);
             messages = Some(compiled(always(MESSAGES), refuse.clone())?);

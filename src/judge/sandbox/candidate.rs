@@ -9,14 +9,14 @@ use std::os::unix::ffi::OsStrExt;
 use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
+use nix::sys::signal::Signal;
 use nix::unistd::{chdir, execve, geteuid, setsid, write};
 
 use super::confinement::{self, Confinement};
 use super::identity::Identity;
 use super::interpreter::Interpreter;
 use super::wire::{self, CandidateSpec, ProgramFds};
-use super::{calls, files, processes};
+use super::{calls, files, processes, signals};
 
 /// A failed step before the start of the program.
 #[derive(Debug)]
@@ -65,7 +65,11 @@ fn confine(
     // Where the machine's memory is short, the kernel ends candidates first. Not every kernel has this file.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     chdir(&order.folder).map_err(doing("enter its folder"))?;
-    usual_signals(start).map_err(doing("reset signals"))?;
+    let of_interpreter: &[Signal] = match start {
+        ProgramStart::Execute => &[],
+        ProgramStart::Interpret(_) => &[Signal::SIGINT, Signal::SIGPIPE, Signal::SIGXFSZ],
+    };
+    signals::reset(of_interpreter).map_err(doing("reset signals"))?;
     place(ends, say).map_err(doing("place file descriptors"))?;
     confinement.identity.enter_namespace()?;
     limit(order, confinement.identity)?;
@@ -173,21 +177,6 @@ fn limit(order: &CandidateSpec, identity: Identity) -> Result<(), SetupError> {
     let (_, hard) = getrlimit(Resource::RLIMIT_STACK).map_err(doing("read RLIMIT_STACK"))?;
     setrlimit(Resource::RLIMIT_STACK, STACK.min(hard), hard).map_err(doing("set RLIMIT_STACK"))?;
     Ok(())
-}
-
-/// Sets signals to the defaults of a program started from a shell; an interpreter has set some for itself.
-fn usual_signals(start: ProgramStart) -> nix::Result<()> {
-    let keeps = |number| {
-        matches!(start, ProgramStart::Interpret(_))
-            && matches!(number, Signal::SIGINT | Signal::SIGPIPE | Signal::SIGXFSZ)
-    };
-    for number in Signal::iterator() {
-        if !matches!(number, Signal::SIGKILL | Signal::SIGSTOP) && !keeps(number) {
-            // SAFETY: the default action runs no code of ours.
-            unsafe { signal(number, SigHandler::SigDfl) }?;
-        }
-    }
-    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)
 }
 
 /// Places the standard streams at 0, 1, 2 and the channel at 3; moves `say` above them. All others close when the

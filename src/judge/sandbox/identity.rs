@@ -5,11 +5,12 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, fchown, lchown};
 use std::path::Path;
+use std::sync::OnceLock;
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl;
-use nix::unistd::{Gid, Uid, getegid, geteuid, setgroups, setresgid, setresuid};
+use nix::unistd::{Gid, Uid, getegid, geteuid, setfsgid, setfsuid, setgroups, setresgid, setresuid};
 
 use super::candidate::{SetupError, doing};
 use super::wire::{CandidateSpec, ProgramFds};
@@ -22,6 +23,7 @@ const CAP_FOWNER: u32 = 3;
 const CAP_KILL: u32 = 5;
 const CAP_SETGID: u32 = 6;
 const CAP_SETUID: u32 = 7;
+const CAP_SYS_PTRACE: u32 = 19;
 const CAP_SYS_ADMIN: u32 = 21;
 const LAST_CAP: u32 = 40;
 
@@ -107,6 +109,26 @@ impl Identity {
         map_own_user(CloneFlags::CLONE_NEWUSER).map_err(doing("enter a user namespace"))
     }
 
+    /// Reads what the kernel tells of a process only to its own user and to who may trace it: its descriptors, mappings and
+    /// shared pages. A supervisor that is root and may not trace, as in most containers, looks as the candidate's user.
+    pub fn reading<T>(self, read: impl FnOnce() -> T) -> T {
+        static MAY_TRACE: OnceLock<bool> = OnceLock::new();
+        let Identity::Numbers(user) = self else { return read() };
+        if *MAY_TRACE.get_or_init(|| has(CAP_SYS_PTRACE)) {
+            return read();
+        }
+        let (own, own_group) = (geteuid(), getegid());
+        setfsgid(Gid::from_raw(user));
+        setfsuid(Uid::from_raw(user));
+        // The kernel asks that the reader has all capabilities of the process, and takes some away with the user. Without
+        // them less can be read.
+        let _ = raise_permitted();
+        let done = read();
+        setfsuid(own);
+        setfsgid(own_group);
+        done
+    }
+
     /// Becomes the candidate's user and gives up all capabilities. One is kept if the program or its libraries are in a
     /// folder that others cannot enter (a Python in root's home): the capability to enter such folders. Then only
     /// Landlock restricts reading, so it must be in force.
@@ -172,23 +194,42 @@ fn open_to_all(order: &CandidateSpec, own_root: bool) -> bool {
     real.all(|path| bit(&path, 0o4) && way(&path)) && way(&order.folder)
 }
 
+/// `struct __user_cap_header_struct` of capset(2).
+#[repr(C)]
+struct CapHeader {
+    version: u32,
+    process: i32,
+}
+
+/// `struct __user_cap_data_struct`; the kernel takes two, low half first.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct CapHalf {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+/// Version 3, of the calling thread.
+const CAP_HEADER: CapHeader = CapHeader { version: 0x2008_0522, process: 0 };
+
+/// Makes all permitted capabilities effective.
+fn raise_permitted() -> io::Result<()> {
+    let mut header = CAP_HEADER;
+    let mut halves = [CapHalf { effective: 0, permitted: 0, inheritable: 0 }; 2];
+    // SAFETY: the kernel reads one header and writes two halves; both outlive the call.
+    Errno::result(unsafe { libc::syscall(libc::SYS_capget, &raw mut header, halves.as_mut_ptr()) })?;
+    for half in &mut halves {
+        half.effective = half.permitted;
+    }
+    // SAFETY: as in `keep`.
+    Errno::result(unsafe { libc::syscall(libc::SYS_capset, &raw const header, halves.as_ptr()) })?;
+    Ok(())
+}
+
 /// Keeps only these capabilities.
 fn keep(set: u64) -> io::Result<()> {
-    /// `struct __user_cap_header_struct` of capset(2).
-    #[repr(C)]
-    struct CapHeader {
-        version: u32,
-        process: i32,
-    }
-    /// `struct __user_cap_data_struct`; the kernel takes two, low half first.
-    #[repr(C)]
-    struct CapHalf {
-        effective: u32,
-        permitted: u32,
-        inheritable: u32,
-    }
-    const VERSION_3: u32 = 0x2008_0522;
-    let header = CapHeader { version: VERSION_3, process: 0 };
+    let header = CAP_HEADER;
     let half = |bits: u64| CapHalf { effective: bits as u32, permitted: bits as u32, inheritable: bits as u32 };
     let halves = [half(set & 0xffff_ffff), half(set >> 32)];
     // SAFETY: the kernel reads one header and, of version 3, two halves; both outlive the call.

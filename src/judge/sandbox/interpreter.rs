@@ -10,7 +10,6 @@ use std::io;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
-use nix::sys::signal::{SigHandler, Signal, signal};
 
 use super::{WarmInterpreter, candidate};
 
@@ -111,7 +110,8 @@ impl Interpreter {
 }
 
 /// Loads the interpreter and runs its script; `serve` runs when that calls `_offshoot.serve`, and ends the process.
-/// Returns only if that never happens. This process must have one thread.
+/// Returns only if that never happens. This process must have one thread, and no signal handlers: the interpreter takes
+/// those that it finds for a program's own.
 pub(super) fn run(warm: &WarmInterpreter, serve: Serve) -> io::Error {
     let api = match load(warm) {
         Ok(api) => API.get_or_init(|| api),
@@ -127,13 +127,6 @@ pub(super) fn run(warm: &WarmInterpreter, serve: Serve) -> io::Error {
     for (name, value) in candidate::ENVIRONMENT {
         // SAFETY: this process has one thread.
         unsafe { std::env::set_var(name, value) };
-    }
-    for fault in [Signal::SIGSEGV, Signal::SIGBUS] {
-        // Rust's handlers would seem to be the candidate's own.
-        // SAFETY: the default action runs no code of ours.
-        if let Err(why) = unsafe { signal(fault, SigHandler::SigDfl) } {
-            return why.into();
-        }
     }
     *SERVE.lock().unwrap_or_else(PoisonError::into_inner) = Some(serve);
     let words = command.len() as c_int;

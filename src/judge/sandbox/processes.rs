@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -13,9 +13,18 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, SysconfVar, sysconf};
 
-/// Which processes a supervisor counts as the candidate's.
+use super::identity::Identity;
+
+/// The processes that a supervisor counts as the candidate's, and their user.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ProcessScope {
+    pub among: Among,
+    pub identity: Identity,
+}
+
+/// Where the candidate's processes are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ProcessScope {
+pub(super) enum Among {
     /// All processes in `/proc` except the supervisor, which is the first process of their pid namespace.
     Namespace,
     /// The supervisor's descendants; orphans become its children.
@@ -32,6 +41,9 @@ pub(super) struct ProcessUsage {
     pub threads: u32,
 }
 
+/// The kernel's flag of a task that is about to end: it has given up its memory, and then its files.
+const EXITING: u64 = 0x4;
+
 /// One line of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug)]
 struct Stat {
@@ -43,6 +55,10 @@ struct Stat {
     /// How often a page was not there or had to be copied.
     faults: u64,
     threads: u32,
+    /// Bytes of its addresses.
+    addresses: u64,
+    /// Whether it is ending or has ended.
+    ends: bool,
     /// Ticks after the machine's start: tells processes apart that have the same number one after the other.
     started: u64,
 }
@@ -129,8 +145,12 @@ impl ProcessMeter {
     /// `most_bytes`: the memory limit. If processes seem to exceed it together, they are stopped for the time that it
     /// takes to divide shared pages among them.
     pub fn used(&mut self, most_bytes: u64) -> ProcessUsage {
-        let page = sysconf_or(SysconfVar::PAGE_SIZE, 4096);
+        self.scope.identity.reading(|| self.read_used(most_bytes))
+    }
+
+    fn read_used(&mut self, most_bytes: u64) -> ProcessUsage {
         let living = self.scope.living();
+        let page = sysconf_or(SysconfVar::PAGE_SIZE, 4096);
         let mut used = ProcessUsage { cpu: self.cpu(&living), ..ProcessUsage::default() };
         used.threads = living.iter().map(|(_, stat)| stat.threads).sum();
         let resident: Vec<(i32, Stat, u64)> =
@@ -152,7 +172,7 @@ impl ProcessMeter {
                 self.scope.signal(Signal::SIGCONT);
             }
         }
-        used.memory_bytes += self.hidden_bytes(&living) + buffered_bytes(&living);
+        used.memory_bytes += self.hidden_bytes(&living) + buffered_bytes(&living) + table_bytes(&living);
         used
     }
 
@@ -224,7 +244,7 @@ impl ProcessMeter {
                 exact.insert(mapping.inode, kept);
             }
             if exact.len() > before {
-                resident += resident_shared_bytes(*pid);
+                resident += status_bytes(*pid, "RssShmem:");
             }
         }
         exact.values().sum::<u64>().saturating_sub(resident)
@@ -235,6 +255,10 @@ impl ProcessScope {
     /// Bytes of deleted files that a process still has open or mapped. `known`: sizes of files by inode, as last
     /// measured; a mapped file of unknown size counts as `most`, as large as a file can be.
     pub fn unlinked_bytes(self, known: &mut HashMap<u64, u64>, most: u64) -> u64 {
+        self.identity.reading(|| self.read_unlinked_bytes(known, most))
+    }
+
+    fn read_unlinked_bytes(self, known: &mut HashMap<u64, u64>, most: u64) -> u64 {
         let mut held: HashMap<u64, u64> = HashMap::new();
         let mut hold = |path: PathBuf| {
             if let Ok(facts) = fs::metadata(path)
@@ -265,19 +289,36 @@ impl ProcessScope {
         held.values().sum()
     }
 
+    /// Whether a process keeps to itself what it has open: it executes a program that its own user cannot read, so nobody
+    /// who may not trace it knows what it holds.
+    pub fn hides(self) -> bool {
+        let hidden = |pid: i32, thread: &i32| {
+            let task = format!("/proc/{pid}/task/{thread}");
+            // Whoever may read this link may read what it has open.
+            let refuses =
+                || fs::read_link(format!("{task}/exe")).is_err_and(|why| why.kind() == io::ErrorKind::PermissionDenied);
+            // A thread that is about to end is the kernel's.
+            let lives = || stat_of(&format!("{task}/stat")).is_some_and(|stat| !stat.ends);
+            refuses() && lives() && refuses() && lives()
+        };
+        let any_hidden =
+            |(pid, _): &(i32, Stat)| numbers_in(&format!("/proc/{pid}/task")).any(|thread| hidden(*pid, &thread));
+        self.identity.reading(|| self.living().iter().any(any_hidden))
+    }
+
     fn living(self) -> Vec<(i32, Stat)> {
-        match self {
-            ProcessScope::Namespace => numbers_in("/proc").filter(|&pid| pid != 1).filter_map(with_stat).collect(),
-            ProcessScope::Descendants => descendants(),
+        match self.among {
+            Among::Namespace => numbers_in("/proc").filter(|&pid| pid != 1).filter_map(with_stat).collect(),
+            Among::Descendants => descendants(),
         }
     }
 
     fn signal(self, signal: Signal) {
-        match self {
-            ProcessScope::Namespace => {
+        match self.among {
+            Among::Namespace => {
                 let _ = kill(Pid::from_raw(-1), signal);
             }
-            ProcessScope::Descendants => {
+            Among::Descendants => {
                 for (pid, _) in self.living() {
                     let _ = kill(Pid::from_raw(pid), signal);
                 }
@@ -289,7 +330,7 @@ impl ProcessScope {
     pub fn end(self, mut reaped: impl FnMut(WaitStatus)) {
         while reap(&mut reaped) == ChildrenLeft::Some {
             // Stopped first, so that none forks while the others are killed.
-            if self == ProcessScope::Descendants {
+            if self.among == Among::Descendants {
                 self.signal(Signal::SIGSTOP);
             }
             self.signal(Signal::SIGKILL);
@@ -384,10 +425,21 @@ fn stat_of(path: &str) -> Option<Stat> {
         own_ticks: both(11)?,
         children_ticks: both(13)?,
         threads: number(17)? as u32,
+        addresses: number(20)?,
+        ends: number(6)? & EXITING != 0,
         started: number(19)?,
         pages: number(21)?,
         faults: number(7)? + number(9)?,
     })
+}
+
+/// What the tables of pages take in processes with many addresses: a page for each 2 MiB that was ever read, which no
+/// count of pages in use shows.
+fn table_bytes(living: &[(i32, Stat)]) -> u64 {
+    /// Less than this takes two MiB at most.
+    const MANY: u64 = 1 << 30;
+    let many = living.iter().filter(|(_, stat)| stat.addresses > MANY);
+    many.map(|&(pid, _)| status_bytes(pid, "VmPTE:")).sum()
 }
 
 /// The pages of a process. If its first thread has ended, only the others show the memory that they share.
@@ -494,9 +546,10 @@ fn buffered_bytes(living: &[(i32, Stat)]) -> u64 {
     bytes.saturating_sub(FREE * SOCKET * living.len() as u64)
 }
 
-fn resident_shared_bytes(pid: i32) -> u64 {
+/// A number of KiB that `/proc/PID/status` tells by this name; 0 where it does not.
+fn status_bytes(pid: i32, name: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("RssShmem:"));
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
     line.and_then(kib).unwrap_or(0)
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::prctl;
-use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, setsid};
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ use super::running::Running;
 use super::wire::{self, CandidateFds, CandidateSpec, FAREWELL, ProgramFds, ServerRequest};
 use super::{
     Confined, InForce, Isolation, SandboxSetup, StdinMode, StdoutMode, WallLimit, WarmInterpreter, WorkFolder, folder,
-    interpreter, supervisor,
+    interpreter, signals, supervisor,
 };
 use crate::error::{Error, Result};
 use crate::judge::problem::Limits;
@@ -82,6 +82,10 @@ struct ServerSetup {
 }
 
 fn receive_setup(mut caller: UnixStream) -> io::Result<()> {
+    // A separate session, so that signals of the terminal reach only the caller.
+    let _ = setsid();
+    // Before an interpreter is loaded, which remembers what it finds. Writing to a caller that has gone is an error.
+    signals::reset(&[Signal::SIGPIPE])?;
     let mut wanted: ServerSetup = wire::receive_message(&mut caller)?;
     match wanted.interpreter.take() {
         None => serve(caller, &wanted, ProgramStart::Execute),
@@ -93,10 +97,6 @@ fn receive_setup(mut caller: UnixStream) -> io::Result<()> {
 }
 
 fn serve(mut caller: UnixStream, wanted: &ServerSetup, start: ProgramStart) -> io::Result<()> {
-    // A separate session, so that signals of the terminal reach only the caller.
-    let _ = setsid();
-    // SAFETY: the default action runs no code of ours.
-    unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
     let (groups, counted) = Groups::prepare(wanted.groups, wanted.caller);
     let (confinement, found) = Confinement::new(wanted.namespaces, &counted, &wanted.hidden);
     if let Some(filters) = &confinement.filters {

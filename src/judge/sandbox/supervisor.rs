@@ -19,12 +19,14 @@ use super::confinement::Confinement;
 use super::disk::CandidateFiles;
 use super::groups::Group;
 use super::identity::Identity;
-use super::processes::{self, ProcessMeter, ProcessScope};
+use super::processes::{self, Among, ProcessMeter, ProcessScope};
 use super::tree::CopyError;
 use super::wire::{self, CandidateFds, CandidateSpec, ProgramFds, ServerRequest, SupervisorReport};
 use super::{How, Limit, calls};
 use crate::judge::fair_clock::FairClock;
 
+/// What a candidate has done that executes a program which cannot be read.
+const HIDES: &str = "a program that nobody may read";
 /// Milliseconds between two checks of the processes.
 const LOOK_MS: u8 = 5;
 
@@ -75,14 +77,15 @@ impl Prepared {
         start: ProgramStart,
         group: Option<Group>,
     ) -> Result<Prepared, SetupError> {
-        let seen = match confinement.namespaced {
-            true => ProcessScope::Namespace,
+        let among = match confinement.namespaced {
+            true => Among::Namespace,
             false => {
                 setsid().map_err(doing("start a session"))?;
                 prctl::set_child_subreaper(true).map_err(doing("adopt orphans"))?;
-                ProcessScope::Descendants
+                Among::Descendants
             }
         };
+        let seen = ProcessScope { among, identity: confinement.identity };
         let (word, theirs) = UnixStream::pair().map_err(doing("make a socket"))?;
         // SAFETY: this process has one thread, so the child may do whatever the parent may.
         let main = match unsafe { fork() }.map_err(doing("fork"))? {
@@ -233,6 +236,7 @@ impl CandidateWatch<'_> {
         };
         let wall = self.started.elapsed();
         self.look();
+        let hides = self.hides();
         // Unlinked files last as long as the processes that hold them.
         let files = self.files.exceed(self.order, self.meter.scope());
         self.meter.scope().end(|status| note(&mut self.status, self.main, status));
@@ -248,6 +252,7 @@ impl CandidateWatch<'_> {
         let how = match ended_by_us {
             Some(how @ (How::Limit(_) | How::Sandbox(_))) => how,
             _ if killed => How::Limit(Limit::Memory),
+            _ if hides => How::Sandbox(HIDES.into()),
             _ if files || self.files.exceed(self.order, self.meter.scope()) => How::Limit(Limit::Output),
             Some(How::Killed) if cpu <= self.order.cpu && self.peak_bytes <= self.order.memory_bytes => How::Killed,
             _ => judge(self.order, self.status, cpu, self.peak_bytes),
@@ -281,6 +286,11 @@ impl CandidateWatch<'_> {
         }
     }
 
+    /// Whether a process hides what it holds from a supervisor that has to know it.
+    fn hides(&self) -> bool {
+        matches!(self.files, CandidateFiles::Measured(_)) && self.meter.scope().hides()
+    }
+
     fn counted_cpu(&self) -> Option<Duration> {
         Some(self.group.as_ref()?.cpu()?.saturating_sub(self.cpu_before?))
     }
@@ -298,6 +308,9 @@ impl CandidateWatch<'_> {
         // If the user has other processes, RLIMIT_NPROC is no exact limit; this one ends the forking.
         if threads > 2 * order.processes + 64 {
             return Some(How::Sandbox("fork".into()));
+        }
+        if self.hides() {
+            return Some(How::Sandbox(HIDES.into()));
         }
         if self.files.exceed_now(order, self.meter.scope()) {
             return Some(How::Limit(Limit::Output));

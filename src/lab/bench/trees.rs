@@ -10,6 +10,7 @@ use crate::backend::{Dtype, MOST_HEAD_DIM};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::kv::{Forest, PagePool, PrefixTree, StepRow};
+use crate::lines;
 
 /// Limits of a tree: more than any GPU holds, and small enough that sums are exact.
 const MOST_TOKENS: usize = 1 << 30;
@@ -53,7 +54,7 @@ pub struct TreeNode {
 
 /// Reads all trees of a file.
 pub fn read_trees(path: &Path) -> Result<Vec<TreeSpec>> {
-    let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
+    let text = lines::input_text(path)?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let trees: Vec<TreeSpec> = lines.map(|(number, line)| read_tree(path, number + 1, line)).collect::<Result<_>>()?;
     match trees.is_empty() {

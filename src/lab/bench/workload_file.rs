@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
+use crate::lines;
 use crate::model::ModelConfig;
 
 const BUILT_IN: &str = include_str!("../../../benches/workloads.json");
@@ -104,7 +105,7 @@ pub fn read_jobs(file: Option<&Path>, shape: &str, names: &[String]) -> Result<(
 /// The file, and its name for messages.
 fn read(path: Option<&Path>) -> Result<(&Path, WorkloadFile)> {
     let text = match path {
-        Some(path) => std::fs::read_to_string(path).map_err(Error::io(path, "read"))?,
+        Some(path) => lines::input_text(path)?,
         None => BUILT_IN.to_owned(),
     };
     let path = path.unwrap_or(Path::new("the built-in workloads"));

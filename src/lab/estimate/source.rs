@@ -1,7 +1,6 @@
 //! Reads a job from a task file, a file of OpenAI Batch requests, or rows of prompts, together with its model. Only the
 //! model's config.json and tokenizer are read.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -15,7 +14,7 @@ use crate::eval::run::RenderedTask;
 use crate::eval::task::{Method, Overrides};
 use crate::figures::counted;
 use crate::kv::PackedPrompts;
-use crate::lines::open;
+use crate::lines::{open, whole};
 use crate::model::{ModelConfig, ModelFolder};
 use crate::openai::batch;
 use crate::tokenizer::Tokenizer;
@@ -68,8 +67,7 @@ pub fn read(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
         return Err(Error::value("--model", "a model folder or a config.json, for prompts without a task", "nothing"));
     };
     let model = PlanModel::open(model, options.dtype)?;
-    let mut bytes = Vec::new();
-    open(path)?.read_to_end(&mut bytes).map_err(Error::io(path, "read"))?;
+    let bytes = whole(path, open(path)?)?;
     let job = match holds_requests(&bytes) {
         true => of_requests(options, &model)?,
         false => rows::read(path, &bytes, &model, options.output_tokens)?,

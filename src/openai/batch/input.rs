@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 use crate::eval::source::is_task;
 use crate::figures::shortened;
-use crate::json::{describe, field_of_partial};
+use crate::json::{RawJson, describe, field_of_partial};
 use crate::lines::{Line, Lines, open};
 use crate::openai::protocol::{Endpoint, Refusal};
 
@@ -90,8 +90,22 @@ impl ReadLine {
             }
         };
         let custom_id = object.get("custom_id").and_then(Value::as_str).map(str::to_owned);
-        ReadLine { call: read_call(object, custom_id.as_ref()), custom_id }
+        let call = match twice(&line.bytes, &object) {
+            Some(name) => Err(invalid(&format!("`{name}`: expected once, found twice")).about(name)),
+            None => read_call(object, custom_id.as_ref()),
+        };
+        ReadLine { call, custom_id }
     }
+}
+
+/// The first name that the line has twice, as the parser keeps the last value alone and a call would be answered under
+/// another id, or be another call, than its author sees.
+fn twice(line: &[u8], object: &Map<String, Value>) -> Option<String> {
+    let line = RawJson::part(std::str::from_utf8(line).ok()?);
+    let pairs = line.pairs().filter(|pairs| pairs.len() != object.len())?;
+    let mut seen = HashSet::new();
+    let again = pairs.into_iter().map(|(name, _)| name).find(|name| !seen.insert(name.clone()));
+    again.map(|name| shortened(name, MOST_SAID))
 }
 
 fn read_call(mut line: Map<String, Value>, custom_id: Option<&String>) -> Result<Call, Refusal> {

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::endpoint::Endpoint;
 use super::logprobs::{ChatLogprobs, CompletionLogprobs, PromptLogprobs, ShownToken, echoed_tokens};
@@ -101,10 +101,22 @@ enum Choice<'a> {
     Scored(ScoredChoice<'a>),
 }
 
+/// The text of a choice: that of its prompt, if it is echoed, and its own. Joined only where it is written.
+struct EchoedText<'a> {
+    echoed: &'a str,
+    own: Cow<'a, str>,
+}
+
+impl Serialize for EchoedText<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{}{}", self.echoed, self.own))
+    }
+}
+
 #[derive(Serialize)]
 struct CompletionChoice<'a> {
     index: usize,
-    text: Cow<'a, str>,
+    text: EchoedText<'a>,
     logprobs: Option<OwnedLogprobs<'a>>,
     finish_reason: &'static str,
     stop_reason: Option<StopReason>,
@@ -284,10 +296,8 @@ fn sampled_choices<'a>(
         let token_ids = request.return_token_ids.then(|| drawn.map_or(&[][..], |drawn| &drawn.tokens));
         choices.push(match request.endpoint {
             Endpoint::Completions => {
-                let text = match request.echo {
-                    true => format!("{}{}", prompt.text, sample.text).into(),
-                    false => sample.text,
-                };
+                let echoed = if request.echo { &*prompt.text } else { "" };
+                let text = EchoedText { echoed, own: sample.text };
                 let logprobs = shown;
                 Choice::Completion(CompletionChoice {
                     index,

@@ -21,6 +21,8 @@ pub struct ChatText {
 const END_MARK: &str = "OFFSHOOT-END-OF-THE-MESSAGE ";
 /// Stands for the answers of a kept branch.
 const BRANCH_MARK: &str = "OFFSHOOT-KEPT-BRANCH";
+/// Stands for whatever a user says next.
+const NEXT_MARK: &str = "OFFSHOOT-NEXT-MESSAGE";
 
 /// Takes a chat's fields. `follows_branch`: the messages follow a branch that ends with the assistant's words; without
 /// messages, those words go on.
@@ -103,6 +105,30 @@ fn cut_at_end(text: &mut String) -> Result<(), Refusal> {
         text.truncate(text.trim_end().len());
     }
     Ok(())
+}
+
+/// What all chats begin with that begin with these messages and go on with the user's words, or with the assistant's if
+/// the last message is not its own. `chat`: the messages, or an object with `messages` and `chat_template_kwargs`.
+pub fn beginning(chat: &Value, tokenizer: &Tokenizer) -> Result<String, Refusal> {
+    let object = match chat {
+        Value::Object(object) => object.clone(),
+        list => Map::from_iter([("messages".to_owned(), list.clone())]),
+    };
+    let mut fields = BodyFields::new(&object);
+    let mut messages = messages::read(&fields.take("messages").unwrap_or_default())?;
+    let variables = fields.object("chat_template_kwargs")?;
+    fields.finish()?;
+    let is_answered = messages.list.last().is_some_and(|last| ["system", "assistant"].contains(&&*last.role));
+    if is_answered {
+        messages.list.push(Message { role: "user".to_owned(), content: NEXT_MARK.to_owned() });
+    }
+    let end = ChatEnd { adds_prompt: Some(true), continues: None };
+    let options = ChatOptions { variables, ..ChatOptions::default() };
+    let mut text = render(Messages { is_prefix: false, ..messages }, end, false, options, tokenizer)?.text;
+    if is_answered {
+        text.truncate(text.find(NEXT_MARK).ok_or_else(|| hidden("a next message"))?);
+    }
+    Ok(text)
 }
 
 fn hidden(what: &str) -> Refusal {

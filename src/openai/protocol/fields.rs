@@ -34,6 +34,16 @@ impl BodyFields {
         self.left.remove(key)
     }
 
+    /// Takes the fields of the object `key` as the body's own; where both have one, the body's holds.
+    pub fn unpack(&mut self, key: &str) -> ProtocolResult<()> {
+        for (inner, value) in self.object(key)? {
+            if !value.is_null() {
+                self.left.entry(inner).or_insert(value);
+            }
+        }
+        Ok(())
+    }
+
     /// A field converted by `read`.
     fn read<T>(
         &mut self,

@@ -22,6 +22,8 @@ pub struct ProtocolLimits {
     /// Length of a stop string, in bytes.
     pub stop_bytes: usize,
     pub logit_bias: usize,
+    /// The least `priority`, which goes first.
+    pub priority: i32,
     /// `timeout` and `keep_seconds`, in seconds.
     pub seconds: u64,
     /// Whether answers can be streamed.
@@ -42,6 +44,7 @@ impl ProtocolLimits {
         stops: usize::MAX,
         stop_bytes: usize::MAX,
         logit_bias: usize::MAX,
+        priority: i32::MIN,
         seconds: u64::MAX,
         streams: false,
         keeps: false,
@@ -69,6 +72,7 @@ impl Default for ProtocolLimits {
             stops: 32,
             stop_bytes: 256,
             logit_bias: 1_024,
+            priority: -20,
             seconds: 86_400,
             streams: true,
             keeps: true,

@@ -11,8 +11,8 @@ use crate::tokenizer::Message;
 const ROLES: [(&str, &str); 5] =
     [("system", "system"), ("developer", "system"), ("user", "user"), ("assistant", "assistant"), ("tool", "tool")];
 
-/// OpenAI's fields of a message that are not supported.
-const UNSUPPORTED: [&str; 5] = ["tool_calls", "tool_call_id", "function_call", "refusal", "audio"];
+/// OpenAI's fields of a message that are not supported; `name` for tools alone.
+const UNSUPPORTED: [&str; 6] = ["tool_calls", "tool_call_id", "function_call", "refusal", "audio", "name"];
 
 /// The messages of a chat.
 pub struct Messages {
@@ -51,7 +51,9 @@ fn message(index: usize, value: &Value) -> Result<Message, Refusal> {
     for (key, value) in fields.iter().filter(|(_, value)| !is_nothing(value)) {
         match key.as_str() {
             // Templates leave the reasoning of earlier turns out.
-            "role" | "content" | "name" | "reasoning_content" => {}
+            "role" | "content" | "reasoning_content" => {}
+            // Of a person it changes no prompt; of a tool, templates show it.
+            "name" if fields.get("role").is_none_or(|role| role != "tool") => {}
             "prefix" if value.is_boolean() => {}
             key if UNSUPPORTED.contains(&key) => {
                 return Err(Refusal::unsupported(&at(&format!(".{key}")), &brief(value)).about("messages"));

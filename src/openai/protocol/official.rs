@@ -1,4 +1,5 @@
-//! OpenAI's fields that a request may have although they change no answer here, and those that are not supported.
+//! Fields of OpenAI's and vLLM's that a request may have although they change no answer here, and those that are not
+//! supported.
 
 use serde_json::Value;
 
@@ -6,8 +7,17 @@ use super::fields::BodyFields;
 use super::refusal::Refusal;
 
 /// Fields that change no answer.
-const IGNORED: [&str; 7] =
-    ["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"];
+const IGNORED: [&str; 8] = [
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    // vLLM's, for tokenizers written in Python: others put no spaces there.
+    "spaces_between_special_tokens",
+];
 
 /// Whether a field with this value changes nothing.
 type HasNoEffect = fn(&Value) -> bool;

@@ -50,6 +50,8 @@ impl RequestReader<'_> {
     pub fn read(&self, endpoint: Endpoint, body: &Map<String, Value>) -> Result<ProtocolRequest<TextPrompt>, Refusal> {
         let limits = self.limits;
         let mut fields = BodyFields::new(body);
+        // openai-python's argument, which clients that write their own bodies send as it stands.
+        fields.unpack("extra_body")?;
         let model = self.model(&mut fields)?;
         let (keep, parent) = self.branches(&mut fields)?;
         let prompts = match endpoint {
@@ -75,7 +77,7 @@ impl RequestReader<'_> {
         };
         let skips_special = fields.choice("skip_special_tokens")?.unwrap_or(true);
         let return_token_ids = fields.flag("return_token_ids")?;
-        let priority = priority(&mut fields)?.unwrap_or(self.priority);
+        let priority = priority(&mut fields, limits.priority)?.unwrap_or(self.priority);
         let timeout = fields.seconds("timeout", limits.seconds)?;
         official::take(&mut fields)?;
         fields.finish()?;
@@ -334,10 +336,11 @@ fn text_prompts(
     written.into_iter().map(prompt).collect()
 }
 
-fn priority(fields: &mut BodyFields) -> Result<Option<Priority>, Refusal> {
-    let Some(priority) = fields.whole("priority")? else { return Ok(None) };
-    let range = format!("a whole number from {} to {}", i32::MIN, i32::MAX);
-    let priority = i32::try_from(priority).map_err(|_| Refusal::value("priority", &range, &priority.to_string()))?;
+fn priority(fields: &mut BodyFields, least: i32) -> Result<Option<Priority>, Refusal> {
+    let Some(given) = fields.whole("priority")? else { return Ok(None) };
+    let range = format!("a whole number from {least} to {}", i32::MAX);
+    let wrong = || Refusal::value("priority", &range, &given.to_string());
+    let priority = i32::try_from(given).ok().filter(|&priority| priority >= least).ok_or_else(wrong)?;
     Ok(Some(Priority(priority)))
 }
 

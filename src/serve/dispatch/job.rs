@@ -22,8 +22,10 @@ pub struct ClientId(pub usize);
 pub struct Job {
     pub id: JobId,
     pub client: ClientId,
-    /// Lower numbers are served first.
+    /// Among the jobs of its client; lower numbers are served first.
     pub priority: Priority,
+    /// Among the jobs of all clients, and in the engine.
+    pub among_all: Priority,
     pub prompts: Vec<JobPrompt>,
     /// Samples of each prompt; 0 if only the prompts are scored.
     pub samples: usize,
@@ -82,7 +84,7 @@ impl Job {
             params: &self.params,
             stop,
             uniforms: *uniforms,
-            priority: self.priority,
+            priority: self.among_all,
         }
     }
 }

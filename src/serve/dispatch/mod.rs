@@ -40,9 +40,11 @@ enum Command {
 /// What the dispatcher and the HTTP tasks both see.
 struct Shared {
     limits: QueueLimits,
-    /// Jobs that were submitted and have not ended, and those of them with samples that have not begun.
+    /// Jobs that were submitted and have not ended.
     open: AtomicUsize,
-    waiting: AtomicUsize,
+    /// Those of them that the thread has not taken yet, and those with samples that have not begun.
+    untaken: AtomicUsize,
+    queued: AtomicUsize,
     prompt_tokens: AtomicUsize,
     next_job: AtomicU64,
     /// The engine has stopped.
@@ -73,20 +75,31 @@ impl Dispatcher {
         limits: QueueLimits,
         metrics: Arc<ServeMetrics>,
     ) -> Result<(Dispatcher, JoinHandle<()>)> {
+        let (dispatcher, work) = Dispatcher::new(engine, leases, limits, metrics);
+        let thread = std::thread::Builder::new().name("dispatch".to_owned()).spawn(move || work.run());
+        Ok((dispatcher, thread.map_err(Error::io("a thread", "start"))?))
+    }
+
+    /// A client and the loop that its thread runs.
+    fn new(
+        engine: EngineHandle,
+        leases: Arc<Leases>,
+        limits: QueueLimits,
+        metrics: Arc<ServeMetrics>,
+    ) -> (Dispatcher, work::DispatchLoop) {
         let (commands, receiver): (_, Receiver<Command>) = unbounded();
         let shared = Arc::new(Shared {
             limits,
             open: AtomicUsize::new(0),
-            waiting: AtomicUsize::new(0),
+            untaken: AtomicUsize::new(0),
+            queued: AtomicUsize::new(0),
             prompt_tokens: AtomicUsize::new(0),
             next_job: AtomicU64::new(0),
             is_dead: AtomicBool::new(false),
             metrics,
         });
         let work = work::DispatchLoop::new(engine, leases, receiver, shared.clone());
-        let thread = std::thread::Builder::new().name("dispatch".to_owned()).spawn(move || work.run());
-        let thread = thread.map_err(Error::io("a thread", "start"))?;
-        Ok((Dispatcher { commands, shared }, thread))
+        (Dispatcher { commands, shared }, work)
     }
 
     pub fn name_job(&self) -> JobId {
@@ -101,13 +114,15 @@ impl Dispatcher {
     pub fn submit(&self, job: Job) -> Result<OpenTicket, Refusal> {
         let shared = &self.shared;
         self.check_alive()?;
-        let (waiting, tokens) = (shared.waiting.load(Ordering::Relaxed), shared.prompt_tokens.load(Ordering::Relaxed));
+        // Counted first: of two jobs that come together for one place, one is refused.
+        let untaken = shared.untaken.fetch_add(1, Ordering::AcqRel);
+        let (waiting, tokens) = (untaken + shared.queued(), shared.prompt_tokens.load(Ordering::Relaxed));
         if waiting >= shared.limits.jobs || tokens >= shared.limits.prompt_tokens {
+            shared.untaken.fetch_sub(1, Ordering::AcqRel);
             shared.metrics.refused_full.add(1);
             return Err(Refusal::queue_full(waiting, shared.metrics.seconds_per_job(waiting)));
         }
         shared.open.fetch_add(1, Ordering::Relaxed);
-        shared.waiting.fetch_add(1, Ordering::Relaxed);
         shared.prompt_tokens.fetch_add(job.prompt_tokens(), Ordering::Relaxed);
         let ticket =
             OpenTicket { id: job.id, outbox: job.outbox.clone(), commands: self.commands.clone(), has_ended: false };
@@ -130,7 +145,13 @@ impl Dispatcher {
 
     /// Jobs with samples that have not begun.
     pub fn waiting(&self) -> usize {
-        self.shared.waiting.load(Ordering::Relaxed)
+        self.shared.untaken.load(Ordering::Acquire) + self.shared.queued()
+    }
+}
+
+impl Shared {
+    fn queued(&self) -> usize {
+        self.queued.load(Ordering::Acquire)
     }
 }
 

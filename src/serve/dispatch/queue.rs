@@ -1,7 +1,8 @@
-//! The jobs with samples that have not begun, and which of them is next. Lower priorities first, each aged by its wait, so
-//! that nobody starves; among equals the client, then the job that has had the least, so that a job of thousands of
-//! samples leaves room for one of a single sample; among those that have had about the same, the one whose prompt has the
-//! most in common with the prompt begun last, whose keys and values are cached.
+//! The jobs with samples that have not begun, and which of them is next. Lower priorities first, each aged by its wait,
+//! so that nobody starves; among equals the client that has had the least, and of its jobs the lowest priority among
+//! them, then the job that has had the least, so that a job of thousands of samples leaves room for one of a single
+//! sample; among those that have had about the same, the one whose prompt has the most in common with the prompt begun
+//! last, whose keys and values are cached.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -114,12 +115,13 @@ impl JobQueue {
     }
 
     /// Lowest first.
-    fn rank(&self, waiting: &WaitingJob, now: Instant) -> (i64, u64, u64, Reverse<usize>, u64) {
+    fn rank(&self, waiting: &WaitingJob, now: Instant) -> (i64, u64, i64, u64, Reverse<usize>, u64) {
         let aged = now.saturating_duration_since(waiting.waits_since).as_secs() / AGING.as_secs();
-        let priority = i64::from(waiting.job.priority.0) - i64::try_from(aged).unwrap_or(i64::MAX / 2);
+        let aged = i64::try_from(aged).unwrap_or(i64::MAX / 2);
+        let [among_all, own] = [waiting.job.among_all, waiting.job.priority].map(|of| i64::from(of.0) - aged);
         let client = self.clients.get(&waiting.job.client).copied().unwrap_or(self.floor);
         let shared = waiting.key.iter().zip(&self.last).take_while(|(own, last)| own == last).count();
-        (priority, client / QUANTUM, waiting.service / QUANTUM, Reverse(shared), waiting.order)
+        (among_all, client / QUANTUM, own, waiting.service / QUANTUM, Reverse(shared), waiting.order)
     }
 }
 
@@ -161,12 +163,12 @@ fn key_of(tokens: &[TokenId]) -> Vec<u64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::engine::{Hear, Priority, SamplingParams, Stop, UniformKey};
     use crate::serve::dispatch::JobPrompt;
 
-    fn job(id: u64, client: usize, priority: i32, samples: usize, tokens: &[u32]) -> Job {
+    pub fn job(id: u64, client: usize, priority: i32, samples: usize, tokens: &[u32]) -> Job {
         let prompt = JobPrompt {
             tokens: tokens.iter().map(|&token| TokenId(token)).collect(),
             choices: Vec::new(),
@@ -178,6 +180,7 @@ mod tests {
             id: JobId(id),
             client: ClientId(client),
             priority: Priority(priority),
+            among_all: Priority(priority),
             prompts: vec![prompt],
             samples,
             prompt_logprobs: None,
@@ -242,6 +245,20 @@ mod tests {
         let later = now + 3 * AGING;
         queue.add(job(2, 0, -1, 1, &[2]), later);
         assert_eq!(order(&mut queue, later), [1, 2], "it has waited for three times what a priority is worth");
+    }
+
+    /// However low its numbers are, a client's jobs only go before its own others.
+    #[test]
+    fn a_priority_of_its_own_takes_no_turn_from_another_client() {
+        let (mut queue, now) = (JobQueue::default(), Instant::now());
+        let own = |id, client, priority| Job { among_all: Priority(0), ..job(id, client, priority, 16, &[1; 32]) };
+        (0..40).for_each(|id| queue.add(own(id, 0, if id < 30 { 0 } else { -20 }), now));
+        (40..60).for_each(|id| queue.add(own(id, 1, 0), now));
+        let first: Vec<u64> = order(&mut queue, now).into_iter().take(20).collect();
+        let others = first.iter().filter(|&&id| id >= 40).count();
+        assert!((9..=11).contains(&others), "{others} of the first 20 are the second client's: {first:?}");
+        let foremost: Vec<u64> = first.into_iter().filter(|&id| id < 40).take(9).collect();
+        assert!(foremost.iter().all(|&id| id >= 30), "the first client's own order: {foremost:?}");
     }
 
     #[test]

@@ -119,7 +119,12 @@ impl DispatchLoop {
 
     fn execute(&mut self, command: Command) {
         match command {
-            Command::Submit(job) => self.take(job),
+            Command::Submit(job) => {
+                self.take(job);
+                // In this order, so that a job that waits is counted at every moment.
+                self.shared.queued.store(self.queue.len(), Ordering::Release);
+                self.shared.untaken.fetch_sub(1, Ordering::AcqRel);
+            }
             Command::Cancel(job) => {
                 if self.jobs.contains_key(&job) {
                     self.shared.metrics.cancelled.add(1);
@@ -191,7 +196,7 @@ impl DispatchLoop {
                 self.refuse(part.job, &error);
             }
         }
-        self.shared.waiting.store(self.queue.len(), Ordering::Relaxed);
+        self.shared.queued.store(self.queue.len(), Ordering::Release);
     }
 
     fn begin(&mut self, part: Part, job: &Job) -> Result<()> {
@@ -203,7 +208,7 @@ impl DispatchLoop {
         let left = match is_choices {
             true => {
                 let (context, continuations) = (&*of.tokens, &*of.choices);
-                let request = ChoicesRequest { context, continuations, tops: of.choices_top, priority: job.priority };
+                let request = ChoicesRequest { context, continuations, tops: of.choices_top, priority: job.among_all };
                 self.generator.begin_choices(number, &request)?;
                 continuations.len()
             }
@@ -422,5 +427,45 @@ impl RecentPrompts {
             self.tokens = DistinctTokens::default();
         }
         self.tokens.insert(prompt)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::queue::tests::job;
+    use super::super::{Dispatcher, OpenTicket, QueueLimits};
+    use super::*;
+    use crate::engine::ScriptedReply;
+    use crate::serve::leases::LeaseLimits;
+    use crate::serve::metrics::ServeMetrics;
+
+    #[test]
+    fn jobs_that_were_not_taken_yet_fill_the_queue() {
+        let engine = EngineHandle::scripted(|_| ScriptedReply::text("a").until_cancelled());
+        let most_branches = engine.facts().max_branches;
+        let limits = LeaseLimits { each: 0, time_to_live: PATIENCE };
+        let leases = Arc::new(Leases::new(engine.clone(), limits));
+        let limits = QueueLimits { jobs: 2, prompt_tokens: usize::MAX };
+        let (dispatcher, mut work) = Dispatcher::new(engine, leases, limits, Arc::new(ServeMetrics::new()));
+        let submit = |id, samples| dispatcher.submit(job(id, 0, 0, samples, &[1; 8]));
+        let code = |refused: Result<OpenTicket, Refusal>| refused.err().map(|refusal| refusal.code);
+        let open: Vec<_> = (0..2).map(|id| submit(id, 1).expect("there is room")).collect();
+        // The loop goes on, before it has seen them.
+        work.begin_more();
+        assert_eq!((dispatcher.waiting(), code(submit(2, 1))), (2, Some("queue_full")));
+        // Taken, each waits until its samples have begun.
+        for waiting in [1, 0] {
+            let command = work.commands.recv().expect("two were sent");
+            work.execute(command);
+            work.begin_more();
+            assert_eq!(dispatcher.waiting(), waiting);
+        }
+        let more = submit(3, 4 * most_branches).expect("there is room");
+        let command = work.commands.recv().expect("it was sent");
+        work.execute(command);
+        assert_eq!(dispatcher.waiting(), 1);
+        work.begin_more();
+        assert_eq!(dispatcher.waiting(), 1, "most of its samples have not begun");
+        drop((open, more));
     }
 }

@@ -12,6 +12,7 @@ use super::{NodeState, SamplingTree};
 use crate::engine::{FinishReason, ForkKind, finish_fields};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
+use crate::lines;
 
 /// A sampling tree as a file: `{"item", "kv_bytes_per_token", "level_ends", "nodes": [...]}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -120,7 +121,7 @@ impl From<NodeState> for TraceState {
 impl Trace {
     /// Reads a trace from JSON.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read(path).map_err(Error::io(path, "read"))?;
+        let text = lines::input_file(path)?;
         let trace: Trace = serde_json::from_slice(&text)
             .map_err(|error| Error::format(path, format!("not a sampling tree as this version writes it: {error}")))?;
         trace.check(path)?;

@@ -27,6 +27,7 @@ use crate::error::{Error, Result};
 use crate::eval::records::{Format, RecordLines, lines_and_texts};
 use crate::json;
 use crate::json::RawJson;
+use crate::lines::whole_text;
 
 /// The text of a sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,17 +83,17 @@ pub fn read<'a>(path: &'a Path, problems: &'a Problems) -> Result<ImportedSample
     let head = head(path, &mut lines.reader, &mut taken)?;
     lines.reader = Box::new(Cursor::new(taken).chain(lines.reader));
     if head.trim_start().starts_with('[') {
-        return lists::list(path, &whole(path, lines.reader)?, problems);
+        return lists::list(path, &whole_text(path, lines.reader)?, problems);
     }
     let form = lines::form(&head);
     if form.is_none() && !head.trim().is_empty() {
         match json::read(&head) {
             Ok(codes) if lists::are_codes_by_number(&codes) => {
-                return lists::codes(path, lists::value(path, &whole(path, lines.reader)?)?, problems);
+                return lists::codes(path, lists::value(path, &whole_text(path, lines.reader)?)?, problems);
             }
             // The first line is only the start of an object over several lines.
             Err(error) if error.is_eof() => {
-                let text = whole(path, lines.reader)?;
+                let text = whole_text(path, lines.reader)?;
                 match lists::value(path, &text)? {
                     Value::Object(codes) if lists::are_codes(&codes) => return lists::codes(path, codes, problems),
                     _ => lines.reader = Box::new(Cursor::new(text)),
@@ -131,13 +132,6 @@ fn head(path: &Path, reader: &mut dyn BufRead, taken: &mut Vec<u8>) -> Result<St
             return Ok(line.to_string());
         }
     }
-}
-
-/// The rest of a file.
-fn whole(path: &Path, mut reader: impl Read) -> Result<String> {
-    let mut text = String::new();
-    reader.read_to_string(&mut text).map_err(Error::io(path, "read"))?;
-    Ok(text)
 }
 
 /// The error for an id that no problem has.

@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
+use crate::lines;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -91,7 +92,7 @@ impl Chart {
     ///
     /// A file cannot be read, is not of this form, or does not have exactly one line for each series and group.
     pub fn read(path: &Path) -> Result<Chart> {
-        let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
+        let text = lines::input_text(path)?;
         let file: ChartFile = serde_json::from_str(&text)
             .map_err(|error| Error::format(path, format!("it is not a chart file: {error}")))?;
         if file.groups.is_empty() || file.series.is_empty() {
@@ -113,7 +114,7 @@ fn over(path: &Path, series: &[SeriesFile], name: &str) -> Result<usize> {
 
 fn read_series(chart: &Path, series: SeriesFile, groups: &[GroupFile]) -> Result<Series> {
     let path = chart.parent().unwrap_or(Path::new("")).join(&series.file);
-    let text = std::fs::read_to_string(&path).map_err(Error::io(&path, "read"))?;
+    let text = lines::input_text(&path)?;
     let objects = text.lines().filter(|line| line.starts_with('{'));
     let lines: Vec<Map<String, Value>> = objects
         .map(serde_json::from_str)

@@ -7,12 +7,13 @@ use std::time::Duration;
 use super::super::job::{ReplayJob, ReplayRequest};
 use super::super::prompt::{TextRun, TracePrompt};
 use super::super::synthetic::RequestLengths;
-use super::{MOST_TOKENS, none, text};
+use super::{MOST_TOKENS, none};
 use crate::error::{Error, Result};
+use crate::lines;
 
 /// The lengths in a `.csv` (no header) or a `.json` file. Blank lines are skipped.
 pub fn read_lengths(path: &Path) -> Result<Vec<RequestLengths>> {
-    let text = text(path)?;
+    let text = lines::input_text(path)?;
     let lengths = match path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json")) {
         true => prompts(path, &text)?,
         false => {

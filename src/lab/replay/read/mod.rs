@@ -8,6 +8,7 @@ use std::path::Path;
 
 use super::job::ReplayJob;
 use crate::error::{Error, Result};
+use crate::lines;
 
 pub use lengths::read_lengths;
 
@@ -19,18 +20,13 @@ const MOST_TOKENS: u64 = 1 << 24;
 pub fn read_trace(path: &Path) -> Result<ReplayJob> {
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
     match extension.as_deref() {
-        Some("jsonl") => mooncake::read(path, &text(path)?),
+        Some("jsonl") => mooncake::read(path, &lines::input_text(path)?),
         Some("csv" | "json") => Ok(lengths::job(&read_lengths(path)?)),
         _ => {
             let expected = "a trace that ends in .jsonl (Mooncake's), .csv (prompt,answer) or .json (prompts' lengths)";
             Err(Error::value("trace", expected, path.display().to_string()))
         }
     }
-}
-
-fn text(path: &Path) -> Result<String> {
-    let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
-    Ok(text.trim_start_matches('\u{feff}').to_owned())
 }
 
 fn none(path: &Path) -> Error {

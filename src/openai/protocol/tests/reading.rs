@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::super::request::RequestSeed;
-use super::super::{Keep, RefusalKind, StreamOptions};
+use super::super::{Keep, RefusalKind, StreamOptions, chat_beginning};
 use super::*;
 use crate::engine::UniformKey;
 
@@ -49,6 +49,21 @@ fn fields_of_a_server_are_read() {
     assert!(usual.skips_special && usual.stream.is_none() && usual.keep.is_none() && usual.timeout.is_none());
 }
 
+/// its_hub and NeMo-Skills send these.
+#[test]
+fn fields_of_other_servers_clients_are_taken() {
+    let extra = json!({"include_stop_str_in_output": true, "seed": 4, "top_k": null});
+    let body = json!({"extra_body": extra, "seed": 3, "spaces_between_special_tokens": false});
+    let request = completion(body);
+    assert!(request.prompts[0].stop.include_stop);
+    assert_eq!(request.seed, RequestSeed::Own(3), "the body's own field holds");
+    assert_eq!(completion(json!({"extra_body": {}})).seed, RequestSeed::Callers(5));
+    for (fields, field) in [(json!({"extra_body": {"tools": [1]}}), "tools"), (json!({"extra_body": 1}), "extra_body")]
+    {
+        assert_eq!(refusal(Endpoint::Completions, with(fields)).param.as_deref(), Some(field));
+    }
+}
+
 #[test]
 fn what_does_not_go_together_is_refused_by_name() {
     let completions = [
@@ -67,6 +82,9 @@ fn what_does_not_go_together_is_refused_by_name() {
         (json!({"timeout": 0}), "timeout"),
         (json!({"timeout": 1e9}), "timeout"),
         (json!({"priority": 3e9}), "priority"),
+        (json!({"priority": 3_000_000_000u64}), "priority"),
+        (json!({"priority": -21}), "priority"),
+        (json!({"priority": i32::MIN}), "priority"),
         (json!({"stop": ""}), "stop"),
         (json!({"stop": [-1]}), "stop"),
         (json!({"max_tokens": 0}), "max_tokens"),
@@ -83,6 +101,57 @@ fn what_does_not_go_together_is_refused_by_name() {
         let mut body = json!({"messages": messages("a")});
         body[field] = json!([{"type": "json_object"}]);
         assert_eq!(refusal(Endpoint::Chat, body).code, "unsupported_parameter", "{field}");
+    }
+}
+
+/// What a tool's message says beside its text is not dropped in silence.
+#[test]
+fn fields_of_messages_that_are_not_shown_are_refused_by_name() {
+    let call = json!([{"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}]);
+    let cases = [
+        ("tool", "tool_call_id", json!("c1")),
+        ("tool", "name", json!("add")),
+        ("assistant", "tool_calls", call),
+        ("assistant", "function_call", json!({"name": "add", "arguments": "{}"})),
+        ("assistant", "refusal", json!("no")),
+        ("assistant", "audio", json!({"id": "a"})),
+    ];
+    for (role, field, value) in cases {
+        let message = json!({"role": role, "content": "7", field: value});
+        let body = json!({"messages": [{"role": "user", "content": "3 + 4?"}, message]});
+        let refusal = refusal(Endpoint::Chat, body);
+        assert_eq!((refusal.code, refusal.param.as_deref()), ("unsupported_parameter", Some("messages")), "{field}");
+        assert!(refusal.message.contains(&format!("messages[1].{field}`")), "{}", refusal.message);
+    }
+    // Nothing is lost with these.
+    let plain = chat_text(json!({"messages": [{"role": "user", "content": "a"}, {"role": "tool", "content": "7"}]}));
+    let more = json!([
+        {"role": "user", "content": "a", "name": "Mia"},
+        {"role": "tool", "content": [{"type": "text", "text": "7"}], "tool_calls": [], "refusal": null},
+    ]);
+    assert_eq!(chat_text(json!({"messages": more})), plain);
+}
+
+/// Also where the template trims what it shows.
+#[test]
+fn chats_begin_with_the_beginning_of_their_messages() {
+    let turn = |role: &str, content: &str| json!({"role": role, "content": content});
+    let all = [turn("system", " Be brief. "), turn("user", "3 + 4?"), turn("assistant", "7"), turn("user", "2 + 2?")];
+    let chat = chat_text(json!({"messages": all}));
+    let mut lengths = Vec::new();
+    for upto in 1..=all.len() {
+        let messages = json!(all[..upto]);
+        let beginning = chat_beginning(&messages, tokenizer()).unwrap_or_else(|refusal| panic!("{}", refusal.message));
+        assert!(chat.starts_with(&beginning), "{beginning:?} begins {chat:?}");
+        assert_eq!(chat_beginning(&json!({"messages": messages}), tokenizer()), Ok(beginning.clone()));
+        lengths.push(beginning.len());
+    }
+    assert!(lengths.is_sorted() && lengths[3] == chat.len() && lengths[0] > "[system] Be brief.".len(), "{lengths:?}");
+    let thinking = json!({"messages": all, "chat_template_kwargs": {"thinks": true}});
+    assert_eq!(chat_beginning(&thinking, tokenizer()), Ok(format!("{chat} <think>")));
+    for wrong in [json!([]), json!("a"), json!({}), json!([{"role": "user"}])] {
+        let refusal = chat_beginning(&wrong, tokenizer()).err().unwrap_or_else(|| panic!("{wrong} is taken"));
+        assert_eq!(refusal.param.as_deref(), Some("messages"), "{wrong}: {}", refusal.message);
     }
 }
 
@@ -106,6 +175,7 @@ fn limits_hold() {
         stops: 2,
         stop_bytes: 4,
         logit_bias: 1,
+        priority: 0,
         seconds: 10,
         streams: false,
         keeps: false,
@@ -122,6 +192,7 @@ fn limits_hold() {
         (json!({"stop": ["a", "b"], "stop_token_ids": [1]}), "stop"),
         (json!({"stop": "abcde"}), "stop"),
         (json!({"logit_bias": {"1": 1, "2": 1}}), "logit_bias"),
+        (json!({"priority": -1}), "priority"),
         (json!({"timeout": 11}), "timeout"),
         (json!({"stream": true}), "stream"),
         (json!({"keep": true}), "keep"),
