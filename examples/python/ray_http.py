@@ -1,5 +1,5 @@
-"""Ray's own HTTP processor against `offshoot serve`, which shares what requests begin with. Needs `pip install 'ray[data]'
-pydantic aiohttp`; vLLM is not needed.
+"""Ray's own HTTP processor against `offshoot serve`, which shares what requests begin with. Needs `pip install
+'ray[data]' pydantic aiohttp`; vLLM is not needed.
 """
 
 import json

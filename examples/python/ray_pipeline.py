@@ -20,7 +20,7 @@ answer = build_processor(
     OffshootConfig(
         model=offshoot.demo_model(), engine_kwargs={"threads": 1}, concurrency=2,
         sampling_params={"temperature": 0, "max_tokens": 12, "stop": ["\n"]}),
-    postprocess=lambda row: {"row_number": row["row_number"], "is_right": row["generated_text"].strip() == row["right"]})
+    postprocess=lambda row: {"is_right": row["generated_text"].strip() == row["right"]})
 parts = by_prefix(ray.data.from_items(asked), parts=3, max_tokens=12)   # says on stderr what the cut costs
 rows = answer(parts).take_all()
 counters = answer.metrics()

@@ -122,8 +122,9 @@ def test_two_actors_draw_what_one_process_draws(cluster, one_process):
 
 def prefixes_times_prompts():
     """16 prefixes of 16 prompts each, in random order."""
-    made = [f"{prefix}: " + " ".join(f"{WORDS[(prefix * 7 + at * 3) % 10]} {prefix * at}" for at in range(12)) + f"\n{tail} "
-            f"{WORDS[tail % 10]}:" for prefix in range(16) for tail in range(16)]
+    prefixes = [f"{prefix}: " + " ".join(f"{WORDS[(prefix * 7 + at * 3) % 10]} {prefix * at}" for at in range(12))
+                for prefix in range(16)]
+    made = [f"{prefix}\n{tail} {WORDS[tail % 10]}:" for prefix in prefixes for tail in range(16)]
     random.Random(1).shuffle(made)
     return made
 
@@ -137,8 +138,8 @@ def documents_times_questions():
     return made
 
 
-@pytest.mark.parametrize("prompts, parts, tokens", [(prefixes_times_prompts(), 4, 4), (documents_times_questions(), 8, 1)],
-                         ids=["16 prefixes", "40 documents"])
+@pytest.mark.parametrize("prompts, parts, tokens", [
+    (prefixes_times_prompts(), 4, 4), (documents_times_questions(), 8, 1)], ids=["16 prefixes", "40 documents"])
 def test_two_actors_compute_what_one_process_computes(cluster, one_process, prompts, parts, tokens):
     dataset = offray.by_prefix(ray.data.from_items([{"prompt": prompt} for prompt in prompts]), parts,
                                tokenizer=tokens_of, n=1, max_tokens=tokens)
@@ -313,8 +314,8 @@ def test_rows_say_what_is_wrong_with_them():
     assert rows[3]["error"].startswith("ValueError: temperature: expected")
     assert rows[1]["outputs"] is None and rows[1]["generated_text"] is None
     both = given.append_column("prompt_token_ids", [[[1], None, None, None]])
-    assert "expected one of prompt, messages, prompt_token_ids, found prompt, prompt_token_ids" in worker(both).to_pylist()[0][
-        "error"]
+    said = worker(both).to_pylist()[0]["error"]
+    assert "expected one of prompt, messages, prompt_token_ids, found prompt, prompt_token_ids" in said
     worker.llm.close()
     strict = Worker(config(), NoTotals)
     with pytest.raises(ValueError, match="row 1: prompt: expected fewer tokens"):
@@ -356,8 +357,8 @@ def test_verdicts(cluster):
 def test_an_example_with_ray(name, needs):
     for module in needs:
         pytest.importorskip(module, reason=f"ray.data.llm needs {module}")
-    ran = subprocess.run([sys.executable, str(ROOT / "examples" / "python" / name)], cwd=ROOT, capture_output=True, text=True,
-                         timeout=300)
+    ran = subprocess.run([sys.executable, str(ROOT / "examples" / "python" / name)], cwd=ROOT, capture_output=True,
+                         text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     found = re.search(r"(\d+) of 12 right", ran.stdout)
     assert found and int(found[1]) >= 6, ran.stdout

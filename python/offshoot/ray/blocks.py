@@ -33,7 +33,8 @@ def numbered(blocks: list[ray.ObjectRef], row: str) -> list[ray.ObjectRef]:
     facts = ray.get([_facts.remote(block, row) for block in blocks])
     having = [has for rows, has in facts if rows]
     if any(having) and not all(having):
-        raise ValueError(f"{row}: expected in all blocks of the dataset or in none, found in {sum(having)} of {len(having)}")
+        found = f"{sum(having)} of {len(having)}"
+        raise ValueError(f"{row}: expected in all blocks of the dataset or in none, found in {found}")
     if any(having):
         return blocks
     made, first = [], 0

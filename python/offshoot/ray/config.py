@@ -16,15 +16,16 @@ from offshoot.ray.blocks import ROW
 class OffshootConfig:
     """How ``build_processor`` runs a model.
 
-    ``model``: its folder, at the same path on every node. ``engine_kwargs``: further arguments of ``offshoot.LLM``, such as
-    ``seed``, ``device``, ``kv_dtype``, ``threads``. ``concurrency``: the number of actors, each with the model, or the least
-    and the most. ``num_gpus`` and ``num_cpus``: of an actor; by default a GPU for each of ``tensor_parallel`` where the
-    cluster has some, and a CPU for each of the engine's ``threads``. ``batch_size``: rows of a call; by default a block,
-    which for ``by_prefix`` is a part. ``sampling_params``: of rows that say nothing else. ``row``: the column of the row's
-    number, from which its random numbers follow; it is made if the dataset has none; None: every row has a ``seed`` of its
-    own. ``journal``: a folder that all nodes see, where finished rows are kept, so that what died goes on from there.
-    ``should_continue_on_error``: a row that cannot be sampled says why in the column ``error`` and does not end the job.
-    ``accelerator_type``, ``runtime_env`` and ``ray_remote_args`` are Ray's.
+    ``model``: its folder, at the same path on every node. ``engine_kwargs``: further arguments of ``offshoot.LLM``,
+    such as ``seed``, ``device``, ``kv_dtype``, ``threads``. ``concurrency``: the number of actors, each with the model,
+    or the least and the most. ``num_gpus`` and ``num_cpus``: of an actor; by default a GPU for each of
+    ``tensor_parallel`` where the cluster has some, and a CPU for each of the engine's ``threads``. ``batch_size``: rows
+    of a call; by default a block, which for ``by_prefix`` is a part. ``sampling_params``: of rows that say nothing
+    else. ``row``: the column of the row's number, from which its random numbers follow; it is made if the dataset has
+    none; None: every row has a ``seed`` of its own. ``journal``: a folder that all nodes see, where finished rows are
+    kept, so that what died goes on from there. ``should_continue_on_error``: a row that cannot be sampled says why in
+    the column ``error`` and does not end the job. ``accelerator_type``, ``runtime_env`` and ``ray_remote_args`` are
+    Ray's.
     """
 
     model: str | os.PathLike

@@ -102,7 +102,8 @@ class Part:
                 if key in keys:
                     self.found[key] = Result(**row)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise ValueError(f"{path}: line {number}: expected a finished row, found {line[:80]!r} ({error})") from None
+                found = f"{line[:80]!r} ({error})"
+                raise ValueError(f"{path}: line {number}: expected a finished row, found {found}") from None
 
 
 def fingerprint(folder: str) -> str:

@@ -1,5 +1,5 @@
-"""``by_prefix``: a job's rows as parts of about equal work that share what they can, by the planner's own cut of the tree
-of all prompts; and what the cut costs. Which actor takes which part is left to Ray."""
+"""``by_prefix``: a job's rows as parts of about equal work that share what they can, by the planner's own cut of the
+tree of all prompts; and what the cut costs. Which actor takes which part is left to Ray."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class PartOfJob:
 @dataclasses.dataclass(frozen=True, slots=True)
 class PrefixCut:
     """What a cut computes. ``unit``: tokens, or pieces of text where no tokenizer was given. ``prompt_tokens``: of all
-    prompts, one by one; ``distinct``: what one process computes; ``by_parts``: what the parts compute; ``in_batches``: what
-    batches of 32 rows in order of arrival compute."""
+    prompts, one by one; ``distinct``: what one process computes; ``by_parts``: what the parts compute; ``in_batches``:
+    what batches of 32 rows in order of arrival compute."""
 
     unit: str
     rows: int
@@ -53,9 +53,9 @@ class PrefixCut:
 
     def __str__(self) -> str:
         share = 100.0 * self.twice / max(1, self.distinct)
-        return (f"{len(self.parts)} parts of {self.rows:,} prompts with {self.distinct:,} distinct {self.unit}: the parts "
-                f"compute {self.twice:,} of them twice ({share:.2f} %); batches of {BATCH} in order of arrival would compute "
-                f"{self.in_batches:,}")
+        return (f"{len(self.parts)} parts of {self.rows:,} prompts with {self.distinct:,} distinct {self.unit}: the "
+                f"parts compute {self.twice:,} of them twice ({share:.2f} %); batches of {BATCH} in order of arrival "
+                f"would compute {self.in_batches:,}")
 
 
 def by_prefix(
@@ -70,17 +70,18 @@ def by_prefix(
     row: str = ROW,
     show: bool = True,
 ) -> ray.data.Dataset:
-    """The rows in ``parts`` blocks of about equal work, depth-first through the tree of all prompts: prompts that begin alike
-    are together, and as little as possible is in two blocks. ``.cut`` of the dataset says what that costs (``PrefixCut``);
-    ``show`` prints it.
+    """The rows in ``parts`` blocks of about equal work, depth-first through the tree of all prompts: prompts that begin
+    alike are together, and as little as possible is in two blocks. ``.cut`` of the dataset says what that costs
+    (``PrefixCut``); ``show`` prints it.
 
-    ``prompt``: the column of texts, token ids or messages. ``tokenizer``: the model's, as ``LLM.tokenizer`` or transformers
-    has it, or a function from a list of texts to lists of token ids; ``model``: its folder instead, read by the package
-    `tokenizers`. Without either, pieces of text stand for tokens. ``n`` and ``max_tokens``: samples of a prompt and tokens
-    that one is expected to have; by default those of the columns ``n`` and ``sampling_params``. ``row``: the column that
-    numbers the rows as they were given, made if it is missing: sort by it for their order.
+    ``prompt``: the column of texts, token ids or messages. ``tokenizer``: the model's, as ``LLM.tokenizer`` or
+    transformers has it, or a function from a list of texts to lists of token ids; ``model``: its folder instead, read
+    by the package `tokenizers`. Without either, pieces of text stand for tokens. ``n`` and ``max_tokens``: samples of a
+    prompt and tokens that one is expected to have; by default those of the columns ``n`` and ``sampling_params``.
+    ``row``: the column that numbers the rows as they were given, made if it is missing: sort by it for their order.
 
-    Rows have several times as many parts as there are actors where their lengths are uncertain: actors take parts one by one.
+    Rows have several times as many parts as there are actors where their lengths are uncertain: actors take parts one
+    by one.
     """
     parts = _whole("parts", parts, 1)
     blocks = numbered(in_order(dataset), row)
@@ -154,7 +155,8 @@ def _text_of(messages: list[dict[str, Any]], tokenizer: Any) -> str:
     if tokenizer is None:
         return json.dumps(messages)
     if not hasattr(tokenizer, "apply_chat_template"):
-        raise TypeError("prompt: messages need a tokenizer with a chat template: tokenizer=LLM.tokenizer, or transformers'")
+        raise TypeError("prompt: messages need a tokenizer with a chat template: tokenizer=LLM.tokenizer, or one of "
+                        "transformers")
     return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
 
 
@@ -174,8 +176,8 @@ def _of_folder(folder: str) -> Callable[[list[str]], list[list[int]]]:
     try:
         from tokenizers import Tokenizer
     except ImportError:
-        raise ImportError("by_prefix(model=) needs the package tokenizers: pip install tokenizers; or pass tokenizer=, such as "
-                          "LLM.tokenizer, or neither") from None
+        raise ImportError("by_prefix(model=) needs the package tokenizers: pip install tokenizers; or pass tokenizer=, "
+                          "such as LLM.tokenizer, or neither") from None
     path = os.path.join(folder, "tokenizer.json")
     if not os.path.isfile(path):
         raise FileNotFoundError(f"model: expected a tokenizer at {path}, found none")

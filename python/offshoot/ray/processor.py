@@ -44,8 +44,8 @@ class Processor:
         return dataset
 
     def metrics(self) -> dict[str, int]:
-        """Sums over all actors so far: rows, those read from the journal, those that failed; prompt tokens asked for and
-        computed, tokens sampled. An actor that died counts with what it had after its last finished block."""
+        """Sums over all actors so far: rows, those read from the journal, those that failed; prompt tokens asked for
+        and computed, tokens sampled. An actor that died counts with what it had after its last finished block."""
         return ray.get(self._totals.sum.remote()) if self._totals is not None else {}
 
 
@@ -58,18 +58,18 @@ def build_processor(
 ) -> Processor:
     """A function from a dataset to the dataset of its results.
 
-    A row has ``prompt`` (a text), ``messages`` or ``prompt_token_ids``; and, if it likes, ``sampling_params`` (a dict) and
-    ``n``. ``preprocess`` makes such rows of the dataset's: what it returns is added to the row. Results keep the row's
-    columns and add ``generated_text`` and ``generated_tokens`` of the first sample, ``outputs`` (all samples, each a dict),
-    ``num_input_tokens``, ``num_generated_tokens`` and ``error``. ``postprocess`` gets a row with all that; what it returns
-    is the row that remains. Rows with an ``error`` pass it by.
+    A row has ``prompt`` (a text), ``messages`` or ``prompt_token_ids``; and, if it likes, ``sampling_params`` (a dict)
+    and ``n``. ``preprocess`` makes such rows of the dataset's: what it returns is added to the row. Results keep the
+    row's columns and add ``generated_text`` and ``generated_tokens`` of the first sample, ``outputs`` (all samples,
+    each a dict), ``num_input_tokens``, ``num_generated_tokens`` and ``error``. ``postprocess`` gets a row with all
+    that; what it returns is the row that remains. Rows with an ``error`` pass it by.
 
-    Samples are those of one ``LLM(model, seed=...).generate`` of the whole dataset, whatever the number of actors. Rows come
-    as their blocks finish: sort by the column ``row_number`` for the dataset's own order.
+    Samples are those of one ``LLM(model, seed=...).generate`` of the whole dataset, whatever the number of actors. Rows
+    come as their blocks finish: sort by the column ``row_number`` for the dataset's own order.
     """
     if not isinstance(config, OffshootConfig):
         raise TypeError(f"config: expected an OffshootConfig, found {config!r}")
-    return Processor(config, preprocess, postprocess, dict(preprocess_map_kwargs or {}), dict(postprocess_map_kwargs or {}))
+    return Processor(config, preprocess, postprocess, preprocess_map_kwargs or {}, postprocess_map_kwargs or {})
 
 
 def _with_numbers(dataset: ray.data.Dataset, row: str) -> ray.data.Dataset:

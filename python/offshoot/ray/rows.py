@@ -69,7 +69,9 @@ class Result:
         return cls(samples, len(output.prompt_token_ids))
 
 
-def requests(llm: LLM, rows: list[dict[str, Any]], defaults: dict[str, Any], row: str | None) -> list[Request | Exception]:
+def requests(
+    llm: LLM, rows: list[dict[str, Any]], defaults: dict[str, Any], row: str | None
+) -> list[Request | Exception]:
     """The request of each row, or what is wrong with it."""
     made = [_attempt(lambda: _request(llm, each, defaults, row)) for each in rows]
     _encode(llm, [each for each in made if isinstance(each, Request)])
@@ -79,13 +81,13 @@ def requests(llm: LLM, rows: list[dict[str, Any]], defaults: dict[str, Any], row
 def with_results(table: pa.Table, results: list[Result]) -> pa.Table:
     """The table with the columns of results."""
     first = [result.samples[0] if result.samples else None for result in results]
-    generated = [None if result.error else sum(len(sample["token_ids"]) for sample in result.samples) for result in results]
+    generated = [sum(len(sample["token_ids"]) for sample in result.samples) for result in results]
     values = {
         "generated_text": [sample and sample["text"] for sample in first],
         "generated_tokens": [sample and sample["token_ids"] for sample in first],
         "outputs": [None if result.error else result.samples for result in results],
         "num_input_tokens": [None if result.error else result.input_tokens for result in results],
-        "num_generated_tokens": generated,
+        "num_generated_tokens": [None if result.error else count for result, count in zip(results, generated)],
         "error": [result.error for result in results],
     }
     for name, kind in COLUMNS.items():
@@ -128,7 +130,8 @@ def _request(llm: LLM, row: dict[str, Any], defaults: dict[str, Any], number: st
     if params.prompt_logprobs is not None:
         raise NotImplementedError("prompt_logprobs: the results of a processor have no column for them")
     if params.seed is None and number is None:
-        raise ValueError("seed: expected one in each row's sampling_params, as OffshootConfig(row=None) says, found none")
+        raise ValueError("seed: expected one in each row's sampling_params, as OffshootConfig(row=None) says, found "
+                         "none")
     if params.seed is None and row.get(number) is None:
         raise ValueError(f"{number}: expected the row's number, found none")
     return Request(prompt_of(llm, row), params, str(row[number]) if params.seed is None else "")

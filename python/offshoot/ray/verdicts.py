@@ -35,17 +35,18 @@ def judge(
     all_tests: bool = False,
     **map_kwargs: Any,
 ) -> ray.data.Dataset:
-    """Judges each row's program on the row's problem, on all CPUs of the cluster unless ``concurrency`` limits the tasks.
+    """Judges each row's program on the row's problem, on all CPUs of the cluster unless ``concurrency`` limits the
+    tasks.
 
-    ``problem``: the column of a benchmark's row, as a dict or as JSON text, which keeps fields without a value; ``program``:
-    the column of a program, or of a list of them, such as the samples of one prompt. The column ``verdict`` gets AC, WA, TLE
-    and so on; ``details`` the message, the tests as JSON, times and memory; both lists for lists. ``withheld``,
-    ``sandboxed`` and ``all_tests`` are ``offshoot.Judge``'s.
+    ``problem``: the column of a benchmark's row, as a dict or as JSON text, which keeps fields without a value;
+    ``program``: the column of a program, or of a list of them, such as the samples of one prompt. The column
+    ``verdict`` gets AC, WA, TLE and so on; ``details`` the message, the tests as JSON, times and memory; both lists for
+    lists. ``withheld``, ``sandboxed`` and ``all_tests`` are ``offshoot.Judge``'s.
     """
     options = (tuple(withheld), bool(sandboxed), bool(all_tests))
     return dataset.map_batches(
-        functools.partial(_judged, problem=problem, program=program, language=language, verdict=verdict, details=details,
-                          options=options),
+        functools.partial(_judged, problem=problem, program=program, language=language, verdict=verdict,
+                          details=details, options=options),
         batch_size=batch_size, batch_format="pyarrow", num_cpus=num_cpus, concurrency=concurrency, **map_kwargs)
 
 

@@ -1,5 +1,5 @@
-"""The actor of a processor: a model, and the rows of a block drawn in one generation, so that what they begin with alike
-is computed once. Which rows are a block is left to the dataset."""
+"""The actor of a processor: a model, and the rows of a block drawn in one generation, so that what they begin with
+alike is computed once. Which rows are a block is left to the dataset."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ class Totals:
 
     def sum(self) -> dict[str, int]:
         names = ("rows", "rows_from_journal", "rows_failed", *COUNTERS)
-        return {"actors": len(self.actors), **{name: sum(each[name] for each in self.actors.values()) for name in names}}
+        sums = {name: sum(each[name] for each in self.actors.values()) for name in names}
+        return {"actors": len(self.actors), **sums}
 
 
 def _finished(llm: LLM, requests: list[Request]) -> Iterator[tuple[int, Result | Exception]]:
