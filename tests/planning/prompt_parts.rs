@@ -40,7 +40,8 @@ proptest! {
         let cut = PromptTree::new(prompts.as_slice()).parts(&outputs, costs, parts);
         prop_assert_eq!(cut.parts.len(), parts);
 
-        let order: Vec<usize> = cut.parts.iter().flat_map(|part| &part.prompts).map(|&prompt| prompt as usize).collect();
+        let in_order = cut.parts.iter().flat_map(|part| &part.prompts);
+        let order: Vec<usize> = in_order.map(|&prompt| prompt as usize).collect();
         let mut sorted = order.clone();
         sorted.sort_unstable();
         prop_assert_eq!(sorted, (0..prompts.len()).collect::<Vec<_>>());

@@ -13,8 +13,7 @@ use crate::shared;
 use shared::shared;
 
 fn items_of(folder: &Path, items: Value) -> Result<Vec<Item>, String> {
-    let task =
-        json!({"items": items, "prompt": "{{ question | default(problem) }}", "method": {"sample": {"samples": 1}}});
+    let task = json!({"items": items, "prompt": "Q:", "method": {"sample": {"samples": 1}}});
     fs::write(folder.join("t.json"), task.to_string()).expect("writable");
     let one_sentence = |error: offshoot::error::Error| {
         let said = error.to_string();
@@ -96,7 +95,8 @@ fn math_as_the_hub_stores_it_is_what_its_lines_are() {
     let folder = TempDir::new().expect("a temporary folder");
     let record = |n: u32| {
         json!({"problem": format!("Let $x = \\frac{{1}}{{{n}}}$."), "solution": format!("$\\boxed{{{n}}}$"),
-            "answer": n.to_string(), "subject": "Algebra", "level": n % 5, "unique_id": format!("test/algebra/{n}.json")})
+            "answer": n.to_string(), "subject": "Algebra", "level": n % 5,
+            "unique_id": format!("test/algebra/{n}.json")})
     };
     let records: Vec<Value> = (1..40).map(record).collect();
     lines(&folder.path().join("test.jsonl"), &records);

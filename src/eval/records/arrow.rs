@@ -245,7 +245,8 @@ mod tests {
             "cpu_seconds": 0.25, "peak_bytes": 1_u64 << 40});
         let scored = json!({"id": "b", "index": 1, "text": "", "tokens": 0, "finish": "length", "logprob": 0.0,
             "judged": judged, "attention": [0.5, 0.25], "error": "why",
-            "logprobs": [{"token": 7, "logprob": -0.5, "top": [[7, -0.5], [8, -1.5]]}, {"token": 8, "logprob": -1.0, "top": []}]});
+            "logprobs": [{"token": 7, "logprob": -0.5, "top": [[7, -0.5], [8, -1.5]]},
+                {"token": 8, "logprob": -1.0, "top": []}]});
         let mut expected = [plain.clone(), scored.clone()];
         expected[0]["stop"] = json!("13");
         expected[1]["logprobs"][0]["top"] = json!([{"token": 7, "logprob": -0.5}, {"token": 8, "logprob": -1.5}]);

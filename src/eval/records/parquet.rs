@@ -31,10 +31,10 @@ const TIMES_LENGTH: usize = 16;
 const MOST_TIME: Duration = Duration::from_secs(60);
 /// Rows are read in batches of at most this many, and of about so many bytes. A text that many rows have is stored once
 /// in the file and once for each row in a batch.
-const BATCH_ROWS: u64 = 64;
+const BATCH_ROWS: u64 = 16;
 const BATCH_BYTES: u64 = 1 << 20;
 /// A file may have this many rows, and one more for each of its bytes: rows without content take none.
-const FREE_ROWS: u64 = 1 << 20;
+const FREE_ROWS: u64 = 1 << 18;
 
 /// The rows of Parquet files, one after the other, as JSON lines.
 pub(super) struct RowLines {

@@ -1,10 +1,10 @@
 //! Cuts a job into parts for several processes, each of which keeps its own keys and values: parts of about equal work
 //! that compute few prompt tokens twice. Integers only; who runs a part is left to the callers.
 //!
-//! Prompts that stand in a depth-first order of the prefix tree and are cut into contiguous parts lose only the paths at
-//! the cuts: what a part computes is, of its first prompt, all tokens, and of every other one those that it does not
-//! share with the prompt before it. So the parts together compute the distinct tokens of the job and, for each cut, once
-//! more what the prompts on both sides of it share. That is nothing between groups, a system prompt between the
+//! Prompts that stand in a depth-first order of the prefix tree and are cut into contiguous parts lose only the paths
+//! at the cuts: what a part computes is, of its first prompt, all tokens, and of every other one those that it does not
+//! share with the prompt before it. So the parts together compute the distinct tokens of the job and, for each cut,
+//! once more what the prompts on both sides of it share. That is nothing between groups, a system prompt between the
 //! documents behind it, a document between its questions. `spread` chooses an order in which whole groups fill the
 //! parts; here the cheapest cuts of that order are found exactly, by dynamic programming over the places that any cut
 //! within the bound can have.
@@ -71,7 +71,7 @@ impl PromptTree {
     /// Cuts the job into `parts` (at least 1) such that the fewest prompt tokens are computed twice of all cuts of the
     /// order in which no part has more than 1.05 times an equal share of one process' work, or, if a prompt or what
     /// parts must share makes that impossible, than the largest part of the most even cut. Of cuts that compute equally
-    /// many, an even one is chosen. `outputs`: expected sampled tokens of each prompt, over all its samples, by arrival.
+    /// many, an even one is chosen. `outputs`: expected sampled tokens of each prompt, over its samples, by arrival.
     pub fn parts(&self, outputs: &[u64], costs: TokenCosts, parts: usize) -> PromptParts {
         let prompts = self.sorted().len();
         // Sums of work stay far below 2^64.
@@ -233,8 +233,8 @@ impl Cutter {
         first.into_iter().zip(last).collect()
     }
 
-    /// The cheapest ways to the places `first ..= last`, each by one part from a place in `above`. The part must not have
-    /// more than this work; the least place from which it has not never falls as its end rises.
+    /// The cheapest ways to the places `first ..= last`, each by one part from a place in `above`. The part must not
+    /// have more than this work; the least place from which it has not never falls as its end rises.
     fn layer(&self, above: &Layer, first: usize, last: usize, most: u64) -> Layer {
         let mut layer = Layer { first, costs: Vec::new(), before: Vec::new() };
         // Places of `above` by rising cost and rising place: the first is the cheapest that is near enough.
