@@ -72,7 +72,10 @@ impl TokenPieces {
             let (text, special) = entry.as_ref().map_or(("", false), |(text, special)| (text, *special));
             match special || text.is_empty() {
                 true => pieces.bytes.extend(text.as_bytes()),
-                false => pieces.bytes.extend(decode(text, &steps)),
+                false => {
+                    let decoded = decode(text, &steps).map_err(|bytes| NoPieces::Long { token, bytes })?;
+                    pieces.bytes.extend(decoded);
+                }
             }
             let bytes = pieces.bytes.len() - start;
             if bytes > MOST_OF_PIECE {
@@ -139,21 +142,24 @@ fn read_decoder(decoder: &Value, steps: &mut Vec<DecoderStep>, leading_spaces: &
     Ok(())
 }
 
-fn decode(token: &str, steps: &[DecoderStep]) -> Vec<u8> {
+fn decode(token: &str, steps: &[DecoderStep]) -> Result<Vec<u8>, usize> {
     let mut text = token.to_string();
     for step in steps {
+        if text.len() > MOST_OF_PIECE {
+            return Err(text.len());
+        }
         match step {
-            DecoderStep::ByteLevel => return byte_level(&text),
+            DecoderStep::ByteLevel => return Ok(byte_level(&text)),
             DecoderStep::ByteFallback => {
                 if let Some(byte) = fallback_byte(&text) {
-                    return vec![byte];
+                    return Ok(vec![byte]);
                 }
             }
             DecoderStep::Replace { from, to } => text = text.replace(from, to),
             DecoderStep::Words => text.insert(0, ' '),
         }
     }
-    text.into_bytes()
+    Ok(text.into_bytes())
 }
 
 fn fallback_byte(token: &str) -> Option<u8> {

@@ -333,7 +333,7 @@ fn bad_items_are_named_with_file_and_line() {
     assert!(error("a.csv", "a,b\n1,2\n1,2,3\n", none.clone()).contains("line 3: expected 2 fields, found 3"));
     assert!(error("a.csv", "a,b\n1,\"2\n", none.clone()).contains("line 2: a quoted field does not end"));
     assert!(error("a.jsonl.gz", "not gzip", none).contains("cannot read"));
-    refused(&with("items", json!({"path": "a.parquet"})), &["`items.path`", "`jsonl`", "a.parquet"]);
+    refused(&with("items", json!({"path": "a.feather"})), &["`items.path`", "`jsonl`", "a.feather"]);
     refused(&with("items", json!({"path": "a.jsonl", "format": "xml"})), &["`items.format`", "\"xml\""]);
     refused(&with("items", json!({"path": "a.jsonl", "columns": ["x"]})), &["`items.columns`", "CSV"]);
     let missing = desk.items(json!("none.jsonl")).err().unwrap();
@@ -709,7 +709,7 @@ fn no_message_shows_a_whole_long_value() {
         few,
         error(with("answer", json!({"regex": format!("({long}")}))),
         error(with("answer", json!({"normalise": long}))),
-        error(with("items", json!(format!("{long}.parquet")))),
+        error(with("items", json!(format!("{long}.feather")))),
         error(with(&long, json!(1))),
     ];
     for message in messages {
