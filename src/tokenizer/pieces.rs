@@ -142,6 +142,7 @@ fn read_decoder(decoder: &Value, steps: &mut Vec<DecoderStep>, leading_spaces: &
     Ok(())
 }
 
+/// A token's bytes; or, once its text is longer than [`MOST_OF_PIECE`], how long it is by then.
 fn decode(token: &str, steps: &[DecoderStep]) -> Result<Vec<u8>, usize> {
     let mut text = token.to_string();
     for step in steps {
@@ -220,8 +221,8 @@ mod tests {
     #[test]
     fn sentencepiece_tokens() {
         let steps = [DecoderStep::Replace { from: "▁".into(), to: " ".into() }, DecoderStep::ByteFallback];
-        assert_eq!(decode("▁▁a", &steps), b"  a");
-        assert_eq!(decode("<0xE2>", &steps), [0xe2]);
-        assert_eq!(decode("<0xzz>", &steps), b"<0xzz>");
+        assert_eq!(decode("▁▁a", &steps), Ok(b"  a".to_vec()));
+        assert_eq!(decode("<0xE2>", &steps), Ok(vec![0xe2]));
+        assert_eq!(decode("<0xzz>", &steps), Ok(b"<0xzz>".to_vec()));
     }
 }
