@@ -222,9 +222,9 @@ impl Cutter {
         let count = self.count();
         let (mut first, mut last) = (vec![count; parts], vec![count; parts]);
         let (mut begin, mut end) = (count, 0);
-        for cut in 0..parts {
+        for (cut, last) in last.iter_mut().enumerate() {
             end = if end < count { self.last_end(end, most) } else { end };
-            last[cut] = end.min(count - (parts - 1 - cut));
+            *last = end.min(count - (parts - 1 - cut));
         }
         for cut in (0..parts - 1).rev() {
             begin = self.first_begin(begin, most);
