@@ -68,19 +68,9 @@ impl TokenPieces {
         read_decoder(decoder, &mut steps, &mut leading_spaces).map_err(NoPieces::Decoder)?;
         let mut pieces = TokenPieces { bytes: Vec::new(), ends: Vec::new(), special: Vec::new(), leading_spaces };
         for (token, entry) in vocabulary.iter().enumerate() {
-            let start = pieces.bytes.len();
             let (text, special) = entry.as_ref().map_or(("", false), |(text, special)| (text, *special));
-            match special || text.is_empty() {
-                true => pieces.bytes.extend(text.as_bytes()),
-                false => {
-                    let decoded = decode(text, &steps).map_err(|bytes| NoPieces::Long { token, bytes })?;
-                    pieces.bytes.extend(decoded);
-                }
-            }
-            let bytes = pieces.bytes.len() - start;
-            if bytes > MOST_OF_PIECE {
-                return Err(NoPieces::Long { token, bytes });
-            }
+            let steps = if special || text.is_empty() { &[][..] } else { &steps };
+            pieces.bytes.extend(decode(text, steps).map_err(|bytes| NoPieces::Long { token, bytes })?);
             pieces.ends.push(pieces.bytes.len());
             pieces.special.push(special);
         }
@@ -142,13 +132,12 @@ fn read_decoder(decoder: &Value, steps: &mut Vec<DecoderStep>, leading_spaces: &
     Ok(())
 }
 
-/// A token's bytes; or, once its text is longer than [`MOST_OF_PIECE`], how long it is by then.
+/// The bytes of a token; of one that is longer than [`MOST_OF_PIECE`], or would be after some step, only their number.
 fn decode(token: &str, steps: &[DecoderStep]) -> Result<Vec<u8>, usize> {
+    let short = |bytes: usize| if bytes > MOST_OF_PIECE { Err(bytes) } else { Ok(()) };
+    short(token.len())?;
     let mut text = token.to_string();
     for step in steps {
-        if text.len() > MOST_OF_PIECE {
-            return Err(text.len());
-        }
         match step {
             DecoderStep::ByteLevel => return Ok(byte_level(&text)),
             DecoderStep::ByteFallback => {
@@ -156,10 +145,15 @@ fn decode(token: &str, steps: &[DecoderStep]) -> Result<Vec<u8>, usize> {
                     return Ok(vec![byte]);
                 }
             }
-            DecoderStep::Replace { from, to } => text = text.replace(from, to),
+            DecoderStep::Replace { from, to } => {
+                let places = text.matches(from).count();
+                short(text.len() - places * from.len() + places.saturating_mul(to.len()))?;
+                text = text.replace(from, to);
+            }
             DecoderStep::Words => text.insert(0, ' '),
         }
     }
+    short(text.len())?;
     Ok(text.into_bytes())
 }
 
@@ -221,8 +215,8 @@ mod tests {
     #[test]
     fn sentencepiece_tokens() {
         let steps = [DecoderStep::Replace { from: "▁".into(), to: " ".into() }, DecoderStep::ByteFallback];
-        assert_eq!(decode("▁▁a", &steps), Ok(b"  a".to_vec()));
+        assert_eq!(decode("▁▁a", &steps).as_deref(), Ok(&b"  a"[..]));
         assert_eq!(decode("<0xE2>", &steps), Ok(vec![0xe2]));
-        assert_eq!(decode("<0xzz>", &steps), Ok(b"<0xzz>".to_vec()));
+        assert_eq!(decode("<0xzz>", &steps).as_deref(), Ok(&b"<0xzz>"[..]));
     }
 }

@@ -80,10 +80,9 @@ fn confine(
     confinement.identity.take(order, confinement.landlock.is_some(), confinement.namespaced)?;
     // After the change of user, which resets it.
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(doing("follow the supervisor"))?;
-    if let ProgramStart::Interpret(_) = start {
-        // As after an execve: its own /proc is its own.
-        prctl::set_dumpable(true).map_err(doing("open its own /proc"))?;
-    }
+    // The change of user closed its own /proc, to it and to the supervisor. An execve opens it again, but only when the
+    // supervisor may already look.
+    prctl::set_dumpable(true).map_err(doing("open its own /proc"))?;
     // A separate user number does not protect from signals, because numbers are reused.
     let scoped = confinement.namespaced || confinement.landlock.is_some_and(|version| version >= confinement::SCOPES);
     if let Some(filters) = &confinement.filters {

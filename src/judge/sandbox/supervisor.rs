@@ -245,7 +245,7 @@ impl CandidateWatch<'_> {
         // What the kernel tells of one process includes pages of programs and libraries, which are nobody's.
         let most = self.group.as_ref().and_then(|group| group.most(self.order.memory_bytes));
         self.peak_bytes = self.peak_bytes.max(most.map_or(largest, |most| largest.min(most)));
-        let killed = self.group.as_ref().is_some_and(|group| group.kills() > self.kills);
+        let killed = self.lost_one();
         if killed {
             self.peak_bytes = self.peak_bytes.max(self.order.memory_bytes);
         }
@@ -286,6 +286,12 @@ impl CandidateWatch<'_> {
         }
     }
 
+    /// Whether the kernel has killed one of its processes for memory, of a kind perhaps that no count here shows: the others
+    /// would wait for it.
+    fn lost_one(&self) -> bool {
+        self.group.as_ref().is_some_and(|group| group.kills() > self.kills)
+    }
+
     /// Whether a process hides what it holds from a supervisor that has to know it.
     fn hides(&self) -> bool {
         matches!(self.files, CandidateFiles::Measured(_)) && self.meter.scope().hides()
@@ -299,7 +305,7 @@ impl CandidateWatch<'_> {
     fn passed(&mut self) -> Option<How> {
         let (cpu, threads) = self.look();
         let order = self.order;
-        if self.peak_bytes > order.memory_bytes {
+        if self.peak_bytes > order.memory_bytes || self.lost_one() {
             return Some(How::Limit(Limit::Memory));
         }
         if cpu > order.cpu || order.wall.is_some_and(|wall| self.clock.elapsed() > wall) {
