@@ -48,9 +48,9 @@ impl RequestReader<'_> {
         }
         let longest = choices.iter().map(|choice| choice.tokens.len()).max();
         if tokens.len() + longest.map_or(0, |longest| longest - 1) >= context {
-            let with = longest.map_or_else(String::new, |longest| format!(" and its longest continuation {longest}"));
-            let what = format!("the prompt has {} tokens{with}; the model's context is {context}", tokens.len());
-            return Err(Refusal::new("context_length_exceeded", what).about(field));
+            let with = if longest.is_some() { " with its longest continuation" } else { "" };
+            let (what, tokens) = (format!("the prompt{with}"), tokens.len() + longest.unwrap_or(0));
+            return Err(Refusal::of(&Error::ContextTooLong { what, tokens, context }).about(field));
         }
         let stop = crate::engine::Stop { max_tokens: stop.max_tokens.min(context - tokens.len()), ..stop };
         stop.check(self.config.vocab).map_err(|error| Refusal::of(&error))?;

@@ -168,7 +168,7 @@ impl Refusal {
             Error::EngineStopped { .. } => (RefusalKind::Unavailable, "engine_stopped"),
             _ => (RefusalKind::InvalidRequest, "invalid_value"),
         };
-        let refusal = Refusal::of_kind(kind, code, without_path(error));
+        let refusal = Refusal::of_kind(kind, code, for_clients(error));
         let is_field = |what: &str| what.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
         match error {
             Error::Value { what, .. } if is_field(what) => refusal.about(what),
@@ -188,9 +188,14 @@ impl Refusal {
     }
 }
 
-/// The error's sentence without the paths of files, which are no client's concern.
-fn without_path(error: &Error) -> String {
+/// The error's sentence for clients: without the paths of files, which are not their concern, and with OpenAI's words
+/// where clients look for them.
+fn for_clients(error: &Error) -> String {
     match error {
+        // By these words litellm, and so NeMo-Skills, knows that a shorter prompt may be answered.
+        Error::ContextTooLong { what, tokens, context } => {
+            format!("This model's maximum context length is {context} tokens; {what} has {tokens}")
+        }
         Error::Format { what, .. } => what.clone(),
         Error::Field { field, expected, found, .. } => format!("`{field}`: expected {expected}, found {found}"),
         Error::Io { doing, source, .. } => format!("cannot {doing} a file: {source}"),

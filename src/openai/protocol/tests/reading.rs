@@ -156,6 +156,25 @@ fn chats_begin_with_the_beginning_of_their_messages() {
 }
 
 #[test]
+fn a_prompt_beyond_the_context_is_refused_in_openais_words() {
+    let encoded = |fields: Value| {
+        let body = object(with(fields));
+        with_reader(&ProtocolLimits::default(), |reader| reader.encode(reader.read(Endpoint::Completions, &body)?))
+    };
+    let tokens = vec![5; 4090];
+    for (fields, tail) in [
+        (json!({"prompt": vec![5; 4100]}), "the prompt has 4100"),
+        (json!({"prompt": tokens, "choices": [vec![5; 20]]}), "the prompt with its longest continuation has 4110"),
+        (json!({"prompt": "a b ".repeat(10_000)}), "tokens; the beginning ("),
+    ] {
+        let refusal = encoded(fields).expect_err("it is longer than the context");
+        assert_eq!((refusal.code, refusal.param.as_deref()), ("context_length_exceeded", Some("prompt")));
+        assert!(refusal.message.starts_with("This model's maximum context length is 4096 tokens; the "), "{refusal:?}");
+        assert!(refusal.message.contains(tail), "{}", refusal.message);
+    }
+}
+
+#[test]
 fn a_model_that_is_not_served_is_not_found() {
     let refusal = refusal(Endpoint::Completions, with(json!({"model": "gpt-4"})));
     assert_eq!((refusal.kind, refusal.code), (RefusalKind::NotFound, "model_not_found"));
