@@ -8,6 +8,9 @@ use pyo3::prelude::*;
 
 use crate::params::token_ids;
 
+/// Prompts by index, their distinct tokens, expected sampled tokens, and work.
+type Part = (Vec<u32>, u64, u64, u64);
+
 /// Cuts prompts into parts: for each part its prompts by index, depth-first, and its prompt tokens, output tokens and
 /// work; then the distinct prompt tokens of all. `outputs`: expected sampled tokens of each prompt, over all its samples.
 #[pyfunction]
@@ -16,7 +19,7 @@ pub fn prompt_parts(
     prompts: Vec<Vec<u32>>,
     outputs: Vec<u64>,
     parts: usize,
-) -> PyResult<(Vec<(Vec<u32>, u64, u64, u64)>, u64)> {
+) -> PyResult<(Vec<Part>, u64)> {
     if parts == 0 || outputs.len() != prompts.len() {
         let found = format!("{parts} parts, {} outputs of {} prompts", outputs.len(), prompts.len());
         return Err(PyValueError::new_err(format!(

@@ -170,7 +170,7 @@ impl PythonAssess<'_> {
     fn call(&self, text: &str) -> PyResult<Assessment> {
         let Some(assess) = &self.callables.assess else { return Ok(Assessment::default()) };
         let (answer, correct, score, detail) =
-            Python::attach(|py| assess.call1(py, (self.index, text))?.extract::<Assessed>(py).map_err(PyErr::from))?;
+            Python::attach(|py| assess.call1(py, (self.index, text))?.extract::<Assessed>(py))?;
         let detail = detail.map(|detail| serde_json::from_str(&detail)).transpose();
         let detail = detail.map_err(|error| PyValueError::new_err(format!("detail: {error}")))?;
         Ok(Assessment { answer, correct, score, detail })

@@ -228,9 +228,10 @@ fn locked_group(parent: &Path, caller: u32) -> io::Result<(PathBuf, File)> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
             Err(error) => return Err(named("create", &top)(error)),
         }
-        // Another server's `sweep` may have removed it before it was locked.
+        // Another server's `sweep` may have removed it before it was locked, and a third one made a group of the same
+        // name since, whose lock it keeps: never wait for it.
         if let Ok(lock) = File::open(&top)
-            && lock.lock().is_ok()
+            && lock.try_lock().is_ok()
             && fs::metadata(&top).is_ok_and(|there| lock.metadata().is_ok_and(|ours| ours.ino() == there.ino()))
         {
             return Ok((top, lock));
