@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::Backend;
+use super::{Backend, Scoring};
 use crate::error::Result;
 use crate::ids::LayerIx;
 use crate::plan::AttentionPlan;
@@ -67,6 +67,8 @@ pub struct LevelRow {
 
 /// The operands of one layer's tree attention, passed to the observer of `Decoder::forward_observed`.
 pub struct Attended<'a, B: Backend> {
+    /// Which of the layers that store keys and values it reads.
+    pub stored: LayerIx,
     pub layer: LayerIx,
     /// `[rows, qkv width]`, after rope.
     pub qkv: &'a B::Buffer,
@@ -74,7 +76,7 @@ pub struct Attended<'a, B: Backend> {
     pub kv: &'a B::Kv,
     /// Index of the layer's plan in the step.
     pub plan: usize,
-    pub scale: f32,
+    pub scoring: Scoring<'a, B::Vector>,
 }
 
 /// A backend that can attribute attention to levels.

@@ -22,8 +22,10 @@
 
 pub mod cpu;
 pub mod cuda;
+mod experts;
 mod kv_dtype;
 mod levels;
+mod scoring;
 pub mod sim;
 mod step;
 mod timed;
@@ -36,8 +38,10 @@ use crate::error::Result;
 use crate::ids::{LayerIx, PageId, TokenId};
 use crate::plan::{CostModel, NewPage};
 
+pub use experts::{ExpertInput, Feature, Gate, Router, RouterScores};
 pub use kv_dtype::{KvDtype, e4m3};
 pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
+pub use scoring::Scoring;
 pub use step::{RowToken, StepBatch, StepShape, advance_slots};
 pub use timed::{Rates, Timed};
 pub use weights::{Dtype, MatrixPart, RandomWeight, StackShape, Uniform, WeightFormat, WeightView, with_bytes};
@@ -73,14 +77,26 @@ impl HeadLayout {
     }
 }
 
-/// The largest `head_dim` the kernels support. It must also be even, because 16-bit keys are stored in pairs.
-pub const MOST_HEAD_DIM: usize = 256;
+/// The largest `head_dim` of a model. It must also be even, because 16-bit keys are stored in pairs.
+pub const MOST_HEAD_DIM: usize = 512;
 
-/// Which heads `head_norm` normalises before rope (Qwen3's q_norm and k_norm).
+/// Which heads `head_norm` normalises (before rope).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadKind {
     Query,
     Key,
+    Value,
+}
+
+impl HeadKind {
+    /// The first of these heads in a row of `qkv`, and their number.
+    pub fn place(self, heads: HeadLayout) -> (usize, usize) {
+        match self {
+            HeadKind::Query => (0, heads.q_heads),
+            HeadKind::Key => (heads.q_heads, heads.kv_heads),
+            HeadKind::Value => (heads.q_heads + heads.kv_heads, heads.kv_heads),
+        }
+    }
 }
 
 /// The size of the KV memory: `pages` pages of `page_tokens` tokens in each layer.
@@ -242,6 +258,10 @@ pub trait Backend: Send + 'static {
     type Matrix: Send + Sync;
     /// A weight vector, f32.
     type Vector: Send + Sync;
+    /// The matrices of the experts of a mixture, and their biases.
+    type Experts: Send + Sync;
+    /// The experts chosen for the rows of a step, and the rows of each expert.
+    type Routes: Send;
     /// Keys and values of all layers, in pages.
     type Kv: Send;
     /// Keys and values of some pages, all layers, in host memory.
@@ -272,6 +292,9 @@ pub trait Backend: Send + 'static {
     fn cost_model(&self) -> CostModel;
     /// The tile size of attention (see `plan`).
     fn tile(&self) -> u32;
+    /// Whether this backend has what some families need beyond the ops of a plain decoder. Ops of a feature that it lacks
+    /// must not be called.
+    fn supports(&self, feature: Feature) -> bool;
     /// Makes all ops batch-invariant, possibly slower. Steps and plans made before become invalid.
     fn set_batch_invariant(&mut self);
     /// Sets the KV dtype, which is the compute dtype at first. KV memory and steps made before become invalid.
@@ -285,11 +308,17 @@ pub trait Backend: Send + 'static {
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Self::Matrix>;
     /// Concatenates `parts` into one f32 vector.
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Vector>;
+    /// One matrix for each expert, of equal shapes and formats; `biases`: none, or one for each expert.
+    fn experts(&mut self, matrices: Vec<Self::Matrix>, biases: Vec<Self::Vector>) -> Result<Self::Experts>;
     fn rope_table(&mut self, table: &RopeTable) -> Result<Self::Rope>;
     /// A buffer with no rows.
     fn buffer(&mut self, width: usize, holds: ActivationDtype) -> Result<Self::Buffer>;
     /// Sets the row count of a buffer (contents unspecified); reuses its memory if large enough.
     fn resize(&mut self, buffer: &mut Self::Buffer, rows: usize) -> Result<()>;
+    /// Routes of no rows, among `experts` experts.
+    fn routes(&mut self, experts: usize, router: Router) -> Result<Self::Routes>;
+    /// Sets the row count of routes (contents unspecified).
+    fn resize_routes(&mut self, routes: &mut Self::Routes, rows: usize) -> Result<()>;
     /// Writes `values`, `[rows, width]`, to the first `rows` rows, rounded to the buffer's dtype.
     fn write(&mut self, buffer: &mut Self::Buffer, rows: usize, values: &[f32]) -> Result<()>;
     /// The first `rows` rows, `[rows, width]`. Waits for enqueued work.
@@ -368,19 +397,31 @@ pub trait Backend: Send + 'static {
         bias: &Self::Vector,
         eps: f32,
     );
+    /// `out[r][i] += x[r][i] / sqrt(mean(x[r]^2) + eps) * weight[i]`; both buffers hold sums.
+    fn rms_norm_add(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, weight: &Self::Vector, eps: f32);
+    /// `out[r] = x[r]`, sums rounded to the dtype of `out`.
+    fn round(&mut self, out: &mut Self::Buffer, x: &Self::Buffer);
+    /// `out[r] += x[r]`; both buffers hold sums.
+    fn add(&mut self, out: &mut Self::Buffer, x: &Self::Buffer);
+    /// In place, `x[r][i] * factor`.
+    fn scale(&mut self, x: &mut Self::Buffer, factor: f32);
+    /// In place, `cap * tanh(x[r][i] / cap)`.
+    fn softcap(&mut self, x: &mut Self::Buffer, cap: f32);
     /// `out[r] = w x[r] (+ bias)`.
     fn linear(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, w: &Self::Matrix, bias: Option<&Self::Vector>);
     /// `out[r] += w x[r] (+ bias)`: a linear layer that adds to the residual.
     fn linear_add(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, w: &Self::Matrix, bias: Option<&Self::Vector>);
-    /// `rms_norm` of each query or key head of `qkv` separately, in place; `weight` is `[head_dim]`.
+    /// `rms_norm` of the heads of one kind in `qkv`, in place: of each head separately if `weight` is `[head_dim]`, of all
+    /// of them as one vector if it is as long as they are together.
     fn head_norm(&mut self, qkv: &mut Self::Buffer, heads: HeadLayout, kind: HeadKind, weight: &Self::Vector, eps: f32);
     /// Rotates query and key heads of `qkv` in place by the rows' positions.
     fn rope(&mut self, qkv: &mut Self::Buffer, heads: HeadLayout, table: &Self::Rope, step: &Self::Step);
     /// Stores the key and value heads of row `r` of `qkv` in slot `r` of the step, in layer `layer`, rounded to the KV
     /// dtype.
     fn kv_append(&mut self, kv: &mut Self::Kv, layer: LayerIx, qkv: &Self::Buffer, step: &Self::Step);
-    /// Tree attention by plan `plan` of the step: for each row and query head, the softmax of `q . k[p] * scale` over
-    /// the positions it attends to (see `AttentionPlan`), times the values. `out` is `[R, q_heads * head_dim]`.
+    /// Tree attention by plan `plan` of the step: for each row and query head, the softmax of the scores of the positions
+    /// it attends to (see `AttentionPlan`), times the values. `scoring` says what a score is, and which terms of the
+    /// softmax belong to no position. `out` is `[R, q_heads * head_dim]`; of `qkv` only the query heads are read.
     #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
     fn tree_attention(
         &mut self,
@@ -390,12 +431,30 @@ pub trait Backend: Send + 'static {
         layer: LayerIx,
         step: &mut Self::Step,
         plan: usize,
-        scale: f32,
+        scoring: Scoring<'_, Self::Vector>,
     );
-    /// `out[r][i] = silu(x[r][i]) * x[r][F + i]` with `x` `[R, 2F]`, `out` `[R, F]`.
-    fn gated_silu(&mut self, out: &mut Self::Buffer, x: &Self::Buffer);
+    /// `out[r][i] = gate(x[r][i], x[r][F + i])` with `x` `[R, 2F]`, `out` `[R, F]`.
+    fn gated(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, gate: Gate);
+    /// In place, `gelu(x[r][i]) * y[r][from + i]`, with the gelu of [`Backend::gelu`].
+    fn gelu_times(&mut self, x: &mut Self::Buffer, y: &Self::Buffer, from: usize);
     /// In place, the tanh form: `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
     fn gelu(&mut self, x: &mut Self::Buffer);
+    /// Chooses the experts of each row by the router's `scores` `[R, experts]`, weighs them, and sorts the rows by expert.
+    /// `factors`: each weight is multiplied by that of its expert. On equal scores the expert with the lower number goes
+    /// first.
+    fn route(&mut self, routes: &mut Self::Routes, scores: &Self::Buffer, factors: Option<&Self::Vector>);
+    /// For each place of a row at an expert, sorted by expert: `out[place] = w[expert] x[i] (+ bias[expert])`, where `i` is
+    /// the place's row or the place itself (`input`). The result for a place depends on its input and expert only.
+    fn expert_linear(
+        &mut self,
+        out: &mut Self::Buffer,
+        x: &Self::Buffer,
+        experts: &Self::Experts,
+        routes: &Self::Routes,
+        input: ExpertInput,
+    );
+    /// `out[r] = sum over the row's experts, the likeliest first, of weight * x[place]`.
+    fn combine(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, routes: &Self::Routes);
     /// `out[i] = x[logit_rows[i]]`: the rows whose logits are computed.
     fn select_rows(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, step: &Self::Step);
     /// Samples one token for each request of the step from `logits` `[logit_rows, vocab]`, as [`SampleRequest`]

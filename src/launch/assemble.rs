@@ -164,7 +164,7 @@ impl Launch<'_> {
 
     /// Loads the model on an open backend, which then stores keys and values in the budget's format.
     pub fn load<B: Backend>(&self, backend: &mut B) -> Result<Decoder<B>> {
-        self.budget.kv.set_on(backend, self.model.config.heads(), self.model.dtype());
+        self.budget.kv.set_on(backend, self.model.config.stored_heads(), self.model.dtype());
         self.model.load(backend)
     }
 
@@ -225,7 +225,7 @@ impl OnDevice for Size<'_> {
 
     fn run<B: DeviceBackend>(self, mut backend: B) -> Result<LaunchSizes> {
         let Launch { model, budget, .. } = self.0;
-        budget.kv.set_on(&mut backend, model.config.heads(), model.dtype());
+        budget.kv.set_on(&mut backend, model.config.stored_heads(), model.dtype());
         let kv_bytes_per_token =
             model.config.kv_bytes_per_token(|heads| backend.kv_element_bytes(heads, model.dtype()));
         let free = backend.free_bytes()?.saturating_sub(model.weight_bytes());

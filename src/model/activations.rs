@@ -4,7 +4,9 @@
 use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, StepShape};
 use crate::error::Result;
 
-use super::config::{Activation, FeedForward, LayerSpec, ModelConfig, kind_index, kinds};
+use super::config::{
+    Activation, DenseSpec, ExpertsSpec, LayerNorms, LayerSpec, ModelConfig, PerLayerInputs, kind_index, kinds,
+};
 
 /// All activation buffers of a decoder.
 pub struct Activations<B: Backend> {
@@ -26,8 +28,44 @@ pub struct StreamBuffers<B: Backend> {
     pub normed: B::Buffer,
     /// `[R, q width]`, one for each kind of heads.
     pub attended: Vec<B::Buffer>,
-    /// One for each kind of feed-forward block.
+    /// One for each kind of dense feed-forward block.
     pub inner: Vec<InnerBuffers<B>>,
+    /// What a block computed, in models that do not add it to the residual stream as it is.
+    pub blocks: Option<BlockBuffers<B>>,
+    /// One for each kind of mixture.
+    pub mixtures: Vec<MixtureBuffers<B>>,
+    pub inputs: Option<LayerInputBuffers<B>>,
+}
+
+/// The buffers behind a block, `[R, hidden]` each.
+pub struct BlockBuffers<B: Backend> {
+    /// Before its norm.
+    pub block: B::Buffer,
+    /// The sum of a dense block and experts.
+    pub sum: B::Buffer,
+}
+
+/// The buffers of a mixture of experts; a place is a row at one of its experts.
+pub struct MixtureBuffers<B: Backend> {
+    chosen: usize,
+    /// `[R, experts]`
+    pub scores: B::Buffer,
+    pub routes: B::Routes,
+    /// `[places, 2 * width]`
+    pub up: B::Buffer,
+    /// `[places, width]`
+    pub gated: B::Buffer,
+    /// `[places, hidden]`
+    pub down: B::Buffer,
+}
+
+/// The buffers of inputs by layer.
+pub struct LayerInputBuffers<B: Backend> {
+    /// `[R, layers * width]`: the tokens' second embeddings, then the inputs of all layers.
+    pub tokens: B::Buffer,
+    pub layers: B::Buffer,
+    /// `[R, width]`
+    pub gated: B::Buffer,
 }
 
 /// The buffers inside a feed-forward block.
@@ -43,28 +81,52 @@ pub struct InnerBuffers<B: Backend> {
 pub struct BufferIndices {
     /// Of `Activations::qkv` and `StreamBuffers::attended`.
     pub heads: usize,
-    /// Of `StreamBuffers::inner`.
+    /// Of `StreamBuffers::inner`; unused if the layer has no dense block.
     pub inner: usize,
+    /// Of `StreamBuffers::mixtures`; unused if the layer has no experts.
+    pub mixture: usize,
 }
 
 impl BufferIndices {
     /// Those of each layer.
     pub fn of(config: &ModelConfig) -> Vec<BufferIndices> {
-        let (heads, inner) = (head_kinds(config), inner_kinds(config));
+        let (heads, inner, mixtures) = (head_kinds(config), inner_kinds(config), mixture_kinds(config));
         let of_layer = |layer: &LayerSpec| BufferIndices {
-            heads: kind_index(&heads, &layer.attention.heads),
-            inner: kind_index(&inner, &layer.feed_forward),
+            heads: kind_index(&heads, &layer.attention.projected()),
+            inner: layer.feed_forward.dense().map_or(0, |dense| kind_index(&inner, dense)),
+            mixture: layer.feed_forward.experts().map_or(0, |experts| kind_index(&mixtures, experts)),
         };
         config.layers.iter().map(of_layer).collect()
     }
 }
 
 fn head_kinds(config: &ModelConfig) -> Vec<HeadLayout> {
-    kinds(config.heads())
+    kinds(config.layers.iter().map(|layer| layer.attention.projected()))
 }
 
-fn inner_kinds(config: &ModelConfig) -> Vec<FeedForward> {
-    kinds(config.layers.iter().map(|layer| layer.feed_forward))
+fn inner_kinds(config: &ModelConfig) -> Vec<DenseSpec> {
+    kinds(config.layers.iter().filter_map(|layer| layer.feed_forward.dense().copied()))
+}
+
+fn mixture_kinds(config: &ModelConfig) -> Vec<ExpertsSpec> {
+    kinds(config.layers.iter().filter_map(|layer| layer.feed_forward.experts().copied()))
+}
+
+/// Whether some block's output passes a norm or a sum before it is added to the residual stream.
+fn keeps_blocks(config: &ModelConfig) -> bool {
+    let passes = |layer: &LayerSpec| match layer.norms {
+        LayerNorms::Sequential { attention, feed_forward } => attention.after().or(feed_forward.after()).is_some(),
+        LayerNorms::Parallel(_) => false,
+    };
+    let experts = |layer: &LayerSpec| layer.feed_forward.experts().is_some();
+    config.per_layer_inputs.is_some() || config.layers.iter().any(|layer| passes(layer) || experts(layer))
+}
+
+impl<B: Backend> StreamBuffers<B> {
+    /// The buffers behind a block. Only for models that have them.
+    pub fn behind_blocks(blocks: &mut Option<BlockBuffers<B>>) -> &mut BlockBuffers<B> {
+        blocks.as_mut().expect("`keeps_blocks` names every model whose layers ask for them")
+    }
 }
 
 impl<B: Backend> Activations<B> {
@@ -93,33 +155,82 @@ impl<B: Backend> Activations<B> {
         backend.select_rows(&mut logit_rows.residual, &all.residual, step);
         backend.select_rows(&mut logit_rows.normed, &all.normed, step);
         backend.select_rows(&mut logit_rows.attended[heads], &all.attended[heads], step);
+        if let (Some(selected), Some(inputs)) = (&mut logit_rows.inputs, &all.inputs) {
+            backend.select_rows(&mut selected.layers, &inputs.layers, step);
+        }
     }
 }
 
 impl<B: Backend> StreamBuffers<B> {
     fn new(backend: &mut B, config: &ModelConfig, dtype: Dtype) -> Result<Self> {
-        let residual = backend.buffer(config.hidden, ActivationDtype::Sums)?;
         let normed = backend.buffer(config.hidden, ActivationDtype::Operands(dtype))?;
+        let mut sums = || backend.buffer(config.hidden, ActivationDtype::Sums);
+        let residual = sums()?;
+        let blocks = match keeps_blocks(config) {
+            true => Some(BlockBuffers { block: sums()?, sum: sums()? }),
+            false => None,
+        };
         let attended = |heads: &HeadLayout| backend.buffer(heads.q_width(), ActivationDtype::Operands(dtype));
         let attended = head_kinds(config).iter().map(attended).collect::<Result<_>>()?;
         let inner = inner_kinds(config).into_iter().map(|kind| InnerBuffers::new(backend, kind, dtype));
-        Ok(Self { residual, normed, attended, inner: inner.collect::<Result<_>>()? })
+        let inner = inner.collect::<Result<_>>()?;
+        let mixtures = mixture_kinds(config).into_iter();
+        let mixtures = mixtures.map(|kind| MixtureBuffers::new(backend, kind, config.hidden, dtype));
+        let mixtures = mixtures.collect::<Result<_>>()?;
+        let inputs = config.per_layer_inputs;
+        let inputs =
+            inputs.map(|inputs| LayerInputBuffers::new(backend, inputs, config.layers.len(), dtype)).transpose()?;
+        Ok(Self { residual, normed, attended, inner, blocks, mixtures, inputs })
     }
 
     fn resize(&mut self, backend: &mut B, rows: usize) -> Result<()> {
         let inner = self.inner.iter_mut().flat_map(|inner| std::iter::once(&mut inner.up).chain(&mut inner.gated));
-        let buffers = [&mut self.residual, &mut self.normed].into_iter().chain(&mut self.attended);
-        buffers.chain(inner).try_for_each(|buffer| backend.resize(buffer, rows))
+        let blocks = self.blocks.iter_mut().flat_map(|blocks| [&mut blocks.block, &mut blocks.sum]);
+        let buffers = [&mut self.residual, &mut self.normed].into_iter().chain(blocks);
+        let inputs = self.inputs.iter_mut();
+        let inputs = inputs.flat_map(|inputs| [&mut inputs.tokens, &mut inputs.layers, &mut inputs.gated]);
+        let buffers = buffers.chain(&mut self.attended).chain(inner).chain(inputs);
+        buffers.into_iter().try_for_each(|buffer| backend.resize(buffer, rows))?;
+        self.mixtures.iter_mut().try_for_each(|mixture| mixture.resize(backend, rows))
     }
 }
 
 impl<B: Backend> InnerBuffers<B> {
-    fn new(backend: &mut B, kind: FeedForward, dtype: Dtype) -> Result<Self> {
-        let FeedForward::Dense { activation, width, .. } = kind;
+    fn new(backend: &mut B, kind: DenseSpec, dtype: Dtype) -> Result<Self> {
+        let DenseSpec { activation, width, .. } = kind;
         let mut empty = |width| backend.buffer(width, ActivationDtype::Operands(dtype));
-        Ok(match activation {
-            Activation::GatedSilu => Self { up: empty(2 * width)?, gated: Some(empty(width)?) },
-            Activation::Gelu => Self { up: empty(width)?, gated: None },
+        let gated = matches!(activation, Activation::Gated(_));
+        Ok(Self { up: empty(activation.up_width(width))?, gated: if gated { Some(empty(width)?) } else { None } })
+    }
+}
+
+impl<B: Backend> MixtureBuffers<B> {
+    fn new(backend: &mut B, kind: ExpertsSpec, hidden: usize, dtype: Dtype) -> Result<Self> {
+        let operands = ActivationDtype::Operands(dtype);
+        Ok(Self {
+            chosen: kind.router.chosen,
+            scores: backend.buffer(kind.count, ActivationDtype::Sums)?,
+            routes: backend.routes(kind.count, kind.router)?,
+            up: backend.buffer(2 * kind.width, operands)?,
+            gated: backend.buffer(kind.width, operands)?,
+            down: backend.buffer(hidden, ActivationDtype::Sums)?,
+        })
+    }
+
+    fn resize(&mut self, backend: &mut B, rows: usize) -> Result<()> {
+        backend.resize(&mut self.scores, rows)?;
+        backend.resize_routes(&mut self.routes, rows)?;
+        let places = [&mut self.up, &mut self.gated, &mut self.down];
+        places.into_iter().try_for_each(|buffer| backend.resize(buffer, rows * self.chosen))
+    }
+}
+
+impl<B: Backend> LayerInputBuffers<B> {
+    fn new(backend: &mut B, inputs: PerLayerInputs, layers: usize, dtype: Dtype) -> Result<Self> {
+        Ok(Self {
+            tokens: backend.buffer(layers * inputs.width, ActivationDtype::Sums)?,
+            layers: backend.buffer(layers * inputs.width, ActivationDtype::Sums)?,
+            gated: backend.buffer(inputs.width, ActivationDtype::Operands(dtype))?,
         })
     }
 }

@@ -2,21 +2,19 @@
 //! step's rows may belong to any number of sequences; the attention plans determine which positions each row attends
 //! to.
 
-use crate::backend::{
-    Attended, Backend, Dtype, HeadKind, HeadLayout, KvShape, RowToken, StepBatch, StepShape, WeightFormat,
-};
+use crate::backend::{Attended, Backend, Dtype, KvShape, RowToken, StepBatch, StepShape, WeightFormat};
 use crate::error::{Error, Result};
 use crate::ids::LayerIx;
 use crate::out::Stage;
 use crate::plan::{NewPage, PlanHints};
 
-use super::activations::{Activations, BufferIndices, StreamBuffers};
-use super::config::{
-    AttentionKind, AttentionSpec, FeedForward, LayerNorms, LayerSpec, ModelConfig, ModelFolder, RopeConfig, kind_index,
-    kinds,
-};
-use super::layout::{LayerTensors, Layout};
-use super::parts::{FeedForwardLayer, Linear, NormLayer};
+use super::activations::{Activations, BufferIndices};
+use super::config::{AttentionKind, ModelConfig, ModelFolder, RopeConfig};
+use super::features;
+use super::inputs::InputTable;
+use super::layer::{Kinds, Layer, StepOperands};
+use super::layout::Layout;
+use super::parts::NormLayer;
 use super::rope::Rotary;
 use super::weights::{Checkpoint, RandomWeights, WeightSource};
 
@@ -27,6 +25,9 @@ pub struct Decoder<B: Backend> {
     /// The compute dtype.
     dtype: Dtype,
     embed: B::Matrix,
+    /// Factor of the embeddings.
+    embed_scale: Option<f32>,
+    inputs: Option<InputTable<B>>,
     layers: Vec<Layer<B>>,
     final_norm: NormLayer<B>,
     /// The output layer; `None` if it is tied to the embedding table.
@@ -45,52 +46,11 @@ pub struct Decoder<B: Backend> {
 }
 
 /// A rope table that covers all positions in use, on the host and in the backend's memory.
-struct LoadedRope<B: Backend> {
+pub struct LoadedRope<B: Backend> {
     rotary: Rotary,
-    table: B::Rope,
+    pub table: B::Rope,
     /// Whether `table` equals that of `rotary`: false if the device had no memory for a longer table.
     is_current: bool,
-}
-
-struct Layer<B: Backend> {
-    attention_norm: NormLayer<B>,
-    attention: Attention<B>,
-    /// `None` if attention and feed-forward share one norm and run in parallel.
-    feed_forward_norm: Option<NormLayer<B>>,
-    feed_forward: FeedForwardLayer<B>,
-    buffers: BufferIndices,
-}
-
-struct Attention<B: Backend> {
-    heads: HeadLayout,
-    scale: f32,
-    qkv: Linear<B>,
-    /// For query heads and for key heads.
-    head_norms: Option<HeadNorms<B>>,
-    out: Linear<B>,
-    /// Index of its plan in the step.
-    plan: usize,
-    /// Index of its rope in `Decoder::ropes`.
-    rope: usize,
-}
-
-struct HeadNorms<B: Backend> {
-    query: B::Vector,
-    key: B::Vector,
-    eps: f32,
-}
-
-/// The distinct kinds of attention and ropes of the layers.
-struct Kinds {
-    attention: Vec<AttentionKind>,
-    ropes: Vec<RopeConfig>,
-}
-
-/// The operands of all layers in a step.
-struct StepOperands<'a, B: Backend> {
-    ropes: &'a [LoadedRope<B>],
-    kv: &'a mut B::Kv,
-    loaded: &'a mut B::Step,
 }
 
 impl<B: Backend> Decoder<B> {
@@ -119,22 +79,27 @@ impl<B: Backend> Decoder<B> {
         layout: &Layout,
         source: &WeightSource,
     ) -> Result<Self> {
+        features::check(&config, backend)?;
         let dtype = weights.compute_dtype();
         let kinds = Kinds::of(&config);
-        let tensors = layout.layers.iter().zip(&config.layers).zip(BufferIndices::of(&config));
+        let tensors = layout.layers.iter().zip(BufferIndices::of(&config)).enumerate();
         let stage = Stage::new("layers of the model", layout.layers.len());
-        let layers = tensors.map(|((tensors, spec), buffers)| {
-            Layer::load(backend, source, tensors, spec, &kinds, buffers).inspect(|_| stage.step())
+        let layers = tensors.map(|(ix, (tensors, buffers))| {
+            Layer::load(backend, source, tensors, &config, ix, &kinds, buffers).inspect(|_| stage.step())
         });
         let layers = layers.collect::<Result<_>>()?;
         let one = std::slice::from_ref;
+        let inputs = layout.inputs.as_ref().zip(config.per_layer_inputs);
+        let inputs = inputs.map(|(tensors, inputs)| InputTable::load(backend, source, tensors, &config, inputs, dtype));
         Ok(Self {
             embed: source.matrix(backend, one(&layout.embed))?,
+            embed_scale: config.embed_scale.map(|scale| dtype.round(scale)),
+            inputs: inputs.transpose()?,
             layers,
             final_norm: NormLayer::load(backend, source, &layout.final_norm, config.final_norm)?,
             head: layout.head.as_ref().map(|tensor| source.matrix(backend, one(tensor))).transpose()?,
             head_bias: layout.head_bias.as_ref().map(|tensor| source.vector(backend, one(tensor))).transpose()?,
-            ropes: kinds.ropes.iter().map(|rope| LoadedRope::new(backend, rope)).collect::<Result<_>>()?,
+            ropes: load_ropes(backend, &kinds.ropes, config.context)?,
             last_position: 0,
             kv_bytes_per_token: config.kv_bytes_per_token(|heads| backend.kv_element_bytes(heads, dtype)),
             hints: kinds.attention.iter().map(|&kind| plan_hints(backend, dtype, kind)).collect(),
@@ -172,7 +137,7 @@ impl<B: Backend> Decoder<B> {
     }
 
     pub fn kv_shape(&self, pages: usize) -> KvShape {
-        KvShape { heads: self.config.heads().collect(), dtype: self.dtype, pages }
+        KvShape { heads: self.config.stored_heads().collect(), dtype: self.dtype, pages }
     }
 
     /// Makes this model batch-invariant on the backend it was loaded with. Steps made before become invalid.
@@ -181,6 +146,16 @@ impl<B: Backend> Decoder<B> {
         for hints in &mut self.hints {
             *hints = PlanHints { tile: backend.tile(), cost: backend.cost_model(), ..*hints };
         }
+    }
+
+    /// Sets the longest sequence that steps will belong to, which decides which factors a longrope uses: keys stored before
+    /// stay as they are. At first it is the model's context.
+    pub fn set_longest(&mut self, backend: &mut B, tokens: usize) -> Result<()> {
+        if self.config.layers.iter().any(|layer| layer.attention.rope.as_ref().is_some_and(RopeConfig::goes_by_length))
+        {
+            self.ropes = load_ropes(backend, &Kinds::of(&self.config).ropes, tokens)?;
+        }
+        Ok(())
     }
 
     pub fn parameters(&self) -> usize {
@@ -287,6 +262,12 @@ impl<B: Backend> Decoder<B> {
     ) {
         let a = &mut self.activations;
         backend.embed(&mut a.all.residual, &self.embed, loaded);
+        if let Some(scale) = self.embed_scale {
+            backend.scale(&mut a.all.residual, scale);
+        }
+        if let Some(inputs) = &self.inputs {
+            inputs.fill(backend, &mut a.all, loaded);
+        }
         let mut step = StepOperands { ropes: &self.ropes, kv, loaded };
         let last = self.layers.len() - 1;
         for (ix, layer) in self.layers.iter().enumerate() {
@@ -304,6 +285,9 @@ impl<B: Backend> Decoder<B> {
         self.final_norm.apply(backend, &mut a.logit_rows.normed, &a.logit_rows.residual);
         let head = self.head.as_ref().unwrap_or(&self.embed);
         backend.linear(&mut a.logits, &a.logit_rows.normed, head, self.head_bias.as_ref());
+        if let Some(cap) = self.config.final_softcap {
+            backend.softcap(&mut a.logits, cap);
+        }
         if shape.samples {
             backend.sample(&a.logits, step.loaded);
         }
@@ -353,24 +337,13 @@ fn plan_hints<B: Backend>(backend: &B, dtype: Dtype, kind: AttentionKind) -> Pla
     }
 }
 
-impl Kinds {
-    fn of(config: &ModelConfig) -> Self {
-        let ropes = kinds(config.layers.iter().map(|layer| &layer.attention.rope));
-        Self { attention: config.attention_kinds(), ropes: ropes.into_iter().cloned().collect() }
-    }
-
-    fn plan(&self, spec: &AttentionSpec) -> usize {
-        kind_index(&self.attention, &spec.kind())
-    }
-
-    fn rope(&self, spec: &AttentionSpec) -> usize {
-        kind_index(&self.ropes, &spec.rope)
-    }
+fn load_ropes<B: Backend>(backend: &mut B, ropes: &[RopeConfig], longest: usize) -> Result<Vec<LoadedRope<B>>> {
+    ropes.iter().map(|rope| LoadedRope::new(backend, rope, longest)).collect()
 }
 
 impl<B: Backend> LoadedRope<B> {
-    fn new(backend: &mut B, config: &RopeConfig) -> Result<Self> {
-        let rotary = Rotary::new(config);
+    fn new(backend: &mut B, config: &RopeConfig, longest: usize) -> Result<Self> {
+        let rotary = Rotary::new(config, longest);
         Ok(Self { table: backend.rope_table(rotary.table())?, rotary, is_current: true })
     }
 
@@ -381,98 +354,5 @@ impl<B: Backend> LoadedRope<B> {
             self.is_current = true;
         }
         Ok(())
-    }
-}
-
-impl<B: Backend> Layer<B> {
-    fn load(
-        backend: &mut B,
-        source: &WeightSource,
-        tensors: &LayerTensors,
-        spec: &LayerSpec,
-        kinds: &Kinds,
-        buffers: BufferIndices,
-    ) -> Result<Self> {
-        let (attention_norm, feed_forward_norm) = match spec.norms {
-            LayerNorms::Sequential { attention, feed_forward } => (attention, Some(feed_forward)),
-            LayerNorms::Parallel(norm) => (norm, None),
-        };
-        let feed_forward_norm = tensors.feed_forward_norm.as_ref().zip(feed_forward_norm);
-        let FeedForward::Dense { activation, .. } = spec.feed_forward;
-        Ok(Self {
-            attention_norm: NormLayer::load(backend, source, &tensors.attention_norm, attention_norm)?,
-            attention: Attention::load(backend, source, tensors, &spec.attention, kinds)?,
-            feed_forward_norm: feed_forward_norm
-                .map(|(tensors, norm)| NormLayer::load(backend, source, tensors, norm))
-                .transpose()?,
-            feed_forward: FeedForwardLayer::Dense {
-                activation,
-                up: Linear::load(backend, source, &tensors.up)?,
-                down: Linear::load(backend, source, &tensors.down)?,
-            },
-            buffers,
-        })
-    }
-
-    /// `attended = attention(qkv(norm(residual)))`. Stores the new keys and values, and calls `observe` with the
-    /// operands of attention.
-    fn attend(
-        &self,
-        backend: &mut B,
-        a: &mut Activations<B>,
-        ix: LayerIx,
-        step: &mut StepOperands<'_, B>,
-        observe: &mut impl FnMut(&mut B, Attended<'_, B>),
-    ) {
-        let Attention { heads, scale, plan, .. } = self.attention;
-        let (qkv, attended) = (&mut a.qkv[self.buffers.heads], &mut a.all.attended[self.buffers.heads]);
-        self.attention_norm.apply(backend, &mut a.all.normed, &a.all.residual);
-        self.attention.qkv.apply(backend, qkv, &a.all.normed);
-        if let Some(HeadNorms { query, key, eps }) = &self.attention.head_norms {
-            backend.head_norm(qkv, heads, HeadKind::Query, query, *eps);
-            backend.head_norm(qkv, heads, HeadKind::Key, key, *eps);
-        }
-        backend.rope(qkv, heads, &step.ropes[self.attention.rope].table, step.loaded);
-        backend.kv_append(step.kv, ix, qkv, step.loaded);
-        backend.tree_attention(attended, qkv, step.kv, ix, step.loaded, plan, scale);
-        observe(backend, Attended { layer: ix, qkv, kv: step.kv, plan, scale });
-    }
-
-    /// `residual += out(attended)`, then `residual += feed_forward(norm(residual))`. Without a norm of its own the
-    /// feed-forward block reads the same normed input as attention.
-    fn transform(&self, backend: &mut B, s: &mut StreamBuffers<B>) {
-        self.attention.out.add_to(backend, &mut s.residual, &s.attended[self.buffers.heads]);
-        if let Some(norm) = &self.feed_forward_norm {
-            norm.apply(backend, &mut s.normed, &s.residual);
-        }
-        self.feed_forward.add_to(backend, &mut s.residual, &s.normed, &mut s.inner[self.buffers.inner]);
-    }
-}
-
-impl<B: Backend> Attention<B> {
-    fn load(
-        backend: &mut B,
-        source: &WeightSource,
-        tensors: &LayerTensors,
-        spec: &AttentionSpec,
-        kinds: &Kinds,
-    ) -> Result<Self> {
-        let head_norms = match (&tensors.head_norms, spec.head_norm) {
-            (Some([query, key]), Some(eps)) => Some(HeadNorms {
-                query: source.vector(backend, std::slice::from_ref(query))?,
-                key: source.vector(backend, std::slice::from_ref(key))?,
-                eps,
-            }),
-            _ => None,
-        };
-        Ok(Self {
-            heads: spec.heads,
-            scale: spec.scale,
-            qkv: Linear::load(backend, source, &tensors.qkv)?,
-            head_norms,
-            out: Linear::load(backend, source, &tensors.out)?,
-            plan: kinds.plan(spec),
-            rope: kinds.rope(spec),
-        })
     }
 }

@@ -1,7 +1,10 @@
 //! Lists the tensors of a checkpoint for a given config: names as in transformers, shapes, and the config field each
 //! size comes from. `weights` loads them.
 
-use super::config::{Activation, FeedForward, LayerNorms, LayerSpec, ModelConfig, Norm};
+use super::config::{
+    Activation, DenseSpec, ExpertForm, ExpertsSpec, FeedForward, HeadNormSpan, KeySource, LayerNorms, LayerSpec,
+    ModelConfig, Modules, Norm,
+};
 use crate::backend::HeadLayout;
 
 /// A size and the field of config.json it comes from.
@@ -11,7 +14,7 @@ pub struct Dim {
     pub field: &'static str,
 }
 
-/// A vector `[n]` or a matrix `[out, in]`.
+/// A vector `[n]`, a matrix `[out, in]`, or the matrices of all experts `[experts, .., ..]`.
 #[derive(Clone, Debug)]
 pub struct TensorSpec {
     pub name: String,
@@ -32,25 +35,91 @@ pub struct NormTensors {
     pub bias: Option<TensorSpec>,
 }
 
+/// The matrices of a linear layer of experts, as they are stored.
+#[derive(Clone, Debug)]
+pub enum ExpertMatrices {
+    /// For each expert the matrices that are stacked.
+    Separate(Vec<Vec<TensorSpec>>),
+    /// `[experts, out, in]`
+    Stacked(TensorSpec),
+    /// `[experts, in, out]`; `alternating`: the outputs are those of gate and up in turn.
+    Transposed { tensor: TensorSpec, alternating: bool },
+}
+
+/// The tensors of a mixture of experts.
+#[derive(Clone, Debug)]
+pub struct ExpertTensors {
+    pub router: LinearTensors,
+    /// The weights of the norm of the router's input, and a factor for each expert.
+    pub router_scales: Option<[TensorSpec; 2]>,
+    /// Gate and up.
+    pub up: ExpertMatrices,
+    pub down: ExpertMatrices,
+    /// Of gate and up (in turn where the matrices are), and of down: `[experts, out]` each.
+    pub biases: Option<[TensorSpec; 2]>,
+    /// The norms of a mixture beside a dense block: of the dense block's output, of the experts' input and output.
+    pub norms: Option<[NormTensors; 3]>,
+}
+
+/// The tensors of a dense feed-forward block: gate and up if it is gated, else fc1, and down.
+#[derive(Clone, Debug)]
+pub struct DenseTensors {
+    pub up: LinearTensors,
+    pub down: LinearTensors,
+}
+
+/// The norms of queries and of keys.
+#[derive(Clone, Debug)]
+pub struct HeadNormTensors {
+    pub query: TensorSpec,
+    /// `None` if the layer projects no keys.
+    pub key: Option<TensorSpec>,
+}
+
+/// The norms before and after a block.
+#[derive(Clone, Debug)]
+pub struct BlockNormTensors {
+    pub before: Option<NormTensors>,
+    pub after: Option<NormTensors>,
+}
+
+/// The tensors through which a layer reads its own input.
+#[derive(Clone, Debug)]
+pub struct LayerInputTensors {
+    pub gate: LinearTensors,
+    pub projection: LinearTensors,
+    pub norm: NormTensors,
+}
+
 /// The tensors of a layer.
 #[derive(Clone, Debug)]
 pub struct LayerTensors {
-    pub attention_norm: NormTensors,
+    pub attention_norms: BlockNormTensors,
     pub qkv: LinearTensors,
-    /// For query heads and for key heads.
-    pub head_norms: Option<[TensorSpec; 2]>,
+    pub head_norms: Option<HeadNormTensors>,
+    pub sinks: Option<TensorSpec>,
     pub out: LinearTensors,
-    /// `None` if attention and feed-forward share one norm.
-    pub feed_forward_norm: Option<NormTensors>,
-    /// Gate and up if the feed-forward block is gated, else fc1.
-    pub up: LinearTensors,
-    pub down: LinearTensors,
+    /// Both `None` if attention and feed-forward share one norm.
+    pub feed_forward_norms: BlockNormTensors,
+    pub dense: Option<DenseTensors>,
+    pub experts: Option<ExpertTensors>,
+    pub input: Option<LayerInputTensors>,
+    pub output_scale: Option<TensorSpec>,
+}
+
+/// The tensors that make the inputs of all layers.
+#[derive(Clone, Debug)]
+pub struct InputTensors {
+    pub embed: TensorSpec,
+    pub projection: LinearTensors,
+    pub norm: TensorSpec,
 }
 
 /// The tensors of a model.
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub embed: TensorSpec,
+    pub inputs: Option<InputTensors>,
     pub layers: Vec<LayerTensors>,
     pub final_norm: NormTensors,
     /// The output layer; `None` if it is tied to the embedding table.
@@ -63,8 +132,9 @@ impl TensorSpec {
         self.shape.iter().map(|dim| dim.size).product()
     }
 
+    /// The product of all sizes but the last.
     pub fn rows(&self) -> usize {
-        if self.shape.len() == 1 { 1 } else { self.shape[0].size }
+        self.shape[..self.shape.len() - 1].iter().map(|dim| dim.size).product()
     }
 
     pub fn cols(&self) -> usize {
@@ -80,8 +150,53 @@ impl TensorSpec {
 }
 
 impl LinearTensors {
+    /// Every tensor once: keys that are values too are stacked twice.
     fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
-        self.weights.iter().chain(&self.biases)
+        once(&self.weights).chain(once(&self.biases))
+    }
+}
+
+/// The tensors that differ from the one before them.
+fn once(stacked: &[TensorSpec]) -> impl Iterator<Item = &TensorSpec> {
+    stacked.iter().enumerate().filter(|(i, spec)| *i == 0 || stacked[i - 1].name != spec.name).map(|(_, spec)| spec)
+}
+
+impl ExpertMatrices {
+    pub fn tensors(&self) -> Box<dyn Iterator<Item = &TensorSpec> + '_> {
+        match self {
+            ExpertMatrices::Separate(experts) => Box::new(experts.iter().flatten()),
+            ExpertMatrices::Stacked(tensor) | ExpertMatrices::Transposed { tensor, .. } => {
+                Box::new(std::iter::once(tensor))
+            }
+        }
+    }
+
+    /// Groups of tensors that are stacked into one matrix.
+    fn stacks(&self) -> Vec<&[TensorSpec]> {
+        match self {
+            ExpertMatrices::Separate(experts) => experts.iter().map(Vec::as_slice).collect(),
+            ExpertMatrices::Stacked(tensor) | ExpertMatrices::Transposed { tensor, .. } => {
+                vec![std::slice::from_ref(tensor)]
+            }
+        }
+    }
+}
+
+impl ExpertTensors {
+    /// The tensors of which a row reads those of its experts only.
+    pub fn matrices(&self) -> impl Iterator<Item = &TensorSpec> {
+        self.up.tensors().chain(self.down.tensors()).chain(self.biases.iter().flatten())
+    }
+
+    fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
+        let norms = self.norms.iter().flatten().flat_map(NormTensors::tensors);
+        self.router.tensors().chain(self.router_scales.iter().flatten()).chain(norms).chain(self.matrices())
+    }
+}
+
+impl BlockNormTensors {
+    fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
+        self.before.iter().chain(&self.after).flat_map(NormTensors::tensors)
     }
 }
 
@@ -92,14 +207,26 @@ impl NormTensors {
 }
 
 impl LayerTensors {
-    pub fn linears(&self) -> [&LinearTensors; 4] {
-        [&self.qkv, &self.out, &self.up, &self.down]
+    /// Groups of tensors that are stacked into one matrix.
+    pub fn stacks(&self) -> Vec<&[TensorSpec]> {
+        let dense = self.dense.iter().flat_map(|dense| [&dense.up, &dense.down]);
+        let router = self.experts.iter().map(|experts| &experts.router);
+        let input = self.input.iter().flat_map(|input| [&input.gate, &input.projection]);
+        let linears = [&self.qkv, &self.out].into_iter().chain(dense).chain(router).chain(input);
+        let experts = self.experts.iter().flat_map(|experts| [&experts.up, &experts.down]);
+        linears.map(|linear| linear.weights.as_slice()).chain(experts.flat_map(ExpertMatrices::stacks)).collect()
     }
 
     fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
-        let norms = self.attention_norm.tensors().chain(self.feed_forward_norm.iter().flat_map(NormTensors::tensors));
-        let linears = self.linears().into_iter().flat_map(LinearTensors::tensors);
-        norms.chain(self.head_norms.iter().flatten()).chain(linears)
+        let norms = self.attention_norms.tensors().chain(self.feed_forward_norms.tensors());
+        let heads = self.head_norms.iter().flat_map(|norms| std::iter::once(&norms.query).chain(&norms.key));
+        let attention = self.qkv.tensors().chain(heads).chain(&self.sinks).chain(self.out.tensors());
+        let dense = self.dense.iter().flat_map(|dense| dense.up.tensors().chain(dense.down.tensors()));
+        let experts = self.experts.iter().flat_map(ExpertTensors::tensors);
+        let input = self.input.iter();
+        let input =
+            input.flat_map(|input| input.gate.tensors().chain(input.projection.tensors()).chain(input.norm.tensors()));
+        norms.chain(attention).chain(dense).chain(experts).chain(input).chain(&self.output_scale)
     }
 }
 
@@ -110,22 +237,48 @@ impl Layout {
         let layers = config.layers.iter().enumerate();
         Self {
             embed: matrix("model.embed_tokens", vocab, hidden),
-            layers: layers.map(|(ix, spec)| layer(ix, spec, hidden)).collect(),
-            final_norm: match config.final_norm {
-                Norm::Rms { .. } => norm("model.norm", config.final_norm, hidden),
-                Norm::Layer { .. } => norm("model.final_layernorm", config.final_norm, hidden),
-            },
+            inputs: config.per_layer_inputs.map(|inputs| {
+                let width = input_width(inputs.width);
+                let all = Dim {
+                    size: inputs.width * config.layers.len(),
+                    field: "num_hidden_layers * hidden_size_per_layer_input",
+                };
+                let rows = Dim { size: inputs.vocab, field: "vocab_size_per_layer_input" };
+                InputTensors {
+                    embed: matrix("model.embed_tokens_per_layer", rows, all),
+                    projection: linear(&[("model.per_layer_model_projection".to_owned(), all)], hidden, false),
+                    norm: vector("model.per_layer_projection_norm.weight", width),
+                }
+            }),
+            layers: layers.map(|(ix, spec)| LayerNames { ix, hidden, config, spec }.tensors()).collect(),
+            final_norm: norm(config.modules.final_norm, config.final_norm, hidden),
             head: (!config.tied_embeddings).then(|| matrix("lm_head", vocab, hidden)),
             head_bias: config.head_bias.then(|| vector("lm_head.bias", vocab)),
         }
     }
 
+    /// Modules that layers without keys of their own may have and nothing reads.
+    pub fn unused_keys(&self) -> impl Iterator<Item = String> {
+        let silent = self.layers.iter().enumerate().filter(|(_, layer)| layer.qkv.weights.len() == 1);
+        let silent = silent.filter(|(_, layer)| layer.qkv.weights[0].name.ends_with("q_proj.weight"));
+        silent.flat_map(|(ix, _)| {
+            ["k_proj.", "v_proj.", "k_norm.", "v_norm."].map(|name| format!("model.layers.{ix}.self_attn.{name}"))
+        })
+    }
+
     /// Every tensor once.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
+        let inputs = self.inputs.iter().flat_map(|inputs| {
+            std::iter::once(&inputs.embed).chain(inputs.projection.tensors()).chain(std::iter::once(&inputs.norm))
+        });
         let layers = self.layers.iter().flat_map(LayerTensors::tensors);
         let end = self.final_norm.tensors().chain(&self.head).chain(&self.head_bias);
-        std::iter::once(&self.embed).chain(layers).chain(end)
+        std::iter::once(&self.embed).chain(inputs).chain(layers).chain(end)
     }
+}
+
+fn input_width(size: usize) -> Dim {
+    Dim { size, field: "hidden_size_per_layer_input" }
 }
 
 fn q_width(heads: HeadLayout) -> Dim {
@@ -157,38 +310,176 @@ fn linear(modules: &[(String, Dim)], cols: Dim, bias: bool) -> LinearTensors {
     }
 }
 
-fn layer(ix: usize, spec: &LayerSpec, hidden: Dim) -> LayerTensors {
-    let at = |module: &str| format!("model.layers.{ix}.{module}");
-    let attention = &spec.attention;
-    let heads = attention.heads;
-    let qkv = [
-        (at("self_attn.q_proj"), q_width(heads)),
-        (at("self_attn.k_proj"), kv_width(heads)),
-        (at("self_attn.v_proj"), kv_width(heads)),
-    ];
-    let head_norm = |name: &str| vector(&at(name), Dim { size: heads.head_dim, field: "head_dim" });
-    let (attention_norm, out, feed_forward_norm) = match spec.norms {
-        LayerNorms::Sequential { attention, feed_forward } => {
-            (attention, "self_attn.o_proj", Some(norm(&at("post_attention_layernorm"), feed_forward, hidden)))
+/// Makes the tensors of layer `ix`.
+struct LayerNames<'a> {
+    ix: usize,
+    hidden: Dim,
+    config: &'a ModelConfig,
+    spec: &'a LayerSpec,
+}
+
+impl LayerNames<'_> {
+    fn at(&self, module: &str) -> String {
+        format!("model.layers.{}.{module}", self.ix)
+    }
+
+    fn modules(&self) -> &Modules {
+        &self.config.modules
+    }
+
+    fn norm(&self, module: &str, kind: Norm) -> NormTensors {
+        norm(&self.at(module), kind, self.hidden)
+    }
+
+    fn tensors(&self) -> LayerTensors {
+        let (modules, spec, hidden) = (self.modules(), self.spec, self.hidden);
+        let none = BlockNormTensors { before: None, after: None };
+        let (attention_norms, feed_forward_norms) = match spec.norms {
+            LayerNorms::Sequential { attention, feed_forward } => {
+                let norm = |module, kind: Option<Norm>| kind.map(|kind| self.norm(module, kind));
+                let around_attention = BlockNormTensors {
+                    before: norm(modules.before_attention, attention.before()),
+                    after: norm(modules.after_attention, attention.after()),
+                };
+                let around_feed_forward = BlockNormTensors {
+                    before: norm(modules.before_feed_forward, feed_forward.before()),
+                    after: norm(modules.after_feed_forward, feed_forward.after()),
+                };
+                (around_attention, around_feed_forward)
+            }
+            LayerNorms::Parallel(shared) => {
+                (BlockNormTensors { before: Some(self.norm(modules.before_attention, shared)), after: None }, none)
+            }
+        };
+        let heads = spec.attention.heads;
+        let out = [(self.at(modules.out), hidden)];
+        LayerTensors {
+            attention_norms,
+            qkv: self.qkv(),
+            head_norms: self.head_norms(),
+            sinks: spec.attention.sinks.then(|| {
+                let heads = Dim { size: heads.q_heads, field: "num_attention_heads" };
+                vector(&self.at("self_attn.sinks"), heads)
+            }),
+            out: linear(&out, q_width(heads), spec.attention.out_bias),
+            feed_forward_norms,
+            dense: spec.feed_forward.dense().map(|dense| self.dense(dense)),
+            experts: spec.feed_forward.experts().map(|experts| self.experts(experts)),
+            input: self.config.per_layer_inputs.map(|inputs| {
+                let width = input_width(inputs.width);
+                LayerInputTensors {
+                    gate: linear(&[(self.at("per_layer_input_gate"), width)], hidden, false),
+                    projection: linear(&[(self.at("per_layer_projection"), hidden)], width, false),
+                    norm: self.norm("post_per_layer_input_norm", self.config.final_norm),
+                }
+            }),
+            output_scale: spec
+                .output_scale
+                .then(|| vector(&self.at("layer_scalar"), Dim { size: 1, field: "one number" })),
         }
-        LayerNorms::Parallel(norm) => (norm, "self_attn.dense", None),
-    };
-    let FeedForward::Dense { activation, width, bias } = spec.feed_forward;
-    let inner = Dim { size: width, field: "intermediate_size" };
-    let (up, down): (&[&str], _) = match activation {
-        Activation::GatedSilu => (&["mlp.gate_proj", "mlp.up_proj"], "mlp.down_proj"),
-        Activation::Gelu => (&["mlp.fc1"], "mlp.fc2"),
-    };
-    let up: Vec<_> = up.iter().map(|module| (at(module), inner)).collect();
-    LayerTensors {
-        attention_norm: norm(&at("input_layernorm"), attention_norm, hidden),
-        qkv: linear(&qkv, hidden, attention.qkv_bias),
-        head_norms: attention
-            .head_norm
-            .map(|_| [head_norm("self_attn.q_norm.weight"), head_norm("self_attn.k_norm.weight")]),
-        out: linear(&[(at(out), hidden)], q_width(heads), attention.out_bias),
-        feed_forward_norm,
-        up: linear(&up, hidden, bias),
-        down: linear(&[(at(down), hidden)], inner, bias),
+    }
+
+    fn qkv(&self) -> LinearTensors {
+        let attention = &self.spec.attention;
+        let heads = attention.heads;
+        let query = (self.at("self_attn.q_proj"), q_width(heads));
+        let key = (self.at("self_attn.k_proj"), kv_width(heads));
+        let modules = match (attention.keys, self.modules().fused_qkv) {
+            (KeySource::OfLayer(_), _) => vec![query],
+            (KeySource::KeysAreValues, _) => vec![query, key.clone(), key],
+            (KeySource::Projected, None) => vec![query, key, (self.at("self_attn.v_proj"), kv_width(heads))],
+            (KeySource::Projected, Some(fused)) => {
+                let field = "(num_attention_heads + 2 * num_key_value_heads) * head_dim";
+                vec![(self.at(fused), Dim { size: heads.qkv_width(), field })]
+            }
+        };
+        linear(&modules, self.hidden, attention.qkv_bias)
+    }
+
+    fn head_norms(&self) -> Option<HeadNormTensors> {
+        let attention = &self.spec.attention;
+        let span = attention.head_norm?.span;
+        let width = |all: Dim| match span {
+            HeadNormSpan::Head => Dim { size: attention.heads.head_dim, field: "head_dim" },
+            HeadNormSpan::AllHeads => all,
+        };
+        let weight = |name: &str, all: Dim| vector(&self.at(name), width(all));
+        Some(HeadNormTensors {
+            query: weight("self_attn.q_norm.weight", q_width(attention.heads)),
+            key: attention.stores_keys().then(|| weight("self_attn.k_norm.weight", kv_width(attention.heads))),
+        })
+    }
+
+    fn dense(&self, dense: &DenseSpec) -> DenseTensors {
+        let DenseSpec { activation, width, bias } = *dense;
+        let inner = Dim { size: width, field: "intermediate_size" };
+        let modules = self.modules().up;
+        let up = Dim {
+            size: activation.up_width(width) / modules.len(),
+            field: match (activation, modules.len()) {
+                (Activation::Gated(_), 1) => "2 * intermediate_size",
+                _ => "intermediate_size",
+            },
+        };
+        let up: Vec<_> = modules.iter().map(|module| (self.at(module), up)).collect();
+        DenseTensors {
+            up: linear(&up, self.hidden, bias),
+            down: linear(&[(self.at(self.modules().down), self.hidden)], inner, bias),
+        }
+    }
+
+    fn experts(&self, experts: &ExpertsSpec) -> ExpertTensors {
+        let names = self.modules().experts;
+        let count = Dim { size: experts.count, field: "num_experts" };
+        let width = Dim { size: experts.width, field: "the experts' intermediate size" };
+        let both = Dim { size: 2 * experts.width, field: "2 * the experts' intermediate size" };
+        let tensor = |name: &str, shape: &[Dim]| TensorSpec {
+            name: self.at(&format!("{}.{name}", names.experts)),
+            shape: shape.to_vec(),
+        };
+        let (up, down) = match names.form {
+            ExpertForm::Separate { gate, up, down } => {
+                let of = |expert: usize, module: &str, rows, cols| {
+                    matrix(&self.at(&format!("{}.{expert}.{module}", names.experts)), rows, cols)
+                };
+                let ups = (0..experts.count)
+                    .map(|e| vec![of(e, gate, width, self.hidden), of(e, up, width, self.hidden)])
+                    .collect();
+                let downs = (0..experts.count).map(|e| vec![of(e, down, self.hidden, width)]).collect();
+                (ExpertMatrices::Separate(ups), ExpertMatrices::Separate(downs))
+            }
+            ExpertForm::Stacked => (
+                ExpertMatrices::Stacked(tensor("gate_up_proj", &[count, both, self.hidden])),
+                ExpertMatrices::Stacked(tensor("down_proj", &[count, self.hidden, width])),
+            ),
+            ExpertForm::Transposed => (
+                ExpertMatrices::Transposed {
+                    tensor: tensor("gate_up_proj", &[count, self.hidden, both]),
+                    alternating: true,
+                },
+                ExpertMatrices::Transposed {
+                    tensor: tensor("down_proj", &[count, width, self.hidden]),
+                    alternating: false,
+                },
+            ),
+        };
+        ExpertTensors {
+            router: linear(&[(self.at(names.router), count)], self.hidden, experts.bias),
+            router_scales: experts.router_norm.map(|_| {
+                [vector(&self.at("router.scale"), self.hidden), vector(&self.at("router.per_expert_scale"), count)]
+            }),
+            up,
+            down,
+            biases: experts.bias.then(|| {
+                [tensor("gate_up_proj_bias", &[count, both]), tensor("down_proj_bias", &[count, self.hidden])]
+            }),
+            norms: match self.spec.feed_forward {
+                FeedForward::DenseAndExperts { norm, .. } => Some(
+                    ["post_feedforward_layernorm_1", "pre_feedforward_layernorm_2", "post_feedforward_layernorm_2"]
+                        .map(|module| self.norm(module, norm)),
+                ),
+                _ => None,
+            },
+        }
     }
 }

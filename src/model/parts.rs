@@ -1,13 +1,12 @@
-//! The building blocks of layers: linear layers, norms and the feed-forward block. Each is loaded from a weight source
-//! and applied through the backend.
+//! The building blocks of layers: linear layers and norms. Each is loaded from a weight source and applied through the
+//! backend.
 
 use crate::backend::Backend;
 use crate::error::Result;
 
-use super::activations::InnerBuffers;
-use super::config::{Activation, Norm};
+use super::config::Norm;
 use super::layout::{LinearTensors, NormTensors, TensorSpec};
-use super::weights::WeightSource;
+use super::weights::{WeightSource, vector_of};
 
 /// A linear layer, with or without bias.
 pub struct Linear<B: Backend> {
@@ -19,33 +18,6 @@ pub struct Linear<B: Backend> {
 pub enum NormLayer<B: Backend> {
     Rms { weight: B::Vector, eps: f32 },
     Layer { weight: B::Vector, bias: B::Vector, eps: f32 },
-}
-
-/// The feed-forward block of a layer, which follows attention.
-pub enum FeedForwardLayer<B: Backend> {
-    Dense { activation: Activation, up: Linear<B>, down: Linear<B> },
-}
-
-impl<B: Backend> FeedForwardLayer<B> {
-    /// `residual += feed_forward(x)`
-    pub fn add_to(&self, backend: &mut B, residual: &mut B::Buffer, x: &B::Buffer, inner: &mut InnerBuffers<B>) {
-        match self {
-            FeedForwardLayer::Dense { activation, up, down } => {
-                up.apply(backend, &mut inner.up, x);
-                match (activation, &mut inner.gated) {
-                    (Activation::GatedSilu, Some(gated)) => {
-                        backend.gated_silu(gated, &inner.up);
-                        down.add_to(backend, residual, gated);
-                    }
-                    (Activation::GatedSilu, None) => unreachable!("`InnerBuffers::new` makes a buffer for gated kinds"),
-                    (Activation::Gelu, _) => {
-                        backend.gelu(&mut inner.up);
-                        down.add_to(backend, residual, &inner.up);
-                    }
-                }
-            }
-        }
-    }
 }
 
 impl<B: Backend> Linear<B> {
@@ -69,11 +41,11 @@ impl<B: Backend> Linear<B> {
 impl<B: Backend> NormLayer<B> {
     /// Loads a layer norm if the tensors have a bias, else an RMS norm.
     pub fn load(backend: &mut B, source: &WeightSource, tensors: &NormTensors, norm: Norm) -> Result<Self> {
-        let mut vector = |tensor: &TensorSpec| source.vector(backend, std::slice::from_ref(tensor));
-        let (weight, eps) = (vector(&tensors.weight)?, norm.eps());
+        let weight = norm_weight(backend, source, &tensors.weight, norm)?;
+        let eps = norm.eps();
         Ok(match &tensors.bias {
             None => Self::Rms { weight, eps },
-            Some(bias) => Self::Layer { weight, bias: vector(bias)?, eps },
+            Some(bias) => Self::Layer { weight, bias: source.vector(backend, std::slice::from_ref(bias))?, eps },
         })
     }
 
@@ -82,6 +54,30 @@ impl<B: Backend> NormLayer<B> {
         match self {
             Self::Rms { weight, eps } => backend.rms_norm(out, x, weight, *eps),
             Self::Layer { weight, bias, eps } => backend.layer_norm(out, x, weight, bias, *eps),
+        }
+    }
+
+    /// `out += norm(x)`
+    pub fn add_to(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer) {
+        match self {
+            Self::Rms { weight, eps } => backend.rms_norm_add(out, x, weight, *eps),
+            Self::Layer { .. } => unreachable!("no family has a layer norm behind a block"),
+        }
+    }
+}
+
+/// The weights of a norm as they multiply.
+pub fn norm_weight<B: Backend>(
+    backend: &mut B,
+    source: &WeightSource,
+    tensor: &TensorSpec,
+    norm: Norm,
+) -> Result<B::Vector> {
+    match norm {
+        Norm::Rms { .. } | Norm::Layer { .. } => source.vector(backend, std::slice::from_ref(tensor)),
+        Norm::RmsPlusOne { .. } => {
+            let weights: Vec<f32> = source.values(tensor)?.into_iter().map(|weight| 1.0 + weight).collect();
+            vector_of(backend, &weights)
         }
     }
 }

@@ -18,13 +18,15 @@ pub struct Rotary {
 }
 
 impl Rotary {
-    pub fn new(config: &RopeConfig) -> Self {
+    /// For sequences of at most `longest` tokens.
+    pub fn new(config: &RopeConfig, longest: usize) -> Self {
         let attention_factor = match config.scaling {
-            RopeScaling::Yarn { attention_factor, .. } => attention_factor,
+            RopeScaling::Yarn { attention_factor, .. } | RopeScaling::Long { attention_factor, .. } => attention_factor,
             _ => 1.0,
         };
-        let table = RopeTable { rotary: config.rotary, cos: Vec::new(), sin: Vec::new() };
-        Self { frequencies: frequencies(config), attention_factor, positions: 0, table }
+        let frequencies = frequencies(config, longest);
+        let table = RopeTable { rotary: 2 * frequencies.len(), cos: Vec::new(), sin: Vec::new() };
+        Self { frequencies, attention_factor, positions: 0, table }
     }
 
     pub fn table(&self) -> &RopeTable {
@@ -51,10 +53,21 @@ impl Rotary {
 }
 
 /// Radians per position, for each pair of elements.
-fn frequencies(config: &RopeConfig) -> Vec<f64> {
+fn frequencies(config: &RopeConfig, longest: usize) -> Vec<f64> {
     let pairs = config.rotary / 2;
     let plain = (0..pairs).map(|i| config.theta.powf(-(2.0 * i as f64) / config.rotary as f64));
     match config.scaling {
+        RopeScaling::Long { ref short, ref long, original_context, .. } => {
+            let factors = if longest > original_context { long } else { short };
+            plain.zip(factors).map(|(frequency, factor)| frequency / factor).collect()
+        }
+        // Pairs that are not rotated turn by nothing.
+        RopeScaling::Proportional { factor, head_dim } => (0..head_dim / 2)
+            .map(|i| match i < pairs {
+                true => config.theta.powf(-(2.0 * i as f64) / head_dim as f64) / factor,
+                false => 0.0,
+            })
+            .collect(),
         RopeScaling::Plain => plain.collect(),
         RopeScaling::Linear { factor } => plain.map(|frequency| frequency / factor).collect(),
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => plain
@@ -117,15 +130,15 @@ mod tests {
 
     #[test]
     fn plain_frequencies_fall_geometrically() {
-        let found = frequencies(&config(RopeScaling::Plain));
+        let found = frequencies(&config(RopeScaling::Plain), 64);
         close(&found, &[1.0, 0.316227766, 0.1, 0.0316227766, 0.01, 0.00316227766, 0.001, 0.000316227766]);
     }
 
     #[test]
     fn linear_scaling_divides_every_frequency() {
-        let plain = frequencies(&config(RopeScaling::Plain));
+        let plain = frequencies(&config(RopeScaling::Plain), 64);
         let expected: Vec<f64> = plain.iter().map(|f| f / 4.0).collect();
-        close(&frequencies(&config(RopeScaling::Linear { factor: 4.0 })), &expected);
+        close(&frequencies(&config(RopeScaling::Linear { factor: 4.0 }), 64), &expected);
     }
 
     // Expected values of the next two: the formulas of transformers' `_compute_llama3_parameters` and
@@ -136,7 +149,7 @@ mod tests {
             RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_context: 64 };
         let expected =
             [1.0, 0.2443845994, 0.01304225604, 0.003952847075, 0.00125, 0.0003952847075, 0.000125, 3.952847075e-05];
-        close(&frequencies(&config(scaling)), &expected);
+        close(&frequencies(&config(scaling), 64), &expected);
     }
 
     #[test]
@@ -154,8 +167,26 @@ mod tests {
         let exact = [0.02387019232, 0.005056971521, 0.0008112903817];
         for (truncate, middle) in [(true, whole_pairs), (false, exact)] {
             let expected: Vec<f64> = ends.0.into_iter().chain(middle).chain(ends.1).collect();
-            close(&frequencies(&config(yarn(truncate))), &expected);
+            close(&frequencies(&config(yarn(truncate)), 64), &expected);
         }
+    }
+
+    #[test]
+    fn longrope_stretches_by_the_length_of_the_run() {
+        let (short, long) = (vec![1.0; 8], vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
+        let scaling = RopeScaling::Long { short, long, original_context: 64, attention_factor: 1.0 };
+        let plain = frequencies(&config(RopeScaling::Plain), 64);
+        close(&frequencies(&config(scaling.clone()), 64), &plain);
+        let expected: Vec<f64> = plain.iter().zip(1..).map(|(f, i)| f / f64::from(i)).collect();
+        close(&frequencies(&config(scaling), 65), &expected);
+    }
+
+    #[test]
+    fn proportional_rope_leaves_the_slow_pairs_of_the_head_alone() {
+        let config =
+            RopeConfig { theta: 10_000.0, rotary: 4, scaling: RopeScaling::Proportional { factor: 2.0, head_dim: 16 } };
+        close(&frequencies(&config, 64), &[0.5, 0.158113883, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+        assert_eq!(Rotary::new(&config, 64).table().rotary, 16);
     }
 
     #[test]
@@ -168,7 +199,7 @@ mod tests {
             truncate: true,
             attention_factor: 1.5,
         };
-        let mut rotary = Rotary::new(&config(scaling));
+        let mut rotary = Rotary::new(&config(scaling), 4096);
         rotary.cover(10);
         let before = rotary.table().cos.clone();
         rotary.cover(3000);

@@ -24,6 +24,7 @@ impl<'a, B: Backend> Sequence<'a, B> {
     /// Room for `capacity` tokens.
     pub fn new(backend: &'a mut B, model: &'a mut Decoder<B>, capacity: usize) -> Result<Self> {
         let pages = capacity.div_ceil(backend.page_tokens() as usize);
+        model.set_longest(backend, capacity)?;
         let kv = backend.kv(&model.kv_shape(pages))?;
         let step = model.step(backend)?;
         Ok(Self { backend, model, kv, step, tokens: 0 })

@@ -136,6 +136,10 @@ fn add_tokens(inner: &mut tokenizers::Tokenizer, config: &Config) {
 /// Vocabularies of published models have at most a quarter of this.
 const MOST_IDS: usize = 1 << 22;
 
+/// The marks of answers in channels (gpt-oss): special in tokenizer.json, but without them a text would not tell its
+/// channels apart.
+pub(super) const CHANNEL_MARKS: [&str; 5] = ["<|channel|>", "<|message|>", "<|constrain|>", "<|start|>", "<|end|>"];
+
 fn pieces(inner: &tokenizers::Tokenizer, path: &Path) -> Result<TokenPieces> {
     let vocabulary = inner.get_vocab(true);
     let added = inner.get_added_tokens_decoder();
@@ -143,9 +147,11 @@ fn pieces(inner: &tokenizers::Tokenizer, path: &Path) -> Result<TokenPieces> {
     if size > MOST_IDS {
         return Err(Error::field(path, "vocab", format!("ids below {MOST_IDS}"), format!("the id {}", size - 1)));
     }
+    let has_channels = vocabulary.contains_key(CHANNEL_MARKS[0]);
     let mut entries = vec![None; size];
     for (text, id) in vocabulary {
-        let special = added.get(&id).is_some_and(|token| token.special);
+        let is_mark = has_channels && CHANNEL_MARKS.contains(&&*text);
+        let special = added.get(&id).is_some_and(|token| token.special) && !is_mark;
         entries[id as usize] = Some((text, special));
     }
     let decoder = serde_json::to_value(inner.get_decoder()).map_err(|e| Error::Internal(format!("decoder: {e}")))?;

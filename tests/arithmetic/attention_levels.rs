@@ -5,7 +5,7 @@ use offshoot::backend::cpu::kv::PAGE_TOKENS;
 use offshoot::backend::cpu::{Cpu, CpuBuffer, Isa, KvStore};
 use offshoot::backend::{
     ActivationDtype, Attended, AttentionLevels, Backend, Dtype, HeadLayout, KvDtype, KvShape, LevelBounds, LevelMass,
-    LevelRow, MOST_LEVELS, RowToken, StepBatch,
+    LevelRow, MOST_LEVELS, RowToken, Scoring, StepBatch,
 };
 use offshoot::ids::{LayerIx, TokenId};
 use offshoot::kv::{Forest, KvSlot};
@@ -76,12 +76,16 @@ fn attribute(
     let mut lse = buffer(setting.heads.q_heads * MOST_LEVELS, rows.len());
     let (mut mass, mut out) = (buffer(MOST_LEVELS, rows.len()), buffer(setting.heads.q_width(), positions.len()));
     let level_rows = cpu.level_rows(kv, std::slice::from_ref(&plan), rows).unwrap();
-    cpu.level_lse(&mut lse, &Attended { layer: LAYER, qkv: &qkv, kv, plan: 0, scale: setting.scale() }, &level_rows);
+    cpu.level_lse(
+        &mut lse,
+        &Attended { layer: LAYER, stored: LAYER, qkv: &qkv, kv, plan: 0, scoring: Scoring::scaled(setting.scale()) },
+        &level_rows,
+    );
     cpu.add_level_mass(&mut mass, &lse, LayerIx(0), 2);
     cpu.add_level_mass(&mut mass, &lse, LayerIx(1), 2);
     let mut step = cpu.step(&[setting.heads], setting.dtype, VOCAB).unwrap();
     cpu.load(&mut step, StepBatch { plans: vec![plan], ..batch(positions) }).unwrap();
-    cpu.tree_attention(&mut out, &qkv, kv, LAYER, &mut step, 0, setting.scale());
+    cpu.tree_attention(&mut out, &qkv, kv, LAYER, &mut step, 0, Scoring::scaled(setting.scale()));
     (lse.data, mass.data.as_chunks().0.to_vec(), out.data)
 }
 

@@ -78,6 +78,18 @@ fn rope_parameters_style() {
 }
 
 #[test]
+fn families_of_today() {
+    let Some(root) = shared("goldens_modern") else { return };
+    let families =
+        ["gemma2", "gemma3", "gemma4", "gemma4-ple", "gpt-oss", "mixtral", "olmo3", "phi3", "qwen3-moe", "smollm3"];
+    for isa in Isa::available() {
+        for family in families {
+            assert!(compare(isa, &root.join(family), "golden.json").passes(), "{isa}: {family}");
+        }
+    }
+}
+
+#[test]
 fn trained_models() {
     let Some(root) = shared("data/models") else { return };
     for isa in Isa::available() {

@@ -3,7 +3,9 @@
 
 use half::{bf16, f16};
 use offshoot::backend::cpu::{Cpu, CpuBuffer, CpuStep, Isa};
-use offshoot::backend::{Backend, Dtype, HeadKind, HeadLayout, MatrixPart, RopeTable, RowToken, StepBatch, WeightView};
+use offshoot::backend::{
+    Backend, Dtype, Gate, HeadKind, HeadLayout, MatrixPart, RopeTable, RowToken, StepBatch, WeightView,
+};
 use offshoot::ids::TokenId;
 
 /// Pseudo-random numbers in [-1, 1).
@@ -378,7 +380,7 @@ fn activations() {
             x.data.iter_mut().zip(edges).for_each(|(x, edge)| *x = edge);
 
             let mut out = CpuBuffer::new(rows, width);
-            cpu.gated_silu(&mut out, &x);
+            cpu.gated(&mut out, &x, Gate::Silu);
             check(&format!("{isa} gated_silu"), &out, |r, i| {
                 let (gate, up) = (f64::from(x.row(r)[i]), f64::from(x.row(r)[width + i]));
                 let y = gate / (1.0 + (-gate).exp()) * up;

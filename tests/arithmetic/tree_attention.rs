@@ -4,7 +4,7 @@
 use offshoot::backend::cpu::attention::{AttentionScratch, TILE, tree_attention};
 use offshoot::backend::cpu::kv::{KvStore, PAGE_TOKENS};
 use offshoot::backend::cpu::{CpuBuffer, Isa};
-use offshoot::backend::{Dtype, HeadLayout, KvDtype, KvShape};
+use offshoot::backend::{Dtype, HeadLayout, KvDtype, KvShape, Scoring};
 use offshoot::ids::{LayerIx, PageId};
 use offshoot::kv::{Forest, KvSlot, StepRow};
 use offshoot::lab::check::dice::Dice;
@@ -117,7 +117,16 @@ fn queries(case: &Case, rows: &[StepRow]) -> CpuBuffer {
 fn attend(isa: Isa, case: &Case, qkv: &CpuBuffer, kv: &KvStore, plan: &AttentionPlan) -> CpuBuffer {
     let mut out = CpuBuffer::new(qkv.rows, case.heads.q_width());
     out.data.fill(f32::NAN);
-    tree_attention(isa, &mut AttentionScratch::default(), &mut out, qkv, kv, LAYER, plan, case.scale());
+    tree_attention(
+        isa,
+        &mut AttentionScratch::default(),
+        &mut out,
+        qkv,
+        kv,
+        LAYER,
+        plan,
+        Scoring::scaled(case.scale()),
+    );
     out
 }
 
@@ -436,7 +445,16 @@ fn threads_and_scratch_change_nothing() {
                 for pool in &pools {
                     let mut out = CpuBuffer::new(qkv.rows, case.heads.q_width());
                     pool.install(|| {
-                        tree_attention(isa, &mut scratch, &mut out, &qkv, &kv, LAYER, &plan, case.scale());
+                        tree_attention(
+                            isa,
+                            &mut scratch,
+                            &mut out,
+                            &qkv,
+                            &kv,
+                            LAYER,
+                            &plan,
+                            Scoring::scaled(case.scale()),
+                        );
                     });
                     let threads = pool.current_num_threads();
                     assert_eq!(out.data, expected.data, "{shape:?}, {isa}, {dtype:?}, {threads} threads");

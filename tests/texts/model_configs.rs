@@ -3,10 +3,11 @@
 
 use crate::shared;
 
-use offshoot::backend::{Dtype, WeightFormat};
+use offshoot::backend::{Dtype, Gate, WeightFormat};
 use offshoot::ids::TokenId;
 use offshoot::model::config::{
-    Activation, AttentionKind, Family, FeedForward, LayerNorms, Norm, RopeConfig, RopeScaling,
+    Activation, AttentionKind, BlockNorms, DenseSpec, Family, FeedForward, HeadNorm, HeadNormSpan, LayerNorms, Norm,
+    RopeConfig, RopeScaling,
 };
 use offshoot::model::{ModelConfig, ModelFolder};
 use serde_json::{Value, json};
@@ -19,7 +20,7 @@ type Known = (&'static str, Family, [usize; 6], usize);
 #[test]
 fn real_configs_say_what_their_models_are() {
     let Some(root) = shared("data/hf_configs") else { return };
-    let known: [Known; 10] = [
+    let known: [Known; 11] = [
         ("Llama-2-7b-hf", Family::Llama, [32, 32, 32, 128, 32000, 4096], 6_738_415_616),
         ("CodeLlama-7b-hf", Family::Llama, [32, 32, 32, 128, 32016, 16384], 6_738_546_688),
         ("Mistral-7B", Family::Mistral, [32, 32, 8, 128, 32000, 32768], 7_241_732_096),
@@ -30,6 +31,7 @@ fn real_configs_say_what_their_models_are() {
         ("executorch/Qwen2-7B-Instruct", Family::Qwen2, [28, 28, 4, 128, 152064, 32768], 7_615_616_512),
         ("executorch/Qwen2.5-0.5B-Instruct", Family::Qwen2, [24, 14, 2, 64, 151936, 32768], 494_032_768),
         ("executorch/Qwen3-1.7B", Family::Qwen3, [28, 16, 8, 128, 151936, 40960], 1_720_574_976),
+        ("executorch/phi3.5-mini-instruct", Family::Phi3, [32, 32, 32, 96, 32064, 4096], 3_821_079_552),
     ];
     for (name, family, shape, parameters) in known {
         let config = ModelFolder::open(root.join(name)).unwrap().config;
@@ -39,8 +41,6 @@ fn real_configs_say_what_their_models_are() {
         assert_eq!((config.family, found, config.parameters()), (family, shape, parameters), "{name}");
         assert!(windows(&config).iter().all(Option::is_none), "{name}: no window hides anything");
     }
-    let phi = ModelFolder::open(root.join("executorch/phi3.5-mini-instruct")).unwrap_err().to_string();
-    assert!(phi.contains("`model_type`") && phi.contains("phi3") && phi.contains("llama, mistral"), "{phi}");
 }
 
 #[test]
@@ -106,8 +106,10 @@ fn families_differ_by_facts() {
     let norm = Norm::Rms { eps: 1e-5 };
     for layer in &llama.layers {
         assert!(layer.attention.qkv_bias && layer.attention.out_bias && layer.attention.head_norm.is_none());
-        assert!(matches!(layer.feed_forward, FeedForward::Dense { activation: Activation::GatedSilu, bias: true, .. }));
-        assert_eq!(layer.norms, LayerNorms::Sequential { attention: norm, feed_forward: norm });
+        let dense = DenseSpec { activation: Activation::Gated(Gate::Silu), width: 96, bias: true };
+        assert_eq!(layer.feed_forward, FeedForward::Dense(dense));
+        let before = BlockNorms::Before(norm);
+        assert_eq!(layer.norms, LayerNorms::Sequential { attention: before, feed_forward: before });
         assert_eq!((layer.attention.heads.head_dim, layer.attention.scale), (16, 0.25));
     }
     assert!(!llama.head_bias && llama.final_norm == norm);
@@ -119,14 +121,17 @@ fn families_differ_by_facts() {
 
     let qwen3 = good(json!({"model_type": "qwen3", "head_dim": 32, "dtype": "float16"}));
     let attention = &qwen3.layers[0].attention;
-    assert!(attention.head_norm == Some(1e-5) && !attention.qkv_bias);
+    assert!(
+        attention.head_norm == Some(HeadNorm { norm, span: HeadNormSpan::Head, values: false }) && !attention.qkv_bias
+    );
     assert_eq!((attention.heads.head_dim, qwen3.dtype), (32, Some(Dtype::F16)), "dtype goes before torch_dtype");
 
     let phi = good(json!({"model_type": "phi", "hidden_act": "gelu_new", "layer_norm_eps": 1e-4, "head_dim": null}));
     let (layer, norm) = (&phi.layers[0], Norm::Layer { eps: 1e-4 });
     assert!(phi.head_bias && layer.attention.out_bias && phi.final_norm == norm);
-    assert_eq!((layer.norms, layer.attention.rope.rotary), (LayerNorms::Parallel(norm), 8));
-    assert!(matches!(layer.feed_forward, FeedForward::Dense { activation: Activation::Gelu, bias: true, .. }));
+    assert_eq!((layer.norms, rope(&phi).rotary), (LayerNorms::Parallel(norm), 8));
+    let dense = DenseSpec { activation: Activation::Gelu, width: 96, bias: true };
+    assert_eq!(layer.feed_forward, FeedForward::Dense(dense));
 
     let mut nameless = with(json!({"architectures": ["MistralForCausalLM"]}));
     nameless.as_object_mut().unwrap().remove("model_type");
@@ -139,8 +144,8 @@ fn windows(config: &ModelConfig) -> Vec<Option<u32>> {
 
 /// Of all layers.
 fn rope(config: &ModelConfig) -> &RopeConfig {
-    let rope = &config.layers[0].attention.rope;
-    assert!(config.layers.iter().all(|layer| layer.attention.rope == *rope));
+    let rope = config.layers[0].attention.rope.as_ref().unwrap();
+    assert!(config.layers.iter().all(|layer| layer.attention.rope.as_ref() == Some(rope)));
     rope
 }
 
@@ -225,17 +230,18 @@ fn special_tokens_come_from_generation_config_where_it_has_them() {
 
 #[test]
 fn what_is_not_supported_is_said_in_one_sentence() {
-    let supported = "one of llama, mistral, qwen2, qwen3, phi";
-    bad(json!({"model_type": "mixtral"}), &["`model_type`", supported, "\"mixtral\""]);
+    let supported = "one of llama, mistral, ministral, mixtral, qwen2, qwen3, qwen3_moe, phi, phi3, smollm3, olmo2, \
+                     olmo3, gemma2, gemma3, gemma4, gpt_oss";
+    bad(json!({"model_type": "deepseek_v3"}), &["`model_type`", supported, "\"deepseek_v3\""]);
     bad(
         json!({"model_type": null, "architectures": ["GPT2LMHeadModel"]}),
         &["`architectures`", supported, "GPT2LMHeadModel"],
     );
     bad(json!({"model_type": null}), &["`model_type`", supported, "nothing"]);
-    let ropes = "one of default, linear, llama3, yarn";
+    let ropes = "one of default, linear, llama3, yarn, longrope, proportional";
     bad(json!({"rope_scaling": {"type": "dynamic", "factor": 2.0}}), &["`rope_scaling.type`", ropes, "\"dynamic\""]);
-    let long = json!({"rope_parameters": {"rope_type": "longrope", "factor": 2.0}});
-    bad(long, &["`rope_parameters.rope_type`", ropes, "\"longrope\""]);
+    let long = json!({"rope_parameters": {"rope_type": "longrope", "factor": 2.0, "short_factor": [1.0]}});
+    bad(long, &["`rope_parameters.short_factor`", "8 numbers", "found 1 of 1 values"]);
     bad(json!({"quantization_config": {"quant_method": "gptq", "bits": 4}}), &["`quantization_config`", "\"gptq\""]);
     bad(json!({"hidden_act": "relu"}), &["`hidden_act`", "silu", "\"relu\""]);
     bad(json!({"model_type": "phi", "hidden_act": "silu"}), &["`hidden_act`", "gelu_new"]);
@@ -262,4 +268,75 @@ fn values_that_cannot_be_are_named() {
     bad(json!({"rope_scaling": "linear"}), &["`rope_scaling`", "an object"]);
     bad(json!({"eos_token_id": "</s>"}), &["`eos_token_id`", "</s>"]);
     bad(json!({"tie_word_embeddings": "yes"}), &["`tie_word_embeddings`", "true or false"]);
+}
+
+#[test]
+fn wrappers_and_mixtures_that_do_not_fit_are_named() {
+    bad(json!({"model_type": "gemma3"}), &["`text_config`", "an object", "gemma3", "nothing"]);
+    let nested = json!({"model_type": "gemma4", "text_config": {"model_type": "gemma4_audio"}});
+    bad(nested, &["`text_config.model_type`", "gemma4", "\"gemma4_audio\""]);
+    let nested = json!({"model_type": "gemma3", "text_config": {"hidden_size": 64, "head_dim": 7}});
+    bad(nested, &["`text_config.head_dim`", "an even number", "found 7"]);
+    let mixtral = |changes: Value| {
+        let mut all = json!({"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2});
+        all.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        all
+    };
+    bad(mixtral(json!({"num_experts_per_tok": 5})), &["`num_experts_per_tok`", "num_local_experts (4)", "found 5"]);
+    bad(mixtral(json!({"num_local_experts": null})), &["`num_experts`", "from 1", "nothing"]);
+    bad(
+        json!({"model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "swiglu_limit": 8.0}),
+        &["`swiglu_limit`", "7", "8"],
+    );
+    bad(
+        json!({"model_type": "gemma2", "hidden_activation": "gelu"}),
+        &["`hidden_activation`", "gelu_pytorch_tanh", "\"gelu\""],
+    );
+    bad(
+        json!({"model_type": "gemma3_text", "use_bidirectional_attention": true}),
+        &["`use_bidirectional_attention`", "false"],
+    );
+    let kinds = json!(["full_attention", "full_attention", "sliding_attention", "full_attention"]);
+    let shared = json!({"model_type": "gemma4_text", "layer_types": kinds, "num_kv_shared_layers": 2});
+    bad(shared, &["`num_kv_shared_layers`", "sliding_attention", "found 2"]);
+    bad(
+        json!({"model_type": "smollm3", "no_rope_layers": [1, 0]}),
+        &["`no_rope_layers`", "num_hidden_layers (4)", "2 values"],
+    );
+    let by_kind = json!({"model_type": "olmo3", "rope_parameters": {"sliding_attention": {"rope_type": "default"}}});
+    bad(by_kind, &["`rope_parameters.full_attention`", "the rope of these layers", "nothing"]);
+}
+
+/// Shapes as published; parameters by the tensors of the checkpoints.
+#[test]
+fn published_shapes_have_the_parameters_they_are_named_for() {
+    let qwen3_30b = json!({
+        "model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 48,
+        "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936,
+        "max_position_embeddings": 40960, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
+        "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": [], "rope_theta": 1e6
+    });
+    let gpt_oss_20b = json!({
+        "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 24,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 201088,
+        "max_position_embeddings": 131072, "num_local_experts": 32, "num_experts_per_tok": 4, "attention_bias": true,
+        "swiglu_limit": 7.0, "sliding_window": 128, "rope_theta": 150000,
+        "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096,
+            "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false}
+    });
+    // Gemma 3 4B names few of its sizes.
+    let gemma3_4b = json!({
+        "model_type": "gemma3", "eos_token_id": [1, 106], "vision_config": {"hidden_size": 1152},
+        "text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
+            "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}
+    });
+    let known = [
+        (qwen3_30b, 30_532_122_624, 3_353_032_704),
+        (gpt_oss_20b, 20_914_757_184, 4_187_440_704),
+        (gemma3_4b, 3_880_263_168, 3_880_263_168_usize),
+    ];
+    for (config, parameters, active) in known {
+        let config = read(&config, None).unwrap();
+        assert_eq!((config.parameters(), config.active_parameters()), (parameters, active), "{}", config.family);
+    }
 }

@@ -372,3 +372,79 @@ fn facts_print_what_was_read() {
         assert!(printed.contains(part), "`{part}` is not in:\n{printed}");
     }
 }
+
+/// The llama of this file with two experts in each layer, as Mixtral names them.
+fn mixtral() -> (Value, Tensors) {
+    let mut config = config();
+    config["model_type"] = "mixtral".into();
+    config["num_local_experts"] = 2.into();
+    config["num_experts_per_tok"] = 1.into();
+    let mut all: Tensors = tensors().into_iter().filter(|(name, _)| !name.contains(".mlp.")).collect();
+    for layer in 0..2 {
+        let at = |name: &str| format!("model.layers.{layer}.block_sparse_moe.{name}.weight");
+        all.insert(at("gate"), tensor(&[2, 32], layer, 0.0));
+        for expert in 0..2 {
+            for (name, shape) in [("w1", [48, 32]), ("w2", [32, 48]), ("w3", [48, 32])] {
+                all.insert(at(&format!("experts.{expert}.{name}")), tensor(&shape, layer + expert, 0.0));
+            }
+        }
+    }
+    (config, all)
+}
+
+#[test]
+fn experts_that_do_not_fit_are_named() {
+    let (config, whole) = mixtral();
+    assert!(logits(&folder(&config, &whole)).iter().all(|x| x.is_finite()));
+    let changed = |name: &str, tensor: Option<Tensor>| {
+        let mut all = whole.clone();
+        all.remove(name).unwrap();
+        all.extend(tensor.map(|tensor| (name.to_owned(), tensor)));
+        folder(&config, &all)
+    };
+    let down = "model.layers.1.block_sparse_moe.experts.1.w2.weight";
+    refused(&changed(down, None), &["model.safetensors", down, "[32, 48]", "nothing"]);
+    refused(&changed(down, Some(tensor(&[32, 40], 0, 0.0))), &[down, "expected [32, 48]", "found [32, 40]"]);
+    let router = "model.layers.0.block_sparse_moe.gate.weight";
+    let wide = changed(router, Some(tensor(&[3, 32], 0, 0.0)));
+    refused(&wide, &[router, "expected [2, 32] (num_experts, hidden_size)", "found [3, 32]"]);
+    let mut third = whole.clone();
+    third.insert(down.replace("experts.1", "experts.2"), tensor(&[32, 48], 0, 0.0));
+    refused(&folder(&config, &third), &["experts.2.w2.weight", "config.json"]);
+}
+
+#[test]
+fn a_wrapper_is_its_text_model() {
+    let plain = logits(&folder(&config(), &tensors()));
+    let wrapped = json!({"model_type": "llava", "text_config": config(), "vision_config": {"hidden_size": 8}});
+    for (prefix, head) in [("model.language_model.", "lm_head."), ("language_model.model.", "language_model.lm_head.")]
+    {
+        let name = |name: String| match name.strip_prefix("model.") {
+            Some(rest) => format!("{prefix}{rest}"),
+            None => name.replace("lm_head.", head),
+        };
+        let mut all: Tensors = tensors().into_iter().map(|(old, tensor)| (name(old), tensor)).collect();
+        all.insert("vision_tower.layers.0.self_attn.q_proj.weight".to_owned(), tensor(&[8, 8], 0, 0.0));
+        assert_eq!(logits(&folder(&wrapped, &all)), plain, "{prefix}");
+    }
+}
+
+#[test]
+fn a_folder_without_weights_says_what_config_and_index_hold() {
+    let folder = sharded(&tensors());
+    for shard in ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"] {
+        fs::remove_file(folder.path().join(shard)).unwrap();
+    }
+    let opened = ModelFolder::open(folder.path()).unwrap();
+    let printed = check::ConfigFacts(&opened).to_string();
+    for part in ["llama", "2 of width 32", "4 query, 2 key and value, of 8", "19616"] {
+        assert!(printed.contains(part), "`{part}` is not in:\n{printed}");
+    }
+    let listed = check::index_facts(&opened).unwrap().unwrap();
+    assert!(listed.contains("21 tensors"), "{listed}");
+    let path = folder.path().join("model.safetensors.index.json");
+    let text = fs::read_to_string(&path).unwrap().replace("layers.1.mlp.up_proj", "layers.1.mlp.other");
+    fs::write(&path, text).unwrap();
+    let missing = check::index_facts(&opened).unwrap_err();
+    said(missing, &["model.safetensors.index.json", "model.layers.1.mlp.up_proj.weight", "[48, 32]", "nothing"]);
+}

@@ -3,14 +3,28 @@
 
 use super::exp::exp;
 use super::rows::{for_each_isa, for_rows};
-use super::{CpuBuffer, Isa};
+use super::{CpuBuffer, Gate, Isa};
 
-/// `out[r][i] = silu(x[r][i]) * x[r][F + i]`, where `silu(x) = x / (1 + e^-x)` and `F = out.width`.
-pub fn gated_silu(isa: Isa, out: &mut CpuBuffer, x: &CpuBuffer) {
-    assert_eq!((x.rows, x.width), (out.rows, 2 * out.width), "gated_silu: shapes");
+/// `out[r][i] = gate(x[r][i], x[r][F + i])` with `F = out.width`; see [`Gate`].
+pub fn gated(isa: Isa, out: &mut CpuBuffer, x: &CpuBuffer, gate: Gate) {
+    assert_eq!((x.rows, x.width), (out.rows, 2 * out.width), "gated: shapes");
+    let row = match gate {
+        Gate::Silu => gated_silu_row,
+        Gate::Gelu => gated_gelu_row,
+        Gate::Clamped => gated_clamped_row,
+    };
     for_rows(out, |r, out| {
         let (gate, up) = x.row(r).split_at(out.len());
-        gated_silu_row(isa, out, gate, up);
+        row(isa, out, gate, up);
+    });
+}
+
+/// In place, `gelu(x[r][i]) * y[r][from + i]`.
+pub fn gelu_times(isa: Isa, x: &mut CpuBuffer, y: &CpuBuffer, from: usize) {
+    assert!(x.rows == y.rows && from + x.width <= y.width, "gelu_times: shapes");
+    for_rows(x, |r, row| {
+        gelu_row(isa, row);
+        multiply_row(isa, row, &y.row(r)[from..][..row.len()]);
     });
 }
 
@@ -21,6 +35,18 @@ pub fn gelu(isa: Isa, x: &mut CpuBuffer) {
 
 for_each_isa! {
     fn gated_silu_row(out: &mut [f32], gate: &[f32], up: &[f32]) = gated_silu_clear or gated_silu_loop;
+}
+
+for_each_isa! {
+    fn gated_gelu_row(out: &mut [f32], gate: &[f32], up: &[f32]) = gated_gelu_clear or gated_gelu_loop;
+}
+
+for_each_isa! {
+    fn gated_clamped_row(out: &mut [f32], gate: &[f32], up: &[f32]) = gated_clamped_clear or gated_clamped_loop;
+}
+
+for_each_isa! {
+    fn multiply_row(x: &mut [f32], by: &[f32]) = multiply_loop;
 }
 
 for_each_isa! {
@@ -38,6 +64,39 @@ fn gated_silu_loop(out: &mut [f32], gate: &[f32], up: &[f32]) {
     for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
         *out = gate / (1.0 + exp(-gate)) * up;
     }
+}
+
+fn gated_clamped_clear(out: &mut [f32], gate: &[f32], up: &[f32]) {
+    for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
+        let (g, u) = (gate.min(Gate::LIMIT), up.clamp(-Gate::LIMIT, Gate::LIMIT));
+        *out = g / (1.0 + (-Gate::SLOPE * g).exp()) * (u + 1.0);
+    }
+}
+
+#[inline(always)]
+fn gated_clamped_loop(out: &mut [f32], gate: &[f32], up: &[f32]) {
+    for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
+        let (g, u) = (gate.min(Gate::LIMIT), up.clamp(-Gate::LIMIT, Gate::LIMIT));
+        *out = g / (1.0 + exp(-Gate::SLOPE * g)) * (u + 1.0);
+    }
+}
+
+fn gated_gelu_clear(out: &mut [f32], gate: &[f32], up: &[f32]) {
+    for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
+        *out = 0.5 * *gate * (1.0 + gelu_inner(*gate).tanh()) * up;
+    }
+}
+
+#[inline(always)]
+fn gated_gelu_loop(out: &mut [f32], gate: &[f32], up: &[f32]) {
+    for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
+        *out = gate / (1.0 + exp(-2.0 * gelu_inner(*gate))) * up;
+    }
+}
+
+#[inline(always)]
+fn multiply_loop(x: &mut [f32], by: &[f32]) {
+    x.iter_mut().zip(by).for_each(|(x, by)| *x *= by);
 }
 
 fn gelu_clear(x: &mut [f32]) {

@@ -34,7 +34,7 @@ impl AttentionLevels for Cpu {
 }
 
 fn level_lse(out: &mut CpuBuffer, read: &Attended<'_, Cpu>, plan: &AttentionPlan, rows: &[LevelRow]) {
-    let Attended { layer, qkv, kv, scale, .. } = *read;
+    let Attended { stored: layer, qkv, kv, scoring, .. } = *read;
     let heads = kv.heads(layer);
     let d = heads.head_dim;
     assert_eq!((out.rows, out.width), (rows.len(), heads.q_heads * MOST_LEVELS), "level_lse: shape of the output");
@@ -49,7 +49,7 @@ fn level_lse(out: &mut CpuBuffer, read: &Attended<'_, Cpu>, plan: &AttentionPlan
                 let keys = kv.page_keys(layer, kv_head, run[0].1.page);
                 for (scores, query) in scores.iter_mut().zip(queries.chunks_exact(d)) {
                     let dots = dots(query, &keys);
-                    scores.extend(run.iter().map(|(_, at)| dots[at.slot as usize] * scale));
+                    scores.extend(run.iter().map(|(_, at)| scoring.score(dots[at.slot as usize])));
                 }
             }
             for (scores, out) in scores.iter().zip(out.chunks_exact_mut(MOST_LEVELS)) {

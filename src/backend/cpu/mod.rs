@@ -6,6 +6,7 @@ mod activation;
 pub mod attention;
 mod bf16_dot;
 pub mod exp;
+mod experts;
 pub mod gemm;
 pub mod isa;
 pub mod kv;
@@ -17,6 +18,7 @@ mod rope;
 mod rows;
 pub mod sampling;
 pub mod step;
+mod sums;
 mod timed;
 
 use std::ops::Range;
@@ -26,9 +28,10 @@ use crate::ids::{LayerIx, PageId};
 use crate::plan::{CostModel, NewPage};
 
 use super::{
-    ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, KvDtype, KvShape, MatrixPart, RopeTable, Sampled, StepBatch,
-    StepShape, SwapRates, WeightView, with_bytes,
+    ActivationDtype, Backend, Dtype, ExpertInput, Feature, Gate, HeadKind, HeadLayout, KvDtype, KvShape, MatrixPart,
+    RopeTable, Router, Sampled, Scoring, StepBatch, StepShape, SwapRates, WeightView, with_bytes,
 };
+pub use experts::{CpuExperts, CpuRoutes};
 pub use gemm::CpuMatrix;
 pub use isa::Isa;
 pub use kv::{CpuSavedPages, KvStore};
@@ -91,6 +94,8 @@ impl Backend for Cpu {
     type Buffer = CpuBuffer;
     type Matrix = CpuMatrix;
     type Vector = Vec<f32>;
+    type Experts = CpuExperts;
+    type Routes = CpuRoutes;
     type Kv = KvStore;
     type SavedPages = CpuSavedPages;
     type Rope = RopeTable;
@@ -124,6 +129,10 @@ impl Backend for Cpu {
         attention::TILE
     }
 
+    fn supports(&self, _: Feature) -> bool {
+        true
+    }
+
     /// Does nothing: the CPU's ops always are batch-invariant.
     fn set_batch_invariant(&mut self) {}
 
@@ -147,6 +156,19 @@ impl Backend for Cpu {
 
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Vec<f32>> {
         Ok(parts.iter().flat_map(|part| (0..part.rows * part.cols).map(|i| part.get(i))).collect())
+    }
+
+    fn experts(&mut self, matrices: Vec<CpuMatrix>, biases: Vec<Vec<f32>>) -> Result<CpuExperts> {
+        Ok(CpuExperts { matrices, biases })
+    }
+
+    fn routes(&mut self, experts: usize, router: Router) -> Result<CpuRoutes> {
+        Ok(CpuRoutes::new(experts, router))
+    }
+
+    fn resize_routes(&mut self, routes: &mut CpuRoutes, rows: usize) -> Result<()> {
+        routes.resize(rows);
+        Ok(())
     }
 
     /// fp8 values are rounded to fp8 but stored in the weights' dtype, so the size is the same.
@@ -249,6 +271,26 @@ impl Backend for Cpu {
         norm::layer_norm(self.isa, out, x, weight, bias, eps);
     }
 
+    fn rms_norm_add(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, weight: &Vec<f32>, eps: f32) {
+        norm::rms_norm_add(self.isa, out, x, weight, eps);
+    }
+
+    fn round(&mut self, out: &mut CpuBuffer, x: &CpuBuffer) {
+        out.data.copy_from_slice(&x.data);
+    }
+
+    fn add(&mut self, out: &mut CpuBuffer, x: &CpuBuffer) {
+        sums::add(self.isa, out, x);
+    }
+
+    fn scale(&mut self, x: &mut CpuBuffer, factor: f32) {
+        sums::scale(self.isa, x, factor);
+    }
+
+    fn softcap(&mut self, x: &mut CpuBuffer, cap: f32) {
+        sums::softcap(self.isa, x, cap);
+    }
+
     fn linear(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, w: &CpuMatrix, bias: Option<&Vec<f32>>) {
         gemm::linear(self.isa, &mut self.gemm, out, x, w, bias, gemm::OutputMode::Replace);
     }
@@ -277,18 +319,41 @@ impl Backend for Cpu {
         layer: LayerIx,
         step: &mut CpuStep,
         plan: usize,
-        scale: f32,
+        scoring: Scoring<'_, Vec<f32>>,
     ) {
         let plan = &step.batch().plans[plan];
-        attention::tree_attention(self.isa, &mut self.attention, out, qkv, kv, layer, plan, scale);
+        attention::tree_attention(self.isa, &mut self.attention, out, qkv, kv, layer, plan, scoring);
     }
 
-    fn gated_silu(&mut self, out: &mut CpuBuffer, x: &CpuBuffer) {
-        activation::gated_silu(self.isa, out, x);
+    fn gated(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, gate: Gate) {
+        activation::gated(self.isa, out, x, gate);
+    }
+
+    fn gelu_times(&mut self, x: &mut CpuBuffer, y: &CpuBuffer, from: usize) {
+        activation::gelu_times(self.isa, x, y, from);
     }
 
     fn gelu(&mut self, x: &mut CpuBuffer) {
         activation::gelu(self.isa, x);
+    }
+
+    fn route(&mut self, routes: &mut CpuRoutes, scores: &CpuBuffer, factors: Option<&Vec<f32>>) {
+        routes.route(scores, factors.map(Vec::as_slice));
+    }
+
+    fn expert_linear(
+        &mut self,
+        out: &mut CpuBuffer,
+        x: &CpuBuffer,
+        experts: &CpuExperts,
+        routes: &CpuRoutes,
+        input: ExpertInput,
+    ) {
+        gemm::expert_linear(self.isa, &mut self.gemm, out, x, experts, routes, input);
+    }
+
+    fn combine(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, routes: &CpuRoutes) {
+        routes.combine(out, x);
     }
 
     fn select_rows(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, step: &CpuStep) {

@@ -10,6 +10,12 @@ pub fn rms_norm(isa: Isa, out: &mut CpuBuffer, x: &CpuBuffer, weight: &[f32], ep
     for_rows(out, |r, out| rms_norm_row(isa, out, x.row(r), weight, eps));
 }
 
+/// `out[r] += x[r] / sqrt(mean(x[r]^2) + eps) * weight`.
+pub fn rms_norm_add(isa: Isa, out: &mut CpuBuffer, x: &CpuBuffer, weight: &[f32], eps: f32) {
+    assert_eq!((out.rows, out.width, weight.len()), (x.rows, x.width, x.width), "rms_norm_add: shapes");
+    for_rows(out, |r, out| rms_norm_add_row(isa, out, x.row(r), weight, eps));
+}
+
 /// `out[r] = (x[r] - mean(x[r])) / sqrt(var(x[r]) + eps) * weight + bias`.
 pub fn layer_norm(isa: Isa, out: &mut CpuBuffer, x: &CpuBuffer, weight: &[f32], bias: &[f32], eps: f32) {
     assert_eq!((out.rows, out.width), (x.rows, x.width), "layer_norm: shape of the output");
@@ -17,18 +23,22 @@ pub fn layer_norm(isa: Isa, out: &mut CpuBuffer, x: &CpuBuffer, weight: &[f32], 
     for_rows(out, |r, out| layer_norm_row(isa, out, x.row(r), weight, bias, eps));
 }
 
-/// `rms_norm` of each query or key head of `qkv` separately, in place.
+/// `rms_norm` of the heads of one kind in `qkv`, in place: of each separately if `weight` is as long as a head, of all as
+/// one vector if it is as long as they are together.
 pub fn head_norm(isa: Isa, qkv: &mut CpuBuffer, heads: HeadLayout, kind: HeadKind, weight: &[f32], eps: f32) {
-    assert_eq!((qkv.width, weight.len()), (heads.qkv_width(), heads.head_dim), "head_norm: shapes");
-    let heads_at = match kind {
-        HeadKind::Query => 0..heads.q_width(),
-        HeadKind::Key => heads.q_width()..heads.q_width() + heads.kv_heads * heads.head_dim,
-    };
-    for_rows(qkv, |_, row| heads_norm_row(isa, &mut row[heads_at.clone()], weight, eps));
+    let (first, count) = kind.place(heads);
+    let (first, width) = (first * heads.head_dim, count * heads.head_dim);
+    assert_eq!(qkv.width, heads.qkv_width(), "head_norm: shape of qkv");
+    assert!([heads.head_dim, width].contains(&weight.len()), "head_norm: length of the weights");
+    for_rows(qkv, |_, row| heads_norm_row(isa, &mut row[first..first + width], weight, eps));
 }
 
 for_each_isa! {
     fn rms_norm_row(out: &mut [f32], x: &[f32], weight: &[f32], eps: f32) = rms_norm_loop;
+}
+
+for_each_isa! {
+    fn rms_norm_add_row(out: &mut [f32], x: &[f32], weight: &[f32], eps: f32) = rms_norm_add_loop;
 }
 
 for_each_isa! {
@@ -44,6 +54,14 @@ fn rms_norm_loop(out: &mut [f32], x: &[f32], weight: &[f32], eps: f32) {
     let scale = inverse_rms(x, eps);
     for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
         *out = x * scale * weight;
+    }
+}
+
+#[inline(always)]
+fn rms_norm_add_loop(out: &mut [f32], x: &[f32], weight: &[f32], eps: f32) {
+    let scale = inverse_rms(x, eps);
+    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+        *out += x * scale * weight;
     }
 }
 

@@ -46,9 +46,9 @@ use self::memory::weights::WeightLoader;
 use self::ops::Ops;
 use self::step::LaunchMode;
 use super::{
-    ActivationDtype, Attended, AttentionLevels, Backend, Dtype, HeadKind, HeadLayout, KvDtype, KvShape, LevelRow,
-    MOST_HEAD_DIM, MatrixPart, RopeTable, Sampled, StackShape, StepBatch, StepShape, SwapRates, WeightFormat,
-    WeightView,
+    ActivationDtype, Attended, AttentionLevels, Backend, Dtype, ExpertInput, Feature, Gate, HeadKind, HeadLayout,
+    KvDtype, KvShape, LevelRow, MatrixPart, RopeTable, Router, Sampled, Scoring, StackShape, StepBatch, StepShape,
+    SwapRates, WeightFormat, WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
@@ -147,6 +147,9 @@ impl Backend for Cuda {
     type Step = Step;
 
     const MIXES_DTYPES: bool = false;
+    type Experts = Absent;
+    type Routes = Absent;
+
     const IS_ASYNC: bool = true;
 
     fn describe(&self) -> String {
@@ -180,6 +183,10 @@ impl Backend for Cuda {
         attention::tile(self.deterministic)
     }
 
+    fn supports(&self, _: Feature) -> bool {
+        false
+    }
+
     /// Uses tiles at fixed positions for attention and batch-invariant algorithms for linear layers. All other ops are
     /// batch-invariant anyway: the row's width alone decides the order of their sums.
     fn set_batch_invariant(&mut self) {
@@ -210,6 +217,18 @@ impl Backend for Cuda {
 
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Vector> {
         self.loader.vector(parts)
+    }
+
+    fn experts(&mut self, _: Vec<Matrix>, _: Vec<Vector>) -> Result<Absent> {
+        Err(lacking(Feature::Experts))
+    }
+
+    fn routes(&mut self, _: usize, _: Router) -> Result<Absent> {
+        Err(lacking(Feature::Experts))
+    }
+
+    fn resize_routes(&mut self, routes: &mut Absent, _: usize) -> Result<()> {
+        match *routes {}
     }
 
     fn rope_table(&mut self, table: &RopeTable) -> Result<Rope> {
@@ -271,8 +290,8 @@ impl Backend for Cuda {
 
     fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<Step> {
         let heads = kv::same_heads(heads)?;
-        if heads.head_dim > MOST_HEAD_DIM {
-            let expected = format!("at most {MOST_HEAD_DIM} on a GPU");
+        if heads.head_dim > attention::MOST_HEAD_DIM {
+            let expected = format!("at most {} on a GPU", attention::MOST_HEAD_DIM);
             return Err(Error::value("the model's head_dim", expected, heads.head_dim.to_string()));
         }
         Step::new(&self.device, heads, dtype, self.kv_element(heads, dtype), vocab, self.deterministic)
@@ -346,6 +365,26 @@ impl Backend for Cuda {
         self.ops(out.element).layer_norm(out, x, weight, bias, eps);
     }
 
+    fn rms_norm_add(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, eps: f32) {
+        self.ops(out.element).rms_norm_add(out, x, weight, eps);
+    }
+
+    fn round(&mut self, out: &mut Buffer, x: &Buffer) {
+        self.ops(out.element).round(out, x);
+    }
+
+    fn add(&mut self, _: &mut Buffer, _: &Buffer) {
+        refused(Feature::Experts)
+    }
+
+    fn scale(&mut self, x: &mut Buffer, factor: f32) {
+        self.ops(x.element).scale(x, factor);
+    }
+
+    fn softcap(&mut self, _: &mut Buffer, _: f32) {
+        refused(Feature::Softcaps)
+    }
+
     fn linear(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
         self.gemm(w.format).linear(out, x, w, bias);
     }
@@ -374,20 +413,41 @@ impl Backend for Cuda {
         layer: LayerIx,
         step: &mut Step,
         plan: usize,
-        scale: f32,
+        scoring: Scoring<'_, Vector>,
     ) {
+        let Scoring { scale, softcap: None, sinks: None } = scoring else { refused(Feature::Softcaps) };
         if !self.skips_attention {
             assert_eq!(kv.kv_element(), step.kv_element(), "pages and steps are of one kind");
             step.attend(&self.device, out, qkv, (kv.memory(), kv.layer_at(layer)), plan, scale);
         }
     }
 
-    fn gated_silu(&mut self, out: &mut Buffer, x: &Buffer) {
-        self.ops(x.element).gated_silu(out, x);
+    fn gated(&mut self, out: &mut Buffer, x: &Buffer, gate: Gate) {
+        match gate {
+            Gate::Silu => self.ops(x.element).gated_silu(out, x),
+            Gate::Gelu => self.ops(x.element).gated_gelu(out, x),
+            Gate::Clamped => refused(Feature::Experts),
+        }
+    }
+
+    fn gelu_times(&mut self, _: &mut Buffer, _: &Buffer, _: usize) {
+        refused(Feature::LayerInputs)
     }
 
     fn gelu(&mut self, x: &mut Buffer) {
         self.ops(x.element).gelu(x);
+    }
+
+    fn route(&mut self, routes: &mut Absent, _: &Buffer, _: Option<&Vector>) {
+        match *routes {}
+    }
+
+    fn expert_linear(&mut self, _: &mut Buffer, _: &Buffer, experts: &Absent, _: &Absent, _: ExpertInput) {
+        match *experts {}
+    }
+
+    fn combine(&mut self, _: &mut Buffer, _: &Buffer, routes: &Absent) {
+        match *routes {}
     }
 
     fn select_rows(&mut self, out: &mut Buffer, x: &Buffer, step: &Step) {
@@ -399,6 +459,18 @@ impl Backend for Cuda {
     }
 }
 
+/// What this backend does not have yet: `supports` says so before a model is built.
+#[derive(Debug)]
+pub enum Absent {}
+
+fn lacking(feature: Feature) -> Error {
+    Error::Internal(format!("{feature}: this backend's `supports` denies them"))
+}
+
+fn refused(feature: Feature) -> ! {
+    unreachable!("{feature}: `Decoder` asks `supports` before it calls an op of a feature")
+}
+
 impl AttentionLevels for Cuda {
     type LevelRows = LevelRows;
 
@@ -407,7 +479,7 @@ impl AttentionLevels for Cuda {
     }
 
     fn level_lse(&mut self, out: &mut Buffer, read: &Attended<'_, Self>, rows: &LevelRows) {
-        rows.lse(&self.device, out, read.qkv, (read.kv, read.layer), read.plan, read.scale);
+        rows.lse(&self.device, out, read.qkv, (read.kv, read.stored), read.plan, read.scoring.scale);
     }
 
     fn add_level_mass(&mut self, mass: &mut Buffer, lse: &Buffer, layer: LayerIx, layers: usize) {

@@ -36,7 +36,11 @@ pub struct Ops {
     head_norm: Function,
     rope: Function,
     gated_silu: Function,
+    gated_gelu: Function,
     gelu: Function,
+    rms_norm_add: Function,
+    round: Function,
+    scale: Function,
     select_rows: Function,
 }
 
@@ -72,7 +76,11 @@ impl Ops {
             head_norm: typed(&units::HEAD_NORM, "head_norm")?,
             rope: typed(&units::ROPE, "rope")?,
             gated_silu: typed(&units::GATED_SILU, "gated_silu")?,
+            gated_gelu: typed(&units::GATED_GELU, "gated_gelu")?,
             gelu: typed(&units::GELU, "gelu")?,
+            rms_norm_add: plain(&units::RMS_NORM_ADD, "rms_norm_add")?,
+            round: typed(&units::ROUND, "round_sums")?,
+            scale: plain(&units::SCALE, "scale")?,
             select_rows: plain(&units::SELECT_ROWS, "select_rows")?,
             device: device.clone(),
             element,
@@ -104,6 +112,31 @@ impl Ops {
         self.launch(&self.rms_norm, out, 1, THREADS, x.row_bytes(), args);
     }
 
+    /// Both buffers hold sums, whatever these kernels' element.
+    pub fn rms_norm_add(&self, out: &Buffer, x: &Buffer, weight: &Vector, eps: f32) {
+        assert_eq!((out.rows, out.width, weight.len), (x.rows, x.width, x.width), "rms_norm_add: shapes");
+        self.assert_sums(out);
+        self.assert_sums(x);
+        let args = |out: &Memory| {
+            Args::new().memory(out).memory(x.memory()).memory(&weight.memory).u32(small(x.width)).f32(eps)
+        };
+        self.launch(&self.rms_norm_add, out, 1, THREADS, x.row_bytes(), args);
+    }
+
+    pub fn round(&self, out: &Buffer, x: &Buffer) {
+        assert_eq!((out.rows, out.width), (x.rows, x.width), "round: shapes");
+        self.assert_operands(out);
+        self.assert_sums(x);
+        let args = |out: &Memory| Args::new().memory(out).memory(x.memory()).u32(small(x.width));
+        self.launch(&self.round, out, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
+    }
+
+    pub fn scale(&self, x: &Buffer, factor: f32) {
+        self.assert_sums(x);
+        let args = |memory: &Memory| Args::new().memory(memory).u32(small(x.width)).f32(factor);
+        self.launch(&self.scale, x, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
+    }
+
     pub fn layer_norm(&self, out: &Buffer, x: &Buffer, weight: &Vector, bias: &Vector, eps: f32) {
         assert_eq!((out.rows, out.width), (x.rows, x.width), "layer_norm: shape of the output");
         assert_eq!((weight.len, bias.len), (x.width, x.width), "layer_norm: lengths of weight and bias");
@@ -117,15 +150,16 @@ impl Ops {
     }
 
     pub fn head_norm(&self, qkv: &Buffer, heads: HeadLayout, kind: HeadKind, weight: &Vector, eps: f32) {
-        assert_eq!((qkv.width, weight.len), (heads.qkv_width(), heads.head_dim), "head_norm: shapes");
+        let (first, count) = kind.place(heads);
+        let (first, width) = (first * heads.head_dim, count * heads.head_dim);
+        assert_eq!(qkv.width, heads.qkv_width(), "head_norm: shape of qkv");
+        assert!([heads.head_dim, width].contains(&weight.len), "head_norm: length of the weights");
         self.assert_operands(qkv);
-        let (first, count) = match kind {
-            HeadKind::Query => (0, heads.q_heads),
-            HeadKind::Key => (heads.q_width(), heads.kv_heads),
-        };
+        // One head if they are normalised as one vector.
+        let count = width / weight.len;
         let args = |memory: &Memory| {
             let args = Args::new().memory_at(memory, first * self.element.bytes()).memory(&weight.memory);
-            args.u32(small(qkv.width)).u32(small(count)).u32(small(heads.head_dim)).f32(eps)
+            args.u32(small(qkv.width)).u32(small(count)).u32(small(weight.len)).f32(eps)
         };
         let blocks = small(count).div_ceil(LANE_BLOCK_WARPS);
         self.launch(&self.head_norm, qkv, blocks, LANE_BLOCK, 0, args);
@@ -172,11 +206,19 @@ impl Ops {
     }
 
     pub fn gated_silu(&self, out: &Buffer, x: &Buffer) {
-        assert_eq!((x.rows, x.width), (out.rows, 2 * out.width), "gated_silu: shapes");
+        self.gated(&self.gated_silu, out, x);
+    }
+
+    pub fn gated_gelu(&self, out: &Buffer, x: &Buffer) {
+        self.gated(&self.gated_gelu, out, x);
+    }
+
+    fn gated(&self, kernel: &Function, out: &Buffer, x: &Buffer) {
+        assert_eq!((x.rows, x.width), (out.rows, 2 * out.width), "gated: shapes");
         self.assert_operands(out);
         self.assert_operands(x);
         let args = |out_memory: &Memory| Args::new().memory(out_memory).memory(x.memory()).u32(small(out.width));
-        self.launch(&self.gated_silu, out, lane_blocks(small(out.width)), LANE_BLOCK, 0, args);
+        self.launch(kernel, out, lane_blocks(small(out.width)), LANE_BLOCK, 0, args);
     }
 
     pub fn gelu(&self, x: &Buffer) {

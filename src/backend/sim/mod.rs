@@ -29,8 +29,8 @@ pub use step::SimStep;
 
 use super::cuda::compile::elements::has_wgmma;
 use super::{
-    ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, KvDtype, KvShape, MatrixPart, RopeTable, Sampled,
-    SavedBytes, StackShape, StepBatch, StepShape, SwapRates, WeightView,
+    ActivationDtype, Backend, Dtype, ExpertInput, Feature, Gate, HeadKind, HeadLayout, KvDtype, KvShape, MatrixPart,
+    RopeTable, Router, Sampled, SavedBytes, Scoring, StackShape, StepBatch, StepShape, SwapRates, WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
@@ -118,6 +118,15 @@ impl Sim {
     }
 }
 
+/// The experts of a mixture.
+pub struct SimExperts(Vec<SimMatrix>);
+
+/// Only numbers: which experts rows choose is not simulated.
+pub struct SimRoutes {
+    chosen: usize,
+    rows: usize,
+}
+
 /// The size of saved pages in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct SimSavedPages(usize);
@@ -137,6 +146,8 @@ impl Backend for Sim {
     type Buffer = SimBuffer;
     type Matrix = SimMatrix;
     type Vector = ();
+    type Experts = SimExperts;
+    type Routes = SimRoutes;
     type Kv = KvShape;
     type SavedPages = SimSavedPages;
     type Rope = ();
@@ -169,6 +180,10 @@ impl Backend for Sim {
         self.profile.backend.tile()
     }
 
+    fn supports(&self, _: Feature) -> bool {
+        true
+    }
+
     /// Does nothing: the profile describes the device's default kernels.
     fn set_batch_invariant(&mut self) {}
 
@@ -192,6 +207,19 @@ impl Backend for Sim {
 
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<()> {
         self.allocate(parts.iter().map(|part| part.rows * part.cols * size_of::<f32>()).sum())
+    }
+
+    fn experts(&mut self, matrices: Vec<SimMatrix>, _: Vec<()>) -> Result<SimExperts> {
+        Ok(SimExperts(matrices))
+    }
+
+    fn routes(&mut self, _: usize, router: Router) -> Result<SimRoutes> {
+        Ok(SimRoutes { chosen: router.chosen, rows: 0 })
+    }
+
+    fn resize_routes(&mut self, routes: &mut SimRoutes, rows: usize) -> Result<()> {
+        routes.rows = rows;
+        Ok(())
     }
 
     fn rope_table(&mut self, _: &RopeTable) -> Result<()> {
@@ -295,6 +323,26 @@ impl Backend for Sim {
         self.small_op(x.bytes() + out.bytes());
     }
 
+    fn rms_norm_add(&mut self, out: &mut SimBuffer, x: &SimBuffer, (): &(), _: f32) {
+        self.small_op(x.bytes() + 2 * out.bytes());
+    }
+
+    fn round(&mut self, out: &mut SimBuffer, x: &SimBuffer) {
+        self.small_op(x.bytes() + out.bytes());
+    }
+
+    fn add(&mut self, out: &mut SimBuffer, x: &SimBuffer) {
+        self.small_op(x.bytes() + 2 * out.bytes());
+    }
+
+    fn scale(&mut self, x: &mut SimBuffer, _: f32) {
+        self.small_op(2 * x.bytes());
+    }
+
+    fn softcap(&mut self, x: &mut SimBuffer, _: f32) {
+        self.small_op(2 * x.bytes());
+    }
+
     fn linear(&mut self, out: &mut SimBuffer, _: &SimBuffer, w: &SimMatrix, _: Option<&()>) {
         self.spent += self.profile.linear.ns(w.bytes(), w.0.rows, w.0.cols, out.rows);
     }
@@ -304,10 +352,7 @@ impl Backend for Sim {
     }
 
     fn head_norm(&mut self, qkv: &mut SimBuffer, heads: HeadLayout, kind: HeadKind, (): &(), _: f32) {
-        let normed = match kind {
-            HeadKind::Query => heads.q_heads,
-            HeadKind::Key => heads.kv_heads,
-        };
+        let (_, normed) = kind.place(heads);
         self.small_op(2 * qkv.rows * normed * heads.head_dim * qkv.element_bytes);
     }
 
@@ -329,17 +374,45 @@ impl Backend for Sim {
         _: LayerIx,
         step: &mut SimStep,
         plan: usize,
-        _: f32,
+        _: Scoring<'_, ()>,
     ) {
         self.spent += step.attention_ns(plan);
     }
 
-    fn gated_silu(&mut self, out: &mut SimBuffer, x: &SimBuffer) {
+    fn gated(&mut self, out: &mut SimBuffer, x: &SimBuffer, _: Gate) {
         self.small_op(x.bytes() + out.bytes());
+    }
+
+    fn gelu_times(&mut self, x: &mut SimBuffer, _: &SimBuffer, _: usize) {
+        self.small_op(3 * x.bytes());
     }
 
     fn gelu(&mut self, x: &mut SimBuffer) {
         self.small_op(2 * x.bytes());
+    }
+
+    fn route(&mut self, _: &mut SimRoutes, scores: &SimBuffer, _: Option<&()>) {
+        self.small_op(scores.bytes());
+    }
+
+    /// One product with the experts that are chosen, if rows choose as evenly as they can.
+    fn expert_linear(
+        &mut self,
+        out: &mut SimBuffer,
+        _: &SimBuffer,
+        experts: &SimExperts,
+        routes: &SimRoutes,
+        _: ExpertInput,
+    ) {
+        let Some(one) = experts.0.first() else { return };
+        let chosen = (routes.rows * routes.chosen).min(experts.0.len());
+        let rows_each = out.rows.div_ceil(chosen.max(1));
+        let (bytes, outputs) = (chosen * one.bytes(), chosen * one.0.rows);
+        self.spent += self.profile.linear.ns(bytes, outputs, one.0.cols, rows_each);
+    }
+
+    fn combine(&mut self, out: &mut SimBuffer, x: &SimBuffer, _: &SimRoutes) {
+        self.small_op(x.bytes() + out.bytes());
     }
 
     fn select_rows(&mut self, out: &mut SimBuffer, _: &SimBuffer, _: &SimStep) {

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::backend::cpu::attention::{self, AttentionScratch, TILE};
 use crate::backend::cpu::kv::PAGE_TOKENS;
 use crate::backend::cpu::{CpuBuffer, Isa, KvStore};
-use crate::backend::{Dtype, HeadLayout, KvDtype, KvShape};
+use crate::backend::{Dtype, HeadLayout, KvDtype, KvShape, Scoring};
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId, TokenId};
 use crate::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
@@ -185,7 +185,7 @@ impl PreparedStep {
                 &self.kv,
                 layer,
                 &self.plan,
-                self.scale,
+                Scoring::scaled(self.scale),
             );
             append += appended - begin;
             attention += appended.elapsed();

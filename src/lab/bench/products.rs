@@ -15,7 +15,7 @@ use crate::backend::{ActivationDtype, Dtype, MatrixPart, RandomWeight, Rates, Ti
 use crate::error::{Error, Result};
 use crate::launch::{DeviceBackend, DeviceChoice, OnDevice};
 use crate::model::ModelConfig;
-use crate::model::config::{Activation, FeedForward, kinds};
+use crate::model::config::{DenseSpec, kinds};
 use crate::out;
 
 /// The options of `bench gemm --shape`.
@@ -163,15 +163,11 @@ fn layers(config: &ModelConfig) -> Vec<LinearLayer> {
         all.push(layer("qkv", heads.qkv_width(), hidden, count, ProductOutput::Operands));
         all.push(layer("out", hidden, heads.q_width(), count, ProductOutput::Residual));
     }
-    let feed_forward = || config.layers.iter().map(|layer| layer.feed_forward);
-    for kind in kinds(feed_forward()) {
-        let count = feed_forward().filter(|other| *other == kind).count();
-        let FeedForward::Dense { activation, width, .. } = kind;
-        let up = match activation {
-            Activation::GatedSilu => 2 * width,
-            Activation::Gelu => width,
-        };
-        all.push(layer("up", up, hidden, count, ProductOutput::Operands));
+    let dense = || config.layers.iter().filter_map(|layer| layer.feed_forward.dense().copied());
+    for kind in kinds(dense()) {
+        let count = dense().filter(|other| *other == kind).count();
+        let DenseSpec { activation, width, .. } = kind;
+        all.push(layer("up", activation.up_width(width), hidden, count, ProductOutput::Operands));
         all.push(layer("down", hidden, width, count, ProductOutput::Residual));
     }
     all.push(layer("head", vocab, hidden, 1, ProductOutput::Sums));

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::tables::{print_json, rounded};
 use super::trees::{PagedTree, TreeSpec, read_trees};
 use crate::backend::{
-    ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, Rates, RowToken, StepBatch, Timed,
+    ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, Rates, RowToken, Scoring, StepBatch, Timed,
 };
 use crate::error::{Error, Result};
 use crate::figures::bytes;
@@ -159,7 +159,7 @@ fn measure<'a, B: Timed>(
     backend.resize(&mut out, shape.rows)?;
     backend.write(&mut qkv, rows, &numbers.queries)?;
     let mut us = backend.time(&mut step, shape, TIMES, |backend, step| {
-        backend.tree_attention(&mut out, &qkv, &kv, LAYER, step, 0, scale);
+        backend.tree_attention(&mut out, &qkv, &kv, LAYER, step, 0, Scoring::scaled(scale));
         Ok(())
     })?;
     us.sort_by(f64::total_cmp);

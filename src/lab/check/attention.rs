@@ -12,7 +12,7 @@ use super::device::CheckEffort;
 use super::dice::{Dice, noise};
 use super::forests::{ForestShape, GrownForest, grow};
 use super::report::{CaseResult, CheckReport, WorstError};
-use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, StepBatch};
+use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, Scoring, StepBatch};
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
 use crate::kv::{Forest, KvSlot};
@@ -258,7 +258,7 @@ pub fn attend<B: Backend>(
         backend.write(&mut out, rows, &vec![f32::NAN; rows * setting.heads.q_width()])?;
         let shape = backend.load(&mut step, batch())?;
         backend.run(&mut step, shape, |backend, step| {
-            backend.tree_attention(&mut out, &qkv, kv, LAYER, step, 0, setting.scale());
+            backend.tree_attention(&mut out, &qkv, kv, LAYER, step, 0, Scoring::scaled(setting.scale()));
             Ok(())
         })?;
         backend.collect(&mut step)?;

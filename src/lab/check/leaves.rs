@@ -9,7 +9,7 @@ use super::case::{ANY_VOCAB, buffer};
 use super::device::CheckEffort;
 use super::dice::Dice;
 use super::report::CheckReport;
-use crate::backend::{ActivationDtype, Backend, Dtype, KvDtype, Pick, RowToken, SampleRequest, StepBatch};
+use crate::backend::{ActivationDtype, Backend, Dtype, KvDtype, Pick, RowToken, SampleRequest, Scoring, StepBatch};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
@@ -131,7 +131,7 @@ impl Leaves {
             backend.write(&mut qkv, rows, &self.inputs(setting, number))?;
             backend.run(&mut step, shape, |backend, step| {
                 backend.kv_append(&mut kv, LAYER, &qkv, step);
-                backend.tree_attention(&mut out, &qkv, &kv, LAYER, step, 0, setting.scale());
+                backend.tree_attention(&mut out, &qkv, &kv, LAYER, step, 0, Scoring::scaled(setting.scale()));
                 backend.sample(&logits, step);
                 Ok(())
             })?;

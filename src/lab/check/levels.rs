@@ -12,7 +12,9 @@ use super::dice::Dice;
 use super::forests::ForestShape;
 use super::leaves::{Leaves, STEPS};
 use super::report::{CaseResult, CheckReport, WorstError, share};
-use crate::backend::{ActivationDtype, Attended, AttentionLevels, Dtype, KvDtype, LevelBounds, LevelRow, MOST_LEVELS};
+use crate::backend::{
+    ActivationDtype, Attended, AttentionLevels, Dtype, KvDtype, LevelBounds, LevelRow, MOST_LEVELS, Scoring,
+};
 use crate::error::Result;
 use crate::ids::LayerIx;
 use crate::kv::KvSlot;
@@ -201,7 +203,7 @@ fn attribute<B: AttentionLevels>(
     let nothing = vec![f32::NAN; rows.len() * MOST_LEVELS];
     let mut mass = buffer(backend, ActivationDtype::Sums, rows.len(), MOST_LEVELS, &nothing)?;
     let level_rows = backend.level_rows(kv, std::slice::from_ref(plan), rows)?;
-    let read = Attended { layer: LAYER, qkv, kv, plan: 0, scale: setting.scale() };
+    let read = Attended { layer: LAYER, stored: LAYER, qkv, kv, plan: 0, scoring: Scoring::scaled(setting.scale()) };
     backend.level_lse(&mut lse, &read, &level_rows);
     backend.add_level_mass(&mut mass, &lse, LayerIx(0), 2);
     backend.add_level_mass(&mut mass, &lse, LayerIx(1), 2);

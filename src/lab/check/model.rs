@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::ids::TokenId;
 use crate::launch::{DeviceBackend, DeviceChoice, ModelSource, OnDevice};
 use crate::model::ModelFolder;
-use crate::model::check::{chunks, facts, golden, kv_rounding};
+use crate::model::check::{ConfigFacts, chunks, facts, golden, index_facts, kv_rounding};
 use crate::out;
 use crate::tokenizer::Tokenizer;
 
@@ -34,7 +34,17 @@ pub struct ModelCheck {
 /// Prints the folder's facts and the results of its check; returns false if a golden test fails or chunks change a bit.
 pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<bool> {
     let folder = ModelFolder::open(model)?;
-    let facts = facts(&folder)?;
+    let facts = match facts(&folder) {
+        Ok(facts) => facts,
+        // A folder without weights, or with others: what its config says, then what is wrong.
+        Err(error) => {
+            out::text(ConfigFacts(&folder))?;
+            if let Some(listed) = index_facts(&folder)? {
+                fact("index", listed)?;
+            }
+            return Err(error);
+        }
+    };
     out::text(&facts)?;
     match Tokenizer::load(model) {
         Ok(tokenizer) => fact("tokenizer", format_args!("{} tokens", tokenizer.vocab_size()))?,

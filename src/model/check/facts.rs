@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::backend::{Dtype, HeadLayout, WeightFormat};
+use crate::backend::{Dtype, Gate, HeadLayout, WeightFormat};
 use crate::error::Result;
 
-use super::super::config::{Activation, FeedForward, LayerNorms, LayerSpec, ModelConfig, ModelFolder, Norm, kinds};
+use super::super::config::{
+    Activation, AttentionSpec, DenseSpec, ExpertsSpec, FeedForward, KeySource, LayerNorms, LayerSpec, ModelConfig,
+    ModelFolder, Norm, kinds,
+};
 use super::super::layout::Layout;
-use super::super::weights::Checkpoint;
+use super::super::weights::{Checkpoint, compare_index};
 
 /// The description of a model folder, printable.
 #[derive(Clone, Debug)]
@@ -48,30 +51,65 @@ pub fn facts(folder: &ModelFolder) -> Result<Facts> {
     })
 }
 
+/// What a config.json alone says, printable.
+pub struct ConfigFacts<'a>(pub &'a ModelFolder);
+
+/// Says how many tensors the index of a folder lists, whose weights may be missing. Errors: the index lacks one that
+/// config.json asks for.
+pub fn index_facts(folder: &ModelFolder) -> Result<Option<String>> {
+    let listed = compare_index(&folder.path, &Layout::of(&folder.config))?;
+    Ok(listed.map(|count| format!("{count} tensors, all that config.json asks for among them")))
+}
+
+fn line(f: &mut fmt::Formatter<'_>, name: &str, text: String) -> fmt::Result {
+    writeln!(f, "{name:<12}{text}")
+}
+
 impl fmt::Display for Facts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let config = &self.config;
-        let mut line = |name: &str, text: String| writeln!(f, "{name:<12}{text}");
-        line("folder", self.path.display().to_string())?;
-        line("family", config.family.to_string())?;
-        let order = by_layer(config, |layer| order(&layer.norms).to_owned());
-        line("layers", format!("{} of width {}, {order}", config.layers.len(), config.hidden))?;
-        line("heads", by_layer(config, |layer| heads(layer.attention.heads, layer.attention.head_norm)))?;
-        line("mlp", by_layer(config, |layer| feed_forward(layer.feed_forward)))?;
-        line("norm", norm(config.final_norm))?;
-        line("biases", biases(config))?;
-        line("rope", by_layer(config, |layer| layer.attention.rope.to_string()))?;
-        line("context", format!("{} tokens, {}", config.context, windows(config)))?;
-        let tied = if config.tied_embeddings { "tied to the output layer" } else { "apart from the output layer" };
-        line("vocabulary", format!("{} tokens, embeddings {tied}", config.vocab))?;
-        line("special", special_tokens(config))?;
-        line("parameters", count(config.parameters()))?;
+        line(f, "folder", self.path.display().to_string())?;
+        config_lines(f, &self.config)?;
         let dtypes: Vec<String> = self.dtypes.iter().map(|(dtype, tensors)| format!("{tensors} {dtype}")).collect();
         let (files, tensors, bytes) = (self.files, self.tensors, self.tensor_bytes);
         let plural = if files == 1 { "" } else { "s" };
-        line("weights", format!("{bytes} bytes, {tensors} tensors ({}) in {files} file{plural}", dtypes.join(", ")))?;
-        line("kv", format!("{} bytes a token", config.kv_bytes_per_token(|_| self.dtype().bytes())))
+        let weights = format!("{bytes} bytes, {tensors} tensors ({}) in {files} file{plural}", dtypes.join(", "));
+        line(f, "weights", weights)?;
+        line(f, "kv", kv_bytes(&self.config, self.dtype()))
     }
+}
+
+impl fmt::Display for ConfigFacts<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        line(f, "folder", self.0.path.display().to_string())?;
+        config_lines(f, &self.0.config)?;
+        self.0.config.dtype.map_or(Ok(()), |dtype| line(f, "kv", kv_bytes(&self.0.config, dtype)))
+    }
+}
+
+fn kv_bytes(config: &ModelConfig, dtype: Dtype) -> String {
+    format!("{} bytes a token", config.kv_bytes_per_token(|_| dtype.bytes()))
+}
+
+fn config_lines(f: &mut fmt::Formatter<'_>, config: &ModelConfig) -> fmt::Result {
+    let mut line = |name: &str, text: String| line(f, name, text);
+    line("family", config.family.to_string())?;
+    let order = by_layer(config, |layer| order(&layer.norms).to_owned());
+    line("layers", format!("{} of width {}, {order}", config.layers.len(), config.hidden))?;
+    line("heads", by_layer(config, |layer| heads(&layer.attention)))?;
+    line("mlp", by_layer(config, |layer| feed_forward(&layer.feed_forward)))?;
+    line("norm", norm(config.final_norm))?;
+    line("biases", biases(config))?;
+    line(
+        "rope",
+        by_layer(config, |layer| layer.attention.rope.as_ref().map_or("none".to_owned(), ToString::to_string)),
+    )?;
+    line("context", format!("{} tokens, {}", config.context, windows(config)))?;
+    let tied = if config.tied_embeddings { "tied to the output layer" } else { "apart from the output layer" };
+    line("vocabulary", format!("{} tokens, embeddings {tied}", config.vocab))?;
+    line("special", special_tokens(config))?;
+    let (all, active) = (config.parameters(), config.active_parameters());
+    let active = if active < all { format!(", of which a token uses {}", count(active)) } else { String::new() };
+    line("parameters", format!("{}{active}", count(all)))
 }
 
 /// The description of all layers if it is the same; else each distinct one with its number of layers.
@@ -88,36 +126,80 @@ fn by_layer(config: &ModelConfig, describe: impl Fn(&LayerSpec) -> String) -> St
 
 fn order(norms: &LayerNorms) -> &'static str {
     match norms {
-        LayerNorms::Sequential { .. } => "attention, then mlp",
+        LayerNorms::Sequential { attention, .. } => match (attention.before(), attention.after()) {
+            (_, None) => "attention, then mlp",
+            (None, Some(_)) => "attention, then mlp, norms after both",
+            (Some(_), Some(_)) => "attention, then mlp, norms before and after both",
+        },
         LayerNorms::Parallel(_) => "attention and mlp in parallel",
     }
 }
 
-fn heads(heads: HeadLayout, head_norm: Option<f32>) -> String {
-    let HeadLayout { q_heads, kv_heads, head_dim } = heads;
-    let normalised = if head_norm.is_some() { ", normalised queries and keys" } else { "" };
-    format!("{q_heads} query, {kv_heads} key and value, of {head_dim}{normalised}")
+fn heads(attention: &AttentionSpec) -> String {
+    let HeadLayout { q_heads, kv_heads, head_dim } = attention.heads;
+    let mut text = format!("{q_heads} query, {kv_heads} key and value, of {head_dim}");
+    if attention.head_norm.is_some() {
+        text += ", normalised queries and keys";
+    }
+    match attention.keys {
+        KeySource::Projected => {}
+        KeySource::KeysAreValues => text += ", keys are values",
+        KeySource::OfLayer(_) => text += ", keys and values of an earlier layer",
+    }
+    if attention.sinks {
+        text += ", sinks";
+    }
+    if let Some(cap) = attention.softcap {
+        text += &format!(", scores capped at {cap}");
+    }
+    text
 }
 
-fn feed_forward(kind: FeedForward) -> String {
-    let FeedForward::Dense { activation, width, .. } = kind;
-    let activation = match activation {
-        Activation::GatedSilu => "gated silu",
+fn feed_forward(block: &FeedForward) -> String {
+    match block {
+        FeedForward::Dense(block) => dense(block),
+        FeedForward::Experts(block) => experts(block),
+        FeedForward::DenseAndExperts { dense: block, experts: beside, .. } => {
+            format!("{} beside {}", dense(block), experts(beside))
+        }
+    }
+}
+
+fn dense(block: &DenseSpec) -> String {
+    let activation = match block.activation {
+        Activation::Gated(gate) => gate_name(gate),
         Activation::Gelu => "gelu",
     };
-    format!("{activation} of width {width}")
+    format!("{activation} of width {}", block.width)
+}
+
+fn experts(block: &ExpertsSpec) -> String {
+    let ExpertsSpec { count, router, width, gate, .. } = block;
+    format!("{} of {count} experts, {} of width {width}", router.chosen, gate_name(*gate))
+}
+
+fn gate_name(gate: Gate) -> &'static str {
+    match gate {
+        Gate::Silu => "gated silu",
+        Gate::Gelu => "gated gelu",
+        Gate::Clamped => "clamped gated silu",
+    }
 }
 
 fn norm(norm: Norm) -> String {
     match norm {
         Norm::Rms { eps } => format!("rms, epsilon {eps}"),
+        Norm::RmsPlusOne { eps } => format!("rms by one plus the weights, epsilon {eps}"),
         Norm::Layer { eps } => format!("layer norm with bias, epsilon {eps}"),
     }
 }
 
 fn biases(config: &ModelConfig) -> String {
     let any = |has: fn(&LayerSpec) -> bool| config.layers.iter().any(has);
-    let in_mlp = |layer: &LayerSpec| matches!(layer.feed_forward, FeedForward::Dense { bias: true, .. });
+    let in_mlp = |layer: &LayerSpec| {
+        let (dense, experts) = (layer.feed_forward.dense(), layer.feed_forward.experts());
+        dense.is_some_and(|dense| dense.bias) || experts.is_some_and(|experts| experts.bias)
+    };
     let all = [
         (any(|layer| layer.attention.qkv_bias), "q k v"),
         (any(|layer| layer.attention.out_bias), "attention output"),

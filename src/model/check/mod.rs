@@ -9,7 +9,7 @@ mod golden_file;
 mod kv_rounding;
 
 pub use chunks::{ChunkReport, chunks};
-pub use facts::{Facts, facts};
+pub use facts::{ConfigFacts, Facts, facts, index_facts};
 pub use golden::{CaseReport, GoldenReport, Miss, golden, golden_cases, tolerance};
 pub use golden_file::{GoldenCase, read_golden};
 pub use kv_rounding::{RoundingReport, kv_rounding};

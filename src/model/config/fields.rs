@@ -13,6 +13,7 @@ pub const LARGEST_WIDTH: usize = 1 << 22;
 pub const LARGEST_CONTEXT: usize = 1 << 24;
 pub const LARGEST_VOCAB: usize = 1 << 24;
 pub const LARGEST_LAYERS: usize = 1 << 12;
+pub const LARGEST_EXPERTS: usize = 1 << 14;
 
 /// A JSON object in the file `path`. `prefix`: the names of the enclosing objects, e.g. "" or "rope_scaling.".
 pub struct Fields<'a> {
@@ -79,6 +80,24 @@ impl<'a> Fields<'a> {
 
     pub fn list(&self, name: &str) -> Result<Option<&'a [Value]>> {
         self.typed(name, "a list", |value| value.as_array().map(Vec::as_slice))
+    }
+
+    /// `what`: said where the object is missing.
+    pub fn required_object(&self, name: &str, what: &str) -> Result<Fields<'a>> {
+        self.object(name)?.ok_or_else(|| self.error(name, format!("an object ({what})"), "nothing"))
+    }
+
+    /// The same file and place with the fields of another object.
+    pub fn over<'b>(&self, object: &'b Map<String, Value>) -> Fields<'b>
+    where
+        'a: 'b,
+    {
+        Fields { path: self.path, prefix: self.prefix.clone(), object }
+    }
+
+    /// All fields.
+    pub fn all(&self) -> &'a Map<String, Value> {
+        self.object
     }
 
     pub fn object(&self, name: &str) -> Result<Option<Fields<'a>>> {

@@ -1,7 +1,7 @@
 //! The description of one layer as data: its attention, its feed-forward block and its norms. Layers of one model may
 //! differ in any of these. `layout` lists the tensors, the decoder computes.
 
-use crate::backend::HeadLayout;
+use crate::backend::{Gate, HeadLayout, Router};
 
 use super::RopeConfig;
 
@@ -11,53 +11,177 @@ pub struct LayerSpec {
     pub attention: AttentionSpec,
     pub feed_forward: FeedForward,
     pub norms: LayerNorms,
+    /// Whether the residual stream is multiplied by a learned number at the end of the layer (Gemma 4).
+    pub output_scale: bool,
 }
 
-/// Softmax attention. Features of other families (logit softcaps, attention sinks, keys used as values) belong here
-/// once `Backend::tree_attention` supports them.
+/// Softmax attention.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttentionSpec {
     pub heads: HeadLayout,
     /// The sliding window: positions that a row attends to, its own included. `None`: all.
     pub window: Option<u32>,
-    pub rope: RopeConfig,
+    /// `None`: queries and keys are not rotated (some layers of SmolLM3).
+    pub rope: Option<RopeConfig>,
     /// Factor of the products of queries and keys.
     pub scale: f32,
-    /// Epsilon of the rms norm of each query and key head before rope (Qwen3).
-    pub head_norm: Option<f32>,
+    /// Scores become `cap * tanh(score / cap)` (Gemma 2).
+    pub softcap: Option<f32>,
+    /// Whether each query head has a learned score that belongs to no position (gpt-oss).
+    pub sinks: bool,
+    pub keys: KeySource,
+    /// The norms of queries and keys before rope.
+    pub head_norm: Option<HeadNorm>,
     pub qkv_bias: bool,
     pub out_bias: bool,
 }
 
-/// The feed-forward block of a layer. A mixture of experts would be another variant.
+/// Where a layer's keys and values come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeySource {
+    /// Keys and values are projected from the layer's input.
+    Projected,
+    /// The projected keys, before their norm and rope, are the values too (Gemma 4's global layers).
+    KeysAreValues,
+    /// The layer reads the keys and values that an earlier layer has stored (Gemma 4's last layers).
+    OfLayer(usize),
+}
+
+/// The norms of queries and keys before rope.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HeadNorm {
+    pub norm: Norm,
+    pub span: HeadNormSpan,
+    /// Whether value heads are normalised too, without weights (Gemma 4).
+    pub values: bool,
+}
+
+/// What one norm of queries or keys covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadNormSpan {
+    /// Each head separately.
+    Head,
+    /// All heads as one vector (OLMo 2 and 3).
+    AllHeads,
+}
+
+/// The feed-forward block of a layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FeedForward {
-    /// The same matrices for all rows; `width`: the intermediate size.
-    Dense { activation: Activation, width: usize, bias: bool },
+    Dense(DenseSpec),
+    Experts(ExpertsSpec),
+    /// Both, each with norms of its own, and their sum (Gemma 4's mixtures).
+    DenseAndExperts {
+        dense: DenseSpec,
+        experts: ExpertsSpec,
+        norm: Norm,
+    },
+}
+
+/// The same matrices for all rows; `width`: the intermediate size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DenseSpec {
+    pub activation: Activation,
+    pub width: usize,
+    pub bias: bool,
+}
+
+/// A mixture of gated experts: a router chooses some for each row and weighs their outputs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ExpertsSpec {
+    pub count: usize,
+    /// The intermediate size of one expert.
+    pub width: usize,
+    pub gate: Gate,
+    /// Whether router and experts have biases.
+    pub bias: bool,
+    pub router: Router,
+    /// The norm of the router's input, with weights of its own; then experts are scaled one by one (Gemma 4). `None`:
+    /// the router reads what the experts read.
+    pub router_norm: Option<Norm>,
 }
 
 /// The activation function, and with it the form of the feed-forward block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
-    /// `down(silu(gate x) * up x)`
-    GatedSilu,
+    /// `down(gate(gate x, up x))`
+    Gated(Gate),
     /// `fc2(gelu(fc1 x))`
     Gelu,
+}
+
+impl Activation {
+    /// Outputs of the first linear layer for a block of this width.
+    pub fn up_width(self, width: usize) -> usize {
+        match self {
+            Activation::Gated(_) => 2 * width,
+            Activation::Gelu => width,
+        }
+    }
+}
+
+impl FeedForward {
+    pub fn dense(&self) -> Option<&DenseSpec> {
+        match self {
+            FeedForward::Dense(dense) | FeedForward::DenseAndExperts { dense, .. } => Some(dense),
+            FeedForward::Experts(_) => None,
+        }
+    }
+
+    pub fn experts(&self) -> Option<&ExpertsSpec> {
+        match self {
+            FeedForward::Experts(experts) | FeedForward::DenseAndExperts { experts, .. } => Some(experts),
+            FeedForward::Dense(_) => None,
+        }
+    }
 }
 
 /// The norms of a layer, and with them how attention and feed-forward are added to the residual `x`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LayerNorms {
-    /// `x += attention(norm(x))`, then `x += feed_forward(norm(x))`.
-    Sequential { attention: Norm, feed_forward: Norm },
+    /// `x += after(attention(before(x)))`, then the same with the feed-forward block.
+    Sequential { attention: BlockNorms, feed_forward: BlockNorms },
     /// `y = norm(x)`, then `x += attention(y) + feed_forward(y)` (Phi).
     Parallel(Norm),
+}
+
+/// The norms around a block: of its input, of its output, or both.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum BlockNorms {
+    Before(Norm),
+    /// OLMo 2 and 3.
+    After(Norm),
+    /// Gemma 2 to 4.
+    Around {
+        before: Norm,
+        after: Norm,
+    },
+}
+
+impl BlockNorms {
+    pub fn before(self) -> Option<Norm> {
+        match self {
+            BlockNorms::Before(before) | BlockNorms::Around { before, .. } => Some(before),
+            BlockNorms::After(_) => None,
+        }
+    }
+
+    pub fn after(self) -> Option<Norm> {
+        match self {
+            BlockNorms::After(after) | BlockNorms::Around { after, .. } => Some(after),
+            BlockNorms::Before(_) => None,
+        }
+    }
 }
 
 /// The kind of a norm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Norm {
     Rms {
+        eps: f32,
+    },
+    /// Multiplies by one plus the stored weights (Gemma 2 and 3).
+    RmsPlusOne {
         eps: f32,
     },
     /// With a bias.
@@ -78,12 +202,22 @@ impl AttentionSpec {
     pub fn kind(&self) -> AttentionKind {
         AttentionKind { heads: self.heads, window: self.window }
     }
+
+    /// Whether the layer stores keys and values of its own.
+    pub fn stores_keys(&self) -> bool {
+        !matches!(self.keys, KeySource::OfLayer(_))
+    }
+
+    /// The heads that the layer projects: without keys and values if it reads those of another layer.
+    pub fn projected(&self) -> HeadLayout {
+        if self.stores_keys() { self.heads } else { HeadLayout { kv_heads: 0, ..self.heads } }
+    }
 }
 
 impl Norm {
     pub fn eps(self) -> f32 {
         match self {
-            Norm::Rms { eps } | Norm::Layer { eps } => eps,
+            Norm::Rms { eps } | Norm::RmsPlusOne { eps } | Norm::Layer { eps } => eps,
         }
     }
 }

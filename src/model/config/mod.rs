@@ -5,6 +5,7 @@
 mod families;
 mod fields;
 mod layer;
+mod modules;
 mod rope;
 
 use std::path::{Path, PathBuf};
@@ -17,18 +18,22 @@ use crate::hub;
 use crate::ids::TokenId;
 use crate::lines;
 
-use super::layout::Layout;
+use super::layout::{LayerTensors, Layout, TensorSpec};
 pub use families::Family;
 use fields::Fields;
 pub use layer::{
-    Activation, AttentionKind, AttentionSpec, FeedForward, LayerNorms, LayerSpec, Norm, kind_index, kinds,
+    Activation, AttentionKind, AttentionSpec, BlockNorms, DenseSpec, ExpertsSpec, FeedForward, HeadNorm, HeadNormSpan,
+    KeySource, LayerNorms, LayerSpec, Norm, kind_index, kinds,
 };
+pub use modules::{ExpertForm, ExpertModules, Modules};
 pub use rope::{RopeConfig, RopeScaling};
 
 /// Everything that distinguishes one decoder from another, as data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelConfig {
     pub family: Family,
+    /// The names of its tensors.
+    pub modules: Modules,
     /// Width of the residual stream.
     pub hidden: usize,
     /// At least one.
@@ -38,6 +43,12 @@ pub struct ModelConfig {
     pub vocab: usize,
     /// The longest sequence, in tokens.
     pub context: usize,
+    /// Factor of the embeddings (Gemma); rounded to the dtype of the embedding table.
+    pub embed_scale: Option<f32>,
+    /// Inputs that each layer gets besides the residual stream (Gemma 4's smaller models).
+    pub per_layer_inputs: Option<PerLayerInputs>,
+    /// Logits become `cap * tanh(logit / cap)` (Gemma 2 and 4).
+    pub final_softcap: Option<f32>,
     /// Whether the output layer has a bias.
     pub head_bias: bool,
     /// Whether the output layer is the embedding table.
@@ -49,6 +60,14 @@ pub struct ModelConfig {
     pub eos: Vec<TokenId>,
 }
 
+/// A second embedding of each token: `width` numbers for each layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PerLayerInputs {
+    pub width: usize,
+    /// Rows of its table.
+    pub vocab: usize,
+}
+
 impl ModelConfig {
     /// Reads a config.json. Special tokens in a generation_config.json in the same folder take precedence.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
@@ -56,11 +75,10 @@ impl ModelConfig {
         let json = read_json(path)?;
         let fields = Fields::of_file(path, &json)?;
         let mut config = families::read(&fields)?;
-        families::read_special_tokens(&fields, &mut config)?;
         let generation = path.with_file_name("generation_config.json");
         if generation.is_file() {
             let json = read_json(&generation)?;
-            families::read_special_tokens(&Fields::of_file(&generation, &json)?, &mut config)?;
+            families::read_generation(&Fields::of_file(&generation, &json)?, &mut config)?;
         }
         Ok(config)
     }
@@ -71,9 +89,7 @@ impl ModelConfig {
         let json =
             serde_json::from_str(text).map_err(|fault| Error::format(path, format!("not valid JSON: {fault}")))?;
         let fields = Fields::of_file(path, &json)?;
-        let mut config = families::read(&fields)?;
-        families::read_special_tokens(&fields, &mut config)?;
-        Ok(config)
+        families::read(&fields)
     }
 
     /// The kinds of attention, in order of the first layer of each. Each needs its own attention plan.
@@ -96,9 +112,35 @@ impl ModelConfig {
         self.layers.iter().map(|layer| layer.attention.heads)
     }
 
+    /// The heads of each layer that stores keys and values, in order.
+    pub fn stored_heads(&self) -> impl Iterator<Item = HeadLayout> {
+        self.layers.iter().filter(|layer| layer.attention.stores_keys()).map(|layer| layer.attention.heads)
+    }
+
+    /// For each layer, which of the layers that store keys and values it reads.
+    pub fn stored_layers(&self) -> Vec<usize> {
+        let before = |layer: usize| self.layers[..layer].iter().filter(|layer| layer.attention.stores_keys()).count();
+        let read = self.layers.iter().enumerate().map(|(layer, spec)| match spec.attention.keys {
+            KeySource::OfLayer(other) => before(other),
+            KeySource::Projected | KeySource::KeysAreValues => before(layer),
+        });
+        read.collect()
+    }
+
     /// The number of weights; a tied embedding counts once.
     pub fn parameters(&self) -> usize {
         Layout::of(self).tensors().map(|tensor| tensor.elements()).sum()
+    }
+
+    /// The number of weights without the experts that a row does not choose.
+    pub fn active_parameters(&self) -> usize {
+        let idle = |tensors: &LayerTensors, layer: &LayerSpec| {
+            let Some((experts, spec)) = tensors.experts.as_ref().zip(layer.feed_forward.experts()) else { return 0 };
+            let all: usize = experts.matrices().map(TensorSpec::elements).sum();
+            all / spec.count * (spec.count - spec.router.chosen)
+        };
+        let layout = Layout::of(self);
+        self.parameters() - layout.layers.iter().zip(&self.layers).map(|(t, layer)| idle(t, layer)).sum::<usize>()
     }
 
     /// Bytes of all weights if every tensor is stored in format `weights`.
@@ -109,7 +151,7 @@ impl ModelConfig {
     /// Bytes of one token's keys and values in all layers. `element_bytes`: bytes per element in layers with these
     /// heads.
     pub fn kv_bytes_per_token(&self, element_bytes: impl Fn(HeadLayout) -> usize) -> usize {
-        self.heads().map(|heads| 2 * heads.kv_heads * heads.head_dim * element_bytes(heads)).sum()
+        self.stored_heads().map(|heads| 2 * heads.kv_heads * heads.head_dim * element_bytes(heads)).sum()
     }
 }
 

@@ -1,5 +1,6 @@
-//! Reads the rotary embedding from config.json, in both notations: `rope_theta` with `rope_scaling` (transformers 4)
-//! and `rope_parameters` (transformers 5). `model::rope` computes tables from it.
+//! Reads the rotary embedding of a kind of layers from config.json, in both notations: `rope_theta` with `rope_scaling`
+//! (transformers 4) and `rope_parameters` (transformers 5), which may hold one rope for each kind of layers. `model::rope`
+//! computes tables from it.
 
 use std::fmt;
 
@@ -37,44 +38,114 @@ pub enum RopeScaling {
         truncate: bool,
         attention_factor: f64,
     },
+    /// Each pair's wavelength is multiplied by its own factor: `short` in runs up to `original_context` tokens, `long`
+    /// in longer ones. `attention_factor` multiplies cosines and sines.
+    Long {
+        short: Vec<f64>,
+        long: Vec<f64>,
+        original_context: usize,
+        attention_factor: f64,
+    },
+    /// The rotated pairs are the fastest ones of a head that is rotated as a whole: pair `i` is made of elements `i` and
+    /// `i + head_dim / 2` (Gemma 4).
+    Proportional {
+        factor: f64,
+        head_dim: usize,
+    },
 }
 
-const SUPPORTED: &str = "one of default, linear, llama3, yarn";
+const SUPPORTED: &str = "one of default, linear, llama3, yarn, longrope, proportional";
+
+/// The kinds of layers that may have ropes of their own, as `layer_types` and `rope_parameters` name them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerKind {
+    Full,
+    Sliding,
+}
+
+impl LayerKind {
+    pub fn name(self) -> &'static str {
+        match self {
+            LayerKind::Full => "full_attention",
+            LayerKind::Sliding => "sliding_attention",
+        }
+    }
+}
+
+/// What a family implies about the ropes of one kind of layers.
+#[derive(Clone, Copy, Debug)]
+pub struct RopeDefaults {
+    /// The field of the base in the older notation, and its value if no field says it.
+    pub theta_field: &'static str,
+    pub theta: f64,
+    /// The fraction of a head that is rotated if the config does not say.
+    pub fraction: f64,
+    /// Whether `rope_scaling` of the older notation applies to these layers.
+    pub scaled: bool,
+    /// Whether the kinds "su" and "yarn" mean longrope (Phi-3).
+    pub is_phi3: bool,
+}
 
 impl RopeConfig {
-    /// `default_fraction`: the fraction of a head that is rotated if the config does not say (1, or 0.5 for Phi).
-    pub(super) fn read(fields: &Fields<'_>, head_dim: usize, context: usize, default_fraction: f64) -> Result<Self> {
-        let parameters = fields.object("rope_parameters")?;
-        let scaling = match &parameters {
-            Some(parameters) => RopeScaling::read(parameters, context)?,
-            None => match fields.object("rope_scaling")? {
-                Some(scaling) => RopeScaling::read(&scaling, context)?,
-                None => RopeScaling::Plain,
-            },
+    /// The rope of layers of this kind, with heads of `head_dim`.
+    pub(super) fn read(
+        fields: &Fields<'_>,
+        kind: LayerKind,
+        defaults: RopeDefaults,
+        head_dim: usize,
+        context: usize,
+    ) -> Result<Self> {
+        let flat = fields.object("rope_parameters")?;
+        let by_kind = flat
+            .as_ref()
+            .is_some_and(|flat| [LayerKind::Full, LayerKind::Sliding].iter().any(|kind| flat.is_written(kind.name())));
+        let parameters = match flat {
+            Some(flat) if by_kind => Some(flat.required_object(kind.name(), "the rope of these layers")?),
+            flat => flat,
         };
+        let old = if parameters.is_none() && defaults.scaled { fields.object("rope_scaling")? } else { None };
+        let scaling_fields = parameters.as_ref().or(old.as_ref());
         let number = |name: &str| -> Result<Option<f64>> {
-            let nested = parameters.as_ref().map(|p| p.positive(name)).transpose()?.flatten();
+            let nested = scaling_fields.map(|p| p.positive(name)).transpose()?.flatten();
             Ok(nested.or(fields.positive(name)?))
         };
-        let theta = number("rope_theta")?.unwrap_or(10_000.0);
+        let theta = scaling_fields.map(|p| p.positive("rope_theta")).transpose()?.flatten();
+        let theta = theta.or(fields.positive(defaults.theta_field)?).unwrap_or(defaults.theta);
         if theta <= 1.0 {
-            return Err(fields.error("rope_theta", "a number above 1", theta.to_string()));
+            return Err(fields.error(defaults.theta_field, "a number above 1", theta.to_string()));
         }
-        let fraction = number("partial_rotary_factor")?.unwrap_or(default_fraction);
-        let rotary = (head_dim as f64 * fraction) as usize;
+        let fraction = number("partial_rotary_factor")?.unwrap_or(defaults.fraction);
+        let mut rotary = (head_dim as f64 * fraction) as usize;
+        let is_proportional =
+            scaling_fields.map(rope_kind).transpose()?.is_some_and(|(_, kind)| kind == "proportional");
+        if is_proportional {
+            rotary = 2 * ((head_dim as f64 * fraction / 2.0) as usize);
+        }
         if rotary == 0 || rotary > head_dim || !rotary.is_multiple_of(2) {
             let expected =
                 format!("a fraction of head_dim ({head_dim}) that gives an even number of elements to rotate");
             return Err(fields.error("partial_rotary_factor", expected, format!("{fraction} ({rotary} elements)")));
         }
+        let scaling = match scaling_fields {
+            Some(scaling) => RopeScaling::read(scaling, fields, context, rotary, head_dim, defaults.is_phi3)?,
+            None => RopeScaling::Plain,
+        };
         Ok(Self { theta, rotary, scaling })
+    }
+
+    /// Whether wavelengths depend on the longest sequence of a run.
+    pub fn goes_by_length(&self) -> bool {
+        matches!(self.scaling, RopeScaling::Long { .. })
     }
 
     /// The context that the scaling allows, or `max_position_embeddings` if that is longer. Configs with linear or yarn
     /// scaling commonly leave `max_position_embeddings` at the length of the first training.
     pub(super) fn context(&self, max_position_embeddings: usize) -> usize {
         let reach = match &self.scaling {
-            RopeScaling::Plain | RopeScaling::Llama3 { .. } => 0.0,
+            RopeScaling::Plain
+            | RopeScaling::Llama3 { .. }
+            | RopeScaling::Long { .. }
+            | RopeScaling::Proportional { .. } => 0.0,
             RopeScaling::Linear { factor } => max_position_embeddings as f64 * factor,
             RopeScaling::Yarn { factor, original_context, .. } => *original_context as f64 * factor,
         };
@@ -83,15 +154,16 @@ impl RopeConfig {
 }
 
 impl RopeScaling {
-    fn read(fields: &Fields<'_>, context: usize) -> Result<Self> {
-        let by_layer_type = ["full_attention", "sliding_attention"].into_iter().find(|kind| fields.is_written(kind));
-        if let Some(kind) = by_layer_type {
-            return Err(fields.error(kind, "one rope for all layers", "a rope for each kind of layer"));
-        }
-        let (field, kind) = match fields.text("rope_type")? {
-            Some(kind) => ("rope_type", kind),
-            None => ("type", fields.text("type")?.unwrap_or("default")),
-        };
+    /// `model`: the fields around those of the rope.
+    fn read(
+        fields: &Fields<'_>,
+        model: &Fields<'_>,
+        context: usize,
+        rotary: usize,
+        head_dim: usize,
+        is_phi3: bool,
+    ) -> Result<Self> {
+        let (field, kind) = rope_kind(fields)?;
         let factor = || {
             let factor = fields.positive("factor")?;
             let factor = factor.ok_or_else(|| fields.error("factor", format!("a number ({kind} rope)"), "nothing"))?;
@@ -104,9 +176,44 @@ impl RopeScaling {
             "default" => Ok(Self::Plain),
             "linear" => Ok(Self::Linear { factor: factor()? }),
             "llama3" => Self::llama3(fields, factor()?),
+            "longrope" => Self::longrope(fields, model, context, rotary),
+            "su" | "yarn" if is_phi3 => Self::longrope(fields, model, context, rotary),
             "yarn" => Self::yarn(fields, context),
+            "proportional" => Ok(Self::Proportional { factor: fields.positive("factor")?.unwrap_or(1.0), head_dim }),
             other => Err(fields.error(field, SUPPORTED, format!("\"{other}\""))),
         }
+    }
+
+    /// `original_max_position_embeddings` beside the rope goes before the one inside it, as in transformers.
+    fn longrope(fields: &Fields<'_>, model: &Fields<'_>, context: usize, rotary: usize) -> Result<Self> {
+        let original = "original_max_position_embeddings";
+        let original_context = match model.size(original, LARGEST_CONTEXT)? {
+            Some(size) => size,
+            None => fields.size(original, LARGEST_CONTEXT)?.unwrap_or(context),
+        };
+        let factor = fields.positive("factor")?.unwrap_or(context as f64 / original_context as f64);
+        let attention_factor = match fields.positive("attention_factor")? {
+            Some(given) => given,
+            None if factor <= 1.0 => 1.0,
+            None => (1.0 + factor.ln() / (original_context as f64).ln()).sqrt(),
+        };
+        let factors = |name: &str| {
+            let expected = format!("{} numbers above 0, one for each rotated pair", rotary / 2);
+            let list = fields.list(name)?.ok_or_else(|| fields.error(name, expected.clone(), "nothing"))?;
+            let numbers: Vec<f64> =
+                list.iter().filter_map(serde_json::Value::as_f64).filter(|x| *x > 0.0 && x.is_finite()).collect();
+            if list.len() == rotary / 2 && numbers.len() == list.len() {
+                Ok(numbers)
+            } else {
+                Err(fields.error(name, expected, format!("{} of {} values", numbers.len(), list.len())))
+            }
+        };
+        Ok(Self::Long {
+            short: factors("short_factor")?,
+            long: factors("long_factor")?,
+            original_context,
+            attention_factor,
+        })
     }
 
     fn llama3(fields: &Fields<'_>, factor: f64) -> Result<Self> {
@@ -145,6 +252,14 @@ impl RopeScaling {
     }
 }
 
+/// The field that names the kind of a rope, and the kind.
+fn rope_kind<'a>(fields: &Fields<'a>) -> Result<(&'static str, &'a str)> {
+    Ok(match fields.text("rope_type")? {
+        Some(kind) => ("rope_type", kind),
+        None => ("type", fields.text("type")?.unwrap_or("default")),
+    })
+}
+
 /// Reads `mscale` or `mscale_all_dim`; zero means absent, as in transformers.
 fn scale(fields: &Fields<'_>, name: &str) -> Result<Option<f64>> {
     match fields.value(name).and_then(serde_json::Value::as_f64) {
@@ -167,6 +282,10 @@ impl fmt::Display for RopeConfig {
                 f,
                 "yarn, factor {factor}, original context {original_context}, attention factor {attention_factor:.4}"
             )?,
+            RopeScaling::Long { original_context, attention_factor, .. } => {
+                write!(f, "longrope, original context {original_context}, attention factor {attention_factor:.4}")?
+            }
+            RopeScaling::Proportional { factor, .. } => write!(f, "proportional, factor {factor}")?,
         }
         write!(f, ", theta {}, rotates {} elements of a head", self.theta, self.rotary)
     }

@@ -2,12 +2,13 @@
 //! compares all of them with a layout before any is packed, so that errors are reported at once and not after loading
 //! ten gigabytes.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use safetensors::tensor::TensorInfo;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::backend::{Dtype, WeightFormat, WeightView};
 use crate::error::{Error, Result};
@@ -15,14 +16,11 @@ use crate::figures::shortened;
 
 use super::super::config::read_json;
 use super::super::layout::{Layout, TensorSpec};
+use super::naming::Naming;
 use super::safetensors_file::SafetensorsFile;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-/// In checkpoints of a causal language model every name but `lm_head` begins with this; in those of the bare decoder
-/// none does.
-const PREFIX: &str = "model.";
-
 /// The mapped files of a checkpoint.
 pub struct Checkpoint {
     files: Vec<SafetensorsFile>,
@@ -30,8 +28,7 @@ pub struct Checkpoint {
     file_of: FileOfTensor,
     /// The file that errors about the whole checkpoint name: the only one, or the index.
     path: PathBuf,
-    /// Whether names begin with `PREFIX`.
-    prefixed: bool,
+    naming: Naming,
 }
 
 impl Checkpoint {
@@ -47,8 +44,8 @@ impl Checkpoint {
         } else {
             return Err(no_weights(folder));
         };
-        let prefixed = file_of.keys().any(|name| name.starts_with(PREFIX));
-        Ok(Self { files, file_of, path, prefixed })
+        let naming = Naming::of(file_of.keys());
+        Ok(Self { files, file_of, path, naming })
     }
 
     pub fn files(&self) -> usize {
@@ -81,13 +78,12 @@ impl Checkpoint {
         for spec in layout.tensors() {
             self.find(spec)?;
         }
-        for stacked in layout.layers.iter().flat_map(|layer| layer.linears()) {
-            let first = self.find(&stacked.weights[0])?;
-            for spec in &stacked.weights[1..] {
+        for stacked in layout.layers.iter().flat_map(|layer| layer.stacks()) {
+            let first = self.find(&stacked[0])?;
+            for spec in &stacked[1..] {
                 let found = self.find(spec)?;
                 if found.dtype != first.dtype {
-                    let expected =
-                        format!("{:?} as {}, with which it is stacked", first.dtype, stacked.weights[0].name);
+                    let expected = format!("{:?} as {}, with which it is stacked", first.dtype, stacked[0].name);
                     return Err(self.misfit(found.file, &spec.name, expected, format!("{:?}", found.dtype)));
                 }
             }
@@ -116,7 +112,7 @@ impl Checkpoint {
     }
 
     fn find(&self, spec: &TensorSpec) -> Result<FoundTensor<'_>> {
-        let name = self.name_in_file(&spec.name);
+        let name = &*self.name_in_file(&spec.name);
         let place = self.file_of.get(name).and_then(|&file| Some((&self.files[file], self.files[file].info(name)?)));
         let Some((file, info)) = place else {
             let tied = if name == "lm_head.weight" { ", as `tie_word_embeddings` is not true" } else { "" };
@@ -143,35 +139,78 @@ impl Checkpoint {
         Error::Tensor { path: file.path().to_path_buf(), tensor: tensor.to_owned(), expected, found }
     }
 
-    fn name_in_file<'a>(&self, name: &'a str) -> &'a str {
-        if self.prefixed { name } else { name.strip_prefix(PREFIX).unwrap_or(name) }
+    fn name_in_file<'a>(&self, name: &'a str) -> Cow<'a, str> {
+        self.naming.in_file(name)
     }
 
     /// Refuses tensors in layers, and a bias of the output layer, that the layout does not read: ignoring them would
-    /// silently change the arithmetic. Precomputed tables, a copy of the tied embedding and other heads are ignored.
+    /// silently change the arithmetic. Precomputed tables, a copy of the tied embedding and other heads are ignored; so
+    /// are, in one line, the parts of a wrapper beside the text model, and keys and values of layers that read those of
+    /// others.
     fn refuse_unread(&self, layout: &Layout) -> Result<()> {
-        let read: HashSet<&str> = layout.tensors().map(|spec| self.name_in_file(&spec.name)).collect();
+        let read: HashSet<_> = layout.tensors().map(|spec| self.name_in_file(&spec.name)).collect();
         let mut unread: Vec<&str> =
-            self.file_of.keys().map(String::as_str).filter(|name| !read.contains(name)).collect();
+            self.file_of.keys().map(String::as_str).filter(|name| !read.contains(*name)).collect();
         unread.sort_unstable();
         let layers = self.name_in_file("model.layers.");
+        let wrapped = self.naming.is_wrapped();
+        let mut beside = Vec::new();
         for name in unread {
             let computed = ["rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", "attn.bias"];
-            if computed.iter().any(|end| name.ends_with(end)) || name == "lm_head.weight" {
+            if computed.iter().any(|end| name.ends_with(end)) || name.ends_with("lm_head.weight") {
+                continue;
+            }
+            if layout.unused_keys().any(|module| name.starts_with(&*self.name_in_file(&module))) {
                 continue;
             }
             let (file, layers_expected) = (&self.files[self.file_of[name]], layout.layers.len());
-            if name.starts_with(layers) || name == "lm_head.bias" {
+            if name.starts_with(&*layers) || name.ends_with("lm_head.bias") {
                 let expected = format!(
                     "nothing of this name by config.json (num_hidden_layers {layers_expected}, its biases and norms)"
                 );
                 let shape = file.info(name).map_or_else(String::new, |info| format!(" of shape {:?}", info.shape));
                 return Err(self.misfit(file, name, expected, format!("a tensor{shape}")));
             }
-            log::warn!("{}: tensor `{name}` is not part of the model and is left out", file.path().display());
+            if wrapped {
+                beside.push(name);
+            } else {
+                log::warn!("{}: tensor `{name}` is not part of the model and is left out", file.path().display());
+            }
+        }
+        if let Some(first) = beside.first() {
+            let (path, count) = (self.path.display(), beside.len());
+            log::warn!(
+                "{path}: {count} tensors beside the text model (of pictures or sound) are left out: `{first}`, ..."
+            );
         }
         Ok(())
     }
+}
+
+/// Compares the names of an index, whose files may be missing, with a layout. Returns how many it has, or the first one
+/// that is missing; `None` if there is no index.
+pub fn compare_index(folder: &Path, layout: &Layout) -> Result<Option<usize>> {
+    let index = folder.join(INDEX);
+    if !index.is_file() {
+        return Ok(None);
+    }
+    let json = read_json(&index)?;
+    let map = weight_map(&index, &json)?;
+    let naming = Naming::of(map.keys());
+    match layout.tensors().find(|spec| !map.contains_key(&*naming.in_file(&spec.name))) {
+        None => Ok(Some(map.len())),
+        Some(spec) => {
+            let name = naming.in_file(&spec.name);
+            let expected = format!("a file with {}", spec.describe_shape());
+            Err(Error::field(&index, format!("weight_map.{name}"), expected, "nothing"))
+        }
+    }
+}
+
+fn weight_map<'a>(index: &Path, json: &'a Value) -> Result<&'a Map<String, Value>> {
+    json.get("weight_map").and_then(Value::as_object).ok_or_else(|| {
+        Error::field(index, "weight_map", "an object from tensor names to file names", "nothing of the kind")
+    })
 }
 
 /// A tensor in its file.
@@ -187,14 +226,7 @@ type FileOfTensor = HashMap<String, usize>;
 /// Opens the files listed in an index and checks that each has the tensors listed for it.
 fn open_indexed(folder: &Path, index: &Path) -> Result<(Vec<SafetensorsFile>, FileOfTensor)> {
     let json = read_json(index)?;
-    let Some(map) = json.get("weight_map").and_then(Value::as_object) else {
-        return Err(Error::field(
-            index,
-            "weight_map",
-            "an object from tensor names to file names",
-            "nothing of the kind",
-        ));
-    };
+    let map = weight_map(index, &json)?;
     let (mut files, mut file_of, mut numbers) = (Vec::new(), FileOfTensor::new(), HashMap::new());
     for (tensor, file) in map {
         let Some(file) = file.as_str() else {

@@ -2,6 +2,8 @@
 //! are stacked; the backend packs them.
 
 mod checkpoint;
+mod experts;
+mod naming;
 mod random;
 mod safetensors_file;
 
@@ -9,7 +11,7 @@ use crate::backend::{Backend, Dtype, MatrixPart, WeightView, with_bytes};
 use crate::error::Result;
 
 use super::layout::TensorSpec;
-pub use checkpoint::Checkpoint;
+pub use checkpoint::{Checkpoint, compare_index};
 pub use random::RandomWeights;
 
 /// Where weights come from.
@@ -26,10 +28,9 @@ impl WeightSource {
     /// The matrices of `specs`, stacked into one.
     pub fn matrix<B: Backend>(&self, backend: &mut B, specs: &[TensorSpec]) -> Result<B::Matrix> {
         match self {
-            WeightSource::Checkpoint { checkpoint, dtype } => checkpoint.packed(specs, |views| {
-                let mixed = views.iter().any(|view| view.dtype != *dtype);
-                if B::MIXES_DTYPES || !mixed { dense(backend, views) } else { converted(backend, specs, views, *dtype) }
-            }),
+            WeightSource::Checkpoint { checkpoint, dtype } => {
+                checkpoint.packed(specs, |views| matrix_of(backend, specs, views, *dtype))
+            }
             WeightSource::Random(random) => backend.matrix(&random.parts(specs)),
         }
     }
@@ -41,6 +42,35 @@ impl WeightSource {
             WeightSource::Random(random) => with_bytes(&random.parts(specs), |views| backend.vector(views)),
         }
     }
+
+    /// The elements of a tensor.
+    pub fn values(&self, spec: &TensorSpec) -> Result<Vec<f32>> {
+        let elements = |views: &[WeightView<'_>]| -> Vec<f32> {
+            views.iter().flat_map(|view| (0..view.rows * view.cols).map(|i| view.get(i))).collect()
+        };
+        let specs = std::slice::from_ref(spec);
+        match self {
+            WeightSource::Checkpoint { checkpoint, .. } => checkpoint.packed(specs, |views| Ok(elements(views))),
+            WeightSource::Random(random) => Ok(with_bytes(&random.parts(specs), elements)),
+        }
+    }
+}
+
+/// A vector of these numbers.
+pub fn vector_of<B: Backend>(backend: &mut B, values: &[f32]) -> Result<B::Vector> {
+    let bytes = Dtype::F32.encode(values);
+    backend.vector(&[WeightView { dtype: Dtype::F32, rows: 1, cols: values.len(), bytes: &bytes }])
+}
+
+/// The matrices of `views` stacked into one; `dtype`: the compute dtype.
+fn matrix_of<B: Backend>(
+    backend: &mut B,
+    specs: &[TensorSpec],
+    views: &[WeightView<'_>],
+    dtype: Dtype,
+) -> Result<B::Matrix> {
+    let mixed = views.iter().any(|view| view.dtype != dtype);
+    if B::MIXES_DTYPES || !mixed { dense(backend, views) } else { converted(backend, specs, views, dtype) }
 }
 
 fn dense<B: Backend>(backend: &mut B, views: &[WeightView<'_>]) -> Result<B::Matrix> {

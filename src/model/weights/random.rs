@@ -21,9 +21,9 @@ impl RandomWeights {
     /// layer. Norm weights are within 0.1 of one, biases within 0.1 of zero.
     fn tensor(&self, spec: &TensorSpec) -> RandomWeight {
         let (centre, reach) = match spec.shape.len() {
-            2 => (0.0, (3.0 / spec.cols() as f32).sqrt()),
-            _ if spec.name.ends_with(".bias") => (0.0, 0.1),
-            _ => (1.0, 0.1),
+            _ if spec.name.ends_with("bias") => (0.0, 0.1),
+            1 => (1.0, 0.1),
+            _ => (0.0, (3.0 / spec.cols() as f32).sqrt()),
         };
         let stream = mix((self.seed ^ fnv1a(spec.name.as_bytes())).wrapping_add(GOLDEN));
         let numbers = Uniform { stream, centre, reach };

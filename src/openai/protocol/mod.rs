@@ -2,6 +2,7 @@
 //! response. JSON in, JSON out; files, sockets and the engine are left to the callers.
 
 mod answer;
+mod channels;
 mod chat;
 mod chunks;
 mod encode;

@@ -46,6 +46,11 @@ struct WrittenPrompt {
 }
 
 impl RequestReader<'_> {
+    /// In chats that do not say. Of answers in channels only the final one is content.
+    fn usual_reasoning(&self) -> Reasoning {
+        if self.tokenizer.has_channels() { Reasoning::Split } else { self.reasoning }
+    }
+
     /// Reads a request without encoding its prompts.
     pub fn read(&self, endpoint: Endpoint, body: &Map<String, Value>) -> Result<ProtocolRequest<TextPrompt>, Refusal> {
         let limits = self.limits;
@@ -72,7 +77,7 @@ impl RequestReader<'_> {
         let choices = self.choices(endpoint, &mut fields)?;
         let stream = self.stream(&mut fields)?;
         let reasoning = match endpoint {
-            Endpoint::Chat => fields.word("reasoning", &Reasoning::WORDS)?.unwrap_or(self.reasoning),
+            Endpoint::Chat => fields.word("reasoning", &Reasoning::WORDS)?.unwrap_or_else(|| self.usual_reasoning()),
             Endpoint::Completions => Reasoning::Keep,
         };
         let skips_special = fields.choice("skip_special_tokens")?.unwrap_or(true);

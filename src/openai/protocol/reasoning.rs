@@ -1,6 +1,8 @@
 //! Splits the text of reasoning models into reasoning and content. The reasoning stands between `<think>` and
-//! `</think>`; where the template has already written `<think>`, the text begins within it. The result does not depend
-//! on how the text was cut into pieces.
+//! `</think>`; where the template has already written `<think>`, the text begins within it. Texts in channels are split by
+//! `channels`. The result does not depend on how the text was cut into pieces.
+
+use super::channels::{self, ChannelSplitter, beginning_of};
 
 const OPEN: &str = "<think>";
 const CLOSE: &str = "</think>";
@@ -36,6 +38,7 @@ enum Part {
     Beginning,
     Reasoning,
     Content,
+    Channels,
 }
 
 /// Splits one text.
@@ -44,6 +47,7 @@ pub struct ReasoningSplitter {
     part: Part,
     /// Text that may belong to a mark.
     held: String,
+    channels: ChannelSplitter,
 }
 
 /// New text of both parts.
@@ -56,7 +60,8 @@ pub struct SplitText {
 impl ReasoningSplitter {
     /// `is_open`: the text begins within the reasoning.
     pub fn new(is_open: bool) -> Self {
-        ReasoningSplitter { part: if is_open { Part::Reasoning } else { Part::Beginning }, held: String::new() }
+        let part = if is_open { Part::Reasoning } else { Part::Beginning };
+        ReasoningSplitter { part, held: String::new(), channels: ChannelSplitter::new() }
     }
 
     pub fn push(&mut self, piece: &str) -> SplitText {
@@ -67,7 +72,9 @@ impl ReasoningSplitter {
             if let Some(reasoning) = text.strip_prefix(OPEN) {
                 self.held = reasoning.to_owned();
                 self.part = Part::Reasoning;
-            } else if !OPEN.starts_with(text) {
+            } else if text.starts_with(channels::BEGIN) {
+                self.part = Part::Channels;
+            } else if !OPEN.starts_with(text) && !channels::BEGIN.starts_with(text) {
                 self.part = Part::Content;
             }
         }
@@ -79,10 +86,13 @@ impl ReasoningSplitter {
                     self.part = Part::Content;
                 }
                 None => {
-                    let certain = self.held.len() - longest_beginning(&self.held);
+                    let certain = self.held.len() - beginning_of(CLOSE, &self.held);
                     split.reasoning = self.held.drain(..certain).collect();
                 }
             }
+        }
+        if self.part == Part::Channels {
+            return self.channels.push(&std::mem::take(&mut self.held));
         }
         if self.part == Part::Content {
             split.content = std::mem::take(&mut self.held);
@@ -95,14 +105,10 @@ impl ReasoningSplitter {
         let rest = std::mem::take(&mut self.held);
         match self.part {
             Part::Reasoning => SplitText { reasoning: rest, content: String::new() },
+            Part::Channels => self.channels.finish(),
             Part::Beginning | Part::Content => SplitText { reasoning: String::new(), content: rest },
         }
     }
-}
-
-/// The length of the longest end of `text` that is a proper beginning of the closing mark.
-fn longest_beginning(text: &str) -> usize {
-    (1..CLOSE.len()).rev().find(|&len| text.ends_with(&CLOSE[..len])).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -135,6 +141,20 @@ mod tests {
             ("a <think>b</think>", false, "", "a <think>b</think>"),
             ("  <thi", false, "", "  <thi"),
             ("", true, "", ""),
+            ("<|channel|>final<|message|>a <|x|>", false, "", "a <|x|>"),
+            (
+                "<|channel|>analysis<|message|>a<b<|end|><|start|>assistant<|channel|>final<|message|>c<|en",
+                false,
+                "a<b",
+                "c<|en",
+            ),
+            (
+                "<|channel|>commentary to=f <|constrain|>json<|message|>{}<|end|><|start|>assistant<|channel|>fi",
+                false,
+                "{}",
+                "",
+            ),
+            ("<|chan", false, "", "<|chan"),
         ];
         for (text, is_open, reasoning, content) in cases {
             for first in 0..=text.len() {

@@ -3,6 +3,7 @@
 
 use super::super::{CpuBuffer, Isa, KvStore};
 use super::TILE;
+use crate::backend::Scoring;
 use crate::ids::LayerIx;
 use crate::kv::KvSlot;
 use crate::plan::AttentionPlan;
@@ -21,7 +22,7 @@ pub fn tree_attention(
     kv: &KvStore,
     layer: LayerIx,
     plan: &AttentionPlan,
-    scale: f32,
+    scoring: Scoring<'_, Vec<f32>>,
 ) {
     let heads = kv.heads(layer);
     let d = heads.head_dim;
@@ -30,9 +31,9 @@ pub fn tree_attention(
         for head in 0..heads.q_heads {
             let kv_head = head / heads.group();
             let q: Vec<f32> = qkv.row(row)[head * d..][..d].iter().map(|&x| operand(kv, x)).collect();
-            let mut state = SoftmaxState { o: vec![0.0; d], m: f32::NEG_INFINITY, l: 0.0 };
+            let mut state = SoftmaxState::new(d, scoring.sinks.map(|sinks| sinks[head]));
             for tile in context.chunk_by(|a, b| a.0 / TILE == b.0 / TILE) {
-                state.fold(kv, layer, kv_head, tile, &q, scale);
+                state.fold(kv, layer, kv_head, tile, &q, &scoring);
             }
             let width = out.width;
             for (y, o) in out.data[row * width + head * d..][..d].iter_mut().zip(&state.o) {
@@ -67,10 +68,25 @@ pub fn operand(kv: &KvStore, x: f32) -> f32 {
 }
 
 impl SoftmaxState {
+    /// Of no positions. A sink is a score of its own: it counts in the sum and adds no value.
+    fn new(head_dim: usize, sink: Option<f32>) -> Self {
+        let l = if sink.is_some() { 1.0 } else { 0.0 };
+        SoftmaxState { o: vec![0.0; head_dim], m: sink.unwrap_or(f32::NEG_INFINITY), l }
+    }
+
     /// Adds the positions of one tile.
-    fn fold(&mut self, kv: &KvStore, layer: LayerIx, kv_head: usize, tile: &[(u32, KvSlot)], q: &[f32], scale: f32) {
+    fn fold(
+        &mut self,
+        kv: &KvStore,
+        layer: LayerIx,
+        kv_head: usize,
+        tile: &[(u32, KvSlot)],
+        q: &[f32],
+        scoring: &Scoring<'_, Vec<f32>>,
+    ) {
         let dot = |k: Vec<f32>| q.iter().zip(k).map(|(q, k)| q * k).sum::<f32>();
-        let scores: Vec<f32> = tile.iter().map(|&(_, at)| dot(kv.key(layer, kv_head, at)) * scale).collect();
+        let score = |at: KvSlot| scoring.score(dot(kv.key(layer, kv_head, at)));
+        let scores: Vec<f32> = tile.iter().map(|&(_, at)| score(at)).collect();
         let m = scores.iter().fold(self.m, |m, &s| m.max(s));
         let shrink = (self.m - m).exp();
         self.m = m;

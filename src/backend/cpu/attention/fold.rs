@@ -9,9 +9,10 @@ use std::ops::Range;
 
 use super::lanes::{FloatLanes, KernelPath, MAX_ROWS};
 use super::tiles::PAGES;
-use crate::backend::MOST_HEAD_DIM;
 use crate::backend::cpu::kv::SLOTS;
 use crate::backend::cpu::rows::sum_lanes;
+use crate::backend::cpu::sums::tanh;
+use crate::backend::{MOST_HEAD_DIM, Scoring};
 
 const LANES: usize = PAGES * SLOTS;
 
@@ -22,19 +23,33 @@ pub struct Geometry {
     pub key_words: usize,
     /// `head_dim` rounded up to whole vectors.
     pub width: usize,
-    /// Factor from a score to an exponent of two: `scale * log2(e)`.
+    /// Factor from a score to an exponent of two: `scale * log2(e)`, or `log2(e)` if scores are capped, which scales them.
     pub exponent: f32,
+    pub softcap: Option<Softcap>,
     /// Scores further than this below the maximum (a negative number) get the numerator zero, as it would be subnormal.
     pub lowest: f32,
 }
 
 impl Geometry {
-    pub fn new(head_dim: usize, width: usize, pair: usize, scale: f32) -> Self {
-        let exponent = scale * std::f32::consts::LOG2_E;
+    pub fn new<V>(head_dim: usize, width: usize, pair: usize, scoring: &Scoring<'_, V>) -> Self {
+        let softcap = scoring.softcap.map(|cap| Softcap { inner: scoring.scale / cap, cap });
+        let exponent = if softcap.is_some() { 1.0 } else { scoring.scale } * std::f32::consts::LOG2_E;
         assert!(head_dim <= MOST_HEAD_DIM, "head_dim {head_dim} is above {MOST_HEAD_DIM}");
-        assert!(exponent > 0.0 && exponent.is_finite(), "attention scale {scale}");
-        Self { key_words: head_dim / pair, width, exponent, lowest: -126.0 / exponent }
+        assert!(exponent > 0.0 && exponent.is_finite(), "attention scale {}", scoring.scale);
+        Self { key_words: head_dim / pair, width, exponent, softcap, lowest: -126.0 / exponent }
     }
+
+    /// A score, in the units of the states' maxima.
+    pub fn unscaled(&self, score: f32) -> f32 {
+        score * std::f32::consts::LOG2_E / self.exponent
+    }
+}
+
+/// Capped scores are `cap * tanh(product * inner)`.
+#[derive(Clone, Copy)]
+pub struct Softcap {
+    inner: f32,
+    cap: f32,
 }
 
 /// Keys (`[key_words][16]`) and values (`[16 / WORD_ELEMENTS][width]`) of a tile's pages. May be null for pages without
@@ -74,7 +89,7 @@ pub struct RowStates<P: KernelPath> {
     pub count: usize,
     /// `[count][width / WORD_ELEMENTS]`
     pub q: *const P::Factor,
-    /// Largest score so far, unscaled. `[count]`
+    /// Largest score so far, unscaled unless capped. `[count]`
     pub m: *mut f32,
     /// Sums of numerators by lane. `[count][16]`
     pub l: *mut f32,
@@ -235,6 +250,12 @@ unsafe fn update_softmax<P: KernelPath>(
                 P::store_factors(P::Lanes::splat(0.0), numerators.add(page * SLOTS / P::WORD_ELEMENTS));
             }
             return;
+        }
+        if let Some(Softcap { inner, cap }) = geometry.softcap {
+            let lanes = pages.start * SLOTS..pages.end * SLOTS;
+            for score in std::slice::from_raw_parts_mut(scores.add(lanes.start), lanes.len()) {
+                *score = cap * tanh(*score * inner);
+            }
         }
         let mut largest = P::Lanes::splat(f32::NEG_INFINITY);
         for page in pages.clone() {

@@ -19,7 +19,7 @@ mod walk;
 pub(super) use clear::{context, operand};
 
 use super::{CpuBuffer, Isa, KvStore};
-use crate::backend::Dtype;
+use crate::backend::{Dtype, Scoring};
 use crate::ids::LayerIx;
 use crate::plan::AttentionPlan;
 
@@ -44,18 +44,19 @@ pub fn tree_attention(
     kv: &KvStore,
     layer: LayerIx,
     plan: &AttentionPlan,
-    scale: f32,
+    scoring: Scoring<'_, Vec<f32>>,
 ) {
     let heads = kv.heads(layer);
     let rows = plan.row_positions.len();
-    assert_eq!((qkv.rows, qkv.width), (rows, heads.qkv_width()), "tree_attention: shape of qkv");
+    assert!(qkv.rows == rows && qkv.width >= heads.q_width(), "tree_attention: shape of qkv");
     assert_eq!((out.rows, out.width), (rows, heads.q_width()), "tree_attention: shape of the output");
+    assert!(scoring.sinks.is_none_or(|sinks| sinks.len() == heads.q_heads), "tree_attention: a sink for each head");
     let Some(run) = fast_path(isa, kv.dtype()) else {
-        return clear::tree_attention(out, qkv, kv, layer, plan, scale);
+        return clear::tree_attention(out, qkv, kv, layer, plan, scoring);
     };
     let AttentionScratch { tiles, tasks } = scratch;
     tiles.resolve(plan, kv.layout(layer).pair());
-    let call = walk::AttentionCall { qkv, kv, layer, plan, tiles, scale };
+    let call = walk::AttentionCall { qkv, kv, layer, plan, tiles, scoring };
     // SAFETY: the processor supports `isa`.
     unsafe { run(&call, tasks, out) };
 }

@@ -14,7 +14,7 @@ use super::fold::{Geometry, Prefetch, RowStates, TileView, VisibleLanes};
 use super::gather;
 use super::lanes::{KernelPath, MAX_ROWS};
 use super::tiles::{PAGES, PageRead, PageSlots, PlanTile, PlanTiles, TilePage};
-use crate::backend::HeadLayout;
+use crate::backend::{HeadLayout, Scoring};
 use crate::ids::LayerIx;
 use crate::plan::AttentionPlan;
 
@@ -50,7 +50,7 @@ pub struct AttentionCall<'a> {
     pub layer: LayerIx,
     pub plan: &'a AttentionPlan,
     pub tiles: &'a PlanTiles,
-    pub scale: f32,
+    pub scoring: Scoring<'a, Vec<f32>>,
 }
 
 /// One key head over a chunk of rows.
@@ -111,8 +111,11 @@ unsafe fn run_task<P: KernelPath>(call: &AttentionCall<'_>, task: HeadTask<'_>, 
     let heads = call.kv.heads(call.layer);
     let layout = call.kv.layout(call.layer);
     let group = heads.group();
-    let geometry = Geometry::new(heads.head_dim, layout.width, P::WORD_ELEMENTS, call.scale);
+    let geometry = Geometry::new(heads.head_dim, layout.width, P::WORD_ELEMENTS, &call.scoring);
     scratch.start(task.out.len(), layout);
+    if let Some(sinks) = call.scoring.sinks {
+        scratch.add_sinks(&sinks[task.kv_head * group..][..group], &geometry);
+    }
     // SAFETY: promised by the caller.
     unsafe { pack_queries::<P>(call, &task, layout.width, &mut scratch.q) };
     let stored = call.kv.head::<P::Word>(call.layer, task.kv_head);
@@ -173,6 +176,15 @@ impl TaskScratch {
         self.o.resize(count * layout.width / SLOTS, CacheLine::zeroed());
         self.gathered.resize(PAGES * layout.bytes() / line, CacheLine::zeroed());
         self.wide.resize(PAGES * layout.elements() * size_of::<f32>() / line, CacheLine::zeroed());
+    }
+
+    /// Begins each state with the sink of its head: a score that is in the sum and adds no value. `sinks`: those of the
+    /// task's heads.
+    fn add_sinks(&mut self, sinks: &[f32], geometry: &Geometry) {
+        for ((m, l), sink) in self.m.iter_mut().zip(&mut self.l).zip(sinks.iter().cycle()) {
+            *m = geometry.unscaled(*sink);
+            l.0[0] = 1.0;
+        }
     }
 
     /// The states of rows `at .. at + count`.

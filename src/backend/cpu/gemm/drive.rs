@@ -3,6 +3,8 @@
 //! prefetched a strip ahead; a strip of weights stays in the first-level cache, the activations in the second. Kernels
 //! only multiply; bias and residual are added here.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use super::operand::{OperandFormat, ROW_STRIDE, Strip, pack_activations, strips};
@@ -77,6 +79,55 @@ pub struct GemmScratch {
     operands: Vec<u32>,
     /// The sums of each share of the panels.
     sums: Vec<Vec<f32>>,
+    /// Packed activations of each part of a grouped layer, and its inputs in order.
+    parts: Vec<Vec<u32>>,
+    pub(super) inputs: CpuBuffer,
+}
+
+/// Neighbouring rows that one matrix of a grouped layer multiplies.
+pub struct GroupedPart<'a> {
+    pub w: &'a CpuMatrix,
+    pub bias: Option<&'a [f32]>,
+    pub rows: Range<usize>,
+}
+
+/// Multiplies the rows of each part by its matrix. All matrices have one shape and dtype. Threads take shares of all
+/// parts' panels at once: most experts have few rows, too few to share out one by one.
+pub fn grouped(
+    isa: Isa,
+    kernels: &GemmKernels,
+    scratch: &mut GemmScratch,
+    out: &mut CpuBuffer,
+    x: &CpuBuffer,
+    parts: &[GroupedPart<'_>],
+) {
+    let Some(w) = parts.first().map(|part| part.w).filter(|w| w.rows > 0) else { return };
+    let operand = (kernels.operand)(w.dtype());
+    let most = (RESIDENT_WORDS / operand.words(w.cols).max(1)).max(kernels.rows);
+    let pieces: Vec<(&GroupedPart<'_>, RowGroup)> =
+        parts.iter().flat_map(|part| groups(part.rows.len(), most).map(move |rows| (part, rows))).collect();
+    scratch.parts.resize_with(scratch.parts.len().max(pieces.len()), Vec::new);
+    pieces.par_iter().zip(&mut scratch.parts).for_each(|((part, rows), packed)| {
+        pack_activations(isa, packed, x, part.rows.start + rows.first, rows.rows, operand);
+    });
+    let passes = pieces.iter().zip(&scratch.parts).map(|((part, rows), operands)| WeightPass {
+        isa,
+        kernels,
+        w: part.w,
+        operand,
+        operands,
+        first_row: part.rows.start + rows.first,
+        rows: rows.rows,
+        groups: groups(rows.rows, kernels.rows).collect(),
+        bias: part.bias,
+        mode: OutputMode::Replace,
+    });
+    let passes: Vec<WeightPass<'_>> = passes.collect();
+    let panels: usize = passes.iter().map(|pass| pass.w.panels()).sum();
+    let share = panels.div_ceil(SHARES * rayon::current_num_threads());
+    let shares: Vec<(&WeightPass<'_>, Range<usize>)> = passes.iter().flat_map(|pass| pass.shares(share)).collect();
+    let out = OutputColumns::of(out);
+    shares.into_par_iter().for_each_init(Vec::new, |sums, (pass, panels)| pass.share(panels, sums, &out));
 }
 
 /// See `gemm::linear`.
@@ -133,22 +184,33 @@ impl WeightPass<'_> {
         // Few rows: one share per thread, so that prefetching is not interrupted. Many rows: more shares, so that other
         // threads can take over from one that was delayed.
         let shares = rayon::current_num_threads() * if self.groups.len() == 1 { 1 } else { SHARES };
-        let most_rows = self.rows.div_ceil(self.groups.len());
-        let panels_per_call = (self.kernels.panels)(most_rows);
-        // Shares are multiples of `panels_per_call`, so that only the last one has a remainder.
-        let panels = self.w.panels();
-        let share = panels.div_ceil(panels_per_call).div_ceil(shares) * panels_per_call;
-        sums.resize_with(panels.div_ceil(share), Vec::new);
+        let shares: Vec<Range<usize>> =
+            self.shares(self.w.panels().div_ceil(shares)).map(|(_, panels)| panels).collect();
+        sums.resize_with(shares.len(), Vec::new);
         let out = OutputColumns::of(out);
-        sums.par_iter_mut().enumerate().for_each(|(i, sums)| {
-            let end = ((i + 1) * share).min(panels);
-            let mut panel = i * share;
-            while panel < end {
-                let count = if panel + panels_per_call <= end { panels_per_call } else { 1 };
-                self.panels(panel, count, sums, &out);
-                panel += count;
-            }
-        });
+        shares.into_par_iter().zip(sums).for_each(|(panels, sums)| self.share(panels, sums, &out));
+    }
+
+    /// Panels of one kernel call.
+    fn panels_per_call(&self) -> usize {
+        (self.kernels.panels)(self.rows.div_ceil(self.groups.len()))
+    }
+
+    /// The panels in shares of about `panels`: multiples of those of a call, so that only the last one has a remainder.
+    fn shares(&self, panels: usize) -> impl Iterator<Item = (&Self, Range<usize>)> {
+        let (per_call, all) = (self.panels_per_call(), self.w.panels());
+        let share = panels.div_ceil(per_call).max(1) * per_call;
+        (0..all.div_ceil(share)).map(move |i| (self, i * share..((i + 1) * share).min(all)))
+    }
+
+    /// Multiplies a share of the panels by all rows.
+    fn share(&self, panels: Range<usize>, sums: &mut Vec<f32>, out: &OutputColumns) {
+        let (per_call, mut panel) = (self.panels_per_call(), panels.start);
+        while panel < panels.end {
+            let count = if panel + per_call <= panels.end { per_call } else { 1 };
+            self.panels(panel, count, sums, out);
+            panel += count;
+        }
     }
 
     /// Multiplies panels `first .. first + count` by all rows and stores the outputs.

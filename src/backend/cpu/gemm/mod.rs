@@ -14,6 +14,7 @@ mod avx512_bf16;
 mod bf16_twin;
 mod clear;
 mod drive;
+mod grouped;
 mod operand;
 mod pack;
 #[cfg(target_arch = "x86_64")]
@@ -24,6 +25,7 @@ use super::{CpuBuffer, Isa};
 use crate::backend::Dtype;
 use crate::ids::TokenId;
 pub use drive::GemmScratch;
+pub use grouped::expert_linear;
 pub use pack::CpuMatrix;
 
 /// Whether a linear layer replaces its output or adds to it.

@@ -17,8 +17,11 @@ use crate::backend::cuda::driver::args::Args;
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::function::Function;
 use crate::backend::cuda::driver::memory::Memory;
-use crate::backend::{Dtype, HeadLayout, MOST_HEAD_DIM};
+use crate::backend::{Dtype, HeadLayout};
 use crate::error::Result;
+
+/// The widest heads that the kernels take.
+pub const MOST_HEAD_DIM: usize = 256;
 
 /// Threads of a block of tree_attention and tree_attention_any, of merge_states and of tree_attention_wgmma.
 const THREADS: u32 = 128;

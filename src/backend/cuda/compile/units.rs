@@ -48,6 +48,7 @@ pub static HEADERS: &[Source] = &[
 pub static ADVANCE: Source = source!("ops/advance.cu");
 pub static ADD_BIAS: Source = source!("ops/add_bias.cu");
 pub static EMBED: Source = source!("ops/embed.cu");
+pub static GATED_GELU: Source = source!("ops/gated_gelu.cu");
 pub static GATED_SILU: Source = source!("ops/gated_silu.cu");
 pub static GELU: Source = source!("ops/gelu.cu");
 pub static HEAD_NORM: Source = source!("ops/head_norm.cu");
@@ -61,7 +62,10 @@ pub static LINEAR_ANY: Source = source!("ops/linear_any.cu");
 pub static MERGE_STATES: Source = source!("attention/merge_states.cu");
 pub static RANDOM_WEIGHTS: Source = source!("ops/random_weights.cu");
 pub static RMS_NORM: Source = source!("ops/rms_norm.cu");
+pub static RMS_NORM_ADD: Source = source!("ops/rms_norm_add.cu");
 pub static ROPE: Source = source!("ops/rope.cu");
+pub static ROUND: Source = source!("ops/round.cu");
+pub static SCALE: Source = source!("ops/scale.cu");
 pub static SELECT_ROWS: Source = source!("ops/select_rows.cu");
 pub static TREE_ATTENTION: Source = source!("attention/tree_attention.cu");
 pub static TREE_ATTENTION_ANY: Source = source!("attention/tree_attention_any.cu");
@@ -121,8 +125,8 @@ pub fn all() -> Vec<Unit> {
 
 /// Units that `Ops` launches for weights of `element`, and those that copy pages.
 pub fn ops(element: Dtype) -> Vec<Unit> {
-    let elementwise = [&EMBED, &RMS_NORM, &LAYER_NORM, &HEAD_NORM, &ROPE, &GATED_SILU, &GELU];
-    let plain = [&SELECT_ROWS, &KV_PAGES];
+    let elementwise = [&EMBED, &RMS_NORM, &LAYER_NORM, &HEAD_NORM, &ROPE, &GATED_SILU, &GATED_GELU, &GELU, &ROUND];
+    let plain = [&RMS_NORM_ADD, &SCALE, &SELECT_ROWS, &KV_PAGES];
     elementwise.map(|source| typed(source, element)).into_iter().chain(plain.map(Unit::new)).collect()
 }
 

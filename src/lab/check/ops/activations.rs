@@ -1,9 +1,9 @@
-//! `gated_silu` and `gelu`, for numbers of all magnitudes.
+//! `gated` and `gelu`, for numbers of all magnitudes.
 
 use std::fmt;
 
 use super::OpSuite;
-use crate::backend::{ActivationDtype, Backend, Dtype};
+use crate::backend::{ActivationDtype, Backend, Dtype, Gate};
 use crate::error::Result;
 use crate::lab::check::case::{F32, OpCase, buffer, rounded};
 use crate::lab::check::dice::Dice;
@@ -21,24 +21,26 @@ pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<
         for row in x.chunks_exact_mut(2 * width) {
             row[width..].iter_mut().for_each(|up| *up = dtype.round(2.0 * dice.number()));
         }
-        suite.hold("gated_silu", &GatedSiluCase { dtype, width, x })?;
+        suite.hold("gated_silu", &GatedCase { dtype, width, x: x.clone(), gate: Gate::Silu })?;
+        suite.hold("gated_gelu", &GatedCase { dtype, width, x, gate: Gate::Gelu })?;
     }
     Ok(())
 }
 
-struct GatedSiluCase {
+struct GatedCase {
     dtype: Dtype,
     /// Width of the result; `x` is twice as wide.
     width: usize,
     x: Vec<f32>,
+    gate: Gate,
 }
 
-impl OpCase for GatedSiluCase {
+impl OpCase for GatedCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let rows = self.x.len() / self.width / 2;
         let x = buffer(backend, ActivationDtype::Operands(self.dtype), rows, 2 * self.width, &self.x)?;
         let mut out = buffer(backend, ActivationDtype::Operands(self.dtype), rows, self.width, &[])?;
-        backend.gated_silu(&mut out, &x);
+        backend.gated(&mut out, &x, self.gate);
         backend.read(&out, rows)
     }
 
@@ -48,12 +50,15 @@ impl OpCase for GatedSiluCase {
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let (row, i) = (at / self.width, at % self.width);
         let (gate, up) = (self.x[row * 2 * self.width + i], self.x[(row * 2 + 1) * self.width + i]);
+        if self.gate == Gate::Gelu {
+            return f64::from(up).abs() * gelu_tolerance(gate) + rounded(self.dtype, y) + 2.0 * y.abs() * F32;
+        }
         let (gate, up) = (f64::from(gate).abs(), f64::from(up).abs());
         rounded(self.dtype, y) + y.abs() * (24.0 + 2.0 * gate.min(100.0)) * F32 + gate * up * (-87.0f64).exp()
     }
 }
 
-impl fmt::Display for GatedSiluCase {
+impl fmt::Display for GatedCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} x {}", self.x.len() / self.width / 2, self.width)
     }
@@ -76,11 +81,16 @@ impl OpCase for GeluCase {
     /// 1 + tanh has an error of a few roundings of numbers up to 2, and of the roundings of the inner sum times the
     /// slope of tanh there; on both sides.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
-        let x = f64::from(self.x[at]);
-        let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
-        let slope = 1.0 / inner.abs().min(300.0).cosh().powi(2);
-        rounded(self.dtype, y) + 0.5 * x.abs() * F32 * (24.0 + 32.0 * inner.abs().min(1e6) * slope)
+        rounded(self.dtype, y) + gelu_tolerance(self.x[at])
     }
+}
+
+/// Of `gelu(x)` before it is stored.
+fn gelu_tolerance(x: f32) -> f64 {
+    let x = f64::from(x);
+    let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+    let slope = 1.0 / inner.abs().min(300.0).cosh().powi(2);
+    0.5 * x.abs() * F32 * (24.0 + 32.0 * inner.abs().min(1e6) * slope)
 }
 
 impl fmt::Display for GeluCase {

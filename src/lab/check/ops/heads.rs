@@ -30,9 +30,12 @@ pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<
     for &heads in layouts {
         let rows = dice.pick(&[1, 2, 7, 33]);
         let qkv = numbers(dice, dtype, rows * heads.qkv_width());
-        for kind in [HeadKind::Query, HeadKind::Key] {
-            let weight = dice.numbers(heads.head_dim);
-            suite.hold("head_norm", &HeadNormCase { dtype, heads, kind, qkv: qkv.clone(), weight })?;
+        for kind in [HeadKind::Query, HeadKind::Key, HeadKind::Value] {
+            let (_, count) = kind.place(heads);
+            for normed in [1, count] {
+                let weight = dice.numbers(normed * heads.head_dim);
+                suite.hold("head_norm", &HeadNormCase { dtype, heads, kind, qkv: qkv.clone(), weight })?;
+            }
         }
         let whole = heads.head_dim;
         for rotary in [whole, whole / 2, (whole * 2 / 5).next_multiple_of(2)] {
@@ -72,12 +75,9 @@ impl OpCase for HeadNormCase {
     /// Like `rms_norm`; heads of the other kinds do not change.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let (_, head, _) = place(self.heads, at);
-        let queries = 0..self.heads.q_heads;
-        let normed = match self.kind {
-            HeadKind::Query => queries.contains(&head),
-            HeadKind::Key => (queries.end..queries.end + self.heads.kv_heads).contains(&head),
-        };
-        let n = self.heads.head_dim as f64;
+        let (first, count) = self.kind.place(self.heads);
+        let normed = (first..first + count).contains(&head);
+        let n = self.weight.len() as f64;
         if normed { rounded(self.dtype, y) + y.abs() * (n + 12.0) * F32 } else { 0.0 }
     }
 }

@@ -1,4 +1,4 @@
-//! `rms_norm` and `layer_norm`: f32 rows in, operands out.
+//! `rms_norm` and `layer_norm`: f32 rows in, operands out; `rms_norm_add`, `round` and `scale` of f32 rows.
 
 use std::fmt;
 
@@ -21,6 +21,11 @@ pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<
         let (rms, layer) = (norm(None), norm(Some(bias)));
         suite.hold("rms_norm", &rms)?;
         suite.hold("layer_norm", &layer)?;
+        let sums = |op| SumsCase { dtype: suite.dtype, width, x: x.clone(), weight: weight.clone(), op };
+        let [add, round, scale] = [SumsOp::RmsNormAdd, SumsOp::Round, SumsOp::Scale].map(sums);
+        suite.hold("rms_norm_add", &add)?;
+        suite.hold("round", &round)?;
+        suite.hold("scale", &scale)?;
     }
     Ok(())
 }
@@ -71,6 +76,68 @@ impl OpCase for NormCase {
 }
 
 impl fmt::Display for NormCase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} x {}", self.x.len() / self.width, self.width)
+    }
+}
+
+/// An op on rows of sums.
+#[derive(Clone, Copy)]
+enum SumsOp {
+    RmsNormAdd,
+    Round,
+    Scale,
+}
+
+struct SumsCase {
+    dtype: Dtype,
+    width: usize,
+    x: Vec<f32>,
+    weight: Vec<f32>,
+    op: SumsOp,
+}
+
+/// The factor of `scale`.
+const FACTOR: f32 = 45.254_834;
+
+impl OpCase for SumsCase {
+    fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
+        let rows = self.x.len() / self.width;
+        let sums = |backend: &mut B| buffer(backend, ActivationDtype::Sums, rows, self.width, &self.x);
+        let x = sums(backend)?;
+        match self.op {
+            SumsOp::RmsNormAdd => {
+                // The rows are both what is normalised and what is added to.
+                let (mut out, weight) = (sums(backend)?, vector(backend, &self.weight)?);
+                backend.rms_norm_add(&mut out, &x, &weight, EPS);
+                backend.read(&out, rows)
+            }
+            SumsOp::Round => {
+                let mut out = buffer(backend, ActivationDtype::Operands(self.dtype), rows, self.width, &[])?;
+                backend.round(&mut out, &x);
+                backend.read(&out, rows)
+            }
+            SumsOp::Scale => {
+                let mut out = sums(backend)?;
+                backend.scale(&mut out, FACTOR);
+                backend.read(&out, rows)
+            }
+        }
+    }
+
+    /// A norm has the error of `rms_norm`, and the sum one more rounding; a product has one; rounding is that of the
+    /// dtype.
+    fn tolerance(&self, at: usize, y: f64) -> f64 {
+        let x = f64::from(self.x[at]);
+        match self.op {
+            SumsOp::RmsNormAdd => (y - x).abs() * (self.width as f64 + 12.0) * F32 + 2.0 * (y.abs() + x.abs()) * F32,
+            SumsOp::Round => rounded(self.dtype, y),
+            SumsOp::Scale => 2.0 * y.abs() * F32,
+        }
+    }
+}
+
+impl fmt::Display for SumsCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} x {}", self.x.len() / self.width, self.width)
     }

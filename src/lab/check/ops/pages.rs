@@ -4,7 +4,7 @@
 use std::fmt;
 
 use super::OpSuite;
-use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, StepBatch};
+use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, Scoring, StepBatch};
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId};
 use crate::kv::KvSlot;
@@ -90,7 +90,7 @@ impl OpCase for KvAppendCase {
         let shape = backend.load(&mut step, self.batch(backend, &read))?;
         let mut out = buffer(backend, holds, shape.rows, self.heads.q_width(), &[])?;
         backend.run(&mut step, shape, |backend, step| {
-            backend.tree_attention(&mut out, &qkv, &kv, LAYER, step, 0, 1.0);
+            backend.tree_attention(&mut out, &qkv, &kv, LAYER, step, 0, Scoring::scaled(1.0));
             Ok(())
         })?;
         backend.collect(&mut step)?;

@@ -1,0 +1,132 @@
+//! Mixtures of experts: the router and the sums over a row's experts. Both are clear loops: they touch few numbers beside
+//! the experts' products, which `gemm::grouped` multiplies.
+
+use rayon::prelude::*;
+
+use super::rows::for_rows;
+use super::{CpuBuffer, CpuMatrix};
+use crate::backend::{Router, RouterScores};
+
+/// The matrices of a mixture's experts, and their biases (none, or one each).
+pub struct CpuExperts {
+    pub matrices: Vec<CpuMatrix>,
+    pub biases: Vec<Vec<f32>>,
+}
+
+impl CpuExperts {
+    pub fn bias(&self, expert: usize) -> Option<&[f32]> {
+        self.biases.get(expert).map(Vec::as_slice)
+    }
+}
+
+/// The experts chosen for some rows. A place is one row at one of its experts; places are sorted by expert, those of an
+/// expert by row.
+pub struct CpuRoutes {
+    experts: usize,
+    router: Router,
+    /// `[rows][chosen]`, the likeliest first.
+    choices: Vec<Choice>,
+    /// The row of each place.
+    rows: Vec<u32>,
+    /// The first place of each expert, and the number of places.
+    firsts: Vec<u32>,
+}
+
+/// A row at one of its experts.
+#[derive(Clone, Copy, Default)]
+struct Choice {
+    expert: u32,
+    weight: f32,
+    place: u32,
+}
+
+impl CpuRoutes {
+    pub fn new(experts: usize, router: Router) -> Self {
+        Self { experts, router, choices: Vec::new(), rows: Vec::new(), firsts: vec![0; experts + 1] }
+    }
+
+    pub fn resize(&mut self, rows: usize) {
+        self.choices.resize(rows * self.router.chosen, Choice::default());
+        self.rows.resize(rows * self.router.chosen, 0);
+    }
+
+    /// Experts with places: each with the range of its places.
+    pub fn groups(&self) -> impl Iterator<Item = (usize, std::ops::Range<usize>)> {
+        let ranges = self.firsts.windows(2).map(|pair| pair[0] as usize..pair[1] as usize);
+        ranges.enumerate().filter(|(_, places)| !places.is_empty())
+    }
+
+    pub fn places(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The row of a place.
+    pub fn row(&self, place: usize) -> usize {
+        self.rows[place] as usize
+    }
+
+    /// See `Backend::route`.
+    pub fn route(&mut self, scores: &CpuBuffer, factors: Option<&[f32]>) {
+        let Router { chosen, .. } = self.router;
+        assert_eq!((scores.rows * chosen, scores.width), (self.choices.len(), self.experts), "route: shapes");
+        let router = self.router;
+        self.choices.par_chunks_exact_mut(chosen).enumerate().with_min_len(64).for_each(|(row, choices)| {
+            choose(router, scores.row(row), choices);
+            if let Some(factors) = factors {
+                choices.iter_mut().for_each(|choice| choice.weight *= factors[choice.expert as usize]);
+            }
+        });
+        self.sort();
+    }
+
+    /// Gives every choice its place: a counting sort by expert that keeps the order of rows.
+    fn sort(&mut self) {
+        self.firsts.fill(0);
+        for choice in &self.choices {
+            self.firsts[choice.expert as usize + 1] += 1;
+        }
+        for expert in 0..self.experts {
+            self.firsts[expert + 1] += self.firsts[expert];
+        }
+        let mut next = self.firsts.clone();
+        for (i, choice) in self.choices.iter_mut().enumerate() {
+            let place = &mut next[choice.expert as usize];
+            choice.place = *place;
+            self.rows[*place as usize] = (i / self.router.chosen) as u32;
+            *place += 1;
+        }
+    }
+
+    /// See `Backend::combine`.
+    pub fn combine(&self, out: &mut CpuBuffer, x: &CpuBuffer) {
+        let Router { chosen, .. } = self.router;
+        assert_eq!((out.rows * chosen, out.width), (x.rows, x.width), "combine: shapes");
+        for_rows(out, |row, out| {
+            out.fill(0.0);
+            for choice in &self.choices[row * chosen..][..chosen] {
+                let x = x.row(choice.place as usize);
+                out.iter_mut().zip(x).for_each(|(out, x)| *out += choice.weight * x);
+            }
+        });
+    }
+}
+
+/// Chooses the experts with the largest scores, the first one of equals, and weighs them.
+fn choose(router: Router, scores: &[f32], choices: &mut [Choice]) {
+    let mut order: Vec<usize> = (0..scores.len()).collect();
+    order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+    let largest = scores[order[0]];
+    let weight = |expert: usize| match router.scores {
+        RouterScores::Softmax { .. } | RouterScores::SoftmaxOfChosen => (scores[expert] - largest).exp(),
+        RouterScores::Sigmoid { .. } => 1.0 / (1.0 + (-scores[expert]).exp()),
+    };
+    let chosen = &order[..choices.len()];
+    let sum: f32 = match router.scores {
+        RouterScores::Softmax { normalise: false } => (0..scores.len()).map(weight).sum(),
+        RouterScores::Sigmoid { normalise: false } => 1.0,
+        _ => chosen.iter().map(|&expert| weight(expert)).sum(),
+    };
+    for (choice, &expert) in choices.iter_mut().zip(chosen) {
+        *choice = Choice { expert: expert as u32, weight: weight(expert) / sum, place: 0 };
+    }
+}

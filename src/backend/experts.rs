@@ -1,0 +1,73 @@
+//! The words of mixtures of experts: how gate and up are combined, how a router weighs experts; and the features that a
+//! backend may lack.
+
+use std::fmt;
+
+/// How the two halves of a gated block's first linear layer are combined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// `silu(gate) * up`
+    Silu,
+    /// `gelu(gate) * up`, the tanh form
+    Gelu,
+    /// `g * sigmoid(SLOPE * g) * (u + 1)`, with `g` the gate, at most `LIMIT`, and `u` up, at most `LIMIT` away from zero
+    /// (gpt-oss)
+    Clamped,
+}
+
+impl Gate {
+    pub const LIMIT: f32 = 7.0;
+    pub const SLOPE: f32 = 1.702;
+}
+
+/// How many experts a router chooses for each row, and how it weighs them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Router {
+    pub chosen: usize,
+    pub scores: RouterScores,
+}
+
+/// Weights of the chosen experts, those with the largest scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouterScores {
+    /// The softmax over all experts; `normalise`: divided by the sum over the chosen ones.
+    Softmax { normalise: bool },
+    /// The softmax over the chosen experts.
+    SoftmaxOfChosen,
+    /// The sigmoid of each expert's score; `normalise`: divided by the sum over the chosen ones.
+    Sigmoid { normalise: bool },
+}
+
+/// What an expert's linear layer reads: `x` has a row for each row of the step, or for each place at an expert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertInput {
+    Rows,
+    Places,
+}
+
+/// What some families need and a backend may lack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feature {
+    Experts,
+    Sinks,
+    Softcaps,
+    /// Inputs that each layer gets besides the residual stream.
+    LayerInputs,
+    /// Layers with different heads, or that read the keys and values of others.
+    MixedHeads,
+    /// Heads wider than this backend's kernels take.
+    WideHeads,
+}
+
+impl fmt::Display for Feature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Feature::Experts => "mixtures of experts",
+            Feature::Sinks => "attention sinks",
+            Feature::Softcaps => "softcaps",
+            Feature::LayerInputs => "inputs by layer",
+            Feature::MixedHeads => "layers with different heads",
+            Feature::WideHeads => "heads of more than 256",
+        })
+    }
+}

@@ -1,0 +1,349 @@
+//! Reads what differs from layer to layer: windows, ropes, heads, and where keys and values come from.
+
+use crate::backend::{HeadLayout, MOST_HEAD_DIM};
+use crate::error::Result;
+
+use super::super::fields::{Fields, LARGEST_CONTEXT, LARGEST_WIDTH, shown};
+use super::super::rope::{LayerKind, RopeConfig, RopeDefaults};
+use super::super::{
+    AttentionSpec, BlockNorms, DenseSpec, FeedForward, HeadNorm, HeadNormSpan, KeySource, LayerNorms, LayerSpec,
+};
+use super::{Biases, Family, experts, softcap};
+
+/// Defaults of transformers for `sliding_window` and `max_window_layers`, for configs without these keys.
+const DEFAULT_WINDOW: usize = 4096;
+const DEFAULT_MAX_WINDOW_LAYERS: u64 = 28;
+
+/// Reads the layers of a config whose sizes are known.
+pub struct Reader<'a> {
+    family: Family,
+    fields: &'a Fields<'a>,
+    layers: usize,
+    kinds: Vec<LayerKind>,
+    heads: Vec<HeadLayout>,
+    /// The ropes of layers with full attention and with windows; `None` where no layer is of that kind.
+    full_rope: Option<RopeConfig>,
+    sliding_rope: Option<RopeConfig>,
+    /// The longest sequence, in tokens.
+    pub context: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// `positions`: `max_position_embeddings`.
+    pub fn new(family: Family, fields: &'a Fields<'a>, hidden: usize, layers: usize, positions: usize) -> Result<Self> {
+        let kinds = layer_kinds(family, fields, layers)?;
+        let heads = heads_of_layers(family, fields, hidden, &kinds)?;
+        let rope = |kind: LayerKind| -> Result<Option<RopeConfig>> {
+            let Some(first) = kinds.iter().position(|&other| other == kind) else { return Ok(None) };
+            let defaults = rope_defaults(family, kind);
+            RopeConfig::read(fields, kind, defaults, heads[first].head_dim, positions).map(Some)
+        };
+        let (full_rope, sliding_rope) = (rope(LayerKind::Full)?, rope(LayerKind::Sliding)?);
+        let reach = |rope: &Option<RopeConfig>| rope.as_ref().map(|rope| rope.context(positions));
+        let context = reach(&full_rope).or(reach(&sliding_rope)).unwrap_or(positions);
+        Ok(Self { family, fields, layers, kinds, heads, full_rope, sliding_rope, context })
+    }
+
+    pub fn read(&self) -> Result<Vec<LayerSpec>> {
+        let (family, fields) = (self.family, self.fields);
+        let norm = family.norm(fields)?;
+        let biases = family.biases(fields)?;
+        let windows = self.windows()?;
+        let ropes = self.rotated()?;
+        let activation = family.activation(fields)?;
+        let softcap = if family == Family::Gemma2 { softcap(fields, "attn_logit_softcapping")? } else { None };
+        let norms = match family {
+            Family::Phi => LayerNorms::Parallel(norm),
+            Family::Olmo2 | Family::Olmo3 => {
+                LayerNorms::Sequential { attention: BlockNorms::After(norm), feed_forward: BlockNorms::After(norm) }
+            }
+            _ if family.is_gemma() => {
+                let around = BlockNorms::Around { before: norm, after: norm };
+                LayerNorms::Sequential { attention: around, feed_forward: around }
+            }
+            _ => LayerNorms::Sequential { attention: BlockNorms::Before(norm), feed_forward: BlockNorms::Before(norm) },
+        };
+        let head_norm = match family {
+            Family::Qwen3 | Family::Qwen3Moe | Family::Gemma3 => Some((HeadNormSpan::Head, false)),
+            Family::Gemma4 => Some((HeadNormSpan::Head, true)),
+            Family::Olmo2 | Family::Olmo3 => Some((HeadNormSpan::AllHeads, false)),
+            _ => None,
+        };
+        let layer = |layer: usize| {
+            let heads = self.heads[layer];
+            let keys = self.keys(layer)?;
+            Ok(LayerSpec {
+                attention: AttentionSpec {
+                    heads,
+                    window: windows[layer],
+                    rope: self.rope(layer).filter(|_| ropes[layer]).cloned(),
+                    scale: self.scale(heads)?,
+                    softcap,
+                    sinks: family == Family::GptOss,
+                    keys,
+                    head_norm: head_norm.map(|(span, values)| HeadNorm { norm, span, values }),
+                    qkv_bias: biases.qkv,
+                    out_bias: biases.out,
+                },
+                feed_forward: self.feed_forward(layer, keys, activation, &biases)?,
+                norms,
+                output_scale: family == Family::Gemma4,
+            })
+        };
+        (0..self.layers).map(layer).collect()
+    }
+
+    fn rope(&self, layer: usize) -> Option<&RopeConfig> {
+        match self.kinds[layer] {
+            LayerKind::Full => self.full_rope.as_ref(),
+            LayerKind::Sliding => self.sliding_rope.as_ref(),
+        }
+    }
+
+    fn scale(&self, heads: HeadLayout) -> Result<f32> {
+        let by_width = 1.0 / (heads.head_dim as f32).sqrt();
+        Ok(match self.family {
+            Family::Gemma2 | Family::Gemma3 => {
+                self.fields.positive("query_pre_attn_scalar")?.map_or(by_width, |scalar| (1.0 / scalar.sqrt()) as f32)
+            }
+            // Its queries and keys are normalised.
+            Family::Gemma4 => 1.0,
+            _ => by_width,
+        })
+    }
+
+    /// The sliding window of each layer.
+    fn windows(&self) -> Result<Vec<Option<u32>>> {
+        let fields = self.fields;
+        let has_default = matches!(
+            self.family,
+            Family::Mistral | Family::Ministral | Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe | Family::Olmo3
+        );
+        let window = match fields.size("sliding_window", LARGEST_CONTEXT)? {
+            Some(window) => Some(window),
+            None if self.family == Family::GptOss && !fields.is_written("sliding_window") => Some(128),
+            None if fields.is_written("sliding_window") || !has_default => None,
+            None => Some(DEFAULT_WINDOW),
+        };
+        // A window as long as the context hides nothing.
+        let window = window.filter(|&w| w < self.context).map(|w| u32::try_from(w).expect("LARGEST_CONTEXT fits"));
+        let is_used = match self.family {
+            Family::Llama | Family::Phi | Family::Olmo2 => false,
+            Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe | Family::SmolLm3 => {
+                fields.flag("use_sliding_window")?.unwrap_or(false)
+            }
+            _ => true,
+        };
+        let window = window.filter(|_| is_used);
+        Ok(self.kinds.iter().map(|&kind| window.filter(|_| kind == LayerKind::Sliding)).collect())
+    }
+
+    /// Whether each layer has a rope: SmolLM3 leaves some out.
+    fn rotated(&self) -> Result<Vec<bool>> {
+        if self.family != Family::SmolLm3 {
+            return Ok(vec![true; self.layers]);
+        }
+        no_rope_layers(self.fields, self.layers)
+    }
+
+    /// Gemma 4's last layers read what the last layer of the same kind before them has stored.
+    fn keys(&self, layer: usize) -> Result<KeySource> {
+        if self.family != Family::Gemma4 {
+            return Ok(KeySource::Projected);
+        }
+        let first_shared = self.first_shared()?;
+        if layer >= first_shared {
+            let kind = self.kinds[layer];
+            let source = self.kinds[..first_shared].iter().rposition(|&other| other == kind);
+            return source.map(KeySource::OfLayer).ok_or_else(|| {
+                let expected = format!("fewer, so that a {} layer comes before layer {first_shared}", kind.name());
+                self.fields.error("num_kv_shared_layers", expected, (self.layers - first_shared).to_string())
+            });
+        }
+        let equal = self.fields.flag("attention_k_eq_v")?.unwrap_or(false);
+        Ok(if equal && self.kinds[layer] == LayerKind::Full { KeySource::KeysAreValues } else { KeySource::Projected })
+    }
+
+    fn first_shared(&self) -> Result<usize> {
+        let shared = self.fields.count("num_kv_shared_layers")?.unwrap_or(0);
+        match usize::try_from(shared).ok().filter(|&shared| shared < self.layers) {
+            Some(shared) => Ok(self.layers - shared),
+            None => {
+                let expected = format!("a number below num_hidden_layers ({})", self.layers);
+                Err(self.fields.error("num_kv_shared_layers", expected, shared.to_string()))
+            }
+        }
+    }
+
+    fn feed_forward(
+        &self,
+        layer: usize,
+        keys: KeySource,
+        activation: super::Activation,
+        biases: &Biases,
+    ) -> Result<FeedForward> {
+        let fields = self.fields;
+        let norm = self.family.norm(fields)?;
+        let experts = experts::of_layer(self.family, fields, layer, norm)?;
+        if let (Some(experts), false) = (experts, self.family == Family::Gemma4) {
+            return Ok(FeedForward::Experts(experts));
+        }
+        let width = fields.required_size("intermediate_size", LARGEST_WIDTH)?;
+        let shares = matches!(keys, KeySource::OfLayer(_));
+        let doubled = shares && fields.flag("use_double_wide_mlp")?.unwrap_or(false);
+        let dense = DenseSpec { activation, width: if doubled { 2 * width } else { width }, bias: biases.mlp };
+        Ok(match experts {
+            Some(experts) => FeedForward::DenseAndExperts { dense, experts, norm },
+            None => FeedForward::Dense(dense),
+        })
+    }
+}
+
+/// `layer_types`, or what the family implies without it.
+fn layer_kinds(family: Family, fields: &Fields<'_>, layers: usize) -> Result<Vec<LayerKind>> {
+    let mut kinds = match fields.list("layer_types")? {
+        None => implied_kinds(family, fields, layers)?,
+        Some(kinds) if kinds.len() != layers => {
+            let expected = format!("one for each of num_hidden_layers ({layers})");
+            return Err(fields.error("layer_types", expected, kinds.len().to_string()));
+        }
+        Some(kinds) => {
+            let kind = |(layer, kind): (usize, &serde_json::Value)| match kind.as_str() {
+                Some("full_attention") => Ok(LayerKind::Full),
+                Some("sliding_attention") => Ok(LayerKind::Sliding),
+                _ => {
+                    let expected = "full_attention or sliding_attention";
+                    Err(fields.error(&format!("layer_types[{layer}]"), expected, shown(kind)))
+                }
+            };
+            kinds.iter().enumerate().map(kind).collect::<Result<_>>()?
+        }
+    };
+    if let (Family::Gemma4, Some(last)) = (family, kinds.last_mut()) {
+        *last = LayerKind::Full;
+    }
+    Ok(kinds)
+}
+
+fn implied_kinds(family: Family, fields: &Fields<'_>, layers: usize) -> Result<Vec<LayerKind>> {
+    let every = |period: usize| (0..layers).map(|layer| full_if((layer + 1).is_multiple_of(period))).collect();
+    Ok(match family {
+        Family::Mistral | Family::Ministral | Family::Mixtral | Family::Phi3 => vec![LayerKind::Sliding; layers],
+        Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe => {
+            let from = fields.count("max_window_layers")?.unwrap_or(DEFAULT_MAX_WINDOW_LAYERS);
+            (0..layers).map(|layer| full_if((layer as u64) < from)).collect()
+        }
+        Family::SmolLm3 => no_rope_layers(fields, layers)?.into_iter().map(full_if).collect(),
+        Family::Gemma2 | Family::GptOss => every(2),
+        Family::Olmo3 => every(4),
+        Family::Gemma3 => every(fields.size("sliding_window_pattern", layers.max(64))?.unwrap_or(6)),
+        Family::Gemma4 => every(6),
+        Family::Llama | Family::Phi | Family::Olmo2 => vec![LayerKind::Full; layers],
+    })
+}
+
+fn full_if(full: bool) -> LayerKind {
+    if full { LayerKind::Full } else { LayerKind::Sliding }
+}
+
+/// For each layer of SmolLM3: whether it has a rope (1 in `no_rope_layers`, despite the name).
+fn no_rope_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>> {
+    const NAME: &str = "no_rope_layers";
+    let Some(list) = fields.list(NAME)? else {
+        let interval = fields.size("no_rope_layer_interval", LARGEST_WIDTH)?.unwrap_or(4);
+        return Ok((0..layers).map(|layer| !(layer + 1).is_multiple_of(interval)).collect());
+    };
+    let rotated: Vec<bool> = list.iter().filter_map(|value| value.as_u64()).map(|value| value != 0).collect();
+    if rotated.len() == layers && list.len() == layers {
+        return Ok(rotated);
+    }
+    let expected = format!("0 or 1 for each of num_hidden_layers ({layers})");
+    Err(fields.error(NAME, expected, format!("{} values", list.len())))
+}
+
+fn rope_defaults(family: Family, kind: LayerKind) -> RopeDefaults {
+    let plain =
+        RopeDefaults { theta_field: "rope_theta", theta: 10_000.0, fraction: 1.0, scaled: true, is_phi3: false };
+    match (family, kind) {
+        (Family::Phi, _) => RopeDefaults { fraction: 0.5, ..plain },
+        (Family::Phi3, _) => RopeDefaults { is_phi3: true, ..plain },
+        (Family::Mixtral, _) => RopeDefaults { theta: 1e6, ..plain },
+        (Family::SmolLm3, _) => RopeDefaults { theta: 2e6, ..plain },
+        (Family::GptOss, _) => RopeDefaults { theta: 150_000.0, ..plain },
+        (Family::Olmo3, _) => RopeDefaults { theta: 500_000.0, scaled: kind == LayerKind::Full, ..plain },
+        (Family::Gemma3, LayerKind::Full) => RopeDefaults { theta: 1e6, ..plain },
+        (Family::Gemma3, LayerKind::Sliding) => {
+            RopeDefaults { theta_field: "rope_local_base_freq", scaled: false, ..plain }
+        }
+        _ => plain,
+    }
+}
+
+/// The heads of each layer.
+fn heads_of_layers(family: Family, fields: &Fields<'_>, hidden: usize, kinds: &[LayerKind]) -> Result<Vec<HeadLayout>> {
+    let all = heads(fields, hidden)?;
+    if family != Family::Gemma4 {
+        return Ok(vec![all; kinds.len()]);
+    }
+    let overrides = fields.object("per_layer_config")?;
+    let of_layer = |(layer, &kind): (usize, &LayerKind)| match &overrides {
+        Some(overrides) => match overrides.object(&layer.to_string())? {
+            Some(own) => changed(&own, all, Some("num_key_value_heads"), "head_dim"),
+            None => Ok(all),
+        },
+        None if kind == LayerKind::Sliding => Ok(all),
+        None => {
+            let equal = fields.flag("attention_k_eq_v")?.unwrap_or(false);
+            let all = HeadLayout { head_dim: 512, ..all };
+            changed(fields, all, equal.then_some("num_global_key_value_heads"), "global_head_dim")
+        }
+    };
+    kinds.iter().enumerate().map(of_layer).collect()
+}
+
+/// `heads` with the key heads and width that these fields of `fields` hold, if they do.
+fn changed(fields: &Fields<'_>, heads: HeadLayout, kv_heads: Option<&str>, head_dim: &str) -> Result<HeadLayout> {
+    let own = kv_heads.map(|name| fields.size(name, LARGEST_WIDTH)).transpose()?.flatten();
+    let changed = HeadLayout {
+        kv_heads: own.unwrap_or(heads.kv_heads),
+        head_dim: fields.size(head_dim, LARGEST_WIDTH)?.unwrap_or(heads.head_dim),
+        ..heads
+    };
+    checked(fields, changed, kv_heads.unwrap_or("num_key_value_heads"), head_dim, "")
+}
+
+fn heads(fields: &Fields<'_>, hidden: usize) -> Result<HeadLayout> {
+    let q_heads = fields.required_size("num_attention_heads", LARGEST_WIDTH)?;
+    let kv_heads = fields.size("num_key_value_heads", LARGEST_WIDTH)?.unwrap_or(q_heads);
+    let head_dim = match fields.size("head_dim", LARGEST_WIDTH)? {
+        Some(head_dim) => head_dim,
+        None if hidden.is_multiple_of(q_heads) => hidden / q_heads,
+        None => {
+            let expected = format!("a divisor of hidden_size ({hidden}), or `head_dim`");
+            return Err(fields.error("num_attention_heads", expected, q_heads.to_string()));
+        }
+    };
+    let derived = if fields.value("head_dim").is_some() { "" } else { " (hidden_size / num_attention_heads)" };
+    checked(fields, HeadLayout { q_heads, kv_heads, head_dim }, "num_key_value_heads", "head_dim", derived)
+}
+
+/// The last three: the fields of key heads and width, and where the width was derived from.
+fn checked(
+    fields: &Fields<'_>,
+    heads: HeadLayout,
+    kv_heads: &str,
+    head_dim: &str,
+    derived: &str,
+) -> Result<HeadLayout> {
+    let HeadLayout { q_heads, .. } = heads;
+    if !q_heads.is_multiple_of(heads.kv_heads) {
+        let expected = format!("a divisor of num_attention_heads ({q_heads})");
+        return Err(fields.error(kv_heads, expected, heads.kv_heads.to_string()));
+    }
+    let most = MOST_HEAD_DIM.min(LARGEST_WIDTH / q_heads);
+    if !heads.head_dim.is_multiple_of(2) || heads.head_dim > most {
+        let expected = format!("an even number up to {most}");
+        return Err(fields.error(head_dim, expected, format!("{}{derived}", heads.head_dim)));
+    }
+    Ok(heads)
+}

@@ -1,0 +1,83 @@
+//! The names that families give to the modules of a checkpoint, as in transformers. `layout` makes tensor names of them.
+
+/// Names of modules; those of a layer follow `model.layers.N.`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Modules {
+    /// One module for queries, keys and values, or `None`: `self_attn.{q,k,v}_proj`.
+    pub fused_qkv: Option<&'static str>,
+    pub out: &'static str,
+    /// Stacked in this order: gate and up, or one module that holds both.
+    pub up: &'static [&'static str],
+    pub down: &'static str,
+    pub before_attention: &'static str,
+    pub after_attention: &'static str,
+    pub before_feed_forward: &'static str,
+    pub after_feed_forward: &'static str,
+    pub final_norm: &'static str,
+    pub experts: ExpertModules,
+}
+
+/// Names of the modules of a mixture of experts, and how the experts' weights are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertModules {
+    pub router: &'static str,
+    /// The folder of the experts.
+    pub experts: &'static str,
+    pub form: ExpertForm,
+}
+
+/// How the weights of experts are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertForm {
+    /// A module for each expert and matrix: the names of gate, up and down.
+    Separate { gate: &'static str, up: &'static str, down: &'static str },
+    /// `gate_up_proj` `[experts, 2 * width, hidden]` and `down_proj` `[experts, hidden, width]`.
+    Stacked,
+    /// `gate_up_proj` `[experts, hidden, 2 * width]`, whose columns are gate and up in turn, and `down_proj`
+    /// `[experts, width, hidden]`.
+    Transposed,
+}
+
+const QWEN_EXPERTS: ExpertModules = ExpertModules {
+    router: "mlp.gate",
+    experts: "mlp.experts",
+    form: ExpertForm::Separate { gate: "gate_proj", up: "up_proj", down: "down_proj" },
+};
+
+pub const LLAMA: Modules = Modules {
+    fused_qkv: None,
+    out: "self_attn.o_proj",
+    up: &["mlp.gate_proj", "mlp.up_proj"],
+    down: "mlp.down_proj",
+    before_attention: "input_layernorm",
+    after_attention: "post_attention_layernorm",
+    before_feed_forward: "post_attention_layernorm",
+    after_feed_forward: "post_feedforward_layernorm",
+    final_norm: "model.norm",
+    experts: QWEN_EXPERTS,
+};
+
+pub const PHI: Modules =
+    Modules { out: "self_attn.dense", up: &["mlp.fc1"], down: "mlp.fc2", final_norm: "model.final_layernorm", ..LLAMA };
+
+pub const PHI3: Modules = Modules { fused_qkv: Some("self_attn.qkv_proj"), up: &["mlp.gate_up_proj"], ..LLAMA };
+
+pub const GEMMA: Modules = Modules {
+    before_feed_forward: "pre_feedforward_layernorm",
+    experts: ExpertModules { router: "router.proj", experts: "experts", form: ExpertForm::Stacked },
+    ..LLAMA
+};
+
+pub const MIXTRAL: Modules = Modules {
+    experts: ExpertModules {
+        router: "block_sparse_moe.gate",
+        experts: "block_sparse_moe.experts",
+        form: ExpertForm::Separate { gate: "w1", up: "w3", down: "w2" },
+    },
+    ..LLAMA
+};
+
+pub const GPT_OSS: Modules = Modules {
+    experts: ExpertModules { router: "mlp.router", experts: "mlp.experts", form: ExpertForm::Transposed },
+    ..LLAMA
+};

@@ -1,0 +1,93 @@
+//! The matrices and biases of experts, one for each, from whichever form a checkpoint stores them in.
+
+use crate::backend::{Backend, WeightView};
+use crate::error::Result;
+
+use super::super::layout::{Dim, ExpertMatrices, TensorSpec};
+use super::{WeightSource, matrix_of, vector_of};
+
+impl WeightSource {
+    /// A matrix `[out, in]` for each expert; gate is above up.
+    pub fn expert_matrices<B: Backend>(&self, backend: &mut B, stored: &ExpertMatrices) -> Result<Vec<B::Matrix>> {
+        let (tensor, transposed) = match stored {
+            ExpertMatrices::Separate(experts) => {
+                return experts.iter().map(|specs| self.matrix(backend, specs)).collect();
+            }
+            ExpertMatrices::Stacked(tensor) => (tensor, None),
+            ExpertMatrices::Transposed { tensor, alternating } => (tensor, Some(*alternating)),
+        };
+        match self {
+            WeightSource::Checkpoint { checkpoint, dtype } => {
+                let specs = std::slice::from_ref(tensor);
+                checkpoint.packed(specs, |views| {
+                    let experts = (0..tensor.shape[0].size).map(|expert| {
+                        let view = slice(&views[0], tensor, expert);
+                        let turned = transposed.map(|alternating| turned(&view, alternating));
+                        let view = match &turned {
+                            Some(bytes) => WeightView { rows: view.cols, cols: view.rows, bytes, ..view },
+                            None => view,
+                        };
+                        matrix_of(backend, specs, &[view], *dtype)
+                    });
+                    experts.collect()
+                })
+            }
+            WeightSource::Random(_) => {
+                let (mut rows, mut cols) = (tensor.shape[1], tensor.shape[2]);
+                if transposed.is_some() {
+                    (rows, cols) = (cols, rows);
+                }
+                let one = |expert: usize| TensorSpec {
+                    name: format!("{}.{expert}", tensor.name),
+                    shape: vec![rows, cols] as Vec<Dim>,
+                };
+                (0..tensor.shape[0].size).map(|expert| self.matrix(backend, &[one(expert)])).collect()
+            }
+        }
+    }
+
+    /// A vector for each expert from `[experts, out]`; `alternating`: gate and up in turn, to be set apart.
+    pub fn expert_biases<B: Backend>(
+        &self,
+        backend: &mut B,
+        tensor: &TensorSpec,
+        alternating: bool,
+    ) -> Result<Vec<B::Vector>> {
+        let values = self.values(tensor)?;
+        let order = order(tensor.cols(), alternating);
+        let experts = values.chunks_exact(tensor.cols());
+        experts
+            .map(|expert| {
+                let ordered: Vec<f32> = order.iter().map(|&i| expert[i]).collect();
+                vector_of(backend, &ordered)
+            })
+            .collect()
+    }
+}
+
+/// One expert of a tensor of three sizes.
+fn slice<'a>(view: &WeightView<'a>, tensor: &TensorSpec, expert: usize) -> WeightView<'a> {
+    let (rows, cols) = (tensor.shape[1].size, tensor.shape[2].size);
+    let bytes = rows * cols * view.dtype.bytes();
+    WeightView { rows, cols, bytes: &view.bytes[expert * bytes..][..bytes], ..*view }
+}
+
+/// The bytes of `[in, out]` as `[out, in]`, with gate and up set apart if they alternate.
+fn turned(view: &WeightView<'_>, alternating: bool) -> Vec<u8> {
+    let size = view.dtype.bytes();
+    let mut bytes = Vec::with_capacity(view.bytes.len());
+    for column in order(view.cols, alternating) {
+        for row in 0..view.rows {
+            bytes.extend_from_slice(&view.bytes[(row * view.cols + column) * size..][..size]);
+        }
+    }
+    bytes
+}
+
+/// Where each output lies: all even places come first if gate and up alternate.
+fn order(outputs: usize, alternating: bool) -> Vec<usize> {
+    match alternating {
+        true => (0..outputs).step_by(2).chain((1..outputs).step_by(2)).collect(),
+        false => (0..outputs).collect(),
+    }
+}

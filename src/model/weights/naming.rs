@@ -1,0 +1,48 @@
+//! How the names of a checkpoint differ from the layout's: by what stands before them.
+
+use std::borrow::Cow;
+
+/// How the layout's names begin, but for those of the output layer.
+pub const PREFIX: &str = "model.";
+/// The table by which the prefix of a checkpoint is found.
+const EMBED: &str = "embed_tokens.weight";
+/// The prefixes of checkpoints: of a causal language model, of a text model in a wrapper (as transformers 5 writes it, and
+/// as versions before did), of the bare decoder.
+const PREFIXES: [&str; 4] = [PREFIX, "model.language_model.", "language_model.model.", ""];
+
+/// The prefixes of one checkpoint's names.
+#[derive(Clone, Copy, Debug)]
+pub struct Naming {
+    /// What stands in place of `PREFIX`.
+    prefix: &'static str,
+    /// What stands before names of the output layer.
+    head_prefix: &'static str,
+}
+
+impl Naming {
+    /// Of a checkpoint with these names.
+    pub fn of<'a>(names: impl Iterator<Item = &'a String> + Clone) -> Self {
+        let has = |name: String| names.clone().any(|other| *other == name);
+        let found = PREFIXES.into_iter().find(|prefix| has(format!("{prefix}{EMBED}")));
+        let any = || if names.clone().any(|name| name.starts_with(PREFIX)) { PREFIX } else { "" };
+        let prefix = found.unwrap_or_else(any);
+        let head_prefix = if prefix.starts_with("language_model.") { "language_model." } else { "" };
+        Self { prefix, head_prefix }
+    }
+
+    /// A name of the layout as the checkpoint has it.
+    pub fn in_file<'a>(&self, name: &'a str) -> Cow<'a, str> {
+        match (name.strip_prefix(PREFIX), self.prefix) {
+            (Some(_), PREFIX) => Cow::Borrowed(name),
+            (Some(rest), "") => Cow::Borrowed(rest),
+            (Some(rest), prefix) => Cow::Owned(format!("{prefix}{rest}")),
+            (None, _) if self.head_prefix.is_empty() => Cow::Borrowed(name),
+            (None, _) => Cow::Owned(format!("{}{name}", self.head_prefix)),
+        }
+    }
+
+    /// Whether the model is part of a wrapper, which has other parts.
+    pub fn is_wrapped(&self) -> bool {
+        self.prefix.contains("language_model")
+    }
+}
