@@ -21,11 +21,24 @@ struct Case {
     window: Option<u32>,
     /// Largest absolute query element: small for a flat softmax, large for a peaked one.
     sharpness: f32,
+    softcap: Option<f32>,
+    /// Whether each query head has a sink: a score that belongs to no position.
+    has_sinks: bool,
 }
 
 impl Case {
     fn scale(&self) -> f32 {
         (self.heads.head_dim as f32).powf(-0.5)
+    }
+
+    /// Scores without cap and sinks, which are at most `sharpness * head_dim * scale`.
+    fn plain(heads: HeadLayout, dtype: Dtype) -> Self {
+        Case { heads, dtype, window: None, sharpness: 1.0, softcap: None, has_sinks: false }
+    }
+
+    /// Some sinks above all scores, some below.
+    fn sinks(&self) -> Option<Vec<f32>> {
+        self.has_sinks.then(|| (0..self.heads.q_heads).map(|head| 3.0 * (head as f32 * 1.7).sin()).collect())
     }
 
     fn hints(&self) -> PlanHints {
@@ -48,6 +61,8 @@ impl Case {
             dtype,
             window: dice.pick(&[None, None, Some(1), Some(17), Some(64), Some(100)]),
             sharpness: dice.pick(&[1.0, 30.0]),
+            softcap: dice.pick(&[None, None, Some(5.0)]),
+            has_sinks: dice.pick(&[false, false, true]),
         }
     }
 }
@@ -117,16 +132,9 @@ fn queries(case: &Case, rows: &[StepRow]) -> CpuBuffer {
 fn attend(isa: Isa, case: &Case, qkv: &CpuBuffer, kv: &KvStore, plan: &AttentionPlan) -> CpuBuffer {
     let mut out = CpuBuffer::new(qkv.rows, case.heads.q_width());
     out.data.fill(f32::NAN);
-    tree_attention(
-        isa,
-        &mut AttentionScratch::default(),
-        &mut out,
-        qkv,
-        kv,
-        LAYER,
-        plan,
-        Scoring::scaled(case.scale()),
-    );
+    let sinks = case.sinks();
+    let scoring = Scoring { scale: case.scale(), softcap: case.softcap, sinks: sinks.as_ref() };
+    tree_attention(isa, &mut AttentionScratch::default(), &mut out, qkv, kv, LAYER, plan, scoring);
     out
 }
 
@@ -148,12 +156,14 @@ fn dense(
     let q: Vec<f64> = qkv.row(row)[head * d..][..d].iter().map(|&x| operand.round(x).into()).collect();
     let score = |&at: &KvSlot| {
         let k = kv.key(LAYER, kv_head, at);
-        q.iter().zip(k).map(|(q, k)| q * f64::from(k)).sum::<f64>() * f64::from(case.scale())
+        let score = q.iter().zip(k).map(|(q, k)| q * f64::from(k)).sum::<f64>() * f64::from(case.scale());
+        case.softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
     };
     let scores: Vec<f64> = context[hidden..].iter().map(score).collect();
-    let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let sink = case.sinks().map(|sinks| f64::from(sinks[head]));
+    let most = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
     let mut out = vec![0.0; d];
-    let mut sum = 0.0;
+    let mut sum = sink.map_or(0.0, |sink| (sink - most).exp());
     for (s, &at) in scores.iter().zip(&context[hidden..]) {
         let p = (s - most).exp();
         sum += p;
@@ -169,7 +179,8 @@ fn dense(
 /// total. Sums over n positions have errors of at most n u; exp, rescaling in n / 64 tiles and the division add a few
 /// u. If numerators are rounded to bf16, each changes by at most a relative 2^-8, in the weighted sum but not in the
 /// sum of weights. The largest numerator is 1 and is exact; a second one is below 1 and changes by at most 2^-9; the
-/// changes of further ones have either sign: 2^-9 in total.
+/// changes of further ones have either sign: 2^-9 in total. A cap brings errors of a few u times itself, by its tanh, and
+/// its slope is at most 1; a sink is a score without products, whose unit changes by a division and a product.
 fn tolerance(isa: Isa, case: &Case, positions: usize) -> f64 {
     let u = Dtype::F32.rounding();
     let d = case.heads.head_dim as f64;
@@ -178,7 +189,9 @@ fn tolerance(isa: Isa, case: &Case, positions: usize) -> f64 {
         Dtype::F32 => 0.0,
         rounded => rounded.rounding() / 2.0,
     };
-    2.0 * score + (2.0 * positions as f64 + 16.0) * u * 1.5 + rounding
+    let cap = f64::from(case.softcap.unwrap_or(0.0)) * 8.0 * u;
+    let sink = if case.has_sinks { 3.0 * 4.0 * u } else { 0.0 };
+    2.0 * (score + cap + sink) + (2.0 * positions as f64 + 16.0) * u * 1.5 + rounding
 }
 
 /// A plan with one item per row, over its whole context.
@@ -389,7 +402,7 @@ fn two_thousand_leaves() {
     let grown = grow(ForestShape::Many(2000), PAGE_TOKENS, 3);
     let heads = HeadLayout { q_heads: 2, kv_heads: 1, head_dim: 16 };
     for dtype in DTYPES {
-        check("2000 leaves", &Case { heads, dtype, window: None, sharpness: 1.0 }, &grown, 20);
+        check("2000 leaves", &Case::plain(heads, dtype), &grown, 20);
     }
 }
 
@@ -399,7 +412,7 @@ fn every_head_dim() {
     for head_dim in (2..=256).step_by(2).filter(|d| d % 16 == 0 || d % 26 == 0 || *d < 16) {
         for dtype in DTYPES {
             let heads = HeadLayout { q_heads: 2, kv_heads: 2, head_dim };
-            check("head_dim", &Case { heads, dtype, window: None, sharpness: 1.0 }, &grown, 4);
+            check("head_dim", &Case::plain(heads, dtype), &grown, 4);
         }
     }
 }
@@ -435,7 +448,7 @@ fn threads_and_scratch_change_nothing() {
         let grown = grow(shape, PAGE_TOKENS, 11);
         let contexts = contexts(&grown.forest);
         for dtype in DTYPES {
-            let case = Case { heads, dtype, window: None, sharpness: 1.0 };
+            let case = Case::plain(heads, dtype);
             let kv = fill(&case, &contexts);
             let qkv = queries(&case, &grown.rows);
             let plan = tile_by_tile(&grown.forest, &case);

@@ -15,9 +15,10 @@ pub fn lay_under(family: Family, object: &mut Map<String, Value>) {
 
 fn of(family: Family) -> Value {
     match family {
-        Family::Mixtral | Family::Phi3 | Family::Olmo2 | Family::Olmo3 | Family::GptOss => {
+        Family::Mixtral | Family::Phi3 | Family::Olmo2 | Family::Olmo3 => {
             json!({"rms_norm_eps": 1e-5})
         }
+        Family::GptOss => json!({"rms_norm_eps": 1e-5, "attention_bias": true}),
         Family::SmolLm3 => json!({"tie_word_embeddings": true}),
         Family::Gemma2 => json!({
             "vocab_size": 256_000, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,

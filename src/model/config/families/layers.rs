@@ -40,7 +40,11 @@ impl<'a> Reader<'a> {
         };
         let (full_rope, sliding_rope) = (rope(LayerKind::Full)?, rope(LayerKind::Sliding)?);
         let reach = |rope: &Option<RopeConfig>| rope.as_ref().map(|rope| rope.context(positions));
-        let context = reach(&full_rope).or(reach(&sliding_rope)).unwrap_or(positions);
+        let context = match family {
+            // Its `max_position_embeddings` is what the scaling reaches already.
+            Family::Gemma3 => positions,
+            _ => reach(&full_rope).or(reach(&sliding_rope)).unwrap_or(positions),
+        };
         Ok(Self { family, fields, layers, kinds, heads, full_rope, sliding_rope, context })
     }
 
