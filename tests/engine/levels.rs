@@ -71,7 +71,7 @@ fn dense_shares(shape: Shape, read: &Attended<'_, Cpu>, row: usize, head: usize)
         let key = &read.qkv.row(p)[heads.q_width() + head / heads.group() * d..][..d];
         let dot: f64 = query.iter().zip(key).map(|(&q, &k)| f64::from(q) * f64::from(k)).sum();
         let level = (0..MOST_LEVELS).find(|&level| bounds().level(level).contains(&(p as u32))).unwrap();
-        shares[level] += (dot * f64::from(read.scale)).exp();
+        shares[level] += (dot * f64::from(read.scoring.scale)).exp();
     }
     let total: f64 = shares.iter().sum();
     shares.map(|share| share / total)
