@@ -15,7 +15,7 @@ use super::inputs::InputTable;
 use super::layer::{Kinds, Layer, StepOperands};
 use super::layout::Layout;
 use super::parts::NormLayer;
-use super::rope::Rotary;
+use super::rope::{Rotary, Turning};
 use super::weights::{Checkpoint, RandomWeights, WeightSource};
 
 /// A loaded model with its activation buffers.
@@ -57,12 +57,13 @@ impl<B: Backend> Decoder<B> {
     /// Loads the weights of a folder by memory map. All tensors are checked against config.json before the first one is
     /// packed.
     pub fn load(backend: &mut B, folder: &ModelFolder) -> Result<Self> {
-        let layout = Layout::of(&folder.config);
         let checkpoint = Checkpoint::open(&folder.path)?;
+        let config = checkpoint.complete(&folder.config);
+        let layout = Layout::of(&config);
         checkpoint.verify(&layout)?;
         let weights = checkpoint.format(&layout)?;
         let source = WeightSource::Checkpoint { checkpoint, dtype: weights.compute_dtype() };
-        Self::build(backend, folder.config.clone(), weights, &layout, &source)
+        Self::build(backend, config, weights, &layout, &source)
     }
 
     /// A model with random weights of `dtype`, generated from `seed`.
@@ -337,13 +338,13 @@ fn plan_hints<B: Backend>(backend: &B, dtype: Dtype, kind: AttentionKind) -> Pla
     }
 }
 
-fn load_ropes<B: Backend>(backend: &mut B, ropes: &[RopeConfig], longest: usize) -> Result<Vec<LoadedRope<B>>> {
+fn load_ropes<B: Backend>(backend: &mut B, ropes: &[Turning], longest: usize) -> Result<Vec<LoadedRope<B>>> {
     ropes.iter().map(|rope| LoadedRope::new(backend, rope, longest)).collect()
 }
 
 impl<B: Backend> LoadedRope<B> {
-    fn new(backend: &mut B, config: &RopeConfig, longest: usize) -> Result<Self> {
-        let rotary = Rotary::new(config, longest);
+    fn new(backend: &mut B, turning: &Turning, longest: usize) -> Result<Self> {
+        let rotary = Rotary::new(turning, longest);
         Ok(Self { table: backend.rope_table(rotary.table())?, rotary, is_current: true })
     }
 

@@ -345,18 +345,19 @@ fn head_norms_leave_other_heads_alone() {
 #[test]
 fn rope_rotates_the_first_elements_of_queries_and_keys() {
     for isa in Isa::available() {
-        for rotary in [24, 10] {
+        for (rotary, keys) in [(24, true), (10, true), (24, false)] {
             let mut cpu = Cpu::with_isa(isa);
             let mut numbers = Numbers(9);
             let (positions, half) = ([3u32, 0, 7, 7], rotary / 2);
-            let table = RopeTable { rotary, cos: numbers.vec(8 * half), sin: numbers.vec(8 * half) };
+            let table = RopeTable { rotary, keys, cos: numbers.vec(8 * half), sin: numbers.vec(8 * half) };
             let before = numbers.buffer(4, HEADS.qkv_width());
             let mut qkv = before.clone();
             cpu.rope(&mut qkv, HEADS, &table, &step(&[], &positions));
             check(&format!("{isa} rope"), &qkv, |r, i| {
                 let (head, at) = (i / 24, i % 24);
                 let x = |i: usize| f64::from(before.row(r)[head * 24 + i]);
-                if head >= 6 || at >= rotary {
+                let heads = if keys { HEADS.q_heads + HEADS.kv_heads } else { HEADS.q_heads };
+                if head >= heads || at >= rotary {
                     return (x(at), 0.0);
                 }
                 let angle = positions[r] as usize * half + at % half;
