@@ -9,7 +9,7 @@ use crate::out::Stage;
 use crate::plan::{NewPage, PlanHints};
 
 use super::activations::{Activations, BufferIndices};
-use super::config::{AttentionKind, ModelConfig, ModelFolder, RopeConfig};
+use super::config::{AttentionKind, ModelConfig, ModelFolder};
 use super::features;
 use super::inputs::InputTable;
 use super::layer::{Kinds, Layer, StepOperands};
@@ -35,6 +35,8 @@ pub struct Decoder<B: Backend> {
     head_bias: Option<B::Vector>,
     /// One for each distinct rope of the layers.
     ropes: Vec<LoadedRope<B>>,
+    /// The longest sequence that steps may belong to.
+    longest: usize,
     /// The largest position of the step loaded last.
     last_position: u32,
     /// For each kind of attention: hints for its plan.
@@ -101,6 +103,7 @@ impl<B: Backend> Decoder<B> {
             head: layout.head.as_ref().map(|tensor| source.matrix(backend, one(tensor))).transpose()?,
             head_bias: layout.head_bias.as_ref().map(|tensor| source.vector(backend, one(tensor))).transpose()?,
             ropes: load_ropes(backend, &kinds.ropes, config.context)?,
+            longest: config.context,
             last_position: 0,
             kv_bytes_per_token: config.kv_bytes_per_token(|heads| backend.kv_element_bytes(heads, dtype)),
             hints: kinds.attention.iter().map(|&kind| plan_hints(backend, dtype, kind)).collect(),
@@ -150,13 +153,15 @@ impl<B: Backend> Decoder<B> {
     }
 
     /// Sets the longest sequence that steps will belong to, which decides which factors a longrope uses: keys stored before
-    /// stay as they are. At first it is the model's context.
-    pub fn set_longest(&mut self, backend: &mut B, tokens: usize) -> Result<()> {
-        if self.config.layers.iter().any(|layer| layer.attention.rope.as_ref().is_some_and(RopeConfig::goes_by_length))
-        {
+    /// stay as they are. At first it is the model's context. Returns whether the factors change.
+    pub fn set_longest(&mut self, backend: &mut B, tokens: usize) -> Result<bool> {
+        let mut ropes = self.config.layers.iter().filter_map(|layer| layer.attention.rope.as_ref());
+        let changes = ropes.any(|rope| rope.differs_by_length(self.longest, tokens));
+        if changes {
             self.ropes = load_ropes(backend, &Kinds::of(&self.config).ropes, tokens)?;
         }
-        Ok(())
+        self.longest = tokens;
+        Ok(changes)
     }
 
     pub fn parameters(&self) -> usize {

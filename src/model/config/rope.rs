@@ -134,9 +134,12 @@ impl RopeConfig {
         Ok(Self { theta, rotary, scaling })
     }
 
-    /// Whether wavelengths depend on the longest sequence of a run.
-    pub fn goes_by_length(&self) -> bool {
-        matches!(self.scaling, RopeScaling::Long { .. })
+    /// Whether sequences of at most these lengths have different wavelengths.
+    pub fn differs_by_length(&self, longest: usize, other: usize) -> bool {
+        match self.scaling {
+            RopeScaling::Long { original_context, .. } => (longest > original_context) != (other > original_context),
+            _ => false,
+        }
     }
 
     /// The context that the scaling allows, or `max_position_embeddings` if that is longer. Configs with linear or yarn

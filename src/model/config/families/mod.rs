@@ -229,6 +229,8 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<ModelConfig> {
     read_special_tokens(&text, &mut config)?;
     if nested.is_some() {
         read_special_tokens(fields, &mut config)?;
+        // The wrapper of Gemma 3 does not cap logits, whatever the text model says.
+        config.final_softcap.take_if(|_| family == Family::Gemma3);
     }
     Ok(config)
 }
