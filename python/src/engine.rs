@@ -90,6 +90,7 @@ impl Engine {
         let planner: Planner = named("plan", plan)?;
         let budget = EngineBudget {
             max_branches,
+            context: None,
             step_rows: None,
             pool_bytes: kv_memory.map(|mib| mib.saturating_mul(1 << 20)),
             memory,
