@@ -254,7 +254,7 @@ impl<B: Backend> Engine<B> {
         let rates = backend.swap_rates();
         let restore_cost = RestoreCost {
             swapped_page: 2.0 * page_bytes as f64 / rates.host_bytes,
-            computed_row: 2.0 * model.parameters() as f64 / rates.flops,
+            computed_row: 2.0 * model.config().active_parameters() as f64 / rates.flops,
         };
         let page_tokens = backend.page_tokens();
         let mut cache = KvCache::new(page_tokens, pool_pages, config.swap_bytes / page_bytes, restore_cost);
