@@ -440,7 +440,7 @@ class _Job:
         elif not params.skip_special_tokens:
             text = self._with_special(finish, params, prompt)
         engine = self.llm._engine
-        rows = None if params.logprobs is None else token_logprobs(ids, logprobs, tops, engine.token_texts)
+        rows = None if params.logprobs is None else token_logprobs(ids, logprobs, tops, engine.tokenizer.token_texts)
         return CompletionOutput(index, text, ids, logprob, rows, reason, stop_reason)
 
     def _with_special(self, finish: tuple, params: SamplingParams, prompt: list[int]) -> str:
