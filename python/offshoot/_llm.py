@@ -18,6 +18,7 @@ import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
+from offshoot._beams import BeamSearchOutput, BeamSearchParams, beam_search
 from offshoot._native import Engine, NativeTokenizer
 from offshoot._outputs import (
     ChoiceScore,
@@ -355,6 +356,17 @@ class LLM:
                 scores.append(ChoiceScore(choice if isinstance(choice, str) else None, tail, finish[4], logprobs, greedy))
             scored.append(ScoredChoices(prompt if isinstance(prompt, str) else None, ids, scores))
         return scored
+
+    def beam_search(
+        self, prompts: Any, params: BeamSearchParams, lora_request: Any = None, use_tqdm: bool = False
+    ) -> list[BeamSearchOutput]:
+        """Beam search over tokens after each prompt, as vLLM's; ``offshoot.beam_search`` searches over steps of text."""
+        if lora_request is not None:
+            raise NotImplementedError("lora_request is not supported")
+        if not isinstance(params, BeamSearchParams):
+            raise TypeError(f"params: expected BeamSearchParams, found {params!r}")
+        encoded = self._encoded([prompts] if _is_one(prompts) else _several(prompts))
+        return beam_search(self, [ids for _, ids in encoded], params)
 
     # Trees.
 

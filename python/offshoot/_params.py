@@ -99,8 +99,7 @@ class SamplingParams:
 
     def __post_init__(self):
         if self.use_beam_search:
-            raise NotImplementedError("use_beam_search is not supported: LLM.beam_search searches by tokens, "
-                                      "offshoot.beam_search by steps")
+            raise NotImplementedError("use_beam_search is not supported: use LLM.beam_search")
         self.n = _whole("n", self.n, 1, MOST_SAMPLES)
         if self.best_of is not None:
             self.best_of = _whole("best_of", self.best_of, 1, MOST_SAMPLES)

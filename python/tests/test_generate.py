@@ -372,3 +372,39 @@ def test_a_closed_llm_says_so(question):
     llm.close()
     with pytest.raises(RuntimeError, match="closed"):
         llm.generate(question)
+
+
+def test_beam_search_finds_the_likeliest_sequences(llm, question):
+    """Against all pairs of the likeliest tokens after the prompt."""
+    ids = llm.encode(question)
+    first = llm.generate({"prompt_token_ids": ids}, SamplingParams(max_tokens=1, temperature=0, logprobs=8))[0].outputs[0].logprobs[0]
+    pairs = {}
+    for token, found in first.items():
+        (request,) = llm.generate({"prompt_token_ids": [*ids, token]}, SamplingParams(max_tokens=1, temperature=0, logprobs=8))
+        pairs |= {(token, other): found.logprob + more.logprob for other, more in request.outputs[0].logprobs[0].items()}
+    expected = sorted(pairs, key=pairs.get, reverse=True)[:4]
+    params = offshoot.BeamSearchParams(beam_width=4, max_tokens=2, ignore_eos=True)
+    (output,) = llm.beam_search([{"prompt": question}], params)
+    assert [tuple(beam.tokens[len(ids):]) for beam in output.sequences] == expected
+    assert [beam.cum_logprob for beam in output.sequences] == pytest.approx([pairs[pair] for pair in expected], abs=1e-4)
+    assert all(beam.tokens[:len(ids)] == ids and question in beam.text for beam in output.sequences)
+    ended = llm.beam_search([question, "Question: a"], offshoot.BeamSearchParams(beam_width=2, max_tokens=40))
+    assert len(ended) == 2 and all(len(each.sequences) == 2 for each in ended)
+    assert any(beam.finish_reason == "stop" and beam.tokens[-1] in llm.facts["eos"]
+               for each in ended for beam in each.sequences)
+    assert llm.beam_search([], params) == []
+    with pytest.raises(TypeError, match="params: expected BeamSearchParams"):
+        llm.beam_search(question, SamplingParams())
+
+
+def test_modules_are_where_vllm_has_them(llm):
+    from offshoot.inputs import TextPrompt, TokensPrompt
+    from offshoot.outputs import CompletionOutput, RequestOutput
+    from offshoot.sampling_params import BeamSearchParams
+    from offshoot.sampling_params import SamplingParams as Params
+
+    assert BeamSearchParams is offshoot.BeamSearchParams
+    by_text, by_ids = llm.generate([TextPrompt(prompt="a b"), TokensPrompt(prompt_token_ids=llm.encode("a b"))],
+                                   Params(max_tokens=3, seed=1))
+    assert isinstance(by_text, RequestOutput) and isinstance(by_text.outputs[0], CompletionOutput)
+    assert by_text.outputs == by_ids.outputs
