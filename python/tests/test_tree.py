@@ -103,5 +103,19 @@ def test_wrong_nodes(llm, question):
         one.extend([3])
     with pytest.raises(ValueError, match="n"):
         one.extend([one.root], SamplingParams(n=2))
-    with pytest.raises(ValueError):
-        one.fork(one.root, 0)
+    for wrong in (0, 10 ** 9):
+        with pytest.raises(ValueError, match="^n: expected"):
+            one.fork(one.root, wrong)
+    with pytest.raises(TypeError, match="sampling_params"):
+        one.root.fork(1)[0].extend({"max_tokens": 3})
+
+
+def test_what_cannot_be_appended_is_said(llm, question):
+    tree = llm.tree(question)
+    (node,) = tree.fork(tree.root, 1)
+    for wrong, kind in (([1 << 20], ValueError), ([-1], ValueError), (None, TypeError), ([2.5], TypeError)):
+        with pytest.raises(kind, match="token ids"):
+            node.append(wrong)
+    with pytest.raises(ValueError, match="the model's context is 4096"):
+        node.append([5] * 5000)
+    assert "the model's context is 4096" in node.facts["error"]
