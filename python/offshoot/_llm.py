@@ -271,7 +271,7 @@ class LLM:
             raise NotImplementedError("tools is not supported")
         if not isinstance(messages, (list, tuple)):
             raise TypeError(f"messages: expected a list of messages or of conversations, found {messages!r}")
-        conversations = [messages] if messages and isinstance(messages[0], dict) else messages
+        conversations: Any = [messages] if messages and isinstance(messages[0], dict) else messages
         texts = [
             self.tokenizer.apply_chat_template(
                 conversation, chat_template=chat_template, tokenize=False, add_generation_prompt=add_generation_prompt,
@@ -391,7 +391,7 @@ class LLM:
 
     def _encoded(self, prompts: list) -> list[tuple[str | None, list[int]]]:
         """The text, if there is one, and the tokens of each prompt."""
-        texts = [prompt.get("prompt") if isinstance(prompt, dict) else prompt for prompt in prompts]
+        texts: list[Any] = [prompt.get("prompt") if isinstance(prompt, dict) else prompt for prompt in prompts]
         ids: list[Any] = [None] * len(prompts)
         for at, prompt in enumerate(prompts):
             if isinstance(prompt, dict):
@@ -550,7 +550,7 @@ class _Job:
         (text, ids, params), samples = self.prompts[at], self.samples[at]
         made = [self.completion(index, samples[index], params, ids) for index in range(params.samples) if index in samples]
         if params.samples > params.n and len(made) > params.n:
-            made = sorted(made, key=lambda output: -output.cumulative_logprob)[:params.n]
+            made = sorted(made, key=lambda output: -(output.cumulative_logprob or 0.0))[:params.n]
             for index, output in enumerate(made):
                 output.index = index
         scored = samples.get(params.samples) if params.prompt_logprobs is not None else None
@@ -622,7 +622,7 @@ class Tokenizer:
 
     def tokenize(self, text: str, add_special_tokens: bool = False) -> list[str]:
         """The texts of a text's tokens."""
-        return self.convert_ids_to_tokens(self.encode(text, add_special_tokens))
+        return self._native.token_texts(self.encode(text, add_special_tokens))
 
     def get_vocab(self) -> dict[str, int]:
         """Ids by the texts of tokens; of those with equal texts (parts of characters) the first."""
@@ -633,11 +633,11 @@ class Tokenizer:
 
     @property
     def pad_token_id(self) -> int | None:
-        return None if self.pad_token is None else self.convert_tokens_to_ids(self.pad_token)
+        return None if self.pad_token is None else self.get_vocab().get(self.pad_token)
 
     @property
     def unk_token_id(self) -> int | None:
-        return None if self.unk_token is None else self.convert_tokens_to_ids(self.unk_token)
+        return None if self.unk_token is None else self.get_vocab().get(self.unk_token)
 
     def _ids(self, given: int | Sequence[int]) -> list[int]:
         ids = [given] if isinstance(given, numbers.Integral) else _several(given, "token_ids: expected token ids")
@@ -775,7 +775,7 @@ def _ids_of(value: Any) -> list[int]:
 
 
 def _is_id(token: Any) -> bool:
-    return isinstance(token, numbers.Integral) and 0 <= token < 1 << 8 * array.array("I").itemsize
+    return isinstance(token, numbers.Integral) and 0 <= int(token) < 1 << 8 * array.array("I").itemsize
 
 
 def _refuse_model(model: Any):

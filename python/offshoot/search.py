@@ -13,7 +13,7 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from offshoot._llm import LLM, _is_one, _progress, _several
@@ -121,7 +121,7 @@ def tree_of_thoughts(
     steps: int = 3, breadth: int = 5, thoughts: int = 5, thought: Callable[[str], str | None] | None = None,
     is_end: Callable[[str], bool] | None = None,
     state: Callable[[list[str]], str | None] | None = None, words: dict[str, float] | None = None, value_samples: int = 0,
-    select: str = "greedy", depth_first: tuple[float, int] | None = None, thought_stop: str | Sequence[str] = "\n",
+    select: str = "greedy", depth_first: tuple[float, int] | None = None, thought_stop: str | list[str] = "\n",
     thought_tokens: int | None = None, answers: int | None = None, answer_tokens: int | None = None,
     answer: Answer | None = None, grade: Callable[..., bool] | None = None,
     sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
@@ -154,6 +154,8 @@ def tree_of_thoughts(
         "answers": _count("answers", answers), "answer_tokens": _count("answer_tokens", answer_tokens),
         "thought_tokens": _count("thought_tokens", thought_tokens), "thought_stop": stop}}
     values = _with_index("value", value)
+    if values is None:
+        raise TypeError("value: expected a function, found None")
 
     def valued(index: int, path: list[str]) -> float | str:
         found = values(index, path)
