@@ -47,7 +47,7 @@ def two_actors(**more):
 
 @pytest.fixture(scope="module")
 def cluster():
-    ray.init(num_cpus=4, include_dashboard=False, logging_level="error", log_to_driver=False)
+    ray.init(num_cpus=4, num_gpus=2, include_dashboard=False, logging_level="error", log_to_driver=False)
     # Ray's workers cannot import this file.
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     context = ray.data.DataContext.get_current()
@@ -195,6 +195,18 @@ def test_a_cut_reads_texts_messages_and_folders(cluster):
     with pytest.raises(FileNotFoundError, match="tokenizer.json"):
         offray.by_prefix(dataset, 2, model="/nowhere")
     assert offray.by_prefix(dataset, 2, model=offshoot.demo_model(), show=False).cut == tokens
+
+
+def test_actors_with_gpus_get_whole_parts(cluster, one_process):
+    # Ray counts GPUs and does not look for them: these engines compute on the CPU.
+    prompts = [question(count, thing) for thing in WORDS[:3] for count in range(2, 6)]
+    parts = offray.by_prefix(ray.data.from_items([{"prompt": prompt} for prompt in prompts]), 3, show=False)
+    processor = offray.build_processor(two_actors(num_gpus=1, sampling_params={"max_tokens": 6}))
+    rows = by_number(processor(parts))
+    expected, computed = one_process(prompts, SamplingParams(max_tokens=6))
+    assert texts_in(rows) == texts_of(expected)
+    metrics = processor.metrics()
+    assert metrics["actors"] == 2 and metrics["prompt_tokens_computed"] <= computed + parts.cut.twice
 
 
 # Failures.

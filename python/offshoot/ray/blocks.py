@@ -72,6 +72,24 @@ def with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
     return table.append_column(name, values) if at < 0 else table.set_column(at, name, values)
 
 
+#: The column of a packed block.
+_PACKED = "offshoot_block"
+
+
+def packed(table: pa.Table) -> pa.Table:
+    """A block as one row, which Ray neither divides nor joins with others."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return pa.table({_PACKED: pa.array([sink.getvalue().to_pybytes()], pa.large_binary())})
+
+
+def unpacked(table: pa.Table) -> pa.Table:
+    """The block of a row that ``packed`` made."""
+    with pa.ipc.open_stream(table[_PACKED][0].as_buffer()) as stream:
+        return stream.read_all()
+
+
 @ray.remote
 def _columns(table: pa.Table, names: list[str]) -> pa.Table:
     return table.select([name for name in names if name in table.column_names])

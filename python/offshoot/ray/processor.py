@@ -8,9 +8,9 @@ from typing import Any
 import ray
 import ray.data
 
-from offshoot.ray.blocks import check_dataset, in_order, numbered
+from offshoot.ray.blocks import check_dataset, in_order, numbered, packed
 from offshoot.ray.config import OffshootConfig
-from offshoot.ray.worker import Totals, Worker
+from offshoot.ray.worker import BlockWorker, Totals, Worker
 
 Row = dict[str, Any]
 
@@ -37,8 +37,13 @@ class Processor:
         # One part at a time: an actor that has several in hand holds back what another one could begin.
         size = {"size": least} if least == most else {"min_size": least, "max_size": most}
         actors = ray.data.ActorPoolStrategy(**size, max_tasks_in_flight_per_actor=1)
+        worker, batch_size = Worker, config.batch_size
+        if batch_size is None:
+            # On GPUs Ray wants a number of rows, for which it joins blocks: a block is one row to it.
+            worker, batch_size = BlockWorker, 1
+            dataset = dataset.map_batches(packed, batch_size=None, batch_format="pyarrow", num_cpus=0)
         dataset = dataset.map_batches(
-            Worker, fn_constructor_kwargs={"config": config, "totals": self._totals}, batch_size=config.batch_size,
+            worker, fn_constructor_kwargs={"config": config, "totals": self._totals}, batch_size=batch_size,
             batch_format="pyarrow", zero_copy_batch=True, compute=actors, **config.remote_arguments())
         if self.postprocess is not None:
             dataset = dataset.map(_after(self.postprocess), **self.postprocess_map_kwargs)
