@@ -192,7 +192,7 @@ def test_a_cut_reads_texts_messages_and_folders(cluster):
         offray.by_prefix(dataset, 2, prompt="text")
     with pytest.raises(ValueError, match="parts: expected a whole number from 1 up, found 0"):
         offray.by_prefix(dataset, 0)
-    with pytest.raises(FileNotFoundError, match="tokenizer.json"):
+    with pytest.raises(FileNotFoundError, match="/nowhere: cannot open the model folder"):
         offray.by_prefix(dataset, 2, model="/nowhere")
     assert offray.by_prefix(dataset, 2, model=offshoot.demo_model(), show=False).cut == tokens
 
@@ -200,7 +200,8 @@ def test_a_cut_reads_texts_messages_and_folders(cluster):
 def test_actors_with_gpus_get_whole_parts(cluster, one_process):
     # Ray counts GPUs and does not look for them: these engines compute on the CPU.
     prompts = [question(count, thing) for thing in WORDS[:3] for count in range(2, 6)]
-    parts = offray.by_prefix(ray.data.from_items([{"prompt": prompt} for prompt in prompts]), 3, show=False)
+    parts = offray.by_prefix(ray.data.from_items([{"prompt": prompt} for prompt in prompts]), 3,
+                             model=offshoot.demo_model(), show=False)
     processor = offray.build_processor(two_actors(num_gpus=1, sampling_params={"max_tokens": 6}))
     rows = by_number(processor(parts))
     expected, computed = one_process(prompts, SamplingParams(max_tokens=6))
