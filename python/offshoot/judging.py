@@ -37,8 +37,9 @@ class Judge:
     environment. ``withheld``: files that candidates must not read, such as the problems. ``sandboxed=False`` also judges
     where the machine cannot isolate candidates: they can then do whatever you can."""
 
-    def __init__(self, *, python: str | os.PathLike | None = None, withheld: str | os.PathLike | Sequence[str | os.PathLike] = (),
-                 sandboxed: bool = True, all_tests: bool = False):
+    def __init__(self, *, python: str | os.PathLike | None = None,
+                 withheld: str | os.PathLike | Sequence[str | os.PathLike] = (), sandboxed: bool = True,
+                 all_tests: bool = False):
         paths = [withheld] if isinstance(withheld, (str, os.PathLike)) else withheld
         self._native = NativeJudge(command(), python=python, withheld=[os.fspath(path) for path in paths],
                                    sandboxed=sandboxed, all_tests=all_tests)

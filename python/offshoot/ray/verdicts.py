@@ -42,7 +42,8 @@ def judge(
     ``problem``: the column of a benchmark's row, as a dict or as JSON text, which keeps fields without a value;
     ``program``: the column of a program, or of a list of them, such as the samples of one prompt. The column
     ``verdict`` gets AC, WA, TLE and so on; ``details`` the message, the tests as JSON, times and memory; both lists for
-    lists, and nulls where there is no program, as in rows that could not be sampled. ``withheld``, ``sandboxed`` and ``all_tests`` are ``offshoot.Judge``'s.
+    lists, and nulls where there is no program, as in rows that could not be sampled. ``withheld``,
+    ``sandboxed`` and ``all_tests`` are ``offshoot.Judge``'s.
     """
     options = ((withheld,) if isinstance(withheld, str) else tuple(withheld), bool(sandboxed), bool(all_tests))
     check_dataset(dataset)
