@@ -79,12 +79,13 @@ def _close_all():
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during a generation. ``outputs`` has what was finished: of unfinished samples the beginnings, with the finish
-    reason ``abort``; prompts that had not begun have no outputs."""
+    """Ctrl-C during a generation or a search. ``outputs`` has what was finished: of unfinished samples the beginnings, with
+    the finish reason ``abort``; prompts that had not begun have no outputs. Of a search it has the outcomes of the prompts,
+    None for those that were not finished."""
 
-    def __init__(self, outputs: list[RequestOutput]):
+    def __init__(self, outputs: list[Any]):
         self.outputs = outputs
-        done = sum(request.finished for request in outputs)
+        done = sum(output is not None and getattr(output, "finished", True) for output in outputs)
         super().__init__(f"{done} of {len(outputs)} prompts were finished: see this exception's `outputs`")
 
     def __reduce__(self):
@@ -286,21 +287,15 @@ class LLM:
         self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None
     ) -> Iterator[StreamOutput]:
         """New tokens of all samples as they come, each sample's in order; its last item has its whole ``output``. Leaving
-        the loop, or deleting the iterator, ends the samples."""
+        the loop, or deleting the iterator, ends the samples, which begin at once."""
         job = self._begin(prompts, sampling_params, stream=True)
-        for event in job.events():
-            yield from job.streamed(event)
+        return (item for event in job.events() for item in job.streamed(event))
 
-    async def astream(
+    def astream(
         self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None
     ) -> AsyncIterator[StreamOutput]:
         """``stream`` for asyncio."""
-        job = self._begin(prompts, sampling_params, stream=True)
-        async with _ending(job):
-            while await _waited(job):
-                for event in job.unread():
-                    for item in job.streamed(event):
-                        yield item
+        return _streamed(self._begin(prompts, sampling_params, stream=True))
 
     async def agenerate(
         self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
@@ -760,6 +755,14 @@ async def _ending(job: _Job):
     except BaseException:
         _waiters().submit(job.cancel)  # A wait in progress keeps the generation for a moment.
         raise
+
+
+async def _streamed(job: _Job) -> AsyncIterator[StreamOutput]:
+    async with _ending(job):
+        while await _waited(job):
+            for event in job.unread():
+                for item in job.streamed(event):
+                    yield item
 
 
 def _ids_of(value: Any) -> list[int]:
