@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from offshoot._llm import LLM, _is_one, _progress, _several
+from offshoot._llm import LLM, Interrupted, _is_one, _progress, _several
 from offshoot._native import Records
 from offshoot._native import search as _native_search
 from offshoot._params import MOST_SAMPLES, SamplingParams, _choice, _number, _whole
@@ -321,13 +321,18 @@ def _search(llm, prompts, method, sampling_params, seed, use_tqdm, *, assess, gr
             bar.update(finished - shown)
             shown = finished
 
-        found = _native_search(
+        found, raised = _native_search(
             llm._engine, json.dumps(method), named, params.sampling(room), _whole("seed", seed) % (1 << 64), assess=assess,
             grades=grades, done=done, **callables)
+    if isinstance(raised, KeyboardInterrupt):
+        finished = [_outcome(json.loads(each)) if isinstance(each, str) else None for each in found]
+        raise Interrupted(finished) from (None if type(raised) is KeyboardInterrupt else raised)
+    if raised is not None:
+        raise raised
     outcomes = []
     for each in found:
-        if isinstance(each, BaseException):
-            raise each
+        if not isinstance(each, str):  # None is only beside what ended the searches.
+            raise each or KeyboardInterrupt
         outcomes.append(_outcome(json.loads(each)))
     return outcomes[0] if one else outcomes
 
