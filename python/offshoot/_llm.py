@@ -79,12 +79,13 @@ def _close_all():
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during a generation. ``outputs`` has what was finished: of unfinished samples the beginnings, with the finish
-    reason ``abort``; prompts that had not begun have no outputs."""
+    """Ctrl-C during a generation or a search. ``outputs`` has what was finished: of unfinished samples the beginnings, with
+    the finish reason ``abort``; prompts that had not begun have no outputs. Of a search it has the outcomes of the prompts,
+    None for those that were not finished."""
 
-    def __init__(self, outputs: list[RequestOutput]):
+    def __init__(self, outputs: list[Any]):
         self.outputs = outputs
-        done = sum(request.finished for request in outputs)
+        done = sum(output is not None and getattr(output, "finished", True) for output in outputs)
         super().__init__(f"{done} of {len(outputs)} prompts were finished: see this exception's `outputs`")
 
     def __reduce__(self):
@@ -271,7 +272,7 @@ class LLM:
             raise NotImplementedError("tools is not supported")
         if not isinstance(messages, (list, tuple)):
             raise TypeError(f"messages: expected a list of messages or of conversations, found {messages!r}")
-        conversations = [messages] if messages and isinstance(messages[0], dict) else messages
+        conversations: Any = [messages] if messages and isinstance(messages[0], dict) else messages
         texts = [
             self.tokenizer.apply_chat_template(
                 conversation, chat_template=chat_template, tokenize=False, add_generation_prompt=add_generation_prompt,
@@ -286,21 +287,15 @@ class LLM:
         self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None
     ) -> Iterator[StreamOutput]:
         """New tokens of all samples as they come, each sample's in order; its last item has its whole ``output``. Leaving
-        the loop, or deleting the iterator, ends the samples."""
+        the loop, or deleting the iterator, ends the samples, which begin at once."""
         job = self._begin(prompts, sampling_params, stream=True)
-        for event in job.events():
-            yield from job.streamed(event)
+        return (item for event in job.events() for item in job.streamed(event))
 
-    async def astream(
+    def astream(
         self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None
     ) -> AsyncIterator[StreamOutput]:
         """``stream`` for asyncio."""
-        job = self._begin(prompts, sampling_params, stream=True)
-        async with _ending(job):
-            while await _waited(job):
-                for event in job.unread():
-                    for item in job.streamed(event):
-                        yield item
+        return _streamed(self._begin(prompts, sampling_params, stream=True))
 
     async def agenerate(
         self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
@@ -391,7 +386,7 @@ class LLM:
 
     def _encoded(self, prompts: list) -> list[tuple[str | None, list[int]]]:
         """The text, if there is one, and the tokens of each prompt."""
-        texts = [prompt.get("prompt") if isinstance(prompt, dict) else prompt for prompt in prompts]
+        texts: list[Any] = [prompt.get("prompt") if isinstance(prompt, dict) else prompt for prompt in prompts]
         ids: list[Any] = [None] * len(prompts)
         for at, prompt in enumerate(prompts):
             if isinstance(prompt, dict):
@@ -550,7 +545,7 @@ class _Job:
         (text, ids, params), samples = self.prompts[at], self.samples[at]
         made = [self.completion(index, samples[index], params, ids) for index in range(params.samples) if index in samples]
         if params.samples > params.n and len(made) > params.n:
-            made = sorted(made, key=lambda output: -output.cumulative_logprob)[:params.n]
+            made = sorted(made, key=lambda output: -(output.cumulative_logprob or 0.0))[:params.n]
             for index, output in enumerate(made):
                 output.index = index
         scored = samples.get(params.samples) if params.prompt_logprobs is not None else None
@@ -622,7 +617,7 @@ class Tokenizer:
 
     def tokenize(self, text: str, add_special_tokens: bool = False) -> list[str]:
         """The texts of a text's tokens."""
-        return self.convert_ids_to_tokens(self.encode(text, add_special_tokens))
+        return self._native.token_texts(self.encode(text, add_special_tokens))
 
     def get_vocab(self) -> dict[str, int]:
         """Ids by the texts of tokens; of those with equal texts (parts of characters) the first."""
@@ -633,11 +628,11 @@ class Tokenizer:
 
     @property
     def pad_token_id(self) -> int | None:
-        return None if self.pad_token is None else self.convert_tokens_to_ids(self.pad_token)
+        return None if self.pad_token is None else self.get_vocab().get(self.pad_token)
 
     @property
     def unk_token_id(self) -> int | None:
-        return None if self.unk_token is None else self.convert_tokens_to_ids(self.unk_token)
+        return None if self.unk_token is None else self.get_vocab().get(self.unk_token)
 
     def _ids(self, given: int | Sequence[int]) -> list[int]:
         ids = [given] if isinstance(given, numbers.Integral) else _several(given, "token_ids: expected token ids")
@@ -762,6 +757,14 @@ async def _ending(job: _Job):
         raise
 
 
+async def _streamed(job: _Job) -> AsyncIterator[StreamOutput]:
+    async with _ending(job):
+        while await _waited(job):
+            for event in job.unread():
+                for item in job.streamed(event):
+                    yield item
+
+
 def _ids_of(value: Any) -> list[int]:
     if not _is_ids(value):
         raise TypeError(f"prompt_token_ids: expected a list of token ids that is not empty, found {value!r}")
@@ -775,7 +778,7 @@ def _ids_of(value: Any) -> list[int]:
 
 
 def _is_id(token: Any) -> bool:
-    return isinstance(token, numbers.Integral) and 0 <= token < 1 << 8 * array.array("I").itemsize
+    return isinstance(token, numbers.Integral) and 0 <= int(token) < 1 << 8 * array.array("I").itemsize
 
 
 def _refuse_model(model: Any):

@@ -20,11 +20,12 @@ def _whole(name: str, value: Any, least: int | None = None, most: int | None = N
     """A whole number, numpy's included; booleans are none."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name}: expected a whole number, found {value!r}")
-    if least is not None and value < least:
-        raise ValueError(f"{name}: expected a whole number from {least} up, found {value}")
-    if most is not None and value > most:
-        raise ValueError(f"{name}: expected at most {most:,}, found {value}")
-    return int(value)
+    number = int(value)
+    if least is not None and number < least:
+        raise ValueError(f"{name}: expected a whole number from {least} up, found {number}")
+    if most is not None and number > most:
+        raise ValueError(f"{name}: expected at most {most:,}, found {number}")
+    return number
 
 
 def _number(name: str, value: Any) -> float:

@@ -175,7 +175,7 @@ class Tree:
         change."""
         nodes = list(nodes)
         one = isinstance(continuation, str) or (len(continuation) > 0 and not isinstance(continuation[0], (str, list, tuple)))
-        each = [continuation] * len(nodes) if one else list(continuation)
+        each: list[Any] = [continuation] * len(nodes) if one else list(continuation)
         if len(each) != len(nodes):
             raise ValueError(f"continuation: expected {len(nodes)}, one for each node, found {len(each)}")
         probes = [(self._id(node), self._tokens(text)) for node, text in zip(nodes, each)]
@@ -194,7 +194,8 @@ class Tree:
 
         paths = []
         for node in self.leaves if nodes is None else nodes:
-            parts, at = [], node
+            parts: list[Any] = []
+            at: Node | None = node
             while at is not None and at.id != 0:
                 known, count = at.logprobs, len(at.token_ids)
                 parts.append(known if len(known) == count else numpy.full(count, numpy.nan, numpy.float32))

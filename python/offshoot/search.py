@@ -13,10 +13,10 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from offshoot._llm import LLM, _is_one, _progress, _several
+from offshoot._llm import LLM, Interrupted, _is_one, _progress, _several
 from offshoot._native import Records
 from offshoot._native import search as _native_search
 from offshoot._params import MOST_SAMPLES, SamplingParams, _choice, _number, _whole
@@ -121,7 +121,7 @@ def tree_of_thoughts(
     steps: int = 3, breadth: int = 5, thoughts: int = 5, thought: Callable[[str], str | None] | None = None,
     is_end: Callable[[str], bool] | None = None,
     state: Callable[[list[str]], str | None] | None = None, words: dict[str, float] | None = None, value_samples: int = 0,
-    select: str = "greedy", depth_first: tuple[float, int] | None = None, thought_stop: str | Sequence[str] = "\n",
+    select: str = "greedy", depth_first: tuple[float, int] | None = None, thought_stop: str | list[str] = "\n",
     thought_tokens: int | None = None, answers: int | None = None, answer_tokens: int | None = None,
     answer: Answer | None = None, grade: Callable[..., bool] | None = None,
     sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
@@ -154,6 +154,8 @@ def tree_of_thoughts(
         "answers": _count("answers", answers), "answer_tokens": _count("answer_tokens", answer_tokens),
         "thought_tokens": _count("thought_tokens", thought_tokens), "thought_stop": stop}}
     values = _with_index("value", value)
+    if values is None:
+        raise TypeError("value: expected a function, found None")
 
     def valued(index: int, path: list[str]) -> float | str:
         found = values(index, path)
@@ -319,13 +321,18 @@ def _search(llm, prompts, method, sampling_params, seed, use_tqdm, *, assess, gr
             bar.update(finished - shown)
             shown = finished
 
-        found = _native_search(
+        found, raised = _native_search(
             llm._engine, json.dumps(method), named, params.sampling(room), _whole("seed", seed) % (1 << 64), assess=assess,
             grades=grades, done=done, **callables)
+    if isinstance(raised, KeyboardInterrupt):
+        finished = [_outcome(json.loads(each)) if isinstance(each, str) else None for each in found]
+        raise Interrupted(finished) from (None if type(raised) is KeyboardInterrupt else raised)
+    if raised is not None:
+        raise raised
     outcomes = []
     for each in found:
-        if isinstance(each, BaseException):
-            raise each
+        if not isinstance(each, str):  # None is only beside what ended the searches.
+            raise each or KeyboardInterrupt
         outcomes.append(_outcome(json.loads(each)))
     return outcomes[0] if one else outcomes
 

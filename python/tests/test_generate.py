@@ -321,6 +321,12 @@ def test_choices_are_a_list_of_texts_or_of_tokens(llm, question):
     assert by_text.token_ids == by_ids.token_ids and by_text.logprob == pytest.approx(by_ids.logprob, abs=1e-5)
 
 
+def test_a_stream_says_at_once_what_is_wrong(llm):
+    for stream in (llm.stream, llm.astream):
+        with pytest.raises(TypeError, match="prompts: expected"):
+            stream(5)
+
+
 def test_nothing_gives_nothing(llm):
     assert llm.generate([], SamplingParams()) == []
 

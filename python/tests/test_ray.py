@@ -357,6 +357,27 @@ def test_verdicts(cluster):
     assert all(len(row["judgement"]) == len(row["program"]) for row in rows)
 
 
+def test_rows_without_a_program_have_no_verdict(cluster):
+    problem = {"task_id": "T/0", "prompt": "def add(a, b):\n", "entry_point": "add",
+               "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n"}
+    right = "    return a + b\n"
+    rows = [{"at": 0, "problem": problem, "program": [right, None]}, {"at": 1, "problem": problem, "program": None},
+            {"at": 2, "problem": None, "program": None}, {"at": 3, "problem": problem, "program": []}]
+    table = pa.Table.from_pylist(rows)
+    judged = sorted(offray.judge(ray.data.from_arrow(table), "problem", "program").take_all(), key=lambda row: row["at"])
+    assert [row["verdict"] if row["verdict"] is None else list(row["verdict"]) for row in judged] == [
+        ["AC", None], None, None, []]
+    one = pa.Table.from_pylist([{"problem": problem, "program": right}, {"problem": problem, "program": None}])
+    assert [row["verdict"] for row in offray.judge(ray.data.from_arrow(one), "problem", "program").take_all()] == ["AC", None]
+
+
+def test_what_is_no_dataset_is_named():
+    for use in (lambda rows: offray.by_prefix(rows, 2), lambda rows: offray.judge(rows, "problem", "program"),
+                offray.build_processor(config())):
+        with pytest.raises(TypeError, match="dataset: expected a ray.data.Dataset, found list"):
+            use([{"prompt": "a"}])
+
+
 @pytest.mark.parametrize("name, needs", [("ray_pipeline.py", ()), ("ray_http.py", ("pydantic", "aiohttp"))])
 def test_an_example_with_ray(name, needs):
     for module in needs:

@@ -209,6 +209,17 @@ def test_the_judge():
         offshoot.judge({"nothing": 1}, "pass")
     with pytest.raises(TypeError):
         offshoot.judge("problem", "pass")
+    for wrong in (None, [None], b"pass"):
+        with pytest.raises(TypeError, match="^programs: expected"):
+            offshoot.judge(problem, wrong)
+
+
+def test_one_withheld_file_is_a_file(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr("offshoot.judging.NativeJudge", lambda command, *, withheld, **more: asked.append(withheld))
+    for withheld in (str(tmp_path), tmp_path, [tmp_path]):
+        offshoot.Judge(withheld=withheld)
+    assert asked == [[str(tmp_path)]] * 3
 
 
 def test_a_task_runs_from_a_dict(tmp_path, monkeypatch):
@@ -226,3 +237,10 @@ def test_a_task_runs_from_a_dict(tmp_path, monkeypatch):
     assert offshoot.plan(task)
     with pytest.raises(ValueError, match="self_consistensy|unknown|expected"):
         offshoot.run({**task, "method": {"self_consistensy": {}}}, show=False)
+    with pytest.raises(TypeError, match="JSON"):
+        offshoot.run({**task, "name": object()}, show=False)
+    with pytest.raises(ValueError, match="^the task: `items`"):
+        offshoot.run({}, show=False)
+    with pytest.raises(ValueError, match="--colour"):
+        offshoot.run(task, colour=3, show=False)
+    assert not list(tmp_path.glob(".offshoot-task-*"))

@@ -1,6 +1,8 @@
 """Sampling trees: fork, extend, score, prune, cancel, and what is recorded."""
 
 import math
+import threading
+import time
 
 import numpy
 import pytest
@@ -78,6 +80,33 @@ def test_growing_nodes_can_be_cancelled_forked_and_pruned_in_the_loop(llm, quest
         if len(seen) == 2:
             break
     assert len(seen) == 2 and llm.metrics()["running"] == 0
+
+
+def test_the_interpreter_goes_on_while_a_thread_waits_for_a_tree_that_scores(llm, question):
+    tree = llm.tree(question, seed=1)
+    nodes = tree.fork(tree.root, 24)
+    beats, begun, is_done = [], threading.Event(), threading.Event()
+
+    def beat():
+        while not is_done.wait(0.001):
+            beats.append(len(beats))
+
+    def score():
+        begun.set()
+        tree.score(nodes, [llm.encode(f"{at} " * 1500, False)[:1500] for at in range(24)])
+
+    scorer, beater = threading.Thread(target=score), threading.Thread(target=beat)
+    beater.start(), scorer.start()
+    begun.wait()
+    meanwhile = 0
+    while scorer.is_alive():
+        before = len(beats)
+        assert len(tree) == 25
+        meanwhile = max(meanwhile, len(beats) - before)
+        time.sleep(0.002)
+    is_done.set()
+    beater.join()
+    assert meanwhile > 3, "another thread ran while this one waited for the tree"
 
 
 def test_scores_of_nodes_are_kept(llm, question):

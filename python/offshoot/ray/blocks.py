@@ -13,6 +13,12 @@ import ray.data
 ROW = "row_number"
 
 
+def check_dataset(dataset: Any) -> None:
+    if not isinstance(dataset, ray.data.Dataset):
+        raise TypeError(f"dataset: expected a ray.data.Dataset, found {type(dataset).__name__}: ray.data.from_items and "
+                        "others make one")
+
+
 def in_order(dataset: ray.data.Dataset) -> list[ray.ObjectRef]:
     """The dataset's blocks as Arrow tables, in its own order: Ray returns blocks as they come unless it is told."""
     options = dataset.context.execution_options

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
 import ray.data
 
-from offshoot.ray.blocks import in_order, numbered, packed
+from offshoot.ray.blocks import check_dataset, in_order, numbered, packed
 from offshoot.ray.config import OffshootConfig
 from offshoot.ray.worker import BlockWorker, Totals, Worker
 
@@ -22,9 +22,10 @@ class Processor:
                  postprocess: Callable[[Row], Row] | None, preprocess_map_kwargs: dict, postprocess_map_kwargs: dict):
         self.config, self.preprocess, self.postprocess = config, preprocess, postprocess
         self.preprocess_map_kwargs, self.postprocess_map_kwargs = preprocess_map_kwargs, postprocess_map_kwargs
-        self._totals = None
+        self._totals: Any = None
 
     def __call__(self, dataset: ray.data.Dataset) -> ray.data.Dataset:
+        check_dataset(dataset)
         if self._totals is None:
             self._totals = Totals.remote()
         config = self.config
@@ -91,7 +92,10 @@ def _before(preprocess: Callable[[Row], Row], row: str | None) -> Callable[[Row]
 
     def before(given: Row) -> Row:
         number = {row: given[row]} if row is not None else {}
-        return {**given, **preprocess(dict(given)), **number}
+        made = preprocess(dict(given))
+        if not isinstance(made, Mapping):
+            raise TypeError(f"preprocess: expected to return a dict of columns, found {made!r}")
+        return {**given, **made, **number}
 
     return before
 
