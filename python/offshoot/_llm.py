@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from offshoot._beams import BeamSearchOutput, BeamSearchParams, beam_search
-from offshoot._native import Engine, NativeTokenizer
+from offshoot._native import Engine, NativeTokenizer, Samples
 from offshoot._outputs import (
     ChoiceScore,
     CompletionOutput,
@@ -81,15 +81,16 @@ def _close_all():
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C during a generation or a search. ``outputs`` has what was finished: of unfinished samples the beginnings, with
     the finish reason ``abort``; prompts that had not begun have no outputs. Of a search it has the outcomes of the prompts,
-    None for those that were not finished."""
+    None for those that were not finished. ``table`` is what ``generate_table`` had, beginnings too; else None."""
 
-    def __init__(self, outputs: list[Any]):
-        self.outputs = outputs
+    def __init__(self, outputs: list[Any], table: Any = None):
+        self.outputs, self.table = outputs, table
         done = sum(output is not None and getattr(output, "finished", True) for output in outputs)
-        super().__init__(f"{done} of {len(outputs)} prompts were finished: see this exception's `outputs`")
+        super().__init__(f"{done} of {len(outputs)} prompts were finished: see this exception's `outputs`" if table is None
+                         else f"{len(table)} samples had begun: see this exception's `table`")
 
     def __reduce__(self):
-        return Interrupted, (self.outputs,)
+        return Interrupted, (self.outputs, self.table)
 
 
 class LLM:
@@ -250,6 +251,43 @@ class LLM:
                 job.stop()
                 raise Interrupted(job.outputs()) from None
         return job.outputs()
+
+    def generate_table(
+        self,
+        prompts: Any,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        priority: int | None = None,
+        names: Sequence[str] | None = None,
+    ) -> Any:
+        """The samples that ``generate`` draws as a ``pyarrow.Table``, a row a sample in the order of prompts and samples:
+        ``prompt`` (its number), ``index``, ``text``, ``token_ids``, ``logprobs``, ``cumulative_logprob``,
+        ``finish_reason``, ``stop_reason``. Its memory is the engine's own: there is no Python object a sample, which
+        matters from some 100,000 on. Needs pyarrow."""
+        import pyarrow as pa
+
+        job = self._begin(prompts, sampling_params, priority=priority, names=names, stream=False)
+        for _, _, params in job.prompts:
+            for name, used in (("prompt_logprobs", params.prompt_logprobs is not None), ("best_of", params.samples > params.n),
+                               ("skip_special_tokens=False", not params.skip_special_tokens)):
+                if used:
+                    raise NotImplementedError(f"{name}: a table of samples has none; use generate")
+        table, left = Samples(), [params.samples for _, _, params in job.prompts]
+        with _progress(use_tqdm, len(job.prompts)) as bar:
+            try:
+                while (ended := job.generation.next_samples(WAIT, table)) is not None:
+                    for prompt in ended:
+                        left[prompt] -= 1
+                        bar.update(not left[prompt])
+            except KeyboardInterrupt:
+                for prompt, samples in enumerate(left):
+                    if samples:
+                        job.generation.cancel_prompt(prompt)
+                while job.generation.next_samples(WAIT, table) is not None:
+                    pass
+                raise Interrupted([], pa.table(table)) from None
+        return pa.table(table)
 
     def chat(
         self,

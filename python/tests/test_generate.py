@@ -258,6 +258,23 @@ def test_a_chat_by_a_template_of_ones_own(llm):
         tokenizer.apply_chat_template(talk, chat_template="{% if %}", tokenize=False)
 
 
+def test_a_table_has_the_samples_of_generate(llm, question):
+    params = SamplingParams(n=3, max_tokens=24, seed=7, logprobs=0, stop=["\n\n", " pens"])
+    prompts = [question, question + " Mia"]
+    outputs = [output for request in llm.generate(prompts, params, use_tqdm=False) for output in request.outputs]
+    table = llm.generate_table(prompts, params, use_tqdm=False)
+    assert table["prompt"].to_pylist() == [0, 0, 0, 1, 1, 1] and table["index"].to_pylist() == [0, 1, 2] * 2
+    for column in ("text", "token_ids", "cumulative_logprob", "finish_reason", "stop_reason"):
+        assert table[column].to_pylist() == [getattr(output, column) for output in outputs], column
+    for logprobs, output in zip(table["logprobs"].to_pylist(), outputs):
+        assert logprobs == [row[token].logprob for row, token in zip(output.logprobs, output.token_ids)]
+    for wrong in (SamplingParams(prompt_logprobs=1), SamplingParams(n=1, best_of=2), SamplingParams(skip_special_tokens=False)):
+        with pytest.raises(NotImplementedError, match="a table of samples"):
+            llm.generate_table(question, wrong)
+    with pytest.raises(ValueError, match="prompt 0 has"):
+        llm.generate_table([[1] * (llm.max_model_len + 1)])
+
+
 def test_tables(llm, question):
     table = offshoot.to_arrow(llm.generate([question] * 2, SamplingParams(n=2, max_tokens=4)))
     assert table.num_rows == 4 and set(table["index"].to_pylist()) == {0, 1}
