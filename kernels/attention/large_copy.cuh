@@ -69,15 +69,6 @@ __device__ __forceinline__ void copy_large(const Job& job, unsigned warp, unsign
                 return reinterpret_cast<const char*>(job.keys(page, head) + KV_BLOCK_TOKENS * (content.values * HEAD_DIM + content.share * VALUE_DIM));
             };
             wait_barrier(shared_address(&large.empty[slot]), parity ^ 1);
-            if (lane < 2 * SLOT_PANELS) {
-                // Order earlier generic accesses to this memory before the copy.
-                fence_proxies();
-                const unsigned panel = lane % SLOT_PANELS, half = lane / SLOT_PANELS;
-                if (half == 0 ? is_full[0] : is_full[1]) {
-                    const unsigned page = half == 0 ? here[0].page : here[1].page;
-                    copy_bulk(to + panel * PANEL_BYTES + half * KV_PANEL_BYTES, page_at(page) + panel * KV_PANEL_BYTES, KV_PANEL_BYTES, full);
-                }
-            }
             if (!(is_full[0] && is_full[1])) {
 #pragma unroll
                 for (unsigned half = 0; half < 2; half++) {
@@ -94,6 +85,17 @@ __device__ __forceinline__ void copy_large(const Job& job, unsigned warp, unsign
             if (lane == 0) {
                 large.keys[slot] = info;
                 arrive_expecting(full, (is_full[0] + is_full[1]) * SLOT_PANELS * KV_PANEL_BYTES);
+            }
+            __syncwarp();
+            if (lane < 2 * SLOT_PANELS) {
+                // Order earlier generic accesses to this memory before the copy. The barrier knows of the bytes already:
+                // an H100 ended launches in which copies could be done before.
+                fence_proxies();
+                const unsigned panel = lane % SLOT_PANELS, half = lane / SLOT_PANELS;
+                if (half == 0 ? is_full[0] : is_full[1]) {
+                    const unsigned page = half == 0 ? here[0].page : here[1].page;
+                    copy_bulk(to + panel * PANEL_BYTES + half * KV_PANEL_BYTES, page_at(page) + panel * KV_PANEL_BYTES, KV_PANEL_BYTES, full);
+                }
             }
         }
         before += slots;

@@ -56,10 +56,11 @@ struct SlotCursor {
     }
 };
 
-// Called by one thread before any other uses the barriers.
+// Called by one thread before any other, and the copy engine, use the barriers.
 __device__ __forceinline__ void init_large(LargeShared& large) {
     for (unsigned i = 0; i < RING_SLOTS; i++) {
         init_barrier(shared_address(&large.full[i]), 32);
         init_barrier(shared_address(&large.empty[i]), 2 * GROUP_THREADS / 32);
     }
+    fence_proxies();
 }
