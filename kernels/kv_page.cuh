@@ -2,18 +2,30 @@
 // 16-byte chunks in an order that depends on the slot number, permuted within 128 bytes, so that reading one column of
 // eight consecutive rows touches all shared-memory banks. A page that the copy engine brings to shared memory unchanged
 // can thus be multiplied directly. Eight swizzled rows of 128 bytes are the "128-byte swizzle" of attention/wgmma.cuh.
-// Pages are swizzled where tree_attention_wgmma.cu reads them, else plain.
+// Swizzled rows of more than 256 bytes are divided into panels of 128 bytes: [panel][PAGE_TOKENS][128], each swizzled as
+// rows of 128 bytes are. Pages are swizzled where tree_attention_wgmma.cu reads them, else plain.
 #pragma once
 
 constexpr unsigned PAGE_TOKENS = 32;
 
-// Chunk c of the row in `slot` is stored at chunk c ^ swizzle_of(..). Rows have 64, 128 or 256 bytes.
+constexpr unsigned PANEL_ROW_BYTES = 128;
+
+// Chunks are permuted within groups of this many, the largest power of two up to 8 that divides those of a row.
+__host__ __device__ constexpr unsigned swizzled_chunks(unsigned row_bytes) {
+    return row_bytes % 128 == 0 ? 8 : row_bytes % 64 == 0 ? 4 : row_bytes % 32 == 0 ? 2 : 1;
+}
+
+// Chunk c of the row in `slot` is stored at chunk c ^ swizzle_of(..).
 __host__ __device__ constexpr unsigned swizzle_of(unsigned slot, unsigned row_bytes) {
-    return row_bytes == 64 ? slot / 2 % 4 : slot % 8;
+    return slot / (8 / swizzled_chunks(row_bytes)) % swizzled_chunks(row_bytes);
 }
 
 // Byte offset within the page of byte `byte` of the row in `slot`.
 template <bool IS_SWIZZLED>
 __device__ __forceinline__ unsigned page_place(unsigned slot, unsigned byte, unsigned row_bytes) {
+    if (IS_SWIZZLED && row_bytes > 2 * PANEL_ROW_BYTES) {
+        const unsigned panel = byte / PANEL_ROW_BYTES * PAGE_TOKENS * PANEL_ROW_BYTES;
+        return panel + slot * PANEL_ROW_BYTES + (byte % PANEL_ROW_BYTES ^ swizzle_of(slot, PANEL_ROW_BYTES) * 16);
+    }
     return slot * row_bytes + (IS_SWIZZLED ? byte ^ swizzle_of(slot, row_bytes) * 16 : byte);
 }

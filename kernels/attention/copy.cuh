@@ -34,8 +34,13 @@ struct DirectStages {
     __device__ __forceinline__ static unsigned column(unsigned thread) {
         return thread % 8 * 16;
     }
+    // Rows of 80 and 96 elements are swizzled otherwise in pages than here.
     __device__ __forceinline__ static unsigned place(unsigned thread) {
-        return thread * 16;
+        return row(thread) * 128 + (thread % 8 ^ swizzle_of(row(thread), KV_ROW_BYTES) ^ row(thread) % 8) * 16;
+    }
+    // Whether the thread's row has its chunk of a panel.
+    __device__ __forceinline__ static bool has(unsigned thread, unsigned panel) {
+        return CHUNKS % 8 == 0 || panel * 8 + thread % 8 < CHUNKS;
     }
 
     // Waits for the next stage to be empty and returns its address.
@@ -89,6 +94,9 @@ struct WidenedStages {
     }
     __device__ __forceinline__ static unsigned place(unsigned thread) {
         return row(thread) * KV_ROW_BYTES + column(thread);
+    }
+    __device__ __forceinline__ static bool has(unsigned, unsigned) {
+        return true;
     }
 
     __device__ __forceinline__ unsigned begin(WideShared& wide, const StageInfo& info) {
@@ -160,7 +168,9 @@ __device__ __forceinline__ void copy_queries(const Job& job, const Tile& tile, u
         const T* from = job.query(packed_row(tile, first + row), head) + chunk * 8;
 #pragma unroll
         for (unsigned panel = 0; panel < PANELS; panel++) {
-            copy_16(queries + panel * 2 * PANEL_BYTES + first * 128 + place, from + panel * 64, first < tile.rows);
+            if (CHUNKS % 8 == 0 || panel * 8 + chunk < CHUNKS) {
+                copy_16(queries + panel * 2 * PANEL_BYTES + first * 128 + place, from + panel * 64, first < tile.rows);
+            }
         }
     }
 }
@@ -211,7 +221,9 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
                     const char* line = kv_blocks.lines[r / KV_BLOCK_TOKENS] + (offset + r % KV_BLOCK_TOKENS) * KV_ROW_BYTES;
 #pragma unroll
                     for (unsigned panel = 0; panel < CopyStages::COLUMNS; panel++) {
-                        copy_16(to + panel * CopyStages::PANEL + r * CopyStages::STRIDE + place, line + panel * 128, true);
+                        if (CopyStages::has(thread, panel)) {
+                            copy_16(to + panel * CopyStages::PANEL + r * CopyStages::STRIDE + place, line + panel * 128, true);
+                        }
                     }
                 }
                 return;
@@ -224,7 +236,9 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
                 const char* line = line_in(page) + (offset + r % KV_BLOCK_TOKENS) * KV_ROW_BYTES;
 #pragma unroll
                 for (unsigned panel = 0; panel < CopyStages::COLUMNS; panel++) {
-                    copy_16(to + panel * CopyStages::PANEL + r * CopyStages::STRIDE + place, line + panel * 128, slot >= here.from && slot < here.to);
+                    if (CopyStages::has(thread, panel)) {
+                        copy_16(to + panel * CopyStages::PANEL + r * CopyStages::STRIDE + place, line + panel * 128, slot >= here.from && slot < here.to);
+                    }
                 }
             }
         };

@@ -1,9 +1,9 @@
 // Attention attribution: for each attributed row, query head and level of the row's context, over the positions p of
-// the level that the row sees:
-//   lse = log sum_p exp(q . k_p * scale),  -inf if there are none.
+// the level that the row sees, with scores s_p as in tree_attention.cu:
+//   lse = log sum_p exp(s_p),  -inf if there are none. Sinks belong to no level.
 // Level l of row i ends where the next begins, at `bounds[i][l]`; the last level has no end.
 //
-// Shapes: out f32 [requests, q_heads, MOST_LEVELS]; qkv T [R, q | keys | values]; kv KV_ELEMENT [page][kv_head][keys,
+// Shapes: out f32 [requests, q_heads, MOST_LEVELS]; qkv T [R, qkv_width], which begins with the queries; kv KV_ELEMENT [page][kv_head][keys,
 // values] of one layer, laid out as in kv_page.cuh; words as in attention/level_words.cuh; positions u32 [R]; rows u32
 // [requests]; bounds u32 [requests, MOST_LEVELS - 1].
 // Grid: requests * kv_heads * ceil(group / HEADS). A block takes one row and up to HEADS query heads of a key head. Its
@@ -12,7 +12,7 @@
 // Limit: presumably the shuffles of its sums; not profiled. Every row reads its keys separately.
 // Definition: `AttentionLevels::level_lse`; on the CPU, src/backend/cpu/levels.rs.
 //
-// Defines: ELEMENT, KV_ELEMENT (the same, or e4m3), HEAD_DIM (at most 256), SWIZZLED (0 or 1).
+// Defines: ELEMENT, KV_ELEMENT (the same, or e4m3), HEAD_DIM (at most 512), SWIZZLED (0 or 1).
 #include "attention/state.cuh"
 #include "element.cuh"
 #include "kv_page.cuh"
@@ -21,7 +21,7 @@
 using T = ELEMENT;
 
 constexpr unsigned WARPS = 8;
-constexpr unsigned HEADS = 8;
+constexpr unsigned HEADS = HEAD_DIM > 256 ? 4 : 8;
 constexpr unsigned LANE_ELEMENTS = (HEAD_DIM + 31) / 32;  // lane t has elements t, t + 32, ..
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
@@ -76,7 +76,7 @@ struct PageWalk {
     }
 
     // Adds slots [from, to) of a page of keys that holds the positions base + slot.
-    __device__ __forceinline__ void add_page(const KV_ELEMENT* keys, unsigned base, unsigned from, unsigned to, const unsigned* bounds, unsigned heads, float scale_log2) {
+    __device__ __forceinline__ void add_page(const KV_ELEMENT* keys, unsigned base, unsigned from, unsigned to, const unsigned* bounds, unsigned heads, float scale_log2, float cap_rate) {
         const unsigned lane = threadIdx.x % 32;
         float score[HEADS] = {};
 #pragma unroll 4
@@ -99,7 +99,7 @@ struct PageWalk {
                         dot[h] += __shfl_xor_sync(ALL_LANES, dot[h], other);
                     }
                     if (lane == slot) {
-                        score[h] = dot[h] * scale_log2;
+                        score[h] = (cap_rate != 0.0f ? capped(dot[h], cap_rate) : dot[h]) * scale_log2;
                     }
                 }
             }
@@ -125,7 +125,7 @@ struct PageWalk {
 };
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
-level_lse(float* __restrict__ out, const T* __restrict__ qkv, const KV_ELEMENT* __restrict__ kv, const unsigned* __restrict__ words, const unsigned* __restrict__ positions, const unsigned* __restrict__ rows, const unsigned* __restrict__ bounds, unsigned group, unsigned kv_heads, float scale_log2) {
+level_lse(float* __restrict__ out, const T* __restrict__ qkv, const KV_ELEMENT* __restrict__ kv, const unsigned* __restrict__ words, const unsigned* __restrict__ positions, const unsigned* __restrict__ rows, const unsigned* __restrict__ bounds, unsigned group, unsigned kv_heads, unsigned qkv_width, float scale_log2, float cap_rate) {
     __shared__ LevelStates states[WARPS];
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, q_heads = group * kv_heads;
     const unsigned head_groups = (group + HEADS - 1) / HEADS, blocks = kv_heads * head_groups;
@@ -137,7 +137,7 @@ level_lse(float* __restrict__ out, const T* __restrict__ qkv, const KV_ELEMENT* 
     PageWalk walk;
     walk.level = 0;
     walk.states = states + warp;
-    const T* queries = qkv + (static_cast<size_t>(row) * (q_heads + 2 * kv_heads) + head) * HEAD_DIM;
+    const T* queries = qkv + static_cast<size_t>(row) * qkv_width + head * HEAD_DIM;
 #pragma unroll
     for (unsigned h = 0; h < HEADS; h++) {
         walk.state[h] = {NO_SCORE, 0.0f};
@@ -167,7 +167,7 @@ level_lse(float* __restrict__ out, const T* __restrict__ qkv, const KV_ELEMENT* 
             for (; page * PAGE_TOKENS < to; page += WARPS) {
                 const unsigned base = page * PAGE_TOKENS;
                 const KV_ELEMENT* keys = kv + (static_cast<size_t>(pages[page - first_page]) * kv_heads + kv_head) * (2 * PAGE_TOKENS * HEAD_DIM);
-                walk.add_page(keys, base, from > base ? from - base : 0, min(to - base, PAGE_TOKENS), bounds, heads, scale_log2);
+                walk.add_page(keys, base, from > base ? from - base : 0, min(to - base, PAGE_TOKENS), bounds, heads, scale_log2, cap_rate);
             }
         }
     }

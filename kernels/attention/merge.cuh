@@ -1,13 +1,15 @@
 // The last part of tree_attention_wgmma: after all blocks have written their partial states, all warps merge them:
-//   m = max m_i,  out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i,  over a row's list of states, in its order.
+//   m = max m_i,  out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i,  over a row's list of states, in its order,
+// with the sink, if there are any, as one more term of the divisor.
 // All blocks are resident, so they can wait for one another; this is faster than launching a second kernel. Limited by
 // latency or, with many rows, by the bandwidth of the states.
 #pragma once
 
-#include "attention/tile.cuh"
+#include "attention/page.cuh"
 
-constexpr unsigned LANE_FLOATS = HEAD_DIM / 32;  // neighbouring elements per lane
-static_assert(LANE_FLOATS == 4 || LANE_FLOATS == 2, "one vector a lane");
+// Neighbouring elements per lane: a vector of a head, or of a part of one. Lanes behind the last do nothing new.
+constexpr unsigned LANE_FLOATS = PART_DIM == 64 ? 2 : 4;
+static_assert(PART_DIM % LANE_FLOATS == 0 && PART_DIM <= 32 * LANE_FLOATS, "one vector a lane");
 
 struct LaneFloats {
     float x[LANE_FLOATS];
@@ -28,6 +30,9 @@ __device__ __forceinline__ LaneFloats load_state(const float* from) {
 // Stores a head's result. Lanes hold it in the order of a state: two neighbours of each of two groups of 8, or one.
 __device__ __forceinline__ void store_merged(T* out, const LaneFloats& o, float scale) {
     const unsigned lane = threadIdx.x % 32;
+    if (lane * LANE_FLOATS >= PART_DIM) {
+        return;
+    }
     if constexpr (LANE_FLOATS == 4) {
         unsigned* to = reinterpret_cast<unsigned*>(out + lane / 4 * 16 + lane % 4 * 2);
         to[0] = pack<T>(o.x[0] * scale, o.x[LANE_FLOATS - 2] * scale);
@@ -47,14 +52,14 @@ __device__ __forceinline__ Extent load_extent(const Extent* from) {
     return to;
 }
 
-// HEADS query heads of one row, from `head` on: the row's list of states, and this lane's slot among the first ones.
+// A part of HEADS query heads of one row, from `head` on: the row's list of states, and this lane's slot among the first ones.
 // Lane t handles head t % HEADS and state t / HEADS of each batch of 32 / HEADS states.
 template <unsigned HEADS>
 struct MergeUnit {
     static constexpr unsigned STATES = 32 / HEADS;
-    unsigned row, head, first, states, slot;
+    unsigned row, head, part, first, states, slot;
 
-    __device__ __forceinline__ MergeUnit(const Job& job, unsigned row, unsigned head) : row(row), head(head) {
+    __device__ __forceinline__ MergeUnit(const Job& job, unsigned row, unsigned head, unsigned part) : row(row), head(head), part(part) {
         const unsigned* list = job.words + job.words[MERGE_AT] + row;
         first = list[0];
         states = list[1] - first;
@@ -87,7 +92,7 @@ __device__ __forceinline__ void merge_heads(const Job& job, const MergeUnit<HEAD
                 const size_t state = __shfl_sync(ALL_LANES, slot, min(i + a, count - 1) * HEADS) * q_heads;
 #pragma unroll
                 for (unsigned h = 0; h < HEADS; h++) {
-                    part[a][h] = load_state(job.partials.o + (state + min(unit.head + h, last_head)) * HEAD_DIM + lane * LANE_FLOATS);
+                    part[a][h] = load_state(job.partials.o + (state + min(unit.head + h, last_head)) * HEAD_DIM + unit.part * PART_DIM + min(lane * LANE_FLOATS, PART_DIM - LANE_FLOATS));
                 }
             }
         };
@@ -139,11 +144,12 @@ __device__ __forceinline__ void merge_heads(const Job& job, const MergeUnit<HEAD
     for (unsigned other = HEADS; other < 32; other *= 2) {
         l += __shfl_xor_sync(ALL_LANES, l, other);
     }
+    const float factor = final_factor_fast(m, l, sink_of(job.sinks, min(unit.head + lane % HEADS, last_head)));
 #pragma unroll
     for (unsigned h = 0; h < HEADS; h++) {
-        const float scale = normaliser_fast(__shfl_sync(ALL_LANES, l, h));
+        const float scale = __shfl_sync(ALL_LANES, factor, h);
         if (unit.head + h <= last_head) {
-            store_merged(job.out + (static_cast<size_t>(unit.row) * q_heads + unit.head + h) * HEAD_DIM, o[h], scale);
+            store_merged(job.out + (static_cast<size_t>(unit.row) * q_heads + unit.head + h) * HEAD_DIM + unit.part * PART_DIM, o[h], scale);
         }
     }
 }
@@ -175,11 +181,12 @@ struct MergeShare {
     MergeUnit<HEADS> unit;
 
     __device__ __forceinline__ MergeShare(const Job& job, unsigned warp, unsigned warps)
-        : i(warp), warps(warps), of_row((job.group * job.kv_heads + HEADS - 1) / HEADS), count(job.words[REAL_ROWS] * of_row.by), unit(next(job)) {}
+        : i(warp), warps(warps), of_row((job.group * job.kv_heads + HEADS - 1) / HEADS * PARTS), count(job.words[REAL_ROWS] * of_row.by), unit(next(job)) {}
 
     // The unit `i`; an arbitrary one past the end.
     __device__ __forceinline__ MergeUnit<HEADS> next(const Job& job) const {
-        return MergeUnit<HEADS>(job, i < count ? of_row.quotient(i) : 0, of_row.remainder(i) * HEADS);
+        const unsigned unit = of_row.remainder(i);
+        return MergeUnit<HEADS>(job, i < count ? of_row.quotient(i) : 0, unit / PARTS * HEADS, unit % PARTS);
     }
 
     __device__ __forceinline__ void merge(const Job& job) {

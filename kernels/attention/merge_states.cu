@@ -1,8 +1,9 @@
 // Combines the partial states of each row, in the order of its list:
-//   m = max m_i,  out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i.
+//   m = max m_i,  out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i,  with the sink, if there are any, as one more term
+// of the divisor.
 // Rows with one state were written by tree_attention and are skipped; rows without any (padding) are zeroed.
 //
-// Shapes: out [R, q_heads * HEAD_DIM]; partial states as in attention/plan.cuh.
+// Shapes: out [R, q_heads * HEAD_DIM]; sinks f32 [q_heads] or null; partial states as in attention/plan.cuh.
 // Grid: (R, ceil(q_heads * split / 8)). `split` warps (1, 2, 4 or 8) take a row and head, so that few rows with many
 // states still have many loads in flight: each warp combines a run of the list, the first warp then combines the runs.
 // Limit: bandwidth, the bytes of the partial states.
@@ -103,10 +104,10 @@ __device__ __forceinline__ State combine(const Partials& parts, const unsigned* 
 }
 
 // Minimum blocks per multiprocessor, for head widths at which the compiler would otherwise spill; 0: no bound.
-constexpr unsigned BLOCKS = HEAD_DIM > 128 ? 2 : HEAD_DIM == 96 ? 3 : 0;
+constexpr unsigned BLOCKS = HEAD_DIM > 128 || HEAD_DIM == 96 ? 2 : HEAD_DIM < 64 ? 4 : 0;
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
-merge_states(T* out, unsigned* words, float* partials, unsigned q_heads, unsigned split) {
+merge_states(T* out, unsigned* words, float* partials, unsigned q_heads, unsigned split, const float* sinks) {
     __shared__ Extent extents[WARPS];
     __shared__ Vector<float> runs[WARPS][VECTORS][32];
     const unsigned row = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -156,7 +157,7 @@ merge_states(T* out, unsigned* words, float* partials, unsigned q_heads, unsigne
     if (head >= q_heads) {
         return;
     }
-    float scale = normaliser(sum.l);
+    float scale = final_factor(sum.m, sum.l, sink_of(sinks, head));
 #pragma unroll
     for (unsigned v = 0; v < VECTORS; v++) {
         if (column(v) < HEAD_DIM) {

@@ -87,6 +87,7 @@ __device__ __forceinline__ void attend_narrow(const Job& job, TileShared& shared
             multiply<T>(s[0], query[k], b[0], b[1]);
             multiply<T>(s[1], query[k], b[2], b[3]);
         }
+        job.cap(s);
         mask(s, kv_block, warp % 2 * HALF, shared, 0);
         rescale(o, softmax_step(s, state, job.scale));
         unsigned p[4] = {pack<T>(s[0][0], s[0][1]), pack<T>(s[0][2], s[0][3]), pack<T>(s[1][0], s[1][1]), pack<T>(s[1][2], s[1][3])};
@@ -136,7 +137,7 @@ __device__ __forceinline__ void attend_narrow(const Job& job, TileShared& shared
             sum = {sum.x + factor * part.x, sum.y + factor * part.y};
         }
         Place place = place_of(job, shared, row);
-        store_pair(job, place, column, sum, normaliser(l));
+        store_pair(job, place, column, sum, final_factor(m, l, sink_of(job.sinks, place.head)));
         if (!place.out && column == 0) {
             job.partials.extents[place.state] = {m, l};
         }

@@ -6,14 +6,25 @@
 #include "attention/tile.cuh"
 #include "kv_page.cuh"
 
-constexpr unsigned KV_ROW_BYTES = HEAD_DIM * sizeof(KvElement);  // per row
-constexpr unsigned SLOT_BYTES = KV_BLOCK_TOKENS * KV_ROW_BYTES;
+// Heads of more than 128 elements are divided into parts of 128, which warps stream and merge as if they were heads.
+constexpr unsigned PARTS = HEAD_DIM <= 128 ? 1 : HEAD_DIM / 128;
+constexpr unsigned PART_DIM = HEAD_DIM / PARTS;
+constexpr unsigned PART_STEPS = PART_DIM / 16;
+static_assert(PARTS * PART_DIM == HEAD_DIM && PART_DIM % 16 == 0, "whole parts and steps");
+constexpr unsigned KV_ROW_BYTES = PARTS == 1 ? HEAD_DIM * sizeof(KvElement) : PANEL_ROW_BYTES;  // of rows or panels
+constexpr unsigned SLOT_BYTES = KV_BLOCK_TOKENS * PART_DIM * sizeof(KvElement);  // of a KV block's keys, or values, of a part
 static_assert(KV_BLOCK_TOKENS == PAGE_TOKENS, "a KV block lies in a page");
 
-// Address of chunk `chunk` of row `row` in the page at `page`, a multiple of KV_ROW_BYTES. Chunk c ^ d is at
-// row_place(.., c) ^ d * 16.
+// Address of chunk `chunk` of row `row` in the page, or part of one, at `page`, a multiple of 64; the chunk is in the first
+// group of those that are permuted among themselves.
 __device__ __forceinline__ unsigned row_place(unsigned page, unsigned row, unsigned chunk) {
     return page + row * KV_ROW_BYTES + (chunk ^ swizzle_of(row, KV_ROW_BYTES)) * 16;
+}
+
+// From the place of chunk c of a row to that of chunk c ^ `by` if `by` is in the first group, and else as far on.
+__device__ __forceinline__ unsigned moved_by(unsigned place, unsigned by) {
+    constexpr unsigned GROUP = swizzled_chunks(KV_ROW_BYTES), APART = PARTS == 1 ? GROUP * 16 : KV_BLOCK_TOKENS * PANEL_ROW_BYTES;
+    return (place ^ by % GROUP * 16) + by / GROUP * APART;
 }
 
 // Copies `bytes` with the copy engine and signals `barrier`. Addresses and `bytes` are multiples of 16.
@@ -21,7 +32,8 @@ __device__ __forceinline__ void copy_bulk(unsigned to, const void* from, unsigne
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 
-// Called by one warp: copies the slots in `kv_block` of `from`, a page's keys or values, to `to` and zeroes the others.
+// Called by one warp: copies the slots in `kv_block` of `from`, a part of a page's keys or values, to `to` and zeroes
+// the others.
 // Makes 32 arrivals at `full`.
 __device__ __forceinline__ void copy_kv_block(unsigned to, const KvElement* from, const KvBlock& kv_block, unsigned full) {
     const unsigned lane = threadIdx.x % 32;
@@ -36,7 +48,7 @@ __device__ __forceinline__ void copy_kv_block(unsigned to, const KvElement* from
     }
 #pragma unroll 4
     for (unsigned at = lane * 16; at < SLOT_BYTES; at += 32 * 16) {
-        const unsigned slot = at / KV_ROW_BYTES;
+        const unsigned slot = at / KV_ROW_BYTES % KV_BLOCK_TOKENS;
         copy_16(to + at, reinterpret_cast<const char*>(from) + at, slot >= kv_block.from && slot < kv_block.to);
     }
     arrive_with_copies(full);

@@ -1,11 +1,13 @@
-// The 64 rows that one warpgroup multiplies in a wide tile, as its threads hold them: masks, products with keys and
-// values, and a softmax whose maximum m is raised only when the weights grow too large. attention/wide_wgmma.cuh sets
-// the order of the calls.
+// The 64 rows that one warpgroup multiplies in a wide tile, as its threads hold them: masks, products with values, a
+// softmax whose maximum m is raised only when the weights grow too large, and the results. attention/wide_wgmma.cuh and
+// attention/large.cuh set the order of the calls and multiply queries with keys.
 #pragma once
 
-#include "attention/fp8.cuh"
-#include "attention/ring.cuh"
 #include "attention/wgmma.cuh"
+#include "attention/wide_tiles.cuh"
+
+// Elements of a value that a warpgroup multiplies: all of them, or 256.
+constexpr unsigned VALUE_DIM = HEAD_DIM <= 128 ? HEAD_DIM : 256;
 
 // What this thread's two rows see of a step's two KV blocks.
 struct StepMask {
@@ -41,42 +43,19 @@ constexpr float MAX_WEIGHT = 0x1p60f;
 template <>
 constexpr float MAX_WEIGHT<f16> = 0x1p15f;
 
-struct WideRows {
-    unsigned query[STEPS][4];
-    float o[2 * STEPS][4];
+struct SoftmaxRows {
+    float o[VALUE_DIM / 8][4];
     float s[STEP_TOKENS / 8][4];
     unsigned p[STEP_TOKENS / 16][4];
     float m[2], l[2];  // `l` is this lane's share of the sum over the quad that holds the row
 
     __device__ __forceinline__ void begin() {
 #pragma unroll
-        for (int n = 0; n < 2 * STEPS; n++) {
+        for (int n = 0; n < static_cast<int>(VALUE_DIM / 8); n++) {
             o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0.0f;
         }
         m[0] = m[1] = LOWEST;
         l[0] = l[1] = 0.0f;
-    }
-
-    __device__ __forceinline__ void load_queries(unsigned queries, unsigned group) {
-        const unsigned lane = threadIdx.x % 32, row = group * 64 + threadIdx.x % GROUP_THREADS / 32 * 16 + lane / 8 % 2 * 8 + lane % 8;
-#pragma unroll
-        for (unsigned k = 0; k < STEPS; k++) {
-            load_matrices(query[k], queries + k / 4 * 2 * PANEL_BYTES + row * 128 + ((k % 4 * 2 + lane / 16) ^ row % 8) * 16);
-            if constexpr (FP8) {
-#pragma unroll
-                for (unsigned i = 0; i < 4; i++) {
-                    query[k][i] = as_f16<T>(query[k][i]);
-                }
-            }
-        }
-    }
-
-    __device__ __forceinline__ void issue_keys(unsigned keys) {
-#pragma unroll
-        for (unsigned k = 0; k < STEPS; k++) {
-            multiply_keys<Operand>(s, query[k], descriptor(keys) + (k / 4 * PANEL_BYTES + k % 4 * 32) / 16, k > 0);
-        }
-        products_issued();
     }
 
     __device__ __forceinline__ void issue_values(unsigned values) {
@@ -131,7 +110,7 @@ struct WideRows {
             m[r] = raised;
             l[r] *= factor;
 #pragma unroll
-            for (int n = 0; n < 2 * STEPS; n++) {
+            for (int n = 0; n < static_cast<int>(VALUE_DIM / 8); n++) {
                 o[n][2 * r] *= factor;
                 o[n][2 * r + 1] *= factor;
             }
@@ -145,40 +124,31 @@ struct WideRows {
         top[1] = fmaxf(top[1], fmaxf(scores[2], scores[3]));
     }
 
-    // Recomputes the scores of the n-th 8 tokens of `keys` with warp-level instructions, since other warps of the
-    // warpgroup may not take this branch.
-    __device__ __forceinline__ void recompute_scores(float (&scores)[4], unsigned keys, int n) const {
-        const unsigned lane = threadIdx.x % 32, token = n * 8 + lane % 8;
-        scores[0] = scores[1] = scores[2] = scores[3] = 0.0f;
-#pragma unroll
-        for (unsigned k = 0; k < STEPS; k += 2) {
-            unsigned b[4];
-            load_matrices(b, keys + k / 4 * PANEL_BYTES + token * 128 + ((k % 4 * 2 + lane / 8) ^ token % 8) * 16);
-            multiply<Operand>(scores, query[k], b[0], b[1]);
-            multiply<Operand>(scores, query[k + 1], b[2], b[3]);
-        }
-    }
-
     // Handles weights that became too large: raises m of those rows and recomputes their weights against it. The loops
-    // are not unrolled, to save registers.
-    __device__ __forceinline__ float2 recompute_weights(unsigned keys, const StepMask& step_mask, const Rows& wanted, float scale) {
-        float scores[4], top[2] = {NO_SCORE, NO_SCORE};
+    // are not unrolled, to save registers. `recompute` computes the products of the n-th 8 tokens once more, with
+    // warp-level instructions, since other warps of the warpgroup may not take this branch.
+    template <class Recompute>
+    __device__ __forceinline__ float2 recompute_weights(const Job& job, const Recompute& recompute, const StepMask& step_mask, const Rows& wanted) {
+        float scores[1][4], top[2] = {NO_SCORE, NO_SCORE};
+        auto masked_scores = [&](int n) {
+            recompute(scores[0], n);
+            job.cap(scores);
+            step_mask.mask(scores[0], n);
+        };
 #pragma unroll 1
         for (int n = 0; n < STEP_TOKENS / 8; n++) {
-            recompute_scores(scores, keys, n);
-            step_mask.mask(scores, n);
-            update_top(top, scores);
+            masked_scores(n);
+            update_top(top, scores[0]);
         }
-        const Rows risen = raise_max(top, wanted, scale);
+        const Rows risen = raise_max(top, wanted, job.scale);
 #pragma unroll 1
         for (int n = 0; n < STEP_TOKENS / 8; n++) {
-            recompute_scores(scores, keys, n);
-            step_mask.mask(scores, n);
+            masked_scores(n);
             // Registers cannot be indexed: rotate s, so that the n-th 8 tokens come first and go to the end.
             float first[4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                first[i] = risen.of[i / 2] ? weight(scores[i] * scale, m[i / 2]) : s[0][i];
+                first[i] = risen.of[i / 2] ? weight(scores[0][i] * job.scale, m[i / 2]) : s[0][i];
 #pragma unroll
                 for (int next = 1; next < STEP_TOKENS / 8; next++) {
                     s[next - 1][i] = s[next][i];
@@ -187,6 +157,67 @@ struct WideRows {
             }
         }
         return sum_weights();
+    }
+
+    // Makes scores of products that are waited for. `step_mask()` says what rows see of the step, unless it is `whole`.
+    template <class Mask>
+    __device__ __forceinline__ void products_to_scores(const Job& job, unsigned whole, const Mask& step_mask) {
+        settled(s);
+        job.cap(s);
+        if (__builtin_expect(whole == 0, 0)) {
+            const StepMask seen = step_mask();
+#pragma unroll
+            for (int n = 0; n < STEP_TOKENS / 8; n++) {
+                seen.mask(s[n], n);
+            }
+        }
+    }
+
+    // Sets m of rows without a score so far.
+    __device__ __forceinline__ void init_max(float scale) {
+        float top[2] = {NO_SCORE, NO_SCORE};
+#pragma unroll
+        for (int n = 0; n < STEP_TOKENS / 8; n++) {
+            update_top(top, s[n]);
+        }
+        raise_max(top, {m[0] == LOWEST, m[1] == LOWEST}, scale);
+    }
+
+    // The softmax of a tile's first step.
+    template <class Mask>
+    __device__ __forceinline__ void first_softmax(const Job& job, unsigned whole, const Mask& step_mask) {
+        products_to_scores(job, whole, step_mask);
+        init_max(job.scale);
+        const float2 sums = scores_to_weights(job.scale);
+        l[0] = sums.x;
+        l[1] = sums.y;
+    }
+
+    // Turns products with keys into weights and waits for all other products. Weights rarely require another m.
+    template <class Mask, class Recompute>
+    __device__ __forceinline__ void softmax(const Job& job, unsigned whole, const Mask& step_mask, const Recompute& recompute) {
+        products_to_scores(job, whole, step_mask);
+        if constexpr (DETERMINISTIC) {
+            // A row whose first visible token comes after other rows' first one: m is set from the same products as
+            // when it is alone.
+            if (__any_sync(ALL_LANES, m[0] == LOWEST || m[1] == LOWEST)) {
+                wait_products<0>();
+                settled(o);
+                init_max(job.scale);
+            }
+        }
+        float2 sums = scores_to_weights(job.scale);
+        const Rows wanted = {!(sums.x <= MAX_WEIGHT<Operand>), !(sums.y <= MAX_WEIGHT<Operand>)};
+        if (__builtin_expect(__any_sync(ALL_LANES, wanted.of[0] || wanted.of[1]), 0)) {
+            wait_products<0>();
+            settled(o);
+            sums = recompute_weights(job, recompute, step_mask(), wanted);
+        } else {
+            wait_products<0>();
+            settled(o);
+        }
+        l[0] += sums.x;
+        l[1] += sums.y;
     }
 
     __device__ __forceinline__ void pack_weights() {
@@ -199,3 +230,36 @@ struct WideRows {
         }
     }
 };
+
+// Writes the elements `from` .. `from` + VALUE_DIM of each row's result to `out` if this is its only state, else as a
+// partial state. `first`: first row of this warp in the tile.
+__device__ __forceinline__ void store_wide(const Job& job, const Tile& tile, unsigned head, unsigned first, const SoftmaxRows& rows, unsigned from) {
+    const unsigned lane = threadIdx.x % 32, q_heads = job.group * job.kv_heads;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const unsigned i = first + lane / 4 + r * 8, packed = tile.first_row + i, row = job.by_group.quotient(packed);
+        const float l = quad_sum(rows.l[r]);
+        if (i >= tile.rows) {
+            continue;
+        }
+        const unsigned q_head = head * job.group + job.by_group.remainder(packed);
+        if (has_one_state(job.words, tile.states, row)) {
+            const float scale = final_factor_fast(rows.m[r], l, sink_of(job.sinks, q_head));
+            T* out = job.out + (static_cast<size_t>(row) * q_heads + q_head) * HEAD_DIM + from + lane % 4 * 2;
+#pragma unroll
+            for (int n = 0; n < static_cast<int>(VALUE_DIM / 8); n++) {
+                *reinterpret_cast<unsigned*>(out + n * 8) = pack<T>(rows.o[n][2 * r] * scale, rows.o[n][2 * r + 1] * scale);
+            }
+        } else {
+            const size_t state = static_cast<size_t>(tile.slot + row - job.by_group.quotient(tile.first_row)) * q_heads + q_head;
+            float* o = job.partials.o + state * HEAD_DIM + from + state_place(lane % 4 * 2);
+#pragma unroll
+            for (int n = 0; n < static_cast<int>(VALUE_DIM / 8); n += 2) {
+                *reinterpret_cast<float4*>(o + n * 8) = {rows.o[n][2 * r], rows.o[n + 1][2 * r], rows.o[n][2 * r + 1], rows.o[n + 1][2 * r + 1]};
+            }
+            if (lane % 4 == 0 && from == 0) {
+                job.partials.extents[state] = {rows.m[r], l};
+            }
+        }
+    }
+}

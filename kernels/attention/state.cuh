@@ -42,7 +42,7 @@ __device__ __forceinline__ float reciprocal_fast(float x) {
     return y;
 }
 
-// Factor for the final o: 1 / l, or 0 for the empty state.
+// Factor for o: 1 / l, or 0 for the empty state.
 __device__ __forceinline__ float normaliser(float l) {
     return l == 0.0f ? 0.0f : 1.0f / l;
 }
@@ -50,6 +50,31 @@ __device__ __forceinline__ float normaliser(float l) {
 // The same within 1 ulp, with fewer instructions. In tree_attention, where registers are scarce, it would cause spills.
 __device__ __forceinline__ float normaliser_fast(float l) {
     return l == 0.0f ? 0.0f : reciprocal_fast(l);
+}
+
+// A sink is one more score of a row and head, without a value. It enters once, where a result is final.
+
+// The sink of a query head, in log2 units; NO_SCORE if there are none.
+__device__ __forceinline__ float sink_of(const float* sinks, unsigned q_head) {
+    return sinks ? sinks[q_head] * 1.44269504088896f : NO_SCORE;
+}
+
+// Factor for the final o of all scores and the sink: 2^(m - top) / (2^(m - top) l + 2^(sink - top)) with top the larger
+// of m and sink. Without a sink it is 1 / l, or 0 for the empty state.
+__device__ __forceinline__ float final_factor(float m, float l, float sink) {
+    const float top = finite_max(fmaxf(m, sink)), factor = weight(m, top);
+    return factor * normaliser(factor * l + weight(sink, top));
+}
+
+__device__ __forceinline__ float final_factor_fast(float m, float l, float sink) {
+    const float top = finite_max(fmaxf(m, sink)), factor = weight(m, top);
+    return factor * normaliser_fast(factor * l + weight(sink, top));
+}
+
+// tanh of a score (q.k) times its factor: `rate` is twice that factor times log2 e. Multiplied by the kernel's scale, cap *
+// log2 e, it is the capped score in log2 units. Exact to some units of 2^-24, absolutely.
+__device__ __forceinline__ float capped(float score, float rate) {
+    return 1.0f - 2.0f * reciprocal_fast(exp2_fast(score * rate) + 1.0f);
 }
 
 // Index of element `column` of o in a state of tree_attention_wgmma: two neighbouring groups of 8 are interleaved. So

@@ -7,6 +7,9 @@
 // queries fill an operand which would otherwise need 16 rows. A lane holds of scores^T [32 keys x 8 queries] and of
 // results^T [HEAD_DIM x 8] the columns 2 (t % 4) + {0, 1}.
 //
+// Of a head of more than 128 elements each warp of a team computes a part: scores are sums over all parts, which the
+// warps exchange; results^T are of the warp's own part.
+//
 // 8-bit keys and values stay 8-bit in the ring and are widened as operands. A lane receives four neighbouring elements
 // of a key, so the sum over HEAD_DIM runs in that permuted order, for queries too. It receives two neighbours of a
 // value: the upper and lower half of each 16 rows of results^T are the even and the odd elements.
@@ -17,10 +20,10 @@
 
 constexpr unsigned NARROW_ROWS = 8;
 // A row of queries in shared memory, in bytes. The padding puts eight consecutive rows in different banks.
-constexpr unsigned QUERY_ROW_BYTES = HEAD_DIM * sizeof(T) + 16;
+constexpr unsigned QUERY_ROW_BYTES = PART_DIM * sizeof(T) + 16;
 static_assert(NARROW_ROWS * QUERY_ROW_BYTES <= SLOT_BYTES, "queries take a slot too");
-constexpr unsigned DECODE_WARPS = 4;  // per block, for narrow tiles only
-constexpr unsigned MAX_SLOTS = HEAD_DIM == 128 && !FP8 ? 3 : 4;
+constexpr unsigned DECODE_WARPS = PARTS == 1 ? 4 : 0;  // per block, for narrow tiles only
+constexpr unsigned MAX_SLOTS = HEAD_DIM >= 128 && !FP8 ? 3 : 4;
 // Tiles opened at a time. Each has at least three copies, and the next one is opened one slot after a tile's last copy.
 constexpr unsigned OPENED = MAX_SLOTS - 1;
 static_assert(3 * OPENED > MAX_SLOTS + 2, "copies are fewer tiles ahead");
@@ -31,6 +34,23 @@ struct StreamShared {
     Tile tiles[OPENED];  // with current positions
     unsigned kv_block_words[MAX_SLOTS];  // second word of the KV block in each slot
     unsigned short heads[OPENED];
+};
+
+// What the warps of a team share: one for each part of a head.
+struct TeamShared {
+    unsigned tickets[2];  // of the next two units, by turns
+};
+
+// A warp's place in its team. Its scores are exchanged through `exchange`, EXCHANGE_BYTES of shared memory, which are
+// `apart` bytes from those of the next part.
+constexpr unsigned EXCHANGE_BYTES = PARTS == 1 ? 0 : 2 * 1024;
+struct Team {
+    unsigned part, barrier, exchange, apart;
+    TeamShared* shared;
+
+    __device__ __forceinline__ void meet_all() const {
+        meet(barrier, 32 * PARTS);
+    }
 };
 
 // Transposes an 8 x 8 matrix of 16-bit elements; lane t holds two neighbours of row t / 4.
@@ -85,6 +105,7 @@ __device__ __forceinline__ unsigned next_dynamic_unit(const Job& job) {
 // The copying side: the unit, head and copy to be issued next.
 struct StreamCopies {
     unsigned ticket, kv_blocks, head, item, opened;
+    Team team;
     bool more, ended;  // whether there is a next copy; whether the unit is fully copied and the next one not yet opened
     unsigned words;  // this lane's word of the tile
     uint2 lane_kv_block;  // this lane's of the 32 KV blocks to be copied next; the first ones are in the tile's words
@@ -116,7 +137,7 @@ struct StreamCopies {
         }
         head = unit % shares * job.words[NARROW_HEADS];
         item = 0;
-        if (lane == 0) {
+        if (lane == 0 && team.part == 0) {
             ticket = units_of(job) > static_units() ? next_dynamic_unit(job) : ~0u;
         }
         if (lane == 5 || lane == 6) {
@@ -137,7 +158,15 @@ struct StreamCopies {
     __device__ __forceinline__ void open_next(const Job& job, StreamShared& shared) {
         if (ended) {
             ended = false;
-            open(job, __shfl_sync(ALL_LANES, ticket, 0), shared);
+            open(job, PARTS == 1 ? __shfl_sync(ALL_LANES, ticket, 0) : team.shared->tickets[opened % 2], shared);
+        }
+    }
+
+    // Tells the team its next ticket, in good time: a unit has a KV block, whose scores are exchanged, before the next one
+    // is opened.
+    __device__ __forceinline__ void tell_ticket() const {
+        if (threadIdx.x % 32 == 0 && team.part == 0) {
+            team.shared->tickets[opened % 2] = ticket;
         }
     }
 
@@ -148,12 +177,12 @@ struct StreamCopies {
             if (item == 0) {
                 const unsigned first_row = field(0), rows = field(1);
                 if (lane == 0) {
-                    arrive_expecting(full, NARROW_ROWS * HEAD_DIM * sizeof(T));
+                    arrive_expecting(full, NARROW_ROWS * PART_DIM * sizeof(T));
                 }
                 if (lane < NARROW_ROWS) {
                     // As in `copy_kv_block`.
                     fence_proxies();
-                    copy_bulk(to + lane * QUERY_ROW_BYTES, job.query(first_row + min(lane, rows - 1), head), HEAD_DIM * sizeof(T), full);
+                    copy_bulk(to + lane * QUERY_ROW_BYTES, job.query(first_row + min(lane, rows - 1), head) + team.part * PART_DIM, PART_DIM * sizeof(T), full);
                 }
             } else {
                 const unsigned at = (item - 1) / 2, values = (item - 1) % 2;
@@ -162,7 +191,7 @@ struct StreamCopies {
                 }
                 const uint2 words = kv_block(at);
                 const KvBlock kv_block = kv_block_of(words, field(6));
-                copy_kv_block(to, job.keys(kv_block.page, head) + values * KV_BLOCK_TOKENS * HEAD_DIM, kv_block, full);
+                copy_kv_block(to, job.keys(kv_block.page, head) + KV_BLOCK_TOKENS * (values * HEAD_DIM + team.part * PART_DIM), kv_block, full);
                 if (lane == 0) {
                     shared.kv_block_words[slot] = words.y;
                 }
@@ -180,34 +209,36 @@ struct StreamCopies {
     }
 };
 
-// This lane's part of a tile's rows: queries, o, m and l.
+// This lane's share of a tile's rows: queries, o, m and l.
 struct StreamRows {
-    unsigned query[STEPS][2];
-    float o[STEPS][4];
+    unsigned query[PART_STEPS][2];
+    float o[PART_STEPS][4];
     float m[2], l[2];
 
     __device__ __forceinline__ void begin(unsigned queries) {
         const unsigned lane = threadIdx.x % 32;
         if constexpr (FP8) {
 #pragma unroll
-            for (unsigned k = 0; k < STEPS; k++) {
+            for (unsigned k = 0; k < PART_STEPS; k++) {
                 load_8(query[k], queries + lane / 4 * QUERY_ROW_BYTES + k * 32 + lane % 4 * 8);
                 query[k][0] = as_f16<T>(query[k][0]);
                 query[k][1] = as_f16<T>(query[k][1]);
             }
         } else {
 #pragma unroll
-            for (unsigned k = 0; k < STEPS; k += 2) {
+            for (unsigned k = 0; k < PART_STEPS; k += 2) {
                 unsigned b[4];
                 load_matrices(b, queries + lane % 8 * QUERY_ROW_BYTES + lane / 8 * 16 + k * 32);
                 query[k][0] = b[0];
                 query[k][1] = b[1];
-                query[k + 1][0] = b[2];
-                query[k + 1][1] = b[3];
+                if (k + 1 < PART_STEPS) {
+                    query[k + 1][0] = b[2];
+                    query[k + 1][1] = b[3];
+                }
             }
         }
 #pragma unroll
-        for (unsigned n = 0; n < STEPS; n++) {
+        for (unsigned n = 0; n < PART_STEPS; n++) {
             o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0.0f;
         }
         m[0] = m[1] = NO_SCORE;
@@ -223,10 +254,10 @@ struct StreamRows {
             s[h][0] = s[h][1] = s[h][2] = s[h][3] = 0.0f;
         }
 #pragma unroll
-        for (unsigned k = 0; k < STEPS; k++) {
+        for (unsigned k = 0; k < PART_STEPS; k++) {
             unsigned bytes[4];
             if constexpr (FP8) {
-                load_matrices(bytes, row_place(keys, lane, 0) ^ k * 16);
+                load_matrices(bytes, moved_by(row_place(keys, lane, 0), k));
             }
 #pragma unroll
             for (unsigned h = 0; h < 2; h++) {
@@ -237,7 +268,7 @@ struct StreamRows {
                     widen(lower, bytes[2 * h + 1]);
                     a[0] = upper[0], a[1] = lower[0], a[2] = upper[1], a[3] = lower[1];
                 } else {
-                    load_matrices(a, (row_place(keys, row, lane / 16) ^ k * 32) + h * 16 * KV_ROW_BYTES);
+                    load_matrices(a, moved_by(row_place(keys, row, lane / 16), 2 * k) + h * 16 * KV_ROW_BYTES);
                 }
                 // Two chains of sums, except for fp8, which needs the registers for widening.
                 multiply<Operand>(k % 2 && !FP8 ? odd[h] : s[h], a, query[k][0], query[k][1]);
@@ -266,7 +297,7 @@ struct StreamRows {
         }
         if (__any_sync(ALL_LANES, factor[0] != 1.0f || factor[1] != 1.0f)) {
 #pragma unroll
-            for (unsigned n = 0; n < STEPS; n++) {
+            for (unsigned n = 0; n < PART_STEPS; n++) {
                 o[n][0] *= factor[0];
                 o[n][1] *= factor[1];
                 o[n][2] *= factor[0];
@@ -284,9 +315,9 @@ struct StreamRows {
         const unsigned lane = threadIdx.x % 32, row = lane / 16 * 8 + lane % 8;
         if constexpr (FP8) {
 #pragma unroll
-            for (unsigned n = 0; n < STEPS; n++) {
+            for (unsigned n = 0; n < PART_STEPS; n++) {
                 unsigned bytes[4];
-                load_matrices_transposed(bytes, row_place(values, lane, 0) ^ n * 16);
+                load_matrices_transposed(bytes, moved_by(row_place(values, lane, 0), n));
 #pragma unroll
                 for (unsigned h = 0; h < 2; h++) {
                     // From an even and an odd element of each of two tokens to both even ones, then both odd ones.
@@ -302,35 +333,37 @@ struct StreamRows {
 #pragma unroll
         for (unsigned h = 0; h < 2; h++) {
 #pragma unroll
-            for (unsigned n = 0; n < STEPS; n++) {
+            for (unsigned n = 0; n < PART_STEPS; n++) {
                 unsigned a[4];
-                load_matrices_transposed(a, (row_place(values, row, lane / 8 % 2) ^ n * 32) + h * 16 * KV_ROW_BYTES);
+                load_matrices_transposed(a, moved_by(row_place(values, row, lane / 8 % 2), 2 * n) + h * 16 * KV_ROW_BYTES);
                 multiply<Operand>(o[n], a, weights[h][0], weights[h][1]);
             }
         }
     }
 
-    // Writes each row's result to `out` if this is its only state, else as a partial state.
-    __device__ __forceinline__ void store(const Job& job, const Tile& tile, unsigned head) {
+    // Writes part `part` of each row's result to `out` if this is its only state, else as a partial state.
+    __device__ __forceinline__ void store(const Job& job, const Tile& tile, unsigned head, unsigned part) {
         const unsigned lane = threadIdx.x % 32, q_heads = job.group * job.kv_heads;
         float scale[2];
         bool alone = false;
 #pragma unroll
         for (unsigned c = 0; c < 2; c++) {
             l[c] = column_sum(l[c]);
-            scale[c] = normaliser_fast(l[c]);
+            scale[c] = 0.0f;
             const unsigned i = lane % 4 * 2 + c, packed = tile.first_row + i, row = job.by_group.quotient(packed);
             if (i >= tile.rows) {
                 continue;
             }
+            const unsigned q_head = head * job.group + job.by_group.remainder(packed);
             if (has_one_state(job.words, tile.states, row)) {
+                scale[c] = final_factor_fast(m[c], l[c], sink_of(job.sinks, q_head));
                 alone = true;
                 continue;
             }
-            size_t state = static_cast<size_t>(tile.slot + row - job.by_group.quotient(tile.first_row)) * q_heads + head * job.group + job.by_group.remainder(packed);
-            float* to = job.partials.o + state * HEAD_DIM + state_place(lane / 4 * (FP8 ? 2 : 1));
+            size_t state = static_cast<size_t>(tile.slot + row - job.by_group.quotient(tile.first_row)) * q_heads + q_head;
+            float* to = job.partials.o + state * HEAD_DIM + part * PART_DIM + state_place(lane / 4 * (FP8 ? 2 : 1));
 #pragma unroll
-            for (unsigned n = 0; n < STEPS; n++) {
+            for (unsigned n = 0; n < PART_STEPS; n++) {
                 if constexpr (FP8) {
                     to[n * 16] = o[n][c];
                     to[n * 16 + 2] = o[n][c + 2];
@@ -338,7 +371,7 @@ struct StreamRows {
                     *reinterpret_cast<float2*>(to + n * 16) = {o[n][c], o[n][c + 2]};
                 }
             }
-            if (lane / 4 == 0) {
+            if (lane / 4 == 0 && part == 0) {
                 job.partials.extents[state] = {m[c], l[c]};
             }
         }
@@ -348,9 +381,9 @@ struct StreamRows {
         // After transposing, a lane holds neighbouring elements of row t / 4.
         const unsigned packed = packed_row(tile, lane / 4), row = job.by_group.quotient(packed);
         const bool real = lane / 4 < tile.rows && has_one_state(job.words, tile.states, row);
-        T* out = job.out + (static_cast<size_t>(row) * q_heads + head * job.group + job.by_group.remainder(packed)) * HEAD_DIM + lane % 4 * (FP8 ? 4 : 2);
+        T* out = job.out + (static_cast<size_t>(row) * q_heads + head * job.group + job.by_group.remainder(packed)) * HEAD_DIM + part * PART_DIM + lane % 4 * (FP8 ? 4 : 2);
 #pragma unroll
-        for (unsigned n = 0; n < STEPS; n++) {
+        for (unsigned n = 0; n < PART_STEPS; n++) {
             unsigned upper = transpose(pack<T>(o[n][0] * scale[0], o[n][1] * scale[1]));
             unsigned lower = transpose(pack<T>(o[n][2] * scale[0], o[n][3] * scale[1]));
             if (FP8 && real) {
@@ -362,6 +395,28 @@ struct StreamRows {
         }
     }
 };
+
+// Sums the parts' products with keys, in the order of the parts. `turn`: number of the exchange.
+__device__ __forceinline__ void sum_parts(float (&s)[2][4], const Team& team, unsigned turn) {
+    const unsigned from = team.exchange + turn % 2 * 1024 + threadIdx.x % 32 * 16, to = from + team.part * team.apart;
+#pragma unroll
+    for (unsigned h = 0; h < 2; h++) {
+        store_16(to + h * 512, __float_as_uint(s[h][0]), __float_as_uint(s[h][1]), __float_as_uint(s[h][2]), __float_as_uint(s[h][3]));
+    }
+    team.meet_all();
+#pragma unroll
+    for (unsigned h = 0; h < 2; h++) {
+#pragma unroll
+        for (unsigned part = 0; part < PARTS; part++) {
+            unsigned words[4];
+            load_16(words, from + part * team.apart + h * 512);
+#pragma unroll
+            for (unsigned i = 0; i < 4; i++) {
+                s[h][i] = part == 0 ? __uint_as_float(words[i]) : s[h][i] + __uint_as_float(words[i]);
+            }
+        }
+    }
+}
 
 // Sets scores that the lane's rows do not see to NO_SCORE.
 __device__ __forceinline__ void mask_kv_block(const Job& job, float (&s)[2][4], const KvBlock& kv_block, const Tile& tile, unsigned window) {
@@ -377,11 +432,14 @@ __device__ __forceinline__ void mask_kv_block(const Job& job, float (&s)[2][4], 
     }
 }
 
-// Called by one warp: computes unit `first` and all further units it takes by ticket, with a ring of SLOTS.
+// Called by one warp, or by all of a team: computes unit `first` and all further units it takes by ticket, with a ring of
+// SLOTS.
 template <unsigned SLOTS>
-__device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, unsigned ring, StreamShared& shared) {
+__device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, unsigned ring, StreamShared& shared, const Team& team) {
     static_assert(SLOTS <= MAX_SLOTS, "one info a slot");
     StreamCopies copies = {};
+    copies.team = team;
+    unsigned exchanges = 0;
     copies.open(job, first, shared);
     if (!copies.more) {
         return;
@@ -396,6 +454,11 @@ __device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, un
 #pragma unroll 1
     for (unsigned i = 0; i < SLOTS - 1; i++) {
         copies.issue(job, ring, i, shared);
+    }
+    if constexpr (PARTS > 1) {
+        // The second unit may be opened before scores are exchanged.
+        copies.tell_ticket();
+        team.meet_all();
     }
     unsigned slot = 0, free = SLOTS - 1, parity = 0;  // parity: of the phase that the oldest copy ends
     // Issues the newest copy into the slot freed last, waits for the oldest copy, and returns its address.
@@ -430,6 +493,11 @@ __device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, un
                 const unsigned keys = next_copy();
                 float s[2][4];
                 rows.score(s, keys);
+                if constexpr (PARTS > 1) {
+                    copies.tell_ticket();
+                    sum_parts(s, team, exchanges++);
+                }
+                job.cap(s);
                 const KvBlock kv_block = kv_block_of({0, shared.kv_block_words[free]}, tile.highest);
                 const unsigned window = job.words[WINDOW];
                 const bool whole = kv_block.from == 0 && kv_block.to == KV_BLOCK_TOKENS && kv_block.base + KV_BLOCK_TOKENS <= tile.lowest + 1 && tile.highest - kv_block.base < window;
@@ -443,7 +511,7 @@ __device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, un
                 }
                 rows.add(weights, next_copy());
             }
-            rows.store(job, tile, head);
+            rows.store(job, tile, head, team.part);
         }
     }
 }

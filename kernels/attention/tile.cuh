@@ -82,7 +82,10 @@ struct Job {
     const unsigned* positions;
     Partials partials;
     unsigned group, kv_heads;
-    float scale;  // times log2 e
+    unsigned qkv_width;  // elements per row of qkv
+    float scale;  // of scores, times log2 e
+    float cap_rate;  // 0, or the rate of `capped`, to which scores are subject before they are scaled
+    const float* sinks;  // of each query head, or null
     Divisor by_group{group}, by_kv_heads{kv_heads};
 
     // Keys of one page and head: KV_BLOCK_TOKENS rows of HEAD_DIM, laid out as in kv_page.cuh, followed by as many
@@ -91,8 +94,21 @@ struct Job {
         return kv + (static_cast<size_t>(page) * kv_heads + kv_head) * (2 * KV_BLOCK_TOKENS * HEAD_DIM);
     }
     __device__ const T* query(unsigned packed, unsigned kv_head) const {
-        size_t width = static_cast<size_t>(group + 2) * kv_heads * HEAD_DIM;
-        return qkv + by_group.quotient(packed) * width + (kv_head * group + by_group.remainder(packed)) * HEAD_DIM;
+        return qkv + static_cast<size_t>(by_group.quotient(packed)) * qkv_width + (kv_head * group + by_group.remainder(packed)) * HEAD_DIM;
+    }
+
+    // Caps scores (q.k), if they are capped.
+    template <int N>
+    __device__ __forceinline__ void cap(float (&s)[N][4]) const {
+        if (cap_rate != 0.0f) {
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    s[n][i] = capped(s[n][i], cap_rate);
+                }
+            }
+        }
     }
 };
 
@@ -278,18 +294,19 @@ __device__ __forceinline__ float quad_sum(float x) {
 struct Place {
     T* out;         // HEAD_DIM elements, or null
     size_t state;  // index of the partial state, if `out` is null
+    unsigned head;  // query head
 };
 
 __device__ __forceinline__ Place place_of(const Job& job, const TileShared& shared, unsigned i) {
     unsigned packed = shared.tile.first_row + i, row = job.by_group.quotient(packed), q_heads = job.group * job.kv_heads;
     unsigned head = shared.kv_head * job.group + job.by_group.remainder(packed);
     if (has_one_state(job.words, row)) {
-        return {job.out + (static_cast<size_t>(row) * q_heads + head) * HEAD_DIM, 0};
+        return {job.out + (static_cast<size_t>(row) * q_heads + head) * HEAD_DIM, 0, head};
     }
-    return {nullptr, static_cast<size_t>(shared.tile.slot + row - job.by_group.quotient(shared.tile.first_row)) * q_heads + head};
+    return {nullptr, static_cast<size_t>(shared.tile.slot + row - job.by_group.quotient(shared.tile.first_row)) * q_heads + head, head};
 }
 
-// Stores two neighbouring elements of a result from `column`; `scale` = normaliser(l).
+// Stores two neighbouring elements of a result from `column`; `scale`: final_factor.
 __device__ __forceinline__ void store_pair(const Job& job, const Place& place, unsigned column, float2 o, float scale) {
     if (place.out) {
         *reinterpret_cast<unsigned*>(place.out + column) = pack<T>(o.x * scale, o.y * scale);
@@ -309,7 +326,7 @@ __device__ __forceinline__ void store_rows(const Job& job, const TileShared& sha
             continue;
         }
         Place place = place_of(job, shared, i);
-        float scale = normaliser(l);
+        float scale = place.out ? final_factor(state.m[r], l, sink_of(job.sinks, place.head)) : 0.0f;
 #pragma unroll
         for (int n = 0; n < 2 * STEPS; n++) {
             store_pair(job, place, n * 8 + lane % 4 * 2, {o[n][2 * r], o[n][2 * r + 1]}, scale);

@@ -8,7 +8,7 @@
 // Limit: f32 multiplications and shared memory.
 // Definition: `Backend::tree_attention`; on the CPU, src/backend/cpu/attention.
 //
-// Defines: ELEMENT, HEAD_DIM (at most 256).
+// Defines: ELEMENT, HEAD_DIM (at most 512).
 #include "attention/plan.cuh"
 #include "attention/state.cuh"
 #include "element.cuh"
@@ -19,14 +19,16 @@ constexpr unsigned THREADS = 128;
 constexpr unsigned ROWS = 4;  // per warp
 constexpr unsigned LANE_ELEMENTS = (HEAD_DIM + 31) / 32;
 constexpr unsigned KEY_ROW = HEAD_DIM + 1;  // padded, so that lanes reading one column of all keys hit different banks
+// Keys and values of wider heads take turns in shared memory.
+constexpr bool TAKES_TURNS = HEAD_DIM > 256;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const unsigned* positions, float* partials, unsigned group, unsigned kv_heads, float scale_log2) {
+tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const unsigned* positions, float* partials, unsigned group, unsigned kv_heads, unsigned qkv_width, float scale_log2, float cap_rate, const float* sinks) {
     extern __shared__ float memory[];
     __shared__ unsigned next;
     float* keys = memory;
-    float* values = keys + KV_BLOCK_TOKENS * KEY_ROW;
+    float* values = TAKES_TURNS ? keys : keys + KV_BLOCK_TOKENS * KEY_ROW;
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, q_heads = group * kv_heads;
     float* queries = values + KV_BLOCK_TOKENS * KEY_ROW + warp * ROWS * HEAD_DIM;
     const Partials parts = partials_at(partials, words, q_heads, HEAD_DIM);
@@ -53,7 +55,7 @@ tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const uns
             at[r] = positions[row[r]];
             m[r] = NO_SCORE;
             l[r] = 0.0f;
-            const T* query = qkv + (static_cast<size_t>(row[r]) * (q_heads + 2 * kv_heads) + head[r]) * HEAD_DIM;
+            const T* query = qkv + static_cast<size_t>(row[r]) * qkv_width + head[r] * HEAD_DIM;
             for (unsigned d = lane; d < HEAD_DIM; d += 32) {
                 queries[r * HEAD_DIM + d] = to_f32(query[d]);
             }
@@ -76,9 +78,12 @@ tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const uns
                 bool real = slot >= kv_block.from && slot < kv_block.to;
                 const T* from = kv_block.page & SHARED_KV_BLOCK ? page_at(page_of(words, kv_block.page, slot)) : whole;
                 keys[slot * KEY_ROW + d] = real ? to_f32(from[e]) : 0.0f;
-                values[slot * KEY_ROW + d] = real ? to_f32(from[KV_BLOCK_TOKENS * HEAD_DIM + e]) : 0.0f;
+                if (!TAKES_TURNS) {
+                    values[slot * KEY_ROW + d] = real ? to_f32(from[KV_BLOCK_TOKENS * HEAD_DIM + e]) : 0.0f;
+                }
             }
             __syncthreads();
+            float p[ROWS];
 #pragma unroll
             for (unsigned r = 0; r < ROWS; r++) {
                 float dot = 0.0f;
@@ -86,13 +91,18 @@ tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const uns
                 for (unsigned d = 0; d < HEAD_DIM; d++) {
                     dot += queries[r * HEAD_DIM + d] * keys[lane * KEY_ROW + d];
                 }
+                if (cap_rate != 0.0f) {
+                    dot = capped(dot, cap_rate);
+                }
                 bool seen = lane >= kv_block.from && lane < kv_block.to && sees(at[r], kv_block.base + lane, window);
                 float s = seen ? dot * scale_log2 : NO_SCORE, top = s;
                 for (unsigned other = 16; other > 0; other /= 2) {
                     top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, other));
                 }
                 top = fmaxf(top, m[r]);
-                float factor = weight(m[r], finite_max(top)), p = weight(s, finite_max(top)), sum = p;
+                float factor = weight(m[r], finite_max(top));
+                p[r] = weight(s, finite_max(top));
+                float sum = p[r];
                 for (unsigned other = 16; other > 0; other /= 2) {
                     sum += __shfl_xor_sync(ALL_LANES, sum, other);
                 }
@@ -102,9 +112,23 @@ tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const uns
                 for (unsigned e = 0; e < LANE_ELEMENTS; e++) {
                     o[r][e] *= factor;
                 }
-#pragma unroll 8
+            }
+            if (TAKES_TURNS) {
+                __syncthreads();
+#pragma unroll 4
+                for (unsigned e = threadIdx.x; e < KV_BLOCK_TOKENS * HEAD_DIM; e += THREADS) {
+                    unsigned slot = e / HEAD_DIM, d = e % HEAD_DIM;
+                    bool real = slot >= kv_block.from && slot < kv_block.to;
+                    const T* from = kv_block.page & SHARED_KV_BLOCK ? page_at(page_of(words, kv_block.page, slot)) : whole;
+                    values[slot * KEY_ROW + d] = real ? to_f32(from[KV_BLOCK_TOKENS * HEAD_DIM + e]) : 0.0f;
+                }
+                __syncthreads();
+            }
+#pragma unroll
+            for (unsigned r = 0; r < ROWS; r++) {
+#pragma unroll(TAKES_TURNS ? 2 : 8)
                 for (unsigned slot = 0; slot < KV_BLOCK_TOKENS; slot++) {
-                    float share = __shfl_sync(ALL_LANES, p, slot);
+                    float share = __shfl_sync(ALL_LANES, p[r], slot);
 #pragma unroll
                     for (unsigned e = 0; e < LANE_ELEMENTS; e++) {
                         unsigned d = min(e * 32 + lane, HEAD_DIM - 1);
@@ -121,11 +145,12 @@ tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const uns
             bool whole = has_one_state(words, row[r]);
             size_t state = static_cast<size_t>(tile.slot + row[r] - tile.first_row / group) * q_heads + head[r];
             size_t place = (whole ? static_cast<size_t>(row[r]) * q_heads + head[r] : state) * HEAD_DIM;
+            float scale = whole ? final_factor(m[r], l[r], sink_of(sinks, head[r])) : 0.0f;
 #pragma unroll
             for (unsigned e = 0; e < LANE_ELEMENTS; e++) {
                 unsigned d = e * 32 + lane;
                 if (d < HEAD_DIM && whole) {
-                    out[place + d] = from_f32<T>(o[r][e] * normaliser(l[r]));
+                    out[place + d] = from_f32<T>(o[r][e] * scale);
                 } else if (d < HEAD_DIM) {
                     parts.o[place + d] = o[r][e];
                 }

@@ -1,4 +1,4 @@
-// Tree attention on Hopper for f16 and bf16, HEAD_DIM 64 or 128: computes what tree_attention.cu does, with the same
+// Tree attention on Hopper for f16 and bf16, HEAD_DIM 64, 80, 96 or 128: computes what tree_attention.cu does, with the same
 // operands, and merges the partial states in the same launch. One block per multiprocessor, of four warpgroups: two
 // multiply wide tiles, one copies for them, and the four warps of the last take narrow tiles, so that compute-bound and
 // bandwidth-bound work overlap.
@@ -30,8 +30,9 @@ static_assert(HELPERS * HELPER_SLOTS * SLOT_BYTES <= WIDE_BYTES, "their rings fi
 // Warpgroups by role: 0 and 1 multiply, 2 takes narrow tiles, 3 copies.
 enum Role { NARROW = 2 };
 // Registers per thread; one thread of each warpgroup together has 512. The copier needs more where it widens and where
-// KV blocks span several pages. With fp8 and heads of 64 the multiplying warpgroups can spare some.
-constexpr bool SPARES = FP8 && HEAD_DIM == 64;
+// KV blocks span several pages. With heads of 80 and 96, and with fp8 and heads of 64, the multiplying
+// warpgroups can spare some.
+constexpr bool SPARES = (FP8 && HEAD_DIM == 64) || HEAD_DIM == 80 || HEAD_DIM == 96;
 constexpr unsigned MULTIPLIER_REGISTERS = SPARES ? 168 : 176, COPIER_REGISTERS = SPARES ? 56 : DETERMINISTIC || FP8 ? 48 : 40;
 constexpr unsigned NARROW_REGISTERS = 512 - 2 * MULTIPLIER_REGISTERS - COPIER_REGISTERS;
 
@@ -80,11 +81,11 @@ __device__ __forceinline__ void merge_states(const Job& job, unsigned warp, unsi
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
-tree_attention_wgmma(T* out, const T* qkv, const KvElement* kv, unsigned* words, const unsigned* positions, float* partials, unsigned group, unsigned kv_heads, float scale_log2, unsigned rows_padded) {
+tree_attention_wgmma(T* out, const T* qkv, const KvElement* kv, unsigned* words, const unsigned* positions, float* partials, unsigned group, unsigned kv_heads, unsigned qkv_width, float scale_log2, float cap_rate, const float* sinks, unsigned rows_padded) {
     extern __shared__ __align__(16) unsigned char memory[];
     __shared__ WideShared wide;
     __shared__ StreamShared streams[DECODE_WARPS + HELPERS];
-    const Job job = {out, qkv, kv, words, positions, partials_at(partials, words, group * kv_heads, HEAD_DIM), group, kv_heads, scale_log2};
+    const Job job = {out, qkv, kv, words, positions, partials_at(partials, words, group * kv_heads, HEAD_DIM), group, kv_heads, qkv_width, scale_log2, cap_rate, sinks};
     const unsigned queries = (shared_address(memory) + ATOM_BYTES - 1) / ATOM_BYTES * ATOM_BYTES, warp = threadIdx.x / 32 % DECODE_WARPS;
     const unsigned role = __shfl_sync(ALL_LANES, threadIdx.x / GROUP_THREADS, 0);  // warp-uniform for the compiler
     if (role < NARROW) {
@@ -96,13 +97,13 @@ tree_attention_wgmma(T* out, const T* qkv, const KvElement* kv, unsigned* words,
             // No wide tile is left: these warps take narrow tiles too, with the wide tiles' memory as their rings.
             meet(HELPING, 2 * GROUP_THREADS);
             const unsigned first = threadIdx.x % 32 == 0 ? next_dynamic_unit(job) : 0;
-            stream_narrow<HELPER_SLOTS>(job, __shfl_sync(ALL_LANES, first, 0), queries + helper * HELPER_SLOTS * SLOT_BYTES, streams[DECODE_WARPS + helper]);
+            stream_narrow<HELPER_SLOTS>(job, __shfl_sync(ALL_LANES, first, 0), queries + helper * HELPER_SLOTS * SLOT_BYTES, streams[DECODE_WARPS + helper], {});
         }
         fewer_registers<NARROW_REGISTERS>();
     } else if (role == NARROW) {
         fewer_registers<NARROW_REGISTERS>();
         if constexpr (!DETERMINISTIC) {
-            stream_narrow<NARROW_SLOTS>(job, static_unit(job, warp), queries + WIDE_BYTES + warp * NARROW_SLOTS * SLOT_BYTES, streams[warp]);
+            stream_narrow<NARROW_SLOTS>(job, static_unit(job, warp), queries + WIDE_BYTES + warp * NARROW_SLOTS * SLOT_BYTES, streams[warp], {});
         }
     } else {
         fewer_registers<COPIER_REGISTERS>();

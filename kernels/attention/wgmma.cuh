@@ -52,45 +52,76 @@ __device__ __forceinline__ void settled(float (&sum)[N][4]) {
 #define SUM_8(sum, n) \
     "+f"(sum[n][0]), "+f"(sum[n][1]), "+f"(sum[n][2]), "+f"(sum[n][3]), "+f"(sum[n + 1][0]), "+f"(sum[n + 1][1]), "+f"(sum[n + 1][2]), "+f"(sum[n + 1][3])
 #define SUM_32(sum, n) SUM_8(sum, n), SUM_8(sum, n + 2), SUM_8(sum, n + 4), SUM_8(sum, n + 6)
-#define WGMMA_64(types)                                                                                                    \
-    "wgmma.mma_async.sync.aligned.m64n64k16.f32." types " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, " \
-    "%14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-#define WGMMA_128(types)                                                                                                   \
-    "wgmma.mma_async.sync.aligned.m64n128k16.f32." types " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, " \
-    "%14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, " \
-    "%37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, " \
-    "%60, %61, %62, %63}, "
+#define WGMMA_64(types) \
+    "wgmma.mma_async.sync.aligned.m64n64k16.f32." types " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, " \
+    "%13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+#define WGMMA_80(types) \
+    "wgmma.mma_async.sync.aligned.m64n80k16.f32." types " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, " \
+    "%13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, " \
+    "%35, %36, %37, %38, %39}, "
+#define WGMMA_96(types) \
+    "wgmma.mma_async.sync.aligned.m64n96k16.f32." types " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, " \
+    "%13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, " \
+    "%35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
+#define WGMMA_128(types) \
+    "wgmma.mma_async.sync.aligned.m64n128k16.f32." types " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, " \
+    "%13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, " \
+    "%35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, " \
+    "%57, %58, %59, %60, %61, %62, %63}, "
+#define WGMMA_256(types) \
+    "wgmma.mma_async.sync.aligned.m64n256k16.f32." types " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, " \
+    "%13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, " \
+    "%35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, " \
+    "%57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, " \
+    "%79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, " \
+    "%101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, " \
+    "%119, %120, %121, %122, %123, %124, %125, %126, %127}, "
 
 // sum = q [64 x 16] k [64 x 16]^T, plus the old sum if `more`.
 template <class T>
 __device__ __forceinline__ void multiply_keys(float (&sum)[8][4], const unsigned (&q)[4], unsigned long long k, bool more);
 
-// sum [64 x 64] += p [64 x 16] v [16 x 64]
+// The same with queries in shared memory, laid out as keys are.
+template <class T>
+__device__ __forceinline__ void multiply_shared(float (&sum)[8][4], unsigned long long q, unsigned long long k, bool more);
+
+// sum [64 x 8 N] += p [64 x 16] v [16 x 8 N], of as many panels as that takes.
 template <class T>
 __device__ __forceinline__ void multiply_values(float (&sum)[8][4], const unsigned (&p)[4], unsigned long long v);
-
-// sum [64 x 128] += p [64 x 16] v [16 x 128], of two panels.
+template <class T>
+__device__ __forceinline__ void multiply_values(float (&sum)[10][4], const unsigned (&p)[4], unsigned long long v);
+template <class T>
+__device__ __forceinline__ void multiply_values(float (&sum)[12][4], const unsigned (&p)[4], unsigned long long v);
 template <class T>
 __device__ __forceinline__ void multiply_values(float (&sum)[16][4], const unsigned (&p)[4], unsigned long long v);
+template <class T>
+__device__ __forceinline__ void multiply_values(float (&sum)[32][4], const unsigned (&p)[4], unsigned long long v);
 
-#define DEFINE_PRODUCTS(T, types)                                                                                          \
-    template <>                                                                                                             \
+#define SUMS(...) __VA_ARGS__
+#define DEFINE_VALUES(T, N, product, a, v, sums) \
+    template <> \
+    __device__ __forceinline__ void multiply_values<T>(float (&sum)[N][4], const unsigned (&p)[4], unsigned long long v_at) { \
+        asm volatile(product a ", " v ", 1, 1, 1, 1;" \
+                     : sums \
+                     : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(v_at)); \
+    }
+#define DEFINE_PRODUCTS(T, types) \
+    template <> \
     __device__ __forceinline__ void multiply_keys<T>(float (&sum)[8][4], const unsigned (&q)[4], unsigned long long k, bool more) { \
         asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %37, 0;\n" WGMMA_64(types) "{%32, %33, %34, %35}, %36, more, 1, 1, 0;\n}" \
-                     : SUM_32(sum, 0)                                                                                       \
-                     : "r"(q[0]), "r"(q[1]), "r"(q[2]), "r"(q[3]), "l"(k), "r"(static_cast<int>(more)));                    \
-    }                                                                                                                       \
-    template <>                                                                                                             \
-    __device__ __forceinline__ void multiply_values<T>(float (&sum)[8][4], const unsigned (&p)[4], unsigned long long v) {  \
-        asm volatile(WGMMA_64(types) "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"                                               \
-                     : SUM_32(sum, 0)                                                                                       \
-                     : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(v));                                                 \
-    }                                                                                                                       \
-    template <>                                                                                                             \
-    __device__ __forceinline__ void multiply_values<T>(float (&sum)[16][4], const unsigned (&p)[4], unsigned long long v) { \
-        asm volatile(WGMMA_128(types) "{%64, %65, %66, %67}, %68, 1, 1, 1, 1;"                                              \
-                     : SUM_32(sum, 0), SUM_32(sum, 8)                                                                       \
-                     : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(v));                                                 \
-    }
+                     : SUM_32(sum, 0) \
+                     : "r"(q[0]), "r"(q[1]), "r"(q[2]), "r"(q[3]), "l"(k), "r"(static_cast<int>(more))); \
+    } \
+    template <> \
+    __device__ __forceinline__ void multiply_shared<T>(float (&sum)[8][4], unsigned long long q, unsigned long long k, bool more) { \
+        asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %34, 0;\n" WGMMA_64(types) "%32, %33, more, 1, 1, 0, 0;\n}" \
+                     : SUM_32(sum, 0) \
+                     : "l"(q), "l"(k), "r"(static_cast<int>(more))); \
+    } \
+    DEFINE_VALUES(T, 8, WGMMA_64(types), "{%32, %33, %34, %35}", "%36", SUM_32(sum, 0)) \
+    DEFINE_VALUES(T, 10, WGMMA_80(types), "{%40, %41, %42, %43}", "%44", SUMS(SUM_32(sum, 0), SUM_8(sum, 8))) \
+    DEFINE_VALUES(T, 12, WGMMA_96(types), "{%48, %49, %50, %51}", "%52", SUMS(SUM_32(sum, 0), SUM_8(sum, 8), SUM_8(sum, 10))) \
+    DEFINE_VALUES(T, 16, WGMMA_128(types), "{%64, %65, %66, %67}", "%68", SUMS(SUM_32(sum, 0), SUM_32(sum, 8))) \
+    DEFINE_VALUES(T, 32, WGMMA_256(types), "{%128, %129, %130, %131}", "%132", SUMS(SUM_32(sum, 0), SUM_32(sum, 8), SUM_32(sum, 16), SUM_32(sum, 24)))
 DEFINE_PRODUCTS(f16, "f16.f16")
 DEFINE_PRODUCTS(bf16, "bf16.bf16")

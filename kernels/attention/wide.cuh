@@ -40,7 +40,7 @@ struct WideTile {
 
     // One step. `keys`: address of a stage. `queries`: address of this warp's queries, of which the first is row
     // `first` of the tile.
-    __device__ __forceinline__ void attend(unsigned keys, unsigned queries, unsigned first, const unsigned* kv_block_words, const TileShared& shared, WideShared& wide, float scale) {
+    __device__ __forceinline__ void attend(const Job& job, unsigned keys, unsigned queries, unsigned first, const unsigned* kv_block_words, const TileShared& shared, WideShared& wide) {
         const unsigned query_lane = threadIdx.x % 16 * QUERY_ROW_BYTES + threadIdx.x % 32 / 16 * 16;
         float s[M][4 * STEP_KV_BLOCKS][4] = {};
 #pragma unroll
@@ -69,6 +69,10 @@ struct WideTile {
             }
         }
 #pragma unroll
+        for (int m = 0; m < M; m++) {
+            job.cap(s[m]);
+        }
+#pragma unroll
         for (int n = 0; n < STEP_KV_BLOCKS; n++) {
             KvBlock kv_block = kv_block_of({0, kv_block_words[n]}, shared.highest);
             if (!seen_by_all(kv_block, shared)) {
@@ -81,7 +85,7 @@ struct WideTile {
 #pragma unroll
         for (int m = 0; m < M; m++) {
             SoftmaxState state = wide.states[m][threadIdx.x];
-            rescale(o[m], softmax_step(s[m], state, scale));
+            rescale(o[m], softmax_step(s[m], state, job.scale));
             wide.states[m][threadIdx.x] = state;
         }
 #pragma unroll
@@ -165,7 +169,7 @@ __device__ __forceinline__ void attend_wide(const Job& job, TileShared& shared, 
         copy(i + STAGES - 1, free);
         free = stage;
         if (first < tile.rows) {
-            rows.attend(stages + stage * STAGE_BYTES, queries + first * QUERY_ROW_BYTES, first, wide.kv_block_words + stage * STEP_KV_BLOCKS, shared, wide, job.scale);
+            rows.attend(job, stages + stage * STAGE_BYTES, queries + first * QUERY_ROW_BYTES, first, wide.kv_block_words + stage * STEP_KV_BLOCKS, shared, wide);
         }
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }

@@ -4,40 +4,51 @@
 // softmax instructions; with few rows by bandwidth.
 #pragma once
 
+#include "attention/fp8.cuh"
+#include "attention/ring.cuh"
 #include "attention/rows.cuh"
 
-// Writes each row's result to `out` if this is its only state, else as a partial state. `first`: first row of this warp
-// in the tile.
-__device__ __forceinline__ void store_wide(const Job& job, const Tile& tile, unsigned head, unsigned first, const WideRows& rows) {
-    const unsigned lane = threadIdx.x % 32, q_heads = job.group * job.kv_heads;
+// The rows of a warpgroup, with their queries.
+struct WideRows : SoftmaxRows {
+    unsigned query[STEPS][4];
+
+    __device__ __forceinline__ void load_queries(unsigned queries, unsigned group) {
+        const unsigned lane = threadIdx.x % 32, row = group * 64 + threadIdx.x % GROUP_THREADS / 32 * 16 + lane / 8 % 2 * 8 + lane % 8;
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-        const unsigned i = first + lane / 4 + r * 8, packed = tile.first_row + i, row = job.by_group.quotient(packed);
-        const float l = quad_sum(rows.l[r]);
-        if (i >= tile.rows) {
-            continue;
-        }
-        const unsigned q_head = head * job.group + job.by_group.remainder(packed);
-        if (has_one_state(job.words, tile.states, row)) {
-            const float scale = normaliser_fast(l);
-            T* out = job.out + (static_cast<size_t>(row) * q_heads + q_head) * HEAD_DIM + lane % 4 * 2;
+        for (unsigned k = 0; k < STEPS; k++) {
+            load_matrices(query[k], queries + k / 4 * 2 * PANEL_BYTES + row * 128 + ((k % 4 * 2 + lane / 16) ^ row % 8) * 16);
+            if constexpr (FP8) {
 #pragma unroll
-            for (int n = 0; n < 2 * STEPS; n++) {
-                *reinterpret_cast<unsigned*>(out + n * 8) = pack<T>(rows.o[n][2 * r] * scale, rows.o[n][2 * r + 1] * scale);
-            }
-        } else {
-            const size_t state = static_cast<size_t>(tile.slot + row - job.by_group.quotient(tile.first_row)) * q_heads + q_head;
-            float* o = job.partials.o + state * HEAD_DIM + state_place(lane % 4 * 2);
-#pragma unroll
-            for (int n = 0; n < 2 * STEPS; n += 2) {
-                *reinterpret_cast<float4*>(o + n * 8) = {rows.o[n][2 * r], rows.o[n + 1][2 * r], rows.o[n][2 * r + 1], rows.o[n + 1][2 * r + 1]};
-            }
-            if (lane % 4 == 0) {
-                job.partials.extents[state] = {rows.m[r], l};
+                for (unsigned i = 0; i < 4; i++) {
+                    query[k][i] = as_f16<T>(query[k][i]);
+                }
             }
         }
     }
-}
+
+    __device__ __forceinline__ void issue_keys(unsigned keys) {
+#pragma unroll
+        for (unsigned k = 0; k < STEPS; k++) {
+            multiply_keys<Operand>(s, query[k], descriptor(keys) + (k / 4 * PANEL_BYTES + k % 4 * 32) / 16, k > 0);
+        }
+        products_issued();
+    }
+
+    // Recomputes the scores of the n-th 8 tokens of `keys` with warp-level instructions.
+    __device__ __forceinline__ void recompute_scores(float (&scores)[4], unsigned keys, int n) const {
+        const unsigned lane = threadIdx.x % 32, token = n * 8 + lane % 8;
+        scores[0] = scores[1] = scores[2] = scores[3] = 0.0f;
+#pragma unroll
+        for (unsigned k = 0; k < STEPS; k += 2) {
+            unsigned b[4];
+            load_matrices(b, keys + k / 4 * PANEL_BYTES + token * 128 + ((k % 4 * 2 + lane / 8) ^ token % 8) * 16);
+            multiply<Operand>(scores, query[k], b[0], b[1]);
+            if (k + 1 < STEPS) {
+                multiply<Operand>(scores, query[k + 1], b[2], b[3]);
+            }
+        }
+    }
+};
 
 // Runs warpgroup `group` (0 or 1) of the two that multiply.
 __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, unsigned queries, WideShared& wide) {
@@ -91,61 +102,12 @@ __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, un
             const unsigned kv_blocks[2] = {broadcast(info.kv_blocks[0]), broadcast(info.kv_blocks[1])};
             return StepMask(kv_blocks, here.highest + steps_since_plan(job.words, job.positions), at, job.words[WINDOW]);
         };
-        auto mask_keys = [&](unsigned stage, unsigned whole) {
-            settled(rows.s);
-            if (__builtin_expect(whole == 0, 0)) {
-                const StepMask seen = step_mask(stage);
-#pragma unroll
-                for (int n = 0; n < STEP_TOKENS / 8; n++) {
-                    seen.mask(rows.s[n], n);
-                }
-            }
-        };
-        // Sets m of rows without a score so far.
-        auto init_max = [&] {
-            float top[2] = {NO_SCORE, NO_SCORE};
-#pragma unroll
-            for (int n = 0; n < STEP_TOKENS / 8; n++) {
-                WideRows::update_top(top, rows.s[n]);
-            }
-            rows.raise_max(top, {rows.m[0] == LOWEST, rows.m[1] == LOWEST}, job.scale);
-        };
-        // Turns scores into weights and waits for all products. Weights rarely require another m.
-        auto softmax_scores = [&](unsigned stage, unsigned whole) {
-            mask_keys(stage, whole);
-            if constexpr (DETERMINISTIC) {
-                // A row whose first visible token comes after other rows' first one: m is set from the same products as
-                // when it is alone.
-                if (__any_sync(ALL_LANES, rows.m[0] == LOWEST || rows.m[1] == LOWEST)) {
-                    wait_products<0>();
-                    settled(rows.o);
-                    init_max();
-                }
-            }
-            float2 sums = rows.scores_to_weights(job.scale);
-            const WideRows::Rows wanted = {!(sums.x <= MAX_WEIGHT<Operand>), !(sums.y <= MAX_WEIGHT<Operand>)};
-            if (__builtin_expect(__any_sync(ALL_LANES, wanted.of[0] || wanted.of[1]), 0)) {
-                wait_products<0>();
-                settled(rows.o);
-                sums = rows.recompute_weights(keys(stage), step_mask(stage), wanted, job.scale);
-            } else {
-                wait_products<0>();
-                settled(rows.o);
-            }
-            rows.l[0] += sums.x;
-            rows.l[1] += sums.y;
-        };
-
         unsigned stage = acquire();
         unsigned whole = broadcast(wide.stage_info[stage].whole);
         begin_products();
         rows.issue_keys(keys(stage));
         wait_products<0>();
-        mask_keys(stage, whole);
-        init_max();
-        const float2 sums = rows.scores_to_weights(job.scale);
-        rows.l[0] = sums.x;
-        rows.l[1] = sums.y;
+        rows.first_softmax(job, whole, [&] { return step_mask(stage); });
         release(wide.empty[stage]);
         rows.pack_weights();
 #pragma unroll 1
@@ -156,7 +118,7 @@ __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, un
             rows.issue_keys(keys(stage));
             rows.issue_values(values(stage));
             wait_products<1>();
-            softmax_scores(stage, whole);
+            rows.softmax(job, whole, [&] { return step_mask(stage); }, [&](float (&scores)[4], int n) { rows.recompute_scores(scores, keys(stage), n); });
             release(wide.empty[stage]);
             rows.pack_weights();
         }
@@ -166,6 +128,6 @@ __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, un
         wait_products<0>();
         settled(rows.o);
         release(wide.empty[stage]);
-        store_wide(job, tiles.tile(job), tiles.head(job), first, rows);
+        store_wide(job, tiles.tile(job), tiles.head(job), first, rows, 0);
     }
 }

@@ -23,6 +23,12 @@ impl<V> Scoring<'_, V> {
         let score = product * self.scale;
         self.softcap.map_or(score, |cap| cap * (score / cap).tanh())
     }
+
+    /// The same in f64.
+    pub fn score_exactly(&self, product: f64) -> f64 {
+        let score = product * f64::from(self.scale);
+        self.softcap.map(f64::from).map_or(score, |cap| cap * (score / cap).tanh())
+    }
 }
 
 impl<V> Clone for Scoring<'_, V> {

@@ -9,7 +9,7 @@ use offshoot::backend::{
 };
 use offshoot::ids::{LayerIx, TokenId};
 use offshoot::kv::{Forest, KvSlot};
-use offshoot::lab::check::attention::{Setting, context, hints};
+use offshoot::lab::check::attention::{ScoreTerms, Setting, context, hints};
 use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, grow};
 use offshoot::plan::Planner;
@@ -130,7 +130,14 @@ fn check_levels(isa: Isa) {
         let (q_heads, kv_heads) = dice.pick(&[(1, 1), (3, 3), (4, 2), (6, 1)]);
         let heads = HeadLayout { q_heads, kv_heads, head_dim: dice.pick(&[8, 18, 32, 80]) };
         let window = dice.pick(&[None, None, Some(1), Some(17), Some(100)]);
-        let setting = Setting { heads, dtype, kv: dice.pick(&[KvDtype::Model, KvDtype::Fp8]), window, sharpness: 4.0 };
+        let setting = Setting {
+            heads,
+            dtype,
+            kv: dice.pick(&[KvDtype::Model, KvDtype::Fp8]),
+            window,
+            sharpness: 4.0,
+            terms: ScoreTerms::default(),
+        };
         let shape =
             dice.pick(&[ForestShape::MidPageForks, ForestShape::Star, ForestShape::EmptyLeaves, ForestShape::Ragged]);
         let grown = grow(shape, PAGE_TOKENS, seed);

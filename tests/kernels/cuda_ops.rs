@@ -200,7 +200,7 @@ fn pages_come_back_wherever_they_are_restored() {
     // 3.75 MiB a page in 96 layers: 12 pages pass in two lots.
     let shape = KvShape::uniform(96, heads, Dtype::F16, 24);
     let mut staging = Staging::new(&device).unwrap();
-    let kv = Kv::new(&device, &shape, KvElement::Plain).unwrap();
+    let kv = Kv::new(&device, &shape, &|_| KvElement::Plain).unwrap();
     let ops = Ops::load(&device, Dtype::F16).unwrap();
     let rows = 12 * kv::PAGE_TOKENS as usize;
     let from: Vec<PageId> = (0..12).map(|i| PageId(23 - i)).collect();
@@ -223,7 +223,10 @@ fn pages_come_back_wherever_they_are_restored() {
         let qkv = qkv_bytes(layer);
         let at = kv.layer_at(LayerIx::new(layer));
         let stored = device
-            .download(kv.memory(), at..at + 24 * kv::layer_page_bytes(kv.heads(), shape.dtype, KvElement::Plain))
+            .download(
+                kv.memory(),
+                at..at + 24 * kv::layer_page_bytes(kv.heads(LayerIx(0)), shape.dtype, KvElement::Plain),
+            )
             .unwrap();
         for r in 0..rows {
             let (page, slot) = (to[r / 32].ix(), r % 32);

@@ -196,8 +196,13 @@ const LAYOUTS: [(usize, usize); 5] = [(1, 1), (4, 2), (8, 2), (7, 1), (40, 2)];
 fn any_case(dice: &mut Dice) -> (HeadLayout, Tiling, Option<u32>, u32) {
     let (q_heads, kv_heads) = dice.pick(&LAYOUTS);
     let wide_rows = dice.pick(&[None, Some(64), Some(128)]);
-    let workers =
-        dice.pick(&[Workers::Blocks(2), Workers::Blocks(16), Workers::Blocks(264), Workers::BlocksAndDecodeWarps(132)]);
+    let workers = dice.pick(&[
+        Workers::Blocks(2),
+        Workers::Blocks(16),
+        Workers::Blocks(264),
+        Workers::BlocksAndDecodeWarps(132),
+        Workers::BlocksThenTeams { blocks: 132, teams: 4 },
+    ]);
     let tiling = Tiling { narrow_rows: dice.pick(&[8, 16]), wide_rows, workers, most_slots: usize::MAX };
     let window = dice.pick(&[None, None, Some(1), Some(33), Some(200)]);
     (HeadLayout { q_heads, kv_heads, head_dim: 64 }, tiling, window, dice.pick(&[1, 1, 64, 128]))

@@ -1,4 +1,4 @@
-//! Tree attention's Hopper kernel on the CPU, instruction by instruction (`emulator`), against the dense definition:
+//! Tree attention's Hopper kernels on the CPU, instruction by instruction (`emulator`), against the dense definition:
 //! random forests, every planner, several blocks, with asynchronous work done at once and as late as the kernel's waits
 //! allow. What only a GPU shows (`offshoot check`, compute-sanitizer) is not repeated here.
 
@@ -13,19 +13,19 @@ use half::{bf16, f16};
 use offshoot::backend::cuda::attention::device_plan::{
     DevicePlan, NARROW_WARPS, PlanWord, TILE_WORDS, Tiling, Workers,
 };
-use offshoot::backend::cuda::compile::elements::KvElement;
+use offshoot::backend::cuda::attention::{SHARED_BYTES_LARGE, hopper_tiling};
+use offshoot::backend::cuda::compile::elements::{HopperKernel, KvElement};
 use offshoot::backend::cuda::compile::units;
 use offshoot::backend::{Dtype, HeadLayout, KvDtype};
 use offshoot::ids::TokenId;
 use offshoot::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
-use offshoot::lab::check::attention::{Setting, context};
+use offshoot::lab::check::attention::{ScoreTerms, Setting, context};
 use offshoot::lab::check::dense::relative_error;
 use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, GrownForest, grow};
 use offshoot::plan::{AttentionPlan, CostModel, PlanHints, Planner};
 
 const PAGE: usize = 32;
-const THREADS: u32 = 512;
 /// Tile of deterministic plans: few positions, so that rows have several states.
 const TILE: u32 = 128;
 
@@ -137,15 +137,31 @@ fn hints(setting: &Setting, tile: u32) -> PlanHints {
     }
 }
 
-/// As `shared_bytes_wgmma` of the CUDA backend.
-fn shared_bytes(head_dim: usize, kept: KvElement) -> usize {
+/// A kernel's threads, and its shared memory as `shared_bytes_wgmma` of the CUDA backend has it.
+fn launch_of(head_dim: usize, kept: KvElement) -> (u32, usize) {
+    if kernel_of(head_dim) == HopperKernel::Large {
+        return (384, SHARED_BYTES_LARGE);
+    }
     let (raw, narrow) = match (kept, head_dim) {
         (KvElement::Fp8, 128) => (6 * 64, 4 * 3 * 32),
         (KvElement::Fp8, _) => (6 * 64, 4 * 4 * 32),
         (_, 128) => (0, 2 * 4 * 3 * 32),
         _ => (0, 2 * 4 * 4 * 32),
     };
-    ((128 + 6 * 64) * 2 + raw + narrow) * head_dim + 1008
+    (512, (128 + 6 * 64) * 2 * head_dim.next_multiple_of(64) + (raw + narrow) * head_dim + 1008)
+}
+
+fn kernel_of(head_dim: usize) -> HopperKernel {
+    HopperKernel::of(Dtype::Bf16, head_dim).expect("heads of a kernel for Hopper")
+}
+
+/// The factor and the rate that kernels are given of a setting's scores.
+pub fn score_factors(setting: &Setting) -> (f32, f32) {
+    use std::f32::consts::LOG2_E;
+    match setting.terms.softcap {
+        None => (setting.scale() * LOG2_E, 0.0),
+        Some(cap) => (cap * LOG2_E, 2.0 * LOG2_E * setting.scale() / cap),
+    }
 }
 
 /// A step of which attention is computed: some of a forest's rows.
@@ -180,7 +196,9 @@ fn made_earlier(words: &[u32]) -> Vec<u32> {
 fn attend(kernel: &Emulated, step: &Step<'_>, tiling: &Tiling, runs: &[Schedule]) -> Vec<Vec<u16>> {
     let Step { setting, plan, .. } = step;
     let heads = setting.heads;
-    let Workers::BlocksAndDecodeWarps(blocks) = tiling.workers else { panic!("the kernel's workers are apart") };
+    let (Workers::BlocksAndDecodeWarps(blocks) | Workers::BlocksThenTeams { blocks, .. }) = tiling.workers else {
+        panic!("workers of a kernel for Hopper")
+    };
     let grid = u32::try_from(blocks).expect("few blocks");
     let rows = plan.row_positions.len();
     let rows_padded = rows + 3;
@@ -201,6 +219,7 @@ fn attend(kernel: &Emulated, step: &Step<'_>, tiling: &Tiling, runs: &[Schedule]
     let mut kv = Aligned::of(step.kv, 0, 0);
     let partials = plan_words.partial_slots() * heads.q_heads * (heads.head_dim + 2);
     let mut partials = Aligned::of(&vec![f32::NAN; partials], 0, 0.0);
+    let sinks = setting.sinks();
     let mut found = Vec::new();
     for &how in runs {
         let nothing = vec![bits(setting.dtype, f32::NAN); rows_padded * heads.q_width()];
@@ -209,7 +228,9 @@ fn attend(kernel: &Emulated, step: &Step<'_>, tiling: &Tiling, runs: &[Schedule]
         let (mut words_at, mut positions_at, mut partials_at) = (device_words.at(), positions.at(), partials.at());
         let number = |n: usize| u32::try_from(n).expect("few heads");
         let (mut group, mut kv_heads) = (number(heads.group()), number(heads.kv_heads));
-        let mut scale = setting.scale() * std::f32::consts::LOG2_E;
+        let mut width = number(heads.qkv_width());
+        let (mut scale, mut cap_rate) = score_factors(setting);
+        let mut sinks_at = sinks.as_ref().map_or(std::ptr::null(), |sinks| sinks.as_ptr());
         let mut padded = number(rows_padded);
         fn at<T>(argument: &mut T) -> *mut c_void {
             std::ptr::from_mut(argument).cast()
@@ -223,11 +244,15 @@ fn attend(kernel: &Emulated, step: &Step<'_>, tiling: &Tiling, runs: &[Schedule]
             at(&mut partials_at),
             at(&mut group),
             at(&mut kv_heads),
+            at(&mut width),
             at(&mut scale),
+            at(&mut cap_rate),
+            at(&mut sinks_at),
             at(&mut padded),
         ];
-        // SAFETY: the arguments of tree_attention_wgmma, in its order, each with memory for what its head says.
-        unsafe { kernel.launch(grid, THREADS, shared_bytes(heads.head_dim, kept(setting.kv)), how, &args) };
+        let (threads, shared_bytes) = launch_of(heads.head_dim, kept(setting.kv));
+        // SAFETY: the arguments of both kernels, in their order, each with memory for what its head says.
+        unsafe { kernel.launch(grid, threads, shared_bytes, how, &args) };
         assert_eq!(device_words.values(), words, "the words are left as they were");
         let (real, padding) = out.values().split_at(rows * heads.q_width());
         assert!(padding.iter().all(|&bits| bits == 0), "padded rows are zeros");
@@ -256,8 +281,8 @@ fn check(kernel: &Emulated, setting: &Setting, shape: ForestShape, seed: u64, bl
     let grown = grow(shape, 32, seed);
     let (kv, exact) = (kv(setting, &grown), exact(setting, &grown));
     let names: Vec<usize> = (0..grown.rows.len()).collect();
-    let workers = Workers::BlocksAndDecodeWarps(blocks);
-    let tiling = Tiling { narrow_rows: 8, wide_rows: Some(128), workers, most_slots: usize::MAX };
+    let head_dim = setting.heads.head_dim;
+    let tiling = hopper_tiling(kernel_of(head_dim), head_dim, blocks, false);
     for (number, planner) in Planner::ALL.into_iter().enumerate() {
         let case = format!("{shape:?}, seed {seed}, {setting}, {planner}, {blocks} blocks");
         let plan = planner.plan(&grown.forest, &hints(setting, 1));
@@ -303,8 +328,8 @@ fn laid_anew(setting: &Setting, grown: &GrownForest, row: usize, kv: &[u8]) -> (
 fn check_deterministic(kernel: &Emulated, setting: &Setting, shape: ForestShape, seed: u64, blocks: usize) {
     let grown = grow(shape, 32, seed);
     let (kv, exact) = (kv(setting, &grown), exact(setting, &grown));
-    let workers = Workers::BlocksAndDecodeWarps(blocks);
-    let tiling = Tiling { narrow_rows: 0, wide_rows: Some(128), workers, most_slots: usize::MAX };
+    let head_dim = setting.heads.head_dim;
+    let tiling = hopper_tiling(kernel_of(head_dim), head_dim, blocks, true);
     let attend = |names: &[usize], planner: Planner, runs: &[Schedule]| {
         let rows: Vec<StepRow> = names.iter().map(|&row| grown.rows[row]).collect();
         let plan = planner.plan(&grown.tree.forest(&rows), &hints(setting, TILE));
@@ -351,8 +376,9 @@ struct Variant {
 
 impl Variant {
     fn compile(self, deterministic: bool) -> Option<Emulated> {
-        let unit = units::attention_wgmma(self.dtype, kept(self.kv), self.head_dim, deterministic);
-        Emulated::compile(&unit.expect("a kernel of its own"), "tree_attention_wgmma")
+        let unit = units::attention_hopper(self.dtype, kept(self.kv), self.head_dim, deterministic);
+        let (unit, name) = unit.expect("a kernel of its own");
+        Emulated::compile(&unit, name)
     }
 
     /// In two forests of four scores are so far apart that the largest one rises by much in the course of a tile, in
@@ -364,7 +390,8 @@ impl Variant {
             (0 | 1, ..) => 64.0,
             _ => 1.0,
         };
-        Setting { heads: HeadLayout { q_heads, kv_heads, head_dim }, dtype, kv, window, sharpness }
+        let terms = ScoreTerms { softcap: (seed % 3 == 2).then_some(20.0), has_sinks: seed % 2 == 1 };
+        Setting { heads: HeadLayout { q_heads, kv_heads, head_dim }, dtype, kv, window, sharpness, terms }
     }
 
     fn shapes(self, seeds: Range<u64>) {
@@ -450,6 +477,42 @@ fn heads_of_128_bf16() {
 #[test]
 fn heads_of_64_f16() {
     Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Model }.shapes(0..5);
+}
+
+#[test]
+fn heads_of_80_f16() {
+    Variant { head_dim: 80, dtype: Dtype::F16, kv: KvDtype::Model }.shapes(1..3);
+}
+
+#[test]
+fn heads_of_96_bf16() {
+    Variant { head_dim: 96, dtype: Dtype::Bf16, kv: KvDtype::Model }.shapes(0..2);
+}
+
+#[test]
+fn heads_of_256_bf16() {
+    Variant { head_dim: 256, dtype: Dtype::Bf16, kv: KvDtype::Model }.shapes(0..3);
+}
+
+#[test]
+fn heads_of_512_bf16() {
+    Variant { head_dim: 512, dtype: Dtype::Bf16, kv: KvDtype::Model }.shapes(1..3);
+}
+
+/// A long document below few rows: each team of warps takes several narrow tiles, and wide ones have many steps.
+#[test]
+fn long_segments_by_large_heads() {
+    for (head_dim, heads) in [(256, (4, 2)), (512, (4, 4))] {
+        let variant = Variant { head_dim, dtype: Dtype::Bf16, kv: KvDtype::Model };
+        let Some(kernel) = variant.compile(false) else { return };
+        check(&kernel, &variant.setting(heads, None, 2), ForestShape::Document(2), 1, 1);
+    }
+}
+
+#[test]
+fn deterministic_rows_of_large_heads_do_too() {
+    Variant { head_dim: 256, dtype: Dtype::F16, kv: KvDtype::Model }.deterministic(0..1);
+    Variant { head_dim: 512, dtype: Dtype::Bf16, kv: KvDtype::Model }.deterministic(0..1);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! definition in f64: random forests, every planner, level bounds anywhere, rows that have moved on since their plan
 //! was made.
 
+use crate::emulated_attention::score_factors;
 use crate::emulator;
 
 use std::ffi::c_void;
@@ -14,7 +15,7 @@ use offshoot::backend::cuda::compile::units;
 use offshoot::backend::{Dtype, HeadLayout, KvDtype, LevelBounds, MOST_LEVELS};
 use offshoot::ids::TokenId;
 use offshoot::kv::{KvSlot, PagePool, PrefixTree, StepRow};
-use offshoot::lab::check::attention::{Setting, context};
+use offshoot::lab::check::attention::{ScoreTerms, Setting, context};
 use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, grow};
 use offshoot::plan::{AttentionPlan, CostModel, PlanHints, Planner};
@@ -97,7 +98,8 @@ fn level_lse(kernel: &Emulated, step: &Step<'_>) -> Vec<f32> {
         (out.as_mut_ptr(), qkv.as_ptr(), kv.as_ptr(), words.as_ptr());
     let (mut positions_at, mut rows_at, mut bounds_at) = (positions.as_ptr(), rows.as_ptr(), bounds.as_ptr());
     let (mut group, mut kv_heads) = (heads.group() as u32, heads.kv_heads as u32);
-    let mut scale = setting.scale() * std::f32::consts::LOG2_E;
+    let mut width = heads.qkv_width() as u32;
+    let (mut scale, mut cap_rate) = score_factors(setting);
     let args = [
         at(&mut out_at),
         at(&mut qkv_at),
@@ -108,9 +110,11 @@ fn level_lse(kernel: &Emulated, step: &Step<'_>) -> Vec<f32> {
         at(&mut bounds_at),
         at(&mut group),
         at(&mut kv_heads),
+        at(&mut width),
         at(&mut scale),
+        at(&mut cap_rate),
     ];
-    let grid = rows.len() * heads.kv_heads * heads.group().div_ceil(8);
+    let grid = rows.len() * heads.kv_heads * heads.group().div_ceil(if heads.head_dim > 256 { 4 } else { 8 });
     // SAFETY: the arguments of level_lse, in its order, each with memory for what its head says.
     unsafe { kernel.launch(grid as u32, 256, 0, ANY, &args) };
     out
@@ -134,7 +138,7 @@ fn exact(setting: &Setting, row: usize, context: &[KvSlot], bounds: &LevelBounds
             let key = setting.kv(at).skip(head / heads.group() * d);
             let dot: f64 = query.iter().zip(key).map(|(&q, k)| f64::from(q) * f64::from(k)).sum();
             let level = (0..MOST_LEVELS).find(|&level| bounds.level(level).contains(&(p as u32))).unwrap();
-            scores[level].push(dot * f64::from(setting.scale()));
+            scores[level].push(setting.scoring::<Vec<f32>>(None).score_exactly(dot));
         }
         lse.extend(scores.iter().map(|scores| log_sum_exp(scores)));
     }
@@ -175,7 +179,7 @@ fn logarithms_are_those_of_the_definition_whatever_the_plan() {
     let mut dice = Dice::new(5);
     let (model, fp8) = (KvDtype::Model, KvDtype::Fp8);
     let (plain, swizzled) = (PageLayout::Plain, PageLayout::Swizzled);
-    // Heads of a group that fill no block, and more than one; windows; swizzled rows of 64, 128 and 256 bytes.
+    // Heads of a group that fill no block, and more than one; windows; swizzled rows of 64 to 1024 bytes.
     for (number, (dtype, kept, layout, shape, (q_heads, kv_heads, head_dim, window))) in [
         (Dtype::F16, model, plain, ForestShape::MidPageForks, (4, 2, 80, 100)),
         (Dtype::Bf16, model, swizzled, ForestShape::Ragged, (11, 1, 64, 17)),
@@ -184,12 +188,15 @@ fn logarithms_are_those_of_the_definition_whatever_the_plan() {
         (Dtype::F16, model, swizzled, ForestShape::MidPageForks, (2, 1, 128, 50)),
         (Dtype::F16, fp8, swizzled, ForestShape::Ragged, (2, 1, 64, 9)),
         (Dtype::Bf16, model, plain, ForestShape::EmptyLeaves, (2, 1, 64, 20)),
+        (Dtype::Bf16, model, swizzled, ForestShape::MidPageForks, (5, 1, 512, 60)),
+        (Dtype::F16, model, swizzled, ForestShape::EmptyLeaves, (2, 1, 96, 20)),
     ]
     .into_iter()
     .enumerate()
     {
         let heads = HeadLayout { q_heads, kv_heads, head_dim };
-        let of = |window| Setting { heads, dtype, kv: kept, window, sharpness: 4.0 };
+        let terms = ScoreTerms { softcap: (number % 3 == 1).then_some(3.0), has_sinks: true };
+        let of = |window| Setting { heads, dtype, kv: kept, window, sharpness: 4.0, terms };
         let Some(kernel) = compile(&of(None), layout) else { return };
         for setting in [of(None), of(Some(window))].into_iter().skip(number % 2) {
             let grown = grow(shape, PAGE as u32, number as u64);
@@ -220,7 +227,14 @@ fn logarithms_are_those_of_the_definition_whatever_the_plan() {
 #[test]
 fn an_advanced_plan_serves_rows_that_have_moved_on_in_their_pages() {
     let heads = HeadLayout { q_heads: 4, kv_heads: 1, head_dim: 32 };
-    let setting = Setting { heads, dtype: Dtype::F32, kv: KvDtype::Model, window: None, sharpness: 2.0 };
+    let setting = Setting {
+        heads,
+        dtype: Dtype::F32,
+        kv: KvDtype::Model,
+        window: None,
+        sharpness: 2.0,
+        terms: ScoreTerms::default(),
+    };
     let Some(kernel) = compile(&setting, PageLayout::Plain) else { return };
     let (mut tree, mut pool) = (PrefixTree::new(PAGE as u32), PagePool::new(100));
     let text = |len: usize| vec![TokenId(1); len];

@@ -183,8 +183,11 @@ impl Backend for Cuda {
         attention::tile(self.deterministic)
     }
 
-    fn supports(&self, _: Feature) -> bool {
-        false
+    fn supports(&self, feature: Feature) -> bool {
+        match feature {
+            Feature::Sinks | Feature::MixedHeads | Feature::WideHeads => true,
+            Feature::Experts | Feature::Softcaps | Feature::LayerInputs => false,
+        }
     }
 
     /// Uses tiles at fixed positions for attention and batch-invariant algorithms for linear layers. All other ops are
@@ -263,17 +266,17 @@ impl Backend for Cuda {
     }
 
     fn page_bytes(&self, shape: &KvShape) -> usize {
-        kv::page_bytes(shape, self.kv_element(shape.heads[0], shape.dtype))
+        kv::page_bytes(shape, &|heads| self.kv_element(heads, shape.dtype))
     }
 
     fn kv_overhead_bytes(&self, shape: &KvShape) -> usize {
-        kv::overhead_bytes(shape, self.kv_element(shape.heads[0], shape.dtype))
+        kv::overhead_bytes(shape, &|heads| self.kv_element(heads, shape.dtype))
     }
 
     fn kv(&mut self, shape: &KvShape) -> Result<Kv> {
         self.load_ops(shape.dtype)?;
         self.moves += 1;
-        Kv::new(&self.device, shape, self.kv_element(shape.heads[0], shape.dtype))
+        Kv::new(&self.device, shape, &|heads| self.kv_element(heads, shape.dtype))
     }
 
     fn save_pages(&mut self, kv: &Kv, pages: &[PageId]) -> Result<SavedPages> {
@@ -289,12 +292,8 @@ impl Backend for Cuda {
     }
 
     fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<Step> {
-        let heads = kv::same_heads(heads)?;
-        if heads.head_dim > attention::MOST_HEAD_DIM {
-            let expected = format!("at most {} on a GPU", attention::MOST_HEAD_DIM);
-            return Err(Error::value("the model's head_dim", expected, heads.head_dim.to_string()));
-        }
-        Step::new(&self.device, heads, dtype, self.kv_element(heads, dtype), vocab, self.deterministic)
+        let element_of = |heads| self.kv_element(heads, dtype);
+        Step::new(&self.device, heads, dtype, &element_of, vocab, self.deterministic)
     }
 
     fn reserve(&mut self, step: &mut Step, shape: StepShape) -> Result<StepShape> {
@@ -415,10 +414,8 @@ impl Backend for Cuda {
         plan: usize,
         scoring: Scoring<'_, Vector>,
     ) {
-        let Scoring { scale, softcap: None, sinks: None } = scoring else { refused(Feature::Softcaps) };
         if !self.skips_attention {
-            assert_eq!(kv.kv_element(), step.kv_element(), "pages and steps are of one kind");
-            step.attend(&self.device, out, qkv, (kv.memory(), kv.layer_at(layer)), plan, scale);
+            step.attend(&self.device, out, qkv, (kv, layer), plan, scoring);
         }
     }
 
@@ -479,7 +476,7 @@ impl AttentionLevels for Cuda {
     }
 
     fn level_lse(&mut self, out: &mut Buffer, read: &Attended<'_, Self>, rows: &LevelRows) {
-        rows.lse(&self.device, out, read.qkv, (read.kv, read.stored), read.plan, read.scoring.scale);
+        rows.lse(&self.device, out, read.qkv, (read.kv, read.stored), read.plan, read.scoring);
     }
 
     fn add_level_mass(&mut self, mass: &mut Buffer, lse: &Buffer, layer: LayerIx, layers: usize) {

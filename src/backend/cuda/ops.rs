@@ -186,12 +186,12 @@ impl Ops {
 
     /// `slots`: a `slot_word` for each row.
     pub fn kv_append(&self, kv: &Kv, layer: LayerIx, qkv: &Buffer, slots: Words<'_>) {
-        let heads = kv.heads();
+        let heads = kv.heads(layer);
         assert_eq!((qkv.width, kv.shape().dtype), (heads.qkv_width(), self.element), "kv_append: shapes");
         self.assert_operands(qkv);
         let stored = 2 * heads.kv_heads * heads.head_dim;
         // Bytes where they are copied, elements where they are rounded.
-        let (row, head, blocks) = match kv.kv_element() {
+        let (row, head, blocks) = match kv.kv_element(layer) {
             KvElement::Plain => {
                 let bytes = self.element.bytes();
                 (qkv.row_bytes(), heads.head_dim * bytes, chunk_blocks(stored * bytes))
@@ -203,7 +203,7 @@ impl Ops {
             let args = args.memory_at(slots.0, slots.1).u32(small(row));
             args.u32(small(heads.kv_heads)).u32(small(head))
         };
-        self.launch(kv.append(), qkv, blocks, LANE_BLOCK, 0, args);
+        self.launch(kv.append(layer), qkv, blocks, LANE_BLOCK, 0, args);
     }
 
     pub fn gated_silu(&self, out: &Buffer, x: &Buffer) {

@@ -27,7 +27,7 @@ pub use profile::{AttentionTimes, BackendKind, CallTimes, DeviceProfile, LinearT
 pub use sample::sample;
 pub use step::SimStep;
 
-use super::cuda::compile::elements::has_wgmma;
+use super::cuda::compile::elements::KvElement;
 use super::{
     ActivationDtype, Backend, Dtype, ExpertInput, Feature, Gate, HeadKind, HeadLayout, KvDtype, KvShape, MatrixPart,
     RopeTable, Router, Sampled, SavedBytes, Scoring, StackShape, StepBatch, StepShape, SwapRates, WeightView,
@@ -252,7 +252,7 @@ impl Backend for Sim {
     /// Profiles whose cost model has tiles describe Hopper's kernels, which read fp8 from memory.
     fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize {
         let has_tiles = self.profile.cost_model().tiles.is_some();
-        let fp8 = self.kv == KvDtype::Fp8 && has_tiles && has_wgmma(dtype, heads.head_dim);
+        let fp8 = self.kv == KvDtype::Fp8 && has_tiles && KvElement::is_fp8_read(dtype, heads.head_dim);
         if fp8 { 1 } else { dtype.bytes() }
     }
 

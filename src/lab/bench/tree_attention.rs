@@ -246,7 +246,7 @@ impl Numbers {
         let stored: Vec<&[f32]> =
             context.iter().map(|&at| &self.stored_at(tree, page_tokens, at)[heads.q_width()..]).collect();
         let query = &self.queries[row * heads.qkv_width()..][..heads.q_width()];
-        dense(heads, tree.scale(), query, &stored)
+        dense(heads, &Scoring::scaled(tree.scale()), query, &stored)
     }
 }
 

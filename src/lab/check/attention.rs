@@ -6,7 +6,7 @@ use std::fmt;
 
 use rayon::prelude::*;
 
-use super::case::{ANY_VOCAB, buffer, rows_at};
+use super::case::{ANY_VOCAB, F32, buffer, rows_at, vector};
 use super::dense::{dense, relative_error};
 use super::device::CheckEffort;
 use super::dice::{Dice, noise};
@@ -22,8 +22,10 @@ use crate::plan::{AttentionPlan, Csr, KvSpan, PlanHints, Planner, WorkItem};
 pub const LAYERS: usize = 2;
 pub const LAYER: LayerIx = LayerIx(1);
 
-const HEAD_DIMS: [usize; 7] = [128, 64, 16, 96, 256, 80, 32];
-const GROUPS: [(usize, usize); 5] = [(4, 1), (6, 2), (7, 1), (8, 4), (1, 1)];
+const HEAD_DIMS: [usize; 8] = [128, 64, 16, 96, 256, 80, 512, 32];
+const GROUPS: [(usize, usize); 7] = [(4, 1), (6, 2), (7, 1), (8, 4), (1, 1), (16, 1), (32, 2)];
+/// Softcaps: none, or one that the scores of flat queries hardly meet, or all do.
+const SOFTCAPS: [Option<f32>; 5] = [None, None, Some(30.0), None, Some(0.5)];
 const WINDOWS: [Option<u32>; 6] = [None, Some(17), None, None, Some(100), Some(1)];
 /// Largest query elements: small for a flat softmax, large for a peaked one with a running maximum that rises a lot.
 /// Kernels rescale at different rises of the maximum; if f16 could not hold the rise, elements are even larger. In f32,
@@ -44,6 +46,14 @@ pub struct Setting {
     pub kv: KvDtype,
     pub window: Option<u32>,
     pub sharpness: f32,
+    pub terms: ScoreTerms,
+}
+
+/// What scores are beyond scaled products; by default nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ScoreTerms {
+    pub softcap: Option<f32>,
+    pub has_sinks: bool,
 }
 
 impl Setting {
@@ -56,6 +66,7 @@ impl Setting {
             kv: KvDtype::Model,
             window: WINDOWS[i / 2 % WINDOWS.len()],
             sharpness: sharpness(dtype)[i % 3],
+            terms: ScoreTerms { softcap: SOFTCAPS[i % SOFTCAPS.len()], has_sinks: i % 4 == 1 },
         }
     }
 
@@ -69,6 +80,17 @@ impl Setting {
 
     pub fn scale(&self) -> f32 {
         (self.heads.head_dim as f32).powf(-0.5)
+    }
+
+    /// The sink of each query head, among its scores in size.
+    pub fn sinks(&self) -> Option<Vec<f32>> {
+        let size = 1.0 + self.sharpness.min(8.0);
+        self.terms.has_sinks.then(|| (0..self.heads.q_heads as u64).map(|head| size * noise([3, 0, 0, head])).collect())
+    }
+
+    /// `sinks`: those of [`Setting::sinks`], as a backend holds them.
+    pub fn scoring<'a, V>(&self, sinks: Option<&'a V>) -> Scoring<'a, V> {
+        Scoring { scale: self.scale(), softcap: self.terms.softcap, sinks }
     }
 
     /// Key heads, then value heads, of the token in slot `at`, as they are stored.
@@ -91,9 +113,10 @@ impl Setting {
     }
 
     /// See [`tolerance`]: a backend may round both to the model's dtype. With fp8 keys and values, the definition uses
-    /// the rounded ones, so that their rounding does not count; numerators are then in f16 or finer.
+    /// the rounded ones, so that their rounding does not count; numerators are then in f16 or finer. A capped score is
+    /// off by some roundings of its cap, and numerators by as much relatively.
     pub fn tolerance(&self) -> f64 {
-        tolerance(self.dtype, self.dtype)
+        tolerance(self.dtype, self.dtype) + 4.0 * F32 * f64::from(self.terms.softcap.unwrap_or(0.0))
     }
 
     /// The result of one row by the definition; its own position is the last of `context`.
@@ -101,7 +124,9 @@ impl Setting {
         let hidden = self.window.map_or(0, |window| context.len().saturating_sub(window as usize));
         let query: Vec<f32> = self.query(row, context.len() - 1).collect();
         let stored: Vec<Vec<f32>> = context[hidden..].iter().map(|&at| self.kv(at).collect()).collect();
-        dense(self.heads, self.scale(), &query, &stored.iter().map(Vec::as_slice).collect::<Vec<_>>())
+        let sinks = self.sinks();
+        let stored: Vec<&[f32]> = stored.iter().map(Vec::as_slice).collect();
+        dense(self.heads, &self.scoring(sinks.as_ref()), &query, &stored)
     }
 
     /// Compares the device's rows with the definition: see `tolerance`. `repeats`: whether repeated runs gave the same
@@ -128,6 +153,12 @@ impl fmt::Display for Setting {
         write!(f, "{q_heads} / {kv_heads} x {head_dim}")?;
         if self.kv != KvDtype::Model {
             write!(f, ", {}", self.kv)?;
+        }
+        if let Some(cap) = self.terms.softcap {
+            write!(f, ", softcap {cap}")?;
+        }
+        if self.terms.has_sinks {
+            write!(f, ", sinks")?;
         }
         self.window.map_or(Ok(()), |window| write!(f, ", window {window}"))
     }
@@ -252,13 +283,14 @@ pub fn attend<B: Backend>(
     let padded = backend.load(&mut step, batch())?.rows;
     let qkv = buffer(backend, holds, padded, setting.heads.qkv_width(), queries)?;
     let mut out = buffer(backend, holds, padded, setting.heads.q_width(), &[])?;
+    let sinks = setting.sinks().map(|sinks| vector(backend, &sinks)).transpose()?;
     let mut results = Vec::new();
     for _ in 0..3 {
         // Detects an op that writes nothing.
         backend.write(&mut out, rows, &vec![f32::NAN; rows * setting.heads.q_width()])?;
         let shape = backend.load(&mut step, batch())?;
         backend.run(&mut step, shape, |backend, step| {
-            backend.tree_attention(&mut out, &qkv, kv, LAYER, step, 0, Scoring::scaled(setting.scale()));
+            backend.tree_attention(&mut out, &qkv, kv, LAYER, step, 0, setting.scoring(sinks.as_ref()));
             Ok(())
         })?;
         backend.collect(&mut step)?;

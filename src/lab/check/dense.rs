@@ -1,21 +1,22 @@
 //! The definition of attention, dense and in f64, against which every device is checked.
 
-use crate::backend::HeadLayout;
+use crate::backend::{HeadLayout, Scoring};
 
 /// Softmax over all positions, times their values, for all query heads of one row. `stored`: for each position that the
 /// row sees, the key heads and then the value heads.
-pub fn dense(heads: HeadLayout, scale: f32, query: &[f32], stored: &[&[f32]]) -> Vec<f64> {
+pub fn dense(heads: HeadLayout, scoring: &Scoring<'_, Vec<f32>>, query: &[f32], stored: &[&[f32]]) -> Vec<f64> {
     let d = heads.head_dim;
     let of_head = |(head, q): (usize, &[f32])| {
         let key_at = head / heads.group() * d;
         let value_at = key_at + heads.kv_heads * d;
         let score = |kv: &&[f32]| {
             let products = q.iter().zip(&kv[key_at..][..d]).map(|(&q, &k)| f64::from(q) * f64::from(k));
-            products.sum::<f64>() * f64::from(scale)
+            scoring.score_exactly(products.sum())
         };
         let scores: Vec<f64> = stored.iter().map(score).collect();
-        let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let (mut sums, mut total) = (vec![0.0; d], 0.0);
+        let sink = scoring.sinks.map_or(f64::NEG_INFINITY, |sinks| f64::from(sinks[head]));
+        let most = scores.iter().copied().fold(sink, f64::max);
+        let (mut sums, mut total) = (vec![0.0; d], (sink - most).exp());
         for (score, kv) in scores.iter().zip(stored) {
             let weight = (score - most).exp();
             total += weight;
@@ -46,8 +47,15 @@ mod tests {
     fn equal_scores_give_the_mean_of_the_values() {
         let heads = HeadLayout { q_heads: 2, kv_heads: 1, head_dim: 2 };
         let stored: [&[f32]; 2] = [&[1.0, 0.0, 10.0, 20.0], &[1.0, 5.0, 30.0, 60.0]];
-        let out = dense(heads, 0.5, &[3.0, 0.0, 0.0, 200.0], &stored);
+        let out = dense(heads, &Scoring::scaled(0.5), &[3.0, 0.0, 0.0, 200.0], &stored);
         assert_eq!(out, [20.0, 40.0, 30.0, 60.0]);
+        // Scores of 1.5 and 500, the latter capped to 3: sinks as large halve the weights of one position.
+        let sinks = vec![1.5, f32::NEG_INFINITY];
+        let scoring = Scoring { sinks: Some(&sinks), ..Scoring::scaled(0.5) };
+        assert_eq!(dense(heads, &scoring, &[3.0, 0.0, 0.0, 200.0], &stored[..1]), [5.0, 10.0, 10.0, 20.0]);
+        let sinks = vec![f32::NEG_INFINITY, 3.0];
+        let scoring = Scoring { softcap: Some(3.0), sinks: Some(&sinks), ..Scoring::scaled(0.5) };
+        assert_eq!(dense(heads, &scoring, &[3.0, 0.0, 0.0, 200.0], &stored[1..])[2..], [15.0, 30.0]);
         assert_eq!(relative_error([(&[20.0f32, 40.0, 30.0, 60.0][..], out.as_slice())].into_iter()), 0.0);
         assert_eq!(relative_error([(&[f32::NAN][..], &out[..1])].into_iter()), f64::INFINITY);
     }

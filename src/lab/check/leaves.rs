@@ -5,11 +5,11 @@
 use rayon::prelude::*;
 
 use super::attention::{LAYER, Setting, filled, hints};
-use super::case::{ANY_VOCAB, buffer};
+use super::case::{ANY_VOCAB, buffer, vector};
 use super::device::CheckEffort;
 use super::dice::Dice;
 use super::report::CheckReport;
-use crate::backend::{ActivationDtype, Backend, Dtype, KvDtype, Pick, RowToken, SampleRequest, Scoring, StepBatch};
+use crate::backend::{ActivationDtype, Backend, Dtype, KvDtype, Pick, RowToken, SampleRequest, StepBatch};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
@@ -123,6 +123,7 @@ impl Leaves {
         let mut qkv = buffer(backend, holds, shape.rows, setting.heads.qkv_width(), &[])?;
         let mut out = buffer(backend, holds, shape.rows, setting.heads.q_width(), &[])?;
         let logits = buffer(backend, ActivationDtype::Sums, shape.logit_rows, ANY_VOCAB, &vec![0.0; rows * ANY_VOCAB])?;
+        let sinks = setting.sinks().map(|sinks| vector(backend, &sinks)).transpose()?;
         let mut results = Vec::new();
         for number in 0..STEPS as usize {
             if number > 0 {
@@ -131,7 +132,7 @@ impl Leaves {
             backend.write(&mut qkv, rows, &self.inputs(setting, number))?;
             backend.run(&mut step, shape, |backend, step| {
                 backend.kv_append(&mut kv, LAYER, &qkv, step);
-                backend.tree_attention(&mut out, &qkv, &kv, LAYER, step, 0, Scoring::scaled(setting.scale()));
+                backend.tree_attention(&mut out, &qkv, &kv, LAYER, step, 0, setting.scoring(sinks.as_ref()));
                 backend.sample(&logits, step);
                 Ok(())
             })?;

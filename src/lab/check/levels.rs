@@ -12,9 +12,7 @@ use super::dice::Dice;
 use super::forests::ForestShape;
 use super::leaves::{Leaves, STEPS};
 use super::report::{CaseResult, CheckReport, WorstError, share};
-use crate::backend::{
-    ActivationDtype, Attended, AttentionLevels, Dtype, KvDtype, LevelBounds, LevelRow, MOST_LEVELS, Scoring,
-};
+use crate::backend::{ActivationDtype, Attended, AttentionLevels, Dtype, KvDtype, LevelBounds, LevelRow, MOST_LEVELS};
 use crate::error::Result;
 use crate::ids::LayerIx;
 use crate::kv::KvSlot;
@@ -62,9 +60,10 @@ impl ExactAttribution {
     /// The attribution of a row; its own position is the last of `context`.
     ///
     /// A score is a sum of `head_dim` products in f32, with as many roundings, which do not all have the same sign. The
-    /// logarithm of a sum has the error of the scores, plus a few roundings of its own and of exponents.
+    /// logarithm of a sum has the error of the scores, plus a few roundings of its own, of exponents and of a cap.
     fn of(setting: &Setting, row: usize, context: &[KvSlot], bounds: &LevelBounds) -> Self {
         let (heads, scale) = (setting.heads, f64::from(setting.scale()));
+        let (scoring, cap) = (setting.scoring::<Vec<f32>>(None), f64::from(setting.terms.softcap.unwrap_or(0.0)));
         let d = heads.head_dim;
         let hidden = setting.window.map_or(0, |window| context.len().saturating_sub(window as usize));
         let stored: Vec<Vec<f32>> = context[hidden..].iter().map(|&at| setting.kv(at).collect()).collect();
@@ -72,16 +71,18 @@ impl ExactAttribution {
         let of_head = |(head, query): (usize, &[f32])| {
             let products = |kv: &Vec<f32>| -> Vec<f64> {
                 let key = &kv[head / heads.group() * d..][..d];
-                query.iter().zip(key).map(|(&q, &k)| f64::from(q) * f64::from(k) * scale).collect()
+                query.iter().zip(key).map(|(&q, &k)| f64::from(q) * f64::from(k)).collect()
             };
             std::array::from_fn(|level| {
                 let range = bounds.level(level);
                 let of_level = stored.iter().zip(hidden as u32..).filter(|(_, position)| range.contains(position));
                 let products: Vec<Vec<f64>> = of_level.map(|(kv, _)| products(kv)).collect();
-                let scores: Vec<f64> = products.iter().map(|products| products.iter().sum()).collect();
-                let sizes = products.iter().map(|products| products.iter().map(|x| x.abs()).sum::<f64>());
+                let scores: Vec<f64> =
+                    products.iter().map(|products| scoring.score_exactly(products.iter().sum())).collect();
+                let sizes = products.iter().map(|products| products.iter().map(|x| x.abs() * scale).sum::<f64>());
                 let lse = log_sum_exp(&scores);
-                (lse, F32 * (4.0 * (d as f64).sqrt() * sizes.fold(0.0, f64::max) + 16.0 + 4.0 * lse.abs()))
+                let sums = 4.0 * (d as f64).sqrt() * sizes.fold(0.0, f64::max);
+                (lse, F32 * (sums + 16.0 + 4.0 * lse.abs() + 8.0 * cap))
             })
         };
         let lse: Vec<[(f64, f64); MOST_LEVELS]> = query.chunks_exact(d).enumerate().map(of_head).collect();
@@ -203,7 +204,7 @@ fn attribute<B: AttentionLevels>(
     let nothing = vec![f32::NAN; rows.len() * MOST_LEVELS];
     let mut mass = buffer(backend, ActivationDtype::Sums, rows.len(), MOST_LEVELS, &nothing)?;
     let level_rows = backend.level_rows(kv, std::slice::from_ref(plan), rows)?;
-    let read = Attended { layer: LAYER, stored: LAYER, qkv, kv, plan: 0, scoring: Scoring::scaled(setting.scale()) };
+    let read = Attended { layer: LAYER, stored: LAYER, qkv, kv, plan: 0, scoring: setting.scoring(None) };
     backend.level_lse(&mut lse, &read, &level_rows);
     backend.add_level_mass(&mut mass, &lse, LayerIx(0), 2);
     backend.add_level_mass(&mut mass, &lse, LayerIx(1), 2);

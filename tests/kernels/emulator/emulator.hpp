@@ -636,16 +636,25 @@ inline void issue(Product product) {
     }
 }
 
+inline unsigned begin_of(uint64_t descriptor) {
+    if (descriptor >> 62 != 1) {
+        stop("a descriptor of another layout than 128-byte swizzle");
+    }
+    return (descriptor & 0x3fff) * 16;
+}
+
+inline unsigned atoms_apart(uint64_t descriptor) {
+    return (descriptor >> 32 & 0x3fff) * 16;
+}
+
 // sum [16 x 8 N] (+)= a [16 x 16] b [16 x 8 N]. Element (k, n) of b lies `of(k, n)` bytes behind the descriptor's
-// address.
+// address. `shared`: null, or the descriptor of a [64 x 16] in shared memory, of which the warp's rows are multiplied.
 template <class T, unsigned N, class Of>
-void issue_wide(const char* what, float (*sum)[4], const unsigned* a, uint64_t descriptor, bool more, Of of) {
+void issue_wide(const char* what, float (*sum)[4], const unsigned* a, uint64_t shared, uint64_t descriptor, bool more, Of of) {
     WideMultiply mine = {sum, a};
     together(what, mine, [=](WideMultiply** all) {
-        const unsigned begin = (descriptor & 0x3fff) * 16;
-        if (descriptor >> 62 != 1) {
-            stop("a descriptor of another layout than 128-byte swizzle");
-        }
+        const unsigned begin = begin_of(descriptor), left_begin = shared ? begin_of(shared) : 0;
+        const unsigned first_row = current->thread / WARP % 4 * 16;
         std::vector<WideMultiply> lanes(WARP);
         for (unsigned l = 0; l < WARP; l++) {
             lanes[l] = *all[l];
@@ -659,7 +668,8 @@ void issue_wide(const char* what, float (*sum)[4], const unsigned* a, uint64_t d
             float left_of[16][16];
             for (unsigned row = 0; row < 16; row++) {
                 for (unsigned k = 0; k < 16; k++) {
-                    left_of[row][k] = left<T>(a, row, k);
+                    const unsigned at = first_row + row;
+                    left_of[row][k] = shared ? element<T>(swizzled(*block, left_begin + at / 8 * atoms_apart(shared) + at % 8 * 128 + k * 2)) : left<T>(a, row, k);
                 }
             }
             for (unsigned column = 0; column < 8 * N; column++) {
@@ -680,20 +690,22 @@ void issue_wide(const char* what, float (*sum)[4], const unsigned* a, uint64_t d
     });
 }
 
-inline unsigned atoms_apart(uint64_t descriptor) {
-    return (descriptor >> 32 & 0x3fff) * 16;
-}
-
 template <class T>
 void multiply_keys(float (&sum)[8][4], const unsigned (&q)[4], unsigned long long k, bool more) {
     const unsigned apart = atoms_apart(k);
-    issue_wide<T, 8>("multiply_keys", sum, q, k, more, [apart](unsigned at, unsigned row) { return row / 8 * apart + row % 8 * 128 + at * 2; });
+    issue_wide<T, 8>("multiply_keys", sum, q, 0, k, more, [apart](unsigned at, unsigned row) { return row / 8 * apart + row % 8 * 128 + at * 2; });
+}
+
+template <class T>
+void multiply_shared(float (&sum)[8][4], unsigned long long q, unsigned long long k, bool more) {
+    const unsigned apart = atoms_apart(k);
+    issue_wide<T, 8>("multiply_shared", sum, nullptr, q, k, more, [apart](unsigned at, unsigned row) { return row / 8 * apart + row % 8 * 128 + at * 2; });
 }
 
 template <class T, unsigned N>
 void multiply_values(float (&sum)[N][4], const unsigned (&p)[4], unsigned long long v) {
     const unsigned apart = atoms_apart(v), panels_apart = (v >> 16 & 0x3fff) * 16;
-    issue_wide<T, N>("multiply_values", sum, p, v, true, [=](unsigned row, unsigned at) {
+    issue_wide<T, N>("multiply_values", sum, p, 0, v, true, [=](unsigned row, unsigned at) {
         return at / 64 * panels_apart + row / 8 * apart + row % 8 * 128 + at % 64 * 2;
     });
 }
@@ -729,6 +741,9 @@ void more_registers() {}
 template <unsigned COUNT>
 void fewer_registers() {}
 inline void prefetch(const void*) {}
+inline unsigned recomputed(unsigned x) {
+    return x;
+}
 
 // What lies there, as whatever is asked for.
 struct Loaded {

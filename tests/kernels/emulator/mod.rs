@@ -16,7 +16,12 @@ use tempfile::TempDir;
 
 /// Where byte `byte` of the row in `slot` lies among the rows of a swizzled page (kernels/kv_page.cuh): the definition.
 pub fn swizzled_place(slot: usize, byte: usize, row_bytes: usize) -> usize {
-    let turn = if row_bytes == 64 { slot / 2 % 4 } else { slot % 8 };
+    if row_bytes > 256 {
+        return byte / 128 * 32 * 128 + swizzled_place(slot, byte % 128, 128);
+    }
+    // Groups of chunks that fill rows, and rows until chunks meet in a bank.
+    let group = [8, 4, 2, 1].into_iter().find(|group| row_bytes % (16 * group) == 0).expect("whole chunks");
+    let turn = slot / (8 / group) % group;
     let (chunk, within) = (byte / 16, byte % 16);
     slot * row_bytes + (chunk ^ turn) * 16 + within
 }

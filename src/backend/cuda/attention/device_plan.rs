@@ -61,6 +61,8 @@ pub enum Workers {
     /// This many blocks, which compute wide tiles, while [`DECODE_WARPS`] warps of each compute narrow tiles only. The
     /// other warps help once no wide tile is left.
     BlocksAndDecodeWarps(usize),
+    /// This many blocks compute wide tiles; then so many teams of warps of each compute narrow ones.
+    BlocksThenTeams { blocks: usize, teams: usize },
 }
 
 /// As in kernels/attention/stream.cuh.

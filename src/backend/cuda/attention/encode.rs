@@ -298,6 +298,7 @@ fn narrow_heads(
     let workers = match workers {
         Workers::Blocks(blocks) => blocks,
         Workers::BlocksAndDecodeWarps(blocks) => NARROW_WARPS * blocks,
+        Workers::BlocksThenTeams { blocks, teams } => blocks * teams,
     };
     heads.rfind(|heads| tiles * (kv_heads / heads) >= TAKES * workers).unwrap_or(1)
 }
@@ -327,9 +328,9 @@ mod tests {
     #[test]
     fn the_kernel_has_as_many_warps_for_narrow_tiles() {
         let stream = include_str!("../../../../kernels/attention/stream.cuh");
-        let ring = include_str!("../../../../kernels/attention/ring.cuh");
+        let ring = include_str!("../../../../kernels/attention/wide_tiles.cuh");
         let kernel = include_str!("../../../../kernels/attention/tree_attention_wgmma.cu");
-        assert!(stream.contains(&format!("DECODE_WARPS = {DECODE_WARPS};")));
+        assert!(stream.contains(&format!("DECODE_WARPS = PARTS == 1 ? {DECODE_WARPS} : 0;")));
         assert!(ring.contains("GROUP_THREADS = 128;") && kernel.contains("HELPERS = 2 * GROUP_THREADS / 32,"));
         assert_eq!(NARROW_WARPS - DECODE_WARPS, 2 * 128 / 32);
     }

@@ -1,6 +1,7 @@
 //! Attention attribution on the GPU (`AttentionLevels`): the launchers of its two kernels and their inputs. Made for
 //! one step and enqueued op by op, outside graphs; its kernels are loaded on first use.
 
+use super::ScoreFactors;
 use super::level_words::level_words;
 use crate::backend::cuda::compile::elements::{KvElement, PageLayout};
 use crate::backend::cuda::compile::units;
@@ -11,20 +12,24 @@ use crate::backend::cuda::driver::grid::small;
 use crate::backend::cuda::driver::memory::Memory;
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::kv::Kv;
-use crate::backend::{Dtype, HeadLayout, LevelRow, MOST_LEVELS};
+use crate::backend::cuda::memory::weights::Vector;
+use crate::backend::{Dtype, HeadLayout, LevelRow, MOST_LEVELS, Scoring};
 use crate::error::Result;
 use crate::ids::LayerIx;
 use crate::plan::AttentionPlan;
 
-/// Query heads per block, and threads per block, as in kernels/attention/level_lse.cu.
-const HEADS: usize = 8;
+/// Threads per block, as in kernels/attention/level_lse.cu.
 const THREADS: u32 = 256;
+
+/// Query heads per block, as there.
+fn heads_a_block(head_dim: usize) -> usize {
+    if head_dim > 256 { 4 } else { 8 }
+}
 
 /// Rows whose attention is attributed, in the layout of kernels/attention/level_lse.cu.
 pub struct LevelRows {
-    heads: HeadLayout,
-    kv_element: KvElement,
-    lse: Function,
+    /// For each layout of heads and pages, the kernel.
+    kernels: Vec<(HeadLayout, KvElement, Function)>,
     /// Number of rows.
     count: usize,
     /// Row numbers in the step, and the first position of each level but the first.
@@ -36,16 +41,22 @@ pub struct LevelRows {
 
 impl LevelRows {
     pub fn new(device: &Device, kv: &Kv, plans: &[AttentionPlan], rows: &[LevelRow]) -> Result<Self> {
-        let (heads, dtype, kv_element) = (kv.heads(), kv.shape().dtype, kv.kv_element());
-        let layout = PageLayout::of(device.facts().major, dtype, heads.head_dim);
+        let dtype = kv.shape().dtype;
+        let mut kernels: Vec<(HeadLayout, KvElement, Function)> = Vec::new();
+        for layer in (0..kv.shape().layers()).map(LayerIx::new) {
+            let (heads, kv_element) = (kv.heads(layer), kv.kv_element(layer));
+            if kernels.iter().all(|(known, ..)| *known != heads) {
+                let layout = PageLayout::of(device.facts().major, dtype, heads.head_dim);
+                let unit = units::level_lse(dtype, kv_element, layout, heads.head_dim);
+                kernels.push((heads, kv_element, device.function(&unit, "level_lse")?));
+            }
+        }
         let numbers: Vec<u32> = rows.iter().map(|row| row.row).collect();
         let bounds: Vec<u32> = rows.iter().flat_map(|row| row.bounds.words()).collect();
         let plan =
             |plan: &AttentionPlan| Ok((uploaded(device, &level_words(plan))?, uploaded(device, &plan.row_positions)?));
         Ok(Self {
-            heads,
-            kv_element,
-            lse: device.function(&units::level_lse(dtype, kv_element, layout, heads.head_dim), "level_lse")?,
+            kernels,
             count: rows.len(),
             rows: uploaded(device, &numbers)?,
             bounds: uploaded(device, &bounds)?,
@@ -69,20 +80,24 @@ impl LevelRows {
         qkv: &Buffer,
         (kv, layer): (&Kv, LayerIx),
         plan: usize,
-        scale: f32,
+        scoring: Scoring<'_, Vector>,
     ) {
-        let HeadLayout { q_heads, kv_heads, .. } = self.heads;
-        assert_eq!(kv.kv_element(), self.kv_element, "level_lse: pages and rows are of one kind");
+        let heads = kv.heads(layer);
+        let HeadLayout { q_heads, kv_heads, head_dim } = heads;
+        let kernel = self.kernels.iter().find(|(known, ..)| *known == heads);
+        let (_, kv_element, lse) = kernel.expect("level_lse: pages and rows are of one kind");
+        assert_eq!(kv.kv_element(layer), *kv_element, "level_lse: pages and rows are of one kind");
         let shape = (out.rows, out.width, out.element);
         assert_eq!(shape, (self.count, q_heads * MOST_LEVELS, Dtype::F32), "level_lse: output");
-        assert_eq!(qkv.width, self.heads.qkv_width(), "level_lse: shape of the queries");
+        assert!(qkv.width >= heads.q_width(), "level_lse: shape of the queries");
         let (words, positions) = &self.plans[plan];
-        let group = self.heads.group();
+        let (group, factors) = (heads.group(), ScoreFactors::of(&scoring));
         let args = Args::new().memory(out.memory()).memory(qkv.memory()).memory_at(kv.memory(), kv.layer_at(layer));
         let args = args.memory(words).memory(positions).memory(&self.rows).memory(&self.bounds);
-        let args = args.u32(small(group)).u32(small(kv_heads)).f32(scale * std::f32::consts::LOG2_E);
-        let blocks = small(self.count * kv_heads * group.div_ceil(HEADS));
-        device.launch(&self.lse, [blocks, 1, 1], THREADS, 0, &args);
+        let args = args.u32(small(group)).u32(small(kv_heads)).u32(small(qkv.width));
+        let args = args.f32(factors.scale).f32(factors.cap_rate);
+        let blocks = small(self.count * kv_heads * group.div_ceil(heads_a_block(head_dim)));
+        device.launch(lse, [blocks, 1, 1], THREADS, 0, &args);
     }
 }
 
@@ -108,7 +123,8 @@ mod tests {
     fn the_kernels_have_the_same_numbers() {
         let kernel = include_str!("../../../../kernels/attention/level_lse.cu");
         let words = include_str!("../../../../kernels/attention/level_words.cuh");
-        assert!(kernel.contains(&format!("HEADS = {HEADS};")));
+        let [wide, usual] = [512, 256].map(heads_a_block);
+        assert!(kernel.contains(&format!("HEADS = HEAD_DIM > 256 ? {wide} : {usual};")));
         assert!(kernel.contains(&format!("WARPS = {};", THREADS / 32)));
         assert!(words.contains(&format!("MOST_LEVELS = {MOST_LEVELS};")));
     }

@@ -10,23 +10,22 @@ mod tiles;
 mod tiling;
 
 use self::device_plan::{DECODE_WARPS, Tiling, Workers};
-use crate::backend::cuda::compile::elements::{KvElement, PageLayout};
+use crate::backend::cuda::compile::elements::{HopperKernel, KvElement, PageLayout};
 use crate::backend::cuda::compile::units;
 use crate::backend::cuda::discovery::probe::DeviceFacts;
 use crate::backend::cuda::driver::args::Args;
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::function::Function;
 use crate::backend::cuda::driver::memory::Memory;
-use crate::backend::{Dtype, HeadLayout};
+use crate::backend::{Dtype, HeadLayout, MOST_HEAD_DIM, Scoring};
 use crate::error::Result;
 
-/// The widest heads that the kernels take.
-pub const MOST_HEAD_DIM: usize = 256;
-
-/// Threads of a block of tree_attention and tree_attention_any, of merge_states and of tree_attention_wgmma.
+/// Threads of a block of tree_attention and tree_attention_any, of merge_states, of tree_attention_wgmma and of
+/// tree_attention_large.
 const THREADS: u32 = 128;
 const MERGE_THREADS: u32 = 256;
 const WGMMA_THREADS: u32 = 512;
+const LARGE_THREADS: u32 = 384;
 /// Warps of a block of `merge_states`; one or several merge a row and head.
 const MERGE_WARPS: usize = MERGE_THREADS as usize / 32;
 /// Resident warps of `merge_states` per multiprocessor.
@@ -35,9 +34,13 @@ const MOST_MERGE_WARPS: usize = 32;
 const BLOCKS: usize = 2;
 /// Packed rows of a narrow tile.
 const NARROW_ROWS: usize = 16;
-/// Packed rows of a narrow and of a wide tile of tree_attention_wgmma.
-const WGMMA_NARROW_ROWS: usize = 8;
-const WGMMA_WIDE_ROWS: usize = 128;
+/// Packed rows of a narrow and of a wide tile of the kernels for Hopper; with heads of 512 half as many of the latter.
+const HOPPER_NARROW_ROWS: usize = 8;
+const HOPPER_WIDE_ROWS: usize = 128;
+/// Elements of a part of a large head: a warp of a team computes one, as in kernels/attention/page.cuh.
+const PART_DIM: usize = 128;
+/// Warps of a block of tree_attention_large that take narrow tiles.
+const TEAM_WARPS: usize = 8;
 /// Positions per tile of plans for deterministic kernels: a multiple of the page and of a step of tree_attention_wgmma
 /// (64). A row has a state for each tile; they merge in the order of positions.
 pub const TILE: u32 = 512;
@@ -55,19 +58,22 @@ pub type At<'a> = (&'a Memory, usize);
 pub struct AttentionOperands<'a> {
     pub out: &'a Memory,
     pub qkv: &'a Memory,
+    /// Elements per row of `qkv`, which begins with the query heads.
+    pub qkv_width: usize,
     /// Keys and values of the layer: `[page][kv head][k, v][32 slots][head_dim]`, rows as [`PageLayout`] says.
     pub kv: At<'a>,
     /// `DevicePlan::words`, at a multiple of 16 bytes.
     pub plan: At<'a>,
     /// u32 `[rows_padded]`: present absolute positions, which may have advanced since the plan was made.
     pub positions: At<'a>,
-    /// [`scratch_bytes`] for the plan's partial slots.
+    /// [`AttentionKernels::scratch_bytes`] for the plan's partial slots.
     pub partials: &'a Memory,
 }
 
 /// The compiled kernels for one element type and head layout.
 pub struct AttentionKernels {
     heads: HeadLayout,
+    kv_element: KvElement,
     kernels: KernelSet,
     tiling: Tiling,
     multiprocessors: usize,
@@ -84,12 +90,12 @@ enum KernelSet {
         merge_warps: usize,
     },
     /// One kernel does both.
-    Wgmma { attention: Function, shared_bytes: usize },
+    Hopper { attention: Function, threads: u32, shared_bytes: usize },
 }
 
 impl AttentionKernels {
     /// `element`: dtype of queries and results, and of keys and values unless `kv_element` differs. If `deterministic`,
-    /// a row's result depends on that row alone. Panics on heads wider than 256, which model loading refuses.
+    /// a row's result depends on that row alone. Panics on heads wider than [`MOST_HEAD_DIM`], which model loading refuses.
     pub fn load(
         device: &Device,
         element: Dtype,
@@ -101,16 +107,19 @@ impl AttentionKernels {
         assert!(head_dim <= MOST_HEAD_DIM, "heads of {head_dim} elements");
         let facts = device.facts();
         let multiprocessors = facts.multiprocessors as usize;
-        if PageLayout::of(facts.major, element, head_dim) == PageLayout::Swizzled {
-            let unit = units::attention_wgmma(element, kv_element, head_dim, deterministic);
-            let unit = unit.expect("pages are swizzled where it has a kernel");
-            let attention = device.function(&unit, "tree_attention_wgmma")?;
-            let workers = Workers::BlocksAndDecodeWarps(multiprocessors);
-            // The number of rows must not affect how a row is computed.
-            let narrow_rows = if deterministic { 0 } else { WGMMA_NARROW_ROWS };
-            let tiling = Tiling { narrow_rows, wide_rows: Some(WGMMA_WIDE_ROWS), workers, most_slots: usize::MAX };
-            let kernels = KernelSet::Wgmma { attention, shared_bytes: shared_bytes_wgmma(head_dim, kv_element) };
-            return Ok(Self { heads, kernels, tiling, multiprocessors, deterministic });
+        if PageLayout::of(facts.major, element, head_dim) == PageLayout::Swizzled
+            && let Some(kernel) = HopperKernel::of(element, head_dim)
+        {
+            let unit = units::attention_hopper(element, kv_element, head_dim, deterministic);
+            let (unit, name) = unit.expect("a unit for each of these kernels");
+            let attention = device.function(&unit, name)?;
+            let (threads, shared_bytes) = match kernel {
+                HopperKernel::Wgmma => (WGMMA_THREADS, shared_bytes_wgmma(head_dim, kv_element)),
+                HopperKernel::Large => (LARGE_THREADS, SHARED_BYTES_LARGE),
+            };
+            let tiling = hopper_tiling(kernel, head_dim, multiprocessors, deterministic);
+            let kernels = KernelSet::Hopper { attention, threads, shared_bytes };
+            return Ok(Self { heads, kv_element, kernels, tiling, multiprocessors, deterministic });
         }
         assert_ne!(kv_element, KvElement::Fp8, "only the kernel for Hopper reads fp8");
         let ([attention, merge], merge_warps) = match deterministic {
@@ -132,7 +141,21 @@ impl AttentionKernels {
         };
         let (attention, merge) = (device.function(&attention, name)?, device.function(&merge, "merge_states")?);
         let kernels = KernelSet::Two { attention, shared_bytes, merge, merge_warps };
-        Ok(Self { heads, kernels, tiling, multiprocessors, deterministic })
+        Ok(Self { heads, kv_element, kernels, tiling, multiprocessors, deterministic })
+    }
+
+    pub fn heads(&self) -> HeadLayout {
+        self.heads
+    }
+
+    /// Bytes of `partial_slots` partial states of a row: f32 `o`, `m` and `l` of all query heads.
+    pub fn scratch_bytes(&self, partial_slots: usize) -> usize {
+        partial_slots * self.heads.q_heads * (self.heads.head_dim + 2) * size_of::<f32>()
+    }
+
+    /// The heads and the element type of the pages that it reads.
+    pub fn reads(&self) -> (HeadLayout, KvElement) {
+        (self.heads, self.kv_element)
     }
 
     /// Number of warps that merge the states of a row and head, at most `most`; as many as stay resident.
@@ -154,28 +177,36 @@ impl AttentionKernels {
 
     /// Enqueues tree attention by the plan at `plan`. The grid depends on `rows_padded` only, so that a captured graph
     /// serves every plan with as many padded rows.
-    pub fn tree_attention(&self, device: &Device, operands: &AttentionOperands<'_>, scale: f32, rows_padded: usize) {
-        let AttentionOperands { out, qkv, kv, plan, positions, partials } = *operands;
+    pub fn tree_attention(
+        &self,
+        device: &Device,
+        operands: &AttentionOperands<'_>,
+        scoring: Scoring<'_, Memory>,
+        rows_padded: usize,
+    ) {
+        let AttentionOperands { out, qkv, qkv_width, kv, plan, positions, partials } = *operands;
         let (group, kv_heads) = (argument(self.heads.group()), argument(self.heads.kv_heads));
-        let scale = scale * std::f32::consts::LOG2_E;
+        let ScoreFactors { scale, cap_rate } = ScoreFactors::of(&scoring);
         let args = Args::new().memory(out).memory(qkv).memory_at(kv.0, kv.1).memory_at(plan.0, plan.1);
         let args = args.memory_at(positions.0, positions.1).memory(partials);
         match &self.kernels {
-            KernelSet::Wgmma { attention, shared_bytes } => {
+            KernelSet::Hopper { attention, threads, shared_bytes } => {
                 // The range in which `Divisor` is exact.
-                let heads = self.heads.q_heads as u64;
-                assert!(rows_padded as u64 * heads * heads < 1 << 32, "{rows_padded} rows of {heads} query heads");
-                let args = args.u32(group).u32(kv_heads).f32(scale).u32(argument(rows_padded));
-                device.launch(attention, [argument(self.multiprocessors), 1, 1], WGMMA_THREADS, *shared_bytes, &args);
+                let heads = (self.heads.q_heads * self.heads.head_dim.div_ceil(PART_DIM)) as u64;
+                assert!(rows_padded as u64 * heads * heads < 1 << 32, "{rows_padded} rows of {heads} parts of heads");
+                let args = args.u32(group).u32(kv_heads).u32(argument(qkv_width)).f32(scale).f32(cap_rate);
+                let args = args.memory_or_null(scoring.sinks).u32(argument(rows_padded));
+                device.launch(attention, [argument(self.multiprocessors), 1, 1], *threads, *shared_bytes, &args);
             }
             KernelSet::Two { attention, shared_bytes, merge, merge_warps } => {
-                let args = args.u32(group).u32(kv_heads).f32(scale);
+                let args = args.u32(group).u32(kv_heads).u32(argument(qkv_width)).f32(scale).f32(cap_rate);
+                let args = args.memory_or_null(scoring.sinks);
                 let grid = [argument(BLOCKS * self.multiprocessors), 1, 1];
                 device.launch(attention, grid, THREADS, *shared_bytes, &args);
 
                 let split = self.merge_split(rows_padded, *merge_warps);
                 let args = Args::new().memory(out).memory_at(plan.0, plan.1).memory(partials);
-                let args = args.u32(argument(self.heads.q_heads)).u32(argument(split));
+                let args = args.u32(argument(self.heads.q_heads)).u32(argument(split)).memory_or_null(scoring.sinks);
                 let grid = [argument(rows_padded), argument((self.heads.q_heads * split).div_ceil(MERGE_WARPS)), 1];
                 device.launch(merge, grid, MERGE_THREADS, 0, &args);
             }
@@ -183,9 +214,37 @@ impl AttentionKernels {
     }
 }
 
-/// Bytes of `partial_slots` partial states of a row: f32 `o`, `m` and `l` of all query heads.
-pub fn scratch_bytes(partial_slots: usize, heads: HeadLayout) -> usize {
-    partial_slots * heads.q_heads * (heads.head_dim + 2) * size_of::<f32>()
+/// How the kernels take a product of a query and a key to a score in log2 units.
+pub(super) struct ScoreFactors {
+    /// Of products, or of capped ones, times log2 e.
+    pub scale: f32,
+    /// 0, or the rate of `capped` in kernels/attention/state.cuh.
+    pub cap_rate: f32,
+}
+
+impl ScoreFactors {
+    pub fn of<V>(scoring: &Scoring<'_, V>) -> Self {
+        use std::f32::consts::LOG2_E;
+        match scoring.softcap {
+            None => Self { scale: scoring.scale * LOG2_E, cap_rate: 0.0 },
+            Some(cap) => Self { scale: cap * LOG2_E, cap_rate: 2.0 * LOG2_E * scoring.scale / cap },
+        }
+    }
+}
+
+/// The tiles and workers of a kernel for Hopper.
+pub fn hopper_tiling(kernel: HopperKernel, head_dim: usize, multiprocessors: usize, deterministic: bool) -> Tiling {
+    // The number of rows must not affect how a row is computed.
+    let narrow_rows = if deterministic { 0 } else { HOPPER_NARROW_ROWS };
+    let (wide_rows, workers) = match kernel {
+        HopperKernel::Wgmma => (HOPPER_WIDE_ROWS, Workers::BlocksAndDecodeWarps(multiprocessors)),
+        HopperKernel::Large => {
+            let teams = TEAM_WARPS / head_dim.div_ceil(PART_DIM);
+            let rows = if head_dim > 256 { HOPPER_WIDE_ROWS / 2 } else { HOPPER_WIDE_ROWS };
+            (rows, Workers::BlocksThenTeams { blocks: multiprocessors, teams })
+        }
+    };
+    Tiling { narrow_rows, wide_rows: Some(wide_rows), workers, most_slots: usize::MAX }
 }
 
 /// Packed rows of the widest tile, as `WIDEST` of kernels/attention/tile.cuh.
@@ -210,15 +269,20 @@ fn shared_bytes(facts: &DeviceFacts, head_dim: usize) -> usize {
 fn shared_bytes_wgmma(head_dim: usize, kv_element: KvElement) -> usize {
     let is_fp8 = kv_element == KvElement::Fp8;
     let slots = if head_dim == 128 { 3 } else { 4 };
-    let (widened, element) = (WGMMA_WIDE_ROWS + 6 * 64, if is_fp8 { 1 } else { 2 });
+    // Queries and wide tiles take whole panels of 64 elements.
+    let (widened, element) = ((HOPPER_WIDE_ROWS + 6 * 64) * head_dim.next_multiple_of(64), if is_fp8 { 1 } else { 2 });
     let raw = if is_fp8 { 6 * 64 } else { 0 };
-    (2 * widened + raw + element * DECODE_WARPS * slots * 32) * head_dim + 1008
+    2 * widened + (raw + element * DECODE_WARPS * slots * 32) * head_dim + 1008
 }
 
-/// The same for tree_attention_any.cu: keys and values of a KV block, padded by an element per row, and the queries of
-/// a tile.
+/// The same for tree_attention_large.cu: queries of 64 KiB, five slots of 32 KiB, and padding to a multiple of 1024.
+pub const SHARED_BYTES_LARGE: usize = (64 + 5 * 32) * 1024 + 1008;
+
+/// The same for tree_attention_any.cu: keys and values of a KV block, which take turns in heads of more than 256, padded by
+/// an element per row, and the queries of a tile.
 fn shared_bytes_any(head_dim: usize) -> usize {
-    (2 * 32 * (head_dim + 1) + NARROW_ROWS * head_dim) * size_of::<f32>()
+    let both = if head_dim > 256 { 1 } else { 2 };
+    (both * 32 * (head_dim + 1) + NARROW_ROWS * head_dim) * size_of::<f32>()
 }
 
 fn argument(number: usize) -> u32 {

@@ -16,6 +16,8 @@ const LEAST_WIDE_KV_BLOCKS: usize = 6;
 const LEAST_NARROW_KV_BLOCKS: usize = 4;
 /// The same for tiles of decode warps.
 const LEAST_WARP_KV_BLOCKS: usize = 5;
+/// KV blocks of a wide tile that a block computes while a team computes one of a narrow tile.
+const TEAM_PACE: usize = 2;
 /// Minimum KV blocks per tile when there are at most as many tiles as decode warps, and most splits of an item then. A
 /// decode warp takes 2 us for a KV block, several times as long as a block for a wide one, so that a tree of few short
 /// leaves waits for it.
@@ -199,6 +201,11 @@ impl TileWorkload {
                     self.narrow.most_kv_blocks(NARROW_WARPS * blocks, LEAST_WARP_KV_BLOCKS, WARP_TILE_COST, 0)
                 })
             }
+            Workers::BlocksThenTeams { blocks, teams } => {
+                // A block that computes a wide tile keeps all of its teams from narrow ones, at twice their pace.
+                let beside = (self.wide.kv_blocks() + self.wide.count() * TILE_COST) * teams / TEAM_PACE;
+                self.narrow.most_kv_blocks(teams * blocks, LEAST_WARP_KV_BLOCKS, WARP_TILE_COST, beside)
+            }
         }
     }
 
@@ -207,6 +214,10 @@ impl TileWorkload {
         let most = |blocks, beside| self.wide.most_kv_blocks(blocks, LEAST_WIDE_KV_BLOCKS, TILE_COST, beside);
         match self.workers {
             Workers::Blocks(blocks) => most(blocks, self.narrow.kv_blocks() + self.narrow.count() * NARROW_TILE_COST),
+            Workers::BlocksThenTeams { blocks, teams } => {
+                let beside = self.narrow.kv_blocks() + self.narrow.tiles_of(most_narrow.max(1)) * WARP_TILE_COST;
+                most(blocks, beside * TEAM_PACE / teams)
+            }
             Workers::BlocksAndDecodeWarps(blocks) => {
                 let by_all = most(blocks, 0);
                 let others = blocks.saturating_sub(self.narrow.tiles_of(most_narrow).div_ceil(DECODE_WARPS));

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::elements::{KvElement, PageLayout, element_name, has_wgmma};
+use super::elements::{HopperKernel, KvElement, PageLayout, element_name};
 use super::unit::{Source, Unit};
 use crate::backend::Dtype;
 
@@ -19,6 +19,9 @@ pub static HEADERS: &[Source] = &[
     source!("attention/barrier.cuh"),
     source!("attention/copy.cuh"),
     source!("attention/fp8.cuh"),
+    source!("attention/large.cuh"),
+    source!("attention/large_copy.cuh"),
+    source!("attention/large_ring.cuh"),
     source!("attention/merge.cuh"),
     source!("attention/mma.cuh"),
     source!("attention/narrow.cuh"),
@@ -29,6 +32,7 @@ pub static HEADERS: &[Source] = &[
     source!("attention/state.cuh"),
     source!("attention/stream.cuh"),
     source!("attention/tile.cuh"),
+    source!("attention/wide_tiles.cuh"),
     source!("attention/wide_wgmma.cuh"),
     source!("attention/wide.cuh"),
     source!("element.cuh"),
@@ -69,6 +73,7 @@ pub static SCALE: Source = source!("ops/scale.cu");
 pub static SELECT_ROWS: Source = source!("ops/select_rows.cu");
 pub static TREE_ATTENTION: Source = source!("attention/tree_attention.cu");
 pub static TREE_ATTENTION_ANY: Source = source!("attention/tree_attention_any.cu");
+pub static TREE_ATTENTION_LARGE: Source = source!("attention/tree_attention_large.cu");
 pub static TREE_ATTENTION_WGMMA: Source = source!("attention/tree_attention_wgmma.cu");
 
 /// The kernels of `sample`, in the order of their launches.
@@ -104,17 +109,23 @@ pub fn all() -> Vec<Unit> {
         (KvElement::Plain, plain),
         (KvElement::Plain, swizzled),
         (KvElement::Rounded, plain),
+        (KvElement::Rounded, swizzled),
         (KvElement::Fp8, swizzled),
     ];
     for (kv_element, layout) in pages {
         for element in DTYPES {
-            let is_read = |dim: &usize| layout == plain || has_wgmma(element, *dim);
+            let is_read = |dim: &usize| match (layout, kv_element) {
+                (PageLayout::Plain, _) => true,
+                (PageLayout::Swizzled, KvElement::Fp8) => KvElement::is_fp8_read(element, *dim),
+                (PageLayout::Swizzled, _) => HopperKernel::of(element, *dim).is_some(),
+            };
             let dims: Vec<usize> = HEAD_DIMS.into_iter().filter(is_read).collect();
             all.extend(dims.first().map(|_| kv_append(element, kv_element, layout).0));
             all.extend(dims.iter().map(|&dim| level_lse(element, kv_element, layout, dim)));
-            let wgmma =
-                |dim| [false, true].map(|deterministic| attention_wgmma(element, kv_element, dim, deterministic));
-            all.extend(dims.iter().filter(|_| layout == swizzled).flat_map(|&dim| wgmma(dim)).flatten());
+            let hopper =
+                |dim| [false, true].map(|deterministic| attention_hopper(element, kv_element, dim, deterministic));
+            let kernels = dims.iter().filter(|_| layout == swizzled).flat_map(|&dim| hopper(dim));
+            all.extend(kernels.flatten().map(|(unit, _)| unit));
         }
     }
     // Units that serve several element types are listed once with each.
@@ -143,7 +154,7 @@ pub fn advance() -> Unit {
 }
 
 /// Head widths of the models that are known, and of the demo's.
-const HEAD_DIMS: [usize; 7] = [16, 32, 64, 80, 96, 128, 256];
+const HEAD_DIMS: [usize; 8] = [16, 32, 64, 80, 96, 128, 256, 512];
 
 /// The unit and kernel name of `kv_append` in a model of `element`.
 pub fn kv_append(element: Dtype, kv_element: KvElement, layout: PageLayout) -> (Unit, &'static str) {
@@ -154,11 +165,22 @@ pub fn kv_append(element: Dtype, kv_element: KvElement, layout: PageLayout) -> (
     (laid(unit, layout), name)
 }
 
-/// The unit that `AttentionKernels` launches on Hopper, if there is one for a model of `element`.
-pub fn attention_wgmma(element: Dtype, kv_element: KvElement, head_dim: usize, deterministic: bool) -> Option<Unit> {
-    let unit = || with_kv(&TREE_ATTENTION_WGMMA, element, kv_element).define("HEAD_DIM", head_dim);
-    has_wgmma(element, head_dim).then(|| unit().define("DETERMINISTIC", u8::from(deterministic)))
+/// The unit and kernel name that `AttentionKernels` launches on Hopper, if there is one for a model of `element`.
+pub fn attention_hopper(
+    element: Dtype,
+    kv_element: KvElement,
+    head_dim: usize,
+    deterministic: bool,
+) -> Option<(Unit, &'static str)> {
+    let (unit, name) = match HopperKernel::of(element, head_dim)? {
+        HopperKernel::Wgmma => (with_kv(&TREE_ATTENTION_WGMMA, element, kv_element), "tree_attention_wgmma"),
+        HopperKernel::Large => (typed(&TREE_ATTENTION_LARGE, element), "tree_attention_large"),
+    };
+    Some((unit.define("HEAD_DIM", head_dim).define("DETERMINISTIC", u8::from(deterministic)), name))
 }
+
+/// The widest heads that `tree_attention` takes.
+const MOST_MMA_HEAD_DIM: usize = 256;
 
 /// Bytes that the kernels of `unit` may spill, stores and loads together: 0 except for the Hopper kernel. In
 /// `tree_attention_wgmma` four warpgroups share a multiprocessor's registers. Those that stream narrow tiles get 120
@@ -180,12 +202,12 @@ pub fn allowed_spills(unit: &Unit) -> u32 {
 
 /// The units that it launches on other GPUs.
 pub fn attention(element: Dtype, head_dim: usize) -> [Unit; 2] {
-    let tensor_cores = element != Dtype::F32 && head_dim.is_multiple_of(16);
+    let tensor_cores = element != Dtype::F32 && head_dim.is_multiple_of(16) && head_dim <= MOST_MMA_HEAD_DIM;
     let attention = if tensor_cores { &TREE_ATTENTION } else { &TREE_ATTENTION_ANY };
     [attention, &MERGE_STATES].map(|source| typed(source, element).define("HEAD_DIM", head_dim))
 }
 
-/// The units that it launches in deterministic mode if `attention_wgmma` has no kernel.
+/// The units that it launches in deterministic mode if `attention_hopper` has no kernel.
 pub fn attention_any(element: Dtype, head_dim: usize) -> [Unit; 2] {
     [&TREE_ATTENTION_ANY, &MERGE_STATES].map(|source| typed(source, element).define("HEAD_DIM", head_dim))
 }

@@ -34,6 +34,15 @@ impl Args {
         self.push(memory.address() + offset as u64, 8)
     }
 
+    /// The same, or a null pointer.
+    #[must_use]
+    pub fn memory_or_null(self, memory: Option<&Memory>) -> Self {
+        match memory {
+            Some(memory) => self.memory(memory),
+            None => self.u64(0),
+        }
+    }
+
     #[must_use]
     pub fn u32(self, value: u32) -> Self {
         self.push(u64::from(value), 4)

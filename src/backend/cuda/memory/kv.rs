@@ -2,10 +2,10 @@
 //! kernels/kv_page.cuh how rows lie in one; the prefix tree decides which page holds which token.
 //!
 //! # Layout
-//! One allocation: `[layer][page][kv_head][keys, values][32 slots][head_dim]`. So a page of one head is two runs, keys
-//! and values, each contiguous and, since a head has a whole number of 16-bit pairs, a multiple of 128 bytes: also of
-//! fp8, which only pages of heads of 64 or 128 hold ([`KvElement`]). Within a row the order depends on who reads it
-//! ([`PageLayout`]).
+//! One allocation: `[layer][page][kv_head][keys, values][32 slots][head_dim]`, with the heads of each layer. So a page of
+//! one head is two runs, keys and values, each contiguous and, since a head has a whole number of 16-bit pairs, a multiple
+//! of 128 bytes: also of fp8, which only pages of heads of 64 or 128 hold ([`KvElement`]). The order within a run depends
+//! on who reads it ([`PageLayout`]).
 
 use std::ops::Range;
 
@@ -25,6 +25,9 @@ use crate::kv::KvSlot;
 
 pub const PAGE_TOKENS: u32 = 32;
 
+/// Bytes of a row of a panel, as in kernels/kv_page.cuh.
+const PANEL_ROW_BYTES: usize = 128;
+
 /// Device bytes through which saved pages pass, or one page where that has more.
 const PACKED: usize = 32 << 20;
 
@@ -32,10 +35,7 @@ pub struct Kv {
     device: Device,
     memory: Memory,
     shape: KvShape,
-    /// Of all layers.
-    heads: HeadLayout,
-    kv_element: KvElement,
-    append: Function,
+    layers: Vec<LayerPages>,
     kv_save: Function,
     kv_restore: Function,
     /// `[P][layer][page bytes of the layer]` on their way to or from the host.
@@ -44,6 +44,21 @@ pub struct Kv {
     packed_ids: Memory,
 }
 
+/// The pages of a layer.
+#[derive(Clone)]
+struct LayerPages {
+    heads: HeadLayout,
+    kv_element: KvElement,
+    layout: PageLayout,
+    /// Bytes that one page takes.
+    page_bytes: usize,
+    /// The kernel that appends.
+    append: Function,
+}
+
+/// The element type of pages with these heads.
+pub type ElementOf<'a> = &'a dyn Fn(HeadLayout) -> KvElement;
+
 /// Keys and values of some pages, all layers, in host memory.
 pub struct SavedPages {
     bytes: Vec<u8>,
@@ -51,7 +66,7 @@ pub struct SavedPages {
 }
 
 /// Names the order of `[P][layer][page bytes of the layer]` in this file, beside the page's own ([`PageLayout`]).
-pub const LAYOUT: &str = "cuda pages 1";
+pub const LAYOUT: &str = "cuda pages 2";
 
 impl SavedBytes for SavedPages {
     fn into_bytes(self) -> Vec<u8> {
@@ -63,36 +78,25 @@ impl SavedBytes for SavedPages {
     }
 }
 
-/// The heads of all layers: one layout of pages, and one set of attention kernels, serves a whole model here.
-pub fn same_heads(heads: &[HeadLayout]) -> Result<HeadLayout> {
-    let first = heads[0];
-    match heads.iter().find(|&&other| other != first) {
-        None => Ok(first),
-        Some(other) => {
-            let found = format!("{first} and {other} (heads of queries / of keys x width)");
-            Err(Error::value("the heads of the model's layers", "the same in all layers, on a GPU", found))
-        }
-    }
-}
-
 /// Bytes that one page takes in one layer.
 pub fn layer_page_bytes(heads: HeadLayout, dtype: Dtype, kv_element: KvElement) -> usize {
     2 * heads.kv_heads * PAGE_TOKENS as usize * heads.head_dim * kv_element.element_bytes(dtype)
 }
 
 /// Bytes that one page takes, all layers.
-pub fn page_bytes(shape: &KvShape, kv_element: KvElement) -> usize {
-    shape.heads.iter().map(|&heads| layer_page_bytes(heads, shape.dtype, kv_element)).sum()
+pub fn page_bytes(shape: &KvShape, element_of: ElementOf<'_>) -> usize {
+    shape.heads.iter().map(|&heads| layer_page_bytes(heads, shape.dtype, element_of(heads))).sum()
 }
 
 /// Bytes that [`Kv::new`] allocates beside those of the pool's pages.
-pub fn overhead_bytes(shape: &KvShape, kv_element: KvElement) -> usize {
-    let pages = packed_pages(shape, kv_element);
-    pages * (page_bytes(shape, kv_element) + size_of::<u32>())
+pub fn overhead_bytes(shape: &KvShape, element_of: ElementOf<'_>) -> usize {
+    let page_bytes = page_bytes(shape, element_of);
+    packed_pages(page_bytes, shape.pages) * (page_bytes + size_of::<u32>())
 }
 
-fn packed_pages(shape: &KvShape, kv_element: KvElement) -> usize {
-    (PACKED / page_bytes(shape, kv_element)).clamp(1, shape.pages.max(1))
+/// Pages that pass to or from the host at a time, of `pages` in all.
+fn packed_pages(page_bytes: usize, pages: usize) -> usize {
+    (PACKED / page_bytes).clamp(1, pages.max(1))
 }
 
 /// Slot word of a padded row, as in kernels/ops/kv_append.cu: its key and value are left out.
@@ -105,24 +109,29 @@ pub fn slot_word(slot: KvSlot) -> u32 {
 }
 
 impl Kv {
-    /// Pages of unspecified contents: a slot is written before it is read. An error where layers differ in their heads.
-    pub fn new(device: &Device, shape: &KvShape, kv_element: KvElement) -> Result<Self> {
+    /// Pages of unspecified contents: a slot is written before it is read.
+    pub fn new(device: &Device, shape: &KvShape, element_of: ElementOf<'_>) -> Result<Self> {
         assert!(shape.pages < (u32::MAX / PAGE_TOKENS) as usize, "{} pages: slots are words", shape.pages);
         let unit = Unit::new(&units::KV_PAGES);
-        let (pages, heads) = (packed_pages(shape, kv_element), same_heads(&shape.heads)?);
-        let layout = PageLayout::of(device.facts().major, shape.dtype, heads.head_dim);
-        let (append, name) = units::kv_append(shape.dtype, kv_element, layout);
+        let layer = |&heads: &HeadLayout| {
+            let kv_element = element_of(heads);
+            let layout = PageLayout::of(device.facts().major, shape.dtype, heads.head_dim);
+            let (append, name) = units::kv_append(shape.dtype, kv_element, layout);
+            let page_bytes = layer_page_bytes(heads, shape.dtype, kv_element);
+            Ok(LayerPages { heads, kv_element, layout, page_bytes, append: device.function(&append, name)? })
+        };
+        let layers = shape.heads.iter().map(layer).collect::<Result<Vec<_>>>()?;
+        let page_bytes = layers.iter().map(|layer| layer.page_bytes).sum();
+        let pages = packed_pages(page_bytes, shape.pages);
         Ok(Self {
-            memory: device.alloc(shape.pages * page_bytes(shape, kv_element))?,
-            append: device.function(&append, name)?,
+            memory: device.alloc(shape.pages * page_bytes)?,
             kv_save: device.function(&unit, "kv_save")?,
             kv_restore: device.function(&unit, "kv_restore")?,
-            packed: device.alloc(pages * page_bytes(shape, kv_element))?,
+            packed: device.alloc(pages * page_bytes)?,
             packed_ids: device.alloc(pages * size_of::<u32>())?,
             device: device.clone(),
             shape: shape.clone(),
-            heads,
-            kv_element,
+            layers,
         })
     }
 
@@ -134,39 +143,48 @@ impl Kv {
         &self.shape
     }
 
-    /// Of all layers.
-    pub fn heads(&self) -> HeadLayout {
-        self.heads
+    /// Of the layer with that number among those that store keys and values.
+    pub fn heads(&self, layer: LayerIx) -> HeadLayout {
+        self.layer(layer).heads
     }
 
-    /// Bytes that one page takes in one layer.
-    fn layer_page_bytes(&self) -> usize {
-        layer_page_bytes(self.heads, self.shape.dtype, self.kv_element)
+    pub fn kv_element(&self, layer: LayerIx) -> KvElement {
+        self.layer(layer).kv_element
     }
 
-    pub fn kv_element(&self) -> KvElement {
-        self.kv_element
+    /// The kernel that appends to a layer.
+    pub(in crate::backend::cuda) fn append(&self, layer: LayerIx) -> &Function {
+        &self.layer(layer).append
     }
 
-    /// The kernel that appends.
-    pub(in crate::backend::cuda) fn append(&self) -> &Function {
-        &self.append
+    fn layer(&self, layer: LayerIx) -> &LayerPages {
+        self.layers.get(layer.ix()).unwrap_or_else(|| panic!("layer {layer} of {}", self.layers.len()))
+    }
+
+    /// Bytes that one page takes in the layers before this one.
+    fn bytes_before(&self, layer: LayerIx) -> usize {
+        self.layers[..layer.ix()].iter().map(|layer| layer.page_bytes).sum()
+    }
+
+    /// Bytes that one page takes, all layers.
+    fn page_bytes(&self) -> usize {
+        self.layers.iter().map(|layer| layer.page_bytes).sum()
     }
 
     /// The byte of `memory` at which a layer begins.
     pub fn layer_at(&self, layer: LayerIx) -> usize {
-        assert!(layer.ix() < self.shape.layers(), "layer {layer} of {}", self.shape.layers());
-        layer.ix() * self.shape.pages * self.layer_page_bytes()
+        assert!(layer.ix() < self.layers.len(), "layer {layer} of {}", self.layers.len());
+        self.bytes_before(layer) * self.shape.pages
     }
 
     /// Copies `pages` to host memory, and waits for them.
     pub fn save(&self, pages: &[PageId], staging: &mut Staging) -> Result<SavedPages> {
-        let page_bytes = page_bytes(&self.shape, self.kv_element);
+        let page_bytes = self.page_bytes();
         let mut bytes = host_bytes(pages.len() * page_bytes)?;
-        let at_once = packed_pages(&self.shape, self.kv_element);
+        let at_once = packed_pages(page_bytes, self.shape.pages);
         for (pages, bytes) in pages.chunks(at_once).zip(bytes.chunks_mut(at_once * page_bytes)) {
             self.upload_ids(pages)?;
-            self.launch(&self.kv_save, pages.len(), &self.packed, &self.memory);
+            self.launch(&self.kv_save, pages.len());
             staging.download(bytes, &self.packed)?;
         }
         Ok(SavedPages { bytes, pages: pages.len() })
@@ -175,26 +193,32 @@ impl Kv {
     /// Enqueues the copy of what was saved into `pages`, in the same order. `saved` may be dropped when it returns.
     pub fn restore(&self, saved: &SavedPages, pages: &[PageId], staging: &mut Staging) -> Result<()> {
         assert_eq!(saved.pages, pages.len(), "restore: as many pages as were saved");
-        let page_bytes = page_bytes(&self.shape, self.kv_element);
-        let at_once = packed_pages(&self.shape, self.kv_element);
+        let page_bytes = self.page_bytes();
+        let at_once = packed_pages(page_bytes, self.shape.pages);
         for (pages, bytes) in pages.chunks(at_once).zip(saved.bytes.chunks(at_once * page_bytes)) {
             staging.upload(&self.packed, 0, bytes)?;
             self.upload_ids(pages)?;
-            self.launch(&self.kv_restore, pages.len(), &self.memory, &self.packed);
+            self.launch(&self.kv_restore, pages.len());
         }
         self.device.check()
     }
 
     /// Overwrites `slots` of page number `page` of `saved` with those of page number `from` of `others`: a slot is a row
-    /// of each run of keys and of values, whatever the order within it.
+    /// of each run of keys and of values, or of each of a run's panels, whatever the order within it.
     pub fn join(&self, saved: &mut SavedPages, page: usize, others: &SavedPages, from: usize, slots: Range<u32>) {
-        let page_bytes = page_bytes(&self.shape, self.kv_element);
-        let row = self.heads.head_dim * self.kv_element.element_bytes(self.shape.dtype);
-        let rows = slots.start as usize * row..slots.end as usize * row;
-        let (to, from) = (&mut saved.bytes[page * page_bytes..][..page_bytes], &others.bytes[from * page_bytes..]);
-        let run = PAGE_TOKENS as usize * row;
-        for (to, from) in to.chunks_exact_mut(run).zip(from.chunks_exact(run)) {
-            to[rows.clone()].copy_from_slice(&from[rows.clone()]);
+        let page_bytes = self.page_bytes();
+        let (mut to, mut from) =
+            (&mut saved.bytes[page * page_bytes..][..page_bytes], &others.bytes[from * page_bytes..][..page_bytes]);
+        for layer in &self.layers {
+            let row = layer.row_bytes(self.shape.dtype);
+            let rows = slots.start as usize * row..slots.end as usize * row;
+            let (to_layer, to_rest) = to.split_at_mut(layer.page_bytes);
+            let (from_layer, from_rest) = from.split_at(layer.page_bytes);
+            let run = PAGE_TOKENS as usize * row;
+            for (to, from) in to_layer.chunks_exact_mut(run).zip(from_layer.chunks_exact(run)) {
+                to[rows.clone()].copy_from_slice(&from[rows.clone()]);
+            }
+            (to, from) = (to_rest, from_rest);
         }
     }
 
@@ -204,12 +228,30 @@ impl Kv {
         self.device.upload(&self.packed_ids, 0, bytemuck::cast_slice(&ids))
     }
 
-    fn launch(&self, function: &Function, pages: usize, to: &Memory, from: &Memory) {
+    /// Launches a kernel of kernels/ops/kv_pages.cu for each run of layers with pages of one size.
+    fn launch(&self, function: &Function, pages: usize) {
         let small = |count: usize| u32::try_from(count).expect("page counts and sizes are below 2^32");
-        let layer_pages = small(self.shape.pages);
-        let chunks = small(self.layer_page_bytes() / 16);
-        let args = Args::new().memory(to).memory(from).memory(&self.packed_ids).u32(layer_pages).u32(chunks);
-        self.device.launch(function, [small(pages), small(self.shape.layers()), 1], 256, 0, &args);
+        let mut layer = 0;
+        for run in self.layers.chunk_by(|a, b| a.page_bytes == b.page_bytes) {
+            let first = LayerIx::new(layer);
+            let args = Args::new().memory_at(&self.memory, self.layer_at(first));
+            let args = args.memory_at(&self.packed, self.bytes_before(first)).memory(&self.packed_ids);
+            let chunks = [self.page_bytes(), run[0].page_bytes].map(|bytes| small(bytes / 16));
+            let args = args.u32(small(self.shape.pages)).u32(chunks[0]).u32(chunks[1]);
+            self.device.launch(function, [small(pages), small(run.len()), 1], 256, 0, &args);
+            layer += run.len();
+        }
+    }
+}
+
+impl LayerPages {
+    /// Bytes of a row of a run of keys or values, or of a panel of one (kernels/kv_page.cuh).
+    fn row_bytes(&self, dtype: Dtype) -> usize {
+        let row = self.heads.head_dim * self.kv_element.element_bytes(dtype);
+        match self.layout {
+            PageLayout::Swizzled if row > 2 * PANEL_ROW_BYTES => PANEL_ROW_BYTES,
+            PageLayout::Swizzled | PageLayout::Plain => row,
+        }
     }
 }
 
@@ -234,26 +276,29 @@ mod tests {
     #[test]
     fn a_page_counts_keys_and_values_of_all_heads_and_layers() {
         // llama3-8b: 2 * 8 heads * 128 * 2 bytes = 4 KiB a token and layer
-        assert_eq!(page_bytes(&shape(32, 8, 128, 100), KvElement::Plain), 32 * 32 * 4096);
-        assert_eq!(page_bytes(&shape(32, 8, 128, 100), KvElement::Rounded), 32 * 32 * 4096);
-        assert_eq!(page_bytes(&shape(32, 8, 128, 100), KvElement::Fp8), 32 * 32 * 2048);
+        let bytes = |element| page_bytes(&shape(32, 8, 128, 100), &|_| element);
+        assert_eq!(bytes(KvElement::Plain), 32 * 32 * 4096);
+        assert_eq!(bytes(KvElement::Rounded), 32 * 32 * 4096);
+        assert_eq!(bytes(KvElement::Fp8), 32 * 32 * 2048);
     }
 
     #[test]
-    fn layers_that_differ_in_their_heads_are_refused_by_name() {
-        let (narrow, wide) = (shape(1, 1, 64, 1).heads[0], shape(1, 1, 128, 1).heads[0]);
-        assert_eq!(same_heads(&[wide, wide]).expect("they are the same"), wide);
-        let error = same_heads(&[wide, narrow]).expect_err("they differ").to_string();
-        assert!(error.contains("64") && error.contains("128") && error.contains("GPU"), "{error}");
+    fn layers_may_differ_in_their_heads_and_elements() {
+        let (narrow, wide) = (shape(1, 2, 64, 1).heads[0], shape(1, 1, 512, 1).heads[0]);
+        let mixed = KvShape { heads: vec![narrow, wide, narrow], dtype: Dtype::Bf16, pages: 1 };
+        let element = |heads: HeadLayout| if heads == wide { KvElement::Rounded } else { KvElement::Fp8 };
+        assert_eq!(page_bytes(&mixed, &element), 2 * (2 * 32 * 2 * 64) + 2 * 32 * 512 * 2);
     }
 
     #[test]
     fn pages_are_whole_chunks_whatever_the_head() {
-        for head_dim in (2..=256).step_by(2) {
-            assert_eq!(page_bytes(&shape(1, 1, head_dim, 1), KvElement::Plain) % 128, 0, "head_dim {head_dim}");
+        for head_dim in (2..=512).step_by(2) {
+            let bytes = page_bytes(&shape(1, 1, head_dim, 1), &|_| KvElement::Plain);
+            assert_eq!(bytes % 128, 0, "head_dim {head_dim}");
         }
         for head_dim in [64, 128] {
-            assert_eq!(page_bytes(&shape(1, 1, head_dim, 1), KvElement::Fp8) % 128, 0, "head_dim {head_dim}");
+            let bytes = page_bytes(&shape(1, 1, head_dim, 1), &|_| KvElement::Fp8);
+            assert_eq!(bytes % 128, 0, "head_dim {head_dim}");
         }
     }
 
@@ -262,9 +307,9 @@ mod tests {
         for major in [8, 9, 10, 12] {
             for (dtype, head_dim) in [Dtype::F32, Dtype::F16, Dtype::Bf16]
                 .into_iter()
-                .flat_map(|dtype| [16, 64, 80, 128, 256].map(|dim| (dtype, dim)))
+                .flat_map(|dtype| [16, 64, 80, 96, 128, 192, 256, 512].map(|dim| (dtype, dim)))
             {
-                let is_read = major == 9 && dtype != Dtype::F32 && [64, 128].contains(&head_dim);
+                let is_read = major == 9 && dtype != Dtype::F32 && [64, 80, 96, 128, 256, 512].contains(&head_dim);
                 let expected = if is_read { PageLayout::Swizzled } else { PageLayout::Plain };
                 assert_eq!(
                     PageLayout::of(major, dtype, head_dim),
@@ -277,10 +322,11 @@ mod tests {
 
     #[test]
     fn pages_pass_to_the_host_many_at_a_time_and_at_least_one() {
-        assert_eq!(packed_pages(&shape(32, 8, 128, 100), KvElement::Plain), 8);
-        assert_eq!(packed_pages(&shape(32, 8, 128, 100), KvElement::Fp8), 16);
-        assert_eq!(packed_pages(&shape(32, 8, 128, 3), KvElement::Plain), 3, "no more than there are");
-        assert_eq!(packed_pages(&shape(80, 64, 256, 100), KvElement::Plain), 1, "a page larger than the usual buffer");
+        let packed = |shape: KvShape, element| packed_pages(page_bytes(&shape, &|_| element), shape.pages);
+        assert_eq!(packed(shape(32, 8, 128, 100), KvElement::Plain), 8);
+        assert_eq!(packed(shape(32, 8, 128, 100), KvElement::Fp8), 16);
+        assert_eq!(packed(shape(32, 8, 128, 3), KvElement::Plain), 3, "no more than there are");
+        assert_eq!(packed(shape(80, 64, 256, 100), KvElement::Plain), 1, "a page larger than the usual buffer");
     }
 
     #[test]
@@ -291,6 +337,8 @@ mod tests {
     #[test]
     fn the_kernels_have_pages_of_the_same_size() {
         assert_eq!(PAGE_TOKENS, 32);
-        assert!(include_str!("../../../../kernels/kv_page.cuh").contains("PAGE_TOKENS = 32;"));
+        let kernels = include_str!("../../../../kernels/kv_page.cuh");
+        assert!(kernels.contains("PAGE_TOKENS = 32;"));
+        assert!(kernels.contains(&format!("PANEL_ROW_BYTES = {PANEL_ROW_BYTES};")));
     }
 }

@@ -13,21 +13,22 @@ pub use self::graphs::LaunchMode;
 use self::staging_slots::StagingSlots;
 use self::token_word::token_word;
 use crate::backend::cuda::attention::device_plan::{DevicePlan, Tiling};
-use crate::backend::cuda::attention::{self, At, AttentionKernels};
-use crate::backend::cuda::compile::elements::KvElement;
+use crate::backend::cuda::attention::{AttentionKernels, AttentionOperands};
 use crate::backend::cuda::compile::units;
 use crate::backend::cuda::driver::args::Args;
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::function::Function;
 use crate::backend::cuda::driver::memory::Memory;
 use crate::backend::cuda::memory::buffer::Buffer;
-use crate::backend::cuda::memory::kv::{NO_SLOT, slot_word};
+use crate::backend::cuda::memory::kv::{ElementOf, Kv, NO_SLOT, slot_word};
 use crate::backend::cuda::memory::staged::Staged;
+use crate::backend::cuda::memory::weights::Vector;
 use crate::backend::cuda::sampling::{self, ResultLayout, SampleBuffers, SamplerKernels};
 use crate::backend::{
-    Dtype, HeadLayout, MOST_COUNTED, RowToken, SampleRequest, Sampled, StepBatch, StepShape, advance_slots,
+    Dtype, HeadLayout, MOST_COUNTED, RowToken, SampleRequest, Sampled, Scoring, StepBatch, StepShape, advance_slots,
 };
 use crate::error::Result;
+use crate::ids::LayerIx;
 use crate::kv::KvSlot;
 use crate::plan::{AttentionPlan, NewPage};
 
@@ -41,11 +42,12 @@ const MOST_USUAL_SHARE: usize = 64;
 const USUAL_REQUEST_BYTES: usize = 256;
 
 pub struct Step {
-    heads: HeadLayout,
-    kv_element: KvElement,
     vocab: usize,
     advance: Function,
-    attention: AttentionKernels,
+    /// One for each layout of heads.
+    attention: Vec<AttentionKernels>,
+    /// For each plan the index of its kernels.
+    kernels_of: Vec<usize>,
     sampler: SamplerKernels,
 
     tokens: Staged,
@@ -81,13 +83,6 @@ struct LoadedBatch {
     results: ResultLayout,
 }
 
-impl LoadedBatch {
-    /// The most partial slots that any of the plans fills.
-    fn partial_slots(&self) -> usize {
-        self.plans.iter().map(|planned| planned.words.partial_slots()).max().unwrap_or(0)
-    }
-}
-
 /// A plan, and its words on the device.
 struct UploadedPlan {
     plan: AttentionPlan,
@@ -95,22 +90,30 @@ struct UploadedPlan {
 }
 
 impl Step {
-    /// If `deterministic`, attention gives a row the same bits whatever the other rows are.
+    /// `heads`: for each plan, those of its layers. If `deterministic`, attention gives a row the same bits whatever the
+    /// other rows are.
     pub fn new(
         device: &Device,
-        heads: HeadLayout,
+        heads: &[HeadLayout],
         dtype: Dtype,
-        kv_element: KvElement,
+        element_of: ElementOf<'_>,
         vocab: usize,
         deterministic: bool,
     ) -> Result<Self> {
         let staged = || Staged::new(device, SMALLEST);
+        let mut distinct: Vec<HeadLayout> = Vec::new();
+        heads.iter().for_each(|heads| {
+            if !distinct.contains(heads) {
+                distinct.push(*heads);
+            }
+        });
+        let load = |&heads: &HeadLayout| AttentionKernels::load(device, dtype, element_of(heads), heads, deterministic);
+        let index = |heads: &HeadLayout| distinct.iter().position(|known| known == heads).expect("all are among them");
         Ok(Self {
-            heads,
-            kv_element,
             vocab,
             advance: device.function(&units::advance(), "advance")?,
-            attention: AttentionKernels::load(device, dtype, kv_element, heads, deterministic)?,
+            attention: distinct.iter().map(load).collect::<Result<_>>()?,
+            kernels_of: heads.iter().map(index).collect(),
             sampler: SamplerKernels::load(device, vocab)?,
             tokens: staged()?,
             positions: staged()?,
@@ -129,9 +132,17 @@ impl Step {
         })
     }
 
-    /// Element type of the pages that its attention reads.
-    pub fn kv_element(&self) -> KvElement {
-        self.kv_element
+    /// The kernels of plan number `plan`.
+    fn kernels(&self, plan: usize) -> &AttentionKernels {
+        &self.attention[self.kernels_of[plan]]
+    }
+
+    /// The most bytes of partial states that any of the plans fills.
+    fn partial_bytes(&self, loaded: &LoadedBatch) -> usize {
+        let bytes = |(number, planned): (usize, &UploadedPlan)| {
+            self.kernels(number).scratch_bytes(planned.words.partial_slots())
+        };
+        loaded.plans.iter().enumerate().map(bytes).max().unwrap_or(0)
     }
 
     /// Reserves memory for the lists and samples of a step of this shape, and for the usual size of plans and requests.
@@ -148,8 +159,9 @@ impl Step {
         self.logit_rows.reserve(device, padded)?;
         self.uniforms.reserve(device, shape.logit_rows.saturating_mul(8))?;
         self.requests.reserve(device, shape.logit_rows.saturating_mul(USUAL_REQUEST_BYTES))?;
-        let slots = shape.rows.saturating_mul(USUAL_STATES).min(usize::MAX / attention::scratch_bytes(1, self.heads));
-        let usual = attention::scratch_bytes(slots, self.heads).min(device.free_bytes()? / MOST_USUAL_SHARE);
+        let slots = shape.rows.saturating_mul(USUAL_STATES);
+        let most = self.attention.iter().map(|kernels| kernels.scratch_bytes(1)).max().unwrap_or(0);
+        let usual = slots.saturating_mul(most).min(device.free_bytes()? / MOST_USUAL_SHARE);
         reserve(device, &mut self.partials, usual)?;
         self.graphs.clear();
         Ok(shape)
@@ -162,14 +174,15 @@ impl Step {
         let mut before = self.loaded.take().map_or_else(Vec::new, |loaded| loaded.plans).into_iter();
         let shape = padded(batch.shape());
         let results = ResultLayout::new(&batch.requests, shape.logit_rows, self.vocab);
-        let plan = |plan: AttentionPlan| {
-            assert_eq!(plan.tile, self.attention.tile(), "the tile of a plan and that of the step's kernels");
+        let plan = |(number, plan): (usize, AttentionPlan)| {
+            let kernels = self.kernels(number);
+            assert_eq!(plan.tile, kernels.tile(), "the tile of a plan and that of the step's kernels");
             let mut words = before.next().map_or_else(DevicePlan::default, |planned| planned.words);
-            words.rebuild(&plan, self.heads, shape.rows, self.attention.tiling());
+            words.rebuild(&plan, kernels.heads(), shape.rows, kernels.tiling());
             UploadedPlan { plan, words }
         };
         let StepBatch { tokens, positions, slots, logit_rows, plans, requests } = batch;
-        let plans = plans.into_iter().map(plan).collect();
+        let plans = plans.into_iter().enumerate().map(plan).collect();
         let has_penalties = requests.iter().any(SampleRequest::has_penalties);
         let mut loaded = LoadedBatch { slots, plans, shape, has_penalties, advanced: 0, results };
         let moves = self.fit_partials(device, &mut loaded);
@@ -231,17 +244,18 @@ impl Step {
     /// long items are split less. An error if not even the states of unsplit items fit. Returns whether an address
     /// changed.
     fn fit_partials(&mut self, device: &Device, loaded: &mut LoadedBatch) -> Result<bool> {
-        let bytes = attention::scratch_bytes(loaded.partial_slots(), self.heads);
+        let bytes = self.partial_bytes(loaded);
         let refused = match reserve(device, &mut self.partials, bytes) {
             Err(error) if error.is_shortage() => error,
             made => return made,
         };
-        let most_slots = self.partials.bytes() / attention::scratch_bytes(1, self.heads);
-        let tiling = Tiling { most_slots, ..*self.attention.tiling() };
-        for UploadedPlan { plan, words } in &mut loaded.plans {
-            words.rebuild(plan, self.heads, loaded.shape.rows, &tiling);
+        for (number, UploadedPlan { plan, words }) in loaded.plans.iter_mut().enumerate() {
+            let kernels = self.kernels(number);
+            let most_slots = self.partials.bytes() / kernels.scratch_bytes(1);
+            let tiling = Tiling { most_slots, ..*kernels.tiling() };
+            words.rebuild(plan, kernels.heads(), loaded.shape.rows, &tiling);
         }
-        if loaded.partial_slots() > most_slots {
+        if self.partial_bytes(loaded) > self.partials.bytes() {
             return Err(refused);
         }
         log::debug!("long items are divided less: {refused}");
@@ -291,10 +305,11 @@ impl Step {
         moves |= self.fill_slots(device, loaded)?;
         let now = self.staging_slots.now();
         let mut all_changed = Vec::with_capacity(loaded.plans.len());
-        for UploadedPlan { plan, words } in &mut loaded.plans {
+        for (number, UploadedPlan { plan, words }) in loaded.plans.iter_mut().enumerate() {
             let changed = if words.leaves_tiles(plan) { None } else { words.advance(new_pages) };
             if changed.is_none() {
-                words.rebuild(plan, self.heads, loaded.shape.rows, self.attention.tiling());
+                let kernels = self.kernels(number);
+                words.rebuild(plan, kernels.heads(), loaded.shape.rows, kernels.tiling());
             }
             all_changed.push(changed);
         }
@@ -332,17 +347,32 @@ impl Step {
         self.uniforms.fill(device, self.staging_slots.now(), bytemuck::cast_slice(&uniforms))
     }
 
-    /// Tree attention by plan number `plan`; `kv` is where the layer's pages begin.
-    pub fn attend(&self, device: &Device, out: &Buffer, qkv: &Buffer, kv: At<'_>, plan: usize, scale: f32) {
-        let operands = attention::AttentionOperands {
+    /// Tree attention by plan number `plan` over the pages of `layer`.
+    pub fn attend(
+        &self,
+        device: &Device,
+        out: &Buffer,
+        qkv: &Buffer,
+        (kv, layer): (&Kv, LayerIx),
+        plan: usize,
+        scoring: Scoring<'_, Vector>,
+    ) {
+        let (kernels, heads) = (self.kernels(plan), kv.heads(layer));
+        assert_eq!(kernels.reads(), (heads, kv.kv_element(layer)), "pages and plans are of one kind");
+        assert!(qkv.width >= heads.q_width() && out.width == heads.q_width(), "tree_attention: shapes");
+        let Scoring { scale, softcap, sinks } = scoring;
+        assert!(sinks.is_none_or(|sinks| sinks.len == heads.q_heads), "tree_attention: a sink for each head");
+        let scoring = Scoring { scale, softcap, sinks: sinks.map(|sinks| &sinks.memory) };
+        let operands = AttentionOperands {
             out: out.memory(),
             qkv: qkv.memory(),
-            kv,
+            qkv_width: qkv.width,
+            kv: (kv.memory(), kv.layer_at(layer)),
             plan: (self.plans[plan].memory(), 0),
             positions: (self.positions.memory(), 0),
             partials: &self.partials,
         };
-        self.attention.tree_attention(device, &operands, scale, out.rows);
+        kernels.tree_attention(device, &operands, scoring, out.rows);
     }
 
     pub fn is_advanced(&self) -> bool {

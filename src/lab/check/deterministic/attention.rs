@@ -4,7 +4,7 @@ use super::Differences;
 use crate::backend::{Backend, Dtype, HeadLayout, KvDtype};
 use crate::error::{Error, Result};
 use crate::kv::StepRow;
-use crate::lab::check::attention::{Setting, StoredForest, attend, hints, sharpness};
+use crate::lab::check::attention::{ScoreTerms, Setting, StoredForest, attend, hints, sharpness};
 use crate::lab::check::device::CheckEffort;
 use crate::lab::check::dice::Dice;
 use crate::lab::check::forests::ForestShape;
@@ -12,7 +12,8 @@ use crate::lab::check::report::CheckReport;
 use crate::plan::Planner;
 
 /// Query heads, key heads, and their width: those that tensor cores take, then others.
-const HEADS: [(usize, usize, usize); 6] = [(8, 2, 128), (4, 4, 64), (16, 1, 128), (7, 1, 64), (2, 2, 80), (4, 1, 16)];
+const HEADS: [(usize, usize, usize); 9] =
+    [(8, 2, 128), (4, 4, 64), (16, 1, 128), (7, 1, 64), (2, 2, 80), (8, 1, 256), (4, 1, 16), (8, 1, 512), (4, 2, 96)];
 /// None, longer than a tile of any device, and shorter.
 const WINDOWS: [Option<u32>; 4] = [None, Some(700), None, Some(45)];
 const SHAPES: [ForestShape; 6] = [
@@ -41,7 +42,8 @@ pub fn attention<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut 
                 let kept = [KvDtype::Model, KvDtype::Fp8];
                 for kv in kept.into_iter().take(if is_first { 2 } else { 1 }) {
                     let sharpness = sharpness(dtype)[(i + 2) % 3];
-                    let setting = Setting { heads, dtype, kv, window, sharpness };
+                    let terms = ScoreTerms { softcap: [None, None, Some(20.0)][i % 3], has_sinks: i % 2 == 1 };
+                    let setting = Setting { heads, dtype, kv, window, sharpness, terms };
                     forest(backend, &setting, shape, seed, report)?;
                 }
             }

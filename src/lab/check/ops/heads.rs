@@ -13,7 +13,7 @@ const EPS: f32 = 1e-6;
 /// Positions of the rope tables.
 const POSITIONS: usize = 200;
 
-const LAYOUTS: [HeadLayout; 8] = [
+const LAYOUTS: [HeadLayout; 10] = [
     HeadLayout { q_heads: 1, kv_heads: 1, head_dim: 16 },
     HeadLayout { q_heads: 4, kv_heads: 2, head_dim: 32 },
     HeadLayout { q_heads: 3, kv_heads: 3, head_dim: 64 },
@@ -22,6 +22,9 @@ const LAYOUTS: [HeadLayout; 8] = [
     HeadLayout { q_heads: 8, kv_heads: 1, head_dim: 128 },
     HeadLayout { q_heads: 32, kv_heads: 8, head_dim: 128 },
     HeadLayout { q_heads: 2, kv_heads: 1, head_dim: 256 },
+    HeadLayout { q_heads: 16, kv_heads: 2, head_dim: 512 },
+    // A layer that reads the keys and values of another.
+    HeadLayout { q_heads: 3, kv_heads: 0, head_dim: 64 },
 ];
 
 pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<()> {
@@ -32,6 +35,9 @@ pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<
         let qkv = numbers(dice, dtype, rows * heads.qkv_width());
         for kind in [HeadKind::Query, HeadKind::Key, HeadKind::Value] {
             let (_, count) = kind.place(heads);
+            if count == 0 {
+                continue;
+            }
             for normed in [1, count] {
                 let weight = dice.numbers(normed * heads.head_dim);
                 suite.hold("head_norm", &HeadNormCase { dtype, heads, kind, qkv: qkv.clone(), weight })?;

@@ -5,6 +5,7 @@
 mod activations;
 mod heads;
 mod linear;
+mod mixed;
 mod norms;
 mod pages;
 mod rows;
@@ -28,6 +29,7 @@ pub fn ops<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut CheckR
         heads::check(&mut suite, &mut dice)?;
         activations::check(&mut suite, &mut dice)?;
         pages::check(&mut suite, &mut dice)?;
+        mixed::check(&mut suite, &mut dice)?;
     }
     Ok(())
 }

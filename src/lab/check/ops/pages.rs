@@ -19,7 +19,7 @@ const LAYER: LayerIx = LayerIx(2);
 
 pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<()> {
     let dtype = suite.dtype;
-    let dims: &[usize] = if suite.effort == CheckEffort::Quick { &[32] } else { &[16, 32, 64, 80, 96, 128, 256] };
+    let dims: &[usize] = if suite.effort == CheckEffort::Quick { &[32] } else { &[16, 32, 64, 80, 96, 128, 256, 512] };
     for &head_dim in dims {
         let group = dice.pick(&[1, 2, 4]);
         let kv_heads = dice.pick(&[1, 3]);

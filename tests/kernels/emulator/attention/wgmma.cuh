@@ -15,6 +15,7 @@ inline unsigned long long descriptor(unsigned address, unsigned panel_bytes) {
 
 using emulated::begin_products;
 using emulated::multiply_keys;
+using emulated::multiply_shared;
 using emulated::multiply_values;
 using emulated::products_issued;
 using emulated::settled;

@@ -1,0 +1,103 @@
+// The copying side of wide tiles of heads of 256 and 512: four warps fill the slots of attention/large_ring.cuh in turn,
+// so that one that waits for the end of its own copies does not delay the others. Full KV blocks are brought by the copy
+// engine, a panel of 32 slots (4 KB) at a time; of others the slots that no row sees are zeroed.
+#pragma once
+
+#include "attention/large_ring.cuh"
+
+constexpr unsigned COPYING_WARPS = GROUP_THREADS / 32;
+constexpr unsigned KV_PANEL_BYTES = KV_BLOCK_TOKENS * PANEL_ROW_BYTES;
+
+// Called by one warp: copies SLOT_PANELS panels of a KV block that is not full, of which `page` begins with the first.
+template <class Page>
+__device__ __forceinline__ void copy_some_slots(unsigned to, const KvBlock& kv_block, const Page& page) {
+    const unsigned lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (unsigned row = lane / 8; row < KV_BLOCK_TOKENS; row += 4) {
+        const char* from = page(row);
+#pragma unroll
+        for (unsigned panel = 0; panel < SLOT_PANELS; panel++) {
+            const unsigned at = row * PANEL_ROW_BYTES + lane % 8 * 16;
+            copy_16(to + panel * PANEL_BYTES + at, from + panel * KV_PANEL_BYTES + at, row >= kv_block.from && row < kv_block.to);
+        }
+    }
+}
+
+// Runs copying warp `warp`.
+__device__ __forceinline__ void copy_large(const Job& job, unsigned warp, unsigned ring, LargeShared& large) {
+    const unsigned lane = threadIdx.x % 32, window = job.words[WINDOW], moved = steps_since_plan(job.words, job.positions);
+    WideTiles tiles(job);
+    unsigned coming = tiles.word(job);  // of the next tile
+    unsigned before = 0;  // slots of earlier tiles
+#pragma unroll 1
+    while (tiles.more()) {
+        const unsigned words = coming, head = tiles.head(job);
+        auto field = [&](unsigned i) { return __shfl_sync(ALL_LANES, words, i); };
+        const Tile tile = {field(0), field(1), field(2), field(3), field(4), field(5) + moved, field(6) + moved, field(7)};
+        const unsigned steps = steps_of(tile), slots = slots_of(steps);
+        const uint2* kv_blocks = kv_blocks_at(job.words) + tile.first_kv_block;
+        // lane_kv_block: this lane's of the 32 KV blocks of steps `held` .. `held` + 15; ahead: of the 32 after them.
+        auto hold = [&](unsigned at) { return at + lane < tile.kv_blocks ? kv_blocks[at + lane] : uint2{0, 0}; };
+        uint2 lane_kv_block = hold(0), ahead = hold(32);
+        unsigned held = 0;
+        tiles.next();
+        coming = tiles.word(job);
+#pragma unroll 1
+        for (unsigned i = (warp - before) % COPYING_WARPS; i < slots; i += COPYING_WARPS) {
+            const SlotContent content = slot_content(i, steps);
+            if (content.step >= held + 16) {
+                held += 16;
+                lane_kv_block = ahead;
+                ahead = hold(held * 2 + 32);
+            }
+            const unsigned slot = (before + i) % RING_SLOTS, parity = (before + i) / RING_SLOTS % 2;
+            const unsigned to = ring + slot * RING_SLOT_BYTES, full = shared_address(&large.full[slot]);
+            KvBlock here[2];
+            bool is_full[2];
+            StageInfo info;
+#pragma unroll
+            for (unsigned half = 0; half < 2; half++) {
+                const unsigned at = (content.step - held) * 2 + half;
+                const uint2 words = {__shfl_sync(ALL_LANES, lane_kv_block.x, at), __shfl_sync(ALL_LANES, lane_kv_block.y, at)};
+                here[half] = kv_block_of(words, tile.highest);
+                is_full[half] = here[half].from == 0 && here[half].to == KV_BLOCK_TOKENS && !(DETERMINISTIC && words.x & SHARED_KV_BLOCK);
+                info.kv_blocks[half] = words.y;
+            }
+            // Positions rise from KV block to KV block.
+            info.whole = is_full[0] && is_full[1] && here[1].base + KV_BLOCK_TOKENS <= tile.lowest + 1 && tile.highest - here[0].base < window;
+            auto page_at = [&](unsigned page) {
+                return reinterpret_cast<const char*>(job.keys(page, head) + KV_BLOCK_TOKENS * (content.values * HEAD_DIM + content.share * VALUE_DIM));
+            };
+            wait_barrier(shared_address(&large.empty[slot]), parity ^ 1);
+            if (!(is_full[0] && is_full[1])) {
+#pragma unroll
+                for (unsigned half = 0; half < 2; half++) {
+                    if (!is_full[half]) {
+                        const unsigned page = here[half].page;
+                        copy_some_slots(to + half * KV_PANEL_BYTES, here[half], [&](unsigned row) { return page_at(DETERMINISTIC ? page_of(job.words, page, row) : page); });
+                    }
+                }
+                copies_issued();
+                wait_copies<0>();
+                fence_proxies();
+            }
+            __syncwarp();
+            if (lane == 0) {
+                large.keys[slot] = info;
+                arrive_expecting(full, (is_full[0] + is_full[1]) * SLOT_PANELS * KV_PANEL_BYTES);
+            }
+            __syncwarp();
+            if (lane < 2 * SLOT_PANELS) {
+                // Order earlier generic accesses to this memory before the copy. The barrier knows of the bytes already:
+                // an H100 ended launches in which copies could be done before.
+                fence_proxies();
+                const unsigned panel = lane % SLOT_PANELS, half = lane / SLOT_PANELS;
+                if (half == 0 ? is_full[0] : is_full[1]) {
+                    const unsigned page = half == 0 ? here[0].page : here[1].page;
+                    copy_bulk(to + panel * PANEL_BYTES + half * KV_PANEL_BYTES, page_at(page) + panel * KV_PANEL_BYTES, KV_PANEL_BYTES, full);
+                }
+            }
+        }
+        before += slots;
+    }
+}

@@ -1,0 +1,124 @@
+// Tree attention on Hopper for f16 and bf16, HEAD_DIM 256 or 512: computes what tree_attention.cu does, with the same
+// operands, and merges the partial states in the same launch. One block per multiprocessor, of three warpgroups: two
+// multiply wide tiles, one copies for them. When a block has no wide tile left, the multiplying warps take narrow tiles, a
+// team of as many warps as a head has parts of 128 elements each; then they merge.
+//
+// Operands as in tree_attention.cu, except that the rows of kv are swizzled panels (kv_page.cuh). Output rows past those of
+// the plan, up to `rows_padded`, are zeroed. The CPU definition is src/backend/cpu/attention. DETERMINISTIC as in
+// tree_attention_wgmma.cu.
+//
+// Defines: ELEMENT, HEAD_DIM, DETERMINISTIC (0 or 1).
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define MULTIPLIES
+#include "attention/large.cuh"
+#include "attention/large_copy.cuh"
+#include "attention/merge.cuh"
+#include "attention/stream.cuh"
+
+constexpr unsigned BLOCK_THREADS = 3 * GROUP_THREADS;
+// The multiplying warps, and their teams for narrow tiles, whose rings and exchanges lie where queries and ring lay.
+constexpr unsigned WARPS_OF_TEAMS = 2 * GROUP_THREADS / 32, TEAMS_OF_BLOCK = WARPS_OF_TEAMS / PARTS;
+constexpr unsigned TEAM_SLOTS = 3, TEAM_WARP_BYTES = TEAM_SLOTS * SLOT_BYTES + EXCHANGE_BYTES;
+static_assert(WARPS_OF_TEAMS * TEAM_WARP_BYTES <= WIDE_BYTES, "their rings fit");
+// Warpgroups by role: 0 and 1 multiply, 2 copies. Registers per thread; one thread of each together has 504.
+enum Role { COPIER = 2 };
+constexpr unsigned MULTIPLIER_REGISTERS = 224, COPIER_REGISTERS = 56;
+
+template <unsigned COUNT>
+__device__ __forceinline__ void more_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+template <unsigned COUNT>
+__device__ __forceinline__ void fewer_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+// Waits until all blocks have written their partial states, if the plan has any. Called by all threads.
+__device__ __forceinline__ void wait_for_states(unsigned* words) {
+    __syncthreads();
+    if (words[PARTIAL_SLOTS] != 0) {
+        if (threadIdx.x == 0) {
+            wait_for_blocks(words + ENDED_BLOCKS);
+        }
+        __syncthreads();
+    }
+}
+
+// Called by one warp: takes narrow tiles, with the others of its team.
+__device__ __forceinline__ void stream_team(const Job& job, unsigned warp, unsigned memory, StreamShared& stream, TeamShared& shared) {
+    const unsigned team = warp / PARTS, ring = memory + warp * TEAM_WARP_BYTES;
+    const unsigned exchange = memory + team * PARTS * TEAM_WARP_BYTES + TEAM_SLOTS * SLOT_BYTES;
+    const Team mine = {warp % PARTS, TEAMS + team, exchange, TEAM_WARP_BYTES, &shared};
+    if (mine.part == 0 && threadIdx.x % 32 == 0) {
+        shared.tickets[0] = next_dynamic_unit(job);
+    }
+    mine.meet_all();
+    const unsigned first = shared.tickets[0];
+    // All have read it before the next ticket but one is told.
+    stream_narrow<TEAM_SLOTS>(job, first, ring, stream, mine);
+}
+
+// Called by one warp: merges its share, HEADS heads and AHEAD states at a time.
+template <unsigned HEADS, unsigned AHEAD>
+__device__ __forceinline__ void merge_share(const Job& job, unsigned first, unsigned warps, unsigned* words) {
+    MergeShare<HEADS, AHEAD> share(job, first, warps);
+    wait_for_states(words);
+    share.merge(job);
+}
+
+// Merges the share of warp `warp` of this block, as in tree_attention_wgmma.cu.
+__device__ __forceinline__ void merge_states(const Job& job, unsigned warp, unsigned* words) {
+    const unsigned first = warp * gridDim.x + blockIdx.x, warps = WARPS_OF_TEAMS * gridDim.x;
+    const unsigned heads = words[REAL_ROWS] * job.group * job.kv_heads * PARTS;
+    // The number of heads per warp decides how many states share a maximum and thereby the rounding.
+    if (DETERMINISTIC || heads > 2 * warps) {
+        merge_share<4, 2>(job, first, warps, words);
+    } else if (heads > warps) {
+        merge_share<2, 4>(job, first, warps, words);
+    } else {
+        merge_share<1, 8>(job, first, warps, words);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
+tree_attention_large(T* out, const T* qkv, const KvElement* kv, unsigned* words, const unsigned* positions, float* partials, unsigned group, unsigned kv_heads, unsigned qkv_width, float scale_log2, float cap_rate, const float* sinks, unsigned rows_padded) {
+    extern __shared__ __align__(16) unsigned char memory[];
+    __shared__ LargeShared large;
+    __shared__ StreamShared streams[WARPS_OF_TEAMS];
+    __shared__ TeamShared teams[TEAMS_OF_BLOCK];
+    const Job job = {out, qkv, kv, words, positions, partials_at(partials, words, group * kv_heads, HEAD_DIM), group, kv_heads, qkv_width, scale_log2, cap_rate, sinks};
+    const unsigned queries = (shared_address(memory) + ATOM_BYTES - 1) / ATOM_BYTES * ATOM_BYTES;
+    const unsigned role = __shfl_sync(ALL_LANES, threadIdx.x / GROUP_THREADS, 0);  // warp-uniform for the compiler
+    const unsigned warp = __shfl_sync(ALL_LANES, threadIdx.x / 32, 0);
+    if (threadIdx.x == 0) {
+        prefetch(words);
+        prefetch(positions);
+        init_large(large);
+    }
+    __syncthreads();
+    if (role == COPIER) {
+        fewer_registers<COPIER_REGISTERS>();
+        copy_large(job, warp - WARPS_OF_TEAMS, queries + QUERY_BYTES, large);
+        const unsigned width = group * kv_heads * HEAD_DIM / 2, padding = words[REAL_ROWS] * width;
+        for (unsigned i = padding + blockIdx.x * GROUP_THREADS + threadIdx.x % GROUP_THREADS; i < rows_padded * width; i += gridDim.x * GROUP_THREADS) {
+            reinterpret_cast<unsigned*>(out)[i] = 0;
+        }
+        wait_for_states(words);
+        // The last block resets the counters for the next launch.
+        if (threadIdx.x % GROUP_THREADS == 0 && atomicAdd(words + LEFT_BLOCKS, 1) == gridDim.x - 1) {
+            words[NARROW_TICKET] = 0;
+            words[ENDED_BLOCKS] = 0;
+            words[LEFT_BLOCKS] = 0;
+        }
+        return;
+    }
+    more_registers<MULTIPLIER_REGISTERS>();
+    multiply_large(job, role, queries, large);
+    if (!DETERMINISTIC && units_of(job) > 0) {
+        meet(HELPING, 2 * GROUP_THREADS);
+        stream_team(job, warp, queries, streams[warp], teams[warp / PARTS]);
+    }
+    merge_states(job, warp, words);
+}
+#endif

@@ -1,0 +1,46 @@
+// What Hopper's wide tiles have in common for all heads: the threads that compute them, their steps, and the order in which
+// a block takes tiles.
+#pragma once
+
+#include "attention/page.cuh"
+
+constexpr unsigned GROUP_THREADS = 128;  // per warpgroup
+constexpr unsigned STEP_TOKENS = 2 * KV_BLOCK_TOKENS;  // scored per softmax step
+constexpr unsigned PANEL_BYTES = 64 * 128;  // of 64 rows of 64 elements
+
+// Ids of named barriers. From TEAMS on: one for each team.
+enum NamedBarrier { READY = 1, HELPING = 2, QUERIES = 3, TEAMS = 5 };
+
+// Describes the keys of a step.
+struct StageInfo {
+    unsigned kv_blocks[2];  // the second word of each
+    unsigned whole;  // nonzero if every row of the tile sees all slots of both
+};
+
+// Iterates over the (tile, key head) pairs of this block: every gridDim.x-th, longest tiles first.
+struct WideTiles {
+    unsigned index, count;
+
+    __device__ __forceinline__ WideTiles(const Job& job) : index(blockIdx.x), count(job.words[WIDE_TILES] * job.kv_heads) {}
+    __device__ __forceinline__ bool more() const {
+        return index < count;
+    }
+    __device__ __forceinline__ void next() {
+        index += gridDim.x;
+    }
+    // This lane's word of the tile; 0 after the last tile.
+    __device__ __forceinline__ unsigned word(const Job& job) const {
+        const unsigned lane = threadIdx.x % 32;
+        return more() && lane < TILE_WORDS ? job.words[job.words[WIDE_AT] + job.by_kv_heads.quotient(index) * TILE_WORDS + lane] : 0;
+    }
+    __device__ __forceinline__ Tile tile(const Job& job) const {
+        return read_tile(job.words, job.words[WIDE_AT], job.by_kv_heads.quotient(index));
+    }
+    __device__ __forceinline__ unsigned head(const Job& job) const {
+        return job.by_kv_heads.remainder(index);
+    }
+};
+
+__device__ __forceinline__ unsigned steps_of(const Tile& tile) {
+    return (tile.kv_blocks + 1) / 2;
+}
