@@ -50,6 +50,7 @@ pub enum ExpertInput {
 pub enum Feature {
     Experts,
     Sinks,
+    /// Of attention scores.
     Softcaps,
     /// Inputs that each layer gets besides the residual stream.
     LayerInputs,

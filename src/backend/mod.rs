@@ -453,6 +453,20 @@ pub trait Backend: Send + 'static {
         routes: &Self::Routes,
         input: ExpertInput,
     );
+    /// `out[place] = gate(g, u)`, with g and u the halves of what `expert_linear` computes for the place's row. `inner`:
+    /// room for these, `[places, 2F]`, unspecified afterwards.
+    fn expert_gated(
+        &mut self,
+        out: &mut Self::Buffer,
+        inner: &mut Self::Buffer,
+        x: &Self::Buffer,
+        experts: &Self::Experts,
+        routes: &Self::Routes,
+        gate: Gate,
+    ) {
+        self.expert_linear(inner, x, experts, routes, ExpertInput::Rows);
+        self.gated(out, inner, gate);
+    }
     /// `out[r] = sum over the row's experts, the likeliest first, of weight * x[place]`.
     fn combine(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, routes: &Self::Routes);
     /// `out[i] = x[logit_rows[i]]`: the rows whose logits are computed.

@@ -177,8 +177,7 @@ impl<B: Backend> Mixture<B> {
     /// `out = sum of the chosen experts' outputs, weighed`
     fn apply(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer, buffers: &mut MixtureBuffers<B>) {
         let MixtureBuffers { routes, up, gated, down, .. } = buffers;
-        backend.expert_linear(up, x, &self.up, routes, ExpertInput::Rows);
-        backend.gated(gated, up, self.spec.gate);
+        backend.expert_gated(gated, up, x, &self.up, routes, self.spec.gate);
         backend.expert_linear(down, gated, &self.down, routes, ExpertInput::Places);
         backend.combine(out, down, routes);
     }
