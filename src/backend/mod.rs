@@ -126,6 +126,8 @@ impl KvShape {
 #[derive(Clone, Debug)]
 pub struct RopeTable {
     pub rotary: usize,
+    /// Whether key heads are rotated too, and not only query heads.
+    pub keys: bool,
     pub cos: Vec<f32>,
     pub sin: Vec<f32>,
 }
@@ -414,7 +416,7 @@ pub trait Backend: Send + 'static {
     /// `rms_norm` of the heads of one kind in `qkv`, in place: of each head separately if `weight` is `[head_dim]`, of all
     /// of them as one vector if it is as long as they are together.
     fn head_norm(&mut self, qkv: &mut Self::Buffer, heads: HeadLayout, kind: HeadKind, weight: &Self::Vector, eps: f32);
-    /// Rotates query and key heads of `qkv` in place by the rows' positions.
+    /// Rotates query heads of `qkv`, and key heads if the table says so, in place by the rows' positions.
     fn rope(&mut self, qkv: &mut Self::Buffer, heads: HeadLayout, table: &Self::Rope, step: &Self::Step);
     /// Stores the key and value heads of row `r` of `qkv` in slot `r` of the step, in layer `layer`, rounded to the KV
     /// dtype.

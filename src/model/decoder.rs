@@ -9,13 +9,13 @@ use crate::out::Stage;
 use crate::plan::{NewPage, PlanHints};
 
 use super::activations::{Activations, BufferIndices};
-use super::config::{AttentionKind, ModelConfig, ModelFolder, RopeConfig};
+use super::config::{AttentionKind, ModelConfig, ModelFolder};
 use super::features;
 use super::inputs::InputTable;
 use super::layer::{Kinds, Layer, StepOperands};
 use super::layout::Layout;
 use super::parts::NormLayer;
-use super::rope::Rotary;
+use super::rope::{Rotary, Turning};
 use super::weights::{Checkpoint, RandomWeights, WeightSource};
 
 /// A loaded model with its activation buffers.
@@ -35,6 +35,8 @@ pub struct Decoder<B: Backend> {
     head_bias: Option<B::Vector>,
     /// One for each distinct rope of the layers.
     ropes: Vec<LoadedRope<B>>,
+    /// The longest sequence that steps may belong to.
+    longest: usize,
     /// The largest position of the step loaded last.
     last_position: u32,
     /// For each kind of attention: hints for its plan.
@@ -57,12 +59,13 @@ impl<B: Backend> Decoder<B> {
     /// Loads the weights of a folder by memory map. All tensors are checked against config.json before the first one is
     /// packed.
     pub fn load(backend: &mut B, folder: &ModelFolder) -> Result<Self> {
-        let layout = Layout::of(&folder.config);
         let checkpoint = Checkpoint::open(&folder.path)?;
+        let config = checkpoint.complete(&folder.config);
+        let layout = Layout::of(&config);
         checkpoint.verify(&layout)?;
         let weights = checkpoint.format(&layout)?;
         let source = WeightSource::Checkpoint { checkpoint, dtype: weights.compute_dtype() };
-        Self::build(backend, folder.config.clone(), weights, &layout, &source)
+        Self::build(backend, config, weights, &layout, &source)
     }
 
     /// A model with random weights of `dtype`, generated from `seed`.
@@ -100,6 +103,7 @@ impl<B: Backend> Decoder<B> {
             head: layout.head.as_ref().map(|tensor| source.matrix(backend, one(tensor))).transpose()?,
             head_bias: layout.head_bias.as_ref().map(|tensor| source.vector(backend, one(tensor))).transpose()?,
             ropes: load_ropes(backend, &kinds.ropes, config.context)?,
+            longest: config.context,
             last_position: 0,
             kv_bytes_per_token: config.kv_bytes_per_token(|heads| backend.kv_element_bytes(heads, dtype)),
             hints: kinds.attention.iter().map(|&kind| plan_hints(backend, dtype, kind)).collect(),
@@ -149,13 +153,15 @@ impl<B: Backend> Decoder<B> {
     }
 
     /// Sets the longest sequence that steps will belong to, which decides which factors a longrope uses: keys stored before
-    /// stay as they are. At first it is the model's context.
-    pub fn set_longest(&mut self, backend: &mut B, tokens: usize) -> Result<()> {
-        if self.config.layers.iter().any(|layer| layer.attention.rope.as_ref().is_some_and(RopeConfig::goes_by_length))
-        {
+    /// stay as they are. At first it is the model's context. Returns whether the factors change.
+    pub fn set_longest(&mut self, backend: &mut B, tokens: usize) -> Result<bool> {
+        let mut ropes = self.config.layers.iter().filter_map(|layer| layer.attention.rope.as_ref());
+        let changes = ropes.any(|rope| rope.differs_by_length(self.longest, tokens));
+        if changes {
             self.ropes = load_ropes(backend, &Kinds::of(&self.config).ropes, tokens)?;
         }
-        Ok(())
+        self.longest = tokens;
+        Ok(changes)
     }
 
     pub fn parameters(&self) -> usize {
@@ -337,13 +343,13 @@ fn plan_hints<B: Backend>(backend: &B, dtype: Dtype, kind: AttentionKind) -> Pla
     }
 }
 
-fn load_ropes<B: Backend>(backend: &mut B, ropes: &[RopeConfig], longest: usize) -> Result<Vec<LoadedRope<B>>> {
+fn load_ropes<B: Backend>(backend: &mut B, ropes: &[Turning], longest: usize) -> Result<Vec<LoadedRope<B>>> {
     ropes.iter().map(|rope| LoadedRope::new(backend, rope, longest)).collect()
 }
 
 impl<B: Backend> LoadedRope<B> {
-    fn new(backend: &mut B, config: &RopeConfig, longest: usize) -> Result<Self> {
-        let rotary = Rotary::new(config, longest);
+    fn new(backend: &mut B, turning: &Turning, longest: usize) -> Result<Self> {
+        let rotary = Rotary::new(turning, longest);
         Ok(Self { table: backend.rope_table(rotary.table())?, rotary, is_current: true })
     }
 

@@ -5,12 +5,13 @@ use crate::error::Result;
 use crate::ids::LayerIx;
 
 use super::activations::{Activations, BlockBuffers, BufferIndices, StreamBuffers};
-use super::config::{AttentionKind, AttentionSpec, KeySource, LayerNorms, ModelConfig, RopeConfig, kind_index, kinds};
+use super::config::{AttentionKind, AttentionSpec, KeySource, LayerNorms, ModelConfig, kind_index, kinds};
 use super::decoder::LoadedRope;
 use super::feed_forward::FeedForwardLayer;
 use super::inputs::LayerInput;
 use super::layout::LayerTensors;
 use super::parts::{Linear, NormLayer, norm_weight};
+use super::rope::Turning;
 use super::weights::{WeightSource, vector_of};
 
 /// A layer with its weights.
@@ -50,8 +51,8 @@ struct Attention<B: Backend> {
     out: Linear<B>,
     /// Index of its plan in the step.
     plan: usize,
-    /// Index of its rope in `Decoder::ropes`.
-    rope: Option<usize>,
+    /// Indices in `Decoder::ropes` of what its heads are rotated by, one after the other.
+    ropes: Vec<usize>,
     /// Which of the layers that store keys and values it reads, and whether that is this one.
     stored: LayerIx,
     stores: bool,
@@ -60,7 +61,8 @@ struct Attention<B: Backend> {
 /// The distinct kinds of attention and ropes of the layers.
 pub struct Kinds {
     pub attention: Vec<AttentionKind>,
-    pub ropes: Vec<RopeConfig>,
+    /// What queries and keys are rotated by, in the order of `Decoder::ropes`.
+    pub ropes: Vec<Turning>,
     stored: Vec<usize>,
 }
 
@@ -73,10 +75,9 @@ pub struct StepOperands<'a, B: Backend> {
 
 impl Kinds {
     pub fn of(config: &ModelConfig) -> Self {
-        let ropes = kinds(config.layers.iter().filter_map(|layer| layer.attention.rope.as_ref()));
         Self {
             attention: config.attention_kinds(),
-            ropes: ropes.into_iter().cloned().collect(),
+            ropes: kinds(config.layers.iter().flat_map(|layer| Turning::of(&layer.attention))),
             stored: config.stored_layers(),
         }
     }
@@ -153,7 +154,7 @@ impl<B: Backend> Layer<B> {
         for (kind, weight) in &attention.head_norms {
             backend.head_norm(qkv, attention.projected, *kind, weight, attention.norm_eps);
         }
-        if let Some(rope) = attention.rope {
+        for &rope in &attention.ropes {
             backend.rope(qkv, attention.projected, &step.ropes[rope].table, step.loaded);
         }
         let stored = attention.stored;
@@ -224,7 +225,7 @@ impl<B: Backend> Attention<B> {
             norm_eps: spec.head_norm.map_or(0.0, |norm| norm.norm.eps()),
             out: Linear::load(backend, source, &tensors.out)?,
             plan: kind_index(&kinds.attention, &spec.kind()),
-            rope: spec.rope.as_ref().map(|rope| kind_index(&kinds.ropes, rope)),
+            ropes: Turning::of(spec).map(|turning| kind_index(&kinds.ropes, &turning)).collect(),
             stored: LayerIx::new(kinds.stored[ix]),
             stores: spec.stores_keys(),
         })

@@ -5,28 +5,62 @@ use std::f64::consts::TAU;
 
 use crate::backend::RopeTable;
 
-use super::config::{RopeConfig, RopeScaling};
+use super::config::{AttentionSpec, QueryGrowth, RopeConfig, RopeScaling};
+
+/// What heads are rotated by.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Turning {
+    /// Queries and keys.
+    Rope(RopeConfig),
+    /// Queries alone, of this width: not turned, but multiplied.
+    Growth(QueryGrowth, usize),
+}
+
+impl Turning {
+    /// Those of a layer, in the order in which they are applied.
+    pub fn of(attention: &AttentionSpec) -> impl Iterator<Item = Self> {
+        let growth = attention.growth.map(|growth| Self::Growth(growth, attention.heads.head_dim));
+        attention.rope.iter().cloned().map(Self::Rope).chain(growth)
+    }
+}
 
 /// A table that grows with the positions in use: for a context of a million tokens the full table would take half a
 /// gigabyte.
 pub struct Rotary {
     /// Radians per position, for each pair of elements.
     frequencies: Vec<f64>,
-    attention_factor: f64,
+    magnitude: Magnitude,
     positions: usize,
     table: RopeTable,
 }
 
+/// What cosines and sines are multiplied by.
+enum Magnitude {
+    Constant(f64),
+    Growth(QueryGrowth),
+}
+
+impl Magnitude {
+    fn at(&self, position: usize) -> f64 {
+        match *self {
+            Magnitude::Constant(factor) => factor,
+            Magnitude::Growth(QueryGrowth { beta, original_context }) => {
+                1.0 + beta * (1.0 + (position / original_context) as f64).ln()
+            }
+        }
+    }
+}
+
 impl Rotary {
     /// For sequences of at most `longest` tokens.
-    pub fn new(config: &RopeConfig, longest: usize) -> Self {
-        let attention_factor = match config.scaling {
-            RopeScaling::Yarn { attention_factor, .. } | RopeScaling::Long { attention_factor, .. } => attention_factor,
-            _ => 1.0,
+    pub fn new(turning: &Turning, longest: usize) -> Self {
+        let (frequencies, magnitude) = match turning {
+            Turning::Rope(config) => (frequencies(config, longest), Magnitude::Constant(attention_factor(config))),
+            Turning::Growth(growth, width) => (vec![0.0; width / 2], Magnitude::Growth(*growth)),
         };
-        let frequencies = frequencies(config, longest);
-        let table = RopeTable { rotary: 2 * frequencies.len(), cos: Vec::new(), sin: Vec::new() };
-        Self { frequencies, attention_factor, positions: 0, table }
+        let keys = matches!(turning, Turning::Rope(_));
+        let table = RopeTable { rotary: 2 * frequencies.len(), keys, cos: Vec::new(), sin: Vec::new() };
+        Self { frequencies, magnitude, positions: 0, table }
     }
 
     pub fn table(&self) -> &RopeTable {
@@ -41,14 +75,22 @@ impl Rotary {
         }
         let target = positions.next_power_of_two().max(SMALLEST);
         for position in self.positions..target {
+            let magnitude = self.magnitude.at(position);
             for frequency in &self.frequencies {
                 let (sin, cos) = (position as f64 * frequency).sin_cos();
-                self.table.cos.push((cos * self.attention_factor) as f32);
-                self.table.sin.push((sin * self.attention_factor) as f32);
+                self.table.cos.push((cos * magnitude) as f32);
+                self.table.sin.push((sin * magnitude) as f32);
             }
         }
         self.positions = target;
         true
+    }
+}
+
+fn attention_factor(config: &RopeConfig) -> f64 {
+    match config.scaling {
+        RopeScaling::Yarn { attention_factor, .. } | RopeScaling::Long { attention_factor, .. } => attention_factor,
+        _ => 1.0,
     }
 }
 
@@ -186,7 +228,19 @@ mod tests {
         let config =
             RopeConfig { theta: 10_000.0, rotary: 4, scaling: RopeScaling::Proportional { factor: 2.0, head_dim: 16 } };
         close(&frequencies(&config, 64), &[0.5, 0.158113883, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
-        assert_eq!(Rotary::new(&config, 64).table().rotary, 16);
+        assert_eq!(Rotary::new(&Turning::Rope(config), 64).table().rotary, 16);
+    }
+
+    #[test]
+    fn growth_multiplies_queries_by_their_position() {
+        let growth = QueryGrowth { beta: 0.5, original_context: 16 };
+        let mut rotary = Rotary::new(&Turning::Growth(growth, 8), 64);
+        rotary.cover(64);
+        let table = rotary.table();
+        assert!(!table.keys && table.rotary == 8 && table.sin.iter().all(|&sin| sin == 0.0));
+        let at = |position: usize| table.cos[position * 4];
+        assert_eq!((at(0), at(15)), (1.0, 1.0));
+        assert_eq!((at(16), at(63)), ((1.0 + 0.5 * 2f64.ln()) as f32, (1.0 + 0.5 * 4f64.ln()) as f32));
     }
 
     #[test]
@@ -199,7 +253,7 @@ mod tests {
             truncate: true,
             attention_factor: 1.5,
         };
-        let mut rotary = Rotary::new(&config(scaling), 4096);
+        let mut rotary = Rotary::new(&Turning::Rope(config(scaling)), 4096);
         rotary.cover(10);
         let before = rotary.table().cos.clone();
         rotary.cover(3000);

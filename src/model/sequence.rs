@@ -40,6 +40,16 @@ impl<'a, B: Backend> Sequence<'a, B> {
         Ok(logits)
     }
 
+    /// Says that the sequence ends at `tokens` tokens, which decides which factors a longrope uses (at first its room
+    /// does). Returns whether they change: then nothing that was computed can be kept.
+    pub(super) fn set_length(&mut self, tokens: usize) -> Result<bool> {
+        let changes = self.model.set_longest(self.backend, tokens)?;
+        if changes {
+            self.truncate(0);
+        }
+        Ok(changes)
+    }
+
     /// Keeps the first `tokens` tokens; the next step continues after them.
     pub(super) fn truncate(&mut self, tokens: usize) {
         self.tokens = self.tokens.min(u32::try_from(tokens).unwrap_or(u32::MAX));

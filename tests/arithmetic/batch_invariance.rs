@@ -204,3 +204,35 @@ fn normalised_heads_wider_than_the_hidden_state() {
 fn parallel_residual_and_biases() {
     check(&config(json!({"model_type": "phi", "num_key_value_heads": 4, "hidden_act": "gelu_new"})));
 }
+
+#[test]
+fn experts_in_some_layers() {
+    check(&config(json!({
+        "model_type": "qwen3_moe", "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 40,
+        "mlp_only_layers": [0], "head_dim": 32
+    })));
+}
+
+#[test]
+fn sinks_windows_and_experts_with_biases() {
+    check(&config(json!({
+        "model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 40, "head_dim": 16
+    })));
+}
+
+#[test]
+fn capped_scores_and_norms_around_blocks() {
+    check(&config(
+        json!({"model_type": "gemma2", "sliding_window": 40, "head_dim": 24, "attn_logit_softcapping": 5.0}),
+    ));
+}
+
+#[test]
+fn two_head_sizes_shared_keys_and_inputs_by_layer() {
+    check(&config(json!({
+        "model_type": "gemma4_text", "num_hidden_layers": 4, "sliding_window": 40, "head_dim": 16, "global_head_dim": 32,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+        "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCAB,
+        "enable_moe_block": true, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 24
+    })));
+}

@@ -11,6 +11,7 @@ mod attention_levels;
 mod batch_invariance;
 mod bench;
 mod deterministic;
+mod experts;
 mod families;
 mod goldens;
 mod long_decode;

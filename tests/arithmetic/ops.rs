@@ -9,7 +9,7 @@ use offshoot::backend::{
 use offshoot::ids::TokenId;
 
 /// Pseudo-random numbers in [-1, 1).
-struct Numbers(u64);
+pub struct Numbers(pub u64);
 
 impl Numbers {
     fn next(&mut self) -> f32 {
@@ -17,22 +17,22 @@ impl Numbers {
         (self.0 >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     }
 
-    fn vec(&mut self, len: usize) -> Vec<f32> {
+    pub fn vec(&mut self, len: usize) -> Vec<f32> {
         (0..len).map(|_| self.next()).collect()
     }
 
-    fn buffer(&mut self, rows: usize, width: usize) -> CpuBuffer {
+    pub fn buffer(&mut self, rows: usize, width: usize) -> CpuBuffer {
         CpuBuffer { rows, width, data: self.vec(rows * width) }
     }
 }
 
-const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
+pub const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 
 /// The relative error of one f32 rounding.
-const UNIT: f64 = Dtype::F32.rounding();
+pub const UNIT: f64 = Dtype::F32.rounding();
 
 /// Weights `[rows, cols]` as in a file, preceded by one byte so that they are unaligned.
-struct Weights {
+pub struct Weights {
     dtype: Dtype,
     rows: usize,
     cols: usize,
@@ -40,7 +40,7 @@ struct Weights {
 }
 
 impl Weights {
-    fn random(numbers: &mut Numbers, dtype: Dtype, rows: usize, cols: usize) -> Self {
+    pub fn random(numbers: &mut Numbers, dtype: Dtype, rows: usize, cols: usize) -> Self {
         let mut bytes = vec![0xff];
         for _ in 0..rows * cols {
             let x = numbers.next();
@@ -57,7 +57,7 @@ impl Weights {
         WeightView { dtype: self.dtype, rows: self.rows, cols: self.cols, bytes: &self.bytes[1..] }
     }
 
-    fn part(&self) -> MatrixPart<'_> {
+    pub fn part(&self) -> MatrixPart<'_> {
         MatrixPart::Dense(self.view())
     }
 
@@ -67,7 +67,7 @@ impl Weights {
 }
 
 /// Compares `out = w x (+ bias) (+ before)` with f64.
-fn check_linear(
+pub fn check_linear(
     isa: Isa,
     what: &str,
     out: &CpuBuffer,
@@ -148,7 +148,7 @@ fn the_emulation_has_the_bits_of_bf16_dot_products() {
     }
 }
 
-fn bits(x: &[f32]) -> Vec<u32> {
+pub fn bits(x: &[f32]) -> Vec<u32> {
     x.iter().map(|x| x.to_bits()).collect()
 }
 
@@ -294,6 +294,16 @@ fn norms() {
                 (y, y.abs() * mean_roundings(width))
             });
 
+            let before = numbers.buffer(rows, width);
+            let mut added = before.clone();
+            cpu.rms_norm_add(&mut added, &x, &weight, 1e-5);
+            check(&format!("{isa} rms_norm_add"), &added, |r, i| {
+                let squares: Vec<f64> = exact[r].iter().map(|x| x * x).collect();
+                let y = exact[r][i] / (mean(&squares) + f64::from(1e-5f32)).sqrt() * f64::from(weight[i]);
+                let sum = y + f64::from(before.row(r)[i]);
+                (sum, y.abs() * mean_roundings(width) + sum.abs() * UNIT)
+            });
+
             cpu.layer_norm(&mut out, &x, &weight, &bias, 1e-5);
             check(&format!("{isa} layer_norm"), &out, |r, i| {
                 let centre = mean(&exact[r]);
@@ -345,18 +355,19 @@ fn head_norms_leave_other_heads_alone() {
 #[test]
 fn rope_rotates_the_first_elements_of_queries_and_keys() {
     for isa in Isa::available() {
-        for rotary in [24, 10] {
+        for (rotary, keys) in [(24, true), (10, true), (24, false)] {
             let mut cpu = Cpu::with_isa(isa);
             let mut numbers = Numbers(9);
             let (positions, half) = ([3u32, 0, 7, 7], rotary / 2);
-            let table = RopeTable { rotary, cos: numbers.vec(8 * half), sin: numbers.vec(8 * half) };
+            let table = RopeTable { rotary, keys, cos: numbers.vec(8 * half), sin: numbers.vec(8 * half) };
             let before = numbers.buffer(4, HEADS.qkv_width());
             let mut qkv = before.clone();
             cpu.rope(&mut qkv, HEADS, &table, &step(&[], &positions));
             check(&format!("{isa} rope"), &qkv, |r, i| {
                 let (head, at) = (i / 24, i % 24);
                 let x = |i: usize| f64::from(before.row(r)[head * 24 + i]);
-                if head >= 6 || at >= rotary {
+                let heads = if keys { HEADS.q_heads + HEADS.kv_heads } else { HEADS.q_heads };
+                if head >= heads || at >= rotary {
                     return (x(at), 0.0);
                 }
                 let angle = positions[r] as usize * half + at % half;
@@ -364,6 +375,54 @@ fn rope_rotates_the_first_elements_of_queries_and_keys() {
                 let y = if at < half { x(at) * cos - x(at + half) * sin } else { x(at) * cos + x(at - half) * sin };
                 (y, 4.0 * UNIT)
             });
+        }
+    }
+}
+
+/// The tanh form of gelu and the tolerance of a fast path.
+fn gelu(x: f64) -> (f64, f64) {
+    let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+    // The error of 1 + tanh: a rounding of numbers up to 2, and the inner sum's roundings times the slope of tanh.
+    let slope = 1.0 / inner.min(300.0).cosh().powi(2);
+    (0.5 * x * (1.0 + inner.tanh()), 0.5 * x.abs() * UNIT * (8.0 + 16.0 * inner.abs().min(1e6) * slope))
+}
+
+#[test]
+fn sums_are_added_scaled_capped_and_rounded() {
+    for isa in Isa::available() {
+        for (rows, width) in SHAPES {
+            let mut cpu = Cpu::with_isa(isa);
+            let mut numbers = Numbers(width as u64 + 1);
+            let (before, x) = (numbers.buffer(rows, width), numbers.buffer(rows, width));
+            let at = |buffer: &CpuBuffer, r: usize, i: usize| f64::from(buffer.row(r)[i]);
+
+            let mut sum = before.clone();
+            cpu.add(&mut sum, &x);
+            check(&format!("{isa} add"), &sum, |r, i| {
+                let y = at(&before, r, i) + at(&x, r, i);
+                (y, y.abs() * UNIT)
+            });
+
+            let mut scaled = x.clone();
+            cpu.scale(&mut scaled, 0.7);
+            check(&format!("{isa} scale"), &scaled, |r, i| {
+                let y = at(&x, r, i) * f64::from(0.7f32);
+                (y, y.abs() * UNIT)
+            });
+
+            for cap in [0.3f32, 30.0] {
+                let mut capped = x.clone();
+                cpu.softcap(&mut capped, cap);
+                check(&format!("{isa} softcap"), &capped, |r, i| {
+                    let y = f64::from(cap) * (at(&x, r, i) / f64::from(cap)).tanh();
+                    // tanh from an exponential is off by some units of 1, whatever its size.
+                    (y, f64::from(cap) * 4.0 * UNIT + y.abs() * 4.0 * UNIT)
+                });
+            }
+
+            let mut copy = CpuBuffer::new(rows, width);
+            cpu.round(&mut copy, &x);
+            assert_eq!(bits(&copy.data), bits(&x.data), "{isa} round: this backend stores every buffer in f32");
         }
     }
 }
@@ -389,16 +448,38 @@ fn activations() {
                 (y, y.abs() * 8.0 * UNIT + (gate * up).abs() * (-87.9f64).exp())
             });
 
+            cpu.gated(&mut out, &x, Gate::Clamped);
+            check(&format!("{isa} gated_clamped"), &out, |r, i| {
+                let (gate, up) = (f64::from(x.row(r)[i]), f64::from(x.row(r)[width + i]));
+                let (gate, up) = (gate.min(7.0), up.clamp(-7.0, 7.0));
+                let inner = f64::from(Gate::SLOPE) * gate;
+                let y = gate / (1.0 + (-inner).exp()) * (up + 1.0);
+                // As for silu; a rounding of the exponent's argument, which is as large as itself, and of `up + 1`, which
+                // may be near zero.
+                let tolerance = y.abs() * (8.0 + inner.abs().min(90.0)) * UNIT + gate.abs() * UNIT;
+                (y, tolerance + (gate * (up + 1.0)).abs() * (-87.9f64).exp())
+            });
+
+            cpu.gated(&mut out, &x, Gate::Gelu);
+            check(&format!("{isa} gated_gelu"), &out, |r, i| {
+                let (value, tolerance) = gelu(f64::from(x.row(r)[i]));
+                let up = f64::from(x.row(r)[width + i]);
+                (value * up, (tolerance + value.abs() * UNIT) * up.abs())
+            });
+
+            let mut times =
+                CpuBuffer { rows, width, data: (0..rows).flat_map(|r| x.row(r)[..width].to_vec()).collect() };
+            let wide = numbers.buffer(rows, width + 3);
+            cpu.gelu_times(&mut times, &wide, 3);
+            check(&format!("{isa} gelu_times"), &times, |r, i| {
+                let (value, tolerance) = gelu(f64::from(x.row(r)[i]));
+                let by = f64::from(wide.row(r)[3 + i]);
+                (value * by, (tolerance + value.abs() * UNIT) * by.abs())
+            });
+
             let mut y = x.clone();
             cpu.gelu(&mut y);
-            check(&format!("{isa} gelu"), &y, |r, i| {
-                let x = f64::from(x.row(r)[i]);
-                let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
-                // The error of 1 + tanh: a rounding of numbers up to 2, and the inner sum's roundings times the slope
-                // of tanh.
-                let slope = 1.0 / inner.min(300.0).cosh().powi(2);
-                (0.5 * x * (1.0 + inner.tanh()), 0.5 * x.abs() * UNIT * (8.0 + 16.0 * inner.abs().min(1e6) * slope))
-            });
+            check(&format!("{isa} gelu"), &y, |r, i| gelu(f64::from(x.row(r)[i])));
         }
     }
 }

@@ -54,6 +54,7 @@ pub struct Rope {
     cosines: Memory,
     sines: Memory,
     rotary: usize,
+    keys: bool,
 }
 
 impl Rope {
@@ -64,7 +65,7 @@ impl Rope {
             device.upload(&memory, 0, bytemuck::cast_slice(values))?;
             Ok(memory)
         };
-        Ok(Self { cosines: upload(&table.cos)?, sines: upload(&table.sin)?, rotary: table.rotary })
+        Ok(Self { cosines: upload(&table.cos)?, sines: upload(&table.sin)?, rotary: table.rotary, keys: table.keys })
     }
 }
 
@@ -209,7 +210,7 @@ impl Ops {
         if table.rotary == 0 {
             return;
         }
-        let turned = small(heads.q_heads + heads.kv_heads);
+        let turned = small(heads.q_heads + if table.keys { heads.kv_heads } else { 0 });
         let args = |memory: &Memory| {
             let args = Args::new().memory(memory).memory(&table.cosines).memory(&table.sines);
             let args = args.memory_at(positions.0, positions.1).u32(small(qkv.width));

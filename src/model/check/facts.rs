@@ -38,11 +38,12 @@ impl Facts {
 /// Reads the headers of all files and checks every tensor against config.json.
 pub fn facts(folder: &ModelFolder) -> Result<Facts> {
     let checkpoint = Checkpoint::open(&folder.path)?;
-    let layout = Layout::of(&folder.config);
+    let config = checkpoint.complete(&folder.config);
+    let layout = Layout::of(&config);
     checkpoint.verify(&layout)?;
     Ok(Facts {
         path: folder.path.clone(),
-        config: folder.config.clone(),
+        config,
         weights: checkpoint.format(&layout)?,
         files: checkpoint.files(),
         tensors: checkpoint.tensors(),
@@ -57,7 +58,7 @@ pub struct ConfigFacts<'a>(pub &'a ModelFolder);
 /// Says how many tensors the index of a folder lists, whose weights may be missing. Errors: the index lacks one that
 /// config.json asks for.
 pub fn index_facts(folder: &ModelFolder) -> Result<Option<String>> {
-    let listed = compare_index(&folder.path, &Layout::of(&folder.config))?;
+    let listed = compare_index(&folder.path, &folder.config)?;
     Ok(listed.map(|count| format!("{count} tensors, all that config.json asks for among them")))
 }
 
@@ -101,7 +102,13 @@ fn config_lines(f: &mut fmt::Formatter<'_>, config: &ModelConfig) -> fmt::Result
     line("biases", biases(config))?;
     line(
         "rope",
-        by_layer(config, |layer| layer.attention.rope.as_ref().map_or("none".to_owned(), ToString::to_string)),
+        by_layer(config, |layer| {
+            let rope = layer.attention.rope.as_ref().map_or("none".to_owned(), ToString::to_string);
+            match layer.attention.growth {
+                None => rope,
+                Some(growth) => format!("{rope}, queries grow from position {}", growth.original_context),
+            }
+        }),
     )?;
     line("context", format!("{} tokens, {}", config.context, windows(config)))?;
     let tied = if config.tied_embeddings { "tied to the output layer" } else { "apart from the output layer" };

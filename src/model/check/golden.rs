@@ -79,6 +79,7 @@ pub fn tolerance(dtype: Dtype, layers: usize, scale: f32) -> f32 {
 fn compare<B: Backend>(backend: &mut B, model: &mut Decoder<B>, case: &GoldenCase) -> Result<CaseReport> {
     let (dtype, vocab, layers) = (model.dtype(), model.config().vocab, model.config().layers.len());
     let mut sequence = Sequence::new(backend, model, case.prompt.len() + case.greedy.len())?;
+    sequence.set_length(case.prompt.len())?;
     let mut logprobs = Largest::default();
     let mut next = Vec::new();
     let mut at = 0;
@@ -106,7 +107,15 @@ fn compare<B: Backend>(backend: &mut B, model: &mut Decoder<B>, case: &GoldenCas
             logprobs.see(logprob(&next, expected), *golden);
         }
         if at + 1 < case.greedy.len() {
-            next = sequence.extend(&[expected], 0..1)?;
+            let upto = case.prompt.len() + at + 1;
+            // Where longrope takes its other factors, transformers computes the whole sequence again.
+            next = if sequence.set_length(upto)? {
+                let tokens = [&case.prompt[..], &case.greedy[..=at]].concat();
+                let last = u32::try_from(upto - 1).expect("a context has fewer than 2^32 tokens");
+                sequence.extend(&tokens, last..last + 1)?
+            } else {
+                sequence.extend(&[expected], 0..1)?
+            };
         }
     }
     let scale = case.logits.iter().fold(0.0f32, |scale, (_, logit)| scale.max(logit.abs()));

@@ -23,6 +23,8 @@ pub struct AttentionSpec {
     pub window: Option<u32>,
     /// `None`: queries and keys are not rotated (some layers of SmolLM3).
     pub rope: Option<RopeConfig>,
+    /// Whether queries are multiplied by a number that grows with their position.
+    pub growth: Option<QueryGrowth>,
     /// Factor of the products of queries and keys.
     pub scale: f32,
     /// Scores become `cap * tanh(score / cap)` (Gemma 2).
@@ -34,6 +36,13 @@ pub struct AttentionSpec {
     pub head_norm: Option<HeadNorm>,
     pub qkv_bias: bool,
     pub out_bias: bool,
+}
+
+/// Queries are multiplied by `1 + beta * ln(1 + floor(position / original_context))` after their rope (Ministral 3).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QueryGrowth {
+    pub beta: f64,
+    pub original_context: usize,
 }
 
 /// Where a layer's keys and values come from.

@@ -23,9 +23,9 @@ pub use families::Family;
 use fields::Fields;
 pub use layer::{
     Activation, AttentionKind, AttentionSpec, BlockNorms, DenseSpec, ExpertsSpec, FeedForward, HeadNorm, HeadNormSpan,
-    KeySource, LayerNorms, LayerSpec, Norm, kind_index, kinds,
+    KeySource, LayerNorms, LayerSpec, Norm, QueryGrowth, kind_index, kinds,
 };
-pub use modules::{ExpertForm, ExpertModules, Modules};
+pub use modules::{ExpertForm, ExpertModules, Modules, STACKED_EXPERTS};
 pub use rope::{RopeConfig, RopeScaling};
 
 /// Everything that distinguishes one decoder from another, as data.

@@ -38,6 +38,10 @@ pub enum ExpertForm {
     Transposed,
 }
 
+/// How transformers 5 stores the experts of Mixtral and Qwen3-MoE where it does not go back to the published form.
+pub const STACKED_EXPERTS: ExpertModules =
+    ExpertModules { router: "mlp.gate", experts: "mlp.experts", form: ExpertForm::Stacked };
+
 const QWEN_EXPERTS: ExpertModules = ExpertModules {
     router: "mlp.gate",
     experts: "mlp.experts",

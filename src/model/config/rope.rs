@@ -103,8 +103,9 @@ impl RopeConfig {
             Some(flat) if by_kind => Some(flat.required_object(kind.name(), "the rope of these layers")?),
             flat => flat,
         };
-        let old = if parameters.is_none() && defaults.scaled { fields.object("rope_scaling")? } else { None };
-        let scaling_fields = parameters.as_ref().or(old.as_ref());
+        let old = if defaults.scaled { fields.object("rope_scaling")? } else { None };
+        // As in transformers, the older notation goes first where both are written.
+        let scaling_fields = old.as_ref().filter(|old| !old.all().is_empty()).or(parameters.as_ref());
         let number = |name: &str| -> Result<Option<f64>> {
             let nested = scaling_fields.map(|p| p.positive(name)).transpose()?.flatten();
             Ok(nested.or(fields.positive(name)?))
@@ -133,9 +134,12 @@ impl RopeConfig {
         Ok(Self { theta, rotary, scaling })
     }
 
-    /// Whether wavelengths depend on the longest sequence of a run.
-    pub fn goes_by_length(&self) -> bool {
-        matches!(self.scaling, RopeScaling::Long { .. })
+    /// Whether sequences of at most these lengths have different wavelengths.
+    pub fn differs_by_length(&self, longest: usize, other: usize) -> bool {
+        match self.scaling {
+            RopeScaling::Long { original_context, .. } => (longest > original_context) != (other > original_context),
+            _ => false,
+        }
     }
 
     /// The context that the scaling allows, or `max_position_embeddings` if that is longer. Configs with linear or yarn
@@ -175,19 +179,20 @@ impl RopeScaling {
         match kind {
             "default" => Ok(Self::Plain),
             "linear" => Ok(Self::Linear { factor: factor()? }),
-            "llama3" => Self::llama3(fields, factor()?),
-            "longrope" => Self::longrope(fields, model, context, rotary),
-            "su" | "yarn" if is_phi3 => Self::longrope(fields, model, context, rotary),
+            "llama3" => Self::llama3(fields, factor()?, context),
+            "longrope" => Self::longrope(fields, model, context, rotary, is_phi3),
+            "su" | "yarn" if is_phi3 => Self::longrope(fields, model, context, rotary, is_phi3),
             "yarn" => Self::yarn(fields, context),
             "proportional" => Ok(Self::Proportional { factor: fields.positive("factor")?.unwrap_or(1.0), head_dim }),
             other => Err(fields.error(field, SUPPORTED, format!("\"{other}\""))),
         }
     }
 
-    /// `original_max_position_embeddings` beside the rope goes before the one inside it, as in transformers.
-    fn longrope(fields: &Fields<'_>, model: &Fields<'_>, context: usize, rotary: usize) -> Result<Self> {
+    /// Phi-3 has `original_max_position_embeddings` beside the rope, others inside it.
+    fn longrope(fields: &Fields<'_>, model: &Fields<'_>, context: usize, rotary: usize, is_phi3: bool) -> Result<Self> {
         let original = "original_max_position_embeddings";
-        let original_context = match model.size(original, LARGEST_CONTEXT)? {
+        let beside = if is_phi3 { model.size(original, LARGEST_CONTEXT)? } else { None };
+        let original_context = match beside {
             Some(size) => size,
             None => fields.size(original, LARGEST_CONTEXT)?.unwrap_or(context),
         };
@@ -216,7 +221,7 @@ impl RopeScaling {
         })
     }
 
-    fn llama3(fields: &Fields<'_>, factor: f64) -> Result<Self> {
+    fn llama3(fields: &Fields<'_>, factor: f64, context: usize) -> Result<Self> {
         let required = |name| {
             fields.positive(name)?.ok_or_else(|| fields.error(name, "a number above 0 (llama3 rope)", "nothing"))
         };
@@ -225,7 +230,7 @@ impl RopeScaling {
             let expected = format!("more than low_freq_factor ({low_freq_factor})");
             return Err(fields.error("high_freq_factor", expected, high_freq_factor.to_string()));
         }
-        let original_context = fields.required_size("original_max_position_embeddings", LARGEST_CONTEXT)?;
+        let original_context = fields.size("original_max_position_embeddings", LARGEST_CONTEXT)?.unwrap_or(context);
         Ok(Self::Llama3 { factor, low_freq_factor, high_freq_factor, original_context })
     }
 

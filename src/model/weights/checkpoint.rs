@@ -14,13 +14,16 @@ use crate::backend::{Dtype, WeightFormat, WeightView};
 use crate::error::{Error, Result};
 use crate::figures::shortened;
 
-use super::super::config::read_json;
+use super::super::config::{ModelConfig, read_json};
 use super::super::layout::{Layout, TensorSpec};
-use super::naming::Naming;
+use super::naming::{Naming, stored_modules};
 use super::safetensors_file::SafetensorsFile;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
+const HEAD: &str = "lm_head.weight";
+const EMBED: &str = "model.embed_tokens.weight";
+
 /// The mapped files of a checkpoint.
 pub struct Checkpoint {
     files: Vec<SafetensorsFile>,
@@ -70,6 +73,31 @@ impl Checkpoint {
             }
         }
         counts
+    }
+
+    /// `config` with what only the tensors tell: how experts are stored, and whether an output layer that config.json calls
+    /// tied is stored all the same and differs from the embedding table. Then it is used, as in transformers.
+    pub fn complete(&self, config: &ModelConfig) -> ModelConfig {
+        let mut config = config.clone();
+        config.modules = stored_modules(config.modules, self.file_of.keys());
+        config.tied_embeddings &= !self.has_own_head();
+        config
+    }
+
+    fn has_own_head(&self) -> bool {
+        let place = |name: &str| {
+            let name = self.name_in_file(name);
+            let file = &self.files[*self.file_of.get(&*name)?];
+            Some((file, file.info(&name)?))
+        };
+        let (Some((file, head)), Some((other, embed))) = (place(HEAD), place(EMBED)) else { return false };
+        let differs =
+            (head.dtype, &head.shape) == (embed.dtype, &embed.shape) && file.bytes(head) != other.bytes(embed);
+        if differs {
+            let path = file.path().display();
+            log::warn!("{path}: `{HEAD}` is used: it differs from `{EMBED}`, with which config.json says it is tied");
+        }
+        differs
     }
 
     /// Checks that every tensor of `layout` exists with its shape and a supported dtype, that stacked tensors have
@@ -187,9 +215,9 @@ impl Checkpoint {
     }
 }
 
-/// Compares the names of an index, whose files may be missing, with a layout. Returns how many it has, or the first one
-/// that is missing; `None` if there is no index.
-pub fn compare_index(folder: &Path, layout: &Layout) -> Result<Option<usize>> {
+/// Compares the names of an index, whose files may be missing, with what a config asks for. Returns how many it has, or
+/// the first one that is missing; `None` if there is no index.
+pub fn compare_index(folder: &Path, config: &ModelConfig) -> Result<Option<usize>> {
     let index = folder.join(INDEX);
     if !index.is_file() {
         return Ok(None);
@@ -197,6 +225,7 @@ pub fn compare_index(folder: &Path, layout: &Layout) -> Result<Option<usize>> {
     let json = read_json(&index)?;
     let map = weight_map(&index, &json)?;
     let naming = Naming::of(map.keys());
+    let layout = Layout::of(&ModelConfig { modules: stored_modules(config.modules, map.keys()), ..config.clone() });
     match layout.tensors().find(|spec| !map.contains_key(&*naming.in_file(&spec.name))) {
         None => Ok(Some(map.len())),
         Some(spec) => {

@@ -1,6 +1,8 @@
-//! How the names of a checkpoint differ from the layout's: by what stands before them.
+//! How the names of a checkpoint differ from the layout's: by what stands before them, and by how experts are stored.
 
 use std::borrow::Cow;
+
+use super::super::config::{ExpertForm, Modules, STACKED_EXPERTS};
 
 /// How the layout's names begin, but for those of the output layer.
 pub const PREFIX: &str = "model.";
@@ -9,6 +11,15 @@ const EMBED: &str = "embed_tokens.weight";
 /// The prefixes of checkpoints: of a causal language model, of a text model in a wrapper (as transformers 5 writes it, and
 /// as versions before did), of the bare decoder.
 const PREFIXES: [&str; 4] = [PREFIX, "model.language_model.", "language_model.model.", ""];
+
+/// The modules of a checkpoint with these names, of a family that publishes `modules`.
+pub fn stored_modules<'a>(modules: Modules, mut names: impl Iterator<Item = &'a String>) -> Modules {
+    let separate = matches!(modules.experts.form, ExpertForm::Separate { .. });
+    if separate && names.any(|name| name.ends_with(".mlp.experts.gate_up_proj")) {
+        return Modules { experts: STACKED_EXPERTS, ..modules };
+    }
+    modules
+}
 
 /// The prefixes of one checkpoint's names.
 #[derive(Clone, Copy, Debug)]

@@ -41,7 +41,7 @@ pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<
         for rotary in [whole, whole / 2, (whole * 2 / 5).next_multiple_of(2)] {
             let (cos, sin) = (dice.numbers(POSITIONS * rotary / 2), dice.numbers(POSITIONS * rotary / 2));
             let positions = (0..rows).map(|_| dice.within(0, POSITIONS as u32 - 1)).collect();
-            let table = RopeTable { rotary, cos, sin };
+            let table = RopeTable { rotary, keys: dice.pick(&[true, false]), cos, sin };
             suite.hold("rope", &RopeCase { dtype, heads, positions, qkv: qkv.clone(), table })?;
         }
     }

@@ -1,5 +1,5 @@
 //! What transformers assumes where a config.json is silent. Published configs of Gemma 3 and 4 leave out most of these
-//! fields; other families write all sizes, which stay required.
+//! fields; Llama, Mistral, Qwen and Phi-1 to 2 write all sizes, which stay required.
 
 use serde_json::{Map, Value, json};
 
@@ -9,17 +9,73 @@ use super::Family;
 pub fn lay_under(family: Family, object: &mut Map<String, Value>) {
     let Value::Object(defaults) = of(family) else { unreachable!("defaults are objects") };
     for (name, value) in defaults {
+        // A rope that is written as `null` is the family's own.
+        if name == "rope_parameters" && object.get(&name).is_some_and(Value::is_null) {
+            object.remove(&name);
+        }
         object.entry(name).or_insert(value);
+    }
+    if matches!(family, Family::Gemma3 | Family::Olmo3) {
+        complete_ropes(object);
+    }
+}
+
+/// Where only one kind of layers has a rope, the other one has a plain rope.
+fn complete_ropes(object: &mut Map<String, Value>) {
+    const KINDS: [&str; 2] = ["full_attention", "sliding_attention"];
+    let Some(Value::Object(ropes)) = object.get_mut("rope_parameters") else { return };
+    if KINDS.iter().any(|kind| ropes.contains_key(*kind)) {
+        for kind in KINDS {
+            ropes.entry(kind).or_insert_with(|| json!({"rope_type": "default"}));
+        }
     }
 }
 
 fn of(family: Family) -> Value {
     match family {
-        Family::Mixtral | Family::Phi3 | Family::Olmo2 | Family::Olmo3 => {
-            json!({"rms_norm_eps": 1e-5})
-        }
-        Family::GptOss => json!({"rms_norm_eps": 1e-5, "attention_bias": true}),
-        Family::SmolLm3 => json!({"tie_word_embeddings": true}),
+        Family::Llama | Family::Mistral | Family::Ministral | Family::Qwen2 | Family::Qwen3 | Family::Phi => json!({}),
+        Family::Ministral3 => json!({
+            "vocab_size": 131_072, "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 34,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 262_144,
+            "rms_norm_eps": 1e-5, "bos_token_id": 1, "eos_token_id": 2, "rope_parameters": {
+                "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16_384,
+                "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1,
+            },
+        }),
+        Family::Mixtral => json!({
+            "vocab_size": 32_000, "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131_072,
+            "rms_norm_eps": 1e-5, "num_experts_per_tok": 2, "num_experts": 8, "bos_token_id": 1,
+            "eos_token_id": 2,
+        }),
+        Family::Qwen3Moe => json!({
+            "vocab_size": 151_936, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 24,
+            "num_attention_heads": 32, "num_key_value_heads": 4, "max_position_embeddings": 32_768,
+            "moe_intermediate_size": 768, "num_experts_per_tok": 8, "num_experts": 128,
+        }),
+        Family::Phi3 => json!({
+            "vocab_size": 32_064, "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 32,
+            "num_attention_heads": 32, "max_position_embeddings": 4096, "original_max_position_embeddings": 4096,
+            "rms_norm_eps": 1e-5, "bos_token_id": 1, "eos_token_id": 32_000,
+        }),
+        Family::SmolLm3 => json!({
+            "vocab_size": 128_256, "hidden_size": 2048, "intermediate_size": 11_008, "num_hidden_layers": 36,
+            "num_attention_heads": 16, "num_key_value_heads": 4, "max_position_embeddings": 32_768,
+            "tie_word_embeddings": true, "bos_token_id": 128_000, "eos_token_id": 128_001,
+        }),
+        Family::Olmo2 | Family::Olmo3 => json!({
+            "vocab_size": 50_304, "hidden_size": 4096, "intermediate_size": 11_008, "num_hidden_layers": 32,
+            "num_attention_heads": 32, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "eos_token_id": 50_279,
+        }),
+        Family::GptOss => json!({
+            "vocab_size": 201_088, "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 36,
+            "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 131_072,
+            "rms_norm_eps": 1e-5, "attention_bias": true, "sliding_window": 128, "num_experts_per_tok": 4,
+            "num_experts": 128, "rope_parameters": {
+                "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
+                "original_max_position_embeddings": 4096,
+            },
+        }),
         Family::Gemma2 => json!({
             "vocab_size": 256_000, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
             "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 8192,
@@ -36,8 +92,10 @@ fn of(family: Family) -> Value {
             "vocab_size": 262_144, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
             "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131_072,
             "tie_word_embeddings": true, "sliding_window": 512, "hidden_size_per_layer_input": 256,
-            "vocab_size_per_layer_input": 262_144, "bos_token_id": 2, "eos_token_id": 1,
+            "vocab_size_per_layer_input": 262_144, "bos_token_id": 2, "eos_token_id": 1, "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+            },
         }),
-        _ => json!({}),
     }
 }

@@ -55,6 +55,9 @@ fn read(fields: &Fields<'_>, chosen: &str, width: &str, gate: Gate, scores: Rout
 
 /// Whether a layer of Qwen3-MoE has experts.
 fn is_sparse(fields: &Fields<'_>, layer: usize) -> Result<bool> {
+    if fields.count("num_experts")? == Some(0) {
+        return Ok(false);
+    }
     let step = fields.size("decoder_sparse_step", LARGEST_WIDTH)?.unwrap_or(1);
     let dense = fields.list("mlp_only_layers")?.unwrap_or_default();
     Ok(!dense.iter().any(|dense| dense.as_u64() == Some(layer as u64)) && (layer + 1).is_multiple_of(step))

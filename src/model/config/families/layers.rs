@@ -7,12 +7,16 @@ use super::super::fields::{Fields, LARGEST_CONTEXT, LARGEST_WIDTH, shown};
 use super::super::rope::{LayerKind, RopeConfig, RopeDefaults};
 use super::super::{
     AttentionSpec, BlockNorms, DenseSpec, FeedForward, HeadNorm, HeadNormSpan, KeySource, LayerNorms, LayerSpec,
+    QueryGrowth,
 };
 use super::{Biases, Family, experts, softcap};
 
 /// Defaults of transformers for `sliding_window` and `max_window_layers`, for configs without these keys.
 const DEFAULT_WINDOW: usize = 4096;
 const DEFAULT_MAX_WINDOW_LAYERS: u64 = 28;
+
+/// The field in which transformers 5 writes how layers differ in their heads.
+const PER_LAYER: &str = "per_layer_config";
 
 /// Reads the layers of a config whose sizes are known.
 pub struct Reader<'a> {
@@ -81,6 +85,7 @@ impl<'a> Reader<'a> {
                     heads,
                     window: windows[layer],
                     rope: self.rope(layer).filter(|_| ropes[layer]).cloned(),
+                    growth: if family == Family::Ministral3 { query_growth(fields)? } else { None },
                     scale: self.scale(heads)?,
                     softcap,
                     sinks: family == Family::GptOss,
@@ -125,7 +130,6 @@ impl<'a> Reader<'a> {
         );
         let window = match fields.size("sliding_window", LARGEST_CONTEXT)? {
             Some(window) => Some(window),
-            None if self.family == Family::GptOss && !fields.is_written("sliding_window") => Some(128),
             None if fields.is_written("sliding_window") || !has_default => None,
             None => Some(DEFAULT_WINDOW),
         };
@@ -203,9 +207,11 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// `layer_types`, or what the family implies without it.
+/// `layer_types`, or what the family implies without it. Families whose windows do not differ by layer ignore it, as in
+/// transformers.
 fn layer_kinds(family: Family, fields: &Fields<'_>, layers: usize) -> Result<Vec<LayerKind>> {
-    let mut kinds = match fields.list("layer_types")? {
+    let ignores = matches!(family, Family::Ministral3 | Family::Mixtral | Family::Qwen3Moe | Family::Phi3);
+    let mut kinds = match fields.list("layer_types")?.filter(|_| !ignores) {
         None => implied_kinds(family, fields, layers)?,
         Some(kinds) if kinds.len() != layers => {
             let expected = format!("one for each of num_hidden_layers ({layers})");
@@ -232,8 +238,13 @@ fn layer_kinds(family: Family, fields: &Fields<'_>, layers: usize) -> Result<Vec
 fn implied_kinds(family: Family, fields: &Fields<'_>, layers: usize) -> Result<Vec<LayerKind>> {
     let every = |period: usize| (0..layers).map(|layer| full_if((layer + 1).is_multiple_of(period))).collect();
     Ok(match family {
-        Family::Mistral | Family::Ministral | Family::Mixtral | Family::Phi3 => vec![LayerKind::Sliding; layers],
-        Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe => {
+        Family::Mistral
+        | Family::Ministral
+        | Family::Ministral3
+        | Family::Mixtral
+        | Family::Qwen3Moe
+        | Family::Phi3 => vec![LayerKind::Sliding; layers],
+        Family::Qwen2 | Family::Qwen3 => {
             let from = fields.count("max_window_layers")?.unwrap_or(DEFAULT_MAX_WINDOW_LAYERS);
             (0..layers).map(|layer| full_if((layer as u64) < from)).collect()
         }
@@ -258,11 +269,20 @@ fn no_rope_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>> {
         return Ok((0..layers).map(|layer| !(layer + 1).is_multiple_of(interval)).collect());
     };
     let rotated: Vec<bool> = list.iter().filter_map(|value| value.as_u64()).map(|value| value != 0).collect();
-    if rotated.len() == layers && list.len() == layers {
-        return Ok(rotated);
+    if rotated.len() == list.len() && list.len() >= layers {
+        return Ok(rotated[..layers].to_vec());
     }
     let expected = format!("0 or 1 for each of num_hidden_layers ({layers})");
     Err(fields.error(NAME, expected, format!("{} values", list.len())))
+}
+
+/// How the queries of Ministral 3 grow, which its rope says.
+fn query_growth(fields: &Fields<'_>) -> Result<Option<QueryGrowth>> {
+    const CONTEXT: &str = "original_max_position_embeddings";
+    let Some(rope) = fields.object("rope_parameters")? else { return Ok(None) };
+    let Some(beta) = rope.positive("llama_4_scaling_beta")? else { return Ok(None) };
+    let original_context = rope.required_size(CONTEXT, LARGEST_CONTEXT)?;
+    Ok(Some(QueryGrowth { beta, original_context }))
 }
 
 fn rope_defaults(family: Family, kind: LayerKind) -> RopeDefaults {
@@ -286,10 +306,13 @@ fn rope_defaults(family: Family, kind: LayerKind) -> RopeDefaults {
 /// The heads of each layer.
 fn heads_of_layers(family: Family, fields: &Fields<'_>, hidden: usize, kinds: &[LayerKind]) -> Result<Vec<HeadLayout>> {
     let all = heads(fields, hidden)?;
+    let overrides = fields.object(PER_LAYER)?;
+    if let Some(overrides) = &overrides {
+        refuse_other_overrides(family, fields, overrides, kinds.len())?;
+    }
     if family != Family::Gemma4 {
         return Ok(vec![all; kinds.len()]);
     }
-    let overrides = fields.object("per_layer_config")?;
     let of_layer = |(layer, &kind): (usize, &LayerKind)| match &overrides {
         Some(overrides) => match overrides.object(&layer.to_string())? {
             Some(own) => changed(&own, all, Some("num_key_value_heads"), "head_dim"),
@@ -303,6 +326,24 @@ fn heads_of_layers(family: Family, fields: &Fields<'_>, hidden: usize, kinds: &[
         }
     };
     kinds.iter().enumerate().map(of_layer).collect()
+}
+
+/// Gemma 4's layers may differ from each other in their heads. Other differences are not read.
+fn refuse_other_overrides(family: Family, fields: &Fields<'_>, overrides: &Fields<'_>, layers: usize) -> Result<()> {
+    for name in overrides.all().keys() {
+        if family != Family::Gemma4 {
+            return Err(fields.error(PER_LAYER, "nothing: only layers of gemma4 differ so", format!("\"{name}\"")));
+        }
+        if name.parse::<usize>().ok().is_none_or(|layer| layer >= layers) {
+            let expected = format!("layers below num_hidden_layers ({layers})");
+            return Err(fields.error(PER_LAYER, expected, format!("\"{name}\"")));
+        }
+        let own = overrides.required_object(name, "what this layer has of its own")?;
+        if let Some(other) = own.all().keys().find(|key| !["head_dim", "num_key_value_heads"].contains(&key.as_str())) {
+            return Err(own.error(other, "head_dim and num_key_value_heads only", "this field"));
+        }
+    }
+    Ok(())
 }
 
 /// `heads` with the key heads and width that these fields of `fields` hold, if they do.

@@ -26,6 +26,8 @@ pub enum Family {
     Llama,
     Mistral,
     Ministral,
+    /// The text model of Ministral 3 and of Mistral's models since then.
+    Ministral3,
     Mixtral,
     Qwen2,
     Qwen3,
@@ -44,10 +46,11 @@ pub enum Family {
 }
 
 impl Family {
-    const ALL: [Family; 16] = [
+    const ALL: [Family; 17] = [
         Family::Llama,
         Family::Mistral,
         Family::Ministral,
+        Family::Ministral3,
         Family::Mixtral,
         Family::Qwen2,
         Family::Qwen3,
@@ -69,6 +72,7 @@ impl Family {
             Self::Llama => "llama",
             Self::Mistral => "mistral",
             Self::Ministral => "ministral",
+            Self::Ministral3 => "ministral3",
             Self::Mixtral => "mixtral",
             Self::Qwen2 => "qwen2",
             Self::Qwen3 => "qwen3",
@@ -123,7 +127,7 @@ impl Family {
         let mlp = fields.flag("mlp_bias")?.unwrap_or(false);
         Ok(match self {
             Self::Llama | Self::SmolLm3 => Biases { qkv: attention, out: attention, mlp, head: false },
-            Self::Mistral | Self::Ministral | Self::Mixtral | Self::Phi3 => Biases::default(),
+            Self::Mistral | Self::Ministral | Self::Ministral3 | Self::Mixtral | Self::Phi3 => Biases::default(),
             Self::Qwen2 => Biases { qkv: true, ..Biases::default() },
             Self::Qwen3 | Self::Qwen3Moe | Self::Olmo2 | Self::Olmo3 | Self::GptOss => {
                 Biases { qkv: attention, out: attention, ..Biases::default() }
@@ -225,6 +229,8 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<ModelConfig> {
     read_special_tokens(&text, &mut config)?;
     if nested.is_some() {
         read_special_tokens(fields, &mut config)?;
+        // The wrapper of Gemma 3 does not cap logits, whatever the text model says.
+        config.final_softcap.take_if(|_| family == Family::Gemma3);
     }
     Ok(config)
 }
