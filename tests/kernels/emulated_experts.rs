@@ -254,7 +254,8 @@ fn rows_get_their_likeliest_experts_and_places_in_order() {
                 (firsts.as_mut_ptr(), row_of.as_mut_ptr(), place_of.as_mut_ptr());
             let mut numbers = [places as u32, chosen as u32, experts as u32];
             let [a, b, c] = &mut numbers;
-            let args = [at(&mut firsts_at), at(&mut rows_at), at(&mut places_at), at(&mut expert_at), at(a), at(b), at(c)];
+            let args =
+                [at(&mut firsts_at), at(&mut rows_at), at(&mut places_at), at(&mut expert_at), at(a), at(b), at(c)];
             // SAFETY: as above.
             unsafe { sort.launch(experts as u32, 512, 0, AT_ONCE, &args) };
 

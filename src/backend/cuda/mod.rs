@@ -454,14 +454,7 @@ impl Backend for Cuda {
         routes.route(scores, factors);
     }
 
-    fn expert_linear(
-        &mut self,
-        out: &mut Buffer,
-        x: &Buffer,
-        experts: &Experts,
-        routes: &Routes,
-        input: ExpertInput,
-    ) {
+    fn expert_linear(&mut self, out: &mut Buffer, x: &Buffer, experts: &Experts, routes: &Routes, input: ExpertInput) {
         experts.linear(self.expert_kernels(experts.element()), out, x, routes, input);
     }
 

@@ -62,12 +62,7 @@ impl ExpertLayout {
 
 impl Experts {
     /// Moves the matrices into one piece of memory, one after another: each is freed before the next is moved.
-    pub fn load(
-        device: &Device,
-        kernels: &ExpertKernels,
-        matrices: Vec<Matrix>,
-        biases: Vec<Vector>,
-    ) -> Result<Self> {
+    pub fn load(device: &Device, kernels: &ExpertKernels, matrices: Vec<Matrix>, biases: Vec<Vector>) -> Result<Self> {
         let count = matrices.len();
         check_count(count)?;
         let (outputs, inner, element) = (matrices[0].outputs, matrices[0].inner, matrices[0].format.compute_dtype());

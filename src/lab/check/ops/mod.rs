@@ -3,6 +3,7 @@
 //! stored values in the dtype of their buffer. Inputs are exactly representable in the dtype.
 
 mod activations;
+mod experts;
 mod heads;
 mod linear;
 mod norms;
@@ -28,6 +29,7 @@ pub fn ops<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut CheckR
         heads::check(&mut suite, &mut dice)?;
         activations::check(&mut suite, &mut dice)?;
         pages::check(&mut suite, &mut dice)?;
+        experts::check(&mut suite, &mut dice)?;
     }
     Ok(())
 }
