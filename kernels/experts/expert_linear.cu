@@ -12,7 +12,6 @@
 
 constexpr unsigned CAP = 64, BLOCK_THREADS = 128, STAGES = 3;
 constexpr unsigned INPUT_BYTES = CAP * PANEL_ROW_BYTES, STAGE_BYTES = WEIGHT_PANEL_BYTES + INPUT_BYTES;
-constexpr unsigned RESULTS = GATED ? PANEL / 2 : PANEL;  // of a tile
 
 // Copies what a thread brings of each panel: chunks of 16 bytes, one column of chunks a thread.
 struct Copies {
@@ -22,13 +21,12 @@ struct Copies {
     unsigned inputs[CAP / TOGETHER];
     unsigned inner, columns, row, chunk;
 
-    __device__ __forceinline__ Copies(const Operands& operands, const Rows& rows, unsigned begin, unsigned columns, const ELEMENT* x, const char* all)
+    __device__ __forceinline__ Copies(const Operands& operands, const Rows& rows, unsigned product, unsigned columns, const ELEMENT* x, const char* all)
         : x(x), inner(operands.inner), columns(columns), row(threadIdx.x / 8), chunk(threadIdx.x % 8) {
 #pragma unroll
         for (unsigned i = 0; i < PANEL / TOGETHER; i++) {
-            const unsigned at = i * TOGETHER + row, first = row_of_atom(operands, begin, at / 8);
-            // Rows are swizzled already.
-            weights[i] = first < operands.outputs ? all + atom_at(operands, rows.expert, first) + at % 8 * PANEL_ROW_BYTES + chunk * 16 : nullptr;
+            // Rows are swizzled already, and missing ones are zeros.
+            weights[i] = all + row_at(operands, rows.expert, product + i * TOGETHER + row) + chunk * 16;
         }
 #pragma unroll
         for (unsigned i = 0; i < CAP / TOGETHER; i++) {
@@ -43,9 +41,8 @@ struct Copies {
         if (panel * PANEL < inner) {
 #pragma unroll
             for (unsigned i = 0; i < PANEL / TOGETHER; i++) {
-                const bool exists = weights[i] != nullptr;
-                const char* weight = exists ? weights[i] + static_cast<unsigned long long>(panel) * WEIGHT_PANEL_BYTES : reinterpret_cast<const char*>(x);
-                copy_16(to + (i * TOGETHER + row) * PANEL_ROW_BYTES + chunk * 16, weight, exists);
+                const char* weight = weights[i] + static_cast<unsigned long long>(panel) * WEIGHT_PANEL_BYTES;
+                copy_16(to + (i * TOGETHER + row) * PANEL_ROW_BYTES + chunk * 16, weight, true);
             }
 #pragma unroll
             for (unsigned i = 0; i < CAP / TOGETHER; i++) {
@@ -62,9 +59,9 @@ struct Copies {
 
 // Multiplies one tile of COLUMNS columns and stores its results. Called by all threads of the block.
 template <unsigned COLUMNS>
-__device__ __forceinline__ void multiply_tile(const Operands& operands, const Rows& rows, const Results& results, unsigned begin, const ELEMENT* x, const char* weights, unsigned ring) {
+__device__ __forceinline__ void multiply_tile(const Operands& operands, const Rows& rows, const Results& results, unsigned product, const ELEMENT* x, const char* weights, unsigned ring) {
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, panels = panels_of(operands.inner);
-    const Copies copies(operands, rows, begin, COLUMNS, x, weights);
+    const Copies copies(operands, rows, product, COLUMNS, x, weights);
     float sum[COLUMNS / 8][4] = {};
 #pragma unroll
     for (unsigned stage = 0; stage + 1 < STAGES; stage++) {
@@ -95,7 +92,7 @@ __device__ __forceinline__ void multiply_tile(const Operands& operands, const Ro
     }
     wait_copies<0>();
     __syncthreads();
-    store_sums(results, operands, rows, begin, warp * 2, sum);
+    store_sums(results, operands, rows, product + warp * 16, sum);
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
@@ -109,17 +106,17 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     const unsigned ring = (shared_address(dynamic) + 127) / 128 * 128;
     count_tiles(ends, operands, CAP);
     __syncthreads();
-    const unsigned across = (width_of(operands) + RESULTS - 1) / RESULTS, tiles = ends.of[experts - 1] * across;
+    const unsigned across = panels_of(outputs), tiles = ends.of[experts - 1] * across;
 #pragma unroll 1
     for (unsigned index = blockIdx.x; index < tiles; index += gridDim.x) {
         const Rows tile = rows_of(ends, operands, index / across, CAP);
-        const unsigned begin = index % across * RESULTS;
+        const unsigned product = index % across * PANEL;
         if (tile.count <= 16) {
-            multiply_tile<16>(operands, tile, results, begin, x, weights, ring);
+            multiply_tile<16>(operands, tile, results, product, x, weights, ring);
         } else if (tile.count <= 32) {
-            multiply_tile<32>(operands, tile, results, begin, x, weights, ring);
+            multiply_tile<32>(operands, tile, results, product, x, weights, ring);
         } else {
-            multiply_tile<64>(operands, tile, results, begin, x, weights, ring);
+            multiply_tile<64>(operands, tile, results, product, x, weights, ring);
         }
     }
 }

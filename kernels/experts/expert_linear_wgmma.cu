@@ -1,6 +1,6 @@
 // expert_linear on Hopper, for f16 and bf16: every expert's matrix times the inputs of its places, or, if GATED, the gate
-// of its two halves. One block per multiprocessor, of three warpgroups: one copies weights and inputs into a ring, the
-// others multiply 64 rows of the product each. Tiles of weights follow each other in the ring without a gap, so that few
+// of its two halves. One block per multiprocessor, of three or four warpgroups: in one a warp copies weights into a ring and
+// three copy inputs, the others multiply 64 rows of panels each. Tiles follow each other in the ring without a gap, so that few
 // places cost what reading the weights costs.
 //
 // out[place] = matrix[expert] x[input of the place] (+ bias[expert]); with GATED, gate(first half, second half) of that.
@@ -9,25 +9,28 @@
 // outputs]; firsts [experts + 1], rows [places]; out ELEMENT (or f32 if `sums`) [places, outputs, or half of them].
 // A tile has up to CAP places. Its columns are rounded up to a size of `multiply_panels`; the sum over the inputs is the
 // same chain for all sizes, so a result depends on its input and its expert alone.
-// Grid: any number of blocks of 384 threads; SHARED_BYTES of dynamic shared memory.
-// Limit: bandwidth of the weights for few places, tensor cores and the second-level cache for many.
+// Grid: any number of blocks of (MULTIPLIERS + 1) * 128 threads; dynamic shared memory for the ring (`ExpertTiles` of
+// src/backend/cuda/compile/elements.rs).
+// Limit: bandwidth of the weights for few places, that of the second-level cache for many: the more rows of panels and places
+// a tile has, the less of both is read again.
 // Definition: `Backend::expert_linear`; on the CPU, src/backend/cpu/gemm/grouped.rs.
 //
-// Defines: ELEMENT, CAP (64 or 256), GATED (0 or 1).
+// Defines: ELEMENT, CAP (64 or 192), GATED (0 or 1).
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #include "attention/barrier.cuh"
 #include "attention/mma.cuh"
 #include "experts/products.cuh"
 #include "experts/store.cuh"
 
-constexpr unsigned GROUP_THREADS = 128, MULTIPLIERS = 2;  // warpgroups that multiply
-constexpr unsigned ATOMS = MULTIPLIERS * PANEL / 8;  // of weights in a stage
+constexpr unsigned GROUP_THREADS = 128, MULTIPLIERS = CAP == 64 ? 2 : 3;  // warpgroups that multiply
+constexpr unsigned PRODUCTS = MULTIPLIERS * PANEL;  // rows of panels in a tile
 constexpr unsigned WEIGHT_BYTES = MULTIPLIERS * WEIGHT_PANEL_BYTES, INPUT_BYTES = CAP * PANEL_ROW_BYTES;
 constexpr unsigned STAGE_BYTES = WEIGHT_BYTES + INPUT_BYTES;
 constexpr unsigned STAGES = CAP == 64 ? 9 : 4;
 // Stages whose inputs may be on their way while the next one is copied.
-constexpr unsigned BEHIND = CAP == 64 ? 4 : 2;
-constexpr unsigned COPIER_REGISTERS = 40, MULTIPLIER_REGISTERS = 232;
+constexpr unsigned BEHIND = 2;
+constexpr unsigned INPUT_WARPS = 3;
+constexpr unsigned COPIER_REGISTERS = 72, MULTIPLIER_REGISTERS = CAP == 64 ? 216 : 144;
 static_assert(COPIER_REGISTERS + MULTIPLIERS * MULTIPLIER_REGISTERS <= 512, "the registers of a multiprocessor");
 
 template <unsigned COUNT>
@@ -47,7 +50,6 @@ __device__ __forceinline__ void copy_bulk(unsigned to, const void* from, unsigne
 
 struct Ring {
     unsigned long long full[STAGES], empty[STAGES];
-    unsigned inputs[CAP];  // the input of each place of the tile that is copied
 };
 
 // A position in the ring: stage and phase parity.
@@ -67,7 +69,7 @@ struct Work {
     unsigned count, index;
 
     __device__ __forceinline__ Work(const Operands& given, const TileEnds& ends)
-        : operands(given), across((width_of(given) + RESULTS - 1) / RESULTS), count(ends.of[given.experts - 1] * across), index(blockIdx.x) {}
+        : operands(given), across((given.outputs + PRODUCTS - 1) / PRODUCTS), count(ends.of[given.experts - 1] * across), index(blockIdx.x) {}
     __device__ __forceinline__ bool more() const {
         return index < count;
     }
@@ -77,12 +79,10 @@ struct Work {
     __device__ __forceinline__ Rows rows(const TileEnds& ends) const {
         return rows_of(ends, operands, index / across, CAP);
     }
-    // The first result of the tile.
-    __device__ __forceinline__ unsigned begin() const {
-        return index % across * RESULTS;
+    // The first row of panels in the tile.
+    __device__ __forceinline__ unsigned product() const {
+        return index % across * PRODUCTS;
     }
-
-    static constexpr unsigned RESULTS = MULTIPLIERS * PANEL / (GATED ? 2 : 1);
 };
 
 // Columns of the product for `count` places.
@@ -90,17 +90,44 @@ __device__ __forceinline__ unsigned columns_of(unsigned count) {
     if (CAP == 64) {
         return count <= 8 ? 8 : count <= 16 ? 16 : count <= 32 ? 32 : 64;
     }
-    return count <= 32 ? 32 : count <= 64 ? 64 : count <= 128 ? 128 : count <= 192 ? 192 : 256;
+    return count <= 32 ? 32 : count <= 64 ? 64 : count <= 128 ? 128 : 192;
 }
 
-// Runs the copying warpgroup. Inputs come in chunks of 16 bytes, one column of chunks a thread; weights in atoms, one a
-// lane of the first warp.
-__device__ __forceinline__ void copy_tiles(Work work, const TileEnds& ends, const ELEMENT* x, const char* weights, unsigned ring, Ring& shared) {
-    constexpr unsigned TOGETHER = GROUP_THREADS / 8;  // rows copied at a time
+// Runs the warp that copies weights: a lane for each panel of a stage.
+__device__ __forceinline__ void copy_weights(Work work, const TileEnds& ends, const char* weights, unsigned ring, Ring& shared) {
     const Operands& operands = work.operands;
-    const unsigned thread = threadIdx.x % GROUP_THREADS, lane = thread % 32, row = thread / 8, chunk = thread % 8;
-    const unsigned place = row * PANEL_ROW_BYTES + (chunk ^ row % 8) * 16, panels = panels_of(operands.inner);
-    const bool copies_weights = thread < 32;
+    const unsigned lane = threadIdx.x % 32, panels = panels_of(operands.inner);
+    RingCursor cursor;
+#pragma unroll 1
+    for (; work.more(); work.next()) {
+        const Rows rows = work.rows(ends);
+        // The last tile may not have rows for all warpgroups.
+        const unsigned real = min(panels_of(operands.outputs - work.product()), MULTIPLIERS);
+        const char* from = weights + (lane < real ? row_at(operands, rows.expert, work.product() + lane * PANEL) : 0);
+#pragma unroll 1
+        for (unsigned panel = 0; panel < panels; panel++) {
+            const unsigned full = shared_address(&shared.full[cursor.stage]);
+            wait_barrier(shared_address(&shared.empty[cursor.stage]), cursor.parity ^ 1);
+            if (lane == 0) {
+                arrive_expecting(full, real * WEIGHT_PANEL_BYTES);
+            }
+            if (lane < real) {
+                copy_bulk(ring + cursor.stage * STAGE_BYTES + lane * WEIGHT_PANEL_BYTES, from, WEIGHT_PANEL_BYTES, full);
+            }
+            from += WEIGHT_PANEL_BYTES;
+            cursor.next();
+        }
+    }
+}
+
+// Runs the warps that copy inputs, in chunks of 16 bytes, one column of chunks a thread. Columns without a place hold
+// whatever lay there before; they are not stored.
+__device__ __forceinline__ void copy_inputs(Work work, const TileEnds& ends, const ELEMENT* x, unsigned ring, Ring& shared) {
+    constexpr unsigned TOGETHER = INPUT_WARPS * 4, TURNS = (CAP + TOGETHER - 1) / TOGETHER;  // rows copied at a time
+    static_assert(TOGETHER % 8 == 4, "every other turn differs in bit 2 of its rows");
+    const Operands& operands = work.operands;
+    const unsigned thread = threadIdx.x - 32, lane = thread % 32, row = thread / 8, chunk = thread % 8;
+    const unsigned place = (chunk ^ row % 8) * 16, chunks = operands.inner / 8, panels = panels_of(operands.inner);
     RingCursor cursor, signalled;
     unsigned waiting = 0;  // stages whose inputs are copied but not signalled
     auto signal = [&] {
@@ -115,43 +142,24 @@ __device__ __forceinline__ void copy_tiles(Work work, const TileEnds& ends, cons
 #pragma unroll 1
     for (; work.more(); work.next()) {
         const Rows rows = work.rows(ends);
-        const unsigned columns = columns_of(rows.count);
-        // The lanes of a row look up its places in turn; other warps have other rows.
-        __syncwarp();
-        for (unsigned at = chunk * TOGETHER + row; at < rows.count; at += 8 * TOGETHER) {
-            shared.inputs[at] = input_of(operands, rows.first + at);
-        }
-        __syncwarp();
-        const unsigned first = lane < ATOMS ? row_of_atom(operands, work.begin(), lane) : operands.outputs;
-        const bool real = first < operands.outputs;
-        const char* atom = weights + (real ? atom_at(operands, rows.expert, first) : 0);
-        unsigned bytes = real ? WEIGHT_ATOM_BYTES : 0;
-        for (unsigned distance = 16; distance > 0; distance /= 2) {
-            bytes += __shfl_xor_sync(0xffffffff, bytes, distance);
+        const unsigned turns = row < rows.count ? (rows.count - row + TOGETHER - 1) / TOGETHER : 0;
+        unsigned inputs[TURNS];  // the chunk at which each begins
+#pragma unroll
+        for (unsigned i = 0; i < TURNS; i++) {
+            inputs[i] = i < turns ? input_of(operands, rows.first + i * TOGETHER + row) * chunks : 0;
         }
 #pragma unroll 1
         for (unsigned panel = 0; panel < panels; panel++) {
-            const unsigned to = ring + cursor.stage * STAGE_BYTES, full = shared_address(&shared.full[cursor.stage]);
+            const unsigned to = ring + cursor.stage * STAGE_BYTES + WEIGHT_BYTES + row * PANEL_ROW_BYTES;
+            const unsigned from = panel * 8 + chunk;
+            const bool exists = from < chunks;
+            const ELEMENT* column = x + (exists ? from * 8 : 0);
             wait_barrier(shared_address(&shared.empty[cursor.stage]), cursor.parity ^ 1);
-            if (copies_weights) {
-                if (lane == 0) {
-                    arrive_expecting(full, bytes);
-                }
-                if (real) {
-                    copy_bulk(to + lane * WEIGHT_ATOM_BYTES, atom, WEIGHT_ATOM_BYTES, full);
-                }
-                atom += WEIGHT_PANEL_BYTES;
-            }
-            const unsigned from = panel * PANEL + chunk * 8;
-            const bool inside = from < operands.inner;
 #pragma unroll
-            for (unsigned i = 0; i < CAP / TOGETHER; i++) {
-                if (i * TOGETHER >= columns) {
-                    break;
+            for (unsigned i = 0; i < TURNS; i++) {
+                if (i < turns) {
+                    copy_16(to + i * TOGETHER * PANEL_ROW_BYTES + (place ^ i % 2 * 64), column + static_cast<unsigned long long>(inputs[i]) * 8, exists);
                 }
-                const bool exists = inside && i * TOGETHER + row < rows.count;
-                const ELEMENT* input = exists ? x + static_cast<unsigned long long>(shared.inputs[i * TOGETHER + row]) * operands.inner + from : x;
-                copy_16(to + WEIGHT_BYTES + i * TOGETHER * PANEL_ROW_BYTES + place, input, exists);
             }
             copies_issued();
             cursor.next();
@@ -201,7 +209,7 @@ __device__ __forceinline__ void multiply_tile(const Work& work, const Rows& rows
     if (threadIdx.x % 32 == 0) {
         arrive(shared_address(&shared.empty[before]));
     }
-    store_sums(results, work.operands, rows, work.begin(), group * PANEL / 8 + warp * 2, sum);
+    store_sums(results, work.operands, rows, work.product() + group * PANEL + warp * 16, sum);
 }
 
 // Runs a multiplying warpgroup.
@@ -225,9 +233,6 @@ __device__ __forceinline__ void multiply_tiles(Work work, const TileEnds& ends, 
             case 192:
                 multiply_tile<192>(work, rows, results, ring, shared, cursor);
                 break;
-            case 256:
-                multiply_tile<256>(work, rows, results, ring, shared, cursor);
-                break;
 #endif
             case 32:
                 multiply_tile<32>(work, rows, results, ring, shared, cursor);
@@ -250,8 +255,8 @@ extern "C" __global__ void __launch_bounds__((MULTIPLIERS + 1) * GROUP_THREADS, 
     const unsigned ring = (shared_address(dynamic) + ATOM_BYTES - 1) / ATOM_BYTES * ATOM_BYTES;
     if (threadIdx.x == 0) {
         for (unsigned i = 0; i < STAGES; i++) {
-            // Each copying warp, and a whole one for the weights.
-            init_barrier(shared_address(&shared.full[i]), GROUP_THREADS / 32 + 32);
+            // Each warp that copies inputs, and all lanes of the one that copies weights.
+            init_barrier(shared_address(&shared.full[i]), INPUT_WARPS + 32);
             init_barrier(shared_address(&shared.empty[i]), MULTIPLIERS * GROUP_THREADS / 32);
         }
         fence_proxies();
@@ -259,9 +264,14 @@ extern "C" __global__ void __launch_bounds__((MULTIPLIERS + 1) * GROUP_THREADS, 
     count_tiles(ends, operands, CAP);
     __syncthreads();
     const Work work(operands, ends);
-    if (__shfl_sync(0xffffffff, threadIdx.x / GROUP_THREADS, 0) == 0) {
+    const unsigned warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);  // uniform for the compiler
+    if (warp < GROUP_THREADS / 32) {
         fewer_registers<COPIER_REGISTERS>();
-        copy_tiles(work, ends, x, weights, ring, shared);
+        if (warp == 0) {
+            copy_weights(work, ends, weights, ring, shared);
+        } else {
+            copy_inputs(work, ends, x, ring, shared);
+        }
     } else {
         more_registers<MULTIPLIER_REGISTERS>();
         multiply_tiles(work, ends, results, ring, shared);

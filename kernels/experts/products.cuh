@@ -19,17 +19,12 @@
     REGISTERS_128 \
     ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
     ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define REGISTERS_256 \
-    REGISTERS_192 \
-    ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
-    ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define SUMS_8(sum, n) "+f"(sum[n][0]), "+f"(sum[n][1]), "+f"(sum[n][2]), "+f"(sum[n][3])
 #define SUMS_16(sum, n) SUMS_8(sum, n), SUMS_8(sum, n + 1)
 #define SUMS_32(sum, n) SUMS_16(sum, n), SUMS_16(sum, n + 2)
 #define SUMS_64(sum, n) SUMS_32(sum, n), SUMS_32(sum, n + 4)
 #define SUMS_128(sum, n) SUMS_64(sum, n), SUMS_64(sum, n + 8)
 #define SUMS_192(sum, n) SUMS_128(sum, n), SUMS_64(sum, n + 16)
-#define SUMS_256(sum, n) SUMS_128(sum, n), SUMS_128(sum, n + 16)
 
 // sum [64 x N] += weights [64 x 16] inputs [N x 16]^T. WEIGHTS, INPUTS: the operands behind the sum's registers.
 template <class T, unsigned N>
@@ -48,7 +43,6 @@ __device__ __forceinline__ void multiply_panels(float (&sum)[N / 8][4], unsigned
     DEFINE_PANELS(T, types, 32, "%16", "%17") \
     DEFINE_PANELS(T, types, 64, "%32", "%33") \
     DEFINE_PANELS(T, types, 128, "%64", "%65") \
-    DEFINE_PANELS(T, types, 192, "%96", "%97") \
-    DEFINE_PANELS(T, types, 256, "%128", "%129")
+    DEFINE_PANELS(T, types, 192, "%96", "%97")
 DEFINE_ALL_PANELS(f16, "f16.f16")
 DEFINE_ALL_PANELS(bf16, "bf16.bf16")

@@ -50,19 +50,19 @@ __device__ __forceinline__ void store_results(const Results& results, const Rows
     }
 }
 
-// Stores the sums of a warp. `atom`: the first of its two atoms in a tile that begins with result `begin`.
+// Stores the sums of a warp, whose first product is row `product` of the panels, a multiple of 16.
 template <unsigned COLUMNS>
-__device__ __forceinline__ void store_sums(const Results& results, const Operands& operands, const Rows& rows, unsigned begin, unsigned atom, const float (&sum)[COLUMNS][4]) {
+__device__ __forceinline__ void store_sums(const Results& results, const Operands& operands, const Rows& rows, unsigned product, const float (&sum)[COLUMNS][4]) {
     const unsigned lane = threadIdx.x % 32, width = width_of(operands);
     float bias[2] = {0.0f, 0.0f};
 #pragma unroll
     for (unsigned half = 0; half < 2; half++) {
-        const unsigned row = row_of_atom(operands, begin, atom + half) + lane / 4;
+        const unsigned row = product + half * 8 + lane / 4;
         if (results.biased && row < operands.outputs) {
-            bias[half] = results.bias[static_cast<unsigned long long>(rows.expert) * operands.outputs + row];
+            bias[half] = results.bias[static_cast<unsigned long long>(rows.expert) * operands.outputs + matrix_row(row, operands.outputs, GATED)];
         }
     }
-    const unsigned result = begin + results_of(atom * 8) + lane / 4;
+    const unsigned result = results_of(product) + lane / 4;
 #pragma unroll
     for (unsigned n = 0; n < COLUMNS; n++) {
         const unsigned column = n * 8 + lane % 4 * 2;

@@ -20,15 +20,19 @@ struct Rows {
     unsigned expert, first, count;  // places first .. first + count
 };
 
-// For each expert, the number of tiles of all experts up to it; filled once in each block's shared memory.
+// For each expert, its first place and the number of tiles of all experts up to it; filled once in each block's shared
+// memory.
 struct TileEnds {
-    unsigned of[MOST_EXPERTS];
+    unsigned of[MOST_EXPERTS], firsts[MOST_EXPERTS + 1];
 };
 
 // Called by all threads of a block: counts the tiles of up to `cap` places. The caller synchronises afterwards.
 __device__ __forceinline__ void count_tiles(TileEnds& ends, const Operands& operands, unsigned cap) {
     for (unsigned expert = threadIdx.x; expert < operands.experts; expert += blockDim.x) {
-        ends.of[expert] = (operands.firsts[expert + 1] - operands.firsts[expert] + cap - 1) / cap;
+        const unsigned first = operands.firsts[expert], end = operands.firsts[expert + 1];
+        ends.of[expert] = (end - first + cap - 1) / cap;
+        ends.firsts[expert] = first;
+        ends.firsts[expert + 1] = end;  // as the next one writes it, or the last entry
     }
     __syncthreads();
     if (threadIdx.x < 32) {
@@ -63,7 +67,7 @@ __device__ __forceinline__ Rows rows_of(const TileEnds& ends, const Operands& op
         }
     }
     const unsigned within = (tile - (low == 0 ? 0 : ends.of[low - 1])) * cap;
-    const unsigned first = operands.firsts[low] + within, end = operands.firsts[low + 1];
+    const unsigned first = ends.firsts[low] + within, end = ends.firsts[low + 1];
     return {low, first, end - first < cap ? end - first : cap};
 }
 

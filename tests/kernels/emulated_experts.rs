@@ -3,6 +3,7 @@
 
 use crate::emulator;
 
+use std::collections::BTreeSet;
 use std::ffi::c_void;
 
 use emulator::{Emulated, Schedule, When};
@@ -42,11 +43,14 @@ impl Places {
 }
 
 /// As kernels/experts/panels.cuh has it: 64 x 64 elements, chunks of eight swizzled by their row, missing ones zero.
-fn panels(weights: &[f32], experts: usize, outputs: usize, inner: usize) -> Vec<f32> {
+/// `alternates`: eight rows of the first half and eight of the second in turn.
+fn panels(weights: &[f32], experts: usize, outputs: usize, inner: usize, alternates: bool) -> Vec<f32> {
     let (groups, across) = (outputs.div_ceil(64), inner.div_ceil(64));
     let mut all = vec![0.0; experts * groups * across * 64 * 64];
     for (i, &weight) in weights.iter().enumerate() {
         let (expert, row, k) = (i / inner / outputs, i / inner % outputs, i % inner);
+        let half = outputs / 2;
+        let row = if alternates { row % half / 8 * 16 + row / half * 8 + row % half % 8 } else { row };
         let panel = (expert * groups + row / 64) * across + k / 64;
         let (row, chunk) = (row % 64, k % 64 / 8);
         all[(panel * 64 + row) * 64 + (chunk ^ row % 8) * 8 + k % 8] = weight;
@@ -67,10 +71,14 @@ struct Product<'a> {
 }
 
 impl Product<'_> {
-    /// Runs the product by a kernel; compares every place with the sum in f64.
-    fn hold(&self, tiles: ExpertTiles, how: Schedule) -> Option<Vec<f32>> {
+    /// Compiles the kernel of such tiles.
+    fn kernel(&self, tiles: ExpertTiles) -> Option<Emulated> {
+        Emulated::compile(&units::expert_linear(self.dtype, tiles, self.gate.is_some()), tiles.name())
+    }
+
+    /// Runs the product by a kernel; compares every place with the sum in f64, and returns the results.
+    fn hold(&self, kernel: &Emulated, tiles: ExpertTiles, how: Schedule) -> Vec<f32> {
         let &Self { dtype, outputs, inner, counts, biased, sums, gate, .. } = self;
-        let kernel = Emulated::compile(&units::expert_linear(dtype, tiles, gate.is_some()), tiles.name())?;
         let (experts, mut dice) = (counts.len(), Dice::new(5));
         let places = Places::of(counts, self.rows.unwrap_or(1));
         let count = places.rows.len();
@@ -88,7 +96,7 @@ impl Product<'_> {
             bytes.resize(bytes.len().next_multiple_of(16), 0);
             bytes.chunks_exact(16).map(bytemuck::pod_read_unaligned).collect()
         };
-        let (x_given, panels) = (aligned(&x), aligned(&panels(&weights, experts, outputs, inner)));
+        let (x_given, panels) = (aligned(&x), aligned(&panels(&weights, experts, outputs, inner, gate.is_some())));
         let (mut out_at, mut x_at, mut weights_at) = (out.as_mut_ptr(), x_given.as_ptr(), panels.as_ptr());
         let (mut bias_at, mut firsts_at) = (bias.as_ptr(), places.firsts.as_ptr());
         let mut rows_at = places.rows.as_ptr();
@@ -145,7 +153,7 @@ impl Product<'_> {
             }
         }
         assert!(out[count * width * into.bytes()..].iter().all(|&byte| byte == 0xff), "nothing behind the last place");
-        Some(found)
+        found
     }
 }
 
@@ -181,26 +189,33 @@ fn every_place_has_the_product_with_its_expert() {
         gate: None,
     };
     for tiles in all_tiles() {
+        let Some(kernel) = plain.kernel(tiles) else { return };
         for (seed, (copies, products)) in
             [(When::AtOnce, When::AtOnce), (When::Late, When::AtOnce), (When::Late, When::Late)].into_iter().enumerate()
         {
-            plain.hold(tiles, Schedule { copies, products, seed: seed as u32 });
+            plain.hold(&kernel, tiles, Schedule { copies, products, seed: seed as u32 });
         }
-        // Widths that are no multiple of an atom; places as inputs; sums.
-        Product { dtype: Dtype::F16, outputs: 13, inner: 200, rows: None, biased: false, ..plain }.hold(tiles, AT_ONCE);
-        Product { outputs: 200, inner: 640, sums: true, ..plain }.hold(tiles, AT_ONCE);
+        // Widths that are no multiple of eight; places as inputs; sums.
+        Product { outputs: 13, inner: 200, rows: None, biased: false, ..plain }.hold(&kernel, tiles, AT_ONCE);
+        Product { outputs: 200, inner: 640, sums: true, ..plain }.hold(&kernel, tiles, AT_ONCE);
     }
 }
 
 #[test]
 fn gates_are_of_both_halves() {
     for tiles in all_tiles() {
-        for gate in 0..3 {
-            let (dtype, counts) = (Dtype::Bf16, &SKEWED[..]);
-            let biased = gate == 2;
-            Product { dtype, outputs: 176, inner: 64, counts, rows: Some(9), biased, sums: false, gate: Some(gate) }
-                .hold(tiles, AT_ONCE);
-        }
+        let product = |gate: u32| Product {
+            dtype: Dtype::F16,
+            outputs: 176,
+            inner: 64,
+            counts: &SKEWED,
+            rows: Some(9),
+            biased: gate == 2,
+            sums: false,
+            gate: Some(gate),
+        };
+        let Some(kernel) = product(0).kernel(tiles) else { return };
+        (0..3).for_each(|gate| drop(product(gate).hold(&kernel, tiles, AT_ONCE)));
     }
 }
 
@@ -219,8 +234,9 @@ fn results_do_not_depend_on_the_tile() {
     };
     let mut expected: Option<Vec<f32>> = None;
     for tiles in ExpertTiles::of(9).iter().copied() {
+        let Some(kernel) = product(&[1]).kernel(tiles) else { return };
         for counts in [&[3][..], &[17], &[40], &[65], &[129], &[193]] {
-            let Some(found) = product(counts).hold(tiles, AT_ONCE) else { return };
+            let found = product(counts).hold(&kernel, tiles, AT_ONCE);
             let first = found[..3 * 64].to_vec();
             assert_eq!(expected.get_or_insert_with(|| first.clone()), &first, "{tiles:?} for {counts:?}");
         }
@@ -254,8 +270,10 @@ fn rows_get_their_likeliest_experts_and_places_in_order() {
                 (firsts.as_mut_ptr(), row_of.as_mut_ptr(), place_of.as_mut_ptr());
             let mut numbers = [places as u32, chosen as u32, experts as u32];
             let [a, b, c] = &mut numbers;
-            let args =
-                [at(&mut firsts_at), at(&mut rows_at), at(&mut places_at), at(&mut expert_at), at(a), at(b), at(c)];
+            let mut needed = [5u32, 7];
+            let mut needed_at = needed.as_mut_ptr();
+            let lists = [at(&mut firsts_at), at(&mut rows_at), at(&mut places_at), at(&mut needed_at)];
+            let args = lists.into_iter().chain([at(&mut expert_at), at(a), at(b), at(c)]).collect::<Vec<_>>();
             // SAFETY: as above.
             unsafe { sort.launch(experts as u32, 512, 0, AT_ONCE, &args) };
 
@@ -287,6 +305,8 @@ fn rows_get_their_likeliest_experts_and_places_in_order() {
             for (place, &(_, row, choice)) in sorted.iter().enumerate() {
                 assert_eq!((row_of[place], place_of[choice]), (row, place as u32));
             }
+            let distinct = sorted.iter().map(|choice| choice.0).collect::<BTreeSet<_>>();
+            assert_eq!(needed, [5 + distinct.len() as u32, 8]);
             for (expert, &first) in firsts.iter().enumerate() {
                 assert_eq!(first as usize, sorted.iter().filter(|choice| usize::from(choice.0) < expert).count());
             }

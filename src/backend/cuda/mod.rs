@@ -51,9 +51,9 @@ use self::memory::weights::WeightLoader;
 use self::ops::Ops;
 use self::step::LaunchMode;
 use super::{
-    ActivationDtype, Attended, AttentionLevels, Backend, Dtype, ExpertInput, Feature, Gate, HeadKind, HeadLayout,
-    KvDtype, KvShape, LevelRow, MatrixPart, RopeTable, Router, Sampled, Scoring, StackShape, StepBatch, StepShape,
-    SwapRates, WeightFormat, WeightView,
+    ActivationDtype, Attended, AttentionLevels, Backend, Dtype, ExpertInput, ExpertKind, Feature, Gate, HeadKind,
+    HeadLayout, KvDtype, KvShape, LevelRow, MatrixPart, RopeTable, Router, Sampled, Scoring, StackShape, StepBatch,
+    StepShape, SwapRates, WeightFormat, WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
@@ -230,12 +230,12 @@ impl Backend for Cuda {
         self.loader.vector(parts)
     }
 
-    fn experts(&mut self, matrices: Vec<Matrix>, biases: Vec<Vector>) -> Result<Experts> {
+    fn experts(&mut self, matrices: Vec<Matrix>, biases: Vec<Vector>, kind: ExpertKind) -> Result<Experts> {
         let dtype = matrices.first().map_or(Dtype::F32, |matrix| matrix.format.compute_dtype());
         if !self.experts.contains_key(&dtype) {
             self.experts.insert(dtype, ExpertKernels::load(&self.device, dtype)?);
         }
-        Experts::load(&self.device, self.expert_kernels(dtype), matrices, biases)
+        Experts::load(&self.device, self.expert_kernels(dtype), matrices, biases, kind)
     }
 
     fn routes(&mut self, experts: usize, router: Router) -> Result<Routes> {
@@ -458,7 +458,7 @@ impl Backend for Cuda {
         experts.linear(self.expert_kernels(experts.element()), out, x, routes, input);
     }
 
-    /// At once where the tensor-core kernels take the experts.
+    /// At once where a tensor-core kernel multiplies.
     fn expert_gated(
         &mut self,
         out: &mut Buffer,
@@ -471,7 +471,7 @@ impl Backend for Cuda {
         if experts.gates() {
             return experts.gated(self.expert_kernels(experts.element()), out, x, routes, gate);
         }
-        self.expert_linear(inner, x, experts, routes, ExpertInput::Rows);
+        experts.linear(self.expert_kernels(experts.element()), inner, x, routes, ExpertInput::Rows);
         self.gated(out, inner, gate);
     }
 

@@ -4,7 +4,7 @@
 use rayon::prelude::*;
 
 use super::products::{self, CALLS, LayerTimes, MeasuredLayer, ProductOptions};
-use crate::backend::{ActivationDtype, ExpertInput, MatrixPart, RandomWeight, Rates, Timed, Uniform};
+use crate::backend::{ActivationDtype, ExpertInput, ExpertKind, MatrixPart, RandomWeight, Rates, Timed, Uniform};
 use crate::error::Result;
 use crate::model::ModelConfig;
 use crate::model::config::{ExpertsSpec, kinds};
@@ -87,13 +87,14 @@ impl Mixture {
         let (_, outputs, inputs) = self.shape(op);
         let is_product = matches!(op, MixtureOp::Up | MixtureOp::Down);
         let copies = if is_product { COPIES } else { 0 };
+        let kind = if op == MixtureOp::Up { ExpertKind::Gated } else { ExpertKind::Linear };
         let weights = (0..copies).map(|copy| {
             let matrix = |expert: usize| {
                 let numbers = Uniform { stream: ((copy * spec.count + expert) as u64) << 40, centre: 0.0, reach: 0.05 };
                 backend.matrix(&[MatrixPart::Random(RandomWeight { dtype, rows: outputs, cols: inputs, numbers })])
             };
             let matrices = (0..spec.count).map(matrix).collect::<Result<_>>()?;
-            backend.experts(matrices, Vec::new())
+            backend.experts(matrices, Vec::new(), kind)
         });
         let weights = weights.collect::<Result<Vec<_>>>()?;
         let most = rows.iter().copied().max().unwrap_or(0);

@@ -93,13 +93,14 @@ impl ExpertTiles {
         if major == 9 { &Self::WGMMA } else { &Self::MMA }
     }
 
-    const WGMMA: [Self; 2] = [Self::wgmma(64, 9), Self::wgmma(256, 4)];
+    /// Groups of 64 weights that a tile multiplies: more of them read inputs less often, but leave fewer tiles.
+    const WGMMA: [Self; 2] = [Self::wgmma(64, 2, 9), Self::wgmma(192, 3, 4)];
 
-    /// Two groups of 64 weights and `cap` inputs in each of `stages` stages, rows of 128 bytes; the ring is aligned to
-    /// 1024.
-    const fn wgmma(cap: usize, stages: usize) -> Self {
-        let shared = stages * (2 * 64 + cap) * 128 + 1024;
-        Self { kernel: ExpertKernel::Wgmma, cap, threads: 384, shared, blocks: 1 }
+    /// `groups` groups of 64 weights and `cap` inputs in each of `stages` stages, rows of 128 bytes; the ring is aligned to
+    /// 1024. A warpgroup for each group, and one that copies.
+    const fn wgmma(cap: usize, groups: usize, stages: usize) -> Self {
+        let shared = stages * (groups * 64 + cap) * 128 + 1024;
+        Self { kernel: ExpertKernel::Wgmma, cap, threads: 128 * (groups as u32 + 1), shared, blocks: 1 }
     }
 
     /// Three stages of 64 weights and 64 inputs, aligned to 128 bytes.

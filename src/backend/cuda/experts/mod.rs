@@ -14,7 +14,7 @@ use crate::backend::cuda::driver::grid::small;
 use crate::backend::cuda::driver::memory::Memory;
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::weights::{Matrix, Vector};
-use crate::backend::{Dtype, ExpertInput, Gate};
+use crate::backend::{Dtype, ExpertInput, ExpertKind, Gate};
 use crate::error::{Error, Result};
 
 /// The most experts of a mixture: as many as a block's table of tiles has, as in kernels/experts/tile.cuh.
@@ -32,6 +32,7 @@ pub struct Experts {
     outputs: usize,
     inner: usize,
     element: Dtype,
+    kind: ExpertKind,
     layout: ExpertLayout,
 }
 
@@ -40,14 +41,17 @@ pub struct Experts {
 pub enum ExpertLayout {
     /// `[experts, outputs, inner]`
     Rows,
-    /// Panels of 64 x 64 elements (kernels/experts/panels.cuh), which tensor-core kernels copy.
+    /// Panels of 64 x 64 elements (kernels/experts/panels.cuh), which tensor-core kernels copy; gates and ups in turn, eight
+    /// of each.
     Panels,
 }
 
 impl ExpertLayout {
-    /// Panels need 16-bit elements, and rows of inputs that are whole chunks of 16 bytes.
-    fn of(element: Dtype, inner: usize) -> Self {
-        if element != Dtype::F32 && inner.is_multiple_of(8) { ExpertLayout::Panels } else { ExpertLayout::Rows }
+    /// Panels need 16-bit elements, rows of inputs that are whole chunks of 16 bytes, and gates in groups of eight.
+    fn of(element: Dtype, outputs: usize, inner: usize, kind: ExpertKind) -> Self {
+        let groups = kind == ExpertKind::Linear || outputs.is_multiple_of(16);
+        let fits = element != Dtype::F32 && inner.is_multiple_of(8) && groups;
+        if fits { ExpertLayout::Panels } else { ExpertLayout::Rows }
     }
 
     /// Bytes of one expert.
@@ -62,11 +66,17 @@ impl ExpertLayout {
 
 impl Experts {
     /// Moves the matrices into one piece of memory, one after another: each is freed before the next is moved.
-    pub fn load(device: &Device, kernels: &ExpertKernels, matrices: Vec<Matrix>, biases: Vec<Vector>) -> Result<Self> {
+    pub fn load(
+        device: &Device,
+        kernels: &ExpertKernels,
+        matrices: Vec<Matrix>,
+        biases: Vec<Vector>,
+        kind: ExpertKind,
+    ) -> Result<Self> {
         let count = matrices.len();
         check_count(count)?;
         let (outputs, inner, element) = (matrices[0].outputs, matrices[0].inner, matrices[0].format.compute_dtype());
-        let layout = ExpertLayout::of(element, inner);
+        let layout = ExpertLayout::of(element, outputs, inner, kind);
         let bytes = layout.bytes(element, outputs, inner);
         let weights = device.alloc(count * bytes)?;
         for (expert, matrix) in matrices.into_iter().enumerate() {
@@ -75,7 +85,7 @@ impl Experts {
                 ExpertLayout::Rows => device.copy(&weights, expert * bytes, &matrix.memory, 0..bytes)?,
                 ExpertLayout::Panels => {
                     let args = Args::new().memory_at(&weights, expert * bytes).memory(&matrix.memory);
-                    let args = args.u32(small(outputs)).u32(small(inner));
+                    let args = args.u32(small(outputs)).u32(small(inner)).u32(u32::from(kind == ExpertKind::Gated));
                     let grid = [small(inner.div_ceil(PANEL)), small(outputs.div_ceil(PANEL)), 1];
                     device.launch(kernels.panels(), grid, 256, 0, &args);
                 }
@@ -83,28 +93,29 @@ impl Experts {
         }
         device.check()?;
         let biases = if biases.is_empty() { None } else { Some(stack(device, &biases, count, outputs)?) };
-        Ok(Self { weights, biases, count, outputs, inner, element, layout })
+        Ok(Self { weights, biases, count, outputs, inner, element, kind, layout })
     }
 
     pub fn element(&self) -> Dtype {
         self.element
     }
 
-    /// `out[place] = w[expert] x[i] (+ bias[expert])`; see `Backend::expert_linear`.
+    /// `out[place] = w[expert] x[i] (+ bias[expert])`; see `Backend::expert_linear`. Not where `gates`.
     pub fn linear(&self, kernels: &ExpertKernels, out: &Buffer, x: &Buffer, routes: &Routes, input: ExpertInput) {
         assert_eq!(out.width, self.outputs, "expert_linear: width of the output");
+        assert!(!self.gates(), "expert_linear: experts for it");
         self.launch(kernels, out, x, routes, input, None);
     }
 
-    /// Whether `gated` can be called.
+    /// Whether the product gates its results itself: `gated`, not `linear`, can be called.
     pub fn gates(&self) -> bool {
-        // Eight gates and their ups are multiplied together.
-        self.layout == ExpertLayout::Panels && self.outputs.is_multiple_of(16)
+        self.layout == ExpertLayout::Panels && self.kind == ExpertKind::Gated
     }
 
     /// `out[place] = gate(g, u)` with g and u the halves of `linear`'s result for the place's row.
     pub fn gated(&self, kernels: &ExpertKernels, out: &Buffer, x: &Buffer, routes: &Routes, gate: Gate) {
         assert_eq!((2 * out.width, out.element), (self.outputs, self.element), "expert_gated: shape of the output");
+        assert!(self.gates(), "expert_gated: experts for it");
         self.launch(kernels, out, x, routes, ExpertInput::Rows, Some(gate));
     }
 

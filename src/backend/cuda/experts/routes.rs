@@ -34,6 +34,8 @@ pub struct Routes {
     rows: usize,
     /// `[experts + 1]`: the first place of each expert, and the number of places.
     firsts: Memory,
+    /// Experts that had places, summed over all routes, and the number of these.
+    needed: Memory,
     /// Absent until there has been a row.
     choices: Option<Choices>,
 }
@@ -67,11 +69,14 @@ impl Routes {
             return Err(Error::value("the number of experts per token", expected, router.chosen.to_string()));
         }
         device.prepare(&units::routes())?;
+        let needed = device.alloc(2 * size_of::<u32>())?;
+        device.zero(&needed)?;
         Ok(Self {
             choose: device.function(&Unit::new(&units::ROUTE_CHOOSE), "route_choose")?,
             sort: device.function(&Unit::new(&units::ROUTE_PLACES), "route_places")?,
             firsts: device.alloc((experts + 1) * size_of::<u32>())?,
             device: device.clone(),
+            needed,
             experts,
             router,
             rows: 0,
@@ -146,8 +151,26 @@ impl Routes {
         self.device.launch(&self.choose, [blocks, 1, 1], small(CHOOSING_WARPS * 32), keys, &args);
 
         let args = Args::new().memory(&self.firsts).memory(&choices.rows).memory(&choices.places);
-        let args = args.memory(&choices.experts).u32(small(self.places())).u32(chosen).u32(experts);
+        let args =
+            args.memory(&self.needed).memory(&choices.experts).u32(small(self.places())).u32(chosen).u32(experts);
         self.device.launch(&self.sort, [experts, 1, 1], PLACES_THREADS, 0, &args);
+    }
+}
+
+impl Drop for Routes {
+    /// Logs how many experts a step needed: what floors are counted from.
+    fn drop(&mut self) {
+        if !log::log_enabled!(log::Level::Debug) || self.choices.is_none() {
+            return;
+        }
+        match self.device.download(&self.needed, 0..2 * size_of::<u32>()) {
+            Ok(bytes) => {
+                let [sum, routes] = [0, 4].map(|at| u32::from_le_bytes([0, 1, 2, 3].map(|i| bytes[at + i])));
+                let mean = f64::from(sum) / f64::from(routes.max(1));
+                log::debug!("{mean:.1} of {} experts had rows, in the mean of {routes} routes", self.experts);
+            }
+            Err(error) => log::debug!("how many experts had rows is not known: {error}"),
+        }
     }
 }
 

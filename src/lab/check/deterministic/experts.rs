@@ -5,7 +5,8 @@ use std::fmt;
 
 use super::Differences;
 use crate::backend::{
-    ActivationDtype, Backend, Dtype, ExpertInput, Gate, MatrixPart, RandomWeight, Router, RouterScores, Uniform,
+    ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, MatrixPart, RandomWeight, Router, RouterScores,
+    Uniform,
 };
 use crate::error::Result;
 use crate::lab::check::case::{buffer, numbers};
@@ -50,15 +51,15 @@ impl TestMixture {
     ) -> Result<()> {
         let TestMixture { experts, chosen, hidden, width } = *self;
         let most = counts[counts.len() - 1];
-        let mut layer = |outputs: usize, inputs: usize| {
+        let mut layer = |outputs: usize, inputs: usize, kind: ExpertKind| {
             let mut matrix = || {
                 let numbers = Uniform { stream: dice.next(), centre: 0.0, reach: 0.1 };
                 backend.matrix(&[MatrixPart::Random(RandomWeight { dtype, rows: outputs, cols: inputs, numbers })])
             };
             let matrices = (0..experts).map(|_| matrix()).collect::<Result<_>>()?;
-            backend.experts(matrices, Vec::new())
+            backend.experts(matrices, Vec::new(), kind)
         };
-        let (up, down) = (layer(2 * width, hidden)?, layer(hidden, width)?);
+        let (up, down) = (layer(2 * width, hidden, ExpertKind::Gated)?, layer(hidden, width, ExpertKind::Linear)?);
         let x = numbers(dice, dtype, most * hidden);
         // The first expert gets most rows.
         let scores: Vec<f32> =

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::OpSuite;
 use super::activations::gate_tolerance;
-use crate::backend::{ActivationDtype, Backend, Dtype, ExpertInput, Gate, Router, RouterScores};
+use crate::backend::{ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, Router, RouterScores};
 use crate::error::Result;
 use crate::lab::check::case::{F32, OpCase, buffer, matrix, numbers, rounded, vector};
 use crate::lab::check::device::CheckEffort;
@@ -223,7 +223,9 @@ impl OpCase for GroupedCase {
         let matrices = matrices.map(|values| matrix(backend, dtype, outputs, values)).collect::<Result<_>>()?;
         let biases = self.bias.iter().flat_map(|bias| bias.chunks_exact(outputs));
         let biases = biases.map(|values| vector(backend, values)).collect::<Result<_>>()?;
-        let experts = backend.experts(matrices, biases)?;
+        let gated = matches!(self.into, GroupedOutput::Gated(_));
+        let kind = if gated { ExpertKind::Gated } else { ExpertKind::Linear };
+        let experts = backend.experts(matrices, biases, kind)?;
         let operands = ActivationDtype::Operands(dtype);
         let x = buffer(backend, operands, self.x.len() / inputs, inputs, &self.x)?;
         let places = self.routed.places();

@@ -144,14 +144,14 @@ impl OpCase for SumsCase {
     }
 
     /// A norm has the error of `rms_norm`, and the sum one more rounding; a sum and a product have one; rounding is that
-    /// of the dtype. A hyperbolic tangent has a few roundings of its own, and one of x / cap, whose slope there is at most
-    /// 1.
+    /// of the dtype. A hyperbolic tangent has a few roundings of its own, or of 1 near zero, and one of x / cap, whose slope
+    /// there is at most 1.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let x = f64::from(self.x[at]);
         match self.op {
             SumsOp::RmsNormAdd => (y - x).abs() * (self.width as f64 + 12.0) * F32 + 2.0 * (y.abs() + x.abs()) * F32,
             SumsOp::Round => rounded(self.dtype, y),
-            SumsOp::Softcap => 2.0 * (4.0 * y.abs() + x.abs().min(f64::from(CAP) * 20.0)) * F32,
+            SumsOp::Softcap => 2.0 * (4.0 * y.abs() + 2.0 * f64::from(CAP) + x.abs().min(20.0 * f64::from(CAP))) * F32,
             SumsOp::Add | SumsOp::Scale => 2.0 * y.abs() * F32,
         }
     }
