@@ -13,7 +13,7 @@ import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
-from offshoot._native import Engine
+from offshoot._native import Engine, NativeTokenizer
 from offshoot._outputs import (
     ChoiceScore,
     CompletionOutput,
@@ -127,7 +127,7 @@ class LLM:
         self.model = path
         self.seed = 0 if seed is None else _whole("seed", seed)
         self.max_model_len = min(self._facts["context"], max_model_len or self._facts["context"])
-        self.tokenizer = Tokenizer(self._engine, self._facts)
+        self.tokenizer = Tokenizer(self._engine.tokenizer, self._facts)
         self._names = itertools.count()
         self._naming = threading.Lock()
         _open.add(self)
@@ -217,7 +217,7 @@ class LLM:
                 continue_final_message=continue_final_message, **(chat_template_kwargs or {}))
             for conversation in conversations
         ]
-        tokens = self._engine.encode(texts, False)
+        tokens = self._engine.tokenizer.encode(texts, False)
         prompts = [{"prompt": text, "prompt_token_ids": ids} for text, ids in zip(texts, tokens)]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
 
@@ -265,10 +265,10 @@ class LLM:
             if not choices:
                 raise ValueError("choices: expected at least one, found none")
             if isinstance(prompt, str):
-                encoded.append(self._engine.encode_choices(prompt, choices, special))
+                encoded.append(self._engine.tokenizer.encode_choices(prompt, choices, special))
             else:
                 ids = _ids_of(prompt)
-                tails = [_ids_of(c) if _is_ids(c) else self._engine.encode([c], False)[0] for c in choices]
+                tails = [_ids_of(c) if _is_ids(c) else self._engine.tokenizer.encode([c], False)[0] for c in choices]
                 encoded.append((ids, tails))
         scored = []
         for prompt, choices, (ids, tails), finishes in zip(prompts, lists, encoded, self._engine.score(encoded, 1)):
@@ -290,7 +290,7 @@ class LLM:
         return Tree(self, ids, text, self.seed if seed is None else seed, name)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        return self._engine.encode([text], add_special_tokens)[0]
+        return self._engine.tokenizer.encode([text], add_special_tokens)[0]
 
     # What the methods share.
 
@@ -318,7 +318,7 @@ class LLM:
             elif not isinstance(prompt, str):
                 raise TypeError(f"prompt: expected a text, token ids or a dict, found {prompt!r}")
         missing = [at for at, tokens in enumerate(ids) if tokens is None]
-        for at, tokens in zip(missing, self._engine.encode([str(texts[at]) for at in missing], True)):
+        for at, tokens in zip(missing, self._engine.tokenizer.encode([str(texts[at]) for at in missing], True)):
             ids[at] = tokens
         return list(zip(texts, ids))
 
@@ -444,7 +444,7 @@ class _Job:
         return CompletionOutput(index, text, ids, logprob, rows, reason, stop_reason)
 
     def _with_special(self, finish: tuple, params: SamplingParams, prompt: list[int]) -> str:
-        text = self.llm._engine.decode(finish[2], skip_special_tokens=False, after=prompt[-16:])
+        text = self.llm._engine.tokenizer.decode(finish[2], skip_special_tokens=False, after=prompt[-16:])
         stop = finish[1]
         if isinstance(stop, str) and not params.include_stop_str_in_output and stop in text:
             text = text[:text.index(stop)]
@@ -463,7 +463,7 @@ class _Job:
         scored = samples.get(params.samples) if params.prompt_logprobs is not None else None
         prompt_logprobs = None
         if scored is not None:
-            texts = self.llm._engine.token_texts
+            texts = self.llm._engine.tokenizer.token_texts
             prompt_logprobs = [None, *token_logprobs(ids[1:], scored[5], scored[6], texts)]
         finished = len(samples) == self._expected(params) and all(output.finish_reason != "abort" for output in made)
         return RequestOutput(str(self.numbers[at]), text, ids, prompt_logprobs, made, finished)
@@ -472,40 +472,46 @@ class _Job:
 class Tokenizer:
     """The model's tokenizer, with the methods of transformers' that scripts use."""
 
-    def __init__(self, engine: Engine, facts: dict[str, Any]):
-        self._engine = engine
-        self.chat_template: str | None = engine.chat_template()
+    def __init__(self, native: NativeTokenizer, facts: dict[str, Any]):
+        self._native = native
+        self.chat_template: str | None = native.chat_template()
         self._own_template = self.chat_template
-        self.bos_token, self.eos_token = engine.named_token("bos_token"), engine.named_token("eos_token")
-        self.pad_token = engine.named_token("pad_token")
+        self.bos_token, self.eos_token = native.named_token("bos_token"), native.named_token("eos_token")
+        self.pad_token = native.named_token("pad_token")
         self.bos_token_id = facts["bos"]
         self.eos_token_id = facts["eos"][0] if facts["eos"] else None
-        self.vocab_size = engine.vocab_size()
+        self.vocab_size = native.vocab_size()
         self.model_max_length = facts["context"]
+
+    @classmethod
+    def of_folder(cls, folder: str | os.PathLike) -> "Tokenizer":
+        """The tokenizer in a model's folder, without the model: ``bos_token_id``, ``eos_token_id`` and
+        ``model_max_length``, which the model's config has, are None."""
+        return cls(NativeTokenizer(os.fspath(folder)), {"bos": None, "eos": [], "context": None})
 
     def __len__(self) -> int:
         return self.vocab_size
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        return self._engine.encode([text], add_special_tokens)[0]
+        return self._native.encode([text], add_special_tokens)[0]
 
     def __call__(self, text: str | list[str], add_special_tokens: bool = True, **_: Any) -> dict[str, Any]:
         texts = [text] if isinstance(text, str) else list(text)
-        ids = self._engine.encode(texts, add_special_tokens)
+        ids = self._native.encode(texts, add_special_tokens)
         mask = [[1] * len(row) for row in ids]
         one = isinstance(text, str)
         return {"input_ids": ids[0] if one else ids, "attention_mask": mask[0] if one else mask}
 
     def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False, **_: Any) -> str:
         ids = [token_ids] if isinstance(token_ids, int) else [_whole("token_ids", token, 0) for token in token_ids]
-        return self._engine.decode(ids, skip_special_tokens=skip_special_tokens)
+        return self._native.decode(ids, skip_special_tokens=skip_special_tokens)
 
     def batch_decode(self, sequences: Sequence[Sequence[int]], skip_special_tokens: bool = False, **_: Any) -> list[str]:
         return [self.decode(ids, skip_special_tokens) for ids in sequences]
 
     def convert_ids_to_tokens(self, ids: int | Sequence[int]) -> str | list[str]:
         one = isinstance(ids, int)
-        texts = self._engine.token_texts([ids] if one else list(ids))
+        texts = self._native.token_texts([ids] if one else list(ids))
         return texts[0] if one else texts
 
     def apply_chat_template(
@@ -520,10 +526,10 @@ class Tokenizer:
                 each, chat_template=chat_template, tokenize=tokenize, add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message, **variables) for each in conversation]
         template = chat_template or self.chat_template
-        text = self._engine.chat_prompt(json.dumps({
+        text = self._native.chat_prompt(json.dumps({
             "chat_template": None if template == self._own_template else template, "messages": list(conversation), "add_generation_prompt": add_generation_prompt and not continue_final_message,
             "continue_final_message": continue_final_message, "chat_template_kwargs": variables}))
-        return self._engine.encode([text], False)[0] if tokenize else text
+        return self._native.encode([text], False)[0] if tokenize else text
 
 
 class _Bar:

@@ -6,6 +6,7 @@ version = native.__version__
 Engine = native.Engine
 Generation = native.Generation
 Sampling = native.Sampling
+NativeTokenizer = native.Tokenizer
 NativeTree = native.Tree
 NativeJudge = native.Judge
 search = native.search

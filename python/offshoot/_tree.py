@@ -123,7 +123,7 @@ class Tree:
 
     def __init__(self, llm: "LLM", tokens: list[int], text: str | None, seed: int, name: str):
         if text is None:
-            text = llm._engine.decode(tokens, skip_special_tokens=False)
+            text = llm._engine.tokenizer.decode(tokens, skip_special_tokens=False)
         self.llm = llm
         self._native = NativeTree(llm._engine, tokens, text, seed % (1 << 64), name)
 
@@ -219,7 +219,7 @@ class Tree:
         return node.id
 
     def _tokens(self, text: str | Sequence[int]) -> list[int]:
-        return self.llm._engine.encode([text], False)[0] if isinstance(text, str) else list(text)
+        return self.llm._engine.tokenizer.encode([text], False)[0] if isinstance(text, str) else list(text)
 
 
 class Growth:

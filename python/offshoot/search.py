@@ -245,7 +245,7 @@ def _search(llm, prompts, method, sampling_params, seed, use_tqdm, *, assess, gr
     named = []
     for at, (text, ids) in enumerate(encoded):
         if text is None:
-            text = llm._engine.decode(ids, skip_special_tokens=False)
+            text = llm._engine.tokenizer.decode(ids, skip_special_tokens=False)
         named.append((ids, text, str(at)))
     room = min((llm.max_model_len - len(ids) for _, ids in encoded), default=1)
     with _progress(use_tqdm, len(named)) as bar:

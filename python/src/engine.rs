@@ -1,5 +1,5 @@
-//! An engine as Python holds it: a loaded model with its tokenizer. Starts engines, encodes and decodes texts, begins
-//! generations, scores continuations. One engine serves all threads of a process.
+//! An engine as Python holds it: a loaded model with its tokenizer. Starts engines, begins generations, scores
+//! continuations. One engine serves all threads of a process.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,26 +13,25 @@ use offshoot::launch::{
     Release,
 };
 use offshoot::model::ModelFolder;
-use offshoot::openai::protocol::chat_prompt;
 use offshoot::plan::Planner;
-use offshoot::tokenizer::{AddSpecial, Tokenizer};
+use offshoot::tokenizer::Tokenizer;
 use offshoot::{Error, Result};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use rayon::prelude::*;
 
 use crate::errors::{OrRaise, exception};
 use crate::events;
 use crate::generation::{Generation, OwnedRequest};
 use crate::params::{Sampling, token_ids};
 use crate::process::{self, OfProcess};
+use crate::tokenizer::NativeTokenizer;
 
 /// Longest wait without looking for Ctrl-C.
 pub const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Continuations of one context: what [`Engine::score`] takes.
-type Continuations = (Vec<u32>, Vec<Vec<u32>>);
+pub type Continuations = (Vec<u32>, Vec<Vec<u32>>);
 
 /// A loaded model.
 #[pyclass(frozen, module = "offshoot._offshoot")]
@@ -54,10 +53,6 @@ impl Engine {
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.tokenizer
     }
-}
-
-fn special(add: bool) -> AddSpecial {
-    if add { AddSpecial::Yes } else { AddSpecial::No }
 }
 
 /// A value of an enum by its name on the command line.
@@ -95,6 +90,7 @@ impl Engine {
         let planner: Planner = named("plan", plan)?;
         let budget = EngineBudget {
             max_branches,
+            context: None,
             step_rows: None,
             pool_bytes: kv_memory.map(|mib| mib.saturating_mul(1 << 20)),
             memory,
@@ -128,6 +124,11 @@ impl Engine {
             not_cuda: launched.not_cuda.map(|why| why.to_string()),
             seconds_loading: launched.seconds_loading,
         })
+    }
+
+    #[getter(tokenizer)]
+    fn shared_tokenizer(&self) -> NativeTokenizer {
+        NativeTokenizer::of(self.tokenizer.clone())
     }
 
     /// What never changes: context, vocab, bos, eos, device, exact, and so on.
@@ -173,80 +174,6 @@ impl Engine {
         let closed = handle.lock().unwrap_or_else(PoisonError::into_inner).take();
         // The last handle waits for the step in progress.
         py.detach(|| drop(closed));
-    }
-
-    /// The tokens of texts.
-    fn encode(&self, py: Python<'_>, texts: Vec<String>, add_special_tokens: bool) -> PyResult<Vec<Vec<u32>>> {
-        process::check()?;
-        let special = special(add_special_tokens);
-        let encode = |text: &String| {
-            let tokens = self.tokenizer.encode_levels(std::slice::from_ref(text), special)?.tokens;
-            Ok(tokens.into_iter().map(|token| token.0).collect())
-        };
-        // One text is not worth waking the pool's threads for, nor are a few short ones.
-        let is_much = texts.len() > 1 && texts.iter().map(String::len).sum::<usize>() > 1 << 14;
-        py.detach(|| match is_much {
-            true => texts.par_iter().map(encode).collect::<Result<_>>(),
-            false => texts.iter().map(encode).collect(),
-        })
-        .or_raise()
-    }
-
-    /// The tokens of contexts, each with its continuations: every pair is encoded whole, and the context ends where all
-    /// of them agree.
-    fn encode_choices(
-        &self,
-        py: Python<'_>,
-        context: String,
-        choices: Vec<String>,
-        add_special_tokens: bool,
-    ) -> PyResult<Continuations> {
-        process::check()?;
-        let special = special(add_special_tokens);
-        let encoded = py.detach(|| self.tokenizer.encode_choices(&[context], &choices, special)).or_raise()?;
-        let ids = |tokens: Vec<TokenId>| tokens.into_iter().map(|token| token.0).collect::<Vec<u32>>();
-        Ok((ids(encoded.prompt.tokens), encoded.continuations.into_iter().map(ids).collect()))
-    }
-
-    /// The text of tokens. `after`: tokens before them, of whose text theirs is the continuation.
-    #[pyo3(signature = (tokens, *, skip_special_tokens=true, after=Vec::new()))]
-    fn decode(&self, tokens: Vec<u32>, skip_special_tokens: bool, after: Vec<u32>) -> PyResult<String> {
-        let (tokens, after) = (token_ids(tokens), token_ids(after));
-        let size = self.tokenizer.vocab_size();
-        if let Some(wrong) = tokens.iter().chain(&after).find(|token| token.0 as usize >= size) {
-            return Err(PyValueError::new_err(format!("token ids: expected numbers below {size}, found {wrong}")));
-        }
-        let stream = match skip_special_tokens {
-            true => self.tokenizer.stream(&after),
-            false => self.tokenizer.stream_with_special(&after),
-        };
-        Ok(stream.text_of(&tokens))
-    }
-
-    /// The text of each token alone.
-    fn token_texts(&self, tokens: Vec<u32>) -> Vec<String> {
-        let text = |token| String::from_utf8_lossy(self.tokenizer.token_bytes(TokenId(token))).into_owned();
-        tokens.into_iter().map(text).collect()
-    }
-
-    /// The text of a special token by its name, such as `eos_token`.
-    fn named_token(&self, name: &str) -> Option<&str> {
-        self.tokenizer.named_token(name)
-    }
-
-    fn chat_template(&self) -> Option<&str> {
-        self.tokenizer.chat_template()
-    }
-
-    fn vocab_size(&self) -> usize {
-        self.tokenizer.vocab_size()
-    }
-
-    /// The prompt of a chat. `body`: JSON of an object with `messages` and a request's other fields for chats.
-    fn chat_prompt(&self, py: Python<'_>, body: &str) -> PyResult<String> {
-        let body: serde_json::Map<String, serde_json::Value> =
-            serde_json::from_str(body).map_err(|error| PyValueError::new_err(format!("messages: {error}")))?;
-        py.detach(|| chat_prompt(&body, &self.tokenizer)).map_err(|refusal| PyValueError::new_err(refusal.message))
     }
 
     /// Begins to sample prompts: for each its tokens, its `Sampling`, and the seed and the name that its random numbers

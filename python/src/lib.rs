@@ -1,4 +1,4 @@
-//! The native half of the Python package `offshoot`: engines, running generations, sampling trees, searches and jobs as
+//! The native half of the Python package `offshoot`: engines, tokenizers, running generations, sampling trees, searches and jobs as
 //! Python objects. It translates types and errors, releases the interpreter while it waits, and guards against use
 //! after `fork`. The shapes that scripts know (`LLM`, `SamplingParams`, `RequestOutput`) are the Python half's.
 
@@ -12,6 +12,7 @@ mod parts;
 mod process;
 mod search;
 mod tables;
+mod tokenizer;
 mod tree;
 
 use offshoot::bounded::CountingAllocator;
@@ -37,6 +38,8 @@ mod _offshoot {
     use super::search::search;
     #[pymodule_export]
     use super::tables::Records;
+    #[pymodule_export]
+    use super::tokenizer::NativeTokenizer;
     #[pymodule_export]
     use super::tree::{Growth, Tree};
     use pyo3::prelude::*;

@@ -155,6 +155,7 @@ def test_scores_are_those_of_prompt_logprobs(llm, question):
 def test_tokens_and_texts(llm):
     tokenizer = llm.get_tokenizer()
     ids = tokenizer("one two")["input_ids"]
+    assert offshoot.Tokenizer.of_folder(llm.model)("one two")["input_ids"] == ids  # Without the model, the same.
     assert tokenizer.decode(ids, skip_special_tokens=True).strip() == "one two"
     assert len(tokenizer.convert_ids_to_tokens(ids)) == len(ids)
     with pytest.raises(ValueError, match="token ids"):

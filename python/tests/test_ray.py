@@ -192,18 +192,9 @@ def test_a_cut_reads_texts_messages_and_folders(cluster):
         offray.by_prefix(dataset, 2, prompt="text")
     with pytest.raises(ValueError, match="parts: expected a whole number from 1 up, found 0"):
         offray.by_prefix(dataset, 0)
-    with pytest.raises(FileNotFoundError, match="tokenizer.json") if _has_tokenizers() else pytest.raises(ImportError):
+    with pytest.raises(FileNotFoundError, match="tokenizer.json"):
         offray.by_prefix(dataset, 2, model="/nowhere")
-    if _has_tokenizers():
-        assert offray.by_prefix(dataset, 2, model=offshoot.demo_model(), show=False).cut == tokens
-
-
-def _has_tokenizers():
-    try:
-        import tokenizers  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    assert offray.by_prefix(dataset, 2, model=offshoot.demo_model(), show=False).cut == tokens
 
 
 # Failures.

@@ -27,6 +27,15 @@ pub struct Router {
     pub scores: RouterScores,
 }
 
+impl Router {
+    /// How many of `experts` experts at least one of `rows` rows chooses: the mean over choices that are independent and
+    /// equally likely.
+    pub fn experts_chosen(&self, experts: usize, rows: usize) -> f64 {
+        let passed_over = 1.0 - self.chosen as f64 / experts as f64;
+        experts as f64 * (1.0 - passed_over.powf(rows as f64))
+    }
+}
+
 /// Weights of the chosen experts, those with the largest scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouterScores {

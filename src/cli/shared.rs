@@ -77,6 +77,10 @@ pub struct BudgetArgs {
     /// on a GPU)
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..))]
     pub max_branches: Option<usize>,
+    /// The longest sequence in tokens, prompt and sample together (default: the model's context). Longrope models (Phi-3,
+    /// Phi-4-mini) use their short factors if it is at most their original context
+    #[arg(long, value_name = "TOKENS", value_parser = whole::<usize>(1..))]
+    pub context: Option<usize>,
     /// Share of the device's free memory for keys and values (default: 0.5 on the CPU, 0.9 on a GPU)
     #[arg(long, value_name = "SHARE", value_parser = number)]
     pub memory: Option<f64>,
@@ -103,6 +107,7 @@ impl From<BudgetArgs> for EngineBudget {
     fn from(args: BudgetArgs) -> Self {
         Self {
             max_branches: args.max_branches,
+            context: args.context,
             step_rows: None,
             pool_bytes: args.kv_memory.map(mib),
             memory: args.memory,

@@ -83,6 +83,8 @@ use crate::tokenizer::Tokenizer;
 pub struct EngineConfig {
     /// Most branches that run at once; each has one row in a step.
     pub max_branches: usize,
+    /// The longest sequence in tokens; `None`: the model's context.
+    pub context: Option<usize>,
     /// Rows of a step: one for each branch that decodes; prompts and given tokens fill the rest, at least 1/8 of the
     /// rows.
     pub step_rows: usize,
@@ -109,6 +111,7 @@ impl Default for EngineConfig {
     fn default() -> Self {
         EngineConfig {
             max_branches: 128,
+            context: None,
             step_rows: 256,
             planner: Planner::default(),
             pool: PoolSize::Share { of_free: 0.5, at_most: 1 << 30 },
@@ -217,6 +220,8 @@ impl<B: Backend> Engine<B> {
         if config.deterministic {
             model.set_batch_invariant(&mut backend);
         }
+        let context = config.context.unwrap_or(usize::MAX).min(model.config().context);
+        model.set_longest(&mut backend, context)?;
         check_room(&backend, &model, config.largest_step())?;
         let mut step = model.step(&mut backend)?;
         model.reserve(&mut backend, &mut step, config.largest_step())?;
@@ -231,7 +236,7 @@ impl<B: Backend> Engine<B> {
         }
         let kv = backend.kv(&model.kv_shape(pool_pages))?;
         let facts = EngineFacts {
-            context: model.config().context,
+            context,
             vocab: model.config().vocab,
             bos: model.config().bos,
             eos: model.config().eos.iter().copied().filter(|token| token.ix() < model.config().vocab).collect(),
@@ -249,7 +254,7 @@ impl<B: Backend> Engine<B> {
         let rates = backend.swap_rates();
         let restore_cost = RestoreCost {
             swapped_page: 2.0 * page_bytes as f64 / rates.host_bytes,
-            computed_row: 2.0 * model.parameters() as f64 / rates.flops,
+            computed_row: 2.0 * model.config().active_parameters() as f64 / rates.flops,
         };
         let page_tokens = backend.page_tokens();
         let mut cache = KvCache::new(page_tokens, pool_pages, config.swap_bytes / page_bytes, restore_cost);

@@ -189,7 +189,10 @@ impl Launch<'_> {
 
     fn store_options(&self) -> Result<Option<PrefixStoreOptions>> {
         let Some(PrefixFolder { path, most_bytes }) = &self.prefix_store else { return Ok(None) };
-        let identity = format!("{}, {} kv", self.model.identity()?, self.budget.kv);
+        let mut identity = format!("{}, {} kv", self.model.identity()?, self.budget.kv);
+        if let Some(context) = self.budget.context {
+            identity += &format!(", context {context}");
+        }
         Ok(Some(PrefixStoreOptions { folder: path.clone(), most_bytes: *most_bytes, identity }))
     }
 

@@ -15,6 +15,8 @@ use super::DeviceKind;
 pub struct EngineBudget {
     /// Most branches that run at once.
     pub max_branches: Option<usize>,
+    /// The longest sequence, in tokens.
+    pub context: Option<usize>,
     /// Most rows of a step.
     pub step_rows: Option<usize>,
     /// Bytes for keys and values.
@@ -85,6 +87,7 @@ impl EngineBudget {
     pub fn engine_config(&self, device: DeviceKind, branches: usize, planner: Planner, useful: usize) -> EngineConfig {
         let host = EngineConfig {
             max_branches: branches,
+            context: self.context,
             step_rows: self.step_rows.unwrap_or(EngineConfig::default().step_rows),
             planner,
             pool: self.pool(HOST_SHARE, useful),

@@ -136,9 +136,10 @@ fn add_tokens(inner: &mut tokenizers::Tokenizer, config: &Config) {
 /// Vocabularies of published models have at most a quarter of this.
 const MOST_IDS: usize = 1 << 22;
 
-/// The marks of answers in channels (gpt-oss): special in tokenizer.json, but without them a text would not tell its
-/// channels apart.
-pub(super) const CHANNEL_MARKS: [&str; 5] = ["<|channel|>", "<|message|>", "<|constrain|>", "<|start|>", "<|end|>"];
+/// The marks of answers in channels, of gpt-oss and of Gemma 4: special in tokenizer.json, but without them a text would
+/// not tell its channels apart. A vocabulary with the first one of a list has channels.
+pub(super) const CHANNEL_MARKS: [&[&str]; 2] =
+    [&["<|channel|>", "<|message|>", "<|constrain|>", "<|start|>", "<|end|>"], &["<|channel>", "<channel|>"]];
 
 fn pieces(inner: &tokenizers::Tokenizer, path: &Path) -> Result<TokenPieces> {
     let vocabulary = inner.get_vocab(true);
@@ -147,10 +148,15 @@ fn pieces(inner: &tokenizers::Tokenizer, path: &Path) -> Result<TokenPieces> {
     if size > MOST_IDS {
         return Err(Error::field(path, "vocab", format!("ids below {MOST_IDS}"), format!("the id {}", size - 1)));
     }
-    let has_channels = vocabulary.contains_key(CHANNEL_MARKS[0]);
+    let marks: Vec<&str> = CHANNEL_MARKS
+        .iter()
+        .filter(|marks| vocabulary.contains_key(marks[0]))
+        .flat_map(|marks| marks.iter())
+        .copied()
+        .collect();
     let mut entries = vec![None; size];
     for (text, id) in vocabulary {
-        let is_mark = has_channels && CHANNEL_MARKS.contains(&&*text);
+        let is_mark = marks.contains(&&*text);
         let special = added.get(&id).is_some_and(|token| token.special) && !is_mark;
         entries[id as usize] = Some((text, special));
     }

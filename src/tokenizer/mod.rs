@@ -272,9 +272,9 @@ impl Tokenizer {
         self.pieces.is_special(token)
     }
 
-    /// Whether the model answers in channels (gpt-oss): its texts keep their marks.
+    /// Whether the model answers in channels (gpt-oss, Gemma 4): its texts keep their marks.
     pub fn has_channels(&self) -> bool {
-        self.token(load::CHANNEL_MARKS[0]).is_some()
+        load::CHANNEL_MARKS.iter().any(|marks| self.token(marks[0]).is_some())
     }
 
     /// The bytes of a token in the middle of a text, special tokens written out; empty for unknown ids.

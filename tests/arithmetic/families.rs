@@ -83,6 +83,7 @@ families! {
     llama: "llama",
     mistral: "mistral",
     ministral: "ministral",
+    ministral3: "ministral3",
     mixtral: "mixtral",
     qwen2: "qwen2",
     qwen3: "qwen3",

@@ -87,6 +87,16 @@ fn given_tokens_must_fit() {
 }
 
 #[test]
+fn a_shorter_context_than_the_models_bounds_every_sequence() {
+    let engine = engine(offshoot::engine::EngineConfig { context: Some(30), ..roomy() });
+    assert_eq!(engine.facts().context, 30);
+    let error = engine.root(prompt(1, 31)).unwrap_err();
+    assert!(matches!(error, Error::ContextTooLong { tokens: 31, context: 30, .. }), "{error}");
+    let root = engine.root(prompt(1, 20)).unwrap();
+    assert_eq!(finish(&engine, draw(root, key("item", 0), params(), length(100))).tokens.len(), 10);
+}
+
+#[test]
 fn a_dropped_extension_cancels_and_the_engine_goes_on() {
     let engine = engine(roomy());
     let root = engine.root(prompt(1, 20)).unwrap();

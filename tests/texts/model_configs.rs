@@ -230,8 +230,8 @@ fn special_tokens_come_from_generation_config_where_it_has_them() {
 
 #[test]
 fn what_is_not_supported_is_said_in_one_sentence() {
-    let supported = "one of llama, mistral, ministral, mixtral, qwen2, qwen3, qwen3_moe, phi, phi3, smollm3, olmo2, \
-                     olmo3, gemma2, gemma3, gemma4, gpt_oss";
+    let supported = "one of llama, mistral, ministral, ministral3, mixtral, qwen2, qwen3, qwen3_moe, phi, phi3, \
+                     smollm3, olmo2, olmo3, gemma2, gemma3, gemma4, gpt_oss";
     bad(json!({"model_type": "deepseek_v3"}), &["`model_type`", supported, "\"deepseek_v3\""]);
     bad(
         json!({"model_type": null, "architectures": ["GPT2LMHeadModel"]}),
@@ -283,7 +283,7 @@ fn wrappers_and_mixtures_that_do_not_fit_are_named() {
         all
     };
     bad(mixtral(json!({"num_experts_per_tok": 5})), &["`num_experts_per_tok`", "num_local_experts (4)", "found 5"]);
-    bad(mixtral(json!({"num_local_experts": null})), &["`num_experts`", "from 1", "nothing"]);
+    bad(mixtral(json!({"num_local_experts": 0})), &["`num_local_experts`", "from 1", "found 0"]);
     bad(
         json!({"model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "swiglu_limit": 8.0}),
         &["`swiglu_limit`", "7", "8"],
@@ -303,8 +303,87 @@ fn wrappers_and_mixtures_that_do_not_fit_are_named() {
         json!({"model_type": "smollm3", "no_rope_layers": [1, 0]}),
         &["`no_rope_layers`", "num_hidden_layers (4)", "2 values"],
     );
-    let by_kind = json!({"model_type": "olmo3", "rope_parameters": {"sliding_attention": {"rope_type": "default"}}});
+    let own = |own: Value| json!({"model_type": "gemma4_text", "per_layer_config": own});
+    bad(own(json!({"4": {"head_dim": 32}})), &["`per_layer_config`", "num_hidden_layers (4)", "\"4\""]);
+    bad(own(json!({"3": {"intermediate_size": 32}})), &["`per_layer_config.3.intermediate_size`", "head_dim"]);
+    bad(json!({"per_layer_config": {"1": {"head_dim": 32}}}), &["`per_layer_config`", "gemma4", "\"1\""]);
+    let by_kind =
+        json!({"model_type": "gemma4_text", "rope_parameters": {"sliding_attention": {"rope_type": "default"}}});
     bad(by_kind, &["`rope_parameters.full_attention`", "the rope of these layers", "nothing"]);
+}
+
+/// Where a config is silent, transformers' configuration classes speak.
+#[test]
+fn defaults_are_those_of_transformers() {
+    let gpt_oss = good(json!({"model_type": "gpt_oss", "num_experts": 4, "num_experts_per_tok": 2}));
+    let RopeScaling::Yarn { factor, original_context, truncate, .. } = rope(&gpt_oss).scaling else { panic!() };
+    assert_eq!((factor, original_context, truncate, rope(&gpt_oss).theta), (32.0, 4096, false, 150_000.0));
+    let experts = gpt_oss.layers[0].feed_forward.experts().unwrap();
+    assert_eq!((experts.count, experts.router.chosen, gpt_oss.layers[0].attention.window), (4, 2, Some(128)));
+    let silent = json!({"model_type": "gpt_oss", "num_experts": 4, "num_experts_per_tok": 2, "rope_parameters": null});
+    assert_eq!(good(silent), gpt_oss);
+
+    let gemma4 = good(json!({"model_type": "gemma4_text", "head_dim": 16, "global_head_dim": 32, "sliding_window": 8,
+        "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]}));
+    let of = |layer: usize| gemma4.layers[layer].attention.rope.as_ref().unwrap();
+    assert_eq!((of(0).theta, &of(0).scaling), (1e4, &RopeScaling::Plain));
+    let whole = RopeScaling::Proportional { factor: 1.0, head_dim: 32 };
+    assert_eq!((of(3).theta, of(3).rotary, &of(3).scaling), (1e6, 8, &whole));
+
+    let ministral3 = good(json!({"model_type": "ministral3"}));
+    let growth = ministral3.layers[0].attention.growth.unwrap();
+    assert_eq!((growth.beta, growth.original_context, ministral3.context), (0.1, 16_384, 262_144));
+
+    let one_kind = json!({"model_type": "olmo3", "rope_parameters": {"sliding_attention": {"rope_theta": 7e3}}});
+    let olmo3 = good(one_kind);
+    let thetas: Vec<f64> = olmo3.layers.iter().map(|layer| layer.attention.rope.as_ref().unwrap().theta).collect();
+    assert_eq!(thetas, [7e3, 7e3, 7e3, 5e5]);
+
+    // The original context of Phi-3 stands beside the rope.
+    let factors = [1.0; 8];
+    let long = json!({"type": "su", "short_factor": factors, "long_factor": factors,
+        "original_max_position_embeddings": 77});
+    let phi3 = good(json!({"model_type": "phi3", "rope_scaling": long, "max_position_embeddings": 8192}));
+    let RopeScaling::Long { original_context, .. } = rope(&phi3).scaling else { panic!() };
+    assert_eq!(original_context, 4096);
+
+    let both = json!({"rope_scaling": {"type": "linear", "factor": 4.0}, "rope_parameters": {"rope_type": "default"}});
+    assert_eq!(rope(&good(both)).scaling, RopeScaling::Linear { factor: 4.0 }, "the older notation goes first");
+}
+
+#[test]
+fn some_families_have_one_window_for_all_layers_or_none() {
+    let types = json!(["full_attention", "full_attention", "sliding_attention", "full_attention"]);
+    let windows = |model_type: &str, more: Value| {
+        let mut changes = json!({"model_type": model_type, "sliding_window": 100, "layer_types": types});
+        changes.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        windows(&good(changes))
+    };
+    assert_eq!(windows("mixtral", json!({})), [Some(100); 4]);
+    assert_eq!(windows("phi3", json!({})), [Some(100); 4]);
+    assert_eq!(windows("ministral3", json!({})), [Some(100); 4]);
+    let qwen = |used: bool| json!({"use_sliding_window": used, "max_window_layers": 3});
+    assert_eq!(windows("qwen3_moe", qwen(true)), [Some(100); 4]);
+    assert_eq!(windows("qwen3_moe", qwen(false)), [None; 4]);
+    assert_eq!(windows("olmo2", json!({})), [None; 4]);
+    // transformers takes a Mistral with `layer_types` for a Ministral.
+    assert_eq!(windows("mistral", json!({})), [None, None, Some(100), None]);
+    assert_eq!(windows("ministral", json!({})), [None, None, Some(100), None]);
+}
+
+#[test]
+fn layers_of_qwen3_moe_have_experts_or_not() {
+    let experts = |more: Value| {
+        let mut changes = json!({"model_type": "qwen3_moe", "moe_intermediate_size": 8});
+        changes.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let config = good(changes);
+        config.layers.iter().map(|layer| layer.feed_forward.experts().is_some()).collect::<Vec<_>>()
+    };
+    assert_eq!(experts(json!({})), [true; 4]);
+    assert_eq!(experts(json!({"mlp_only_layers": [0, 3]})), [false, true, true, false]);
+    assert_eq!(experts(json!({"decoder_sparse_step": 2})), [false, true, false, true]);
+    assert_eq!(experts(json!({"decoder_sparse_step": 2, "mlp_only_layers": [1]})), [false, false, false, true]);
+    assert_eq!(experts(json!({"num_experts": 0})), [false; 4]);
 }
 
 /// Shapes as published; parameters by the tensors of the checkpoints.
@@ -330,7 +409,19 @@ fn published_shapes_have_the_parameters_they_are_named_for() {
         "text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
             "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}
     });
+    let mixtral_8x7b = json!({"model_type": "mixtral", "rope_theta": 1e6});
+    let phi_4 = json!({
+        "model_type": "phi3", "hidden_size": 5120, "intermediate_size": 17920, "num_hidden_layers": 40,
+        "num_attention_heads": 40, "num_key_value_heads": 10, "vocab_size": 100352, "max_position_embeddings": 16384,
+        "rope_theta": 250000, "original_max_position_embeddings": 16384
+    });
+    let smollm3 = json!({"model_type": "smollm3", "rope_theta": 5e6, "max_position_embeddings": 65536});
+    let gemma2_2b = json!({"model_type": "gemma2"});
     let known = [
+        (mixtral_8x7b, 46_702_792_704, 12_879_925_248),
+        (phi_4, 14_659_507_200, 14_659_507_200),
+        (smollm3, 3_075_098_624, 3_075_098_624),
+        (gemma2_2b, 2_614_341_888, 2_614_341_888),
         (qwen3_30b, 30_532_122_624, 3_353_032_704),
         (gpt_oss_20b, 20_914_757_184, 4_187_440_704),
         (gemma3_4b, 3_880_263_168, 3_880_263_168_usize),

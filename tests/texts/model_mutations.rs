@@ -226,7 +226,7 @@ fn heads_of_an_odd_or_large_size_are_refused_by_name() {
     let said = |config: &Value| offshoot::model::ModelConfig::from_json(&config.to_string()).unwrap_err().to_string();
     let odd = said(&phi);
     assert!(odd.contains("config.json: `head_dim`: expected an even number") && odd.contains("found 5"), "{odd}");
-    phi["head_dim"] = json!(258);
+    phi["head_dim"] = json!(516);
     let large = said(&phi);
-    assert!(large.contains("`head_dim`") && large.contains("256") && large.contains("found 258"), "{large}");
+    assert!(large.contains("`head_dim`") && large.contains("512") && large.contains("found 516"), "{large}");
 }

@@ -7,13 +7,13 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import ray
 import ray.data
 
 from offshoot import _native
+from offshoot._llm import Tokenizer
 from offshoot._params import _whole
 from offshoot.ray.blocks import ROW, columns, gather, in_order, numbered, without_nulls
 from offshoot.ray.rows import sampling_of
@@ -75,8 +75,8 @@ def by_prefix(
     (``PrefixCut``); ``show`` prints it.
 
     ``prompt``: the column of texts, token ids or messages. ``tokenizer``: the model's, as ``LLM.tokenizer`` or
-    transformers has it, or a function from a list of texts to lists of token ids; ``model``: its folder instead, read
-    by the package `tokenizers`. Without either, pieces of text stand for tokens. ``n`` and ``max_tokens``: samples of a
+    transformers has it, or a function from a list of texts to lists of token ids; ``model``: its folder instead.
+    Without either, pieces of text stand for tokens. ``n`` and ``max_tokens``: samples of a
     prompt and tokens that one is expected to have; by default those of the columns ``n`` and ``sampling_params``.
     ``row``: the column that numbers the rows as they were given, made if it is missing: sort by it for their order.
 
@@ -124,7 +124,7 @@ def _tokens(prompts: list[Any], tokenizer: Any, model: str | os.PathLike | None)
     if tokenizer is not None and model is not None:
         raise TypeError("tokenizer: expected this or model, found both")
     if model is not None:
-        tokenizer = _of_folder(os.fspath(model))
+        tokenizer = Tokenizer.of_folder(model)
     texts, special = [], []
     for prompt in prompts:
         if isinstance(prompt, str):
@@ -169,17 +169,3 @@ def _encoded(tokenizer: Any, texts: list[str], special: bool) -> list[list[int]]
     if len(ids) != len(texts):
         raise ValueError(f"tokenizer: expected token ids for each of {len(texts)} texts, found {len(ids)}")
     return ids
-
-
-def _of_folder(folder: str) -> Callable[[list[str]], list[list[int]]]:
-    """The tokenizer in a model's folder, without the model."""
-    try:
-        from tokenizers import Tokenizer
-    except ImportError:
-        raise ImportError("by_prefix(model=) needs the package tokenizers: pip install tokenizers; or pass tokenizer=, "
-                          "such as LLM.tokenizer, or neither") from None
-    path = os.path.join(folder, "tokenizer.json")
-    if not os.path.isfile(path):
-        raise FileNotFoundError(f"model: expected a tokenizer at {path}, found none")
-    tokenizer = Tokenizer.from_file(path)
-    return lambda texts: [encoding.ids for encoding in tokenizer.encode_batch(texts)]

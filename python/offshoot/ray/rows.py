@@ -141,7 +141,7 @@ def _encode(llm: LLM, made: list[Request]) -> None:
     """Gives each text its tokens, all at once."""
     for special in (False, True):
         texts = [request.prompt for request in made if request.prompt.get("special") is special]
-        for prompt, ids in zip(texts, llm._engine.encode([prompt["prompt"] for prompt in texts], special)):
+        for prompt, ids in zip(texts, llm._engine.tokenizer.encode([prompt["prompt"] for prompt in texts], special)):
             prompt["prompt_token_ids"] = ids
             del prompt["special"]
 

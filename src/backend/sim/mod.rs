@@ -124,7 +124,7 @@ pub struct SimExperts(Vec<SimMatrix>);
 
 /// Only numbers: which experts rows choose is not simulated.
 pub struct SimRoutes {
-    chosen: usize,
+    router: Router,
     rows: usize,
 }
 
@@ -215,7 +215,7 @@ impl Backend for Sim {
     }
 
     fn routes(&mut self, _: usize, router: Router) -> Result<SimRoutes> {
-        Ok(SimRoutes { chosen: router.chosen, rows: 0 })
+        Ok(SimRoutes { router, rows: 0 })
     }
 
     fn resize_routes(&mut self, routes: &mut SimRoutes, rows: usize) -> Result<()> {
@@ -406,7 +406,7 @@ impl Backend for Sim {
         _: ExpertInput,
     ) {
         let Some(one) = experts.0.first() else { return };
-        let chosen = (routes.rows * routes.chosen).min(experts.0.len());
+        let chosen = routes.router.experts_chosen(experts.0.len(), routes.rows).round() as usize;
         let rows_each = out.rows.div_ceil(chosen.max(1));
         let (bytes, outputs) = (chosen * one.bytes(), chosen * one.0.rows);
         self.spent += self.profile.linear.ns(bytes, outputs, one.0.cols, rows_each);

@@ -17,6 +17,7 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     let config = &prepared.folder.config;
     let samples = prepared.task.method.samples() as usize;
     let weights = config.weight_bytes(prepared.facts.weights);
+    let active = prepared.facts.weights.bytes(config.active_parameters());
     let LaunchSizes { device, branches, pool, kv_bytes_per_token } = prepared.launch(options).sizes()?;
     let in_flight = worker::in_flight(prepared, branches);
     let kv = |tokens: usize| bytes((tokens * kv_bytes_per_token) as u64);
@@ -31,7 +32,8 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     line("task", format!("{}, {}", prepared.task.name, prepared.task.method.described()));
     line("model", format!("{}, {} context", prepared.model.display(), count(config.context as u64)));
     line("device", device);
-    line("weights", bytes(weights as u64));
+    let used = if active < weights { format!(", a token uses {}", bytes(active as u64)) } else { String::new() };
+    line("weights", format!("{}{used}", bytes(weights as u64)));
     line("items", format!("{}, {in_flight} at once on {branches} branches", prompts.len()));
     for error in &left_out {
         line("left out", error.to_string());

@@ -197,8 +197,8 @@ impl BenchModel {
     }
 }
 
-/// Upper bound of tokens per second on this machine, for any plan. A step reads the weights once and multiplies each
-/// row by them; it reads the shared and the own keys and values once and multiplies each row by those it sees. Each
+/// Upper bound of tokens per second on this machine, for any plan. A step reads the weights once, those of the experts
+/// that its rows need among them, and multiplies each row by those it uses; it reads the shared and the own keys and values once and multiplies each row by those it sees. Each
 /// part takes the longer of its reads and its products. The context is that of the middle of the generation.
 pub fn floor_rate(
     config: &ModelConfig,
@@ -209,9 +209,11 @@ pub fn floor_rate(
 ) -> f64 {
     let Rates { flops_per_s: flops, bytes_per_s: bandwidth } = *machine;
     let rows = case.samples as f64;
-    let lookup = if config.tied_embeddings { 0 } else { config.vocab * config.hidden };
-    let weights = (config.parameters() - lookup) as f64;
-    let linear = (2.0 * weights * rows / flops).max(weights * dtype.bytes() as f64 / bandwidth);
+    let embeddings = if config.tied_embeddings { 0 } else { config.vocab * config.hidden };
+    let inputs = config.per_layer_inputs.map_or(0, |inputs| inputs.vocab * inputs.width * config.layers.len());
+    let multiplied = (config.active_parameters() - embeddings - inputs) as f64;
+    let read = (config.parameters_read(case.samples) - embeddings - inputs) as f64;
+    let linear = (2.0 * multiplied * rows / flops).max(read * dtype.bytes() as f64 / bandwidth);
     let own = case.generate as f64 / 2.0;
     let context = case.prompt as f64 + own;
     let products = 4.0 * config.heads().map(|heads| heads.q_width()).sum::<usize>() as f64 * context * rows / flops;

@@ -144,6 +144,7 @@ fn start<B: Timed>(
     let budget = EngineBudget {
         gpu_memory: None,
         max_branches: Some(options.max_branches.unwrap_or(branches)),
+        context: None,
         step_rows: Some(options.step_rows),
         pool_bytes: options.pool_bytes,
         memory: Some(MEMORY),

@@ -42,15 +42,12 @@ pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<boo
             if let Some(listed) = index_facts(&folder)? {
                 fact("index", listed)?;
             }
+            tokenizer_fact(model)?;
             return Err(error);
         }
     };
     out::text(&facts)?;
-    match Tokenizer::load(model) {
-        Ok(tokenizer) => fact("tokenizer", format_args!("{} tokens", tokenizer.vocab_size()))?,
-        Err(error) if has_no_tokenizer(model) => fact("tokenizer", format_args!("none: {error}"))?,
-        Err(error) => return Err(error),
-    }
+    tokenizer_fact(model)?;
     let source = ModelSource::folder_of(&folder, facts.weights);
     let opened = on.open(source.weight_bytes())?;
     fact("device", &opened)?;
@@ -94,6 +91,14 @@ fn arithmetic<B: Backend>(mut backend: B, source: ModelSource<'_>, options: &Mod
         fact(&format!("{} kv", options.kv), rounding)?;
     }
     Ok(holds)
+}
+
+fn tokenizer_fact(model: &Path) -> Result<()> {
+    match Tokenizer::load(model) {
+        Ok(tokenizer) => fact("tokenizer", format_args!("{} tokens", tokenizer.vocab_size())),
+        Err(error) if has_no_tokenizer(model) => fact("tokenizer", format_args!("none: {error}")),
+        Err(error) => Err(error),
+    }
 }
 
 fn fact(name: &str, value: impl Display) -> Result<()> {

@@ -76,6 +76,8 @@ pub struct ModelSizes {
     pub path: String,
     pub dtype: Dtype,
     pub weight_bytes: u64,
+    /// Of the weights that one token uses: without the experts it does not choose.
+    pub active_weight_bytes: u64,
     pub kv_bytes_per_token: u64,
 }
 
@@ -85,6 +87,7 @@ impl ModelSizes {
             path: model.path.display().to_string(),
             dtype: model.dtype,
             weight_bytes: model.config.weight_bytes(WeightFormat::Dense(model.dtype)) as u64,
+            active_weight_bytes: WeightFormat::Dense(model.dtype).bytes(model.config.active_parameters()) as u64,
             kv_bytes_per_token: kv_bytes_per_token as u64,
         }
     }
@@ -94,7 +97,11 @@ impl fmt::Display for ModelSizes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dtype = format!("{:?}", self.dtype).to_lowercase();
         let (weights, kv) = (bytes(self.weight_bytes), bytes(self.kv_bytes_per_token));
-        write!(f, "{}, {weights} of {dtype} weights, {kv} of keys and values a token", self.path)
+        write!(f, "{}, {weights} of {dtype} weights", self.path)?;
+        if self.active_weight_bytes < self.weight_bytes {
+            write!(f, " (a token uses {})", bytes(self.active_weight_bytes))?;
+        }
+        write!(f, ", {kv} of keys and values a token")
     }
 }
 

@@ -116,6 +116,7 @@ impl<B: Backend> LoadedModel<B> {
         let budget = EngineBudget {
             gpu_memory: None,
             max_branches: Some(settings.policy.max_branches(job)),
+            context: None,
             step_rows: Some(settings.step_rows),
             pool_bytes: settings.pool_bytes,
             memory: Some(KV_SHARE),

@@ -134,10 +134,17 @@ impl ModelConfig {
 
     /// The number of weights without the experts that a row does not choose.
     pub fn active_parameters(&self) -> usize {
+        self.parameters_read(1)
+    }
+
+    /// The number of weights without the experts that none of `rows` rows chooses; the mean over choices that are
+    /// independent and equally likely.
+    pub fn parameters_read(&self, rows: usize) -> usize {
         let idle = |tensors: &LayerTensors, layer: &LayerSpec| {
             let Some((experts, spec)) = tensors.experts.as_ref().zip(layer.feed_forward.experts()) else { return 0 };
-            let all: usize = experts.matrices().map(TensorSpec::elements).sum();
-            all / spec.count * (spec.count - spec.router.chosen)
+            let one = experts.matrices().map(TensorSpec::elements).sum::<usize>() / spec.count;
+            let chosen = spec.router.experts_chosen(spec.count, rows);
+            one * spec.count - (one as f64 * chosen).round() as usize
         };
         let layout = Layout::of(self);
         self.parameters() - layout.layers.iter().zip(&self.layers).map(|(t, layer)| idle(t, layer)).sum::<usize>()

@@ -80,7 +80,7 @@ impl Checkpoint {
     pub fn complete(&self, config: &ModelConfig) -> ModelConfig {
         let mut config = config.clone();
         config.modules = stored_modules(config.modules, self.file_of.keys());
-        config.tied_embeddings &= !self.has_own_head();
+        config.tied_embeddings = config.tied_embeddings && !self.has_own_head();
         config
     }
 
@@ -91,13 +91,7 @@ impl Checkpoint {
             Some((file, file.info(&name)?))
         };
         let (Some((file, head)), Some((other, embed))) = (place(HEAD), place(EMBED)) else { return false };
-        let differs =
-            (head.dtype, &head.shape) == (embed.dtype, &embed.shape) && file.bytes(head) != other.bytes(embed);
-        if differs {
-            let path = file.path().display();
-            log::warn!("{path}: `{HEAD}` is used: it differs from `{EMBED}`, with which config.json says it is tied");
-        }
-        differs
+        (head.dtype, &head.shape) == (embed.dtype, &embed.shape) && file.bytes(head) != other.bytes(embed)
     }
 
     /// Checks that every tensor of `layout` exists with its shape and a supported dtype, that stacked tensors have

@@ -1,11 +1,19 @@
 //! Splits the text of reasoning models into reasoning and content. The reasoning stands between `<think>` and
-//! `</think>`; where the template has already written `<think>`, the text begins within it. Texts in channels are split by
-//! `channels`. The result does not depend on how the text was cut into pieces.
+//! `</think>`, or the marks of Gemma 4; where the template has already written the first mark, the text begins within it.
+//! Texts in channels are split by `channels`. The result does not depend on how the text was cut into pieces.
 
 use super::channels::{self, ChannelSplitter, beginning_of};
 
-const OPEN: &str = "<think>";
-const CLOSE: &str = "</think>";
+/// The marks around the reasoning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Marks {
+    open: &'static str,
+    close: &'static str,
+}
+
+/// Those of most models, and those of Gemma 4.
+const MARKS: [Marks; 2] =
+    [Marks { open: "<think>", close: "</think>" }, Marks { open: "<|channel>thought\n", close: "<channel|>" }];
 
 /// What happens to a chat's reasoning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,19 +32,22 @@ impl Reasoning {
 
 /// Whether a prompt ends by opening the reasoning.
 pub fn ends_open(prompt: &str) -> bool {
-    prompt.trim_end().ends_with(OPEN)
+    MARKS.iter().any(|marks| prompt.trim_end().ends_with(marks.open.trim_end()))
 }
 
 /// Whether an answer has opened its reasoning and not closed it.
 pub fn is_open(answer: &str) -> bool {
-    answer.rfind(OPEN).is_some_and(|at| !answer[at..].contains(CLOSE))
+    let open = |marks: &Marks| answer.rfind(marks.open).is_some_and(|at| !answer[at..].contains(marks.close));
+    MARKS.iter().any(open)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     /// Nothing but white space so far.
     Beginning,
-    Reasoning,
+    /// The template has opened it: whichever mark comes first closes it.
+    Opened,
+    Reasoning(Marks),
     Content,
     Channels,
 }
@@ -60,7 +71,7 @@ pub struct SplitText {
 impl ReasoningSplitter {
     /// `is_open`: the text begins within the reasoning.
     pub fn new(is_open: bool) -> Self {
-        let part = if is_open { Part::Reasoning } else { Part::Beginning };
+        let part = if is_open { Part::Opened } else { Part::Beginning };
         ReasoningSplitter { part, held: String::new(), channels: ChannelSplitter::new() }
     }
 
@@ -69,24 +80,32 @@ impl ReasoningSplitter {
         self.held.push_str(piece);
         if self.part == Part::Beginning {
             let text = self.held.trim_start();
-            if let Some(reasoning) = text.strip_prefix(OPEN) {
-                self.held = reasoning.to_owned();
-                self.part = Part::Reasoning;
+            let mut opens = MARKS.iter().map(|marks| marks.open);
+            if let Some(marks) = MARKS.into_iter().find(|marks| text.starts_with(marks.open)) {
+                self.held = text[marks.open.len()..].to_owned();
+                self.part = Part::Reasoning(marks);
             } else if text.starts_with(channels::BEGIN) {
                 self.part = Part::Channels;
-            } else if !OPEN.starts_with(text) && !channels::BEGIN.starts_with(text) {
+            } else if !opens.any(|open| open.starts_with(text)) && !channels::BEGIN.starts_with(text) {
                 self.part = Part::Content;
             }
         }
-        if self.part == Part::Reasoning {
-            match self.held.find(CLOSE) {
-                Some(at) => {
+        let closing = match &self.part {
+            Part::Opened => &MARKS[..],
+            Part::Reasoning(marks) => std::slice::from_ref(marks),
+            Part::Beginning | Part::Content | Part::Channels => &[],
+        };
+        if !closing.is_empty() {
+            let found = closing.iter().filter_map(|marks| Some((self.held.find(marks.close)?, marks.close.len())));
+            match found.min() {
+                Some((at, mark)) => {
                     split.reasoning = self.held[..at].to_owned();
-                    self.held.drain(..at + CLOSE.len());
+                    self.held.drain(..at + mark);
                     self.part = Part::Content;
                 }
                 None => {
-                    let certain = self.held.len() - beginning_of(CLOSE, &self.held);
+                    let begun = closing.iter().map(|marks| beginning_of(marks.close, &self.held)).max();
+                    let certain = self.held.len() - begun.unwrap_or(0);
                     split.reasoning = self.held.drain(..certain).collect();
                 }
             }
@@ -104,7 +123,7 @@ impl ReasoningSplitter {
     pub fn finish(&mut self) -> SplitText {
         let rest = std::mem::take(&mut self.held);
         match self.part {
-            Part::Reasoning => SplitText { reasoning: rest, content: String::new() },
+            Part::Opened | Part::Reasoning(_) => SplitText { reasoning: rest, content: String::new() },
             Part::Channels => self.channels.finish(),
             Part::Beginning | Part::Content => SplitText { reasoning: String::new(), content: rest },
         }
@@ -141,6 +160,10 @@ mod tests {
             ("a <think>b</think>", false, "", "a <think>b</think>"),
             ("  <thi", false, "", "  <thi"),
             ("", true, "", ""),
+            ("<|channel>thought\na < b<channel|>c", false, "a < b", "c"),
+            ("a<chan</think>b", true, "a<chan", "b"),
+            ("a<channel|>b", true, "a", "b"),
+            ("<|channel>thought", false, "", "<|channel>thought"),
             ("<|channel|>final<|message|>a <|x|>", false, "", "a <|x|>"),
             (
                 "<|channel|>analysis<|message|>a<b<|end|><|start|>assistant<|channel|>final<|message|>c<|en",
@@ -169,6 +192,8 @@ mod tests {
     #[test]
     fn a_prompt_tells_whether_the_reasoning_is_open() {
         assert!(ends_open("<|assistant|><think>\n") && !ends_open("what is <think>?"));
+        assert!(ends_open("<|turn>model\n<|channel>thought\n"));
+        assert!(!ends_open("<|turn>model\n<|channel>thought\n<channel|>"));
         assert!(is_open("<think>so far") && !is_open("<think>a</think>b") && !is_open("plain"));
     }
 }

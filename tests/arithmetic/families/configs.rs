@@ -4,10 +4,11 @@ use serde_json::{Value, json};
 
 use super::reference::{Act, Experts, HeadNorms, Layer, Order, Rope, Spec, Stored, Weighing};
 
-pub const FAMILIES: [&str; 16] = [
+pub const FAMILIES: [&str; 17] = [
     "llama",
     "mistral",
     "ministral",
+    "ministral3",
     "mixtral",
     "qwen2",
     "qwen3",
@@ -136,6 +137,7 @@ fn base(dice: &mut Dice, model_type: &str) -> (Spec, Value) {
         dim,
         window: None,
         rope: None,
+        growth: None,
         scale: 1.0 / (dim as f64).sqrt(),
         softcap: None,
         sinks: false,
@@ -225,8 +227,14 @@ fn one_rope(family: &str, dice: &mut Dice) -> Model {
             config["layer_types"] = json!(types);
             set_windows(&mut spec, &types, window);
         }
+        "ministral3" => return ministral3(dice, spec, config),
         "mixtral" => {
-            let experts = experts(dice, Stored::Mixtral, Weighing::SoftmaxNormalised);
+            let stored = dice.of(&[Stored::Mixtral, Stored::Stacked]);
+            let experts = experts(dice, stored, Weighing::SoftmaxNormalised);
+            if dice.coin() {
+                config["sliding_window"] = window.into();
+                spec.layers.iter_mut().for_each(|layer| layer.window = Some(window));
+            }
             config["num_local_experts"] = experts.count.into();
             config["num_experts_per_tok"] = experts.chosen.into();
             config["intermediate_size"] = experts.width.into();
@@ -262,6 +270,22 @@ fn one_rope(family: &str, dice: &mut Dice) -> Model {
     Model { spec, configs: configs.into_iter().map(wrap).collect(), prefix: "language_model.model.".into() }
 }
 
+/// Yarn, and queries that grow every 16 positions; alone or in its wrapper.
+fn ministral3(dice: &mut Dice, mut spec: Spec, config: Value) -> Model {
+    let mut rope = yarn(10_000.0, spec.layers[0].dim, true);
+    let beta = dice.of(&[0.1, 0.5]);
+    rope.scaling["llama_4_scaling_beta"] = beta.into();
+    rotate_all(&mut spec, &rope.rope);
+    spec.layers.iter_mut().for_each(|layer| layer.growth = Some((beta, 16)));
+    let mut config = config;
+    config["rope_parameters"] = written(&rope);
+    if dice.coin() {
+        return Model { spec, configs: vec![config], prefix: "model.".into() };
+    }
+    let wrapped = json!({"model_type": "mistral3", "text_config": config, "vision_config": {"hidden_size": 8}});
+    Model { spec, configs: vec![wrapped], prefix: "language_model.model.".into() }
+}
+
 fn experts(dice: &mut Dice, stored: Stored, weighing: Weighing) -> Experts {
     let count = dice.of(&[3, 4, 8]);
     Experts { count, chosen: dice.between(1, 3), width: dice.of(&[12, 20]), weighing, stored }
@@ -270,7 +294,13 @@ fn experts(dice: &mut Dice, stored: Stored, weighing: Weighing) -> Experts {
 fn qwen3_moe(dice: &mut Dice, spec: &mut Spec, config: &mut Value) {
     let normalise = dice.coin();
     let weighing = if normalise { Weighing::SoftmaxNormalised } else { Weighing::Softmax };
-    let experts = experts(dice, Stored::Qwen, weighing);
+    let stored = dice.of(&[Stored::Qwen, Stored::Stacked]);
+    let experts = experts(dice, stored, weighing);
+    let window = dice.coin().then(|| dice.between(3, 12));
+    config["use_sliding_window"] = window.is_some().into();
+    config["sliding_window"] = json!(window);
+    // What Qwen3 makes of it does not hold here.
+    config["max_window_layers"] = 1.into();
     let (step, dense) = (dice.between(1, 2), dice.between(0, spec.layers.len() - 1));
     let name = dice.of(&["num_experts", "num_local_experts"]);
     config[name] = experts.count.into();
@@ -280,7 +310,7 @@ fn qwen3_moe(dice: &mut Dice, spec: &mut Spec, config: &mut Value) {
     config["decoder_sparse_step"] = step.into();
     config["mlp_only_layers"] = json!([dense]);
     for (ix, layer) in spec.layers.iter_mut().enumerate() {
-        layer.head_norms = HeadNorms::Head;
+        (layer.head_norms, layer.window) = (HeadNorms::Head, window);
         if ix != dense && (ix + 1) % step == 0 {
             (layer.dense, layer.experts) = (None, Some(experts.clone()));
         }

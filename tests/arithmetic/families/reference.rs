@@ -48,7 +48,10 @@ pub enum Stored {
     /// `mlp.experts.3.gate_proj`, or the names of Mixtral.
     Qwen,
     Mixtral,
+    /// `mlp.experts.gate_up_proj`, as transformers 5 names and stacks them.
+    Stacked,
     GptOss,
+    /// The same as `experts.gate_up_proj`.
     Gemma,
 }
 
@@ -68,6 +71,8 @@ pub struct Layer {
     pub dim: usize,
     pub window: Option<usize>,
     pub rope: Option<Rope>,
+    /// Queries are multiplied by `1 + .0 ln(1 + floor(position / .1))`.
+    pub growth: Option<(f64, usize)>,
     pub scale: f64,
     pub softcap: Option<f64>,
     pub sinks: bool,
@@ -355,6 +360,10 @@ impl Run<'_> {
             for heads in [&mut query, &mut key] {
                 heads.chunks_mut(layer.dim).for_each(|head| rotate(layer.rope.as_ref(), head, position));
             }
+            if let Some((beta, context)) = layer.growth {
+                let factor = 1.0 + beta * (1.0 + (position / context) as f64).ln();
+                query.iter_mut().for_each(|x| *x *= factor);
+            }
             queries.push(query);
             keys.push(key);
             values.push(value);
@@ -444,7 +453,7 @@ impl Run<'_> {
     fn experts(&mut self, ix: usize, layer: &Layer, experts: &Experts, routed: &[f64], x: &[f64]) -> Vec<f64> {
         let at = |module: &str| format!("model.layers.{ix}.{module}");
         let router = match experts.stored {
-            Stored::Qwen => "mlp.gate",
+            Stored::Qwen | Stored::Stacked => "mlp.gate",
             Stored::Mixtral => "block_sparse_moe.gate",
             Stored::GptOss => "mlp.router",
             Stored::Gemma => "router.proj",
@@ -492,12 +501,14 @@ impl Run<'_> {
                 let inner: Vec<f64> = gates.iter().zip(&ups).map(|(g, u)| gate(layer.act, *g, *u)).collect();
                 self.linear(&module(names[2]), &inner, hidden, false)
             }
-            Stored::Gemma => {
-                let all = self.tensors.get(&at("experts.gate_up_proj"), &[count, 2 * width, hidden], 0.0, reach);
+            Stored::Gemma | Stored::Stacked => {
+                let folder = if experts.stored == Stored::Gemma { "experts" } else { "mlp.experts" };
+                let named = |name: &str| at(&format!("{folder}.{name}"));
+                let all = self.tensors.get(&named("gate_up_proj"), &[count, 2 * width, hidden], 0.0, reach);
                 let own = &all[expert * 2 * width * hidden..][..2 * width * hidden];
                 let both = |o: usize| own[o * hidden..][..hidden].iter().zip(x).map(|(w, x)| w * x).sum();
                 let inner = gated(&both, &|i| i, &|i| width + i);
-                let all = self.tensors.get(&at("experts.down_proj"), &[count, hidden, width], 0.0, reach);
+                let all = self.tensors.get(&named("down_proj"), &[count, hidden, width], 0.0, reach);
                 let own = &all[expert * width * hidden..][..width * hidden];
                 (0..hidden).map(|o| own[o * width..][..width].iter().zip(&inner).map(|(w, x)| w * x).sum()).collect()
             }

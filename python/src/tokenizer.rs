@@ -1,0 +1,117 @@
+//! A tokenizer as Python holds it: that of an engine, or of a model's folder without the model. Encodes and decodes
+//! texts and writes the prompts of chats.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use offshoot::Result;
+use offshoot::ids::TokenId;
+use offshoot::openai::protocol::chat_prompt;
+use offshoot::tokenizer::{AddSpecial, Tokenizer};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use rayon::prelude::*;
+
+use crate::engine::Continuations;
+use crate::errors::OrRaise;
+use crate::params::token_ids;
+use crate::process;
+
+/// The tokenizer of a model's folder.
+#[pyclass(frozen, name = "Tokenizer", module = "offshoot._offshoot")]
+pub struct NativeTokenizer {
+    tokenizer: Arc<Tokenizer>,
+}
+
+impl NativeTokenizer {
+    pub fn of(tokenizer: Arc<Tokenizer>) -> Self {
+        Self { tokenizer }
+    }
+}
+
+fn special(add: bool) -> AddSpecial {
+    if add { AddSpecial::Yes } else { AddSpecial::No }
+}
+
+#[pymethods]
+impl NativeTokenizer {
+    #[new]
+    fn new(py: Python<'_>, folder: PathBuf) -> PyResult<Self> {
+        process::check()?;
+        Ok(Self::of(Arc::new(py.detach(|| Tokenizer::load(&folder)).or_raise()?)))
+    }
+
+    /// The tokens of texts.
+    fn encode(&self, py: Python<'_>, texts: Vec<String>, add_special_tokens: bool) -> PyResult<Vec<Vec<u32>>> {
+        process::check()?;
+        let special = special(add_special_tokens);
+        let encode = |text: &String| {
+            let tokens = self.tokenizer.encode_levels(std::slice::from_ref(text), special)?.tokens;
+            Ok(tokens.into_iter().map(|token| token.0).collect())
+        };
+        // One text is not worth waking the pool's threads for, nor are a few short ones.
+        let is_much = texts.len() > 1 && texts.iter().map(String::len).sum::<usize>() > 1 << 14;
+        py.detach(|| match is_much {
+            true => texts.par_iter().map(encode).collect::<Result<_>>(),
+            false => texts.iter().map(encode).collect(),
+        })
+        .or_raise()
+    }
+
+    /// The tokens of contexts, each with its continuations: every pair is encoded whole, and the context ends where all
+    /// of them agree.
+    fn encode_choices(
+        &self,
+        py: Python<'_>,
+        context: String,
+        choices: Vec<String>,
+        add_special_tokens: bool,
+    ) -> PyResult<Continuations> {
+        process::check()?;
+        let special = special(add_special_tokens);
+        let encoded = py.detach(|| self.tokenizer.encode_choices(&[context], &choices, special)).or_raise()?;
+        let ids = |tokens: Vec<TokenId>| tokens.into_iter().map(|token| token.0).collect::<Vec<u32>>();
+        Ok((ids(encoded.prompt.tokens), encoded.continuations.into_iter().map(ids).collect()))
+    }
+
+    /// The text of tokens. `after`: tokens before them, of whose text theirs is the continuation.
+    #[pyo3(signature = (tokens, *, skip_special_tokens=true, after=Vec::new()))]
+    fn decode(&self, tokens: Vec<u32>, skip_special_tokens: bool, after: Vec<u32>) -> PyResult<String> {
+        let (tokens, after) = (token_ids(tokens), token_ids(after));
+        let size = self.tokenizer.vocab_size();
+        if let Some(wrong) = tokens.iter().chain(&after).find(|token| token.0 as usize >= size) {
+            return Err(PyValueError::new_err(format!("token ids: expected numbers below {size}, found {wrong}")));
+        }
+        let stream = match skip_special_tokens {
+            true => self.tokenizer.stream(&after),
+            false => self.tokenizer.stream_with_special(&after),
+        };
+        Ok(stream.text_of(&tokens))
+    }
+
+    /// The text of each token alone.
+    fn token_texts(&self, tokens: Vec<u32>) -> Vec<String> {
+        let text = |token| String::from_utf8_lossy(self.tokenizer.token_bytes(TokenId(token))).into_owned();
+        tokens.into_iter().map(text).collect()
+    }
+
+    /// The text of a special token by its name, such as `eos_token`.
+    fn named_token(&self, name: &str) -> Option<&str> {
+        self.tokenizer.named_token(name)
+    }
+
+    fn chat_template(&self) -> Option<&str> {
+        self.tokenizer.chat_template()
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.tokenizer.vocab_size()
+    }
+
+    /// The prompt of a chat. `body`: JSON of an object with `messages` and a request's other fields for chats.
+    fn chat_prompt(&self, py: Python<'_>, body: &str) -> PyResult<String> {
+        let body: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_str(body).map_err(|error| PyValueError::new_err(format!("messages: {error}")))?;
+        py.detach(|| chat_prompt(&body, &self.tokenizer)).map_err(|refusal| PyValueError::new_err(refusal.message))
+    }
+}
