@@ -70,12 +70,12 @@ impl ExpertKernels {
         self.products.as_ref().expect("16-bit weights have these kernels, and others no panels")
     }
 
-    /// Launches the kernel whose tiles suit the mean number of places of an expert: the smallest that hold twice as many,
-    /// else the largest.
+    /// Launches the kernel with the smallest tiles that hold all places of an expert, of which there are at most as many as
+    /// rows; else the one with the largest. Routers are uneven: tiles for the mean would read the weights of busy experts
+    /// again and again.
     pub(super) fn launch(&self, args: Args, is_gated: bool, routes: &Routes) {
         let tiles = &self.products().tiles;
-        let mean = routes.places().div_ceil(routes.experts());
-        let fitting = tiles.iter().find(|kernel| kernel.cap >= 2 * mean);
+        let fitting = tiles.iter().find(|kernel| kernel.cap >= routes.rows());
         let kernel = fitting.or(tiles.last()).expect("every architecture has one");
         let function = if is_gated { &kernel.gated } else { &kernel.plain };
         let blocks = self.device.facts().multiprocessors * kernel.blocks;
