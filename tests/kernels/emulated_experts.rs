@@ -53,7 +53,7 @@ fn panels(weights: &[f32], experts: usize, outputs: usize, inner: usize, alterna
         let row = if alternates { row % half / 8 * 16 + row / half * 8 + row % half % 8 } else { row };
         let panel = (expert * groups + row / 64) * across + k / 64;
         let (row, chunk) = (row % 64, k % 64 / 8);
-        all[(panel * 64 + row) * 64 + (chunk ^ row % 8) * 8 + k % 8] = weight;
+        all[(panel * 64 + row) * 64 + (chunk ^ (row % 8)) * 8 + k % 8] = weight;
     }
     all
 }
