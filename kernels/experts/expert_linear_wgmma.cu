@@ -111,6 +111,8 @@ __device__ __forceinline__ void copy_weights(Work work, const TileEnds& ends, co
             if (lane == 0) {
                 arrive_expecting(full, real * WEIGHT_PANEL_BYTES);
             }
+            // The barrier knows of the bytes before any of them can come.
+            __syncwarp();
             if (lane < real) {
                 copy_bulk(ring + cursor.stage * STAGE_BYTES + lane * WEIGHT_PANEL_BYTES, from, WEIGHT_PANEL_BYTES, full);
             }
