@@ -47,6 +47,15 @@ pub enum RouterScores {
     Sigmoid { normalise: bool },
 }
 
+/// What the linear layers of experts are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertKind {
+    /// `expert_linear`
+    Linear,
+    /// `expert_gated`: the outputs are gates and, behind them, as many ups.
+    Gated,
+}
+
 /// What an expert's linear layer reads: `x` has a row for each row of the step, or for each place at an expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpertInput {
@@ -59,6 +68,7 @@ pub enum ExpertInput {
 pub enum Feature {
     Experts,
     Sinks,
+    /// Of attention scores.
     Softcaps,
     /// Inputs that each layer gets besides the residual stream.
     LayerInputs,

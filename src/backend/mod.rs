@@ -38,7 +38,7 @@ use crate::error::Result;
 use crate::ids::{LayerIx, PageId, TokenId};
 use crate::plan::{CostModel, NewPage};
 
-pub use experts::{ExpertInput, Feature, Gate, Router, RouterScores};
+pub use experts::{ExpertInput, ExpertKind, Feature, Gate, Router, RouterScores};
 pub use kv_dtype::{KvDtype, e4m3};
 pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
 pub use scoring::Scoring;
@@ -310,8 +310,14 @@ pub trait Backend: Send + 'static {
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Self::Matrix>;
     /// Concatenates `parts` into one f32 vector.
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Vector>;
-    /// One matrix for each expert, of equal shapes and formats; `biases`: none, or one for each expert.
-    fn experts(&mut self, matrices: Vec<Self::Matrix>, biases: Vec<Self::Vector>) -> Result<Self::Experts>;
+    /// One matrix for each expert, of equal shapes and formats; `biases`: none, or one for each expert. Only the op that
+    /// `kind` names may be called with them.
+    fn experts(
+        &mut self,
+        matrices: Vec<Self::Matrix>,
+        biases: Vec<Self::Vector>,
+        kind: ExpertKind,
+    ) -> Result<Self::Experts>;
     fn rope_table(&mut self, table: &RopeTable) -> Result<Self::Rope>;
     /// A buffer with no rows.
     fn buffer(&mut self, width: usize, holds: ActivationDtype) -> Result<Self::Buffer>;
@@ -454,6 +460,17 @@ pub trait Backend: Send + 'static {
         experts: &Self::Experts,
         routes: &Self::Routes,
         input: ExpertInput,
+    );
+    /// `out[place] = gate(g, u)`, with g and u the halves of `w[expert] x[row of the place] (+ bias[expert])`. `inner`: room
+    /// for these, `[places, 2F]`, unspecified afterwards.
+    fn expert_gated(
+        &mut self,
+        out: &mut Self::Buffer,
+        inner: &mut Self::Buffer,
+        x: &Self::Buffer,
+        experts: &Self::Experts,
+        routes: &Self::Routes,
+        gate: Gate,
     );
     /// `out[r] = sum over the row's experts, the likeliest first, of weight * x[place]`.
     fn combine(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, routes: &Self::Routes);

@@ -213,7 +213,7 @@ impl<B: Backend> MixtureBuffers<B> {
             routes: backend.routes(kind.count, kind.router)?,
             up: backend.buffer(2 * kind.width, operands)?,
             gated: backend.buffer(kind.width, operands)?,
-            down: backend.buffer(hidden, ActivationDtype::Sums)?,
+            down: backend.buffer(hidden, operands)?,
         })
     }
 

@@ -26,7 +26,7 @@ fn of(config: &ModelConfig) -> Vec<Feature> {
     let all = [
         (config.layers.iter().any(|layer| layer.feed_forward.experts().is_some()), Feature::Experts),
         (attention(|a| a.sinks), Feature::Sinks),
-        (config.final_softcap.is_some() || attention(|a| a.softcap.is_some()), Feature::Softcaps),
+        (attention(|a| a.softcap.is_some()), Feature::Softcaps),
         (config.per_layer_inputs.is_some(), Feature::LayerInputs),
         (stored, Feature::MixedHeads),
         (attention(|a| a.heads.head_dim > WIDE), Feature::WideHeads),

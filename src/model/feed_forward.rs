@@ -1,7 +1,7 @@
 //! The feed-forward block of a layer: a dense one, a mixture of experts, or both side by side. `activations` holds its
 //! buffers; the layer adds what it computes to the residual stream.
 
-use crate::backend::{Backend, ExpertInput};
+use crate::backend::{Backend, ExpertInput, ExpertKind};
 use crate::error::{Error, Result};
 
 use super::activations::{BlockBuffers, BufferIndices, InnerBuffers, MixtureBuffers, StreamBuffers};
@@ -152,16 +152,16 @@ impl<B: Backend> Mixture<B> {
         };
         let alternating = matches!(tensors.up, ExpertMatrices::Transposed { alternating: true, .. });
         let biases = tensors.biases.as_ref();
-        let mut experts = |matrices: &ExpertMatrices, bias: Option<&_>, alternating| {
+        let mut experts = |matrices: &ExpertMatrices, bias: Option<&_>, alternating, kind| {
             let matrices = source.expert_matrices(backend, matrices)?;
             let biases = match bias {
                 Some(bias) => source.expert_biases(backend, bias, alternating)?,
                 None => Vec::new(),
             };
-            backend.experts(matrices, biases)
+            backend.experts(matrices, biases, kind)
         };
-        let up = experts(&tensors.up, biases.map(|[up, _]| up), alternating)?;
-        let down = experts(&tensors.down, biases.map(|[_, down]| down), false)?;
+        let up = experts(&tensors.up, biases.map(|[up, _]| up), alternating, ExpertKind::Gated)?;
+        let down = experts(&tensors.down, biases.map(|[_, down]| down), false, ExpertKind::Linear)?;
         Ok(Self { spec: *spec, router: Linear::load(backend, source, &tensors.router)?, scales, up, down })
     }
 
@@ -177,8 +177,7 @@ impl<B: Backend> Mixture<B> {
     /// `out = sum of the chosen experts' outputs, weighed`
     fn apply(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer, buffers: &mut MixtureBuffers<B>) {
         let MixtureBuffers { routes, up, gated, down, .. } = buffers;
-        backend.expert_linear(up, x, &self.up, routes, ExpertInput::Rows);
-        backend.gated(gated, up, self.spec.gate);
+        backend.expert_gated(gated, up, x, &self.up, routes, self.spec.gate);
         backend.expert_linear(down, gated, &self.down, routes, ExpertInput::Places);
         backend.combine(out, down, routes);
     }

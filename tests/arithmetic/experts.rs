@@ -2,7 +2,7 @@
 //! compute, compared with f64; and that a row has the same bits alone as among others.
 
 use offshoot::backend::cpu::{Cpu, CpuBuffer, Isa};
-use offshoot::backend::{Backend, Dtype, ExpertInput, MatrixPart, Router, RouterScores, WeightView};
+use offshoot::backend::{Backend, Dtype, ExpertInput, ExpertKind, MatrixPart, Router, RouterScores, WeightView};
 
 use crate::ops::{DTYPES, Numbers, UNIT, Weights, bits, check_linear};
 
@@ -28,7 +28,7 @@ fn weights(cpu: &mut Cpu, router: Router, scores: &CpuBuffer, factors: Option<&V
         cpu.matrix(&[MatrixPart::Dense(view)]).unwrap()
     });
     let matrices = matrices.collect();
-    let experts = cpu.experts(matrices, Vec::new()).unwrap();
+    let experts = cpu.experts(matrices, Vec::new(), ExpertKind::Linear).unwrap();
     let mut routes = cpu.routes(count, router).unwrap();
     cpu.resize_routes(&mut routes, rows).unwrap();
     cpu.route(&mut routes, scores, factors);
@@ -104,7 +104,7 @@ fn experts_of(isa: Isa, dtype: Dtype, rows: usize, outputs: usize, inputs: usize
     let stored: Vec<Weights> = (0..count).map(|_| Weights::random(&mut numbers, dtype, outputs, inputs)).collect();
     let matrices = stored.iter().map(|w| cpu.matrix(&[w.part()]).unwrap()).collect();
     let biases: Vec<Vec<f32>> = (0..count).map(|_| numbers.vec(outputs)).collect();
-    let experts = cpu.experts(matrices, biases.clone()).unwrap();
+    let experts = cpu.experts(matrices, biases.clone(), ExpertKind::Linear).unwrap();
     let mut scores = numbers.buffer(rows, count);
     (0..rows).for_each(|row| scores.data[row * count + 3] = -10.0);
     let x = numbers.buffer(rows, inputs);

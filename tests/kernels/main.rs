@@ -11,6 +11,7 @@ mod device_check;
 mod device_plan;
 mod emulated_append;
 mod emulated_attention;
+mod emulated_experts;
 mod emulated_levels;
 mod emulated_sampling;
 mod emulator;

@@ -6,13 +6,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders and top-level files of `src/backend/cuda` from the lowest up, each with those that it may use.
-const MAY_USE: [(&str, &[&str]); 10] = [
+const MAY_USE: [(&str, &[&str]); 11] = [
     ("discovery", &[]),
     ("compile", &["discovery"]),
     ("driver", &["compile", "discovery"]),
     ("memory", &["driver", "compile"]),
     ("ops", &["memory", "driver", "compile"]),
     ("gemm", &["memory", "driver", "compile"]),
+    ("experts", &["memory", "driver", "compile"]),
     ("attention", &["memory", "driver", "compile", "discovery"]),
     ("sampling", &["driver", "compile"]),
     ("step", &["attention", "sampling", "memory", "driver", "compile"]),

@@ -28,8 +28,8 @@ use crate::ids::{LayerIx, PageId};
 use crate::plan::{CostModel, NewPage};
 
 use super::{
-    ActivationDtype, Backend, Dtype, ExpertInput, Feature, Gate, HeadKind, HeadLayout, KvDtype, KvShape, MatrixPart,
-    RopeTable, Router, Sampled, Scoring, StepBatch, StepShape, SwapRates, WeightView, with_bytes,
+    ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Feature, Gate, HeadKind, HeadLayout, KvDtype, KvShape,
+    MatrixPart, RopeTable, Router, Sampled, Scoring, StepBatch, StepShape, SwapRates, WeightView, with_bytes,
 };
 pub use experts::{CpuExperts, CpuRoutes};
 pub use gemm::CpuMatrix;
@@ -158,7 +158,7 @@ impl Backend for Cpu {
         Ok(parts.iter().flat_map(|part| (0..part.rows * part.cols).map(|i| part.get(i))).collect())
     }
 
-    fn experts(&mut self, matrices: Vec<CpuMatrix>, biases: Vec<Vec<f32>>) -> Result<CpuExperts> {
+    fn experts(&mut self, matrices: Vec<CpuMatrix>, biases: Vec<Vec<f32>>, _: ExpertKind) -> Result<CpuExperts> {
         Ok(CpuExperts { matrices, biases })
     }
 
@@ -350,6 +350,19 @@ impl Backend for Cpu {
         input: ExpertInput,
     ) {
         gemm::expert_linear(self.isa, &mut self.gemm, out, x, experts, routes, input);
+    }
+
+    fn expert_gated(
+        &mut self,
+        out: &mut CpuBuffer,
+        inner: &mut CpuBuffer,
+        x: &CpuBuffer,
+        experts: &CpuExperts,
+        routes: &CpuRoutes,
+        gate: Gate,
+    ) {
+        self.expert_linear(inner, x, experts, routes, ExpertInput::Rows);
+        self.gated(out, inner, gate);
     }
 
     fn combine(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, routes: &CpuRoutes) {

@@ -7,7 +7,8 @@
 //! ```text
 //! timing                          how long a step takes, for benchmarks
 //! step                            a step's words on the device, its graphs, and its results on their way to the host
-//! ops, gemm, attention, sampling  the launchers: element-wise ops; linear layers; tree attention; sampling
+//! ops, gemm, experts, attention,  the launchers: element-wise ops; linear layers; mixtures of experts; tree attention;
+//! sampling                        sampling
 //! memory                          what lies on the device: activations, weights, KV pages, staged lists
 //! driver                          one device: stream, allocations, kernels, events, graphs
 //! compile                         from kernels/ to machine code
@@ -18,6 +19,7 @@ pub mod attention;
 pub mod compile;
 pub mod discovery;
 pub mod driver;
+pub mod experts;
 pub mod gemm;
 pub mod memory;
 pub mod ops;
@@ -29,6 +31,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 pub use self::attention::levels::LevelRows;
+pub use self::experts::Experts;
+pub use self::experts::routes::Routes;
 pub use self::memory::buffer::Buffer;
 pub use self::memory::kv::{Kv, SavedPages};
 pub use self::memory::weights::{Matrix, Vector};
@@ -38,6 +42,7 @@ pub use self::step::Step;
 use self::compile::elements::KvElement;
 use self::discovery::probe::DeviceFacts;
 use self::driver::device::Device;
+use self::experts::ExpertKernels;
 use self::gemm::Gemm;
 use self::gemm::chooser::{self, AlgorithmPolicy};
 use self::gemm::cublaslt::Library;
@@ -46,9 +51,9 @@ use self::memory::weights::WeightLoader;
 use self::ops::Ops;
 use self::step::LaunchMode;
 use super::{
-    ActivationDtype, Attended, AttentionLevels, Backend, Dtype, ExpertInput, Feature, Gate, HeadKind, HeadLayout,
-    KvDtype, KvShape, LevelRow, MatrixPart, RopeTable, Router, Sampled, Scoring, StackShape, StepBatch, StepShape,
-    SwapRates, WeightFormat, WeightView,
+    ActivationDtype, Attended, AttentionLevels, Backend, Dtype, ExpertInput, ExpertKind, Feature, Gate, HeadKind,
+    HeadLayout, KvDtype, KvShape, LevelRow, MatrixPart, RopeTable, Router, Sampled, Scoring, StackShape, StepBatch,
+    StepShape, SwapRates, WeightFormat, WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
@@ -61,6 +66,8 @@ pub struct Cuda {
     ops: HashMap<Dtype, Ops>,
     /// By weight format; loaded with the first matrix.
     gemms: HashMap<WeightFormat, Gemm>,
+    /// By dtype of weights; loaded with the first experts.
+    experts: HashMap<Dtype, ExpertKernels>,
     choosing: AlgorithmPolicy,
     /// Number of changes that invalidate captured graphs: memory addresses, or whether attention runs.
     moves: u64,
@@ -73,12 +80,12 @@ impl Cuda {
     /// Opens GPU number `ordinal`. The error is one sentence; see `Device::open`.
     pub fn open(ordinal: usize) -> Result<Self> {
         let device = Device::open(ordinal)?;
-        let (ops, gemms) = (HashMap::new(), HashMap::new());
+        let (ops, gemms, experts) = (HashMap::new(), HashMap::new(), HashMap::new());
         let choosing = AlgorithmPolicy::Fastest { at_most: chooser::TUNE_BUDGET };
         let loader = WeightLoader::new(&device)?;
         let (moves, skips_attention, deterministic) = (0, false, false);
         let kv = KvDtype::Model;
-        Ok(Self { loader, ops, gemms, choosing, moves, skips_attention, deterministic, kv, device })
+        Ok(Self { loader, ops, gemms, experts, choosing, moves, skips_attention, deterministic, kv, device })
     }
 
     pub fn device(&self) -> &Device {
@@ -132,6 +139,10 @@ impl Cuda {
         self.ops.get(&dtype).expect("loaded with the first buffer, matrix or pages of their dtype")
     }
 
+    fn expert_kernels(&self, dtype: Dtype) -> &ExpertKernels {
+        self.experts.get(&dtype).expect("loaded with the first experts of their dtype")
+    }
+
     fn gemm(&mut self, format: WeightFormat) -> &mut Gemm {
         self.gemms.get_mut(&format).expect("loaded with the first matrix of its format")
     }
@@ -145,10 +156,10 @@ impl Backend for Cuda {
     type SavedPages = SavedPages;
     type Rope = Rope;
     type Step = Step;
+    type Experts = Experts;
+    type Routes = Routes;
 
     const MIXES_DTYPES: bool = false;
-    type Experts = Absent;
-    type Routes = Absent;
 
     const IS_ASYNC: bool = true;
 
@@ -183,11 +194,8 @@ impl Backend for Cuda {
         attention::tile(self.deterministic)
     }
 
-    fn supports(&self, feature: Feature) -> bool {
-        match feature {
-            Feature::Sinks | Feature::MixedHeads | Feature::WideHeads => true,
-            Feature::Experts | Feature::Softcaps | Feature::LayerInputs => false,
-        }
+    fn supports(&self, _: Feature) -> bool {
+        true
     }
 
     /// Uses tiles at fixed positions for attention and batch-invariant algorithms for linear layers. All other ops are
@@ -222,16 +230,21 @@ impl Backend for Cuda {
         self.loader.vector(parts)
     }
 
-    fn experts(&mut self, _: Vec<Matrix>, _: Vec<Vector>) -> Result<Absent> {
-        Err(lacking(Feature::Experts))
+    fn experts(&mut self, matrices: Vec<Matrix>, biases: Vec<Vector>, kind: ExpertKind) -> Result<Experts> {
+        let dtype = matrices.first().map_or(Dtype::F32, |matrix| matrix.format.compute_dtype());
+        if !self.experts.contains_key(&dtype) {
+            self.experts.insert(dtype, ExpertKernels::load(&self.device, dtype)?);
+        }
+        Experts::load(&self.device, self.expert_kernels(dtype), matrices, biases, kind)
     }
 
-    fn routes(&mut self, _: usize, _: Router) -> Result<Absent> {
-        Err(lacking(Feature::Experts))
+    fn routes(&mut self, experts: usize, router: Router) -> Result<Routes> {
+        Routes::new(&self.device, experts, router)
     }
 
-    fn resize_routes(&mut self, routes: &mut Absent, _: usize) -> Result<()> {
-        match *routes {}
+    fn resize_routes(&mut self, routes: &mut Routes, rows: usize) -> Result<()> {
+        self.moves += u64::from(routes.resize(rows)?);
+        Ok(())
     }
 
     fn rope_table(&mut self, table: &RopeTable) -> Result<Rope> {
@@ -372,16 +385,16 @@ impl Backend for Cuda {
         self.ops(out.element).round(out, x);
     }
 
-    fn add(&mut self, _: &mut Buffer, _: &Buffer) {
-        refused(Feature::Experts)
+    fn add(&mut self, out: &mut Buffer, x: &Buffer) {
+        self.ops(out.element).add(out, x);
     }
 
     fn scale(&mut self, x: &mut Buffer, factor: f32) {
         self.ops(x.element).scale(x, factor);
     }
 
-    fn softcap(&mut self, _: &mut Buffer, _: f32) {
-        refused(Feature::Softcaps)
+    fn softcap(&mut self, x: &mut Buffer, cap: f32) {
+        self.ops(x.element).softcap(x, cap);
     }
 
     fn linear(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
@@ -420,31 +433,47 @@ impl Backend for Cuda {
     }
 
     fn gated(&mut self, out: &mut Buffer, x: &Buffer, gate: Gate) {
-        match gate {
-            Gate::Silu => self.ops(x.element).gated_silu(out, x),
-            Gate::Gelu => self.ops(x.element).gated_gelu(out, x),
-            Gate::Clamped => refused(Feature::Experts),
-        }
+        self.ops(x.element).gated(out, x, gate);
     }
 
-    fn gelu_times(&mut self, _: &mut Buffer, _: &Buffer, _: usize) {
-        refused(Feature::LayerInputs)
+    fn gelu_times(&mut self, x: &mut Buffer, y: &Buffer, from: usize) {
+        self.ops(x.element).gelu_times(x, y, from);
     }
 
     fn gelu(&mut self, x: &mut Buffer) {
         self.ops(x.element).gelu(x);
     }
 
-    fn route(&mut self, routes: &mut Absent, _: &Buffer, _: Option<&Vector>) {
-        match *routes {}
+    fn route(&mut self, routes: &mut Routes, scores: &Buffer, factors: Option<&Vector>) {
+        routes.route(scores, factors);
     }
 
-    fn expert_linear(&mut self, _: &mut Buffer, _: &Buffer, experts: &Absent, _: &Absent, _: ExpertInput) {
-        match *experts {}
+    fn expert_linear(&mut self, out: &mut Buffer, x: &Buffer, experts: &Experts, routes: &Routes, input: ExpertInput) {
+        experts.linear(self.expert_kernels(experts.element()), out, x, routes, input);
     }
 
-    fn combine(&mut self, _: &mut Buffer, _: &Buffer, routes: &Absent) {
-        match *routes {}
+    /// At once where a tensor-core kernel multiplies.
+    fn expert_gated(
+        &mut self,
+        out: &mut Buffer,
+        inner: &mut Buffer,
+        x: &Buffer,
+        experts: &Experts,
+        routes: &Routes,
+        gate: Gate,
+    ) {
+        if experts.gates() {
+            return experts.gated(self.expert_kernels(experts.element()), out, x, routes, gate);
+        }
+        experts.linear(self.expert_kernels(experts.element()), inner, x, routes, ExpertInput::Rows);
+        self.gated(out, inner, gate);
+    }
+
+    fn combine(&mut self, out: &mut Buffer, x: &Buffer, routes: &Routes) {
+        if out.rows > 0 {
+            let (places, weights) = (routes.places_of_choices(), routes.weights());
+            self.ops(x.element).combine(out, x, places, weights, routes.chosen());
+        }
     }
 
     fn select_rows(&mut self, out: &mut Buffer, x: &Buffer, step: &Step) {
@@ -454,14 +483,6 @@ impl Backend for Cuda {
     fn sample(&mut self, logits: &Buffer, step: &mut Step) {
         step.sample(&self.device, logits);
     }
-}
-
-/// What this backend does not have yet: `supports` says so before a model is built.
-#[derive(Debug)]
-pub enum Absent {}
-
-fn lacking(feature: Feature) -> Error {
-    Error::Internal(format!("{feature}: this backend's `supports` denies them"))
 }
 
 fn refused(feature: Feature) -> ! {

@@ -13,7 +13,7 @@ use super::driver::memory::Memory;
 use super::memory::buffer::Buffer;
 use super::memory::kv::Kv;
 use super::memory::weights::{Matrix, Vector};
-use crate::backend::{Dtype, HeadKind, HeadLayout, RopeTable, WeightFormat};
+use crate::backend::{Dtype, Gate, HeadKind, HeadLayout, RopeTable, WeightFormat};
 use crate::error::Result;
 use crate::ids::LayerIx;
 
@@ -37,10 +37,15 @@ pub struct Ops {
     rope: Function,
     gated_silu: Function,
     gated_gelu: Function,
+    gated_clamped: Function,
     gelu: Function,
+    gelu_times: Function,
+    combine: Function,
+    add: Function,
     rms_norm_add: Function,
     round: Function,
     scale: Function,
+    softcap: Function,
     select_rows: Function,
 }
 
@@ -78,10 +83,15 @@ impl Ops {
             rope: typed(&units::ROPE, "rope")?,
             gated_silu: typed(&units::GATED_SILU, "gated_silu")?,
             gated_gelu: typed(&units::GATED_GELU, "gated_gelu")?,
+            gated_clamped: typed(&units::GATED_CLAMPED, "gated_clamped")?,
             gelu: typed(&units::GELU, "gelu")?,
+            gelu_times: typed(&units::GELU_TIMES, "gelu_times")?,
+            combine: typed(&units::COMBINE, "combine")?,
+            add: plain(&units::ADD, "add_sums")?,
             rms_norm_add: plain(&units::RMS_NORM_ADD, "rms_norm_add")?,
             round: typed(&units::ROUND, "round_sums")?,
             scale: plain(&units::SCALE, "scale")?,
+            softcap: plain(&units::SOFTCAP, "softcap")?,
             select_rows: plain(&units::SELECT_ROWS, "select_rows")?,
             device: device.clone(),
             element,
@@ -130,6 +140,32 @@ impl Ops {
         self.assert_sums(x);
         let args = |out: &Memory| Args::new().memory(out).memory(x.memory()).u32(small(x.width));
         self.launch(&self.round, out, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
+    }
+
+    pub fn add(&self, out: &Buffer, x: &Buffer) {
+        assert_eq!((out.rows, out.width), (x.rows, x.width), "add: shapes");
+        self.assert_sums(out);
+        self.assert_sums(x);
+        let args = |out: &Memory| Args::new().memory(out).memory(x.memory()).u32(small(x.width));
+        self.launch(&self.add, out, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
+    }
+
+    pub fn softcap(&self, x: &Buffer, cap: f32) {
+        self.assert_sums(x);
+        let args = |memory: &Memory| Args::new().memory(memory).u32(small(x.width)).f32(cap);
+        self.launch(&self.softcap, x, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
+    }
+
+    /// `places`, `weights`: for each row of `out`, those of its `chosen` experts.
+    pub fn combine(&self, out: &Buffer, x: &Buffer, places: &Memory, weights: &Memory, chosen: usize) {
+        assert_eq!((out.rows * chosen, out.width), (x.rows, x.width), "combine: shapes");
+        self.assert_sums(out);
+        self.assert_operands(x);
+        let args = |out: &Memory| {
+            let args = Args::new().memory(out).memory(x.memory()).memory(places).memory(weights);
+            args.u32(small(chosen)).u32(small(x.width))
+        };
+        self.launch(&self.combine, out, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
     }
 
     pub fn scale(&self, x: &Buffer, factor: f32) {
@@ -206,15 +242,12 @@ impl Ops {
         self.launch(kv.append(layer), qkv, blocks, LANE_BLOCK, 0, args);
     }
 
-    pub fn gated_silu(&self, out: &Buffer, x: &Buffer) {
-        self.gated(&self.gated_silu, out, x);
-    }
-
-    pub fn gated_gelu(&self, out: &Buffer, x: &Buffer) {
-        self.gated(&self.gated_gelu, out, x);
-    }
-
-    fn gated(&self, kernel: &Function, out: &Buffer, x: &Buffer) {
+    pub fn gated(&self, out: &Buffer, x: &Buffer, gate: Gate) {
+        let kernel = match gate {
+            Gate::Silu => &self.gated_silu,
+            Gate::Gelu => &self.gated_gelu,
+            Gate::Clamped => &self.gated_clamped,
+        };
         assert_eq!((x.rows, x.width), (out.rows, 2 * out.width), "gated: shapes");
         self.assert_operands(out);
         self.assert_operands(x);
@@ -226,6 +259,17 @@ impl Ops {
         self.assert_operands(x);
         let args = |memory: &Memory| Args::new().memory(memory).u32(small(x.width));
         self.launch(&self.gelu, x, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
+    }
+
+    pub fn gelu_times(&self, x: &Buffer, y: &Buffer, from: usize) {
+        assert!(x.rows == y.rows && from + x.width <= y.width, "gelu_times: shapes");
+        self.assert_operands(x);
+        self.assert_sums(y);
+        let args = |memory: &Memory| {
+            let args = Args::new().memory(memory).memory(y.memory());
+            args.u32(small(x.width)).u32(small(y.width)).u32(small(from))
+        };
+        self.launch(&self.gelu_times, x, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
     }
 
     /// `rows`: for each row of `out`, the row of `x` to copy.

@@ -29,8 +29,9 @@ pub use step::SimStep;
 
 use super::cuda::compile::elements::KvElement;
 use super::{
-    ActivationDtype, Backend, Dtype, ExpertInput, Feature, Gate, HeadKind, HeadLayout, KvDtype, KvShape, MatrixPart,
-    RopeTable, Router, Sampled, SavedBytes, Scoring, StackShape, StepBatch, StepShape, SwapRates, WeightView,
+    ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Feature, Gate, HeadKind, HeadLayout, KvDtype, KvShape,
+    MatrixPart, RopeTable, Router, Sampled, SavedBytes, Scoring, StackShape, StepBatch, StepShape, SwapRates,
+    WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
@@ -209,7 +210,7 @@ impl Backend for Sim {
         self.allocate(parts.iter().map(|part| part.rows * part.cols * size_of::<f32>()).sum())
     }
 
-    fn experts(&mut self, matrices: Vec<SimMatrix>, _: Vec<()>) -> Result<SimExperts> {
+    fn experts(&mut self, matrices: Vec<SimMatrix>, _: Vec<()>, _: ExpertKind) -> Result<SimExperts> {
         Ok(SimExperts(matrices))
     }
 
@@ -409,6 +410,19 @@ impl Backend for Sim {
         let rows_each = out.rows.div_ceil(chosen.max(1));
         let (bytes, outputs) = (chosen * one.bytes(), chosen * one.0.rows);
         self.spent += self.profile.linear.ns(bytes, outputs, one.0.cols, rows_each);
+    }
+
+    fn expert_gated(
+        &mut self,
+        out: &mut SimBuffer,
+        inner: &mut SimBuffer,
+        x: &SimBuffer,
+        experts: &SimExperts,
+        routes: &SimRoutes,
+        gate: Gate,
+    ) {
+        self.expert_linear(inner, x, experts, routes, ExpertInput::Rows);
+        self.gated(out, inner, gate);
     }
 
     fn combine(&mut self, out: &mut SimBuffer, x: &SimBuffer, _: &SimRoutes) {

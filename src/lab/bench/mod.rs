@@ -5,6 +5,7 @@ pub mod batches;
 pub mod chart;
 pub mod decode;
 pub mod gemm;
+mod mixtures;
 pub mod products;
 pub mod serve;
 pub mod tables;

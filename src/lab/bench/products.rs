@@ -1,6 +1,7 @@
-//! `bench gemm --shape`: times the linear layers of a model by number of rows, each with the library's recommended
-//! algorithm and with the fastest one measured, compared with the physical lower bound, and their sum per decode step.
-//! Calls alternate between copies of the weights, so that these are read from memory as in a step.
+//! `bench gemm --shape`: times the linear layers of a model (those of experts: `mixtures`) by number of rows, each with
+//! the library's recommended algorithm and with the fastest one measured, compared with the physical lower bound, and
+//! their sum per decode step. Calls alternate between copies of the weights, so that these are read from memory as in a
+//! step.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use rayon::prelude::*;
 use serde::Serialize;
 
+use super::mixtures;
 use super::tables::{print, rounded};
 use super::workload_file::read_jobs;
 use crate::backend::{ActivationDtype, Dtype, MatrixPart, RandomWeight, Rates, Timed, Uniform};
@@ -38,8 +40,8 @@ pub struct ProductOptions {
 const WEIGHT_BYTES: usize = 512 << 20;
 const COPIES: std::ops::RangeInclusive<usize> = 2..=8;
 /// Consecutive calls that are timed together, and number of such timings, of which the median counts.
-const CALLS: usize = 8;
-const TIMES: usize = 10;
+pub const CALLS: usize = 8;
+pub const TIMES: usize = 10;
 /// Budget of autotuning; one layer at one number of rows takes at most a tenth of it.
 const MEASURING: Duration = Duration::from_secs(12);
 /// More rows than any step has.
@@ -64,15 +66,15 @@ enum ProductOutput {
 
 /// One kind of layer at one number of rows.
 #[derive(Debug, Serialize)]
-struct MeasuredLayer<'a> {
-    shape: &'a str,
-    layer: &'static str,
-    outputs: usize,
-    inputs: usize,
-    count: usize,
-    deterministic: bool,
+pub struct MeasuredLayer<'a> {
+    pub shape: &'a str,
+    pub layer: &'static str,
+    pub outputs: usize,
+    pub inputs: usize,
+    pub count: usize,
+    pub deterministic: bool,
     #[serde(flatten)]
-    times: LayerTimes,
+    pub times: LayerTimes,
 }
 
 /// All linear layers of a decode step.
@@ -86,7 +88,7 @@ struct MeasuredStep<'a> {
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
-struct LayerTimes {
+pub struct LayerTimes {
     rows: usize,
     /// Time of the recommended algorithm; `None` if the backend has only one algorithm.
     first_us: Option<f64>,
@@ -119,7 +121,7 @@ fn measure_all<B: Timed>(mut backend: B, options: &ProductOptions) -> Result<()>
     if !options.json {
         out::line(format_args!("{}: {rates}", backend.describe()))?;
         out::line(format_args!(
-            "{:<6} {:>7} {:>7} {:>6} {:>10} {:>10} {:>10} {:>6}",
+            "{:<12} {:>7} {:>7} {:>6} {:>10} {:>10} {:>10} {:>6}",
             "layer", "outputs", "inputs", "rows", "first us", "us", "floor us", "ratio"
         ))?;
     }
@@ -135,6 +137,16 @@ fn measure_all<B: Timed>(mut backend: B, options: &ProductOptions) -> Result<()>
             *sum = LayerTimes::new(sum.rows, first, sum.us + more * times.us, sum.floor_us + more * times.floor_us);
         }
     }
+    mixtures::measure(&mut backend, &config, options, rates, |measured| {
+        print(options.json, &measured)?;
+        let MeasuredLayer { count, times, .. } = measured;
+        let more = count as f64;
+        for sum in step.iter_mut().filter(|sum| sum.rows == times.rows) {
+            let first = sum.first_us.map(|us| us + more * times.us);
+            *sum = LayerTimes::new(sum.rows, first, sum.us + more * times.us, sum.floor_us + more * times.floor_us);
+        }
+        Ok(())
+    })?;
     step.into_iter()
         .try_for_each(|times| print(options.json, &MeasuredStep { shape, layer: "step", deterministic, times }))
 }
@@ -169,6 +181,11 @@ fn layers(config: &ModelConfig) -> Vec<LinearLayer> {
         let DenseSpec { activation, width, .. } = kind;
         all.push(layer("up", activation.up_width(width), hidden, count, ProductOutput::Operands));
         all.push(layer("down", hidden, width, count, ProductOutput::Residual));
+    }
+    let routers = || config.layers.iter().filter_map(|layer| layer.feed_forward.experts().map(|experts| experts.count));
+    for outputs in kinds(routers()) {
+        let count = routers().filter(|other| *other == outputs).count();
+        all.push(layer("router", outputs, hidden, count, ProductOutput::Sums));
     }
     all.push(layer("head", vocab, hidden, 1, ProductOutput::Sums));
     all
@@ -230,7 +247,7 @@ fn measure<B: Timed>(
 }
 
 impl LayerTimes {
-    fn new(rows: usize, first_us: Option<f64>, us: f64, floor_us: f64) -> Self {
+    pub fn new(rows: usize, first_us: Option<f64>, us: f64, floor_us: f64) -> Self {
         let ratio = rounded(us / floor_us, 2);
         Self {
             rows,
@@ -253,13 +270,13 @@ impl fmt::Display for LayerTimes {
 impl fmt::Display for MeasuredLayer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { layer, outputs, inputs, times, .. } = self;
-        write!(f, "{layer:<6} {outputs:>7} {inputs:>7} {times}")
+        write!(f, "{layer:<12} {outputs:>7} {inputs:>7} {times}")
     }
 }
 
 impl fmt::Display for MeasuredStep<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { layer, times, .. } = self;
-        write!(f, "{layer:<6} {:>7} {:>7} {times}", "", "")
+        write!(f, "{layer:<12} {:>7} {:>7} {times}", "", "")
     }
 }

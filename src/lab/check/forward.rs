@@ -21,6 +21,15 @@ const FAMILIES: [(&str, &str); 4] = [
     ("phi", r#""num_key_value_heads": 4, "hidden_act": "gelu_new""#),
 ];
 
+/// Mixtures: all experts, so that roundings do not change which; and, in f32 only, some of many in every other layer.
+const ALL_EXPERTS: (&str, &str) =
+    ("mixtral", r#""num_key_value_heads": 2, "num_local_experts": 3, "num_experts_per_tok": 3"#);
+const SOME_EXPERTS: (&str, &str) = (
+    "qwen3_moe",
+    r#""num_key_value_heads": 2, "head_dim": 32, "num_experts": 12, "num_experts_per_tok": 3, "norm_topk_prob": true,
+       "moe_intermediate_size": 96, "decoder_sparse_step": 2, "mlp_only_layers": []"#,
+);
+
 /// Tokens of each step: a long prompt, an odd chunk, then single tokens, so that one shape repeats often enough to be
 /// replayed as a graph.
 const STEPS: [usize; 7] = [93, 17, 1, 1, 1, 1, 1];
@@ -28,7 +37,8 @@ const STEPS: [usize; 7] = [93, 17, 1, 1, 1, 1, 1];
 pub fn forwards<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut CheckReport) -> Result<()> {
     let families = if effort == CheckEffort::Quick { &FAMILIES[..1] } else { &FAMILIES };
     for dtype in Dtype::ALL {
-        for (family, changes) in families {
+        let some = (dtype == Dtype::F32).then_some(&SOME_EXPERTS);
+        for (family, changes) in families.iter().chain([&ALL_EXPERTS]).chain(some) {
             let config = ModelConfig::from_json(&format!(
                 r#"{{ "model_type": "{family}", "hidden_size": 128, "intermediate_size": 200, "num_hidden_layers": 3,
                     "num_attention_heads": 4, "vocab_size": {ANY_VOCAB}, "max_position_embeddings": 256,

@@ -710,6 +710,45 @@ void multiply_values(float (&sum)[N][4], const unsigned (&p)[4], unsigned long l
     });
 }
 
+// sum [16 x N] += weights [16 x 16] inputs [N x 16]^T of this warp, all in panels.
+template <class T, unsigned N>
+void multiply_panels(float (&sum)[N / 8][4], unsigned long long weights, unsigned long long inputs) {
+    WideMultiply mine = {sum, nullptr};
+    together("multiply_panels", mine, [=](WideMultiply** all) {
+        if (weights >> 62 != 1 || inputs >> 62 != 1) {
+            stop("a descriptor of another layout than 128-byte swizzle");
+        }
+        std::vector<WideMultiply> lanes(WARP);
+        for (unsigned l = 0; l < WARP; l++) {
+            lanes[l] = *all[l];
+        }
+        const Block* block = current->block;
+        const unsigned first = current->thread / WARP % 4 * 16;
+        issue([=] {
+            auto row_of = [&](uint64_t descriptor, unsigned row, float (&to)[16]) {
+                const unsigned at = (descriptor & 0x3fff) * 16 + row / 8 * atoms_apart(descriptor) + row % 8 * 128;
+                for (unsigned k = 0; k < 16; k++) {
+                    to[k] = element<T>(swizzled(*block, at + k * 2));
+                }
+            };
+            float left_of[16][16], right[16];
+            for (unsigned row = 0; row < 16; row++) {
+                row_of(weights, first + row, left_of[row]);
+            }
+            for (unsigned column = 0; column < N; column++) {
+                row_of(inputs, column, right);
+                for (unsigned row = 0; row < 16; row++) {
+                    float product = 0.0f;
+                    for (unsigned k = 0; k < 16; k++) {
+                        product += left_of[row][k] * right[k];
+                    }
+                    lanes[row % 8 * 4 + column % 8 / 2].sum[column / 8][row / 8 * 2 + column % 2] += product;
+                }
+            }
+        });
+    });
+}
+
 inline void products_issued() {
     int none = 0;
     together("products_issued", none, [](int**) { warp().groups.emplace_back(); });
@@ -967,6 +1006,14 @@ inline float __fdiv_rn(float a, float b) {
 }
 
 inline void __threadfence() {}
+
+inline float __expf(float x) {
+    return std::exp(x);
+}
+
+inline float __fdividef(float a, float b) {
+    return a / b;
+}
 
 template <class V>
 V __shfl_sync(unsigned, V value, unsigned from) {

@@ -1,5 +1,5 @@
-//! Values of the kernels' defines: names of element types, element types and row layouts of KV pages, and the models
-//! for which there is a Hopper kernel. `units` lists which file is compiled with which values.
+//! Values of the kernels' defines: names of element types, element types and row layouts of KV pages, the models for
+//! which there is a Hopper kernel, and the tiles of experts' products. `units` lists which file is compiled with which values.
 
 use crate::backend::cuda::discovery::probe::DeviceFacts;
 use crate::backend::{Dtype, KvDtype};
@@ -87,5 +87,56 @@ impl PageLayout {
     /// On devices of compute capability `major`, in a model with weights of `dtype`.
     pub fn of(major: u32, dtype: Dtype, head_dim: usize) -> Self {
         if major == 9 && HopperKernel::of(dtype, head_dim).is_some() { PageLayout::Swizzled } else { PageLayout::Plain }
+    }
+}
+
+/// How a kernel cuts the products of experts into tiles, and what its launch takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertTiles {
+    pub kernel: ExpertKernel,
+    /// The most places of a tile.
+    pub cap: usize,
+    pub threads: u32,
+    /// Bytes of dynamic shared memory.
+    pub shared: usize,
+    /// Blocks per multiprocessor.
+    pub blocks: u32,
+}
+
+/// A kernel that multiplies panels of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertKernel {
+    /// `expert_linear_wgmma`, of Hopper.
+    Wgmma,
+    /// `expert_linear`, of any tensor cores.
+    Mma,
+}
+
+impl ExpertTiles {
+    /// Those of GPUs of compute capability `major`, rising.
+    pub const fn of(major: u32) -> &'static [ExpertTiles] {
+        if major == 9 { &Self::WGMMA } else { &Self::MMA }
+    }
+
+    /// Groups of 64 weights that a tile multiplies: more of them read inputs less often, but leave fewer tiles.
+    const WGMMA: [Self; 2] = [Self::wgmma(64, 2, 9), Self::wgmma(192, 3, 4)];
+
+    /// `groups` groups of 64 weights and `cap` inputs in each of `stages` stages, rows of 128 bytes; the ring is aligned to
+    /// 1024. A warpgroup for each group, and one that copies.
+    const fn wgmma(cap: usize, groups: usize, stages: usize) -> Self {
+        let shared = stages * (groups * 64 + cap) * 128 + 1024;
+        Self { kernel: ExpertKernel::Wgmma, cap, threads: 128 * (groups as u32 + 1), shared, blocks: 1 }
+    }
+
+    /// Three stages of 64 weights and 64 inputs, aligned to 128 bytes.
+    const MMA: [Self; 1] =
+        [Self { kernel: ExpertKernel::Mma, cap: 64, threads: 128, shared: 3 * (64 + 64) * 128 + 128, blocks: 2 }];
+
+    /// The kernel's name.
+    pub fn name(self) -> &'static str {
+        match self.kernel {
+            ExpertKernel::Wgmma => "expert_linear_wgmma",
+            ExpertKernel::Mma => "expert_linear",
+        }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::elements::{HopperKernel, KvElement, PageLayout, element_name};
+use super::elements::{ExpertKernel, ExpertTiles, HopperKernel, KvElement, PageLayout, element_name, has_wgmma};
 use super::unit::{Source, Unit};
 use crate::backend::Dtype;
 
@@ -36,6 +36,10 @@ pub static HEADERS: &[Source] = &[
     source!("attention/wide_wgmma.cuh"),
     source!("attention/wide.cuh"),
     source!("element.cuh"),
+    source!("experts/panels.cuh"),
+    source!("experts/products.cuh"),
+    source!("experts/store.cuh"),
+    source!("experts/tile.cuh"),
     source!("kv_page.cuh"),
     source!("lanes.cuh"),
     source!("attention/level_words.cuh"),
@@ -50,11 +54,19 @@ pub static HEADERS: &[Source] = &[
 ];
 
 pub static ADVANCE: Source = source!("ops/advance.cu");
+pub static ADD: Source = source!("ops/add.cu");
 pub static ADD_BIAS: Source = source!("ops/add_bias.cu");
+pub static COMBINE: Source = source!("experts/combine.cu");
 pub static EMBED: Source = source!("ops/embed.cu");
+pub static EXPERT_LINEAR: Source = source!("experts/expert_linear.cu");
+pub static EXPERT_LINEAR_ANY: Source = source!("experts/expert_linear_any.cu");
+pub static EXPERT_LINEAR_WGMMA: Source = source!("experts/expert_linear_wgmma.cu");
+pub static EXPERT_PANELS: Source = source!("experts/expert_panels.cu");
+pub static GATED_CLAMPED: Source = source!("ops/gated_clamped.cu");
 pub static GATED_GELU: Source = source!("ops/gated_gelu.cu");
 pub static GATED_SILU: Source = source!("ops/gated_silu.cu");
 pub static GELU: Source = source!("ops/gelu.cu");
+pub static GELU_TIMES: Source = source!("ops/gelu_times.cu");
 pub static HEAD_NORM: Source = source!("ops/head_norm.cu");
 pub static KV_APPEND: Source = source!("ops/kv_append.cu");
 pub static KV_APPEND_FP8: Source = source!("ops/kv_append_fp8.cu");
@@ -69,8 +81,11 @@ pub static RMS_NORM: Source = source!("ops/rms_norm.cu");
 pub static RMS_NORM_ADD: Source = source!("ops/rms_norm_add.cu");
 pub static ROPE: Source = source!("ops/rope.cu");
 pub static ROUND: Source = source!("ops/round.cu");
+pub static ROUTE_CHOOSE: Source = source!("experts/route_choose.cu");
+pub static ROUTE_PLACES: Source = source!("experts/route_places.cu");
 pub static SCALE: Source = source!("ops/scale.cu");
 pub static SELECT_ROWS: Source = source!("ops/select_rows.cu");
+pub static SOFTCAP: Source = source!("ops/softcap.cu");
 pub static TREE_ATTENTION: Source = source!("attention/tree_attention.cu");
 pub static TREE_ATTENTION_ANY: Source = source!("attention/tree_attention_any.cu");
 pub static TREE_ATTENTION_LARGE: Source = source!("attention/tree_attention_large.cu");
@@ -97,6 +112,10 @@ pub fn all() -> Vec<Unit> {
     all.extend(DTYPES.into_iter().flat_map(gemm));
     all.extend(SAMPLE.iter().chain([&SAMPLE_COUNT]).map(Unit::new));
     all.push(advance());
+    all.extend(routes());
+    all.extend(
+        DTYPES.into_iter().flat_map(|element| [8, 9].into_iter().flat_map(move |major| experts(element, major))),
+    );
     all.extend(
         DTYPES.into_iter().flat_map(|element| HEAD_DIMS.into_iter().flat_map(move |dim| attention(element, dim))),
     );
@@ -136,8 +155,21 @@ pub fn all() -> Vec<Unit> {
 
 /// Units that `Ops` launches for weights of `element`, and those that copy pages.
 pub fn ops(element: Dtype) -> Vec<Unit> {
-    let elementwise = [&EMBED, &RMS_NORM, &LAYER_NORM, &HEAD_NORM, &ROPE, &GATED_SILU, &GATED_GELU, &GELU, &ROUND];
-    let plain = [&RMS_NORM_ADD, &SCALE, &SELECT_ROWS, &KV_PAGES];
+    let elementwise = [
+        &EMBED,
+        &RMS_NORM,
+        &LAYER_NORM,
+        &HEAD_NORM,
+        &ROPE,
+        &GATED_SILU,
+        &GATED_GELU,
+        &GATED_CLAMPED,
+        &GELU,
+        &GELU_TIMES,
+        &ROUND,
+        &COMBINE,
+    ];
+    let plain = [&ADD, &RMS_NORM_ADD, &SCALE, &SOFTCAP, &SELECT_ROWS, &KV_PAGES];
     elementwise.map(|source| typed(source, element)).into_iter().chain(plain.map(Unit::new)).collect()
 }
 
@@ -146,6 +178,39 @@ pub fn gemm(element: Dtype) -> Vec<Unit> {
     let products = [(element, false), (Dtype::F32, false), (Dtype::F32, true)];
     let products = products.map(|(out, accumulate)| linear_any(element, out, accumulate));
     products.into_iter().chain([element, Dtype::F32].map(add_bias)).collect()
+}
+
+/// Units that choose experts.
+pub fn routes() -> Vec<Unit> {
+    [&ROUTE_CHOOSE, &ROUTE_PLACES].map(Unit::new).into()
+}
+
+/// Units that multiply by experts of `element` on GPUs of compute capability `major`.
+pub fn experts(element: Dtype, major: u32) -> Vec<Unit> {
+    let mut all = [element, Dtype::F32].map(|out| expert_linear_any(element, out)).to_vec();
+    if element != Dtype::F32 {
+        all.push(expert_panels(element));
+        let products = |tiles| [false, true].map(|is_gated| expert_linear(element, tiles, is_gated));
+        all.extend(ExpertTiles::of(major).iter().flat_map(|&tiles| products(tiles)));
+    }
+    all
+}
+
+pub fn expert_linear_any(element: Dtype, out: Dtype) -> Unit {
+    typed(&EXPERT_LINEAR_ANY, element).define("OUT", element_name(out))
+}
+
+pub fn expert_panels(element: Dtype) -> Unit {
+    typed(&EXPERT_PANELS, element).define("GATED", 0)
+}
+
+/// The unit that multiplies panels of experts by tiles of that size.
+pub fn expert_linear(element: Dtype, tiles: ExpertTiles, is_gated: bool) -> Unit {
+    match tiles.kernel {
+        ExpertKernel::Wgmma => typed(&EXPERT_LINEAR_WGMMA, element).define("CAP", tiles.cap),
+        ExpertKernel::Mma => typed(&EXPERT_LINEAR, element),
+    }
+    .define("GATED", u8::from(is_gated))
 }
 
 /// The unit that advances a step by one token.

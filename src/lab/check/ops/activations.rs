@@ -1,4 +1,4 @@
-//! `gated` and `gelu`, for numbers of all magnitudes.
+//! `gated`, `gelu` and `gelu_times`, for numbers of all magnitudes.
 
 use std::fmt;
 
@@ -22,7 +22,14 @@ pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<
             row[width..].iter_mut().for_each(|up| *up = dtype.round(2.0 * dice.number()));
         }
         suite.hold("gated_silu", &GatedCase { dtype, width, x: x.clone(), gate: Gate::Silu })?;
-        suite.hold("gated_gelu", &GatedCase { dtype, width, x, gate: Gate::Gelu })?;
+        suite.hold("gated_gelu", &GatedCase { dtype, width, x: x.clone(), gate: Gate::Gelu })?;
+        suite.hold("gated_clamped", &GatedCase { dtype, width, x, gate: Gate::Clamped })?;
+        // Factors of at most 1 from the middle of wider rows, aligned and not.
+        for from in [0, 8, 3] {
+            let x = (0..rows * width).map(|_| dtype.round(12.0 * dice.number())).collect();
+            let y = dice.numbers(rows * (width + 16));
+            suite.hold("gelu_times", &GeluTimesCase { dtype, width, x, y, from })?;
+        }
     }
     Ok(())
 }
@@ -44,17 +51,28 @@ impl OpCase for GatedCase {
         backend.read(&out, rows)
     }
 
-    /// The exponential of a gate g, computed as a power of two, has an error of |g| roundings and a few more, plus
-    /// those of a few other operations; on both sides. e^-g of a very negative gate is limited to e^88, which leaves an
-    /// error below |g| e^-87.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let (row, i) = (at / self.width, at % self.width);
         let (gate, up) = (self.x[row * 2 * self.width + i], self.x[(row * 2 + 1) * self.width + i]);
-        if self.gate == Gate::Gelu {
-            return f64::from(up).abs() * gelu_tolerance(gate) + rounded(self.dtype, y) + 2.0 * y.abs() * F32;
+        rounded(self.dtype, y) + gate_tolerance(self.gate, gate, up, y)
+    }
+}
+
+/// Of a gate's result `y` before it is stored. The exponential of a gate g, computed as a power of two, has an error of |g|
+/// roundings (`SLOPE` times as many where it is clamped) and a few more, plus those of a few other operations; on both
+/// sides. e^-g of a very negative gate is limited to e^88, which leaves an error below |g| e^-87.
+pub fn gate_tolerance(kind: Gate, gate: f32, up: f32, y: f64) -> f64 {
+    let size = f64::from(up).abs();
+    match kind {
+        Gate::Gelu => size * gelu_tolerance(gate) + 2.0 * y.abs() * F32,
+        Gate::Silu | Gate::Clamped => {
+            // A clamped up is added to 1, which may cancel.
+            let size = if kind == Gate::Clamped { size.min(f64::from(Gate::LIMIT)) + 1.0 } else { size };
+            let gate = f64::from(gate).abs();
+            let turned = if kind == Gate::Clamped { f64::from(Gate::SLOPE) * gate } else { gate };
+            let sum = if kind == Gate::Clamped { 2.0 * gate.min(f64::from(Gate::LIMIT)) * size * F32 } else { 0.0 };
+            sum + y.abs() * (24.0 + 2.0 * turned.min(100.0)) * F32 + gate * size * (-87.0f64).exp()
         }
-        let (gate, up) = (f64::from(gate).abs(), f64::from(up).abs());
-        rounded(self.dtype, y) + y.abs() * (24.0 + 2.0 * gate.min(100.0)) * F32 + gate * up * (-87.0f64).exp()
     }
 }
 
@@ -82,6 +100,38 @@ impl OpCase for GeluCase {
     /// slope of tanh there; on both sides.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         rounded(self.dtype, y) + gelu_tolerance(self.x[at])
+    }
+}
+
+struct GeluTimesCase {
+    dtype: Dtype,
+    width: usize,
+    x: Vec<f32>,
+    /// `[rows, width + 16]`
+    y: Vec<f32>,
+    from: usize,
+}
+
+impl OpCase for GeluTimesCase {
+    fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
+        let rows = self.x.len() / self.width;
+        let mut x = buffer(backend, ActivationDtype::Operands(self.dtype), rows, self.width, &self.x)?;
+        let y = buffer(backend, ActivationDtype::Sums, rows, self.width + 16, &self.y)?;
+        backend.gelu_times(&mut x, &y, self.from);
+        backend.read(&x, rows)
+    }
+
+    /// That of `gelu` times the factor, and the product's rounding.
+    fn tolerance(&self, at: usize, y: f64) -> f64 {
+        let (row, i) = (at / self.width, at % self.width);
+        let factor = f64::from(self.y[row * (self.width + 16) + self.from + i]).abs();
+        rounded(self.dtype, y) + factor * gelu_tolerance(self.x[at]) + 2.0 * y.abs() * F32
+    }
+}
+
+impl fmt::Display for GeluTimesCase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} x {}, factors from {}", self.x.len() / self.width, self.width, self.from)
     }
 }
 

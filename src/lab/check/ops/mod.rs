@@ -3,6 +3,7 @@
 //! stored values in the dtype of their buffer. Inputs are exactly representable in the dtype.
 
 mod activations;
+mod experts;
 mod heads;
 mod linear;
 mod mixed;
@@ -30,6 +31,7 @@ pub fn ops<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut CheckR
         activations::check(&mut suite, &mut dice)?;
         pages::check(&mut suite, &mut dice)?;
         mixed::check(&mut suite, &mut dice)?;
+        experts::check(&mut suite, &mut dice)?;
     }
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! `rms_norm` and `layer_norm`: f32 rows in, operands out; `rms_norm_add`, `round` and `scale` of f32 rows.
+//! `rms_norm` and `layer_norm`: f32 rows in, operands out; `rms_norm_add`, `round`, `add`, `scale` and `softcap`
+//! of f32 rows.
 
 use std::fmt;
 
@@ -21,11 +22,13 @@ pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<
         let (rms, layer) = (norm(None), norm(Some(bias)));
         suite.hold("rms_norm", &rms)?;
         suite.hold("layer_norm", &layer)?;
-        let sums = |op| SumsCase { dtype: suite.dtype, width, x: x.clone(), weight: weight.clone(), op };
-        let [add, round, scale] = [SumsOp::RmsNormAdd, SumsOp::Round, SumsOp::Scale].map(sums);
-        suite.hold("rms_norm_add", &add)?;
-        suite.hold("round", &round)?;
-        suite.hold("scale", &scale)?;
+        let dtype = suite.dtype;
+        let sums = |op| SumsCase { dtype, width, x: x.clone(), weight: weight.clone(), op };
+        suite.hold("rms_norm_add", &sums(SumsOp::RmsNormAdd))?;
+        suite.hold("round", &sums(SumsOp::Round))?;
+        suite.hold("add", &sums(SumsOp::Add))?;
+        suite.hold("scale", &sums(SumsOp::Scale))?;
+        suite.hold("softcap", &sums(SumsOp::Softcap))?;
     }
     Ok(())
 }
@@ -86,7 +89,9 @@ impl fmt::Display for NormCase {
 enum SumsOp {
     RmsNormAdd,
     Round,
+    Add,
     Scale,
+    Softcap,
 }
 
 struct SumsCase {
@@ -99,6 +104,9 @@ struct SumsCase {
 
 /// The factor of `scale`.
 const FACTOR: f32 = 45.254_834;
+
+/// The cap of `softcap`: some rows are far below it, some far above.
+const CAP: f32 = 30.0;
 
 impl OpCase for SumsCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
@@ -117,6 +125,16 @@ impl OpCase for SumsCase {
                 backend.round(&mut out, &x);
                 backend.read(&out, rows)
             }
+            SumsOp::Add => {
+                let mut out = sums(backend)?;
+                backend.add(&mut out, &x);
+                backend.read(&out, rows)
+            }
+            SumsOp::Softcap => {
+                let mut out = sums(backend)?;
+                backend.softcap(&mut out, CAP);
+                backend.read(&out, rows)
+            }
             SumsOp::Scale => {
                 let mut out = sums(backend)?;
                 backend.scale(&mut out, FACTOR);
@@ -125,14 +143,16 @@ impl OpCase for SumsCase {
         }
     }
 
-    /// A norm has the error of `rms_norm`, and the sum one more rounding; a product has one; rounding is that of the
-    /// dtype.
+    /// A norm has the error of `rms_norm`, and the sum one more rounding; a sum and a product have one; rounding is that
+    /// of the dtype. A hyperbolic tangent has a few roundings of its own, or of 1 near zero, and one of x / cap, whose slope
+    /// there is at most 1.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let x = f64::from(self.x[at]);
         match self.op {
             SumsOp::RmsNormAdd => (y - x).abs() * (self.width as f64 + 12.0) * F32 + 2.0 * (y.abs() + x.abs()) * F32,
             SumsOp::Round => rounded(self.dtype, y),
-            SumsOp::Scale => 2.0 * y.abs() * F32,
+            SumsOp::Softcap => 2.0 * (4.0 * y.abs() + 2.0 * f64::from(CAP) + x.abs().min(20.0 * f64::from(CAP))) * F32,
+            SumsOp::Add | SumsOp::Scale => 2.0 * y.abs() * F32,
         }
     }
 }

@@ -1,0 +1,48 @@
+// Products of a Hopper warpgroup (sm_90a) with both operands in shared memory: 64 rows of weights times N places, 16
+// inputs at a time. Operands are panels of attention/wgmma.cuh, whose descriptors name them. A sum is one chain of
+// instructions over the inputs in rising order, whatever N: so its bits do not depend on the tile.
+#pragma once
+
+#include "attention/wgmma.cuh"
+
+// The first 4, 8, 16 and 32 registers of a sum, and each further 32 of them.
+
+#define REGISTERS_8 "%0, %1, %2, %3"
+#define REGISTERS_16 REGISTERS_8 ", %4, %5, %6, %7"
+#define REGISTERS_32 REGISTERS_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define REGISTERS_64 REGISTERS_32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define REGISTERS_128 \
+    REGISTERS_64 \
+    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
+    ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define REGISTERS_192 \
+    REGISTERS_128 \
+    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
+    ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define SUMS_8(sum, n) "+f"(sum[n][0]), "+f"(sum[n][1]), "+f"(sum[n][2]), "+f"(sum[n][3])
+#define SUMS_16(sum, n) SUMS_8(sum, n), SUMS_8(sum, n + 1)
+#define SUMS_32(sum, n) SUMS_16(sum, n), SUMS_16(sum, n + 2)
+#define SUMS_64(sum, n) SUMS_32(sum, n), SUMS_32(sum, n + 4)
+#define SUMS_128(sum, n) SUMS_64(sum, n), SUMS_64(sum, n + 8)
+#define SUMS_192(sum, n) SUMS_128(sum, n), SUMS_64(sum, n + 16)
+
+// sum [64 x N] += weights [64 x 16] inputs [N x 16]^T. WEIGHTS, INPUTS: the operands behind the sum's registers.
+template <class T, unsigned N>
+__device__ __forceinline__ void multiply_panels(float (&sum)[N / 8][4], unsigned long long weights, unsigned long long inputs);
+
+#define DEFINE_PANELS(T, types, N, WEIGHTS, INPUTS) \
+    template <> \
+    __device__ __forceinline__ void multiply_panels<T, N>(float (&sum)[N / 8][4], unsigned long long weights, unsigned long long inputs) { \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." types " {" REGISTERS_##N "}, " WEIGHTS ", " INPUTS ", 1, 1, 1, 0, 0;" \
+                     : SUMS_##N(sum, 0) \
+                     : "l"(weights), "l"(inputs)); \
+    }
+#define DEFINE_ALL_PANELS(T, types) \
+    DEFINE_PANELS(T, types, 8, "%4", "%5") \
+    DEFINE_PANELS(T, types, 16, "%8", "%9") \
+    DEFINE_PANELS(T, types, 32, "%16", "%17") \
+    DEFINE_PANELS(T, types, 64, "%32", "%33") \
+    DEFINE_PANELS(T, types, 128, "%64", "%65") \
+    DEFINE_PANELS(T, types, 192, "%96", "%97")
+DEFINE_ALL_PANELS(f16, "f16.f16")
+DEFINE_ALL_PANELS(bf16, "bf16.bf16")

@@ -1,0 +1,77 @@
+// How the products of experts are cut into tiles: what all kernels of expert_linear share. A tile is up to CAP places of
+// one expert times some of its outputs. Blocks find their tiles in `firsts`, which route_places has written, so that no
+// host reads a count.
+#pragma once
+
+#include "element.cuh"
+
+constexpr unsigned MOST_EXPERTS = 1024;  // as in src/backend/cuda/experts
+
+// The operands of a launch, as its kernel's arguments give them.
+struct Operands {
+    const unsigned* firsts;  // [experts + 1]: the first place of each expert, and the number of places
+    const unsigned* rows;  // [places]: the row of each place
+    unsigned experts, outputs, inner;  // of each matrix [outputs, inner]
+    unsigned gathers;  // whether inputs are rows (1) or places (0)
+};
+
+// Rows of one tile.
+struct Rows {
+    unsigned expert, first, count;  // places first .. first + count
+};
+
+// For each expert, its first place and the number of tiles of all experts up to it; filled once in each block's shared
+// memory.
+struct TileEnds {
+    unsigned of[MOST_EXPERTS], firsts[MOST_EXPERTS + 1];
+};
+
+// Called by all threads of a block: counts the tiles of up to `cap` places. The caller synchronises afterwards.
+__device__ __forceinline__ void count_tiles(TileEnds& ends, const Operands& operands, unsigned cap) {
+    for (unsigned expert = threadIdx.x; expert < operands.experts; expert += blockDim.x) {
+        const unsigned first = operands.firsts[expert], end = operands.firsts[expert + 1];
+        ends.of[expert] = (end - first + cap - 1) / cap;
+        ends.firsts[expert] = first;
+        ends.firsts[expert + 1] = end;  // as the next one writes it, or the last entry
+    }
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        // Each lane sums a run of experts, then those of the lanes before it.
+        const unsigned run = (operands.experts + 31) / 32, begin = threadIdx.x * run;
+        unsigned own = 0;
+        for (unsigned i = begin; i < begin + run && i < operands.experts; i++) {
+            own += ends.of[i];
+        }
+        unsigned before = own;
+        for (unsigned distance = 1; distance < 32; distance *= 2) {
+            const unsigned other = __shfl_sync(0xffffffff, before, threadIdx.x - distance);
+            before += threadIdx.x >= distance ? other : 0;
+        }
+        before -= own;
+        for (unsigned i = begin; i < begin + run && i < operands.experts; i++) {
+            before += ends.of[i];
+            ends.of[i] = before;
+        }
+    }
+}
+
+// The rows of tile `tile`, below the last entry of `ends`.
+__device__ __forceinline__ Rows rows_of(const TileEnds& ends, const Operands& operands, unsigned tile, unsigned cap) {
+    unsigned low = 0, high = operands.experts - 1;
+    while (low < high) {
+        const unsigned middle = (low + high) / 2;
+        if (ends.of[middle] > tile) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    const unsigned within = (tile - (low == 0 ? 0 : ends.of[low - 1])) * cap;
+    const unsigned first = ends.firsts[low] + within, end = ends.firsts[low + 1];
+    return {low, first, end - first < cap ? end - first : cap};
+}
+
+// The input row of a place.
+__device__ __forceinline__ unsigned input_of(const Operands& operands, unsigned place) {
+    return operands.gathers ? operands.rows[place] : place;
+}
