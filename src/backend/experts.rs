@@ -1,7 +1,4 @@
-//! The words of mixtures of experts: how gate and up are combined, how a router weighs experts; and the features that a
-//! backend may lack.
-
-use std::fmt;
+//! The words of mixtures of experts: how gate and up are combined, how a router weighs experts.
 
 /// How the two halves of a gated block's first linear layer are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,32 +58,4 @@ pub enum ExpertKind {
 pub enum ExpertInput {
     Rows,
     Places,
-}
-
-/// What some families need and a backend may lack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Feature {
-    Experts,
-    Sinks,
-    /// Of attention scores.
-    Softcaps,
-    /// Inputs that each layer gets besides the residual stream.
-    LayerInputs,
-    /// Layers with different heads, or that read the keys and values of others.
-    MixedHeads,
-    /// Heads wider than this backend's kernels take.
-    WideHeads,
-}
-
-impl fmt::Display for Feature {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Feature::Experts => "mixtures of experts",
-            Feature::Sinks => "attention sinks",
-            Feature::Softcaps => "softcaps",
-            Feature::LayerInputs => "inputs by layer",
-            Feature::MixedHeads => "layers with different heads",
-            Feature::WideHeads => "heads of more than 256",
-        })
-    }
 }

@@ -38,7 +38,7 @@ use crate::error::Result;
 use crate::ids::{LayerIx, PageId, TokenId};
 use crate::plan::{CostModel, NewPage};
 
-pub use experts::{ExpertInput, ExpertKind, Feature, Gate, Router, RouterScores};
+pub use experts::{ExpertInput, ExpertKind, Gate, Router, RouterScores};
 pub use kv_dtype::{KvDtype, e4m3};
 pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
 pub use scoring::Scoring;
@@ -294,9 +294,6 @@ pub trait Backend: Send + 'static {
     fn cost_model(&self) -> CostModel;
     /// The tile size of attention (see `plan`).
     fn tile(&self) -> u32;
-    /// Whether this backend has what some families need beyond the ops of a plain decoder. Ops of a feature that it lacks
-    /// must not be called.
-    fn supports(&self, feature: Feature) -> bool;
     /// Makes all ops batch-invariant, possibly slower. Steps and plans made before become invalid.
     fn set_batch_invariant(&mut self);
     /// Sets the KV dtype, which is the compute dtype at first. KV memory and steps made before become invalid.

@@ -10,7 +10,6 @@ use crate::plan::{NewPage, PlanHints};
 
 use super::activations::{Activations, BufferIndices};
 use super::config::{AttentionKind, ModelConfig, ModelFolder};
-use super::features;
 use super::inputs::InputTable;
 use super::layer::{Kinds, Layer, StepOperands};
 use super::layout::Layout;
@@ -82,7 +81,6 @@ impl<B: Backend> Decoder<B> {
         layout: &Layout,
         source: &WeightSource,
     ) -> Result<Self> {
-        features::check(&config, backend)?;
         let dtype = weights.compute_dtype();
         let kinds = Kinds::of(&config);
         let tensors = layout.layers.iter().zip(BufferIndices::of(&config)).enumerate();

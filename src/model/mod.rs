@@ -8,7 +8,6 @@ mod attribution;
 pub mod check;
 pub mod config;
 pub mod decoder;
-mod features;
 mod feed_forward;
 mod inputs;
 mod layer;

@@ -28,7 +28,7 @@ use crate::ids::{LayerIx, PageId};
 use crate::plan::{CostModel, NewPage};
 
 use super::{
-    ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Feature, Gate, HeadKind, HeadLayout, KvDtype, KvShape,
+    ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, KvDtype, KvShape,
     MatrixPart, RopeTable, Router, Sampled, Scoring, StepBatch, StepShape, SwapRates, WeightView, with_bytes,
 };
 pub use experts::{CpuExperts, CpuRoutes};
@@ -127,10 +127,6 @@ impl Backend for Cpu {
 
     fn tile(&self) -> u32 {
         attention::TILE
-    }
-
-    fn supports(&self, _: Feature) -> bool {
-        true
     }
 
     /// Does nothing: the CPU's ops always are batch-invariant.

@@ -51,11 +51,11 @@ use self::memory::weights::WeightLoader;
 use self::ops::Ops;
 use self::step::LaunchMode;
 use super::{
-    ActivationDtype, Attended, AttentionLevels, Backend, Dtype, ExpertInput, ExpertKind, Feature, Gate, HeadKind,
+    ActivationDtype, Attended, AttentionLevels, Backend, Dtype, ExpertInput, ExpertKind, Gate, HeadKind,
     HeadLayout, KvDtype, KvShape, LevelRow, MatrixPart, RopeTable, Router, Sampled, Scoring, StackShape, StepBatch,
     StepShape, SwapRates, WeightFormat, WeightView,
 };
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ids::{LayerIx, PageId};
 use crate::plan::{AttentionPlan, CostModel, Gpu, NewPage};
 
@@ -192,10 +192,6 @@ impl Backend for Cuda {
 
     fn tile(&self) -> u32 {
         attention::tile(self.deterministic)
-    }
-
-    fn supports(&self, _: Feature) -> bool {
-        true
     }
 
     /// Uses tiles at fixed positions for attention and batch-invariant algorithms for linear layers. All other ops are
@@ -483,10 +479,6 @@ impl Backend for Cuda {
     fn sample(&mut self, logits: &Buffer, step: &mut Step) {
         step.sample(&self.device, logits);
     }
-}
-
-fn refused(feature: Feature) -> ! {
-    unreachable!("{feature}: `Decoder` asks `supports` before it calls an op of a feature")
 }
 
 impl AttentionLevels for Cuda {

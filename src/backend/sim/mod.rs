@@ -29,7 +29,7 @@ pub use step::SimStep;
 
 use super::cuda::compile::elements::KvElement;
 use super::{
-    ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Feature, Gate, HeadKind, HeadLayout, KvDtype, KvShape,
+    ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, KvDtype, KvShape,
     MatrixPart, RopeTable, Router, Sampled, SavedBytes, Scoring, StackShape, StepBatch, StepShape, SwapRates,
     WeightView,
 };
@@ -179,10 +179,6 @@ impl Backend for Sim {
 
     fn tile(&self) -> u32 {
         self.profile.backend.tile()
-    }
-
-    fn supports(&self, _: Feature) -> bool {
-        true
     }
 
     /// Does nothing: the profile describes the device's default kernels.

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::elements::{ExpertKernel, ExpertTiles, HopperKernel, KvElement, PageLayout, element_name, has_wgmma};
+use super::elements::{ExpertKernel, ExpertTiles, HopperKernel, KvElement, PageLayout, element_name};
 use super::unit::{Source, Unit};
 use crate::backend::Dtype;
 
