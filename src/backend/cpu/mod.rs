@@ -28,8 +28,8 @@ use crate::ids::{LayerIx, PageId};
 use crate::plan::{CostModel, NewPage};
 
 use super::{
-    ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, KvDtype, KvShape,
-    MatrixPart, RopeTable, Router, Sampled, Scoring, StepBatch, StepShape, SwapRates, WeightView, with_bytes,
+    ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, KvDtype, KvShape, MatrixPart,
+    RopeTable, Router, Sampled, Scoring, StepBatch, StepShape, SwapRates, WeightView, with_bytes,
 };
 pub use experts::{CpuExperts, CpuRoutes};
 pub use gemm::CpuMatrix;

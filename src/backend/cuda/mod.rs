@@ -51,9 +51,9 @@ use self::memory::weights::WeightLoader;
 use self::ops::Ops;
 use self::step::LaunchMode;
 use super::{
-    ActivationDtype, Attended, AttentionLevels, Backend, Dtype, ExpertInput, ExpertKind, Gate, HeadKind,
-    HeadLayout, KvDtype, KvShape, LevelRow, MatrixPart, RopeTable, Router, Sampled, Scoring, StackShape, StepBatch,
-    StepShape, SwapRates, WeightFormat, WeightView,
+    ActivationDtype, Attended, AttentionLevels, Backend, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
+    KvDtype, KvShape, LevelRow, MatrixPart, RopeTable, Router, Sampled, Scoring, StackShape, StepBatch, StepShape,
+    SwapRates, WeightFormat, WeightView,
 };
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId};
