@@ -5,6 +5,7 @@ import. ``llm.tree(prompt)`` is a sampling tree; ``vote``, ``best_of_n``, ``tree
 plain Python functions; ``judge`` runs programs in a sandbox; ``run`` and ``plan`` take task files.
 """
 
+from offshoot._beams import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
 from offshoot._llm import LLM, Interrupted, Tokenizer
 from offshoot._native import version as _version
 from offshoot._outputs import (
@@ -19,6 +20,7 @@ from offshoot._outputs import (
 from offshoot._params import SamplingParams
 from offshoot._tree import Node, Tree
 from offshoot.command import Job, demo_model, plan, run
+from offshoot.inputs import PromptType, TextPrompt, TokensPrompt
 from offshoot.judging import Judge, Judgement, judge
 from offshoot.search import (
     Outcome,
@@ -38,4 +40,5 @@ __all__ = [
     "LLM", "SamplingParams", "RequestOutput", "CompletionOutput", "Logprob", "StreamOutput", "ScoredChoices", "ChoiceScore",
     "Tokenizer", "Interrupted", "Tree", "Node", "vote", "best_of_n", "sample", "tree_of_thoughts", "beam_search", "dvts",
     "mcts", "Outcome", "Sample", "judge", "Judge", "Judgement", "run", "plan", "Job", "demo_model", "to_arrow",
+    "TextPrompt", "TokensPrompt", "PromptType", "BeamSearchParams", "BeamSearchOutput", "BeamSearchSequence",
 ]

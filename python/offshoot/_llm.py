@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
+import array
 import asyncio
+import atexit
+import concurrent.futures
+import contextlib
+import functools
 import itertools
 import json
+import numbers
 import os
 import threading
 import warnings
@@ -13,7 +18,8 @@ import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
-from offshoot._native import Engine, NativeTokenizer
+from offshoot._beams import BeamSearchOutput, BeamSearchParams, beam_search
+from offshoot._native import Engine, NativeTokenizer, Samples
 from offshoot._outputs import (
     ChoiceScore,
     CompletionOutput,
@@ -22,7 +28,7 @@ from offshoot._outputs import (
     StreamOutput,
     token_logprobs,
 )
-from offshoot._params import SamplingParams, _whole
+from offshoot._params import SamplingParams, _choice, _number, _whole
 from offshoot._tree import Tree
 
 #: Seconds between two looks at Ctrl-C and the progress bar.
@@ -30,13 +36,37 @@ WAIT = 0.1
 
 #: Arguments of vLLM's LLM that change nothing here.
 _WITHOUT_MEANING = {
-    "tokenizer_mode", "skip_tokenizer_init", "trust_remote_code", "allowed_local_media_path", "revision",
-    "tokenizer_revision", "cpu_offload_gb", "enforce_eager", "max_seq_len_to_capture", "disable_custom_all_reduce",
-    "disable_async_output_proc", "enable_prefix_caching", "disable_log_stats", "enable_chunked_prefill",
-    "max_num_batched_tokens", "block_size", "load_format", "download_dir", "distributed_executor_backend",
-    "compilation_config", "disable_log_requests", "use_v2_block_manager", "num_scheduler_steps", "mm_processor_kwargs",
-    "limit_mm_per_prompt", "generation_config", "async_scheduling", "disable_cascade_attn", "worker_use_ray",
+    "additional_config", "allowed_local_media_path", "async_scheduling", "attention_backend", "block_size", "code_revision",
+    "collect_detailed_traces", "compilation_config", "config_format", "cpu_offload_gb", "cuda_graph_sizes",
+    "disable_async_output_proc", "disable_cascade_attn", "disable_chunked_mm_input", "disable_custom_all_reduce",
+    "disable_hybrid_kv_cache_manager", "disable_log_requests", "disable_log_stats", "distributed_executor_backend",
+    "download_dir", "enable_chunked_prefill", "enable_expert_parallel", "enable_lora", "enable_prefix_caching",
+    "enable_sleep_mode", "enforce_eager", "fully_sharded_loras", "guided_decoding_backend", "hf_token", "ignore_patterns",
+    "kv_cache_memory_bytes", "kv_transfer_config", "limit_mm_per_prompt", "load_format", "long_lora_scaling_factors",
+    "lora_dtype", "lora_extra_vocab_size", "max_context_len_to_capture", "max_cpu_loras", "max_logprobs",
+    "max_long_partial_prefills", "max_lora_rank", "max_loras", "max_num_batched_tokens", "max_num_partial_prefills",
+    "max_parallel_loading_workers", "max_seq_len_to_capture", "mm_processor_kwargs", "model_loader_extra_config",
+    "num_gpu_blocks_override", "num_lookahead_slots", "num_scheduler_steps", "num_speculative_tokens",
+    "otlp_traces_endpoint", "preemption_mode", "prefix_caching_hash_algo", "ray_workers_use_nsight", "revision", "runner",
+    "scheduling_policy", "served_model_name", "skip_tokenizer_init", "speculative_config", "speculative_model", "task",
+    "tokenizer_mode", "tokenizer_pool_extra_config", "tokenizer_pool_size", "tokenizer_pool_type", "tokenizer_revision",
+    "trust_remote_code", "use_tqdm_on_load", "use_v2_block_manager", "worker_cls", "worker_use_ray",
 }
+
+#: Arguments of vLLM's LLM that would change the samples.
+_WOULD_CHANGE = {
+    "disable_sliding_window", "hf_config_path", "hf_overrides", "logits_processor_pattern", "logits_processors",
+    "override_pooler_config", "rope_scaling", "rope_theta",
+}
+
+#: Fields of a generation_config.json, and what `SamplingParams` calls them.
+_DEFAULTS = {
+    "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty", "max_new_tokens": "max_tokens",
+}
+
+#: Waits for samples that asyncio's tasks have at once; further ones take turns.
+_WAITS_AT_ONCE = 256
 
 _open: "weakref.WeakSet[LLM]" = weakref.WeakSet()
 
@@ -49,13 +79,18 @@ def _close_all():
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during a generation. ``outputs`` has what was finished: of unfinished samples the beginnings, with the finish
-    reason ``abort``; prompts that had not begun have no outputs."""
+    """Ctrl-C during a generation or a search. ``outputs`` has what was finished: of unfinished samples the beginnings, with
+    the finish reason ``abort``; prompts that had not begun have no outputs. Of a search it has the outcomes of the prompts,
+    None for those that were not finished. ``table`` is what ``generate_table`` had, beginnings too; else None."""
 
-    def __init__(self, outputs: list[RequestOutput]):
-        self.outputs = outputs
-        done = sum(request.finished for request in outputs)
-        super().__init__(f"{done} of {len(outputs)} prompts were finished: see this exception's `outputs`")
+    def __init__(self, outputs: list[Any], table: Any = None):
+        self.outputs, self.table = outputs, table
+        done = sum(output is not None and getattr(output, "finished", True) for output in outputs)
+        super().__init__(f"{done} of {len(outputs)} prompts were finished: see this exception's `outputs`" if table is None
+                         else f"{len(table)} samples had begun: see this exception's `table`")
+
+    def __reduce__(self):
+        return Interrupted, (self.outputs, self.table)
 
 
 class LLM:
@@ -97,6 +132,8 @@ class LLM:
         swap_space: float | None = None,
         kv_cache_dtype: str = "auto",
         quantization: str | None = None,
+        generation_config: str | os.PathLike = "auto",
+        override_generation_config: dict[str, Any] | None = None,
         **more: Any,
     ):
         path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else _refuse_model(model)
@@ -110,13 +147,33 @@ class LLM:
         if tokenizer is not None and os.path.realpath(tokenizer) != os.path.realpath(path):
             raise NotImplementedError(f"tokenizer: expected the model's own folder, found {os.fspath(tokenizer)!r}")
         _check_dtype(path, dtype)
+        for name, share in (("memory", memory), ("gpu_memory_utilization", gpu_memory_utilization)):
+            if share is not None and not 0.0 < _number(name, share) <= 1.0:
+                raise ValueError(f"{name}: expected a number above 0 and up to 1, found {share}")
+        if swap_space is not None and not 0.0 <= _number("swap_space", swap_space) < float("inf"):
+            raise ValueError(f"swap_space: expected a number of GiB from 0 up, found {swap_space}")
+        kv_memory = None if kv_memory is None else _whole("kv_memory", kv_memory, 1)
+        max_model_len = None if max_model_len is None else _whole("max_model_len", max_model_len, 1)
+        max_num_seqs = None if max_num_seqs is None else _whole("max_num_seqs", max_num_seqs, 1)
+        threads = None if threads is None else _whole("threads", threads, 1)
+        own_seed = 0 if seed is None else _whole("seed", seed)
+        _choice("plan", plan, ("balanced", "tree", "single", "flat"))
+        for name in sorted(_WOULD_CHANGE & set(more)):
+            if more.pop(name):
+                raise NotImplementedError(f"{name} is not supported: it would change what is sampled")
+        for name in ("task", "runner"):
+            if more.get(name, "auto") not in (None, "auto", "generate"):
+                raise NotImplementedError(f"{name}: expected auto or generate, found {more[name]!r}")
         unknown = sorted(set(more) - _WITHOUT_MEANING)
         if unknown:
             raise TypeError(f"LLM: there is no argument {unknown[0]!r}")
         if more:
             warnings.warn(f"without a meaning in Offshoot, ignored: {', '.join(sorted(more))}", stacklevel=2)
-        if kv_dtype is None and kv_cache_dtype != "auto":
-            kv_dtype = "fp8" if kv_cache_dtype in ("fp8", "fp8_e4m3") else kv_cache_dtype
+        if kv_dtype is None:
+            kv_dtype = _choice("kv_cache_dtype", kv_cache_dtype, ("auto", "fp8", "fp8_e4m3"))
+            kv_dtype = "fp8" if kv_dtype == "fp8_e4m3" else kv_dtype
+        self._defaults = _defaults(path, generation_config, override_generation_config)
+        kv_dtype = _choice("kv_dtype", kv_dtype, ("auto", "model", "fp8"))
         self._engine = Engine(
             path, device=str(device), plan=plan, kv_dtype=None if kv_dtype == "auto" else kv_dtype, memory=memory,
             gpu_memory=gpu_memory_utilization, kv_memory=kv_memory,
@@ -125,7 +182,7 @@ class LLM:
             prefix_store_size=float(prefix_store_size), threads=threads)
         self._facts = self._engine.facts()
         self.model = path
-        self.seed = 0 if seed is None else _whole("seed", seed)
+        self.seed = own_seed
         self.max_model_len = min(self._facts["context"], max_model_len or self._facts["context"])
         self.tokenizer = Tokenizer(self._engine.tokenizer, self._facts)
         self._names = itertools.count()
@@ -159,7 +216,10 @@ class LLM:
         return self.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        return SamplingParams()
+        """What holds where no ``SamplingParams`` are given: the values of the model's generation_config.json. With
+        ``LLM(generation_config="vllm")`` they are those of ``SamplingParams()``; ``override_generation_config`` goes
+        before both."""
+        return SamplingParams.from_optional(**self._defaults)
 
     # Sampling.
 
@@ -192,6 +252,43 @@ class LLM:
                 raise Interrupted(job.outputs()) from None
         return job.outputs()
 
+    def generate_table(
+        self,
+        prompts: Any,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        priority: int | None = None,
+        names: Sequence[str] | None = None,
+    ) -> Any:
+        """The samples that ``generate`` draws as a ``pyarrow.Table``, a row a sample in the order of prompts and samples:
+        ``prompt`` (its number), ``index``, ``text``, ``token_ids``, ``logprobs``, ``cumulative_logprob``,
+        ``finish_reason``, ``stop_reason``. Its memory is the engine's own: there is no Python object a sample, which
+        matters from some 100,000 on. Needs pyarrow."""
+        import pyarrow as pa
+
+        job = self._begin(prompts, sampling_params, priority=priority, names=names, stream=False)
+        for _, _, params in job.prompts:
+            for name, used in (("prompt_logprobs", params.prompt_logprobs is not None), ("best_of", params.samples > params.n),
+                               ("skip_special_tokens=False", not params.skip_special_tokens)):
+                if used:
+                    raise NotImplementedError(f"{name}: a table of samples has none; use generate")
+        table, left = Samples(), [params.samples for _, _, params in job.prompts]
+        with _progress(use_tqdm, len(job.prompts)) as bar:
+            try:
+                while (ended := job.generation.next_samples(WAIT, table)) is not None:
+                    for prompt in ended:
+                        left[prompt] -= 1
+                        bar.update(not left[prompt])
+            except KeyboardInterrupt:
+                for prompt, samples in enumerate(left):
+                    if samples:
+                        job.generation.cancel_prompt(prompt)
+                while job.generation.next_samples(WAIT, table) is not None:
+                    pass
+                raise Interrupted([], pa.table(table)) from None
+        return pa.table(table)
+
     def chat(
         self,
         messages: list[dict[str, Any]] | list[list[dict[str, Any]]],
@@ -200,17 +297,20 @@ class LLM:
         *,
         lora_request: Any = None,
         chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Samples the assistant's next turn of one conversation or of several."""
+        """Samples the assistant's next turn of one conversation or of several. A message's content is a text or a list of
+        parts of texts; the template gets a text (``chat_template_content_format`` auto or string)."""
+        _choice("chat_template_content_format", chat_template_content_format, ("auto", "string"))
         if tools:
             raise NotImplementedError("tools is not supported")
         if not isinstance(messages, (list, tuple)):
             raise TypeError(f"messages: expected a list of messages or of conversations, found {messages!r}")
-        conversations = [messages] if messages and isinstance(messages[0], dict) else messages
+        conversations: Any = [messages] if messages and isinstance(messages[0], dict) else messages
         texts = [
             self.tokenizer.apply_chat_template(
                 conversation, chat_template=chat_template, tokenize=False, add_generation_prompt=add_generation_prompt,
@@ -225,33 +325,41 @@ class LLM:
         self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None
     ) -> Iterator[StreamOutput]:
         """New tokens of all samples as they come, each sample's in order; its last item has its whole ``output``. Leaving
-        the loop, or deleting the iterator, ends the samples."""
+        the loop, or deleting the iterator, ends the samples, which begin at once."""
         job = self._begin(prompts, sampling_params, stream=True)
-        for event in job.events():
-            yield from job.streamed(event)
+        return (item for event in job.events() for item in job.streamed(event))
 
-    async def astream(
+    def astream(
         self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None
     ) -> AsyncIterator[StreamOutput]:
         """``stream`` for asyncio."""
-        job = self._begin(prompts, sampling_params, stream=True)
-        while await asyncio.to_thread(job.wait):
-            for event in job.unread():
-                for item in job.streamed(event):
-                    yield item
+        return _streamed(self._begin(prompts, sampling_params, stream=True))
 
-    async def agenerate(self, prompts: Any, sampling_params: Any = None, **more: Any) -> list[RequestOutput]:
-        """``generate`` for asyncio, in a thread of its own; many may run at once and share what they can."""
-        return await asyncio.to_thread(self.generate, prompts, sampling_params, use_tqdm=False, **more)
+    async def agenerate(
+        self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
+        prompt_token_ids: list[int] | list[list[int]] | None = None, priority: int | None = None,
+        names: Sequence[str] | None = None,
+    ) -> list[RequestOutput]:
+        """``generate`` for asyncio; many may run at once and share what they can. A task that is cancelled ends its
+        samples."""
+        job = self._begin(prompts, sampling_params, prompt_token_ids, None, priority, names, stream=False)
+        async with _ending(job):
+            while await _waited(job):
+                for event in job.unread():
+                    job.take(event)
+        return job.outputs()
 
     def score(
         self, prompts: Any, choices: Sequence[str] | Sequence[Sequence[str]], *, add_special_tokens: bool = True
     ) -> ScoredChoices | list[ScoredChoices]:
         """The log-probabilities of the continuations ``choices`` of a prompt; or of a list of prompts, each with its own list
         of choices or all with the same. Contexts are computed once."""
-        if isinstance(prompts, (str, dict)) or _is_ids(prompts):
-            return self._score([prompts], [list(choices)], add_special_tokens)[0]
-        prompts = list(prompts)
+        if isinstance(choices, (str, bytes)) or not hasattr(choices, "__iter__"):
+            raise TypeError(f"choices: expected a list of continuations, found {choices!r}")
+        choices = list(choices)
+        if _is_one(prompts):
+            return self._score([prompts], [choices], add_special_tokens)[0]
+        prompts = _several(prompts)
         if not prompts:
             return []
         lists = [list(choices)] * len(prompts) if choices and isinstance(choices[0], str) else [list(c) for c in choices]
@@ -264,10 +372,12 @@ class LLM:
         for prompt, choices in zip(prompts, lists):
             if not choices:
                 raise ValueError("choices: expected at least one, found none")
-            if isinstance(prompt, str):
+            if isinstance(prompt, dict) and prompt.get("prompt_token_ids") is None:
+                prompt = prompt.get("prompt")
+            if isinstance(prompt, str) and not any(_is_ids(choice) for choice in choices):
                 encoded.append(self._engine.tokenizer.encode_choices(prompt, choices, special))
             else:
-                ids = _ids_of(prompt)
+                ((_, ids),) = self._encoded([prompt])
                 tails = [_ids_of(c) if _is_ids(c) else self._engine.tokenizer.encode([c], False)[0] for c in choices]
                 encoded.append((ids, tails))
         scored = []
@@ -280,6 +390,17 @@ class LLM:
             scored.append(ScoredChoices(prompt if isinstance(prompt, str) else None, ids, scores))
         return scored
 
+    def beam_search(
+        self, prompts: Any, params: BeamSearchParams, lora_request: Any = None, use_tqdm: bool = False
+    ) -> list[BeamSearchOutput]:
+        """Beam search over tokens after each prompt, as vLLM's; ``offshoot.beam_search`` searches over steps of text."""
+        if lora_request is not None:
+            raise NotImplementedError("lora_request is not supported")
+        if not isinstance(params, BeamSearchParams):
+            raise TypeError(f"params: expected BeamSearchParams, found {params!r}")
+        encoded = self._encoded([prompts] if _is_one(prompts) else _several(prompts))
+        return beam_search(self, [ids for _, ids in encoded], params)
+
     # Trees.
 
     def tree(self, prompt: Any, *, seed: int | None = None, name: str | None = None) -> Tree:
@@ -287,7 +408,7 @@ class LLM:
         text, ids = self._encoded([prompt])[0]
         if name is None:
             name = "" if seed is not None else str(self._take_names(1)[0])
-        return Tree(self, ids, text, self.seed if seed is None else seed, name)
+        return Tree(self, ids, text, self.seed if seed is None else _whole("seed", seed), name)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return self._engine.tokenizer.encode([text], add_special_tokens)[0]
@@ -303,7 +424,7 @@ class LLM:
 
     def _encoded(self, prompts: list) -> list[tuple[str | None, list[int]]]:
         """The text, if there is one, and the tokens of each prompt."""
-        texts = [prompt.get("prompt") if isinstance(prompt, dict) else prompt for prompt in prompts]
+        texts: list[Any] = [prompt.get("prompt") if isinstance(prompt, dict) else prompt for prompt in prompts]
         ids: list[Any] = [None] * len(prompts)
         for at, prompt in enumerate(prompts):
             if isinstance(prompt, dict):
@@ -313,12 +434,14 @@ class LLM:
                 for unsupported in set(prompt) & {"multi_modal_data", "prompt_embeds"}:
                     raise NotImplementedError(f"{unsupported} is not supported")
                 ids[at] = None if prompt.get("prompt_token_ids") is None else _ids_of(prompt["prompt_token_ids"])
+                if not isinstance(texts[at], str) and (ids[at] is None or texts[at] is not None):
+                    raise TypeError(f"prompt: expected a text, found {texts[at]!r}")
             elif _is_ids(prompt):
                 texts[at], ids[at] = None, _ids_of(prompt)
             elif not isinstance(prompt, str):
                 raise TypeError(f"prompt: expected a text, token ids or a dict, found {prompt!r}")
         missing = [at for at, tokens in enumerate(ids) if tokens is None]
-        for at, tokens in zip(missing, self._engine.tokenizer.encode([str(texts[at]) for at in missing], True)):
+        for at, tokens in zip(missing, self._engine.tokenizer.encode([texts[at] for at in missing], True)):
             ids[at] = tokens
         return list(zip(texts, ids))
 
@@ -329,7 +452,7 @@ class LLM:
         if prompts is None and prompt_token_ids is None:
             raise TypeError("prompts: expected a text, token ids or a list of them, found None")
         prompts = prompt_token_ids if prompts is None else prompts
-        prompts = [prompts] if isinstance(prompts, (str, dict)) or _is_ids(prompts) else list(prompts)
+        prompts = [prompts] if _is_one(prompts) else _several(prompts)
         encoded = self._encoded(prompts)
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
@@ -344,8 +467,7 @@ class LLM:
         first = self._take_names(len(prompts)) if prompts else range(0)
         requests, kept, made = [], [], {}
         for at, ((text, ids), each) in enumerate(zip(encoded, params)):
-            if each.truncate_prompt_tokens:
-                ids = ids[-each.truncate_prompt_tokens:]
+            ids = each.truncated(ids, self.max_model_len)
             room = self.max_model_len - len(ids)
             if room <= 0:
                 raise ValueError(f"prompt {at} has {len(ids)} tokens; the model's context is {self.max_model_len}")
@@ -398,11 +520,15 @@ class _Job:
         """Cancels what runs and takes what it had; prompts that had not begun stay empty."""
         for event in self.unread():
             self.take(event)
+        self.cancel()
+        for event in self.events():
+            self.take(event)
+
+    def cancel(self) -> None:
+        """Cancels what runs."""
         for prompt, (_, _, params) in enumerate(self.prompts):
             if len(self.samples[prompt]) < self._expected(params):
                 self.generation.cancel_prompt(prompt)
-        for event in self.events():
-            self.take(event)
 
     @staticmethod
     def _expected(params: SamplingParams) -> int:
@@ -440,7 +566,7 @@ class _Job:
         elif not params.skip_special_tokens:
             text = self._with_special(finish, params, prompt)
         engine = self.llm._engine
-        rows = None if params.logprobs is None else token_logprobs(ids, logprobs, tops, engine.token_texts)
+        rows = None if params.logprobs is None else token_logprobs(ids, logprobs, tops, engine.tokenizer.token_texts)
         return CompletionOutput(index, text, ids, logprob, rows, reason, stop_reason)
 
     def _with_special(self, finish: tuple, params: SamplingParams, prompt: list[int]) -> str:
@@ -457,7 +583,7 @@ class _Job:
         (text, ids, params), samples = self.prompts[at], self.samples[at]
         made = [self.completion(index, samples[index], params, ids) for index in range(params.samples) if index in samples]
         if params.samples > params.n and len(made) > params.n:
-            made = sorted(made, key=lambda output: -output.cumulative_logprob)[:params.n]
+            made = sorted(made, key=lambda output: -(output.cumulative_logprob or 0.0))[:params.n]
             for index, output in enumerate(made):
                 output.index = index
         scored = samples.get(params.samples) if params.prompt_logprobs is not None else None
@@ -477,10 +603,11 @@ class Tokenizer:
         self.chat_template: str | None = native.chat_template()
         self._own_template = self.chat_template
         self.bos_token, self.eos_token = native.named_token("bos_token"), native.named_token("eos_token")
-        self.pad_token = native.named_token("pad_token")
+        self.pad_token, self.unk_token = native.named_token("pad_token"), native.named_token("unk_token")
         self.bos_token_id = facts["bos"]
         self.eos_token_id = facts["eos"][0] if facts["eos"] else None
         self.vocab_size = native.vocab_size()
+        self._vocab: dict[str, int] | None = None
         self.model_max_length = facts["context"]
 
     @classmethod
@@ -495,41 +622,105 @@ class Tokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return self._native.encode([text], add_special_tokens)[0]
 
-    def __call__(self, text: str | list[str], add_special_tokens: bool = True, **_: Any) -> dict[str, Any]:
-        texts = [text] if isinstance(text, str) else list(text)
+    def __call__(
+        self, text: str | list[str], add_special_tokens: bool = True, *, padding: Any = False, truncation: Any = False,
+        max_length: int | None = None, return_tensors: Any = None, return_attention_mask: bool = True,
+    ) -> "Encoding":
+        """``input_ids`` and ``attention_mask`` of a text, or lists of them; with ``truncation`` the first ``max_length``."""
+        _refuse(padding=padding, return_tensors=return_tensors)
+        texts = [text] if isinstance(text, str) else _several(text, "text: expected a text or a list of them")
         ids = self._native.encode(texts, add_special_tokens)
+        if truncation:
+            most = self.model_max_length if max_length is None else _whole("max_length", max_length, 1)
+            ids = [row[:most] for row in ids]
         mask = [[1] * len(row) for row in ids]
         one = isinstance(text, str)
-        return {"input_ids": ids[0] if one else ids, "attention_mask": mask[0] if one else mask}
+        return Encoding(input_ids=ids[0] if one else ids, attention_mask=mask[0] if one else mask)
 
     def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False, **_: Any) -> str:
-        ids = [token_ids] if isinstance(token_ids, int) else [_whole("token_ids", token, 0) for token in token_ids]
-        return self._native.decode(ids, skip_special_tokens=skip_special_tokens)
+        return self._native.decode(self._ids(token_ids), skip_special_tokens=skip_special_tokens)
 
     def batch_decode(self, sequences: Sequence[Sequence[int]], skip_special_tokens: bool = False, **_: Any) -> list[str]:
         return [self.decode(ids, skip_special_tokens) for ids in sequences]
 
     def convert_ids_to_tokens(self, ids: int | Sequence[int]) -> str | list[str]:
-        one = isinstance(ids, int)
-        texts = self._native.token_texts([ids] if one else list(ids))
-        return texts[0] if one else texts
+        """The text of each token alone."""
+        texts = self._native.token_texts(self._ids(ids))
+        return texts[0] if isinstance(ids, numbers.Integral) else texts
+
+    def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> int | None | list[int | None]:
+        """The id of each token by its text as ``convert_ids_to_tokens`` gives it; None for what is no token."""
+        vocab = self.get_vocab()
+        return vocab.get(tokens) if isinstance(tokens, str) else [vocab.get(token) for token in tokens]
+
+    def tokenize(self, text: str, add_special_tokens: bool = False) -> list[str]:
+        """The texts of a text's tokens."""
+        return self._native.token_texts(self.encode(text, add_special_tokens))
+
+    def get_vocab(self) -> dict[str, int]:
+        """Ids by the texts of tokens; of those with equal texts (parts of characters) the first."""
+        if self._vocab is None:
+            texts = self._native.token_texts(list(range(self.vocab_size)))
+            self._vocab = {text: self.vocab_size - at for at, text in enumerate(reversed(texts), 1)}
+        return dict(self._vocab)
+
+    @property
+    def pad_token_id(self) -> int | None:
+        return None if self.pad_token is None else self.get_vocab().get(self.pad_token)
+
+    @property
+    def unk_token_id(self) -> int | None:
+        return None if self.unk_token is None else self.get_vocab().get(self.unk_token)
+
+    def _ids(self, given: int | Sequence[int]) -> list[int]:
+        ids = [given] if isinstance(given, numbers.Integral) else _several(given, "token_ids: expected token ids")
+        for token in ids:
+            if _whole("token_ids", token, 0) >= self.vocab_size:
+                raise ValueError(f"token ids: expected numbers below {self.vocab_size}, found {token}")
+        return list(map(int, ids))
 
     def apply_chat_template(
         self, conversation: list, *, chat_template: str | None = None, tokenize: bool = True,
-        add_generation_prompt: bool = False, continue_final_message: bool = False, tools: Any = None, **variables: Any,
+        add_generation_prompt: bool = False, continue_final_message: bool = False, tools: Any = None,
+        return_dict: bool = False, return_tensors: Any = None, padding: Any = False, truncation: Any = False,
+        max_length: int | None = None, tokenizer_kwargs: dict[str, Any] | None = None, **variables: Any,
     ) -> Any:
-        """The text of a conversation, or of several; with ``tokenize`` its tokens."""
-        if tools:
-            raise NotImplementedError("tools is not supported")
+        """The text of a conversation, or of several; with ``tokenize`` its tokens. ``variables`` are the template's."""
+        _refuse(tools=tools, return_tensors=return_tensors, padding=padding, truncation=truncation,
+                tokenizer_kwargs=tokenizer_kwargs)
+        if not isinstance(conversation, (list, tuple)):
+            raise TypeError(f"conversation: expected a list of messages or of conversations, found {conversation!r}")
         if conversation and isinstance(conversation[0], (list, tuple)):
             return [self.apply_chat_template(
                 each, chat_template=chat_template, tokenize=tokenize, add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message, **variables) for each in conversation]
+                continue_final_message=continue_final_message, return_dict=return_dict, **variables)
+                for each in conversation]
         template = chat_template or self.chat_template
         text = self._native.chat_prompt(json.dumps({
-            "chat_template": None if template == self._own_template else template, "messages": list(conversation), "add_generation_prompt": add_generation_prompt and not continue_final_message,
-            "continue_final_message": continue_final_message, "chat_template_kwargs": variables}))
-        return self._native.encode([text], False)[0] if tokenize else text
+            "chat_template": None if template == self._own_template else template, "messages": list(conversation),
+            "add_generation_prompt": add_generation_prompt and not continue_final_message,
+            "continue_final_message": continue_final_message, "chat_template_kwargs": variables}, ensure_ascii=False))
+        if not tokenize:
+            return text
+        ids = self._native.encode([text], False)[0]
+        return Encoding(input_ids=ids, attention_mask=[1] * len(ids)) if return_dict else ids
+
+
+class Encoding(dict):
+    """What a tokenizer gives: a dict whose values are attributes, too, as transformers' ``BatchEncoding``."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def _refuse(**given: Any) -> None:
+    """Refuses arguments that would change the result, by name."""
+    for name, value in given.items():
+        if value:
+            raise NotImplementedError(f"{name}: is not supported, found {value!r}")
 
 
 class _Bar:
@@ -573,14 +764,84 @@ def _is_ids(value: Any) -> bool:
         value[0], "__index__")
 
 
+def _is_one(prompts: Any) -> bool:
+    """Whether it is one prompt, not several."""
+    return isinstance(prompts, (str, bytes, dict)) or _is_ids(prompts)
+
+
+def _several(prompts: Any, expected: str = "prompts: expected a text, token ids, a dict or a list of them") -> list:
+    if not hasattr(prompts, "__iter__"):
+        raise TypeError(f"{expected}, found {prompts!r}")
+    return list(prompts)
+
+
+@functools.cache
+def _waiters() -> concurrent.futures.ThreadPoolExecutor:
+    return concurrent.futures.ThreadPoolExecutor(_WAITS_AT_ONCE, "offshoot-wait")
+
+
+async def _waited(job: _Job) -> bool:
+    """``job.wait()`` for asyncio, whose own threads may be few."""
+    return await asyncio.get_running_loop().run_in_executor(_waiters(), job.wait)
+
+
+@contextlib.asynccontextmanager
+async def _ending(job: _Job):
+    """Cancels what still runs of a job when its task is left, whoever still holds the task's exception."""
+    try:
+        yield
+    except BaseException:
+        _waiters().submit(job.cancel)  # A wait in progress keeps the generation for a moment.
+        raise
+
+
+async def _streamed(job: _Job) -> AsyncIterator[StreamOutput]:
+    async with _ending(job):
+        while await _waited(job):
+            for event in job.unread():
+                for item in job.streamed(event):
+                    yield item
+
+
 def _ids_of(value: Any) -> list[int]:
     if not _is_ids(value):
         raise TypeError(f"prompt_token_ids: expected a list of token ids that is not empty, found {value!r}")
-    return [_whole("prompt_token_ids", token, 0) for token in (value.tolist() if hasattr(value, "tolist") else value)]
+    ids = value.tolist() if hasattr(value, "tolist") else value
+    try:
+        return array.array("I", ids).tolist()
+    except (OverflowError, TypeError):
+        wrong = next(token for token in ids if not _is_id(token))
+        kind = ValueError if isinstance(wrong, numbers.Integral) else TypeError
+        raise kind(f"prompt_token_ids: expected token ids, found {wrong!r}") from None
+
+
+def _is_id(token: Any) -> bool:
+    return isinstance(token, numbers.Integral) and 0 <= int(token) < 1 << 8 * array.array("I").itemsize
 
 
 def _refuse_model(model: Any):
     raise TypeError(f"model: expected a folder, found {model!r}")
+
+
+def _defaults(folder: str, source: Any, override: dict[str, Any] | None) -> dict[str, Any]:
+    """Fields of ``SamplingParams`` as a generation_config.json has them: the folder's own (auto), that of another folder,
+    or none (vllm)."""
+    source = os.fspath(source)
+    found = {}
+    if source != "vllm":
+        try:
+            with open(os.path.join(folder if source == "auto" else source, "generation_config.json"),
+                      encoding="utf-8") as file:
+                found = json.load(file)
+        except OSError:
+            if source != "auto":
+                raise
+        except ValueError:
+            pass  # The engine says what is wrong with the folder.
+    found = {**(found if isinstance(found, dict) else {}), **(override or {})}
+    fields = {field: found[name] for name, field in _DEFAULTS.items() if found.get(name) is not None}
+    SamplingParams.from_optional(**fields)
+    return fields
 
 
 def _check_dtype(folder: str, dtype: Any) -> None:

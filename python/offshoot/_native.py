@@ -14,3 +14,4 @@ prompt_parts = native.prompt_parts
 batch_tokens = native.batch_tokens
 text_keys = native.text_keys
 Records = native.Records
+Samples = native.Samples

@@ -101,12 +101,13 @@ class ScoredChoices:
 
 
 def token_logprobs(token_ids, logprobs, tops, texts) -> list[dict[int, Logprob]]:
-    """vLLM's form: for each token a dict of itself and the likeliest, by id. ``texts``: a function of token ids."""
+    """vLLM's form: for each token a dict of itself, which comes first, and the likeliest, by id. ``texts``: a function of
+    token ids."""
     rows = []
     for at, (token, logprob) in enumerate(zip(token_ids, logprobs)):
         top = tops[at] if at < len(tops) else []
-        row = {other: Logprob(value, rank) for rank, (other, value) in enumerate(top, 1)}
-        row.setdefault(token, Logprob(logprob))
+        row = {token: Logprob(logprob)}
+        row.update((other, Logprob(value, rank)) for rank, (other, value) in enumerate(top, 1))
         rows.append(row)
     ids = [token for row in rows for token in row]
     decoded = iter(texts(ids))

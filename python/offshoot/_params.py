@@ -12,21 +12,46 @@ from typing import Any
 from offshoot._native import Sampling
 
 _MOST_TOKENS = 1 << 30
+#: Most samples of a prompt, as in a task.
+MOST_SAMPLES = 1_000_000
 
 
-def _whole(name: str, value: Any, least: int | None = None) -> int:
+def _whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
     """A whole number, numpy's included; booleans are none."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name}: expected a whole number, found {value!r}")
-    if least is not None and value < least:
-        raise ValueError(f"{name}: expected a whole number from {least} up, found {value}")
-    return int(value)
+    number = int(value)
+    if least is not None and number < least:
+        raise ValueError(f"{name}: expected a whole number from {least} up, found {number}")
+    if most is not None and number > most:
+        raise ValueError(f"{name}: expected at most {most:,}, found {number}")
+    return number
 
 
 def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name}: expected a number, found {value!r}")
     return float(value)
+
+
+def _token(value: Any) -> int:
+    """A token id as a key of ``logit_bias``, which JSON writes as a text."""
+    return _whole("logit_bias", int(value) if isinstance(value, str) and value.isdecimal() else value, 0)
+
+
+def _choice(name: str, value: Any, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise ValueError(f"{name}: expected {', '.join(known[:-1])} or {known[-1]}, found {value!r}")
+    return value
+
+
+def _listed(name: str, value: Any) -> list:
+    """The values of a list, a tuple, an array and the like; None has none."""
+    if value is None:
+        return []
+    if isinstance(value, (str, bytes, Mapping)) or not hasattr(value, "__iter__"):
+        raise TypeError(f"{name}: expected a list, found {value!r}")
+    return value.tolist() if hasattr(value, "tolist") else list(value)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -69,27 +94,35 @@ class SamplingParams:
     structured_outputs: Any = None
     extra_args: dict[str, Any] | None = None
     output_kind: Any = None
+    use_beam_search: bool = False
+    length_penalty: float = 1.0
+    early_stopping: bool | str = False
 
     def __post_init__(self):
-        self.n = _whole("n", self.n, 1)
+        if self.use_beam_search:
+            raise NotImplementedError("use_beam_search is not supported: use LLM.beam_search")
+        self.n = _whole("n", self.n, 1, MOST_SAMPLES)
         if self.best_of is not None:
-            self.best_of = _whole("best_of", self.best_of, 1)
+            self.best_of = _whole("best_of", self.best_of, 1, MOST_SAMPLES)
             if self.best_of < self.n:
                 raise ValueError(f"best_of: expected at least n ({self.n}), found {self.best_of}")
         for name in ("presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "min_p"):
             setattr(self, name, _number(name, getattr(self, name)))
         self.top_k = 0 if self.top_k is None else _whole("top_k", self.top_k, -1)
         self.seed = None if self.seed is None else _whole("seed", self.seed)
-        self.stop = [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
-        for text in self.stop:
-            if not isinstance(text, str) or not text:
-                raise ValueError(f"stop: expected texts that are not empty, found {text!r}")
-        self.stop_token_ids = [_whole("stop_token_ids", token, 0) for token in self.stop_token_ids or []]
+        if self.seed == -1:  # vLLM's other word for none.
+            self.seed = None
+        self.stop = self._stop()
+        self.stop_token_ids = [_whole("stop_token_ids", token, 0) for token in _listed("stop_token_ids", self.stop_token_ids)]
         self.max_tokens = None if self.max_tokens is None else _whole("max_tokens", self.max_tokens, 1)
         self.min_tokens = _whole("min_tokens", self.min_tokens, 0)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ValueError(f"min_tokens: expected at most max_tokens ({self.max_tokens}), found {self.min_tokens}")
+        if self.truncate_prompt_tokens is not None:
+            self.truncate_prompt_tokens = _whole("truncate_prompt_tokens", self.truncate_prompt_tokens, -1)
         for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is True:
+                setattr(self, name, 1)
             count = getattr(self, name)
             if count is not None and _whole(name, count) < 0:
                 raise NotImplementedError(f"{name}: expected a number from 0 up, found {count}: the log-probabilities "
@@ -107,6 +140,13 @@ class SamplingParams:
             raise ValueError(f"top_p: expected a number above 0 and up to 1, found {self.top_p}")
         if not 0.0 <= self.min_p <= 1.0:
             raise ValueError(f"min_p: expected a number from 0 to 1, found {self.min_p}")
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not -2.0 <= getattr(self, name) <= 2.0:
+                raise ValueError(f"{name}: expected a number from -2 to 2, found {getattr(self, name)}")
+        if not 0.0 < self.repetition_penalty < float("inf"):
+            raise ValueError(f"repetition_penalty: expected a number above 0, found {self.repetition_penalty}")
+        if self.logit_bias is not None and not isinstance(self.logit_bias, Mapping):
+            raise TypeError(f"logit_bias: expected a dict of biases by token id, found {self.logit_bias!r}")
         self.sampling(room=_MOST_TOKENS)
 
     @classmethod
@@ -122,15 +162,28 @@ class SamplingParams:
         """Samples drawn of a prompt, of which ``n`` are returned."""
         return self.best_of or self.n
 
+    def _stop(self) -> list[str]:
+        stop = [self.stop] if isinstance(self.stop, str) else _listed("stop", self.stop)
+        for text in stop:
+            if not isinstance(text, str) or not text:
+                raise ValueError(f"stop: expected texts that are not empty, found {text!r}")
+        return stop
+
+    def truncated(self, ids: list[int], context: int) -> list[int]:
+        """The last tokens of a prompt, as many as ``truncate_prompt_tokens`` leaves of it; -1: the model's context."""
+        kept = context if self.truncate_prompt_tokens == -1 else self.truncate_prompt_tokens
+        return ids[-kept:] if kept else ids
+
     def sampling(self, room: int) -> Sampling:
-        """The engine's parameters, for a prompt that leaves room for so many tokens."""
+        """The engine's parameters, for a prompt that leaves room for so many tokens. Fields may have been set since."""
         return Sampling(
             n=self.samples, temperature=self.temperature, top_p=self.top_p, top_k=self.top_k if self.top_k > 0 else None,
             min_p=self.min_p, repetition_penalty=self.repetition_penalty, frequency_penalty=self.frequency_penalty,
             presence_penalty=self.presence_penalty,
-            logit_bias=[(_whole("logit_bias", int(token), 0), _number("logit_bias", bias))
+            logit_bias=[(_token(token), _number("logit_bias", bias))
                         for token, bias in (self.logit_bias or {}).items()],
             logprobs=self.logprobs, prompt_logprobs=self.prompt_logprobs,
             max_tokens=self.max_tokens if self.max_tokens is not None else max(1, room),
-            min_tokens=self.min_tokens, stop=self.stop, stop_token_ids=self.stop_token_ids, ignore_eos=self.ignore_eos,
+            min_tokens=self.min_tokens, stop=self._stop(),
+            stop_token_ids=_listed("stop_token_ids", self.stop_token_ids), ignore_eos=self.ignore_eos,
             include_stop=self.include_stop_str_in_output)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from offshoot._native import NativeTree
-from offshoot._params import SamplingParams
+from offshoot._params import MOST_SAMPLES, SamplingParams, _whole
 
 if TYPE_CHECKING:
     from offshoot._llm import LLM
@@ -17,7 +17,7 @@ _WAIT = 0.1
 
 
 class Node:
-    """A node of a tree: a run of tokens and how it came about. Equal nodes of one tree are equal objects' equals."""
+    """A node of a tree: a run of tokens and how it came about. Nodes are equal if they are the same node of the same tree."""
 
     __slots__ = ("tree", "id")
 
@@ -100,8 +100,9 @@ class Node:
         return self.tree.fork(self, n)
 
     def extend(self, sampling_params: SamplingParams | None = None) -> "Node":
-        """Samples from this node and waits; returns it."""
-        self.tree.extend([self], sampling_params)
+        """Samples from this node and waits; returns it. Raises what made it fail."""
+        growth = self.tree.growing([self], sampling_params)
+        growth.wait()
         return self
 
     def append(self, text: str | Sequence[int], *, score: bool = False) -> "Node":
@@ -144,33 +145,37 @@ class Tree:
         return [node for node in self.nodes if not self._native.children(node.id)]
 
     def fork(self, at: Node, n: int) -> list[Node]:
-        return [Node(self, id) for id in self._native.fork(self._id(at), n)]
+        """``n`` new children of a node."""
+        return [Node(self, id) for id in self._native.fork(self._id(at), _whole("n", n, 1, MOST_SAMPLES))]
 
     def extend(self, nodes: Iterable[Node], sampling_params: SamplingParams | None = None) -> list[Node]:
-        """Samples from all nodes in one batch and waits until each has ended; returns those that did not fail."""
+        """Samples from all nodes in one batch and waits until each has ended; returns those that did not fail. (Of the
+        others ``facts["error"]`` says why.)"""
         return list(self.growing(nodes, sampling_params))
 
     def growing(self, nodes: Iterable[Node], sampling_params: SamplingParams | None = None) -> "Growth":
         """Samples from all nodes in one batch: an iterator of the nodes as they end, while the others go on. Inside the loop
         nodes can be forked, scored, pruned and cancelled, and other extends begun."""
         ids = [self._id(node) for node in nodes]
-        params = sampling_params or SamplingParams(max_tokens=256)
-        if params.n != 1:
-            raise ValueError(f"sampling_params.n: expected 1, found {params.n}: fork the nodes instead")
+        params = SamplingParams(max_tokens=256) if sampling_params is None else sampling_params
+        if not isinstance(params, SamplingParams):
+            raise TypeError(f"sampling_params: expected SamplingParams, found {params!r}")
+        if params.samples != 1:
+            raise ValueError(f"sampling_params.n: expected 1, found {params.samples}: fork the nodes instead")
         return Growth(self, self._native.extend(ids, params.sampling(room=1 << 30)))
 
     def append(self, given: Iterable[tuple[Node, str | Sequence[int]]], *, score: bool = False) -> None:
-        """Appends given text or tokens to nodes; with ``score`` their log-probabilities are found."""
+        """Appends given text or tokens to nodes; with ``score`` their log-probabilities are found. Raises what made a node
+        fail, once all have ended."""
         tokens = [(self._id(node), self._tokens(text)) for node, text in given]
-        for _ in Growth(self, self._native.extend_given(tokens, score)):
-            pass
+        Growth(self, self._native.extend_given(tokens, score)).wait()
 
     def score(self, nodes: Iterable[Node], continuation: str | Sequence[int] | Sequence[str]) -> list[float]:
         """The log-probability of a continuation after each node (or of one for each), all in one batch. The tree does not
         change."""
         nodes = list(nodes)
         one = isinstance(continuation, str) or (len(continuation) > 0 and not isinstance(continuation[0], (str, list, tuple)))
-        each = [continuation] * len(nodes) if one else list(continuation)
+        each: list[Any] = [continuation] * len(nodes) if one else list(continuation)
         if len(each) != len(nodes):
             raise ValueError(f"continuation: expected {len(nodes)}, one for each node, found {len(each)}")
         probes = [(self._id(node), self._tokens(text)) for node, text in zip(nodes, each)]
@@ -189,7 +194,8 @@ class Tree:
 
         paths = []
         for node in self.leaves if nodes is None else nodes:
-            parts, at = [], node
+            parts: list[Any] = []
+            at: Node | None = node
             while at is not None and at.id != 0:
                 known, count = at.logprobs, len(at.token_ids)
                 parts.append(known if len(known) == count else numpy.full(count, numpy.nan, numpy.float32))
@@ -219,14 +225,25 @@ class Tree:
         return node.id
 
     def _tokens(self, text: str | Sequence[int]) -> list[int]:
-        return self.llm._engine.tokenizer.encode([text], False)[0] if isinstance(text, str) else list(text)
+        if isinstance(text, str):
+            return self.llm._engine.tokenizer.encode([text], False)[0]
+        if isinstance(text, (bytes, dict)) or not hasattr(text, "__iter__"):
+            raise TypeError(f"expected a text or token ids, found {text!r}")
+        vocab = self.llm.tokenizer.vocab_size
+        tokens = [_whole("token ids", token, 0) for token in text]
+        for token in tokens:
+            if token >= vocab:
+                raise ValueError(f"token ids: expected numbers below {vocab}, found {token}")
+        return tokens
 
 
 class Growth:
     """A running extend: iterates over its nodes as they end. Leaving the loop cancels the rest."""
 
     def __init__(self, tree: Tree, native):
-        self.tree, self._native, self._ready = tree, native, []
+        self.tree, self._native = tree, native
+        #: What made nodes fail.
+        self.errors: list[Exception] = []
 
     def __iter__(self) -> Iterator[Node]:
         try:
@@ -237,14 +254,23 @@ class Growth:
                 for event in events:
                     if event[0] == "finished":
                         yield Node(self.tree, event[1])
+                    elif event[0] == "failed":
+                        self.errors.append(event[2])
         finally:
             self.cancel()
             while self._native.next_events(_WAIT) is not None:
                 pass
+
+    def wait(self) -> None:
+        """Waits until all nodes have ended; raises what made the first one fail."""
+        for _ in self:
+            pass
+        if self.errors:
+            raise self.errors[0]
 
     def cancel(self, nodes: Iterable[Node] | None = None) -> None:
         """Ends nodes (all), which keep their tokens so far."""
         if nodes is None:
             self._native.cancel_all()
         else:
-            self._native.cancel([node.id for node in nodes])
+            self._native.cancel([self.tree._id(node) for node in nodes])

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -94,18 +95,21 @@ class _file_of:
     """The path of a task, which may be a dict."""
 
     def __init__(self, task: Any):
-        self.task, self.file = task, None
+        self.task = task
+        self.file: str | None = None
 
     def __enter__(self) -> str:
         if isinstance(self.task, (str, os.PathLike)):
             return os.fspath(self.task)
         if not isinstance(self.task, dict):
             raise TypeError(f"task: expected a dict or the path of a task file, found {self.task!r}")
+        text = json.dumps(self.task)
         # In the current folder, to which the task's paths are relative.
-        handle, self.file = tempfile.mkstemp(prefix=".offshoot-task-", suffix=".json", dir=".")
+        handle, path = tempfile.mkstemp(prefix=".offshoot-task-", suffix=".json", dir=".")
+        self.file = path
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(self.task, file)
-        return self.file
+            file.write(text)
+        return path
 
     def __exit__(self, *_: object) -> None:
         if self.file:
@@ -139,14 +143,14 @@ def _json(words: list[str], options: dict[str, Any], show: bool) -> dict[str, An
         import threading
 
         def relay():
-            for line in process.stderr:
+            for line in process.stderr or ():
                 said.append(line)
                 if show:
                     print(line.decode(errors="replace"), end="", file=sys.stderr)
 
         reader = threading.Thread(target=relay, daemon=True)
         reader.start()
-        printed = process.stdout.read()
+        printed = process.stdout.read() if process.stdout else b""
         code = process.wait()
         reader.join()
     except BaseException:
@@ -154,14 +158,15 @@ def _json(words: list[str], options: dict[str, Any], show: bool) -> dict[str, An
         process.wait()
         raise
     if code != 0:
-        raise _failure(code, b"".join(said).decode(errors="replace"))
+        raise _failure(code, re.sub(r"\S*\.offshoot-task-\w+\.json", "the task", b"".join(said).decode(errors="replace")))
     return json.loads(printed)
 
 
 def _failure(code: int, said: str) -> BaseException:
-    """The exception for an exit code; the sentence is the last line."""
+    """The exception for an exit code; the sentence is the last line, or that of an option that is not known."""
     lines = [line for line in said.splitlines() if line.strip()]
-    sentence = lines[-1].removeprefix("offshoot: ") if lines else f"the command ended with code {code}"
+    options = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    sentence = (options or lines or [f"the command ended with code {code}"])[-1].removeprefix("offshoot: ")
     if code == 130:
         return KeyboardInterrupt(sentence)
     if "No such file" in sentence or "no such file" in sentence:

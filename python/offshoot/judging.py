@@ -37,9 +37,11 @@ class Judge:
     environment. ``withheld``: files that candidates must not read, such as the problems. ``sandboxed=False`` also judges
     where the machine cannot isolate candidates: they can then do whatever you can."""
 
-    def __init__(self, *, python: str | os.PathLike | None = None, withheld: Sequence[str | os.PathLike] = (),
-                 sandboxed: bool = True, all_tests: bool = False):
-        self._native = NativeJudge(command(), python=python, withheld=[os.fspath(path) for path in withheld],
+    def __init__(self, *, python: str | os.PathLike | None = None,
+                 withheld: str | os.PathLike | Sequence[str | os.PathLike] = (), sandboxed: bool = True,
+                 all_tests: bool = False):
+        paths = [withheld] if isinstance(withheld, (str, os.PathLike)) else withheld
+        self._native = NativeJudge(command(), python=python, withheld=[os.fspath(path) for path in paths],
                                    sandboxed=sandboxed, all_tests=all_tests)
 
     def judge(self, problem: dict[str, Any], programs: str | Sequence[str], language: str = "python") -> Any:
@@ -47,10 +49,15 @@ class Judge:
         LiveCodeBench), recognised by its fields. ``language``: python, cpp, or commands as JSON."""
         if not isinstance(problem, dict):
             raise TypeError(f"problem: expected a dict, a row of a benchmark, found {problem!r}")
-        one = isinstance(programs, str)
-        judged = self._native.judge(json.dumps(problem), [programs] if one else list(programs), language)
+        if not isinstance(programs, str) and not hasattr(programs, "__iter__"):
+            raise TypeError(f"programs: expected a text or a list of texts, found {programs!r}")
+        given = [programs] if isinstance(programs, str) else list(programs)
+        for program in given:
+            if not isinstance(program, str):
+                raise TypeError(f"programs: expected texts, found {program!r}")
+        judged = self._native.judge(json.dumps(problem), given, language)
         verdicts = [_judgement(json.loads(each)) for each in judged]
-        return verdicts[0] if one else verdicts
+        return verdicts[0] if isinstance(programs, str) else verdicts
 
 
 _shared: Judge | None = None

@@ -2,21 +2,27 @@
 
 The functions run while other samples still decode. Each text is assessed once; what a function raises is raised by the
 search, which ends. A prompt is a text, token ids or a dict as for ``LLM.generate``, a list of them gives a list of
-outcomes. With the same ``seed`` a search gives the same samples, however many prompts it has.
+outcomes. With the same ``seed`` a search gives the same samples, however many prompts it has; without it the seed is that
+of ``sampling_params``, or 0. Functions that need a second argument get the prompt's index.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from offshoot._llm import LLM, _is_ids, _progress
+from offshoot._llm import LLM, Interrupted, _is_one, _progress, _several
 from offshoot._native import Records
 from offshoot._native import search as _native_search
-from offshoot._params import SamplingParams, _whole
+from offshoot._params import MOST_SAMPLES, SamplingParams, _choice, _number, _whole
+
+_DECIDE = ("best", "vote", "weighted_vote")
+_NO_WORDS = "words: expected the values of the words that `value`'s prompt is answered by, found none"
 
 #: An answer in a text: a pattern (its first group, of the last match), or a function.
 Answer = str | re.Pattern[str] | Callable[[str], "str | None"]
@@ -68,15 +74,18 @@ class Outcome:
 
 def vote(
     llm: LLM, prompts: Any, n: int = 40, *, answer: Answer, grade: Callable[..., bool] | None = None,
-    sampling_params: SamplingParams | None = None, seed: int = 0, stop_when: str | float = "never", use_tqdm: bool = False,
+    sampling_params: SamplingParams | None = None, seed: int | None = None, stop_when: str | float = "never", use_tqdm: bool = False,
 ) -> Any:
-    """Self-consistency: ``n`` samples vote by their answers. ``grade(answer)`` or ``grade(answer, index)``, with the prompt's
-    index, says whether an answer is right. ``stop_when="certain"`` skips samples that cannot change the vote; a number
+    """Self-consistency: ``n`` samples vote by their answers. ``grade(answer)`` says whether an answer is right. ``stop_when="certain"`` skips samples that cannot change the vote; a number
     such as 0.95 those that are unlikely to."""
-    if stop_when not in ("never", "certain") and not (isinstance(stop_when, float) and 0.5 < stop_when < 1):
-        raise ValueError(f"stop_when: expected never, certain or a probability, found {stop_when!r}")
-    method = {"vote": {"n": _whole("n", n, 1), "stop_when": stop_when if isinstance(stop_when, str) else
-                       {"confident": stop_when}}}
+    if not isinstance(stop_when, str):
+        chance = _number("stop_when", stop_when)
+        if not 0.5 < chance < 1:
+            raise ValueError(f"stop_when: expected never, certain or a probability between 0.5 and 1, found {stop_when!r}")
+        until: Any = {"confident": chance}
+    else:
+        until = _choice("stop_when", stop_when, ("never", "certain"))
+    method = {"vote": {"n": _whole("n", n, 1, MOST_SAMPLES), "stop_when": until}}
     assess = _Assess(answer=answer, grade=grade)
     return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None)
 
@@ -84,26 +93,26 @@ def vote(
 def best_of_n(
     llm: LLM, prompts: Any, n: int = 16, *, score: Callable[..., float] | None = None,
     grade: Callable[..., bool] | None = None, by: str | None = None, answer: Answer | None = None,
-    stop_when_passed: bool = False, sampling_params: SamplingParams | None = None, seed: int = 0, use_tqdm: bool = False,
+    stop_when_passed: bool = False, sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
 ) -> Any:
     """The best of ``n`` samples: by ``score(text)``, by ``grade(text)`` (the first that passes), or by the model's own
-    ``by="logprob"`` or ``"mean_logprob"``. ``stop_when_passed`` ends the others once one passes. Functions that take two
-    arguments get the prompt's index, too."""
-    by = by or ("score" if score else "grade" if grade else "mean_logprob")
+    ``by="logprob"`` or ``"mean_logprob"``. ``stop_when_passed`` ends the others once one passes."""
+    by = _choice("by", by or ("score" if score else "grade" if grade else "mean_logprob"),
+                 ("score", "grade", "logprob", "mean_logprob"))
     if by == "score" and score is None or by == "grade" and grade is None:
         raise TypeError(f"best_of_n: `by={by!r}` needs the function `{by}`")
-    method = {"best_of_n": {"n": _whole("n", n, 1), "by": by, "stop_when_passed": bool(stop_when_passed)}}
+    method = {"best_of_n": {"n": _whole("n", n, 1, MOST_SAMPLES), "by": by, "stop_when_passed": bool(stop_when_passed)}}
     assess = _Assess(answer=answer, grade=grade, score=score, grades_text=True)
     return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None)
 
 
 def sample(
     llm: LLM, prompts: Any, n: int = 16, *, grade: Callable[..., bool] | None = None, answer: Answer | None = None,
-    sampling_params: SamplingParams | None = None, seed: int = 0, use_tqdm: bool = False,
+    sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
 ) -> Any:
     """``n`` samples, graded by ``grade(text)``, without a choice: for pass@k."""
     assess = _Assess(answer=answer, grade=grade, grades_text=True)
-    method = {"sample": {"n": _whole("n", n, 1)}}
+    method = {"sample": {"n": _whole("n", n, 1, MOST_SAMPLES)}}
     return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None)
 
 
@@ -112,10 +121,10 @@ def tree_of_thoughts(
     steps: int = 3, breadth: int = 5, thoughts: int = 5, thought: Callable[[str], str | None] | None = None,
     is_end: Callable[[str], bool] | None = None,
     state: Callable[[list[str]], str | None] | None = None, words: dict[str, float] | None = None, value_samples: int = 0,
-    select: str = "greedy", depth_first: tuple[float, int] | None = None, thought_stop: str | Sequence[str] = "\n",
+    select: str = "greedy", depth_first: tuple[float, int] | None = None, thought_stop: str | list[str] = "\n",
     thought_tokens: int | None = None, answers: int | None = None, answer_tokens: int | None = None,
     answer: Answer | None = None, grade: Callable[..., bool] | None = None,
-    sampling_params: SamplingParams | None = None, seed: int = 0, use_tqdm: bool = False,
+    sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
 ) -> Any:
     """Tree of thoughts (Yao et al., 2023) with functions of the path, a list of thoughts.
 
@@ -123,38 +132,58 @@ def tree_of_thoughts(
     without it ``thoughts`` continuations are sampled up to ``thought_stop``. ``value(path)`` returns the path's value, or a
     prompt whose answer is one of ``words`` (from their probabilities, or from ``value_samples`` answers). The best
     ``breadth`` paths go on, for ``steps`` thoughts. ``thought(text)`` is the thought in a sampled text or in a line of a
-    list, or None; by default the text without white space around it. A path ends at a thought for which ``is_end(thought)`` is true; paths of equal ``state(path)`` are merged.
+    list, or None; by default the text without white space around it. A path ends at a thought for which
+    ``is_end(thought)`` is true; paths of equal ``state(path)`` are merged.
     ``depth_first=(threshold, visits)`` goes down the best path and back. ``answers``: so many paths are answered by
     further samples; otherwise the paths are the answers.
     """
-    stop = [thought_stop] if isinstance(thought_stop, str) else list(thought_stop)
-    if words is None and value_samples:
-        raise ValueError("words: expected the values of the words that `value`'s prompt is answered by, found None")
+    stop = SamplingParams(stop=thought_stop).stop
+    if words is not None and not isinstance(words, Mapping):
+        raise TypeError(f"words: expected a dict of values by word, found {words!r}")
+    weights = [(_text("words", word), _number("words", weight)) for word, weight in (words or {}).items()]
+    if not weights and value_samples:
+        raise ValueError(_NO_WORDS)
+    if depth_first is not None and not (isinstance(depth_first, (tuple, list)) and len(depth_first) == 2):
+        raise TypeError(f"depth_first: expected a threshold and a number of visits, found {depth_first!r}")
     method = {"tree_of_thoughts": {
-        "steps": _whole("steps", steps, 1), "breadth": _whole("breadth", breadth, 1),
-        "thoughts": _whole("thoughts", thoughts, 1), "words": list((words or {}).items()),
-        "value_samples": _whole("value_samples", value_samples, 0), "select": select,
-        "depth_first": None if depth_first is None else [float(depth_first[0]), int(depth_first[1])],
-        "answers": answers, "answer_tokens": answer_tokens, "thought_tokens": thought_tokens, "thought_stop": stop}}
+        "steps": _count("steps", steps), "breadth": _count("breadth", breadth),
+        "thoughts": _count("thoughts", thoughts), "words": weights,
+        "value_samples": _whole("value_samples", value_samples, 0, MOST_SAMPLES),
+        "select": _choice("select", select, ("greedy", "sample")),
+        "depth_first": depth_first and [_number("depth_first", depth_first[0]), _count("depth_first", depth_first[1])],
+        "answers": _count("answers", answers), "answer_tokens": _count("answer_tokens", answer_tokens),
+        "thought_tokens": _count("thought_tokens", thought_tokens), "thought_stop": stop}}
+    values = _with_index("value", value)
+    if values is None:
+        raise TypeError("value: expected a function, found None")
+
+    def valued(index: int, path: list[str]) -> float | str:
+        found = values(index, path)
+        if isinstance(found, str) and not weights:
+            raise ValueError(_NO_WORDS)
+        return found
+
     assess = _Assess(answer=answer, grade=grade, grades_text=True)
     return _search(
         llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None,
-        propose=propose and _with_index(propose), value=_with_index(value), thought=thought and _with_index(thought), ends=is_end and _with_index(is_end),
-        state=state and _with_index(state))
+        propose=_with_index("propose", propose), value=valued, thought=_with_index("thought", thought),
+        ends=_with_index("is_end", is_end), state=_with_index("state", state))
 
 
 def beam_search(
     llm: LLM, prompts: Any, *, score: Callable[..., float] | None = None, samples: int = 16, expansions: int = 4,
     delimiter: str = "\n", most_steps: int = 40, aggregate: str = "last", by: str = "best", answer: Answer | None = None,
-    grade: Callable[..., bool] | None = None, sampling_params: SamplingParams | None = None, seed: int = 0,
+    grade: Callable[..., bool] | None = None, sampling_params: SamplingParams | None = None, seed: int | None = None,
     use_tqdm: bool = False, _method: str = "beam_search",
 ) -> Any:
     """Beam search over steps, which end with ``delimiter``: of ``samples`` steps the best 1/``expansions`` go on.
     ``score(text)`` values a partial solution (without it its mean probability does); ``aggregate``: last, min or product
     of the steps' values; ``by``: best, vote or weighted_vote."""
     method = {_method: {
-        "samples": _whole("samples", samples, 1), "expansions": _whole("expansions", expansions, 1), "delimiter": delimiter,
-        "most_steps": _whole("most_steps", most_steps, 1), "aggregate": aggregate, "by": by, "scored": score is not None}}
+        "samples": _count("samples", samples), "expansions": _count("expansions", expansions),
+        "delimiter": _text("delimiter", delimiter), "most_steps": _count("most_steps", most_steps),
+        "aggregate": _choice("aggregate", aggregate, ("last", "min", "product")), "by": _choice("by", by, _DECIDE),
+        "scored": score is not None}}
     if samples % expansions:
         raise ValueError(f"samples: expected a multiple of expansions ({expansions}), found {samples}")
     assess = _Assess(answer=answer, grade=grade, score=score, grades_text=True)
@@ -171,15 +200,18 @@ def mcts(
     llm: LLM, prompts: Any, *, score: Callable[..., float] | None = None, samples: int = 32, expansions: int = 4,
     parallel: int = 8, delimiter: str = "\n", most_steps: int = 40, select: str = "uct", exploration: float = 1.4,
     widening: float | None = None, tokens: int | None = None, by: str | None = None, answer: Answer | None = None,
-    grade: Callable[..., bool] | None = None, sampling_params: SamplingParams | None = None, seed: int = 0,
+    grade: Callable[..., bool] | None = None, sampling_params: SamplingParams | None = None, seed: int | None = None,
     use_tqdm: bool = False,
 ) -> Any:
     """Monte-Carlo tree search over steps: ``samples`` simulations, valued by ``score(text)`` or, without it, by agreement of
     their answers. ``by``: best, vote, weighted_vote, or None for the most visited path."""
     method = {"mcts": {
-        "samples": _whole("samples", samples, 1), "tokens": tokens, "expansions": _whole("expansions", expansions, 1),
-        "parallel": _whole("parallel", parallel, 1), "delimiter": delimiter, "most_steps": _whole("most_steps", most_steps, 1),
-        "select": select, "exploration": float(exploration), "widening": widening, "by": by, "scored": score is not None}}
+        "samples": _count("samples", samples), "tokens": _count("tokens", tokens),
+        "expansions": _count("expansions", expansions), "parallel": _count("parallel", parallel),
+        "delimiter": _text("delimiter", delimiter), "most_steps": _count("most_steps", most_steps),
+        "select": _choice("select", select, ("uct", "puct")),
+        "exploration": _finite("exploration", exploration), "widening": widening and _finite("widening", widening),
+        "by": by and _choice("by", by, _DECIDE), "scored": score is not None}}
     assess = _Assess(answer=answer, grade=grade, score=score, grades_text=True)
     return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None)
 
@@ -189,8 +221,8 @@ class _Assess:
 
     def __init__(self, *, answer: Answer | None = None, grade=None, score=None, grades_text: bool = False):
         self.answer = _answer_of(answer)
-        self.grade = grade and _with_index(grade)
-        self.score = score and _with_index(score)
+        self.grade = _with_index("grade", grade)
+        self.score = _with_index("score", score)
         self.grades_text = grades_text
 
     def __call__(self, index: int, text: str):
@@ -209,6 +241,8 @@ def _answer_of(answer: Answer | None) -> Callable[[str], str | None]:
         return lambda text: None
     if callable(answer):
         return answer
+    if not isinstance(answer, (str, re.Pattern)):
+        raise TypeError(f"answer: expected a pattern or a function, found {answer!r}")
     pattern = re.compile(answer)
 
     def last(text: str) -> str | None:
@@ -220,34 +254,65 @@ def _answer_of(answer: Answer | None) -> Callable[[str], str | None]:
     return last
 
 
-def _with_index(function: Callable) -> Callable:
-    """A function of (index, x) from one of x or of (x, index)."""
+def _with_index(name: str, function: Callable | None) -> Callable | None:
+    """A function of (index, x) from one of x, or of (x, index) if it needs both: a second argument with a default is the
+    function's own."""
+    if function is None:
+        return None
     if not callable(function):
-        raise TypeError(f"expected a function, found {function!r}")
-    import inspect
-
+        raise TypeError(f"{name}: expected a function, found {function!r}")
     try:
-        inspect.signature(function).bind(None, 0)
-        takes_two = True
-    except TypeError:
-        takes_two = False
+        signature = inspect.signature(function)
     except ValueError:  # Built-in functions without a signature.
-        takes_two = False
-    return (lambda index, x: function(x, index)) if takes_two else (lambda index, x: function(x))
+        return lambda index, x: function(x)
+    for arguments in ((None,), (None, 0)):
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            continue
+        return (lambda index, x: function(x)) if len(arguments) == 1 else lambda index, x: function(x, index)
+    raise TypeError(f"{name}: expected a function of one argument or of two, found {function!r}")
+
+
+def _count(name: str, value: Any) -> int | None:
+    return None if value is None else _whole(name, value, 1, (1 << 32) - 1)
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise (ValueError if value == "" else TypeError)(f"{name}: expected a text that is not empty, found {value!r}")
+    return value
+
+
+def _finite(name: str, value: Any) -> float:
+    number = _number(name, value)
+    if not math.isfinite(number):
+        raise ValueError(f"{name}: expected a finite number, found {value!r}")
+    return number
 
 
 def _search(llm, prompts, method, sampling_params, seed, use_tqdm, *, assess, grades, **callables) -> Any:
-    one = isinstance(prompts, (str, dict)) or _is_ids(prompts)
-    encoded = llm._encoded([prompts] if one else list(prompts))
-    params = sampling_params or SamplingParams(max_tokens=256)
-    if params.n != 1 or params.best_of:
-        raise ValueError(f"sampling_params.n: expected 1, found {params.n}: the search's own numbers say how many")
+    if not isinstance(llm, LLM):
+        raise TypeError(f"llm: expected an LLM, found {llm!r}")
+    one = _is_one(prompts)
+    encoded = llm._encoded([prompts] if one else _several(prompts))
+    params = SamplingParams(max_tokens=256) if sampling_params is None else sampling_params
+    if not isinstance(params, SamplingParams):
+        raise TypeError(f"sampling_params: expected SamplingParams, found {params!r}")
+    if params.samples != 1:
+        raise ValueError(f"sampling_params.n: expected 1, found {params.samples}: the search's own numbers say how many")
+    if seed is None:
+        seed = 0 if params.seed is None else params.seed
     named = []
     for at, (text, ids) in enumerate(encoded):
-        if text is None:
+        kept = params.truncated(ids, llm.max_model_len)
+        if text is None or len(kept) < len(ids):
+            ids = kept
             text = llm._engine.tokenizer.decode(ids, skip_special_tokens=False)
+        if len(ids) >= llm.max_model_len:
+            raise ValueError(f"prompt {at} has {len(ids)} tokens; the model's context is {llm.max_model_len}")
         named.append((ids, text, str(at)))
-    room = min((llm.max_model_len - len(ids) for _, ids in encoded), default=1)
+    room = min((llm.max_model_len - len(ids) for ids, _, _ in named), default=1)
     with _progress(use_tqdm, len(named)) as bar:
         shown = 0
 
@@ -256,13 +321,18 @@ def _search(llm, prompts, method, sampling_params, seed, use_tqdm, *, assess, gr
             bar.update(finished - shown)
             shown = finished
 
-        found = _native_search(
-            llm._engine, json.dumps(method), named, params.sampling(room), (seed or 0) % (1 << 64), assess=assess,
+        found, raised = _native_search(
+            llm._engine, json.dumps(method), named, params.sampling(room), _whole("seed", seed) % (1 << 64), assess=assess,
             grades=grades, done=done, **callables)
+    if isinstance(raised, KeyboardInterrupt):
+        finished = [_outcome(json.loads(each)) if isinstance(each, str) else None for each in found]
+        raise Interrupted(finished) from (None if type(raised) is KeyboardInterrupt else raised)
+    if raised is not None:
+        raise raised
     outcomes = []
     for each in found:
-        if isinstance(each, BaseException):
-            raise each
+        if not isinstance(each, str):  # None is only beside what ended the searches.
+            raise each or KeyboardInterrupt
         outcomes.append(_outcome(json.loads(each)))
     return outcomes[0] if one else outcomes
 

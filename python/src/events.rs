@@ -6,17 +6,26 @@ use offshoot::ids::TokenId;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
-/// Why a sample ended, in OpenAI's words, and the stop string or stop token that did it.
+/// Why a sample ended, in OpenAI's words.
+pub fn finish_reason(reason: &FinishReason) -> &'static str {
+    match reason {
+        FinishReason::StopString(_) | FinishReason::StopToken(_) | FinishReason::EndOfText | FinishReason::Given => {
+            "stop"
+        }
+        FinishReason::Length | FinishReason::ContextFull => "length",
+        FinishReason::Cancelled => "abort",
+        FinishReason::Failed => "error",
+    }
+}
+
+/// The same, and the stop string or stop token that did it.
 pub fn reason<'py>(py: Python<'py>, reason: &FinishReason) -> PyResult<(&'static str, Bound<'py, PyAny>)> {
-    let none = || py.None().into_bound(py);
-    Ok(match reason {
-        FinishReason::StopString(text) => ("stop", text.into_pyobject(py)?.into_any()),
-        FinishReason::StopToken(token) => ("stop", token.0.into_pyobject(py)?.into_any()),
-        FinishReason::EndOfText | FinishReason::Given => ("stop", none()),
-        FinishReason::Length | FinishReason::ContextFull => ("length", none()),
-        FinishReason::Cancelled => ("abort", none()),
-        FinishReason::Failed => ("error", none()),
-    })
+    let stop = match reason {
+        FinishReason::StopString(text) => text.into_pyobject(py)?.into_any(),
+        FinishReason::StopToken(token) => token.0.into_pyobject(py)?.into_any(),
+        _ => py.None().into_bound(py),
+    };
+    Ok((finish_reason(reason), stop))
 }
 
 fn ids<'py>(py: Python<'py>, tokens: &[TokenId]) -> PyResult<Bound<'py, PyList>> {

@@ -15,6 +15,7 @@ use crate::errors::exception;
 use crate::events;
 use crate::params::Sampling;
 use crate::process::OfProcess;
+use crate::samples::Samples;
 
 /// Most events that one call returns.
 const EVENTS_AT_ONCE: usize = 4096;
@@ -56,17 +57,11 @@ impl Generation {
     fn lock(&self) -> PyResult<MutexGuard<'_, launch::Generation<OwnedRequest>>> {
         Ok(self.0.get()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
-}
 
-#[pymethods]
-impl Generation {
-    /// Waits at most `wait` seconds and appends the events that there are then to `into`, which keeps them if Ctrl-C is
-    /// raised as this returns. False once every sample has ended. An event is a tuple of its kind, prompt, sample and
-    /// `tokens`: (token ids, text, log-probabilities, likeliest tokens); `finished`: see `events::finish`; `failed`: an
-    /// exception; `refused` has no sample: the prompt's exception.
-    fn next_events(&self, py: Python<'_>, wait: f64, into: &Bound<'_, PyList>) -> PyResult<bool> {
+    /// Waits at most `wait` seconds for events and takes those that there are then; `None` once every sample has ended.
+    fn take(&self, py: Python<'_>, wait: f64) -> PyResult<Option<Vec<GenerateEvent>>> {
         let wait = Duration::try_from_secs_f64(wait).unwrap_or(Duration::ZERO);
-        let taken = py.detach(|| -> PyResult<Option<Vec<GenerateEvent>>> {
+        py.detach(|| -> PyResult<Option<Vec<GenerateEvent>>> {
             let mut generation = self.lock()?;
             let mut taken = match generation.poll(wait) {
                 Poll::Ready(None) => return Ok(None),
@@ -78,10 +73,40 @@ impl Generation {
                 taken.push(event);
             }
             Ok(Some(taken))
-        })?;
-        let Some(taken) = taken else { return Ok(false) };
+        })
+    }
+}
+
+#[pymethods]
+impl Generation {
+    /// Waits at most `wait` seconds and appends the events that there are then to `into`, which keeps them if Ctrl-C is
+    /// raised as this returns. False once every sample has ended. An event is a tuple of its kind, prompt, sample and
+    /// `tokens`: (token ids, text, log-probabilities, likeliest tokens); `finished`: see `events::finish`; `failed`: an
+    /// exception; `refused` has no sample: the prompt's exception.
+    fn next_events(&self, py: Python<'_>, wait: f64, into: &Bound<'_, PyList>) -> PyResult<bool> {
+        let Some(taken) = self.take(py, wait)? else { return Ok(false) };
         taken.into_iter().try_for_each(|event| into.append(tuple(py, event)?))?;
         Ok(true)
+    }
+
+    /// The same for samples that are kept in a table: appends what finished to `into`. Returns the numbers of the
+    /// prompts that they are of; None once every sample has ended. Raises what a sample failed of.
+    fn next_samples(&self, py: Python<'_>, wait: f64, into: &Samples) -> PyResult<Option<Vec<usize>>> {
+        let Some(taken) = self.take(py, wait)? else { return Ok(None) };
+        let mut prompts = Vec::new();
+        for event in taken {
+            match event {
+                GenerateEvent::Tokens { .. } => {}
+                GenerateEvent::Finished { sample, finish } => {
+                    prompts.push(sample.prompt);
+                    into.push(sample, finish);
+                }
+                GenerateEvent::Failed { error, .. } | GenerateEvent::Refused { error, .. } => {
+                    return Err(exception(error));
+                }
+            }
+        }
+        Ok(Some(prompts))
     }
 
     /// Cancels samples, each a (prompt, sample): they finish as cancelled with their tokens so far.

@@ -10,6 +10,7 @@ mod judging;
 mod params;
 mod parts;
 mod process;
+mod samples;
 mod search;
 mod tables;
 mod tokenizer;
@@ -34,6 +35,8 @@ mod _offshoot {
     use super::params::Sampling;
     #[pymodule_export]
     use super::parts::{batch_tokens, prompt_parts, text_keys};
+    #[pymodule_export]
+    use super::samples::Samples;
     #[pymodule_export]
     use super::search::search;
     #[pymodule_export]

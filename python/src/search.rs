@@ -25,7 +25,7 @@ use offshoot::search::{
 };
 use offshoot::tokenizer::{AddSpecial, Tokenizer};
 use offshoot::tree::SamplingTree;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyBaseException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -322,8 +322,11 @@ struct Searched {
     name: String,
 }
 
-/// Searches prompts by one method, several at once: an outcome each, as JSON with its samples, in their order; for a
-/// prompt that fails, its exception. `done` is called with the number of finished prompts at times.
+/// What became of each prompt, in their order: its outcome as JSON with its samples, or its exception; None if it was
+/// not finished. Then what ended all searches: the exception of a callable, or that of Ctrl-C.
+type Found = (Vec<Option<Py<PyAny>>>, Option<Py<PyBaseException>>);
+
+/// Searches prompts by one method, several at once. `done` is called with the number of finished prompts at times.
 #[pyfunction]
 #[pyo3(signature = (
     engine, method, prompts, sampling, seed, *, assess=None, grades=false, propose=None, value=None, thought=None, ends=None,
@@ -345,7 +348,7 @@ pub fn search(
     ends: Option<Py<PyAny>>,
     state: Option<Py<PyAny>>,
     done: Option<Py<PyAny>>,
-) -> PyResult<Vec<Py<PyAny>>> {
+) -> PyResult<Found> {
     let method = serde_json::from_str(method).map_err(|error| PyValueError::new_err(format!("method: {error}")))?;
     let searches = Searches {
         engine: engine.handle()?,
@@ -358,15 +361,14 @@ pub fn search(
     };
     let prompts: Vec<Searched> =
         prompts.into_iter().map(|(tokens, text, name)| Searched { tokens: token_ids(tokens), text, name }).collect();
-    let outcomes = py.detach(|| searches.run(&prompts, done.as_ref()));
-    if let Some(raised) = searches.failure.take() {
-        return Err(raised);
-    }
+    let outcomes = py.detach(|| searches.run(&prompts, done.as_ref())).or_raise()?;
     let object = |outcome: offshoot::Result<Value>| match outcome {
-        Ok(outcome) => Ok(outcome.to_string().into_pyobject(py)?.into_any().unbind()),
-        Err(error) => Ok(exception(error).into_value(py).into_any()),
+        Ok(outcome) => Ok(Some(outcome.to_string().into_pyobject(py)?.into_any().unbind())),
+        Err(Error::Interrupted) => Ok(None),
+        Err(error) => Ok(Some(exception(error).into_value(py).into_any())),
     };
-    outcomes.or_raise()?.into_iter().map(object).collect()
+    let outcomes = outcomes.into_iter().map(object).collect::<PyResult<_>>()?;
+    Ok((outcomes, searches.failure.take().map(|raised| raised.into_value(py))))
 }
 
 impl Searches<'_> {

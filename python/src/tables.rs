@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 use arrow_array::{RecordBatch, RecordBatchIterator};
+use arrow_schema::SchemaRef;
 use offshoot::Error;
 use offshoot::eval::records::arrow::{RecordKind, batches};
 use pyo3::exceptions::PyValueError;
@@ -55,8 +56,12 @@ impl Records {
     ) -> PyResult<Bound<'py, PyCapsule>> {
         // The interface lets the producer keep its own columns.
         drop(requested_schema);
-        let batches: Vec<_> = self.batches.iter().cloned().map(Ok).collect();
-        let reader = RecordBatchIterator::new(batches, self.kind.schema());
-        PyCapsule::new_with_value(py, FFI_ArrowArrayStream::new(Box::new(reader)), c"arrow_array_stream")
+        stream(py, self.batches.clone(), self.kind.schema())
     }
+}
+
+/// Arrow's stream of batches, which shares their memory.
+pub fn stream(py: Python<'_>, batches: Vec<RecordBatch>, schema: SchemaRef) -> PyResult<Bound<'_, PyCapsule>> {
+    let reader = RecordBatchIterator::new(batches.into_iter().map(Ok), schema);
+    PyCapsule::new_with_value(py, FFI_ArrowArrayStream::new(Box::new(reader)), c"arrow_array_stream")
 }

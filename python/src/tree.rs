@@ -14,6 +14,7 @@ use offshoot::tree::{self, After, NodeState, Probe, SamplingTree, TreeEvent};
 use petgraph::graph::NodeIndex;
 use pyo3::exceptions::{PyIndexError, PyRuntimeError};
 use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::engine::Engine;
@@ -30,8 +31,15 @@ const EVENTS_AT_ONCE: usize = 4096;
 pub struct Tree(OfProcess<Mutex<SamplingTree>>);
 
 impl Tree {
+    /// For threads without the interpreter's lock.
     fn lock(&self) -> PyResult<MutexGuard<'_, SamplingTree>> {
         Ok(self.0.get()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// For threads with the interpreter's lock, which is released where this one must be waited for, while another
+    /// thread scores.
+    fn lock_attached(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, SamplingTree>> {
+        Ok(self.0.get()?.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner))
     }
 
     /// A node of this tree.
@@ -75,8 +83,8 @@ impl Tree {
     }
 
     /// `n` new children of a node.
-    fn fork(&self, at: usize, n: usize) -> PyResult<Vec<usize>> {
-        let mut tree = self.lock()?;
+    fn fork(&self, py: Python<'_>, at: usize, n: usize) -> PyResult<Vec<usize>> {
+        let mut tree = self.lock_attached(py)?;
         let at = Tree::open_at(&tree, at)?;
         Ok(tree.fork(at, n).or_raise()?.into_iter().map(NodeIndex::index).collect())
     }
@@ -85,7 +93,7 @@ impl Tree {
     #[pyo3(signature = (nodes, sampling, *, stream=false))]
     fn extend(slf: Py<Self>, py: Python<'_>, nodes: Vec<usize>, sampling: &Sampling, stream: bool) -> PyResult<Growth> {
         let growth = {
-            let mut tree = slf.get().lock()?;
+            let mut tree = slf.get().lock_attached(py)?;
             let nodes = Tree::all_open_at(&tree, &nodes)?;
             tree.hear(if stream { Hear::Tokens } else { Hear::Finishes });
             tree.growth(&nodes, &sampling.params, &sampling.stop).or_raise()?
@@ -96,7 +104,7 @@ impl Tree {
     /// Begins to append given tokens to nodes, scored if `logprobs`.
     fn extend_given(slf: Py<Self>, py: Python<'_>, given: Vec<(usize, Vec<u32>)>, logprobs: bool) -> PyResult<Growth> {
         let growth = {
-            let tree = slf.get().lock()?;
+            let tree = slf.get().lock_attached(py)?;
             let given = given.into_iter().map(|(node, tokens)| Ok((Tree::open_at(&tree, node)?, token_ids(tokens))));
             tree.growth_given(&given.collect::<PyResult<Vec<_>>>()?, logprobs).or_raise()?
         };
@@ -120,8 +128,8 @@ impl Tree {
     }
 
     /// Rejects nodes and their subtrees: their memory is free at once, their record stays.
-    fn prune(&self, nodes: Vec<usize>) -> PyResult<()> {
-        let mut tree = self.lock()?;
+    fn prune(&self, py: Python<'_>, nodes: Vec<usize>) -> PyResult<()> {
+        let mut tree = self.lock_attached(py)?;
         for node in Tree::all_at(&tree, &nodes)? {
             tree.prune(node);
         }
@@ -129,55 +137,55 @@ impl Tree {
     }
 
     /// Releases nodes; they stay part of the result.
-    fn close(&self, nodes: Vec<usize>) -> PyResult<()> {
-        let mut tree = self.lock()?;
+    fn close(&self, py: Python<'_>, nodes: Vec<usize>) -> PyResult<()> {
+        let mut tree = self.lock_attached(py)?;
         for node in Tree::all_at(&tree, &nodes)? {
             tree.close(node);
         }
         Ok(())
     }
 
-    fn set_score(&self, at: usize, score: f64) -> PyResult<()> {
-        let mut tree = self.lock()?;
+    fn set_score(&self, py: Python<'_>, at: usize, score: f64) -> PyResult<()> {
+        let mut tree = self.lock_attached(py)?;
         let at = Tree::at(&tree, at)?;
         tree.set_score(at, score);
         Ok(())
     }
 
     /// Number of nodes.
-    fn __len__(&self) -> PyResult<usize> {
-        Ok(self.lock()?.nodes().count())
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.lock_attached(py)?.nodes().count())
     }
 
-    fn parent(&self, at: usize) -> PyResult<Option<usize>> {
-        let tree = self.lock()?;
+    fn parent(&self, py: Python<'_>, at: usize) -> PyResult<Option<usize>> {
+        let tree = self.lock_attached(py)?;
         Ok(tree.parent(Tree::at(&tree, at)?).map(NodeIndex::index))
     }
 
-    fn children(&self, at: usize) -> PyResult<Vec<usize>> {
-        let tree = self.lock()?;
+    fn children(&self, py: Python<'_>, at: usize) -> PyResult<Vec<usize>> {
+        let tree = self.lock_attached(py)?;
         Ok(tree.children(Tree::at(&tree, at)?).into_iter().map(NodeIndex::index).collect())
     }
 
     /// The text from the root's end to the node's.
-    fn path_text(&self, at: usize) -> PyResult<String> {
-        let tree = self.lock()?;
+    fn path_text(&self, py: Python<'_>, at: usize) -> PyResult<String> {
+        let tree = self.lock_attached(py)?;
         Ok(tree.path_text(Tree::at(&tree, at)?))
     }
 
-    fn text(&self, at: usize) -> PyResult<String> {
-        let tree = self.lock()?;
+    fn text(&self, py: Python<'_>, at: usize) -> PyResult<String> {
+        let tree = self.lock_attached(py)?;
         Ok(tree.node(Tree::at(&tree, at)?).text.clone())
     }
 
-    fn token_ids(&self, at: usize) -> PyResult<Vec<u32>> {
-        let tree = self.lock()?;
+    fn token_ids(&self, py: Python<'_>, at: usize) -> PyResult<Vec<u32>> {
+        let tree = self.lock_attached(py)?;
         Ok(tree.node(Tree::at(&tree, at)?).tokens.iter().map(|token| token.0).collect())
     }
 
     /// The log-probabilities of the node's tokens as the bytes of 32-bit floats; empty if they are not known.
     fn logprobs<'py>(&self, py: Python<'py>, at: usize) -> PyResult<Bound<'py, PyBytes>> {
-        let tree = self.lock()?;
+        let tree = self.lock_attached(py)?;
         let logprobs = &tree.node(Tree::at(&tree, at)?).logprobs;
         let bytes: Vec<u8> = logprobs.iter().flat_map(|logprob| logprob.to_ne_bytes()).collect();
         Ok(PyBytes::new(py, &bytes))
@@ -185,7 +193,7 @@ impl Tree {
 
     /// Log-probability, score, finish reason, stop reason, state and error of a node.
     fn facts<'py>(&self, py: Python<'py>, at: usize) -> PyResult<Bound<'py, PyDict>> {
-        let tree = self.lock()?;
+        let tree = self.lock_attached(py)?;
         let at = Tree::at(&tree, at)?;
         let node = tree.node(at);
         let dict = PyDict::new(py);
@@ -208,8 +216,8 @@ impl Tree {
     }
 
     /// The tree as a page for a browser: one file without external resources.
-    fn html(&self) -> PyResult<String> {
-        let trace = self.lock()?.trace();
+    fn html(&self, py: Python<'_>) -> PyResult<String> {
+        let trace = self.lock_attached(py)?.trace();
         view::html_of(trace).or_raise()
     }
 }
@@ -284,7 +292,7 @@ impl Growth {
             }
             TreeEvent::Finished { node } => ("finished", node.index()).into_pyobject(py),
             TreeEvent::Failed { node } => {
-                let said = self.tree.get().lock()?.failure(node).map_or_else(String::new, Error::to_string);
+                let said = self.tree.get().lock_attached(py)?.failure(node).map_or_else(String::new, Error::to_string);
                 let error = exception(Error::value(format!("node {}", node.index()), "room to grow", said));
                 ("failed", node.index(), error.into_value(py)).into_pyobject(py)
             }

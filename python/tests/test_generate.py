@@ -3,6 +3,8 @@
 import asyncio
 import gc
 import math
+import pickle
+import time
 import warnings
 
 import numpy
@@ -34,6 +36,14 @@ def test_outputs_have_the_fields_of_vllm(llm, question):
             assert [entry.logprob for entry in ranked] == sorted((e.logprob for e in ranked), reverse=True)
         total = sum(row[token].logprob for token, row in zip(output.token_ids, output.logprobs))
         assert math.isclose(total, output.cumulative_logprob, rel_tol=1e-5, abs_tol=1e-4)
+
+
+def test_the_sampled_token_comes_first_among_the_log_probabilities(llm, question):
+    (request,) = llm.generate(question, SamplingParams(max_tokens=40, temperature=3, seed=1, logprobs=True, prompt_logprobs=2))
+    (output,) = request.outputs
+    assert any(row[token].rank is None for token, row in zip(output.token_ids, output.logprobs)), "an unlikely token"
+    assert [next(iter(row)) for row in output.logprobs] == output.token_ids
+    assert [next(iter(row)) for row in request.prompt_logprobs[1:]] == request.prompt_token_ids[1:]
 
 
 def test_the_stop_token_ends_the_token_ids(llm, question):
@@ -162,6 +172,69 @@ def test_tokens_and_texts(llm):
         tokenizer.decode([1 << 30])
 
 
+def test_a_tokenizer_refuses_what_it_would_have_to_ignore(llm):
+    tokenizer = llm.get_tokenizer()
+    encoded = tokenizer("one two three", truncation=True, max_length=2)
+    assert encoded.input_ids == encoded["input_ids"] == tokenizer.encode("one two three")[:2]
+    for more in ({"return_tensors": "pt"}, {"padding": True}):
+        with pytest.raises(NotImplementedError, match=next(iter(more))):
+            tokenizer("one two", **more)
+        with pytest.raises(NotImplementedError, match=next(iter(more))):
+            tokenizer.apply_chat_template([{"role": "user", "content": "a"}], **more)
+    with pytest.raises(TypeError, match="stride"):
+        tokenizer("one", stride=2)
+    for wrong in (1 << 20, [5, 1 << 20]):
+        with pytest.raises(ValueError, match="token ids: expected numbers below"):
+            tokenizer.convert_ids_to_tokens(wrong)
+    number = numpy.int64(tokenizer.encode("x", add_special_tokens=False)[0])
+    assert tokenizer.decode(number) == tokenizer.convert_ids_to_tokens(number) == "x"
+    assert tokenizer.convert_tokens_to_ids("x") == number == tokenizer.get_vocab()["x"]
+    assert tokenizer.convert_tokens_to_ids(["x", "no such token"]) == [number, None]
+    tokenizer.pad_token = tokenizer.eos_token
+    assert tokenizer.pad_token_id == tokenizer.eos_token_id
+    assert tokenizer.tokenize("a b") == ["a", " b"]
+    both = tokenizer.apply_chat_template([{"role": "user", "content": "a"}], chat_template="{{ messages[0].content }}",
+                                         return_dict=True)
+    assert both.input_ids == tokenizer.encode("a", add_special_tokens=False) and both.attention_mask == [1]
+
+
+def test_defaults_are_those_of_the_model_s_generation_config(llm, tmp_path):
+    assert llm.get_default_sampling_params() == SamplingParams(temperature=0.8), "the demo model's own"
+    (tmp_path / "generation_config.json").write_text('{"top_k": 7, "max_new_tokens": 3, "temperature": null}')
+    for more, expected in (
+        ({"generation_config": "vllm"}, SamplingParams()),
+        ({"generation_config": tmp_path}, SamplingParams(top_k=7, max_tokens=3)),
+        ({"override_generation_config": {"top_p": 0.5}}, SamplingParams(temperature=0.8, top_p=0.5)),
+    ):
+        with LLM(offshoot.demo_model(), device="cpu", kv_memory=64, **more) as other:
+            assert other.get_default_sampling_params() == expected
+            assert len(other.generate("Question:")[0].outputs[0].token_ids) <= expected.max_tokens
+    with pytest.raises(FileNotFoundError):
+        LLM(offshoot.demo_model(), device="cpu", kv_memory=64, generation_config=tmp_path / "absent")
+
+
+def test_a_cancelled_task_ends_its_samples(llm, question):
+    endless = SamplingParams(n=8, max_tokens=3500, ignore_eos=True)
+
+    async def impatient():
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(llm.agenerate(question, endless), 0.3)
+
+    before = llm.metrics()["tokens_sampled"]
+    asyncio.run(impatient())
+    end = time.monotonic() + 60
+    while llm.metrics()["running"] and time.monotonic() < end:
+        time.sleep(0.01)
+    assert llm.metrics()["running"] == 0
+    assert llm.metrics()["tokens_sampled"] - before < 8 * 3500, "not all of them were drawn"
+
+    async def many():
+        return await asyncio.gather(*[llm.agenerate(question, SamplingParams(max_tokens=4, seed=at)) for at in range(100)])
+
+    alone = [llm.generate(question, SamplingParams(max_tokens=4, seed=at))[0].outputs[0].text for at in range(100)]
+    assert [requests[0].outputs[0].text for requests in asyncio.run(many())] == alone
+
+
 def test_a_chat_by_a_template_of_ones_own(llm):
     tokenizer = llm.get_tokenizer()
     own = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
@@ -185,6 +258,23 @@ def test_a_chat_by_a_template_of_ones_own(llm):
         tokenizer.apply_chat_template(talk, chat_template="{% if %}", tokenize=False)
 
 
+def test_a_table_has_the_samples_of_generate(llm, question):
+    params = SamplingParams(n=3, max_tokens=24, seed=7, logprobs=0, stop=["\n\n", " pens"])
+    prompts = [question, question + " Mia"]
+    outputs = [output for request in llm.generate(prompts, params, use_tqdm=False) for output in request.outputs]
+    table = llm.generate_table(prompts, params, use_tqdm=False)
+    assert table["prompt"].to_pylist() == [0, 0, 0, 1, 1, 1] and table["index"].to_pylist() == [0, 1, 2] * 2
+    for column in ("text", "token_ids", "cumulative_logprob", "finish_reason", "stop_reason"):
+        assert table[column].to_pylist() == [getattr(output, column) for output in outputs], column
+    for logprobs, output in zip(table["logprobs"].to_pylist(), outputs):
+        assert logprobs == [row[token].logprob for row, token in zip(output.logprobs, output.token_ids)]
+    for wrong in (SamplingParams(prompt_logprobs=1), SamplingParams(n=1, best_of=2), SamplingParams(skip_special_tokens=False)):
+        with pytest.raises(NotImplementedError, match="a table of samples"):
+            llm.generate_table(question, wrong)
+    with pytest.raises(ValueError, match="prompt 0 has"):
+        llm.generate_table([[1] * (llm.max_model_len + 1)])
+
+
 def test_tables(llm, question):
     table = offshoot.to_arrow(llm.generate([question] * 2, SamplingParams(n=2, max_tokens=4)))
     assert table.num_rows == 4 and set(table["index"].to_pylist()) == {0, 1}
@@ -197,10 +287,27 @@ def test_tables(llm, question):
     (dict(stop=[""]), ValueError), (dict(best_of=1, n=2), ValueError), (dict(logprobs=-1), NotImplementedError),
     (dict(guided_decoding={"json": {}}), NotImplementedError), (dict(bad_words=["x"]), NotImplementedError),
     (dict(temprature=1), TypeError), (dict(min_tokens=9, max_tokens=4), ValueError), (dict(top_k=2 ** 40), OverflowError),
+    (dict(use_beam_search=True), NotImplementedError), (dict(n=10 ** 9), ValueError), (dict(stop=5), TypeError),
+    (dict(stop_token_ids=5), TypeError), (dict(presence_penalty=float("nan")), ValueError),
+    (dict(frequency_penalty=3), ValueError), (dict(repetition_penalty=0), ValueError), (dict(logit_bias=[1]), TypeError),
+    (dict(logit_bias={"a": 1}), TypeError), (dict(truncate_prompt_tokens="all"), TypeError),
 ])
 def test_wrong_parameters(wrong, kind):
-    with pytest.raises(kind):
+    with pytest.raises(kind, match="|".join(wrong)) if kind is not OverflowError else pytest.raises(kind):
         SamplingParams(**wrong)
+
+
+def test_parameters_of_older_scripts_and_fields_that_are_set_later(llm, question):
+    old = SamplingParams(use_beam_search=False, length_penalty=1.0, early_stopping=False, seed=-1, logprobs=True, max_tokens=60)
+    assert old.seed is None and old.logprobs == 1
+    assert SamplingParams(stop_token_ids=numpy.array([5, 6])).stop_token_ids == [5, 6]
+    old.stop, old.stop_token_ids, old.temperature = "=", numpy.array([1]), 0
+    (request,) = llm.generate(question, old)
+    assert request.outputs[0].stop_reason == "="
+    assert pickle.loads(pickle.dumps(old)) == old.clone() == old
+    for kept, length in ((3, 3), (-1, len(llm.encode(question)))):
+        params = SamplingParams(truncate_prompt_tokens=kept, max_tokens=1)
+        assert len(llm.generate(question, params)[0].prompt_token_ids) == length
 
 
 def test_numbers_of_numpy_are_numbers(llm, question):
@@ -211,11 +318,30 @@ def test_numbers_of_numpy_are_numbers(llm, question):
 @pytest.mark.parametrize("prompts, kind", [
     (None, TypeError), ([None], TypeError), ([3.5], TypeError), ({"text": "a"}, TypeError), ([[]], TypeError),
     ([[-1]], ValueError), ([[1 << 31]], ValueError), ("\ud800", UnicodeEncodeError), ([{"multi_modal_data": {}, "prompt": "a"}],
-    NotImplementedError), ("long " * 100_000, ValueError),
+    NotImplementedError), ("long " * 100_000, ValueError), ({"prompt": None}, TypeError), ({"prompt": 3}, TypeError),
+    (5, TypeError), (b"abc", TypeError), ([[1, 2.5]], TypeError), ([[1 << 40]], ValueError),
+    ({"prompt": 3, "prompt_token_ids": [5]}, TypeError),
 ])
 def test_wrong_prompts(llm, prompts, kind):
     with pytest.raises(kind):
         llm.generate(prompts, SamplingParams(max_tokens=2))
+
+
+def test_choices_are_a_list_of_texts_or_of_tokens(llm, question):
+    for wrong in (" yes", 5, None):
+        with pytest.raises(TypeError, match="choices: expected a list"):
+            llm.score(question, wrong)
+    with pytest.raises(TypeError, match="prompts"):
+        llm.score(None, [" yes"])
+    (by_text,) = llm.score({"prompt": question}, [" Then"]).choices
+    (by_ids,) = llm.score(question, [llm.encode(" Then", add_special_tokens=False)]).choices
+    assert by_text.token_ids == by_ids.token_ids and by_text.logprob == pytest.approx(by_ids.logprob, abs=1e-5)
+
+
+def test_a_stream_says_at_once_what_is_wrong(llm):
+    for stream in (llm.stream, llm.astream):
+        with pytest.raises(TypeError, match="prompts: expected"):
+            stream(5)
 
 
 def test_nothing_gives_nothing(llm):
@@ -237,6 +363,17 @@ def test_models_that_cannot_be_loaded(tmp_path):
         LLM(offshoot.demo_model(), device="cpu", kv_memory=1 << 30)
     with pytest.raises(ValueError, match="device"):
         LLM(offshoot.demo_model(), device="gpu")
+    for name, wrong, kind in (
+        ("kv_memory", -1, ValueError), ("kv_memory", 0, ValueError), ("kv_memory", "a", TypeError), ("memory", 2.0, ValueError),
+        ("gpu_memory_utilization", 0, ValueError), ("swap_space", "a", TypeError), ("swap_space", -1, ValueError),
+        ("max_model_len", -5, ValueError), ("max_model_len", "a", TypeError), ("max_num_seqs", 0, ValueError),
+        ("threads", 0, ValueError), ("seed", "a", TypeError), ("plan", "x", ValueError), ("kv_dtype", "x", ValueError),
+        ("kv_cache_dtype", "fp8_e5m2", ValueError), ("hf_overrides", {"a": 1}, NotImplementedError),
+        ("rope_scaling", {"a": 1}, NotImplementedError), ("logits_processors", [1], NotImplementedError),
+        ("task", "embed", NotImplementedError),
+    ):
+        with pytest.raises(kind, match=f"^{name}\\b"):
+            LLM(offshoot.demo_model(), device="cpu", **{name: wrong})
 
 
 def test_what_has_no_meaning_is_said_once():
@@ -248,8 +385,49 @@ def test_what_has_no_meaning_is_said_once():
         LLM(offshoot.demo_model(), device="cpu", kv_memory=64, dtype="auto", gpu_memory_utilization=0.9).close()
 
 
+def test_an_interruption_can_be_pickled(llm, question):
+    stopped = offshoot.Interrupted(llm.generate(question, SamplingParams(max_tokens=1)))
+    assert pickle.loads(pickle.dumps(stopped)).outputs == stopped.outputs
+
+
 def test_a_closed_llm_says_so(question):
     llm = LLM(offshoot.demo_model(), device="cpu", kv_memory=64)
     llm.close()
     with pytest.raises(RuntimeError, match="closed"):
         llm.generate(question)
+
+
+def test_beam_search_finds_the_likeliest_sequences(llm, question):
+    """Against all pairs of the likeliest tokens after the prompt."""
+    ids = llm.encode(question)
+    first = llm.generate({"prompt_token_ids": ids}, SamplingParams(max_tokens=1, temperature=0, logprobs=8))[0].outputs[0].logprobs[0]
+    pairs = {}
+    for token, found in first.items():
+        (request,) = llm.generate({"prompt_token_ids": [*ids, token]}, SamplingParams(max_tokens=1, temperature=0, logprobs=8))
+        pairs |= {(token, other): found.logprob + more.logprob for other, more in request.outputs[0].logprobs[0].items()}
+    expected = sorted(pairs, key=pairs.get, reverse=True)[:4]
+    params = offshoot.BeamSearchParams(beam_width=4, max_tokens=2, ignore_eos=True)
+    (output,) = llm.beam_search([{"prompt": question}], params)
+    assert [tuple(beam.tokens[len(ids):]) for beam in output.sequences] == expected
+    assert [beam.cum_logprob for beam in output.sequences] == pytest.approx([pairs[pair] for pair in expected], abs=1e-4)
+    assert all(beam.tokens[:len(ids)] == ids and question in beam.text for beam in output.sequences)
+    ended = llm.beam_search([question, "Question: a"], offshoot.BeamSearchParams(beam_width=2, max_tokens=40))
+    assert len(ended) == 2 and all(len(each.sequences) == 2 for each in ended)
+    assert any(beam.finish_reason == "stop" and beam.tokens[-1] in llm.facts["eos"]
+               for each in ended for beam in each.sequences)
+    assert llm.beam_search([], params) == []
+    with pytest.raises(TypeError, match="params: expected BeamSearchParams"):
+        llm.beam_search(question, SamplingParams())
+
+
+def test_modules_are_where_vllm_has_them(llm):
+    from offshoot.inputs import TextPrompt, TokensPrompt
+    from offshoot.outputs import CompletionOutput, RequestOutput
+    from offshoot.sampling_params import BeamSearchParams
+    from offshoot.sampling_params import SamplingParams as Params
+
+    assert BeamSearchParams is offshoot.BeamSearchParams
+    by_text, by_ids = llm.generate([TextPrompt(prompt="a b"), TokensPrompt(prompt_token_ids=llm.encode("a b"))],
+                                   Params(max_tokens=3, seed=1))
+    assert isinstance(by_text, RequestOutput) and isinstance(by_text.outputs[0], CompletionOutput)
+    assert by_text.outputs == by_ids.outputs

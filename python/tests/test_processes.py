@@ -43,6 +43,30 @@ def test_ctrl_c_ends_a_generation_with_what_is_finished():
     assert ran.returncode == 0, ran.stderr
 
 
+def test_ctrl_c_ends_a_search_with_the_outcomes_that_are_finished():
+    ran = python(SETUP + textwrap.dedent("""
+        import offshoot
+        llm = LLM(demo_model(), device="cpu", kv_memory=256)
+
+        def score(text, index):
+            if index == 1:
+                time.sleep(0.05)
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.5)
+            return len(text)
+
+        prompts = ["Question: a", "Question: b"]
+        offshoot.best_of_n(llm, prompts[0], 2, score=len, sampling_params=SamplingParams(max_tokens=3))
+        try:
+            offshoot.best_of_n(llm, prompts, 2, score=score, sampling_params=SamplingParams(max_tokens=3))
+        except Interrupted as stopped:
+            first, second = stopped.outputs
+            assert len(first.samples) == 2 and second is None
+            print(stopped)
+    """))
+    assert ran.stdout.startswith("1 of 2 prompts were finished"), ran.stderr
+
+
 def test_the_interpreter_ends_while_samples_run():
     ran = python(SETUP + """
 llm = LLM(demo_model(), device="cpu", kv_memory=64)
@@ -130,6 +154,10 @@ def many_calls(llm, question, calls):
     assert after[2] <= before[2], "files"
     # A branch or a generation left behind by each call would hold more than 20 KiB.
     assert after[0] - before[0] < max(8, calls * 20 / 1024), f"MiB resident: {before[0]:.1f} before, {after[0]:.1f} after {calls} calls"
+    # What is held is that of the engine's last turn.
+    deadline = time.monotonic() + 10
+    while llm.metrics()["branches"] and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert llm.metrics()["branches"] == 0
 
 

@@ -47,7 +47,7 @@ def two_actors(**more):
 
 @pytest.fixture(scope="module")
 def cluster():
-    ray.init(num_cpus=4, include_dashboard=False, logging_level="error", log_to_driver=False)
+    ray.init(num_cpus=4, num_gpus=2, include_dashboard=False, logging_level="error", log_to_driver=False)
     # Ray's workers cannot import this file.
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     context = ray.data.DataContext.get_current()
@@ -192,9 +192,22 @@ def test_a_cut_reads_texts_messages_and_folders(cluster):
         offray.by_prefix(dataset, 2, prompt="text")
     with pytest.raises(ValueError, match="parts: expected a whole number from 1 up, found 0"):
         offray.by_prefix(dataset, 0)
-    with pytest.raises(FileNotFoundError, match="tokenizer.json"):
+    with pytest.raises(FileNotFoundError, match="/nowhere: cannot open the model folder"):
         offray.by_prefix(dataset, 2, model="/nowhere")
     assert offray.by_prefix(dataset, 2, model=offshoot.demo_model(), show=False).cut == tokens
+
+
+def test_actors_with_gpus_get_whole_parts(cluster, one_process):
+    # Ray counts GPUs and does not look for them: these engines compute on the CPU.
+    prompts = [question(count, thing) for thing in WORDS[:3] for count in range(2, 6)]
+    parts = offray.by_prefix(ray.data.from_items([{"prompt": prompt} for prompt in prompts]), 3,
+                             model=offshoot.demo_model(), show=False)
+    processor = offray.build_processor(two_actors(num_gpus=1, sampling_params={"max_tokens": 6}))
+    rows = by_number(processor(parts))
+    expected, computed = one_process(prompts, SamplingParams(max_tokens=6))
+    assert texts_in(rows) == texts_of(expected)
+    metrics = processor.metrics()
+    assert metrics["actors"] == 2 and metrics["prompt_tokens_computed"] <= computed + parts.cut.twice
 
 
 # Failures.
@@ -342,6 +355,27 @@ def test_verdicts(cluster):
     rows = offray.judge(dataset, problem="problem", program="program").take_all()
     assert sorted(list(row["verdict"]) for row in rows) == [["AC"], ["AC", "WA"]]
     assert all(len(row["judgement"]) == len(row["program"]) for row in rows)
+
+
+def test_rows_without_a_program_have_no_verdict(cluster):
+    problem = {"task_id": "T/0", "prompt": "def add(a, b):\n", "entry_point": "add",
+               "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n"}
+    right = "    return a + b\n"
+    rows = [{"at": 0, "problem": problem, "program": [right, None]}, {"at": 1, "problem": problem, "program": None},
+            {"at": 2, "problem": None, "program": None}, {"at": 3, "problem": problem, "program": []}]
+    table = pa.Table.from_pylist(rows)
+    judged = sorted(offray.judge(ray.data.from_arrow(table), "problem", "program").take_all(), key=lambda row: row["at"])
+    assert [row["verdict"] if row["verdict"] is None else list(row["verdict"]) for row in judged] == [
+        ["AC", None], None, None, []]
+    one = pa.Table.from_pylist([{"problem": problem, "program": right}, {"problem": problem, "program": None}])
+    assert [row["verdict"] for row in offray.judge(ray.data.from_arrow(one), "problem", "program").take_all()] == ["AC", None]
+
+
+def test_what_is_no_dataset_is_named():
+    for use in (lambda rows: offray.by_prefix(rows, 2), lambda rows: offray.judge(rows, "problem", "program"),
+                offray.build_processor(config())):
+        with pytest.raises(TypeError, match="dataset: expected a ray.data.Dataset, found list"):
+            use([{"prompt": "a"}])
 
 
 @pytest.mark.parametrize("name, needs", [("ray_pipeline.py", ()), ("ray_http.py", ("pydantic", "aiohttp"))])

@@ -3,6 +3,7 @@
 import collections
 import threading
 
+import numpy
 import pytest
 
 import offshoot
@@ -53,6 +54,65 @@ def test_graders_see_the_index_and_run_while_others_decode(llm, question):
         assert all(sample.correct == (len(sample.text) % 2 == 0) for sample in outcome.samples)
 
 
+def test_a_second_argument_with_a_default_is_the_function_s_own(llm, question):
+    right = "7"
+    for grade in (lambda answer, right=right: answer == right, lambda answer, *more: answer == right and not more):
+        outcome = offshoot.vote(llm, question, 8, answer=ANSWER, grade=grade, sampling_params=PARAMS)
+        assert [sample.correct for sample in outcome.samples] == [sample.answer == "7" for sample in outcome.samples]
+    with pytest.raises(TypeError, match="grade: expected a function of one argument or of two"):
+        offshoot.vote(llm, question, 8, answer=ANSWER, grade=lambda: True, sampling_params=PARAMS)
+
+
+def test_the_seed_of_the_parameters_holds(llm, question):
+    def texts(seed=None):
+        params = SamplingParams(max_tokens=12, temperature=2, seed=seed)
+        return [sample.text for sample in offshoot.sample(llm, question, 4, sampling_params=params).samples]
+
+    assert texts(1) != texts(2)
+    assert texts(1) == texts(numpy.int64(1))
+    assert texts() == texts(0)
+    params = SamplingParams(max_tokens=12, temperature=2, seed=2)
+    own = offshoot.sample(llm, question, 4, sampling_params=params, seed=numpy.int64(1))
+    assert [sample.text for sample in own.samples] == texts(1)
+
+
+def test_wrong_settings_are_named(llm, question):
+    for name, search in {
+        "llm": lambda: offshoot.vote("llm", question, 2, answer="x"),
+        "prompts": lambda: offshoot.vote(llm, None, 2, answer="x"),
+        "sampling_params": lambda: offshoot.vote(llm, question, 2, answer="x", sampling_params={"n": 1}),
+        "seed": lambda: offshoot.vote(llm, question, 2, answer="x", seed="a"),
+        "answer": lambda: offshoot.vote(llm, question, 2, answer=5),
+        "n": lambda: offshoot.vote(llm, question, 10 ** 9, answer="x"),
+        "stop_when": lambda: offshoot.vote(llm, question, 2, answer="x", stop_when=1),
+        "score": lambda: offshoot.best_of_n(llm, question, 2, score=5),
+        "by": lambda: offshoot.best_of_n(llm, question, 2, by="best"),
+        "value": lambda: offshoot.tree_of_thoughts(llm, question, value=5),
+        "words": lambda: offshoot.tree_of_thoughts(llm, question, value=lambda path: "Is it good?", sampling_params=PARAMS),
+        "answers": lambda: offshoot.tree_of_thoughts(llm, question, value=len, answers=-1),
+        "thought_tokens": lambda: offshoot.tree_of_thoughts(llm, question, value=len, thought_tokens="a"),
+        "select": lambda: offshoot.tree_of_thoughts(llm, question, value=len, select="best"),
+        "aggregate": lambda: offshoot.beam_search(llm, question, aggregate="mean"),
+        "delimiter": lambda: offshoot.dvts(llm, question, delimiter=None),
+        "exploration": lambda: offshoot.mcts(llm, question, exploration=float("nan")),
+        "tokens": lambda: offshoot.mcts(llm, question, tokens=-1),
+        "prompt 1": lambda: offshoot.vote(llm, [question, "a " * 9000], 2, answer="x", sampling_params=PARAMS),
+    }.items():
+        with pytest.raises((TypeError, ValueError), match=f"^{name}\\b"):
+            search()
+
+
+def test_settings_may_be_numbers_of_numpy(llm, question):
+    few = numpy.int64(2)
+    outcome = offshoot.tree_of_thoughts(
+        llm, question, value=len, steps=few, breadth=few, thoughts=few, answers=few, answer_tokens=few, thought_tokens=few,
+        sampling_params=PARAMS)
+    assert outcome.best is not None
+    assert offshoot.mcts(llm, question, score=len, samples=few, tokens=numpy.int64(40), widening=numpy.float32(1), delimiter=".",
+                         most_steps=few, sampling_params=PARAMS).best is not None
+    assert offshoot.vote(llm, question, few, answer=ANSWER, stop_when=numpy.float32(0.9), sampling_params=PARAMS).samples
+
+
 def test_best_by_score(llm, question):
     outcome = offshoot.best_of_n(llm, question, 12, score=len, sampling_params=PARAMS)
     assert len(outcome.best.text) == max(len(sample.text) for sample in outcome.samples)
@@ -70,7 +130,12 @@ def test_exceptions_come_out_where_the_search_was_called(llm, question):
         lambda: offshoot.best_of_n(llm, [question] * 4, 4, score=raises, sampling_params=PARAMS),
         lambda: offshoot.vote(llm, question, 4, answer=raises, sampling_params=PARAMS),
         lambda: offshoot.tree_of_thoughts(llm, question, value=raises, steps=2, sampling_params=PARAMS),
+        lambda: offshoot.tree_of_thoughts(llm, question, value=len, propose=raises, sampling_params=PARAMS),
+        lambda: offshoot.tree_of_thoughts(llm, question, value=len, state=raises, sampling_params=PARAMS),
         lambda: offshoot.beam_search(llm, question, score=raises, samples=4, sampling_params=PARAMS),
+        lambda: offshoot.dvts(llm, question, score=raises, samples=4, sampling_params=PARAMS),
+        lambda: offshoot.mcts(llm, question, score=raises, samples=4, sampling_params=PARAMS),
+        lambda: offshoot.sample(llm, question, 4, grade=raises, sampling_params=PARAMS),
     ):
         with pytest.raises(Mine, match="here"):
             search()
@@ -144,6 +209,17 @@ def test_the_judge():
         offshoot.judge({"nothing": 1}, "pass")
     with pytest.raises(TypeError):
         offshoot.judge("problem", "pass")
+    for wrong in (None, [None], b"pass"):
+        with pytest.raises(TypeError, match="^programs: expected"):
+            offshoot.judge(problem, wrong)
+
+
+def test_one_withheld_file_is_a_file(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr("offshoot.judging.NativeJudge", lambda command, *, withheld, **more: asked.append(withheld))
+    for withheld in (str(tmp_path), tmp_path, [tmp_path]):
+        offshoot.Judge(withheld=withheld)
+    assert asked == [[str(tmp_path)]] * 3
 
 
 def test_a_task_runs_from_a_dict(tmp_path, monkeypatch):
@@ -161,3 +237,10 @@ def test_a_task_runs_from_a_dict(tmp_path, monkeypatch):
     assert offshoot.plan(task)
     with pytest.raises(ValueError, match="self_consistensy|unknown|expected"):
         offshoot.run({**task, "method": {"self_consistensy": {}}}, show=False)
+    with pytest.raises(TypeError, match="JSON"):
+        offshoot.run({**task, "name": object()}, show=False)
+    with pytest.raises(ValueError, match="^the task: `items`"):
+        offshoot.run({}, show=False)
+    with pytest.raises(ValueError, match="--colour"):
+        offshoot.run(task, colour=3, show=False)
+    assert not list(tmp_path.glob(".offshoot-task-*"))

@@ -1,6 +1,8 @@
 """Sampling trees: fork, extend, score, prune, cancel, and what is recorded."""
 
 import math
+import threading
+import time
 
 import numpy
 import pytest
@@ -80,6 +82,33 @@ def test_growing_nodes_can_be_cancelled_forked_and_pruned_in_the_loop(llm, quest
     assert len(seen) == 2 and llm.metrics()["running"] == 0
 
 
+def test_the_interpreter_goes_on_while_a_thread_waits_for_a_tree_that_scores(llm, question):
+    tree = llm.tree(question, seed=1)
+    nodes = tree.fork(tree.root, 24)
+    beats, begun, is_done = [], threading.Event(), threading.Event()
+
+    def beat():
+        while not is_done.wait(0.001):
+            beats.append(len(beats))
+
+    def score():
+        begun.set()
+        tree.score(nodes, [llm.encode(f"{at} " * 1500, False)[:1500] for at in range(24)])
+
+    scorer, beater = threading.Thread(target=score), threading.Thread(target=beat)
+    beater.start(), scorer.start()
+    begun.wait()
+    meanwhile = 0
+    while scorer.is_alive():
+        before = len(beats)
+        assert len(tree) == 25
+        meanwhile = max(meanwhile, len(beats) - before)
+        time.sleep(0.002)
+    is_done.set()
+    beater.join()
+    assert meanwhile > 3, "another thread ran while this one waited for the tree"
+
+
 def test_scores_of_nodes_are_kept(llm, question):
     tree = llm.tree(question)
     (node,) = tree.fork(tree.root, 1)
@@ -103,5 +132,19 @@ def test_wrong_nodes(llm, question):
         one.extend([3])
     with pytest.raises(ValueError, match="n"):
         one.extend([one.root], SamplingParams(n=2))
-    with pytest.raises(ValueError):
-        one.fork(one.root, 0)
+    for wrong in (0, 10 ** 9):
+        with pytest.raises(ValueError, match="^n: expected"):
+            one.fork(one.root, wrong)
+    with pytest.raises(TypeError, match="sampling_params"):
+        one.root.fork(1)[0].extend({"max_tokens": 3})
+
+
+def test_what_cannot_be_appended_is_said(llm, question):
+    tree = llm.tree(question)
+    (node,) = tree.fork(tree.root, 1)
+    for wrong, kind in (([1 << 20], ValueError), ([-1], ValueError), (None, TypeError), ([2.5], TypeError)):
+        with pytest.raises(kind, match="token ids"):
+            node.append(wrong)
+    with pytest.raises(ValueError, match="the model's context is 4096"):
+        node.append([5] * 5000)
+    assert "the model's context is 4096" in node.facts["error"]

@@ -72,7 +72,7 @@ pub struct Opened {
 }
 
 enum OpenBackend {
-    Cpu(Cpu),
+    Cpu(Box<Cpu>),
     Cuda(Box<Cuda>),
 }
 
@@ -80,7 +80,7 @@ impl Opened {
     /// Runs `work` on the device. This is the only place that distinguishes devices.
     pub fn with<W: OnDevice>(self, work: W) -> Result<W::Output> {
         match self.backend {
-            OpenBackend::Cpu(cpu) => work.run(cpu),
+            OpenBackend::Cpu(cpu) => work.run(*cpu),
             OpenBackend::Cuda(cuda) => work.run(*cuda),
         }
     }
@@ -126,7 +126,7 @@ fn on_cpu(weights: usize, not_cuda: Option<WhyNotCuda>) -> Result<Opened> {
     let cpu = Cpu::open()?;
     has_room(&cpu, weights)?;
     let name = cpu.describe();
-    Ok(Opened { backend: OpenBackend::Cpu(cpu), name, not_cuda })
+    Ok(Opened { backend: OpenBackend::Cpu(Box::new(cpu)), name, not_cuda })
 }
 
 fn on_cuda(ordinal: usize, weights: usize) -> Result<Opened> {

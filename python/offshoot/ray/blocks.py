@@ -13,6 +13,12 @@ import ray.data
 ROW = "row_number"
 
 
+def check_dataset(dataset: Any) -> None:
+    if not isinstance(dataset, ray.data.Dataset):
+        raise TypeError(f"dataset: expected a ray.data.Dataset, found {type(dataset).__name__}: ray.data.from_items and "
+                        "others make one")
+
+
 def in_order(dataset: ray.data.Dataset) -> list[ray.ObjectRef]:
     """The dataset's blocks as Arrow tables, in its own order: Ray returns blocks as they come unless it is told."""
     options = dataset.context.execution_options
@@ -64,6 +70,24 @@ def with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
     """The table with this column, in place of one of the same name."""
     at = table.schema.get_field_index(name)
     return table.append_column(name, values) if at < 0 else table.set_column(at, name, values)
+
+
+#: The column of a packed block.
+_PACKED = "offshoot_block"
+
+
+def packed(table: pa.Table) -> pa.Table:
+    """A block as one row, which Ray neither divides nor joins with others."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return pa.table({_PACKED: pa.array([sink.getvalue().to_pybytes()], pa.large_binary())})
+
+
+def unpacked(table: pa.Table) -> pa.Table:
+    """The block of a row that ``packed`` made."""
+    with pa.ipc.open_stream(table[_PACKED][0].as_buffer()) as stream:
+        return stream.read_all()
 
 
 @ray.remote

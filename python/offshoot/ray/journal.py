@@ -62,7 +62,8 @@ class Part:
     """The rows of one call: those found finished, and a file for those that finish now."""
 
     def __init__(self, folder: str, name: str, keys: set[str]):
-        self.folder, self.name, self._file = folder, name, None
+        self.folder, self.name = folder, name
+        self._file: Any = None
         self.found: dict[str, Result] = {}
         for file in sorted(os.listdir(folder)):
             if file.startswith(f"{name}.") and file.endswith(".jsonl"):

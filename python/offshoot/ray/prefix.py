@@ -7,15 +7,15 @@ import dataclasses
 import json
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import ray
 import ray.data
 
 from offshoot import _native
-from offshoot._llm import Tokenizer
+from offshoot._llm import Tokenizer, _ids_of
 from offshoot._params import _whole
-from offshoot.ray.blocks import ROW, columns, gather, in_order, numbered, without_nulls
+from offshoot.ray.blocks import ROW, check_dataset, columns, gather, in_order, numbered, without_nulls
 from offshoot.ray.rows import sampling_of
 
 #: Rows of a batch of ``ray.data.llm``, with which a cut is compared.
@@ -58,6 +58,13 @@ class PrefixCut:
                 f"would compute {self.in_batches:,}")
 
 
+if TYPE_CHECKING:
+    class Parts(ray.data.Dataset):
+        """The dataset that ``by_prefix`` returns."""
+
+        cut: PrefixCut
+
+
 def by_prefix(
     dataset: ray.data.Dataset,
     parts: int,
@@ -69,7 +76,7 @@ def by_prefix(
     model: str | os.PathLike | None = None,
     row: str = ROW,
     show: bool = True,
-) -> ray.data.Dataset:
+) -> Parts:
     """The rows in ``parts`` blocks of about equal work, depth-first through the tree of all prompts: prompts that begin
     alike are together, and as little as possible is in two blocks. ``.cut`` of the dataset says what that costs
     (``PrefixCut``); ``show`` prints it.
@@ -80,10 +87,11 @@ def by_prefix(
     prompt and tokens that one is expected to have; by default those of the columns ``n`` and ``sampling_params``.
     ``row``: the column that numbers the rows as they were given, made if it is missing: sort by it for their order.
 
-    Rows have several times as many parts as there are actors where their lengths are uncertain: actors take parts one
+    Where the lengths of samples are uncertain, cut several times as many parts as there are actors, which take them one
     by one.
     """
     parts = _whole("parts", parts, 1)
+    check_dataset(dataset)
     blocks = numbered(in_order(dataset), row)
     read = ray.get([columns(block, [row, prompt, "sampling_params", "n"]) for block in blocks])
     places = [(block, at) for block, table in enumerate(read) for at in range(table.num_rows)]
@@ -105,14 +113,16 @@ def by_prefix(
     if show:
         print(f"offshoot: {cut}", file=sys.stderr)
     gathered = [gather(blocks, [places[at] for at in own]) for own, *_ in made]
-    result = ray.data.from_arrow_refs(gathered)
+    result = cast("Parts", ray.data.from_arrow_refs(gathered))
     result.cut = cut
     return result
 
 
 def _expected(row: dict[str, Any], n: int | None, max_tokens: int | None) -> int:
     """Tokens to be sampled of a row."""
-    own = sampling_of(row, {}) if n is None or max_tokens is None else None
+    if n is not None and max_tokens is not None:
+        return _whole("n", n, 1) * _whole("max_tokens", max_tokens, 1)
+    own = sampling_of(row, {})
     samples = own.samples if n is None else _whole("n", n, 1)
     return samples * ((own.max_tokens or 1) if max_tokens is None else _whole("max_tokens", max_tokens, 1))
 
@@ -120,7 +130,7 @@ def _expected(row: dict[str, Any], n: int | None, max_tokens: int | None) -> int
 def _tokens(prompts: list[Any], tokenizer: Any, model: str | os.PathLike | None) -> tuple[list[list[int]], str]:
     """The prompts' tokens, or what stands for them, and which of both."""
     if all(not isinstance(prompt, str) and _is_ids(prompt) for prompt in prompts):
-        return [list(map(int, prompt)) for prompt in prompts], "tokens"
+        return [_ids_of(prompt) for prompt in prompts], "tokens"
     if tokenizer is not None and model is not None:
         raise TypeError("tokenizer: expected this or model, found both")
     if model is not None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
 import ray.data
 
-from offshoot.ray.blocks import in_order, numbered
+from offshoot.ray.blocks import check_dataset, in_order, numbered, packed
 from offshoot.ray.config import OffshootConfig
-from offshoot.ray.worker import Totals, Worker
+from offshoot.ray.worker import BlockWorker, Totals, Worker
 
 Row = dict[str, Any]
 
@@ -22,9 +22,10 @@ class Processor:
                  postprocess: Callable[[Row], Row] | None, preprocess_map_kwargs: dict, postprocess_map_kwargs: dict):
         self.config, self.preprocess, self.postprocess = config, preprocess, postprocess
         self.preprocess_map_kwargs, self.postprocess_map_kwargs = preprocess_map_kwargs, postprocess_map_kwargs
-        self._totals = None
+        self._totals: Any = None
 
     def __call__(self, dataset: ray.data.Dataset) -> ray.data.Dataset:
+        check_dataset(dataset)
         if self._totals is None:
             self._totals = Totals.remote()
         config = self.config
@@ -36,8 +37,13 @@ class Processor:
         # One part at a time: an actor that has several in hand holds back what another one could begin.
         size = {"size": least} if least == most else {"min_size": least, "max_size": most}
         actors = ray.data.ActorPoolStrategy(**size, max_tasks_in_flight_per_actor=1)
+        worker, batch_size = Worker, config.batch_size
+        if batch_size is None:
+            # On GPUs Ray wants a number of rows, for which it joins blocks: a block is one row to it.
+            worker, batch_size = BlockWorker, 1
+            dataset = dataset.map_batches(packed, batch_size=None, batch_format="pyarrow", num_cpus=0)
         dataset = dataset.map_batches(
-            Worker, fn_constructor_kwargs={"config": config, "totals": self._totals}, batch_size=config.batch_size,
+            worker, fn_constructor_kwargs={"config": config, "totals": self._totals}, batch_size=batch_size,
             batch_format="pyarrow", zero_copy_batch=True, compute=actors, **config.remote_arguments())
         if self.postprocess is not None:
             dataset = dataset.map(_after(self.postprocess), **self.postprocess_map_kwargs)
@@ -86,7 +92,10 @@ def _before(preprocess: Callable[[Row], Row], row: str | None) -> Callable[[Row]
 
     def before(given: Row) -> Row:
         number = {row: given[row]} if row is not None else {}
-        return {**given, **preprocess(dict(given)), **number}
+        made = preprocess(dict(given))
+        if not isinstance(made, Mapping):
+            raise TypeError(f"preprocess: expected to return a dict of columns, found {made!r}")
+        return {**given, **made, **number}
 
     return before
 

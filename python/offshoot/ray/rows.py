@@ -129,12 +129,14 @@ def _request(llm: LLM, row: dict[str, Any], defaults: dict[str, Any], number: st
     params = sampling_of(row, defaults)
     if params.prompt_logprobs is not None:
         raise NotImplementedError("prompt_logprobs: the results of a processor have no column for them")
-    if params.seed is None and number is None:
+    if params.seed is not None:
+        return Request(prompt_of(llm, row), params, "")
+    if number is None:
         raise ValueError("seed: expected one in each row's sampling_params, as OffshootConfig(row=None) says, found "
                          "none")
-    if params.seed is None and row.get(number) is None:
+    if row.get(number) is None:
         raise ValueError(f"{number}: expected the row's number, found none")
-    return Request(prompt_of(llm, row), params, str(row[number]) if params.seed is None else "")
+    return Request(prompt_of(llm, row), params, str(row[number]))
 
 
 def _encode(llm: LLM, made: list[Request]) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 import ray.data
 
 from offshoot.judging import Judge, Judgement
-from offshoot.ray.blocks import with_column, without_nulls
+from offshoot.ray.blocks import check_dataset, with_column, without_nulls
 
 _DETAILS = pa.struct([
     ("message", pa.string()), ("tests", pa.string()), ("wall_seconds", pa.float64()), ("cpu_seconds", pa.float64()),
@@ -30,7 +31,7 @@ def judge(
     batch_size: int = 16,
     num_cpus: float = 1,
     concurrency: int | None = None,
-    withheld: tuple[str, ...] = (),
+    withheld: str | Sequence[str] = (),
     sandboxed: bool = True,
     all_tests: bool = False,
     **map_kwargs: Any,
@@ -41,9 +42,11 @@ def judge(
     ``problem``: the column of a benchmark's row, as a dict or as JSON text, which keeps fields without a value;
     ``program``: the column of a program, or of a list of them, such as the samples of one prompt. The column
     ``verdict`` gets AC, WA, TLE and so on; ``details`` the message, the tests as JSON, times and memory; both lists for
-    lists. ``withheld``, ``sandboxed`` and ``all_tests`` are ``offshoot.Judge``'s.
+    lists, and nulls where there is no program, as in rows that could not be sampled. ``withheld``,
+    ``sandboxed`` and ``all_tests`` are ``offshoot.Judge``'s.
     """
-    options = (tuple(withheld), bool(sandboxed), bool(all_tests))
+    options = ((withheld,) if isinstance(withheld, str) else tuple(withheld), bool(sandboxed), bool(all_tests))
+    check_dataset(dataset)
     return dataset.map_batches(
         functools.partial(_judged, problem=problem, program=program, language=language, verdict=verdict,
                           details=details, options=options),
@@ -62,29 +65,53 @@ def _judged(table: pa.Table, *, problem: str, program: str, language: str, verdi
     for name, column in (("problem", problem), ("program", program)):
         if column not in table.column_names:
             raise ValueError(f"{name}: expected a column {column!r}, found {', '.join(table.column_names)}")
-    problems, programs = table[problem].to_pylist(), table[program].to_pylist()
-    judged = _together([_problem(each) for each in problems], programs, language, _judge(options))
+    programs = table[program].to_pylist()
+    # A row without a program needs no problem either.
+    problems = [None if each is None else _problem(of) for of, each in zip(table[problem].to_pylist(), programs)]
+    judged = _together(problems, programs, language, _judge(options))
     listed = pa.types.is_list(table[program].type) or pa.types.is_large_list(table[program].type)
     kinds = (pa.list_(pa.string()), pa.list_(_DETAILS)) if listed else (pa.string(), _DETAILS)
-    verdicts = [[one.verdict for one in each] if listed else each.verdict for each in judged]
-    table = with_column(table, verdict, pa.array(verdicts, kinds[0]))
-    rows = [[_details(one) for one in each] if listed else _details(each) for each in judged]
-    return with_column(table, details, pa.array(rows, kinds[1]))
+    table = with_column(table, verdict, pa.array([_each(each, _verdict) for each in judged], kinds[0]))
+    return with_column(table, details, pa.array([_each(each, _details) for each in judged], kinds[1]))
 
 
-def _together(problems: list[str], programs: list[Any], language: str, judge: Judge) -> list[Any]:
+#: What became of a row's program, or of its list of programs.
+_Judged = Judgement | list[Judgement | None] | None
+
+
+def _together(problems: list[str | None], programs: list[Any], language: str, judge: Judge) -> list[_Judged]:
     """The judgements of all rows; programs of the same problem go to the judge together, which runs several at once."""
-    of_problem: dict[str, list[int]] = {}
-    for at, problem in enumerate(problems):
-        of_problem.setdefault(problem, []).append(at)
+    places: dict[str, list[tuple[int, int | None]]] = {}
     judged: list[Any] = [None] * len(problems)
-    for problem, rows in of_problem.items():
-        lists = [[programs[at]] if isinstance(programs[at], str) else list(programs[at]) for at in rows]
-        flat = iter(judge.judge(json.loads(problem), [each for programs in lists for each in programs], language))
-        for at, programs_of_row in zip(rows, lists):
-            taken = [next(flat) for _ in programs_of_row]
-            judged[at] = taken[0] if isinstance(programs[at], str) else taken
+    for row, (problem, given) in enumerate(zip(problems, programs)):
+        if problem is None:
+            continue
+        if isinstance(given, str):
+            places.setdefault(problem, []).append((row, None))
+            continue
+        judged[row] = [None] * len(given)
+        places.setdefault(problem, []).extend((row, at) for at, each in enumerate(given) if each is not None)
+    for problem, asked in places.items():
+        texts = [programs[row] if at is None else programs[row][at] for row, at in asked]
+        for text in texts:
+            if not isinstance(text, str):
+                raise TypeError(f"program: expected a text or a list of texts, found {text!r}")
+        for (row, at), judgement in zip(asked, judge.judge(json.loads(problem), texts, language)):
+            if at is None:
+                judged[row] = judgement
+            else:
+                judged[row][at] = judgement
     return judged
+
+
+def _each(judged: _Judged, of: Callable[[Judgement], Any]) -> Any:
+    if isinstance(judged, list):
+        return [None if one is None else of(one) for one in judged]
+    return None if judged is None else of(judged)
+
+
+def _verdict(judgement: Judgement) -> str:
+    return judgement.verdict
 
 
 def _problem(value: Any) -> str:

@@ -14,6 +14,7 @@ import ray
 
 from offshoot._llm import LLM
 from offshoot.ray import rows
+from offshoot.ray.blocks import unpacked
 from offshoot.ray.config import OffshootConfig
 from offshoot.ray.journal import Journal, fingerprint
 from offshoot.ray.rows import Request, Result
@@ -81,6 +82,13 @@ class Worker:
     def _count(self) -> None:
         metrics = self.llm.metrics()
         self.totals.set.remote(self.name, {**self.rows, **{name: metrics[name] for name in COUNTERS}})
+
+
+class BlockWorker(Worker):
+    """A ``Worker`` of whole blocks, each packed as one row."""
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        return super().__call__(unpacked(table))
 
 
 @ray.remote(num_cpus=0)

@@ -141,8 +141,10 @@ impl Shard {
         static NUMBERED: LazyLock<Regex> = LazyLock::new(|| {
             Regex::new(r"^(?<split>.+?)-\d{5}-of-(?<of>\d{5})(-[0-9a-f]+)?$").expect("a valid pattern")
         });
-        /// Numbers alone, and what Spark writes, name no split.
-        static UNNAMED: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^(\d+|part-\d.*)$").expect("a valid pattern"));
+        /// Numbers alone, and what Spark, Dask and Ray write, name no split.
+        static UNNAMED: LazyLock<Regex> = LazyLock::new(|| {
+            Regex::new(r"^(\d[\d_.-]*|(\w+_)?[0-9a-f]{32}[\d_.-]*|part[-.]\d.*)$").expect("a valid pattern")
+        });
         let inside = path.strip_prefix(folder).unwrap_or(&path);
         let folders = inside.parent().into_iter().flat_map(Path::components);
         let mut above: Vec<String> = folders
@@ -264,6 +266,9 @@ mod tests {
         let test = ["main/test/0000.parquet", "main/test/0001.parquet"];
         assert_eq!(chosen(&converted, None, Some("test")).unwrap(), test);
         assert_eq!(chosen(&folder(&["part-00000-x.snappy.parquet", "_SUCCESS"]), None, None).unwrap().len(), 1);
+        let ray = "0353cwTl3I_0a1b2c3d4e5f60718293a4b5c6d7e8f9_000000-0.parquet";
+        let others = folder(&["part.0.parquet", "1_000000_000000.parquet", ray]);
+        assert_eq!(chosen(&others, None, None).unwrap(), [ray, "1_000000_000000.parquet", "part.0.parquet"]);
         let cache = folder(&["blobs/1", "refs/x", "snapshots/abc/test.parquet"]);
         assert_eq!(chosen(&cache, None, None).unwrap(), ["snapshots/abc/test.parquet"]);
     }

@@ -82,8 +82,12 @@ impl fmt::Display for Facts {
 impl fmt::Display for ConfigFacts<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         line(f, "folder", self.0.path.display().to_string())?;
-        config_lines(f, &self.0.config)?;
-        self.0.config.dtype.map_or(Ok(()), |dtype| line(f, "kv", kv_bytes(&self.0.config, dtype)))
+        let config = &self.0.config;
+        config_lines(f, config)?;
+        let Some(dtype) = config.dtype else { return Ok(()) };
+        let name = format!("{dtype:?}").to_lowercase();
+        line(f, "weights", format!("{} bytes in {name}", config.weight_bytes(WeightFormat::Dense(dtype))))?;
+        line(f, "kv", kv_bytes(config, dtype))
     }
 }
 

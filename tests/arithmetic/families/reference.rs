@@ -208,12 +208,18 @@ fn rms(x: &[f64], eps: f64) -> Vec<f64> {
     x.iter().map(|x| x / (mean + eps).sqrt()).collect()
 }
 
+/// Of one layer, `[position][head * dim]`.
+struct KeysAndValues {
+    keys: Vec<Vec<f64>>,
+    values: Vec<Vec<f64>>,
+}
+
 /// Runs one model.
 struct Run<'a> {
     spec: &'a Spec,
     tensors: &'a mut Tensors,
-    /// Keys and values of each layer, `[position][head * dim]`.
-    stored: Vec<(Vec<Vec<f64>>, Vec<Vec<f64>>)>,
+    /// By layer.
+    stored: Vec<KeysAndValues>,
     inputs: Vec<Vec<f64>>,
 }
 
@@ -368,7 +374,7 @@ impl Run<'_> {
             keys.push(key);
             values.push(value);
         }
-        self.stored.push((keys, values));
+        self.stored.push(KeysAndValues { keys, values });
         queries
     }
 
@@ -386,7 +392,7 @@ impl Run<'_> {
     fn attend(&mut self, ix: usize, layer: &Layer, position: usize, query: &[f64]) -> Vec<f64> {
         let sinks =
             layer.sinks.then(|| self.tensors.near_one(&format!("model.layers.{ix}.self_attn.sinks"), layer.heads));
-        let (keys, values) = &self.stored[layer.reads.unwrap_or(ix)];
+        let KeysAndValues { keys, values } = &self.stored[layer.reads.unwrap_or(ix)];
         let first = layer.window.map_or(0, |window| (position + 1).saturating_sub(window));
         let mut out = Vec::new();
         for head in 0..layer.heads {

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::super::reasoning::ReasoningSplitter;
 use super::super::{AnswerHead, PromptCandidates, response};
 use super::*;
 
@@ -123,4 +124,57 @@ fn reasoning_is_split_off_or_kept() {
     }
     let kept = ask("keep", false);
     assert_eq!((&kept["content"], kept.get("reasoning_content")), (&json!("<think>so</think>yes"), None));
+}
+
+/// The marks are special tokens, but a text shows them; only the final channel is content, unless a request says
+/// otherwise.
+#[test]
+fn models_that_answer_in_channels_have_reasoning_apart() {
+    let demo = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tasks/models/demo");
+    let cases: [(&[&str], &str, &str, &str); 2] = [
+        (
+            &["<|channel|>", "<|message|>", "<|end|>", "<|start|>"],
+            "<|channel|>analysis<|message|>so<|end|><|start|>assistant<|channel|>final<|message|>yes",
+            "so",
+            "yes",
+        ),
+        (&["<|channel>", "<channel|>"], "<|channel>thought\nso<channel|>yes", "so", "yes"),
+    ];
+    for (marks, text, reasoning, content) in cases {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let read = |name: &str| std::fs::read(demo.join(name)).expect("the demo model is part of the project");
+        let mut tokens: Value = serde_json::from_slice(&read("tokenizer.json")).expect("JSON");
+        let added = tokens["added_tokens"].as_array_mut().expect("a list");
+        for (id, mark) in (1024..).zip(marks) {
+            added.push(json!({"id": id, "content": mark, "special": true, "normalized": false, "lstrip": false,
+                "rstrip": false, "single_word": false}));
+        }
+        std::fs::write(folder.path().join("tokenizer.json"), tokens.to_string()).expect("the folder is writable");
+        std::fs::write(folder.path().join("chat_template.jinja"), TEMPLATE).expect("the folder is writable");
+        let tokenizer = std::sync::Arc::new(Tokenizer::load(folder.path()).expect("a whole tokenizer"));
+        let encoded = tokenizer.encode(text, AddSpecial::No).expect("plain text");
+        assert_eq!(tokenizer.decode(&encoded), text);
+        let config = &MODEL.1;
+        let reader = RequestReader {
+            tokenizer: &tokenizer,
+            config,
+            model: "demo",
+            served: None,
+            seed: 5,
+            limits: &ProtocolLimits::default(),
+            reasoning: Reasoning::Keep,
+            priority: crate::engine::Priority::default(),
+        };
+        let asked = |fields: Value| {
+            let mut body = object(json!({"messages": [{"role": "user", "content": "a"}]}));
+            body.extend(object(fields));
+            reader.read(Endpoint::Chat, &body).unwrap_or_else(|refusal| panic!("{}", refusal.message)).reasoning
+        };
+        assert_eq!(asked(json!({})), Reasoning::Split);
+        assert_eq!(asked(json!({"reasoning": "keep"})), Reasoning::Keep);
+        let mut splitter = ReasoningSplitter::new(false);
+        let (first, last) = (splitter.push(text), splitter.finish());
+        let split = (first.reasoning + &last.reasoning, first.content + &last.content);
+        assert_eq!(split, (reasoning.to_owned(), content.to_owned()));
+    }
 }

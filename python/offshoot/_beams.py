@@ -1,0 +1,94 @@
+"""Beam search over tokens, with the names and the order of vLLM's ``LLM.beam_search``. Each step draws the likeliest next
+tokens of all beams of all prompts in one generation; what beams share is computed once. Searches over steps of text are
+``search``'s."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from offshoot._outputs import Logprob
+from offshoot._params import SamplingParams, _number, _whole
+
+if TYPE_CHECKING:
+    from offshoot._llm import LLM
+
+
+@dataclasses.dataclass(kw_only=True)
+class BeamSearchParams:
+    """How a prompt is searched: ``beam_width`` sequences of at most ``max_tokens``, ranked by their log-probability over
+    their length, with the prompt's, to the power of ``length_penalty``."""
+
+    beam_width: int
+    max_tokens: int
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    length_penalty: float = 1.0
+    include_stop_str_in_output: bool = False
+
+    def __post_init__(self):
+        self.beam_width = _whole("beam_width", self.beam_width, 1, 1 << 16)
+        self.max_tokens = _whole("max_tokens", self.max_tokens, 1)
+        self.temperature = _number("temperature", self.temperature)
+        self.length_penalty = _number("length_penalty", self.length_penalty)
+
+
+@dataclasses.dataclass(slots=True)
+class BeamSearchSequence:
+    """A sequence: its ``tokens`` with the prompt's, and its ``text`` with the prompt's."""
+
+    tokens: list[int]
+    logprobs: list[dict[int, Logprob]]
+    lora_request: Any = None
+    cum_logprob: float = 0.0
+    text: str | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class BeamSearchOutput:
+    """The sequences of a prompt, the best first."""
+
+    sequences: list[BeamSearchSequence]
+
+
+def beam_search(llm: "LLM", prompts: list[list[int]], params: BeamSearchParams) -> list[BeamSearchOutput]:
+    """Searches after each prompt, all side by side."""
+    ends = set() if params.ignore_eos else set(llm.facts["eos"])
+    draw = SamplingParams(logprobs=2 * params.beam_width, max_tokens=1, temperature=params.temperature, seed=llm.seed)
+
+    def score(beam: BeamSearchSequence) -> float:
+        length = len(beam.tokens) - (beam.tokens[-1] in llm.facts["eos"])
+        return beam.cum_logprob / max(1, length) ** params.length_penalty
+
+    def best(beams: list[BeamSearchSequence]) -> list[BeamSearchSequence]:
+        return sorted(beams, key=score, reverse=True)[:params.beam_width]
+
+    growing = [[BeamSearchSequence(tokens, [])] for tokens in prompts]
+    ended: list[list[BeamSearchSequence]] = [[] for _ in prompts]
+    for _ in range(params.max_tokens):
+        for prompt, beams in enumerate(growing):
+            ended[prompt] += [beam for beam in beams if len(beam.tokens) >= llm.max_model_len]
+        at = [(prompt, beam) for prompt, beams in enumerate(growing) for beam in beams
+              if len(beam.tokens) < llm.max_model_len]
+        growing = [[] for _ in prompts]
+        if not at:
+            break
+        requests = llm.generate([{"prompt_token_ids": beam.tokens} for _, beam in at], draw, use_tqdm=False)
+        for (prompt, beam), request in zip(at, requests):
+            row = (request.outputs[0].logprobs or [{}])[0]
+            for token, found in row.items():
+                longer = BeamSearchSequence([*beam.tokens, token], [*beam.logprobs, row],
+                                            cum_logprob=beam.cum_logprob + found.logprob)
+                if token in ends:
+                    longer.finish_reason = "stop"
+                (ended if token in ends else growing)[prompt].append(longer)
+        growing = [best(beams) for beams in growing]
+    outputs = []
+    for done, beams in zip(ended, growing):
+        sequences = best(done + beams)
+        for beam in sequences:
+            beam.text, beam.finish_reason = llm.tokenizer.decode(beam.tokens), beam.finish_reason or "length"
+        outputs.append(BeamSearchOutput(sequences))
+    return outputs
