@@ -3,7 +3,8 @@
 // eight consecutive rows touches all shared-memory banks. A page that the copy engine brings to shared memory unchanged
 // can thus be multiplied directly. Eight swizzled rows of 128 bytes are the "128-byte swizzle" of attention/wgmma.cuh.
 // Swizzled rows of more than 256 bytes are divided into panels of 128 bytes: [panel][PAGE_TOKENS][128], each swizzled as
-// rows of 128 bytes are. Pages are swizzled where tree_attention_wgmma.cu reads them, else plain.
+// rows of 128 bytes are. Pages are swizzled where tree_attention_wgmma.cu or
+// tree_attention_large.cu reads them, else plain.
 #pragma once
 
 constexpr unsigned PAGE_TOKENS = 32;

@@ -1,4 +1,4 @@
-// The last part of tree_attention_wgmma: after all blocks have written their partial states, all warps merge them:
+// The last part of the kernels for Hopper: after all blocks have written their partial states, all warps merge them:
 //   m = max m_i,  out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i,  over a row's list of states, in its order,
 // with the sink, if there are any, as one more term of the divisor.
 // All blocks are resident, so they can wait for one another; this is faster than launching a second kernel. Limited by

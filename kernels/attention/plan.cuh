@@ -125,7 +125,7 @@ __device__ __forceinline__ bool has_one_state(const unsigned* words, unsigned st
     return states == DIFFERENT ? has_one_state(words, row) : states == ONE;
 }
 
-// Partial states: o [slot][q head][HEAD_DIM] (in tree_attention_wgmma permuted by `state_place`), followed by Extent
+// Partial states: o [slot][q head][HEAD_DIM] (in the kernels for Hopper permuted by `state_place`), followed by Extent
 // [slot][q head].
 struct Partials {
     float* o;

@@ -77,7 +77,7 @@ __device__ __forceinline__ float capped(float score, float rate) {
     return 1.0f - 2.0f * reciprocal_fast(exp2_fast(score * rate) + 1.0f);
 }
 
-// Index of element `column` of o in a state of tree_attention_wgmma: two neighbouring groups of 8 are interleaved. So
+// Index of element `column` of o in a state of the kernels for Hopper: two neighbouring groups of 8 are interleaved. So
 // what a lane holds of matrix results is contiguous, four or two elements, except in narrow tiles of 8-bit values,
 // whose lanes hold other elements.
 __device__ __forceinline__ unsigned state_place(unsigned column) {

@@ -1,5 +1,5 @@
 // What the tile classes of tree_attention.cu share: the kernel's arguments, the shared-memory layout, copies, masking,
-// the online softmax of a pair of rows, and the destination of a row's result. tree_attention_wgmma.cu uses the
+// the online softmax of a pair of rows, and the destination of a row's result. The kernels for Hopper use the
 // arguments, queries and softmax helpers.
 #pragma once
 

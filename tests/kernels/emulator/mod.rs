@@ -20,7 +20,7 @@ pub fn swizzled_place(slot: usize, byte: usize, row_bytes: usize) -> usize {
         return byte / 128 * 32 * 128 + swizzled_place(slot, byte % 128, 128);
     }
     // Groups of chunks that fill rows, and rows until chunks meet in a bank.
-    let group = [8, 4, 2, 1].into_iter().find(|group| row_bytes % (16 * group) == 0).expect("whole chunks");
+    let group = [8, 4, 2, 1].into_iter().find(|group| row_bytes.is_multiple_of(16 * group)).expect("whole chunks");
     let turn = slot / (8 / group) % group;
     let (chunk, within) = (byte / 16, byte % 16);
     slot * row_bytes + (chunk ^ turn) * 16 + within
