@@ -93,9 +93,10 @@ pub fn bounded_and_kept<T: Send + 'static>(
     let (answer, answered) = channel();
     let begun = worker.cpu();
     let most = isize::try_from(bounds.bytes).unwrap_or(isize::MAX);
-    worker.account.left.store(most, Ordering::Relaxed);
     let account = worker.account.clone();
     let job = Box::new(move || {
+        // By this thread: what the job before gave back at its very end is counted by now.
+        account.left.store(most, Ordering::Relaxed);
         let result = catch_unwind(AssertUnwindSafe(work));
         let kept = most.saturating_sub(account.left.load(Ordering::Relaxed));
         // The caller waits for it, unless it has given this thread up.
