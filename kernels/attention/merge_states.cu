@@ -104,7 +104,7 @@ __device__ __forceinline__ State combine(const Partials& parts, const unsigned* 
 }
 
 // Minimum blocks per multiprocessor, for head widths at which the compiler would otherwise spill; 0: no bound.
-constexpr unsigned BLOCKS = HEAD_DIM > 128 || HEAD_DIM == 96 ? 2 : HEAD_DIM < 64 ? 4 : 0;
+constexpr unsigned BLOCKS = HEAD_DIM > 128 || HEAD_DIM == 96 ? 2 : HEAD_DIM == 128 ? 3 : HEAD_DIM < 64 ? 4 : 0;
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
 merge_states(T* out, unsigned* words, float* partials, unsigned q_heads, unsigned split, const float* sinks) {
