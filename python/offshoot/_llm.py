@@ -178,8 +178,8 @@ class LLM:
             path, device=str(device), plan=plan, kv_dtype=None if kv_dtype == "auto" else kv_dtype, memory=memory,
             gpu_memory=gpu_memory_utilization, kv_memory=kv_memory,
             swap_memory=None if swap_space is None else int(swap_space * 1024),
-            max_branches=max_num_seqs, deterministic=bool(deterministic), prefix_store=prefix_store,
-            prefix_store_size=float(prefix_store_size), threads=threads)
+            max_branches=max_num_seqs, context=max_model_len, deterministic=bool(deterministic),
+            prefix_store=prefix_store, prefix_store_size=float(prefix_store_size), threads=threads)
         self._facts = self._engine.facts()
         self.model = path
         self.seed = own_seed

@@ -34,7 +34,8 @@ class Engine:
     def __init__(
         self, model: str | os.PathLike[str], *, device: str = "auto", plan: str = "balanced", kv_dtype: str | None = None,
         memory: float | None = None, gpu_memory: float | None = None, kv_memory: int | None = None,
-        swap_memory: int | None = None, max_branches: int | None = None, deterministic: bool = False,
+        swap_memory: int | None = None, max_branches: int | None = None, context: int | None = None,
+        deterministic: bool = False,
         prefix_store: str | os.PathLike[str] | None = None, prefix_store_size: float = 20.0, threads: int | None = None,
     ) -> None: ...
     def facts(self) -> dict[str, Any]: ...

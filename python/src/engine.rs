@@ -66,7 +66,7 @@ impl Engine {
     #[new]
     #[pyo3(signature = (
         model, *, device="auto", plan="balanced", kv_dtype=None, memory=None, gpu_memory=None, kv_memory=None, swap_memory=None,
-        max_branches=None, deterministic=false, prefix_store=None, prefix_store_size=20.0, threads=None,
+        max_branches=None, context=None, deterministic=false, prefix_store=None, prefix_store_size=20.0, threads=None,
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
@@ -80,6 +80,7 @@ impl Engine {
         kv_memory: Option<usize>,
         swap_memory: Option<usize>,
         max_branches: Option<usize>,
+        context: Option<usize>,
         deterministic: bool,
         prefix_store: Option<PathBuf>,
         prefix_store_size: f64,
@@ -90,7 +91,7 @@ impl Engine {
         let planner: Planner = named("plan", plan)?;
         let budget = EngineBudget {
             max_branches,
-            context: None,
+            context,
             step_rows: None,
             pool_bytes: kv_memory.map(|mib| mib.saturating_mul(1 << 20)),
             memory,
