@@ -206,8 +206,8 @@ def test_actors_with_gpus_get_whole_parts(cluster, one_process):
     rows = by_number(processor(parts))
     expected, computed = one_process(prompts, SamplingParams(max_tokens=6))
     assert texts_in(rows) == texts_of(expected)
-    metrics = processor.metrics()
-    assert metrics["actors"] == 2 and metrics["prompt_tokens_computed"] <= computed + parts.cut.twice
+    # A part that was divided would be computed again in part.
+    assert processor.metrics()["prompt_tokens_computed"] <= computed + parts.cut.twice
 
 
 # Failures.
