@@ -57,6 +57,8 @@ def main(folder):
     """Writes a wheel with a manylinux tag into a folder."""
     _carry()
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    module = ["cargo", "rustc", "--release", "--locked", "-p", "offshoot-python", "--lib", "--features", "extension-module"]
+    subprocess.run([*module, "--target-dir", str(target)], cwd=ROOT, check=True)
     needed = max(map(_glibc, (PACKAGE / "bin" / "offshoot", target / "release" / "lib_offshoot.so")))
     subprocess.run([
         sys.executable, "-m", "maturin", "build", "--release", "--strip", "--locked", "--target-dir", str(target),
