@@ -272,7 +272,7 @@ class LLM:
             for name, used in (("prompt_logprobs", params.prompt_logprobs is not None), ("best_of", params.samples > params.n),
                                ("skip_special_tokens=False", not params.skip_special_tokens)):
                 if used:
-                    raise NotImplementedError(f"{name}: a table of samples has none; use generate")
+                    raise NotImplementedError(f"{name} is not supported for a table of samples: use generate")
         table, left = Samples(), [params.samples for _, _, params in job.prompts]
         with _progress(use_tqdm, len(job.prompts)) as bar:
             try:

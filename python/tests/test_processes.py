@@ -43,6 +43,26 @@ def test_ctrl_c_ends_a_generation_with_what_is_finished():
     assert ran.returncode == 0, ran.stderr
 
 
+def test_ctrl_c_ends_a_table_with_what_had_begun():
+    ran = python(SETUP + textwrap.dedent("""
+        llm = LLM(demo_model(), device="cpu", kv_memory=256)
+        short = SamplingParams(max_tokens=1)
+        endless = SamplingParams(n=8, max_tokens=3000, ignore_eos=True)
+        threading.Timer(1.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        try:
+            llm.generate_table(["Question: a", "Question: b"], [short, endless])
+        except Interrupted as stopped:
+            rows = stopped.table.to_pylist()
+            assert [row["prompt"] for row in rows] == [0] + [1] * 8
+            assert rows[0]["finish_reason"] == "length", rows[0]
+            assert {row["finish_reason"] for row in rows[1:]} == {"abort"}
+            print("ended", stopped)
+        assert llm.generate_table("Question: c", short).num_rows == 1, "the engine goes on"
+    """))
+    assert ran.stdout.strip() == "ended 9 samples had begun: see this exception's `table`", ran.stderr
+    assert ran.returncode == 0, ran.stderr
+
+
 def test_ctrl_c_ends_a_search_with_the_outcomes_that_are_finished():
     ran = python(SETUP + textwrap.dedent("""
         import offshoot

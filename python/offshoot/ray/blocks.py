@@ -1,5 +1,5 @@
-"""Blocks of a dataset in its own order, and the numbers of its rows, from which their random numbers follow. What the
-rows mean is left to the other modules."""
+"""Blocks of a dataset in its own order, the numbers of its rows, from which their random numbers follow, and blocks packed
+whole as one row. What the rows mean is left to the other modules."""
 
 from __future__ import annotations
 
