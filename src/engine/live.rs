@@ -1,5 +1,5 @@
 //! What can be read of an engine at any time without waiting for it: its counters and what it holds, as of its last
-//! turn. The engine publishes them once a turn; `EngineHandle::live` reads them.
+//! turn, with the rows of a step once it is submitted. `EngineHandle::live` reads them.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 

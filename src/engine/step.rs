@@ -46,6 +46,8 @@ impl<B: Backend> Engine<B> {
     /// Submits the next step, then collects the one before it; also the submitted one if steps do not run ahead.
     pub(super) fn step(&mut self) -> Result<()> {
         let submitted = self.submit()?;
+        // Who hears of a sample finds what was computed for it counted.
+        self.publish();
         let ahead = usize::from(submitted && self.config.run_ahead);
         while self.submitted.len() > ahead {
             self.collect()?;
