@@ -57,19 +57,19 @@ impl<B: Backend> Decoder<B> {
     /// Loads the weights of a folder by memory map. All tensors are checked against config.json before the first one is
     /// packed.
     pub fn load(backend: &mut B, folder: &ModelFolder) -> Result<Self> {
-        let checkpoint = Checkpoint::open(&folder.path)?;
-        let config = checkpoint.complete(&folder.config);
+        let (checkpoint, config) = Checkpoint::open(folder)?;
         let layout = Layout::of(&config);
         checkpoint.verify(&layout)?;
-        let dtype = checkpoint.dtype(&layout)?;
-        let source = WeightSource::Checkpoint { checkpoint, dtype };
+        let dtype = config.compute.map_or_else(|| checkpoint.dtype(&layout), Ok)?;
+        let converts = config.compute.is_some();
+        let source = WeightSource::Checkpoint { checkpoint, dtype, converts };
         Self::build(backend, config, dtype, &layout, &source)
     }
 
     /// A model with random weights of `dtype`, generated from `seed`.
     pub fn random(backend: &mut B, config: ModelConfig, dtype: Dtype, seed: u64) -> Result<Self> {
         let layout = Layout::of(&config);
-        let source = WeightSource::Random(RandomWeights { dtype, seed });
+        let source = WeightSource::Random(RandomWeights { dtype, seed, config: config.clone() });
         Self::build(backend, config, dtype, &layout, &source)
     }
 

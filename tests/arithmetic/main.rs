@@ -16,5 +16,6 @@ mod families;
 mod goldens;
 mod long_decode;
 mod ops;
+mod quantised;
 mod sampling;
 mod tree_attention;

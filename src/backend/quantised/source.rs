@@ -108,7 +108,7 @@ pub fn power_of_two(code: u8) -> f32 {
     }
 }
 
-/// Makes codes of numbers, group by group, without zero points. The largest of a group is exact up to the rounding of its
+/// Makes codes of numbers, group by group, with the zero point 8 where the format has any. The largest of a group is exact up to the rounding of its
 /// scale. In int4 it becomes -8, the code farthest from zero, so its scale may be negative.
 fn make_row(format: QuantFormat, numbers: &[f32], out: &mut QuantRow) {
     for group in numbers.chunks(format.group_inputs(numbers.len()).max(1)) {
@@ -122,6 +122,9 @@ fn make_row(format: QuantFormat, numbers: &[f32], out: &mut QuantRow) {
         let largest = if format.codes == CodeFormat::Int4 { largest } else { largest.abs() };
         let scale = if largest == 0.0 { 1.0 } else { largest / span };
         out.scales.push(scale);
+        if format.zeros {
+            out.zeros.push(8);
+        }
         out.codes.extend(group.iter().map(|x| code_of(format.codes, x / scale)));
     }
 }

@@ -30,14 +30,14 @@ pub struct Facts {
 
 /// Reads the headers of all files and checks every tensor against config.json.
 pub fn facts(folder: &ModelFolder) -> Result<Facts> {
-    let checkpoint = Checkpoint::open(&folder.path)?;
-    let config = checkpoint.complete(&folder.config);
+    let (checkpoint, config) = Checkpoint::open(folder)?;
     let layout = Layout::of(&config);
     checkpoint.verify(&layout)?;
+    let dtype = config.compute.map_or_else(|| checkpoint.dtype(&layout), Ok)?;
     Ok(Facts {
         path: folder.path.clone(),
         config,
-        dtype: checkpoint.dtype(&layout)?,
+        dtype,
         files: checkpoint.files(),
         tensors: checkpoint.tensors(),
         tensor_bytes: checkpoint.bytes(),

@@ -6,6 +6,7 @@ mod families;
 mod fields;
 mod layer;
 mod modules;
+mod quantisation;
 mod rope;
 
 use std::path::{Path, PathBuf};
@@ -26,6 +27,9 @@ pub use layer::{
     KeySource, LayerNorms, LayerSpec, Norm, QueryGrowth, kind_index, kinds,
 };
 pub use modules::{ExpertForm, ExpertModules, Modules, STACKED_EXPERTS};
+pub use quantisation::{
+    ActivationChoice, MadeFormat, Packing, Published, Quantisation, Scheme, WeightChoice, module_of,
+};
 pub use rope::{RopeConfig, RopeScaling};
 
 /// Everything that distinguishes one decoder from another, as data.
@@ -53,6 +57,10 @@ pub struct ModelConfig {
     pub head_bias: bool,
     /// Whether the output layer is the embedding table.
     pub tied_embeddings: bool,
+    /// How matrices are quantised; `None`: they are dense.
+    pub quantisation: Option<Quantisation>,
+    /// The compute dtype, to which dense weights are converted; `None`: that of the tensors.
+    pub compute: Option<Dtype>,
     /// The dtype in config.json, for information: the dtype of the tensors is what counts.
     pub dtype: Option<Dtype>,
     pub bos: Option<TokenId>,
@@ -75,6 +83,11 @@ impl ModelConfig {
         let json = read_json(path)?;
         let fields = Fields::of_file(path, &json)?;
         let mut config = families::read(&fields)?;
+        let model_opt = path.with_file_name("hf_quant_config.json");
+        if config.quantisation.is_none() && model_opt.is_file() {
+            let json = read_json(&model_opt)?;
+            config.quantisation = quantisation::read_model_opt(&Fields::of_file(&model_opt, &json)?)?;
+        }
         let generation = path.with_file_name("generation_config.json");
         if generation.is_file() {
             let json = read_json(&generation)?;
@@ -90,6 +103,20 @@ impl ModelConfig {
             serde_json::from_str(text).map_err(|fault| Error::format(path, format!("not valid JSON: {fault}")))?;
         let fields = Fields::of_file(path, &json)?;
         families::read(&fields)
+    }
+
+    /// The same with the weights that the user asks for. Errors, which name `path`: the checkpoint is quantised already.
+    pub fn with(mut self, choice: WeightChoice, path: &Path) -> Result<Self> {
+        let exact = choice.activations == ActivationChoice::Bf16;
+        self.quantisation = match (self.quantisation, choice.weights) {
+            (None, made) => made.map(|format| Quantisation::Made { format, exact }),
+            (Some(stored), None) => Some(if exact { stored.exact() } else { stored }),
+            (Some(stored), Some(format)) => {
+                let what = format!("--weights {format} is made of dense weights; this checkpoint has {stored}");
+                return Err(Error::format(path, what));
+            }
+        };
+        Ok(self)
     }
 
     /// The kinds of attention, in order of the first layer of each. Each needs its own attention plan.
@@ -167,8 +194,9 @@ impl ModelConfig {
     }
 
     /// How a tensor is stored; `dtype`: if it is not quantised.
-    pub fn format(&self, _tensor: &TensorSpec, dtype: Dtype) -> WeightFormat {
-        WeightFormat::Dense(dtype)
+    pub fn format(&self, tensor: &TensorSpec, dtype: Dtype) -> WeightFormat {
+        let quantised = self.quantisation.as_ref().and_then(|how| how.format(tensor, self.tied_embeddings));
+        quantised.map_or(WeightFormat::Dense(dtype), WeightFormat::Quantised)
     }
 
     /// Bytes of one token's keys and values in all layers. `element_bytes`: bytes per element in layers with these
@@ -196,6 +224,12 @@ impl ModelFolder {
         }
         let config = ModelConfig::from_file(path.join("config.json"))?;
         Ok(Self { path, config })
+    }
+
+    /// The same with the weights that the user asks for. Errors: the checkpoint is quantised already.
+    pub fn with(mut self, choice: WeightChoice) -> Result<Self> {
+        self.config = self.config.with(choice, &self.path)?;
+        Ok(self)
     }
 }
 

@@ -14,9 +14,10 @@ use crate::backend::{Dtype, MatrixPart, WeightView};
 use crate::error::{Error, Result};
 use crate::figures::shortened;
 
-use super::super::config::{ModelConfig, read_json};
+use super::super::config::{ModelConfig, ModelFolder, Quantisation, module_of, read_json};
 use super::super::layout::{Layout, TensorSpec};
 use super::naming::{Naming, stored_modules};
+use super::quantised::{Check, StoredMatrix, is_companion};
 use super::safetensors_file::SafetensorsFile;
 
 const SINGLE: &str = "model.safetensors";
@@ -32,10 +33,23 @@ pub struct Checkpoint {
     /// The file that errors about the whole checkpoint name: the only one, or the index.
     path: PathBuf,
     naming: Naming,
+    /// How matrices are quantised, published or to be made.
+    pub(super) quantisation: Option<Quantisation>,
+    /// Whether the output layer is the embedding table.
+    pub(super) tied: bool,
 }
 
 impl Checkpoint {
-    pub fn open(folder: &Path) -> Result<Self> {
+    /// The checkpoint of a folder, and its config with what only the tensors tell.
+    pub fn open(folder: &ModelFolder) -> Result<(Self, ModelConfig)> {
+        let mut checkpoint = Self::map(&folder.path)?;
+        let config = checkpoint.complete(&folder.config);
+        checkpoint.quantisation.clone_from(&config.quantisation);
+        checkpoint.tied = config.tied_embeddings;
+        Ok((checkpoint, config))
+    }
+
+    fn map(folder: &Path) -> Result<Self> {
         let (single, index) = (folder.join(SINGLE), folder.join(INDEX));
         let (path, files, file_of) = if single.is_file() {
             let file = SafetensorsFile::open(single.clone())?;
@@ -48,7 +62,7 @@ impl Checkpoint {
             return Err(no_weights(folder));
         };
         let naming = Naming::of(file_of.keys());
-        Ok(Self { files, file_of, path, naming })
+        Ok(Self { files, file_of, path, naming, quantisation: None, tied: false })
     }
 
     pub fn files(&self) -> usize {
@@ -77,7 +91,7 @@ impl Checkpoint {
 
     /// `config` with what only the tensors tell: how experts are stored, and whether an output layer that config.json calls
     /// tied is stored all the same and differs from the embedding table. Then it is used, as in transformers.
-    pub fn complete(&self, config: &ModelConfig) -> ModelConfig {
+    fn complete(&self, config: &ModelConfig) -> ModelConfig {
         let mut config = config.clone();
         config.modules = stored_modules(config.modules, self.file_of.keys());
         config.tied_embeddings = config.tied_embeddings && !self.has_own_head();
@@ -97,26 +111,39 @@ impl Checkpoint {
     /// Checks that every tensor of `layout` exists with its shape and a supported dtype, that stacked tensors have
     /// equal dtypes, and that no tensor outside the layout would change the result.
     pub fn verify(&self, layout: &Layout) -> Result<()> {
-        for spec in layout.tensors() {
+        let stacks: Vec<&[TensorSpec]> = layout.layers.iter().flat_map(|layer| layer.stacks()).collect();
+        let matrices = || stacks.iter().copied().flatten().chain(&layout.head);
+        let names: HashSet<&str> = matrices().map(|spec| spec.name.as_str()).collect();
+        for spec in layout.tensors().filter(|spec| !names.contains(spec.name.as_str())) {
             self.find(spec)?;
         }
-        for stacked in layout.layers.iter().flat_map(|layer| layer.stacks()) {
-            let first = self.find(&stacked[0])?;
+        for spec in matrices() {
+            self.matrix(spec, Check::Shapes)?;
+        }
+        for stacked in stacks {
+            let Some(first) = self.matrix(&stacked[0], Check::Shapes)?.dense() else { continue };
             for spec in &stacked[1..] {
-                let found = self.find(spec)?;
-                if found.dtype != first.dtype {
-                    let expected = format!("{:?} as {}, with which it is stacked", first.dtype, stacked[0].name);
-                    return Err(self.misfit(found.file, &spec.name, expected, format!("{:?}", found.dtype)));
+                let Some(other) = self.matrix(spec, Check::Shapes)?.dense() else { continue };
+                if other != first {
+                    let expected = format!("{first:?} as {}, with which it is stacked", stacked[0].name);
+                    return Err(self.misfit(self.find(spec)?.file, &spec.name, expected, format!("{other:?}")));
                 }
             }
         }
         self.refuse_unread(layout)
     }
 
-    /// The compute dtype: that of the layers' matrices.
+    /// The compute dtype: that of the layers' matrices or, if those are quantised, of the embedding table.
     pub fn dtype(&self, layout: &Layout) -> Result<Dtype> {
         let spec = layout.layers.first().map_or(&layout.embed, |layer| &layer.qkv.weights[0]);
-        Ok(self.find(spec)?.dtype)
+        let has = |name: &str| self.place(name).is_some();
+        let module = self.name_in_file(module_of(&spec.name));
+        let is_packed = has(&format!("{module}.qweight")) || has(&format!("{module}.weight_packed"));
+        match self.find(spec) {
+            Ok(found) => Ok(found.dtype),
+            Err(_) if is_packed || self.quantisation.is_some() => Ok(self.find(&layout.embed)?.dtype),
+            Err(error) => Err(error),
+        }
     }
 
     /// Calls `pack` with the tensors of `specs`, then releases their mapped pages, so that weights are in memory once.
@@ -135,13 +162,26 @@ impl Checkpoint {
 
     /// Calls `pack` with the matrices of `specs` as they are stored, then releases their mapped pages.
     pub fn parts<T>(&self, specs: &[TensorSpec], pack: impl FnOnce(&[MatrixPart<'_>]) -> Result<T>) -> Result<T> {
-        self.packed(specs, |views| pack(&views.iter().copied().map(MatrixPart::Dense).collect::<Vec<_>>()))
+        let stored = specs.iter().map(|spec| self.matrix(spec, Check::Values)).collect::<Result<Vec<_>>>()?;
+        let packed = pack(&stored.iter().map(StoredMatrix::part).collect::<Vec<_>>())?;
+        stored.iter().for_each(StoredMatrix::release);
+        Ok(packed)
     }
 
-    fn find(&self, spec: &TensorSpec) -> Result<FoundTensor<'_>> {
+    /// The file that errors about the whole checkpoint name.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A tensor by its name in the file.
+    pub(super) fn place(&self, name: &str) -> Option<(&SafetensorsFile, &TensorInfo)> {
+        let file = &self.files[*self.file_of.get(name)?];
+        Some((file, file.info(name)?))
+    }
+
+    pub(super) fn find(&self, spec: &TensorSpec) -> Result<FoundTensor<'_>> {
         let name = &*self.name_in_file(&spec.name);
-        let place = self.file_of.get(name).and_then(|&file| Some((&self.files[file], self.files[file].info(name)?)));
-        let Some((file, info)) = place else {
+        let Some((file, info)) = self.place(name) else {
             let tied = if name == "lm_head.weight" { ", as `tie_word_embeddings` is not true" } else { "" };
             return Err(Error::Tensor {
                 path: self.path.clone(),
@@ -162,11 +202,11 @@ impl Checkpoint {
         Ok(FoundTensor { file, info, dtype })
     }
 
-    fn misfit(&self, file: &SafetensorsFile, tensor: &str, expected: String, found: String) -> Error {
+    pub(super) fn misfit(&self, file: &SafetensorsFile, tensor: &str, expected: String, found: String) -> Error {
         Error::Tensor { path: file.path().to_path_buf(), tensor: tensor.to_owned(), expected, found }
     }
 
-    fn name_in_file<'a>(&self, name: &'a str) -> Cow<'a, str> {
+    pub(super) fn name_in_file<'a>(&self, name: &'a str) -> Cow<'a, str> {
         self.naming.in_file(name)
     }
 
@@ -182,9 +222,18 @@ impl Checkpoint {
         let layers = self.name_in_file("model.layers.");
         let wrapped = self.naming.is_wrapped();
         let mut beside = Vec::new();
+        // Of the modules that have codes.
+        let module = |spec: &TensorSpec| self.name_in_file(module_of(&spec.name)).into_owned();
+        let modules: HashSet<String> = match &self.quantisation {
+            Some(Quantisation::Published(_)) => layout.tensors().map(module).collect(),
+            _ => HashSet::new(),
+        };
         for name in unread {
             let computed = ["rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", "attn.bias"];
             if computed.iter().any(|end| name.ends_with(end)) || name.ends_with("lm_head.weight") {
+                continue;
+            }
+            if is_companion(&modules, name) || self.is_empty_bias(name, &modules) {
                 continue;
             }
             if layout.unused_keys().any(|module| name.starts_with(&*self.name_in_file(&module))) {
@@ -211,6 +260,15 @@ impl Checkpoint {
             );
         }
         Ok(())
+    }
+}
+
+impl Checkpoint {
+    /// Whether a tensor is a bias of zeros, which GPTQ's tools write for modules that have none.
+    fn is_empty_bias(&self, name: &str, modules: &HashSet<String>) -> bool {
+        let module = name.strip_suffix(".bias").filter(|module| modules.contains(*module));
+        let Some((file, info)) = module.and_then(|_| self.place(name)) else { return false };
+        file.bytes(info).iter().all(|&byte| byte == 0)
     }
 }
 
@@ -242,10 +300,10 @@ fn weight_map<'a>(index: &Path, json: &'a Value) -> Result<&'a Map<String, Value
 }
 
 /// A tensor in its file.
-struct FoundTensor<'a> {
-    file: &'a SafetensorsFile,
-    info: &'a TensorInfo,
-    dtype: Dtype,
+pub(super) struct FoundTensor<'a> {
+    pub file: &'a SafetensorsFile,
+    pub info: &'a TensorInfo,
+    pub dtype: Dtype,
 }
 
 /// Index of the file of each tensor, by the tensor's name in the file.

@@ -4,6 +4,7 @@
 mod checkpoint;
 mod experts;
 mod naming;
+mod quantised;
 mod random;
 mod safetensors_file;
 
@@ -20,6 +21,8 @@ pub enum WeightSource {
         checkpoint: Checkpoint,
         /// The compute dtype of the layers.
         dtype: Dtype,
+        /// Whether dense matrices of other dtypes become it, also where the backend mixes dtypes.
+        converts: bool,
     },
     Random(RandomWeights),
 }
@@ -28,10 +31,10 @@ impl WeightSource {
     /// The matrices of `specs`, stacked into one.
     pub fn matrix<B: Backend>(&self, backend: &mut B, specs: &[TensorSpec]) -> Result<B::Matrix> {
         match self {
-            WeightSource::Checkpoint { checkpoint, dtype } => {
-                checkpoint.parts(specs, |parts| matrix_of(backend, specs, parts, *dtype))
+            WeightSource::Checkpoint { checkpoint, .. } => {
+                checkpoint.parts(specs, |parts| self.matrix_of(backend, specs, parts))
             }
-            WeightSource::Random(random) => backend.matrix(&random.parts(specs)),
+            WeightSource::Random(random) => self.matrix_of(backend, specs, &random.parts(specs)),
         }
     }
 
@@ -54,38 +57,47 @@ impl WeightSource {
             WeightSource::Random(random) => Ok(with_bytes(&random.parts(specs), elements)),
         }
     }
+
+    /// The compute dtype, and whether dense matrices of others become it on a backend that mixes dtypes.
+    fn compute(&self) -> (Dtype, bool) {
+        match self {
+            WeightSource::Checkpoint { dtype, converts, .. } => (*dtype, *converts),
+            WeightSource::Random(random) => (random.dtype, false),
+        }
+    }
+
+    /// The matrices of `parts` stacked into one. Parts become dense and of the compute dtype where the backend does not
+    /// multiply them as they are.
+    fn matrix_of<B: Backend>(
+        &self,
+        backend: &mut B,
+        specs: &[TensorSpec],
+        parts: &[MatrixPart<'_>],
+    ) -> Result<B::Matrix> {
+        let (dtype, converts) = self.compute();
+        let is_kept = |part: &MatrixPart<'_>| match part.format() {
+            WeightFormat::Dense(other) => (B::MIXES_DTYPES && !converts) || other == dtype,
+            format @ WeightFormat::Quantised(_) => backend.multiplies(format),
+        };
+        if parts.iter().all(is_kept) {
+            return backend.matrix(parts);
+        }
+        for (spec, part) in specs.iter().zip(parts).filter(|(_, part)| !is_kept(part)) {
+            let (name, format) = (&spec.name, part.format());
+            log::warn!("tensor `{name}` is {format}; on this device it becomes {dtype}, as the layers are");
+        }
+        let bytes: Vec<Vec<u8>> =
+            parts.iter().map(|part| if is_kept(part) { Vec::new() } else { part.dense_bytes(dtype) }).collect();
+        let parts = parts.iter().zip(&bytes).map(|(part, bytes)| match is_kept(part) {
+            true => *part,
+            false => MatrixPart::Dense(WeightView { dtype, rows: part.rows(), cols: part.cols(), bytes }),
+        });
+        backend.matrix(&parts.collect::<Vec<_>>())
+    }
 }
 
 /// A vector of these numbers.
 pub fn vector_of<B: Backend>(backend: &mut B, values: &[f32]) -> Result<B::Vector> {
     let bytes = Dtype::F32.encode(values);
     backend.vector(&[WeightView { dtype: Dtype::F32, rows: 1, cols: values.len(), bytes: &bytes }])
-}
-
-/// The matrices of `parts` stacked into one; `dtype`: the compute dtype. Parts become dense and of this dtype where the
-/// backend does not multiply them as they are.
-fn matrix_of<B: Backend>(
-    backend: &mut B,
-    specs: &[TensorSpec],
-    parts: &[MatrixPart<'_>],
-    dtype: Dtype,
-) -> Result<B::Matrix> {
-    let is_kept = |part: &MatrixPart<'_>| match part.format() {
-        WeightFormat::Dense(other) => B::MIXES_DTYPES || other == dtype,
-        format @ WeightFormat::Quantised(_) => backend.multiplies(format),
-    };
-    // Stacked parts are of one dtype where dtypes do not mix.
-    if parts.iter().all(is_kept) {
-        return backend.matrix(parts);
-    }
-    for (spec, part) in specs.iter().zip(parts) {
-        let (name, format) = (&spec.name, part.format());
-        log::warn!("tensor `{name}` is {format}; on this device it becomes {dtype}, as the layers are");
-    }
-    let bytes: Vec<Vec<u8>> = parts.iter().map(|part| part.dense_bytes(dtype)).collect();
-    let dense = parts
-        .iter()
-        .zip(&bytes)
-        .map(|(part, bytes)| MatrixPart::Dense(WeightView { dtype, rows: part.rows(), cols: part.cols(), bytes }));
-    backend.matrix(&dense.collect::<Vec<_>>())
 }

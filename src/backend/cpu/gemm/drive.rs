@@ -9,6 +9,7 @@ use rayon::prelude::*;
 
 use super::operand::{OperandFormat, ROW_STRIDE, Strip, pack_activations, strips};
 use super::pack::PANEL;
+use super::quantised::QuantScratch;
 use super::{CpuMatrix, OutputMode};
 use crate::backend::Dtype;
 use crate::backend::cpu::memory::CacheLine;
@@ -61,13 +62,13 @@ pub struct GemmTile {
 
 /// Rows `first .. first + rows` of a pass, multiplied by one kernel call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct RowGroup {
-    first: usize,
-    rows: usize,
+pub struct RowGroup {
+    pub first: usize,
+    pub rows: usize,
 }
 
 /// Divides `rows` rows into the fewest groups of at most `most` rows, of nearly equal size.
-fn groups(rows: usize, most: usize) -> impl ExactSizeIterator<Item = RowGroup> {
+pub fn groups(rows: usize, most: usize) -> impl ExactSizeIterator<Item = RowGroup> {
     let count = rows.div_ceil(most);
     (0..count).map(move |g| RowGroup { first: g * rows / count, rows: (g + 1) * rows / count - g * rows / count })
 }
@@ -84,6 +85,7 @@ pub struct GemmScratch {
     pub(super) inputs: CpuBuffer,
     /// The output of one piece of several.
     pub(super) piece: CpuBuffer,
+    pub(super) quantised: QuantScratch,
 }
 
 /// Neighbouring rows that one matrix of a grouped layer multiplies.
@@ -296,7 +298,7 @@ fn finish_loop(out: &mut [f32], sums: &[f32], bias: Option<&[f32]>, mode: Output
 }
 
 /// The output. Threads write different columns of it.
-struct OutputColumns {
+pub struct OutputColumns {
     data: *mut f32,
     width: usize,
     len: usize,
@@ -306,7 +308,7 @@ struct OutputColumns {
 unsafe impl Sync for OutputColumns {}
 
 impl OutputColumns {
-    fn of(out: &mut CpuBuffer) -> Self {
+    pub fn of(out: &mut CpuBuffer) -> Self {
         Self { data: out.data.as_mut_ptr(), width: out.width, len: out.data.len() }
     }
 
@@ -315,7 +317,7 @@ impl OutputColumns {
     /// # Safety
     /// The buffer is alive, and nothing else refers to these columns of this row.
     #[allow(clippy::mut_from_ref)]
-    unsafe fn of_row(&self, row: usize, from: usize, width: usize) -> &mut [f32] {
+    pub unsafe fn of_row(&self, row: usize, from: usize, width: usize) -> &mut [f32] {
         let at = row * self.width + from;
         assert!(from + width <= self.width && at + width <= self.len, "columns lie in the output");
         // SAFETY: inside the buffer by the assertion above; unaliased by the caller's promise.

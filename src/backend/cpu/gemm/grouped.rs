@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use super::drive::{self, GemmScratch, GroupedPart};
+use super::quantised::{self, QuantPart};
 use super::stack::{Piece, linear_stack};
 use super::{OutputMode, clear, kernels};
 use crate::backend::ExpertInput;
@@ -57,11 +58,33 @@ fn multiply(
                 of_rows(out, x, &part.rows, |out, x| clear::linear(out, x, part.w, part.bias, OutputMode::Replace));
             }),
         },
+        None if quantised_parts(isa, scratch, out, x, experts, routes) => {}
         None => routes.groups().for_each(|(expert, rows)| {
             let (w, bias) = (&experts.matrices[expert], experts.bias(expert));
             of_rows(out, x, &rows, |out, x| linear_stack(isa, scratch, out, x, w, bias, OutputMode::Replace));
         }),
     }
+}
+
+/// Multiplies quantised experts of one piece each at once, where this path has kernels; returns whether it has.
+fn quantised_parts(
+    isa: Isa,
+    scratch: &mut GemmScratch,
+    out: &mut CpuBuffer,
+    x: &CpuBuffer,
+    experts: &CpuExperts,
+    routes: &CpuRoutes,
+) -> bool {
+    let panels = |expert: usize| match experts.matrices[expert].pieces() {
+        [Piece::Quantised(panels)] => Some(panels),
+        _ => None,
+    };
+    let part = |(expert, rows)| Some(QuantPart { w: panels(expert)?, bias: experts.bias(expert), rows });
+    let parts: Option<Vec<QuantPart<'_>>> = routes.groups().map(part).collect();
+    parts.is_some_and(|parts| {
+        let alike = parts.iter().all(|part| part.w.format == parts[0].w.format);
+        alike && quantised::grouped(isa, scratch, out, x, &parts)
+    })
 }
 
 /// Calls `multiply` with copies of these rows of both buffers, and keeps the output.
