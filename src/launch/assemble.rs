@@ -186,6 +186,9 @@ impl Launch<'_> {
     fn store_options(&self) -> Result<Option<PrefixStoreOptions>> {
         let Some(PrefixFolder { path, most_bytes }) = &self.prefix_store else { return Ok(None) };
         let mut identity = format!("{}, {} kv", self.model.identity()?, self.budget.kv);
+        if !self.budget.weights.is_as_stored() {
+            identity += &format!(", {}", self.budget.weights);
+        }
         if let Some(context) = self.budget.context {
             identity += &format!(", context {context}");
         }
@@ -226,7 +229,8 @@ impl OnDevice for Size<'_> {
         let Launch { model, budget, .. } = self.0;
         budget.kv.set_on(&mut backend, model.config.stored_heads(), model.dtype);
         let kv_bytes_per_token = model.config.kv_bytes_per_token(|heads| backend.kv_element_bytes(heads, model.dtype));
-        let free = backend.free_bytes()?.saturating_sub(model.weight_bytes());
+        let weights = model.config.weight_bytes_where(model.dtype, |format| backend.multiplies(format));
+        let free = backend.free_bytes()?.saturating_sub(weights);
         let config = self.0.engine_config(DeviceKind::of(&backend), free, kv_bytes_per_token);
         let (branches, pool) = (config.max_branches, config.pool.bytes(free)?);
         Ok(LaunchSizes { device: String::new(), branches, pool, kv_bytes_per_token })

@@ -15,5 +15,6 @@ mod model_configs;
 mod model_errors;
 mod model_mutations;
 mod parquet_items;
+mod quantised_checkpoints;
 mod task_files;
 mod tokenizers;

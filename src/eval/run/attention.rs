@@ -86,7 +86,7 @@ fn model_of(manifest: &Manifest, options: &AttentionOptions) -> Result<ModelFold
         let expected = format!("the run's, {} ({})", manifest.model.display(), manifest.model_hash);
         return Err(Error::value("the model (--model)", expected, format!("{} ({hash})", path.display())));
     }
-    Ok(folder)
+    folder.with(manifest.weights)
 }
 
 /// The samples that are replayed to attribute their attention to levels.

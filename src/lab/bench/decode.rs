@@ -179,12 +179,12 @@ struct BenchModel {
 impl BenchModel {
     fn of(options: &DecodeOptions) -> Result<Self> {
         if !options.random_weights {
-            let folder = ModelFolder::open(&options.config)?;
+            let folder = ModelFolder::open(&options.config)?.with(options.budget.weights)?;
             let (config, dtype) = (folder.config.clone(), facts(&folder)?.dtype);
             return Ok(Self { config, dtype, folder: Some(folder) });
         }
         let file = if options.config.is_dir() { options.config.join("config.json") } else { options.config.clone() };
-        let config = ModelConfig::from_file(file)?;
+        let config = ModelConfig::from_file(&file)?.with(options.budget.weights, &file)?;
         let dtype = options.dtype.or(config.dtype).unwrap_or(Dtype::F32);
         Ok(Self { config, dtype, folder: None })
     }
@@ -212,8 +212,8 @@ pub fn floor_rate(
     let embeddings = if config.tied_embeddings { 0 } else { config.vocab * config.hidden };
     let inputs = config.per_layer_inputs.map_or(0, |inputs| inputs.vocab * inputs.width * config.layers.len());
     let multiplied = (config.active_parameters() - embeddings - inputs) as f64;
-    let read = (config.parameters_read(case.samples) - embeddings - inputs) as f64;
-    let linear = (2.0 * multiplied * rows / flops).max(read * dtype.bytes() as f64 / bandwidth);
+    let read = config.weight_bytes_read(case.samples, dtype) - (embeddings + inputs) * dtype.bytes();
+    let linear = (2.0 * multiplied * rows / flops).max(read as f64 / bandwidth);
     let own = case.generate as f64 / 2.0;
     let context = case.prompt as f64 + own;
     let products = 4.0 * config.heads().map(|heads| heads.q_width()).sum::<usize>() as f64 * context * rows / flops;

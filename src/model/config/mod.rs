@@ -193,6 +193,15 @@ impl ModelConfig {
         Layout::of(self).tensors().map(|tensor| self.format(tensor, dtype).bytes(tensor.rows(), tensor.cols())).sum()
     }
 
+    /// The same on a device that makes matrices dense unless it `multiplies` their format.
+    pub fn weight_bytes_where(&self, dtype: Dtype, multiplies: impl Fn(WeightFormat) -> bool) -> usize {
+        let format = |tensor: &TensorSpec| Some(self.format(tensor, dtype)).filter(|&format| multiplies(format));
+        let bytes = |tensor: &TensorSpec| {
+            format(tensor).unwrap_or(WeightFormat::Dense(dtype)).bytes(tensor.rows(), tensor.cols())
+        };
+        Layout::of(self).tensors().map(bytes).sum()
+    }
+
     /// How a tensor is stored; `dtype`: if it is not quantised.
     pub fn format(&self, tensor: &TensorSpec, dtype: Dtype) -> WeightFormat {
         let quantised = self.quantisation.as_ref().and_then(|how| how.format(tensor, self.tied_embeddings));

@@ -9,8 +9,9 @@ mod random;
 mod safetensors_file;
 
 use crate::backend::{Backend, Dtype, MatrixPart, WeightFormat, WeightView, with_bytes};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
+use super::config::Quantisation;
 use super::layout::TensorSpec;
 pub use checkpoint::{Checkpoint, compare_index};
 pub use random::RandomWeights;
@@ -81,6 +82,15 @@ impl WeightSource {
         };
         if parts.iter().all(is_kept) {
             return backend.matrix(parts);
+        }
+        let quantisation = match self {
+            WeightSource::Checkpoint { checkpoint, .. } => &checkpoint.quantisation,
+            WeightSource::Random(random) => &random.config.quantisation,
+        };
+        let other = parts.iter().map(MatrixPart::format).find(|format| format.dense().is_none());
+        if let (Some(Quantisation::Made { .. }), Some(format)) = (quantisation, other) {
+            let found = format!("{format} on {}, which multiplies f32, f16 and bf16", backend.describe());
+            return Err(Error::value("--weights", "a format that the device multiplies (the CPU: all)", found));
         }
         for (spec, part) in specs.iter().zip(parts).filter(|(_, part)| !is_kept(part)) {
             let (name, format) = (&spec.name, part.format());

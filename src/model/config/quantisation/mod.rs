@@ -59,6 +59,27 @@ pub struct WeightChoice {
     pub activations: ActivationChoice,
 }
 
+impl WeightChoice {
+    /// Whether nothing is asked for.
+    pub fn is_as_stored(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// `--weights int8 --activations bf16`; "weights as stored".
+impl fmt::Display for WeightChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.weights {
+            Some(format) => write!(f, "--weights {format}")?,
+            None => write!(f, "weights as stored")?,
+        }
+        match self.activations {
+            ActivationChoice::Format => Ok(()),
+            ActivationChoice::Bf16 => write!(f, " --activations bf16"),
+        }
+    }
+}
+
 /// Inputs that share a scale in int4 made at load.
 const MADE_GROUP: u32 = 32;
 
