@@ -46,7 +46,7 @@ fn panels(rows: usize) -> usize {
 macro_rules! one_of {
     ($rows:ident, $panels:ident, $tile:ident $(, $d:ty)?) => {
         one_of!(@ $rows, $panels, $tile [$($d)?]
-            1 1, 1 4, 2 1, 2 4, 3 1, 3 4, 4 1, 4 4, 5 1, 5 3, 6 1, 6 3,
+            1 1, 1 4, 2 1, 2 4, 3 1, 3 4, 4 1, 4 4, 5 1, 5 3, 6 1, 6 2, 6 3,
             7 1, 7 2, 8 1, 8 2, 9 1, 9 2, 10 1, 10 2, 11 1, 11 2, 12 1, 12 2)
     };
     (@ $rows:ident, $panels:ident, $tile:ident [] $($r:literal $p:literal),+) => {
