@@ -12,7 +12,7 @@ use super::super::config::{
     ModelFolder, Norm, kinds,
 };
 use super::super::layout::Layout;
-use super::super::weights::{Checkpoint, compare_index};
+use super::super::weights::{IndexFacts, ModelFiles, compare_index};
 
 /// The description of a model folder, printable.
 #[derive(Clone, Debug)]
@@ -30,7 +30,8 @@ pub struct Facts {
 
 /// Reads the headers of all files and checks every tensor against config.json.
 pub fn facts(folder: &ModelFolder) -> Result<Facts> {
-    let (checkpoint, config) = Checkpoint::open(folder)?;
+    let checkpoint = ModelFiles::open(folder)?;
+    let config = checkpoint.complete(&folder.config);
     let layout = Layout::of(&config);
     checkpoint.verify(&layout)?;
     let dtype = config.compute.map_or_else(|| checkpoint.dtype(&layout), Ok)?;
@@ -48,11 +49,15 @@ pub fn facts(folder: &ModelFolder) -> Result<Facts> {
 /// What a config.json alone says, printable.
 pub struct ConfigFacts<'a>(pub &'a ModelFolder);
 
-/// Says how many tensors the index of a folder lists, whose weights may be missing. Errors: the index lacks one that
-/// config.json asks for.
+/// Says what the index of a folder lists, whose weights may be missing. Errors: the index lacks a tensor that
+/// config.json asks for, or has one of the model's that it does not ask for.
 pub fn index_facts(folder: &ModelFolder) -> Result<Option<String>> {
-    let listed = compare_index(&folder.path, &folder.config)?;
-    Ok(listed.map(|count| format!("{count} tensors, all that config.json asks for among them")))
+    let said = |IndexFacts { tensors, left_out, bytes }| {
+        let beside = if left_out == 0 { String::new() } else { format!(" ({left_out} outside the text model)") };
+        let bytes = bytes.map_or_else(String::new, |bytes| format!("; {bytes} bytes in all"));
+        format!("{tensors} tensors{beside}, all that config.json asks for among them{bytes}")
+    };
+    Ok(compare_index(&folder.path, &folder.config)?.map(said))
 }
 
 fn line(f: &mut fmt::Formatter<'_>, name: &str, text: String) -> fmt::Result {

@@ -4,24 +4,30 @@
 
 mod families;
 mod fields;
+mod gguf;
 mod layer;
 mod modules;
 mod quantisation;
 mod rope;
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::Value;
 
 use crate::backend::{Dtype, HeadLayout, WeightFormat};
 use crate::error::{Error, Result};
+use crate::gguf::Gguf;
 use crate::hub;
 use crate::ids::TokenId;
 use crate::lines;
 
 use super::layout::{LayerTensors, Layout, TensorSpec};
+use super::weights::GgufModel;
 pub use families::Family;
 use fields::Fields;
+pub use gguf::{PairedHeads, paired_heads};
 pub use layer::{
     Activation, AttentionKind, AttentionSpec, BlockNorms, DenseSpec, ExpertsSpec, FeedForward, HeadNorm, HeadNormSpan,
     KeySource, LayerNorms, LayerSpec, Norm, QueryGrowth, kind_index, kinds,
@@ -66,6 +72,8 @@ pub struct ModelConfig {
     pub bos: Option<TokenId>,
     /// End-of-text tokens.
     pub eos: Vec<TokenId>,
+    /// How the tensors of a GGUF file are stored, by the layout's names; empty for other models.
+    pub formats: Arc<HashMap<String, WeightFormat>>,
 }
 
 /// A second embedding of each token: `width` numbers for each layer.
@@ -108,6 +116,9 @@ impl ModelConfig {
     /// The same with the weights that the user asks for. Errors, which name `path`: the checkpoint is quantised already.
     pub fn with(mut self, choice: WeightChoice, path: &Path) -> Result<Self> {
         let exact = choice.activations == ActivationChoice::Bf16;
+        if !self.formats.is_empty() && !choice.is_as_stored() {
+            return Err(Error::format(path, format!("{choice} is for model folders; this is a GGUF model")));
+        }
         self.quantisation = match (self.quantisation, choice.weights) {
             (None, made) => made.map(|format| Quantisation::Made { format, exact }),
             (Some(stored), None) => Some(if exact { stored.exact() } else { stored }),
@@ -204,8 +215,9 @@ impl ModelConfig {
 
     /// How a tensor is stored; `dtype`: if it is not quantised.
     pub fn format(&self, tensor: &TensorSpec, dtype: Dtype) -> WeightFormat {
-        let quantised = self.quantisation.as_ref().and_then(|how| how.format(tensor, self.tied_embeddings));
-        quantised.map_or(WeightFormat::Dense(dtype), WeightFormat::Quantised)
+        let quantised = || self.quantisation.as_ref().and_then(|how| how.format(tensor, self.tied_embeddings));
+        let stored = self.formats.get(&tensor.name).copied();
+        stored.or_else(|| quantised().map(WeightFormat::Quantised)).unwrap_or(WeightFormat::Dense(dtype))
     }
 
     /// Bytes of one token's keys and values in all layers. `element_bytes`: bytes per element in layers with these
@@ -215,24 +227,42 @@ impl ModelConfig {
     }
 }
 
-/// A folder in Hugging Face layout whose config.json has been read.
+/// A folder in Hugging Face layout whose config.json has been read, or a GGUF model whose metadata has.
 #[derive(Clone, Debug)]
 pub struct ModelFolder {
+    /// The folder, or the GGUF file.
     pub path: PathBuf,
     pub config: ModelConfig,
+    /// The compute dtype of a GGUF model with quantised matrices, which have none; `None`: bf16. In f32, activations are
+    /// not rounded.
+    pub dtype: Option<Dtype>,
 }
 
 impl ModelFolder {
+    /// # Errors
+    ///
+    /// `path` is neither; what its configuration says cannot be read, or is not supported.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
+        if crate::gguf::files(&path)?.is_some() {
+            let gguf = Gguf::open(&path)?;
+            let config = gguf::read(&gguf)?;
+            let model = GgufModel::new(gguf, &config, None)?;
+            // What is wrong with a tensor is said where all are verified.
+            let formats = model.formats(&Layout::of(&config)).unwrap_or_default();
+            return Ok(Self { path, config: ModelConfig { formats: Arc::new(formats), ..config }, dtype: None });
+        }
         if path.is_file() {
-            return Err(Error::format(&path, "expected a model folder in Hugging Face layout, found a file"));
+            return Err(Error::format(
+                &path,
+                "expected a model folder in Hugging Face layout or a .gguf file, found another file",
+            ));
         }
         if !path.exists() {
             return Err(Error::format(&path, hub::no_folder(&path)));
         }
         let config = ModelConfig::from_file(path.join("config.json"))?;
-        Ok(Self { path, config })
+        Ok(Self { path, config, dtype: None })
     }
 
     /// The same with the weights that the user asks for. Errors: the checkpoint is quantised already.

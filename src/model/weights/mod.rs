@@ -1,8 +1,10 @@
-//! The source of tensors: the files of a checkpoint (`checkpoint`) or a seed (`random`). `layout` lists which tensors
-//! are stacked; the backend packs them.
+//! The source of tensors: a model's files (`files`: `checkpoint` or `gguf`) or a seed (`random`).
+//! `layout` lists which tensors are stacked; the backend packs them.
 
 mod checkpoint;
 mod experts;
+mod files;
+mod gguf;
 mod naming;
 mod quantised;
 mod random;
@@ -13,13 +15,15 @@ use crate::error::{Error, Result};
 
 use super::config::Quantisation;
 use super::layout::TensorSpec;
-pub use checkpoint::{Checkpoint, compare_index};
+pub use checkpoint::{IndexFacts, compare_index};
+pub use files::ModelFiles;
+pub use gguf::GgufModel;
 pub use random::RandomWeights;
 
 /// Where weights come from.
 pub enum WeightSource {
     Checkpoint {
-        checkpoint: Checkpoint,
+        checkpoint: ModelFiles,
         /// The compute dtype of the layers.
         dtype: Dtype,
         /// Whether dense matrices of other dtypes become it, also where the backend mixes dtypes.
@@ -32,8 +36,8 @@ impl WeightSource {
     /// The matrices of `specs`, stacked into one.
     pub fn matrix<B: Backend>(&self, backend: &mut B, specs: &[TensorSpec]) -> Result<B::Matrix> {
         match self {
-            WeightSource::Checkpoint { checkpoint, .. } => {
-                checkpoint.parts(specs, |parts| self.matrix_of(backend, specs, parts))
+            WeightSource::Checkpoint { checkpoint, dtype, .. } => {
+                checkpoint.parts(specs, *dtype, |parts| self.matrix_of(backend, specs, parts))
             }
             WeightSource::Random(random) => self.matrix_of(backend, specs, &random.parts(specs)),
         }
@@ -78,14 +82,14 @@ impl WeightSource {
         let (dtype, converts) = self.compute();
         let is_kept = |part: &MatrixPart<'_>| match part.format() {
             WeightFormat::Dense(other) => (B::MIXES_DTYPES && !converts) || other == dtype,
-            format @ WeightFormat::Quantised(_) => backend.multiplies(format),
+            format @ (WeightFormat::Quantised(_) | WeightFormat::Blocks(_)) => backend.multiplies(format),
         };
         if parts.iter().all(is_kept) {
             return backend.matrix(parts);
         }
         let quantisation = match self {
-            WeightSource::Checkpoint { checkpoint, .. } => &checkpoint.quantisation,
-            WeightSource::Random(random) => &random.config.quantisation,
+            WeightSource::Checkpoint { checkpoint, .. } => checkpoint.quantisation(),
+            WeightSource::Random(random) => random.config.quantisation.as_ref(),
         };
         let other = parts.iter().map(MatrixPart::format).find(|format| format.dense().is_none());
         if let (Some(Quantisation::Made { .. }), Some(format)) = (quantisation, other) {

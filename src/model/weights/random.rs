@@ -27,7 +27,7 @@ impl RandomWeights {
     pub fn part(&self, spec: &TensorSpec, format: WeightFormat) -> MatrixPart<'static> {
         let random = self.tensor(spec);
         match format {
-            WeightFormat::Dense(_) => MatrixPart::Random(random),
+            WeightFormat::Dense(_) | WeightFormat::Blocks(_) => MatrixPart::Random(random),
             WeightFormat::Quantised(format) => {
                 // Zero points and static scales are those of codes made at load: none.
                 let rounding = match format.rounding {
