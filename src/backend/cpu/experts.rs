@@ -1,11 +1,13 @@
 //! Mixtures of experts: the router and the sums over a row's experts. Both are clear loops: they touch few numbers beside
 //! the experts' products, which `gemm::grouped` multiplies.
 
-use rayon::prelude::*;
-
 use super::rows::for_rows;
+use super::team::Team;
 use super::{CpuBuffer, CpuMatrix};
 use crate::backend::{Router, RouterScores};
+
+/// Rows routed in one part: a few microseconds.
+const ROUTED_ROWS: usize = 16;
 
 /// The matrices of a mixture's experts, and their biases (none, or one each).
 pub struct CpuExperts {
@@ -66,14 +68,16 @@ impl CpuRoutes {
     }
 
     /// See `Backend::route`.
-    pub fn route(&mut self, scores: &CpuBuffer, factors: Option<&[f32]>) {
+    pub fn route(&mut self, team: &Team, scores: &CpuBuffer, factors: Option<&[f32]>) {
         let Router { chosen, .. } = self.router;
         assert_eq!((scores.rows * chosen, scores.width), (self.choices.len(), self.experts), "route: shapes");
         let router = self.router;
-        self.choices.par_chunks_exact_mut(chosen).enumerate().with_min_len(64).for_each(|(row, choices)| {
-            choose(router, scores.row(row), choices);
-            if let Some(factors) = factors {
-                choices.iter_mut().for_each(|choice| choice.weight *= factors[choice.expert as usize]);
+        team.for_chunks(&mut self.choices, ROUTED_ROWS * chosen, |share, choices| {
+            for (i, choices) in choices.chunks_exact_mut(chosen).enumerate() {
+                choose(router, scores.row(share * ROUTED_ROWS + i), choices);
+                if let Some(factors) = factors {
+                    choices.iter_mut().for_each(|choice| choice.weight *= factors[choice.expert as usize]);
+                }
             }
         });
         self.sort();
@@ -98,10 +102,10 @@ impl CpuRoutes {
     }
 
     /// See `Backend::combine`.
-    pub fn combine(&self, out: &mut CpuBuffer, x: &CpuBuffer) {
+    pub fn combine(&self, team: &Team, out: &mut CpuBuffer, x: &CpuBuffer) {
         let Router { chosen, .. } = self.router;
         assert_eq!((out.rows * chosen, out.width), (x.rows, x.width), "combine: shapes");
-        for_rows(out, |row, out| {
+        for_rows(team, out, |row, out| {
             out.fill(0.0);
             for choice in &self.choices[row * chosen..][..chosen] {
                 let x = x.row(choice.place as usize);

@@ -21,10 +21,10 @@
 use std::ops::Range;
 
 use memmap2::MmapMut;
-use rayon::prelude::*;
 
 use super::CpuBuffer;
 use super::rows::bf16_bits;
+use super::team::Team;
 use crate::backend::{Dtype, HeadLayout, KvDtype, KvShape, SavedBytes, e4m3};
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
@@ -35,8 +35,8 @@ pub const PAGE_TOKENS: u32 = 16;
 /// `PAGE_TOKENS` as a `usize`.
 pub const SLOTS: usize = PAGE_TOKENS as usize;
 
-/// Appends of fewer elements run on the calling thread: waking the pool would take longer.
-const PARALLEL_ELEMENTS: usize = 1 << 15;
+/// Appends of fewer elements run on the calling thread: a worker would come too late.
+const PARALLEL_ELEMENTS: usize = 1 << 12;
 
 /// Layout of one head's page. All indices count elements from the start of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -263,7 +263,7 @@ impl KvStore {
 
     /// Stores the key and value heads of row `r` of `qkv` (`[R, qkv_width]`) in `slots[r]` of `layer`, rounded to the
     /// KV dtype. Rows that go to one page must come in rising order of slot.
-    pub fn append(&mut self, layer: LayerIx, qkv: &CpuBuffer, slots: &[KvSlot]) {
+    pub fn append(&mut self, team: &Team, layer: LayerIx, qkv: &CpuBuffer, slots: &[KvSlot]) {
         let LayerStore { heads, layout, map } = &mut self.layers[layer.ix()];
         let (heads, layout) = (*heads, *layout);
         assert_eq!((qkv.rows, qkv.width), (slots.len(), heads.qkv_width()), "kv_append: shape of qkv");
@@ -284,7 +284,7 @@ impl KvStore {
         if slots.len() * heads.kv_heads * heads.head_dim < PARALLEL_ELEMENTS {
             map.chunks_exact_mut(bytes).take(heads.kv_heads).enumerate().for_each(write);
         } else {
-            map.par_chunks_exact_mut(bytes).take(heads.kv_heads).enumerate().for_each(write);
+            team.for_chunks(&mut map[..heads.kv_heads * bytes], bytes, |kv_head, pages| write((kv_head, pages)));
         }
     }
 }
@@ -412,7 +412,7 @@ mod tests {
                     .to_vec();
                 let mut qkv = CpuBuffer::new(slots.len(), shape.heads[0].qkv_width());
                 qkv.data.iter_mut().enumerate().for_each(|(i, x)| *x = (i as f32 * 0.37).sin() * 3.0);
-                kv.append(LayerIx(1), &qkv, &slots);
+                kv.append(&Team::new(2), LayerIx(1), &qkv, &slots);
                 for (r, &at) in slots.iter().enumerate() {
                     for kv_head in 0..2 {
                         let key = (4 + kv_head) * head_dim;
@@ -447,7 +447,7 @@ mod tests {
                     let row = &mut qkv.data[r * width..][..width];
                     row.iter_mut().enumerate().for_each(|(i, x)| *x = (at.slot as usize * width + i) as f32 * 0.01);
                 }
-                (0..2).for_each(|layer| kv.append(LayerIx(layer), &qkv, &slots));
+                (0..2).for_each(|layer| kv.append(&Team::new(2), LayerIx(layer), &qkv, &slots));
             };
             // The first slots in page 1, the others in page 2, and all of them in page 0.
             append(&mut kv, 0, 0..16);
@@ -468,14 +468,14 @@ mod tests {
         let at = |slot| KvSlot { page: PageId(1), slot };
         let mut qkv = CpuBuffer::new(1, shape.heads[0].qkv_width());
         qkv.data.fill(f32::NAN);
-        kv.append(LayerIx(0), &qkv, &[at(5)]);
+        kv.append(&Team::new(2), LayerIx(0), &qkv, &[at(5)]);
         assert!(kv.value(LayerIx(0), 0, at(5))[0].is_nan());
         qkv.data.fill(1.0);
-        kv.append(LayerIx(0), &qkv, &[at(4)]);
+        kv.append(&Team::new(2), LayerIx(0), &qkv, &[at(4)]);
         assert_eq!(kv.value(LayerIx(0), 0, at(5)), vec![0.0; 16]);
         assert_eq!(kv.value(LayerIx(0), 0, at(4)), vec![1.0; 16]);
-        kv.append(LayerIx(0), &qkv, &[at(7)]);
-        kv.append(LayerIx(0), &qkv, &[at(6)]);
+        kv.append(&Team::new(2), LayerIx(0), &qkv, &[at(7)]);
+        kv.append(&Team::new(2), LayerIx(0), &qkv, &[at(6)]);
         assert_eq!(kv.value(LayerIx(0), 0, at(7)), vec![1.0; 16], "a live neighbour");
     }
 

@@ -56,8 +56,9 @@ impl CpuStep {
         &self.batch.requests
     }
 
-    pub fn note_sampled(&mut self, sampled: Vec<Sampled>) {
-        self.sampled = sampled;
+    /// The sample requests, and where their samples go.
+    pub fn sampling(&mut self) -> (&[SampleRequest], &mut Vec<Sampled>) {
+        (&self.batch.requests, &mut self.sampled)
     }
 
     /// Ends the step: its samples can be collected and the next step can refer to them.

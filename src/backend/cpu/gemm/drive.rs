@@ -5,15 +5,14 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::operand::{OperandFormat, ROW_STRIDE, Strip, pack_activations, strips};
 use super::pack::PANEL;
 use super::{CpuMatrix, OutputMode};
 use crate::backend::Dtype;
+use crate::backend::cpu::columns::OutputColumns;
 use crate::backend::cpu::memory::CacheLine;
 use crate::backend::cpu::rows::for_each_isa;
-use crate::backend::cpu::{CpuBuffer, Isa};
+use crate::backend::cpu::{Cores, CpuBuffer, CpuExperts, Isa};
 
 /// Words of activations multiplied in one pass over the weights: half of a second-level cache of 2 MB.
 const RESIDENT_WORDS: usize = 256 * 1024;
@@ -79,61 +78,79 @@ pub struct GemmScratch {
     operands: Vec<u32>,
     /// The sums of each share of the panels.
     sums: Vec<Vec<f32>>,
-    /// Packed activations of each part of a grouped layer, and its inputs in order.
-    parts: Vec<Vec<u32>>,
-    pub(super) inputs: CpuBuffer,
+    /// The pieces of a grouped layer, their packed activations, and the shares of their panels.
+    pieces: Vec<Piece>,
+    packed: Vec<Vec<u32>>,
+    shares: Vec<PieceShare>,
 }
 
-/// Neighbouring rows that one matrix of a grouped layer multiplies.
-pub struct GroupedPart<'a> {
-    pub w: &'a CpuMatrix,
-    pub bias: Option<&'a [f32]>,
-    pub rows: Range<usize>,
+/// Rows of a grouped layer that one expert multiplies in one pass.
+#[derive(Clone, Copy)]
+struct Piece {
+    expert: usize,
+    rows: RowGroup,
 }
 
-/// Multiplies the rows of each part by its matrix. All matrices have one shape and dtype. Threads take shares of all
-/// parts' panels at once: most experts have few rows, too few to share out one by one.
-pub fn grouped(
-    isa: Isa,
+/// Some panels of a piece's matrix.
+struct PieceShare {
+    piece: usize,
+    panels: Range<usize>,
+}
+
+/// Multiplies neighbouring rows by the matrix of their expert: `groups` has experts and their rows of `out`, `input` the
+/// activations of a row. All matrices have one shape and dtype. Threads take shares of all experts' panels at once: most
+/// experts have few rows, too few to share out one by one.
+pub fn grouped<'x>(
+    cores: &Cores,
     kernels: &GemmKernels,
     scratch: &mut GemmScratch,
     out: &mut CpuBuffer,
-    x: &CpuBuffer,
-    parts: &[GroupedPart<'_>],
+    experts: &CpuExperts,
+    expert_rows: impl Iterator<Item = (usize, Range<usize>)>,
+    input: impl Fn(usize) -> &'x [f32] + Sync,
 ) {
-    let Some(w) = parts.first().map(|part| part.w).filter(|w| w.rows > 0) else { return };
+    let w = &experts.matrices[0];
+    if w.rows == 0 {
+        return;
+    }
     let operand = (kernels.operand)(w.dtype());
     let most = (RESIDENT_WORDS / operand.words(w.cols).max(1)).max(kernels.rows);
-    let pieces: Vec<(&GroupedPart<'_>, RowGroup)> =
-        parts.iter().flat_map(|part| groups(part.rows.len(), most).map(move |rows| (part, rows))).collect();
-    scratch.parts.resize_with(scratch.parts.len().max(pieces.len()), Vec::new);
-    pieces.par_iter().zip(&mut scratch.parts).for_each(|((part, rows), packed)| {
-        pack_activations(isa, packed, x, part.rows.start + rows.first, rows.rows, operand);
+    let GemmScratch { sums, pieces, packed, shares, .. } = scratch;
+    pieces.clear();
+    pieces.extend(expert_rows.flat_map(|(expert, rows)| {
+        let of_expert = groups(rows.len(), most);
+        of_expert.map(move |group| Piece { expert, rows: RowGroup { first: rows.start + group.first, ..group } })
+    }));
+    packed.resize_with(packed.len().max(pieces.len()), Vec::new);
+    let packed = &mut packed[..pieces.len()];
+    cores.team.for_each(packed, |i, packed| {
+        let RowGroup { first, rows } = pieces[i].rows;
+        pack_activations(cores, packed, w.cols, rows, operand, |r| input(first + r));
     });
-    let passes = pieces.iter().zip(&scratch.parts).map(|((part, rows), operands)| WeightPass {
-        isa,
-        kernels,
-        w: part.w,
-        operand,
-        operands,
-        first_row: part.rows.start + rows.first,
-        rows: rows.rows,
-        groups: groups(rows.rows, kernels.rows).collect(),
-        bias: part.bias,
-        mode: OutputMode::Replace,
-    });
-    let passes: Vec<WeightPass<'_>> = passes.collect();
-    let panels: usize = passes.iter().map(|pass| pass.w.panels()).sum();
-    let share = panels.div_ceil(SHARES * rayon::current_num_threads());
-    let shares: Vec<(&WeightPass<'_>, Range<usize>)> = passes.iter().flat_map(|pass| pass.shares(share)).collect();
+    let pass = |piece: usize| {
+        let Piece { expert, rows: RowGroup { first, rows } } = pieces[piece];
+        let (w, bias) = (&experts.matrices[expert], experts.bias(expert));
+        let (operands, mode) = (packed[piece].as_slice(), OutputMode::Replace);
+        WeightPass { cores, kernels, w, operand, operands, first_row: first, rows, bias, mode }
+    };
+    let share = (pieces.len() * w.panels()).div_ceil(SHARES * cores.team.threads());
+    shares.clear();
+    shares.extend((0..pieces.len()).flat_map(|piece| {
+        let of_piece = pass(piece).shares(share);
+        (0..of_piece.len()).map(move |i| PieceShare { piece, panels: of_piece.get(i) })
+    }));
+    sums.resize_with(sums.len().max(shares.len()), Vec::new);
     let out = OutputColumns::of(out);
-    shares.into_par_iter().for_each_init(Vec::new, |sums, (pass, panels)| pass.share(panels, sums, &out));
+    cores.team.for_each(&mut sums[..shares.len()], |i, sums| {
+        let PieceShare { piece, panels } = &shares[i];
+        pass(*piece).share(panels.clone(), sums, &out);
+    });
 }
 
 /// See `gemm::linear`.
 #[allow(clippy::too_many_arguments)]
 pub fn linear(
-    isa: Isa,
+    cores: &Cores,
     kernels: &GemmKernels,
     scratch: &mut GemmScratch,
     out: &mut CpuBuffer,
@@ -148,16 +165,15 @@ pub fn linear(
     let operand = (kernels.operand)(w.dtype());
     let most = (RESIDENT_WORDS / operand.words(w.cols).max(1)).max(kernels.rows);
     for rows in groups(x.rows, most) {
-        pack_activations(isa, &mut scratch.operands, x, rows.first, rows.rows, operand);
+        pack_activations(cores, &mut scratch.operands, w.cols, rows.rows, operand, |r| x.row(rows.first + r));
         let pass = WeightPass {
-            isa,
+            cores,
             kernels,
             w,
             operand,
             operands: &scratch.operands,
             first_row: rows.first,
             rows: rows.rows,
-            groups: groups(rows.rows, kernels.rows).collect(),
             bias,
             mode,
         };
@@ -165,16 +181,32 @@ pub fn linear(
     }
 }
 
+/// Panels in shares of `each`, the last of which may be smaller.
+#[derive(Clone, Copy)]
+struct PanelShares {
+    each: usize,
+    all: usize,
+}
+
+impl PanelShares {
+    fn len(self) -> usize {
+        self.all.div_ceil(self.each)
+    }
+
+    fn get(self, share: usize) -> Range<usize> {
+        share * self.each..((share + 1) * self.each).min(self.all)
+    }
+}
+
 /// One pass over all panels, for rows whose activations fit the second-level cache.
 struct WeightPass<'a> {
-    isa: Isa,
+    cores: &'a Cores,
     kernels: &'a GemmKernels,
     w: &'a CpuMatrix,
     operand: OperandFormat,
     operands: &'a [u32],
     first_row: usize,
     rows: usize,
-    groups: Vec<RowGroup>,
     bias: Option<&'a [f32]>,
     mode: OutputMode,
 }
@@ -183,24 +215,26 @@ impl WeightPass<'_> {
     fn run(&self, sums: &mut Vec<Vec<f32>>, out: &mut CpuBuffer) {
         // Few rows: one share per thread, so that prefetching is not interrupted. Many rows: more shares, so that other
         // threads can take over from one that was delayed.
-        let shares = rayon::current_num_threads() * if self.groups.len() == 1 { 1 } else { SHARES };
-        let shares: Vec<Range<usize>> =
-            self.shares(self.w.panels().div_ceil(shares)).map(|(_, panels)| panels).collect();
-        sums.resize_with(shares.len(), Vec::new);
+        let shares = self.cores.team.threads() * if self.groups().len() == 1 { 1 } else { SHARES };
+        let shares = self.shares(self.w.panels().div_ceil(shares));
+        sums.resize_with(shares.len().max(sums.len()), Vec::new);
         let out = OutputColumns::of(out);
-        shares.into_par_iter().zip(sums).for_each(|(panels, sums)| self.share(panels, sums, &out));
+        self.cores.team.for_each(&mut sums[..shares.len()], |i, sums| self.share(shares.get(i), sums, &out));
     }
 
     /// Panels of one kernel call.
     fn panels_per_call(&self) -> usize {
-        (self.kernels.panels)(self.rows.div_ceil(self.groups.len()))
+        (self.kernels.panels)(self.rows.div_ceil(self.groups().len()))
     }
 
     /// The panels in shares of about `panels`: multiples of those of a call, so that only the last one has a remainder.
-    fn shares(&self, panels: usize) -> impl Iterator<Item = (&Self, Range<usize>)> {
-        let (per_call, all) = (self.panels_per_call(), self.w.panels());
-        let share = panels.div_ceil(per_call).max(1) * per_call;
-        (0..all.div_ceil(share)).map(move |i| (self, i * share..((i + 1) * share).min(all)))
+    fn shares(&self, panels: usize) -> PanelShares {
+        let per_call = self.panels_per_call();
+        PanelShares { each: panels.div_ceil(per_call).max(1) * per_call, all: self.w.panels() }
+    }
+
+    fn groups(&self) -> impl ExactSizeIterator<Item = RowGroup> {
+        groups(self.rows, self.kernels.rows)
     }
 
     /// Multiplies a share of the panels by all rows.
@@ -236,7 +270,7 @@ impl WeightPass<'_> {
         let end = strip.first + strip.words;
         let next = if end < self.operand.words(self.w.cols) { end * word_bytes } else { count * panel_bytes };
         let operands = &self.operands[strip.index * self.rows * ROW_STRIDE..];
-        for group in &self.groups {
+        for group in self.groups() {
             let kernel = (self.kernels.kernel)(self.w.dtype(), group.rows, count);
             // Each group prefetches its share of the next strip.
             let fetched =
@@ -249,7 +283,7 @@ impl WeightPass<'_> {
                 sums: sums[group.first * count * PANEL..][..group.rows * count * PANEL].as_mut_ptr(),
                 resume: strip.index > 0,
                 prefetch: weights.as_ptr().wrapping_add(next + fetched),
-                prefetch_every: self.groups.len() * size_of::<CacheLine>() / word_bytes,
+                prefetch_every: self.groups().len() * size_of::<CacheLine>() / word_bytes,
             };
             // SAFETY: `a` holds the group's rows of the strip, `w` the strip of `count` panels, `sums` the group's
             // sums.
@@ -272,7 +306,7 @@ impl WeightPass<'_> {
         let bias = self.bias.map(|bias| &bias[from..][..width]);
         // SAFETY: threads have different panels, so no two of them hold the same columns.
         let out = unsafe { out.of_row(row, from, width) };
-        finish(self.isa, out, &sums[..width], bias, self.mode);
+        finish(self.cores.isa, out, &sums[..width], bias, self.mode);
     }
 }
 
@@ -290,34 +324,6 @@ fn finish_loop(out: &mut [f32], sums: &[f32], bias: Option<&[f32]>, mode: Output
             out.iter_mut().zip(sums).zip(bias).for_each(|((out, sum), b)| *out = sum + b)
         }
         (Some(bias), OutputMode::Add) => out.iter_mut().zip(sums).zip(bias).for_each(|((out, sum), b)| *out += sum + b),
-    }
-}
-
-/// The output. Threads write different columns of it.
-struct OutputColumns {
-    data: *mut f32,
-    width: usize,
-    len: usize,
-}
-
-// SAFETY: threads access the output through `of_row` only, and its callers take different columns.
-unsafe impl Sync for OutputColumns {}
-
-impl OutputColumns {
-    fn of(out: &mut CpuBuffer) -> Self {
-        Self { data: out.data.as_mut_ptr(), width: out.width, len: out.data.len() }
-    }
-
-    /// Columns `from .. from + width` of `row`.
-    ///
-    /// # Safety
-    /// The buffer is alive, and nothing else refers to these columns of this row.
-    #[allow(clippy::mut_from_ref)]
-    unsafe fn of_row(&self, row: usize, from: usize, width: usize) -> &mut [f32] {
-        let at = row * self.width + from;
-        assert!(from + width <= self.width && at + width <= self.len, "columns lie in the output");
-        // SAFETY: inside the buffer by the assertion above; unaliased by the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(self.data.add(at), width) }
     }
 }
 

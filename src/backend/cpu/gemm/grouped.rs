@@ -1,15 +1,16 @@
 //! Linear layers of experts: each expert multiplies the rows that chose it. The products are those of `linear`, so what a
 //! row gets depends on that row and its expert only.
 
-use super::drive::{self, GemmScratch, GroupedPart};
+use std::ops::Range;
+
+use super::drive::{self, GemmScratch};
 use super::{OutputMode, clear, kernels};
 use crate::backend::ExpertInput;
-use crate::backend::cpu::rows::for_rows;
-use crate::backend::cpu::{CpuBuffer, CpuExperts, CpuRoutes, Isa};
+use crate::backend::cpu::{Cores, CpuBuffer, CpuExperts, CpuRoutes};
 
 /// See `Backend::expert_linear`.
 pub fn expert_linear(
-    isa: Isa,
+    cores: &Cores,
     scratch: &mut GemmScratch,
     out: &mut CpuBuffer,
     x: &CpuBuffer,
@@ -17,47 +18,32 @@ pub fn expert_linear(
     routes: &CpuRoutes,
     input: ExpertInput,
 ) {
-    assert_eq!(out.rows, routes.places(), "expert_linear: rows of the output");
-    match input {
-        ExpertInput::Places => multiply(isa, scratch, out, x, experts, routes),
-        ExpertInput::Rows => {
-            let mut places = std::mem::take(&mut scratch.inputs);
-            (places.rows, places.width) = (routes.places(), x.width);
-            places.data.resize(places.rows * places.width, 0.0);
-            for_rows(&mut places, |place, to| to.copy_from_slice(x.row(routes.row(place))));
-            multiply(isa, scratch, out, &places, experts, routes);
-            scratch.inputs = places;
-        }
-    }
-}
-
-/// `x`: a row for each place.
-fn multiply(
-    isa: Isa,
-    scratch: &mut GemmScratch,
-    out: &mut CpuBuffer,
-    x: &CpuBuffer,
-    experts: &CpuExperts,
-    routes: &CpuRoutes,
-) {
     let first = &experts.matrices[0];
-    assert_eq!((x.width, out.width, x.rows), (first.cols, first.rows, out.rows), "expert_linear: shapes");
-    let part = |(expert, rows)| GroupedPart { w: &experts.matrices[expert], bias: experts.bias(expert), rows };
-    let parts: Vec<GroupedPart<'_>> = routes.groups().map(part).collect();
-    match kernels(isa, first.dtype()) {
-        Some(kernels) => drive::grouped(isa, kernels, scratch, out, x, &parts),
-        None => parts.iter().for_each(|part| clear_part(out, x, part)),
+    assert_eq!(out.rows, routes.places(), "expert_linear: rows of the output");
+    assert_eq!((x.width, out.width), (first.cols, first.rows), "expert_linear: widths");
+    let input = |place: usize| match input {
+        ExpertInput::Places => x.row(place),
+        ExpertInput::Rows => x.row(routes.row(place)),
+    };
+    match kernels(cores.isa, first.dtype()) {
+        Some(kernels) => drive::grouped(cores, kernels, scratch, out, experts, routes.groups(), input),
+        None => routes.groups().for_each(|(expert, rows)| clear_group(cores, out, experts, expert, rows, input)),
     }
 }
 
 /// The clear loops over the rows of one expert.
-fn clear_part(out: &mut CpuBuffer, x: &CpuBuffer, part: &GroupedPart<'_>) {
-    let rows = |buffer: &CpuBuffer| CpuBuffer {
-        rows: part.rows.len(),
-        width: buffer.width,
-        data: buffer.data[part.rows.start * buffer.width..part.rows.end * buffer.width].to_vec(),
-    };
-    let mut own = rows(out);
-    clear::linear(&mut own, &rows(x), part.w, part.bias, OutputMode::Replace);
-    out.data[part.rows.start * out.width..part.rows.end * out.width].copy_from_slice(&own.data);
+fn clear_group<'x>(
+    cores: &Cores,
+    out: &mut CpuBuffer,
+    experts: &CpuExperts,
+    expert: usize,
+    rows: Range<usize>,
+    input: impl Fn(usize) -> &'x [f32],
+) {
+    let w = &experts.matrices[expert];
+    let data = rows.clone().flat_map(|place| input(place)).copied().collect();
+    let x = CpuBuffer { rows: rows.len(), width: w.cols, data };
+    let mut own = CpuBuffer::new(rows.len(), out.width);
+    clear::linear(&cores.team, &mut own, &x, w, experts.bias(expert), OutputMode::Replace);
+    out.data[rows.start * out.width..rows.end * out.width].copy_from_slice(&own.data);
 }

@@ -21,7 +21,8 @@ mod pack;
 mod widening;
 
 use super::rows::for_rows;
-use super::{CpuBuffer, Isa};
+use super::team::Team;
+use super::{Cores, CpuBuffer, Isa};
 use crate::backend::Dtype;
 use crate::ids::TokenId;
 pub use drive::GemmScratch;
@@ -36,14 +37,14 @@ pub enum OutputMode {
 }
 
 /// `out[r] = table[tokens[r]]`, widened to f32.
-pub fn embed(out: &mut CpuBuffer, table: &CpuMatrix, tokens: &[TokenId]) {
+pub fn embed(team: &Team, out: &mut CpuBuffer, table: &CpuMatrix, tokens: &[TokenId]) {
     assert_eq!((out.rows, out.width), (tokens.len(), table.cols), "embed: shape of the output");
-    for_rows(out, |r, row| table.copy_row(tokens[r].ix(), row));
+    for_rows(team, out, |r, row| table.copy_row(tokens[r].ix(), row));
 }
 
 /// `out[r] = w x[r] (+ bias)`, or `out[r] += w x[r] (+ bias)`. A row's result does not depend on the number of rows.
 pub fn linear(
-    isa: Isa,
+    cores: &Cores,
     scratch: &mut GemmScratch,
     out: &mut CpuBuffer,
     x: &CpuBuffer,
@@ -54,9 +55,9 @@ pub fn linear(
     assert_eq!((x.width, out.width, out.rows), (w.cols, w.rows, x.rows), "linear: shapes of input and output");
     assert!(bias.is_none_or(|bias| bias.len() == w.rows), "linear: length of the bias");
     let bias = bias.map(Vec::as_slice);
-    match kernels(isa, w.dtype()) {
-        Some(kernels) => drive::linear(isa, kernels, scratch, out, x, w, bias, mode),
-        None => clear::linear(out, x, w, bias, mode),
+    match kernels(cores.isa, w.dtype()) {
+        Some(kernels) => drive::linear(cores, kernels, scratch, out, x, w, bias, mode),
+        None => clear::linear(&cores.team, out, x, w, bias, mode),
     }
 }
 
