@@ -30,8 +30,7 @@ fn main() {
             ("min_p 0.05", None, 1.0, 0.05),
             ("top_k 50", Some(50), 1.0, 0.0),
         ] {
-            let rate =
-                rate(isa, &logits, |uniform| Pick::Random { temperature: 1.0, top_k, top_p, min_p, uniform });
+            let rate = rate(isa, &logits, |uniform| Pick::Random { temperature: 1.0, top_k, top_p, min_p, uniform });
             unfiltered = if filters == "none" { rate } else { unfiltered };
             println!("{kind:>8} {filters:>12} {rate:>10.0} {:>12.2}", rate / unfiltered);
         }

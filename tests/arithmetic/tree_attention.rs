@@ -106,7 +106,7 @@ fn fill(case: &Case, contexts: &[Vec<KvSlot>]) -> KvStore {
     let all: Vec<KvSlot> = all.collect();
     let mut qkv = CpuBuffer::new(all.len(), case.heads.qkv_width());
     qkv.data.fill(f32::NAN);
-    kv.append(&Team::new(1), LAYER, &qkv, &all);
+    kv.append(&Cores::new(Isa::Portable), LAYER, &qkv, &all);
     let slots: Vec<KvSlot> = slots.iter().map(|&(page, slot)| KvSlot { page: PageId(page), slot }).collect();
     let mut qkv = CpuBuffer::new(slots.len(), case.heads.qkv_width());
     for (row, at) in qkv.data.chunks_exact_mut(case.heads.qkv_width()).zip(&slots) {
@@ -114,7 +114,7 @@ fn fill(case: &Case, contexts: &[Vec<KvSlot>]) -> KvStore {
             *x = noise([1, at.page.0.into(), at.slot.into(), i as u64]);
         }
     }
-    kv.append(&Team::new(1), LAYER, &qkv, &slots);
+    kv.append(&Cores::new(Isa::Portable), LAYER, &qkv, &slots);
     kv
 }
 

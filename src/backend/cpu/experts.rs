@@ -32,6 +32,8 @@ pub struct CpuRoutes {
     rows: Vec<u32>,
     /// The first place of each expert, and the number of places.
     firsts: Vec<u32>,
+    /// The next place of each expert, while rows are sorted.
+    next: Vec<u32>,
 }
 
 /// A row at one of its experts.
@@ -44,7 +46,7 @@ struct Choice {
 
 impl CpuRoutes {
     pub fn new(experts: usize, router: Router) -> Self {
-        Self { experts, router, choices: Vec::new(), rows: Vec::new(), firsts: vec![0; experts + 1] }
+        Self { experts, router, choices: Vec::new(), rows: Vec::new(), firsts: vec![0; experts + 1], next: Vec::new() }
     }
 
     pub fn resize(&mut self, rows: usize) {
@@ -92,9 +94,9 @@ impl CpuRoutes {
         for expert in 0..self.experts {
             self.firsts[expert + 1] += self.firsts[expert];
         }
-        let mut next = self.firsts.clone();
+        self.next.clone_from(&self.firsts);
         for (i, choice) in self.choices.iter_mut().enumerate() {
-            let place = &mut next[choice.expert as usize];
+            let place = &mut self.next[choice.expert as usize];
             choice.place = *place;
             self.rows[*place as usize] = (i / self.router.chosen) as u32;
             *place += 1;
@@ -117,20 +119,22 @@ impl CpuRoutes {
 
 /// Chooses the experts with the largest scores, the first one of equals, and weighs them.
 fn choose(router: Router, scores: &[f32], choices: &mut [Choice]) {
-    let mut order: Vec<usize> = (0..scores.len()).collect();
-    order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
-    let largest = scores[order[0]];
+    let rank = |&a: &usize, &b: &usize| scores[b].total_cmp(&scores[a]).then(a.cmp(&b));
+    let mut before = None;
+    for choice in choices.iter_mut() {
+        let rest = (0..scores.len()).filter(|expert| before.is_none_or(|before| rank(&before, expert).is_lt()));
+        let expert = rest.min_by(rank).expect("there are at least as many experts as are chosen");
+        (choice.expert, before) = (expert as u32, Some(expert));
+    }
+    let largest = scores[choices[0].expert as usize];
     let weight = |expert: usize| match router.scores {
         RouterScores::Softmax { .. } | RouterScores::SoftmaxOfChosen => (scores[expert] - largest).exp(),
         RouterScores::Sigmoid { .. } => 1.0 / (1.0 + (-scores[expert]).exp()),
     };
-    let chosen = &order[..choices.len()];
     let sum: f32 = match router.scores {
         RouterScores::Softmax { normalise: false } => (0..scores.len()).map(weight).sum(),
         RouterScores::Sigmoid { normalise: false } => 1.0,
-        _ => chosen.iter().map(|&expert| weight(expert)).sum(),
+        _ => choices.iter().map(|choice| weight(choice.expert as usize)).sum(),
     };
-    for (choice, &expert) in choices.iter_mut().zip(chosen) {
-        *choice = Choice { expert: expert as u32, weight: weight(expert) / sum, place: 0 };
-    }
+    choices.iter_mut().for_each(|choice| choice.weight = weight(choice.expert as usize) / sum);
 }

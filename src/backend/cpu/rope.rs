@@ -12,7 +12,13 @@ pub fn rope(cores: &Cores, qkv: &mut CpuBuffer, heads: HeadLayout, table: &RopeT
     let rotated = (heads.q_heads + if table.keys { heads.kv_heads } else { 0 }) * heads.head_dim;
     for_rows(&cores.team, qkv, |r, row| {
         let at = positions[r] as usize * half;
-        rotate_heads(cores.isa, &mut row[..rotated], heads.head_dim, &table.cos[at..][..half], &table.sin[at..][..half]);
+        rotate_heads(
+            cores.isa,
+            &mut row[..rotated],
+            heads.head_dim,
+            &table.cos[at..][..half],
+            &table.sin[at..][..half],
+        );
     });
 }
 

@@ -1,8 +1,8 @@
 //! Shared by the element-wise ops: compiling one loop for every instruction set, spreading rows over threads, sums in a
 //! fixed order, and rounding to bf16. Each op's loop stays in the op's own file and defines it.
 
-use super::team::Team;
 use super::CpuBuffer;
+use super::team::Team;
 
 /// Below this many elements an op runs on the calling thread: handing work to a worker that is awake costs about 1 us,
 /// the time of a few thousand elements.

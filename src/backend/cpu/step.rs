@@ -38,7 +38,8 @@ impl CpuStep {
             RowToken::Known(token) => token,
             RowToken::Sampled(request) => self.before[request as usize],
         };
-        self.tokens = self.batch.tokens.iter().map(token).collect();
+        self.tokens.clear();
+        self.tokens.extend(self.batch.tokens.iter().map(token));
         self.batch.count_unseen(&self.before);
         self.batch.shape()
     }
@@ -63,7 +64,8 @@ impl CpuStep {
 
     /// Ends the step: its samples can be collected and the next step can refer to them.
     pub fn finish(&mut self) {
-        self.before = self.sampled.iter().map(|sampled| sampled.token).collect();
+        self.before.clear();
+        self.before.extend(self.sampled.iter().map(|sampled| sampled.token));
         self.done.push_back(std::mem::take(&mut self.sampled));
     }
 

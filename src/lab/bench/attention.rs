@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::backend::cpu::attention::{self, AttentionScratch, TILE};
 use crate::backend::cpu::kv::PAGE_TOKENS;
-use crate::backend::cpu::{Cores, CpuBuffer, Isa, KvStore, Team};
+use crate::backend::cpu::{Cores, CpuBuffer, Isa, KvStore};
 use crate::backend::{Dtype, HeadLayout, KvDtype, KvShape, Scoring};
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId, TokenId};
@@ -175,7 +175,7 @@ impl PreparedStep {
         let (mut attention, mut append) = (Duration::ZERO, Duration::ZERO);
         for layer in (0..self.layers).map(LayerIx::new) {
             let begin = Instant::now();
-            self.kv.append(&self.cores.team, layer, &self.qkv, &self.slots);
+            self.kv.append(&self.cores, layer, &self.qkv, &self.slots);
             let appended = Instant::now();
             attention::tree_attention(
                 &self.cores,
@@ -218,12 +218,12 @@ fn fill(kv: &mut KvStore, pages: usize, shape: &AttentionShape) {
     let tokens = PAGE_TOKENS as usize;
     let mut qkv = CpuBuffer::new(tokens, shape.heads().qkv_width());
     noise(&mut qkv);
-    let team = Team::new(1);
+    let cores = Cores::new(Isa::Portable);
     for layer in (0..shape.layers).map(LayerIx::new) {
         for page in 0..pages {
             let page = PageId::new(page);
             let slots: Vec<KvSlot> = (0..PAGE_TOKENS).map(|slot| KvSlot { page, slot }).collect();
-            kv.append(&team, layer, &qkv, &slots);
+            kv.append(&cores, layer, &qkv, &slots);
         }
     }
 }

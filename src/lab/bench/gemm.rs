@@ -67,7 +67,13 @@ pub fn measure(isa: Isa, rates: &MachineRates, shape: WeightShape, rows: &[usize
     rows.iter().map(|&rows| measure_rows(&cores, rates, shape, &copies, rows)).collect()
 }
 
-fn measure_rows(cores: &Cores, rates: &MachineRates, shape: WeightShape, copies: &[CpuMatrix], rows: usize) -> GemmRate {
+fn measure_rows(
+    cores: &Cores,
+    rates: &MachineRates,
+    shape: WeightShape,
+    copies: &[CpuMatrix],
+    rows: usize,
+) -> GemmRate {
     let mut x = CpuBuffer::new(rows, shape.inputs);
     x.data.iter_mut().enumerate().for_each(|(i, x)| *x = (i % 17) as f32 / 8.0 - 1.0);
     let mut out = CpuBuffer::new(rows, shape.outputs);

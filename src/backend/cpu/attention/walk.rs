@@ -8,7 +8,7 @@ use bytemuck::Zeroable;
 
 use super::super::columns::OutputColumns;
 use super::super::kv::{CpuPageLayout, SLOTS};
-use super::super::memory::CacheLine;
+use super::super::memory::{CacheLine, prefetch_line};
 use super::super::team::Team;
 use super::super::{CpuBuffer, KvStore};
 use super::fold::{Geometry, Prefetch, RowStates, TileView, VisibleLanes};
@@ -146,6 +146,12 @@ unsafe fn run_task<P: KernelPath>(
         // them.
         let wide = (P::WIDENS && row_groups.len() >= WIDEN_FROM)
             .then(|| unsafe { widen(&geometry, &view, bytemuck::cast_slice_mut(&mut scratch.wide)) });
+        // Each kernel call prefetches one page. A tile of fewer calls than pages is bound by memory anyway: it asks for
+        // the others at once.
+        let pages = tile.lanes.end.div_ceil(SLOTS) - tile.lanes.start / SLOTS;
+        for _ in row_groups.len()..pages {
+            prefetcher.whole_page(tile.reads);
+        }
         for row_group in row_groups {
             let visible = match whole {
                 true => VisibleLanes::WHOLE,
@@ -158,7 +164,10 @@ unsafe fn run_task<P: KernelPath>(
                 continue;
             }
             let states = scratch.rows::<P>(first + row_group.start, row_group.len(), layout.width);
-            let prefetch = prefetcher.next(tile.reads, wide.as_ref().map_or(&geometry, |(wide, _)| wide).key_words);
+            let prefetch = match &wide {
+                Some((geometry, _)) => prefetcher.next(tile.reads, geometry.key_words, P::Wide::WORD_ELEMENTS),
+                None => prefetcher.next(tile.reads, geometry.key_words, P::WORD_ELEMENTS),
+            };
             // SAFETY: the processor has the path's instructions; `scratch` holds all rows of the task, of which
             // `states` are some; `view` and `wide` cover the pages of the tile's lanes, of which the rows see some.
             match &wide {
@@ -232,9 +241,26 @@ impl<'a> Prefetcher<'a> {
         Self { reads, rows, layout, stored, at: 0 }
     }
 
-    /// What a kernel call with `key_words` iterations prefetches while it folds the tile whose own reads end at
-    /// `reads`.
-    fn next(&mut self, reads: usize, key_words: usize) -> Prefetch {
+    /// What a kernel call with `key_words` words per key and `pair` elements per word prefetches while it folds the tile
+    /// whose own reads end at `reads`.
+    fn next(&mut self, reads: usize, key_words: usize, pair: usize) -> Prefetch {
+        let Some((keys, values)) = self.next_page(reads) else {
+            return Prefetch { keys: self.stored.as_ptr(), values: self.stored.as_ptr(), strides: (0, 0) };
+        };
+        let strides = (keys.len() / key_words, values.len().div_ceil(PAGES * SLOTS / pair));
+        Prefetch { keys: keys.as_ptr(), values: values.as_ptr(), strides }
+    }
+
+    /// Prefetches a page at once.
+    fn whole_page(&mut self, reads: usize) {
+        if let Some((keys, values)) = self.next_page(reads) {
+            let lines = keys.chunks(size_of::<CacheLine>()).chain(values.chunks(size_of::<CacheLine>()));
+            lines.for_each(|line| prefetch_line(line.as_ptr()));
+        }
+    }
+
+    /// The keys, and the values that are read, of the next page that the task reads; unless that is far off.
+    fn next_page(&mut self, reads: usize) -> Option<(&'a [u8], &'a [u8])> {
         let CpuPageLayout { dtype, width, .. } = self.layout;
         let limit = (reads + PREFETCH_BYTES / self.layout.bytes()).min(self.reads.len());
         let ours = |read: &PageRead| read.rows.start < self.rows.end && self.rows.start < read.rows.end;
@@ -242,16 +268,11 @@ impl<'a> Prefetcher<'a> {
         while self.at < limit && !ours(&self.reads[self.at]) {
             self.at += 1;
         }
-        if self.at >= limit {
-            return Prefetch { keys: self.stored.as_ptr(), values: self.stored.as_ptr(), strides: (0, 0) };
-        }
-        let PageRead { page, slots, .. } = &self.reads[self.at];
+        let PageRead { page, slots, .. } = self.reads[..limit].get(self.at)?;
         self.at += 1;
         let page = &self.stored[page.ix() * self.layout.bytes()..][..self.layout.bytes()];
-        let key_bytes = self.layout.key_elements() * dtype.bytes();
-        let value_bytes = slots * width * dtype.bytes();
-        let strides = (key_bytes / key_words, value_bytes.div_ceil(key_words));
-        Prefetch { keys: page.as_ptr(), values: page[key_bytes..].as_ptr(), strides }
+        let (keys, values) = page.split_at(self.layout.key_elements() * dtype.bytes());
+        Some((keys, &values[..slots * width * dtype.bytes()]))
     }
 }
 
@@ -282,16 +303,14 @@ unsafe fn widen<P: KernelPath>(
 ///
 /// # Safety
 /// The processor has the path's instruction set.
-unsafe fn pack_queries<P: KernelPath>(
-    call: &AttentionCall<'_>,
-    task: &HeadTask,
-    width: usize,
-    q: &mut Vec<CacheLine>,
-) {
+unsafe fn pack_queries<P: KernelPath>(call: &AttentionCall<'_>, task: &HeadTask, width: usize, q: &mut Vec<CacheLine>) {
     let heads = call.kv.heads(call.layer);
     let group = heads.group();
     let factors = width / P::WORD_ELEMENTS;
-    q.resize((task.rows.len() * group * factors * size_of::<P::Factor>()).div_ceil(size_of::<CacheLine>()), CacheLine::zeroed());
+    q.resize(
+        (task.rows.len() * group * factors * size_of::<P::Factor>()).div_ceil(size_of::<CacheLine>()),
+        CacheLine::zeroed(),
+    );
     let packed = bytemuck::cast_slice_mut::<CacheLine, P::Factor>(q);
     let sources = task.rows.clone().flat_map(|row| {
         let heads_of_row = &call.qkv.row(row)[task.kv_head * group * heads.head_dim..][..group * heads.head_dim];

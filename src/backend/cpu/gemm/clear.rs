@@ -8,14 +8,7 @@ use crate::backend::cpu::team::Team;
 use crate::backend::cpu::{CpuBuffer, Isa};
 
 /// See `gemm::linear`.
-pub fn linear(
-    team: &Team,
-    out: &mut CpuBuffer,
-    x: &CpuBuffer,
-    w: &CpuMatrix,
-    bias: Option<&[f32]>,
-    mode: OutputMode,
-) {
+pub fn linear(team: &Team, out: &mut CpuBuffer, x: &CpuBuffer, w: &CpuMatrix, bias: Option<&[f32]>, mode: OutputMode) {
     if w.rows == 0 {
         return;
     }

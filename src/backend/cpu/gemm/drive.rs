@@ -12,7 +12,7 @@ use crate::backend::Dtype;
 use crate::backend::cpu::columns::OutputColumns;
 use crate::backend::cpu::memory::CacheLine;
 use crate::backend::cpu::rows::for_each_isa;
-use crate::backend::cpu::{Cores, CpuBuffer, CpuExperts, Isa};
+use crate::backend::cpu::{Cores, CpuBuffer, Isa};
 
 /// Words of activations multiplied in one pass over the weights: half of a second-level cache of 2 MB.
 const RESIDENT_WORDS: usize = 256 * 1024;
@@ -32,7 +32,7 @@ pub struct GemmKernels {
     pub kernel: fn(Dtype, rows: usize, panels: usize) -> GemmKernel,
 }
 
-/// Adds the products of a tile to its sums.
+/// Adds the products of a tile to its sums and stores them.
 ///
 /// # Safety
 /// The processor has the kernel's instruction set, and the tile's pointers are valid for its shape.
@@ -48,10 +48,11 @@ pub struct GemmTile {
     pub panel_bytes: usize,
     /// Words per row of the strip.
     pub words: usize,
-    /// `[rows][panels * 16]`
-    pub sums: *mut f32,
-    /// Whether to add to `sums`; if not, they are uninitialised.
-    pub resume: bool,
+    /// The sums of the strips before, `[rows][panels * 16]`; `None`: this is the first one.
+    pub sums: Option<*const f32>,
+    /// Where the sums go, and the elements from one row to the next.
+    pub to: *mut f32,
+    pub to_stride: usize,
     /// Where to prefetch: the next strip in the first panel. After every `prefetch_every` words a kernel prefetches one
     /// cache line of each panel into the second-level cache. May lie past the end of the weights.
     pub prefetch: *const u8,
@@ -97,19 +98,19 @@ struct PieceShare {
     panels: Range<usize>,
 }
 
-/// Multiplies neighbouring rows by the matrix of their expert: `groups` has experts and their rows of `out`, `input` the
-/// activations of a row. All matrices have one shape and dtype. Threads take shares of all experts' panels at once: most
+/// Multiplies neighbouring rows by the matrix of their expert: `expert_rows` has experts and their rows of `out`, `input`
+/// the activations of a row, `weights` the matrix and the bias of an expert. All matrices have one shape and dtype. Threads take shares of all experts' panels at once: most
 /// experts have few rows, too few to share out one by one.
 pub fn grouped<'x>(
     cores: &Cores,
     kernels: &GemmKernels,
     scratch: &mut GemmScratch,
     out: &mut CpuBuffer,
-    experts: &CpuExperts,
     expert_rows: impl Iterator<Item = (usize, Range<usize>)>,
     input: impl Fn(usize) -> &'x [f32] + Sync,
+    weights: impl Fn(usize) -> (&'x CpuMatrix, Option<&'x [f32]>) + Sync,
 ) {
-    let w = &experts.matrices[0];
+    let (w, _) = weights(0);
     if w.rows == 0 {
         return;
     }
@@ -129,8 +130,7 @@ pub fn grouped<'x>(
     });
     let pass = |piece: usize| {
         let Piece { expert, rows: RowGroup { first, rows } } = pieces[piece];
-        let (w, bias) = (&experts.matrices[expert], experts.bias(expert));
-        let (operands, mode) = (packed[piece].as_slice(), OutputMode::Replace);
+        let ((w, bias), operands, mode) = (weights(expert), packed[piece].as_slice(), OutputMode::Replace);
         WeightPass { cores, kernels, w, operand, operands, first_row: first, rows, bias, mode }
     };
     let share = (pieces.len() * w.panels()).div_ceil(SHARES * cores.team.threads());
@@ -249,17 +249,28 @@ impl WeightPass<'_> {
 
     /// Multiplies panels `first .. first + count` by all rows and stores the outputs.
     fn panels(&self, first: usize, count: usize, sums: &mut Vec<f32>, out: &OutputColumns) {
-        sums.resize(self.rows * count * PANEL, 0.0);
-        for strip in strips(self.operand.words(self.w.cols)) {
-            self.strip(strip, first, count, sums);
+        let (words, width) = (self.operand.words(self.w.cols), count * PANEL);
+        sums.resize(self.rows * width, 0.0);
+        let rows = self.first_row..self.first_row + self.rows;
+        let whole = (first + count) * PANEL <= self.w.rows;
+        // Nothing is left to do with the sums of the last strip: they are the output.
+        let output = (whole && self.bias.is_none() && self.mode == OutputMode::Replace && words > 0)
+            .then(|| (out.rows_at(rows, first * PANEL, width), out.width()));
+        for strip in strips(words) {
+            let last = strip.first + strip.words == words;
+            let to = output.filter(|_| last).unwrap_or((sums.as_mut_ptr(), width));
+            self.strip(strip, first, count, sums, to);
         }
-        for (r, sums) in sums.chunks_exact(count * PANEL).enumerate() {
-            self.store(sums, self.first_row + r, first, out);
+        if output.is_none() {
+            for (r, sums) in sums.chunks_exact(width).enumerate() {
+                self.store(sums, self.first_row + r, first, out);
+            }
         }
     }
 
-    /// Adds the products of one strip of panels `first .. first + count` to the sums of all rows.
-    fn strip(&self, strip: Strip, first: usize, count: usize, sums: &mut [f32]) {
+    /// Adds the products of one strip of panels `first .. first + count` to the sums of all rows, and stores them at `to`:
+    /// the sums themselves, or the output, and the elements from one row of it to the next.
+    fn strip(&self, strip: Strip, first: usize, count: usize, sums: &[f32], (to, to_stride): (*mut f32, usize)) {
         let panel_bytes = self.w.panel_lines() * size_of::<CacheLine>();
         let weights: &[u8] = bytemuck::cast_slice(&self.w.lines()[first * self.w.panel_lines()..]);
         assert!(
@@ -280,13 +291,14 @@ impl WeightPass<'_> {
                 w: weights[strip.first * word_bytes..].as_ptr(),
                 panel_bytes,
                 words: strip.words,
-                sums: sums[group.first * count * PANEL..][..group.rows * count * PANEL].as_mut_ptr(),
-                resume: strip.index > 0,
+                sums: (strip.index > 0).then(|| sums[group.first * count * PANEL..].as_ptr()),
+                to: to.wrapping_add(group.first * to_stride),
+                to_stride,
                 prefetch: weights.as_ptr().wrapping_add(next + fetched),
                 prefetch_every: self.groups().len() * size_of::<CacheLine>() / word_bytes,
             };
             // SAFETY: `a` holds the group's rows of the strip, `w` the strip of `count` panels, `sums` the group's
-            // sums.
+            // sums, and `to` is one of them or the group's columns of the output, which this thread alone writes.
             unsafe { kernel(&tile) };
         }
     }

@@ -26,7 +26,10 @@ pub fn expert_linear(
         ExpertInput::Rows => x.row(routes.row(place)),
     };
     match kernels(cores.isa, first.dtype()) {
-        Some(kernels) => drive::grouped(cores, kernels, scratch, out, experts, routes.groups(), input),
+        Some(kernels) => {
+            let weights = |expert: usize| (&experts.matrices[expert], experts.bias(expert));
+            drive::grouped(cores, kernels, scratch, out, routes.groups(), input, weights);
+        }
         None => routes.groups().for_each(|(expert, rows)| clear_group(cores, out, experts, expert, rows, input)),
     }
 }

@@ -41,6 +41,7 @@ pub fn sample(
     assert_eq!(logits.rows, requests.len(), "sample: one request per row");
     assert!(logits.width > 0, "sample: a vocabulary of at least one token");
     let rows = requests.len();
+    sampled.reserve(rows);
     let shares = rows.min(SHARES * cores.team.threads());
     scratch.shares.resize_with(shares.max(scratch.shares.len()), Share::default);
     let shares = &mut scratch.shares[..shares];
