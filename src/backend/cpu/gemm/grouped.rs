@@ -44,7 +44,7 @@ fn clear_group<'x>(
     input: impl Fn(usize) -> &'x [f32],
 ) {
     let w = &experts.matrices[expert];
-    let data = rows.clone().flat_map(|place| input(place)).copied().collect();
+    let data = rows.clone().flat_map(input).copied().collect();
     let x = CpuBuffer { rows: rows.len(), width: w.cols, data };
     let mut own = CpuBuffer::new(rows.len(), out.width);
     clear::linear(&cores.team, &mut own, &x, w, experts.bias(expert), OutputMode::Replace);
