@@ -5,10 +5,12 @@
 //! prompts share, token by token. So users get exactly the tokens of `transformers`, even if a merge crosses the
 //! boundary of two levels.
 
+mod channels;
 mod chat;
 mod choices;
 mod load;
 mod pieces;
+pub mod reasoning;
 mod shared;
 mod stops;
 mod stream;

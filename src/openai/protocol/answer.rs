@@ -7,13 +7,13 @@ use serde::{Serialize, Serializer};
 
 use super::endpoint::Endpoint;
 use super::logprobs::{ChatLogprobs, CompletionLogprobs, PromptLogprobs, ShownToken, echoed_tokens};
-use super::reasoning::{Reasoning, ReasoningSplitter};
-use super::request::{EncodedPrompt, ProtocolRequest};
+use super::request::{EncodedPrompt, ProtocolRequest, Reasoning};
 use super::scores::{ScoredChoice, scored_choice};
 use super::shown::{SampleText, TokenPlacer};
 use crate::engine::{Finish, FinishReason};
 use crate::ids::TokenId;
 use crate::tokenizer::Tokenizer;
+use crate::tokenizer::reasoning::ReasoningSplitter;
 
 /// The results of one prompt.
 #[derive(Default)]

@@ -5,9 +5,8 @@ use serde_json::{Map, Value};
 
 use super::fields::BodyFields;
 use super::messages::{self, Messages};
-use super::reasoning;
 use super::refusal::Refusal;
-use crate::tokenizer::{ChatOptions, Message, Tokenizer};
+use crate::tokenizer::{ChatOptions, Message, Tokenizer, reasoning};
 
 /// A chat as text.
 pub struct ChatText {

@@ -2,12 +2,11 @@
 
 use super::endpoint::Endpoint;
 use super::reader::RequestReader;
-use super::reasoning;
 use super::refusal::Refusal;
 use super::request::{ChoiceContent, EncodedChoice, EncodedPrompt, PromptContent, ProtocolRequest, TextPrompt};
 use crate::error::Error;
 use crate::ids::TokenId;
-use crate::tokenizer::{AddSpecial, LongBeginning};
+use crate::tokenizer::{AddSpecial, LongBeginning, reasoning};
 
 impl RequestReader<'_> {
     /// The request with its prompts in tokens. A request with a `parent` is encoded by [`RequestReader::encode_after`].

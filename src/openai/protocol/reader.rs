@@ -10,9 +10,10 @@ use super::endpoint::Endpoint;
 use super::fields::{BodyFields, brief, token_id};
 use super::limits::ProtocolLimits;
 use super::official;
-use super::reasoning::Reasoning;
 use super::refusal::Refusal;
-use super::request::{ChoiceContent, Keep, PromptContent, ProtocolRequest, RequestSeed, StreamOptions, TextPrompt};
+use super::request::{
+    ChoiceContent, Keep, PromptContent, ProtocolRequest, Reasoning, RequestSeed, StreamOptions, TextPrompt,
+};
 use crate::engine::{Priority, SamplingParams, Stop};
 use crate::ids::TokenId;
 use crate::model::ModelConfig;

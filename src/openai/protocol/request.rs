@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::endpoint::Endpoint;
-use super::reasoning::Reasoning;
 use super::refusal::Refusal;
 use crate::engine::{EngineFacts, Priority, SamplingParams, Stop, UniformKey};
 use crate::ids::TokenId;
@@ -45,6 +44,21 @@ pub struct ProtocolRequest<P = EncodedPrompt> {
     pub keep: Option<Keep>,
     /// Id of the kept branch that the prompt follows.
     pub parent: Option<String>,
+}
+
+/// What happens to a chat's reasoning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reasoning {
+    /// The content has it, as it was sampled.
+    #[default]
+    Keep,
+    /// `reasoning_content` has it, without the marks.
+    Split,
+}
+
+impl Reasoning {
+    /// The values of the field `reasoning`.
+    pub const WORDS: [(&str, Reasoning); 2] = [("keep", Reasoning::Keep), ("split", Reasoning::Split)];
 }
 
 /// The seed of a request's random numbers.

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::super::reasoning::ReasoningSplitter;
 use super::super::{AnswerHead, PromptCandidates, response};
 use super::*;
+use crate::tokenizer::reasoning::ReasoningSplitter;
 
 fn answer(request: &ProtocolRequest, candidates: &[PromptCandidates]) -> Value {
     let head = AnswerHead { id: "x".to_owned(), created: 7, system_fingerprint: "fp_1".to_owned() };

@@ -2,6 +2,8 @@
 //! `</think>`, or the marks of Gemma 4; where the template has already written the first mark, the text begins within it.
 //! Texts in channels are split by `channels`. The result does not depend on how the text was cut into pieces.
 
+use std::borrow::Cow;
+
 use super::channels::{self, ChannelSplitter, beginning_of};
 
 /// The marks around the reasoning.
@@ -15,21 +17,6 @@ struct Marks {
 const MARKS: [Marks; 2] =
     [Marks { open: "<think>", close: "</think>" }, Marks { open: "<|channel>thought\n", close: "<channel|>" }];
 
-/// What happens to a chat's reasoning.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reasoning {
-    /// The content has it, as it was sampled.
-    #[default]
-    Keep,
-    /// `reasoning_content` has it, without the marks.
-    Split,
-}
-
-impl Reasoning {
-    /// The values of the field `reasoning`.
-    pub const WORDS: [(&str, Reasoning); 2] = [("keep", Reasoning::Keep), ("split", Reasoning::Split)];
-}
-
 /// Whether a prompt ends by opening the reasoning.
 pub fn ends_open(prompt: &str) -> bool {
     MARKS.iter().any(|marks| prompt.trim_end().ends_with(marks.open.trim_end()))
@@ -39,6 +26,20 @@ pub fn ends_open(prompt: &str) -> bool {
 pub fn is_open(answer: &str) -> bool {
     let open = |marks: &Marks| answer.rfind(marks.open).is_some_and(|at| !answer[at..].contains(marks.close));
     MARKS.iter().any(open)
+}
+
+/// The part of a whole sample that answers: what follows its reasoning, or the final channel. A text that closes its
+/// reasoning without having opened it was begun by its prompt.
+pub fn answer_part(text: &str) -> Cow<'_, str> {
+    let first = |mark: fn(&Marks) -> &'static str| MARKS.iter().filter_map(|marks| text.find(mark(marks))).min();
+    let is_open = match (first(|marks| marks.close), first(|marks| marks.open)) {
+        (Some(close), Some(open)) => close < open,
+        (close, _) => close.is_some(),
+    };
+    let mut splitter = ReasoningSplitter::new(is_open);
+    let (pushed, rest) = (splitter.push(text), splitter.finish());
+    let content = pushed.content + &rest.content;
+    if content == text { Cow::Borrowed(text) } else { Cow::Owned(content) }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,6 +187,25 @@ mod tests {
                     assert_eq!((&*found.reasoning, &*found.content), (reasoning, content), "{text:?} {first} {second}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn what_answers_is_what_follows_the_reasoning() {
+        let harmony = "<|channel|>analysis<|message|>5?<|end|><|start|>assistant<|channel|>final<|message|>4";
+        let cases = [
+            ("It is 4.", "It is 4."),
+            ("<think>5?</think>4", "4"),
+            ("5?\n</think>\n\n4 <think>", "\n\n4 <think>"),
+            ("<think>5? It is 5", ""),
+            ("Write <think>x</think> in it", "Write <think>x</think> in it"),
+            ("<|channel>thought\n5?<channel|>4", "4"),
+            (harmony, "4"),
+            ("<|channel|>analysis<|message|>5?", ""),
+            ("", ""),
+        ];
+        for (text, answer) in cases {
+            assert_eq!(answer_part(text), answer, "{text:?}");
         }
     }
 
