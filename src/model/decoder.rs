@@ -62,6 +62,7 @@ impl<B: Backend> Decoder<B> {
         let config = checkpoint.complete(&folder.config);
         let layout = Layout::of(&config);
         checkpoint.verify(&layout)?;
+        checkpoint.note_left_out(&layout);
         let weights = checkpoint.format(&layout)?;
         let source = WeightSource::Checkpoint { checkpoint, dtype: weights.compute_dtype() };
         Self::build(backend, config, weights, &layout, &source)

@@ -444,9 +444,24 @@ fn a_folder_without_weights_says_what_config_and_index_hold() {
         assert!(printed.contains(part), "`{part}` is not in:\n{printed}");
     }
     let listed = check::index_facts(&opened).unwrap().unwrap();
-    assert!(listed.contains("21 tensors"), "{listed}");
+    assert!(listed.contains("21 tensors, all that"), "{listed}");
     let path = folder.path().join("model.safetensors.index.json");
-    let text = fs::read_to_string(&path).unwrap().replace("layers.1.mlp.up_proj", "layers.1.mlp.other");
+    let index: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    for (more, refused) in [("model.layers.2.mlp.up_proj.weight", true), ("extra.weight", false)] {
+        let mut index = index.clone();
+        index["metadata"] = json!({"total_size": 12345});
+        index["weight_map"][more] = "model-00001-of-00002.safetensors".into();
+        fs::write(&path, index.to_string()).unwrap();
+        match check::index_facts(&opened) {
+            Err(error) if refused => said(error, &[more, "num_hidden_layers 2", "a file"]),
+            Ok(Some(listed)) if !refused => {
+                assert!(listed.starts_with("22 tensors (1 outside the text model)"), "{listed}");
+                assert!(listed.ends_with("12345 bytes in all"), "{listed}");
+            }
+            _ => panic!("{more} is refused: {refused}"),
+        }
+    }
+    let text = index.to_string().replace("layers.1.mlp.up_proj", "layers.1.mlp.other");
     fs::write(&path, text).unwrap();
     let missing = check::index_facts(&opened).unwrap_err();
     said(missing, &["model.safetensors.index.json", "model.layers.1.mlp.up_proj.weight", "[48, 32]", "nothing"]);

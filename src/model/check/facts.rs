@@ -12,7 +12,7 @@ use super::super::config::{
     ModelFolder, Norm, kinds,
 };
 use super::super::layout::Layout;
-use super::super::weights::{Checkpoint, compare_index};
+use super::super::weights::{Checkpoint, IndexFacts, compare_index};
 
 /// The description of a model folder, printable.
 #[derive(Clone, Debug)]
@@ -55,11 +55,15 @@ pub fn facts(folder: &ModelFolder) -> Result<Facts> {
 /// What a config.json alone says, printable.
 pub struct ConfigFacts<'a>(pub &'a ModelFolder);
 
-/// Says how many tensors the index of a folder lists, whose weights may be missing. Errors: the index lacks one that
-/// config.json asks for.
+/// Says what the index of a folder lists, whose weights may be missing. Errors: the index lacks a tensor that
+/// config.json asks for, or has one of the model's that it does not ask for.
 pub fn index_facts(folder: &ModelFolder) -> Result<Option<String>> {
-    let listed = compare_index(&folder.path, &folder.config)?;
-    Ok(listed.map(|count| format!("{count} tensors, all that config.json asks for among them")))
+    let said = |IndexFacts { tensors, left_out, bytes }| {
+        let beside = if left_out == 0 { String::new() } else { format!(" ({left_out} outside the text model)") };
+        let bytes = bytes.map_or_else(String::new, |bytes| format!("; {bytes} bytes in all"));
+        format!("{tensors} tensors{beside}, all that config.json asks for among them{bytes}")
+    };
+    Ok(compare_index(&folder.path, &folder.config)?.map(said))
 }
 
 fn line(f: &mut fmt::Formatter<'_>, name: &str, text: String) -> fmt::Result {

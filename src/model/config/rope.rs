@@ -75,8 +75,8 @@ impl LayerKind {
 /// What a family implies about the ropes of one kind of layers.
 #[derive(Clone, Copy, Debug)]
 pub struct RopeDefaults {
-    /// The field of the base in the older notation, and its value if no field says it.
-    pub theta_field: &'static str,
+    /// The field of the base in the older notation, if it counts for these layers, and its value if no field says it.
+    pub theta_field: Option<&'static str>,
     pub theta: f64,
     /// The fraction of a head that is rotated if the config does not say.
     pub fraction: f64,
@@ -111,9 +111,11 @@ impl RopeConfig {
             Ok(nested.or(fields.positive(name)?))
         };
         let theta = scaling_fields.map(|p| p.positive("rope_theta")).transpose()?.flatten();
-        let theta = theta.or(fields.positive(defaults.theta_field)?).unwrap_or(defaults.theta);
+        let beside = defaults.theta_field.map(|name| fields.positive(name)).transpose()?.flatten();
+        let theta = theta.or(beside).unwrap_or(defaults.theta);
         if theta <= 1.0 {
-            return Err(fields.error(defaults.theta_field, "a number above 1", theta.to_string()));
+            let field = defaults.theta_field.unwrap_or("rope_parameters.rope_theta");
+            return Err(fields.error(field, "a number above 1", theta.to_string()));
         }
         let fraction = number("partial_rotary_factor")?.unwrap_or(defaults.fraction);
         let mut rotary = (head_dim as f64 * fraction) as usize;

@@ -11,7 +11,7 @@ use crate::backend::{Backend, Dtype, MatrixPart, WeightView, with_bytes};
 use crate::error::Result;
 
 use super::layout::TensorSpec;
-pub use checkpoint::{Checkpoint, compare_index};
+pub use checkpoint::{Checkpoint, IndexFacts, compare_index};
 pub use random::RandomWeights;
 
 /// Where weights come from.

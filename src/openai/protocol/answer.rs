@@ -314,7 +314,7 @@ fn sampled_choices<'a>(
                 let (content, reasoning_content) = match request.reasoning {
                     Reasoning::Keep => (sample.text, None),
                     Reasoning::Split => {
-                        let mut splitter = ReasoningSplitter::new(prompt.opens_reasoning);
+                        let mut splitter = ReasoningSplitter::new(prompt.start.clone());
                         let (first, rest) = (splitter.push(&sample.text), splitter.finish());
                         ((first.content + &rest.content).into(), Some(first.reasoning + &rest.reasoning))
                     }

@@ -110,8 +110,7 @@ impl ChunkWriter {
             let (request, tokenizer) = (&request, &tokenizer);
             (0..request.n).map(move |_| SampleStream {
                 text: SampleText::new(request.skips_special, prompt, tokenizer),
-                splitter: (request.reasoning == Reasoning::Split)
-                    .then(|| ReasoningSplitter::new(prompt.opens_reasoning)),
+                splitter: (request.reasoning == Reasoning::Split).then(|| ReasoningSplitter::new(prompt.start.clone())),
                 placer: request
                     .logprobs
                     .then(|| TokenPlacer::new(&prompt.tokens, request.skips_special, begin, tokenizer)),

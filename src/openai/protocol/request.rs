@@ -10,6 +10,7 @@ use crate::engine::{EngineFacts, Priority, SamplingParams, Stop, UniformKey};
 use crate::ids::TokenId;
 use crate::launch::{OutputTokens, check_path};
 use crate::tokenizer::AddSpecial;
+use crate::tokenizer::reasoning::TextStart;
 
 /// A request; `P`: its prompts, in tokens or, before they are encoded, as text.
 #[derive(Clone, Debug)]
@@ -97,8 +98,8 @@ pub struct EncodedPrompt {
     pub stop: Stop,
     /// Whether the request sets no token limit, so that only the context and the memory limit it.
     pub is_unlimited: bool,
-    /// Whether an answer begins within the model's reasoning.
-    pub opens_reasoning: bool,
+    /// Where in an answer the sampled text begins.
+    pub start: TextStart,
     /// Continuations to score.
     pub choices: Vec<EncodedChoice>,
 }
@@ -120,7 +121,7 @@ pub struct TextPrompt {
     pub(super) stop: Stop,
     /// Whether the request sets no token limit.
     pub(super) is_unlimited: bool,
-    pub(super) opens_reasoning: bool,
+    pub(super) start: TextStart,
     pub(super) choices: Arc<[ChoiceContent]>,
 }
 
