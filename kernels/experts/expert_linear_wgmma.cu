@@ -34,24 +34,11 @@ constexpr unsigned INPUT_WARPS = 3;
 constexpr unsigned COPIER_REGISTERS = 72, MULTIPLIER_REGISTERS = CAP == 64 ? 216 : 144;
 static_assert(COPIER_REGISTERS + MULTIPLIERS * MULTIPLIER_REGISTERS <= 512, "the registers of a multiprocessor");
 
-// Copies `bytes` with the copy engine and signals `barrier`. Addresses and `bytes` are multiples of 16.
-__device__ __forceinline__ void copy_bulk(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
-}
-
 struct Ring {
     unsigned long long full[STAGES], empty[STAGES];
 };
 
-// A position in the ring: stage and phase parity.
-struct RingCursor {
-    unsigned stage = 0, parity = 0;
-
-    __device__ __forceinline__ void next() {
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
-        parity ^= stage == 0;
-    }
-};
+using RingCursor = Cursor<STAGES>;
 
 // What this block multiplies: every gridDim.x-th of all tiles, those of the same places one after another.
 struct Work {
