@@ -58,7 +58,7 @@ impl<B: Backend> Decoder<B> {
     /// Loads the weights of a folder by memory map. All tensors are checked against config.json before the first one is
     /// packed.
     pub fn load(backend: &mut B, folder: &ModelFolder) -> Result<Self> {
-        let checkpoint = Checkpoint::open(&folder.path)?;
+        let checkpoint = Checkpoint::open(&folder.path, &folder.config)?;
         let config = checkpoint.complete(&folder.config);
         let layout = Layout::of(&config);
         checkpoint.verify(&layout)?;

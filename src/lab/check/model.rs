@@ -96,16 +96,11 @@ fn arithmetic<B: Backend>(mut backend: B, source: ModelSource<'_>, options: &Mod
 fn tokenizer_fact(model: &Path) -> Result<()> {
     match Tokenizer::load(model) {
         Ok(tokenizer) => fact("tokenizer", format_args!("{} tokens", tokenizer.vocab_size())),
-        Err(error) if has_no_tokenizer(model) => fact("tokenizer", format_args!("none: {error}")),
+        Err(error) if Tokenizer::is_missing(model) => fact("tokenizer", format_args!("none: {error}")),
         Err(error) => Err(error),
     }
 }
 
 fn fact(name: &str, value: impl Display) -> Result<()> {
     out::line(format_args!("{name:<12}{value}"))
-}
-
-/// Whether the folder has no tokenizer at all. A missing tokenizer is allowed, an incomplete one is an error.
-fn has_no_tokenizer(model: &Path) -> bool {
-    ["tokenizer.json", "vocab.json", "merges.txt"].iter().all(|name| !model.join(name).exists())
 }

@@ -37,7 +37,7 @@ impl Facts {
 
 /// Reads the headers of all files and checks every tensor against config.json.
 pub fn facts(folder: &ModelFolder) -> Result<Facts> {
-    let checkpoint = Checkpoint::open(&folder.path)?;
+    let checkpoint = Checkpoint::open(&folder.path, &folder.config)?;
     let config = checkpoint.complete(&folder.config);
     let layout = Layout::of(&config);
     checkpoint.verify(&layout)?;

@@ -4,6 +4,7 @@
 
 mod families;
 mod fields;
+mod gguf;
 mod layer;
 mod modules;
 mod rope;
@@ -14,6 +15,7 @@ use serde_json::Value;
 
 use crate::backend::{Dtype, HeadLayout, WeightFormat};
 use crate::error::{Error, Result};
+use crate::gguf::Gguf;
 use crate::hub;
 use crate::ids::TokenId;
 use crate::lines;
@@ -21,6 +23,7 @@ use crate::lines;
 use super::layout::{LayerTensors, Layout, TensorSpec};
 pub use families::Family;
 use fields::Fields;
+pub use gguf::{PairedHeads, paired_heads};
 pub use layer::{
     Activation, AttentionKind, AttentionSpec, BlockNorms, DenseSpec, ExpertsSpec, FeedForward, HeadNorm, HeadNormSpan,
     KeySource, LayerNorms, LayerSpec, Norm, QueryGrowth, kind_index, kinds,
@@ -162,18 +165,29 @@ impl ModelConfig {
     }
 }
 
-/// A folder in Hugging Face layout whose config.json has been read.
+/// A folder in Hugging Face layout whose config.json has been read, or a GGUF model whose metadata has.
 #[derive(Clone, Debug)]
 pub struct ModelFolder {
+    /// The folder, or the GGUF file.
     pub path: PathBuf,
     pub config: ModelConfig,
 }
 
 impl ModelFolder {
+    /// # Errors
+    ///
+    /// `path` is neither; what its configuration says cannot be read, or is not supported.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
+        if crate::gguf::files(&path)?.is_some() {
+            let config = gguf::read(&Gguf::open(&path)?)?;
+            return Ok(Self { path, config });
+        }
         if path.is_file() {
-            return Err(Error::format(&path, "expected a model folder in Hugging Face layout, found a file"));
+            return Err(Error::format(
+                &path,
+                "expected a model folder in Hugging Face layout or a .gguf file, found another file",
+            ));
         }
         if !path.exists() {
             return Err(Error::format(&path, hub::no_folder(&path)));

@@ -1,18 +1,21 @@
-//! The source of tensors: the files of a checkpoint (`checkpoint`) or a seed (`random`). `layout` lists which tensors
-//! are stacked; the backend packs them.
+//! The source of tensors: the files of a checkpoint (`checkpoint`; `safetensors` and `gguf` read them) or a seed (`random`).
+//! `layout` lists which tensors are stacked; the backend packs them.
 
 mod checkpoint;
 mod experts;
+mod gguf;
 mod naming;
 mod random;
+mod safetensors;
 mod safetensors_file;
 
 use crate::backend::{Backend, Dtype, MatrixPart, WeightView, with_bytes};
 use crate::error::Result;
 
 use super::layout::TensorSpec;
-pub use checkpoint::{Checkpoint, compare_index};
+pub use checkpoint::Checkpoint;
 pub use random::RandomWeights;
+pub use safetensors::compare_index;
 
 /// Where weights come from.
 pub enum WeightSource {
