@@ -15,7 +15,7 @@ use super::layer::{Kinds, Layer, StepOperands};
 use super::layout::Layout;
 use super::parts::NormLayer;
 use super::rope::{Rotary, Turning};
-use super::weights::{Checkpoint, RandomWeights, WeightSource};
+use super::weights::{ModelFiles, RandomWeights, WeightSource};
 
 /// A loaded model with its activation buffers.
 pub struct Decoder<B: Backend> {
@@ -58,7 +58,7 @@ impl<B: Backend> Decoder<B> {
     /// Loads the weights of a folder by memory map. All tensors are checked against config.json before the first one is
     /// packed.
     pub fn load(backend: &mut B, folder: &ModelFolder) -> Result<Self> {
-        let checkpoint = Checkpoint::open(&folder.path, &folder.config)?;
+        let checkpoint = ModelFiles::open(&folder.path, &folder.config)?;
         let config = checkpoint.complete(&folder.config);
         let layout = Layout::of(&config);
         checkpoint.verify(&layout)?;

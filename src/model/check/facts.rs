@@ -12,7 +12,7 @@ use super::super::config::{
     ModelFolder, Norm, kinds,
 };
 use super::super::layout::Layout;
-use super::super::weights::{Checkpoint, compare_index};
+use super::super::weights::{ModelFiles, compare_index};
 
 /// The description of a model folder, printable.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ impl Facts {
 
 /// Reads the headers of all files and checks every tensor against config.json.
 pub fn facts(folder: &ModelFolder) -> Result<Facts> {
-    let checkpoint = Checkpoint::open(&folder.path, &folder.config)?;
+    let checkpoint = ModelFiles::open(&folder.path, &folder.config)?;
     let config = checkpoint.complete(&folder.config);
     let layout = Layout::of(&config);
     checkpoint.verify(&layout)?;

@@ -1,92 +1,304 @@
-//! The tensors of a model, whichever kind of files stores them: `safetensors` reads folders as Hugging Face has them, `gguf`
-//! the files of llama.cpp.
+//! The tensors of a model folder: `model.safetensors`, or the files listed in `model.safetensors.index.json`. `verify`
+//! compares all of them with a layout before any is packed, so that errors are reported at once and not after loading
+//! ten gigabytes.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
 
-use crate::backend::{WeightFormat, WeightView};
-use crate::error::Result;
+use safetensors::tensor::TensorInfo;
+use serde_json::{Map, Value};
 
-use super::super::config::ModelConfig;
+use crate::backend::{Dtype, WeightFormat, WeightView};
+use crate::error::{Error, Result};
+use crate::figures::shortened;
+
+use super::super::config::{ModelConfig, read_json};
 use super::super::layout::{Layout, TensorSpec};
-use super::gguf::GgufModel;
-use super::safetensors::SafetensorsFolder;
+use super::naming::{Naming, stored_modules};
+use super::safetensors_file::SafetensorsFile;
 
-/// The mapped files of a model.
-pub enum Checkpoint {
-    Safetensors(SafetensorsFolder),
-    Gguf(GgufModel),
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+const HEAD: &str = "lm_head.weight";
+const EMBED: &str = "model.embed_tokens.weight";
+
+/// The mapped files of a checkpoint.
+pub struct Checkpoint {
+    files: Vec<SafetensorsFile>,
+    /// For each tensor, by its name in the file, the index into `files`.
+    file_of: FileOfTensor,
+    /// The file that errors about the whole checkpoint name: the only one, or the index.
+    path: PathBuf,
+    naming: Naming,
 }
 
 impl Checkpoint {
-    /// `config`: what is known before the tensors are.
-    pub fn open(path: &Path, config: &ModelConfig) -> Result<Self> {
-        Ok(match crate::gguf::files(path)? {
-            Some(_) => Self::Gguf(GgufModel::open(path, config)?),
-            None => Self::Safetensors(SafetensorsFolder::open(path)?),
-        })
+    pub fn open(folder: &Path) -> Result<Self> {
+        let (single, index) = (folder.join(SINGLE), folder.join(INDEX));
+        let (path, files, file_of) = if single.is_file() {
+            let file = SafetensorsFile::open(single.clone())?;
+            let file_of = file.names().into_iter().map(|name| (name, 0)).collect();
+            (single, vec![file], file_of)
+        } else if index.is_file() {
+            let (files, file_of) = open_indexed(folder, &index)?;
+            (index, files, file_of)
+        } else {
+            return Err(no_weights(folder));
+        };
+        let naming = Naming::of(file_of.keys());
+        Ok(Self { files, file_of, path, naming })
     }
 
     pub fn files(&self) -> usize {
-        match self {
-            Self::Safetensors(folder) => folder.files(),
-            Self::Gguf(model) => model.files(),
-        }
+        self.files.len()
     }
 
     pub fn tensors(&self) -> usize {
-        match self {
-            Self::Safetensors(folder) => folder.tensors(),
-            Self::Gguf(model) => model.tensors(),
-        }
+        self.file_of.len()
     }
 
     /// Bytes of all tensors in all files.
     pub fn bytes(&self) -> usize {
-        match self {
-            Self::Safetensors(folder) => folder.bytes(),
-            Self::Gguf(model) => model.bytes(),
-        }
+        self.files.iter().map(SafetensorsFile::data_len).sum()
     }
 
     /// Tensors of each element type.
     pub fn dtypes(&self) -> BTreeMap<String, usize> {
-        match self {
-            Self::Safetensors(folder) => folder.dtypes(),
-            Self::Gguf(model) => model.dtypes(),
+        let mut counts = BTreeMap::new();
+        for (name, &file) in &self.file_of {
+            if let Some(info) = self.files[file].info(name) {
+                *counts.entry(format!("{:?}", info.dtype)).or_default() += 1;
+            }
         }
+        counts
     }
 
-    /// `config` with what only the tensors tell.
+    /// `config` with what only the tensors tell: how experts are stored, and whether an output layer that config.json calls
+    /// tied is stored all the same and differs from the embedding table. Then it is used, as in transformers.
     pub fn complete(&self, config: &ModelConfig) -> ModelConfig {
-        match self {
-            Self::Safetensors(folder) => folder.complete(config),
-            Self::Gguf(_) => config.clone(),
-        }
+        let mut config = config.clone();
+        config.modules = stored_modules(config.modules, self.file_of.keys());
+        config.tied_embeddings = config.tied_embeddings && !self.has_own_head();
+        config
     }
 
-    /// Checks that every tensor of `layout` exists with its shape and a supported type, and that no tensor outside the
-    /// layout would change the result.
+    fn has_own_head(&self) -> bool {
+        let place = |name: &str| {
+            let name = self.name_in_file(name);
+            let file = &self.files[*self.file_of.get(&*name)?];
+            Some((file, file.info(&name)?))
+        };
+        let (Some((file, head)), Some((other, embed))) = (place(HEAD), place(EMBED)) else { return false };
+        (head.dtype, &head.shape) == (embed.dtype, &embed.shape) && file.bytes(head) != other.bytes(embed)
+    }
+
+    /// Checks that every tensor of `layout` exists with its shape and a supported dtype, that stacked tensors have
+    /// equal dtypes, and that no tensor outside the layout would change the result.
     pub fn verify(&self, layout: &Layout) -> Result<()> {
-        match self {
-            Self::Safetensors(folder) => folder.verify(layout),
-            Self::Gguf(model) => model.verify(layout),
+        for spec in layout.tensors() {
+            self.find(spec)?;
         }
+        for stacked in layout.layers.iter().flat_map(|layer| layer.stacks()) {
+            let first = self.find(&stacked[0])?;
+            for spec in &stacked[1..] {
+                let found = self.find(spec)?;
+                if found.dtype != first.dtype {
+                    let expected = format!("{:?} as {}, with which it is stacked", first.dtype, stacked[0].name);
+                    return Err(self.misfit(found.file, &spec.name, expected, format!("{:?}", found.dtype)));
+                }
+            }
+        }
+        self.refuse_unread(layout)
     }
 
     /// The storage format of the layers' matrices, which determines the compute dtype.
     pub fn format(&self, layout: &Layout) -> Result<WeightFormat> {
-        match self {
-            Self::Safetensors(folder) => folder.format(layout),
-            Self::Gguf(model) => model.format(layout),
-        }
+        let spec = layout.layers.first().map_or(&layout.embed, |layer| &layer.qkv.weights[0]);
+        Ok(WeightFormat::Dense(self.find(spec)?.dtype))
     }
 
-    /// Calls `pack` with the tensors of `specs` as dense ones, then releases their mapped pages.
+    /// Calls `pack` with the tensors of `specs`, then releases their mapped pages, so that weights are in memory once.
     pub fn packed<T>(&self, specs: &[TensorSpec], pack: impl FnOnce(&[WeightView<'_>]) -> Result<T>) -> Result<T> {
-        match self {
-            Self::Safetensors(folder) => folder.packed(specs, pack),
-            Self::Gguf(model) => model.packed(specs, pack),
+        let found = specs.iter().map(|spec| self.find(spec)).collect::<Result<Vec<_>>>()?;
+        let views = found.iter().zip(specs).map(|(found, spec)| WeightView {
+            dtype: found.dtype,
+            rows: spec.rows(),
+            cols: spec.cols(),
+            bytes: found.file.bytes(found.info),
+        });
+        let packed = pack(&views.collect::<Vec<_>>())?;
+        found.iter().for_each(|found| found.file.release(found.info));
+        Ok(packed)
+    }
+
+    fn find(&self, spec: &TensorSpec) -> Result<FoundTensor<'_>> {
+        let name = &*self.name_in_file(&spec.name);
+        let place = self.file_of.get(name).and_then(|&file| Some((&self.files[file], self.files[file].info(name)?)));
+        let Some((file, info)) = place else {
+            let tied = if name == "lm_head.weight" { ", as `tie_word_embeddings` is not true" } else { "" };
+            return Err(Error::Tensor {
+                path: self.path.clone(),
+                tensor: name.to_owned(),
+                expected: format!("{}{tied}", spec.describe_shape()),
+                found: "nothing".to_owned(),
+            });
+        };
+        if !info.shape.iter().copied().eq(spec.shape.iter().map(|dim| dim.size)) {
+            return Err(self.misfit(file, name, spec.describe_shape(), format!("{:?}", info.shape)));
+        }
+        let dtype = match info.dtype {
+            safetensors::Dtype::F32 => Dtype::F32,
+            safetensors::Dtype::F16 => Dtype::F16,
+            safetensors::Dtype::BF16 => Dtype::Bf16,
+            other => return Err(self.misfit(file, name, "F32, F16 or BF16".to_owned(), format!("{other:?}"))),
+        };
+        Ok(FoundTensor { file, info, dtype })
+    }
+
+    fn misfit(&self, file: &SafetensorsFile, tensor: &str, expected: String, found: String) -> Error {
+        Error::Tensor { path: file.path().to_path_buf(), tensor: tensor.to_owned(), expected, found }
+    }
+
+    fn name_in_file<'a>(&self, name: &'a str) -> Cow<'a, str> {
+        self.naming.in_file(name)
+    }
+
+    /// Refuses tensors in layers, and a bias of the output layer, that the layout does not read: ignoring them would
+    /// silently change the arithmetic. Precomputed tables, a copy of the tied embedding and other heads are ignored; so
+    /// are, in one line, the parts of a wrapper beside the text model, and keys and values of layers that read those of
+    /// others.
+    fn refuse_unread(&self, layout: &Layout) -> Result<()> {
+        let read: HashSet<_> = layout.tensors().map(|spec| self.name_in_file(&spec.name)).collect();
+        let mut unread: Vec<&str> =
+            self.file_of.keys().map(String::as_str).filter(|name| !read.contains(*name)).collect();
+        unread.sort_unstable();
+        let layers = self.name_in_file("model.layers.");
+        let wrapped = self.naming.is_wrapped();
+        let mut beside = Vec::new();
+        for name in unread {
+            let computed = ["rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", "attn.bias"];
+            if computed.iter().any(|end| name.ends_with(end)) || name.ends_with("lm_head.weight") {
+                continue;
+            }
+            if layout.unused_keys().any(|module| name.starts_with(&*self.name_in_file(&module))) {
+                continue;
+            }
+            let (file, layers_expected) = (&self.files[self.file_of[name]], layout.layers.len());
+            if name.starts_with(&*layers) || name.ends_with("lm_head.bias") {
+                let expected = format!(
+                    "nothing of this name by config.json (num_hidden_layers {layers_expected}, its biases and norms)"
+                );
+                let shape = file.info(name).map_or_else(String::new, |info| format!(" of shape {:?}", info.shape));
+                return Err(self.misfit(file, name, expected, format!("a tensor{shape}")));
+            }
+            if wrapped {
+                beside.push(name);
+            } else {
+                log::warn!("{}: tensor `{name}` is not part of the model and is left out", file.path().display());
+            }
+        }
+        if let Some(first) = beside.first() {
+            let (path, count) = (self.path.display(), beside.len());
+            log::warn!(
+                "{path}: {count} tensors beside the text model (of pictures or sound) are left out: `{first}`, ..."
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Compares the names of an index, whose files may be missing, with what a config asks for. Returns how many it has, or
+/// the first one that is missing; `None` if there is no index.
+pub fn compare_index(folder: &Path, config: &ModelConfig) -> Result<Option<usize>> {
+    let index = folder.join(INDEX);
+    if !index.is_file() {
+        return Ok(None);
+    }
+    let json = read_json(&index)?;
+    let map = weight_map(&index, &json)?;
+    let naming = Naming::of(map.keys());
+    let layout = Layout::of(&ModelConfig { modules: stored_modules(config.modules, map.keys()), ..config.clone() });
+    match layout.tensors().find(|spec| !map.contains_key(&*naming.in_file(&spec.name))) {
+        None => Ok(Some(map.len())),
+        Some(spec) => {
+            let name = naming.in_file(&spec.name);
+            let expected = format!("a file with {}", spec.describe_shape());
+            Err(Error::field(&index, format!("weight_map.{name}"), expected, "nothing"))
         }
     }
+}
+
+fn weight_map<'a>(index: &Path, json: &'a Value) -> Result<&'a Map<String, Value>> {
+    json.get("weight_map").and_then(Value::as_object).ok_or_else(|| {
+        Error::field(index, "weight_map", "an object from tensor names to file names", "nothing of the kind")
+    })
+}
+
+/// A tensor in its file.
+struct FoundTensor<'a> {
+    file: &'a SafetensorsFile,
+    info: &'a TensorInfo,
+    dtype: Dtype,
+}
+
+/// Index of the file of each tensor, by the tensor's name in the file.
+type FileOfTensor = HashMap<String, usize>;
+
+/// Opens the files listed in an index and checks that each has the tensors listed for it.
+fn open_indexed(folder: &Path, index: &Path) -> Result<(Vec<SafetensorsFile>, FileOfTensor)> {
+    let json = read_json(index)?;
+    let map = weight_map(index, &json)?;
+    let (mut files, mut file_of, mut numbers) = (Vec::new(), FileOfTensor::new(), HashMap::new());
+    for (tensor, file) in map {
+        let Some(file) = file.as_str() else {
+            return Err(Error::field(index, format!("weight_map.{tensor}"), "a file name", file.to_string()));
+        };
+        let number = match numbers.get(file) {
+            Some(&number) => number,
+            None => {
+                let path = folder.join(file);
+                let wrong = |expected, found| Error::field(index, format!("weight_map.{tensor}"), expected, found);
+                if !is_shard(file) {
+                    return Err(wrong(
+                        "the name of a .safetensors file, without a folder",
+                        shortened(file.to_string(), 200),
+                    ));
+                }
+                if !path.is_file() {
+                    return Err(wrong("a file in the same folder", format!("{file}, which is not there")));
+                }
+                files.push(SafetensorsFile::open(path)?);
+                numbers.insert(file, files.len() - 1);
+                files.len() - 1
+            }
+        };
+        if files[number].info(tensor).is_none() {
+            return Err(Error::Tensor {
+                path: files[number].path().to_path_buf(),
+                tensor: tensor.clone(),
+                expected: format!("the tensor that {INDEX} says is here"),
+                found: "nothing".to_owned(),
+            });
+        }
+        file_of.insert(tensor.clone(), number);
+    }
+    Ok((files, file_of))
+}
+
+/// Whether the manifest's hash of the folder covers a file of this name.
+fn is_shard(name: &str) -> bool {
+    let path = Path::new(name);
+    path.file_name() == Some(path.as_os_str()) && path.extension().is_some_and(|kind| kind == "safetensors")
+}
+
+/// The error for a folder without weights; names a file that looks like weights in another format.
+fn no_weights(folder: &Path) -> Error {
+    let others = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let other = others
+        .filter_map(|name| name.into_string().ok())
+        .find(|name| [".bin", ".pth", ".pt", ".gguf", ".ckpt"].iter().any(|end| name.ends_with(end)));
+    let found = other.map_or_else(|| "neither".to_owned(), |name| format!("{name}, a format that is not read"));
+    Error::format(folder, format!("expected {SINGLE} or {INDEX}, found {found}"))
 }

@@ -1,26 +1,26 @@
-//! The source of tensors: the files of a checkpoint (`checkpoint`; `safetensors` and `gguf` read them) or a seed (`random`).
+//! The source of tensors: a model's files (`files`: `checkpoint` or `gguf`) or a seed (`random`).
 //! `layout` lists which tensors are stacked; the backend packs them.
 
 mod checkpoint;
 mod experts;
+mod files;
 mod gguf;
 mod naming;
 mod random;
-mod safetensors;
 mod safetensors_file;
 
 use crate::backend::{Backend, Dtype, MatrixPart, WeightView, with_bytes};
 use crate::error::Result;
 
 use super::layout::TensorSpec;
-pub use checkpoint::Checkpoint;
+pub use checkpoint::compare_index;
+pub use files::ModelFiles;
 pub use random::RandomWeights;
-pub use safetensors::compare_index;
 
 /// Where weights come from.
 pub enum WeightSource {
     Checkpoint {
-        checkpoint: Checkpoint,
+        checkpoint: ModelFiles,
         /// The compute dtype of the layers.
         dtype: Dtype,
     },
