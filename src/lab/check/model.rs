@@ -48,7 +48,7 @@ pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<boo
     };
     out::text(&facts)?;
     tokenizer_fact(model)?;
-    let source = ModelSource::folder_of(&folder, facts.weights);
+    let source = ModelSource::folder_of(&folder, facts.dtype);
     let opened = on.open(source.weight_bytes())?;
     fact("device", &opened)?;
     log::info!("loading {}", model.display());

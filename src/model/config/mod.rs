@@ -143,19 +143,35 @@ impl ModelConfig {
     /// The number of weights without the experts that none of `rows` rows chooses; the mean over choices that are
     /// independent and equally likely.
     pub fn parameters_read(&self, rows: usize) -> usize {
+        self.read(rows, TensorSpec::elements)
+    }
+
+    /// The same in bytes; `dtype`: that of the tensors that are not quantised.
+    pub fn weight_bytes_read(&self, rows: usize, dtype: Dtype) -> usize {
+        self.read(rows, |tensor| self.format(tensor, dtype).bytes(tensor.rows(), tensor.cols()))
+    }
+
+    /// The sum of `size` over all tensors without the experts that none of `rows` rows chooses.
+    fn read(&self, rows: usize, size: impl Fn(&TensorSpec) -> usize) -> usize {
         let idle = |tensors: &LayerTensors, layer: &LayerSpec| {
             let Some((experts, spec)) = tensors.experts.as_ref().zip(layer.feed_forward.experts()) else { return 0 };
-            let one = experts.matrices().map(TensorSpec::elements).sum::<usize>() / spec.count;
+            let one = experts.matrices().map(&size).sum::<usize>() / spec.count;
             let chosen = spec.router.experts_chosen(spec.count, rows);
             one * spec.count - (one as f64 * chosen).round() as usize
         };
         let layout = Layout::of(self);
-        self.parameters() - layout.layers.iter().zip(&self.layers).map(|(t, layer)| idle(t, layer)).sum::<usize>()
+        let idle: usize = layout.layers.iter().zip(&self.layers).map(|(t, layer)| idle(t, layer)).sum();
+        layout.tensors().map(&size).sum::<usize>() - idle
     }
 
-    /// Bytes of all weights if every tensor is stored in format `weights`.
-    pub fn weight_bytes(&self, weights: WeightFormat) -> usize {
-        weights.bytes(self.parameters())
+    /// Bytes of all weights; `dtype`: that of the tensors that are not quantised.
+    pub fn weight_bytes(&self, dtype: Dtype) -> usize {
+        Layout::of(self).tensors().map(|tensor| self.format(tensor, dtype).bytes(tensor.rows(), tensor.cols())).sum()
+    }
+
+    /// How a tensor is stored; `dtype`: if it is not quantised.
+    pub fn format(&self, _tensor: &TensorSpec, dtype: Dtype) -> WeightFormat {
+        WeightFormat::Dense(dtype)
     }
 
     /// Bytes of one token's keys and values in all layers. `element_bytes`: bytes per element in layers with these

@@ -1,6 +1,6 @@
 //! The matrices and biases of experts, one for each, from whichever form a checkpoint stores them in.
 
-use crate::backend::{Backend, WeightView};
+use crate::backend::{Backend, MatrixPart, WeightView};
 use crate::error::Result;
 
 use super::super::layout::{Dim, ExpertMatrices, TensorSpec};
@@ -27,7 +27,7 @@ impl WeightSource {
                             Some(bytes) => WeightView { rows: view.cols, cols: view.rows, bytes, ..view },
                             None => view,
                         };
-                        matrix_of(backend, specs, &[view], *dtype)
+                        matrix_of(backend, specs, &[MatrixPart::Dense(view)], *dtype)
                     });
                     experts.collect()
                 })
