@@ -49,7 +49,9 @@ pub use quantised::{CodeFormat, QuantFormat, QuantRow, QuantSource, QuantView, R
 pub use scoring::Scoring;
 pub use step::{RowToken, StepBatch, StepShape, advance_slots};
 pub use timed::{Rates, Timed};
-pub use weights::{Dtype, MatrixPart, RandomWeight, StackShape, Uniform, WeightFormat, WeightView, with_bytes};
+pub use weights::{
+    BlockView, Dtype, MatrixPart, RandomWeight, StackShape, Uniform, WeightFormat, WeightView, with_bytes,
+};
 
 /// The layout of a row of `qkv`: `q_heads` query heads, then `kv_heads` key heads, then `kv_heads` value heads, each of
 /// `head_dim` elements.

@@ -11,6 +11,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::quantised::{QuantFormat, QuantRow, QuantView};
+use crate::gguf::TensorType;
 use crate::mix::{GOLDEN, mix};
 
 /// Element type of activations, vectors and dense arrays. As the type of the operands of products: the *compute dtype*.
@@ -80,6 +81,8 @@ pub enum WeightFormat {
     Dense(Dtype),
     /// Codes with scales.
     Quantised(QuantFormat),
+    /// Blocks of GGUF files, which hold their scales; the type is quantised.
+    Blocks(TensorType),
 }
 
 impl WeightFormat {
@@ -87,7 +90,7 @@ impl WeightFormat {
     pub fn dense(self) -> Option<Dtype> {
         match self {
             WeightFormat::Dense(dtype) => Some(dtype),
-            WeightFormat::Quantised(_) => None,
+            WeightFormat::Quantised(_) | WeightFormat::Blocks(_) => None,
         }
     }
 
@@ -96,6 +99,7 @@ impl WeightFormat {
         match self {
             WeightFormat::Dense(dtype) => rows * cols * dtype.bytes(),
             WeightFormat::Quantised(format) => format.bytes(rows, cols),
+            WeightFormat::Blocks(kind) => rows * kind.row_bytes(cols),
         }
     }
 }
@@ -105,6 +109,7 @@ impl fmt::Display for WeightFormat {
         match self {
             WeightFormat::Dense(dtype) => dtype.fmt(f),
             WeightFormat::Quantised(format) => format.fmt(f),
+            WeightFormat::Blocks(kind) => kind.fmt(f),
         }
     }
 }
@@ -116,6 +121,26 @@ pub enum MatrixPart<'a> {
     /// Random numbers, generated on the device.
     Random(RandomWeight),
     Quantised(QuantView<'a>),
+    Blocks(BlockView<'a>),
+}
+
+/// A matrix `[rows, cols]` (outputs, inputs) in blocks of a GGUF file, whole blocks to a row, row after row.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockView<'a> {
+    pub kind: TensorType,
+    pub rows: usize,
+    pub cols: usize,
+    pub bytes: &'a [u8],
+    /// Whether activations stay as they are; else each 32 neighbours are rounded to int8 with a scale of their own.
+    pub exact: bool,
+}
+
+impl BlockView<'_> {
+    /// Row `row` as numbers.
+    pub fn numbers(&self, row: usize, out: &mut [f32]) {
+        let width = self.kind.row_bytes(self.cols);
+        self.kind.decode(&self.bytes[row * width..][..width], out);
+    }
 }
 
 impl<'a> MatrixPart<'a> {
@@ -124,6 +149,7 @@ impl<'a> MatrixPart<'a> {
             MatrixPart::Dense(view) => WeightFormat::Dense(view.dtype),
             MatrixPart::Random(random) => WeightFormat::Dense(random.dtype),
             MatrixPart::Quantised(view) => WeightFormat::Quantised(view.format),
+            MatrixPart::Blocks(view) => WeightFormat::Blocks(view.kind),
         }
     }
 
@@ -133,6 +159,7 @@ impl<'a> MatrixPart<'a> {
             MatrixPart::Dense(view) => view.rows,
             MatrixPart::Random(random) => random.rows,
             MatrixPart::Quantised(view) => view.rows,
+            MatrixPart::Blocks(view) => view.rows,
         }
     }
 
@@ -142,6 +169,7 @@ impl<'a> MatrixPart<'a> {
             MatrixPart::Dense(view) => view.cols,
             MatrixPart::Random(random) => random.cols,
             MatrixPart::Quantised(view) => view.cols,
+            MatrixPart::Blocks(view) => view.cols,
         }
     }
 
@@ -162,6 +190,7 @@ impl<'a> MatrixPart<'a> {
                         numbers.iter_mut().enumerate().for_each(|(k, x)| *x = number(k));
                     }
                     MatrixPart::Quantised(view) => view.numbers(row, scratch, numbers),
+                    MatrixPart::Blocks(view) => view.numbers(row, numbers),
                 }
                 bytes.copy_from_slice(&dtype.encode(numbers));
             },
@@ -197,13 +226,15 @@ impl StackShape {
 pub fn with_bytes<T>(parts: &[MatrixPart<'_>], pack: impl FnOnce(&[WeightView<'_>]) -> T) -> T {
     let generate = |part: &MatrixPart<'_>| match part {
         MatrixPart::Random(random) => random.generate(),
-        MatrixPart::Dense(_) | MatrixPart::Quantised(_) => Vec::new(),
+        MatrixPart::Dense(_) | MatrixPart::Quantised(_) | MatrixPart::Blocks(_) => Vec::new(),
     };
     let generated: Vec<Vec<u8>> = parts.iter().map(generate).collect();
     let views = parts.iter().zip(&generated).map(|(part, bytes)| match part {
         MatrixPart::Dense(view) => *view,
         MatrixPart::Random(random) => random.view(bytes),
-        MatrixPart::Quantised(view) => panic!("a dense part is expected, {} is given", view.format),
+        MatrixPart::Quantised(_) | MatrixPart::Blocks(_) => {
+            panic!("a dense part is expected, {} is given", part.format())
+        }
     });
     pack(&views.collect::<Vec<_>>())
 }

@@ -188,7 +188,8 @@ impl Entry {
         };
         let shape = sizes.iter().map(|&size| usize::try_from(size).ok().filter(|&size| size > 0));
         let shape = shape.collect::<Option<Vec<usize>>>();
-        let elements = shape.as_ref().and_then(|shape| shape.iter().try_fold(1usize, |all, &size| all.checked_mul(size)));
+        let elements =
+            shape.as_ref().and_then(|shape| shape.iter().try_fold(1usize, |all, &size| all.checked_mul(size)));
         let (Some(shape), Some(elements)) = (shape, elements.filter(|&all| all < usize::MAX / 8)) else {
             return Err(wrong("sizes above 0 whose product can be counted".to_owned(), format!("{sizes:?}")));
         };
@@ -204,9 +205,8 @@ impl Entry {
     /// `data`: where the tensors' bytes begin; `end`: the length of the file.
     fn placed(self, path: &Path, data: usize, alignment: usize, end: usize) -> Result<TensorInfo> {
         let Self { name, kind, shape, bytes, offset } = self;
-        let wrong = |expected, found| {
-            Err(Error::Tensor { path: path.to_path_buf(), tensor: name.clone(), expected, found })
-        };
+        let wrong =
+            |expected, found| Err(Error::Tensor { path: path.to_path_buf(), tensor: name.clone(), expected, found });
         if !offset.is_multiple_of(alignment as u64) {
             return wrong(format!("an offset that is a multiple of {alignment}"), offset.to_string());
         }

@@ -80,12 +80,7 @@ impl<'a> Metadata<'a> {
         self.list(key).is_some()
     }
 
-    fn all<T>(
-        &self,
-        key: &str,
-        expected: &str,
-        read: impl Fn(Scalar) -> Option<Result<T>>,
-    ) -> Result<Option<Vec<T>>> {
+    fn all<T>(&self, key: &str, expected: &str, read: impl Fn(Scalar) -> Option<Result<T>>) -> Result<Option<Vec<T>>> {
         let Some(value) = self.values.get(key) else { return Ok(None) };
         let Value::List(list) = value else { return Err(self.mismatch(key, expected, value)) };
         let mut all = Vec::with_capacity(list.len());

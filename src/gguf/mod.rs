@@ -14,6 +14,7 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
+pub use blocks::{CodedBlock, LIFTED, SCALED};
 pub use file::{GgufFile, TensorInfo};
 pub use metadata::Metadata;
 pub use paths::files;

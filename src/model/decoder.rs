@@ -57,7 +57,7 @@ impl<B: Backend> Decoder<B> {
     /// Loads the weights of a folder by memory map. All tensors are checked against config.json before the first one is
     /// packed.
     pub fn load(backend: &mut B, folder: &ModelFolder) -> Result<Self> {
-        let checkpoint = ModelFiles::open(&folder.path, &folder.config)?;
+        let checkpoint = ModelFiles::open(folder)?;
         let config = checkpoint.complete(&folder.config);
         let layout = Layout::of(&config);
         checkpoint.verify(&layout)?;

@@ -36,14 +36,15 @@ pub(super) fn is_missing(gguf: &Gguf) -> bool {
 
 pub(super) fn load(gguf: &Gguf) -> Result<Tokenizer> {
     let (path, metadata) = (gguf.path(), gguf.metadata());
+    let kind = metadata.text(MODEL)?;
+    let Some(kind) = kind.filter(|kind| ["gpt2", "llama"].contains(kind)) else {
+        let found = kind.map_or("nothing".to_owned(), |name| format!("\"{name}\""));
+        return Err(metadata.error(MODEL, "gpt2 (byte-level BPE) or llama (sentencepiece)", found));
+    };
     let vocabulary = Vocabulary::read(&metadata)?;
-    let (described, adds_bos) = match metadata.text(MODEL)? {
-        Some("gpt2") => byte_level(&metadata, &vocabulary)?,
-        Some("llama") => (sentencepiece(&metadata, &vocabulary)?, true),
-        other => {
-            let found = other.map_or("nothing".to_owned(), |name| format!("\"{name}\""));
-            return Err(metadata.error(MODEL, "gpt2 (byte-level BPE) or llama (sentencepiece)", found));
-        }
+    let (described, adds_bos) = match kind {
+        "gpt2" => byte_level(&metadata, &vocabulary)?,
+        _ => (sentencepiece(&metadata, &vocabulary)?, true),
     };
     let text = serde_json::to_vec(&described).map_err(|fault| Error::Internal(format!("tokenizer: {fault}")))?;
     let mut inner = tokenizers::Tokenizer::from_bytes(text)
@@ -264,9 +265,8 @@ fn merges_by_score(metadata: &Metadata<'_>, vocabulary: &Vocabulary<'_>) -> Resu
         merges.extend(known.into_iter().map(|(left, right)| (scores[id], left, right)));
     }
     let length = |text: &str| std::cmp::Reverse(text.chars().count());
-    merges.sort_by(|a, b| {
-        b.0.total_cmp(&a.0).then_with(|| (length(a.1), length(a.2)).cmp(&(length(b.1), length(b.2))))
-    });
+    merges
+        .sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| (length(a.1), length(a.2)).cmp(&(length(b.1), length(b.2)))));
     Ok(merges.into_iter().map(|(_, left, right)| json!([left, right])).collect())
 }
 

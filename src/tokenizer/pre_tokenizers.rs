@@ -31,7 +31,8 @@ const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}
 /// o200k_base: openai/gpt-oss-20b, microsoft/Phi-4-mini-instruct.
 const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-const PLAIN: WordSplit = WordSplit { names: &[], words: Words::Gpt2, nfc: false, ignore_merges: false, adds_bos: false };
+const PLAIN: WordSplit =
+    WordSplit { names: &[], words: Words::Gpt2, nfc: false, ignore_merges: false, adds_bos: false };
 
 static KINDS: [WordSplit; 8] = [
     WordSplit { names: &["gpt-2", "phi-2", "mpt"], ..PLAIN },
@@ -50,13 +51,7 @@ static KINDS: [WordSplit; 8] = [
         nfc: true,
         ..PLAIN
     },
-    WordSplit {
-        names: &["tekken"],
-        words: Words::Pattern(TEKKEN),
-        ignore_merges: true,
-        adds_bos: true,
-        ..PLAIN
-    },
+    WordSplit { names: &["tekken"], words: Words::Pattern(TEKKEN), ignore_merges: true, adds_bos: true, ..PLAIN },
     WordSplit { names: &["gpt-4o", "llama4"], words: Words::Pattern(O200K), ignore_merges: true, ..PLAIN },
     WordSplit { names: &["smollm", "starcoder", "refact", "command-r"], words: Words::DigitsAndGpt2, ..PLAIN },
 ];
@@ -84,7 +79,8 @@ impl WordSplit {
             Words::Gpt2 => bytes(true),
             Words::DigitsAndGpt2 => sequence(json!({"type": "Digits", "individual_digits": true}), bytes(true)),
             Words::Pattern(pattern) => {
-                let split = json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
+                let split =
+                    json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
                 sequence(split, bytes(false))
             }
         }

@@ -30,7 +30,7 @@ pub struct Facts {
 
 /// Reads the headers of all files and checks every tensor against config.json.
 pub fn facts(folder: &ModelFolder) -> Result<Facts> {
-    let checkpoint = ModelFiles::open(&folder.path, &folder.config)?;
+    let checkpoint = ModelFiles::open(folder)?;
     let config = checkpoint.complete(&folder.config);
     let layout = Layout::of(&config);
     checkpoint.verify(&layout)?;

@@ -188,7 +188,9 @@ impl<'a> Translation<'a> {
 
     fn head_dim(&mut self) -> Result<()> {
         let (keys, values) = (self.layered("attention.key_length")?, self.layered("attention.value_length")?);
-        if let (Some(keys), Some(values)) = (keys, values) && keys != values {
+        if let (Some(keys), Some(values)) = (keys, values)
+            && keys != values
+        {
             let expected = format!("the width of keys ({keys})");
             return Err(self.metadata.error(&self.key("attention.value_length"), expected, values.to_string()));
         }
@@ -262,7 +264,10 @@ impl<'a> Translation<'a> {
                 }
                 scaling.insert("rope_type".to_owned(), "longrope".into());
             }
-            "none" => return Ok(()),
+            // A family's own scaling, which its config.json may leave out, is not meant.
+            "none" => {
+                scaling.insert("rope_type".to_owned(), "default".into());
+            }
             "linear" | "yarn" => {
                 self.scaled(&mut scaling, "factor", "rope.scaling.factor")?;
                 self.scaled(&mut scaling, ORIGINAL, "rope.scaling.original_context_length")?;

@@ -9,7 +9,9 @@ mod layer;
 mod modules;
 mod rope;
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -21,6 +23,7 @@ use crate::ids::TokenId;
 use crate::lines;
 
 use super::layout::{LayerTensors, Layout, TensorSpec};
+use super::weights::GgufModel;
 pub use families::Family;
 use fields::Fields;
 pub use gguf::{PairedHeads, paired_heads};
@@ -61,6 +64,8 @@ pub struct ModelConfig {
     pub bos: Option<TokenId>,
     /// End-of-text tokens.
     pub eos: Vec<TokenId>,
+    /// How the tensors of a GGUF file are stored, by the layout's names; empty for other models.
+    pub formats: Arc<HashMap<String, WeightFormat>>,
 }
 
 /// A second embedding of each token: `width` numbers for each layer.
@@ -170,8 +175,8 @@ impl ModelConfig {
     }
 
     /// How a tensor is stored; `dtype`: if it is not quantised.
-    pub fn format(&self, _tensor: &TensorSpec, dtype: Dtype) -> WeightFormat {
-        WeightFormat::Dense(dtype)
+    pub fn format(&self, tensor: &TensorSpec, dtype: Dtype) -> WeightFormat {
+        self.formats.get(&tensor.name).copied().unwrap_or(WeightFormat::Dense(dtype))
     }
 
     /// Bytes of one token's keys and values in all layers. `element_bytes`: bytes per element in layers with these
@@ -187,6 +192,9 @@ pub struct ModelFolder {
     /// The folder, or the GGUF file.
     pub path: PathBuf,
     pub config: ModelConfig,
+    /// The compute dtype of a GGUF model with quantised matrices, which have none; `None`: bf16. In f32, activations are
+    /// not rounded.
+    pub dtype: Option<Dtype>,
 }
 
 impl ModelFolder {
@@ -196,8 +204,12 @@ impl ModelFolder {
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         if crate::gguf::files(&path)?.is_some() {
-            let config = gguf::read(&Gguf::open(&path)?)?;
-            return Ok(Self { path, config });
+            let gguf = Gguf::open(&path)?;
+            let config = gguf::read(&gguf)?;
+            let model = GgufModel::new(gguf, &config, None)?;
+            // What is wrong with a tensor is said where all are verified.
+            let formats = model.formats(&Layout::of(&config)).unwrap_or_default();
+            return Ok(Self { path, config: ModelConfig { formats: Arc::new(formats), ..config }, dtype: None });
         }
         if path.is_file() {
             return Err(Error::format(
@@ -209,7 +221,7 @@ impl ModelFolder {
             return Err(Error::format(&path, hub::no_folder(&path)));
         }
         let config = ModelConfig::from_file(path.join("config.json"))?;
-        Ok(Self { path, config })
+        Ok(Self { path, config, dtype: None })
     }
 }
 

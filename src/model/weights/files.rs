@@ -2,15 +2,15 @@
 //! the files of llama.cpp.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use crate::backend::{WeightFormat, WeightView};
+use crate::backend::{Dtype, MatrixPart, WeightView};
 use crate::error::Result;
+use crate::gguf::Gguf;
 
-use super::super::config::ModelConfig;
+use super::super::config::{ModelConfig, ModelFolder};
 use super::super::layout::{Layout, TensorSpec};
-use super::gguf::GgufModel;
 use super::checkpoint::Checkpoint;
+use super::gguf::GgufModel;
 
 /// The mapped files of a model.
 pub enum ModelFiles {
@@ -19,11 +19,10 @@ pub enum ModelFiles {
 }
 
 impl ModelFiles {
-    /// `config`: what is known before the tensors are.
-    pub fn open(path: &Path, config: &ModelConfig) -> Result<Self> {
-        Ok(match crate::gguf::files(path)? {
-            Some(_) => Self::Gguf(GgufModel::open(path, config)?),
-            None => Self::Safetensors(Checkpoint::open(path)?),
+    pub fn open(model: &ModelFolder) -> Result<Self> {
+        Ok(match crate::gguf::files(&model.path)? {
+            Some(_) => Self::Gguf(GgufModel::new(Gguf::open(&model.path)?, &model.config, model.dtype)?),
+            None => Self::Safetensors(Checkpoint::open(&model.path)?),
         })
     }
 
@@ -74,11 +73,25 @@ impl ModelFiles {
         }
     }
 
-    /// The storage format of the layers' matrices, which determines the compute dtype.
-    pub fn format(&self, layout: &Layout) -> Result<WeightFormat> {
+    /// The compute dtype: that of the layers' matrices where they have one.
+    pub fn dtype(&self, layout: &Layout) -> Result<Dtype> {
         match self {
-            Self::Safetensors(folder) => folder.format(layout),
-            Self::Gguf(model) => model.format(layout),
+            Self::Safetensors(folder) => folder.dtype(layout),
+            Self::Gguf(model) => model.dtype(layout),
+        }
+    }
+
+    /// Calls `pack` with the matrices of `specs` as they are stored, then releases their mapped pages. `dtype`: the compute
+    /// dtype.
+    pub fn parts<T>(
+        &self,
+        specs: &[TensorSpec],
+        dtype: Dtype,
+        pack: impl FnOnce(&[MatrixPart<'_>]) -> Result<T>,
+    ) -> Result<T> {
+        match self {
+            Self::Safetensors(folder) => folder.parts(specs, pack),
+            Self::Gguf(model) => model.parts(specs, dtype, pack),
         }
     }
 

@@ -4,11 +4,10 @@
 //! pair are half a head apart.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
-use std::path::Path;
 
-use crate::backend::{Dtype, WeightFormat, WeightView};
+use crate::backend::{BlockView, Dtype, MatrixPart, WeightFormat, WeightView};
 use crate::error::{Error, Result};
 use crate::gguf::{Gguf, GgufFile, TensorInfo, TensorType};
 
@@ -34,6 +33,8 @@ pub struct GgufModel {
     paired: Option<PairedHeads>,
     /// Experts of a layer, if it has some.
     experts: usize,
+    /// The compute dtype if the layers' matrices are quantised.
+    dtype: Option<Dtype>,
 }
 
 /// Rows of a tensor in its file, or elements of a vector, in the order of the layout.
@@ -112,6 +113,17 @@ impl<'a> Found<'a> {
         std::iter::once(first).chain(second)
     }
 
+    /// The bytes of the layout's tensor as the file stores them.
+    fn stored(&self) -> (WeightFormat, Cow<'a, [u8]>) {
+        match self {
+            Found::Rows(rows) if rows.info.kind.is_quantised() => (WeightFormat::Blocks(rows.info.kind), rows.bytes()),
+            _ => {
+                let (dtype, bytes) = self.dense();
+                (WeightFormat::Dense(dtype), bytes)
+            }
+        }
+    }
+
     /// The elements as the layout has them: their bytes where the file stores them without scales.
     fn dense(&self) -> (Dtype, Cow<'a, [u8]>) {
         match self {
@@ -130,11 +142,11 @@ impl<'a> Found<'a> {
 }
 
 impl GgufModel {
-    pub fn open(path: &Path, config: &ModelConfig) -> Result<Self> {
-        let gguf = Gguf::open(path)?;
+    /// `dtype`: the compute dtype if the layers' matrices are quantised.
+    pub fn new(gguf: Gguf, config: &ModelConfig, dtype: Option<Dtype>) -> Result<Self> {
         let paired = paired_heads(&gguf, config)?;
         let experts = config.layers.iter().find_map(|layer| layer.feed_forward.experts());
-        Ok(Self { gguf, paired, experts: experts.map_or(0, |experts| experts.count) })
+        Ok(Self { gguf, paired, experts: experts.map_or(0, |experts| experts.count), dtype })
     }
 
     pub fn files(&self) -> usize {
@@ -183,11 +195,51 @@ impl GgufModel {
         Ok(())
     }
 
-    /// The storage format of the layers' matrices.
-    pub fn format(&self, layout: &Layout) -> Result<WeightFormat> {
+    /// The compute dtype: that of the layers' matrices; bf16 where they are quantised.
+    pub fn dtype(&self, layout: &Layout) -> Result<Dtype> {
         let spec = layout.layers.first().map_or(&layout.embed, |layer| &layer.qkv.weights[0]);
-        let kinds = self.find(spec)?.rows().map(|rows| rows.info.kind).next();
-        Ok(WeightFormat::Dense(kinds.and_then(dense_dtype).unwrap_or(Dtype::F32)))
+        let kind = self.find(spec)?.rows().map(|rows| rows.info.kind).next();
+        Ok(kind.and_then(dense_dtype).or(self.dtype).unwrap_or(Dtype::Bf16))
+    }
+
+    /// How each tensor of the layout is stored, by its name there.
+    pub fn formats(&self, layout: &Layout) -> Result<HashMap<String, WeightFormat>> {
+        let format = |spec: &TensorSpec| {
+            let found = self.find(spec)?;
+            let kind = found.rows().map(|rows| rows.info.kind).next().filter(|_| spec.shape.len() > 1);
+            let format = match kind {
+                Some(kind) if kind.is_quantised() => WeightFormat::Blocks(kind),
+                kind => WeightFormat::Dense(kind.and_then(dense_dtype).unwrap_or(Dtype::F32)),
+            };
+            Ok((spec.name.clone(), format))
+        };
+        layout.tensors().map(format).collect()
+    }
+
+    /// Calls `pack` with the matrices of `specs` as they are stored. Activations are rounded unless `dtype` is f32.
+    pub fn parts<T>(
+        &self,
+        specs: &[TensorSpec],
+        dtype: Dtype,
+        pack: impl FnOnce(&[MatrixPart<'_>]) -> Result<T>,
+    ) -> Result<T> {
+        let found = specs.iter().map(|spec| self.find(spec)).collect::<Result<Vec<_>>>()?;
+        let bytes: Vec<(WeightFormat, Cow<'_, [u8]>)> = found.iter().map(Found::stored).collect();
+        let parts = bytes.iter().zip(specs).map(|((format, bytes), spec)| {
+            let (rows, cols) = (spec.rows(), spec.cols());
+            match *format {
+                WeightFormat::Blocks(kind) => {
+                    MatrixPart::Blocks(BlockView { kind, rows, cols, bytes, exact: dtype == Dtype::F32 })
+                }
+                _ => {
+                    let dtype = format.dense().expect("files have blocks or dense tensors");
+                    MatrixPart::Dense(WeightView { dtype, rows, cols, bytes })
+                }
+            }
+        });
+        let packed = pack(&parts.collect::<Vec<_>>())?;
+        found.iter().flat_map(Found::rows).for_each(Rows::release);
+        Ok(packed)
     }
 
     /// Calls `pack` with the tensors of `specs` as dense ones.

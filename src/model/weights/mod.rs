@@ -15,6 +15,7 @@ use crate::error::Result;
 use super::layout::TensorSpec;
 pub use checkpoint::compare_index;
 pub use files::ModelFiles;
+pub use gguf::GgufModel;
 pub use random::RandomWeights;
 
 /// Where weights come from.
@@ -32,7 +33,7 @@ impl WeightSource {
     pub fn matrix<B: Backend>(&self, backend: &mut B, specs: &[TensorSpec]) -> Result<B::Matrix> {
         match self {
             WeightSource::Checkpoint { checkpoint, dtype } => {
-                checkpoint.parts(specs, |parts| matrix_of(backend, specs, parts, *dtype))
+                checkpoint.parts(specs, *dtype, |parts| matrix_of(backend, specs, parts, *dtype))
             }
             WeightSource::Random(random) => backend.matrix(&random.parts(specs)),
         }
@@ -75,7 +76,7 @@ fn matrix_of<B: Backend>(
 ) -> Result<B::Matrix> {
     let is_kept = |part: &MatrixPart<'_>| match part.format() {
         WeightFormat::Dense(other) => B::MIXES_DTYPES || other == dtype,
-        format @ WeightFormat::Quantised(_) => backend.multiplies(format),
+        format @ (WeightFormat::Quantised(_) | WeightFormat::Blocks(_)) => backend.multiplies(format),
     };
     // Stacked parts are of one dtype where dtypes do not mix.
     if parts.iter().all(is_kept) {

@@ -12,6 +12,7 @@ mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
 mod bf16_twin;
+mod blocks;
 mod clear;
 mod drive;
 mod grouped;

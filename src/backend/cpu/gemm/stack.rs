@@ -1,12 +1,13 @@
 //! A weight matrix as the CPU keeps it: pieces of one format each, stacked. Parts of equal formats become one piece, so
-//! most matrices have one. `pack` holds dense pieces, `quantised` those with scales.
+//! most matrices have one. `pack` holds dense pieces, `quantised` those with scales, `blocks` those of GGUF files.
 
+use super::blocks::BlockRows;
 use super::quantised::QuantPanels;
-use super::{CpuMatrix, GemmScratch, OutputMode, linear, quantised};
+use super::{CpuMatrix, GemmScratch, OutputMode, blocks, linear, quantised};
 use crate::backend::cpu::rows::for_rows;
 use crate::backend::cpu::{CpuBuffer, Isa};
 use crate::backend::quantised::QuantView;
-use crate::backend::{MatrixPart, with_bytes};
+use crate::backend::{BlockView, MatrixPart, with_bytes};
 use crate::ids::TokenId;
 
 /// A matrix `[rows, cols]` (outputs, inputs).
@@ -20,6 +21,7 @@ pub struct CpuWeights {
 pub enum Piece {
     Dense(CpuMatrix),
     Quantised(QuantPanels),
+    Blocks(BlockRows),
 }
 
 impl Piece {
@@ -27,6 +29,7 @@ impl Piece {
         match self {
             Piece::Dense(matrix) => matrix.rows,
             Piece::Quantised(panels) => panels.rows,
+            Piece::Blocks(blocks) => blocks.rows,
         }
     }
 
@@ -34,6 +37,7 @@ impl Piece {
         match self {
             Piece::Dense(matrix) => matrix.copy_row(row, out),
             Piece::Quantised(panels) => panels.copy_row(row, out),
+            Piece::Blocks(blocks) => blocks.copy_row(row, out),
         }
     }
 }
@@ -70,20 +74,28 @@ fn alike(a: &MatrixPart<'_>, b: &MatrixPart<'_>) -> bool {
         (MatrixPart::Quantised(a), MatrixPart::Quantised(b)) => {
             (a.format, a.order, a.static_scale) == (b.format, b.order, b.static_scale)
         }
+        (MatrixPart::Blocks(a), MatrixPart::Blocks(b)) => (a.kind, a.exact) == (b.kind, b.exact),
         _ => a.format() == b.format(),
     }
 }
 
 /// `parts` are alike.
 fn piece(isa: Isa, parts: &[MatrixPart<'_>]) -> Piece {
-    let views = parts.iter().map(|part| match part {
+    let quantised = parts.iter().map(|part| match part {
         MatrixPart::Quantised(view) => Some(*view),
-        MatrixPart::Dense(_) | MatrixPart::Random(_) => None,
+        _ => None,
     });
-    match views.collect::<Option<Vec<QuantView<'_>>>>() {
-        Some(views) => Piece::Quantised(QuantPanels::pack(&views)),
-        None => Piece::Dense(with_bytes(parts, |views| CpuMatrix::pack(isa, views))),
+    let blocks = parts.iter().map(|part| match part {
+        MatrixPart::Blocks(view) => Some(*view),
+        _ => None,
+    });
+    if let Some(views) = quantised.collect::<Option<Vec<QuantView<'_>>>>() {
+        return Piece::Quantised(QuantPanels::pack(&views));
     }
+    if let Some(views) = blocks.collect::<Option<Vec<BlockView<'_>>>>() {
+        return Piece::Blocks(BlockRows::pack(&views));
+    }
+    Piece::Dense(with_bytes(parts, |views| CpuMatrix::pack(isa, views)))
 }
 
 /// `out[r] = table[tokens[r]]`, as f32 numbers.
@@ -139,5 +151,6 @@ fn linear_piece(
     match piece {
         Piece::Dense(matrix) => linear(isa, scratch, out, x, matrix, bias, mode),
         Piece::Quantised(panels) => quantised::linear(isa, scratch, out, x, panels, bias, mode),
+        Piece::Blocks(blocks) => blocks::linear(isa, out, x, blocks, bias, mode),
     }
 }

@@ -73,7 +73,7 @@ impl WeightLoader {
             match part {
                 MatrixPart::Dense(view) => self.staging.upload(&memory, at, view.bytes)?,
                 MatrixPart::Random(random) => self.draw(&memory, at, random)?,
-                MatrixPart::Quantised(_) => unreachable!("a quantised part is not dense"),
+                MatrixPart::Quantised(_) | MatrixPart::Blocks(_) => unreachable!("a quantised part is not dense"),
             }
             at += format.bytes(part.rows(), cols);
         }
