@@ -20,7 +20,7 @@
 //! model, tokenizer       one decoder for all families over a Backend; text
 //! backend                the ops, defined once in prose, in clear loops, and fast: cpu, cuda; sim only keeps time
 //! plan, kv               Forest -> AttentionPlan; segments and pages (integers only)
-//! ids, error, figures, json, lines, out, hashes, mix, bundled, bounded   used by all
+//! ids, error, figures, json, lines, out, hashes, mix, mapped, gguf, bundled, bounded   used by all
 //! ```
 //!
 //! # The flow of the data
