@@ -3,7 +3,7 @@
 
 use crate::shared;
 
-use offshoot::backend::{Dtype, Gate, WeightFormat};
+use offshoot::backend::{Dtype, Gate};
 use offshoot::ids::TokenId;
 use offshoot::model::config::{
     Activation, AttentionKind, BlockNorms, DenseSpec, Family, FeedForward, HeadNorm, HeadNormSpan, LayerNorms, Norm,
@@ -53,7 +53,7 @@ fn published_checkpoints_have_the_bytes_we_expect() {
         let index: Value = serde_json::from_slice(&index).unwrap();
         let config = ModelFolder::open(root.join(name)).unwrap().config;
         let total = index["metadata"]["total_size"].as_u64().unwrap() as usize;
-        let rest = total - config.weight_bytes(WeightFormat::Dense(config.dtype.unwrap()));
+        let rest = total - config.weight_bytes(config.dtype.unwrap());
         // Llama's index counts its (computed) inverse frequencies: 64 f32 a layer.
         assert!(rest == 0 || rest == 32 * 64 * 4, "{name}: {rest} bytes more");
     }

@@ -4,12 +4,12 @@
 use rayon::prelude::*;
 
 use super::rows::for_rows;
-use super::{CpuBuffer, CpuMatrix};
+use super::{CpuBuffer, CpuWeights};
 use crate::backend::{Router, RouterScores};
 
 /// The matrices of a mixture's experts, and their biases (none, or one each).
 pub struct CpuExperts {
-    pub matrices: Vec<CpuMatrix>,
+    pub matrices: Vec<CpuWeights>,
     pub biases: Vec<Vec<f32>>,
 }
 

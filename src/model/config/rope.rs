@@ -46,6 +46,8 @@ pub enum RopeScaling {
         original_context: usize,
         attention_factor: f64,
     },
+    /// Each pair's wavelength is multiplied by its own factor.
+    Factors(Vec<f64>),
     /// The rotated pairs are the fastest ones of a head that is rotated as a whole: pair `i` is made of elements `i` and
     /// `i + head_dim / 2` (Gemma 4).
     Proportional {
@@ -151,6 +153,7 @@ impl RopeConfig {
             RopeScaling::Plain
             | RopeScaling::Llama3 { .. }
             | RopeScaling::Long { .. }
+            | RopeScaling::Factors(_)
             | RopeScaling::Proportional { .. } => 0.0,
             RopeScaling::Linear { factor } => max_position_embeddings as f64 * factor,
             RopeScaling::Yarn { factor, original_context, .. } => *original_context as f64 * factor,
@@ -291,6 +294,10 @@ impl fmt::Display for RopeConfig {
             )?,
             RopeScaling::Long { original_context, attention_factor, .. } => {
                 write!(f, "longrope, original context {original_context}, attention factor {attention_factor:.4}")?
+            }
+            RopeScaling::Factors(factors) => {
+                let most = factors.iter().copied().fold(0.0, f64::max);
+                write!(f, "wavelengths by factors of their own, up to {most}")?
             }
             RopeScaling::Proportional { factor, .. } => write!(f, "proportional, factor {factor}")?,
         }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use safetensors::tensor::TensorInfo;
 use serde_json::{Map, Value};
 
-use crate::backend::{Dtype, WeightFormat, WeightView};
+use crate::backend::{Dtype, MatrixPart, WeightView};
 use crate::error::{Error, Result};
 use crate::figures::shortened;
 
@@ -113,10 +113,10 @@ impl Checkpoint {
         self.refuse_unread(layout)
     }
 
-    /// The storage format of the layers' matrices, which determines the compute dtype.
-    pub fn format(&self, layout: &Layout) -> Result<WeightFormat> {
+    /// The compute dtype: that of the layers' matrices.
+    pub fn dtype(&self, layout: &Layout) -> Result<Dtype> {
         let spec = layout.layers.first().map_or(&layout.embed, |layer| &layer.qkv.weights[0]);
-        Ok(WeightFormat::Dense(self.find(spec)?.dtype))
+        Ok(self.find(spec)?.dtype)
     }
 
     /// Calls `pack` with the tensors of `specs`, then releases their mapped pages, so that weights are in memory once.
@@ -131,6 +131,11 @@ impl Checkpoint {
         let packed = pack(&views.collect::<Vec<_>>())?;
         found.iter().for_each(|found| found.file.release(found.info));
         Ok(packed)
+    }
+
+    /// Calls `pack` with the matrices of `specs` as they are stored, then releases their mapped pages.
+    pub fn parts<T>(&self, specs: &[TensorSpec], pack: impl FnOnce(&[MatrixPart<'_>]) -> Result<T>) -> Result<T> {
+        self.packed(specs, |views| pack(&views.iter().copied().map(MatrixPart::Dense).collect::<Vec<_>>()))
     }
 
     fn find(&self, spec: &TensorSpec) -> Result<FoundTensor<'_>> {

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::backend::{Backend, WeightView};
+use crate::backend::{Backend, MatrixPart, WeightView};
 use crate::error::Result;
 
 use super::super::layout::{Dim, ExpertMatrices, TensorSpec};
@@ -29,7 +29,7 @@ impl WeightSource {
                             Some(bytes) => WeightView { rows: view.cols, cols: view.rows, bytes, ..view },
                             None => view,
                         };
-                        matrix_of(backend, specs, &[view], *dtype)
+                        matrix_of(backend, specs, &[MatrixPart::Dense(view)], *dtype)
                     });
                     experts.collect()
                 })

@@ -82,6 +82,8 @@ pub struct GemmScratch {
     /// Packed activations of each part of a grouped layer, and its inputs in order.
     parts: Vec<Vec<u32>>,
     pub(super) inputs: CpuBuffer,
+    /// The output of one piece of several.
+    pub(super) piece: CpuBuffer,
 }
 
 /// Neighbouring rows that one matrix of a grouped layer multiplies.

@@ -8,6 +8,7 @@ mod layers;
 mod tokens;
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -319,6 +320,7 @@ fn read_text(family: Family, fields: &Fields<'_>) -> Result<ModelConfig> {
         dtype: dtype(fields)?,
         bos: None,
         eos: Vec::new(),
+        formats: Arc::default(),
     })
 }
 
