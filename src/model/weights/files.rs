@@ -77,7 +77,7 @@ impl ModelFiles {
     pub fn note_left_out(&self, layout: &Layout) {
         match self {
             Self::Safetensors(folder) => folder.note_left_out(layout),
-            // `verify` has refused every tensor that it does not know.
+            // `verify` says so.
             Self::Gguf(_) => {}
         }
     }
