@@ -1,7 +1,7 @@
 //! What the bytes of a block mean: one clear loop for each type, which every faster path is compared with. The layouts
 //! are those of ggml-common.h and ggml-quants.c (llama.cpp), and so is the order of all arithmetic, which is in f32.
 
-use half::{bf16, f16};
+use half::bf16;
 
 use super::TensorType;
 
@@ -30,6 +30,11 @@ impl TensorType {
     /// Whether its elements are codes with scales.
     pub fn is_quantised(self) -> bool {
         !matches!(self, TensorType::F32 | TensorType::F16 | TensorType::Bf16)
+    }
+
+    /// Whether its blocks have smallest values.
+    pub fn has_least(self) -> bool {
+        matches!(self, TensorType::Q4_1 | TensorType::Q5_1 | TensorType::Q4K | TensorType::Q5K)
     }
 
     /// The elements of whole blocks. Panics unless `bytes` and `out` are as many blocks.
@@ -178,10 +183,16 @@ impl CodedPart<'_> {
     }
 }
 
-/// The two bytes at `at` as an f16.
+/// The two bytes at `at` as an f16. (The crate's conversion asks for the processor's instructions each time.)
 #[inline(always)]
 fn half_at(block: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+    /// 2^112: the difference of the two exponents' biases.
+    const RAISED: f32 = f32::from_bits((112 + 127) << 23);
+    let bits = u32::from(u16::from_le_bytes([block[at], block[at + 1]]));
+    let (sign, rest) = ((bits & 0x8000) << 16, bits & 0x7fff);
+    // The largest exponent is that of infinities and NaN.
+    let value = if rest >= 0x7c00 { 0x7f80_0000 | rest << 13 } else { (f32::from_bits(rest << 13) * RAISED).to_bits() };
+    f32::from_bits(value | sign)
 }
 
 /// A block of 32 whose byte `i` holds element `i` in its lower half and element `i + 16` in its upper one.
@@ -219,4 +230,19 @@ fn half_power_of_two(exponent: u8) -> f32 {
     let exponent = u32::from(exponent);
     // The smallest two are subnormal.
     f32::from_bits(if exponent < 2 { 0x0020_0000 << exponent } else { (exponent - 1) << 23 })
+}
+
+#[cfg(test)]
+mod tests {
+    use half::f16;
+
+    use super::half_at;
+
+    #[test]
+    fn every_f16() {
+        for bits in 0..=u16::MAX {
+            let (found, expected) = (half_at(&bits.to_le_bytes(), 0), f16::from_bits(bits).to_f32());
+            assert!(found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan(), "{bits:#x}");
+        }
+    }
 }

@@ -184,8 +184,8 @@ fn multiply_codes_loop(
                     add(&mut lanes, (codes, x_codes, scales.map(|scale| scale * x_scale)), split);
                 }
                 *sums = lanes;
-                for (value, sum) in block.least.iter().zip(x_sums) {
-                    *least += value * sum;
+                if w.kind.has_least() {
+                    block.least.iter().zip(x_sums).for_each(|(value, sum)| *least += value * sum);
                 }
             }
         }
