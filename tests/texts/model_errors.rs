@@ -312,11 +312,11 @@ fn folders_that_are_no_model_say_what_is_missing() {
     said(ModelFolder::open(missing).unwrap_err(), &["/no/such/model", "no such folder"]);
     let folder = tempfile::tempdir().unwrap();
     said(ModelFolder::open(folder.path()).unwrap_err(), &["config.json", "cannot read"]);
-    let file = folder.path().join("model.gguf");
+    let file = folder.path().join("model.pth");
     fs::write(&file, "GGUF").unwrap();
-    said(ModelFolder::open(&file).unwrap_err(), &["model.gguf", "folder", "found a file"]);
+    said(ModelFolder::open(&file).unwrap_err(), &["model.pth", "folder", "found another file"]);
     fs::write(folder.path().join("config.json"), config().to_string()).unwrap();
-    refused(&folder, &["model.safetensors", "model.gguf, a format that is not read"]);
+    refused(&folder, &["model.safetensors", "model.pth, a format that is not read"]);
     fs::remove_file(&file).unwrap();
     refused(&folder, &["model.safetensors", "found neither"]);
     fs::write(folder.path().join("config.json"), "[1]").unwrap();

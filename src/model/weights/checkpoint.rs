@@ -328,7 +328,7 @@ fn no_weights(folder: &Path) -> Error {
     let others = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
     let other = others
         .filter_map(|name| name.into_string().ok())
-        .find(|name| [".bin", ".pth", ".pt", ".gguf", ".ckpt"].iter().any(|end| name.ends_with(end)));
+        .find(|name| [".bin", ".pth", ".pt", ".ckpt"].iter().any(|end| name.ends_with(end)));
     let found = other.map_or_else(|| "neither".to_owned(), |name| format!("{name}, a format that is not read"));
     Error::format(folder, format!("expected {SINGLE} or {INDEX}, found {found}"))
 }

@@ -2,8 +2,9 @@
 //! and multiplied by all rows.
 //!
 //! Activations are rounded to int8, each 32 neighbours by a scale of their own, as llama.cpp rounds them for these types.
-//! Products of codes are exact. Every output is summed in 16 lanes, lane `i` of the inputs `i`, `i + 16`, ... in rising
-//! order, then across the lanes; every instruction set computes the same bits. Where activations are to stay as they are,
+//! Every output is summed in 16 lanes: lane `i` of the inputs `i` and `i + 16` of each 32, whose products of codes are
+//! exact and added exactly where the two share a scale. Then the sum goes across the lanes. Every instruction set computes
+//! the same bits. Where activations are to stay as they are,
 //! weights are unpacked to f32 and summed in the same lanes.
 
 use std::ops::Range;
@@ -135,15 +136,31 @@ pub fn linear(isa: Isa, out: &mut CpuBuffer, x: &CpuBuffer, w: &BlockRows, bias:
     });
 }
 
-for_each_isa! {
-    /// The products of some outputs and all rows: `products[output][row]`.
-    fn multiply_codes(w: &BlockRows, outputs: Range<usize>, x: &Rounded, rows: usize, products: &mut [f32]) =
-        multiply_codes_loop;
+/// The products of some outputs and all rows: `products[output][row]`.
+fn multiply_codes(isa: Isa, w: &BlockRows, outputs: Range<usize>, x: &Rounded, rows: usize, products: &mut [f32]) {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: these paths are chosen on processors that have these instructions.
+        Isa::Avx512 | Isa::Avx512Bf16 => unsafe { avx512::multiply_codes(w, outputs, x, rows, products) },
+        _ => multiply_codes_loop(w, outputs, x, rows, products, add_group),
+    }
 }
 
+/// Adds the products of 32 codes to the lanes of a sum. The two scales are those of the first 16 and the last 16.
+type Group<'a> = (&'a [i8; LIFTED], &'a [i8; LIFTED], [f32; 2]);
+
+/// `add(sums, group, split)`: `split`: whether the two scales may differ.
 #[inline(always)]
-fn multiply_codes_loop(w: &BlockRows, outputs: Range<usize>, x: &Rounded, rows: usize, products: &mut [f32]) {
-    let (cols, groups, elements) = (w.cols, w.cols / LIFTED, w.kind.block_elements());
+fn multiply_codes_loop(
+    w: &BlockRows,
+    outputs: Range<usize>,
+    x: &Rounded,
+    rows: usize,
+    products: &mut [f32],
+    add: impl Fn(&mut [f32; LANES], Group<'_>, bool),
+) {
+    const MOST: usize = LIFTED * 8;
+    let (cols, groups, split) = (w.cols, w.cols / LIFTED, w.kind == TensorType::Q6K);
     let mut block = CodedBlock::default();
     // For each row: the lanes of its sum, and what the smallest values subtract from it.
     let mut sums = vec![[0.0f32; LANES]; rows];
@@ -151,21 +168,24 @@ fn multiply_codes_loop(w: &BlockRows, outputs: Range<usize>, x: &Rounded, rows: 
     for (output, products) in outputs.zip(products.chunks_exact_mut(rows)) {
         sums.fill([0.0; LANES]);
         least.fill(0.0);
-        for (b, bytes) in w.row(output).chunks_exact(w.kind.block_bytes()).enumerate() {
-            w.kind.codes(bytes, &mut block);
-            for r in 0..rows {
-                let x_codes = &x.codes[r * cols + b * elements..][..elements];
-                let first = r * groups + b * elements / LIFTED;
-                for g in 0..elements / LIFTED {
-                    let (scale, sum) = (x.scales[first + g], x.sums[first + g]);
-                    let [low, high] = [2 * g, 2 * g + 1].map(|half| {
-                        let codes: &[i8; SCALED] = block.codes[half * SCALED..][..SCALED].try_into().expect("16 codes");
-                        let x: &[i8; SCALED] = x_codes[half * SCALED..][..SCALED].try_into().expect("16 codes");
-                        (codes, x)
-                    });
-                    add_products(&mut sums[r], low, block.scales[2 * g] * scale);
-                    add_products(&mut sums[r], high, block.scales[2 * g + 1] * scale);
-                    least[r] += block.least[g] * sum;
+        for (b, bytes) in w.row(output).chunks(CodedBlock::bytes(w.kind)).enumerate() {
+            block.read(w.kind, bytes);
+            let (codes, _) = block.codes.as_chunks::<LIFTED>();
+            let (scales, _) = block.scales.as_chunks::<2>();
+            let (first, count) = (b * MOST / LIFTED, (groups - b * MOST / LIFTED).min(MOST / LIFTED));
+            for (r, (sums, least)) in sums.iter_mut().zip(&mut least).enumerate() {
+                let (x_codes, _) = x.codes[r * cols + b * MOST..].as_chunks::<LIFTED>();
+                let x_scales = &x.scales[r * groups + first..][..count];
+                let x_sums = &x.sums[r * groups + first..][..count];
+                let mut lanes = *sums;
+                for ((codes, x_codes), (scales, x_scale)) in
+                    codes[..count].iter().zip(x_codes).zip(scales.iter().zip(x_scales))
+                {
+                    add(&mut lanes, (codes, x_codes, scales.map(|scale| scale * x_scale)), split);
+                }
+                *sums = lanes;
+                if w.kind.has_least() {
+                    block.least.iter().zip(x_sums).for_each(|(value, sum)| *least += value * sum);
                 }
             }
         }
@@ -175,11 +195,58 @@ fn multiply_codes_loop(w: &BlockRows, outputs: Range<usize>, x: &Rounded, rows: 
     }
 }
 
-/// `sums[i] += scale * a[i] * b[i]`; the products of codes are exact in 16 bits.
+/// The definition: products and their sums of two are exact in 16 bits.
 #[inline(always)]
-fn add_products(sums: &mut [f32; LANES], (a, b): (&[i8; SCALED], &[i8; SCALED]), scale: f32) {
-    for ((sum, &a), &b) in sums.iter_mut().zip(a).zip(b) {
-        *sum += scale * f32::from(i16::from(a) * i16::from(b));
+fn add_group(sums: &mut [f32; LANES], (a, b, [low, high]): Group<'_>, split: bool) {
+    for (i, sum) in sums.iter_mut().enumerate() {
+        let products = [i, i + SCALED].map(|i| i16::from(a[i]) * i16::from(b[i]));
+        if split {
+            *sum += low * f32::from(products[0]);
+            *sum += high * f32::from(products[1]);
+        } else {
+            *sum += low * f32::from(products[0] + products[1]);
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx512 {
+    use std::arch::x86_64::*;
+
+    use super::*;
+
+    /// See `super::multiply_codes`.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    pub fn multiply_codes(w: &BlockRows, outputs: Range<usize>, x: &Rounded, rows: usize, products: &mut [f32]) {
+        let add = |sums: &mut [f32; LANES], group: Group<'_>, split: bool| add_group(sums, group, split);
+        multiply_codes_loop(w, outputs, x, rows, products, add);
+    }
+
+    /// See `super::add_group`.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    fn add_group(sums: &mut [f32; LANES], (a, b, [low, high]): Group<'_>, split: bool) {
+        // SAFETY: the loads and the store are of whole arrays of 32 bytes and of 16 floats.
+        let (a, b, mut sum) = unsafe {
+            (
+                _mm256_loadu_si256(a.as_ptr().cast()),
+                _mm256_loadu_si256(b.as_ptr().cast()),
+                _mm512_loadu_ps(sums.as_ptr()),
+            )
+        };
+        // All 32 products, in 16 bits.
+        let products = _mm512_mullo_epi16(_mm512_cvtepi8_epi16(a), _mm512_cvtepi8_epi16(b));
+        let (first, second) = (_mm512_castsi512_si256(products), _mm512_extracti64x4_epi64::<1>(products));
+        let numbers = |products| _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(products));
+        if split {
+            sum = _mm512_add_ps(sum, _mm512_mul_ps(_mm512_set1_ps(low), numbers(first)));
+            sum = _mm512_add_ps(sum, _mm512_mul_ps(_mm512_set1_ps(high), numbers(second)));
+        } else {
+            let both = _mm256_add_epi16(first, second);
+            sum = _mm512_add_ps(sum, _mm512_mul_ps(_mm512_set1_ps(low), numbers(both)));
+        }
+        // SAFETY: as above.
+        unsafe { _mm512_storeu_ps(sums.as_mut_ptr(), sum) };
     }
 }
 
