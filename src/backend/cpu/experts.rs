@@ -3,7 +3,7 @@
 
 use super::rows::for_rows;
 use super::team::Team;
-use super::{CpuBuffer, CpuMatrix};
+use super::{CpuBuffer, CpuWeights};
 use crate::backend::{Router, RouterScores};
 
 /// Rows routed in one part: a few microseconds.
@@ -11,7 +11,7 @@ const ROUTED_ROWS: usize = 16;
 
 /// The matrices of a mixture's experts, and their biases (none, or one each).
 pub struct CpuExperts {
-    pub matrices: Vec<CpuMatrix>,
+    pub matrices: Vec<CpuWeights>,
     pub biases: Vec<Vec<f32>>,
 }
 

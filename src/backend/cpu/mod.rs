@@ -31,10 +31,10 @@ use crate::plan::{CostModel, NewPage};
 
 use super::{
     ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, KvDtype, KvShape, MatrixPart,
-    RopeTable, Router, Sampled, Scoring, StepBatch, StepShape, SwapRates, WeightView, with_bytes,
+    RopeTable, Router, Sampled, Scoring, StepBatch, StepShape, SwapRates, WeightFormat, WeightView,
 };
 pub use experts::{CpuExperts, CpuRoutes};
-pub use gemm::CpuMatrix;
+pub use gemm::CpuWeights;
 pub use isa::Isa;
 pub use kv::{CpuSavedPages, KvStore};
 pub use levels::CpuLevelRows;
@@ -104,7 +104,7 @@ impl CpuBuffer {
 
 impl Backend for Cpu {
     type Buffer = CpuBuffer;
-    type Matrix = CpuMatrix;
+    type Matrix = CpuWeights;
     type Vector = Vec<f32>;
     type Experts = CpuExperts;
     type Routes = CpuRoutes;
@@ -158,15 +158,19 @@ impl Backend for Cpu {
         Ok(memory::free_bytes())
     }
 
-    fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<CpuMatrix> {
-        Ok(with_bytes(parts, |views| CpuMatrix::pack(self.cores.isa, views)))
+    fn multiplies(&self, _: WeightFormat) -> bool {
+        true
+    }
+
+    fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<CpuWeights> {
+        Ok(CpuWeights::pack(self.cores.isa, parts))
     }
 
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Vec<f32>> {
         Ok(parts.iter().flat_map(|part| (0..part.rows * part.cols).map(|i| part.get(i))).collect())
     }
 
-    fn experts(&mut self, matrices: Vec<CpuMatrix>, biases: Vec<Vec<f32>>, _: ExpertKind) -> Result<CpuExperts> {
+    fn experts(&mut self, matrices: Vec<CpuWeights>, biases: Vec<Vec<f32>>, _: ExpertKind) -> Result<CpuExperts> {
         Ok(CpuExperts { matrices, biases })
     }
 
@@ -267,7 +271,7 @@ impl Backend for Cpu {
         Ok(step.collect())
     }
 
-    fn embed(&mut self, out: &mut CpuBuffer, table: &CpuMatrix, step: &CpuStep) {
+    fn embed(&mut self, out: &mut CpuBuffer, table: &CpuWeights, step: &CpuStep) {
         gemm::embed(&self.cores.team, out, table, step.tokens());
     }
 
@@ -299,12 +303,12 @@ impl Backend for Cpu {
         sums::softcap(&self.cores, x, cap);
     }
 
-    fn linear(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, w: &CpuMatrix, bias: Option<&Vec<f32>>) {
-        gemm::linear(&self.cores, &mut self.gemm, out, x, w, bias, gemm::OutputMode::Replace);
+    fn linear(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, w: &CpuWeights, bias: Option<&Vec<f32>>) {
+        gemm::linear_stack(&self.cores, &mut self.gemm, out, x, w, bias.map(Vec::as_slice), gemm::OutputMode::Replace);
     }
 
-    fn linear_add(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, w: &CpuMatrix, bias: Option<&Vec<f32>>) {
-        gemm::linear(&self.cores, &mut self.gemm, out, x, w, bias, gemm::OutputMode::Add);
+    fn linear_add(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, w: &CpuWeights, bias: Option<&Vec<f32>>) {
+        gemm::linear_stack(&self.cores, &mut self.gemm, out, x, w, bias.map(Vec::as_slice), gemm::OutputMode::Add);
     }
 
     fn head_norm(&mut self, qkv: &mut CpuBuffer, heads: HeadLayout, kind: HeadKind, weight: &Vec<f32>, eps: f32) {

@@ -79,28 +79,30 @@ pub struct GemmScratch {
     operands: Vec<u32>,
     /// The sums of each share of the panels.
     sums: Vec<Vec<f32>>,
-    /// The pieces of a grouped layer, their packed activations, and the shares of their panels.
-    pieces: Vec<Piece>,
+    /// The passes of a grouped layer, their packed activations, and the shares of their panels.
+    passes: Vec<ExpertPass>,
     packed: Vec<Vec<u32>>,
-    shares: Vec<PieceShare>,
+    shares: Vec<PassShare>,
+    /// The output of one piece of several.
+    pub(super) piece: CpuBuffer,
 }
 
 /// Rows of a grouped layer that one expert multiplies in one pass.
 #[derive(Clone, Copy)]
-struct Piece {
+struct ExpertPass {
     expert: usize,
     rows: RowGroup,
 }
 
-/// Some panels of a piece's matrix.
-struct PieceShare {
-    piece: usize,
+/// Some panels of a pass's matrix.
+struct PassShare {
+    pass: usize,
     panels: Range<usize>,
 }
 
 /// Multiplies neighbouring rows by the matrix of their expert: `expert_rows` has experts and their rows of `out`, `input`
-/// the activations of a row, `weights` the matrix and the bias of an expert. All matrices have one shape and dtype. Threads take shares of all experts' panels at once: most
-/// experts have few rows, too few to share out one by one.
+/// the activations of a row, `weights` the matrix and the bias of an expert. All matrices have one shape and dtype.
+/// Threads take shares of all experts' panels at once: most experts have few rows, too few to share out one by one.
 pub fn grouped<'x>(
     cores: &Cores,
     kernels: &GemmKernels,
@@ -110,40 +112,44 @@ pub fn grouped<'x>(
     input: impl Fn(usize) -> &'x [f32] + Sync,
     weights: impl Fn(usize) -> (&'x CpuMatrix, Option<&'x [f32]>) + Sync,
 ) {
-    let (w, _) = weights(0);
+    let mut expert_rows = expert_rows.peekable();
+    let Some(&(first, _)) = expert_rows.peek() else {
+        return;
+    };
+    let (w, _) = weights(first);
     if w.rows == 0 {
         return;
     }
     let operand = (kernels.operand)(w.dtype());
     let most = (RESIDENT_WORDS / operand.words(w.cols).max(1)).max(kernels.rows);
-    let GemmScratch { sums, pieces, packed, shares, .. } = scratch;
-    pieces.clear();
-    pieces.extend(expert_rows.flat_map(|(expert, rows)| {
+    let GemmScratch { sums, passes, packed, shares, .. } = scratch;
+    passes.clear();
+    passes.extend(expert_rows.flat_map(|(expert, rows)| {
         let of_expert = groups(rows.len(), most);
-        of_expert.map(move |group| Piece { expert, rows: RowGroup { first: rows.start + group.first, ..group } })
+        of_expert.map(move |group| ExpertPass { expert, rows: RowGroup { first: rows.start + group.first, ..group } })
     }));
-    packed.resize_with(packed.len().max(pieces.len()), Vec::new);
-    let packed = &mut packed[..pieces.len()];
+    packed.resize_with(packed.len().max(passes.len()), Vec::new);
+    let packed = &mut packed[..passes.len()];
     cores.team.for_each(packed, |i, packed| {
-        let RowGroup { first, rows } = pieces[i].rows;
+        let RowGroup { first, rows } = passes[i].rows;
         pack_activations(cores, packed, w.cols, rows, operand, |r| input(first + r));
     });
-    let pass = |piece: usize| {
-        let Piece { expert, rows: RowGroup { first, rows } } = pieces[piece];
-        let ((w, bias), operands, mode) = (weights(expert), packed[piece].as_slice(), OutputMode::Replace);
+    let pass = |pass: usize| {
+        let ExpertPass { expert, rows: RowGroup { first, rows } } = passes[pass];
+        let ((w, bias), operands, mode) = (weights(expert), packed[pass].as_slice(), OutputMode::Replace);
         WeightPass { cores, kernels, w, operand, operands, first_row: first, rows, bias, mode }
     };
-    let share = (pieces.len() * w.panels()).div_ceil(SHARES * cores.team.threads());
+    let share = (passes.len() * w.panels()).div_ceil(SHARES * cores.team.threads());
     shares.clear();
-    shares.extend((0..pieces.len()).flat_map(|piece| {
-        let of_piece = pass(piece).shares(share);
-        (0..of_piece.len()).map(move |i| PieceShare { piece, panels: of_piece.get(i) })
+    shares.extend((0..passes.len()).flat_map(|number| {
+        let of_pass = pass(number).shares(share);
+        (0..of_pass.len()).map(move |i| PassShare { pass: number, panels: of_pass.get(i) })
     }));
     sums.resize_with(sums.len().max(shares.len()), Vec::new);
     let out = OutputColumns::of(out);
     cores.team.for_each(&mut sums[..shares.len()], |i, sums| {
-        let PieceShare { piece, panels } = &shares[i];
-        pass(*piece).share(panels.clone(), sums, &out);
+        let PassShare { pass: number, panels } = &shares[i];
+        pass(*number).share(panels.clone(), sums, &out);
     });
 }
 

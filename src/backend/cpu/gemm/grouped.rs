@@ -3,12 +3,13 @@
 
 use std::ops::Range;
 
-use super::drive::{self, GemmScratch};
-use super::{OutputMode, clear, kernels};
+use super::drive::{self, GemmKernels, GemmScratch};
+use super::stack::{CpuWeights, Piece, linear_stack};
+use super::{CpuMatrix, OutputMode, kernels};
 use crate::backend::ExpertInput;
-use crate::backend::cpu::{Cores, CpuBuffer, CpuExperts, CpuRoutes};
+use crate::backend::cpu::{Cores, CpuBuffer, CpuExperts, CpuRoutes, Isa};
 
-/// See `Backend::expert_linear`.
+/// See `Backend::expert_linear`. Experts whose matrices have several pieces, or quantised ones, are multiplied one by one.
 pub fn expert_linear(
     cores: &Cores,
     scratch: &mut GemmScratch,
@@ -25,18 +26,38 @@ pub fn expert_linear(
         ExpertInput::Places => x.row(place),
         ExpertInput::Rows => x.row(routes.row(place)),
     };
-    match kernels(cores.isa, first.dtype()) {
+    match common_kernels(cores.isa, routes.groups().map(|(expert, _)| &experts.matrices[expert])) {
         Some(kernels) => {
-            let weights = |expert: usize| (&experts.matrices[expert], experts.bias(expert));
+            let weights = |expert: usize| {
+                (
+                    dense(&experts.matrices[expert]).expect("matrices with common kernels are dense"),
+                    experts.bias(expert),
+                )
+            };
             drive::grouped(cores, kernels, scratch, out, routes.groups(), input, weights);
         }
-        None => routes.groups().for_each(|(expert, rows)| clear_group(cores, out, experts, expert, rows, input)),
+        None => routes.groups().for_each(|(expert, rows)| alone(cores, scratch, out, experts, expert, rows, input)),
     }
 }
 
-/// The clear loops over the rows of one expert.
-fn clear_group<'x>(
+/// The matrix, if it is one dense piece.
+fn dense(weights: &CpuWeights) -> Option<&CpuMatrix> {
+    match weights.pieces() {
+        [Piece::Dense(matrix)] => Some(matrix),
+        _ => None,
+    }
+}
+
+/// The kernels of all `matrices`, if each is one dense piece, all have one dtype, and there are kernels for it.
+fn common_kernels<'w>(isa: Isa, mut matrices: impl Iterator<Item = &'w CpuWeights>) -> Option<&'static GemmKernels> {
+    let dtype = dense(matrices.next()?)?.dtype();
+    matrices.all(|w| dense(w).is_some_and(|w| w.dtype() == dtype)).then(|| kernels(isa, dtype))?
+}
+
+/// Multiplies the rows of one expert.
+fn alone<'x>(
     cores: &Cores,
+    scratch: &mut GemmScratch,
     out: &mut CpuBuffer,
     experts: &CpuExperts,
     expert: usize,
@@ -47,6 +68,6 @@ fn clear_group<'x>(
     let data = rows.clone().flat_map(input).copied().collect();
     let x = CpuBuffer { rows: rows.len(), width: w.cols, data };
     let mut own = CpuBuffer::new(rows.len(), out.width);
-    clear::linear(&cores.team, &mut own, &x, w, experts.bias(expert), OutputMode::Replace);
+    linear_stack(cores, scratch, &mut own, &x, w, experts.bias(expert), OutputMode::Replace);
     out.data[rows.start * out.width..rows.end * out.width].copy_from_slice(&own.data);
 }
