@@ -4,8 +4,7 @@
 //! Activations are rounded to int8, each 32 neighbours by a scale of their own, as llama.cpp rounds them for these types.
 //! Every output is summed in 16 lanes: lane `i` of the inputs `i` and `i + 16` of each 32, whose products of codes are
 //! exact and added exactly where the two share a scale. Then the sum goes across the lanes. Every instruction set computes
-//! the same bits. Where activations are to stay as they are,
-//! weights are unpacked to f32 and summed in the same lanes.
+//! the same bits. Where activations are to stay as they are, weights are unpacked to f32 and summed in the same lanes.
 
 use std::ops::Range;
 
@@ -75,9 +74,8 @@ impl Rounded {
         let sums = rounded.sums.chunks_exact_mut(groups.max(1));
         let codes = rounded.codes.chunks_exact_mut(x.width.max(1));
         let mut rows: Vec<_> = codes.zip(scales.zip(sums)).collect();
-        cores
-            .team
-            .for_each(&mut rows, |r, (codes, (scales, sums))| round_row(cores.isa, x.row(r), codes, scales, sums));
+        let team = &cores.team;
+        team.for_each(&mut rows, |r, (codes, (scales, sums))| round_row(cores.isa, x.row(r), codes, scales, sums));
         rounded
     }
 }

@@ -9,7 +9,8 @@ use super::{CpuMatrix, OutputMode, kernels};
 use crate::backend::ExpertInput;
 use crate::backend::cpu::{Cores, CpuBuffer, CpuExperts, CpuRoutes, Isa};
 
-/// See `Backend::expert_linear`. Experts whose matrices have several pieces, or quantised ones, are multiplied one by one.
+/// See `Backend::expert_linear`. Experts whose matrices have several pieces, quantised ones or different dtypes are
+/// multiplied one by one.
 pub fn expert_linear(
     cores: &Cores,
     scratch: &mut GemmScratch,
