@@ -61,13 +61,16 @@ fn round_e4m3(x: f32) -> f32 {
     if x.abs() < 1.0 / 64.0 || x.is_nan() { small } else { normal }
 }
 
-/// The largest absolute value; NaN if any is.
+/// The largest absolute value; NaN if any is. Without the sign, bits rise with the number, and those of a NaN are the
+/// largest.
+#[inline(always)]
 pub fn largest(row: &[f32]) -> f32 {
-    row.iter().fold(0.0, |most: f32, x| if x.abs() > most || x.is_nan() { x.abs() } else { most })
+    f32::from_bits(row.iter().map(|x| x.to_bits() & 0x7fff_ffff).fold(0, u32::max))
 }
 
 /// Rounds a row as `rounding` says: each number becomes `scale * round(x / scale)`. `static_scale`: that of
 /// `Rounding::Static`.
+#[inline(always)]
 pub fn round_row(row: &mut [f32], rounding: Rounding, static_scale: Option<f32>) {
     let apply = |part: &mut [f32], to: RoundingKind, scale: f32| {
         part.iter_mut().for_each(|x| *x = to.round(*x / scale) * scale);

@@ -4,16 +4,13 @@
 //! Activations are rounded to int8, each 32 neighbours by a scale of their own, as llama.cpp rounds them for these types.
 //! Every output is summed in 16 lanes: lane `i` of the inputs `i` and `i + 16` of each 32, whose products of codes are
 //! exact and added exactly where the two share a scale. Then the sum goes across the lanes. Every instruction set computes
-//! the same bits. Where activations are to stay as they are,
-//! weights are unpacked to f32 and summed in the same lanes.
+//! the same bits. Where activations are to stay as they are, weights are unpacked to f32 and summed in the same lanes.
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::OutputMode;
 use crate::backend::cpu::rows::{for_each_isa, for_rows, sum_lanes};
-use crate::backend::cpu::{CpuBuffer, Isa};
+use crate::backend::cpu::{Cores, CpuBuffer, Isa};
 use crate::backend::{BlockView, RoundingKind};
 use crate::gguf::{CodedBlock, LIFTED, SCALED, TensorType};
 
@@ -66,17 +63,19 @@ struct Rounded {
 }
 
 impl Rounded {
-    fn of(isa: Isa, x: &CpuBuffer) -> Self {
+    fn of(cores: &Cores, x: &CpuBuffer) -> Self {
         let groups = x.width / LIFTED;
         let mut rounded = Self {
             codes: vec![0; x.rows * x.width],
             scales: vec![0.0; x.rows * groups],
             sums: vec![0.0; x.rows * groups],
         };
-        let rows = rounded.codes.par_chunks_exact_mut(x.width.max(1)).enumerate();
-        let of_groups =
-            rounded.scales.par_chunks_exact_mut(groups.max(1)).zip(rounded.sums.par_chunks_exact_mut(groups.max(1)));
-        rows.zip(of_groups).for_each(|((r, codes), (scales, sums))| round_row(isa, x.row(r), codes, scales, sums));
+        let scales = rounded.scales.chunks_exact_mut(groups.max(1));
+        let sums = rounded.sums.chunks_exact_mut(groups.max(1));
+        let codes = rounded.codes.chunks_exact_mut(x.width.max(1));
+        let mut rows: Vec<_> = codes.zip(scales.zip(sums)).collect();
+        let team = &cores.team;
+        team.for_each(&mut rows, |r, (codes, (scales, sums))| round_row(cores.isa, x.row(r), codes, scales, sums));
         rounded
     }
 }
@@ -105,29 +104,31 @@ fn round_row_loop(row: &[f32], codes: &mut [i8], scales: &mut [f32], sums: &mut 
 }
 
 /// `out[r] = w x[r] (+ bias)`, or `out[r] += w x[r] (+ bias)`. A row's result does not depend on the number of rows.
-pub fn linear(isa: Isa, out: &mut CpuBuffer, x: &CpuBuffer, w: &BlockRows, bias: Option<&[f32]>, mode: OutputMode) {
+pub fn linear(
+    cores: &Cores,
+    out: &mut CpuBuffer,
+    x: &CpuBuffer,
+    w: &BlockRows,
+    bias: Option<&[f32]>,
+    mode: OutputMode,
+) {
     if w.rows == 0 || x.rows == 0 {
         return;
     }
-    let rounded = (!w.exact).then(|| Rounded::of(isa, x));
-    let shares: Vec<Range<usize>> =
-        (0..w.rows.div_ceil(SHARE)).map(|i| i * SHARE..w.rows.min((i + 1) * SHARE)).collect();
-    // [shares][outputs of a share][rows]
-    let products: Vec<Vec<f32>> = shares
-        .into_par_iter()
-        .map(|outputs| {
-            let mut products = vec![0.0; outputs.len() * x.rows];
-            match &rounded {
-                Some(rounded) => multiply_codes(isa, w, outputs, rounded, x.rows, &mut products),
-                None => multiply_numbers(isa, w, outputs, x, &mut products),
-            }
-            products
-        })
-        .collect();
+    let rounded = (!w.exact).then(|| Rounded::of(cores, x));
     let rows = x.rows;
-    for_rows(out, |r, out| {
+    // [outputs][rows]
+    let mut products = vec![0.0; w.rows * rows];
+    cores.team.for_chunks(&mut products, SHARE * rows, |share, products| {
+        let outputs = share * SHARE..share * SHARE + products.len() / rows;
+        match &rounded {
+            Some(rounded) => multiply_codes(cores.isa, w, outputs, rounded, rows, products),
+            None => multiply_numbers(cores.isa, w, outputs, x, products),
+        }
+    });
+    for_rows(&cores.team, out, |r, out| {
         for (o, out) in out.iter_mut().enumerate() {
-            let y = products[o / SHARE][o % SHARE * rows + r] + bias.map_or(0.0, |bias| bias[o]);
+            let y = products[o * rows + r] + bias.map_or(0.0, |bias| bias[o]);
             match mode {
                 OutputMode::Replace => *out = y,
                 OutputMode::Add => *out += y,

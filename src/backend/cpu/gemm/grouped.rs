@@ -3,17 +3,17 @@
 
 use std::ops::Range;
 
-use super::drive::{self, GemmScratch, GroupedPart};
-use super::quantised::{self, QuantPart};
-use super::stack::{Piece, linear_stack};
-use super::{OutputMode, clear, kernels};
+use super::drive::{self, GemmKernels, GemmScratch};
+use super::quantised::{self, QuantPanels};
+use super::stack::{CpuWeights, Piece, linear_stack};
+use super::{CpuMatrix, OutputMode, kernels};
 use crate::backend::ExpertInput;
-use crate::backend::cpu::rows::for_rows;
-use crate::backend::cpu::{CpuBuffer, CpuExperts, CpuRoutes, Isa};
+use crate::backend::cpu::{Cores, CpuBuffer, CpuExperts, CpuRoutes, Isa};
 
-/// See `Backend::expert_linear`.
+/// See `Backend::expert_linear`. Experts whose matrices have several pieces or different formats, or for whose format this
+/// path has no kernels, are multiplied one by one.
 pub fn expert_linear(
-    isa: Isa,
+    cores: &Cores,
     scratch: &mut GemmScratch,
     out: &mut CpuBuffer,
     x: &CpuBuffer,
@@ -21,80 +21,76 @@ pub fn expert_linear(
     routes: &CpuRoutes,
     input: ExpertInput,
 ) {
+    let first = &experts.matrices[0];
     assert_eq!(out.rows, routes.places(), "expert_linear: rows of the output");
-    match input {
-        ExpertInput::Places => multiply(isa, scratch, out, x, experts, routes),
-        ExpertInput::Rows => {
-            let mut places = std::mem::take(&mut scratch.inputs);
-            (places.rows, places.width) = (routes.places(), x.width);
-            places.data.resize(places.rows * places.width, 0.0);
-            for_rows(&mut places, |place, to| to.copy_from_slice(x.row(routes.row(place))));
-            multiply(isa, scratch, out, &places, experts, routes);
-            scratch.inputs = places;
-        }
+    assert_eq!((x.width, out.width), (first.cols, first.rows), "expert_linear: widths");
+    let input = |place: usize| match input {
+        ExpertInput::Places => x.row(place),
+        ExpertInput::Rows => x.row(routes.row(place)),
+    };
+    let chosen = || routes.groups().map(|(expert, _)| &experts.matrices[expert]);
+    if let Some(kernels) = common_kernels(cores.isa, chosen()) {
+        let weights = |expert: usize| {
+            let w = dense(&experts.matrices[expert]).expect("matrices with common kernels are dense");
+            (w, experts.bias(expert))
+        };
+        return drive::grouped(cores, kernels, scratch, out, routes.groups(), input, weights);
     }
+    if let Some(kernels) = common_quantised_kernels(cores.isa, chosen()) {
+        let weights = |expert: usize| {
+            let w = panels(&experts.matrices[expert]).expect("matrices with common kernels are quantised");
+            (w, experts.bias(expert))
+        };
+        return quantised::grouped(cores, &kernels, scratch, out, routes.groups(), input, weights);
+    }
+    routes.groups().for_each(|(expert, rows)| alone(cores, scratch, out, experts, expert, rows, input));
 }
 
-/// `x`: a row for each place. Experts whose matrices have several pieces, or quantised ones, are multiplied one by one.
-fn multiply(
-    isa: Isa,
-    scratch: &mut GemmScratch,
-    out: &mut CpuBuffer,
-    x: &CpuBuffer,
-    experts: &CpuExperts,
-    routes: &CpuRoutes,
-) {
-    let first = &experts.matrices[0];
-    assert_eq!((x.width, out.width, x.rows), (first.cols, first.rows, out.rows), "expert_linear: shapes");
-    let dense = |expert: usize| match experts.matrices[expert].pieces() {
+/// The matrix, if it is one dense piece.
+fn dense(weights: &CpuWeights) -> Option<&CpuMatrix> {
+    match weights.pieces() {
         [Piece::Dense(matrix)] => Some(matrix),
         _ => None,
-    };
-    let part = |(expert, rows)| Some(GroupedPart { w: dense(expert)?, bias: experts.bias(expert), rows });
-    match routes.groups().map(part).collect::<Option<Vec<GroupedPart<'_>>>>() {
-        Some(parts) => match parts.first().and_then(|part| kernels(isa, part.w.dtype())) {
-            Some(kernels) => drive::grouped(isa, kernels, scratch, out, x, &parts),
-            None => parts.iter().for_each(|part| {
-                of_rows(out, x, &part.rows, |out, x| clear::linear(out, x, part.w, part.bias, OutputMode::Replace));
-            }),
-        },
-        None if quantised_parts(isa, scratch, out, x, experts, routes) => {}
-        None => routes.groups().for_each(|(expert, rows)| {
-            let (w, bias) = (&experts.matrices[expert], experts.bias(expert));
-            of_rows(out, x, &rows, |out, x| linear_stack(isa, scratch, out, x, w, bias, OutputMode::Replace));
-        }),
     }
 }
 
-/// Multiplies quantised experts of one piece each at once, where this path has kernels; returns whether it has.
-fn quantised_parts(
-    isa: Isa,
-    scratch: &mut GemmScratch,
-    out: &mut CpuBuffer,
-    x: &CpuBuffer,
-    experts: &CpuExperts,
-    routes: &CpuRoutes,
-) -> bool {
-    let panels = |expert: usize| match experts.matrices[expert].pieces() {
+/// The matrix, if it is one quantised piece.
+fn panels(weights: &CpuWeights) -> Option<&QuantPanels> {
+    match weights.pieces() {
         [Piece::Quantised(panels)] => Some(panels),
         _ => None,
-    };
-    let part = |(expert, rows)| Some(QuantPart { w: panels(expert)?, bias: experts.bias(expert), rows });
-    let parts: Option<Vec<QuantPart<'_>>> = routes.groups().map(part).collect();
-    parts.is_some_and(|parts| {
-        let alike = parts.iter().all(|part| part.w.format == parts[0].w.format);
-        alike && quantised::grouped(isa, scratch, out, x, &parts)
-    })
+    }
 }
 
-/// Calls `multiply` with copies of these rows of both buffers, and keeps the output.
-fn of_rows(out: &mut CpuBuffer, x: &CpuBuffer, rows: &Range<usize>, multiply: impl FnOnce(&mut CpuBuffer, &CpuBuffer)) {
-    let own = |buffer: &CpuBuffer| CpuBuffer {
-        rows: rows.len(),
-        width: buffer.width,
-        data: buffer.data[rows.start * buffer.width..rows.end * buffer.width].to_vec(),
-    };
-    let mut product = own(out);
-    multiply(&mut product, &own(x));
-    out.data[rows.start * out.width..rows.end * out.width].copy_from_slice(&product.data);
+/// The kernels of all `matrices`, if each is one dense piece, all have one dtype, and there are kernels for it.
+fn common_kernels<'w>(isa: Isa, mut matrices: impl Iterator<Item = &'w CpuWeights>) -> Option<&'static GemmKernels> {
+    let dtype = dense(matrices.next()?)?.dtype();
+    matrices.all(|w| dense(w).is_some_and(|w| w.dtype() == dtype)).then(|| kernels(isa, dtype))?
+}
+
+/// The kernels of all `matrices`, if each is one quantised piece, all have one format, and there are kernels for it.
+fn common_quantised_kernels<'w>(
+    isa: Isa,
+    mut matrices: impl Iterator<Item = &'w CpuWeights>,
+) -> Option<quantised::QuantKernels> {
+    let first = panels(matrices.next()?)?;
+    matrices.all(|w| panels(w).is_some_and(|w| w.format == first.format)).then(|| quantised::kernels(isa, first))?
+}
+
+/// Multiplies the rows of one expert.
+fn alone<'x>(
+    cores: &Cores,
+    scratch: &mut GemmScratch,
+    out: &mut CpuBuffer,
+    experts: &CpuExperts,
+    expert: usize,
+    rows: Range<usize>,
+    input: impl Fn(usize) -> &'x [f32],
+) {
+    let w = &experts.matrices[expert];
+    let data = rows.clone().flat_map(input).copied().collect();
+    let x = CpuBuffer { rows: rows.len(), width: w.cols, data };
+    let mut own = CpuBuffer::new(rows.len(), out.width);
+    linear_stack(cores, scratch, &mut own, &x, w, experts.bias(expert), OutputMode::Replace);
+    out.data[rows.start * out.width..rows.end * out.width].copy_from_slice(&own.data);
 }

@@ -23,7 +23,7 @@ mod stack;
 #[cfg(target_arch = "x86_64")]
 mod widening;
 
-use super::{CpuBuffer, Isa};
+use super::{Cores, CpuBuffer, Isa};
 use crate::backend::Dtype;
 pub use drive::GemmScratch;
 pub use grouped::expert_linear;
@@ -39,7 +39,7 @@ pub enum OutputMode {
 
 /// `out[r] = w x[r] (+ bias)`, or `out[r] += w x[r] (+ bias)`. A row's result does not depend on the number of rows.
 pub fn linear(
-    isa: Isa,
+    cores: &Cores,
     scratch: &mut GemmScratch,
     out: &mut CpuBuffer,
     x: &CpuBuffer,
@@ -49,9 +49,9 @@ pub fn linear(
 ) {
     assert_eq!((x.width, out.width, out.rows), (w.cols, w.rows, x.rows), "linear: shapes of input and output");
     assert!(bias.is_none_or(|bias| bias.len() == w.rows), "linear: length of the bias");
-    match kernels(isa, w.dtype()) {
-        Some(kernels) => drive::linear(isa, kernels, scratch, out, x, w, bias, mode),
-        None => clear::linear(out, x, w, bias, mode),
+    match kernels(cores.isa, w.dtype()) {
+        Some(kernels) => drive::linear(cores, kernels, scratch, out, x, w, bias, mode),
+        None => clear::linear(&cores.team, out, x, w, bias, mode),
     }
 }
 

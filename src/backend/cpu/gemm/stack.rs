@@ -5,7 +5,8 @@ use super::blocks::BlockRows;
 use super::quantised::QuantPanels;
 use super::{CpuMatrix, GemmScratch, OutputMode, blocks, linear, quantised};
 use crate::backend::cpu::rows::for_rows;
-use crate::backend::cpu::{CpuBuffer, Isa};
+use crate::backend::cpu::team::Team;
+use crate::backend::cpu::{Cores, CpuBuffer, Isa};
 use crate::backend::quantised::QuantView;
 use crate::backend::{BlockView, MatrixPart, with_bytes};
 use crate::ids::TokenId;
@@ -99,14 +100,14 @@ fn piece(isa: Isa, parts: &[MatrixPart<'_>]) -> Piece {
 }
 
 /// `out[r] = table[tokens[r]]`, as f32 numbers.
-pub fn embed(out: &mut CpuBuffer, table: &CpuWeights, tokens: &[TokenId]) {
+pub fn embed(team: &Team, out: &mut CpuBuffer, table: &CpuWeights, tokens: &[TokenId]) {
     assert_eq!((out.rows, out.width), (tokens.len(), table.cols), "embed: shape of the output");
-    for_rows(out, |r, row| table.copy_row(tokens[r].ix(), row));
+    for_rows(team, out, |r, row| table.copy_row(tokens[r].ix(), row));
 }
 
 /// `out[r] = w x[r] (+ bias)`, or `out[r] += w x[r] (+ bias)`, by the pieces of `w`.
 pub fn linear_stack(
-    isa: Isa,
+    cores: &Cores,
     scratch: &mut GemmScratch,
     out: &mut CpuBuffer,
     x: &CpuBuffer,
@@ -117,7 +118,7 @@ pub fn linear_stack(
     assert_eq!((x.width, out.width, out.rows), (w.cols, w.rows, x.rows), "linear: shapes of input and output");
     assert!(bias.is_none_or(|bias| bias.len() == w.rows), "linear: length of the bias");
     if let [piece] = w.pieces() {
-        return linear_piece(isa, scratch, out, x, piece, bias, mode);
+        return linear_piece(cores, scratch, out, x, piece, bias, mode);
     }
     let mut first = 0;
     for piece in w.pieces() {
@@ -126,8 +127,8 @@ pub fn linear_stack(
         (own.rows, own.width) = (x.rows, rows);
         own.data.resize(x.rows * rows, 0.0);
         let bias = bias.map(|bias| &bias[first..first + rows]);
-        linear_piece(isa, scratch, &mut own, x, piece, bias, OutputMode::Replace);
-        for_rows(out, |r, out| {
+        linear_piece(cores, scratch, &mut own, x, piece, bias, OutputMode::Replace);
+        for_rows(&cores.team, out, |r, out| {
             let out = out[first..first + rows].iter_mut().zip(own.row(r));
             match mode {
                 OutputMode::Replace => out.for_each(|(out, y)| *out = *y),
@@ -140,7 +141,7 @@ pub fn linear_stack(
 }
 
 fn linear_piece(
-    isa: Isa,
+    cores: &Cores,
     scratch: &mut GemmScratch,
     out: &mut CpuBuffer,
     x: &CpuBuffer,
@@ -149,8 +150,8 @@ fn linear_piece(
     mode: OutputMode,
 ) {
     match piece {
-        Piece::Dense(matrix) => linear(isa, scratch, out, x, matrix, bias, mode),
-        Piece::Quantised(panels) => quantised::linear(isa, scratch, out, x, panels, bias, mode),
-        Piece::Blocks(blocks) => blocks::linear(isa, out, x, blocks, bias, mode),
+        Piece::Dense(matrix) => linear(cores, scratch, out, x, matrix, bias, mode),
+        Piece::Quantised(panels) => quantised::linear(cores, scratch, out, x, panels, bias, mode),
+        Piece::Blocks(blocks) => blocks::linear(cores, out, x, blocks, bias, mode),
     }
 }

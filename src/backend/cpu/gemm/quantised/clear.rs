@@ -3,20 +3,26 @@
 //! f32 multiply-adds over its inputs in the order of the codes. Sums of groups, times their scales, are added in rising
 //! order.
 
-use rayon::prelude::*;
-
 use super::super::OutputMode;
 use super::super::pack::PANEL;
 use super::operand::Operand;
 use super::panels::QuantPanels;
 use crate::backend::cpu::CpuBuffer;
+use crate::backend::cpu::team::Team;
 
 /// See `quantised::linear`.
-pub fn linear(out: &mut CpuBuffer, x: &CpuBuffer, w: &QuantPanels, bias: Option<&[f32]>, mode: OutputMode) {
+pub fn linear(
+    team: &Team,
+    out: &mut CpuBuffer,
+    x: &CpuBuffer,
+    w: &QuantPanels,
+    bias: Option<&[f32]>,
+    mode: OutputMode,
+) {
     if w.rows == 0 {
         return;
     }
-    out.data.par_chunks_exact_mut(w.rows).enumerate().for_each(|(r, out)| {
+    team.for_chunks(&mut out.data, w.rows, |r, out| {
         let operand = Operand::of(w, x.row(r));
         for (p, out) in out.chunks_mut(PANEL).enumerate() {
             for (lane, out) in out.iter_mut().enumerate() {

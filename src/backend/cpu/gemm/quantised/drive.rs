@@ -4,14 +4,13 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::super::OutputMode;
-use super::super::drive::{OutputColumns, groups};
+use super::super::drive::{RowGroup, groups};
 use super::super::pack::PANEL;
 use super::operand::{OperandForm, OperandRows};
 use super::panels::QuantPanels;
-use crate::backend::cpu::CpuBuffer;
+use crate::backend::cpu::columns::OutputColumns;
+use crate::backend::cpu::{Cores, CpuBuffer};
 
 /// Words of activations multiplied in one pass over the weights: half of a second-level cache of 2 MB.
 const RESIDENT_WORDS: usize = 256 * 1024;
@@ -57,81 +56,78 @@ pub struct QuantTile {
     pub sums: *mut f32,
 }
 
-/// Neighbouring rows that one matrix multiplies.
-pub struct QuantPart<'a> {
-    pub w: &'a QuantPanels,
-    pub bias: Option<&'a [f32]>,
-    pub rows: Range<usize>,
-}
-
-/// Memory reused between layers: packed rows of each part, and sums of each thread.
+/// Memory reused between layers: packed rows of each pass, and the sums of each share of the panels.
 #[derive(Default)]
 pub struct QuantScratch {
     operands: Vec<OperandRows>,
+    sums: Vec<Vec<f32>>,
 }
 
-/// Rows of a part whose activations fit the second-level cache.
+/// Rows of one matrix whose activations fit the second-level cache.
 struct Pass<'a> {
     kernels: &'a QuantKernels,
-    part: &'a QuantPart<'a>,
+    w: &'a QuantPanels,
+    bias: Option<&'a [f32]>,
     operand: &'a OperandRows,
-    first_row: usize,
-    rows: usize,
+    rows: RowGroup,
     mode: OutputMode,
 }
 
-/// Multiplies the rows of each part by its matrix. All matrices have one shape and format.
-pub fn multiply(
+/// Multiplies neighbouring rows by the matrix of their part: `parts` has numbers of parts and their rows of `out`, `input`
+/// the activations of a row, `weights` the matrix and the bias of a part. All matrices have one shape and format.
+#[allow(clippy::too_many_arguments)]
+pub fn multiply<'x>(
+    cores: &Cores,
     kernels: &QuantKernels,
     scratch: &mut QuantScratch,
     out: &mut CpuBuffer,
-    x: &CpuBuffer,
-    parts: &[QuantPart<'_>],
+    parts: impl Iterator<Item = (usize, Range<usize>)>,
+    input: impl Fn(usize) -> &'x [f32] + Sync,
+    weights: impl Fn(usize) -> (&'x QuantPanels, Option<&'x [f32]>) + Sync,
     mode: OutputMode,
 ) {
-    let Some(w) = parts.first().map(|part| part.w).filter(|w| w.rows > 0) else { return };
-    let most = (RESIDENT_WORDS / kernels.form.words(w.cols).max(1)).max(kernels.rows);
-    let pieces = parts.iter().flat_map(|part| groups(part.rows.len(), most).map(move |rows| (part, rows)));
-    let pieces: Vec<_> = pieces.collect();
-    scratch.operands.resize_with(scratch.operands.len().max(pieces.len()), OperandRows::default);
-    let pack = |((part, rows), operand): (&(&QuantPart<'_>, _), &mut OperandRows)| {
-        let super::super::drive::RowGroup { first, rows } = *rows;
-        operand.pack(part.w, x, part.rows.start + first, rows, kernels.form);
-    };
-    if pieces.len() == 1 {
-        pieces.iter().zip(&mut scratch.operands).for_each(pack);
-    } else {
-        pieces.par_iter().zip(&mut scratch.operands).for_each(pack);
-    }
-    let passes: Vec<Pass<'_>> = pieces
-        .iter()
-        .zip(&scratch.operands)
-        .map(|((part, rows), operand)| Pass {
-            kernels,
-            part,
-            operand,
-            first_row: part.rows.start + rows.first,
-            rows: rows.rows,
-            mode,
+    let most = |w: &QuantPanels| (RESIDENT_WORDS / kernels.form.words(w.cols).max(1)).max(kernels.rows);
+    let passes: Vec<(&QuantPanels, Option<&[f32]>, RowGroup)> = parts
+        .flat_map(|(part, rows)| {
+            let (w, bias) = weights(part);
+            let of_part = groups(rows.len(), most(w));
+            of_part.map(move |group| (w, bias, RowGroup { first: rows.start + group.first, ..group }))
         })
+        .filter(|(w, ..)| w.rows > 0)
         .collect();
-    let panels: usize = passes.iter().map(|pass| pass.part.w.panels()).sum();
-    let several = passes.len() > 1 || passes[0].rows > kernels.rows;
-    let shares = rayon::current_num_threads() * if several { SHARES } else { 1 };
+    if passes.is_empty() {
+        return;
+    }
+    let QuantScratch { operands, sums } = scratch;
+    operands.resize_with(operands.len().max(passes.len()), OperandRows::default);
+    let operands = &mut operands[..passes.len()];
+    cores.team.for_each(operands, |i, operand| {
+        let (w, _, RowGroup { first, rows }) = passes[i];
+        operand.pack(cores, w, rows, kernels.form, |r| input(first + r));
+    });
+    let pass = |((w, bias, rows), operand): (_, _)| Pass { kernels, w, bias, operand, rows, mode };
+    let passes: Vec<Pass<'_>> = passes.into_iter().zip(&*operands).map(pass).collect();
+    let panels: usize = passes.iter().map(|pass| pass.w.panels()).sum();
+    let several = passes.len() > 1 || passes[0].rows.rows > kernels.rows;
+    let shares = cores.team.threads() * if several { SHARES } else { 1 };
     let shares: Vec<_> = passes.iter().flat_map(|pass| pass.shares(panels.div_ceil(shares))).collect();
+    sums.resize_with(sums.len().max(shares.len()), Vec::new);
     let out = OutputColumns::of(out);
-    shares.into_par_iter().for_each_init(Vec::new, |sums, (pass, panels)| pass.share(panels, sums, &out));
+    cores.team.for_each(&mut sums[..shares.len()], |i, sums| {
+        let (pass, panels) = &shares[i];
+        pass.share(panels.clone(), sums, &out);
+    });
 }
 
 impl Pass<'_> {
     /// Panels of one kernel call.
     fn per_call(&self) -> usize {
-        (self.kernels.panels)(self.rows.div_ceil(self.rows.div_ceil(self.kernels.rows)))
+        (self.kernels.panels)(self.rows.rows.div_ceil(self.rows.rows.div_ceil(self.kernels.rows)))
     }
 
     /// The panels in shares of about `panels`: multiples of those of a call, so that only the last one has a remainder.
     fn shares(&self, panels: usize) -> impl Iterator<Item = (&Self, Range<usize>)> {
-        let (per_call, all) = (self.per_call(), self.part.w.panels());
+        let (per_call, all) = (self.per_call(), self.w.panels());
         let share = panels.div_ceil(per_call).max(1) * per_call;
         (0..all.div_ceil(share)).map(move |i| (self, i * share..((i + 1) * share).min(all)))
     }
@@ -141,7 +137,7 @@ impl Pass<'_> {
         let (per_call, mut panel) = (self.per_call(), panels.start);
         while panel < panels.end {
             let count = if panel + per_call <= panels.end { per_call } else { 1 };
-            for group in groups(self.rows, self.kernels.rows) {
+            for group in groups(self.rows.rows, self.kernels.rows) {
                 self.tile(panel, count, group.first, group.rows, sums);
                 for r in 0..group.rows {
                     self.store(&sums[r * count * PANEL..][..count * PANEL], group.first + r, panel, out);
@@ -153,7 +149,7 @@ impl Pass<'_> {
 
     /// Sums of rows `first .. first + rows` and panels `panel .. panel + count`.
     fn tile(&self, panel: usize, count: usize, first: usize, rows: usize, sums: &mut Vec<f32>) {
-        let w = self.part.w;
+        let w = self.w;
         sums.resize(rows * count * PANEL, 0.0);
         let (x, stride) = self.operand.from_row(first);
         let (codes, panel_bytes) = w.codes_from(panel);
@@ -185,13 +181,13 @@ impl Pass<'_> {
 
     /// Writes a row's sums of panels `panel ..` to the output, with scales, bias and residual.
     fn store(&self, sums: &[f32], row: usize, panel: usize, out: &OutputColumns) {
-        let w = self.part.w;
+        let w = self.w;
         let from = panel * PANEL;
         let width = sums.len().min(w.rows - from);
-        // SAFETY: threads have different panels of a part, and parts have different rows, so no two of them hold the
+        // SAFETY: threads have different panels of a matrix, and matrices have different rows, so no two of them hold the
         // same columns of a row.
-        let out = unsafe { out.of_row(self.first_row + row, from, width) };
-        let bias = self.part.bias.map(|bias| &bias[from..]);
+        let out = unsafe { out.of_row(self.rows.first + row, from, width) };
+        let bias = self.bias.map(|bias| &bias[from..]);
         let bias = |i: usize| bias.map_or(0.0, |bias| bias[i]);
         let put = |out: &mut f32, y: f32| match self.mode {
             OutputMode::Replace => *out = y,

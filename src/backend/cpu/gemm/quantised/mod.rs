@@ -13,15 +13,17 @@ mod drive;
 mod operand;
 mod panels;
 
-use super::{GemmScratch, OutputMode};
-use crate::backend::cpu::{CpuBuffer, Isa};
+use std::ops::Range;
 
-pub use drive::{QuantPart, QuantScratch};
+use super::{GemmScratch, OutputMode};
+use crate::backend::cpu::{Cores, CpuBuffer, Isa};
+
+pub use drive::{QuantKernels, QuantScratch};
 pub use panels::QuantPanels;
 
 /// `out[r] = w x[r] (+ bias)`, or `out[r] += w x[r] (+ bias)`. A row's result does not depend on the number of rows.
 pub fn linear(
-    isa: Isa,
+    cores: &Cores,
     scratch: &mut GemmScratch,
     out: &mut CpuBuffer,
     x: &CpuBuffer,
@@ -29,30 +31,30 @@ pub fn linear(
     bias: Option<&[f32]>,
     mode: OutputMode,
 ) {
-    match kernels(isa, w) {
-        Some(kernels) => {
-            let part = QuantPart { w, bias, rows: 0..x.rows };
-            drive::multiply(&kernels, &mut scratch.quantised, out, x, &[part], mode);
-        }
-        None => clear::linear(out, x, w, bias, mode),
-    }
+    let Some(kernels) = kernels(cores.isa, w) else {
+        return clear::linear(&cores.team, out, x, w, bias, mode);
+    };
+    let parts = std::iter::once((0, 0..x.rows));
+    drive::multiply(cores, &kernels, &mut scratch.quantised, out, parts, |row| x.row(row), |_| (w, bias), mode);
 }
 
-/// Multiplies the rows of each part by its matrix, on a path that has kernels; returns whether this one has.
-pub fn grouped(
-    isa: Isa,
+/// Multiplies neighbouring rows by the matrix of their expert, as `gemm::drive::grouped` does. All matrices have one shape
+/// and format, that of `kernels`.
+pub fn grouped<'x>(
+    cores: &Cores,
+    kernels: &QuantKernels,
     scratch: &mut GemmScratch,
     out: &mut CpuBuffer,
-    x: &CpuBuffer,
-    parts: &[QuantPart<'_>],
-) -> bool {
-    let Some(kernels) = parts.first().and_then(|part| kernels(isa, part.w)) else { return false };
-    drive::multiply(&kernels, &mut scratch.quantised, out, x, parts, OutputMode::Replace);
-    true
+    expert_rows: impl Iterator<Item = (usize, Range<usize>)>,
+    input: impl Fn(usize) -> &'x [f32] + Sync,
+    weights: impl Fn(usize) -> (&'x QuantPanels, Option<&'x [f32]>) + Sync,
+) {
+    let scratch = &mut scratch.quantised;
+    drive::multiply(cores, kernels, scratch, out, expert_rows, input, weights, OutputMode::Replace);
 }
 
 /// The kernels of a path for these weights; `None` where the clear loops are used.
-fn kernels(isa: Isa, w: &QuantPanels) -> Option<drive::QuantKernels> {
+pub fn kernels(isa: Isa, w: &QuantPanels) -> Option<QuantKernels> {
     #[cfg(target_arch = "x86_64")]
     {
         let is_integer = operand::is_integer(w);

@@ -2,8 +2,12 @@
 //! to whole words of codes.
 
 use super::panels::QuantPanels;
-use crate::backend::cpu::CpuBuffer;
+use crate::backend::cpu::rows::for_each_isa;
+use crate::backend::cpu::{Cores, Isa};
 use crate::backend::quantised::{CodeFormat, Rounding, RoundingKind, largest, round_row};
+
+/// Fewer numbers than this are packed on the calling thread.
+const PARALLEL_FROM: usize = 16 * 1024;
 
 /// The form in which kernels read activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,26 +36,41 @@ pub struct OperandRows {
     stride: usize,
     /// Factor of each row's products.
     pub scales: Vec<f32>,
-    /// A row in the order of the codes.
-    ordered: Vec<f32>,
+    /// Each row in the order of the codes.
+    ordered: Vec<Vec<f32>>,
 }
 
 impl OperandRows {
-    /// Packs rows `first .. first + rows` of `x` for `w`.
-    pub fn pack(&mut self, w: &QuantPanels, x: &CpuBuffer, first: usize, rows: usize, form: OperandForm) {
+    /// Packs `rows` rows for `w`; `input`: the activations of each.
+    pub fn pack<'x>(
+        &mut self,
+        cores: &Cores,
+        w: &QuantPanels,
+        rows: usize,
+        form: OperandForm,
+        input: impl Fn(usize) -> &'x [f32] + Sync,
+    ) {
         let words = form.words(w.cols);
         // An odd number of cache lines and one word from row to row, so that rows do not compete for cache sets.
         self.stride = (words.div_ceil(16) | 1) * 16 + 1;
         self.words.resize(rows * self.stride, 0);
-        self.scales.clear();
-        for (r, out) in self.words.chunks_exact_mut(self.stride).enumerate() {
-            let row = x.row(first + r);
-            self.ordered.clear();
+        self.ordered.resize_with(self.ordered.len().max(rows), Vec::new);
+        self.scales.resize(rows, 0.0);
+        let pack = |r: usize, words: &mut [u32], scale: &mut f32, ordered: &mut Vec<f32>| {
+            let row = input(r);
+            ordered.clear();
             match &w.order {
-                Some(order) => self.ordered.extend(order.iter().map(|&k| row[k as usize])),
-                None => self.ordered.extend_from_slice(row),
+                Some(order) => ordered.extend(order.iter().map(|&k| row[k as usize])),
+                None => ordered.extend_from_slice(row),
             }
-            self.scales.push(pack_row(w, &mut self.ordered, &mut out[..words], form));
+            *scale = pack_row(cores.isa, w, ordered, words, form);
+        };
+        let out = self.words.chunks_exact_mut(self.stride).map(|out| &mut out[..words]);
+        let mut rows: Vec<_> = out.zip(self.scales.iter_mut().zip(&mut self.ordered)).collect();
+        if rows.len() * w.cols < PARALLEL_FROM {
+            rows.iter_mut().enumerate().for_each(|(r, (out, (scale, ordered)))| pack(r, out, scale, ordered));
+        } else {
+            cores.team.for_each(&mut rows, |r, (out, (scale, ordered))| pack(r, out, scale, ordered));
         }
     }
 
@@ -61,8 +80,13 @@ impl OperandRows {
     }
 }
 
-/// Packs one row and returns the factor of its products.
-fn pack_row(w: &QuantPanels, row: &mut [f32], out: &mut [u32], form: OperandForm) -> f32 {
+for_each_isa! {
+    /// Packs one row, in the order of the codes, and returns the factor of its products.
+    fn pack_row(w: &QuantPanels, row: &mut [f32], out: &mut [u32], form: OperandForm) -> f32 = pack_row_loop;
+}
+
+#[inline(always)]
+fn pack_row_loop(w: &QuantPanels, row: &mut [f32], out: &mut [u32], form: OperandForm) -> f32 {
     if form == OperandForm::Numbers {
         round_row(row, w.format.rounding, w.static_scale);
         out.iter_mut().zip(row.iter()).for_each(|(out, x)| *out = x.to_bits());
@@ -91,6 +115,7 @@ pub fn is_integer(w: &QuantPanels) -> bool {
 }
 
 /// The scale of a row whose products with `w` are those of integers; `None` where they are not. NaN if any input is.
+#[inline(always)]
 fn integer_scale(w: &QuantPanels, row: &[f32]) -> Option<f32> {
     if !is_integer(w) {
         return None;
