@@ -297,11 +297,32 @@ fn tensors_that_do_not_fit_are_refused() {
     let flat = |tensor: Tensor| Some(Tensor { shape: vec![12], ..tensor });
     refused(&broken(&form("gptq"), &name, flat), &["down_proj.qzeros", "zero points", "[3, 4]", "[12]"]);
     let mut other = form("awq");
-    other.config["group_size"] = json!(32);
+    other.config["group_size"] = json!(24);
     let (tensors, _) = models(&form("awq"), false);
-    refused(&folder(&quantised_config(&other), &tensors), &["down_proj.qweight", "groups of 32", "48 inputs"]);
+    refused(&folder(&quantised_config(&other), &tensors), &["q_proj.qweight", "groups of 24", "32 inputs"]);
     let (tensors, _) = models(&form("int8"), false);
     refused(&folder(&config(), &tensors), &["q_proj", "quantization_config", "codes without one"]);
+}
+
+/// fbgemm takes the scale of a row from at most `activation_scale_ub`, 1200 if config.json does not say.
+#[test]
+fn a_bound_of_scales_is_applied() {
+    let form = || forms().into_iter().find(|(name, _)| *name == "fbgemm").unwrap().1;
+    let bounded_by = |bound: Option<Value>| {
+        let mut form = form();
+        if let Some(bound) = bound {
+            form.config["activation_scale_ub"] = bound;
+        }
+        folder(&quantised_config(&form), &models(&form, false).0)
+    };
+    let logits = |bound: Option<Value>| logits(&bounded_by(bound), WeightChoice::default());
+    let (of_default, unbounded, bounded) = (logits(None), logits(Some(Value::Null)), logits(Some(json!(0.5))));
+    assert!(of_default == unbounded, "no activation of this model is beyond 1200");
+    assert!(bounded != unbounded && bounded.iter().all(|x| x.is_finite()), "activations beyond 0.5 become it");
+    for wrong in [json!(0), json!(-3.5), json!("large")] {
+        let said = ModelFolder::open(bounded_by(Some(wrong)).path()).unwrap_err().to_string();
+        assert!(said.contains("activation_scale_ub") && said.contains("above 0"), "{said}");
+    }
 }
 
 /// What only reading the values finds, which `check` of the headers does not.

@@ -47,6 +47,28 @@ impl RoundingKind {
     }
 }
 
+/// What comes with weights for the rounding of their activations.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ActivationScale {
+    /// The scale of `Rounding::Static`.
+    pub fixed: Option<f32>,
+    /// The largest number of a row that `Rounding::Dynamic` takes a scale from; larger ones are rounded to it
+    /// (`activation_scale_ub` of fbgemm).
+    pub most: Option<f32>,
+}
+
+impl ActivationScale {
+    /// The scale of inputs whose largest absolute value is `largest`, which may be NaN.
+    #[inline(always)]
+    pub fn dynamic(self, to: RoundingKind, largest: f32) -> f32 {
+        let bounded = match self.most {
+            Some(most) if largest > most => most,
+            _ => largest,
+        };
+        to.scale(bounded)
+    }
+}
+
 /// 1.5 * 2^23: added to a smaller number, it leaves whole numbers.
 const UNITS: f32 = 12_582_912.0;
 
@@ -68,10 +90,9 @@ pub fn largest(row: &[f32]) -> f32 {
     f32::from_bits(row.iter().map(|x| x.to_bits() & 0x7fff_ffff).fold(0, u32::max))
 }
 
-/// Rounds a row as `rounding` says: each number becomes `scale * round(x / scale)`. `static_scale`: that of
-/// `Rounding::Static`.
+/// Rounds a row as `rounding` says: each number becomes `scale * round(x / scale)`.
 #[inline(always)]
-pub fn round_row(row: &mut [f32], rounding: Rounding, static_scale: Option<f32>) {
+pub fn round_row(row: &mut [f32], rounding: Rounding, scale: ActivationScale) {
     let apply = |part: &mut [f32], to: RoundingKind, scale: f32| {
         part.iter_mut().for_each(|x| *x = to.round(*x / scale) * scale);
     };
@@ -79,10 +100,10 @@ pub fn round_row(row: &mut [f32], rounding: Rounding, static_scale: Option<f32>)
         Rounding::Exact => {}
         Rounding::Dynamic { to, group } => {
             let group = group.map_or(row.len(), |group| group as usize).max(1);
-            row.chunks_mut(group).for_each(|part| apply(part, to, to.scale(largest(part))));
+            row.chunks_mut(group).for_each(|part| apply(part, to, scale.dynamic(to, largest(part))));
         }
         Rounding::Static { to } => {
-            let scale = static_scale.expect("a format with static activations comes with their scale");
+            let scale = scale.fixed.expect("a format with static activations comes with their scale");
             apply(row, to, scale);
         }
     }
@@ -95,17 +116,25 @@ mod tests {
     #[test]
     fn rows_are_rounded_by_their_own_scale() {
         let mut row = [127.0, -63.4, 0.4, 0.0];
-        round_row(&mut row, Rounding::Dynamic { to: RoundingKind::Int8, group: None }, None);
+        round_row(&mut row, Rounding::Dynamic { to: RoundingKind::Int8, group: None }, ActivationScale::default());
         assert_eq!(row, [127.0, -63.0, 0.0, 0.0]);
         let mut row = [127.0, -63.4, 0.4, 0.0];
-        round_row(&mut row, Rounding::Dynamic { to: RoundingKind::Int8, group: Some(2) }, None);
+        round_row(&mut row, Rounding::Dynamic { to: RoundingKind::Int8, group: Some(2) }, ActivationScale::default());
         assert_eq!(row[2], 0.4);
         let mut row = [500.0, 17.0, -3.3];
-        round_row(&mut row, Rounding::Static { to: RoundingKind::Fp8 }, Some(1.0));
+        let one = ActivationScale { fixed: Some(1.0), most: None };
+        round_row(&mut row, Rounding::Static { to: RoundingKind::Fp8 }, one);
         assert_eq!(row, [448.0, 16.0, -3.25]);
         let mut row = [0.0; 3];
-        round_row(&mut row, Rounding::Dynamic { to: RoundingKind::Fp8, group: None }, None);
+        round_row(&mut row, Rounding::Dynamic { to: RoundingKind::Fp8, group: None }, ActivationScale::default());
         assert_eq!(row, [0.0; 3]);
+        let mut row = [2000.0, -112.0, 3.0];
+        let bounded = ActivationScale { fixed: None, most: Some(112.0) };
+        round_row(&mut row, Rounding::Dynamic { to: RoundingKind::Fp8, group: None }, bounded);
+        assert_eq!(row, [112.0, -112.0, 3.0], "what lies beyond the bound becomes it, and its scale serves the others");
+        let mut row = [f32::NAN, 1.0];
+        round_row(&mut row, Rounding::Dynamic { to: RoundingKind::Fp8, group: None }, bounded);
+        assert!(row[0].is_nan(), "a bound does not hide what is no number");
     }
 
     #[test]

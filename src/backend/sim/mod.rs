@@ -203,8 +203,8 @@ impl Backend for Sim {
 
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<SimMatrix> {
         let mut shape = StackShape::of(parts);
-        if self.profile.backend == BackendKind::Cuda && shape.dense.is_none() {
-            // The device makes quantised matrices dense, of 16 bits.
+        if parts.iter().any(|part| !self.profile.backend.multiplies(part.format())) {
+            // The device makes them dense, of 16 bits.
             shape.bytes = shape.rows * shape.cols * Dtype::Bf16.bytes();
         }
         let matrix = SimMatrix(shape);

@@ -92,7 +92,7 @@ struct MeasuredWorkload<'a> {
 
 /// Measures the requested workloads, printing each result as soon as it is known.
 pub fn main(device: DeviceChoice, options: &WorkloadOptions) -> Result<()> {
-    device.open(0)?.with(MeasureWorkloads(options))
+    device.open(None)?.with(MeasureWorkloads(options))
 }
 
 struct MeasureWorkloads<'a>(&'a WorkloadOptions);

@@ -49,7 +49,7 @@ pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<boo
     out::text(&facts)?;
     tokenizer_fact(model)?;
     let source = ModelSource::folder_of(&folder, facts.dtype);
-    let opened = on.open(source.weight_bytes())?;
+    let opened = on.open(Some(source))?;
     fact("device", &opened)?;
     log::info!("loading {}", model.display());
     opened.with(Arithmetic { source, options })

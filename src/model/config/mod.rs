@@ -116,9 +116,6 @@ impl ModelConfig {
     /// The same with the weights that the user asks for. Errors, which name `path`: the checkpoint is quantised already.
     pub fn with(mut self, choice: WeightChoice, path: &Path) -> Result<Self> {
         let exact = choice.activations == ActivationChoice::Bf16;
-        if !self.formats.is_empty() && !choice.is_as_stored() {
-            return Err(Error::format(path, format!("{choice} is for model folders; this is a GGUF model")));
-        }
         self.quantisation = match (self.quantisation, choice.weights) {
             (None, made) => made.map(|format| Quantisation::Made { format, exact }),
             (Some(stored), None) => Some(if exact { stored.exact() } else { stored }),
@@ -204,13 +201,18 @@ impl ModelConfig {
         Layout::of(self).tensors().map(|tensor| self.format(tensor, dtype).bytes(tensor.rows(), tensor.cols())).sum()
     }
 
-    /// The same on a device that makes matrices dense unless it `multiplies` their format.
-    pub fn weight_bytes_where(&self, dtype: Dtype, multiplies: impl Fn(WeightFormat) -> bool) -> usize {
-        let format = |tensor: &TensorSpec| Some(self.format(tensor, dtype)).filter(|&format| multiplies(format));
-        let bytes = |tensor: &TensorSpec| {
-            format(tensor).unwrap_or(WeightFormat::Dense(dtype)).bytes(tensor.rows(), tensor.cols())
-        };
-        Layout::of(self).tensors().map(bytes).sum()
+    /// The same model as a device holds it that makes matrices dense unless it `multiplies` their format. Those with scales
+    /// are all taken as dense if it does not multiply one of their formats.
+    #[must_use]
+    pub fn held_where(&self, multiplies: impl Fn(WeightFormat) -> bool) -> Self {
+        let mut held = self.clone();
+        held.quantisation =
+            held.quantisation.filter(|how| how.formats().all(|format| multiplies(WeightFormat::Quantised(format))));
+        if held.formats.values().any(|&format| !multiplies(format)) {
+            let kept = self.formats.iter().filter(|(_, format)| multiplies(**format));
+            held.formats = Arc::new(kept.map(|(name, format)| (name.clone(), *format)).collect());
+        }
+        held
     }
 
     /// How a tensor is stored; `dtype`: if it is not quantised.
@@ -265,8 +267,13 @@ impl ModelFolder {
         Ok(Self { path, config, dtype: None })
     }
 
-    /// The same with the weights that the user asks for. Errors: the checkpoint is quantised already.
+    /// The same with the weights that the user asks for. Errors: the checkpoint is quantised already, or a GGUF model.
     pub fn with(mut self, choice: WeightChoice) -> Result<Self> {
+        if !choice.is_as_stored() && crate::gguf::files(&self.path)?.is_some() {
+            let option = if choice.weights.is_some() { "--weights" } else { "--activations" };
+            let expected = "a model folder with it; a GGUF model stays as it is stored";
+            return Err(Error::value(option, expected, self.path.display().to_string()));
+        }
         self.config = self.config.with(choice, &self.path)?;
         Ok(self)
     }

@@ -24,6 +24,9 @@ impl WeightSource {
                 let specs = std::slice::from_ref(tensor);
                 let made = checkpoint.made_format(tensor);
                 checkpoint.packed(specs, |views| {
+                    if made.is_some() {
+                        checkpoint.refuse_nan(&views[0], tensor)?;
+                    }
                     let experts = (0..tensor.shape[0].size).map(|expert| {
                         let view = slice(&views[0], tensor, expert);
                         let turned = transposed.map(|alternating| turned(&view, alternating));

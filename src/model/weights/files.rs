@@ -43,6 +43,14 @@ impl ModelFiles {
         }
     }
 
+    /// Refuses infinite numbers and NaN in what is to be made into codes.
+    pub fn refuse_nan(&self, view: &WeightView<'_>, spec: &TensorSpec) -> Result<()> {
+        match self {
+            Self::Safetensors(folder) => folder.refuse_nan(view, spec),
+            Self::Gguf(_) => Ok(()),
+        }
+    }
+
     /// Experts in OpenAI's MXFP4.
     pub fn mxfp4(&self, spec: &TensorSpec) -> Result<StoredMatrix<'_>> {
         match self {

@@ -12,7 +12,8 @@ use super::super::layout::TensorSpec;
 use super::checkpoint::Checkpoint;
 use super::safetensors_file::SafetensorsFile;
 use crate::backend::{
-    Dtype, MatrixPart, QuantFormat, QuantSource, QuantView, Rounding, ScaleSource, WeightView, quantised::power_of_two,
+    Dtype, MatrixPart, QuantFormat, QuantSource, QuantView, Rounding, ScaleSource, WeightView,
+    quantised::{ActivationScale, power_of_two},
 };
 use crate::error::{Error, Result};
 
@@ -171,7 +172,7 @@ impl Checkpoint {
             None => StoredPart::Dense(view),
             Some(format) => {
                 if check == Check::Values {
-                    self.refuse_nan(&view, &tensors[0], &spec.name)?;
+                    self.refuse_nan(&view, spec)?;
                 }
                 StoredPart::Quantised(QuantView::of(format, view.rows, view.cols, QuantSource::Dense(view)))
             }
@@ -179,17 +180,18 @@ impl Checkpoint {
         Ok(StoredMatrix { part, order: None, tensors })
     }
 
-    /// Codes cannot say what infinite numbers and NaN are.
-    fn refuse_nan(&self, view: &WeightView<'_>, tensor: &Tensor<'_>, name: &str) -> Result<()> {
+    /// Refuses infinite numbers and NaN in what is to be made into codes, which cannot say them.
+    pub fn refuse_nan(&self, view: &WeightView<'_>, spec: &TensorSpec) -> Result<()> {
         let rows = (0..view.rows).into_par_iter();
-        let bad = rows.find_any(|row| (0..view.cols).any(|k| !view.get(row * view.cols + k).is_finite()));
-        match bad {
-            None => Ok(()),
-            Some(row) => {
-                let found = format!("another in row {row}");
-                Err(self.misfit(tensor.file, name, "finite numbers, to be made into codes".to_owned(), found))
-            }
-        }
+        let bad = rows.find_first(|row| (0..view.cols).any(|k| !view.get(row * view.cols + k).is_finite()));
+        let Some(row) = bad else { return Ok(()) };
+        let (file, name) = (self.find(spec)?.file, self.name_in_file(&spec.name));
+        Err(self.misfit(
+            file,
+            &name,
+            "finite numbers, to be made into codes".to_owned(),
+            format!("another in row {row}"),
+        ))
     }
 
     /// What the user wants a dense matrix to become.
@@ -302,7 +304,8 @@ impl<'a> Finder<'a, '_> {
         static_scale: Option<f32>,
     ) -> StoredMatrix<'a> {
         let view = QuantView::of(self.scheme.format, self.rows(), self.cols(), source);
-        StoredMatrix { part: StoredPart::Quantised(QuantView { static_scale, ..view }), order, tensors }
+        let activations = ActivationScale { fixed: static_scale, most: self.scheme.most };
+        StoredMatrix { part: StoredPart::Quantised(QuantView { activations, ..view }), order, tensors }
     }
 
     fn bytes(&self, block: Option<[usize; 2]>) -> Result<StoredMatrix<'a>> {

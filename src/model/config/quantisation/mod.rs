@@ -167,6 +167,16 @@ impl Quantisation {
         }
     }
 
+    /// The formats of its matrices.
+    pub fn formats(&self) -> impl Iterator<Item = QuantFormat> {
+        let (made, published) = match self {
+            Quantisation::Made { format, .. } => (Some(*format), None),
+            Quantisation::Published(published) => (None, Some(published)),
+        };
+        let made = made.into_iter().flat_map(|made| std::iter::once(made.of_layers()).chain(made.of_head()));
+        made.chain(published.into_iter().flat_map(|all| &all.schemes).map(|(_, scheme)| scheme.format))
+    }
+
     /// The same without rounding of activations.
     #[must_use]
     pub fn exact(self) -> Self {

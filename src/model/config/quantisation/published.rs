@@ -36,10 +36,12 @@ pub enum Method {
 }
 
 /// How the matrix of a module is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scheme {
     pub packing: Packing,
     pub format: QuantFormat,
+    /// The largest activation that a scale is taken from; see `ActivationScale`.
+    pub most: Option<f32>,
 }
 
 /// The tensors of a quantised matrix; see `QuantSource`.
@@ -112,6 +114,9 @@ impl Published {
 /// Largest group of inputs, and largest side of a block.
 const LARGEST_GROUP: usize = 1 << 20;
 
+/// The default of `activation_scale_ub` in transformers' FbgemmFp8Config.
+const FBGEMM_MOST: f32 = 1200.0;
+
 /// Reads `quantization_config`; `None` if the file has none.
 pub fn read(fields: &Fields<'_>) -> Result<Option<Quantisation>> {
     const NAME: &str = "quantization_config";
@@ -126,7 +131,12 @@ pub fn read(fields: &Fields<'_>) -> Result<Option<Quantisation>> {
     let published = match method {
         Method::Fp8 => read.fp8()?,
         Method::Fbgemm => {
-            read.skipping("modules_to_not_convert", fp8(Packing::Bytes { block: None }, dynamic_fp8()))?
+            let most = match quantised.is_written("activation_scale_ub") {
+                true => quantised.positive("activation_scale_ub")?.map(|most| most as f32),
+                false => Some(FBGEMM_MOST),
+            };
+            let scheme = Scheme { most, ..fp8(Packing::Bytes { block: None }, dynamic_fp8()) };
+            read.skipping("modules_to_not_convert", scheme)?
         }
         Method::ModelOpt => read.model_opt("ignore")?,
         Method::CompressedTensors => match read.compressed_tensors()? {
@@ -160,16 +170,17 @@ fn fp8(packing: Packing, rounding: Rounding) -> Scheme {
         Packing::Bytes { block: Some([_, cols]) } => Some(cols as u32),
         _ => None,
     };
-    Scheme { packing, format: QuantFormat { codes: CodeFormat::Fp8, group, zeros: false, rounding } }
+    Scheme { packing, format: QuantFormat { codes: CodeFormat::Fp8, group, zeros: false, rounding }, most: None }
 }
 
 fn int4(packing: Packing, group: Option<u32>, zeros: bool) -> Scheme {
-    Scheme { packing, format: QuantFormat { codes: CodeFormat::Int4, group, zeros, rounding: Rounding::Exact } }
+    let format = QuantFormat { codes: CodeFormat::Int4, group, zeros, rounding: Rounding::Exact };
+    Scheme { packing, format, most: None }
 }
 
 fn mxfp4() -> Scheme {
     let format = QuantFormat { codes: CodeFormat::Fp4, group: Some(32), zeros: false, rounding: Rounding::Exact };
-    Scheme { packing: Packing::Mxfp4, format }
+    Scheme { packing: Packing::Mxfp4, format, most: None }
 }
 
 struct Reader<'a> {
@@ -344,7 +355,7 @@ impl Reader<'_> {
             }
             ("int-quantized" | "naive-quantized", "int", 8, Some("tensor" | "channel")) if symmetric => {
                 let format = QuantFormat { codes: CodeFormat::Int8, group: None, zeros: false, rounding: inputs };
-                Scheme { packing: Packing::Bytes { block: None }, format }
+                Scheme { packing: Packing::Bytes { block: None }, format, most: None }
             }
             ("pack-quantized", "int", 4, Some("group")) if inputs == Rounding::Exact => {
                 let group = self.group(&weights, "group_size")?;

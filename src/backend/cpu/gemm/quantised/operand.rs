@@ -88,7 +88,7 @@ for_each_isa! {
 #[inline(always)]
 fn pack_row_loop(w: &QuantPanels, row: &mut [f32], out: &mut [u32], form: OperandForm) -> f32 {
     if form == OperandForm::Numbers {
-        round_row(row, w.format.rounding, w.static_scale);
+        round_row(row, w.format.rounding, w.activations);
         out.iter_mut().zip(row.iter()).for_each(|(out, x)| *out = x.to_bits());
         out[row.len()..].fill(0);
         return 1.0;
@@ -121,9 +121,9 @@ fn integer_scale(w: &QuantPanels, row: &[f32]) -> Option<f32> {
         return None;
     }
     let largest = largest(row);
-    Some(match w.static_scale {
+    Some(match w.activations.fixed {
         Some(scale) if !largest.is_nan() => scale,
-        _ => RoundingKind::Int8.scale(largest),
+        _ => w.activations.dynamic(RoundingKind::Int8, largest),
     })
 }
 
@@ -145,7 +145,7 @@ impl Operand {
         match integer_scale(w, &numbers) {
             Some(scale) => Operand::Int8 { codes: numbers.iter().map(|x| code(*x, scale)).collect(), scale },
             None => {
-                round_row(&mut numbers, w.format.rounding, w.static_scale);
+                round_row(&mut numbers, w.format.rounding, w.activations);
                 Operand::Numbers(numbers)
             }
         }

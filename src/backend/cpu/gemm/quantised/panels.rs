@@ -5,7 +5,7 @@ use memmap2::MmapMut;
 use rayon::prelude::*;
 
 use crate::backend::cpu::memory::CacheLine;
-use crate::backend::quantised::{CodeFormat, QuantFormat, QuantRow, QuantView};
+use crate::backend::quantised::{ActivationScale, CodeFormat, QuantFormat, QuantRow, QuantView};
 
 use super::super::pack::{PANEL, zeroed};
 
@@ -29,8 +29,7 @@ pub struct QuantPanels {
     offsets: Vec<i32>,
     /// The inputs in the order of the codes; `None`: as they are.
     pub order: Option<Vec<u32>>,
-    /// Of activations rounded by a scale that comes with the weights.
-    pub static_scale: Option<f32>,
+    pub activations: ActivationScale,
 }
 
 impl QuantPanels {
@@ -64,8 +63,8 @@ impl QuantPanels {
                 }
             });
         let order = first.order.map(<[u32]>::to_vec);
-        let (offsets, static_scale) = (Vec::new(), first.static_scale);
-        let mut packed = Self { rows, cols, format, codes, scales, zeros, offsets, order, static_scale };
+        let (offsets, activations) = (Vec::new(), first.activations);
+        let mut packed = Self { rows, cols, format, codes, scales, zeros, offsets, order, activations };
         if format.codes == CodeFormat::Int8 {
             let sum = |p: usize, lane: usize| {
                 let sum = (0..cols).map(|k| i32::from(code(packed.codes(p), format.codes, k, lane).cast_signed()));
