@@ -4,12 +4,13 @@
 
 use crate::backend::{Attended, Backend, Dtype, KvShape, RowToken, StepBatch, StepShape};
 use crate::error::{Error, Result};
+use crate::figures::bytes;
 use crate::ids::LayerIx;
 use crate::out::Stage;
 use crate::plan::{NewPage, PlanHints};
 
 use super::activations::{Activations, BufferIndices};
-use super::config::{AttentionKind, ModelConfig, ModelFolder};
+use super::config::{AttentionKind, ModelConfig, ModelFolder, Quantisation};
 use super::inputs::InputTable;
 use super::layer::{Kinds, Layer, StepOperands};
 use super::layout::Layout;
@@ -82,6 +83,7 @@ impl<B: Backend> Decoder<B> {
         layout: &Layout,
         source: &WeightSource,
     ) -> Result<Self> {
+        note_made_dense(backend, &config, dtype);
         let kinds = Kinds::of(&config);
         let tensors = layout.layers.iter().zip(BufferIndices::of(&config)).enumerate();
         let stage = Stage::new("layers of the model", layout.layers.len());
@@ -332,6 +334,19 @@ fn plan_hints<B: Backend>(backend: &B, dtype: Dtype, kind: AttentionKind) -> Pla
         head_dim: small(heads.head_dim),
         kv_element_bytes: small(backend.kv_element_bytes(heads, dtype)),
         cost: backend.cost_model(),
+    }
+}
+
+/// Says that matrices become dense which are stored in formats that the device does not multiply.
+fn note_made_dense<B: Backend>(backend: &B, config: &ModelConfig, dtype: Dtype) {
+    let held = config.held_where(|format| backend.multiplies(format));
+    let (stored, dense) = (config.weight_bytes(dtype), held.weight_bytes(dtype));
+    if stored != dense && !matches!(config.quantisation, Some(Quantisation::Made { .. })) {
+        let device = backend.describe();
+        let (stored, dense) = (bytes(stored as u64), bytes(dense as u64));
+        log::warn!(
+            "quantised matrices become {dtype} on {device}, which multiplies no others: {dense}, stored {stored}"
+        );
     }
 }
 

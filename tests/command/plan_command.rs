@@ -158,7 +158,8 @@ fn weights_take_what_the_device_makes_of_them() {
     published["quantization_config"] = json!({"quant_method": "fp8", "weight_block_size": [128, 128]});
     desk.put("config.json", published.to_string());
     assert_eq!(weights(&[]), dense, "a GPU makes FP8 dense");
-    assert!((0.56..0.57).contains(&share(&[])), "{}", share(&[]));
+    // Each output has the scales of its blocks in memory: 32 bits for 128 inputs.
+    assert!((0.57..0.59).contains(&share(&[])), "{}", share(&[]));
     let said = desk.refused(&["plan", "rows.jsonl", "--model", "config.json", "--weights", "int8"]);
     assert!(said.contains("--weights int8") && said.contains("fp8"), "{said}");
 }

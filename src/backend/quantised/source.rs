@@ -108,8 +108,8 @@ pub fn power_of_two(code: u8) -> f32 {
     }
 }
 
-/// Makes codes of numbers, group by group, with the zero point 8 where the format has any. The largest of a group is exact up to the rounding of its
-/// scale. In int4 it becomes -8, the code farthest from zero, so its scale may be negative.
+/// Makes codes of numbers, group by group, with the zero point 8 where the format has any. The largest of a group is exact
+/// up to the rounding of its scale. In int4 it becomes -8, the code farthest from zero, so its scale may be negative.
 fn make_row(format: QuantFormat, numbers: &[f32], out: &mut QuantRow) {
     for group in numbers.chunks(format.group_inputs(numbers.len()).max(1)) {
         let largest = group.iter().fold(0.0, |most: f32, x| if x.abs() > most.abs() { *x } else { most });

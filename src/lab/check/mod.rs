@@ -32,7 +32,7 @@ use crate::out;
 pub use deterministic::deterministic;
 pub use device::{CheckEffort, suite};
 pub use long::long;
-pub use model::ModelCheck;
+pub use model::{Against, ModelCheck};
 pub use report::{CheckReport, ReportRow};
 
 /// The options of `offshoot check`.

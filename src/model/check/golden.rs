@@ -141,12 +141,12 @@ impl Largest {
 }
 
 /// The token with the largest logit; on ties the smallest id.
-fn likeliest(logits: &[f32]) -> TokenId {
+pub(super) fn likeliest(logits: &[f32]) -> TokenId {
     let better = |best: usize, i: usize| if logits[i] > logits[best] { i } else { best };
     TokenId::new((1..logits.len()).fold(0, better))
 }
 
-fn logprob(logits: &[f32], token: TokenId) -> f32 {
+pub(super) fn logprob(logits: &[f32], token: TokenId) -> f32 {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|&logit| f64::from(logit - largest).exp()).sum();
     (f64::from(logits[token.ix()] - largest) - sum.ln()) as f32

@@ -96,9 +96,10 @@ impl WeightSource {
             let found = format!("{format} on {}, which multiplies f32, f16 and bf16", backend.describe());
             return Err(Error::value("--weights", "a format that the device multiplies (the CPU: all)", found));
         }
-        for (spec, part) in specs.iter().zip(parts).filter(|(_, part)| !is_kept(part)) {
-            let (name, format) = (&spec.name, part.format());
-            log::warn!("tensor `{name}` is {format}; on this device it becomes {dtype}, as the layers are");
+        // Of quantised matrices `Decoder` says it once for all.
+        let dense = |part: &MatrixPart<'_>| part.format().dense().filter(|_| !is_kept(part));
+        for (spec, other) in specs.iter().zip(parts).filter_map(|(spec, part)| Some((spec, dense(part)?))) {
+            log::warn!("tensor `{}` is {other}; on this device it becomes {dtype}, as the layers are", spec.name);
         }
         let bytes: Vec<Vec<u8>> =
             parts.iter().map(|part| if is_kept(part) { Vec::new() } else { part.dense_bytes(dtype) }).collect();
