@@ -72,7 +72,7 @@ impl<B: Backend> Decoder<B> {
     /// A model with random weights of `dtype`, generated from `seed`.
     pub fn random(backend: &mut B, config: ModelConfig, dtype: Dtype, seed: u64) -> Result<Self> {
         let layout = Layout::of(&config);
-        let source = WeightSource::Random(RandomWeights { dtype, seed, config: config.clone() });
+        let source = WeightSource::Random(Box::new(RandomWeights { dtype, seed, config: config.clone() }));
         Self::build(backend, config, dtype, &layout, &source)
     }
 

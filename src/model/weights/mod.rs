@@ -29,7 +29,7 @@ pub enum WeightSource {
         /// Whether dense matrices of other dtypes become it, also where the backend mixes dtypes.
         converts: bool,
     },
-    Random(RandomWeights),
+    Random(Box<RandomWeights>),
 }
 
 impl WeightSource {

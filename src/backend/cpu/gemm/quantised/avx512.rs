@@ -226,7 +226,7 @@ unsafe fn tile<D: Decode, const ROWS: usize, const PANELS: usize>(tile: &QuantTi
             for (p, codes) in codes.iter_mut().enumerate() {
                 // SAFETY: the tile holds the codes of `inputs` inputs of `PANELS` panels.
                 *codes = unsafe { D::read(tile.codes.add(p * tile.panel_bytes + at)) };
-                if at % 64 == 0 {
+                if at.is_multiple_of(64) {
                     let next = p * tile.panel_bytes + ahead(at, tile.panel_bytes, PANELS);
                     _mm_prefetch::<_MM_HINT_T0>(tile.codes.wrapping_add(next).cast());
                 }

@@ -151,7 +151,7 @@ impl Pass<'_> {
     fn tile(&self, panel: usize, count: usize, first: usize, rows: usize, sums: &mut Vec<f32>) {
         let w = self.w;
         sums.resize(rows * count * PANEL, 0.0);
-        let (x, stride) = self.operand.from_row(first);
+        let (x, stride) = self.operand.rows_from(first);
         let (codes, panel_bytes) = w.codes_from(panel);
         let (scales, zeros, groups) = (w.scales_from(panel), w.zeros_from(panel), w.groups());
         let words = self.kernels.form.words(w.cols);

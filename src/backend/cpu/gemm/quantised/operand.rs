@@ -75,7 +75,7 @@ impl OperandRows {
     }
 
     /// The words from row `row` on, and the distance of rows.
-    pub fn from_row(&self, row: usize) -> (&[u32], usize) {
+    pub fn rows_from(&self, row: usize) -> (&[u32], usize) {
         (&self.words[row * self.stride..], self.stride)
     }
 }
