@@ -32,6 +32,17 @@ fn goldens(root: &Path) -> Vec<PathBuf> {
     folders
 }
 
+/// Written by compressed-tensors itself (tests/data/make_quantised.py).
+#[test]
+fn forms_of_compressed_tensors_equal_transformers_where_no_activation_is_rounded() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/quantised");
+    for form in ["int4-groups", "int4-channels", "int8-channels", "fp8-channels"] {
+        for isa in Isa::available() {
+            assert!(compare(isa, &root.join(form), None, EXACT).passes(), "{isa}: {form}");
+        }
+    }
+}
+
 #[test]
 fn published_forms_equal_transformers_where_no_activation_is_rounded() {
     let Some(root) = shared("goldens_modern") else { return };
