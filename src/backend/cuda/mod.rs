@@ -472,10 +472,11 @@ impl Backend for Cuda {
     }
 
     fn combine(&mut self, out: &mut Buffer, x: &Buffer, routes: &Routes) {
-        if out.rows > 0 {
-            let (places, weights) = (routes.places_of_choices(), routes.weights());
-            self.ops(x.element).combine(out, x, places, weights, routes.chosen());
-        }
+        self.ops(x.element).combine(out, x, routes, false);
+    }
+
+    fn combine_add(&mut self, out: &mut Buffer, x: &Buffer, routes: &Routes) {
+        self.ops(x.element).combine(out, x, routes, true);
     }
 
     fn select_rows(&mut self, out: &mut Buffer, x: &Buffer, step: &Step) {
