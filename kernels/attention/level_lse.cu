@@ -17,7 +17,6 @@
 #include "element.cuh"
 #include "kv_page.cuh"
 #include "attention/level_words.cuh"
-#include "launch.cuh"
 
 using T = ELEMENT;
 
@@ -127,7 +126,6 @@ struct PageWalk {
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
 level_lse(float* __restrict__ out, const T* __restrict__ qkv, const KV_ELEMENT* __restrict__ kv, const unsigned* __restrict__ words, const unsigned* __restrict__ positions, const unsigned* __restrict__ rows, const unsigned* __restrict__ bounds, unsigned group, unsigned kv_heads, unsigned qkv_width, float scale_log2, float cap_rate) {
-    await_previous();
     __shared__ LevelStates states[WARPS];
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, q_heads = group * kv_heads;
     const unsigned head_groups = (group + HEADS - 1) / HEADS, blocks = kv_heads * head_groups;

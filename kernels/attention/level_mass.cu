@@ -9,10 +9,8 @@
 // Definition: `AttentionLevels::add_level_mass`; on the CPU, src/backend/cpu/levels.rs.
 #include "attention/state.cuh"
 #include "attention/level_words.cuh"
-#include "launch.cuh"
 
 extern "C" __global__ void __launch_bounds__(32) level_mass(float* __restrict__ mass, const float* __restrict__ lse, unsigned q_heads, float share, unsigned is_first) {
-    await_previous();
     const float log2_e = 1.44269504088896f;
     const unsigned index = blockIdx.x, lane = threadIdx.x;
     float sums[MOST_LEVELS] = {};

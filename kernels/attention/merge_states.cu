@@ -13,7 +13,6 @@
 #include "attention/plan.cuh"
 #include "attention/state.cuh"
 #include "element.cuh"
-#include "launch.cuh"
 
 using T = ELEMENT;
 
@@ -109,7 +108,6 @@ constexpr unsigned BLOCKS = HEAD_DIM > 128 || HEAD_DIM == 96 ? 2 : HEAD_DIM == 1
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
 merge_states(T* out, unsigned* words, float* partials, unsigned q_heads, unsigned split, const float* sinks) {
-    await_previous();
     __shared__ Extent extents[WARPS];
     __shared__ Vector<float> runs[WARPS][VECTORS][32];
     const unsigned row = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;

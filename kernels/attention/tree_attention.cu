@@ -20,7 +20,6 @@
 // Defines: ELEMENT, HEAD_DIM.
 #include "attention/narrow.cuh"
 #include "attention/wide.cuh"
-#include "launch.cuh"
 
 // Calls `attend()`, with the tile in `shared`, for every (tile, key head) pair of one class that this block takes.
 template <class Attend>
@@ -43,7 +42,6 @@ __device__ __forceinline__ void take_tiles(const Job& job, PlanWord at, PlanWord
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 tree_attention(T* out, const T* qkv, const T* kv, unsigned* words, const unsigned* positions, float* partials, unsigned group, unsigned kv_heads, unsigned qkv_width, float scale_log2, float cap_rate, const float* sinks) {
-    await_previous();
     extern __shared__ __align__(16) unsigned char ring[];
     __shared__ TileShared shared;
     __shared__ NarrowShared narrow;

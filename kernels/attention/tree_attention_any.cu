@@ -12,7 +12,6 @@
 #include "attention/plan.cuh"
 #include "attention/state.cuh"
 #include "element.cuh"
-#include "launch.cuh"
 
 using T = ELEMENT;
 
@@ -26,7 +25,6 @@ constexpr unsigned ALL_LANES = 0xffffffffu;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const unsigned* positions, float* partials, unsigned group, unsigned kv_heads, unsigned qkv_width, float scale_log2, float cap_rate, const float* sinks) {
-    await_previous();
     extern __shared__ float memory[];
     __shared__ unsigned next;
     float* keys = memory;

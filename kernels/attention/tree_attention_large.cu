@@ -14,7 +14,6 @@
 #include "attention/large_copy.cuh"
 #include "attention/merge.cuh"
 #include "attention/stream.cuh"
-#include "launch.cuh"
 #include "registers.cuh"
 
 constexpr unsigned BLOCK_THREADS = 3 * GROUP_THREADS;
@@ -42,7 +41,6 @@ __device__ __forceinline__ void stream_team(const Job& job, unsigned warp, unsig
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
 tree_attention_large(T* out, const T* qkv, const KvElement* kv, unsigned* words, const unsigned* positions, float* partials, unsigned group, unsigned kv_heads, unsigned qkv_width, float scale_log2, float cap_rate, const float* sinks, unsigned rows_padded) {
-    await_previous();
     extern __shared__ __align__(16) unsigned char memory[];
     __shared__ LargeShared large;
     __shared__ StreamShared streams[WARPS_OF_TEAMS];

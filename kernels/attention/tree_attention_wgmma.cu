@@ -20,7 +20,6 @@
 #include "attention/merge.cuh"
 #include "attention/stream.cuh"
 #include "attention/wide_wgmma.cuh"
-#include "launch.cuh"
 #include "registers.cuh"
 
 constexpr unsigned BLOCK_THREADS = 4 * GROUP_THREADS;
@@ -40,7 +39,6 @@ constexpr unsigned NARROW_REGISTERS = 512 - 2 * MULTIPLIER_REGISTERS - COPIER_RE
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
 tree_attention_wgmma(T* out, const T* qkv, const KvElement* kv, unsigned* words, const unsigned* positions, float* partials, unsigned group, unsigned kv_heads, unsigned qkv_width, float scale_log2, float cap_rate, const float* sinks, unsigned rows_padded) {
-    await_previous();
     extern __shared__ __align__(16) unsigned char memory[];
     __shared__ WideShared wide;
     __shared__ StreamShared streams[DECODE_WARPS + HELPERS];

@@ -5,7 +5,6 @@
 // Limit: bandwidth, chosen * sizeof(ELEMENT) + 4 bytes per output, or 8.
 // Definition: `Backend::combine` and `Backend::combine_add`; on the CPU, `combine_rows` of src/backend/cpu/experts.rs.
 #include "lanes.cuh"
-#include "launch.cuh"
 
 template <int N>
 __device__ __forceinline__ void combine_row(float* out, const ELEMENT* x, const unsigned* places, const float* weights,
@@ -33,7 +32,6 @@ __device__ __forceinline__ void combine_row(float* out, const ELEMENT* x, const 
 extern "C" __global__ void combine(float* __restrict__ out, const ELEMENT* __restrict__ x, const unsigned* __restrict__ places,
                                    const float* __restrict__ weights, unsigned chosen, unsigned width,
                                    unsigned adds) {
-    await_previous();
     unsigned long long row = blockIdx.x;
     places += row * chosen;
     weights += row * chosen;

@@ -9,7 +9,6 @@
 // Defines: ELEMENT, GATED (0 or 1).
 #include "attention/mma.cuh"
 #include "experts/store.cuh"
-#include "launch.cuh"
 
 constexpr unsigned CAP = 64, BLOCK_THREADS = 128, STAGES = 3;
 constexpr unsigned INPUT_BYTES = CAP * PANEL_ROW_BYTES, STAGE_BYTES = WEIGHT_PANEL_BYTES + INPUT_BYTES;
@@ -100,7 +99,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     expert_linear(void* out, const ELEMENT* __restrict__ x, const char* __restrict__ weights, const float* __restrict__ bias,
                   const unsigned* __restrict__ firsts, const unsigned* __restrict__ rows, unsigned experts, unsigned outputs,
                   unsigned inner, unsigned gathers, unsigned biased, unsigned sums, unsigned gate) {
-    await_previous();
     extern __shared__ __align__(128) unsigned char dynamic[];
     __shared__ TileEnds ends;
     const Operands operands = {firsts, rows, experts, outputs, inner, gathers};

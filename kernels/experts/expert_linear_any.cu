@@ -11,7 +11,6 @@
 //
 // Defines: ELEMENT, OUT.
 #include "experts/tile.cuh"
-#include "launch.cuh"
 
 constexpr unsigned TILE = 16;
 
@@ -19,7 +18,6 @@ extern "C" __global__ void __launch_bounds__(TILE * TILE)
     expert_linear_any(OUT* __restrict__ out, const ELEMENT* __restrict__ x, const ELEMENT* __restrict__ weights,
                       const float* __restrict__ bias, const unsigned* __restrict__ firsts, const unsigned* __restrict__ rows,
                       unsigned experts, unsigned outputs, unsigned inner, unsigned gathers, unsigned biased) {
-    await_previous();
     // One extra column, so that a warp reading one column hits different banks.
     __shared__ float x_tile[TILE][TILE + 1], w_tile[TILE][TILE + 1];
     __shared__ TileEnds ends;

@@ -21,7 +21,6 @@
 #include "attention/mma.cuh"
 #include "experts/products.cuh"
 #include "experts/store.cuh"
-#include "launch.cuh"
 #include "registers.cuh"
 
 constexpr unsigned GROUP_THREADS = 128, MULTIPLIERS = CAP == 64 ? 2 : 3;  // warpgroups that multiply
@@ -228,7 +227,6 @@ extern "C" __global__ void __launch_bounds__((MULTIPLIERS + 1) * GROUP_THREADS, 
     expert_linear_wgmma(void* out, const ELEMENT* __restrict__ x, const char* __restrict__ weights, const float* __restrict__ bias,
                         const unsigned* __restrict__ firsts, const unsigned* __restrict__ rows, unsigned experts, unsigned outputs,
                         unsigned inner, unsigned gathers, unsigned biased, unsigned sums, unsigned gate) {
-    await_previous();
     extern __shared__ __align__(1024) unsigned char dynamic[];
     __shared__ Ring shared;
     __shared__ TileEnds ends;

@@ -9,11 +9,9 @@
 //
 // Defines: ELEMENT, GATED (0).
 #include "experts/panels.cuh"
-#include "launch.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
     expert_panels(ELEMENT* __restrict__ to, const ELEMENT* __restrict__ from, unsigned outputs, unsigned inner, unsigned alternates) {
-    await_previous();
     ELEMENT* panel = to + (static_cast<unsigned long long>(blockIdx.y) * gridDim.x + blockIdx.x) * (PANEL * PANEL);
     for (unsigned i = threadIdx.x; i < PANEL * 8; i += 256) {
         const unsigned row = i / 8, chunk = i % 8, output = blockIdx.y * PANEL + row;

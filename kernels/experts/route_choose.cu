@@ -7,7 +7,6 @@
 // Grid: one warp per row, WARPS to a block; WARPS * experts words of dynamic shared memory.
 // Limit: latency, `chosen` passes over a row's scores.
 // Definition: `Backend::route`; on the CPU, `choose` of src/backend/cpu/experts.rs.
-#include "launch.cuh"
 #include "reduce.cuh"
 
 constexpr unsigned WARPS = 4;
@@ -22,7 +21,6 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
     route_choose(unsigned short* __restrict__ expert_of, float* __restrict__ weights, const float* __restrict__ scores,
                  const float* __restrict__ factors, unsigned rows, unsigned experts, unsigned chosen, unsigned kind,
                  unsigned scaled) {
-    await_previous();
     extern __shared__ __align__(16) unsigned char dynamic[];
     const unsigned lane = threadIdx.x % 32, row = blockIdx.x * WARPS + threadIdx.x / 32;
     if (row >= rows) {

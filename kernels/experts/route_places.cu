@@ -6,7 +6,6 @@
 // Grid: one block of THREADS threads per expert, which looks at all choices; a thread at RUN neighbours at a time.
 // Limit: latency; every block reads 2 bytes per choice, twice.
 // Definition: `Backend::route`; on the CPU, `sort` of src/backend/cpu/experts.rs.
-#include "launch.cuh"
 
 constexpr unsigned THREADS = 512, RUN = 8;
 
@@ -43,7 +42,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     route_places(unsigned* __restrict__ firsts, unsigned* __restrict__ rows, unsigned* __restrict__ places,
                  unsigned* __restrict__ needed, const Choices* __restrict__ expert_of, unsigned choices, unsigned chosen,
                  unsigned experts) {
-    await_previous();
     __shared__ unsigned sums[THREADS / 32 + 1];
     const unsigned expert = blockIdx.x;
     // A thread takes `runs` neighbouring runs, so that its choices stay in order.

@@ -5,7 +5,6 @@
 // Limit: bandwidth, 12 bytes per element.
 // Definition: `Backend::add`; on the CPU, `add` of src/backend/cpu/sums.rs.
 #include "lanes.cuh"
-#include "launch.cuh"
 
 template <int N>
 __device__ __forceinline__ void add_row(float* out, const float* x, unsigned width) {
@@ -19,7 +18,6 @@ __device__ __forceinline__ void add_row(float* out, const float* x, unsigned wid
 }
 
 extern "C" __global__ void add_sums(float* __restrict__ out, const float* __restrict__ x, unsigned width) {
-    await_previous();
     unsigned long long at = static_cast<unsigned long long>(blockIdx.x) * width;
     if (width % LANES == 0) {
         add_row<LANES>(out + at, x + at, width);

@@ -5,7 +5,6 @@
 // Limit: bandwidth, 2 * sizeof(OUT) bytes per element.
 // Definition: the bias of `Backend::linear` and `Backend::linear_add`; on the CPU, src/backend/cpu/gemm/clear.rs.
 #include "lanes.cuh"
-#include "launch.cuh"
 
 template <int N>
 __device__ __forceinline__ void add_bias_row(OUT* row, const float* bias, unsigned width) {
@@ -19,7 +18,6 @@ __device__ __forceinline__ void add_bias_row(OUT* row, const float* bias, unsign
 }
 
 extern "C" __global__ void add_bias(OUT* x, const float* __restrict__ bias, unsigned width) {
-    await_previous();
     OUT* row = x + static_cast<unsigned long long>(blockIdx.x) * width;
     if (width % LANES == 0) {
         add_bias_row<LANES>(row, bias, width);

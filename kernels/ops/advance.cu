@@ -8,11 +8,9 @@
 // Limit: launch latency.
 // Definition: `StepBatch::advance` of src/backend/step.rs.
 
-#include "launch.cuh"
 #include "token_word.cuh"
 
 extern "C" __global__ void advance(unsigned* tokens, unsigned* positions, unsigned* slots, unsigned rows) {
-    await_previous();
     unsigned row = blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows) {
         return;

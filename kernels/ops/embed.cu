@@ -5,7 +5,6 @@
 // Limit: bandwidth, sizeof(ELEMENT) + 4 bytes per element.
 // Definition: `Backend::embed`; on the CPU, `embed` of src/backend/cpu/gemm/mod.rs.
 #include "lanes.cuh"
-#include "launch.cuh"
 #include "token_word.cuh"
 
 template <int N>
@@ -17,7 +16,6 @@ __device__ __forceinline__ void embed_row(float* out, const ELEMENT* from, unsig
 
 extern "C" __global__ void embed(float* __restrict__ out, const ELEMENT* __restrict__ table,
                                  const unsigned* __restrict__ tokens, const unsigned* __restrict__ sampled_tokens, unsigned width) {
-    await_previous();
     unsigned long long row = blockIdx.x;
     unsigned long long token = token_of(tokens[row], sampled_tokens);
     if (width % LANES == 0) {

@@ -5,7 +5,6 @@
 // Limit: bandwidth, 3 * sizeof(ELEMENT) bytes per output.
 // Definition: `Backend::gated`, `Gate::Clamped`; on the CPU, `gated` of src/backend/cpu/activation.rs.
 #include "lanes.cuh"
-#include "launch.cuh"
 #include "sigmoid.cuh"
 
 template <int N>
@@ -21,7 +20,6 @@ __device__ __forceinline__ void gated_clamped_row(ELEMENT* out, const ELEMENT* x
 }
 
 extern "C" __global__ void gated_clamped(ELEMENT* __restrict__ out, const ELEMENT* __restrict__ x, unsigned width) {
-    await_previous();
     unsigned long long at = static_cast<unsigned long long>(blockIdx.x) * width;
     if (width % LANES == 0) {
         gated_clamped_row<LANES>(out + at, x + 2 * at, width);

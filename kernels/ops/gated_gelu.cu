@@ -6,7 +6,6 @@
 // Limit: bandwidth, 3 * sizeof(ELEMENT) bytes per output.
 // Definition: `Backend::gated`; on the CPU, `gated` of src/backend/cpu/activation.rs.
 #include "lanes.cuh"
-#include "launch.cuh"
 #include "sigmoid.cuh"
 
 template <int N>
@@ -24,7 +23,6 @@ __device__ __forceinline__ void gated_gelu_row(ELEMENT* out, const ELEMENT* x, u
 }
 
 extern "C" __global__ void gated_gelu(ELEMENT* __restrict__ out, const ELEMENT* __restrict__ x, unsigned width) {
-    await_previous();
     unsigned long long at = static_cast<unsigned long long>(blockIdx.x) * width;
     if (width % LANES == 0) {
         gated_gelu_row<LANES>(out + at, x + 2 * at, width);

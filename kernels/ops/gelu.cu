@@ -6,7 +6,6 @@
 // Limit: bandwidth, 2 * sizeof(ELEMENT) bytes per element.
 // Definition: `Backend::gelu`; on the CPU, `gelu` of src/backend/cpu/activation.rs.
 #include "lanes.cuh"
-#include "launch.cuh"
 #include "sigmoid.cuh"
 
 template <int N>
@@ -23,7 +22,6 @@ __device__ __forceinline__ void gelu_row(ELEMENT* row, unsigned width) {
 }
 
 extern "C" __global__ void gelu(ELEMENT* x, unsigned width) {
-    await_previous();
     ELEMENT* row = x + static_cast<unsigned long long>(blockIdx.x) * width;
     if (width % LANES == 0) {
         gelu_row<LANES>(row, width);

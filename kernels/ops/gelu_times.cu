@@ -5,7 +5,6 @@
 // Limit: bandwidth, 4 + 2 * sizeof(ELEMENT) bytes per element.
 // Definition: `Backend::gelu_times`; on the CPU, `gelu_times` of src/backend/cpu/activation.rs.
 #include "lanes.cuh"
-#include "launch.cuh"
 #include "sigmoid.cuh"
 
 template <int N>
@@ -24,7 +23,6 @@ __device__ __forceinline__ void gelu_times_row(ELEMENT* x, const float* y, unsig
 
 extern "C" __global__ void gelu_times(ELEMENT* __restrict__ x, const float* __restrict__ y, unsigned width, unsigned y_width,
                                       unsigned from) {
-    await_previous();
     unsigned long long row = blockIdx.x;
     y += row * y_width + from;
     if (width % LANES == 0 && y_width % LANES == 0 && from % LANES == 0) {

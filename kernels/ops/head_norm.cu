@@ -5,7 +5,6 @@
 // Limit: bandwidth, 2 * sizeof(ELEMENT) bytes per element.
 // Definition: `Backend::head_norm`; on the CPU, `head_norm` of src/backend/cpu/norm.rs.
 #include "lanes.cuh"
-#include "launch.cuh"
 #include "reduce.cuh"
 
 template <int N>
@@ -30,7 +29,6 @@ __device__ __forceinline__ void head_norm_head(ELEMENT* head, const float* weigh
 
 extern "C" __global__ void head_norm(ELEMENT* qkv, const float* __restrict__ weight, unsigned width, unsigned heads,
                                      unsigned head_dim, float eps) {
-    await_previous();
     unsigned head = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32;
     if (head >= heads) {
         return;  // the whole warp returns

@@ -9,7 +9,6 @@
 //
 // Defines: SWIZZLED (0 or 1).
 #include "kv_page.cuh"
-#include "launch.cuh"
 
 constexpr unsigned NO_SLOT = ~0u;
 
@@ -31,7 +30,6 @@ __device__ __forceinline__ void append_row(char* layer, const char* row, unsigne
 extern "C" __global__ void kv_append(char* __restrict__ layer, const char* __restrict__ qkv,
                                      const unsigned* __restrict__ slots, unsigned row_bytes, unsigned kv_heads,
                                      unsigned head_bytes) {
-    await_previous();
     if (slots[blockIdx.x] == NO_SLOT) {
         return;
     }

@@ -12,7 +12,6 @@
 // Defines: ELEMENT, KV_ELEMENT, SWIZZLED (0 or 1).
 #include "kv_page.cuh"
 #include "lanes.cuh"
-#include "launch.cuh"
 
 constexpr unsigned NO_SLOT = ~0u;
 
@@ -36,7 +35,6 @@ __device__ __forceinline__ void append_row(KV_ELEMENT* layer, const ELEMENT* row
 }
 
 extern "C" __global__ void kv_append_fp8(KV_ELEMENT* __restrict__ layer, const ELEMENT* __restrict__ qkv, const unsigned* __restrict__ slots, unsigned width, unsigned kv_heads, unsigned head_dim) {
-    await_previous();
     if (slots[blockIdx.x] == NO_SLOT) {
         return;
     }

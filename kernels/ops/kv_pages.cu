@@ -7,7 +7,6 @@
 // Limit: bandwidth, twice the bytes of the pages.
 // Definition: `Backend::save_pages` and `Backend::restore_pages`; on the CPU, `save` and `restore` of
 // src/backend/cpu/kv.rs.
-#include "launch.cuh"
 
 __device__ __forceinline__ void copy_page(uint4* to, const uint4* from, unsigned chunks) {
     for (unsigned i = threadIdx.x; i < chunks; i += blockDim.x) {
@@ -26,13 +25,11 @@ __device__ __forceinline__ unsigned long long kv_at(const unsigned* pages, unsig
 extern "C" __global__ void kv_save(const uint4* __restrict__ kv, uint4* __restrict__ packed,
                                    const unsigned* __restrict__ pages, unsigned layer_pages, unsigned packed_chunks,
                                    unsigned page_chunks) {
-    await_previous();
     copy_page(packed + packed_at(packed_chunks, page_chunks), kv + kv_at(pages, layer_pages, page_chunks), page_chunks);
 }
 
 extern "C" __global__ void kv_restore(uint4* __restrict__ kv, const uint4* __restrict__ packed,
                                       const unsigned* __restrict__ pages, unsigned layer_pages, unsigned packed_chunks,
                                       unsigned page_chunks) {
-    await_previous();
     copy_page(kv + kv_at(pages, layer_pages, page_chunks), packed + packed_at(packed_chunks, page_chunks), page_chunks);
 }

@@ -6,7 +6,6 @@
 // Limit: bandwidth, 4 + sizeof(ELEMENT) bytes per element.
 // Definition: `Backend::layer_norm`; on the CPU, `layer_norm` of src/backend/cpu/norm.rs.
 #include "lanes.cuh"
-#include "launch.cuh"
 #include "reduce.cuh"
 
 template <int N>
@@ -42,7 +41,6 @@ __device__ __forceinline__ void layer_norm_row(ELEMENT* out, const float* x, con
 extern "C" __global__ void __launch_bounds__(THREADS)
     layer_norm(ELEMENT* __restrict__ out, const float* __restrict__ x, const float* __restrict__ weight,
                const float* __restrict__ bias, unsigned width, float eps) {
-    await_previous();
     extern __shared__ __align__(16) float row[];
     unsigned long long at = static_cast<unsigned long long>(blockIdx.x) * width;
     if (width % LANES == 0) {

@@ -7,7 +7,6 @@
 // Limit: shared memory, two reads per multiplication. It uses no tensor cores, since no large model should need it.
 // Definition: `Backend::linear`; on the CPU, src/backend/cpu/gemm/clear.rs.
 #include "element.cuh"
-#include "launch.cuh"
 
 constexpr unsigned TILE = 16;
 
@@ -19,7 +18,6 @@ __device__ __forceinline__ float element_at(const ELEMENT* matrix, unsigned row,
 extern "C" __global__ void __launch_bounds__(TILE * TILE)
     linear_any(OUT* __restrict__ out, const ELEMENT* __restrict__ x, const ELEMENT* __restrict__ w, unsigned rows,
                unsigned outputs, unsigned inner) {
-    await_previous();
     // One extra column, so that a warp reading one column hits different banks.
     __shared__ float x_tile[TILE][TILE + 1], w_tile[TILE][TILE + 1];
     unsigned column = threadIdx.x % TILE, tile_row = threadIdx.x / TILE;

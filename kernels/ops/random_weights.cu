@@ -6,7 +6,6 @@
 // Limit: bandwidth, sizeof(ELEMENT) bytes per element, plus about 20 integer operations.
 // Definition: `Uniform` of src/backend/weights.rs.
 #include "element.cuh"
-#include "launch.cuh"
 
 // SplitMix64's finaliser, as in src/mix.rs. GOLDEN is its increment.
 __device__ __forceinline__ unsigned long long mix(unsigned long long z) {
@@ -19,7 +18,6 @@ constexpr unsigned long long GOLDEN = 0x9e3779b97f4a7c15ull;
 
 extern "C" __global__ void random_weights(ELEMENT* out, unsigned long long elements, unsigned long long stream, float centre,
                                           float reach) {
-    await_previous();
     unsigned long long stride = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
     for (unsigned long long i = static_cast<unsigned long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < elements;
          i += stride) {

@@ -6,7 +6,6 @@
 // Limit: bandwidth, 4 + sizeof(ELEMENT) bytes per element.
 // Definition: `Backend::rms_norm`; on the CPU, `rms_norm` of src/backend/cpu/norm.rs.
 #include "lanes.cuh"
-#include "launch.cuh"
 #include "reduce.cuh"
 
 template <int N>
@@ -34,7 +33,6 @@ __device__ __forceinline__ void rms_norm_row(ELEMENT* out, const float* x, const
 extern "C" __global__ void __launch_bounds__(THREADS)
     rms_norm(ELEMENT* __restrict__ out, const float* __restrict__ x, const float* __restrict__ weight, unsigned width,
              float eps) {
-    await_previous();
     extern __shared__ __align__(16) float row[];
     unsigned long long at = static_cast<unsigned long long>(blockIdx.x) * width;
     if (width % LANES == 0) {

@@ -6,7 +6,6 @@
 // Limit: bandwidth, 12 bytes per element.
 // Definition: `Backend::rms_norm_add`; on the CPU, `rms_norm_add` of src/backend/cpu/norm.rs.
 #include "lanes.cuh"
-#include "launch.cuh"
 #include "reduce.cuh"
 
 template <int N>
@@ -33,7 +32,6 @@ __device__ __forceinline__ void rms_norm_add_row(float* out, const float* x, con
 extern "C" __global__ void __launch_bounds__(THREADS)
     rms_norm_add(float* __restrict__ out, const float* __restrict__ x, const float* __restrict__ weight, unsigned width,
                  float eps) {
-    await_previous();
     extern __shared__ __align__(16) float row[];
     unsigned long long at = static_cast<unsigned long long>(blockIdx.x) * width;
     if (width % LANES == 0) {

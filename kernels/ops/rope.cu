@@ -6,7 +6,6 @@
 // Limit: bandwidth, 2 * sizeof(ELEMENT) bytes per element; the tables' rows stay in cache.
 // Definition: `Backend::rope`; on the CPU, `rope` of src/backend/cpu/rope.rs.
 #include "lanes.cuh"
-#include "launch.cuh"
 
 template <int N>
 __device__ __forceinline__ void rope_row(ELEMENT* row, const float* cosines, const float* sines, unsigned heads,
@@ -31,7 +30,6 @@ __device__ __forceinline__ void rope_row(ELEMENT* row, const float* cosines, con
 extern "C" __global__ void rope(ELEMENT* qkv, const float* __restrict__ cosines, const float* __restrict__ sines,
                                 const unsigned* __restrict__ positions, unsigned width, unsigned heads, unsigned head_dim,
                                 unsigned rotary) {
-    await_previous();
     unsigned half = rotary / 2;
     ELEMENT* row = qkv + static_cast<unsigned long long>(blockIdx.x) * width;
     unsigned long long at = static_cast<unsigned long long>(positions[blockIdx.x]) * half;

@@ -5,7 +5,6 @@
 // Limit: bandwidth, 4 + sizeof(ELEMENT) bytes per element.
 // Definition: `Backend::round`.
 #include "lanes.cuh"
-#include "launch.cuh"
 
 template <int N>
 __device__ __forceinline__ void round_row(ELEMENT* out, const float* x, unsigned width) {
@@ -15,7 +14,6 @@ __device__ __forceinline__ void round_row(ELEMENT* out, const float* x, unsigned
 }
 
 extern "C" __global__ void round_sums(ELEMENT* __restrict__ out, const float* __restrict__ x, unsigned width) {
-    await_previous();
     unsigned long long at = static_cast<unsigned long long>(blockIdx.x) * width;
     if (width % LANES == 0) {
         round_row<LANES>(out + at, x + at, width);

@@ -5,7 +5,6 @@
 // Limit: bandwidth, 8 bytes per element.
 // Definition: `Backend::scale`; on the CPU, `scale` of src/backend/cpu/sums.rs.
 #include "lanes.cuh"
-#include "launch.cuh"
 
 template <int N>
 __device__ __forceinline__ void scale_row(float* row, unsigned width, float factor) {
@@ -19,7 +18,6 @@ __device__ __forceinline__ void scale_row(float* row, unsigned width, float fact
 }
 
 extern "C" __global__ void scale(float* x, unsigned width, float factor) {
-    await_previous();
     float* row = x + static_cast<unsigned long long>(blockIdx.x) * width;
     if (width % LANES == 0) {
         scale_row<LANES>(row, width, factor);

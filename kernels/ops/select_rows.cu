@@ -4,7 +4,6 @@
 // Grid: x = i, y = blocks over the bytes of the row.
 // Limit: bandwidth, twice the bytes of the selected rows.
 // Definition: `Backend::select_rows`; on the CPU, `select_rows` of src/backend/cpu/mod.rs.
-#include "launch.cuh"
 
 template <class Chunk>
 __device__ __forceinline__ void copy_row(char* out, const char* from, unsigned row_bytes) {
@@ -15,7 +14,6 @@ __device__ __forceinline__ void copy_row(char* out, const char* from, unsigned r
 
 extern "C" __global__ void select_rows(char* __restrict__ out, const char* __restrict__ x,
                                        const unsigned* __restrict__ rows, unsigned row_bytes) {
-    await_previous();
     char* to = out + static_cast<unsigned long long>(blockIdx.x) * row_bytes;
     const char* from = x + static_cast<unsigned long long>(rows[blockIdx.x]) * row_bytes;
     if (row_bytes % sizeof(uint4) == 0) {

@@ -5,7 +5,6 @@
 // Limit: bandwidth, 8 bytes per element.
 // Definition: `Backend::softcap`; on the CPU, `softcap` of src/backend/cpu/sums.rs.
 #include "lanes.cuh"
-#include "launch.cuh"
 
 template <int N>
 __device__ __forceinline__ void softcap_row(float* row, unsigned width, float cap) {
@@ -19,7 +18,6 @@ __device__ __forceinline__ void softcap_row(float* row, unsigned width, float ca
 }
 
 extern "C" __global__ void softcap(float* x, unsigned width, float cap) {
-    await_previous();
     float* row = x + static_cast<unsigned long long>(blockIdx.x) * width;
     if (width % LANES == 0) {
         softcap_row<LANES>(row, width, cap);

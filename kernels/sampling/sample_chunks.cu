@@ -6,7 +6,6 @@
 // Limit: bandwidth. Each logit is read once, 4 bytes for about 12 instructions (two exponentials among them); 2,560
 // rows of 128,256 take at least 0.31 ms at 4.3 TB/s.
 // Definition: `Backend::sample`; on the CPU, src/backend/cpu/sampling/clear.rs.
-#include "launch.cuh"
 #include "sampling/sample.cuh"
 
 constexpr u32 WARPS = 8;
@@ -15,7 +14,6 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP)
     sample_chunks(const float* __restrict__ logits, u32 vocab, u32 chunks, const Header* __restrict__ header,
                   float* __restrict__ model_max, float* __restrict__ model_sum, float* __restrict__ sample_max,
                   float* __restrict__ sample_sum) {
-    await_previous();
     u32 groups = (chunks + WARPS - 1) / WARPS;
     u32 index = blockIdx.x / groups;
     u32 c = blockIdx.x % groups * WARPS + threadIdx.x / WARP;

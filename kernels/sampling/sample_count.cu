@@ -10,7 +10,6 @@
 // Limit: latency. A binary search among the tokens seen when the requests were loaded, then one pass over those counted
 // since.
 // Definition: `StepBatch::count_unseen` and `StepBatch::advance` of src/backend/step.rs.
-#include "launch.cuh"
 #include "sampling/edit.cuh"
 
 __device__ __forceinline__ void count(Request& request, const Edits& edits, u32 token) {
@@ -44,7 +43,6 @@ __device__ __forceinline__ void count(Request& request, const Edits& edits, u32 
 
 extern "C" __global__ void __launch_bounds__(WARP)
     sample_count(Header* header, const Newest* __restrict__ newest_of, Seen* all_counted) {
-    await_previous();
     u32 index = blockIdx.x;
     Request& request = reinterpret_cast<Request*>(header + 1)[index];
     if (!has_penalties(request)) {

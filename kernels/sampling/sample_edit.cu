@@ -3,7 +3,6 @@
 // arithmetic follow `adjusted` of src/backend/cpu/sampling/scores.rs; nothing is contracted into fused operations.
 // Grid: one block of 256 to 1,024 threads per request; a block without edits returns at once.
 // Limit: latency, and the bandwidth of the changed chunks.
-#include "launch.cuh"
 #include "sampling/edit.cuh"
 
 // Calls `each` for every run of entries with the same token: one thread handles a whole run.
@@ -37,7 +36,6 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     sample_edit(float* all_logits, u32 vocab, u32 chunks, Header* header, const u32* __restrict__ sampled_tokens,
                 float* __restrict__ sample_max, float* __restrict__ sample_sum, Newest* __restrict__ newest_of,
                 Seen* all_counted) {
-    await_previous();
     extern __shared__ bool changed[];
     u32 index = blockIdx.x;
     const Request& request = reinterpret_cast<const Request*>(header + 1)[index];

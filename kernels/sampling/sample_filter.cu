@@ -4,7 +4,6 @@
 // Grid: one block of 256 to 1,024 threads per request; a block without a filter returns at once.
 // Limit: bandwidth if probability is spread over the whole row (the logits are read up to 5 times), else latency: only
 // chunks whose maximum reaches a bound derived from the sums are read.
-#include "launch.cuh"
 #include "sampling/select.cuh"
 
 // Called by all threads: the cut by all three filters. `sum`: weight of all tokens relative to `best`.
@@ -50,7 +49,6 @@ __device__ __forceinline__ Cut cut_of(const Row& row, Histogram& h, const Reques
 extern "C" __global__ void __launch_bounds__(1024)
     sample_filter(const float* __restrict__ logits, u32 vocab, u32 chunks, const Header* __restrict__ header,
                   const float* __restrict__ sample_max, float* __restrict__ sample_sum, Cut* __restrict__ cuts) {
-    await_previous();
     extern __shared__ float maxima[];
     __shared__ Histogram h;
     __shared__ double total;

@@ -4,7 +4,6 @@
 // of src/backend/cpu/sampling/clear.rs.
 // Grid: one block of one warp per request.
 // Limit: latency. Reads 16 bytes per 512 tokens and one chunk of logits.
-#include "launch.cuh"
 #include "sampling/edit.cuh"
 #include "sampling/row.cuh"
 
@@ -71,7 +70,6 @@ extern "C" __global__ void __launch_bounds__(WARP)
                 const float* __restrict__ sample_max, const float* __restrict__ sample_sum,
                 const Newest* __restrict__ newest, const Cut* __restrict__ cuts, Sampled* __restrict__ results,
                 u32* __restrict__ sampled_tokens, Seen* all_counted) {
-    await_previous();
     extern __shared__ double sums[];
     u32 index = blockIdx.x;
     const Request& request = reinterpret_cast<const Request*>(header + 1)[index];

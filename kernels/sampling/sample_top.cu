@@ -3,14 +3,12 @@
 // src/backend/cpu/sampling/clear.rs.
 // Grid: one block of 256 to 1,024 threads per request; a block that needs no tokens returns at once.
 // Limit: latency. Only chunks whose maximum is among the largest are read, up to 4 times.
-#include "launch.cuh"
 #include "sampling/select.cuh"
 
 // Dynamic shared memory: maxima, f32 [chunks].
 extern "C" __global__ void __launch_bounds__(1024)
     sample_top(const float* __restrict__ logits, u32 vocab, u32 chunks, u32 requests, const Header* __restrict__ header,
                const float* __restrict__ model_max, const float* __restrict__ model_sum, Sampled* __restrict__ results) {
-    await_previous();
     extern __shared__ float maxima[];
     __shared__ Histogram h;
     __shared__ u32 listed;

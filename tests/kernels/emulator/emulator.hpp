@@ -772,7 +772,6 @@ void wait_products() {
 }
 
 inline void fence_proxies() {}
-inline void await_previous() {}
 inline void begin_products() {}
 template <int N>
 void settled(float (&)[N][4]) {}

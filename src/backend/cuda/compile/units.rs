@@ -42,7 +42,6 @@ pub static HEADERS: &[Source] = &[
     source!("experts/tile.cuh"),
     source!("kv_page.cuh"),
     source!("lanes.cuh"),
-    source!("launch.cuh"),
     source!("registers.cuh"),
     source!("attention/level_words.cuh"),
     source!("reduce.cuh"),

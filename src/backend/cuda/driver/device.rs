@@ -5,10 +5,7 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::result::{self, DriverError};
-use cudarc::driver::sys::{
-    self, CUcontext, CUdevice, CUlaunchAttribute_st, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig,
-    CUresult, CUstream,
-};
+use cudarc::driver::sys::{CUcontext, CUdevice, CUresult, CUstream};
 
 use super::args::Args;
 use super::function::{Function, Modules};
@@ -90,9 +87,8 @@ impl Device {
         }
     }
 
-    /// Enqueues a kernel: `grid` blocks of `block` threads with `shared` bytes of dynamic shared memory. One that waits
-    /// itself is launched while the kernel before it still runs (CUDA C++ Programming Guide, "Programmatic Dependent
-    /// Launch"). An error is kept for the next `check`. A grid without blocks is nothing to do. Panics when `args` do not fit the kernel's
+    /// Enqueues a kernel: `grid` blocks of `block` threads with `shared` bytes of dynamic shared memory. An error is
+    /// kept for the next `check`. A grid without blocks is nothing to do. Panics when `args` do not fit the kernel's
     /// parameters.
     pub fn launch(&self, function: &Function, grid: [u32; 3], block: u32, shared: usize, args: &Args) {
         function.assert_takes(args);
@@ -103,32 +99,15 @@ impl Device {
         for (parameter, value) in parameters.iter_mut().zip(args.values()) {
             *parameter = std::ptr::from_ref(value).cast_mut().cast();
         }
-        let early = CUlaunchAttribute_st {
-            id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-            pad: Default::default(),
-            value: CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
-        };
-        let mut attributes = [early];
         let [x, y, z] = grid;
-        let config = CUlaunchConfig {
-            gridDimX: x,
-            gridDimY: y,
-            gridDimZ: z,
-            blockDimX: block,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: u32::try_from(shared).unwrap_or(u32::MAX),
-            hStream: self.0.stream,
-            attrs: attributes.as_mut_ptr(),
-            numAttrs: u32::from(function.waits_itself()),
-        };
         let launched = self.bind().and_then(|()| {
             // SAFETY: function and stream live; the arguments are as many and as large as the parameters, and the
-            // driver reads them before it returns. A kernel that may be launched early waits for those before it. That
-            // addresses and grids suit the kernel is for its launcher to see to.
+            // driver reads them before it returns. That addresses and grids suit the kernel is for its launcher to see
+            // to.
             unsafe {
-                sys::cuLaunchKernelEx(&raw const config, function.raw(), parameters.as_mut_ptr(), std::ptr::null_mut())
-                    .result()
+                let shared = u32::try_from(shared).unwrap_or(u32::MAX);
+                let stream = self.0.stream;
+                result::launch_kernel(function.raw(), (x, y, z), (block, 1, 1), shared, stream, &mut parameters)
             }
         });
         if let Err(error) = launched {

@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use super::args::Args;
 use super::device::Device;
 use crate::backend::cuda::compile::unit::Unit;
-use crate::backend::cuda::discovery::probe::{self, CudaVersion};
+use crate::backend::cuda::discovery::probe;
 use crate::error::{Error, Result};
 
 /// A kernel ready to launch.
@@ -25,7 +25,6 @@ pub struct Function {
     raw: CUfunction,
     /// Bytes of each parameter; `None` if neither the driver (before CUDA 12.4) nor the source tells.
     parameters: Option<Vec<usize>>,
-    waits_itself: bool,
 }
 
 // SAFETY: a handle that the driver lets any thread use.
@@ -42,11 +41,6 @@ impl fmt::Display for Function {
 impl Function {
     pub(super) fn raw(&self) -> CUfunction {
         self.raw
-    }
-
-    /// Whether all its threads wait for the kernels before it, so that it can be launched before those have ended.
-    pub(super) fn waits_itself(&self) -> bool {
-        self.waits_itself
     }
 
     /// Panics if count or sizes differ from the kernel's parameters: the driver would read past the arguments.
@@ -93,10 +87,7 @@ impl Device {
         let module = self.module(unit)?;
         let symbol =
             CString::new(name).map_err(|_| Error::Internal(format!("kernel name {name:?} holds a zero byte")))?;
-        let facts = self.facts();
-        let optin = facts.shared_optin;
-        let waits_itself =
-            facts.major >= 9 && facts.driver >= EARLY_LAUNCHES && begins_by_waiting(unit.source.text, name);
+        let optin = self.facts().shared_optin;
         self.call(&format!("take kernel {name} from {unit}"), || {
             // SAFETY: the module stays loaded as long as the device, which the function keeps.
             unsafe {
@@ -108,7 +99,7 @@ impl Device {
                 result::function::set_function_attribute(raw, attribute, dynamic)?;
                 let count = parameter_count(unit.source.text, name);
                 let parameters = count.map_or(Ok(None), |count| parameter_sizes(raw, count))?;
-                Ok(Function { _device: self.clone(), name, raw, parameters, waits_itself })
+                Ok(Function { _device: self.clone(), name, raw, parameters })
             }
         })
     }
@@ -154,9 +145,6 @@ impl Device {
     }
 }
 
-/// The first driver whose graphs keep that a kernel may be launched early.
-const EARLY_LAUNCHES: CudaVersion = CudaVersion { major: 12, minor: 4 };
-
 /// Bytes of each of the `count` parameters of a kernel. The count comes from the source: asking the driver until it
 /// fails would be reported by memory checkers.
 ///
@@ -176,28 +164,18 @@ unsafe fn parameter_sizes(function: CUfunction, count: usize) -> Result<Option<V
 
 /// Number of parameters of the kernel `name` in `source`; `None` if it is not there.
 fn parameter_count(source: &str, name: &str) -> Option<usize> {
-    parameters_and_body(source, name).map(|(list, _)| list.split(',').count())
-}
-
-/// Whether the kernel `name` in `source` waits for those before it (kernels/launch.cuh) as the first thing it does.
-fn begins_by_waiting(source: &str, name: &str) -> bool {
-    let body = parameters_and_body(source, name).map(|(_, body)| body.trim_start_matches([' ', '{', '\n']));
-    body.is_some_and(|body| body.starts_with("await_previous();"))
-}
-
-/// What stands between the parentheses of the kernel `name`, and what follows them.
-fn parameters_and_body<'a>(source: &'a str, name: &str) -> Option<(&'a str, &'a str)> {
-    source.split("__global__").skip(1).find_map(|kernel| {
+    let kernels = source.split("__global__").skip(1);
+    let list = |kernel: &str| {
         let (_, behind) =
             kernel.split_once(&format!(" {name}(")).or_else(|| kernel.split_once(&format!("\n{name}(")))?;
-        behind.split_once(')')
-    })
+        behind.split_once(')').map(|(list, _)| list.split(',').count())
+    };
+    kernels.into_iter().find_map(list)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::cuda::compile::units;
 
     #[test]
     fn parameters_are_counted_in_the_source() {
@@ -205,18 +183,5 @@ mod tests {
         assert_eq!(parameter_count(source, "f"), Some(3));
         assert_eq!(parameter_count(source, "g"), Some(1));
         assert_eq!(parameter_count(source, "h"), None);
-    }
-
-    #[test]
-    fn every_kernel_begins_by_waiting() {
-        let waits = "extern \"C\" __global__ void f(int a) {\n    await_previous();\n    g(a);\n}";
-        assert!(begins_by_waiting(waits, "f") && !begins_by_waiting(waits, "g"));
-        assert!(!begins_by_waiting(&waits.replace("    await", "    if (a) return;\n    await"), "f"));
-        for unit in units::all() {
-            for kernel in unit.source.text.split("__global__").skip(1) {
-                let body = kernel.split_once(") {\n").expect("a kernel has a body").1;
-                assert!(body.trim_start().starts_with("await_previous();"), "{unit}");
-            }
-        }
     }
 }
