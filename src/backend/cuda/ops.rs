@@ -10,7 +10,6 @@ use super::driver::device::Device;
 use super::driver::function::Function;
 use super::driver::grid::{LANE_BLOCK, lane_blocks, small};
 use super::driver::memory::Memory;
-use super::experts::routes::Routes;
 use super::memory::buffer::Buffer;
 use super::memory::kv::Kv;
 use super::memory::weights::{Matrix, Vector};
@@ -158,18 +157,14 @@ impl Ops {
     }
 
     /// `places`, `weights`: for each row of `out`, those of its `chosen` experts.
-    /// `adds`: to what `out` holds.
-    pub fn combine(&self, out: &Buffer, x: &Buffer, routes: &Routes, adds: bool) {
-        assert_eq!((out.rows * routes.chosen(), out.width), (x.rows, x.width), "combine: shapes");
+    /// `adds`: to what `out` holds. There is a row.
+    pub fn combine(&self, out: &Buffer, x: &Buffer, places: &Memory, weights: &Memory, chosen: usize, adds: bool) {
+        assert_eq!((out.rows * chosen, out.width), (x.rows, x.width), "combine: shapes");
         self.assert_sums(out);
         self.assert_operands(x);
-        if out.rows == 0 {
-            return;
-        }
         let args = |out: &Memory| {
-            let args = Args::new().memory(out).memory(x.memory());
-            let args = args.memory(routes.places_of_choices()).memory(routes.weights());
-            args.u32(small(routes.chosen())).u32(small(x.width)).u32(u32::from(adds))
+            let args = Args::new().memory(out).memory(x.memory()).memory(places).memory(weights);
+            args.u32(small(chosen)).u32(small(x.width)).u32(u32::from(adds))
         };
         self.launch(&self.combine, out, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
     }
