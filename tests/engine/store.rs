@@ -43,8 +43,14 @@ fn engine(prefix_store: Option<PrefixStoreOptions>) -> EngineHandle {
 
 /// Three samples of a prompt, on an engine that has ended when this returns: all is on disk.
 fn run(prefix_store: Option<PrefixStoreOptions>, prompt: Vec<TokenId>) -> (Vec<Finish>, Metrics) {
-    let engine = engine(prefix_store);
+    run_and_store(prefix_store, prompt, 0)
+}
+
+/// `run`, with the counters when so many chunks or more have been handed to the writer.
+fn run_and_store(store: Option<PrefixStoreOptions>, prompt: Vec<TokenId>, chunks: u64) -> (Vec<Finish>, Metrics) {
+    let engine = engine(store);
     let finishes = sample(&engine, "item", prompt, 3, length(5));
+    await_chunks(&engine, chunks);
     (finishes, engine.metrics().unwrap())
 }
 
@@ -84,12 +90,12 @@ fn counts(computed: usize, read: usize) -> (u64, u64) {
 fn a_second_engine_reads_what_the_first_computed() {
     let folder = tempfile::tempdir().unwrap();
     let (expected, without) = run(None, prompt(1, PROMPT));
-    let (first, computed) = run(Some(store(folder.path())), prompt(1, PROMPT));
+    let (first, computed) = run_and_store(Some(store(folder.path())), prompt(1, PROMPT), 2);
     let (second, read) = run(Some(store(folder.path())), prompt(1, PROMPT));
     assert_eq!((&first, &second), (&expected, &expected));
     assert_eq!((tokens(&without), without.chunks_written), (counts(PROMPT, 0), 0));
-    assert_eq!((tokens(&computed), tokens(&read)), (counts(PROMPT, 0), counts(PROMPT - 2 * CHUNK, 2 * CHUNK)));
-    assert_eq!(read.chunks_written, 0);
+    assert_eq!((tokens(&computed), computed.chunks_written), (counts(PROMPT, 0), 2));
+    assert_eq!((tokens(&read), read.chunks_written), (counts(PROMPT - 2 * CHUNK, 2 * CHUNK), 0));
     assert_eq!(read.prompt_tokens_logical, computed.prompt_tokens_logical);
     assert_eq!(read.tokens_recomputed, 0);
     assert_eq!(files(folder.path()).len(), 2);
@@ -132,10 +138,10 @@ fn prompts_that_part_inside_a_page_are_stored_whole() {
     };
     let (expected, _) = play(None, 0);
     // Three chunks of the first prompt, two more of the second, which shares its first, and two of the third.
-    let (first, _) = play(Some(store(folder.path())), 3 + 2 + 2);
+    let (first, computed) = play(Some(store(folder.path())), 3 + 2 + 2);
     let (second, read) = play(Some(store(folder.path())), 0);
     assert_eq!((&first, &second), (&expected, &expected));
-    assert_eq!(files(folder.path()).len(), 3 + 2 + 2);
+    assert_eq!((computed.chunks_written, files(folder.path()).len()), (3 + 2 + 2, 3 + 2 + 2));
     assert!(read.prompt_tokens_stored > 6 * CHUNK as u64, "{read:?}");
     assert_eq!(read.chunks_written, 0);
 }
@@ -237,8 +243,8 @@ fn other_models_and_formats_do_not_mix() {
     let folder = tempfile::tempdir().unwrap();
     run(Some(store(folder.path())), prompt(1, PROMPT));
     let other = PrefixStoreOptions { identity: "the model, fp8 kv".to_owned(), ..store(folder.path()) };
-    let (_, metrics) = run(Some(other), prompt(1, PROMPT));
-    assert_eq!(tokens(&metrics), counts(PROMPT, 0));
+    let (_, metrics) = run_and_store(Some(other), prompt(1, PROMPT), 2);
+    assert_eq!((tokens(&metrics), metrics.chunks_written), (counts(PROMPT, 0), 2));
     assert_eq!(files(folder.path()).len(), 4);
 }
 
