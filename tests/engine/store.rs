@@ -63,6 +63,16 @@ fn await_chunks(engine: &EngineHandle, chunks: u64) {
     }
 }
 
+/// Waits until the folder has so many chunks or more, each with its own name.
+fn await_files(folder: &Path, count: usize) {
+    let begun = Instant::now();
+    let is_chunk = |file: &PathBuf| file.extension().is_some_and(|ending| ending == "kv");
+    while files(folder).iter().filter(|file| is_chunk(file)).count() < count {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", files(folder));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
@@ -126,20 +136,21 @@ fn prompts_share_the_chunks_that_begin_alike() {
 #[test]
 fn prompts_that_part_inside_a_page_are_stored_whole() {
     let folder = tempfile::tempdir().unwrap();
-    let play = |prefix_store, chunks| {
+    let play = |prefix_store, chunks: [usize; 3]| {
         let engine = engine(prefix_store);
         // They begin with the same 3 tokens, and two of them with the same 600.
-        let tails = [(1, 7, 600), (1, 8, 600), (1, 9, 3)];
-        let told = tails
-            .map(|(head, tail, same)| [prompt(head, same), prompt(tail, PROMPT)].concat())
-            .map(|prompt| sample(&engine, "item", prompt, 2, length(5)));
-        await_chunks(&engine, chunks);
+        let prompts = [(7, 600, chunks[0]), (8, 600, chunks[1]), (9, 3, chunks[2])];
+        let told = prompts.map(|(tail, same, chunks)| {
+            let told = sample(&engine, "item", [prompt(1, same), prompt(tail, PROMPT)].concat(), 2, length(5));
+            await_files(folder.path(), chunks);
+            told
+        });
         (told, engine.metrics().unwrap())
     };
-    let (expected, _) = play(None, 0);
+    let (expected, _) = play(None, [0; 3]);
     // Three chunks of the first prompt, two more of the second, which shares its first, and two of the third.
-    let (first, computed) = play(Some(store(folder.path())), 3 + 2 + 2);
-    let (second, read) = play(Some(store(folder.path())), 0);
+    let (first, computed) = play(Some(store(folder.path())), [3, 3 + 2, 3 + 2 + 2]);
+    let (second, read) = play(Some(store(folder.path())), [0; 3]);
     assert_eq!((&first, &second), (&expected, &expected));
     assert_eq!((computed.chunks_written, files(folder.path()).len()), (3 + 2 + 2, 3 + 2 + 2));
     assert!(read.prompt_tokens_stored > 6 * CHUNK as u64, "{read:?}");
