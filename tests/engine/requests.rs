@@ -80,11 +80,15 @@ fn a_branch_that_grows_is_not_extended_nor_its_forks() {
         assert_eq!(engine.turn().unwrap(), Turn::Stepped);
     }
     let early = handle.fork(root, 1).unwrap()[0];
-    for refused in [draw(root, key("item", 0), params(), length(5)), give(early, prompt(1, 3))] {
-        let mut extension = handle.start(vec![refused]).unwrap();
+    let refused = [
+        (draw(root, key("item", 0), params(), length(5)), "which is being extended"),
+        (give(early, prompt(1, 3)), "or by a fork of a branch at rest"),
+    ];
+    for (extend, why) in refused {
+        let mut extension = handle.start(vec![extend]).unwrap();
         assert_eq!(engine.turn().unwrap(), Turn::Stepped);
         let Some(Event::Failed { error, .. }) = extension.next() else { panic!("it fails") };
-        assert!(error.to_string().contains("which is being extended"), "{error}");
+        assert!(error.to_string().contains(why), "{error}");
     }
     while engine.turn().unwrap() == Turn::Stepped {}
     let mut drawn = 0;
