@@ -221,6 +221,15 @@ impl LayerTensors {
         linears.map(|linear| linear.weights.as_slice()).chain(experts.flat_map(ExpertMatrices::stacks)).collect()
     }
 
+    /// Experts that are stored as blocks and scales.
+    pub fn mxfp4(&self) -> impl Iterator<Item = &TensorSpec> {
+        let experts = self.experts.iter().flat_map(|experts| [&experts.up, &experts.down]);
+        experts.filter_map(|matrices| match matrices {
+            ExpertMatrices::Mxfp4 { tensor, .. } => Some(tensor),
+            _ => None,
+        })
+    }
+
     fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
         let norms = self.attention_norms.tensors().chain(self.feed_forward_norms.tensors());
         let heads = self.head_norms.iter().flat_map(|norms| std::iter::once(&norms.query).chain(&norms.key));

@@ -20,5 +20,6 @@ mod goldens;
 mod long_decode;
 mod ops;
 mod quantised;
+mod quantised_products;
 mod sampling;
 mod tree_attention;

@@ -166,11 +166,25 @@ fn blocks_and_scales_that_do_not_fit_are_refused() {
     let as_f32 = broken("down_proj_scales", &|tensor| *tensor = f32s(&[4, 64, 1], |_| 1.0));
     refused(&as_f32, &["down_proj_scales", "U8 or F8_E8M0", "F32"]);
 
+    let (mut quantised, dense) = models();
+    for end in ["blocks", "scales"] {
+        quantised.remove(&format!("{experts}.down_proj_{end}")).unwrap();
+    }
+    let name = format!("{experts}.down_proj");
+    let (inputs, outputs) = (dense[&name].shape[1], dense[&name].shape[2]);
+    quantised.insert(name, f32s(&[EXPERTS, outputs, inputs], |_| 1.0));
+    let half = folder(&quantised_config(), &quantised);
+    refused(&half, &["down_proj_blocks", "codes", "nothing"]);
+    let said = load(&half, WeightChoice::default()).map(|_| ()).unwrap_err().to_string();
+    assert!(said.contains("down_proj_blocks"), "{said}");
+
     // What only reading the values finds.
-    let nan = broken("gate_up_proj_scales", &|tensor| tensor.bytes[77] = 255);
-    let said = load(&nan, WeightChoice::default()).map(|_| ()).unwrap_err().to_string();
-    for part in ["gate_up_proj_scales", "0 to 254", "NaN", "at place 77"] {
-        assert!(said.contains(part), "`{part}` is not in: {said}");
+    for scale in [253, 255] {
+        let large = broken("gate_up_proj_scales", &|tensor| tensor.bytes[77] = scale);
+        let said = load(&large, WeightChoice::default()).map(|_| ()).unwrap_err().to_string();
+        for part in ["gate_up_proj_scales", "0 to 252", &format!("{scale} at place 77")] {
+            assert!(said.contains(part), "`{part}` is not in: {said}");
+        }
     }
 }
 

@@ -26,6 +26,8 @@ enum Kind {
     Symmetric,
     Int8,
     Fp8,
+    /// With one scale for all.
+    Fp8Tensor,
 }
 
 const GROUP: usize = 16;
@@ -51,20 +53,24 @@ fn hash(i: usize, salt: usize) -> usize {
 impl Codes {
     /// `shuffled`: groups are not of neighbouring inputs.
     fn of(rows: usize, cols: usize, salt: usize, kind: Kind, shuffled: bool) -> Self {
-        let groups = if matches!(kind, Kind::Int8 | Kind::Fp8) { 1 } else { cols / GROUP };
+        let groups = if matches!(kind, Kind::Int8 | Kind::Fp8 | Kind::Fp8Tensor) { 1 } else { cols / GROUP };
         let code = |i: usize| match kind {
             Kind::Int4 | Kind::Symmetric => (hash(i, salt) % 16) as u8,
             Kind::Int8 => (hash(i, salt) % 256) as u8,
             // Up to 15 of either sign.
-            Kind::Fp8 => (hash(i, salt) % 0x58) as u8 | if hash(i, salt + 7).is_multiple_of(2) { 0x80 } else { 0 },
+            Kind::Fp8 | Kind::Fp8Tensor => {
+                (hash(i, salt) % 0x58) as u8 | if hash(i, salt + 7).is_multiple_of(2) { 0x80 } else { 0 }
+            }
         };
         let size = match kind {
-            Kind::Int4 | Kind::Symmetric => 1.0 / 32.0,
             Kind::Int8 => 1.0 / 512.0,
-            Kind::Fp8 => 1.0 / 32.0,
+            _ => 1.0 / 32.0,
         };
-        let scale = |i: usize| size * (1.0 + (hash(i, salt + 1) % 8) as f32 / 8.0);
-        let zero = |i: usize| if kind == Kind::Int4 { (1 + hash(i, salt + 2) % 15) as u8 } else { 8 };
+        let scale = |i: usize| match kind {
+            Kind::Fp8Tensor => size,
+            _ => size * (1.0 + (hash(i, salt + 1) % 8) as f32 / 8.0),
+        };
+        let zero = |i: usize| if kind == Kind::Int4 { (hash(i, salt + 2) % 16) as u8 } else { 8 };
         let place = |k: usize| if shuffled { (k * 5 + 3) % cols } else { k };
         Self {
             rows,
@@ -89,7 +95,7 @@ impl Codes {
             let number = match kind {
                 Kind::Int4 | Kind::Symmetric => f32::from(code) - f32::from(self.zeros[at]),
                 Kind::Int8 => f32::from(code.cast_signed()),
-                Kind::Fp8 => {
+                Kind::Fp8 | Kind::Fp8Tensor => {
                     let (exponent, fraction) = (i32::from(code >> 3 & 15), f32::from(code & 7));
                     let size = match exponent {
                         0 => fraction * 2f32.powi(-9),
@@ -134,11 +140,20 @@ fn awq(c: &Codes) -> Vec<(&'static str, Tensor)> {
     vec![(".qweight", codes), (".qzeros", zeros), (".scales", by_group(c))]
 }
 
+/// The first version stores words of zero points lower by one in each place, with borrow.
 fn gptq(c: &Codes) -> Vec<(&'static str, Tensor)> {
+    let mut tensors = gptq_v2(c);
+    let zeros = &mut tensors[1].1.bytes;
+    for word in zeros.as_chunks_mut::<4>().0 {
+        *word = u32::from_le_bytes(*word).wrapping_sub(0x1111_1111).to_le_bytes();
+    }
+    tensors
+}
+
+fn gptq_v2(c: &Codes) -> Vec<(&'static str, Tensor)> {
     let (across, groups) = (c.rows / 8, c.groups());
     let codes = words([c.cols / 8, c.rows], |at, place| c.codes[at % c.rows * c.cols + at / c.rows * 8 + place]);
-    let zeros =
-        words([groups, across], |at, place| c.zeros[(at % across * 8 + place) * groups + at / across].wrapping_sub(1));
+    let zeros = words([groups, across], |at, place| c.zeros[(at % across * 8 + place) * groups + at / across]);
     let group = c.group_of.iter().flat_map(|&group| (group as i32).to_le_bytes()).collect();
     let group = Tensor { dtype: Dtype::I32, shape: vec![c.cols], bytes: group };
     vec![(".qweight", codes), (".qzeros", zeros), (".scales", by_group(c)), (".g_idx", group)]
@@ -157,6 +172,13 @@ fn packed(c: &Codes) -> Vec<(&'static str, Tensor)> {
     ]
 }
 
+/// ModelOpt's: scales of the tensor and of its activations.
+fn by_tensor(c: &Codes) -> Vec<(&'static str, Tensor)> {
+    let codes = Tensor { dtype: Dtype::F8_E4M3, shape: vec![c.rows, c.cols], bytes: c.codes.clone() };
+    let scale = |value: f32| f32s(&[], std::iter::once(value));
+    vec![(".weight", codes), (".weight_scale", scale(c.scales[0])), (".input_scale", scale(0.01))]
+}
+
 fn compressed(format: &str, weights: Value, inputs: Value) -> Value {
     json!({"quant_method": "compressed-tensors", "format": format, "ignore": ["lm_head"], "config_groups": {
         "group_0": {"targets": ["Linear"], "weights": weights, "input_activations": inputs}}})
@@ -168,13 +190,16 @@ fn forms() -> Vec<(&'static str, Form)> {
         "symmetric": symmetric})
     };
     let gptq_config = json!({"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": true, "sym": false});
+    let mut gptq_v2_config = gptq_config.clone();
+    gptq_v2_config["checkpoint_format"] = json!("gptq_v2");
     let awq_config = json!({"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"});
     let token = |kind: &str| json!({"num_bits": 8, "type": kind, "strategy": "token", "dynamic": true});
     let channel = |kind: &str| json!({"num_bits": 8, "type": kind, "strategy": "channel"});
     let without_zeros = |c: &Codes| packed(c).into_iter().filter(|(end, _)| *end != ".weight_zero_point").collect();
     vec![
         ("awq", Form { config: awq_config, pack: awq, kind: Kind::Int4 }),
-        ("gptq", Form { config: gptq_config, pack: gptq, kind: Kind::Int4 }),
+        ("gptq", Form { config: gptq_config.clone(), pack: gptq, kind: Kind::Int4 }),
+        ("gptq_v2", Form { config: gptq_v2_config, pack: gptq_v2, kind: Kind::Int4 }),
         (
             "packed",
             Form { config: compressed("pack-quantized", int4(false), Value::Null), pack: packed, kind: Kind::Int4 },
@@ -209,6 +234,14 @@ fn forms() -> Vec<(&'static str, Form)> {
                 config: json!({"quant_method": "fbgemm_fp8", "modules_to_not_convert": ["lm_head"]}),
                 pack: |c| bytes(c, Dtype::F8_E4M3),
                 kind: Kind::Fp8,
+            },
+        ),
+        (
+            "modelopt",
+            Form {
+                config: json!({"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]}),
+                pack: by_tensor,
+                kind: Kind::Fp8Tensor,
             },
         ),
     ]
@@ -248,7 +281,7 @@ const EXACT: WeightChoice = WeightChoice { weights: None, activations: Activatio
 #[test]
 fn every_form_computes_what_its_numbers_do_in_f32() {
     for (name, form) in forms() {
-        for shuffled in [false, true].into_iter().filter(|shuffled| !shuffled || name == "gptq") {
+        for shuffled in [false, true].into_iter().filter(|shuffled| !shuffled || name.starts_with("gptq")) {
             let (quantised, dense) = models(&form, shuffled);
             let found = logits(&folder(&quantised_config(&form), &quantised), EXACT);
             let expected = logits(&folder(&config(), &dense), WeightChoice::default());
@@ -262,7 +295,7 @@ fn every_form_computes_what_its_numbers_do_in_f32() {
 
 #[test]
 fn a_quantised_folder_says_its_size_and_is_not_made_smaller_again() {
-    let (_, form) = forms().swap_remove(5);
+    let form = forms().into_iter().find(|(name, _)| *name == "fp8").unwrap().1;
     let folder = folder(&quantised_config(&form), &models(&form, false).0);
     let opened = ModelFolder::open(folder.path()).unwrap();
     let facts = check::facts(&opened).unwrap();
@@ -270,6 +303,23 @@ fn a_quantised_folder_says_its_size_and_is_not_made_smaller_again() {
     let choice = WeightChoice { weights: Some(MadeFormat::Int8), ..WeightChoice::default() };
     let said = opened.with(choice).unwrap_err().to_string();
     assert!(said.contains("--weights int8") && said.contains("compressed-tensors"), "{said}");
+}
+
+/// ModelOpt writes its own file beside a config.json that says nothing, and scales of keys and values.
+#[test]
+fn what_modelopt_writes_beside_config_json_is_read() {
+    let form = forms().into_iter().find(|(name, _)| *name == "modelopt").unwrap().1;
+    let (mut quantised, _) = models(&form, false);
+    let expected = logits(&folder(&quantised_config(&form), &quantised), WeightChoice::default());
+    for scale in ["k_proj.k_scale", "v_proj.v_scale"] {
+        quantised.insert(format!("model.layers.0.self_attn.{scale}"), f32s(&[], std::iter::once(0.5)));
+    }
+    let folder = folder(&config(), &quantised);
+    let written = json!({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8",
+        "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}});
+    std::fs::write(folder.path().join("hf_quant_config.json"), written.to_string()).unwrap();
+    assert!(logits(&folder, WeightChoice::default()) == expected);
+    assert!(logits(&folder, EXACT) != expected, "activations are rounded");
 }
 
 /// `models` of a form with one tensor changed, or removed.

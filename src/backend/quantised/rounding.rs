@@ -41,9 +41,11 @@ impl RoundingKind {
         }
     }
 
-    /// The scale of inputs whose largest absolute value is `largest`; 1 for zeros.
+    /// The scale of inputs whose largest absolute value is `largest`; 1 for zeros, and for numbers so small that theirs
+    /// would be zero.
     pub fn scale(self, largest: f32) -> f32 {
-        if largest == 0.0 { 1.0 } else { largest / self.largest() }
+        let scale = largest / self.largest();
+        if scale == 0.0 { 1.0 } else { scale }
     }
 }
 
@@ -132,6 +134,9 @@ mod tests {
         let bounded = ActivationScale { fixed: None, most: Some(112.0) };
         round_row(&mut row, Rounding::Dynamic { to: RoundingKind::Fp8, group: None }, bounded);
         assert_eq!(row, [112.0, -112.0, 3.0], "what lies beyond the bound becomes it, and its scale serves the others");
+        let mut row = [1e-44, 0.0, -1e-44];
+        round_row(&mut row, Rounding::Dynamic { to: RoundingKind::Int8, group: None }, ActivationScale::default());
+        assert_eq!(row, [0.0; 3], "numbers too small for a scale");
         let mut row = [f32::NAN, 1.0];
         round_row(&mut row, Rounding::Dynamic { to: RoundingKind::Fp8, group: None }, bounded);
         assert!(row[0].is_nan(), "a bound does not hide what is no number");

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::figures::shortened;
 
 use super::super::config::{ModelConfig, ModelFolder, Quantisation, module_of, read_json};
-use super::super::layout::{Layout, TensorSpec};
+use super::super::layout::{LayerTensors, Layout, TensorSpec};
 use super::naming::{Naming, stored_modules};
 use super::quantised::{Check, StoredMatrix, is_companion};
 use super::safetensors_file::SafetensorsFile;
@@ -119,6 +119,9 @@ impl Checkpoint {
         for spec in matrices() {
             self.matrix(spec, Check::Shapes)?;
         }
+        for spec in layout.layers.iter().flat_map(LayerTensors::mxfp4) {
+            self.mxfp4(spec, Check::Shapes)?;
+        }
         for stacked in stacks {
             let Some(first) = self.matrix(&stacked[0], Check::Shapes)?.dense() else { continue };
             for spec in &stacked[1..] {
@@ -218,10 +221,11 @@ impl Checkpoint {
         Err(self.misfit(file, name, nothing_of_this_name(layout), format!("a tensor{shape}")))
     }
 
-    /// Whether a tensor is a bias of zeros, which GPTQ's tools write for modules that have none.
+    /// Whether a tensor is zeros that tools write for what a module has not: a bias, zero points of its activations.
     fn is_zeros(&self, name: &str) -> bool {
         let published = matches!(self.quantisation, Some(Quantisation::Published(_)));
-        let Some((file, info)) = self.place(name).filter(|_| published && name.ends_with(".bias")) else {
+        let may_be = [".bias", ".input_zero_point"].iter().any(|end| name.ends_with(end));
+        let Some((file, info)) = self.place(name).filter(|_| published && may_be) else {
             return false;
         };
         file.bytes(info).iter().all(|&byte| byte == 0)
@@ -321,9 +325,9 @@ pub fn compare_index(folder: &Path, config: &ModelConfig) -> Result<Option<Index
         return Err(Error::field(&index, format!("weight_map.{name}"), expected, "nothing"));
     }
     let unread = UnreadNames::of(map.keys(), &layout, &naming, config.quantisation.as_ref());
-    // Biases of zeros beside codes belong to nothing; whether they are zeros only the files tell.
-    let is_bias = |name: &str| published && name.ends_with(".bias");
-    if let Some(name) = unread.refused.iter().find(|name| !is_bias(name)) {
+    // Zeros beside codes belong to nothing; whether they are zeros only the files tell.
+    let may_be_zeros = |name: &str| published && (name.ends_with(".bias") || name.ends_with(".input_zero_point"));
+    if let Some(name) = unread.refused.iter().find(|name| !may_be_zeros(name)) {
         return Err(Error::field(&index, format!("weight_map.{name}"), nothing_of_this_name(&layout), "a file"));
     }
     let bytes = json.pointer("/metadata/total_size").and_then(Value::as_u64);

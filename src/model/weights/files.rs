@@ -54,7 +54,7 @@ impl ModelFiles {
     /// Experts in OpenAI's MXFP4.
     pub fn mxfp4(&self, spec: &TensorSpec) -> Result<StoredMatrix<'_>> {
         match self {
-            Self::Safetensors(folder) => folder.matrix(spec, Check::Values),
+            Self::Safetensors(folder) => folder.mxfp4(spec, Check::Values),
             Self::Gguf(_) => unreachable!("the layout of a GGUF model has no such experts"),
         }
     }

@@ -22,7 +22,7 @@ const SCALE_NAMES: [&str; 2] = ["weight_scale_inv", "weight_scale"];
 const INPUT_SCALE_NAMES: [&str; 2] = ["input_scale", "activation_scale"];
 /// What may lie beside the codes of a module, to be read or passed over: scales, zero points, groups, shapes, the scales of
 /// fp8 keys and values.
-const COMPANIONS: [&str; 14] = [
+const COMPANIONS: [&str; 17] = [
     "weight_scale_inv",
     "weight_scale",
     "input_scale",
@@ -35,8 +35,11 @@ const COMPANIONS: [&str; 14] = [
     "qzeros",
     "scales",
     "g_idx",
+    "q_scale",
     "k_scale",
     "v_scale",
+    "kv_scale",
+    "output_scale",
 ];
 
 /// A matrix as its checkpoint has it.
@@ -90,7 +93,7 @@ impl StoredMatrix<'_> {
     /// Expert `expert` of `experts` stacked matrices, as the parts that are stacked: all rows, or gate and up where they
     /// alternate.
     pub fn expert(&self, expert: usize, experts: usize, alternating: bool) -> Vec<MatrixPart<'_>> {
-        let StoredPart::Quantised(view) = self.part else { unreachable!("experts in MXFP4 are quantised") };
+        let StoredPart::Quantised(view) = self.part else { unreachable!("`Checkpoint::mxfp4` reads blocks only") };
         let rows = view.rows / experts;
         let first = expert * rows;
         match alternating {
@@ -110,7 +113,7 @@ pub fn is_companion(modules: &HashSet<String>, name: &str) -> bool {
         || of_module("_blocks")
         || of_module("_scales")
         // Scales of fp8 keys and values; this program stores them in formats of its own.
-        || [".self_attn.k_scale", ".self_attn.v_scale"].iter().any(|end| name.ends_with(end))
+        || ["q", "k", "v", "kv"].iter().any(|of| name.ends_with(&format!(".self_attn.{of}_scale")))
 }
 
 /// How closely a matrix is checked.
@@ -130,7 +133,16 @@ impl Checkpoint {
         let codes_type = self.tensor(&format!("{module}.weight")).map(|tensor| tensor.info.dtype);
         let is_bytes = matches!(codes_type, Some(safetensors::Dtype::F8_E4M3 | safetensors::Dtype::I8));
         if !(is_bytes || has(".qweight") || has(".weight_packed") || has("_blocks")) {
-            return self.dense_matrix(spec, check);
+            let published = matches!(self.quantisation, Some(Quantisation::Published(_)));
+            let scales = SCALE_NAMES.iter().find(|name| published && has(&format!(".{name}")));
+            return match (self.tensor(&format!("{module}.weight")), scales) {
+                (Some(tensor), Some(scales)) => {
+                    let expected = format!("codes (F8_E4M3 or I8), as {scales} lies beside them");
+                    let found = format!("{:?}", tensor.info.dtype);
+                    Err(self.misfit(tensor.file, &format!("{module}.weight"), expected, found))
+                }
+                _ => self.dense_matrix(spec, check),
+            };
         }
         let scheme = self.scheme(spec, &module)?;
         let finder = Finder { checkpoint: self, module: &module, spec, scheme, check };
@@ -144,18 +156,24 @@ impl Checkpoint {
         Ok(stored)
     }
 
+    /// Stacked experts in OpenAI's MXFP4: `_blocks` and `_scales`.
+    pub fn mxfp4(&self, spec: &TensorSpec, check: Check) -> Result<StoredMatrix<'_>> {
+        let module = self.name_in_file(module_of(&spec.name)).into_owned();
+        let scheme = self.scheme(spec, &module)?;
+        Finder { checkpoint: self, module: &module, spec, scheme, check }.mxfp4()
+    }
+
     fn scheme(&self, spec: &TensorSpec, module: &str) -> Result<Scheme> {
         let published = match &self.quantisation {
             Some(Quantisation::Published(published)) => Some(published),
             _ => None,
         };
-        published.and_then(|published| published.scheme_if_quantised(module_of(&spec.name))).copied().ok_or_else(|| {
-            Error::Tensor {
-                path: self.path().to_path_buf(),
-                tensor: module.to_owned(),
-                expected: "F32, F16 or BF16, or a scheme for its codes in config.json's quantization_config".to_owned(),
-                found: "codes without one".to_owned(),
-            }
+        let names = [module_of(&spec.name), module];
+        published.and_then(|published| published.scheme_of_names(&names)).copied().ok_or_else(|| Error::Tensor {
+            path: self.path().to_path_buf(),
+            tensor: module.to_owned(),
+            expected: "F32, F16 or BF16, or a scheme for its codes in config.json's quantization_config".to_owned(),
+            found: "codes without one".to_owned(),
         })
     }
 
@@ -320,6 +338,7 @@ impl<'a> Finder<'a, '_> {
                 return Err(self.error(Some(codes), ".weight", expected, "NaN".to_owned()));
             }
         }
+        self.no_zero_points()?;
         let suffix = |names: &[&str]| {
             let found = names.iter().find(|name| self.checkpoint.tensor(&format!("{}.{name}", self.module)).is_some());
             format!(".{}", found.unwrap_or(&names[0]))
@@ -351,6 +370,18 @@ impl<'a> Finder<'a, '_> {
         };
         let source = QuantSource::Bytes { codes: codes.bytes(), scales: source };
         Ok(self.stored(source, tensors, None, static_scale))
+    }
+
+    /// Symmetric codes may have zero points beside them, all zero.
+    fn no_zero_points(&self) -> Result<()> {
+        const NAME: &str = ".weight_zero_point";
+        match self.checkpoint.tensor(&format!("{}{NAME}", self.module)) {
+            Some(zeros) if self.check == Check::Values && zeros.bytes().iter().any(|&byte| byte != 0) => {
+                let expected = "zeros, as config.json's scheme is symmetric".to_owned();
+                Err(self.error(Some(zeros), NAME, expected, "other zero points".to_owned()))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn awq(&self) -> Result<StoredMatrix<'a>> {
@@ -392,7 +423,10 @@ impl<'a> Finder<'a, '_> {
                 tensors.push(zeros);
                 Some(zeros.bytes())
             }
-            false => None,
+            false => {
+                self.no_zero_points()?;
+                None
+            }
         };
         let order = self.order(".weight_g_idx", groups, &mut tensors)?;
         let source = QuantSource::Packed { words: words.bytes(), scales: view, zeros };
@@ -442,10 +476,11 @@ impl<'a> Finder<'a, '_> {
         let bytes = self.find("_blocks", "codes", &[U8], &[&blocks])?;
         let scales = self.find("_scales", "scales", &[U8, F8_E8M0], &[&shape])?;
         if self.check == Check::Values
-            && let Some(i) = scales.bytes().iter().position(|&scale| !power_of_two(scale).is_finite())
+            && let Some(i) = scales.bytes().iter().position(|&scale| !(6.0 * power_of_two(scale)).is_finite())
         {
-            let expected = "powers of two, 0 to 254".to_owned();
-            return Err(self.error(Some(scales), "_scales", expected, format!("255, which is NaN, at place {i}")));
+            // The largest code is 6.
+            let expected = "powers of two, 0 to 252, by which all codes are finite".to_owned();
+            return Err(self.error(Some(scales), "_scales", expected, format!("{} at place {i}", scales.bytes()[i])));
         }
         let source = QuantSource::Mxfp4 { bytes: bytes.bytes(), scales: scales.bytes() };
         Ok(self.stored(source, vec![bytes, scales], None, None))

@@ -44,6 +44,13 @@ impl Patterns {
         RegexSet::new(sources).map(Self).map_err(|_| "all of them together, which are too large".to_owned())
     }
 
+    /// What either of two matches.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        let sources = self.0.patterns().iter().chain(other.0.patterns());
+        Self(RegexSet::new(sources).unwrap_or_else(|_| self.0.clone()))
+    }
+
     pub fn matches(&self, module: &str) -> bool {
         self.0.is_match(module)
     }

@@ -98,8 +98,15 @@ impl Published {
 
     /// The same for a module that has codes, whatever config.json says of modules that stay dense.
     pub fn scheme_if_quantised(&self, module: &str) -> Option<&Scheme> {
+        self.scheme_of_names(&[module])
+    }
+
+    /// The same for a module that has several names: the layout's, and the one in its file.
+    pub fn scheme_of_names(&self, names: &[&str]) -> Option<&Scheme> {
         let mut schemes = self.schemes.iter();
-        let holds = |targets: &Option<Patterns>| targets.as_ref().is_none_or(|targets| targets.matches(module));
+        let holds = |targets: &Option<Patterns>| {
+            targets.as_ref().is_none_or(|targets| names.iter().any(|name| targets.matches(name)))
+        };
         schemes.find(|(targets, _)| holds(targets)).map(|(_, scheme)| scheme)
     }
 }
@@ -196,15 +203,35 @@ impl Reader<'_> {
             Method::CompressedTensors => PatternStyle::CompressedTensors,
             _ => PatternStyle::Transformers,
         };
-        let skipped = self.patterns(self.fields, name, style)?;
+        let skipped = self.skipped(self.fields, name, style)?;
         Ok(Published { method: self.method, schemes: vec![(None, scheme)], skipped, head: false })
     }
 
     fn patterns(&self, fields: &Fields<'_>, name: &str, style: PatternStyle) -> Result<Patterns> {
+        let texts = self.names(fields, name)?;
+        Patterns::of(style, &texts).map_err(|fault| fields.error(name, "names or regular expressions", fault))
+    }
+
+    /// Patterns of modules that stay dense. As the files decide which those are, one that cannot be read (Python's
+    /// look-arounds) is left out with a warning.
+    fn skipped(&self, fields: &Fields<'_>, name: &str, style: PatternStyle) -> Result<Patterns> {
+        let mut texts = self.names(fields, name)?;
+        texts.retain(|text| {
+            let is_read = Patterns::of(style, &[text]).is_ok();
+            if !is_read {
+                log::warn!(
+                    "{name}: \"{text}\" is no regular expression here; estimates may count too few dense weights"
+                );
+            }
+            is_read
+        });
+        Patterns::of(style, &texts).map_err(|fault| fields.error(name, "names or regular expressions", fault))
+    }
+
+    fn names<'f>(&self, fields: &Fields<'f>, name: &str) -> Result<Vec<&'f str>> {
         let list = fields.list(name)?.unwrap_or_default();
         let texts: Option<Vec<&str>> = list.iter().map(Value::as_str).collect();
-        let texts = texts.ok_or_else(|| fields.error(name, "a list of names of modules", "other values"))?;
-        Patterns::of(style, &texts).map_err(|fault| fields.error(name, "names or regular expressions", fault))
+        texts.ok_or_else(|| fields.error(name, "a list of names of modules", "other values"))
     }
 
     /// Expects `name` to be `expected`, if it is there at all.
@@ -247,6 +274,9 @@ impl Reader<'_> {
     fn fp8(&self) -> Result<Published> {
         let fields = self.fields;
         self.expect(fields, "fmt", &["e4m3".into(), "float8_e4m3fn".into()])?;
+        if fields.text("scale_fmt")? == Some("ue8m0") {
+            log::warn!("scale_fmt \"ue8m0\": scales of activations are not rounded to powers of two here");
+        }
         let block = self.block(fields, "weight_block_size")?;
         let rounding = match fields.text("activation_scheme")?.unwrap_or("dynamic") {
             "static" => Rounding::Static { to: RoundingKind::Fp8 },
@@ -291,14 +321,23 @@ impl Reader<'_> {
                 return Err(fields.error("checkpoint_format", "\"gptq\" or \"gptq_v2\"", format!("\"{other}\"")));
             }
         };
-        if let Some(overrides) = fields.object("dynamic")?
-            && let Some(name) = overrides.all().keys().find(|name| !name.starts_with("-:"))
-        {
-            return Err(fields.error("dynamic", "only modules left out (\"-:\")", format!("\"{name}\"")));
+        let mut dense = Vec::new();
+        for name in fields.object("dynamic")?.iter().flat_map(|overrides| overrides.all().keys()) {
+            match name.strip_prefix("-:") {
+                Some(regex) => dense.push(format!("re:{regex}")),
+                None => {
+                    return Err(fields.error("dynamic", "only modules left out (\"-:\")", format!("\"{name}\"")));
+                }
+            }
         }
+        dense.retain(|text| Patterns::of(PatternStyle::CompressedTensors, &[text]).is_ok());
+        let dense: Vec<&str> = dense.iter().map(String::as_str).collect();
+        let dense = Patterns::of(PatternStyle::CompressedTensors, &dense)
+            .map_err(|fault| fields.error("dynamic", "regular expressions", fault))?;
         let group = self.group(fields, "group_size")?;
         let published = self.skipping("modules_to_not_convert", int4(Packing::Gptq { zero_offset }, group, true))?;
-        Ok(Published { head: fields.flag("lm_head")?.unwrap_or(false), ..published })
+        let skipped = published.skipped.and(&dense);
+        Ok(Published { head: fields.flag("lm_head")?.unwrap_or(false), skipped, ..published })
     }
 
     /// `None`: no group has weights, so all matrices are dense.
@@ -324,15 +363,17 @@ impl Reader<'_> {
                     true => None,
                     false => Some(self.patterns(&group, "targets", PatternStyle::CompressedTensors)?),
                 };
-                schemes.push((targets, scheme));
+                let is_pattern = list.iter().any(|target| target.as_str().is_some_and(|text| text.starts_with("re:")));
+                schemes.push((is_pattern, targets, scheme));
             }
         }
-        // The most specific first, as compressed-tensors merges them.
-        schemes.sort_by_key(|(targets, _)| targets.is_none());
+        // The most specific first, as compressed-tensors merges them: names, regular expressions, kinds of modules.
+        schemes.sort_by_key(|(is_pattern, targets, _)| (targets.is_none(), *is_pattern));
+        let schemes: Vec<_> = schemes.into_iter().map(|(_, targets, scheme)| (targets, scheme)).collect();
         if schemes.is_empty() {
             return Ok(None);
         }
-        let skipped = self.patterns(fields, "ignore", PatternStyle::CompressedTensors)?;
+        let skipped = self.skipped(fields, "ignore", PatternStyle::CompressedTensors)?;
         Ok(Some(Published { method: self.method, schemes, skipped, head: true }))
     }
 
@@ -344,6 +385,9 @@ impl Reader<'_> {
         let strategy = weights.text("strategy")?;
         let symmetric = weights.flag("symmetric")?.unwrap_or(true);
         self.expect(&weights, "dynamic", &[false.into()])?;
+        if group.object("output_activations")?.is_some() {
+            return Err(group.error("output_activations", "null: outputs are not rounded", "a scheme"));
+        }
         let block = self.block(&weights, "block_structure")?;
         let inputs = self.input_activations(group, kind, block)?;
         let scheme = match (format, kind, bits, strategy) {

@@ -75,7 +75,7 @@ struct Pass<'a> {
 
 /// Multiplies neighbouring rows by the matrix of their part: `parts` has numbers of parts and their rows of `out`, `input`
 /// the activations of a row, `weights` the matrix and the bias of a part. All matrices have one shape and format.
-#[allow(clippy::too_many_arguments)]
+#[expect(clippy::too_many_arguments, reason = "one for each operand of the product")]
 pub fn multiply<'x>(
     cores: &Cores,
     kernels: &QuantKernels,
