@@ -312,6 +312,10 @@ pub trait Backend: Send + 'static {
 
     /// Whether matrices of this format are multiplied as they are stored. Others must be made dense before `matrix`.
     fn multiplies(&self, format: WeightFormat) -> bool;
+    /// The same of matrices of experts.
+    fn multiplies_experts(&self, format: WeightFormat) -> bool {
+        self.multiplies(format)
+    }
     /// Stacks `parts` (each `[out_i, in]`, equal `in`) into one matrix `[sum out_i, in]`. Dense parts have one dtype where
     /// the backend does not mix dtypes.
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Self::Matrix>;

@@ -66,7 +66,7 @@ impl<'a> ModelSource<'a> {
 
     /// The model as this device holds it.
     pub fn held_by<B: Backend>(&self, backend: &B) -> ModelConfig {
-        self.config.held_where(|format| backend.multiplies(format))
+        self.config.held_where(|format| self.config.is_multiplied(backend, format))
     }
 
     /// Identifies the weights: a hash of the folder, or what random ones follow from.

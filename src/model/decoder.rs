@@ -341,7 +341,7 @@ fn plan_hints<B: Backend>(backend: &B, dtype: Dtype, kind: AttentionKind) -> Pla
 
 /// Says that matrices become dense which are stored in formats that the device does not multiply.
 fn note_made_dense<B: Backend>(backend: &B, config: &ModelConfig, dtype: Dtype) {
-    let held = config.held_where(|format| backend.multiplies(format));
+    let held = config.held_where(|format| config.is_multiplied(backend, format));
     let (stored, dense) = (config.weight_bytes(dtype), held.weight_bytes(dtype));
     if stored != dense && !matches!(config.quantisation, Some(Quantisation::Made { .. })) {
         let device = backend.describe();

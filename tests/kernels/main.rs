@@ -12,6 +12,7 @@ mod device_plan;
 mod emulated_append;
 mod emulated_attention;
 mod emulated_experts;
+mod emulated_fp8;
 mod emulated_levels;
 mod emulated_sampling;
 mod emulator;

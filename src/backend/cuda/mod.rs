@@ -46,14 +46,15 @@ use self::experts::ExpertKernels;
 use self::gemm::Gemm;
 use self::gemm::chooser::{self, AlgorithmPolicy};
 use self::gemm::cublaslt::Library;
+use self::gemm::linear_fp8::LinearFp8;
 use self::memory::kv;
 use self::memory::weights::WeightLoader;
 use self::ops::Ops;
 use self::step::LaunchMode;
 use super::{
     ActivationDtype, Attended, AttentionLevels, Backend, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
-    KvDtype, KvShape, LevelRow, MatrixPart, RopeTable, Router, Sampled, Scoring, StackShape, StepBatch, StepShape,
-    SwapRates, WeightFormat, WeightView,
+    KvDtype, KvShape, LevelRow, MatrixPart, QuantView, RopeTable, Router, Sampled, Scoring, StackShape, StepBatch,
+    StepShape, SwapRates, WeightFormat, WeightView,
 };
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId};
@@ -66,6 +67,10 @@ pub struct Cuda {
     ops: HashMap<Dtype, Ops>,
     /// By weight format; loaded with the first matrix.
     gemms: HashMap<WeightFormat, Gemm>,
+    /// Loaded with the first matrix of e4m3.
+    fp8: Option<LinearFp8>,
+    /// The most rows that any buffer had.
+    most_rows: usize,
     /// By dtype of weights; loaded with the first experts.
     experts: HashMap<Dtype, ExpertKernels>,
     choosing: AlgorithmPolicy,
@@ -85,7 +90,21 @@ impl Cuda {
         let loader = WeightLoader::new(&device)?;
         let (moves, skips_attention, deterministic) = (0, false, false);
         let kv = KvDtype::Model;
-        Ok(Self { loader, ops, gemms, experts, choosing, moves, skips_attention, deterministic, kv, device })
+        let (fp8, most_rows) = (None, 0);
+        Ok(Self {
+            loader,
+            ops,
+            gemms,
+            fp8,
+            most_rows,
+            experts,
+            choosing,
+            moves,
+            skips_attention,
+            deterministic,
+            kv,
+            device,
+        })
     }
 
     pub fn device(&self) -> &Device {
@@ -149,6 +168,17 @@ impl Cuda {
             let (places, weights) = (routes.places_of_choices(), routes.weights());
             self.ops(x.element).combine(out, x, places, weights, routes.chosen(), adds);
         }
+    }
+
+    /// Stacks matrices of codes. The kernels are loaded with the first one.
+    fn fp8_matrix(&mut self, views: &[QuantView<'_>]) -> Result<Matrix> {
+        let fp8 = match &mut self.fp8 {
+            Some(fp8) => fp8,
+            loaded => loaded.insert(LinearFp8::load(&self.device)?),
+        };
+        let matrix = self.loader.fp8_matrix(views)?;
+        self.moves += u64::from(fp8.reserve(self.most_rows, matrix.inner)?);
+        Ok(matrix)
     }
 
     fn gemm(&mut self, format: WeightFormat) -> &mut Gemm {
@@ -223,10 +253,21 @@ impl Backend for Cuda {
     }
 
     fn multiplies(&self, format: WeightFormat) -> bool {
+        format.dense().is_some() || LinearFp8::takes(format, self.device.facts().major)
+    }
+
+    fn multiplies_experts(&self, format: WeightFormat) -> bool {
         format.dense().is_some()
     }
 
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
+        let quantised = parts.iter().map(|part| match part {
+            MatrixPart::Quantised(view) => Some(*view),
+            MatrixPart::Dense(_) | MatrixPart::Random(_) | MatrixPart::Blocks(_) => None,
+        });
+        if let Some(views) = quantised.collect::<Option<Vec<_>>>() {
+            return self.fp8_matrix(&views);
+        }
         let element =
             StackShape::of(parts).dense.expect("dense parts of one dtype, by `multiplies` and `MIXES_DTYPES`");
         self.load_kernels(element)?;
@@ -272,6 +313,12 @@ impl Backend for Cuda {
 
     fn resize(&mut self, buffer: &mut Buffer, rows: usize) -> Result<()> {
         self.moves += u64::from(buffer.resize(&self.device, rows)?);
+        if rows > self.most_rows {
+            self.most_rows = rows;
+            if let Some(fp8) = &mut self.fp8 {
+                self.moves += u64::from(fp8.reserve(rows, 0)?);
+            }
+        }
         Ok(())
     }
 
@@ -407,11 +454,17 @@ impl Backend for Cuda {
     }
 
     fn linear(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
-        self.gemm(w.format).linear(out, x, w, bias);
+        match (w.format.dense(), &self.fp8) {
+            (None, Some(fp8)) => fp8.linear(out, x, w, bias, false),
+            _ => self.gemm(w.format).linear(out, x, w, bias),
+        }
     }
 
     fn linear_add(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
-        self.gemm(w.format).linear_add(out, x, w, bias);
+        match (w.format.dense(), &self.fp8) {
+            (None, Some(fp8)) => fp8.linear(out, x, w, bias, true),
+            _ => self.gemm(w.format).linear_add(out, x, w, bias),
+        }
     }
 
     fn head_norm(&mut self, qkv: &mut Buffer, heads: HeadLayout, kind: HeadKind, weight: &Vector, eps: f32) {

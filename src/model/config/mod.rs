@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::backend::{Dtype, HeadLayout, WeightFormat};
+use crate::backend::{Backend, Dtype, HeadLayout, WeightFormat};
 use crate::error::{Error, Result};
 use crate::gguf::Gguf;
 use crate::hub;
@@ -199,6 +199,12 @@ impl ModelConfig {
     /// Bytes of all weights; `dtype`: that of the tensors that are not quantised.
     pub fn weight_bytes(&self, dtype: Dtype) -> usize {
         Layout::of(self).tensors().map(|tensor| self.format(tensor, dtype).bytes(tensor.rows(), tensor.cols())).sum()
+    }
+
+    /// Whether a backend multiplies matrices of `format` in this model, experts among them.
+    pub fn is_multiplied<B: Backend>(&self, backend: &B, format: WeightFormat) -> bool {
+        let has_experts = self.layers.iter().any(|layer| layer.feed_forward.experts().is_some());
+        backend.multiplies(format) && (!has_experts || backend.multiplies_experts(format))
     }
 
     /// The same model as a device holds it that makes matrices dense unless it `multiplies` their format. Those with scales

@@ -13,7 +13,7 @@ impl WeightSource {
     pub fn expert_matrices<B: Backend>(&self, backend: &mut B, stored: &ExpertMatrices) -> Result<Vec<B::Matrix>> {
         let (tensor, transposed) = match stored {
             ExpertMatrices::Separate(experts) => {
-                return experts.iter().map(|specs| self.matrix(backend, specs)).collect();
+                return experts.iter().map(|specs| self.expert_matrix(backend, specs)).collect();
             }
             ExpertMatrices::Mxfp4 { tensor, alternating } => return self.mxfp4_experts(backend, tensor, *alternating),
             ExpertMatrices::Stacked(tensor) => (tensor, None),
@@ -41,7 +41,7 @@ impl WeightSource {
                                 MatrixPart::Quantised(QuantView::of(format, view.rows, view.cols, source))
                             }
                         };
-                        self.matrix_of(backend, specs, &[part])
+                        self.matrix_of(backend, specs, &[part], B::multiplies_experts)
                     });
                     experts.collect()
                 })
@@ -70,7 +70,7 @@ impl WeightSource {
                 let specs = [tensor.clone(), tensor.clone()];
                 let matrices = (0..count).map(|expert| {
                     let parts = stored.expert(expert, count, alternating);
-                    self.matrix_of(backend, &specs, &parts)
+                    self.matrix_of(backend, &specs, &parts, B::multiplies_experts)
                 });
                 let matrices = matrices.collect();
                 stored.release();
@@ -94,7 +94,7 @@ impl WeightSource {
         let experts = (0..tensor.shape[0].size).map(|expert| {
             let spec = TensorSpec { name: format!("{}.{expert}", tensor.name), shape: shape.to_vec() };
             let part = random.part(&spec, format);
-            self.matrix_of(backend, &[spec], &[part])
+            self.matrix_of(backend, &[spec], &[part], B::multiplies_experts)
         });
         experts.collect()
     }

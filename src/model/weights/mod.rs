@@ -37,9 +37,19 @@ impl WeightSource {
     pub fn matrix<B: Backend>(&self, backend: &mut B, specs: &[TensorSpec]) -> Result<B::Matrix> {
         match self {
             WeightSource::Checkpoint { checkpoint, dtype, .. } => {
-                checkpoint.parts(specs, *dtype, |parts| self.matrix_of(backend, specs, parts))
+                checkpoint.parts(specs, *dtype, |parts| self.matrix_of(backend, specs, parts, B::multiplies))
             }
-            WeightSource::Random(random) => self.matrix_of(backend, specs, &random.parts(specs)),
+            WeightSource::Random(random) => self.matrix_of(backend, specs, &random.parts(specs), B::multiplies),
+        }
+    }
+
+    /// The same of an expert.
+    fn expert_matrix<B: Backend>(&self, backend: &mut B, specs: &[TensorSpec]) -> Result<B::Matrix> {
+        match self {
+            WeightSource::Checkpoint { checkpoint, dtype, .. } => {
+                checkpoint.parts(specs, *dtype, |parts| self.matrix_of(backend, specs, parts, B::multiplies_experts))
+            }
+            WeightSource::Random(random) => self.matrix_of(backend, specs, &random.parts(specs), B::multiplies_experts),
         }
     }
 
@@ -72,17 +82,18 @@ impl WeightSource {
     }
 
     /// The matrices of `parts` stacked into one. Parts become dense and of the compute dtype where the backend does not
-    /// multiply them as they are.
+    /// multiply them as they are, which `multiplies` says.
     fn matrix_of<B: Backend>(
         &self,
         backend: &mut B,
         specs: &[TensorSpec],
         parts: &[MatrixPart<'_>],
+        multiplies: impl Fn(&B, WeightFormat) -> bool,
     ) -> Result<B::Matrix> {
         let (dtype, converts) = self.compute();
         let is_kept = |part: &MatrixPart<'_>| match part.format() {
             WeightFormat::Dense(other) => (B::MIXES_DTYPES && !converts) || other == dtype,
-            format @ (WeightFormat::Quantised(_) | WeightFormat::Blocks(_)) => backend.multiplies(format),
+            format @ (WeightFormat::Quantised(_) | WeightFormat::Blocks(_)) => multiplies(backend, format),
         };
         if parts.iter().all(is_kept) {
             return backend.matrix(parts);

@@ -749,6 +749,46 @@ void multiply_panels(float (&sum)[N / 8][4], unsigned long long weights, unsigne
     });
 }
 
+// sum [16 x N] (+)= w [16 x 32] x [N x 32]^T of this warp, all in panels of e4m3.
+template <unsigned N>
+void multiply_fp8(float (&sum)[N / 8][4], unsigned long long w, unsigned long long x, bool more) {
+    WideMultiply mine = {sum, nullptr};
+    together("multiply_fp8", mine, [=](WideMultiply** all) {
+        if (w >> 62 != 1 || x >> 62 != 1) {
+            stop("a descriptor of another layout than 128-byte swizzle");
+        }
+        std::vector<WideMultiply> lanes(WARP);
+        for (unsigned l = 0; l < WARP; l++) {
+            lanes[l] = *all[l];
+        }
+        const Block* block = current->block;
+        const unsigned first = current->thread / WARP % 4 * 16;
+        issue([=] {
+            auto row_of = [&](uint64_t descriptor, unsigned row, float (&to)[32]) {
+                const unsigned at = (descriptor & 0x3fff) * 16 + row / 8 * atoms_apart(descriptor) + row % 8 * 128;
+                for (unsigned k = 0; k < 32; k++) {
+                    to[k] = to_f32(*reinterpret_cast<const e4m3*>(swizzled(*block, at + k)));
+                }
+            };
+            float left_of[16][32], right[32];
+            for (unsigned row = 0; row < 16; row++) {
+                row_of(w, first + row, left_of[row]);
+            }
+            for (unsigned column = 0; column < N; column++) {
+                row_of(x, column, right);
+                for (unsigned row = 0; row < 16; row++) {
+                    float product = 0.0f;
+                    for (unsigned k = 0; k < 32; k++) {
+                        product += left_of[row][k] * right[k];
+                    }
+                    float& to = lanes[row % 8 * 4 + column % 8 / 2].sum[column / 8][row / 8 * 2 + column % 2];
+                    to = more ? to + product : product;
+                }
+            }
+        });
+    });
+}
+
 inline void products_issued() {
     int none = 0;
     together("products_issued", none, [](int**) { warp().groups.emplace_back(); });

@@ -103,6 +103,79 @@ pub struct ExpertTiles {
     pub blocks: u32,
 }
 
+/// How `linear_fp8` cuts a product into tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fp8Tiles {
+    /// Warpgroups that multiply, of 64 outputs each.
+    pub groups: usize,
+    /// Rows.
+    pub columns: usize,
+}
+
+impl Fp8Tiles {
+    /// By falling time of a panel.
+    pub const ALL: [Self; 6] = [
+        Self { groups: 2, columns: 128 },
+        Self { groups: 1, columns: 128 },
+        Self { groups: 2, columns: 64 },
+        Self { groups: 1, columns: 64 },
+        Self { groups: 2, columns: 16 },
+        Self { groups: 2, columns: 8 },
+    ];
+
+    /// Inputs of a panel, as in kernels/fp8/panels.cuh.
+    pub const PANEL: usize = 128;
+
+    /// Bytes of shared memory that a block may have; the rest is for barriers.
+    const MOST_SHARED: usize = 226 * 1024;
+
+    pub const fn outputs(self) -> usize {
+        64 * self.groups
+    }
+
+    /// Bytes of the panels of a tile.
+    pub const fn stage_bytes(self) -> usize {
+        (self.outputs() + self.columns) * Self::PANEL
+    }
+
+    /// Bytes in which results pass to memory: rows of 68 f32 for each warpgroup.
+    const fn staged_bytes(self) -> usize {
+        let rows = if self.columns < 64 { self.columns } else { 64 };
+        self.groups * rows * 68 * 4
+    }
+
+    /// Stages of the ring: as many as fit beside the results, and no more than hide the latency of memory. The ring is
+    /// aligned to 1024.
+    pub const fn stages(self) -> usize {
+        let fit = (Self::MOST_SHARED - 1024 - self.staged_bytes()) / self.stage_bytes();
+        if fit < 10 { fit } else { 10 }
+    }
+
+    /// Bytes of dynamic shared memory.
+    pub const fn shared(self) -> usize {
+        self.stages() * self.stage_bytes() + self.staged_bytes() + 1024
+    }
+
+    pub const fn threads(self) -> u32 {
+        128 * (self.groups as u32 + 1)
+    }
+
+    /// About how long a product takes on `blocks` multiprocessors, in nanoseconds. A panel takes a multiprocessor 150 ns and
+    /// its bytes at 92 GB/s (H100, benches/runs/2026-11-25-h100-fp8-probe).
+    fn time(self, rows: usize, outputs: usize, inner: usize, blocks: usize) -> f64 {
+        let tiles = rows.div_ceil(self.columns) * outputs.div_ceil(self.outputs());
+        let panels = tiles.div_ceil(blocks) * inner.div_ceil(Self::PANEL);
+        panels as f64 * (150.0 + self.stage_bytes() as f64 / 92.0)
+    }
+
+    /// The fastest for a product on `blocks` multiprocessors.
+    pub fn of(rows: usize, outputs: usize, inner: usize, blocks: usize) -> Self {
+        let time = |tiles: &Self| tiles.time(rows, outputs, inner, blocks);
+        let fastest = Self::ALL.into_iter().min_by(|a, b| time(a).total_cmp(&time(b)));
+        fastest.expect("there are some")
+    }
+}
+
 /// A kernel that multiplies panels of experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpertKernel {

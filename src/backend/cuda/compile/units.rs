@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::elements::{ExpertKernel, ExpertTiles, HopperKernel, KvElement, PageLayout, element_name};
+use super::elements::{ExpertKernel, ExpertTiles, Fp8Tiles, HopperKernel, KvElement, PageLayout, element_name};
 use super::unit::{Source, Unit};
 use crate::backend::Dtype;
 
@@ -40,6 +40,8 @@ pub static HEADERS: &[Source] = &[
     source!("experts/products.cuh"),
     source!("experts/store.cuh"),
     source!("experts/tile.cuh"),
+    source!("fp8/panels.cuh"),
+    source!("fp8/products.cuh"),
     source!("kv_page.cuh"),
     source!("lanes.cuh"),
     source!("registers.cuh"),
@@ -76,12 +78,14 @@ pub static LAYER_NORM: Source = source!("ops/layer_norm.cu");
 pub static LEVEL_LSE: Source = source!("attention/level_lse.cu");
 pub static LEVEL_MASS: Source = source!("attention/level_mass.cu");
 pub static LINEAR_ANY: Source = source!("ops/linear_any.cu");
+pub static LINEAR_FP8: Source = source!("fp8/linear_fp8.cu");
 pub static MERGE_STATES: Source = source!("attention/merge_states.cu");
 pub static RANDOM_WEIGHTS: Source = source!("ops/random_weights.cu");
 pub static RMS_NORM: Source = source!("ops/rms_norm.cu");
 pub static RMS_NORM_ADD: Source = source!("ops/rms_norm_add.cu");
 pub static ROPE: Source = source!("ops/rope.cu");
 pub static ROUND: Source = source!("ops/round.cu");
+pub static ROUND_ROWS: Source = source!("fp8/round_rows.cu");
 pub static ROUTE_CHOOSE: Source = source!("experts/route_choose.cu");
 pub static ROUTE_PLACES: Source = source!("experts/route_places.cu");
 pub static SCALE: Source = source!("ops/scale.cu");
@@ -111,6 +115,7 @@ pub fn all() -> Vec<Unit> {
     let mut all: Vec<Unit> = DTYPES.into_iter().flat_map(ops).collect();
     all.extend(DTYPES.map(|element| typed(&RANDOM_WEIGHTS, element)));
     all.extend(DTYPES.into_iter().flat_map(gemm));
+    all.extend(fp8());
     all.extend(SAMPLE.iter().chain([&SAMPLE_COUNT]).map(Unit::new));
     all.push(advance());
     all.extend(routes());
@@ -179,6 +184,21 @@ pub fn gemm(element: Dtype) -> Vec<Unit> {
     let products = [(element, false), (Dtype::F32, false), (Dtype::F32, true)];
     let products = products.map(|(out, accumulate)| linear_any(element, out, accumulate));
     products.into_iter().chain([element, Dtype::F32].map(add_bias)).collect()
+}
+
+/// Units of linear layers of e4m3, on GPUs of compute capability 9.
+pub fn fp8() -> Vec<Unit> {
+    let linear = |out| Fp8Tiles::ALL.map(|tiles| linear_fp8(out, tiles));
+    DTYPES.map(round_rows).into_iter().chain(DTYPES.into_iter().flat_map(linear)).collect()
+}
+
+pub fn round_rows(element: Dtype) -> Unit {
+    typed(&ROUND_ROWS, element)
+}
+
+pub fn linear_fp8(out: Dtype, tiles: Fp8Tiles) -> Unit {
+    let unit = Unit::new(&LINEAR_FP8).define("OUT", element_name(out));
+    unit.define("COLUMNS", tiles.columns).define("GROUPS", tiles.groups).define("STAGES", tiles.stages())
 }
 
 /// Units that choose experts.

@@ -1,11 +1,12 @@
 //! Linear layers: cuBLASLt for every shape it has an algorithm for, kernels/ops/linear_any.cu for the rest. Descriptors
-//! and algorithms are kept by shape, so that a steady step only enqueues.
+//! and algorithms are kept by shape, so that a steady step only enqueues. `linear_fp8` multiplies quantised matrices.
 
 pub mod algorithm;
 mod autotune;
 mod batch_invariant;
 pub mod chooser;
 pub mod cublaslt;
+pub mod linear_fp8;
 mod ranking;
 pub mod tune_cache;
 
