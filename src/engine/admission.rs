@@ -71,11 +71,12 @@ impl LengthEstimator {
         // Tokens in its own segment: what is left until its window starts to free pages.
         let own = match branch.hold {
             KvHold::Path(lease) if lease.own => {
-                laid_out.saturating_sub(cache.prefix.first_position(lease.segment) as usize)
+                laid_out.saturating_sub(cache.prefix.passed(lease.segment) as usize)
             }
             _ => 0,
         };
-        let grows = cache.window.map_or(steps, |window| steps.min(window.most_kept().saturating_sub(own)));
+        let window = cache.prefix.groups().window();
+        let grows = window.map_or(steps, |window| steps.min(window.most_kept().saturating_sub(own)));
         Some(GrowingBranch { laid_out, steps, grows, opens_page, alone })
     }
 }
@@ -89,7 +90,7 @@ fn decodes(branch: &Branch) -> bool {
 /// Most pages that the tokens which `branch` samples can take, after its given tokens. 0 if they would not fit
 /// even alone: nothing is guaranteed to such a branch.
 fn own_at_most(branch: &Branch, cache: &KvCache) -> usize {
-    let page_tokens = cache.prefix.page_tokens() as usize;
+    let (page_tokens, groups) = (cache.prefix.page_tokens() as usize, cache.prefix.groups().count());
     let (given, end) = match &branch.work {
         BranchWork::Idle => return 0,
         BranchWork::Sample(sampling) => (sampling.begin, sampling.limit - 1),
@@ -98,7 +99,8 @@ fn own_at_most(branch: &Branch, cache: &KvCache) -> usize {
     let own = if end > given { end.div_ceil(page_tokens) - given / page_tokens } else { 0 };
     // A recomputed branch has its tokens in two segments, known and new ones, which cost at most one page more where
     // they meet.
-    if given.div_ceil(page_tokens) + own <= cache.pages.capacity() { own + 1 } else { 0 }
+    let needed = groups * (given.div_ceil(page_tokens) + own);
+    if needed <= cache.pages.capacity() { groups * (own + 1) } else { 0 }
 }
 
 /// Pages committed to running branches, and to waiting ones for the prefixes they hold.
@@ -148,7 +150,7 @@ impl Commitment {
                 own = own.max(own_at_most(branch, cache));
             }
         }
-        let growing = PeakMemory::new(cache.prefix.page_tokens() as usize, growing);
+        let growing = PeakMemory::new(cache.prefix.page_tokens() as usize, cache.prefix.groups(), growing);
         Commitment { used, growing, alone, kept: 0, is_unsure, given, own }
     }
 

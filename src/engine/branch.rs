@@ -64,6 +64,8 @@ pub(super) struct Swapped {
     pub before: SegmentId,
     /// Position up to which host memory has its keys and values.
     pub computed: u32,
+    /// Position from which it has those of layers with a window.
+    pub passed: u32,
     /// Pages that they filled.
     pub pages: usize,
 }

@@ -18,6 +18,7 @@ use crate::engine::receiver::EventReceiver;
 use crate::engine::request::{Continuation, Event, Extend, Finish};
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
+use crate::kv::PageGroups;
 
 /// Facts of an engine that never change.
 #[derive(Clone, Debug)]
@@ -37,25 +38,32 @@ pub struct EngineFacts {
     /// Whether steps run on a device beside the host's cores (see `Backend::IS_ASYNC`).
     pub is_async: bool,
     pub page_tokens: usize,
-    /// Bytes of one page, all layers.
+    /// Bytes of one page: all layers of a page group.
     pub page_bytes: usize,
     /// Without padding, which pages may have.
     pub kv_bytes_per_token: usize,
     pub pool_pages: usize,
+    /// A token has a slot in a page of each.
+    pub page_groups: PageGroups,
     /// Most branches that run at once.
     pub max_branches: usize,
 }
 
 impl EngineFacts {
-    /// Pages of a branch of `given` tokens that has sampled `sampled` more; the last sampled token has no keys and
-    /// values.
+    /// Pages of a branch of `given` tokens that has sampled `sampled` more, with none freed behind a window: what it needs
+    /// when it is computed again. The last sampled token has no keys and values.
     pub fn path_pages(&self, given: usize, sampled: usize) -> usize {
-        (given + sampled.saturating_sub(1)).div_ceil(self.page_tokens)
+        self.page_groups.count() * (given + sampled.saturating_sub(1)).div_ceil(self.page_tokens)
+    }
+
+    /// Tokens of which the pool has all pages.
+    pub fn pool_tokens(&self) -> usize {
+        self.pool_pages / self.page_groups.count() * self.page_tokens
     }
 
     /// Most tokens, at least one, that a branch of `given` tokens can sample if it has the whole pool.
     pub fn most_sampled(&self, given: usize) -> usize {
-        (self.pool_pages * self.page_tokens).saturating_sub(given) + 1
+        self.pool_tokens().saturating_sub(given) + 1
     }
 }
 

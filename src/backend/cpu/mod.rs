@@ -304,7 +304,7 @@ impl Backend for Cpu {
     }
 
     fn kv_append(&mut self, kv: &mut KvStore, layer: LayerIx, qkv: &CpuBuffer, step: &CpuStep) {
-        kv.append(layer, qkv, &step.batch().slots);
+        kv.append(layer, qkv, &step.batch().slots[kv.group(layer).ix()]);
     }
 
     fn tree_attention(

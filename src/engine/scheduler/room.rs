@@ -39,7 +39,7 @@ impl Scheduler {
     /// Frees the pages of running branches that their windows have passed. The loaded step then reads freed pages and
     /// must not be advanced.
     pub fn free_behind(&self, branches: &Branches, cache: &mut KvCache) {
-        if cache.window.is_some() {
+        if cache.prefix.groups().window().is_some() {
             self.running.iter().for_each(|place| cache.free_behind(&branches[&place.branch]));
         }
     }
@@ -233,7 +233,7 @@ pub(super) fn drop_own(branch: &mut Branch, cache: &mut KvCache) {
 /// on pages it holds, which may be few behind a window.
 pub(super) fn never_fits(branch: &Branch, cache: &KvCache) -> Option<usize> {
     let end = branch.need().filter(|_| matches!(branch.hold, KvHold::Nothing))?.end;
-    let needed = end.div_ceil(cache.prefix.page_tokens() as usize);
+    let needed = cache.prefix.groups().count() * end.div_ceil(cache.prefix.page_tokens() as usize);
     (needed > cache.pages.capacity()).then_some(needed)
 }
 
@@ -261,13 +261,14 @@ mod tests {
     use crate::engine::branch::{Lease, NeededPositions};
     use crate::engine::cache::RestoreCost;
     use crate::ids::TokenId;
+    use crate::kv::PrefixTree;
 
     const RESTING: u64 = 1000;
 
     /// Resting branches with one page each, and one branch to run that has none.
     fn resting() -> (Scheduler, Branches, KvCache, BranchId) {
         let restore_cost = RestoreCost { swapped_page: 1.0, computed_row: 1.0 };
-        let mut cache = KvCache::new(4, RESTING as usize, 0, restore_cost);
+        let mut cache = KvCache::new(PrefixTree::new(4), RESTING as usize, 0, restore_cost);
         let (mut scheduler, mut branches) = (Scheduler::default(), Branches::default());
         for id in (0..RESTING).map(BranchId) {
             let mut branch = Branch::root(id, (0..4).map(|n| TokenId::new(4 * id.ix() + n)).collect());

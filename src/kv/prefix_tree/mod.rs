@@ -25,11 +25,15 @@
 //! segment, with two exceptions: nothing can match it, and until the token is known or the slot taken back the segment
 //! can neither be forked nor lose its last lease.
 //!
-//! # Hollow segments
-//! If every layer of a model has a sliding window, rows far along a branch no longer read its first tokens.
-//! `free_behind` frees their pages: a *hollow* segment keeps its tokens and has no pages. Nothing can match it or its
-//! descendants; only holders of a lease on the end of the path continue it. A page holds all layers, so if only some
-//! layers have a window, nothing can be freed. (Separate pools per group of layers would allow that.)
+//! # Windows
+//! A token has a slot in each page group of the model ([`PageGroups`]). The segments, tokens, matches and leases are the
+//! same for all groups; a segment has a list of pages for the groups that hold all positions, and one for those whose
+//! layers have a sliding window. Rows far along a branch no longer read its first tokens in the latter: `free_behind`
+//! frees these pages up to the position `passed` of a segment. If there are groups of both kinds, the segment keeps its
+//! pages in the others.
+//!
+//! A match ends where what new rows read is still there (`readable_end`): new rows after position `p` read the window
+//! before `p`. What follows is computed again in pages of its own, so that a text may be registered twice.
 //!
 //! # Leases
 //! A lease on a segment keeps its whole path. A released segment stays cached for later prompts to match, until it is
@@ -45,6 +49,7 @@ mod grow;
 mod integrity;
 mod live;
 mod map;
+mod pages;
 mod path;
 mod pending;
 mod scores;
@@ -58,11 +63,12 @@ pub use admit::PathMark;
 use evict::IdleKey;
 use live::Visits;
 pub use map::MappedSegment;
+use pages::PageLists;
 pub use scores::{MOST_KEPT_TOP, TokenScore};
 pub use usage::{Leased, Usage};
 
-use super::PagePool;
-use crate::ids::{PageId, SegmentId, TokenId};
+use super::{PageGroups, PagePool, Reach};
+use crate::ids::{SegmentId, TokenId};
 
 /// Where a segment is in its life cycle; see the module's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,9 +93,10 @@ struct Segment {
     scores: Vec<Option<TokenScore>>,
     /// Whether one more slot follows `tokens`, for a token that is still being sampled.
     pending: bool,
-    pages: Vec<PageId>,
-    /// Its keys, values and pages were freed.
-    hollow: bool,
+    pages: PageLists,
+    /// First position of which it has pages in groups with a window; between its first position and its end. What is below
+    /// was freed.
+    passed: u32,
     /// Leading tokens with keys and values. More than 0 only if the whole path above is computed.
     computed: u32,
     state: SegmentState,
@@ -110,11 +117,6 @@ impl Segment {
         count(self.tokens.len()) + u32::from(self.pending)
     }
 
-    /// Tokens that have slots.
-    fn held(&self) -> usize {
-        if self.hollow { 0 } else { self.len() as usize }
-    }
-
     fn end(&self) -> u32 {
         self.first_position + self.len()
     }
@@ -129,9 +131,9 @@ fn count(n: usize) -> u32 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TreeStats {
     pub segments: usize,
-    /// Tokens that have slots; a shared token counts once.
+    /// Tokens that have slots in some group; a shared token counts once.
     pub tokens: usize,
-    /// A shared page counts once.
+    /// Of all groups; a shared page counts once.
     pub pages: usize,
     pub leases: usize,
 }
@@ -140,10 +142,11 @@ pub struct TreeStats {
 #[derive(Debug)]
 pub struct PrefixTree {
     page_tokens: u32,
+    groups: PageGroups,
     arena: Vec<Option<Segment>>,
     /// Free entries of the arena.
     vacant: Vec<SegmentId>,
-    /// Index of the segments that can be matched: those with a token that are not hollow.
+    /// Index of the segments that can be matched: those with a token.
     by_first: BTreeSet<FirstKey>,
     /// Childless segments without a lease, in order of eviction.
     idle: BTreeSet<IdleKey>,
@@ -151,19 +154,27 @@ pub struct PrefixTree {
     clock: u64,
     held: TreeStats,
     leased: Leased,
-    /// The number of hollow segments.
-    hollow: usize,
+    /// The number of segments of which pages behind the window were freed.
+    lacking: usize,
     visits: Visits,
     /// See `compared`.
     compared: Cell<u64>,
 }
 
 impl PrefixTree {
-    /// A tree over pages of `page_tokens` slots.
+    /// A tree over pages of `page_tokens` slots in one group, which holds all positions.
     pub fn new(page_tokens: u32) -> Self {
+        Self::with_groups(page_tokens, PageGroups::ONE)
+    }
+
+    /// A tree over pages of `page_tokens` slots. Panics if the window frees parts of pages.
+    pub fn with_groups(page_tokens: u32, groups: PageGroups) -> Self {
         assert!(page_tokens > 0, "a page has slots");
+        let frees_pages = groups.window().is_none_or(|window| window.unit.is_multiple_of(page_tokens));
+        assert!(frees_pages, "pages of {page_tokens} slots are freed as a whole, not as {groups:?} says");
         Self {
             page_tokens,
+            groups,
             arena: Vec::new(),
             vacant: Vec::new(),
             by_first: BTreeSet::new(),
@@ -171,7 +182,7 @@ impl PrefixTree {
             clock: 0,
             held: TreeStats::default(),
             leased: Leased::default(),
-            hollow: 0,
+            lacking: 0,
             visits: Visits::default(),
             compared: Cell::new(0),
         }
@@ -179,6 +190,10 @@ impl PrefixTree {
 
     pub fn page_tokens(&self) -> u32 {
         self.page_tokens
+    }
+
+    pub fn groups(&self) -> PageGroups {
+        self.groups
     }
 
     pub fn stats(&self) -> TreeStats {
@@ -193,15 +208,16 @@ impl PrefixTree {
 
     /// Opens an empty child after the first `position` tokens of the path of `segment`, with a lease for the caller.
     /// Splits a segment with tokens on both sides of `position`; its writer is not affected. Panics if the path is
-    /// shorter or hollow.
+    /// shorter, or if the window before `position` was freed.
     pub fn fork_at(&mut self, pool: &mut PagePool, segment: SegmentId, position: u32) -> SegmentId {
         let end = self.end(segment);
         assert!(position <= end, "segment {segment} ends at {end}, so it cannot be forked at {position}");
+        let holder = self.holder(segment, position);
         assert!(
-            position == end || !self.is_hollow(segment),
-            "the path of segment {segment} is hollow before {position}"
+            position == end || self.readable_end(holder, position, u32::MAX) == position,
+            "the window before position {position} of segment {segment} was freed"
         );
-        let at = self.holder(segment, position).map(|id| match position < self.end(id) {
+        let at = holder.map(|id| match position < self.end(id) {
             true => self.split(pool, id, position),
             false => id,
         });
@@ -212,7 +228,7 @@ impl PrefixTree {
         if let Some(id) = at {
             self.seal(id);
         }
-        let child = self.insert(at, SegmentState::Open, Vec::new(), Vec::new());
+        let child = self.insert(at, SegmentState::Open, Vec::new(), PageLists::default());
         self.retain(child);
         child
     }
@@ -264,9 +280,14 @@ impl PrefixTree {
         self.review(segment);
     }
 
-    /// The number of pages that positions `first .. end` touch.
-    fn pages_between(&self, first: u32, end: u32) -> usize {
-        if first == end { 0 } else { ((end - 1) / self.page_tokens - first / self.page_tokens + 1) as usize }
+    /// Tokens of `segment` that have slots in some group.
+    fn held(&self, segment: SegmentId) -> usize {
+        let segment = self.at(segment);
+        let from = match self.groups.with(Reach::All) {
+            0 => segment.passed,
+            _ => segment.first_position,
+        };
+        (segment.end() - from) as usize
     }
 
     fn seal(&mut self, segment: SegmentId) {
@@ -283,26 +304,27 @@ impl PrefixTree {
     }
 
     /// Adds a youngest child to `parent`, with no lease and nothing computed. `pages`: the caller has taken them, or
-    /// shared the first one if the child continues in the last page of `parent`.
+    /// shared the first ones if the child continues in the last pages of `parent`.
     fn insert(
         &mut self,
         parent: Option<SegmentId>,
         state: SegmentState,
         tokens: Vec<TokenId>,
-        pages: Vec<PageId>,
+        pages: PageLists,
     ) -> SegmentId {
         let now = self.tick();
+        let first_position = parent.map_or(0, |p| self.end(p));
         self.held.segments += 1;
         self.held.tokens += tokens.len();
         let id = self.place(Segment {
             parent,
             children: 0,
-            first_position: parent.map_or(0, |p| self.end(p)),
+            first_position,
             tokens,
             scores: Vec::new(),
             pending: false,
             pages,
-            hollow: false,
+            passed: first_position,
             computed: 0,
             state,
             leases: 0,

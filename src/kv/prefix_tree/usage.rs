@@ -1,7 +1,8 @@
 //! Counts the pages and tokens of sets of paths; shared ones count once.
 
-use super::{PrefixTree, Segment, count};
+use super::{PrefixTree, count};
 use crate::ids::{SegmentId, TokenId};
+use crate::kv::Reach;
 
 /// Pages and tokens kept by leases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,7 +49,7 @@ impl PrefixTree {
             used.users += 1;
             at = used.parent.filter(|_| used.users == 1);
             if used.users == 1 {
-                self.leased.tokens += self.at(id).held();
+                self.leased.tokens += self.held(id);
                 self.leased.pages += self.own_pages(id);
             }
         }
@@ -62,15 +63,15 @@ impl PrefixTree {
             used.users -= 1;
             at = used.parent.filter(|_| used.users == 0);
             if used.users == 0 {
-                self.leased.tokens -= self.at(id).held();
+                self.leased.tokens -= self.held(id);
                 self.leased.pages -= self.own_pages(id);
             }
         }
     }
 
-    /// The number of pages of `segment`, without one shared with its parent.
-    pub(super) fn own_pages(&self, segment: SegmentId) -> usize {
-        self.at(segment).pages.len() - usize::from(self.begins_in_parents_page(segment))
+    /// The number of pages of the path of `segment`, counted as if it shared none.
+    pub fn path_pages(&self, segment: SegmentId) -> u32 {
+        count(self.pages_between(0, self.end(segment)))
     }
 
     /// Adds the segments that only the single lease on `segment` keeps; none if it has several leases. Returns the
@@ -90,15 +91,8 @@ impl PrefixTree {
         let Usage { included, pages, tokens } = usage;
         for id in self.include_path(included, segment) {
             *pages += self.own_pages(id);
-            *tokens += self.at(id).held();
+            *tokens += self.held(id);
         }
-    }
-
-    /// Whether `segment` continues in the last page of its parent.
-    pub(super) fn begins_in_parents_page(&self, segment: SegmentId) -> bool {
-        let segment = self.at(segment);
-        let above = segment.parent.and_then(|parent| self.at(parent).pages.last());
-        above.is_some() && above == segment.pages.first()
     }
 
     /// Adds the segments that contain the first `upto` positions of the path of `segment`, the last one whole.
@@ -153,13 +147,10 @@ impl PrefixTree {
         self.ancestry(segment).take_while(|id| !usage.includes(*id)).map(|id| self.own_pages_upto(id, upto)).sum()
     }
 
-    /// The number of pages of `segment` up to position `upto`, without one shared with its parent.
+    /// The number of pages of `segment` up to position `upto`, without those shared with its parent.
     fn own_pages_upto(&self, segment: SegmentId, upto: u32) -> usize {
-        let Segment { first_position, hollow, .. } = *self.at(segment);
-        if hollow {
-            return 0;
-        }
-        let pages = self.pages_between(first_position, self.end(segment).min(upto));
-        pages.saturating_sub(usize::from(self.begins_in_parents_page(segment)))
+        let pages = |reach| self.pages_below(self.at(segment), reach, upto);
+        let pages: usize = Reach::BOTH.into_iter().map(pages).sum();
+        pages.saturating_sub(self.parents_pages(segment))
     }
 }

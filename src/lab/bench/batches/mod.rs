@@ -98,7 +98,7 @@ pub fn simulated(profile: &str, options: &BatchesOptions) -> Result<()> {
 /// Bytes of the pool, rounded up to whole pages, if its size in tokens is given.
 fn pool_bytes<B: Backend>(backend: &mut B, options: &BatchesOptions, model: &ModelConfig) -> Option<usize> {
     options.kv.set_on(backend, model.heads(), options.dtype);
-    let page = backend.page_bytes(&KvShape { heads: model.heads().collect(), dtype: options.dtype, pages: 1 });
+    let page = backend.page_bytes(&KvShape::one_group(model.heads().collect(), options.dtype, 1));
     options.kv_tokens.map(|tokens| tokens.div_ceil(backend.page_tokens() as usize).saturating_mul(page))
 }
 
