@@ -129,7 +129,7 @@ impl Script {
         self.end_draw(self.leases[at].segment);
         let Lease { segment: old, tokens, computed, passed, .. } = self.leases[at].clone();
         let end = u32::try_from(tokens.len()).unwrap();
-        let position = if self.tree.is_hollow(old) { end } else { self.dice.within(0, end) };
+        let position = if passed > 0 { end } else { self.dice.within(0, end) };
         let segment = self.tree.fork_at(&mut self.pool, old, position);
         if position as usize == tokens.len() && !self.tree.tokens_of(old).is_empty() {
             self.seal(old);
@@ -229,7 +229,7 @@ impl Script {
             let text = &tokens[..tokens.len().min(position as usize + 1)];
             let belongs = (1..tokens.len()).contains(&(position as usize))
                 && position <= self.tree.computed(segment)
-                && self.tree.has_slot(segment, position);
+                && self.tree.has_slots(segment, position);
             self.tree.keep_score(segment, position, Self::score_of(text, tops));
             let kept = self.tree.scores(segment, position..position + 1, tops).next();
             assert_eq!(kept.is_some(), belongs, "position {position} of {}", tokens.len());
@@ -336,7 +336,7 @@ impl Script {
             assert!(now >= computed, "what was computed stays so while it is leased");
             for position in 0..now {
                 let at = u32::try_from(position).unwrap();
-                if !self.tree.has_slot(segment, at) {
+                if !self.tree.has_slots(segment, at) {
                     assert!(at < passed, "position {at} is gone, though only {passed} were passed");
                     continue;
                 }
@@ -389,12 +389,12 @@ fn what_a_window_has_passed_is_freed_and_matched_by_nobody() {
     assert_eq!(tree.context(branch), text);
     assert_eq!(tree.known(None, &text), (4, 4), "only the prompt is matched from the root");
     // From the branch's end on it is matched by who knows it.
-    let longer = tree.admit_behind(&mut pool, Some(branch), &tokens("!")).unwrap();
+    let longer = tree.admit_behind(&mut pool, Some(branch), &tokens("!"), u32::MAX).unwrap();
     assert_eq!(tree.end(longer), 31);
     assert_eq!(tree.within(longer, 29), tree.within(prompt, 4), "what ends where keys are gone is no beginning");
     // Another copy of the text is laid out anew, beside what is hollow.
     let twin = tree.admit(&mut pool, &text).unwrap();
-    assert!((0..30).all(|position| tree.has_slot(twin, position)));
+    assert!((0..30).all(|position| tree.has_slots(twin, position)));
     tree.check_integrity(&pool).unwrap();
     tree.mark_computed(twin, 30);
     [branch, longer, twin].into_iter().for_each(|segment| tree.release(segment));
@@ -553,9 +553,9 @@ fn the_first_child_goes_on_in_the_last_page_and_no_other() {
     assert_eq!((tree.slot(third, 13).page, 20 - pool.free()), (shared, 4));
     // Whole pages are copied to one that stands apart.
     let apart = tree.fork(prompt);
-    tree.append_apart(&mut pool, apart, &tokens("xyz")).unwrap();
+    tree.append_apart(&mut pool, apart, &tokens("xyz"), tree.end(apart)).unwrap();
     let late = tree.fork(tree.parent(third).unwrap());
-    tree.append_apart(&mut pool, late, &tokens("xyz")).unwrap();
+    tree.append_apart(&mut pool, late, &tokens("xyz"), tree.end(late)).unwrap();
     assert_eq!(pool.holders(tree.slot(late, 13).page), 1);
     tree.check_integrity(&pool).unwrap();
 }
@@ -615,7 +615,7 @@ fn siblings_alike_are_not_looked_at_by_what_goes_on_behind_one_of_them() {
     }
     let mut ends = Vec::new();
     for &sibling in &siblings {
-        let twins = [(); 3].map(|()| tree.admit_behind(&mut pool, Some(sibling), &tokens("!")).unwrap());
+        let twins = [(); 3].map(|()| tree.admit_behind(&mut pool, Some(sibling), &tokens("!"), u32::MAX).unwrap());
         assert_eq!(twins, [twins[0]; 3], "what is given the same behind one of them is shared");
         assert_eq!(tree.context(twins[0]), tokens("questionbecause!"));
         ends.push(twins[0]);
