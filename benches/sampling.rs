@@ -3,7 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use offshoot::backend::cpu::{CpuBuffer, Isa, sampling};
+use offshoot::backend::cpu::sampling::{self, SampleScratch};
+use offshoot::backend::cpu::{Cores, CpuBuffer, Isa, Team};
 use offshoot::backend::{Pick, SampleRequest};
 
 /// Qwen2's vocabulary.
@@ -11,7 +12,6 @@ const VOCABULARY: usize = 151_936;
 const LEAST: Duration = Duration::from_millis(500);
 
 fn main() {
-    let threads = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("one thread can be started");
     let isa = *Isa::available().last().expect("one path needs nothing of the processor");
     println!("{isa}, 1 thread\n{:>8} {:>12} {:>10} {:>12}", "logits", "filters", "tokens/s", "of no filter");
     let noise = |seed: usize| (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f32 / (1 << 24) as f32;
@@ -30,9 +30,7 @@ fn main() {
             ("min_p 0.05", None, 1.0, 0.05),
             ("top_k 50", Some(50), 1.0, 0.0),
         ] {
-            let rate = threads.install(|| {
-                rate(isa, &logits, |uniform| Pick::Random { temperature: 1.0, top_k, top_p, min_p, uniform })
-            });
+            let rate = rate(isa, &logits, |uniform| Pick::Random { temperature: 1.0, top_k, top_p, min_p, uniform });
             unfiltered = if filters == "none" { rate } else { unfiltered };
             println!("{kind:>8} {filters:>12} {rate:>10.0} {:>12.2}", rate / unfiltered);
         }
@@ -40,11 +38,15 @@ fn main() {
 }
 
 fn rate(isa: Isa, logits: &CpuBuffer, pick: impl Fn(f64) -> Pick) -> f64 {
+    let cores = Cores { isa, team: Team::new(1) };
+    let (mut scratch, mut samples) = (SampleScratch::default(), Vec::new());
     let begun = Instant::now();
     let mut sampled = 0;
     while begun.elapsed() < LEAST {
         let uniform = f64::from(sampled % 97) / 97.0;
-        std::hint::black_box(sampling::sample(isa, logits, &[SampleRequest::of(pick(uniform))]));
+        samples.clear();
+        sampling::sample(&cores, &mut scratch, logits, &[SampleRequest::of(pick(uniform))], &mut samples);
+        std::hint::black_box(&samples);
         sampled += 1;
     }
     f64::from(sampled) / begun.elapsed().as_secs_f64()

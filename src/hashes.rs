@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::error::{Error, Result};
+use crate::gguf;
 
 /// Hashes files, by their paths from the folder `beside` where they are in it.
 pub fn hashes(paths: impl IntoIterator<Item = PathBuf>, beside: &Path) -> Result<BTreeMap<String, String>> {
@@ -19,14 +20,15 @@ pub fn hashes(paths: impl IntoIterator<Item = PathBuf>, beside: &Path) -> Result
     paths.into_iter().map(named).collect()
 }
 
-/// Hashes every file that a string of the task names; `model` is a folder and hashed by itself.
+/// Hashes every file that a string of the task names; the model is hashed by itself.
 pub fn files_named(value: &Value, beside: &Path, files: &mut BTreeMap<String, String>) -> Result<()> {
     /// The longest string that is taken for a file name, in bytes.
     const LONGEST_NAME: usize = 1024;
     match value {
         Value::String(name) if !name.is_empty() && name.len() <= LONGEST_NAME && !name.contains(['\n', '\0']) => {
             let path = beside.join(name);
-            if path.is_file() {
+            let is_model = path.extension().is_some_and(|kind| kind.eq_ignore_ascii_case("gguf"));
+            if path.is_file() && !is_model {
                 files.insert(name.clone(), hash_of_file(&path)?);
             }
         }
@@ -44,25 +46,27 @@ fn hash_of_file(path: &Path) -> Result<String> {
     Ok(hash.finalize().to_hex().to_string())
 }
 
-/// Bytes read from the beginning of a large file, which holds the header of a safetensors file.
+/// Bytes read from the beginning of a large file, which holds the header of a safetensors or GGUF file.
 const WHOLE: u64 = 8 << 20;
 /// Bytes of each sample behind the beginning; the last sample is the end of the file.
 const SAMPLE: u64 = 64 << 10;
 /// Distance between the starts of two samples, in bytes.
 const SAMPLE_STRIDE: u64 = 16 << 20;
 
-/// BLAKE3 of a model folder: names, lengths and contents of its weights, configuration and tokenizer. Of files above 8
-/// MiB only the first 8 MiB, and 64 KiB every 16 MiB and at the end, are read, so that a model of 16 GB takes a moment.
-/// The hash distinguishes another model, another precision or another fine-tuning; it may miss a change of a few
-/// weights.
+/// BLAKE3 of a model folder, or of the files of a GGUF model: names, lengths and contents of its weights, configuration
+/// and tokenizer. Of files above 8 MiB only the first 8 MiB, and 64 KiB every 16 MiB and at the end, are read, so that a
+/// model of 16 GB takes a moment. The hash distinguishes another model, another precision or another fine-tuning; it may
+/// miss a change of a few weights.
 pub fn hash_of_folder(folder: &Path) -> Result<String> {
     const KINDS: [&str; 5] = ["json", "safetensors", "txt", "jinja", "model"];
-    let mut paths = Vec::new();
-    for entry in fs::read_dir(folder).map_err(Error::io(folder, "read"))? {
-        let path = entry.map_err(Error::io(folder, "read"))?.path();
-        let kind = path.extension().and_then(|kind| kind.to_str());
-        if path.is_file() && kind.is_some_and(|kind| KINDS.contains(&kind)) {
-            paths.push(path);
+    let mut paths = gguf::files(folder)?.unwrap_or_default();
+    if paths.is_empty() {
+        for entry in fs::read_dir(folder).map_err(Error::io(folder, "read"))? {
+            let path = entry.map_err(Error::io(folder, "read"))?.path();
+            let kind = path.extension().and_then(|kind| kind.to_str());
+            if path.is_file() && kind.is_some_and(|kind| KINDS.contains(&kind)) {
+                paths.push(path);
+            }
         }
     }
     paths.sort();

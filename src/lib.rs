@@ -20,7 +20,7 @@
 //! model, tokenizer       one decoder for all families over a Backend; text
 //! backend                the ops, defined once in prose, in clear loops, and fast: cpu, cuda; sim only keeps time
 //! plan, kv               Forest -> AttentionPlan; segments and pages (integers only)
-//! ids, error, figures, json, lines, out, hashes, mix, bundled, bounded   used by all
+//! ids, error, figures, json, lines, out, hashes, mix, mapped, gguf, bundled, bounded   used by all
 //! ```
 //!
 //! # The flow of the data
@@ -65,6 +65,7 @@ pub mod engine;
 pub mod error;
 pub mod eval;
 pub mod figures;
+pub mod gguf;
 mod hashes;
 mod hub;
 pub mod ids;
@@ -75,6 +76,7 @@ pub mod kv;
 pub mod lab;
 pub mod launch;
 mod lines;
+mod mapped;
 mod mix;
 pub mod model;
 pub mod openai;

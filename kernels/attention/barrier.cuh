@@ -36,6 +36,22 @@ __device__ __forceinline__ void fence_proxies() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// Copies `bytes` with the copy engine and signals `barrier`. Addresses and `bytes` are multiples of 16.
+__device__ __forceinline__ void copy_bulk(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
+}
+
+// A position in a ring of STAGES stages, and the parity of its phase.
+template <unsigned STAGES>
+struct Cursor {
+    unsigned stage = 0, parity = 0;
+
+    __device__ __forceinline__ void next() {
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        parity ^= stage == 0;
+    }
+};
+
 // Blocks until `threads` threads (whole warps) have reached barrier `id`, 1 to 15.
 __device__ __forceinline__ void meet(unsigned id, unsigned threads) {
     asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

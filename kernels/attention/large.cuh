@@ -69,7 +69,7 @@ __device__ __forceinline__ void multiply_large(const Job& job, unsigned group, u
     const unsigned query_barrier = QUERIES + (SHARES == 1 ? group : 0);
     const unsigned lane = threadIdx.x % 32, first = rows_from + threadIdx.x % GROUP_THREADS / 32 * 16;
     const unsigned queries = all_queries + rows_from * 128, ring = all_queries + QUERY_BYTES;
-    SlotCursor cursor;
+    RingCursor cursor;
     // Signals that the whole warp no longer needs a slot.
     auto release = [&](unsigned slot) {
         __syncwarp();
@@ -79,7 +79,7 @@ __device__ __forceinline__ void multiply_large(const Job& job, unsigned group, u
     };
     // Waits for the next slot to be full and returns it.
     auto acquire = [&] {
-        const unsigned slot = cursor.slot;
+        const unsigned slot = cursor.stage;
         wait_barrier(shared_address(&large.full[slot]), cursor.parity);
         cursor.next();
         return slot;

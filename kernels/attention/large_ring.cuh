@@ -46,15 +46,7 @@ __device__ __forceinline__ SlotContent slot_content(unsigned i, unsigned steps) 
     return {i + 1 == 2 * steps ? steps - 1 : i / 2 - 1, 1, 0};
 }
 
-// A position in the ring: slot and phase parity.
-struct SlotCursor {
-    unsigned slot = 0, parity = 0;
-
-    __device__ __forceinline__ void next() {
-        slot = slot + 1 == RING_SLOTS ? 0 : slot + 1;
-        parity ^= slot == 0;
-    }
-};
+using RingCursor = Cursor<RING_SLOTS>;
 
 // Called by one thread before any other, and the copy engine, use the barriers.
 __device__ __forceinline__ void init_large(LargeShared& large) {

@@ -207,3 +207,56 @@ struct MergeShare {
         }
     }
 };
+
+// Waits until all blocks have written their partial states, if the plan has any. Called by all threads.
+__device__ __forceinline__ void wait_for_states(unsigned* words) {
+    __syncthreads();
+    if (words[PARTIAL_SLOTS] != 0) {
+        if (threadIdx.x == 0) {
+            wait_for_blocks(words + ENDED_BLOCKS);
+        }
+        __syncthreads();
+    }
+}
+
+// Called by one warp: merges its share, HEADS heads and AHEAD states at a time.
+template <unsigned HEADS, unsigned AHEAD>
+__device__ __forceinline__ void merge_share(const Job& job, unsigned first, unsigned warps, unsigned* words) {
+    MergeShare<HEADS, AHEAD> share(job, first, warps);
+    wait_for_states(words);
+    share.merge(job);
+}
+
+// Called by one of the WARPS warps of a block that merge: merges its share. Takes several heads at a time if there are
+// enough for all warps, so that no warp needs an extra round for a few.
+template <unsigned WARPS>
+__device__ __forceinline__ void merge_states(const Job& job, unsigned warp, unsigned* words) {
+    const unsigned first = warp * gridDim.x + blockIdx.x, warps = WARPS * gridDim.x;
+    const unsigned heads = words[REAL_ROWS] * job.group * job.kv_heads * PARTS;
+    // The number of heads per warp decides how many states share a maximum and thereby the rounding.
+    if (DETERMINISTIC || heads > 2 * warps) {
+        merge_share<4, 2>(job, first, warps, words);
+    } else if (heads > warps) {
+        merge_share<2, 4>(job, first, warps, words);
+    } else {
+        merge_share<1, 8>(job, first, warps, words);
+    }
+}
+
+// Called by one warpgroup of each block: zeroes the output rows past those of the plan, up to `rows_padded`.
+__device__ __forceinline__ void zero_padding(const Job& job, unsigned rows_padded) {
+    const unsigned width = job.group * job.kv_heads * HEAD_DIM / 2, padding = job.words[REAL_ROWS] * width;
+    for (unsigned i = padding + blockIdx.x * GROUP_THREADS + threadIdx.x % GROUP_THREADS; i < rows_padded * width; i += gridDim.x * GROUP_THREADS) {
+        reinterpret_cast<unsigned*>(job.out)[i] = 0;
+    }
+}
+
+// Called by one warpgroup of each block, after its wait for the states: the last block resets the counters for the next
+// launch.
+__device__ __forceinline__ void leave(unsigned* words) {
+    if (threadIdx.x % GROUP_THREADS == 0 && atomicAdd(words + LEFT_BLOCKS, 1) == gridDim.x - 1) {
+        words[NARROW_TICKET] = 0;
+        words[ENDED_BLOCKS] = 0;
+        words[LEFT_BLOCKS] = 0;
+    }
+}

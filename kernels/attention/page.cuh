@@ -27,11 +27,6 @@ __device__ __forceinline__ unsigned moved_by(unsigned place, unsigned by) {
     return (place ^ by % GROUP * 16) + by / GROUP * APART;
 }
 
-// Copies `bytes` with the copy engine and signals `barrier`. Addresses and `bytes` are multiples of 16.
-__device__ __forceinline__ void copy_bulk(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
-}
-
 // Called by one warp: copies the slots in `kv_block` of `from`, a part of a page's keys or values, to `to` and zeroes
 // the others.
 // Makes 32 arrivals at `full`.

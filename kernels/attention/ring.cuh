@@ -35,12 +35,4 @@ __device__ __forceinline__ void init_wide(WideShared& wide) {
     }
 }
 
-// A position in the ring: stage and phase parity.
-struct RingCursor {
-    unsigned stage = 0, parity = 0;
-
-    __device__ __forceinline__ void next() {
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
-        parity ^= stage == 0;
-    }
-};
+using RingCursor = Cursor<STAGES>;

@@ -14,6 +14,7 @@
 #include "attention/large_copy.cuh"
 #include "attention/merge.cuh"
 #include "attention/stream.cuh"
+#include "registers.cuh"
 
 constexpr unsigned BLOCK_THREADS = 3 * GROUP_THREADS;
 // The multiplying warps, and their teams for narrow tiles, whose rings and exchanges lie where queries and ring lay.
@@ -23,27 +24,6 @@ static_assert(WARPS_OF_TEAMS * TEAM_WARP_BYTES <= WIDE_BYTES, "their rings fit")
 // Warpgroups by role: 0 and 1 multiply, 2 copies. Registers per thread; one thread of each together has 504.
 enum Role { COPIER = 2 };
 constexpr unsigned MULTIPLIER_REGISTERS = 224, COPIER_REGISTERS = 56;
-
-template <unsigned COUNT>
-__device__ __forceinline__ void more_registers() {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-
-template <unsigned COUNT>
-__device__ __forceinline__ void fewer_registers() {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-
-// Waits until all blocks have written their partial states, if the plan has any. Called by all threads.
-__device__ __forceinline__ void wait_for_states(unsigned* words) {
-    __syncthreads();
-    if (words[PARTIAL_SLOTS] != 0) {
-        if (threadIdx.x == 0) {
-            wait_for_blocks(words + ENDED_BLOCKS);
-        }
-        __syncthreads();
-    }
-}
 
 // Called by one warp: takes narrow tiles, with the others of its team.
 __device__ __forceinline__ void stream_team(const Job& job, unsigned warp, unsigned memory, StreamShared& stream, TeamShared& shared) {
@@ -57,28 +37,6 @@ __device__ __forceinline__ void stream_team(const Job& job, unsigned warp, unsig
     const unsigned first = shared.tickets[0];
     // All have read it before the next ticket but one is told.
     stream_narrow<TEAM_SLOTS>(job, first, ring, stream, mine);
-}
-
-// Called by one warp: merges its share, HEADS heads and AHEAD states at a time.
-template <unsigned HEADS, unsigned AHEAD>
-__device__ __forceinline__ void merge_share(const Job& job, unsigned first, unsigned warps, unsigned* words) {
-    MergeShare<HEADS, AHEAD> share(job, first, warps);
-    wait_for_states(words);
-    share.merge(job);
-}
-
-// Merges the share of warp `warp` of this block, as in tree_attention_wgmma.cu.
-__device__ __forceinline__ void merge_states(const Job& job, unsigned warp, unsigned* words) {
-    const unsigned first = warp * gridDim.x + blockIdx.x, warps = WARPS_OF_TEAMS * gridDim.x;
-    const unsigned heads = words[REAL_ROWS] * job.group * job.kv_heads * PARTS;
-    // The number of heads per warp decides how many states share a maximum and thereby the rounding.
-    if (DETERMINISTIC || heads > 2 * warps) {
-        merge_share<4, 2>(job, first, warps, words);
-    } else if (heads > warps) {
-        merge_share<2, 4>(job, first, warps, words);
-    } else {
-        merge_share<1, 8>(job, first, warps, words);
-    }
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
@@ -100,17 +58,9 @@ tree_attention_large(T* out, const T* qkv, const KvElement* kv, unsigned* words,
     if (role == COPIER) {
         fewer_registers<COPIER_REGISTERS>();
         copy_large(job, warp - WARPS_OF_TEAMS, queries + QUERY_BYTES, large);
-        const unsigned width = group * kv_heads * HEAD_DIM / 2, padding = words[REAL_ROWS] * width;
-        for (unsigned i = padding + blockIdx.x * GROUP_THREADS + threadIdx.x % GROUP_THREADS; i < rows_padded * width; i += gridDim.x * GROUP_THREADS) {
-            reinterpret_cast<unsigned*>(out)[i] = 0;
-        }
+        zero_padding(job, rows_padded);
         wait_for_states(words);
-        // The last block resets the counters for the next launch.
-        if (threadIdx.x % GROUP_THREADS == 0 && atomicAdd(words + LEFT_BLOCKS, 1) == gridDim.x - 1) {
-            words[NARROW_TICKET] = 0;
-            words[ENDED_BLOCKS] = 0;
-            words[LEFT_BLOCKS] = 0;
-        }
+        leave(words);
         return;
     }
     more_registers<MULTIPLIER_REGISTERS>();
@@ -119,6 +69,6 @@ tree_attention_large(T* out, const T* qkv, const KvElement* kv, unsigned* words,
         meet(HELPING, 2 * GROUP_THREADS);
         stream_team(job, warp, queries, streams[warp], teams[warp / PARTS]);
     }
-    merge_states(job, warp, words);
+    merge_states<WARPS_OF_TEAMS>(job, warp, words);
 }
 #endif

@@ -20,6 +20,7 @@
 #include "attention/merge.cuh"
 #include "attention/stream.cuh"
 #include "attention/wide_wgmma.cuh"
+#include "registers.cuh"
 
 constexpr unsigned BLOCK_THREADS = 4 * GROUP_THREADS;
 constexpr unsigned NARROW_SLOTS = HEAD_DIM == 128 ? 3 : 4;
@@ -35,50 +36,6 @@ enum Role { NARROW = 2 };
 constexpr bool SPARES = (FP8 && HEAD_DIM == 64) || HEAD_DIM == 80 || HEAD_DIM == 96;
 constexpr unsigned MULTIPLIER_REGISTERS = SPARES ? 168 : 176, COPIER_REGISTERS = SPARES ? 56 : DETERMINISTIC || FP8 ? 48 : 40;
 constexpr unsigned NARROW_REGISTERS = 512 - 2 * MULTIPLIER_REGISTERS - COPIER_REGISTERS;
-
-template <unsigned COUNT>
-__device__ __forceinline__ void more_registers() {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-
-template <unsigned COUNT>
-__device__ __forceinline__ void fewer_registers() {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-
-// Waits until all blocks have written their partial states, if the plan has any.
-__device__ __forceinline__ void wait_for_states(unsigned* words) {
-    __syncthreads();
-    if (words[PARTIAL_SLOTS] != 0) {
-        if (threadIdx.x == 0) {
-            wait_for_blocks(words + ENDED_BLOCKS);
-        }
-        __syncthreads();
-    }
-}
-
-// Called by one warp: merges its share, HEADS heads and AHEAD states at a time.
-template <unsigned HEADS, unsigned AHEAD>
-__device__ __forceinline__ void merge_share(const Job& job, unsigned first, unsigned warps, unsigned* words) {
-    MergeShare<HEADS, AHEAD> share(job, first, warps);
-    wait_for_states(words);
-    share.merge(job);
-}
-
-// Merges the share of warp `warp` of this block. Takes several heads at a time if there are enough for all warps, so
-// that no warp needs an extra round for a few.
-__device__ __forceinline__ void merge_states(const Job& job, unsigned warp, unsigned* words) {
-    const unsigned first = warp * gridDim.x + blockIdx.x, warps = (DECODE_WARPS + HELPERS) * gridDim.x;
-    const unsigned heads = words[REAL_ROWS] * job.group * job.kv_heads;
-    // The number of heads per warp decides how many states share a maximum and thereby the rounding.
-    if (DETERMINISTIC || heads > 2 * warps) {
-        merge_share<4, 2>(job, first, warps, words);
-    } else if (heads > warps) {
-        merge_share<2, 4>(job, first, warps, words);
-    } else {
-        merge_share<1, 8>(job, first, warps, words);
-    }
-}
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
 tree_attention_wgmma(T* out, const T* qkv, const KvElement* kv, unsigned* words, const unsigned* positions, float* partials, unsigned group, unsigned kv_heads, unsigned qkv_width, float scale_log2, float cap_rate, const float* sinks, unsigned rows_padded) {
@@ -114,21 +71,13 @@ tree_attention_wgmma(T* out, const T* qkv, const KvElement* kv, unsigned* words,
             init_wide(wide);
         }
         meet(READY, 3 * GROUP_THREADS);
-        const unsigned width = group * kv_heads * HEAD_DIM / 2, padding = words[REAL_ROWS] * width;
-        for (unsigned i = padding + blockIdx.x * GROUP_THREADS + threadIdx.x % GROUP_THREADS; i < rows_padded * width; i += gridDim.x * GROUP_THREADS) {
-            reinterpret_cast<unsigned*>(out)[i] = 0;
-        }
+        zero_padding(job, rows_padded);
         copy_wide(job, queries, wide);
         wait_for_states(words);
-        // The last block resets the counters for the next launch.
-        if (threadIdx.x % GROUP_THREADS == 0 && atomicAdd(words + LEFT_BLOCKS, 1) == gridDim.x - 1) {
-            words[NARROW_TICKET] = 0;
-            words[ENDED_BLOCKS] = 0;
-            words[LEFT_BLOCKS] = 0;
-        }
+        leave(words);
         return;
     }
     // One call site for all roles, to keep the code small for the instruction cache.
-    merge_states(job, role * DECODE_WARPS + warp, words);
+    merge_states<DECODE_WARPS + HELPERS>(job, role * DECODE_WARPS + warp, words);
 }
 #endif

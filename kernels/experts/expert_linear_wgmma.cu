@@ -21,6 +21,7 @@
 #include "attention/mma.cuh"
 #include "experts/products.cuh"
 #include "experts/store.cuh"
+#include "registers.cuh"
 
 constexpr unsigned GROUP_THREADS = 128, MULTIPLIERS = CAP == 64 ? 2 : 3;  // warpgroups that multiply
 constexpr unsigned PRODUCTS = MULTIPLIERS * PANEL;  // rows of panels in a tile
@@ -33,34 +34,11 @@ constexpr unsigned INPUT_WARPS = 3;
 constexpr unsigned COPIER_REGISTERS = 72, MULTIPLIER_REGISTERS = CAP == 64 ? 216 : 144;
 static_assert(COPIER_REGISTERS + MULTIPLIERS * MULTIPLIER_REGISTERS <= 512, "the registers of a multiprocessor");
 
-template <unsigned COUNT>
-__device__ __forceinline__ void more_registers() {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-
-template <unsigned COUNT>
-__device__ __forceinline__ void fewer_registers() {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-
-// Copies `bytes` with the copy engine and signals `barrier`. Addresses and `bytes` are multiples of 16.
-__device__ __forceinline__ void copy_bulk(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
-}
-
 struct Ring {
     unsigned long long full[STAGES], empty[STAGES];
 };
 
-// A position in the ring: stage and phase parity.
-struct RingCursor {
-    unsigned stage = 0, parity = 0;
-
-    __device__ __forceinline__ void next() {
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
-        parity ^= stage == 0;
-    }
-};
+using RingCursor = Cursor<STAGES>;
 
 // What this block multiplies: every gridDim.x-th of all tiles, those of the same places one after another.
 struct Work {

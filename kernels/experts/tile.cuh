@@ -32,7 +32,9 @@ __device__ __forceinline__ void count_tiles(TileEnds& ends, const Operands& oper
         const unsigned first = operands.firsts[expert], end = operands.firsts[expert + 1];
         ends.of[expert] = (end - first + cap - 1) / cap;
         ends.firsts[expert] = first;
-        ends.firsts[expert + 1] = end;  // as the next one writes it, or the last entry
+        if (expert + 1 == operands.experts) {
+            ends.firsts[operands.experts] = end;
+        }
     }
     __syncthreads();
     if (threadIdx.x < 32) {

@@ -4,7 +4,7 @@
 //!
 //! Activations are row-major buffers of `rows x width` in f32 or, where [`ActivationDtype`] allows it, the compute
 //! dtype. Three types are separate: how a matrix is stored ([`WeightFormat`]), the dtype of the operands of its
-//! products ([`Dtype`], the compute dtype: today that of the matrix's elements), and how keys and values are stored
+//! products ([`Dtype`], the compute dtype: that of a dense matrix's elements), and how keys and values are stored
 //! ([`KvDtype`]).
 //!
 //! *Arithmetic by compute dtype*. f32: f32 operands, f32 accumulation. f16 and bf16: the activation operand of a dot
@@ -12,6 +12,9 @@
 //! buffers of [`ActivationDtype::Operands`] in it. Keys and values are stored in the compute dtype, or first rounded to
 //! the KV dtype. Attention follows the same rule: queries and softmax numerators may be rounded to the dtype of keys
 //! and values, or to f16 where these are fp8.
+//!
+//! *Quantised matrices* ([`quantised`]): an element is `scale * (code - zero)`. Activations are rounded to what the
+//! format says ([`Rounding`]), or to nothing; products of integers are exact, others are accumulated in f32.
 //!
 //! *Batch invariance*: an op's result for a row depends on that row's inputs only, to the last bit; see `plan` for
 //! attention. A backend whose tile is 1 does not guarantee it before [`Backend::set_batch_invariant`] is called.
@@ -25,6 +28,7 @@ pub mod cuda;
 mod experts;
 mod kv_dtype;
 mod levels;
+pub mod quantised;
 mod scoring;
 pub mod sim;
 mod step;
@@ -42,10 +46,13 @@ use crate::plan::{CostModel, NewPage};
 pub use experts::{ExpertInput, ExpertKind, Gate, Router, RouterScores};
 pub use kv_dtype::{KvDtype, e4m3};
 pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
+pub use quantised::{CodeFormat, QuantFormat, QuantRow, QuantSource, QuantView, Rounding, RoundingKind, ScaleSource};
 pub use scoring::Scoring;
 pub use step::{RowToken, StepBatch, StepShape, advance_slots};
 pub use timed::{Rates, Timed};
-pub use weights::{Dtype, MatrixPart, RandomWeight, StackShape, Uniform, WeightFormat, WeightView, with_bytes};
+pub use weights::{
+    BlockView, Dtype, MatrixPart, RandomWeight, StackShape, Uniform, WeightFormat, WeightView, with_bytes,
+};
 
 /// The layout of a row of `qkv`: `q_heads` query heads, then `kv_heads` key heads, then `kv_heads` value heads, each of
 /// `head_dim` elements.
@@ -322,7 +329,10 @@ pub trait Backend: Send + 'static {
     /// Bytes that can still be allocated for weights, activations, keys and values.
     fn free_bytes(&self) -> Result<usize>;
 
-    /// Stacks `parts` (each `[out_i, in]`, equal `in` and format) into one matrix `[sum out_i, in]`.
+    /// Whether matrices of this format are multiplied as they are stored. Others must be made dense before `matrix`.
+    fn multiplies(&self, format: WeightFormat) -> bool;
+    /// Stacks `parts` (each `[out_i, in]`, equal `in`) into one matrix `[sum out_i, in]`. Dense parts have one dtype where
+    /// the backend does not mix dtypes.
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Self::Matrix>;
     /// Concatenates `parts` into one f32 vector.
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Vector>;

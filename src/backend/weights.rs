@@ -2,13 +2,16 @@
 //! `model::weights` loads them; each backend packs them in its own layout.
 //!
 //! Three types are separate: how a matrix is stored ([`WeightFormat`]), the dtype of the operands of its products
-//! ([`Dtype`], the compute dtype), and how keys and values are stored (`KvDtype`).
+//! ([`Dtype`], the compute dtype), and how keys and values are stored (`KvDtype`). `quantised` describes formats with
+//! scales.
 
 use std::fmt;
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use super::quantised::{QuantFormat, QuantRow, QuantView};
+use crate::gguf::TensorType;
 use crate::mix::{GOLDEN, mix};
 
 /// Element type of activations, vectors and dense arrays. As the type of the operands of products: the *compute dtype*.
@@ -70,27 +73,33 @@ impl fmt::Display for Dtype {
     }
 }
 
-/// How a weight matrix is stored, in its file and on the device. Formats with scales (FP8 in blocks, 4-bit groups)
-/// would be further variants, each with a variant of [`MatrixPart`].
+/// How a weight matrix is stored, in its file and on the device. Each format has a variant of [`MatrixPart`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WeightFormat {
     /// Elements of one dtype, without scales.
     Dense(Dtype),
+    /// Codes with scales.
+    Quantised(QuantFormat),
+    /// Blocks of GGUF files, which hold their scales; the type is quantised.
+    Blocks(TensorType),
 }
 
 impl WeightFormat {
-    /// The dtype of the operands of such a matrix's products.
-    pub fn compute_dtype(self) -> Dtype {
+    /// The dtype of the elements of a dense matrix, which is that of its products' operands.
+    pub fn dense(self) -> Option<Dtype> {
         match self {
-            WeightFormat::Dense(dtype) => dtype,
+            WeightFormat::Dense(dtype) => Some(dtype),
+            WeightFormat::Quantised(_) | WeightFormat::Blocks(_) => None,
         }
     }
 
-    /// Bytes of this many elements.
-    pub fn bytes(self, elements: usize) -> usize {
+    /// Bytes of a matrix of this shape.
+    pub fn bytes(self, rows: usize, cols: usize) -> usize {
         match self {
-            WeightFormat::Dense(dtype) => elements * dtype.bytes(),
+            WeightFormat::Dense(dtype) => rows * cols * dtype.bytes(),
+            WeightFormat::Quantised(format) => format.bytes(rows, cols),
+            WeightFormat::Blocks(kind) => rows * kind.row_bytes(cols),
         }
     }
 }
@@ -99,6 +108,8 @@ impl fmt::Display for WeightFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             WeightFormat::Dense(dtype) => dtype.fmt(f),
+            WeightFormat::Quantised(format) => format.fmt(f),
+            WeightFormat::Blocks(kind) => kind.fmt(f),
         }
     }
 }
@@ -109,13 +120,36 @@ pub enum MatrixPart<'a> {
     Dense(WeightView<'a>),
     /// Random numbers, generated on the device.
     Random(RandomWeight),
+    Quantised(QuantView<'a>),
+    Blocks(BlockView<'a>),
 }
 
-impl MatrixPart<'_> {
+/// A matrix `[rows, cols]` (outputs, inputs) in blocks of a GGUF file, whole blocks to a row, row after row.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockView<'a> {
+    pub kind: TensorType,
+    pub rows: usize,
+    pub cols: usize,
+    pub bytes: &'a [u8],
+    /// Whether activations stay as they are; else each 32 neighbours are rounded to int8 with a scale of their own.
+    pub exact: bool,
+}
+
+impl BlockView<'_> {
+    /// Row `row` as numbers.
+    pub fn numbers(&self, row: usize, out: &mut [f32]) {
+        let width = self.kind.row_bytes(self.cols);
+        self.kind.decode(&self.bytes[row * width..][..width], out);
+    }
+}
+
+impl<'a> MatrixPart<'a> {
     pub fn format(&self) -> WeightFormat {
         match self {
             MatrixPart::Dense(view) => WeightFormat::Dense(view.dtype),
             MatrixPart::Random(random) => WeightFormat::Dense(random.dtype),
+            MatrixPart::Quantised(view) => WeightFormat::Quantised(view.format),
+            MatrixPart::Blocks(view) => WeightFormat::Blocks(view.kind),
         }
     }
 
@@ -124,6 +158,8 @@ impl MatrixPart<'_> {
         match self {
             MatrixPart::Dense(view) => view.rows,
             MatrixPart::Random(random) => random.rows,
+            MatrixPart::Quantised(view) => view.rows,
+            MatrixPart::Blocks(view) => view.rows,
         }
     }
 
@@ -132,41 +168,73 @@ impl MatrixPart<'_> {
         match self {
             MatrixPart::Dense(view) => view.cols,
             MatrixPart::Random(random) => random.cols,
+            MatrixPart::Quantised(view) => view.cols,
+            MatrixPart::Blocks(view) => view.cols,
         }
+    }
+
+    /// All elements as little-endian bytes of `dtype`, row-major: for backends that do not multiply the part's format.
+    pub fn dense_bytes(&self, dtype: Dtype) -> Vec<u8> {
+        let cols = self.cols();
+        let mut bytes = vec![0; self.rows() * cols * dtype.bytes()];
+        let rows = bytes.par_chunks_exact_mut((cols * dtype.bytes()).max(1)).enumerate();
+        rows.for_each_init(
+            || (vec![0.0; cols], QuantRow::default()),
+            |(numbers, scratch), (row, bytes)| {
+                match self {
+                    MatrixPart::Dense(view) => {
+                        numbers.iter_mut().enumerate().for_each(|(k, x)| *x = view.get(row * cols + k));
+                    }
+                    MatrixPart::Random(random) => {
+                        let number = |k: usize| random.dtype.round(random.numbers.at(row * cols + k));
+                        numbers.iter_mut().enumerate().for_each(|(k, x)| *x = number(k));
+                    }
+                    MatrixPart::Quantised(view) => view.numbers(row, scratch, numbers),
+                    MatrixPart::Blocks(view) => view.numbers(row, numbers),
+                }
+                bytes.copy_from_slice(&dtype.encode(numbers));
+            },
+        );
+        bytes
     }
 }
 
-/// The shape of stacked parts: their common format and width, and the sum of their rows.
+/// The shape of stacked parts: their common width, and the sum of their rows and bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StackShape {
-    pub format: WeightFormat,
     pub rows: usize,
     pub cols: usize,
+    pub bytes: usize,
+    /// The dtype that all parts have; `None` if any is quantised or they differ.
+    pub dense: Option<Dtype>,
 }
 
 impl StackShape {
-    /// Panics if `parts` is empty or parts differ in width or format.
+    /// Panics if `parts` is empty or parts differ in width.
     pub fn of(parts: &[MatrixPart<'_>]) -> Self {
         let first = parts.first().expect("a matrix has at least one part");
-        let (format, cols) = (first.format(), first.cols());
-        assert!(
-            parts.iter().all(|part| (part.format(), part.cols()) == (format, cols)),
-            "stacked parts agree in width and format"
-        );
-        Self { format, rows: parts.iter().map(MatrixPart::rows).sum(), cols }
+        let cols = first.cols();
+        assert!(parts.iter().all(|part| part.cols() == cols), "stacked parts agree in width");
+        let dense = first.format().dense().filter(|_| parts.iter().all(|part| part.format() == first.format()));
+        let bytes = parts.iter().map(|part| part.format().bytes(part.rows(), cols)).sum();
+        Self { rows: parts.iter().map(MatrixPart::rows).sum(), cols, bytes, dense }
     }
 }
 
-/// Calls `pack` with views of `parts` in host memory; random parts are generated first.
+/// Calls `pack` with views of dense `parts` in host memory; random parts are generated first. Panics if a part is
+/// quantised.
 pub fn with_bytes<T>(parts: &[MatrixPart<'_>], pack: impl FnOnce(&[WeightView<'_>]) -> T) -> T {
     let generate = |part: &MatrixPart<'_>| match part {
-        MatrixPart::Dense(_) => Vec::new(),
         MatrixPart::Random(random) => random.generate(),
+        MatrixPart::Dense(_) | MatrixPart::Quantised(_) | MatrixPart::Blocks(_) => Vec::new(),
     };
     let generated: Vec<Vec<u8>> = parts.iter().map(generate).collect();
     let views = parts.iter().zip(&generated).map(|(part, bytes)| match part {
         MatrixPart::Dense(view) => *view,
         MatrixPart::Random(random) => random.view(bytes),
+        MatrixPart::Quantised(_) | MatrixPart::Blocks(_) => {
+            panic!("a dense part is expected, {} is given", part.format())
+        }
     });
     pack(&views.collect::<Vec<_>>())
 }

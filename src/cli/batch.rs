@@ -16,7 +16,7 @@ pub struct BatchArgs {
     /// Output file; answers and refusals are in the order of the requests
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
-    /// Model folder; a request's `model` field is only copied into its answer (default: the folder's name)
+    /// Model folder or GGUF file; a request's `model` field is only copied into its answer (default: the folder's name)
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
     /// Continue OUT: requests that it already answers are skipped; answers of another model, `--kv-dtype`, `--seed` or

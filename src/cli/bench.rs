@@ -232,7 +232,7 @@ impl From<WorkloadArgs> for WorkloadOptions {
 
 #[derive(Debug, Args)]
 pub struct DecodeArgs {
-    /// Model folder, or a config.json (then with --random-weights)
+    /// Model folder, GGUF file, or a config.json (then with --random-weights)
     #[arg(long, value_name = "DIR_OR_JSON")]
     pub config: PathBuf,
     /// Use random weights of that shape instead of the folder's

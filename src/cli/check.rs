@@ -9,7 +9,7 @@ use crate::lab::check::{CheckOptions, DeviceCheck, ModelCheck};
 
 #[derive(Debug, Args)]
 pub struct CheckArgs {
-    /// Model folder in Hugging Face form
+    /// Model folder in Hugging Face form, or GGUF file
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
     /// Golden file for that model: transformers' logits, log-probabilities and greedy tokens

@@ -37,7 +37,7 @@ pub struct PlanArgs {
         conflicts_with = "input"
     )]
     pub policy: Vec<Policy>,
-    /// Model folder, or a config.json if prompts are given as tokens (default: the task's)
+    /// Model folder, GGUF file, or a config.json if prompts are given as tokens (default: the task's)
     #[arg(long, value_name = "DIR_OR_JSON")]
     pub model: Option<PathBuf>,
     /// Device to estimate for: h200, cpu (two cores' rates, with the limits of a GPU), or a file with a device's

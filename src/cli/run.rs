@@ -14,7 +14,7 @@ use crate::plan::Planner;
 /// Options that set keys of the task file.
 #[derive(Debug, Args)]
 pub struct TaskKeyArgs {
-    /// Model folder, instead of the task's
+    /// Model folder or GGUF file, instead of the task's
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
     /// Samples per item, instead of the task's

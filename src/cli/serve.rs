@@ -25,7 +25,7 @@ pub enum ReasoningArg {
 
 #[derive(Debug, Args)]
 pub struct ServeArgs {
-    /// Model folder
+    /// Model folder or GGUF file
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
     /// Address to listen at; others than this machine's own reach the server only if it is changed

@@ -99,9 +99,7 @@ impl<B: Backend> Engine<B> {
             self.publish();
             return Ok(Turn::Idle);
         }
-        // On a thread of the pool: from outside, each parallel loop of the step would put two threads to sleep and wake
-        // them again, 60 microseconds in all.
-        rayon::scope(|_| self.step())?;
+        self.step()?;
         self.publish();
         Ok(Turn::Stepped)
     }

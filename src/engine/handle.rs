@@ -107,7 +107,7 @@ pub(crate) type ExitReason = Arc<OnceLock<String>>;
 
 /// The engine's thread, where it has one. Dropped by the last handle: waits until the engine and its backend are
 /// dropped, so that no call to a device is under way when the process exits. On a thread of rayon's pool it does not
-/// wait: the step in progress may need that thread.
+/// wait, so that work of the pool is not held up by a step.
 #[derive(Default)]
 pub(crate) struct EngineThread(OnceLock<JoinHandle<()>>);
 

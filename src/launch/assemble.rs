@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::{DeviceBackend, DeviceChoice, DeviceKind, EngineBudget, OnDevice, WhyNotCuda};
-use crate::backend::{Backend, Dtype, WeightFormat};
+use crate::backend::{Backend, Dtype};
 use crate::engine::{Engine, EngineConfig, EngineFacts, EngineHandle, PrefixStoreOptions};
 use crate::error::{Error, Result};
 use crate::hashes::hash_of_folder;
@@ -36,7 +36,8 @@ pub fn open(model: &Path) -> Result<(EngineHandle, Arc<Tokenizer>)> {
 #[derive(Clone, Copy)]
 pub struct ModelSource<'a> {
     pub config: &'a ModelConfig,
-    pub weights: WeightFormat,
+    /// The compute dtype.
+    pub dtype: Dtype,
     /// `None`: random weights.
     folder: Option<&'a ModelFolder>,
 }
@@ -46,39 +47,34 @@ const SEED: u64 = 1;
 
 impl<'a> ModelSource<'a> {
     pub fn folder(folder: &'a ModelFolder) -> Result<Self> {
-        Ok(Self::folder_of(folder, facts(folder)?.weights))
+        Ok(Self::folder_of(folder, facts(folder)?.dtype))
     }
 
-    /// A folder whose weight format is known.
-    pub fn folder_of(folder: &'a ModelFolder, weights: WeightFormat) -> Self {
-        ModelSource { config: &folder.config, weights, folder: Some(folder) }
+    /// A folder whose compute dtype is known.
+    pub fn folder_of(folder: &'a ModelFolder, dtype: Dtype) -> Self {
+        ModelSource { config: &folder.config, dtype, folder: Some(folder) }
     }
 
     pub fn random(config: &'a ModelConfig, dtype: Dtype) -> Self {
-        ModelSource { config, weights: WeightFormat::Dense(dtype), folder: None }
-    }
-
-    /// The compute dtype.
-    pub fn dtype(&self) -> Dtype {
-        self.weights.compute_dtype()
+        ModelSource { config, dtype, folder: None }
     }
 
     pub fn weight_bytes(&self) -> usize {
-        self.config.weight_bytes(self.weights)
+        self.config.weight_bytes(self.dtype)
     }
 
     /// Identifies the weights: a hash of the folder, or what random ones follow from.
     fn identity(&self) -> Result<String> {
         match self.folder {
             Some(folder) => hash_of_folder(&folder.path),
-            None => Ok(format!("random, seed {SEED}, {:?}, {:?}", self.weights, self.config)),
+            None => Ok(format!("random, seed {SEED}, {:?}, {:?}", self.dtype, self.config)),
         }
     }
 
     pub fn load<B: Backend>(&self, backend: &mut B) -> Result<Decoder<B>> {
         match self.folder {
             Some(folder) => Decoder::load(backend, folder),
-            None => Decoder::random(backend, self.config.clone(), self.dtype(), SEED),
+            None => Decoder::random(backend, self.config.clone(), self.dtype, SEED),
         }
     }
 }
@@ -164,7 +160,7 @@ impl Launch<'_> {
 
     /// Loads the model on an open backend, which then stores keys and values in the budget's format.
     pub fn load<B: Backend>(&self, backend: &mut B) -> Result<Decoder<B>> {
-        self.budget.kv.set_on(backend, self.model.config.stored_heads(), self.model.dtype());
+        self.budget.kv.set_on(backend, self.model.config.stored_heads(), self.model.dtype);
         self.model.load(backend)
     }
 
@@ -228,9 +224,8 @@ impl OnDevice for Size<'_> {
 
     fn run<B: DeviceBackend>(self, mut backend: B) -> Result<LaunchSizes> {
         let Launch { model, budget, .. } = self.0;
-        budget.kv.set_on(&mut backend, model.config.stored_heads(), model.dtype());
-        let kv_bytes_per_token =
-            model.config.kv_bytes_per_token(|heads| backend.kv_element_bytes(heads, model.dtype()));
+        budget.kv.set_on(&mut backend, model.config.stored_heads(), model.dtype);
+        let kv_bytes_per_token = model.config.kv_bytes_per_token(|heads| backend.kv_element_bytes(heads, model.dtype));
         let free = backend.free_bytes()?.saturating_sub(model.weight_bytes());
         let config = self.0.engine_config(DeviceKind::of(&backend), free, kv_bytes_per_token);
         let (branches, pool) = (config.max_branches, config.pool.bytes(free)?);

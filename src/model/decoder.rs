@@ -2,7 +2,7 @@
 //! step's rows may belong to any number of sequences; the attention plans determine which positions each row attends
 //! to.
 
-use crate::backend::{Attended, Backend, Dtype, KvShape, RowToken, StepBatch, StepShape, WeightFormat};
+use crate::backend::{Attended, Backend, Dtype, KvShape, RowToken, StepBatch, StepShape};
 use crate::error::{Error, Result};
 use crate::ids::LayerIx;
 use crate::kv::PageGroups;
@@ -16,12 +16,11 @@ use super::layer::{Kinds, Layer, StepOperands};
 use super::layout::Layout;
 use super::parts::NormLayer;
 use super::rope::{Rotary, Turning};
-use super::weights::{Checkpoint, RandomWeights, WeightSource};
+use super::weights::{ModelFiles, RandomWeights, WeightSource};
 
 /// A loaded model with its activation buffers.
 pub struct Decoder<B: Backend> {
     config: ModelConfig,
-    weights: WeightFormat,
     /// The compute dtype.
     dtype: Dtype,
     embed: B::Matrix,
@@ -59,30 +58,30 @@ impl<B: Backend> Decoder<B> {
     /// Loads the weights of a folder by memory map. All tensors are checked against config.json before the first one is
     /// packed.
     pub fn load(backend: &mut B, folder: &ModelFolder) -> Result<Self> {
-        let checkpoint = Checkpoint::open(&folder.path)?;
+        let checkpoint = ModelFiles::open(folder)?;
         let config = checkpoint.complete(&folder.config);
         let layout = Layout::of(&config);
         checkpoint.verify(&layout)?;
-        let weights = checkpoint.format(&layout)?;
-        let source = WeightSource::Checkpoint { checkpoint, dtype: weights.compute_dtype() };
-        Self::build(backend, config, weights, &layout, &source)
+        checkpoint.note_left_out(&layout);
+        let dtype = checkpoint.dtype(&layout)?;
+        let source = WeightSource::Checkpoint { checkpoint, dtype };
+        Self::build(backend, config, dtype, &layout, &source)
     }
 
     /// A model with random weights of `dtype`, generated from `seed`.
     pub fn random(backend: &mut B, config: ModelConfig, dtype: Dtype, seed: u64) -> Result<Self> {
         let layout = Layout::of(&config);
         let source = WeightSource::Random(RandomWeights { dtype, seed });
-        Self::build(backend, config, WeightFormat::Dense(dtype), &layout, &source)
+        Self::build(backend, config, dtype, &layout, &source)
     }
 
     fn build(
         backend: &mut B,
         config: ModelConfig,
-        weights: WeightFormat,
+        dtype: Dtype,
         layout: &Layout,
         source: &WeightSource,
     ) -> Result<Self> {
-        let dtype = weights.compute_dtype();
         let kinds = Kinds::of(&config);
         let tensors = layout.layers.iter().zip(BufferIndices::of(&config)).enumerate();
         let stage = Stage::new("layers of the model", layout.layers.len());
@@ -109,18 +108,12 @@ impl<B: Backend> Decoder<B> {
             layers_by_plan: kinds.attention.iter().map(|&kind| config.layers_of(kind)).collect(),
             activations: Activations::new(backend, &config, dtype)?,
             config,
-            weights,
             dtype,
         })
     }
 
     pub fn config(&self) -> &ModelConfig {
         &self.config
-    }
-
-    /// The storage format of the layers' matrices.
-    pub fn weights(&self) -> WeightFormat {
-        self.weights
     }
 
     /// The compute dtype; also that of keys and values unless they are fp8.
@@ -174,7 +167,7 @@ impl<B: Backend> Decoder<B> {
     }
 
     pub fn weight_bytes(&self) -> usize {
-        self.config.weight_bytes(self.weights)
+        self.config.weight_bytes(self.dtype)
     }
 
     pub fn kv_bytes_per_token(&self) -> usize {

@@ -110,6 +110,7 @@ fn frequencies(config: &RopeConfig, longest: usize) -> Vec<f64> {
                 false => 0.0,
             })
             .collect(),
+        RopeScaling::Factors(ref factors) => plain.zip(factors).map(|(frequency, factor)| frequency / factor).collect(),
         RopeScaling::Plain => plain.collect(),
         RopeScaling::Linear { factor } => plain.map(|frequency| frequency / factor).collect(),
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => plain

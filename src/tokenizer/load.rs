@@ -92,7 +92,7 @@ fn read_plain_bpe(folder: &Path, config: &Config) -> Result<tokenizers::Tokenize
 }
 
 /// How Qwen2's tokenizer splits text into words (Qwen/Qwen2-7B, tokenizer.json).
-const QWEN2_WORDS: &str =
+pub(super) const QWEN2_WORDS: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 fn no_tokenizer(folder: &Path) -> Error {
@@ -134,14 +134,14 @@ fn add_tokens(inner: &mut tokenizers::Tokenizer, config: &Config) {
 }
 
 /// Vocabularies of published models have at most a quarter of this.
-const MOST_IDS: usize = 1 << 22;
+pub(super) const MOST_IDS: usize = 1 << 22;
 
 /// The marks of answers in channels, of gpt-oss and of Gemma 4: special in tokenizer.json, but without them a text would
 /// not tell its channels apart. A vocabulary with the first one of a list has channels.
 pub(super) const CHANNEL_MARKS: [&[&str]; 2] =
     [&["<|channel|>", "<|message|>", "<|constrain|>", "<|start|>", "<|end|>"], &["<|channel>", "<channel|>"]];
 
-fn pieces(inner: &tokenizers::Tokenizer, path: &Path) -> Result<TokenPieces> {
+pub(super) fn pieces(inner: &tokenizers::Tokenizer, path: &Path) -> Result<TokenPieces> {
     let vocabulary = inner.get_vocab(true);
     let added = inner.get_added_tokens_decoder();
     let size = vocabulary.values().max().map_or(0, |&id| id as usize + 1);

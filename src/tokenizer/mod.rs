@@ -5,10 +5,14 @@
 //! prompts share, token by token. So users get exactly the tokens of `transformers`, even if a merge crosses the
 //! boundary of two levels.
 
+mod channels;
 mod chat;
 mod choices;
+mod gguf;
 mod load;
 mod pieces;
+mod pre_tokenizers;
+pub mod reasoning;
 mod shared;
 mod stops;
 mod stream;
@@ -20,6 +24,7 @@ use std::time::Duration;
 
 use crate::bounded::{Bounds, bounded};
 use crate::error::{Error, Result};
+use crate::gguf::Gguf;
 use crate::ids::TokenId;
 
 use chat::ChatTemplates;
@@ -114,20 +119,33 @@ impl std::fmt::Debug for Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads tokenizer.json, or else vocab.json and merges.txt, and, if present, tokenizer_config.json,
-    /// special_tokens_map.json, added_tokens.json and chat_template.jinja.
+    /// Reads a model folder's tokenizer.json, or else vocab.json and merges.txt, and, if present, tokenizer_config.json,
+    /// special_tokens_map.json, added_tokens.json and chat_template.jinja; or the metadata of a GGUF file.
     ///
     /// # Errors
     ///
     /// The files are no tokenizer; reading them, or trying the tokenizer on a short text, takes far more memory or time
     /// than that of any known model.
     pub fn load(folder: &Path) -> Result<Tokenizer> {
-        let owned = folder.to_path_buf();
-        let loaded = bounded(load::bounds(folder), move || load::load(&owned));
+        let loaded = if crate::gguf::files(folder)?.is_some() {
+            let gguf = Gguf::open(folder)?;
+            bounded(gguf::bounds(&gguf), move || gguf::load(&gguf))
+        } else {
+            let owned = folder.to_path_buf();
+            bounded(load::bounds(folder), move || load::load(&owned))
+        };
         loaded.unwrap_or_else(|stopped| Err(Error::format(folder, format!("the tokenizer cannot be read: {stopped}"))))
     }
 
-    /// The folder that it was read from.
+    /// Whether a model has no tokenizer at all, rather than a broken one.
+    pub fn is_missing(folder: &Path) -> bool {
+        match crate::gguf::files(folder) {
+            Ok(Some(_)) => Gguf::open(folder).is_ok_and(|gguf| gguf::is_missing(&gguf)),
+            _ => ["tokenizer.json", "vocab.json", "merges.txt"].iter().all(|name| !folder.join(name).exists()),
+        }
+    }
+
+    /// The folder or file that it was read from.
     pub fn folder(&self) -> &Path {
         &self.folder
     }

@@ -1,5 +1,7 @@
 //! Tests of the ops and what is built on them: every CPU code path compared with the definition.
 
+#[path = "../common/gguf.rs"]
+mod gguf_files;
 #[path = "../common/runs.rs"]
 mod runs;
 #[path = "../common/shared.rs"]
@@ -13,6 +15,7 @@ mod bench;
 mod deterministic;
 mod experts;
 mod families;
+mod gguf;
 mod goldens;
 mod long_decode;
 mod ops;

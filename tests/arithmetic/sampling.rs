@@ -1,8 +1,8 @@
 //! Sampling: the fast path samples the same tokens as the definition (`Isa::Portable`: a full sort in f64) for random
 //! logits, uniforms and parameters; and the definition behaves as documented.
 
-use offshoot::backend::cpu::sampling;
-use offshoot::backend::cpu::{CpuBuffer, Isa};
+use offshoot::backend::cpu::sampling::{self, SampleScratch};
+use offshoot::backend::cpu::{Cores, CpuBuffer, Isa, Team};
 use offshoot::backend::{Pick, SampleRequest, Sampled, SeenToken};
 use offshoot::ids::TokenId;
 use proptest::prelude::*;
@@ -17,7 +17,9 @@ fn random(temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32, uniform:
 
 fn sample(isa: Isa, logits: &[f32], request: &SampleRequest) -> Sampled {
     let logits = CpuBuffer { rows: 1, width: logits.len(), data: logits.to_vec() };
-    sampling::sample(isa, &logits, std::slice::from_ref(request)).remove(0)
+    let (cores, mut sampled) = (Cores { isa, team: Team::new(1) }, Vec::new());
+    sampling::sample(&cores, &mut SampleScratch::default(), &logits, std::slice::from_ref(request), &mut sampled);
+    sampled.remove(0)
 }
 
 /// The sample, after checking that every code path samples the same token.

@@ -3,7 +3,7 @@
 
 use offshoot::backend::cpu::attention::{AttentionScratch, TILE, tree_attention};
 use offshoot::backend::cpu::kv::{KvStore, PAGE_TOKENS};
-use offshoot::backend::cpu::{CpuBuffer, Isa};
+use offshoot::backend::cpu::{Cores, CpuBuffer, Isa, Team};
 use offshoot::backend::{Dtype, HeadLayout, KvDtype, KvShape, Scoring};
 use offshoot::ids::{LayerIx, PageId};
 use offshoot::kv::{Forest, KvSlot, StepRow};
@@ -107,7 +107,7 @@ fn fill(case: &Case, contexts: &[Vec<KvSlot>]) -> KvStore {
     let all: Vec<KvSlot> = all.collect();
     let mut qkv = CpuBuffer::new(all.len(), case.heads.qkv_width());
     qkv.data.fill(f32::NAN);
-    kv.append(LAYER, &qkv, &all);
+    kv.append(&Cores::new(Isa::Portable), LAYER, &qkv, &all);
     let slots: Vec<KvSlot> = slots.iter().map(|&(page, slot)| KvSlot { page: PageId(page), slot }).collect();
     let mut qkv = CpuBuffer::new(slots.len(), case.heads.qkv_width());
     for (row, at) in qkv.data.chunks_exact_mut(case.heads.qkv_width()).zip(&slots) {
@@ -115,7 +115,7 @@ fn fill(case: &Case, contexts: &[Vec<KvSlot>]) -> KvStore {
             *x = noise([1, at.page.0.into(), at.slot.into(), i as u64]);
         }
     }
-    kv.append(LAYER, &qkv, &slots);
+    kv.append(&Cores::new(Isa::Portable), LAYER, &qkv, &slots);
     kv
 }
 
@@ -135,7 +135,7 @@ fn attend(isa: Isa, case: &Case, qkv: &CpuBuffer, kv: &KvStore, plan: &Attention
     out.data.fill(f32::NAN);
     let sinks = case.sinks();
     let scoring = Scoring { scale: case.scale(), softcap: case.softcap, sinks: sinks.as_ref() };
-    tree_attention(isa, &mut AttentionScratch::default(), &mut out, qkv, kv, LAYER, plan, scoring);
+    tree_attention(&Cores::new(isa), &mut AttentionScratch::default(), &mut out, qkv, kv, LAYER, plan, scoring);
     out
 }
 
@@ -443,7 +443,6 @@ fn the_emulation_has_the_bits_of_bf16_dot_products() {
 /// A row's bits depend neither on the number of threads nor on earlier uses of the scratch memory.
 #[test]
 fn threads_and_scratch_change_nothing() {
-    let pools = [1, 3, 8].map(|threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap());
     let mut scratch = AttentionScratch::default();
     let heads = HeadLayout { q_heads: 8, kv_heads: 2, head_dim: 64 };
     for shape in ForestShape::ALL.into_iter().filter(|shape| !matches!(shape, ForestShape::Many(_))) {
@@ -457,21 +456,11 @@ fn threads_and_scratch_change_nothing() {
             // The clear loops use neither threads nor scratch memory.
             for isa in Isa::available().into_iter().filter(|&isa| isa != Isa::Portable) {
                 let expected = attend(isa, &case, &qkv, &kv, &plan);
-                for pool in &pools {
+                for threads in [1, 3, 8] {
+                    let cores = Cores { isa, team: Team::new(threads) };
                     let mut out = CpuBuffer::new(qkv.rows, case.heads.q_width());
-                    pool.install(|| {
-                        tree_attention(
-                            isa,
-                            &mut scratch,
-                            &mut out,
-                            &qkv,
-                            &kv,
-                            LAYER,
-                            &plan,
-                            Scoring::scaled(case.scale()),
-                        );
-                    });
-                    let threads = pool.current_num_threads();
+                    let scoring = Scoring::scaled(case.scale());
+                    tree_attention(&cores, &mut scratch, &mut out, &qkv, &kv, LAYER, &plan, scoring);
                     assert_eq!(out.data, expected.data, "{shape:?}, {isa}, {dtype:?}, {threads} threads");
                 }
             }

@@ -313,8 +313,9 @@ fn a_folder_that_vanishes_ends_writing_and_not_the_job() {
     let folder = top.path().join("store");
     let engine = engine(Some(store(&folder)));
     let first = sample(&engine, "item", prompt(1, PROMPT), 3, length(5));
-    // While idle, the engine writes what is left; a metrics reply says nothing of that, so both may be.
-    fs::remove_dir_all(&folder).unwrap();
+    // While idle, the engine writes what is left; a metrics reply says nothing of that, so both may be. The folder goes at
+    // once: removed file by file, it would get new ones meanwhile.
+    fs::rename(&folder, top.path().join("gone")).unwrap();
     let second = sample(&engine, "item", prompt(2, PROMPT), 3, length(5));
     drop(engine);
     assert_eq!(first, run(None, prompt(1, PROMPT)).0);

@@ -7,8 +7,22 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Rooms that every other room may use without an edge being drawn.
-const GROUND: [&str; 12] =
-    ["bounded", "error", "figures", "ids", "mix", "json", "lines", "out", "hashes", "hub", "interrupt", "bundled"];
+const GROUND: [&str; 14] = [
+    "bounded",
+    "error",
+    "figures",
+    "ids",
+    "mix",
+    "json",
+    "lines",
+    "mapped",
+    "gguf",
+    "out",
+    "hashes",
+    "hub",
+    "interrupt",
+    "bundled",
+];
 
 /// A room and what it uses above the ground, from the ground up.
 const ROOMS: &[(&str, &[&str])] = &[
@@ -126,10 +140,15 @@ const ROOMS: &[(&str, &[&str])] = &[
 const GROUND_EDGES: &[(&str, &str)] = &[
     ("bundled", "error"),
     ("error", "figures"),
+    ("gguf", "error"),
+    ("gguf", "figures"),
+    ("gguf", "mapped"),
     ("hashes", "error"),
+    ("hashes", "gguf"),
     ("json", "figures"),
     ("lines", "error"),
     ("lines", "figures"),
+    ("mapped", "error"),
     ("out", "error"),
     ("out", "figures"),
 ];

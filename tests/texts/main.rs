@@ -1,5 +1,7 @@
 //! Files and texts: tasks, models, tokenizers, documents, and the project's own drawing of its rooms.
 
+#[path = "../common/gguf.rs"]
+mod gguf_files;
 #[path = "../common/parquet.rs"]
 mod parquet_files;
 #[path = "../common/shared.rs"]
@@ -11,6 +13,8 @@ mod documents;
 mod documents_of_the_project;
 mod floors;
 mod floors_cuda;
+mod gguf;
+mod gguf_mutations;
 mod model_configs;
 mod model_errors;
 mod model_mutations;

@@ -3,7 +3,7 @@
 
 use crate::shared;
 
-use offshoot::backend::{Dtype, Gate, WeightFormat};
+use offshoot::backend::{Dtype, Gate};
 use offshoot::ids::{GroupIx, TokenId};
 use offshoot::model::config::{
     Activation, AttentionKind, BlockNorms, DenseSpec, Family, FeedForward, HeadNorm, HeadNormSpan, LayerNorms, Norm,
@@ -53,7 +53,7 @@ fn published_checkpoints_have_the_bytes_we_expect() {
         let index: Value = serde_json::from_slice(&index).unwrap();
         let config = ModelFolder::open(root.join(name)).unwrap().config;
         let total = index["metadata"]["total_size"].as_u64().unwrap() as usize;
-        let rest = total - config.weight_bytes(WeightFormat::Dense(config.dtype.unwrap()));
+        let rest = total - config.weight_bytes(config.dtype.unwrap());
         // Llama's index counts its (computed) inverse frequencies: 64 f32 a layer.
         assert!(rest == 0 || rest == 32 * 64 * 4, "{name}: {rest} bytes more");
     }
@@ -305,7 +305,23 @@ fn wrappers_and_mixtures_that_do_not_fit_are_named() {
         json!({"model_type": "smollm3", "no_rope_layers": [1, 0]}),
         &["`no_rope_layers`", "num_hidden_layers (4)", "2 values"],
     );
+    bad(
+        json!({"model_type": "smollm3", "no_rope_layers": [1, 1, "x", 0]}),
+        &["`no_rope_layers[2]`", "0 or 1", "found \"x\""],
+    );
+    bad(
+        json!({"model_type": "qwen3_moe", "mlp_only_layers": [1, "2"]}),
+        &["`mlp_only_layers[1]`", "the number of a layer", "found \"2\""],
+    );
     let own = |own: Value| json!({"model_type": "gemma4_text", "per_layer_config": own});
+    let same = own(json!({"3": {"head_dim": 32}, "1": {"head_dim": 24}}));
+    bad(same, &["`per_layer_config.1.head_dim`", "256, as layer 0 has", "found 24"]);
+    let shared = json!({"model_type": "gemma4_text", "layer_types": ["full_attention", "full_attention",
+        "sliding_attention", "full_attention"], "num_kv_shared_layers": 1,
+        "per_layer_config": {"3": {"num_key_value_heads": 1}}});
+    bad(shared, &["`per_layer_config.3`", "4 / 2 x 256, as layer 1 has", "found 4 / 1 x 256"]);
+    let prefix = json!({"model_type": "paligemma", "text_config": {"model_type": "gemma2"}});
+    bad(prefix, &["`model_type`", "gemma2", "\"paligemma\", which reads its prompt in both directions"]);
     bad(own(json!({"4": {"head_dim": 32}})), &["`per_layer_config`", "num_hidden_layers (4)", "\"4\""]);
     bad(own(json!({"3": {"intermediate_size": 32}})), &["`per_layer_config.3.intermediate_size`", "head_dim"]);
     bad(json!({"per_layer_config": {"1": {"head_dim": 32}}}), &["`per_layer_config`", "gemma4", "\"1\""]);
@@ -336,6 +352,24 @@ fn defaults_are_those_of_transformers() {
     let growth = ministral3.layers[0].attention.growth.unwrap();
     assert_eq!((growth.beta, growth.original_context, ministral3.context), (0.1, 16_384, 262_144));
 
+    let old = json!({"model_type": "ministral3", "rope_scaling": {"rope_type": "yarn", "factor": 4.0,
+        "original_max_position_embeddings": 8192, "llama_4_scaling_beta": 0.3}});
+    let growth = good(old).layers[0].attention.growth.unwrap();
+    assert_eq!((growth.beta, growth.original_context), (0.3, 8192), "of the rope that counts");
+
+    let llama = read(
+        &json!({"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1,
+        "num_attention_heads": 4, "vocab_size": 300, "max_position_embeddings": 1024}),
+        None,
+    );
+    let llama = llama.unwrap();
+    assert_eq!((llama.bos, llama.eos), (Some(TokenId(1)), vec![TokenId(2)]));
+
+    // transformers gives the full layers `rope_theta` and has none left for those with windows.
+    let flat = good(json!({"model_type": "olmo3", "rope_theta": 1e4}));
+    let thetas: Vec<f64> = flat.layers.iter().map(|layer| layer.attention.rope.as_ref().unwrap().theta).collect();
+    assert_eq!(thetas, [5e5, 5e5, 5e5, 1e4]);
+
     let one_kind = json!({"model_type": "olmo3", "rope_parameters": {"sliding_attention": {"rope_theta": 7e3}}});
     let olmo3 = good(one_kind);
     let thetas: Vec<f64> = olmo3.layers.iter().map(|layer| layer.attention.rope.as_ref().unwrap().theta).collect();
@@ -353,24 +387,64 @@ fn defaults_are_those_of_transformers() {
     assert_eq!(rope(&good(both)).scaling, RopeScaling::Linear { factor: 4.0 }, "the older notation goes first");
 }
 
+/// `tie_word_embeddings` is the wrapper's: what it says, or else its own default.
+#[test]
+fn wrappers_decide_what_is_tied() {
+    let tied = |wrapper: &str, outer: Option<bool>, inner: Option<bool>| {
+        let mut text = base();
+        text["model_type"] = match wrapper {
+            "gemma3" => "gemma3_text".into(),
+            _ => "mistral".into(),
+        };
+        text["tie_word_embeddings"] = json!(inner);
+        let whole = json!({"model_type": wrapper, "text_config": text, "tie_word_embeddings": outer});
+        read(&whole, None).unwrap().tied_embeddings
+    };
+    for wrapper in ["gemma3", "mistral3"] {
+        for inner in [None, Some(false), Some(true)] {
+            assert!(tied(wrapper, Some(true), inner) && tied(wrapper, None, inner), "{wrapper} {inner:?}");
+            assert!(!tied(wrapper, Some(false), inner), "{wrapper} {inner:?}");
+        }
+    }
+    assert!(tied("llava", Some(false), Some(true)) && tied("llava", Some(true), Some(false)));
+    assert!(!tied("llava", None, None));
+}
+
+#[test]
+fn gemma4_unified_is_gemma4_with_other_defaults() {
+    let text = json!({"model_type": "gemma4_unified_text", "head_dim": 16, "global_head_dim": 32,
+        "max_position_embeddings": null, "num_hidden_layers": 6});
+    let config = with(text);
+    let mut silent = config.as_object().unwrap().clone();
+    silent.remove("max_position_embeddings");
+    let wrapped = read(&json!({"model_type": "gemma4_unified", "text_config": silent}), None).unwrap();
+    assert_eq!((wrapped.family, wrapped.context), (Family::Gemma4, 262_144));
+    assert_eq!(windows(&wrapped), [Some(1024), Some(1024), Some(1024), Some(1024), Some(1024), None]);
+    assert!(wrapped.per_layer_inputs.is_none() && wrapped.tied_embeddings);
+}
+
 #[test]
 fn some_families_have_one_window_for_all_layers_or_none() {
     let types = json!(["full_attention", "full_attention", "sliding_attention", "full_attention"]);
-    let windows = |model_type: &str, more: Value| {
+    let of_family = |model_type: &str, more: Value| {
         let mut changes = json!({"model_type": model_type, "sliding_window": 100, "layer_types": types});
         changes.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         windows(&good(changes))
     };
-    assert_eq!(windows("mixtral", json!({})), [Some(100); 4]);
-    assert_eq!(windows("phi3", json!({})), [Some(100); 4]);
-    assert_eq!(windows("ministral3", json!({})), [Some(100); 4]);
+    assert_eq!(of_family("mixtral", json!({})), [Some(100); 4]);
+    assert_eq!(of_family("phi3", json!({})), [Some(100); 4]);
+    assert_eq!(of_family("ministral3", json!({})), [Some(100); 4]);
     let qwen = |used: bool| json!({"use_sliding_window": used, "max_window_layers": 3});
-    assert_eq!(windows("qwen3_moe", qwen(true)), [Some(100); 4]);
-    assert_eq!(windows("qwen3_moe", qwen(false)), [None; 4]);
-    assert_eq!(windows("olmo2", json!({})), [None; 4]);
+    assert_eq!(of_family("qwen3_moe", qwen(true)), [Some(100); 4]);
+    assert_eq!(of_family("qwen3_moe", qwen(false)), [None; 4]);
+    assert_eq!(of_family("olmo2", json!({})), [None; 4]);
     // transformers takes a Mistral with `layer_types` for a Ministral.
-    assert_eq!(windows("mistral", json!({})), [None, None, Some(100), None]);
-    assert_eq!(windows("ministral", json!({})), [None, None, Some(100), None]);
+    assert_eq!(of_family("mistral", json!({})), [None, None, Some(100), None]);
+    assert_eq!(of_family("ministral", json!({})), [None, None, Some(100), None]);
+    // Within a wrapper it does not.
+    let text = with(json!({"model_type": "mistral", "sliding_window": 100, "layer_types": types}));
+    let wrapped = read(&json!({"model_type": "llava", "text_config": text}), None).unwrap();
+    assert_eq!(windows(&wrapped), [Some(100); 4]);
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use offshoot::backend::Dtype;
 use offshoot::backend::cpu::Cpu;
-use offshoot::backend::{Dtype, WeightFormat};
 use offshoot::ids::TokenId;
 use offshoot::model::check::{self, GoldenCase};
 use offshoot::model::{Decoder, ModelFolder, Sequence};
@@ -312,11 +312,11 @@ fn folders_that_are_no_model_say_what_is_missing() {
     said(ModelFolder::open(missing).unwrap_err(), &["/no/such/model", "no such folder"]);
     let folder = tempfile::tempdir().unwrap();
     said(ModelFolder::open(folder.path()).unwrap_err(), &["config.json", "cannot read"]);
-    let file = folder.path().join("model.gguf");
+    let file = folder.path().join("model.pth");
     fs::write(&file, "GGUF").unwrap();
-    said(ModelFolder::open(&file).unwrap_err(), &["model.gguf", "folder", "found a file"]);
+    said(ModelFolder::open(&file).unwrap_err(), &["model.pth", "folder", "found another file"]);
     fs::write(folder.path().join("config.json"), config().to_string()).unwrap();
-    refused(&folder, &["model.safetensors", "model.gguf, a format that is not read"]);
+    refused(&folder, &["model.safetensors", "model.pth, a format that is not read"]);
     fs::remove_file(&file).unwrap();
     refused(&folder, &["model.safetensors", "found neither"]);
     fs::write(folder.path().join("config.json"), "[1]").unwrap();
@@ -364,11 +364,11 @@ fn steps_beyond_vocabulary_or_context_are_errors() {
 fn facts_print_what_was_read() {
     let folder = folder(&config(), &tensors());
     let facts = check::facts(&ModelFolder::open(folder.path()).unwrap()).unwrap();
-    assert_eq!((facts.weights, facts.dtype()), (WeightFormat::Dense(Dtype::F32), Dtype::F32));
+    assert_eq!(facts.dtype, Dtype::F32);
     assert_eq!((facts.files, facts.tensors), (1, 21));
     // 2 * 64 * 32 (embeddings) + 32 (norm) + 2 * (2 * 32 (norms) + 96 * 32 (q, k, v, o) + 144 * 32 (mlp))
     assert_eq!(facts.config.parameters(), 19_616);
-    assert_eq!(facts.tensor_bytes, facts.config.weight_bytes(facts.weights));
+    assert_eq!(facts.tensor_bytes, facts.config.weight_bytes(facts.dtype));
     assert_eq!(facts.config.kv_bytes_per_token(|_| 4), 2 * 2 * 16 * 4);
     let printed = facts.to_string();
     for part in ["llama", "2 of width 32", "4 query, 2 key and value, of 8", "21 F32", "256 bytes a token", "plain"] {
@@ -444,9 +444,24 @@ fn a_folder_without_weights_says_what_config_and_index_hold() {
         assert!(printed.contains(part), "`{part}` is not in:\n{printed}");
     }
     let listed = check::index_facts(&opened).unwrap().unwrap();
-    assert!(listed.contains("21 tensors"), "{listed}");
+    assert!(listed.contains("21 tensors, all that"), "{listed}");
     let path = folder.path().join("model.safetensors.index.json");
-    let text = fs::read_to_string(&path).unwrap().replace("layers.1.mlp.up_proj", "layers.1.mlp.other");
+    let index: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    for (more, refused) in [("model.layers.2.mlp.up_proj.weight", true), ("extra.weight", false)] {
+        let mut index = index.clone();
+        index["metadata"] = json!({"total_size": 12345});
+        index["weight_map"][more] = "model-00001-of-00002.safetensors".into();
+        fs::write(&path, index.to_string()).unwrap();
+        match check::index_facts(&opened) {
+            Err(error) if refused => said(error, &[more, "num_hidden_layers 2", "a file"]),
+            Ok(Some(listed)) if !refused => {
+                assert!(listed.starts_with("22 tensors (1 outside the text model)"), "{listed}");
+                assert!(listed.ends_with("12345 bytes in all"), "{listed}");
+            }
+            _ => panic!("{more} is refused: {refused}"),
+        }
+    }
+    let text = index.to_string().replace("layers.1.mlp.up_proj", "layers.1.mlp.other");
     fs::write(&path, text).unwrap();
     let missing = check::index_facts(&opened).unwrap_err();
     said(missing, &["model.safetensors.index.json", "model.layers.1.mlp.up_proj.weight", "[48, 32]", "nothing"]);

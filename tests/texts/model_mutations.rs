@@ -6,8 +6,8 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+use offshoot::backend::Dtype;
 use offshoot::backend::cpu::Cpu;
-use offshoot::backend::{Dtype, WeightFormat};
 use offshoot::ids::TokenId;
 use offshoot::model::Sequence;
 use offshoot::model::{Decoder, ModelFolder};
@@ -122,11 +122,7 @@ impl Bench {
 fn compute(folder: &Path) -> Result<()> {
     let folder = ModelFolder::open(folder)?;
     let config = &folder.config;
-    assert!(
-        config.parameters() > 0
-            && config.weight_bytes(WeightFormat::Dense(Dtype::F32)) > 0
-            && config.kv_bytes_per_token(|_| 4) > 0
-    );
+    assert!(config.parameters() > 0 && config.weight_bytes(Dtype::F32) > 0 && config.kv_bytes_per_token(|_| 4) > 0);
     let mut backend = Cpu::open()?;
     let mut model = Decoder::load(&mut backend, &folder)?;
     let tokens = config.context.min(20);

@@ -3,34 +3,34 @@
 
 use super::exp::exp;
 use super::rows::{for_each_isa, for_rows};
-use super::{CpuBuffer, Gate, Isa};
+use super::{Cores, CpuBuffer, Gate, Isa};
 
 /// `out[r][i] = gate(x[r][i], x[r][F + i])` with `F = out.width`; see [`Gate`].
-pub fn gated(isa: Isa, out: &mut CpuBuffer, x: &CpuBuffer, gate: Gate) {
+pub fn gated(cores: &Cores, out: &mut CpuBuffer, x: &CpuBuffer, gate: Gate) {
     assert_eq!((x.rows, x.width), (out.rows, 2 * out.width), "gated: shapes");
     let row = match gate {
         Gate::Silu => gated_silu_row,
         Gate::Gelu => gated_gelu_row,
         Gate::Clamped => gated_clamped_row,
     };
-    for_rows(out, |r, out| {
+    for_rows(&cores.team, out, |r, out| {
         let (gate, up) = x.row(r).split_at(out.len());
-        row(isa, out, gate, up);
+        row(cores.isa, out, gate, up);
     });
 }
 
 /// In place, `gelu(x[r][i]) * y[r][from + i]`.
-pub fn gelu_times(isa: Isa, x: &mut CpuBuffer, y: &CpuBuffer, from: usize) {
+pub fn gelu_times(cores: &Cores, x: &mut CpuBuffer, y: &CpuBuffer, from: usize) {
     assert!(x.rows == y.rows && from + x.width <= y.width, "gelu_times: shapes");
-    for_rows(x, |r, row| {
-        gelu_row(isa, row);
-        multiply_row(isa, row, &y.row(r)[from..][..row.len()]);
+    for_rows(&cores.team, x, |r, row| {
+        gelu_row(cores.isa, row);
+        multiply_row(cores.isa, row, &y.row(r)[from..][..row.len()]);
     });
 }
 
 /// In place, `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
-pub fn gelu(isa: Isa, x: &mut CpuBuffer) {
-    for_rows(x, |_, row| gelu_row(isa, row));
+pub fn gelu(cores: &Cores, x: &mut CpuBuffer) {
+    for_rows(&cores.team, x, |_, row| gelu_row(cores.isa, row));
 }
 
 for_each_isa! {

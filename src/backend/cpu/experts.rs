@@ -1,15 +1,17 @@
 //! Mixtures of experts: the router and the sums over a row's experts. Both are clear loops: they touch few numbers beside
 //! the experts' products, which `gemm::grouped` multiplies.
 
-use rayon::prelude::*;
-
 use super::rows::for_rows;
-use super::{CpuBuffer, CpuMatrix};
+use super::team::Team;
+use super::{CpuBuffer, CpuWeights};
 use crate::backend::{Router, RouterScores};
+
+/// Rows routed in one part: a few microseconds.
+const ROUTED_ROWS: usize = 16;
 
 /// The matrices of a mixture's experts, and their biases (none, or one each).
 pub struct CpuExperts {
-    pub matrices: Vec<CpuMatrix>,
+    pub matrices: Vec<CpuWeights>,
     pub biases: Vec<Vec<f32>>,
 }
 
@@ -30,6 +32,8 @@ pub struct CpuRoutes {
     rows: Vec<u32>,
     /// The first place of each expert, and the number of places.
     firsts: Vec<u32>,
+    /// The next place of each expert, while rows are sorted.
+    next: Vec<u32>,
 }
 
 /// A row at one of its experts.
@@ -42,7 +46,7 @@ struct Choice {
 
 impl CpuRoutes {
     pub fn new(experts: usize, router: Router) -> Self {
-        Self { experts, router, choices: Vec::new(), rows: Vec::new(), firsts: vec![0; experts + 1] }
+        Self { experts, router, choices: Vec::new(), rows: Vec::new(), firsts: vec![0; experts + 1], next: Vec::new() }
     }
 
     pub fn resize(&mut self, rows: usize) {
@@ -66,14 +70,16 @@ impl CpuRoutes {
     }
 
     /// See `Backend::route`.
-    pub fn route(&mut self, scores: &CpuBuffer, factors: Option<&[f32]>) {
+    pub fn route(&mut self, team: &Team, scores: &CpuBuffer, factors: Option<&[f32]>) {
         let Router { chosen, .. } = self.router;
         assert_eq!((scores.rows * chosen, scores.width), (self.choices.len(), self.experts), "route: shapes");
         let router = self.router;
-        self.choices.par_chunks_exact_mut(chosen).enumerate().with_min_len(64).for_each(|(row, choices)| {
-            choose(router, scores.row(row), choices);
-            if let Some(factors) = factors {
-                choices.iter_mut().for_each(|choice| choice.weight *= factors[choice.expert as usize]);
+        team.for_chunks(&mut self.choices, ROUTED_ROWS * chosen, |share, choices| {
+            for (i, choices) in choices.chunks_exact_mut(chosen).enumerate() {
+                choose(router, scores.row(share * ROUTED_ROWS + i), choices);
+                if let Some(factors) = factors {
+                    choices.iter_mut().for_each(|choice| choice.weight *= factors[choice.expert as usize]);
+                }
             }
         });
         self.sort();
@@ -88,9 +94,9 @@ impl CpuRoutes {
         for expert in 0..self.experts {
             self.firsts[expert + 1] += self.firsts[expert];
         }
-        let mut next = self.firsts.clone();
+        self.next.clone_from(&self.firsts);
         for (i, choice) in self.choices.iter_mut().enumerate() {
-            let place = &mut next[choice.expert as usize];
+            let place = &mut self.next[choice.expert as usize];
             choice.place = *place;
             self.rows[*place as usize] = (i / self.router.chosen) as u32;
             *place += 1;
@@ -98,10 +104,10 @@ impl CpuRoutes {
     }
 
     /// See `Backend::combine`.
-    pub fn combine(&self, out: &mut CpuBuffer, x: &CpuBuffer) {
+    pub fn combine(&self, team: &Team, out: &mut CpuBuffer, x: &CpuBuffer) {
         let Router { chosen, .. } = self.router;
         assert_eq!((out.rows * chosen, out.width), (x.rows, x.width), "combine: shapes");
-        for_rows(out, |row, out| {
+        for_rows(team, out, |row, out| {
             out.fill(0.0);
             for choice in &self.choices[row * chosen..][..chosen] {
                 let x = x.row(choice.place as usize);
@@ -113,20 +119,22 @@ impl CpuRoutes {
 
 /// Chooses the experts with the largest scores, the first one of equals, and weighs them.
 fn choose(router: Router, scores: &[f32], choices: &mut [Choice]) {
-    let mut order: Vec<usize> = (0..scores.len()).collect();
-    order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
-    let largest = scores[order[0]];
+    let rank = |&a: &usize, &b: &usize| scores[b].total_cmp(&scores[a]).then(a.cmp(&b));
+    let mut before = None;
+    for choice in choices.iter_mut() {
+        let rest = (0..scores.len()).filter(|expert| before.is_none_or(|before| rank(&before, expert).is_lt()));
+        let expert = rest.min_by(rank).expect("there are at least as many experts as are chosen");
+        (choice.expert, before) = (expert as u32, Some(expert));
+    }
+    let largest = scores[choices[0].expert as usize];
     let weight = |expert: usize| match router.scores {
         RouterScores::Softmax { .. } | RouterScores::SoftmaxOfChosen => (scores[expert] - largest).exp(),
         RouterScores::Sigmoid { .. } => 1.0 / (1.0 + (-scores[expert]).exp()),
     };
-    let chosen = &order[..choices.len()];
     let sum: f32 = match router.scores {
         RouterScores::Softmax { normalise: false } => (0..scores.len()).map(weight).sum(),
         RouterScores::Sigmoid { normalise: false } => 1.0,
-        _ => chosen.iter().map(|&expert| weight(expert)).sum(),
+        _ => choices.iter().map(|choice| weight(choice.expert as usize)).sum(),
     };
-    for (choice, &expert) in choices.iter_mut().zip(chosen) {
-        *choice = Choice { expert: expert as u32, weight: weight(expert) / sum, place: 0 };
-    }
+    choices.iter_mut().for_each(|choice| choice.weight = weight(choice.expert as usize) / sum);
 }

@@ -21,11 +21,11 @@
 use std::ops::Range;
 
 use memmap2::MmapMut;
-use rayon::prelude::*;
 
-use super::CpuBuffer;
-use super::rows::bf16_bits;
-use crate::backend::{Dtype, HeadLayout, KvDtype, KvShape, SavedBytes, e4m3};
+use super::memory::prefetch_line;
+use super::rows::{bf16_bits, for_each_isa};
+use super::{Cores, CpuBuffer, Isa};
+use crate::backend::{Dtype, HeadLayout, KvDtype, KvShape, MOST_HEAD_DIM, SavedBytes, e4m3};
 use crate::error::{Error, Result};
 use crate::ids::{GroupIx, LayerIx, PageId};
 use crate::kv::{KvSlot, LayerPlace};
@@ -35,8 +35,8 @@ pub const PAGE_TOKENS: u32 = 16;
 /// `PAGE_TOKENS` as a `usize`.
 pub const SLOTS: usize = PAGE_TOKENS as usize;
 
-/// Appends of fewer elements run on the calling thread: waking the pool would take longer.
-const PARALLEL_ELEMENTS: usize = 1 << 15;
+/// Appends of fewer elements run on the calling thread: a worker would come too late.
+const PARALLEL_ELEMENTS: usize = 1 << 12;
 
 /// Layout of one head's page. All indices count elements from the start of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -275,7 +275,7 @@ impl KvStore {
 
     /// Stores the key and value heads of row `r` of `qkv` (`[R, qkv_width]`) in `slots[r]` of `layer`, rounded to the
     /// KV dtype. Rows that go to one page must come in rising order of slot.
-    pub fn append(&mut self, layer: LayerIx, qkv: &CpuBuffer, slots: &[KvSlot]) {
+    pub fn append(&mut self, cores: &Cores, layer: LayerIx, qkv: &CpuBuffer, slots: &[KvSlot]) {
         let part = self.places[layer.ix()].part;
         let PartStore { heads, layout, map } = &mut self.parts[part];
         let (heads, layout) = (*heads, *layout);
@@ -293,11 +293,12 @@ impl KvStore {
             assert!(slots.is_empty(), "a slot in an empty pool");
             return;
         }
-        let write = |(kv_head, pages): (usize, &mut [u8])| append_head(layout, heads, kv_head, pages, qkv, slots);
+        let write =
+            |(kv_head, pages): (usize, &mut [u8])| append_head(cores.isa, layout, heads, kv_head, pages, qkv, slots);
         if slots.len() * heads.kv_heads * heads.head_dim < PARALLEL_ELEMENTS {
             map.chunks_exact_mut(bytes).take(heads.kv_heads).enumerate().for_each(write);
         } else {
-            map.par_chunks_exact_mut(bytes).take(heads.kv_heads).enumerate().for_each(write);
+            cores.team.for_chunks(&mut map[..heads.kv_heads * bytes], bytes, |kv_head, pages| write((kv_head, pages)));
         }
     }
 }
@@ -316,7 +317,20 @@ fn rounded_to_e4m3(qkv: &CpuBuffer, heads: HeadLayout) -> CpuBuffer {
     rounded
 }
 
-fn append_head(
+for_each_isa! {
+    /// Appends all rows of one head. `pages`: all pages of that head.
+    fn append_head(
+        layout: CpuPageLayout,
+        heads: HeadLayout,
+        kv_head: usize,
+        pages: &mut [u8],
+        qkv: &CpuBuffer,
+        slots: &[KvSlot],
+    ) = append_head_loop;
+}
+
+#[inline(always)]
+fn append_head_loop(
     layout: CpuPageLayout,
     heads: HeadLayout,
     kv_head: usize,
@@ -341,6 +355,7 @@ trait StoredWord: bytemuck::Pod {
 }
 
 impl StoredWord for f32 {
+    #[inline(always)]
     fn of_key(x: &[f32]) -> Self {
         x[0]
     }
@@ -351,6 +366,7 @@ impl StoredWord for f32 {
 }
 
 impl StoredWord for half::f16 {
+    #[inline(always)]
     fn of_key(x: &[f32]) -> Self {
         Self::from_f32(x[0])
     }
@@ -364,10 +380,12 @@ impl StoredWord for half::f16 {
 type Bf16Pair = u32;
 
 impl StoredWord for Bf16Pair {
+    #[inline(always)]
     fn of_key(x: &[f32]) -> Self {
         bf16_bits(x[0]) | bf16_bits(x[1]) << 16
     }
 
+    #[inline(always)]
     fn with_value(self, slot: usize, x: f32) -> Self {
         match slot % 2 {
             0 if self & 0x7f80_0000 == 0x7f80_0000 => bf16_bits(x),
@@ -377,7 +395,7 @@ impl StoredWord for Bf16Pair {
     }
 }
 
-/// Appends all rows of one head. `pages`: all pages of that head.
+#[inline(always)]
 fn append_rows<T: StoredWord>(
     layout: CpuPageLayout,
     heads: HeadLayout,
@@ -390,13 +408,24 @@ fn append_rows<T: StoredWord>(
     let page_words = layout.elements() / pair;
     let first_key = (heads.q_heads + kv_head) * d;
     let first_value = first_key + heads.kv_heads * d;
+    let mut rounded = [T::zeroed(); MOST_HEAD_DIM];
     for (r, at) in slots.iter().enumerate() {
         let row = qkv.row(r);
         let slot = at.slot as usize;
+        if let Some(next) = slots.get(r + 1).filter(|next| next.page != at.page) {
+            let page = &pages[next.page.ix() * page_words..][..page_words];
+            let (keys, values) = page.split_at(layout.key_elements() / pair);
+            let values = &values[next.slot as usize / pair * layout.width..][..layout.width];
+            let lines = keys.chunks(SLOTS).chain(values.chunks(SLOTS));
+            lines.for_each(|line| prefetch_line(line.as_ptr().cast()));
+        }
         let page = &mut pages[at.page.ix() * page_words..][..page_words];
         let (keys, values) = page.split_at_mut(layout.key_elements() / pair);
-        for (lanes, x) in keys.chunks_exact_mut(SLOTS).zip(row[first_key..][..d].chunks_exact(pair)) {
-            lanes[slot] = T::of_key(x);
+        // Rounded apart from the scattered stores, so that this loop vectorises.
+        let rounded = &mut rounded[..d / pair];
+        rounded.iter_mut().zip(row[first_key..][..d].chunks_exact(pair)).for_each(|(word, x)| *word = T::of_key(x));
+        for (lanes, word) in keys.as_chunks_mut::<SLOTS>().0.iter_mut().zip(rounded) {
+            lanes[slot] = *word;
         }
         for (word, &x) in values[slot / pair * layout.width..].iter_mut().zip(&row[first_value..][..d]) {
             *word = word.with_value(slot, x);
@@ -425,7 +454,7 @@ mod tests {
                     .to_vec();
                 let mut qkv = CpuBuffer::new(slots.len(), shape.heads[0].qkv_width());
                 qkv.data.iter_mut().enumerate().for_each(|(i, x)| *x = (i as f32 * 0.37).sin() * 3.0);
-                kv.append(LayerIx(1), &qkv, &slots);
+                kv.append(&Cores::new(Isa::Portable), LayerIx(1), &qkv, &slots);
                 for (r, &at) in slots.iter().enumerate() {
                     for kv_head in 0..2 {
                         let key = (4 + kv_head) * head_dim;
@@ -460,7 +489,7 @@ mod tests {
                     let row = &mut qkv.data[r * width..][..width];
                     row.iter_mut().enumerate().for_each(|(i, x)| *x = (at.slot as usize * width + i) as f32 * 0.01);
                 }
-                (0..2).for_each(|layer| kv.append(LayerIx(layer), &qkv, &slots));
+                (0..2).for_each(|layer| kv.append(&Cores::new(Isa::Portable), LayerIx(layer), &qkv, &slots));
             };
             // The first slots in page 1, the others in page 2, and all of them in page 0.
             append(&mut kv, 0, 0..16);
@@ -481,14 +510,14 @@ mod tests {
         let at = |slot| KvSlot { page: PageId(1), slot };
         let mut qkv = CpuBuffer::new(1, shape.heads[0].qkv_width());
         qkv.data.fill(f32::NAN);
-        kv.append(LayerIx(0), &qkv, &[at(5)]);
+        kv.append(&Cores::new(Isa::Portable), LayerIx(0), &qkv, &[at(5)]);
         assert!(kv.value(LayerIx(0), 0, at(5))[0].is_nan());
         qkv.data.fill(1.0);
-        kv.append(LayerIx(0), &qkv, &[at(4)]);
+        kv.append(&Cores::new(Isa::Portable), LayerIx(0), &qkv, &[at(4)]);
         assert_eq!(kv.value(LayerIx(0), 0, at(5)), vec![0.0; 16]);
         assert_eq!(kv.value(LayerIx(0), 0, at(4)), vec![1.0; 16]);
-        kv.append(LayerIx(0), &qkv, &[at(7)]);
-        kv.append(LayerIx(0), &qkv, &[at(6)]);
+        kv.append(&Cores::new(Isa::Portable), LayerIx(0), &qkv, &[at(7)]);
+        kv.append(&Cores::new(Isa::Portable), LayerIx(0), &qkv, &[at(6)]);
         assert_eq!(kv.value(LayerIx(0), 0, at(7)), vec![1.0; 16], "a live neighbour");
     }
 

@@ -1,10 +1,9 @@
 //! Attention attribution on the CPU: `level_lse` and `add_level_mass`. There is one implementation, which is also the
 //! definition. Rows are spread over threads; the keys of a page are multiplied side by side.
 
-use rayon::prelude::*;
-
 use super::attention::{context, operand};
 use super::kv::SLOTS;
+use super::team::Team;
 use super::{Cpu, CpuBuffer, KvStore};
 use crate::backend::{Attended, AttentionLevels, LevelRow, MOST_LEVELS};
 use crate::error::Result;
@@ -25,7 +24,7 @@ impl AttentionLevels for Cpu {
     }
 
     fn level_lse(&mut self, out: &mut CpuBuffer, read: &Attended<'_, Self>, rows: &CpuLevelRows) {
-        level_lse(out, read, &rows.plans[read.plan], &rows.rows);
+        level_lse(&self.cores.team, out, read, &rows.plans[read.plan], &rows.rows);
     }
 
     fn add_level_mass(&mut self, mass: &mut CpuBuffer, lse: &CpuBuffer, layer: LayerIx, layers: usize) {
@@ -33,13 +32,13 @@ impl AttentionLevels for Cpu {
     }
 }
 
-fn level_lse(out: &mut CpuBuffer, read: &Attended<'_, Cpu>, plan: &AttentionPlan, rows: &[LevelRow]) {
+fn level_lse(team: &Team, out: &mut CpuBuffer, read: &Attended<'_, Cpu>, plan: &AttentionPlan, rows: &[LevelRow]) {
     let Attended { stored: layer, qkv, kv, scoring, .. } = *read;
     let heads = kv.heads(layer);
     let d = heads.head_dim;
     assert_eq!((out.rows, out.width), (rows.len(), heads.q_heads * MOST_LEVELS), "level_lse: shape of the output");
-    let rows = out.data.par_chunks_exact_mut(heads.q_heads * MOST_LEVELS).zip(rows);
-    rows.for_each(|(out, &LevelRow { row, bounds })| {
+    team.for_chunks(&mut out.data, heads.q_heads * MOST_LEVELS, |i, out| {
+        let LevelRow { row, bounds } = rows[i];
         let context = context(plan, row as usize);
         let queries: Vec<f32> = qkv.row(row as usize)[..heads.q_width()].iter().map(|&x| operand(kv, x)).collect();
         let groups = queries.chunks_exact(heads.group() * d).zip(out.chunks_exact_mut(heads.group() * MOST_LEVELS));

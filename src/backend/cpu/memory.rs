@@ -1,4 +1,4 @@
-//! Host memory: how much is free, and the cache line that buffers are made of.
+//! Host memory: how much is free, the cache line that buffers are made of, and prefetching one.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -13,4 +13,17 @@ pub fn free_bytes() -> usize {
     system.refresh_memory();
     let group = system.cgroup_limits().map_or(u64::MAX, |limits| limits.free_memory);
     usize::try_from(system.available_memory().min(group)).unwrap_or(usize::MAX)
+}
+
+/// Brings the cache line at `address` into the second-level cache. The address need not be valid.
+#[inline(always)]
+pub fn prefetch_line(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T1>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
 }

@@ -1,10 +1,11 @@
 //! The CPU backend. Every op has a clear loop that defines it (`Isa::Portable`) and, where it pays, faster paths. The
-//! path is chosen once, at start, from the instruction sets of the processor. Ops run on rayon's current thread pool.
-//! This file dispatches each op to its submodule.
+//! path is chosen once, at start, from the instruction sets of the processor. Ops run on the backend's own threads
+//! (`team`); only loading uses rayon. This file dispatches each op to its submodule.
 
 mod activation;
 pub mod attention;
 mod bf16_dot;
+mod columns;
 pub mod exp;
 mod experts;
 pub mod gemm;
@@ -19,6 +20,7 @@ mod rows;
 pub mod sampling;
 pub mod step;
 mod sums;
+mod team;
 mod timed;
 
 use std::ops::Range;
@@ -29,22 +31,24 @@ use crate::plan::{CostModel, NewPage};
 
 use super::{
     ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, KvDtype, KvShape, MatrixPart,
-    RopeTable, Router, Sampled, Scoring, StepBatch, StepShape, SwapRates, WeightView, with_bytes,
+    RopeTable, Router, Sampled, Scoring, StepBatch, StepShape, SwapRates, WeightFormat, WeightView,
 };
 pub use experts::{CpuExperts, CpuRoutes};
-pub use gemm::CpuMatrix;
+pub use gemm::CpuWeights;
 pub use isa::Isa;
 pub use kv::{CpuSavedPages, KvStore};
 pub use levels::CpuLevelRows;
 pub use memory::free_bytes;
 pub use step::CpuStep;
+pub use team::{Cores, Team};
 
 /// The CPU as a [`Backend`].
 pub struct Cpu {
-    isa: Isa,
+    cores: Cores,
     kv: KvDtype,
     attention: attention::AttentionScratch,
     gemm: gemm::GemmScratch,
+    sampling: sampling::SampleScratch,
     /// `load` refuses steps of more rows.
     most_rows: usize,
 }
@@ -58,7 +62,15 @@ impl Cpu {
     /// Uses the path `isa`. Panics if the processor does not support it.
     pub fn with_isa(isa: Isa) -> Self {
         assert!(Isa::available().contains(&isa), "this processor has no path {isa}");
-        Self { isa, kv: KvDtype::Model, attention: Default::default(), gemm: Default::default(), most_rows: usize::MAX }
+        let cores = Cores::new(isa);
+        Self {
+            cores,
+            kv: KvDtype::Model,
+            attention: Default::default(),
+            gemm: Default::default(),
+            sampling: Default::default(),
+            most_rows: usize::MAX,
+        }
     }
 
     /// Makes `load` fail with `Error::DeviceMemory` for steps of more than `most_rows` rows, as a full device would.
@@ -68,7 +80,7 @@ impl Cpu {
     }
 
     pub fn isa(&self) -> Isa {
-        self.isa
+        self.cores.isa
     }
 }
 
@@ -92,7 +104,7 @@ impl CpuBuffer {
 
 impl Backend for Cpu {
     type Buffer = CpuBuffer;
-    type Matrix = CpuMatrix;
+    type Matrix = CpuWeights;
     type Vector = Vec<f32>;
     type Experts = CpuExperts;
     type Routes = CpuRoutes;
@@ -105,12 +117,12 @@ impl Backend for Cpu {
     const IS_ASYNC: bool = false;
 
     fn describe(&self) -> String {
-        format!("cpu, {}, {} threads", self.isa, rayon::current_num_threads())
+        format!("cpu, {}, {} threads", self.cores.isa, self.cores.team.threads())
     }
 
     /// Results differ between instruction sets: they sum in different orders and round operands differently.
     fn arithmetic(&self) -> String {
-        format!("cpu, {}", self.isa)
+        format!("cpu, {}", self.cores.isa)
     }
 
     fn page_layout(&self) -> String {
@@ -146,15 +158,19 @@ impl Backend for Cpu {
         Ok(memory::free_bytes())
     }
 
-    fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<CpuMatrix> {
-        Ok(with_bytes(parts, |views| CpuMatrix::pack(self.isa, views)))
+    fn multiplies(&self, _: WeightFormat) -> bool {
+        true
+    }
+
+    fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<CpuWeights> {
+        Ok(CpuWeights::pack(self.cores.isa, parts))
     }
 
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Vec<f32>> {
         Ok(parts.iter().flat_map(|part| (0..part.rows * part.cols).map(|i| part.get(i))).collect())
     }
 
-    fn experts(&mut self, matrices: Vec<CpuMatrix>, biases: Vec<Vec<f32>>, _: ExpertKind) -> Result<CpuExperts> {
+    fn experts(&mut self, matrices: Vec<CpuWeights>, biases: Vec<Vec<f32>>, _: ExpertKind) -> Result<CpuExperts> {
         Ok(CpuExperts { matrices, biases })
     }
 
@@ -255,20 +271,20 @@ impl Backend for Cpu {
         Ok(step.collect())
     }
 
-    fn embed(&mut self, out: &mut CpuBuffer, table: &CpuMatrix, step: &CpuStep) {
-        gemm::embed(out, table, step.tokens());
+    fn embed(&mut self, out: &mut CpuBuffer, table: &CpuWeights, step: &CpuStep) {
+        gemm::embed(&self.cores.team, out, table, step.tokens());
     }
 
     fn rms_norm(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, weight: &Vec<f32>, eps: f32) {
-        norm::rms_norm(self.isa, out, x, weight, eps);
+        norm::rms_norm(&self.cores, out, x, weight, eps);
     }
 
     fn layer_norm(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, weight: &Vec<f32>, bias: &Vec<f32>, eps: f32) {
-        norm::layer_norm(self.isa, out, x, weight, bias, eps);
+        norm::layer_norm(&self.cores, out, x, weight, bias, eps);
     }
 
     fn rms_norm_add(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, weight: &Vec<f32>, eps: f32) {
-        norm::rms_norm_add(self.isa, out, x, weight, eps);
+        norm::rms_norm_add(&self.cores, out, x, weight, eps);
     }
 
     fn round(&mut self, out: &mut CpuBuffer, x: &CpuBuffer) {
@@ -276,35 +292,35 @@ impl Backend for Cpu {
     }
 
     fn add(&mut self, out: &mut CpuBuffer, x: &CpuBuffer) {
-        sums::add(self.isa, out, x);
+        sums::add(&self.cores, out, x);
     }
 
     fn scale(&mut self, x: &mut CpuBuffer, factor: f32) {
-        sums::scale(self.isa, x, factor);
+        sums::scale(&self.cores, x, factor);
     }
 
     fn softcap(&mut self, x: &mut CpuBuffer, cap: f32) {
-        sums::softcap(self.isa, x, cap);
+        sums::softcap(&self.cores, x, cap);
     }
 
-    fn linear(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, w: &CpuMatrix, bias: Option<&Vec<f32>>) {
-        gemm::linear(self.isa, &mut self.gemm, out, x, w, bias, gemm::OutputMode::Replace);
+    fn linear(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, w: &CpuWeights, bias: Option<&Vec<f32>>) {
+        gemm::linear_stack(&self.cores, &mut self.gemm, out, x, w, bias.map(Vec::as_slice), gemm::OutputMode::Replace);
     }
 
-    fn linear_add(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, w: &CpuMatrix, bias: Option<&Vec<f32>>) {
-        gemm::linear(self.isa, &mut self.gemm, out, x, w, bias, gemm::OutputMode::Add);
+    fn linear_add(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, w: &CpuWeights, bias: Option<&Vec<f32>>) {
+        gemm::linear_stack(&self.cores, &mut self.gemm, out, x, w, bias.map(Vec::as_slice), gemm::OutputMode::Add);
     }
 
     fn head_norm(&mut self, qkv: &mut CpuBuffer, heads: HeadLayout, kind: HeadKind, weight: &Vec<f32>, eps: f32) {
-        norm::head_norm(self.isa, qkv, heads, kind, weight, eps);
+        norm::head_norm(&self.cores, qkv, heads, kind, weight, eps);
     }
 
     fn rope(&mut self, qkv: &mut CpuBuffer, heads: HeadLayout, table: &RopeTable, step: &CpuStep) {
-        rope::rope(self.isa, qkv, heads, table, &step.batch().positions);
+        rope::rope(&self.cores, qkv, heads, table, &step.batch().positions);
     }
 
     fn kv_append(&mut self, kv: &mut KvStore, layer: LayerIx, qkv: &CpuBuffer, step: &CpuStep) {
-        kv.append(layer, qkv, &step.batch().slots[kv.group(layer).ix()]);
+        kv.append(&self.cores, layer, qkv, &step.batch().slots[kv.group(layer).ix()]);
     }
 
     fn tree_attention(
@@ -318,23 +334,23 @@ impl Backend for Cpu {
         scoring: Scoring<'_, Vec<f32>>,
     ) {
         let plan = &step.batch().plans[plan];
-        attention::tree_attention(self.isa, &mut self.attention, out, qkv, kv, layer, plan, scoring);
+        attention::tree_attention(&self.cores, &mut self.attention, out, qkv, kv, layer, plan, scoring);
     }
 
     fn gated(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, gate: Gate) {
-        activation::gated(self.isa, out, x, gate);
+        activation::gated(&self.cores, out, x, gate);
     }
 
     fn gelu_times(&mut self, x: &mut CpuBuffer, y: &CpuBuffer, from: usize) {
-        activation::gelu_times(self.isa, x, y, from);
+        activation::gelu_times(&self.cores, x, y, from);
     }
 
     fn gelu(&mut self, x: &mut CpuBuffer) {
-        activation::gelu(self.isa, x);
+        activation::gelu(&self.cores, x);
     }
 
     fn route(&mut self, routes: &mut CpuRoutes, scores: &CpuBuffer, factors: Option<&Vec<f32>>) {
-        routes.route(scores, factors.map(Vec::as_slice));
+        routes.route(&self.cores.team, scores, factors.map(Vec::as_slice));
     }
 
     fn expert_linear(
@@ -345,7 +361,7 @@ impl Backend for Cpu {
         routes: &CpuRoutes,
         input: ExpertInput,
     ) {
-        gemm::expert_linear(self.isa, &mut self.gemm, out, x, experts, routes, input);
+        gemm::expert_linear(&self.cores, &mut self.gemm, out, x, experts, routes, input);
     }
 
     fn expert_gated(
@@ -362,7 +378,7 @@ impl Backend for Cpu {
     }
 
     fn combine(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, routes: &CpuRoutes) {
-        routes.combine(out, x);
+        routes.combine(&self.cores.team, out, x);
     }
 
     fn select_rows(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, step: &CpuStep) {
@@ -372,7 +388,7 @@ impl Backend for Cpu {
     }
 
     fn sample(&mut self, logits: &CpuBuffer, step: &mut CpuStep) {
-        let sampled = sampling::sample(self.isa, logits, step.requests());
-        step.note_sampled(sampled);
+        let (requests, sampled) = step.sampling();
+        sampling::sample(&self.cores, &mut self.sampling, logits, requests, sampled);
     }
 }

@@ -1,23 +1,24 @@
 //! Shared by the element-wise ops: compiling one loop for every instruction set, spreading rows over threads, sums in a
 //! fixed order, and rounding to bf16. Each op's loop stays in the op's own file and defines it.
 
-use rayon::prelude::*;
-
 use super::CpuBuffer;
+use super::team::Team;
 
-/// Below this many elements an op runs on the calling thread. Handing work to an awake thread costs about 1 us, the
-/// time of a few thousand elements. A thread falls asleep after 20 us without work and takes 30 us to wake (measured in
-/// a virtual machine), so single-threaded stretches must stay short too.
+/// Below this many elements an op runs on the calling thread: handing work to a worker that is awake costs about 1 us,
+/// the time of a few thousand elements.
 const PARALLEL_FROM: usize = 8 * 1024;
 
+/// Shares of the rows per thread, so that the others can take over from one that was delayed.
+const SHARES: usize = 2;
+
 /// Calls `work(row, out_row)` for every row of `out`, on all threads when there is enough to do.
-pub fn for_rows(out: &mut CpuBuffer, work: impl Fn(usize, &mut [f32]) + Sync) {
+pub fn for_rows(team: &Team, out: &mut CpuBuffer, work: impl Fn(usize, &mut [f32]) + Sync) {
     let width = out.width.max(1);
     if out.data.len() < PARALLEL_FROM {
         out.data.chunks_exact_mut(width).enumerate().for_each(|(r, row)| work(r, row));
     } else {
-        let share = out.rows.div_ceil(rayon::current_num_threads());
-        out.data.par_chunks_mut(share * width).enumerate().for_each(|(part, rows)| {
+        let share = out.rows.div_ceil(SHARES * team.threads());
+        team.for_chunks(&mut out.data, share * width, |part, rows| {
             rows.chunks_exact_mut(width).enumerate().for_each(|(r, row)| work(part * share + r, row));
         });
     }

@@ -38,7 +38,8 @@ impl CpuStep {
             RowToken::Known(token) => token,
             RowToken::Sampled(request) => self.before[request as usize],
         };
-        self.tokens = self.batch.tokens.iter().map(token).collect();
+        self.tokens.clear();
+        self.tokens.extend(self.batch.tokens.iter().map(token));
         self.batch.count_unseen(&self.before);
         self.batch.shape()
     }
@@ -56,13 +57,15 @@ impl CpuStep {
         &self.batch.requests
     }
 
-    pub fn note_sampled(&mut self, sampled: Vec<Sampled>) {
-        self.sampled = sampled;
+    /// The sample requests, and where their samples go.
+    pub fn sampling(&mut self) -> (&[SampleRequest], &mut Vec<Sampled>) {
+        (&self.batch.requests, &mut self.sampled)
     }
 
     /// Ends the step: its samples can be collected and the next step can refer to them.
     pub fn finish(&mut self) {
-        self.before = self.sampled.iter().map(|sampled| sampled.token).collect();
+        self.before.clear();
+        self.before.extend(self.sampled.iter().map(|sampled| sampled.token));
         self.done.push_back(std::mem::take(&mut self.sampled));
     }
 

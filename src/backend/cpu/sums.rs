@@ -3,22 +3,22 @@
 
 use super::exp::exp;
 use super::rows::{for_each_isa, for_rows};
-use super::{CpuBuffer, Isa};
+use super::{Cores, CpuBuffer, Isa};
 
 /// `out[r] += x[r]`.
-pub fn add(isa: Isa, out: &mut CpuBuffer, x: &CpuBuffer) {
+pub fn add(cores: &Cores, out: &mut CpuBuffer, x: &CpuBuffer) {
     assert_eq!((out.rows, out.width), (x.rows, x.width), "add: shapes");
-    for_rows(out, |r, out| add_row(isa, out, x.row(r)));
+    for_rows(&cores.team, out, |r, out| add_row(cores.isa, out, x.row(r)));
 }
 
 /// In place, `x[r][i] * factor`.
-pub fn scale(isa: Isa, x: &mut CpuBuffer, factor: f32) {
-    for_rows(x, |_, row| scale_row(isa, row, factor));
+pub fn scale(cores: &Cores, x: &mut CpuBuffer, factor: f32) {
+    for_rows(&cores.team, x, |_, row| scale_row(cores.isa, row, factor));
 }
 
 /// In place, `cap * tanh(x[r][i] / cap)`.
-pub fn softcap(isa: Isa, x: &mut CpuBuffer, cap: f32) {
-    for_rows(x, |_, row| softcap_row(isa, row, cap));
+pub fn softcap(cores: &Cores, x: &mut CpuBuffer, cap: f32) {
+    for_rows(&cores.team, x, |_, row| softcap_row(cores.isa, row, cap));
 }
 
 for_each_isa! {

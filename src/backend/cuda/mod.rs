@@ -120,8 +120,9 @@ impl Cuda {
         Ok(())
     }
 
-    fn load_kernels(&mut self, format: WeightFormat) -> Result<()> {
-        self.load_ops(format.compute_dtype())?;
+    fn load_kernels(&mut self, element: Dtype) -> Result<()> {
+        self.load_ops(element)?;
+        let format = WeightFormat::Dense(element);
         if !self.gemms.contains_key(&format) {
             let mut gemm = Gemm::load(&self.device, format)?;
             gemm.choose(self.choosing);
@@ -214,11 +215,16 @@ impl Backend for Cuda {
         self.device.free_bytes()
     }
 
+    fn multiplies(&self, format: WeightFormat) -> bool {
+        format.dense().is_some()
+    }
+
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
-        let format = StackShape::of(parts).format;
-        self.load_kernels(format)?;
+        let element =
+            StackShape::of(parts).dense.expect("dense parts of one dtype, by `multiplies` and `MIXES_DTYPES`");
+        self.load_kernels(element)?;
         let matrix = self.loader.matrix(parts)?;
-        self.gemm(format).remember(&matrix);
+        self.gemm(matrix.format).remember(&matrix);
         Ok(matrix)
     }
 
@@ -227,7 +233,7 @@ impl Backend for Cuda {
     }
 
     fn experts(&mut self, matrices: Vec<Matrix>, biases: Vec<Vector>, kind: ExpertKind) -> Result<Experts> {
-        let dtype = matrices.first().map_or(Dtype::F32, |matrix| matrix.format.compute_dtype());
+        let dtype = matrices.first().map_or(Dtype::F32, |matrix| matrix.element());
         if !self.experts.contains_key(&dtype) {
             self.experts.insert(dtype, ExpertKernels::load(&self.device, dtype)?);
         }
@@ -362,7 +368,7 @@ impl Backend for Cuda {
     }
 
     fn embed(&mut self, out: &mut Buffer, table: &Matrix, step: &Step) {
-        self.ops(table.format.compute_dtype()).embed(out, table, (step.tokens(), 0), step.sampled());
+        self.ops(table.element()).embed(out, table, (step.tokens(), 0), step.sampled());
     }
 
     fn rms_norm(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, eps: f32) {

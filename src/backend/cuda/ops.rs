@@ -13,7 +13,7 @@ use super::driver::memory::Memory;
 use super::memory::buffer::Buffer;
 use super::memory::kv::Kv;
 use super::memory::weights::{Matrix, Vector};
-use crate::backend::{Dtype, Gate, HeadKind, HeadLayout, RopeTable, WeightFormat};
+use crate::backend::{Dtype, Gate, HeadKind, HeadLayout, RopeTable};
 use crate::error::Result;
 use crate::ids::LayerIx;
 
@@ -100,7 +100,7 @@ impl Ops {
 
     /// `tokens`: a `token_word` for each row of `out`; `sampled`: the tokens that the step before sampled.
     pub fn embed(&self, out: &Buffer, table: &Matrix, tokens: Words<'_>, sampled: &Memory) {
-        assert_eq!((out.width, table.format), (table.inner, WeightFormat::Dense(self.element)), "embed: shapes");
+        assert_eq!((out.width, table.element()), (table.inner, self.element), "embed: shapes");
         self.assert_sums(out);
         let args = |out: &Memory| {
             Args::new()

@@ -30,7 +30,8 @@ pub use step::SimStep;
 use super::cuda::compile::elements::KvElement;
 use super::{
     ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, KvDtype, KvShape, MatrixPart,
-    RopeTable, Router, Sampled, SavedBytes, Scoring, StackShape, StepBatch, StepShape, SwapRates, WeightView,
+    RopeTable, Router, Sampled, SavedBytes, Scoring, StackShape, StepBatch, StepShape, SwapRates, WeightFormat,
+    WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
@@ -73,11 +74,11 @@ pub struct SimMatrix(StackShape);
 
 impl SimMatrix {
     fn bytes(&self) -> usize {
-        self.0.format.bytes(self.0.rows * self.0.cols)
+        self.0.bytes
     }
 
     fn row_bytes(&self) -> usize {
-        self.0.format.bytes(self.0.cols)
+        self.0.bytes / self.0.rows.max(1)
     }
 }
 
@@ -193,6 +194,14 @@ impl Backend for Sim {
 
     fn free_bytes(&self) -> Result<usize> {
         Ok(self.profile.memory().saturating_sub(self.used))
+    }
+
+    /// As the backend that the profile describes.
+    fn multiplies(&self, format: WeightFormat) -> bool {
+        match self.profile.backend {
+            BackendKind::Cpu => true,
+            BackendKind::Cuda => format.dense().is_some(),
+        }
     }
 
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<SimMatrix> {

@@ -228,7 +228,7 @@ fn replay<B: AttentionLevels>(
     job: &AttentionJob,
     interrupt: &Interrupt,
 ) -> Result<Vec<SampleAttention>> {
-    manifest.kv_dtype.set_on(backend, model.config.stored_heads(), model.dtype());
+    manifest.kv_dtype.set_on(backend, model.config.stored_heads(), model.dtype);
     let mut model = model.load(backend)?;
     let mut attribution = Attribution::new(backend, &mut model, job.longest(), STEP_ROWS)?;
     let progress = Progress::new(job.items.len());

@@ -162,7 +162,7 @@ impl PreparedRun {
         };
         let samples = self.items.len() * self.task.method.samples() as usize;
         Launch {
-            model: ModelSource::folder_of(&self.folder, self.facts.weights),
+            model: ModelSource::folder_of(&self.folder, self.facts.dtype),
             tokenizer: Some(self.tokenizer.clone()),
             device: options.device,
             budget: options.budget,

@@ -15,6 +15,7 @@ use crate::eval::source::values::TaskPath;
 use crate::eval::source::{Place, read_text};
 use crate::judge::language::Language;
 use crate::judge::problem::{Assembly, Compare, Problem, TestSuite};
+use crate::tokenizer::reasoning::answer_part;
 
 /// The task file's key `grade.judge`.
 #[derive(Deserialize, JsonSchema)]
@@ -140,9 +141,10 @@ impl JudgeGrade {
 }
 
 impl ItemTests {
-    /// The candidate in a sample's text. Fenced code without indentation is a program; it follows the prompt's
+    /// The candidate in a sample's text, behind its reasoning. Fenced code without indentation is a program; it follows the prompt's
     /// definitions, so that it can use the prompt's imports. Indented code is the body of the prompt's function.
     pub fn candidate(&self, text: &str) -> CandidateText {
+        let text = &*answer_part(text);
         let code = match (self.extract, fenced(text)) {
             (CandidateExtract::Completion, _) | (CandidateExtract::Auto, None) => {
                 return CandidateText::Completion(text.to_string());
@@ -224,6 +226,25 @@ mod tests {
         let body = "```\n    return 2 * x\n```";
         assert_eq!(tests.candidate(body), CandidateText::Completion("    return 2 * x\n".to_string()));
         assert_eq!(tests.candidate("    return x\n"), CandidateText::Completion("    return x\n".to_string()));
+    }
+
+    #[test]
+    fn programs_in_the_reasoning_are_no_candidates() {
+        let reasoning = "Try:\n```python\ndef f(x):\n    return x + x if x else 0\n```\nSimpler:\n";
+        let answer = "```python\ndef f(x):\n    return 2 * x\n```\n";
+        let tests = tests(CandidateExtract::Auto);
+        let expected = tests.program(answer);
+        for text in [
+            format!("<think>{reasoning}</think>\n{answer}"),
+            format!("{reasoning}</think>{answer}"),
+            format!(
+                "<|channel|>analysis<|message|>{reasoning}<|end|><|start|>assistant<|channel|>final<|message|>{answer}"
+            ),
+        ] {
+            assert_eq!(tests.program(&text), expected, "{text}");
+            assert_eq!(tests.completion(&text), tests.completion(answer), "{text}");
+        }
+        assert_eq!(tests.candidate(&format!("<think>{reasoning}")), CandidateText::Completion(String::new()));
     }
 
     #[test]

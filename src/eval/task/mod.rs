@@ -35,6 +35,7 @@ use crate::eval::source::TaskSource;
 use crate::eval::source::schema::Schema;
 use crate::eval::source::values::TaskPath;
 use crate::search::settings::BestBy;
+use crate::tokenizer::reasoning::answer_part;
 use grade::{GradeSettings, TaskGrading};
 use items::{ItemSettings, ItemSource, Standard};
 use method::MethodSettings;
@@ -223,9 +224,9 @@ impl Task {
         self.prompt.render(item)
     }
 
-    /// The answer in a sample. `None`: it has none, or the task has no answers.
+    /// The answer in a sample, behind its reasoning. `None`: it has none, or the task has no answers.
     pub fn answer(&self, text: &str) -> Option<ExtractedAnswer> {
-        self.answer.as_ref().and_then(|extractor| extractor.extract(text))
+        self.answer.as_ref().and_then(|extractor| extractor.extract(&answer_part(text)))
     }
 
     /// Whether the task defines how to find an answer.
@@ -236,6 +237,7 @@ impl Task {
     /// Grades a sample; `answer`: the result of [`Task::answer`]. If the task does not define answers, the whole text
     /// is the answer. `None`: the task has no grader, or a judge grades.
     pub fn grade(&self, item: &Item, text: &str, answer: Option<&ExtractedAnswer>) -> Option<GradedText> {
+        let text = &*answer_part(text);
         let given = match self.answer {
             Some(_) => answer.map(|a| a.found.as_str()),
             None => Some(text),

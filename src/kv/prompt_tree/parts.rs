@@ -200,7 +200,7 @@ impl Cutter {
     /// again; and how many that are.
     fn cheapest(&self, parts: usize, most: u64) -> (u64, Vec<usize>) {
         let places = self.places(parts, most);
-        let mut layers: Vec<Layer> = vec![Layer { first: 0, costs: vec![0], before: vec![0] }];
+        let mut layers: Vec<CutLayer> = vec![CutLayer { first: 0, costs: vec![0], before: vec![0] }];
         for (first, last) in places {
             let above = layers.last().expect("the beginning is a layer");
             layers.push(self.layer(above, first, last, most));
@@ -235,8 +235,8 @@ impl Cutter {
 
     /// The cheapest ways to the places `first ..= last`, each by one part from a place in `above`. The part must not
     /// have more than this work; the least place from which it has not never falls as its end rises.
-    fn layer(&self, above: &Layer, first: usize, last: usize, most: u64) -> Layer {
-        let mut layer = Layer { first, costs: Vec::new(), before: Vec::new() };
+    fn layer(&self, above: &CutLayer, first: usize, last: usize, most: u64) -> CutLayer {
+        let mut layer = CutLayer { first, costs: Vec::new(), before: Vec::new() };
         // Places of `above` by rising cost and rising place: the first is the cheapest that is near enough.
         let mut near: VecDeque<usize> = VecDeque::new();
         let mut next = above.first;
@@ -261,7 +261,7 @@ impl Cutter {
 }
 
 /// The places of one cut.
-struct Layer {
+struct CutLayer {
     first: usize,
     /// For each place from `first` on: the fewest tokens computed again by this cut and those before it, and the place
     /// of the cut before it.
@@ -269,7 +269,7 @@ struct Layer {
     before: Vec<u32>,
 }
 
-impl Layer {
+impl CutLayer {
     fn cost(&self, place: usize) -> u64 {
         self.costs[place - self.first]
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::backend::cpu::attention::{self, AttentionScratch, TILE};
 use crate::backend::cpu::kv::PAGE_TOKENS;
-use crate::backend::cpu::{CpuBuffer, Isa, KvStore};
+use crate::backend::cpu::{Cores, CpuBuffer, Isa, KvStore};
 use crate::backend::{Dtype, HeadLayout, KvDtype, KvShape, Scoring};
 use crate::error::{Error, Result};
 use crate::ids::{GroupIx, LayerIx, PageId, TokenId};
@@ -54,7 +54,7 @@ pub struct AttentionTiming {
     pub share_of_floor: f64,
 }
 
-/// Times `shape` on rayon's current pool for about `budget`.
+/// Times `shape` for about `budget`.
 ///
 /// # Errors
 ///
@@ -134,7 +134,7 @@ impl AttentionShape {
 
 /// A decode step, ready to run.
 struct PreparedStep {
-    isa: Isa,
+    cores: Cores,
     layers: usize,
     kv: KvStore,
     scratch: AttentionScratch,
@@ -159,7 +159,7 @@ impl PreparedStep {
         let mut qkv = CpuBuffer::new(shape.samples, heads.qkv_width());
         noise(&mut qkv);
         Ok(Self {
-            isa,
+            cores: Cores::new(isa),
             layers: shape.layers,
             kv,
             scratch: AttentionScratch::default(),
@@ -176,10 +176,10 @@ impl PreparedStep {
         let (mut attention, mut append) = (Duration::ZERO, Duration::ZERO);
         for layer in (0..self.layers).map(LayerIx::new) {
             let begin = Instant::now();
-            self.kv.append(layer, &self.qkv, &self.slots);
+            self.kv.append(&self.cores, layer, &self.qkv, &self.slots);
             let appended = Instant::now();
             attention::tree_attention(
-                self.isa,
+                &self.cores,
                 &mut self.scratch,
                 &mut self.out,
                 &self.qkv,
@@ -219,11 +219,12 @@ fn fill(kv: &mut KvStore, pages: usize, shape: &AttentionShape) {
     let tokens = PAGE_TOKENS as usize;
     let mut qkv = CpuBuffer::new(tokens, shape.heads().qkv_width());
     noise(&mut qkv);
+    let cores = Cores::new(Isa::Portable);
     for layer in (0..shape.layers).map(LayerIx::new) {
         for page in 0..pages {
             let page = PageId::new(page);
             let slots: Vec<KvSlot> = (0..PAGE_TOKENS).map(|slot| KvSlot { page, slot }).collect();
-            kv.append(layer, &qkv, &slots);
+            kv.append(&cores, layer, &qkv, &slots);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::backend::{Dtype, KvDtype, Rates, WeightFormat};
+use crate::backend::{Dtype, KvDtype, Rates};
 use crate::engine::{EngineHandle, ForkKind, Hear, Metrics, Priority, SamplingParams, Stop, UniformKey};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
@@ -180,7 +180,7 @@ impl BenchModel {
     fn of(options: &DecodeOptions) -> Result<Self> {
         if !options.random_weights {
             let folder = ModelFolder::open(&options.config)?;
-            let (config, dtype) = (folder.config.clone(), facts(&folder)?.dtype());
+            let (config, dtype) = (folder.config.clone(), facts(&folder)?.dtype);
             return Ok(Self { config, dtype, folder: Some(folder) });
         }
         let file = if options.config.is_dir() { options.config.join("config.json") } else { options.config.clone() };
@@ -191,7 +191,7 @@ impl BenchModel {
 
     fn source(&self) -> ModelSource<'_> {
         match &self.folder {
-            Some(folder) => ModelSource::folder_of(folder, WeightFormat::Dense(self.dtype)),
+            Some(folder) => ModelSource::folder_of(folder, self.dtype),
             None => ModelSource::random(&self.config, self.dtype),
         }
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::backend::cpu::gemm::{CpuMatrix, GemmScratch, OutputMode, linear};
 use crate::backend::cpu::machine::MachineRates;
-use crate::backend::cpu::{CpuBuffer, Isa};
+use crate::backend::cpu::{Cores, CpuBuffer, Isa};
 use crate::backend::{Dtype, WeightView};
 
 /// A linear layer `[outputs, inputs]`.
@@ -57,16 +57,23 @@ const WEIGHT_BYTES: usize = 512 << 20;
 const CALLS: usize = 15;
 const TIME: Duration = Duration::from_millis(250);
 
-/// Measures one layer at each number of rows, in rayon's current pool.
+/// Measures one layer at each number of rows.
 pub fn measure(isa: Isa, rates: &MachineRates, shape: WeightShape, rows: &[usize]) -> Vec<GemmRate> {
     let copies = WEIGHT_BYTES.div_ceil(shape.weight_bytes().max(1)).min(256);
     let bytes = pattern(shape);
     let view = WeightView { dtype: shape.dtype, rows: shape.outputs, cols: shape.inputs, bytes: &bytes };
+    let cores = Cores::new(isa);
     let copies: Vec<CpuMatrix> = (0..copies).map(|_| CpuMatrix::pack(isa, &[view])).collect();
-    rows.iter().map(|&rows| measure_rows(isa, rates, shape, &copies, rows)).collect()
+    rows.iter().map(|&rows| measure_rows(&cores, rates, shape, &copies, rows)).collect()
 }
 
-fn measure_rows(isa: Isa, rates: &MachineRates, shape: WeightShape, copies: &[CpuMatrix], rows: usize) -> GemmRate {
+fn measure_rows(
+    cores: &Cores,
+    rates: &MachineRates,
+    shape: WeightShape,
+    copies: &[CpuMatrix],
+    rows: usize,
+) -> GemmRate {
     let mut x = CpuBuffer::new(rows, shape.inputs);
     x.data.iter_mut().enumerate().for_each(|(i, x)| *x = (i % 17) as f32 / 8.0 - 1.0);
     let mut out = CpuBuffer::new(rows, shape.outputs);
@@ -76,7 +83,7 @@ fn measure_rows(isa: Isa, rates: &MachineRates, shape: WeightShape, copies: &[Cp
     while times.len() < CALLS || start.elapsed() < TIME {
         let copy = &copies[times.len() % copies.len()];
         let call = Instant::now();
-        linear(isa, &mut scratch, &mut out, &x, copy, None, OutputMode::Replace);
+        linear(cores, &mut scratch, &mut out, &x, copy, None, OutputMode::Replace);
         times.push(call.elapsed().as_secs_f64());
     }
     times.sort_by(f64::total_cmp);

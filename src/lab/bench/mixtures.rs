@@ -23,7 +23,7 @@ pub fn measure<B: Timed>(
     let experts = || config.layers.iter().filter_map(|layer| layer.feed_forward.experts().copied());
     for spec in kinds(experts()) {
         let count = experts().filter(|other| *other == spec).count();
-        let mixture = Mixture { spec, hidden: config.hidden, rates, bytes: options.dtype.bytes() };
+        let mixture = TimedMixture { spec, hidden: config.hidden, rates, bytes: options.dtype.bytes() };
         for op in [MixtureOp::Route, MixtureOp::Up, MixtureOp::Down, MixtureOp::Combine] {
             let (name, outputs, inputs) = mixture.shape(op);
             for times in mixture.measure(backend, op, options)? {
@@ -45,7 +45,7 @@ enum MixtureOp {
     Combine,
 }
 
-struct Mixture {
+struct TimedMixture {
     spec: ExpertsSpec,
     hidden: usize,
     rates: Rates,
@@ -53,10 +53,10 @@ struct Mixture {
     bytes: usize,
 }
 
-impl Mixture {
+impl TimedMixture {
     /// Name, outputs and inputs.
     fn shape(&self, op: MixtureOp) -> (&'static str, usize, usize) {
-        let Mixture { spec, hidden, .. } = *self;
+        let TimedMixture { spec, hidden, .. } = *self;
         match op {
             MixtureOp::Route => ("route", spec.router.chosen, spec.count),
             MixtureOp::Up => ("experts up", 2 * spec.width, hidden),
@@ -67,7 +67,7 @@ impl Mixture {
 
     /// Microseconds that no implementation can beat.
     fn floor(&self, op: MixtureOp, rows: usize) -> f64 {
-        let Mixture { spec, hidden, rates, bytes } = *self;
+        let TimedMixture { spec, hidden, rates, bytes } = *self;
         let (places, (_, outputs, inputs)) = ((rows * spec.router.chosen) as f64, self.shape(op));
         let seconds = match op {
             MixtureOp::Route => (rows * spec.count * size_of::<f32>()) as f64 / rates.bytes_per_s,
@@ -81,7 +81,7 @@ impl Mixture {
     }
 
     fn measure<B: Timed>(&self, backend: &mut B, op: MixtureOp, options: &ProductOptions) -> Result<Vec<LayerTimes>> {
-        let Mixture { spec, hidden, .. } = *self;
+        let TimedMixture { spec, hidden, .. } = *self;
         let ProductOptions { dtype, rows, .. } = options;
         let (dtype, operands) = (*dtype, ActivationDtype::Operands(*dtype));
         let (_, outputs, inputs) = self.shape(op);

@@ -48,7 +48,7 @@ pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<boo
     };
     out::text(&facts)?;
     tokenizer_fact(model)?;
-    let source = ModelSource::folder_of(&folder, facts.weights);
+    let source = ModelSource::folder_of(&folder, facts.dtype);
     let opened = on.open(source.weight_bytes())?;
     fact("device", &opened)?;
     log::info!("loading {}", model.display());
@@ -96,16 +96,11 @@ fn arithmetic<B: Backend>(mut backend: B, source: ModelSource<'_>, options: &Mod
 fn tokenizer_fact(model: &Path) -> Result<()> {
     match Tokenizer::load(model) {
         Ok(tokenizer) => fact("tokenizer", format_args!("{} tokens", tokenizer.vocab_size())),
-        Err(error) if has_no_tokenizer(model) => fact("tokenizer", format_args!("none: {error}")),
+        Err(error) if Tokenizer::is_missing(model) => fact("tokenizer", format_args!("none: {error}")),
         Err(error) => Err(error),
     }
 }
 
 fn fact(name: &str, value: impl Display) -> Result<()> {
     out::line(format_args!("{name:<12}{value}"))
-}
-
-/// Whether the folder has no tokenizer at all. A missing tokenizer is allowed, an incomplete one is an error.
-fn has_no_tokenizer(model: &Path) -> bool {
-    ["tokenizer.json", "vocab.json", "merges.txt"].iter().all(|name| !model.join(name).exists())
 }

@@ -13,7 +13,7 @@ use super::pool::{Pool, Wave};
 use super::predict::Prediction;
 use super::sharing::{SharingCost, TreeLevel};
 use super::source::PlanModel;
-use crate::backend::{Dtype, WeightFormat};
+use crate::backend::Dtype;
 use crate::error::{Error, Result};
 use crate::figures::{bytes, count, counted, saved, seconds};
 use crate::kv::PromptTree;
@@ -86,8 +86,8 @@ impl ModelSizes {
         Self {
             path: model.path.display().to_string(),
             dtype: model.dtype,
-            weight_bytes: model.config.weight_bytes(WeightFormat::Dense(model.dtype)) as u64,
-            active_weight_bytes: WeightFormat::Dense(model.dtype).bytes(model.config.active_parameters()) as u64,
+            weight_bytes: model.config.weight_bytes(model.dtype) as u64,
+            active_weight_bytes: model.config.weight_bytes_read(1, model.dtype) as u64,
             kv_bytes_per_token: kv_bytes_per_token as u64,
         }
     }

@@ -29,9 +29,9 @@ pub struct PlanModel {
 }
 
 impl PlanModel {
-    /// A model folder, or a config.json alone.
+    /// A model folder, a GGUF file, or a config.json alone.
     pub fn open(path: &Path, dtype: Option<Dtype>) -> Result<Self> {
-        let config = match path.is_file() {
+        let config = match is_config(path) {
             true => ModelConfig::from_file(path)?,
             false => ModelFolder::open(path)?.config,
         };
@@ -45,13 +45,18 @@ impl PlanModel {
 
     /// The tokenizer, for prompts given as text.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
-        match self.path.is_file() {
+        match is_config(&self.path) {
             true => {
                 Err(Error::value("--model", "a folder with a tokenizer, for prompts come as text", "a config.json"))
             }
             false => Tokenizer::load(&self.path),
         }
     }
+}
+
+/// Whether the path is that of a config.json rather than of a model.
+fn is_config(path: &Path) -> bool {
+    path.is_file() && path.extension().is_none_or(|kind| !kind.eq_ignore_ascii_case("gguf"))
 }
 
 /// Reads the input and the model named by `options`.

@@ -105,9 +105,7 @@ impl<B: Backend> LoadedModel<B> {
         let ahead = |config| EngineConfig { run_ahead: true, ..config };
         let (mut engine, handle) = self.launch(settings, job).build_changed(backend, decoder, ahead)?;
         let (submitted, ordered_in) = settings.policy.submit(job, self.config.vocab);
-        // Runs on a thread of rayon's pool, because each turn does: from another thread, every turn would put this
-        // thread to sleep and wake it.
-        let record = rayon::scope(|_| drive(&mut engine, handle, time, &submitted));
+        let record = drive(&mut engine, handle, time, &submitted);
         self.parts = Some(engine.into_parts());
         record.map(|record| JobRecord { ordered_in, ..record })
     }

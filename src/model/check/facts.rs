@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::backend::{Dtype, Gate, HeadLayout, WeightFormat};
+use crate::backend::{Dtype, Gate, HeadLayout};
 use crate::error::Result;
 
 use super::super::config::{
@@ -12,15 +12,15 @@ use super::super::config::{
     ModelFolder, Norm, kinds,
 };
 use super::super::layout::Layout;
-use super::super::weights::{Checkpoint, compare_index};
+use super::super::weights::{IndexFacts, ModelFiles, compare_index};
 
 /// The description of a model folder, printable.
 #[derive(Clone, Debug)]
 pub struct Facts {
     pub path: PathBuf,
     pub config: ModelConfig,
-    /// The storage format of the layers' matrices, as found in the tensors.
-    pub weights: WeightFormat,
+    /// The compute dtype, as found in the tensors.
+    pub dtype: Dtype,
     pub files: usize,
     pub tensors: usize,
     pub tensor_bytes: usize,
@@ -28,23 +28,16 @@ pub struct Facts {
     pub dtypes: BTreeMap<String, usize>,
 }
 
-impl Facts {
-    /// The compute dtype.
-    pub fn dtype(&self) -> Dtype {
-        self.weights.compute_dtype()
-    }
-}
-
 /// Reads the headers of all files and checks every tensor against config.json.
 pub fn facts(folder: &ModelFolder) -> Result<Facts> {
-    let checkpoint = Checkpoint::open(&folder.path)?;
+    let checkpoint = ModelFiles::open(folder)?;
     let config = checkpoint.complete(&folder.config);
     let layout = Layout::of(&config);
     checkpoint.verify(&layout)?;
     Ok(Facts {
         path: folder.path.clone(),
         config,
-        weights: checkpoint.format(&layout)?,
+        dtype: checkpoint.dtype(&layout)?,
         files: checkpoint.files(),
         tensors: checkpoint.tensors(),
         tensor_bytes: checkpoint.bytes(),
@@ -55,11 +48,15 @@ pub fn facts(folder: &ModelFolder) -> Result<Facts> {
 /// What a config.json alone says, printable.
 pub struct ConfigFacts<'a>(pub &'a ModelFolder);
 
-/// Says how many tensors the index of a folder lists, whose weights may be missing. Errors: the index lacks one that
-/// config.json asks for.
+/// Says what the index of a folder lists, whose weights may be missing. Errors: the index lacks a tensor that
+/// config.json asks for, or has one of the model's that it does not ask for.
 pub fn index_facts(folder: &ModelFolder) -> Result<Option<String>> {
-    let listed = compare_index(&folder.path, &folder.config)?;
-    Ok(listed.map(|count| format!("{count} tensors, all that config.json asks for among them")))
+    let said = |IndexFacts { tensors, left_out, bytes }| {
+        let beside = if left_out == 0 { String::new() } else { format!(" ({left_out} outside the text model)") };
+        let bytes = bytes.map_or_else(String::new, |bytes| format!("; {bytes} bytes in all"));
+        format!("{tensors} tensors{beside}, all that config.json asks for among them{bytes}")
+    };
+    Ok(compare_index(&folder.path, &folder.config)?.map(said))
 }
 
 fn line(f: &mut fmt::Formatter<'_>, name: &str, text: String) -> fmt::Result {
@@ -75,7 +72,7 @@ impl fmt::Display for Facts {
         let plural = if files == 1 { "" } else { "s" };
         let weights = format!("{bytes} bytes, {tensors} tensors ({}) in {files} file{plural}", dtypes.join(", "));
         line(f, "weights", weights)?;
-        line(f, "kv", kv_bytes(&self.config, self.dtype()))
+        line(f, "kv", kv_bytes(&self.config, self.dtype))
     }
 }
 
@@ -86,7 +83,7 @@ impl fmt::Display for ConfigFacts<'_> {
         config_lines(f, config)?;
         let Some(dtype) = config.dtype else { return Ok(()) };
         let name = format!("{dtype:?}").to_lowercase();
-        line(f, "weights", format!("{} bytes in {name}", config.weight_bytes(WeightFormat::Dense(dtype))))?;
+        line(f, "weights", format!("{} bytes in {name}", config.weight_bytes(dtype)))?;
         line(f, "kv", kv_bytes(config, dtype))
     }
 }

@@ -1,6 +1,7 @@
 //! Reads single fields of a JSON object. Every error names the file, the field, what was expected and what was found. A
 //! `null` counts as absent, as in transformers.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Map, Value};
@@ -20,13 +21,20 @@ pub struct Fields<'a> {
     path: &'a Path,
     prefix: String,
     object: &'a Map<String, Value>,
+    /// What errors call the fields instead, by their names with those of the enclosing objects.
+    called: Option<&'a BTreeMap<String, String>>,
 }
 
 impl<'a> Fields<'a> {
     /// The top object of a file that was parsed as `value`.
     pub fn of_file(path: &'a Path, value: &'a Value) -> Result<Self> {
         let object = value.as_object().ok_or_else(|| Error::format(path, "expected a JSON object"))?;
-        Ok(Self { path, prefix: String::new(), object })
+        Ok(Self { path, prefix: String::new(), object, called: None })
+    }
+
+    /// Fields that were made from a file of another kind; errors call them as `called` says.
+    pub fn of_metadata(path: &'a Path, value: &'a Value, called: &'a BTreeMap<String, String>) -> Result<Self> {
+        Ok(Self { called: Some(called), ..Self::of_file(path, value)? })
     }
 
     pub fn value(&self, name: &str) -> Option<&'a Value> {
@@ -39,7 +47,9 @@ impl<'a> Fields<'a> {
     }
 
     pub fn error(&self, name: &str, expected: impl Into<String>, found: impl Into<String>) -> Error {
-        Error::field(self.path, format!("{}{name}", self.prefix), expected, found)
+        let name = format!("{}{name}", self.prefix);
+        let name = self.called.and_then(|called| called.get(&name)).cloned().unwrap_or(name);
+        Error::field(self.path, name, expected, found)
     }
 
     fn typed<T>(&self, name: &str, expected: &str, read: impl FnOnce(&'a Value) -> Option<T>) -> Result<Option<T>> {
@@ -92,7 +102,7 @@ impl<'a> Fields<'a> {
     where
         'a: 'b,
     {
-        Fields { path: self.path, prefix: self.prefix.clone(), object }
+        Fields { path: self.path, prefix: self.prefix.clone(), object, called: self.called }
     }
 
     /// All fields.
@@ -102,7 +112,8 @@ impl<'a> Fields<'a> {
 
     pub fn object(&self, name: &str) -> Result<Option<Fields<'a>>> {
         let object = self.typed(name, "an object", Value::as_object)?;
-        Ok(object.map(|object| Fields { path: self.path, prefix: format!("{}{name}.", self.prefix), object }))
+        let prefix = format!("{}{name}.", self.prefix);
+        Ok(object.map(|object| Fields { path: self.path, prefix, object, called: self.called }))
     }
 }
 

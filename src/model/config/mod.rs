@@ -4,24 +4,30 @@
 
 mod families;
 mod fields;
+mod gguf;
 mod groups;
 mod layer;
 mod modules;
 mod rope;
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::Value;
 
 use crate::backend::{Dtype, HeadLayout, WeightFormat};
 use crate::error::{Error, Result};
+use crate::gguf::Gguf;
 use crate::hub;
 use crate::ids::TokenId;
 use crate::lines;
 
 use super::layout::{LayerTensors, Layout, TensorSpec};
+use super::weights::GgufModel;
 pub use families::Family;
 use fields::Fields;
+pub use gguf::{PairedHeads, paired_heads};
 pub use groups::LayerPages;
 pub use layer::{
     Activation, AttentionKind, AttentionSpec, BlockNorms, DenseSpec, ExpertsSpec, FeedForward, HeadNorm, HeadNormSpan,
@@ -60,6 +66,8 @@ pub struct ModelConfig {
     pub bos: Option<TokenId>,
     /// End-of-text tokens.
     pub eos: Vec<TokenId>,
+    /// How the tensors of a GGUF file are stored, by the layout's names; empty for other models.
+    pub formats: Arc<HashMap<String, WeightFormat>>,
 }
 
 /// A second embedding of each token: `width` numbers for each layer.
@@ -152,19 +160,35 @@ impl ModelConfig {
     /// The number of weights without the experts that none of `rows` rows chooses; the mean over choices that are
     /// independent and equally likely.
     pub fn parameters_read(&self, rows: usize) -> usize {
+        self.read(rows, TensorSpec::elements)
+    }
+
+    /// The same in bytes; `dtype`: that of the tensors that are not quantised.
+    pub fn weight_bytes_read(&self, rows: usize, dtype: Dtype) -> usize {
+        self.read(rows, |tensor| self.format(tensor, dtype).bytes(tensor.rows(), tensor.cols()))
+    }
+
+    /// The sum of `size` over all tensors without the experts that none of `rows` rows chooses.
+    fn read(&self, rows: usize, size: impl Fn(&TensorSpec) -> usize) -> usize {
         let idle = |tensors: &LayerTensors, layer: &LayerSpec| {
             let Some((experts, spec)) = tensors.experts.as_ref().zip(layer.feed_forward.experts()) else { return 0 };
-            let one = experts.matrices().map(TensorSpec::elements).sum::<usize>() / spec.count;
+            let one = experts.matrices().map(&size).sum::<usize>() / spec.count;
             let chosen = spec.router.experts_chosen(spec.count, rows);
             one * spec.count - (one as f64 * chosen).round() as usize
         };
         let layout = Layout::of(self);
-        self.parameters() - layout.layers.iter().zip(&self.layers).map(|(t, layer)| idle(t, layer)).sum::<usize>()
+        let idle: usize = layout.layers.iter().zip(&self.layers).map(|(t, layer)| idle(t, layer)).sum();
+        layout.tensors().map(&size).sum::<usize>() - idle
     }
 
-    /// Bytes of all weights if every tensor is stored in format `weights`.
-    pub fn weight_bytes(&self, weights: WeightFormat) -> usize {
-        weights.bytes(self.parameters())
+    /// Bytes of all weights; `dtype`: that of the tensors that are not quantised.
+    pub fn weight_bytes(&self, dtype: Dtype) -> usize {
+        Layout::of(self).tensors().map(|tensor| self.format(tensor, dtype).bytes(tensor.rows(), tensor.cols())).sum()
+    }
+
+    /// How a tensor is stored; `dtype`: if it is not quantised.
+    pub fn format(&self, tensor: &TensorSpec, dtype: Dtype) -> WeightFormat {
+        self.formats.get(&tensor.name).copied().unwrap_or(WeightFormat::Dense(dtype))
     }
 
     /// Bytes of one token's keys and values in all layers, with parts of pages that no layer uses. `element_bytes`: bytes
@@ -177,24 +201,42 @@ impl ModelConfig {
     }
 }
 
-/// A folder in Hugging Face layout whose config.json has been read.
+/// A folder in Hugging Face layout whose config.json has been read, or a GGUF model whose metadata has.
 #[derive(Clone, Debug)]
 pub struct ModelFolder {
+    /// The folder, or the GGUF file.
     pub path: PathBuf,
     pub config: ModelConfig,
+    /// The compute dtype of a GGUF model with quantised matrices, which have none; `None`: bf16. In f32, activations are
+    /// not rounded.
+    pub dtype: Option<Dtype>,
 }
 
 impl ModelFolder {
+    /// # Errors
+    ///
+    /// `path` is neither; what its configuration says cannot be read, or is not supported.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
+        if crate::gguf::files(&path)?.is_some() {
+            let gguf = Gguf::open(&path)?;
+            let config = gguf::read(&gguf)?;
+            let model = GgufModel::new(gguf, &config, None)?;
+            // What is wrong with a tensor is said where all are verified.
+            let formats = model.formats(&Layout::of(&config)).unwrap_or_default();
+            return Ok(Self { path, config: ModelConfig { formats: Arc::new(formats), ..config }, dtype: None });
+        }
         if path.is_file() {
-            return Err(Error::format(&path, "expected a model folder in Hugging Face layout, found a file"));
+            return Err(Error::format(
+                &path,
+                "expected a model folder in Hugging Face layout or a .gguf file, found another file",
+            ));
         }
         if !path.exists() {
             return Err(Error::format(&path, hub::no_folder(&path)));
         }
         let config = ModelConfig::from_file(path.join("config.json"))?;
-        Ok(Self { path, config })
+        Ok(Self { path, config, dtype: None })
     }
 }
 

@@ -85,3 +85,21 @@ pub const GPT_OSS: Modules = Modules {
     experts: ExpertModules { router: "mlp.router", experts: "mlp.experts", form: ExpertForm::Transposed },
     ..LLAMA
 };
+
+/// The names in GGUF files; which of some a family has is decided by the file.
+pub const GGUF: Modules = Modules {
+    fused_qkv: None,
+    out: "attn_output",
+    up: &["ffn_gate", "ffn_up"],
+    down: "ffn_down",
+    before_attention: "attn_norm",
+    after_attention: "post_attention_norm",
+    before_feed_forward: "ffn_norm",
+    after_feed_forward: "post_ffw_norm",
+    final_norm: "output_norm",
+    experts: ExpertModules {
+        router: "ffn_gate_inp",
+        experts: "experts",
+        form: ExpertForm::Separate { gate: "ffn_gate", up: "ffn_up", down: "ffn_down" },
+    },
+};

@@ -46,6 +46,8 @@ pub enum RopeScaling {
         original_context: usize,
         attention_factor: f64,
     },
+    /// Each pair's wavelength is multiplied by its own factor.
+    Factors(Vec<f64>),
     /// The rotated pairs are the fastest ones of a head that is rotated as a whole: pair `i` is made of elements `i` and
     /// `i + head_dim / 2` (Gemma 4).
     Proportional {
@@ -75,8 +77,8 @@ impl LayerKind {
 /// What a family implies about the ropes of one kind of layers.
 #[derive(Clone, Copy, Debug)]
 pub struct RopeDefaults {
-    /// The field of the base in the older notation, and its value if no field says it.
-    pub theta_field: &'static str,
+    /// The field of the base in the older notation, if it counts for these layers, and its value if no field says it.
+    pub theta_field: Option<&'static str>,
     pub theta: f64,
     /// The fraction of a head that is rotated if the config does not say.
     pub fraction: f64,
@@ -111,9 +113,11 @@ impl RopeConfig {
             Ok(nested.or(fields.positive(name)?))
         };
         let theta = scaling_fields.map(|p| p.positive("rope_theta")).transpose()?.flatten();
-        let theta = theta.or(fields.positive(defaults.theta_field)?).unwrap_or(defaults.theta);
+        let beside = defaults.theta_field.map(|name| fields.positive(name)).transpose()?.flatten();
+        let theta = theta.or(beside).unwrap_or(defaults.theta);
         if theta <= 1.0 {
-            return Err(fields.error(defaults.theta_field, "a number above 1", theta.to_string()));
+            let field = defaults.theta_field.unwrap_or("rope_parameters.rope_theta");
+            return Err(fields.error(field, "a number above 1", theta.to_string()));
         }
         let fraction = number("partial_rotary_factor")?.unwrap_or(defaults.fraction);
         let mut rotary = (head_dim as f64 * fraction) as usize;
@@ -149,6 +153,7 @@ impl RopeConfig {
             RopeScaling::Plain
             | RopeScaling::Llama3 { .. }
             | RopeScaling::Long { .. }
+            | RopeScaling::Factors(_)
             | RopeScaling::Proportional { .. } => 0.0,
             RopeScaling::Linear { factor } => max_position_embeddings as f64 * factor,
             RopeScaling::Yarn { factor, original_context, .. } => *original_context as f64 * factor,
@@ -289,6 +294,10 @@ impl fmt::Display for RopeConfig {
             )?,
             RopeScaling::Long { original_context, attention_factor, .. } => {
                 write!(f, "longrope, original context {original_context}, attention factor {attention_factor:.4}")?
+            }
+            RopeScaling::Factors(factors) => {
+                let most = factors.iter().copied().fold(0.0, f64::max);
+                write!(f, "wavelengths by factors of their own, up to {most}")?
             }
             RopeScaling::Proportional { factor, .. } => write!(f, "proportional, factor {factor}")?,
         }

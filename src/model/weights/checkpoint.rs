@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use safetensors::tensor::TensorInfo;
 use serde_json::{Map, Value};
 
-use crate::backend::{Dtype, WeightFormat, WeightView};
+use crate::backend::{Dtype, MatrixPart, WeightView};
 use crate::error::{Error, Result};
 use crate::figures::shortened;
 
@@ -113,10 +113,10 @@ impl Checkpoint {
         self.refuse_unread(layout)
     }
 
-    /// The storage format of the layers' matrices, which determines the compute dtype.
-    pub fn format(&self, layout: &Layout) -> Result<WeightFormat> {
+    /// The compute dtype: that of the layers' matrices.
+    pub fn dtype(&self, layout: &Layout) -> Result<Dtype> {
         let spec = layout.layers.first().map_or(&layout.embed, |layer| &layer.qkv.weights[0]);
-        Ok(WeightFormat::Dense(self.find(spec)?.dtype))
+        Ok(self.find(spec)?.dtype)
     }
 
     /// Calls `pack` with the tensors of `specs`, then releases their mapped pages, so that weights are in memory once.
@@ -131,6 +131,11 @@ impl Checkpoint {
         let packed = pack(&views.collect::<Vec<_>>())?;
         found.iter().for_each(|found| found.file.release(found.info));
         Ok(packed)
+    }
+
+    /// Calls `pack` with the matrices of `specs` as they are stored, then releases their mapped pages.
+    pub fn parts<T>(&self, specs: &[TensorSpec], pack: impl FnOnce(&[MatrixPart<'_>]) -> Result<T>) -> Result<T> {
+        self.packed(specs, |views| pack(&views.iter().copied().map(MatrixPart::Dense).collect::<Vec<_>>()))
     }
 
     fn find(&self, spec: &TensorSpec) -> Result<FoundTensor<'_>> {
@@ -165,53 +170,75 @@ impl Checkpoint {
         self.naming.in_file(name)
     }
 
-    /// Refuses tensors in layers, and a bias of the output layer, that the layout does not read: ignoring them would
-    /// silently change the arithmetic. Precomputed tables, a copy of the tied embedding and other heads are ignored; so
-    /// are, in one line, the parts of a wrapper beside the text model, and keys and values of layers that read those of
-    /// others.
+    /// Refuses tensors that the layout does not read though they belong to what it computes.
     fn refuse_unread(&self, layout: &Layout) -> Result<()> {
-        let read: HashSet<_> = layout.tensors().map(|spec| self.name_in_file(&spec.name)).collect();
-        let mut unread: Vec<&str> =
-            self.file_of.keys().map(String::as_str).filter(|name| !read.contains(*name)).collect();
-        unread.sort_unstable();
-        let layers = self.name_in_file("model.layers.");
-        let wrapped = self.naming.is_wrapped();
-        let mut beside = Vec::new();
-        for name in unread {
-            let computed = ["rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", "attn.bias"];
-            if computed.iter().any(|end| name.ends_with(end)) || name.ends_with("lm_head.weight") {
-                continue;
-            }
-            if layout.unused_keys().any(|module| name.starts_with(&*self.name_in_file(&module))) {
-                continue;
-            }
-            let (file, layers_expected) = (&self.files[self.file_of[name]], layout.layers.len());
-            if name.starts_with(&*layers) || name.ends_with("lm_head.bias") {
-                let expected = format!(
-                    "nothing of this name by config.json (num_hidden_layers {layers_expected}, its biases and norms)"
-                );
-                let shape = file.info(name).map_or_else(String::new, |info| format!(" of shape {:?}", info.shape));
-                return Err(self.misfit(file, name, expected, format!("a tensor{shape}")));
-            }
-            if wrapped {
-                beside.push(name);
-            } else {
-                log::warn!("{}: tensor `{name}` is not part of the model and is left out", file.path().display());
-            }
+        let unread = UnreadNames::of(self.file_of.keys(), layout, &self.naming);
+        let Some(name) = unread.refused else { return Ok(()) };
+        let file = &self.files[self.file_of[name]];
+        let shape = file.info(name).map_or_else(String::new, |info| format!(" of shape {:?}", info.shape));
+        Err(self.misfit(file, name, nothing_of_this_name(layout), format!("a tensor{shape}")))
+    }
+
+    /// Says which tensors are left out, in one line.
+    pub fn note_left_out(&self, layout: &Layout) {
+        let left_out = UnreadNames::of(self.file_of.keys(), layout, &self.naming).left_out;
+        let path = self.path.display();
+        let what = if self.naming.is_wrapped() { "beside the text model (of pictures or sound)" } else { "unknown" };
+        match &left_out[..] {
+            [] => {}
+            [only] => log::warn!("{path}: a tensor {what} is left out: `{only}`"),
+            [first, ..] => log::warn!("{path}: {} tensors {what} are left out: `{first}`, ...", left_out.len()),
         }
-        if let Some(first) = beside.first() {
-            let (path, count) = (self.path.display(), beside.len());
-            log::warn!(
-                "{path}: {count} tensors beside the text model (of pictures or sound) are left out: `{first}`, ..."
-            );
-        }
-        Ok(())
     }
 }
 
-/// Compares the names of an index, whose files may be missing, with what a config asks for. Returns how many it has, or
-/// the first one that is missing; `None` if there is no index.
-pub fn compare_index(folder: &Path, config: &ModelConfig) -> Result<Option<usize>> {
+/// The names of tensors that a layout does not read.
+struct UnreadNames<'a> {
+    /// The first one in a layer, or a bias of the output layer: ignoring it would silently change the arithmetic.
+    refused: Option<&'a str>,
+    /// Those outside the text model, in order. Precomputed tables, a copy of the tied embedding, other heads, and keys
+    /// and values of layers that read those of others are not among them.
+    left_out: Vec<&'a str>,
+}
+
+impl<'a> UnreadNames<'a> {
+    fn of(names: impl Iterator<Item = &'a String>, layout: &Layout, naming: &Naming) -> Self {
+        const COMPUTED: [&str; 5] =
+            ["rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", "attn.bias", "lm_head.weight"];
+        let read: HashSet<_> = layout.tensors().map(|spec| naming.in_file(&spec.name).into_owned()).collect();
+        let unused: Vec<String> = layout.unused_keys().map(|module| naming.in_file(&module).into_owned()).collect();
+        let layers = naming.in_file("model.layers.");
+        let is_unread = |name: &&str| {
+            !read.contains(*name)
+                && !COMPUTED.iter().any(|end| name.ends_with(end))
+                && !unused.iter().any(|module| name.starts_with(module))
+        };
+        let is_refused = |name: &&str| name.starts_with(&*layers) || name.ends_with("lm_head.bias");
+        let (mut refused, mut left_out): (Vec<_>, Vec<_>) =
+            names.map(String::as_str).filter(is_unread).partition(is_refused);
+        refused.sort_unstable();
+        left_out.sort_unstable();
+        Self { refused: refused.first().copied(), left_out }
+    }
+}
+
+fn nothing_of_this_name(layout: &Layout) -> String {
+    let layers = layout.layers.len();
+    format!("nothing of this name by config.json (num_hidden_layers {layers}, its biases, norms and experts)")
+}
+
+/// What an index lists, whose files may be missing.
+pub struct IndexFacts {
+    pub tensors: usize,
+    /// Of these, the ones outside the text model.
+    pub left_out: usize,
+    /// `metadata.total_size`, if the index has it.
+    pub bytes: Option<u64>,
+}
+
+/// Compares the names of an index with what a config asks for; `None` if there is no index. Errors: the first name that
+/// is missing, or that belongs to what the model computes and is not asked for.
+pub fn compare_index(folder: &Path, config: &ModelConfig) -> Result<Option<IndexFacts>> {
     let index = folder.join(INDEX);
     if !index.is_file() {
         return Ok(None);
@@ -220,14 +247,17 @@ pub fn compare_index(folder: &Path, config: &ModelConfig) -> Result<Option<usize
     let map = weight_map(&index, &json)?;
     let naming = Naming::of(map.keys());
     let layout = Layout::of(&ModelConfig { modules: stored_modules(config.modules, map.keys()), ..config.clone() });
-    match layout.tensors().find(|spec| !map.contains_key(&*naming.in_file(&spec.name))) {
-        None => Ok(Some(map.len())),
-        Some(spec) => {
-            let name = naming.in_file(&spec.name);
-            let expected = format!("a file with {}", spec.describe_shape());
-            Err(Error::field(&index, format!("weight_map.{name}"), expected, "nothing"))
-        }
+    if let Some(spec) = layout.tensors().find(|spec| !map.contains_key(&*naming.in_file(&spec.name))) {
+        let name = naming.in_file(&spec.name);
+        let expected = format!("a file with {}", spec.describe_shape());
+        return Err(Error::field(&index, format!("weight_map.{name}"), expected, "nothing"));
     }
+    let unread = UnreadNames::of(map.keys(), &layout, &naming);
+    if let Some(name) = unread.refused {
+        return Err(Error::field(&index, format!("weight_map.{name}"), nothing_of_this_name(&layout), "a file"));
+    }
+    let bytes = json.pointer("/metadata/total_size").and_then(Value::as_u64);
+    Ok(Some(IndexFacts { tensors: map.len(), left_out: unread.left_out.len(), bytes }))
 }
 
 fn weight_map<'a>(index: &Path, json: &'a Value) -> Result<&'a Map<String, Value>> {
@@ -298,7 +328,7 @@ fn no_weights(folder: &Path) -> Error {
     let others = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
     let other = others
         .filter_map(|name| name.into_string().ok())
-        .find(|name| [".bin", ".pth", ".pt", ".gguf", ".ckpt"].iter().any(|end| name.ends_with(end)));
+        .find(|name| [".bin", ".pth", ".pt", ".ckpt"].iter().any(|end| name.ends_with(end)));
     let found = other.map_or_else(|| "neither".to_owned(), |name| format!("{name}, a format that is not read"));
     Error::format(folder, format!("expected {SINGLE} or {INDEX}, found {found}"))
 }

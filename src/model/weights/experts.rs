@@ -1,6 +1,8 @@
 //! The matrices and biases of experts, one for each, from whichever form a checkpoint stores them in.
 
-use crate::backend::{Backend, WeightView};
+use rayon::prelude::*;
+
+use crate::backend::{Backend, MatrixPart, WeightView};
 use crate::error::Result;
 
 use super::super::layout::{Dim, ExpertMatrices, TensorSpec};
@@ -27,7 +29,7 @@ impl WeightSource {
                             Some(bytes) => WeightView { rows: view.cols, cols: view.rows, bytes, ..view },
                             None => view,
                         };
-                        matrix_of(backend, specs, &[view], *dtype)
+                        matrix_of(backend, specs, &[MatrixPart::Dense(view)], *dtype)
                     });
                     experts.collect()
                 })
@@ -74,14 +76,29 @@ fn slice<'a>(view: &WeightView<'a>, tensor: &TensorSpec, expert: usize) -> Weigh
 
 /// The bytes of `[in, out]` as `[out, in]`, with gate and up set apart if they alternate.
 fn turned(view: &WeightView<'_>, alternating: bool) -> Vec<u8> {
-    let size = view.dtype.bytes();
-    let mut bytes = Vec::with_capacity(view.bytes.len());
-    for column in order(view.cols, alternating) {
-        for row in 0..view.rows {
-            bytes.extend_from_slice(&view.bytes[(row * view.cols + column) * size..][..size]);
-        }
+    match view.dtype.bytes() {
+        2 => turned_elements::<2>(view, alternating),
+        _ => turned_elements::<4>(view, alternating),
     }
-    bytes
+}
+
+/// In squares, so that a line of the cache is used whole while it is there. `SIZE`: bytes of an element.
+fn turned_elements<const SIZE: usize>(view: &WeightView<'_>, alternating: bool) -> Vec<u8> {
+    const SIDE: usize = 64;
+    let (from, _) = view.bytes.as_chunks::<SIZE>();
+    let order = order(view.cols, alternating);
+    let mut turned = vec![[0; SIZE]; from.len()];
+    turned.par_chunks_mut(SIDE * view.rows).zip(order.par_chunks(SIDE)).for_each(|(turned, columns)| {
+        for first in (0..view.rows).step_by(SIDE) {
+            let rows = first..view.rows.min(first + SIDE);
+            for (out, &column) in columns.iter().enumerate() {
+                for row in rows.clone() {
+                    turned[out * view.rows + row] = from[row * view.cols + column];
+                }
+            }
+        }
+    });
+    turned.into_flattened()
 }
 
 /// Where each output lies: all even places come first if gate and up alternate.

@@ -1,23 +1,27 @@
-//! The source of tensors: the files of a checkpoint (`checkpoint`) or a seed (`random`). `layout` lists which tensors
-//! are stacked; the backend packs them.
+//! The source of tensors: a model's files (`files`: `checkpoint` or `gguf`) or a seed (`random`).
+//! `layout` lists which tensors are stacked; the backend packs them.
 
 mod checkpoint;
 mod experts;
+mod files;
+mod gguf;
 mod naming;
 mod random;
 mod safetensors_file;
 
-use crate::backend::{Backend, Dtype, MatrixPart, WeightView, with_bytes};
+use crate::backend::{Backend, Dtype, MatrixPart, WeightFormat, WeightView, with_bytes};
 use crate::error::Result;
 
 use super::layout::TensorSpec;
-pub use checkpoint::{Checkpoint, compare_index};
+pub use checkpoint::{IndexFacts, compare_index};
+pub use files::ModelFiles;
+pub use gguf::GgufModel;
 pub use random::RandomWeights;
 
 /// Where weights come from.
 pub enum WeightSource {
     Checkpoint {
-        checkpoint: Checkpoint,
+        checkpoint: ModelFiles,
         /// The compute dtype of the layers.
         dtype: Dtype,
     },
@@ -29,7 +33,7 @@ impl WeightSource {
     pub fn matrix<B: Backend>(&self, backend: &mut B, specs: &[TensorSpec]) -> Result<B::Matrix> {
         match self {
             WeightSource::Checkpoint { checkpoint, dtype } => {
-                checkpoint.packed(specs, |views| matrix_of(backend, specs, views, *dtype))
+                checkpoint.parts(specs, *dtype, |parts| matrix_of(backend, specs, parts, *dtype))
             }
             WeightSource::Random(random) => backend.matrix(&random.parts(specs)),
         }
@@ -62,41 +66,30 @@ pub fn vector_of<B: Backend>(backend: &mut B, values: &[f32]) -> Result<B::Vecto
     backend.vector(&[WeightView { dtype: Dtype::F32, rows: 1, cols: values.len(), bytes: &bytes }])
 }
 
-/// The matrices of `views` stacked into one; `dtype`: the compute dtype.
+/// The matrices of `parts` stacked into one; `dtype`: the compute dtype. Parts become dense and of this dtype where the
+/// backend does not multiply them as they are.
 fn matrix_of<B: Backend>(
     backend: &mut B,
     specs: &[TensorSpec],
-    views: &[WeightView<'_>],
+    parts: &[MatrixPart<'_>],
     dtype: Dtype,
 ) -> Result<B::Matrix> {
-    let mixed = views.iter().any(|view| view.dtype != dtype);
-    if B::MIXES_DTYPES || !mixed { dense(backend, views) } else { converted(backend, specs, views, dtype) }
-}
-
-fn dense<B: Backend>(backend: &mut B, views: &[WeightView<'_>]) -> Result<B::Matrix> {
-    let parts: Vec<_> = views.iter().copied().map(MatrixPart::Dense).collect();
-    backend.matrix(&parts)
-}
-
-/// The matrices converted to the model's compute dtype, for backends that cannot mix dtypes.
-fn converted<B: Backend>(
-    backend: &mut B,
-    specs: &[TensorSpec],
-    views: &[WeightView<'_>],
-    dtype: Dtype,
-) -> Result<B::Matrix> {
-    for (spec, view) in specs.iter().zip(views) {
-        log::warn!(
-            "tensor `{}` is {:?}; on this device it becomes {dtype:?}, as the layers are",
-            spec.name,
-            view.dtype
-        );
-    }
-    let encode = |view: &WeightView<'_>| {
-        let values: Vec<f32> = (0..view.rows * view.cols).map(|i| view.get(i)).collect();
-        dtype.encode(&values)
+    let is_kept = |part: &MatrixPart<'_>| match part.format() {
+        WeightFormat::Dense(other) => B::MIXES_DTYPES || other == dtype,
+        format @ (WeightFormat::Quantised(_) | WeightFormat::Blocks(_)) => backend.multiplies(format),
     };
-    let bytes: Vec<Vec<u8>> = views.iter().map(encode).collect();
-    let views: Vec<_> = views.iter().zip(&bytes).map(|(view, bytes)| WeightView { dtype, bytes, ..*view }).collect();
-    dense(backend, &views)
+    // Stacked parts are of one dtype where dtypes do not mix.
+    if parts.iter().all(is_kept) {
+        return backend.matrix(parts);
+    }
+    for (spec, part) in specs.iter().zip(parts) {
+        let (name, format) = (&spec.name, part.format());
+        log::warn!("tensor `{name}` is {format}; on this device it becomes {dtype}, as the layers are");
+    }
+    let bytes: Vec<Vec<u8>> = parts.iter().map(|part| part.dense_bytes(dtype)).collect();
+    let dense = parts
+        .iter()
+        .zip(&bytes)
+        .map(|(part, bytes)| MatrixPart::Dense(WeightView { dtype, rows: part.rows(), cols: part.cols(), bytes }));
+    backend.matrix(&dense.collect::<Vec<_>>())
 }

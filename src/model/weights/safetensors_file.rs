@@ -2,20 +2,18 @@
 //! that its length matches the header.
 
 use std::cmp::Ordering;
-use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use memmap2::Mmap;
 use safetensors::tensor::{Metadata, TensorInfo};
 
 use crate::error::{Error, Result};
+use crate::mapped::MappedFile;
 
 const LENGTH_BYTES: usize = 8;
 
 pub struct SafetensorsFile {
-    path: PathBuf,
-    map: Mmap,
+    map: MappedFile,
     header: Metadata,
     /// Offset of the tensors' bytes.
     data: usize,
@@ -23,16 +21,13 @@ pub struct SafetensorsFile {
 
 impl SafetensorsFile {
     pub fn open(path: PathBuf) -> Result<Self> {
-        let file = File::open(&path).map_err(Error::io(&path, "open"))?;
-        // SAFETY: the map is read-only and private to this object. Like every program that maps a model, we rely on the
-        // file not being truncated while it is read.
-        let map = unsafe { Mmap::map(&file) }.map_err(Error::io(&path, "map"))?;
-        let (header, data) = read_header(&path, &map)?;
-        Ok(Self { path, map, header, data })
+        let map = MappedFile::open(path)?;
+        let (header, data) = read_header(map.path(), map.bytes())?;
+        Ok(Self { map, header, data })
     }
 
     pub fn path(&self) -> &Path {
-        &self.path
+        self.map.path()
     }
 
     pub fn info(&self, name: &str) -> Option<&TensorInfo> {
@@ -44,7 +39,7 @@ impl SafetensorsFile {
     }
 
     pub fn bytes(&self, info: &TensorInfo) -> &[u8] {
-        &self.map[self.range(info)]
+        &self.map.bytes()[self.range(info)]
     }
 
     /// Bytes of all tensors.
@@ -59,20 +54,7 @@ impl SafetensorsFile {
 
     /// Releases a tensor's mapped pages; reading it again would load them from the file.
     pub fn release(&self, info: &TensorInfo) {
-        #[cfg(unix)]
-        {
-            let range = self.range(info);
-            // SAFETY: the range is inside the map, and dropping clean pages of a read-only file map changes no byte:
-            // the next access reads the file again.
-            let advised = unsafe {
-                self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len())
-            };
-            if let Err(fault) = advised {
-                log::debug!("{}: cannot release mapped pages: {fault}", self.path.display());
-            }
-        }
-        #[cfg(not(unix))]
-        let _ = info;
+        self.map.release(self.range(info));
     }
 }
 

@@ -7,13 +7,13 @@ use serde::{Serialize, Serializer};
 
 use super::endpoint::Endpoint;
 use super::logprobs::{ChatLogprobs, CompletionLogprobs, PromptLogprobs, ShownToken, echoed_tokens};
-use super::reasoning::{Reasoning, ReasoningSplitter};
-use super::request::{EncodedPrompt, ProtocolRequest};
+use super::request::{EncodedPrompt, ProtocolRequest, Reasoning};
 use super::scores::{ScoredChoice, scored_choice};
 use super::shown::{SampleText, TokenPlacer};
 use crate::engine::{Finish, FinishReason};
 use crate::ids::TokenId;
 use crate::tokenizer::Tokenizer;
+use crate::tokenizer::reasoning::ReasoningSplitter;
 
 /// The results of one prompt.
 #[derive(Default)]
@@ -314,7 +314,7 @@ fn sampled_choices<'a>(
                 let (content, reasoning_content) = match request.reasoning {
                     Reasoning::Keep => (sample.text, None),
                     Reasoning::Split => {
-                        let mut splitter = ReasoningSplitter::new(prompt.opens_reasoning);
+                        let mut splitter = ReasoningSplitter::new(prompt.start.clone());
                         let (first, rest) = (splitter.push(&sample.text), splitter.finish());
                         ((first.content + &rest.content).into(), Some(first.reasoning + &rest.reasoning))
                     }

@@ -5,15 +5,15 @@ use serde_json::{Map, Value};
 
 use super::fields::BodyFields;
 use super::messages::{self, Messages};
-use super::reasoning;
 use super::refusal::Refusal;
+use crate::tokenizer::reasoning::TextStart;
 use crate::tokenizer::{ChatOptions, Message, Tokenizer};
 
 /// A chat as text.
 pub struct ChatText {
     pub text: String,
-    /// Whether the text ends within the model's reasoning.
-    pub opens_reasoning: bool,
+    /// Where in the answer it ends.
+    pub start: TextStart,
 }
 
 /// Ends the message to continue, so that its end is found in the rendered text. The space shows whether the template
@@ -42,7 +42,7 @@ fn take_rendered(
     let continues = fields.choice("continue_final_message")?;
     let Some(value) = fields.take("messages") else {
         return match follows_branch {
-            true => Ok(ChatText { text: String::new(), opens_reasoning: false }),
+            true => Ok(ChatText { text: String::new(), start: TextStart::default() }),
             false => Err(Refusal::value("messages", "a list of messages with `role` and `content`", "nothing")),
         };
     };
@@ -102,8 +102,8 @@ fn render(
         let at = text.find(BRANCH_MARK).ok_or_else(|| hidden("an earlier message"))?;
         text.drain(..at + BRANCH_MARK.len());
     }
-    let opens_reasoning = if continues { reasoning::is_open(&last) } else { reasoning::ends_open(&text) };
-    Ok(ChatText { text, opens_reasoning })
+    let start = TextStart::of(&text, continues.then_some(&*last));
+    Ok(ChatText { text, start })
 }
 
 /// Cuts the text at the end of the message that is to be continued.

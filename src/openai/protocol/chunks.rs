@@ -8,14 +8,14 @@ use serde::Serialize;
 use super::answer::{AnswerHead, StopReason, Usage, finish_word};
 use super::endpoint::Endpoint;
 use super::logprobs::{ChatLogprobs, CompletionLogprobs, ShownToken, echoed_tokens};
-use super::reasoning::{Reasoning, ReasoningSplitter, SplitText};
-use super::request::{ProtocolRequest, StreamOptions};
+use super::request::{ProtocolRequest, Reasoning, StreamOptions};
 use super::shown::{SampleText, TokenPlace, TokenPlacer};
 use super::sse;
 use crate::engine::{Finish, FinishReason, SampledToken};
 use crate::ids::TokenId;
 use crate::launch::SampleId;
 use crate::tokenizer::Tokenizer;
+use crate::tokenizer::reasoning::{ReasoningSplitter, SplitText};
 
 /// Writes the chunks of one request, whose `stream` says how. Its samples are those of its prompts, `n` each.
 pub struct ChunkWriter {
@@ -110,8 +110,7 @@ impl ChunkWriter {
             let (request, tokenizer) = (&request, &tokenizer);
             (0..request.n).map(move |_| SampleStream {
                 text: SampleText::new(request.skips_special, prompt, tokenizer),
-                splitter: (request.reasoning == Reasoning::Split)
-                    .then(|| ReasoningSplitter::new(prompt.opens_reasoning)),
+                splitter: (request.reasoning == Reasoning::Split).then(|| ReasoningSplitter::new(prompt.start.clone())),
                 placer: request
                     .logprobs
                     .then(|| TokenPlacer::new(&prompt.tokens, request.skips_special, begin, tokenizer)),

@@ -2,11 +2,11 @@
 
 use super::endpoint::Endpoint;
 use super::reader::RequestReader;
-use super::reasoning;
 use super::refusal::Refusal;
 use super::request::{ChoiceContent, EncodedChoice, EncodedPrompt, PromptContent, ProtocolRequest, TextPrompt};
 use crate::error::Error;
 use crate::ids::TokenId;
+use crate::tokenizer::reasoning::TextStart;
 use crate::tokenizer::{AddSpecial, LongBeginning};
 
 impl RequestReader<'_> {
@@ -30,9 +30,10 @@ impl RequestReader<'_> {
 
     fn encode_prompt(&self, field: &str, prompt: TextPrompt, parent: &[TokenId]) -> Result<EncodedPrompt, Refusal> {
         let (own, choices) = self.tokens(field, &prompt)?;
-        let TextPrompt { text, stop, is_unlimited, mut opens_reasoning, .. } = prompt;
+        let TextPrompt { text, stop, is_unlimited, mut start, .. } = prompt;
         if own.is_empty() && !parent.is_empty() {
-            opens_reasoning = reasoning::is_open(&self.tokenizer.decode(parent));
+            let parent = self.tokenizer.decode(parent);
+            start = TextStart::of(&parent, Some(&parent));
         }
         let tokens = [parent, &own].concat();
         let context = self.config.context;
@@ -55,7 +56,7 @@ impl RequestReader<'_> {
         let stop = crate::engine::Stop { max_tokens: stop.max_tokens.min(context - tokens.len()), ..stop };
         stop.check(self.config.vocab).map_err(|error| Refusal::of(&error))?;
         let parent_tokens = parent.len();
-        Ok(EncodedPrompt { tokens, parent_tokens, text, stop, is_unlimited, opens_reasoning, choices })
+        Ok(EncodedPrompt { tokens, parent_tokens, text, stop, is_unlimited, start, choices })
     }
 
     pub(super) fn check_tokens(&self, field: &str, tokens: &[TokenId]) -> Result<(), Refusal> {

@@ -2,7 +2,6 @@
 //! response. JSON in, JSON out; files, sockets and the engine are left to the callers.
 
 mod answer;
-mod channels;
 mod chat;
 mod chunks;
 mod encode;
@@ -15,7 +14,6 @@ mod messages;
 mod models;
 mod official;
 mod reader;
-mod reasoning;
 mod refusal;
 mod request;
 mod scores;
@@ -33,7 +31,8 @@ pub use fields::parse_body;
 pub use limits::ProtocolLimits;
 pub use models::ServedModel;
 pub use reader::RequestReader;
-pub use reasoning::Reasoning;
 pub use refusal::{Refusal, RefusalKind};
-pub use request::{EncodedChoice, EncodedPrompt, Keep, ProtocolRequest, RequestSeed, StreamOptions, TextPrompt};
+pub use request::{
+    EncodedChoice, EncodedPrompt, Keep, ProtocolRequest, Reasoning, RequestSeed, StreamOptions, TextPrompt,
+};
 pub use tokens::tokenizer_info;

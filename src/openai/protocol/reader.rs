@@ -10,12 +10,14 @@ use super::endpoint::Endpoint;
 use super::fields::{BodyFields, brief, token_id};
 use super::limits::ProtocolLimits;
 use super::official;
-use super::reasoning::Reasoning;
 use super::refusal::Refusal;
-use super::request::{ChoiceContent, Keep, PromptContent, ProtocolRequest, RequestSeed, StreamOptions, TextPrompt};
+use super::request::{
+    ChoiceContent, Keep, PromptContent, ProtocolRequest, Reasoning, RequestSeed, StreamOptions, TextPrompt,
+};
 use crate::engine::{Priority, SamplingParams, Stop};
 use crate::ids::TokenId;
 use crate::model::ModelConfig;
+use crate::tokenizer::reasoning::TextStart;
 use crate::tokenizer::{AddSpecial, Tokenizer};
 
 /// OpenAI's default for completions; a chat without a limit uses all of the context and memory.
@@ -42,7 +44,7 @@ pub struct RequestReader<'a> {
 struct WrittenPrompt {
     text: String,
     content: PromptContent,
-    opens_reasoning: bool,
+    start: TextStart,
 }
 
 impl RequestReader<'_> {
@@ -220,12 +222,12 @@ impl RequestReader<'_> {
     }
 
     fn chat(&self, fields: &mut BodyFields, follows_branch: bool) -> Result<WrittenPrompt, Refusal> {
-        let ChatText { text, opens_reasoning } = chat::take(fields, follows_branch, self.tokenizer)?;
+        let ChatText { text, start } = chat::take(fields, follows_branch, self.tokenizer)?;
         let content = match text.is_empty() {
             true => PromptContent::Tokens(Vec::new()),
             false => PromptContent::Text(AddSpecial::No),
         };
-        Ok(WrittenPrompt { text, content, opens_reasoning })
+        Ok(WrittenPrompt { text, content, start })
     }
 
     /// Number of alternatives reported per token, and per token of the prompt; `None`: no log-probabilities are
@@ -317,7 +319,7 @@ impl RequestReader<'_> {
 }
 
 fn written(text: String, content: PromptContent) -> WrittenPrompt {
-    WrittenPrompt { text, content, opens_reasoning: false }
+    WrittenPrompt { text, content, start: TextStart::default() }
 }
 
 /// The prompts, each with the request's stop conditions and continuations.
@@ -334,9 +336,9 @@ fn text_prompts(
     };
     let stop = Stop { max_tokens: most_tokens.unwrap_or(default).max(1), ..stop };
     let is_unlimited = most_tokens.is_none() && endpoint == Endpoint::Chat;
-    let prompt = |WrittenPrompt { text, content, opens_reasoning }| {
+    let prompt = |WrittenPrompt { text, content, start }| {
         let (stop, choices) = (stop.clone(), choices.clone());
-        TextPrompt { text, content, stop, is_unlimited, opens_reasoning, choices }
+        TextPrompt { text, content, stop, is_unlimited, start, choices }
     };
     written.into_iter().map(prompt).collect()
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::endpoint::Endpoint;
-use super::reasoning::Reasoning;
 use super::refusal::Refusal;
 use crate::engine::{EngineFacts, Priority, SamplingParams, Stop, UniformKey};
 use crate::ids::TokenId;
 use crate::launch::{OutputTokens, check_path};
 use crate::tokenizer::AddSpecial;
+use crate::tokenizer::reasoning::TextStart;
 
 /// A request; `P`: its prompts, in tokens or, before they are encoded, as text.
 #[derive(Clone, Debug)]
@@ -45,6 +45,21 @@ pub struct ProtocolRequest<P = EncodedPrompt> {
     pub keep: Option<Keep>,
     /// Id of the kept branch that the prompt follows.
     pub parent: Option<String>,
+}
+
+/// What happens to a chat's reasoning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reasoning {
+    /// The content has it, as it was sampled.
+    #[default]
+    Keep,
+    /// `reasoning_content` has it, without the marks.
+    Split,
+}
+
+impl Reasoning {
+    /// The values of the field `reasoning`.
+    pub const WORDS: [(&str, Reasoning); 2] = [("keep", Reasoning::Keep), ("split", Reasoning::Split)];
 }
 
 /// The seed of a request's random numbers.
@@ -83,8 +98,8 @@ pub struct EncodedPrompt {
     pub stop: Stop,
     /// Whether the request sets no token limit, so that only the context and the memory limit it.
     pub is_unlimited: bool,
-    /// Whether an answer begins within the model's reasoning.
-    pub opens_reasoning: bool,
+    /// Where in an answer the sampled text begins.
+    pub start: TextStart,
     /// Continuations to score.
     pub choices: Vec<EncodedChoice>,
 }
@@ -106,7 +121,7 @@ pub struct TextPrompt {
     pub(super) stop: Stop,
     /// Whether the request sets no token limit.
     pub(super) is_unlimited: bool,
-    pub(super) opens_reasoning: bool,
+    pub(super) start: TextStart,
     pub(super) choices: Arc<[ChoiceContent]>,
 }
 

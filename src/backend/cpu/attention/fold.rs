@@ -10,6 +10,7 @@ use std::ops::Range;
 use super::lanes::{FloatLanes, KernelPath, MAX_ROWS};
 use super::tiles::PAGES;
 use crate::backend::cpu::kv::SLOTS;
+use crate::backend::cpu::memory::prefetch_line;
 use crate::backend::cpu::rows::sum_lanes;
 use crate::backend::cpu::sums::tanh;
 use crate::backend::{MOST_HEAD_DIM, Scoring};
@@ -64,23 +65,20 @@ pub struct TileView<P: KernelPath> {
 pub struct Prefetch {
     pub keys: *const u8,
     pub values: *const u8,
-    /// Bytes of keys and of values to advance per iteration of the call, which has one per word of a key.
+    /// Bytes to advance in the keys per word of a key, and in the values per word of a tile's lanes: a kernel prefetches
+    /// keys while it computes scores, values while it adds values. All at once would fill the core's fill buffers.
     pub strides: (usize, usize),
 }
 
 impl Prefetch {
     #[inline(always)]
-    fn fetch(&self, i: usize) {
-        let (keys, values) = (self.keys.wrapping_add(i * self.strides.0), self.values.wrapping_add(i * self.strides.1));
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch reads nothing, whatever the address.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T1>(keys.cast());
-            _mm_prefetch::<_MM_HINT_T1>(values.cast());
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = (keys, values);
+    fn keys(&self, word: usize) {
+        prefetch_line(self.keys.wrapping_add(word * self.strides.0));
+    }
+
+    #[inline(always)]
+    fn values(&self, word: usize) {
+        prefetch_line(self.values.wrapping_add(word * self.strides.1));
     }
 }
 
@@ -177,21 +175,22 @@ pub unsafe fn fold<P: KernelPath, const R: usize>(
                 3 => score::<P, R, 3>(geometry, &mut queries, &tile.keys[page..], page, &prefetch, &mut scores),
                 _ => score::<P, R, 4>(geometry, &mut queries, &tile.keys[page..], page, &prefetch, &mut scores),
             };
-            prefetch.strides = (0, 0);
+            prefetch.strides.0 = 0;
         }
         for r in 0..R {
             let (scores, numerators) = (scores.at(r, 0), numerators.at(r, 0));
             update_softmax::<P>(geometry, rows, r, pages.clone(), visible.rows[r], scores, numerators);
         }
-        let panels = geometry.width / SLOTS;
+        let (panels, lanes) = (geometry.width / SLOTS, &visible.lanes);
         let mut panel = 0;
         while panel < panels {
             panel += match (panels - panel).min(P::ROW_VECTORS) {
-                1 => add_values::<P, R, 1>(geometry, rows, tile, panel, &visible.lanes, &mut numerators),
-                2 => add_values::<P, R, 2>(geometry, rows, tile, panel, &visible.lanes, &mut numerators),
-                3 => add_values::<P, R, 3>(geometry, rows, tile, panel, &visible.lanes, &mut numerators),
-                _ => add_values::<P, R, 4>(geometry, rows, tile, panel, &visible.lanes, &mut numerators),
+                1 => add_values::<P, R, 1>(geometry, rows, tile, panel, lanes, &prefetch, &mut numerators),
+                2 => add_values::<P, R, 2>(geometry, rows, tile, panel, lanes, &prefetch, &mut numerators),
+                3 => add_values::<P, R, 3>(geometry, rows, tile, panel, lanes, &prefetch, &mut numerators),
+                _ => add_values::<P, R, 4>(geometry, rows, tile, panel, lanes, &prefetch, &mut numerators),
             };
+            prefetch.strides.1 = 0;
         }
     }
 }
@@ -211,7 +210,7 @@ unsafe fn score<P: KernelPath, const R: usize, const N: usize>(
     unsafe {
         let mut acc = [[P::Lanes::splat(0.0); N]; R];
         for i in 0..geometry.key_words {
-            prefetch.fetch(i);
+            prefetch.keys(i);
             let mut k = [P::operand(keys[0].add(i * SLOTS)); N];
             for n in 1..N {
                 k[n] = P::operand(keys[n].add(i * SLOTS));
@@ -321,6 +320,7 @@ unsafe fn add_values<P: KernelPath, const R: usize, const N: usize>(
     tile: &TileView<P>,
     panel: usize,
     lanes: &Range<usize>,
+    prefetch: &Prefetch,
     numerators: &mut AlignedRows<P::Factor, LANES, R>,
 ) -> usize {
     // SAFETY: promised by the caller of `fold`.
@@ -337,6 +337,7 @@ unsafe fn add_values<P: KernelPath, const R: usize, const N: usize>(
             let upto = lanes.end.min((page + 1) * SLOTS).div_ceil(P::WORD_ELEMENTS);
             let values = tile.values[page].add(panel * SLOTS);
             for j in from..upto {
+                prefetch.values(j);
                 let row = values.add((j - page * SLOTS / P::WORD_ELEMENTS) * geometry.width);
                 let mut v = [P::operand(row); N];
                 for n in 1..N {

@@ -18,7 +18,8 @@ mod walk;
 
 pub(super) use clear::{context, operand};
 
-use super::{CpuBuffer, Isa, KvStore};
+use super::team::Team;
+use super::{Cores, CpuBuffer, Isa, KvStore};
 use crate::backend::{Dtype, Scoring};
 use crate::ids::LayerIx;
 use crate::plan::AttentionPlan;
@@ -34,10 +35,10 @@ pub struct AttentionScratch {
     tasks: Vec<walk::TaskScratch>,
 }
 
-/// See `Backend::tree_attention`. The processor must support `isa`.
+/// See `Backend::tree_attention`. The processor must support the path of `cores`.
 #[allow(clippy::too_many_arguments)]
 pub fn tree_attention(
-    isa: Isa,
+    cores: &Cores,
     scratch: &mut AttentionScratch,
     out: &mut CpuBuffer,
     qkv: &CpuBuffer,
@@ -51,18 +52,18 @@ pub fn tree_attention(
     assert!(qkv.rows == rows && qkv.width >= heads.q_width(), "tree_attention: shape of qkv");
     assert_eq!((out.rows, out.width), (rows, heads.q_width()), "tree_attention: shape of the output");
     assert!(scoring.sinks.is_none_or(|sinks| sinks.len() == heads.q_heads), "tree_attention: a sink for each head");
-    let Some(run) = fast_path(isa, kv.dtype()) else {
+    let Some(run) = fast_path(cores.isa, kv.dtype()) else {
         return clear::tree_attention(out, qkv, kv, layer, plan, scoring);
     };
     let AttentionScratch { tiles, tasks } = scratch;
     tiles.resolve(plan, kv.layout(layer).pair());
     let call = walk::AttentionCall { qkv, kv, layer, plan, tiles, scoring };
-    // SAFETY: the processor supports `isa`.
-    unsafe { run(&call, tasks, out) };
+    // SAFETY: the processor supports the path.
+    unsafe { run(&cores.team, &call, tasks, out) };
 }
 
 /// `walk::run` for one code path.
-type RunAttention = unsafe fn(&walk::AttentionCall<'_>, &mut Vec<walk::TaskScratch>, &mut CpuBuffer);
+type RunAttention = unsafe fn(&Team, &walk::AttentionCall<'_>, &mut Vec<walk::TaskScratch>, &mut CpuBuffer);
 
 /// The fast path of `isa` over keys and values of dtype `stored`; `None` where the clear loops are used. The result may
 /// only be called if the processor supports `isa`.

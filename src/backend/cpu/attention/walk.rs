@@ -5,10 +5,11 @@
 use std::ops::Range;
 
 use bytemuck::Zeroable;
-use rayon::prelude::*;
 
+use super::super::columns::OutputColumns;
 use super::super::kv::{CpuPageLayout, SLOTS};
-use super::super::memory::CacheLine;
+use super::super::memory::{CacheLine, prefetch_line};
+use super::super::team::Team;
 use super::super::{CpuBuffer, KvStore};
 use super::fold::{Geometry, Prefetch, RowStates, TileView, VisibleLanes};
 use super::gather;
@@ -25,7 +26,7 @@ const WIDEN_FROM: usize = 3;
 /// Rapids), which also holds the states of the rows.
 const PREFETCH_BYTES: usize = 512 << 10;
 
-/// Calls with fewer products (rows x positions x width) run on the calling thread: waking the pool would take longer.
+/// Calls with fewer products (rows x positions x width) run on the calling thread: a worker would come too late.
 const PARALLEL_PRODUCTS: usize = 50_000;
 
 /// The running states of a task's rows and its other buffers; reused between calls.
@@ -54,65 +55,76 @@ pub struct AttentionCall<'a> {
 }
 
 /// One key head over a chunk of rows.
-struct HeadTask<'a> {
+struct HeadTask {
     kv_head: usize,
     rows: Range<usize>,
-    /// The output of each row and head of the group, `head_dim` elements each.
-    out: Vec<&'a mut [f32]>,
 }
 
-/// Computes tree attention on rayon's current pool.
+/// Computes tree attention on the threads of `team`.
 ///
 /// # Safety
 /// The processor has the path's instruction set.
-pub unsafe fn run<P: KernelPath>(call: &AttentionCall<'_>, scratch: &mut Vec<TaskScratch>, out: &mut CpuBuffer) {
+pub unsafe fn run<P: KernelPath>(
+    team: &Team,
+    call: &AttentionCall<'_>,
+    scratch: &mut Vec<TaskScratch>,
+    out: &mut CpuBuffer,
+) {
     let heads = call.kv.heads(call.layer);
-    let tasks = split_into_tasks(heads, out);
+    let tasks = HeadTasks::new(team, heads, out.rows);
     scratch.resize_with(scratch.len().max(tasks.len()), Default::default);
+    let scratch = &mut scratch[..tasks.len()];
+    let out = OutputColumns::of(out);
     // SAFETY: promised by the caller.
-    let run = |(task, scratch): (HeadTask<'_>, &mut TaskScratch)| unsafe { run_task::<P>(call, task, scratch) };
+    let run = |i: usize, scratch: &mut TaskScratch| unsafe { run_task::<P>(call, tasks.get(i), scratch, &out) };
     let pairs: usize = call.tiles.tiles.iter().map(|tile| tile.rows.len() * tile.lanes.len()).sum();
     if pairs * heads.q_width() < PARALLEL_PRODUCTS {
-        tasks.into_iter().zip(scratch).for_each(run);
+        scratch.iter_mut().enumerate().for_each(|(i, scratch)| run(i, scratch));
     } else {
-        tasks.into_par_iter().zip(scratch.par_iter_mut()).with_max_len(1).for_each(run);
+        team.for_each(scratch, run);
     }
 }
 
-/// Makes about three tasks per thread, so that threads finish together. More chunks would read shared tiles more often.
-fn split_into_tasks(heads: HeadLayout, out: &mut CpuBuffer) -> Vec<HeadTask<'_>> {
-    let (rows, width, group) = (out.rows, out.width, heads.group());
-    let chunks = (3 * rayon::current_num_threads()).div_ceil(heads.kv_heads);
-    let max_chunks = (rows * group).div_ceil(4 * MAX_ROWS);
-    let chunk = rows.div_ceil(chunks.min(max_chunks).max(1)).max(1);
-    let mut tasks = Vec::with_capacity(rows.div_ceil(chunk) * heads.kv_heads);
-    for (c, out) in out.data.chunks_mut(chunk * width).enumerate() {
-        let rows = c * chunk..c * chunk + out.len() / width;
-        let from = tasks.len();
-        tasks.extend((0..heads.kv_heads).map(|kv_head| HeadTask {
-            kv_head,
-            rows: rows.clone(),
-            out: Vec::with_capacity(rows.len() * group),
-        }));
-        for row in out.chunks_exact_mut(width) {
-            for (head, part) in row.chunks_exact_mut(heads.head_dim).enumerate() {
-                tasks[from + head / group].out.push(part);
-            }
-        }
+/// The tasks of a call: each chunk of rows with each key head.
+struct HeadTasks {
+    rows: usize,
+    chunk: usize,
+    kv_heads: usize,
+}
+
+impl HeadTasks {
+    /// About three tasks per thread, so that threads finish together. More chunks would read shared tiles more often.
+    fn new(team: &Team, heads: HeadLayout, rows: usize) -> Self {
+        let chunks = (3 * team.threads()).div_ceil(heads.kv_heads);
+        let max_chunks = (rows * heads.group()).div_ceil(4 * MAX_ROWS);
+        Self { rows, chunk: rows.div_ceil(chunks.min(max_chunks).max(1)).max(1), kv_heads: heads.kv_heads }
     }
-    tasks
+
+    fn len(&self) -> usize {
+        self.rows.div_ceil(self.chunk) * self.kv_heads
+    }
+
+    fn get(&self, task: usize) -> HeadTask {
+        let first = task / self.kv_heads * self.chunk;
+        HeadTask { kv_head: task % self.kv_heads, rows: first..self.rows.min(first + self.chunk) }
+    }
 }
 
 /// Computes the output of one task.
 ///
 /// # Safety
 /// The processor has the path's instruction set.
-unsafe fn run_task<P: KernelPath>(call: &AttentionCall<'_>, task: HeadTask<'_>, scratch: &mut TaskScratch) {
+unsafe fn run_task<P: KernelPath>(
+    call: &AttentionCall<'_>,
+    task: HeadTask,
+    scratch: &mut TaskScratch,
+    out: &OutputColumns,
+) {
     let heads = call.kv.heads(call.layer);
     let layout = call.kv.layout(call.layer);
     let group = heads.group();
     let geometry = Geometry::new(heads.head_dim, layout.width, P::WORD_ELEMENTS, &call.scoring);
-    scratch.start(task.out.len(), layout);
+    scratch.start(task.rows.len() * group, layout);
     if let Some(sinks) = call.scoring.sinks {
         scratch.add_sinks(&sinks[task.kv_head * group..][..group], &geometry);
     }
@@ -134,6 +146,12 @@ unsafe fn run_task<P: KernelPath>(call: &AttentionCall<'_>, task: HeadTask<'_>, 
         // them.
         let wide = (P::WIDENS && row_groups.len() >= WIDEN_FROM)
             .then(|| unsafe { widen(&geometry, &view, bytemuck::cast_slice_mut(&mut scratch.wide)) });
+        // Each kernel call prefetches one page. A tile of fewer calls than pages is bound by memory anyway: it asks for
+        // the others at once.
+        let pages = tile.lanes.end.div_ceil(SLOTS) - tile.lanes.start / SLOTS;
+        for _ in row_groups.len()..pages {
+            prefetcher.whole_page(tile.reads);
+        }
         for row_group in row_groups {
             let visible = match whole {
                 true => VisibleLanes::WHOLE,
@@ -146,7 +164,10 @@ unsafe fn run_task<P: KernelPath>(call: &AttentionCall<'_>, task: HeadTask<'_>, 
                 continue;
             }
             let states = scratch.rows::<P>(first + row_group.start, row_group.len(), layout.width);
-            let prefetch = prefetcher.next(tile.reads, wide.as_ref().map_or(&geometry, |(wide, _)| wide).key_words);
+            let prefetch = match &wide {
+                Some((geometry, _)) => prefetcher.next(tile.reads, geometry.key_words, P::Wide::WORD_ELEMENTS),
+                None => prefetcher.next(tile.reads, geometry.key_words, P::WORD_ELEMENTS),
+            };
             // SAFETY: the processor has the path's instructions; `scratch` holds all rows of the task, of which
             // `states` are some; `view` and `wide` cover the pages of the tile's lanes, of which the rows see some.
             match &wide {
@@ -158,9 +179,11 @@ unsafe fn run_task<P: KernelPath>(call: &AttentionCall<'_>, task: HeadTask<'_>, 
         }
     }
     let o = bytemuck::cast_slice::<CacheLine, f32>(&scratch.o).chunks_exact(layout.width);
-    for ((out, l), o) in task.out.into_iter().zip(&scratch.l).zip(o) {
-        // SAFETY: the processor has the path's instructions.
-        unsafe { P::finish(o, &l.0, out) };
+    let places = task.rows.flat_map(|row| (0..group).map(move |head| (row, task.kv_head * group + head)));
+    for (((row, head), l), o) in places.zip(&scratch.l).zip(o) {
+        // SAFETY: tasks have different rows or heads, and each writes only theirs; the processor has the path's
+        // instructions.
+        unsafe { P::finish(o, &l.0, out.of_row(row, head * heads.head_dim, heads.head_dim)) };
     }
 }
 
@@ -218,9 +241,26 @@ impl<'a> Prefetcher<'a> {
         Self { reads, rows, layout, stored, at: 0 }
     }
 
-    /// What a kernel call with `key_words` iterations prefetches while it folds the tile whose own reads end at
-    /// `reads`.
-    fn next(&mut self, reads: usize, key_words: usize) -> Prefetch {
+    /// What a kernel call with `key_words` words per key and `pair` elements per word prefetches while it folds the tile
+    /// whose own reads end at `reads`.
+    fn next(&mut self, reads: usize, key_words: usize, pair: usize) -> Prefetch {
+        let Some((keys, values)) = self.next_page(reads) else {
+            return Prefetch { keys: self.stored.as_ptr(), values: self.stored.as_ptr(), strides: (0, 0) };
+        };
+        let strides = (keys.len() / key_words, values.len().div_ceil(PAGES * SLOTS / pair));
+        Prefetch { keys: keys.as_ptr(), values: values.as_ptr(), strides }
+    }
+
+    /// Prefetches a page at once.
+    fn whole_page(&mut self, reads: usize) {
+        if let Some((keys, values)) = self.next_page(reads) {
+            let lines = keys.chunks(size_of::<CacheLine>()).chain(values.chunks(size_of::<CacheLine>()));
+            lines.for_each(|line| prefetch_line(line.as_ptr()));
+        }
+    }
+
+    /// The keys, and the values that are read, of the next page that the task reads; unless that is far off.
+    fn next_page(&mut self, reads: usize) -> Option<(&'a [u8], &'a [u8])> {
         let CpuPageLayout { dtype, width, .. } = self.layout;
         let limit = (reads + PREFETCH_BYTES / self.layout.bytes()).min(self.reads.len());
         let ours = |read: &PageRead| read.rows.start < self.rows.end && self.rows.start < read.rows.end;
@@ -228,16 +268,11 @@ impl<'a> Prefetcher<'a> {
         while self.at < limit && !ours(&self.reads[self.at]) {
             self.at += 1;
         }
-        if self.at >= limit {
-            return Prefetch { keys: self.stored.as_ptr(), values: self.stored.as_ptr(), strides: (0, 0) };
-        }
-        let PageRead { page, slots, .. } = &self.reads[self.at];
+        let PageRead { page, slots, .. } = self.reads[..limit].get(self.at)?;
         self.at += 1;
         let page = &self.stored[page.ix() * self.layout.bytes()..][..self.layout.bytes()];
-        let key_bytes = self.layout.key_elements() * dtype.bytes();
-        let value_bytes = slots * width * dtype.bytes();
-        let strides = (key_bytes / key_words, value_bytes.div_ceil(key_words));
-        Prefetch { keys: page.as_ptr(), values: page[key_bytes..].as_ptr(), strides }
+        let (keys, values) = page.split_at(self.layout.key_elements() * dtype.bytes());
+        Some((keys, &values[..slots * width * dtype.bytes()]))
     }
 }
 
@@ -268,16 +303,14 @@ unsafe fn widen<P: KernelPath>(
 ///
 /// # Safety
 /// The processor has the path's instruction set.
-unsafe fn pack_queries<P: KernelPath>(
-    call: &AttentionCall<'_>,
-    task: &HeadTask<'_>,
-    width: usize,
-    q: &mut Vec<CacheLine>,
-) {
+unsafe fn pack_queries<P: KernelPath>(call: &AttentionCall<'_>, task: &HeadTask, width: usize, q: &mut Vec<CacheLine>) {
     let heads = call.kv.heads(call.layer);
     let group = heads.group();
     let factors = width / P::WORD_ELEMENTS;
-    q.resize((task.out.len() * factors * size_of::<P::Factor>()).div_ceil(size_of::<CacheLine>()), CacheLine::zeroed());
+    q.resize(
+        (task.rows.len() * group * factors * size_of::<P::Factor>()).div_ceil(size_of::<CacheLine>()),
+        CacheLine::zeroed(),
+    );
     let packed = bytemuck::cast_slice_mut::<CacheLine, P::Factor>(q);
     let sources = task.rows.clone().flat_map(|row| {
         let heads_of_row = &call.qkv.row(row)[task.kv_head * group * heads.head_dim..][..group * heads.head_dim];

@@ -96,10 +96,10 @@ fn kernel<W: Avx2Load>(rows: usize, panels: usize) -> GemmKernel {
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn tile<W: Avx2Load, const ROWS: usize, const PANELS: usize>(tile: &GemmTile) {
     let mut acc = [[[_mm256_setzero_ps(); 2]; PANELS]; ROWS];
-    if tile.resume {
+    if let Some(sums) = tile.sums {
         for (i, acc) in acc.as_flattened_mut().as_flattened_mut().iter_mut().enumerate() {
             // SAFETY: the tile has `ROWS * PANELS` panels of sums.
-            *acc = unsafe { _mm256_loadu_ps(tile.sums.add(i * PANEL / 2)) };
+            *acc = unsafe { _mm256_loadu_ps(sums.add(i * PANEL / 2)) };
         }
     }
     let (mut a, mut w) = (tile.a.cast::<f32>(), tile.w);
@@ -129,8 +129,10 @@ unsafe fn tile<W: Avx2Load, const ROWS: usize, const PANELS: usize>(tile: &GemmT
         prefetch = prefetch.wrapping_add(64);
         left -= steps;
     }
-    for (i, acc) in acc.as_flattened().as_flattened().iter().enumerate() {
-        // SAFETY: the tile has `ROWS * PANELS` panels of sums.
-        unsafe { _mm256_storeu_ps(tile.sums.add(i * PANEL / 2), *acc) };
+    for (r, acc) in acc.iter().enumerate() {
+        for (half, acc) in acc.as_flattened().iter().enumerate() {
+            // SAFETY: there is room for `PANELS` panels in each of `ROWS` rows.
+            unsafe { _mm256_storeu_ps(tile.to.add(r * tile.to_stride + half * PANEL / 2), *acc) };
+        }
     }
 }

@@ -10,7 +10,7 @@ use super::widening::{Bf16Weights, F16Weights, F32Weights, PanelWeights};
 use crate::backend::Dtype;
 
 pub static KERNELS: GemmKernels = GemmKernels {
-    rows: 14,
+    rows: 13,
     panels,
     operand: |dtype| if dtype == Dtype::Bf16 { OperandFormat::RoundedF32 } else { OperandFormat::F32 },
     kernel: |dtype, rows, panels| match dtype {
@@ -114,10 +114,10 @@ impl<W: Avx512Load> Avx512Kernel for W {
     #[target_feature(enable = "avx512f")]
     unsafe fn tile<const ROWS: usize, const PANELS: usize>(tile: &GemmTile) {
         let mut acc = [[_mm512_setzero_ps(); PANELS]; ROWS];
-        if tile.resume {
+        if let Some(sums) = tile.sums {
             for (i, acc) in acc.as_flattened_mut().iter_mut().enumerate() {
                 // SAFETY: the tile has `ROWS * PANELS` registers of sums.
-                *acc = unsafe { _mm512_loadu_ps(tile.sums.add(i * PANEL)) };
+                *acc = unsafe { _mm512_loadu_ps(sums.add(i * PANEL)) };
             }
         }
         let (mut a, mut w) = (tile.a.cast::<f32>(), tile.w);
@@ -149,9 +149,11 @@ impl<W: Avx512Load> Avx512Kernel for W {
             prefetch = prefetch.wrapping_add(64);
             left -= steps;
         }
-        for (i, acc) in acc.as_flattened().iter().enumerate() {
-            // SAFETY: the tile has `ROWS * PANELS` registers of sums.
-            unsafe { _mm512_storeu_ps(tile.sums.add(i * PANEL), *acc) };
+        for (r, acc) in acc.iter().enumerate() {
+            for (p, acc) in acc.iter().enumerate() {
+                // SAFETY: there is room for `PANELS` registers in each of `ROWS` rows.
+                unsafe { _mm512_storeu_ps(tile.to.add(r * tile.to_stride + p * PANEL), *acc) };
+            }
         }
     }
 }

@@ -10,6 +10,7 @@ use super::pack::PANEL;
 use crate::backend::Dtype;
 
 pub static KERNELS: GemmKernels = GemmKernels {
+    rows: 14,
     operand: |dtype| if dtype == Dtype::Bf16 { OperandFormat::Bf16Pairs } else { (avx512::KERNELS.operand)(dtype) },
     kernel: |dtype, rows, panels| match dtype {
         Dtype::Bf16 => avx512::kernel::<Bf16PairDot>(rows, panels),
@@ -25,10 +26,10 @@ impl Avx512Kernel for Bf16PairDot {
     #[target_feature(enable = "avx512f,avx512bf16")]
     unsafe fn tile<const ROWS: usize, const PANELS: usize>(tile: &GemmTile) {
         let mut acc = [[_mm512_setzero_ps(); PANELS]; ROWS];
-        if tile.resume {
+        if let Some(sums) = tile.sums {
             for (i, acc) in acc.as_flattened_mut().iter_mut().enumerate() {
                 // SAFETY: the tile has `ROWS * PANELS` registers of sums.
-                *acc = unsafe { _mm512_loadu_ps(tile.sums.add(i * PANEL)) };
+                *acc = unsafe { _mm512_loadu_ps(sums.add(i * PANEL)) };
             }
         }
         let (mut a, mut w) = (tile.a.cast::<i32>(), tile.w);
@@ -58,9 +59,11 @@ impl Avx512Kernel for Bf16PairDot {
             prefetch = prefetch.wrapping_add(64);
             left -= steps;
         }
-        for (i, acc) in acc.as_flattened().iter().enumerate() {
-            // SAFETY: the tile has `ROWS * PANELS` registers of sums.
-            unsafe { _mm512_storeu_ps(tile.sums.add(i * PANEL), *acc) };
+        for (r, acc) in acc.iter().enumerate() {
+            for (p, acc) in acc.iter().enumerate() {
+                // SAFETY: there is room for `PANELS` registers in each of `ROWS` rows.
+                unsafe { _mm512_storeu_ps(tile.to.add(r * tile.to_stride + p * PANEL), *acc) };
+            }
         }
     }
 }

@@ -14,8 +14,8 @@ unsafe fn tile(tile: &GemmTile) {
     let mut sums = [0.0; PANEL];
     // SAFETY: the tile holds `words` pairs of one row and of one panel, whose 16 outputs lie side by side, and 16 sums.
     let (a, w) = unsafe {
-        if tile.resume {
-            sums = tile.sums.cast::<[f32; PANEL]>().read_unaligned();
+        if let Some(before) = tile.sums {
+            sums = before.cast::<[f32; PANEL]>().read_unaligned();
         }
         let panel = tile.w.cast::<[u32; PANEL]>();
         (std::slice::from_raw_parts(tile.a, tile.words), std::slice::from_raw_parts(panel, tile.words))
@@ -26,5 +26,5 @@ unsafe fn tile(tile: &GemmTile) {
         }
     }
     // SAFETY: as above.
-    unsafe { tile.sums.cast::<[f32; PANEL]>().write_unaligned(sums) };
+    unsafe { tile.to.cast::<[f32; PANEL]>().write_unaligned(sums) };
 }

@@ -2,19 +2,18 @@
 //! With bf16 weights the inputs are first rounded to bf16 (to nearest even), as the dot products of the fast path
 //! require.
 
-use rayon::prelude::*;
-
 use super::pack::{PANEL, element};
 use super::{CpuMatrix, OutputMode};
+use crate::backend::cpu::team::Team;
 use crate::backend::cpu::{CpuBuffer, Isa};
 
 /// See `gemm::linear`.
-pub fn linear(out: &mut CpuBuffer, x: &CpuBuffer, w: &CpuMatrix, bias: Option<&[f32]>, mode: OutputMode) {
+pub fn linear(team: &Team, out: &mut CpuBuffer, x: &CpuBuffer, w: &CpuMatrix, bias: Option<&[f32]>, mode: OutputMode) {
     if w.rows == 0 {
         return;
     }
     let operand = Isa::Portable.linear_operand(w.dtype());
-    out.data.par_chunks_exact_mut(w.rows).enumerate().for_each(|(r, out)| {
+    team.for_chunks(&mut out.data, w.rows, |r, out| {
         let x: Vec<f32> = x.row(r).iter().map(|&v| operand.round(v)).collect();
         for (p, out) in out.chunks_mut(PANEL).enumerate() {
             let sums = panel_dot(w, p, &x);

@@ -5,15 +5,14 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::operand::{OperandFormat, ROW_STRIDE, Strip, pack_activations, strips};
 use super::pack::PANEL;
 use super::{CpuMatrix, OutputMode};
 use crate::backend::Dtype;
+use crate::backend::cpu::columns::OutputColumns;
 use crate::backend::cpu::memory::CacheLine;
 use crate::backend::cpu::rows::for_each_isa;
-use crate::backend::cpu::{CpuBuffer, Isa};
+use crate::backend::cpu::{Cores, CpuBuffer, Isa};
 
 /// Words of activations multiplied in one pass over the weights: half of a second-level cache of 2 MB.
 const RESIDENT_WORDS: usize = 256 * 1024;
@@ -33,7 +32,7 @@ pub struct GemmKernels {
     pub kernel: fn(Dtype, rows: usize, panels: usize) -> GemmKernel,
 }
 
-/// Adds the products of a tile to its sums.
+/// Adds the products of a tile to its sums and stores them.
 ///
 /// # Safety
 /// The processor has the kernel's instruction set, and the tile's pointers are valid for its shape.
@@ -49,10 +48,11 @@ pub struct GemmTile {
     pub panel_bytes: usize,
     /// Words per row of the strip.
     pub words: usize,
-    /// `[rows][panels * 16]`
-    pub sums: *mut f32,
-    /// Whether to add to `sums`; if not, they are uninitialised.
-    pub resume: bool,
+    /// The sums of the strips before, `[rows][panels * 16]`; `None`: this is the first one.
+    pub sums: Option<*const f32>,
+    /// Where the sums go, and the elements from one row to the next.
+    pub to: *mut f32,
+    pub to_stride: usize,
     /// Where to prefetch: the next strip in the first panel. After every `prefetch_every` words a kernel prefetches one
     /// cache line of each panel into the second-level cache. May lie past the end of the weights.
     pub prefetch: *const u8,
@@ -79,61 +79,84 @@ pub struct GemmScratch {
     operands: Vec<u32>,
     /// The sums of each share of the panels.
     sums: Vec<Vec<f32>>,
-    /// Packed activations of each part of a grouped layer, and its inputs in order.
-    parts: Vec<Vec<u32>>,
-    pub(super) inputs: CpuBuffer,
+    /// The passes of a grouped layer, their packed activations, and the shares of their panels.
+    passes: Vec<ExpertPass>,
+    packed: Vec<Vec<u32>>,
+    shares: Vec<PassShare>,
+    /// The output of one piece of several.
+    pub(super) piece: CpuBuffer,
 }
 
-/// Neighbouring rows that one matrix of a grouped layer multiplies.
-pub struct GroupedPart<'a> {
-    pub w: &'a CpuMatrix,
-    pub bias: Option<&'a [f32]>,
-    pub rows: Range<usize>,
+/// Rows of a grouped layer that one expert multiplies in one pass.
+#[derive(Clone, Copy)]
+struct ExpertPass {
+    expert: usize,
+    rows: RowGroup,
 }
 
-/// Multiplies the rows of each part by its matrix. All matrices have one shape and dtype. Threads take shares of all
-/// parts' panels at once: most experts have few rows, too few to share out one by one.
-pub fn grouped(
-    isa: Isa,
+/// Some panels of a pass's matrix.
+struct PassShare {
+    pass: usize,
+    panels: Range<usize>,
+}
+
+/// Multiplies neighbouring rows by the matrix of their expert: `expert_rows` has experts and their rows of `out`, `input`
+/// the activations of a row, `weights` the matrix and the bias of an expert. All matrices have one shape and dtype.
+/// Threads take shares of all experts' panels at once: most experts have few rows, too few to share out one by one.
+pub fn grouped<'x>(
+    cores: &Cores,
     kernels: &GemmKernels,
     scratch: &mut GemmScratch,
     out: &mut CpuBuffer,
-    x: &CpuBuffer,
-    parts: &[GroupedPart<'_>],
+    expert_rows: impl Iterator<Item = (usize, Range<usize>)>,
+    input: impl Fn(usize) -> &'x [f32] + Sync,
+    weights: impl Fn(usize) -> (&'x CpuMatrix, Option<&'x [f32]>) + Sync,
 ) {
-    let Some(w) = parts.first().map(|part| part.w).filter(|w| w.rows > 0) else { return };
+    let mut expert_rows = expert_rows.peekable();
+    let Some(&(first, _)) = expert_rows.peek() else {
+        return;
+    };
+    let (w, _) = weights(first);
+    if w.rows == 0 {
+        return;
+    }
     let operand = (kernels.operand)(w.dtype());
     let most = (RESIDENT_WORDS / operand.words(w.cols).max(1)).max(kernels.rows);
-    let pieces: Vec<(&GroupedPart<'_>, RowGroup)> =
-        parts.iter().flat_map(|part| groups(part.rows.len(), most).map(move |rows| (part, rows))).collect();
-    scratch.parts.resize_with(scratch.parts.len().max(pieces.len()), Vec::new);
-    pieces.par_iter().zip(&mut scratch.parts).for_each(|((part, rows), packed)| {
-        pack_activations(isa, packed, x, part.rows.start + rows.first, rows.rows, operand);
+    let GemmScratch { sums, passes, packed, shares, .. } = scratch;
+    passes.clear();
+    passes.extend(expert_rows.flat_map(|(expert, rows)| {
+        let of_expert = groups(rows.len(), most);
+        of_expert.map(move |group| ExpertPass { expert, rows: RowGroup { first: rows.start + group.first, ..group } })
+    }));
+    packed.resize_with(packed.len().max(passes.len()), Vec::new);
+    let packed = &mut packed[..passes.len()];
+    cores.team.for_each(packed, |i, packed| {
+        let RowGroup { first, rows } = passes[i].rows;
+        pack_activations(cores, packed, w.cols, rows, operand, |r| input(first + r));
     });
-    let passes = pieces.iter().zip(&scratch.parts).map(|((part, rows), operands)| WeightPass {
-        isa,
-        kernels,
-        w: part.w,
-        operand,
-        operands,
-        first_row: part.rows.start + rows.first,
-        rows: rows.rows,
-        groups: groups(rows.rows, kernels.rows).collect(),
-        bias: part.bias,
-        mode: OutputMode::Replace,
-    });
-    let passes: Vec<WeightPass<'_>> = passes.collect();
-    let panels: usize = passes.iter().map(|pass| pass.w.panels()).sum();
-    let share = panels.div_ceil(SHARES * rayon::current_num_threads());
-    let shares: Vec<(&WeightPass<'_>, Range<usize>)> = passes.iter().flat_map(|pass| pass.shares(share)).collect();
+    let pass = |pass: usize| {
+        let ExpertPass { expert, rows: RowGroup { first, rows } } = passes[pass];
+        let ((w, bias), operands, mode) = (weights(expert), packed[pass].as_slice(), OutputMode::Replace);
+        WeightPass { cores, kernels, w, operand, operands, first_row: first, rows, bias, mode }
+    };
+    let share = (passes.len() * w.panels()).div_ceil(SHARES * cores.team.threads());
+    shares.clear();
+    shares.extend((0..passes.len()).flat_map(|number| {
+        let of_pass = pass(number).shares(share);
+        (0..of_pass.len()).map(move |i| PassShare { pass: number, panels: of_pass.get(i) })
+    }));
+    sums.resize_with(sums.len().max(shares.len()), Vec::new);
     let out = OutputColumns::of(out);
-    shares.into_par_iter().for_each_init(Vec::new, |sums, (pass, panels)| pass.share(panels, sums, &out));
+    cores.team.for_each(&mut sums[..shares.len()], |i, sums| {
+        let PassShare { pass: number, panels } = &shares[i];
+        pass(*number).share(panels.clone(), sums, &out);
+    });
 }
 
 /// See `gemm::linear`.
 #[allow(clippy::too_many_arguments)]
 pub fn linear(
-    isa: Isa,
+    cores: &Cores,
     kernels: &GemmKernels,
     scratch: &mut GemmScratch,
     out: &mut CpuBuffer,
@@ -148,16 +171,15 @@ pub fn linear(
     let operand = (kernels.operand)(w.dtype());
     let most = (RESIDENT_WORDS / operand.words(w.cols).max(1)).max(kernels.rows);
     for rows in groups(x.rows, most) {
-        pack_activations(isa, &mut scratch.operands, x, rows.first, rows.rows, operand);
+        pack_activations(cores, &mut scratch.operands, w.cols, rows.rows, operand, |r| x.row(rows.first + r));
         let pass = WeightPass {
-            isa,
+            cores,
             kernels,
             w,
             operand,
             operands: &scratch.operands,
             first_row: rows.first,
             rows: rows.rows,
-            groups: groups(rows.rows, kernels.rows).collect(),
             bias,
             mode,
         };
@@ -165,16 +187,32 @@ pub fn linear(
     }
 }
 
+/// Panels in shares of `each`, the last of which may be smaller.
+#[derive(Clone, Copy)]
+struct PanelShares {
+    each: usize,
+    all: usize,
+}
+
+impl PanelShares {
+    fn len(self) -> usize {
+        self.all.div_ceil(self.each)
+    }
+
+    fn get(self, share: usize) -> Range<usize> {
+        share * self.each..((share + 1) * self.each).min(self.all)
+    }
+}
+
 /// One pass over all panels, for rows whose activations fit the second-level cache.
 struct WeightPass<'a> {
-    isa: Isa,
+    cores: &'a Cores,
     kernels: &'a GemmKernels,
     w: &'a CpuMatrix,
     operand: OperandFormat,
     operands: &'a [u32],
     first_row: usize,
     rows: usize,
-    groups: Vec<RowGroup>,
     bias: Option<&'a [f32]>,
     mode: OutputMode,
 }
@@ -183,24 +221,26 @@ impl WeightPass<'_> {
     fn run(&self, sums: &mut Vec<Vec<f32>>, out: &mut CpuBuffer) {
         // Few rows: one share per thread, so that prefetching is not interrupted. Many rows: more shares, so that other
         // threads can take over from one that was delayed.
-        let shares = rayon::current_num_threads() * if self.groups.len() == 1 { 1 } else { SHARES };
-        let shares: Vec<Range<usize>> =
-            self.shares(self.w.panels().div_ceil(shares)).map(|(_, panels)| panels).collect();
-        sums.resize_with(shares.len(), Vec::new);
+        let shares = self.cores.team.threads() * if self.groups().len() == 1 { 1 } else { SHARES };
+        let shares = self.shares(self.w.panels().div_ceil(shares));
+        sums.resize_with(shares.len().max(sums.len()), Vec::new);
         let out = OutputColumns::of(out);
-        shares.into_par_iter().zip(sums).for_each(|(panels, sums)| self.share(panels, sums, &out));
+        self.cores.team.for_each(&mut sums[..shares.len()], |i, sums| self.share(shares.get(i), sums, &out));
     }
 
     /// Panels of one kernel call.
     fn panels_per_call(&self) -> usize {
-        (self.kernels.panels)(self.rows.div_ceil(self.groups.len()))
+        (self.kernels.panels)(self.rows.div_ceil(self.groups().len()))
     }
 
     /// The panels in shares of about `panels`: multiples of those of a call, so that only the last one has a remainder.
-    fn shares(&self, panels: usize) -> impl Iterator<Item = (&Self, Range<usize>)> {
-        let (per_call, all) = (self.panels_per_call(), self.w.panels());
-        let share = panels.div_ceil(per_call).max(1) * per_call;
-        (0..all.div_ceil(share)).map(move |i| (self, i * share..((i + 1) * share).min(all)))
+    fn shares(&self, panels: usize) -> PanelShares {
+        let per_call = self.panels_per_call();
+        PanelShares { each: panels.div_ceil(per_call).max(1) * per_call, all: self.w.panels() }
+    }
+
+    fn groups(&self) -> impl ExactSizeIterator<Item = RowGroup> {
+        groups(self.rows, self.kernels.rows)
     }
 
     /// Multiplies a share of the panels by all rows.
@@ -215,17 +255,28 @@ impl WeightPass<'_> {
 
     /// Multiplies panels `first .. first + count` by all rows and stores the outputs.
     fn panels(&self, first: usize, count: usize, sums: &mut Vec<f32>, out: &OutputColumns) {
-        sums.resize(self.rows * count * PANEL, 0.0);
-        for strip in strips(self.operand.words(self.w.cols)) {
-            self.strip(strip, first, count, sums);
+        let (words, width) = (self.operand.words(self.w.cols), count * PANEL);
+        sums.resize(self.rows * width, 0.0);
+        let rows = self.first_row..self.first_row + self.rows;
+        let whole = (first + count) * PANEL <= self.w.rows;
+        // Nothing is left to do with the sums of the last strip: they are the output.
+        let output = (whole && self.bias.is_none() && self.mode == OutputMode::Replace && words > 0)
+            .then(|| (out.rows_at(rows, first * PANEL, width), out.width()));
+        for strip in strips(words) {
+            let last = strip.first + strip.words == words;
+            let to = output.filter(|_| last).unwrap_or((sums.as_mut_ptr(), width));
+            self.strip(strip, first, count, sums, to);
         }
-        for (r, sums) in sums.chunks_exact(count * PANEL).enumerate() {
-            self.store(sums, self.first_row + r, first, out);
+        if output.is_none() {
+            for (r, sums) in sums.chunks_exact(width).enumerate() {
+                self.store(sums, self.first_row + r, first, out);
+            }
         }
     }
 
-    /// Adds the products of one strip of panels `first .. first + count` to the sums of all rows.
-    fn strip(&self, strip: Strip, first: usize, count: usize, sums: &mut [f32]) {
+    /// Adds the products of one strip of panels `first .. first + count` to the sums of all rows, and stores them at `to`:
+    /// the sums themselves, or the output, and the elements from one row of it to the next.
+    fn strip(&self, strip: Strip, first: usize, count: usize, sums: &[f32], (to, to_stride): (*mut f32, usize)) {
         let panel_bytes = self.w.panel_lines() * size_of::<CacheLine>();
         let weights: &[u8] = bytemuck::cast_slice(&self.w.lines()[first * self.w.panel_lines()..]);
         assert!(
@@ -236,7 +287,7 @@ impl WeightPass<'_> {
         let end = strip.first + strip.words;
         let next = if end < self.operand.words(self.w.cols) { end * word_bytes } else { count * panel_bytes };
         let operands = &self.operands[strip.index * self.rows * ROW_STRIDE..];
-        for group in &self.groups {
+        for group in self.groups() {
             let kernel = (self.kernels.kernel)(self.w.dtype(), group.rows, count);
             // Each group prefetches its share of the next strip.
             let fetched =
@@ -246,13 +297,14 @@ impl WeightPass<'_> {
                 w: weights[strip.first * word_bytes..].as_ptr(),
                 panel_bytes,
                 words: strip.words,
-                sums: sums[group.first * count * PANEL..][..group.rows * count * PANEL].as_mut_ptr(),
-                resume: strip.index > 0,
+                sums: (strip.index > 0).then(|| sums[group.first * count * PANEL..].as_ptr()),
+                to: to.wrapping_add(group.first * to_stride),
+                to_stride,
                 prefetch: weights.as_ptr().wrapping_add(next + fetched),
-                prefetch_every: self.groups.len() * size_of::<CacheLine>() / word_bytes,
+                prefetch_every: self.groups().len() * size_of::<CacheLine>() / word_bytes,
             };
             // SAFETY: `a` holds the group's rows of the strip, `w` the strip of `count` panels, `sums` the group's
-            // sums.
+            // sums, and `to` is one of them or the group's columns of the output, which this thread alone writes.
             unsafe { kernel(&tile) };
         }
     }
@@ -272,7 +324,7 @@ impl WeightPass<'_> {
         let bias = self.bias.map(|bias| &bias[from..][..width]);
         // SAFETY: threads have different panels, so no two of them hold the same columns.
         let out = unsafe { out.of_row(row, from, width) };
-        finish(self.isa, out, &sums[..width], bias, self.mode);
+        finish(self.cores.isa, out, &sums[..width], bias, self.mode);
     }
 }
 
@@ -290,34 +342,6 @@ fn finish_loop(out: &mut [f32], sums: &[f32], bias: Option<&[f32]>, mode: Output
             out.iter_mut().zip(sums).zip(bias).for_each(|((out, sum), b)| *out = sum + b)
         }
         (Some(bias), OutputMode::Add) => out.iter_mut().zip(sums).zip(bias).for_each(|((out, sum), b)| *out += sum + b),
-    }
-}
-
-/// The output. Threads write different columns of it.
-struct OutputColumns {
-    data: *mut f32,
-    width: usize,
-    len: usize,
-}
-
-// SAFETY: threads access the output through `of_row` only, and its callers take different columns.
-unsafe impl Sync for OutputColumns {}
-
-impl OutputColumns {
-    fn of(out: &mut CpuBuffer) -> Self {
-        Self { data: out.data.as_mut_ptr(), width: out.width, len: out.data.len() }
-    }
-
-    /// Columns `from .. from + width` of `row`.
-    ///
-    /// # Safety
-    /// The buffer is alive, and nothing else refers to these columns of this row.
-    #[allow(clippy::mut_from_ref)]
-    unsafe fn of_row(&self, row: usize, from: usize, width: usize) -> &mut [f32] {
-        let at = row * self.width + from;
-        assert!(from + width <= self.width && at + width <= self.len, "columns lie in the output");
-        // SAFETY: inside the buffer by the assertion above; unaliased by the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(self.data.add(at), width) }
     }
 }
 

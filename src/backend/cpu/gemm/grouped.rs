@@ -1,15 +1,18 @@
 //! Linear layers of experts: each expert multiplies the rows that chose it. The products are those of `linear`, so what a
 //! row gets depends on that row and its expert only.
 
-use super::drive::{self, GemmScratch, GroupedPart};
-use super::{OutputMode, clear, kernels};
-use crate::backend::ExpertInput;
-use crate::backend::cpu::rows::for_rows;
-use crate::backend::cpu::{CpuBuffer, CpuExperts, CpuRoutes, Isa};
+use std::ops::Range;
 
-/// See `Backend::expert_linear`.
+use super::drive::{self, GemmKernels, GemmScratch};
+use super::stack::{CpuWeights, Piece, linear_stack};
+use super::{CpuMatrix, OutputMode, kernels};
+use crate::backend::ExpertInput;
+use crate::backend::cpu::{Cores, CpuBuffer, CpuExperts, CpuRoutes, Isa};
+
+/// See `Backend::expert_linear`. Experts whose matrices have several pieces, quantised ones or different dtypes are
+/// multiplied one by one.
 pub fn expert_linear(
-    isa: Isa,
+    cores: &Cores,
     scratch: &mut GemmScratch,
     out: &mut CpuBuffer,
     x: &CpuBuffer,
@@ -17,47 +20,55 @@ pub fn expert_linear(
     routes: &CpuRoutes,
     input: ExpertInput,
 ) {
+    let first = &experts.matrices[0];
     assert_eq!(out.rows, routes.places(), "expert_linear: rows of the output");
-    match input {
-        ExpertInput::Places => multiply(isa, scratch, out, x, experts, routes),
-        ExpertInput::Rows => {
-            let mut places = std::mem::take(&mut scratch.inputs);
-            (places.rows, places.width) = (routes.places(), x.width);
-            places.data.resize(places.rows * places.width, 0.0);
-            for_rows(&mut places, |place, to| to.copy_from_slice(x.row(routes.row(place))));
-            multiply(isa, scratch, out, &places, experts, routes);
-            scratch.inputs = places;
+    assert_eq!((x.width, out.width), (first.cols, first.rows), "expert_linear: widths");
+    let input = |place: usize| match input {
+        ExpertInput::Places => x.row(place),
+        ExpertInput::Rows => x.row(routes.row(place)),
+    };
+    match common_kernels(cores.isa, routes.groups().map(|(expert, _)| &experts.matrices[expert])) {
+        Some(kernels) => {
+            let weights = |expert: usize| {
+                (
+                    dense(&experts.matrices[expert]).expect("matrices with common kernels are dense"),
+                    experts.bias(expert),
+                )
+            };
+            drive::grouped(cores, kernels, scratch, out, routes.groups(), input, weights);
         }
+        None => routes.groups().for_each(|(expert, rows)| alone(cores, scratch, out, experts, expert, rows, input)),
     }
 }
 
-/// `x`: a row for each place.
-fn multiply(
-    isa: Isa,
+/// The matrix, if it is one dense piece.
+fn dense(weights: &CpuWeights) -> Option<&CpuMatrix> {
+    match weights.pieces() {
+        [Piece::Dense(matrix)] => Some(matrix),
+        _ => None,
+    }
+}
+
+/// The kernels of all `matrices`, if each is one dense piece, all have one dtype, and there are kernels for it.
+fn common_kernels<'w>(isa: Isa, mut matrices: impl Iterator<Item = &'w CpuWeights>) -> Option<&'static GemmKernels> {
+    let dtype = dense(matrices.next()?)?.dtype();
+    matrices.all(|w| dense(w).is_some_and(|w| w.dtype() == dtype)).then(|| kernels(isa, dtype))?
+}
+
+/// Multiplies the rows of one expert.
+fn alone<'x>(
+    cores: &Cores,
     scratch: &mut GemmScratch,
     out: &mut CpuBuffer,
-    x: &CpuBuffer,
     experts: &CpuExperts,
-    routes: &CpuRoutes,
+    expert: usize,
+    rows: Range<usize>,
+    input: impl Fn(usize) -> &'x [f32],
 ) {
-    let first = &experts.matrices[0];
-    assert_eq!((x.width, out.width, x.rows), (first.cols, first.rows, out.rows), "expert_linear: shapes");
-    let part = |(expert, rows)| GroupedPart { w: &experts.matrices[expert], bias: experts.bias(expert), rows };
-    let parts: Vec<GroupedPart<'_>> = routes.groups().map(part).collect();
-    match kernels(isa, first.dtype()) {
-        Some(kernels) => drive::grouped(isa, kernels, scratch, out, x, &parts),
-        None => parts.iter().for_each(|part| clear_part(out, x, part)),
-    }
-}
-
-/// The clear loops over the rows of one expert.
-fn clear_part(out: &mut CpuBuffer, x: &CpuBuffer, part: &GroupedPart<'_>) {
-    let rows = |buffer: &CpuBuffer| CpuBuffer {
-        rows: part.rows.len(),
-        width: buffer.width,
-        data: buffer.data[part.rows.start * buffer.width..part.rows.end * buffer.width].to_vec(),
-    };
-    let mut own = rows(out);
-    clear::linear(&mut own, &rows(x), part.w, part.bias, OutputMode::Replace);
-    out.data[part.rows.start * out.width..part.rows.end * out.width].copy_from_slice(&own.data);
+    let w = &experts.matrices[expert];
+    let data = rows.clone().flat_map(input).copied().collect();
+    let x = CpuBuffer { rows: rows.len(), width: w.cols, data };
+    let mut own = CpuBuffer::new(rows.len(), out.width);
+    linear_stack(cores, scratch, &mut own, &x, w, experts.bias(expert), OutputMode::Replace);
+    out.data[rows.start * out.width..rows.end * out.width].copy_from_slice(&own.data);
 }

@@ -12,21 +12,23 @@ mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
 mod bf16_twin;
+mod blocks;
 mod clear;
 mod drive;
 mod grouped;
 mod operand;
 mod pack;
+mod quantised;
+mod stack;
 #[cfg(target_arch = "x86_64")]
 mod widening;
 
-use super::rows::for_rows;
-use super::{CpuBuffer, Isa};
+use super::{Cores, CpuBuffer, Isa};
 use crate::backend::Dtype;
-use crate::ids::TokenId;
 pub use drive::GemmScratch;
 pub use grouped::expert_linear;
 pub use pack::CpuMatrix;
+pub use stack::{CpuWeights, Piece, embed, linear_stack};
 
 /// Whether a linear layer replaces its output or adds to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,28 +37,21 @@ pub enum OutputMode {
     Add,
 }
 
-/// `out[r] = table[tokens[r]]`, widened to f32.
-pub fn embed(out: &mut CpuBuffer, table: &CpuMatrix, tokens: &[TokenId]) {
-    assert_eq!((out.rows, out.width), (tokens.len(), table.cols), "embed: shape of the output");
-    for_rows(out, |r, row| table.copy_row(tokens[r].ix(), row));
-}
-
 /// `out[r] = w x[r] (+ bias)`, or `out[r] += w x[r] (+ bias)`. A row's result does not depend on the number of rows.
 pub fn linear(
-    isa: Isa,
+    cores: &Cores,
     scratch: &mut GemmScratch,
     out: &mut CpuBuffer,
     x: &CpuBuffer,
     w: &CpuMatrix,
-    bias: Option<&Vec<f32>>,
+    bias: Option<&[f32]>,
     mode: OutputMode,
 ) {
     assert_eq!((x.width, out.width, out.rows), (w.cols, w.rows, x.rows), "linear: shapes of input and output");
     assert!(bias.is_none_or(|bias| bias.len() == w.rows), "linear: length of the bias");
-    let bias = bias.map(Vec::as_slice);
-    match kernels(isa, w.dtype()) {
-        Some(kernels) => drive::linear(isa, kernels, scratch, out, x, w, bias, mode),
-        None => clear::linear(out, x, w, bias, mode),
+    match kernels(cores.isa, w.dtype()) {
+        Some(kernels) => drive::linear(cores, kernels, scratch, out, x, w, bias, mode),
+        None => clear::linear(&cores.team, out, x, w, bias, mode),
     }
 }
 

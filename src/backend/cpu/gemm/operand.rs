@@ -2,10 +2,8 @@
 //! a kernel reaches all its rows from one pointer, a strip stays in the first-level cache, and rows do not compete for
 //! the same cache sets.
 
-use rayon::prelude::*;
-
 use crate::backend::cpu::rows::{bf16_bits, for_each_isa};
-use crate::backend::cpu::{CpuBuffer, Isa};
+use crate::backend::cpu::{Cores, Isa};
 
 /// Most words per row of a strip. A strip of weights of two f32 panels then takes 32 KB, two thirds of a first-level
 /// cache of 48 KB.
@@ -55,30 +53,31 @@ pub fn strips(words: usize) -> impl Iterator<Item = Strip> + Clone {
 
 /// Fewer words than this are packed on the calling thread.
 const PARALLEL_FROM: usize = 16 * 1024;
+/// Rows of strips that a thread packs at a time.
+const SHARE_ROWS: usize = 16;
 
-/// Packs rows `first .. first + rows` of `x` into `out`, `[strips][rows][ROW_STRIDE]`.
-pub fn pack_activations(
-    isa: Isa,
+/// Packs `rows` rows of `inputs` activations, which `row` returns, into `out`, `[strips][rows][ROW_STRIDE]`.
+pub fn pack_activations<'x>(
+    cores: &Cores,
     out: &mut Vec<u32>,
-    x: &CpuBuffer,
-    first: usize,
+    inputs: usize,
     rows: usize,
     operand: OperandFormat,
+    row: impl Fn(usize) -> &'x [f32] + Sync,
 ) {
-    let words = operand.words(x.width);
+    let words = operand.words(inputs);
     out.resize(strips(words).count() * rows * ROW_STRIDE, 0);
-    let chunks = out
-        .chunks_exact_mut(rows * ROW_STRIDE)
-        .zip(strips(words))
-        .flat_map(|(out, strip)| out.chunks_exact_mut(ROW_STRIDE).enumerate().map(move |(r, out)| (r, strip, out)));
-    let row_of_strip = |(r, strip, out): (usize, Strip, &mut [u32])| {
-        pack_activation_row(isa, &mut out[..strip.words], x.row(first + r), strip, operand);
+    let rows_of_share = |share: usize, count: usize, out: &mut [u32]| {
+        for (i, out) in out.chunks_exact_mut(ROW_STRIDE).enumerate() {
+            let (index, r) = ((share * count + i) / rows, (share * count + i) % rows);
+            let strip = strips(words).nth(index).expect("`out` has a row for each strip");
+            pack_activation_row(cores.isa, &mut out[..strip.words], row(r), strip, operand);
+        }
     };
     if rows * words < PARALLEL_FROM {
-        chunks.for_each(row_of_strip);
+        rows_of_share(0, 0, out);
     } else {
-        let chunks: Vec<_> = chunks.collect();
-        chunks.into_par_iter().with_min_len(16).for_each(row_of_strip);
+        cores.team.for_chunks(out, SHARE_ROWS * ROW_STRIDE, |share, out| rows_of_share(share, SHARE_ROWS, out));
     }
 }
 

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::Isa;
 use crate::backend::cpu::memory::CacheLine;
-use crate::backend::{Dtype, WeightFormat, WeightView};
+use crate::backend::{Dtype, WeightView};
 
 /// Outputs per panel: f32 lanes of the widest register.
 pub const PANEL: usize = 16;
@@ -18,7 +18,7 @@ pub const PANEL: usize = 16;
 pub struct CpuMatrix {
     pub rows: usize,
     pub cols: usize,
-    pub format: WeightFormat,
+    dtype: Dtype,
     lines: MmapMut,
 }
 
@@ -38,14 +38,12 @@ impl CpuMatrix {
             .par_chunks_exact_mut(panel_lines(dtype, cols).max(1))
             .zip(sources.par_chunks(PANEL))
             .for_each(|(panel, rows)| fill_panel(panel, rows, dtype));
-        Self { rows, cols, format: WeightFormat::Dense(dtype), lines }
+        Self { rows, cols, dtype, lines }
     }
 
     /// The dtype of its elements.
     pub(super) fn dtype(&self) -> Dtype {
-        match self.format {
-            WeightFormat::Dense(dtype) => dtype,
-        }
+        self.dtype
     }
 
     pub(super) fn panels(&self) -> usize {
@@ -128,7 +126,7 @@ fn fill_panel(panel: &mut [CacheLine], rows: &[&[u8]], dtype: Dtype) {
 
 /// Zeroed memory mapped from the system, on huge pages where available: weights are streamed, and small pages would
 /// cost a page-table walk every 4 KB.
-fn zeroed(lines: usize) -> MmapMut {
+pub fn zeroed(lines: usize) -> MmapMut {
     let bytes = lines.max(1) * size_of::<CacheLine>();
     let memory = MmapMut::map_anon(bytes).expect("memory for weights, without which no allocation would succeed");
     #[cfg(target_os = "linux")]

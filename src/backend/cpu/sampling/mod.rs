@@ -12,22 +12,46 @@ mod fast;
 mod nucleus;
 mod scores;
 
-use rayon::prelude::*;
-
-use super::{CpuBuffer, Isa};
+use super::{Cores, CpuBuffer, Isa};
 use crate::backend::{SampleRequest, Sampled};
 
-/// Samples one token for each row of `logits`, `[requests.len(), vocab]`.
-pub fn sample(isa: Isa, logits: &CpuBuffer, requests: &[SampleRequest]) -> Vec<Sampled> {
+/// Memory reused between calls, for each share of the rows.
+#[derive(Default)]
+pub struct SampleScratch {
+    shares: Vec<Share>,
+}
+
+#[derive(Default)]
+struct Share {
+    scratch: fast::RowScratch,
+    sampled: Vec<Sampled>,
+}
+
+/// Shares of the rows per thread, so that threads end together.
+const SHARES: usize = 4;
+
+/// Samples one token for each row of `logits`, `[requests.len(), vocab]`, and adds them to `sampled`.
+pub fn sample(
+    cores: &Cores,
+    scratch: &mut SampleScratch,
+    logits: &CpuBuffer,
+    requests: &[SampleRequest],
+    sampled: &mut Vec<Sampled>,
+) {
     assert_eq!(logits.rows, requests.len(), "sample: one request per row");
     assert!(logits.width > 0, "sample: a vocabulary of at least one token");
-    let rows = requests.par_iter().enumerate();
-    match isa {
-        Isa::Portable => rows.map(|(r, request)| clear::sample_row(logits.row(r), request)).collect(),
-        _ => {
-            let scratch = fast::RowScratch::default;
-            rows.map_init(scratch, |scratch, (r, request)| fast::sample_row(isa, scratch, logits.row(r), request))
-                .collect()
-        }
-    }
+    let rows = requests.len();
+    sampled.reserve(rows);
+    let shares = rows.min(SHARES * cores.team.threads());
+    scratch.shares.resize_with(shares.max(scratch.shares.len()), Share::default);
+    let shares = &mut scratch.shares[..shares];
+    let count = shares.len();
+    cores.team.for_each(shares, |share, Share { scratch, sampled }| {
+        let rows = share * rows / count..(share + 1) * rows / count;
+        sampled.extend(rows.map(|r| match cores.isa {
+            Isa::Portable => clear::sample_row(logits.row(r), &requests[r]),
+            isa => fast::sample_row(isa, scratch, logits.row(r), &requests[r]),
+        }));
+    });
+    shares.iter_mut().for_each(|share| sampled.append(&mut share.sampled));
 }

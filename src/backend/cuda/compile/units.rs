@@ -42,6 +42,7 @@ pub static HEADERS: &[Source] = &[
     source!("experts/tile.cuh"),
     source!("kv_page.cuh"),
     source!("lanes.cuh"),
+    source!("registers.cuh"),
     source!("attention/level_words.cuh"),
     source!("reduce.cuh"),
     source!("sampling/sample.cuh"),

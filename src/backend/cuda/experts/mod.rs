@@ -75,7 +75,7 @@ impl Experts {
     ) -> Result<Self> {
         let count = matrices.len();
         check_count(count)?;
-        let (outputs, inner, element) = (matrices[0].outputs, matrices[0].inner, matrices[0].format.compute_dtype());
+        let (outputs, inner, element) = (matrices[0].outputs, matrices[0].inner, matrices[0].element());
         let layout = ExpertLayout::of(element, outputs, inner, kind);
         let bytes = layout.bytes(element, outputs, inner);
         let weights = device.alloc(count * bytes)?;

@@ -37,7 +37,7 @@ pub struct GemmShape {
 
 impl GemmShape {
     pub fn weight_bytes(&self) -> usize {
-        self.weights.bytes(self.outputs * self.inner)
+        self.weights.bytes(self.outputs, self.inner)
     }
 
     pub fn out_bytes(&self) -> usize {
@@ -133,7 +133,8 @@ impl Drop for Library {
 impl Description {
     pub fn new(library: &Library, shape: GemmShape) -> Result<Self> {
         library.call("describe a product", |_| {
-            let GemmShape { rows, outputs, inner, weights: WeightFormat::Dense(element), compute, out, .. } = shape;
+            let GemmShape { rows, outputs, inner, weights, compute, out, .. } = shape;
+            let element = weights.dense().expect("the library multiplies dense matrices");
             let operation = Operation::new(&shape)?;
             let (w, x) = (MatrixLayout::new(element, inner, outputs)?, MatrixLayout::new(compute, inner, rows)?);
             let out = MatrixLayout::new(out, outputs, rows)?;

@@ -72,7 +72,7 @@ impl ByOut {
 impl Gemm {
     /// Uses the library's first choices until `choose` is called.
     pub fn load(device: &Device, weights: WeightFormat) -> Result<Self> {
-        let WeightFormat::Dense(element) = weights;
+        let element = weights.dense().expect("products of dense matrices");
         device.prepare(&units::gemm(element))?;
         let add_bias = |out| device.function(&units::add_bias(out), "add_bias");
         let linear_any = |out, accumulate| device.function(&units::linear_any(element, out, accumulate), "linear_any");
@@ -123,7 +123,7 @@ impl Gemm {
 
     fn product(&mut self, out: &Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>, accumulate: bool) {
         assert_eq!((out.rows, out.width, x.width), (x.rows, w.outputs, w.inner), "linear: shapes");
-        assert_eq!(x.element, w.format.compute_dtype(), "linear: dtype of the operand and format of the weights");
+        assert_eq!(x.element, w.element(), "linear: dtype of the operand and format of the weights");
         assert!(bias.is_none_or(|bias| bias.len == w.outputs), "linear: length of the bias");
         if out.rows == 0 {
             return;

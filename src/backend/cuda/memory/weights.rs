@@ -34,6 +34,13 @@ pub struct WeightLoader {
     staging: Staging,
 }
 
+impl Matrix {
+    /// The dtype of its elements.
+    pub fn element(&self) -> Dtype {
+        self.format.dense().expect("the device multiplies dense matrices")
+    }
+}
+
 impl Vector {
     /// The elements in `dtype`, if they are stored in it.
     pub fn as_dtype(&self, dtype: Dtype) -> Option<&Memory> {
@@ -55,18 +62,20 @@ impl WeightLoader {
         &mut self.staging
     }
 
-    /// Stacks `parts` (each `[out_i, in]`, equal `in` and format) into one matrix. Random parts are generated on the
+    /// Stacks `parts` (each `[out_i, in]`, equal `in` and dtype) into one matrix. Random parts are generated on the
     /// device, each from its own numbers.
     pub fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
-        let StackShape { format, rows, cols } = StackShape::of(parts);
-        let memory = self.device.alloc(format.bytes(rows * cols))?;
+        let StackShape { rows, cols, bytes, dense } = StackShape::of(parts);
+        let format = WeightFormat::Dense(dense.expect("the device multiplies dense parts of one dtype"));
+        let memory = self.device.alloc(bytes)?;
         let mut at = 0;
         for part in parts {
             match part {
                 MatrixPart::Dense(view) => self.staging.upload(&memory, at, view.bytes)?,
                 MatrixPart::Random(random) => self.draw(&memory, at, random)?,
+                MatrixPart::Quantised(_) | MatrixPart::Blocks(_) => unreachable!("a quantised part is not dense"),
             }
-            at += format.bytes(part.rows() * cols);
+            at += format.bytes(part.rows(), cols);
         }
         self.device.check()?;
         Ok(Matrix { memory: Arc::new(memory), outputs: rows, inner: cols, format })

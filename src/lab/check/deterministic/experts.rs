@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::Differences;
+use super::{Rows, alone};
 use crate::backend::{
     ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, MatrixPart, RandomWeight, Router, RouterScores,
     Uniform,
@@ -65,7 +65,8 @@ impl TestMixture {
         let scores: Vec<f32> =
             (0..most * experts).map(|i| dice.number() + if i % experts == 0 { 0.8 } else { 0.0 }).collect();
         let router = Router { chosen, scores: RouterScores::Softmax { normalise: true } };
-        let mixture = |backend: &mut B, first: usize, rows: usize| -> Result<Vec<f32>> {
+        let mixture = |part: Rows| -> Result<Vec<f32>> {
+            let (first, rows) = (part.start, part.len());
             let operands = ActivationDtype::Operands(dtype);
             let (x, scores) = (&x[first * hidden..][..rows * hidden], &scores[first * experts..][..rows * experts]);
             let x = buffer(backend, operands, rows, hidden, x)?;
@@ -83,16 +84,7 @@ impl TestMixture {
             backend.combine(&mut out, &outputs, &routes);
             backend.read(&out, rows)
         };
-        let all = mixture(backend, 0, most)?;
-        let mut differences = Differences::default();
-        for &rows in counts {
-            let first = dice.within(0, u32::try_from(most - rows).expect("some thousand rows")) as usize;
-            let fewer = mixture(backend, first, rows)?;
-            for (row, found) in (first..).zip(fewer.chunks_exact(hidden)) {
-                let how = format_args!("row {row} of {most}, as number {} of {rows}", row - first);
-                differences.see(how, &all[row * hidden..][..hidden], found);
-            }
-        }
+        let differences = alone(counts, hidden, dice, mixture)?;
         differences.file(report, "alone, experts", dtype, self);
         Ok(())
     }

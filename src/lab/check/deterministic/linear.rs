@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::Differences;
+use super::{Rows, alone};
 use crate::backend::{ActivationDtype, Backend, Dtype, MatrixPart, RandomWeight, Uniform};
 use crate::error::Result;
 use crate::lab::check::case::{buffer, numbers, vector};
@@ -96,7 +96,8 @@ impl TestLayer {
         let x = numbers(dice, dtype, most * inputs);
         // Contents of the residual before.
         let before = if matches!(self.into, LayerDestination::Add) { dice.numbers(most * outputs) } else { Vec::new() };
-        let product = |backend: &mut B, first: usize, rows: usize| -> Result<Vec<f32>> {
+        let product = |part: Rows| -> Result<Vec<f32>> {
+            let (first, rows) = (part.start, part.len());
             let part = &x[first * inputs..][..rows * inputs];
             let x = buffer(backend, ActivationDtype::Operands(dtype), rows, inputs, part)?;
             let out = match self.into {
@@ -114,16 +115,7 @@ impl TestLayer {
             };
             backend.read(&out, rows)
         };
-        let all = product(backend, 0, most)?;
-        let mut differences = Differences::default();
-        for &rows in counts {
-            let first = dice.within(0, u32::try_from(most - rows).expect("some thousand rows")) as usize;
-            let fewer = product(backend, first, rows)?;
-            for (row, found) in (first..).zip(fewer.chunks_exact(outputs)) {
-                let how = format_args!("row {row} of {most}, as number {} of {rows}", row - first);
-                differences.see(how, &all[row * outputs..][..outputs], found);
-            }
-        }
+        let differences = alone(counts, outputs, dice, product)?;
         differences.file(report, "alone, linear", dtype, self);
         Ok(())
     }

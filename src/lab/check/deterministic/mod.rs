@@ -11,6 +11,7 @@ mod model;
 use std::fmt::Display;
 
 use super::device::CheckEffort;
+use super::dice::Dice;
 use super::report::{CaseResult, CheckReport, ReportRow, WorstError};
 use crate::backend::{Backend, Dtype};
 use crate::error::Result;
@@ -34,6 +35,31 @@ pub fn deterministic<B: Backend>(
     model::models(open, effort, &mut report)?;
     done(&report.rows[before..])?;
     Ok(report)
+}
+
+/// Rows computed at once: the first, and how many.
+type Rows = std::ops::Range<usize>;
+
+/// Compares rows computed among all of them with the same rows among fewer. `counts`: numbers of rows, rising, the last
+/// of them all; `compute` returns the `[rows, width]` results of these rows.
+fn alone(
+    counts: &[usize],
+    width: usize,
+    dice: &mut Dice,
+    mut compute: impl FnMut(Rows) -> Result<Vec<f32>>,
+) -> Result<Differences> {
+    let most = counts[counts.len() - 1];
+    let all = compute(0..most)?;
+    let mut differences = Differences::default();
+    for &rows in counts {
+        let first = dice.within(0, u32::try_from(most - rows).expect("some thousand rows")) as usize;
+        let fewer = compute(first..first + rows)?;
+        for (row, found) in (first..).zip(fewer.chunks_exact(width)) {
+            let how = format_args!("row {row} of {most}, as number {} of {rows}", row - first);
+            differences.see(how, &all[row * width..][..width], found);
+        }
+    }
+    Ok(differences)
 }
 
 /// Counts values that should be bit-identical and are not, and describes the first.

@@ -3,11 +3,18 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Family;
+use super::{Family, GEMMA4_UNIFIED};
 
 /// Inserts the family's defaults where `object` has no such key; a written `null` stays.
 pub fn lay_under(family: Family, object: &mut Map<String, Value>) {
     let Value::Object(defaults) = of(family) else { unreachable!("defaults are objects") };
+    if object.get("model_type").is_some_and(|name| name == GEMMA4_UNIFIED) {
+        for (name, value) in
+            [("max_position_embeddings", 262_144), ("sliding_window", 1024), ("hidden_size_per_layer_input", 0)]
+        {
+            object.entry(name).or_insert_with(|| value.into());
+        }
+    }
     for (name, value) in defaults {
         // A rope that is written as `null` is the family's own.
         if name == "rope_parameters" && object.get(&name).is_some_and(Value::is_null) {
@@ -33,7 +40,10 @@ fn complete_ropes(object: &mut Map<String, Value>) {
 
 fn of(family: Family) -> Value {
     match family {
-        Family::Llama | Family::Mistral | Family::Ministral | Family::Qwen2 | Family::Qwen3 | Family::Phi => json!({}),
+        Family::Llama | Family::Mistral | Family::Ministral | Family::Phi => {
+            json!({"bos_token_id": 1, "eos_token_id": 2})
+        }
+        Family::Qwen2 | Family::Qwen3 => json!({}),
         Family::Ministral3 => json!({
             "vocab_size": 131_072, "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 34,
             "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 262_144,

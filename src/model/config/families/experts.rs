@@ -3,7 +3,7 @@
 use crate::backend::{Gate, Router, RouterScores};
 use crate::error::Result;
 
-use super::super::fields::{Fields, LARGEST_EXPERTS, LARGEST_WIDTH};
+use super::super::fields::{Fields, LARGEST_EXPERTS, LARGEST_WIDTH, shown, whole};
 use super::super::{ExpertsSpec, Norm};
 use super::Family;
 
@@ -59,8 +59,13 @@ fn is_sparse(fields: &Fields<'_>, layer: usize) -> Result<bool> {
         return Ok(false);
     }
     let step = fields.size("decoder_sparse_step", LARGEST_WIDTH)?.unwrap_or(1);
-    let dense = fields.list("mlp_only_layers")?.unwrap_or_default();
-    Ok(!dense.iter().any(|dense| dense.as_u64() == Some(layer as u64)) && (layer + 1).is_multiple_of(step))
+    let mut is_dense = false;
+    for (ix, dense) in fields.list("mlp_only_layers")?.unwrap_or_default().iter().enumerate() {
+        let dense = whole(dense)
+            .ok_or_else(|| fields.error(&format!("mlp_only_layers[{ix}]"), "the number of a layer", shown(dense)))?;
+        is_dense |= dense == layer as u64;
+    }
+    Ok(!is_dense && (layer + 1).is_multiple_of(step))
 }
 
 /// The activation of gpt-oss is defined with this limit.

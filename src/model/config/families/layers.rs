@@ -39,6 +39,13 @@ impl<'a> Reader<'a> {
         let heads = heads_of_layers(family, fields, hidden, &kinds)?;
         let rope = |kind: LayerKind| -> Result<Option<RopeConfig>> {
             let Some(first) = kinds.iter().position(|&other| other == kind) else { return Ok(None) };
+            let width = heads[first].head_dim;
+            let other = (0..layers).find(|&layer| kinds[layer] == kind && heads[layer].head_dim != width);
+            if let Some(other) = other {
+                let expected = format!("{width}, as layer {first} has, of the same kind and so the same rope");
+                let found = heads[other].head_dim.to_string();
+                return Err(fields.error(&format!("{PER_LAYER}.{other}.head_dim"), expected, found));
+            }
             let defaults = rope_defaults(family, kind);
             RopeConfig::read(fields, kind, defaults, heads[first].head_dim, positions).map(Some)
         };
@@ -162,11 +169,20 @@ impl<'a> Reader<'a> {
         let first_shared = self.first_shared()?;
         if layer >= first_shared {
             let kind = self.kinds[layer];
-            let source = self.kinds[..first_shared].iter().rposition(|&other| other == kind);
-            return source.map(KeySource::OfLayer).ok_or_else(|| {
+            let Some(source) = self.kinds[..first_shared].iter().rposition(|&other| other == kind) else {
                 let expected = format!("fewer, so that a {} layer comes before layer {first_shared}", kind.name());
-                self.fields.error("num_kv_shared_layers", expected, (self.layers - first_shared).to_string())
-            });
+                let found = (self.layers - first_shared).to_string();
+                return Err(self.fields.error("num_kv_shared_layers", expected, found));
+            };
+            if self.heads[layer] != self.heads[source] {
+                let expected = format!("{}, as layer {source} has, whose keys it reads", self.heads[source]);
+                return Err(self.fields.error(
+                    &format!("{PER_LAYER}.{layer}"),
+                    expected,
+                    self.heads[layer].to_string(),
+                ));
+            }
+            return Ok(KeySource::OfLayer(source));
         }
         let equal = self.fields.flag("attention_k_eq_v")?.unwrap_or(false);
         Ok(if equal && self.kinds[layer] == LayerKind::Full { KeySource::KeysAreValues } else { KeySource::Projected })
@@ -268,18 +284,26 @@ fn no_rope_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>> {
         let interval = fields.size("no_rope_layer_interval", LARGEST_WIDTH)?.unwrap_or(4);
         return Ok((0..layers).map(|layer| !(layer + 1).is_multiple_of(interval)).collect());
     };
-    let rotated: Vec<bool> = list.iter().filter_map(|value| value.as_u64()).map(|value| value != 0).collect();
-    if rotated.len() == list.len() && list.len() >= layers {
-        return Ok(rotated[..layers].to_vec());
+    if list.len() < layers {
+        let expected = format!("0 or 1 for each of num_hidden_layers ({layers})");
+        return Err(fields.error(NAME, expected, format!("{} values", list.len())));
     }
-    let expected = format!("0 or 1 for each of num_hidden_layers ({layers})");
-    Err(fields.error(NAME, expected, format!("{} values", list.len())))
+    let rotated = |(layer, value): (usize, &serde_json::Value)| {
+        value
+            .as_u64()
+            .map(|value| value != 0)
+            .ok_or_else(|| fields.error(&format!("{NAME}[{layer}]"), "0 or 1", shown(value)))
+    };
+    list[..layers].iter().enumerate().map(rotated).collect()
 }
 
-/// How the queries of Ministral 3 grow, which its rope says.
+/// How the queries of Ministral 3 grow, which its rope says, in either notation.
 fn query_growth(fields: &Fields<'_>) -> Result<Option<QueryGrowth>> {
     const CONTEXT: &str = "original_max_position_embeddings";
-    let Some(rope) = fields.object("rope_parameters")? else { return Ok(None) };
+    let old = fields.object("rope_scaling")?.filter(|old| !old.all().is_empty());
+    let Some(rope) = old.map_or_else(|| fields.object("rope_parameters"), |old| Ok(Some(old)))? else {
+        return Ok(None);
+    };
     let Some(beta) = rope.positive("llama_4_scaling_beta")? else { return Ok(None) };
     let original_context = rope.required_size(CONTEXT, LARGEST_CONTEXT)?;
     Ok(Some(QueryGrowth { beta, original_context }))
@@ -287,17 +311,21 @@ fn query_growth(fields: &Fields<'_>) -> Result<Option<QueryGrowth>> {
 
 fn rope_defaults(family: Family, kind: LayerKind) -> RopeDefaults {
     let plain =
-        RopeDefaults { theta_field: "rope_theta", theta: 10_000.0, fraction: 1.0, scaled: true, is_phi3: false };
+        RopeDefaults { theta_field: Some("rope_theta"), theta: 10_000.0, fraction: 1.0, scaled: true, is_phi3: false };
     match (family, kind) {
         (Family::Phi, _) => RopeDefaults { fraction: 0.5, ..plain },
         (Family::Phi3, _) => RopeDefaults { is_phi3: true, ..plain },
         (Family::Mixtral, _) => RopeDefaults { theta: 1e6, ..plain },
         (Family::SmolLm3, _) => RopeDefaults { theta: 2e6, ..plain },
         (Family::GptOss, _) => RopeDefaults { theta: 150_000.0, ..plain },
-        (Family::Olmo3, _) => RopeDefaults { theta: 500_000.0, scaled: kind == LayerKind::Full, ..plain },
+        (Family::Olmo3, LayerKind::Full) => RopeDefaults { theta: 500_000.0, ..plain },
+        (Family::Olmo3, LayerKind::Sliding) => {
+            RopeDefaults { theta_field: None, theta: 500_000.0, scaled: false, ..plain }
+        }
+        (Family::Gemma4, _) => RopeDefaults { theta_field: None, scaled: false, ..plain },
         (Family::Gemma3, LayerKind::Full) => RopeDefaults { theta: 1e6, ..plain },
         (Family::Gemma3, LayerKind::Sliding) => {
-            RopeDefaults { theta_field: "rope_local_base_freq", scaled: false, ..plain }
+            RopeDefaults { theta_field: Some("rope_local_base_freq"), scaled: false, ..plain }
         }
         _ => plain,
     }

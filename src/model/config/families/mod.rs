@@ -8,6 +8,7 @@ mod layers;
 mod tokens;
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -90,6 +91,7 @@ impl Family {
     }
 
     fn by_model_type(name: &str) -> Option<Self> {
+        let name = if name == GEMMA4_UNIFIED { Self::Gemma4.name() } else { name };
         Self::ALL.into_iter().find(|family| family.name() == name)
     }
 
@@ -195,19 +197,51 @@ struct Biases {
     head: bool,
 }
 
-/// The wrappers around text models whose configs nest: their `model_type`, and that of the text model where the nested
-/// config does not name it.
-const WRAPPERS: [(&str, &str); 4] =
-    [("gemma3", "gemma3_text"), ("gemma4", "gemma4_text"), ("mistral3", "mistral"), ("llava", "llama")];
+/// The `model_type` of Gemma 4's text model in its 12B size: Gemma 4 with other defaults.
+const GEMMA4_UNIFIED: &str = "gemma4_unified_text";
+
+/// A wrapper around a text model, whose config nests.
+struct Wrapper {
+    /// Its `model_type`.
+    name: &'static str,
+    /// The `model_type` of the text model where the nested config does not name it.
+    text: &'static str,
+    /// Its `tie_word_embeddings` where it does not say; `None`: the text model's.
+    tied: Option<bool>,
+}
+
+const fn wrapper(name: &'static str, text: &'static str, tied: Option<bool>) -> Wrapper {
+    Wrapper { name, text, tied }
+}
+
+const WRAPPERS: [Wrapper; 5] = [
+    wrapper("gemma3", "gemma3_text", Some(true)),
+    wrapper("gemma4", "gemma4_text", Some(true)),
+    wrapper("gemma4_unified", GEMMA4_UNIFIED, Some(true)),
+    wrapper("mistral3", "mistral", Some(true)),
+    wrapper("llava", "llama", None),
+];
+
+/// Wrappers whose text model is a supported family, and does something else within them.
+const OTHER_WRAPPERS: [(&str, &str); 4] = [
+    ("paligemma", "reads its prompt in both directions"),
+    ("colpali", "makes vectors of documents"),
+    ("gemma4_assistant", "drafts for another model"),
+    ("gemma4_unified_assistant", "drafts for another model"),
+];
 
 /// Reads a config.json.
 pub(super) fn read(fields: &Fields<'_>) -> Result<ModelConfig> {
     let nested = fields.object("text_config")?;
-    let wrapper = fields.text("model_type")?.and_then(|name| WRAPPERS.iter().find(|(wrapper, _)| *wrapper == name));
+    let model_type = fields.text("model_type")?;
+    let wrapper = model_type.and_then(|name| WRAPPERS.iter().find(|wrapper| wrapper.name == name));
+    if let Some((name, why)) = OTHER_WRAPPERS.iter().find(|(name, _)| model_type == Some(*name)) {
+        return Err(fields.error("model_type", supported(), format!("\"{name}\", which {why}")));
+    }
     let (text, implied) = match (&nested, wrapper) {
-        (Some(nested), wrapper) => (nested, wrapper.map(|(_, text)| *text)),
-        (None, Some((wrapper, _))) => {
-            let expected = format!("an object with the text model's fields (model_type \"{wrapper}\")");
+        (Some(nested), wrapper) => (nested, wrapper.map(|wrapper| wrapper.text)),
+        (None, Some(Wrapper { name, .. })) => {
+            let expected = format!("an object with the text model's fields (model_type \"{name}\")");
             return Err(fields.error("text_config", expected, "nothing"));
         }
         (None, None) => (fields, None),
@@ -217,8 +251,21 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<ModelConfig> {
         object.insert("model_type".to_owned(), Value::from(implied));
     }
     let family = Family::read(&text.over(&object))?;
-    // What the wrapper says of the whole model.
-    for name in ["tie_word_embeddings", "dtype", "torch_dtype", "quantization_config"] {
+    if nested.is_some() {
+        if let (Some(name), None) = (model_type, wrapper) {
+            log::warn!("model_type \"{name}\" is not a known wrapper: its text model is read as if it were alone");
+        }
+        let tied = fields.flag("tie_word_embeddings")?.or(wrapper.and_then(|wrapper| wrapper.tied));
+        // Llava's own `false` does not count.
+        let says = tied.filter(|tied| *tied || wrapper.is_none_or(|wrapper| wrapper.tied.is_some()));
+        object.extend(says.map(|tied| ("tie_word_embeddings".to_owned(), Value::from(tied))));
+        if family == Family::Mistral {
+            // Alone they make it another family, in a wrapper they mean nothing.
+            object.remove("layer_types");
+        }
+    }
+    // What the wrapper says of the whole model where the text model is silent.
+    for name in ["dtype", "torch_dtype", "quantization_config"] {
         if let (Some(value), None) = (fields.value(name), text.value(name)) {
             object.insert(name.to_owned(), value.clone());
         }
@@ -273,6 +320,7 @@ fn read_text(family: Family, fields: &Fields<'_>) -> Result<ModelConfig> {
         dtype: dtype(fields)?,
         bos: None,
         eos: Vec::new(),
+        formats: Arc::default(),
     })
 }
 

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::super::reasoning::ReasoningSplitter;
 use super::super::{AnswerHead, PromptCandidates, response};
 use super::*;
+use crate::tokenizer::reasoning::{ReasoningSplitter, TextStart};
 
 fn answer(request: &ProtocolRequest, candidates: &[PromptCandidates]) -> Value {
     let head = AnswerHead { id: "x".to_owned(), created: 7, system_fingerprint: "fp_1".to_owned() };
@@ -172,7 +172,7 @@ fn models_that_answer_in_channels_have_reasoning_apart() {
         };
         assert_eq!(asked(json!({})), Reasoning::Split);
         assert_eq!(asked(json!({"reasoning": "keep"})), Reasoning::Keep);
-        let mut splitter = ReasoningSplitter::new(false);
+        let mut splitter = ReasoningSplitter::new(TextStart::Answer);
         let (first, last) = (splitter.push(text), splitter.finish());
         let split = (first.reasoning + &last.reasoning, first.content + &last.content);
         assert_eq!(split, (reasoning.to_owned(), content.to_owned()));

@@ -8,6 +8,7 @@ use super::super::request::RequestSeed;
 use super::super::{Keep, RefusalKind, StreamOptions, chat_beginning};
 use super::*;
 use crate::engine::UniformKey;
+use crate::tokenizer::reasoning::TextStart;
 
 fn with(fields: Value) -> Value {
     let mut body = json!({"prompt": "ab"});
@@ -266,7 +267,7 @@ fn a_last_message_of_the_assistant_goes_on() {
     let first = json!({"messages": [{"role": "assistant", "content": "a", "prefix": true}, user]});
     assert_eq!(refusal(Endpoint::Chat, first).param.as_deref(), Some("messages"));
     let open = request(Endpoint::Chat, ask(json!({"role": "assistant", "content": "<think>hm"}), json!({})));
-    assert!(open.prompts[0].opens_reasoning);
+    assert_eq!(open.prompts[0].start, TextStart::Reasoning);
 }
 
 #[test]
@@ -288,7 +289,7 @@ fn a_prompt_follows_a_kept_branch() {
     assert_eq!(scored.choices[0].tokens, encode(" c"));
     assert_eq!((scored.tokens, &scored.choices[1].tokens[..]), (parent.clone(), &[TokenId(5)][..]));
     let open = after(Endpoint::Chat, json!({"parent": "br", "reasoning": "split"}), &encode("<think>a"));
-    assert!(open.opens_reasoning);
+    assert_eq!(open.start, TextStart::Reasoning);
     let next = after(Endpoint::Chat, json!({"parent": "br", "messages": messages("why?")}), &parent);
     assert_eq!(next.text, "\n[user] why?\n[assistant]", "the turn before ends, and the next begins");
     let without = with_reader(&ProtocolLimits::default(), |reader| {

@@ -7,11 +7,13 @@ use super::reasoning::SplitText;
 /// The mark with which such a text begins: the template has written what stands before it.
 pub const BEGIN: &str = "<|channel|>";
 const MESSAGE: &str = "<|message|>";
+const START: &str = "<|start|>";
 const END: &str = "<|end|>";
+const ASSISTANT: &str = "assistant";
 const FINAL: &str = "final";
 
 /// Splits one text from its first mark on.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChannelSplitter {
     /// The channel of the message that the text is in; `None` in a header or between messages.
     within: Option<Channel>,
@@ -28,6 +30,16 @@ enum Channel {
 impl ChannelSplitter {
     pub fn new() -> Self {
         ChannelSplitter { within: None, held: String::new() }
+    }
+
+    /// Where the answer that a prompt ends with goes on; `None`: it has no answer in channels, or none yet.
+    pub fn behind(prompt: &str) -> Option<Self> {
+        let last = &prompt[prompt.rfind(START)? + START.len()..];
+        let is_header = last.len() < ASSISTANT.len() && ASSISTANT.starts_with(last);
+        let begun = last.strip_prefix(ASSISTANT).filter(|begun| begun.starts_with(BEGIN));
+        let mut splitter = Self::new();
+        splitter.push(begun.or(is_header.then_some(last))?);
+        Some(splitter)
     }
 
     pub fn push(&mut self, piece: &str) -> SplitText {

@@ -2,6 +2,8 @@
 //! `</think>`, or the marks of Gemma 4; where the template has already written the first mark, the text begins within it.
 //! Texts in channels are split by `channels`. The result does not depend on how the text was cut into pieces.
 
+use std::borrow::Cow;
+
 use super::channels::{self, ChannelSplitter, beginning_of};
 
 /// The marks around the reasoning.
@@ -15,30 +17,49 @@ struct Marks {
 const MARKS: [Marks; 2] =
     [Marks { open: "<think>", close: "</think>" }, Marks { open: "<|channel>thought\n", close: "<channel|>" }];
 
-/// What happens to a chat's reasoning.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reasoning {
-    /// The content has it, as it was sampled.
+/// Where in an answer a text begins, which its prompt tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TextStart {
+    /// At the answer's beginning, or in its content.
     #[default]
-    Keep,
-    /// `reasoning_content` has it, without the marks.
-    Split,
+    Answer,
+    /// In the reasoning: whichever mark comes first closes it.
+    Reasoning,
+    /// After the first mark of an answer in channels.
+    Channels(ChannelSplitter),
 }
 
-impl Reasoning {
-    /// The values of the field `reasoning`.
-    pub const WORDS: [(&str, Reasoning); 2] = [("keep", Reasoning::Keep), ("split", Reasoning::Split)];
-}
-
-/// Whether a prompt ends by opening the reasoning.
-pub fn ends_open(prompt: &str) -> bool {
-    MARKS.iter().any(|marks| prompt.trim_end().ends_with(marks.open.trim_end()))
+impl TextStart {
+    /// Behind `prompt`, which ends with `answer` where it has begun one.
+    pub fn of(prompt: &str, answer: Option<&str>) -> Self {
+        let is_open = match answer {
+            Some(answer) => MARKS.iter().any(|marks| is_open(marks, answer)),
+            None => MARKS.iter().any(|marks| prompt.trim_end().ends_with(marks.open.trim_end())),
+        };
+        if is_open {
+            return TextStart::Reasoning;
+        }
+        ChannelSplitter::behind(prompt).map_or(TextStart::Answer, TextStart::Channels)
+    }
 }
 
 /// Whether an answer has opened its reasoning and not closed it.
-pub fn is_open(answer: &str) -> bool {
-    let open = |marks: &Marks| answer.rfind(marks.open).is_some_and(|at| !answer[at..].contains(marks.close));
-    MARKS.iter().any(open)
+fn is_open(marks: &Marks, answer: &str) -> bool {
+    answer.rfind(marks.open).is_some_and(|at| !answer[at..].contains(marks.close))
+}
+
+/// The part of a whole sample that answers: what follows its reasoning, or the final channel. A text that closes its
+/// reasoning without having opened it was begun by its prompt.
+pub fn answer_part(text: &str) -> Cow<'_, str> {
+    let first = |mark: fn(&Marks) -> &'static str| MARKS.iter().filter_map(|marks| text.find(mark(marks))).min();
+    let is_open = match (first(|marks| marks.close), first(|marks| marks.open)) {
+        (Some(close), Some(open)) => close < open,
+        (close, _) => close.is_some(),
+    };
+    let mut splitter = ReasoningSplitter::new(if is_open { TextStart::Reasoning } else { TextStart::Answer });
+    let (pushed, rest) = (splitter.push(text), splitter.finish());
+    let content = pushed.content + &rest.content;
+    if content == text { Cow::Borrowed(text) } else { Cow::Owned(content) }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,10 +90,13 @@ pub struct SplitText {
 }
 
 impl ReasoningSplitter {
-    /// `is_open`: the text begins within the reasoning.
-    pub fn new(is_open: bool) -> Self {
-        let part = if is_open { Part::Opened } else { Part::Beginning };
-        ReasoningSplitter { part, held: String::new(), channels: ChannelSplitter::new() }
+    pub fn new(start: TextStart) -> Self {
+        let (part, channels) = match start {
+            TextStart::Answer => (Part::Beginning, ChannelSplitter::new()),
+            TextStart::Reasoning => (Part::Opened, ChannelSplitter::new()),
+            TextStart::Channels(begun) => (Part::Channels, begun),
+        };
+        ReasoningSplitter { part, held: String::new(), channels }
     }
 
     pub fn push(&mut self, piece: &str) -> SplitText {
@@ -132,10 +156,12 @@ impl ReasoningSplitter {
 
 #[cfg(test)]
 mod tests {
+    use super::channels::BEGIN;
     use super::*;
 
     fn split(text: &str, is_open: bool, cuts: &[usize]) -> SplitText {
-        let mut splitter = ReasoningSplitter::new(is_open);
+        let start = if is_open { TextStart::Reasoning } else { TextStart::Answer };
+        let mut splitter = ReasoningSplitter::new(start);
         let mut whole = SplitText::default();
         let mut add = |part: SplitText| {
             whole.reasoning += &part.reasoning;
@@ -190,10 +216,56 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_tells_whether_the_reasoning_is_open() {
-        assert!(ends_open("<|assistant|><think>\n") && !ends_open("what is <think>?"));
-        assert!(ends_open("<|turn>model\n<|channel>thought\n"));
-        assert!(!ends_open("<|turn>model\n<|channel>thought\n<channel|>"));
-        assert!(is_open("<think>so far") && !is_open("<think>a</think>b") && !is_open("plain"));
+    fn what_answers_is_what_follows_the_reasoning() {
+        let harmony = "<|channel|>analysis<|message|>5?<|end|><|start|>assistant<|channel|>final<|message|>4";
+        let cases = [
+            ("It is 4.", "It is 4."),
+            ("<think>5?</think>4", "4"),
+            ("5?\n</think>\n\n4 <think>", "\n\n4 <think>"),
+            ("<think>5? It is 5", ""),
+            ("Write <think>x</think> in it", "Write <think>x</think> in it"),
+            ("<|channel>thought\n5?<channel|>4", "4"),
+            (harmony, "4"),
+            ("<|channel|>analysis<|message|>5?", ""),
+            ("", ""),
+        ];
+        for (text, answer) in cases {
+            assert_eq!(answer_part(text), answer, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_prompt_tells_where_its_answer_begins() {
+        let open = |prompt: &str| TextStart::of(prompt, None) == TextStart::Reasoning;
+        assert!(open("<|assistant|><think>\n") && !open("what is <think>?"));
+        assert!(open("<|turn>model\n<|channel>thought\n"));
+        assert!(!open("<|turn>model\n<|channel>thought\n<channel|>"));
+        let begun = |answer: &str| TextStart::of("", Some(answer)) == TextStart::Reasoning;
+        assert!(begun("<think>so far") && !begun("<think>a</think>b") && !begun("plain"));
+    }
+
+    #[test]
+    fn answers_in_channels_go_on_where_their_prompt_ends() {
+        let user = "<|start|>user<|message|>a<|channel|>b<|end|>";
+        assert_eq!(TextStart::of(&format!("{user}<|start|>assistant"), None), TextStart::Answer);
+        let answer = "<|channel|>analysis<|message|>so<|end|><|start|>assistant<|channel|>final<|message|>yes";
+        let whole = split(answer, false, &[]);
+        for cut in BEGIN.len()..=answer.len() {
+            if !answer.is_char_boundary(cut) || is_within_mark(answer, cut) {
+                continue;
+            }
+            let prompt = format!("{user}<|start|>assistant{}", &answer[..cut]);
+            let mut splitter = ReasoningSplitter::new(TextStart::of(&prompt, None));
+            let (pushed, rest) = (splitter.push(&answer[cut..]), splitter.finish());
+            let (reasoning, content) = (pushed.reasoning + &rest.reasoning, pushed.content + &rest.content);
+            assert!(whole.reasoning.ends_with(&reasoning) && whole.content.ends_with(&content), "{prompt}");
+            assert_eq!(content == "yes", cut <= answer.len() - "yes".len(), "{prompt}: {content}");
+        }
+    }
+
+    /// Marks are single tokens: no prompt ends within one.
+    fn is_within_mark(text: &str, at: usize) -> bool {
+        text[..at].rfind("<|").is_some_and(|open| !text[open..at].contains("|>"))
+            || text[..at].ends_with('<') && text[at..].starts_with('|')
     }
 }

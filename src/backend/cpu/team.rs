@@ -1,0 +1,382 @@
+//! A team of threads for the CPU's ops: the caller and its workers share out the parts of one op, and meet again at its
+//! end. A step has hundreds of such regions, a few microseconds long each, so workers wait for the next one awake: they
+//! spin for some microseconds, then yield to other programs, and sleep only after a millisecond without work. A worker
+//! that comes late is not waited for: the others take its parts.
+
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::hint::spin_loop;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::Isa;
+
+/// What ops run on: the code path, and the threads.
+pub struct Cores {
+    pub isa: Isa,
+    pub team: Team,
+}
+
+impl Cores {
+    /// The path `isa` on as many threads as rayon's current pool has, which loads the weights.
+    pub fn new(isa: Isa) -> Self {
+        Self { isa, team: Team::new(rayon::current_num_threads()) }
+    }
+}
+
+/// Looks for work without leaving the processor: about 5 us.
+const SPINS: u32 = 128;
+
+/// How long a worker without work yields before it sleeps: longer than the host's work between two steps.
+const AWAKE: Duration = Duration::from_millis(1);
+
+/// The calling thread and `threads - 1` workers, which are started by the first region that has parts for them, and end
+/// with the team.
+pub struct Team {
+    threads: usize,
+    shared: Arc<Shared>,
+    workers: OnceLock<Vec<JoinHandle<()>>>,
+    /// Whether a region runs. Another one, of another thread or inside a part, then runs on its calling thread alone.
+    taken: AtomicBool,
+}
+
+/// What the members of a team share. `gate` and `next` have cache lines of their own: all members write them.
+#[derive(Default)]
+struct Shared {
+    gate: Gate,
+    next: NextPart,
+    region: UnsafeCell<Option<Region>>,
+    /// The first panic of a part.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    /// Held by a worker from its last look at the gate to its sleep.
+    sleep: Mutex<()>,
+    woken: Condvar,
+    /// How many workers sleep or are about to.
+    asleep: AtomicUsize,
+}
+
+// SAFETY: `region` is written by the one thread that has `Team::taken`, while the gate is shut and no worker is inside
+// (see `Gate`); workers read it between entering and leaving.
+unsafe impl Sync for Shared {}
+// SAFETY: a region's pointer is used in the same way from whichever thread.
+unsafe impl Send for Shared {}
+
+/// The number of the region (high half), whether workers may enter it, and how many are inside (low bits).
+#[derive(Default)]
+#[repr(align(128))]
+struct Gate(AtomicU64);
+
+impl Gate {
+    const OPEN: u64 = 1 << 31;
+    const NUMBER: u64 = 1 << 32;
+    const INSIDE: u64 = Self::OPEN - 1;
+    /// The number that ends the workers.
+    const END: u64 = u64::MAX << 32;
+}
+
+#[derive(Default)]
+#[repr(align(128))]
+struct NextPart(AtomicUsize);
+
+/// The parts of the op that runs: `work` is called with each number below `parts`.
+#[derive(Clone, Copy)]
+struct Region {
+    work: *const (dyn Fn(usize) + Sync),
+    parts: usize,
+}
+
+impl Team {
+    pub fn new(threads: usize) -> Self {
+        let (shared, workers) = (Arc::default(), OnceLock::new());
+        Self { threads: threads.max(1), shared, workers, taken: AtomicBool::new(false) }
+    }
+
+    /// Threads that a region runs on at most.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Calls `work` once for each of `0..parts`, in any order and on any member, and returns when all calls have. A
+    /// panic of a part is passed on, after the others.
+    pub fn run(&self, parts: usize, work: impl Fn(usize) + Sync) {
+        if parts <= 1 || self.threads == 1 || self.taken.swap(true, Ordering::Acquire) {
+            return (0..parts).for_each(work);
+        }
+        self.workers.get_or_init(|| self.start());
+        let erased: *const (dyn Fn(usize) + Sync) = &work;
+        // SAFETY: only the lifetime is changed; workers use the pointer between entering and leaving, and `close` waits
+        // for them before `work` goes.
+        let work = unsafe {
+            std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const (dyn Fn(usize) + Sync + 'static)>(erased)
+        };
+        self.shared.open(Region { work, parts });
+        self.shared.work_through(Region { work, parts });
+        self.shared.close();
+        let panic = self.shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.taken.store(false, Ordering::Release);
+        if let Some(panic) = panic {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Calls `work` once for each element, with its index.
+    pub fn for_each<T: Send>(&self, items: &mut [T], work: impl Fn(usize, &mut T) + Sync) {
+        let base = Base(items.as_mut_ptr());
+        self.run(items.len(), |i| {
+            // SAFETY: `i` lies in the slice, and each index is given out once, so nothing else refers to the element.
+            work(i, unsafe { &mut *base.at(i) });
+        });
+    }
+
+    /// Calls `work` once for each chunk of `length` elements (the last may be shorter), with its index.
+    pub fn for_chunks<T: Send>(&self, items: &mut [T], length: usize, work: impl Fn(usize, &mut [T]) + Sync) {
+        let (all, base) = (items.len(), Base(items.as_mut_ptr()));
+        self.run(all.div_ceil(length), |i| {
+            let from = i * length;
+            // SAFETY: the chunk lies in the slice, chunks are disjoint, and each index is given out once.
+            work(i, unsafe { std::slice::from_raw_parts_mut(base.at(from), length.min(all - from)) });
+        });
+    }
+
+    /// Starts the workers, or as many as the system grants.
+    fn start(&self) -> Vec<JoinHandle<()>> {
+        let start = |number: usize| {
+            let shared = Arc::clone(&self.shared);
+            thread::Builder::new().name(format!("cpu-{number}")).spawn(move || shared.serve())
+        };
+        (1..self.threads).map_while(|number| start(number).ok()).collect()
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        self.shared.gate.0.store(Gate::END, Ordering::Release);
+        self.shared.wake();
+        for worker in self.workers.take().into_iter().flatten() {
+            // Its panics are caught: those of parts were passed on, and there are no others.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Shared {
+    /// Lets workers into `region`. By the thread that has `Team::taken`.
+    fn open(&self, region: Region) {
+        // SAFETY: the gate is shut and nobody is inside, by `close` of the region before.
+        unsafe { *self.region.get() = Some(region) };
+        self.next.0.store(0, Ordering::Relaxed);
+        let number = self.gate.0.load(Ordering::Relaxed) & !(Gate::NUMBER - 1);
+        // The last number but one is followed by the first: that of `END` stays free.
+        let number = if number.wrapping_add(Gate::NUMBER) == Gate::END { 0 } else { number + Gate::NUMBER };
+        // In one order with `asleep`: a worker that goes to sleep sees the new number, or is seen here.
+        self.gate.0.store(number | Gate::OPEN, Ordering::SeqCst);
+        if self.asleep.load(Ordering::SeqCst) > 0 {
+            self.wake();
+        }
+    }
+
+    /// Shuts the gate and waits until all workers have left.
+    fn close(&self) {
+        self.gate.0.fetch_and(!Gate::OPEN, Ordering::AcqRel);
+        let mut spins = 0;
+        while self.gate.0.load(Ordering::Acquire) & Gate::INSIDE != 0 {
+            pause(&mut spins);
+        }
+    }
+
+    /// Takes parts of `region` until none is left.
+    fn work_through(&self, region: Region) {
+        loop {
+            let part = self.next.0.fetch_add(1, Ordering::Relaxed);
+            if part >= region.parts {
+                return;
+            }
+            // SAFETY: the op's caller keeps `work` until everybody has left the region.
+            let work = unsafe { &*region.work };
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(part))) {
+                self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
+            }
+        }
+    }
+
+    /// A worker's life: enters each region it sees, until the team ends.
+    fn serve(&self) {
+        let mut seen = 0;
+        loop {
+            let gate = self.await_region(seen);
+            let number = gate & !(Gate::NUMBER - 1);
+            if number == Gate::END {
+                return;
+            }
+            if self.gate.0.compare_exchange(gate, gate + 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                continue;
+            }
+            seen = number;
+            // SAFETY: the gate was open, so the region is set, and it stays while this worker is inside.
+            let region = unsafe { (*self.region.get()).expect("a region is set before its gate opens") };
+            self.work_through(region);
+            self.gate.0.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    /// Waits until the gate is open for a region other than number `seen`, or the team ends. Returns the gate.
+    fn await_region(&self, seen: u64) -> u64 {
+        let news = || {
+            let gate = self.gate.0.load(Ordering::SeqCst);
+            let number = gate & !(Gate::NUMBER - 1);
+            (number == Gate::END || (gate & Gate::OPEN != 0 && number != seen)).then_some(gate)
+        };
+        let (mut spins, mut since) = (0, None);
+        loop {
+            if let Some(gate) = news() {
+                return gate;
+            }
+            if !pause(&mut spins) {
+                continue;
+            }
+            if since.get_or_insert_with(Instant::now).elapsed() < AWAKE {
+                continue;
+            }
+            let sleep = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
+            self.asleep.fetch_add(1, Ordering::SeqCst);
+            drop(self.woken.wait_while(sleep, |()| news().is_none()).unwrap_or_else(PoisonError::into_inner));
+            self.asleep.fetch_sub(1, Ordering::SeqCst);
+            (spins, since) = (0, None);
+        }
+    }
+
+    fn wake(&self) {
+        // Under the lock, so that no worker is between its last look and its sleep.
+        let _sleep = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
+        self.woken.notify_all();
+    }
+}
+
+/// Spins once, or yields to other threads after `SPINS` spins. Returns whether it yielded.
+fn pause(spins: &mut u32) -> bool {
+    if *spins < SPINS {
+        *spins += 1;
+        spin_loop();
+        return false;
+    }
+    thread::yield_now();
+    true
+}
+
+/// A pointer to elements of which each thread takes different ones.
+struct Base<T>(*mut T);
+
+// SAFETY: elements are `Send`, and each is used by one thread at a time, as the users of `at` promise.
+unsafe impl<T: Send> Sync for Base<T> {}
+
+impl<T> Base<T> {
+    fn at(&self, i: usize) -> *mut T {
+        self.0.wrapping_add(i)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::sync::atomic::AtomicU32;
+
+    use super::*;
+
+    /// Runs `regions` regions of changing numbers of parts and asserts that each part ran once, before the region ended.
+    fn each_part_runs_once(team: &Team, regions: usize) {
+        for region in 0..regions {
+            let mut counts = vec![0_u32; region % 37];
+            team.for_each(&mut counts, |i, count| *count += 1 + i as u32);
+            assert!(counts.iter().enumerate().all(|(i, &count)| count == 1 + i as u32), "region {region}: {counts:?}");
+        }
+    }
+
+    #[test]
+    fn each_part_runs_once_whatever_the_number_of_threads() {
+        for threads in [1, 2, 3, 8, 33] {
+            each_part_runs_once(&Team::new(threads), 3_000);
+        }
+    }
+
+    #[test]
+    fn each_part_runs_once_beside_eight_busy_threads() {
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        spin_loop();
+                    }
+                });
+            }
+            let ran = catch_unwind(|| each_part_runs_once(&Team::new(4), 500));
+            done.store(true, Ordering::Relaxed);
+            assert!(ran.is_ok());
+        });
+    }
+
+    #[test]
+    fn workers_take_parts_and_wake_after_they_slept() {
+        let team = Team::new(3);
+        for _ in 0..3 {
+            // Each part waits for all three, so three members must run them at once.
+            let met = AtomicUsize::new(0);
+            team.run(3, |_| {
+                met.fetch_add(1, Ordering::AcqRel);
+                while met.load(Ordering::Acquire) < 3 {
+                    thread::yield_now();
+                }
+            });
+            while team.shared.asleep.load(Ordering::SeqCst) < 2 {
+                thread::sleep(AWAKE);
+            }
+        }
+    }
+
+    #[test]
+    fn chunks_cover_the_slice() {
+        let team = Team::new(2);
+        for (length, chunk) in [(0, 3), (1, 3), (9, 3), (10, 3), (1000, 7)] {
+            let mut items = vec![usize::MAX; length];
+            team.for_chunks(&mut items, chunk, |number, items| {
+                items.iter_mut().enumerate().for_each(|(i, item)| *item = number * chunk + i);
+            });
+            assert!(items.iter().enumerate().all(|(i, &item)| i == item));
+        }
+    }
+
+    #[test]
+    fn regions_inside_a_part_and_of_other_threads_run_where_they_are_called() {
+        let (team, ran) = (Team::new(2), AtomicU32::new(0));
+        team.run(8, |_| {
+            team.run(5, |_| {
+                ran.fetch_add(1, Ordering::Relaxed);
+            });
+        });
+        assert_eq!(ran.load(Ordering::Relaxed), 40);
+        thread::scope(|scope| {
+            (0..4).for_each(|_| drop(scope.spawn(|| each_part_runs_once(&team, 2_000))));
+        });
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_after_all_other_parts_and_the_team_goes_on() {
+        let team = Team::new(2);
+        for bad in [0, 7, 15] {
+            let ran = Mutex::new(HashSet::new());
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                team.run(16, |part| {
+                    assert!(part != bad, "part {part} fails");
+                    ran.lock().expect("no part panics with it").insert(part);
+                });
+            }));
+            let panic = *result.expect_err("a part panicked").downcast::<String>().expect("a message");
+            assert_eq!(panic, format!("part {bad} fails"));
+            assert_eq!(ran.into_inner().expect("as above").len(), 15);
+        }
+        each_part_runs_once(&team, 100);
+    }
+}

@@ -1,0 +1,62 @@
+//! Quantised matrices: codes of 4 or 8 bits, the scales and zero points by which they become numbers, and what
+//! activations are rounded to before they are multiplied. `codes` decodes single codes, `source` reads the packings in
+//! which checkpoints are published and makes codes of dense weights, `view` reads rows of either, `rounding` rounds
+//! activations. `model::weights` finds the tensors; each backend packs them in its own layout.
+//!
+//! An element is `scale * (code - zero)`: `scale` is that of the element's output and group of inputs, `zero` is 0 where
+//! the format has no zero points.
+
+mod codes;
+mod rounding;
+mod source;
+mod view;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+pub use codes::{CodeFormat, e2m1, e4m3_code, e4m3_value};
+pub use rounding::{Rounding, RoundingKind, largest, round_row};
+pub use source::{QuantSource, ScaleSource, power_of_two};
+pub use view::{QuantRow, QuantView};
+
+/// How a quantised matrix is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct QuantFormat {
+    pub codes: CodeFormat,
+    /// Inputs that share a scale; `None`: all inputs of an output.
+    pub group: Option<u32>,
+    /// Whether each group has a zero point.
+    pub zeros: bool,
+    /// What the activations are rounded to.
+    pub rounding: Rounding,
+}
+
+impl QuantFormat {
+    /// Scales of each output.
+    pub fn groups(self, cols: usize) -> usize {
+        self.group.map_or(1, |group| cols.div_ceil(group as usize))
+    }
+
+    /// Inputs that share a scale.
+    pub fn group_inputs(self, cols: usize) -> usize {
+        self.group.map_or(cols, |group| group as usize)
+    }
+
+    /// Bytes of the codes, scales (f32; one byte each for e2m1) and zero points (one byte each) of a matrix.
+    pub fn bytes(self, rows: usize, cols: usize) -> usize {
+        let scale = if self.codes == CodeFormat::Fp4 { 1 } else { size_of::<f32>() };
+        let codes = rows * (cols * self.codes.bits()).div_ceil(8);
+        codes + rows * self.groups(cols) * (scale + usize::from(self.zeros))
+    }
+}
+
+/// `int4 in groups of 128`: the codes and the groups; two formats that differ by their activations have equal names.
+impl fmt::Display for QuantFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.group {
+            None => write!(f, "{}", self.codes),
+            Some(group) => write!(f, "{} in groups of {group}", self.codes),
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Rows of a quantised matrix, whatever its packing: the codes one to a byte, the scales and zero points.
+
+use super::QuantFormat;
+use super::source::QuantSource;
+
+/// A quantised matrix `[rows, cols]` (outputs, inputs), as stored or to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct QuantView<'a> {
+    pub format: QuantFormat,
+    pub rows: usize,
+    pub cols: usize,
+    pub source: QuantSource<'a>,
+    /// Outputs of the source, the first of them that is a row here, and the distance to the next.
+    pub source_rows: usize,
+    pub first: usize,
+    pub step: usize,
+    /// Where the groups' inputs are not neighbours (GPTQ's `desc_act`): the inputs in the order of their groups. Codes are
+    /// read in this order, and activations must be put into it.
+    pub order: Option<&'a [u32]>,
+    /// The scale of activations that `Rounding::Static` rounds.
+    pub static_scale: Option<f32>,
+}
+
+/// One output of a quantised matrix.
+#[derive(Clone, Debug, Default)]
+pub struct QuantRow {
+    /// One for each input, in the order of the view.
+    pub codes: Vec<u8>,
+    /// One for each group.
+    pub scales: Vec<f32>,
+    /// One for each group, or none.
+    pub zeros: Vec<u8>,
+}
+
+impl<'a> QuantView<'a> {
+    /// A view of all rows of `source`, without an order of inputs and static activations.
+    pub fn of(format: QuantFormat, rows: usize, cols: usize, source: QuantSource<'a>) -> Self {
+        Self { format, rows, cols, source, source_rows: rows, first: 0, step: 1, order: None, static_scale: None }
+    }
+
+    /// Reads row `row` into `out`.
+    pub fn read_row(&self, row: usize, out: &mut QuantRow) {
+        assert!(row < self.rows, "row {row} of a matrix of {} rows", self.rows);
+        let shape = [self.source_rows, self.cols];
+        self.source.read_row(self.format, shape, self.first + row * self.step, out);
+        if let Some(order) = self.order {
+            out.codes = order.iter().map(|&k| out.codes[k as usize]).collect();
+        }
+    }
+
+    /// Row `row` as numbers, inputs in the order of the model. `scratch` holds its codes.
+    pub fn numbers(&self, row: usize, scratch: &mut QuantRow, out: &mut [f32]) {
+        self.read_row(row, scratch);
+        let group = self.format.group_inputs(self.cols).max(1);
+        for (k, code) in scratch.codes.iter().enumerate() {
+            let input = self.order.map_or(k, |order| order[k] as usize);
+            let zero = scratch.zeros.get(k / group).copied();
+            out[input] = self.format.codes.number(*code, zero) * scratch.scales[k / group];
+        }
+    }
+}

@@ -1,0 +1,136 @@
+"""Writes tests/data/gguf with other people's code: the `gguf` package 0.19.0 and llama.cpp's conversion script (0c1e57098,
+as vendored in llama-cpp-python 0.3.36), sentencepiece 0.2.3, tokenizers 0.23.3, numpy, torch and transformers.
+
+    python make_gguf.py LLAMA_CPP_FOLDER
+
+blocks.gguf       random numbers in every quantised type: `TYPE` as `gguf.quantize` makes it (the types with scales in two
+                  steps have random bytes, as the package cannot make them), `TYPE.values` in F32 as `gguf.dequantize`
+                  reads it
+llama3.gguf       goldens/llama3-gqa-ropescaled as the conversion script writes it: rows of queries and keys in pairs,
+                  rope_freqs
+gpt-oss.gguf      goldens/gpt-oss-sinks likewise: experts in one tensor, their biases, sinks
+sentencepiece.gguf, .json   a sentencepiece BPE, and the tokens that sentencepiece gives for texts
+byte-level.gguf, .json      tasks/models/demo's tokenizer, and the tokens that the library gives for the same texts
+"""
+
+import json
+import pathlib
+import shutil
+import sys
+import tempfile
+
+import numpy as np
+
+HERE = pathlib.Path(__file__).parent
+OUT = HERE / "gguf"
+LLAMA_CPP = pathlib.Path(sys.argv[1])
+sys.path[:0] = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py")]
+
+import conversion  # noqa: E402
+import gguf  # noqa: E402
+import sentencepiece  # noqa: E402
+import tokenizers  # noqa: E402
+import torch  # noqa: E402
+from conversion import base  # noqa: E402
+
+TEXTS = [
+    "",
+    " ",
+    "Hello, world!",
+    "  two spaces, then\ta tab\nand lines\n\n\nof text",
+    "Question: Mia has 3 pens and buys 14 more. How many pens does Mia have now?\nAnswer:",
+    "def f(x):\n    return x ** 2  # squares\n\n\nprint(f(12345))",
+    "naïve façade – „été“ 12½ € 日本語 Привет мир 👩‍🚀🇫🇷",
+    "I'll say it's THEY'RE we've don't",
+    "<s> is special </s> and <sep> is one token; <|end_of_text|> too",
+    "a" * 40 + " " * 20 + "=" * 30,
+]
+
+
+def blocks():
+    generator = np.random.default_rng(1)
+    writer = gguf.GGUFWriter(OUT / "blocks.gguf", "llama")
+    kinds = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "BF16"]
+    for name in kinds:
+        kind = gguf.GGMLQuantizationType[name]
+        numbers = generator.standard_normal((2, 512)).astype(np.float32)
+        try:
+            stored = gguf.quantize(numbers, kind)
+        except NotImplementedError:
+            elements, size = gguf.GGML_QUANT_SIZES[kind]
+            stored = generator.integers(0, 256, (2, 512 // elements, size), dtype=np.uint8)
+            halves = generator.uniform(0.001, 0.1, (2, 512 // elements, 2)).astype(np.float16).view(np.uint8)
+            if name == "Q6_K":
+                stored[..., -2:] = halves[..., :2]
+            else:
+                stored[..., :4] = halves
+            stored = stored.reshape(2, -1)
+        writer.add_tensor(name, stored, raw_dtype=kind)
+        writer.add_tensor(f"{name}.values", gguf.dequantize(stored, kind).reshape(2, 512).astype(np.float32))
+    write(writer)
+
+
+def write(writer):
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def converted(folder, out, set_vocab, vocab_only=False):
+    """The conversion script's work on a folder, with another vocabulary than the one it would look for."""
+    parameters = base.ModelBase.load_hparams(folder, False)
+    kind = conversion.get_model_class(base.get_model_architecture(parameters, base.ModelType.TEXT))
+    kind.set_vocab = set_vocab
+    model = kind(folder, gguf.LlamaFileType.ALL_F32, out, dry_run=False)
+    with torch.inference_mode():
+        model.write_vocab() if vocab_only else model.write()
+
+
+def model(golden, out):
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder) / out
+        shutil.copytree(HERE / "goldens" / golden, folder)
+        shutil.copy(folder / "config.rope_parameters.json", folder / "config.json")
+        converted(folder, OUT / f"{out}.gguf", lambda self: self.gguf_writer.add_tokenizer_model("none"))
+
+
+def sentencepiece_bpe():
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        lines = [line for file in ["README.md", "CONTRIBUTING.md", "docs/design.md"]
+                 for line in (HERE / "../.." / file).read_text().splitlines()]
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines), model_prefix=str(folder / "tokenizer"), vocab_size=640, model_type="bpe",
+            byte_fallback=True, split_digits=True, user_defined_symbols=["<sep>"], remove_extra_whitespaces=False,
+            normalization_rule_name="identity", character_coverage=0.99, minloglevel=2,
+        )
+        shutil.copy(HERE / "goldens/llama2-mha/config.rope_parameters.json", folder / "config.json")
+        shutil.copy(HERE / "goldens/llama2-mha/model.safetensors", folder / "model.safetensors")
+        config = json.loads((folder / "config.json").read_text()) | {"vocab_size": 640}
+        (folder / "config.json").write_text(json.dumps(config))
+        converted(folder, OUT / "sentencepiece.gguf", lambda self: self._set_vocab_sentencepiece(), vocab_only=True)
+        library = sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
+        cases = [{"text": text, "ids": library.encode(text)} for text in TEXTS if "<s>" not in text]
+        (OUT / "sentencepiece.json").write_text(json.dumps(cases, ensure_ascii=False, indent=0) + "\n")
+
+
+def byte_level_bpe():
+    demo = HERE / "../../tasks/models/demo"
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder) / "demo"
+        shutil.copytree(demo, folder)
+        kind = base.TextModel
+        kind.get_vocab_base_pre = lambda self, tokenizer: "qwen2"
+        converted(folder, OUT / "byte-level.gguf", lambda self: self._set_vocab_gpt2(), vocab_only=True)
+    library = tokenizers.Tokenizer.from_file(str(demo / "tokenizer.json"))
+    cases = [{"text": text, "ids": library.encode(text, add_special_tokens=False).ids} for text in TEXTS]
+    (OUT / "byte-level.json").write_text(json.dumps(cases, ensure_ascii=False, indent=0) + "\n")
+
+
+OUT.mkdir(exist_ok=True)
+blocks()
+model("llama3-gqa-ropescaled", "llama3")
+model("gpt-oss-sinks", "gpt-oss")
+sentencepiece_bpe()
+byte_level_bpe()
