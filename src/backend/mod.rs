@@ -133,7 +133,8 @@ impl KvShape {
 
     /// The heads of the layers that use each part of a page. Panics if they differ, or a part is not used.
     pub fn parts(&self) -> Vec<HeadLayout> {
-        let mut parts: Vec<Option<HeadLayout>> = vec![None; self.places.iter().map(|place| place.part + 1).max().unwrap_or(0)];
+        let mut parts: Vec<Option<HeadLayout>> =
+            vec![None; self.places.iter().map(|place| place.part + 1).max().unwrap_or(0)];
         for (heads, place) in self.heads.iter().zip(&self.places) {
             let part = parts[place.part].get_or_insert(*heads);
             assert_eq!(part, heads, "layers that use the same part of a page have the same heads");

@@ -70,9 +70,7 @@ impl LengthEstimator {
         let opens_page = !has_own_page && !laid_out.is_multiple_of(page_tokens) && steps > 0;
         // Tokens in its own segment: what is left until its window starts to free pages.
         let own = match branch.hold {
-            KvHold::Path(lease) if lease.own => {
-                laid_out.saturating_sub(cache.prefix.passed(lease.segment) as usize)
-            }
+            KvHold::Path(lease) if lease.own => laid_out.saturating_sub(cache.prefix.passed(lease.segment) as usize),
             _ => 0,
         };
         let window = cache.prefix.groups().window();

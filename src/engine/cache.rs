@@ -331,7 +331,8 @@ mod tests {
 
     #[test]
     fn a_branch_that_cannot_be_saved_is_dropped_and_swapping_ends() {
-        let mut cache = KvCache::new(PrefixTree::new(4), PAGES, 100, RestoreCost { swapped_page: 1.0, computed_row: 1.0 });
+        let mut cache =
+            KvCache::new(PrefixTree::new(4), PAGES, 100, RestoreCost { swapped_page: 1.0, computed_row: 1.0 });
         let mut branch = Branch::root(BranchId(1), (0..10).map(TokenId).collect());
         run(&mut cache, &mut branch);
         assert!(cache.swap_out(&mut branch));
@@ -351,7 +352,8 @@ mod tests {
         const PROMPT: usize = 100_000;
         const BRANCHES: u64 = 4096;
         let pages = PROMPT.div_ceil(16) + 2 * BRANCHES as usize;
-        let mut cache = KvCache::new(PrefixTree::new(16), pages, 0, RestoreCost { swapped_page: 1.0, computed_row: 1.0 });
+        let mut cache =
+            KvCache::new(PrefixTree::new(16), pages, 0, RestoreCost { swapped_page: 1.0, computed_row: 1.0 });
         let mut root = Branch::root(BranchId(0), (0..100_000).map(TokenId).collect());
         let need = NeededPositions { match_upto: PROMPT, logits_from: PROMPT - 1, end: PROMPT };
         // The prompt is not registered yet, so that the forks have nothing to hold.

@@ -289,7 +289,8 @@ mod tests {
     #[test]
     fn pages_freed_by_a_short_branch_serve_a_long_one() {
         // Both hold ten pages of 16; the long one takes ten more, six of them until the short one's pages are free.
-        let most_pages = |growing: &[GrowingBranch]| PeakMemory::new(16, groups()[0], growing.iter().copied()).most_pages();
+        let most_pages =
+            |growing: &[GrowingBranch]| PeakMemory::new(16, groups()[0], growing.iter().copied()).most_pages();
         let growing = |steps| GrowingBranch { laid_out: 160, steps, grows: steps, opens_page: false, alone: Some(10) };
         let (short, long) = (growing(94), growing(160));
         assert_eq!(most_pages(&[short]), 6);

@@ -149,9 +149,8 @@ impl<B: Backend> Engine<B> {
         // Slots of another page than the one that is restored must be computed already.
         let page_tokens = self.cache.prefix.page_tokens() as usize;
         let of_group = CHUNK_TOKENS / page_tokens;
-        let end_of = |(page, slots, _): &(usize, Range<u32>, PageId)| {
-            begin + page % of_group * page_tokens + slots.end as usize
-        };
+        let end_of =
+            |(page, slots, _): &(usize, Range<u32>, PageId)| begin + page % of_group * page_tokens + slots.end as usize;
         if self.cache.parted_slots(segment, begin, &pages).iter().any(|parted| end_of(parted) > computed) {
             return Ok(false);
         }

@@ -320,7 +320,11 @@ impl<B: Backend> Decoder<B> {
             && batch.logit_rows.last().is_none_or(|&row| (row as usize) < rows)
             && (batch.requests.is_empty() || batch.requests.len() == batch.logit_rows.len())
             && batch.plans.len() == self.hints.len()
-            && batch.plans.iter().zip(&self.hints).all(|(plan, hints)| (plan.window, plan.group) == (hints.window, hints.group))
+            && batch
+                .plans
+                .iter()
+                .zip(&self.hints)
+                .all(|(plan, hints)| (plan.window, plan.group) == (hints.window, hints.group))
             && batch.plans.iter().all(|plan| plan.group.ix() < batch.slots.len())
             && batch.plans.iter().all(|plan| plan.row_positions == batch.positions);
         if fits { Ok(()) } else { Err(Error::Internal("a step's rows and plans do not fit each other".to_owned())) }

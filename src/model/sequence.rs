@@ -67,8 +67,9 @@ impl<'a, B: Backend> Sequence<'a, B> {
         let plan = |hints: &PlanHints| Planner::Flat.plan(&self.forest(&positions, hints.group), hints);
         let plans: Vec<_> = self.model.plan_hints().iter().map(plan).collect();
         let page_tokens = self.backend.page_tokens();
-        let slot = |group: GroupIx, position: u32| {
-            KvSlot { page: self.page(group, position / page_tokens), slot: position % page_tokens }
+        let slot = |group: GroupIx, position: u32| KvSlot {
+            page: self.page(group, position / page_tokens),
+            slot: position % page_tokens,
         };
         let slots_in = |group: GroupIx| positions.iter().map(|&position| slot(group, position)).collect();
         let slots = self.groups.iter().map(slots_in).collect();

@@ -43,7 +43,7 @@ impl Case {
 
     fn hints(&self) -> PlanHints {
         PlanHints {
-        group: offshoot::ids::GroupIx(0),
+            group: offshoot::ids::GroupIx(0),
             tile: TILE,
             window: self.window,
             q_heads: self.heads.q_heads as u32,

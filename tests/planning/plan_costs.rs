@@ -10,7 +10,7 @@ const LEAF: u32 = 20;
 
 /// Llama-3-8B's heads on the GPU.
 const GROUPED: PlanHints = PlanHints {
-        group: offshoot::ids::GroupIx(0),
+    group: offshoot::ids::GroupIx(0),
     tile: 1,
     window: None,
     q_heads: 32,

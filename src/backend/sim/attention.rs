@@ -151,8 +151,16 @@ mod tests {
         let mut rows: Vec<StepRow> = rows.collect();
         tree.depth_first(&mut rows);
         let cost = profile.cost_model();
-        let hints =
-            PlanHints { tile: 1, group: GroupIx(0), window: None, q_heads: 32, kv_heads: 32, head_dim: 128, kv_element_bytes: 2, cost };
+        let hints = PlanHints {
+            tile: 1,
+            group: GroupIx(0),
+            window: None,
+            q_heads: 32,
+            kv_heads: 32,
+            head_dim: 128,
+            kv_element_bytes: 2,
+            cost,
+        };
         let plan = planner.plan(&tree.forest(&rows), &hints);
         profile.attention_ns(&plan, heads, 2) / 1e3
     }

@@ -56,7 +56,10 @@ impl PrefixTree {
         let passed = segment.passed;
         ensure!((first..=end).contains(&passed), "segment {id} at {first}..{end} has passed {passed}");
         ensure!(passed <= first + segment.computed, "segment {id} has passed {passed}, which is not computed");
-        ensure!(passed == end || passed == first || passed.is_multiple_of(self.page_tokens), "{id}: {passed} is in a page");
+        ensure!(
+            passed == end || passed == first || passed.is_multiple_of(self.page_tokens),
+            "{id}: {passed} is in a page"
+        );
         for reach in Reach::BOTH {
             let (pages, held) = (self.pages_below(segment, reach, end), segment.pages[reach].len());
             ensure!(held == pages, "segment {id} at {first}..{end} has {held} pages ({reach:?}), not {pages}");

@@ -236,9 +236,7 @@ impl Step {
     }
 
     fn fill_slots(&mut self, device: &Device, loaded: &LoadedBatch) -> Result<bool> {
-        let of_group = |slots: &Vec<KvSlot>| {
-            words(slots.iter().copied().map(slot_word), loaded.shape.rows, NO_SLOT)
-        };
+        let of_group = |slots: &Vec<KvSlot>| words(slots.iter().copied().map(slot_word), loaded.shape.rows, NO_SLOT);
         let slots: Vec<u8> = loaded.slots.iter().flat_map(of_group).collect();
         self.slots.fill(device, self.staging_slots.now(), &slots)
     }
