@@ -1,14 +1,14 @@
-// out[r][i] = sum over the row's experts, the likeliest first, of weight * x[place][i].
+// out[r][i] = sum over the row's experts, the likeliest first, of weight * x[place][i]; if `adds`, out[r][i] += that sum.
 //
 // Shapes: out f32 [R, width], x ELEMENT [places, width]; places, weights [R, chosen].
 // Grid: x = row, y = blocks over the elements of the row.
-// Limit: bandwidth, chosen * sizeof(ELEMENT) + 4 bytes per output.
-// Definition: `Backend::combine`; on the CPU, `combine` of src/backend/cpu/experts.rs.
+// Limit: bandwidth, chosen * sizeof(ELEMENT) + 4 bytes per output, or 8.
+// Definition: `Backend::combine` and `Backend::combine_add`; on the CPU, `combine_rows` of src/backend/cpu/experts.rs.
 #include "lanes.cuh"
 
 template <int N>
 __device__ __forceinline__ void combine_row(float* out, const ELEMENT* x, const unsigned* places, const float* weights,
-                                            unsigned chosen, unsigned width) {
+                                            unsigned chosen, unsigned width, bool adds) {
     for (unsigned i = (blockIdx.y * blockDim.x + threadIdx.x) * N; i < width; i += gridDim.y * blockDim.x * N) {
         Lanes<float, N> sum = {};
 #pragma unroll 4
@@ -19,18 +19,25 @@ __device__ __forceinline__ void combine_row(float* out, const ELEMENT* x, const 
                 sum.at[lane] += weight * lanes.at[lane];
             }
         }
+        if (adds) {
+            const Lanes<float, N> before = load<N>(out + i);
+            for (int lane = 0; lane < N; ++lane) {
+                sum.at[lane] = before.at[lane] + sum.at[lane];
+            }
+        }
         store<N>(out + i, sum);
     }
 }
 
 extern "C" __global__ void combine(float* __restrict__ out, const ELEMENT* __restrict__ x, const unsigned* __restrict__ places,
-                                   const float* __restrict__ weights, unsigned chosen, unsigned width) {
+                                   const float* __restrict__ weights, unsigned chosen, unsigned width,
+                                   unsigned adds) {
     unsigned long long row = blockIdx.x;
     places += row * chosen;
     weights += row * chosen;
     if (width % LANES == 0) {
-        combine_row<LANES>(out + row * width, x, places, weights, chosen, width);
+        combine_row<LANES>(out + row * width, x, places, weights, chosen, width, adds);
     } else {
-        combine_row<1>(out + row * width, x, places, weights, chosen, width);
+        combine_row<1>(out + row * width, x, places, weights, chosen, width, adds);
     }
 }

@@ -501,6 +501,8 @@ pub trait Backend: Send + 'static {
     );
     /// `out[r] = sum over the row's experts, the likeliest first, of weight * x[place]`.
     fn combine(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, routes: &Self::Routes);
+    /// `out[r] += ` what `combine` computes, added when it is complete.
+    fn combine_add(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, routes: &Self::Routes);
     /// `out[i] = x[logit_rows[i]]`: the rows whose logits are computed.
     fn select_rows(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, step: &Self::Step);
     /// Samples one token for each request of the step from `logits` `[logit_rows, vocab]`, as [`SampleRequest`]

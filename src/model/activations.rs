@@ -5,7 +5,8 @@ use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, StepShape};
 use crate::error::Result;
 
 use super::config::{
-    Activation, DenseSpec, ExpertsSpec, LayerNorms, LayerSpec, ModelConfig, PerLayerInputs, kind_index, kinds,
+    Activation, DenseSpec, ExpertsSpec, FeedForward, LayerNorms, LayerSpec, ModelConfig, PerLayerInputs, kind_index,
+    kinds,
 };
 
 /// All activation buffers of a decoder.
@@ -118,8 +119,8 @@ fn keeps_blocks(config: &ModelConfig) -> bool {
         LayerNorms::Sequential { attention, feed_forward } => attention.after().or(feed_forward.after()).is_some(),
         LayerNorms::Parallel(_) => false,
     };
-    let experts = |layer: &LayerSpec| layer.feed_forward.experts().is_some();
-    config.per_layer_inputs.is_some() || config.layers.iter().any(|layer| passes(layer) || experts(layer))
+    let sums = |layer: &LayerSpec| matches!(layer.feed_forward, FeedForward::DenseAndExperts { .. });
+    config.per_layer_inputs.is_some() || config.layers.iter().any(|layer| passes(layer) || sums(layer))
 }
 
 impl<B: Backend> StreamBuffers<B> {

@@ -83,6 +83,8 @@ impl<B: Backend> Decoder<B> {
         source: &WeightSource,
     ) -> Result<Self> {
         let kinds = Kinds::of(&config);
+        // Before the weights: a backend refuses mixtures that it does not take before it has loaded one.
+        let activations = Activations::new(backend, &config, dtype)?;
         let tensors = layout.layers.iter().zip(BufferIndices::of(&config)).enumerate();
         let stage = Stage::new("layers of the model", layout.layers.len());
         let layers = tensors.map(|(ix, (tensors, buffers))| {
@@ -106,7 +108,7 @@ impl<B: Backend> Decoder<B> {
             kv_bytes_per_token: config.kv_bytes_per_token(|heads| backend.kv_element_bytes(heads, dtype)),
             hints: kinds.attention.iter().map(|&kind| plan_hints(backend, dtype, kind)).collect(),
             layers_by_plan: kinds.attention.iter().map(|&kind| config.layers_of(kind)).collect(),
-            activations: Activations::new(backend, &config, dtype)?,
+            activations,
             config,
             dtype,
         })

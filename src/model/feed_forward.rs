@@ -79,12 +79,17 @@ impl<B: Backend> FeedForwardLayer<B> {
                 dense.apply(backend, block, normed, &mut inner[buffers.inner]);
                 norm.add_to(backend, residual, block);
             }
-            (Self::Experts(experts), after) => {
+            (Self::Experts(experts), None) => {
+                let mixture = &mut mixtures[buffers.mixture];
+                experts.route(backend, residual, normed, mixture);
+                experts.add_to(backend, residual, normed, mixture);
+            }
+            (Self::Experts(experts), Some(norm)) => {
                 let BlockBuffers { block, .. } = StreamBuffers::behind_blocks(blocks);
                 let mixture = &mut mixtures[buffers.mixture];
                 experts.route(backend, residual, normed, mixture);
                 experts.apply(backend, block, normed, mixture);
-                add(backend, residual, block, after);
+                norm.add_to(backend, residual, block);
             }
             (Self::Both { dense, experts, norms: [of_dense, before, of_experts] }, after) => {
                 let BlockBuffers { block, sum } = StreamBuffers::behind_blocks(blocks);
@@ -176,9 +181,20 @@ impl<B: Backend> Mixture<B> {
 
     /// `out = sum of the chosen experts' outputs, weighed`
     fn apply(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer, buffers: &mut MixtureBuffers<B>) {
+        self.multiply(backend, x, buffers);
+        backend.combine(out, &buffers.down, &buffers.routes);
+    }
+
+    /// `residual += sum of the chosen experts' outputs, weighed`
+    fn add_to(&self, backend: &mut B, residual: &mut B::Buffer, x: &B::Buffer, buffers: &mut MixtureBuffers<B>) {
+        self.multiply(backend, x, buffers);
+        backend.combine_add(residual, &buffers.down, &buffers.routes);
+    }
+
+    /// `down = down(gate(up x))`, at the places of the chosen experts.
+    fn multiply(&self, backend: &mut B, x: &B::Buffer, buffers: &mut MixtureBuffers<B>) {
         let MixtureBuffers { routes, up, gated, down, .. } = buffers;
         backend.expert_gated(gated, up, x, &self.up, routes, self.spec.gate);
         backend.expert_linear(down, gated, &self.down, routes, ExpertInput::Places);
-        backend.combine(out, down, routes);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use offshoot::backend::Dtype;
 use offshoot::backend::cpu::Cpu;
@@ -43,9 +43,34 @@ fn engine(prefix_store: Option<PrefixStoreOptions>) -> EngineHandle {
 
 /// Three samples of a prompt, on an engine that has ended when this returns: all is on disk.
 fn run(prefix_store: Option<PrefixStoreOptions>, prompt: Vec<TokenId>) -> (Vec<Finish>, Metrics) {
-    let engine = engine(prefix_store);
+    run_and_store(prefix_store, prompt, 0)
+}
+
+/// `run`, with the counters when so many chunks or more have been handed to the writer.
+fn run_and_store(store: Option<PrefixStoreOptions>, prompt: Vec<TokenId>, chunks: u64) -> (Vec<Finish>, Metrics) {
+    let engine = engine(store);
     let finishes = sample(&engine, "item", prompt, 3, length(5));
+    await_chunks(&engine, chunks);
     (finishes, engine.metrics().unwrap())
+}
+
+/// Waits until the engine has counted so many chunks: it hands them to its writer one a turn, also after its last step.
+fn await_chunks(engine: &EngineHandle, chunks: u64) {
+    let begun = Instant::now();
+    while engine.metrics().unwrap().chunks_written < chunks {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", engine.metrics());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Waits until the folder has so many chunks or more, each with its own name.
+fn await_files(folder: &Path, count: usize) {
+    let begun = Instant::now();
+    let is_chunk = |file: &PathBuf| file.extension().is_some_and(|ending| ending == "kv");
+    while files(folder).iter().filter(|file| is_chunk(file)).count() < count {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", files(folder));
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {
@@ -75,7 +100,7 @@ fn counts(computed: usize, read: usize) -> (u64, u64) {
 fn a_second_engine_reads_what_the_first_computed() {
     let folder = tempfile::tempdir().unwrap();
     let (expected, without) = run(None, prompt(1, PROMPT));
-    let (first, computed) = run(Some(store(folder.path())), prompt(1, PROMPT));
+    let (first, computed) = run_and_store(Some(store(folder.path())), prompt(1, PROMPT), 2);
     let (second, read) = run(Some(store(folder.path())), prompt(1, PROMPT));
     assert_eq!((&first, &second), (&expected, &expected));
     assert_eq!((tokens(&without), without.chunks_written), (counts(PROMPT, 0), 0));
@@ -111,20 +136,22 @@ fn prompts_share_the_chunks_that_begin_alike() {
 #[test]
 fn prompts_that_part_inside_a_page_are_stored_whole() {
     let folder = tempfile::tempdir().unwrap();
-    let play = |prefix_store| {
+    let play = |prefix_store, chunks: [usize; 3]| {
         let engine = engine(prefix_store);
         // They begin with the same 3 tokens, and two of them with the same 600.
-        let tails = [(1, 7, 600), (1, 8, 600), (1, 9, 3)];
-        let told = tails
-            .map(|(head, tail, same)| [prompt(head, same), prompt(tail, PROMPT)].concat())
-            .map(|prompt| sample(&engine, "item", prompt, 2, length(5)));
+        let prompts = [(7, 600, chunks[0]), (8, 600, chunks[1]), (9, 3, chunks[2])];
+        let told = prompts.map(|(tail, same, chunks)| {
+            let told = sample(&engine, "item", [prompt(1, same), prompt(tail, PROMPT)].concat(), 2, length(5));
+            await_files(folder.path(), chunks);
+            told
+        });
         (told, engine.metrics().unwrap())
     };
-    let (expected, _) = play(None);
-    let (first, computed) = play(Some(store(folder.path())));
-    let (second, read) = play(Some(store(folder.path())));
-    assert_eq!((&first, &second), (&expected, &expected));
+    let (expected, _) = play(None, [0; 3]);
     // Three chunks of the first prompt, two more of the second, which shares its first, and two of the third.
+    let (first, computed) = play(Some(store(folder.path())), [3, 3 + 2, 3 + 2 + 2]);
+    let (second, read) = play(Some(store(folder.path())), [0; 3]);
+    assert_eq!((&first, &second), (&expected, &expected));
     assert_eq!((computed.chunks_written, files(folder.path()).len()), (3 + 2 + 2, 3 + 2 + 2));
     assert!(read.prompt_tokens_stored > 6 * CHUNK as u64, "{read:?}");
     assert_eq!(read.chunks_written, 0);
@@ -227,7 +254,7 @@ fn other_models_and_formats_do_not_mix() {
     let folder = tempfile::tempdir().unwrap();
     run(Some(store(folder.path())), prompt(1, PROMPT));
     let other = PrefixStoreOptions { identity: "the model, fp8 kv".to_owned(), ..store(folder.path()) };
-    let (_, metrics) = run(Some(other), prompt(1, PROMPT));
+    let (_, metrics) = run_and_store(Some(other), prompt(1, PROMPT), 2);
     assert_eq!((tokens(&metrics), metrics.chunks_written), (counts(PROMPT, 0), 2));
     assert_eq!(files(folder.path()).len(), 4);
 }

@@ -410,7 +410,7 @@ fn experts_that_do_not_fit_are_named() {
     refused(&changed(down, Some(tensor(&[32, 40], 0, 0.0))), &[down, "expected [32, 48]", "found [32, 40]"]);
     let router = "model.layers.0.block_sparse_moe.gate.weight";
     let wide = changed(router, Some(tensor(&[3, 32], 0, 0.0)));
-    refused(&wide, &[router, "expected [2, 32] (num_experts, hidden_size)", "found [3, 32]"]);
+    refused(&wide, &[router, "expected [2, 32] (num_experts or num_local_experts, hidden_size)", "found [3, 32]"]);
     let mut third = whole.clone();
     third.insert(down.replace("experts.1", "experts.2"), tensor(&[32, 48], 0, 0.0));
     refused(&folder(&config, &third), &["experts.2.w2.weight", "config.json"]);

@@ -105,13 +105,28 @@ impl CpuRoutes {
 
     /// See `Backend::combine`.
     pub fn combine(&self, team: &Team, out: &mut CpuBuffer, x: &CpuBuffer) {
+        self.combine_rows(team, out, x, |out, sum| *out = sum);
+    }
+
+    /// See `Backend::combine_add`.
+    pub fn combine_add(&self, team: &Team, out: &mut CpuBuffer, x: &CpuBuffer) {
+        self.combine_rows(team, out, x, |out, sum| *out += sum);
+    }
+
+    /// Calls `store` with each element of `out` and its sum, which is complete.
+    fn combine_rows(&self, team: &Team, out: &mut CpuBuffer, x: &CpuBuffer, store: impl Fn(&mut f32, f32) + Sync) {
+        const LANES: usize = 16;
         let Router { chosen, .. } = self.router;
         assert_eq!((out.rows * chosen, out.width), (x.rows, x.width), "combine: shapes");
         for_rows(team, out, |row, out| {
-            out.fill(0.0);
-            for choice in &self.choices[row * chosen..][..chosen] {
-                let x = x.row(choice.place as usize);
-                out.iter_mut().zip(x).for_each(|(out, x)| *out += choice.weight * x);
+            let choices = &self.choices[row * chosen..][..chosen];
+            for (i, out) in out.chunks_mut(LANES).enumerate() {
+                let mut sums = [0.0f32; LANES];
+                for choice in choices {
+                    let x = &x.row(choice.place as usize)[i * LANES..][..out.len()];
+                    sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += choice.weight * x);
+                }
+                out.iter_mut().zip(sums).for_each(|(out, sum)| store(out, sum));
             }
         });
     }

@@ -381,6 +381,10 @@ impl Backend for Cpu {
         routes.combine(&self.cores.team, out, x);
     }
 
+    fn combine_add(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, routes: &CpuRoutes) {
+        routes.combine_add(&self.cores.team, out, x);
+    }
+
     fn select_rows(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, step: &CpuStep) {
         for (i, &row) in step.batch().logit_rows.iter().enumerate() {
             out.data[i * x.width..][..x.width].copy_from_slice(x.row(row as usize));

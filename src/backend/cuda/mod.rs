@@ -144,6 +144,13 @@ impl Cuda {
         self.experts.get(&dtype).expect("loaded with the first experts of their dtype")
     }
 
+    fn combine_rows(&self, out: &Buffer, x: &Buffer, routes: &Routes, adds: bool) {
+        if out.rows > 0 {
+            let (places, weights) = (routes.places_of_choices(), routes.weights());
+            self.ops(x.element).combine(out, x, places, weights, routes.chosen(), adds);
+        }
+    }
+
     fn gemm(&mut self, format: WeightFormat) -> &mut Gemm {
         self.gemms.get_mut(&format).expect("loaded with the first matrix of its format")
     }
@@ -472,10 +479,11 @@ impl Backend for Cuda {
     }
 
     fn combine(&mut self, out: &mut Buffer, x: &Buffer, routes: &Routes) {
-        if out.rows > 0 {
-            let (places, weights) = (routes.places_of_choices(), routes.weights());
-            self.ops(x.element).combine(out, x, places, weights, routes.chosen());
-        }
+        self.combine_rows(out, x, routes, false);
+    }
+
+    fn combine_add(&mut self, out: &mut Buffer, x: &Buffer, routes: &Routes) {
+        self.combine_rows(out, x, routes, true);
     }
 
     fn select_rows(&mut self, out: &mut Buffer, x: &Buffer, step: &Step) {

@@ -157,13 +157,14 @@ impl Ops {
     }
 
     /// `places`, `weights`: for each row of `out`, those of its `chosen` experts.
-    pub fn combine(&self, out: &Buffer, x: &Buffer, places: &Memory, weights: &Memory, chosen: usize) {
+    /// `adds`: to what `out` holds. There is a row.
+    pub fn combine(&self, out: &Buffer, x: &Buffer, places: &Memory, weights: &Memory, chosen: usize, adds: bool) {
         assert_eq!((out.rows * chosen, out.width), (x.rows, x.width), "combine: shapes");
         self.assert_sums(out);
         self.assert_operands(x);
         let args = |out: &Memory| {
             let args = Args::new().memory(out).memory(x.memory()).memory(places).memory(weights);
-            args.u32(small(chosen)).u32(small(x.width))
+            args.u32(small(chosen)).u32(small(x.width)).u32(u32::from(adds))
         };
         self.launch(&self.combine, out, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
     }

@@ -433,6 +433,10 @@ impl Backend for Sim {
         self.small_op(x.bytes() + out.bytes());
     }
 
+    fn combine_add(&mut self, out: &mut SimBuffer, x: &SimBuffer, _: &SimRoutes) {
+        self.small_op(x.bytes() + 2 * out.bytes());
+    }
+
     fn select_rows(&mut self, out: &mut SimBuffer, _: &SimBuffer, _: &SimStep) {
         self.small_op(2 * out.bytes());
     }

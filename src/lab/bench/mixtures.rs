@@ -71,7 +71,7 @@ impl TimedMixture {
         let (places, (_, outputs, inputs)) = ((rows * spec.router.chosen) as f64, self.shape(op));
         let seconds = match op {
             MixtureOp::Route => (rows * spec.count * size_of::<f32>()) as f64 / rates.bytes_per_s,
-            MixtureOp::Combine => (places * bytes as f64 + (rows * 4) as f64) * hidden as f64 / rates.bytes_per_s,
+            MixtureOp::Combine => (places * bytes as f64 + (rows * 8) as f64) * hidden as f64 / rates.bytes_per_s,
             MixtureOp::Up | MixtureOp::Down => {
                 let weights = distinct(&spec, rows) * (outputs * inputs * bytes) as f64;
                 (weights / rates.bytes_per_s).max(2.0 * places * (outputs * inputs) as f64 / rates.flops_per_s)
@@ -144,7 +144,7 @@ impl TimedMixture {
                 MixtureOp::Down => {
                     backend.expert_linear(&mut out, &x, &weights[call % COPIES], &routes[call], ExpertInput::Places);
                 }
-                MixtureOp::Combine => backend.combine(&mut out, &x, &routes[call]),
+                MixtureOp::Combine => backend.combine_add(&mut out, &x, &routes[call]),
             })?;
             us.sort_by(f64::total_cmp);
             all.push(LayerTimes::new(rows, None, us[us.len() / 2], self.floor(op, rows)));

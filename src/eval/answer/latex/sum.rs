@@ -142,7 +142,7 @@ impl Sum {
         let outside =
             Sum::term(raised(&self.common(), Rational::whole(-1))?, self.content()?.times(leading)?.inverse()?);
         match outside == Sum::number(ONE) {
-            true => Some(Sum::term(Monomial::from([(Atom::Group(self.clone()), Rational::whole(-1))]), ONE)),
+            true => Some(group_inverse(self)),
             false => self.times(&outside)?.inverse()?.times(&outside),
         }
     }
@@ -210,25 +210,34 @@ fn raised(product: &Monomial, exponent: Rational) -> Option<Monomial> {
 /// The term with its exponents in the ranges that [`Atom`] gives.
 fn settled(product: Monomial, mut coefficient: Rational) -> Option<Sum> {
     let mut kept = Monomial::new();
-    let mut groups: Vec<(Sum, i128)> = Vec::new();
+    let mut expanded: Vec<Sum> = Vec::new();
     for (atom, exponent) in product {
         let whole = match &atom {
             Atom::Named(_) => 0,
             Atom::Prime(_) => exponent.floor(),
+            Atom::Group(_) if exponent.is_whole() => exponent.above,
             Atom::Group(_) => exponent.floor().max(0),
         };
-        let left = exponent.plus(Rational::whole(whole.checked_neg()?))?;
+        let mut left = exponent.plus(Rational::whole(whole.checked_neg()?))?;
         match &atom {
             Atom::Prime(prime) => coefficient = coefficient.times(Rational::whole(*prime).power(whole)?)?,
-            Atom::Group(sum) if whole > 0 => groups.push((sum.clone(), whole)),
+            Atom::Group(sum) if whole > 0 => expanded.push(sum.power(Rational::whole(whole))?),
+            Atom::Group(sum) if whole < 0 => match sum.inverse()? {
+                inverse if inverse == group_inverse(sum) => left = exponent,
+                inverse => expanded.push(inverse.power(Rational::whole(whole.checked_neg()?))?),
+            },
             Atom::Named(_) | Atom::Group(_) => {}
         }
         if left.above != 0 {
             kept.insert(atom, left);
         }
     }
-    let factors = groups.iter().map(|(sum, whole)| sum.power(Rational::whole(*whole)));
-    factors.into_iter().try_fold(Sum::term(kept, coefficient), |product, factor| product.times(&factor?))
+    expanded.iter().try_fold(Sum::term(kept, coefficient), |product, factor| product.times(factor))
+}
+
+/// The inverse of a sum that no rule expands.
+fn group_inverse(sum: &Sum) -> Sum {
+    Sum::term(Monomial::from([(Atom::Group(sum.clone()), Rational::whole(-1))]), ONE)
 }
 
 /// A root of a number. Odd roots of negative numbers are negative; of their even roots only the square root is defined

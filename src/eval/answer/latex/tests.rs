@@ -69,6 +69,8 @@ fn roots_and_constants() {
     equal(&["-2", r"\sqrt[3]{-8}", r"(-8)^{1/3}"]);
     equal(&[r"\frac{\pi}{2}", r"0.5\pi", r"\frac\pi2", "pi/2", r"\pi/2", "π/2", r"\tfrac{1}{2} \pi"]);
     equal(&["6-5i", "-5i+6", r"\frac{61}{6+5i}", r"6-5\sqrt{-1}"]);
+    equal(&["-i", r"\frac{1}{\sqrt{i}\sqrt{i}}", r"\frac{1/\sqrt{i}}{\sqrt{i}}"]);
+    equal(&[r"\sqrt2-1", r"\frac{1}{\sqrt{1+\sqrt2}\sqrt{1+\sqrt2}}"]);
     equal(&[r"\frac{3 \sqrt{3}}{4}", r"\frac{3}{4}\sqrt{3}", r"3\sqrt3/4", r"\sqrt{27}/4"]);
     unequal(&[r"\pi", "3.14", r"\frac{22}{7}", r"2\pi", r"\pi^2", r"\frac{1}{\pi}", "p i"]);
     unequal(&[r"\sqrt{2}", r"\sqrt{3}", r"\sqrt[3]{2}", "1.414", "2", r"\sqrt{-2}", r"-\sqrt2", r"\sqrt{2+\sqrt2}"]);

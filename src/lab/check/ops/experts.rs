@@ -44,7 +44,13 @@ pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<
         let routed = Routed { rows, experts, router, scores };
         let factors = (number % 2 == 1).then(|| dice.numbers(experts));
         let x = numbers(dice, dtype, rows * chosen * outputs);
-        suite.hold("route, combine", &CombineCase { dtype, routed: routed.clone(), factors, width: outputs, x })?;
+        for adds in [false, true] {
+            let (factors, x) = (factors.clone(), x.clone());
+            suite.hold(
+                "route, combine",
+                &CombineCase { dtype, routed: routed.clone(), factors, width: outputs, x, adds },
+            )?;
+        }
 
         let weights = numbers(dice, dtype, experts * outputs * inputs);
         let bias = (number % 2 == 0).then(|| numbers(dice, dtype, experts * outputs));
@@ -123,6 +129,8 @@ struct CombineCase {
     width: usize,
     /// `[places, width]`
     x: Vec<f32>,
+    /// `combine_add`, to ones.
+    adds: bool,
 }
 
 impl OpCase for CombineCase {
@@ -130,28 +138,35 @@ impl OpCase for CombineCase {
         let routes = self.routed.route(backend, self.factors.as_ref())?;
         let operands = ActivationDtype::Operands(self.dtype);
         let x = buffer(backend, operands, self.routed.places(), self.width, &self.x)?;
-        let mut out = buffer(backend, ActivationDtype::Sums, self.routed.rows, self.width, &[])?;
-        backend.combine(&mut out, &x, &routes);
+        let before = vec![1.0; if self.adds { self.routed.rows * self.width } else { 0 }];
+        let mut out = buffer(backend, ActivationDtype::Sums, self.routed.rows, self.width, &before)?;
+        match self.adds {
+            false => backend.combine(&mut out, &x, &routes),
+            true => backend.combine_add(&mut out, &x, &routes),
+        }
         backend.read(&out, self.routed.rows)
     }
 
     /// A weight is a power of e to a difference of scores up to 64, with as many roundings and a few more, divided by a
     /// sum of at most `experts` of them; the sum over `chosen` products has as many roundings of at most the sum of
-    /// weights, which is at most 1 (sigmoids: 1 each) times a factor of at most 1, times a number of at most 1.
+    /// weights, which is at most 1 (sigmoids: 1 each) times a factor of at most 1, times a number of at most 1. Adding
+    /// rounds a number of at most 1 more than that.
     fn tolerance(&self, _: usize, _: f64) -> f64 {
         let Routed { experts, router, .. } = self.routed;
         let sum = match router.scores {
             RouterScores::Sigmoid { normalise: false } => router.chosen as f64,
             _ => 1.0,
         };
-        2.0 * (64.0 + 16.0 + experts as f64 + router.chosen as f64) * F32 * sum
+        let adding = if self.adds { (1.0 + sum) * F32 } else { 0.0 };
+        2.0 * ((64.0 + 16.0 + experts as f64 + router.chosen as f64) * F32 * sum + adding)
     }
 }
 
 impl fmt::Display for CombineCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let factors = if self.factors.is_some() { "factors" } else { "no factors" };
-        write!(f, "{}, {:?}, {factors}, width {}", self.routed, self.routed.router.scores, self.width)
+        let adds = if self.adds { ", added" } else { "" };
+        write!(f, "{}, {:?}, {factors}, width {}{adds}", self.routed, self.routed.router.scores, self.width)
     }
 }
 
