@@ -8,7 +8,7 @@ use crate::engine::branch::{Branch, BranchWork, KvHold, Lease, NeededPositions, 
 use crate::engine::prefix_store::PrefixStore;
 use crate::engine::token_path::SharedBeginning;
 use crate::ids::{BranchId, PageId, SegmentId, TokenId};
-use crate::kv::{OutOfPages, PagePool, PathMark, PrefixTree, Window};
+use crate::kv::{Laying, OutOfPages, PagePool, PathMark, PrefixTree, Window};
 use crate::mix::IdMap;
 
 pub(super) type Branches = IdMap<BranchId, Branch>;
@@ -134,6 +134,17 @@ impl KvCache {
     }
 
     fn reserve_slots(&mut self, branch: &mut Branch, need: NeededPositions) -> Result<(), OutOfPages> {
+        let laying = branch.laying();
+        self.reserve_path(branch, need)?;
+        let Lease { segment, .. } = branch.lease().expect("its path was reserved just now");
+        match laying {
+            Laying::Ahead => self.prefix.lay_ahead(&mut self.pages, segment),
+            Laying::Whole => self.prefix.lay_upto(&mut self.pages, segment, u32::MAX),
+        }
+    }
+
+    /// The same without the slots of prompts in groups with a window.
+    fn reserve_path(&mut self, branch: &mut Branch, need: NeededPositions) -> Result<(), OutOfPages> {
         let lease = match branch.hold {
             KvHold::Path(lease) if lease.used => lease,
             KvHold::Swapped(swapped) => self.swap_in(branch, swapped)?,
@@ -297,13 +308,33 @@ impl KvCache {
         self.prefix.evict(&mut self.pages, short) >= short
     }
 
-    /// The same; if that is not enough, frees the pages of prompts behind the windows of all rows to come. `scored`: the
-    /// paths of branches that score, whose rows may be anywhere.
-    pub fn evict_behind_for(&mut self, pages: usize, scored: &[SegmentId]) -> bool {
-        self.evict_for(pages) || {
-            self.prefix.free_behind_prompts(&mut self.pages, scored);
-            self.pages.free() >= pages
+    /// Frees the pages of leased prompts behind the windows of all rows to come. `running`: the branches that run. `next`:
+    /// branches that will run; the window before the end of what each shares with these prompts is kept. Returns the number
+    /// of pages freed.
+    pub fn free_behind_prompts<'b>(
+        &mut self,
+        running: impl Iterator<Item = &'b Branch>,
+        next: impl Iterator<Item = &'b Branch>,
+    ) -> usize {
+        if self.prefix.groups().window().is_none() {
+            return 0;
         }
+        let row = |branch: &Branch| match (&branch.work, branch.lease()) {
+            (BranchWork::Score(scoring), Some(lease)) => Some((lease.segment, position(scoring.next() - 1))),
+            _ => None,
+        };
+        let again: Vec<_> = running.filter_map(row).collect();
+        if !self.prefix.is_behind_prompts(&again) {
+            return 0;
+        }
+        for branch in next {
+            let (path, rest) = self.look_up(branch, branch.given());
+            // A segment that ends there keeps its window.
+            if let Some(known) = self.prefix.retain_known(&mut self.pages, path, &rest) {
+                self.prefix.release(known);
+            }
+        }
+        self.prefix.free_behind_prompts(&mut self.pages, &again)
     }
 
     /// Evicts all pages without a lease.

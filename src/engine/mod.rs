@@ -259,7 +259,8 @@ impl<B: Backend> Engine<B> {
             swapped_page: 2.0 * page_bytes as f64 / rates.host_bytes,
             computed_row: 2.0 * model.config().active_parameters() as f64 / rates.flops,
         };
-        let prefix = PrefixTree::with_groups(backend.page_tokens(), groups);
+        let rows = u32::try_from(config.largest_step().rows).expect("a step has fewer than 2^32 rows");
+        let prefix = PrefixTree::with_groups(backend.page_tokens(), groups).laying_ahead(rows);
         let mut cache = KvCache::new(prefix, pool_pages, config.swap_bytes / page_bytes, restore_cost);
         if let Some(options) = &config.prefix_store {
             cache.store = Some(PrefixStore::open(options, &facts, &backend.page_layout())?);

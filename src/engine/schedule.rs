@@ -147,8 +147,9 @@ impl Schedule {
         cache: &KvCache,
         left: &mut StepRoom,
     ) -> u32 {
-        let mut end = part.end;
-        for at in part {
+        // Later ones have no slots yet.
+        let mut end = part.end.min(cache.prefix.laid_upto(id)).max(part.start);
+        for at in part.start..end {
             let has_room = match wanted {
                 true => left.logit_rows > 0,
                 false => self.unscored_from.get(&cache.prefix.slot(id, at).page).is_none_or(|&from| at < from),

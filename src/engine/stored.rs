@@ -68,6 +68,15 @@ impl KvCache {
         }
     }
 
+    /// Gives the chunk that ends at `end` slots in all groups, evicting pages without a lease. False if there are too few.
+    fn lay_stored(&mut self, segment: SegmentId, end: usize) -> bool {
+        let lay = |cache: &mut KvCache| cache.prefix.lay_upto(&mut cache.pages, segment, position(end));
+        match lay(self) {
+            Err(short) => self.evict_for(short.needed) && lay(self).is_ok(),
+            Ok(()) => true,
+        }
+    }
+
     /// The pages of the chunk that begins at `begin` of the path of `segment`, of one page group after the other; `None` if
     /// some were freed.
     fn chunk_pages(&self, segment: SegmentId, begin: usize) -> Option<Vec<PageId>> {
@@ -141,6 +150,9 @@ impl<B: Backend> Engine<B> {
         let (computed, end) = (self.cache.prefix.computed(segment) as usize, begin + CHUNK_TOKENS);
         if computed >= end {
             return Ok(true); // Another branch has computed it.
+        }
+        if !self.cache.lay_stored(segment, end) {
+            return Ok(false);
         }
         let exists = computed >= begin && self.cache.has_slots(segment, begin);
         let Some(pages) = self.cache.chunk_pages(segment, begin).filter(|_| exists) else {

@@ -41,6 +41,11 @@ impl Window {
         self.tokens + 2 * self.unit
     }
 
+    /// Most positions of a prompt for which it needs pages while it is computed `rows` at a time.
+    pub fn most_of_prompt(self, rows: u32) -> u32 {
+        (self.tokens + self.unit).saturating_add(rows)
+    }
+
     /// Most tokens of its own for which a decoding branch keeps pages, with one step submitted and one scheduled.
     pub fn most_kept(self) -> usize {
         self.patience() as usize + 2

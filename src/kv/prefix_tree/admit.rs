@@ -64,7 +64,7 @@ impl PrefixTree {
         let first = count(known.tokens);
         let (pages, _) = match rest.is_empty() {
             true => (PageLists::default(), 0),
-            false => self.lay_out(pool, whole, (first, first, end))?,
+            false => self.lay_out(pool, whole, [first..end, first..first])?,
         };
         let mut end = known.segment.map(|id| self.end_at(pool, id, known.within));
         if !rest.is_empty() || end.is_none() {
@@ -220,6 +220,7 @@ impl PrefixTree {
         let lower = self.at_mut(id);
         debug_assert!(lower.first_position < position && position <= lower.end());
 
+        let laid_upto = lower.laid_upto(Reach::Window);
         let keep = position - lower.first_position;
         let tokens = lower.tokens.split_off(keep as usize);
         let tokens = std::mem::replace(&mut lower.tokens, tokens);
@@ -230,13 +231,16 @@ impl PrefixTree {
         lower.passed = passed.max(position);
         let mut pages = PageLists::default();
         for reach in Reach::BOTH {
-            let from = if reach == Reach::All { lower.first_position } else { passed };
-            let (groups, of_upper) = (groups.with(reach), numbers_between(from, position));
+            let (from, laid_upto) = match reach {
+                Reach::All => (lower.first_position, u32::MAX),
+                Reach::Window => (passed, laid_upto),
+            };
+            let (groups, of_upper) = (groups.with(reach), numbers_between(from, position.min(laid_upto)));
             let upper = &mut pages[reach];
             let lower = &mut lower.pages[reach];
             let below = lower.split_off(groups * of_upper);
             *upper = std::mem::replace(lower, below);
-            if in_mid_page && both_have_tokens && of_upper > 0 {
+            if in_mid_page && both_have_tokens && of_upper > 0 && position < laid_upto {
                 let shared = &upper[upper.len() - groups..];
                 shared.iter().for_each(|&page| pool.share(page));
                 lower.splice(0..0, shared.iter().copied());
@@ -245,6 +249,8 @@ impl PrefixTree {
 
         let computed = lower.computed.min(keep);
         lower.computed -= computed;
+        let unlaid = lower.unlaid.saturating_sub(lower.len());
+        lower.unlaid -= unlaid;
         let upper = Segment {
             parent: lower.parent,
             children: 1,
@@ -254,6 +260,7 @@ impl PrefixTree {
             pending: false,
             pages,
             passed: passed.min(position),
+            unlaid,
             computed,
             state: if lower.state == SegmentState::Prompt { SegmentState::Prompt } else { SegmentState::Sealed },
             leases: 0,

@@ -1,7 +1,7 @@
 //! Frees keys and values that sliding windows have passed, and says what can still be read. See *Windows* in the
 //! module's head.
 
-use super::{PrefixTree, SegmentState, count};
+use super::{PrefixTree, SegmentState};
 use crate::ids::SegmentId;
 use crate::kv::{PagePool, Reach};
 
@@ -26,24 +26,33 @@ impl PrefixTree {
         behind.into_iter().map(|id| self.pass(pool, id, upto)).sum()
     }
 
-    /// Frees, in the groups with a window, the pages of all leased prompts that no later row of a lease reads, except on the
-    /// paths of `scored`, whose rows may be computed again anywhere. What is left of a prompt is the window before its end:
-    /// whoever begins there finds all it reads. Visits the whole tree. Returns the number of pages freed.
-    pub fn free_behind_prompts(&mut self, pool: &mut PagePool, scored: &[SegmentId]) -> usize {
-        let Some(window) = self.groups.window() else { return 0 };
-        let mut is_scored = vec![false; self.arena.len()];
-        scored.iter().flat_map(|&end| self.ancestry(end)).for_each(|id| is_scored[id.ix()] = true);
-        let ids: Vec<SegmentId> = (0..self.arena.len()).map(SegmentId::new).collect();
-        let mut freed = 0;
-        for id in ids.into_iter().filter(|id| !is_scored[id.ix()]) {
-            let Some(segment) = self.arena[id.ix()].as_ref() else { continue };
-            let upto = window.passed(segment.first_position + segment.computed.min(count(segment.tokens.len())));
-            let is_prompt = segment.state == SegmentState::Prompt && segment.users > 0;
-            if is_prompt && segment.passed < upto.min(segment.end()) {
-                freed += self.pass(pool, id, upto);
-            }
+    /// Frees, in the groups with a window, the pages of all leased prompts that no later row of a lease reads. `again`:
+    /// leased segments on whose paths rows from a position on will be computed though others have computed them. What is
+    /// left of a prompt is the window before its end, and before what is not computed: whoever begins there finds all it
+    /// reads. Visits the whole tree. Returns the number of pages freed.
+    pub fn free_behind_prompts(&mut self, pool: &mut PagePool, again: &[(SegmentId, u32)]) -> usize {
+        self.behind_prompts(again).into_iter().map(|(id, upto)| self.pass(pool, id, upto)).sum()
+    }
+
+    /// Whether `free_behind_prompts` would free pages of any prompt.
+    pub fn is_behind_prompts(&self, again: &[(SegmentId, u32)]) -> bool {
+        !self.behind_prompts(again).is_empty()
+    }
+
+    /// The prompts of which `free_behind_prompts` frees pages, and up to where.
+    fn behind_prompts(&self, again: &[(SegmentId, u32)]) -> Vec<(SegmentId, u32)> {
+        let Some(window) = self.groups.window() else { return Vec::new() };
+        let mut next = vec![u32::MAX; self.arena.len()];
+        for &(segment, row) in again {
+            self.ancestry(segment).for_each(|id| next[id.ix()] = next[id.ix()].min(row + 1));
         }
-        freed
+        let passed = |(id, next): (SegmentId, u32)| {
+            let segment = self.arena[id.ix()].as_ref()?;
+            let is_prompt = segment.state == SegmentState::Prompt && segment.users > 0;
+            let upto = window.passed((segment.first_position + segment.computed).min(next)).min(segment.end());
+            (is_prompt && segment.passed < upto).then_some((id, upto))
+        };
+        (0..self.arena.len()).map(SegmentId::new).zip(next).filter_map(passed).collect()
     }
 
     /// Frees the pages of the leased segment `id` below `upto` in the groups with a window.

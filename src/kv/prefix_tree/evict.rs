@@ -48,6 +48,7 @@ impl PrefixTree {
     fn truncate(&mut self, pool: &mut PagePool, id: SegmentId, end: u32) -> usize {
         let (held, lacked) = (self.held(id), self.at(id).lacks_pages());
         let segment = self.at_mut(id);
+        segment.unlaid = segment.unlaid.saturating_sub(segment.end() - end);
         segment.tokens.truncate((end - segment.first_position) as usize);
         segment.scores.truncate(segment.tokens.len());
         segment.computed = segment.computed.min(segment.len());

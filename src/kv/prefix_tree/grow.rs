@@ -26,7 +26,7 @@ impl PrefixTree {
     ) -> Result<(), OutOfPages> {
         let first = self.end(segment);
         assert!(self.at(segment).len() == 0, "segment {segment} has tokens already");
-        let (pages, new) = self.lay_out(pool, None, (first, passed, first + count(tokens.len())))?;
+        let (pages, new) = self.lay_out(pool, None, [first, passed].map(|from| from..first + count(tokens.len())))?;
         self.at_mut(segment).passed = passed;
         self.lacking += usize::from(passed > first);
         let without_slot = tokens.len() - self.held_of_new(segment, tokens.len());
@@ -49,11 +49,14 @@ impl PrefixTree {
         let grown = self.at(segment);
         let end = grown.end() + count(slots);
         let (pages, new) = match grown.len() {
-            0 => self.lay_out(pool, grown.parent, (grown.first_position, grown.first_position, end))?,
+            0 => {
+                let first = grown.first_position;
+                self.lay_out(pool, grown.parent, [first, first].map(|first| first..end))?
+            }
             // It goes on in its last pages, or behind them.
             _ => {
                 let next = grown.end().next_multiple_of(self.page_tokens);
-                self.lay_out(pool, None, (next, next, end))?
+                self.lay_out(pool, None, [next, next].map(|next| next..end))?
             }
         };
         self.grow_by(segment, slots, pages, new);

@@ -60,6 +60,14 @@ impl PrefixTree {
             passed == end || passed == first || passed.is_multiple_of(self.page_tokens),
             "{id}: {passed} is in a page"
         );
+        let laid_upto = segment.laid_upto(Reach::Window);
+        ensure!(segment.unlaid == 0 || segment.state == SegmentState::Prompt, "segment {id} lacks slots");
+        ensure!(segment.unlaid <= segment.len(), "segment {id} lacks more slots than it has tokens");
+        ensure!(first + segment.computed <= laid_upto, "segment {id} is computed where it has no slots");
+        ensure!(
+            laid_upto == first || laid_upto == end || laid_upto.is_multiple_of(self.page_tokens),
+            "segment {id} has slots up to {laid_upto}, inside a page"
+        );
         for reach in Reach::BOTH {
             let (pages, held) = (self.pages_below(segment, reach, end), segment.pages[reach].len());
             ensure!(held == pages, "segment {id} at {first}..{end} has {held} pages ({reach:?}), not {pages}");

@@ -32,6 +32,10 @@
 //! frees these pages up to the position `passed` of a segment. If there are groups of both kinds, the segment keeps its
 //! pages in the others.
 //!
+//! A prompt gets its slots in groups with a window step by step, before they are computed (`lay_ahead`), and those of the
+//! other groups at once. So the first need the pages of a window and a step for a prompt of any length, if what is behind
+//! the window is freed while it is computed (`free_behind_prompts`).
+//!
 //! A match ends where what new rows read is still there (`readable_end`): new rows after position `p` read the window
 //! before `p`. What follows is computed again in pages of its own, so that a text may be registered twice.
 //!
@@ -65,7 +69,7 @@ use live::Visits;
 pub use map::MappedSegment;
 use pages::PageLists;
 pub use scores::{MOST_KEPT_TOP, TokenScore};
-pub use usage::{Leased, Usage};
+pub use usage::{Laying, Leased, Usage};
 
 use super::{PageGroups, PagePool, Reach};
 use crate::ids::{SegmentId, TokenId};
@@ -97,6 +101,8 @@ struct Segment {
     /// First position of which it has pages in groups with a window; between its first position and its end. What is below
     /// was freed.
     passed: u32,
+    /// Last tokens of a prompt that have no slots yet in groups with a window: `lay_ahead` has not come to them.
+    unlaid: u32,
     /// Leading tokens with keys and values. More than 0 only if the whole path above is computed.
     computed: u32,
     state: SegmentState,
@@ -159,6 +165,8 @@ pub struct PrefixTree {
     visits: Visits,
     /// See `compared`.
     compared: Cell<u64>,
+    /// See `laying_ahead`.
+    ahead: u32,
 }
 
 impl PrefixTree {
@@ -185,7 +193,14 @@ impl PrefixTree {
             lacking: 0,
             visits: Visits::default(),
             compared: Cell::new(0),
+            ahead: u32::MAX,
         }
+    }
+
+    /// Prompts get slots in groups with a window for at most so many tokens before they are computed: the rows of a step.
+    pub fn laying_ahead(mut self, tokens: u32) -> Self {
+        self.ahead = tokens;
+        self
     }
 
     pub fn page_tokens(&self) -> u32 {
@@ -243,6 +258,7 @@ impl PrefixTree {
             let segment = self.at_mut(id);
             let before = segment.computed;
             segment.computed = before.max(upto.saturating_sub(segment.first_position).min(segment.len()));
+            debug_assert!(segment.computed + segment.unlaid <= segment.len(), "{id} is computed where it has no slots");
             // If part of a segment was computed before, so was everything above it.
             at = segment.parent.filter(|_| before == 0);
             self.review(id);
@@ -283,11 +299,11 @@ impl PrefixTree {
     /// Tokens of `segment` that have slots in some group.
     fn held(&self, segment: SegmentId) -> usize {
         let segment = self.at(segment);
-        let from = match self.groups.with(Reach::All) {
-            0 => segment.passed,
-            _ => segment.first_position,
+        let slots = match self.groups.with(Reach::All) {
+            0 => segment.passed..segment.laid_upto(Reach::Window),
+            _ => segment.first_position..segment.end(),
         };
-        (segment.end() - from) as usize
+        slots.len()
     }
 
     fn seal(&mut self, segment: SegmentId) {
@@ -303,8 +319,8 @@ impl PrefixTree {
         self.clock
     }
 
-    /// Adds a youngest child to `parent`, with no lease and nothing computed. `pages`: the caller has taken them, or
-    /// shared the first ones if the child continues in the last pages of `parent`.
+    /// Adds a youngest child to `parent`, with no lease and nothing computed. `pages`: those of the groups that hold all
+    /// positions; the caller has taken them, or shared the first ones if the child continues in the last pages of `parent`.
     fn insert(
         &mut self,
         parent: Option<SegmentId>,
@@ -314,8 +330,8 @@ impl PrefixTree {
     ) -> SegmentId {
         let now = self.tick();
         let first_position = parent.map_or(0, |p| self.end(p));
+        let unlaid = if self.groups.with(Reach::Window) > 0 { count(tokens.len()) } else { 0 };
         self.held.segments += 1;
-        self.held.tokens += tokens.len();
         let id = self.place(Segment {
             parent,
             children: 0,
@@ -325,6 +341,7 @@ impl PrefixTree {
             pending: false,
             pages,
             passed: first_position,
+            unlaid,
             computed: 0,
             state,
             leases: 0,
@@ -333,6 +350,7 @@ impl PrefixTree {
             last_used: now,
             idle: None,
         });
+        self.held.tokens += self.held(id);
         self.held.pages += self.own_pages(id);
         self.by_first.extend(self.first_key(id));
         if let Some(parent) = parent {

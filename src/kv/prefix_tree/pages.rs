@@ -1,12 +1,12 @@
 //! The pages of a segment: a list for the groups that hold all positions and one for those with a window. See
 //! *Windows* in the module's head.
 
-use std::ops::{Index, IndexMut};
+use std::ops::{Index, IndexMut, Range};
 
-use super::{PrefixTree, Segment};
+use super::{Laying, PrefixTree, Segment};
 use crate::ids::{PageId, SegmentId};
 use crate::kv::page_pool::OutOfPages;
-use crate::kv::{PagePool, Reach};
+use crate::kv::{PagePool, Reach, Window};
 
 /// For each reach the pages of its groups: by page number, and of one page number by group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,6 +54,14 @@ impl Segment {
         }
     }
 
+    /// The position from which on it has no pages of this reach yet; its end if it has all.
+    pub fn laid_upto(&self, reach: Reach) -> u32 {
+        match reach {
+            Reach::All => self.end(),
+            Reach::Window => self.end() - self.unlaid,
+        }
+    }
+
     /// Whether pages behind the window were freed.
     pub fn lacks_pages(&self) -> bool {
         self.passed > self.first_position
@@ -78,24 +86,24 @@ impl PrefixTree {
 
     /// The number of pages of this reach that a segment has of its positions below `upto`.
     pub(super) fn pages_below(&self, segment: &Segment, reach: Reach, upto: u32) -> usize {
-        self.groups.with(reach) * self.numbers_between(segment.held_from(reach), segment.end().min(upto))
+        let upto = segment.laid_upto(reach).min(upto);
+        self.groups.with(reach) * self.numbers_between(segment.held_from(reach), upto)
     }
 
-    /// Takes pages for positions `first .. end` of a new segment, or of one without tokens, beneath `above`; those of
-    /// the groups with a window from `passed` on. If `above` ends inside pages in which no child continues, these are
-    /// shared. Returns the lists, and how many of the pages are new.
+    /// Takes pages for positions of a new segment, or of one without pages there, beneath `above`: for each reach the
+    /// positions of which its groups get pages. If `above` ends where they begin, inside pages in which no child continues,
+    /// these are shared. Returns the lists, and how many of the pages are new.
     pub(super) fn lay_out(
         &self,
         pool: &mut PagePool,
         above: Option<SegmentId>,
-        (first, passed, end): (u32, u32, u32),
+        positions: [Range<u32>; 2],
     ) -> Result<(PageLists, usize), OutOfPages> {
         let mut lists = PageLists::default();
         let mut missing = [0; 2];
-        for (reach, missing) in Reach::BOTH.into_iter().zip(&mut missing) {
-            let from = if reach == Reach::All { first } else { passed };
-            *missing = self.groups.with(reach) * self.numbers_between(from, end);
-            let above = above.filter(|_| *missing > 0 && from == first);
+        for ((reach, missing), positions) in Reach::BOTH.into_iter().zip(&mut missing).zip(positions) {
+            *missing = self.groups.with(reach) * self.numbers_between(positions.start, positions.end);
+            let above = above.filter(|&above| *missing > 0 && positions.start == self.end(above));
             if let Some(open) = above.and_then(|above| self.open_pages(pool, above, reach)) {
                 *missing -= open.len();
                 lists[reach].extend_from_slice(open);
@@ -108,6 +116,74 @@ impl PrefixTree {
             lists[reach].extend(taken.by_ref().take(missing));
         }
         Ok((lists, new))
+    }
+
+    /// Gives the prompts of the path of `segment` slots in the groups with a window for as many tokens as a step may
+    /// compute next (`laying_ahead`). Slots reserved before a failure stay reserved.
+    pub fn lay_ahead(&mut self, pool: &mut PagePool, segment: SegmentId) -> Result<(), OutOfPages> {
+        self.lay_upto(pool, segment, self.computed(segment).saturating_add(self.ahead))
+    }
+
+    /// The same for all tokens below position `upto`.
+    pub fn lay_upto(&mut self, pool: &mut PagePool, segment: SegmentId, upto: u32) -> Result<(), OutOfPages> {
+        let mut unlaid = Vec::new();
+        for id in self.ancestry(segment) {
+            let above = self.at(id);
+            if above.unlaid > 0 && above.laid_upto(Reach::Window) < upto {
+                unlaid.push(id);
+            }
+            if above.computed > 0 {
+                break; // All above it is computed, and so has slots.
+            }
+        }
+        unlaid.into_iter().rev().try_for_each(|id| self.lay(pool, id, upto))
+    }
+
+    fn lay(&mut self, pool: &mut PagePool, id: SegmentId, upto: u32) -> Result<(), OutOfPages> {
+        let (held, segment) = (self.held(id), self.at(id));
+        let (first, end) = (segment.laid_upto(Reach::Window), segment.end());
+        let upto = upto.checked_next_multiple_of(self.page_tokens).map_or(end, |upto| upto.min(end));
+        let (pages, new) = self.lay_out(pool, segment.parent, [0..0, first..upto])?;
+        let segment = self.at_mut(id);
+        segment.unlaid = end - upto;
+        segment.pages[Reach::Window].extend_from_slice(&pages[Reach::Window]);
+        let is_leased = segment.users > 0;
+        let tokens = self.held(id) - held;
+        self.held.pages += new;
+        self.held.tokens += tokens;
+        if is_leased {
+            self.leased.pages += new;
+            self.leased.tokens += tokens;
+        }
+        Ok(())
+    }
+
+    /// Most page numbers of a prompt of which a group with a window needs pages while it is computed.
+    fn most_numbers(&self) -> usize {
+        let numbers = |window: Window| window.most_of_prompt(self.ahead).div_ceil(self.page_tokens) as usize + 1;
+        self.groups.window().map_or(usize::MAX, numbers)
+    }
+
+    /// Most pages of all groups that the first `end` positions of a path take at any time, if they are a prompt's.
+    pub fn most_prompt_pages(&self, end: u32, laying: Laying) -> usize {
+        self.to_admit(0, end, laying)
+    }
+
+    /// Most pages of all groups that a prompt's new tokens at positions `first .. end` take at any time.
+    pub(super) fn to_admit(&self, first: u32, end: u32, laying: Laying) -> usize {
+        let numbers = self.numbers_between(first, end);
+        let windowed = match laying {
+            Laying::Ahead => numbers.min(self.most_numbers()),
+            Laying::Whole => numbers,
+        };
+        self.groups.with(Reach::All) * numbers + self.groups.with(Reach::Window) * windowed
+    }
+
+    /// The number of pages that a segment still takes until it is computed, if what is behind the window is freed.
+    pub(super) fn to_lay(&self, segment: &Segment) -> usize {
+        let has = self.numbers_between(segment.passed, segment.laid_upto(Reach::Window));
+        let lacks = self.numbers_between(segment.laid_upto(Reach::Window), segment.end());
+        self.groups.with(Reach::Window) * lacks.min(self.most_numbers().saturating_sub(has))
     }
 
     /// The last pages of `segment` of this reach, one for each group, if they have unused slots: the segment ends inside
@@ -123,8 +199,10 @@ impl PrefixTree {
 
     /// The pages of the last position of `segment`, one for each group of this reach.
     fn last_pages(&self, segment: SegmentId, reach: Reach) -> Option<&[PageId]> {
-        let pages = &self.at(segment).pages[reach];
-        let first = pages.len().checked_sub(self.groups.with(reach)).filter(|_| !pages.is_empty())?;
+        let segment = self.at(segment);
+        let pages = &segment.pages[reach];
+        let has_last = !pages.is_empty() && segment.laid_upto(reach) == segment.end();
+        let first = pages.len().checked_sub(self.groups.with(reach)).filter(|_| has_last)?;
         Some(&pages[first..])
     }
 

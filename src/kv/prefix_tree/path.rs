@@ -63,10 +63,16 @@ impl PrefixTree {
         path
     }
 
-    /// Whether the token at `position` of the path of `segment` has a slot in every group: false if `free_behind` freed
-    /// one. Panics past the end.
+    /// Whether the token at `position` of the path of `segment` has a slot in every group: false if some were freed, or do
+    /// not exist yet. Panics past the end.
     pub fn has_slots(&self, segment: SegmentId, position: u32) -> bool {
-        position >= self.at(self.owner(segment, position)).passed
+        let owner = self.at(self.owner(segment, position));
+        (owner.passed..owner.laid_upto(Reach::Window)).contains(&position)
+    }
+
+    /// The position from which on the tokens of `segment` have no slots yet in groups with a window (`lay_ahead`).
+    pub fn laid_upto(&self, segment: SegmentId) -> u32 {
+        self.at(segment).laid_upto(Reach::Window)
     }
 
     /// The parts of `positions` that the segments of the path of `segment` have, from the root down. Positions past the

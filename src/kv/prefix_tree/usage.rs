@@ -17,12 +17,28 @@ pub struct Usage {
     /// Whether each segment is in the set.
     included: Vec<bool>,
     pages: usize,
+    /// Pages that prompts still take until they are computed.
+    to_lay: usize,
     tokens: usize,
+}
+
+/// How a prompt gets its slots in groups with a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Laying {
+    /// A step's at a time, while those behind the window are freed.
+    Ahead,
+    /// All before its first step.
+    Whole,
 }
 
 impl Usage {
     pub fn pages(&self) -> usize {
         self.pages
+    }
+
+    /// Its pages, and those that its prompts still take until they are computed.
+    pub fn committed(&self) -> usize {
+        self.pages + self.to_lay
     }
 
     /// Tokens of the segments added by `add_path`.
@@ -88,9 +104,10 @@ impl PrefixTree {
 
     /// Adds the path of `segment`.
     pub fn add_path(&self, usage: &mut Usage, segment: SegmentId) {
-        let Usage { included, pages, tokens } = usage;
+        let Usage { included, pages, to_lay, tokens } = usage;
         for id in self.include_path(included, segment) {
             *pages += self.own_pages(id);
+            *to_lay += self.to_lay(self.at(id));
             *tokens += self.held(id);
         }
     }
@@ -118,11 +135,18 @@ impl PrefixTree {
     }
 
     /// The number of pages that `path` and `rest` (see `admit_behind`) would add to the set, if admitted and continued
-    /// up to position `end`, which is not before the end of its tokens.
-    pub fn gain(&self, usage: &Usage, path: Option<SegmentId>, rest: &[TokenId], end: u32) -> usize {
+    /// up to position `end`, which is not before the end of its tokens: as many as it has at any time.
+    pub fn gain(
+        &self,
+        usage: &Usage,
+        path: Option<SegmentId>,
+        rest: &[TokenId],
+        end: u32,
+        laying: Laying,
+    ) -> usize {
         let known = self.find(path, rest);
         let at = count(known.tokens);
-        known.segment.map_or(0, |segment| self.unused_upto(usage, segment, at)) + self.pages_between(at, end)
+        known.segment.map_or(0, |segment| self.unused_upto(usage, segment, at)) + self.to_admit(at, end, laying)
     }
 
     /// The same for a branch that continues the path of `segment`.
@@ -141,10 +165,12 @@ impl PrefixTree {
         of_one.map(|id| self.own_pages_upto(id, count(known.tokens))).sum()
     }
 
-    /// The number of existing pages of the path of `segment` up to position `upto` that are not in the set. May exceed
+    /// The number of pages of the path of `segment` up to position `upto` that are not in the set, existing ones and those
+    /// that its prompts still take. May exceed
     /// what the tokens need if the path was split inside a page.
     fn unused_upto(&self, usage: &Usage, segment: SegmentId, upto: u32) -> usize {
-        self.ancestry(segment).take_while(|id| !usage.includes(*id)).map(|id| self.own_pages_upto(id, upto)).sum()
+        let pages = |id| self.own_pages_upto(id, upto) + self.to_lay(self.at(id));
+        self.ancestry(segment).take_while(|id| !usage.includes(*id)).map(pages).sum()
     }
 
     /// The number of pages of `segment` up to position `upto`, without those shared with its parent.
