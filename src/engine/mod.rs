@@ -237,6 +237,8 @@ impl<B: Backend> Engine<B> {
             return Err(Error::value("memory for keys and values", expected, bytes(pool_bytes as u64)));
         }
         let kv = backend.kv(&model.kv_shape(pool_pages))?;
+        let rows = u32::try_from(config.largest_step().rows).expect("a step has fewer than 2^32 rows");
+        let prefix = PrefixTree::with_groups(backend.page_tokens(), groups).laying_ahead(rows);
         let facts = EngineFacts {
             context,
             vocab: model.config().vocab,
@@ -251,6 +253,7 @@ impl<B: Backend> Engine<B> {
             kv_bytes_per_token: model.kv_bytes_per_token(),
             pool_pages,
             page_groups: groups,
+            window_pages: prefix.most_window_pages(),
             max_branches: config.max_branches,
         };
         let (handle, commands, exit_reason) = EngineHandle::new(facts.clone());
@@ -259,8 +262,6 @@ impl<B: Backend> Engine<B> {
             swapped_page: 2.0 * page_bytes as f64 / rates.host_bytes,
             computed_row: 2.0 * model.config().active_parameters() as f64 / rates.flops,
         };
-        let rows = u32::try_from(config.largest_step().rows).expect("a step has fewer than 2^32 rows");
-        let prefix = PrefixTree::with_groups(backend.page_tokens(), groups).laying_ahead(rows);
         let mut cache = KvCache::new(prefix, pool_pages, config.swap_bytes / page_bytes, restore_cost);
         if let Some(options) = &config.prefix_store {
             cache.store = Some(PrefixStore::open(options, &facts, &backend.page_layout())?);

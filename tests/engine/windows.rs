@@ -1,9 +1,11 @@
-//! Models whose every layer has a window: pages that it has passed are freed, and no draw changes by that.
+//! Models whose every layer has a window, or some: pages that it has passed are freed, and no draw changes by that.
 
-use offshoot::engine::{EngineConfig, EngineHandle, Finish, Metrics};
+use offshoot::engine::{EngineConfig, EngineFacts, EngineHandle, Extend, Finish, Metrics, PoolSize};
+
+use offshoot::ids::{BranchId, TokenId};
 
 use super::bench::{
-    Shape, draw, engine_of, finish, finishes, key, length, mislead, pages, params, prompt, roomy, unsure,
+    Shape, draw, engine_of, finish, finishes, key, length, mislead, outcomes, pages, params, prompt, roomy, unsure,
 };
 use super::plain::forward;
 use offshoot::backend::Pick;
@@ -100,4 +102,91 @@ fn swapped_branches_keep_only_what_their_windows_see() {
     assert!(metrics.swapped_out > 0, "{metrics:?}");
     let each = metrics.swapped_out_bytes / metrics.swapped_out / page_bytes as u64;
     assert!(each <= OWN_PAGES as u64, "{each} pages a branch");
+}
+
+/// Steps of 16 rows, and so many pages of the model's.
+fn facts_and_config(shape: Shape, pages: impl Fn(&EngineFacts) -> usize) -> (EngineFacts, EngineConfig) {
+    let facts = engine_of(shape, small_steps(roomy())).facts().clone();
+    let pool = PoolSize::Bytes(pages(&facts) * facts.page_bytes);
+    let config = small_steps(EngineConfig { pool, ..roomy() });
+    (facts, config)
+}
+
+fn small_steps(config: EngineConfig) -> EngineConfig {
+    EngineConfig { step_rows: 16, max_branches: 8, ..config }
+}
+
+#[test]
+fn a_long_prompt_needs_few_pages_of_layers_with_a_window() {
+    const GIVEN: usize = 500;
+    const DRAWN: usize = 60;
+    for shape in [Shape::LongWindowed, Shape::LongMixed] {
+        let (facts, config) = facts_and_config(shape, |facts| facts.path_pages(GIVEN, DRAWN));
+        let all = facts.page_groups.count() * (GIVEN + DRAWN - 1).div_ceil(PAGE);
+        assert!(facts.path_pages(GIVEN, DRAWN) < all * 4 / 5, "{} of {all} pages", facts.path_pages(GIVEN, DRAWN));
+        let run = |config: EngineConfig| {
+            let engine = engine_of(shape, config);
+            let root = engine.root(prompt(5, GIVEN)).unwrap();
+            let drawn = finish(&engine, draw(root, key("long", 0), params(), length(DRAWN)));
+            // Its end, and what comes of it, can go on; only then is it gone.
+            let fork = engine.fork(root, 1).unwrap()[0];
+            let more = finish(&engine, draw(fork, key("more", 0), params(), length(1)));
+            engine.discard(&[root, fork]);
+            (drawn, more, engine.metrics().unwrap())
+        };
+        let (drawn, more, metrics) = run(config);
+        let (expected, more_expected, _) = run(small_steps(roomy()));
+        assert_eq!((drawn, more), (expected, more_expected), "{shape:?}");
+        assert_eq!((metrics.preemptions, metrics.tokens_recomputed), (0, 0), "{metrics:?}");
+        assert_eq!(metrics.prompt_tokens_computed, GIVEN as u64, "each token of the prompt is computed once");
+        assert_eq!(metrics.kv_bytes_held, 0);
+    }
+}
+
+#[test]
+fn a_prompt_that_fits_by_no_count_is_refused_with_what_it_needs() {
+    for shape in [Shape::LongWindowed, Shape::LongMixed] {
+        // Nothing is left for the layers without a window, or for a step.
+        let (facts, config) = facts_and_config(shape, |facts| facts.page_groups.count() * 5);
+        let engine = engine_of(shape, config);
+        let root = engine.root(prompt(5, 500)).unwrap();
+        let failed = outcomes(&engine, vec![draw(root, key("long", 0), params(), length(2))]).remove(0);
+        let text = failed.unwrap_err().to_string();
+        assert!(text.contains(&(5 * facts.page_groups.count()).to_string()), "{text}");
+    }
+}
+
+/// Texts of three levels, depth-first: one beginning, three middles, three ends of each.
+fn levels() -> Vec<Vec<TokenId>> {
+    let ends = (0..9).map(|end| {
+        let parts = [prompt(1, 110), prompt(2 + end / 3, 110), prompt(10 + end, 40)];
+        parts.concat()
+    });
+    ends.collect()
+}
+
+#[test]
+fn what_later_prompts_share_is_kept_where_pages_are_short() {
+    let texts = levels();
+    let distinct: usize = 110 + 3 * 110 + 9 * 40;
+    for shape in [Shape::LongWindowed, Shape::LongMixed] {
+        let run = |config: EngineConfig| {
+            let engine = engine_of(shape, config);
+            let roots: Vec<_> = texts.iter().map(|text| engine.root(text.clone()).unwrap()).collect();
+            let extend = |(i, &root): (u64, &BranchId)| draw(root, key("level", i), params(), length(20));
+            let drawn = finishes(&engine, (0..).zip(&roots).map(extend).collect::<Vec<Extend>>());
+            engine.discard(&roots);
+            (drawn, engine.metrics().unwrap())
+        };
+        // About two paths, of nine that share much.
+        let (facts, config) = facts_and_config(shape, |facts| 2 * facts.path_pages(260, 20));
+        let (drawn, metrics) = run(config);
+        let (expected, roomy) = run(small_steps(roomy()));
+        assert_eq!(drawn, expected, "{shape:?}");
+        assert_eq!(roomy.prompt_tokens_computed, distinct as u64);
+        assert_eq!(metrics.prompt_tokens_computed, distinct as u64, "{shape:?}, {metrics:?}");
+        let whole = facts.page_groups.count() * (distinct + 9 * 20).div_ceil(PAGE) * facts.page_bytes;
+        assert!(metrics.kv_bytes_peak < whole as u64, "{shape:?}, {metrics:?}");
+        assert_eq!(metrics.kv_bytes_held, 0);
+    }
 }

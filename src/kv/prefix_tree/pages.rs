@@ -158,6 +158,12 @@ impl PrefixTree {
         Ok(())
     }
 
+    /// Most pages of a branch in each group with a window: those of its prompt, and those of what it has sampled.
+    pub fn most_window_pages(&self) -> usize {
+        let sampled = |window: Window| window.most_kept().div_ceil(self.page_tokens as usize) + 1;
+        self.groups.window().map_or(usize::MAX, |window| self.most_numbers() + sampled(window))
+    }
+
     /// Most page numbers of a prompt of which a group with a window needs pages while it is computed.
     fn most_numbers(&self) -> usize {
         let numbers = |window: Window| window.most_of_prompt(self.ahead).div_ceil(self.page_tokens) as usize + 1;

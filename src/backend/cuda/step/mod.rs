@@ -155,7 +155,8 @@ impl Step {
         self.reserve_draws(device, shape.logit_rows)?;
         self.tokens.reserve(device, rows)?;
         self.positions.reserve(device, rows)?;
-        self.slots.reserve(device, rows)?;
+        // Each page group has a plan of its own, or several.
+        self.slots.reserve(device, rows.saturating_mul(self.kernels_of.len()))?;
         self.logit_rows.reserve(device, padded)?;
         self.uniforms.reserve(device, shape.logit_rows.saturating_mul(8))?;
         self.requests.reserve(device, shape.logit_rows.saturating_mul(USUAL_REQUEST_BYTES))?;
