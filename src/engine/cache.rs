@@ -308,9 +308,9 @@ impl KvCache {
         self.prefix.evict(&mut self.pages, short) >= short
     }
 
-    /// Frees the pages of leased prompts behind the windows of all rows to come. `running`: the branches that run. `next`:
-    /// branches that will run; the window before the end of what each shares with these prompts is kept. Returns the number
-    /// of pages freed.
+    /// Frees the pages of leased prompts behind the windows of all rows to come. `running`: the branches that run.
+    /// `next`: branches that will run; the window before the end of what each shares with these prompts is kept.
+    /// Returns the number of pages freed.
     pub fn free_behind_prompts<'b>(
         &mut self,
         running: impl Iterator<Item = &'b Branch>,

@@ -15,8 +15,8 @@ const STEPS_UNTIL_FREE: usize = 1;
 pub(super) struct GrowingBranch {
     /// Expected number of further tokens.
     pub steps: usize,
-    /// Number of those for which its pages of groups with a window grow; later tokens reuse pages freed behind it. At most
-    /// `steps`; those of other groups grow for all.
+    /// Number of those for which its pages of groups with a window grow; later tokens reuse pages freed behind it. At
+    /// most `steps`; those of other groups grow for all.
     pub grows: usize,
     /// Tokens of its path that have slots.
     pub laid_out: usize,
@@ -32,7 +32,8 @@ pub(super) struct GrowingBranch {
 pub(super) struct PeakMemory {
     page_tokens: usize,
     groups: PageGroups,
-    /// Number of branches by growth, in each page group; of `laid_out` only the remainder by the page size matters and is kept.
+    /// Number of branches by growth, in each page group; of `laid_out` only the remainder by the page size matters and
+    /// is kept.
     alike: BTreeMap<GrowingBranch, usize>,
     /// Upper bound on the peak beyond the pages in use now: the last exact count, plus all pages of the branches added
     /// since, with nothing freed.

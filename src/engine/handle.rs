@@ -52,8 +52,8 @@ pub struct EngineFacts {
 }
 
 impl EngineFacts {
-    /// Pages of a branch of `given` tokens that has sampled `sampled` more, when it is computed again. The last sampled token
-    /// has no keys and values.
+    /// Pages of a branch of `given` tokens that has sampled `sampled` more, when it is computed again. The last sampled
+    /// token has no keys and values.
     pub fn path_pages(&self, given: usize, sampled: usize) -> usize {
         let numbers = (given + sampled.saturating_sub(1)).div_ceil(self.page_tokens);
         let PageCount { all, windowed } = self.page_count();

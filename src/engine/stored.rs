@@ -68,7 +68,8 @@ impl KvCache {
         }
     }
 
-    /// Gives the chunk that ends at `end` slots in all groups, evicting pages without a lease. False if there are too few.
+    /// Gives the chunk that ends at `end` slots in all groups, evicting pages without a lease. False if there are too
+    /// few.
     fn lay_stored(&mut self, segment: SegmentId, end: usize) -> bool {
         let lay = |cache: &mut KvCache| cache.prefix.lay_upto(&mut cache.pages, segment, position(end));
         match lay(self) {
@@ -77,8 +78,8 @@ impl KvCache {
         }
     }
 
-    /// The pages of the chunk that begins at `begin` of the path of `segment`, of one page group after the other; `None` if
-    /// some were freed.
+    /// The pages of the chunk that begins at `begin` of the path of `segment`, of one page group after the other;
+    /// `None` if some were freed.
     fn chunk_pages(&self, segment: SegmentId, begin: usize) -> Option<Vec<PageId>> {
         let page_tokens = self.prefix.page_tokens();
         let ends = (begin..begin + CHUNK_TOKENS).step_by(page_tokens as usize);

@@ -25,8 +25,8 @@ pub struct ForestSegment {
     /// Range into `Forest::pages`: the pages of the positions `held_from ..`. The token at position `p` is in slot
     /// `p % page_tokens`. Empty if all were freed.
     pub pages: Range<u32>,
-    /// First position of which the forest's group has pages: `first_position`, unless those behind the window were freed.
-    /// No row of the step reads positions below.
+    /// First position of which the forest's group has pages: `first_position`, unless those behind the window were
+    /// freed. No row of the step reads positions below.
     pub held_from: u32,
     /// The rows of this segment and its subtree: first its own, by rising position, then its children's.
     pub rows: Range<u32>,

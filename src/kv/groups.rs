@@ -11,8 +11,8 @@
 
 use crate::ids::GroupIx;
 
-/// Where a layer keeps its keys and values: in the pages of `group`, in their part number `part`. Layers of several groups
-/// use the same part, each in pages of its own.
+/// Where a layer keeps its keys and values: in the pages of `group`, in their part number `part`. Layers of several
+/// groups use the same part, each in pages of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerPlace {
     pub group: GroupIx,

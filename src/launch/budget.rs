@@ -121,8 +121,8 @@ pub enum MoreTokens {
     Scored(usize),
 }
 
-/// Refuses `what`, a sequence of `given` prompt tokens and `more` tokens, if its keys and values do not fit into the pool
-/// even when it runs alone.
+/// Refuses `what`, a sequence of `given` prompt tokens and `more` tokens, if its keys and values do not fit into the
+/// pool even when it runs alone.
 pub fn check_path(facts: &EngineFacts, what: impl FnOnce() -> String, given: usize, more: MoreTokens) -> Result<()> {
     let (needed, more) = match more {
         MoreTokens::Sampled(drawn) => (facts.path_pages(given, drawn), format!("{drawn} to sample")),

@@ -123,8 +123,8 @@ impl<B: Backend> Decoder<B> {
         self.dtype
     }
 
-    /// Hints for each kind of attention (heads, window and page group) of the layers. `forward` takes one plan for each, in this
-    /// order.
+    /// Hints for each kind of attention (heads, window and page group) of the layers. `forward` takes one plan for
+    /// each, in this order.
     pub fn plan_hints(&self) -> &[PlanHints] {
         &self.hints
     }

@@ -37,8 +37,8 @@ impl AttentionPlan {
         self.growing.len() == self.row_positions.len()
     }
 
-    /// Moves every row one token further; requires `can_advance`. `new_pages` lists for each group, in rising order, exactly
-    /// the rows in the last slot of a page; those of other groups than the plan's are ignored.
+    /// Moves every row one token further; requires `can_advance`. `new_pages` lists for each group, in rising order,
+    /// exactly the rows in the last slot of a page; those of other groups than the plan's are ignored.
     pub fn advance(&mut self, new_pages: &[NewPage]) {
         debug_assert!(self.can_advance() && self.are_full_rows(new_pages));
         for new_page in of_group(new_pages, self.group) {

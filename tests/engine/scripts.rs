@@ -5,7 +5,9 @@ use offshoot::engine::{EngineConfig, EngineHandle, Extend, Finish, Priority, Roo
 use offshoot::ids::BranchId;
 use offshoot::plan::Planner;
 
-use super::bench::{Shape, draw, engine, engine_of, finishes, give, key, mislead, pages, params, prompt, roomy, score, unsure};
+use super::bench::{
+    Shape, draw, engine, engine_of, finishes, give, key, mislead, pages, params, prompt, roomy, score, unsure,
+};
 use offshoot::lab::check::dice::Dice;
 
 /// Ten rounds on at most 16 branches, none longer than 150 tokens.

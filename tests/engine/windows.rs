@@ -1,11 +1,19 @@
 //! Models whose every layer has a window, or some: pages that it has passed are freed, and no draw changes by that.
 
-use offshoot::engine::{EngineConfig, EngineFacts, EngineHandle, Extend, Finish, Metrics, PoolSize};
+use std::collections::HashSet;
+
+use offshoot::backend::Dtype;
+use offshoot::backend::cpu::Cpu;
+use offshoot::engine::{Engine, EngineConfig, EngineFacts, EngineHandle, Extend, Finish, Metrics, PoolSize};
 
 use offshoot::ids::{BranchId, TokenId};
+use offshoot::kv::Reach;
+use offshoot::lab::check::dice::Dice;
+use offshoot::model::{Decoder, ModelConfig};
 
 use super::bench::{
-    Shape, draw, engine_of, finish, finishes, key, length, mislead, outcomes, pages, params, prompt, roomy, unsure,
+    Shape, draw, engine_of, finish, finishes, key, length, mislead, outcomes, pages, params, prompt, roomy, score,
+    tokenizer, unsure,
 };
 use super::plain::forward;
 use offshoot::backend::Pick;
@@ -168,7 +176,8 @@ fn levels() -> Vec<Vec<TokenId>> {
 #[test]
 fn what_later_prompts_share_is_kept_where_pages_are_short() {
     let texts = levels();
-    let distinct: usize = 110 + 3 * 110 + 9 * 40;
+    let beginnings = texts.iter().flat_map(|text| (1..=text.len()).map(|end| &text[..end]));
+    let distinct = beginnings.collect::<HashSet<_>>().len();
     for shape in [Shape::LongWindowed, Shape::LongMixed] {
         let run = |config: EngineConfig| {
             let engine = engine_of(shape, config);
@@ -189,4 +198,65 @@ fn what_later_prompts_share_is_kept_where_pages_are_short() {
         assert!(metrics.kv_bytes_peak < whole as u64, "{shape:?}, {metrics:?}");
         assert_eq!(metrics.kv_bytes_held, 0);
     }
+}
+
+/// An engine of layers some of which have a window.
+fn engine_of_layers(layers: &[&str], window: u32, config: EngineConfig) -> EngineHandle {
+    let json = serde_json::json!({ "model_type": "qwen3", "hidden_size": 32, "num_hidden_layers": layers.len(),
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 48, "vocab_size": 256,
+        "eos_token_id": 0, "max_position_embeddings": 640, "rms_norm_eps": 1e-5, "tie_word_embeddings": false,
+        "use_sliding_window": true, "sliding_window": window, "layer_types": layers });
+    let mut cpu = Cpu::open().unwrap();
+    let model = ModelConfig::from_json(&json.to_string()).unwrap();
+    let decoder = Decoder::random(&mut cpu, model, Dtype::F32, 7).unwrap();
+    let config = EngineConfig { check_plans: true, run_ahead: super::RUN_AHEAD, ..config };
+    Engine::start(cpu, decoder, Some(tokenizer()), config).unwrap()
+}
+
+/// Texts that begin alike, each sampled twice, and scored behind its end; then all of it is gone.
+fn samples_and_scores(engine: &EngineHandle) -> Vec<Finish> {
+    let texts = (0..3).map(|end| [prompt(1, 150), prompt(2 + end, 150)].concat());
+    let roots: Vec<BranchId> = texts.map(|text| engine.root(text).unwrap()).collect();
+    let forks: Vec<BranchId> = roots.iter().flat_map(|&root| engine.fork(root, 3).unwrap()).collect();
+    let extend = |(i, &fork): (u64, &BranchId)| match i % 3 {
+        0 => score(fork, prompt(20 + i, 30)),
+        _ => draw(fork, key("layers", i), params(), unsure(60)),
+    };
+    let mut told = finishes(engine, (0..).zip(&forks).map(extend).collect());
+    let again = forks.iter().map(|&fork| draw(fork, key("again", 0), params(), length(3))).collect();
+    told.extend(finishes(engine, again));
+    engine.discard(&forks);
+    engine.discard(&roots);
+    told
+}
+
+#[test]
+fn any_layers_may_have_a_window() {
+    let mut preempted = 0;
+    for seed in 0..6 {
+        let mut dice = Dice::new(seed);
+        let some = |dice: &mut Dice| dice.pick(&["sliding_attention", "full_attention"]);
+        let mut layers: Vec<&str> = (0..dice.within(2, 6)).map(|_| some(&mut dice)).collect();
+        layers.push("sliding_attention");
+        let (window, rows) = (dice.within(1, 90), dice.within(5, 70) as usize);
+        let of = |config| engine_of_layers(&layers, window, small_steps(config));
+        let roomy_engine = of(roomy());
+        let expected = samples_and_scores(&roomy_engine);
+        let facts = roomy_engine.facts();
+        let groups = facts.page_groups;
+        assert_eq!(groups.with(Reach::All) > 0, layers.contains(&"full_attention"));
+        // The longest path with none of its pages freed, and then room for some more.
+        for more in [0, 20, 60] {
+            let pages = facts.scored_pages(365) + more * groups.count();
+            let pool = PoolSize::Bytes(pages * facts.page_bytes);
+            let engine =
+                engine_of_layers(&layers, window, EngineConfig { pool, step_rows: rows, max_branches: 8, ..roomy() });
+            let told = samples_and_scores(&engine);
+            assert_eq!(told, expected, "{layers:?}, a window of {window}, steps of {rows} rows, {pages} pages");
+            let metrics = engine.metrics().unwrap();
+            assert_eq!(metrics.kv_bytes_held, 0, "pages are lost");
+            preempted += metrics.preemptions;
+        }
+    }
+    assert!(preempted > 0, "pages were short");
 }

@@ -4,9 +4,7 @@
 use std::collections::HashMap;
 
 use offshoot::ids::{PageId, SegmentId, TokenId};
-use offshoot::kv::{
-    KvSlot, Laying, MOST_KEPT_TOP, PageGroups, PagePool, PrefixTree, Reach, TokenScore, Usage, Window,
-};
+use offshoot::kv::{KvSlot, Laying, MOST_KEPT_TOP, PageGroups, PagePool, PrefixTree, Reach, TokenScore, Usage, Window};
 use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, grow};
 

@@ -177,7 +177,8 @@ impl KvStore {
         self.part(layer).layout
     }
 
-    /// All pages of one head of one layer, those of other page groups too, back to back, as words of type `T` (see `StoredWord`).
+    /// All pages of one head of one layer, those of other page groups too, back to back, as words of type `T` (see
+    /// `StoredWord`).
     pub fn head<T: bytemuck::Pod>(&self, layer: LayerIx, kv_head: usize) -> &[T] {
         let PartStore { layout, map, .. } = self.part(layer);
         let bytes = self.pages * layout.bytes();

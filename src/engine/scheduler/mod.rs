@@ -339,8 +339,8 @@ impl Scheduler {
         Ready::Now
     }
 
-    /// The cost of the queued branch at `place`, and whether pages are expected to suffice for it, after those behind the
-    /// windows of prompts were freed if need be.
+    /// The cost of the queued branch at `place`, and whether pages are expected to suffice for it, after those behind
+    /// the windows of prompts were freed if need be.
     fn fit(
         &mut self,
         place: QueueKey,

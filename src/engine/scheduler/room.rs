@@ -1,8 +1,9 @@
 //! Frees pages when they are short, in this order: cached pages without a lease, least recently used first; pages held by
-//! resting branches; pages of prompts behind the windows of all rows to come; by waiting branches, last in the queue first, except for a prefix hold that is promised and not less
-//! urgent; by less urgent branches that were admitted (`urgent`); the own tokens of the last running branch, then the
-//! next to last, until one runs alone. Only if the pool barely holds one path follow that branch's own tokens, laid out
-//! anew; the holds of preempted branches; and the prefix hold. Pins are never freed.
+//! resting branches; pages of prompts behind the windows of all rows to come; by waiting branches, last in the queue
+//! first, except for a prefix hold that is promised and not less urgent; by less urgent branches that were admitted
+//! (`urgent`); the own tokens of the last running branch, then the next to last, until one runs alone. Only if the pool
+//! barely holds one path follow that branch's own tokens, laid out anew; the holds of preempted branches; and the
+//! prefix hold. Pins are never freed.
 //!
 //! # Preemption
 //! A preempted branch is *swapped* to host memory if that is expected to be faster than recomputing its own tokens and
@@ -47,9 +48,9 @@ impl Scheduler {
         }
     }
 
-    /// Frees the pages of prompts that the windows of all rows to come have passed. The first waiting branches will still
-    /// find the windows before the ends of the prefixes that they share with these prompts. Returns the number of pages
-    /// freed.
+    /// Frees the pages of prompts that the windows of all rows to come have passed. The first waiting branches will
+    /// still find the windows before the ends of the prefixes that they share with these prompts. Returns the number of
+    /// pages freed.
     pub(super) fn free_behind_prompts(&self, branches: &Branches, cache: &mut KvCache) -> usize {
         let next = self.waiting.iter().take(SPARED).map(|place| &branches[&place.branch]);
         cache.free_behind_prompts(self.running.iter().map(|place| &branches[&place.branch]), next)

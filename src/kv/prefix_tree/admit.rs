@@ -40,8 +40,8 @@ impl PrefixTree {
     }
 
     /// The same for the tokens of `path` followed by `rest`. The caller has a lease on `path`, or it comes from
-    /// `within`. The search starts at the end of `path`. If rows from `rows_from` on will be computed though others have
-    /// computed them, the match ends before what their windows lack.
+    /// `within`. The search starts at the end of `path`. If rows from `rows_from` on will be computed though others
+    /// have computed them, the match ends before what their windows lack.
     pub fn admit_behind(
         &mut self,
         pool: &mut PagePool,
@@ -156,8 +156,8 @@ impl PrefixTree {
     }
 
     /// The child of `parent` that shares most leading tokens with `rest` (at least one) and how many; on ties the
-    /// oldest. Several children can match, because forks of one segment may have sampled the same tokens. A child that a
-    /// branch cannot continue after these tokens counts as if it shared none.
+    /// oldest. Several children can match, because forks of one segment may have sampled the same tokens. A child that
+    /// a branch cannot continue after these tokens counts as if it shared none.
     fn best_child(&self, parent: Option<SegmentId>, rest: &[TokenId]) -> Option<(SegmentId, usize)> {
         let first = *rest.first()?;
         let same_first = (parent, first, 0, SegmentId(0))..=(parent, first, u64::MAX, SegmentId(u32::MAX));

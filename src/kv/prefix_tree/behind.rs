@@ -6,10 +6,10 @@ use crate::ids::SegmentId;
 use crate::kv::{PagePool, Reach};
 
 impl PrefixTree {
-    /// Frees the pages, in groups with a window, of positions below `upto` that only the single lease on `segment` keeps.
-    /// `upto` is a multiple of the page size before the end of `segment`. The caller promises that no row of this branch
-    /// or of its forks will read these positions. Prompts are kept, because others may begin with them, and so are
-    /// segments above other branches, cached ones included. Returns the number of pages freed.
+    /// Frees the pages, in groups with a window, of positions below `upto` that only the single lease on `segment`
+    /// keeps. `upto` is a multiple of the page size before the end of `segment`. The caller promises that no row of
+    /// this branch or of its forks will read these positions. Prompts are kept, because others may begin with them, and
+    /// so are segments above other branches, cached ones included. Returns the number of pages freed.
     pub fn free_behind(&mut self, pool: &mut PagePool, segment: SegmentId, upto: u32) -> usize {
         assert!(upto.is_multiple_of(self.page_tokens), "position {upto} is inside a page");
         assert!(
@@ -20,16 +20,17 @@ impl PrefixTree {
             let kept = self.at(id);
             kept.users == 1 && kept.state != SegmentState::Prompt && (id == segment || kept.children == 1)
         };
-        // The pages of a segment that has passed none of its positions are those of an ancestor that was not freed either.
+        // The pages of a segment that has passed none of its positions are those of an ancestor that was not freed
+        // either.
         let is_passed = |&id: &SegmentId| self.at(id).passed < self.end(id).min(upto);
         let behind: Vec<SegmentId> = self.ancestry(segment).take_while(is_unshared).filter(is_passed).collect();
         behind.into_iter().map(|id| self.pass(pool, id, upto)).sum()
     }
 
     /// Frees, in the groups with a window, the pages of all leased prompts that no later row of a lease reads. `again`:
-    /// leased segments on whose paths rows from a position on will be computed though others have computed them. What is
-    /// left of a prompt is the window before its end, and before what is not computed: whoever begins there finds all it
-    /// reads. Visits the whole tree. Returns the number of pages freed.
+    /// leased segments on whose paths rows from a position on will be computed though others have computed them. What
+    /// is left of a prompt is the window before its end, and before what is not computed: whoever begins there finds
+    /// all it reads. Visits the whole tree. Returns the number of pages freed.
     pub fn free_behind_prompts(&mut self, pool: &mut PagePool, again: &[(SegmentId, u32)]) -> usize {
         self.behind_prompts(again).into_iter().map(|(id, upto)| self.pass(pool, id, upto)).sum()
     }
@@ -84,8 +85,8 @@ impl PrefixTree {
         freed
     }
 
-    /// How far the first `end` positions of the path of `segment` can be continued: the last position up to there before
-    /// which the windows of new rows find all that they read, and those of rows from `rows_from` on.
+    /// How far the first `end` positions of the path of `segment` can be continued: the last position up to there
+    /// before which the windows of new rows find all that they read, and those of rows from `rows_from` on.
     pub(super) fn readable_end(&self, segment: Option<SegmentId>, end: u32, rows_from: u32) -> u32 {
         let Some(window) = self.groups.window().filter(|_| self.lacking > 0) else { return end };
         let mut readable = end;

@@ -10,8 +10,8 @@ pub(super) type IdleKey = (bool, u64, SegmentId);
 impl PrefixTree {
     /// Frees `pages` pages of childless segments without a lease; parents follow as they become childless. First go
     /// segments with nothing computed or of which a branch cannot continue the end, then the least recently used. A
-    /// segment is truncated from its end if it has more pages than needed. Returns the number of pages freed: fewer than
-    /// requested if everything left is in use; more if a token has pages in several groups.
+    /// segment is truncated from its end if it has more pages than needed. Returns the number of pages freed: fewer
+    /// than requested if everything left is in use; more if a token has pages in several groups.
     pub fn evict(&mut self, pool: &mut PagePool, pages: usize) -> usize {
         let mut freed = 0;
         while freed < pages

@@ -15,8 +15,8 @@ impl PrefixTree {
         Ok(())
     }
 
-    /// The same for a segment without tokens, in new pages only: for callers that copy whole pages into it. The groups with
-    /// a window get pages from position `passed` on.
+    /// The same for a segment without tokens, in new pages only: for callers that copy whole pages into it. The groups
+    /// with a window get pages from position `passed` on.
     pub fn append_apart(
         &mut self,
         pool: &mut PagePool,
@@ -63,7 +63,8 @@ impl PrefixTree {
         Ok(())
     }
 
-    /// Adds `slots` slots, and `pages` for them, of which so many are `new`, to an open segment without a pending token.
+    /// Adds `slots` slots, and `pages` for them, of which so many are `new`, to an open segment without a pending
+    /// token.
     fn grow_by(&mut self, segment: SegmentId, slots: usize, pages: PageLists, new: usize) {
         self.held.pages += new;
         self.held.tokens += slots;

@@ -183,9 +183,10 @@ impl PrefixTree {
         (visited, owners)
     }
 
-    /// The segments that `rows`, in the order of `depth_first`, read, with their pages in the first group. A segment with rows beneath it has all its
-    /// tokens; one without ends at its last row. Whether a step of these rows can be computed now is `check_ready`'s
-    /// question: rows whose keys and values are stored already may be any part of a step.
+    /// The segments that `rows`, in the order of `depth_first`, read, with their pages in the first group. A segment
+    /// with rows beneath it has all its tokens; one without ends at its last row. Whether a step of these rows can be
+    /// computed now is `check_ready`'s question: rows whose keys and values are stored already may be any part of a
+    /// step.
     pub fn forest(&self, rows: &[StepRow]) -> Forest {
         let mut forest = Forest {
             page_tokens: self.page_tokens,

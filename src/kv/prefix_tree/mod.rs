@@ -26,15 +26,15 @@
 //! can neither be forked nor lose its last lease.
 //!
 //! # Windows
-//! A token has a slot in each page group of the model ([`PageGroups`]). The segments, tokens, matches and leases are the
-//! same for all groups; a segment has a list of pages for the groups that hold all positions, and one for those whose
-//! layers have a sliding window. Rows far along a branch no longer read its first tokens in the latter: `free_behind`
-//! frees these pages up to the position `passed` of a segment. If there are groups of both kinds, the segment keeps its
-//! pages in the others.
+//! A token has a slot in each page group of the model ([`PageGroups`]). The segments, tokens, matches and leases are
+//! the same for all groups; a segment has a list of pages for the groups that hold all positions, and one for those
+//! whose layers have a sliding window. Rows far along a branch no longer read its first tokens in the latter:
+//! `free_behind` frees these pages up to the position `passed` of a segment. If there are groups of both kinds, the
+//! segment keeps its pages in the others.
 //!
-//! A prompt gets its slots in groups with a window step by step, before they are computed (`lay_ahead`), and those of the
-//! other groups at once. So the first need the pages of a window and a step for a prompt of any length, if what is behind
-//! the window is freed while it is computed (`free_behind_prompts`).
+//! A prompt gets its slots in groups with a window step by step, before they are computed (`lay_ahead`), and those of
+//! the other groups at once. So the first need the pages of a window and a step for a prompt of any length, if what is
+//! behind the window is freed while it is computed (`free_behind_prompts`).
 //!
 //! A match ends where what new rows read is still there (`readable_end`): new rows after position `p` read the window
 //! before `p`. What follows is computed again in pages of its own, so that a text may be registered twice.
@@ -98,8 +98,8 @@ struct Segment {
     /// Whether one more slot follows `tokens`, for a token that is still being sampled.
     pending: bool,
     pages: PageLists,
-    /// First position of which it has pages in groups with a window; between its first position and its end. What is below
-    /// was freed.
+    /// First position of which it has pages in groups with a window; between its first position and its end. What is
+    /// below was freed.
     passed: u32,
     /// Last tokens of a prompt that have no slots yet in groups with a window: `lay_ahead` has not come to them.
     unlaid: u32,
@@ -197,7 +197,8 @@ impl PrefixTree {
         }
     }
 
-    /// Prompts get slots in groups with a window for at most so many tokens before they are computed: the rows of a step.
+    /// Prompts get slots in groups with a window for at most so many tokens before they are computed: the rows of a
+    /// step.
     pub fn laying_ahead(mut self, tokens: u32) -> Self {
         self.ahead = tokens;
         self
@@ -319,8 +320,9 @@ impl PrefixTree {
         self.clock
     }
 
-    /// Adds a youngest child to `parent`, with no lease and nothing computed. `pages`: those of the groups that hold all
-    /// positions; the caller has taken them, or shared the first ones if the child continues in the last pages of `parent`.
+    /// Adds a youngest child to `parent`, with no lease and nothing computed. `pages`: those of the groups that hold
+    /// all positions; the caller has taken them, or shared the first ones if the child continues in the last pages of
+    /// `parent`.
     fn insert(
         &mut self,
         parent: Option<SegmentId>,

@@ -91,8 +91,8 @@ impl PrefixTree {
     }
 
     /// Takes pages for positions of a new segment, or of one without pages there, beneath `above`: for each reach the
-    /// positions of which its groups get pages. If `above` ends where they begin, inside pages in which no child continues,
-    /// these are shared. Returns the lists, and how many of the pages are new.
+    /// positions of which its groups get pages. If `above` ends where they begin, inside pages in which no child
+    /// continues, these are shared. Returns the lists, and how many of the pages are new.
     pub(super) fn lay_out(
         &self,
         pool: &mut PagePool,
@@ -192,8 +192,8 @@ impl PrefixTree {
         self.groups.with(Reach::Window) * lacks.min(self.most_numbers().saturating_sub(has))
     }
 
-    /// The last pages of `segment` of this reach, one for each group, if they have unused slots: the segment ends inside
-    /// them, and no child continues in them.
+    /// The last pages of `segment` of this reach, one for each group, if they have unused slots: the segment ends
+    /// inside them, and no child continues in them.
     fn open_pages(&self, pool: &PagePool, segment: SegmentId, reach: Reach) -> Option<&[PageId]> {
         let groups = self.groups.with(reach);
         let last = self.last_pages(segment, reach).filter(|_| !self.end(segment).is_multiple_of(self.page_tokens))?;

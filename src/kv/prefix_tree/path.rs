@@ -22,8 +22,8 @@ impl PrefixTree {
         self.at(segment).parent
     }
 
-    /// The segment's pages that hold its positions below `upto`: those of the groups that hold all positions, then those of
-    /// the groups with a window.
+    /// The segment's pages that hold its positions below `upto`: those of the groups that hold all positions, then
+    /// those of the groups with a window.
     pub fn pages_upto(&self, segment: SegmentId, upto: u32) -> Vec<PageId> {
         let segment = self.at(segment);
         let of = |reach| &segment.pages[reach][..self.pages_below(segment, reach, upto)];
@@ -63,8 +63,8 @@ impl PrefixTree {
         path
     }
 
-    /// Whether the token at `position` of the path of `segment` has a slot in every group: false if some were freed, or do
-    /// not exist yet. Panics past the end.
+    /// Whether the token at `position` of the path of `segment` has a slot in every group: false if some were freed, or
+    /// do not exist yet. Panics past the end.
     pub fn has_slots(&self, segment: SegmentId, position: u32) -> bool {
         let owner = self.at(self.owner(segment, position));
         (owner.passed..owner.laid_upto(Reach::Window)).contains(&position)
@@ -109,8 +109,8 @@ impl PrefixTree {
         self.parts(segment, positions).into_iter().flat_map(by_page)
     }
 
-    /// The slot of the token at `position` of the path of `segment` in the first group. Panics past the end or if the slot
-    /// was freed.
+    /// The slot of the token at `position` of the path of `segment` in the first group. Panics past the end or if the
+    /// slot was freed.
     pub fn slot(&self, segment: SegmentId, position: u32) -> KvSlot {
         self.slot_in(GroupIx(0), segment, position)
     }

@@ -37,8 +37,8 @@ impl TokenScore {
 
 impl PrefixTree {
     /// Keeps the score of the token at `position` of the path of `segment`, unless one with as many likeliest tokens is
-    /// kept. Without effect where no score belongs: for the first token of all, past the last known one, where no group has
-    /// a slot, or after a token that is not computed.
+    /// kept. Without effect where no score belongs: for the first token of all, past the last known one, where no group
+    /// has a slot, or after a token that is not computed.
     pub fn keep_score(&mut self, segment: SegmentId, position: u32, score: TokenScore) {
         if position == 0 || position >= self.end(segment) || self.computed(segment) < position {
             return;

@@ -136,14 +136,7 @@ impl PrefixTree {
 
     /// The number of pages that `path` and `rest` (see `admit_behind`) would add to the set, if admitted and continued
     /// up to position `end`, which is not before the end of its tokens: as many as it has at any time.
-    pub fn gain(
-        &self,
-        usage: &Usage,
-        path: Option<SegmentId>,
-        rest: &[TokenId],
-        end: u32,
-        laying: Laying,
-    ) -> usize {
+    pub fn gain(&self, usage: &Usage, path: Option<SegmentId>, rest: &[TokenId], end: u32, laying: Laying) -> usize {
         let known = self.find(path, rest);
         let at = count(known.tokens);
         known.segment.map_or(0, |segment| self.unused_upto(usage, segment, at)) + self.to_admit(at, end, laying)
@@ -165,9 +158,8 @@ impl PrefixTree {
         of_one.map(|id| self.own_pages_upto(id, count(known.tokens))).sum()
     }
 
-    /// The number of pages of the path of `segment` up to position `upto` that are not in the set, existing ones and those
-    /// that its prompts still take. May exceed
-    /// what the tokens need if the path was split inside a page.
+    /// The number of pages of the path of `segment` up to position `upto` that are not in the set, existing ones and
+    /// those that its prompts still take. May exceed what the tokens need if the path was split inside a page.
     fn unused_upto(&self, usage: &Usage, segment: SegmentId, upto: u32) -> usize {
         let pages = |id| self.own_pages_upto(id, upto) + self.to_lay(self.at(id));
         self.ancestry(segment).take_while(|id| !usage.includes(*id)).map(pages).sum()

@@ -1,8 +1,8 @@
 //! The memory for keys and values on a simulated device, and how much of a job fits into it at once.
 //!
 //! Pages are counted as in the engine's prefix tree: the first run that follows another continues in its last page, if
-//! that has room; all others start with a new page. In groups with a window a computed prompt keeps the pages of the window
-//! before its end, and a sample those that its last tokens read: the others are freed when pages are short.
+//! that has room; all others start with a new page. In groups with a window a computed prompt keeps the pages of the
+//! window before its end, and a sample those that its last tokens read: the others are freed when pages are short.
 //!
 //! Prompts are taken depth-first with all of their samples at the expected length, each shared run counted once, until
 //! the pool is full: that is a wave. The next wave keeps what it shares with the previous one. The engine admits a

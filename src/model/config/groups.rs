@@ -1,7 +1,7 @@
-//! Puts the layers that store keys and values in page groups (`kv::PageGroups`): layers without a window, which need all
-//! positions, apart from those with one, so that pages behind the window can be freed.
+//! Puts the layers that store keys and values in page groups (`kv::PageGroups`): layers without a window, which need
+//! all positions, apart from those with one, so that pages behind the window can be freed.
 
-use super::{KeySource, ModelConfig};
+use super::ModelConfig;
 use crate::ids::GroupIx;
 use crate::kv::{LayerPlace, PageGroups, Window};
 
@@ -21,8 +21,8 @@ pub struct LayerPages {
 }
 
 impl LayerPages {
-    /// Layers with and without a window are in groups of their own if all have the same heads, so that any layer can use
-    /// any part of a page. Otherwise a page holds all layers.
+    /// Layers with and without a window are in groups of their own if all have the same heads, so that any layer can
+    /// use any part of a page. Otherwise a page holds all layers.
     pub(super) fn of(config: &ModelConfig) -> Self {
         let windows = stored_windows(config);
         let longest = windows.iter().copied().flatten().max();
@@ -72,14 +72,13 @@ fn stored_windows(config: &ModelConfig) -> Vec<Option<u32>> {
     for (layer, stored) in config.layers.iter().zip(config.stored_layers()) {
         let of_reader = layer.attention.window;
         windows[stored] = windows[stored].zip(of_reader).map(|(longest, window)| longest.max(window));
-        debug_assert!(stored < windows.len() || matches!(layer.attention.keys, KeySource::OfLayer(_)));
     }
     windows
 }
 
-/// The number of layers that share a page, so that groups of so many waste little: parts of the last group of each reach
-/// stay empty. The waste of a short text, which needs all groups, counts as much as that of a long one, which needs those
-/// that hold all positions; of equals, the fewest groups.
+/// The number of layers that share a page, so that groups of so many waste little: parts of the last group of each
+/// reach stay empty. The waste of a short text, which needs all groups, counts as much as that of a long one, which
+/// needs those that hold all positions; of equals, the fewest groups.
 fn parts_of_a_page(all: usize, windowed: usize) -> usize {
     let groups = |layers: usize, parts: usize| layers.div_ceil(parts);
     let cost = |parts: usize| {

@@ -191,8 +191,8 @@ impl ModelConfig {
         self.formats.get(&tensor.name).copied().unwrap_or(WeightFormat::Dense(dtype))
     }
 
-    /// Bytes of one token's keys and values in all layers, with parts of pages that no layer uses. `element_bytes`: bytes
-    /// per element in layers with these heads.
+    /// Bytes of one token's keys and values in all layers, with parts of pages that no layer uses. `element_bytes`:
+    /// bytes per element in layers with these heads.
     pub fn kv_bytes_per_token(&self, element_bytes: impl Fn(HeadLayout) -> usize) -> usize {
         let bytes = |heads: HeadLayout| 2 * heads.kv_heads * heads.head_dim * element_bytes(heads);
         let of_layers = self.stored_heads().map(bytes).sum::<usize>();

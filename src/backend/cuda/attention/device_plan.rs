@@ -144,8 +144,9 @@ impl DevicePlan {
         plan.row_positions.iter().any(leaves)
     }
 
-    /// Follows `AttentionPlan::advance` by `new_pages`, all of the plan's group, and returns the words that changed. `None`, with nothing
-    /// changed, if a row has no reserved KV block left or begins a whole tile: the words must then be rebuilt.
+    /// Follows `AttentionPlan::advance` by `new_pages`, all of the plan's group, and returns the words that changed.
+    /// `None`, with nothing changed, if a row has no reserved KV block left or begins a whole tile: the words must then
+    /// be rebuilt.
     pub fn advance(&mut self, new_pages: &[NewPage]) -> Option<Range<usize>> {
         let stuck = |new_page: &NewPage| {
             let AppendPoint { next_kv_block, room } = self.append_points[new_page.row as usize];
