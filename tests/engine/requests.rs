@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use offshoot::Error;
-use offshoot::engine::{Engine, EngineConfig, Event, SamplingParams, Stop};
+use offshoot::engine::{Engine, EngineConfig, Event, SamplingParams, Stop, Turn};
 use offshoot::ids::{BranchId, TokenId};
 
 use super::bench::{
@@ -64,14 +64,38 @@ fn branches_that_cannot_be_extended_fail_alone() {
     assert!(matches!(&outcomes[0], Err(Error::Value { .. })));
     assert!(outcomes[1..].iter().all(Result::is_ok));
 
-    let mut extension = engine.start(vec![draw(roots[1], key("item", 0), params(), length(100))]).unwrap();
-    assert!(matches!(extension.next(), Some(Event::Tokens { .. })));
-    let twice = super::bench::outcomes(&engine, vec![draw(roots[1], key("item", 0), params(), length(5))]).remove(0);
-    assert!(twice.unwrap_err().to_string().contains("which is being extended"));
-    let both = [0, 1].map(|ordinal| draw(roots[2], key("item", ordinal), params(), length(5)));
+    let both = [0, 1].map(|ordinal| draw(roots[1], key("item", ordinal), params(), length(5)));
     assert!(engine.start(both.to_vec()).is_err_and(|error| error.to_string().contains("one of them twice")));
-    let early = engine.fork(roots[1], 1).unwrap()[0];
-    assert!(super::bench::outcomes(&engine, vec![give(early, prompt(1, 3))]).remove(0).is_err());
+}
+
+#[test]
+fn a_branch_that_grows_is_not_extended_nor_its_forks() {
+    let (backend, decoder) = decoder(Shape::Full);
+    // Driven by hand: on a thread of its own the engine may be done before this thread asks.
+    let config = EngineConfig { run_ahead: super::RUN_AHEAD, ..roomy() };
+    let (mut engine, handle) = Engine::build(backend, decoder, None, config).unwrap();
+    let root = handle.root(prompt(1, 20)).unwrap();
+    let mut growing = handle.start(vec![draw(root, key("item", 0), params(), length(100))]).unwrap();
+    while engine.occupancy().running == 0 {
+        assert_eq!(engine.turn().unwrap(), Turn::Stepped);
+    }
+    let early = handle.fork(root, 1).unwrap()[0];
+    let refused = [
+        (draw(root, key("item", 0), params(), length(5)), "which is being extended"),
+        (give(early, prompt(1, 3)), "or by a fork of a branch at rest"),
+    ];
+    for (extend, why) in refused {
+        let mut extension = handle.start(vec![extend]).unwrap();
+        assert_eq!(engine.turn().unwrap(), Turn::Stepped);
+        let Some(Event::Failed { error, .. }) = extension.next() else { panic!("it fails") };
+        assert!(error.to_string().contains(why), "{error}");
+    }
+    while engine.turn().unwrap() == Turn::Stepped {}
+    let mut drawn = 0;
+    while let Some(event) = growing.next() {
+        drawn += if let Event::Tokens { tokens, .. } = event { tokens.len() } else { 0 };
+    }
+    assert_eq!(drawn, 100, "the branch itself goes on");
 }
 
 #[test]
