@@ -36,7 +36,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     start_threads(cli.threads)?;
     let device = cli.device.unwrap_or_default();
     match cli.command {
-        None => out::text(welcome(device.open(0)?))?,
+        None => out::text(welcome(device.open(None)?))?,
         Some(CliCommand::Run(args)) => return run::run(&args.on(device), on_signals()?.as_ref()),
         Some(CliCommand::Plan(args)) => match args.into() {
             PlanCommand::Job(options) => estimate::main(&options)?,

@@ -99,7 +99,8 @@ class LLM:
     ``model``: a folder as Hugging Face has it. ``device``: auto, cpu, cuda or cuda:N. ``memory``: the share of the device's
     free memory for keys and values, or ``kv_memory`` in MiB. ``seed``: what samples without a seed of their own follow
     from. ``plan``: how attention is shared (balanced, tree, single, flat; samples are the same). ``kv_dtype``: auto or
-    fp8. ``deterministic``: on a GPU, samples do not depend on what else runs, to the last bit. ``prefix_store``: a folder
+    fp8. ``weights``: fp8, int8 or int4, which dense weights become when they are loaded (on the CPU); ``activations``: bf16
+    to round none. ``deterministic``: on a GPU, samples do not depend on what else runs, to the last bit. ``prefix_store``: a folder
     where computed prompts are kept. ``threads``: of the CPU backend; one number for a process.
 
     The other arguments of ``vllm.LLM`` are taken, too: those without a meaning here with one warning; those that would
@@ -118,6 +119,7 @@ class LLM:
         plan: str = "balanced",
         kv_dtype: str | None = None,
         weights: str | None = None,
+        activations: str | None = None,
         deterministic: bool = False,
         prefix_store: str | os.PathLike | None = None,
         prefix_store_size: float = 20.0,
@@ -141,9 +143,12 @@ class LLM:
                            ("data_parallel_size", data_parallel_size)):
             if _whole(name, size, 1) != 1:
                 raise NotImplementedError(f"{name}: expected 1, found {size}: several GPUs are not supported yet")
-        for name, value in (("weights", weights), ("quantization", quantization)):
-            if value is not None:
-                raise NotImplementedError(f"{name}: expected None, found {value!r}: quantised weights are not supported yet")
+        weights = None if weights is None else _choice("weights", weights, ("fp8", "int8", "int4"))
+        activations = None if activations is None else _choice("activations", activations, ("format", "bf16"))
+        if quantization is not None:
+            raise NotImplementedError(
+                f"quantization: expected None (a folder says itself how it is quantised; weights=\"fp8\" makes dense weights "
+                f"smaller), found {quantization!r}")
         if tokenizer is not None and os.path.realpath(tokenizer) != os.path.realpath(path):
             raise NotImplementedError(f"tokenizer: expected the model's own folder, found {os.fspath(tokenizer)!r}")
         _check_dtype(path, dtype)
@@ -175,7 +180,8 @@ class LLM:
         self._defaults = _defaults(path, generation_config, override_generation_config)
         kv_dtype = _choice("kv_dtype", kv_dtype, ("auto", "model", "fp8"))
         self._engine = Engine(
-            path, device=str(device), plan=plan, kv_dtype=None if kv_dtype == "auto" else kv_dtype, memory=memory,
+            path, device=str(device), plan=plan, kv_dtype=None if kv_dtype == "auto" else kv_dtype,
+            weights=weights, activations=activations, memory=memory,
             gpu_memory=gpu_memory_utilization, kv_memory=kv_memory,
             swap_memory=None if swap_space is None else int(swap_space * 1024),
             max_branches=max_num_seqs, context=max_model_len, deterministic=bool(deterministic),

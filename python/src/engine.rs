@@ -12,7 +12,7 @@ use offshoot::launch::{
     ChoicesRequest, Demand, DeviceChoice, EngineBudget, GenerateEvent, Generator, Launch, ModelSource, PrefixFolder,
     Release,
 };
-use offshoot::model::ModelFolder;
+use offshoot::model::{ModelFolder, WeightChoice};
 use offshoot::plan::Planner;
 use offshoot::tokenizer::Tokenizer;
 use offshoot::{Error, Result};
@@ -65,7 +65,8 @@ fn named<T: serde::de::DeserializeOwned>(what: &str, word: &str) -> PyResult<T> 
 impl Engine {
     #[new]
     #[pyo3(signature = (
-        model, *, device="auto", plan="balanced", kv_dtype=None, memory=None, gpu_memory=None, kv_memory=None, swap_memory=None,
+        model, *, device="auto", plan="balanced", kv_dtype=None, weights=None, activations=None, memory=None,
+        gpu_memory=None, kv_memory=None, swap_memory=None,
         max_branches=None, context=None, deterministic=false, prefix_store=None, prefix_store_size=20.0, threads=None,
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
@@ -75,6 +76,8 @@ impl Engine {
         device: &str,
         plan: &str,
         kv_dtype: Option<&str>,
+        weights: Option<&str>,
+        activations: Option<&str>,
         memory: Option<f64>,
         gpu_memory: Option<f64>,
         kv_memory: Option<usize>,
@@ -99,13 +102,17 @@ impl Engine {
             swap_bytes: swap_memory.map(|mib| mib.saturating_mul(1 << 20)),
             deterministic,
             kv: kv_dtype.map(|kv| named("kv_dtype", kv)).transpose()?.unwrap_or_default(),
+            weights: WeightChoice {
+                weights: weights.map(|format| named("weights", format)).transpose()?,
+                activations: activations.map(|format| named("activations", format)).transpose()?.unwrap_or_default(),
+            },
         };
         budget.check().or_raise()?;
         let most_bytes = (prefix_store_size * f64::from(1 << 30)) as u64;
         let prefix_store = prefix_store.map(|path| PrefixFolder { path, most_bytes });
         let launched = py.detach(|| -> Result<_> {
             set_threads(threads)?;
-            let folder = ModelFolder::open(&model)?;
+            let folder = ModelFolder::open(&model)?.with(budget.weights)?;
             let tokenizer = Arc::new(Tokenizer::load(&model)?);
             let launch = Launch {
                 model: ModelSource::folder(&folder)?,

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::backend::KvDtype;
-use crate::lab::check::{CheckOptions, DeviceCheck, ModelCheck};
+use crate::lab::check::{Against, CheckOptions, DeviceCheck, ModelCheck};
+use crate::model::{ActivationChoice, MadeFormat, WeightChoice};
 
 #[derive(Debug, Args)]
 pub struct CheckArgs {
@@ -31,6 +32,19 @@ pub struct CheckArgs {
     /// Also report the error of log-probabilities with keys and values in this format
     #[arg(long, value_enum, default_value_t, value_name = "DTYPE", requires = "model")]
     pub kv_dtype: KvDtype,
+    /// What dense weights become when they are loaded, as in `run`
+    #[arg(long, value_enum, value_name = "FORMAT", requires = "model")]
+    pub weights: Option<MadeFormat>,
+    /// What the activations of quantised weights are rounded to
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT", requires = "model")]
+    pub activations: ActivationChoice,
+    /// Also compare with this model, as it is stored: perplexity, log-probabilities and likeliest tokens on a text, and in
+    /// each layer the matrix that differs most
+    #[arg(long, value_name = "DIR", requires_all = ["model", "text"])]
+    pub against: Option<PathBuf>,
+    /// The text
+    #[arg(long, value_name = "FILE", requires = "against")]
+    pub text: Option<PathBuf>,
     /// Compile every CUDA kernel (needs NVRTC but no GPU). The check fails if a kernel spills registers, except for
     /// known spills
     #[arg(long, conflicts_with = "model")]
@@ -45,9 +59,15 @@ pub struct CheckArgs {
 
 impl From<CheckArgs> for CheckOptions {
     fn from(args: CheckArgs) -> Self {
-        let CheckArgs { model, golden, goldens, quick, json, deterministic, kv_dtype: kv, kernels, arch, paths } = args;
+        let CheckArgs {
+            model, golden, goldens, quick, json, deterministic, kv_dtype: kv, kernels, arch, paths, ..
+        } = args;
+        let weights = WeightChoice { weights: args.weights, activations: args.activations };
+        let against = args.against.zip(args.text).map(|(model, text)| Against { model, text });
         match model {
-            Some(folder) => CheckOptions::Model { folder, how: ModelCheck { golden, deterministic, kv } },
+            Some(folder) => {
+                CheckOptions::Model { folder, how: ModelCheck { golden, deterministic, kv, weights, against } }
+            }
             None if paths => CheckOptions::Paths,
             None if kernels => CheckOptions::Kernels { archs: arch },
             None => CheckOptions::Device(DeviceCheck { goldens, quick, deterministic, json }),

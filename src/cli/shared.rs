@@ -10,6 +10,7 @@ use crate::backend::KvDtype;
 use crate::error::{Error, Result};
 use crate::judge::{Isolation, JudgeSetup};
 use crate::launch::{EngineBudget, PrefixFolder};
+use crate::model::{ActivationChoice, MadeFormat, WeightChoice};
 
 /// Options of the judge, for tasks that have one.
 #[derive(Clone, Debug, Args)]
@@ -95,6 +96,25 @@ pub struct BudgetArgs {
     /// --kv-dtype fp8` reports the error of log-probabilities)
     #[arg(long, value_enum, default_value_t, value_name = "DTYPE")]
     pub kv_dtype: KvDtype,
+    #[command(flatten)]
+    pub weights: WeightArgs,
+}
+
+/// What weights become when they are loaded.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct WeightArgs {
+    /// Make dense weights smaller when they are loaded: less memory, faster decoding, samples differ. On the CPU
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub weights: Option<MadeFormat>,
+    /// What the activations of quantised weights are rounded to
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    pub activations: ActivationChoice,
+}
+
+impl From<WeightArgs> for WeightChoice {
+    fn from(args: WeightArgs) -> Self {
+        Self { weights: args.weights, activations: args.activations }
+    }
 }
 
 impl From<EngineArgs> for EngineBudget {
@@ -115,6 +135,7 @@ impl From<BudgetArgs> for EngineBudget {
             swap_bytes: args.swap_memory.map(mib),
             deterministic: false,
             kv: args.kv_dtype,
+            weights: args.weights.into(),
         }
     }
 }

@@ -59,8 +59,14 @@ impl<'a> ModelSource<'a> {
         ModelSource { config, dtype, folder: None }
     }
 
-    pub fn weight_bytes(&self) -> usize {
-        self.config.weight_bytes(self.dtype)
+    /// Bytes of the weights on this device, where matrices become dense whose format it does not multiply.
+    pub fn weight_bytes_on<B: Backend>(&self, backend: &B) -> usize {
+        self.held_by(backend).weight_bytes(self.dtype)
+    }
+
+    /// The model as this device holds it.
+    pub fn held_by<B: Backend>(&self, backend: &B) -> ModelConfig {
+        self.config.held_where(|format| backend.multiplies(format))
     }
 
     /// Identifies the weights: a hash of the folder, or what random ones follow from.
@@ -136,13 +142,16 @@ pub struct LaunchSizes {
     /// Bytes for keys and values.
     pub pool: usize,
     pub kv_bytes_per_token: usize,
+    /// Bytes of the weights on the device, and of those that one token uses.
+    pub weights: usize,
+    pub active_weights: usize,
 }
 
 impl Launch<'_> {
     /// Loads the model on the chosen device and starts its engine. The KV cache gets as much memory as the budget
     /// allows and the job can use.
     pub fn start(&self) -> Result<Launched> {
-        let opened = self.device.open(self.model.weight_bytes())?;
+        let opened = self.device.open(Some(self.model))?;
         let not_cuda = opened.not_cuda().cloned();
         Ok(Launched { not_cuda, ..opened.with(Start(self))? })
     }
@@ -186,6 +195,9 @@ impl Launch<'_> {
     fn store_options(&self) -> Result<Option<PrefixStoreOptions>> {
         let Some(PrefixFolder { path, most_bytes }) = &self.prefix_store else { return Ok(None) };
         let mut identity = format!("{}, {} kv", self.model.identity()?, self.budget.kv);
+        if !self.budget.weights.is_as_stored() {
+            identity += &format!(", {}", self.budget.weights);
+        }
         if let Some(context) = self.budget.context {
             identity += &format!(", context {context}");
         }
@@ -194,7 +206,7 @@ impl Launch<'_> {
 
     /// The sizes of the engine, without loading the model.
     pub fn sizes(&self) -> Result<LaunchSizes> {
-        let opened = self.device.open(self.model.weight_bytes())?;
+        let opened = self.device.open(Some(self.model))?;
         let device = opened.to_string();
         Ok(LaunchSizes { device, ..opened.with(Size(self))? })
     }
@@ -226,10 +238,12 @@ impl OnDevice for Size<'_> {
         let Launch { model, budget, .. } = self.0;
         budget.kv.set_on(&mut backend, model.config.stored_heads(), model.dtype);
         let kv_bytes_per_token = model.config.kv_bytes_per_token(|heads| backend.kv_element_bytes(heads, model.dtype));
-        let free = backend.free_bytes()?.saturating_sub(model.weight_bytes());
+        let held = model.held_by(&backend);
+        let (weights, active_weights) = (held.weight_bytes(model.dtype), held.weight_bytes_read(1, model.dtype));
+        let free = backend.free_bytes()?.saturating_sub(weights);
         let config = self.0.engine_config(DeviceKind::of(&backend), free, kv_bytes_per_token);
         let (branches, pool) = (config.max_branches, config.pool.bytes(free)?);
-        Ok(LaunchSizes { device: String::new(), branches, pool, kv_bytes_per_token })
+        Ok(LaunchSizes { device: String::new(), branches, pool, kv_bytes_per_token, weights, active_weights })
     }
 }
 

@@ -5,7 +5,7 @@ use crate::backend::cpu::free_bytes;
 use crate::engine::{EngineConfig, EngineFacts, PoolSize};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
-use crate::model::ModelConfig;
+use crate::model::{ModelConfig, WeightChoice};
 use crate::plan::Planner;
 
 use super::DeviceKind;
@@ -31,6 +31,8 @@ pub struct EngineBudget {
     pub deterministic: bool,
     /// Storage format of keys and values.
     pub kv: KvDtype,
+    /// What dense weights become when they are loaded, and whether activations are rounded.
+    pub weights: WeightChoice,
 }
 
 /// Default shares of free memory: of the host's memory, which other programs use too, and of a GPU's memory.

@@ -11,6 +11,8 @@ use crate::backend::{AttentionLevels, Backend, Timed};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 
+use super::ModelSource;
+
 /// `auto`, `cpu`, `cuda` (its first GPU) or `cuda:N`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
@@ -100,18 +102,18 @@ pub enum WhyNotCuda {
 }
 
 impl DeviceChoice {
-    /// Opens the chosen device, which must have `weights` bytes of free memory.
+    /// Opens the chosen device, which must have free memory for the weights of `model`, as it holds them.
     ///
     /// # Errors
     ///
     /// One sentence: what is missing, or the memory that is needed and the memory that is free.
-    pub fn open(self, weights: usize) -> Result<Opened> {
+    pub fn open(self, model: Option<ModelSource<'_>>) -> Result<Opened> {
         let opened = match self {
-            DeviceChoice::Cpu => on_cpu(weights, None)?,
-            DeviceChoice::Cuda { ordinal } => on_cuda(ordinal, weights)?,
-            DeviceChoice::Auto => match first_gpu(weights) {
+            DeviceChoice::Cpu => on_cpu(model, None)?,
+            DeviceChoice::Cuda { ordinal } => on_cuda(ordinal, model)?,
+            DeviceChoice::Auto => match first_gpu(model) {
                 Ok(cuda) => cuda,
-                Err(why) => on_cpu(weights, Some(why))?,
+                Err(why) => on_cpu(model, Some(why))?,
             },
         };
         log::info!("device: {opened}");
@@ -119,29 +121,29 @@ impl DeviceChoice {
     }
 }
 
-fn on_cpu(weights: usize, not_cuda: Option<WhyNotCuda>) -> Result<Opened> {
+fn on_cpu(model: Option<ModelSource<'_>>, not_cuda: Option<WhyNotCuda>) -> Result<Opened> {
     if let Some(WhyNotCuda::Unusable(why)) = &not_cuda {
         log::warn!("using the CPU instead: {why}");
     }
     let cpu = Cpu::open()?;
-    has_room(&cpu, weights)?;
+    has_room(&cpu, model)?;
     let name = cpu.describe();
     Ok(Opened { backend: OpenBackend::Cpu(Box::new(cpu)), name, not_cuda })
 }
 
-fn on_cuda(ordinal: usize, weights: usize) -> Result<Opened> {
+fn on_cuda(ordinal: usize, model: Option<ModelSource<'_>>) -> Result<Opened> {
     let cuda = Cuda::open(ordinal)?;
-    has_room(&cuda, weights)?;
+    has_room(&cuda, model)?;
     let name = cuda.describe();
     Ok(Opened { backend: OpenBackend::Cuda(Box::new(cuda)), name, not_cuda: None })
 }
 
 /// The first GPU that opens and has enough memory; if all fail, the first GPU's reason.
-fn first_gpu(weights: usize) -> Result<Opened, WhyNotCuda> {
+fn first_gpu(model: Option<ModelSource<'_>>) -> Result<Opened, WhyNotCuda> {
     let gpus = probe().map_err(|error| WhyNotCuda::NoGpu(error.to_string()))?;
     let mut reason = None;
     for ordinal in 0..gpus.len() {
-        match on_cuda(ordinal, weights) {
+        match on_cuda(ordinal, model) {
             Ok(opened) => return Ok(opened),
             Err(error) => drop(reason.get_or_insert(error.to_string())),
         }
@@ -149,7 +151,8 @@ fn first_gpu(weights: usize) -> Result<Opened, WhyNotCuda> {
     Err(WhyNotCuda::Unusable(reason.expect("a probe without an error shows a GPU")))
 }
 
-fn has_room<B: Backend>(backend: &B, weights: usize) -> Result<()> {
+fn has_room<B: Backend>(backend: &B, model: Option<ModelSource<'_>>) -> Result<()> {
+    let weights = model.map_or(0, |model| model.weight_bytes_on(backend));
     let free = backend.free_bytes()?;
     if weights > free {
         let what = format!("free memory of {}", backend.describe());
@@ -206,7 +209,11 @@ impl FromStr for DeviceChoice {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::backend::Dtype;
+    use crate::model::{ModelConfig, ModelFolder};
 
     #[test]
     fn choices_are_read_as_they_are_printed() {
@@ -226,7 +233,11 @@ mod tests {
 
     #[test]
     fn weights_that_do_not_fit_are_said_in_bytes_people_read() {
-        let Err(error) = DeviceChoice::Cpu.open(1 << 60) else { panic!("an exbibyte fits nowhere") };
+        let demo =
+            ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("tasks/models/demo")).expect("the demo");
+        let config = ModelConfig { vocab: 1 << 40, ..demo.config };
+        let model = ModelSource::random(&config, Dtype::F32);
+        let Err(error) = DeviceChoice::Cpu.open(Some(model)) else { panic!("a trillion tokens fit nowhere") };
         let said = error.to_string();
         assert!(said.contains("cpu") && said.contains("TiB") && said.contains("weights"), "{said}");
         assert_eq!(error.exit_code(), 2);

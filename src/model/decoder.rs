@@ -4,13 +4,14 @@
 
 use crate::backend::{Attended, Backend, Dtype, KvShape, RowToken, StepBatch, StepShape};
 use crate::error::{Error, Result};
+use crate::figures::bytes;
 use crate::ids::LayerIx;
 use crate::kv::PageGroups;
 use crate::out::Stage;
 use crate::plan::{NewPage, PlanHints};
 
 use super::activations::{Activations, BufferIndices};
-use super::config::{AttentionKind, ModelConfig, ModelFolder};
+use super::config::{AttentionKind, ModelConfig, ModelFolder, Quantisation};
 use super::inputs::InputTable;
 use super::layer::{Kinds, Layer, StepOperands};
 use super::layout::Layout;
@@ -63,15 +64,16 @@ impl<B: Backend> Decoder<B> {
         let layout = Layout::of(&config);
         checkpoint.verify(&layout)?;
         checkpoint.note_left_out(&layout);
-        let dtype = checkpoint.dtype(&layout)?;
-        let source = WeightSource::Checkpoint { checkpoint, dtype };
+        let dtype = config.compute.map_or_else(|| checkpoint.dtype(&layout), Ok)?;
+        let converts = config.compute.is_some();
+        let source = WeightSource::Checkpoint { checkpoint, dtype, converts };
         Self::build(backend, config, dtype, &layout, &source)
     }
 
     /// A model with random weights of `dtype`, generated from `seed`.
     pub fn random(backend: &mut B, config: ModelConfig, dtype: Dtype, seed: u64) -> Result<Self> {
         let layout = Layout::of(&config);
-        let source = WeightSource::Random(RandomWeights { dtype, seed });
+        let source = WeightSource::Random(Box::new(RandomWeights { dtype, seed, config: config.clone() }));
         Self::build(backend, config, dtype, &layout, &source)
     }
 
@@ -82,6 +84,7 @@ impl<B: Backend> Decoder<B> {
         layout: &Layout,
         source: &WeightSource,
     ) -> Result<Self> {
+        note_made_dense(backend, &config, dtype);
         let kinds = Kinds::of(&config);
         // Before the weights: a backend refuses mixtures that it does not take before it has loaded one.
         let activations = Activations::new(backend, &config, dtype)?;
@@ -346,6 +349,19 @@ fn plan_hints<B: Backend>(backend: &B, dtype: Dtype, kind: AttentionKind) -> Pla
         head_dim: small(heads.head_dim),
         kv_element_bytes: small(backend.kv_element_bytes(heads, dtype)),
         cost: backend.cost_model(),
+    }
+}
+
+/// Says that matrices become dense which are stored in formats that the device does not multiply.
+fn note_made_dense<B: Backend>(backend: &B, config: &ModelConfig, dtype: Dtype) {
+    let held = config.held_where(|format| backend.multiplies(format));
+    let (stored, dense) = (config.weight_bytes(dtype), held.weight_bytes(dtype));
+    if stored != dense && !matches!(config.quantisation, Some(Quantisation::Made { .. })) {
+        let device = backend.describe();
+        let (stored, dense) = (bytes(stored as u64), bytes(dense as u64));
+        log::warn!(
+            "quantised matrices become {dtype} on {device}, which multiplies no others: {dense}, stored {stored}"
+        );
     }
 }
 

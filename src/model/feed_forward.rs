@@ -155,7 +155,10 @@ impl<B: Backend> Mixture<B> {
             }
             _ => None,
         };
-        let alternating = matches!(tensors.up, ExpertMatrices::Transposed { alternating: true, .. });
+        let alternating = matches!(
+            tensors.up,
+            ExpertMatrices::Transposed { alternating: true, .. } | ExpertMatrices::Mxfp4 { alternating: true, .. }
+        );
         let biases = tensors.biases.as_ref();
         let mut experts = |matrices: &ExpertMatrices, bias: Option<&_>, alternating, kind| {
             let matrices = source.expert_matrices(backend, matrices)?;

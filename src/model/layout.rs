@@ -44,6 +44,8 @@ pub enum ExpertMatrices {
     Stacked(TensorSpec),
     /// `[experts, in, out]`; `alternating`: the outputs are those of gate and up in turn.
     Transposed { tensor: TensorSpec, alternating: bool },
+    /// `[experts, out, in]`, as blocks and scales; `alternating` as above.
+    Mxfp4 { tensor: TensorSpec, alternating: bool },
 }
 
 /// The tensors of a mixture of experts.
@@ -165,9 +167,9 @@ impl ExpertMatrices {
     pub fn tensors(&self) -> Box<dyn Iterator<Item = &TensorSpec> + '_> {
         match self {
             ExpertMatrices::Separate(experts) => Box::new(experts.iter().flatten()),
-            ExpertMatrices::Stacked(tensor) | ExpertMatrices::Transposed { tensor, .. } => {
-                Box::new(std::iter::once(tensor))
-            }
+            ExpertMatrices::Stacked(tensor)
+            | ExpertMatrices::Transposed { tensor, .. }
+            | ExpertMatrices::Mxfp4 { tensor, .. } => Box::new(std::iter::once(tensor)),
         }
     }
 
@@ -175,7 +177,9 @@ impl ExpertMatrices {
     fn stacks(&self) -> Vec<&[TensorSpec]> {
         match self {
             ExpertMatrices::Separate(experts) => experts.iter().map(Vec::as_slice).collect(),
-            ExpertMatrices::Stacked(tensor) | ExpertMatrices::Transposed { tensor, .. } => {
+            ExpertMatrices::Stacked(tensor)
+            | ExpertMatrices::Transposed { tensor, .. }
+            | ExpertMatrices::Mxfp4 { tensor, .. } => {
                 vec![std::slice::from_ref(tensor)]
             }
         }
@@ -215,6 +219,15 @@ impl LayerTensors {
         let linears = [&self.qkv, &self.out].into_iter().chain(dense).chain(router).chain(input);
         let experts = self.experts.iter().flat_map(|experts| [&experts.up, &experts.down]);
         linears.map(|linear| linear.weights.as_slice()).chain(experts.flat_map(ExpertMatrices::stacks)).collect()
+    }
+
+    /// Experts that are stored as blocks and scales.
+    pub fn mxfp4(&self) -> impl Iterator<Item = &TensorSpec> {
+        let experts = self.experts.iter().flat_map(|experts| [&experts.up, &experts.down]);
+        experts.filter_map(|matrices| match matrices {
+            ExpertMatrices::Mxfp4 { tensor, .. } => Some(tensor),
+            _ => None,
+        })
     }
 
     fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
@@ -451,6 +464,13 @@ impl LayerNames<'_> {
             ExpertForm::Stacked => (
                 ExpertMatrices::Stacked(tensor("gate_up_proj", &[count, both, self.hidden])),
                 ExpertMatrices::Stacked(tensor("down_proj", &[count, self.hidden, width])),
+            ),
+            ExpertForm::Mxfp4 => (
+                ExpertMatrices::Mxfp4 {
+                    tensor: tensor("gate_up_proj", &[count, both, self.hidden]),
+                    alternating: true,
+                },
+                ExpertMatrices::Mxfp4 { tensor: tensor("down_proj", &[count, self.hidden, width]), alternating: false },
             ),
             ExpertForm::Transposed => (
                 ExpertMatrices::Transposed {

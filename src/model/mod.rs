@@ -18,6 +18,6 @@ mod sequence;
 pub mod weights;
 
 pub use attribution::Attribution;
-pub use config::{ModelConfig, ModelFolder};
+pub use config::{ActivationChoice, MadeFormat, ModelConfig, ModelFolder, Quantisation, WeightChoice};
 pub use decoder::Decoder;
 pub use sequence::Sequence;

@@ -17,7 +17,7 @@ use crate::backend::KvDtype;
 use crate::engine::{EngineHandle, Priority};
 use crate::error::{Error, Result};
 use crate::lines::open;
-use crate::model::ModelConfig;
+use crate::model::{ModelConfig, WeightChoice};
 use crate::openai::batch::{AnswerOrigin, AnswerProgress, InputLine, RequestFile, read_lines, reader};
 use crate::openai::protocol::files::{
     BatchError, BatchErrors, BatchObject, BatchStatus, FileObject, FilePurpose, FileStatus, FileTag, RequestCounts,
@@ -47,6 +47,7 @@ pub struct BatchEngine {
     pub names: Vec<String>,
     pub limits: ProtocolLimits,
     pub kv: KvDtype,
+    pub weights: WeightChoice,
     /// Seed of requests without one.
     pub seed: u64,
 }
@@ -199,14 +200,14 @@ impl Runner {
     }
 
     fn answer(&self, record: &mut Record<BatchObject>, end: &AtomicBool) -> Result<()> {
-        let BatchEngine { engine, tokenizer, config, model, names, limits, kv, seed } = &self.with;
+        let BatchEngine { engine, tokenizer, config, model, names, limits, kv, weights, seed } = &self.with;
         let input = self.store.bytes_of(&record.object.input_file_id);
         check_unpacked(&input, self.store.most_bytes)?;
         let mut lines = read_lines(&input, MOST_OF_LINE)?;
         keep_place(&mut lines);
         let reader = reader(tokenizer, config, &names[0], *seed);
         let reader = RequestReader { served: Some(names), limits, priority: PRIORITY, ..reader };
-        let origin = AnswerOrigin::new(model, *kv, *seed)?;
+        let origin = AnswerOrigin::new(model, *kv, *weights, *seed)?;
         let all = lines.len() as u64;
         let lines = of_endpoint(lines, &record.object.endpoint);
         let out = self.store.answers_of(record.object.id.as_str());
@@ -411,6 +412,7 @@ mod tests {
             names: vec!["demo".to_owned()],
             limits: BatchEngine::limits(&ProtocolLimits::default()),
             kv: KvDtype::Model,
+            weights: WeightChoice::default(),
             seed: 1,
         };
         Batches::start(store.clone(), with).expect("a thread can start")

@@ -19,5 +19,7 @@ mod gguf;
 mod goldens;
 mod long_decode;
 mod ops;
+mod quantised;
+mod quantised_products;
 mod sampling;
 mod tree_attention;

@@ -238,6 +238,7 @@ fn answers_of_another_job_are_refused_by_name() {
         assert_eq!(fs::read(folder.path().join("out.jsonl")).expect("still there"), before, "nothing is written");
     };
     refused("line 1: response.body.system_fingerprint", &["--kv-dtype", "fp8"]);
+    refused("line 1: response.body.system_fingerprint", &["--weights", "int8"]);
     // A request with a seed of its own does not ask for another one.
     refused("line 2: response.request_id", &["--seed", "7"]);
     write(folder.path(), &[ask("own", json!({"seed": 1, "top_p": 0.5})), lines[1].clone()]);

@@ -340,6 +340,47 @@ fn check_says_what_rounded_keys_and_values_do() {
 }
 
 #[test]
+fn check_says_what_smaller_weights_cost() {
+    let demo = "tasks/models/demo";
+    let against = ["check", "--model", demo, "--against", demo, "--text", "tasks/words_fewshot.txt"];
+    let said = |more: &[&str]| {
+        let said = output(&[&against, more].concat());
+        assert!(said.status.success(), "{}", stderr(&said));
+        stdout(&said)
+    };
+    let figures = |said: &str, name: &str| -> Vec<f64> {
+        let line = said.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name}: {said}"));
+        line.split([' ', ',', ';', '(', ')']).filter_map(|word| word.parse().ok()).collect()
+    };
+    let same = said(&[]);
+    let [own, there, more] = figures(&same, "perplexity")[..] else { panic!("{same}") };
+    assert!(own == there && more == 0.0 && own > 1.0, "{same}");
+    assert_eq!(figures(&same, "log-probs")[..2], [0.0, 0.0], "{same}");
+    let int4 = said(&["--weights", "int4"]);
+    let [own, dense, _] = figures(&int4, "perplexity")[..] else { panic!("{int4}") };
+    assert!(dense == there && own > dense && own < 2.0 * dense, "{int4}");
+    let [mean, largest, _] = figures(&int4, "log-probs")[..] else { panic!("{int4}") };
+    assert!(0.0 < mean && mean < largest && mean < 1.0, "{int4}");
+    let [agreed, tokens] = figures(&int4, "greedy")[..] else { panic!("{int4}") };
+    assert!(tokens > 100.0 && agreed > 0.5 * tokens && agreed < tokens, "{int4}");
+    let layers: Vec<&str> = int4.lines().filter(|line| line.starts_with("most apart")).collect();
+    assert_eq!(layers.len(), 8, "one matrix of each layer: {int4}");
+    // A step of int4 is an eighth of a group's largest number, of which an error is at most half.
+    for line in layers {
+        let share = line.rsplit_once("by ").and_then(|(_, rest)| rest.split(' ').next()?.parse::<f64>().ok());
+        assert!(share.is_some_and(|share| 1.0 < share && share < 20.0), "{line}");
+    }
+    for (command, missing) in [
+        (&["check", "--model", demo, "--against", demo][..], "--text"),
+        (&["check", "--weights", "int8"], "--model"),
+        (&["check", "--text", "README.md", "--model", demo], "--against"),
+    ] {
+        let refused = output(command);
+        assert!(refused.status.code() == Some(2) && stderr(&refused).contains(missing), "{}", stderr(&refused));
+    }
+}
+
+#[test]
 fn check_needs_no_tokenizer_but_a_whole_one() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let model = broken_model(folder.path(), "tokenizer.json", |bytes| bytes[..bytes.len() / 2].to_vec());

@@ -157,6 +157,36 @@ fn fp8_keys_and_values_take_half_where_the_device_reads_them() {
     assert_eq!(bytes(&desk.plan(&cpu)), 128 << 10);
 }
 
+/// On the CPU a format takes what it stores; a GPU does not multiply it and makes it dense.
+#[test]
+fn weights_take_what_the_device_makes_of_them() {
+    let desk = Desk::new();
+    desk.rows(&problems(8));
+    let cpu = ["--device-profile", "cpu", "--kv-memory", "8000"];
+    let weights = |more: &[&str]| {
+        desk.plan(&[more, &["--predict", "never"]].concat())["model"]["weight_bytes"].as_u64().unwrap() as f64
+    };
+    let dense = weights(&cpu);
+    assert_eq!(dense, weights(&[]));
+    let share = |more: &[&str]| weights(&[&cpu, more].concat()) / dense;
+    // All but the embedding table (6.5 % of the bytes) and, in fp8, the output layer: half, or 4 bits and a scale of 32 for
+    // 32 inputs.
+    for (format, least, most) in [("fp8", 0.56, 0.57), ("int8", 0.53, 0.54), ("int4", 0.36, 0.38)] {
+        let share = share(&["--weights", format]);
+        assert!((least..most).contains(&share), "{format}: {share}");
+        let said = desk.refused(&["plan", "rows.jsonl", "--model", "config.json", "--weights", format]);
+        assert!(said.contains("--weights") && said.contains("--device-profile cpu") && said.contains(format), "{said}");
+    }
+    let mut published: Value = serde_json::from_str(&desk.read("config.json")).unwrap();
+    published["quantization_config"] = json!({"quant_method": "fp8", "weight_block_size": [128, 128]});
+    desk.put("config.json", published.to_string());
+    assert_eq!(weights(&[]), dense, "a GPU makes FP8 dense");
+    // Each output has the scales of its blocks in memory: 32 bits for 128 inputs.
+    assert!((0.57..0.59).contains(&share(&[])), "{}", share(&[]));
+    let said = desk.refused(&["plan", "rows.jsonl", "--model", "config.json", "--weights", "int8"]);
+    assert!(said.contains("--weights int8") && said.contains("fp8"), "{said}");
+}
+
 #[test]
 fn samples_of_one_prompt_that_do_not_fit_at_once_are_divided() {
     let desk = Desk::new();

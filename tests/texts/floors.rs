@@ -128,6 +128,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "lab/estimate",
             "lab/replay",
             "launch",
+            "model",
             "openai/batch",
             "openai/protocol",
             "plan",

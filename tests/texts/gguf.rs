@@ -7,7 +7,7 @@ use crate::gguf_files::{GgufWriter, golden};
 use offshoot::backend::cpu::Cpu;
 use offshoot::gguf::{Gguf, TensorType};
 use offshoot::ids::TokenId;
-use offshoot::model::{Decoder, ModelFolder};
+use offshoot::model::{ActivationChoice, Decoder, MadeFormat, ModelFolder, WeightChoice};
 use offshoot::tokenizer::{AddSpecial, Message, Tokenizer};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -313,4 +313,21 @@ fn what_is_wrong_with_a_tokenizer() {
         "`tokenizer.ggml.scores`: expected one for each of the 7 tokens, found 0"
     );
     assert!(Tokenizer::is_missing(&golden("llama3.gguf")) && !Tokenizer::is_missing(&golden("byte-level.gguf")));
+}
+
+/// Its tensors stay as they are stored, quantised or not.
+#[test]
+fn a_gguf_model_is_not_made_into_codes() {
+    let path = golden("llama3.gguf");
+    for (choice, option) in [
+        (WeightChoice { weights: Some(MadeFormat::Int8), ..WeightChoice::default() }, "--weights"),
+        (WeightChoice { activations: ActivationChoice::Bf16, ..WeightChoice::default() }, "--activations"),
+    ] {
+        let error = ModelFolder::open(&path).unwrap().with(choice).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        let said = error.to_string();
+        assert!(said.contains(option) && said.contains("a model folder") && said.contains(".gguf"), "{said}");
+        assert_eq!(said.lines().count(), 1);
+    }
+    assert!(ModelFolder::open(&path).unwrap().with(WeightChoice::default()).is_ok());
 }

@@ -18,6 +18,8 @@ mod gguf_mutations;
 mod model_configs;
 mod model_errors;
 mod model_mutations;
+mod mxfp4_experts;
 mod parquet_items;
+mod quantised_checkpoints;
 mod task_files;
 mod tokenizers;

@@ -244,7 +244,31 @@ fn what_is_not_supported_is_said_in_one_sentence() {
     bad(json!({"rope_scaling": {"type": "dynamic", "factor": 2.0}}), &["`rope_scaling.type`", ropes, "\"dynamic\""]);
     let long = json!({"rope_parameters": {"rope_type": "longrope", "factor": 2.0, "short_factor": [1.0]}});
     bad(long, &["`rope_parameters.short_factor`", "8 numbers", "found 1 of 1 values"]);
-    bad(json!({"quantization_config": {"quant_method": "gptq", "bits": 4}}), &["`quantization_config`", "\"gptq\""]);
+    let quantised = |config: Value| json!({"quantization_config": config});
+    let methods = "one of fp8, fbgemm_fp8, modelopt, compressed-tensors, awq, gptq, mxfp4";
+    bad(
+        quantised(json!({"quant_method": "bitsandbytes"})),
+        &["`quantization_config.quant_method`", methods, "bitsand"],
+    );
+    bad(quantised(json!({"load_in_4bit": true})), &["`quantization_config.quant_method`", methods, "nothing"]);
+    bad(
+        quantised(json!({"quant_method": "gptq", "bits": 3, "group_size": 128})),
+        &["`quantization_config.bits`", "4", "3"],
+    );
+    bad(quantised(json!({"quant_method": "gptq", "bits": 4})), &["`quantization_config.group_size`", "nothing"]);
+    bad(
+        quantised(json!({"quant_method": "awq", "bits": 4, "group_size": 12})),
+        &["`quantization_config.group_size`", "12"],
+    );
+    let gemv = json!({"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemv"});
+    bad(quantised(gemv), &["`quantization_config.version`", "gemm", "gemv"]);
+    let marlin = json!({"quant_method": "gptq", "bits": 4, "group_size": 128, "checkpoint_format": "marlin"});
+    bad(quantised(marlin), &["`quantization_config.checkpoint_format`", "gptq_v2", "marlin"]);
+    let nvfp4 = json!({"quant_method": "modelopt", "quant_algo": "NVFP4"});
+    bad(quantised(nvfp4), &["`quantization_config.quant_algo`", "FP8", "NVFP4"]);
+    let packed = json!({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": {
+        "targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "group", "group_size": 128}}}});
+    bad(quantised(packed), &["`quantization_config.config_groups.group_0.weights`", "pack-quantized", "8 bits"]);
     bad(json!({"hidden_act": "relu"}), &["`hidden_act`", "silu", "\"relu\""]);
     bad(json!({"model_type": "phi", "hidden_act": "silu"}), &["`hidden_act`", "gelu_new"]);
     bad(json!({"model_type": "phi", "hidden_act": "gelu_new", "qk_layernorm": true}), &["`qk_layernorm`"]);

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A llama of two layers: hidden 32, 4 query and 2 key heads of 8, feed-forward 48, vocabulary 64.
-fn config() -> Value {
+pub fn config() -> Value {
     json!({
         "model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64, "max_position_embeddings": 128,
@@ -24,13 +24,13 @@ fn config() -> Value {
 }
 
 #[derive(Clone)]
-struct Tensor {
-    dtype: safetensors::Dtype,
-    shape: Vec<usize>,
-    bytes: Vec<u8>,
+pub struct Tensor {
+    pub dtype: safetensors::Dtype,
+    pub shape: Vec<usize>,
+    pub bytes: Vec<u8>,
 }
 
-type Tensors = BTreeMap<String, Tensor>;
+pub type Tensors = BTreeMap<String, Tensor>;
 
 /// Small values from a counter; rounded to bf16, so that all dtypes can hold nearly the same model.
 fn tensor(shape: &[usize], salt: usize, centre: f32) -> Tensor {
@@ -44,7 +44,7 @@ fn tensor(shape: &[usize], salt: usize, centre: f32) -> Tensor {
     Tensor { dtype: safetensors::Dtype::F32, shape: shape.to_vec(), bytes }
 }
 
-fn tensors() -> Tensors {
+pub fn tensors() -> Tensors {
     let mut shapes: Vec<(String, Vec<usize>)> = vec![
         ("model.embed_tokens.weight".into(), vec![64, 32]),
         ("model.norm.weight".into(), vec![32]),
@@ -78,13 +78,13 @@ fn cast(tensor: &Tensor, dtype: safetensors::Dtype) -> Tensor {
     Tensor { dtype, shape: tensor.shape.clone(), bytes }
 }
 
-fn save(path: &Path, tensors: &Tensors) {
+pub fn save(path: &Path, tensors: &Tensors) {
     let views =
         tensors.iter().map(|(name, t)| (name.clone(), TensorView::new(t.dtype, t.shape.clone(), &t.bytes).unwrap()));
     safetensors::serialize_to_file(views, None, path).unwrap();
 }
 
-fn folder(config: &Value, tensors: &Tensors) -> TempDir {
+pub fn folder(config: &Value, tensors: &Tensors) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
     save(&folder.path().join("model.safetensors"), tensors);
@@ -137,7 +137,7 @@ fn said(error: offshoot::Error, parts: &[&str]) {
 }
 
 #[track_caller]
-fn refused(folder: &TempDir, parts: &[&str]) {
+pub fn refused(folder: &TempDir, parts: &[&str]) {
     said(load(folder).map(|_| ()).unwrap_err(), parts);
     // `check` finds the same before any weight is read.
     let facts = ModelFolder::open(folder.path()).and_then(|folder| check::facts(&folder));

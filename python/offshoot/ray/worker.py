@@ -35,6 +35,8 @@ class Worker:
         if config.journal is not None:
             kv_dtype = config.engine_kwargs.get("kv_dtype") or config.engine_kwargs.get("kv_cache_dtype") or "auto"
             job = {"model": fingerprint(config.model), "seed": self.llm.seed, "kv_dtype": kv_dtype}
+            asked = {name: config.engine_kwargs.get(name) for name in ("weights", "activations")}
+            job |= {name: value for name, value in asked.items() if value is not None}
             self.job, self.journal = "-".join(map(str, job.values())), Journal(config.journal, job)
 
     def __call__(self, table: pa.Table) -> pa.Table:

@@ -16,7 +16,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 pub use codes::{CodeFormat, e2m1, e4m3_code, e4m3_value};
-pub use rounding::{Rounding, RoundingKind, largest, round_row};
+pub use rounding::{ActivationScale, Rounding, RoundingKind, largest, round_row};
 pub use source::{QuantSource, ScaleSource, power_of_two};
 pub use view::{QuantRow, QuantView};
 
@@ -43,9 +43,9 @@ impl QuantFormat {
         self.group.map_or(cols, |group| group as usize)
     }
 
-    /// Bytes of the codes, scales (f32; one byte each for e2m1) and zero points (one byte each) of a matrix.
+    /// Bytes of the codes, scales (f32) and zero points (one byte each) of a matrix in memory.
     pub fn bytes(self, rows: usize, cols: usize) -> usize {
-        let scale = if self.codes == CodeFormat::Fp4 { 1 } else { size_of::<f32>() };
+        let scale = size_of::<f32>();
         let codes = rows * (cols * self.codes.bits()).div_ceil(8);
         codes + rows * self.groups(cols) * (scale + usize::from(self.zeros))
     }

@@ -14,8 +14,8 @@ pub enum QuantSource<'a> {
     /// AutoAWQ's "gemm": words of 32 bits `[in, out / 8]`, each of eight outputs in the order 0 2 4 6 1 3 5 7 from the low
     /// bits on; zero points `[in / group, out / 8]` alike; scales `[in / group, out]`.
     Awq { words: &'a [u8], zeros: &'a [u8], scales: WeightView<'a> },
-    /// GPTQ: words `[in / 8, out]`, each of eight inputs from the low bits on; zero points `[groups, out / 8]`, of eight
-    /// outputs, `zero_offset` lower than they are; scales `[groups, out]`.
+    /// GPTQ: words `[in / 8, out]`, each of eight inputs from the low bits on; zero points `[groups, out / 8]`, words of
+    /// eight outputs that are lower by `zero_offset` in each of them, with borrow; scales `[groups, out]`.
     Gptq { words: &'a [u8], zeros: &'a [u8], zero_offset: u8, scales: WeightView<'a> },
     /// compressed-tensors' "pack-quantized": words `[out, in / 8]`, each of eight inputs from the low bits on, codes 8
     /// higher than the signed numbers; scales `[out, groups]`; zero points `[out / 8, groups]`, of eight outputs.
@@ -37,6 +37,10 @@ pub struct ScaleSource<'a> {
     /// Outputs that share a scale; all of them with scales for the whole tensor.
     pub block_rows: usize,
     pub block_cols: usize,
+}
+
+fn word(words: &[u8], at: usize) -> u32 {
+    words.as_chunks::<4>().0.get(at).map_or(0, |bytes| u32::from_le_bytes(*bytes))
 }
 
 /// The 4 bits at `place` of the word at index `word`.
@@ -71,7 +75,10 @@ impl QuantSource<'_> {
             QuantSource::Gptq { words, zeros, zero_offset, scales } => {
                 out.codes.extend((0..inputs).map(|k| nibble(words, k / 8 * outputs + row, k % 8)));
                 out.scales.extend((0..groups).map(|g| scales.get(g * outputs + row)));
-                let zero = |g: usize| nibble(zeros, g * (outputs / 8) + row / 8, row % 8) + zero_offset;
+                // As its tools subtracted it, from the word as a whole.
+                let offset = 0x1111_1111 * u32::from(*zero_offset);
+                let word = |g: usize| word(zeros, g * (outputs / 8) + row / 8).wrapping_add(offset);
+                let zero = |g: usize| (word(g) >> (4 * (row % 8)) & 15) as u8;
                 out.zeros.extend((0..groups).map(zero));
             }
             QuantSource::Packed { words, scales, zeros } => {
@@ -108,8 +115,8 @@ pub fn power_of_two(code: u8) -> f32 {
     }
 }
 
-/// Makes codes of numbers, group by group, without zero points. The largest of a group is exact up to the rounding of its
-/// scale. In int4 it becomes -8, the code farthest from zero, so its scale may be negative.
+/// Makes codes of numbers, group by group, with the zero point 8 where the format has any. The largest of a group is exact
+/// up to the rounding of its scale. In int4 it becomes -8, the code farthest from zero, so its scale may be negative.
 fn make_row(format: QuantFormat, numbers: &[f32], out: &mut QuantRow) {
     for group in numbers.chunks(format.group_inputs(numbers.len()).max(1)) {
         let largest = group.iter().fold(0.0, |most: f32, x| if x.abs() > most.abs() { *x } else { most });
@@ -120,10 +127,18 @@ fn make_row(format: QuantFormat, numbers: &[f32], out: &mut QuantRow) {
             CodeFormat::Fp4 => 6.0,
         };
         let largest = if format.codes == CodeFormat::Int4 { largest } else { largest.abs() };
-        let scale = if largest == 0.0 { 1.0 } else { largest / span };
+        let scale = nonzero(largest / span);
         out.scales.push(scale);
+        if format.zeros {
+            out.zeros.push(8);
+        }
         out.codes.extend(group.iter().map(|x| code_of(format.codes, x / scale)));
     }
+}
+
+/// A scale by which numbers can be divided: 1 in place of zero, which is that of zeros, or of numbers too small for any.
+fn nonzero(scale: f32) -> f32 {
+    if scale == 0.0 { 1.0 } else { scale }
 }
 
 /// The code of the nearest number.

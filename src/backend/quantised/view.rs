@@ -1,6 +1,7 @@
 //! Rows of a quantised matrix, whatever its packing: the codes one to a byte, the scales and zero points.
 
 use super::QuantFormat;
+use super::rounding::ActivationScale;
 use super::source::QuantSource;
 
 /// A quantised matrix `[rows, cols]` (outputs, inputs), as stored or to be made.
@@ -17,8 +18,7 @@ pub struct QuantView<'a> {
     /// Where the groups' inputs are not neighbours (GPTQ's `desc_act`): the inputs in the order of their groups. Codes are
     /// read in this order, and activations must be put into it.
     pub order: Option<&'a [u32]>,
-    /// The scale of activations that `Rounding::Static` rounds.
-    pub static_scale: Option<f32>,
+    pub activations: ActivationScale,
 }
 
 /// One output of a quantised matrix.
@@ -33,9 +33,10 @@ pub struct QuantRow {
 }
 
 impl<'a> QuantView<'a> {
-    /// A view of all rows of `source`, without an order of inputs and static activations.
+    /// A view of all rows of `source`, without an order of inputs and scales of activations.
     pub fn of(format: QuantFormat, rows: usize, cols: usize, source: QuantSource<'a>) -> Self {
-        Self { format, rows, cols, source, source_rows: rows, first: 0, step: 1, order: None, static_scale: None }
+        let activations = ActivationScale::default();
+        Self { format, rows, cols, source, source_rows: rows, first: 0, step: 1, order: None, activations }
     }
 
     /// Reads row `row` into `out`.

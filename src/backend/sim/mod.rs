@@ -196,16 +196,18 @@ impl Backend for Sim {
         Ok(self.profile.memory().saturating_sub(self.used))
     }
 
-    /// As the backend that the profile describes.
-    fn multiplies(&self, format: WeightFormat) -> bool {
-        match self.profile.backend {
-            BackendKind::Cpu => true,
-            BackendKind::Cuda => format.dense().is_some(),
-        }
+    /// It only counts bytes.
+    fn multiplies(&self, _: WeightFormat) -> bool {
+        true
     }
 
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<SimMatrix> {
-        let matrix = SimMatrix(StackShape::of(parts));
+        let mut shape = StackShape::of(parts);
+        if parts.iter().any(|part| !self.profile.backend.multiplies(part.format())) {
+            // The device makes them dense, of 16 bits.
+            shape.bytes = shape.rows * shape.cols * Dtype::Bf16.bytes();
+        }
+        let matrix = SimMatrix(shape);
         self.allocate(matrix.bytes())?;
         Ok(matrix)
     }

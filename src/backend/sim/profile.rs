@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{cpu, cuda};
+use crate::backend::{WeightFormat, cpu, cuda};
 use crate::error::{Error, Result};
 use crate::lines;
 use crate::plan::{CostModel, Split, Tiles};
@@ -57,6 +57,11 @@ impl BackendKind {
             BackendKind::Cpu => cpu::kv::PAGE_TOKENS,
             BackendKind::Cuda => cuda::memory::kv::PAGE_TOKENS,
         }
+    }
+
+    /// Whether the backend multiplies matrices of this format; it makes others dense.
+    pub fn multiplies(self, format: WeightFormat) -> bool {
+        self == BackendKind::Cpu || format.dense().is_some()
     }
 
     /// The backend's default tile.

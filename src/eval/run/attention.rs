@@ -52,7 +52,7 @@ pub fn attention(options: &AttentionOptions, interrupt: &Interrupt) -> Result<()
     let job = AttentionJob::new(run, recorded(run, options.item.as_deref())?)?;
     let folder = model_of(&manifest, options)?;
     let model = ModelSource::folder(&folder)?;
-    let opened = options.device.open(model.weight_bytes())?;
+    let opened = options.device.open(Some(model))?;
     let found = opened.with(Replay { model, manifest: &manifest, job: &job, interrupt })?;
     let mut file = AttentionFile::read(run)?;
     found.iter().for_each(|sample| file.set(sample.clone()));
@@ -86,7 +86,7 @@ fn model_of(manifest: &Manifest, options: &AttentionOptions) -> Result<ModelFold
         let expected = format!("the run's, {} ({})", manifest.model.display(), manifest.model_hash);
         return Err(Error::value("the model (--model)", expected, format!("{} ({hash})", path.display())));
     }
-    Ok(folder)
+    folder.with(manifest.weights)
 }
 
 /// The samples that are replayed to attribute their attention to levels.

@@ -16,9 +16,8 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     let first = &prompts[0];
     let config = &prepared.folder.config;
     let samples = prepared.task.method.samples() as usize;
-    let weights = config.weight_bytes(prepared.facts.dtype);
-    let active = config.weight_bytes_read(1, prepared.facts.dtype);
-    let LaunchSizes { device, branches, pool, kv_bytes_per_token } = prepared.launch(options).sizes()?;
+    let LaunchSizes { device, branches, pool, kv_bytes_per_token, weights, active_weights: active } =
+        prepared.launch(options).sizes()?;
     let in_flight = worker::in_flight(prepared, branches);
     let kv = |tokens: usize| bytes((tokens * kv_bytes_per_token) as u64);
     let longest = prompts.iter().map(|prompt| prompt.tokens().len()).max().unwrap_or(0);

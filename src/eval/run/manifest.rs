@@ -21,6 +21,7 @@ use crate::out;
 use super::PreparedRun;
 use crate::hashes::{files_named, hash_of_folder, hashes};
 use crate::launch::Launched;
+use crate::model::WeightChoice;
 
 pub const NAME: &str = "manifest.json";
 
@@ -45,6 +46,9 @@ pub struct Manifest {
     /// Storage format of keys and values; in runs older than this option, the weights' dtype.
     #[serde(default)]
     pub kv_dtype: KvDtype,
+    /// What weights became when they were loaded; in runs older than this option, what they are stored as.
+    #[serde(default, skip_serializing_if = "WeightChoice::is_as_stored")]
+    pub weights: WeightChoice,
     pub processes: Vec<Process>,
 }
 
@@ -89,7 +93,7 @@ fn without_threads(device: &str) -> &str {
 }
 
 impl Manifest {
-    pub fn new(prepared: &PreparedRun, kv_dtype: KvDtype) -> Result<Self> {
+    pub fn new(prepared: &PreparedRun, kv_dtype: KvDtype, weights: WeightChoice) -> Result<Self> {
         let task = &prepared.task;
         let beside = task.path.parent().unwrap_or(Path::new(""));
         let mut files = BTreeMap::new();
@@ -105,6 +109,7 @@ impl Manifest {
             files,
             seed: task.sampling.seed,
             kv_dtype,
+            weights,
             processes: Vec::new(),
         })
     }
@@ -127,8 +132,8 @@ impl Manifest {
     }
 
     /// Checks that the run of this manifest, in `folder`, can continue with the inputs `now`: the same model, task,
-    /// files and KV format, and at least as many samples if their number may change (`samples_may_rise`). The error
-    /// names the difference.
+    /// files, KV format and weights, and at least as many samples if their number may change (`samples_may_rise`). The
+    /// error names the difference.
     pub fn check(&self, folder: &Path, now: &Manifest, samples_may_rise: bool) -> Result<()> {
         let path = folder.join(NAME);
         let differs = |field: &str, expected: String, found: String| {
@@ -142,6 +147,9 @@ impl Manifest {
         if self.kv_dtype != now.kv_dtype {
             let option = |of: &Manifest| format!("--kv-dtype {}", of.kv_dtype);
             return differs("kv_dtype", option(self), option(now));
+        }
+        if self.weights != now.weights {
+            return differs("weights", self.weights.to_string(), now.weights.to_string());
         }
         if let Some((field, expected, found)) = difference("", Some(&self.task), Some(&now.task), samples_may_rise) {
             return differs(&format!("task.{field}"), expected, found);

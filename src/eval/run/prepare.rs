@@ -100,6 +100,7 @@ impl PreparedRun {
     pub fn new(path: &Path, options: &RunOptions) -> Result<Self> {
         options.budget.check()?;
         let (task, model, folder) = open(path, &options.overrides)?;
+        let folder = folder.with(options.budget.weights)?;
         check_name(&task, options)?;
         let facts = facts(&folder)?;
         let RenderedTask { task, model, folder, tokenizer, params, stop, items, texts } =

@@ -80,7 +80,7 @@ pub fn main(options: &DecodeOptions) -> Result<()> {
     options.budget.check()?;
     let model = BenchModel::of(options)?;
     check_cases(options, model.config.context)?;
-    let (device, machine) = options.device.open(model.source().weight_bytes())?.with(Rated(model.dtype))?;
+    let (device, machine, held) = options.device.open(Some(model.source()))?.with(Rated(model.source()))?;
     if !options.json {
         out::line(format_args!("{device}: {machine}"))?;
         out::line(format_args!(
@@ -91,7 +91,7 @@ pub fn main(options: &DecodeOptions) -> Result<()> {
     for &plan in &options.plans {
         for &samples in &options.samples {
             let case = DecodeCase { prompt: options.prompt, samples, generate: options.generate };
-            let measured = measure(&model, options, plan, case, machine)?;
+            let measured = measure(&model, &held, options, plan, case, machine)?;
             match options.json {
                 true => print_json(&measured)?,
                 false => out::line(&measured)?,
@@ -120,25 +120,27 @@ fn check_cases(options: &DecodeOptions, context: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns a device's name and its peak rates for weights of a dtype.
-struct Rated(Dtype);
+/// Returns a device's name, its peak rates for weights of a model's dtype, and the model as it holds it.
+struct Rated<'a>(ModelSource<'a>);
 
-impl OnDevice for Rated {
-    type Output = (String, Rates);
+impl OnDevice for Rated<'_> {
+    type Output = (String, Rates, ModelConfig);
 
-    fn run<B: DeviceBackend>(self, mut backend: B) -> Result<(String, Rates)> {
-        Ok((backend.describe(), backend.rates(self.0)?))
+    fn run<B: DeviceBackend>(self, mut backend: B) -> Result<(String, Rates, ModelConfig)> {
+        Ok((backend.describe(), backend.rates(self.0.dtype)?, self.0.held_by(&backend)))
     }
 }
 
+/// `held`: the model as the device holds it.
 fn measure(
     model: &BenchModel,
+    held: &ModelConfig,
     options: &DecodeOptions,
     plan: Planner,
     case: DecodeCase,
     machine: Rates,
 ) -> Result<MeasuredDecode> {
-    let BenchModel { config, dtype, .. } = model;
+    let dtype = &model.dtype;
     let tokens = |_, page_tokens: usize| case.prompt + (case.samples + 2) * (case.generate + 2 * page_tokens);
     let launch = Launch {
         prefix_store: None,
@@ -161,7 +163,7 @@ fn measure(
         case,
         prompt_rate: median(runs.iter().map(|run| case.prompt_rate(run))),
         decode_rate: median(runs.iter().map(|run| case.decode_rate(run))),
-        floor_rate: floor_rate(config, *dtype, engine.facts().kv_bytes_per_token, case, &machine),
+        floor_rate: floor_rate(held, *dtype, engine.facts().kv_bytes_per_token, case, &machine),
         runs,
         machine,
         engine: engine.metrics()?,
@@ -179,12 +181,12 @@ struct BenchModel {
 impl BenchModel {
     fn of(options: &DecodeOptions) -> Result<Self> {
         if !options.random_weights {
-            let folder = ModelFolder::open(&options.config)?;
+            let folder = ModelFolder::open(&options.config)?.with(options.budget.weights)?;
             let (config, dtype) = (folder.config.clone(), facts(&folder)?.dtype);
             return Ok(Self { config, dtype, folder: Some(folder) });
         }
         let file = if options.config.is_dir() { options.config.join("config.json") } else { options.config.clone() };
-        let config = ModelConfig::from_file(file)?;
+        let config = ModelConfig::from_file(&file)?.with(options.budget.weights, &file)?;
         let dtype = options.dtype.or(config.dtype).unwrap_or(Dtype::F32);
         Ok(Self { config, dtype, folder: None })
     }
@@ -198,8 +200,10 @@ impl BenchModel {
 }
 
 /// Upper bound of tokens per second on this machine, for any plan. A step reads the weights once, those of the experts
-/// that its rows need among them, and multiplies each row by those it uses; it reads the shared and the own keys and values once and multiplies each row by those it sees. Each
-/// part takes the longer of its reads and its products. The context is that of the middle of the generation.
+/// that its rows need among them, and multiplies each row by those it uses; it reads the shared and the own keys and
+/// values once and multiplies each row by those it sees. Each part takes the longer of its reads and its products, which
+/// are counted at the rate of the dtype's, whatever the weights' format. The context is that of the middle of the
+/// generation.
 pub fn floor_rate(
     config: &ModelConfig,
     dtype: Dtype,
@@ -212,8 +216,8 @@ pub fn floor_rate(
     let embeddings = if config.tied_embeddings { 0 } else { config.vocab * config.hidden };
     let inputs = config.per_layer_inputs.map_or(0, |inputs| inputs.vocab * inputs.width * config.layers.len());
     let multiplied = (config.active_parameters() - embeddings - inputs) as f64;
-    let read = (config.parameters_read(case.samples) - embeddings - inputs) as f64;
-    let linear = (2.0 * multiplied * rows / flops).max(read * dtype.bytes() as f64 / bandwidth);
+    let read = config.weight_bytes_read(case.samples, dtype) - (embeddings + inputs) * dtype.bytes();
+    let linear = (2.0 * multiplied * rows / flops).max(read as f64 / bandwidth);
     let own = case.generate as f64 / 2.0;
     let context = case.prompt as f64 + own;
     let products = 4.0 * config.heads().map(|heads| heads.q_width()).sum::<usize>() as f64 * context * rows / flops;

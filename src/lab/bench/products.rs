@@ -99,7 +99,7 @@ pub struct LayerTimes {
 
 /// Measures every layer at every number of rows, printing each result as soon as it is known, then the sums.
 pub fn main(device: DeviceChoice, options: &ProductOptions) -> Result<()> {
-    device.open(0)?.with(MeasureProducts(options))
+    device.open(None)?.with(MeasureProducts(options))
 }
 
 struct MeasureProducts<'a>(&'a ProductOptions);

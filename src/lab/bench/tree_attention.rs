@@ -75,7 +75,7 @@ struct MeasuredTree<'a> {
 
 /// Measures all trees, printing each result as soon as it is known.
 pub fn main(device: DeviceChoice, options: &TreeOptions) -> Result<()> {
-    device.open(0)?.with(MeasureTrees(options))
+    device.open(None)?.with(MeasureTrees(options))
 }
 
 struct MeasureTrees<'a>(&'a TreeOptions);

@@ -17,7 +17,7 @@ use crate::launch::{
     Demand, DeviceBackend, DeviceChoice, EngineBudget, Generation, Generator, Launch, ModelSource, OnDevice,
     PromptRequest, Release, in_bytes,
 };
-use crate::model::ModelConfig;
+use crate::model::{ModelConfig, WeightChoice};
 use crate::plan::Planner;
 
 /// The options of `bench workloads`.
@@ -92,7 +92,7 @@ struct MeasuredWorkload<'a> {
 
 /// Measures the requested workloads, printing each result as soon as it is known.
 pub fn main(device: DeviceChoice, options: &WorkloadOptions) -> Result<()> {
-    device.open(0)?.with(MeasureWorkloads(options))
+    device.open(None)?.with(MeasureWorkloads(options))
 }
 
 struct MeasureWorkloads<'a>(&'a WorkloadOptions);
@@ -151,6 +151,7 @@ fn start<B: Timed>(
         swap_bytes: Some(0),
         deterministic: options.deterministic,
         kv: options.kv,
+        weights: WeightChoice::default(),
     };
     let launch = Launch {
         prefix_store: None,

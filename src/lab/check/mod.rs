@@ -32,7 +32,7 @@ use crate::out;
 pub use deterministic::deterministic;
 pub use device::{CheckEffort, suite};
 pub use long::long;
-pub use model::ModelCheck;
+pub use model::{Against, ModelCheck};
 pub use report::{CheckReport, ReportRow};
 
 /// The options of `offshoot check`.
@@ -72,7 +72,7 @@ pub fn check(on: DeviceChoice, options: &CheckOptions) -> Result<()> {
     let holds = match options {
         CheckOptions::Model { folder, how } => model::model(on, folder, how)?,
         CheckOptions::Device(options) => {
-            let opened = on.open(0)?;
+            let opened = on.open(None)?;
             opened.not_cuda().into_iter().for_each(out::aside);
             opened.with(DeviceSuite(options))?
         }

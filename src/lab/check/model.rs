@@ -5,13 +5,17 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use crate::backend::{Backend, KvDtype};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::launch::{DeviceBackend, DeviceChoice, ModelSource, OnDevice};
-use crate::model::ModelFolder;
-use crate::model::check::{ConfigFacts, chunks, facts, golden, index_facts, kv_rounding};
+use crate::lines;
+use crate::model::check::{
+    ConfigFacts, Prediction, TextComparison, chunks, facts, golden, golden_dtype, index_facts, kv_rounding,
+    layer_differences, predictions,
+};
+use crate::model::{Decoder, ModelFolder, WeightChoice};
 use crate::out;
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{AddSpecial, Tokenizer};
 
 /// Length of the text for comparing chunks: two tiles plus `BEYOND_TILES` tokens, at least `CHUNK_TOKENS`; not a
 /// multiple of a page.
@@ -29,11 +33,26 @@ pub struct ModelCheck {
     pub deterministic: bool,
     /// Storage format of keys and values; if it is not the model's dtype, its effect is reported.
     pub kv: KvDtype,
+    /// What dense weights become, and whether activations are rounded.
+    pub weights: WeightChoice,
+    /// What to compare with on a text.
+    pub against: Option<Against>,
+}
+
+/// Another model, as it is stored, and a text.
+#[derive(Clone, Debug)]
+pub struct Against {
+    pub model: PathBuf,
+    pub text: PathBuf,
 }
 
 /// Prints the folder's facts and the results of its check; returns false if a golden test fails or chunks change a bit.
 pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<bool> {
-    let folder = ModelFolder::open(model)?;
+    let mut folder = ModelFolder::open(model)?.with(options.weights)?;
+    if let (Some(_), Some(dtype)) = (&options.golden, golden_dtype(&folder.config)) {
+        folder.config.compute = Some(dtype);
+        log::warn!("a mixture of experts is compared with golden values in f32: rounding would choose other experts");
+    }
     let facts = match facts(&folder) {
         Ok(facts) => facts,
         // A folder without weights, or with others: what its config says, then what is wrong.
@@ -49,45 +68,103 @@ pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<boo
     out::text(&facts)?;
     tokenizer_fact(model)?;
     let source = ModelSource::folder_of(&folder, facts.dtype);
-    let opened = on.open(source.weight_bytes())?;
+    let opened = on.open(Some(source))?;
     fact("device", &opened)?;
     log::info!("loading {}", model.display());
-    opened.with(Arithmetic { source, options })
+    let text = options.against.as_ref().map(|against| text_of(against, &folder)).transpose()?;
+    let (holds, predicted) = opened.with(Arithmetic { source, options, text: text.as_deref().unwrap_or_default() })?;
+    if let Some((against, text)) = options.against.as_ref().zip(text) {
+        compare(on, &folder, against, &text, &predicted)?;
+    }
+    Ok(holds)
 }
 
-/// Checks a model's arithmetic on a device; returns whether everything holds.
-struct Arithmetic<'a> {
+/// The tokens of a text, as many as both models' contexts hold.
+fn text_of(against: &Against, folder: &ModelFolder) -> Result<Vec<TokenId>> {
+    let Against { model: other, text } = against;
+    let written = lines::whole_text(text, lines::open(text)?)?;
+    let [own, there] = [&folder.path, other]
+        .map(|path| Tokenizer::load(path).and_then(|tokenizer| tokenizer.encode(&written, AddSpecial::Yes)));
+    let (mut tokens, there) = (own?, there?);
+    if tokens != there {
+        let expected = format!("a model with the tokens of {}", folder.path.display());
+        return Err(Error::value("--against", expected, "others for the text"));
+    }
+    let most = folder.config.context.min(ModelFolder::open(other)?.config.context);
+    tokens.truncate(most);
+    if tokens.len() < 2 {
+        return Err(Error::value("--text", "a text of two tokens or more", format!("{} tokens", tokens.len())));
+    }
+    Ok(tokens)
+}
+
+/// Prints how far the other model is away. `predicted`: what this one says of the text.
+fn compare(
+    on: DeviceChoice,
+    folder: &ModelFolder,
+    against: &Against,
+    text: &[TokenId],
+    predicted: &[Prediction],
+) -> Result<()> {
+    let other = ModelFolder::open(&against.model)?;
+    let source = ModelSource::folder(&other)?;
+    let there = on.open(Some(source))?.with(Predict { source, text })?;
+    fact("against", format_args!("{}, {} tokens of {}", against.model.display(), text.len(), against.text.display()))?;
+    out::text(TextComparison::of(predicted, &there))?;
+    layer_differences(folder, &other)?.iter().try_for_each(|worst| fact("most apart", worst))
+}
+
+/// Asks a model for each token of a text.
+struct Predict<'a> {
     source: ModelSource<'a>,
-    options: &'a ModelCheck,
+    text: &'a [TokenId],
 }
 
-impl OnDevice for Arithmetic<'_> {
-    type Output = bool;
+impl OnDevice for Predict<'_> {
+    type Output = Vec<Prediction>;
 
-    fn run<B: DeviceBackend>(self, backend: B) -> Result<bool> {
-        arithmetic(backend, self.source, self.options)
+    fn run<B: DeviceBackend>(self, mut backend: B) -> Result<Vec<Prediction>> {
+        let mut decoder = self.source.load(&mut backend)?;
+        predictions(&mut backend, &mut decoder, self.text)
     }
 }
 
-fn arithmetic<B: Backend>(mut backend: B, source: ModelSource<'_>, options: &ModelCheck) -> Result<bool> {
-    let mut decoder = source.load(&mut backend)?;
+/// Checks a model's arithmetic on a device; returns whether everything holds, and what the model says of the text.
+struct Arithmetic<'a> {
+    source: ModelSource<'a>,
+    options: &'a ModelCheck,
+    /// Empty: none.
+    text: &'a [TokenId],
+}
+
+impl OnDevice for Arithmetic<'_> {
+    type Output = (bool, Vec<Prediction>);
+
+    fn run<B: DeviceBackend>(self, mut backend: B) -> Result<(bool, Vec<Prediction>)> {
+        let mut decoder = self.source.load(&mut backend)?;
+        let holds = arithmetic(&mut backend, &mut decoder, self.options)?;
+        Ok((holds, predictions(&mut backend, &mut decoder, self.text)?))
+    }
+}
+
+fn arithmetic<B: Backend>(backend: &mut B, decoder: &mut Decoder<B>, options: &ModelCheck) -> Result<bool> {
     if options.deterministic {
-        decoder.set_batch_invariant(&mut backend);
+        decoder.set_batch_invariant(backend);
     }
     let vocab = decoder.config().vocab;
     let tokens = (2 * backend.tile() as usize + BEYOND_TILES).max(CHUNK_TOKENS).min(decoder.config().context);
     let tokens: Vec<_> = (0..tokens).map(|i| TokenId::new(i * 31 % vocab)).collect();
-    let chunked = chunks(&mut backend, &mut decoder, &tokens)?;
+    let chunked = chunks(backend, decoder, &tokens)?;
     fact("chunks", &chunked)?;
     let mut holds = chunked.passes();
     if let Some(file) = &options.golden {
-        let report = golden(&mut backend, &mut decoder, file)?;
+        let report = golden(backend, decoder, file)?;
         out::text(&report)?;
         holds &= report.passes();
     }
     if options.kv != KvDtype::Model {
         let tokens = DRAWN_TOKENS.min(decoder.config().context - 1);
-        let rounding = kv_rounding(&mut backend, &mut decoder, options.kv, tokens)?;
+        let rounding = kv_rounding(backend, decoder, options.kv, tokens)?;
         fact(&format!("{} kv", options.kv), rounding)?;
     }
     Ok(holds)

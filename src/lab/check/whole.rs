@@ -13,7 +13,7 @@ use crate::bundled::bundled;
 use crate::engine::{Engine, EngineConfig, Extend, Finish, PoolSize, SamplingParams, Stop, UniformKey};
 use crate::error::{Error, Result};
 use crate::ids::BranchId;
-use crate::model::check::{golden, tolerance};
+use crate::model::check::{golden, golden_dtype, tolerance};
 use crate::model::{Decoder, ModelConfig, ModelFolder};
 
 /// Names of golden files.
@@ -36,7 +36,8 @@ pub fn golden_files(folder: &Path) -> Result<Vec<PathBuf>> {
 /// Checks the model folders of these golden files against them.
 pub fn goldens<B: Backend>(backend: &mut B, files: &[PathBuf], report: &mut CheckReport) -> Result<()> {
     for file in files {
-        let model = ModelFolder::open(file.parent().unwrap_or(Path::new(".")))?;
+        let mut model = ModelFolder::open(file.parent().unwrap_or(Path::new(".")))?;
+        model.config.compute = golden_dtype(&model.config).or(model.config.compute);
         let mut decoder = Decoder::load(backend, &model)?;
         let found = golden(backend, &mut decoder, file)?;
         for case in &found.cases {

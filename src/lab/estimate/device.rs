@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::lab::replay::{ReplaySettings, SimulatedMachine};
 use crate::launch::{Demand, DeviceChoice, EngineBudget, Launch, ModelSource};
+use crate::model::{ModelConfig, Quantisation};
 use crate::plan::{PlanHints, Planner};
 
 /// Default host memory for preempted branches: the most that a run would take, because the memory of this machine says
@@ -22,6 +23,8 @@ pub struct DescribedDevice {
     pub pool: Pool,
     pub described: String,
     pub kv_bytes_per_token: usize,
+    /// The model as the device holds it.
+    pub held: ModelConfig,
     /// Of each plan of a step, with the number of layers that go by it.
     pub hints: Vec<(PlanHints, u64)>,
     branches: usize,
@@ -43,7 +46,14 @@ impl DescribedDevice {
             planner: Planner::default(),
             demand: Demand::unbounded(),
         };
-        let (weights, memory) = (launch.model.weight_bytes(), sim.free_bytes()?);
+        let held = model.config.held_where(|format| profile.backend.multiplies(format));
+        if held.quantisation.is_none()
+            && let Some(made @ Quantisation::Made { .. }) = &model.config.quantisation
+        {
+            let expected = "a device that multiplies them (--device-profile cpu), or weights as they are stored";
+            return Err(Error::value("--weights", expected, format!("{made} on {}", profile.name)));
+        }
+        let (weights, memory) = (held.weight_bytes(model.dtype), sim.free_bytes()?);
         if weights > memory {
             let expected = format!("at least {}, the size of the weights", bytes(weights as u64));
             return Err(Error::value(format!("memory of {}", profile.name), expected, bytes(memory as u64)));
@@ -69,7 +79,7 @@ impl DescribedDevice {
             window_pages: facts.window_pages as u64,
         };
         let machine = SimulatedMachine { model: model.config.clone(), dtype: model.dtype, kv: budget.kv, profile };
-        Ok(Self { machine, settings, pool, described, kv_bytes_per_token, hints, branches: facts.max_branches })
+        Ok(Self { machine, settings, pool, described, kv_bytes_per_token, held, hints, branches: facts.max_branches })
     }
 
     /// Branches that run at once.

@@ -120,7 +120,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
     }
     let estimate = JobEstimate {
         job: JobSizes::of(&options.input, &job, &tree),
-        model: report::ModelSizes::of(&model, device.kv_bytes_per_token),
+        model: report::ModelSizes::of(&model, &device),
         device: device.described.clone(),
         branches: device.branches(),
         pool: device.pool,

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::decode_step::KvReads;
+use super::device::DescribedDevice;
 use super::explain::ExplainedNode;
 use super::job::PlannedJob;
 use super::parts::JobParts;
@@ -75,6 +76,7 @@ impl JobSizes {
 pub struct ModelSizes {
     pub path: String,
     pub dtype: Dtype,
+    /// On the device, which may make quantised matrices dense.
     pub weight_bytes: u64,
     /// Of the weights that one token uses: without the experts it does not choose.
     pub active_weight_bytes: u64,
@@ -82,13 +84,13 @@ pub struct ModelSizes {
 }
 
 impl ModelSizes {
-    pub fn of(model: &PlanModel, kv_bytes_per_token: usize) -> Self {
+    pub fn of(model: &PlanModel, device: &DescribedDevice) -> Self {
         Self {
             path: model.path.display().to_string(),
             dtype: model.dtype,
-            weight_bytes: model.config.weight_bytes(model.dtype) as u64,
-            active_weight_bytes: model.config.weight_bytes_read(1, model.dtype) as u64,
-            kv_bytes_per_token: kv_bytes_per_token as u64,
+            weight_bytes: device.held.weight_bytes(model.dtype) as u64,
+            active_weight_bytes: device.held.weight_bytes_read(1, model.dtype) as u64,
+            kv_bytes_per_token: device.kv_bytes_per_token as u64,
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::eval::task::{Method, Overrides};
 use crate::figures::counted;
 use crate::kv::PackedPrompts;
 use crate::lines::{open, whole};
-use crate::model::{ModelConfig, ModelFolder};
+use crate::model::{ModelConfig, ModelFolder, WeightChoice};
 use crate::openai::batch;
 use crate::tokenizer::Tokenizer;
 
@@ -29,11 +29,11 @@ pub struct PlanModel {
 }
 
 impl PlanModel {
-    /// A model folder, a GGUF file, or a config.json alone.
-    pub fn open(path: &Path, dtype: Option<Dtype>) -> Result<Self> {
+    /// A model folder, a GGUF file, or a config.json alone, with the weights that the user asks for.
+    pub fn open(path: &Path, dtype: Option<Dtype>, weights: WeightChoice) -> Result<Self> {
         let config = match is_config(path) {
-            true => ModelConfig::from_file(path)?,
-            false => ModelFolder::open(path)?.config,
+            true => ModelConfig::from_file(path)?.with(weights, path)?,
+            false => ModelFolder::open(path)?.with(weights)?.config,
         };
         Ok(Self::of(path, config, dtype))
     }
@@ -71,7 +71,7 @@ pub fn read(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
     let Some(model) = &options.model else {
         return Err(Error::value("--model", "a model folder or a config.json, for prompts without a task", "nothing"));
     };
-    let model = PlanModel::open(model, options.dtype)?;
+    let model = PlanModel::open(model, options.dtype, options.budget.weights)?;
     let bytes = whole(path, open(path)?)?;
     let job = match holds_requests(&bytes) {
         true => of_requests(options, &model)?,
@@ -125,7 +125,8 @@ fn of_task(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
     if matches!(task.method, Method::Choose(_)) {
         job.notes.push("choose: every choice counts as a sample as long as the item's longest".to_string());
     }
-    Ok((PlanModel::of(&rendered.model, folder.config.clone(), options.dtype), job))
+    let config = folder.clone().with(options.budget.weights)?.config;
+    Ok((PlanModel::of(&rendered.model, config, options.dtype), job))
 }
 
 fn of_requests(options: &PlanOptions, model: &PlanModel) -> Result<PlannedJob> {

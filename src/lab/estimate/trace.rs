@@ -47,12 +47,12 @@ struct ByPolicy {
 
 /// Replays the trace and prints the result.
 pub fn main(options: &TraceOptions) -> Result<()> {
-    let model = PlanModel::open(&options.model, options.dtype)?;
+    let model = PlanModel::open(&options.model, options.dtype, options.budget.weights)?;
     let device = DescribedDevice::open(&options.device_profile, &options.budget, &model)?;
     let mut replayed = Replayed {
         trace: options.replay.trace.display().to_string(),
         requests: 0,
-        model: ModelSizes::of(&model, device.kv_bytes_per_token),
+        model: ModelSizes::of(&model, &device),
         device: device.described.clone(),
         policies: Vec::new(),
     };

@@ -13,7 +13,7 @@ use crate::backend::{Backend, Dtype, KvDtype};
 use crate::engine::EngineConfig;
 use crate::error::{Error, Result};
 use crate::launch::{Demand, DeviceChoice, EngineBudget, Launch, ModelSource};
-use crate::model::{Decoder, ModelConfig};
+use crate::model::{Decoder, ModelConfig, WeightChoice};
 use crate::plan::Planner;
 
 /// A model and a simulated device, both described by numbers.
@@ -121,6 +121,7 @@ impl<B: Backend> LoadedModel<B> {
             swap_bytes: Some(settings.swap_bytes),
             deterministic: false,
             kv: self.kv,
+            weights: WeightChoice::default(),
         };
         Launch {
             prefix_store: None,

@@ -34,10 +34,11 @@ pub fn facts(folder: &ModelFolder) -> Result<Facts> {
     let config = checkpoint.complete(&folder.config);
     let layout = Layout::of(&config);
     checkpoint.verify(&layout)?;
+    let dtype = config.compute.map_or_else(|| checkpoint.dtype(&layout), Ok)?;
     Ok(Facts {
         path: folder.path.clone(),
         config,
-        dtype: checkpoint.dtype(&layout)?,
+        dtype,
         files: checkpoint.files(),
         tensors: checkpoint.tensors(),
         tensor_bytes: checkpoint.bytes(),

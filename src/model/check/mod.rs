@@ -1,15 +1,17 @@
 //! The library part of `offshoot check` for model folders: a description of the folder, a comparison with golden files,
-//! batch invariance under chunking, and the effect of rounded keys and values. Reports are printable; the command line
-//! decides exit codes.
+//! batch invariance under chunking, the effect of rounded keys and values, and a comparison with another model on a text.
+//! Reports are printable; the command line decides exit codes.
 
+mod against;
 mod chunks;
 mod facts;
 mod golden;
 mod golden_file;
 mod kv_rounding;
 
+pub use against::{LayerDifference, Prediction, TextComparison, layer_differences, predictions};
 pub use chunks::{ChunkReport, chunks};
 pub use facts::{ConfigFacts, Facts, facts, index_facts};
-pub use golden::{CaseReport, GoldenReport, Miss, golden, golden_cases, tolerance};
+pub use golden::{CaseReport, GoldenReport, Miss, golden, golden_cases, golden_dtype, tolerance};
 pub use golden_file::{GoldenCase, read_golden};
 pub use kv_rounding::{RoundingReport, kv_rounding};

@@ -8,6 +8,7 @@ mod gguf;
 mod groups;
 mod layer;
 mod modules;
+mod quantisation;
 mod rope;
 
 use std::collections::HashMap;
@@ -34,6 +35,9 @@ pub use layer::{
     KeySource, LayerNorms, LayerSpec, Norm, QueryGrowth, kind_index, kinds,
 };
 pub use modules::{ExpertForm, ExpertModules, Modules, STACKED_EXPERTS};
+pub use quantisation::{
+    ActivationChoice, MadeFormat, Packing, Published, Quantisation, Scheme, WeightChoice, module_of,
+};
 pub use rope::{RopeConfig, RopeScaling};
 
 /// Everything that distinguishes one decoder from another, as data.
@@ -61,6 +65,10 @@ pub struct ModelConfig {
     pub head_bias: bool,
     /// Whether the output layer is the embedding table.
     pub tied_embeddings: bool,
+    /// How matrices are quantised; `None`: they are dense.
+    pub quantisation: Option<Quantisation>,
+    /// The compute dtype, to which dense weights are converted; `None`: that of the tensors.
+    pub compute: Option<Dtype>,
     /// The dtype in config.json, for information: the dtype of the tensors is what counts.
     pub dtype: Option<Dtype>,
     pub bos: Option<TokenId>,
@@ -85,6 +93,11 @@ impl ModelConfig {
         let json = read_json(path)?;
         let fields = Fields::of_file(path, &json)?;
         let mut config = families::read(&fields)?;
+        let model_opt = path.with_file_name("hf_quant_config.json");
+        if config.quantisation.is_none() && model_opt.is_file() {
+            let json = read_json(&model_opt)?;
+            config.quantisation = quantisation::read_model_opt(&Fields::of_file(&model_opt, &json)?)?;
+        }
         let generation = path.with_file_name("generation_config.json");
         if generation.is_file() {
             let json = read_json(&generation)?;
@@ -100,6 +113,20 @@ impl ModelConfig {
             serde_json::from_str(text).map_err(|fault| Error::format(path, format!("not valid JSON: {fault}")))?;
         let fields = Fields::of_file(path, &json)?;
         families::read(&fields)
+    }
+
+    /// The same with the weights that the user asks for. Errors, which name `path`: the checkpoint is quantised already.
+    pub fn with(mut self, choice: WeightChoice, path: &Path) -> Result<Self> {
+        let exact = choice.activations == ActivationChoice::Bf16;
+        self.quantisation = match (self.quantisation, choice.weights) {
+            (None, made) => made.map(|format| Quantisation::Made { format, exact }),
+            (Some(stored), None) => Some(if exact { stored.exact() } else { stored }),
+            (Some(stored), Some(format)) => {
+                let what = format!("--weights {format} is made of dense weights; this checkpoint has {stored}");
+                return Err(Error::format(path, what));
+            }
+        };
+        Ok(self)
     }
 
     /// The kinds of attention, in order of the first layer of each. Each needs its own attention plan.
@@ -186,9 +213,25 @@ impl ModelConfig {
         Layout::of(self).tensors().map(|tensor| self.format(tensor, dtype).bytes(tensor.rows(), tensor.cols())).sum()
     }
 
+    /// The same model as a device holds it that makes matrices dense unless it `multiplies` their format. Those with scales
+    /// are all taken as dense if it does not multiply one of their formats.
+    #[must_use]
+    pub fn held_where(&self, multiplies: impl Fn(WeightFormat) -> bool) -> Self {
+        let mut held = self.clone();
+        held.quantisation =
+            held.quantisation.filter(|how| how.formats().all(|format| multiplies(WeightFormat::Quantised(format))));
+        if held.formats.values().any(|&format| !multiplies(format)) {
+            let kept = self.formats.iter().filter(|(_, format)| multiplies(**format));
+            held.formats = Arc::new(kept.map(|(name, format)| (name.clone(), *format)).collect());
+        }
+        held
+    }
+
     /// How a tensor is stored; `dtype`: if it is not quantised.
     pub fn format(&self, tensor: &TensorSpec, dtype: Dtype) -> WeightFormat {
-        self.formats.get(&tensor.name).copied().unwrap_or(WeightFormat::Dense(dtype))
+        let quantised = || self.quantisation.as_ref().and_then(|how| how.format(tensor, self.tied_embeddings));
+        let stored = self.formats.get(&tensor.name).copied();
+        stored.or_else(|| quantised().map(WeightFormat::Quantised)).unwrap_or(WeightFormat::Dense(dtype))
     }
 
     /// Bytes of one token's keys and values in all layers, with parts of pages that no layer uses. `element_bytes`:
@@ -237,6 +280,17 @@ impl ModelFolder {
         }
         let config = ModelConfig::from_file(path.join("config.json"))?;
         Ok(Self { path, config, dtype: None })
+    }
+
+    /// The same with the weights that the user asks for. Errors: the checkpoint is quantised already, or a GGUF model.
+    pub fn with(mut self, choice: WeightChoice) -> Result<Self> {
+        if !choice.is_as_stored() && crate::gguf::files(&self.path)?.is_some() {
+            let option = if choice.weights.is_some() { "--weights" } else { "--activations" };
+            let expected = "a model folder with it; a GGUF model stays as it is stored";
+            return Err(Error::value(option, expected, self.path.display().to_string()));
+        }
+        self.config = self.config.with(choice, &self.path)?;
+        Ok(self)
     }
 }
 

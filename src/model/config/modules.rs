@@ -36,6 +36,9 @@ pub enum ExpertForm {
     /// `gate_up_proj` `[experts, hidden, 2 * width]`, whose columns are gate and up in turn, and `down_proj`
     /// `[experts, width, hidden]`.
     Transposed,
+    /// `gate_up_proj` `[experts, 2 * width, hidden]`, whose rows are gate and up in turn, and `down_proj`
+    /// `[experts, hidden, width]`, each as `_blocks` and `_scales`.
+    Mxfp4,
 }
 
 /// How transformers 5 stores the experts of Mixtral and Qwen3-MoE where it does not go back to the published form.

@@ -14,9 +14,10 @@ use crate::backend::{Dtype, MatrixPart, WeightView};
 use crate::error::{Error, Result};
 use crate::figures::shortened;
 
-use super::super::config::{ModelConfig, read_json};
-use super::super::layout::{Layout, TensorSpec};
+use super::super::config::{ModelConfig, ModelFolder, Quantisation, module_of, read_json};
+use super::super::layout::{LayerTensors, Layout, TensorSpec};
 use super::naming::{Naming, stored_modules};
+use super::quantised::{Check, StoredMatrix, is_companion};
 use super::safetensors_file::SafetensorsFile;
 
 const SINGLE: &str = "model.safetensors";
@@ -32,10 +33,22 @@ pub struct Checkpoint {
     /// The file that errors about the whole checkpoint name: the only one, or the index.
     path: PathBuf,
     naming: Naming,
+    /// How matrices are quantised, published or to be made.
+    pub(super) quantisation: Option<Quantisation>,
+    /// Whether the output layer is the embedding table.
+    pub(super) tied: bool,
 }
 
 impl Checkpoint {
-    pub fn open(folder: &Path) -> Result<Self> {
+    pub fn open(folder: &ModelFolder) -> Result<Self> {
+        let mut checkpoint = Self::map(&folder.path)?;
+        let config = checkpoint.complete(&folder.config);
+        checkpoint.quantisation = config.quantisation;
+        checkpoint.tied = config.tied_embeddings;
+        Ok(checkpoint)
+    }
+
+    fn map(folder: &Path) -> Result<Self> {
         let (single, index) = (folder.join(SINGLE), folder.join(INDEX));
         let (path, files, file_of) = if single.is_file() {
             let file = SafetensorsFile::open(single.clone())?;
@@ -48,7 +61,7 @@ impl Checkpoint {
             return Err(no_weights(folder));
         };
         let naming = Naming::of(file_of.keys());
-        Ok(Self { files, file_of, path, naming })
+        Ok(Self { files, file_of, path, naming, quantisation: None, tied: false })
     }
 
     pub fn files(&self) -> usize {
@@ -97,26 +110,42 @@ impl Checkpoint {
     /// Checks that every tensor of `layout` exists with its shape and a supported dtype, that stacked tensors have
     /// equal dtypes, and that no tensor outside the layout would change the result.
     pub fn verify(&self, layout: &Layout) -> Result<()> {
-        for spec in layout.tensors() {
+        let stacks: Vec<&[TensorSpec]> = layout.layers.iter().flat_map(|layer| layer.stacks()).collect();
+        let matrices = || stacks.iter().copied().flatten().chain(&layout.head);
+        let names: HashSet<&str> = matrices().map(|spec| spec.name.as_str()).collect();
+        for spec in layout.tensors().filter(|spec| !names.contains(spec.name.as_str())) {
             self.find(spec)?;
         }
-        for stacked in layout.layers.iter().flat_map(|layer| layer.stacks()) {
-            let first = self.find(&stacked[0])?;
+        for spec in matrices() {
+            self.matrix(spec, Check::Shapes)?;
+        }
+        for spec in layout.layers.iter().flat_map(LayerTensors::mxfp4) {
+            self.mxfp4(spec, Check::Shapes)?;
+        }
+        for stacked in stacks {
+            let Some(first) = self.matrix(&stacked[0], Check::Shapes)?.dense() else { continue };
             for spec in &stacked[1..] {
-                let found = self.find(spec)?;
-                if found.dtype != first.dtype {
-                    let expected = format!("{:?} as {}, with which it is stacked", first.dtype, stacked[0].name);
-                    return Err(self.misfit(found.file, &spec.name, expected, format!("{:?}", found.dtype)));
+                let Some(other) = self.matrix(spec, Check::Shapes)?.dense() else { continue };
+                if other != first {
+                    let expected = format!("{first:?} as {}, with which it is stacked", stacked[0].name);
+                    return Err(self.misfit(self.find(spec)?.file, &spec.name, expected, format!("{other:?}")));
                 }
             }
         }
         self.refuse_unread(layout)
     }
 
-    /// The compute dtype: that of the layers' matrices.
+    /// The compute dtype: that of the layers' matrices or, if those are quantised, of the embedding table.
     pub fn dtype(&self, layout: &Layout) -> Result<Dtype> {
         let spec = layout.layers.first().map_or(&layout.embed, |layer| &layer.qkv.weights[0]);
-        Ok(self.find(spec)?.dtype)
+        let has = |name: &str| self.place(name).is_some();
+        let module = self.name_in_file(module_of(&spec.name));
+        let is_packed = has(&format!("{module}.qweight")) || has(&format!("{module}.weight_packed"));
+        match self.find(spec) {
+            Ok(found) => Ok(found.dtype),
+            Err(_) if is_packed || self.quantisation.is_some() => Ok(self.find(&layout.embed)?.dtype),
+            Err(error) => Err(error),
+        }
     }
 
     /// Calls `pack` with the tensors of `specs`, then releases their mapped pages, so that weights are in memory once.
@@ -135,13 +164,26 @@ impl Checkpoint {
 
     /// Calls `pack` with the matrices of `specs` as they are stored, then releases their mapped pages.
     pub fn parts<T>(&self, specs: &[TensorSpec], pack: impl FnOnce(&[MatrixPart<'_>]) -> Result<T>) -> Result<T> {
-        self.packed(specs, |views| pack(&views.iter().copied().map(MatrixPart::Dense).collect::<Vec<_>>()))
+        let stored = specs.iter().map(|spec| self.matrix(spec, Check::Values)).collect::<Result<Vec<_>>>()?;
+        let packed = pack(&stored.iter().map(StoredMatrix::part).collect::<Vec<_>>())?;
+        stored.iter().for_each(StoredMatrix::release);
+        Ok(packed)
     }
 
-    fn find(&self, spec: &TensorSpec) -> Result<FoundTensor<'_>> {
+    /// The file that errors about the whole checkpoint name.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A tensor by its name in the file.
+    pub(super) fn place(&self, name: &str) -> Option<(&SafetensorsFile, &TensorInfo)> {
+        let file = &self.files[*self.file_of.get(name)?];
+        Some((file, file.info(name)?))
+    }
+
+    pub(super) fn find(&self, spec: &TensorSpec) -> Result<FoundTensor<'_>> {
         let name = &*self.name_in_file(&spec.name);
-        let place = self.file_of.get(name).and_then(|&file| Some((&self.files[file], self.files[file].info(name)?)));
-        let Some((file, info)) = place else {
+        let Some((file, info)) = self.place(name) else {
             let tied = if name == "lm_head.weight" { ", as `tie_word_embeddings` is not true" } else { "" };
             return Err(Error::Tensor {
                 path: self.path.clone(),
@@ -162,26 +204,36 @@ impl Checkpoint {
         Ok(FoundTensor { file, info, dtype })
     }
 
-    fn misfit(&self, file: &SafetensorsFile, tensor: &str, expected: String, found: String) -> Error {
+    pub(super) fn misfit(&self, file: &SafetensorsFile, tensor: &str, expected: String, found: String) -> Error {
         Error::Tensor { path: file.path().to_path_buf(), tensor: tensor.to_owned(), expected, found }
     }
 
-    fn name_in_file<'a>(&self, name: &'a str) -> Cow<'a, str> {
+    pub(super) fn name_in_file<'a>(&self, name: &'a str) -> Cow<'a, str> {
         self.naming.in_file(name)
     }
 
     /// Refuses tensors that the layout does not read though they belong to what it computes.
     fn refuse_unread(&self, layout: &Layout) -> Result<()> {
-        let unread = UnreadNames::of(self.file_of.keys(), layout, &self.naming);
-        let Some(name) = unread.refused else { return Ok(()) };
+        let unread = UnreadNames::of(self.file_of.keys(), layout, &self.naming, self.quantisation.as_ref());
+        let Some(name) = unread.refused.into_iter().find(|name| !self.is_zeros(name)) else { return Ok(()) };
         let file = &self.files[self.file_of[name]];
         let shape = file.info(name).map_or_else(String::new, |info| format!(" of shape {:?}", info.shape));
         Err(self.misfit(file, name, nothing_of_this_name(layout), format!("a tensor{shape}")))
     }
 
+    /// Whether a tensor is zeros that tools write for what a module has not: a bias, zero points of its activations.
+    fn is_zeros(&self, name: &str) -> bool {
+        let published = matches!(self.quantisation, Some(Quantisation::Published(_)));
+        let may_be = [".bias", ".input_zero_point"].iter().any(|end| name.ends_with(end));
+        let Some((file, info)) = self.place(name).filter(|_| published && may_be) else {
+            return false;
+        };
+        file.bytes(info).iter().all(|&byte| byte == 0)
+    }
+
     /// Says which tensors are left out, in one line.
     pub fn note_left_out(&self, layout: &Layout) {
-        let left_out = UnreadNames::of(self.file_of.keys(), layout, &self.naming).left_out;
+        let left_out = UnreadNames::of(self.file_of.keys(), layout, &self.naming, self.quantisation.as_ref()).left_out;
         let path = self.path.display();
         let what = if self.naming.is_wrapped() { "beside the text model (of pictures or sound)" } else { "unknown" };
         match &left_out[..] {
@@ -194,31 +246,43 @@ impl Checkpoint {
 
 /// The names of tensors that a layout does not read.
 struct UnreadNames<'a> {
-    /// The first one in a layer, or a bias of the output layer: ignoring it would silently change the arithmetic.
-    refused: Option<&'a str>,
+    /// Those in a layer, and a bias of the output layer, in order: ignoring them would silently change the arithmetic.
+    refused: Vec<&'a str>,
     /// Those outside the text model, in order. Precomputed tables, a copy of the tied embedding, other heads, and keys
     /// and values of layers that read those of others are not among them.
     left_out: Vec<&'a str>,
 }
 
 impl<'a> UnreadNames<'a> {
-    fn of(names: impl Iterator<Item = &'a String>, layout: &Layout, naming: &Naming) -> Self {
+    fn of(
+        names: impl Iterator<Item = &'a String>,
+        layout: &Layout,
+        naming: &Naming,
+        quantisation: Option<&Quantisation>,
+    ) -> Self {
         const COMPUTED: [&str; 5] =
             ["rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", "attn.bias", "lm_head.weight"];
         let read: HashSet<_> = layout.tensors().map(|spec| naming.in_file(&spec.name).into_owned()).collect();
         let unused: Vec<String> = layout.unused_keys().map(|module| naming.in_file(&module).into_owned()).collect();
         let layers = naming.in_file("model.layers.");
+        // Of the modules that may have codes.
+        let module = |spec: &TensorSpec| naming.in_file(module_of(&spec.name)).into_owned();
+        let modules: HashSet<String> = match quantisation {
+            Some(Quantisation::Published(_)) => layout.tensors().map(module).collect(),
+            _ => HashSet::new(),
+        };
         let is_unread = |name: &&str| {
             !read.contains(*name)
                 && !COMPUTED.iter().any(|end| name.ends_with(end))
                 && !unused.iter().any(|module| name.starts_with(module))
+                && !is_companion(&modules, name)
         };
         let is_refused = |name: &&str| name.starts_with(&*layers) || name.ends_with("lm_head.bias");
         let (mut refused, mut left_out): (Vec<_>, Vec<_>) =
             names.map(String::as_str).filter(is_unread).partition(is_refused);
         refused.sort_unstable();
         left_out.sort_unstable();
-        Self { refused: refused.first().copied(), left_out }
+        Self { refused, left_out }
     }
 }
 
@@ -247,13 +311,23 @@ pub fn compare_index(folder: &Path, config: &ModelConfig) -> Result<Option<Index
     let map = weight_map(&index, &json)?;
     let naming = Naming::of(map.keys());
     let layout = Layout::of(&ModelConfig { modules: stored_modules(config.modules, map.keys()), ..config.clone() });
-    if let Some(spec) = layout.tensors().find(|spec| !map.contains_key(&*naming.in_file(&spec.name))) {
+    let published = matches!(config.quantisation, Some(Quantisation::Published(_)));
+    let is_listed = |spec: &TensorSpec| {
+        let module = naming.in_file(module_of(&spec.name));
+        let codes = ["qweight", "weight_packed"].map(|end| format!("{module}.{end}"));
+        let has = |name: &str| map.contains_key(name);
+        has(&naming.in_file(&spec.name))
+            || published && (codes.iter().any(|name| has(name)) || has(&format!("{module}_blocks")))
+    };
+    if let Some(spec) = layout.tensors().find(|spec| !is_listed(spec)) {
         let name = naming.in_file(&spec.name);
         let expected = format!("a file with {}", spec.describe_shape());
         return Err(Error::field(&index, format!("weight_map.{name}"), expected, "nothing"));
     }
-    let unread = UnreadNames::of(map.keys(), &layout, &naming);
-    if let Some(name) = unread.refused {
+    let unread = UnreadNames::of(map.keys(), &layout, &naming, config.quantisation.as_ref());
+    // Zeros beside codes belong to nothing; whether they are zeros only the files tell.
+    let may_be_zeros = |name: &str| published && (name.ends_with(".bias") || name.ends_with(".input_zero_point"));
+    if let Some(name) = unread.refused.iter().find(|name| !may_be_zeros(name)) {
         return Err(Error::field(&index, format!("weight_map.{name}"), nothing_of_this_name(&layout), "a file"));
     }
     let bytes = json.pointer("/metadata/total_size").and_then(Value::as_u64);
@@ -267,10 +341,10 @@ fn weight_map<'a>(index: &Path, json: &'a Value) -> Result<&'a Map<String, Value
 }
 
 /// A tensor in its file.
-struct FoundTensor<'a> {
-    file: &'a SafetensorsFile,
-    info: &'a TensorInfo,
-    dtype: Dtype,
+pub(super) struct FoundTensor<'a> {
+    pub file: &'a SafetensorsFile,
+    pub info: &'a TensorInfo,
+    pub dtype: Dtype,
 }
 
 /// Index of the file of each tensor, by the tensor's name in the file.

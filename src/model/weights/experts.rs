@@ -2,11 +2,11 @@
 
 use rayon::prelude::*;
 
-use crate::backend::{Backend, MatrixPart, WeightView};
+use crate::backend::{Backend, MatrixPart, QuantSource, QuantView, WeightView};
 use crate::error::Result;
 
 use super::super::layout::{Dim, ExpertMatrices, TensorSpec};
-use super::{WeightSource, matrix_of, vector_of};
+use super::{RandomWeights, WeightSource, vector_of};
 
 impl WeightSource {
     /// A matrix `[out, in]` for each expert; gate is above up.
@@ -15,13 +15,18 @@ impl WeightSource {
             ExpertMatrices::Separate(experts) => {
                 return experts.iter().map(|specs| self.matrix(backend, specs)).collect();
             }
+            ExpertMatrices::Mxfp4 { tensor, alternating } => return self.mxfp4_experts(backend, tensor, *alternating),
             ExpertMatrices::Stacked(tensor) => (tensor, None),
             ExpertMatrices::Transposed { tensor, alternating } => (tensor, Some(*alternating)),
         };
         match self {
-            WeightSource::Checkpoint { checkpoint, dtype } => {
+            WeightSource::Checkpoint { checkpoint, .. } => {
                 let specs = std::slice::from_ref(tensor);
+                let made = checkpoint.made_format(tensor);
                 checkpoint.packed(specs, |views| {
+                    if made.is_some() {
+                        checkpoint.refuse_nan(&views[0], tensor)?;
+                    }
                     let experts = (0..tensor.shape[0].size).map(|expert| {
                         let view = slice(&views[0], tensor, expert);
                         let turned = transposed.map(|alternating| turned(&view, alternating));
@@ -29,23 +34,69 @@ impl WeightSource {
                             Some(bytes) => WeightView { rows: view.cols, cols: view.rows, bytes, ..view },
                             None => view,
                         };
-                        matrix_of(backend, specs, &[MatrixPart::Dense(view)], *dtype)
+                        let part = match made {
+                            None => MatrixPart::Dense(view),
+                            Some(format) => {
+                                let source = QuantSource::Dense(view);
+                                MatrixPart::Quantised(QuantView::of(format, view.rows, view.cols, source))
+                            }
+                        };
+                        self.matrix_of(backend, specs, &[part])
                     });
                     experts.collect()
                 })
             }
-            WeightSource::Random(_) => {
+            WeightSource::Random(random) => {
                 let (mut rows, mut cols) = (tensor.shape[1], tensor.shape[2]);
                 if transposed.is_some() {
                     (rows, cols) = (cols, rows);
                 }
-                let one = |expert: usize| TensorSpec {
-                    name: format!("{}.{expert}", tensor.name),
-                    shape: vec![rows, cols] as Vec<Dim>,
-                };
-                (0..tensor.shape[0].size).map(|expert| self.matrix(backend, &[one(expert)])).collect()
+                self.random_experts(backend, random, tensor, [rows, cols])
             }
         }
+    }
+
+    /// Experts in blocks of 32 inputs with a scale each.
+    fn mxfp4_experts<B: Backend>(
+        &self,
+        backend: &mut B,
+        tensor: &TensorSpec,
+        alternating: bool,
+    ) -> Result<Vec<B::Matrix>> {
+        let count = tensor.shape[0].size;
+        match self {
+            WeightSource::Checkpoint { checkpoint, .. } => {
+                let stored = checkpoint.mxfp4(tensor)?;
+                let specs = [tensor.clone(), tensor.clone()];
+                let matrices = (0..count).map(|expert| {
+                    let parts = stored.expert(expert, count, alternating);
+                    self.matrix_of(backend, &specs, &parts)
+                });
+                let matrices = matrices.collect();
+                stored.release();
+                matrices
+            }
+            WeightSource::Random(random) => {
+                self.random_experts(backend, random, tensor, [tensor.shape[1], tensor.shape[2]])
+            }
+        }
+    }
+
+    /// `shape`: outputs and inputs of an expert.
+    fn random_experts<B: Backend>(
+        &self,
+        backend: &mut B,
+        random: &RandomWeights,
+        tensor: &TensorSpec,
+        shape: [Dim; 2],
+    ) -> Result<Vec<B::Matrix>> {
+        let format = random.config.format(tensor, random.dtype);
+        let experts = (0..tensor.shape[0].size).map(|expert| {
+            let spec = TensorSpec { name: format!("{}.{expert}", tensor.name), shape: shape.to_vec() };
+            let part = random.part(&spec, format);
+            self.matrix_of(backend, &[spec], &[part])
+        });
+        experts.collect()
     }
 
     /// A vector for each expert from `[experts, out]`; `alternating`: gate and up in turn, to be set apart.

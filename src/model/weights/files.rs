@@ -3,14 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use crate::backend::{Dtype, MatrixPart, WeightView};
+use crate::backend::{Dtype, MatrixPart, QuantFormat, WeightView};
 use crate::error::Result;
 use crate::gguf::Gguf;
 
-use super::super::config::{ModelConfig, ModelFolder};
+use super::super::config::{ModelConfig, ModelFolder, Quantisation};
 use super::super::layout::{Layout, TensorSpec};
 use super::checkpoint::Checkpoint;
 use super::gguf::GgufModel;
+use super::quantised::{Check, StoredMatrix};
 
 /// The mapped files of a model.
 pub enum ModelFiles {
@@ -22,8 +23,40 @@ impl ModelFiles {
     pub fn open(model: &ModelFolder) -> Result<Self> {
         Ok(match crate::gguf::files(&model.path)? {
             Some(_) => Self::Gguf(GgufModel::new(Gguf::open(&model.path)?, &model.config, model.dtype)?),
-            None => Self::Safetensors(Checkpoint::open(&model.path)?),
+            None => Self::Safetensors(Checkpoint::open(model)?),
         })
+    }
+
+    /// How matrices are quantised, published or to be made; GGUF files say it of each tensor.
+    pub fn quantisation(&self) -> Option<&Quantisation> {
+        match self {
+            Self::Safetensors(folder) => folder.quantisation.as_ref(),
+            Self::Gguf(_) => None,
+        }
+    }
+
+    /// What the user wants a dense matrix to become.
+    pub fn made_format(&self, spec: &TensorSpec) -> Option<QuantFormat> {
+        match self {
+            Self::Safetensors(folder) => folder.made_format(spec),
+            Self::Gguf(_) => None,
+        }
+    }
+
+    /// Refuses infinite numbers and NaN in what is to be made into codes.
+    pub fn refuse_nan(&self, view: &WeightView<'_>, spec: &TensorSpec) -> Result<()> {
+        match self {
+            Self::Safetensors(folder) => folder.refuse_nan(view, spec),
+            Self::Gguf(_) => Ok(()),
+        }
+    }
+
+    /// Experts in OpenAI's MXFP4.
+    pub fn mxfp4(&self, spec: &TensorSpec) -> Result<StoredMatrix<'_>> {
+        match self {
+            Self::Safetensors(folder) => folder.mxfp4(spec, Check::Values),
+            Self::Gguf(_) => unreachable!("the layout of a GGUF model has no such experts"),
+        }
     }
 
     pub fn files(&self) -> usize {

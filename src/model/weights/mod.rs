@@ -6,12 +6,14 @@ mod experts;
 mod files;
 mod gguf;
 mod naming;
+mod quantised;
 mod random;
 mod safetensors_file;
 
 use crate::backend::{Backend, Dtype, MatrixPart, WeightFormat, WeightView, with_bytes};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
+use super::config::Quantisation;
 use super::layout::TensorSpec;
 pub use checkpoint::{IndexFacts, compare_index};
 pub use files::ModelFiles;
@@ -24,18 +26,20 @@ pub enum WeightSource {
         checkpoint: ModelFiles,
         /// The compute dtype of the layers.
         dtype: Dtype,
+        /// Whether dense matrices of other dtypes become it, also where the backend mixes dtypes.
+        converts: bool,
     },
-    Random(RandomWeights),
+    Random(Box<RandomWeights>),
 }
 
 impl WeightSource {
     /// The matrices of `specs`, stacked into one.
     pub fn matrix<B: Backend>(&self, backend: &mut B, specs: &[TensorSpec]) -> Result<B::Matrix> {
         match self {
-            WeightSource::Checkpoint { checkpoint, dtype } => {
-                checkpoint.parts(specs, *dtype, |parts| matrix_of(backend, specs, parts, *dtype))
+            WeightSource::Checkpoint { checkpoint, dtype, .. } => {
+                checkpoint.parts(specs, *dtype, |parts| self.matrix_of(backend, specs, parts))
             }
-            WeightSource::Random(random) => backend.matrix(&random.parts(specs)),
+            WeightSource::Random(random) => self.matrix_of(backend, specs, &random.parts(specs)),
         }
     }
 
@@ -58,38 +62,57 @@ impl WeightSource {
             WeightSource::Random(random) => Ok(with_bytes(&random.parts(specs), elements)),
         }
     }
+
+    /// The compute dtype, and whether dense matrices of others become it on a backend that mixes dtypes.
+    fn compute(&self) -> (Dtype, bool) {
+        match self {
+            WeightSource::Checkpoint { dtype, converts, .. } => (*dtype, *converts),
+            WeightSource::Random(random) => (random.dtype, false),
+        }
+    }
+
+    /// The matrices of `parts` stacked into one. Parts become dense and of the compute dtype where the backend does not
+    /// multiply them as they are.
+    fn matrix_of<B: Backend>(
+        &self,
+        backend: &mut B,
+        specs: &[TensorSpec],
+        parts: &[MatrixPart<'_>],
+    ) -> Result<B::Matrix> {
+        let (dtype, converts) = self.compute();
+        let is_kept = |part: &MatrixPart<'_>| match part.format() {
+            WeightFormat::Dense(other) => (B::MIXES_DTYPES && !converts) || other == dtype,
+            format @ (WeightFormat::Quantised(_) | WeightFormat::Blocks(_)) => backend.multiplies(format),
+        };
+        if parts.iter().all(is_kept) {
+            return backend.matrix(parts);
+        }
+        let quantisation = match self {
+            WeightSource::Checkpoint { checkpoint, .. } => checkpoint.quantisation(),
+            WeightSource::Random(random) => random.config.quantisation.as_ref(),
+        };
+        let other = parts.iter().map(MatrixPart::format).find(|format| format.dense().is_none());
+        if let (Some(Quantisation::Made { .. }), Some(format)) = (quantisation, other) {
+            let found = format!("{format} on {}, which multiplies f32, f16 and bf16", backend.describe());
+            return Err(Error::value("--weights", "a format that the device multiplies (the CPU: all)", found));
+        }
+        // Of quantised matrices `Decoder` says it once for all.
+        let dense = |part: &MatrixPart<'_>| part.format().dense().filter(|_| !is_kept(part));
+        for (spec, other) in specs.iter().zip(parts).filter_map(|(spec, part)| Some((spec, dense(part)?))) {
+            log::warn!("tensor `{}` is {other}; on this device it becomes {dtype}, as the layers are", spec.name);
+        }
+        let bytes: Vec<Vec<u8>> =
+            parts.iter().map(|part| if is_kept(part) { Vec::new() } else { part.dense_bytes(dtype) }).collect();
+        let parts = parts.iter().zip(&bytes).map(|(part, bytes)| match is_kept(part) {
+            true => *part,
+            false => MatrixPart::Dense(WeightView { dtype, rows: part.rows(), cols: part.cols(), bytes }),
+        });
+        backend.matrix(&parts.collect::<Vec<_>>())
+    }
 }
 
 /// A vector of these numbers.
 pub fn vector_of<B: Backend>(backend: &mut B, values: &[f32]) -> Result<B::Vector> {
     let bytes = Dtype::F32.encode(values);
     backend.vector(&[WeightView { dtype: Dtype::F32, rows: 1, cols: values.len(), bytes: &bytes }])
-}
-
-/// The matrices of `parts` stacked into one; `dtype`: the compute dtype. Parts become dense and of this dtype where the
-/// backend does not multiply them as they are.
-fn matrix_of<B: Backend>(
-    backend: &mut B,
-    specs: &[TensorSpec],
-    parts: &[MatrixPart<'_>],
-    dtype: Dtype,
-) -> Result<B::Matrix> {
-    let is_kept = |part: &MatrixPart<'_>| match part.format() {
-        WeightFormat::Dense(other) => B::MIXES_DTYPES || other == dtype,
-        format @ (WeightFormat::Quantised(_) | WeightFormat::Blocks(_)) => backend.multiplies(format),
-    };
-    // Stacked parts are of one dtype where dtypes do not mix.
-    if parts.iter().all(is_kept) {
-        return backend.matrix(parts);
-    }
-    for (spec, part) in specs.iter().zip(parts) {
-        let (name, format) = (&spec.name, part.format());
-        log::warn!("tensor `{name}` is {format}; on this device it becomes {dtype}, as the layers are");
-    }
-    let bytes: Vec<Vec<u8>> = parts.iter().map(|part| part.dense_bytes(dtype)).collect();
-    let dense = parts
-        .iter()
-        .zip(&bytes)
-        .map(|(part, bytes)| MatrixPart::Dense(WeightView { dtype, rows: part.rows(), cols: part.cols(), bytes }));
-    backend.matrix(&dense.collect::<Vec<_>>())
 }

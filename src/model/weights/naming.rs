@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::super::config::{ExpertForm, Modules, STACKED_EXPERTS};
+use super::super::config::{ExpertForm, ExpertModules, Modules, STACKED_EXPERTS};
 
 /// How the layout's names begin, but for those of the output layer.
 pub const PREFIX: &str = "model.";
@@ -14,11 +14,17 @@ const PREFIXES: [&str; 4] = [PREFIX, "model.language_model.", "language_model.mo
 
 /// The modules of a checkpoint with these names, of a family that publishes `modules`.
 pub fn stored_modules<'a>(modules: Modules, mut names: impl Iterator<Item = &'a String>) -> Modules {
-    let separate = matches!(modules.experts.form, ExpertForm::Separate { .. });
-    if separate && names.any(|name| name.ends_with(".mlp.experts.gate_up_proj")) {
-        return Modules { experts: STACKED_EXPERTS, ..modules };
+    let (has, form) = match modules.experts.form {
+        ExpertForm::Separate { .. } => (".mlp.experts.gate_up_proj", None),
+        ExpertForm::Transposed => (".mlp.experts.gate_up_proj_blocks", Some(ExpertForm::Mxfp4)),
+        ExpertForm::Mxfp4 => (".mlp.experts.gate_up_proj", Some(ExpertForm::Transposed)),
+        ExpertForm::Stacked => return modules,
+    };
+    match (names.any(|name| name.ends_with(has)), form) {
+        (false, _) => modules,
+        (true, None) => Modules { experts: STACKED_EXPERTS, ..modules },
+        (true, Some(form)) => Modules { experts: ExpertModules { form, ..modules.experts }, ..modules },
     }
-    modules
 }
 
 /// The prefixes of one checkpoint's names.

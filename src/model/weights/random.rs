@@ -1,20 +1,43 @@
 //! Random weights for benchmarks and tests. Each element depends on seed, tensor name and index only.
 
-use crate::backend::{Dtype, MatrixPart, RandomWeight, Uniform};
+use crate::backend::{
+    Dtype, MatrixPart, QuantFormat, QuantSource, QuantView, RandomWeight, Rounding, Uniform, WeightFormat,
+};
 use crate::mix::{GOLDEN, fnv1a, mix};
 
+use super::super::config::ModelConfig;
 use super::super::layout::TensorSpec;
 
 /// A model's weights, generated from a seed.
 pub struct RandomWeights {
     pub dtype: Dtype,
     pub seed: u64,
+    /// Says which matrices are quantised.
+    pub config: ModelConfig,
 }
 
 impl RandomWeights {
     /// The tensors of `specs`, to be stacked.
     pub fn parts(&self, specs: &[TensorSpec]) -> Vec<MatrixPart<'static>> {
-        specs.iter().map(|spec| MatrixPart::Random(self.tensor(spec))).collect()
+        let part = |spec: &TensorSpec| self.part(spec, self.config.format(spec, self.dtype));
+        specs.iter().map(part).collect()
+    }
+
+    /// A tensor in this format.
+    pub fn part(&self, spec: &TensorSpec, format: WeightFormat) -> MatrixPart<'static> {
+        let random = self.tensor(spec);
+        match format {
+            WeightFormat::Dense(_) | WeightFormat::Blocks(_) => MatrixPart::Random(random),
+            WeightFormat::Quantised(format) => {
+                // Zero points and static scales are those of codes made at load: none.
+                let rounding = match format.rounding {
+                    Rounding::Static { to } => Rounding::Dynamic { to, group: None },
+                    rounding => rounding,
+                };
+                let format = QuantFormat { rounding, ..format };
+                MatrixPart::Quantised(QuantView::of(format, random.rows, random.cols, QuantSource::Random(random)))
+            }
+        }
     }
 
     /// Matrices are uniform around zero with variance `1 / in`, which keeps the scale of activations from layer to

@@ -71,9 +71,9 @@ pub fn main(options: &BatchOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     options.budget.check()?;
     check_replaceable(&options.out)?;
     let lines = input::read(&options.input, options.most_of_line)?;
-    let folder = ModelFolder::open(&options.model)?;
+    let folder = ModelFolder::open(&options.model)?.with(options.budget.weights)?;
     let tokenizer = Arc::new(Tokenizer::load(&options.model)?);
-    let origin = AnswerOrigin::new(&options.model, options.budget.kv, options.seed)?;
+    let origin = AnswerOrigin::new(&options.model, options.budget.kv, options.budget.weights, options.seed)?;
     let model = name_of_model(&options.model);
     let reader = request::reader(&tokenizer, &folder.config, &model, options.seed);
     let mut file = RequestFile::open(lines, &options.out, options.resume, origin, &reader)?;

@@ -9,6 +9,7 @@ use super::input::Call;
 use crate::backend::KvDtype;
 use crate::error::Result;
 use crate::hashes::hash_of_folder;
+use crate::model::WeightChoice;
 use crate::openai::protocol::Endpoint;
 
 pub struct AnswerOrigin {
@@ -19,8 +20,8 @@ pub struct AnswerOrigin {
 }
 
 impl AnswerOrigin {
-    pub fn new(model: &Path, kv: KvDtype, seed: u64) -> Result<Self> {
-        Ok(AnswerOrigin { system_fingerprint: system_fingerprint(model, kv)?, seed })
+    pub fn new(model: &Path, kv: KvDtype, weights: WeightChoice, seed: u64) -> Result<Self> {
+        Ok(AnswerOrigin { system_fingerprint: system_fingerprint(model, kv, weights)?, seed })
     }
 
     /// Equal for calls with the same content and seed, so that equal jobs write equal answers. "own" tells answers from
@@ -36,9 +37,13 @@ impl AnswerOrigin {
     }
 }
 
-/// Names the model in `folder` and the format of its keys and values.
-pub fn system_fingerprint(folder: &Path, kv: KvDtype) -> Result<String> {
-    Ok(name_of("fp_", &format!("{} {kv}", hash_of_folder(folder)?)))
+/// Names the model in `folder`, the format of its keys and values, and what its weights become.
+pub fn system_fingerprint(folder: &Path, kv: KvDtype, weights: WeightChoice) -> Result<String> {
+    let mut named = format!("{} {kv}", hash_of_folder(folder)?);
+    if !weights.is_as_stored() {
+        named += &format!(" {weights}");
+    }
+    Ok(name_of("fp_", &named))
 }
 
 /// `prefix` and a hash of `from`.

@@ -371,7 +371,8 @@ mod tests {
         let (engine, tokenizer) = crate::launch::open(&model).expect("the demo model is part of the project");
         let config = crate::model::ModelFolder::open(&model).expect("the same").config;
         let reader = || request::reader(&tokenizer, &config, "demo", 0);
-        let origin = AnswerOrigin::new(&model, KvDtype::Model, 0).expect("files that can be read");
+        let origin = AnswerOrigin::new(&model, KvDtype::Model, crate::model::WeightChoice::default(), 0)
+            .expect("files that can be read");
         let mut output = BatchOutput::open(&out, false, &lines, &origin).expect("a new file");
         let outline = |line: &InputLine| {
             let call = line.call.as_ref().unwrap_or_else(|refusal| panic!("{}", refusal.message));

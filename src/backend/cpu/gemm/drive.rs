@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use super::operand::{OperandFormat, ROW_STRIDE, Strip, pack_activations, strips};
 use super::pack::PANEL;
+use super::quantised::QuantScratch;
 use super::{CpuMatrix, OutputMode};
 use crate::backend::Dtype;
 use crate::backend::cpu::columns::OutputColumns;
@@ -61,13 +62,13 @@ pub struct GemmTile {
 
 /// Rows `first .. first + rows` of a pass, multiplied by one kernel call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct RowGroup {
-    first: usize,
-    rows: usize,
+pub struct RowGroup {
+    pub first: usize,
+    pub rows: usize,
 }
 
 /// Divides `rows` rows into the fewest groups of at most `most` rows, of nearly equal size.
-fn groups(rows: usize, most: usize) -> impl ExactSizeIterator<Item = RowGroup> {
+pub fn groups(rows: usize, most: usize) -> impl ExactSizeIterator<Item = RowGroup> {
     let count = rows.div_ceil(most);
     (0..count).map(move |g| RowGroup { first: g * rows / count, rows: (g + 1) * rows / count - g * rows / count })
 }
@@ -85,6 +86,7 @@ pub struct GemmScratch {
     shares: Vec<PassShare>,
     /// The output of one piece of several.
     pub(super) piece: CpuBuffer,
+    pub(super) quantised: QuantScratch,
 }
 
 /// Rows of a grouped layer that one expert multiplies in one pass.

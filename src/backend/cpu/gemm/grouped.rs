@@ -4,13 +4,14 @@
 use std::ops::Range;
 
 use super::drive::{self, GemmKernels, GemmScratch};
+use super::quantised::{self, QuantPanels};
 use super::stack::{CpuWeights, Piece, linear_stack};
 use super::{CpuMatrix, OutputMode, kernels};
 use crate::backend::ExpertInput;
 use crate::backend::cpu::{Cores, CpuBuffer, CpuExperts, CpuRoutes, Isa};
 
-/// See `Backend::expert_linear`. Experts whose matrices have several pieces, quantised ones or different dtypes are
-/// multiplied one by one.
+/// See `Backend::expert_linear`. Experts whose matrices have several pieces or different formats, or for whose format this
+/// path has no kernels, are multiplied one by one.
 pub fn expert_linear(
     cores: &Cores,
     scratch: &mut GemmScratch,
@@ -27,18 +28,22 @@ pub fn expert_linear(
         ExpertInput::Places => x.row(place),
         ExpertInput::Rows => x.row(routes.row(place)),
     };
-    match common_kernels(cores.isa, routes.groups().map(|(expert, _)| &experts.matrices[expert])) {
-        Some(kernels) => {
-            let weights = |expert: usize| {
-                (
-                    dense(&experts.matrices[expert]).expect("matrices with common kernels are dense"),
-                    experts.bias(expert),
-                )
-            };
-            drive::grouped(cores, kernels, scratch, out, routes.groups(), input, weights);
-        }
-        None => routes.groups().for_each(|(expert, rows)| alone(cores, scratch, out, experts, expert, rows, input)),
+    let chosen = || routes.groups().map(|(expert, _)| &experts.matrices[expert]);
+    if let Some(kernels) = common_kernels(cores.isa, chosen()) {
+        let weights = |expert: usize| {
+            let w = dense(&experts.matrices[expert]).expect("matrices with common kernels are dense");
+            (w, experts.bias(expert))
+        };
+        return drive::grouped(cores, kernels, scratch, out, routes.groups(), input, weights);
     }
+    if let Some(kernels) = common_quantised_kernels(cores.isa, chosen()) {
+        let weights = |expert: usize| {
+            let w = panels(&experts.matrices[expert]).expect("matrices with common kernels are quantised");
+            (w, experts.bias(expert))
+        };
+        return quantised::grouped(cores, &kernels, scratch, out, routes.groups(), input, weights);
+    }
+    routes.groups().for_each(|(expert, rows)| alone(cores, scratch, out, experts, expert, rows, input));
 }
 
 /// The matrix, if it is one dense piece.
@@ -49,10 +54,27 @@ fn dense(weights: &CpuWeights) -> Option<&CpuMatrix> {
     }
 }
 
+/// The matrix, if it is one quantised piece.
+fn panels(weights: &CpuWeights) -> Option<&QuantPanels> {
+    match weights.pieces() {
+        [Piece::Quantised(panels)] => Some(panels),
+        _ => None,
+    }
+}
+
 /// The kernels of all `matrices`, if each is one dense piece, all have one dtype, and there are kernels for it.
 fn common_kernels<'w>(isa: Isa, mut matrices: impl Iterator<Item = &'w CpuWeights>) -> Option<&'static GemmKernels> {
     let dtype = dense(matrices.next()?)?.dtype();
     matrices.all(|w| dense(w).is_some_and(|w| w.dtype() == dtype)).then(|| kernels(isa, dtype))?
+}
+
+/// The kernels of all `matrices`, if each is one quantised piece, all have one format, and there are kernels for it.
+fn common_quantised_kernels<'w>(
+    isa: Isa,
+    mut matrices: impl Iterator<Item = &'w CpuWeights>,
+) -> Option<quantised::QuantKernels> {
+    let first = panels(matrices.next()?)?;
+    matrices.all(|w| panels(w).is_some_and(|w| w.format == first.format)).then(|| quantised::kernels(isa, first))?
 }
 
 /// Multiplies the rows of one expert.

@@ -73,7 +73,7 @@ impl CpuWeights {
 fn alike(a: &MatrixPart<'_>, b: &MatrixPart<'_>) -> bool {
     match (a, b) {
         (MatrixPart::Quantised(a), MatrixPart::Quantised(b)) => {
-            (a.format, a.order, a.static_scale) == (b.format, b.order, b.static_scale)
+            (a.format, a.order, a.activations) == (b.format, b.order, b.activations)
         }
         (MatrixPart::Blocks(a), MatrixPart::Blocks(b)) => (a.kind, a.exact) == (b.kind, b.exact),
         _ => a.format() == b.format(),
@@ -151,7 +151,7 @@ fn linear_piece(
 ) {
     match piece {
         Piece::Dense(matrix) => linear(cores, scratch, out, x, matrix, bias, mode),
-        Piece::Quantised(panels) => quantised::linear(&cores.team, out, x, panels, bias, mode),
+        Piece::Quantised(panels) => quantised::linear(cores, scratch, out, x, panels, bias, mode),
         Piece::Blocks(blocks) => blocks::linear(cores, out, x, blocks, bias, mode),
     }
 }

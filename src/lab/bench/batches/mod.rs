@@ -61,7 +61,7 @@ pub struct BatchesOptions {
 
 /// Runs the tables on this machine's device, by the wall clock.
 pub fn measured(device: DeviceChoice, options: &BatchesOptions) -> Result<()> {
-    device.open(0)?.with(MeasureBatches(options))
+    device.open(None)?.with(MeasureBatches(options))
 }
 
 struct MeasureBatches<'a>(&'a BatchesOptions);

@@ -8,6 +8,12 @@ use super::{Family, GEMMA4_UNIFIED};
 /// Inserts the family's defaults where `object` has no such key; a written `null` stays.
 pub fn lay_under(family: Family, object: &mut Map<String, Value>) {
     let Value::Object(defaults) = of(family) else { unreachable!("defaults are objects") };
+    // In the older notation gpt-oss writes that nothing is scaled as `null`.
+    let is_null = |name: &str| object.get(name).is_some_and(Value::is_null);
+    let is_plain = family == Family::GptOss && is_null("rope_scaling") && !object.contains_key("rope_parameters");
+    if is_plain {
+        object.insert("rope_parameters".to_owned(), json!({"rope_type": "default"}));
+    }
     if object.get("model_type").is_some_and(|name| name == GEMMA4_UNIFIED) {
         for (name, value) in
             [("max_position_embeddings", 262_144), ("sliding_window", 1024), ("hidden_size_per_layer_input", 0)]

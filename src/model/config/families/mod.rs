@@ -17,7 +17,8 @@ use crate::error::Result;
 
 use super::fields::{Fields, LARGEST_CONTEXT, LARGEST_LAYERS, LARGEST_VOCAB, LARGEST_WIDTH};
 use super::modules::{GEMMA, GPT_OSS, LLAMA, MIXTRAL, Modules, PHI, PHI3};
-use super::{Activation, ModelConfig, Norm, PerLayerInputs};
+use super::quantisation::{self, Quantisation};
+use super::{Activation, ExpertForm, ExpertModules, ModelConfig, Norm, PerLayerInputs};
 use tokens::read_special_tokens;
 
 /// The architectures of config.json's `model_type`.
@@ -289,7 +290,7 @@ pub(super) fn read_generation(fields: &Fields<'_>, config: &mut ModelConfig) -> 
 
 /// Reads the fields of a text model.
 fn read_text(family: Family, fields: &Fields<'_>) -> Result<ModelConfig> {
-    refuse_quantised(fields)?;
+    let quantisation = quantisation::read(fields)?;
     refuse_bidirectional(fields)?;
     if family == Family::Phi && fields.flag("qk_layernorm")?.unwrap_or(false) {
         return Err(fields.error(
@@ -306,7 +307,7 @@ fn read_text(family: Family, fields: &Fields<'_>) -> Result<ModelConfig> {
     let vocab = fields.required_size("vocab_size", LARGEST_VOCAB)?;
     Ok(ModelConfig {
         family,
-        modules: family.modules(),
+        modules: modules(family, quantisation.as_ref()),
         hidden,
         layers,
         final_norm: family.norm(fields)?,
@@ -317,11 +318,24 @@ fn read_text(family: Family, fields: &Fields<'_>) -> Result<ModelConfig> {
         final_softcap: if family.is_gemma() { softcap(fields, "final_logit_softcapping")? } else { None },
         head_bias: family.biases(fields)?.head,
         tied_embeddings: fields.flag("tie_word_embeddings")?.unwrap_or(false),
+        quantisation,
+        compute: None,
         dtype: dtype(fields)?,
         bos: None,
         eos: Vec::new(),
         formats: Arc::default(),
     })
+}
+
+/// The modules of a family whose checkpoint is quantised like this.
+fn modules(family: Family, quantisation: Option<&Quantisation>) -> Modules {
+    let modules = family.modules();
+    match quantisation {
+        Some(Quantisation::Published(published)) if published.has_mxfp4_experts() => {
+            Modules { experts: ExpertModules { form: ExpertForm::Mxfp4, ..modules.experts }, ..modules }
+        }
+        _ => modules,
+    }
 }
 
 fn softcap(fields: &Fields<'_>, name: &str) -> Result<Option<f32>> {
@@ -351,12 +365,6 @@ fn max_position_embeddings(fields: &Fields<'_>) -> Result<usize> {
         }
     }
     fields.required_size("max_position_embeddings", LARGEST_CONTEXT)
-}
-
-fn refuse_quantised(fields: &Fields<'_>) -> Result<()> {
-    let Some(quantised) = fields.object("quantization_config")? else { return Ok(()) };
-    let method = quantised.text("quant_method")?.unwrap_or("an unnamed method");
-    Err(fields.error("quantization_config", "weights in f32, f16 or bf16, not quantised", format!("\"{method}\"")))
 }
 
 /// "vision" concerns tokens of pictures only.

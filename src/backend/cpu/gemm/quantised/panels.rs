@@ -5,7 +5,7 @@ use memmap2::MmapMut;
 use rayon::prelude::*;
 
 use crate::backend::cpu::memory::CacheLine;
-use crate::backend::quantised::{CodeFormat, QuantFormat, QuantRow, QuantView};
+use crate::backend::quantised::{ActivationScale, CodeFormat, QuantFormat, QuantRow, QuantView};
 
 use super::super::pack::{PANEL, zeroed};
 
@@ -25,10 +25,11 @@ pub struct QuantPanels {
     scales: Vec<f32>,
     /// `[panels][groups][16]`, or empty.
     zeros: Vec<u8>,
+    /// int8: 128 times the sum of each output's codes, which dot products of activations with 128 added have too much.
+    offsets: Vec<i32>,
     /// The inputs in the order of the codes; `None`: as they are.
     pub order: Option<Vec<u32>>,
-    /// Of activations rounded by a scale that comes with the weights.
-    pub static_scale: Option<f32>,
+    pub activations: ActivationScale,
 }
 
 impl QuantPanels {
@@ -62,7 +63,17 @@ impl QuantPanels {
                 }
             });
         let order = first.order.map(<[u32]>::to_vec);
-        Self { rows, cols, format, codes, scales, zeros, order, static_scale: first.static_scale }
+        let (offsets, activations) = (Vec::new(), first.activations);
+        let mut packed = Self { rows, cols, format, codes, scales, zeros, offsets, order, activations };
+        if format.codes == CodeFormat::Int8 {
+            let sum = |p: usize, lane: usize| {
+                let sum = (0..cols).map(|k| i32::from(code(packed.codes(p), format.codes, k, lane).cast_signed()));
+                sum.fold(0, i32::wrapping_add).wrapping_mul(128)
+            };
+            let outputs = (0..panels * PANEL).into_par_iter();
+            packed.offsets = outputs.map(|output| sum(output / PANEL, output % PANEL)).collect();
+        }
+        packed
     }
 
     pub fn panels(&self) -> usize {
@@ -89,6 +100,34 @@ impl QuantPanels {
     pub fn zeros(&self, p: usize) -> &[u8] {
         let len = if self.format.zeros { self.groups() * PANEL } else { 0 };
         &self.zeros[p * len..][..len]
+    }
+
+    /// The codes from panel `p` on, and the bytes of a panel.
+    pub fn codes_from(&self, p: usize) -> (&[u8], usize) {
+        let bytes = panel_lines(self.format.codes, self.cols) * size_of::<CacheLine>();
+        (&self.codes[p * bytes..], bytes)
+    }
+
+    pub fn scales_from(&self, p: usize) -> &[f32] {
+        &self.scales[p * self.groups() * PANEL..]
+    }
+
+    pub fn zeros_from(&self, p: usize) -> &[u8] {
+        let len = if self.format.zeros { self.groups() * PANEL } else { 0 };
+        &self.zeros[p * len..]
+    }
+
+    pub fn offsets_from(&self, p: usize) -> &[i32] {
+        &self.offsets[p * PANEL..]
+    }
+
+    /// Inputs with the padding of codes.
+    pub fn padded_inputs(&self) -> usize {
+        self.cols.next_multiple_of(match self.format.codes {
+            CodeFormat::Fp8 => 1,
+            CodeFormat::Int8 => 4,
+            CodeFormat::Int4 | CodeFormat::Fp4 => 8,
+        })
     }
 
     /// The number (without its scale) of place `k` in the order of the codes, of output `lane` of panel `p`.
