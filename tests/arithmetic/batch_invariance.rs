@@ -113,6 +113,7 @@ impl<'a> TreeRun<'a> {
         let mut position = 0;
         while position < self.tree.end(trunk) {
             let next = (position + *chunks.next().unwrap() as u32).min(self.tree.end(trunk));
+            self.tree.lay_upto(&mut self.pool, trunk, next).unwrap();
             self.step((position..next).map(|position| StepRow { segment: trunk, position }).collect());
             position = next;
         }
