@@ -129,7 +129,9 @@ fn follow(mut batch: StepBatch, mut words: DevicePlan) {
     for _ in 0..2 * KV_BLOCK_TOKENS {
         let start = Instant::now();
         let full = (0u32..).zip(&batch.positions).filter(|&(_, at)| (at + 1).is_multiple_of(KV_BLOCK_TOKENS));
-        let new_pages: Vec<NewPage> = full.map(|(row, _)| NewPage { row, page: PageId(1_000_000 + row) }).collect();
+        let new_pages: Vec<NewPage> = full
+            .map(|(row, _)| NewPage { group: offshoot::ids::GroupIx(0), row, page: PageId(1_000_000 + row) })
+            .collect();
         batch.advance(&uniforms, &new_pages);
         black_box(words.advance(&new_pages)).expect("two pages may be turned");
         turned += new_pages.len();
@@ -149,7 +151,7 @@ fn batch(tree: &PrefixTree, rows: &[StepRow], plans: Vec<AttentionPlan>) -> Step
     StepBatch {
         tokens: (0..).take(rows.len()).map(RowToken::Sampled).collect(),
         positions: rows.iter().map(|row| row.position).collect(),
-        slots: rows.iter().map(|row| tree.slot(row.segment, row.position)).collect(),
+        slots: vec![rows.iter().map(|row| tree.slot(row.segment, row.position)).collect()],
         logit_rows: (0..).take(rows.len()).collect(),
         plans,
         requests: rows.iter().map(|_| SampleRequest::of(pick)).collect(),
@@ -174,7 +176,16 @@ fn plan_all(shape: ForestShape) {
 
 fn hints(tile: u32) -> PlanHints {
     let cost = if tile == 1 { CostModel::CUDA } else { CostModel::CPU };
-    PlanHints { tile, window: None, q_heads: 32, kv_heads: 8, head_dim: 128, kv_element_bytes: 2, cost }
+    PlanHints {
+        tile,
+        group: offshoot::ids::GroupIx(0),
+        window: None,
+        q_heads: 32,
+        kv_heads: 8,
+        head_dim: 128,
+        kv_element_bytes: 2,
+        cost,
+    }
 }
 
 fn time(what: &str, mut run: impl FnMut()) -> Duration {

@@ -35,8 +35,12 @@ id!(
     TokenId(u32)
 );
 id!(
-    /// A page of KV memory: `Backend::page_tokens` slots, in every layer.
+    /// A page of KV memory: `Backend::page_tokens` slots, in every layer of one page group.
     PageId(u32)
+);
+id!(
+    /// A page group: layers that keep the same positions and share their pages. See `kv::PageGroups`.
+    GroupIx(u32)
 );
 id!(
     /// A node of the prefix tree.

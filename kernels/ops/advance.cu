@@ -1,21 +1,24 @@
 // Advances the loaded step by one token: row r takes the token that request r sampled in the previous step and moves on
-// by one position and one KV slot. The slot's page must have room.
+// by one position and, in each page group, one KV slot. The slots' pages must have room.
 //
-//   tokens[r] = SAMPLED | r,  positions[r] += 1,  slots[r] += 1
+//   tokens[r] = SAMPLED | r,  positions[r] += 1,  slots[g][r] += 1
 //
-// Shapes: tokens, positions, slots u32 [rows]; a slot word is page * PAGE_TOKENS + slot.
+// Shapes: tokens, positions u32 [rows], slots u32 [groups, padded]; a slot word is page * PAGE_TOKENS + slot.
 // Grid: one thread per row.
 // Limit: launch latency.
 // Definition: `StepBatch::advance` of src/backend/step.rs.
 
 #include "token_word.cuh"
 
-extern "C" __global__ void advance(unsigned* tokens, unsigned* positions, unsigned* slots, unsigned rows) {
+extern "C" __global__ void advance(unsigned* tokens, unsigned* positions, unsigned* slots, unsigned rows,
+                                   unsigned groups, unsigned padded) {
     unsigned row = blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows) {
         return;
     }
     tokens[row] = SAMPLED | row;
     positions[row] += 1;
-    slots[row] += 1;
+    for (unsigned group = 0; group < groups; ++group) {
+        slots[group * padded + row] += 1;
+    }
 }

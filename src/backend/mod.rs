@@ -39,7 +39,8 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::error::Result;
-use crate::ids::{LayerIx, PageId, TokenId};
+use crate::ids::{GroupIx, LayerIx, PageId, TokenId};
+use crate::kv::LayerPlace;
 use crate::plan::{CostModel, NewPage};
 
 pub use experts::{ExpertInput, ExpertKind, Gate, Router, RouterScores};
@@ -106,11 +107,13 @@ impl HeadKind {
     }
 }
 
-/// The size of the KV memory: `pages` pages of `page_tokens` tokens in each layer.
+/// The size of the KV memory: `pages` pages of `page_tokens` tokens, of the bytes that one page group of layers needs.
 #[derive(Clone, Debug)]
 pub struct KvShape {
     /// Heads of each layer.
     pub heads: Vec<HeadLayout>,
+    /// Page group of each layer and its part of the group's pages. Layers that use the same part have the same heads.
+    pub places: Vec<LayerPlace>,
     /// The compute dtype. Keys and values have it too unless changed by `Backend::set_kv_dtype`.
     pub dtype: Dtype,
     pub pages: usize,
@@ -119,7 +122,24 @@ pub struct KvShape {
 impl KvShape {
     /// The shape of `layers` layers with the same heads.
     pub fn uniform(layers: usize, heads: HeadLayout, dtype: Dtype, pages: usize) -> Self {
-        Self { heads: vec![heads; layers], dtype, pages }
+        Self::one_group(vec![heads; layers], dtype, pages)
+    }
+
+    /// The shape of layers that are all in one page group.
+    pub fn one_group(heads: Vec<HeadLayout>, dtype: Dtype, pages: usize) -> Self {
+        let places = (0..heads.len()).map(|part| LayerPlace { group: GroupIx(0), part }).collect();
+        Self { heads, places, dtype, pages }
+    }
+
+    /// The heads of the layers that use each part of a page. Panics if they differ, or a part is not used.
+    pub fn parts(&self) -> Vec<HeadLayout> {
+        let mut parts: Vec<Option<HeadLayout>> =
+            vec![None; self.places.iter().map(|place| place.part + 1).max().unwrap_or(0)];
+        for (heads, place) in self.heads.iter().zip(&self.places) {
+            let part = parts[place.part].get_or_insert(*heads);
+            assert_eq!(part, heads, "layers that use the same part of a page have the same heads");
+        }
+        parts.into_iter().map(|part| part.expect("each part of a page is some layer's")).collect()
     }
 
     pub fn layers(&self) -> usize {
@@ -345,7 +365,7 @@ pub trait Backend: Send + 'static {
 
     /// Bytes per element of keys and values at the current KV dtype, in layers with these heads and compute dtype.
     fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize;
-    /// Bytes per page, all layers.
+    /// Bytes per page, all layers of a page group.
     fn page_bytes(&self, shape: &KvShape) -> usize;
     /// Bytes that `kv` allocates in addition to its pages.
     fn kv_overhead_bytes(&self, _shape: &KvShape) -> usize {

@@ -21,10 +21,12 @@ pub struct StepBatch {
     pub tokens: Vec<RowToken>,
     /// Absolute position of each row.
     pub positions: Vec<u32>,
-    pub slots: Vec<KvSlot>,
+    /// For each page group of the model the slot of each row.
+    pub slots: Vec<Vec<KvSlot>>,
     /// Rows whose logits are computed, in rising order. A row appears once per sample taken from its logits.
     pub logit_rows: Vec<u32>,
-    /// One per kind of attention (heads and window) of the model's layers, in the order of `Decoder::plan_hints`.
+    /// One per kind of attention (heads, window and page group) of the model's layers, in the order of
+    /// `Decoder::plan_hints`.
     pub plans: Vec<AttentionPlan>,
     /// One for each of `logit_rows`; or empty, and then logits are computed but nothing is sampled.
     pub requests: Vec<SampleRequest>,
@@ -66,8 +68,8 @@ impl StepBatch {
     }
 
     /// Advances every row by one token: row `r` gets the token that request `r` samples, one position further.
-    /// `uniforms`: one per request, ignored where a request takes none. `new_pages`: new pages of rows whose last page
-    /// is full, in rising order of row. Requests with penalties must have been counted before
+    /// `uniforms`: one per request, ignored where a request takes none. `new_pages`: for each group the new pages of
+    /// rows whose last page is full, in rising order of row. Requests with penalties must have been counted before
     /// ([`StepBatch::count_unseen`]).
     pub fn advance(&mut self, uniforms: &[f64], new_pages: &[NewPage]) {
         debug_assert!(self.can_advance());
@@ -86,10 +88,10 @@ impl StepBatch {
     }
 }
 
-/// Moves each row's slot to that of its next token.
-pub fn advance_slots(slots: &mut [KvSlot], new_pages: &[NewPage]) {
-    slots.iter_mut().for_each(|slot| slot.slot += 1);
-    for &NewPage { row, page } in new_pages {
-        slots[row as usize] = KvSlot { page, slot: 0 };
+/// Moves each row's slots, one in each group, to those of its next token.
+pub fn advance_slots(slots: &mut [Vec<KvSlot>], new_pages: &[NewPage]) {
+    slots.iter_mut().flatten().for_each(|slot| slot.slot += 1);
+    for &NewPage { group, row, page } in new_pages {
+        slots[group.ix()][row as usize] = KvSlot { page, slot: 0 };
     }
 }

@@ -19,8 +19,8 @@ pub struct BatchArgs {
     /// Model folder or GGUF file; a request's `model` field is only copied into its answer (default: the folder's name)
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
-    /// Continue OUT: requests that it already answers are skipped; answers of another model, `--kv-dtype`, `--seed` or
-    /// request are refused by name
+    /// Continue OUT: requests that it already answers are skipped; answers of another model, `--weights`, `--kv-dtype`,
+    /// `--seed` or request are refused by name
     #[arg(long)]
     pub resume: bool,
     /// Longest line of the input in MiB; a longer one is refused

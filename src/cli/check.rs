@@ -33,10 +33,10 @@ pub struct CheckArgs {
     #[arg(long, value_enum, default_value_t, value_name = "DTYPE", requires = "model")]
     pub kv_dtype: KvDtype,
     /// What dense weights become when they are loaded, as in `run`
-    #[arg(long, value_enum, value_name = "FORMAT", requires = "model")]
+    #[arg(long, value_enum, value_name = "FORMAT", requires = "model", conflicts_with = "quick")]
     pub weights: Option<MadeFormat>,
     /// What the activations of quantised weights are rounded to
-    #[arg(long, value_enum, default_value_t, value_name = "FORMAT", requires = "model")]
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT", requires = "model", conflicts_with = "quick")]
     pub activations: ActivationChoice,
     /// Also compare with this model, as it is stored: perplexity, log-probabilities and likeliest tokens on a text, and in
     /// each layer the matrix that differs most

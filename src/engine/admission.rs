@@ -6,7 +6,7 @@ use crate::engine::branch::{Branch, BranchWork, KvHold, Lease, SamplingState, St
 use crate::engine::cache::KvCache;
 use crate::engine::growth::{GrowingBranch, PeakMemory};
 use crate::engine::place::Priority;
-use crate::kv::Usage;
+use crate::kv::{Reach, Usage};
 
 /// Expected output length as a fraction of `max_tokens` (moving average over finished extends, 0 to 1). Extends that
 /// only their length can end are not estimated: they sample `max_tokens`.
@@ -70,12 +70,11 @@ impl LengthEstimator {
         let opens_page = !has_own_page && !laid_out.is_multiple_of(page_tokens) && steps > 0;
         // Tokens in its own segment: what is left until its window starts to free pages.
         let own = match branch.hold {
-            KvHold::Path(lease) if lease.own => {
-                laid_out.saturating_sub(cache.prefix.first_position(lease.segment) as usize)
-            }
+            KvHold::Path(lease) if lease.own => laid_out.saturating_sub(cache.prefix.passed(lease.segment) as usize),
             _ => 0,
         };
-        let grows = cache.window.map_or(steps, |window| steps.min(window.most_kept().saturating_sub(own)));
+        let window = cache.prefix.groups().window();
+        let grows = window.map_or(steps, |window| steps.min(window.most_kept().saturating_sub(own)));
         Some(GrowingBranch { laid_out, steps, grows, opens_page, alone })
     }
 }
@@ -89,16 +88,19 @@ fn decodes(branch: &Branch) -> bool {
 /// Most pages that the tokens which `branch` samples can take, after its given tokens. 0 if they would not fit
 /// even alone: nothing is guaranteed to such a branch.
 fn own_at_most(branch: &Branch, cache: &KvCache) -> usize {
-    let page_tokens = cache.prefix.page_tokens() as usize;
+    let (page_tokens, groups) = (cache.prefix.page_tokens() as usize, cache.prefix.groups());
     let (given, end) = match &branch.work {
         BranchWork::Idle => return 0,
         BranchWork::Sample(sampling) => (sampling.begin, sampling.limit - 1),
         BranchWork::Score(_) => (branch.given(), branch.given()),
     };
     let own = if end > given { end.div_ceil(page_tokens) - given / page_tokens } else { 0 };
+    let windowed = groups.window().map_or(0, |window| own.min(window.most_kept().div_ceil(page_tokens) + 1));
     // A recomputed branch has its tokens in two segments, known and new ones, which cost at most one page more where
     // they meet.
-    if given.div_ceil(page_tokens) + own <= cache.pages.capacity() { own + 1 } else { 0 }
+    let pages = groups.with(Reach::All) * (own + 1) + groups.with(Reach::Window) * (windowed + 1);
+    let needed = cache.prefix.most_prompt_pages(position(given), branch.laying()) + pages - groups.count();
+    if needed <= cache.pages.capacity() { pages } else { 0 }
 }
 
 /// Pages committed to running branches, and to waiting ones for the prefixes they hold.
@@ -148,7 +150,7 @@ impl Commitment {
                 own = own.max(own_at_most(branch, cache));
             }
         }
-        let growing = PeakMemory::new(cache.prefix.page_tokens() as usize, growing);
+        let growing = PeakMemory::new(cache.prefix.page_tokens() as usize, cache.prefix.groups(), growing);
         Commitment { used, growing, alone, kept: 0, is_unsure, given, own }
     }
 
@@ -165,16 +167,16 @@ impl Commitment {
             (None, KvHold::Swapped(swapped)) => (prefix.gain_after(&self.used, swapped.before, position(need.end)), 0),
             (None, KvHold::Nothing | KvHold::Path(_)) => {
                 let (path, rest) = cache.look_up(branch, need.match_upto);
-                let gain = prefix.gain(&self.used, path, &rest, position(need.end));
+                let gain = prefix.gain(&self.used, path, &rest, position(need.end), branch.laying());
                 (gain, prefix.shared_with_one(&self.alone, path, &rest))
             }
         });
-        let given_end = position(branch.given());
+        let (given_end, laying) = (position(branch.given()), branch.laying());
         let given = match used {
             Some(segment) => prefix.gain_after(&self.given, segment, given_end.max(prefix.end(segment))),
             None => {
                 let (path, rest) = cache.look_up(branch, branch.given());
-                prefix.gain(&self.given, path, &rest, given_end)
+                prefix.gain(&self.given, path, &rest, given_end, laying)
             }
         };
         let growing = expected.growing(branch, cache, None);
@@ -192,13 +194,13 @@ impl Commitment {
     /// for running one branch after the other. Preempted branches have passed the second test before.
     pub fn allows(&mut self, cost: AdmissionCost, cache: &KvCache) -> bool {
         let capacity = cache.pages.capacity();
-        let one_by_one = self.given.pages() + cost.given + self.own.max(cost.own);
+        let one_by_one = self.given.committed() + cost.given + self.own.max(cost.own);
         (!cost.is_new || one_by_one <= capacity) && self.grows_within(cost.gain + cost.kept, cost.growing, capacity)
     }
 
     /// Whether `capacity` suffices for the peak of the running branches and one more, with `beside` further pages.
     fn grows_within(&mut self, beside: usize, one_more: Option<GrowingBranch>, capacity: usize) -> bool {
-        let held = self.used.pages() + self.kept + beside;
+        let held = self.used.committed() + self.kept + beside;
         held <= capacity && self.growing.fit_in(capacity - held, one_more)
     }
 
@@ -209,7 +211,7 @@ impl Commitment {
         let (capacity, end) = (cache.pages.capacity(), cache.prefix.end(segment));
         let beside = |usage: &Usage| cache.prefix.gain_after(usage, segment, end);
         let (given, used) = (beside(&self.given), beside(&self.used));
-        let one_by_one = given == 0 || self.given.pages() + given + self.own <= capacity;
+        let one_by_one = given == 0 || self.given.committed() + given + self.own <= capacity;
         one_by_one && (self.is_unsure || self.grows_within(used, None, capacity))
     }
 

@@ -4,20 +4,27 @@ use crate::backend::{RowToken, SampleRequest, StepBatch};
 use crate::engine::branch::{Branch, BranchWork};
 use crate::engine::cache::Branches;
 use crate::engine::schedule::{LogitsRequest, Schedule};
+use crate::ids::GroupIx;
+use crate::kv::PrefixTree;
 use crate::plan::AttentionPlan;
 
 /// The rows of a schedule as the decoder takes them. Sorts the schedule's requests in the order of their logits.
 pub(super) fn step_batch(
     schedule: &mut Schedule,
     branches: &Branches,
+    prefix: &PrefixTree,
     plans: Vec<AttentionPlan>,
     request: impl Fn(&LogitsRequest) -> SampleRequest,
 ) -> StepBatch {
     let logit_rows = schedule.logit_rows();
+    let slots_in = |group: GroupIx| match group {
+        GroupIx(0) => schedule.rows.iter().map(|row| row.slot).collect(),
+        _ => schedule.rows.iter().map(|row| prefix.slot_in(group, row.at.segment, row.at.position)).collect(),
+    };
     StepBatch {
         tokens: schedule.rows.iter().map(|row| token(&branches[&row.branch], row.at.position)).collect(),
         positions: schedule.rows.iter().map(|row| row.at.position).collect(),
-        slots: schedule.rows.iter().map(|row| row.slot).collect(),
+        slots: prefix.groups().iter().map(slots_in).collect(),
         logit_rows,
         plans,
         requests: schedule.requests.iter().map(request).collect(),

@@ -10,7 +10,7 @@ use crate::engine::token_path::TokenPath;
 use crate::engine::uniforms::UniformKey;
 use crate::error::Error;
 use crate::ids::{BranchId, SegmentId, TokenId};
-use crate::kv::TokenScore;
+use crate::kv::{Laying, TokenScore};
 
 pub(super) struct Branch {
     pub id: BranchId,
@@ -64,6 +64,8 @@ pub(super) struct Swapped {
     pub before: SegmentId,
     /// Position up to which host memory has its keys and values.
     pub computed: u32,
+    /// Position from which it has those of layers with a window.
+    pub passed: u32,
     /// Pages that they filled.
     pub pages: usize,
 }
@@ -217,6 +219,14 @@ impl Branch {
             KvHold::Nothing => None,
             KvHold::Path(lease) => Some(lease.segment),
             KvHold::Swapped(swapped) => Some(swapped.before),
+        }
+    }
+
+    /// How its given tokens get slots in groups with a window. Scores may be requested anywhere among them.
+    pub fn laying(&self) -> Laying {
+        match self.work {
+            BranchWork::Score(_) => Laying::Whole,
+            BranchWork::Idle | BranchWork::Sample(_) => Laying::Ahead,
         }
     }
 

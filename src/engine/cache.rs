@@ -8,7 +8,7 @@ use crate::engine::branch::{Branch, BranchWork, KvHold, Lease, NeededPositions, 
 use crate::engine::prefix_store::PrefixStore;
 use crate::engine::token_path::SharedBeginning;
 use crate::ids::{BranchId, PageId, SegmentId, TokenId};
-use crate::kv::{OutOfPages, PagePool, PathMark, PrefixTree};
+use crate::kv::{Laying, OutOfPages, PagePool, PathMark, PrefixTree, Window};
 use crate::mix::IdMap;
 
 pub(super) type Branches = IdMap<BranchId, Branch>;
@@ -24,8 +24,6 @@ pub(super) struct KvCache {
     /// Pages of the paths on which branches have run, counted for each branch as if none shared them. See
     /// `count_unshared`.
     pub unshared_pages: usize,
-    /// `None` if any layer of the model has no window.
-    pub window: Option<Window>,
     restore_cost: RestoreCost,
     /// Free pages in host memory.
     swap_room: usize,
@@ -44,34 +42,6 @@ pub(super) struct RestoreCost {
     pub swapped_page: f64,
     /// Recomputing a token.
     pub computed_row: f64,
-}
-
-/// How far behind a row keys and values are read.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Window {
-    /// The longest window of all layers, in positions, the row's own included.
-    pub tokens: u32,
-    /// Keys and values are freed up to multiples of this many positions: whole pages and whole tiles.
-    pub unit: u32,
-}
-
-impl Window {
-    /// The position below which rows from `next - 1` on read nothing. Not from `next` on: the last row may be requested
-    /// again and its slot taken back.
-    fn passed(self, next: u32) -> u32 {
-        let unread = next.saturating_sub(self.tokens);
-        unread - unread % self.unit
-    }
-
-    /// Tokens in its own segment after which a decoding branch frees pages.
-    fn patience(self) -> u32 {
-        self.tokens + 2 * self.unit
-    }
-
-    /// Most tokens that a decoding branch keeps in its own segment, with one step submitted and one scheduled.
-    pub fn most_kept(self) -> usize {
-        self.patience() as usize + 2
-    }
 }
 
 impl RestoreCost {
@@ -94,15 +64,13 @@ pub(super) enum Transfer {
 
 impl KvCache {
     /// `swap_pages`: capacity of host memory for preempted branches, in pages.
-    pub fn new(page_tokens: u32, pages: usize, swap_pages: usize, restore_cost: RestoreCost) -> Self {
-        let (prefix, pages) = (PrefixTree::new(page_tokens), PagePool::new(pages));
+    pub fn new(prefix: PrefixTree, pages: usize, swap_pages: usize, restore_cost: RestoreCost) -> Self {
         KvCache {
             prefix,
-            pages,
+            pages: PagePool::new(pages),
             matched: None,
             pinned_pages: 0,
             unshared_pages: 0,
-            window: None,
             restore_cost,
             swap_room: swap_pages,
             store: None,
@@ -113,7 +81,8 @@ impl KvCache {
 
     /// Frees the pages of the running `branch` that its rows will not read again and nobody else holds.
     pub fn free_behind(&mut self, branch: &Branch) {
-        let (Some(window), Some(lease)) = (self.window, branch.lease().filter(|lease| lease.used)) else { return };
+        let window = self.prefix.groups().window();
+        let (Some(window), Some(lease)) = (window, branch.lease().filter(|lease| lease.used)) else { return };
         let end = self.prefix.end(lease.segment);
         let mut next = self.prefix.computed(lease.segment).min(end.saturating_sub(1));
         if let BranchWork::Score(scoring) = &branch.work {
@@ -127,8 +96,8 @@ impl KvCache {
 
     /// Number of further tokens until a branch whose row is at `position`, in its own `segment`, must free pages.
     pub fn steps_until_freed(&self, segment: SegmentId, position: u32) -> usize {
-        let until = |window: Window| self.prefix.first_position(segment) + window.patience();
-        self.window.map_or(usize::MAX, |window| until(window).saturating_sub(position) as usize)
+        let until = |window: Window| self.prefix.passed(segment) + window.patience();
+        self.prefix.groups().window().map_or(usize::MAX, |window| until(window).saturating_sub(position) as usize)
     }
 
     /// A segment with whose path the first `upto` tokens of `branch` are known to begin, and the tokens after it.
@@ -165,12 +134,23 @@ impl KvCache {
     }
 
     fn reserve_slots(&mut self, branch: &mut Branch, need: NeededPositions) -> Result<(), OutOfPages> {
+        let laying = branch.laying();
+        self.reserve_path(branch, need)?;
+        let Lease { segment, .. } = branch.lease().expect("its path was reserved just now");
+        match laying {
+            Laying::Ahead => self.prefix.lay_ahead(&mut self.pages, segment),
+            Laying::Whole => self.prefix.lay_upto(&mut self.pages, segment, u32::MAX),
+        }
+    }
+
+    /// The same without the slots of prompts in groups with a window.
+    fn reserve_path(&mut self, branch: &mut Branch, need: NeededPositions) -> Result<(), OutOfPages> {
         let lease = match branch.hold {
             KvHold::Path(lease) if lease.used => lease,
             KvHold::Swapped(swapped) => self.swap_in(branch, swapped)?,
             KvHold::Nothing | KvHold::Path(_) => {
                 let (path, rest) = self.look_up(branch, need.match_upto);
-                let segment = self.prefix.admit_behind(&mut self.pages, path, &rest)?;
+                let segment = self.prefix.admit_behind(&mut self.pages, path, &rest, position(need.logits_from))?;
                 self.note_matched(branch, segment);
                 self.give_up(branch);
                 Lease { segment, own: false, used: true }
@@ -234,7 +214,7 @@ impl KvCache {
 
     fn pages_of_path(&self, branch: &Branch) -> u32 {
         let used = branch.lease().filter(|lease| lease.used);
-        used.map_or(0, |lease| self.prefix.end(lease.segment).div_ceil(self.prefix.page_tokens()))
+        used.map_or(0, |lease| self.prefix.path_pages(lease.segment))
     }
 
     /// Recounts `unshared_pages`.
@@ -278,7 +258,7 @@ impl KvCache {
     pub fn swap_out(&mut self, branch: &mut Branch) -> bool {
         let Some(Lease { segment, own: true, .. }) = branch.lease() else { return false };
         let (first, computed) = (self.prefix.first_position(segment), self.prefix.computed(segment));
-        let pages = self.prefix.pages_upto(segment, computed).to_vec();
+        let (pages, passed) = (self.prefix.pages_upto(segment, computed), self.prefix.passed(segment));
         let pays = self.restore_cost.swap_pays(pages.len(), computed.saturating_sub(first));
         let Some(before) = self.prefix.parent(segment).filter(|_| pays && pages.len() <= self.swap_room) else {
             return false;
@@ -286,7 +266,7 @@ impl KvCache {
         self.prefix.retain(before);
         self.drop_now(branch);
         self.swap_room -= pages.len();
-        branch.hold = KvHold::Swapped(Swapped { before, computed, pages: pages.len() });
+        branch.hold = KvHold::Swapped(Swapped { before, computed, passed, pages: pages.len() });
         self.transfers.push(Transfer::Save { branch: branch.id, pages });
         true
     }
@@ -299,12 +279,12 @@ impl KvCache {
 
     /// Restores a swapped branch, all of it or nothing.
     fn swap_in(&mut self, branch: &Branch, swapped: Swapped) -> Result<Lease, OutOfPages> {
-        let Swapped { before, computed, pages } = swapped;
+        let Swapped { before, computed, passed, pages } = swapped;
         let segment = self.prefix.fork(before);
         let first = self.prefix.end(before) as usize;
         let tokens = branch.tokens.slice(first..computed as usize);
         // In the first saved page only this branch's slots are valid.
-        if let Err(short) = self.prefix.append_apart(&mut self.pages, segment, &tokens) {
+        if let Err(short) = self.prefix.append_apart(&mut self.pages, segment, &tokens, passed) {
             self.prefix.release(segment);
             self.prefix.drop_unused(&mut self.pages, segment);
             return Err(short);
@@ -312,7 +292,7 @@ impl KvCache {
         self.prefix.release(before);
         self.prefix.mark_computed(segment, computed);
         self.swap_room += pages;
-        let pages = self.prefix.pages_upto(segment, computed).to_vec();
+        let pages = self.prefix.pages_upto(segment, computed);
         self.transfers.push(Transfer::Restore { branch: branch.id, pages });
         Ok(Lease { segment, own: true, used: true })
     }
@@ -326,6 +306,35 @@ impl KvCache {
     pub fn evict_for(&mut self, pages: usize) -> bool {
         let short = pages.saturating_sub(self.pages.free());
         self.prefix.evict(&mut self.pages, short) >= short
+    }
+
+    /// Frees the pages of leased prompts behind the windows of all rows to come. `running`: the branches that run.
+    /// `next`: branches that will run; the window before the end of what each shares with these prompts is kept.
+    /// Returns the number of pages freed.
+    pub fn free_behind_prompts<'b>(
+        &mut self,
+        running: impl Iterator<Item = &'b Branch>,
+        next: impl Iterator<Item = &'b Branch>,
+    ) -> usize {
+        if self.prefix.groups().window().is_none() {
+            return 0;
+        }
+        let row = |branch: &Branch| match (&branch.work, branch.lease()) {
+            (BranchWork::Score(scoring), Some(lease)) => Some((lease.segment, position(scoring.next() - 1))),
+            _ => None,
+        };
+        let again: Vec<_> = running.filter_map(row).collect();
+        if !self.prefix.is_behind_prompts(&again) {
+            return 0;
+        }
+        for branch in next {
+            let (path, rest) = self.look_up(branch, branch.given());
+            // A segment that ends there keeps its window.
+            if let Some(known) = self.prefix.retain_known(&mut self.pages, path, &rest) {
+                self.prefix.release(known);
+            }
+        }
+        self.prefix.free_behind_prompts(&mut self.pages, &again)
     }
 
     /// Evicts all pages without a lease.
@@ -353,7 +362,8 @@ mod tests {
 
     #[test]
     fn a_branch_that_cannot_be_saved_is_dropped_and_swapping_ends() {
-        let mut cache = KvCache::new(4, PAGES, 100, RestoreCost { swapped_page: 1.0, computed_row: 1.0 });
+        let mut cache =
+            KvCache::new(PrefixTree::new(4), PAGES, 100, RestoreCost { swapped_page: 1.0, computed_row: 1.0 });
         let mut branch = Branch::root(BranchId(1), (0..10).map(TokenId).collect());
         run(&mut cache, &mut branch);
         assert!(cache.swap_out(&mut branch));
@@ -373,7 +383,8 @@ mod tests {
         const PROMPT: usize = 100_000;
         const BRANCHES: u64 = 4096;
         let pages = PROMPT.div_ceil(16) + 2 * BRANCHES as usize;
-        let mut cache = KvCache::new(16, pages, 0, RestoreCost { swapped_page: 1.0, computed_row: 1.0 });
+        let mut cache =
+            KvCache::new(PrefixTree::new(16), pages, 0, RestoreCost { swapped_page: 1.0, computed_row: 1.0 });
         let mut root = Branch::root(BranchId(0), (0..100_000).map(TokenId).collect());
         let need = NeededPositions { match_upto: PROMPT, logits_from: PROMPT - 1, end: PROMPT };
         // The prompt is not registered yet, so that the forks have nothing to hold.

@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::kv::{PageGroups, Reach};
+
 /// Steps for which a finished branch still holds its pages: the one submitted before its end was collected.
 const STEPS_UNTIL_FREE: usize = 1;
 
@@ -13,7 +15,8 @@ const STEPS_UNTIL_FREE: usize = 1;
 pub(super) struct GrowingBranch {
     /// Expected number of further tokens.
     pub steps: usize,
-    /// Number of those for which its pages grow; later tokens reuse pages freed behind its window. At most `steps`.
+    /// Number of those for which its pages of groups with a window grow; later tokens reuse pages freed behind it. At
+    /// most `steps`; those of other groups grow for all.
     pub grows: usize,
     /// Tokens of its path that have slots.
     pub laid_out: usize,
@@ -28,7 +31,9 @@ pub(super) struct GrowingBranch {
 /// admitting many siblings of one prompt costs as much as admitting a few.
 pub(super) struct PeakMemory {
     page_tokens: usize,
-    /// Number of branches by growth; of `laid_out` only the remainder by the page size matters and is kept.
+    groups: PageGroups,
+    /// Number of branches by growth, in each page group; of `laid_out` only the remainder by the page size matters and
+    /// is kept.
     alike: BTreeMap<GrowingBranch, usize>,
     /// Upper bound on the peak beyond the pages in use now: the last exact count, plus all pages of the branches added
     /// since, with nothing freed.
@@ -36,21 +41,21 @@ pub(super) struct PeakMemory {
 }
 
 impl PeakMemory {
-    pub fn new(page_tokens: usize, branches: impl IntoIterator<Item = GrowingBranch>) -> Self {
-        let mut all = PeakMemory { page_tokens, alike: BTreeMap::new(), at_most: 0 };
+    pub fn new(page_tokens: usize, groups: PageGroups, branches: impl IntoIterator<Item = GrowingBranch>) -> Self {
+        let mut all = PeakMemory { page_tokens, groups, alike: BTreeMap::new(), at_most: 0 };
         branches.into_iter().for_each(|branch| all.add(branch));
         all
     }
 
     pub fn add(&mut self, branch: GrowingBranch) {
         self.enter(branch);
-        self.at_most += branch.pages_to_come(self.page_tokens);
+        self.at_most += self.pages_to_come(branch);
     }
 
     /// Whether `pages` beyond those in use now suffice for these branches and one more. Counts exactly only if the
     /// bound does not decide; a count tightens the bound, so this is rare when many are admitted in a row.
     pub fn fit_in(&mut self, pages: usize, one_more: Option<GrowingBranch>) -> bool {
-        let more = one_more.map_or(0, |branch| branch.pages_to_come(self.page_tokens));
+        let more = one_more.map_or(0, |branch| self.pages_to_come(branch));
         self.at_most + more <= pages || {
             one_more.into_iter().for_each(|branch| self.enter(branch));
             let most = self.most_pages();
@@ -63,16 +68,35 @@ impl PeakMemory {
         }
     }
 
+    /// What a branch grows by in each page group, as a branch of its own: those of the groups with a window grow for
+    /// `grows` steps, the others to the end. The first has the pages that it frees.
+    fn by_group(&self, branch: GrowingBranch) -> impl Iterator<Item = GrowingBranch> + use<> {
+        let of = |reach, grows| std::iter::repeat_n(grows, self.groups.with(reach));
+        let grows = of(Reach::All, branch.steps).chain(of(Reach::Window, branch.grows));
+        grows.enumerate().map(move |(number, grows)| {
+            let alone = branch.alone.map(|alone| if number == 0 { alone } else { 0 });
+            GrowingBranch { grows, alone, ..branch }
+        })
+    }
+
+    fn pages_to_come(&self, branch: GrowingBranch) -> usize {
+        self.by_group(branch).map(|branch| branch.pages_to_come(self.page_tokens)).sum()
+    }
+
     fn enter(&mut self, branch: GrowingBranch) {
-        *self.alike.entry(self.kind(branch)).or_default() += 1;
+        for branch in self.by_group(branch) {
+            *self.alike.entry(self.kind(branch)).or_default() += 1;
+        }
     }
 
     fn leave(&mut self, branch: GrowingBranch) {
-        let kind = self.kind(branch);
-        let alike = self.alike.get_mut(&kind).expect("only a branch that was entered leaves");
-        *alike -= 1;
-        if *alike == 0 {
-            self.alike.remove(&kind);
+        for branch in self.by_group(branch) {
+            let kind = self.kind(branch);
+            let alike = self.alike.get_mut(&kind).expect("only a branch that was entered leaves");
+            *alike -= 1;
+            if *alike == 0 {
+                self.alike.remove(&kind);
+            }
         }
     }
 
@@ -161,16 +185,28 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{GrowingBranch, PeakMemory, STEPS_UNTIL_FREE};
+    use crate::kv::{PageGroups, Reach, Window};
+
+    /// One group, and all layers in groups of either reach.
+    fn groups() -> [PageGroups; 2] {
+        let window = Window { tokens: 20, unit: 16 };
+        [PageGroups::windowed(window), PageGroups::mixed(2, 3, window)]
+    }
 
     /// The definition: step by step, branch by branch.
     fn most_pages_by_steps(growing: &[GrowingBranch], page_tokens: usize) -> usize {
+        most_pages_in(growing, page_tokens, groups()[0])
+    }
+
+    fn most_pages_in(growing: &[GrowingBranch], page_tokens: usize, groups: PageGroups) -> usize {
         let pages = |tokens: usize| tokens.div_ceil(page_tokens);
         let held = |branch: &GrowingBranch, step: usize| match branch.alone {
             Some(_) if step > branch.steps + STEPS_UNTIL_FREE => 0,
             alone => {
                 let opened = usize::from(branch.opens_page && step > 0);
-                let full = pages(branch.laid_out + step.min(branch.grows)) - pages(branch.laid_out);
-                alone.unwrap_or(0) + opened + full
+                let full = |grows: usize| pages(branch.laid_out + step.min(grows)) - pages(branch.laid_out);
+                let windowed = groups.with(Reach::Window) * full(branch.grows);
+                alone.unwrap_or(0) + groups.count() * opened + groups.with(Reach::All) * full(branch.steps) + windowed
             }
         };
         let now: usize = growing.iter().filter_map(|branch| branch.alone).sum();
@@ -195,11 +231,13 @@ mod tests {
         fn pages_at_once_are_those_of_a_walk_step_by_step(
             growing in prop::collection::vec(growing(), 0..40),
             page_tokens in prop::sample::select(vec![1_usize, 4, 16, 32]),
+            is_mixed in any::<bool>(),
         ) {
-            let (most, one_more) = (most_pages_by_steps(&growing, page_tokens), growing.first().copied());
+            let groups = groups()[usize::from(is_mixed)];
+            let (most, one_more) = (most_pages_in(&growing, page_tokens, groups), growing.first().copied());
             let rest = growing.get(1..).unwrap_or_default();
             let (at_once, later) = rest.split_at(rest.len() / 2);
-            let mut all = PeakMemory::new(page_tokens, at_once.to_vec());
+            let mut all = PeakMemory::new(page_tokens, groups, at_once.to_vec());
             later.iter().for_each(|&branch| all.add(branch));
             prop_assert!(all.fit_in(most, one_more));
             prop_assert!(most == 0 || !all.fit_in(most - 1, one_more));
@@ -213,7 +251,7 @@ mod tests {
             asked in prop::collection::vec((growing(), 0_usize..60, any::<bool>()), 0..20),
             page_tokens in prop::sample::select(vec![1_usize, 4, 16, 32]),
         ) {
-            let mut all = PeakMemory::new(page_tokens, growing.clone());
+            let mut all = PeakMemory::new(page_tokens, groups()[0], growing.clone());
             let mut known = growing;
             for (branch, room, is_admitted) in asked {
                 let with_it: Vec<GrowingBranch> = known.iter().copied().chain([branch]).collect();
@@ -237,6 +275,7 @@ mod tests {
         let sibling = GrowingBranch { laid_out: 100_000, steps: 64, grows: 64, opens_page: true, alone: None };
         let mut all = PeakMemory::new(
             16,
+            groups()[0],
             [GrowingBranch { laid_out: 90, steps: 200, grows: 200, opens_page: false, alone: Some(6) }],
         );
         for siblings in 0..4096_usize {
@@ -251,7 +290,8 @@ mod tests {
     #[test]
     fn pages_freed_by_a_short_branch_serve_a_long_one() {
         // Both hold ten pages of 16; the long one takes ten more, six of them until the short one's pages are free.
-        let most_pages = |growing: &[GrowingBranch]| PeakMemory::new(16, growing.iter().copied()).most_pages();
+        let most_pages =
+            |growing: &[GrowingBranch]| PeakMemory::new(16, groups()[0], growing.iter().copied()).most_pages();
         let growing = |steps| GrowingBranch { laid_out: 160, steps, grows: steps, opens_page: false, alone: Some(10) };
         let (short, long) = (growing(94), growing(160));
         assert_eq!(most_pages(&[short]), 6);

@@ -18,6 +18,7 @@ use crate::engine::receiver::EventReceiver;
 use crate::engine::request::{Continuation, Event, Extend, Finish};
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
+use crate::kv::{PageGroups, Reach};
 
 /// Facts of an engine that never change.
 #[derive(Clone, Debug)]
@@ -37,26 +38,61 @@ pub struct EngineFacts {
     /// Whether steps run on a device beside the host's cores (see `Backend::IS_ASYNC`).
     pub is_async: bool,
     pub page_tokens: usize,
-    /// Bytes of one page, all layers.
+    /// Bytes of one page: all layers of a page group.
     pub page_bytes: usize,
     /// Without padding, which pages may have.
     pub kv_bytes_per_token: usize,
     pub pool_pages: usize,
+    /// A token has a slot in a page of each.
+    pub page_groups: PageGroups,
+    /// Most pages of a branch in each group with a window.
+    pub window_pages: usize,
     /// Most branches that run at once.
     pub max_branches: usize,
 }
 
 impl EngineFacts {
-    /// Pages of a branch of `given` tokens that has sampled `sampled` more; the last sampled token has no keys and
-    /// values.
+    /// Pages of a branch of `given` tokens that has sampled `sampled` more, when it is computed again. The last sampled
+    /// token has no keys and values.
     pub fn path_pages(&self, given: usize, sampled: usize) -> usize {
-        (given + sampled.saturating_sub(1)).div_ceil(self.page_tokens)
+        let numbers = (given + sampled.saturating_sub(1)).div_ceil(self.page_tokens);
+        let PageCount { all, windowed } = self.page_count();
+        all * numbers + windowed * numbers.min(self.window_pages)
+    }
+
+    /// Pages of `given` tokens whose scores are computed: none of them is freed before.
+    pub fn scored_pages(&self, given: usize) -> usize {
+        self.page_groups.count() * given.div_ceil(self.page_tokens)
+    }
+
+    /// Tokens of which the pool has all pages.
+    pub fn pool_tokens(&self) -> usize {
+        self.pool_pages / self.page_groups.count() * self.page_tokens
     }
 
     /// Most tokens, at least one, that a branch of `given` tokens can sample if it has the whole pool.
     pub fn most_sampled(&self, given: usize) -> usize {
-        (self.pool_pages * self.page_tokens).saturating_sub(given) + 1
+        let PageCount { all, windowed } = self.page_count();
+        let beside = self.pool_pages.saturating_sub(windowed * self.window_pages);
+        // With all of its pages, or with as many as a window leaves.
+        let tokens = match all {
+            0 if beside > 0 => self.context,
+            0 => 0,
+            _ => beside / all * self.page_tokens,
+        };
+        tokens.max(self.pool_tokens()).saturating_sub(given) + 1
     }
+
+    fn page_count(&self) -> PageCount {
+        let [all, windowed] = Reach::BOTH.map(|reach| self.page_groups.with(reach));
+        PageCount { all, windowed }
+    }
+}
+
+/// Pages of one page number: in groups that hold all positions, and in those with a window.
+struct PageCount {
+    all: usize,
+    windowed: usize,
 }
 
 /// Messages to the engine's thread. The sender names new branches, so only `Metrics` and `CacheMap` wait

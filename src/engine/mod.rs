@@ -64,7 +64,7 @@ pub use uniforms::{ForkKind, UniformKey};
 use crossbeam_channel::Receiver;
 
 use crate::backend::{Backend, StepShape};
-use crate::engine::cache::{Branches, KvCache, RestoreCost, Window};
+use crate::engine::cache::{Branches, KvCache, RestoreCost};
 use crate::engine::handle::{Command, EngineThread, ExitReason};
 use crate::engine::live::LivePlace;
 use crate::engine::prefix_store::PrefixStore;
@@ -73,6 +73,7 @@ use crate::engine::step::{LoadedStep, SubmittedStep};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::ids::BranchId;
+use crate::kv::PrefixTree;
 use crate::model::Decoder;
 use crate::plan::Planner;
 use crate::tokenizer::Tokenizer;
@@ -230,11 +231,14 @@ impl<B: Backend> Engine<B> {
         let overhead = backend.kv_overhead_bytes(&model.kv_shape(free / page_bytes));
         let pool_bytes = config.pool.bytes(free.saturating_sub(overhead))?;
         let pool_pages = pool_bytes / page_bytes;
-        if pool_pages == 0 {
-            let expected = format!("at least one page ({})", bytes(page_bytes as u64));
+        let groups = model.page_groups(&backend);
+        if pool_pages < groups.count() {
+            let expected = format!("at least one page ({})", bytes((groups.count() * page_bytes) as u64));
             return Err(Error::value("memory for keys and values", expected, bytes(pool_bytes as u64)));
         }
         let kv = backend.kv(&model.kv_shape(pool_pages))?;
+        let rows = u32::try_from(config.largest_step().rows).expect("a step has fewer than 2^32 rows");
+        let prefix = PrefixTree::with_groups(backend.page_tokens(), groups).laying_ahead(rows);
         let facts = EngineFacts {
             context,
             vocab: model.config().vocab,
@@ -248,6 +252,8 @@ impl<B: Backend> Engine<B> {
             page_bytes,
             kv_bytes_per_token: model.kv_bytes_per_token(),
             pool_pages,
+            page_groups: groups,
+            window_pages: prefix.most_window_pages(),
             max_branches: config.max_branches,
         };
         let (handle, commands, exit_reason) = EngineHandle::new(facts.clone());
@@ -256,13 +262,10 @@ impl<B: Backend> Engine<B> {
             swapped_page: 2.0 * page_bytes as f64 / rates.host_bytes,
             computed_row: 2.0 * model.config().active_parameters() as f64 / rates.flops,
         };
-        let page_tokens = backend.page_tokens();
-        let mut cache = KvCache::new(page_tokens, pool_pages, config.swap_bytes / page_bytes, restore_cost);
-        let unit = backend.tile().max(page_tokens);
+        let mut cache = KvCache::new(prefix, pool_pages, config.swap_bytes / page_bytes, restore_cost);
         if let Some(options) = &config.prefix_store {
             cache.store = Some(PrefixStore::open(options, &facts, &backend.page_layout())?);
         }
-        cache.window = model.config().longest_window().map(|tokens| Window { tokens, unit });
         let mut engine = Engine {
             backend,
             model,

@@ -7,16 +7,17 @@ use std::ops::Range;
 use crate::engine::branch::{Branch, BranchWork, Lease, NeededPositions};
 use crate::engine::cache::KvCache;
 use crate::engine::claims::ScoreClaims;
-use crate::ids::{BranchId, PageId, SegmentId};
+use crate::ids::{BranchId, GroupIx, PageId, SegmentId};
 use crate::kv::{KvSlot, StepRow};
 use crate::mix::IdMap;
-use crate::plan::NewPage;
+use crate::plan::{NewPage, of_group};
 
 /// One query token of the step.
 #[derive(Clone, Copy)]
 pub(super) struct ScheduledRow {
     /// In the segment that has the token.
     pub at: StepRow,
+    /// In the first page group.
     pub slot: KvSlot,
     /// The first branch that needs it, which knows its token.
     pub branch: BranchId,
@@ -146,8 +147,9 @@ impl Schedule {
         cache: &KvCache,
         left: &mut StepRoom,
     ) -> u32 {
-        let mut end = part.end;
-        for at in part {
+        // Later ones have no slots yet.
+        let mut end = part.end.min(cache.prefix.laid_upto(id)).max(part.start);
+        for at in part.start..end {
             let has_room = match wanted {
                 true => left.logit_rows > 0,
                 false => self.unscored_from.get(&cache.prefix.slot(id, at).page).is_none_or(|&from| at < from),
@@ -237,13 +239,13 @@ impl Schedule {
     }
 
     /// Moves every row, and its request, one token further (each row has one request, in the same order). `new_pages`:
-    /// the next pages of the rows whose page is full.
+    /// the next pages of the rows whose page is full, in all groups.
     pub fn advance(&mut self, new_pages: &[NewPage]) {
         for row in &mut self.rows {
             row.at.position += 1;
             row.slot.slot += 1;
         }
-        for &NewPage { row, page } in new_pages {
+        for &NewPage { row, page, .. } in of_group(new_pages, GroupIx(0)) {
             self.rows[row as usize].slot = KvSlot { page, slot: 0 };
         }
         self.requests.iter_mut().for_each(|request| request.position += 1);

@@ -14,6 +14,7 @@ use crate::engine::metrics::Metrics;
 use crate::engine::request::{Continuation, Event, Extend, Finish, FinishReason, SampledToken};
 use crate::error::Error;
 use crate::ids::{BranchId, TokenId};
+use crate::kv::PageGroups;
 
 /// A script's input: the branch to extend.
 pub struct ScriptedCall<'a> {
@@ -111,6 +112,8 @@ impl EngineHandle {
             kv_bytes_per_token: 0,
             // Room for the context; what is held in it is not counted.
             pool_pages: 1 << 16,
+            window_pages: usize::MAX,
+            page_groups: PageGroups::ONE,
             max_branches: 128,
         };
         let (handle, commands, exit_reason) = EngineHandle::new(facts);

@@ -11,7 +11,7 @@ use crate::engine::schedule::{LogitsRequest, Schedule, ScheduledRow};
 use crate::engine::scheduler::StepBudget;
 use crate::engine::{Engine, EngineConfig, UniformKey, batch, sampler};
 use crate::error::{Error, Result};
-use crate::ids::BranchId;
+use crate::ids::{BranchId, GroupIx};
 use crate::kv::{Forest, StepRow};
 use crate::plan::{AttentionPlan, NewPage, PlanStats};
 
@@ -153,12 +153,12 @@ impl<B: Backend> Engine<B> {
     /// Plans the rows of `schedule` and submits them as a step.
     fn submit_rows(&mut self, mut schedule: Schedule) -> Result<()> {
         let forest = self.forest(&schedule.rows);
-        let (plans, stats) = self.plan(&forest)?;
+        let (plans, stats) = self.plan(forest)?;
         let mut began = Instant::now();
         let eos = &self.facts.eos;
         let sample_request =
             |request: &LogitsRequest| sampler::request(&self.branches[&request.branch], request.position, eos);
-        let batch = batch::step_batch(&mut schedule, &self.branches, plans, sample_request);
+        let batch = batch::step_batch(&mut schedule, &self.branches, &self.cache.prefix, plans, sample_request);
         let steady = if batch.can_advance() { self.steady(&schedule) } else { None };
         let copy = (self.config.check_plans && steady.is_some()).then(|| batch.clone());
         lap(&mut began, &mut self.metrics.seconds_planning);
@@ -191,13 +191,18 @@ impl<B: Backend> Engine<B> {
     }
 
     /// One plan, with its statistics, for each kind of attention among the model's layers.
-    fn plan(&mut self, forest: &Forest) -> Result<(Vec<AttentionPlan>, Vec<PlanStats>)> {
+    fn plan(&mut self, mut forest: Forest) -> Result<(Vec<AttentionPlan>, Vec<PlanStats>)> {
         let mut began = Instant::now();
         let mut plans = Vec::new();
         let mut stats = Vec::new();
+        let mut listed = GroupIx(0);
         for hints in self.model.plan_hints() {
-            let plan = self.config.planner.plan(forest, hints);
-            self.check_plan(&plan, forest)?;
+            if hints.group != listed {
+                self.cache.prefix.list_pages(&mut forest, hints.group);
+                listed = hints.group;
+            }
+            let plan = self.config.planner.plan(&forest, hints);
+            self.check_plan(&plan, &forest)?;
             stats.push(plan.stats(hints));
             plans.push(plan);
         }
@@ -253,7 +258,8 @@ impl<B: Backend> Engine<B> {
         let page_tokens = self.cache.prefix.page_tokens();
         let fills_page = |(_, row): &(u32, &ScheduledRow)| (row.at.position + 1).is_multiple_of(page_tokens);
         let full_rows: Vec<u32> = (0u32..).zip(&schedule.rows).filter(fills_page).map(|(row, _)| row).collect();
-        (full_rows.len() <= self.cache.pages.free()).then_some(full_rows)
+        let needed = self.cache.prefix.groups().count() * full_rows.len();
+        (needed <= self.cache.pages.free()).then_some(full_rows)
     }
 
     /// Submits the loaded step again, every row one token further. `None` if the next step differs or the device lacks
@@ -266,11 +272,12 @@ impl<B: Backend> Engine<B> {
             let need = branch.need().expect("a branch at its limit ends the steady steps");
             self.cache.reserve(branch, need).expect("the token has room in its page, or one is free for it");
         }
-        let new_page = |row: u32| {
+        let new_page = |group: GroupIx, row: u32| {
             let StepRow { segment, position } = loaded.schedule.rows[row as usize].at;
-            NewPage { row, page: self.cache.prefix.slot(segment, position + 1).page }
+            NewPage { group, row, page: self.cache.prefix.slot_in(group, segment, position + 1).page }
         };
-        let new_pages: Vec<NewPage> = full_rows.into_iter().map(new_page).collect();
+        let of_group = |group: GroupIx| full_rows.iter().map(move |&row| new_page(group, row));
+        let new_pages: Vec<NewPage> = self.cache.prefix.groups().iter().flat_map(of_group).collect();
         loaded.schedule.advance(&new_pages);
         lap(&mut began, &mut self.metrics.seconds_scheduling);
         self.check_advanced(&mut loaded, &new_pages)?;
@@ -301,8 +308,9 @@ impl<B: Backend> Engine<B> {
     fn check_advanced(&mut self, loaded: &mut LoadedStep, new_pages: &[NewPage]) -> Result<()> {
         let Some(mut copy) = loaded.copy.take() else { return Ok(()) };
         copy.advance(&[], new_pages);
-        let forest = self.forest(&loaded.schedule.rows);
+        let mut forest = self.forest(&loaded.schedule.rows);
         for plan in &copy.plans {
+            self.cache.prefix.list_pages(&mut forest, plan.group);
             self.check_plan(plan, &forest)?;
         }
         loaded.copy = Some(copy);

@@ -11,7 +11,7 @@ use crate::engine::cache::KvCache;
 use crate::engine::prefix_store::{Arrival, CHUNK_TOKENS, ReadChunk, ReadState};
 use crate::engine::schedule::ScheduledRow;
 use crate::error::Result;
-use crate::ids::{BranchId, PageId, SegmentId};
+use crate::ids::{BranchId, GroupIx, PageId, SegmentId};
 use crate::kv::PathMark;
 
 impl KvCache {
@@ -50,7 +50,7 @@ impl KvCache {
         let found = self.store.as_mut()?.find(branch, lacking.start, lacking.end)?;
         let admit = |cache: &mut KvCache| {
             let (path, rest) = cache.look_up(branch, found.end());
-            cache.prefix.admit_behind(&mut cache.pages, path, &rest)
+            cache.prefix.admit_behind(&mut cache.pages, path, &rest, u32::MAX)
         };
         let segment = match admit(self) {
             Err(short) if self.evict_for(short.needed) => admit(self).ok()?,
@@ -68,24 +68,39 @@ impl KvCache {
         }
     }
 
-    /// The pages of the chunk that begins at `begin` of the path of `segment`; `None` if some were freed.
+    /// Gives the chunk that ends at `end` slots in all groups, evicting pages without a lease. False if there are too
+    /// few.
+    fn lay_stored(&mut self, segment: SegmentId, end: usize) -> bool {
+        let lay = |cache: &mut KvCache| cache.prefix.lay_upto(&mut cache.pages, segment, position(end));
+        match lay(self) {
+            Err(short) => self.evict_for(short.needed) && lay(self).is_ok(),
+            Ok(()) => true,
+        }
+    }
+
+    /// The pages of the chunk that begins at `begin` of the path of `segment`, of one page group after the other;
+    /// `None` if some were freed.
     fn chunk_pages(&self, segment: SegmentId, begin: usize) -> Option<Vec<PageId>> {
         let page_tokens = self.prefix.page_tokens();
         let ends = (begin..begin + CHUNK_TOKENS).step_by(page_tokens as usize);
         // A page of two segments is listed by both or is two pages: the later one is read by what comes after it.
-        let ends = ends.map(|first| u32::try_from(first).expect("positions fit u32") + page_tokens - 1);
-        ends.map(|at| self.prefix.has_slot(segment, at).then(|| self.prefix.slot(segment, at).page)).collect()
+        let ends: Vec<u32> = ends.map(|first| position(first) + page_tokens - 1).collect();
+        let all_exist = ends.iter().all(|&at| self.prefix.has_slots(segment, at));
+        let of_group = |group| ends.iter().map(move |&at| self.prefix.slot_in(group, segment, at).page);
+        all_exist.then(|| self.prefix.groups().iter().flat_map(of_group).collect())
     }
 
     /// The slots of the chunk that are not in its `chunk_pages`, because two prompts part inside a page: number of the
     /// page, slots, and the page that they are in. Every slot exists.
     fn parted_slots(&self, segment: SegmentId, begin: usize, pages: &[PageId]) -> Vec<(usize, Range<u32>, PageId)> {
         let page_tokens = self.prefix.page_tokens();
+        let of_group = CHUNK_TOKENS / page_tokens as usize;
         let mut parted: Vec<(usize, Range<u32>, PageId)> = Vec::new();
         for (number, &page) in pages.iter().enumerate() {
-            let first = u32::try_from(begin).expect("positions fit u32") + number as u32 * page_tokens;
+            let group = GroupIx::new(number / of_group);
+            let first = position(begin + number % of_group * page_tokens as usize);
             for slot in 0..page_tokens {
-                let found = self.prefix.slot(segment, first + slot).page;
+                let found = self.prefix.slot_in(group, segment, first + slot).page;
                 if found == page {
                     break; // The slots after it, too: a page's last part has its last slot.
                 }
@@ -100,9 +115,12 @@ impl KvCache {
 
     /// Whether all slots of the chunk exist: `free_behind` may have freed some.
     fn has_slots(&self, segment: SegmentId, begin: usize) -> bool {
-        let begin = u32::try_from(begin).expect("positions fit u32");
-        (begin..begin + CHUNK_TOKENS as u32).all(|at| self.prefix.has_slot(segment, at))
+        (begin..begin + CHUNK_TOKENS).all(|at| self.prefix.has_slots(segment, position(at)))
     }
+}
+
+fn position(tokens: usize) -> u32 {
+    u32::try_from(tokens).expect("positions fit u32, as contexts do")
 }
 
 impl<B: Backend> Engine<B> {
@@ -134,12 +152,18 @@ impl<B: Backend> Engine<B> {
         if computed >= end {
             return Ok(true); // Another branch has computed it.
         }
-        let Some(pages) = self.cache.chunk_pages(segment, begin).filter(|_| computed >= begin) else {
+        if !self.cache.lay_stored(segment, end) {
+            return Ok(false);
+        }
+        let exists = computed >= begin && self.cache.has_slots(segment, begin);
+        let Some(pages) = self.cache.chunk_pages(segment, begin).filter(|_| exists) else {
             return Ok(false);
         };
         // Slots of another page than the one that is restored must be computed already.
         let page_tokens = self.cache.prefix.page_tokens() as usize;
-        let end_of = |(page, slots, _): &(usize, Range<u32>, PageId)| begin + page * page_tokens + slots.end as usize;
+        let of_group = CHUNK_TOKENS / page_tokens;
+        let end_of =
+            |(page, slots, _): &(usize, Range<u32>, PageId)| begin + page % of_group * page_tokens + slots.end as usize;
         if self.cache.parted_slots(segment, begin, &pages).iter().any(|parted| end_of(parted) > computed) {
             return Ok(false);
         }

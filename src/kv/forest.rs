@@ -22,9 +22,12 @@ pub struct ForestSegment {
     pub first_position: u32,
     /// Tokens with keys and values, including those that this step appends.
     pub tokens: u32,
-    /// Range into `Forest::pages`. The first token is in slot `first_position % page_tokens` of the first page. Empty
-    /// for a hollow segment, whose keys and values were freed; no row of the step attends to it.
+    /// Range into `Forest::pages`: the pages of the positions `held_from ..`. The token at position `p` is in slot
+    /// `p % page_tokens`. Empty if all were freed.
     pub pages: Range<u32>,
+    /// First position of which the forest's group has pages: `first_position`, unless those behind the window were
+    /// freed. No row of the step reads positions below.
+    pub held_from: u32,
     /// The rows of this segment and its subtree: first its own, by rising position, then its children's.
     pub rows: Range<u32>,
 }
@@ -37,7 +40,7 @@ impl ForestSegment {
 }
 
 /// The part of the prefix tree that a step reads. Segments and rows are depth-first, so every subtree is one contiguous
-/// row range.
+/// row range. The pages are those of one group; `PrefixTree::list_pages` exchanges them for another's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forest {
     pub page_tokens: u32,
@@ -115,12 +118,15 @@ impl Forest {
         if self.row_segments[own.clone()].iter().any(|&owner| owner != index) {
             return Some("its rows refer to another segment");
         }
-        let pages = match segment.tokens {
-            0 => 0,
-            _ => (segment.end() - 1) / self.page_tokens - segment.first_position / self.page_tokens + 1,
+        let held_from = segment.held_from;
+        if held_from < segment.first_position || positions.first().is_some_and(|&first| first < held_from) {
+            return Some("its rows or its pages begin where it has none");
+        }
+        let pages = match held_from < segment.end() {
+            true => (segment.end() - 1) / self.page_tokens - held_from / self.page_tokens + 1,
+            false => 0,
         };
         let exist = segment.pages.end as usize <= self.pages.len();
-        let is_hollow = segment.pages.is_empty() && own.is_empty();
-        (!is_hollow && segment.pages.len() != pages as usize || !exist).then_some("its pages do not match its tokens")
+        (segment.pages.len() != pages as usize || !exist).then_some("its pages do not match its tokens")
     }
 }

@@ -1,16 +1,21 @@
-//! Floor 1, bookkeeping of KV memory in integers: which tokens are stored where. `page_pool` allocates pages,
-//! `prefix_tree` records which runs of tokens share them, `forest` is the snapshot of one step, `prompt_tree` finds
-//! what all prompts of a job share, and cuts a job into parts. Keys, values and devices belong to the backends.
+//! Floor 1, bookkeeping of KV memory in integers: which tokens are stored where. `groups` says which layers share
+//! pages, `page_pool` allocates these, `prefix_tree` records which runs of tokens share them, `forest` is the snapshot
+//! of one step, `prompt_tree` finds what all prompts of a job share, and cuts a job into parts. Keys, values and
+//! devices belong to the backends.
 
 pub mod antichain;
 pub mod forest;
+pub mod groups;
 pub mod page_pool;
 pub mod prefix_tree;
 pub mod prompt_tree;
 
 pub use forest::{Forest, ForestSegment, StepRow};
+pub use groups::{LayerPlace, PageGroups, Reach, Window};
 pub use page_pool::{OutOfPages, PagePool};
-pub use prefix_tree::{Leased, MOST_KEPT_TOP, MappedSegment, PathMark, PrefixTree, TokenScore, TreeStats, Usage};
+pub use prefix_tree::{
+    Laying, Leased, MOST_KEPT_TOP, MappedSegment, PathMark, PrefixTree, TokenScore, TreeStats, Usage,
+};
 pub use prompt_tree::{
     DistinctTokens, PackedPrompts, PromptNode, PromptPart, PromptParts, PromptTree, Prompts, Saving, TokenCosts,
     tokens_in_batches,
@@ -18,8 +23,8 @@ pub use prompt_tree::{
 
 use crate::ids::PageId;
 
-/// The place of one token's key and value in every layer. Pages are aligned to positions: a token at position `p`
-/// always has `slot == p % page_tokens`.
+/// The place of one token's key and value in every layer of one page group. Pages are aligned to positions: a token at
+/// position `p` always has `slot == p % page_tokens`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvSlot {
     pub page: PageId,

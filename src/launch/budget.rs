@@ -116,14 +116,27 @@ impl EngineBudget {
     }
 }
 
-/// Refuses `what`, a sequence of `given` prompt tokens and at most `drawn` sampled ones, if its keys and values do not
-/// fit into the pool even when it runs alone.
-pub fn check_path(facts: &EngineFacts, what: impl FnOnce() -> String, given: usize, drawn: usize) -> Result<()> {
-    let (needed, pool) = (facts.path_pages(given, drawn), facts.pool_pages);
+/// The tokens after a prompt: at most so many that are sampled, or given ones whose scores are computed.
+#[derive(Clone, Copy, Debug)]
+pub enum MoreTokens {
+    Sampled(usize),
+    Scored(usize),
+}
+
+/// Refuses `what`, a sequence of `given` prompt tokens and `more` tokens, if its keys and values do not fit into the
+/// pool even when it runs alone.
+pub fn check_path(facts: &EngineFacts, what: impl FnOnce() -> String, given: usize, more: MoreTokens) -> Result<()> {
+    let (needed, more) = match more {
+        MoreTokens::Sampled(drawn) => (facts.path_pages(given, drawn), format!("{drawn} to sample")),
+        MoreTokens::Scored(scored) => {
+            (facts.scored_pages(given + scored.saturating_sub(1)), format!("{scored} to score"))
+        }
+    };
+    let pool = facts.pool_pages;
     if needed <= pool {
         return Ok(());
     }
     let size = |pages: usize| bytes((pages * facts.page_bytes) as u64);
-    let expected = format!("at least {} for {} of {given} tokens and {drawn} to sample", size(needed), what());
+    let expected = format!("at least {} for {} of {given} tokens and {more}", size(needed), what());
     Err(Error::value("memory for keys and values (--kv-memory, --memory)", expected, size(pool)))
 }

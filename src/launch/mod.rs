@@ -12,7 +12,7 @@ mod order;
 
 pub use ahead::{LOOK_AHEAD, guarded, work_ahead};
 pub use assemble::{Demand, Launch, LaunchSizes, Launched, ModelSource, PrefixFolder, in_bytes, open};
-pub use budget::{EngineBudget, check_path};
+pub use budget::{EngineBudget, MoreTokens, check_path};
 pub use device::{DeviceBackend, DeviceChoice, DeviceKind, OnDevice, Opened, WhyNotCuda};
 pub use generate::{
     AsRequest, BeginOptions, ChoicesRequest, GenerateEvent, Generation, Generator, PromptRequest, Release, SampleId,

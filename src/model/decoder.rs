@@ -6,6 +6,7 @@ use crate::backend::{Attended, Backend, Dtype, KvShape, RowToken, StepBatch, Ste
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::ids::LayerIx;
+use crate::kv::PageGroups;
 use crate::out::Stage;
 use crate::plan::{NewPage, PlanHints};
 
@@ -125,8 +126,8 @@ impl<B: Backend> Decoder<B> {
         self.dtype
     }
 
-    /// Hints for each kind of attention (heads and window) of the layers. `forward` takes one plan for each, in this
-    /// order.
+    /// Hints for each kind of attention (heads, window and page group) of the layers. `forward` takes one plan for
+    /// each, in this order.
     pub fn plan_hints(&self) -> &[PlanHints] {
         &self.hints
     }
@@ -137,7 +138,13 @@ impl<B: Backend> Decoder<B> {
     }
 
     pub fn kv_shape(&self, pages: usize) -> KvShape {
-        KvShape { heads: self.config.stored_heads().collect(), dtype: self.dtype, pages }
+        let places = self.config.layer_pages().places;
+        KvShape { heads: self.config.stored_heads().collect(), places, dtype: self.dtype, pages }
+    }
+
+    /// The page groups of the layers, of which pages are freed behind windows in whole tiles of the backend.
+    pub fn page_groups(&self, backend: &B) -> PageGroups {
+        self.config.layer_pages().groups(backend.tile().max(backend.page_tokens()))
     }
 
     /// Makes this model batch-invariant on the backend it was loaded with. Steps made before become invalid.
@@ -313,12 +320,17 @@ impl<B: Backend> Decoder<B> {
         }
         let fits = rows > 0
             && batch.positions.len() == rows
-            && batch.slots.len() == rows
+            && batch.slots.iter().all(|slots| slots.len() == rows)
             && batch.logit_rows.is_sorted()
             && batch.logit_rows.last().is_none_or(|&row| (row as usize) < rows)
             && (batch.requests.is_empty() || batch.requests.len() == batch.logit_rows.len())
             && batch.plans.len() == self.hints.len()
-            && batch.plans.iter().zip(&self.hints).all(|(plan, hints)| plan.window == hints.window)
+            && batch
+                .plans
+                .iter()
+                .zip(&self.hints)
+                .all(|(plan, hints)| (plan.window, plan.group) == (hints.window, hints.group))
+            && batch.plans.iter().all(|plan| plan.group.ix() < batch.slots.len())
             && batch.plans.iter().all(|plan| plan.row_positions == batch.positions);
         if fits { Ok(()) } else { Err(Error::Internal("a step's rows and plans do not fit each other".to_owned())) }
     }
@@ -327,9 +339,10 @@ impl<B: Backend> Decoder<B> {
 /// Hints for the plans of one kind of attention.
 fn plan_hints<B: Backend>(backend: &B, dtype: Dtype, kind: AttentionKind) -> PlanHints {
     let small = |size: usize| u32::try_from(size).expect("config bounds heads far below 2^32");
-    let AttentionKind { heads, window } = kind;
+    let AttentionKind { heads, window, group } = kind;
     PlanHints {
         tile: backend.tile(),
+        group,
         window,
         q_heads: small(heads.q_heads),
         kv_heads: small(heads.kv_heads),

@@ -63,6 +63,7 @@ pub struct Kinds {
     pub attention: Vec<AttentionKind>,
     /// What queries and keys are rotated by, in the order of `Decoder::ropes`.
     pub ropes: Vec<Turning>,
+    by_layer: Vec<AttentionKind>,
     stored: Vec<usize>,
 }
 
@@ -77,6 +78,7 @@ impl Kinds {
     pub fn of(config: &ModelConfig) -> Self {
         Self {
             attention: config.attention_kinds(),
+            by_layer: config.attention_by_layer(),
             ropes: kinds(config.layers.iter().flat_map(|layer| Turning::of(&layer.attention))),
             stored: config.stored_layers(),
         }
@@ -224,7 +226,7 @@ impl<B: Backend> Attention<B> {
             head_norms,
             norm_eps: spec.head_norm.map_or(0.0, |norm| norm.norm.eps()),
             out: Linear::load(backend, source, &tensors.out)?,
-            plan: kind_index(&kinds.attention, &spec.kind()),
+            plan: kind_index(&kinds.attention, &kinds.by_layer[ix]),
             ropes: Turning::of(spec).map(|turning| kind_index(&kinds.ropes, &turning)).collect(),
             stored: LayerIx::new(kinds.stored[ix]),
             stores: spec.stores_keys(),

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use crate::backend::{Backend, RowToken, StepBatch};
 use crate::error::Result;
-use crate::ids::{PageId, SegmentId, TokenId};
-use crate::kv::{Forest, ForestSegment, KvSlot};
-use crate::plan::Planner;
+use crate::ids::{GroupIx, PageId, SegmentId, TokenId};
+use crate::kv::{Forest, ForestSegment, KvSlot, PageGroups};
+use crate::plan::{PlanHints, Planner};
 
 use super::decoder::Decoder;
 
@@ -16,7 +16,10 @@ pub struct Sequence<'a, B: Backend> {
     pub(super) model: &'a mut Decoder<B>,
     pub(super) kv: B::Kv,
     pub(super) step: B::Step,
-    /// Tokens computed so far; token `i` is in slot `i` of the memory.
+    /// Pages of each group.
+    pages: usize,
+    groups: PageGroups,
+    /// Tokens computed so far; token `i` is in slot `i` of each group's memory.
     tokens: u32,
 }
 
@@ -25,9 +28,10 @@ impl<'a, B: Backend> Sequence<'a, B> {
     pub fn new(backend: &'a mut B, model: &'a mut Decoder<B>, capacity: usize) -> Result<Self> {
         let pages = capacity.div_ceil(backend.page_tokens() as usize);
         model.set_longest(backend, capacity)?;
-        let kv = backend.kv(&model.kv_shape(pages))?;
+        let groups = model.page_groups(backend);
+        let kv = backend.kv(&model.kv_shape(groups.count() * pages))?;
         let step = model.step(backend)?;
-        Ok(Self { backend, model, kv, step, tokens: 0 })
+        Ok(Self { backend, model, kv, step, pages, groups, tokens: 0 })
     }
 
     /// Appends `tokens` in one step. Returns the logits of rows `logit_rows` of that step, `[logit_rows.len(), vocab]`.
@@ -60,11 +64,15 @@ impl<'a, B: Backend> Sequence<'a, B> {
         let new = u32::try_from(tokens.len()).expect("a step has fewer than 2^32 rows");
         let positions: Vec<u32> = (self.tokens..self.tokens + new).collect();
         self.tokens += new;
-        let forest = self.forest(&positions);
-        let plans: Vec<_> = self.model.plan_hints().iter().map(|hints| Planner::Flat.plan(&forest, hints)).collect();
+        let plan = |hints: &PlanHints| Planner::Flat.plan(&self.forest(&positions, hints.group), hints);
+        let plans: Vec<_> = self.model.plan_hints().iter().map(plan).collect();
         let page_tokens = self.backend.page_tokens();
-        let slot = |&position: &u32| KvSlot { page: PageId(position / page_tokens), slot: position % page_tokens };
-        let slots = positions.iter().map(slot).collect();
+        let slot = |group: GroupIx, position: u32| KvSlot {
+            page: self.page(group, position / page_tokens),
+            slot: position % page_tokens,
+        };
+        let slots_in = |group: GroupIx| positions.iter().map(|&position| slot(group, position)).collect();
+        let slots = self.groups.iter().map(slots_in).collect();
         StepBatch {
             tokens: tokens.iter().copied().map(RowToken::Known).collect(),
             positions,
@@ -75,8 +83,13 @@ impl<'a, B: Backend> Sequence<'a, B> {
         }
     }
 
-    /// The sequence as one segment; its page `i` is page `i` of the memory.
-    fn forest(&self, positions: &[u32]) -> Forest {
+    /// Page number `number` of the sequence in `group`.
+    fn page(&self, group: GroupIx, number: u32) -> PageId {
+        PageId::new(group.ix() * self.pages + number as usize)
+    }
+
+    /// The sequence as one segment in the pages of `group`.
+    fn forest(&self, positions: &[u32], group: GroupIx) -> Forest {
         let pages = self.tokens.div_ceil(self.backend.page_tokens());
         let rows = positions.len() as u32;
         Forest {
@@ -87,9 +100,10 @@ impl<'a, B: Backend> Sequence<'a, B> {
                 first_position: 0,
                 tokens: self.tokens,
                 pages: 0..pages,
+                held_from: 0,
                 rows: 0..rows,
             }],
-            pages: (0..pages).map(PageId).collect(),
+            pages: (0..pages).map(|number| self.page(group, number)).collect(),
             row_positions: positions.to_vec(),
             row_segments: vec![0; positions.len()],
         }

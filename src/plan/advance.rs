@@ -7,7 +7,7 @@
 //! step costs time linear in the new pages, amortised.
 
 use super::{AttentionPlan, KvSpan};
-use crate::ids::PageId;
+use crate::ids::{GroupIx, PageId};
 
 /// A span that ends at its row and grows with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,11 +18,17 @@ pub struct GrowingSpan {
     pub room: u32,
 }
 
-/// Row `row`, whose page is full, continues in the first slot of `page`.
+/// Row `row`, whose page of `group` is full, continues in the first slot of `page`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewPage {
+    pub group: GroupIx,
     pub row: u32,
     pub page: PageId,
+}
+
+/// The new pages of one group.
+pub fn of_group(new_pages: &[NewPage], group: GroupIx) -> impl Iterator<Item = &NewPage> {
+    new_pages.iter().filter(move |new_page| new_page.group == group)
 }
 
 impl AttentionPlan {
@@ -31,11 +37,11 @@ impl AttentionPlan {
         self.growing.len() == self.row_positions.len()
     }
 
-    /// Moves every row one token further; requires `can_advance`. `new_pages` lists, in rising order, exactly the rows
-    /// in the last slot of a page.
+    /// Moves every row one token further; requires `can_advance`. `new_pages` lists for each group, in rising order,
+    /// exactly the rows in the last slot of a page; those of other groups than the plan's are ignored.
     pub fn advance(&mut self, new_pages: &[NewPage]) {
         debug_assert!(self.can_advance() && self.are_full_rows(new_pages));
-        for new_page in new_pages {
+        for new_page in of_group(new_pages, self.group) {
             self.add_page(new_page);
         }
         for growing in &self.growing {
@@ -49,7 +55,7 @@ impl AttentionPlan {
     /// Whether these are the rows whose pages are full.
     fn are_full_rows(&self, new_pages: &[NewPage]) -> bool {
         let full = (0u32..).zip(&self.row_positions).filter(|&(_, &at)| (at + 1).is_multiple_of(self.page_tokens));
-        full.map(|(row, _)| row).eq(new_pages.iter().map(|new_page| new_page.row))
+        full.map(|(row, _)| row).eq(of_group(new_pages, self.group).map(|new_page| new_page.row))
     }
 
     fn add_page(&mut self, new_page: &NewPage) {

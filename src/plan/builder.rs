@@ -65,6 +65,7 @@ impl<'a, D: Division> Builder<'a, D> {
         let plan = AttentionPlan {
             page_tokens: forest.page_tokens,
             tile: hints.tile,
+            group: hints.group,
             window: hints.window,
             items: Vec::with_capacity(forest.segments.len()),
             spans: Vec::with_capacity(2 * forest.segments.len()),
@@ -209,8 +210,8 @@ impl<'a, D: Division> Builder<'a, D> {
 
 /// The positions `range` of `segment`, all within it.
 fn span(segment: &ForestSegment, range: Range<u32>, page_tokens: u32) -> KvSpan {
-    let page = |position: u32| segment.pages.start + position / page_tokens - segment.first_position / page_tokens;
-    let first = if range.start == segment.first_position { segment.pages.start } else { page(range.start) };
+    let page = |position: u32| segment.pages.start + position / page_tokens - segment.held_from / page_tokens;
+    let first = if range.start == segment.held_from { segment.pages.start } else { page(range.start) };
     let end = if range.end == segment.end() { segment.pages.end } else { page(range.end - 1) + 1 };
     KvSpan { pages: first..end, first_position: range.start, tokens: range.end - range.start }
 }

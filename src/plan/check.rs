@@ -117,7 +117,10 @@ impl AttentionPlan {
         if rows.end > segment.rows.end {
             return Err(PlanFault::OffPath { item, row: segment.rows.end, positions });
         }
-        let page = |position: u32| (position / self.page_tokens - segment.first_position / self.page_tokens) as usize;
+        if positions.start < segment.held_from {
+            return Err(PlanFault::WrongPages { item, positions });
+        }
+        let page = |position: u32| (position / self.page_tokens - segment.held_from / self.page_tokens) as usize;
         let held = &forest.pages[segment.pages.start as usize..segment.pages.end as usize];
         let expected = &held[page(positions.start)..=page(positions.end - 1)];
         match self.pages[span.pages.start as usize..span.pages.end as usize] == *expected {

@@ -26,7 +26,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-pub use advance::{GrowingSpan, NewPage};
+pub use advance::{GrowingSpan, NewPage, of_group};
 pub use balanced::Weighed;
 pub use check::PlanFault;
 pub use cost::{CostModel, Split, Tiles};
@@ -34,7 +34,7 @@ pub use explain::{Explained, Treatment, explain};
 pub use gpus::{Gpu, Origin};
 pub use stats::PlanStats;
 
-use crate::ids::PageId;
+use crate::ids::{GroupIx, PageId};
 use crate::kv::Forest;
 
 /// Contiguous keys and values of one segment: `tokens` tokens from absolute position `first_position`, in `pages` (a
@@ -69,6 +69,8 @@ pub struct Csr {
 pub struct AttentionPlan {
     pub page_tokens: u32,
     pub tile: u32,
+    /// The page group of `pages`.
+    pub group: GroupIx,
     pub window: Option<u32>,
     pub items: Vec<WorkItem>,
     pub spans: Vec<KvSpan>,
@@ -90,7 +92,9 @@ pub struct AttentionPlan {
 pub struct PlanHints {
     /// See the module's docs. A multiple of the page size, or 1.
     pub tile: u32,
-    /// Sliding window of the layers this plan is for.
+    /// Page group of the layers this plan is for.
+    pub group: GroupIx,
+    /// Sliding window of these layers.
     pub window: Option<u32>,
     pub q_heads: u32,
     pub kv_heads: u32,

@@ -183,7 +183,7 @@ fn announce(server: &Server, address: SocketAddr) -> Result<()> {
     let facts = server.engine.facts();
     out::line(format_args!("model       {}", server.names.join(", ")))?;
     out::line(format_args!("device      {}", facts.device))?;
-    let tokens = facts.pool_pages * facts.page_tokens;
+    let tokens = facts.pool_tokens();
     out::line(format_args!(
         "room        {} tokens of keys and values, {} branches at once",
         count(tokens as u64),

@@ -118,7 +118,7 @@ fn batch(model: &Decoder<Cpu>, tree: &PrefixTree, rows: &[StepRow], requests: Ve
     StepBatch {
         tokens: rows.iter().map(|row| RowToken::Known(tree.token_at(row.segment, row.position))).collect(),
         positions: rows.iter().map(|row| row.position).collect(),
-        slots: rows.iter().map(|row| tree.slot(row.segment, row.position)).collect(),
+        slots: vec![rows.iter().map(|row| tree.slot(row.segment, row.position)).collect()],
         logit_rows: if requests.is_empty() { Vec::new() } else { (0..rows.len() as u32).collect() },
         plans: model.plan_hints().iter().map(|hints| Planner::Balanced.plan(&forest, hints)).collect(),
         requests,

@@ -47,7 +47,7 @@ fn memory(cpu: &mut Cpu, setting: &Setting, contexts: &[Vec<KvSlot>], bounds: &L
     }
     let mut step = cpu.step(&[setting.heads], setting.dtype, VOCAB).unwrap();
     let slots = levels.iter().map(|&(at, _)| at).collect();
-    cpu.load(&mut step, StepBatch { slots, ..batch(&vec![0; levels.len()]) }).unwrap();
+    cpu.load(&mut step, StepBatch { slots: vec![slots], ..batch(&vec![0; levels.len()]) }).unwrap();
     cpu.kv_append(&mut kv, LAYER, &qkv, &step);
     kv
 }

@@ -61,7 +61,8 @@ struct TreeRun<'a> {
 impl<'a> TreeRun<'a> {
     fn new(backend: &'a mut Cpu, model: &'a mut Decoder<Cpu>, planner: Planner, alone: &'a [AloneLogits]) -> Self {
         let kv = backend.kv(&model.kv_shape(PAGES)).unwrap();
-        let (pool, tree) = (PagePool::new(PAGES), PrefixTree::new(PAGE_TOKENS));
+        let groups = model.page_groups(backend);
+        let (pool, tree) = (PagePool::new(PAGES), PrefixTree::with_groups(PAGE_TOKENS, groups));
         Self { backend, model, planner, kv, pool, tree, alone, rows_seen: 0, loaded: CpuStep::default() }
     }
 
@@ -74,15 +75,19 @@ impl<'a> TreeRun<'a> {
     /// Runs the rows in one step and compares their logits with those of the texts alone.
     fn step(&mut self, mut rows: Vec<StepRow>) {
         self.tree.depth_first(&mut rows);
-        let forest = self.tree.forest(&rows);
-        let plans: Vec<_> = self.model.plan_hints().iter().map(|hints| self.planner.plan(&forest, hints)).collect();
-        for plan in &plans {
+        let mut forest = self.tree.forest(&rows);
+        let mut plans = Vec::new();
+        for hints in self.model.plan_hints() {
+            self.tree.list_pages(&mut forest, hints.group);
+            let plan = self.planner.plan(&forest, hints);
             plan.check(&forest).unwrap();
+            plans.push(plan);
         }
+        let slots = |group| rows.iter().map(|row| self.tree.slot_in(group, row.segment, row.position)).collect();
         let batch = StepBatch {
             tokens: rows.iter().map(|row| RowToken::Known(self.tree.token_at(row.segment, row.position))).collect(),
             positions: rows.iter().map(|row| row.position).collect(),
-            slots: rows.iter().map(|row| self.tree.slot(row.segment, row.position)).collect(),
+            slots: self.tree.groups().iter().map(slots).collect(),
             logit_rows: (0..rows.len() as u32).collect(),
             plans,
             requests: Vec::new(),
@@ -108,6 +113,7 @@ impl<'a> TreeRun<'a> {
         let mut position = 0;
         while position < self.tree.end(trunk) {
             let next = (position + *chunks.next().unwrap() as u32).min(self.tree.end(trunk));
+            self.tree.lay_upto(&mut self.pool, trunk, next).unwrap();
             self.step((position..next).map(|position| StepRow { segment: trunk, position }).collect());
             position = next;
         }

@@ -43,6 +43,7 @@ impl Case {
 
     fn hints(&self) -> PlanHints {
         PlanHints {
+            group: offshoot::ids::GroupIx(0),
             tile: TILE,
             window: self.window,
             q_heads: self.heads.q_heads as u32,
@@ -242,6 +243,7 @@ fn by_hand(
     items: Vec<(std::ops::Range<usize>, std::ops::Range<u32>)>,
 ) -> AttentionPlan {
     let mut plan = AttentionPlan {
+        group: offshoot::ids::GroupIx(0),
         page_tokens: PAGE_TOKENS,
         tile: TILE,
         window: case.window,

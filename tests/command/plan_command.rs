@@ -115,6 +115,29 @@ fn a_tree_that_fits_in_parts_is_planned_in_waves() {
 }
 
 #[test]
+fn prompts_keep_the_window_in_layers_that_have_one() {
+    let desk = Desk::new();
+    desk.rows(&vec![json!({"prompt_tokens": 4000, "output_tokens": 33}); 20]);
+    let waves = |layers: [&str; 2]| -> Vec<u64> {
+        let config = json!({
+            "model_type": "qwen3", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 14336, "vocab_size": 128_256,
+            "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16", "eos_token_id": 128_001,
+            "tie_word_embeddings": false, "use_sliding_window": true, "sliding_window": 128,
+            "layer_types": layers.iter().cycle().take(32).collect::<Vec<_>>()
+        });
+        desk.put("config.json", config.to_string());
+        let plan = desk.plan(&["--kv-memory", "2000", "--predict", "never"]);
+        assert_eq!(plan["model"]["kv_bytes_per_token"], 128 << 10);
+        plan["waves"].as_array().unwrap().iter().map(|wave| wave["prompts"].as_u64().unwrap()).collect()
+    };
+    // Pages of 32 tokens, 4 MiB each: 125 for a prompt and one for its sample.
+    assert_eq!(waves(["full_attention"; 2]), [3, 3, 3, 3, 3, 3, 2]);
+    // 2 MiB in each of two groups: 126 in the one, and in the other 4 for the window and one for the sample.
+    assert_eq!(waves(["sliding_attention", "full_attention"]), [7, 7, 6]);
+}
+
+#[test]
 fn fp8_keys_and_values_take_half_where_the_device_reads_them() {
     let desk = Desk::new();
     desk.rows(&problems(128));

@@ -16,17 +16,22 @@ pub const VOCAB: u32 = 256;
 pub const CONTEXT: usize = 160;
 pub const EOS: TokenId = TokenId(0);
 
-/// Two layers: full attention, or with a window in every layer, also for texts many times as long as that.
+/// Two layers: full attention, or with a window in every layer, also for texts many times as long as that; or with a
+/// window in the first layer only, as long.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
     Full,
     Windowed,
     LongWindowed,
+    LongMixed,
 }
 
 pub fn decoder(shape: Shape) -> (Cpu, Decoder<Cpu>) {
     let mut backend = Cpu::open().unwrap();
-    let context = if matches!(shape, Shape::LongWindowed) { 4 * CONTEXT } else { CONTEXT };
+    let context = match shape {
+        Shape::Full | Shape::Windowed => CONTEXT,
+        Shape::LongWindowed | Shape::LongMixed => 4 * CONTEXT,
+    };
     let decoder = Decoder::random(&mut backend, model(shape, context), Dtype::F32, 7).unwrap();
     (backend, decoder)
 }
@@ -35,6 +40,11 @@ pub fn model(shape: Shape, context: usize) -> ModelConfig {
     let (family, window) = match shape {
         Shape::Full => ("llama", ""),
         Shape::Windowed | Shape::LongWindowed => ("mistral", "\"sliding_window\": 21,"),
+        Shape::LongMixed => (
+            "qwen3",
+            r#""use_sliding_window": true, "sliding_window": 21, "head_dim": 8,
+               "layer_types": ["sliding_attention", "full_attention"],"#,
+        ),
     };
     let config = format!(
         r#"{{ "model_type": "{family}", {window} "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -103,7 +103,7 @@ fn shares_are_those_of_dense_attention_whatever_the_chunks_and_the_plan() {
             let seen: Vec<bool> = mass[..4].iter().map(|&mass| mass > 0.0).collect();
             match shape {
                 Shape::Full => assert_eq!(seen, [true, true, true, drawn > 0]),
-                Shape::Windowed | Shape::LongWindowed => {
+                Shape::Windowed | Shape::LongWindowed | Shape::LongMixed => {
                     assert_eq!(seen, [false, 40 + drawn < 23 + 21, true, drawn > 0])
                 }
             }

@@ -2,7 +2,7 @@
 
 use offshoot::backend::cpu::{Cpu, KvStore};
 use offshoot::backend::{Backend, Pick, RowToken, SampleRequest, Sampled, StepBatch};
-use offshoot::ids::{PageId, SegmentId, TokenId};
+use offshoot::ids::{GroupIx, PageId, SegmentId, TokenId};
 use offshoot::kv::{Forest, ForestSegment, KvSlot};
 use offshoot::model::Decoder;
 use offshoot::plan::Planner;
@@ -29,29 +29,31 @@ pub fn forward(shape: Shape, tokens: &[TokenId], picks: &[Pick]) -> Vec<Sampled>
 pub fn whole(backend: &mut Cpu, decoder: &Decoder<Cpu>, tokens: &[TokenId], planner: Planner) -> (KvStore, StepBatch) {
     let page_tokens = offshoot::backend::cpu::kv::PAGE_TOKENS;
     let n = u32::try_from(tokens.len()).unwrap();
-    let pages: Vec<PageId> = (0..n.div_ceil(page_tokens)).map(PageId).collect();
-    let kv = backend.kv(&decoder.kv_shape(pages.len())).unwrap();
+    let (pages, groups) = (n.div_ceil(page_tokens), decoder.page_groups(backend));
+    let kv = backend.kv(&decoder.kv_shape(groups.count() * pages as usize)).unwrap();
+    let page = |group: GroupIx, number: u32| PageId(group.0 * pages + number);
     let segment = ForestSegment {
         id: SegmentId(0),
         parent: None,
         first_position: 0,
         tokens: n,
-        pages: 0..n.div_ceil(page_tokens),
+        pages: 0..pages,
+        held_from: 0,
         rows: 0..n,
     };
-    let forest = Forest {
+    let forest = |group| Forest {
         page_tokens,
-        segments: vec![segment],
-        pages: pages.clone(),
+        segments: vec![segment.clone()],
+        pages: (0..pages).map(|number| page(group, number)).collect(),
         row_positions: (0..n).collect(),
         row_segments: vec![0; tokens.len()],
     };
-    let slot = |p: u32| KvSlot { page: pages[(p / page_tokens) as usize], slot: p % page_tokens };
+    let slot = |group, p: u32| KvSlot { page: page(group, p / page_tokens), slot: p % page_tokens };
     let batch = StepBatch {
         tokens: tokens.iter().copied().map(RowToken::Known).collect(),
         positions: (0..n).collect(),
-        slots: (0..n).map(slot).collect(),
-        plans: decoder.plan_hints().iter().map(|hints| planner.plan(&forest, hints)).collect(),
+        slots: groups.iter().map(|group| (0..n).map(|p| slot(group, p)).collect()).collect(),
+        plans: decoder.plan_hints().iter().map(|hints| planner.plan(&forest(hints.group), hints)).collect(),
         ..StepBatch::default()
     };
     (kv, batch)

@@ -5,7 +5,9 @@ use offshoot::engine::{EngineConfig, EngineHandle, Extend, Finish, Priority, Roo
 use offshoot::ids::BranchId;
 use offshoot::plan::Planner;
 
-use super::bench::{draw, engine, finishes, give, key, mislead, pages, params, prompt, roomy, score, unsure};
+use super::bench::{
+    Shape, draw, engine, engine_of, finishes, give, key, mislead, pages, params, prompt, roomy, score, unsure,
+};
 use offshoot::lab::check::dice::Dice;
 
 /// Ten rounds on at most 16 branches, none longer than 150 tokens.
@@ -60,8 +62,19 @@ fn assert_nothing_is_held(engine: &EngineHandle) {
 
 #[test]
 fn a_search_tells_the_same_story_in_a_corner() {
-    for seed in 0..12 {
-        let expected = story(&engine(EngineConfig { planner: Planner::Flat, ..roomy() }), seed);
+    stories_in_corners(Shape::Full, 12);
+}
+
+/// Pages behind windows are freed when they are short: the roomy engine frees those of branches only.
+#[test]
+fn a_search_with_windows_tells_the_same_story_in_a_corner() {
+    stories_in_corners(Shape::Windowed, 4);
+    stories_in_corners(Shape::LongMixed, 8);
+}
+
+fn stories_in_corners(shape: Shape, seeds: u64) {
+    for seed in 0..seeds {
+        let expected = story(&engine_of(shape, EngineConfig { planner: Planner::Flat, ..roomy() }), seed);
         let corners = [
             EngineConfig { step_rows: 5, max_branches: 3, ..pages(14) },
             EngineConfig { step_rows: 64, max_branches: 9, planner: Planner::Tree, ..pages(30) },
@@ -70,9 +83,9 @@ fn a_search_tells_the_same_story_in_a_corner() {
             EngineConfig { planner: Planner::SingleLevel, ..pages(60) },
         ];
         for corner in corners {
-            let engine = engine(corner.clone());
+            let engine = engine_of(shape, corner.clone());
             mislead(&engine);
-            assert_eq!(story(&engine, seed), expected, "seed {seed}, {corner:?}");
+            assert_eq!(story(&engine, seed), expected, "{shape:?}, seed {seed}, {corner:?}");
             assert_nothing_is_held(&engine);
         }
     }

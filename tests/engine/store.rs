@@ -295,10 +295,10 @@ fn block(folder: &Path) -> PathBuf {
     pipe
 }
 
-/// Lets everybody who opens the pipe read nothing, until it is gone.
+/// Lets everybody who opens the pipe read nothing, until it is gone. A chunk of its name may soon be there.
 fn unblock(pipe: &Path) {
-    use std::os::unix::fs::OpenOptionsExt;
-    while pipe.exists() {
+    use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+    while fs::metadata(pipe).is_ok_and(|there| there.file_type().is_fifo()) {
         let _ = fs::OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(pipe);
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -1,9 +1,19 @@
-//! Models whose every layer has a window: pages that it has passed are freed, and no draw changes by that.
+//! Models whose every layer has a window, or some: pages that it has passed are freed, and no draw changes by that.
 
-use offshoot::engine::{EngineConfig, EngineHandle, Finish, Metrics};
+use std::collections::HashSet;
+
+use offshoot::backend::Dtype;
+use offshoot::backend::cpu::Cpu;
+use offshoot::engine::{Engine, EngineConfig, EngineFacts, EngineHandle, Extend, Finish, Metrics, PoolSize};
+
+use offshoot::ids::{BranchId, TokenId};
+use offshoot::kv::Reach;
+use offshoot::lab::check::dice::Dice;
+use offshoot::model::{Decoder, ModelConfig};
 
 use super::bench::{
-    Shape, draw, engine_of, finish, finishes, key, length, mislead, pages, params, prompt, roomy, unsure,
+    Shape, draw, engine_of, finish, finishes, key, length, mislead, outcomes, pages, params, prompt, roomy, score,
+    tokenizer, unsure,
 };
 use super::plain::forward;
 use offshoot::backend::Pick;
@@ -100,4 +110,155 @@ fn swapped_branches_keep_only_what_their_windows_see() {
     assert!(metrics.swapped_out > 0, "{metrics:?}");
     let each = metrics.swapped_out_bytes / metrics.swapped_out / page_bytes as u64;
     assert!(each <= OWN_PAGES as u64, "{each} pages a branch");
+}
+
+/// Steps of 16 rows, and so many pages of the model's.
+fn facts_and_config(shape: Shape, pages: impl Fn(&EngineFacts) -> usize) -> (EngineFacts, EngineConfig) {
+    let facts = engine_of(shape, small_steps(roomy())).facts().clone();
+    let pool = PoolSize::Bytes(pages(&facts) * facts.page_bytes);
+    let config = small_steps(EngineConfig { pool, ..roomy() });
+    (facts, config)
+}
+
+fn small_steps(config: EngineConfig) -> EngineConfig {
+    EngineConfig { step_rows: 16, max_branches: 8, ..config }
+}
+
+#[test]
+fn a_long_prompt_needs_few_pages_of_layers_with_a_window() {
+    const GIVEN: usize = 500;
+    const DRAWN: usize = 60;
+    for shape in [Shape::LongWindowed, Shape::LongMixed] {
+        let (facts, config) = facts_and_config(shape, |facts| facts.path_pages(GIVEN, DRAWN));
+        let all = facts.page_groups.count() * (GIVEN + DRAWN - 1).div_ceil(PAGE);
+        assert!(facts.path_pages(GIVEN, DRAWN) < all * 4 / 5, "{} of {all} pages", facts.path_pages(GIVEN, DRAWN));
+        let run = |config: EngineConfig| {
+            let engine = engine_of(shape, config);
+            let root = engine.root(prompt(5, GIVEN)).unwrap();
+            let drawn = finish(&engine, draw(root, key("long", 0), params(), length(DRAWN)));
+            // Its end, and what comes of it, can go on; only then is it gone.
+            let fork = engine.fork(root, 1).unwrap()[0];
+            let more = finish(&engine, draw(fork, key("more", 0), params(), length(1)));
+            engine.discard(&[root, fork]);
+            (drawn, more, engine.metrics().unwrap())
+        };
+        let (drawn, more, metrics) = run(config);
+        let (expected, more_expected, _) = run(small_steps(roomy()));
+        assert_eq!((drawn, more), (expected, more_expected), "{shape:?}");
+        assert_eq!((metrics.preemptions, metrics.tokens_recomputed), (0, 0), "{metrics:?}");
+        assert_eq!(metrics.prompt_tokens_computed, GIVEN as u64, "each token of the prompt is computed once");
+        assert_eq!(metrics.kv_bytes_held, 0);
+    }
+}
+
+#[test]
+fn a_prompt_that_fits_by_no_count_is_refused_with_what_it_needs() {
+    for shape in [Shape::LongWindowed, Shape::LongMixed] {
+        // Nothing is left for the layers without a window, or for a step.
+        let (facts, config) = facts_and_config(shape, |facts| facts.page_groups.count() * 5);
+        let engine = engine_of(shape, config);
+        let root = engine.root(prompt(5, 500)).unwrap();
+        let failed = outcomes(&engine, vec![draw(root, key("long", 0), params(), length(2))]).remove(0);
+        let text = failed.unwrap_err().to_string();
+        assert!(text.contains(&(5 * facts.page_groups.count()).to_string()), "{text}");
+    }
+}
+
+/// Texts of three levels, depth-first: one beginning, three middles, three ends of each.
+fn levels() -> Vec<Vec<TokenId>> {
+    let ends = (0..9).map(|end| {
+        let parts = [prompt(1, 110), prompt(2 + end / 3, 110), prompt(10 + end, 40)];
+        parts.concat()
+    });
+    ends.collect()
+}
+
+#[test]
+fn what_later_prompts_share_is_kept_where_pages_are_short() {
+    let texts = levels();
+    let beginnings = texts.iter().flat_map(|text| (1..=text.len()).map(|end| &text[..end]));
+    let distinct = beginnings.collect::<HashSet<_>>().len();
+    for shape in [Shape::LongWindowed, Shape::LongMixed] {
+        let run = |config: EngineConfig| {
+            let engine = engine_of(shape, config);
+            let roots: Vec<_> = texts.iter().map(|text| engine.root(text.clone()).unwrap()).collect();
+            let extend = |(i, &root): (u64, &BranchId)| draw(root, key("level", i), params(), length(20));
+            let drawn = finishes(&engine, (0..).zip(&roots).map(extend).collect::<Vec<Extend>>());
+            engine.discard(&roots);
+            (drawn, engine.metrics().unwrap())
+        };
+        // About two paths, of nine that share much.
+        let (facts, config) = facts_and_config(shape, |facts| 2 * facts.path_pages(260, 20));
+        let (drawn, metrics) = run(config);
+        let (expected, roomy) = run(small_steps(roomy()));
+        assert_eq!(drawn, expected, "{shape:?}");
+        assert_eq!(roomy.prompt_tokens_computed, distinct as u64);
+        assert_eq!(metrics.prompt_tokens_computed, distinct as u64, "{shape:?}, {metrics:?}");
+        let whole = facts.page_groups.count() * (distinct + 9 * 20).div_ceil(PAGE) * facts.page_bytes;
+        assert!(metrics.kv_bytes_peak < whole as u64, "{shape:?}, {metrics:?}");
+        assert_eq!(metrics.kv_bytes_held, 0);
+    }
+}
+
+/// An engine of layers some of which have a window.
+fn engine_of_layers(layers: &[&str], window: u32, config: EngineConfig) -> EngineHandle {
+    let json = serde_json::json!({ "model_type": "qwen3", "hidden_size": 32, "num_hidden_layers": layers.len(),
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 48, "vocab_size": 256,
+        "eos_token_id": 0, "max_position_embeddings": 640, "rms_norm_eps": 1e-5, "tie_word_embeddings": false,
+        "use_sliding_window": true, "sliding_window": window, "layer_types": layers });
+    let mut cpu = Cpu::open().unwrap();
+    let model = ModelConfig::from_json(&json.to_string()).unwrap();
+    let decoder = Decoder::random(&mut cpu, model, Dtype::F32, 7).unwrap();
+    let config = EngineConfig { check_plans: true, run_ahead: super::RUN_AHEAD, ..config };
+    Engine::start(cpu, decoder, Some(tokenizer()), config).unwrap()
+}
+
+/// Texts that begin alike, each sampled twice, and scored behind its end; then all of it is gone.
+fn samples_and_scores(engine: &EngineHandle) -> Vec<Finish> {
+    let texts = (0..3).map(|end| [prompt(1, 150), prompt(2 + end, 150)].concat());
+    let roots: Vec<BranchId> = texts.map(|text| engine.root(text).unwrap()).collect();
+    let forks: Vec<BranchId> = roots.iter().flat_map(|&root| engine.fork(root, 3).unwrap()).collect();
+    let extend = |(i, &fork): (u64, &BranchId)| match i % 3 {
+        0 => score(fork, prompt(20 + i, 30)),
+        _ => draw(fork, key("layers", i), params(), unsure(60)),
+    };
+    let mut told = finishes(engine, (0..).zip(&forks).map(extend).collect());
+    let again = forks.iter().map(|&fork| draw(fork, key("again", 0), params(), length(3))).collect();
+    told.extend(finishes(engine, again));
+    engine.discard(&forks);
+    engine.discard(&roots);
+    told
+}
+
+#[test]
+fn any_layers_may_have_a_window() {
+    let (mut preempted, mut freed) = (0, 0);
+    for seed in 0..6 {
+        let mut dice = Dice::new(seed);
+        let some = |dice: &mut Dice| dice.pick(&["sliding_attention", "full_attention"]);
+        let mut layers: Vec<&str> = (0..dice.within(2, 6)).map(|_| some(&mut dice)).collect();
+        layers.push("sliding_attention");
+        let (window, rows) = (dice.within(1, 90), dice.within(5, 70) as usize);
+        let of = |config| engine_of_layers(&layers, window, small_steps(config));
+        let roomy_engine = of(roomy());
+        let expected = samples_and_scores(&roomy_engine);
+        let (facts, peak) = (roomy_engine.facts(), roomy_engine.metrics().unwrap().kv_bytes_peak);
+        let groups = facts.page_groups;
+        assert_eq!(groups.with(Reach::All) > 0, layers.contains(&"full_attention"));
+        // The longest path with none of its pages freed, and then room for some more.
+        for more in [0, 20, 60] {
+            let pages = facts.scored_pages(365) + more * groups.count();
+            let pool = PoolSize::Bytes(pages * facts.page_bytes);
+            let engine =
+                engine_of_layers(&layers, window, EngineConfig { pool, step_rows: rows, max_branches: 8, ..roomy() });
+            mislead(&engine);
+            let told = samples_and_scores(&engine);
+            assert_eq!(told, expected, "{layers:?}, a window of {window}, steps of {rows} rows, {pages} pages");
+            let metrics = engine.metrics().unwrap();
+            assert_eq!(metrics.kv_bytes_held, 0, "pages are lost");
+            preempted += metrics.preemptions;
+            freed += peak.saturating_sub(metrics.kv_bytes_peak);
+        }
+    }
+    assert!(preempted > 0 && freed > 0, "pages were short");
 }

@@ -39,7 +39,7 @@ fn batch(token: u32, top_logprobs: usize) -> StepBatch {
     StepBatch {
         tokens: vec![RowToken::Known(TokenId(0))],
         positions: vec![0],
-        slots: vec![KvSlot { page: PageId(0), slot: 0 }],
+        slots: vec![vec![KvSlot { page: PageId(0), slot: 0 }]],
         logit_rows: vec![0],
         plans: Vec::new(),
         requests: vec![request],

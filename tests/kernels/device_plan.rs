@@ -211,6 +211,7 @@ fn any_case(dice: &mut Dice) -> (HeadLayout, Tiling, Option<u32>, u32) {
 fn plan_hints(heads: HeadLayout, window: Option<u32>, tile: u32) -> PlanHints {
     let number = |n: usize| u32::try_from(n).expect("few heads");
     PlanHints {
+        group: offshoot::ids::GroupIx(0),
         tile,
         window,
         q_heads: number(heads.q_heads),
@@ -355,7 +356,7 @@ fn few_words_follow_a_decode_step_from_page_to_page() {
                     (0u32..).zip(&plan.row_positions).filter(|&(_, at)| (at + 1).is_multiple_of(KV_BLOCK_TOKENS));
                 let mut new_page = |(row, _)| {
                     next_page += 1;
-                    NewPage { row, page: PageId(next_page) }
+                    NewPage { group: offshoot::ids::GroupIx(0), row, page: PageId(next_page) }
                 };
                 let new_pages: Vec<NewPage> = full.map(&mut new_page).collect();
                 plan.advance(&new_pages);

@@ -127,6 +127,7 @@ fn kv(setting: &Setting, grown: &GrownForest) -> Vec<u8> {
 fn hints(setting: &Setting, tile: u32) -> PlanHints {
     let number = |n: usize| u32::try_from(n).expect("few heads");
     PlanHints {
+        group: offshoot::ids::GroupIx(0),
         tile,
         window: setting.window,
         q_heads: number(setting.heads.q_heads),

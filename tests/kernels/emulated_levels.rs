@@ -24,6 +24,7 @@ const PAGE: usize = 32;
 fn hints(setting: &Setting) -> PlanHints {
     let small = |size: usize| u32::try_from(size).unwrap();
     PlanHints {
+        group: offshoot::ids::GroupIx(0),
         tile: 1,
         window: setting.window,
         q_heads: small(setting.heads.q_heads),

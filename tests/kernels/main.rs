@@ -9,6 +9,7 @@ mod cuda_ops;
 mod cuda_steps;
 mod device_check;
 mod device_plan;
+mod emulated_advance;
 mod emulated_append;
 mod emulated_attention;
 mod emulated_experts;

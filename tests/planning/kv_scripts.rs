@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use offshoot::ids::{PageId, SegmentId, TokenId};
-use offshoot::kv::{KvSlot, MOST_KEPT_TOP, PagePool, PrefixTree, TokenScore, Usage};
+use offshoot::kv::{KvSlot, Laying, MOST_KEPT_TOP, PageGroups, PagePool, PrefixTree, Reach, TokenScore, Usage, Window};
 use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, grow};
 
@@ -17,8 +17,8 @@ struct Lease {
     may_grow: bool,
     computed: usize,
     pending: Option<TokenId>,
-    /// Of the positions below nothing will be read for it again.
-    passed: u32,
+    /// First row that will be computed for it though others have computed it.
+    again: Option<u32>,
 }
 
 /// The tree, the model of it, and a memory in which each slot holds the whole text up to its token (as keys and values
@@ -29,22 +29,24 @@ struct Script {
     dice: Dice,
     leases: Vec<Lease>,
     memory: HashMap<(PageId, u32), Vec<TokenId>>,
-    /// Pages freed behind windows.
+    /// Pages freed behind windows of branches, and of prompts.
     freed_behind: usize,
+    freed_behind_prompts: usize,
     /// Scores that were kept, and that were found.
     scored: usize,
     found: usize,
 }
 
 impl Script {
-    fn new(seed: u64, page_tokens: u32, pages: usize) -> Self {
+    fn new(seed: u64, page_tokens: u32, pages: usize, groups: PageGroups) -> Self {
         Self {
-            tree: PrefixTree::new(page_tokens),
+            tree: PrefixTree::with_groups(page_tokens, groups).laying_ahead(1 + seed as u32 % 30),
             pool: PagePool::new(pages),
             dice: Dice::new(seed),
             leases: Vec::new(),
             memory: HashMap::new(),
             freed_behind: 0,
+            freed_behind_prompts: 0,
             scored: 0,
             found: 0,
         }
@@ -57,7 +59,8 @@ impl Script {
             35..45 => self.fork_at(),
             45..54 => self.append(),
             54..59 => self.draw(),
-            59..67 => self.free_behind(),
+            59..65 => self.free_behind(),
+            65..67 => self.free_behind_prompts(),
             67..77 => self.compute(),
             77..82 => self.score(),
             82..85 => self.retain(),
@@ -89,22 +92,17 @@ impl Script {
         let (free, (known, computed)) = (self.pool.free(), self.tree.known(None, &tokens));
         let alone = self.alone();
         let shared = self.tree.shared_with_one(&alone, None, &tokens);
-        match self.tree.admit(&mut self.pool, &tokens) {
+        let again = self.dice.one_in(4).then(|| self.dice.within(0, 99)).filter(|&row| (row as usize) < tokens.len());
+        match self.tree.admit_behind(&mut self.pool, None, &tokens, again.unwrap_or(u32::MAX)) {
             Ok(segment) => {
-                assert!(
-                    self.alone().pages() + shared >= alone.pages(),
-                    "more pages stay than the prompt was said to share"
-                );
-                assert_eq!(self.tree.computed(segment), computed, "what is known says how much is computed");
+                if again.is_none() {
+                    let stay = self.alone().pages() + shared;
+                    assert!(stay >= alone.pages(), "more pages stay than the prompt was said to share");
+                    assert_eq!(self.tree.computed(segment), computed, "what is known says how much is computed");
+                }
                 assert!(self.tree.known(None, &tokens).0 as usize == tokens.len(), "a prompt is known once admitted");
-                self.leases.push(Lease {
-                    segment,
-                    tokens,
-                    may_grow: false,
-                    computed: computed as usize,
-                    pending: None,
-                    passed: 0,
-                });
+                let computed = self.tree.computed(segment) as usize;
+                self.leases.push(Lease { segment, tokens, may_grow: false, computed, pending: None, again });
             }
             Err(short) => {
                 assert!(short.needed > free);
@@ -120,23 +118,24 @@ impl Script {
         if !self.tree.tokens_of(self.leases[at].segment).is_empty() {
             self.seal(self.leases[at].segment);
         }
-        let branch = Lease { segment, may_grow: true, ..self.leases[at].clone() };
+        let branch = Lease { segment, may_grow: true, again: None, ..self.leases[at].clone() };
         self.leases.push(branch);
     }
 
     fn fork_at(&mut self) {
         let Some(at) = self.any() else { return };
         self.end_draw(self.leases[at].segment);
-        let Lease { segment: old, tokens, computed, passed, .. } = self.leases[at].clone();
+        let Lease { segment: old, tokens, computed, .. } = self.leases[at].clone();
         let end = u32::try_from(tokens.len()).unwrap();
-        let position = if self.tree.is_hollow(old) { end } else { self.dice.within(0, end) };
+        let lacks = self.tree.path(old).into_iter().any(|id| self.tree.passed(id) > self.tree.first_position(id));
+        let position = if lacks { end } else { self.dice.within(0, end) };
         let segment = self.tree.fork_at(&mut self.pool, old, position);
         if position as usize == tokens.len() && !self.tree.tokens_of(old).is_empty() {
             self.seal(old);
         }
         let tokens = tokens[..position as usize].to_vec();
         let computed = computed.min(tokens.len());
-        self.leases.push(Lease { segment, tokens, may_grow: true, computed, pending: None, passed });
+        self.leases.push(Lease { segment, tokens, may_grow: true, computed, pending: None, again: None });
     }
 
     fn seal(&mut self, segment: SegmentId) {
@@ -197,19 +196,33 @@ impl Script {
         let Some(at) = self.any() else { return };
         let segment = self.leases[at].segment;
         let upto = self.dice.within(self.tree.computed(segment), self.tree.end(segment));
-        self.compute_upto(at, upto);
+        let _ = self.compute_upto(at, upto);
     }
 
-    fn compute_upto(&mut self, at: usize, upto: u32) {
+    /// False if there are too few pages.
+    fn compute_upto(&mut self, at: usize, upto: u32) -> bool {
         let Lease { segment, mut tokens, pending, .. } = self.leases[at].clone();
         tokens.extend(pending);
+        let free = self.pool.free();
         let first = self.tree.computed(segment);
+        let laid = match upto <= first + 8 {
+            true => self.tree.lay_ahead(&mut self.pool, segment),
+            false => self.tree.lay_upto(&mut self.pool, segment, upto),
+        };
+        if let Err(short) = laid {
+            assert!(short.needed > self.pool.free() && self.pool.free() <= free);
+            return false;
+        }
+        let upto = (first..upto).find(|&position| !self.tree.has_slots(segment, position)).unwrap_or(upto);
         for position in first..upto {
-            let KvSlot { page, slot } = self.tree.slot(segment, position);
-            self.memory.insert((page, slot), tokens[..=position as usize].to_vec());
+            for group in self.tree.groups().iter() {
+                let KvSlot { page, slot } = self.tree.slot_in(group, segment, position);
+                self.memory.insert((page, slot), tokens[..=position as usize].to_vec());
+            }
         }
         self.tree.mark_computed(segment, upto);
-        self.leases[at].computed = upto as usize;
+        self.leases[at].computed = upto.max(first) as usize;
+        true
     }
 
     /// The score of a text's last token: as many likeliest tokens as were asked for, each told by the text.
@@ -229,12 +242,18 @@ impl Script {
             let text = &tokens[..tokens.len().min(position as usize + 1)];
             let belongs = (1..tokens.len()).contains(&(position as usize))
                 && position <= self.tree.computed(segment)
-                && self.tree.has_slot(segment, position);
+                && self.keeps_scores(segment, position);
             self.tree.keep_score(segment, position, Self::score_of(text, tops));
             let kept = self.tree.scores(segment, position..position + 1, tops).next();
             assert_eq!(kept.is_some(), belongs, "position {position} of {}", tokens.len());
             self.scored += usize::from(belongs);
         }
+    }
+
+    /// Whether the token at `position` has a slot in some group, or gets one.
+    fn keeps_scores(&self, segment: SegmentId, position: u32) -> bool {
+        let (owner, _) = self.tree.parts(segment, position..position + 1)[0];
+        self.tree.groups().with(Reach::All) > 0 || position >= self.tree.passed(owner)
     }
 
     /// Every score is that of its text, whoever scored it.
@@ -260,17 +279,31 @@ impl Script {
         }
         let at = self.dice.pick(&open);
         let segment = self.leases[at].segment;
-        self.compute_upto(at, self.tree.end(segment));
-        let page_tokens = self.tree.page_tokens();
-        let end = self.tree.end(segment).saturating_sub(1);
-        let upto = self.dice.within(0, end) / page_tokens * page_tokens;
+        let Some(window) = self.tree.groups().window() else { return };
+        if !self.compute_upto(at, self.tree.end(segment)) || self.tree.computed(segment) < self.tree.end(segment) {
+            return;
+        }
+        let same = self.leases.iter().filter(|lease| lease.segment == segment);
+        let again = same.filter_map(|lease| lease.again).min().map_or(u32::MAX, |row| row + 1);
+        let upto = window.passed(self.tree.end(segment).saturating_sub(1).min(again));
         if upto > 0 {
             let (free, leased) = (self.pool.free(), self.tree.leased().pages);
             let freed = self.tree.free_behind(&mut self.pool, segment, upto);
             assert_eq!((self.pool.free(), self.tree.leased().pages), (free + freed, leased - freed));
-            self.leases[at].passed = self.leases[at].passed.max(upto);
             self.freed_behind += freed;
         }
+    }
+
+    /// Pages are short: those of prompts behind the windows of all rows to come are freed.
+    fn free_behind_prompts(&mut self) {
+        let again: Vec<_> = self.leases.iter().filter_map(|lease| Some((lease.segment, lease.again?))).collect();
+        let (free, leased) = (self.pool.free(), self.tree.leased().pages);
+        let is_behind = self.tree.is_behind_prompts(&again);
+        let freed = self.tree.free_behind_prompts(&mut self.pool, &again);
+        assert_eq!((self.pool.free(), self.tree.leased().pages), (free + freed, leased - freed));
+        assert!(freed == 0 || is_behind);
+        assert!(!self.tree.is_behind_prompts(&again), "all of it is freed at once");
+        self.freed_behind_prompts += freed;
     }
 
     fn retain(&mut self) {
@@ -310,7 +343,8 @@ impl Script {
         let free = self.pool.free();
         let freed = self.tree.evict(&mut self.pool, wanted);
         assert_eq!(self.pool.free(), free + freed);
-        assert!(freed <= wanted, "{freed} pages are freed where {wanted} are wanted");
+        let most = wanted + self.tree.groups().count() - 1;
+        assert!(freed <= most, "{freed} pages are freed where {wanted} are wanted");
         if freed < wanted {
             self.check();
             self.check_only_leased_paths_remain();
@@ -327,34 +361,51 @@ impl Script {
         self.tree.check_integrity(&self.pool).unwrap();
         assert_eq!(self.tree.stats().leases, self.leases.len());
         for lease in &self.leases {
-            let Lease { segment, ref tokens, computed, pending, passed, .. } = *lease;
+            let Lease { segment, ref tokens, computed, pending, again, .. } = *lease;
             assert_eq!(&self.tree.context(segment), tokens, "a pending token is not part of the context");
             assert_eq!(self.tree.is_pending(segment), pending.is_some());
             let tokens = &[tokens.clone(), pending.into_iter().collect()].concat();
             assert_eq!(self.tree.end(segment) as usize, tokens.len());
-            let now = self.tree.computed(segment) as usize;
-            assert!(now >= computed, "what was computed stays so while it is leased");
+            let now = self.tree.computed(segment);
+            assert!(now as usize >= computed, "what was computed stays so while it is leased");
+            let next = again.map_or(now, |row| now.min(row + 1));
+            let read_from = self.tree.groups().window().map_or(0, |window| window.passed(next));
             for position in 0..now {
-                let at = u32::try_from(position).unwrap();
-                if !self.tree.has_slot(segment, at) {
-                    assert!(at < passed, "position {at} is gone, though only {passed} were passed");
-                    continue;
+                let is_there = self.tree.has_slots(segment, position);
+                assert!(is_there || position < read_from, "position {position} is gone, which row {next} reads");
+                for group in self.tree.groups().iter() {
+                    if !is_there && self.tree.groups().place(group).0 == Reach::Window {
+                        continue;
+                    }
+                    let KvSlot { page, slot } = self.tree.slot_in(group, segment, position);
+                    assert_eq!(slot, position % self.tree.page_tokens());
+                    let read = &self.memory[&(page, slot)];
+                    assert_eq!(read, &tokens[..=position as usize], "a branch reads another's memory");
                 }
-                let KvSlot { page, slot } = self.tree.slot(segment, at);
-                assert_eq!(slot as usize, position % self.tree.page_tokens() as usize);
-                assert_eq!(self.memory[&(page, slot)], tokens[..=position], "a branch reads another's memory");
             }
         }
     }
 }
 
+/// Groups of layers that all lack a window, all have one, or some.
+fn groups(seed: u64, page_tokens: u32) -> PageGroups {
+    let window = Window { tokens: 1 + seed as u32 % 11, unit: page_tokens };
+    match seed / 4 % 4 {
+        0 => PageGroups::ONE,
+        1 => PageGroups::windowed(window),
+        2 => PageGroups::mixed(1, 1, window),
+        _ => PageGroups::mixed(2, 3, window),
+    }
+}
+
 #[test]
 fn random_scripts_agree_with_the_model() {
-    let (mut freed_behind, mut scored, mut found) = (0, 0, 0);
-    for seed in 0..60 {
+    let (mut freed_behind, mut behind_prompts, mut scored, mut found) = (0, 0, 0, 0);
+    for seed in 0..120 {
         let page_tokens = [1, 4, 16, 64][seed as usize % 4];
-        let pages = if seed % 3 == 0 { 12 } else { 400 };
-        let mut script = Script::new(seed, page_tokens, pages);
+        let groups = groups(seed, page_tokens);
+        let pages = groups.count() * if seed % 3 == 0 { 12 } else { 400 };
+        let mut script = Script::new(seed, page_tokens, pages, groups);
         (0..250).for_each(|_| script.step());
         let held: Vec<SegmentId> = script.leases.iter().map(|lease| lease.segment).collect();
         held.into_iter().for_each(|segment| script.end_draw(segment));
@@ -363,16 +414,20 @@ fn random_scripts_agree_with_the_model() {
         script.check();
         assert_eq!(script.pool.free(), script.pool.capacity(), "seed {seed}: pages are lost");
         freed_behind += script.freed_behind;
+        behind_prompts += script.freed_behind_prompts;
         (scored, found) = (scored + script.scored, found + script.found);
     }
     assert!(scored > 1000 && found > scored, "{scored} scores were kept, {found} found");
-    assert!(freed_behind > 50, "windows passed {freed_behind} pages in all scripts");
+    assert!(freed_behind > 50, "windows passed {freed_behind} pages of branches in all scripts");
+    assert!(behind_prompts > 50, "windows passed {behind_prompts} pages of prompts in all scripts");
 }
 
 #[test]
 fn what_a_window_has_passed_is_freed_and_matched_by_nobody() {
-    let (mut tree, mut pool) = (PrefixTree::new(4), PagePool::new(20));
+    let eight = PageGroups::windowed(Window { tokens: 8, unit: 4 });
+    let (mut tree, mut pool) = (PrefixTree::with_groups(4, eight), PagePool::new(20));
     let prompt = tree.admit(&mut pool, &tokens("qqqq")).unwrap();
+    tree.lay_ahead(&mut pool, prompt).unwrap();
     let branch = tree.fork(prompt);
     tree.release(prompt);
     let mut text = tokens("qqqq");
@@ -380,29 +435,72 @@ fn what_a_window_has_passed_is_freed_and_matched_by_nobody() {
         tree.append(&mut pool, branch, &[TokenId(letter.into())]).unwrap();
         text.push(TokenId(letter.into()));
         tree.mark_computed(branch, tree.end(branch));
-        // A window of eight.
         tree.free_behind(&mut pool, branch, tree.end(branch).saturating_sub(9) / 4 * 4);
         tree.check_integrity(&pool).unwrap();
         assert!(20 - pool.free() <= 1 + 4, "the prompt, and pages for the window and a token more");
         assert!(tree.path(branch).len() <= 3, "what is gone is one segment");
     }
     assert_eq!(tree.context(branch), text);
-    assert_eq!(tree.known(None, &text), (4, 4), "only the prompt is matched from the root");
-    // From the branch's end on it is matched by who knows it.
-    let longer = tree.admit_behind(&mut pool, Some(branch), &tokens("!")).unwrap();
+    assert_eq!(tree.known(None, &text), (30, 30), "the window before its end is there");
+    assert_eq!(tree.known(None, &text[..20]), (4, 4), "the one before position 20 is gone");
+    let longer = tree.admit_behind(&mut pool, Some(branch), &tokens("!"), u32::MAX).unwrap();
     assert_eq!(tree.end(longer), 31);
     assert_eq!(tree.within(longer, 29), tree.within(prompt, 4), "what ends where keys are gone is no beginning");
-    // Another copy of the text is laid out anew, beside what is hollow.
-    let twin = tree.admit(&mut pool, &text).unwrap();
-    assert!((0..30).all(|position| tree.has_slot(twin, position)));
+    // Another copy of the beginning is laid out anew, beside what was freed.
+    let twin = tree.admit(&mut pool, &text[..20]).unwrap();
+    tree.lay_upto(&mut pool, twin, 20).unwrap();
+    assert!((0..20).all(|position| tree.has_slots(twin, position)));
     tree.check_integrity(&pool).unwrap();
-    tree.mark_computed(twin, 30);
+    tree.mark_computed(twin, 20);
+    assert_eq!(tree.known(None, &text[..20]), (20, 20));
     [branch, longer, twin].into_iter().for_each(|segment| tree.release(segment));
     assert_eq!(tree.evict(&mut pool, 3), 3);
-    assert_eq!(tree.known(None, &text), (30, 30), "what nobody can match goes first");
+    assert_eq!(tree.known(None, &text[..20]), (20, 20), "the least recently used goes first");
     tree.evict(&mut pool, usize::MAX);
     assert_eq!(pool.free(), 20);
     tree.check_integrity(&pool).unwrap();
+}
+
+/// While a prompt is computed, it needs no more pages than are counted for it, however long it is.
+#[test]
+fn a_prompt_holds_what_is_counted_of_it() {
+    const AHEAD: u32 = 10;
+    for (all, windowed) in [(0, 1), (1, 1), (2, 3)] {
+        for page_tokens in [1, 4, 16] {
+            let window = Window { tokens: 13, unit: 2 * page_tokens };
+            let groups = PageGroups::mixed(all, windowed, window);
+            let end = 400;
+            let text: Vec<TokenId> = (0..end).map(TokenId).collect();
+            let mut tree = PrefixTree::with_groups(page_tokens, groups).laying_ahead(AHEAD);
+            let most = tree.most_prompt_pages(end, Laying::Ahead);
+            let without_window = tree.most_prompt_pages(end, Laying::Whole);
+            assert_eq!(without_window, groups.count() * end.div_ceil(page_tokens) as usize);
+            let numbers = (13 + 2 * page_tokens + AHEAD).div_ceil(page_tokens) as usize + 1;
+            assert_eq!(most, all * end.div_ceil(page_tokens) as usize + windowed * numbers);
+            let mut pool = PagePool::new(most);
+            let prompt = tree.admit(&mut pool, &text).unwrap();
+            let mut usage = Usage::default();
+            tree.add_path(&mut usage, prompt);
+            assert_eq!(usage.committed(), most, "it takes the rest while it is computed");
+            while tree.computed(prompt) < end {
+                if tree.lay_ahead(&mut pool, prompt).is_err() {
+                    assert!(tree.free_behind_prompts(&mut pool, &[]) > 0);
+                    tree.lay_ahead(&mut pool, prompt).unwrap();
+                }
+                tree.check_integrity(&pool).unwrap();
+                let mut usage = Usage::default();
+                tree.add_path(&mut usage, prompt);
+                assert!(usage.committed() <= most, "{} pages of {most}", usage.committed());
+                tree.mark_computed(prompt, end.min(tree.computed(prompt) + AHEAD));
+            }
+            // Whoever begins at its end finds the window; whoever parts from it before, does not.
+            assert_eq!(tree.known(None, &text), (end, end));
+            assert_eq!(tree.known(None, &text[..300]), (0, 0));
+            tree.release(prompt);
+            tree.evict(&mut pool, usize::MAX);
+            assert_eq!(pool.free(), pool.capacity());
+        }
+    }
 }
 
 #[test]
@@ -553,9 +651,9 @@ fn the_first_child_goes_on_in_the_last_page_and_no_other() {
     assert_eq!((tree.slot(third, 13).page, 20 - pool.free()), (shared, 4));
     // Whole pages are copied to one that stands apart.
     let apart = tree.fork(prompt);
-    tree.append_apart(&mut pool, apart, &tokens("xyz")).unwrap();
+    tree.append_apart(&mut pool, apart, &tokens("xyz"), tree.end(apart)).unwrap();
     let late = tree.fork(tree.parent(third).unwrap());
-    tree.append_apart(&mut pool, late, &tokens("xyz")).unwrap();
+    tree.append_apart(&mut pool, late, &tokens("xyz"), tree.end(late)).unwrap();
     assert_eq!(pool.holders(tree.slot(late, 13).page), 1);
     tree.check_integrity(&pool).unwrap();
 }
@@ -615,7 +713,7 @@ fn siblings_alike_are_not_looked_at_by_what_goes_on_behind_one_of_them() {
     }
     let mut ends = Vec::new();
     for &sibling in &siblings {
-        let twins = [(); 3].map(|()| tree.admit_behind(&mut pool, Some(sibling), &tokens("!")).unwrap());
+        let twins = [(); 3].map(|()| tree.admit_behind(&mut pool, Some(sibling), &tokens("!"), u32::MAX).unwrap());
         assert_eq!(twins, [twins[0]; 3], "what is given the same behind one of them is shared");
         assert_eq!(tree.context(twins[0]), tokens("questionbecause!"));
         ends.push(twins[0]);
@@ -632,11 +730,11 @@ fn pages_in_use_are_counted_once() {
     let branch = tree.fork(prompt);
     tree.append(&mut pool, branch, &tokens("because")).unwrap();
     let mut usage = Usage::default();
-    assert_eq!(tree.gain(&usage, None, &tokens("questionbecause"), 15), 4, "nothing is in use");
+    assert_eq!(tree.gain(&usage, None, &tokens("questionbecause"), 15, Laying::Whole), 4, "nothing is in use");
     tree.add_path(&mut usage, branch);
     assert_eq!((usage.pages(), tree.leased().pages), (4, 4));
     // A third of the way into the branch's second page.
-    assert_eq!(tree.gain(&usage, None, &tokens("questionbecame"), 14), 1);
+    assert_eq!(tree.gain(&usage, None, &tokens("questionbecame"), 14, Laying::Ahead), 1);
     assert_eq!(tree.gain_after(&usage, prompt, 17), 3);
     let other = tree.admit(&mut pool, &tokens("questionbecame")).unwrap();
     tree.add_new_path(&mut usage, other, u32::MAX, 1);

@@ -63,6 +63,7 @@ fn attention_takes_what_was_measured() {
     for tree in read_trees(&path).expect("the trees are well formed") {
         let small = |n: usize| u32::try_from(n).expect("heads are few");
         let hints = PlanHints {
+            group: offshoot::ids::GroupIx(0),
             tile,
             window: None,
             q_heads: small(tree.q_heads),

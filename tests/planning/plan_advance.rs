@@ -11,7 +11,16 @@ use offshoot::plan::{AttentionPlan, CostModel, Csr, NewPage, PlanHints, Planner,
 /// Llama-3-8B's heads; tiles of one position as on the GPU, larger ones as on the CPU.
 fn hints(tile: u32, window: Option<u32>) -> PlanHints {
     let cost = if tile == 1 { CostModel::CUDA } else { CostModel::CPU };
-    PlanHints { tile, window, q_heads: 32, kv_heads: 8, head_dim: 128, kv_element_bytes: 2, cost }
+    PlanHints {
+        tile,
+        group: offshoot::ids::GroupIx(0),
+        window,
+        q_heads: 32,
+        kv_heads: 8,
+        head_dim: 128,
+        kv_element_bytes: 2,
+        cost,
+    }
 }
 
 /// Visits decode steps of some trees of every shape, by all planners, with tiles and windows in all combinations. Each
@@ -60,7 +69,7 @@ fn go_on(forest: &mut Forest) -> Vec<NewPage> {
         forest.segments[segment].tokens += 1;
         if position.is_multiple_of(forest.page_tokens) {
             turned[segment] = Some(PageId(next_page));
-            new_pages.push(NewPage { row, page: PageId(next_page) });
+            new_pages.push(NewPage { group: offshoot::ids::GroupIx(0), row, page: PageId(next_page) });
             next_page += 1;
         }
     }

@@ -10,6 +10,7 @@ const LEAF: u32 = 20;
 
 /// Llama-3-8B's heads on the GPU.
 const GROUPED: PlanHints = PlanHints {
+    group: offshoot::ids::GroupIx(0),
     tile: 1,
     window: None,
     q_heads: 32,
@@ -45,7 +46,15 @@ fn push(forest: &mut Forest, parent: Option<u32>, tokens: u32, rows: std::ops::R
     let pages = first_page..first_page + pages;
     forest.pages.extend(pages.clone().map(PageId));
     let index = forest.segments.len() as u32;
-    forest.segments.push(ForestSegment { id: SegmentId(index), parent, first_position, tokens, pages, rows });
+    forest.segments.push(ForestSegment {
+        id: SegmentId(index),
+        parent,
+        first_position,
+        tokens,
+        pages,
+        held_from: first_position,
+        rows,
+    });
     index
 }
 

@@ -8,7 +8,16 @@ use offshoot::plan::{AttentionPlan, CostModel, Explained, PlanHints, Planner, Tr
 /// Llama-3-8B's heads; tiles of one position as on the GPU, larger ones as on the CPU.
 fn hints(tile: u32, window: Option<u32>) -> PlanHints {
     let cost = if tile == 1 { CostModel::CUDA } else { CostModel::CPU };
-    PlanHints { tile, window, q_heads: 32, kv_heads: 8, head_dim: 128, kv_element_bytes: 2, cost }
+    PlanHints {
+        tile,
+        group: offshoot::ids::GroupIx(0),
+        window,
+        q_heads: 32,
+        kv_heads: 8,
+        head_dim: 128,
+        kv_element_bytes: 2,
+        cost,
+    }
 }
 
 fn for_each(mut visit: impl FnMut(&str, &Forest, &PlanHints, AttentionPlan, Vec<Explained>)) {

@@ -10,7 +10,16 @@ use offshoot::plan::{AttentionPlan, CostModel, PlanFault, PlanHints, Planner};
 /// Llama-3-8B's heads; tiles of one position as on the GPU, larger ones as on the CPU.
 fn hints(tile: u32, window: Option<u32>) -> PlanHints {
     let cost = if tile == 1 { CostModel::CUDA } else { CostModel::CPU };
-    PlanHints { tile, window, q_heads: 32, kv_heads: 8, head_dim: 128, kv_element_bytes: 2, cost }
+    PlanHints {
+        tile,
+        group: offshoot::ids::GroupIx(0),
+        window,
+        q_heads: 32,
+        kv_heads: 8,
+        head_dim: 128,
+        kv_element_bytes: 2,
+        cost,
+    }
 }
 
 /// All planners on some forests of every shape, with tiles, pages and windows in all combinations.
@@ -225,6 +234,7 @@ fn forest(segments: &[(Option<u32>, u32, u32)]) -> Forest {
             first_position,
             tokens,
             pages: first_page..first_page + pages,
+            held_from: first_position,
             rows: row..row + own,
         });
         let mut above = parent;

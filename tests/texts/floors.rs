@@ -46,7 +46,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("eval/statistics", &["search"]),
     ("eval/task", &["eval/answer", "eval/benchmark", "eval/records", "eval/source", "judge", "search", "tokenizer"]),
     ("eval/journal", &["search"]),
-    ("eval/report", &["backend", "engine", "eval/task", "judge", "plan"]),
+    ("eval/report", &["backend", "engine", "eval/task", "judge", "model", "plan"]),
     ("eval/view", &["engine", "eval/journal", "tree"]),
     (
         "eval/run",

@@ -4,7 +4,7 @@
 use crate::shared;
 
 use offshoot::backend::{Dtype, Gate};
-use offshoot::ids::TokenId;
+use offshoot::ids::{GroupIx, TokenId};
 use offshoot::model::config::{
     Activation, AttentionKind, BlockNorms, DenseSpec, Family, FeedForward, HeadNorm, HeadNormSpan, LayerNorms, Norm,
     RopeConfig, RopeScaling,
@@ -175,7 +175,9 @@ fn windows_are_facts_of_layers() {
         listed.layers.iter().map(|layer| layer.attention.window).collect::<Vec<_>>(),
         [Some(100), None, None, Some(100)]
     );
-    let kinds = [Some(100), None].map(|window| AttentionKind { heads, window });
+    // Layers without a window are in the first page group.
+    let kinds = [(Some(100), GroupIx(1)), (None, GroupIx(0))];
+    let kinds = kinds.map(|(window, group)| AttentionKind { heads, window, group });
     assert_eq!(listed.attention_kinds(), kinds);
     assert_eq!(kinds.map(|kind| listed.layers_of(kind)), [2, 2]);
 

@@ -27,8 +27,8 @@ use super::rows::{bf16_bits, for_each_isa};
 use super::{Cores, CpuBuffer, Isa};
 use crate::backend::{Dtype, HeadLayout, KvDtype, KvShape, MOST_HEAD_DIM, SavedBytes, e4m3};
 use crate::error::{Error, Result};
-use crate::ids::{LayerIx, PageId};
-use crate::kv::KvSlot;
+use crate::ids::{GroupIx, LayerIx, PageId};
+use crate::kv::{KvSlot, LayerPlace};
 
 pub const PAGE_TOKENS: u32 = 16;
 
@@ -91,24 +91,27 @@ impl CpuPageLayout {
     }
 }
 
-/// Keys and values of all layers.
+/// Keys and values of all layers. Layers of several page groups keep theirs in the same part of different pages.
 pub struct KvStore {
     /// The compute dtype, which elements are stored in.
     dtype: Dtype,
     /// What elements are rounded to first.
     kv: KvDtype,
     pages: usize,
-    layers: Vec<LayerStore>,
+    /// By stored layer.
+    places: Vec<LayerPlace>,
+    parts: Vec<PartStore>,
 }
 
-struct LayerStore {
+/// One part of all pages.
+struct PartStore {
     heads: HeadLayout,
     layout: CpuPageLayout,
     /// `[kv_head][page]`
     map: MmapMut,
 }
 
-impl LayerStore {
+impl PartStore {
     /// Byte offsets of `pages` in the mapping, `[kv_head][page]`. `capacity`: pages per head in the pool.
     fn offsets(&self, capacity: usize, pages: &[PageId]) -> impl Iterator<Item = usize> {
         let page_bytes = self.layout.bytes();
@@ -117,7 +120,7 @@ impl LayerStore {
     }
 }
 
-/// Copies of pages made by `KvStore::save`: `[layer][kv_head][page]`.
+/// Copies of pages made by `KvStore::save`: `[part][kv_head][page]`.
 pub struct CpuSavedPages(Vec<u8>);
 
 /// Names the layouts of pages and of saved pages in this file; changes with them.
@@ -134,22 +137,31 @@ impl SavedBytes for CpuSavedPages {
 }
 
 impl KvStore {
-    /// Bytes that one page takes in all layers and heads.
+    /// Bytes that one page takes in all parts and heads.
     pub fn page_bytes(shape: &KvShape) -> usize {
-        shape.heads.iter().map(|heads| heads.kv_heads * CpuPageLayout::new(shape.dtype, heads.head_dim).bytes()).sum()
+        shape.parts().iter().map(|heads| heads.kv_heads * CpuPageLayout::new(shape.dtype, heads.head_dim).bytes()).sum()
     }
 
     /// Maps address space for `shape.pages` zeroed pages. Errors: the system refuses a mapping of that size.
     pub fn new(shape: &KvShape, kv: KvDtype) -> Result<Self> {
-        let layer = |&heads: &HeadLayout| {
+        let part = |&heads: &HeadLayout| {
             let layout = CpuPageLayout::new(shape.dtype, heads.head_dim);
             // An empty pool maps one byte: a mapping of zero bytes is an error.
             let bytes = (heads.kv_heads * shape.pages * layout.bytes()).max(1);
             let map = MmapMut::map_anon(bytes).map_err(|source| no_memory(shape, &source))?;
-            Ok(LayerStore { heads, layout, map })
+            Ok(PartStore { heads, layout, map })
         };
-        let layers = shape.heads.iter().map(layer).collect::<Result<_>>()?;
-        Ok(Self { dtype: shape.dtype, kv, pages: shape.pages, layers })
+        let parts = shape.parts().iter().map(part).collect::<Result<_>>()?;
+        Ok(Self { dtype: shape.dtype, kv, pages: shape.pages, places: shape.places.clone(), parts })
+    }
+
+    /// The page group of a layer.
+    pub fn group(&self, layer: LayerIx) -> GroupIx {
+        self.places[layer.ix()].group
+    }
+
+    fn part(&self, layer: LayerIx) -> &PartStore {
+        &self.parts[self.places[layer.ix()].part]
     }
 
     /// The compute dtype.
@@ -158,16 +170,17 @@ impl KvStore {
     }
 
     pub fn heads(&self, layer: LayerIx) -> HeadLayout {
-        self.layers[layer.ix()].heads
+        self.part(layer).heads
     }
 
     pub fn layout(&self, layer: LayerIx) -> CpuPageLayout {
-        self.layers[layer.ix()].layout
+        self.part(layer).layout
     }
 
-    /// All pages of one head of one layer, back to back, as words of type `T` (see `StoredWord`).
+    /// All pages of one head of one layer, those of other page groups too, back to back, as words of type `T` (see
+    /// `StoredWord`).
     pub fn head<T: bytemuck::Pod>(&self, layer: LayerIx, kv_head: usize) -> &[T] {
-        let LayerStore { layout, map, .. } = &self.layers[layer.ix()];
+        let PartStore { layout, map, .. } = self.part(layer);
         let bytes = self.pages * layout.bytes();
         bytemuck::cast_slice(&map[kv_head * bytes..][..bytes])
     }
@@ -215,12 +228,12 @@ impl KvStore {
         }
     }
 
-    /// Copies `pages` of all layers and heads.
+    /// Copies all parts and heads of `pages`.
     pub fn save(&self, pages: &[PageId]) -> CpuSavedPages {
         let mut saved = Vec::new();
-        for layer in &self.layers {
-            for at in layer.offsets(self.pages, pages) {
-                saved.extend_from_slice(&layer.map[at..at + layer.layout.bytes()]);
+        for part in &self.parts {
+            for at in part.offsets(self.pages, pages) {
+                saved.extend_from_slice(&part.map[at..at + part.layout.bytes()]);
             }
         }
         CpuSavedPages(saved)
@@ -228,13 +241,13 @@ impl KvStore {
 
     /// Overwrites `slots` of page number `page` of `saved` with those of page number `from` of `others`.
     pub fn join(&self, saved: &mut CpuSavedPages, page: usize, others: &CpuSavedPages, from: usize, slots: Range<u32>) {
-        let layer_bytes = |layer: &LayerStore| layer.heads.kv_heads * layer.layout.bytes();
-        let all: usize = self.layers.iter().map(layer_bytes).sum();
+        let part_bytes = |part: &PartStore| part.heads.kv_heads * part.layout.bytes();
+        let all: usize = self.parts.iter().map(part_bytes).sum();
         let (to_pages, from_pages) = (saved.0.len() / all, others.0.len() / all);
         let mut before = 0;
-        for layer in &self.layers {
-            let (layout, element) = (layer.layout, layer.layout.dtype.bytes());
-            for head in 0..layer.heads.kv_heads {
+        for part in &self.parts {
+            let (layout, element) = (part.layout, part.layout.dtype.bytes());
+            for head in 0..part.heads.kv_heads {
                 let to = before * to_pages + (head * to_pages + page) * layout.bytes();
                 let from = before * from_pages + (head * from_pages + from) * layout.bytes();
                 for (slot, i) in slots.clone().flat_map(|slot| (0..layout.head_dim).map(move |i| (slot as usize, i))) {
@@ -243,18 +256,18 @@ impl KvStore {
                     }
                 }
             }
-            before += layer_bytes(layer);
+            before += part_bytes(part);
         }
     }
 
     /// Writes saved pages to `pages`, in the same order and number.
     pub fn restore(&mut self, saved: &CpuSavedPages, pages: &[PageId]) {
         let mut saved = &saved.0[..];
-        for layer in &mut self.layers {
-            let offsets: Vec<usize> = layer.offsets(self.pages, pages).collect();
+        for part in &mut self.parts {
+            let offsets: Vec<usize> = part.offsets(self.pages, pages).collect();
             for at in offsets {
-                let (bytes, rest) = saved.split_at(layer.layout.bytes());
-                layer.map[at..at + bytes.len()].copy_from_slice(bytes);
+                let (bytes, rest) = saved.split_at(part.layout.bytes());
+                part.map[at..at + bytes.len()].copy_from_slice(bytes);
                 saved = rest;
             }
         }
@@ -264,7 +277,8 @@ impl KvStore {
     /// Stores the key and value heads of row `r` of `qkv` (`[R, qkv_width]`) in `slots[r]` of `layer`, rounded to the
     /// KV dtype. Rows that go to one page must come in rising order of slot.
     pub fn append(&mut self, cores: &Cores, layer: LayerIx, qkv: &CpuBuffer, slots: &[KvSlot]) {
-        let LayerStore { heads, layout, map } = &mut self.layers[layer.ix()];
+        let part = self.places[layer.ix()].part;
+        let PartStore { heads, layout, map } = &mut self.parts[part];
         let (heads, layout) = (*heads, *layout);
         assert_eq!((qkv.rows, qkv.width), (slots.len(), heads.qkv_width()), "kv_append: shape of qkv");
         let rounded;

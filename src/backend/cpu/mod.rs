@@ -320,7 +320,7 @@ impl Backend for Cpu {
     }
 
     fn kv_append(&mut self, kv: &mut KvStore, layer: LayerIx, qkv: &CpuBuffer, step: &CpuStep) {
-        kv.append(&self.cores, layer, qkv, &step.batch().slots);
+        kv.append(&self.cores, layer, qkv, &step.batch().slots[kv.group(layer).ix()]);
     }
 
     fn tree_attention(

@@ -476,7 +476,7 @@ impl Backend for Cuda {
     }
 
     fn kv_append(&mut self, kv: &mut Kv, layer: LayerIx, qkv: &Buffer, step: &Step) {
-        self.ops(qkv.element).kv_append(kv, layer, qkv, (step.slots(), 0));
+        self.ops(qkv.element).kv_append(kv, layer, qkv, step.slots(kv.place(layer).group));
     }
 
     fn tree_attention(

@@ -1,6 +1,8 @@
 //! Rounding of activations before they are multiplied by quantised weights: to int8 or e4m3, by a scale that follows from
 //! the row (dynamic) or comes with the weights (static).
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// What activations are rounded to.
@@ -13,6 +15,24 @@ pub enum Rounding {
     Dynamic { to: RoundingKind, group: Option<u32> },
     /// By one scale that comes with the weights.
     Static { to: RoundingKind },
+}
+
+/// `not rounded`, `rounded to int8 by row`: what happens to activations.
+impl fmt::Display for Rounding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |to: &RoundingKind| match to {
+            RoundingKind::Fp8 => "fp8",
+            RoundingKind::Int8 => "int8",
+        };
+        match self {
+            Rounding::Exact => f.write_str("not rounded"),
+            Rounding::Dynamic { to, group: None } => write!(f, "rounded to {} by row", name(to)),
+            Rounding::Dynamic { to, group: Some(group) } => {
+                write!(f, "rounded to {} by row and {group} inputs", name(to))
+            }
+            Rounding::Static { to } => write!(f, "rounded to {} by stored scales", name(to)),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

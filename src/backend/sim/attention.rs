@@ -131,7 +131,7 @@ fn state_bytes(heads: HeadLayout) -> f64 {
 mod tests {
     use super::super::profile::DeviceProfile;
     use crate::backend::HeadLayout;
-    use crate::ids::TokenId;
+    use crate::ids::{GroupIx, TokenId};
     use crate::kv::{PagePool, PrefixTree, StepRow};
     use crate::plan::{PlanHints, Planner};
 
@@ -151,8 +151,16 @@ mod tests {
         let mut rows: Vec<StepRow> = rows.collect();
         tree.depth_first(&mut rows);
         let cost = profile.cost_model();
-        let hints =
-            PlanHints { tile: 1, window: None, q_heads: 32, kv_heads: 32, head_dim: 128, kv_element_bytes: 2, cost };
+        let hints = PlanHints {
+            tile: 1,
+            group: GroupIx(0),
+            window: None,
+            q_heads: 32,
+            kv_heads: 32,
+            head_dim: 128,
+            kv_element_bytes: 2,
+            cost,
+        };
         let plan = planner.plan(&tree.forest(&rows), &hints);
         profile.attention_ns(&plan, heads, 2) / 1e3
     }

@@ -265,7 +265,7 @@ impl Backend for Sim {
 
     fn page_bytes(&self, shape: &KvShape) -> usize {
         let token = |&heads: &HeadLayout| self.token_bytes(heads, shape.dtype);
-        shape.heads.iter().map(token).sum::<usize>() * self.page_tokens() as usize
+        shape.parts().iter().map(token).sum::<usize>() * self.page_tokens() as usize
     }
 
     fn kv(&mut self, shape: &KvShape) -> Result<KvShape> {

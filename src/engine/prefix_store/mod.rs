@@ -135,13 +135,17 @@ impl PrefixStore {
     pub fn open(options: &PrefixStoreOptions, facts: &EngineFacts, layout: &str) -> Result<Self> {
         folder::make(&options.folder)?;
         assert!(CHUNK_TOKENS.is_multiple_of(facts.page_tokens), "chunks of {} tokens a page", facts.page_tokens);
-        let EngineFacts { arithmetic, exact, page_tokens, page_bytes, .. } = facts;
-        let numbers = format!("{exact}\0{page_tokens}\0{page_bytes}\0{CHUNK_TOKENS}");
+        let EngineFacts { arithmetic, exact, page_tokens, page_bytes, page_groups, .. } = facts;
+        let mut numbers = format!("{exact}\0{page_tokens}\0{page_bytes}\0{CHUNK_TOKENS}");
+        // Chunks of models with one group keep their names.
+        if page_groups.count() > 1 {
+            numbers.push_str(&format!("\0{} page groups", page_groups.count()));
+        }
         let identity = [&options.identity, layout, arithmetic, &numbers].map(|part| part.replace('\0', " "));
         Ok(PrefixStore {
             folder: options.folder.clone(),
             identity: blake3::hash(identity.join("\0").as_bytes()).into(),
-            chunk_bytes: CHUNK_TOKENS / page_tokens * page_bytes,
+            chunk_bytes: CHUNK_TOKENS / page_tokens * page_groups.count() * page_bytes,
             chain: None,
             reading: None,
             looked_up: None,

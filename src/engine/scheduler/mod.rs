@@ -48,7 +48,7 @@ mod urgent;
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use crate::engine::admission::{Commitment, LengthEstimator};
+use crate::engine::admission::{AdmissionCost, Commitment, LengthEstimator};
 use crate::engine::branch::{Branch, KvHold, Stage};
 use crate::engine::cache::{Branches, KvCache};
 use crate::engine::place::{Priority, QueueKey};
@@ -339,6 +339,24 @@ impl Scheduler {
         Ready::Now
     }
 
+    /// The cost of the queued branch at `place`, and whether pages are expected to suffice for it, after those behind
+    /// the windows of prompts were freed if need be.
+    fn fit(
+        &mut self,
+        place: QueueKey,
+        commitment: &mut Commitment,
+        branches: &mut Branches,
+        cache: &mut KvCache,
+    ) -> (AdmissionCost, bool) {
+        let cost = commitment.cost(&branches[&place.branch], cache, &self.expected);
+        if commitment.allows(cost, cache) || self.free_behind_prompts(branches, cache) == 0 {
+            return (cost, commitment.allows(cost, cache));
+        }
+        *commitment = self.commitment(place.priority, branches, cache);
+        let cost = commitment.cost(&branches[&place.branch], cache, &self.expected);
+        (cost, commitment.allows(cost, cache))
+    }
+
     /// Admits the branch at `place` of the queue if pages are expected to suffice, or if it would run alone.
     fn enter(
         &mut self,
@@ -353,8 +371,8 @@ impl Scheduler {
             room::fail(id, branches, cache, needed);
             return Entry::Failed;
         }
-        let cost = commitment.cost(&branches[&id], cache, &self.expected);
-        if !(alone || commitment.allows(cost, cache)) {
+        let (cost, fits) = self.fit(place, commitment, branches, cache);
+        if !(alone || fits) {
             return Entry::NoRoom;
         }
         if self.is_read(id, branches, cache) {

@@ -1,8 +1,9 @@
 //! Frees pages when they are short, in this order: cached pages without a lease, least recently used first; pages held by
-//! resting branches; by waiting branches, last in the queue first, except for a prefix hold that is promised and not less
-//! urgent; by less urgent branches that were admitted (`urgent`); the own tokens of the last running branch, then the
-//! next to last, until one runs alone. Only if the pool barely holds one path follow that branch's own tokens, laid out
-//! anew; the holds of preempted branches; and the prefix hold. Pins are never freed.
+//! resting branches; pages of prompts behind the windows of all rows to come; by waiting branches, last in the queue
+//! first, except for a prefix hold that is promised and not less urgent; by less urgent branches that were admitted
+//! (`urgent`); the own tokens of the last running branch, then the next to last, until one runs alone. Only if the pool
+//! barely holds one path follow that branch's own tokens, laid out anew; the holds of preempted branches; and the
+//! prefix hold. Pins are never freed.
 //!
 //! # Preemption
 //! A preempted branch is *swapped* to host memory if that is expected to be faster than recomputing its own tokens and
@@ -18,6 +19,9 @@ use crate::engine::prefix_store::ReadState;
 use crate::error::Error;
 use crate::ids::BranchId;
 use crate::kv::OutOfPages;
+
+/// Number of waiting branches whose prefixes are spared when pages behind windows are freed: each is looked up then.
+const SPARED: usize = 64;
 
 impl Scheduler {
     /// Leases the longest cached prefix for the first waiting branch. Looks it up again when another branch becomes the
@@ -39,9 +43,17 @@ impl Scheduler {
     /// Frees the pages of running branches that their windows have passed. The loaded step then reads freed pages and
     /// must not be advanced.
     pub fn free_behind(&self, branches: &Branches, cache: &mut KvCache) {
-        if cache.window.is_some() {
+        if cache.prefix.groups().window().is_some() {
             self.running.iter().for_each(|place| cache.free_behind(&branches[&place.branch]));
         }
+    }
+
+    /// Frees the pages of prompts that the windows of all rows to come have passed. The first waiting branches will
+    /// still find the windows before the ends of the prefixes that they share with these prompts. Returns the number of
+    /// pages freed.
+    pub(super) fn free_behind_prompts(&self, branches: &Branches, cache: &mut KvCache) -> usize {
+        let next = self.waiting.iter().take(SPARED).map(|place| &branches[&place.branch]);
+        cache.free_behind_prompts(self.running.iter().map(|place| &branches[&place.branch]), next)
     }
 
     /// Whether `id` waits for a prefix that is being read from disk; begins to read its own if it is there.
@@ -132,6 +144,7 @@ impl Scheduler {
                 cache.give_up(branch); // It becomes cache, what was made first the first to go.
             }
         }
+        self.free_behind_prompts(branches, cache);
         if cache.evict_for(pages) {
             return true;
         }
@@ -233,7 +246,8 @@ pub(super) fn drop_own(branch: &mut Branch, cache: &mut KvCache) {
 /// on pages it holds, which may be few behind a window.
 pub(super) fn never_fits(branch: &Branch, cache: &KvCache) -> Option<usize> {
     let end = branch.need().filter(|_| matches!(branch.hold, KvHold::Nothing))?.end;
-    let needed = end.div_ceil(cache.prefix.page_tokens() as usize);
+    let end = u32::try_from(end).expect("positions fit u32, as contexts do");
+    let needed = cache.prefix.most_prompt_pages(end, branch.laying());
     (needed > cache.pages.capacity()).then_some(needed)
 }
 
@@ -261,13 +275,14 @@ mod tests {
     use crate::engine::branch::{Lease, NeededPositions};
     use crate::engine::cache::RestoreCost;
     use crate::ids::TokenId;
+    use crate::kv::PrefixTree;
 
     const RESTING: u64 = 1000;
 
     /// Resting branches with one page each, and one branch to run that has none.
     fn resting() -> (Scheduler, Branches, KvCache, BranchId) {
         let restore_cost = RestoreCost { swapped_page: 1.0, computed_row: 1.0 };
-        let mut cache = KvCache::new(4, RESTING as usize, 0, restore_cost);
+        let mut cache = KvCache::new(PrefixTree::new(4), RESTING as usize, 0, restore_cost);
         let (mut scheduler, mut branches) = (Scheduler::default(), Branches::default());
         for id in (0..RESTING).map(BranchId) {
             let mut branch = Branch::root(id, (0..4).map(|n| TokenId::new(4 * id.ix() + n)).collect());

@@ -77,12 +77,10 @@ impl Scheduler {
         cache: &mut KvCache,
         budget: StepBudget,
     ) -> bool {
-        let branch = &branches[&place.branch];
-        if room::never_fits(branch, cache).is_some() {
+        if room::never_fits(&branches[&place.branch], cache).is_some() {
             return true; // It fails as soon as it is tried.
         }
-        let cost = commitment.cost(branch, cache, &self.expected);
-        if !commitment.allows(cost, cache) {
+        if !self.fit(place, commitment, branches, cache).1 {
             let Some(less_urgent) = self.count_in_the_way(place, branches, cache) else { return false };
             for _ in 0..less_urgent {
                 self.give_way(place, branches, cache);

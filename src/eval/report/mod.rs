@@ -11,6 +11,7 @@ use crate::backend::KvDtype;
 use crate::engine::Metrics;
 use crate::eval::task::EarlyStop;
 use crate::judge;
+use crate::model::WeightChoice;
 use crate::plan::Planner;
 
 /// A share and its 95 % interval.
@@ -166,6 +167,8 @@ pub struct Summary {
     pub device: String,
     /// Storage format of keys and values.
     pub kv_dtype: KvDtype,
+    /// What weights became when they were loaded.
+    pub weights: WeightChoice,
     /// Why no GPU was used; `None` if the user chose the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_cuda: Option<String>,

@@ -49,7 +49,8 @@ impl Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut page = Page(f);
         page.line("task", format!("{}, {}", self.task, self.method))?;
-        page.line("model", &self.model)?;
+        let weights = if self.weights.is_as_stored() { String::new() } else { format!(", {}", self.weights) };
+        page.line("model", format!("{}{weights}", self.model))?;
         let not_cuda = self.not_cuda.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
         let kv = match self.kv_dtype {
             KvDtype::Model => "",

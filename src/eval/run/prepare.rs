@@ -21,7 +21,7 @@ use crate::tokenizer::Tokenizer;
 use super::assess::RunJudge;
 use super::prompts::{ItemPrompt, PromptEncoder, PromptText, in_token_order};
 use super::{RunOptions, worker};
-use crate::launch::{Demand, Launch, ModelSource, OutputTokens, check_path};
+use crate::launch::{Demand, Launch, ModelSource, MoreTokens, OutputTokens, check_path};
 
 /// Maximum samples of one item: far above any practical number, and low enough for memory.
 const MOST_SAMPLES: u32 = 1_000_000;
@@ -183,7 +183,7 @@ impl PreparedRun {
         // The number of bytes bounds the number of tokens, usually well enough.
         let most = self.texts[&longest.index].most_tokens();
         if most < facts.context
-            && facts.path_pages(most, self.own_tokens().min(facts.context - most)) <= facts.pool_pages
+            && facts.scored_pages(most + self.own_tokens().min(facts.context - most)) <= facts.pool_pages
         {
             return Ok(());
         }
@@ -197,9 +197,12 @@ impl PreparedRun {
     /// memory even alone.
     pub fn check_path(&self, facts: &EngineFacts, prompt: &ItemPrompt<'_>) -> Result<()> {
         let given = prompt.tokens().len();
-        let drawn = prompt.choices.iter().map(|choice| choice.tokens.len()).max().unwrap_or(self.own_tokens());
-        let drawn = drawn.min(facts.context - given);
-        check_path(facts, || format!("the prompt of item `{}`", prompt.item.id), given, drawn)
+        let fits = |tokens: usize| tokens.min(facts.context - given);
+        let more = match prompt.choices.iter().map(|choice| choice.tokens.len()).max() {
+            Some(longest) => MoreTokens::Scored(fits(longest)),
+            None => MoreTokens::Sampled(fits(self.own_tokens())),
+        };
+        check_path(facts, || format!("the prompt of item `{}`", prompt.item.id), given, more)
     }
 
     /// The output tokens of the samples of one item.

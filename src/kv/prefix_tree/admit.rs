@@ -1,9 +1,10 @@
 //! Registers prompts: matches the longest known prefix and splits segments so that a match ends where a segment ends.
 
+use super::pages::PageLists;
 use super::{PrefixTree, Segment, SegmentState, count};
 use crate::ids::{SegmentId, TokenId};
-use crate::kv::PagePool;
 use crate::kv::page_pool::OutOfPages;
+use crate::kv::{PagePool, Reach, Window};
 
 /// The key by which a segment is found: its parent, its first token, its birth.
 pub(super) type FirstKey = (Option<SegmentId>, TokenId, u64, SegmentId);
@@ -35,29 +36,39 @@ impl PrefixTree {
     /// Every registered token can be matched, including those of sampled branches. A branch that is still written is
     /// split at the end of the match; its writer continues in the second part, which may be empty.
     pub fn admit(&mut self, pool: &mut PagePool, tokens: &[TokenId]) -> Result<SegmentId, OutOfPages> {
-        self.admit_behind(pool, None, tokens)
+        self.admit_behind(pool, None, tokens, u32::MAX)
     }
 
     /// The same for the tokens of `path` followed by `rest`. The caller has a lease on `path`, or it comes from
-    /// `within`. The search starts at the end of `path`.
+    /// `within`. The search starts at the end of `path`. If rows from `rows_from` on will be computed though others
+    /// have computed them, the match ends before what their windows lack.
     pub fn admit_behind(
         &mut self,
         pool: &mut PagePool,
         path: Option<SegmentId>,
         rest: &[TokenId],
+        rows_from: u32,
     ) -> Result<SegmentId, OutOfPages> {
+        let begin = path.map_or(0, |path| self.end(path));
         let known = self.find(path, rest);
-        let end = path.map_or(0, |path| self.end(path)) + count(rest.len());
-        let rest = &rest[rest.len() - (end as usize - known.tokens)..];
-        let whole = known.segment.filter(|&id| !rest.is_empty() && known.within == self.at(id).len() as usize);
-        let open = whole.and_then(|id| self.open_page(pool, id));
-        let missing = self.pages_between(count(known.tokens), end);
-        let taken = pool.take_exactly(missing - usize::from(open.is_some()))?;
-        open.into_iter().for_each(|page| pool.share(page));
-        let pages = open.into_iter().chain(taken).collect();
+        let known = self.up_to(known, self.readable_end(known.segment, count(known.tokens), rows_from));
+        let end = begin + count(rest.len());
+        let rest = match known.tokens.checked_sub(begin as usize) {
+            Some(matched) => rest[matched..].to_vec(),
+            None => {
+                let path = path.map_or_else(Vec::new, |path| self.context(path));
+                [&path[known.tokens..], rest].concat()
+            }
+        };
+        let whole = known.segment.filter(|&id| known.within == self.at(id).len() as usize);
+        let first = count(known.tokens);
+        let (pages, _) = match rest.is_empty() {
+            true => (PageLists::default(), 0),
+            false => self.lay_out(pool, whole, [first..end, first..first])?,
+        };
         let mut end = known.segment.map(|id| self.end_at(pool, id, known.within));
         if !rest.is_empty() || end.is_none() {
-            end = Some(self.insert(end, SegmentState::Prompt, rest.to_vec(), pages));
+            end = Some(self.insert(end, SegmentState::Prompt, rest, pages));
         }
         let end = end.expect("a prompt ends in a matched or an inserted segment");
         self.retain(end);
@@ -105,17 +116,30 @@ impl PrefixTree {
                 break;
             }
         }
-        found
+        self.up_to(found, self.readable_end(found.segment, count(found.tokens), u32::MAX))
+    }
+
+    /// The first `end` tokens of a match, of which these are all or the path of some segment.
+    fn up_to(&self, found: Match, end: u32) -> Match {
+        match found.segment {
+            Some(segment) if (end as usize) < found.tokens => {
+                let segment = self.holder(segment, end);
+                let within = segment.map_or(0, |id| self.at(id).len() as usize);
+                Match { segment, within, tokens: end as usize }
+            }
+            _ => found,
+        }
     }
 
     /// The last segment on the path of `path` (which has a lease) that ends at or before `position` and has tokens,
-    /// none of them pending. If it is not the end of `path`, segments beneath a hollow one are excluded.
+    /// none of them pending, and that a branch can continue.
     pub fn within(&self, path: SegmentId, position: u32) -> Option<SegmentId> {
         let found = self.ancestry(path).find(|&id| {
             let segment = self.at(id);
             segment.len() > 0 && !segment.pending && segment.end() <= position
         })?;
-        if self.end(found) == self.end(path) { Some(found) } else { self.above_hollow(found) }
+        let readable = self.readable_end(Some(found), self.end(found), u32::MAX);
+        self.holder(found, readable)
     }
 
     /// A mark by which the path of `segment` can be found again after its lease has ended, if it still exists. The
@@ -124,27 +148,33 @@ impl PrefixTree {
         PathMark { segment, born: self.at(segment).born, end: self.end(segment) }
     }
 
-    /// The marked segment, if its path still exists unchanged and is not hollow.
+    /// The marked segment, if its path still exists unchanged and a branch can continue it.
     pub fn marked(&self, mark: PathMark) -> Option<SegmentId> {
         let segment = self.arena[mark.segment.ix()].as_ref()?;
         let is_there = segment.born == mark.born && segment.end() == mark.end && !segment.pending;
-        (is_there && !self.is_hollow(mark.segment)).then_some(mark.segment)
+        (is_there && self.is_readable(mark.segment)).then_some(mark.segment)
     }
 
     /// The child of `parent` that shares most leading tokens with `rest` (at least one) and how many; on ties the
-    /// oldest. Several children can match, because forks of one segment may have sampled the same tokens.
+    /// oldest. Several children can match, because forks of one segment may have sampled the same tokens. A child that
+    /// a branch cannot continue after these tokens counts as if it shared none.
     fn best_child(&self, parent: Option<SegmentId>, rest: &[TokenId]) -> Option<(SegmentId, usize)> {
         let first = *rest.first()?;
         let same_first = (parent, first, 0, SegmentId(0))..=(parent, first, u64::MAX, SegmentId(u32::MAX));
-        let mut best = None;
+        let mut best: Option<(SegmentId, (usize, usize))> = None;
         for &(.., child) in self.by_first.range(same_first) {
-            let shared = self.at(child).tokens.iter().zip(rest).take_while(|(a, b)| a == b).count();
+            let segment = self.at(child);
+            let shared = segment.tokens.iter().zip(rest).take_while(|(a, b)| a == b).count();
             self.compared.set(self.compared.get() + shared as u64 + 1);
-            if shared > best.map_or(0, |(_, most)| most) {
-                best = Some((child, shared));
+            let end = segment.first_position + count(shared);
+            let is_read = |window: Window| segment.passed.min(end) > window.passed(end);
+            let lacks = segment.lacks_pages() && self.groups.window().is_some_and(is_read);
+            let worth = (if lacks { 0 } else { shared }, shared);
+            if best.is_none_or(|(_, most)| worth > most) {
+                best = Some((child, worth));
             }
         }
-        best
+        best.map(|(child, (_, shared))| (child, shared))
     }
 
     /// The number of token comparisons so far. For tests that bound the work of matching.
@@ -152,10 +182,10 @@ impl PrefixTree {
         self.compared.get()
     }
 
-    /// The key by which `id` is found; `None` if it has no token or is hollow.
+    /// The key by which `id` is found; `None` if it has no token.
     pub(super) fn first_key(&self, id: SegmentId) -> Option<FirstKey> {
         let segment = self.at(id);
-        segment.tokens.first().filter(|_| !segment.hollow).map(|&first| (segment.parent, first, segment.born, id))
+        segment.tokens.first().map(|&first| (segment.parent, first, segment.born, id))
     }
 
     /// Appends `tokens` to `id`, whose slots are reserved already.
@@ -181,29 +211,46 @@ impl PrefixTree {
     /// Splits `id` at `position`, which is after its first token and at most its end. Returns the new segment of the
     /// first part; `id` keeps the second.
     pub(super) fn split(&mut self, pool: &mut PagePool, id: SegmentId, position: u32) -> SegmentId {
-        let last_page = self.pages_between(self.at(id).first_position, position);
         let in_mid_page = !position.is_multiple_of(self.page_tokens);
         if let Some(key) = self.first_key(id) {
             self.by_first.remove(&key);
         }
+        let (groups, page_tokens) = (self.groups, self.page_tokens);
+        let numbers_between = |first: u32, end: u32| super::pages::numbers_between(page_tokens, first, end);
         let lower = self.at_mut(id);
         debug_assert!(lower.first_position < position && position <= lower.end());
 
+        let laid_upto = lower.laid_upto(Reach::Window);
         let keep = position - lower.first_position;
         let tokens = lower.tokens.split_off(keep as usize);
         let tokens = std::mem::replace(&mut lower.tokens, tokens);
         let scores = lower.scores.split_off(lower.scores.len().min(keep as usize));
         let scores = std::mem::replace(&mut lower.scores, scores);
-        let shared_page = (in_mid_page && lower.len() > 0).then(|| lower.pages[last_page - 1]);
-        let pages = lower.pages.split_off(last_page);
-        let pages = std::mem::replace(&mut lower.pages, pages);
-        if let Some(page) = shared_page {
-            lower.pages.insert(0, page);
-            pool.share(page);
+        let both_have_tokens = lower.len() > 0;
+        let (passed, lacked) = (lower.passed, lower.lacks_pages());
+        lower.passed = passed.max(position);
+        let mut pages = PageLists::default();
+        for reach in Reach::BOTH {
+            let (from, laid_upto) = match reach {
+                Reach::All => (lower.first_position, u32::MAX),
+                Reach::Window => (passed, laid_upto),
+            };
+            let (groups, of_upper) = (groups.with(reach), numbers_between(from, position.min(laid_upto)));
+            let upper = &mut pages[reach];
+            let lower = &mut lower.pages[reach];
+            let below = lower.split_off(groups * of_upper);
+            *upper = std::mem::replace(lower, below);
+            if in_mid_page && both_have_tokens && of_upper > 0 && position < laid_upto {
+                let shared = &upper[upper.len() - groups..];
+                shared.iter().for_each(|&page| pool.share(page));
+                lower.splice(0..0, shared.iter().copied());
+            }
         }
 
         let computed = lower.computed.min(keep);
         lower.computed -= computed;
+        let unlaid = lower.unlaid.saturating_sub(lower.len());
+        lower.unlaid -= unlaid;
         let upper = Segment {
             parent: lower.parent,
             children: 1,
@@ -212,7 +259,8 @@ impl PrefixTree {
             scores,
             pending: false,
             pages,
-            hollow: false,
+            passed: passed.min(position),
+            unlaid,
             computed,
             state: if lower.state == SegmentState::Prompt { SegmentState::Prompt } else { SegmentState::Sealed },
             leases: 0,
@@ -227,6 +275,8 @@ impl PrefixTree {
         let keys = [upper, id].map(|part| self.first_key(part));
         self.by_first.extend(keys.into_iter().flatten());
         self.held.segments += 1;
+        self.lacking += [upper, id].into_iter().filter(|&part| self.at(part).lacks_pages()).count();
+        self.lacking -= usize::from(lacked);
         self.review(id);
         upper
     }

@@ -1,14 +1,15 @@
-//! Frees keys and values that sliding windows have passed. See *Hollow segments* in the module's head.
+//! Frees keys and values that sliding windows have passed, and says what can still be read. See *Windows* in the
+//! module's head.
 
 use super::{PrefixTree, SegmentState};
 use crate::ids::SegmentId;
-use crate::kv::PagePool;
+use crate::kv::{PagePool, Reach};
 
 impl PrefixTree {
-    /// Frees the pages of positions below `upto` that only the single lease on `segment` keeps. `upto` is a multiple of
-    /// the page size before the end of `segment`. The caller promises that no row of this branch or of its forks will
-    /// read these positions. Prompts are kept, because others may begin with them, and so are segments above other
-    /// branches, cached ones included. Returns the number of pages freed.
+    /// Frees the pages, in groups with a window, of positions below `upto` that only the single lease on `segment`
+    /// keeps. `upto` is a multiple of the page size before the end of `segment`. The caller promises that no row of
+    /// this branch or of its forks will read these positions. Prompts are kept, because others may begin with them, and
+    /// so are segments above other branches, cached ones included. Returns the number of pages freed.
     pub fn free_behind(&mut self, pool: &mut PagePool, segment: SegmentId, upto: u32) -> usize {
         assert!(upto.is_multiple_of(self.page_tokens), "position {upto} is inside a page");
         assert!(
@@ -19,85 +20,94 @@ impl PrefixTree {
             let kept = self.at(id);
             kept.users == 1 && kept.state != SegmentState::Prompt && (id == segment || kept.children == 1)
         };
-        let is_passed = |&id: &SegmentId| self.at(id).first_position < upto && !self.at(id).hollow;
-        let mut behind: Vec<SegmentId> = self.ancestry(segment).take_while(is_unshared).filter(is_passed).collect();
-        // From the root down, so that newly hollow segments can be joined to hollow ones above.
-        behind.reverse();
-        let mut freed = 0;
-        for id in behind {
-            let tokens = (self.end(id).min(upto) - self.first_position(id)) as usize;
-            let first_part = if upto < self.end(id) { self.split_behind(pool, id, upto) } else { id };
-            let pages = self.hollow_out(pool, first_part);
-            self.held.tokens -= tokens;
-            self.held.pages -= pages;
-            // A lease keeps what is freed here.
-            self.leased.tokens -= tokens;
-            self.leased.pages -= pages;
-            freed += pages;
+        // The pages of a segment that has passed none of its positions are those of an ancestor that was not freed
+        // either.
+        let is_passed = |&id: &SegmentId| self.at(id).passed < self.end(id).min(upto);
+        let behind: Vec<SegmentId> = self.ancestry(segment).take_while(is_unshared).filter(is_passed).collect();
+        behind.into_iter().map(|id| self.pass(pool, id, upto)).sum()
+    }
+
+    /// Frees, in the groups with a window, the pages of all leased prompts that no later row of a lease reads. `again`:
+    /// leased segments on whose paths rows from a position on will be computed though others have computed them. What
+    /// is left of a prompt is the window before its end, and before what is not computed: whoever begins there finds
+    /// all it reads. Visits the whole tree. Returns the number of pages freed.
+    pub fn free_behind_prompts(&mut self, pool: &mut PagePool, again: &[(SegmentId, u32)]) -> usize {
+        self.behind_prompts(again).into_iter().map(|(id, upto)| self.pass(pool, id, upto)).sum()
+    }
+
+    /// Whether `free_behind_prompts` would free pages of any prompt.
+    pub fn is_behind_prompts(&self, again: &[(SegmentId, u32)]) -> bool {
+        !self.behind_prompts(again).is_empty()
+    }
+
+    /// The prompts of which `free_behind_prompts` frees pages, and up to where.
+    fn behind_prompts(&self, again: &[(SegmentId, u32)]) -> Vec<(SegmentId, u32)> {
+        let Some(window) = self.groups.window() else { return Vec::new() };
+        let mut next = vec![u32::MAX; self.arena.len()];
+        for &(segment, row) in again {
+            self.ancestry(segment).for_each(|id| next[id.ix()] = next[id.ix()].min(row + 1));
         }
+        let passed = |(id, next): (SegmentId, u32)| {
+            let segment = self.arena[id.ix()].as_ref()?;
+            let is_prompt = segment.state == SegmentState::Prompt && segment.users > 0;
+            let upto = window.passed((segment.first_position + segment.computed).min(next)).min(segment.end());
+            (is_prompt && segment.passed < upto).then_some((id, upto))
+        };
+        (0..self.arena.len()).map(SegmentId::new).zip(next).filter_map(passed).collect()
+    }
+
+    /// Frees the pages of the leased segment `id` below `upto` in the groups with a window.
+    fn pass(&mut self, pool: &mut PagePool, id: SegmentId, upto: u32) -> usize {
+        let (end, held, lacked) = (self.end(id), self.held(id), self.at(id).lacks_pages());
+        let upto = upto.min(end);
+        debug_assert!(upto <= self.first_position(id) + self.at(id).computed, "only computed positions are freed");
+        let before = self.at(id).passed;
+        let gone = match upto == end {
+            true => self.at(id).pages[Reach::Window].len(),
+            false => self.groups.with(Reach::Window) * self.numbers_between(before, upto),
+        };
+        let has_all = self.groups.with(Reach::All) > 0;
+        let emptied = self.at_mut(id);
+        emptied.passed = upto;
+        if !has_all {
+            let without_slot = (upto - emptied.first_position) as usize;
+            emptied.scores.iter_mut().take(without_slot).for_each(|score| *score = None);
+        }
+        let gone: Vec<_> = emptied.pages[Reach::Window].drain(..gone).collect();
+        self.lacking += usize::from(!lacked);
+        let freed = gone.into_iter().filter(|&page| pool.give_back(page)).count();
+        let tokens = held - self.held(id);
+        self.held.tokens -= tokens;
+        self.held.pages -= freed;
+        // A lease keeps what is freed here.
+        self.leased.tokens -= tokens;
+        self.leased.pages -= freed;
         freed
     }
 
-    /// Whether the path of `segment` has a hollow segment.
-    pub fn is_hollow(&self, segment: SegmentId) -> bool {
-        self.hollow > 0 && self.ancestry(segment).any(|id| self.at(id).hollow)
-    }
-
-    /// The last segment on the path of `segment` above every hollow one.
-    pub(super) fn above_hollow(&self, segment: SegmentId) -> Option<SegmentId> {
-        if self.hollow == 0 {
-            return Some(segment);
-        }
-        let topmost = self.ancestry(segment).filter(|&id| self.at(id).hollow).last();
-        topmost.map_or(Some(segment), |id| self.at(id).parent)
-    }
-
-    /// Splits `id` at `upto` and returns the segment of the first part. If its parent is hollow and has no other child
-    /// or lease, the first part is joined to the parent, so that the path does not get longer.
-    fn split_behind(&mut self, pool: &mut PagePool, id: SegmentId, upto: u32) -> SegmentId {
-        let upper = self.split(pool, id, upto);
-        let is_end_of = |above: SegmentId| {
-            let above = self.at(above);
-            above.hollow && above.children == 1 && above.leases == 0
-        };
-        match self.at(upper).parent.filter(|&above| is_end_of(above)) {
-            None => upper,
-            Some(above) => {
-                self.join(above, upper, id);
-                above
+    /// How far the first `end` positions of the path of `segment` can be continued: the last position up to there
+    /// before which the windows of new rows find all that they read, and those of rows from `rows_from` on.
+    pub(super) fn readable_end(&self, segment: Option<SegmentId>, end: u32, rows_from: u32) -> u32 {
+        let Some(window) = self.groups.window().filter(|_| self.lacking > 0) else { return end };
+        let mut readable = end;
+        for id in segment.into_iter().flat_map(|segment| self.ancestry(segment)) {
+            let segment = self.at(id);
+            if segment.first_position >= readable {
+                continue;
+            }
+            let read_from = window.passed(readable.min(rows_from.saturating_add(1)));
+            if segment.lacks_pages() && segment.passed.min(readable) > read_from {
+                readable = segment.first_position;
+            } else if segment.first_position <= read_from {
+                break;
             }
         }
+        readable
     }
 
-    /// Appends `upper`, the only child of `above`, to `above`, and makes `lower` its child.
-    fn join(&mut self, above: SegmentId, upper: SegmentId, lower: SegmentId) {
-        for id in [upper, lower] {
-            if let Some(key) = self.first_key(id) {
-                self.by_first.remove(&key);
-            }
-        }
-        let gone = self.arena[upper.ix()].take().expect("it was split off just now");
-        self.vacant.push(upper);
-        self.held.segments -= 1;
-        let joined = self.at_mut(above);
-        joined.computed += gone.computed;
-        joined.tokens.extend(gone.tokens);
-        joined.pages = gone.pages;
-        self.at_mut(lower).parent = Some(above);
-        self.by_first.extend(self.first_key(lower));
-    }
-
-    /// Frees the pages of `id` and makes it hollow, so that nothing can match it. Returns how many pages became free.
-    fn hollow_out(&mut self, pool: &mut PagePool, id: SegmentId) -> usize {
-        if let Some(key) = self.first_key(id) {
-            self.by_first.remove(&key);
-        }
-        let emptied = self.at_mut(id);
-        debug_assert_eq!(emptied.computed, emptied.len(), "only computed positions are freed");
-        emptied.scores = Vec::new();
-        let pages = std::mem::take(&mut emptied.pages);
-        let was_hollow = std::mem::replace(&mut emptied.hollow, true);
-        self.hollow += usize::from(!was_hollow);
-        pages.into_iter().filter(|&page| pool.give_back(page)).count()
+    /// Whether a branch can continue at the end of `segment`.
+    pub fn is_readable(&self, segment: SegmentId) -> bool {
+        let end = self.end(segment);
+        self.readable_end(Some(segment), end, u32::MAX) == end
     }
 }

@@ -1,47 +1,63 @@
 //! Eviction: the order in which released segments are freed, truncating one at its end, and removing one.
 
-use super::{PrefixTree, count};
+use super::PrefixTree;
 use crate::ids::SegmentId;
-use crate::kv::PagePool;
+use crate::kv::{PagePool, Reach};
 
 /// The order of eviction: false for segments that are of no use to a match, then by last use.
 pub(super) type IdleKey = (bool, u64, SegmentId);
 
 impl PrefixTree {
     /// Frees `pages` pages of childless segments without a lease; parents follow as they become childless. First go
-    /// segments with nothing computed or beneath a hollow one, then the least recently used. A segment is truncated
-    /// from its end if it has more pages than needed. Returns the number of pages freed: fewer than requested if
-    /// everything left is in use.
+    /// segments with nothing computed or of which a branch cannot continue the end, then the least recently used. A
+    /// segment is truncated from its end if it has more pages than needed. Returns the number of pages freed: fewer
+    /// than requested if everything left is in use; more if a token has pages in several groups.
     pub fn evict(&mut self, pool: &mut PagePool, pages: usize) -> usize {
         let mut freed = 0;
         while freed < pages
             && let Some(&(.., id)) = self.idle.first()
         {
-            let wanted = pages - freed;
-            freed += match self.own_pages(id) > wanted {
-                true => self.truncate(pool, id, wanted),
-                false => self.remove(pool, id),
+            freed += match self.truncated_end(id, pages - freed) {
+                Some(end) => self.truncate(pool, id, end),
+                None => self.remove(pool, id),
             };
         }
         freed
     }
 
-    /// Frees the last `pages` pages of an idle segment that has more of its own. Returns `pages`.
-    fn truncate(&mut self, pool: &mut PagePool, id: SegmentId, pages: usize) -> usize {
-        let page_tokens = self.page_tokens;
+    /// Where an idle segment ends once enough of its last page numbers are freed that these are `pages` pages or more;
+    /// `None` if that is all of it.
+    fn truncated_end(&self, id: SegmentId, pages: usize) -> Option<u32> {
+        let segment = self.at(id);
+        let own = self.own_pages(id);
+        if own <= pages {
+            return None;
+        }
+        let have = |end| Reach::BOTH.into_iter().map(|reach| self.pages_below(segment, reach, end)).sum::<usize>();
+        let (all, least) = (segment.pages.len(), self.groups.count());
+        // At most so many pages belong to a page number.
+        let numbers = u32::try_from(pages.div_ceil(least)).expect("fewer than the segment has");
+        let mut end = ((segment.end() - 1) / self.page_tokens + 1).saturating_sub(numbers) * self.page_tokens;
+        while all - have(end) < pages {
+            end = end.saturating_sub(self.page_tokens);
+        }
+        (end > segment.first_position && all - have(end) < own + self.parents_pages(id)).then_some(end)
+    }
+
+    /// Shortens an idle segment to `end`, where a page ends. Returns the number of pages that became free.
+    fn truncate(&mut self, pool: &mut PagePool, id: SegmentId, end: u32) -> usize {
+        let (held, lacked) = (self.held(id), self.at(id).lacks_pages());
         let segment = self.at_mut(id);
-        let keep = segment.pages.len() - pages;
-        // The remaining pages are full.
-        let end = (segment.first_position / page_tokens + count(keep)) * page_tokens;
-        let tokens = segment.tokens.len();
+        segment.unlaid = segment.unlaid.saturating_sub(segment.end() - end);
         segment.tokens.truncate((end - segment.first_position) as usize);
         segment.scores.truncate(segment.tokens.len());
         segment.computed = segment.computed.min(segment.len());
-        let gone = segment.pages.split_off(keep);
-        self.held.tokens -= tokens - self.at(id).tokens.len();
-        self.held.pages -= gone.len();
-        let freed = gone.into_iter().filter(|&page| pool.give_back(page)).count();
-        debug_assert_eq!(freed, pages, "a childless segment shares no page but its first");
+        segment.passed = segment.passed.min(end);
+        self.lacking -= usize::from(lacked && !self.at(id).lacks_pages());
+        let freed = self.cut_pages(pool, id);
+        self.held.tokens -= held - self.held(id);
+        self.held.pages -= freed;
+        self.review(id);
         freed
     }
 
@@ -63,6 +79,7 @@ impl PrefixTree {
         if let Some(key) = self.first_key(id) {
             self.by_first.remove(&key);
         }
+        let tokens = self.held(id);
         let gone = self.arena[id.ix()].take().expect("an idle segment is in the arena");
         let key = gone.idle.expect("only idle segments are removed");
         self.idle.remove(&key);
@@ -73,9 +90,9 @@ impl PrefixTree {
             above.last_used = above.last_used.max(gone.last_used);
             self.review(parent);
         }
-        self.held.tokens -= gone.held();
-        self.hollow -= usize::from(gone.hollow);
-        let freed = gone.pages.into_iter().filter(|&page| pool.give_back(page)).count();
+        self.held.tokens -= tokens;
+        self.lacking -= usize::from(gone.lacks_pages());
+        let freed = gone.pages.iter().filter(|&page| pool.give_back(page)).count();
         self.held.segments -= 1;
         self.held.pages -= freed;
         freed
@@ -84,9 +101,8 @@ impl PrefixTree {
     /// The key of `id` in the list of idle segments, if it is idle.
     pub(super) fn idle_key(&self, id: SegmentId) -> Option<IdleKey> {
         let segment = self.at(id);
-        let is_beneath_hollow = segment.hollow || segment.parent.is_some_and(|parent| self.at(parent).hollow);
         let is_idle = segment.leases == 0 && segment.children == 0;
-        is_idle.then_some((segment.computed > 0 && !is_beneath_hollow, segment.last_used, id))
+        is_idle.then(|| (segment.computed > 0 && self.is_readable(id), segment.last_used, id))
     }
 
     /// Updates the entry of a segment in the list of idle segments, after anything that decides it has changed.

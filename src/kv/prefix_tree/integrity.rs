@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::{Leased, PrefixTree, Segment, SegmentState, TreeStats, Usage, count};
 use crate::ids::{PageId, SegmentId};
-use crate::kv::PagePool;
+use crate::kv::{PagePool, Reach};
 
 /// Returns `Err` with the text if the condition does not hold.
 macro_rules! ensure {
@@ -30,8 +30,8 @@ impl PrefixTree {
         let idle: Vec<_> = ids.iter().filter_map(|&id| self.at(id).idle).collect();
         ensure!(idle.len() == self.idle.len(), "{} segments are idle, {} listed", idle.len(), self.idle.len());
         ensure!(idle.iter().all(|key| self.idle.contains(key)), "an idle segment is listed under another key");
-        let hollow = ids.iter().filter(|&&id| self.at(id).hollow).count();
-        ensure!(hollow == self.hollow, "{hollow} segments are hollow, {} counted", self.hollow);
+        let lacking = ids.iter().filter(|&&id| self.at(id).lacks_pages()).count();
+        ensure!(lacking == self.lacking, "{lacking} segments lack pages, {} counted", self.lacking);
         self.check_leased(&ids)?;
         self.check_pages(&ids, pool)
     }
@@ -53,18 +53,33 @@ impl PrefixTree {
     fn check_contents(&self, id: SegmentId) -> Result<(), String> {
         let segment = self.at(id);
         let (first, end) = (segment.first_position, segment.end());
-        let pages = if segment.hollow { 0 } else { self.pages_between(first, end) };
-        let is_passed = segment.computed == segment.len() && segment.len() > 0 && segment.state == SegmentState::Sealed;
-        ensure!(!segment.hollow || is_passed, "segment {id} is hollow, but {:?} and not all computed", segment.state);
+        let passed = segment.passed;
+        ensure!((first..=end).contains(&passed), "segment {id} at {first}..{end} has passed {passed}");
+        ensure!(passed <= first + segment.computed, "segment {id} has passed {passed}, which is not computed");
         ensure!(
-            segment.pages.len() == pages,
-            "segment {id} at {first}..{end} has {} pages, not {pages}",
-            segment.pages.len()
+            passed == end || passed == first || passed.is_multiple_of(self.page_tokens),
+            "{id}: {passed} is in a page"
         );
+        let laid_upto = segment.laid_upto(Reach::Window);
+        ensure!(segment.unlaid == 0 || segment.state == SegmentState::Prompt, "segment {id} lacks slots");
+        ensure!(segment.unlaid <= segment.len(), "segment {id} lacks more slots than it has tokens");
+        ensure!(first + segment.computed <= laid_upto, "segment {id} is computed where it has no slots");
+        ensure!(
+            laid_upto == first || laid_upto == end || laid_upto.is_multiple_of(self.page_tokens),
+            "segment {id} has slots up to {laid_upto}, inside a page"
+        );
+        for reach in Reach::BOTH {
+            let (pages, held) = (self.pages_below(segment, reach, end), segment.pages[reach].len());
+            ensure!(held == pages, "segment {id} at {first}..{end} has {held} pages ({reach:?}), not {pages}");
+        }
         ensure!(segment.computed <= segment.len(), "segment {id} is computed past its end");
         let scored = segment.scores.iter().rposition(Option::is_some).map_or(0, |last| count(last + 1));
         ensure!(scored <= count(segment.tokens.len()), "segment {id} has more scores than tokens");
-        ensure!(scored == 0 || !segment.hollow, "segment {id} is hollow and has scores");
+        let without_slot = if self.groups.with(Reach::All) == 0 { passed - first } else { 0 };
+        ensure!(
+            segment.scores.iter().take(without_slot as usize).all(Option::is_none),
+            "segment {id} has scores of tokens without slots"
+        );
         ensure!(scored <= segment.computed + 1, "segment {id}: a token is scored, but the one before is not computed");
         ensure!(
             scored == 0 || first > 0 || segment.scores[0].is_none(),
@@ -116,8 +131,8 @@ impl PrefixTree {
         Ok(())
     }
 
-    /// All segments can be found by their first tokens. Prompts beneath one parent differ in their first tokens;
-    /// branches need not, since forks may sample the same tokens.
+    /// All segments can be found by their first tokens. Prompts beneath one parent that have all their pages differ in
+    /// their first tokens; branches need not, since forks may sample the same tokens.
     fn check_first_tokens(&self, ids: &[SegmentId]) -> Result<(), String> {
         let mut seen = HashSet::new();
         let mut keys = 0;
@@ -126,7 +141,7 @@ impl PrefixTree {
             keys += 1;
             ensure!(self.by_first.contains(&key), "segment {id} is not found as {key:?}");
             let (parent, token, ..) = key;
-            let is_prompt = self.at(id).state == SegmentState::Prompt;
+            let is_prompt = self.at(id).state == SegmentState::Prompt && self.lacking == 0;
             ensure!(!is_prompt || seen.insert((parent, token)), "two prompts beneath {parent:?} begin with {token}");
         }
         ensure!(self.by_first.len() == keys, "{} segments can be found, {keys} have tokens", self.by_first.len());
@@ -140,19 +155,21 @@ impl PrefixTree {
         for &id in ids {
             let segment = self.at(id);
             segment.pages.iter().for_each(|page| listings[page.ix()] += 1);
-            let own: HashSet<_> = segment.pages.iter().collect();
+            let own: HashSet<PageId> = segment.pages.iter().collect();
             ensure!(own.len() == segment.pages.len(), "segment {id} lists a page twice");
         }
         for page in (0..pool.capacity()).map(PageId::new) {
             let (listed, held) = (listings[page.ix()], pool.holders(page));
             ensure!(listed == held, "page {page} is listed by {listed} segments, held by {held}");
         }
-        let mut gone_on = HashSet::new();
-        for &id in ids.iter().filter(|&&id| self.begins_in_parents_page(id)) {
-            let Segment { parent, first_position, ref pages, .. } = *self.at(id);
-            ensure!(gone_on.insert(parent), "two children of {parent:?} go on in its last page");
-            ensure!(!first_position.is_multiple_of(self.page_tokens), "segment {id} begins in a page that is full");
-            listings[pages[0].ix()] -= 1;
+        for reach in Reach::BOTH {
+            let mut gone_on = HashSet::new();
+            for &id in ids.iter().filter(|&&id| self.begins_in_parents_pages(id, reach)) {
+                let Segment { parent, first_position, ref pages, .. } = *self.at(id);
+                ensure!(gone_on.insert(parent), "two children of {parent:?} go on in its last page");
+                ensure!(!first_position.is_multiple_of(self.page_tokens), "segment {id} begins in a page that is full");
+                pages[reach][..self.groups.with(reach)].iter().for_each(|page| listings[page.ix()] -= 1);
+            }
         }
         ensure!(listings.iter().all(|&left| left <= 1), "a page is shared by segments that are not neighbours");
         let pages = listings.iter().filter(|&&left| left == 1).count();
@@ -164,7 +181,7 @@ impl PrefixTree {
         );
         let held = TreeStats {
             segments: ids.len(),
-            tokens: ids.iter().map(|&id| self.at(id).held()).sum(),
+            tokens: ids.iter().map(|&id| self.held(id)).sum(),
             pages,
             leases: ids.iter().map(|&id| self.at(id).leases as usize).sum(),
         };

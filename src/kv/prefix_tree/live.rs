@@ -2,9 +2,10 @@
 //! step reads, not on what else is cached.
 
 use std::cell::Cell;
+use std::ops::Range;
 
-use super::PrefixTree;
-use crate::ids::SegmentId;
+use super::{PrefixTree, Segment};
+use crate::ids::{GroupIx, PageId, SegmentId};
 use crate::kv::{Forest, ForestSegment, StepRow};
 
 /// A number for each segment visited in the current round. Starting a round clears all numbers in constant time.
@@ -182,9 +183,10 @@ impl PrefixTree {
         (visited, owners)
     }
 
-    /// The segments that `rows`, in the order of `depth_first`, read. A segment with rows beneath it has all its
-    /// tokens; one without ends at its last row. Whether a step of these rows can be computed now is `check_ready`'s
-    /// question: rows whose keys and values are stored already may be any part of a step.
+    /// The segments that `rows`, in the order of `depth_first`, read, with their pages in the first group. A segment
+    /// with rows beneath it has all its tokens; one without ends at its last row. Whether a step of these rows can be
+    /// computed now is `check_ready`'s question: rows whose keys and values are stored already may be any part of a
+    /// step.
     pub fn forest(&self, rows: &[StepRow]) -> Forest {
         let mut forest = Forest {
             page_tokens: self.page_tokens,
@@ -231,7 +233,9 @@ impl PrefixTree {
         let index = super::count(forest.segments.len());
         self.visits.note(id, index);
         let first_position = segment.first_position;
-        forest.segments.push(ForestSegment { id, parent, first_position, tokens: 0, pages: 0..0, rows: row..row });
+        let held_from = segment.held_from(self.groups.place(GroupIx(0)).0);
+        let (pages, rows) = (0..0, row..row);
+        forest.segments.push(ForestSegment { id, parent, first_position, tokens: 0, pages, held_from, rows });
         index
     }
 
@@ -244,13 +248,31 @@ impl PrefixTree {
         if next_parent.is_some_and(|parent| parent as usize == index) {
             live.tokens = segment.len();
         }
-        let first = super::count(forest.pages.len());
-        let pages = match segment.hollow {
-            true => 0,
-            false => self.pages_between(live.first_position, live.first_position + live.tokens),
-        };
-        forest.pages.extend_from_slice(&segment.pages[..pages]);
-        live.pages = first..super::count(forest.pages.len());
+        live.pages = self.push_pages(&mut forest.pages, segment, GroupIx(0), live.end());
+    }
+
+    /// Appends the pages that `segment` has of its positions below `end` in `group`; returns where they are.
+    fn push_pages(&self, pages: &mut Vec<PageId>, segment: &Segment, group: GroupIx, end: u32) -> Range<u32> {
+        let first = super::count(pages.len());
+        let (reach, number) = self.groups.place(group);
+        let all = &segment.pages[reach][..self.pages_below(segment, reach, end)];
+        match self.groups.with(reach) {
+            1 => pages.extend_from_slice(all),
+            groups => pages.extend(all.iter().skip(number).step_by(groups)),
+        }
+        first..super::count(pages.len())
+    }
+
+    /// Lists the pages of `group` in a forest of this tree, instead of another group's.
+    pub fn list_pages(&self, forest: &mut Forest, group: GroupIx) {
+        let (reach, _) = self.groups.place(group);
+        forest.pages.clear();
+        for live in &mut forest.segments {
+            let segment = self.at(live.id);
+            live.held_from = segment.held_from(reach);
+            live.pages = self.push_pages(&mut forest.pages, segment, group, live.end());
+        }
+        debug_assert_eq!(forest.check(), Ok(()));
     }
 
     /// Checks that all keys and values of the snapshot exist once its rows are computed: a segment's rows continue

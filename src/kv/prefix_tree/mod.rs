@@ -25,11 +25,19 @@
 //! segment, with two exceptions: nothing can match it, and until the token is known or the slot taken back the segment
 //! can neither be forked nor lose its last lease.
 //!
-//! # Hollow segments
-//! If every layer of a model has a sliding window, rows far along a branch no longer read its first tokens.
-//! `free_behind` frees their pages: a *hollow* segment keeps its tokens and has no pages. Nothing can match it or its
-//! descendants; only holders of a lease on the end of the path continue it. A page holds all layers, so if only some
-//! layers have a window, nothing can be freed. (Separate pools per group of layers would allow that.)
+//! # Windows
+//! A token has a slot in each page group of the model ([`PageGroups`]). The segments, tokens, matches and leases are
+//! the same for all groups; a segment has a list of pages for the groups that hold all positions, and one for those
+//! whose layers have a sliding window. Rows far along a branch no longer read its first tokens in the latter:
+//! `free_behind` frees these pages up to the position `passed` of a segment. If there are groups of both kinds, the
+//! segment keeps its pages in the others.
+//!
+//! A prompt gets its slots in groups with a window step by step, before they are computed (`lay_ahead`), and those of
+//! the other groups at once. So the first need the pages of a window and a step for a prompt of any length, if what is
+//! behind the window is freed while it is computed (`free_behind_prompts`).
+//!
+//! A match ends where what new rows read is still there (`readable_end`): new rows after position `p` read the window
+//! before `p`. What follows is computed again in pages of its own, so that a text may be registered twice.
 //!
 //! # Leases
 //! A lease on a segment keeps its whole path. A released segment stays cached for later prompts to match, until it is
@@ -45,6 +53,7 @@ mod grow;
 mod integrity;
 mod live;
 mod map;
+mod pages;
 mod path;
 mod pending;
 mod scores;
@@ -58,11 +67,12 @@ pub use admit::PathMark;
 use evict::IdleKey;
 use live::Visits;
 pub use map::MappedSegment;
+use pages::PageLists;
 pub use scores::{MOST_KEPT_TOP, TokenScore};
-pub use usage::{Leased, Usage};
+pub use usage::{Laying, Leased, Usage};
 
-use super::PagePool;
-use crate::ids::{PageId, SegmentId, TokenId};
+use super::{PageGroups, PagePool, Reach};
+use crate::ids::{SegmentId, TokenId};
 
 /// Where a segment is in its life cycle; see the module's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,9 +97,12 @@ struct Segment {
     scores: Vec<Option<TokenScore>>,
     /// Whether one more slot follows `tokens`, for a token that is still being sampled.
     pending: bool,
-    pages: Vec<PageId>,
-    /// Its keys, values and pages were freed.
-    hollow: bool,
+    pages: PageLists,
+    /// First position of which it has pages in groups with a window; between its first position and its end. What is
+    /// below was freed.
+    passed: u32,
+    /// Last tokens of a prompt that have no slots yet in groups with a window: `lay_ahead` has not come to them.
+    unlaid: u32,
     /// Leading tokens with keys and values. More than 0 only if the whole path above is computed.
     computed: u32,
     state: SegmentState,
@@ -110,11 +123,6 @@ impl Segment {
         count(self.tokens.len()) + u32::from(self.pending)
     }
 
-    /// Tokens that have slots.
-    fn held(&self) -> usize {
-        if self.hollow { 0 } else { self.len() as usize }
-    }
-
     fn end(&self) -> u32 {
         self.first_position + self.len()
     }
@@ -129,9 +137,9 @@ fn count(n: usize) -> u32 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TreeStats {
     pub segments: usize,
-    /// Tokens that have slots; a shared token counts once.
+    /// Tokens that have slots in some group; a shared token counts once.
     pub tokens: usize,
-    /// A shared page counts once.
+    /// Of all groups; a shared page counts once.
     pub pages: usize,
     pub leases: usize,
 }
@@ -140,10 +148,11 @@ pub struct TreeStats {
 #[derive(Debug)]
 pub struct PrefixTree {
     page_tokens: u32,
+    groups: PageGroups,
     arena: Vec<Option<Segment>>,
     /// Free entries of the arena.
     vacant: Vec<SegmentId>,
-    /// Index of the segments that can be matched: those with a token that are not hollow.
+    /// Index of the segments that can be matched: those with a token.
     by_first: BTreeSet<FirstKey>,
     /// Childless segments without a lease, in order of eviction.
     idle: BTreeSet<IdleKey>,
@@ -151,19 +160,29 @@ pub struct PrefixTree {
     clock: u64,
     held: TreeStats,
     leased: Leased,
-    /// The number of hollow segments.
-    hollow: usize,
+    /// The number of segments of which pages behind the window were freed.
+    lacking: usize,
     visits: Visits,
     /// See `compared`.
     compared: Cell<u64>,
+    /// See `laying_ahead`.
+    ahead: u32,
 }
 
 impl PrefixTree {
-    /// A tree over pages of `page_tokens` slots.
+    /// A tree over pages of `page_tokens` slots in one group, which holds all positions.
     pub fn new(page_tokens: u32) -> Self {
+        Self::with_groups(page_tokens, PageGroups::ONE)
+    }
+
+    /// A tree over pages of `page_tokens` slots. Panics if the window frees parts of pages.
+    pub fn with_groups(page_tokens: u32, groups: PageGroups) -> Self {
         assert!(page_tokens > 0, "a page has slots");
+        let frees_pages = groups.window().is_none_or(|window| window.unit.is_multiple_of(page_tokens));
+        assert!(frees_pages, "pages of {page_tokens} slots are freed as a whole, not as {groups:?} says");
         Self {
             page_tokens,
+            groups,
             arena: Vec::new(),
             vacant: Vec::new(),
             by_first: BTreeSet::new(),
@@ -171,14 +190,26 @@ impl PrefixTree {
             clock: 0,
             held: TreeStats::default(),
             leased: Leased::default(),
-            hollow: 0,
+            lacking: 0,
             visits: Visits::default(),
             compared: Cell::new(0),
+            ahead: u32::MAX,
         }
+    }
+
+    /// Prompts get slots in groups with a window for at most so many tokens before they are computed: the rows of a
+    /// step.
+    pub fn laying_ahead(mut self, tokens: u32) -> Self {
+        self.ahead = tokens;
+        self
     }
 
     pub fn page_tokens(&self) -> u32 {
         self.page_tokens
+    }
+
+    pub fn groups(&self) -> PageGroups {
+        self.groups
     }
 
     pub fn stats(&self) -> TreeStats {
@@ -193,15 +224,16 @@ impl PrefixTree {
 
     /// Opens an empty child after the first `position` tokens of the path of `segment`, with a lease for the caller.
     /// Splits a segment with tokens on both sides of `position`; its writer is not affected. Panics if the path is
-    /// shorter or hollow.
+    /// shorter, or if the window before `position` was freed.
     pub fn fork_at(&mut self, pool: &mut PagePool, segment: SegmentId, position: u32) -> SegmentId {
         let end = self.end(segment);
         assert!(position <= end, "segment {segment} ends at {end}, so it cannot be forked at {position}");
+        let holder = self.holder(segment, position);
         assert!(
-            position == end || !self.is_hollow(segment),
-            "the path of segment {segment} is hollow before {position}"
+            position == end || self.readable_end(holder, position, u32::MAX) == position,
+            "the window before position {position} of segment {segment} was freed"
         );
-        let at = self.holder(segment, position).map(|id| match position < self.end(id) {
+        let at = holder.map(|id| match position < self.end(id) {
             true => self.split(pool, id, position),
             false => id,
         });
@@ -212,7 +244,7 @@ impl PrefixTree {
         if let Some(id) = at {
             self.seal(id);
         }
-        let child = self.insert(at, SegmentState::Open, Vec::new(), Vec::new());
+        let child = self.insert(at, SegmentState::Open, Vec::new(), PageLists::default());
         self.retain(child);
         child
     }
@@ -227,6 +259,7 @@ impl PrefixTree {
             let segment = self.at_mut(id);
             let before = segment.computed;
             segment.computed = before.max(upto.saturating_sub(segment.first_position).min(segment.len()));
+            debug_assert!(segment.computed + segment.unlaid <= segment.len(), "{id} is computed where it has no slots");
             // If part of a segment was computed before, so was everything above it.
             at = segment.parent.filter(|_| before == 0);
             self.review(id);
@@ -264,9 +297,14 @@ impl PrefixTree {
         self.review(segment);
     }
 
-    /// The number of pages that positions `first .. end` touch.
-    fn pages_between(&self, first: u32, end: u32) -> usize {
-        if first == end { 0 } else { ((end - 1) / self.page_tokens - first / self.page_tokens + 1) as usize }
+    /// Tokens of `segment` that have slots in some group.
+    fn held(&self, segment: SegmentId) -> usize {
+        let segment = self.at(segment);
+        let slots = match self.groups.with(Reach::All) {
+            0 => segment.passed..segment.laid_upto(Reach::Window),
+            _ => segment.first_position..segment.end(),
+        };
+        slots.len()
     }
 
     fn seal(&mut self, segment: SegmentId) {
@@ -282,27 +320,30 @@ impl PrefixTree {
         self.clock
     }
 
-    /// Adds a youngest child to `parent`, with no lease and nothing computed. `pages`: the caller has taken them, or
-    /// shared the first one if the child continues in the last page of `parent`.
+    /// Adds a youngest child to `parent`, with no lease and nothing computed. `pages`: those of the groups that hold
+    /// all positions; the caller has taken them, or shared the first ones if the child continues in the last pages of
+    /// `parent`.
     fn insert(
         &mut self,
         parent: Option<SegmentId>,
         state: SegmentState,
         tokens: Vec<TokenId>,
-        pages: Vec<PageId>,
+        pages: PageLists,
     ) -> SegmentId {
         let now = self.tick();
+        let first_position = parent.map_or(0, |p| self.end(p));
+        let unlaid = if self.groups.with(Reach::Window) > 0 { count(tokens.len()) } else { 0 };
         self.held.segments += 1;
-        self.held.tokens += tokens.len();
         let id = self.place(Segment {
             parent,
             children: 0,
-            first_position: parent.map_or(0, |p| self.end(p)),
+            first_position,
             tokens,
             scores: Vec::new(),
             pending: false,
             pages,
-            hollow: false,
+            passed: first_position,
+            unlaid,
             computed: 0,
             state,
             leases: 0,
@@ -311,6 +352,7 @@ impl PrefixTree {
             last_used: now,
             idle: None,
         });
+        self.held.tokens += self.held(id);
         self.held.pages += self.own_pages(id);
         self.by_first.extend(self.first_key(id));
         if let Some(parent) = parent {

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::PrefixTree;
-use crate::ids::{PageId, SegmentId, TokenId};
-use crate::kv::KvSlot;
+use crate::ids::{GroupIx, PageId, SegmentId, TokenId};
+use crate::kv::{KvSlot, Reach};
 
 impl PrefixTree {
     /// First position after the path of `segment`: the length of its context.
@@ -22,10 +22,18 @@ impl PrefixTree {
         self.at(segment).parent
     }
 
-    /// The segment's pages that hold its positions below `upto`.
-    pub fn pages_upto(&self, segment: SegmentId, upto: u32) -> &[PageId] {
+    /// The segment's pages that hold its positions below `upto`: those of the groups that hold all positions, then
+    /// those of the groups with a window.
+    pub fn pages_upto(&self, segment: SegmentId, upto: u32) -> Vec<PageId> {
         let segment = self.at(segment);
-        &segment.pages[..self.pages_between(segment.first_position, upto.clamp(segment.first_position, segment.end()))]
+        let of = |reach| &segment.pages[reach][..self.pages_below(segment, reach, upto)];
+        Reach::BOTH.into_iter().flat_map(of).copied().collect()
+    }
+
+    /// The position from which the segment has pages in groups with a window: its first one, unless `free_behind` freed
+    /// some.
+    pub fn passed(&self, segment: SegmentId) -> u32 {
+        self.at(segment).passed
     }
 
     pub fn has_children(&self, segment: SegmentId) -> bool {
@@ -55,10 +63,16 @@ impl PrefixTree {
         path
     }
 
-    /// Whether the token at `position` of the path of `segment` has a slot: false if `free_behind` freed it. Panics
-    /// past the end.
-    pub fn has_slot(&self, segment: SegmentId, position: u32) -> bool {
-        !self.at(self.owner(segment, position)).hollow
+    /// Whether the token at `position` of the path of `segment` has a slot in every group: false if some were freed, or
+    /// do not exist yet. Panics past the end.
+    pub fn has_slots(&self, segment: SegmentId, position: u32) -> bool {
+        let owner = self.at(self.owner(segment, position));
+        (owner.passed..owner.laid_upto(Reach::Window)).contains(&position)
+    }
+
+    /// The position from which on the tokens of `segment` have no slots yet in groups with a window (`lay_ahead`).
+    pub fn laid_upto(&self, segment: SegmentId) -> u32 {
+        self.at(segment).laid_upto(Reach::Window)
     }
 
     /// The parts of `positions` that the segments of the path of `segment` have, from the root down. Positions past the
@@ -79,7 +93,7 @@ impl PrefixTree {
         parts
     }
 
-    /// The same by pages, which all still have their slots.
+    /// The same by the pages of the first group, which all still have their slots.
     pub fn page_parts(
         &self,
         segment: SegmentId,
@@ -95,11 +109,21 @@ impl PrefixTree {
         self.parts(segment, positions).into_iter().flat_map(by_page)
     }
 
-    /// The slot of the token at `position` of the path of `segment`. Panics past the end or if the slot was freed.
+    /// The slot of the token at `position` of the path of `segment` in the first group. Panics past the end or if the
+    /// slot was freed.
     pub fn slot(&self, segment: SegmentId, position: u32) -> KvSlot {
+        self.slot_in(GroupIx(0), segment, position)
+    }
+
+    /// The same in any group.
+    pub fn slot_in(&self, group: GroupIx, segment: SegmentId, position: u32) -> KvSlot {
         let owner = self.at(self.owner(segment, position));
-        let page = position / self.page_tokens - owner.first_position / self.page_tokens;
-        KvSlot { page: owner.pages[page as usize], slot: position % self.page_tokens }
+        let (reach, number) = self.groups.place(group);
+        let page = (position / self.page_tokens)
+            .checked_sub(owner.held_from(reach) / self.page_tokens)
+            .expect("the page of the position was not freed");
+        let page = page as usize * self.groups.with(reach) + number;
+        KvSlot { page: owner.pages[reach][page], slot: position % self.page_tokens }
     }
 
     /// The segment on the path of `segment` that contains `position`. Panics past the end.

@@ -34,10 +34,7 @@ impl PrefixTree {
             return;
         }
         shortened.computed = shortened.computed.min(shortened.len());
-        let (first, end) = (shortened.first_position, shortened.end());
-        let keep = self.pages_between(first, end);
-        let gone = self.at_mut(segment).pages.split_off(keep);
-        let freed = gone.into_iter().filter(|&page| pool.give_back(page)).count();
+        let freed = self.cut_pages(pool, segment);
         self.held.tokens -= 1;
         self.held.pages -= freed;
         // An open segment has a lease.

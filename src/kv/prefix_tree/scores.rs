@@ -13,6 +13,7 @@ use std::ops::Range;
 
 use super::PrefixTree;
 use crate::ids::{SegmentId, TokenId};
+use crate::kv::Reach;
 
 /// Most of the likeliest tokens kept with a score: as many as OpenAI's API reports. A score is kept with fewer than
 /// were asked for if those are more.
@@ -36,16 +37,17 @@ impl TokenScore {
 
 impl PrefixTree {
     /// Keeps the score of the token at `position` of the path of `segment`, unless one with as many likeliest tokens is
-    /// kept. Without effect where no score belongs: for the first token of all, past the last known one, in a hollow
-    /// segment, or after a token that is not computed.
+    /// kept. Without effect where no score belongs: for the first token of all, past the last known one, where no group
+    /// has a slot, or after a token that is not computed.
     pub fn keep_score(&mut self, segment: SegmentId, position: u32, score: TokenScore) {
         if position == 0 || position >= self.end(segment) || self.computed(segment) < position {
             return;
         }
         let owner = self.owner(segment, position);
+        let lacks_slots = self.groups.with(Reach::All) == 0 && position < self.at(owner).passed;
         let owner = self.at_mut(owner);
         let at = (position - owner.first_position) as usize;
-        if at >= owner.tokens.len() || owner.hollow {
+        if at >= owner.tokens.len() || lacks_slots {
             return;
         }
         if owner.scores.len() <= at {

@@ -1,7 +1,8 @@
 //! Counts the pages and tokens of sets of paths; shared ones count once.
 
-use super::{PrefixTree, Segment, count};
+use super::{PrefixTree, count};
 use crate::ids::{SegmentId, TokenId};
+use crate::kv::Reach;
 
 /// Pages and tokens kept by leases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,12 +17,28 @@ pub struct Usage {
     /// Whether each segment is in the set.
     included: Vec<bool>,
     pages: usize,
+    /// Pages that prompts still take until they are computed.
+    to_lay: usize,
     tokens: usize,
+}
+
+/// How a prompt gets its slots in groups with a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Laying {
+    /// A step's at a time, while those behind the window are freed.
+    Ahead,
+    /// All before its first step.
+    Whole,
 }
 
 impl Usage {
     pub fn pages(&self) -> usize {
         self.pages
+    }
+
+    /// Its pages, and those that its prompts still take until they are computed.
+    pub fn committed(&self) -> usize {
+        self.pages + self.to_lay
     }
 
     /// Tokens of the segments added by `add_path`.
@@ -48,7 +65,7 @@ impl PrefixTree {
             used.users += 1;
             at = used.parent.filter(|_| used.users == 1);
             if used.users == 1 {
-                self.leased.tokens += self.at(id).held();
+                self.leased.tokens += self.held(id);
                 self.leased.pages += self.own_pages(id);
             }
         }
@@ -62,15 +79,15 @@ impl PrefixTree {
             used.users -= 1;
             at = used.parent.filter(|_| used.users == 0);
             if used.users == 0 {
-                self.leased.tokens -= self.at(id).held();
+                self.leased.tokens -= self.held(id);
                 self.leased.pages -= self.own_pages(id);
             }
         }
     }
 
-    /// The number of pages of `segment`, without one shared with its parent.
-    pub(super) fn own_pages(&self, segment: SegmentId) -> usize {
-        self.at(segment).pages.len() - usize::from(self.begins_in_parents_page(segment))
+    /// The number of pages of the path of `segment`, counted as if it shared none.
+    pub fn path_pages(&self, segment: SegmentId) -> u32 {
+        count(self.pages_between(0, self.end(segment)))
     }
 
     /// Adds the segments that only the single lease on `segment` keeps; none if it has several leases. Returns the
@@ -87,18 +104,12 @@ impl PrefixTree {
 
     /// Adds the path of `segment`.
     pub fn add_path(&self, usage: &mut Usage, segment: SegmentId) {
-        let Usage { included, pages, tokens } = usage;
+        let Usage { included, pages, to_lay, tokens } = usage;
         for id in self.include_path(included, segment) {
             *pages += self.own_pages(id);
-            *tokens += self.at(id).held();
+            *to_lay += self.to_lay(self.at(id));
+            *tokens += self.held(id);
         }
-    }
-
-    /// Whether `segment` continues in the last page of its parent.
-    pub(super) fn begins_in_parents_page(&self, segment: SegmentId) -> bool {
-        let segment = self.at(segment);
-        let above = segment.parent.and_then(|parent| self.at(parent).pages.last());
-        above.is_some() && above == segment.pages.first()
     }
 
     /// Adds the segments that contain the first `upto` positions of the path of `segment`, the last one whole.
@@ -124,11 +135,11 @@ impl PrefixTree {
     }
 
     /// The number of pages that `path` and `rest` (see `admit_behind`) would add to the set, if admitted and continued
-    /// up to position `end`, which is not before the end of its tokens.
-    pub fn gain(&self, usage: &Usage, path: Option<SegmentId>, rest: &[TokenId], end: u32) -> usize {
+    /// up to position `end`, which is not before the end of its tokens: as many as it has at any time.
+    pub fn gain(&self, usage: &Usage, path: Option<SegmentId>, rest: &[TokenId], end: u32, laying: Laying) -> usize {
         let known = self.find(path, rest);
         let at = count(known.tokens);
-        known.segment.map_or(0, |segment| self.unused_upto(usage, segment, at)) + self.pages_between(at, end)
+        known.segment.map_or(0, |segment| self.unused_upto(usage, segment, at)) + self.to_admit(at, end, laying)
     }
 
     /// The same for a branch that continues the path of `segment`.
@@ -147,19 +158,17 @@ impl PrefixTree {
         of_one.map(|id| self.own_pages_upto(id, count(known.tokens))).sum()
     }
 
-    /// The number of existing pages of the path of `segment` up to position `upto` that are not in the set. May exceed
-    /// what the tokens need if the path was split inside a page.
+    /// The number of pages of the path of `segment` up to position `upto` that are not in the set, existing ones and
+    /// those that its prompts still take. May exceed what the tokens need if the path was split inside a page.
     fn unused_upto(&self, usage: &Usage, segment: SegmentId, upto: u32) -> usize {
-        self.ancestry(segment).take_while(|id| !usage.includes(*id)).map(|id| self.own_pages_upto(id, upto)).sum()
+        let pages = |id| self.own_pages_upto(id, upto) + self.to_lay(self.at(id));
+        self.ancestry(segment).take_while(|id| !usage.includes(*id)).map(pages).sum()
     }
 
-    /// The number of pages of `segment` up to position `upto`, without one shared with its parent.
+    /// The number of pages of `segment` up to position `upto`, without those shared with its parent.
     fn own_pages_upto(&self, segment: SegmentId, upto: u32) -> usize {
-        let Segment { first_position, hollow, .. } = *self.at(segment);
-        if hollow {
-            return 0;
-        }
-        let pages = self.pages_between(first_position, self.end(segment).min(upto));
-        pages.saturating_sub(usize::from(self.begins_in_parents_page(segment)))
+        let pages = |reach| self.pages_below(self.at(segment), reach, upto);
+        let pages: usize = Reach::BOTH.into_iter().map(pages).sum();
+        pages.saturating_sub(self.parents_pages(segment))
     }
 }

@@ -10,7 +10,7 @@ use crate::backend::cpu::kv::PAGE_TOKENS;
 use crate::backend::cpu::{Cores, CpuBuffer, Isa, KvStore};
 use crate::backend::{Dtype, HeadLayout, KvDtype, KvShape, Scoring};
 use crate::error::{Error, Result};
-use crate::ids::{LayerIx, PageId, TokenId};
+use crate::ids::{GroupIx, LayerIx, PageId, TokenId};
 use crate::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
 use crate::plan::{AttentionPlan, CostModel, PlanHints, Planner};
 
@@ -101,6 +101,7 @@ impl AttentionShape {
 
     fn hints(&self) -> PlanHints {
         PlanHints {
+            group: GroupIx(0),
             tile: TILE,
             window: None,
             q_heads: self.q_heads as u32,

@@ -16,7 +16,7 @@ use crate::launch::{
     PromptRequest, Release, in_bytes,
 };
 use crate::model::check::facts;
-use crate::model::{ModelConfig, ModelFolder};
+use crate::model::{ModelConfig, ModelFolder, WeightChoice};
 use crate::out;
 use crate::plan::Planner;
 
@@ -47,6 +47,7 @@ struct MeasuredDecode {
     config: String,
     dtype: Dtype,
     kv_dtype: KvDtype,
+    weights: WeightChoice,
     device: String,
     plan: Planner,
     #[serde(flatten)]
@@ -158,6 +159,7 @@ fn measure(
         config: options.config.display().to_string(),
         dtype: *dtype,
         kv_dtype: options.budget.kv,
+        weights: options.budget.weights,
         device: engine.facts().device.clone(),
         plan,
         case,

@@ -281,7 +281,7 @@ fn filled<B: Backend>(backend: &mut B, tree: &TreeSpec, paged: &PagedTree, numbe
     for slots in slots.chunks(DIFFERENT) {
         let rows = slots.len();
         let tokens = vec![RowToken::Known(TokenId(0)); rows];
-        let batch = StepBatch { tokens, positions: vec![0; rows], slots: slots.to_vec(), ..StepBatch::default() };
+        let batch = StepBatch { tokens, positions: vec![0; rows], slots: vec![slots.to_vec()], ..StepBatch::default() };
         let shape = backend.load(&mut step, batch)?;
         if rows != written {
             backend.resize(&mut qkv, shape.rows)?;

@@ -212,9 +212,10 @@ fn measure<'a>(
     })
 }
 
-/// Bytes that the branches of a job would hold at the end without sharing.
+/// Bytes that the branches of a job would hold at the end without sharing, with none freed behind a window.
 fn unshared_bytes(facts: &EngineFacts, job: &Workload) -> u64 {
-    (job.continuations() * job.context().div_ceil(facts.page_tokens) * facts.page_bytes) as u64
+    let pages = facts.page_groups.count() * job.context().div_ceil(facts.page_tokens);
+    (job.continuations() * pages * facts.page_bytes) as u64
 }
 
 /// Runs a job with new prompts; returns seconds from its first command to its last token, and the counters then.

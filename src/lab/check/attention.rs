@@ -14,7 +14,7 @@ use super::forests::{ForestShape, GrownForest, grow};
 use super::report::{CaseResult, CheckReport, WorstError};
 use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, Scoring, StepBatch};
 use crate::error::{Error, Result};
-use crate::ids::{LayerIx, PageId};
+use crate::ids::{GroupIx, LayerIx, PageId};
 use crate::kv::{Forest, KvSlot};
 use crate::plan::{AttentionPlan, Csr, KvSpan, PlanHints, Planner, WorkItem};
 
@@ -167,6 +167,7 @@ impl fmt::Display for Setting {
 pub fn hints<B: Backend>(backend: &B, heads: HeadLayout, dtype: Dtype, window: Option<u32>) -> PlanHints {
     let small = |size: usize| u32::try_from(size).expect("heads are far below 2^32");
     PlanHints {
+        group: GroupIx(0),
         tile: backend.tile(),
         window,
         q_heads: small(heads.q_heads),
@@ -181,6 +182,7 @@ pub fn hints<B: Backend>(backend: &B, heads: HeadLayout, dtype: Dtype, window: O
 pub fn solitary(pages: &[PageId], hints: &PlanHints, page_tokens: u32) -> AttentionPlan {
     let each = || (0..pages.len() as u32).map(|i| i..i + 1);
     AttentionPlan {
+        group: hints.group,
         page_tokens,
         tile: hints.tile,
         window: hints.window,
@@ -239,7 +241,7 @@ pub fn filled<B: Backend>(
     for (slots, holes) in
         unused.chunks(APPENDED).map(|slots| (slots, true)).chain(slots.chunks(APPENDED).map(|slots| (slots, false)))
     {
-        let batch = StepBatch { slots: slots.to_vec(), ..rows_at(&vec![0; slots.len()]) };
+        let batch = StepBatch { slots: vec![slots.to_vec()], ..rows_at(&vec![0; slots.len()]) };
         let shape = backend.load(&mut step, batch)?;
         backend.resize(&mut qkv, shape.rows)?;
         let row = |at: &KvSlot| -> Vec<f32> {

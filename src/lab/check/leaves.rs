@@ -11,7 +11,7 @@ use super::dice::Dice;
 use super::report::CheckReport;
 use crate::backend::{ActivationDtype, Backend, Dtype, KvDtype, Pick, RowToken, SampleRequest, StepBatch};
 use crate::error::{Error, Result};
-use crate::ids::TokenId;
+use crate::ids::{GroupIx, TokenId};
 use crate::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
 use crate::plan::{NewPage, Planner};
 
@@ -93,7 +93,7 @@ impl Leaves {
         let positions = self.forest.row_positions.clone();
         StepBatch {
             tokens: vec![RowToken::Known(TokenId(0)); rows],
-            slots: self.contexts.iter().zip(&positions).map(|(context, &at)| context[at as usize]).collect(),
+            slots: vec![self.contexts.iter().zip(&positions).map(|(context, &at)| context[at as usize]).collect()],
             positions,
             logit_rows: (0..rows as u32).collect(),
             plans: vec![planner.plan(&self.forest, &hints(backend, setting.heads, setting.dtype, setting.window))],
@@ -155,7 +155,7 @@ impl Leaves {
     pub fn new_pages(&self, number: usize) -> Vec<NewPage> {
         let newest = |row: usize| *self.context(row, number).last().expect("a row sees itself");
         let rows = (0..self.contexts.len()).filter(|&row| newest(row).slot == 0);
-        rows.map(|row| NewPage { row: row as u32, page: newest(row).page }).collect()
+        rows.map(|row| NewPage { group: GroupIx(0), row: row as u32, page: newest(row).page }).collect()
     }
 
     /// The context of row `row` in step `number`.

@@ -4,7 +4,7 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use crate::backend::{Backend, KvDtype};
+use crate::backend::{Backend, KvDtype, Rounding};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::launch::{DeviceBackend, DeviceChoice, ModelSource, OnDevice};
@@ -13,7 +13,7 @@ use crate::model::check::{
     ConfigFacts, Prediction, TextComparison, chunks, facts, golden, golden_dtype, index_facts, kv_rounding,
     layer_differences, predictions,
 };
-use crate::model::{Decoder, ModelFolder, WeightChoice};
+use crate::model::{Decoder, ModelFolder, Quantisation, WeightChoice};
 use crate::out;
 use crate::tokenizer::{AddSpecial, Tokenizer};
 
@@ -52,6 +52,10 @@ pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<boo
     if let (Some(_), Some(dtype)) = (&options.golden, golden_dtype(&folder.config)) {
         folder.config.compute = Some(dtype);
         log::warn!("a mixture of experts is compared with golden values in f32: rounding would choose other experts");
+    }
+    let rounds = |how: &Quantisation| how.formats().any(|format| format.rounding != Rounding::Exact);
+    if options.golden.is_some() && folder.config.quantisation.as_ref().is_some_and(rounds) {
+        log::warn!("activations are rounded: golden values that were computed without need --activations bf16");
     }
     let facts = match facts(&folder) {
         Ok(facts) => facts,

@@ -89,7 +89,7 @@ impl SampleCases {
         let logit_rows: Vec<u32> = (0..asks as u32).collect();
         let batch = |requests| {
             let (logit_rows, slots) = (logit_rows.clone(), slots.clone());
-            StepBatch { logit_rows, slots, requests, ..rows_at(&vec![0; asks]) }
+            StepBatch { logit_rows, slots: vec![slots], requests, ..rows_at(&vec![0; asks]) }
         };
         let mut walked = Vec::new();
         for number in 0..2 + ADVANCED {

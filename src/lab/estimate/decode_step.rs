@@ -97,6 +97,7 @@ impl StepForest {
             first_position: first,
             tokens,
             pages: page..page + pages,
+            held_from: first,
             rows: row..row + rows,
         });
         self.nodes.push(node);

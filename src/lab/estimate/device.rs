@@ -71,7 +71,13 @@ impl DescribedDevice {
             swap_bytes: budget.swap_bytes.unwrap_or(SWAP_BYTES),
             ..ReplaySettings::default()
         };
-        let pool = Pool { pages: facts.pool_pages as u64, page_tokens, page_bytes: facts.page_bytes as u64 };
+        let pool = Pool {
+            pages: facts.pool_pages as u64,
+            page_tokens,
+            page_bytes: facts.page_bytes as u64,
+            groups: facts.page_groups,
+            window_pages: facts.window_pages as u64,
+        };
         let machine = SimulatedMachine { model: model.config.clone(), dtype: model.dtype, kv: budget.kv, profile };
         Ok(Self { machine, settings, pool, described, kv_bytes_per_token, held, hints, branches: facts.max_branches })
     }

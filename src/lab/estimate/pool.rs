@@ -1,7 +1,8 @@
 //! The memory for keys and values on a simulated device, and how much of a job fits into it at once.
 //!
 //! Pages are counted as in the engine's prefix tree: the first run that follows another continues in its last page, if
-//! that has room; all others start with a new page.
+//! that has room; all others start with a new page. In groups with a window a computed prompt keeps the pages of the
+//! window before its end, and a sample those that its last tokens read: the others are freed when pages are short.
 //!
 //! Prompts are taken depth-first with all of their samples at the expected length, each shared run counted once, until
 //! the pool is full: that is a wave. The next wave keeps what it shares with the previous one. The engine admits a
@@ -12,7 +13,7 @@ use serde::Serialize;
 use super::job::PlannedJob;
 use crate::error::{Error, Result};
 use crate::figures::{bytes, count};
-use crate::kv::{PromptNode, PromptTree, Prompts};
+use crate::kv::{PageGroups, PromptNode, PromptTree, Prompts, Reach, Window};
 
 /// Pages for keys and values.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -20,23 +21,60 @@ pub struct Pool {
     pub pages: u64,
     pub page_tokens: u32,
     pub page_bytes: u64,
+    /// A token has a slot in a page of each.
+    #[serde(skip)]
+    pub groups: PageGroups,
+    /// Most pages of a path in each group with a window.
+    #[serde(skip)]
+    pub window_pages: u64,
 }
 
 impl Pool {
+    /// Tokens of which it has all pages.
     pub fn tokens(&self) -> u64 {
-        self.pages * u64::from(self.page_tokens)
+        self.pages / self.of_token() * u64::from(self.page_tokens)
     }
 
     pub fn bytes(&self) -> u64 {
         self.pages * self.page_bytes
     }
 
-    /// Pages that a run of tokens at positions `first .. end` touches: pages are aligned to positions.
-    fn of_run(&self, first: u32, end: u32) -> u64 {
+    /// The number of pages in which a token has slots.
+    fn of_token(&self) -> u64 {
+        self.groups.count() as u64
+    }
+
+    /// The number of page numbers that positions `first .. end` touch: pages are aligned to positions.
+    fn numbers(&self, first: u32, end: u32) -> u64 {
         match first < end {
             true => u64::from((end - 1) / self.page_tokens - first / self.page_tokens + 1),
             false => 0,
         }
+    }
+
+    /// Pages of a run at positions `first .. end`; those of groups with a window from `held_from(window)` on.
+    fn of_run(&self, first: u32, end: u32, held_from: impl Fn(Window) -> u32) -> u64 {
+        let from = self.groups.window().map_or(first, held_from).max(first);
+        let of = |reach, from| self.groups.with(reach) as u64 * self.numbers(from, end);
+        of(Reach::All, first) + of(Reach::Window, from)
+    }
+
+    /// Pages of a run of a prompt's tokens once they are computed, with the window before its end.
+    fn of_prompt(&self, first: u32, end: u32) -> u64 {
+        self.of_run(first, end, |window| window.passed(end))
+    }
+
+    /// Pages of the tokens that a sample has at the end.
+    fn of_sample(&self, first: u32, end: u32) -> u64 {
+        let kept = |window: Window| u32::try_from(window.most_kept()).expect("windows are counted in u32");
+        self.of_run(first, end, |window| end.saturating_sub(kept(window)))
+    }
+
+    /// Most pages of a path that ends at `end`, which shares none.
+    fn of_path(&self, end: u32) -> u64 {
+        let numbers = self.numbers(0, end);
+        let windowed = numbers.min(self.window_pages);
+        self.groups.with(Reach::All) as u64 * numbers + self.groups.with(Reach::Window) as u64 * windowed
     }
 
     /// Whether a run that ends at `end` leaves room in its last page.
@@ -91,7 +129,7 @@ impl<'a> PageDemand<'a> {
 
     /// Pages that one sample's own tokens occupy.
     fn of_sample(&self, prompt: u32) -> u64 {
-        self.pool.of_run(self.length(prompt), self.sample_end(prompt))
+        self.pool.of_sample(self.length(prompt), self.sample_end(prompt))
     }
 
     /// Pages of all samples at once, with shared runs counted once, and without sharing.
@@ -99,19 +137,19 @@ impl<'a> PageDemand<'a> {
         let nodes = self.tree.nodes();
         let mut goes_on: Vec<bool> = vec![false; nodes.len()];
         nodes.iter().filter_map(|node| node.parent).for_each(|parent| goes_on[parent as usize] = true);
-        let mut shared: u64 = nodes.iter().map(|node| self.pool.of_run(node.first, node.end)).sum();
+        let mut shared: u64 = nodes.iter().map(|node| self.pool.of_prompt(node.first, node.end)).sum();
         let mut unshared = 0;
         for (ask, prompt) in self.job.per_prompt.iter().zip(0u32..) {
             let own = self.of_sample(prompt);
             shared += u64::from(ask.samples) * own;
-            unshared += u64::from(ask.samples) * self.pool.of_run(0, self.sample_end(prompt));
+            unshared += u64::from(ask.samples) * self.pool.of_path(self.sample_end(prompt));
             if let Some(end) = self.ends[prompt as usize].filter(|_| own > 0) {
                 goes_on[end as usize] = true;
             }
         }
         let joined = |(node, goes_on): &(&PromptNode, bool)| *goes_on && self.pool.has_room_behind(node.end);
         let joints = nodes.iter().zip(goes_on).filter(joined).count();
-        (shared - joints as u64, unshared)
+        (shared - joints as u64 * self.pool.of_token(), unshared)
     }
 
     /// The waves of prompts in `order`, depth-first.
@@ -130,17 +168,18 @@ impl<'a> PageDemand<'a> {
         };
         for &prompt in order {
             let (length, own) = (self.length(prompt), self.of_sample(prompt));
-            let goes_on = u64::from(own > 0 && self.pool.has_room_behind(length));
+            let goes_on = u64::from(own > 0 && self.pool.has_room_behind(length)) * self.pool.of_token();
             let mut left = self.job.per_prompt[prompt as usize].samples;
             while left > 0 {
                 let room = self.pool.pages - filling.wave.pages;
                 let new_path = self.new_path(prompt, &filling);
-                let joined = goes_on * self.ends[prompt as usize].map_or(0, |end| filling.joint(self, end));
+                let joint = |end| if goes_on > 0 { filling.joint(self, end) } else { 0 };
+                let joined = self.ends[prompt as usize].map_or(0, joint);
                 let most = |room: u64| (room + joined).checked_div(own).unwrap_or(u64::MAX);
                 let fit = room.checked_sub(new_path).map_or(0, most);
                 let fit = u32::try_from(fit).unwrap_or(u32::MAX).min(left);
                 // Samples of a prompt that fit together into one wave are not split.
-                let whole = self.pool.of_run(0, length) + u64::from(left) * own - goes_on;
+                let whole = self.pool.of_prompt(0, length) + u64::from(left) * own - goes_on;
                 let whole_later = whole <= self.pool.pages;
                 if fit == 0 || fit < left && whole_later && !filling.wave.shares.is_empty() {
                     filling.next_wave();
@@ -159,14 +198,14 @@ impl<'a> PageDemand<'a> {
         let (mut pages, mut node) = (0, self.ends[prompt as usize]);
         while let Some(at) = node.filter(|&at| !filling.holds(at)) {
             let PromptNode { parent, first, end, .. } = self.tree.nodes()[at as usize];
-            pages += self.pool.of_run(first, end) - parent.map_or(0, |parent| filling.joint(self, parent));
+            pages += self.pool.of_prompt(first, end) - parent.map_or(0, |parent| filling.joint(self, parent));
             node = parent;
         }
         pages
     }
 
     fn check_longest(&self) -> Result<()> {
-        let need = |prompt: u32| self.pool.of_run(0, self.sample_end(prompt));
+        let need = |prompt: u32| self.pool.of_path(self.sample_end(prompt));
         let count_of_prompts = u32::try_from(self.job.per_prompt.len()).expect("prompts are counted in u32");
         let Some(longest) = (0..count_of_prompts).max_by_key(|&prompt| need(prompt)) else { return Ok(()) };
         if need(longest) <= self.pool.pages {
@@ -195,10 +234,13 @@ impl WaveBuilder {
         self.held_in[node as usize] == Some(self.waves.len())
     }
 
-    /// Pages (0 or 1) that the next run after `node` shares with it.
+    /// Pages that the next run after `node` shares with it: its last ones, or none.
     fn joint(&self, need: &PageDemand<'_>, node: u32) -> u64 {
         let has_room = need.pool.has_room_behind(need.tree.nodes()[node as usize].end);
-        u64::from(has_room && self.gone_on_in[node as usize] != Some(self.waves.len()))
+        match has_room && self.gone_on_in[node as usize] != Some(self.waves.len()) {
+            true => need.pool.of_token(),
+            false => 0,
+        }
     }
 
     fn take(&mut self, need: &PageDemand<'_>, share: PromptShare, pages: u64) {

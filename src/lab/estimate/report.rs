@@ -76,6 +76,8 @@ impl JobSizes {
 pub struct ModelSizes {
     pub path: String,
     pub dtype: Dtype,
+    /// How the device holds its matrices.
+    pub weights: String,
     /// On the device, which may make quantised matrices dense.
     pub weight_bytes: u64,
     /// Of the weights that one token uses: without the experts it does not choose.
@@ -88,6 +90,11 @@ impl ModelSizes {
         Self {
             path: model.path.display().to_string(),
             dtype: model.dtype,
+            weights: match &device.held.quantisation {
+                Some(how) => how.to_string(),
+                None if !device.held.formats.is_empty() => "as GGUF stores them".to_owned(),
+                None => model.dtype.to_string(),
+            },
             weight_bytes: device.held.weight_bytes(model.dtype) as u64,
             active_weight_bytes: device.held.weight_bytes_read(1, model.dtype) as u64,
             kv_bytes_per_token: device.kv_bytes_per_token as u64,
@@ -97,9 +104,8 @@ impl ModelSizes {
 
 impl fmt::Display for ModelSizes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let dtype = format!("{:?}", self.dtype).to_lowercase();
         let (weights, kv) = (bytes(self.weight_bytes), bytes(self.kv_bytes_per_token));
-        write!(f, "{}, {weights} of {dtype} weights", self.path)?;
+        write!(f, "{}, {weights} of weights ({})", self.path, self.weights)?;
         if self.active_weight_bytes < self.weight_bytes {
             write!(f, " (a token uses {})", bytes(self.active_weight_bytes))?;
         }

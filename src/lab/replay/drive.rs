@@ -85,6 +85,7 @@ impl<B: Backend, T: Timekeeper> Driver<'_, B, T> {
             metrics,
             ordered_in: Duration::ZERO,
             pool_pages: facts.pool_pages,
+            pages_of_token: facts.page_groups.count(),
             page_tokens: facts.page_tokens,
             page_bytes: facts.page_bytes,
         })

@@ -54,6 +54,8 @@ pub struct JobRecord {
     /// Time that this machine took to order the requests, before the first was submitted.
     pub ordered_in: Duration,
     pub pool_pages: usize,
+    /// Pages in which a token has slots: one for each page group.
+    pub pages_of_token: usize,
     pub page_tokens: usize,
     pub page_bytes: usize,
 }
@@ -150,13 +152,18 @@ impl JobRecord {
         }
     }
 
+    /// Tokens that have all of their slots in so many pages.
+    pub fn slots(&self, pages: usize) -> usize {
+        pages * self.page_tokens / self.pages_of_token
+    }
+
     fn memory(&self) -> OverLive {
-        let ratio = |step: &StepRecord| (step.pages * self.page_tokens) as f64 / step.live_tokens as f64;
+        let ratio = |step: &StepRecord| self.slots(step.pages) as f64 / step.live_tokens as f64;
         let held = || self.steps.iter().filter(|step| step.live_tokens > 0);
         let peak = held().max_by_key(|step| step.pages);
         let weighted: f64 = held().map(|step| ratio(step) * (step.end - step.begin)).sum();
         OverLive {
-            slots: peak.map_or(0, |step| step.pages * self.page_tokens),
+            slots: peak.map_or(0, |step| self.slots(step.pages)),
             live: peak.map_or(0, |step| step.live_tokens),
             at_peak: peak.map_or(1.0, ratio),
             mean: weighted / held().map(|step| step.end - step.begin).sum::<f64>(),

@@ -118,7 +118,11 @@ fn config_lines(f: &mut fmt::Formatter<'_>, config: &ModelConfig) -> fmt::Result
     line("special", special_tokens(config))?;
     let (all, active) = (config.parameters(), config.active_parameters());
     let active = if active < all { format!(", of which a token uses {}", count(active)) } else { String::new() };
-    line("parameters", format!("{}{active}", count(all)))
+    line("parameters", format!("{}{active}", count(all)))?;
+    match &config.quantisation {
+        Some(how) => line("quantised", format!("{how}; activations {}", how.activations())),
+        None => Ok(()),
+    }
 }
 
 /// The description of all layers if it is the same; else each distinct one with its number of layers.

@@ -2,6 +2,7 @@
 //! differ in any of these. `layout` lists the tensors, the decoder computes.
 
 use crate::backend::{Gate, HeadLayout, Router};
+use crate::ids::GroupIx;
 
 use super::RopeConfig;
 
@@ -200,18 +201,15 @@ pub enum Norm {
 }
 
 /// Layers of the same kind share one attention plan per step: heads and window determine which keys and values are
-/// read.
+/// read, and the page group where they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionKind {
     pub heads: HeadLayout,
     pub window: Option<u32>,
+    pub group: GroupIx,
 }
 
 impl AttentionSpec {
-    pub fn kind(&self) -> AttentionKind {
-        AttentionKind { heads: self.heads, window: self.window }
-    }
-
     /// Whether the layer stores keys and values of its own.
     pub fn stores_keys(&self) -> bool {
         !matches!(self.keys, KeySource::OfLayer(_))

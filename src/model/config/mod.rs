@@ -5,6 +5,7 @@
 mod families;
 mod fields;
 mod gguf;
+mod groups;
 mod layer;
 mod modules;
 mod quantisation;
@@ -28,6 +29,7 @@ use super::weights::GgufModel;
 pub use families::Family;
 use fields::Fields;
 pub use gguf::{PairedHeads, paired_heads};
+pub use groups::LayerPages;
 pub use layer::{
     Activation, AttentionKind, AttentionSpec, BlockNorms, DenseSpec, ExpertsSpec, FeedForward, HeadNorm, HeadNormSpan,
     KeySource, LayerNorms, LayerSpec, Norm, QueryGrowth, kind_index, kinds,
@@ -129,17 +131,27 @@ impl ModelConfig {
 
     /// The kinds of attention, in order of the first layer of each. Each needs its own attention plan.
     pub fn attention_kinds(&self) -> Vec<AttentionKind> {
-        kinds(self.layers.iter().map(|layer| layer.attention.kind()))
+        kinds(self.attention_by_layer().into_iter())
+    }
+
+    /// The kind of attention of each layer.
+    pub fn attention_by_layer(&self) -> Vec<AttentionKind> {
+        let LayerPages { places, .. } = self.layer_pages();
+        let kind = |(layer, stored): (&LayerSpec, usize)| {
+            let AttentionSpec { heads, window, .. } = layer.attention;
+            AttentionKind { heads, window, group: places[stored].group }
+        };
+        self.layers.iter().zip(self.stored_layers()).map(kind).collect()
     }
 
     /// How many layers have this kind of attention.
     pub fn layers_of(&self, kind: AttentionKind) -> usize {
-        self.layers.iter().filter(|layer| layer.attention.kind() == kind).count()
+        self.attention_by_layer().into_iter().filter(|&of_layer| of_layer == kind).count()
     }
 
-    /// The longest window of the layers; `None` if any layer has no window.
-    pub fn longest_window(&self) -> Option<u32> {
-        self.layers.iter().map(|layer| layer.attention.window).try_fold(0, |longest, window| Some(longest.max(window?)))
+    /// The pages in which the layers keep their keys and values.
+    pub fn layer_pages(&self) -> LayerPages {
+        LayerPages::of(self)
     }
 
     /// The heads of each layer.
@@ -228,10 +240,13 @@ impl ModelConfig {
         stored.or_else(|| quantised().map(WeightFormat::Quantised)).unwrap_or(WeightFormat::Dense(dtype))
     }
 
-    /// Bytes of one token's keys and values in all layers. `element_bytes`: bytes per element in layers with these
-    /// heads.
+    /// Bytes of one token's keys and values in all layers, with parts of pages that no layer uses. `element_bytes`:
+    /// bytes per element in layers with these heads.
     pub fn kv_bytes_per_token(&self, element_bytes: impl Fn(HeadLayout) -> usize) -> usize {
-        self.stored_heads().map(|heads| 2 * heads.kv_heads * heads.head_dim * element_bytes(heads)).sum()
+        let bytes = |heads: HeadLayout| 2 * heads.kv_heads * heads.head_dim * element_bytes(heads);
+        let of_layers = self.stored_heads().map(bytes).sum::<usize>();
+        let unused = self.layer_pages().unused_parts();
+        of_layers + unused * self.stored_heads().next().map_or(0, bytes)
     }
 }
 

@@ -343,7 +343,11 @@ impl<'a> Finder<'a, '_> {
             let found = names.iter().find(|name| self.checkpoint.tensor(&format!("{}.{name}", self.module)).is_some());
             format!(".{}", found.unwrap_or(&names[0]))
         };
-        let name = suffix(&SCALE_NAMES);
+        let name = match suffix(&SCALE_NAMES) {
+            // What is missing is named as its form has it.
+            _ if self.has_no_scale() && block.is_none() => format!(".{}", SCALE_NAMES[1]),
+            name => name,
+        };
         let (scales, source) = match block {
             Some([block_rows, block_cols]) => {
                 let shape = [rows.div_ceil(block_rows), cols.div_ceil(block_cols)];
@@ -370,6 +374,10 @@ impl<'a> Finder<'a, '_> {
         };
         let source = QuantSource::Bytes { codes: codes.bytes(), scales: source };
         Ok(self.stored(source, tensors, None, static_scale))
+    }
+
+    fn has_no_scale(&self) -> bool {
+        SCALE_NAMES.iter().all(|name| self.checkpoint.tensor(&format!("{}.{name}", self.module)).is_none())
     }
 
     /// Symmetric codes may have zero points beside them, all zero.

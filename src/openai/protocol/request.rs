@@ -8,7 +8,7 @@ use super::endpoint::Endpoint;
 use super::refusal::Refusal;
 use crate::engine::{EngineFacts, Priority, SamplingParams, Stop, UniformKey};
 use crate::ids::TokenId;
-use crate::launch::{OutputTokens, check_path};
+use crate::launch::{MoreTokens, OutputTokens, check_path};
 use crate::tokenizer::AddSpecial;
 use crate::tokenizer::reasoning::TextStart;
 
@@ -255,7 +255,10 @@ impl ProtocolRequest {
                 stop.max_tokens = stop.max_tokens.min(most);
             }
             // Nothing is sampled behind a continuation.
-            let more = choices.iter().map(|choice| choice.tokens.len()).max().unwrap_or(stop.max_tokens);
+            let more = match choices.iter().map(|choice| choice.tokens.len()).max() {
+                Some(longest) => MoreTokens::Scored(longest),
+                None => MoreTokens::Sampled(stop.max_tokens),
+            };
             check_path(facts, || "a prompt".to_owned(), tokens.len(), more)
                 .map_err(|error| Refusal::new("out_of_memory", error.to_string()))?;
         }

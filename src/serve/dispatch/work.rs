@@ -82,7 +82,7 @@ pub struct DispatchLoop {
 impl DispatchLoop {
     pub fn new(engine: EngineHandle, leases: Arc<Leases>, commands: Receiver<Command>, shared: Arc<Shared>) -> Self {
         let facts = engine.facts();
-        let most_recent = facts.pool_pages * facts.page_tokens;
+        let most_recent = facts.pool_tokens();
         DispatchLoop {
             generator: Generator::new(engine, Hear::Finishes, Release::EachSample),
             leases,

@@ -172,6 +172,7 @@ impl PlanTile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::GroupIx;
     use crate::plan::{Csr, KvSpan, WorkItem};
 
     /// One item with one row at position `last`, over spans of `(first position, tokens, pages)`.
@@ -186,6 +187,7 @@ mod tests {
         AttentionPlan {
             page_tokens: 16,
             tile: TILE,
+            group: GroupIx(0),
             window: None,
             items: vec![WorkItem { rows: 0..1, spans: 0..spans.len() as u32 }],
             spans,

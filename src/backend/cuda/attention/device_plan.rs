@@ -144,8 +144,9 @@ impl DevicePlan {
         plan.row_positions.iter().any(leaves)
     }
 
-    /// Follows `AttentionPlan::advance` by `new_pages` and returns the words that changed. `None`, with nothing
-    /// changed, if a row has no reserved KV block left or begins a whole tile: the words must then be rebuilt.
+    /// Follows `AttentionPlan::advance` by `new_pages`, all of the plan's group, and returns the words that changed.
+    /// `None`, with nothing changed, if a row has no reserved KV block left or begins a whole tile: the words must then
+    /// be rebuilt.
     pub fn advance(&mut self, new_pages: &[NewPage]) -> Option<Range<usize>> {
         let stuck = |new_page: &NewPage| {
             let AppendPoint { next_kv_block, room } = self.append_points[new_page.row as usize];
@@ -160,7 +161,7 @@ impl DevicePlan {
             let before = changed.take().unwrap_or(words.clone());
             changed = Some(before.start.min(words.start)..before.end.max(words.end));
         };
-        for &NewPage { row, page } in new_pages {
+        for &NewPage { row, page, .. } in new_pages {
             let row = row as usize;
             let AppendPoint { next_kv_block, room } = &mut self.append_points[row];
             let at = *next_kv_block as usize;

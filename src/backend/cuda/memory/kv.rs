@@ -21,7 +21,7 @@ use crate::backend::{Dtype, HeadLayout, KvShape, SavedBytes};
 use crate::error::{Error, Result};
 use crate::figures;
 use crate::ids::{LayerIx, PageId};
-use crate::kv::KvSlot;
+use crate::kv::{KvSlot, LayerPlace};
 
 pub const PAGE_TOKENS: u32 = 32;
 
@@ -35,18 +35,18 @@ pub struct Kv {
     device: Device,
     memory: Memory,
     shape: KvShape,
-    layers: Vec<LayerPages>,
+    parts: Vec<PartPages>,
     kv_save: Function,
     kv_restore: Function,
-    /// `[P][layer][page bytes of the layer]` on their way to or from the host.
+    /// `[P][part][page bytes of the part]` on their way to or from the host.
     packed: Memory,
     /// Their ids, `[P]` words.
     packed_ids: Memory,
 }
 
-/// The pages of a layer.
+/// One part of all pages: a layer of each page group, or of some.
 #[derive(Clone)]
-struct LayerPages {
+struct PartPages {
     heads: HeadLayout,
     kv_element: KvElement,
     layout: PageLayout,
@@ -65,7 +65,7 @@ pub struct SavedPages {
     pages: usize,
 }
 
-/// Names the order of `[P][layer][page bytes of the layer]` in this file, beside the page's own ([`PageLayout`]).
+/// Names the order of `[P][part][page bytes of the part]` in this file, beside the page's own ([`PageLayout`]).
 pub const LAYOUT: &str = "cuda pages 2";
 
 impl SavedBytes for SavedPages {
@@ -83,9 +83,9 @@ pub fn layer_page_bytes(heads: HeadLayout, dtype: Dtype, kv_element: KvElement) 
     2 * heads.kv_heads * PAGE_TOKENS as usize * heads.head_dim * kv_element.element_bytes(dtype)
 }
 
-/// Bytes that one page takes, all layers.
+/// Bytes that one page takes, all layers of a page group.
 pub fn page_bytes(shape: &KvShape, element_of: ElementOf<'_>) -> usize {
-    shape.heads.iter().map(|&heads| layer_page_bytes(heads, shape.dtype, element_of(heads))).sum()
+    shape.parts().into_iter().map(|heads| layer_page_bytes(heads, shape.dtype, element_of(heads))).sum()
 }
 
 /// Bytes that [`Kv::new`] allocates beside those of the pool's pages.
@@ -113,15 +113,15 @@ impl Kv {
     pub fn new(device: &Device, shape: &KvShape, element_of: ElementOf<'_>) -> Result<Self> {
         assert!(shape.pages < (u32::MAX / PAGE_TOKENS) as usize, "{} pages: slots are words", shape.pages);
         let unit = Unit::new(&units::KV_PAGES);
-        let layer = |&heads: &HeadLayout| {
+        let part = |&heads: &HeadLayout| {
             let kv_element = element_of(heads);
             let layout = PageLayout::of(device.facts().major, shape.dtype, heads.head_dim);
             let (append, name) = units::kv_append(shape.dtype, kv_element, layout);
             let page_bytes = layer_page_bytes(heads, shape.dtype, kv_element);
-            Ok(LayerPages { heads, kv_element, layout, page_bytes, append: device.function(&append, name)? })
+            Ok(PartPages { heads, kv_element, layout, page_bytes, append: device.function(&append, name)? })
         };
-        let layers = shape.heads.iter().map(layer).collect::<Result<Vec<_>>>()?;
-        let page_bytes = layers.iter().map(|layer| layer.page_bytes).sum();
+        let parts = shape.parts().iter().map(part).collect::<Result<Vec<_>>>()?;
+        let page_bytes = parts.iter().map(|part| part.page_bytes).sum();
         let pages = packed_pages(page_bytes, shape.pages);
         Ok(Self {
             memory: device.alloc(shape.pages * page_bytes)?,
@@ -131,7 +131,7 @@ impl Kv {
             packed_ids: device.alloc(pages * size_of::<u32>())?,
             device: device.clone(),
             shape: shape.clone(),
-            layers,
+            parts,
         })
     }
 
@@ -145,36 +145,41 @@ impl Kv {
 
     /// Of the layer with that number among those that store keys and values.
     pub fn heads(&self, layer: LayerIx) -> HeadLayout {
-        self.layer(layer).heads
+        self.part(layer).heads
     }
 
     pub fn kv_element(&self, layer: LayerIx) -> KvElement {
-        self.layer(layer).kv_element
+        self.part(layer).kv_element
     }
 
     /// The kernel that appends to a layer.
     pub(in crate::backend::cuda) fn append(&self, layer: LayerIx) -> &Function {
-        &self.layer(layer).append
+        &self.part(layer).append
     }
 
-    fn layer(&self, layer: LayerIx) -> &LayerPages {
-        self.layers.get(layer.ix()).unwrap_or_else(|| panic!("layer {layer} of {}", self.layers.len()))
+    /// The page group of a layer, and its part of that group's pages.
+    pub fn place(&self, layer: LayerIx) -> LayerPlace {
+        let places = &self.shape.places;
+        *places.get(layer.ix()).unwrap_or_else(|| panic!("layer {layer} of {}", places.len()))
     }
 
-    /// Bytes that one page takes in the layers before this one.
-    fn bytes_before(&self, layer: LayerIx) -> usize {
-        self.layers[..layer.ix()].iter().map(|layer| layer.page_bytes).sum()
+    fn part(&self, layer: LayerIx) -> &PartPages {
+        &self.parts[self.place(layer).part]
     }
 
-    /// Bytes that one page takes, all layers.
+    /// Bytes that one page takes in the parts before this one.
+    fn bytes_before(&self, part: usize) -> usize {
+        self.parts[..part].iter().map(|part| part.page_bytes).sum()
+    }
+
+    /// Bytes that one page takes, all parts.
     fn page_bytes(&self) -> usize {
-        self.layers.iter().map(|layer| layer.page_bytes).sum()
+        self.parts.iter().map(|part| part.page_bytes).sum()
     }
 
-    /// The byte of `memory` at which a layer begins.
+    /// The byte of `memory` at which the part of a layer begins, in the pages of all groups.
     pub fn layer_at(&self, layer: LayerIx) -> usize {
-        assert!(layer.ix() < self.layers.len(), "layer {layer} of {}", self.layers.len());
-        self.bytes_before(layer) * self.shape.pages
+        self.bytes_before(self.place(layer).part) * self.shape.pages
     }
 
     /// Copies `pages` to host memory, and waits for them.
@@ -209,13 +214,13 @@ impl Kv {
         let page_bytes = self.page_bytes();
         let (mut to, mut from) =
             (&mut saved.bytes[page * page_bytes..][..page_bytes], &others.bytes[from * page_bytes..][..page_bytes]);
-        for layer in &self.layers {
-            let row = layer.row_bytes(self.shape.dtype);
+        for part in &self.parts {
+            let row = part.row_bytes(self.shape.dtype);
             let rows = slots.start as usize * row..slots.end as usize * row;
-            let (to_layer, to_rest) = to.split_at_mut(layer.page_bytes);
-            let (from_layer, from_rest) = from.split_at(layer.page_bytes);
+            let (to_part, to_rest) = to.split_at_mut(part.page_bytes);
+            let (from_part, from_rest) = from.split_at(part.page_bytes);
             let run = PAGE_TOKENS as usize * row;
-            for (to, from) in to_layer.chunks_exact_mut(run).zip(from_layer.chunks_exact(run)) {
+            for (to, from) in to_part.chunks_exact_mut(run).zip(from_part.chunks_exact(run)) {
                 to[rows.clone()].copy_from_slice(&from[rows.clone()]);
             }
             (to, from) = (to_rest, from_rest);
@@ -228,23 +233,23 @@ impl Kv {
         self.device.upload(&self.packed_ids, 0, bytemuck::cast_slice(&ids))
     }
 
-    /// Launches a kernel of kernels/ops/kv_pages.cu for each run of layers with pages of one size.
+    /// Launches a kernel of kernels/ops/kv_pages.cu for each run of parts of one size.
     fn launch(&self, function: &Function, pages: usize) {
         let small = |count: usize| u32::try_from(count).expect("page counts and sizes are below 2^32");
-        let mut layer = 0;
-        for run in self.layers.chunk_by(|a, b| a.page_bytes == b.page_bytes) {
-            let first = LayerIx::new(layer);
-            let args = Args::new().memory_at(&self.memory, self.layer_at(first));
-            let args = args.memory_at(&self.packed, self.bytes_before(first)).memory(&self.packed_ids);
+        let mut first = 0;
+        for run in self.parts.chunk_by(|a, b| a.page_bytes == b.page_bytes) {
+            let before = self.bytes_before(first);
+            let args = Args::new().memory_at(&self.memory, before * self.shape.pages);
+            let args = args.memory_at(&self.packed, before).memory(&self.packed_ids);
             let chunks = [self.page_bytes(), run[0].page_bytes].map(|bytes| small(bytes / 16));
             let args = args.u32(small(self.shape.pages)).u32(chunks[0]).u32(chunks[1]);
             self.device.launch(function, [small(pages), small(run.len()), 1], 256, 0, &args);
-            layer += run.len();
+            first += run.len();
         }
     }
 }
 
-impl LayerPages {
+impl PartPages {
     /// Bytes of a row of a run of keys or values, or of a panel of one (kernels/kv_page.cuh).
     fn row_bytes(&self, dtype: Dtype) -> usize {
         let row = self.heads.head_dim * self.kv_element.element_bytes(dtype);
@@ -285,7 +290,7 @@ mod tests {
     #[test]
     fn layers_may_differ_in_their_heads_and_elements() {
         let (narrow, wide) = (shape(1, 2, 64, 1).heads[0], shape(1, 1, 512, 1).heads[0]);
-        let mixed = KvShape { heads: vec![narrow, wide, narrow], dtype: Dtype::Bf16, pages: 1 };
+        let mixed = KvShape::one_group(vec![narrow, wide, narrow], Dtype::Bf16, 1);
         let element = |heads: HeadLayout| if heads == wide { KvElement::Rounded } else { KvElement::Fp8 };
         assert_eq!(page_bytes(&mixed, &element), 2 * (2 * 32 * 2 * 64) + 2 * 32 * 512 * 2);
     }

@@ -28,9 +28,9 @@ use crate::backend::{
     Dtype, HeadLayout, MOST_COUNTED, RowToken, SampleRequest, Sampled, Scoring, StepBatch, StepShape, advance_slots,
 };
 use crate::error::Result;
-use crate::ids::LayerIx;
+use crate::ids::{GroupIx, LayerIx};
 use crate::kv::KvSlot;
-use crate::plan::{AttentionPlan, NewPage};
+use crate::plan::{AttentionPlan, NewPage, of_group};
 
 /// Initial bytes of every list; copied lists grow by doubling.
 const SMALLEST: usize = 4096;
@@ -71,8 +71,8 @@ pub struct Step {
 
 /// The host's record of the loaded step.
 struct LoadedBatch {
-    /// Slots of the batch's own rows, in this step.
-    slots: Vec<KvSlot>,
+    /// For each page group the slots of the batch's own rows, in this step.
+    slots: Vec<Vec<KvSlot>>,
     plans: Vec<UploadedPlan>,
     /// Padded.
     shape: StepShape,
@@ -155,7 +155,8 @@ impl Step {
         self.reserve_draws(device, shape.logit_rows)?;
         self.tokens.reserve(device, rows)?;
         self.positions.reserve(device, rows)?;
-        self.slots.reserve(device, rows)?;
+        // Each page group has a plan of its own, or several.
+        self.slots.reserve(device, rows.saturating_mul(self.kernels_of.len()))?;
         self.logit_rows.reserve(device, padded)?;
         self.uniforms.reserve(device, shape.logit_rows.saturating_mul(8))?;
         self.requests.reserve(device, shape.logit_rows.saturating_mul(USUAL_REQUEST_BYTES))?;
@@ -236,8 +237,9 @@ impl Step {
     }
 
     fn fill_slots(&mut self, device: &Device, loaded: &LoadedBatch) -> Result<bool> {
-        let slots = loaded.slots.iter().copied().map(slot_word);
-        self.slots.fill(device, self.staging_slots.now(), &words(slots, loaded.shape.rows, NO_SLOT))
+        let of_group = |slots: &Vec<KvSlot>| words(slots.iter().copied().map(slot_word), loaded.shape.rows, NO_SLOT);
+        let slots: Vec<u8> = loaded.slots.iter().flat_map(of_group).collect();
+        self.slots.fill(device, self.staging_slots.now(), &slots)
     }
 
     /// Reserves memory for the partial states of all plans, before their words are uploaded; if the device lacks it,
@@ -267,12 +269,15 @@ impl Step {
     pub fn advance(&mut self, device: &Device, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape> {
         self.staging_slots.begin()?;
         let mut loaded = self.loaded.take().expect("a step is loaded before it is advanced");
-        let rows = u32::try_from(loaded.slots.len()).expect("a step has fewer than 2^32 rows");
+        let small = |count: usize| u32::try_from(count).expect("a step has fewer than 2^32 rows");
+        let rows = small(loaded.slots.first().map_or(0, Vec::len));
         let args = Args::new()
             .memory(self.tokens.memory())
             .memory(self.positions.memory())
             .memory(self.slots.memory())
-            .u32(rows);
+            .u32(rows)
+            .u32(small(loaded.slots.len()))
+            .u32(small(loaded.shape.rows));
         device.launch(&self.advance, [rows.div_ceil(256), 1, 1], 256, 0, &args);
         if loaded.has_penalties {
             assert!(loaded.advanced < MOST_COUNTED, "a step with penalties is loaded again after {MOST_COUNTED} steps");
@@ -306,7 +311,8 @@ impl Step {
         let now = self.staging_slots.now();
         let mut all_changed = Vec::with_capacity(loaded.plans.len());
         for (number, UploadedPlan { plan, words }) in loaded.plans.iter_mut().enumerate() {
-            let changed = if words.leaves_tiles(plan) { None } else { words.advance(new_pages) };
+            let new_pages: Vec<NewPage> = of_group(new_pages, plan.group).copied().collect();
+            let changed = if words.leaves_tiles(plan) { None } else { words.advance(&new_pages) };
             if changed.is_none() {
                 let kernels = self.kernels(number);
                 words.rebuild(plan, kernels.heads(), loaded.shape.rows, kernels.tiling());
@@ -412,8 +418,10 @@ impl Step {
         self.positions.memory()
     }
 
-    pub fn slots(&self) -> &Memory {
-        self.slots.memory()
+    /// Where the slots of the loaded step's rows in `group` are: memory, and the byte in it.
+    pub fn slots(&self, group: GroupIx) -> (&Memory, usize) {
+        let rows = self.loaded.as_ref().map_or(0, |loaded| loaded.shape.rows);
+        (self.slots.memory(), group.ix() * rows * size_of::<u32>())
     }
 
     pub fn logit_rows(&self) -> &Memory {

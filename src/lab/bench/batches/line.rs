@@ -35,7 +35,7 @@ impl BatchesLine {
             "ordered_in_s": record.ordered_in.as_secs_f64(),
         }));
         let line = line.with(json!(totals)).with(json!({
-            "pool_slots": record.pool_pages * record.page_tokens, "page_tokens": record.page_tokens,
+            "pool_slots": record.slots(record.pool_pages), "page_tokens": record.page_tokens,
             "steps_replanned": metrics.steps_replanned, "mean_step_ms": a_step(in_steps),
             "host_ms": of_host(host), "submit_ms": of_host(metrics.seconds_forward),
             "wait_ms": of_host(metrics.seconds_waiting),

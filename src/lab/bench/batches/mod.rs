@@ -98,8 +98,11 @@ pub fn simulated(profile: &str, options: &BatchesOptions) -> Result<()> {
 /// Bytes of the pool, rounded up to whole pages, if its size in tokens is given.
 fn pool_bytes<B: Backend>(backend: &mut B, options: &BatchesOptions, model: &ModelConfig) -> Option<usize> {
     options.kv.set_on(backend, model.heads(), options.dtype);
-    let page = backend.page_bytes(&KvShape { heads: model.heads().collect(), dtype: options.dtype, pages: 1 });
-    options.kv_tokens.map(|tokens| tokens.div_ceil(backend.page_tokens() as usize).saturating_mul(page))
+    let layer_pages = model.layer_pages();
+    let (places, groups) = (layer_pages.places.clone(), layer_pages.groups(backend.page_tokens()).count());
+    let shape = KvShape { heads: model.stored_heads().collect(), places, dtype: options.dtype, pages: 1 };
+    let pages = groups * backend.page_bytes(&shape);
+    options.kv_tokens.map(|tokens| tokens.div_ceil(backend.page_tokens() as usize).saturating_mul(pages))
 }
 
 struct Session<'a> {

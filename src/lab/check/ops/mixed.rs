@@ -58,7 +58,7 @@ impl MixedHeadsCase {
         let plan =
             |&heads: &HeadLayout| solitary(pages, &hints(backend, heads, self.dtype, None), backend.page_tokens());
         let slots = pages.iter().map(|&page| KvSlot { page, slot: 0 }).collect();
-        StepBatch { slots, plans: self.layers.iter().map(plan).collect(), ..rows_at(&vec![0; self.rows]) }
+        StepBatch { slots: vec![slots], plans: self.layers.iter().map(plan).collect(), ..rows_at(&vec![0; self.rows]) }
     }
 
     /// The queries of layer `layer`, without keys and values.
@@ -101,7 +101,7 @@ impl OpCase for MixedHeadsCase {
         backend.set_kv_dtype(self.kv);
         let written: Vec<PageId> = (0..self.rows).rev().map(PageId::new).collect();
         let others: Vec<PageId> = (self.rows..2 * self.rows).map(PageId::new).collect();
-        let shape = KvShape { heads: self.layers.to_vec(), dtype: self.dtype, pages: 2 * self.rows };
+        let shape = KvShape::one_group(self.layers.to_vec(), self.dtype, 2 * self.rows);
         let mut kv = backend.kv(&shape)?;
         let holds = ActivationDtype::Operands(self.dtype);
         let mut step = backend.step(&self.layers, self.dtype, ANY_VOCAB)?;

@@ -61,7 +61,7 @@ impl KvAppendCase {
     fn batch<B: Backend>(&self, backend: &B, pages: &[PageId]) -> StepBatch {
         let plan = solitary(pages, &hints(backend, self.heads, self.dtype, None), backend.page_tokens());
         let slots = pages.iter().map(|&page| KvSlot { page, slot: 0 }).collect();
-        StepBatch { slots, plans: vec![plan], ..rows_at(&vec![0; self.rows]) }
+        StepBatch { slots: vec![slots], plans: vec![plan], ..rows_at(&vec![0; self.rows]) }
     }
 }
 

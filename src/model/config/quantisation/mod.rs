@@ -177,6 +177,20 @@ impl Quantisation {
         made.chain(published.into_iter().flat_map(|all| &all.schemes).map(|(_, scheme)| scheme.format))
     }
 
+    /// What activations are rounded to, in words: of all formats, each once.
+    pub fn activations(&self) -> String {
+        let exact = matches!(self, Quantisation::Made { exact: true, .. });
+        let mut all: Vec<String> = Vec::new();
+        for format in self.formats() {
+            let rounding = if exact { Rounding::Exact } else { format.rounding };
+            let said = rounding.to_string();
+            if !all.contains(&said) {
+                all.push(said);
+            }
+        }
+        all.join(" and ")
+    }
+
     /// The same without rounding of activations.
     #[must_use]
     pub fn exact(self) -> Self {

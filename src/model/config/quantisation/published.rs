@@ -250,11 +250,13 @@ impl Reader<'_> {
         if fields.value(name).and_then(Value::as_i64) == Some(-1) {
             return Ok(None);
         }
-        let group = fields.required_size(name, LARGEST_GROUP)?;
-        if group % 8 != 0 {
-            return Err(fields.error(name, "a multiple of 8, or -1 for all inputs", group.to_string()));
-        }
-        Ok(Some(group as u32))
+        let value = fields.value(name);
+        let size = value.and_then(Value::as_u64).and_then(|size| u32::try_from(size).ok());
+        let fits = |size: &u32| (1..=LARGEST_GROUP).contains(&(*size as usize)) && size.is_multiple_of(8);
+        size.filter(fits).map(Some).ok_or_else(|| {
+            let expected = "a multiple of 8 up to 1048576, or -1 for all inputs";
+            fields.error(name, expected, value.map_or_else(|| "nothing".to_owned(), shown))
+        })
     }
 
     fn block(&self, fields: &Fields<'_>, name: &str) -> Result<Option<[usize; 2]>> {
@@ -266,7 +268,11 @@ impl Reader<'_> {
             Some(&[rows, cols]) if cols % 8 == 0 => Ok(Some([rows, cols])),
             _ => {
                 let found = fields.value(name).map_or_else(String::new, shown);
-                Err(fields.error(name, "two sizes, outputs and inputs, the second a multiple of 8", found))
+                Err(fields.error(
+                    name,
+                    "two sizes up to 1048576, outputs and inputs, the second a multiple of 8",
+                    found,
+                ))
             }
         }
     }
