@@ -5,6 +5,7 @@ mod shared;
 #[path = "../common/skip.rs"]
 mod skip;
 
+mod hints;
 mod kv_scripts;
 mod modelled_times;
 mod plan_advance;

@@ -1,27 +1,14 @@
 //! A plan advances with its rows, from page to page: it stays as good as one made anew, and says when it cannot follow.
 
+use crate::hints::hints;
+
 use std::collections::BTreeMap;
 
 use offshoot::ids::PageId;
 use offshoot::kv::{Forest, StepRow};
 use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, GrownForest, grow};
-use offshoot::plan::{AttentionPlan, CostModel, Csr, NewPage, PlanHints, Planner, WorkItem};
-
-/// Llama-3-8B's heads; tiles of one position as on the GPU, larger ones as on the CPU.
-fn hints(tile: u32, window: Option<u32>) -> PlanHints {
-    let cost = if tile == 1 { CostModel::CUDA } else { CostModel::CPU };
-    PlanHints {
-        tile,
-        group: offshoot::ids::GroupIx(0),
-        window,
-        q_heads: 32,
-        kv_heads: 8,
-        head_dim: 128,
-        kv_element_bytes: 2,
-        cost,
-    }
-}
+use offshoot::plan::{AttentionPlan, Csr, NewPage, PlanHints, Planner, WorkItem};
 
 /// Visits decode steps of some trees of every shape, by all planners, with tiles and windows in all combinations. Each
 /// leaf has a row.

@@ -1,24 +1,11 @@
 //! What `explain` says of a plan, held against the plan itself: the bytes of all segments are the plan's, and what it
 //! calls shared has an item.
 
+use crate::hints::hints;
+
 use offshoot::kv::Forest;
 use offshoot::lab::check::forests::{ForestShape, grow};
-use offshoot::plan::{AttentionPlan, CostModel, Explained, PlanHints, Planner, Treatment, explain};
-
-/// Llama-3-8B's heads; tiles of one position as on the GPU, larger ones as on the CPU.
-fn hints(tile: u32, window: Option<u32>) -> PlanHints {
-    let cost = if tile == 1 { CostModel::CUDA } else { CostModel::CPU };
-    PlanHints {
-        tile,
-        group: offshoot::ids::GroupIx(0),
-        window,
-        q_heads: 32,
-        kv_heads: 8,
-        head_dim: 128,
-        kv_element_bytes: 2,
-        cost,
-    }
-}
+use offshoot::plan::{AttentionPlan, Explained, PlanHints, Planner, Treatment, explain};
 
 fn for_each(mut visit: impl FnMut(&str, &Forest, &PlanHints, AttentionPlan, Vec<Explained>)) {
     for shape in ForestShape::ALL {

@@ -1,26 +1,13 @@
 //! Every planner on every shape of forest: `check` proves each plan, and is itself tried on plans that were spoilt.
 
+use crate::hints::hints;
+
 use offshoot::ids::PageId;
 use offshoot::kv::{Forest, ForestSegment, StepRow};
 use offshoot::lab::check::attention::context;
 use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, grow};
-use offshoot::plan::{AttentionPlan, CostModel, PlanFault, PlanHints, Planner};
-
-/// Llama-3-8B's heads; tiles of one position as on the GPU, larger ones as on the CPU.
-fn hints(tile: u32, window: Option<u32>) -> PlanHints {
-    let cost = if tile == 1 { CostModel::CUDA } else { CostModel::CPU };
-    PlanHints {
-        tile,
-        group: offshoot::ids::GroupIx(0),
-        window,
-        q_heads: 32,
-        kv_heads: 8,
-        head_dim: 128,
-        kv_element_bytes: 2,
-        cost,
-    }
-}
+use offshoot::plan::{AttentionPlan, PlanFault, PlanHints, Planner};
 
 /// All planners on some forests of every shape, with tiles, pages and windows in all combinations.
 fn for_each_plan(seeds: u64, mut visit: impl FnMut(&str, Planner, &Forest, &PlanHints, AttentionPlan)) {
