@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::{BatchesArgs, EngineArgs, LoadArgs, mib, rate, seconds, whole};
+use super::{BatchesArgs, EngineArgs, LoadArgs, WeightArgs, mib, rate, seconds, whole};
 use crate::backend::{Dtype, KvDtype};
 use crate::error::{Error, Result};
 use crate::lab::bench::chart::ChartOptions;
@@ -14,6 +14,7 @@ use crate::lab::bench::products::ProductOptions;
 use crate::lab::bench::tree_attention::TreeOptions;
 use crate::lab::bench::workloads::WorkloadOptions;
 use crate::launch::DeviceChoice;
+use crate::model::MadeFormat;
 use crate::plan::Planner;
 
 #[derive(Debug, Args)]
@@ -89,6 +90,9 @@ pub struct GemmArgs {
     /// Dtype of the random weights
     #[arg(long, value_enum, default_value = "bf16", requires = "shape")]
     pub dtype: Dtype,
+    /// What the layers' weights are made into, as `run --weights`
+    #[arg(long, value_enum, value_name = "FORMAT", requires = "shape")]
+    pub weights: Option<MadeFormat>,
     /// Memory bandwidth for the lower bound, in bytes per second (default: measured)
     #[arg(long, value_name = "B", value_parser = rate, requires = "shape")]
     pub floor_bandwidth: Option<f64>,
@@ -108,6 +112,7 @@ impl GemmArgs {
             shape: self.shape.clone()?,
             rows: self.rows.clone(),
             dtype: self.dtype,
+            weights: self.weights,
             bandwidth: self.floor_bandwidth,
             flops: self.floor_flops,
             deterministic: self.deterministic,
@@ -181,6 +186,8 @@ pub struct WorkloadArgs {
     /// Dtype of the random weights
     #[arg(long, value_enum, default_value = "bf16")]
     pub dtype: Dtype,
+    #[command(flatten)]
+    pub weights: WeightArgs,
     /// Storage format of keys and values
     #[arg(long, value_enum, default_value_t, value_name = "DTYPE")]
     pub kv_dtype: KvDtype,
@@ -217,6 +224,7 @@ impl From<WorkloadArgs> for WorkloadOptions {
             shape: args.shape,
             workloads: args.workload,
             dtype: args.dtype,
+            weights: args.weights.into(),
             kv: args.kv_dtype,
             planner: args.plan,
             without_attention: args.without_attention,

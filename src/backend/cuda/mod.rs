@@ -9,6 +9,7 @@
 //! step                            a step's words on the device, its graphs, and its results on their way to the host
 //! ops, gemm, experts, attention,  the launchers: element-wise ops; linear layers; mixtures of experts; tree attention;
 //! sampling                        sampling
+//! rounding                        activations rounded to e4m3, for gemm and experts
 //! memory                          what lies on the device: activations, weights, KV pages, staged lists
 //! driver                          one device: stream, allocations, kernels, events, graphs
 //! compile                         from kernels/ to machine code
@@ -23,6 +24,7 @@ pub mod experts;
 pub mod gemm;
 pub mod memory;
 pub mod ops;
+pub mod rounding;
 pub mod sampling;
 pub mod step;
 mod timing;
@@ -39,10 +41,12 @@ pub use self::memory::weights::{Matrix, Vector};
 pub use self::ops::Rope;
 pub use self::step::Step;
 
-use self::compile::elements::KvElement;
+use self::compile::elements::{Fp8Scaling, KvElement};
 use self::discovery::probe::DeviceFacts;
 use self::driver::device::Device;
 use self::experts::ExpertKernels;
+use self::experts::dense::DenseExperts;
+use self::experts::fp8::{Fp8ExpertKernels, Fp8Experts};
 use self::gemm::Gemm;
 use self::gemm::chooser::{self, AlgorithmPolicy};
 use self::gemm::cublaslt::Library;
@@ -50,6 +54,7 @@ use self::gemm::linear_fp8::LinearFp8;
 use self::memory::kv;
 use self::memory::weights::WeightLoader;
 use self::ops::Ops;
+use self::rounding::{RowRounder, RowsOf};
 use self::step::LaunchMode;
 use super::{
     ActivationDtype, Attended, AttentionLevels, Backend, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
@@ -68,9 +73,10 @@ pub struct Cuda {
     /// By weight format; loaded with the first matrix.
     gemms: HashMap<WeightFormat, Gemm>,
     /// Loaded with the first matrix of e4m3.
-    fp8: Option<LinearFp8>,
-    /// The most rows that any buffer had.
+    fp8: Option<Fp8>,
+    /// The most rows that any buffer had, and the most places that any routes had.
     most_rows: usize,
+    most_places: usize,
     /// By dtype of weights; loaded with the first experts.
     experts: HashMap<Dtype, ExpertKernels>,
     choosing: AlgorithmPolicy,
@@ -79,6 +85,19 @@ pub struct Cuda {
     skips_attention: bool,
     deterministic: bool,
     kv: KvDtype,
+}
+
+/// What multiplies e4m3.
+struct Fp8 {
+    rounder: RowRounder,
+    linear: LinearFp8,
+    experts: Fp8ExpertKernels,
+    /// The scales whose kernels are loaded, of linear layers and of experts.
+    loaded: Vec<Fp8Scaling>,
+    loaded_of_experts: Vec<Fp8Scaling>,
+    /// The most inputs of any matrix, and of any experts.
+    inner: usize,
+    inner_of_experts: usize,
 }
 
 impl Cuda {
@@ -90,13 +109,14 @@ impl Cuda {
         let loader = WeightLoader::new(&device)?;
         let (moves, skips_attention, deterministic) = (0, false, false);
         let kv = KvDtype::Model;
-        let (fp8, most_rows) = (None, 0);
+        let (fp8, most_rows, most_places) = (None, 0, 0);
         Ok(Self {
             loader,
             ops,
             gemms,
             fp8,
             most_rows,
+            most_places,
             experts,
             choosing,
             moves,
@@ -122,14 +142,20 @@ impl Cuda {
         self.moves += 1;
         self.choosing = choosing;
         self.gemms.values_mut().for_each(|gemm| gemm.choose(choosing));
+        self.fp8.iter_mut().for_each(|fp8| fp8.linear.choose(choosing));
     }
 
     /// Enqueues without autotuning, for shapes that may never recur.
     fn without_tuning(&mut self, enqueue: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        self.gemms.values_mut().for_each(|gemm| gemm.may_tune(false));
+        self.may_tune(false);
         let enqueued = enqueue(self);
-        self.gemms.values_mut().for_each(|gemm| gemm.may_tune(true));
+        self.may_tune(true);
         enqueued
+    }
+
+    fn may_tune(&mut self, may_tune: bool) {
+        self.gemms.values_mut().for_each(|gemm| gemm.may_tune(may_tune));
+        self.fp8.iter_mut().for_each(|fp8| fp8.linear.may_tune(may_tune));
     }
 
     fn load_ops(&mut self, dtype: Dtype) -> Result<()> {
@@ -170,15 +196,65 @@ impl Cuda {
         }
     }
 
-    /// Stacks matrices of codes. The kernels are loaded with the first one.
+    /// What multiplies e4m3, opened if it is not.
+    fn opened_fp8(&mut self) -> Result<&mut Fp8> {
+        if self.fp8.is_none() {
+            let mut linear = LinearFp8::new(&self.device)?;
+            linear.choose(self.choosing);
+            let (rounder, experts) = (RowRounder::new(&self.device), Fp8ExpertKernels::new(&self.device));
+            let (loaded, loaded_of_experts) = (Vec::new(), Vec::new());
+            let (inner, inner_of_experts) = (0, 0);
+            self.fp8 =
+                Some(Fp8 { rounder, linear, experts, loaded, loaded_of_experts, inner, inner_of_experts });
+        }
+        Ok(self.fp8.as_mut().expect("opened above"))
+    }
+
     fn fp8_matrix(&mut self, views: &[QuantView<'_>]) -> Result<Matrix> {
-        let fp8 = match &mut self.fp8 {
-            Some(fp8) => fp8,
-            loaded => loaded.insert(LinearFp8::load(&self.device)?),
-        };
-        let matrix = self.loader.fp8_matrix(views)?;
-        self.moves += u64::from(fp8.reserve(self.most_rows, matrix.inner)?);
+        let format = WeightFormat::Quantised(views.first().expect("a matrix has at least one part").format);
+        let scaling = Fp8Scaling::of(format, self.device.facts().major).expect("a format that `multiplies` takes");
+        let fp8 = self.opened_fp8()?;
+        if !fp8.loaded.contains(&scaling) {
+            fp8.rounder.load(scaling)?;
+            fp8.linear.load(scaling)?;
+            fp8.loaded.push(scaling);
+        }
+        let matrix = self.loader.fp8_matrix(views, scaling)?;
+        let fp8 = self.opened_fp8()?;
+        fp8.linear.remember(&matrix);
+        fp8.inner = fp8.inner.max(matrix.inner);
+        self.reserve_rounded()?;
         Ok(matrix)
+    }
+
+    fn fp8_experts(&mut self, matrices: Vec<Matrix>, biases: &[Vector]) -> Result<Experts> {
+        let fp8 = self.opened_fp8()?;
+        let scaling = matrices[0].fp8.as_ref().expect("matrices of e4m3").scaling;
+        if !fp8.loaded_of_experts.contains(&scaling) {
+            fp8.experts.load(scaling)?;
+            fp8.loaded_of_experts.push(scaling);
+        }
+        fp8.inner_of_experts = fp8.inner_of_experts.max(matrices[0].inner);
+        self.reserve_rounded()?;
+        Fp8Experts::load(&self.device, matrices, biases).map(Experts::Fp8)
+    }
+
+    /// Makes room for the rounded rows of all products.
+    fn reserve_rounded(&mut self) -> Result<()> {
+        if let Some(fp8) = &mut self.fp8 {
+            let linear = RowsOf { rows: self.most_rows, inner: fp8.inner };
+            let experts = RowsOf { rows: self.most_places, inner: fp8.inner_of_experts };
+            self.moves += u64::from(fp8.rounder.reserve(linear, experts)?);
+        }
+        Ok(())
+    }
+
+    fn product(&mut self, out: &Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>, accumulates: bool) {
+        match &mut self.fp8 {
+            Some(fp8) if w.fp8.is_some() => fp8.linear.linear(&fp8.rounder, out, x, w, bias, accumulates),
+            _ if accumulates => self.gemm(w.format).linear_add(out, x, w, bias),
+            _ => self.gemm(w.format).linear(out, x, w, bias),
+        }
     }
 
     fn gemm(&mut self, format: WeightFormat) -> &mut Gemm {
@@ -253,11 +329,11 @@ impl Backend for Cuda {
     }
 
     fn multiplies(&self, format: WeightFormat) -> bool {
-        format.dense().is_some() || LinearFp8::takes(format, self.device.facts().major)
+        format.dense().is_some() || Fp8Scaling::of(format, self.device.facts().major).is_some()
     }
 
     fn multiplies_experts(&self, format: WeightFormat) -> bool {
-        format.dense().is_some()
+        format.dense().is_some() || Fp8Scaling::of_experts(format, self.device.facts().major).is_some()
     }
 
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
@@ -281,11 +357,14 @@ impl Backend for Cuda {
     }
 
     fn experts(&mut self, matrices: Vec<Matrix>, biases: Vec<Vector>, kind: ExpertKind) -> Result<Experts> {
+        if matrices.first().is_some_and(|matrix| matrix.fp8.is_some()) {
+            return self.fp8_experts(matrices, &biases);
+        }
         let dtype = matrices.first().map_or(Dtype::F32, |matrix| matrix.element());
         if !self.experts.contains_key(&dtype) {
             self.experts.insert(dtype, ExpertKernels::load(&self.device, dtype)?);
         }
-        Experts::load(&self.device, self.expert_kernels(dtype), matrices, biases, kind)
+        DenseExperts::load(&self.device, self.expert_kernels(dtype), matrices, biases, kind).map(Experts::Dense)
     }
 
     fn routes(&mut self, experts: usize, router: Router) -> Result<Routes> {
@@ -294,6 +373,10 @@ impl Backend for Cuda {
 
     fn resize_routes(&mut self, routes: &mut Routes, rows: usize) -> Result<()> {
         self.moves += u64::from(routes.resize(rows)?);
+        if routes.places() > self.most_places {
+            self.most_places = routes.places();
+            self.reserve_rounded()?;
+        }
         Ok(())
     }
 
@@ -315,9 +398,7 @@ impl Backend for Cuda {
         self.moves += u64::from(buffer.resize(&self.device, rows)?);
         if rows > self.most_rows {
             self.most_rows = rows;
-            if let Some(fp8) = &mut self.fp8 {
-                self.moves += u64::from(fp8.reserve(rows, 0)?);
-            }
+            self.reserve_rounded()?;
         }
         Ok(())
     }
@@ -454,17 +535,11 @@ impl Backend for Cuda {
     }
 
     fn linear(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
-        match (w.format.dense(), &self.fp8) {
-            (None, Some(fp8)) => fp8.linear(out, x, w, bias, false),
-            _ => self.gemm(w.format).linear(out, x, w, bias),
-        }
+        self.product(out, x, w, bias, false);
     }
 
     fn linear_add(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
-        match (w.format.dense(), &self.fp8) {
-            (None, Some(fp8)) => fp8.linear(out, x, w, bias, true),
-            _ => self.gemm(w.format).linear_add(out, x, w, bias),
-        }
+        self.product(out, x, w, bias, true);
     }
 
     fn head_norm(&mut self, qkv: &mut Buffer, heads: HeadLayout, kind: HeadKind, weight: &Vector, eps: f32) {
@@ -511,7 +586,15 @@ impl Backend for Cuda {
     }
 
     fn expert_linear(&mut self, out: &mut Buffer, x: &Buffer, experts: &Experts, routes: &Routes, input: ExpertInput) {
-        experts.linear(self.expert_kernels(experts.element()), out, x, routes, input);
+        match (experts, &self.fp8) {
+            (Experts::Dense(experts), _) => {
+                experts.linear(self.expert_kernels(experts.element()), out, x, routes, input);
+            }
+            (Experts::Fp8(experts), fp8) => {
+                let fp8 = fp8.as_ref().expect("opened with the first matrix of e4m3");
+                experts.linear((&fp8.experts, &fp8.rounder), out, x, routes, input);
+            }
+        }
     }
 
     /// At once where a tensor-core kernel multiplies.
@@ -524,11 +607,15 @@ impl Backend for Cuda {
         routes: &Routes,
         gate: Gate,
     ) {
-        if experts.gates() {
-            return experts.gated(self.expert_kernels(experts.element()), out, x, routes, gate);
+        match experts {
+            Experts::Dense(dense) if dense.gates() => {
+                dense.gated(self.expert_kernels(dense.element()), out, x, routes, gate);
+            }
+            _ => {
+                self.expert_linear(inner, x, experts, routes, ExpertInput::Rows);
+                self.gated(out, inner, gate);
+            }
         }
-        experts.linear(self.expert_kernels(experts.element()), inner, x, routes, ExpertInput::Rows);
-        self.gated(out, inner, gate);
     }
 
     fn combine(&mut self, out: &mut Buffer, x: &Buffer, routes: &Routes) {

@@ -33,12 +33,6 @@ pub struct QuantFormat {
 }
 
 impl QuantFormat {
-    /// Whether it is e4m3 with a scale for each output, by activations that get a scale for each row.
-    pub fn is_fp8_by_rows(self) -> bool {
-        let rows = Rounding::Dynamic { to: RoundingKind::Fp8, group: None };
-        self.codes == CodeFormat::Fp8 && self.group.is_none() && !self.zeros && self.rounding == rows
-    }
-
     /// Scales of each output.
     pub fn groups(self, cols: usize) -> usize {
         self.group.map_or(1, |group| cols.div_ceil(group as usize))

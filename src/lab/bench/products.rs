@@ -13,10 +13,12 @@ use serde::Serialize;
 use super::mixtures;
 use super::tables::{print, rounded};
 use super::workload_file::read_jobs;
-use crate::backend::{ActivationDtype, Dtype, MatrixPart, RandomWeight, Rates, Timed, Uniform};
+use crate::backend::{
+    ActivationDtype, Dtype, MatrixPart, RandomWeight, Rates, Timed, Uniform, WeightFormat,
+};
 use crate::error::{Error, Result};
 use crate::launch::{DeviceBackend, DeviceChoice, OnDevice};
-use crate::model::ModelConfig;
+use crate::model::{MadeFormat, ModelConfig};
 use crate::model::config::{DenseSpec, kinds};
 use crate::out;
 
@@ -28,12 +30,28 @@ pub struct ProductOptions {
     pub shape: String,
     pub rows: Vec<usize>,
     pub dtype: Dtype,
+    /// What the layers' weights are made into; `None`: dense.
+    pub weights: Option<MadeFormat>,
     /// Rates for the lower bound; `None`: measured.
     pub bandwidth: Option<f64>,
     pub flops: Option<f64>,
     /// Whether to use batch-invariant algorithms instead of the fastest.
     pub deterministic: bool,
     pub json: bool,
+}
+
+impl ProductOptions {
+    /// Of the layers' weights.
+    pub fn layer_format(&self) -> WeightFormat {
+        let made = self.weights.map(MadeFormat::of_layers);
+        made.map_or(WeightFormat::Dense(self.dtype), WeightFormat::Quantised)
+    }
+
+    /// Of the output layer's.
+    fn head_format(&self) -> WeightFormat {
+        let made = self.weights.and_then(MadeFormat::of_head);
+        made.map_or(WeightFormat::Dense(self.dtype), WeightFormat::Quantised)
+    }
 }
 
 /// Total size in bytes, and number, of the copies of the weights.
@@ -54,6 +72,7 @@ struct LinearLayer {
     inputs: usize,
     count: usize,
     into: ProductOutput,
+    weights: WeightFormat,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -117,6 +136,11 @@ fn measure_all<B: Timed>(mut backend: B, options: &ProductOptions) -> Result<()>
         return Err(Error::value("--rows", format!("numbers from 1 to {MOST_ROWS}"), rows.to_string()));
     }
     let (config, _) = read_jobs(options.file.as_deref(), &options.shape, &[])?;
+    let format = options.layer_format();
+    if !config.is_multiplied(&backend, format) {
+        let found = format!("{format} on {}", backend.describe());
+        return Err(Error::value("--weights", "a format that the device multiplies", found));
+    }
     let rates = rates(&mut backend, options)?;
     if !options.json {
         out::line(format_args!("{}: {rates}", backend.describe()))?;
@@ -127,7 +151,7 @@ fn measure_all<B: Timed>(mut backend: B, options: &ProductOptions) -> Result<()>
     }
     let (shape, deterministic) = (options.shape.as_str(), options.deterministic);
     let mut step: Vec<LayerTimes> = options.rows.iter().map(|&rows| LayerTimes::new(rows, None, 0.0, 0.0)).collect();
-    for (at, layer) in layers(&config).into_iter().enumerate() {
+    for (at, layer) in layers(&config, options).into_iter().enumerate() {
         let times = measure(&mut backend, &layer, options, rates)?;
         for (sum, times) in step.iter_mut().zip(times) {
             let LinearLayer { name, outputs, inputs, count, .. } = layer;
@@ -156,7 +180,7 @@ fn rates<B: Timed>(backend: &mut B, options: &ProductOptions) -> Result<Rates> {
     match (options.bandwidth, options.flops) {
         (Some(bytes_per_s), Some(flops_per_s)) => Ok(Rates { bytes_per_s, flops_per_s }),
         (bandwidth, flops) => {
-            let measured = backend.rates(options.dtype)?;
+            let measured = backend.rates(options.dtype, options.layer_format())?;
             Ok(Rates {
                 bytes_per_s: bandwidth.unwrap_or(measured.bytes_per_s),
                 flops_per_s: flops.unwrap_or(measured.flops_per_s),
@@ -166,9 +190,12 @@ fn rates<B: Timed>(backend: &mut B, options: &ProductOptions) -> Result<Rates> {
 }
 
 /// In the order of a step; of each kind of layer.
-fn layers(config: &ModelConfig) -> Vec<LinearLayer> {
+fn layers(config: &ModelConfig, options: &ProductOptions) -> Vec<LinearLayer> {
     let ModelConfig { hidden, vocab, .. } = *config;
-    let layer = |name, outputs, inputs, count, into| LinearLayer { name, outputs, inputs, count, into };
+    let (made, dense) = (options.layer_format(), WeightFormat::Dense(options.dtype));
+    let layer = |name, outputs, inputs, count, into| {
+        LinearLayer { name, outputs, inputs, count, into, weights: made }
+    };
     let mut all = Vec::new();
     for heads in kinds(config.heads()) {
         let count = config.heads().filter(|other| *other == heads).count();
@@ -185,9 +212,10 @@ fn layers(config: &ModelConfig) -> Vec<LinearLayer> {
     let routers = || config.layers.iter().filter_map(|layer| layer.feed_forward.experts().map(|experts| experts.count));
     for outputs in kinds(routers()) {
         let count = routers().filter(|other| *other == outputs).count();
-        all.push(layer("router", outputs, hidden, count, ProductOutput::Sums));
+        all.push(LinearLayer { weights: dense, ..layer("router", outputs, hidden, count, ProductOutput::Sums) });
     }
-    all.push(layer("head", vocab, hidden, 1, ProductOutput::Sums));
+    let head = layer("head", vocab, hidden, 1, ProductOutput::Sums);
+    all.push(LinearLayer { weights: options.head_format(), ..head });
     all
 }
 
@@ -198,14 +226,15 @@ fn measure<B: Timed>(
     options: &ProductOptions,
     rates: Rates,
 ) -> Result<Vec<LayerTimes>> {
-    let LinearLayer { outputs, inputs, into, .. } = *layer;
+    let LinearLayer { outputs, inputs, into, weights: format, .. } = *layer;
     let ProductOptions { dtype, rows, .. } = options;
     let dtype = *dtype;
-    let bytes = outputs * inputs * dtype.bytes();
+    let bytes = format.bytes(outputs, inputs);
     let copies = (WEIGHT_BYTES / bytes.max(1)).clamp(*COPIES.start(), *COPIES.end());
     let weights = (0..copies).map(|copy| {
         let numbers = Uniform { stream: (copy as u64) << 40, centre: 0.0, reach: 0.05 };
-        backend.matrix(&[MatrixPart::Random(RandomWeight { dtype, rows: outputs, cols: inputs, numbers })])
+        let random = RandomWeight { dtype, rows: outputs, cols: inputs, numbers };
+        backend.matrix(&[MatrixPart::random(random, format)])
     });
     let weights = weights.collect::<Result<Vec<_>>>()?;
     let mut x = backend.buffer(inputs, ActivationDtype::Operands(dtype))?;

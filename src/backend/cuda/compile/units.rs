@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::elements::{ExpertKernel, ExpertTiles, Fp8Tiles, HopperKernel, KvElement, PageLayout, element_name};
+use super::elements::{ExpertKernel, ExpertTiles, Fp8Scaling, Fp8Tiles, HopperKernel, KvElement, PageLayout, element_name};
 use super::unit::{Source, Unit};
 use crate::backend::Dtype;
 
@@ -40,8 +40,9 @@ pub static HEADERS: &[Source] = &[
     source!("experts/products.cuh"),
     source!("experts/store.cuh"),
     source!("experts/tile.cuh"),
-    source!("fp8/panels.cuh"),
     source!("fp8/products.cuh"),
+    source!("fp8/rounding.cuh"),
+    source!("fp8/tile.cuh"),
     source!("kv_page.cuh"),
     source!("lanes.cuh"),
     source!("registers.cuh"),
@@ -52,6 +53,7 @@ pub static HEADERS: &[Source] = &[
     source!("sampling/row.cuh"),
     source!("sampling/select.cuh"),
     source!("sigmoid.cuh"),
+    source!("tensor_map.cuh"),
     source!("token_word.cuh"),
     source!("attention/wgmma.cuh"),
 ];
@@ -64,6 +66,7 @@ pub static EMBED: Source = source!("ops/embed.cu");
 pub static EXPERT_LINEAR: Source = source!("experts/expert_linear.cu");
 pub static EXPERT_LINEAR_ANY: Source = source!("experts/expert_linear_any.cu");
 pub static EXPERT_LINEAR_WGMMA: Source = source!("experts/expert_linear_wgmma.cu");
+pub static EXPERT_LINEAR_FP8: Source = source!("fp8/expert_linear_fp8.cu");
 pub static EXPERT_PANELS: Source = source!("experts/expert_panels.cu");
 pub static GATED_CLAMPED: Source = source!("ops/gated_clamped.cu");
 pub static GATED_GELU: Source = source!("ops/gated_gelu.cu");
@@ -115,7 +118,7 @@ pub fn all() -> Vec<Unit> {
     let mut all: Vec<Unit> = DTYPES.into_iter().flat_map(ops).collect();
     all.extend(DTYPES.map(|element| typed(&RANDOM_WEIGHTS, element)));
     all.extend(DTYPES.into_iter().flat_map(gemm));
-    all.extend(fp8());
+    all.extend(Fp8Scaling::ALL.into_iter().flat_map(|scales| [fp8(scales), experts_fp8(scales)]).flatten());
     all.extend(SAMPLE.iter().chain([&SAMPLE_COUNT]).map(Unit::new));
     all.push(advance());
     all.extend(routes());
@@ -186,18 +189,33 @@ pub fn gemm(element: Dtype) -> Vec<Unit> {
     products.into_iter().chain([element, Dtype::F32].map(add_bias)).collect()
 }
 
-/// Units of linear layers of e4m3, on GPUs of compute capability 9.
-pub fn fp8() -> Vec<Unit> {
-    let linear = |out| Fp8Tiles::ALL.map(|tiles| linear_fp8(out, tiles));
-    DTYPES.map(round_rows).into_iter().chain(DTYPES.into_iter().flat_map(linear)).collect()
+/// Units of linear layers of e4m3 with scales for each output or each block, on GPUs of compute capability 9.
+pub fn fp8(scales: Fp8Scaling) -> Vec<Unit> {
+    let linear = |out| Fp8Tiles::ALL.map(|tiles| linear_fp8(out, tiles, scales));
+    let rounding = DTYPES.map(|element| round_rows(element, scales));
+    rounding.into_iter().chain(DTYPES.into_iter().flat_map(linear)).collect()
 }
 
-pub fn round_rows(element: Dtype) -> Unit {
-    typed(&ROUND_ROWS, element)
+/// Units of products of experts of e4m3, on such GPUs; `fp8` has those that round.
+pub fn experts_fp8(scales: Fp8Scaling) -> Vec<Unit> {
+    let linear = |out| Fp8Tiles::OF_EXPERTS.map(|tiles| expert_linear_fp8(out, tiles, scales));
+    DTYPES.into_iter().flat_map(linear).collect()
 }
 
-pub fn linear_fp8(out: Dtype, tiles: Fp8Tiles) -> Unit {
-    let unit = Unit::new(&LINEAR_FP8).define("OUT", element_name(out));
+pub fn round_rows(element: Dtype, scales: Fp8Scaling) -> Unit {
+    typed(&ROUND_ROWS, element).define("BLOCKS", scales.blocks())
+}
+
+pub fn linear_fp8(out: Dtype, tiles: Fp8Tiles, scales: Fp8Scaling) -> Unit {
+    fp8_tiles(&LINEAR_FP8, out, tiles, scales)
+}
+
+pub fn expert_linear_fp8(out: Dtype, tiles: Fp8Tiles, scales: Fp8Scaling) -> Unit {
+    fp8_tiles(&EXPERT_LINEAR_FP8, out, tiles, scales)
+}
+
+fn fp8_tiles(source: &'static Source, out: Dtype, tiles: Fp8Tiles, scales: Fp8Scaling) -> Unit {
+    let unit = Unit::new(source).define("OUT", element_name(out)).define("BLOCKS", scales.blocks());
     unit.define("COLUMNS", tiles.columns).define("GROUPS", tiles.groups).define("STAGES", tiles.stages())
 }
 
