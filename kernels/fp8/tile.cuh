@@ -22,7 +22,7 @@ constexpr unsigned PANEL_INPUTS = 128, GROUP_OUTPUTS = 64;
 constexpr unsigned GROUP_THREADS = 128, OUTPUTS = GROUPS * GROUP_OUTPUTS;  // outputs of a tile
 constexpr unsigned WEIGHT_BYTES = OUTPUTS * PANEL_INPUTS, STAGE_BYTES = WEIGHT_BYTES + COLUMNS * PANEL_INPUTS;
 constexpr unsigned SCALE_BYTES = 512;  // of the scales of a stage's rows
-constexpr unsigned COPIER_REGISTERS = 40, MULTIPLIER_REGISTERS = 232;
+constexpr unsigned COPIER_REGISTERS = 24, MULTIPLIER_REGISTERS = 240;
 // Results pass through shared memory so many rows at a time; its rows are padded, so that their writes touch all banks.
 constexpr unsigned STAGED_ROWS = COLUMNS < 64 ? COLUMNS : 64, STAGED_WIDTH = GROUP_OUTPUTS + 4;
 
@@ -132,7 +132,7 @@ __device__ __forceinline__ void start_part(Part& part, const Layer& layer, const
         for (unsigned i = 0; i < 2; i++) {
             // A tile may reach behind the last output.
             const unsigned output = min(tile.output + group * GROUP_OUTPUTS + own_output() + i * 8, layer.width - 1);
-            part.w_scales[i] = layer.w_scales[static_cast<unsigned long long>(tile.matrix * layer.panels() + panel) * layer.width + output];
+            part.w_scales[i] = layer.w_scales[(tile.matrix * layer.panels() + panel) * layer.width + output];
         }
     }
     wait_barrier(shared_address(&shared.full[cursor.stage]), cursor.parity);

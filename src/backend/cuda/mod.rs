@@ -204,8 +204,7 @@ impl Cuda {
             let (rounder, experts) = (RowRounder::new(&self.device), Fp8ExpertKernels::new(&self.device));
             let (loaded, loaded_of_experts) = (Vec::new(), Vec::new());
             let (inner, inner_of_experts) = (0, 0);
-            self.fp8 =
-                Some(Fp8 { rounder, linear, experts, loaded, loaded_of_experts, inner, inner_of_experts });
+            self.fp8 = Some(Fp8 { rounder, linear, experts, loaded, loaded_of_experts, inner, inner_of_experts });
         }
         Ok(self.fp8.as_mut().expect("opened above"))
     }

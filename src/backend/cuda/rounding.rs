@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use crate::backend::Dtype;
 use crate::backend::cuda::compile::elements::{Fp8Scaling, Fp8Tiles};
 use crate::backend::cuda::compile::units;
 use crate::backend::cuda::driver::args::Args;
@@ -13,7 +14,6 @@ use crate::backend::cuda::driver::memory::Memory;
 use crate::backend::cuda::driver::tensor_map::{BoxElement, MatrixBoxes, TensorMap};
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::fp8::stride;
-use crate::backend::Dtype;
 use crate::backend::quantised::ActivationScale;
 use crate::error::Result;
 

@@ -13,13 +13,11 @@ use serde::Serialize;
 use super::mixtures;
 use super::tables::{print, rounded};
 use super::workload_file::read_jobs;
-use crate::backend::{
-    ActivationDtype, Dtype, MatrixPart, RandomWeight, Rates, Timed, Uniform, WeightFormat,
-};
+use crate::backend::{ActivationDtype, Dtype, MatrixPart, RandomWeight, Rates, Timed, Uniform, WeightFormat};
 use crate::error::{Error, Result};
 use crate::launch::{DeviceBackend, DeviceChoice, OnDevice};
-use crate::model::{MadeFormat, ModelConfig};
 use crate::model::config::{DenseSpec, kinds};
+use crate::model::{MadeFormat, ModelConfig};
 use crate::out;
 
 /// The options of `bench gemm --shape`.
@@ -193,9 +191,7 @@ fn rates<B: Timed>(backend: &mut B, options: &ProductOptions) -> Result<Rates> {
 fn layers(config: &ModelConfig, options: &ProductOptions) -> Vec<LinearLayer> {
     let ModelConfig { hidden, vocab, .. } = *config;
     let (made, dense) = (options.layer_format(), WeightFormat::Dense(options.dtype));
-    let layer = |name, outputs, inputs, count, into| {
-        LinearLayer { name, outputs, inputs, count, into, weights: made }
-    };
+    let layer = |name, outputs, inputs, count, into| LinearLayer { name, outputs, inputs, count, into, weights: made };
     let mut all = Vec::new();
     for heads in kinds(config.heads()) {
         let count = config.heads().filter(|other| *other == heads).count();

@@ -3,7 +3,9 @@
 
 use std::collections::HashSet;
 
-use super::elements::{ExpertKernel, ExpertTiles, Fp8Scaling, Fp8Tiles, HopperKernel, KvElement, PageLayout, element_name};
+use super::elements::{
+    ExpertKernel, ExpertTiles, Fp8Scaling, Fp8Tiles, HopperKernel, KvElement, PageLayout, element_name,
+};
 use super::unit::{Source, Unit};
 use crate::backend::Dtype;
 

@@ -36,7 +36,8 @@ impl Fp8Scaling {
     /// Those of a format that GPUs of compute capability `major` multiply as it is: e4m3, activations rounded to e4m3, by rows
     /// or by 128 inputs of a row, or by a scale that comes with the weights.
     pub fn of(format: WeightFormat, major: u32) -> Option<Self> {
-        let WeightFormat::Quantised(QuantFormat { codes: CodeFormat::Fp8, group, zeros: false, rounding }) = format else {
+        let WeightFormat::Quantised(QuantFormat { codes: CodeFormat::Fp8, group, zeros: false, rounding }) = format
+        else {
             return None;
         };
         let scaling = match (group, rounding) {
@@ -88,8 +89,10 @@ impl WeightLoader {
             });
             self.staging.upload(&memory, first * stride, &read[..count * stride])?;
         }
-        let scales: Vec<f32> =
-            (0..groups).flat_map(|group| (0..outputs).map(move |output| output * groups + group)).map(|at| by_output[at]).collect();
+        let scales: Vec<f32> = (0..groups)
+            .flat_map(|group| (0..outputs).map(move |output| output * groups + group))
+            .map(|at| by_output[at])
+            .collect();
         let compact = (scaling == Fp8Scaling::Blocks).then(|| compact(&by_output, groups)).flatten();
         let compact = compact.map(|scales| self.numbers(&scales)).transpose()?;
         let fp8 = Fp8Scales { scaling, memory: self.numbers(&scales)?, compact, parts: parts(views) };
