@@ -10,7 +10,7 @@ set -uo pipefail
 out=${1:?"benches/fp8.sh OUT [GOLDENS]"}
 goldens=${2:-}
 offshoot=${OFFSHOOT:-offshoot}
-parts=${PARTS:-"kernels check goldens gemm small workloads"}
+parts=${PARTS:-"kernels check goldens gemm experts workloads"}
 shape=${SHAPE:-llama3-8b}
 rows=1,2,4,8,16,32,64,96,128,129,192,256,384,512,1024,2048,4096
 mkdir -p "$out"
@@ -49,7 +49,7 @@ for part in $parts; do
         # Our kernel at all numbers of rows: where does the library become faster?
         keep gemm-fp8-kernel.jsonl "$offshoot" bench gemm --shape "$shape" --rows "$rows" --json --weights fp8 --deterministic
         ;;
-    small)
+    experts)
         keep gemm-moe-bf16.jsonl "$offshoot" bench gemm --shape qwen3-30b-a3b --rows 1,16,64,256,1024 --json
         keep gemm-moe-fp8.jsonl "$offshoot" bench gemm --shape qwen3-30b-a3b --rows 1,16,64,256,1024 --json --weights fp8
         ;;
@@ -57,7 +57,7 @@ for part in $parts; do
         keep workloads-bf16.jsonl "$offshoot" bench workloads --shape "$shape"
         keep workloads-fp8.jsonl "$offshoot" bench workloads --shape "$shape" --weights fp8
         ;;
-    *) echo "$part is none of: kernels check goldens gemm small workloads" >&2; exit 2 ;;
+    *) echo "$part is none of: kernels check goldens gemm experts workloads" >&2; exit 2 ;;
     esac
 done
 echo "$failed failed"

@@ -228,7 +228,7 @@ impl Cuda {
 
     fn fp8_experts(&mut self, matrices: Vec<Matrix>, biases: &[Vector]) -> Result<Experts> {
         let fp8 = self.opened_fp8()?;
-        let scaling = matrices[0].fp8.as_ref().expect("matrices of e4m3").scaling;
+        let scaling = matrices.iter().find_map(|matrix| matrix.fp8.as_ref()).expect("some are of e4m3").scaling;
         if !fp8.loaded_of_experts.contains(&scaling) {
             fp8.experts.load(scaling)?;
             fp8.loaded_of_experts.push(scaling);
@@ -356,7 +356,7 @@ impl Backend for Cuda {
     }
 
     fn experts(&mut self, matrices: Vec<Matrix>, biases: Vec<Vector>, kind: ExpertKind) -> Result<Experts> {
-        if matrices.first().is_some_and(|matrix| matrix.fp8.is_some()) {
+        if matrices.iter().any(|matrix| matrix.fp8.is_some()) {
             return self.fp8_experts(matrices, &biases);
         }
         let dtype = matrices.first().map_or(Dtype::F32, |matrix| matrix.element());

@@ -91,9 +91,10 @@ impl WeightSource {
         multiplies: impl Fn(&B, WeightFormat) -> bool,
     ) -> Result<B::Matrix> {
         let (dtype, converts) = self.compute();
+        let mixes = B::MIXES_DTYPES || parts.iter().all(|part| part.format() == parts[0].format());
         let is_kept = |part: &MatrixPart<'_>| match part.format() {
             WeightFormat::Dense(other) => (B::MIXES_DTYPES && !converts) || other == dtype,
-            format @ (WeightFormat::Quantised(_) | WeightFormat::Blocks(_)) => multiplies(backend, format),
+            format @ (WeightFormat::Quantised(_) | WeightFormat::Blocks(_)) => mixes && multiplies(backend, format),
         };
         if parts.iter().all(is_kept) {
             return backend.matrix(parts);
