@@ -11,33 +11,9 @@
 // Defines: ELEMENT, BLOCKS (0 or 1).
 #include "fp8/rounding.cuh"
 
-template <int N>
-struct Row {
-    const ELEMENT* x;
-
-    __device__ __forceinline__ Lanes<float, N> operator()(unsigned k) const {
-        return load<N>(x + k);
-    }
-};
-
 extern "C" __global__ void __launch_bounds__(THREADS)
     round_rows(e4m3* __restrict__ to, float* __restrict__ scales, const ELEMENT* __restrict__ x, const unsigned* __restrict__ rows,
                unsigned gathers, unsigned inner, unsigned stride, unsigned apart, unsigned fixed, float bound) {
     const unsigned long long row = blockIdx.x, from = (gathers ? rows[row] : row) * static_cast<unsigned long long>(inner);
-    const Scaling scaling = {fixed, bound};
-    to += row * stride;
-    scales += row;
-#if BLOCKS
-    if (inner % 4 == 0) {
-        round_by_blocks<4>(to, scales, apart, inner, scaling, Row<4>{x + from});
-    } else {
-        round_by_blocks<1>(to, scales, apart, inner, scaling, Row<1>{x + from});
-    }
-#else
-    if (inner % LANES == 0) {
-        round_by_row<LANES>(to, scales, inner, scaling, Row<LANES>{x + from});
-    } else {
-        round_by_row<1>(to, scales, inner, scaling, Row<1>{x + from});
-    }
-#endif
+    round_row(to + row * stride, scales + row, apart, x + from, inner, {fixed, bound});
 }

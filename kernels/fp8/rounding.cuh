@@ -1,4 +1,6 @@
 // Rounding of activations to e4m3 by a scale for each row, or for each 128 inputs of a row.
+//
+// Defines: ELEMENT, BLOCKS (0 or 1).
 #pragma once
 
 #include "lanes.cuh"
@@ -103,4 +105,31 @@ __device__ __forceinline__ void round_by_blocks(e4m3* to, float* scales_of_row, 
             }
         }
     }
+}
+
+// N inputs of a row in memory.
+template <int N>
+struct Row {
+    const ELEMENT* x;
+
+    __device__ __forceinline__ Lanes<float, N> operator()(unsigned k) const {
+        return load<N>(x + k);
+    }
+};
+
+// A row `x`, by all threads of a block, as BLOCKS says.
+__device__ __forceinline__ void round_row(e4m3* to, float* scales_of_row, unsigned apart, const ELEMENT* x, unsigned inner, const Scaling& scaling) {
+#if BLOCKS
+    if (inner % 4 == 0) {
+        round_by_blocks<4>(to, scales_of_row, apart, inner, scaling, Row<4>{x});
+    } else {
+        round_by_blocks<1>(to, scales_of_row, apart, inner, scaling, Row<1>{x});
+    }
+#else
+    if (inner % LANES == 0) {
+        round_by_row<LANES>(to, scales_of_row, inner, scaling, Row<LANES>{x});
+    } else {
+        round_by_row<1>(to, scales_of_row, inner, scaling, Row<1>{x});
+    }
+#endif
 }

@@ -74,7 +74,7 @@ impl Rounded<'_> {
     /// Codes, row-major without padding, and scales `[blocks, rows]`, by the kernel.
     fn by_kernel(&self) -> Option<(Vec<u8>, Vec<f32>)> {
         let &Self { dtype, x, inner, scaling, rows: chosen, .. } = self;
-        let kernel = Emulated::compile(&units::round_rows(dtype, scaling), "round_rows")?;
+        let kernel = Emulated::compile(&units::rounding_fp8(&units::ROUND_ROWS, dtype, scaling), "round_rows")?;
         let rows = chosen.map_or(x.len() / inner, <[u32]>::len);
         let blocks = if scaling == Fp8Scaling::Rows { 1 } else { inner.div_ceil(128) };
         let (stride, mut apart) = (inner.next_multiple_of(16), rows.next_multiple_of(4));
@@ -159,6 +159,92 @@ fn rows_are_rounded_as_on_the_cpu() {
             Rounded { dtype: Dtype::F32, x: &x, inner: 64, scaling, rows: None, fixed: false, bound: f32::INFINITY };
         let Some((_, scales)) = rounded.by_kernel() else { return };
         assert!(scales[0].is_nan(), "what is no number stays none");
+    }
+}
+
+/// A norm or a gate that also rounds what it stores: the stored rows, codes and scales.
+fn fused(
+    scaling: Fp8Scaling,
+    gate: bool,
+    x: &[f32],
+    rows: usize,
+    width: usize,
+) -> Option<(Vec<f32>, Vec<u8>, Vec<f32>)> {
+    let dtype = Dtype::Bf16;
+    let (source, name) = match gate {
+        true => (&units::GATED_SILU_FP8, "gated_silu_fp8"),
+        false => (&units::RMS_NORM_FP8, "rms_norm_fp8"),
+    };
+    let kernel = Emulated::compile(&units::rounding_fp8(source, dtype, scaling), name)?;
+    let (stride, mut apart) = (width.next_multiple_of(16) as u32, rows.next_multiple_of(4) as u32);
+    let blocks = if scaling == Fp8Scaling::Rows { 1 } else { width.div_ceil(128) };
+    let x_given = memory(&if gate { dtype.encode(x) } else { Dtype::F32.encode(x) });
+    let weight = memory(bytemuck::cast_slice(&vec![0.5f32; width]));
+    let mut stored = memory(&vec![0; rows * width * dtype.bytes()]);
+    let mut codes = memory(&vec![0; rows * stride as usize]);
+    let mut scales = vec![0.0f32; blocks * apart as usize];
+    let (mut out, mut to, mut scales_at) = (stored.as_mut_ptr(), codes.as_mut_ptr(), scales.as_mut_ptr());
+    let (mut x_at, mut weight_at) = (x_given.as_ptr(), weight.as_ptr());
+    let (mut width_given, mut eps, mut stride_given) = (width as u32, 1e-6f32, stride);
+    let (mut fixed, mut bound) = (0u32, f32::INFINITY);
+    let mut args = vec![at(&mut out), at(&mut to), at(&mut scales_at), at(&mut x_at)];
+    if !gate {
+        args.push(at(&mut weight_at));
+    }
+    args.push(at(&mut width_given));
+    if !gate {
+        args.push(at(&mut eps));
+    }
+    args.extend([at(&mut stride_given), at(&mut apart), at(&mut fixed), at(&mut bound)]);
+    // SAFETY: the kernel's arguments, in their order, each with memory for what its head says.
+    unsafe { kernel.launch(rows as u32, 256, width * 4, AT_ONCE, &args) };
+    let bytes = &bytemuck::cast_slice::<u128, u8>(&stored)[..rows * width * dtype.bytes()];
+    let read = WeightView { dtype, rows, cols: width, bytes };
+    let codes = bytemuck::cast_slice::<u128, u8>(&codes).chunks_exact(stride as usize).take(rows);
+    let codes = codes.flat_map(|row| row[..width].to_vec()).collect();
+    let scales = scales.chunks_exact(apart as usize).flat_map(|block| block[..rows].to_vec()).collect();
+    Some(((0..rows * width).map(|i| read.get(i)).collect(), codes, scales))
+}
+
+#[test]
+fn norms_and_gates_round_the_rows_that_they_store() {
+    let mut dice = Dice::new(5);
+    for (scaling, gate, rows, width) in [
+        (Fp8Scaling::Rows, false, 3, 264),
+        (Fp8Scaling::Blocks, false, 2, 131),
+        (Fp8Scaling::Rows, true, 2, 131),
+        (Fp8Scaling::Blocks, true, 3, 264),
+    ] {
+        let x: Vec<f32> =
+            (0..rows * width * (1 + usize::from(gate))).map(|_| Dtype::Bf16.round(dice.number() * 3.0)).collect();
+        let Some((stored, codes, scales)) = fused(scaling, gate, &x, rows, width) else { return };
+        for (row, stored) in stored.chunks_exact(width).enumerate() {
+            for (i, &found) in stored.iter().enumerate() {
+                let expected = match gate {
+                    true => {
+                        let (g, u) = (x[row * 2 * width + i], x[row * 2 * width + width + i]);
+                        g / (1.0 + (-g).exp()) * u
+                    }
+                    false => {
+                        let x = &x[row * width..][..width];
+                        let mean = x.iter().map(|x| x * x).sum::<f32>() / width as f32;
+                        x[i] / (mean + 1e-6).sqrt() * 0.5
+                    }
+                };
+                // One rounding to bf16, and sums and powers in f32.
+                assert!(
+                    (found - expected).abs() <= expected.abs() * 0.005 + 1e-6,
+                    "row {row}, {i}: {found}, {expected}"
+                );
+            }
+            let mut rounded = stored.to_vec();
+            let group = (scaling == Fp8Scaling::Blocks).then_some(128);
+            round_row(&mut rounded, Rounding::Dynamic { to: RoundingKind::Fp8, group }, ActivationScale::default());
+            for (k, expected) in rounded.into_iter().enumerate() {
+                let scale = scales[if group.is_some() { k / 128 * rows + row } else { row }];
+                assert_eq!(e4m3_value(codes[row * width + k]) * scale, expected, "{scaling:?}, row {row}, {k}");
+            }
+        }
     }
 }
 

@@ -181,7 +181,9 @@ impl Cuda {
         KvElement::of(self.kv, self.device.facts(), dtype, heads.head_dim)
     }
 
-    fn ops(&self, dtype: Dtype) -> &Ops {
+    /// The element-wise ops. Any of them may change a buffer whose rounded rows are held.
+    fn ops(&mut self, dtype: Dtype) -> &Ops {
+        self.forget_rounded();
         self.ops.get(&dtype).expect("loaded with the first buffer, matrix or pages of their dtype")
     }
 
@@ -189,7 +191,11 @@ impl Cuda {
         self.experts.get(&dtype).expect("loaded with the first experts of their dtype")
     }
 
-    fn combine_rows(&self, out: &Buffer, x: &Buffer, routes: &Routes, adds: bool) {
+    fn forget_rounded(&mut self) {
+        self.fp8.iter_mut().for_each(|fp8| fp8.rounder.forget());
+    }
+
+    fn combine_rows(&mut self, out: &Buffer, x: &Buffer, routes: &Routes, adds: bool) {
         if out.rows > 0 {
             let (places, weights) = (routes.places_of_choices(), routes.weights());
             self.ops(x.element).combine(out, x, places, weights, routes.chosen(), adds);
@@ -249,8 +255,9 @@ impl Cuda {
     }
 
     fn product(&mut self, out: &Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>, accumulates: bool) {
+        self.fp8.iter_mut().for_each(|fp8| fp8.rounder.forget_rows_of(out));
         match &mut self.fp8 {
-            Some(fp8) if w.fp8.is_some() => fp8.linear.linear(&fp8.rounder, out, x, w, bias, accumulates),
+            Some(fp8) if w.fp8.is_some() => fp8.linear.linear(&mut fp8.rounder, out, x, w, bias, accumulates),
             _ if accumulates => self.gemm(w.format).linear_add(out, x, w, bias),
             _ => self.gemm(w.format).linear(out, x, w, bias),
         }
@@ -394,6 +401,7 @@ impl Backend for Cuda {
     }
 
     fn resize(&mut self, buffer: &mut Buffer, rows: usize) -> Result<()> {
+        self.forget_rounded();
         self.moves += u64::from(buffer.resize(&self.device, rows)?);
         if rows > self.most_rows {
             self.most_rows = rows;
@@ -403,6 +411,7 @@ impl Backend for Cuda {
     }
 
     fn write(&mut self, buffer: &mut Buffer, rows: usize, values: &[f32]) -> Result<()> {
+        self.forget_rounded();
         buffer.write(&self.device, rows, values)
     }
 
@@ -463,6 +472,8 @@ impl Backend for Cuda {
         shape: StepShape,
         ops: impl FnOnce(&mut Self, &mut Step) -> Result<()>,
     ) -> Result<()> {
+        // A graph must round what it multiplies, and changes what is held.
+        self.forget_rounded();
         let is_advanced = step.is_advanced();
         match step.graphs.way(shape, is_advanced, self.moves) {
             LaunchMode::OpByOp => self.without_tuning(|backend| ops(backend, step))?,
@@ -484,6 +495,7 @@ impl Backend for Cuda {
             }
             LaunchMode::Replay(graph) => graph.launch()?,
         }
+        self.forget_rounded();
         step.finish(&self.device)
     }
 
@@ -506,7 +518,10 @@ impl Backend for Cuda {
     }
 
     fn rms_norm(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, eps: f32) {
-        self.ops(out.element).rms_norm(out, x, weight, eps);
+        let is_fused = self.fp8.as_mut().is_some_and(|fp8| fp8.rounder.rms_norm(out, x, weight, eps));
+        if !is_fused {
+            self.ops(out.element).rms_norm(out, x, weight, eps);
+        }
     }
 
     fn layer_norm(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, bias: &Vector, eps: f32) {
@@ -563,13 +578,18 @@ impl Backend for Cuda {
         plan: usize,
         scoring: Scoring<'_, Vector>,
     ) {
+        self.forget_rounded();
         if !self.skips_attention {
             step.attend(&self.device, out, qkv, (kv, layer), plan, scoring);
         }
     }
 
     fn gated(&mut self, out: &mut Buffer, x: &Buffer, gate: Gate) {
-        self.ops(x.element).gated(out, x, gate);
+        let is_silu = gate == Gate::Silu;
+        let is_fused = is_silu && self.fp8.as_mut().is_some_and(|fp8| fp8.rounder.gated_silu(out, x));
+        if !is_fused {
+            self.ops(x.element).gated(out, x, gate);
+        }
     }
 
     fn gelu_times(&mut self, x: &mut Buffer, y: &Buffer, from: usize) {
@@ -585,13 +605,14 @@ impl Backend for Cuda {
     }
 
     fn expert_linear(&mut self, out: &mut Buffer, x: &Buffer, experts: &Experts, routes: &Routes, input: ExpertInput) {
-        match (experts, &self.fp8) {
+        match (experts, &mut self.fp8) {
             (Experts::Dense(experts), _) => {
+                self.forget_rounded();
                 experts.linear(self.expert_kernels(experts.element()), out, x, routes, input);
             }
             (Experts::Fp8(experts), fp8) => {
-                let fp8 = fp8.as_ref().expect("opened with the first matrix of e4m3");
-                experts.linear((&fp8.experts, &fp8.rounder), out, x, routes, input);
+                let fp8 = fp8.as_mut().expect("opened with the first matrix of e4m3");
+                experts.linear((&fp8.experts, &mut fp8.rounder), out, x, routes, input);
             }
         }
     }
@@ -608,6 +629,7 @@ impl Backend for Cuda {
     ) {
         match experts {
             Experts::Dense(dense) if dense.gates() => {
+                self.forget_rounded();
                 dense.gated(self.expert_kernels(dense.element()), out, x, routes, gate);
             }
             _ => {

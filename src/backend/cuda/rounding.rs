@@ -1,5 +1,6 @@
-//! Activations rounded to e4m3 before they are multiplied by e4m3 (kernels/fp8/round_rows.cu). The rounded rows lie in memory of
-//! their own, which all products use in turn.
+//! Activations rounded to e4m3 before they are multiplied by e4m3. The rounded rows lie in memory of their own, which all
+//! products use in turn. A norm or a gate whose results were rounded last time (kernels/fp8/round_rows.cu) rounds them itself
+//! the next time (rms_norm_fp8.cu, gated_silu_fp8.cu beside it), to the same bits; the product then finds them rounded.
 
 use std::collections::HashMap;
 
@@ -14,6 +15,7 @@ use crate::backend::cuda::driver::memory::Memory;
 use crate::backend::cuda::driver::tensor_map::{BoxElement, MatrixBoxes, TensorMap};
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::fp8::stride;
+use crate::backend::cuda::memory::weights::Vector;
 use crate::backend::quantised::ActivationScale;
 use crate::error::Result;
 
@@ -23,12 +25,33 @@ const THREADS: u32 = 256;
 /// The kernels, and the rounded rows of the product in progress.
 pub struct RowRounder {
     device: Device,
-    kernels: HashMap<(Dtype, Fp8Scaling), Function>,
+    kernels: HashMap<(Dtype, Fp8Scaling), RoundingKernels>,
+    /// How the rows of each buffer were rounded last, by its address; of scales that follow from the rows.
+    wanted: HashMap<u64, (Fp8Scaling, ActivationScale)>,
+    /// What the memory holds, as long as no other op may have changed the buffer.
+    held: Option<Held>,
     /// Absent until a product has rows.
     memory: Option<(Memory, Memory)>,
     /// The most rows and inputs of any linear layer, and of any experts.
     linear: RowsOf,
     experts: RowsOf,
+}
+
+/// Those of one dtype and scaling.
+struct RoundingKernels {
+    round_rows: Function,
+    rms_norm: Function,
+    gated_silu: Function,
+}
+
+/// Whose rows are rounded, and how.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Held {
+    address: u64,
+    rows: usize,
+    inner: usize,
+    scaling: Fp8Scaling,
+    activations: ActivationScale,
 }
 
 /// The most rows that are rounded at a time, and their most inputs.
@@ -68,14 +91,20 @@ pub struct RoundedRows<'a> {
 impl RowRounder {
     pub fn new(device: &Device) -> Self {
         let (linear, experts) = (RowsOf::default(), RowsOf::default());
-        Self { device: device.clone(), kernels: HashMap::new(), memory: None, linear, experts }
+        let (kernels, wanted) = (HashMap::new(), HashMap::new());
+        Self { device: device.clone(), kernels, wanted, held: None, memory: None, linear, experts }
     }
 
     /// Compiles the kernels of `scaling`, or takes them from the cache.
     pub fn load(&mut self, scaling: Fp8Scaling) -> Result<()> {
         for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
-            let function = self.device.function(&units::round_rows(dtype, scaling), "round_rows")?;
-            self.kernels.insert((dtype, scaling), function);
+            let unit = |source| units::rounding_fp8(source, dtype, scaling);
+            let kernels = RoundingKernels {
+                round_rows: self.device.function(&unit(&units::ROUND_ROWS), "round_rows")?,
+                rms_norm: self.device.function(&unit(&units::RMS_NORM_FP8), "rms_norm_fp8")?,
+                gated_silu: self.device.function(&unit(&units::GATED_SILU_FP8), "gated_silu_fp8")?,
+            };
+            self.kernels.insert((dtype, scaling), kernels);
         }
         Ok(())
     }
@@ -90,32 +119,103 @@ impl RowRounder {
         if codes == 0 || self.memory.as_ref().is_some_and(fits) {
             return Ok(false);
         }
+        self.held = None;
         self.memory = None;
         self.memory = Some((self.device.alloc(codes)?, self.device.alloc(scales)?));
         Ok(true)
     }
 
-    /// Rounds the rows of `x`, or the rows of it that `chosen` lists, a u32 each. An error is kept for the device's next check.
-    /// Panics if `reserve` has not made room for them.
+    /// Forgets what is rounded: an op may change the buffer.
+    pub fn forget(&mut self) {
+        self.held = None;
+    }
+
+    /// The same, if they are those of `out`.
+    pub fn forget_rows_of(&mut self, out: &Buffer) {
+        if out.rows > 0 {
+            self.held = self.held.filter(|held| held.address != out.memory().address());
+        }
+    }
+
+    /// Rounds the rows of `x`, or the rows of it that `chosen` lists, a u32 each, if they are not rounded yet. An error is kept
+    /// for the device's next check. Panics if `reserve` has not made room for them.
     pub fn round(
-        &self,
+        &mut self,
         x: &Buffer,
         chosen: Option<(&Memory, usize)>,
         scaling: Fp8Scaling,
         activations: ActivationScale,
     ) -> RoundedRows<'_> {
-        let (codes, scales) = self.memory.as_ref().expect("`resize` of the operand has made room for its rounded rows");
         let (rows, inner) = (chosen.map_or(x.rows, |(_, count)| count), x.width);
-        let (bytes, of_scales) = RowsOf { rows, inner }.bytes();
-        assert!(codes.bytes() >= bytes && scales.bytes() >= of_scales, "{rows} rows of {inner} inputs to round");
-        let bound = activations.fixed.or(activations.most).unwrap_or(f32::INFINITY);
-        let args = Args::new().memory(codes).memory(scales).memory(x.memory());
-        let args = args.memory(chosen.map_or(codes, |(list, _)| list)).u32(chosen.is_some().into());
-        let args = args.u32(small(inner)).u32(small(stride(inner))).u32(small(apart(rows)));
-        let args = args.u32(activations.fixed.is_some().into()).f32(bound);
-        self.device.launch(&self.kernels[&(x.element, scaling)], [small(rows), 1, 1], THREADS, 0, &args);
+        let address = x.memory().address();
+        let held = Held { address, rows, inner, scaling, activations };
+        if chosen.is_some() || self.held != Some(held) {
+            let (codes, scales) = self.room(rows, inner);
+            let args = Args::new().memory(codes).memory(scales).memory(x.memory());
+            let args =
+                args.memory(chosen.map_or(codes, |(list, _)| list)).u32(chosen.is_some().into()).u32(small(inner));
+            let kernel = &self.kernels[&(x.element, scaling)].round_rows;
+            self.device.launch(kernel, [small(rows), 1, 1], THREADS, 0, &rounded_by(args, held));
+            self.held = chosen.is_none().then_some(held);
+            if chosen.is_none() && activations.fixed.is_none() {
+                self.wanted.insert(address, (scaling, activations));
+            }
+        }
+        let (codes, scales) = self.room(rows, inner);
         RoundedRows { device: &self.device, codes, scales, scaling, rows, inner }
     }
+
+    /// `Backend::rms_norm` that also rounds its results, if a product rounded those of `out` before. Returns whether it does;
+    /// if so the shapes are as `Ops::rms_norm` asserts them.
+    pub fn rms_norm(&mut self, out: &Buffer, x: &Buffer, weight: &Vector, eps: f32) -> bool {
+        let args = |args: Args| args.memory(x.memory()).memory(&weight.memory).u32(small(x.width)).f32(eps);
+        let fits = (out.rows, out.width, weight.len) == (x.rows, x.width, x.width) && x.element == Dtype::F32;
+        fits && self.fused(out, x.row_bytes(), |kernels| &kernels.rms_norm, args)
+    }
+
+    /// The same of `Backend::gated` with silu.
+    pub fn gated_silu(&mut self, out: &Buffer, x: &Buffer) -> bool {
+        let args = |args: Args| args.memory(x.memory()).u32(small(out.width));
+        let fits = (x.rows, x.width) == (out.rows, 2 * out.width) && x.element == out.element;
+        fits && self.fused(out, 0, |kernels| &kernels.gated_silu, args)
+    }
+
+    fn fused(
+        &mut self,
+        out: &Buffer,
+        shared: usize,
+        kernel: impl Fn(&RoundingKernels) -> &Function,
+        args: impl Fn(Args) -> Args,
+    ) -> bool {
+        let (rows, inner) = (out.rows, out.width);
+        if rows == 0 || rows > self.linear.rows || inner > self.linear.inner {
+            return false;
+        }
+        let address = out.memory().address();
+        let Some(&(scaling, activations)) = self.wanted.get(&address) else { return false };
+        let Some(kernels) = self.kernels.get(&(out.element, scaling)) else { return false };
+        let (codes, scales) = self.room(rows, inner);
+        let held = Held { address, rows, inner, scaling, activations };
+        let args = rounded_by(args(Args::new().memory(out.memory()).memory(codes).memory(scales)), held);
+        self.device.launch(kernel(kernels), [small(rows), 1, 1], THREADS, shared, &args);
+        self.held = Some(held);
+        true
+    }
+
+    /// The memory of codes and of scales. Panics if it is too small.
+    fn room(&self, rows: usize, inner: usize) -> (&Memory, &Memory) {
+        let (codes, scales) = self.memory.as_ref().expect("`resize` of the operand has made room for its rounded rows");
+        let (bytes, of_scales) = RowsOf { rows, inner }.bytes();
+        assert!(codes.bytes() >= bytes && scales.bytes() >= of_scales, "{rows} rows of {inner} inputs to round");
+        (codes, scales)
+    }
+}
+
+/// The last arguments of all kernels that round.
+fn rounded_by(args: Args, held: Held) -> Args {
+    let Held { rows, inner, activations: ActivationScale { fixed, most }, .. } = held;
+    let args = args.u32(small(stride(inner))).u32(small(apart(rows)));
+    args.u32(fixed.is_some().into()).f32(fixed.or(most).unwrap_or(f32::INFINITY))
 }
 
 impl RoundedRows<'_> {

@@ -69,6 +69,7 @@ impl Cuda {
         // Op by op first: kernels are loaded, algorithms chosen.
         (0..calls).for_each(|number| call(self, number));
         let device = self.device.clone();
+        self.forget_rounded();
         let graph = device.capture(|| {
             (0..calls).for_each(|number| call(self, number));
             Ok(())

@@ -47,6 +47,8 @@ pub static HEADERS: &[Source] = &[
     source!("fp8/tile.cuh"),
     source!("kv_page.cuh"),
     source!("lanes.cuh"),
+    source!("ops/gated_silu.cuh"),
+    source!("ops/rms_norm.cuh"),
     source!("registers.cuh"),
     source!("attention/level_words.cuh"),
     source!("reduce.cuh"),
@@ -73,6 +75,7 @@ pub static EXPERT_PANELS: Source = source!("experts/expert_panels.cu");
 pub static GATED_CLAMPED: Source = source!("ops/gated_clamped.cu");
 pub static GATED_GELU: Source = source!("ops/gated_gelu.cu");
 pub static GATED_SILU: Source = source!("ops/gated_silu.cu");
+pub static GATED_SILU_FP8: Source = source!("fp8/gated_silu_fp8.cu");
 pub static GELU: Source = source!("ops/gelu.cu");
 pub static GELU_TIMES: Source = source!("ops/gelu_times.cu");
 pub static HEAD_NORM: Source = source!("ops/head_norm.cu");
@@ -87,6 +90,7 @@ pub static LINEAR_FP8: Source = source!("fp8/linear_fp8.cu");
 pub static MERGE_STATES: Source = source!("attention/merge_states.cu");
 pub static RANDOM_WEIGHTS: Source = source!("ops/random_weights.cu");
 pub static RMS_NORM: Source = source!("ops/rms_norm.cu");
+pub static RMS_NORM_FP8: Source = source!("fp8/rms_norm_fp8.cu");
 pub static RMS_NORM_ADD: Source = source!("ops/rms_norm_add.cu");
 pub static ROPE: Source = source!("ops/rope.cu");
 pub static ROUND: Source = source!("ops/round.cu");
@@ -194,8 +198,9 @@ pub fn gemm(element: Dtype) -> Vec<Unit> {
 /// Units of linear layers of e4m3 with scales for each output or each block, on GPUs of compute capability 9.
 pub fn fp8(scales: Fp8Scaling) -> Vec<Unit> {
     let linear = |out| Fp8Tiles::ALL.map(|tiles| linear_fp8(out, tiles, scales));
-    let rounding = DTYPES.map(|element| round_rows(element, scales));
-    rounding.into_iter().chain(DTYPES.into_iter().flat_map(linear)).collect()
+    let rounding = |source| DTYPES.map(|element| rounding_fp8(source, element, scales));
+    let rounding = [&ROUND_ROWS, &RMS_NORM_FP8, &GATED_SILU_FP8].into_iter().flat_map(rounding);
+    rounding.chain(DTYPES.into_iter().flat_map(linear)).collect()
 }
 
 /// Units of products of experts of e4m3, on such GPUs; `fp8` has those that round.
@@ -204,8 +209,9 @@ pub fn experts_fp8(scales: Fp8Scaling) -> Vec<Unit> {
     DTYPES.into_iter().flat_map(linear).collect()
 }
 
-pub fn round_rows(element: Dtype, scales: Fp8Scaling) -> Unit {
-    typed(&ROUND_ROWS, element).define("BLOCKS", scales.blocks())
+/// A kernel that rounds rows of `element`: `ROUND_ROWS`, `RMS_NORM_FP8` or `GATED_SILU_FP8`.
+pub fn rounding_fp8(source: &'static Source, element: Dtype, scales: Fp8Scaling) -> Unit {
+    typed(source, element).define("BLOCKS", scales.blocks())
 }
 
 pub fn linear_fp8(out: Dtype, tiles: Fp8Tiles, scales: Fp8Scaling) -> Unit {

@@ -89,7 +89,7 @@ impl Fp8Experts {
     /// check. Panics if `rounder` has no room for all places.
     pub fn linear(
         &self,
-        (kernels, rounder): (&Fp8ExpertKernels, &RowRounder),
+        (kernels, rounder): (&Fp8ExpertKernels, &mut RowRounder),
         out: &Buffer,
         x: &Buffer,
         routes: &Routes,
@@ -109,7 +109,7 @@ impl Fp8Experts {
     fn launch(
         &self,
         kernels: &Fp8ExpertKernels,
-        rounder: &RowRounder,
+        rounder: &mut RowRounder,
         out: &Buffer,
         x: &Buffer,
         routes: &Routes,

@@ -81,7 +81,7 @@ impl LinearFp8 {
     /// Panics if `rounder` has no room for the rows of `x`.
     pub fn linear(
         &mut self,
-        rounder: &RowRounder,
+        rounder: &mut RowRounder,
         out: &Buffer,
         x: &Buffer,
         w: &Matrix,
@@ -100,7 +100,7 @@ impl LinearFp8 {
 
     fn enqueue(
         &mut self,
-        rounder: &RowRounder,
+        rounder: &mut RowRounder,
         out: &Buffer,
         x: &Buffer,
         w: &Matrix,
