@@ -3,8 +3,9 @@
 #
 #   benches/fp8.sh OUT [GOLDENS]
 #
-# OUT: a folder for what is measured. GOLDENS: a folder of model folders with golden.json; those named quant-fp8-* are checked.
-# `offshoot` is on the path, or OFFSHOOT names it. Each part may fail without stopping the next; the last line counts failures.
+# OUT: a folder for what is measured. GOLDENS: a folder of model folders with golden.json; those named quant-fp8-* are
+# checked. `offshoot` is on the path, or OFFSHOOT names it. A part that fails does not stop the next; the last line counts
+# failures.
 # Parts take about 1, 2, 1, 2, 1 and 6 minutes on an H100; PARTS="check gemm" runs some of them.
 set -uo pipefail
 out=${1:?"benches/fp8.sh OUT [GOLDENS]"}
@@ -39,25 +40,31 @@ for part in $parts; do
         for folder in "$goldens"/quant-fp8-*; do
             [ -d "$folder" ] || continue
             name=$(basename "$folder")
-            keep "golden-$name.txt" "$offshoot" check --device cuda --model "$folder" --golden "$folder/golden.json"
-            keep "golden-$name-bf16.txt" "$offshoot" check --device cuda --model "$folder" --golden "$folder/golden.json" --activations bf16
+            golden=("$offshoot" check --device cuda --model "$folder" --golden "$folder/golden.json")
+            keep "golden-$name.txt" "${golden[@]}"
+            keep "golden-$name-bf16.txt" "${golden[@]}" --activations bf16
         done
         ;;
     gemm)
-        keep gemm-bf16.jsonl "$offshoot" bench gemm --shape "$shape" --rows "$rows" --json
-        keep gemm-fp8.jsonl "$offshoot" bench gemm --shape "$shape" --rows "$rows" --json --weights fp8
+        gemm=("$offshoot" bench gemm --shape "$shape" --rows "$rows" --json)
+        keep gemm-bf16.jsonl "${gemm[@]}"
+        keep gemm-fp8.jsonl "${gemm[@]}" --weights fp8
         # Our kernel at all numbers of rows: where does the library become faster?
-        keep gemm-fp8-kernel.jsonl "$offshoot" bench gemm --shape "$shape" --rows "$rows" --json --weights fp8 --deterministic
+        keep gemm-fp8-kernel.jsonl "${gemm[@]}" --weights fp8 --deterministic
         ;;
     experts)
-        keep gemm-moe-bf16.jsonl "$offshoot" bench gemm --shape qwen3-30b-a3b --rows 1,16,64,256,1024 --json
-        keep gemm-moe-fp8.jsonl "$offshoot" bench gemm --shape qwen3-30b-a3b --rows 1,16,64,256,1024 --json --weights fp8
+        experts=("$offshoot" bench gemm --shape qwen3-30b-a3b --rows 1,16,64,256,1024 --json)
+        keep gemm-moe-bf16.jsonl "${experts[@]}"
+        keep gemm-moe-fp8.jsonl "${experts[@]}" --weights fp8
         ;;
     workloads)
         keep workloads-bf16.jsonl "$offshoot" bench workloads --shape "$shape"
         keep workloads-fp8.jsonl "$offshoot" bench workloads --shape "$shape" --weights fp8
         ;;
-    *) echo "$part is none of: kernels check goldens gemm experts workloads" >&2; exit 2 ;;
+    *)
+        echo "$part is none of: kernels check goldens gemm experts workloads" >&2
+        exit 2
+        ;;
     esac
 done
 echo "$failed failed"

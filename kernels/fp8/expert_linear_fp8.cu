@@ -1,12 +1,13 @@
-// Every expert's matrix of e4m3 times the rounded inputs of its places, on Hopper (fp8/tile.cuh). Places are sorted by expert;
-// a tile has up to COLUMNS places of one expert.
+// Every expert's matrix of e4m3 times the rounded inputs of its places, on Hopper (fp8/tile.cuh). Places are sorted by
+// expert; a tile has up to COLUMNS places of one expert.
 //
-// out[p][n] = x_scales[p] * w_scales[e][n] * sum over k of x[p][k] w[e][n][k] (+ bias[e][n]), e the expert of place p; with
-// BLOCKS the scales are those of each 128 inputs, whose sums they multiply.
+// out[p][n] = x_scales[p] * w_scales[e][n] * sum over k of x[p][k] w[e][n][k] (+ bias[e][n]), e the expert of place p;
+// with BLOCKS the scales are those of each 128 inputs, whose sums they multiply.
 //
-// Shapes: out OUT [places, N]; codes, scales and bias as in fp8/tile.cuh, of `experts` matrices of N outputs; firsts [experts +
-// 1] (experts/tile.cuh).
-// The sum over the inputs is the same chain for all sizes of tiles, so a result depends on its input and its expert alone.
+// Shapes: out OUT [places, N]; codes, scales and bias as in fp8/tile.cuh, of `experts` matrices of N outputs; firsts
+// [experts + 1] (experts/tile.cuh).
+// The sum over the inputs is the same chain for all sizes of tiles, so a result depends on its input and its expert
+// alone.
 // Grid: any number of blocks of (GROUPS + 1) * 128 threads; dynamic shared memory as `Fp8Tiles` of
 // src/backend/cuda/compile/elements.rs counts it.
 // Limit: bandwidth of the weights for few places, that of the second-level cache for many.

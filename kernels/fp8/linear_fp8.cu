@@ -1,22 +1,23 @@
 // A linear layer of e4m3 weights and activations on Hopper (fp8/tile.cuh), or some neighbouring outputs of it.
 //
-// out[r][n] = x_scales[r] * w_scales[n] * sum over k of x[r][k] w[n][k] (+ bias[n]) (+ the old out[r][n], if `accumulates`),
-// for n of first .. end; with BLOCKS the scales are those of each 128 inputs, whose sums they multiply.
+// out[r][n] = x_scales[r] * w_scales[n] * sum over k of x[r][k] w[n][k] (+ bias[n]) (+ the old out[r][n], if
+// `accumulates`), for n of first .. end; with BLOCKS the scales are those of each 128 inputs, whose sums they multiply.
 //
 // Shapes: out OUT [R, N]; codes, scales and bias as in fp8/tile.cuh, of one matrix of N outputs.
-// A tile has OUTPUTS outputs and COLUMNS rows. The sum over the inputs is the same chain for all sizes, so a row's result
-// depends on that row alone.
+// A tile has OUTPUTS outputs and COLUMNS rows. The sum over the inputs is the same chain for all sizes, so a row's
+// result depends on that row alone.
 // Grid: any number of blocks of (GROUPS + 1) * 128 threads; dynamic shared memory as `Fp8Tiles` of
 // src/backend/cuda/compile/elements.rs counts it.
-// Limit: bandwidth of the weights for few rows; for many that of the second-level cache, as tiles are small: two parts of
-// the sums are in registers.
+// Limit: bandwidth of the weights for few rows; for many that of the second-level cache, as tiles are small: two parts
+// of the sums are in registers.
 // Definition: `Backend::linear`; on the CPU, src/backend/cpu/gemm/quantised/clear.rs.
 //
 // Defines: OUT, COLUMNS (8, 16, 64 or 128), GROUPS (1 or 2), STAGES, BLOCKS (0 or 1).
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #include "fp8/tile.cuh"
 
-// Tiles of so many neighbouring outputs follow each other before the next rows: their weights stay in the second-level cache.
+// Tiles of so many neighbouring outputs follow each other before the next rows: their weights stay in the second-level
+// cache.
 constexpr unsigned BAND = 16;
 
 // The tiles of this block: every gridDim.x-th.

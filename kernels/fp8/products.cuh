@@ -3,8 +3,9 @@
 
 #include "attention/wgmma.cuh"
 
-// sum [64 x N] = w [64 x 32] x [N x 32]^T, plus the old sum if `more`. Descriptors as in attention/wgmma.cuh; the next 32
-// inputs are 32 bytes further. A sum over more than some hundred inputs is wrong in its first digits: see fp8/tile.cuh.
+// sum [64 x N] = w [64 x 32] x [N x 32]^T, plus the old sum if `more`. Descriptors as in attention/wgmma.cuh; the next
+// 32 inputs are 32 bytes further. A sum over more than some hundred inputs is wrong in its first digits: see
+// fp8/tile.cuh.
 template <unsigned N>
 __device__ __forceinline__ void multiply_fp8(float (&sum)[N / 8][4], unsigned long long w, unsigned long long x, bool more);
 

@@ -1,9 +1,9 @@
-// Rounds rows of x to e4m3 by scales of their own (fp8/rounding.cuh): codes of x[r] / scale, rounded to nearest even, at most
-// 448. A NaN makes the scale, and so all that it divides, NaN.
+// Rounds rows of x to e4m3 by scales of their own (fp8/rounding.cuh): codes of x[r] / scale, rounded to nearest even,
+// at most 448. A NaN makes the scale, and so all that it divides, NaN.
 //
-// Shapes: to e4m3 [R, inner], rows `stride` bytes apart, a multiple of 16; scales f32 [R], or with BLOCKS [ceil(inner / 128)]
-// rows of R, `apart` elements from each other; x ELEMENT [rows, inner]; row r of the result is row rows[r] of x if `gathers`,
-// else row r.
+// Shapes: to e4m3 [R, inner], rows `stride` bytes apart, a multiple of 16; scales f32 [R], or with BLOCKS [ceil(inner /
+// 128)] rows of R, `apart` elements from each other; x ELEMENT [rows, inner]; row r of the result is row rows[r] of x
+// if `gathers`, else row r.
 // Grid: one block of THREADS threads per row, which without BLOCKS reads it twice, the second time from the cache.
 // Limit: bandwidth, sizeof(ELEMENT) + 1 bytes per element.
 // Definition: `Backend::linear` with a quantised matrix; on the CPU, `round_row` of src/backend/quantised/rounding.rs.

@@ -8,7 +8,8 @@
 
 constexpr unsigned SIGNLESS = 0x7fffffff, BLOCK_INPUTS = 128;
 
-// How scales are chosen: min(largest absolute value, bound) / 448, or 1 where that is zero; or `bound` itself, if `fixed`.
+// How scales are chosen: min(largest absolute value, bound) / 448, or 1 where that is zero; or `bound` itself, if
+// `fixed`.
 struct Scaling {
     unsigned fixed;
     float bound;

@@ -1,12 +1,12 @@
-// Tiles of products of e4m3 on Hopper: what linear_fp8 and expert_linear_fp8 share. One thread copies boxes of codes into a
-// ring, GROUPS warpgroups multiply 64 outputs each. Tensor cores add up 128 inputs, whose sums are then added in f32: over all
-// inputs, their own sums would lose 2 to 6 % of a mean result.
+// Tiles of products of e4m3 on Hopper: what linear_fp8 and expert_linear_fp8 share. One thread copies boxes of codes
+// into a ring, GROUPS warpgroups multiply 64 outputs each. Tensor cores add up 128 inputs, whose sums are then added in
+// f32: over all inputs, their own sums would lose 2 to 6 % of a mean result.
 //
-// Codes are row-major, weights [outputs of all matrices, inner] and activations [rows, inner]; their rows are a multiple of 16
-// bytes apart. A box has 128 inputs of OUTPUTS or COLUMNS rows, swizzled as attention/wgmma.cuh describes; what lies outside
-// of the matrix is zero.
-// Scales are f32: one for each output and each row, or (BLOCKS) one for each of them and each 128 inputs: [matrices, ceil(inner
-// / 128), outputs] and [ceil(inner / 128), rows], the latter read by tensor map.
+// Codes are row-major, weights [outputs of all matrices, inner] and activations [rows, inner]; their rows are a
+// multiple of 16 bytes apart. A box has 128 inputs of OUTPUTS or COLUMNS rows, swizzled as attention/wgmma.cuh
+// describes; what lies outside of the matrix is zero.
+// Scales are f32: one for each output and each row, or (BLOCKS) one for each of them and each 128 inputs: [matrices,
+// ceil(inner / 128), outputs] and [ceil(inner / 128), rows], the latter read by tensor map.
 //
 // Defines: OUT, COLUMNS (8, 16, 64 or 128), GROUPS (1 or 2), STAGES, BLOCKS (0 or 1).
 #pragma once
@@ -204,7 +204,8 @@ __device__ __forceinline__ void sum_panels(float (&sum)[COLUMNS / 8][4], const L
     }
 }
 
-// N neighbouring results of a row: scaled, with what is added to them. `w_row`: the first output among those of all matrices.
+// N neighbouring results of a row: scaled, with what is added to them. `w_row`: the first output among those of all
+// matrices.
 template <int N>
 __device__ __forceinline__ void finish(const Layer& layer, const float* sums, unsigned row, unsigned output, unsigned w_row) {
     OUT* out = layer.out + static_cast<unsigned long long>(row) * layer.width + output;

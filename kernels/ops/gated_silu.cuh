@@ -1,4 +1,5 @@
-// The gate of a row, by all threads of the blocks along y: out[i] = silu(x[i]) * x[width + i], where silu(x) = x / (1 + e^-x).
+// The gate of a row, by all threads of the blocks along y: out[i] = silu(x[i]) * x[width + i], where silu(x) = x / (1 +
+// e^-x).
 #pragma once
 
 #include "lanes.cuh"

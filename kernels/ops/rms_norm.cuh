@@ -1,5 +1,5 @@
-// The norm of a row, by all THREADS threads of a block: out[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i]. `row`: shared memory for
-// `width` floats, in which each thread reads back only what it wrote.
+// The norm of a row, by all THREADS threads of a block: out[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i]. `row`:
+// shared memory for `width` floats, in which each thread reads back only what it wrote.
 #pragma once
 
 #include "lanes.cuh"

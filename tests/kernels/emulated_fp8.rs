@@ -1,5 +1,5 @@
-//! Products of e4m3 on the CPU, instruction by instruction (`emulator`): rows are rounded as the CPU's definition rounds
-//! them, and every result is the product of codes and scales, whatever the tile it lies in.
+//! Products of e4m3 on the CPU, instruction by instruction (`emulator`): rows are rounded as the CPU's definition
+//! rounds them, and every result is the product of codes and scales, whatever the tile it lies in.
 
 use crate::emulator;
 
@@ -348,7 +348,8 @@ impl Layer {
             let added = [(biased, bias[w_row]), (accumulates, before[i])];
             let added: Vec<f64> = added.iter().filter(|(is, _)| *is).map(|(_, x)| f64::from(*x)).collect();
             let expected = sum + added.iter().sum::<f64>();
-            // Each product, each partial sum and what is added are rounded by 2^-24 of what is summed, the result to `out`.
+            // Each product, each partial sum and what is added are rounded by 2^-24 of what is summed, the result to
+            // `out`.
             let size = size + added.iter().map(|x| x.abs()).sum::<f64>();
             let unit = match out {
                 Dtype::F32 => 2f64.powi(-24),

@@ -1,6 +1,7 @@
-//! Activations rounded to e4m3 before they are multiplied by e4m3. The rounded rows lie in memory of their own, which all
-//! products use in turn. A norm or a gate whose results were rounded last time (kernels/fp8/round_rows.cu) rounds them itself
-//! the next time (rms_norm_fp8.cu, gated_silu_fp8.cu beside it), to the same bits; the product then finds them rounded.
+//! Activations rounded to e4m3 before they are multiplied by e4m3. The rounded rows lie in memory of their own, which
+//! all products use in turn. A norm or a gate whose results were rounded last time (kernels/fp8/round_rows.cu) rounds
+//! them itself the next time (rms_norm_fp8.cu, gated_silu_fp8.cu beside it), to the same bits; the product then finds
+//! them rounded.
 
 use std::collections::HashMap;
 
@@ -109,8 +110,8 @@ impl RowRounder {
         Ok(())
     }
 
-    /// Makes room for the rows of linear layers, and for the places of experts. Returns whether an address has changed, which
-    /// a captured graph does not survive.
+    /// Makes room for the rows of linear layers, and for the places of experts. Returns whether an address has changed,
+    /// which a captured graph does not survive.
     pub fn reserve(&mut self, linear: RowsOf, experts: RowsOf) -> Result<bool> {
         (self.linear, self.experts) = (self.linear.grown(linear), self.experts.grown(experts));
         let ((codes, scales), (of_experts, their_scales)) = (self.linear.bytes(), self.experts.bytes());
@@ -137,8 +138,8 @@ impl RowRounder {
         }
     }
 
-    /// Rounds the rows of `x`, or the rows of it that `chosen` lists, a u32 each, if they are not rounded yet. An error is kept
-    /// for the device's next check. Panics if `reserve` has not made room for them.
+    /// Rounds the rows of `x`, or the rows of it that `chosen` lists, a u32 each, if they are not rounded yet. An error
+    /// is kept for the device's next check. Panics if `reserve` has not made room for them.
     pub fn round(
         &mut self,
         x: &Buffer,
@@ -165,8 +166,8 @@ impl RowRounder {
         RoundedRows { device: &self.device, codes, scales, scaling, rows, inner }
     }
 
-    /// `Backend::rms_norm` that also rounds its results, if a product rounded those of `out` before. Returns whether it does;
-    /// if so the shapes are as `Ops::rms_norm` asserts them.
+    /// `Backend::rms_norm` that also rounds its results, if a product rounded those of `out` before. Returns whether it
+    /// does; if so the shapes are as `Ops::rms_norm` asserts them.
     pub fn rms_norm(&mut self, out: &Buffer, x: &Buffer, weight: &Vector, eps: f32) -> bool {
         let args = |args: Args| args.memory(x.memory()).memory(&weight.memory).u32(small(x.width)).f32(eps);
         let fits = (out.rows, out.width, weight.len) == (x.rows, x.width, x.width) && x.element == Dtype::F32;

@@ -1,5 +1,6 @@
 //! The mixtures of experts of `bench gemm --shape`: router and sums, and the grouped products, at numbers of rows whose
-//! experts are chosen evenly at random. A grouped product's bound reads the weights of the experts that are needed once.
+//! experts are chosen evenly at random. A grouped product's bound reads the weights of the experts that are needed
+//! once.
 
 use rayon::prelude::*;
 

@@ -1,6 +1,6 @@
 //! Values of the kernels' defines: names of element types, element types and row layouts of KV pages, the models for
-//! which there is a Hopper kernel, and the tiles of products of experts and of e4m3. `units` lists which file is compiled
-//! with which values.
+//! which there is a Hopper kernel, and the tiles of products of experts and of e4m3. `units` lists which file is
+//! compiled with which values.
 
 use crate::backend::cuda::discovery::probe::DeviceFacts;
 use crate::backend::{Dtype, KvDtype};
@@ -79,8 +79,8 @@ impl KvElement {
 pub enum PageLayout {
     /// Elements in order.
     Plain,
-    /// The 16-byte chunks of each 128 bytes permuted by the slot, and rows of more than 256 bytes in panels of 128, as the
-    /// kernels for Hopper need them in shared memory; they read no other layout.
+    /// The 16-byte chunks of each 128 bytes permuted by the slot, and rows of more than 256 bytes in panels of 128, as
+    /// the kernels for Hopper need them in shared memory; they read no other layout.
     Swizzled,
 }
 
@@ -190,8 +190,8 @@ impl Fp8Tiles {
         128 * (self.groups as u32 + 1)
     }
 
-    /// About how long a product takes on `blocks` multiprocessors, in nanoseconds. A panel takes a multiprocessor 150 ns and
-    /// its bytes at 92 GB/s (H100, benches/runs/2026-11-25-h100-fp8-probe).
+    /// About how long a product takes on `blocks` multiprocessors, in nanoseconds. A panel takes a multiprocessor 150
+    /// ns and its bytes at 92 GB/s (H100, benches/runs/2026-11-25-h100-fp8-probe).
     fn time(self, rows: usize, outputs: usize, inner: usize, blocks: usize) -> f64 {
         let tiles = rows.div_ceil(self.columns) * outputs.div_ceil(self.outputs());
         let panels = tiles.div_ceil(blocks) * inner.div_ceil(Self::PANEL);
@@ -205,8 +205,8 @@ impl Fp8Tiles {
         fastest.expect("there are some")
     }
 
-    /// The smallest that hold all places of an expert, of which there are at most as many as rows; else the largest. Routers
-    /// are uneven: tiles for the mean would read the weights of busy experts again and again.
+    /// The smallest that hold all places of an expert, of which there are at most as many as rows; else the largest.
+    /// Routers are uneven: tiles for the mean would read the weights of busy experts again and again.
     pub fn of_experts(rows: usize) -> Self {
         let fitting = Self::OF_EXPERTS.into_iter().find(|tiles| tiles.columns >= rows);
         fitting.unwrap_or(Self::OF_EXPERTS[Self::OF_EXPERTS.len() - 1])
@@ -231,8 +231,8 @@ impl ExpertTiles {
     /// Groups of 64 weights that a tile multiplies: more of them read inputs less often, but leave fewer tiles.
     const WGMMA: [Self; 2] = [Self::wgmma(64, 2, 9), Self::wgmma(192, 3, 4)];
 
-    /// `groups` groups of 64 weights and `cap` inputs in each of `stages` stages, rows of 128 bytes; the ring is aligned to
-    /// 1024. A warpgroup for each group, and one that copies.
+    /// `groups` groups of 64 weights and `cap` inputs in each of `stages` stages, rows of 128 bytes; the ring is
+    /// aligned to 1024. A warpgroup for each group, and one that copies.
     const fn wgmma(cap: usize, groups: usize, stages: usize) -> Self {
         let shared = stages * (groups * 64 + cap) * 128 + 1024;
         Self { kernel: ExpertKernel::Wgmma, cap, threads: 128 * (groups as u32 + 1), shared, blocks: 1 }

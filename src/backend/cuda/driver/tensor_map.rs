@@ -10,8 +10,8 @@ use super::device::Device;
 use super::memory::Memory;
 use crate::error::Result;
 
-/// A matrix `[rows, width]`, of which a kernel copies boxes of `box_rows` x `box_width` elements. What lies outside of the
-/// matrix is zero.
+/// A matrix `[rows, width]`, of which a kernel copies boxes of `box_rows` x `box_width` elements. What lies outside of
+/// the matrix is zero.
 #[derive(Clone, Copy, Debug)]
 pub struct MatrixBoxes {
     pub element: BoxElement,

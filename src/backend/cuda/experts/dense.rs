@@ -1,5 +1,5 @@
-//! Experts of dense weights: their matrices in one piece of memory, as rows or as panels, and the launchers of their grouped
-//! products.
+//! Experts of dense weights: their matrices in one piece of memory, as rows or as panels, and the launchers of their
+//! grouped products.
 
 use super::kernels::ExpertKernels;
 use super::routes::Routes;
@@ -33,8 +33,8 @@ pub struct DenseExperts {
 pub enum ExpertLayout {
     /// `[experts, outputs, inner]`
     Rows,
-    /// Panels of 64 x 64 elements (kernels/experts/panels.cuh), which tensor-core kernels copy; gates and ups in turn, eight
-    /// of each.
+    /// Panels of 64 x 64 elements (kernels/experts/panels.cuh), which tensor-core kernels copy; gates and ups in turn,
+    /// eight of each.
     Panels,
 }
 

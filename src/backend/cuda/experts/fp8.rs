@@ -1,5 +1,5 @@
-//! Experts of e4m3 on Hopper: the inputs of all places are rounded (`rounding`), then multiplied by the matrices of their
-//! experts (kernels/fp8/expert_linear_fp8.cu).
+//! Experts of e4m3 on Hopper: the inputs of all places are rounded (`rounding`), then multiplied by the matrices of
+//! their experts (kernels/fp8/expert_linear_fp8.cu).
 
 use std::collections::HashMap;
 
@@ -60,8 +60,8 @@ impl Fp8ExpertKernels {
 }
 
 impl Fp8Experts {
-    /// Moves the matrices into one piece of memory, each of which is freed before the next is moved. All are of one format; an
-    /// error if their activations are not rounded alike.
+    /// Moves the matrices into one piece of memory, each of which is freed before the next is moved. All are of one
+    /// format; an error if their activations are not rounded alike.
     pub fn load(device: &Device, matrices: Vec<Matrix>, biases: &[Vector]) -> Result<Self> {
         let count = matrices.len();
         super::check_count(count)?;
@@ -85,8 +85,8 @@ impl Fp8Experts {
         Ok(Self { codes, scales, scaling, activations, biases, count, outputs, inner })
     }
 
-    /// `out[place] = w[expert] x[i] (+ bias[expert])`; see `Backend::expert_linear`. An error is kept for the device's next
-    /// check. Panics if `rounder` has no room for all places.
+    /// `out[place] = w[expert] x[i] (+ bias[expert])`; see `Backend::expert_linear`. An error is kept for the device's
+    /// next check. Panics if `rounder` has no room for all places.
     pub fn linear(
         &self,
         (kernels, rounder): (&Fp8ExpertKernels, &mut RowRounder),

@@ -1,6 +1,6 @@
-//! Mixtures of experts: the experts' matrices, dense (`dense`) or of e4m3 (`fp8`), and the launchers of their grouped products.
-//! `routes` holds which rows each expert has; counts and offsets stay on the device, so that a graph can repeat a step whose
-//! rows choose differently.
+//! Mixtures of experts: the experts' matrices, dense (`dense`) or of e4m3 (`fp8`), and the launchers of their grouped
+//! products. `routes` holds which rows each expert has; counts and offsets stay on the device, so that a graph can
+//! repeat a step whose rows choose differently.
 
 pub mod dense;
 pub mod fp8;

@@ -23,8 +23,8 @@ use crate::error::{Error, Result};
 const TRANSPOSED: i32 = 1;
 
 /// `out[rows, outputs] = x[rows, inner] w[outputs, inner]^T`, plus `out` itself (`accumulate`), plus a bias of the
-/// dtype of `out` (`biased`). `w` is stored in `weights`, `x` is of the dtype `compute`, sums are f32. Where `weights` are
-/// e4m3, `x` is e4m3 too, whatever `compute` is, and both have scales in f32 (`GemmScales`).
+/// dtype of `out` (`biased`). `w` is stored in `weights`, `x` is of the dtype `compute`, sums are f32. Where `weights`
+/// are e4m3, `x` is e4m3 too, whatever `compute` is, and both have scales in f32 (`GemmScales`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GemmShape {
@@ -251,8 +251,8 @@ impl Description {
 impl Operation {
     /// `somewhere`: an address in device memory, aligned to 16.
     fn new(shape: &GemmShape, elements: Elements, somewhere: u64) -> Result<Self, CublasError> {
-        // Plain f32 sums; of f32 operands no tensor-core approximation. Of e4m3 the tensor cores' sums are added in f32 now
-        // and then (`CUBLASLT_MATMUL_DESC_FAST_ACCUM` is off unless it is set).
+        // Plain f32 sums; of f32 operands no tensor-core approximation. Of e4m3 the tensor cores' sums are added in f32
+        // now and then (`CUBLASLT_MATMUL_DESC_FAST_ACCUM` is off unless it is set).
         let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
         let this = Self(result::create_matmul_desc(compute, sys::cudaDataType::CUDA_R_32F)?);
         this.set(DescAttribute::CUBLASLT_MATMUL_DESC_TRANSA, TRANSPOSED)?;

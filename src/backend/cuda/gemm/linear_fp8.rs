@@ -1,6 +1,6 @@
 //! Linear layers with e4m3 weights on Hopper: activations are rounded (`rounding`), then multiplied by our kernel
-//! (kernels/fp8/linear_fp8.cu) for few rows, by cuBLASLt for many. Deterministic steps use the kernel alone, in which a row's
-//! result does not depend on the number of rows.
+//! (kernels/fp8/linear_fp8.cu) for few rows, by cuBLASLt for many. Deterministic steps use the kernel alone, in which a
+//! row's result does not depend on the number of rows.
 
 use std::collections::HashMap;
 
@@ -77,8 +77,8 @@ impl LinearFp8 {
         self.products.remember(w);
     }
 
-    /// `out[r] = w x[r] (+ bias)`, plus the old `out[r]` if `accumulates`. An error is kept for the device's next check.
-    /// Panics if `rounder` has no room for the rows of `x`.
+    /// `out[r] = w x[r] (+ bias)`, plus the old `out[r]` if `accumulates`. An error is kept for the device's next
+    /// check. Panics if `rounder` has no room for the rows of `x`.
     pub fn linear(
         &mut self,
         rounder: &mut RowRounder,

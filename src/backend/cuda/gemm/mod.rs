@@ -1,5 +1,6 @@
-//! Linear layers: cuBLASLt for every shape it has an algorithm for, kernels/ops/linear_any.cu for the rest. `products` keeps
-//! descriptors and algorithms by shape, so that a steady step only enqueues. `linear_fp8` multiplies matrices of e4m3.
+//! Linear layers: cuBLASLt for every shape it has an algorithm for, kernels/ops/linear_any.cu for the rest. `products`
+//! keeps descriptors and algorithms by shape, so that a steady step only enqueues. `linear_fp8` multiplies matrices of
+//! e4m3.
 
 pub mod algorithm;
 mod autotune;

@@ -1,5 +1,5 @@
-//! Matrices of e4m3 on the device: row-major codes, their scales, and how the activations of each output are rounded. Which
-//! formats are held so is decided here; `gemm` and `experts` multiply them.
+//! Matrices of e4m3 on the device: row-major codes, their scales, and how the activations of each output are rounded.
+//! Which formats are held so is decided here; `gemm` and `experts` multiply them.
 
 use std::sync::Arc;
 
@@ -33,8 +33,8 @@ pub struct Fp8Part {
 }
 
 impl Fp8Scaling {
-    /// Those of a format that GPUs of compute capability `major` multiply as it is: e4m3, activations rounded to e4m3, by rows
-    /// or by 128 inputs of a row, or by a scale that comes with the weights.
+    /// Those of a format that GPUs of compute capability `major` multiply as it is: e4m3, activations rounded to e4m3,
+    /// by rows or by 128 inputs of a row, or by a scale that comes with the weights.
     pub fn of(format: WeightFormat, major: u32) -> Option<Self> {
         let WeightFormat::Quantised(QuantFormat { codes: CodeFormat::Fp8, group, zeros: false, rounding }) = format
         else {

@@ -1,5 +1,5 @@
-//! `linear` and `linear_add` with weights of e4m3 whose activations are rounded to it: by rows, by 128 inputs, by a scale
-//! that comes with the weights, other for each of two parts. On devices that multiply these formats as they are.
+//! `linear` and `linear_add` with weights of e4m3 whose activations are rounded to it: by rows, by 128 inputs, by a
+//! scale that comes with the weights, other for each of two parts. On devices that multiply these formats as they are.
 
 use std::fmt;
 
@@ -83,10 +83,10 @@ pub fn is_cut(format: QuantFormat, inputs: usize) -> bool {
 /// What numbers that were rounded to e4m3 may differ from others: three bits follow the first.
 const E4M3: f64 = 1.0 + 1.0 / 16.0;
 
-/// The difference of two sums over `inputs` products of e4m3, of which none is larger than `largest`. A tensor core adds 32
-/// of them at a time to a sum of at most 128, each cut to 13 bits below the largest (DeepSeek-V3, section 3.3.2, says 14 bits in
-/// all): errors of random sign, which add up like a random walk, 8 times its mean length at most. `size`: the product of the
-/// lengths; sums in f32 differ as those of `linear`.
+/// The difference of two sums over `inputs` products of e4m3, of which none is larger than `largest`. A tensor core
+/// adds 32 of them at a time to a sum of at most 128, each cut to 13 bits below the largest (DeepSeek-V3, section
+/// 3.3.2, says 14 bits in all): errors of random sign, which add up like a random walk, 8 times its mean length at
+/// most. `size`: the product of the lengths; sums in f32 differ as those of `linear`.
 pub fn e4m3_tolerance(inputs: usize, largest: f64, size: f64) -> f64 {
     let walk = 8.0 * (inputs as f64).sqrt();
     E4M3 * E4M3 * (walk * 2f64.powi(-13) * largest + 2.0 * (walk + 4.0) * F32 * size)
