@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::backend::{Dtype, KvDtype, Rates};
+use crate::backend::{Dtype, KvDtype, Rates, WeightFormat};
 use crate::engine::{EngineHandle, ForkKind, Hear, Metrics, Priority, SamplingParams, Stop, UniformKey};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
@@ -128,7 +128,10 @@ impl OnDevice for Rated<'_> {
     type Output = (String, Rates, ModelConfig);
 
     fn run<B: DeviceBackend>(self, mut backend: B) -> Result<(String, Rates, ModelConfig)> {
-        Ok((backend.describe(), backend.rates(self.0.dtype)?, self.0.held_by(&backend)))
+        let held = self.0.held_by(&backend);
+        let quantised = held.quantisation.as_ref().and_then(|how| how.formats().next());
+        let weights = quantised.map_or(WeightFormat::Dense(self.0.dtype), WeightFormat::Quantised);
+        Ok((backend.describe(), backend.rates(self.0.dtype, weights)?, held))
     }
 }
 

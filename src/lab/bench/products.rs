@@ -190,7 +190,7 @@ fn rates<B: Timed>(backend: &mut B, options: &ProductOptions) -> Result<Rates> {
 /// In the order of a step; of each kind of layer.
 fn layers(config: &ModelConfig, options: &ProductOptions) -> Vec<LinearLayer> {
     let ModelConfig { hidden, vocab, .. } = *config;
-    let (made, dense) = (options.layer_format(), WeightFormat::Dense(options.dtype));
+    let (made, plain) = (options.layer_format(), WeightFormat::Dense(options.dtype));
     let layer = |name, outputs, inputs, count, into| LinearLayer { name, outputs, inputs, count, into, weights: made };
     let mut all = Vec::new();
     for heads in kinds(config.heads()) {
@@ -208,7 +208,7 @@ fn layers(config: &ModelConfig, options: &ProductOptions) -> Vec<LinearLayer> {
     let routers = || config.layers.iter().filter_map(|layer| layer.feed_forward.experts().map(|experts| experts.count));
     for outputs in kinds(routers()) {
         let count = routers().filter(|other| *other == outputs).count();
-        all.push(LinearLayer { weights: dense, ..layer("router", outputs, hidden, count, ProductOutput::Sums) });
+        all.push(LinearLayer { weights: plain, ..layer("router", outputs, hidden, count, ProductOutput::Sums) });
     }
     let head = layer("head", vocab, hidden, 1, ProductOutput::Sums);
     all.push(LinearLayer { weights: options.head_format(), ..head });
