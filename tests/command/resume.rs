@@ -66,6 +66,15 @@ fn killed_runs_end_like_whole_ones(change: impl Fn(&mut Value), seed: u64, kept_
 }
 
 #[test]
+fn a_run_is_resumed_without_an_option_that_changes_nothing() {
+    let folder = task_folder(|_| {});
+    run_into(folder.path(), "out", &["--activations", "bf16"]);
+    let manifest: Value = serde_json::from_slice(&bytes(folder.path(), "out", "manifest.json")).expect("it is JSON");
+    assert_eq!(manifest.get("weights"), None, "the model's matrices are dense");
+    run_into(folder.path(), "out", &["--resume"]);
+}
+
+#[test]
 fn killed_samples_are_gone_on_with() {
     killed_runs_end_like_whole_ones(|_| {}, 1, false);
 }

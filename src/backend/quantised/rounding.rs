@@ -61,12 +61,16 @@ impl RoundingKind {
         }
     }
 
-    /// The scale of inputs whose largest absolute value is `largest`; 1 for zeros, and for numbers so small that theirs
-    /// would be zero.
+    /// The scale of inputs whose largest absolute value is `largest`.
     pub fn scale(self, largest: f32) -> f32 {
-        let scale = largest / self.largest();
-        if scale == 0.0 { 1.0 } else { scale }
+        nonzero(largest / self.largest())
     }
+}
+
+/// A scale by which numbers can be divided: 1 in place of zero, which is that of zeros, or of numbers too small for any.
+#[inline(always)]
+pub fn nonzero(scale: f32) -> f32 {
+    if scale == 0.0 { 1.0 } else { scale }
 }
 
 /// What comes with weights for the rounding of their activations.
