@@ -227,7 +227,7 @@ fn weights_that_no_run_would_load_are_not_planned_for() {
     desk.rows(&problems(1));
     let plan = |desk: &Desk| desk.run(&["plan", "rows.jsonl", "--model", ".", "--predict", "never"]);
     assert!(plan(&desk).status.success(), "a folder without weights is planned for");
-    desk.put("model.safetensors.index.json", json!({"weight_map": {"lm_head.weight": "a.safetensors"}}).to_string());
+    desk.put("model.safetensors.index.json", json!({"weight_map": {"model.norm.weight": "a.safetensors"}}).to_string());
     let said = desk.refused(&["plan", "rows.jsonl", "--model", "."]);
     assert!(said.contains("weight_map.model.embed_tokens.weight") && said.contains("found nothing"), "{said}");
     desk.put("model.safetensors", b"no tensors");

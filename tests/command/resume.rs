@@ -182,7 +182,8 @@ fn another_model_task_or_file_is_refused_by_name() {
     refuses(&again(&["--seed", "6"]), &["sampling.seed", "expected 5", "found 6"]);
     refuses(&again(&["--kv-dtype", "fp8"]), &["manifest.json", "kv_dtype", "--kv-dtype model", "--kv-dtype fp8"]);
     refuses(&again(&["--weights", "int8"]), &["manifest.json", "weights", "weights as stored", "--weights int8"]);
-    refuses(&again(&["--activations", "bf16"]), &["manifest.json", "weights", "--activations bf16"]);
+    let unrounded = again(&["--weights", "int8", "--activations", "bf16"]);
+    refuses(&unrounded, &["manifest.json", "weights", "--weights int8", "--activations bf16"]);
     refuses(&again(&["--set", "grade.exact.normalise=text"]), &["grade.exact.normalise", "rescore"]);
 
     let other = folder.join("other-model");
