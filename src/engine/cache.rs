@@ -308,8 +308,8 @@ impl KvCache {
         self.prefix.evict(&mut self.pages, short) >= short
     }
 
-    /// The segment with whose path `branch` ends, and the first row that it needs though others may have computed it, if
-    /// there is such a row: a score may lack.
+    /// If `branch` is scored: the segment at the end of its path, and the first row whose logits it needs, which it
+    /// computes even if others have computed its keys and values.
     pub fn first_row_again(&self, branch: &Branch) -> Option<(SegmentId, u32)> {
         match &branch.work {
             BranchWork::Score(scoring) => Some((branch.lease()?.segment, position(scoring.next() - 1))),

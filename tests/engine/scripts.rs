@@ -24,7 +24,7 @@ const SHORT: Lengths = Lengths { prompt: 50, more: 30, branch: 150 };
 /// Many times a window and what is freed at once.
 const LONG: Lengths = Lengths { prompt: 300, more: 150, branch: 600 };
 
-/// Ten rounds on at most 16 branches. Some are cancelled; they are told of by nobody.
+/// Ten rounds on at most 16 branches. Some are cancelled; the story leaves them out.
 fn story(engine: &EngineHandle, seed: u64, lengths: Lengths) -> Vec<Finish> {
     let mut dice = Dice::new(seed);
     let mut branches: Vec<(BranchId, usize)> = Vec::new();

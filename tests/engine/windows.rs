@@ -277,8 +277,8 @@ fn a_tree_tells_the_bytes_of_a_token_in_all_its_pages() {
     }
 }
 
-/// A branch whose first scores are far behind what others have computed: when pages are short while it gets its own, the
-/// ones that it will read stay.
+/// Others have computed most of what a scored branch begins with. Pages become short while the branch gets its own:
+/// those that its first rows read must stay.
 #[test]
 fn a_scored_branch_keeps_what_its_first_rows_read() {
     let (computed, beside, new) = (prompt(1, 300), prompt(2, 60), prompt(3, 200));

@@ -61,13 +61,14 @@ impl RoundingKind {
         }
     }
 
-    /// The scale of inputs whose largest absolute value is `largest`.
+    /// The scale that inputs are divided by before they are rounded. `largest`: their largest absolute value.
     pub fn scale(self, largest: f32) -> f32 {
         nonzero(largest / self.largest())
     }
 }
 
-/// A scale by which numbers can be divided: 1 in place of zero, which is that of zeros, or of numbers too small for any.
+/// `scale`, or 1 if it is zero, so that numbers can be divided by it. Zeros have a scale of zero, and
+/// so do numbers so small that theirs rounds to zero.
 #[inline(always)]
 pub fn nonzero(scale: f32) -> f32 {
     if scale == 0.0 { 1.0 } else { scale }

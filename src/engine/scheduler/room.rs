@@ -3,7 +3,7 @@
 //! first, except for a prefix hold that is promised and not less urgent; by less urgent branches that were admitted
 //! (`urgent`); the own tokens of the last running branch, then the next to last, until one runs alone. Only if the pool
 //! barely holds one path follow that branch's own tokens, laid out anew; the holds of preempted branches; and the
-//! prefix hold. Pins are never freed, but for what is behind the windows of layers.
+//! prefix hold. Of pins only pages behind the windows of layers are freed.
 //!
 //! # Preemption
 //! A preempted branch is *swapped* to host memory if that is expected to be faster than recomputing its own tokens and
@@ -22,8 +22,8 @@ use crate::error::Error;
 use crate::ids::BranchId;
 use crate::kv::OutOfPages;
 
-/// Number of waiting branches, and of the first ones of their roots, whose prefixes are spared when pages behind windows
-/// are freed: each is looked up then.
+/// When pages behind windows are freed, the prefixes of so many waiting branches are looked up and spared, and
+/// those of the first waiting branch of so many roots.
 const SPARED: usize = 64;
 
 impl Scheduler {
