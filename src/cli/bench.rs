@@ -10,7 +10,7 @@ use crate::backend::{Dtype, KvDtype};
 use crate::error::{Error, Result};
 use crate::lab::bench::chart::ChartOptions;
 use crate::lab::bench::decode::DecodeOptions;
-use crate::lab::bench::products::ProductOptions;
+use crate::lab::bench::products::{CodesChoice, ProductOptions};
 use crate::lab::bench::tree_attention::TreeOptions;
 use crate::lab::bench::workloads::WorkloadOptions;
 use crate::launch::DeviceChoice;
@@ -98,6 +98,9 @@ pub struct GemmArgs {
     /// Compare the library's recommended algorithms with batch-invariant ones instead of with the fastest
     #[arg(long, requires = "shape")]
     pub deterministic: bool,
+    /// Codes in place of weights of --dtype; experts stay dense
+    #[arg(long, value_name = "FORMAT", requires = "shape")]
+    pub weights: Option<CodesChoice>,
 }
 
 impl GemmArgs {
@@ -108,6 +111,7 @@ impl GemmArgs {
             shape: self.shape.clone()?,
             rows: self.rows.clone(),
             dtype: self.dtype,
+            weights: self.weights,
             bandwidth: self.floor_bandwidth,
             flops: self.floor_flops,
             deterministic: self.deterministic,

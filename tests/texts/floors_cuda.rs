@@ -6,14 +6,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders and top-level files of `src/backend/cuda` from the lowest up, each with those that it may use.
-const MAY_USE: [(&str, &[&str]); 11] = [
+const MAY_USE: [(&str, &[&str]); 12] = [
     ("discovery", &[]),
     ("compile", &["discovery"]),
     ("driver", &["compile", "discovery"]),
     ("memory", &["driver", "compile"]),
     ("ops", &["memory", "driver", "compile"]),
     ("gemm", &["memory", "driver", "compile"]),
-    ("experts", &["memory", "driver", "compile"]),
+    ("four_bit", &["memory", "driver", "compile"]),
+    ("experts", &["four_bit", "memory", "driver", "compile"]),
     ("attention", &["memory", "driver", "compile", "discovery"]),
     ("sampling", &["driver", "compile"]),
     ("step", &["attention", "sampling", "memory", "driver", "compile"]),

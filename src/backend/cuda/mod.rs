@@ -9,6 +9,7 @@
 //! step                            a step's words on the device, its graphs, and its results on their way to the host
 //! ops, gemm, experts, attention,  the launchers: element-wise ops; linear layers; mixtures of experts; tree attention;
 //! sampling                        sampling
+//! four_bit                        products with 4-bit weights, of layers and experts
 //! memory                          what lies on the device: activations, weights, KV pages, staged lists
 //! driver                          one device: stream, allocations, kernels, events, graphs
 //! compile                         from kernels/ to machine code
@@ -20,6 +21,7 @@ pub mod compile;
 pub mod discovery;
 pub mod driver;
 pub mod experts;
+pub mod four_bit;
 pub mod gemm;
 pub mod memory;
 pub mod ops;
@@ -40,9 +42,11 @@ pub use self::ops::Rope;
 pub use self::step::Step;
 
 use self::compile::elements::KvElement;
+use self::compile::four_bit::FourBit;
 use self::discovery::probe::DeviceFacts;
 use self::driver::device::Device;
-use self::experts::ExpertKernels;
+use self::experts::{ExpertKernels, ExpertLayout};
+use self::four_bit::FourBitKernels;
 use self::gemm::Gemm;
 use self::gemm::chooser::{self, AlgorithmPolicy};
 use self::gemm::cublaslt::Library;
@@ -69,6 +73,7 @@ pub struct Cuda {
     gemms: HashMap<WeightFormat, Gemm>,
     /// Loaded with the first matrix of e4m3.
     fp8: Option<LinearFp8>,
+    four_bit: FourBitKernels,
     /// The most rows that any buffer had.
     most_rows: usize,
     /// By dtype of weights; loaded with the first experts.
@@ -90,12 +95,13 @@ impl Cuda {
         let loader = WeightLoader::new(&device)?;
         let (moves, skips_attention, deterministic) = (0, false, false);
         let kv = KvDtype::Model;
-        let (fp8, most_rows) = (None, 0);
+        let (fp8, four_bit, most_rows) = (None, FourBitKernels::new(&device, deterministic), 0);
         Ok(Self {
             loader,
             ops,
             gemms,
             fp8,
+            four_bit,
             most_rows,
             experts,
             choosing,
@@ -186,6 +192,14 @@ impl Cuda {
     }
 }
 
+/// The 4-bit format of matrices of `format`, if it is one that kernels/four_bit multiplies.
+fn four_bit_of(format: WeightFormat) -> Option<FourBit> {
+    match format {
+        WeightFormat::Quantised(format) => FourBit::of(format),
+        WeightFormat::Dense(_) | WeightFormat::Blocks(_) => None,
+    }
+}
+
 impl Backend for Cuda {
     type Buffer = Buffer;
     type Matrix = Matrix;
@@ -198,6 +212,8 @@ impl Backend for Cuda {
     type Routes = Routes;
 
     const MIXES_DTYPES: bool = false;
+
+    const ORDERS_INPUTS: bool = false;
 
     const IS_ASYNC: bool = true;
 
@@ -236,6 +252,7 @@ impl Backend for Cuda {
     /// batch-invariant anyway: the row's width alone decides the order of their sums.
     fn set_batch_invariant(&mut self) {
         self.deterministic = true;
+        self.four_bit.set_batch_invariant();
         self.choose_products(AlgorithmPolicy::BatchInvariant);
     }
 
@@ -253,11 +270,12 @@ impl Backend for Cuda {
     }
 
     fn multiplies(&self, format: WeightFormat) -> bool {
-        format.dense().is_some() || LinearFp8::takes(format, self.device.facts().major)
+        let is_dense = format.dense().is_some();
+        is_dense || four_bit_of(format).is_some() || LinearFp8::takes(format, self.device.facts().major)
     }
 
     fn multiplies_experts(&self, format: WeightFormat) -> bool {
-        format.dense().is_some()
+        format.dense().is_some() || four_bit_of(format).is_some()
     }
 
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
@@ -266,7 +284,13 @@ impl Backend for Cuda {
             MatrixPart::Dense(_) | MatrixPart::Random(_) | MatrixPart::Blocks(_) => None,
         });
         if let Some(views) = quantised.collect::<Option<Vec<_>>>() {
-            return self.fp8_matrix(&views);
+            return match FourBit::of(views[0].format) {
+                Some(format) => {
+                    self.four_bit.load(format)?;
+                    memory::four_bit::matrix(&self.device, self.loader.staging(), &views)
+                }
+                None => self.fp8_matrix(&views),
+            };
         }
         let element =
             StackShape::of(parts).dense.expect("dense parts of one dtype, by `multiplies` and `MIXES_DTYPES`");
@@ -281,6 +305,9 @@ impl Backend for Cuda {
     }
 
     fn experts(&mut self, matrices: Vec<Matrix>, biases: Vec<Vector>, kind: ExpertKind) -> Result<Experts> {
+        if let Some(format) = matrices.first().and_then(|matrix| four_bit_of(matrix.format)) {
+            return Experts::load_four_bit(&self.device, format, matrices, biases, kind);
+        }
         let dtype = matrices.first().map_or(Dtype::F32, |matrix| matrix.element());
         if !self.experts.contains_key(&dtype) {
             self.experts.insert(dtype, ExpertKernels::load(&self.device, dtype)?);
@@ -455,6 +482,7 @@ impl Backend for Cuda {
 
     fn linear(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
         match (w.format.dense(), &self.fp8) {
+            _ if four_bit_of(w.format).is_some() => self.four_bit.linear(out, x, w, bias, false),
             (None, Some(fp8)) => fp8.linear(out, x, w, bias, false),
             _ => self.gemm(w.format).linear(out, x, w, bias),
         }
@@ -462,6 +490,7 @@ impl Backend for Cuda {
 
     fn linear_add(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
         match (w.format.dense(), &self.fp8) {
+            _ if four_bit_of(w.format).is_some() => self.four_bit.linear(out, x, w, bias, true),
             (None, Some(fp8)) => fp8.linear(out, x, w, bias, true),
             _ => self.gemm(w.format).linear_add(out, x, w, bias),
         }
@@ -511,7 +540,12 @@ impl Backend for Cuda {
     }
 
     fn expert_linear(&mut self, out: &mut Buffer, x: &Buffer, experts: &Experts, routes: &Routes, input: ExpertInput) {
-        experts.linear(self.expert_kernels(experts.element()), out, x, routes, input);
+        match experts.layout() {
+            ExpertLayout::FourBit(_) => experts.linear_four_bit(&self.four_bit, out, x, routes, input),
+            ExpertLayout::Rows(element) | ExpertLayout::Panels(element) => {
+                experts.linear(self.expert_kernels(element), out, x, routes, input);
+            }
+        }
     }
 
     /// At once where a tensor-core kernel multiplies.
@@ -524,11 +558,15 @@ impl Backend for Cuda {
         routes: &Routes,
         gate: Gate,
     ) {
-        if experts.gates() {
-            return experts.gated(self.expert_kernels(experts.element()), out, x, routes, gate);
+        match experts.layout() {
+            ExpertLayout::Panels(element) if experts.gates() => {
+                experts.gated(self.expert_kernels(element), out, x, routes, gate);
+            }
+            _ => {
+                self.expert_linear(inner, x, experts, routes, ExpertInput::Rows);
+                self.gated(out, inner, gate);
+            }
         }
-        experts.linear(self.expert_kernels(experts.element()), inner, x, routes, ExpertInput::Rows);
-        self.gated(out, inner, gate);
     }
 
     fn combine(&mut self, out: &mut Buffer, x: &Buffer, routes: &Routes) {

@@ -61,7 +61,8 @@ impl BackendKind {
 
     /// Whether the backend multiplies matrices of this format; it makes others dense.
     pub fn multiplies(self, format: WeightFormat) -> bool {
-        self == BackendKind::Cpu || format.dense().is_some()
+        let is_four_bit = matches!(format, WeightFormat::Quantised(format) if format.four_bit_group().is_some());
+        self == BackendKind::Cpu || format.dense().is_some() || is_four_bit
     }
 
     /// The backend's default tile.

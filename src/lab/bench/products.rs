@@ -13,7 +13,10 @@ use serde::Serialize;
 use super::mixtures;
 use super::tables::{print, rounded};
 use super::workload_file::read_jobs;
-use crate::backend::{ActivationDtype, Dtype, MatrixPart, RandomWeight, Rates, Timed, Uniform};
+use crate::backend::{
+    ActivationDtype, CodeFormat, Dtype, MatrixPart, QuantFormat, QuantSource, QuantView, RandomWeight, Rates, Rounding,
+    Timed, Uniform, WeightFormat,
+};
 use crate::error::{Error, Result};
 use crate::launch::{DeviceBackend, DeviceChoice, OnDevice};
 use crate::model::ModelConfig;
@@ -28,12 +31,34 @@ pub struct ProductOptions {
     pub shape: String,
     pub rows: Vec<usize>,
     pub dtype: Dtype,
+    /// Codes in place of elements of `dtype`.
+    pub weights: Option<CodesChoice>,
     /// Rates for the lower bound; `None`: measured.
     pub bandwidth: Option<f64>,
     pub flops: Option<f64>,
     /// Whether to use batch-invariant algorithms instead of the fastest.
     pub deterministic: bool,
     pub json: bool,
+}
+
+/// Quantised weights that can be timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "lower")]
+pub enum CodesChoice {
+    /// As AWQ has them: 4-bit integers, a scale and a zero point for 128 inputs of an output
+    Int4,
+    /// e2m1, a scale for 32 inputs of an output
+    Mxfp4,
+}
+
+impl CodesChoice {
+    fn format(self) -> QuantFormat {
+        let (codes, group, zeros) = match self {
+            CodesChoice::Int4 => (CodeFormat::Int4, 128, true),
+            CodesChoice::Mxfp4 => (CodeFormat::Fp4, 32, false),
+        };
+        QuantFormat { codes, group: Some(group), zeros, rounding: Rounding::Exact }
+    }
 }
 
 /// Total size in bytes, and number, of the copies of the weights.
@@ -115,6 +140,12 @@ impl OnDevice for MeasureProducts<'_> {
 fn measure_all<B: Timed>(mut backend: B, options: &ProductOptions) -> Result<()> {
     if let Some(rows) = options.rows.iter().find(|rows| !(1..=MOST_ROWS).contains(*rows)) {
         return Err(Error::value("--rows", format!("numbers from 1 to {MOST_ROWS}"), rows.to_string()));
+    }
+    if let Some(weights) = options.weights.map(|weights| WeightFormat::Quantised(weights.format()))
+        && !backend.multiplies(weights)
+    {
+        let found = format!("{weights} on {}", backend.describe());
+        return Err(Error::value("--weights", "a format that the device multiplies", found));
     }
     let (config, _) = read_jobs(options.file.as_deref(), &options.shape, &[])?;
     let rates = rates(&mut backend, options)?;
@@ -201,11 +232,17 @@ fn measure<B: Timed>(
     let LinearLayer { outputs, inputs, into, .. } = *layer;
     let ProductOptions { dtype, rows, .. } = options;
     let dtype = *dtype;
-    let bytes = outputs * inputs * dtype.bytes();
+    let quantised = options.weights.map(CodesChoice::format);
+    let format = quantised.map_or(WeightFormat::Dense(dtype), WeightFormat::Quantised);
+    let bytes = format.bytes(outputs, inputs);
     let copies = (WEIGHT_BYTES / bytes.max(1)).clamp(*COPIES.start(), *COPIES.end());
     let weights = (0..copies).map(|copy| {
         let numbers = Uniform { stream: (copy as u64) << 40, centre: 0.0, reach: 0.05 };
-        backend.matrix(&[MatrixPart::Random(RandomWeight { dtype, rows: outputs, cols: inputs, numbers })])
+        let random = RandomWeight { dtype, rows: outputs, cols: inputs, numbers };
+        backend.matrix(&[match quantised {
+            None => MatrixPart::Random(random),
+            Some(format) => MatrixPart::Quantised(QuantView::of(format, outputs, inputs, QuantSource::Random(random))),
+        }])
     });
     let weights = weights.collect::<Result<Vec<_>>>()?;
     let mut x = backend.buffer(inputs, ActivationDtype::Operands(dtype))?;

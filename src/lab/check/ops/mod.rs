@@ -9,6 +9,7 @@ mod linear;
 mod mixed;
 mod norms;
 mod pages;
+mod quantised;
 mod rows;
 
 use crate::backend::{Backend, Dtype};
@@ -32,6 +33,7 @@ pub fn ops<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut CheckR
         pages::check(&mut suite, &mut dice)?;
         mixed::check(&mut suite, &mut dice)?;
         experts::check(&mut suite, &mut dice)?;
+        quantised::check(&mut suite, &mut dice)?;
     }
     Ok(())
 }
