@@ -9,7 +9,7 @@ use emulator::{Emulated, Schedule, When};
 use offshoot::backend::cuda::compile::four_bit::{FourBit, FourBitCodes, FourBitTiles};
 use offshoot::backend::cuda::compile::units;
 use offshoot::backend::cuda::memory::four_bit::pack_row;
-use offshoot::backend::{CodeFormat, Dtype, QuantFormat, QuantRow, Rounding, WeightView};
+use offshoot::backend::{CodeFormat, Dtype, QuantFormat, QuantRow, QuantSource, QuantView, Rounding, WeightView};
 use offshoot::lab::check::dice::Dice;
 
 const AT_ONCE: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
@@ -272,6 +272,27 @@ fn formats_with_other_groups_or_rounded_activations_are_not_taken() {
     assert_eq!(FourBit::of(QuantFormat { codes: CodeFormat::Int8, ..int4(None) }), None);
     let mxfp4 = QuantFormat { codes: CodeFormat::Fp4, zeros: false, ..int4(Some(32)) };
     assert_eq!(FourBit::of(mxfp4).map(|format| format.panel_bytes()), Some(4096 + 256));
+}
+
+/// The kernels keep the exponents of e2m1's scales alone.
+#[test]
+fn scales_made_for_e2m1_are_powers_of_two_that_use_its_range() {
+    let mut dice = Dice::new(2);
+    let numbers: Vec<f32> = (0..4 * 64).map(|i| if i < 64 { 0.0 } else { dice.number() * 0.03 }).collect();
+    let bytes = Dtype::F32.encode(&numbers);
+    let dense = WeightView { dtype: Dtype::F32, rows: 4, cols: 64, bytes: &bytes };
+    let format = QuantFormat { codes: CodeFormat::Fp4, group: Some(32), zeros: false, rounding: Rounding::Exact };
+    let view = QuantView::of(format, 4, 64, QuantSource::Dense(dense));
+    let mut row = QuantRow::default();
+    for from in 0..4 {
+        view.read_row(from, &mut row);
+        for (group, &scale) in row.scales.iter().enumerate() {
+            assert_eq!(scale.to_bits() & 0x7f_ffff, 0, "{scale}");
+            let largest = row.codes[group * 32..][..32].iter().map(|code| code & 7).max().unwrap();
+            // 3, 4 or 6, or nothing but zeros.
+            assert!(if from == 0 { largest == 0 } else { largest >= 5 }, "row {from}: {largest}");
+        }
+    }
 }
 
 #[test]
