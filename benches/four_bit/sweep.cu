@@ -134,7 +134,8 @@ int main() {
     check(cudaMalloc(&out, 4096ull * 28672 * 2), "memory");
     check(cudaMalloc(&expected, 4096ull * 28672 * 2), "memory");
     fill_inputs<<<1024, 256, 0, stream>>>(x, 4096ull * 14336);
-    for (const auto& [outputs, inner] : shapes) {
+    for (const auto& shape : shapes) {
+        const unsigned outputs = shape[0], inner = shape[1];
         const size_t panels = static_cast<size_t>((outputs + 63) / 64) * ((inner + 127) / 128), bytes = panels * CODE_PANEL_BYTES;
         const unsigned copies = static_cast<unsigned>(pool_bytes / bytes), turns = std::min(copies, 24u);
         for (unsigned i = 0; i < turns; i++) {
