@@ -41,7 +41,7 @@ __device__ __forceinline__ void copy_bulk(unsigned to, const void* from, unsigne
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 
-// A position in a ring of LENGTH stages, and the parity of its phase. Units define STAGES, so it has another name here.
+// A position in a ring of LENGTH stages, and the parity of its phase.
 template <unsigned LENGTH>
 struct Cursor {
     unsigned stage = 0, parity = 0;

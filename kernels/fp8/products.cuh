@@ -1,10 +1,10 @@
-// Products of panels of e4m3 by a Hopper warpgroup (sm_90a): both operands in shared memory, as fp8/panels.cuh has them.
+// Products of panels of e4m3 by a Hopper warpgroup (sm_90a): both operands in shared memory, as fp8/tile.cuh has them.
 #pragma once
 
 #include "attention/wgmma.cuh"
 
 // sum [64 x N] = w [64 x 32] x [N x 32]^T, plus the old sum if `more`. Descriptors as in attention/wgmma.cuh; the next 32
-// inputs are 32 bytes further. A sum over more than some hundred inputs is wrong in its first digits: see linear_fp8.cu.
+// inputs are 32 bytes further. A sum over more than some hundred inputs is wrong in its first digits: see fp8/tile.cuh.
 template <unsigned N>
 __device__ __forceinline__ void multiply_fp8(float (&sum)[N / 8][4], unsigned long long w, unsigned long long x, bool more);
 

@@ -4,19 +4,7 @@
 // Grid: x = row, y = blocks over the elements of the row.
 // Limit: bandwidth, 3 * sizeof(ELEMENT) bytes per output.
 // Definition: `Backend::gated`; on the CPU, `gated` of src/backend/cpu/activation.rs.
-#include "lanes.cuh"
-#include "sigmoid.cuh"
-
-template <int N>
-__device__ __forceinline__ void gated_silu_row(ELEMENT* out, const ELEMENT* x, unsigned width) {
-    for (unsigned i = (blockIdx.y * blockDim.x + threadIdx.x) * N; i < width; i += gridDim.y * blockDim.x * N) {
-        Lanes<float, N> gate = load<N>(x + i), up = load<N>(x + width + i);
-        for (int lane = 0; lane < N; ++lane) {
-            gate.at[lane] *= sigmoid<ELEMENT>(gate.at[lane]) * up.at[lane];
-        }
-        store<N>(out + i, gate);
-    }
-}
+#include "ops/gated_silu.cuh"
 
 extern "C" __global__ void gated_silu(ELEMENT* __restrict__ out, const ELEMENT* __restrict__ x, unsigned width) {
     unsigned long long at = static_cast<unsigned long long>(blockIdx.x) * width;

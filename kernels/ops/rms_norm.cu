@@ -5,30 +5,7 @@
 // each thread reads back only what it wrote.
 // Limit: bandwidth, 4 + sizeof(ELEMENT) bytes per element.
 // Definition: `Backend::rms_norm`; on the CPU, `rms_norm` of src/backend/cpu/norm.rs.
-#include "lanes.cuh"
-#include "reduce.cuh"
-
-template <int N>
-__device__ __forceinline__ void rms_norm_row(ELEMENT* out, const float* x, const float* weight, unsigned width, float eps,
-                                             float* row) {
-    float squares = 0.0f;
-    for (unsigned i = threadIdx.x * N; i < width; i += THREADS * N) {
-        Lanes<float, N> lanes = load<N>(x + i);
-        store<N>(row + i, lanes);
-        for (float value : lanes.at) {
-            squares += value * value;
-        }
-    }
-    float scale = 1.0f / sqrtf(block_sum(squares) / width + eps);
-    for (unsigned i = threadIdx.x * N; i < width; i += THREADS * N) {
-        Lanes<float, N> lanes = load<N>(row + i);
-        Lanes<float, N> weights = load<N>(weight + i);
-        for (int lane = 0; lane < N; ++lane) {
-            lanes.at[lane] *= scale * weights.at[lane];
-        }
-        store<N>(out + i, lanes);
-    }
-}
+#include "ops/rms_norm.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     rms_norm(ELEMENT* __restrict__ out, const float* __restrict__ x, const float* __restrict__ weight, unsigned width,

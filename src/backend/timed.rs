@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Backend, Dtype, StepShape};
+use super::{Backend, Dtype, StepShape, WeightFormat};
 use crate::error::Result;
 
 /// Peak rates of a device.
@@ -41,8 +41,8 @@ pub trait Timed: Backend {
     /// that the backend's library recommends. Returns false if there is only one algorithm.
     fn choose_products(&mut self, measuring: Option<Duration>) -> bool;
 
-    /// Measures peak rates, with products of `dtype`; takes about a second.
-    fn rates(&mut self, dtype: Dtype) -> Result<Rates>;
+    /// Measures peak rates, with products of activations of `dtype` and weights of this format; takes about a second.
+    fn rates(&mut self, dtype: Dtype, weights: WeightFormat) -> Result<Rates>;
 
     /// Skips attention from now on, to measure the upper bound of what faster attention can gain. Returns whether the
     /// backend supports that.

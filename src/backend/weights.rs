@@ -10,7 +10,7 @@ use std::fmt;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::quantised::{QuantFormat, QuantRow, QuantView};
+use super::quantised::{QuantFormat, QuantRow, QuantSource, QuantView};
 use crate::gguf::TensorType;
 use crate::mix::{GOLDEN, mix};
 
@@ -218,6 +218,19 @@ impl StackShape {
         let dense = first.format().dense().filter(|_| parts.iter().all(|part| part.format() == first.format()));
         let bytes = parts.iter().map(|part| part.format().bytes(part.rows(), cols)).sum();
         Self { rows: parts.iter().map(MatrixPart::rows).sum(), cols, bytes, dense }
+    }
+}
+
+impl MatrixPart<'_> {
+    /// Random numbers, made into codes where `format` is quantised. Panics where it is of blocks, which are not made.
+    pub fn random(random: RandomWeight, format: WeightFormat) -> Self {
+        match format {
+            WeightFormat::Dense(_) => MatrixPart::Random(random),
+            WeightFormat::Quantised(format) => {
+                MatrixPart::Quantised(QuantView::of(format, random.rows, random.cols, QuantSource::Random(random)))
+            }
+            WeightFormat::Blocks(_) => panic!("random weights are not made into {format}"),
+        }
     }
 }
 

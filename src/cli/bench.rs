@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::{BatchesArgs, EngineArgs, LoadArgs, mib, rate, seconds, whole};
+use super::{BatchesArgs, EngineArgs, LoadArgs, WeightArgs, mib, rate, seconds, whole};
 use crate::backend::{Dtype, KvDtype};
 use crate::error::{Error, Result};
 use crate::lab::bench::chart::ChartOptions;
 use crate::lab::bench::decode::DecodeOptions;
-use crate::lab::bench::products::{CodesChoice, ProductOptions};
+use crate::lab::bench::products::ProductOptions;
 use crate::lab::bench::tree_attention::TreeOptions;
 use crate::lab::bench::workloads::WorkloadOptions;
 use crate::launch::DeviceChoice;
+use crate::model::MadeFormat;
 use crate::plan::Planner;
 
 #[derive(Debug, Args)]
@@ -89,6 +90,9 @@ pub struct GemmArgs {
     /// Dtype of the random weights
     #[arg(long, value_enum, default_value = "bf16", requires = "shape")]
     pub dtype: Dtype,
+    /// What the layers' weights are made into, as `run --weights`
+    #[arg(long, value_enum, value_name = "FORMAT", requires = "shape")]
+    pub weights: Option<MadeFormat>,
     /// Memory bandwidth for the lower bound, in bytes per second (default: measured)
     #[arg(long, value_name = "B", value_parser = rate, requires = "shape")]
     pub floor_bandwidth: Option<f64>,
@@ -98,9 +102,6 @@ pub struct GemmArgs {
     /// Compare the library's recommended algorithms with batch-invariant ones instead of with the fastest
     #[arg(long, requires = "shape")]
     pub deterministic: bool,
-    /// Codes in place of weights of --dtype; experts stay dense
-    #[arg(long, value_name = "FORMAT", requires = "shape")]
-    pub weights: Option<CodesChoice>,
 }
 
 impl GemmArgs {
@@ -185,6 +186,8 @@ pub struct WorkloadArgs {
     /// Dtype of the random weights
     #[arg(long, value_enum, default_value = "bf16")]
     pub dtype: Dtype,
+    #[command(flatten)]
+    pub weights: WeightArgs,
     /// Storage format of keys and values
     #[arg(long, value_enum, default_value_t, value_name = "DTYPE")]
     pub kv_dtype: KvDtype,
@@ -221,6 +224,7 @@ impl From<WorkloadArgs> for WorkloadOptions {
             shape: args.shape,
             workloads: args.workload,
             dtype: args.dtype,
+            weights: args.weights.into(),
             kv: args.kv_dtype,
             planner: args.plan,
             without_attention: args.without_attention,

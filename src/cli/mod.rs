@@ -27,7 +27,7 @@ pub use load::LoadArgs;
 pub use plan::{PlanArgs, PlanCommand};
 pub use run::{RescoreArgs, RunArgs};
 pub use serve::ServeArgs;
-pub use shared::{BudgetArgs, CandidateArgs, EngineArgs, JudgingArgs, PrefixStoreArgs};
+pub use shared::{BudgetArgs, CandidateArgs, EngineArgs, JudgingArgs, PrefixStoreArgs, WeightArgs};
 use shared::{arrivals, each_once, mib, number, rate, seconds, whole};
 pub use tree::TreeArgs;
 pub use vote::VoteArgs;

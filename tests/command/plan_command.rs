@@ -157,7 +157,7 @@ fn fp8_keys_and_values_take_half_where_the_device_reads_them() {
     assert_eq!(bytes(&desk.plan(&cpu)), 128 << 10);
 }
 
-/// On the CPU a format takes what it stores; so does int4 on a GPU, which makes what it does not multiply dense.
+/// On the CPU a format takes what it stores; a GPU multiplies int4, and Hopper FP8, and makes other formats dense.
 #[test]
 fn weights_take_what_the_device_makes_of_them() {
     let desk = Desk::new();
@@ -174,13 +174,17 @@ fn weights_take_what_the_device_makes_of_them() {
     for (format, least, most) in [("fp8", 0.56, 0.57), ("int8", 0.53, 0.54), ("int4", 0.36, 0.38)] {
         let share = share(&["--weights", format]);
         assert!((least..most).contains(&share), "{format}: {share}");
+        if format == "fp8" {
+            assert_eq!(weights(&["--weights", format]) / dense, share, "the default device is an H200");
+            continue;
+        }
         let said = desk.refused(&["plan", "rows.jsonl", "--model", "config.json", "--weights", format]);
         assert!(said.contains("--weights") && said.contains("--device-profile cpu") && said.contains(format), "{said}");
     }
     let mut published: Value = serde_json::from_str(&desk.read("config.json")).unwrap();
     published["quantization_config"] = json!({"quant_method": "fp8", "weight_block_size": [128, 128]});
     desk.put("config.json", published.to_string());
-    assert_eq!(weights(&[]), dense, "a GPU makes FP8 dense");
+    assert_eq!(weights(&[]) / dense, share(&[]), "a GPU of Hopper keeps FP8");
     // Each output has the scales of its blocks in memory: 32 bits for 128 inputs.
     assert!((0.57..0.59).contains(&share(&[])), "{}", share(&[]));
     let said = desk.refused(&["plan", "rows.jsonl", "--model", "config.json", "--weights", "int8"]);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::Cpu;
 use super::machine::MachineRates;
-use crate::backend::{Backend, Dtype, Rates, StepShape, Timed};
+use crate::backend::{Backend, Dtype, Rates, StepShape, Timed, WeightFormat};
 use crate::error::Result;
 
 impl Timed for Cpu {
@@ -40,7 +40,8 @@ impl Timed for Cpu {
         false
     }
 
-    fn rates(&mut self, dtype: Dtype) -> Result<Rates> {
+    /// Those of dense products, whatever the weights.
+    fn rates(&mut self, dtype: Dtype, _: WeightFormat) -> Result<Rates> {
         let machine = MachineRates::measure(self.isa());
         Ok(Rates { bytes_per_s: machine.read_gb_per_s * 1e9, flops_per_s: machine.gflops(dtype) * 1e9 })
     }

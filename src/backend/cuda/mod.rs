@@ -9,6 +9,7 @@
 //! step                            a step's words on the device, its graphs, and its results on their way to the host
 //! ops, gemm, experts, attention,  the launchers: element-wise ops; linear layers; mixtures of experts; tree attention;
 //! sampling                        sampling
+//! rounding                        activations rounded to e4m3, for gemm and experts
 //! four_bit                        products with 4-bit weights, of layers and experts
 //! memory                          what lies on the device: activations, weights, KV pages, staged lists
 //! driver                          one device: stream, allocations, kernels, events, graphs
@@ -25,6 +26,7 @@ pub mod four_bit;
 pub mod gemm;
 pub mod memory;
 pub mod ops;
+pub mod rounding;
 pub mod sampling;
 pub mod step;
 mod timing;
@@ -41,11 +43,14 @@ pub use self::memory::weights::{Matrix, Vector};
 pub use self::ops::Rope;
 pub use self::step::Step;
 
-use self::compile::elements::KvElement;
+use self::compile::elements::{Fp8Scaling, KvElement};
 use self::compile::four_bit::FourBit;
 use self::discovery::probe::DeviceFacts;
 use self::driver::device::Device;
-use self::experts::{ExpertKernels, ExpertLayout};
+use self::experts::ExpertKernels;
+use self::experts::dense::DenseExperts;
+use self::experts::four_bit::FourBitExperts;
+use self::experts::fp8::{Fp8ExpertKernels, Fp8Experts};
 use self::four_bit::FourBitKernels;
 use self::gemm::Gemm;
 use self::gemm::chooser::{self, AlgorithmPolicy};
@@ -54,6 +59,7 @@ use self::gemm::linear_fp8::LinearFp8;
 use self::memory::kv;
 use self::memory::weights::WeightLoader;
 use self::ops::Ops;
+use self::rounding::{RowRounder, RowsOf};
 use self::step::LaunchMode;
 use super::{
     ActivationDtype, Attended, AttentionLevels, Backend, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
@@ -72,10 +78,11 @@ pub struct Cuda {
     /// By weight format; loaded with the first matrix.
     gemms: HashMap<WeightFormat, Gemm>,
     /// Loaded with the first matrix of e4m3.
-    fp8: Option<LinearFp8>,
+    fp8: Option<Fp8>,
     four_bit: FourBitKernels,
-    /// The most rows that any buffer had.
+    /// The most rows that any buffer had, and the most places that any routes had.
     most_rows: usize,
+    most_places: usize,
     /// By dtype of weights; loaded with the first experts.
     experts: HashMap<Dtype, ExpertKernels>,
     choosing: AlgorithmPolicy,
@@ -84,6 +91,19 @@ pub struct Cuda {
     skips_attention: bool,
     deterministic: bool,
     kv: KvDtype,
+}
+
+/// What multiplies e4m3.
+struct Fp8 {
+    rounder: RowRounder,
+    linear: LinearFp8,
+    experts: Fp8ExpertKernels,
+    /// The scales whose kernels are loaded, of linear layers and of experts.
+    loaded: Vec<Fp8Scaling>,
+    loaded_of_experts: Vec<Fp8Scaling>,
+    /// The most inputs of any matrix, and of any experts.
+    inner: usize,
+    inner_of_experts: usize,
 }
 
 impl Cuda {
@@ -95,7 +115,8 @@ impl Cuda {
         let loader = WeightLoader::new(&device)?;
         let (moves, skips_attention, deterministic) = (0, false, false);
         let kv = KvDtype::Model;
-        let (fp8, four_bit, most_rows) = (None, FourBitKernels::new(&device, deterministic), 0);
+        let (fp8, most_rows, most_places) = (None, 0, 0);
+        let four_bit = FourBitKernels::new(&device, deterministic);
         Ok(Self {
             loader,
             ops,
@@ -103,6 +124,7 @@ impl Cuda {
             fp8,
             four_bit,
             most_rows,
+            most_places,
             experts,
             choosing,
             moves,
@@ -128,14 +150,20 @@ impl Cuda {
         self.moves += 1;
         self.choosing = choosing;
         self.gemms.values_mut().for_each(|gemm| gemm.choose(choosing));
+        self.fp8.iter_mut().for_each(|fp8| fp8.linear.choose(choosing));
     }
 
     /// Enqueues without autotuning, for shapes that may never recur.
     fn without_tuning(&mut self, enqueue: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        self.gemms.values_mut().for_each(|gemm| gemm.may_tune(false));
+        self.may_tune(false);
         let enqueued = enqueue(self);
-        self.gemms.values_mut().for_each(|gemm| gemm.may_tune(true));
+        self.may_tune(true);
         enqueued
+    }
+
+    fn may_tune(&mut self, may_tune: bool) {
+        self.gemms.values_mut().for_each(|gemm| gemm.may_tune(may_tune));
+        self.fp8.iter_mut().for_each(|fp8| fp8.linear.may_tune(may_tune));
     }
 
     fn load_ops(&mut self, dtype: Dtype) -> Result<()> {
@@ -161,7 +189,9 @@ impl Cuda {
         KvElement::of(self.kv, self.device.facts(), dtype, heads.head_dim)
     }
 
-    fn ops(&self, dtype: Dtype) -> &Ops {
+    /// The element-wise ops. Any of them may change a buffer whose rounded rows are held.
+    fn ops(&mut self, dtype: Dtype) -> &Ops {
+        self.forget_rounded();
         self.ops.get(&dtype).expect("loaded with the first buffer, matrix or pages of their dtype")
     }
 
@@ -169,22 +199,77 @@ impl Cuda {
         self.experts.get(&dtype).expect("loaded with the first experts of their dtype")
     }
 
-    fn combine_rows(&self, out: &Buffer, x: &Buffer, routes: &Routes, adds: bool) {
+    fn forget_rounded(&mut self) {
+        self.fp8.iter_mut().for_each(|fp8| fp8.rounder.forget());
+    }
+
+    fn combine_rows(&mut self, out: &Buffer, x: &Buffer, routes: &Routes, adds: bool) {
         if out.rows > 0 {
             let (places, weights) = (routes.places_of_choices(), routes.weights());
             self.ops(x.element).combine(out, x, places, weights, routes.chosen(), adds);
         }
     }
 
-    /// Stacks matrices of codes. The kernels are loaded with the first one.
+    /// What multiplies e4m3, opened if it is not.
+    fn opened_fp8(&mut self) -> Result<&mut Fp8> {
+        if self.fp8.is_none() {
+            let mut linear = LinearFp8::new(&self.device)?;
+            linear.choose(self.choosing);
+            let (rounder, experts) = (RowRounder::new(&self.device), Fp8ExpertKernels::new(&self.device));
+            let (loaded, loaded_of_experts) = (Vec::new(), Vec::new());
+            let (inner, inner_of_experts) = (0, 0);
+            self.fp8 = Some(Fp8 { rounder, linear, experts, loaded, loaded_of_experts, inner, inner_of_experts });
+        }
+        Ok(self.fp8.as_mut().expect("opened above"))
+    }
+
     fn fp8_matrix(&mut self, views: &[QuantView<'_>]) -> Result<Matrix> {
-        let fp8 = match &mut self.fp8 {
-            Some(fp8) => fp8,
-            loaded => loaded.insert(LinearFp8::load(&self.device)?),
-        };
-        let matrix = self.loader.fp8_matrix(views)?;
-        self.moves += u64::from(fp8.reserve(self.most_rows, matrix.inner)?);
+        let format = WeightFormat::Quantised(views.first().expect("a matrix has at least one part").format);
+        let scaling = Fp8Scaling::of(format, self.device.facts().major).expect("a format that `multiplies` takes");
+        let fp8 = self.opened_fp8()?;
+        if !fp8.loaded.contains(&scaling) {
+            fp8.rounder.load(scaling)?;
+            fp8.linear.load(scaling)?;
+            fp8.loaded.push(scaling);
+        }
+        let matrix = self.loader.fp8_matrix(views, scaling)?;
+        let fp8 = self.opened_fp8()?;
+        fp8.linear.remember(&matrix);
+        fp8.inner = fp8.inner.max(matrix.inner);
+        self.reserve_rounded()?;
         Ok(matrix)
+    }
+
+    fn fp8_experts(&mut self, matrices: Vec<Matrix>, biases: &[Vector]) -> Result<Experts> {
+        let fp8 = self.opened_fp8()?;
+        let scaling = matrices.iter().find_map(|matrix| matrix.fp8.as_ref()).expect("some are of e4m3").scaling;
+        if !fp8.loaded_of_experts.contains(&scaling) {
+            fp8.experts.load(scaling)?;
+            fp8.loaded_of_experts.push(scaling);
+        }
+        fp8.inner_of_experts = fp8.inner_of_experts.max(matrices[0].inner);
+        self.reserve_rounded()?;
+        Fp8Experts::load(&self.device, matrices, biases).map(Experts::Fp8)
+    }
+
+    /// Makes room for the rounded rows of all products.
+    fn reserve_rounded(&mut self) -> Result<()> {
+        if let Some(fp8) = &mut self.fp8 {
+            let linear = RowsOf { rows: self.most_rows, inner: fp8.inner };
+            let experts = RowsOf { rows: self.most_places, inner: fp8.inner_of_experts };
+            self.moves += u64::from(fp8.rounder.reserve(linear, experts)?);
+        }
+        Ok(())
+    }
+
+    fn product(&mut self, out: &Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>, accumulates: bool) {
+        self.fp8.iter_mut().for_each(|fp8| fp8.rounder.forget_rows_of(out));
+        match &mut self.fp8 {
+            _ if four_bit_of(w.format).is_some() => self.four_bit.linear(out, x, w, bias, accumulates),
+            Some(fp8) if w.fp8.is_some() => fp8.linear.linear(&mut fp8.rounder, out, x, w, bias, accumulates),
+            _ if accumulates => self.gemm(w.format).linear_add(out, x, w, bias),
+            _ => self.gemm(w.format).linear(out, x, w, bias),
+        }
     }
 
     fn gemm(&mut self, format: WeightFormat) -> &mut Gemm {
@@ -270,12 +355,13 @@ impl Backend for Cuda {
     }
 
     fn multiplies(&self, format: WeightFormat) -> bool {
-        let is_dense = format.dense().is_some();
-        is_dense || four_bit_of(format).is_some() || LinearFp8::takes(format, self.device.facts().major)
+        let is_kept = format.dense().is_some() || four_bit_of(format).is_some();
+        is_kept || Fp8Scaling::of(format, self.device.facts().major).is_some()
     }
 
     fn multiplies_experts(&self, format: WeightFormat) -> bool {
-        format.dense().is_some() || four_bit_of(format).is_some()
+        let is_kept = format.dense().is_some() || four_bit_of(format).is_some();
+        is_kept || Fp8Scaling::of_experts(format, self.device.facts().major).is_some()
     }
 
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
@@ -306,13 +392,17 @@ impl Backend for Cuda {
 
     fn experts(&mut self, matrices: Vec<Matrix>, biases: Vec<Vector>, kind: ExpertKind) -> Result<Experts> {
         if let Some(format) = matrices.first().and_then(|matrix| four_bit_of(matrix.format)) {
-            return Experts::load_four_bit(&self.device, format, matrices, biases, kind);
+            let experts = FourBitExperts::load(&self.device, format, matrices, &biases)?;
+            return Ok(Experts::FourBit(experts));
+        }
+        if matrices.iter().any(|matrix| matrix.fp8.is_some()) {
+            return self.fp8_experts(matrices, &biases);
         }
         let dtype = matrices.first().map_or(Dtype::F32, |matrix| matrix.element());
         if !self.experts.contains_key(&dtype) {
             self.experts.insert(dtype, ExpertKernels::load(&self.device, dtype)?);
         }
-        Experts::load(&self.device, self.expert_kernels(dtype), matrices, biases, kind)
+        DenseExperts::load(&self.device, self.expert_kernels(dtype), matrices, biases, kind).map(Experts::Dense)
     }
 
     fn routes(&mut self, experts: usize, router: Router) -> Result<Routes> {
@@ -321,6 +411,10 @@ impl Backend for Cuda {
 
     fn resize_routes(&mut self, routes: &mut Routes, rows: usize) -> Result<()> {
         self.moves += u64::from(routes.resize(rows)?);
+        if routes.places() > self.most_places {
+            self.most_places = routes.places();
+            self.reserve_rounded()?;
+        }
         Ok(())
     }
 
@@ -339,17 +433,17 @@ impl Backend for Cuda {
     }
 
     fn resize(&mut self, buffer: &mut Buffer, rows: usize) -> Result<()> {
+        self.forget_rounded();
         self.moves += u64::from(buffer.resize(&self.device, rows)?);
         if rows > self.most_rows {
             self.most_rows = rows;
-            if let Some(fp8) = &mut self.fp8 {
-                self.moves += u64::from(fp8.reserve(rows, 0)?);
-            }
+            self.reserve_rounded()?;
         }
         Ok(())
     }
 
     fn write(&mut self, buffer: &mut Buffer, rows: usize, values: &[f32]) -> Result<()> {
+        self.forget_rounded();
         buffer.write(&self.device, rows, values)
     }
 
@@ -410,6 +504,8 @@ impl Backend for Cuda {
         shape: StepShape,
         ops: impl FnOnce(&mut Self, &mut Step) -> Result<()>,
     ) -> Result<()> {
+        // A graph must round what it multiplies, and changes what is held.
+        self.forget_rounded();
         let is_advanced = step.is_advanced();
         match step.graphs.way(shape, is_advanced, self.moves) {
             LaunchMode::OpByOp => self.without_tuning(|backend| ops(backend, step))?,
@@ -431,6 +527,7 @@ impl Backend for Cuda {
             }
             LaunchMode::Replay(graph) => graph.launch()?,
         }
+        self.forget_rounded();
         step.finish(&self.device)
     }
 
@@ -453,7 +550,10 @@ impl Backend for Cuda {
     }
 
     fn rms_norm(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, eps: f32) {
-        self.ops(out.element).rms_norm(out, x, weight, eps);
+        let is_fused = self.fp8.as_mut().is_some_and(|fp8| fp8.rounder.rms_norm(out, x, weight, eps));
+        if !is_fused {
+            self.ops(out.element).rms_norm(out, x, weight, eps);
+        }
     }
 
     fn layer_norm(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, bias: &Vector, eps: f32) {
@@ -481,19 +581,11 @@ impl Backend for Cuda {
     }
 
     fn linear(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
-        match (w.format.dense(), &self.fp8) {
-            _ if four_bit_of(w.format).is_some() => self.four_bit.linear(out, x, w, bias, false),
-            (None, Some(fp8)) => fp8.linear(out, x, w, bias, false),
-            _ => self.gemm(w.format).linear(out, x, w, bias),
-        }
+        self.product(out, x, w, bias, false);
     }
 
     fn linear_add(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
-        match (w.format.dense(), &self.fp8) {
-            _ if four_bit_of(w.format).is_some() => self.four_bit.linear(out, x, w, bias, true),
-            (None, Some(fp8)) => fp8.linear(out, x, w, bias, true),
-            _ => self.gemm(w.format).linear_add(out, x, w, bias),
-        }
+        self.product(out, x, w, bias, true);
     }
 
     fn head_norm(&mut self, qkv: &mut Buffer, heads: HeadLayout, kind: HeadKind, weight: &Vector, eps: f32) {
@@ -518,13 +610,18 @@ impl Backend for Cuda {
         plan: usize,
         scoring: Scoring<'_, Vector>,
     ) {
+        self.forget_rounded();
         if !self.skips_attention {
             step.attend(&self.device, out, qkv, (kv, layer), plan, scoring);
         }
     }
 
     fn gated(&mut self, out: &mut Buffer, x: &Buffer, gate: Gate) {
-        self.ops(x.element).gated(out, x, gate);
+        let is_silu = gate == Gate::Silu;
+        let is_fused = is_silu && self.fp8.as_mut().is_some_and(|fp8| fp8.rounder.gated_silu(out, x));
+        if !is_fused {
+            self.ops(x.element).gated(out, x, gate);
+        }
     }
 
     fn gelu_times(&mut self, x: &mut Buffer, y: &Buffer, from: usize) {
@@ -540,10 +637,18 @@ impl Backend for Cuda {
     }
 
     fn expert_linear(&mut self, out: &mut Buffer, x: &Buffer, experts: &Experts, routes: &Routes, input: ExpertInput) {
-        match experts.layout() {
-            ExpertLayout::FourBit(_) => experts.linear_four_bit(&self.four_bit, out, x, routes, input),
-            ExpertLayout::Rows(element) | ExpertLayout::Panels(element) => {
-                experts.linear(self.expert_kernels(element), out, x, routes, input);
+        match (experts, &mut self.fp8) {
+            (Experts::Dense(experts), _) => {
+                self.forget_rounded();
+                experts.linear(self.expert_kernels(experts.element()), out, x, routes, input);
+            }
+            (Experts::FourBit(experts), _) => {
+                self.forget_rounded();
+                experts.linear(&self.four_bit, out, x, routes, input);
+            }
+            (Experts::Fp8(experts), fp8) => {
+                let fp8 = fp8.as_mut().expect("opened with the first matrix of e4m3");
+                experts.linear((&fp8.experts, &mut fp8.rounder), out, x, routes, input);
             }
         }
     }
@@ -558,9 +663,10 @@ impl Backend for Cuda {
         routes: &Routes,
         gate: Gate,
     ) {
-        match experts.layout() {
-            ExpertLayout::Panels(element) if experts.gates() => {
-                experts.gated(self.expert_kernels(element), out, x, routes, gate);
+        match experts {
+            Experts::Dense(dense) if dense.gates() => {
+                self.forget_rounded();
+                dense.gated(self.expert_kernels(dense.element()), out, x, routes, gate);
             }
             _ => {
                 self.expert_linear(inner, x, experts, routes, ExpertInput::Rows);

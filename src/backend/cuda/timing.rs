@@ -11,7 +11,7 @@ use super::gemm::chooser::AlgorithmPolicy;
 use super::step::Step;
 use crate::backend::{
     ActivationDtype, Backend, Dtype, HeadLayout, MatrixPart, RandomWeight, Rates, RowToken, StepBatch, StepShape,
-    Timed, Uniform,
+    Timed, Uniform, WeightFormat,
 };
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
@@ -69,6 +69,7 @@ impl Cuda {
         // Op by op first: kernels are loaded, algorithms chosen.
         (0..calls).for_each(|number| call(self, number));
         let device = self.device.clone();
+        self.forget_rounded();
         let graph = device.capture(|| {
             (0..calls).for_each(|number| call(self, number));
             Ok(())
@@ -126,10 +127,10 @@ impl Timed for Cuda {
         true
     }
 
-    fn rates(&mut self, dtype: Dtype) -> Result<Rates> {
+    fn rates(&mut self, dtype: Dtype, weights: WeightFormat) -> Result<Rates> {
         let numbers = Uniform { stream: 1, centre: 0.0, reach: 1.0 };
-        let weights = RandomWeight { dtype, rows: PRODUCT, cols: PRODUCT, numbers };
-        let weights = self.matrix(&[MatrixPart::Random(weights)])?;
+        let random = RandomWeight { dtype, rows: PRODUCT, cols: PRODUCT, numbers };
+        let weights = self.matrix(&[MatrixPart::random(random, weights)])?;
         let heads = HeadLayout { q_heads: 1, kv_heads: 1, head_dim: 16 };
         let mut step = self.step(&[heads], dtype, 1)?;
         let tokens = vec![RowToken::Known(TokenId(0)); PRODUCT];

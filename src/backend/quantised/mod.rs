@@ -33,12 +33,6 @@ pub struct QuantFormat {
 }
 
 impl QuantFormat {
-    /// Whether it is e4m3 with a scale for each output, by activations that get a scale for each row.
-    pub fn is_fp8_by_rows(self) -> bool {
-        let rows = Rounding::Dynamic { to: RoundingKind::Fp8, group: None };
-        self.codes == CodeFormat::Fp8 && self.group.is_none() && !self.zeros && self.rounding == rows
-    }
-
     /// Whether it is one that GPUs multiply from 4-bit codes, and the inputs that share a scale there: int4 in groups of 32, 64
     /// or a multiple of 128, or with a scale for each output; e2m1 in groups of 32. Activations are not rounded.
     pub fn four_bit_group(self) -> Option<usize> {

@@ -70,15 +70,19 @@ impl SimBuffer {
 
 /// The shape of a weight matrix `[rows, cols]` (outputs, inputs).
 #[derive(Clone, Copy, Debug)]
-pub struct SimMatrix(StackShape);
+pub struct SimMatrix {
+    shape: StackShape,
+    /// How many times the rate of 16 bits its products have.
+    speed: f64,
+}
 
 impl SimMatrix {
     fn bytes(&self) -> usize {
-        self.0.bytes
+        self.shape.bytes
     }
 
     fn row_bytes(&self) -> usize {
-        self.0.bytes / self.0.rows.max(1)
+        self.shape.bytes / self.shape.rows.max(1)
     }
 }
 
@@ -203,11 +207,12 @@ impl Backend for Sim {
 
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<SimMatrix> {
         let mut shape = StackShape::of(parts);
-        if parts.iter().any(|part| !self.profile.backend.multiplies(part.format())) {
+        if parts.iter().any(|part| !self.profile.multiplies(part.format())) {
             // The device makes them dense, of 16 bits.
             shape.bytes = shape.rows * shape.cols * Dtype::Bf16.bytes();
         }
-        let matrix = SimMatrix(shape);
+        let speed = if parts.iter().all(|part| self.profile.scales(part.format())) { 2.0 } else { 1.0 };
+        let matrix = SimMatrix { shape, speed };
         self.allocate(matrix.bytes())?;
         Ok(matrix)
     }
@@ -256,10 +261,10 @@ impl Backend for Sim {
         Ok(vec![0.0; rows * buffer.width])
     }
 
-    /// Profiles whose cost model has tiles describe Hopper's kernels, which read fp8 from memory.
+    /// Hopper's kernels read fp8 from memory.
     fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize {
-        let has_tiles = self.profile.cost_model().tiles.is_some();
-        let fp8 = self.kv == KvDtype::Fp8 && has_tiles && KvElement::is_fp8_read(dtype, heads.head_dim);
+        let is_hopper = self.profile.is_hopper();
+        let fp8 = self.kv == KvDtype::Fp8 && is_hopper && KvElement::is_fp8_read(dtype, heads.head_dim);
         if fp8 { 1 } else { dtype.bytes() }
     }
 
@@ -351,11 +356,11 @@ impl Backend for Sim {
     }
 
     fn linear(&mut self, out: &mut SimBuffer, _: &SimBuffer, w: &SimMatrix, _: Option<&()>) {
-        self.spent += self.profile.linear.ns(w.bytes(), w.0.rows, w.0.cols, out.rows);
+        self.spent += self.profile.linear.ns(w.bytes(), w.shape.rows, w.shape.cols, out.rows, w.speed);
     }
 
     fn linear_add(&mut self, out: &mut SimBuffer, _: &SimBuffer, w: &SimMatrix, _: Option<&()>) {
-        self.spent += self.profile.linear.ns(w.bytes(), w.0.rows, w.0.cols, out.rows);
+        self.spent += self.profile.linear.ns(w.bytes(), w.shape.rows, w.shape.cols, out.rows, w.speed);
     }
 
     fn head_norm(&mut self, qkv: &mut SimBuffer, heads: HeadLayout, kind: HeadKind, (): &(), _: f32) {
@@ -414,8 +419,8 @@ impl Backend for Sim {
         let Some(one) = experts.0.first() else { return };
         let chosen = routes.router.experts_chosen(experts.0.len(), routes.rows).round() as usize;
         let rows_each = out.rows.div_ceil(chosen.max(1));
-        let (bytes, outputs) = (chosen * one.bytes(), chosen * one.0.rows);
-        self.spent += self.profile.linear.ns(bytes, outputs, one.0.cols, rows_each);
+        let (bytes, outputs) = (chosen * one.bytes(), chosen * one.shape.rows);
+        self.spent += self.profile.linear.ns(bytes, outputs, one.shape.cols, rows_each, one.speed);
     }
 
     fn expert_gated(

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::backend::cuda::compile::elements::Fp8Scaling;
 use crate::backend::{WeightFormat, cpu, cuda};
 use crate::error::{Error, Result};
 use crate::lines;
@@ -57,12 +58,6 @@ impl BackendKind {
             BackendKind::Cpu => cpu::kv::PAGE_TOKENS,
             BackendKind::Cuda => cuda::memory::kv::PAGE_TOKENS,
         }
-    }
-
-    /// Whether the backend multiplies matrices of this format; it makes others dense.
-    pub fn multiplies(self, format: WeightFormat) -> bool {
-        let is_four_bit = matches!(format, WeightFormat::Quantised(format) if format.four_bit_group().is_some());
-        self == BackendKind::Cpu || format.dense().is_some() || is_four_bit
     }
 
     /// The backend's default tile.
@@ -152,6 +147,9 @@ pub struct SplitAt {
     pub tokens: u32,
 }
 
+/// Hopper's compute capability.
+const HOPPER: u32 = 9;
+
 const BUILT_IN: [(&str, &str); 2] = [("h200", include_str!("h200.json")), ("cpu", include_str!("cpu.json"))];
 
 impl DeviceProfile {
@@ -234,9 +232,10 @@ impl LinearTimes {
     /// Nanoseconds of `rows` rows times a matrix `[outputs, inputs]` of `weight_bytes`. Reads and products of similar
     /// length slow each other down: the cube root of the sum of their cubes is within 6 % of `bench gemm` at 1 to 256
     /// rows, while their maximum is up to 18 % too short.
-    pub(super) fn ns(&self, weight_bytes: usize, outputs: usize, inputs: usize, rows: usize) -> f64 {
+    /// `speed`: how many times `flops_per_s` products have.
+    pub(super) fn ns(&self, weight_bytes: usize, outputs: usize, inputs: usize, rows: usize, speed: f64) -> f64 {
         let reads = weight_bytes as f64 / self.bytes_per_s;
-        let products = 2.0 * outputs as f64 * inputs as f64 * rows as f64 / self.flops_per_s;
+        let products = 2.0 * outputs as f64 * inputs as f64 * rows as f64 / (speed * self.flops_per_s);
         self.call_ns + (reads.powi(3) + products.powi(3)).cbrt() * 1e9
     }
 }
@@ -247,7 +246,33 @@ impl CallTimes {
     }
 }
 
+/// Whether GPUs multiply matrices of this format from 4-bit codes.
+fn is_four_bit(format: WeightFormat) -> bool {
+    matches!(format, WeightFormat::Quantised(format) if format.four_bit_group().is_some())
+}
+
 impl DeviceProfile {
+    /// Whether the device multiplies matrices of this format; it makes others dense.
+    pub fn multiplies(&self, format: WeightFormat) -> bool {
+        self.backend == BackendKind::Cpu || format.dense().is_some() || is_four_bit(format) || self.scales(format)
+    }
+
+    /// The same of experts.
+    pub fn multiplies_experts(&self, format: WeightFormat) -> bool {
+        let is_fp8 = self.is_hopper() && Fp8Scaling::of_experts(format, HOPPER).is_some();
+        self.backend == BackendKind::Cpu || format.dense().is_some() || is_four_bit(format) || is_fp8
+    }
+
+    /// Whether it is a GPU that multiplies matrices of this format in e4m3, at twice the rate of 16 bits.
+    pub fn scales(&self, format: WeightFormat) -> bool {
+        self.is_hopper() && Fp8Scaling::of(format, HOPPER).is_some()
+    }
+
+    /// Profiles whose cost model has tiles describe Hopper's kernels.
+    pub fn is_hopper(&self) -> bool {
+        self.backend == BackendKind::Cuda && self.cost_model().tiles.is_some()
+    }
+
     /// The cost model for planners: the backend's, with the profile's constants in place of its own where given.
     pub fn cost_model(&self) -> CostModel {
         let backend = self.backend.cost_model();

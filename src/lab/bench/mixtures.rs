@@ -4,7 +4,9 @@
 use rayon::prelude::*;
 
 use super::products::{self, CALLS, LayerTimes, MeasuredLayer, ProductOptions};
-use crate::backend::{ActivationDtype, ExpertInput, ExpertKind, MatrixPart, RandomWeight, Rates, Timed, Uniform};
+use crate::backend::{
+    ActivationDtype, ExpertInput, ExpertKind, MatrixPart, RandomWeight, Rates, Timed, Uniform, WeightFormat,
+};
 use crate::error::Result;
 use crate::model::ModelConfig;
 use crate::model::config::{ExpertsSpec, kinds};
@@ -23,7 +25,8 @@ pub fn measure<B: Timed>(
     let experts = || config.layers.iter().filter_map(|layer| layer.feed_forward.experts().copied());
     for spec in kinds(experts()) {
         let count = experts().filter(|other| *other == spec).count();
-        let mixture = TimedMixture { spec, hidden: config.hidden, rates, bytes: options.dtype.bytes() };
+        let (hidden, weights) = (config.hidden, options.layer_format());
+        let mixture = TimedMixture { spec, hidden, rates, bytes: options.dtype.bytes(), weights };
         for op in [MixtureOp::Route, MixtureOp::Up, MixtureOp::Down, MixtureOp::Combine] {
             let (name, outputs, inputs) = mixture.shape(op);
             for times in mixture.measure(backend, op, options)? {
@@ -49,8 +52,9 @@ struct TimedMixture {
     spec: ExpertsSpec,
     hidden: usize,
     rates: Rates,
-    /// Of an element.
+    /// Of an activation.
     bytes: usize,
+    weights: WeightFormat,
 }
 
 impl TimedMixture {
@@ -67,13 +71,13 @@ impl TimedMixture {
 
     /// Microseconds that no implementation can beat.
     fn floor(&self, op: MixtureOp, rows: usize) -> f64 {
-        let TimedMixture { spec, hidden, rates, bytes } = *self;
+        let TimedMixture { spec, hidden, rates, bytes, weights: format } = *self;
         let (places, (_, outputs, inputs)) = ((rows * spec.router.chosen) as f64, self.shape(op));
         let seconds = match op {
             MixtureOp::Route => (rows * spec.count * size_of::<f32>()) as f64 / rates.bytes_per_s,
             MixtureOp::Combine => (places * bytes as f64 + (rows * 8) as f64) * hidden as f64 / rates.bytes_per_s,
             MixtureOp::Up | MixtureOp::Down => {
-                let weights = distinct(&spec, rows) * (outputs * inputs * bytes) as f64;
+                let weights = distinct(&spec, rows) * format.bytes(outputs, inputs) as f64;
                 (weights / rates.bytes_per_s).max(2.0 * places * (outputs * inputs) as f64 / rates.flops_per_s)
             }
         };
@@ -91,7 +95,8 @@ impl TimedMixture {
         let weights = (0..copies).map(|copy| {
             let matrix = |expert: usize| {
                 let numbers = Uniform { stream: ((copy * spec.count + expert) as u64) << 40, centre: 0.0, reach: 0.05 };
-                backend.matrix(&[MatrixPart::Random(RandomWeight { dtype, rows: outputs, cols: inputs, numbers })])
+                let random = RandomWeight { dtype, rows: outputs, cols: inputs, numbers };
+                backend.matrix(&[MatrixPart::random(random, self.weights)])
             };
             let matrices = (0..spec.count).map(matrix).collect::<Result<_>>()?;
             backend.experts(matrices, Vec::new(), kind)

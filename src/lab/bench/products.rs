@@ -13,14 +13,11 @@ use serde::Serialize;
 use super::mixtures;
 use super::tables::{print, rounded};
 use super::workload_file::read_jobs;
-use crate::backend::{
-    ActivationDtype, CodeFormat, Dtype, MatrixPart, QuantFormat, QuantSource, QuantView, RandomWeight, Rates, Rounding,
-    Timed, Uniform, WeightFormat,
-};
+use crate::backend::{ActivationDtype, Dtype, MatrixPart, RandomWeight, Rates, Timed, Uniform, WeightFormat};
 use crate::error::{Error, Result};
 use crate::launch::{DeviceBackend, DeviceChoice, OnDevice};
-use crate::model::ModelConfig;
 use crate::model::config::{DenseSpec, kinds};
+use crate::model::{MadeFormat, ModelConfig};
 use crate::out;
 
 /// The options of `bench gemm --shape`.
@@ -31,8 +28,8 @@ pub struct ProductOptions {
     pub shape: String,
     pub rows: Vec<usize>,
     pub dtype: Dtype,
-    /// Codes in place of elements of `dtype`.
-    pub weights: Option<CodesChoice>,
+    /// What the layers' weights are made into; `None`: dense.
+    pub weights: Option<MadeFormat>,
     /// Rates for the lower bound; `None`: measured.
     pub bandwidth: Option<f64>,
     pub flops: Option<f64>,
@@ -41,23 +38,17 @@ pub struct ProductOptions {
     pub json: bool,
 }
 
-/// Quantised weights that can be timed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-#[value(rename_all = "lower")]
-pub enum CodesChoice {
-    /// As AWQ has them: 4-bit integers, a scale and a zero point for 128 inputs of an output
-    Int4,
-    /// e2m1, a scale for 32 inputs of an output
-    Mxfp4,
-}
+impl ProductOptions {
+    /// Of the layers' weights.
+    pub fn layer_format(&self) -> WeightFormat {
+        let made = self.weights.map(MadeFormat::of_layers);
+        made.map_or(WeightFormat::Dense(self.dtype), WeightFormat::Quantised)
+    }
 
-impl CodesChoice {
-    fn format(self) -> QuantFormat {
-        let (codes, group, zeros) = match self {
-            CodesChoice::Int4 => (CodeFormat::Int4, 128, true),
-            CodesChoice::Mxfp4 => (CodeFormat::Fp4, 32, false),
-        };
-        QuantFormat { codes, group: Some(group), zeros, rounding: Rounding::Exact }
+    /// Of the output layer's.
+    fn head_format(&self) -> WeightFormat {
+        let made = self.weights.and_then(MadeFormat::of_head);
+        made.map_or(WeightFormat::Dense(self.dtype), WeightFormat::Quantised)
     }
 }
 
@@ -79,6 +70,7 @@ struct LinearLayer {
     inputs: usize,
     count: usize,
     into: ProductOutput,
+    weights: WeightFormat,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -141,13 +133,12 @@ fn measure_all<B: Timed>(mut backend: B, options: &ProductOptions) -> Result<()>
     if let Some(rows) = options.rows.iter().find(|rows| !(1..=MOST_ROWS).contains(*rows)) {
         return Err(Error::value("--rows", format!("numbers from 1 to {MOST_ROWS}"), rows.to_string()));
     }
-    if let Some(weights) = options.weights.map(|weights| WeightFormat::Quantised(weights.format()))
-        && !backend.multiplies(weights)
-    {
-        let found = format!("{weights} on {}", backend.describe());
+    let (config, _) = read_jobs(options.file.as_deref(), &options.shape, &[])?;
+    let format = options.layer_format();
+    if !config.is_multiplied(&backend, format) {
+        let found = format!("{format} on {}", backend.describe());
         return Err(Error::value("--weights", "a format that the device multiplies", found));
     }
-    let (config, _) = read_jobs(options.file.as_deref(), &options.shape, &[])?;
     let rates = rates(&mut backend, options)?;
     if !options.json {
         out::line(format_args!("{}: {rates}", backend.describe()))?;
@@ -158,7 +149,7 @@ fn measure_all<B: Timed>(mut backend: B, options: &ProductOptions) -> Result<()>
     }
     let (shape, deterministic) = (options.shape.as_str(), options.deterministic);
     let mut step: Vec<LayerTimes> = options.rows.iter().map(|&rows| LayerTimes::new(rows, None, 0.0, 0.0)).collect();
-    for (at, layer) in layers(&config).into_iter().enumerate() {
+    for (at, layer) in layers(&config, options).into_iter().enumerate() {
         let times = measure(&mut backend, &layer, options, rates)?;
         for (sum, times) in step.iter_mut().zip(times) {
             let LinearLayer { name, outputs, inputs, count, .. } = layer;
@@ -187,7 +178,7 @@ fn rates<B: Timed>(backend: &mut B, options: &ProductOptions) -> Result<Rates> {
     match (options.bandwidth, options.flops) {
         (Some(bytes_per_s), Some(flops_per_s)) => Ok(Rates { bytes_per_s, flops_per_s }),
         (bandwidth, flops) => {
-            let measured = backend.rates(options.dtype)?;
+            let measured = backend.rates(options.dtype, options.layer_format())?;
             Ok(Rates {
                 bytes_per_s: bandwidth.unwrap_or(measured.bytes_per_s),
                 flops_per_s: flops.unwrap_or(measured.flops_per_s),
@@ -197,9 +188,10 @@ fn rates<B: Timed>(backend: &mut B, options: &ProductOptions) -> Result<Rates> {
 }
 
 /// In the order of a step; of each kind of layer.
-fn layers(config: &ModelConfig) -> Vec<LinearLayer> {
+fn layers(config: &ModelConfig, options: &ProductOptions) -> Vec<LinearLayer> {
     let ModelConfig { hidden, vocab, .. } = *config;
-    let layer = |name, outputs, inputs, count, into| LinearLayer { name, outputs, inputs, count, into };
+    let (made, dense) = (options.layer_format(), WeightFormat::Dense(options.dtype));
+    let layer = |name, outputs, inputs, count, into| LinearLayer { name, outputs, inputs, count, into, weights: made };
     let mut all = Vec::new();
     for heads in kinds(config.heads()) {
         let count = config.heads().filter(|other| *other == heads).count();
@@ -216,9 +208,10 @@ fn layers(config: &ModelConfig) -> Vec<LinearLayer> {
     let routers = || config.layers.iter().filter_map(|layer| layer.feed_forward.experts().map(|experts| experts.count));
     for outputs in kinds(routers()) {
         let count = routers().filter(|other| *other == outputs).count();
-        all.push(layer("router", outputs, hidden, count, ProductOutput::Sums));
+        all.push(LinearLayer { weights: dense, ..layer("router", outputs, hidden, count, ProductOutput::Sums) });
     }
-    all.push(layer("head", vocab, hidden, 1, ProductOutput::Sums));
+    let head = layer("head", vocab, hidden, 1, ProductOutput::Sums);
+    all.push(LinearLayer { weights: options.head_format(), ..head });
     all
 }
 
@@ -229,20 +222,17 @@ fn measure<B: Timed>(
     options: &ProductOptions,
     rates: Rates,
 ) -> Result<Vec<LayerTimes>> {
-    let LinearLayer { outputs, inputs, into, .. } = *layer;
+    let LinearLayer { outputs, inputs, into, weights, .. } = *layer;
     let ProductOptions { dtype, rows, .. } = options;
     let dtype = *dtype;
-    let quantised = options.weights.map(CodesChoice::format);
-    let format = quantised.map_or(WeightFormat::Dense(dtype), WeightFormat::Quantised);
+    // An output layer may have a format that the device does not multiply, unlike the other layers'.
+    let format = if backend.multiplies(weights) { weights } else { WeightFormat::Dense(dtype) };
     let bytes = format.bytes(outputs, inputs);
     let copies = (WEIGHT_BYTES / bytes.max(1)).clamp(*COPIES.start(), *COPIES.end());
     let weights = (0..copies).map(|copy| {
         let numbers = Uniform { stream: (copy as u64) << 40, centre: 0.0, reach: 0.05 };
         let random = RandomWeight { dtype, rows: outputs, cols: inputs, numbers };
-        backend.matrix(&[match quantised {
-            None => MatrixPart::Random(random),
-            Some(format) => MatrixPart::Quantised(QuantView::of(format, outputs, inputs, QuantSource::Random(random))),
-        }])
+        backend.matrix(&[MatrixPart::random(random, format)])
     });
     let weights = weights.collect::<Result<Vec<_>>>()?;
     let mut x = backend.buffer(inputs, ActivationDtype::Operands(dtype))?;

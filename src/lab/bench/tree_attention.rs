@@ -14,6 +14,7 @@ use super::tables::{print_json, rounded};
 use super::trees::{PagedTree, TreeSpec, read_trees};
 use crate::backend::{
     ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, Rates, RowToken, Scoring, StepBatch, Timed,
+    WeightFormat,
 };
 use crate::error::{Error, Result};
 use crate::figures::bytes;
@@ -121,7 +122,7 @@ fn rates<B: Timed>(backend: &mut B, options: &TreeOptions, dtype: Dtype) -> Resu
     match (options.bandwidth, options.flops) {
         (Some(bytes_per_s), Some(flops_per_s)) => Ok(Rates { bytes_per_s, flops_per_s }),
         (bandwidth, flops) => {
-            let measured = backend.rates(dtype)?;
+            let measured = backend.rates(dtype, WeightFormat::Dense(dtype))?;
             log::info!("{measured:?}");
             Ok(Rates {
                 bytes_per_s: bandwidth.unwrap_or(measured.bytes_per_s),

@@ -1,7 +1,7 @@
 //! `bench workloads`: runs whole jobs from a file through the engine on a model with random weights: prompts that share
 //! levels of tokens, with a fixed number of continuations of fixed length. One JSON line per job.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -29,6 +29,8 @@ pub struct WorkloadOptions {
     /// Names of workloads; empty: all.
     pub workloads: Vec<String>,
     pub dtype: Dtype,
+    /// What the weights are made into.
+    pub weights: WeightChoice,
     pub kv: KvDtype,
     pub planner: Planner,
     /// Leaves out attention, to measure the upper bound for any attention.
@@ -70,6 +72,8 @@ struct MeasuredWorkload<'a> {
     decode_tok_s: Option<f64>,
     device: String,
     dtype: Dtype,
+    #[serde(skip_serializing_if = "WeightChoice::is_as_stored")]
+    weights: WeightChoice,
     kv_dtype: KvDtype,
     plan: Planner,
     deterministic: bool,
@@ -108,6 +112,7 @@ impl OnDevice for MeasureWorkloads<'_> {
 fn measure_all<B: Timed>(mut backend: B, options: &WorkloadOptions) -> Result<()> {
     let begun = Instant::now();
     let (config, jobs) = read_jobs(options.file.as_deref(), &options.shape, &options.workloads)?;
+    let config = config.with(options.weights, Path::new("the shape"))?;
     if options.without_attention && !backend.without_attention() {
         return Err(Error::value("--without-attention", "a device that can leave it out", backend.describe()));
     }
@@ -151,7 +156,7 @@ fn start<B: Timed>(
         swap_bytes: Some(0),
         deterministic: options.deterministic,
         kv: options.kv,
-        weights: WeightChoice::default(),
+        weights: options.weights,
     };
     let launch = Launch {
         prefix_store: None,
@@ -193,6 +198,7 @@ fn measure<'a>(
         decode_tok_s: (job.generate > 1).then(|| rounded(out_tokens as f64 / (seconds - prefill_s), 0)),
         device: engine.facts().device.clone(),
         dtype: options.dtype,
+        weights: options.weights,
         kv_dtype: options.kv,
         plan: options.planner,
         deterministic: options.deterministic,

@@ -46,7 +46,8 @@ impl DescribedDevice {
             planner: Planner::default(),
             demand: Demand::unbounded(),
         };
-        let held = model.config.held_where(|format| profile.backend.multiplies(format));
+        let of_experts = |format| !model.config.has_experts() || profile.multiplies_experts(format);
+        let held = model.config.held_where(|format| profile.multiplies(format) && of_experts(format));
         if held.quantisation.is_none()
             && let Some(made @ Quantisation::Made { .. }) = &model.config.quantisation
         {

@@ -215,8 +215,12 @@ impl ModelConfig {
 
     /// Whether a backend multiplies matrices of `format` in this model, experts among them.
     pub fn is_multiplied<B: Backend>(&self, backend: &B, format: WeightFormat) -> bool {
-        let has_experts = self.layers.iter().any(|layer| layer.feed_forward.experts().is_some());
-        backend.multiplies(format) && (!has_experts || backend.multiplies_experts(format))
+        backend.multiplies(format) && (!self.has_experts() || backend.multiplies_experts(format))
+    }
+
+    /// Whether a layer is a mixture of experts.
+    pub fn has_experts(&self) -> bool {
+        self.layers.iter().any(|layer| layer.feed_forward.experts().is_some())
     }
 
     /// The same model as a device holds it that makes matrices dense unless it `multiplies` their format. Those with scales

@@ -107,7 +107,7 @@ impl WeightSource {
         };
         let other = parts.iter().map(MatrixPart::format).find(|format| format.dense().is_none());
         if let (Some(Quantisation::Made { .. }), Some(format)) = (quantisation, other) {
-            let found = format!("{format} on {}, which multiplies f32, f16 and bf16", backend.describe());
+            let found = format!("{format} on {}, which does not multiply it", backend.describe());
             return Err(Error::value("--weights", "a format that the device multiplies (the CPU: all)", found));
         }
         // Of quantised matrices `Decoder` says it once for all.

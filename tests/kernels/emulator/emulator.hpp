@@ -65,8 +65,7 @@ struct Copy {
 
 // What the copy engine was told to bring, in any order; a barrier's phase waits for its bytes.
 struct Bulk {
-    unsigned to;
-    const void* from;
+    std::function<void(unsigned char* shared)> copy;
     unsigned bytes;
     unsigned barrier;
 };
@@ -353,23 +352,52 @@ inline void arrive_with_copies(unsigned barrier) {
 inline void do_bulk(Block& block, size_t which) {
     const Bulk bulk = block.bulks[which];
     block.bulks.erase(block.bulks.begin() + static_cast<long>(which));
-    std::memcpy(block.shared + bulk.to, bulk.from, bulk.bytes);
+    bulk.copy(block.shared);
     Phases& phases = block.phases.at(bulk.barrier);
     phases.bytes -= bulk.bytes;
     end_phase_if_complete(phases);
+}
+
+inline void enqueue_bulk(Bulk bulk) {
+    phases_at(bulk.barrier);
+    Block& block = *current->block;
+    block.bulks.push_back(std::move(bulk));
+    if (!late_copies) {
+        do_bulk(block, block.bulks.size() - 1);
+    }
 }
 
 inline void copy_bulk(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
     if (to % 16 != 0 || bytes % 16 != 0 || reinterpret_cast<size_t>(from) % 16 != 0) {
         stop("a copy of the copy engine that is not aligned");
     }
-    phases_at(barrier);
     at(to + bytes - 16);
-    Block& block = *current->block;
-    block.bulks.push_back({to, from, bytes, barrier});
-    if (!late_copies) {
-        do_bulk(block, block.bulks.size() - 1);
+    enqueue_bulk({[=](unsigned char* shared) { std::memcpy(shared + to, from, bytes); }, bytes, barrier});
+}
+
+// A tensor map's words are, in this order: address, elements of a row, rows, bytes between rows, elements of a box's row, rows
+// of a box, bytes of an element, and whether boxes are swizzled.
+template <class Map>
+void copy_box(unsigned to, const Map& map, unsigned x, unsigned y, unsigned barrier) {
+    const auto* words = map.words;
+    const uint64_t address = words[0], width = words[1], rows = words[2], apart = words[3], box = words[4], box_rows = words[5], size = words[6], swizzled = words[7];
+    const uint64_t row_bytes = box * size;
+    if (to % (swizzled ? 1024 : 128) != 0 || address % 16 != 0 || apart % 16 != 0 || row_bytes % 16 != 0 || (swizzled && row_bytes != 128) || box > 256 || box_rows > 256) {
+        stop("a box that the copy engine does not take");
     }
+    const unsigned bytes = static_cast<unsigned>(row_bytes * box_rows);
+    at(to + bytes - 16);
+    enqueue_bulk({[=](unsigned char* shared) {
+        for (uint64_t row = 0; row < box_rows; row++) {
+            for (uint64_t byte = 0; byte < row_bytes; byte++) {
+                const uint64_t column = x + byte / size;
+                const bool real = y + row < rows && column < width;
+                const uint64_t place = swizzled ? (byte / 16 ^ row % 8) * 16 + byte % 16 : byte;
+                const auto* from = reinterpret_cast<const unsigned char*>(address) + (y + row) * apart + column * size + byte % size;
+                shared[to + row * row_bytes + place] = real ? *from : 0;
+            }
+        }
+    }, bytes, barrier});
 }
 
 inline void copies_issued() {
@@ -767,6 +795,12 @@ void multiply_panels(float (&sum)[N / 8][4], unsigned long long weights, unsigne
     });
 }
 
+inline float of_e4m3(uint8_t bits) {
+    const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+    const float size = (bits & 0x7f) == 0x7f ? NAN : exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+    return bits & 0x80 ? -size : size;
+}
+
 // sum [16 x N] (+)= w [16 x 32] x [N x 32]^T of this warp, all in panels of e4m3.
 template <unsigned N>
 void multiply_fp8(float (&sum)[N / 8][4], unsigned long long w, unsigned long long x, bool more) {
@@ -785,7 +819,7 @@ void multiply_fp8(float (&sum)[N / 8][4], unsigned long long w, unsigned long lo
             auto row_of = [&](uint64_t descriptor, unsigned row, float (&to)[32]) {
                 const unsigned at = (descriptor & 0x3fff) * 16 + row / 8 * atoms_apart(descriptor) + row % 8 * 128;
                 for (unsigned k = 0; k < 32; k++) {
-                    to[k] = to_f32(*reinterpret_cast<const e4m3*>(swizzled(*block, at + k)));
+                    to[k] = of_e4m3(static_cast<uint8_t>(swizzled(*block, at + k)));
                 }
             };
             float left_of[16][32], right[32];
@@ -1020,6 +1054,7 @@ inline const char* run(unsigned blocks_, unsigned threads, size_t dynamic_bytes,
 #define __global__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __align__(n) alignas(n)
 
 #define threadIdx (emulated::Dim{emulated::current->thread, 0, 0})

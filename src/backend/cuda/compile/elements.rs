@@ -1,5 +1,6 @@
 //! Values of the kernels' defines: names of element types, element types and row layouts of KV pages, the models for
-//! which there is a Hopper kernel, and the tiles of experts' products. `units` lists which file is compiled with which values.
+//! which there is a Hopper kernel, and the tiles of products of experts and of e4m3. `units` lists which file is compiled
+//! with which values.
 
 use crate::backend::cuda::discovery::probe::DeviceFacts;
 use crate::backend::{Dtype, KvDtype};
@@ -103,7 +104,25 @@ pub struct ExpertTiles {
     pub blocks: u32,
 }
 
-/// How `linear_fp8` cuts a product into tiles.
+/// What the scales of e4m3 codes, of weights and of rounded activations, belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fp8Scaling {
+    /// An output, a row.
+    Rows,
+    /// The same with each 128 inputs.
+    Blocks,
+}
+
+impl Fp8Scaling {
+    pub const ALL: [Self; 2] = [Self::Rows, Self::Blocks];
+
+    /// The kernels' define.
+    pub fn blocks(self) -> u8 {
+        u8::from(self == Fp8Scaling::Blocks)
+    }
+}
+
+/// How products of e4m3 are cut into tiles (kernels/fp8/tile.cuh).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fp8Tiles {
     /// Warpgroups that multiply, of 64 outputs each.
@@ -123,17 +142,28 @@ impl Fp8Tiles {
         Self { groups: 2, columns: 8 },
     ];
 
-    /// Inputs of a panel, as in kernels/fp8/panels.cuh.
+    /// Those of experts, by rising columns.
+    pub const OF_EXPERTS: [Self; 4] = [
+        Self { groups: 2, columns: 8 },
+        Self { groups: 2, columns: 16 },
+        Self { groups: 2, columns: 64 },
+        Self { groups: 2, columns: 128 },
+    ];
+
+    /// Inputs of a panel.
     pub const PANEL: usize = 128;
 
-    /// Bytes of shared memory that a block may have; the rest is for barriers.
-    const MOST_SHARED: usize = 226 * 1024;
+    /// Bytes of the scales of a stage's rows.
+    const SCALE_BYTES: usize = 512;
+
+    /// Bytes of dynamic shared memory that a block may have; the rest is for barriers and the table of experts.
+    const MOST_SHARED: usize = 217 * 1024;
 
     pub const fn outputs(self) -> usize {
         64 * self.groups
     }
 
-    /// Bytes of the panels of a tile.
+    /// Bytes of the codes of a stage.
     pub const fn stage_bytes(self) -> usize {
         (self.outputs() + self.columns) * Self::PANEL
     }
@@ -147,13 +177,13 @@ impl Fp8Tiles {
     /// Stages of the ring: as many as fit beside the results, and no more than hide the latency of memory. The ring is
     /// aligned to 1024.
     pub const fn stages(self) -> usize {
-        let fit = (Self::MOST_SHARED - 1024 - self.staged_bytes()) / self.stage_bytes();
+        let fit = (Self::MOST_SHARED - 1024 - self.staged_bytes()) / (self.stage_bytes() + Self::SCALE_BYTES);
         if fit < 10 { fit } else { 10 }
     }
 
     /// Bytes of dynamic shared memory.
     pub const fn shared(self) -> usize {
-        self.stages() * self.stage_bytes() + self.staged_bytes() + 1024
+        self.stages() * (self.stage_bytes() + Self::SCALE_BYTES) + self.staged_bytes() + 1024
     }
 
     pub const fn threads(self) -> u32 {
@@ -173,6 +203,13 @@ impl Fp8Tiles {
         let time = |tiles: &Self| tiles.time(rows, outputs, inner, blocks);
         let fastest = Self::ALL.into_iter().min_by(|a, b| time(a).total_cmp(&time(b)));
         fastest.expect("there are some")
+    }
+
+    /// The smallest that hold all places of an expert, of which there are at most as many as rows; else the largest. Routers
+    /// are uneven: tiles for the mean would read the weights of busy experts again and again.
+    pub fn of_experts(rows: usize) -> Self {
+        let fitting = Self::OF_EXPERTS.into_iter().find(|tiles| tiles.columns >= rows);
+        fitting.unwrap_or(Self::OF_EXPERTS[Self::OF_EXPERTS.len() - 1])
     }
 }
 

@@ -3,7 +3,9 @@
 
 use std::collections::HashSet;
 
-use super::elements::{ExpertKernel, ExpertTiles, Fp8Tiles, HopperKernel, KvElement, PageLayout, element_name};
+use super::elements::{
+    ExpertKernel, ExpertTiles, Fp8Scaling, Fp8Tiles, HopperKernel, KvElement, PageLayout, element_name,
+};
 use super::four_bit::{FourBit, FourBitCodes, FourBitKernel, FourBitTiles};
 use super::unit::{Source, Unit};
 use crate::backend::Dtype;
@@ -45,10 +47,13 @@ pub static HEADERS: &[Source] = &[
     source!("four_bit/panels.cuh"),
     source!("four_bit/products.cuh"),
     source!("four_bit/tiles.cuh"),
-    source!("fp8/panels.cuh"),
     source!("fp8/products.cuh"),
+    source!("fp8/rounding.cuh"),
+    source!("fp8/tile.cuh"),
     source!("kv_page.cuh"),
     source!("lanes.cuh"),
+    source!("ops/gated_silu.cuh"),
+    source!("ops/rms_norm.cuh"),
     source!("registers.cuh"),
     source!("attention/level_words.cuh"),
     source!("reduce.cuh"),
@@ -57,6 +62,7 @@ pub static HEADERS: &[Source] = &[
     source!("sampling/row.cuh"),
     source!("sampling/select.cuh"),
     source!("sigmoid.cuh"),
+    source!("tensor_map.cuh"),
     source!("token_word.cuh"),
     source!("attention/wgmma.cuh"),
 ];
@@ -69,10 +75,12 @@ pub static EMBED: Source = source!("ops/embed.cu");
 pub static EXPERT_LINEAR: Source = source!("experts/expert_linear.cu");
 pub static EXPERT_LINEAR_ANY: Source = source!("experts/expert_linear_any.cu");
 pub static EXPERT_LINEAR_WGMMA: Source = source!("experts/expert_linear_wgmma.cu");
+pub static EXPERT_LINEAR_FP8: Source = source!("fp8/expert_linear_fp8.cu");
 pub static EXPERT_PANELS: Source = source!("experts/expert_panels.cu");
 pub static GATED_CLAMPED: Source = source!("ops/gated_clamped.cu");
 pub static GATED_GELU: Source = source!("ops/gated_gelu.cu");
 pub static GATED_SILU: Source = source!("ops/gated_silu.cu");
+pub static GATED_SILU_FP8: Source = source!("fp8/gated_silu_fp8.cu");
 pub static GELU: Source = source!("ops/gelu.cu");
 pub static GELU_TIMES: Source = source!("ops/gelu_times.cu");
 pub static HEAD_NORM: Source = source!("ops/head_norm.cu");
@@ -90,6 +98,7 @@ pub static LINEAR_FP8: Source = source!("fp8/linear_fp8.cu");
 pub static MERGE_STATES: Source = source!("attention/merge_states.cu");
 pub static RANDOM_WEIGHTS: Source = source!("ops/random_weights.cu");
 pub static RMS_NORM: Source = source!("ops/rms_norm.cu");
+pub static RMS_NORM_FP8: Source = source!("fp8/rms_norm_fp8.cu");
 pub static RMS_NORM_ADD: Source = source!("ops/rms_norm_add.cu");
 pub static ROPE: Source = source!("ops/rope.cu");
 pub static ROUND: Source = source!("ops/round.cu");
@@ -123,7 +132,7 @@ pub fn all() -> Vec<Unit> {
     let mut all: Vec<Unit> = DTYPES.into_iter().flat_map(ops).collect();
     all.extend(DTYPES.map(|element| typed(&RANDOM_WEIGHTS, element)));
     all.extend(DTYPES.into_iter().flat_map(gemm));
-    all.extend(fp8());
+    all.extend(Fp8Scaling::ALL.into_iter().flat_map(|scales| [fp8(scales), experts_fp8(scales)]).flatten());
     let four_bit_of = |major| FourBit::ALL.into_iter().flat_map(move |format| four_bit(format, major));
     all.extend([8, 9].into_iter().flat_map(four_bit_of));
     all.extend(SAMPLE.iter().chain([&SAMPLE_COUNT]).map(Unit::new));
@@ -196,18 +205,35 @@ pub fn gemm(element: Dtype) -> Vec<Unit> {
     products.into_iter().chain([element, Dtype::F32].map(add_bias)).collect()
 }
 
-/// Units of linear layers of e4m3, on GPUs of compute capability 9.
-pub fn fp8() -> Vec<Unit> {
-    let linear = |out| Fp8Tiles::ALL.map(|tiles| linear_fp8(out, tiles));
-    DTYPES.map(round_rows).into_iter().chain(DTYPES.into_iter().flat_map(linear)).collect()
+/// Units of linear layers of e4m3 with scales for each output or each block, on GPUs of compute capability 9.
+pub fn fp8(scales: Fp8Scaling) -> Vec<Unit> {
+    let linear = |out| Fp8Tiles::ALL.map(|tiles| linear_fp8(out, tiles, scales));
+    let rounding = |source| DTYPES.map(|element| rounding_fp8(source, element, scales));
+    let rounding = [&ROUND_ROWS, &RMS_NORM_FP8, &GATED_SILU_FP8].into_iter().flat_map(rounding);
+    rounding.chain(DTYPES.into_iter().flat_map(linear)).collect()
 }
 
-pub fn round_rows(element: Dtype) -> Unit {
-    typed(&ROUND_ROWS, element)
+/// Units of products of experts of e4m3, on such GPUs; `fp8` has those that round.
+pub fn experts_fp8(scales: Fp8Scaling) -> Vec<Unit> {
+    let linear = |out| Fp8Tiles::OF_EXPERTS.map(|tiles| expert_linear_fp8(out, tiles, scales));
+    DTYPES.into_iter().flat_map(linear).collect()
 }
 
-pub fn linear_fp8(out: Dtype, tiles: Fp8Tiles) -> Unit {
-    let unit = Unit::new(&LINEAR_FP8).define("OUT", element_name(out));
+/// A kernel that rounds rows of `element`: `ROUND_ROWS`, `RMS_NORM_FP8` or `GATED_SILU_FP8`.
+pub fn rounding_fp8(source: &'static Source, element: Dtype, scales: Fp8Scaling) -> Unit {
+    typed(source, element).define("BLOCKS", scales.blocks())
+}
+
+pub fn linear_fp8(out: Dtype, tiles: Fp8Tiles, scales: Fp8Scaling) -> Unit {
+    fp8_tiles(&LINEAR_FP8, out, tiles, scales)
+}
+
+pub fn expert_linear_fp8(out: Dtype, tiles: Fp8Tiles, scales: Fp8Scaling) -> Unit {
+    fp8_tiles(&EXPERT_LINEAR_FP8, out, tiles, scales)
+}
+
+fn fp8_tiles(source: &'static Source, out: Dtype, tiles: Fp8Tiles, scales: Fp8Scaling) -> Unit {
+    let unit = Unit::new(source).define("OUT", element_name(out)).define("BLOCKS", scales.blocks());
     unit.define("COLUMNS", tiles.columns).define("GROUPS", tiles.groups).define("STAGES", tiles.stages())
 }
 

@@ -1,7 +1,6 @@
 //! One GPU: its context, the one stream on which everything is enqueued, and the errors of calls that return none.
 //! Memory, events, functions and graphs have files of their own; below them nobody sees the driver.
 
-use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::result::{self, DriverError};
@@ -95,10 +94,7 @@ impl Device {
         if grid.contains(&0) {
             return;
         }
-        let mut parameters = [std::ptr::null_mut::<c_void>(); Args::MOST];
-        for (parameter, value) in parameters.iter_mut().zip(args.values()) {
-            *parameter = std::ptr::from_ref(value).cast_mut().cast();
-        }
+        let mut parameters = args.addresses();
         let [x, y, z] = grid;
         let launched = self.bind().and_then(|()| {
             // SAFETY: function and stream live; the arguments are as many and as large as the parameters, and the

@@ -46,11 +46,10 @@ impl Function {
     /// Panics if count or sizes differ from the kernel's parameters: the driver would read past the arguments.
     pub(super) fn assert_takes(&self, args: &Args) {
         let Some(parameters) = &self.parameters else { return };
-        let given = args.sizes().iter().map(|&bytes| usize::from(bytes));
         assert!(
-            given.eq(parameters.iter().copied()),
+            args.sizes().eq(parameters.iter().copied()),
             "kernel {self} has parameters of {parameters:?} bytes, its launcher gives {:?}",
-            args.sizes()
+            args.sizes().collect::<Vec<_>>()
         );
     }
 }

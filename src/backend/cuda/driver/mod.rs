@@ -8,3 +8,4 @@ pub mod function;
 pub mod graph;
 pub mod grid;
 pub mod memory;
+pub mod tensor_map;

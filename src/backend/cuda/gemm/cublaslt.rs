@@ -9,9 +9,11 @@ use std::ffi::c_void;
 use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;
 use cudarc::cublaslt::sys::cublasLtMatmulDescAttributes_t as DescAttribute;
+use cudarc::cublaslt::sys::cublasLtMatmulMatrixScale_t as MatrixScale;
 use serde::{Deserialize, Serialize};
 
 use super::algorithm::Algorithm;
+use crate::backend::cuda::compile::elements::Fp8Scaling;
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::memory::Memory;
 use crate::backend::{Dtype, WeightFormat};
@@ -21,7 +23,8 @@ use crate::error::{Error, Result};
 const TRANSPOSED: i32 = 1;
 
 /// `out[rows, outputs] = x[rows, inner] w[outputs, inner]^T`, plus `out` itself (`accumulate`), plus a bias of the
-/// dtype of `out` (`biased`). `w` is stored in `weights`, `x` is of the dtype `compute`, sums are f32.
+/// dtype of `out` (`biased`). `w` is stored in `weights`, `x` is of the dtype `compute`, sums are f32. Where `weights` are
+/// e4m3, `x` is e4m3 too, whatever `compute` is, and both have scales in f32 (`GemmScales`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GemmShape {
@@ -45,6 +48,40 @@ impl GemmShape {
     }
 }
 
+/// What the library multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Elements {
+    Dense(Dtype),
+    E4m3(Fp8Scaling),
+}
+
+impl Elements {
+    /// Of weights, which are of a format that the library multiplies.
+    fn of(weights: WeightFormat) -> Self {
+        match weights.dense() {
+            Some(element) => Elements::Dense(element),
+            None => {
+                let scaling = Fp8Scaling::of(weights, HOPPER);
+                Elements::E4m3(scaling.expect("the library multiplies dense matrices and e4m3"))
+            }
+        }
+    }
+}
+
+/// The compute capability of the GPUs on which it multiplies e4m3 here.
+const HOPPER: u32 = 9;
+
+/// The first version that has scales for rows and blocks of e4m3.
+const SCALES_FROM: usize = 120_900;
+
+/// Of operands of e4m3: f32, one for each output and row; or by blocks, those of the weights for each 128 x 128 of them
+/// (`Fp8Scales::compact`), those of rows `[ceil(inner / 128), rows]`.
+#[derive(Clone, Copy)]
+pub(super) struct GemmScales<'a> {
+    pub w: &'a Memory,
+    pub x: &'a Memory,
+}
+
 /// The memory of one product's operands.
 #[derive(Clone, Copy)]
 pub(super) struct GemmOperands<'a> {
@@ -53,6 +90,8 @@ pub(super) struct GemmOperands<'a> {
     pub w: &'a Memory,
     /// Present if the shape is biased.
     pub bias: Option<&'a Memory>,
+    /// Present if the weights are e4m3.
+    pub scales: Option<GemmScales<'a>>,
 }
 
 /// The library's handle, and one workspace for all products, which run one after another.
@@ -110,6 +149,11 @@ impl Library {
         unsafe { sys::cublasLtGetVersion() }
     }
 
+    /// Whether it has scales for rows and blocks of e4m3.
+    pub fn scales_e4m3() -> bool {
+        Self::version() >= SCALES_FROM
+    }
+
     /// Calls the library with the device's context current.
     pub fn call<T>(
         &self,
@@ -134,10 +178,14 @@ impl Description {
     pub fn new(library: &Library, shape: GemmShape) -> Result<Self> {
         library.call("describe a product", |_| {
             let GemmShape { rows, outputs, inner, weights, compute, out, .. } = shape;
-            let element = weights.dense().expect("the library multiplies dense matrices");
-            let operation = Operation::new(&shape)?;
-            let (w, x) = (MatrixLayout::new(element, inner, outputs)?, MatrixLayout::new(compute, inner, rows)?);
-            let out = MatrixLayout::new(out, outputs, rows)?;
+            let elements = Elements::of(weights);
+            let operation = Operation::new(&shape, elements, library.workspace.address())?;
+            let (w, x) = match elements {
+                Elements::Dense(element) => (data_type(element), data_type(compute)),
+                Elements::E4m3(_) => (sys::cudaDataType::CUDA_R_8F_E4M3, sys::cudaDataType::CUDA_R_8F_E4M3),
+            };
+            let (w, x) = (MatrixLayout::new(w, inner, outputs)?, MatrixLayout::new(x, inner, rows)?);
+            let out = MatrixLayout::new(data_type(out), outputs, rows)?;
             Ok(Self { shape, operation, w, x, out })
         })
     }
@@ -152,9 +200,14 @@ impl Description {
 
     /// Enqueues it with an algorithm that `algorithm` found valid for it. Panics if an operand's memory is too small.
     pub fn enqueue(&self, library: &Library, algorithm: &Algorithm, operands: &GemmOperands<'_>) -> Result<()> {
-        let GemmShape { rows, outputs, inner, compute, out, accumulate, biased, .. } = self.shape;
-        assert!(operands.x.bytes() >= rows * inner * compute.bytes(), "x of {:?}", self.shape);
-        assert!(operands.w.bytes() >= self.shape.weight_bytes(), "w of {:?}", self.shape);
+        let GemmShape { rows, outputs, inner, weights, compute, out, accumulate, biased } = self.shape;
+        let (x_bytes, w_bytes) = match Elements::of(weights) {
+            Elements::Dense(element) => (compute.bytes(), element.bytes()),
+            Elements::E4m3(_) => (1, 1),
+        };
+        assert!(operands.x.bytes() >= rows * inner * x_bytes, "x of {:?}", self.shape);
+        assert!(operands.w.bytes() >= outputs * inner * w_bytes, "w of {:?}", self.shape);
+        assert_eq!(operands.scales.is_some(), weights.dense().is_none(), "scales of {:?}", self.shape);
         assert!(operands.out.bytes() >= self.shape.out_bytes(), "out of {:?}", self.shape);
         assert_eq!(operands.bias.is_some(), biased, "bias of {:?}", self.shape);
         assert!(operands.bias.is_none_or(|bias| bias.bytes() >= outputs * out.bytes()), "bias of {:?}", self.shape);
@@ -164,6 +217,10 @@ impl Description {
         library.call("enqueue a product", |handle| {
             if let Some(bias) = operands.bias {
                 self.operation.set(DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.address())?;
+            }
+            if let Some(GemmScales { w, x }) = operands.scales {
+                self.operation.set(DescAttribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, w.address())?;
+                self.operation.set(DescAttribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x.address())?;
             }
             // SAFETY: descriptors and memory live and are as large as the descriptors say (asserted above); both
             // scalars are read before the call returns; the workspace is as large as the algorithm was told.
@@ -192,14 +249,33 @@ impl Description {
 }
 
 impl Operation {
-    fn new(shape: &GemmShape) -> Result<Self, CublasError> {
-        // Plain f32 sums; of f32 operands no tensor-core approximation.
+    /// `somewhere`: an address in device memory, aligned to 16.
+    fn new(shape: &GemmShape, elements: Elements, somewhere: u64) -> Result<Self, CublasError> {
+        // Plain f32 sums; of f32 operands no tensor-core approximation. Of e4m3 the tensor cores' sums are added in f32 now
+        // and then (`CUBLASLT_MATMUL_DESC_FAST_ACCUM` is off unless it is set).
         let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
         let this = Self(result::create_matmul_desc(compute, sys::cudaDataType::CUDA_R_32F)?);
         this.set(DescAttribute::CUBLASLT_MATMUL_DESC_TRANSA, TRANSPOSED)?;
         if shape.biased {
             this.set(DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE, sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS)?;
             this.set(DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(shape.out))?;
+        }
+        if let Elements::E4m3(scaling) = elements {
+            let (w, x) = match scaling {
+                Fp8Scaling::Rows => (
+                    MatrixScale::CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F,
+                    MatrixScale::CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F,
+                ),
+                Fp8Scaling::Blocks => (
+                    MatrixScale::CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F,
+                    MatrixScale::CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
+                ),
+            };
+            this.set(DescAttribute::CUBLASLT_MATMUL_DESC_A_SCALE_MODE, w)?;
+            this.set(DescAttribute::CUBLASLT_MATMUL_DESC_B_SCALE_MODE, x)?;
+            // Algorithms are asked for before the scales are known; without any, others are listed.
+            this.set(DescAttribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, somewhere)?;
+            this.set(DescAttribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, somewhere)?;
         }
         Ok(this)
     }
@@ -214,9 +290,9 @@ impl Operation {
 
 impl MatrixLayout {
     /// `columns` contiguous columns of `width` elements.
-    fn new(dtype: Dtype, width: usize, columns: usize) -> Result<Self, CublasError> {
+    fn new(element: sys::cudaDataType, width: usize, columns: usize) -> Result<Self, CublasError> {
         let stride = i64::try_from(width).expect("a width is far below 2^63");
-        result::create_matrix_layout(data_type(dtype), width as u64, columns as u64, stride).map(Self)
+        result::create_matrix_layout(element, width as u64, columns as u64, stride).map(Self)
     }
 }
 

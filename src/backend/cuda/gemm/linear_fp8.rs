@@ -1,103 +1,179 @@
-//! Linear layers with e4m3 weights on Hopper: activations are rounded row by row (kernels/fp8/round_rows.cu), then multiplied
-//! (kernels/fp8/linear_fp8.cu). The rounded rows lie in memory of their own, which all products use in turn.
+//! Linear layers with e4m3 weights on Hopper: activations are rounded (`rounding`), then multiplied by our kernel
+//! (kernels/fp8/linear_fp8.cu) for few rows, by cuBLASLt for many. Deterministic steps use the kernel alone, in which a row's
+//! result does not depend on the number of rows.
 
 use std::collections::HashMap;
 
-use crate::backend::cuda::compile::elements::Fp8Tiles;
+use super::chooser::AlgorithmPolicy;
+use super::cublaslt::{GemmOperands, GemmScales, GemmShape, Library};
+use super::products::LibraryProducts;
+use crate::backend::Dtype;
+use crate::backend::cuda::compile::elements::{Fp8Scaling, Fp8Tiles};
 use crate::backend::cuda::compile::units;
 use crate::backend::cuda::driver::args::Args;
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::function::Function;
 use crate::backend::cuda::driver::grid::small;
-use crate::backend::cuda::driver::memory::Memory;
 use crate::backend::cuda::memory::buffer::Buffer;
+use crate::backend::cuda::memory::fp8::Fp8Scales;
 use crate::backend::cuda::memory::weights::{Matrix, Vector};
-use crate::backend::{Dtype, WeightFormat};
+use crate::backend::cuda::rounding::{self, RoundedRows, RowRounder};
 use crate::error::Result;
 
-/// Threads of `round_rows`, as in kernels/reduce.cuh.
-const ROUND_THREADS: u32 = 256;
+/// From more rows on the library is faster by 10 to 40 %, for fewer our kernel (H100,
+/// benches/runs/2026-11-25-h100-fp8-probe: the four layers of llama3-8b cross between 64 and 512 rows).
+const MOST_KERNEL_ROWS: usize = 128;
 
-/// The kernels, and the rounded activations of the product in progress.
+/// The library multiplies matrices whose rows of inputs and of results are multiples of so many elements.
+const LIBRARY_MULTIPLE: usize = 16;
+
+/// The kernels, and the library.
 pub struct LinearFp8 {
     device: Device,
-    round_rows: HashMap<Dtype, Function>,
-    linear_fp8: HashMap<(Dtype, Fp8Tiles), Function>,
-    /// Panels (kernels/fp8/panels.cuh), and a scale for each row; absent until a product has rows.
-    rounded: Option<RoundedRows>,
-    /// What there is room for.
-    rows: usize,
-    width: usize,
+    kernels: HashMap<(Dtype, Fp8Tiles, Fp8Scaling), Function>,
+    products: LibraryProducts,
+    /// Whether all numbers of rows are multiplied by the kernel.
+    kernel_only: bool,
 }
 
-struct RoundedRows {
-    codes: Memory,
-    scales: Memory,
+/// The outputs of a product that are computed together.
+struct Range {
+    first: usize,
+    end: usize,
 }
 
 impl LinearFp8 {
-    /// Whether a device of compute capability `major` multiplies matrices of this format here: e4m3 with a scale for each
-    /// output, by activations that are rounded to e4m3 row by row.
-    pub fn takes(format: WeightFormat, major: u32) -> bool {
-        major == 9 && matches!(format, WeightFormat::Quantised(format) if format.is_fp8_by_rows())
+    /// Without kernels; `load` takes them.
+    pub fn new(device: &Device) -> Result<Self> {
+        let products = LibraryProducts::open(device)?;
+        Ok(Self { device: device.clone(), kernels: HashMap::new(), products, kernel_only: !Library::scales_e4m3() })
     }
 
-    /// Compiles the kernels, or takes them from the cache.
-    pub fn load(device: &Device) -> Result<Self> {
-        device.prepare(&units::fp8())?;
-        let (mut round_rows, mut linear_fp8) = (HashMap::new(), HashMap::new());
+    /// Compiles the kernels of `scaling`, or takes them from the cache.
+    pub fn load(&mut self, scaling: Fp8Scaling) -> Result<()> {
+        self.device.prepare(&units::fp8(scaling))?;
         for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
-            round_rows.insert(dtype, device.function(&units::round_rows(dtype), "round_rows")?);
             for tiles in Fp8Tiles::ALL {
-                linear_fp8.insert((dtype, tiles), device.function(&units::linear_fp8(dtype, tiles), "linear_fp8")?);
+                let function = self.device.function(&units::linear_fp8(dtype, tiles, scaling), "linear_fp8")?;
+                self.kernels.insert((dtype, tiles, scaling), function);
             }
         }
-        Ok(Self { device: device.clone(), round_rows, linear_fp8, rounded: None, rows: 0, width: 0 })
+        Ok(())
     }
 
-    /// Makes room for as many rows, and for matrices of as many inputs, as any call named. Returns whether an address has
-    /// changed, which a captured graph does not survive.
-    pub fn reserve(&mut self, rows: usize, width: usize) -> Result<bool> {
-        if rows <= self.rows && width <= self.width {
-            return Ok(false);
-        }
-        (self.rows, self.width) = (self.rows.max(rows), self.width.max(width));
-        let codes = self.rows.next_multiple_of(8) * self.width.next_multiple_of(Fp8Tiles::PANEL);
-        self.rounded = None;
-        if codes == 0 {
-            return Ok(false);
-        }
-        let scales = self.rows * size_of::<f32>();
-        self.rounded = Some(RoundedRows { codes: self.device.alloc(codes)?, scales: self.device.alloc(scales)? });
-        Ok(true)
+    /// Sets how algorithms of the library are chosen.
+    pub fn choose(&mut self, choosing: AlgorithmPolicy) {
+        self.kernel_only = !Library::scales_e4m3() || choosing == AlgorithmPolicy::BatchInvariant;
+        self.products.choose(choosing);
+    }
+
+    /// Sets whether algorithms of unsettled products may be timed.
+    pub fn may_tune(&mut self, may_tune: bool) {
+        self.products.may_tune(may_tune);
+    }
+
+    /// Remembers weights as long as they live; those of one shape are used in turn while a product is timed.
+    pub fn remember(&mut self, w: &Matrix) {
+        self.products.remember(w);
     }
 
     /// `out[r] = w x[r] (+ bias)`, plus the old `out[r]` if `accumulates`. An error is kept for the device's next check.
-    /// Panics if `reserve` has not made room for `x`.
-    pub fn linear(&self, out: &Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>, accumulates: bool) {
+    /// Panics if `rounder` has no room for the rows of `x`.
+    pub fn linear(
+        &mut self,
+        rounder: &mut RowRounder,
+        out: &Buffer,
+        x: &Buffer,
+        w: &Matrix,
+        bias: Option<&Vector>,
+        accumulates: bool,
+    ) {
         assert_eq!((out.rows, out.width, x.width), (x.rows, w.outputs, w.inner), "linear: shapes");
         assert!(bias.is_none_or(|bias| bias.len == w.outputs), "linear: length of the bias");
         if out.rows == 0 {
             return;
         }
-        let rounded = self.rounded.as_ref().expect("`resize` of the operand has made room for its rounded rows");
-        let scales = w.scales.as_ref().expect("a matrix of codes comes with its scales");
-        let (rows, outputs, inner) = (out.rows, w.outputs, w.inner);
-        assert!(rounded.codes.bytes() >= rows.next_multiple_of(8) * inner.next_multiple_of(Fp8Tiles::PANEL));
+        if let Err(error) = self.enqueue(rounder, out, x, w, bias, accumulates) {
+            self.device.keep(error);
+        }
+    }
 
-        let args = Args::new().memory(&rounded.codes).memory(&rounded.scales).memory(x.memory());
-        let args = args.u32(small(inner)).f32(scales.most);
-        self.device.launch(&self.round_rows[&x.element], [small(rows), 1, 1], ROUND_THREADS, 0, &args);
+    fn enqueue(
+        &mut self,
+        rounder: &mut RowRounder,
+        out: &Buffer,
+        x: &Buffer,
+        w: &Matrix,
+        bias: Option<&Vector>,
+        accumulates: bool,
+    ) -> Result<()> {
+        let scales = w.fp8.as_ref().expect("a matrix of e4m3 comes with its scales");
+        let mut first = 0;
+        for part in &scales.parts {
+            let rounded = rounder.round(x, None, scales.scaling, part.activations);
+            let range = Range { first, end: part.end };
+            let is_whole = range.end - range.first == w.outputs;
+            if !(is_whole && self.by_library(out, &rounded, (w, scales), bias, accumulates)?) {
+                self.launch(out, &rounded, (w, scales), bias, accumulates, range)?;
+            }
+            first = part.end;
+        }
+        Ok(())
+    }
 
+    /// Whether the library multiplies it, and has.
+    fn by_library(
+        &mut self,
+        out: &Buffer,
+        x: &RoundedRows<'_>,
+        (w, scales): (&Matrix, &Fp8Scales),
+        bias: Option<&Vector>,
+        accumulate: bool,
+    ) -> Result<bool> {
+        let Matrix { outputs, inner, format: weights, .. } = *w;
+        let fits = outputs.is_multiple_of(LIBRARY_MULTIPLE) && inner.is_multiple_of(LIBRARY_MULTIPLE);
+        if self.kernel_only || x.rows <= MOST_KERNEL_ROWS || !fits {
+            return Ok(false);
+        }
+        let of_weights = match scales.scaling {
+            Fp8Scaling::Rows => Some(&scales.memory),
+            // The library has the scales of a block's rows without a gap.
+            Fp8Scaling::Blocks => scales.compact.as_ref().filter(|_| x.rows.is_multiple_of(4)),
+        };
+        let Some(of_weights) = of_weights else { return Ok(false) };
+        let added = bias.map(|bias| bias.as_dtype(out.element));
+        if added.is_some_and(|given| given.is_none()) {
+            return Ok(false);
+        }
+        let added = added.flatten();
+        let (rows, result, biased) = (x.rows, out.element, added.is_some());
+        let shape = GemmShape { rows, outputs, inner, weights, compute: result, out: result, accumulate, biased };
+        let scales = Some(GemmScales { w: of_weights, x: x.scales });
+        self.products.enqueue(shape, GemmOperands { out: out.memory(), x: x.codes, w: &w.memory, bias: added, scales })
+    }
+
+    fn launch(
+        &self,
+        out: &Buffer,
+        x: &RoundedRows<'_>,
+        (w, scales): (&Matrix, &Fp8Scales),
+        bias: Option<&Vector>,
+        accumulates: bool,
+        Range { first, end }: Range,
+    ) -> Result<()> {
+        let (rows, outputs, inner) = (x.rows, w.outputs, w.inner);
         let blocks = self.device.facts().multiprocessors;
-        let tiles = Fp8Tiles::of(rows, outputs, inner, blocks as usize);
-        let bias_memory = bias.map_or(&*scales.memory, |bias| &bias.memory);
-        let args = Args::new().memory(out.memory()).memory(&w.memory).memory(&scales.memory);
-        let args = args.memory(&rounded.codes).memory(&rounded.scales).memory(bias_memory);
-        let args = args.u32(small(rows)).u32(small(outputs)).u32(small(inner));
+        let tiles = Fp8Tiles::of(rows, end - first, inner, blocks as usize);
+        let codes = rounding::codes(&self.device, &w.memory, outputs, inner, tiles.outputs())?;
+        let args = Args::new().memory(out.memory()).tensor_map(&codes).memory(&scales.memory);
+        let args = args.tensor_map(&x.code_map(tiles.columns)?).memory(x.scales);
+        let args = args.tensor_map(&x.scale_map(tiles.columns)?);
+        let args = args.memory(bias.map_or(&scales.memory, |bias| &bias.memory));
+        let args = args.u32(small(rows)).u32(small(outputs)).u32(small(inner)).u32(small(first)).u32(small(end));
         let args = args.u32(bias.is_some().into()).u32(accumulates.into());
-        let all = rows.div_ceil(tiles.columns) * outputs.div_ceil(tiles.outputs());
-        let grid = [small(all).min(blocks), 1, 1];
-        self.device.launch(&self.linear_fp8[&(out.element, tiles)], grid, tiles.threads(), tiles.shared(), &args);
+        let all = rows.div_ceil(tiles.columns) * (end - first).div_ceil(tiles.outputs());
+        let kernel = &self.kernels[&(out.element, tiles, scales.scaling)];
+        self.device.launch(kernel, [small(all).min(blocks), 1, 1], tiles.threads(), tiles.shared(), &args);
+        Ok(())
     }
 }

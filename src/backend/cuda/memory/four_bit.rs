@@ -48,7 +48,7 @@ pub fn matrix(device: &Device, staging: &mut Staging, views: &[QuantView<'_>]) -
     }
     device.check()?;
     let format = WeightFormat::Quantised(format);
-    Ok(Matrix { memory: Arc::new(memory), outputs, inner: cols, format, scales: None })
+    Ok(Matrix { memory: Arc::new(memory), outputs, inner: cols, format, fp8: None })
 }
 
 /// Writes a row as output `output` of the panels of 64 outputs, which are zeros there. `group_inputs`: inputs that share one

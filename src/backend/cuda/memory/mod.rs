@@ -3,6 +3,7 @@
 
 pub mod buffer;
 pub mod four_bit;
+pub mod fp8;
 pub mod kv;
 pub mod staged;
 pub mod staging;

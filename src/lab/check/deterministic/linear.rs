@@ -3,11 +3,12 @@
 use std::fmt;
 
 use super::{Rows, alone};
-use crate::backend::{ActivationDtype, Backend, Dtype, MatrixPart, RandomWeight, Uniform};
+use crate::backend::{ActivationDtype, Backend, Dtype, MatrixPart, RandomWeight, Rounding, Uniform, WeightFormat};
 use crate::error::Result;
 use crate::lab::check::case::{buffer, numbers, vector};
 use crate::lab::check::device::CheckEffort;
 use crate::lab::check::dice::Dice;
+use crate::lab::check::ops::quantised::{FORMATS, is_cut};
 use crate::lab::check::report::CheckReport;
 
 /// Numbers of rows for large layers, and for others, in rising order.
@@ -66,12 +67,19 @@ pub fn linear<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut Che
             CheckEffort::Full => (&SMALL[..], &ROWS[..15]),
         };
         for layer in small {
-            layer.hold(backend, dtype, rows, &mut dice, report)?;
+            layer.hold(backend, (dtype, WeightFormat::Dense(dtype)), rows, &mut dice, report)?;
+        }
+        for format in FORMATS.into_iter().filter(|format| matches!(format.rounding, Rounding::Dynamic { .. })) {
+            let quantised = WeightFormat::Quantised(format);
+            let layers = small.iter().filter(|layer| is_cut(format, layer.inputs) && backend.multiplies(quantised));
+            for layer in layers.collect::<Vec<_>>() {
+                layer.hold(backend, (dtype, quantised), rows, &mut dice, report)?;
+            }
         }
         // These layers test a GPU's library, which is not used for f32 models.
         if effort == CheckEffort::Full && B::IS_ASYNC && dtype != Dtype::F32 {
             for layer in &LARGE {
-                layer.hold(backend, dtype, &FEW_ROWS, &mut dice, report)?;
+                layer.hold(backend, (dtype, WeightFormat::Dense(dtype)), &FEW_ROWS, &mut dice, report)?;
             }
         }
     }
@@ -82,7 +90,7 @@ impl TestLayer {
     fn hold<B: Backend>(
         &self,
         backend: &mut B,
-        dtype: Dtype,
+        (dtype, format): (Dtype, WeightFormat),
         counts: &[usize],
         dice: &mut Dice,
         report: &mut CheckReport,
@@ -91,7 +99,7 @@ impl TestLayer {
         let most = counts[counts.len() - 1];
         let reach = Uniform { stream: dice.next(), centre: 0.0, reach: 1.0 };
         let w = RandomWeight { dtype, rows: outputs, cols: inputs, numbers: reach };
-        let w = backend.matrix(&[MatrixPart::Random(w)])?;
+        let w = backend.matrix(&[MatrixPart::random(w, format)])?;
         let bias = biased.then(|| vector(backend, &dice.numbers(outputs))).transpose()?;
         let x = numbers(dice, dtype, most * inputs);
         // Contents of the residual before.
@@ -116,7 +124,8 @@ impl TestLayer {
             backend.read(&out, rows)
         };
         let differences = alone(counts, outputs, dice, product)?;
-        differences.file(report, "alone, linear", dtype, self);
+        let op = if format.dense().is_some() { "alone, linear" } else { "alone, linear, e4m3" };
+        differences.file(report, op, dtype, self);
         Ok(())
     }
 }

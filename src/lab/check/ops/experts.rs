@@ -5,7 +5,11 @@ use std::fmt;
 
 use super::OpSuite;
 use super::activations::gate_tolerance;
-use crate::backend::{ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, Router, RouterScores};
+use super::quantised::{FORMATS, e4m3_tolerance, is_cut};
+use crate::backend::{
+    ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, MatrixPart, QuantFormat, QuantSource, QuantView,
+    Rounding, Router, RouterScores, WeightFormat, WeightView,
+};
 use crate::error::Result;
 use crate::lab::check::case::{F32, OpCase, buffer, matrix, numbers, rounded, vector};
 use crate::lab::check::device::CheckEffort;
@@ -63,8 +67,16 @@ pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<
                 let inputs_of = if input == ExpertInput::Rows { rows } else { rows * chosen };
                 let x = numbers(dice, dtype, inputs_of * inputs);
                 let (weights, bias) = (weights.clone(), bias.clone());
-                let case = GroupedCase::new(dtype, routed.clone(), x, weights, bias, inputs, (input, into));
+                let mut case = GroupedCase::new(dtype, routed.clone(), x, weights, bias, inputs, (input, into));
                 suite.hold(if gated { "expert_gated" } else { "expert_linear" }, &case)?;
+                for format in FORMATS.into_iter().filter(|&format| !gated && is_cut(format, inputs)) {
+                    // Static scales need one for each expert.
+                    let is_dynamic = matches!(format.rounding, Rounding::Dynamic { .. });
+                    if is_dynamic && suite.backend.multiplies_experts(WeightFormat::Quantised(format)) {
+                        case.format = Some(format);
+                        suite.hold("expert_linear, e4m3", &case)?;
+                    }
+                }
             }
         }
     }
@@ -189,6 +201,8 @@ struct GroupedCase {
     outputs: usize,
     input: ExpertInput,
     into: GroupedOutput,
+    /// What the weights are made into; `None`: dense.
+    format: Option<QuantFormat>,
     /// For each place and output, the result before it is gated and stored.
     sums: Vec<f64>,
     /// The largest length of a row of `x` times that of a row of `weights`.
@@ -221,7 +235,8 @@ impl GroupedCase {
                 }));
             }
         }
-        Self { dtype, routed, x, weights, bias, inputs, outputs, input, into, sums, size }
+        let format = None;
+        Self { dtype, routed, x, weights, bias, inputs, outputs, input, into, format, sums, size }
     }
 
     /// The difference of a sum between two orders: see the tolerance of `linear`.
@@ -235,7 +250,20 @@ impl OpCase for GroupedCase {
         let &Self { dtype, outputs, inputs, .. } = self;
         let routes = self.routed.route(backend, None)?;
         let matrices = self.weights.chunks_exact(outputs * inputs);
-        let matrices = matrices.map(|values| matrix(backend, dtype, outputs, values)).collect::<Result<_>>()?;
+        let matrices = matrices.map(|values| match self.format {
+            None => matrix(backend, dtype, outputs, values),
+            Some(format) => {
+                let bytes = dtype.encode(values);
+                let view = WeightView { dtype, rows: outputs, cols: inputs, bytes: &bytes };
+                backend.matrix(&[MatrixPart::Quantised(QuantView::of(
+                    format,
+                    outputs,
+                    inputs,
+                    QuantSource::Dense(view),
+                ))])
+            }
+        });
+        let matrices = matrices.collect::<Result<_>>()?;
         let biases = self.bias.iter().flat_map(|bias| bias.chunks_exact(outputs));
         let biases = biases.map(|values| vector(backend, values)).collect::<Result<_>>()?;
         let gated = matches!(self.into, GroupedOutput::Gated(_));
@@ -270,7 +298,9 @@ impl OpCase for GroupedCase {
                 GroupedOutput::Operands => rounded(self.dtype, y.abs() + bias),
                 _ => F32 * (y.abs() + bias),
             };
-            return self.walk() + 2.0 * stored;
+            // All numbers are at most 1.
+            let sums = self.format.map_or(self.walk(), |_| e4m3_tolerance(self.inputs, 1.0, self.size));
+            return sums + 2.0 * stored;
         };
         let width = self.outputs / 2;
         let (place, i) = (at / width, at % width);
@@ -285,6 +315,7 @@ impl fmt::Display for GroupedCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { routed, inputs, outputs, input, into, .. } = self;
         let bias = if self.bias.is_some() { "with bias" } else { "no bias" };
-        write!(f, "{routed}, {inputs} -> {outputs}, {input:?} into {into:?}, {bias}")
+        let format = self.format.map(|format| format!(", {format}")).unwrap_or_default();
+        write!(f, "{routed}, {inputs} -> {outputs}, {input:?} into {into:?}, {bias}{format}")
     }
 }

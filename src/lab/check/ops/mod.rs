@@ -4,12 +4,13 @@
 
 mod activations;
 mod experts;
+mod four_bit;
 mod heads;
 mod linear;
 mod mixed;
 mod norms;
 mod pages;
-mod quantised;
+pub(super) mod quantised;
 mod rows;
 
 use crate::backend::{Backend, Dtype};
@@ -34,6 +35,7 @@ pub fn ops<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut CheckR
         mixed::check(&mut suite, &mut dice)?;
         experts::check(&mut suite, &mut dice)?;
         quantised::check(&mut suite, &mut dice)?;
+        four_bit::check(&mut suite, &mut dice)?;
     }
     Ok(())
 }

@@ -1,188 +1,187 @@
-//! Linear layers and experts whose weights are codes, in every weight-only format that the device multiplies as it is
-//! stored. Codes are made of random numbers, so both backends read the same ones.
+//! `linear` and `linear_add` with weights of e4m3 whose activations are rounded to it: by rows, by 128 inputs, by a scale
+//! that comes with the weights, other for each of two parts. On devices that multiply these formats as they are.
 
 use std::fmt;
 
 use super::OpSuite;
-use super::experts::{Routed, score};
+use crate::backend::quantised::ActivationScale;
 use crate::backend::{
-    ActivationDtype, Backend, CodeFormat, Dtype, ExpertInput, ExpertKind, MatrixPart, QuantFormat, QuantRow,
-    QuantSource, QuantView, Rounding, Router, RouterScores, WeightFormat, WeightView,
+    ActivationDtype, Backend, CodeFormat, Dtype, MatrixPart, QuantFormat, QuantSource, QuantView, Rounding,
+    RoundingKind, WeightFormat, WeightView,
 };
 use crate::error::Result;
 use crate::lab::check::case::{F32, OpCase, buffer, numbers, rounded, vector};
 use crate::lab::check::device::CheckEffort;
 use crate::lab::check::dice::Dice;
 
-/// Codes and the inputs that share a scale.
-const FORMATS: [(CodeFormat, Option<u32>, bool); 5] = [
-    (CodeFormat::Int4, Some(32), false),
-    (CodeFormat::Int4, Some(64), true),
-    (CodeFormat::Int4, Some(128), true),
-    (CodeFormat::Int4, None, false),
-    (CodeFormat::Fp4, Some(32), false),
+/// Rows, outputs and inputs; those of more than 128 rows and multiples of 16 may be a library's.
+const SHAPES: [(usize, usize, usize); 11] = [
+    (1, 1, 1),
+    (3, 15, 2),
+    (8, 128, 256),
+    (17, 105, 48),
+    (31, 200, 384),
+    (64, 512, 512),
+    (128, 96, 1280),
+    (255, 64, 130),
+    (300, 384, 256),
+    (300, 256, 4096),
+    (1000, 512, 1024),
 ];
 
-/// Rows, outputs and inputs.
-const SHAPES: [[usize; 3]; 9] = [
-    [1, 64, 128],
-    [3, 33, 256],
-    [8, 512, 4096],
-    [16, 130, 384],
-    [17, 200, 640],
-    [64, 192, 1024],
-    [70, 4096, 512],
-    [256, 320, 2048],
-    [300, 96, 128],
+/// e4m3 with a scale for an output, or for 128 of its inputs.
+pub const FORMATS: [QuantFormat; 4] = [
+    e4m3(None, Rounding::Dynamic { to: RoundingKind::Fp8, group: None }),
+    e4m3(None, Rounding::Static { to: RoundingKind::Fp8 }),
+    e4m3(Some(GROUP), Rounding::Dynamic { to: RoundingKind::Fp8, group: Some(GROUP) }),
+    e4m3(Some(GROUP), Rounding::Static { to: RoundingKind::Fp8 }),
 ];
 
-/// Rows, experts, chosen ones, outputs and inputs.
-const GROUPED: [[usize; 5]; 4] =
-    [[1, 8, 4, 96, 128], [20, 6, 2, 130, 256], [150, 32, 4, 64, 384], [700, 3, 2, 80, 128]];
+const GROUP: u32 = 128;
 
-pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<()> {
+const fn e4m3(group: Option<u32>, rounding: Rounding) -> QuantFormat {
+    QuantFormat { codes: CodeFormat::Fp8, group, zeros: false, rounding }
+}
+
+pub(super) fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<()> {
     let dtype = suite.dtype;
-    let is_quick = suite.effort == CheckEffort::Quick;
-    for (codes, group, zeros) in FORMATS {
-        let format = QuantFormat { codes, group, zeros, rounding: Rounding::Exact };
-        let stored = WeightFormat::Quantised(format);
-        let shapes: &[_] = match suite.backend.multiplies(stored) {
-            false => &[],
-            true if is_quick => &SHAPES[1..2],
-            true => &SHAPES,
-        };
-        for &[rows, outputs, inputs] in shapes {
-            let x = numbers(dice, dtype, rows * inputs);
-            let weights = Codes::new(format, dice.numbers(outputs * inputs), outputs, inputs);
-            let bias = dice.numbers(outputs);
-            for into in [Destination::Operands, Destination::Sums, Destination::Added] {
-                let (x, weights, bias) = (x.clone(), weights.clone(), bias.clone());
-                suite.hold("linear of codes", &CodesCase { dtype, into, x, weights, bias, routed: None })?;
-            }
+    let few = [(3, 15, 2), (5, 64, 128)];
+    let shapes: &[_] = if suite.effort == CheckEffort::Quick { &few } else { &SHAPES };
+    for format in FORMATS {
+        if !suite.backend.multiplies(WeightFormat::Quantised(format)) {
+            continue;
         }
-        let shapes: &[_] = match suite.backend.multiplies_experts(stored) {
-            false => &[],
-            true if is_quick => &GROUPED[..1],
-            true => &GROUPED,
-        };
-        for &[rows, experts, chosen, outputs, inputs] in shapes {
-            let scores = (0..rows * experts).map(|i| score(dice, i % experts)).collect();
-            let router = Router { chosen, scores: RouterScores::SoftmaxOfChosen };
-            let routed = Routed { rows, experts, router, scores };
+        for &(rows, outputs, inputs) in shapes.iter().filter(|(.., inputs)| is_cut(format, *inputs)) {
             let x = numbers(dice, dtype, rows * inputs);
-            let weights = Codes::new(format, dice.numbers(experts * outputs * inputs), outputs, inputs);
-            let bias = dice.numbers(experts * outputs);
-            for into in [Destination::Operands, Destination::Sums] {
-                let (x, weights, bias, routed) = (x.clone(), weights.clone(), bias.clone(), Some(routed.clone()));
-                suite.hold("expert_linear of codes", &CodesCase { dtype, into, x, weights, bias, routed })?;
+            let weights = dice.numbers(outputs * inputs);
+            let (before, bias) = (dice.numbers(rows * outputs), dice.numbers(outputs));
+            for bias in [None, Some(bias)] {
+                let case = |into| QuantCase {
+                    dtype,
+                    format,
+                    into,
+                    inputs,
+                    x: x.clone(),
+                    weights: weights.clone(),
+                    bias: bias.clone(),
+                };
+                let operands = ActivationDtype::Operands(dtype);
+                suite.hold("linear, e4m3", &case(QuantDestination::Replace(operands)))?;
+                suite.hold("linear, e4m3", &case(QuantDestination::Replace(ActivationDtype::Sums)))?;
+                suite.hold("linear_add, e4m3", &case(QuantDestination::Add(before.clone())))?;
             }
         }
     }
     Ok(())
 }
 
-/// One matrix, or one for each expert, and the numbers of which its codes are made.
-#[derive(Clone)]
-struct Codes {
-    format: QuantFormat,
-    bytes: Vec<u8>,
-    outputs: usize,
-    inputs: usize,
-    /// The largest length of a row of the numbers that the codes stand for.
-    longest: f64,
+/// Whether the format's groups divide the inputs.
+pub fn is_cut(format: QuantFormat, inputs: usize) -> bool {
+    format.group.is_none_or(|group| inputs.is_multiple_of(group as usize))
 }
 
-impl Codes {
-    fn new(format: QuantFormat, numbers: Vec<f32>, outputs: usize, inputs: usize) -> Self {
-        let mut codes = Self { format, bytes: Dtype::F32.encode(&numbers), outputs, inputs, longest: 0.0 };
-        let (mut row, mut scratch) = (vec![0.0; inputs], QuantRow::default());
-        for matrix in 0..codes.count() {
-            for output in 0..outputs {
-                codes.view(matrix).numbers(output, &mut scratch, &mut row);
-                let length = row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
-                codes.longest = codes.longest.max(length);
-            }
-        }
-        codes
-    }
+/// What numbers that were rounded to e4m3 may differ from others: three bits follow the first.
+const E4M3: f64 = 1.0 + 1.0 / 16.0;
 
-    fn count(&self) -> usize {
-        self.bytes.len() / size_of::<f32>() / self.outputs / self.inputs
-    }
-
-    fn view(&self, matrix: usize) -> QuantView<'_> {
-        let (rows, cols, size) = (self.outputs, self.inputs, self.outputs * self.inputs * size_of::<f32>());
-        let bytes = &self.bytes[matrix * size..][..size];
-        let dense = WeightView { dtype: Dtype::F32, rows, cols, bytes };
-        QuantView::of(self.format, rows, cols, QuantSource::Dense(dense))
-    }
+/// The difference of two sums over `inputs` products of e4m3, of which none is larger than `largest`. A tensor core adds 32
+/// of them at a time to a sum of at most 128, each cut to 13 bits below the largest (DeepSeek-V3, section 3.3.2, says 14 bits in
+/// all): errors of random sign, which add up like a random walk, 8 times its mean length at most. `size`: the product of the
+/// lengths; sums in f32 differ as those of `linear`.
+pub fn e4m3_tolerance(inputs: usize, largest: f64, size: f64) -> f64 {
+    let walk = 8.0 * (inputs as f64).sqrt();
+    E4M3 * E4M3 * (walk * 2f64.powi(-13) * largest + 2.0 * (walk + 4.0) * F32 * size)
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Destination {
-    Operands,
-    Sums,
-    /// Added to ones.
-    Added,
+enum QuantDestination {
+    Replace(ActivationDtype),
+    /// Contents of the residual before.
+    Add(Vec<f32>),
 }
 
-/// A layer, or a grouped layer of rows with `routed`.
-struct CodesCase {
+struct QuantCase {
     dtype: Dtype,
-    into: Destination,
+    format: QuantFormat,
+    into: QuantDestination,
+    inputs: usize,
     x: Vec<f32>,
-    weights: Codes,
-    bias: Vec<f32>,
-    routed: Option<Routed>,
+    weights: Vec<f32>,
+    bias: Option<Vec<f32>>,
 }
 
-impl OpCase for CodesCase {
-    fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
-        let Codes { outputs, inputs, .. } = self.weights;
-        let operands = ActivationDtype::Operands(self.dtype);
-        let x = buffer(backend, operands, self.x.len() / inputs, inputs, &self.x)?;
-        let matrix = |backend: &mut B, i| backend.matrix(&[MatrixPart::Quantised(self.weights.view(i))]);
-        let holds = if self.into == Destination::Operands { operands } else { ActivationDtype::Sums };
-        let Some(routed) = &self.routed else {
-            let (weights, bias) = (matrix(backend, 0)?, vector(backend, &self.bias)?);
-            let rows = self.x.len() / inputs;
-            let before = vec![1.0; if self.into == Destination::Added { rows * outputs } else { 0 }];
-            let mut out = buffer(backend, holds, rows, outputs, &before)?;
-            match self.into {
-                Destination::Added => backend.linear_add(&mut out, &x, &weights, Some(&bias)),
-                Destination::Operands | Destination::Sums => backend.linear(&mut out, &x, &weights, Some(&bias)),
-            }
-            return backend.read(&out, rows);
+impl QuantCase {
+    fn rows(&self) -> usize {
+        self.x.len() / self.inputs
+    }
+
+    fn outputs(&self) -> usize {
+        self.weights.len() / self.inputs
+    }
+
+    /// In two parts, whose static scales differ.
+    fn matrix<B: Backend>(&self, backend: &mut B) -> Result<B::Matrix> {
+        let (outputs, cols) = (self.outputs(), self.inputs);
+        let bytes = Dtype::F32.encode(&self.weights);
+        let view = WeightView { dtype: Dtype::F32, rows: outputs, cols, bytes: &bytes };
+        let whole = QuantView::of(self.format, outputs, cols, QuantSource::Dense(view));
+        let is_static = matches!(self.format.rounding, Rounding::Static { .. });
+        let part = |first: usize, rows: usize, fixed: f32| {
+            let activations = ActivationScale { fixed: is_static.then_some(fixed), most: None };
+            MatrixPart::Quantised(QuantView { first, rows, activations, ..whole })
         };
-        let routes = routed.route(backend, None)?;
-        let matrices = (0..routed.experts).map(|i| matrix(backend, i)).collect::<Result<_>>()?;
-        let biases = self.bias.chunks_exact(outputs).map(|bias| vector(backend, bias)).collect::<Result<_>>()?;
-        let experts = backend.experts(matrices, biases, ExpertKind::Linear)?;
-        let mut out = buffer(backend, holds, routed.places(), outputs, &[])?;
-        backend.expert_linear(&mut out, &x, &experts, &routes, ExpertInput::Rows);
-        backend.read(&out, routed.places())
+        let half = outputs / 2;
+        let parts = [part(0, half, 1.0 / 448.0), part(half, outputs - half, 1.0 / 300.0)];
+        backend.matrix(if half == 0 { &parts[1..] } else { &parts })
+    }
+}
+
+impl OpCase for QuantCase {
+    fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
+        let (rows, outputs) = (self.rows(), self.outputs());
+        let x = buffer(backend, ActivationDtype::Operands(self.dtype), rows, self.inputs, &self.x)?;
+        let weights = self.matrix(backend)?;
+        let bias = self.bias.as_ref().map(|bias| vector(backend, bias)).transpose()?;
+        let out = match &self.into {
+            QuantDestination::Replace(holds) => {
+                let mut out = buffer(backend, *holds, rows, outputs, &[])?;
+                backend.linear(&mut out, &x, &weights, bias.as_ref());
+                out
+            }
+            QuantDestination::Add(before) => {
+                let mut out = buffer(backend, ActivationDtype::Sums, rows, outputs, before)?;
+                backend.linear_add(&mut out, &x, &weights, bias.as_ref());
+                out
+            }
+        };
+        backend.read(&out, rows)
     }
 
-    /// As for `linear`, with the lengths of all rows at most: a group's sum is rounded once more, by its scale.
-    fn tolerance(&self, _: usize, y: f64) -> f64 {
-        let inputs = self.weights.inputs;
-        // Numbers of x are at most 1.
-        let size = self.weights.longest * (inputs as f64).sqrt();
-        let walk = 2.0 * (9.0 * (inputs as f64).sqrt() + 4.0) * F32 * size;
-        match self.into {
-            Destination::Operands => walk + 2.0 * rounded(self.dtype, y.abs()),
-            Destination::Sums | Destination::Added => walk + 4.0 * F32 * (y.abs() + 2.0),
+    /// Both sides round activations and weights to the same numbers.
+    fn tolerance(&self, at: usize, y: f64) -> f64 {
+        let (row, output) = (at / self.outputs(), at % self.outputs());
+        let of = |numbers: &[f32]| {
+            let squares = numbers.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>();
+            (numbers.iter().map(|x| f64::from(x.abs())).fold(0.0, f64::max), squares.sqrt())
+        };
+        let (x, w) =
+            (of(&self.x[row * self.inputs..][..self.inputs]), of(&self.weights[output * self.inputs..][..self.inputs]));
+        let sums = e4m3_tolerance(self.inputs, x.0 * w.0, x.1 * w.1);
+        let bias = self.bias.as_ref().map_or(0.0, |bias| f64::from(bias[output]).abs());
+        sums + match &self.into {
+            QuantDestination::Replace(ActivationDtype::Operands(dtype)) => 2.0 * rounded(*dtype, y.abs() + bias),
+            QuantDestination::Replace(ActivationDtype::Sums) => 2.0 * F32 * (y.abs() + bias),
+            QuantDestination::Add(before) => 4.0 * F32 * (y.abs() + bias + f64::from(before[at]).abs()),
         }
     }
 }
 
-impl fmt::Display for CodesCase {
+impl fmt::Display for QuantCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Codes { format, outputs, inputs, .. } = self.weights;
-        match &self.routed {
-            Some(routed) => write!(f, "{routed}, ")?,
-            None => write!(f, "{} rows, ", self.x.len() / inputs)?,
-        }
-        write!(f, "{inputs} -> {outputs}, {format}, into {:?}", self.into)
+        let into = match &self.into {
+            QuantDestination::Replace(holds) => format!("into {holds:?}"),
+            QuantDestination::Add(_) => "added".to_owned(),
+        };
+        let bias = if self.bias.is_some() { "with bias" } else { "no bias" };
+        let (format, rounding) = (self.format, self.format.rounding);
+        write!(f, "{} rows, {} -> {}, {format}, {rounding}, {into}, {bias}", self.rows(), self.inputs, self.outputs())
     }
 }

@@ -85,7 +85,7 @@ const MADE_GROUP: u32 = 32;
 
 impl MadeFormat {
     /// Of the layers' matrices.
-    fn of_layers(self) -> QuantFormat {
+    pub fn of_layers(self) -> QuantFormat {
         let rounded = |codes, to| QuantFormat {
             codes,
             group: None,
@@ -105,7 +105,7 @@ impl MadeFormat {
     }
 
     /// Of the output layer; `None`: it stays dense.
-    fn of_head(self) -> Option<QuantFormat> {
+    pub fn of_head(self) -> Option<QuantFormat> {
         match self {
             MadeFormat::Fp8 => None,
             MadeFormat::Int8 | MadeFormat::Int4 => Some(MadeFormat::Int8.of_layers()),

@@ -1,0 +1,28 @@
+// The norm of a row, by all THREADS threads of a block: out[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i]. `row`: shared memory for
+// `width` floats, in which each thread reads back only what it wrote.
+#pragma once
+
+#include "lanes.cuh"
+#include "reduce.cuh"
+
+template <int N>
+__device__ __forceinline__ void rms_norm_row(ELEMENT* out, const float* x, const float* weight, unsigned width, float eps,
+                                             float* row) {
+    float squares = 0.0f;
+    for (unsigned i = threadIdx.x * N; i < width; i += THREADS * N) {
+        Lanes<float, N> lanes = load<N>(x + i);
+        store<N>(row + i, lanes);
+        for (float value : lanes.at) {
+            squares += value * value;
+        }
+    }
+    float scale = 1.0f / sqrtf(block_sum(squares) / width + eps);
+    for (unsigned i = threadIdx.x * N; i < width; i += THREADS * N) {
+        Lanes<float, N> lanes = load<N>(row + i);
+        Lanes<float, N> weights = load<N>(weight + i);
+        for (int lane = 0; lane < N; ++lane) {
+            lanes.at[lane] *= scale * weights.at[lane];
+        }
+        store<N>(out + i, lanes);
+    }
+}

@@ -1,0 +1,105 @@
+//! Products by cuBLASLt: descriptors and algorithms by shape, so that a steady step only enqueues.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use super::algorithm::Algorithm;
+use super::chooser::{AlgorithmPolicy, Chooser};
+use super::cublaslt::{Description, GemmOperands, GemmShape, Library};
+use crate::backend::cuda::driver::device::Device;
+use crate::backend::cuda::driver::memory::Memory;
+use crate::backend::cuda::memory::weights::Matrix;
+use crate::error::Result;
+
+/// Weights remembered per shape, used in turn while a product is timed.
+const SIBLINGS: usize = 8;
+
+pub(super) struct LibraryProducts {
+    library: Library,
+    chooser: Chooser,
+    /// Whether algorithms may be timed now: the products enqueued now will recur.
+    may_tune: bool,
+    /// `None` if the library has no algorithm.
+    products: HashMap<GemmShape, Option<PlannedProduct>>,
+    /// Weights by outputs and inner width.
+    siblings: HashMap<(usize, usize), Vec<Weak<Memory>>>,
+}
+
+/// A product of one shape, ready to enqueue.
+struct PlannedProduct {
+    description: Description,
+    algorithm: Algorithm,
+    /// Whether it was chosen while timing was allowed; if not, it is chosen again when timing is.
+    settled: bool,
+}
+
+impl LibraryProducts {
+    /// Uses the library's first choices until `choose` is called.
+    pub fn open(device: &Device) -> Result<Self> {
+        let library = Library::open(device)?;
+        let chooser = Chooser::new(&library, AlgorithmPolicy::First);
+        Ok(Self { chooser, library, may_tune: true, products: HashMap::new(), siblings: HashMap::new() })
+    }
+
+    /// Sets how algorithms are chosen, also for known products.
+    pub fn choose(&mut self, choosing: AlgorithmPolicy) {
+        self.products.clear();
+        self.chooser = Chooser::new(&self.library, choosing);
+    }
+
+    /// Sets whether algorithms of unsettled products may be timed.
+    pub fn may_tune(&mut self, may_tune: bool) {
+        self.may_tune = may_tune;
+    }
+
+    /// Remembers weights as long as they live; those of one shape are used in turn while a product is timed.
+    pub fn remember(&mut self, w: &Matrix) {
+        let siblings = self.siblings.entry((w.outputs, w.inner)).or_default();
+        siblings.retain(|memory| memory.strong_count() > 0);
+        if siblings.len() < SIBLINGS {
+            siblings.push(Arc::downgrade(&w.memory));
+        }
+    }
+
+    /// Enqueues the product of `shape`, choosing its algorithm if it is new or not settled. Returns whether the library
+    /// has one.
+    pub fn enqueue(&mut self, shape: GemmShape, operands: GemmOperands<'_>) -> Result<bool> {
+        let is_planned =
+            |product: &Option<PlannedProduct>| product.as_ref().is_none_or(|it| it.settled || !self.may_tune);
+        let (begun, is_to_plan) = (Instant::now(), !self.products.get(&shape).is_some_and(is_planned));
+        if is_to_plan {
+            let product = self.plan(shape, operands)?;
+            if product.is_none() {
+                log::debug!("cuBLASLt has no algorithm for {shape:?}");
+            }
+            self.products.insert(shape, product);
+        }
+        let Some(PlannedProduct { description, algorithm, .. }) = &self.products[&shape] else { return Ok(false) };
+        let planned = begun.elapsed();
+        description.enqueue(&self.library, algorithm, &operands)?;
+        if is_to_plan {
+            // The library loads a kernel on its first call.
+            let ms = |elapsed: Duration| 1e3 * elapsed.as_secs_f64();
+            let (planned, called) = (ms(planned), ms(begun.elapsed() - planned));
+            log::debug!("{shape:?} by {algorithm}: planned in {planned:.1} ms, first called in {called:.1} ms");
+        }
+        Ok(true)
+    }
+
+    fn plan(&mut self, shape: GemmShape, operands: GemmOperands<'_>) -> Result<Option<PlannedProduct>> {
+        let siblings = self.siblings.get(&(shape.outputs, shape.inner)).into_iter().flatten();
+        let siblings: Vec<Arc<Memory>> = siblings.filter_map(Weak::upgrade).collect();
+        let description = Description::new(&self.library, shape)?;
+        let mut algorithm =
+            |may_tune| self.chooser.algorithm(&self.library, &description, operands, &siblings, may_tune);
+        let algorithm = match algorithm(self.may_tune) {
+            Err(error) if error.is_shortage() && self.may_tune => {
+                log::debug!("{shape:?} goes as the library recommends: {error}");
+                algorithm(false)?
+            }
+            found => found?,
+        };
+        Ok(algorithm.map(|algorithm| PlannedProduct { description, algorithm, settled: self.may_tune }))
+    }
+}
