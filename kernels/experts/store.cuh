@@ -13,6 +13,7 @@ struct Results {
     void* out;  // ELEMENT, or f32 if `sums`
     const float* bias;  // [experts, outputs], if `biased`
     unsigned biased, sums, gate;
+    unsigned accumulates;  // whether they are added to what is there, which only sums are
 };
 
 __device__ __forceinline__ float gated(float gate, float up, unsigned kind) {
@@ -81,7 +82,9 @@ __device__ __forceinline__ void store_sums(const Results& results, const Operand
             for (unsigned i = 0; i < 4; i++) {
                 const unsigned place = column + i % 2, row = result + i / 2 * 8;
                 if (place < rows.count && row < width) {
-                    static_cast<float*>(results.out)[static_cast<unsigned long long>(rows.first + place) * width + row] = s[i] + bias[i / 2];
+                    float* to = static_cast<float*>(results.out) + static_cast<unsigned long long>(rows.first + place) * width + row;
+                    const float sum = s[i] + bias[i / 2];
+                    *to = results.accumulates ? *to + sum : sum;
                 }
             }
         }

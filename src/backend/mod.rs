@@ -307,6 +307,10 @@ pub trait Backend: Send + 'static {
     /// Whether weights of one dtype can multiply activations stored for another one ([`ActivationDtype::Operands`]).
     const MIXES_DTYPES: bool;
 
+    /// Whether activations are put into the order of a quantised matrix's inputs that has one of its own
+    /// (`QuantView::order`), and parts of different formats are stacked.
+    const ORDERS_INPUTS: bool = true;
+
     /// Slots per page.
     fn page_tokens(&self) -> u32;
 

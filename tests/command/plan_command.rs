@@ -157,7 +157,7 @@ fn fp8_keys_and_values_take_half_where_the_device_reads_them() {
     assert_eq!(bytes(&desk.plan(&cpu)), 128 << 10);
 }
 
-/// On the CPU a format takes what it stores; a GPU of Hopper multiplies FP8, and makes other formats dense.
+/// On the CPU a format takes what it stores; a GPU multiplies int4, and Hopper FP8, and makes other formats dense.
 #[test]
 fn weights_take_what_the_device_makes_of_them() {
     let desk = Desk::new();
@@ -189,6 +189,16 @@ fn weights_take_what_the_device_makes_of_them() {
     assert!((0.57..0.59).contains(&share(&[])), "{}", share(&[]));
     let said = desk.refused(&["plan", "rows.jsonl", "--model", "config.json", "--weights", "int8"]);
     assert!(said.contains("--weights int8") && said.contains("fp8"), "{said}");
+    let mut awq = |group: u32| {
+        published["quantization_config"] =
+            json!({"quant_method": "awq", "bits": 4, "group_size": group, "zero_point": true, "version": "gemm"});
+        desk.put("config.json", published.to_string());
+        weights(&[])
+    };
+    // All but the embedding table and the output layer: 4 bits, and a scale and a zero point of 40 for 128 inputs.
+    let in_codes = awq(128) / dense;
+    assert!((0.36..0.38).contains(&in_codes), "{in_codes}");
+    assert_eq!(awq(16), dense, "no kernel takes groups of 16");
 }
 
 #[test]

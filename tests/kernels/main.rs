@@ -13,6 +13,7 @@ mod emulated_advance;
 mod emulated_append;
 mod emulated_attention;
 mod emulated_experts;
+mod emulated_four_bit;
 mod emulated_fp8;
 mod emulated_levels;
 mod emulated_sampling;

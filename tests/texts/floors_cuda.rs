@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders and top-level files of `src/backend/cuda` from the lowest up, each with those that it may use.
-const MAY_USE: [(&str, &[&str]); 12] = [
+const MAY_USE: [(&str, &[&str]); 13] = [
     ("discovery", &[]),
     ("compile", &["discovery"]),
     ("driver", &["compile", "discovery"]),
@@ -14,7 +14,8 @@ const MAY_USE: [(&str, &[&str]); 12] = [
     ("ops", &["memory", "driver", "compile"]),
     ("rounding", &["memory", "driver", "compile"]),
     ("gemm", &["rounding", "memory", "driver", "compile"]),
-    ("experts", &["rounding", "memory", "driver", "compile"]),
+    ("four_bit", &["memory", "driver", "compile"]),
+    ("experts", &["four_bit", "rounding", "memory", "driver", "compile"]),
     ("attention", &["memory", "driver", "compile", "discovery"]),
     ("sampling", &["driver", "compile"]),
     ("step", &["attention", "sampling", "memory", "driver", "compile"]),

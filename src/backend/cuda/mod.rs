@@ -10,6 +10,7 @@
 //! ops, gemm, experts, attention,  the launchers: element-wise ops; linear layers; mixtures of experts; tree attention;
 //! sampling                        sampling
 //! rounding                        activations rounded to e4m3, for gemm and experts
+//! four_bit                        products with 4-bit weights, of layers and experts
 //! memory                          what lies on the device: activations, weights, KV pages, staged lists
 //! driver                          one device: stream, allocations, kernels, events, graphs
 //! compile                         from kernels/ to machine code
@@ -21,6 +22,7 @@ pub mod compile;
 pub mod discovery;
 pub mod driver;
 pub mod experts;
+pub mod four_bit;
 pub mod gemm;
 pub mod memory;
 pub mod ops;
@@ -42,11 +44,14 @@ pub use self::ops::Rope;
 pub use self::step::Step;
 
 use self::compile::elements::{Fp8Scaling, KvElement};
+use self::compile::four_bit::FourBit;
 use self::discovery::probe::DeviceFacts;
 use self::driver::device::Device;
 use self::experts::ExpertKernels;
 use self::experts::dense::DenseExperts;
+use self::experts::four_bit::FourBitExperts;
 use self::experts::fp8::{Fp8ExpertKernels, Fp8Experts};
+use self::four_bit::FourBitKernels;
 use self::gemm::Gemm;
 use self::gemm::chooser::{self, AlgorithmPolicy};
 use self::gemm::cublaslt::Library;
@@ -74,6 +79,7 @@ pub struct Cuda {
     gemms: HashMap<WeightFormat, Gemm>,
     /// Loaded with the first matrix of e4m3.
     fp8: Option<Fp8>,
+    four_bit: FourBitKernels,
     /// The most rows that any buffer had, and the most places that any routes had.
     most_rows: usize,
     most_places: usize,
@@ -110,11 +116,13 @@ impl Cuda {
         let (moves, skips_attention, deterministic) = (0, false, false);
         let kv = KvDtype::Model;
         let (fp8, most_rows, most_places) = (None, 0, 0);
+        let four_bit = FourBitKernels::new(&device, deterministic);
         Ok(Self {
             loader,
             ops,
             gemms,
             fp8,
+            four_bit,
             most_rows,
             most_places,
             experts,
@@ -257,6 +265,7 @@ impl Cuda {
     fn product(&mut self, out: &Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>, accumulates: bool) {
         self.fp8.iter_mut().for_each(|fp8| fp8.rounder.forget_rows_of(out));
         match &mut self.fp8 {
+            _ if four_bit_of(w.format).is_some() => self.four_bit.linear(out, x, w, bias, accumulates),
             Some(fp8) if w.fp8.is_some() => fp8.linear.linear(&mut fp8.rounder, out, x, w, bias, accumulates),
             _ if accumulates => self.gemm(w.format).linear_add(out, x, w, bias),
             _ => self.gemm(w.format).linear(out, x, w, bias),
@@ -265,6 +274,14 @@ impl Cuda {
 
     fn gemm(&mut self, format: WeightFormat) -> &mut Gemm {
         self.gemms.get_mut(&format).expect("loaded with the first matrix of its format")
+    }
+}
+
+/// The 4-bit format of matrices of `format`, if it is one that kernels/four_bit multiplies.
+fn four_bit_of(format: WeightFormat) -> Option<FourBit> {
+    match format {
+        WeightFormat::Quantised(format) => FourBit::of(format),
+        WeightFormat::Dense(_) | WeightFormat::Blocks(_) => None,
     }
 }
 
@@ -280,6 +297,8 @@ impl Backend for Cuda {
     type Routes = Routes;
 
     const MIXES_DTYPES: bool = false;
+
+    const ORDERS_INPUTS: bool = false;
 
     const IS_ASYNC: bool = true;
 
@@ -318,6 +337,7 @@ impl Backend for Cuda {
     /// batch-invariant anyway: the row's width alone decides the order of their sums.
     fn set_batch_invariant(&mut self) {
         self.deterministic = true;
+        self.four_bit.set_batch_invariant();
         self.choose_products(AlgorithmPolicy::BatchInvariant);
     }
 
@@ -335,11 +355,13 @@ impl Backend for Cuda {
     }
 
     fn multiplies(&self, format: WeightFormat) -> bool {
-        format.dense().is_some() || Fp8Scaling::of(format, self.device.facts().major).is_some()
+        let is_kept = format.dense().is_some() || four_bit_of(format).is_some();
+        is_kept || Fp8Scaling::of(format, self.device.facts().major).is_some()
     }
 
     fn multiplies_experts(&self, format: WeightFormat) -> bool {
-        format.dense().is_some() || Fp8Scaling::of_experts(format, self.device.facts().major).is_some()
+        let is_kept = format.dense().is_some() || four_bit_of(format).is_some();
+        is_kept || Fp8Scaling::of_experts(format, self.device.facts().major).is_some()
     }
 
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
@@ -348,7 +370,13 @@ impl Backend for Cuda {
             MatrixPart::Dense(_) | MatrixPart::Random(_) | MatrixPart::Blocks(_) => None,
         });
         if let Some(views) = quantised.collect::<Option<Vec<_>>>() {
-            return self.fp8_matrix(&views);
+            return match FourBit::of(views[0].format) {
+                Some(format) => {
+                    self.four_bit.load(format)?;
+                    memory::four_bit::matrix(&self.device, self.loader.staging(), &views)
+                }
+                None => self.fp8_matrix(&views),
+            };
         }
         let element =
             StackShape::of(parts).dense.expect("dense parts of one dtype, by `multiplies` and `MIXES_DTYPES`");
@@ -363,6 +391,10 @@ impl Backend for Cuda {
     }
 
     fn experts(&mut self, matrices: Vec<Matrix>, biases: Vec<Vector>, kind: ExpertKind) -> Result<Experts> {
+        if let Some(format) = matrices.first().and_then(|matrix| four_bit_of(matrix.format)) {
+            let experts = FourBitExperts::load(&self.device, format, matrices, &biases)?;
+            return Ok(Experts::FourBit(experts));
+        }
         if matrices.iter().any(|matrix| matrix.fp8.is_some()) {
             return self.fp8_experts(matrices, &biases);
         }
@@ -609,6 +641,10 @@ impl Backend for Cuda {
             (Experts::Dense(experts), _) => {
                 self.forget_rounded();
                 experts.linear(self.expert_kernels(experts.element()), out, x, routes, input);
+            }
+            (Experts::FourBit(experts), _) => {
+                self.forget_rounded();
+                experts.linear(&self.four_bit, out, x, routes, input);
             }
             (Experts::Fp8(experts), fp8) => {
                 let fp8 = fp8.as_mut().expect("opened with the first matrix of e4m3");

@@ -33,6 +33,19 @@ pub struct QuantFormat {
 }
 
 impl QuantFormat {
+    /// Whether it is one that GPUs multiply from 4-bit codes, and the inputs that share a scale there: int4 in groups of 32, 64
+    /// or a multiple of 128, or with a scale for each output; e2m1 in groups of 32. Activations are not rounded.
+    pub fn four_bit_group(self) -> Option<usize> {
+        let group = match (self.codes, self.group) {
+            (CodeFormat::Int4, Some(group @ (32 | 64))) => group,
+            (CodeFormat::Int4, None) => 128,
+            (CodeFormat::Int4, Some(group)) if group > 0 && group.is_multiple_of(128) => 128,
+            (CodeFormat::Fp4, Some(32)) if !self.zeros => 32,
+            _ => return None,
+        };
+        (self.rounding == Rounding::Exact).then_some(group as usize)
+    }
+
     /// Scales of each output.
     pub fn groups(self, cols: usize) -> usize {
         self.group.map_or(1, |group| cols.div_ceil(group as usize))

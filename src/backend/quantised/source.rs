@@ -117,7 +117,8 @@ pub fn power_of_two(code: u8) -> f32 {
 }
 
 /// Makes codes of numbers, group by group, with the zero point 8 where the format has any. The largest of a group is exact
-/// up to the rounding of its scale. In int4 it becomes -8, the code farthest from zero, so its scale may be negative.
+/// up to the rounding of its scale. In int4 it becomes -8, the code farthest from zero, so its scale may be negative; in
+/// e2m1, whose scales are powers of two, 3 to 6.
 fn make_row(format: QuantFormat, numbers: &[f32], out: &mut QuantRow) {
     for group in numbers.chunks(format.group_inputs(numbers.len()).max(1)) {
         let largest = group.iter().fold(0.0, |most: f32, x| if x.abs() > most.abs() { *x } else { most });
@@ -129,12 +130,19 @@ fn make_row(format: QuantFormat, numbers: &[f32], out: &mut QuantRow) {
         };
         let largest = if format.codes == CodeFormat::Int4 { largest } else { largest.abs() };
         let scale = nonzero(largest / span);
+        let scale = if format.codes == CodeFormat::Fp4 { power_of_two_from(scale) } else { scale };
         out.scales.push(scale);
         if format.zeros {
             out.zeros.push(8);
         }
         out.codes.extend(group.iter().map(|x| code_of(format.codes, x / scale)));
     }
+}
+
+/// The smallest power of two that is not below `x`, a positive number.
+fn power_of_two_from(x: f32) -> f32 {
+    let bits = x.to_bits();
+    f32::from_bits(((bits >> 23) + u32::from(bits & 0x7f_ffff != 0)) << 23)
 }
 
 /// The code of the nearest number.

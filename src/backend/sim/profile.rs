@@ -246,16 +246,21 @@ impl CallTimes {
     }
 }
 
+/// Whether GPUs multiply matrices of this format from 4-bit codes.
+fn is_four_bit(format: WeightFormat) -> bool {
+    matches!(format, WeightFormat::Quantised(format) if format.four_bit_group().is_some())
+}
+
 impl DeviceProfile {
     /// Whether the device multiplies matrices of this format; it makes others dense.
     pub fn multiplies(&self, format: WeightFormat) -> bool {
-        self.backend == BackendKind::Cpu || format.dense().is_some() || self.scales(format)
+        self.backend == BackendKind::Cpu || format.dense().is_some() || is_four_bit(format) || self.scales(format)
     }
 
     /// The same of experts.
     pub fn multiplies_experts(&self, format: WeightFormat) -> bool {
         let is_fp8 = self.is_hopper() && Fp8Scaling::of_experts(format, HOPPER).is_some();
-        self.backend == BackendKind::Cpu || format.dense().is_some() || is_fp8
+        self.backend == BackendKind::Cpu || format.dense().is_some() || is_four_bit(format) || is_fp8
     }
 
     /// Whether it is a GPU that multiplies matrices of this format in e4m3, at twice the rate of 16 bits.

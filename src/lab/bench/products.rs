@@ -222,9 +222,11 @@ fn measure<B: Timed>(
     options: &ProductOptions,
     rates: Rates,
 ) -> Result<Vec<LayerTimes>> {
-    let LinearLayer { outputs, inputs, into, weights: format, .. } = *layer;
+    let LinearLayer { outputs, inputs, into, weights, .. } = *layer;
     let ProductOptions { dtype, rows, .. } = options;
     let dtype = *dtype;
+    // An output layer may have a format that the device does not multiply, unlike the other layers'.
+    let format = if backend.multiplies(weights) { weights } else { WeightFormat::Dense(dtype) };
     let bytes = format.bytes(outputs, inputs);
     let copies = (WEIGHT_BYTES / bytes.max(1)).clamp(*COPIES.start(), *COPIES.end());
     let weights = (0..copies).map(|copy| {

@@ -91,10 +91,12 @@ impl WeightSource {
         multiplies: impl Fn(&B, WeightFormat) -> bool,
     ) -> Result<B::Matrix> {
         let (dtype, converts) = self.compute();
-        let mixes = B::MIXES_DTYPES || parts.iter().all(|part| part.format() == parts[0].format());
+        let is_ordered = |part: &MatrixPart<'_>| matches!(part, MatrixPart::Quantised(view) if view.order.is_some());
+        let is_plain =
+            B::ORDERS_INPUTS || parts.iter().all(|part| part.format() == parts[0].format() && !is_ordered(part));
         let is_kept = |part: &MatrixPart<'_>| match part.format() {
             WeightFormat::Dense(other) => (B::MIXES_DTYPES && !converts) || other == dtype,
-            format @ (WeightFormat::Quantised(_) | WeightFormat::Blocks(_)) => mixes && multiplies(backend, format),
+            format @ (WeightFormat::Quantised(_) | WeightFormat::Blocks(_)) => is_plain && multiplies(backend, format),
         };
         if parts.iter().all(is_kept) {
             return backend.matrix(parts);

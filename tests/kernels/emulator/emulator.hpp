@@ -484,6 +484,18 @@ inline uint16_t half_of(unsigned pair, unsigned which) {
     return static_cast<uint16_t>(pair >> 16 * which);
 }
 
+template <class T>
+unsigned add_pairs(unsigned a, unsigned b) {
+    auto sum = [&](unsigned which) { return element<T>(half_of(a, which)) + element<T>(half_of(b, which)); };
+    return pack<T>(sum(0), sum(1));
+}
+
+template <class T>
+unsigned multiply_pairs(unsigned a, unsigned b) {
+    auto product = [&](unsigned which) { return element<T>(half_of(a, which)) * element<T>(half_of(b, which)); };
+    return pack<T>(product(0), product(1));
+}
+
 // Four e4m3: eight numbers to each power of two, steps of 2^-9 below 2^-6, and one that is none.
 inline void widen(unsigned (&to)[2], unsigned from) {
     auto widened = [&](unsigned at) {
@@ -728,6 +740,12 @@ template <class T>
 void multiply_shared(float (&sum)[8][4], unsigned long long q, unsigned long long k, bool more) {
     const unsigned apart = atoms_apart(k);
     issue_wide<T, 8>("multiply_shared", sum, nullptr, q, k, more, [apart](unsigned at, unsigned row) { return row / 8 * apart + row % 8 * 128 + at * 2; });
+}
+
+template <class T, unsigned N>
+void multiply_codes(float (&sum)[N / 8][4], const unsigned (&w)[4], unsigned long long inputs, bool more) {
+    const unsigned apart = atoms_apart(inputs);
+    issue_wide<T, N / 8>("multiply_codes", sum, w, 0, inputs, more, [apart](unsigned at, unsigned row) { return row / 8 * apart + row % 8 * 128 + at * 2; });
 }
 
 template <class T, unsigned N>

@@ -70,7 +70,9 @@ impl Emulated {
         for source in HEADERS.iter().chain([unit.source]) {
             write(source.name, &translated(&read(project.join("kernels").join(source.name))));
         }
-        for name in ["emulator.hpp", "attention/wgmma.cuh", "experts/products.cuh", "fp8/products.cuh"] {
+        for name in
+            ["emulator.hpp", "attention/wgmma.cuh", "experts/products.cuh", "fp8/products.cuh", "four_bit/products.cuh"]
+        {
             write(name, &read(project.join("tests/kernels/emulator").join(name)));
         }
         write("launch.cpp", &launcher(unit.source.name, kernel));

@@ -3,6 +3,7 @@
 
 pub mod cache;
 pub mod elements;
+pub mod four_bit;
 pub mod nvrtc;
 pub mod ptxas;
 pub mod unit;

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use super::elements::{
     ExpertKernel, ExpertTiles, Fp8Scaling, Fp8Tiles, HopperKernel, KvElement, PageLayout, element_name,
 };
+use super::four_bit::{FourBit, FourBitCodes, FourBitKernel, FourBitTiles};
 use super::unit::{Source, Unit};
 use crate::backend::Dtype;
 
@@ -42,6 +43,10 @@ pub static HEADERS: &[Source] = &[
     source!("experts/products.cuh"),
     source!("experts/store.cuh"),
     source!("experts/tile.cuh"),
+    source!("four_bit/decode.cuh"),
+    source!("four_bit/panels.cuh"),
+    source!("four_bit/products.cuh"),
+    source!("four_bit/tiles.cuh"),
     source!("fp8/products.cuh"),
     source!("fp8/rounding.cuh"),
     source!("fp8/tile.cuh"),
@@ -85,6 +90,9 @@ pub static KV_PAGES: Source = source!("ops/kv_pages.cu");
 pub static LAYER_NORM: Source = source!("ops/layer_norm.cu");
 pub static LEVEL_LSE: Source = source!("attention/level_lse.cu");
 pub static LEVEL_MASS: Source = source!("attention/level_mass.cu");
+pub static LINEAR_4BIT: Source = source!("four_bit/linear_4bit.cu");
+pub static LINEAR_4BIT_ANY: Source = source!("four_bit/linear_4bit_any.cu");
+pub static LINEAR_4BIT_WGMMA: Source = source!("four_bit/linear_4bit_wgmma.cu");
 pub static LINEAR_ANY: Source = source!("ops/linear_any.cu");
 pub static LINEAR_FP8: Source = source!("fp8/linear_fp8.cu");
 pub static MERGE_STATES: Source = source!("attention/merge_states.cu");
@@ -125,6 +133,8 @@ pub fn all() -> Vec<Unit> {
     all.extend(DTYPES.map(|element| typed(&RANDOM_WEIGHTS, element)));
     all.extend(DTYPES.into_iter().flat_map(gemm));
     all.extend(Fp8Scaling::ALL.into_iter().flat_map(|scales| [fp8(scales), experts_fp8(scales)]).flatten());
+    let four_bit_of = |major| FourBit::ALL.into_iter().flat_map(move |format| four_bit(format, major));
+    all.extend([8, 9].into_iter().flat_map(four_bit_of));
     all.extend(SAMPLE.iter().chain([&SAMPLE_COUNT]).map(Unit::new));
     all.push(advance());
     all.extend(routes());
@@ -225,6 +235,34 @@ pub fn expert_linear_fp8(out: Dtype, tiles: Fp8Tiles, scales: Fp8Scaling) -> Uni
 fn fp8_tiles(source: &'static Source, out: Dtype, tiles: Fp8Tiles, scales: Fp8Scaling) -> Unit {
     let unit = Unit::new(source).define("OUT", element_name(out)).define("BLOCKS", scales.blocks());
     unit.define("COLUMNS", tiles.columns).define("GROUPS", tiles.groups).define("STAGES", tiles.stages())
+}
+
+/// Units that multiply by 4-bit weights of `format` on GPUs of compute capability `major`.
+pub fn four_bit(format: FourBit, major: u32) -> Vec<Unit> {
+    let any =
+        DTYPES.into_iter().flat_map(|element| [element, Dtype::F32].map(|out| linear_4bit_any(format, element, out)));
+    let operands = [Dtype::F16, Dtype::Bf16].into_iter();
+    let tiles = operands.flat_map(|element| FourBitTiles::of(major).iter().map(move |&tiles| (element, tiles)));
+    any.chain(tiles.map(|(element, tiles)| linear_4bit(format, element, tiles))).collect()
+}
+
+pub fn linear_4bit(format: FourBit, element: Dtype, tiles: FourBitTiles) -> Unit {
+    let unit = match tiles.kernel {
+        FourBitKernel::Wgmma => typed(&LINEAR_4BIT_WGMMA, element)
+            .define("GROUPS", tiles.groups)
+            .define("SPLITS", tiles.splits)
+            .define("RING_STAGES", tiles.stages(format)),
+        FourBitKernel::Mma => typed(&LINEAR_4BIT, element).define("RING_BYTES", FourBitTiles::RING),
+    };
+    of_format(unit, format).define("CAP", tiles.cap).define("GATED", 0)
+}
+
+pub fn linear_4bit_any(format: FourBit, element: Dtype, out: Dtype) -> Unit {
+    of_format(typed(&LINEAR_4BIT_ANY, element), format).define("OUT", element_name(out))
+}
+
+fn of_format(unit: Unit, format: FourBit) -> Unit {
+    unit.define("FP4", u8::from(format.codes == FourBitCodes::Fp4)).define("GROUP", format.group)
 }
 
 /// Units that choose experts.

@@ -1,8 +1,9 @@
-//! Mixtures of experts: the experts' matrices, dense (`dense`) or of e4m3 (`fp8`), and the launchers of their grouped
-//! products. `routes` holds which rows each expert has; counts and offsets stay on the device, so that a graph can
-//! repeat a step whose rows choose differently.
+//! Mixtures of experts: the experts' matrices, dense (`dense`), of e4m3 (`fp8`) or of 4 bits (`four_bit`), and the
+//! launchers of their grouped products. `routes` holds which rows each expert has; counts and offsets stay on the device,
+//! so that a graph can repeat a step whose rows choose differently.
 
 pub mod dense;
+pub mod four_bit;
 pub mod fp8;
 mod kernels;
 pub mod routes;
@@ -10,6 +11,7 @@ pub mod routes;
 pub use self::kernels::ExpertKernels;
 
 use self::dense::DenseExperts;
+use self::four_bit::FourBitExperts;
 use self::fp8::Fp8Experts;
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::memory::Memory;
@@ -23,6 +25,7 @@ pub const MOST_EXPERTS: usize = 1024;
 pub enum Experts {
     Dense(DenseExperts),
     Fp8(Fp8Experts),
+    FourBit(FourBitExperts),
 }
 
 /// One bias of `outputs` elements for each expert, in one piece of memory.

@@ -2,6 +2,7 @@
 //! step, and large copies through page-locked memory. Raw allocations are `driver::memory`'s.
 
 pub mod buffer;
+pub mod four_bit;
 pub mod fp8;
 pub mod kv;
 pub mod staged;

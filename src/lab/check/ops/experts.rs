@@ -86,26 +86,26 @@ pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<
 const GATES: [Gate; 3] = [Gate::Silu, Gate::Gelu, Gate::Clamped];
 
 /// One of few scores, larger for the first experts; some experts are never chosen where there are others.
-fn score(dice: &mut Dice, expert: usize) -> f32 {
+pub(super) fn score(dice: &mut Dice, expert: usize) -> f32 {
     let lead = if expert % 5 == 4 { -40.0 } else { -((expert % 7) as f32) / 2.0 };
     lead + dice.within(0, 16) as f32 / 4.0
 }
 
 /// Rows whose experts are chosen.
 #[derive(Clone)]
-struct Routed {
-    rows: usize,
-    experts: usize,
-    router: Router,
-    scores: Vec<f32>,
+pub(super) struct Routed {
+    pub rows: usize,
+    pub experts: usize,
+    pub router: Router,
+    pub scores: Vec<f32>,
 }
 
 impl Routed {
-    fn places(&self) -> usize {
+    pub fn places(&self) -> usize {
         self.rows * self.router.chosen
     }
 
-    fn route<B: Backend>(&self, backend: &mut B, factors: Option<&Vec<f32>>) -> Result<B::Routes> {
+    pub fn route<B: Backend>(&self, backend: &mut B, factors: Option<&Vec<f32>>) -> Result<B::Routes> {
         let mut routes = backend.routes(self.experts, self.router)?;
         backend.resize_routes(&mut routes, self.rows)?;
         let scores = buffer(backend, ActivationDtype::Sums, self.rows, self.experts, &self.scores)?;

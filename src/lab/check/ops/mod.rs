@@ -4,6 +4,7 @@
 
 mod activations;
 mod experts;
+mod four_bit;
 mod heads;
 mod linear;
 mod mixed;
@@ -34,6 +35,7 @@ pub fn ops<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut CheckR
         mixed::check(&mut suite, &mut dice)?;
         experts::check(&mut suite, &mut dice)?;
         quantised::check(&mut suite, &mut dice)?;
+        four_bit::check(&mut suite, &mut dice)?;
     }
     Ok(())
 }

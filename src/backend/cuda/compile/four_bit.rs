@@ -1,0 +1,225 @@
+//! Values of the defines of kernels/four_bit: which 4-bit formats there are kernels for, how their panels lie in memory, and
+//! how their products are cut into tiles.
+
+use crate::backend::{CodeFormat, QuantFormat};
+
+/// What the codes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FourBitCodes {
+    /// Integers less a zero point, a scale in f32.
+    Int4,
+    /// e2m1, a power of two as scale.
+    Fp4,
+}
+
+/// A 4-bit format as the kernels read it (kernels/four_bit/panels.cuh).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FourBit {
+    pub codes: FourBitCodes,
+    /// Inputs that share a scale in a panel: 32, 64 or 128.
+    pub group: usize,
+}
+
+impl FourBit {
+    pub const ALL: [Self; 4] = [
+        Self { codes: FourBitCodes::Int4, group: 32 },
+        Self { codes: FourBitCodes::Int4, group: 64 },
+        Self { codes: FourBitCodes::Int4, group: 128 },
+        Self { codes: FourBitCodes::Fp4, group: 32 },
+    ];
+
+    /// Inputs and outputs of a panel.
+    pub const INPUTS: usize = 128;
+    pub const OUTPUTS: usize = 64;
+
+    /// The one that holds matrices of `format`.
+    pub fn of(format: QuantFormat) -> Option<Self> {
+        let group = format.four_bit_group()?;
+        let codes = if format.codes == CodeFormat::Fp4 { FourBitCodes::Fp4 } else { FourBitCodes::Int4 };
+        Some(Self { codes, group })
+    }
+
+    /// Groups of a panel.
+    pub const fn groups(self) -> usize {
+        Self::INPUTS / self.group
+    }
+
+    /// Where the scales of a panel are.
+    pub const SCALES_AT: usize = Self::INPUTS * Self::OUTPUTS / 2;
+
+    pub const fn scale_bytes(self) -> usize {
+        match self.codes {
+            FourBitCodes::Int4 => 4,
+            FourBitCodes::Fp4 => 1,
+        }
+    }
+
+    /// Where the zero points of a panel are, or its end.
+    pub const fn zeros_at(self) -> usize {
+        Self::SCALES_AT + self.groups() * Self::OUTPUTS * self.scale_bytes()
+    }
+
+    pub const fn panel_bytes(self) -> usize {
+        match self.codes {
+            FourBitCodes::Int4 => self.zeros_at() + self.groups() * Self::OUTPUTS,
+            FourBitCodes::Fp4 => self.zeros_at(),
+        }
+    }
+
+    /// Bytes of the panels of 64 outputs.
+    pub const fn group_bytes(self, inner: usize) -> usize {
+        inner.div_ceil(Self::INPUTS) * self.panel_bytes()
+    }
+
+    /// Bytes of a matrix.
+    pub const fn bytes(self, outputs: usize, inner: usize) -> usize {
+        outputs.div_ceil(Self::OUTPUTS) * self.group_bytes(inner)
+    }
+}
+
+/// A kernel that multiplies panels of 4-bit codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FourBitKernel {
+    /// `linear_4bit_wgmma`, of Hopper.
+    Wgmma,
+    /// `linear_4bit`, of any tensor cores.
+    Mma,
+}
+
+/// How a kernel cuts products into tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FourBitTiles {
+    pub kernel: FourBitKernel,
+    /// The most rows of a tile.
+    pub cap: usize,
+    /// Warpgroups with outputs of their own, 64 each.
+    pub groups: usize,
+    /// Warpgroups that share outputs.
+    pub splits: usize,
+}
+
+impl FourBitTiles {
+    /// For few rows, for more, and for many of a narrow and of a wide matrix.
+    const WGMMA: [Self; 4] =
+        [Self::wgmma(16, 1, 4), Self::wgmma(64, 1, 2), Self::wgmma(128, 1, 2), Self::wgmma(128, 2, 1)];
+
+    const MMA: [Self; 1] = [Self { kernel: FourBitKernel::Mma, cap: 64, groups: 1, splits: 1 }];
+
+    /// Bytes of shared memory that a block of Hopper may have beside barriers and the table of experts.
+    const MOST_SHARED: usize = 217 * 1024;
+
+    /// More stages hide no more latency.
+    const MOST_STAGES: usize = 24;
+
+    /// Bytes of the ring of `linear_4bit`.
+    pub const RING: usize = 64 * 1024;
+
+    const fn wgmma(cap: usize, groups: usize, splits: usize) -> Self {
+        Self { kernel: FourBitKernel::Wgmma, cap, groups, splits }
+    }
+
+    /// Those of GPUs of compute capability `major`, by rising `cap`.
+    pub const fn of(major: u32) -> &'static [Self] {
+        if major == 9 { &Self::WGMMA } else { &Self::MMA }
+    }
+
+    /// The kernel's name.
+    pub const fn name(self) -> &'static str {
+        match self.kernel {
+            FourBitKernel::Wgmma => "linear_4bit_wgmma",
+            FourBitKernel::Mma => "linear_4bit",
+        }
+    }
+
+    pub const fn threads(self) -> u32 {
+        match self.kernel {
+            FourBitKernel::Wgmma => 128 * (self.groups * self.splits + 1) as u32,
+            FourBitKernel::Mma => 128,
+        }
+    }
+
+    /// Blocks per multiprocessor.
+    pub const fn blocks(self) -> u32 {
+        match self.kernel {
+            FourBitKernel::Wgmma => 1,
+            FourBitKernel::Mma => 2,
+        }
+    }
+
+    /// Bytes of a stage of `linear_4bit_wgmma`: inputs, and panels of codes.
+    const fn stage_bytes(self, format: FourBit) -> usize {
+        (self.cap * 256 + self.groups * format.panel_bytes()).next_multiple_of(1024)
+    }
+
+    /// Bytes in which splits pass on their sums.
+    const fn split_bytes(self) -> usize {
+        (self.splits - 1) * self.groups * self.cap / 2 * 128 * 4
+    }
+
+    /// Stages of the ring of `linear_4bit_wgmma`, which is aligned to 1024.
+    pub const fn stages(self, format: FourBit) -> usize {
+        let fit = (Self::MOST_SHARED - 1024 - self.split_bytes()) / self.stage_bytes(format);
+        if fit < Self::MOST_STAGES { fit } else { Self::MOST_STAGES }
+    }
+
+    /// Bytes of dynamic shared memory.
+    pub const fn shared(self, format: FourBit) -> usize {
+        match self.kernel {
+            FourBitKernel::Wgmma => self.stages(format) * self.stage_bytes(format) + self.split_bytes() + 1024,
+            FourBitKernel::Mma => Self::RING + 128,
+        }
+    }
+
+    pub const fn outputs(self) -> usize {
+        64 * self.groups
+    }
+
+    /// Tiles of a layer.
+    pub const fn count(self, rows: usize, outputs: usize) -> usize {
+        rows.div_ceil(self.cap) * outputs.div_ceil(self.outputs())
+    }
+
+    /// About how long a layer takes on `blocks` multiprocessors, in nanoseconds. A panel takes as long as the longest of: its
+    /// bytes at 92 GB/s a multiprocessor (H100, benches/runs/2026-11-25-h100-fp8-probe), its products at 5 TFLOP/s, and some
+    /// 150 instructions of a thread to decode it. The last two are estimates that no run has tested.
+    fn time(self, format: FourBit, rows: usize, outputs: usize, inner: usize, blocks: usize) -> f64 {
+        let columns = rows.min(self.cap).next_power_of_two().max(8);
+        let bytes = (columns * 256 + self.groups * format.panel_bytes()) as f64 / 92.0;
+        let products = (self.outputs() * columns * FourBit::INPUTS * 2) as f64 / 5000.0;
+        let decoding = self.groups as f64 * 88.0;
+        let panels = self.count(rows, outputs).div_ceil(blocks) * inner.div_ceil(FourBit::INPUTS);
+        panels as f64 * bytes.max(products).max(decoding)
+    }
+
+    /// Those of GPUs of compute capability `major` that multiply a layer fastest on `blocks` multiprocessors. Batch-invariant
+    /// layers have the same at any number of rows.
+    pub fn of_layer(
+        major: u32,
+        format: FourBit,
+        [rows, outputs, inner]: [usize; 3],
+        blocks: usize,
+        batch_invariant: bool,
+    ) -> Self {
+        if batch_invariant {
+            return Self::batch_invariant(major);
+        }
+        let time = |tiles: &Self| tiles.time(format, rows, outputs, inner, blocks);
+        let fastest = Self::of(major).iter().copied().min_by(|a, b| time(a).total_cmp(&time(b)));
+        fastest.expect("every architecture has some")
+    }
+
+    /// Those whose sums are the same for any number of rows.
+    pub const fn batch_invariant(major: u32) -> Self {
+        if major == 9 { Self::WGMMA[1] } else { Self::MMA[0] }
+    }
+
+    /// The smallest that hold `rows` rows, or else the largest: of experts, each of which has at most as many places.
+    pub fn of_experts(major: u32, rows: usize, batch_invariant: bool) -> Self {
+        if batch_invariant {
+            return Self::batch_invariant(major);
+        }
+        let all = Self::of(major);
+        let fitting = all.iter().find(|tiles| tiles.cap >= rows).or(all.last());
+        *fitting.expect("every architecture has some")
+    }
+}
