@@ -216,20 +216,21 @@ unsafe fn tile<C: Codes, const LEAST: bool, const HALVES: bool, const ROWS: usiz
                     *word = C::word(codes.as_ptr().add(at), i);
                 }
                 let scales = tile.scales.scales.as_ptr().add((p * groups + g) * splits);
-                for r in 0..ROWS {
+                for (r, acc) in acc.iter_mut().enumerate() {
                     let (row, x) = (rows[r], x.as_ptr().add(r * stride + g * LIFTED).cast::<i32>());
                     let x_scale = _mm512_set1_ps(*row.scales.get_unchecked(g));
-                    for half in 0..splits {
+                    for (half, words) in words.chunks_exact(WORDS / splits).enumerate() {
                         let mut dot = _mm512_set1_epi32(*row.starts.get_unchecked(g * splits + half));
-                        for i in half * WORDS / splits..(half + 1) * WORDS / splits {
-                            dot = _mm512_dpbusd_epi32(dot, words[i], _mm512_set1_epi32(x.add(i).read_unaligned()));
+                        let x = x.add(half * WORDS / splits);
+                        for (i, word) in words.iter().enumerate() {
+                            dot = _mm512_dpbusd_epi32(dot, *word, _mm512_set1_epi32(x.add(i).read_unaligned()));
                         }
                         let scale = _mm512_mul_ps(_mm512_loadu_ps(scales.add(half).cast()), x_scale);
-                        acc[r][p] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, acc[r][p]);
+                        acc[p] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, acc[p]);
                     }
                     if LEAST {
                         let least = _mm512_loadu_ps(tile.scales.least.as_ptr().add(p * groups + g).cast());
-                        acc[r][p] = _mm512_fnmadd_ps(least, _mm512_set1_ps(*row.sums.get_unchecked(g)), acc[r][p]);
+                        acc[p] = _mm512_fnmadd_ps(least, _mm512_set1_ps(*row.sums.get_unchecked(g)), acc[p]);
                     }
                 }
             }
