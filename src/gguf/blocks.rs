@@ -1,6 +1,8 @@
 //! What the bytes of a block mean: one clear loop for each type, which every faster path is compared with. The layouts
 //! are those of ggml-common.h and ggml-quants.c (llama.cpp), and so is the order of all arithmetic, which is in f32.
 
+use std::ops::Range;
+
 use half::bf16;
 
 use super::TensorType;
@@ -8,7 +10,7 @@ use super::TensorType;
 /// The most elements of a block.
 const MOST: usize = 256;
 /// Elements that share a scale, and elements that share a smallest value.
-pub const SCALED: usize = 16;
+const SCALED: usize = 16;
 pub const LIFTED: usize = 32;
 /// The values of e2m1, twice as large, so that they are whole numbers.
 const E2M1_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
@@ -37,6 +39,18 @@ impl TensorType {
         matches!(self, TensorType::Q4_1 | TensorType::Q5_1 | TensorType::Q4K | TensorType::Q5K)
     }
 
+    /// Where the scales of a block are, and its smallest values.
+    pub fn scale_bytes(self) -> Range<usize> {
+        match self {
+            TensorType::F32 | TensorType::F16 | TensorType::Bf16 => 0..0,
+            TensorType::Q4_0 | TensorType::Q5_0 | TensorType::Q8_0 => 0..2,
+            TensorType::Q4_1 | TensorType::Q5_1 => 0..4,
+            TensorType::Q4K | TensorType::Q5K => 0..16,
+            TensorType::Q6K => 192..210,
+            TensorType::Mxfp4 => 0..1,
+        }
+    }
+
     /// The elements of whole blocks. Panics unless `bytes` and `out` are as many blocks.
     pub fn decode(self, bytes: &[u8], out: &mut [f32]) {
         let (blocks, elements) = (bytes.chunks_exact(self.block_bytes()), self.block_elements());
@@ -59,11 +73,6 @@ impl TensorType {
 }
 
 impl CodedBlock {
-    /// Bytes of 256 elements.
-    pub fn bytes(kind: TensorType) -> usize {
-        MOST / kind.block_elements() * kind.block_bytes()
-    }
-
     /// Reads blocks of at most 256 elements. Panics if the type is not quantised, or there are more.
     #[inline(always)]
     pub fn read(&mut self, kind: TensorType, bytes: &[u8]) {
@@ -185,7 +194,7 @@ impl CodedPart<'_> {
 
 /// The two bytes at `at` as an f16. (The crate's conversion asks for the processor's instructions each time.)
 #[inline(always)]
-fn half_at(block: &[u8], at: usize) -> f32 {
+pub fn half_at(block: &[u8], at: usize) -> f32 {
     /// 2^112: the difference of the two exponents' biases.
     const RAISED: f32 = f32::from_bits((112 + 127) << 23);
     let bits = u32::from(u16::from_le_bytes([block[at], block[at + 1]]));
@@ -226,7 +235,7 @@ fn fifth_bits(bytes: &[u8], codes: &mut [i8]) {
 
 /// `2^(exponent - 128)`: half of what an e8m0 scale means, as the values are doubled.
 #[inline(always)]
-fn half_power_of_two(exponent: u8) -> f32 {
+pub fn half_power_of_two(exponent: u8) -> f32 {
     let exponent = u32::from(exponent);
     // The smallest two are subnormal.
     f32::from_bits(if exponent < 2 { 0x0020_0000 << exponent } else { (exponent - 1) << 23 })

@@ -65,12 +65,12 @@ pub fn bf16_bits(x: f32) -> u32 {
 /// Defines `fn name(isa, args)`, which runs the `#[inline(always)]` function `body` compiled for `isa`. With
 /// `clear or body`, `Isa::Portable` runs `clear` instead.
 macro_rules! for_each_isa {
-    ($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $out:ty)? = $body:ident;) => {
-        for_each_isa! { $(#[$doc])* fn $name($($arg: $ty),*) $(-> $out)? = $body or $body; }
+    ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $out:ty)? = $body:ident;) => {
+        for_each_isa! { $(#[$doc])* $vis fn $name($($arg: $ty),*) $(-> $out)? = $body or $body; }
     };
-    ($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $out:ty)? = $clear:ident or $body:ident;) => {
+    ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $out:ty)? = $clear:ident or $body:ident;) => {
         $(#[$doc])*
-        fn $name(isa: Isa, $($arg: $ty),*) $(-> $out)? {
+        $vis fn $name(isa: Isa, $($arg: $ty),*) $(-> $out)? {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx2,fma")]

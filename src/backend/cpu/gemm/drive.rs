@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use super::blocks::BlockScratch;
 use super::operand::{OperandFormat, ROW_STRIDE, Strip, pack_activations, strips};
 use super::pack::PANEL;
 use super::quantised::QuantScratch;
@@ -87,6 +88,7 @@ pub struct GemmScratch {
     /// The output of one piece of several.
     pub(super) piece: CpuBuffer,
     pub(super) quantised: QuantScratch,
+    pub(super) blocks: BlockScratch,
 }
 
 /// Rows of a grouped layer that one expert multiplies in one pass.
@@ -332,7 +334,7 @@ impl WeightPass<'_> {
 
 for_each_isa! {
     /// `out = sums (+ bias)` or `out += sums (+ bias)`.
-    fn finish(out: &mut [f32], sums: &[f32], bias: Option<&[f32]>, mode: OutputMode) = finish_loop;
+    pub fn finish(out: &mut [f32], sums: &[f32], bias: Option<&[f32]>, mode: OutputMode) = finish_loop;
 }
 
 #[inline(always)]

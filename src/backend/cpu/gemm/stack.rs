@@ -1,7 +1,7 @@
 //! A weight matrix as the CPU keeps it: pieces of one format each, stacked. Parts of equal formats become one piece, so
 //! most matrices have one. `pack` holds dense pieces, `quantised` those with scales, `blocks` those of GGUF files.
 
-use super::blocks::BlockRows;
+use super::blocks::BlockPanels;
 use super::quantised::QuantPanels;
 use super::{CpuMatrix, GemmScratch, OutputMode, blocks, linear, quantised};
 use crate::backend::cpu::rows::for_rows;
@@ -22,7 +22,7 @@ pub struct CpuWeights {
 pub enum Piece {
     Dense(CpuMatrix),
     Quantised(QuantPanels),
-    Blocks(BlockRows),
+    Blocks(BlockPanels),
 }
 
 impl Piece {
@@ -94,7 +94,7 @@ fn piece(isa: Isa, parts: &[MatrixPart<'_>]) -> Piece {
         return Piece::Quantised(QuantPanels::pack(&views));
     }
     if let Some(views) = blocks.collect::<Option<Vec<BlockView<'_>>>>() {
-        return Piece::Blocks(BlockRows::pack(&views));
+        return Piece::Blocks(BlockPanels::pack(&views));
     }
     Piece::Dense(with_bytes(parts, |views| CpuMatrix::pack(isa, views)))
 }
@@ -152,6 +152,6 @@ fn linear_piece(
     match piece {
         Piece::Dense(matrix) => linear(cores, scratch, out, x, matrix, bias, mode),
         Piece::Quantised(panels) => quantised::linear(cores, scratch, out, x, panels, bias, mode),
-        Piece::Blocks(blocks) => blocks::linear(cores, out, x, blocks, bias, mode),
+        Piece::Blocks(blocks) => blocks::linear(cores, &mut scratch.blocks, out, x, blocks, bias, mode),
     }
 }

@@ -12,6 +12,7 @@ use crate::backend::quantised::{CodeFormat, QuantFormat};
 pub fn numbers(format: QuantFormat) -> QuantKernels {
     QuantKernels {
         form: OperandForm::Numbers,
+        wide: None,
         rows: MOST_ROWS,
         panels,
         kernel: match (format.codes, format.zeros) {
@@ -26,6 +27,7 @@ pub fn numbers(format: QuantFormat) -> QuantKernels {
 /// The kernels that multiply bytes.
 pub const BYTES: QuantKernels = QuantKernels {
     form: OperandForm::Signed,
+    wide: None,
     rows: MOST_ROWS,
     panels,
     kernel: |rows, panels| dot_kernel(rows, panels),

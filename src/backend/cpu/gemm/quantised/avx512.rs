@@ -4,14 +4,17 @@
 use std::arch::x86_64::*;
 
 use super::super::pack::PANEL;
+use super::avx512_wide;
 use super::drive::{QuantKernel, QuantKernels, QuantTile};
 use super::operand::OperandForm;
+use super::wide::WideKernels;
 use crate::backend::quantised::{CodeFormat, QuantFormat};
 
 /// The kernels that multiply numbers.
 pub fn numbers(format: QuantFormat) -> QuantKernels {
     QuantKernels {
         form: OperandForm::Numbers,
+        wide: Some(wide(format)),
         rows: MOST_ROWS,
         panels,
         kernel: match (format.codes, format.zeros) {
@@ -24,9 +27,46 @@ pub fn numbers(format: QuantFormat) -> QuantKernels {
     }
 }
 
+/// The kernels for many rows.
+fn wide(format: QuantFormat) -> WideKernels {
+    fn of<D: Decode>() -> WideKernels {
+        let (step, step_bytes, factor) = (D::STEP, D::BYTES, D::FACTOR);
+        WideKernels { unpack: unpack::<D>, step, step_bytes, factor, kernel: avx512_wide::kernel }
+    }
+    match (format.codes, format.zeros) {
+        (CodeFormat::Fp8, _) => of::<Fp8>(),
+        (CodeFormat::Int8, _) => of::<Int8>(),
+        (CodeFormat::Int4, false) => of::<Nibbles<false>>(),
+        (CodeFormat::Int4, true) => of::<Nibbles<true>>(),
+        (CodeFormat::Fp4, _) => of::<Fp4>(),
+    }
+}
+
+/// See [`WideKernels::unpack`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+unsafe fn unpack<D: Decode>(codes: *const u8, zeros: *const u8, inputs: usize, to: *mut f32) {
+    let mut zero = _mm512_setzero_ps();
+    if !zeros.is_null() {
+        // SAFETY: the caller promises 16 zero points.
+        zero = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(unsafe { _mm_loadu_si128(zeros.cast()) }));
+    }
+    for step in 0..inputs / D::STEP {
+        // SAFETY: the caller promises the codes of `inputs` inputs, whole steps, and room for their numbers.
+        unsafe {
+            let at = codes.add(step * D::BYTES);
+            _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD * 64).cast());
+            let mut codes = D::read(at);
+            for i in 0..D::STEP {
+                _mm512_storeu_ps(to.add((step * D::STEP + i) * PANEL), D::number(&mut codes, i, zero));
+            }
+        }
+    }
+}
+
 /// The kernels that multiply bytes, which need VNNI.
 pub const BYTES: QuantKernels = QuantKernels {
     form: OperandForm::Offset,
+    wide: None,
     rows: MOST_ROWS,
     panels,
     kernel: |rows, panels| dot_kernel(rows, panels),

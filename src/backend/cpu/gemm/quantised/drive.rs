@@ -9,6 +9,7 @@ use super::super::drive::{RowGroup, groups};
 use super::super::pack::PANEL;
 use super::operand::{OperandForm, OperandRows};
 use super::panels::QuantPanels;
+use super::wide::{self, WideKernels, WideScratch};
 use crate::backend::cpu::columns::OutputColumns;
 use crate::backend::cpu::{Cores, CpuBuffer};
 
@@ -21,6 +22,8 @@ const SHARES: usize = 4;
 #[derive(Clone, Copy)]
 pub struct QuantKernels {
     pub form: OperandForm,
+    /// For more rows than `rows`, where there are kernels of their own.
+    pub wide: Option<WideKernels>,
     /// Most rows of a call.
     pub rows: usize,
     /// Panels per call, for this many rows.
@@ -60,7 +63,14 @@ pub struct QuantTile {
 #[derive(Default)]
 pub struct QuantScratch {
     operands: Vec<OperandRows>,
-    sums: Vec<Vec<f32>>,
+    shares: Vec<ShareScratch>,
+}
+
+/// The memory of one share.
+#[derive(Default)]
+struct ShareScratch {
+    sums: Vec<f32>,
+    wide: WideScratch,
 }
 
 /// Rows of one matrix whose activations fit the second-level cache.
@@ -98,7 +108,7 @@ pub fn multiply<'x>(
     if passes.is_empty() {
         return;
     }
-    let QuantScratch { operands, sums } = scratch;
+    let QuantScratch { operands, shares: scratch } = scratch;
     operands.resize_with(operands.len().max(passes.len()), OperandRows::default);
     let operands = &mut operands[..passes.len()];
     cores.team.for_each(operands, |i, operand| {
@@ -111,11 +121,11 @@ pub fn multiply<'x>(
     let several = passes.len() > 1 || passes[0].rows.rows > kernels.rows;
     let shares = cores.team.threads() * if several { SHARES } else { 1 };
     let shares: Vec<_> = passes.iter().flat_map(|pass| pass.shares(panels.div_ceil(shares))).collect();
-    sums.resize_with(sums.len().max(shares.len()), Vec::new);
+    scratch.resize_with(scratch.len().max(shares.len()), Default::default);
     let out = OutputColumns::of(out);
-    cores.team.for_each(&mut sums[..shares.len()], |i, sums| {
+    cores.team.for_each(&mut scratch[..shares.len()], |i, scratch| {
         let (pass, panels) = &shares[i];
-        pass.share(panels.clone(), sums, &out);
+        pass.share(panels.clone(), scratch, &out);
     });
 }
 
@@ -133,11 +143,22 @@ impl Pass<'_> {
     }
 
     /// Multiplies a share of the panels by all rows.
-    fn share(&self, panels: Range<usize>, sums: &mut Vec<f32>, out: &OutputColumns) {
+    fn share(&self, panels: Range<usize>, scratch: &mut ShareScratch, out: &OutputColumns) {
+        let rows = self.rows.rows;
         let (per_call, mut panel) = (self.per_call(), panels.start);
         while panel < panels.end {
             let count = if panel + per_call <= panels.end { per_call } else { 1 };
-            for group in groups(self.rows.rows, self.kernels.rows) {
+            let ShareScratch { sums, wide } = scratch;
+            if let Some(kernels) = self.kernels.wide.as_ref().filter(|_| rows > self.kernels.rows) {
+                let most = self.kernels.rows;
+                wide::multiply(kernels, most, self.w, self.operand, panel, count, rows, wide, sums);
+                for r in 0..rows {
+                    self.store(&sums[r * count * PANEL..][..count * PANEL], r, panel, out);
+                }
+                panel += count;
+                continue;
+            }
+            for group in groups(rows, self.kernels.rows) {
                 self.tile(panel, count, group.first, group.rows, sums);
                 for r in 0..group.rows {
                     self.store(&sums[r * count * PANEL..][..count * PANEL], group.first + r, panel, out);

@@ -1,5 +1,5 @@
 //! Linear layers with quantised weights: the layout (`panels`), activations (`operand`), the clear loops (`clear`), and the
-//! fast path: loops over rows and panels (`drive`) and the kernels of each instruction set.
+//! fast path: loops over rows and panels (`drive`; `wide` for many rows) and the kernels of each instruction set.
 //!
 //! Products of integers are exact, so all paths agree in every bit where weights and activations are int8. Elsewhere paths
 //! differ as sums in f32 do: the kernels fuse the multiply-adds that the clear loops round twice.
@@ -8,10 +8,13 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_wide;
 mod clear;
 mod drive;
 mod operand;
 mod panels;
+mod wide;
 
 use std::ops::Range;
 
