@@ -7,6 +7,11 @@ use super::config::{
 };
 use crate::backend::HeadLayout;
 
+/// The module of the tokens' embeddings.
+const EMBEDDING: &str = "model.embed_tokens";
+/// The field of the width of the residual stream.
+const HIDDEN: &str = "hidden_size";
+
 /// A size and the field of config.json it comes from.
 #[derive(Clone, Copy, Debug)]
 pub struct Dim {
@@ -143,6 +148,16 @@ impl TensorSpec {
         self.shape.last().map_or(1, |dim| dim.size)
     }
 
+    /// Whether it is the table of the tokens' embeddings.
+    pub fn is_embedding(&self) -> bool {
+        self.name == format!("{EMBEDDING}.weight")
+    }
+
+    /// Whether its outputs are added to the residual stream.
+    pub fn writes_residual(&self) -> bool {
+        self.shape.len() > 1 && self.shape[self.shape.len() - 2].field == HIDDEN
+    }
+
     /// For example `[4096, 11008] (hidden_size, intermediate_size)`.
     pub fn describe_shape(&self) -> String {
         let sizes: Vec<usize> = self.shape.iter().map(|dim| dim.size).collect();
@@ -245,11 +260,11 @@ impl LayerTensors {
 
 impl Layout {
     pub fn of(config: &ModelConfig) -> Self {
-        let hidden = Dim { size: config.hidden, field: "hidden_size" };
+        let hidden = Dim { size: config.hidden, field: HIDDEN };
         let vocab = Dim { size: config.vocab, field: "vocab_size" };
         let layers = config.layers.iter().enumerate();
         Self {
-            embed: matrix("model.embed_tokens", vocab, hidden),
+            embed: matrix(EMBEDDING, vocab, hidden),
             inputs: config.per_layer_inputs.map(|inputs| {
                 let width = input_width(inputs.width);
                 let all = Dim {
