@@ -4,7 +4,7 @@
 
 use super::super::pack::PANEL;
 use super::codes::{CodeLines, LINE, WORDS};
-use super::drive::{BlockForm, BlockKernels, BlockTile};
+use super::drive::{BlockKernels, BlockTile};
 use crate::gguf::LIFTED;
 
 pub const KERNELS: BlockKernels = BlockKernels { rows: 16, panels: |_| 1, kernel: |_, _, _| tile };
@@ -35,6 +35,7 @@ unsafe fn tile(tile: &BlockTile<'_>, sums: &mut [f32]) {
 /// What kernels of an instruction set for `codes` and `form` are compared with.
 #[cfg(test)]
 pub mod tests {
+    use super::super::drive::BlockForm;
     use super::super::operand::RoundedRows;
     use super::super::panels::{BlockPanels, PanelScales};
     use super::*;
