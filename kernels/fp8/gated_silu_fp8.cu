@@ -11,15 +11,45 @@
 #include "fp8/rounding.cuh"
 #include "ops/gated_silu.cuh"
 
+// Where the gate of a row lies.
+struct GatedRow {
+    ELEMENT* out;
+    const ELEMENT* x;
+    unsigned width;
+};
+
+// N outputs of it.
+template <int N>
+struct Gated {
+    GatedRow row;
+
+    struct Loaded {
+        Lanes<ELEMENT, N> gate, up;
+    };
+
+    __device__ __forceinline__ Loaded load(unsigned k) const {
+        return {read<N>(row.x + k), read<N>(row.x + row.width + k)};
+    }
+    __device__ __forceinline__ Lanes<ELEMENT, N> value(const Loaded& loaded) const {
+        Lanes<ELEMENT, N> made;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            made.at[i] = from_f32<ELEMENT>(gate_silu(to_f32(loaded.gate.at[i]), to_f32(loaded.up.at[i])));
+        }
+        return made;
+    }
+    __device__ __forceinline__ void keep(unsigned k, const Lanes<ELEMENT, N>& made) const {
+        *reinterpret_cast<Lanes<ELEMENT, N>*>(row.out + k) = made;
+    }
+    __device__ __forceinline__ Lanes<ELEMENT, N> again(unsigned k) const {
+        return read<N>(row.out + k);
+    }
+};
+
 extern "C" __global__ void __launch_bounds__(THREADS)
     gated_silu_fp8(ELEMENT* out, e4m3* __restrict__ to, float* __restrict__ scales, const ELEMENT* __restrict__ x, unsigned width,
                    unsigned stride, unsigned apart, unsigned fixed, float bound) {
     const unsigned long long index = blockIdx.x, at = index * width;
-    if (width % LANES == 0) {
-        gated_silu_row<LANES>(out + at, x + 2 * at, width);
-    } else {
-        gated_silu_row<1>(out + at, x + 2 * at, width);
-    }
-    __syncthreads();
-    round_row(to + index * stride, scales + index, apart, out + at, width, {fixed, bound});
+    const GatedRow row = {out + at, x + 2 * at, width};
+    round_row<Gated>(to + index * stride, scales + index, apart, width, {fixed, bound}, row);
 }

@@ -11,17 +11,43 @@
 #include "fp8/rounding.cuh"
 #include "ops/rms_norm.cuh"
 
+// Where the norm of a row lies, and what it is made of.
+struct NormedRow {
+    ELEMENT* out;
+    const float* row;
+    const float* weight;
+    float scale;
+};
+
+// N numbers of it.
+template <int N>
+struct Normed {
+    NormedRow of;
+    using Loaded = Lanes<ELEMENT, N>;
+
+    __device__ __forceinline__ Loaded load(unsigned k) const {
+        return as_elements<N>(rms_normed<N>(of.row, of.weight, k, of.scale));
+    }
+    __device__ __forceinline__ Lanes<ELEMENT, N> value(const Loaded& loaded) const {
+        return loaded;
+    }
+    __device__ __forceinline__ void keep(unsigned k, const Lanes<ELEMENT, N>& made) const {
+        *reinterpret_cast<Lanes<ELEMENT, N>*>(of.out + k) = made;
+    }
+    __device__ __forceinline__ Lanes<ELEMENT, N> again(unsigned k) const {
+        return read<N>(of.out + k);
+    }
+};
+
 extern "C" __global__ void __launch_bounds__(THREADS)
     rms_norm_fp8(ELEMENT* out, e4m3* __restrict__ to, float* __restrict__ scales, const float* __restrict__ x, const float* __restrict__ weight,
                  unsigned width, float eps, unsigned stride, unsigned apart, unsigned fixed, float bound) {
     extern __shared__ __align__(16) unsigned char dynamic[];
     float* row = reinterpret_cast<float*>(dynamic);
     const unsigned long long index = blockIdx.x, at = index * width;
-    if (width % LANES == 0) {
-        rms_norm_row<LANES>(out + at, x + at, weight, width, eps, row);
-    } else {
-        rms_norm_row<1>(out + at, x + at, weight, width, eps, row);
-    }
+    const float scale = width % LANES == 0 ? rms_scale<LANES>(x + at, width, eps, row) : rms_scale<1>(x + at, width, eps, row);
+    // A thread's numbers may be others than those it wrote.
     __syncthreads();
-    round_row(to + index * stride, scales + index, apart, out + at, width, {fixed, bound});
+    const NormedRow normed = {out + at, row, weight, scale};
+    round_row<Normed>(to + index * stride, scales + index, apart, width, {fixed, bound}, normed);
 }

@@ -1,4 +1,8 @@
-// Rounding of activations to e4m3 by a scale for each row, or for each 128 inputs of a row.
+// Rounding of activations to e4m3 by a scale for each row, or for each 128 inputs of a row, by all threads of a block.
+//
+// What is rounded comes from `Inputs`, N neighbouring inputs at a time: `load(k)` reads what they are made of, so that a
+// thread has several on their way; `value(loaded)` makes them, as ELEMENT holds them; `keep(k, value)` stores them where
+// they are wanted as they are; `again(k)` is the value of a `k` that was kept.
 //
 // Defines: ELEMENT, BLOCKS (0 or 1).
 #pragma once
@@ -7,6 +11,8 @@
 #include "reduce.cuh"
 
 constexpr unsigned SIGNLESS = 0x7fffffff, BLOCK_INPUTS = 128;
+// Vectors of a short and of a long row that a thread holds while the row's scale is found: 2 and 8, of f32 1 and 2.
+constexpr unsigned FEW_HELD = 4 / sizeof(ELEMENT), MOST_HELD = 32 / (sizeof(ELEMENT) * sizeof(ELEMENT));
 
 // How scales are chosen: min(largest absolute value, bound) / 448, or 1 where that is zero; or `bound` itself, if
 // `fixed`.
@@ -45,92 +51,144 @@ __device__ __forceinline__ unsigned block_most(unsigned bits) {
 }
 
 template <int N>
-__device__ __forceinline__ unsigned most_of(const Lanes<float, N>& lanes) {
+__device__ __forceinline__ unsigned most_of(const Lanes<ELEMENT, N>& lanes) {
     unsigned bits = 0;
 #pragma unroll
-    for (float value : lanes.at) {
-        bits = max(bits, __float_as_uint(value) & SIGNLESS);
+    for (int i = 0; i < N; i++) {
+        bits = max(bits, __float_as_uint(to_f32(lanes.at[i])) & SIGNLESS);
     }
     return bits;
 }
 
 template <int N>
-__device__ __forceinline__ void store_rounded(e4m3* to, Lanes<float, N> lanes, float scale) {
+__device__ __forceinline__ void store_rounded(e4m3* to, const Lanes<ELEMENT, N>& lanes, float scale) {
+    Lanes<float, N> divided;
 #pragma unroll
-    for (float& value : lanes.at) {
-        value = value / scale;
+    for (int i = 0; i < N; i++) {
+        divided.at[i] = to_f32(lanes.at[i]) / scale;
     }
-    store<N>(to, lanes);
+    store<N>(to, divided);
 }
 
-// A row of `inner` inputs, by all threads of a block. `x(k)` gives N neighbouring inputs from k on; it is called twice.
-template <int N, class Inputs>
+// A row of `inner` inputs. Of rows of more than HELD * THREADS * N inputs, the rest is made twice.
+template <int N, unsigned HELD, class Inputs>
 __device__ __forceinline__ void round_by_row(e4m3* to, float* scale_of_row, unsigned inner, const Scaling& scaling, const Inputs& x) {
+    const unsigned own = threadIdx.x * N, step = THREADS * N;
+    typename Inputs::Loaded loaded[HELD];
+    // Behind the row's end its last inputs are read again, which leaves the largest as it is.
+#pragma unroll
+    for (unsigned i = 0; i < HELD; i++) {
+        loaded[i] = x.load(min(own + i * step, inner - N));
+    }
+    Lanes<ELEMENT, N> held[HELD];
     unsigned bits = 0;
-    for (unsigned k = threadIdx.x * N; k < inner; k += THREADS * N) {
-        bits = max(bits, most_of<N>(x(k)));
+#pragma unroll
+    for (unsigned i = 0; i < HELD; i++) {
+        held[i] = x.value(loaded[i]);
+        bits = max(bits, most_of<N>(held[i]));
+        if (own + i * step < inner) {
+            x.keep(own + i * step, held[i]);
+        }
+    }
+#pragma unroll 1
+    for (unsigned k = own + HELD * step; k < inner; k += step) {
+        const Lanes<ELEMENT, N> made = x.value(x.load(k));
+        bits = max(bits, most_of<N>(made));
+        x.keep(k, made);
     }
     const float scale = scaling.of(block_most(bits));
     if (threadIdx.x == 0) {
         *scale_of_row = scale;
     }
-    for (unsigned k = threadIdx.x * N; k < inner; k += THREADS * N) {
-        store_rounded<N>(to + k, x(k), scale);
+#pragma unroll
+    for (unsigned i = 0; i < HELD; i++) {
+        if (own + i * step < inner) {
+            store_rounded<N>(to + own + i * step, held[i], scale);
+        }
+    }
+#pragma unroll 1
+    for (unsigned k = own + HELD * step; k < inner; k += step) {
+        store_rounded<N>(to + k, x.again(k), scale);
     }
 }
 
-// The same by blocks of 128 inputs, a warp for each, four inputs a lane. `scales_of_row` are `apart` from each other.
-template <int N, class Inputs>
+// The same by blocks of 128 inputs, a warp for each, four inputs a lane; a warp reads AHEAD blocks at once.
+// `scales_of_row` are `apart` from each other.
+template <int N, unsigned AHEAD, class Inputs>
 __device__ __forceinline__ void round_by_blocks(e4m3* to, float* scales_of_row, unsigned apart, unsigned inner, const Scaling& scaling, const Inputs& x) {
-    constexpr unsigned EACH = BLOCK_INPUTS / 32;
+    constexpr unsigned EACH = BLOCK_INPUTS / 32, WARPS = THREADS / 32;
     static_assert(EACH % N == 0, "whole loads");
-    for (unsigned block = threadIdx.x / 32; block * BLOCK_INPUTS < inner; block += THREADS / 32) {
-        const unsigned first = block * BLOCK_INPUTS + threadIdx.x % 32 * EACH;
-        unsigned bits = 0;
-        Lanes<float, N> own[EACH / N];
+    const unsigned lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (unsigned begin = threadIdx.x / 32; begin * BLOCK_INPUTS < inner; begin += AHEAD * WARPS) {
+        typename Inputs::Loaded loaded[AHEAD][EACH / N];
 #pragma unroll
-        for (unsigned i = 0; i < EACH / N; i++) {
-            if (first + i * N < inner) {
-                own[i] = x(first + i * N);
-                bits = max(bits, most_of<N>(own[i]));
+        for (unsigned i = 0; i < AHEAD; i++) {
+            const unsigned first = (begin + i * WARPS) * BLOCK_INPUTS + lane * EACH;
+#pragma unroll
+            for (unsigned v = 0; v < EACH / N; v++) {
+                loaded[i][v] = x.load(min(first + v * N, inner - N));
             }
         }
-        const float scale = scaling.of(warp_most(bits));
-        if (threadIdx.x % 32 == 0) {
-            scales_of_row[static_cast<unsigned long long>(block) * apart] = scale;
-        }
 #pragma unroll
-        for (unsigned i = 0; i < EACH / N; i++) {
-            if (first + i * N < inner) {
-                store_rounded<N>(to + first + i * N, own[i], scale);
+        for (unsigned i = 0; i < AHEAD; i++) {
+            const unsigned block = begin + i * WARPS, first = block * BLOCK_INPUTS + lane * EACH;
+            unsigned bits = 0;
+            Lanes<ELEMENT, N> made[EACH / N];
+#pragma unroll
+            for (unsigned v = 0; v < EACH / N; v++) {
+                made[v] = x.value(loaded[i][v]);
+                if (first + v * N < inner) {
+                    bits = max(bits, most_of<N>(made[v]));
+                    x.keep(first + v * N, made[v]);
+                }
+            }
+            const float scale = scaling.of(warp_most(bits));
+            if (lane == 0 && block * BLOCK_INPUTS < inner) {
+                scales_of_row[static_cast<unsigned long long>(block) * apart] = scale;
+            }
+#pragma unroll
+            for (unsigned v = 0; v < EACH / N; v++) {
+                if (first + v * N < inner) {
+                    store_rounded<N>(to + first + v * N, made[v], scale);
+                }
             }
         }
     }
 }
 
-// N inputs of a row in memory.
-template <int N>
-struct Row {
-    const ELEMENT* x;
-
-    __device__ __forceinline__ Lanes<float, N> operator()(unsigned k) const {
-        return load<N>(x + k);
-    }
-};
-
-// A row `x`, by all threads of a block, as BLOCKS says.
-__device__ __forceinline__ void round_row(e4m3* to, float* scales_of_row, unsigned apart, const ELEMENT* x, unsigned inner, const Scaling& scaling) {
+// A row of inputs, as BLOCKS says. `Inputs<N>` is made from `given`.
+template <template <int> class Inputs, class Given>
+__device__ __forceinline__ void round_row(e4m3* to, float* scales_of_row, unsigned apart, unsigned inner, const Scaling& scaling, const Given& given) {
 #if BLOCKS
     if (inner % 4 == 0) {
-        round_by_blocks<4>(to, scales_of_row, apart, inner, scaling, Row<4>{x});
+        round_by_blocks<4, 4>(to, scales_of_row, apart, inner, scaling, Inputs<4>{given});
     } else {
-        round_by_blocks<1>(to, scales_of_row, apart, inner, scaling, Row<1>{x});
+        round_by_blocks<1, 1>(to, scales_of_row, apart, inner, scaling, Inputs<1>{given});
     }
 #else
-    if (inner % LANES == 0) {
-        round_by_row<LANES>(to, scales_of_row, inner, scaling, Row<LANES>{x});
+    if (inner % LANES != 0) {
+        round_by_row<1, MOST_HELD>(to, scales_of_row, inner, scaling, Inputs<1>{given});
+    } else if (inner <= FEW_HELD * THREADS * LANES) {
+        round_by_row<LANES, FEW_HELD>(to, scales_of_row, inner, scaling, Inputs<LANES>{given});
     } else {
-        round_by_row<1>(to, scales_of_row, inner, scaling, Row<1>{x});
+        round_by_row<LANES, MOST_HELD>(to, scales_of_row, inner, scaling, Inputs<LANES>{given});
     }
 #endif
+}
+
+// N elements as they lie in memory.
+template <int N>
+__device__ __forceinline__ Lanes<ELEMENT, N> read(const ELEMENT* from) {
+    return *reinterpret_cast<const Lanes<ELEMENT, N>*>(from);
+}
+
+template <int N>
+__device__ __forceinline__ Lanes<ELEMENT, N> as_elements(const Lanes<float, N>& x) {
+    Lanes<ELEMENT, N> elements;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        elements.at[i] = from_f32<ELEMENT>(x.at[i]);
+    }
+    return elements;
 }

@@ -21,7 +21,8 @@
 constexpr unsigned PANEL_INPUTS = 128, GROUP_OUTPUTS = 64;
 constexpr unsigned GROUP_THREADS = 128, OUTPUTS = GROUPS * GROUP_OUTPUTS;  // outputs of a tile
 constexpr unsigned WEIGHT_BYTES = OUTPUTS * PANEL_INPUTS, STAGE_BYTES = WEIGHT_BYTES + COLUMNS * PANEL_INPUTS;
-constexpr unsigned SCALE_BYTES = 512;  // of the scales of a stage's rows
+// The copy engine reads f32 from multiples of four on only, so the scales of a stage's rows may begin up to three late.
+constexpr unsigned SCALE_ALIGNMENT = 4, SCALES = COLUMNS + SCALE_ALIGNMENT, SCALE_BYTES = (SCALES * 4 + 127) / 128 * 128;
 constexpr unsigned COPIER_REGISTERS = 24, MULTIPLIER_REGISTERS = 240;
 // Results pass through shared memory so many rows at a time; its rows are padded, so that their writes touch all banks.
 constexpr unsigned STAGED_ROWS = COLUMNS < 64 ? COLUMNS : 64, STAGED_WIDTH = GROUP_OUTPUTS + 4;
@@ -101,11 +102,11 @@ __device__ __forceinline__ void copy_tiles(const Layer& layer, const Maps& maps,
         for (unsigned panel = 0; panel < panels; panel++) {
             const unsigned full = shared_address(&shared.full[cursor.stage]), to = space.stage(cursor.stage);
             wait_barrier(shared_address(&shared.empty[cursor.stage]), cursor.parity ^ 1);
-            arrive_expecting(full, STAGE_BYTES + (BLOCKS ? COLUMNS * 4 : 0));
+            arrive_expecting(full, STAGE_BYTES + (BLOCKS ? SCALES * 4 : 0));
             copy_box(to, maps.w, panel * PANEL_INPUTS, tile.matrix * layer.width + tile.output, full);
             copy_box(to + WEIGHT_BYTES, maps.x, panel * PANEL_INPUTS, tile.row, full);
             if (BLOCKS) {
-                copy_box(shared_address(space.scales(cursor.stage)), maps.x_scales, tile.row, panel, full);
+                copy_box(shared_address(space.scales(cursor.stage)), maps.x_scales, tile.row / SCALE_ALIGNMENT * SCALE_ALIGNMENT, panel, full);
             }
             cursor.next();
         }
@@ -149,16 +150,15 @@ __device__ __forceinline__ void start_part(Part& part, const Layer& layer, const
 }
 
 // Adds a part whose products are done.
-__device__ __forceinline__ void add_part(float (&sum)[COLUMNS / 8][4], Part& part, const Space& space, Ring& shared) {
+__device__ __forceinline__ void add_part(float (&sum)[COLUMNS / 8][4], Part& part, const Tile& tile, const Space& space, Ring& shared) {
     settled(part.sum);
     if (BLOCKS) {
-        const float* scales = space.scales(part.stage) + threadIdx.x % 4 * 2;
+        const float* scales = space.scales(part.stage) + tile.row % SCALE_ALIGNMENT + threadIdx.x % 4 * 2;
 #pragma unroll
         for (unsigned n = 0; n < COLUMNS / 8; n++) {
-            const Lanes<float, 2> of_rows = load<2>(scales + n * 8);
 #pragma unroll
             for (unsigned i = 0; i < 4; i++) {
-                sum[n][i] += part.sum[n][i] * (of_rows.at[i % 2] * part.w_scales[i / 2]);
+                sum[n][i] += part.sum[n][i] * (scales[n * 8 + i % 2] * part.w_scales[i / 2]);
             }
         }
         // All lanes have read the scales.
@@ -187,20 +187,20 @@ __device__ __forceinline__ void sum_panels(float (&sum)[COLUMNS / 8][4], const L
     for (unsigned panel = 1; panel + 1 < panels; panel += 2) {
         start_part(other, layer, tile, panel, space, shared, cursor);
         wait_products<1>();
-        add_part(sum, one, space, shared);
+        add_part(sum, one, tile, space, shared);
         start_part(one, layer, tile, panel + 1, space, shared, cursor);
         wait_products<1>();
-        add_part(sum, other, space, shared);
+        add_part(sum, other, tile, space, shared);
     }
     if (panels % 2 == 0) {
         start_part(other, layer, tile, panels - 1, space, shared, cursor);
         wait_products<1>();
-        add_part(sum, one, space, shared);
+        add_part(sum, one, tile, space, shared);
         wait_products<0>();
-        add_part(sum, other, space, shared);
+        add_part(sum, other, tile, space, shared);
     } else {
         wait_products<0>();
-        add_part(sum, one, space, shared);
+        add_part(sum, one, tile, space, shared);
     }
 }
 

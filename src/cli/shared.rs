@@ -103,8 +103,8 @@ pub struct BudgetArgs {
 /// What weights become when they are loaded.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct WeightArgs {
-    /// Make dense weights smaller when they are loaded: less memory, faster decoding, samples differ. On the CPU;
-    /// fp8 also on Hopper
+    /// Make dense weights smaller when they are loaded: less memory, faster decoding, samples differ. On the CPU; int4
+    /// also on GPUs, fp8 on Hopper
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub weights: Option<MadeFormat>,
     /// What the activations of quantised weights are rounded to

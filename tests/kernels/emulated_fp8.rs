@@ -302,7 +302,7 @@ impl Layer {
         let mut results = memory(&out.encode(&before));
         let mut w_map = Map::codes(&w_given, all, inner, tiles.outputs());
         let mut x_map = Map::codes(&x_given, rows, inner, tiles.columns);
-        let mut x_scale_map = Map::scales(&x_scales_given, rows, apart, blocks, tiles.columns);
+        let mut x_scale_map = Map::scales(&x_scales_given, rows, apart, blocks, tiles.scales());
         let (mut out_at, mut w_scales_at) = (results.as_mut_ptr(), w_scales_given.as_ptr());
         let (mut x_scales_at, mut bias_at) = (x_scales_given.as_ptr(), bias_given.as_ptr());
         let mut firsts_at = self.firsts.as_ptr();

@@ -225,10 +225,10 @@ impl RoundedRows<'_> {
         codes(self.device, self.codes, self.rows, self.inner, columns)
     }
 
-    /// The scales by blocks in boxes of `columns`; otherwise a map of the codes, which the kernel does not use.
-    pub fn scale_map(&self, columns: usize) -> Result<TensorMap> {
+    /// The scales by blocks in boxes of those of a tile; otherwise a map of the codes, which the kernel does not use.
+    pub fn scale_map(&self, tiles: Fp8Tiles) -> Result<TensorMap> {
         if self.scaling == Fp8Scaling::Rows {
-            return self.code_map(columns);
+            return self.code_map(tiles.columns);
         }
         let boxes = MatrixBoxes {
             element: BoxElement::F32,
@@ -236,7 +236,7 @@ impl RoundedRows<'_> {
             width: self.rows,
             apart: apart(self.rows) * size_of::<f32>(),
             box_rows: 1,
-            box_width: columns,
+            box_width: tiles.scales(),
         };
         TensorMap::new(self.device, self.scales, 0, boxes)
     }

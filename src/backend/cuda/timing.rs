@@ -10,8 +10,8 @@ use super::driver::memory::Memory;
 use super::gemm::chooser::AlgorithmPolicy;
 use super::step::Step;
 use crate::backend::{
-    ActivationDtype, Backend, Dtype, HeadLayout, MatrixPart, RandomWeight, Rates, RowToken, StepBatch, StepShape,
-    Timed, Uniform, WeightFormat,
+    ActivationDtype, Backend, Dtype, HeadLayout, MatrixPart, QuantFormat, RandomWeight, Rates, Rounding, RowToken,
+    StepBatch, StepShape, Timed, Uniform, WeightFormat,
 };
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
@@ -128,6 +128,11 @@ impl Timed for Cuda {
     }
 
     fn rates(&mut self, dtype: Dtype, weights: WeightFormat) -> Result<Rates> {
+        // Weights whose activations are not rounded are multiplied as numbers of the activations' dtype.
+        let weights = match weights {
+            WeightFormat::Quantised(QuantFormat { rounding: Rounding::Exact, .. }) => WeightFormat::Dense(dtype),
+            weights => weights,
+        };
         let numbers = Uniform { stream: 1, centre: 0.0, reach: 1.0 };
         let random = RandomWeight { dtype, rows: PRODUCT, cols: PRODUCT, numbers };
         let weights = self.matrix(&[MatrixPart::random(random, weights)])?;

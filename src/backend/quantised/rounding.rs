@@ -17,6 +17,16 @@ pub enum Rounding {
     Static { to: RoundingKind },
 }
 
+impl Rounding {
+    /// What they are rounded to.
+    pub fn to(self) -> Option<RoundingKind> {
+        match self {
+            Rounding::Exact => None,
+            Rounding::Dynamic { to, .. } | Rounding::Static { to } => Some(to),
+        }
+    }
+}
+
 /// `not rounded`, `rounded to int8 by row`: what happens to activations.
 impl fmt::Display for Rounding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -47,7 +47,7 @@ impl ProductOptions {
 
     /// Of the output layer's.
     fn head_format(&self) -> WeightFormat {
-        let made = self.weights.and_then(MadeFormat::of_head);
+        let made = self.weights.and_then(|made| made.of_head(false));
         made.map_or(WeightFormat::Dense(self.dtype), WeightFormat::Quantised)
     }
 }
@@ -139,7 +139,9 @@ fn measure_all<B: Timed>(mut backend: B, options: &ProductOptions) -> Result<()>
         let found = format!("{format} on {}", backend.describe());
         return Err(Error::value("--weights", "a format that the device multiplies", found));
     }
-    let rates = rates(&mut backend, options)?;
+    let plain = WeightFormat::Dense(options.dtype);
+    let rates = measured_rates(&mut backend, options, format)?;
+    let dense_rates = if format == plain { rates } else { measured_rates(&mut backend, options, plain)? };
     if !options.json {
         out::line(format_args!("{}: {rates}", backend.describe()))?;
         out::line(format_args!(
@@ -150,7 +152,10 @@ fn measure_all<B: Timed>(mut backend: B, options: &ProductOptions) -> Result<()>
     let (shape, deterministic) = (options.shape.as_str(), options.deterministic);
     let mut step: Vec<LayerTimes> = options.rows.iter().map(|&rows| LayerTimes::new(rows, None, 0.0, 0.0)).collect();
     for (at, layer) in layers(&config, options).into_iter().enumerate() {
-        let times = measure(&mut backend, &layer, options, rates)?;
+        // An output layer may have a format that the device does not multiply, unlike the other layers'.
+        let format = if backend.multiplies(layer.weights) { layer.weights } else { plain };
+        let rates = if format == plain { dense_rates } else { rates };
+        let times = measure(&mut backend, &layer, format, options, rates)?;
         for (sum, times) in step.iter_mut().zip(times) {
             let LinearLayer { name, outputs, inputs, count, .. } = layer;
             print(options.json, &MeasuredLayer { shape, layer: name, outputs, inputs, count, deterministic, times })?;
@@ -174,11 +179,11 @@ fn measure_all<B: Timed>(mut backend: B, options: &ProductOptions) -> Result<()>
 }
 
 /// The given rates, with measured ones in place of missing ones.
-fn rates<B: Timed>(backend: &mut B, options: &ProductOptions) -> Result<Rates> {
+fn measured_rates<B: Timed>(backend: &mut B, options: &ProductOptions, format: WeightFormat) -> Result<Rates> {
     match (options.bandwidth, options.flops) {
         (Some(bytes_per_s), Some(flops_per_s)) => Ok(Rates { bytes_per_s, flops_per_s }),
         (bandwidth, flops) => {
-            let measured = backend.rates(options.dtype, options.layer_format())?;
+            let measured = backend.rates(options.dtype, format)?;
             Ok(Rates {
                 bytes_per_s: bandwidth.unwrap_or(measured.bytes_per_s),
                 flops_per_s: flops.unwrap_or(measured.flops_per_s),
@@ -215,18 +220,17 @@ fn layers(config: &ModelConfig, options: &ProductOptions) -> Vec<LinearLayer> {
     all
 }
 
-/// Times by number of rows.
+/// Times by number of rows, with weights of `format`.
 fn measure<B: Timed>(
     backend: &mut B,
     layer: &LinearLayer,
+    format: WeightFormat,
     options: &ProductOptions,
     rates: Rates,
 ) -> Result<Vec<LayerTimes>> {
-    let LinearLayer { outputs, inputs, into, weights, .. } = *layer;
+    let LinearLayer { outputs, inputs, into, .. } = *layer;
     let ProductOptions { dtype, rows, .. } = options;
     let dtype = *dtype;
-    // An output layer may have a format that the device does not multiply, unlike the other layers'.
-    let format = if backend.multiplies(weights) { weights } else { WeightFormat::Dense(dtype) };
     let bytes = format.bytes(outputs, inputs);
     let copies = (WEIGHT_BYTES / bytes.max(1)).clamp(*COPIES.start(), *COPIES.end());
     let weights = (0..copies).map(|copy| {

@@ -55,7 +55,7 @@ pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<boo
     }
     let rounds = |how: &Quantisation| how.formats().any(|format| format.rounding != Rounding::Exact);
     if options.golden.is_some() && folder.config.quantisation.as_ref().is_some_and(rounds) {
-        log::warn!("activations are rounded: golden values that were computed without need --activations bf16");
+        log::warn!("activations are rounded: more is allowed beside golden values than with --activations bf16");
     }
     let facts = match facts(&folder) {
         Ok(facts) => facts,

@@ -42,7 +42,7 @@ pub fn goldens<B: Backend>(backend: &mut B, files: &[PathBuf], report: &mut Chec
         let found = golden(backend, &mut decoder, file)?;
         for case in &found.cases {
             // Wrong greedy tokens fail the case, but have no error size.
-            let error = if case.passes(found.dtype) { f64::from(case.logits) } else { f64::INFINITY };
+            let error = if case.passes(found.dtype, found.rounding) { f64::from(case.logits) } else { f64::INFINITY };
             let worst = WorstError { error, tolerance: f64::from(case.tolerance) };
             let what = format!("{}, {}: logits off by {:.2e}", file.display(), case.name, case.logits);
             report.see("golden", Some(found.dtype), what, CaseResult::once(worst));

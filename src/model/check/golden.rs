@@ -5,7 +5,7 @@
 use std::fmt;
 use std::path::Path;
 
-use crate::backend::{Backend, Dtype};
+use crate::backend::{Backend, Dtype, RoundingKind};
 use crate::error::Result;
 use crate::ids::TokenId;
 
@@ -21,6 +21,8 @@ const PROMPT_CHUNK: usize = 37;
 #[derive(Clone, Debug)]
 pub struct GoldenReport {
     pub dtype: Dtype,
+    /// What activations of quantised matrices are rounded to; golden values come from unrounded ones.
+    pub rounding: Option<RoundingKind>,
     pub cases: Vec<CaseReport>,
 }
 
@@ -56,8 +58,9 @@ pub fn golden<B: Backend>(backend: &mut B, model: &mut Decoder<B>, path: &Path) 
 }
 
 pub fn golden_cases<B: Backend>(backend: &mut B, model: &mut Decoder<B>, cases: &[GoldenCase]) -> Result<GoldenReport> {
-    let cases = cases.iter().map(|case| compare(backend, model, case)).collect::<Result<_>>()?;
-    Ok(GoldenReport { dtype: model.dtype(), cases })
+    let rounding = coarsest_rounding(model.config());
+    let cases = cases.iter().map(|case| compare(backend, model, rounding, case)).collect::<Result<_>>()?;
+    Ok(GoldenReport { dtype: model.dtype(), rounding, cases })
 }
 
 /// The largest allowed difference of a logit from its golden value, if the largest golden logit is `scale`.
@@ -80,12 +83,36 @@ pub fn tolerance(dtype: Dtype, layers: usize, scale: f32) -> f32 {
     }
 }
 
+/// What is allowed besides where activations of quantised matrices are rounded and golden values come from unrounded
+/// ones. Each of a layer's four products has inputs that are off by at most 2^-4 of themselves (e4m3), or by half a
+/// unit, which is the 254th part of the largest input (int8): 2^-6 of a typical one, a quarter of the largest. They add
+/// up as in [`tolerance`]: `0.58 * sqrt(4 * (layers + 1))` of them, here `1.2 * sqrt(layers + 1)`.
+fn rounding_tolerance(rounding: RoundingKind, layers: usize, scale: f32) -> f32 {
+    let walk = 1.2 * (layers as f32 + 1.0).sqrt();
+    match rounding {
+        RoundingKind::Fp8 => scale * walk / 16.0,
+        RoundingKind::Int8 => scale * walk / 64.0,
+    }
+}
+
+/// The coarsest to which the model's matrices have their activations rounded.
+fn coarsest_rounding(config: &ModelConfig) -> Option<RoundingKind> {
+    let formats = config.quantisation.iter().flat_map(|how| how.formats());
+    let kinds: Vec<_> = formats.filter_map(|format| format.rounding.to()).collect();
+    [RoundingKind::Fp8, RoundingKind::Int8].into_iter().find(|kind| kinds.contains(kind))
+}
+
 /// The compute dtype in which a model must be compared with goldens; `None`: any.
 pub fn golden_dtype(config: &ModelConfig) -> Option<Dtype> {
     config.layers.iter().any(|layer| layer.feed_forward.experts().is_some()).then_some(Dtype::F32)
 }
 
-fn compare<B: Backend>(backend: &mut B, model: &mut Decoder<B>, case: &GoldenCase) -> Result<CaseReport> {
+fn compare<B: Backend>(
+    backend: &mut B,
+    model: &mut Decoder<B>,
+    rounding: Option<RoundingKind>,
+    case: &GoldenCase,
+) -> Result<CaseReport> {
     let (dtype, vocab, layers) = (model.dtype(), model.config().vocab, model.config().layers.len());
     let mut sequence = Sequence::new(backend, model, case.prompt.len() + case.greedy.len())?;
     sequence.set_length(case.prompt.len())?;
@@ -131,7 +158,7 @@ fn compare<B: Backend>(backend: &mut B, model: &mut Decoder<B>, case: &GoldenCas
     Ok(CaseReport {
         name: case.name.clone(),
         logits: logits.0,
-        tolerance: tolerance(dtype, layers, scale),
+        tolerance: tolerance(dtype, layers, scale) + rounding.map_or(0.0, |to| rounding_tolerance(to, layers, scale)),
         logprobs: logprobs.0,
         greedy: case.greedy.len(),
         misses,
@@ -162,24 +189,25 @@ pub(super) fn logprob(logits: &[f32], token: TokenId) -> f32 {
 }
 
 impl CaseReport {
-    /// Log-probabilities are differences of two values that may each be off by the tolerance. In f32 another greedy
-    /// token is a failure; in f16 and bf16 only if the two logits differ by more than rounding explains.
-    pub fn passes(&self, dtype: Dtype) -> bool {
-        let explained = |miss: &Miss| dtype != Dtype::F32 && miss.gap <= 2.0 * self.tolerance;
+    /// Log-probabilities are differences of two values that may each be off by the tolerance. In f32, activations
+    /// unrounded, another greedy token is a failure; else only if the two logits differ by more than rounding explains.
+    pub fn passes(&self, dtype: Dtype, rounding: Option<RoundingKind>) -> bool {
+        let rounds = dtype != Dtype::F32 || rounding.is_some();
+        let explained = |miss: &Miss| rounds && miss.gap <= 2.0 * self.tolerance;
         self.logits <= self.tolerance && self.logprobs <= 2.0 * self.tolerance && self.misses.iter().all(explained)
     }
 }
 
 impl GoldenReport {
     pub fn passes(&self) -> bool {
-        self.cases.iter().all(|case| case.passes(self.dtype))
+        self.cases.iter().all(|case| case.passes(self.dtype, self.rounding))
     }
 }
 
 impl fmt::Display for GoldenReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for case in &self.cases {
-            let verdict = if case.passes(self.dtype) { "ok" } else { "FAILS" };
+            let verdict = if case.passes(self.dtype, self.rounding) { "ok" } else { "FAILS" };
             writeln!(f, "{verdict:<6}{}", case.name)?;
             writeln!(f, "      largest difference of logits {:.2e} (at most {:.2e})", case.logits, case.tolerance)?;
             writeln!(f, "      largest difference of log-probabilities {:.2e}", case.logprobs)?;

@@ -119,7 +119,7 @@ impl ModelConfig {
     pub fn with(mut self, choice: WeightChoice, path: &Path) -> Result<Self> {
         let exact = choice.activations == ActivationChoice::Bf16;
         self.quantisation = match (self.quantisation, choice.weights) {
-            (None, made) => made.map(|format| Quantisation::Made { format, exact }),
+            (None, made) => made.map(|format| Quantisation::Made { format, exact, dense_head: false }),
             (Some(stored), None) => Some(if exact { stored.exact() } else { stored }),
             (Some(stored), Some(format)) => {
                 let what = format!("--weights {format} is made of dense weights; this checkpoint has {stored}");
@@ -228,13 +228,13 @@ impl ModelConfig {
         self.layers.iter().any(|layer| layer.feed_forward.experts().is_some())
     }
 
-    /// The same model as a device holds it that makes matrices dense unless it `multiplies` their format. Those with scales
-    /// are all taken as dense if it does not multiply one of their formats.
+    /// The same model as a device holds it that makes matrices dense unless it `multiplies` their format; see
+    /// [`Quantisation::held_where`].
     #[must_use]
     pub fn held_where(&self, multiplies: impl Fn(WeightFormat) -> bool) -> Self {
         let mut held = self.clone();
         held.quantisation =
-            held.quantisation.filter(|how| how.formats().all(|format| multiplies(WeightFormat::Quantised(format))));
+            held.quantisation.and_then(|how| how.held_where(|format| multiplies(WeightFormat::Quantised(format))));
         if held.formats.values().any(|&format| !multiplies(format)) {
             let kept = self.formats.iter().filter(|(_, format)| multiplies(**format));
             held.formats = Arc::new(kept.map(|(name, format)| (name.clone(), *format)).collect());

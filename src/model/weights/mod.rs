@@ -106,7 +106,9 @@ impl WeightSource {
             WeightSource::Random(random) => random.config.quantisation.as_ref(),
         };
         let other = parts.iter().map(MatrixPart::format).find(|format| format.dense().is_none());
-        if let (Some(Quantisation::Made { .. }), Some(format)) = (quantisation, other) {
+        if let (Some(Quantisation::Made { format: made, .. }), Some(format)) = (quantisation, other)
+            && format == WeightFormat::Quantised(made.of_layers())
+        {
             let found = format!("{format} on {}, which does not multiply it", backend.describe());
             return Err(Error::value("--weights", "a format that the device multiplies (the CPU: all)", found));
         }

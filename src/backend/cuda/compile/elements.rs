@@ -153,8 +153,14 @@ impl Fp8Tiles {
     /// Inputs of a panel.
     pub const PANEL: usize = 128;
 
-    /// Bytes of the scales of a stage's rows.
-    const SCALE_BYTES: usize = 512;
+    /// Scales of a stage's rows that are copied by blocks: up to three before the first, which is aligned.
+    pub const fn scales(self) -> usize {
+        self.columns + 4
+    }
+
+    const fn scale_bytes(self) -> usize {
+        (self.scales() * 4).next_multiple_of(128)
+    }
 
     /// Bytes of dynamic shared memory that a block may have; the rest is for barriers and the table of experts.
     const MOST_SHARED: usize = 217 * 1024;
@@ -177,13 +183,13 @@ impl Fp8Tiles {
     /// Stages of the ring: as many as fit beside the results, and no more than hide the latency of memory. The ring is
     /// aligned to 1024.
     pub const fn stages(self) -> usize {
-        let fit = (Self::MOST_SHARED - 1024 - self.staged_bytes()) / (self.stage_bytes() + Self::SCALE_BYTES);
+        let fit = (Self::MOST_SHARED - 1024 - self.staged_bytes()) / (self.stage_bytes() + self.scale_bytes());
         if fit < 10 { fit } else { 10 }
     }
 
     /// Bytes of dynamic shared memory.
     pub const fn shared(self) -> usize {
-        self.stages() * (self.stage_bytes() + Self::SCALE_BYTES) + self.staged_bytes() + 1024
+        self.stages() * (self.stage_bytes() + self.scale_bytes()) + self.staged_bytes() + 1024
     }
 
     pub const fn threads(self) -> u32 {

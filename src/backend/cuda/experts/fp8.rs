@@ -123,7 +123,7 @@ impl Fp8Experts {
         let codes = rounding::codes(device, &self.codes, count * outputs, inner, tiles.outputs())?;
         let args = Args::new().memory(out.memory()).tensor_map(&codes).memory(&self.scales);
         let args = args.tensor_map(&rounded.code_map(tiles.columns)?).memory(rounded.scales);
-        let args = args.tensor_map(&rounded.scale_map(tiles.columns)?);
+        let args = args.tensor_map(&rounded.scale_map(tiles)?);
         let args = args.memory(self.biases.as_ref().unwrap_or(&self.scales)).memory(routes.firsts());
         let args = args.u32(small(count)).u32(small(outputs)).u32(small(inner)).u32(self.biases.is_some().into());
         let kernel = &kernels.kernels[&(out.element, tiles, scaling)];

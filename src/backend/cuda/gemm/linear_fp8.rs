@@ -20,9 +20,9 @@ use crate::backend::cuda::memory::weights::{Matrix, Vector};
 use crate::backend::cuda::rounding::{self, RoundedRows, RowRounder};
 use crate::error::Result;
 
-/// From more rows on the library is faster by 10 to 40 %, for fewer our kernel (H100,
-/// benches/runs/2026-11-25-h100-fp8-probe: the four layers of llama3-8b cross between 64 and 512 rows).
-const MOST_KERNEL_ROWS: usize = 128;
+/// For more rows the library is as fast or faster by up to 30 %, for fewer our kernel (H200, the four layers of
+/// llama3-8b, benches/runs/2026-11-26-h200-quantised).
+const MOST_KERNEL_ROWS: usize = 0;
 
 /// The library multiplies matrices whose rows of inputs and of results are multiples of so many elements.
 const LIBRARY_MULTIPLE: usize = 16;
@@ -167,7 +167,7 @@ impl LinearFp8 {
         let codes = rounding::codes(&self.device, &w.memory, outputs, inner, tiles.outputs())?;
         let args = Args::new().memory(out.memory()).tensor_map(&codes).memory(&scales.memory);
         let args = args.tensor_map(&x.code_map(tiles.columns)?).memory(x.scales);
-        let args = args.tensor_map(&x.scale_map(tiles.columns)?);
+        let args = args.tensor_map(&x.scale_map(tiles)?);
         let args = args.memory(bias.map_or(&scales.memory, |bias| &bias.memory));
         let args = args.u32(small(rows)).u32(small(outputs)).u32(small(inner)).u32(small(first)).u32(small(end));
         let args = args.u32(bias.is_some().into()).u32(accumulates.into());

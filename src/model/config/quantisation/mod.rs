@@ -23,6 +23,8 @@ pub enum Quantisation {
     Made {
         format: MadeFormat,
         exact: bool,
+        /// Whether the output layer is dense where a device holds it that does not multiply its format.
+        dense_head: bool,
     },
 }
 
@@ -104,10 +106,11 @@ impl MadeFormat {
         }
     }
 
-    /// Of the output layer; `None`: it stays dense.
-    pub fn of_head(self) -> Option<QuantFormat> {
+    /// Of the output layer, which is the embedding table too if it is `tied`; `None`: it stays dense.
+    pub fn of_head(self, tied: bool) -> Option<QuantFormat> {
         match self {
-            MadeFormat::Fp8 => None,
+            // No GPU looks up rows of e4m3.
+            MadeFormat::Fp8 => (!tied).then(|| self.of_layers()),
             MadeFormat::Int8 | MadeFormat::Int4 => Some(MadeFormat::Int8.of_layers()),
         }
     }
@@ -147,12 +150,12 @@ impl Quantisation {
     pub fn format(&self, tensor: &TensorSpec, tied: bool) -> Option<QuantFormat> {
         let role = Role::of(tensor);
         match self {
-            Quantisation::Made { format, exact } => {
+            Quantisation::Made { format, exact, dense_head } => {
                 let format = match role {
                     Role::Layer => Some(format.of_layers()),
-                    Role::Head => format.of_head(),
-                    Role::Embedding if tied => format.of_head(),
-                    Role::Router | Role::Embedding | Role::Other => None,
+                    Role::Head if !dense_head => format.of_head(tied),
+                    Role::Embedding if tied && !dense_head => format.of_head(tied),
+                    Role::Router | Role::Head | Role::Embedding | Role::Other => None,
                 };
                 let exactly = |format: QuantFormat| QuantFormat { rounding: Rounding::Exact, ..format };
                 if *exact { format.map(exactly) } else { format }
@@ -173,7 +176,7 @@ impl Quantisation {
             Quantisation::Made { format, .. } => (Some(*format), None),
             Quantisation::Published(published) => (None, Some(published)),
         };
-        let made = made.into_iter().flat_map(|made| std::iter::once(made.of_layers()).chain(made.of_head()));
+        let made = made.into_iter().flat_map(|made| std::iter::once(made.of_layers()).chain(made.of_head(false)));
         made.chain(published.into_iter().flat_map(|all| &all.schemes).map(|(_, scheme)| scheme.format))
     }
 
@@ -191,11 +194,27 @@ impl Quantisation {
         all.join(" and ")
     }
 
+    /// The same as a device holds it that makes matrices dense unless it `multiplies` their format; `None`: all dense.
+    /// If it does not multiply one of a checkpoint's formats, all are; an output layer made at load may be dense alone.
+    #[must_use]
+    pub fn held_where(self, multiplies: impl Fn(QuantFormat) -> bool) -> Option<Self> {
+        match self {
+            Quantisation::Made { format, exact, dense_head } => {
+                let dense_head = dense_head || format.of_head(false).is_some_and(|head| !multiplies(head));
+                multiplies(format.of_layers()).then_some(Quantisation::Made { format, exact, dense_head })
+            }
+            Quantisation::Published(published) => {
+                let all = published.schemes.iter().all(|(_, scheme)| multiplies(scheme.format));
+                all.then_some(Quantisation::Published(published))
+            }
+        }
+    }
+
     /// The same without rounding of activations.
     #[must_use]
     pub fn exact(self) -> Self {
         match self {
-            Quantisation::Made { format, .. } => Quantisation::Made { format, exact: true },
+            Quantisation::Made { format, dense_head, .. } => Quantisation::Made { format, exact: true, dense_head },
             Quantisation::Published(mut published) => {
                 published.schemes.iter_mut().for_each(|(_, scheme)| scheme.format.rounding = Rounding::Exact);
                 Quantisation::Published(published)
@@ -213,7 +232,7 @@ pub fn module_of(tensor: &str) -> &str {
 impl fmt::Display for Quantisation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Quantisation::Made { format, exact } => {
+            Quantisation::Made { format, exact, .. } => {
                 write!(f, "{}, made at load", format.of_layers())?;
                 if *exact && *format != MadeFormat::Int4 { write!(f, ", activations not rounded") } else { Ok(()) }
             }
