@@ -1,13 +1,14 @@
-"""Times kernels/experts/expert_linear_wgmma.cu of one or more source trees in turn on a Hopper GPU, and checks their results:
-python3 benches/experts/sweep.py OUT NAME=KERNELS ... Needs nvcc 13, PyTorch and CuPy.
+"""Times kernels/experts/expert_linear_wgmma.cu of one or more source trees in turn on a Hopper GPU, and checks their
+results: python3 benches/experts/sweep.py OUT NAME=KERNELS ... Needs nvcc 13, PyTorch and CuPy.
 
 Grouped products of qwen3-30b-a3b: rows choose 8 of 128 experts, evenly at random or (`skewed`) by popularities of which
 the logarithms vary with a standard deviation of 0.5. A line of OUT/sweep.tsv: name, routing with the most places of an
-expert, rows, microseconds of `up` with its gate, of `down`, and of both in turn (medians of three rounds in turn, each the
-median of replays of a CUDA graph), the spread of the last over the rounds, and the largest relative error.
+expert, rows, microseconds of `up` with its gate, of `down`, and of both in turn (medians of three rounds in turn, each
+the median of replays of a CUDA graph), the spread of the last over the rounds, and the largest relative error.
 With ONCE=ROWS each kernel is launched once, for a profiler.
 """
 
+import itertools
 import os
 import statistics
 import subprocess
@@ -61,8 +62,8 @@ def load(trees, out):
     tasks = []
     for tree in trees:
         name, kernels = tree.split("=", 1)
-        for cap in THREADS:
-            tasks += [(name, cap, gated, kernels, os.path.join(folder, f"{name}-{cap}-{gated}.cubin")) for gated in (0, 1)]
+        for cap, gated in itertools.product(THREADS, (0, 1)):
+            tasks.append((name, cap, gated, kernels, os.path.join(folder, f"{name}-{cap}-{gated}.cubin")))
     with ThreadPoolExecutor(os.cpu_count()) as pool, open(os.path.join(out, "build.txt"), "w") as log:
         words = pool.map(compile_one, [(kernels, cap, gated, cubin) for _, cap, gated, kernels, cubin in tasks])
         for (name, cap, gated, _, _), told in zip(tasks, words):
@@ -141,7 +142,8 @@ def main():
     up_panels, down_panels = panels(up, True), panels(down, False)
     stream = cupy.cuda.Stream(non_blocking=True)
     table = open(os.path.join(out, "sweep.tsv"), "a")
-    print(f"# {torch.cuda.get_device_name(0)}: name, routing, rows, up us, down us, both us, spread us, error", file=table)
+    heads = "name, routing, rows, up us, down us, both us, spread us, error"
+    print(f"# {torch.cuda.get_device_name(0)}: {heads}", file=table)
     cases = [(rows, False) for rows in ROWS] + [(rows, True) for rows in (1024, 2560)]
     for rows, skewed in [(int(once), False)] if once else cases:
         routes = routing(rows, skewed)
@@ -175,7 +177,8 @@ def main():
                 own = times[kernel.name]
                 for i, op in enumerate((first, second, both)):
                     own[i].append(time_of(stream, op))
-                own[3].append(max(((o.float() - e).norm() / e.norm()).item() for o, e in zip((h, y), expected)))
+                errors = [((o.float() - e).norm() / e.norm()).item() for o, e in zip((h, y), expected)]
+                own[3].append(max(errors))
         for name, own in times.items():
             if own[0]:
                 medians = [f"{statistics.median(t):.1f}" for t in own[:3]]

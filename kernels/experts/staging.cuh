@@ -1,6 +1,6 @@
-// The end of a tile on Hopper: as experts/store.cuh, but results of four warps go through shared memory, so that a store
-// writes 16 bytes of few places a lane. Tensor cores wait for a tile's stores, and those of the lanes that hold sums, which
-// touch eight places each, take a third of a product of 768 inputs.
+// The end of a tile on Hopper: as experts/store.cuh, but results of four warps go through shared memory, so that a lane
+// stores 16 bytes and an instruction touches few places. Tensor cores wait for a tile's stores, and those of the lanes that
+// hold sums, which touch eight places each, take a third of a product of 768 inputs.
 #pragma once
 
 #include "attention/barrier.cuh"
