@@ -37,6 +37,13 @@ __device__ __forceinline__ void load_matrices_transposed(unsigned (&to)[4], unsi
                  : "r"(from));
 }
 
+// Transposes an 8 x 8 matrix of 16-bit elements; lane t holds two neighbours of row t / 4.
+__device__ __forceinline__ unsigned transpose(unsigned x) {
+    unsigned y;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
 // sum += a [16 x 16] b [16 x 8]
 template <class T>
 __device__ __forceinline__ void multiply(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1);

@@ -53,13 +53,6 @@ struct Team {
     }
 };
 
-// Transposes an 8 x 8 matrix of 16-bit elements; lane t holds two neighbours of row t / 4.
-__device__ __forceinline__ unsigned transpose(unsigned x) {
-    unsigned y;
-    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-    return y;
-}
-
 // Maximum over the lanes that hold the same columns.
 __device__ __forceinline__ float column_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 4));

@@ -11,8 +11,9 @@
 // same chain for all sizes, so a result depends on its input and its expert alone.
 // Grid: any number of blocks of (MULTIPLIERS + 1) * 128 threads; dynamic shared memory for the ring (`ExpertTiles` of
 // src/backend/cuda/compile/elements.rs).
-// Limit: bandwidth of the weights for few places, that of the second-level cache for many: the more rows of panels and places
-// a tile has, the less of both is read again.
+// Limit: bandwidth of the weights for few places; for many, tensor cores and memory at once, and what neither hides: a tile's
+// end, for which its block's tensor cores wait. No cache is near its rate: asking for weights ahead of the ring only has
+// them read twice, and tiles of twice the panels leave rings too short.
 // Definition: `Backend::expert_linear`; on the CPU, src/backend/cpu/gemm/grouped.rs.
 //
 // Defines: ELEMENT, CAP (64 or 192), GATED (0 or 1).
@@ -20,7 +21,7 @@
 #include "attention/barrier.cuh"
 #include "attention/mma.cuh"
 #include "experts/products.cuh"
-#include "experts/store.cuh"
+#include "experts/staging.cuh"
 #include "registers.cuh"
 
 constexpr unsigned GROUP_THREADS = 128, MULTIPLIERS = CAP == 64 ? 2 : 3;  // warpgroups that multiply
@@ -28,11 +29,11 @@ constexpr unsigned PRODUCTS = MULTIPLIERS * PANEL;  // rows of panels in a tile
 constexpr unsigned WEIGHT_BYTES = MULTIPLIERS * WEIGHT_PANEL_BYTES, INPUT_BYTES = CAP * PANEL_ROW_BYTES;
 constexpr unsigned STAGE_BYTES = WEIGHT_BYTES + INPUT_BYTES;
 constexpr unsigned STAGES = CAP == 64 ? 9 : 4;
-// Stages whose inputs may be on their way while the next one is copied.
-constexpr unsigned BEHIND = 2;
 constexpr unsigned INPUT_WARPS = 3;
 constexpr unsigned COPIER_REGISTERS = 72, MULTIPLIER_REGISTERS = CAP == 64 ? 216 : 144;
 static_assert(COPIER_REGISTERS + MULTIPLIERS * MULTIPLIER_REGISTERS <= 512, "the registers of a multiprocessor");
+// Whether results go through shared memory: those of the smaller tiles are few, and its ring leaves no room.
+constexpr bool STAGED = CAP > 64;
 
 struct Ring {
     unsigned long long full[STAGES], empty[STAGES];
@@ -63,12 +64,10 @@ struct Work {
     }
 };
 
-// Columns of the product for `count` places.
-__device__ __forceinline__ unsigned columns_of(unsigned count) {
-    if (CAP == 64) {
-        return count <= 8 ? 8 : count <= 16 ? 16 : count <= 32 ? 32 : 64;
-    }
-    return count <= 32 ? 32 : count <= 64 ? 64 : count <= 128 ? 128 : 192;
+// Columns of a product: the fewest, and those of the next larger one.
+constexpr unsigned FEWEST_COLUMNS = CAP == 64 ? 8 : 16;
+__device__ constexpr unsigned more_columns(unsigned columns) {
+    return CAP == 64 ? columns * 2 : columns + 16;
 }
 
 // Runs the warp that copies weights: a lane for each panel of a stage.
@@ -101,24 +100,15 @@ __device__ __forceinline__ void copy_weights(Work work, const TileEnds& ends, co
 }
 
 // Runs the warps that copy inputs, in chunks of 16 bytes, one column of chunks a thread. Columns without a place hold
-// whatever lay there before; they are not stored.
+// whatever lay there before; they are not stored. Copies arrive by themselves, so that no thread waits for them: products
+// wait for a stage's inputs only as long as these are on their way, not for room in the stages behind it.
 __device__ __forceinline__ void copy_inputs(Work work, const TileEnds& ends, const ELEMENT* x, unsigned ring, Ring& shared) {
     constexpr unsigned TOGETHER = INPUT_WARPS * 4, TURNS = (CAP + TOGETHER - 1) / TOGETHER;  // rows copied at a time
     static_assert(TOGETHER % 8 == 4, "every other turn differs in bit 2 of its rows");
     const Operands& operands = work.operands;
-    const unsigned thread = threadIdx.x - 32, lane = thread % 32, row = thread / 8, chunk = thread % 8;
+    const unsigned thread = threadIdx.x - 32, row = thread / 8, chunk = thread % 8;
     const unsigned place = (chunk ^ row % 8) * 16, chunks = operands.inner / 8, panels = panels_of(operands.inner);
-    RingCursor cursor, signalled;
-    unsigned waiting = 0;  // stages whose inputs are copied but not signalled
-    auto signal = [&] {
-        fence_proxies();
-        __syncwarp();
-        if (lane == 0) {
-            arrive(shared_address(&shared.full[signalled.stage]));
-        }
-        signalled.next();
-        waiting--;
-    };
+    RingCursor cursor;
 #pragma unroll 1
     for (; work.more(); work.next()) {
         const Rows rows = work.rows(ends);
@@ -141,84 +131,82 @@ __device__ __forceinline__ void copy_inputs(Work work, const TileEnds& ends, con
                     copy_16(to + i * TOGETHER * PANEL_ROW_BYTES + (place ^ i % 2 * 64), column + static_cast<unsigned long long>(inputs[i]) * 8, exists);
                 }
             }
-            copies_issued();
+            arrive_with_copies(shared_address(&shared.full[cursor.stage]));
             cursor.next();
-            if (++waiting > BEHIND) {
-                wait_copies<BEHIND>();
-                signal();
-            }
         }
     }
+    // No thread ends before its copies.
+    copies_issued();
     wait_copies<0>();
-    while (waiting > 0) {
-        signal();
-    }
 }
 
-// Multiplies one tile of COLUMNS columns and stores its results.
+// The sums of a warpgroup, for all places that a tile may have.
+using Sums = float[CAP / 8][4];
+
+// Adds the products of a tile of COLUMNS columns to the first of `sum`.
 template <unsigned COLUMNS>
-__device__ __forceinline__ void multiply_tile(const Work& work, const Rows& rows, const Results& results, unsigned ring, Ring& shared, RingCursor& cursor) {
-    const unsigned group = threadIdx.x / GROUP_THREADS - 1, warp = threadIdx.x % GROUP_THREADS / 32;
-    const unsigned panels = panels_of(work.operands.inner);
-    // Zeros, not a first product without a sum: else registers of all sizes stay in use.
-    float sum[COLUMNS / 8][4] = {};
+__device__ __forceinline__ void multiply_columns(unsigned panels, unsigned ring, Ring& shared, RingCursor& cursor, Sums& sum) {
+    const unsigned group = threadIdx.x / GROUP_THREADS - 1;
     unsigned before = 0;
+    auto release = [&] {
+        if (threadIdx.x % 32 == 0) {
+            arrive(shared_address(&shared.empty[before]));
+        }
+    };
 #pragma unroll 1
     for (unsigned panel = 0; panel < panels; panel++) {
         wait_barrier(shared_address(&shared.full[cursor.stage]), cursor.parity);
+        // Inputs were not written by the copy engine.
+        fence_proxies();
         const unsigned stage = ring + cursor.stage * STAGE_BYTES;
         const unsigned long long w = descriptor(stage + group * WEIGHT_PANEL_BYTES), x = descriptor(stage + WEIGHT_BYTES);
         begin_products();
 #pragma unroll
         for (unsigned k = 0; k < PANEL / 16; k++) {
             // 16 elements further: 32 bytes.
-            multiply_panels<ELEMENT, COLUMNS>(sum, w + k * 2, x + k * 2);
+            multiply_panels<ELEMENT, COLUMNS>(reinterpret_cast<float (&)[COLUMNS / 8][4]>(sum), w + k * 2, x + k * 2);
         }
         products_issued();
         if (panel > 0) {
             wait_products<1>();
-            if (threadIdx.x % 32 == 0) {
-                arrive(shared_address(&shared.empty[before]));
-            }
+            release();
         }
         before = cursor.stage;
         cursor.next();
     }
     wait_products<0>();
-    settled(sum);
-    if (threadIdx.x % 32 == 0) {
-        arrive(shared_address(&shared.empty[before]));
-    }
-    store_sums(results, work.operands, rows, work.product() + group * PANEL + warp * 16, sum);
+    release();
 }
 
-// Runs a multiplying warpgroup.
-__device__ __forceinline__ void multiply_tiles(Work work, const TileEnds& ends, const Results& results, unsigned ring, Ring& shared) {
+// The same, of the fewest columns that hold `count` places, at least COLUMNS.
+template <unsigned COLUMNS>
+__device__ __forceinline__ void multiply_fitting(unsigned count, unsigned panels, unsigned ring, Ring& shared, RingCursor& cursor, Sums& sum) {
+    if constexpr (COLUMNS < CAP) {
+        if (count > COLUMNS) {
+            return multiply_fitting<more_columns(COLUMNS)>(count, panels, ring, shared, cursor, sum);
+        }
+    }
+    multiply_columns<COLUMNS>(panels, ring, shared, cursor, sum);
+}
+
+// Runs a multiplying warpgroup. `staging`: its buffers, if results are staged.
+__device__ __forceinline__ void multiply_tiles(Work work, const TileEnds& ends, const Results& results, unsigned ring, Ring& shared, unsigned char* staging) {
+    const unsigned group = threadIdx.x / GROUP_THREADS - 1, warp = threadIdx.x % GROUP_THREADS / 32;
+    const bool staged = STAGED && !results.sums && width_of(work.operands) % 8 == 0;
     RingCursor cursor;
+    unsigned turn = 0;
 #pragma unroll 1
     for (; work.more(); work.next()) {
         const Rows rows = work.rows(ends);
-        switch (columns_of(rows.count)) {
-#if CAP == 64
-            case 8:
-                multiply_tile<8>(work, rows, results, ring, shared, cursor);
-                break;
-            case 16:
-                multiply_tile<16>(work, rows, results, ring, shared, cursor);
-                break;
-#else
-            case 128:
-                multiply_tile<128>(work, rows, results, ring, shared, cursor);
-                break;
-            case 192:
-                multiply_tile<192>(work, rows, results, ring, shared, cursor);
-                break;
-#endif
-            case 32:
-                multiply_tile<32>(work, rows, results, ring, shared, cursor);
-                break;
-            default:
-                multiply_tile<64>(work, rows, results, ring, shared, cursor);
+        // Zeros, not a first product without a sum; and one set of sums for all columns: else more registers are in use.
+        Sums sum = {};
+        multiply_fitting<FEWEST_COLUMNS>(rows.count, panels_of(work.operands.inner), ring, shared, cursor, sum);
+        settled(sum);
+        const unsigned product = work.product() + group * PANEL;
+        if (staged) {
+            store_staged(results, work.operands, rows, product, sum, staging, turn, group + 1);
+        } else {
+            store_sums(results, work.operands, rows, product + warp * 16, sum);
         }
     }
 }
@@ -232,11 +220,12 @@ extern "C" __global__ void __launch_bounds__((MULTIPLIERS + 1) * GROUP_THREADS, 
     __shared__ TileEnds ends;
     const Operands operands = {firsts, rows, experts, outputs, inner, gathers};
     const Results results = {out, bias, biased, sums, gate};
-    const unsigned ring = (shared_address(dynamic) + ATOM_BYTES - 1) / ATOM_BYTES * ATOM_BYTES;
+    unsigned char* const aligned = dynamic + (ATOM_BYTES - shared_address(dynamic) % ATOM_BYTES) % ATOM_BYTES;
+    const unsigned ring = shared_address(aligned);
     if (threadIdx.x == 0) {
         for (unsigned i = 0; i < STAGES; i++) {
-            // Each warp that copies inputs, and all lanes of the one that copies weights.
-            init_barrier(shared_address(&shared.full[i]), INPUT_WARPS + 32);
+            // All lanes of the warps that copy.
+            init_barrier(shared_address(&shared.full[i]), GROUP_THREADS);
             init_barrier(shared_address(&shared.empty[i]), MULTIPLIERS * GROUP_THREADS / 32);
         }
         fence_proxies();
@@ -254,7 +243,7 @@ extern "C" __global__ void __launch_bounds__((MULTIPLIERS + 1) * GROUP_THREADS, 
         }
     } else {
         more_registers<MULTIPLIER_REGISTERS>();
-        multiply_tiles(work, ends, results, ring, shared);
+        multiply_tiles(work, ends, results, ring, shared, aligned + STAGES * STAGE_BYTES + (warp / 4 - 1) * STAGING_BYTES);
     }
 }
 #endif

@@ -5,26 +5,34 @@
 
 #include "attention/wgmma.cuh"
 
-// The first 4, 8, 16 and 32 registers of a sum, and each further 32 of them.
+// The registers of a sum of N places: N / 2.
 
 #define REGISTERS_8 "%0, %1, %2, %3"
 #define REGISTERS_16 REGISTERS_8 ", %4, %5, %6, %7"
 #define REGISTERS_32 REGISTERS_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define REGISTERS_64 REGISTERS_32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define REGISTERS_128 \
-    REGISTERS_64 \
-    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
-    ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define REGISTERS_192 \
-    REGISTERS_128 \
-    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
-    ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define REGISTERS_48 REGISTERS_32 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define REGISTERS_64 REGISTERS_48 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define REGISTERS_80 REGISTERS_64 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define REGISTERS_96 REGISTERS_80 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define REGISTERS_112 REGISTERS_96 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define REGISTERS_128 REGISTERS_112 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define REGISTERS_144 REGISTERS_128 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define REGISTERS_160 REGISTERS_144 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define REGISTERS_176 REGISTERS_160 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define REGISTERS_192 REGISTERS_176 ", %88, %89, %90, %91, %92, %93, %94, %95"
 #define SUMS_8(sum, n) "+f"(sum[n][0]), "+f"(sum[n][1]), "+f"(sum[n][2]), "+f"(sum[n][3])
 #define SUMS_16(sum, n) SUMS_8(sum, n), SUMS_8(sum, n + 1)
 #define SUMS_32(sum, n) SUMS_16(sum, n), SUMS_16(sum, n + 2)
-#define SUMS_64(sum, n) SUMS_32(sum, n), SUMS_32(sum, n + 4)
-#define SUMS_128(sum, n) SUMS_64(sum, n), SUMS_64(sum, n + 8)
-#define SUMS_192(sum, n) SUMS_128(sum, n), SUMS_64(sum, n + 16)
+#define SUMS_48(sum, n) SUMS_32(sum, n), SUMS_16(sum, n + 4)
+#define SUMS_64(sum, n) SUMS_48(sum, n), SUMS_16(sum, n + 6)
+#define SUMS_80(sum, n) SUMS_64(sum, n), SUMS_16(sum, n + 8)
+#define SUMS_96(sum, n) SUMS_80(sum, n), SUMS_16(sum, n + 10)
+#define SUMS_112(sum, n) SUMS_96(sum, n), SUMS_16(sum, n + 12)
+#define SUMS_128(sum, n) SUMS_112(sum, n), SUMS_16(sum, n + 14)
+#define SUMS_144(sum, n) SUMS_128(sum, n), SUMS_16(sum, n + 16)
+#define SUMS_160(sum, n) SUMS_144(sum, n), SUMS_16(sum, n + 18)
+#define SUMS_176(sum, n) SUMS_160(sum, n), SUMS_16(sum, n + 20)
+#define SUMS_192(sum, n) SUMS_176(sum, n), SUMS_16(sum, n + 22)
 
 // sum [64 x N] += weights [64 x 16] inputs [N x 16]^T. WEIGHTS, INPUTS: the operands behind the sum's registers.
 template <class T, unsigned N>
@@ -41,8 +49,15 @@ __device__ __forceinline__ void multiply_panels(float (&sum)[N / 8][4], unsigned
     DEFINE_PANELS(T, types, 8, "%4", "%5") \
     DEFINE_PANELS(T, types, 16, "%8", "%9") \
     DEFINE_PANELS(T, types, 32, "%16", "%17") \
+    DEFINE_PANELS(T, types, 48, "%24", "%25") \
     DEFINE_PANELS(T, types, 64, "%32", "%33") \
+    DEFINE_PANELS(T, types, 80, "%40", "%41") \
+    DEFINE_PANELS(T, types, 96, "%48", "%49") \
+    DEFINE_PANELS(T, types, 112, "%56", "%57") \
     DEFINE_PANELS(T, types, 128, "%64", "%65") \
+    DEFINE_PANELS(T, types, 144, "%72", "%73") \
+    DEFINE_PANELS(T, types, 160, "%80", "%81") \
+    DEFINE_PANELS(T, types, 176, "%88", "%89") \
     DEFINE_PANELS(T, types, 192, "%96", "%97")
 DEFINE_ALL_PANELS(f16, "f16.f16")
 DEFINE_ALL_PANELS(bf16, "bf16.bf16")

@@ -3,6 +3,7 @@
 // 8 n + 2 (lane % 4) + {0, 1}, [2], [3] to row lane / 4 + 8.
 #pragma once
 
+#include "attention/mma.cuh"
 #include "experts/panels.cuh"
 #include "sigmoid.cuh"
 
@@ -27,27 +28,37 @@ __device__ __forceinline__ float gated(float gate, float up, unsigned kind) {
     return gate * sigmoid<ELEMENT>(gate) * up;
 }
 
-// Two neighbouring outputs of a place, of which the first is even: one store, if both exist and the address allows it.
-__device__ __forceinline__ void store_pair(ELEMENT* to, float low, float high, bool both, bool aligned) {
-    if (both && aligned) {
-        *reinterpret_cast<unsigned*>(to) = pack<ELEMENT>(low, high);
+// Where a lane stores two neighbouring results of a place, the first of which is even.
+struct Place {
+    ELEMENT* to;
+    unsigned exist;  // results from the first one on
+    bool aligned;
+};
+
+// Stores what lanes hold of eight results of eight places: each `x` of its result and an even place, `y` of the place behind
+// it. Transposed, a lane has two results of place lane / 4: one store, if both exist and the address allows it.
+__device__ __forceinline__ void store_results(const Place& place, bool exists, float x, float y) {
+    const unsigned pair = transpose(pack<ELEMENT>(x, y));
+    if (!exists || place.exist == 0) {
         return;
     }
-    to[0] = from_f32<ELEMENT>(low);
-    if (both) {
-        to[1] = from_f32<ELEMENT>(high);
+    if (place.aligned) {
+        *reinterpret_cast<unsigned*>(place.to) = pair;
+        return;
+    }
+    place.to[0].bits = static_cast<unsigned short>(pair);
+    if (place.exist > 1) {
+        place.to[1].bits = static_cast<unsigned short>(pair >> 16);
     }
 }
 
-// Stores what lanes hold of eight results of eight places: `x` of place `column`, `y` of the place behind it. Lanes of
-// neighbouring results exchange, so that each stores two results of one place.
-__device__ __forceinline__ void store_results(const Results& results, const Rows& rows, unsigned width, unsigned result, unsigned column, float x, float y) {
-    const bool odd = threadIdx.x / 4 % 2 == 1;
-    const float other = __shfl_xor_sync(0xffffffff, odd ? x : y, 4);
-    const unsigned place = column + odd, first = result - odd;
-    if (place < rows.count && first < width) {
-        const unsigned long long at = static_cast<unsigned long long>(rows.first + place) * width + first;
-        store_pair(static_cast<ELEMENT*>(results.out) + at, odd ? other : x, odd ? y : other, first + 1 < width, width % 2 == 0);
+// The biases of the two rows of the product that a lane holds, of a warp whose first is row `product` of the panels.
+__device__ __forceinline__ void biases_of(const Results& results, const Operands& operands, const Rows& rows, unsigned product, float (&bias)[2]) {
+#pragma unroll
+    for (unsigned half = 0; half < 2; half++) {
+        const unsigned row = product + half * 8 + threadIdx.x % 32 / 4;
+        const bool exists = results.biased && row < operands.outputs;
+        bias[half] = exists ? results.bias[static_cast<unsigned long long>(rows.expert) * operands.outputs + matrix_row(row, operands.outputs, GATED)] : 0.0f;
     }
 }
 
@@ -55,38 +66,36 @@ __device__ __forceinline__ void store_results(const Results& results, const Rows
 template <unsigned COLUMNS>
 __device__ __forceinline__ void store_sums(const Results& results, const Operands& operands, const Rows& rows, unsigned product, const float (&sum)[COLUMNS][4]) {
     const unsigned lane = threadIdx.x % 32, width = width_of(operands);
-    float bias[2] = {0.0f, 0.0f};
-#pragma unroll
-    for (unsigned half = 0; half < 2; half++) {
-        const unsigned row = product + half * 8 + lane / 4;
-        if (results.biased && row < operands.outputs) {
-            bias[half] = results.bias[static_cast<unsigned long long>(rows.expert) * operands.outputs + matrix_row(row, operands.outputs, GATED)];
-        }
-    }
-    const unsigned result = results_of(product) + lane / 4;
+    float bias[2];
+    biases_of(results, operands, rows, product, bias);
+    const unsigned result = results_of(product), first = result + lane % 4 * 2;
+    const bool aligned = width % 2 == 0;
+    const unsigned long long stride = width * 8ull;  // to the next eight places
+    ELEMENT* to = static_cast<ELEMENT*>(results.out) + static_cast<unsigned long long>(rows.first + lane / 4) * width + first;
 #pragma unroll
     for (unsigned n = 0; n < COLUMNS; n++) {
-        const unsigned column = n * 8 + lane % 4 * 2;
         if (n * 8 >= rows.count) {
             break;
         }
         const float (&s)[4] = sum[n];
+        const bool exists = n * 8 + lane / 4 < rows.count;
         if (GATED) {
             const float x = gated(s[0] + bias[0], s[2] + bias[1], results.gate), y = gated(s[1] + bias[0], s[3] + bias[1], results.gate);
-            store_results(results, rows, width, result, column, x, y);
+            store_results({to, first < width ? width - first : 0, aligned}, exists, x, y);
         } else if (!results.sums) {
-            store_results(results, rows, width, result, column, s[0] + bias[0], s[1] + bias[0]);
-            store_results(results, rows, width, result + 8, column, s[2] + bias[1], s[3] + bias[1]);
+            store_results({to, first < width ? width - first : 0, aligned}, exists, s[0] + bias[0], s[1] + bias[0]);
+            store_results({to + 8, first + 8 < width ? width - first - 8 : 0, aligned}, exists, s[2] + bias[1], s[3] + bias[1]);
         } else {
 #pragma unroll
             for (unsigned i = 0; i < 4; i++) {
-                const unsigned place = column + i % 2, row = result + i / 2 * 8;
+                const unsigned place = n * 8 + lane % 4 * 2 + i % 2, row = result + lane / 4 + i / 2 * 8;
                 if (place < rows.count && row < width) {
-                    float* to = static_cast<float*>(results.out) + static_cast<unsigned long long>(rows.first + place) * width + row;
+                    float* at = static_cast<float*>(results.out) + static_cast<unsigned long long>(rows.first + place) * width + row;
                     const float sum = s[i] + bias[i / 2];
-                    *to = results.accumulates ? *to + sum : sum;
+                    *at = results.accumulates ? *at + sum : sum;
                 }
             }
         }
+        to += stride;
     }
 }

@@ -604,6 +604,30 @@ inline void load_matrices_transposed(unsigned (&to)[4], unsigned from) {
     load_any_matrices(to, from, true);
 }
 
+struct Transposed {
+    unsigned to;
+    const unsigned* from;
+};
+
+inline void store_matrices_transposed(unsigned to, const unsigned (&from)[4]) {
+    Transposed mine = {to, from};
+    if (to % 16 != 0) {
+        stop("a matrix whose rows are not aligned");
+    }
+    at(to);
+    together("store_matrices_transposed", mine, [](Transposed** all) {
+        for (unsigned l = 0; l < WARP; l++) {
+            const unsigned row = l / 4, column = l % 4 * 2;
+            for (unsigned m = 0; m < 4; m++) {
+                for (unsigned i = 0; i < 2; i++) {
+                    const uint16_t bits = half_of(all[l]->from[m], i);
+                    std::memcpy(at(all[m * 8 + column + i]->to) + row * 2, &bits, 2);
+                }
+            }
+        }
+    });
+}
+
 inline unsigned transpose(unsigned x) {
     Exchange<unsigned> mine = {x, 0, 0};
     together("transpose", mine, [](Exchange<unsigned>** all) {

@@ -235,12 +235,13 @@ impl ExpertTiles {
     }
 
     /// Groups of 64 weights that a tile multiplies: more of them read inputs less often, but leave fewer tiles.
-    const WGMMA: [Self; 2] = [Self::wgmma(64, 2, 9), Self::wgmma(192, 3, 4)];
+    const WGMMA: [Self; 2] = [Self::wgmma(64, 2, 9, 0), Self::wgmma(192, 3, 4, 2)];
 
     /// `groups` groups of 64 weights and `cap` inputs in each of `stages` stages, rows of 128 bytes; the ring is
-    /// aligned to 1024. A warpgroup for each group, and one that copies.
-    const fn wgmma(cap: usize, groups: usize, stages: usize) -> Self {
-        let shared = stages * (groups * 64 + cap) * 128 + 1024;
+    /// aligned to 1024. A warpgroup for each group, with `buffers` buffers of 64 results of 32 inputs, and one that
+    /// copies.
+    const fn wgmma(cap: usize, groups: usize, stages: usize, buffers: usize) -> Self {
+        let shared = stages * (groups * 64 + cap) * 128 + groups * buffers * 32 * 128 + 1024;
         Self { kernel: ExpertKernel::Wgmma, cap, threads: 128 * (groups as u32 + 1), shared, blocks: 1 }
     }
 

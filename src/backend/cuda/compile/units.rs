@@ -41,6 +41,7 @@ pub static HEADERS: &[Source] = &[
     source!("element.cuh"),
     source!("experts/panels.cuh"),
     source!("experts/products.cuh"),
+    source!("experts/staging.cuh"),
     source!("experts/store.cuh"),
     source!("experts/tile.cuh"),
     source!("four_bit/decode.cuh"),
