@@ -25,6 +25,7 @@
 
 pub mod cpu;
 pub mod cuda;
+mod delta_rule;
 mod experts;
 mod kv_dtype;
 mod levels;
@@ -43,6 +44,7 @@ use crate::ids::{GroupIx, LayerIx, PageId, TokenId};
 use crate::kv::LayerPlace;
 use crate::plan::{CostModel, NewPage};
 
+pub use delta_rule::{CONV_TOKENS, DeltaGates, DeltaHeads, L2_EPS, StateShape};
 pub use experts::{ExpertInput, ExpertKind, Gate, Router, RouterScores};
 pub use kv_dtype::{KvDtype, e4m3};
 pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
@@ -117,6 +119,8 @@ pub struct KvShape {
     /// The compute dtype. Keys and values have it too unless changed by `Backend::set_kv_dtype`.
     pub dtype: Dtype,
     pub pages: usize,
+    /// Of delta-rule layers, which have states instead of keys and values.
+    pub states: StateShape,
 }
 
 impl KvShape {
@@ -128,7 +132,14 @@ impl KvShape {
     /// The shape of layers that are all in one page group.
     pub fn one_group(heads: Vec<HeadLayout>, dtype: Dtype, pages: usize) -> Self {
         let places = (0..heads.len()).map(|part| LayerPlace { group: GroupIx(0), part }).collect();
-        Self { heads, places, dtype, pages }
+        Self { heads, places, dtype, pages, states: StateShape::default() }
+    }
+
+    /// The same with room for so many states.
+    #[must_use]
+    pub fn with_states(mut self, slots: usize) -> Self {
+        self.states.slots = slots;
+        self
     }
 
     /// The heads of the layers that use each part of a page. Panics if they differ, or a part is not used.
@@ -278,6 +289,9 @@ pub trait SavedBytes: Send + Sized {
     fn from_bytes(bytes: Vec<u8>, pages: usize) -> Self;
 }
 
+/// Why ops of delta-rule layers have no definition where [`Backend::DELTA_RULE`] is false.
+const NO_DELTA_RULE: &str = "a decoder is not built on a backend that has no delta rule";
+
 /// The ops. `R`: rows of the step; `H`: hidden width; widths are in elements. Ops panic on shapes that do not fit: the
 /// decoder checks shapes when it loads a model, so a mismatch is a bug.
 pub trait Backend: Send + 'static {
@@ -306,6 +320,9 @@ pub trait Backend: Send + 'static {
 
     /// Whether weights of one dtype can multiply activations stored for another one ([`ActivationDtype::Operands`]).
     const MIXES_DTYPES: bool;
+
+    /// Whether it computes gated delta-rule layers. Others refuse a model that has them, and never see their ops.
+    const DELTA_RULE: bool = false;
 
     /// Slots per page.
     fn page_tokens(&self) -> u32;
@@ -474,6 +491,42 @@ pub trait Backend: Send + 'static {
     fn gelu_times(&mut self, x: &mut Self::Buffer, y: &Self::Buffer, from: usize);
     /// In place, the tanh form: `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
     fn gelu(&mut self, x: &mut Self::Buffer);
+    /// In place, `x[r][i] * sigmoid(y[r][i])`, or `sigmoid(y[r][0])` if `y` has one column.
+    fn sigmoid_times(&mut self, _x: &mut Self::Buffer, _y: &Self::Buffer) {
+        unreachable!("{NO_DELTA_RULE}")
+    }
+    /// The convolution of delta-rule layer `layer` (see [`DeltaHeads`]): `out` and `x` are `[R, conv_width]`, `weight` is
+    /// `[conv_width, 4]`. Reads and writes the last inputs in the states of the step's runs.
+    fn causal_conv(
+        &mut self,
+        _out: &mut Self::Buffer,
+        _x: &Self::Buffer,
+        _weight: &Self::Vector,
+        _kv: &mut Self::Kv,
+        _layer: LayerIx,
+        _step: &Self::Step,
+    ) {
+        unreachable!("{NO_DELTA_RULE}")
+    }
+    /// The delta rule of layer `layer`: `out` is `[R, value_width]`, `qkv` what the convolution gave, `ba` `[R, 2 *
+    /// value_heads]`: b of all value heads, then a. Reads and writes the matrices in the states of the step's runs.
+    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
+    fn delta_rule(
+        &mut self,
+        _out: &mut Self::Buffer,
+        _qkv: &Self::Buffer,
+        _ba: &Self::Buffer,
+        _gates: DeltaGates<'_, Self::Vector>,
+        _kv: &mut Self::Kv,
+        _layer: LayerIx,
+        _step: &Self::Step,
+    ) {
+        unreachable!("{NO_DELTA_RULE}")
+    }
+    /// In place, for each head, as wide as `weight`: `x / sqrt(mean(x^2) + eps) * weight * silu(gate)`.
+    fn gated_rms_norm(&mut self, _x: &mut Self::Buffer, _gate: &Self::Buffer, _weight: &Self::Vector, _eps: f32) {
+        unreachable!("{NO_DELTA_RULE}")
+    }
     /// Chooses the experts of each row by the router's `scores` `[R, experts]`, weighs them, and sorts the rows by expert.
     /// `factors`: each weight is multiplied by that of its expert. On equal scores the expert with the lower number goes
     /// first.

@@ -2,7 +2,7 @@
 //! by the engine, loaded by a backend (`Backend::load`), read by the ops.
 
 use crate::ids::TokenId;
-use crate::kv::KvSlot;
+use crate::kv::{KvSlot, StateRun};
 use crate::plan::{AttentionPlan, NewPage};
 
 use super::{SampleRequest, SeenToken};
@@ -28,6 +28,9 @@ pub struct StepBatch {
     /// One per kind of attention (heads, window and page group) of the model's layers, in the order of
     /// `Decoder::plan_hints`.
     pub plans: Vec<AttentionPlan>,
+    /// For models with delta-rule layers: runs that have each row once, in the order in which they are computed. A run
+    /// may read what an earlier one has written.
+    pub state_runs: Vec<StateRun>,
     /// One for each of `logit_rows`; or empty, and then logits are computed but nothing is sampled.
     pub requests: Vec<SampleRequest>,
 }
@@ -79,6 +82,9 @@ impl StepBatch {
         self.positions.iter_mut().for_each(|position| *position += 1);
         advance_slots(&mut self.slots, new_pages);
         self.plans.iter_mut().for_each(|plan| plan.advance(new_pages));
+        for run in &mut self.state_runs {
+            (run.from, run.is_in) = (run.to, false);
+        }
         for (row, request) in (0u32..).zip(&mut self.requests) {
             request.unseen = request.has_penalties().then_some(row);
         }

@@ -27,6 +27,7 @@ pub(super) fn step_batch(
         slots: prefix.groups().iter().map(slots_in).collect(),
         logit_rows,
         plans,
+        state_runs: Vec::new(),
         requests: schedule.requests.iter().map(request).collect(),
     }
 }

@@ -218,6 +218,10 @@ impl<B: Backend> Engine<B> {
                 return Err(Error::value(what, "a number from 1 up", "0"));
             }
         }
+        if model.config().delta_heads().next().is_some() {
+            let what = format!("layers of {}", model.config().family);
+            return Err(Error::value(what, "attention in all of them: trees have no states yet", "delta-rule layers"));
+        }
         if config.deterministic {
             model.set_batch_invariant(&mut backend);
         }

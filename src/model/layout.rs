@@ -1,11 +1,16 @@
 //! Lists the tensors of a checkpoint for a given config: names as in transformers, shapes, and the config field each
 //! size comes from. `weights` loads them.
 
+mod delta_rule;
+
+use std::ops::Range;
+
 use super::config::{
-    Activation, DenseSpec, ExpertForm, ExpertsSpec, FeedForward, HeadNormSpan, KeySource, LayerNorms, LayerSpec,
-    ModelConfig, Modules, Norm,
+    Activation, AttentionSpec, DenseSpec, ExpertForm, ExpertsSpec, FeedForward, HeadNormSpan, KeySource, LayerNorms,
+    LayerSpec, Mixer, ModelConfig, Modules, Norm,
 };
 use crate::backend::HeadLayout;
+pub use delta_rule::DeltaRuleTensors;
 
 /// A size and the field of config.json it comes from.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +31,8 @@ pub struct TensorSpec {
 pub struct LinearTensors {
     pub weights: Vec<TensorSpec>,
     pub biases: Vec<TensorSpec>,
+    /// Which rows of the stack the layer has, in its order; `None`: all as they are stored.
+    pub rows: Option<Vec<Range<usize>>>,
 }
 
 /// The tensors of a norm.
@@ -97,13 +104,19 @@ pub struct LayerInputTensors {
 #[derive(Clone, Debug)]
 pub struct LayerTensors {
     pub attention_norms: BlockNormTensors,
+    /// Queries, keys and values, of attention or of the delta rule.
     pub qkv: LinearTensors,
+    /// The gate of what the layer reads; another selection of the same tensors where these hold both.
+    pub gate: Option<LinearTensors>,
+    pub delta_rule: Option<DeltaRuleTensors>,
     pub head_norms: Option<HeadNormTensors>,
     pub sinks: Option<TensorSpec>,
     pub out: LinearTensors,
     /// Both `None` if attention and feed-forward share one norm.
     pub feed_forward_norms: BlockNormTensors,
     pub dense: Option<DenseTensors>,
+    /// The gate of the expert that all rows share.
+    pub shared_gate: Option<LinearTensors>,
     pub experts: Option<ExpertTensors>,
     pub input: Option<LayerInputTensors>,
     pub output_scale: Option<TensorSpec>,
@@ -216,7 +229,8 @@ impl LayerTensors {
         let dense = self.dense.iter().flat_map(|dense| [&dense.up, &dense.down]);
         let router = self.experts.iter().map(|experts| &experts.router);
         let input = self.input.iter().flat_map(|input| [&input.gate, &input.projection]);
-        let linears = [&self.qkv, &self.out].into_iter().chain(dense).chain(router).chain(input);
+        let gates = self.gate.iter().chain(self.delta_rule.as_ref().map(|delta| &delta.ba)).chain(&self.shared_gate);
+        let linears = [&self.qkv, &self.out].into_iter().chain(gates).chain(dense).chain(router).chain(input);
         let experts = self.experts.iter().flat_map(|experts| [&experts.up, &experts.down]);
         linears.map(|linear| linear.weights.as_slice()).chain(experts.flat_map(ExpertMatrices::stacks)).collect()
     }
@@ -234,6 +248,12 @@ impl LayerTensors {
         let norms = self.attention_norms.tensors().chain(self.feed_forward_norms.tensors());
         let heads = self.head_norms.iter().flat_map(|norms| std::iter::once(&norms.query).chain(&norms.key));
         let attention = self.qkv.tensors().chain(heads).chain(&self.sinks).chain(self.out.tensors());
+        // A tensor that holds the gate too is listed once.
+        let is_new = |tensor: &&TensorSpec| self.qkv.tensors().all(|other| other.name != tensor.name);
+        let gate = self.gate.iter().flat_map(LinearTensors::tensors).filter(is_new);
+        let delta_rule = self.delta_rule.iter().flat_map(DeltaRuleTensors::tensors);
+        let shared_gate = self.shared_gate.iter().flat_map(LinearTensors::tensors);
+        let attention = attention.chain(gate).chain(delta_rule).chain(shared_gate);
         let dense = self.dense.iter().flat_map(|dense| dense.up.tensors().chain(dense.down.tensors()));
         let experts = self.experts.iter().flat_map(ExpertTensors::tensors);
         let input = self.input.iter();
@@ -320,7 +340,14 @@ fn linear(modules: &[(String, Dim)], cols: Dim, bias: bool) -> LinearTensors {
     LinearTensors {
         weights: modules.iter().map(|(module, rows)| matrix(module, *rows, cols)).collect(),
         biases: biased.iter().map(|(module, rows)| vector(&format!("{module}.bias"), *rows)).collect(),
+        rows: None,
     }
+}
+
+/// Rows of a module that holds pairs of heads, a query and its gate: `from` 0 the queries, `head_dim` the gates.
+fn queries_of_pairs(heads: HeadLayout, from: usize) -> Vec<Range<usize>> {
+    let HeadLayout { q_heads, head_dim, .. } = heads;
+    (0..q_heads).map(|head| 2 * head * head_dim + from).map(|first| first..first + head_dim).collect()
 }
 
 /// Makes the tensors of layer `ix`.
@@ -364,18 +391,35 @@ impl LayerNames<'_> {
                 (BlockNormTensors { before: Some(self.norm(modules.before_attention, shared)), after: None }, none)
             }
         };
-        let heads = spec.attention.heads;
-        let out = [(self.at(modules.out), hidden)];
+        let attention = spec.attention();
+        let sinks = attention.filter(|attention| attention.sinks).map(|attention| {
+            let heads = Dim { size: attention.heads.q_heads, field: "num_attention_heads" };
+            vector(&self.at("self_attn.sinks"), heads)
+        });
+        let (qkv, gate, delta_rule, out) = match &spec.mixer {
+            Mixer::Attention(attention) => {
+                let out = [(self.at(modules.out), hidden)];
+                let out = linear(&out, q_width(attention.heads), attention.out_bias);
+                (self.qkv(attention), attention.gated.then(|| self.query_gate(attention)), None, out)
+            }
+            Mixer::DeltaRule(delta_rule) => {
+                let (tensors, [qkv, gate, out]) = self.delta_rule(delta_rule);
+                (qkv, Some(gate), Some(tensors), out)
+            }
+        };
         LayerTensors {
             attention_norms,
-            qkv: self.qkv(),
-            head_norms: self.head_norms(),
-            sinks: spec.attention.sinks.then(|| {
-                let heads = Dim { size: heads.q_heads, field: "num_attention_heads" };
-                vector(&self.at("self_attn.sinks"), heads)
-            }),
-            out: linear(&out, q_width(heads), spec.attention.out_bias),
+            qkv,
+            gate,
+            delta_rule,
+            head_norms: attention.and_then(|attention| self.head_norms(attention)),
+            sinks,
+            out,
             feed_forward_norms,
+            shared_gate: matches!(spec.feed_forward, FeedForward::SharedExpert { .. }).then(|| {
+                let one = Dim { size: 1, field: "one gate" };
+                linear(&[(self.at("mlp.shared_expert_gate"), one)], hidden, false)
+            }),
             dense: spec.feed_forward.dense().map(|dense| self.dense(dense)),
             experts: spec.feed_forward.experts().map(|experts| self.experts(experts)),
             input: self.config.per_layer_inputs.map(|inputs| {
@@ -392,10 +436,23 @@ impl LayerNames<'_> {
         }
     }
 
-    fn qkv(&self) -> LinearTensors {
-        let attention = &self.spec.attention;
+    fn qkv(&self, attention: &AttentionSpec) -> LinearTensors {
         let heads = attention.heads;
         let query = (self.at("self_attn.q_proj"), q_width(heads));
+        if attention.gated {
+            let [query, key, value] = [
+                self.gated_queries(attention),
+                (self.at("self_attn.k_proj"), kv_width(heads)),
+                (self.at("self_attn.v_proj"), kv_width(heads)),
+            ];
+            let both = query.1.size;
+            let mut rows = queries_of_pairs(heads, 0);
+            rows.push(both..both + 2 * kv_width(heads).size);
+            return LinearTensors {
+                rows: Some(rows),
+                ..linear(&[query, key, value], self.hidden, attention.qkv_bias)
+            };
+        }
         let key = (self.at("self_attn.k_proj"), kv_width(heads));
         let modules = match (attention.keys, self.modules().fused_qkv) {
             (KeySource::OfLayer(_), _) => vec![query],
@@ -409,8 +466,18 @@ impl LayerNames<'_> {
         linear(&modules, self.hidden, attention.qkv_bias)
     }
 
-    fn head_norms(&self) -> Option<HeadNormTensors> {
-        let attention = &self.spec.attention;
+    /// The module that holds the queries and gates of all heads: each head's query, then its gate.
+    fn gated_queries(&self, attention: &AttentionSpec) -> (String, Dim) {
+        let field = "2 * num_attention_heads * head_dim";
+        (self.at("self_attn.q_proj"), Dim { size: 2 * attention.heads.q_width(), field })
+    }
+
+    fn query_gate(&self, attention: &AttentionSpec) -> LinearTensors {
+        let rows = Some(queries_of_pairs(attention.heads, attention.heads.head_dim));
+        LinearTensors { rows, ..linear(&[self.gated_queries(attention)], self.hidden, attention.qkv_bias) }
+    }
+
+    fn head_norms(&self, attention: &AttentionSpec) -> Option<HeadNormTensors> {
         let span = attention.head_norm?.span;
         let width = |all: Dim| match span {
             HeadNormSpan::Head => Dim { size: attention.heads.head_dim, field: "head_dim" },
@@ -425,6 +492,14 @@ impl LayerNames<'_> {
 
     fn dense(&self, dense: &DenseSpec) -> DenseTensors {
         let DenseSpec { activation, width, bias } = *dense;
+        if matches!(self.spec.feed_forward, FeedForward::SharedExpert { .. }) {
+            let inner = Dim { size: width, field: "shared_expert_intermediate_size" };
+            let at = |name: &str| self.at(&format!("mlp.shared_expert.{name}"));
+            return DenseTensors {
+                up: linear(&[(at("gate_proj"), inner), (at("up_proj"), inner)], self.hidden, bias),
+                down: linear(&[(at("down_proj"), self.hidden)], inner, bias),
+            };
+        }
         let inner = Dim { size: width, field: "intermediate_size" };
         let modules = self.modules().up;
         let up = Dim {

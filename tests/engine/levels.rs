@@ -34,7 +34,7 @@ fn forward(shape: Shape, tokens: &[TokenId], planner: Planner) -> (Vec<LevelMass
     let (mut kv, batch) = whole(&mut backend, &decoder, tokens, planner);
     let level_rows: Vec<LevelRow> = (0..tokens.len() as u32).map(|row| LevelRow { row, bounds: bounds() }).collect();
     let level_rows = backend.level_rows(&kv, &batch.plans, &level_rows).unwrap();
-    let (heads, layers) = (decoder.config().layers[0].attention.heads, decoder.config().layers.len());
+    let (heads, layers) = (decoder.config().layers[0].attention().unwrap().heads, decoder.config().layers.len());
     let mut buffer = |width| {
         let mut buffer = backend.buffer(width, ActivationDtype::Sums).unwrap();
         backend.resize(&mut buffer, tokens.len()).unwrap();
