@@ -50,11 +50,14 @@ impl StepBatch {
     }
 
     /// Whether this batch can be advanced by one token per row ([`StepBatch::advance`]): every row is sampled from
-    /// once, in order, so that request `r` samples the next token of row `r`, and every plan can be advanced.
+    /// once, in order, so that request `r` samples the next token of row `r`, every row has a state of its own, and every
+    /// plan can be advanced.
     pub fn can_advance(&self) -> bool {
         let each_once =
             self.logit_rows.len() == self.tokens.len() && (0u32..).zip(&self.logit_rows).all(|(r, &w)| r == w);
-        each_once && self.requests.len() == self.logit_rows.len() && self.plans.iter().all(AttentionPlan::can_advance)
+        let goes_on = self.state_runs.iter().all(|run| run.to.is_some() && run.rows.len() == 1);
+        let is_sampled = each_once && self.requests.len() == self.logit_rows.len();
+        is_sampled && goes_on && self.plans.iter().all(AttentionPlan::can_advance)
     }
 
     /// Counts each request's `unseen` token as seen. `before`: the tokens the previous step sampled, by request. This

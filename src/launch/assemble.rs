@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use super::{DeviceBackend, DeviceChoice, DeviceKind, EngineBudget, OnDevice, WhyNotCuda};
 use crate::backend::{Backend, Dtype};
-use crate::engine::{Engine, EngineConfig, EngineFacts, EngineHandle, PrefixStoreOptions};
+use crate::engine::{
+    Engine, EngineConfig, EngineFacts, EngineHandle, PrefixStoreOptions, branches_with_states, useful_states,
+};
 use crate::error::{Error, Result};
 use crate::hashes::hash_of_folder;
 use crate::model::check::facts;
@@ -215,6 +217,12 @@ impl Launch<'_> {
     fn engine_config(&self, device: DeviceKind, free: usize, kv_bytes_per_token: usize) -> EngineConfig {
         let branches = self.budget.branches(device, self.model.config, free).min(self.demand.branches);
         let useful = (self.demand.tokens)(branches, device.page_tokens).saturating_mul(kv_bytes_per_token);
+        // Of a number of bytes that the user gives, half at least is for keys and values.
+        let states = useful_states(branches).saturating_mul(self.model.config.state_bytes());
+        let useful = match (states, self.budget.pool_bytes) {
+            (0, _) | (_, None) => useful,
+            (states, Some(_)) => useful.max(states).saturating_mul(2),
+        };
         self.budget.engine_config(device, branches, self.planner, useful)
     }
 }
@@ -242,7 +250,13 @@ impl OnDevice for Size<'_> {
         let (weights, active_weights) = (held.weight_bytes(model.dtype), held.weight_bytes_read(1, model.dtype));
         let free = backend.free_bytes()?.saturating_sub(weights);
         let config = self.0.engine_config(DeviceKind::of(&backend), free, kv_bytes_per_token);
-        let (branches, pool) = (config.max_branches, config.pool.bytes(free)?);
+        let (branches, pool) = match model.config.state_bytes() {
+            0 => (config.max_branches, config.pool.bytes(free)?),
+            state => {
+                let (pool, states) = config.pool.with_states(free, state, useful_states(config.max_branches))?;
+                (config.max_branches.min(branches_with_states(states)), pool)
+            }
+        };
         Ok(LaunchSizes { device: String::new(), branches, pool, kv_bytes_per_token, weights, active_weights })
     }
 }

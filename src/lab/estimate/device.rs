@@ -67,7 +67,7 @@ impl DescribedDevice {
         let facts = handle.facts();
         let settings = ReplaySettings {
             step_rows: engine.config().step_rows,
-            pool_bytes: Some(facts.pool_pages * facts.page_bytes),
+            pool_bytes: Some(facts.pool_pages * facts.page_bytes + facts.states * facts.state_bytes),
             swap_bytes: budget.swap_bytes.unwrap_or(SWAP_BYTES),
             ..ReplaySettings::default()
         };

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::backend::{DeltaHeads, Dtype, HeadLayout, WeightFormat};
+use crate::backend::{DeltaHeads, Dtype, HeadLayout, StateShape, WeightFormat};
 use crate::error::{Error, Result};
 use crate::gguf::Gguf;
 use crate::hub;
@@ -167,6 +167,11 @@ impl ModelConfig {
     /// The heads of each delta-rule layer.
     pub fn delta_heads(&self) -> impl Iterator<Item = DeltaHeads> {
         self.layers.iter().filter_map(LayerSpec::delta_rule).map(|delta_rule| delta_rule.heads)
+    }
+
+    /// Bytes of one sequence's state in all delta-rule layers.
+    pub fn state_bytes(&self) -> usize {
+        StateShape { heads: self.delta_heads().collect(), slots: 0 }.state_bytes()
     }
 
     /// The heads of each layer that stores keys and values, in order.

@@ -1,0 +1,230 @@
+//! The states of delta-rule layers that are kept, each at a position of a segment. See *States* in the module's head.
+//! Keys and values of a path serve any position on it; a state serves the one position up to which it was computed. Where
+//! there is none, rows are computed again from the last one before, or from the start.
+
+use std::collections::BTreeSet;
+
+use super::{PrefixTree, SegmentState};
+use crate::ids::{SegmentId, StateId};
+
+/// A state at the end of the first tokens of a path, up to `position`. That of position 0 is empty and never kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Snapshot {
+    pub position: u32,
+    pub slot: StateId,
+}
+
+/// All slots for states.
+#[derive(Debug, Default)]
+pub(super) struct StateTable {
+    /// By slot: the segment whose state it holds, and the step that used it last; `None` if it is free.
+    slots: Vec<Option<(SegmentId, u64)>>,
+    free: Vec<StateId>,
+    /// Those that hold states, by the step that used them last.
+    by_use: BTreeSet<(u64, StateId)>,
+    /// The number of the step whose runs are chosen.
+    step: u64,
+}
+
+impl StateTable {
+    fn new(slots: usize) -> Self {
+        let free = (0..slots).rev().map(StateId::new).collect();
+        Self { slots: vec![None; slots], free, ..Self::default() }
+    }
+
+    /// Takes a free slot for a state of `segment`.
+    fn take(&mut self, segment: SegmentId) -> Option<StateId> {
+        let slot = self.free.pop()?;
+        self.slots[slot.ix()] = Some((segment, self.step));
+        self.by_use.insert((self.step, slot));
+        Some(slot)
+    }
+
+    fn release(&mut self, slot: StateId) {
+        let (_, used) = self.slots[slot.ix()].take().expect("only a slot that holds a state is released");
+        self.by_use.remove(&(used, slot));
+        self.free.push(slot);
+    }
+
+    /// Marks a state as used by the current step, which keeps it.
+    fn touch(&mut self, slot: StateId) {
+        let step = self.step;
+        let (_, used) = self.slots[slot.ix()].as_mut().expect("only a slot that holds a state is used");
+        let before = std::mem::replace(used, step);
+        self.by_use.remove(&(before, slot));
+        self.by_use.insert((step, slot));
+    }
+
+    /// The state used least recently, if the current step does not use it, and its segment.
+    fn oldest(&self) -> Option<(StateId, SegmentId)> {
+        let &(used, slot) = self.by_use.first().filter(|(used, _)| *used < self.step)?;
+        debug_assert_eq!(self.slots[slot.ix()].map(|(_, used)| used), Some(used));
+        self.slots[slot.ix()].map(|(segment, _)| (slot, segment))
+    }
+
+    fn belongs_to(&mut self, slot: StateId, segment: SegmentId) {
+        self.slots[slot.ix()].as_mut().expect("a kept state has its slot").0 = segment;
+    }
+}
+
+impl PrefixTree {
+    /// The same tree for a model with delta-rule layers: it keeps up to `slots` states.
+    pub fn keeping_states(mut self, slots: usize) -> Self {
+        self.states = Some(StateTable::new(slots));
+        self
+    }
+
+    /// Whether rows need the state before them.
+    pub fn has_states(&self) -> bool {
+        self.states.is_some()
+    }
+
+    /// The number of states that are kept.
+    pub fn states_kept(&self) -> usize {
+        self.states.as_ref().map_or(0, |table| table.slots.len() - table.free.len())
+    }
+
+    /// The first position from which rows can be computed so that the row at `first` of the path of `segment` is among
+    /// them: `first` if there are no states, if the state before it is kept, or the one after it (the row is then read
+    /// from that); else the last position before with a state.
+    pub fn resume_from(&self, segment: SegmentId, first: u32) -> u32 {
+        if !self.has_states() || first == 0 || self.is_after(segment, first) {
+            return first;
+        }
+        let mut holders = self.holder(segment, first).into_iter().flat_map(|id| self.ancestry(id));
+        let last_upto = |id: SegmentId| self.at(id).states.iter().rev().find(|kept| kept.position <= first);
+        holders.find_map(last_upto).map_or(0, |kept| kept.position)
+    }
+
+    /// Whether the row at `position` can be read from the state after it, as the one before it is not kept.
+    fn is_after(&self, segment: SegmentId, position: u32) -> bool {
+        position < self.end(segment)
+            && self.state_at(segment, position).is_none()
+            && self.state_at(segment, position + 1).is_some()
+    }
+
+    /// The state at `position` of the path of `segment`, if it is kept.
+    pub fn state_at(&self, segment: SegmentId, position: u32) -> Option<StateId> {
+        let states = &self.at(self.holder(segment, position)?).states;
+        states.iter().find(|kept| kept.position == position).map(|kept| kept.slot)
+    }
+
+    /// Begins to choose the runs of a step. What it uses from now on stays until the next one.
+    pub fn begin_state_runs(&mut self) {
+        self.states.iter_mut().for_each(|table| table.step += 1);
+    }
+
+    /// Marks the state in `slot` as read by the current step.
+    pub fn use_state(&mut self, slot: StateId) {
+        self.states.iter_mut().for_each(|table| table.touch(slot));
+    }
+
+    /// Gives the state at `position` of `segment`, which has that position and no state there, a slot: a free one, or
+    /// that of the state used least recently. `None` if the current step uses all.
+    pub fn keep_state(&mut self, segment: SegmentId, position: u32) -> Option<StateId> {
+        debug_assert!(self.first_position(segment) < position && position <= self.end(segment));
+        debug_assert_eq!(self.state_at(segment, position), None);
+        if !self.has_free_state() {
+            let (oldest, owner) = self.states.as_ref()?.oldest()?;
+            self.forget(owner, oldest);
+        }
+        let slot = self.states.as_mut()?.take(segment)?;
+        self.note_state(segment, Snapshot { position, slot });
+        Some(slot)
+    }
+
+    /// Whether a state has a slot without another one being evicted.
+    pub fn has_free_state(&self) -> bool {
+        self.states.as_ref().is_some_and(|table| !table.free.is_empty())
+    }
+
+    /// The state of `segment` itself at `position` was continued, in its slot, to the later position `to`.
+    pub fn move_state(&mut self, segment: SegmentId, position: u32, to: u32) -> StateId {
+        let states = &mut self.at_mut(segment).states;
+        let at = states.iter().position(|kept| kept.position == position).expect("the caller found it there");
+        let Snapshot { slot, .. } = states.remove(at);
+        self.note_state(segment, Snapshot { position: to, slot });
+        self.use_state(slot);
+        slot
+    }
+
+    /// Whether `segment` has the state at `position` itself.
+    pub fn has_own_state(&self, segment: SegmentId, position: u32) -> bool {
+        self.at(segment).states.iter().any(|kept| kept.position == position)
+    }
+
+    /// Whether the branch that writes `segment` is the only one that can continue from its states.
+    pub fn is_open(&self, segment: SegmentId) -> bool {
+        self.at(segment).state == SegmentState::Open
+    }
+
+    /// Drops the state at `position` of `segment`, which was not computed after all.
+    pub fn drop_state(&mut self, segment: SegmentId, position: u32) {
+        if let Some(slot) = self.state_at(segment, position) {
+            let owner = self.holder(segment, position).expect("a state belongs to a segment");
+            self.forget(owner, slot);
+        }
+    }
+
+    fn note_state(&mut self, segment: SegmentId, kept: Snapshot) {
+        let states = &mut self.at_mut(segment).states;
+        states.insert(states.partition_point(|other| other.position < kept.position), kept);
+    }
+
+    fn forget(&mut self, segment: SegmentId, slot: StateId) {
+        self.at_mut(segment).states.retain(|kept| kept.slot != slot);
+        self.states.iter_mut().for_each(|table| table.release(slot));
+    }
+
+    /// Drops the states past the end of `segment`, which was shortened.
+    pub(super) fn cut_states(&mut self, segment: SegmentId) {
+        let end = self.end(segment);
+        let kept = self.at(segment).states.partition_point(|kept| kept.position <= end);
+        let gone = self.at_mut(segment).states.split_off(kept);
+        self.release_states(gone);
+    }
+
+    /// Frees the slots of a removed segment's states.
+    pub(super) fn release_states(&mut self, gone: Vec<Snapshot>) {
+        let Some(table) = &mut self.states else { return };
+        gone.into_iter().for_each(|kept| table.release(kept.slot));
+    }
+
+    /// Tells the slots of `segment` that they are its own now.
+    pub(super) fn own_states(&mut self, segment: SegmentId) {
+        let Self { arena, states, .. } = self;
+        let (Some(table), Some(owner)) = (states, &arena[segment.ix()]) else { return };
+        owner.states.iter().for_each(|kept| table.belongs_to(kept.slot, segment));
+    }
+
+    /// Checks that states are at computed positions of their segments, each in a slot of its own, and that all slots are
+    /// free or listed.
+    pub(super) fn check_states(&self, ids: &[SegmentId]) -> Result<(), String> {
+        let Some(table) = &self.states else {
+            let with = ids.iter().find(|id| !self.at(**id).states.is_empty());
+            return with.map_or(Ok(()), |id| Err(format!("segment {id} has a state, but nobody keeps states")));
+        };
+        let mut listed = 0;
+        for &id in ids {
+            let segment = self.at(id);
+            let (first, computed) = (segment.first_position, segment.first_position + segment.computed);
+            if !segment.states.is_sorted_by(|a, b| a.position < b.position) {
+                return Err(format!("the states of segment {id} are not in order: {:?}", segment.states));
+            }
+            for kept in &segment.states {
+                if !(first < kept.position && kept.position <= computed) {
+                    return Err(format!("segment {id}, computed from {first} to {computed}, has a state at {kept:?}"));
+                }
+                match table.slots[kept.slot.ix()] {
+                    Some((owner, used)) if owner == id && table.by_use.contains(&(used, kept.slot)) => listed += 1,
+                    other => return Err(format!("slot {} of segment {id} is listed as {other:?}", kept.slot)),
+                }
+            }
+        }
+        let (all, free) = (table.slots.len(), table.free.len());
+        match listed + free == all && table.by_use.len() == listed {
+            true => Ok(()),
+            false => Err(format!("{listed} states are kept in {all} slots, of which {free} are free")),
+        }
+    }
+}
