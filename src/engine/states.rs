@@ -124,7 +124,8 @@ impl KvCache {
         let mut groups: Vec<Group> = Vec::new();
         let mut by_end: HashMap<(SegmentId, u32), usize> = HashMap::new();
         for (row, at) in (0u32..).zip(rows.iter().map(|row| row.at)) {
-            let (segment, position) = (at.segment, at.position);
+            // Its segment may have been split since it was scheduled.
+            let (segment, position) = (self.prefix.owner(at.segment, at.position), at.position);
             if let Some(last) = groups.last_mut() {
                 if (last.segment, last.positions.end) == (segment, position) {
                     last.positions.end += 1;
@@ -137,7 +138,8 @@ impl KvCache {
                 true => self.prefix.parent(segment),
                 false => Some(segment),
             };
-            let (kept, group) = (self.prefix.state_at(segment, position), before.and_then(|id| by_end.get(&(id, position))));
+            let (kept, group) =
+                (self.prefix.state_at(segment, position), before.and_then(|id| by_end.get(&(id, position))));
             let from = match (kept, group) {
                 _ if position == 0 => Source::Empty,
                 (Some(slot), _) => Source::Kept { slot, is_in: false },

@@ -7,9 +7,9 @@ use std::time::Instant;
 use crate::backend::{Backend, MOST_COUNTED, StepBatch};
 use crate::engine::branch::{BranchWork, KvHold};
 use crate::engine::cache::Transfer;
-use crate::engine::states::NoState;
 use crate::engine::schedule::{LogitsRequest, Schedule, ScheduledRow};
 use crate::engine::scheduler::StepBudget;
+use crate::engine::states::NoState;
 use crate::engine::{Engine, EngineConfig, UniformKey, batch, sampler};
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, GroupIx};
@@ -117,7 +117,9 @@ impl<B: Backend> Engine<B> {
         }
         match self.submit_rows(schedule) {
             Err(error) if error.is_shortage() => self.replan_in_parts(&error),
-            Ok(Submitted::LacksState) => Err(Error::Internal("a row is scheduled without the state before it".to_owned())),
+            Ok(Submitted::LacksState) => {
+                Err(Error::Internal("a row is scheduled without the state before it".to_owned()))
+            }
             submitted => submitted.map(drop),
         }
     }
@@ -132,8 +134,7 @@ impl<B: Backend> Engine<B> {
         let mut parts = vec![schedule];
         while let Some(part) = parts.pop() {
             let halves = part.halves();
-            let submitted =
-                if part.rows.is_empty() { Ok(Submitted::Rows) } else { self.submit_rows(part.clone()) };
+            let submitted = if part.rows.is_empty() { Ok(Submitted::Rows) } else { self.submit_rows(part.clone()) };
             match (submitted, halves) {
                 (Err(error), Some([first, second])) if error.is_shortage() => parts.extend([second, first]),
                 // Later rows may need what this row was to compute: they are scheduled again.

@@ -17,11 +17,11 @@ pub use page_pool::{OutOfPages, PagePool};
 pub use prefix_tree::{
     Laying, Leased, MOST_KEPT_TOP, MappedSegment, PathMark, PrefixTree, TokenScore, TreeStats, Usage,
 };
-pub use states::StateRun;
 pub use prompt_tree::{
     DistinctTokens, PackedPrompts, PromptNode, PromptPart, PromptParts, PromptTree, Prompts, Saving, TokenCosts,
     tokens_in_batches,
 };
+pub use states::StateRun;
 
 use crate::ids::PageId;
 

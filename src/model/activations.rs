@@ -229,8 +229,7 @@ impl<B: Backend> StreamBuffers<B> {
             true => Some(BlockBuffers { block: sums()?, sum: sums()? }),
             false => None,
         };
-        let mut of_heads =
-            |heads: MixedHeads| backend.buffer(heads.attended_width(), ActivationDtype::Operands(dtype));
+        let mut of_heads = |heads: MixedHeads| backend.buffer(heads.attended_width(), ActivationDtype::Operands(dtype));
         let attended = head_kinds(config).into_iter().map(&mut of_heads).collect::<Result<_>>()?;
         let gated = if has_gates(config) { head_kinds(config) } else { Vec::new() };
         let gates = gated.into_iter().map(&mut of_heads).collect::<Result<_>>()?;

@@ -6,7 +6,9 @@ use crate::error::Result;
 use crate::ids::LayerIx;
 
 use super::activations::{Activations, BlockBuffers, BufferIndices, StreamBuffers};
-use super::config::{AttentionKind, AttentionSpec, KeySource, LayerNorms, LayerSpec, Mixer, ModelConfig, kind_index, kinds};
+use super::config::{
+    AttentionKind, AttentionSpec, KeySource, LayerNorms, LayerSpec, Mixer, ModelConfig, kind_index, kinds,
+};
 use super::decoder::LoadedRope;
 use super::delta_rule::DeltaRule;
 use super::feed_forward::FeedForwardLayer;

@@ -448,10 +448,7 @@ impl LayerNames<'_> {
             let both = query.1.size;
             let mut rows = queries_of_pairs(heads, 0);
             rows.push(both..both + 2 * kv_width(heads).size);
-            return LinearTensors {
-                rows: Some(rows),
-                ..linear(&[query, key, value], self.hidden, attention.qkv_bias)
-            };
+            return LinearTensors { rows: Some(rows), ..linear(&[query, key, value], self.hidden, attention.qkv_bias) };
         }
         let key = (self.at("self_attn.k_proj"), kv_width(heads));
         let modules = match (attention.keys, self.modules().fused_qkv) {

@@ -138,9 +138,9 @@ fn play(
 
 /// The text alone, in an engine that has seen no other.
 fn alone(shape: Shape, tokens: &[TokenId]) -> Arc<Finish> {
-    type Known = HashMap<(bool, Vec<TokenId>), Arc<Finish>>;
+    type Known = HashMap<(String, Vec<TokenId>), Arc<Finish>>;
     static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
-    let place = (matches!(shape, Shape::Full), tokens.to_vec());
+    let place = (format!("{shape:?}"), tokens.to_vec());
     let known = KNOWN.lock().unwrap().get(&place).cloned();
     known.unwrap_or_else(|| {
         let text =
@@ -188,7 +188,7 @@ fn corner() -> impl Strategy<Value = (usize, usize, usize, usize)> {
 }
 
 fn shapes() -> impl Strategy<Value = Shape> {
-    prop::sample::select(vec![Shape::Full, Shape::Windowed])
+    prop::sample::select(vec![Shape::Full, Shape::Windowed, Shape::Hybrid])
 }
 
 proptest! {

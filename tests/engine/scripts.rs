@@ -72,6 +72,12 @@ fn a_search_with_windows_tells_the_same_story_in_a_corner() {
     stories_in_corners(Shape::LongMixed, 8);
 }
 
+/// States are evicted and computed again.
+#[test]
+fn a_search_with_states_tells_the_same_story_in_a_corner() {
+    stories_in_corners(Shape::Hybrid, 8);
+}
+
 fn stories_in_corners(shape: Shape, seeds: u64) {
     for seed in 0..seeds {
         let expected = story(&engine_of(shape, EngineConfig { planner: Planner::Flat, ..roomy() }), seed);

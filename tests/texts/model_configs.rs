@@ -68,14 +68,14 @@ fn base() -> Value {
 }
 
 /// `base` with `changes` laid over it.
-fn with(changes: Value) -> Value {
+pub fn with(changes: Value) -> Value {
     let mut config = base();
     let (object, changes) = (config.as_object_mut().unwrap(), changes.as_object().unwrap().clone());
     object.extend(changes);
     config
 }
 
-fn read(config: &Value, generation: Option<&Value>) -> offshoot::Result<ModelConfig> {
+pub fn read(config: &Value, generation: Option<&Value>) -> offshoot::Result<ModelConfig> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");
     std::fs::write(&path, config.to_string()).unwrap();
@@ -90,7 +90,7 @@ fn good(changes: Value) -> ModelConfig {
 }
 
 #[track_caller]
-fn bad(changes: Value, said: &[&str]) {
+pub fn bad(changes: Value, said: &[&str]) {
     let error = read(&with(changes), None).unwrap_err();
     assert_eq!(error.exit_code(), 2);
     let text = error.to_string();
@@ -105,7 +105,11 @@ fn families_differ_by_facts() {
     let llama = good(json!({"attention_bias": true, "mlp_bias": true}));
     let norm = Norm::Rms { eps: 1e-5 };
     for layer in &llama.layers {
-        assert!(layer.attention().unwrap().qkv_bias && layer.attention().unwrap().out_bias && layer.attention().unwrap().head_norm.is_none());
+        assert!(
+            layer.attention().unwrap().qkv_bias
+                && layer.attention().unwrap().out_bias
+                && layer.attention().unwrap().head_norm.is_none()
+        );
         let dense = DenseSpec { activation: Activation::Gated(Gate::Silu), width: 96, bias: true };
         assert_eq!(layer.feed_forward, FeedForward::Dense(dense));
         let before = BlockNorms::Before(norm);
@@ -232,8 +236,8 @@ fn special_tokens_come_from_generation_config_where_it_has_them() {
 
 #[test]
 fn what_is_not_supported_is_said_in_one_sentence() {
-    let supported = "one of llama, mistral, ministral, ministral3, mixtral, qwen2, qwen3, qwen3_moe, phi, phi3, \
-                     smollm3, olmo2, olmo3, gemma2, gemma3, gemma4, gpt_oss";
+    let supported = "one of llama, mistral, ministral, ministral3, mixtral, qwen2, qwen3, qwen3_moe, qwen3_next, \
+                     qwen3_5, qwen3_5_moe, phi, phi3, smollm3, olmo2, olmo3, gemma2, gemma3, gemma4, gpt_oss";
     bad(json!({"model_type": "deepseek_v3"}), &["`model_type`", supported, "\"deepseek_v3\""]);
     bad(
         json!({"model_type": null, "architectures": ["GPT2LMHeadModel"]}),
@@ -361,7 +365,10 @@ fn defaults_are_those_of_transformers() {
     let RopeScaling::Yarn { factor, original_context, truncate, .. } = rope(&gpt_oss).scaling else { panic!() };
     assert_eq!((factor, original_context, truncate, rope(&gpt_oss).theta), (32.0, 4096, false, 150_000.0));
     let experts = gpt_oss.layers[0].feed_forward.experts().unwrap();
-    assert_eq!((experts.count, experts.router.chosen, gpt_oss.layers[0].attention().unwrap().window), (4, 2, Some(128)));
+    assert_eq!(
+        (experts.count, experts.router.chosen, gpt_oss.layers[0].attention().unwrap().window),
+        (4, 2, Some(128))
+    );
     let silent = json!({"model_type": "gpt_oss", "num_experts": 4, "num_experts_per_tok": 2, "rope_parameters": null});
     assert_eq!(good(silent), gpt_oss);
 
@@ -391,12 +398,14 @@ fn defaults_are_those_of_transformers() {
 
     // transformers gives the full layers `rope_theta` and has none left for those with windows.
     let flat = good(json!({"model_type": "olmo3", "rope_theta": 1e4}));
-    let thetas: Vec<f64> = flat.layers.iter().map(|layer| layer.attention().unwrap().rope.as_ref().unwrap().theta).collect();
+    let thetas: Vec<f64> =
+        flat.layers.iter().map(|layer| layer.attention().unwrap().rope.as_ref().unwrap().theta).collect();
     assert_eq!(thetas, [5e5, 5e5, 5e5, 1e4]);
 
     let one_kind = json!({"model_type": "olmo3", "rope_parameters": {"sliding_attention": {"rope_theta": 7e3}}});
     let olmo3 = good(one_kind);
-    let thetas: Vec<f64> = olmo3.layers.iter().map(|layer| layer.attention().unwrap().rope.as_ref().unwrap().theta).collect();
+    let thetas: Vec<f64> =
+        olmo3.layers.iter().map(|layer| layer.attention().unwrap().rope.as_ref().unwrap().theta).collect();
     assert_eq!(thetas, [7e3, 7e3, 7e3, 5e5]);
 
     // The original context of Phi-3 stands beside the rope.

@@ -93,7 +93,11 @@ pub fn delta_rule(
     let heads = states.heads();
     let (rows, width) = (out.rows, heads.value_dim);
     assert_eq!((qkv.rows, qkv.width), (rows, heads.conv_width()), "delta_rule: shape of queries, keys and values");
-    assert_eq!((ba.rows, ba.width, out.width), (rows, 2 * heads.value_heads, heads.value_width()), "delta_rule: shapes");
+    assert_eq!(
+        (ba.rows, ba.width, out.width),
+        (rows, 2 * heads.value_heads, heads.value_width()),
+        "delta_rule: shapes"
+    );
     scratch.outputs.resize(heads.value_heads * rows * width, 0.0);
     let outputs = scratch.outputs.chunks_exact_mut((rows * width).max(1));
     let mut work: Vec<_> = states.by_head().zip(outputs).collect();

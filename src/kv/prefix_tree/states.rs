@@ -228,3 +228,76 @@ impl PrefixTree {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::TokenId;
+    use crate::kv::PagePool;
+
+    /// A computed prompt of 20 tokens on pages of four, with states at these positions.
+    fn prompt(slots: usize, positions: &[u32]) -> (PrefixTree, PagePool, SegmentId) {
+        let mut tree = PrefixTree::new(4).keeping_states(slots);
+        let mut pool = PagePool::new(16);
+        let tokens: Vec<TokenId> = (0..20).map(TokenId).collect();
+        let id = tree.admit(&mut pool, &tokens).unwrap();
+        tree.mark_computed(id, 20);
+        for &position in positions {
+            tree.begin_state_runs();
+            tree.keep_state(id, position).unwrap();
+        }
+        tree.check_integrity(&pool).unwrap();
+        (tree, pool, id)
+    }
+
+    #[test]
+    fn rows_begin_where_a_state_is_kept_or_the_one_after_is() {
+        let (tree, _, id) = prompt(3, &[8, 14, 20]);
+        let begins: Vec<u32> = [0, 5, 7, 8, 10, 13, 14, 18, 19].map(|first| tree.resume_from(id, first)).to_vec();
+        assert_eq!(begins, [0, 0, 7, 8, 8, 13, 14, 14, 19]);
+        let without = PrefixTree::new(4);
+        assert!(!without.has_states() && without.states_kept() == 0);
+    }
+
+    #[test]
+    fn states_go_with_the_tokens_before_them() {
+        let (mut tree, mut pool, id) = prompt(3, &[8, 14, 20]);
+        let slots = [8, 14, 20].map(|position| tree.state_at(id, position));
+        let fork = tree.fork_at(&mut pool, id, 14);
+        let upper = tree.parent(fork).unwrap();
+        assert_ne!(upper, id);
+        assert!(tree.has_own_state(upper, 14) && tree.has_own_state(id, 20) && !tree.has_own_state(id, 14));
+        assert_eq!([8, 14, 20].map(|position| tree.state_at(id, position)), slots, "nothing is copied");
+        assert_eq!(tree.resume_from(fork, 14), 14);
+        tree.check_integrity(&pool).unwrap();
+        // A state past a token that is taken back goes with it.
+        tree.append(&mut pool, fork, &[TokenId(99)]).unwrap();
+        tree.append_pending(&mut pool, fork).unwrap();
+        tree.mark_computed(fork, 16);
+        tree.begin_state_runs();
+        assert_eq!(tree.keep_state(fork, 16), slots[0], "the oldest makes room");
+        tree.take_back(&mut pool, fork);
+        assert_eq!((tree.state_at(fork, 16), tree.resume_from(fork, 15)), (None, 14));
+        tree.check_integrity(&pool).unwrap();
+        tree.release(fork);
+        tree.release(id);
+        tree.evict(&mut pool, usize::MAX);
+        assert_eq!(tree.states_kept(), 0);
+        tree.check_integrity(&pool).unwrap();
+    }
+
+    #[test]
+    fn what_a_step_uses_stays_until_the_next() {
+        let (mut tree, pool, id) = prompt(2, &[8, 14]);
+        tree.begin_state_runs();
+        tree.use_state(tree.state_at(id, 8).unwrap());
+        assert!(tree.keep_state(id, 20).is_some());
+        assert_eq!([8, 14, 20].map(|position| tree.state_at(id, position).is_some()), [true, false, true]);
+        assert_eq!(tree.keep_state(id, 12), None, "both are of this step");
+        tree.begin_state_runs();
+        tree.move_state(id, 8, 12);
+        tree.drop_state(id, 20);
+        assert_eq!((tree.states_kept(), tree.has_free_state()), (1, true));
+        tree.check_integrity(&pool).unwrap();
+    }
+}

@@ -9,8 +9,7 @@ use crate::error::Result;
 
 use super::super::config::{
     Activation, AttentionSpec, DeltaRuleSpec, DenseSpec, ExpertsSpec, FeedForward, KeySource, LayerNorms, LayerSpec,
-    Mixer, ModelConfig,
-    ModelFolder, Norm, kinds,
+    Mixer, ModelConfig, ModelFolder, Norm, kinds,
 };
 use super::super::layout::Layout;
 use super::super::weights::{IndexFacts, ModelFiles, compare_index};
@@ -74,7 +73,8 @@ impl fmt::Display for Facts {
         let plural = if files == 1 { "" } else { "s" };
         let weights = format!("{bytes} bytes, {tensors} tensors ({}) in {files} file{plural}", dtypes.join(", "));
         line(f, "weights", weights)?;
-        line(f, "kv", kv_bytes(&self.config, self.dtype))
+        line(f, "kv", kv_bytes(&self.config, self.dtype))?;
+        state_line(f, &self.config)
     }
 }
 
@@ -86,12 +86,20 @@ impl fmt::Display for ConfigFacts<'_> {
         let Some(dtype) = config.dtype else { return Ok(()) };
         let name = format!("{dtype:?}").to_lowercase();
         line(f, "weights", format!("{} bytes in {name}", config.weight_bytes(dtype)))?;
-        line(f, "kv", kv_bytes(config, dtype))
+        line(f, "kv", kv_bytes(config, dtype))?;
+        state_line(f, config)
     }
 }
 
 fn kv_bytes(config: &ModelConfig, dtype: Dtype) -> String {
     format!("{} bytes a token", config.kv_bytes_per_token(|_| dtype.bytes()))
+}
+
+fn state_line(f: &mut fmt::Formatter<'_>, config: &ModelConfig) -> fmt::Result {
+    match config.state_bytes() {
+        0 => Ok(()),
+        bytes => line(f, "state", format!("{bytes} bytes a sequence, whatever its length")),
+    }
 }
 
 fn config_lines(f: &mut fmt::Formatter<'_>, config: &ModelConfig) -> fmt::Result {

@@ -105,7 +105,10 @@ pub enum FeedForward {
         norm: Norm,
     },
     /// Experts, and one that all rows share: `experts(x) + sigmoid(gate x) * shared(x)` (Qwen3-Next, Qwen3.5).
-    SharedExpert { shared: DenseSpec, experts: ExpertsSpec },
+    SharedExpert {
+        shared: DenseSpec,
+        experts: ExpertsSpec,
+    },
 }
 
 /// The same matrices for all rows; `width`: the intermediate size.

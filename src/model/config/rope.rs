@@ -105,9 +105,8 @@ impl RopeConfig {
         context: usize,
     ) -> Result<Self> {
         let flat = fields.object("rope_parameters")?;
-        let by_kind = flat
-            .as_ref()
-            .is_some_and(|flat| LayerKind::WITH_ATTENTION.iter().any(|kind| flat.is_written(kind.name())));
+        let by_kind =
+            flat.as_ref().is_some_and(|flat| LayerKind::WITH_ATTENTION.iter().any(|kind| flat.is_written(kind.name())));
         let parameters = match flat {
             Some(flat) if by_kind => Some(flat.required_object(kind.name(), "the rope of these layers")?),
             flat => flat,

@@ -62,7 +62,8 @@ impl WeightSource {
             let (dtype, cols) = (dense.unwrap_or(self.compute().0), parts[0].cols());
             let stack: Vec<u8> = parts.iter().flat_map(|part| part.dense_bytes(dtype)).collect();
             let row = cols * dtype.bytes();
-            let bytes: Vec<u8> = rows.iter().flat_map(|rows| &stack[rows.start * row..rows.end * row]).copied().collect();
+            let bytes: Vec<u8> =
+                rows.iter().flat_map(|rows| &stack[rows.start * row..rows.end * row]).copied().collect();
             let view = WeightView { dtype, rows: rows.iter().map(Range::len).sum(), cols, bytes: &bytes };
             let part = match made {
                 None => MatrixPart::Dense(view),

@@ -6,8 +6,8 @@ use crate::error::Result;
 use super::super::fields::{Fields, LARGEST_CONTEXT, LARGEST_WIDTH, shown};
 use super::super::rope::{LayerKind, RopeConfig, RopeDefaults};
 use super::super::{
-    AttentionSpec, BlockNorms, DenseSpec, FeedForward, HeadNorm, HeadNormSpan, KeySource, LayerNorms, LayerSpec,
-    Mixer, QueryGrowth,
+    AttentionSpec, BlockNorms, DenseSpec, FeedForward, HeadNorm, HeadNormSpan, KeySource, LayerNorms, LayerSpec, Mixer,
+    QueryGrowth,
 };
 use super::{Biases, Family, delta_rule, experts, softcap};
 
