@@ -1,5 +1,5 @@
-//! Gated delta-rule layers: their heads, the memory of their states, and the ops in prose (Gated Delta Networks, Yang et
-//! al. 2024, arXiv 2412.06464, section 3; as Qwen3-Next and Qwen3.5 have them). The ops themselves are in `Backend`.
+//! Gated delta-rule layers: their heads, the memory of their states, and the ops in prose (Gated Delta Networks, Yang
+//! et al. 2024, arXiv 2412.06464, section 3; as Qwen3-Next and Qwen3.5 have them). The ops themselves are in `Backend`.
 //!
 //! # One token
 //! The layer projects its input to queries and keys (`key_heads` each, of `key_dim`) and values (`value_heads`, of
@@ -15,9 +15,10 @@
 //! 5. *Output*: `o[h] = S^T q`, with the state that this token has changed.
 //!
 //! # State
-//! What the next token needs of all before it: `S` of every value head, and the convolution's last inputs. Four of these
-//! are kept, one more than the next token reads. So the last token's own row can be computed again from the state after
-//! it (`StateRun::is_in`): its convolution reads the four, its output is `S^T q`, and nothing changes. States are f32.
+//! What the next token needs of all before it: `S` of every value head, and the convolution's last inputs. Four of
+//! these are kept, one more than the next token reads. So the last token's own row can be computed again from the state
+//! after it (`StateRun::is_in`): its convolution reads the four, its output is `S^T q`, and nothing changes. States are
+//! f32.
 //!
 //! # Order
 //! The runs of a step are computed one after the other, and the rows of a run token by token, so that the state after a

@@ -1,5 +1,5 @@
-//! One layer of the decoder: attention or the delta rule, the feed-forward block, and how both are added to the residual
-//! stream.
+//! One layer of the decoder: attention or the delta rule, the feed-forward block, and how both are added to the
+//! residual stream.
 
 use crate::backend::{Attended, Backend, HeadKind, HeadLayout, Scoring};
 use crate::error::Result;
@@ -202,8 +202,9 @@ impl<B: Backend> Layer<B> {
         observe(backend, Attended { layer: attention.layer, stored, qkv, kv: step.kv, plan, scoring });
     }
 
-    /// `residual += out(attended)`, gated if the layer has a gate, then `residual += feed_forward(norm(residual))`, each with the norms behind it. Without
-    /// a norm of its own the feed-forward block reads the same normed input as attention.
+    /// `residual += out(attended)`, gated if the layer has a gate, then `residual += feed_forward(norm(residual))`, each
+    /// with the norms behind it. Without a norm of its own the feed-forward block reads the same normed input as
+    /// attention.
     pub fn transform(&self, backend: &mut B, s: &mut StreamBuffers<B>) {
         let attended = &mut s.attended[self.buffers.heads];
         if let Some(gate) = &self.gate {

@@ -1,15 +1,16 @@
 //! Lists the tensors of a checkpoint for a given config: names as in transformers, shapes, and the config field each
 //! size comes from. `weights` loads them.
 
+mod attention;
 mod delta_rule;
 
 use std::ops::Range;
 
 use super::config::{
-    Activation, AttentionSpec, DenseSpec, ExpertForm, ExpertsSpec, FeedForward, HeadNormSpan, KeySource, LayerNorms,
-    LayerSpec, Mixer, ModelConfig, Modules, Norm,
+    Activation, DenseSpec, ExpertForm, ExpertsSpec, FeedForward, LayerNorms, LayerSpec, Mixer, ModelConfig, Modules,
+    Norm,
 };
-use crate::backend::HeadLayout;
+use attention::q_width;
 pub use delta_rule::DeltaRuleTensors;
 
 /// A size and the field of config.json it comes from.
@@ -314,14 +315,6 @@ fn input_width(size: usize) -> Dim {
     Dim { size, field: "hidden_size_per_layer_input" }
 }
 
-fn q_width(heads: HeadLayout) -> Dim {
-    Dim { size: heads.q_width(), field: "num_attention_heads * head_dim" }
-}
-
-fn kv_width(heads: HeadLayout) -> Dim {
-    Dim { size: heads.kv_heads * heads.head_dim, field: "num_key_value_heads * head_dim" }
-}
-
 fn vector(name: &str, size: Dim) -> TensorSpec {
     TensorSpec { name: name.to_owned(), shape: vec![size] }
 }
@@ -342,12 +335,6 @@ fn linear(modules: &[(String, Dim)], cols: Dim, bias: bool) -> LinearTensors {
         biases: biased.iter().map(|(module, rows)| vector(&format!("{module}.bias"), *rows)).collect(),
         rows: None,
     }
-}
-
-/// Rows of a module that holds pairs of heads, a query and its gate: `from` 0 the queries, `head_dim` the gates.
-fn queries_of_pairs(heads: HeadLayout, from: usize) -> Vec<Range<usize>> {
-    let HeadLayout { q_heads, head_dim, .. } = heads;
-    (0..q_heads).map(|head| 2 * head * head_dim + from).map(|first| first..first + head_dim).collect()
 }
 
 /// Makes the tensors of layer `ix`.
@@ -434,57 +421,6 @@ impl LayerNames<'_> {
                 .output_scale
                 .then(|| vector(&self.at("layer_scalar"), Dim { size: 1, field: "one number" })),
         }
-    }
-
-    fn qkv(&self, attention: &AttentionSpec) -> LinearTensors {
-        let heads = attention.heads;
-        let query = (self.at("self_attn.q_proj"), q_width(heads));
-        if attention.gated {
-            let [query, key, value] = [
-                self.gated_queries(attention),
-                (self.at("self_attn.k_proj"), kv_width(heads)),
-                (self.at("self_attn.v_proj"), kv_width(heads)),
-            ];
-            let both = query.1.size;
-            let mut rows = queries_of_pairs(heads, 0);
-            rows.push(both..both + 2 * kv_width(heads).size);
-            return LinearTensors { rows: Some(rows), ..linear(&[query, key, value], self.hidden, attention.qkv_bias) };
-        }
-        let key = (self.at("self_attn.k_proj"), kv_width(heads));
-        let modules = match (attention.keys, self.modules().fused_qkv) {
-            (KeySource::OfLayer(_), _) => vec![query],
-            (KeySource::KeysAreValues, _) => vec![query, key.clone(), key],
-            (KeySource::Projected, None) => vec![query, key, (self.at("self_attn.v_proj"), kv_width(heads))],
-            (KeySource::Projected, Some(fused)) => {
-                let field = "(num_attention_heads + 2 * num_key_value_heads) * head_dim";
-                vec![(self.at(fused), Dim { size: heads.qkv_width(), field })]
-            }
-        };
-        linear(&modules, self.hidden, attention.qkv_bias)
-    }
-
-    /// The module that holds the queries and gates of all heads: each head's query, then its gate.
-    fn gated_queries(&self, attention: &AttentionSpec) -> (String, Dim) {
-        let field = "2 * num_attention_heads * head_dim";
-        (self.at("self_attn.q_proj"), Dim { size: 2 * attention.heads.q_width(), field })
-    }
-
-    fn query_gate(&self, attention: &AttentionSpec) -> LinearTensors {
-        let rows = Some(queries_of_pairs(attention.heads, attention.heads.head_dim));
-        LinearTensors { rows, ..linear(&[self.gated_queries(attention)], self.hidden, attention.qkv_bias) }
-    }
-
-    fn head_norms(&self, attention: &AttentionSpec) -> Option<HeadNormTensors> {
-        let span = attention.head_norm?.span;
-        let width = |all: Dim| match span {
-            HeadNormSpan::Head => Dim { size: attention.heads.head_dim, field: "head_dim" },
-            HeadNormSpan::AllHeads => all,
-        };
-        let weight = |name: &str, all: Dim| vector(&self.at(name), width(all));
-        Some(HeadNormTensors {
-            query: weight("self_attn.q_norm.weight", q_width(attention.heads)),
-            key: attention.stores_keys().then(|| weight("self_attn.k_norm.weight", kv_width(attention.heads))),
-        })
     }
 
     fn dense(&self, dense: &DenseSpec) -> DenseTensors {

@@ -24,8 +24,8 @@ pub struct Gates<'a> {
     pub dt: &'a [f32],
 }
 
-/// `out[r][c] = silu(sum over k of weight[c][k] * x[r - 3 + k][c])`, where the rows before a run's first are those of the
-/// state that it continues.
+/// `out[r][c] = silu(sum over k of weight[c][k] * x[r - 3 + k][c])`, where the rows before a run's first are those of
+/// the state that it continues.
 pub fn causal_conv(
     cores: &Cores,
     scratch: &mut DeltaScratch,
