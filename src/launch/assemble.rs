@@ -188,6 +188,10 @@ impl Launch<'_> {
         decoder: Decoder<B>,
         change: impl FnOnce(EngineConfig) -> EngineConfig,
     ) -> Result<(Engine<B>, EngineHandle)> {
+        if decoder.config().delta_heads().next().is_some() {
+            let what = format!("layers of {}", decoder.config().family);
+            return Err(Error::value(what, "attention in all of them: trees have no states yet", "delta-rule layers"));
+        }
         let free = backend.free_bytes()?;
         let config = self.engine_config(DeviceKind::of(&backend), free, decoder.kv_bytes_per_token());
         let config = EngineConfig { prefix_store: self.store_options()?, ..config };
