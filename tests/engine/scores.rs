@@ -188,7 +188,7 @@ fn corner() -> impl Strategy<Value = (usize, usize, usize, usize)> {
 }
 
 fn shapes() -> impl Strategy<Value = Shape> {
-    prop::sample::select(vec![Shape::Full, Shape::Windowed, Shape::Hybrid])
+    prop::sample::select(vec![Shape::Full, Shape::Windowed])
 }
 
 proptest! {
