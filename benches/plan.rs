@@ -1,8 +1,9 @@
 //! `cargo bench --bench plan`: what a step costs in integers, before anything is multiplied. First every part of
 //! planning a decode step on a GPU, from the scheduler's rows to the words that travel, for 256 to 2,560 leaves in
 //! three levels, of different lengths and of those of the tree `apps3`, and what the steps after it cost, whose tree is
-//! the same; then forests of every shape of the plan suite, decode rows and prompt chunks mixed. Medians of 200. With
-//! `-- decode` the former alone.
+//! the same; then forests of every shape of the plan suite, decode rows and prompt chunks mixed; and what it takes to free
+//! pages behind windows in a tree of 20,000 prompts. Medians of 200. With `-- decode` the first alone, with `-- behind`
+//! the last.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use offshoot::backend::cuda::attention::device_plan::{DevicePlan, KV_BLOCK_TOKENS, Tiling, Workers};
 use offshoot::backend::{HeadLayout, Pick, RowToken, SampleRequest, StepBatch};
 use offshoot::ids::{PageId, TokenId};
-use offshoot::kv::{PagePool, PrefixTree, StepRow};
+use offshoot::kv::{PageGroups, PagePool, PrefixTree, StepRow, Window};
 use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, grow};
 use offshoot::plan::{AttentionPlan, CostModel, NewPage, PlanHints, Planner};
@@ -27,6 +28,9 @@ const TILING: Tiling = Tiling {
 };
 
 fn main() {
+    if std::env::args().any(|argument| argument == "behind") {
+        return behind_windows();
+    }
     for leaves in [256, 1024, 2560] {
         decode(leaves, Lengths::Different);
     }
@@ -37,6 +41,35 @@ fn main() {
     for shape in ForestShape::ALL.into_iter().chain([ForestShape::Many(2560)]) {
         plan_all(shape);
     }
+    behind_windows();
+}
+
+/// Frees the pages of prompts behind a window: of all at once, of none, and of one that was computed further.
+fn behind_windows() {
+    const PROMPTS: u32 = 20_000;
+    let groups = PageGroups::mixed(1, 1, Window { tokens: 64, unit: 16 });
+    let mut tree = PrefixTree::with_groups(16, groups).laying_ahead(u32::MAX);
+    let mut pool = PagePool::new(2_000_000);
+    let mut admit = |tree: &mut PrefixTree, number: u32, tokens: u32| {
+        let text: Vec<TokenId> = std::iter::once(number).chain(1..tokens).map(TokenId).collect();
+        let prompt = tree.admit(&mut pool, &text).expect("pages");
+        tree.lay_ahead(&mut pool, prompt).expect("pages");
+        prompt
+    };
+    let prompts: Vec<_> = (0..PROMPTS).map(|number| admit(&mut tree, number, 256)).collect();
+    let long = admit(&mut tree, PROMPTS, 100_000);
+    println!("\npages behind windows, {} segments", tree.stats().segments);
+    prompts.iter().for_each(|&prompt| tree.mark_computed(prompt, 256));
+    let start = Instant::now();
+    let freed = tree.free_behind_prompts(&mut pool, &[]);
+    println!("{:>20}: {:?}, {:?} a page", format!("{freed} pages"), start.elapsed(), start.elapsed() / freed as u32);
+    time("nothing to free", || _ = black_box(tree.free_behind_prompts(&mut pool, &[])));
+    let mut computed = 64;
+    time("a page of one prompt", || {
+        computed += 16;
+        tree.mark_computed(long, computed);
+        _ = black_box(tree.free_behind_prompts(&mut pool, &[]));
+    });
 }
 
 /// How many tokens problems and leaves have.

@@ -20,6 +20,8 @@ def python(code, **more):
 
 SETUP = """
 import os, sys, signal, threading, time, multiprocessing
+# A shell that starts jobs in the background has them ignore Ctrl-C, which Python then leaves so.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from offshoot import LLM, SamplingParams, Interrupted, demo_model
 """
 

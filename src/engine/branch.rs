@@ -35,6 +35,8 @@ pub(super) struct Branch {
     /// Leading tokens after which this branch has sampled or scored; the given ones among them are counted in the
     /// metrics.
     counted: usize,
+    /// Prompts that were registered when what it shares with them was spared last. See `KvCache::spare`.
+    pub spared: u64,
 }
 
 /// Where a branch is in the scheduler's queues.
@@ -192,6 +194,7 @@ impl Branch {
             generation: 0,
             computed_once: 0,
             counted: 0,
+            spared: 0,
         }
     }
 

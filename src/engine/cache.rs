@@ -21,8 +21,8 @@ pub(super) struct KvCache {
     matched: Option<(SharedBeginning, PathMark)>,
     /// Pages that pins hold.
     pub pinned_pages: usize,
-    /// Pages of the paths on which branches have run, counted for each branch as if none shared them. See
-    /// `count_unshared`.
+    /// Pages of the paths on which branches have run, counted for each branch as if none shared them and none were freed
+    /// behind windows. See `count_unshared`.
     pub unshared_pages: usize,
     restore_cost: RestoreCost,
     /// Free pages in host memory.
@@ -308,33 +308,26 @@ impl KvCache {
         self.prefix.evict(&mut self.pages, short) >= short
     }
 
-    /// Frees the pages of leased prompts behind the windows of all rows to come. `running`: the branches that run.
-    /// `next`: branches that will run; the window before the end of what each shares with these prompts is kept.
-    /// Returns the number of pages freed.
-    pub fn free_behind_prompts<'b>(
-        &mut self,
-        running: impl Iterator<Item = &'b Branch>,
-        next: impl Iterator<Item = &'b Branch>,
-    ) -> usize {
-        if self.prefix.groups().window().is_none() {
-            return 0;
+    /// If `branch` is scored: the segment at the end of its path, and the first row whose logits it needs, which it
+    /// computes even if others have computed its keys and values.
+    pub fn first_row_again(&self, branch: &Branch) -> Option<(SegmentId, u32)> {
+        match &branch.work {
+            BranchWork::Score(scoring) => Some((branch.lease()?.segment, position(scoring.next() - 1))),
+            BranchWork::Idle | BranchWork::Sample(_) => None,
         }
-        let row = |branch: &Branch| match (&branch.work, branch.lease()) {
-            (BranchWork::Score(scoring), Some(lease)) => Some((lease.segment, position(scoring.next() - 1))),
-            _ => None,
-        };
-        let again: Vec<_> = running.filter_map(row).collect();
-        if !self.prefix.is_behind_prompts(&again) {
-            return 0;
+    }
+
+    /// Splits the path that the waiting `branch` shares with prompts where it parts from them: a segment that ends there
+    /// keeps the window before its end when pages are freed. Looks it up only if prompts were registered since.
+    pub fn spare(&mut self, branch: &mut Branch) {
+        let registered = self.prefix.registered();
+        if std::mem::replace(&mut branch.spared, registered) == registered {
+            return;
         }
-        for branch in next {
-            let (path, rest) = self.look_up(branch, branch.given());
-            // A segment that ends there keeps its window.
-            if let Some(known) = self.prefix.retain_known(&mut self.pages, path, &rest) {
-                self.prefix.release(known);
-            }
+        let (path, rest) = self.look_up(branch, branch.given());
+        if let Some(known) = self.prefix.retain_known(&mut self.pages, path, &rest) {
+            self.prefix.release(known);
         }
-        self.prefix.free_behind_prompts(&mut self.pages, &again)
     }
 
     /// Evicts all pages without a lease.

@@ -45,8 +45,8 @@ pub struct EngineFacts {
     pub pool_pages: usize,
     /// A token has a slot in a page of each.
     pub page_groups: PageGroups,
-    /// Most pages of a branch in each group with a window.
-    pub window_pages: usize,
+    /// Most pages of a branch in each group with a window; `None` if there is none.
+    pub window_pages: Option<usize>,
     /// Most branches that run at once.
     pub max_branches: usize,
     /// Bytes of the state of one sequence in all delta-rule layers; 0 if the model has none. And how many there are.
@@ -60,7 +60,7 @@ impl EngineFacts {
     pub fn path_pages(&self, given: usize, sampled: usize) -> usize {
         let numbers = (given + sampled.saturating_sub(1)).div_ceil(self.page_tokens);
         let PageCount { all, windowed } = self.page_count();
-        all * numbers + windowed * numbers.min(self.window_pages)
+        all * numbers + windowed * self.window_pages.map_or(numbers, |most| numbers.min(most))
     }
 
     /// Pages of `given` tokens whose scores are computed: none of them is freed before.
@@ -76,7 +76,7 @@ impl EngineFacts {
     /// Most tokens, at least one, that a branch of `given` tokens can sample if it has the whole pool.
     pub fn most_sampled(&self, given: usize) -> usize {
         let PageCount { all, windowed } = self.page_count();
-        let beside = self.pool_pages.saturating_sub(windowed * self.window_pages);
+        let beside = self.pool_pages.saturating_sub(windowed * self.window_pages.unwrap_or(0));
         // With all of its pages, or with as many as a window leaves.
         let tokens = match all {
             0 if beside > 0 => self.context,

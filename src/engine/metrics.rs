@@ -46,7 +46,8 @@ pub struct Metrics {
     /// pages that are not full.
     #[serde(default)]
     pub kv_tokens_peak: u64,
-    /// At that peak: bytes that the same branches would have held without sharing.
+    /// At that peak: bytes that the same branches would have held without sharing, and with none freed behind windows of
+    /// layers.
     pub kv_bytes_peak_unshared: u64,
     /// Number of preemptions.
     pub preemptions: u64,

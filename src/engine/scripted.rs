@@ -112,7 +112,7 @@ impl EngineHandle {
             kv_bytes_per_token: 0,
             // Room for the context; what is held in it is not counted.
             pool_pages: 1 << 16,
-            window_pages: usize::MAX,
+            window_pages: None,
             page_groups: PageGroups::ONE,
             max_branches: 128,
             state_bytes: 0,

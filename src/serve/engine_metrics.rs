@@ -45,7 +45,7 @@ pub fn write(live: &LiveMetrics, facts: &EngineFacts, out: &mut String) {
     for (name, help, value) in GAUGES {
         gauge(out, &format!("offshoot_engine_{name}"), help, value(live) as f64);
     }
-    let page_bytes = "Bytes of a page for keys and values, all layers";
+    let page_bytes = "Bytes of a page for keys and values, all layers of a page group";
     gauge(out, "offshoot_engine_kv_page_bytes", page_bytes, facts.page_bytes as f64);
     let held = "Bytes of the pages that branches and pins hold";
     gauge(out, "offshoot_engine_kv_held_bytes", held, (live.pages.held * facts.page_bytes) as f64);

@@ -80,6 +80,7 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let connections = listen::room_for(options.limits.connections);
 
     let folder = ModelFolder::open(&options.model)?.with(options.budget.weights)?;
+    let weights = folder.config.effect_of(options.budget.weights);
     let tokenizer = Arc::new(Tokenizer::load(&options.model)?);
     let launch = Launch {
         model: ModelSource::folder(&folder)?,
@@ -108,7 +109,7 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
             names: names.clone(),
             limits: BatchEngine::limits(&options.limits.protocol),
             kv: options.budget.kv,
-            weights: options.budget.weights,
+            weights,
             seed: options.seed.unwrap_or(0),
         };
         Batches::start(Arc::new(store), with)
@@ -131,7 +132,7 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         limits: options.limits.clone(),
         ticks,
         batches: batches.transpose()?,
-        system_fingerprint: system_fingerprint(&options.model, options.budget.kv, options.budget.weights)?,
+        system_fingerprint: system_fingerprint(&options.model, options.budget.kv, weights)?,
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
         workers: Semaphore::new(cores),
         large_bodies: Arc::new(Semaphore::new(LARGE_BODIES)),

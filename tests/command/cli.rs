@@ -340,6 +340,18 @@ fn check_says_what_rounded_keys_and_values_do() {
 }
 
 #[test]
+fn a_model_to_compare_with_that_is_not_there_is_refused_like_any_other() {
+    let demo = "tasks/models/demo";
+    let said = |arguments: &[&str]| {
+        let said = output(arguments);
+        assert_eq!(said.status.code(), Some(2));
+        stderr(&said).lines().last().unwrap_or_default().to_owned()
+    };
+    let against = ["check", "--model", demo, "--against", "no/model", "--text", "tasks/words_fewshot.txt"];
+    assert_eq!(said(&against), said(&["check", "--model", "no/model"]));
+}
+
+#[test]
 fn check_says_what_smaller_weights_cost() {
     let demo = "tasks/models/demo";
     let against = ["check", "--model", demo, "--against", demo, "--text", "tasks/words_fewshot.txt"];

@@ -222,6 +222,20 @@ fn levels_that_are_not_told_apart_are_counted_with_the_last() {
 }
 
 #[test]
+fn weights_that_no_run_would_load_are_not_planned_for() {
+    let desk = Desk::new();
+    desk.rows(&problems(1));
+    let plan = |desk: &Desk| desk.run(&["plan", "rows.jsonl", "--model", ".", "--predict", "never"]);
+    assert!(plan(&desk).status.success(), "a folder without weights is planned for");
+    desk.put("model.safetensors.index.json", json!({"weight_map": {"model.norm.weight": "a.safetensors"}}).to_string());
+    let said = desk.refused(&["plan", "rows.jsonl", "--model", "."]);
+    assert!(said.contains("weight_map.model.embed_tokens.weight") && said.contains("found nothing"), "{said}");
+    desk.put("model.safetensors", b"no tensors");
+    let said = desk.refused(&["plan", "rows.jsonl", "--model", "."]);
+    assert!(said.contains("model.safetensors"), "{said}");
+}
+
+#[test]
 fn a_path_that_fits_nowhere_is_refused_with_both_sizes() {
     let desk = Desk::new();
     desk.rows(&[json!({"prompt_tokens": 100}), json!({"prompt_tokens": 1000, "output_tokens": 24})]);

@@ -66,6 +66,15 @@ fn killed_runs_end_like_whole_ones(change: impl Fn(&mut Value), seed: u64, kept_
 }
 
 #[test]
+fn a_run_is_resumed_without_an_option_that_changes_nothing() {
+    let folder = task_folder(|_| {});
+    run_into(folder.path(), "out", &["--activations", "bf16"]);
+    let manifest: Value = serde_json::from_slice(&bytes(folder.path(), "out", "manifest.json")).expect("it is JSON");
+    assert_eq!(manifest.get("weights"), None, "the model's matrices are dense");
+    run_into(folder.path(), "out", &["--resume"]);
+}
+
+#[test]
 fn killed_samples_are_gone_on_with() {
     killed_runs_end_like_whole_ones(|_| {}, 1, false);
 }
@@ -173,7 +182,8 @@ fn another_model_task_or_file_is_refused_by_name() {
     refuses(&again(&["--seed", "6"]), &["sampling.seed", "expected 5", "found 6"]);
     refuses(&again(&["--kv-dtype", "fp8"]), &["manifest.json", "kv_dtype", "--kv-dtype model", "--kv-dtype fp8"]);
     refuses(&again(&["--weights", "int8"]), &["manifest.json", "weights", "weights as stored", "--weights int8"]);
-    refuses(&again(&["--activations", "bf16"]), &["manifest.json", "weights", "--activations bf16"]);
+    let unrounded = again(&["--weights", "int8", "--activations", "bf16"]);
+    refuses(&unrounded, &["manifest.json", "weights", "--weights int8", "--activations bf16"]);
     refuses(&again(&["--set", "grade.exact.normalise=text"]), &["grade.exact.normalise", "rescore"]);
 
     let other = folder.join("other-model");

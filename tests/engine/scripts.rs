@@ -1,7 +1,7 @@
 //! Random searches: roots, forks, draws, given tokens, scores and releases in rounds, run once with room for everything
 //! and once in a corner. The same searches must tell the same story.
 
-use offshoot::engine::{EngineConfig, EngineHandle, Extend, Finish, Priority, RootOptions};
+use offshoot::engine::{EngineConfig, EngineHandle, Extend, Finish, PoolSize, Priority, RootOptions};
 use offshoot::ids::BranchId;
 use offshoot::plan::Planner;
 
@@ -10,16 +10,30 @@ use super::bench::{
 };
 use offshoot::lab::check::dice::Dice;
 
-/// Ten rounds on at most 16 branches, none longer than 150 tokens.
-fn story(engine: &EngineHandle, seed: u64) -> Vec<Finish> {
+/// How long the texts of a story become.
+#[derive(Clone, Copy)]
+struct Lengths {
+    /// Of a prompt, of what a branch is given or draws at once, and of a whole branch.
+    prompt: u32,
+    more: u32,
+    branch: u32,
+}
+
+const SHORT: Lengths = Lengths { prompt: 50, more: 30, branch: 150 };
+
+/// Many times a window and what is freed at once.
+const LONG: Lengths = Lengths { prompt: 300, more: 150, branch: 600 };
+
+/// Ten rounds on at most 16 branches. Some are cancelled; the story leaves them out.
+fn story(engine: &EngineHandle, seed: u64, lengths: Lengths) -> Vec<Finish> {
     let mut dice = Dice::new(seed);
     let mut branches: Vec<(BranchId, usize)> = Vec::new();
     let mut story = Vec::new();
     for round in 0..10 {
         for _ in 0..dice.within(0, 2) {
-            let len = dice.within(1, 50) as usize;
+            let len = dice.within(1, lengths.prompt) as usize;
             // Few salts, so that prompts begin alike.
-            let tokens = prompt(u64::from(dice.within(1, 2)), 50)[..len].to_vec();
+            let tokens = prompt(u64::from(dice.within(1, 2)), lengths.prompt as usize)[..len].to_vec();
             let priority = Priority(dice.within(0, 2) as i32);
             let place = RootOptions { priority, beside: None };
             branches.push((engine.root_with(tokens, place).unwrap(), len));
@@ -32,7 +46,7 @@ fn story(engine: &EngineHandle, seed: u64) -> Vec<Finish> {
         branches.extend(children.into_iter().map(|child| (child, len)));
         let mut extends: Vec<Extend> = Vec::new();
         for (ordinal, (branch, len)) in (0u64..).zip(&mut branches) {
-            let more = dice.within(1, 30).min(150 - *len as u32) as usize;
+            let more = dice.within(1, lengths.more).min(lengths.branch - *len as u32) as usize;
             if more == 0 || dice.one_in(3) {
                 continue;
             }
@@ -44,7 +58,14 @@ fn story(engine: &EngineHandle, seed: u64) -> Vec<Finish> {
             });
             *len += more;
         }
+        let cut = extends.split_off(extends.len() - dice.within(0, extends.len().min(2) as u32) as usize);
+        let gone: Vec<BranchId> = cut.iter().map(|extend| extend.branch).collect();
+        let mut cancelled = engine.start(cut).unwrap();
         story.extend(finishes(engine, extends));
+        cancelled.cancel_all();
+        while cancelled.next().is_some() {}
+        engine.release(&gone);
+        branches.retain(|(branch, _)| !gone.contains(branch));
         while branches.len() > 16 || (!branches.is_empty() && dice.one_in(3)) {
             let (gone, _) = branches.swap_remove(dice.within(1, branches.len() as u32) as usize - 1);
             if dice.one_in(2) { engine.release(&[gone]) } else { engine.discard(&[gone]) }
@@ -62,36 +83,42 @@ fn assert_nothing_is_held(engine: &EngineHandle) {
 
 #[test]
 fn a_search_tells_the_same_story_in_a_corner() {
-    stories_in_corners(Shape::Full, 12);
+    stories_in_corners(Shape::Full, SHORT, 12);
 }
 
 /// Pages behind windows are freed when they are short: the roomy engine frees those of branches only.
 #[test]
 fn a_search_with_windows_tells_the_same_story_in_a_corner() {
-    stories_in_corners(Shape::Windowed, 4);
-    stories_in_corners(Shape::LongMixed, 8);
+    stories_in_corners(Shape::Windowed, SHORT, 4);
+    stories_in_corners(Shape::LongWindowed, LONG, 8);
+    stories_in_corners(Shape::LongMixed, LONG, 8);
 }
 
 /// States are evicted and computed again.
 #[test]
 fn a_search_with_states_tells_the_same_story_in_a_corner() {
-    stories_in_corners(Shape::Hybrid, 8);
+    stories_in_corners(Shape::Hybrid, SHORT, 8);
 }
 
-fn stories_in_corners(shape: Shape, seeds: u64) {
+fn stories_in_corners(shape: Shape, lengths: Lengths, seeds: u64) {
+    // The longest branch, alone and with none of its pages freed.
+    let least = engine_of(shape, roomy()).facts().scored_pages(lengths.branch as usize);
+    let page_bytes = engine_of(shape, roomy()).facts().page_bytes;
     for seed in 0..seeds {
-        let expected = story(&engine_of(shape, EngineConfig { planner: Planner::Flat, ..roomy() }), seed);
+        let roomy = EngineConfig { planner: Planner::Flat, ..roomy() };
+        let expected = story(&engine_of(shape, roomy.clone()), seed, lengths);
+        let with = |more: usize| PoolSize::Bytes((least + more * least / 10) * page_bytes);
         let corners = [
-            EngineConfig { step_rows: 5, max_branches: 3, ..pages(14) },
-            EngineConfig { step_rows: 64, max_branches: 9, planner: Planner::Tree, ..pages(30) },
-            EngineConfig { swap_bytes: 1 << 17, ..pages(20) },
-            EngineConfig { step_rows: 32, swap_bytes: 1 << 24, ..pages(14) },
-            EngineConfig { planner: Planner::SingleLevel, ..pages(60) },
+            EngineConfig { step_rows: 5, max_branches: 3, pool: with(4), ..roomy.clone() },
+            EngineConfig { step_rows: 64, max_branches: 9, planner: Planner::Tree, pool: with(20), ..roomy.clone() },
+            EngineConfig { swap_bytes: 1 << 17, pool: with(10), ..roomy.clone() },
+            EngineConfig { step_rows: 32, swap_bytes: 1 << 24, pool: with(4), ..roomy.clone() },
+            EngineConfig { planner: Planner::SingleLevel, pool: with(50), ..roomy },
         ];
         for corner in corners {
             let engine = engine_of(shape, corner.clone());
             mislead(&engine);
-            assert_eq!(story(&engine, seed), expected, "{shape:?}, seed {seed}, {corner:?}");
+            assert_eq!(story(&engine, seed, lengths), expected, "{shape:?}, seed {seed}, {corner:?}");
             assert_nothing_is_held(&engine);
         }
     }
@@ -99,7 +126,7 @@ fn stories_in_corners(shape: Shape, seeds: u64) {
 
 #[test]
 fn searches_on_many_threads_do_not_see_each_other() {
-    let expected: Vec<_> = (20..26).map(|seed| story(&engine(roomy()), seed)).collect();
+    let expected: Vec<_> = (20..26).map(|seed| story(&engine(roomy()), seed, SHORT)).collect();
     let shared = engine(EngineConfig { step_rows: 16, max_branches: 12, swap_bytes: 1 << 17, ..pages(40) });
     mislead(&shared);
     let told: Vec<_> = std::thread::scope(|scope| {
@@ -107,7 +134,7 @@ fn searches_on_many_threads_do_not_see_each_other() {
             .map(|seed| {
                 scope.spawn({
                     let shared = shared.clone();
-                    move || story(&shared, seed)
+                    move || story(&shared, seed, SHORT)
                 })
             })
             .collect();

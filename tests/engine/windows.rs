@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use offshoot::backend::Dtype;
 use offshoot::backend::cpu::Cpu;
 use offshoot::engine::{Engine, EngineConfig, EngineFacts, EngineHandle, Extend, Finish, Metrics, PoolSize};
-
 use offshoot::ids::{BranchId, TokenId};
 use offshoot::kv::Reach;
 use offshoot::lab::check::dice::Dice;
 use offshoot::model::{Decoder, ModelConfig};
+use offshoot::tree::SamplingTree;
 
 use super::bench::{
     Shape, draw, engine_of, finish, finishes, key, length, mislead, outcomes, pages, params, prompt, roomy, score,
@@ -261,4 +261,61 @@ fn any_layers_may_have_a_window() {
         }
     }
     assert!(preempted > 0 && freed > 0, "pages were short");
+}
+
+#[test]
+fn a_tree_tells_the_bytes_of_a_token_in_all_its_pages() {
+    for shape in [Shape::Full, Shape::LongMixed] {
+        let engine = engine_of(shape, roomy());
+        let facts = engine.facts().clone();
+        let tree = SamplingTree::new(engine, "item", 1, prompt(1, 5), String::new()).unwrap();
+        let told = tree.trace().kv_bytes_per_token.unwrap();
+        // Pages are padded, by less than what they hold.
+        let pages = facts.page_groups.count() * facts.page_bytes;
+        let held = told * facts.page_tokens;
+        assert!(held <= pages && pages < 2 * held, "{shape:?}: {held} of {pages} bytes");
+    }
+}
+
+/// Others have computed most of what a scored branch begins with. Pages become short while the branch gets its own:
+/// those that its first rows read must stay.
+#[test]
+fn a_scored_branch_keeps_what_its_first_rows_read() {
+    let (computed, beside, new) = (prompt(1, 300), prompt(2, 60), prompt(3, 200));
+    let text = [computed.clone(), new].concat();
+    for shape in [Shape::LongWindowed, Shape::LongMixed] {
+        let run = |config: EngineConfig| {
+            let engine = engine_of(shape, config);
+            let [cached, resting] = [computed.clone(), beside.clone()].map(|text| engine.root(text).unwrap());
+            for root in [cached, resting] {
+                finish(&engine, draw(root, key("before", 0), params(), length(1)));
+            }
+            engine.release(&[cached]);
+            let scored = engine.root(text[..40].to_vec()).unwrap();
+            let told = finish(&engine, score(scored, text[40..].to_vec()));
+            engine.discard(&[resting, scored]);
+            told
+        };
+        // Enough to let it in, beside the one that rests; too few when it comes to its own.
+        let pages = |facts: &EngineFacts| facts.scored_pages(text.len() - 1) + 2 * facts.page_groups.count() + 1;
+        let (_, config) = facts_and_config(shape, pages);
+        assert_eq!(run(config), run(small_steps(roomy())), "{shape:?}");
+    }
+}
+
+/// The root that comes after many samples of another one still finds what they share.
+#[test]
+fn what_a_later_root_shares_is_kept_behind_many_samples_of_an_earlier_one() {
+    let beginning = prompt(1, 220);
+    let texts: Vec<Vec<TokenId>> = (0..3).map(|end| [beginning.clone(), prompt(2 + end, 150)].concat()).collect();
+    for shape in [Shape::LongWindowed, Shape::LongMixed] {
+        let (_, config) = facts_and_config(shape, |facts| facts.path_pages(370, 20) + 8 * facts.page_groups.count());
+        let engine = engine_of(shape, config);
+        let roots: Vec<_> = texts.iter().map(|text| engine.root(text.clone()).unwrap()).collect();
+        let samples: Vec<_> = roots.iter().flat_map(|&root| engine.fork(root, 100).unwrap()).collect();
+        let extend = |(i, &sample): (u64, &BranchId)| draw(sample, key("sample", i), params(), length(20));
+        finishes(&engine, (0..).zip(&samples).map(extend).collect::<Vec<Extend>>());
+        let metrics = engine.metrics().unwrap();
+        assert_eq!(metrics.prompt_tokens_computed, 220 + 3 * 150, "{shape:?}, {metrics:?}");
+    }
 }

@@ -61,12 +61,17 @@ impl RoundingKind {
         }
     }
 
-    /// The scale of inputs whose largest absolute value is `largest`; 1 for zeros, and for numbers so small that theirs
-    /// would be zero.
+    /// The scale that inputs are divided by before they are rounded. `largest`: their largest absolute value.
     pub fn scale(self, largest: f32) -> f32 {
-        let scale = largest / self.largest();
-        if scale == 0.0 { 1.0 } else { scale }
+        nonzero(largest / self.largest())
     }
+}
+
+/// `scale`, or 1 if it is zero, so that numbers can be divided by it. Zeros have a scale of zero, and
+/// so do numbers so small that theirs rounds to zero.
+#[inline(always)]
+pub fn nonzero(scale: f32) -> f32 {
+    if scale == 0.0 { 1.0 } else { scale }
 }
 
 /// What comes with weights for the rounding of their activations.

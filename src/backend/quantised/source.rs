@@ -3,6 +3,7 @@
 
 use super::QuantFormat;
 use super::codes::{CodeFormat, e2m1, e4m3_code};
+use super::rounding::nonzero;
 use super::view::QuantRow;
 use crate::backend::{RandomWeight, WeightView};
 
@@ -134,11 +135,6 @@ fn make_row(format: QuantFormat, numbers: &[f32], out: &mut QuantRow) {
         }
         out.codes.extend(group.iter().map(|x| code_of(format.codes, x / scale)));
     }
-}
-
-/// A scale by which numbers can be divided: 1 in place of zero, which is that of zeros, or of numbers too small for any.
-fn nonzero(scale: f32) -> f32 {
-    if scale == 0.0 { 1.0 } else { scale }
 }
 
 /// The code of the nearest number.

@@ -349,8 +349,11 @@ impl Scheduler {
         cache: &mut KvCache,
     ) -> (AdmissionCost, bool) {
         let cost = commitment.cost(&branches[&place.branch], cache, &self.expected);
-        if commitment.allows(cost, cache) || self.free_behind_prompts(branches, cache) == 0 {
-            return (cost, commitment.allows(cost, cache));
+        if commitment.allows(cost, cache) {
+            return (cost, true);
+        }
+        if self.free_behind_prompts(place.branch, branches, cache) == 0 {
+            return (cost, false);
         }
         *commitment = self.commitment(place.priority, branches, cache);
         let cost = commitment.cost(&branches[&place.branch], cache, &self.expected);

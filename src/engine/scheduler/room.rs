@@ -3,12 +3,14 @@
 //! first, except for a prefix hold that is promised and not less urgent; by less urgent branches that were admitted
 //! (`urgent`); the own tokens of the last running branch, then the next to last, until one runs alone. Only if the pool
 //! barely holds one path follow that branch's own tokens, laid out anew; the holds of preempted branches; and the
-//! prefix hold. Pins are never freed.
+//! prefix hold. Of pins only pages behind the windows of layers are freed.
 //!
 //! # Preemption
 //! A preempted branch is *swapped* to host memory if that is expected to be faster than recomputing its own tokens and
 //! there is room, else *dropped*. Either way it keeps its tokens, its uniforms, its place in the queue, and its submitted
 //! samples; and the lease on its given tokens, which only more urgent branches can take.
+
+use std::ops::Bound;
 
 use super::{PrefixHold, Ready, Scheduler};
 use crate::engine::admission::Commitment;
@@ -20,7 +22,8 @@ use crate::error::Error;
 use crate::ids::BranchId;
 use crate::kv::OutOfPages;
 
-/// Number of waiting branches whose prefixes are spared when pages behind windows are freed: each is looked up then.
+/// When pages behind windows are freed, the prefixes of so many waiting branches are looked up and spared, and
+/// those of the first waiting branch of so many roots.
 const SPARED: usize = 64;
 
 impl Scheduler {
@@ -48,12 +51,35 @@ impl Scheduler {
         }
     }
 
-    /// Frees the pages of prompts that the windows of all rows to come have passed. The first waiting branches will
-    /// still find the windows before the ends of the prefixes that they share with these prompts. Returns the number of
-    /// pages freed.
-    pub(super) fn free_behind_prompts(&self, branches: &Branches, cache: &mut KvCache) -> usize {
-        let next = self.waiting.iter().take(SPARED).map(|place| &branches[&place.branch]);
-        cache.free_behind_prompts(self.running.iter().map(|place| &branches[&place.branch]), next)
+    /// Frees the pages of prompts that the windows of all rows to come have passed: those of running branches, and of
+    /// `taker`, for which pages are short. The first waiting branches, and the first ones of the first roots among them,
+    /// will still find the windows before the ends of the prefixes that they share with these prompts. Returns the
+    /// number of pages freed.
+    pub(super) fn free_behind_prompts(
+        &mut self,
+        taker: BranchId,
+        branches: &mut Branches,
+        cache: &mut KvCache,
+    ) -> usize {
+        if cache.prefix.groups().window().is_none() {
+            return 0;
+        }
+        let computing = self.running.iter().map(|place| place.branch).chain([taker]);
+        let again: Vec<_> = computing.filter_map(|id| cache.first_row_again(&branches[&id])).collect();
+        if !cache.prefix.is_behind_prompts(&again) {
+            return 0;
+        }
+        let first_of_next_root = |place: &QueueKey| {
+            let last_of_root = QueueKey { branch: BranchId(u64::MAX), ..*place };
+            self.waiting.range((Bound::Excluded(last_of_root), Bound::Unbounded)).next().copied()
+        };
+        let of_roots = std::iter::successors(self.waiting.first().copied(), first_of_next_root).take(SPARED);
+        for place in self.waiting.iter().copied().take(SPARED).chain(of_roots) {
+            cache.spare(branches.get_mut(&place.branch).expect("only branches wait"));
+        }
+        let freed = cache.prefix.free_behind_prompts(&mut cache.pages, &again);
+        self.pins_changed |= freed > 0;
+        freed
     }
 
     /// Whether `id` waits for a prefix that is being read from disk; begins to read its own if it is there.
@@ -144,7 +170,7 @@ impl Scheduler {
                 cache.give_up(branch); // It becomes cache, what was made first the first to go.
             }
         }
-        self.free_behind_prompts(branches, cache);
+        self.free_behind_prompts(id, branches, cache);
         if cache.evict_for(pages) {
             return true;
         }

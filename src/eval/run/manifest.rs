@@ -46,7 +46,8 @@ pub struct Manifest {
     /// Storage format of keys and values; in runs older than this option, the weights' dtype.
     #[serde(default)]
     pub kv_dtype: KvDtype,
-    /// What weights became when they were loaded; in runs older than this option, what they are stored as.
+    /// What weights became when they were loaded, if that changes anything; in runs older than this option, what they are
+    /// stored as.
     #[serde(default, skip_serializing_if = "WeightChoice::is_as_stored")]
     pub weights: WeightChoice,
     pub processes: Vec<Process>,
@@ -109,7 +110,7 @@ impl Manifest {
             files,
             seed: task.sampling.seed,
             kv_dtype,
-            weights,
+            weights: prepared.folder.config.effect_of(weights),
             processes: Vec::new(),
         })
     }

@@ -40,7 +40,7 @@ pub fn summarise(
         model: prepared.model.display().to_string(),
         device: launched.engine.facts().device.clone(),
         kv_dtype: options.budget.kv,
-        weights: options.budget.weights,
+        weights: prepared.folder.config.effect_of(options.budget.weights),
         not_cuda: launched.not_cuda.as_ref().map(ToString::to_string),
         plan: options.plan.unwrap_or_default(),
         seed: task.sampling.seed,

@@ -68,11 +68,17 @@ impl PrefixTree {
         };
         let mut end = known.segment.map(|id| self.end_at(pool, id, known.within));
         if !rest.is_empty() || end.is_none() {
+            self.registered += 1;
             end = Some(self.insert(end, SegmentState::Prompt, rest, pages));
         }
         let end = end.expect("a prompt ends in a matched or an inserted segment");
         self.retain(end);
         Ok(end)
+    }
+
+    /// The number of prompts registered so far that were not known as a whole.
+    pub fn registered(&self) -> u64 {
+        self.registered
     }
 
     /// Returns the sealed segment at the end of the longest registered prefix of `path` and `rest` (see
@@ -282,6 +288,7 @@ impl PrefixTree {
         self.held.segments += 1;
         self.lacking += [upper, id].into_iter().filter(|&part| self.at(part).lacks_pages()).count();
         self.lacking -= usize::from(lacked);
+        self.note_behind(upper);
         self.review(id);
         upper
     }

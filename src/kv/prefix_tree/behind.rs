@@ -30,30 +30,60 @@ impl PrefixTree {
     /// Frees, in the groups with a window, the pages of all leased prompts that no later row of a lease reads. `again`:
     /// leased segments on whose paths rows from a position on will be computed though others have computed them. What
     /// is left of a prompt is the window before its end, and before what is not computed: whoever begins there finds
-    /// all it reads. Visits the whole tree. Returns the number of pages freed.
+    /// all it reads. Visits only prompts that have such pages. Returns the number of pages freed.
     pub fn free_behind_prompts(&mut self, pool: &mut PagePool, again: &[(SegmentId, u32)]) -> usize {
-        self.behind_prompts(again).into_iter().map(|(id, upto)| self.pass(pool, id, upto)).sum()
+        let mut freed = 0;
+        for (id, upto) in self.behind_prompts(again) {
+            freed += self.pass(pool, id, upto);
+            if self.behind(id).is_none() {
+                self.behind.remove(&id);
+            }
+        }
+        freed
     }
 
     /// Whether `free_behind_prompts` would free pages of any prompt.
-    pub fn is_behind_prompts(&self, again: &[(SegmentId, u32)]) -> bool {
+    pub fn is_behind_prompts(&mut self, again: &[(SegmentId, u32)]) -> bool {
         !self.behind_prompts(again).is_empty()
     }
 
     /// The prompts of which `free_behind_prompts` frees pages, and up to where.
-    fn behind_prompts(&self, again: &[(SegmentId, u32)]) -> Vec<(SegmentId, u32)> {
-        let Some(window) = self.groups.window() else { return Vec::new() };
-        let mut next = vec![u32::MAX; self.arena.len()];
+    fn behind_prompts(&mut self, again: &[(SegmentId, u32)]) -> Vec<(SegmentId, u32)> {
+        let Some(window) = self.groups.window().filter(|_| !self.behind.is_empty()) else { return Vec::new() };
+        // For each segment the position after the first of these rows on a path through it.
+        self.visits.begin();
         for &(segment, row) in again {
-            self.ancestry(segment).for_each(|id| next[id.ix()] = next[id.ix()].min(row + 1));
+            let is_later = |id: &SegmentId| self.visits.number(*id).is_none_or(|next| next > row + 1);
+            self.ancestry(segment).take_while(is_later).for_each(|id| self.visits.note(id, row + 1));
         }
-        let passed = |(id, next): (SegmentId, u32)| {
-            let segment = self.arena[id.ix()].as_ref()?;
-            let is_prompt = segment.state == SegmentState::Prompt && segment.users > 0;
-            let upto = window.passed((segment.first_position + segment.computed).min(next)).min(segment.end());
-            (is_prompt && segment.passed < upto).then_some((id, upto))
-        };
-        (0..self.arena.len()).map(SegmentId::new).zip(next).filter_map(passed).collect()
+        let mut passed = Vec::new();
+        let mut listed = std::mem::take(&mut self.behind);
+        listed.retain(|&id| {
+            let Some(behind) = self.behind(id) else { return false };
+            let upto = self.visits.number(id).map_or(behind, |next| behind.min(window.passed(next)));
+            if self.at(id).passed < upto {
+                passed.push((id, upto));
+            }
+            true
+        });
+        self.behind = listed;
+        passed
+    }
+
+    /// The position below which no row after the computed ones reads the leased prompt `id` in groups with a window, if
+    /// it has pages there.
+    pub(super) fn behind(&self, id: SegmentId) -> Option<u32> {
+        let segment = self.at(id);
+        let window = self.groups.window().filter(|_| segment.state == SegmentState::Prompt && segment.users > 0)?;
+        Some(window.passed(segment.first_position + segment.computed)).filter(|&upto| segment.passed < upto)
+    }
+
+    /// Lists `id` if it is a leased prompt with pages behind the window: after it was computed further, leased or split
+    /// off.
+    pub(super) fn note_behind(&mut self, id: SegmentId) {
+        if self.behind(id).is_some() {
+            self.behind.insert(id);
+        }
     }
 
     /// Frees the pages of the leased segment `id` below `upto` in the groups with a window.

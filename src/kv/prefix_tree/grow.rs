@@ -54,10 +54,10 @@ impl PrefixTree {
                 self.lay_out(pool, grown.parent, [first, first].map(|first| first..end))?
             }
             // It goes on in its last pages, or behind them.
-            _ => {
-                let next = grown.end().next_multiple_of(self.page_tokens);
-                self.lay_out(pool, None, [next, next].map(|next| next..end))?
-            }
+            _ => match grown.end().next_multiple_of(self.page_tokens) {
+                next if end <= next => (PageLists::default(), 0),
+                next => self.lay_out(pool, None, [next, next].map(|next| next..end))?,
+            },
         };
         self.grow_by(segment, slots, pages, new);
         Ok(())

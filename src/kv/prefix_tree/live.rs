@@ -21,15 +21,15 @@ impl Visits {
         self.notes.push(Cell::new((0, 0)));
     }
 
-    fn begin(&self) {
+    pub fn begin(&self) {
         self.round.set(self.round.get() + 1);
     }
 
-    fn note(&self, id: SegmentId, number: u32) {
+    pub fn note(&self, id: SegmentId, number: u32) {
         self.notes[id.ix()].set((self.round.get(), number));
     }
 
-    fn number(&self, id: SegmentId) -> Option<u32> {
+    pub fn number(&self, id: SegmentId) -> Option<u32> {
         let (round, number) = self.notes[id.ix()].get();
         (round == self.round.get()).then_some(number)
     }

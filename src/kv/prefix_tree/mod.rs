@@ -173,6 +173,10 @@ pub struct PrefixTree {
     leased: Leased,
     /// The number of segments of which pages behind the window were freed.
     lacking: usize,
+    /// Leased prompts that have pages behind the window, and some that no longer are leased. See `note_behind`.
+    behind: BTreeSet<SegmentId>,
+    /// See `registered`.
+    registered: u64,
     visits: Visits,
     /// See `compared`.
     compared: Cell<u64>,
@@ -204,6 +208,8 @@ impl PrefixTree {
             held: TreeStats::default(),
             leased: Leased::default(),
             lacking: 0,
+            behind: BTreeSet::new(),
+            registered: 0,
             visits: Visits::default(),
             compared: Cell::new(0),
             ahead: u32::MAX,
@@ -276,6 +282,7 @@ impl PrefixTree {
             debug_assert!(segment.computed + segment.unlaid <= segment.len(), "{id} is computed where it has no slots");
             // If part of a segment was computed before, so was everything above it.
             at = segment.parent.filter(|_| before == 0);
+            self.note_behind(id);
             self.review(id);
         }
     }

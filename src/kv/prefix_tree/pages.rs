@@ -121,7 +121,10 @@ impl PrefixTree {
     /// Gives the prompts of the path of `segment` slots in the groups with a window for as many tokens as a step may
     /// compute next (`laying_ahead`). Slots reserved before a failure stay reserved.
     pub fn lay_ahead(&mut self, pool: &mut PagePool, segment: SegmentId) -> Result<(), OutOfPages> {
-        self.lay_upto(pool, segment, self.computed(segment).saturating_add(self.ahead))
+        match self.groups.window() {
+            Some(_) => self.lay_upto(pool, segment, self.computed(segment).saturating_add(self.ahead)),
+            None => Ok(()),
+        }
     }
 
     /// The same for all tokens below position `upto`.
@@ -158,16 +161,16 @@ impl PrefixTree {
         Ok(())
     }
 
-    /// Most pages of a branch in each group with a window: those of its prompt, and those of what it has sampled.
-    pub fn most_window_pages(&self) -> usize {
+    /// Most pages of a branch in each group with a window, if there is one: those of its prompt, and those of what it has
+    /// sampled.
+    pub fn most_window_pages(&self) -> Option<usize> {
         let sampled = |window: Window| window.most_kept().div_ceil(self.page_tokens as usize) + 1;
-        self.groups.window().map_or(usize::MAX, |window| self.most_numbers() + sampled(window))
+        self.groups.window().map(|window| self.most_numbers(window) + sampled(window))
     }
 
-    /// Most page numbers of a prompt of which a group with a window needs pages while it is computed.
-    fn most_numbers(&self) -> usize {
-        let numbers = |window: Window| window.most_of_prompt(self.ahead).div_ceil(self.page_tokens) as usize + 1;
-        self.groups.window().map_or(usize::MAX, numbers)
+    /// Most page numbers of a prompt of which a group with this window needs pages while it is computed.
+    fn most_numbers(&self, window: Window) -> usize {
+        window.most_of_prompt(self.ahead).div_ceil(self.page_tokens) as usize + 1
     }
 
     /// Most pages of all groups that the first `end` positions of a path take at any time, if they are a prompt's.
@@ -178,18 +181,19 @@ impl PrefixTree {
     /// Most pages of all groups that a prompt's new tokens at positions `first .. end` take at any time.
     pub(super) fn to_admit(&self, first: u32, end: u32, laying: Laying) -> usize {
         let numbers = self.numbers_between(first, end);
-        let windowed = match laying {
-            Laying::Ahead => numbers.min(self.most_numbers()),
-            Laying::Whole => numbers,
+        let windowed = match (laying, self.groups.window()) {
+            (Laying::Ahead, Some(window)) => numbers.min(self.most_numbers(window)),
+            (Laying::Whole, _) | (_, None) => numbers,
         };
         self.groups.with(Reach::All) * numbers + self.groups.with(Reach::Window) * windowed
     }
 
     /// The number of pages that a segment still takes until it is computed, if what is behind the window is freed.
     pub(super) fn to_lay(&self, segment: &Segment) -> usize {
+        let Some(window) = self.groups.window().filter(|_| segment.unlaid > 0) else { return 0 };
         let has = self.numbers_between(segment.passed, segment.laid_upto(Reach::Window));
         let lacks = self.numbers_between(segment.laid_upto(Reach::Window), segment.end());
-        self.groups.with(Reach::Window) * lacks.min(self.most_numbers().saturating_sub(has))
+        self.groups.with(Reach::Window) * lacks.min(self.most_numbers(window).saturating_sub(has))
     }
 
     /// The last pages of `segment` of this reach, one for each group, if they have unused slots: the segment ends

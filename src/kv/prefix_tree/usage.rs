@@ -67,6 +67,7 @@ impl PrefixTree {
             if used.users == 1 {
                 self.leased.tokens += self.held(id);
                 self.leased.pages += self.own_pages(id);
+                self.note_behind(id);
             }
         }
     }
@@ -85,7 +86,7 @@ impl PrefixTree {
         }
     }
 
-    /// The number of pages of the path of `segment`, counted as if it shared none.
+    /// The number of pages of the path of `segment`, counted as if it shared none and none were freed.
     pub fn path_pages(&self, segment: SegmentId) -> u32 {
         count(self.pages_between(0, self.end(segment)))
     }

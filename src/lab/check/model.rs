@@ -86,15 +86,16 @@ pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<boo
 /// The tokens of a text, as many as both models' contexts hold.
 fn text_of(against: &Against, folder: &ModelFolder) -> Result<Vec<TokenId>> {
     let Against { model: other, text } = against;
+    let there = ModelFolder::open(other)?;
     let written = lines::whole_text(text, lines::open(text)?)?;
-    let [own, there] = [&folder.path, other]
+    let [own, others] = [&folder.path, other]
         .map(|path| Tokenizer::load(path).and_then(|tokenizer| tokenizer.encode(&written, AddSpecial::Yes)));
-    let (mut tokens, there) = (own?, there?);
-    if tokens != there {
+    let (mut tokens, others) = (own?, others?);
+    if tokens != others {
         let expected = format!("a model with the tokens of {}", folder.path.display());
         return Err(Error::value("--against", expected, "others for the text"));
     }
-    let most = folder.config.context.min(ModelFolder::open(other)?.config.context);
+    let most = folder.config.context.min(there.config.context);
     tokens.truncate(most);
     if tokens.len() < 2 {
         return Err(Error::value("--text", "a text of two tokens or more", format!("{} tokens", tokens.len())));

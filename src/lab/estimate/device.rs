@@ -76,7 +76,7 @@ impl DescribedDevice {
             page_tokens,
             page_bytes: facts.page_bytes as u64,
             groups: facts.page_groups,
-            window_pages: facts.window_pages as u64,
+            window_pages: facts.window_pages.map(|pages| pages as u64),
         };
         let machine = SimulatedMachine { model: model.config.clone(), dtype: model.dtype, kv: budget.kv, profile };
         Ok(Self { machine, settings, pool, described, kv_bytes_per_token, held, hints, branches: facts.max_branches })

@@ -24,9 +24,9 @@ pub struct Pool {
     /// A token has a slot in a page of each.
     #[serde(skip)]
     pub groups: PageGroups,
-    /// Most pages of a path in each group with a window.
+    /// Most pages of a path in each group with a window, if there is one.
     #[serde(skip)]
-    pub window_pages: u64,
+    pub window_pages: Option<u64>,
 }
 
 impl Pool {
@@ -73,7 +73,7 @@ impl Pool {
     /// Most pages of a path that ends at `end`, which shares none.
     fn of_path(&self, end: u32) -> u64 {
         let numbers = self.numbers(0, end);
-        let windowed = numbers.min(self.window_pages);
+        let windowed = self.window_pages.map_or(numbers, |most| numbers.min(most));
         self.groups.with(Reach::All) as u64 * numbers + self.groups.with(Reach::Window) as u64 * windowed
     }
 

@@ -1,5 +1,5 @@
 //! Reads a job from a task file, a file of OpenAI Batch requests, or rows of prompts, together with its model. Only the
-//! model's config.json and tokenizer are read.
+//! model's config.json, its tokenizer, and the headers of its weights, if they are there, are read.
 
 use std::path::{Path, PathBuf};
 
@@ -15,6 +15,7 @@ use crate::eval::task::{Method, Overrides};
 use crate::figures::counted;
 use crate::kv::PackedPrompts;
 use crate::lines::{open, whole};
+use crate::model::check::check_stored;
 use crate::model::{ModelConfig, ModelFolder, WeightChoice};
 use crate::openai::batch;
 use crate::tokenizer::Tokenizer;
@@ -33,7 +34,7 @@ impl PlanModel {
     pub fn open(path: &Path, dtype: Option<Dtype>, weights: WeightChoice) -> Result<Self> {
         let config = match is_config(path) {
             true => ModelConfig::from_file(path)?.with(weights, path)?,
-            false => ModelFolder::open(path)?.with(weights)?.config,
+            false => of_folder(ModelFolder::open(path)?, weights)?,
         };
         Ok(Self::of(path, config, dtype))
     }
@@ -52,6 +53,14 @@ impl PlanModel {
             false => Tokenizer::load(&self.path),
         }
     }
+}
+
+/// The configuration of a folder with the weights that the user asks for. Refuses what a run would refuse, as far as the
+/// folder has weights or an index of them.
+fn of_folder(folder: ModelFolder, weights: WeightChoice) -> Result<ModelConfig> {
+    let folder = folder.with(weights)?;
+    check_stored(&folder)?;
+    Ok(folder.config)
 }
 
 /// Whether the path is that of a config.json rather than of a model.
@@ -125,7 +134,7 @@ fn of_task(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
     if matches!(task.method, Method::Choose(_)) {
         job.notes.push("choose: every choice counts as a sample as long as the item's longest".to_string());
     }
-    let config = folder.clone().with(options.budget.weights)?.config;
+    let config = of_folder(folder.clone(), options.budget.weights)?;
     Ok((PlanModel::of(&rendered.model, config, options.dtype), job))
 }
 

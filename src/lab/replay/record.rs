@@ -87,7 +87,8 @@ pub struct Totals {
     pub middle_fullness: Option<f64>,
     pub middle_full_steps: Option<f64>,
     pub most_running: usize,
-    /// Peak memory, and the memory that the same branches would have needed without sharing.
+    /// Peak memory, and the memory that the same branches would have needed without sharing, and with none freed behind
+    /// windows.
     pub kv_bytes_peak: u64,
     pub kv_bytes_peak_unshared: u64,
     /// At that peak: KV slots held, and distinct live tokens.

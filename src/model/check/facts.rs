@@ -46,6 +46,15 @@ pub fn facts(folder: &ModelFolder) -> Result<Facts> {
     })
 }
 
+/// Checks the tensors of a model as they are checked before they are loaded; where files are missing, the names in its
+/// index, if it has one.
+pub fn check_stored(folder: &ModelFolder) -> Result<()> {
+    match ModelFiles::are_there(folder)? {
+        true => facts(folder).map(drop),
+        false => index_facts(folder).map(drop),
+    }
+}
+
 /// What a config.json alone says, printable.
 pub struct ConfigFacts<'a>(pub &'a ModelFolder);
 

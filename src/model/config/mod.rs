@@ -129,6 +129,11 @@ impl ModelConfig {
         Ok(self)
     }
 
+    /// What of the `choice` with which this was read changes the model: nothing if its matrices are dense.
+    pub fn effect_of(&self, choice: WeightChoice) -> WeightChoice {
+        if self.quantisation.is_none() { WeightChoice::default() } else { choice }
+    }
+
     /// The kinds of attention, in order of the first layer of each. Each needs its own attention plan.
     pub fn attention_kinds(&self) -> Vec<AttentionKind> {
         kinds(self.attention_by_layer().into_iter().flatten())

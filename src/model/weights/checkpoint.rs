@@ -334,6 +334,17 @@ pub fn compare_index(folder: &Path, config: &ModelConfig) -> Result<Option<Index
     Ok(Some(IndexFacts { tensors: map.len(), left_out: unread.left_out.len(), bytes }))
 }
 
+/// Whether the folder has its weights: the only file of them, or all that its index lists.
+pub(super) fn are_there(folder: &Path) -> Result<bool> {
+    let index = folder.join(INDEX);
+    if folder.join(SINGLE).is_file() || !index.is_file() {
+        return Ok(folder.join(SINGLE).is_file());
+    }
+    let json = read_json(&index)?;
+    let files: HashSet<&str> = weight_map(&index, &json)?.values().filter_map(Value::as_str).collect();
+    Ok(files.into_iter().all(|file| folder.join(file).is_file()))
+}
+
 fn weight_map<'a>(index: &Path, json: &'a Value) -> Result<&'a Map<String, Value>> {
     json.get("weight_map").and_then(Value::as_object).ok_or_else(|| {
         Error::field(index, "weight_map", "an object from tensor names to file names", "nothing of the kind")

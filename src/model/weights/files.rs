@@ -9,7 +9,7 @@ use crate::gguf::Gguf;
 
 use super::super::config::{ModelConfig, ModelFolder, Quantisation};
 use super::super::layout::{Layout, TensorSpec};
-use super::checkpoint::Checkpoint;
+use super::checkpoint::{self, Checkpoint};
 use super::gguf::GgufModel;
 use super::quantised::{Check, StoredMatrix};
 
@@ -25,6 +25,11 @@ impl ModelFiles {
             Some(_) => Self::Gguf(GgufModel::new(Gguf::open(&model.path)?, &model.config, model.dtype)?),
             None => Self::Safetensors(Checkpoint::open(model)?),
         })
+    }
+
+    /// Whether all files of a model's weights are there.
+    pub fn are_there(model: &ModelFolder) -> Result<bool> {
+        Ok(crate::gguf::files(&model.path)?.is_some() || checkpoint::are_there(&model.path)?)
     }
 
     /// How matrices are quantised, published or to be made; GGUF files say it of each tensor.

@@ -72,8 +72,9 @@ pub fn main(options: &BatchOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     check_replaceable(&options.out)?;
     let lines = input::read(&options.input, options.most_of_line)?;
     let folder = ModelFolder::open(&options.model)?.with(options.budget.weights)?;
+    let weights = folder.config.effect_of(options.budget.weights);
     let tokenizer = Arc::new(Tokenizer::load(&options.model)?);
-    let origin = AnswerOrigin::new(&options.model, options.budget.kv, options.budget.weights, options.seed)?;
+    let origin = AnswerOrigin::new(&options.model, options.budget.kv, weights, options.seed)?;
     let model = name_of_model(&options.model);
     let reader = request::reader(&tokenizer, &folder.config, &model, options.seed);
     let mut file = RequestFile::open(lines, &options.out, options.resume, origin, &reader)?;

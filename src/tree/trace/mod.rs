@@ -101,7 +101,7 @@ impl SamplingTree {
         };
         Trace {
             item: self.item().to_string(),
-            kv_bytes_per_token: facts.page_bytes.checked_div(facts.page_tokens).filter(|&bytes| bytes > 0),
+            kv_bytes_per_token: Some(facts.kv_bytes_per_token).filter(|&bytes| bytes > 0),
             level_ends: None,
             nodes: self.nodes().map(node).collect(),
         }
