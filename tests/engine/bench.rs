@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use offshoot::backend::cpu::Cpu;
 use offshoot::backend::{Backend, Dtype};
 use offshoot::engine::{
-    Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, ForkKind, PoolSize, SamplingParams, Stop,
-    UniformKey,
+    Continuation, Engine, EngineConfig, EngineFacts, EngineHandle, Event, Extend, Finish, ForkKind, PoolSize,
+    SamplingParams, Stop, UniformKey,
 };
 use offshoot::ids::{BranchId, TokenId};
 use offshoot::model::{Decoder, ModelConfig};
@@ -120,6 +120,13 @@ pub fn pages(pages: usize) -> EngineConfig {
         cpu.page_bytes(&decoder.kv_shape(1))
     });
     EngineConfig { pool: PoolSize::Bytes(pages * page_bytes), ..EngineConfig::default() }
+}
+
+/// Memory for so many pages of this engine, and for the states of a few branches beside them if it has any.
+pub fn room_for(facts: &EngineFacts, pages: usize) -> PoolSize {
+    let bytes = pages * facts.page_bytes;
+    // Pages have half of it at least; a branch has two states.
+    PoolSize::Bytes(if facts.state_bytes > 0 { bytes + bytes.max(2 * facts.state_bytes) } else { bytes })
 }
 
 /// `len` letters that differ with `salt`.
