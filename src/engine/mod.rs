@@ -55,7 +55,7 @@ pub use live::{LiveMetrics, PoolPages};
 pub use metrics::Metrics;
 pub use pin::PinnedPrefix;
 pub use place::{Priority, RootOptions};
-pub use pool::{PoolSize, branches_with_states, useful_states};
+pub use pool::{PoolParts, PoolSize, useful_states};
 pub use prefix_store::{CHUNK_TOKENS, PrefixStoreOptions};
 pub use receiver::{EventReceiver, First};
 pub use request::{Continuation, Event, Extend, Finish, FinishReason, SampledToken, SamplingParams, Stop};
@@ -232,17 +232,10 @@ impl<B: Backend> Engine<B> {
         let overhead = backend.kv_overhead_bytes(&model.kv_shape(free / page_bytes));
         let room = free.saturating_sub(overhead);
         let state_bytes = model.config().state_bytes();
-        let (pool_bytes, states) = match state_bytes {
-            0 => (config.pool.bytes(room)?, 0),
-            _ => config.pool.with_states(room, state_bytes, pool::useful_states(config.max_branches))?,
-        };
+        let PoolParts { pages: pool_bytes, states, branches } =
+            config.pool.divide(room, state_bytes, config.max_branches)?;
+        config.max_branches = branches;
         if state_bytes > 0 {
-            let fits = pool::branches_with_states(states);
-            if fits == 0 {
-                let expected = format!("at least {}, for the states of one branch", bytes(4 * state_bytes as u64));
-                return Err(Error::value("memory for keys and values and states", expected, bytes(pool_bytes as u64)));
-            }
-            config.max_branches = config.max_branches.min(fits);
             // Those of preempted branches are computed again.
             config.swap_bytes = 0;
             if config.prefix_store.is_some() {

@@ -233,6 +233,17 @@ impl Schedule {
         part
     }
 
+    /// Where branches go on: the segment of the last row of each whose logits it requests, and the position after it.
+    /// To be asked before the requests are sorted.
+    pub fn branch_ends(&self) -> impl Iterator<Item = (SegmentId, u32)> {
+        let rows: HashMap<u32, StepRow> = self.rows.iter().map(|row| (row.taken, row.at)).collect();
+        let last_of_branch = self.requests.chunk_by(|one, next| one.branch == next.branch).filter_map(<[_]>::last);
+        last_of_branch.map(move |request| {
+            let StepRow { segment, position } = rows[&request.row];
+            (segment, position + 1)
+        })
+    }
+
     /// Sorts the requests by row, then branch, and returns the row of each.
     pub fn logit_rows(&mut self) -> Vec<u32> {
         let mut index = vec![0; self.rows.len()];

@@ -13,7 +13,7 @@ use crate::engine::states::NoState;
 use crate::engine::{Engine, EngineConfig, UniformKey, batch, sampler};
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, GroupIx};
-use crate::kv::{Forest, StepRow};
+use crate::kv::{Forest, StatePlace, StepRow};
 use crate::plan::{AttentionPlan, NewPage, PlanStats};
 
 /// A step that was submitted and not collected: one request for each of its samples.
@@ -166,7 +166,7 @@ impl<B: Backend> Engine<B> {
 
     /// Plans the rows of `schedule` and submits them as a step.
     fn submit_rows(&mut self, mut schedule: Schedule) -> Result<Submitted> {
-        let states = match self.cache.choose_states(&schedule.rows) {
+        let states = match self.cache.choose_states(&schedule) {
             Ok(states) => states,
             Err(NoState::Missing) => return Ok(Submitted::LacksState),
             Err(NoState::OutOfSlots) => {
@@ -331,7 +331,9 @@ impl<B: Backend> Engine<B> {
             branch.note_requested(request.position, number);
             self.cache.prefix.mark_computed(row.at.segment, row.at.position + 1);
             if self.cache.prefix.has_states() {
-                self.cache.prefix.move_state(row.at.segment, row.at.position, row.at.position + 1);
+                let StepRow { segment, position } = row.at;
+                let place = |position| StatePlace { segment, position };
+                self.cache.prefix.move_state(place(position), place(position + 1));
             }
         }
         lap(&mut began, &mut self.metrics.seconds_scheduling);

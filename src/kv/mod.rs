@@ -15,7 +15,7 @@ pub use forest::{Forest, ForestSegment, StepRow};
 pub use groups::{LayerPlace, PageGroups, Reach, Window};
 pub use page_pool::{OutOfPages, PagePool};
 pub use prefix_tree::{
-    Laying, Leased, MOST_KEPT_TOP, MappedSegment, PathMark, PrefixTree, TokenScore, TreeStats, Usage,
+    Laying, Leased, MOST_KEPT_TOP, MappedSegment, PathMark, PrefixTree, StatePlace, TokenScore, TreeStats, Usage,
 };
 pub use prompt_tree::{
     DistinctTokens, PackedPrompts, PromptNode, PromptPart, PromptParts, PromptTree, Prompts, Saving, TokenCosts,

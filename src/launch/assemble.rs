@@ -7,9 +7,7 @@ use std::time::Instant;
 
 use super::{DeviceBackend, DeviceChoice, DeviceKind, EngineBudget, OnDevice, WhyNotCuda};
 use crate::backend::{Backend, Dtype};
-use crate::engine::{
-    Engine, EngineConfig, EngineFacts, EngineHandle, PrefixStoreOptions, branches_with_states, useful_states,
-};
+use crate::engine::{Engine, EngineConfig, EngineFacts, EngineHandle, PoolParts, PrefixStoreOptions, useful_states};
 use crate::error::{Error, Result};
 use crate::hashes::hash_of_folder;
 use crate::model::check::facts;
@@ -144,6 +142,9 @@ pub struct LaunchSizes {
     /// Bytes for keys and values.
     pub pool: usize,
     pub kv_bytes_per_token: usize,
+    /// The number of states for delta-rule layers, and the bytes of one; 0 if the model has none.
+    pub states: usize,
+    pub state_bytes: usize,
     /// Bytes of the weights on the device, and of those that one token uses.
     pub weights: usize,
     pub active_weights: usize,
@@ -188,10 +189,6 @@ impl Launch<'_> {
         decoder: Decoder<B>,
         change: impl FnOnce(EngineConfig) -> EngineConfig,
     ) -> Result<(Engine<B>, EngineHandle)> {
-        if decoder.config().delta_heads().next().is_some() {
-            let what = format!("layers of {}", decoder.config().family);
-            return Err(Error::value(what, "attention in all of them: trees have no states yet", "delta-rule layers"));
-        }
         let free = backend.free_bytes()?;
         let config = self.engine_config(DeviceKind::of(&backend), free, decoder.kv_bytes_per_token());
         let config = EngineConfig { prefix_store: self.store_options()?, ..config };
@@ -254,14 +251,18 @@ impl OnDevice for Size<'_> {
         let (weights, active_weights) = (held.weight_bytes(model.dtype), held.weight_bytes_read(1, model.dtype));
         let free = backend.free_bytes()?.saturating_sub(weights);
         let config = self.0.engine_config(DeviceKind::of(&backend), free, kv_bytes_per_token);
-        let (branches, pool) = match model.config.state_bytes() {
-            0 => (config.max_branches, config.pool.bytes(free)?),
-            state => {
-                let (pool, states) = config.pool.with_states(free, state, useful_states(config.max_branches))?;
-                (config.max_branches.min(branches_with_states(states)), pool)
-            }
-        };
-        Ok(LaunchSizes { device: String::new(), branches, pool, kv_bytes_per_token, weights, active_weights })
+        let state_bytes = model.config.state_bytes();
+        let PoolParts { pages: pool, states, branches } = config.pool.divide(free, state_bytes, config.max_branches)?;
+        Ok(LaunchSizes {
+            device: String::new(),
+            branches,
+            pool,
+            kv_bytes_per_token,
+            states,
+            state_bytes,
+            weights,
+            active_weights,
+        })
     }
 }
 

@@ -7,7 +7,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{WeightFormat, cpu, cuda};
+use crate::backend::cpu::Cpu;
+use crate::backend::cuda::Cuda;
+use crate::backend::{Backend, WeightFormat, cpu, cuda};
 use crate::error::{Error, Result};
 use crate::lines;
 use crate::plan::{CostModel, Split, Tiles};
@@ -62,6 +64,14 @@ impl BackendKind {
     /// Whether the backend multiplies matrices of this format; it makes others dense.
     pub fn multiplies(self, format: WeightFormat) -> bool {
         self == BackendKind::Cpu || format.dense().is_some()
+    }
+
+    /// Whether the backend computes gated delta-rule layers. Their time is estimated in any case.
+    pub fn computes_delta_rule(self) -> bool {
+        match self {
+            BackendKind::Cpu => Cpu::DELTA_RULE,
+            BackendKind::Cuda => Cuda::DELTA_RULE,
+        }
     }
 
     /// The backend's default tile.

@@ -77,6 +77,7 @@ use live::Visits;
 pub use map::MappedSegment;
 use pages::PageLists;
 pub use scores::{MOST_KEPT_TOP, TokenScore};
+pub use states::StatePlace;
 use states::{Snapshot, StateTable};
 pub use usage::{Laying, Leased, Usage};
 

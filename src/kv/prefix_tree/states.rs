@@ -14,14 +14,45 @@ pub(super) struct Snapshot {
     pub slot: StateId,
 }
 
+/// The place of a state: after the token before `position`, which `segment` itself has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StatePlace {
+    pub segment: SegmentId,
+    pub position: u32,
+}
+
+/// Who needs a state. When slots are short, the states of the first kind go first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Need {
+    /// Nobody has a lease on its segment.
+    Cached,
+    /// It was left behind by a branch that went on: others may part there.
+    Checkpoint,
+    /// A branch goes on from it, or forks of what ends there.
+    Continued,
+}
+
+/// What a slot holds.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    segment: SegmentId,
+    need: Need,
+    /// The step that used it last.
+    used: u64,
+}
+
 /// All slots for states.
 #[derive(Debug, Default)]
 pub(super) struct StateTable {
-    /// By slot: the segment whose state it holds, and the step that used it last; `None` if it is free.
-    slots: Vec<Option<(SegmentId, u64)>>,
+    /// By slot; `None` if it is free.
+    slots: Vec<Option<Held>>,
     free: Vec<StateId>,
-    /// Those that hold states, by the step that used them last.
-    by_use: BTreeSet<(u64, StateId)>,
+    /// Those that hold states, in the order in which they go.
+    by_use: BTreeSet<(Need, u64, StateId)>,
+    /// The number of states of each need.
+    cached: usize,
+    checkpoints: usize,
+    continued: usize,
     /// The number of the step whose runs are chosen.
     step: u64,
 }
@@ -35,37 +66,53 @@ impl StateTable {
     /// Takes a free slot for a state of `segment`.
     fn take(&mut self, segment: SegmentId) -> Option<StateId> {
         let slot = self.free.pop()?;
-        self.slots[slot.ix()] = Some((segment, self.step));
-        self.by_use.insert((self.step, slot));
+        self.list(slot, Held { segment, need: Need::Continued, used: self.step });
         Some(slot)
     }
 
     fn release(&mut self, slot: StateId) {
-        let (_, used) = self.slots[slot.ix()].take().expect("only a slot that holds a state is released");
-        self.by_use.remove(&(used, slot));
+        self.unlist(slot);
         self.free.push(slot);
     }
 
-    /// Marks a state as used by the current step, which keeps it.
-    fn touch(&mut self, slot: StateId) {
-        let step = self.step;
-        let (_, used) = self.slots[slot.ix()].as_mut().expect("only a slot that holds a state is used");
-        let before = std::mem::replace(used, step);
-        self.by_use.remove(&(before, slot));
-        self.by_use.insert((step, slot));
+    fn list(&mut self, slot: StateId, held: Held) {
+        self.slots[slot.ix()] = Some(held);
+        self.by_use.insert((held.need, held.used, slot));
+        *self.count(held.need) += 1;
     }
 
-    /// The state used least recently, if the current step does not use it, and its segment.
-    fn oldest(&self) -> Option<(StateId, SegmentId)> {
-        let &(used, slot) = self.by_use.first().filter(|(used, _)| *used < self.step)?;
-        debug_assert_eq!(self.slots[slot.ix()].map(|(_, used)| used), Some(used));
-        self.slots[slot.ix()].map(|(segment, _)| (slot, segment))
+    fn unlist(&mut self, slot: StateId) -> Held {
+        let held = self.slots[slot.ix()].take().expect("only a slot that holds a state is named");
+        self.by_use.remove(&(held.need, held.used, slot));
+        *self.count(held.need) -= 1;
+        held
     }
 
-    fn belongs_to(&mut self, slot: StateId, segment: SegmentId) {
-        self.slots[slot.ix()].as_mut().expect("a kept state has its slot").0 = segment;
+    fn count(&mut self, need: Need) -> &mut usize {
+        match need {
+            Need::Cached => &mut self.cached,
+            Need::Checkpoint => &mut self.checkpoints,
+            Need::Continued => &mut self.continued,
+        }
+    }
+
+    fn change(&mut self, slot: StateId, change: impl FnOnce(&mut Held)) {
+        let mut held = self.unlist(slot);
+        change(&mut held);
+        self.list(slot, held);
+    }
+
+    /// The state that goes next, if the current step uses not all, and its segment.
+    fn next_to_go(&self) -> Option<(StateId, SegmentId)> {
+        let before = |need| self.by_use.range((need, 0, StateId(0))..(need, self.step, StateId(0))).next();
+        let &(.., slot) = [Need::Cached, Need::Checkpoint, Need::Continued].into_iter().find_map(before)?;
+        self.slots[slot.ix()].map(|held| (slot, held.segment))
     }
 }
+
+/// Checkpoints take at most 1/`CHECKPOINT_PART` of the slots, or `FEWEST_CHECKPOINTS` where that is fewer.
+const CHECKPOINT_PART: usize = 40;
+const FEWEST_CHECKPOINTS: usize = 8;
 
 impl PrefixTree {
     /// The same tree for a model with delta-rule layers: it keeps up to `slots` states.
@@ -114,37 +161,62 @@ impl PrefixTree {
         self.states.iter_mut().for_each(|table| table.step += 1);
     }
 
-    /// Marks the state in `slot` as read by the current step.
+    /// Marks the state in `slot` as used by the current step: as one that forks go on from if its segment ends there.
     pub fn use_state(&mut self, slot: StateId) {
-        self.states.iter_mut().for_each(|table| table.touch(slot));
+        let Some(held) = self.states.as_ref().and_then(|table| table.slots[slot.ix()]) else { return };
+        let owner = self.at(held.segment);
+        let ends_there = owner.states.last().is_some_and(|last| (last.slot, last.position) == (slot, owner.end()));
+        let need = if ends_there { Need::Continued } else { Need::Checkpoint };
+        self.set_need(slot, need);
     }
 
-    /// Gives the state at `position` of `segment`, which has that position and no state there, a slot: a free one, or
-    /// that of the state used least recently. `None` if the current step uses all.
-    pub fn keep_state(&mut self, segment: SegmentId, position: u32) -> Option<StateId> {
+    /// Marks the state in `slot`, which the current step has continued elsewhere, as a checkpoint.
+    pub fn leave_state(&mut self, slot: StateId) {
+        self.set_need(slot, Need::Checkpoint);
+    }
+
+    fn set_need(&mut self, slot: StateId, need: Need) {
+        let Some(table) = &mut self.states else { return };
+        let used = table.step;
+        table.change(slot, |held| *held = Held { need, used, ..*held });
+    }
+
+    /// Gives the state at `place`, where there is none, a slot: a free one, or that of the state that goes next. `None`
+    /// if the current step uses all.
+    pub fn keep_state(&mut self, place: StatePlace) -> Option<StateId> {
+        let StatePlace { segment, position } = place;
         debug_assert!(self.first_position(segment) < position && position <= self.end(segment));
         debug_assert_eq!(self.state_at(segment, position), None);
-        if !self.has_free_state() {
-            let (oldest, owner) = self.states.as_ref()?.oldest()?;
-            self.forget(owner, oldest);
+        if self.states.as_ref()?.free.is_empty() {
+            let (next, owner) = self.states.as_ref()?.next_to_go()?;
+            self.forget(owner, next);
         }
         let slot = self.states.as_mut()?.take(segment)?;
         self.note_state(segment, Snapshot { position, slot });
         Some(slot)
     }
 
-    /// Whether a state has a slot without another one being evicted.
-    pub fn has_free_state(&self) -> bool {
-        self.states.as_ref().is_some_and(|table| !table.free.is_empty())
+    /// The number of states that can be kept without one being evicted that somebody needs.
+    pub fn spare_states(&self) -> usize {
+        self.states.as_ref().map_or(0, |table| table.free.len() + table.cached)
     }
 
-    /// The state of `segment` itself at `position` was continued, in its slot, to the later position `to`.
-    pub fn move_state(&mut self, segment: SegmentId, position: u32, to: u32) -> StateId {
-        let states = &mut self.at_mut(segment).states;
-        let at = states.iter().position(|kept| kept.position == position).expect("the caller found it there");
+    /// The number of checkpoints that may still be left.
+    pub fn checkpoints_left(&self) -> usize {
+        let most = |table: &StateTable| (table.slots.len() / CHECKPOINT_PART).max(FEWEST_CHECKPOINTS);
+        self.states.as_ref().map_or(0, |table| most(table).saturating_sub(table.checkpoints))
+    }
+
+    /// The state at `from` was continued, in its slot, to `to`.
+    pub fn move_state(&mut self, from: StatePlace, to: StatePlace) -> StateId {
+        let states = &mut self.at_mut(from.segment).states;
+        let at = states.iter().position(|kept| kept.position == from.position).expect("the caller found it there");
         let Snapshot { slot, .. } = states.remove(at);
-        self.note_state(segment, Snapshot { position: to, slot });
-        self.use_state(slot);
+        self.note_state(to.segment, Snapshot { position: to.position, slot });
+        if let Some(table) = &mut self.states {
+            let used = table.step;
+            table.change(slot, |held| *held = Held { segment: to.segment, need: Need::Continued, used });
+        }
         slot
     }
 
@@ -158,12 +230,18 @@ impl PrefixTree {
         self.at(segment).state == SegmentState::Open
     }
 
-    /// Drops the state at `position` of `segment`, which was not computed after all.
-    pub fn drop_state(&mut self, segment: SegmentId, position: u32) {
-        if let Some(slot) = self.state_at(segment, position) {
-            let owner = self.holder(segment, position).expect("a state belongs to a segment");
-            self.forget(owner, slot);
+    /// Drops the state at `place`, which was not computed after all.
+    pub fn drop_state(&mut self, place: StatePlace) {
+        if let Some(slot) = self.state_at(place.segment, place.position) {
+            self.forget(place.segment, slot);
         }
+    }
+
+    /// Marks the states of `segment`, whose last lease has ended, as cached.
+    pub(super) fn cache_states(&mut self, segment: SegmentId) {
+        let Self { arena, states, .. } = self;
+        let (Some(table), Some(owner)) = (states, &arena[segment.ix()]) else { return };
+        owner.states.iter().for_each(|kept| table.change(kept.slot, |held| held.need = Need::Cached));
     }
 
     fn note_state(&mut self, segment: SegmentId, kept: Snapshot) {
@@ -194,7 +272,7 @@ impl PrefixTree {
     pub(super) fn own_states(&mut self, segment: SegmentId) {
         let Self { arena, states, .. } = self;
         let (Some(table), Some(owner)) = (states, &arena[segment.ix()]) else { return };
-        owner.states.iter().for_each(|kept| table.belongs_to(kept.slot, segment));
+        owner.states.iter().for_each(|kept| table.change(kept.slot, |held| held.segment = segment));
     }
 
     /// Checks that states are at computed positions of their segments, each in a slot of its own, and that all slots are
@@ -216,13 +294,18 @@ impl PrefixTree {
                     return Err(format!("segment {id}, computed from {first} to {computed}, has a state at {kept:?}"));
                 }
                 match table.slots[kept.slot.ix()] {
-                    Some((owner, used)) if owner == id && table.by_use.contains(&(used, kept.slot)) => listed += 1,
+                    Some(Held { segment, need, used })
+                        if segment == id && table.by_use.contains(&(need, used, kept.slot)) =>
+                    {
+                        listed += 1;
+                    }
                     other => return Err(format!("slot {} of segment {id} is listed as {other:?}", kept.slot)),
                 }
             }
         }
         let (all, free) = (table.slots.len(), table.free.len());
-        match listed + free == all && table.by_use.len() == listed {
+        let counted = table.cached + table.checkpoints + table.continued;
+        match listed + free == all && table.by_use.len() == listed && counted == listed {
             true => Ok(()),
             false => Err(format!("{listed} states are kept in {all} slots, of which {free} are free")),
         }
@@ -244,7 +327,7 @@ mod tests {
         tree.mark_computed(id, 20);
         for &position in positions {
             tree.begin_state_runs();
-            tree.keep_state(id, position).unwrap();
+            tree.keep_state(StatePlace { segment: id, position }).unwrap();
         }
         tree.check_integrity(&pool).unwrap();
         (tree, pool, id)
@@ -275,7 +358,8 @@ mod tests {
         tree.append_pending(&mut pool, fork).unwrap();
         tree.mark_computed(fork, 16);
         tree.begin_state_runs();
-        assert_eq!(tree.keep_state(fork, 16), slots[0], "the oldest makes room");
+        let kept = tree.keep_state(StatePlace { segment: fork, position: 16 });
+        assert_eq!(kept, slots[0], "the oldest makes room");
         tree.take_back(&mut pool, fork);
         assert_eq!((tree.state_at(fork, 16), tree.resume_from(fork, 15)), (None, 14));
         tree.check_integrity(&pool).unwrap();
@@ -289,15 +373,43 @@ mod tests {
     #[test]
     fn what_a_step_uses_stays_until_the_next() {
         let (mut tree, pool, id) = prompt(2, &[8, 14]);
+        let place = |position| StatePlace { segment: id, position };
         tree.begin_state_runs();
         tree.use_state(tree.state_at(id, 8).unwrap());
-        assert!(tree.keep_state(id, 20).is_some());
+        assert!(tree.keep_state(place(20)).is_some());
         assert_eq!([8, 14, 20].map(|position| tree.state_at(id, position).is_some()), [true, false, true]);
-        assert_eq!(tree.keep_state(id, 12), None, "both are of this step");
+        assert_eq!(tree.keep_state(place(12)), None, "both are of this step");
         tree.begin_state_runs();
-        tree.move_state(id, 8, 12);
-        tree.drop_state(id, 20);
-        assert_eq!((tree.states_kept(), tree.has_free_state()), (1, true));
+        tree.move_state(place(8), place(12));
+        tree.drop_state(place(20));
+        assert_eq!((tree.states_kept(), tree.spare_states()), (1, 1));
         tree.check_integrity(&pool).unwrap();
+    }
+
+    #[test]
+    fn what_nobody_holds_goes_first_then_what_was_left_behind() {
+        let (mut tree, mut pool, held) = prompt(4, &[20, 8, 14]);
+        let other = tree.admit(&mut pool, &[TokenId(70), TokenId(71)]).unwrap();
+        tree.mark_computed(other, 2);
+        tree.begin_state_runs();
+        tree.keep_state(StatePlace { segment: other, position: 2 }).unwrap();
+        for position in [8, 14] {
+            tree.leave_state(tree.state_at(held, position).unwrap());
+        }
+        tree.release(other);
+        assert_eq!((tree.spare_states(), tree.checkpoints_left()), (1, FEWEST_CHECKPOINTS - 2));
+        let mut gone = Vec::new();
+        for position in [16, 17, 18, 19] {
+            tree.begin_state_runs();
+            tree.keep_state(StatePlace { segment: held, position }).unwrap();
+            tree.check_integrity(&pool).unwrap();
+            let kept = |segment, position| tree.state_at(segment, position).is_some();
+            gone.push([kept(other, 2), kept(held, 8), kept(held, 14), kept(held, 20)]);
+        }
+        // The newest used last.
+        assert_eq!(gone[0], [false, true, true, true]);
+        assert_eq!(gone[1], [false, false, true, true]);
+        assert_eq!(gone[2], [false, false, false, true]);
+        assert_eq!(gone[3], [false; 4]);
     }
 }
