@@ -10,7 +10,9 @@
 //!
 //! # Checkpoints
 //! A state that a branch could take over, in what it was given, is left behind while slots are free or hold what nobody
-//! needs: others may part from it there. Their number is bounded.
+//! needs: others may part from it there. Their number is bounded. Half of it is for the ends of segments: the scheduler
+//! splits prompts where the next waiting ones part from them (`Scheduler::spare_waiting`). The other half may be the ends
+//! of chunks, for those that are not known yet.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -66,6 +68,24 @@ impl Group {
     /// The place of the state after it.
     fn end(&self) -> StatePlace {
         StatePlace { segment: self.segment, position: self.positions.end }
+    }
+}
+
+/// How many checkpoints a step may leave behind, and how many until half of all are there.
+struct Checkpoints {
+    left: usize,
+    before_half: usize,
+}
+
+impl Checkpoints {
+    /// Takes one, at the end of a segment or elsewhere, if there is one left for that.
+    fn take(&mut self, ends_there: bool) -> bool {
+        let takes = self.left > 0 && (ends_there || self.before_half > 0);
+        if takes {
+            self.left -= 1;
+            self.before_half = self.before_half.saturating_sub(1);
+        }
+        takes
     }
 }
 
@@ -128,7 +148,8 @@ impl KvCache {
         }
         let needed = |group: &&Group| self.state_of(group.end()).is_none() && readers.sole(group, &groups).is_none();
         let spare = self.prefix.spare_states().saturating_sub(groups.iter().filter(needed).count());
-        let mut checkpoints = spare.min(self.prefix.checkpoints_left());
+        let (most, left) = self.prefix.checkpoints();
+        let mut checkpoints = Checkpoints { left: spare.min(left), before_half: left.saturating_sub(most / 2) };
         for group in &groups {
             let (from, is_in) = match group.from {
                 Source::Empty => (None, false),
@@ -153,7 +174,7 @@ impl KvCache {
         &mut self,
         group: &Group,
         sole: Option<(StatePlace, StateId)>,
-        checkpoints: &mut usize,
+        checkpoints: &mut Checkpoints,
         changes: &mut Vec<StateChange>,
     ) -> Result<Option<StateId>, NoState> {
         let to = group.end();
@@ -161,11 +182,11 @@ impl KvCache {
             return Ok(None);
         }
         if let Some((from, slot)) = sole {
-            if self.prefix.is_open(from.segment) || *checkpoints == 0 {
+            let ends_there = from.position == self.prefix.end(from.segment);
+            if self.prefix.is_open(from.segment) || !checkpoints.take(ends_there) {
                 changes.push(StateChange::Moved { from, to });
                 return Ok(Some(self.prefix.move_state(from, to)));
             }
-            *checkpoints -= 1;
             self.prefix.leave_state(slot);
         }
         let slot = self.prefix.keep_state(to).ok_or(NoState::OutOfSlots)?;

@@ -244,7 +244,8 @@ mod tests {
             "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8 }"#;
         let config = ModelConfig::from_json(config).expect("a config of four layers");
         let refused = Decoder::<Cuda>::check_layers(&config, || "an H200".to_owned()).expect_err("no kernels yet");
-        let said = "gated delta-rule layers (qwen3_5_text): expected a device that computes them (--device cpu), found an H200";
+        let said =
+            "gated delta-rule layers (qwen3_5): expected a device that computes them (--device cpu), found an H200";
         assert_eq!(refused.to_string(), said);
         let model = ModelSource::random(&config, Dtype::F32);
         assert!(DeviceChoice::Cpu.open(Some(model)).is_ok());

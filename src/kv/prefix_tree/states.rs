@@ -201,10 +201,17 @@ impl PrefixTree {
         self.states.as_ref().map_or(0, |table| table.free.len() + table.cached)
     }
 
-    /// The number of checkpoints that may still be left.
-    pub fn checkpoints_left(&self) -> usize {
-        let most = |table: &StateTable| (table.slots.len() / CHECKPOINT_PART).max(FEWEST_CHECKPOINTS);
-        self.states.as_ref().map_or(0, |table| most(table).saturating_sub(table.checkpoints))
+    /// The largest number of checkpoints, and how many may still be left behind.
+    pub fn checkpoints(&self) -> (usize, usize) {
+        self.states.as_ref().map_or((0, 0), |table| {
+            let most = (table.slots.len() / CHECKPOINT_PART).max(FEWEST_CHECKPOINTS);
+            (most, most.saturating_sub(table.checkpoints))
+        })
+    }
+
+    /// The number of states on paths that somebody holds.
+    pub fn states_held(&self) -> usize {
+        self.states.as_ref().map_or(0, |table| table.checkpoints + table.continued)
     }
 
     /// The state at `from` was continued, in its slot, to `to`.
@@ -397,7 +404,8 @@ mod tests {
             tree.leave_state(tree.state_at(held, position).unwrap());
         }
         tree.release(other);
-        assert_eq!((tree.spare_states(), tree.checkpoints_left()), (1, FEWEST_CHECKPOINTS - 2));
+        assert_eq!((tree.spare_states(), tree.states_held()), (1, 3));
+        assert_eq!(tree.checkpoints(), (FEWEST_CHECKPOINTS, FEWEST_CHECKPOINTS - 2));
         let mut gone = Vec::new();
         for position in [16, 17, 18, 19] {
             tree.begin_state_runs();
