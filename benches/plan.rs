@@ -187,6 +187,7 @@ fn batch(tree: &PrefixTree, rows: &[StepRow], plans: Vec<AttentionPlan>) -> Step
         slots: vec![rows.iter().map(|row| tree.slot(row.segment, row.position)).collect()],
         logit_rows: (0..).take(rows.len()).collect(),
         plans,
+        state_runs: Vec::new(),
         requests: rows.iter().map(|_| SampleRequest::of(pick)).collect(),
     }
 }

@@ -39,6 +39,10 @@ id!(
     PageId(u32)
 );
 id!(
+    /// A slot for the state of one sequence in all delta-rule layers.
+    StateId(u32)
+);
+id!(
     /// A page group: layers that keep the same positions and share their pages. See `kv::PageGroups`.
     GroupIx(u32)
 );

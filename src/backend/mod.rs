@@ -25,127 +25,36 @@
 
 pub mod cpu;
 pub mod cuda;
+mod delta_rule;
 mod experts;
 mod kv_dtype;
 mod levels;
 pub mod quantised;
 mod scoring;
+mod shapes;
 pub mod sim;
 mod step;
 mod timed;
 pub mod weights;
 
-use std::fmt;
 use std::ops::Range;
 
 use crate::error::Result;
-use crate::ids::{GroupIx, LayerIx, PageId, TokenId};
-use crate::kv::LayerPlace;
+use crate::ids::{LayerIx, PageId, TokenId};
 use crate::plan::{CostModel, NewPage};
 
+pub use delta_rule::{CONV_TOKENS, DeltaGates, DeltaHeads, L2_EPS, StateShape};
 pub use experts::{ExpertInput, ExpertKind, Gate, Router, RouterScores};
 pub use kv_dtype::{KvDtype, e4m3};
 pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
 pub use quantised::{CodeFormat, QuantFormat, QuantRow, QuantSource, QuantView, Rounding, RoundingKind, ScaleSource};
 pub use scoring::Scoring;
+pub use shapes::{HeadKind, HeadLayout, KvShape, MOST_HEAD_DIM};
 pub use step::{RowToken, StepBatch, StepShape, advance_slots};
 pub use timed::{Rates, Timed};
 pub use weights::{
     BlockView, Dtype, MatrixPart, RandomWeight, StackShape, Uniform, WeightFormat, WeightView, with_bytes,
 };
-
-/// The layout of a row of `qkv`: `q_heads` query heads, then `kv_heads` key heads, then `kv_heads` value heads, each of
-/// `head_dim` elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeadLayout {
-    pub q_heads: usize,
-    pub kv_heads: usize,
-    pub head_dim: usize,
-}
-
-/// `32 / 8 x 128`: heads of queries, of keys, and their width.
-impl fmt::Display for HeadLayout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} / {} x {}", self.q_heads, self.kv_heads, self.head_dim)
-    }
-}
-
-impl HeadLayout {
-    pub fn qkv_width(&self) -> usize {
-        (self.q_heads + 2 * self.kv_heads) * self.head_dim
-    }
-
-    pub fn q_width(&self) -> usize {
-        self.q_heads * self.head_dim
-    }
-
-    /// Query heads per key head.
-    pub fn group(&self) -> usize {
-        self.q_heads / self.kv_heads
-    }
-}
-
-/// The largest `head_dim` of a model. It must also be even, because 16-bit keys are stored in pairs.
-pub const MOST_HEAD_DIM: usize = 512;
-
-/// Which heads `head_norm` normalises (before rope).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeadKind {
-    Query,
-    Key,
-    Value,
-}
-
-impl HeadKind {
-    /// The first of these heads in a row of `qkv`, and their number.
-    pub fn place(self, heads: HeadLayout) -> (usize, usize) {
-        match self {
-            HeadKind::Query => (0, heads.q_heads),
-            HeadKind::Key => (heads.q_heads, heads.kv_heads),
-            HeadKind::Value => (heads.q_heads + heads.kv_heads, heads.kv_heads),
-        }
-    }
-}
-
-/// The size of the KV memory: `pages` pages of `page_tokens` tokens, of the bytes that one page group of layers needs.
-#[derive(Clone, Debug)]
-pub struct KvShape {
-    /// Heads of each layer.
-    pub heads: Vec<HeadLayout>,
-    /// Page group of each layer and its part of the group's pages. Layers that use the same part have the same heads.
-    pub places: Vec<LayerPlace>,
-    /// The compute dtype. Keys and values have it too unless changed by `Backend::set_kv_dtype`.
-    pub dtype: Dtype,
-    pub pages: usize,
-}
-
-impl KvShape {
-    /// The shape of `layers` layers with the same heads.
-    pub fn uniform(layers: usize, heads: HeadLayout, dtype: Dtype, pages: usize) -> Self {
-        Self::one_group(vec![heads; layers], dtype, pages)
-    }
-
-    /// The shape of layers that are all in one page group.
-    pub fn one_group(heads: Vec<HeadLayout>, dtype: Dtype, pages: usize) -> Self {
-        let places = (0..heads.len()).map(|part| LayerPlace { group: GroupIx(0), part }).collect();
-        Self { heads, places, dtype, pages }
-    }
-
-    /// The heads of the layers that use each part of a page. Panics if they differ, or a part is not used.
-    pub fn parts(&self) -> Vec<HeadLayout> {
-        let mut parts: Vec<Option<HeadLayout>> =
-            vec![None; self.places.iter().map(|place| place.part + 1).max().unwrap_or(0)];
-        for (heads, place) in self.heads.iter().zip(&self.places) {
-            let part = parts[place.part].get_or_insert(*heads);
-            assert_eq!(part, heads, "layers that use the same part of a page have the same heads");
-        }
-        parts.into_iter().map(|part| part.expect("each part of a page is some layer's")).collect()
-    }
-
-    pub fn layers(&self) -> usize {
-        self.heads.len()
-    }
-}
 
 /// Cosines and sines by position, `[positions, rotary / 2]` each, already multiplied by the rope type's attention
 /// factor. The first `rotary` elements of a head are rotated by halves, with h = `rotary / 2`: `(x[i], x[i + h]) ->
@@ -278,6 +187,9 @@ pub trait SavedBytes: Send + Sized {
     fn from_bytes(bytes: Vec<u8>, pages: usize) -> Self;
 }
 
+/// Why ops of delta-rule layers have no definition where [`Backend::DELTA_RULE`] is false.
+const NO_DELTA_RULE: &str = "a decoder is not built on a backend that has no delta rule";
+
 /// The ops. `R`: rows of the step; `H`: hidden width; widths are in elements. Ops panic on shapes that do not fit: the
 /// decoder checks shapes when it loads a model, so a mismatch is a bug.
 pub trait Backend: Send + 'static {
@@ -310,6 +222,9 @@ pub trait Backend: Send + 'static {
     /// Whether activations are put into the order of a quantised matrix's inputs that has one of its own
     /// (`QuantView::order`), and parts of different formats are stacked.
     const ORDERS_INPUTS: bool = true;
+
+    /// Whether it computes gated delta-rule layers. Others refuse a model that has them, and never see their ops.
+    const DELTA_RULE: bool = false;
 
     /// Slots per page.
     fn page_tokens(&self) -> u32;
@@ -482,6 +397,42 @@ pub trait Backend: Send + 'static {
     fn gelu_times(&mut self, x: &mut Self::Buffer, y: &Self::Buffer, from: usize);
     /// In place, the tanh form: `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
     fn gelu(&mut self, x: &mut Self::Buffer);
+    /// In place, `x[r][i] * sigmoid(y[r][i])`, or `sigmoid(y[r][0])` if `y` has one column.
+    fn sigmoid_times(&mut self, _x: &mut Self::Buffer, _y: &Self::Buffer) {
+        unreachable!("{NO_DELTA_RULE}")
+    }
+    /// The convolution of delta-rule layer `layer` (see [`DeltaHeads`]): `out` and `x` are `[R, conv_width]`, `weight` is
+    /// `[conv_width, 4]`. Reads and writes the last inputs in the states of the step's runs.
+    fn causal_conv(
+        &mut self,
+        _out: &mut Self::Buffer,
+        _x: &Self::Buffer,
+        _weight: &Self::Vector,
+        _kv: &mut Self::Kv,
+        _layer: LayerIx,
+        _step: &Self::Step,
+    ) {
+        unreachable!("{NO_DELTA_RULE}")
+    }
+    /// The delta rule of layer `layer`: `out` is `[R, value_width]`, `qkv` what the convolution gave, `ba` `[R, 2 *
+    /// value_heads]`: b of all value heads, then a. Reads and writes the matrices in the states of the step's runs.
+    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
+    fn delta_rule(
+        &mut self,
+        _out: &mut Self::Buffer,
+        _qkv: &Self::Buffer,
+        _ba: &Self::Buffer,
+        _gates: DeltaGates<'_, Self::Vector>,
+        _kv: &mut Self::Kv,
+        _layer: LayerIx,
+        _step: &Self::Step,
+    ) {
+        unreachable!("{NO_DELTA_RULE}")
+    }
+    /// In place, for each head, as wide as `weight`: `x / sqrt(mean(x^2) + eps) * weight * silu(gate)`.
+    fn gated_rms_norm(&mut self, _x: &mut Self::Buffer, _gate: &Self::Buffer, _weight: &Self::Vector, _eps: f32) {
+        unreachable!("{NO_DELTA_RULE}")
+    }
     /// Chooses the experts of each row by the router's `scores` `[R, experts]`, weighs them, and sorts the rows by expert.
     /// `factors`: each weight is multiplied by that of its expert. On equal scores the expert with the lower number goes
     /// first.

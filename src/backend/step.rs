@@ -2,7 +2,7 @@
 //! by the engine, loaded by a backend (`Backend::load`), read by the ops.
 
 use crate::ids::TokenId;
-use crate::kv::KvSlot;
+use crate::kv::{KvSlot, StateRun};
 use crate::plan::{AttentionPlan, NewPage};
 
 use super::{SampleRequest, SeenToken};
@@ -28,6 +28,9 @@ pub struct StepBatch {
     /// One per kind of attention (heads, window and page group) of the model's layers, in the order of
     /// `Decoder::plan_hints`.
     pub plans: Vec<AttentionPlan>,
+    /// For models with delta-rule layers: runs that have each row once, in the order in which they are computed. A run
+    /// may read what an earlier one has written.
+    pub state_runs: Vec<StateRun>,
     /// One for each of `logit_rows`; or empty, and then logits are computed but nothing is sampled.
     pub requests: Vec<SampleRequest>,
 }
@@ -47,11 +50,14 @@ impl StepBatch {
     }
 
     /// Whether this batch can be advanced by one token per row ([`StepBatch::advance`]): every row is sampled from
-    /// once, in order, so that request `r` samples the next token of row `r`, and every plan can be advanced.
+    /// once, in order, so that request `r` samples the next token of row `r`, every row has a state of its own, and every
+    /// plan can be advanced.
     pub fn can_advance(&self) -> bool {
         let each_once =
             self.logit_rows.len() == self.tokens.len() && (0u32..).zip(&self.logit_rows).all(|(r, &w)| r == w);
-        each_once && self.requests.len() == self.logit_rows.len() && self.plans.iter().all(AttentionPlan::can_advance)
+        let goes_on = self.state_runs.iter().all(|run| run.to.is_some() && run.rows.len() == 1);
+        let is_sampled = each_once && self.requests.len() == self.logit_rows.len();
+        is_sampled && goes_on && self.plans.iter().all(AttentionPlan::can_advance)
     }
 
     /// Counts each request's `unseen` token as seen. `before`: the tokens the previous step sampled, by request. This
@@ -79,6 +85,9 @@ impl StepBatch {
         self.positions.iter_mut().for_each(|position| *position += 1);
         advance_slots(&mut self.slots, new_pages);
         self.plans.iter_mut().for_each(|plan| plan.advance(new_pages));
+        for run in &mut self.state_runs {
+            (run.from, run.is_in) = (run.to, false);
+        }
         for (row, request) in (0u32..).zip(&mut self.requests) {
             request.unseen = request.has_penalties().then_some(row);
         }

@@ -5,7 +5,7 @@ use crate::engine::branch::{Branch, BranchWork};
 use crate::engine::cache::Branches;
 use crate::engine::schedule::{LogitsRequest, Schedule};
 use crate::ids::GroupIx;
-use crate::kv::PrefixTree;
+use crate::kv::{PrefixTree, StateRun};
 use crate::plan::AttentionPlan;
 
 /// The rows of a schedule as the decoder takes them. Sorts the schedule's requests in the order of their logits.
@@ -14,6 +14,7 @@ pub(super) fn step_batch(
     branches: &Branches,
     prefix: &PrefixTree,
     plans: Vec<AttentionPlan>,
+    state_runs: Vec<StateRun>,
     request: impl Fn(&LogitsRequest) -> SampleRequest,
 ) -> StepBatch {
     let logit_rows = schedule.logit_rows();
@@ -27,6 +28,7 @@ pub(super) fn step_batch(
         slots: prefix.groups().iter().map(slots_in).collect(),
         logit_rows,
         plans,
+        state_runs,
         requests: schedule.requests.iter().map(request).collect(),
     }
 }

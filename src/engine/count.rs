@@ -60,6 +60,8 @@ impl<B: Backend> Engine<B> {
         let held = leased.pages;
         self.metrics.kv_bytes_held = held as u64 * page_bytes;
         self.metrics.kv_bytes_cached = (prefix.stats().pages - held) as u64 * page_bytes;
+        self.metrics.states_held = prefix.states_held() as u64;
+        self.metrics.states_peak = self.metrics.states_peak.max(self.metrics.states_held);
         if self.metrics.kv_bytes_held > self.metrics.kv_bytes_peak {
             self.metrics.kv_bytes_peak = self.metrics.kv_bytes_held;
             self.metrics.kv_tokens_peak = leased.tokens as u64;

@@ -49,6 +49,11 @@ pub struct Metrics {
     /// At that peak: bytes that the same branches would have held without sharing, and with none freed behind windows of
     /// layers.
     pub kv_bytes_peak_unshared: u64,
+    /// States of delta-rule layers that branches hold now, without those that are only cached; and the most of any step.
+    #[serde(default)]
+    pub states_held: u64,
+    #[serde(default)]
+    pub states_peak: u64,
     /// Number of preemptions.
     pub preemptions: u64,
     /// Preemptions that swapped keys and values to host memory, and their bytes.

@@ -36,6 +36,7 @@ mod schedule;
 mod scheduler;
 mod scores;
 pub mod scripted;
+mod states;
 mod step;
 mod stored;
 mod text;
@@ -54,7 +55,7 @@ pub use live::{LiveMetrics, PoolPages};
 pub use metrics::Metrics;
 pub use pin::PinnedPrefix;
 pub use place::{Priority, RootOptions};
-pub use pool::PoolSize;
+pub use pool::{PoolParts, PoolSize, useful_states};
 pub use prefix_store::{CHUNK_TOKENS, PrefixStoreOptions};
 pub use receiver::{EventReceiver, First};
 pub use request::{Continuation, Event, Extend, Finish, FinishReason, SampledToken, SamplingParams, Stop};
@@ -211,7 +212,7 @@ impl<B: Backend> Engine<B> {
         mut backend: B,
         mut model: Decoder<B>,
         tokenizer: Option<Arc<Tokenizer>>,
-        config: EngineConfig,
+        mut config: EngineConfig,
     ) -> Result<(Self, EngineHandle)> {
         for (what, value) in [("max_branches", config.max_branches), ("step_rows", config.step_rows)] {
             if value == 0 {
@@ -229,16 +230,29 @@ impl<B: Backend> Engine<B> {
         let page_bytes = backend.page_bytes(&model.kv_shape(1));
         let free = backend.free_bytes()?;
         let overhead = backend.kv_overhead_bytes(&model.kv_shape(free / page_bytes));
-        let pool_bytes = config.pool.bytes(free.saturating_sub(overhead))?;
+        let room = free.saturating_sub(overhead);
+        let state_bytes = model.config().state_bytes();
+        let PoolParts { pages: pool_bytes, states, branches } =
+            config.pool.divide(room, state_bytes, config.max_branches)?;
+        config.max_branches = branches;
+        if state_bytes > 0 {
+            // Those of preempted branches are computed again.
+            config.swap_bytes = 0;
+            if config.prefix_store.is_some() {
+                let found = format!("delta-rule layers ({})", model.config().family);
+                return Err(Error::value("--prefix-store", "a model whose layers all have attention", found));
+            }
+        }
         let pool_pages = pool_bytes / page_bytes;
         let groups = model.page_groups(&backend);
         if pool_pages < groups.count() {
             let expected = format!("at least one page ({})", bytes((groups.count() * page_bytes) as u64));
             return Err(Error::value("memory for keys and values", expected, bytes(pool_bytes as u64)));
         }
-        let kv = backend.kv(&model.kv_shape(pool_pages))?;
+        let kv = backend.kv(&model.kv_shape(pool_pages).with_states(states))?;
         let rows = u32::try_from(config.largest_step().rows).expect("a step has fewer than 2^32 rows");
         let prefix = PrefixTree::with_groups(backend.page_tokens(), groups).laying_ahead(rows);
+        let prefix = if state_bytes > 0 { prefix.keeping_states(states) } else { prefix };
         let facts = EngineFacts {
             context,
             vocab: model.config().vocab,
@@ -255,6 +269,8 @@ impl<B: Backend> Engine<B> {
             page_groups: groups,
             window_pages: prefix.most_window_pages(),
             max_branches: config.max_branches,
+            state_bytes,
+            states,
         };
         let (handle, commands, exit_reason) = EngineHandle::new(facts.clone());
         let rates = backend.swap_rates();

@@ -78,7 +78,14 @@ impl Schedule {
         let begin = self.first_untaken(branch, cache, logits_from);
         let mut next = begin;
         let without_logits = std::iter::once((begin..logits_from, false));
-        let runs = without_logits.chain(wanted.into_iter().map(|rows| (rows, true)));
+        // What others compute between them is computed again if rows need the states before them.
+        let has_states = cache.prefix.has_states();
+        let gaps: Vec<Range<u32>> = wanted.windows(2).map(|two| two[0].end..two[1].start).collect();
+        let gaps = gaps.into_iter().map(Some).chain(std::iter::once(None));
+        let wanted = wanted.into_iter().zip(gaps).flat_map(|(rows, gap)| {
+            std::iter::once((rows, true)).chain(gap.filter(|_| has_states).map(|gap| (gap, false)))
+        });
+        let runs = without_logits.chain(wanted);
         let parts = runs.flat_map(|(rows, wanted)| {
             cache.prefix.parts(segment, rows).into_iter().map(move |(id, part)| (id, part, wanted))
         });
@@ -122,13 +129,15 @@ impl Schedule {
     }
 
     /// The first position whose row `branch` must add: the first missing one that no earlier branch has taken, or
-    /// `logits_from`.
+    /// `logits_from`; with states, that from which these can be computed.
     fn first_untaken(&self, branch: &Branch, cache: &KvCache, logits_from: u32) -> u32 {
         let Lease { segment, .. } = branch.lease().expect("a running branch has a lease");
-        let mut begin = cache.prefix.computed(segment).min(logits_from);
+        let mut begin = cache.prefix.resume_from(segment, cache.prefix.computed(segment).min(logits_from));
+        let has_states = cache.prefix.has_states();
         let mut above = Some(segment);
         while let Some(id) = above {
-            if let Some(&upto) = self.taken_upto.get(&id) {
+            // Rows that end after the first one with logits may begin after it, where they have a state.
+            if let Some(&upto) = self.taken_upto.get(&id).filter(|upto| !has_states || **upto <= logits_from) {
                 begin = begin.max(upto).min(logits_from);
             }
             above = cache.prefix.parent(id).filter(|_| cache.prefix.first_position(id) > begin);
@@ -224,6 +233,17 @@ impl Schedule {
         part
     }
 
+    /// Where branches go on: the segment of the last row of each whose logits it requests, and the position after it.
+    /// To be asked before the requests are sorted.
+    pub fn branch_ends(&self) -> impl Iterator<Item = (SegmentId, u32)> {
+        let rows: HashMap<u32, StepRow> = self.rows.iter().map(|row| (row.taken, row.at)).collect();
+        let last_of_branch = self.requests.chunk_by(|one, next| one.branch == next.branch).filter_map(<[_]>::last);
+        last_of_branch.map(move |request| {
+            let StepRow { segment, position } = rows[&request.row];
+            (segment, position + 1)
+        })
+    }
+
     /// Sorts the requests by row, then branch, and returns the row of each.
     pub fn logit_rows(&mut self) -> Vec<u32> {
         let mut index = vec![0; self.rows.len()];
@@ -252,10 +272,12 @@ impl Schedule {
     }
 }
 
-/// The first position that `branch` must compute: the first missing one, or again the row whose logits it needs.
+/// The first position that `branch` must compute: the first missing one, or again the row whose logits it needs; with
+/// states, that from which this row can be computed.
 pub(super) fn first_row(branch: &Branch, need: &NeededPositions, cache: &KvCache) -> usize {
     let lease = branch.lease().expect("a running branch has a lease");
-    (cache.prefix.computed(lease.segment) as usize).min(need.logits_from)
+    let first = cache.prefix.computed(lease.segment).min(position(need.logits_from));
+    cache.prefix.resume_from(lease.segment, first) as usize
 }
 
 fn position(tokens: usize) -> u32 {

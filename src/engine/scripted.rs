@@ -115,6 +115,8 @@ impl EngineHandle {
             window_pages: None,
             page_groups: PageGroups::ONE,
             max_branches: 128,
+            state_bytes: 0,
+            states: 0,
         };
         let (handle, commands, exit_reason) = EngineHandle::new(facts);
         let live_place = handle.live_place();

@@ -9,10 +9,11 @@ use crate::engine::branch::{BranchWork, KvHold};
 use crate::engine::cache::Transfer;
 use crate::engine::schedule::{LogitsRequest, Schedule, ScheduledRow};
 use crate::engine::scheduler::StepBudget;
+use crate::engine::states::NoState;
 use crate::engine::{Engine, EngineConfig, UniformKey, batch, sampler};
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, GroupIx};
-use crate::kv::{Forest, StepRow};
+use crate::kv::{Forest, StatePlace, StepRow};
 use crate::plan::{AttentionPlan, NewPage, PlanStats};
 
 /// A step that was submitted and not collected: one request for each of its samples.
@@ -29,6 +30,14 @@ pub(super) struct LoadedStep {
     steady: Option<SteadySteps>,
     /// Kept only if plans are checked.
     copy: Option<StepBatch>,
+}
+
+/// What became of the rows of a schedule.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Submitted {
+    Rows,
+    /// None was submitted: the state before one of them is gone.
+    LacksState,
 }
 
 /// A step in which each row samples the next token of a branch of its own. Until a branch comes or goes, the steps after
@@ -108,7 +117,10 @@ impl<B: Backend> Engine<B> {
         }
         match self.submit_rows(schedule) {
             Err(error) if error.is_shortage() => self.replan_in_parts(&error),
-            submitted => submitted,
+            Ok(Submitted::LacksState) => {
+                Err(Error::Internal("a row is scheduled without the state before it".to_owned()))
+            }
+            submitted => submitted.map(drop),
         }
     }
 
@@ -122,7 +134,7 @@ impl<B: Backend> Engine<B> {
         let mut parts = vec![schedule];
         while let Some(part) = parts.pop() {
             let halves = part.halves();
-            let submitted = if part.rows.is_empty() { Ok(()) } else { self.submit_rows(part.clone()) };
+            let submitted = if part.rows.is_empty() { Ok(Submitted::Rows) } else { self.submit_rows(part.clone()) };
             match (submitted, halves) {
                 (Err(error), Some([first, second])) if error.is_shortage() => parts.extend([second, first]),
                 // Later rows may need what this row was to compute: they are scheduled again.
@@ -130,7 +142,9 @@ impl<B: Backend> Engine<B> {
                     self.fail_row(&part, &error);
                     return Ok(());
                 }
-                (submitted, _) => submitted?,
+                // An earlier part took its slot: it is scheduled again.
+                (Ok(Submitted::LacksState), _) => return Ok(()),
+                (submitted, _) => drop(submitted?),
             }
         }
         Ok(())
@@ -151,23 +165,35 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Plans the rows of `schedule` and submits them as a step.
-    fn submit_rows(&mut self, mut schedule: Schedule) -> Result<()> {
+    fn submit_rows(&mut self, mut schedule: Schedule) -> Result<Submitted> {
+        let states = match self.cache.choose_states(&schedule) {
+            Ok(states) => states,
+            Err(NoState::Missing) => return Ok(Submitted::LacksState),
+            Err(NoState::OutOfSlots) => {
+                let (device, total) = (self.facts.device.clone(), self.facts.states * self.facts.state_bytes);
+                return Err(Error::DeviceMemory { device, asked: None, free: 0, total });
+            }
+        };
         let forest = self.forest(&schedule.rows);
         let (plans, stats) = self.plan(forest)?;
         let mut began = Instant::now();
         let eos = &self.facts.eos;
         let sample_request =
             |request: &LogitsRequest| sampler::request(&self.branches[&request.branch], request.position, eos);
-        let batch = batch::step_batch(&mut schedule, &self.branches, &self.cache.prefix, plans, sample_request);
+        let (prefix, runs) = (&self.cache.prefix, states.runs.clone());
+        let batch = batch::step_batch(&mut schedule, &self.branches, prefix, plans, runs, sample_request);
         let steady = if batch.can_advance() { self.steady(&schedule) } else { None };
         let copy = (self.config.check_plans && steady.is_some()).then(|| batch.clone());
         lap(&mut began, &mut self.metrics.seconds_planning);
-        self.model.forward(&mut self.backend, &mut self.kv, &mut self.step, batch)?;
+        if let Err(error) = self.model.forward(&mut self.backend, &mut self.kv, &mut self.step, batch) {
+            self.cache.undo_states(&states);
+            return Err(error);
+        }
         lap(&mut began, &mut self.metrics.seconds_forward);
         self.metrics.steps_replanned += 1;
         self.note_submitted(&schedule);
         self.note_loaded(LoadedStep { schedule, stats, steady, copy });
-        Ok(())
+        Ok(Submitted::Rows)
     }
 
     fn schedule(&mut self) -> Schedule {
@@ -255,6 +281,11 @@ impl<B: Backend> Engine<B> {
         if !goes_on {
             return None;
         }
+        let prefix = &self.cache.prefix;
+        let has_state = |row: &ScheduledRow| prefix.has_own_state(row.at.segment, row.at.position + 1);
+        if prefix.has_states() && !schedule.rows.iter().all(has_state) {
+            return None; // Others continue where it was, and it needs another slot.
+        }
         let page_tokens = self.cache.prefix.page_tokens();
         let fills_page = |(_, row): &(u32, &ScheduledRow)| (row.at.position + 1).is_multiple_of(page_tokens);
         let full_rows: Vec<u32> = (0u32..).zip(&schedule.rows).filter(fills_page).map(|(row, _)| row).collect();
@@ -299,6 +330,11 @@ impl<B: Backend> Engine<B> {
             let branch = self.branches.get_mut(&request.branch).expect("it was there just now");
             branch.note_requested(request.position, number);
             self.cache.prefix.mark_computed(row.at.segment, row.at.position + 1);
+            if self.cache.prefix.has_states() {
+                let StepRow { segment, position } = row.at;
+                let place = |position| StatePlace { segment, position };
+                self.cache.prefix.move_state(place(position), place(position + 1));
+            }
         }
         lap(&mut began, &mut self.metrics.seconds_scheduling);
         Ok(Some(loaded))

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::{DeviceBackend, DeviceChoice, DeviceKind, EngineBudget, OnDevice, WhyNotCuda};
 use crate::backend::{Backend, Dtype};
-use crate::engine::{Engine, EngineConfig, EngineFacts, EngineHandle, PrefixStoreOptions};
+use crate::engine::{Engine, EngineConfig, EngineFacts, EngineHandle, PoolParts, PrefixStoreOptions, useful_states};
 use crate::error::{Error, Result};
 use crate::hashes::hash_of_folder;
 use crate::model::check::facts;
@@ -142,6 +142,9 @@ pub struct LaunchSizes {
     /// Bytes for keys and values.
     pub pool: usize,
     pub kv_bytes_per_token: usize,
+    /// The number of states for delta-rule layers, and the bytes of one; 0 if the model has none.
+    pub states: usize,
+    pub state_bytes: usize,
     /// Bytes of the weights on the device, and of those that one token uses.
     pub weights: usize,
     pub active_weights: usize,
@@ -215,6 +218,12 @@ impl Launch<'_> {
     fn engine_config(&self, device: DeviceKind, free: usize, kv_bytes_per_token: usize) -> EngineConfig {
         let branches = self.budget.branches(device, self.model.config, free).min(self.demand.branches);
         let useful = (self.demand.tokens)(branches, device.page_tokens).saturating_mul(kv_bytes_per_token);
+        // Of a number of bytes that the user gives, half at least is for keys and values.
+        let states = useful_states(branches).saturating_mul(self.model.config.state_bytes());
+        let useful = match (states, self.budget.pool_bytes) {
+            (0, _) | (_, None) => useful,
+            (states, Some(_)) => useful.max(states).saturating_mul(2),
+        };
         self.budget.engine_config(device, branches, self.planner, useful)
     }
 }
@@ -242,8 +251,18 @@ impl OnDevice for Size<'_> {
         let (weights, active_weights) = (held.weight_bytes(model.dtype), held.weight_bytes_read(1, model.dtype));
         let free = backend.free_bytes()?.saturating_sub(weights);
         let config = self.0.engine_config(DeviceKind::of(&backend), free, kv_bytes_per_token);
-        let (branches, pool) = (config.max_branches, config.pool.bytes(free)?);
-        Ok(LaunchSizes { device: String::new(), branches, pool, kv_bytes_per_token, weights, active_weights })
+        let state_bytes = model.config.state_bytes();
+        let PoolParts { pages: pool, states, branches } = config.pool.divide(free, state_bytes, config.max_branches)?;
+        Ok(LaunchSizes {
+            device: String::new(),
+            branches,
+            pool,
+            kv_bytes_per_token,
+            states,
+            state_bytes,
+            weights,
+            active_weights,
+        })
     }
 }
 

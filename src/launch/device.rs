@@ -10,6 +10,7 @@ use crate::backend::cuda::discovery::probe::probe;
 use crate::backend::{AttentionLevels, Backend, Timed};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
+use crate::model::Decoder;
 
 use super::ModelSource;
 
@@ -102,11 +103,12 @@ pub enum WhyNotCuda {
 }
 
 impl DeviceChoice {
-    /// Opens the chosen device, which must have free memory for the weights of `model`, as it holds them.
+    /// Opens the chosen device, which must compute the layers of `model` and have free memory for its weights, as it
+    /// holds them.
     ///
     /// # Errors
     ///
-    /// One sentence: what is missing, or the memory that is needed and the memory that is free.
+    /// One sentence: what is missing, which layers it does not compute, or the memory that is needed and the memory that is free.
     pub fn open(self, model: Option<ModelSource<'_>>) -> Result<Opened> {
         let opened = match self {
             DeviceChoice::Cpu => on_cpu(model, None)?,
@@ -126,19 +128,19 @@ fn on_cpu(model: Option<ModelSource<'_>>, not_cuda: Option<WhyNotCuda>) -> Resul
         log::warn!("using the CPU instead: {why}");
     }
     let cpu = Cpu::open()?;
-    has_room(&cpu, model)?;
+    can_hold(&cpu, model)?;
     let name = cpu.describe();
     Ok(Opened { backend: OpenBackend::Cpu(Box::new(cpu)), name, not_cuda })
 }
 
 fn on_cuda(ordinal: usize, model: Option<ModelSource<'_>>) -> Result<Opened> {
     let cuda = Cuda::open(ordinal)?;
-    has_room(&cuda, model)?;
+    can_hold(&cuda, model)?;
     let name = cuda.describe();
     Ok(Opened { backend: OpenBackend::Cuda(Box::new(cuda)), name, not_cuda: None })
 }
 
-/// The first GPU that opens and has enough memory; if all fail, the first GPU's reason.
+/// The first GPU that opens, computes the model's layers and has enough memory; if all fail, the first GPU's reason.
 fn first_gpu(model: Option<ModelSource<'_>>) -> Result<Opened, WhyNotCuda> {
     let gpus = probe().map_err(|error| WhyNotCuda::NoGpu(error.to_string()))?;
     let mut reason = None;
@@ -151,8 +153,11 @@ fn first_gpu(model: Option<ModelSource<'_>>) -> Result<Opened, WhyNotCuda> {
     Err(WhyNotCuda::Unusable(reason.expect("a probe without an error shows a GPU")))
 }
 
-fn has_room<B: Backend>(backend: &B, model: Option<ModelSource<'_>>) -> Result<()> {
-    let weights = model.map_or(0, |model| model.weight_bytes_on(backend));
+/// Whether the device computes the model's layers and has room for its weights.
+fn can_hold<B: Backend>(backend: &B, model: Option<ModelSource<'_>>) -> Result<()> {
+    let Some(model) = model else { return Ok(()) };
+    Decoder::<B>::check_layers(model.config, || backend.describe())?;
+    let weights = model.weight_bytes_on(backend);
     let free = backend.free_bytes()?;
     if weights > free {
         let what = format!("free memory of {}", backend.describe());
@@ -229,6 +234,21 @@ mod tests {
             let error = wrong.parse::<DeviceChoice>().expect_err(wrong).to_string();
             assert!(error.contains("cuda:N"), "{error}");
         }
+    }
+
+    #[test]
+    fn layers_that_a_device_does_not_compute_are_refused_in_one_sentence() {
+        let config = r#"{ "model_type": "qwen3_5_text", "hidden_size": 32, "num_hidden_layers": 4,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 48,
+            "vocab_size": 256, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8 }"#;
+        let config = ModelConfig::from_json(config).expect("a config of four layers");
+        let refused = Decoder::<Cuda>::check_layers(&config, || "an H200".to_owned()).expect_err("no kernels yet");
+        let said =
+            "gated delta-rule layers (qwen3_5): expected a device that computes them (--device cpu), found an H200";
+        assert_eq!(refused.to_string(), said);
+        let model = ModelSource::random(&config, Dtype::F32);
+        assert!(DeviceChoice::Cpu.open(Some(model)).is_ok());
     }
 
     #[test]

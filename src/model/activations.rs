@@ -1,12 +1,12 @@
 //! The activation buffers of a step. They are resized to the step's rows and keep their memory, so that steady decoding
 //! allocates nothing. Layers share one buffer per distinct width.
 
-use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, StepShape};
+use crate::backend::{ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, StepShape};
 use crate::error::Result;
 
 use super::config::{
-    Activation, DenseSpec, ExpertsSpec, FeedForward, LayerNorms, LayerSpec, ModelConfig, PerLayerInputs, kind_index,
-    kinds,
+    Activation, DenseSpec, ExpertsSpec, FeedForward, LayerNorms, LayerSpec, Mixer, ModelConfig, PerLayerInputs,
+    kind_index, kinds,
 };
 
 /// All activation buffers of a decoder.
@@ -15,10 +15,20 @@ pub struct Activations<B: Backend> {
     pub all: StreamBuffers<B>,
     /// `[rows, qkv width]`, one for each kind of heads.
     pub qkv: Vec<B::Buffer>,
+    /// By kind of heads; `None` for those of attention.
+    pub delta_rule: Vec<Option<DeltaRuleBuffers<B>>>,
     /// For the rows whose logits are computed, after the last attention.
     pub logit_rows: StreamBuffers<B>,
     /// `[logit rows, vocab]`
     pub logits: B::Buffer,
+}
+
+/// The buffers of the delta rule.
+pub struct DeltaRuleBuffers<B: Backend> {
+    /// `[rows, conv width]`: what the convolution gives.
+    pub conv: B::Buffer,
+    /// `[rows, 2 * value heads]`
+    pub ba: B::Buffer,
 }
 
 /// The residual stream of `R` rows, and the buffers of the blocks that read and write it.
@@ -27,8 +37,12 @@ pub struct StreamBuffers<B: Backend> {
     pub residual: B::Buffer,
     /// `[R, hidden]`: input of the next linear layer.
     pub normed: B::Buffer,
-    /// `[R, q width]`, one for each kind of heads.
+    /// `[R, q width]`, one for each kind of heads: what the heads have read.
     pub attended: Vec<B::Buffer>,
+    /// The gates of the same, if the model has them.
+    pub gates: Vec<B::Buffer>,
+    /// `[R, 1]`, if all rows share an expert.
+    pub shared_gate: Option<B::Buffer>,
     /// One for each kind of dense feed-forward block.
     pub inner: Vec<InnerBuffers<B>>,
     /// What a block computed, in models that do not add it to the residual stream as it is.
@@ -80,7 +94,7 @@ pub struct InnerBuffers<B: Backend> {
 /// Indices of the buffers that a layer uses.
 #[derive(Clone, Copy)]
 pub struct BufferIndices {
-    /// Of `Activations::qkv` and `StreamBuffers::attended`.
+    /// Of `Activations::qkv` and `delta_rule`, `StreamBuffers::attended` and `gates`.
     pub heads: usize,
     /// Of `StreamBuffers::inner`; unused if the layer has no dense block.
     pub inner: usize,
@@ -93,7 +107,7 @@ impl BufferIndices {
     pub fn of(config: &ModelConfig) -> Vec<BufferIndices> {
         let (heads, inner, mixtures) = (head_kinds(config), inner_kinds(config), mixture_kinds(config));
         let of_layer = |layer: &LayerSpec| BufferIndices {
-            heads: kind_index(&heads, &layer.attention.projected()),
+            heads: kind_index(&heads, &MixedHeads::of(layer)),
             inner: layer.feed_forward.dense().map_or(0, |dense| kind_index(&inner, dense)),
             mixture: layer.feed_forward.experts().map_or(0, |experts| kind_index(&mixtures, experts)),
         };
@@ -101,8 +115,43 @@ impl BufferIndices {
     }
 }
 
-fn head_kinds(config: &ModelConfig) -> Vec<HeadLayout> {
-    kinds(config.layers.iter().map(|layer| layer.attention.projected()))
+/// The heads by which a layer mixes positions.
+#[derive(Clone, Copy, PartialEq)]
+enum MixedHeads {
+    Attention(HeadLayout),
+    DeltaRule(DeltaHeads),
+}
+
+impl MixedHeads {
+    fn of(layer: &LayerSpec) -> Self {
+        match &layer.mixer {
+            Mixer::Attention(attention) => Self::Attention(attention.projected()),
+            Mixer::DeltaRule(delta_rule) => Self::DeltaRule(delta_rule.heads),
+        }
+    }
+
+    fn qkv_width(self) -> usize {
+        match self {
+            Self::Attention(heads) => heads.qkv_width(),
+            Self::DeltaRule(heads) => heads.conv_width(),
+        }
+    }
+
+    fn attended_width(self) -> usize {
+        match self {
+            Self::Attention(heads) => heads.q_width(),
+            Self::DeltaRule(heads) => heads.value_width(),
+        }
+    }
+}
+
+fn head_kinds(config: &ModelConfig) -> Vec<MixedHeads> {
+    kinds(config.layers.iter().map(MixedHeads::of))
+}
+
+/// Whether what heads have read is gated.
+fn has_gates(config: &ModelConfig) -> bool {
+    config.layers.iter().any(|layer| layer.attention().is_none_or(|attention| attention.gated))
 }
 
 fn inner_kinds(config: &ModelConfig) -> Vec<DenseSpec> {
@@ -119,7 +168,9 @@ fn keeps_blocks(config: &ModelConfig) -> bool {
         LayerNorms::Sequential { attention, feed_forward } => attention.after().or(feed_forward.after()).is_some(),
         LayerNorms::Parallel(_) => false,
     };
-    let sums = |layer: &LayerSpec| matches!(layer.feed_forward, FeedForward::DenseAndExperts { .. });
+    let sums = |layer: &LayerSpec| {
+        matches!(layer.feed_forward, FeedForward::DenseAndExperts { .. } | FeedForward::SharedExpert { .. })
+    };
     config.per_layer_inputs.is_some() || config.layers.iter().any(|layer| passes(layer) || sums(layer))
 }
 
@@ -133,9 +184,15 @@ impl<B: Backend> StreamBuffers<B> {
 impl<B: Backend> Activations<B> {
     pub fn new(backend: &mut B, config: &ModelConfig, dtype: Dtype) -> Result<Self> {
         let heads = head_kinds(config);
-        let qkv = |heads: &HeadLayout| backend.buffer(heads.qkv_width(), ActivationDtype::Operands(dtype));
+        let mut qkv = |heads: &MixedHeads| backend.buffer(heads.qkv_width(), ActivationDtype::Operands(dtype));
+        let qkv = heads.iter().map(&mut qkv).collect::<Result<_>>()?;
+        let delta_rule = |heads: &MixedHeads| match heads {
+            MixedHeads::Attention(_) => Ok(None),
+            MixedHeads::DeltaRule(heads) => DeltaRuleBuffers::new(backend, *heads, dtype).map(Some),
+        };
         Ok(Self {
-            qkv: heads.iter().map(qkv).collect::<Result<_>>()?,
+            qkv,
+            delta_rule: heads.iter().map(delta_rule).collect::<Result<_>>()?,
             all: StreamBuffers::new(backend, config, dtype)?,
             logit_rows: StreamBuffers::new(backend, config, dtype)?,
             logits: backend.buffer(config.vocab, ActivationDtype::Sums)?,
@@ -144,7 +201,8 @@ impl<B: Backend> Activations<B> {
 
     pub fn resize(&mut self, backend: &mut B, shape: StepShape) -> Result<()> {
         self.all.resize(backend, shape.rows)?;
-        self.qkv.iter_mut().try_for_each(|qkv| backend.resize(qkv, shape.rows))?;
+        let delta_rule = self.delta_rule.iter_mut().flatten().flat_map(|delta| [&mut delta.conv, &mut delta.ba]);
+        self.qkv.iter_mut().chain(delta_rule).try_for_each(|buffer| backend.resize(buffer, shape.rows))?;
         self.logit_rows.resize(backend, shape.logit_rows)?;
         backend.resize(&mut self.logits, shape.logit_rows)
     }
@@ -171,8 +229,15 @@ impl<B: Backend> StreamBuffers<B> {
             true => Some(BlockBuffers { block: sums()?, sum: sums()? }),
             false => None,
         };
-        let attended = |heads: &HeadLayout| backend.buffer(heads.q_width(), ActivationDtype::Operands(dtype));
-        let attended = head_kinds(config).iter().map(attended).collect::<Result<_>>()?;
+        let mut of_heads = |heads: MixedHeads| backend.buffer(heads.attended_width(), ActivationDtype::Operands(dtype));
+        let attended = head_kinds(config).into_iter().map(&mut of_heads).collect::<Result<_>>()?;
+        let gated = if has_gates(config) { head_kinds(config) } else { Vec::new() };
+        let gates = gated.into_iter().map(&mut of_heads).collect::<Result<_>>()?;
+        let shares = |layer: &LayerSpec| matches!(layer.feed_forward, FeedForward::SharedExpert { .. });
+        let shared_gate = match config.layers.iter().any(shares) {
+            true => Some(backend.buffer(1, ActivationDtype::Sums)?),
+            false => None,
+        };
         let inner = inner_kinds(config).into_iter().map(|kind| InnerBuffers::new(backend, kind, dtype));
         let inner = inner.collect::<Result<_>>()?;
         let mixtures = mixture_kinds(config).into_iter();
@@ -181,7 +246,7 @@ impl<B: Backend> StreamBuffers<B> {
         let inputs = config.per_layer_inputs;
         let inputs =
             inputs.map(|inputs| LayerInputBuffers::new(backend, inputs, config.layers.len(), dtype)).transpose()?;
-        Ok(Self { residual, normed, attended, inner, blocks, mixtures, inputs })
+        Ok(Self { residual, normed, attended, gates, shared_gate, inner, blocks, mixtures, inputs })
     }
 
     fn resize(&mut self, backend: &mut B, rows: usize) -> Result<()> {
@@ -190,9 +255,19 @@ impl<B: Backend> StreamBuffers<B> {
         let buffers = [&mut self.residual, &mut self.normed].into_iter().chain(blocks);
         let inputs = self.inputs.iter_mut();
         let inputs = inputs.flat_map(|inputs| [&mut inputs.tokens, &mut inputs.layers, &mut inputs.gated]);
-        let buffers = buffers.chain(&mut self.attended).chain(inner).chain(inputs);
+        let buffers = buffers.chain(&mut self.attended).chain(&mut self.gates).chain(&mut self.shared_gate);
+        let buffers = buffers.chain(inner).chain(inputs);
         buffers.into_iter().try_for_each(|buffer| backend.resize(buffer, rows))?;
         self.mixtures.iter_mut().try_for_each(|mixture| mixture.resize(backend, rows))
+    }
+}
+
+impl<B: Backend> DeltaRuleBuffers<B> {
+    fn new(backend: &mut B, heads: DeltaHeads, dtype: Dtype) -> Result<Self> {
+        Ok(Self {
+            conv: backend.buffer(heads.conv_width(), ActivationDtype::Operands(dtype))?,
+            ba: backend.buffer(2 * heads.value_heads, ActivationDtype::Sums)?,
+        })
     }
 }
 

@@ -15,7 +15,7 @@ pub struct Attribution<'a, B: AttentionLevels> {
     sequence: Sequence<'a, B>,
     /// `[rows, q_heads * MOST_LEVELS]`, one for each distinct number of query heads.
     lse: Vec<B::Buffer>,
-    /// For each layer its index in `lse`.
+    /// For each layer with attention its index in `lse`.
     lse_of_layer: Vec<usize>,
     /// `[rows, MOST_LEVELS]`
     mass: B::Buffer,
@@ -89,9 +89,9 @@ impl<'a, B: AttentionLevels> Attribution<'a, B> {
             false => shared.min(prompt - 1),
         };
         (self.prompt, self.bounds) = (prompt, bounds);
+        let kept = self.sequence.truncate(kept);
         self.masses.truncate((kept + 1).saturating_sub(prompt));
         self.held.truncate(kept);
-        self.sequence.truncate(kept);
         kept
     }
 

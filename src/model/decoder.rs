@@ -2,11 +2,10 @@
 //! step's rows may belong to any number of sequences; the attention plans determine which positions each row attends
 //! to.
 
-use crate::backend::{Attended, Backend, Dtype, KvShape, RowToken, StepBatch, StepShape};
+use crate::backend::{Attended, Backend, Dtype, KvShape, RowToken, StateShape, StepBatch, StepShape};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
-use crate::ids::LayerIx;
-use crate::kv::PageGroups;
+use crate::kv::{PageGroups, StateRun};
 use crate::out::Stage;
 use crate::plan::{NewPage, PlanHints};
 
@@ -84,6 +83,7 @@ impl<B: Backend> Decoder<B> {
         layout: &Layout,
         source: &WeightSource,
     ) -> Result<Self> {
+        Self::check_layers(&config, || backend.describe())?;
         note_made_dense(backend, &config, dtype);
         let kinds = Kinds::of(&config);
         // Before the weights: a backend refuses mixtures that it does not take before it has loaded one.
@@ -117,6 +117,17 @@ impl<B: Backend> Decoder<B> {
         })
     }
 
+    /// Refuses a model with layers that the backend does not compute. `device`: its name.
+    pub fn check_layers(config: &ModelConfig, device: impl FnOnce() -> String) -> Result<()> {
+        match config.delta_heads().next() {
+            Some(_) if !B::DELTA_RULE => {
+                let what = format!("gated delta-rule layers ({})", config.family);
+                Err(Error::value(what, "a device that computes them (--device cpu)", device()))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
@@ -137,9 +148,11 @@ impl<B: Backend> Decoder<B> {
         &self.layers_by_plan
     }
 
+    /// The memory for keys and values, with no room for states.
     pub fn kv_shape(&self, pages: usize) -> KvShape {
         let places = self.config.layer_pages().places;
-        KvShape { heads: self.config.stored_heads().collect(), places, dtype: self.dtype, pages }
+        let states = StateShape { heads: self.config.delta_heads().collect(), slots: 0 };
+        KvShape { heads: self.config.stored_heads().collect(), places, dtype: self.dtype, pages, states }
     }
 
     /// The page groups of the layers, of which pages are freed behind windows in whole tiles of the backend.
@@ -158,7 +171,7 @@ impl<B: Backend> Decoder<B> {
     /// Sets the longest sequence that steps will belong to, which decides which factors a longrope uses: keys stored before
     /// stay as they are. At first it is the model's context. Returns whether the factors change.
     pub fn set_longest(&mut self, backend: &mut B, tokens: usize) -> Result<bool> {
-        let mut ropes = self.config.layers.iter().filter_map(|layer| layer.attention.rope.as_ref());
+        let mut ropes = self.config.attention().filter_map(|attention| attention.rope.as_ref());
         let changes = ropes.any(|rope| rope.differs_by_length(self.longest, tokens));
         if changes {
             self.ropes = load_ropes(backend, &Kinds::of(&self.config).ropes, tokens)?;
@@ -280,7 +293,7 @@ impl<B: Backend> Decoder<B> {
         let mut step = StepOperands { ropes: &self.ropes, kv, loaded };
         let last = self.layers.len() - 1;
         for (ix, layer) in self.layers.iter().enumerate() {
-            layer.attend(backend, a, LayerIx::new(ix), &mut step, &mut observe);
+            layer.attend(backend, a, &mut step, &mut observe);
             if ix < last {
                 layer.transform(backend, &mut a.all);
             }
@@ -331,9 +344,19 @@ impl<B: Backend> Decoder<B> {
                 .zip(&self.hints)
                 .all(|(plan, hints)| (plan.window, plan.group) == (hints.window, hints.group))
             && batch.plans.iter().all(|plan| plan.group.ix() < batch.slots.len())
-            && batch.plans.iter().all(|plan| plan.row_positions == batch.positions);
+            && batch.plans.iter().all(|plan| plan.row_positions == batch.positions)
+            && (self.config.delta_heads().next().is_none() || covers(&batch.state_runs, rows));
         if fits { Ok(()) } else { Err(Error::Internal("a step's rows and plans do not fit each other".to_owned())) }
     }
+}
+
+/// Whether the runs have each row once.
+fn covers(runs: &[StateRun], rows: usize) -> bool {
+    let mut next = 0;
+    let mut sorted: Vec<_> = runs.iter().map(|run| run.rows.clone()).collect();
+    sorted.sort_unstable_by_key(|rows| rows.start);
+    sorted.into_iter().all(|rows| !rows.is_empty() && rows.start == std::mem::replace(&mut next, rows.end))
+        && next as usize == rows
 }
 
 /// Hints for the plans of one kind of attention.

@@ -20,6 +20,12 @@ pub enum FeedForwardLayer<B: Backend> {
         experts: Mixture<B>,
         norms: [NormLayer<B>; 3],
     },
+    /// The expert that all rows share is gated by one number a row.
+    Shared {
+        shared: Dense<B>,
+        gate: Linear<B>,
+        experts: Mixture<B>,
+    },
 }
 
 /// The same matrices for all rows.
@@ -52,6 +58,11 @@ impl<B: Backend> FeedForwardLayer<B> {
             FeedForward::Experts(spec) => {
                 Self::Experts(Mixture::load(backend, source, tensors.experts.as_ref().expect(LISTED), spec)?)
             }
+            FeedForward::SharedExpert { shared, experts } => Self::Shared {
+                shared: dense(shared)?,
+                gate: Linear::load(backend, source, tensors.shared_gate.as_ref().expect(LISTED))?,
+                experts: Mixture::load(backend, source, tensors.experts.as_ref().expect(LISTED), experts)?,
+            },
             FeedForward::DenseAndExperts { dense: block, experts, norm } => {
                 let block = dense(block)?;
                 let listed = tensors.experts.as_ref().expect(LISTED);
@@ -71,7 +82,7 @@ impl<B: Backend> FeedForwardLayer<B> {
         buffers: BufferIndices,
         after: Option<&NormLayer<B>>,
     ) {
-        let StreamBuffers { residual, normed, inner, mixtures, blocks, .. } = s;
+        let StreamBuffers { residual, normed, inner, mixtures, blocks, shared_gate, .. } = s;
         match (self, after) {
             (Self::Dense(dense), None) => dense.add_to(backend, residual, normed, &mut inner[buffers.inner]),
             (Self::Dense(dense), Some(norm)) => {
@@ -91,6 +102,18 @@ impl<B: Backend> FeedForwardLayer<B> {
                 experts.apply(backend, block, normed, mixture);
                 norm.add_to(backend, residual, block);
             }
+            (Self::Shared { shared, gate, experts }, None) => {
+                let BlockBuffers { block, .. } = StreamBuffers::behind_blocks(blocks);
+                let mixture = &mut mixtures[buffers.mixture];
+                let factor = shared_gate.as_mut().expect("a model that shares an expert has the buffer of its gate");
+                shared.apply(backend, block, normed, &mut inner[buffers.inner]);
+                gate.apply(backend, factor, normed);
+                backend.sigmoid_times(block, factor);
+                experts.route(backend, residual, normed, mixture);
+                experts.add_to(backend, residual, normed, mixture);
+                backend.add(residual, block);
+            }
+            (Self::Shared { .. }, Some(_)) => unreachable!("no family has a norm behind a shared expert"),
             (Self::Both { dense, experts, norms: [of_dense, before, of_experts] }, after) => {
                 let BlockBuffers { block, sum } = StreamBuffers::behind_blocks(blocks);
                 let mixture = &mut mixtures[buffers.mixture];

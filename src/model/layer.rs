@@ -1,12 +1,16 @@
-//! One layer of the decoder: attention, the feed-forward block, and how both are added to the residual stream.
+//! One layer of the decoder: attention or the delta rule, the feed-forward block, and how both are added to the
+//! residual stream.
 
 use crate::backend::{Attended, Backend, HeadKind, HeadLayout, Scoring};
 use crate::error::Result;
 use crate::ids::LayerIx;
 
 use super::activations::{Activations, BlockBuffers, BufferIndices, StreamBuffers};
-use super::config::{AttentionKind, AttentionSpec, KeySource, LayerNorms, ModelConfig, kind_index, kinds};
+use super::config::{
+    AttentionKind, AttentionSpec, KeySource, LayerNorms, LayerSpec, Mixer, ModelConfig, kind_index, kinds,
+};
 use super::decoder::LoadedRope;
+use super::delta_rule::DeltaRule;
 use super::feed_forward::FeedForwardLayer;
 use super::inputs::LayerInput;
 use super::layout::LayerTensors;
@@ -16,7 +20,11 @@ use super::weights::{WeightSource, vector_of};
 
 /// A layer with its weights.
 pub struct Layer<B: Backend> {
-    attention: Attention<B>,
+    mixer: MixerLayer<B>,
+    /// The projection of the gates of what `mixer` reads.
+    gate: Option<Linear<B>>,
+    /// Adds what `mixer` reads to the residual stream.
+    out: Linear<B>,
     /// `None` if attention reads the residual stream itself.
     before_attention: Option<NormLayer<B>>,
     /// Of what attention computes; `None` if that is added as it is.
@@ -39,7 +47,15 @@ enum BlockInput<B: Backend> {
     AsAttention,
 }
 
+/// What mixes positions.
+enum MixerLayer<B: Backend> {
+    Attention(Attention<B>),
+    DeltaRule(DeltaRule<B>),
+}
+
 struct Attention<B: Backend> {
+    /// Its place among the layers with attention.
+    layer: LayerIx,
     /// The heads in `qkv`.
     projected: HeadLayout,
     scale: f32,
@@ -48,7 +64,6 @@ struct Attention<B: Backend> {
     qkv: Linear<B>,
     head_norms: Vec<(HeadKind, B::Vector)>,
     norm_eps: f32,
-    out: Linear<B>,
     /// Index of its plan in the step.
     plan: usize,
     /// Indices in `Decoder::ropes` of what its heads are rotated by, one after the other.
@@ -63,7 +78,7 @@ pub struct Kinds {
     pub attention: Vec<AttentionKind>,
     /// What queries and keys are rotated by, in the order of `Decoder::ropes`.
     pub ropes: Vec<Turning>,
-    by_layer: Vec<AttentionKind>,
+    by_layer: Vec<Option<AttentionKind>>,
     stored: Vec<usize>,
 }
 
@@ -79,7 +94,7 @@ impl Kinds {
         Self {
             attention: config.attention_kinds(),
             by_layer: config.attention_by_layer(),
-            ropes: kinds(config.layers.iter().flat_map(|layer| Turning::of(&layer.attention))),
+            ropes: kinds(config.attention().flat_map(Turning::of)),
             stored: config.stored_layers(),
         }
     }
@@ -97,7 +112,18 @@ impl<B: Backend> Layer<B> {
         buffers: BufferIndices,
     ) -> Result<Self> {
         let spec = &config.layers[ix];
-        let attention = Attention::load(backend, source, tensors, &spec.attention, kinds, ix)?;
+        let before = |is: fn(&LayerSpec) -> bool| LayerIx::new(config.layers[..ix].iter().filter(|l| is(l)).count());
+        let mixer = match (&spec.mixer, &tensors.delta_rule) {
+            (Mixer::Attention(attention), _) => {
+                let layer = before(|layer| layer.attention().is_some());
+                MixerLayer::Attention(Attention::load(backend, source, tensors, attention, kinds, (ix, layer))?)
+            }
+            (Mixer::DeltaRule(spec), Some(own)) => {
+                let layer = before(|layer| layer.delta_rule().is_some());
+                MixerLayer::DeltaRule(DeltaRule::load(backend, source, tensors, own, spec, layer)?)
+            }
+            (Mixer::DeltaRule(_), None) => unreachable!("the layout lists the tensors of every layer"),
+        };
         let mut norm = |tensors: &Option<_>, norm| match (tensors, norm) {
             (Some(tensors), Some(norm)) => NormLayer::load(backend, source, tensors, norm).map(Some),
             _ => Ok(None),
@@ -124,7 +150,9 @@ impl<B: Backend> Layer<B> {
             });
         let output_scale = tensors.output_scale.as_ref().map(|tensor| source.values(tensor)).transpose()?;
         Ok(Self {
-            attention,
+            mixer,
+            gate: tensors.gate.as_ref().map(|gate| Linear::load(backend, source, gate)).transpose()?,
+            out: Linear::load(backend, source, &tensors.out)?,
             before_attention,
             after_attention,
             before_feed_forward,
@@ -136,22 +164,27 @@ impl<B: Backend> Layer<B> {
         })
     }
 
-    /// `attended = attention(qkv(norm(residual)))`. Stores the new keys and values, and calls `observe` with the
-    /// operands of attention.
+    /// `attended = attention(qkv(norm(residual)))`, or the delta rule of the same. Stores the new keys and values or
+    /// states, and calls `observe` with the operands of attention.
     pub fn attend(
         &self,
         backend: &mut B,
         a: &mut Activations<B>,
-        ix: LayerIx,
         step: &mut StepOperands<'_, B>,
         observe: &mut impl FnMut(&mut B, Attended<'_, B>),
     ) {
-        let attention = &self.attention;
         let (qkv, attended) = (&mut a.qkv[self.buffers.heads], &mut a.all.attended[self.buffers.heads]);
         match &self.before_attention {
             Some(norm) => norm.apply(backend, &mut a.all.normed, &a.all.residual),
             None => backend.round(&mut a.all.normed, &a.all.residual),
         }
+        let attention = match &self.mixer {
+            MixerLayer::Attention(attention) => attention,
+            MixerLayer::DeltaRule(delta_rule) => {
+                let buffers = a.delta_rule[self.buffers.heads].as_mut().expect("its kind of heads has these buffers");
+                return delta_rule.mix(backend, attended, &a.all.normed, qkv, buffers, step);
+            }
+        };
         attention.qkv.apply(backend, qkv, &a.all.normed);
         for (kind, weight) in &attention.head_norms {
             backend.head_norm(qkv, attention.projected, *kind, weight, attention.norm_eps);
@@ -166,18 +199,30 @@ impl<B: Backend> Layer<B> {
         let Attention { scale, softcap, ref sinks, plan, .. } = *attention;
         let scoring = Scoring { scale, softcap, sinks: sinks.as_ref() };
         backend.tree_attention(attended, qkv, step.kv, stored, step.loaded, plan, scoring);
-        observe(backend, Attended { layer: ix, stored, qkv, kv: step.kv, plan, scoring });
+        observe(backend, Attended { layer: attention.layer, stored, qkv, kv: step.kv, plan, scoring });
     }
 
-    /// `residual += out(attended)`, then `residual += feed_forward(norm(residual))`, each with the norms behind it. Without
-    /// a norm of its own the feed-forward block reads the same normed input as attention.
+    /// `residual += out(attended)`, gated if the layer has a gate, then `residual += feed_forward(norm(residual))`, each
+    /// with the norms behind it. Without a norm of its own the feed-forward block reads the same normed input as
+    /// attention.
     pub fn transform(&self, backend: &mut B, s: &mut StreamBuffers<B>) {
-        let attended = &s.attended[self.buffers.heads];
+        let attended = &mut s.attended[self.buffers.heads];
+        if let Some(gate) = &self.gate {
+            let gates = &mut s.gates[self.buffers.heads];
+            // Its input is still that of attention.
+            gate.apply(backend, gates, &s.normed);
+            match &self.mixer {
+                MixerLayer::Attention(_) => backend.sigmoid_times(attended, gates),
+                MixerLayer::DeltaRule(DeltaRule { norm, eps, .. }) => {
+                    backend.gated_rms_norm(attended, gates, norm, *eps);
+                }
+            }
+        }
         match &self.after_attention {
-            None => self.attention.out.add_to(backend, &mut s.residual, attended),
+            None => self.out.add_to(backend, &mut s.residual, attended),
             Some(norm) => {
                 let BlockBuffers { block, .. } = StreamBuffers::behind_blocks(&mut s.blocks);
-                self.attention.out.apply(backend, block, attended);
+                self.out.apply(backend, block, attended);
                 norm.add_to(backend, &mut s.residual, block);
             }
         }
@@ -197,14 +242,14 @@ impl<B: Backend> Layer<B> {
 }
 
 impl<B: Backend> Attention<B> {
-    /// Of layer `ix`.
+    /// Of layer `ix`, which is `layer` among those with attention.
     fn load(
         backend: &mut B,
         source: &WeightSource,
         tensors: &LayerTensors,
         spec: &AttentionSpec,
         kinds: &Kinds,
-        ix: usize,
+        (ix, layer): (usize, LayerIx),
     ) -> Result<Self> {
         let mut head_norms = Vec::new();
         if let (Some(tensors), Some(spec)) = (&tensors.head_norms, spec.head_norm) {
@@ -217,7 +262,9 @@ impl<B: Backend> Attention<B> {
             head_norms.push((HeadKind::Value, vector_of(backend, &vec![1.0; spec.heads.head_dim])?));
         }
         let sinks = tensors.sinks.as_ref().map(|tensor| source.vector(backend, std::slice::from_ref(tensor)));
+        let kind = kinds.by_layer[ix].as_ref().expect("a layer with attention has a kind");
         Ok(Self {
+            layer,
             projected: spec.projected(),
             scale: spec.scale,
             softcap: spec.softcap,
@@ -225,8 +272,7 @@ impl<B: Backend> Attention<B> {
             qkv: Linear::load(backend, source, &tensors.qkv)?,
             head_norms,
             norm_eps: spec.head_norm.map_or(0.0, |norm| norm.norm.eps()),
-            out: Linear::load(backend, source, &tensors.out)?,
-            plan: kind_index(&kinds.attention, &kinds.by_layer[ix]),
+            plan: kind_index(&kinds.attention, kind),
             ropes: Turning::of(spec).map(|turning| kind_index(&kinds.ropes, &turning)).collect(),
             stored: LayerIx::new(kinds.stored[ix]),
             stores: spec.stores_keys(),

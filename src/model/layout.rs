@@ -1,11 +1,17 @@
 //! Lists the tensors of a checkpoint for a given config: names as in transformers, shapes, and the config field each
 //! size comes from. `weights` loads them.
 
+mod attention;
+mod delta_rule;
+
+use std::ops::Range;
+
 use super::config::{
-    Activation, DenseSpec, ExpertForm, ExpertsSpec, FeedForward, HeadNormSpan, KeySource, LayerNorms, LayerSpec,
-    ModelConfig, Modules, Norm,
+    Activation, DenseSpec, ExpertForm, ExpertsSpec, FeedForward, LayerNorms, LayerSpec, Mixer, ModelConfig, Modules,
+    Norm,
 };
-use crate::backend::HeadLayout;
+use attention::q_width;
+pub use delta_rule::DeltaRuleTensors;
 
 /// The module of the tokens' embeddings.
 const EMBEDDING: &str = "model.embed_tokens";
@@ -31,6 +37,8 @@ pub struct TensorSpec {
 pub struct LinearTensors {
     pub weights: Vec<TensorSpec>,
     pub biases: Vec<TensorSpec>,
+    /// Which rows of the stack the layer has, in its order; `None`: all as they are stored.
+    pub rows: Option<Vec<Range<usize>>>,
 }
 
 /// The tensors of a norm.
@@ -102,13 +110,19 @@ pub struct LayerInputTensors {
 #[derive(Clone, Debug)]
 pub struct LayerTensors {
     pub attention_norms: BlockNormTensors,
+    /// Queries, keys and values, of attention or of the delta rule.
     pub qkv: LinearTensors,
+    /// The gate of what the layer reads; another selection of the same tensors where these hold both.
+    pub gate: Option<LinearTensors>,
+    pub delta_rule: Option<DeltaRuleTensors>,
     pub head_norms: Option<HeadNormTensors>,
     pub sinks: Option<TensorSpec>,
     pub out: LinearTensors,
     /// Both `None` if attention and feed-forward share one norm.
     pub feed_forward_norms: BlockNormTensors,
     pub dense: Option<DenseTensors>,
+    /// The gate of the expert that all rows share.
+    pub shared_gate: Option<LinearTensors>,
     pub experts: Option<ExpertTensors>,
     pub input: Option<LayerInputTensors>,
     pub output_scale: Option<TensorSpec>,
@@ -231,7 +245,8 @@ impl LayerTensors {
         let dense = self.dense.iter().flat_map(|dense| [&dense.up, &dense.down]);
         let router = self.experts.iter().map(|experts| &experts.router);
         let input = self.input.iter().flat_map(|input| [&input.gate, &input.projection]);
-        let linears = [&self.qkv, &self.out].into_iter().chain(dense).chain(router).chain(input);
+        let gates = self.gate.iter().chain(self.delta_rule.as_ref().map(|delta| &delta.ba)).chain(&self.shared_gate);
+        let linears = [&self.qkv, &self.out].into_iter().chain(gates).chain(dense).chain(router).chain(input);
         let experts = self.experts.iter().flat_map(|experts| [&experts.up, &experts.down]);
         linears.map(|linear| linear.weights.as_slice()).chain(experts.flat_map(ExpertMatrices::stacks)).collect()
     }
@@ -249,6 +264,12 @@ impl LayerTensors {
         let norms = self.attention_norms.tensors().chain(self.feed_forward_norms.tensors());
         let heads = self.head_norms.iter().flat_map(|norms| std::iter::once(&norms.query).chain(&norms.key));
         let attention = self.qkv.tensors().chain(heads).chain(&self.sinks).chain(self.out.tensors());
+        // A tensor that holds the gate too is listed once.
+        let is_new = |tensor: &&TensorSpec| self.qkv.tensors().all(|other| other.name != tensor.name);
+        let gate = self.gate.iter().flat_map(LinearTensors::tensors).filter(is_new);
+        let delta_rule = self.delta_rule.iter().flat_map(DeltaRuleTensors::tensors);
+        let shared_gate = self.shared_gate.iter().flat_map(LinearTensors::tensors);
+        let attention = attention.chain(gate).chain(delta_rule).chain(shared_gate);
         let dense = self.dense.iter().flat_map(|dense| dense.up.tensors().chain(dense.down.tensors()));
         let experts = self.experts.iter().flat_map(ExpertTensors::tensors);
         let input = self.input.iter();
@@ -309,14 +330,6 @@ fn input_width(size: usize) -> Dim {
     Dim { size, field: "hidden_size_per_layer_input" }
 }
 
-fn q_width(heads: HeadLayout) -> Dim {
-    Dim { size: heads.q_width(), field: "num_attention_heads * head_dim" }
-}
-
-fn kv_width(heads: HeadLayout) -> Dim {
-    Dim { size: heads.kv_heads * heads.head_dim, field: "num_key_value_heads * head_dim" }
-}
-
 fn vector(name: &str, size: Dim) -> TensorSpec {
     TensorSpec { name: name.to_owned(), shape: vec![size] }
 }
@@ -335,6 +348,7 @@ fn linear(modules: &[(String, Dim)], cols: Dim, bias: bool) -> LinearTensors {
     LinearTensors {
         weights: modules.iter().map(|(module, rows)| matrix(module, *rows, cols)).collect(),
         biases: biased.iter().map(|(module, rows)| vector(&format!("{module}.bias"), *rows)).collect(),
+        rows: None,
     }
 }
 
@@ -379,18 +393,35 @@ impl LayerNames<'_> {
                 (BlockNormTensors { before: Some(self.norm(modules.before_attention, shared)), after: None }, none)
             }
         };
-        let heads = spec.attention.heads;
-        let out = [(self.at(modules.out), hidden)];
+        let attention = spec.attention();
+        let sinks = attention.filter(|attention| attention.sinks).map(|attention| {
+            let heads = Dim { size: attention.heads.q_heads, field: "num_attention_heads" };
+            vector(&self.at("self_attn.sinks"), heads)
+        });
+        let (qkv, gate, delta_rule, out) = match &spec.mixer {
+            Mixer::Attention(attention) => {
+                let out = [(self.at(modules.out), hidden)];
+                let out = linear(&out, q_width(attention.heads), attention.out_bias);
+                (self.qkv(attention), attention.gated.then(|| self.query_gate(attention)), None, out)
+            }
+            Mixer::DeltaRule(delta_rule) => {
+                let (tensors, [qkv, gate, out]) = self.delta_rule(delta_rule);
+                (qkv, Some(gate), Some(tensors), out)
+            }
+        };
         LayerTensors {
             attention_norms,
-            qkv: self.qkv(),
-            head_norms: self.head_norms(),
-            sinks: spec.attention.sinks.then(|| {
-                let heads = Dim { size: heads.q_heads, field: "num_attention_heads" };
-                vector(&self.at("self_attn.sinks"), heads)
-            }),
-            out: linear(&out, q_width(heads), spec.attention.out_bias),
+            qkv,
+            gate,
+            delta_rule,
+            head_norms: attention.and_then(|attention| self.head_norms(attention)),
+            sinks,
+            out,
             feed_forward_norms,
+            shared_gate: matches!(spec.feed_forward, FeedForward::SharedExpert { .. }).then(|| {
+                let one = Dim { size: 1, field: "one gate" };
+                linear(&[(self.at("mlp.shared_expert_gate"), one)], hidden, false)
+            }),
             dense: spec.feed_forward.dense().map(|dense| self.dense(dense)),
             experts: spec.feed_forward.experts().map(|experts| self.experts(experts)),
             input: self.config.per_layer_inputs.map(|inputs| {
@@ -407,39 +438,16 @@ impl LayerNames<'_> {
         }
     }
 
-    fn qkv(&self) -> LinearTensors {
-        let attention = &self.spec.attention;
-        let heads = attention.heads;
-        let query = (self.at("self_attn.q_proj"), q_width(heads));
-        let key = (self.at("self_attn.k_proj"), kv_width(heads));
-        let modules = match (attention.keys, self.modules().fused_qkv) {
-            (KeySource::OfLayer(_), _) => vec![query],
-            (KeySource::KeysAreValues, _) => vec![query, key.clone(), key],
-            (KeySource::Projected, None) => vec![query, key, (self.at("self_attn.v_proj"), kv_width(heads))],
-            (KeySource::Projected, Some(fused)) => {
-                let field = "(num_attention_heads + 2 * num_key_value_heads) * head_dim";
-                vec![(self.at(fused), Dim { size: heads.qkv_width(), field })]
-            }
-        };
-        linear(&modules, self.hidden, attention.qkv_bias)
-    }
-
-    fn head_norms(&self) -> Option<HeadNormTensors> {
-        let attention = &self.spec.attention;
-        let span = attention.head_norm?.span;
-        let width = |all: Dim| match span {
-            HeadNormSpan::Head => Dim { size: attention.heads.head_dim, field: "head_dim" },
-            HeadNormSpan::AllHeads => all,
-        };
-        let weight = |name: &str, all: Dim| vector(&self.at(name), width(all));
-        Some(HeadNormTensors {
-            query: weight("self_attn.q_norm.weight", q_width(attention.heads)),
-            key: attention.stores_keys().then(|| weight("self_attn.k_norm.weight", kv_width(attention.heads))),
-        })
-    }
-
     fn dense(&self, dense: &DenseSpec) -> DenseTensors {
         let DenseSpec { activation, width, bias } = *dense;
+        if matches!(self.spec.feed_forward, FeedForward::SharedExpert { .. }) {
+            let inner = Dim { size: width, field: "shared_expert_intermediate_size" };
+            let at = |name: &str| self.at(&format!("mlp.shared_expert.{name}"));
+            return DenseTensors {
+                up: linear(&[(at("gate_proj"), inner), (at("up_proj"), inner)], self.hidden, bias),
+                down: linear(&[(at("down_proj"), self.hidden)], inner, bias),
+            };
+        }
         let inner = Dim { size: width, field: "intermediate_size" };
         let modules = self.modules().up;
         let up = Dim {

@@ -8,6 +8,7 @@ mod attribution;
 pub mod check;
 pub mod config;
 pub mod decoder;
+mod delta_rule;
 mod feed_forward;
 mod inputs;
 mod layer;

@@ -22,8 +22,20 @@ pub enum NormLayer<B: Backend> {
 
 impl<B: Backend> Linear<B> {
     pub fn load(backend: &mut B, source: &WeightSource, spec: &LinearTensors) -> Result<Self> {
-        let matrix = source.matrix(backend, &spec.weights)?;
-        let bias = if spec.biases.is_empty() { None } else { Some(source.vector(backend, &spec.biases)?) };
+        let LinearTensors { weights, biases, rows } = spec;
+        let matrix = match rows {
+            None => source.matrix(backend, weights)?,
+            Some(rows) => source.matrix_rows(backend, weights, rows)?,
+        };
+        let bias = match (biases.as_slice(), rows) {
+            ([], _) => None,
+            (biases, None) => Some(source.vector(backend, biases)?),
+            (biases, Some(rows)) => {
+                let stacked = biases.iter().map(|bias| source.values(bias)).collect::<Result<Vec<_>>>()?.concat();
+                let chosen: Vec<f32> = rows.iter().flat_map(|rows| &stacked[rows.clone()]).copied().collect();
+                Some(vector_of(backend, &chosen)?)
+            }
+        };
         Ok(Self { matrix, bias })
     }
 

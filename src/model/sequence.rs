@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use crate::backend::{Backend, RowToken, StepBatch};
 use crate::error::Result;
-use crate::ids::{GroupIx, PageId, SegmentId, TokenId};
-use crate::kv::{Forest, ForestSegment, KvSlot, PageGroups};
+use crate::ids::{GroupIx, PageId, SegmentId, StateId, TokenId};
+use crate::kv::{Forest, ForestSegment, KvSlot, PageGroups, StateRun};
 use crate::plan::{PlanHints, Planner};
 
 use super::decoder::Decoder;
@@ -29,7 +29,7 @@ impl<'a, B: Backend> Sequence<'a, B> {
         let pages = capacity.div_ceil(backend.page_tokens() as usize);
         model.set_longest(backend, capacity)?;
         let groups = model.page_groups(backend);
-        let kv = backend.kv(&model.kv_shape(groups.count() * pages))?;
+        let kv = backend.kv(&model.kv_shape(groups.count() * pages).with_states(1))?;
         let step = model.step(backend)?;
         Ok(Self { backend, model, kv, step, pages, groups, tokens: 0 })
     }
@@ -54,15 +54,22 @@ impl<'a, B: Backend> Sequence<'a, B> {
         Ok(changes)
     }
 
-    /// Keeps the first `tokens` tokens; the next step continues after them.
-    pub(super) fn truncate(&mut self, tokens: usize) {
+    /// Keeps the first `tokens` tokens, or none if there is a state, which cannot go back; the next step continues after
+    /// them. Returns how many are kept.
+    pub(super) fn truncate(&mut self, tokens: usize) -> usize {
+        let goes_back = tokens < self.tokens as usize;
+        let has_state = self.model.config().delta_heads().next().is_some();
+        let tokens = if goes_back && has_state { 0 } else { tokens };
         self.tokens = self.tokens.min(u32::try_from(tokens).unwrap_or(u32::MAX));
+        self.tokens as usize
     }
 
     /// The step that appends `tokens` and computes the logits of its rows `logit_rows`.
     pub(super) fn batch(&mut self, tokens: &[TokenId], logit_rows: Range<u32>) -> StepBatch {
         let new = u32::try_from(tokens.len()).expect("a step has fewer than 2^32 rows");
         let positions: Vec<u32> = (self.tokens..self.tokens + new).collect();
+        let from = (self.tokens > 0).then_some(StateId(0));
+        let state_runs = vec![StateRun { rows: 0..new, from, is_in: false, to: Some(StateId(0)) }];
         self.tokens += new;
         let plan = |hints: &PlanHints| Planner::Flat.plan(&self.forest(&positions, hints.group), hints);
         let plans: Vec<_> = self.model.plan_hints().iter().map(plan).collect();
@@ -79,6 +86,7 @@ impl<'a, B: Backend> Sequence<'a, B> {
             slots,
             logit_rows: logit_rows.collect(),
             plans,
+            state_runs,
             requests: Vec::new(),
         }
     }

@@ -90,6 +90,7 @@ impl<'a> TreeRun<'a> {
             slots: self.tree.groups().iter().map(slots).collect(),
             logit_rows: (0..rows.len() as u32).collect(),
             plans,
+            state_runs: Vec::new(),
             requests: Vec::new(),
         };
         let logits = self.model.forward(self.backend, &mut self.kv, &mut self.loaded, batch).unwrap();

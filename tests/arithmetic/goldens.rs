@@ -83,8 +83,22 @@ fn rope_parameters_style() {
 #[test]
 fn families_of_today() {
     let Some(root) = shared("goldens_modern") else { return };
-    let families =
-        ["gemma2", "gemma3", "gemma4", "gemma4-ple", "gpt-oss", "mixtral", "olmo3", "phi3", "qwen3-moe", "smollm3"];
+    let families = [
+        "gemma2",
+        "gemma3",
+        "gemma4",
+        "gemma4-ple",
+        "gpt-oss",
+        "mixtral",
+        "olmo3",
+        "phi3",
+        "qwen3-moe",
+        "qwen3-next",
+        "qwen3_5-dense",
+        "qwen3_5-in-vision",
+        "qwen3_5-moe",
+        "smollm3",
+    ];
     for isa in Isa::available() {
         for family in families {
             assert!(compare(isa, &root.join(family), "golden.json").passes(), "{isa}: {family}");

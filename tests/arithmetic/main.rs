@@ -12,6 +12,7 @@ mod skip;
 mod attention_levels;
 mod batch_invariance;
 mod bench;
+mod delta_rule;
 mod deterministic;
 mod experts;
 mod families;

@@ -657,3 +657,39 @@ fn a_job_is_cut_into_parts_between_its_documents() {
     }
     assert!(desk.refused(&["plan", "rows.jsonl", "--model", "config.json", "--parts", "0"]).contains("--parts"));
 }
+
+/// The states of Qwen3.5-9B's shape, in a narrower model: 24 of 32 layers have them.
+#[test]
+fn a_plan_says_what_states_take_and_how_many_branches_that_leaves() {
+    let desk = Desk::new();
+    let config = json!({
+        "model_type": "qwen3_5_text", "hidden_size": 128, "num_hidden_layers": 32, "num_attention_heads": 16,
+        "num_key_value_heads": 4, "head_dim": 256, "intermediate_size": 256, "vocab_size": 1024,
+        "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128, "torch_dtype": "bfloat16"
+    });
+    desk.put("config.json", config.to_string());
+    desk.rows(&problems(128));
+    let state = 24 * 4 * (32 * 128 * 128 + 4 * (2 * 16 * 128 + 32 * 128));
+    let plan = desk.plan(&["--kv-memory", "34000", "--predict", "never"]);
+    // Pages have half of the memory at least, a branch has two states.
+    let states = (17_000u64 << 20) / state;
+    assert_eq!(plan["states"], json!({"states": states, "state_bytes": state}));
+    assert_eq!(plan["branches"], states / 2);
+    let notes = plan["notes"].to_string();
+    assert!(notes.contains("is refused: gated delta-rule layers are computed on the CPU only"), "{notes}");
+    let page =
+        desk.run(&["plan", "rows.jsonl", "--model", "config.json", "--kv-memory", "34000", "--predict", "never"]);
+    let (page, said) = (String::from_utf8(page.stdout).unwrap(), String::from_utf8(page.stderr).unwrap());
+    assert!(page.lines().any(|line| line.starts_with("states ") && line.contains("333 of 51.0 MiB")), "{page}");
+    assert!(said.contains("166 of") && said.contains("branches run at once: memory holds 333 states"), "{said}");
+    let too_little = ["plan", "rows.jsonl", "--model", "config.json", "--kv-memory", "100"];
+    // Where a machine is slow, lines on the progress of loading come before the sentence.
+    let refused = desk.run(&too_little);
+    let said = String::from_utf8(refused.stderr).unwrap();
+    let said = said.lines().last().unwrap_or_default();
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    for part in ["--kv-memory", "204 MiB, for the states of one branch", "100 MiB, in which no branch fits"] {
+        assert!(said.contains(part), "{said}");
+    }
+}

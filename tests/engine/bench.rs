@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use offshoot::backend::cpu::Cpu;
 use offshoot::backend::{Backend, Dtype};
 use offshoot::engine::{
-    Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, ForkKind, PoolSize, SamplingParams, Stop,
-    UniformKey,
+    Continuation, Engine, EngineConfig, EngineFacts, EngineHandle, Event, Extend, Finish, ForkKind, PoolSize,
+    SamplingParams, Stop, UniformKey,
 };
 use offshoot::ids::{BranchId, TokenId};
 use offshoot::model::{Decoder, ModelConfig};
@@ -17,27 +17,28 @@ pub const CONTEXT: usize = 160;
 pub const EOS: TokenId = TokenId(0);
 
 /// Two layers: full attention, or with a window in every layer, also for texts many times as long as that; or with a
-/// window in the first layer only, as long.
+/// window in the first layer only, as long. Or three: attention between two delta-rule layers, as long.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
     Full,
     Windowed,
     LongWindowed,
     LongMixed,
+    Hybrid,
 }
 
 pub fn decoder(shape: Shape) -> (Cpu, Decoder<Cpu>) {
     let mut backend = Cpu::open().unwrap();
     let context = match shape {
         Shape::Full | Shape::Windowed => CONTEXT,
-        Shape::LongWindowed | Shape::LongMixed => 4 * CONTEXT,
+        Shape::LongWindowed | Shape::LongMixed | Shape::Hybrid => 4 * CONTEXT,
     };
     let decoder = Decoder::random(&mut backend, model(shape, context), Dtype::F32, 7).unwrap();
     (backend, decoder)
 }
 
 pub fn model(shape: Shape, context: usize) -> ModelConfig {
-    let (family, window) = match shape {
+    let (family, others) = match shape {
         Shape::Full => ("llama", ""),
         Shape::Windowed | Shape::LongWindowed => ("mistral", "\"sliding_window\": 21,"),
         Shape::LongMixed => (
@@ -45,9 +46,17 @@ pub fn model(shape: Shape, context: usize) -> ModelConfig {
             r#""use_sliding_window": true, "sliding_window": 21, "head_dim": 8,
                "layer_types": ["sliding_attention", "full_attention"],"#,
         ),
+        Shape::Hybrid => (
+            "qwen3_5_text",
+            r#""head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+               "linear_value_head_dim": 12,
+               "layer_types": ["linear_attention", "full_attention", "linear_attention"],"#,
+        ),
     };
+    let layers = if matches!(shape, Shape::Hybrid) { 3 } else { 2 };
     let config = format!(
-        r#"{{ "model_type": "{family}", {window} "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+        r#"{{ "model_type": "{family}", {others} "hidden_size": 32, "num_hidden_layers": {layers},
+             "num_attention_heads": 4,
              "num_key_value_heads": 2, "intermediate_size": 48, "vocab_size": {VOCAB}, "eos_token_id": {EOS},
              "max_position_embeddings": {context}, "rms_norm_eps": 1e-5, "tie_word_embeddings": false }}"#
     );
@@ -111,6 +120,13 @@ pub fn pages(pages: usize) -> EngineConfig {
         cpu.page_bytes(&decoder.kv_shape(1))
     });
     EngineConfig { pool: PoolSize::Bytes(pages * page_bytes), ..EngineConfig::default() }
+}
+
+/// Memory for so many pages of this engine, and for the states of a few branches beside them if it has any.
+pub fn room_for(facts: &EngineFacts, pages: usize) -> PoolSize {
+    let bytes = pages * facts.page_bytes;
+    // Pages have half of it at least; a branch has two states.
+    PoolSize::Bytes(if facts.state_bytes > 0 { bytes + bytes.max(2 * facts.state_bytes) } else { bytes })
 }
 
 /// `len` letters that differ with `salt`.

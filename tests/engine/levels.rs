@@ -34,7 +34,8 @@ fn forward(shape: Shape, tokens: &[TokenId], planner: Planner) -> (Vec<LevelMass
     let (mut kv, batch) = whole(&mut backend, &decoder, tokens, planner);
     let level_rows: Vec<LevelRow> = (0..tokens.len() as u32).map(|row| LevelRow { row, bounds: bounds() }).collect();
     let level_rows = backend.level_rows(&kv, &batch.plans, &level_rows).unwrap();
-    let (heads, layers) = (decoder.config().layers[0].attention.heads, decoder.config().layers.len());
+    let heads = decoder.config().heads().next().unwrap();
+    let layers = decoder.config().heads().count();
     let mut buffer = |width| {
         let mut buffer = backend.buffer(width, ActivationDtype::Sums).unwrap();
         backend.resize(&mut buffer, tokens.len()).unwrap();
@@ -65,7 +66,7 @@ fn dense_shares(shape: Shape, read: &Attended<'_, Cpu>, row: usize, head: usize)
     let query = &read.qkv.row(row)[head * d..][..d];
     let mut shares = [0.0; MOST_LEVELS];
     for p in 0..=row {
-        if !matches!(shape, Shape::Full) && row - p >= 21 {
+        if !matches!(shape, Shape::Full | Shape::Hybrid) && row - p >= 21 {
             continue;
         }
         let key = &read.qkv.row(p)[heads.q_width() + head / heads.group() * d..][..d];
@@ -79,7 +80,7 @@ fn dense_shares(shape: Shape, read: &Attended<'_, Cpu>, row: usize, head: usize)
 
 #[test]
 fn shares_are_those_of_dense_attention_whatever_the_chunks_and_the_plan() {
-    for shape in [Shape::Full, Shape::Windowed] {
+    for shape in [Shape::Full, Shape::Windowed, Shape::Hybrid] {
         let engine = engine_of(shape, roomy());
         let prompt = prompt(3, 40);
         let root = engine.root(prompt.clone()).unwrap();
@@ -102,7 +103,7 @@ fn shares_are_those_of_dense_attention_whatever_the_chunks_and_the_plan() {
             // The window of 21 leaves the first levels behind; without one, all are seen.
             let seen: Vec<bool> = mass[..4].iter().map(|&mass| mass > 0.0).collect();
             match shape {
-                Shape::Full => assert_eq!(seen, [true, true, true, drawn > 0]),
+                Shape::Full | Shape::Hybrid => assert_eq!(seen, [true, true, true, drawn > 0]),
                 Shape::Windowed | Shape::LongWindowed | Shape::LongMixed => {
                     assert_eq!(seen, [false, 40 + drawn < 23 + 21, true, drawn > 0])
                 }

@@ -27,6 +27,7 @@ mod in_turn {
     mod scores;
     mod scripts;
     mod shortage;
+    mod states;
     mod steps;
     mod stops;
     mod store;
@@ -53,6 +54,7 @@ mod run_ahead {
     mod scheduling;
     mod scores;
     mod scripts;
+    mod states;
     mod steps;
     mod stops;
     mod store;

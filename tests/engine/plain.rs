@@ -2,8 +2,8 @@
 
 use offshoot::backend::cpu::{Cpu, KvStore};
 use offshoot::backend::{Backend, Pick, RowToken, SampleRequest, Sampled, StepBatch};
-use offshoot::ids::{GroupIx, PageId, SegmentId, TokenId};
-use offshoot::kv::{Forest, ForestSegment, KvSlot};
+use offshoot::ids::{GroupIx, PageId, SegmentId, StateId, TokenId};
+use offshoot::kv::{Forest, ForestSegment, KvSlot, StateRun};
 use offshoot::model::Decoder;
 use offshoot::plan::Planner;
 
@@ -30,7 +30,7 @@ pub fn whole(backend: &mut Cpu, decoder: &Decoder<Cpu>, tokens: &[TokenId], plan
     let page_tokens = offshoot::backend::cpu::kv::PAGE_TOKENS;
     let n = u32::try_from(tokens.len()).unwrap();
     let (pages, groups) = (n.div_ceil(page_tokens), decoder.page_groups(backend));
-    let kv = backend.kv(&decoder.kv_shape(groups.count() * pages as usize)).unwrap();
+    let kv = backend.kv(&decoder.kv_shape(groups.count() * pages as usize).with_states(1)).unwrap();
     let page = |group: GroupIx, number: u32| PageId(group.0 * pages + number);
     let segment = ForestSegment {
         id: SegmentId(0),
@@ -54,6 +54,7 @@ pub fn whole(backend: &mut Cpu, decoder: &Decoder<Cpu>, tokens: &[TokenId], plan
         positions: (0..n).collect(),
         slots: groups.iter().map(|group| (0..n).map(|p| slot(group, p)).collect()).collect(),
         plans: decoder.plan_hints().iter().map(|hints| planner.plan(&forest(hints.group), hints)).collect(),
+        state_runs: vec![StateRun { rows: 0..n, from: None, is_in: false, to: Some(StateId(0)) }],
         ..StepBatch::default()
     };
     (kv, batch)
@@ -61,7 +62,15 @@ pub fn whole(backend: &mut Cpu, decoder: &Decoder<Cpu>, tokens: &[TokenId], plan
 
 #[test]
 fn greedy_equals_a_plain_loop() {
-    for (shape, len) in [(Shape::Full, 1), (Shape::Full, 16), (Shape::Full, 75), (Shape::Windowed, 50)] {
+    let cases = [
+        (Shape::Full, 1),
+        (Shape::Full, 16),
+        (Shape::Full, 75),
+        (Shape::Windowed, 50),
+        (Shape::Hybrid, 1),
+        (Shape::Hybrid, 75),
+    ];
+    for (shape, len) in cases {
         let mut tokens = prompt(3, len);
         let mut logprobs = Vec::new();
         for _ in 0..20 {
@@ -97,14 +106,17 @@ fn coins_are_those_of_the_tokens_own_position() {
 
 #[test]
 fn scores_equal_a_plain_forward() {
-    let engine = engine_of(Shape::Full, roomy());
+    [Shape::Full, Shape::Hybrid].into_iter().for_each(scores_equal_those_of);
+}
+
+fn scores_equal_those_of(shape: Shape) {
+    let engine = engine_of(shape, roomy());
     let root = engine.root(prompt(5, 40)).unwrap();
     let given = prompt(6, 30);
     let scored = finish(&engine, super::bench::score(root, given.clone()));
     let whole = [prompt(5, 40), given.clone()].concat();
     let picks: Vec<Pick> = given.iter().map(|&token| Pick::Given(token)).collect();
-    let expected: Vec<f32> =
-        forward(Shape::Full, &whole[..whole.len() - 1], &picks).iter().map(|s| s.logprob).collect();
+    let expected: Vec<f32> = forward(shape, &whole[..whole.len() - 1], &picks).iter().map(|s| s.logprob).collect();
     assert_eq!(scored.logprobs, expected);
     assert_eq!(scored.tokens, given);
     let sum: f64 = expected.iter().copied().map(f64::from).sum();

@@ -29,7 +29,7 @@ fn run(shape: Shape, config: EngineConfig, n: u64) -> Vec<Finish> {
 
 #[test]
 fn the_same_draws_whatever_the_rows_chunk_and_planner() {
-    for shape in [Shape::Full, Shape::Windowed] {
+    for shape in [Shape::Full, Shape::Windowed, Shape::Hybrid] {
         let expected = run(shape, roomy(), 4);
         assert!(expected.iter().any(|finish| finish.tokens != expected[0].tokens), "samples differ from each other");
         for planner in Planner::ALL {

@@ -1,12 +1,12 @@
 //! Random searches: roots, forks, draws, given tokens, scores and releases in rounds, run once with room for everything
 //! and once in a corner. The same searches must tell the same story.
 
-use offshoot::engine::{EngineConfig, EngineHandle, Extend, Finish, PoolSize, Priority, RootOptions};
+use offshoot::engine::{EngineConfig, EngineHandle, Extend, Finish, Priority, RootOptions};
 use offshoot::ids::BranchId;
 use offshoot::plan::Planner;
 
 use super::bench::{
-    Shape, draw, engine, engine_of, finishes, give, key, mislead, pages, params, prompt, roomy, score, unsure,
+    Shape, draw, engine, engine_of, finishes, give, key, mislead, pages, params, prompt, room_for, roomy, score, unsure,
 };
 use offshoot::lab::check::dice::Dice;
 
@@ -94,14 +94,20 @@ fn a_search_with_windows_tells_the_same_story_in_a_corner() {
     stories_in_corners(Shape::LongMixed, LONG, 8);
 }
 
+/// States are evicted and computed again.
+#[test]
+fn a_search_with_states_tells_the_same_story_in_a_corner() {
+    stories_in_corners(Shape::Hybrid, SHORT, 8);
+}
+
 fn stories_in_corners(shape: Shape, lengths: Lengths, seeds: u64) {
     // The longest branch, alone and with none of its pages freed.
-    let least = engine_of(shape, roomy()).facts().scored_pages(lengths.branch as usize);
-    let page_bytes = engine_of(shape, roomy()).facts().page_bytes;
+    let facts = engine_of(shape, roomy()).facts().clone();
+    let least = facts.scored_pages(lengths.branch as usize);
     for seed in 0..seeds {
         let roomy = EngineConfig { planner: Planner::Flat, ..roomy() };
         let expected = story(&engine_of(shape, roomy.clone()), seed, lengths);
-        let with = |more: usize| PoolSize::Bytes((least + more * least / 10) * page_bytes);
+        let with = |more: usize| room_for(&facts, least + more * least / 10);
         let corners = [
             EngineConfig { step_rows: 5, max_branches: 3, pool: with(4), ..roomy.clone() },
             EngineConfig { step_rows: 64, max_branches: 9, planner: Planner::Tree, pool: with(20), ..roomy.clone() },

@@ -32,7 +32,7 @@ fn story(engine: &EngineHandle) -> Vec<offshoot::engine::Finish> {
 
 #[test]
 fn a_step_in_parts_computes_what_the_whole_one_would() {
-    for shape in [Shape::Full, Shape::Windowed] {
+    for shape in [Shape::Full, Shape::Windowed, Shape::Hybrid] {
         let expected = story(&engine_of_rows(shape, usize::MAX, false));
         for (most_rows, run_ahead) in [(1, false), (3, false), (3, true), (9, true), (40, true)] {
             let found = story(&engine_of_rows(shape, most_rows, run_ahead));

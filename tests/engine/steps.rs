@@ -11,7 +11,7 @@ use super::bench::{
 
 #[test]
 fn a_step_that_only_goes_on_is_not_planned_anew() {
-    for shape in [Shape::Full, Shape::Windowed] {
+    for shape in [Shape::Full, Shape::Windowed, Shape::Hybrid] {
         let engine = engine_of(shape, roomy());
         sample(&engine, "item", prompt(1, 48), 8, length(49));
         let metrics = engine.metrics().unwrap();

@@ -42,6 +42,7 @@ fn batch(token: u32, top_logprobs: usize) -> StepBatch {
         slots: vec![vec![KvSlot { page: PageId(0), slot: 0 }]],
         logit_rows: vec![0],
         plans: Vec::new(),
+        state_runs: Vec::new(),
         requests: vec![request],
     }
 }

@@ -9,6 +9,7 @@ mod shared;
 #[path = "../common/skip.rs"]
 mod skip;
 
+mod delta_rule_configs;
 mod documents;
 mod documents_of_the_project;
 mod floors;

@@ -35,7 +35,7 @@ fn real_configs_say_what_their_models_are() {
     ];
     for (name, family, shape, parameters) in known {
         let config = ModelFolder::open(root.join(name)).unwrap().config;
-        let heads = config.layers[0].attention.heads;
+        let heads = config.layers[0].attention().unwrap().heads;
         assert!(config.heads().all(|other| other == heads), "{name}");
         let found = [config.layers.len(), heads.q_heads, heads.kv_heads, heads.head_dim, config.vocab, config.context];
         assert_eq!((config.family, found, config.parameters()), (family, shape, parameters), "{name}");
@@ -68,14 +68,14 @@ fn base() -> Value {
 }
 
 /// `base` with `changes` laid over it.
-fn with(changes: Value) -> Value {
+pub fn with(changes: Value) -> Value {
     let mut config = base();
     let (object, changes) = (config.as_object_mut().unwrap(), changes.as_object().unwrap().clone());
     object.extend(changes);
     config
 }
 
-fn read(config: &Value, generation: Option<&Value>) -> offshoot::Result<ModelConfig> {
+pub fn read(config: &Value, generation: Option<&Value>) -> offshoot::Result<ModelConfig> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");
     std::fs::write(&path, config.to_string()).unwrap();
@@ -90,7 +90,7 @@ fn good(changes: Value) -> ModelConfig {
 }
 
 #[track_caller]
-fn bad(changes: Value, said: &[&str]) {
+pub fn bad(changes: Value, said: &[&str]) {
     let error = read(&with(changes), None).unwrap_err();
     assert_eq!(error.exit_code(), 2);
     let text = error.to_string();
@@ -105,22 +105,26 @@ fn families_differ_by_facts() {
     let llama = good(json!({"attention_bias": true, "mlp_bias": true}));
     let norm = Norm::Rms { eps: 1e-5 };
     for layer in &llama.layers {
-        assert!(layer.attention.qkv_bias && layer.attention.out_bias && layer.attention.head_norm.is_none());
+        assert!(
+            layer.attention().unwrap().qkv_bias
+                && layer.attention().unwrap().out_bias
+                && layer.attention().unwrap().head_norm.is_none()
+        );
         let dense = DenseSpec { activation: Activation::Gated(Gate::Silu), width: 96, bias: true };
         assert_eq!(layer.feed_forward, FeedForward::Dense(dense));
         let before = BlockNorms::Before(norm);
         assert_eq!(layer.norms, LayerNorms::Sequential { attention: before, feed_forward: before });
-        assert_eq!((layer.attention.heads.head_dim, layer.attention.scale), (16, 0.25));
+        assert_eq!((layer.attention().unwrap().heads.head_dim, layer.attention().unwrap().scale), (16, 0.25));
     }
     assert!(!llama.head_bias && llama.final_norm == norm);
     assert_eq!((llama.dtype, llama.layers.len()), (Some(Dtype::Bf16), 4));
 
     let qwen2 = good(json!({"model_type": "qwen2", "tie_word_embeddings": true}));
-    let attention = &qwen2.layers[0].attention;
+    let attention = qwen2.layers[0].attention().unwrap();
     assert!(attention.qkv_bias && !attention.out_bias && qwen2.tied_embeddings && attention.head_norm.is_none());
 
     let qwen3 = good(json!({"model_type": "qwen3", "head_dim": 32, "dtype": "float16"}));
-    let attention = &qwen3.layers[0].attention;
+    let attention = qwen3.layers[0].attention().unwrap();
     assert!(
         attention.head_norm == Some(HeadNorm { norm, span: HeadNormSpan::Head, values: false }) && !attention.qkv_bias
     );
@@ -128,7 +132,7 @@ fn families_differ_by_facts() {
 
     let phi = good(json!({"model_type": "phi", "hidden_act": "gelu_new", "layer_norm_eps": 1e-4, "head_dim": null}));
     let (layer, norm) = (&phi.layers[0], Norm::Layer { eps: 1e-4 });
-    assert!(phi.head_bias && layer.attention.out_bias && phi.final_norm == norm);
+    assert!(phi.head_bias && layer.attention().unwrap().out_bias && phi.final_norm == norm);
     assert_eq!((layer.norms, rope(&phi).rotary), (LayerNorms::Parallel(norm), 8));
     let dense = DenseSpec { activation: Activation::Gelu, width: 96, bias: true };
     assert_eq!(layer.feed_forward, FeedForward::Dense(dense));
@@ -139,13 +143,13 @@ fn families_differ_by_facts() {
 }
 
 fn windows(config: &ModelConfig) -> Vec<Option<u32>> {
-    config.layers.iter().map(|layer| layer.attention.window).collect()
+    config.layers.iter().map(|layer| layer.attention().unwrap().window).collect()
 }
 
 /// Of all layers.
 fn rope(config: &ModelConfig) -> &RopeConfig {
-    let rope = config.layers[0].attention.rope.as_ref().unwrap();
-    assert!(config.layers.iter().all(|layer| layer.attention.rope.as_ref() == Some(rope)));
+    let rope = config.layers[0].attention().unwrap().rope.as_ref().unwrap();
+    assert!(config.layers.iter().all(|layer| layer.attention().unwrap().rope.as_ref() == Some(rope)));
     rope
 }
 
@@ -170,9 +174,9 @@ fn windows_are_facts_of_layers() {
     let types = json!(["sliding_attention", "full_attention", "full_attention", "sliding_attention"]);
     let listed =
         good(json!({"model_type": "qwen3", "sliding_window": 100, "use_sliding_window": true, "layer_types": types}));
-    let heads = listed.layers[0].attention.heads;
+    let heads = listed.layers[0].attention().unwrap().heads;
     assert_eq!(
-        listed.layers.iter().map(|layer| layer.attention.window).collect::<Vec<_>>(),
+        listed.layers.iter().map(|layer| layer.attention().unwrap().window).collect::<Vec<_>>(),
         [Some(100), None, None, Some(100)]
     );
     // Layers without a window are in the first page group.
@@ -232,8 +236,8 @@ fn special_tokens_come_from_generation_config_where_it_has_them() {
 
 #[test]
 fn what_is_not_supported_is_said_in_one_sentence() {
-    let supported = "one of llama, mistral, ministral, ministral3, mixtral, qwen2, qwen3, qwen3_moe, phi, phi3, \
-                     smollm3, olmo2, olmo3, gemma2, gemma3, gemma4, gpt_oss";
+    let supported = "one of llama, mistral, ministral, ministral3, mixtral, qwen2, qwen3, qwen3_moe, qwen3_next, \
+                     qwen3_5, qwen3_5_moe, phi, phi3, smollm3, olmo2, olmo3, gemma2, gemma3, gemma4, gpt_oss";
     bad(json!({"model_type": "deepseek_v3"}), &["`model_type`", supported, "\"deepseek_v3\""]);
     bad(
         json!({"model_type": null, "architectures": ["GPT2LMHeadModel"]}),
@@ -361,24 +365,27 @@ fn defaults_are_those_of_transformers() {
     let RopeScaling::Yarn { factor, original_context, truncate, .. } = rope(&gpt_oss).scaling else { panic!() };
     assert_eq!((factor, original_context, truncate, rope(&gpt_oss).theta), (32.0, 4096, false, 150_000.0));
     let experts = gpt_oss.layers[0].feed_forward.experts().unwrap();
-    assert_eq!((experts.count, experts.router.chosen, gpt_oss.layers[0].attention.window), (4, 2, Some(128)));
+    assert_eq!(
+        (experts.count, experts.router.chosen, gpt_oss.layers[0].attention().unwrap().window),
+        (4, 2, Some(128))
+    );
     let silent = json!({"model_type": "gpt_oss", "num_experts": 4, "num_experts_per_tok": 2, "rope_parameters": null});
     assert_eq!(good(silent), gpt_oss);
 
     let gemma4 = good(json!({"model_type": "gemma4_text", "head_dim": 16, "global_head_dim": 32, "sliding_window": 8,
         "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]}));
-    let of = |layer: usize| gemma4.layers[layer].attention.rope.as_ref().unwrap();
+    let of = |layer: usize| gemma4.layers[layer].attention().unwrap().rope.as_ref().unwrap();
     assert_eq!((of(0).theta, &of(0).scaling), (1e4, &RopeScaling::Plain));
     let whole = RopeScaling::Proportional { factor: 1.0, head_dim: 32 };
     assert_eq!((of(3).theta, of(3).rotary, &of(3).scaling), (1e6, 8, &whole));
 
     let ministral3 = good(json!({"model_type": "ministral3"}));
-    let growth = ministral3.layers[0].attention.growth.unwrap();
+    let growth = ministral3.layers[0].attention().unwrap().growth.unwrap();
     assert_eq!((growth.beta, growth.original_context, ministral3.context), (0.1, 16_384, 262_144));
 
     let old = json!({"model_type": "ministral3", "rope_scaling": {"rope_type": "yarn", "factor": 4.0,
         "original_max_position_embeddings": 8192, "llama_4_scaling_beta": 0.3}});
-    let growth = good(old).layers[0].attention.growth.unwrap();
+    let growth = good(old).layers[0].attention().unwrap().growth.unwrap();
     assert_eq!((growth.beta, growth.original_context), (0.3, 8192), "of the rope that counts");
 
     let llama = read(
@@ -391,12 +398,14 @@ fn defaults_are_those_of_transformers() {
 
     // transformers gives the full layers `rope_theta` and has none left for those with windows.
     let flat = good(json!({"model_type": "olmo3", "rope_theta": 1e4}));
-    let thetas: Vec<f64> = flat.layers.iter().map(|layer| layer.attention.rope.as_ref().unwrap().theta).collect();
+    let thetas: Vec<f64> =
+        flat.layers.iter().map(|layer| layer.attention().unwrap().rope.as_ref().unwrap().theta).collect();
     assert_eq!(thetas, [5e5, 5e5, 5e5, 1e4]);
 
     let one_kind = json!({"model_type": "olmo3", "rope_parameters": {"sliding_attention": {"rope_theta": 7e3}}});
     let olmo3 = good(one_kind);
-    let thetas: Vec<f64> = olmo3.layers.iter().map(|layer| layer.attention.rope.as_ref().unwrap().theta).collect();
+    let thetas: Vec<f64> =
+        olmo3.layers.iter().map(|layer| layer.attention().unwrap().rope.as_ref().unwrap().theta).collect();
     assert_eq!(thetas, [7e3, 7e3, 7e3, 5e5]);
 
     // The original context of Phi-3 stands beside the rope.

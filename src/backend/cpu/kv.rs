@@ -24,6 +24,7 @@ use memmap2::MmapMut;
 
 use super::memory::prefetch_line;
 use super::rows::{bf16_bits, for_each_isa};
+use super::states::LayerStates;
 use super::{Cores, CpuBuffer, Isa};
 use crate::backend::{Dtype, HeadLayout, KvDtype, KvShape, MOST_HEAD_DIM, SavedBytes, e4m3};
 use crate::error::{Error, Result};
@@ -101,6 +102,8 @@ pub struct KvStore {
     /// By stored layer.
     places: Vec<LayerPlace>,
     parts: Vec<PartStore>,
+    /// By delta-rule layer.
+    states: Vec<LayerStates>,
 }
 
 /// One part of all pages.
@@ -152,7 +155,13 @@ impl KvStore {
             Ok(PartStore { heads, layout, map })
         };
         let parts = shape.parts().iter().map(part).collect::<Result<_>>()?;
-        Ok(Self { dtype: shape.dtype, kv, pages: shape.pages, places: shape.places.clone(), parts })
+        let states = LayerStates::all(&shape.states);
+        Ok(Self { dtype: shape.dtype, kv, pages: shape.pages, places: shape.places.clone(), parts, states })
+    }
+
+    /// The states of delta-rule layer `layer`.
+    pub fn states(&mut self, layer: LayerIx) -> &mut LayerStates {
+        &mut self.states[layer.ix()]
     }
 
     /// The page group of a layer.

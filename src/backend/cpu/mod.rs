@@ -6,6 +6,7 @@ mod activation;
 pub mod attention;
 mod bf16_dot;
 mod columns;
+mod delta_rule;
 pub mod exp;
 mod experts;
 pub mod gemm;
@@ -18,6 +19,7 @@ mod norm;
 mod rope;
 mod rows;
 pub mod sampling;
+mod states;
 pub mod step;
 mod sums;
 mod team;
@@ -30,8 +32,8 @@ use crate::ids::{LayerIx, PageId};
 use crate::plan::{CostModel, NewPage};
 
 use super::{
-    ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, KvDtype, KvShape, MatrixPart,
-    RopeTable, Router, Sampled, Scoring, StepBatch, StepShape, SwapRates, WeightFormat, WeightView,
+    ActivationDtype, Backend, DeltaGates, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, KvDtype, KvShape,
+    MatrixPart, RopeTable, Router, Sampled, Scoring, StepBatch, StepShape, SwapRates, WeightFormat, WeightView,
 };
 pub use experts::{CpuExperts, CpuRoutes};
 pub use gemm::CpuWeights;
@@ -47,6 +49,7 @@ pub struct Cpu {
     cores: Cores,
     kv: KvDtype,
     attention: attention::AttentionScratch,
+    delta: delta_rule::DeltaScratch,
     gemm: gemm::GemmScratch,
     sampling: sampling::SampleScratch,
     /// `load` refuses steps of more rows.
@@ -67,6 +70,7 @@ impl Cpu {
             cores,
             kv: KvDtype::Model,
             attention: Default::default(),
+            delta: Default::default(),
             gemm: Default::default(),
             sampling: Default::default(),
             most_rows: usize::MAX,
@@ -115,6 +119,7 @@ impl Backend for Cpu {
 
     const MIXES_DTYPES: bool = true;
     const IS_ASYNC: bool = false;
+    const DELTA_RULE: bool = true;
 
     fn describe(&self) -> String {
         format!("cpu, {}, {} threads", self.cores.isa, self.cores.team.threads())
@@ -347,6 +352,42 @@ impl Backend for Cpu {
 
     fn gelu(&mut self, x: &mut CpuBuffer) {
         activation::gelu(&self.cores, x);
+    }
+
+    fn sigmoid_times(&mut self, x: &mut CpuBuffer, y: &CpuBuffer) {
+        delta_rule::sigmoid_times(&self.cores, x, y);
+    }
+
+    fn causal_conv(
+        &mut self,
+        out: &mut CpuBuffer,
+        x: &CpuBuffer,
+        weight: &Vec<f32>,
+        kv: &mut KvStore,
+        layer: LayerIx,
+        step: &CpuStep,
+    ) {
+        let runs = &step.batch().state_runs;
+        delta_rule::causal_conv(&self.cores, &mut self.delta, out, x, weight, kv.states(layer), runs);
+    }
+
+    fn delta_rule(
+        &mut self,
+        out: &mut CpuBuffer,
+        qkv: &CpuBuffer,
+        ba: &CpuBuffer,
+        gates: DeltaGates<'_, Vec<f32>>,
+        kv: &mut KvStore,
+        layer: LayerIx,
+        step: &CpuStep,
+    ) {
+        let gates = delta_rule::Gates { rate: gates.rate, dt: gates.dt };
+        let runs = &step.batch().state_runs;
+        delta_rule::delta_rule(&self.cores, &mut self.delta, out, qkv, ba, &gates, kv.states(layer), runs);
+    }
+
+    fn gated_rms_norm(&mut self, x: &mut CpuBuffer, gate: &CpuBuffer, weight: &Vec<f32>, eps: f32) {
+        delta_rule::gated_rms_norm(&self.cores, x, gate, weight, eps);
     }
 
     fn route(&mut self, routes: &mut CpuRoutes, scores: &CpuBuffer, factors: Option<&Vec<f32>>) {

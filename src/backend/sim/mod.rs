@@ -29,9 +29,9 @@ pub use step::SimStep;
 
 use super::cuda::compile::elements::KvElement;
 use super::{
-    ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, KvDtype, KvShape, MatrixPart,
-    RopeTable, Router, Sampled, SavedBytes, Scoring, StackShape, StepBatch, StepShape, SwapRates, WeightFormat,
-    WeightView,
+    ActivationDtype, Backend, DeltaGates, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, KvDtype, KvShape,
+    MatrixPart, RopeTable, Router, Sampled, SavedBytes, Scoring, StackShape, StepBatch, StepShape, SwapRates,
+    WeightFormat, WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
@@ -160,6 +160,7 @@ impl Backend for Sim {
 
     const IS_ASYNC: bool = true;
     const MIXES_DTYPES: bool = true;
+    const DELTA_RULE: bool = true;
 
     fn describe(&self) -> String {
         format!("{}, simulated", self.profile.name)
@@ -274,7 +275,7 @@ impl Backend for Sim {
     }
 
     fn kv(&mut self, shape: &KvShape) -> Result<KvShape> {
-        self.allocate(shape.pages * self.page_bytes(shape))?;
+        self.allocate(shape.pages * self.page_bytes(shape) + shape.states.slots * shape.states.state_bytes())?;
         Ok(shape.clone())
     }
 
@@ -401,6 +402,33 @@ impl Backend for Sim {
 
     fn gelu(&mut self, x: &mut SimBuffer) {
         self.small_op(2 * x.bytes());
+    }
+
+    fn sigmoid_times(&mut self, x: &mut SimBuffer, y: &SimBuffer) {
+        self.small_op(2 * x.bytes() + y.bytes());
+    }
+
+    fn causal_conv(&mut self, out: &mut SimBuffer, x: &SimBuffer, (): &(), _: &mut KvShape, _: LayerIx, _: &SimStep) {
+        self.small_op(x.bytes() + out.bytes());
+    }
+
+    /// The time of reading and writing the state of each run once, and of the rows.
+    fn delta_rule(
+        &mut self,
+        out: &mut SimBuffer,
+        qkv: &SimBuffer,
+        ba: &SimBuffer,
+        _: DeltaGates<'_, ()>,
+        kv: &mut KvShape,
+        layer: LayerIx,
+        step: &SimStep,
+    ) {
+        let state = kv.states.heads[layer.ix()].state_elements() * size_of::<f32>();
+        self.small_op(qkv.bytes() + ba.bytes() + out.bytes() + 2 * step.state_runs() * state);
+    }
+
+    fn gated_rms_norm(&mut self, x: &mut SimBuffer, gate: &SimBuffer, (): &(), _: f32) {
+        self.small_op(2 * x.bytes() + gate.bytes());
     }
 
     fn route(&mut self, _: &mut SimRoutes, scores: &SimBuffer, _: Option<&()>) {

@@ -47,6 +47,11 @@ impl SimStep {
         self.attention_ns[plan]
     }
 
+    /// The number of states that the step reads and writes in each delta-rule layer.
+    pub(super) fn state_runs(&self) -> usize {
+        self.batch.state_runs.len()
+    }
+
     pub(super) fn note_sampled(&mut self) {
         self.sampled = self.batch.requests.iter().map(|request| sample(request, self.vocab)).collect();
     }

@@ -243,6 +243,9 @@ impl Scheduler {
             return Schedule::default();
         }
         self.hold_first_prefix(branches, cache);
+        if cache.prefix.has_states() {
+            self.spare_waiting(branches, cache);
+        }
         cache.prefix.depth_first_by(&mut schedule.rows, |row| row.at);
         schedule
     }

@@ -22,8 +22,8 @@ use crate::error::Error;
 use crate::ids::BranchId;
 use crate::kv::OutOfPages;
 
-/// When pages behind windows are freed, the prefixes of so many waiting branches are looked up and spared, and
-/// those of the first waiting branch of so many roots.
+/// When pages behind windows are freed, and where states are kept, the prefixes of so many waiting branches are looked up
+/// and spared, and those of the first waiting branch of so many roots.
 const SPARED: usize = 64;
 
 impl Scheduler {
@@ -69,6 +69,16 @@ impl Scheduler {
         if !cache.prefix.is_behind_prompts(&again) {
             return 0;
         }
+        self.spare_waiting(branches, cache);
+        let freed = cache.prefix.free_behind_prompts(&mut cache.pages, &again);
+        self.pins_changed |= freed > 0;
+        freed
+    }
+
+    /// Splits prompts where the first waiting branches, and the first ones of the first roots among them, part from them:
+    /// the window before the end of a segment is spared when pages are freed, and the state there is kept when it is
+    /// computed.
+    pub(super) fn spare_waiting(&self, branches: &mut Branches, cache: &mut KvCache) {
         let first_of_next_root = |place: &QueueKey| {
             let last_of_root = QueueKey { branch: BranchId(u64::MAX), ..*place };
             self.waiting.range((Bound::Excluded(last_of_root), Bound::Unbounded)).next().copied()
@@ -77,9 +87,6 @@ impl Scheduler {
         for place in self.waiting.iter().copied().take(SPARED).chain(of_roots) {
             cache.spare(branches.get_mut(&place.branch).expect("only branches wait"));
         }
-        let freed = cache.prefix.free_behind_prompts(&mut cache.pages, &again);
-        self.pins_changed |= freed > 0;
-        freed
     }
 
     /// Whether `id` waits for a prefix that is being read from disk; begins to read its own if it is there.

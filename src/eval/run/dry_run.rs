@@ -16,8 +16,16 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     let first = &prompts[0];
     let config = &prepared.folder.config;
     let samples = prepared.task.method.samples() as usize;
-    let LaunchSizes { device, branches, pool, kv_bytes_per_token, weights, active_weights: active } =
-        prepared.launch(options).sizes()?;
+    let LaunchSizes {
+        device,
+        branches,
+        pool,
+        kv_bytes_per_token,
+        states,
+        state_bytes,
+        weights,
+        active_weights: active,
+    } = prepared.launch(options).sizes()?;
     let in_flight = worker::in_flight(prepared, branches);
     let kv = |tokens: usize| bytes((tokens * kv_bytes_per_token) as u64);
     let longest = prompts.iter().map(|prompt| prompt.tokens().len()).max().unwrap_or(0);
@@ -55,6 +63,10 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
         false => String::new(),
     };
     line("kv pool", format!("{}{too_little}", bytes(pool as u64)));
+    if states > 0 {
+        let (all, each) = (bytes((states * state_bytes) as u64), bytes(state_bytes as u64));
+        line("states", format!("{all}: {} of {each}, two for each branch that runs", count(states as u64)));
+    }
     writeln!(page, "\nfirst prompt (item `{}`, {} tokens):\n{}", first.item.id, first.tokens().len(), first.text)
         .expect("writing to a string cannot fail");
     Ok(page)

@@ -253,6 +253,9 @@ impl PrefixTree {
             }
         }
 
+        let above = lower.states.partition_point(|kept| kept.position <= position);
+        let states = lower.states.split_off(above);
+        let states = std::mem::replace(&mut lower.states, states);
         let computed = lower.computed.min(keep);
         lower.computed -= computed;
         let unlaid = lower.unlaid.saturating_sub(lower.len());
@@ -267,6 +270,7 @@ impl PrefixTree {
             pages,
             passed: passed.min(position),
             unlaid,
+            states,
             computed,
             state: if lower.state == SegmentState::Prompt { SegmentState::Prompt } else { SegmentState::Sealed },
             leases: 0,
@@ -278,6 +282,7 @@ impl PrefixTree {
         lower.first_position = position;
         let upper = self.place(upper);
         self.at_mut(id).parent = Some(upper);
+        self.own_states(upper);
         let keys = [upper, id].map(|part| self.first_key(part));
         self.by_first.extend(keys.into_iter().flatten());
         self.held.segments += 1;

@@ -54,6 +54,7 @@ impl PrefixTree {
         segment.computed = segment.computed.min(segment.len());
         segment.passed = segment.passed.min(end);
         self.lacking -= usize::from(lacked && !self.at(id).lacks_pages());
+        self.cut_states(id);
         let freed = self.cut_pages(pool, id);
         self.held.tokens -= held - self.held(id);
         self.held.pages -= freed;
@@ -80,7 +81,8 @@ impl PrefixTree {
             self.by_first.remove(&key);
         }
         let tokens = self.held(id);
-        let gone = self.arena[id.ix()].take().expect("an idle segment is in the arena");
+        let mut gone = self.arena[id.ix()].take().expect("an idle segment is in the arena");
+        self.release_states(std::mem::take(&mut gone.states));
         let key = gone.idle.expect("only idle segments are removed");
         self.idle.remove(&key);
         self.vacant.push(id);

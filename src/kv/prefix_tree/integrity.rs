@@ -32,6 +32,7 @@ impl PrefixTree {
         ensure!(idle.iter().all(|key| self.idle.contains(key)), "an idle segment is listed under another key");
         let lacking = ids.iter().filter(|&&id| self.at(id).lacks_pages()).count();
         ensure!(lacking == self.lacking, "{lacking} segments lack pages, {} counted", self.lacking);
+        self.check_states(&ids)?;
         let unlisted = ids.iter().find(|id| self.behind(**id).is_some() && !self.behind.contains(id));
         ensure!(unlisted.is_none(), "{unlisted:?} has pages behind the window and is not listed");
         ensure!(

@@ -43,6 +43,13 @@
 //! A lease on a segment keeps its whole path. A released segment stays cached for later prompts to match, until it is
 //! evicted. After `evict` or `drop_unused`, an id without a lease may be gone or reused.
 //!
+//! # States
+//! A model with delta-rule layers computes a row from the state that the rows before have left (`states`). A state has a
+//! slot and belongs to one position of one segment. It is a cache: rows whose state is not kept are computed again from
+//! the last one before, with the same result. A branch continues its own state in place; a fork reads the state at the
+//! end of the sealed segment and gets a slot with its first row, so that forking copies nothing. If slots are short, the
+//! state used least recently goes. States go with the tokens before them: on splits, truncation and removal.
+//!
 //! # Scores
 //! A segment keeps the log-probabilities of its tokens once they were computed (`scores`).
 
@@ -57,6 +64,7 @@ mod pages;
 mod path;
 mod pending;
 mod scores;
+mod states;
 mod usage;
 
 use std::cell::Cell;
@@ -69,6 +77,8 @@ use live::Visits;
 pub use map::MappedSegment;
 use pages::PageLists;
 pub use scores::{MOST_KEPT_TOP, TokenScore};
+pub use states::StatePlace;
+use states::{Snapshot, StateTable};
 pub use usage::{Laying, Leased, Usage};
 
 use super::{PageGroups, PagePool, Reach};
@@ -103,6 +113,8 @@ struct Segment {
     passed: u32,
     /// Last tokens of a prompt that have no slots yet in groups with a window: `lay_ahead` has not come to them.
     unlaid: u32,
+    /// States after some of its tokens, by position. Only of models with delta-rule layers.
+    states: Vec<Snapshot>,
     /// Leading tokens with keys and values. More than 0 only if the whole path above is computed.
     computed: u32,
     state: SegmentState,
@@ -171,6 +183,8 @@ pub struct PrefixTree {
     compared: Cell<u64>,
     /// See `laying_ahead`.
     ahead: u32,
+    /// `None` if all layers have attention.
+    states: Option<StateTable>,
 }
 
 impl PrefixTree {
@@ -200,6 +214,7 @@ impl PrefixTree {
             visits: Visits::default(),
             compared: Cell::new(0),
             ahead: u32::MAX,
+            states: None,
         }
     }
 
@@ -351,6 +366,7 @@ impl PrefixTree {
             pages,
             passed: first_position,
             unlaid,
+            states: Vec::new(),
             computed: 0,
             state,
             leases: 0,

@@ -127,7 +127,7 @@ impl PrefixTree {
     }
 
     /// The segment on the path of `segment` that contains `position`. Panics past the end.
-    pub(super) fn owner(&self, segment: SegmentId, position: u32) -> SegmentId {
+    pub fn owner(&self, segment: SegmentId, position: u32) -> SegmentId {
         let last = self.at(segment);
         let end = last.end();
         assert!(position < end, "segment {segment} ends at {end}, so it has no token at {position}");

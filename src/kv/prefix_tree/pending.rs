@@ -34,6 +34,7 @@ impl PrefixTree {
             return;
         }
         shortened.computed = shortened.computed.min(shortened.len());
+        self.cut_states(segment);
         let freed = self.cut_pages(pool, segment);
         self.held.tokens -= 1;
         self.held.pages -= freed;

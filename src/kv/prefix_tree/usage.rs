@@ -82,6 +82,7 @@ impl PrefixTree {
             if used.users == 0 {
                 self.leased.tokens -= self.held(id);
                 self.leased.pages -= self.own_pages(id);
+                self.cache_states(id);
             }
         }
     }

@@ -227,7 +227,9 @@ pub fn floor_rate(
     let context = case.prompt as f64 + own;
     let products = 4.0 * config.heads().map(|heads| heads.q_width()).sum::<usize>() as f64 * context * rows / flops;
     let reads = (case.prompt as f64 + rows * own) * kv_bytes_per_token as f64 / bandwidth;
-    rows / (linear + products.max(reads))
+    // Each branch's state is read and written once.
+    let states = 2.0 * rows * config.state_bytes() as f64 / bandwidth;
+    rows / (linear + products.max(reads) + states)
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {

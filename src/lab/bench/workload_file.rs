@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn built_in_jobs_are_what_their_levels_say() {
         let (config, jobs) = read_jobs(None, "llama3-8b", &[]).unwrap();
-        let heads = config.layers[0].attention.heads;
+        let heads = config.heads().next().unwrap();
         assert_eq!((heads.q_heads, heads.kv_heads, heads.head_dim), (32, 8, 128));
         let apps = jobs.iter().find(|job| job.name == "apps_2level").unwrap();
         assert_eq!((apps.prompts(), apps.continuations(), apps.context()), (20, 2560, 2400 + 500 + 256));

@@ -97,6 +97,7 @@ impl Leaves {
             positions,
             logit_rows: (0..rows as u32).collect(),
             plans: vec![planner.plan(&self.forest, &hints(backend, setting.heads, setting.dtype, setting.window))],
+            state_runs: Vec::new(),
             requests: vec![greedy(); rows],
         }
     }

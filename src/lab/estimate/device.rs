@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use super::pool::Pool;
 use super::source::PlanModel;
 use crate::backend::Backend;
@@ -17,6 +19,13 @@ use crate::plan::{PlanHints, Planner};
 /// nothing about the simulated one.
 const SWAP_BYTES: usize = 32 << 30;
 
+/// Memory for the states of delta-rule layers.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct StateSizes {
+    pub states: u64,
+    pub state_bytes: u64,
+}
+
 pub struct DescribedDevice {
     pub machine: SimulatedMachine,
     pub settings: ReplaySettings,
@@ -27,6 +36,10 @@ pub struct DescribedDevice {
     pub held: ModelConfig,
     /// Of each plan of a step, with the number of layers that go by it.
     pub hints: Vec<(PlanHints, u64)>,
+    /// Of models with delta-rule layers.
+    pub states: Option<StateSizes>,
+    /// Whether a run on such a device computes the model's layers.
+    pub computes_layers: bool,
     branches: usize,
 }
 
@@ -68,7 +81,7 @@ impl DescribedDevice {
         let facts = handle.facts();
         let settings = ReplaySettings {
             step_rows: engine.config().step_rows,
-            pool_bytes: Some(facts.pool_pages * facts.page_bytes),
+            pool_bytes: Some(facts.pool_pages * facts.page_bytes + facts.states * facts.state_bytes),
             swap_bytes: budget.swap_bytes.unwrap_or(SWAP_BYTES),
             ..ReplaySettings::default()
         };
@@ -79,8 +92,22 @@ impl DescribedDevice {
             groups: facts.page_groups,
             window_pages: facts.window_pages.map(|pages| pages as u64),
         };
+        let states = (facts.states > 0)
+            .then_some(StateSizes { states: facts.states as u64, state_bytes: facts.state_bytes as u64 });
+        let computes_layers = states.is_none() || profile.backend.computes_delta_rule();
         let machine = SimulatedMachine { model: model.config.clone(), dtype: model.dtype, kv: budget.kv, profile };
-        Ok(Self { machine, settings, pool, described, kv_bytes_per_token, held, hints, branches: facts.max_branches })
+        Ok(Self {
+            machine,
+            settings,
+            pool,
+            described,
+            kv_bytes_per_token,
+            held,
+            hints,
+            states,
+            computes_layers,
+            branches: facts.max_branches,
+        })
     }
 
     /// Branches that run at once.

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::decode_step::KvReads;
-use super::device::DescribedDevice;
+use super::device::{DescribedDevice, StateSizes};
 use super::explain::ExplainedNode;
 use super::job::PlannedJob;
 use super::parts::JobParts;
@@ -27,6 +27,9 @@ pub struct JobEstimate {
     /// Branches that grow at once.
     pub branches: usize,
     pub pool: Pool,
+    /// Of models with delta-rule layers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub states: Option<StateSizes>,
     /// Levels of the tree, from the roots down.
     pub levels: Vec<TreeLevel>,
     pub sharing: Vec<SharingCost>,
@@ -146,6 +149,13 @@ impl fmt::Display for JobEstimate {
         line("model", model.to_string())?;
         let room = format!("{} for the keys and values of {} tokens", bytes(pool.bytes()), count(pool.tokens()));
         line("device", format!("{}; {room}, {} branches at once", self.device, count(self.branches as u64)))?;
+        if let Some(StateSizes { states, state_bytes }) = self.states {
+            let all = bytes(states * state_bytes);
+            line(
+                "states",
+                format!("{all} for {} of {}, whatever a sequence's length", count(states), bytes(state_bytes)),
+            )?;
+        }
         let (all, distinct) = (counted(job.prompt_tokens, "token"), count(job.distinct_prompt_tokens));
         line("prompts", format!("{all}, {distinct} of them distinct, in {}", counted(job.nodes as u64, "node")))?;
         let drawn = counted(job.drawn_tokens, "token");

@@ -8,8 +8,8 @@ use crate::backend::{Dtype, Gate, HeadLayout};
 use crate::error::Result;
 
 use super::super::config::{
-    Activation, AttentionSpec, DenseSpec, ExpertsSpec, FeedForward, KeySource, LayerNorms, LayerSpec, ModelConfig,
-    ModelFolder, Norm, kinds,
+    Activation, AttentionSpec, DeltaRuleSpec, DenseSpec, ExpertsSpec, FeedForward, KeySource, LayerNorms, LayerSpec,
+    Mixer, ModelConfig, ModelFolder, Norm, kinds,
 };
 use super::super::layout::Layout;
 use super::super::weights::{IndexFacts, ModelFiles, compare_index};
@@ -82,7 +82,8 @@ impl fmt::Display for Facts {
         let plural = if files == 1 { "" } else { "s" };
         let weights = format!("{bytes} bytes, {tensors} tensors ({}) in {files} file{plural}", dtypes.join(", "));
         line(f, "weights", weights)?;
-        line(f, "kv", kv_bytes(&self.config, self.dtype))
+        line(f, "kv", kv_bytes(&self.config, self.dtype))?;
+        state_line(f, &self.config)
     }
 }
 
@@ -94,7 +95,8 @@ impl fmt::Display for ConfigFacts<'_> {
         let Some(dtype) = config.dtype else { return Ok(()) };
         let name = format!("{dtype:?}").to_lowercase();
         line(f, "weights", format!("{} bytes in {name}", config.weight_bytes(dtype)))?;
-        line(f, "kv", kv_bytes(config, dtype))
+        line(f, "kv", kv_bytes(config, dtype))?;
+        state_line(f, config)
     }
 }
 
@@ -102,20 +104,28 @@ fn kv_bytes(config: &ModelConfig, dtype: Dtype) -> String {
     format!("{} bytes a token", config.kv_bytes_per_token(|_| dtype.bytes()))
 }
 
+fn state_line(f: &mut fmt::Formatter<'_>, config: &ModelConfig) -> fmt::Result {
+    match config.state_bytes() {
+        0 => Ok(()),
+        bytes => line(f, "state", format!("{bytes} bytes a sequence, whatever its length")),
+    }
+}
+
 fn config_lines(f: &mut fmt::Formatter<'_>, config: &ModelConfig) -> fmt::Result {
     let mut line = |name: &str, text: String| line(f, name, text);
     line("family", config.family.to_string())?;
     let order = by_layer(config, |layer| order(&layer.norms).to_owned());
     line("layers", format!("{} of width {}, {order}", config.layers.len(), config.hidden))?;
-    line("heads", by_layer(config, |layer| heads(&layer.attention)))?;
+    line("heads", by_layer(config, heads))?;
     line("mlp", by_layer(config, |layer| feed_forward(&layer.feed_forward)))?;
     line("norm", norm(config.final_norm))?;
     line("biases", biases(config))?;
     line(
         "rope",
         by_layer(config, |layer| {
-            let rope = layer.attention.rope.as_ref().map_or("none".to_owned(), ToString::to_string);
-            match layer.attention.growth {
+            let attention = layer.attention();
+            let rope = attention.and_then(|of| of.rope.as_ref()).map_or("none".to_owned(), ToString::to_string);
+            match attention.and_then(|of| of.growth) {
                 None => rope,
                 Some(growth) => format!("{rope}, queries grow from position {}", growth.original_context),
             }
@@ -157,7 +167,14 @@ fn order(norms: &LayerNorms) -> &'static str {
     }
 }
 
-fn heads(attention: &AttentionSpec) -> String {
+fn heads(layer: &LayerSpec) -> String {
+    match &layer.mixer {
+        Mixer::Attention(attention) => attention_heads(attention),
+        Mixer::DeltaRule(DeltaRuleSpec { heads, .. }) => format!("gated delta rule, {heads}"),
+    }
+}
+
+fn attention_heads(attention: &AttentionSpec) -> String {
     let HeadLayout { q_heads, kv_heads, head_dim } = attention.heads;
     let mut text = format!("{q_heads} query, {kv_heads} key and value, of {head_dim}");
     if attention.head_norm.is_some() {
@@ -167,6 +184,9 @@ fn heads(attention: &AttentionSpec) -> String {
         KeySource::Projected => {}
         KeySource::KeysAreValues => text += ", keys are values",
         KeySource::OfLayer(_) => text += ", keys and values of an earlier layer",
+    }
+    if attention.gated {
+        text += ", a gate for each query";
     }
     if attention.sinks {
         text += ", sinks";
@@ -183,6 +203,9 @@ fn feed_forward(block: &FeedForward) -> String {
         FeedForward::Experts(block) => experts(block),
         FeedForward::DenseAndExperts { dense: block, experts: beside, .. } => {
             format!("{} beside {}", dense(block), experts(beside))
+        }
+        FeedForward::SharedExpert { shared, experts: chosen } => {
+            format!("{}, and one of width {} for all", experts(chosen), shared.width)
         }
     }
 }
@@ -223,8 +246,8 @@ fn biases(config: &ModelConfig) -> String {
         dense.is_some_and(|dense| dense.bias) || experts.is_some_and(|experts| experts.bias)
     };
     let all = [
-        (any(|layer| layer.attention.qkv_bias), "q k v"),
-        (any(|layer| layer.attention.out_bias), "attention output"),
+        (any(|layer| layer.attention().is_some_and(|of| of.qkv_bias)), "q k v"),
+        (any(|layer| layer.attention().is_some_and(|of| of.out_bias)), "attention output"),
         (any(in_mlp), "mlp"),
         (config.head_bias, "output layer"),
     ];
@@ -233,7 +256,7 @@ fn biases(config: &ModelConfig) -> String {
 }
 
 fn windows(config: &ModelConfig) -> String {
-    let windows = || config.layers.iter().map(|layer| layer.attention.window);
+    let windows = || config.attention().map(|attention| attention.window);
     let kinds = kinds(windows()).into_iter().map(|kind| {
         let layers = windows().filter(|window| *window == kind).count();
         match kind {

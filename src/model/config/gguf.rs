@@ -66,7 +66,7 @@ pub fn read(gguf: &Gguf) -> Result<ModelConfig> {
 /// The heads of queries and keys if rope turns neighbouring elements of them.
 pub fn paired_heads(gguf: &Gguf, config: &ModelConfig) -> Result<Option<PairedHeads>> {
     let (_, family) = architecture(&gguf.metadata())?;
-    let heads = config.layers[0].attention.heads;
+    let heads = config.heads().next().expect("a config has layers, and those of GGUF files have attention");
     let paired = matches!(family, Family::Llama | Family::SmolLm3);
     Ok(paired.then_some(PairedHeads { q_heads: heads.q_heads, kv_heads: heads.kv_heads }))
 }
@@ -413,7 +413,7 @@ fn store_norms(config: &mut ModelConfig) {
             }
             LayerNorms::Parallel(norm) => LayerNorms::Parallel(plain(norm)),
         };
-        if let Some(head_norm) = &mut layer.attention.head_norm {
+        if let Some(head_norm) = layer.attention_mut().and_then(|attention| attention.head_norm.as_mut()) {
             head_norm.norm = plain(head_norm.norm);
         }
         if let FeedForward::DenseAndExperts { norm, .. } = &mut layer.feed_forward {
@@ -436,7 +436,7 @@ fn factors(gguf: &Gguf, tensor: &str) -> Option<Vec<f64>> {
 fn stretch_ropes(gguf: &Gguf, config: &mut ModelConfig) -> Result<()> {
     let Some(factors) = factors(gguf, FACTORS) else { return Ok(()) };
     for layer in &mut config.layers {
-        let Some(rope) = &mut layer.attention.rope else { continue };
+        let Some(rope) = layer.attention_mut().and_then(|attention| attention.rope.as_mut()) else { continue };
         if factors.len() != rope.rotary / 2 || factors.iter().any(|factor| !(*factor > 0.0 && factor.is_finite())) {
             return Err(Error::Tensor {
                 path: gguf.path().to_path_buf(),

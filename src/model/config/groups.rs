@@ -70,7 +70,7 @@ impl LayerPages {
 fn stored_windows(config: &ModelConfig) -> Vec<Option<u32>> {
     let mut windows: Vec<Option<u32>> = vec![Some(0); config.stored_heads().count()];
     for (layer, stored) in config.layers.iter().zip(config.stored_layers()) {
-        let of_reader = layer.attention.window;
+        let Some(of_reader) = layer.attention().map(|attention| attention.window) else { continue };
         windows[stored] = windows[stored].zip(of_reader).map(|(longest, window)| longest.max(window));
     }
     windows

@@ -1,7 +1,7 @@
-//! The description of one layer as data: its attention, its feed-forward block and its norms. Layers of one model may
+//! The description of one layer as data: its attention or delta rule, its feed-forward block and its norms. Layers of one model may
 //! differ in any of these. `layout` lists the tensors, the decoder computes.
 
-use crate::backend::{Gate, HeadLayout, Router};
+use crate::backend::{DeltaHeads, Gate, HeadLayout, Router};
 use crate::ids::GroupIx;
 
 use super::RopeConfig;
@@ -9,11 +9,26 @@ use super::RopeConfig;
 /// One layer of a decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerSpec {
-    pub attention: AttentionSpec,
+    pub mixer: Mixer,
     pub feed_forward: FeedForward,
     pub norms: LayerNorms,
     /// Whether the residual stream is multiplied by a learned number at the end of the layer (Gemma 4).
     pub output_scale: bool,
+}
+
+/// How a layer mixes the positions of a sequence.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Mixer {
+    Attention(AttentionSpec),
+    DeltaRule(DeltaRuleSpec),
+}
+
+/// A gated delta-rule layer (Qwen3-Next, Qwen3.5): a state of fixed size instead of keys and values. See `Backend`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DeltaRuleSpec {
+    pub heads: DeltaHeads,
+    /// Of the gated norm of each value head.
+    pub eps: f32,
 }
 
 /// Softmax attention.
@@ -35,6 +50,9 @@ pub struct AttentionSpec {
     pub keys: KeySource,
     /// The norms of queries and keys before rope.
     pub head_norm: Option<HeadNorm>,
+    /// Whether what each query head reads is multiplied by the sigmoid of a projection of its own (Qwen3-Next,
+    /// Qwen3.5).
+    pub gated: bool,
     pub qkv_bias: bool,
     pub out_bias: bool,
 }
@@ -86,6 +104,11 @@ pub enum FeedForward {
         experts: ExpertsSpec,
         norm: Norm,
     },
+    /// Experts, and one that all rows share: `experts(x) + sigmoid(gate x) * shared(x)` (Qwen3-Next, Qwen3.5).
+    SharedExpert {
+        shared: DenseSpec,
+        experts: ExpertsSpec,
+    },
 }
 
 /// The same matrices for all rows; `width`: the intermediate size.
@@ -133,14 +156,18 @@ impl Activation {
 impl FeedForward {
     pub fn dense(&self) -> Option<&DenseSpec> {
         match self {
-            FeedForward::Dense(dense) | FeedForward::DenseAndExperts { dense, .. } => Some(dense),
+            FeedForward::Dense(dense)
+            | FeedForward::DenseAndExperts { dense, .. }
+            | FeedForward::SharedExpert { shared: dense, .. } => Some(dense),
             FeedForward::Experts(_) => None,
         }
     }
 
     pub fn experts(&self) -> Option<&ExpertsSpec> {
         match self {
-            FeedForward::Experts(experts) | FeedForward::DenseAndExperts { experts, .. } => Some(experts),
+            FeedForward::Experts(experts)
+            | FeedForward::DenseAndExperts { experts, .. }
+            | FeedForward::SharedExpert { experts, .. } => Some(experts),
             FeedForward::Dense(_) => None,
         }
     }
@@ -190,7 +217,7 @@ pub enum Norm {
     Rms {
         eps: f32,
     },
-    /// Multiplies by one plus the stored weights (Gemma 2 and 3).
+    /// Multiplies by one plus the stored weights (Gemma 2 and 3, Qwen3-Next, Qwen3.5).
     RmsPlusOne {
         eps: f32,
     },
@@ -207,6 +234,31 @@ pub struct AttentionKind {
     pub heads: HeadLayout,
     pub window: Option<u32>,
     pub group: GroupIx,
+}
+
+impl LayerSpec {
+    /// `None` if it is a delta-rule layer.
+    pub fn attention(&self) -> Option<&AttentionSpec> {
+        match &self.mixer {
+            Mixer::Attention(attention) => Some(attention),
+            Mixer::DeltaRule(_) => None,
+        }
+    }
+
+    /// `None` if it has attention.
+    pub fn delta_rule(&self) -> Option<&DeltaRuleSpec> {
+        match &self.mixer {
+            Mixer::Attention(_) => None,
+            Mixer::DeltaRule(delta_rule) => Some(delta_rule),
+        }
+    }
+
+    pub(super) fn attention_mut(&mut self) -> Option<&mut AttentionSpec> {
+        match &mut self.mixer {
+            Mixer::Attention(attention) => Some(attention),
+            Mixer::DeltaRule(_) => None,
+        }
+    }
 }
 
 impl AttentionSpec {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::backend::{Backend, Dtype, HeadLayout, WeightFormat};
+use crate::backend::{Backend, DeltaHeads, Dtype, HeadLayout, StateShape, WeightFormat};
 use crate::error::{Error, Result};
 use crate::gguf::Gguf;
 use crate::hub;
@@ -31,10 +31,10 @@ use fields::Fields;
 pub use gguf::{PairedHeads, paired_heads};
 pub use groups::LayerPages;
 pub use layer::{
-    Activation, AttentionKind, AttentionSpec, BlockNorms, DenseSpec, ExpertsSpec, FeedForward, HeadNorm, HeadNormSpan,
-    KeySource, LayerNorms, LayerSpec, Norm, QueryGrowth, kind_index, kinds,
+    Activation, AttentionKind, AttentionSpec, BlockNorms, DeltaRuleSpec, DenseSpec, ExpertsSpec, FeedForward, HeadNorm,
+    HeadNormSpan, KeySource, LayerNorms, LayerSpec, Mixer, Norm, QueryGrowth, kind_index, kinds,
 };
-pub use modules::{ExpertForm, ExpertModules, Modules, STACKED_EXPERTS};
+pub use modules::{DeltaRuleModules, ExpertForm, ExpertModules, Modules, STACKED_EXPERTS};
 pub use quantisation::{
     ActivationChoice, MadeFormat, Packing, Published, Quantisation, Scheme, WeightChoice, module_of,
 };
@@ -136,22 +136,22 @@ impl ModelConfig {
 
     /// The kinds of attention, in order of the first layer of each. Each needs its own attention plan.
     pub fn attention_kinds(&self) -> Vec<AttentionKind> {
-        kinds(self.attention_by_layer().into_iter())
+        kinds(self.attention_by_layer().into_iter().flatten())
     }
 
-    /// The kind of attention of each layer.
-    pub fn attention_by_layer(&self) -> Vec<AttentionKind> {
+    /// The kind of attention of each layer; `None` for those without.
+    pub fn attention_by_layer(&self) -> Vec<Option<AttentionKind>> {
         let LayerPages { places, .. } = self.layer_pages();
         let kind = |(layer, stored): (&LayerSpec, usize)| {
-            let AttentionSpec { heads, window, .. } = layer.attention;
-            AttentionKind { heads, window, group: places[stored].group }
+            let &AttentionSpec { heads, window, .. } = layer.attention()?;
+            Some(AttentionKind { heads, window, group: places[stored].group })
         };
         self.layers.iter().zip(self.stored_layers()).map(kind).collect()
     }
 
     /// How many layers have this kind of attention.
     pub fn layers_of(&self, kind: AttentionKind) -> usize {
-        self.attention_by_layer().into_iter().filter(|&of_layer| of_layer == kind).count()
+        self.attention_by_layer().into_iter().flatten().filter(|&of_layer| of_layer == kind).count()
     }
 
     /// The pages in which the layers keep their keys and values.
@@ -159,22 +159,39 @@ impl ModelConfig {
         LayerPages::of(self)
     }
 
-    /// The heads of each layer.
+    /// The attention of the layers that have it, in order.
+    pub fn attention(&self) -> impl Iterator<Item = &AttentionSpec> {
+        self.layers.iter().filter_map(LayerSpec::attention)
+    }
+
+    /// The heads of each layer with attention.
     pub fn heads(&self) -> impl Iterator<Item = HeadLayout> {
-        self.layers.iter().map(|layer| layer.attention.heads)
+        self.attention().map(|attention| attention.heads)
+    }
+
+    /// The heads of each delta-rule layer.
+    pub fn delta_heads(&self) -> impl Iterator<Item = DeltaHeads> {
+        self.layers.iter().filter_map(LayerSpec::delta_rule).map(|delta_rule| delta_rule.heads)
+    }
+
+    /// Bytes of one sequence's state in all delta-rule layers.
+    pub fn state_bytes(&self) -> usize {
+        StateShape { heads: self.delta_heads().collect(), slots: 0 }.state_bytes()
     }
 
     /// The heads of each layer that stores keys and values, in order.
     pub fn stored_heads(&self) -> impl Iterator<Item = HeadLayout> {
-        self.layers.iter().filter(|layer| layer.attention.stores_keys()).map(|layer| layer.attention.heads)
+        self.attention().filter(|attention| attention.stores_keys()).map(|attention| attention.heads)
     }
 
-    /// For each layer, which of the layers that store keys and values it reads.
+    /// For each layer, which of the layers that store keys and values it reads; of one without attention, how many come
+    /// before it.
     pub fn stored_layers(&self) -> Vec<usize> {
-        let before = |layer: usize| self.layers[..layer].iter().filter(|layer| layer.attention.stores_keys()).count();
-        let read = self.layers.iter().enumerate().map(|(layer, spec)| match spec.attention.keys {
-            KeySource::OfLayer(other) => before(other),
-            KeySource::Projected | KeySource::KeysAreValues => before(layer),
+        let stores = |layer: &&LayerSpec| layer.attention().is_some_and(AttentionSpec::stores_keys);
+        let before = |layer: usize| self.layers[..layer].iter().filter(stores).count();
+        let read = self.layers.iter().enumerate().map(|(layer, spec)| match spec.attention().map(|spec| spec.keys) {
+            Some(KeySource::OfLayer(other)) => before(other),
+            Some(KeySource::Projected | KeySource::KeysAreValues) | None => before(layer),
         });
         read.collect()
     }

@@ -15,6 +15,16 @@ pub struct Modules {
     pub after_feed_forward: &'static str,
     pub final_norm: &'static str,
     pub experts: ExpertModules,
+    pub delta_rule: DeltaRuleModules,
+}
+
+/// How the projections of delta-rule layers are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeltaRuleModules {
+    /// `in_proj_qkv`, `in_proj_z`, `in_proj_b` and `in_proj_a`: each with its heads one after the other.
+    Separate,
+    /// `in_proj_qkvz` and `in_proj_ba`: of each key head its query, key, values and gates, then of the next.
+    ByKeyHead,
 }
 
 /// Names of the modules of a mixture of experts, and how the experts' weights are stored.
@@ -62,7 +72,12 @@ pub const LLAMA: Modules = Modules {
     after_feed_forward: "post_feedforward_layernorm",
     final_norm: "model.norm",
     experts: QWEN_EXPERTS,
+    delta_rule: DeltaRuleModules::Separate,
 };
+
+pub const QWEN3_5: Modules = LLAMA;
+
+pub const QWEN3_NEXT: Modules = Modules { delta_rule: DeltaRuleModules::ByKeyHead, ..LLAMA };
 
 pub const PHI: Modules =
     Modules { out: "self_attn.dense", up: &["mlp.fc1"], down: "mlp.fc2", final_norm: "model.final_layernorm", ..LLAMA };
@@ -100,6 +115,7 @@ pub const GGUF: Modules = Modules {
     before_feed_forward: "ffn_norm",
     after_feed_forward: "post_ffw_norm",
     final_norm: "output_norm",
+    delta_rule: DeltaRuleModules::Separate,
     experts: ExpertModules {
         router: "ffn_gate_inp",
         experts: "experts",

@@ -58,18 +58,25 @@ pub enum RopeScaling {
 
 const SUPPORTED: &str = "one of default, linear, llama3, yarn, longrope, proportional";
 
-/// The kinds of layers that may have ropes of their own, as `layer_types` and `rope_parameters` name them.
+/// The kinds of layers, as `layer_types` and `rope_parameters` name them; those with attention may have ropes of their
+/// own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerKind {
     Full,
     Sliding,
+    /// A delta-rule layer, which has no rope.
+    Linear,
 }
 
 impl LayerKind {
+    /// The kinds with attention.
+    pub const WITH_ATTENTION: [LayerKind; 2] = [LayerKind::Full, LayerKind::Sliding];
+
     pub fn name(self) -> &'static str {
         match self {
             LayerKind::Full => "full_attention",
             LayerKind::Sliding => "sliding_attention",
+            LayerKind::Linear => "linear_attention",
         }
     }
 }
@@ -98,9 +105,8 @@ impl RopeConfig {
         context: usize,
     ) -> Result<Self> {
         let flat = fields.object("rope_parameters")?;
-        let by_kind = flat
-            .as_ref()
-            .is_some_and(|flat| [LayerKind::Full, LayerKind::Sliding].iter().any(|kind| flat.is_written(kind.name())));
+        let by_kind =
+            flat.as_ref().is_some_and(|flat| LayerKind::WITH_ATTENTION.iter().any(|kind| flat.is_written(kind.name())));
         let parameters = match flat {
             Some(flat) if by_kind => Some(flat.required_object(kind.name(), "the rope of these layers")?),
             flat => flat,

@@ -10,7 +10,11 @@ mod quantised;
 mod random;
 mod safetensors_file;
 
-use crate::backend::{Backend, Dtype, MatrixPart, WeightFormat, WeightView, with_bytes};
+use std::ops::Range;
+
+use crate::backend::{
+    Backend, Dtype, MatrixPart, QuantFormat, QuantSource, QuantView, StackShape, WeightFormat, WeightView, with_bytes,
+};
 use crate::error::{Error, Result};
 
 use super::config::Quantisation;
@@ -50,6 +54,51 @@ impl WeightSource {
                 checkpoint.parts(specs, *dtype, |parts| self.matrix_of(backend, specs, parts, B::multiplies_experts))
             }
             WeightSource::Random(random) => self.matrix_of(backend, specs, &random.parts(specs), B::multiplies_experts),
+        }
+    }
+
+    /// The same with these rows of the stack only, in this order. What is stored in codes becomes dense.
+    pub fn matrix_rows<B: Backend>(
+        &self,
+        backend: &mut B,
+        specs: &[TensorSpec],
+        rows: &[Range<usize>],
+    ) -> Result<B::Matrix> {
+        let mut select = |parts: &[MatrixPart<'_>], made: Option<QuantFormat>| {
+            let dense = StackShape::of(parts).dense;
+            if dense.is_none() && made.is_none() {
+                log::warn!("tensor `{}` becomes dense: its rows are put in another order", specs[0].name);
+            }
+            let (dtype, cols) = (dense.unwrap_or(self.compute().0), parts[0].cols());
+            let stack: Vec<u8> = parts.iter().flat_map(|part| part.dense_bytes(dtype)).collect();
+            let row = cols * dtype.bytes();
+            let bytes: Vec<u8> =
+                rows.iter().flat_map(|rows| &stack[rows.start * row..rows.end * row]).copied().collect();
+            let view = WeightView { dtype, rows: rows.iter().map(Range::len).sum(), cols, bytes: &bytes };
+            let part = match made {
+                None => MatrixPart::Dense(view),
+                Some(format) => {
+                    MatrixPart::Quantised(QuantView::of(format, view.rows, view.cols, QuantSource::Dense(view)))
+                }
+            };
+            self.matrix_of(backend, specs, &[part])
+        };
+        match self {
+            WeightSource::Checkpoint { checkpoint, dtype, .. } => match checkpoint.made_format(&specs[0]) {
+                None => checkpoint.parts(specs, *dtype, |parts| select(parts, None)),
+                made => checkpoint.packed(specs, |views| {
+                    views.iter().zip(specs).try_for_each(|(view, spec)| checkpoint.refuse_nan(view, spec))?;
+                    select(&views.iter().copied().map(MatrixPart::Dense).collect::<Vec<_>>(), made)
+                }),
+            },
+            WeightSource::Random(random) => {
+                let parts = random.parts(specs);
+                let made = match parts[0].format() {
+                    WeightFormat::Quantised(format) => Some(format),
+                    WeightFormat::Dense(_) | WeightFormat::Blocks(_) => None,
+                };
+                select(&parts, made)
+            }
         }
     }
 

@@ -182,7 +182,7 @@ impl Step {
             words.rebuild(&plan, kernels.heads(), shape.rows, kernels.tiling());
             UploadedPlan { plan, words }
         };
-        let StepBatch { tokens, positions, slots, logit_rows, plans, requests } = batch;
+        let StepBatch { tokens, positions, slots, logit_rows, plans, requests, state_runs: _ } = batch;
         let plans = plans.into_iter().enumerate().map(plan).collect();
         let has_penalties = requests.iter().any(SampleRequest::has_penalties);
         let mut loaded = LoadedBatch { slots, plans, shape, has_penalties, advanced: 0, results };

@@ -100,7 +100,7 @@ fn pool_bytes<B: Backend>(backend: &mut B, options: &BatchesOptions, model: &Mod
     options.kv.set_on(backend, model.heads(), options.dtype);
     let layer_pages = model.layer_pages();
     let (places, groups) = (layer_pages.places.clone(), layer_pages.groups(backend.page_tokens()).count());
-    let shape = KvShape { heads: model.stored_heads().collect(), places, dtype: options.dtype, pages: 1 };
+    let shape = KvShape { places, ..KvShape::one_group(model.stored_heads().collect(), options.dtype, 1) };
     let pages = groups * backend.page_bytes(&shape);
     options.kv_tokens.map(|tokens| tokens.div_ceil(backend.page_tokens() as usize).saturating_mul(pages))
 }

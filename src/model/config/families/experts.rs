@@ -19,6 +19,14 @@ pub fn of_layer(family: Family, fields: &Fields<'_>, layer: usize, norm: Norm) -
             let scores = RouterScores::Softmax { normalise };
             Some(read(fields, "num_experts_per_tok", "moe_intermediate_size", Gate::Silu, scores)?)
         }
+        Family::Qwen3Next if is_sparse(fields, layer)? => {
+            let scores = RouterScores::Softmax { normalise: fields.flag("norm_topk_prob")?.unwrap_or(true) };
+            Some(read(fields, "num_experts_per_tok", "moe_intermediate_size", Gate::Silu, scores)?)
+        }
+        Family::Qwen35Moe => {
+            let scores = RouterScores::Softmax { normalise: true };
+            Some(read(fields, "num_experts_per_tok", "moe_intermediate_size", Gate::Silu, scores)?)
+        }
         Family::GptOss => {
             refuse_other_limit(fields)?;
             let scores = RouterScores::SoftmaxOfChosen;
@@ -32,6 +40,16 @@ pub fn of_layer(family: Family, fields: &Fields<'_>, layer: usize, norm: Norm) -
         }
         _ => None,
     })
+}
+
+/// The intermediate size of the expert that all rows share, in layers with experts.
+pub fn shared_width(family: Family, fields: &Fields<'_>) -> Result<Option<usize>> {
+    match family {
+        Family::Qwen3Next | Family::Qwen35Moe => {
+            fields.required_size("shared_expert_intermediate_size", LARGEST_WIDTH).map(Some)
+        }
+        _ => Ok(None),
+    }
 }
 
 fn read(fields: &Fields<'_>, chosen: &str, width: &str, gate: Gate, scores: RouterScores) -> Result<ExpertsSpec> {
@@ -53,7 +71,7 @@ fn read(fields: &Fields<'_>, chosen: &str, width: &str, gate: Gate, scores: Rout
     })
 }
 
-/// Whether a layer of Qwen3-MoE has experts.
+/// Whether a layer of Qwen3-MoE or Qwen3-Next has experts.
 fn is_sparse(fields: &Fields<'_>, layer: usize) -> Result<bool> {
     if fields.count("num_experts")? == Some(0) {
         return Ok(false);

@@ -6,10 +6,10 @@ use crate::error::Result;
 use super::super::fields::{Fields, LARGEST_CONTEXT, LARGEST_WIDTH, shown};
 use super::super::rope::{LayerKind, RopeConfig, RopeDefaults};
 use super::super::{
-    AttentionSpec, BlockNorms, DenseSpec, FeedForward, HeadNorm, HeadNormSpan, KeySource, LayerNorms, LayerSpec,
+    AttentionSpec, BlockNorms, DenseSpec, FeedForward, HeadNorm, HeadNormSpan, KeySource, LayerNorms, LayerSpec, Mixer,
     QueryGrowth,
 };
-use super::{Biases, Family, experts, softcap};
+use super::{Biases, Family, delta_rule, experts, softcap};
 
 /// Defaults of transformers for `sliding_window` and `max_window_layers`, for configs without these keys.
 const DEFAULT_WINDOW: usize = 4096;
@@ -80,6 +80,7 @@ impl<'a> Reader<'a> {
         };
         let head_norm = match family {
             Family::Qwen3 | Family::Qwen3Moe | Family::Gemma3 => Some((HeadNormSpan::Head, false)),
+            _ if family.has_delta_rule() => Some((HeadNormSpan::Head, false)),
             Family::Gemma4 => Some((HeadNormSpan::Head, true)),
             Family::Olmo2 | Family::Olmo3 => Some((HeadNormSpan::AllHeads, false)),
             _ => None,
@@ -87,8 +88,8 @@ impl<'a> Reader<'a> {
         let layer = |layer: usize| {
             let heads = self.heads[layer];
             let keys = self.keys(layer)?;
-            Ok(LayerSpec {
-                attention: AttentionSpec {
+            let attention = || -> Result<AttentionSpec> {
+                Ok(AttentionSpec {
                     heads,
                     window: windows[layer],
                     rope: self.rope(layer).filter(|_| ropes[layer]).cloned(),
@@ -98,9 +99,17 @@ impl<'a> Reader<'a> {
                     sinks: family == Family::GptOss,
                     keys,
                     head_norm: head_norm.map(|(span, values)| HeadNorm { norm, span, values }),
+                    gated: family.has_delta_rule(),
                     qkv_bias: biases.qkv,
                     out_bias: biases.out,
-                },
+                })
+            };
+            let mixer = match self.kinds[layer] {
+                LayerKind::Linear => Mixer::DeltaRule(delta_rule::read(fields, norm.eps())?),
+                LayerKind::Full | LayerKind::Sliding => Mixer::Attention(attention()?),
+            };
+            Ok(LayerSpec {
+                mixer,
                 feed_forward: self.feed_forward(layer, keys, activation, &biases)?,
                 norms,
                 output_scale: family == Family::Gemma4,
@@ -113,6 +122,7 @@ impl<'a> Reader<'a> {
         match self.kinds[layer] {
             LayerKind::Full => self.full_rope.as_ref(),
             LayerKind::Sliding => self.sliding_rope.as_ref(),
+            LayerKind::Linear => None,
         }
     }
 
@@ -144,6 +154,7 @@ impl<'a> Reader<'a> {
         let window = window.filter(|&w| w < self.context).map(|w| u32::try_from(w).expect("LARGEST_CONTEXT fits"));
         let is_used = match self.family {
             Family::Llama | Family::Phi | Family::Olmo2 => false,
+            _ if self.family.has_delta_rule() => false,
             Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe | Family::SmolLm3 => {
                 fields.flag("use_sliding_window")?.unwrap_or(false)
             }
@@ -210,7 +221,12 @@ impl<'a> Reader<'a> {
         let norm = self.family.norm(fields)?;
         let experts = experts::of_layer(self.family, fields, layer, norm)?;
         if let (Some(experts), false) = (experts, self.family == Family::Gemma4) {
-            return Ok(FeedForward::Experts(experts));
+            return Ok(match experts::shared_width(self.family, fields)? {
+                Some(width) => {
+                    FeedForward::SharedExpert { shared: DenseSpec { activation, width, bias: false }, experts }
+                }
+                None => FeedForward::Experts(experts),
+            });
         }
         let width = fields.required_size("intermediate_size", LARGEST_WIDTH)?;
         let shares = matches!(keys, KeySource::OfLayer(_));
@@ -234,19 +250,25 @@ fn layer_kinds(family: Family, fields: &Fields<'_>, layers: usize) -> Result<Vec
             return Err(fields.error("layer_types", expected, kinds.len().to_string()));
         }
         Some(kinds) => {
-            let kind = |(layer, kind): (usize, &serde_json::Value)| match kind.as_str() {
-                Some("full_attention") => Ok(LayerKind::Full),
-                Some("sliding_attention") => Ok(LayerKind::Sliding),
-                _ => {
-                    let expected = "full_attention or sliding_attention";
-                    Err(fields.error(&format!("layer_types[{layer}]"), expected, shown(kind)))
-                }
+            let known = match family.has_delta_rule() {
+                true => [LayerKind::Full, LayerKind::Linear],
+                false => LayerKind::WITH_ATTENTION,
+            };
+            let kind = |(layer, kind): (usize, &serde_json::Value)| {
+                let named = known.into_iter().find(|known| kind.as_str() == Some(known.name()));
+                named.ok_or_else(|| {
+                    let expected = known.map(LayerKind::name).join(" or ");
+                    fields.error(&format!("layer_types[{layer}]"), expected, shown(kind))
+                })
             };
             kinds.iter().enumerate().map(kind).collect::<Result<_>>()?
         }
     };
     if let (Family::Gemma4, Some(last)) = (family, kinds.last_mut()) {
         *last = LayerKind::Full;
+    }
+    if kinds.iter().all(|&kind| kind == LayerKind::Linear) {
+        return Err(fields.error("layer_types", "at least one full_attention layer", "none"));
     }
     Ok(kinds)
 }
@@ -269,6 +291,11 @@ fn implied_kinds(family: Family, fields: &Fields<'_>, layers: usize) -> Result<V
         Family::Olmo3 => every(4),
         Family::Gemma3 => every(fields.size("sliding_window_pattern", layers.max(64))?.unwrap_or(6)),
         Family::Gemma4 => every(6),
+        Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe => {
+            let period = fields.size("full_attention_interval", LARGEST_WIDTH)?.unwrap_or(4);
+            let is_full = |layer: usize| (layer + 1).is_multiple_of(period);
+            (0..layers).map(|layer| if is_full(layer) { LayerKind::Full } else { LayerKind::Linear }).collect()
+        }
         Family::Llama | Family::Phi | Family::Olmo2 => vec![LayerKind::Full; layers],
     })
 }
@@ -322,6 +349,7 @@ fn rope_defaults(family: Family, kind: LayerKind) -> RopeDefaults {
         (Family::Olmo3, LayerKind::Sliding) => {
             RopeDefaults { theta_field: None, theta: 500_000.0, scaled: false, ..plain }
         }
+        (Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe, _) => RopeDefaults { fraction: 0.25, ..plain },
         (Family::Gemma4, _) => RopeDefaults { theta_field: None, scaled: false, ..plain },
         (Family::Gemma3, LayerKind::Full) => RopeDefaults { theta: 1e6, ..plain },
         (Family::Gemma3, LayerKind::Sliding) => {

@@ -1,8 +1,10 @@
 //! The supported architectures: what each implies by its name and what its config.json may set. The result is plain
 //! data in `ModelConfig`; no other file depends on the family. `defaults` holds what transformers assumes where a
-//! config is silent, `layers` reads what differs from layer to layer, `experts` the mixtures, `tokens` special tokens.
+//! config is silent, `layers` reads what differs from layer to layer, `experts` the mixtures, `delta_rule` layers with
+//! a state, `tokens` special tokens.
 
 mod defaults;
+mod delta_rule;
 mod experts;
 mod layers;
 mod tokens;
@@ -16,7 +18,7 @@ use crate::backend::{Dtype, Gate};
 use crate::error::Result;
 
 use super::fields::{Fields, LARGEST_CONTEXT, LARGEST_LAYERS, LARGEST_VOCAB, LARGEST_WIDTH};
-use super::modules::{GEMMA, GPT_OSS, LLAMA, MIXTRAL, Modules, PHI, PHI3};
+use super::modules::{GEMMA, GPT_OSS, LLAMA, MIXTRAL, Modules, PHI, PHI3, QWEN3_5, QWEN3_NEXT};
 use super::quantisation::{self, Quantisation};
 use super::{Activation, ExpertForm, ExpertModules, ModelConfig, Norm, PerLayerInputs};
 use tokens::read_special_tokens;
@@ -34,6 +36,10 @@ pub enum Family {
     Qwen2,
     Qwen3,
     Qwen3Moe,
+    Qwen3Next,
+    /// The text models of Qwen3.5 and Qwen3.6, dense and with experts.
+    Qwen35,
+    Qwen35Moe,
     /// Phi-1, Phi-1.5 and Phi-2.
     Phi,
     /// Phi-3, Phi-3.5 and Phi-4, without pictures.
@@ -48,7 +54,7 @@ pub enum Family {
 }
 
 impl Family {
-    const ALL: [Family; 17] = [
+    const ALL: [Family; 20] = [
         Family::Llama,
         Family::Mistral,
         Family::Ministral,
@@ -57,6 +63,9 @@ impl Family {
         Family::Qwen2,
         Family::Qwen3,
         Family::Qwen3Moe,
+        Family::Qwen3Next,
+        Family::Qwen35,
+        Family::Qwen35Moe,
         Family::Phi,
         Family::Phi3,
         Family::SmolLm3,
@@ -79,6 +88,9 @@ impl Family {
             Self::Qwen2 => "qwen2",
             Self::Qwen3 => "qwen3",
             Self::Qwen3Moe => "qwen3_moe",
+            Self::Qwen3Next => "qwen3_next",
+            Self::Qwen35 => "qwen3_5_text",
+            Self::Qwen35Moe => "qwen3_5_moe_text",
             Self::Phi => "phi",
             Self::Phi3 => "phi3",
             Self::SmolLm3 => "smollm3",
@@ -121,6 +133,8 @@ impl Family {
             Self::Mixtral => MIXTRAL,
             Self::Gemma2 | Self::Gemma3 | Self::Gemma4 => GEMMA,
             Self::GptOss => GPT_OSS,
+            Self::Qwen3Next => QWEN3_NEXT,
+            Self::Qwen35 | Self::Qwen35Moe => QWEN3_5,
             _ => LLAMA,
         }
     }
@@ -133,6 +147,9 @@ impl Family {
             Self::Mistral | Self::Ministral | Self::Ministral3 | Self::Mixtral | Self::Phi3 => Biases::default(),
             Self::Qwen2 => Biases { qkv: true, ..Biases::default() },
             Self::Qwen3 | Self::Qwen3Moe | Self::Olmo2 | Self::Olmo3 | Self::GptOss => {
+                Biases { qkv: attention, out: attention, ..Biases::default() }
+            }
+            Self::Qwen3Next | Self::Qwen35 | Self::Qwen35Moe => {
                 Biases { qkv: attention, out: attention, ..Biases::default() }
             }
             Self::Gemma2 | Self::Gemma3 | Self::Gemma4 => {
@@ -151,6 +168,7 @@ impl Family {
         Ok(match self {
             Self::Phi => Norm::Layer { eps },
             Self::Gemma2 | Self::Gemma3 => Norm::RmsPlusOne { eps },
+            _ if self.has_delta_rule() => Norm::RmsPlusOne { eps },
             _ => Norm::Rms { eps },
         })
     }
@@ -170,6 +188,11 @@ impl Family {
             Some(name) if !known.contains(&name) => Err(fields.error(field, expected, format!("\"{name}\""))),
             _ => Ok(activation),
         }
+    }
+
+    /// Whether layers with a state stand beside those with attention.
+    fn has_delta_rule(self) -> bool {
+        matches!(self, Self::Qwen3Next | Self::Qwen35 | Self::Qwen35Moe)
     }
 
     fn is_gemma(self) -> bool {
@@ -215,11 +238,13 @@ const fn wrapper(name: &'static str, text: &'static str, tied: Option<bool>) -> 
     Wrapper { name, text, tied }
 }
 
-const WRAPPERS: [Wrapper; 5] = [
+const WRAPPERS: [Wrapper; 7] = [
     wrapper("gemma3", "gemma3_text", Some(true)),
     wrapper("gemma4", "gemma4_text", Some(true)),
     wrapper("gemma4_unified", GEMMA4_UNIFIED, Some(true)),
     wrapper("mistral3", "mistral", Some(true)),
+    wrapper("qwen3_5", "qwen3_5_text", Some(false)),
+    wrapper("qwen3_5_moe", "qwen3_5_moe_text", Some(false)),
     wrapper("llava", "llama", None),
 ];
 

@@ -128,6 +128,17 @@ enum Role {
     Other,
 }
 
+/// Ends of the names of matrices with few outputs: routers and gates.
+const SMALL: [&str; 7] = [
+    ".gate.weight",
+    ".router.weight",
+    "router.proj.weight",
+    "shared_expert_gate.weight",
+    "in_proj_a.weight",
+    "in_proj_b.weight",
+    "in_proj_ba.weight",
+];
+
 impl Role {
     fn of(tensor: &TensorSpec) -> Self {
         let name = tensor.name.as_str();
@@ -136,9 +147,8 @@ impl Role {
             _ if name == "lm_head.weight" => Role::Head,
             _ if name == "model.embed_tokens.weight" => Role::Embedding,
             _ if !name.starts_with("model.layers.") || name.ends_with("bias") => Role::Other,
-            _ if [".gate.weight", ".router.weight", "router.proj.weight"].iter().any(|end| name.ends_with(end)) => {
-                Role::Router
-            }
+            _ if name.ends_with("conv1d.weight") => Role::Other,
+            _ if SMALL.iter().any(|end| name.ends_with(end)) => Role::Router,
             _ => Role::Layer,
         }
     }

@@ -1,0 +1,48 @@
+//! The memory for states of delta-rule layers. Slots have no meaning here: the prefix tree says which sequence's state
+//! is where.
+
+use crate::backend::{CONV_TOKENS, DeltaHeads, StateShape};
+use crate::ids::StateId;
+
+/// The states of one layer in all slots.
+pub struct LayerStates {
+    heads: DeltaHeads,
+    /// `[value_head][slot][key_dim][value_dim]`
+    matrices: Vec<f32>,
+    /// The last inputs of the convolution, the newest last: `[slot][CONV_TOKENS][conv_width]`.
+    tails: Vec<f32>,
+    slots: usize,
+}
+
+impl LayerStates {
+    /// One for each layer. The system backs zeros with memory as they are first written.
+    pub fn all(shape: &StateShape) -> Vec<Self> {
+        let StateShape { heads, slots } = shape;
+        let layer = |&heads: &DeltaHeads| LayerStates {
+            heads,
+            matrices: vec![0.0; heads.value_heads * slots * heads.matrix()],
+            tails: vec![0.0; slots * CONV_TOKENS * heads.conv_width()],
+            slots: *slots,
+        };
+        heads.iter().map(layer).collect()
+    }
+
+    pub fn heads(&self) -> DeltaHeads {
+        self.heads
+    }
+
+    pub fn tail(&self, slot: StateId) -> &[f32] {
+        let size = CONV_TOKENS * self.heads.conv_width();
+        &self.tails[slot.ix() * size..][..size]
+    }
+
+    pub fn tail_mut(&mut self, slot: StateId) -> &mut [f32] {
+        let size = CONV_TOKENS * self.heads.conv_width();
+        &mut self.tails[slot.ix() * size..][..size]
+    }
+
+    /// The matrices of each value head in all slots.
+    pub fn by_head(&mut self) -> impl Iterator<Item = &mut [f32]> {
+        self.matrices.chunks_exact_mut((self.slots * self.heads.matrix()).max(1))
+    }
+}
