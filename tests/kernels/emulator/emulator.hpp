@@ -123,6 +123,7 @@ inline std::deque<Fiber*> ready;
 inline Queue polling;  // look again and again at what others write
 inline std::vector<std::unique_ptr<Fiber>> fibers;
 inline std::vector<std::unique_ptr<Block>> blocks;
+inline std::map<unsigned, Meeting> clusters;  // by their first block
 inline unsigned grid = 0;
 inline bool late_copies = false, late_products = false;
 inline std::mt19937 dice;
@@ -313,6 +314,57 @@ inline void meet(unsigned id, unsigned threads) {
     }
 }
 
+inline void pass(unsigned id, unsigned threads) {
+    Meeting& meeting = current->block->meetings[id];
+    if (++meeting.arrived == threads) {
+        meeting.arrived = 0;
+        wake(meeting.waiting);
+    }
+}
+
+// Clusters: `size` neighbouring blocks.
+
+inline unsigned cluster_begin(unsigned size) {
+    return current->block->index.x / size * size;
+}
+
+inline void meet_cluster(unsigned size) {
+    Meeting& meeting = clusters[cluster_begin(size)];
+    if (++meeting.arrived == size * current->block->threads) {
+        meeting.arrived = 0;
+        wake(meeting.waiting);
+    } else {
+        wait(meeting.waiting, "meet_cluster");
+    }
+}
+
+inline void arrive_at_peer(unsigned barrier, unsigned rank, unsigned size) {
+    Block& peer = *blocks.at(cluster_begin(size) + rank);
+    if (rank >= size || peer.running == 0 || peer.phases.find(barrier) == peer.phases.end()) {
+        stop("a barrier that a peer does not have");
+    }
+    complete(peer.phases.at(barrier));
+}
+
+inline void meet_cluster_again(unsigned size) {
+    meet_cluster(size);
+}
+
+inline float4 load_of_peer(unsigned address, unsigned rank, unsigned size) {
+    const Block& peer = *blocks.at(cluster_begin(size) + rank);
+    if (address % 16 != 0 || rank >= size || peer.running == 0) {
+        stop("shared memory of a peer that is not there, or not aligned");
+    }
+    at(address);
+    float4 numbers;
+    std::memcpy(&numbers, peer.shared + address, sizeof numbers);
+    return numbers;
+}
+
+// Kernels are run one after another.
+inline void begin_next_kernel() {}
+inline void wait_for_kernels_before() {}
+
 // Copies.
 
 inline void do_copy(Fiber& fiber) {
@@ -358,9 +410,10 @@ inline void do_bulk(Block& block, size_t which) {
     end_phase_if_complete(phases);
 }
 
-inline void enqueue_bulk(Bulk bulk) {
-    phases_at(bulk.barrier);
-    Block& block = *current->block;
+inline void enqueue_bulk(Bulk bulk, Block& block = *current->block) {
+    if (block.running == 0 || block.phases.find(bulk.barrier) == block.phases.end()) {
+        stop("a copy that signals a barrier that nobody has initialised");
+    }
     block.bulks.push_back(std::move(bulk));
     if (!late_copies) {
         do_bulk(block, block.bulks.size() - 1);
@@ -378,7 +431,7 @@ inline void copy_bulk(unsigned to, const void* from, unsigned bytes, unsigned ba
 // A tensor map's words are, in this order: address, elements of a row, rows, bytes between rows, elements of a box's row, rows
 // of a box, bytes of an element, and whether boxes are swizzled.
 template <class Map>
-void copy_box(unsigned to, const Map& map, unsigned x, unsigned y, unsigned barrier) {
+void copy_box(unsigned to, const Map& map, unsigned x, unsigned y, unsigned barrier, Block& block = *current->block) {
     const auto* words = map.words;
     const uint64_t address = words[0], width = words[1], rows = words[2], apart = words[3], box = words[4], box_rows = words[5], size = words[6], swizzled = words[7];
     const uint64_t row_bytes = box * size;
@@ -397,8 +450,18 @@ void copy_box(unsigned to, const Map& map, unsigned x, unsigned y, unsigned barr
                 shared[to + row * row_bytes + place] = real ? *from : 0;
             }
         }
-    }, bytes, barrier});
+    }, bytes, barrier}, block);
 }
+
+template <class Map>
+void copy_box_to_two(unsigned to, const Map& map, unsigned x, unsigned y, unsigned barrier, unsigned first, unsigned size) {
+    for (unsigned rank : {first, first + 1}) {
+        copy_box(to, map, x, y, barrier, *blocks.at(cluster_begin(size) + rank));
+    }
+}
+
+template <class Map>
+void fetch_map(const Map&) {}
 
 inline void copies_issued() {
     current->groups.push_back(current->ungrouped);
@@ -867,6 +930,10 @@ inline void fence_proxies() {}
 inline void begin_products() {}
 template <int N>
 void settled(float (&)[N][4]) {}
+inline void decoded(unsigned (&)[4]) {}
+inline unsigned masked_over(unsigned word, unsigned mask, unsigned base) {
+    return (word & mask) | base;
+}
 template <unsigned COUNT>
 void more_registers() {}
 template <unsigned COUNT>
@@ -1040,6 +1107,7 @@ inline const char* run(unsigned blocks_, unsigned threads, size_t dynamic_bytes,
     }
     fibers.clear();
     blocks.clear();
+    clusters.clear();
     ready.clear();
     polling.clear();
     return fault.empty() ? nullptr : fault.c_str();
