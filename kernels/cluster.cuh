@@ -1,8 +1,6 @@
-// Blocks of a Hopper cluster: they meet, read each other's shared memory, signal each other's barriers and share copies. A cluster is `size` neighbouring blocks of a grid
+// Blocks of a Hopper cluster: they meet, and read each other's shared memory. A cluster is `size` neighbouring blocks of a grid
 // of one dimension; a block's rank is its index modulo `size`.
 #pragma once
-
-#include "tensor_map.cuh"
 
 // Blocks until all threads of the cluster that have not ended are here. What they wrote before is visible behind.
 __device__ __forceinline__ void meet_cluster(unsigned size) {
@@ -22,16 +20,4 @@ __device__ __forceinline__ float4 load_of_peer(unsigned address, unsigned rank, 
                  : "r"(address), "r"(rank)
                  : "memory");
     return numbers;
-}
-
-// Arrives at the barrier that lies at `barrier` in block `rank`.
-__device__ __forceinline__ void arrive_at_peer(unsigned barrier, unsigned rank, unsigned size) {
-    asm volatile("{\n.reg .b32 at;\nmapa.shared::cluster.u32 at, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [at];\n}" ::"r"(barrier), "r"(rank) : "memory");
-}
-
-// `copy_box` to the same place of the blocks of ranks `first` and `first` + 1; each one's barrier is signalled.
-__device__ __forceinline__ void copy_box_to_two(unsigned to, const TensorMap& map, unsigned x, unsigned y, unsigned barrier, unsigned first, unsigned size) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
-                 "l"(&map), "r"(x), "r"(y), "r"(barrier), "h"(static_cast<unsigned short>(3u << first))
-                 : "memory");
 }

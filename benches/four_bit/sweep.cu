@@ -1,5 +1,5 @@
 // Times linear_4bit_wgmma with one choice of tiles on the layers of llama3-8b, and compares it with linear_4bit_any. Built and run
-// by sweep.sh, which gives the choice as defines: SWEEP_FP4, SWEEP_GROUP, SWEEP_CAP, SWEEP_GROUPS, SWEEP_BLOCKS, SWEEP_PARTS, SWEEP_PAIR;
+// by sweep.sh, which gives the choice as defines: SWEEP_FP4, SWEEP_GROUP, SWEEP_CAP, SWEEP_GROUPS, SWEEP_BLOCKS;
 // with SWEEP_BASE it times cuBLAS in bf16 and reading the panels instead.
 //
 // A line of output: outputs, inputs, rows, splits, whether kernels overlap, microseconds (median of replays of a CUDA graph of
@@ -20,7 +20,7 @@
 // The host has to know of the kernel.
 #define __CUDA_ARCH_FEAT_SM90_ALL
 #endif
-// As `FourBitTiles` of src/backend/cuda/compile/four_bit.rs counts them.
+// As `LayerTiles` of src/backend/cuda/compile/four_bit_layers.rs counts them.
 constexpr unsigned panel_bytes = 4096 + 128 / SWEEP_GROUP * 64 * (SWEEP_FP4 ? 1 : 5);
 constexpr unsigned stage_bytes = (SWEEP_CAP * 256 + SWEEP_GROUPS * panel_bytes + 1023) / 1024 * 1024;
 constexpr unsigned fitting = (228 * 1024 / SWEEP_BLOCKS - 1024 - 2048) / stage_bytes, most_stages = fitting < 24 ? fitting : 24;
@@ -33,8 +33,6 @@ constexpr unsigned fitting = (228 * 1024 / SWEEP_BLOCKS - 1024 - 2048) / stage_b
 #define CAP SWEEP_CAP
 #define GROUPS SWEEP_GROUPS
 #define BLOCKS SWEEP_BLOCKS
-#define PARTS SWEEP_PARTS
-#define PAIR SWEEP_PAIR
 #define STAGES most_stages
 #include "four_bit/linear_4bit_wgmma.cu"
 #include "four_bit/linear_4bit_any.cu"
@@ -187,7 +185,7 @@ int main() {
             fill<<<1024, 256, 0, stream>>>(pool + i * bytes, panels, i);
         }
         for (unsigned rows : all_rows) {
-            const bool serves = CAP == 8 ? rows <= 8 : CAP <= 32 ? rows == CAP : CAP < 128 ? rows == 64 || rows == 128 || rows == 256 : rows >= 128 && rows <= 1024;
+            const bool serves = CAP == 8 ? rows <= 8 : CAP <= 32 ? rows == CAP : CAP < 128 ? rows == 64 || rows == 128 || rows == 256 : rows >= 128;
             if (!serves) {
                 continue;
             }
@@ -195,22 +193,22 @@ int main() {
             std::vector<bf16> ours(static_cast<size_t>(rows) * outputs), theirs(ours.size());
             check(cudaMemcpyAsync(theirs.data(), expected, ours.size() * 2, cudaMemcpyDeviceToHost, stream), "results");
             check(cudaStreamSynchronize(stream), "results");
-            const TensorMap map = boxes_of(x, rows, inner, CAP / PAIRED);
-            const unsigned tiles = (outputs + PAIRED * OUTPUTS - 1) / (PAIRED * OUTPUTS) * PAIRED * ((rows + CAP - 1) / CAP);
+            const TensorMap map = boxes_of(x, rows, inner, CAP);
+            const unsigned tiles = (outputs + OUTPUTS - 1) / OUTPUTS * ((rows + CAP - 1) / CAP);
             for (unsigned splits : {1u, 2u, 3u, 4u, 5u, 6u, 8u}) {
                 const unsigned places = facts.multiProcessorCount * BLOCKS;
-                if (splits * PAIRED > 8 || splits > 1 && (rows > 512 || tiles * splits > 4 * places)) {
+                if (splits > 1 && (rows > 512 || tiles * splits > 4 * places)) {
                     continue;
                 }
                 for (unsigned overlap : {0u, 1u}) {
                     auto launch = [&](unsigned turn) {
                         cudaLaunchAttribute attributes[2];
                         attributes[0].id = cudaLaunchAttributeClusterDimension;
-                        attributes[0].val.clusterDim = {splits * PAIRED, 1, 1};
+                        attributes[0].val.clusterDim = {splits, 1, 1};
                         attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
                         attributes[1].val.programmaticStreamSerializationAllowed = overlap;
                         cudaLaunchConfig_t config = {};
-                        config.gridDim = splits > 1 ? tiles * splits : std::min(tiles, places / PAIRED * PAIRED);
+                        config.gridDim = splits > 1 ? tiles * splits : std::min(tiles, places);
                         config.blockDim = threads;
                         config.dynamicSmemBytes = shared;
                         config.stream = stream;

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Times the tiles of kernels/four_bit that could serve, on a Hopper GPU with nvcc 13: bash benches/four_bit/sweep.sh OUT.
-# Builds sweep.cu once for each, in parallel, then runs them one after another; a file OUT/NAME.tsv for each. The best of
-# them by rows and shape belong into `FourBitTiles` of src/backend/cuda/compile/four_bit.rs.
+# Builds sweep.cu once for each, in parallel, then runs them one after another; a file OUT/NAME.tsv for each line of variants.txt, or of a
+# second argument. The best of
+# them by rows and shape belong into `LayerPlan` of src/backend/cuda/compile/four_bit_layers.rs.
 set -euo pipefail
 out=${1:?the folder for results}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -9,9 +10,9 @@ mkdir -p "$out" /tmp/four-bit-sweep
 
 variants=$(grep -v '^#' "${2:-$here/variants.txt}")
 build() {
-  read -r name fp4 group cap groups blocks parts pair more <<<"$1"
+  read -r name fp4 group cap groups blocks more <<<"$1"
   nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -Xptxas -v -I "$here/../../kernels" -o "/tmp/four-bit-sweep/$name" \
-    -DSWEEP_FP4="$fp4" -DSWEEP_GROUP="$group" -DSWEEP_CAP="$cap" -DSWEEP_GROUPS="$groups" -DSWEEP_BLOCKS="$blocks" -DSWEEP_PARTS="$parts" -DSWEEP_PAIR="$pair" $more "$here/sweep.cu" -lcublas -lcuda >"/tmp/four-bit-sweep/$name.build" 2>&1 || { echo "$name was not built:"; tail -5 "/tmp/four-bit-sweep/$name.build"; }
+    -DSWEEP_FP4="$fp4" -DSWEEP_GROUP="$group" -DSWEEP_CAP="$cap" -DSWEEP_GROUPS="$groups" -DSWEEP_BLOCKS="$blocks" $more "$here/sweep.cu" -lcublas -lcuda >"/tmp/four-bit-sweep/$name.build" 2>&1 || { echo "$name was not built:"; tail -5 "/tmp/four-bit-sweep/$name.build"; }
 }
 export -f build
 export here

@@ -56,8 +56,3 @@ struct Cursor {
 __device__ __forceinline__ void meet(unsigned id, unsigned threads) {
     asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-
-// Counts as `meet`, without waiting for the others.
-__device__ __forceinline__ void pass(unsigned id, unsigned threads) {
-    asm volatile("barrier.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}

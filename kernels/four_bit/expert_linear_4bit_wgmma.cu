@@ -1,20 +1,19 @@
-// Products with 4-bit weights on Hopper, for f16 and bf16: a linear layer, or every expert's matrix times the inputs of its
-// places. One block per multiprocessor: in one warpgroup a warp copies panels of codes into a ring and three copy inputs.
-// The others turn codes into operands in registers and multiply 64 outputs each. SPLITS of them share outputs and take
-// every SPLITS-th panel, so that few outputs occupy the whole multiprocessor too. Tiles follow each other in the ring without a gap.
+// Every expert's matrix of 4-bit weights times the inputs of its places, on Hopper, for f16 and bf16. One block per
+// multiprocessor: in one warpgroup a warp copies panels of codes into a ring and three copy inputs. The others turn codes
+// into operands in registers and multiply 64 outputs each. SPLITS of them share outputs and take every SPLITS-th panel, so
+// that few outputs occupy the whole multiprocessor too. Tiles follow each other in the ring without a gap.
 //
 // out[place] = matrix[expert] x[input of the place] (+ bias[expert]) (+ the old out[place], if `accumulates`). An element of
 // the matrix is scale * (code - zero). Tensor cores sum a group's products of x and (code - zero), exact in either type; the
 // sum is multiplied by the group's scale and added in f32.
 //
 // Shapes: x ELEMENT [rows or places, inner], inner a multiple of 8; weights as in four_bit/panels.cuh; bias f32 [experts,
-// outputs]; firsts [experts + 1], rows [places], or null in a plain layer of `places` rows; out ELEMENT (f32 if `sums`)
-// [places, outputs].
+// outputs]; firsts [experts + 1], rows [places]; out ELEMENT (f32 if `sums`) [places, outputs].
 // A tile has up to CAP places. The sum over the inputs is the same chain for all its sizes; SPLITS changes it.
 // Grid: any number of blocks of (GROUPS * SPLITS + 1) * 128 threads; dynamic shared memory for the ring and the splits' sums
-// (`FourBitTiles` of src/backend/cuda/compile/elements.rs).
+// (`FourBitTiles` of src/backend/cuda/compile/four_bit.rs).
 // Limit: bandwidth of the weights for few places; tensor cores, and the second-level cache's bandwidth, for many.
-// Definition: `Backend::linear`, `Backend::expert_linear`; on the CPU, src/backend/cpu/gemm/quantised/clear.rs.
+// Definition: `Backend::expert_linear`; on the CPU, src/backend/cpu/gemm/quantised/clear.rs.
 //
 // Defines: ELEMENT, FP4, GROUP, CAP (16, 64 or 128), GROUPS, SPLITS, RING_STAGES, GATED (0).
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -8,17 +8,16 @@
 // scale and added in f32.
 //
 // Shapes: x ELEMENT [rows, inner], inner a multiple of 8, as boxes of 64 inputs, swizzled (attention/wgmma.cuh), of
-// CAP rows (PAIR: half as many); weights as in four_bit/panels.cuh; bias f32 [outputs]; out ELEMENT (f32 if `sums`)
+// CAP rows; weights as in four_bit/panels.cuh; bias f32 [outputs]; out ELEMENT (f32 if `sums`)
 // [rows, outputs].
 // A tile has OUTPUTS outputs and CAP rows. Its sum over the inputs is the same chain for all sizes; `splits` changes it.
-// PAIR: pairs of blocks of a cluster multiply neighbouring outputs of the same rows; each brings half of the inputs for both.
 // Grid: with splits, as many blocks for each tile; else any number, of (GROUPS + 1) * 128 threads; dynamic shared memory
 // for the ring (`FourBitTiles` of src/backend/cuda/compile/four_bit.rs).
 // Limit: bandwidth of the weights for few rows; tensor cores, and the second-level cache's bandwidth, for many.
 // Definition: `Backend::linear`; on the CPU, src/backend/cpu/gemm/quantised/clear.rs.
 //
 // Defines: ELEMENT, FP4, GROUP, CAP (8, 16, 32, 64 or 128), GROUPS (1 to 4), STAGES, BLOCKS (per multiprocessor), GATED
-// (0), PAIR (0 or 1).
+// (0).
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #include "attention/barrier.cuh"
 #include "attention/mma.cuh"
@@ -43,8 +42,6 @@ constexpr unsigned STAGE_BYTES = (INPUT_BYTES + GROUPS * CODE_PANEL_BYTES + ATOM
 constexpr unsigned CODE_WARPS = GROUPS < 3 ? GROUPS : 3;
 static_assert(GROUPS * CAP * CODE_OUTPUTS * 4 <= STAGES * STAGE_BYTES, "sums lie where the ring was");
 
-constexpr unsigned PAIRED = PAIR ? 2 : 1;
-
 struct Ring {
     unsigned long long full[STAGES], empty[STAGES];
 };
@@ -61,19 +58,17 @@ struct Tile {
     unsigned output, row;
 };
 
-// What this block multiplies: some panels of every tile of its cluster. Tiles of the same weights follow each other.
+// What this block multiplies: its split of every tile of its cluster. Tiles of the same weights follow each other.
 struct Work {
-    unsigned count, down;  // tiles (PAIR: of two blocks), and those of the same outputs
-    unsigned size, pair, split;  // of the cluster, and the place in it
-    unsigned first, end;  // panels
+    unsigned count, down;  // tiles, and those of the same outputs
+    unsigned split, first, end;  // panels
     unsigned index, step;
 
     __device__ __forceinline__ explicit Work(const Layer& layer) {
-        const unsigned splits = layer.splits, panels = code_panels(layer.inner), outputs = OUTPUTS * PAIRED;
-        size = splits * PAIRED, pair = blockIdx.x % PAIRED, split = blockIdx.x % size / PAIRED;
-        down = (layer.rows + CAP - 1) / CAP, count = (layer.outputs + outputs - 1) / outputs * down;
-        first = panels * split / splits, end = panels * (split + 1) / splits;
-        index = blockIdx.x / size, step = gridDim.x / size;
+        const unsigned splits = layer.splits, panels = code_panels(layer.inner);
+        down = (layer.rows + CAP - 1) / CAP, count = (layer.outputs + OUTPUTS - 1) / OUTPUTS * down;
+        split = blockIdx.x % splits, first = panels * split / splits, end = panels * (split + 1) / splits;
+        index = blockIdx.x / splits, step = gridDim.x / splits;
     }
     __device__ __forceinline__ bool more() const {
         return index < count;
@@ -82,11 +77,7 @@ struct Work {
         index += step;
     }
     __device__ __forceinline__ Tile tile() const {
-        return {(index / down * PAIRED + pair) * OUTPUTS, index % down * CAP};
-    }
-    // Of the pair's first block.
-    __device__ __forceinline__ unsigned pair_rank() const {
-        return split * PAIRED;
+        return {index / down * OUTPUTS, index % down * CAP};
     }
 };
 
@@ -95,7 +86,6 @@ struct Stages {
     Ring& ring;
     const unsigned char* begin;  // aligned to 1024
     unsigned address;  // of it
-    unsigned pair_rank, size;
 
     __device__ __forceinline__ unsigned x(unsigned stage) const {
         return address + stage * STAGE_BYTES;
@@ -107,9 +97,7 @@ struct Stages {
         wait_barrier(shared_address(&ring.full[stage]), parity);
     }
     __device__ __forceinline__ void release(unsigned stage) const {
-        if (PAIR && threadIdx.x % 32 < 2) {
-            arrive_at_peer(shared_address(&ring.empty[stage]), pair_rank + threadIdx.x % 32, size);
-        } else if (!PAIR && threadIdx.x % 32 == 0) {
+        if (threadIdx.x % 32 == 0) {
             arrive(shared_address(&ring.empty[stage]));
         }
     }
@@ -158,14 +146,8 @@ __device__ __forceinline__ void copy_inputs(const TensorMap& x, Work work, const
             wait_barrier(shared_address(&stages.ring.empty[cursor.stage]), cursor.parity ^ 1);
             arrive_expecting(full, INPUT_BYTES);
             const unsigned byte = panel * CODE_INPUTS * 2;
-            if (PAIR) {
-                const unsigned half = to + work.pair * (INPUT_PANEL_BYTES / 2), own = row + work.pair * (CAP / 2);
-                copy_box_to_two(half, x, byte, own, full, work.pair_rank(), work.size);
-                copy_box_to_two(half + INPUT_PANEL_BYTES, x, byte + 128, own, full, work.pair_rank(), work.size);
-            } else {
-                copy_box(to, x, byte, row, full);
-                copy_box(to + INPUT_PANEL_BYTES, x, byte + 128, row, full);
-            }
+            copy_box(to, x, byte, row, full);
+            copy_box(to + INPUT_PANEL_BYTES, x, byte + 128, row, full);
             cursor.next();
         }
     }
@@ -183,19 +165,19 @@ __device__ __forceinline__ void join_splits(const float (&sum)[CAP / 8][4], cons
     for (unsigned n = 0; n < CAP / 8; n++) {
         own[n * GROUP_THREADS] = {sum[n][0], sum[n][1], sum[n][2], sum[n][3]};
     }
-    meet_cluster(work.size);
+    meet_cluster(layer.splits);
 #pragma unroll 1
     for (unsigned n = work.split; n * 8 < rows; n += layer.splits) {
         float all[1][4] = {};
 #pragma unroll 4
         for (unsigned split = 0; split < layer.splits; split++) {
-            const float4 part = load_of_peer(shared_address(own + n * GROUP_THREADS), split * PAIRED + work.pair, work.size);
+            const float4 part = load_of_peer(shared_address(own + n * GROUP_THREADS), split, layer.splits);
             all[0][0] += part.x, all[0][1] += part.y, all[0][2] += part.z, all[0][3] += part.w;
         }
         store_sums(results, operands, {0, tile.row + n * 8, rows - n * 8}, tile.output + group * CODE_OUTPUTS + warp * 16, all);
     }
     // No block ends while another one reads its sums.
-    meet_cluster_again(work.size);
+    meet_cluster_again(layer.splits);
 }
 
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, BLOCKS)
@@ -208,19 +190,15 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, BLOCKS)
     const Operands operands = {nullptr, nullptr, 1, outputs, inner, 0};
     const Results results = {out, bias, biased, sums, SILU, accumulates};
     Work work(layer);
-    const Stages stages = {ring, dynamic + (aligned - begin), aligned, work.pair_rank(), work.size};
+    const Stages stages = {ring, dynamic + (aligned - begin), aligned};
     begin_next_kernel();
     if (threadIdx.x < STAGES) {
         // `arrive_expecting` arrives for a warp.
         init_barrier(shared_address(&ring.full[threadIdx.x]), (1 + CODE_WARPS) * 32);
-        init_barrier(shared_address(&ring.empty[threadIdx.x]), PAIRED * MULTIPLIERS / 32);
+        init_barrier(shared_address(&ring.empty[threadIdx.x]), MULTIPLIERS / 32);
         fence_proxies();
     }
     __syncthreads();
-    if (PAIR) {
-        // The other block's barriers are ready.
-        meet_cluster_again(work.size);
-    }
     const unsigned warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);  // uniform for the compiler
     if (warp >= MULTIPLIERS / 32) {
         fewer_registers<COPIER_REGISTERS>();
@@ -234,10 +212,8 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, BLOCKS)
         }
         __syncwarp();
         if (splits > 1) {
-            meet_cluster(work.size);
-        }
-        if (work.size > 1) {
-            meet_cluster_again(work.size);
+            meet_cluster(splits);
+            meet_cluster_again(splits);
         }
     } else {
         more_registers<MULTIPLIER_REGISTERS>();
@@ -253,10 +229,6 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, BLOCKS)
                 const Tile tile = work.tile();
                 store_sums(results, operands, {0, tile.row, min(rows - tile.row, CAP)}, tile.output + warp * 16, sum);
             }
-        }
-        if (PAIR && splits == 1) {
-            // The other block may still signal this one's barriers.
-            meet_cluster_again(work.size);
         }
     }
 }

@@ -67,7 +67,6 @@ __device__ __forceinline__ void add_group(float (&sum)[COLUMNS / 8][4], float (&
     }
 }
 
-#if PARTS == 2
 // The sums of a group on their way: two of them, so that one is added while the tensor cores make the other.
 template <unsigned COLUMNS, unsigned STEPS>
 struct Pipeline {
@@ -90,8 +89,11 @@ struct Pipeline {
             if (i + 1 == BATCHES && !is_last) {
                 stages.wait(next, next_parity);
             }
-            // Behind the last panel, any codes will do.
-            batches[(i + 1) % 2].load(i + 1 < BATCHES ? panel : stages.codes(next), (i + 1) % BATCHES);
+            // Behind the last panel, any codes will do. With many columns there are no registers for codes that wait.
+            const unsigned char* behind = i + 1 < BATCHES ? panel : stages.codes(next);
+            if (COLUMNS < 128) {
+                batches[(i + 1) % 2].load(behind, (i + 1) % BATCHES);
+            }
             wait_products<1>();
             if (begins) {
                 add_group<COLUMNS>(sum, parts[(PARITY + group + 1) % 2], scales);
@@ -100,6 +102,9 @@ struct Pipeline {
                 if (i == 0 && !is_first) {
                     stages.release(before);
                 }
+            }
+            if (COLUMNS >= 128) {
+                batches[(i + 1) % 2].load(behind, (i + 1) % BATCHES);
             }
             batches[(i + 1) % 2].decode_all();
         }
@@ -147,37 +152,3 @@ __device__ __forceinline__ void sum_panels(float (&sum)[COLUMNS / 8][4], Cursor&
     }
     stages.release(before);
 }
-#else
-// In turns with the other warpgroup: while one multiplies a panel, the other adds and decodes. GROUP is 128.
-template <unsigned COLUMNS, class Cursor, class Stages>
-__device__ __forceinline__ void sum_panels(float (&sum)[COLUMNS / 8][4], Cursor& cursor, unsigned count, const Stages& stages, unsigned x_panel) {
-    const unsigned thread = threadIdx.x % GROUP_THREADS, output = thread / 32 * 16 + thread % 32 / 4, own = threadIdx.x / GROUP_THREADS;
-    Batch<8> batch;
-    float part[COLUMNS / 8][4];
-    stages.wait(cursor.stage, cursor.parity);
-    batch.load(stages.codes(cursor.stage), 0);
-    batch.decode_all();
-    if (own == 1) {
-        pass(2, 2 * GROUP_THREADS);
-    }
-#pragma unroll 1
-    for (unsigned at = 0; at < count; at++) {
-        const unsigned stage = cursor.stage;
-        cursor.next();
-        meet(2 + own, 2 * GROUP_THREADS);
-        start_batch<COLUMNS, 8>(part, batch, 0, stages.x(stage), x_panel);
-        if (own == 0 || at + 1 < count) {
-            pass(3 - own, 2 * GROUP_THREADS);
-        }
-        float scales[2] = {panel_scale(stages.codes(stage), 0, output), panel_scale(stages.codes(stage), 0, output + 8)};
-        if (at + 1 < count) {
-            stages.wait(cursor.stage, cursor.parity);
-        }
-        batch.load(stages.codes(cursor.stage), 0);
-        wait_products<0>();
-        stages.release(stage);
-        batch.decode_all();
-        add_group<COLUMNS>(sum, part, scales);
-    }
-}
-#endif

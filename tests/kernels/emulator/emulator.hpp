@@ -314,14 +314,6 @@ inline void meet(unsigned id, unsigned threads) {
     }
 }
 
-inline void pass(unsigned id, unsigned threads) {
-    Meeting& meeting = current->block->meetings[id];
-    if (++meeting.arrived == threads) {
-        meeting.arrived = 0;
-        wake(meeting.waiting);
-    }
-}
-
 // Clusters: `size` neighbouring blocks.
 
 inline unsigned cluster_begin(unsigned size) {
@@ -336,14 +328,6 @@ inline void meet_cluster(unsigned size) {
     } else {
         wait(meeting.waiting, "meet_cluster");
     }
-}
-
-inline void arrive_at_peer(unsigned barrier, unsigned rank, unsigned size) {
-    Block& peer = *blocks.at(cluster_begin(size) + rank);
-    if (rank >= size || peer.running == 0 || peer.phases.find(barrier) == peer.phases.end()) {
-        stop("a barrier that a peer does not have");
-    }
-    complete(peer.phases.at(barrier));
 }
 
 inline void meet_cluster_again(unsigned size) {
@@ -410,10 +394,9 @@ inline void do_bulk(Block& block, size_t which) {
     end_phase_if_complete(phases);
 }
 
-inline void enqueue_bulk(Bulk bulk, Block& block = *current->block) {
-    if (block.running == 0 || block.phases.find(bulk.barrier) == block.phases.end()) {
-        stop("a copy that signals a barrier that nobody has initialised");
-    }
+inline void enqueue_bulk(Bulk bulk) {
+    phases_at(bulk.barrier);
+    Block& block = *current->block;
     block.bulks.push_back(std::move(bulk));
     if (!late_copies) {
         do_bulk(block, block.bulks.size() - 1);
@@ -431,7 +414,7 @@ inline void copy_bulk(unsigned to, const void* from, unsigned bytes, unsigned ba
 // A tensor map's words are, in this order: address, elements of a row, rows, bytes between rows, elements of a box's row, rows
 // of a box, bytes of an element, and whether boxes are swizzled.
 template <class Map>
-void copy_box(unsigned to, const Map& map, unsigned x, unsigned y, unsigned barrier, Block& block = *current->block) {
+void copy_box(unsigned to, const Map& map, unsigned x, unsigned y, unsigned barrier) {
     const auto* words = map.words;
     const uint64_t address = words[0], width = words[1], rows = words[2], apart = words[3], box = words[4], box_rows = words[5], size = words[6], swizzled = words[7];
     const uint64_t row_bytes = box * size;
@@ -450,14 +433,7 @@ void copy_box(unsigned to, const Map& map, unsigned x, unsigned y, unsigned barr
                 shared[to + row * row_bytes + place] = real ? *from : 0;
             }
         }
-    }, bytes, barrier}, block);
-}
-
-template <class Map>
-void copy_box_to_two(unsigned to, const Map& map, unsigned x, unsigned y, unsigned barrier, unsigned first, unsigned size) {
-    for (unsigned rank : {first, first + 1}) {
-        copy_box(to, map, x, y, barrier, *blocks.at(cluster_begin(size) + rank));
-    }
+    }, bytes, barrier});
 }
 
 template <class Map>

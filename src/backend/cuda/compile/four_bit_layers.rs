@@ -77,7 +77,7 @@ impl LayerTiles {
 impl LayerPlan {
     /// The plan of a layer on `multiprocessors`. The splits of batch-invariant layers do not depend on `rows`.
     pub fn of([rows, outputs, inner]: [usize; 3], multiprocessors: usize, batch_invariant: bool) -> Self {
-        let tiles = Self::tiles(rows);
+        let tiles = Self::tiles(rows, outputs, multiprocessors);
         let count = match batch_invariant {
             true => LayerTiles::BATCH_INVARIANT.count(1, outputs),
             false => tiles.count(rows, outputs),
@@ -93,10 +93,14 @@ impl LayerPlan {
         [blocks, self.splits]
     }
 
-    /// The fastest for so many rows (benches/runs/2026-11-26-h200-four-bit).
-    fn tiles(rows: usize) -> LayerTiles {
-        let fitting = LayerTiles::ALL.iter().find(|tiles| tiles.cap >= rows).or(LayerTiles::ALL.last());
-        *fitting.expect("there are some")
+    /// The smallest that hold all rows, or the largest. Of up to 128 rows, two smaller tiles are faster where all of them
+    /// have a multiprocessor (H200, benches/runs/2026-11-26-h200-four-bit).
+    fn tiles(rows: usize, outputs: usize, multiprocessors: usize) -> LayerTiles {
+        let [.., half, most] = LayerTiles::ALL;
+        if rows > half.cap && rows <= most.cap && half.count(rows, outputs) <= multiprocessors {
+            return half;
+        }
+        LayerTiles::ALL.into_iter().find(|tiles| tiles.cap >= rows).unwrap_or(most)
     }
 
     /// As many as give every place of `at_once` something to do. Of clusters of more than two blocks, three quarters of

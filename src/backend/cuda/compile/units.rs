@@ -257,7 +257,7 @@ pub fn four_bit(format: FourBit, major: u32) -> Vec<Unit> {
 /// The unit that multiplies layers on Hopper by tiles of that size.
 pub fn layer_4bit(format: FourBit, element: Dtype, tiles: LayerTiles) -> Unit {
     let unit = of_format(typed(&LINEAR_4BIT_WGMMA, element), format).define("CAP", tiles.cap).define("GATED", 0);
-    unit.define("GROUPS", tiles.groups).define("BLOCKS", tiles.blocks).define("STAGES", tiles.stages(format)).define("PARTS", 2).define("PAIR", 0)
+    unit.define("GROUPS", tiles.groups).define("BLOCKS", tiles.blocks).define("STAGES", tiles.stages(format))
 }
 
 pub fn linear_4bit(format: FourBit, element: Dtype, tiles: FourBitTiles) -> Unit {
