@@ -78,6 +78,7 @@ struct Pipeline {
     template <unsigned PARITY, class Stages>
     __device__ __forceinline__ void multiply(float (&sum)[COLUMNS / 8][4], const Stages& stages, unsigned stage, unsigned next, unsigned next_parity, bool is_first, bool is_last, unsigned before, unsigned x_panel) {
         constexpr unsigned BATCHES = 8 / STEPS;
+        constexpr bool EARLY = COLUMNS < 128 || FP4;
         const unsigned thread = threadIdx.x % GROUP_THREADS, output = thread / 32 * 16 + thread % 32 / 4;
         const unsigned x = stages.x(stage);
         const unsigned char* panel = stages.codes(stage);
@@ -89,9 +90,9 @@ struct Pipeline {
             if (i + 1 == BATCHES && !is_last) {
                 stages.wait(next, next_parity);
             }
-            // Behind the last panel, any codes will do. With many columns there are no registers for codes that wait.
+            // Behind the last panel, any codes will do. With many columns there are no registers for words that wait.
             const unsigned char* behind = i + 1 < BATCHES ? panel : stages.codes(next);
-            if (COLUMNS < 128) {
+            if (EARLY) {
                 batches[(i + 1) % 2].load(behind, (i + 1) % BATCHES);
             }
             wait_products<1>();
@@ -103,7 +104,7 @@ struct Pipeline {
                     stages.release(before);
                 }
             }
-            if (COLUMNS >= 128) {
+            if (!EARLY) {
                 batches[(i + 1) % 2].load(behind, (i + 1) % BATCHES);
             }
             batches[(i + 1) % 2].decode_all();

@@ -216,10 +216,11 @@ fn tiles() -> impl Iterator<Item = FourBitTiles> {
     [8, 9].into_iter().flat_map(FourBitTiles::of).copied()
 }
 
-/// Every kernel that multiplies a layer with tensor cores; splits leave a panel to each block and two to some.
-fn of_layers() -> Vec<Kernel> {
-    let plans = LayerTiles::ALL.into_iter().flat_map(|tiles| [1, 2, 3].map(|splits| LayerPlan { tiles, splits }));
-    tiles().map(Kernel::Tiles).chain(plans.map(Kernel::Layer)).collect()
+/// Every kernel that multiplies a layer with tensor cores, with splits of an equal and of a different number of panels.
+fn of_layers() -> impl Iterator<Item = Kernel> {
+    let mma = FourBitTiles::of(8).iter().copied().map(Kernel::Tiles);
+    let plans = LayerTiles::ALL.into_iter().zip([3, 2, 1, 1, 2]).map(|(tiles, splits)| LayerPlan { tiles, splits });
+    mma.chain(plans.map(Kernel::Layer))
 }
 
 /// Those of deterministic steps, for so many rows of a layer of 72 outputs.
@@ -237,7 +238,7 @@ fn layers_are_products_with_the_numbers_of_the_codes() {
             Product { biased: true, ..layer(layout, 136, 384, 5) },
             Product { out: Dtype::F32, biased: true, accumulates: true, ..layer(layout, 64, 640, 70) },
         ];
-        let kernels = if is_thorough { of_layers() } else { batch_invariant(70).to_vec() };
+        let kernels = if is_thorough { of_layers().collect() } else { batch_invariant(70).to_vec() };
         for kernel in kernels {
             let Some(compiled) = products[0].compile(kernel) else { return };
             for product in &products {
