@@ -150,7 +150,7 @@ impl Product<'_> {
         let (mut sums, mut adds) = (u32::from(out == Dtype::F32), u32::from(accumulates));
         let [a, b, c, d, e, f] = &mut numbers;
         let plan = if let Kernel::Layer(plan) = kernel { Some(plan) } else { None };
-        let mut map = plan.map(|plan| InputMap::of(&given, places.len(), inner, plan.tiles.box_rows()));
+        let mut map = InputMap::of(&given, places.len(), inner, plan.map_or(8, |plan| plan.tiles.box_rows()));
         let mut splits = plan.map_or(0, |plan| plan.splits as u32);
         let results_of = [at(&mut sums), at(&mut adds)];
         let (args, grid, threads, shared) = match kernel {
