@@ -27,9 +27,10 @@ impl LayerTiles {
     /// Those of few rows, whose splits all numbers of rows have where results must not depend on it.
     const BATCH_INVARIANT: Self = Self::ALL[3];
 
-    /// Bytes of shared memory that a multiprocessor has for blocks, each of which takes 1 KiB beside its own, and what a
-    /// block needs beside its ring: barriers, and up to 1 KiB before the ring is aligned.
+    /// Bytes of shared memory that a multiprocessor has for blocks.
     const SHARED: usize = 228 * 1024;
+
+    /// What a block takes beside its ring: 1 KiB for every block, barriers, and up to 1 KiB before the ring is aligned.
     const BESIDE: usize = 3 * 1024;
 
     /// More stages hide no more latency.
@@ -93,8 +94,8 @@ impl LayerPlan {
         [blocks, self.splits]
     }
 
-    /// The smallest that hold all rows, or the largest. Of up to 128 rows, two smaller tiles are faster where all of them
-    /// have a multiprocessor (H200, benches/runs/2026-11-26-h200-four-bit).
+    /// The smallest that hold all rows, or the largest. Of up to 128 rows, two smaller tiles are faster where all of
+    /// them have a multiprocessor (H200, benches/runs/2026-11-26-h200-four-bit).
     fn tiles(rows: usize, outputs: usize, multiprocessors: usize) -> LayerTiles {
         let [.., half, most] = LayerTiles::ALL;
         if rows > half.cap && rows <= most.cap && half.count(rows, outputs) <= multiprocessors {
@@ -103,9 +104,9 @@ impl LayerPlan {
         LayerTiles::ALL.into_iter().find(|tiles| tiles.cap >= rows).unwrap_or(most)
     }
 
-    /// As many as give every place of `at_once` something to do. Of clusters of more than two blocks, three quarters of
-    /// the places hold all: the multiprocessors that they share are neighbours, and not all neighbourhoods are whole (H200,
-    /// benches/runs/2026-11-26-h200-four-bit).
+    /// As many as give every place of `at_once` something to do. Clusters of more than two blocks find room together
+    /// if they need three quarters of the places, and may not if they need more: a cluster's multiprocessors are
+    /// neighbours (H200, benches/runs/2026-11-26-h200-four-bit).
     fn splits(tiles: usize, at_once: usize, panels: usize) -> usize {
         let of_many = at_once * 3 / 4 / tiles;
         let splits = match of_many {

@@ -1,6 +1,6 @@
 //! Products with 4-bit weights (kernels/four_bit): linear layers, and those of experts. Activations are not rounded.
-//! `compile::four_bit` says which formats there are and how products are cut into tiles, `compile::four_bit_layers` the same
-//! for layers on Hopper; `memory::four_bit` packs matrices.
+//! `compile::four_bit` says which formats there are and how products are cut into tiles, `compile::four_bit_layers` the
+//! same for layers on Hopper; `memory::four_bit` packs matrices.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
