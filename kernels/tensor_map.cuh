@@ -8,6 +8,11 @@ struct alignas(64) TensorMap {
     unsigned long long words[16];
 };
 
+// Fetches the map, so that the first copy does not wait for it.
+__device__ __forceinline__ void fetch_map(const TensorMap& map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
 // Copies the box whose first element is `x` of row `y` and signals `barrier`, which waits for the bytes of a whole box.
 // `to` is a multiple of 128, and of 1024 where boxes are swizzled.
 __device__ __forceinline__ void copy_box(unsigned to, const TensorMap& map, unsigned x, unsigned y, unsigned barrier) {

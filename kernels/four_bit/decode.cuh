@@ -62,6 +62,13 @@ __device__ __forceinline__ unsigned zero_pair(unsigned zero) {
     return (CodeConstants<T>::BASE | 0x80008000) + zero * 0x00010001;
 }
 
+// (word & mask) | base in one instruction: given two constants, the compiler would take two.
+__device__ __forceinline__ unsigned masked_over(unsigned word, unsigned mask, unsigned base) {
+    unsigned bits;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(bits) : "r"(word), "r"(mask), "r"(base));
+    return bits;
+}
+
 // One word of codes as the left operand of a product of 16 inputs. `zeros`: `zero_pair` of the two outputs of a thread.
 template <class T>
 __device__ __forceinline__ void decode(unsigned (&to)[4], unsigned word, const unsigned (&zeros)[2]) {
@@ -69,7 +76,7 @@ __device__ __forceinline__ void decode(unsigned (&to)[4], unsigned word, const u
     if (!FP4) {
 #pragma unroll
         for (unsigned i = 0; i < 4; i++) {
-            to[i] = add_pairs<T>((word >> 4 * i & 0x000f000f) | Constants::BASE, zeros[i % 2]);
+            to[i] = add_pairs<T>(masked_over(word >> 4 * i, 0x000f000f, Constants::BASE), zeros[i % 2]);
         }
         return;
     }
@@ -85,6 +92,11 @@ __device__ __forceinline__ void decode(unsigned (&to)[4], unsigned word, const u
     for (unsigned i = 0; i < 4; i++) {
         to[i] = multiply_pairs<T>(to[i], Constants::TO_FP4);
     }
+}
+
+// Keeps the compiler from decoding behind what follows.
+__device__ __forceinline__ void decoded(unsigned (&w)[4]) {
+    asm volatile("" : "+r"(w[0]), "+r"(w[1]), "+r"(w[2]), "+r"(w[3])::"memory");
 }
 
 // The number of input `k` and output `output` of a panel, with its scale.

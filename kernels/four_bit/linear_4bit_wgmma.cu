@@ -1,46 +1,46 @@
-// Products with 4-bit weights on Hopper, for f16 and bf16: a linear layer, or every expert's matrix times the inputs of its
-// places. One block per multiprocessor: in one warpgroup a warp copies panels of codes into a ring and three copy inputs.
-// The others turn codes into operands in registers and multiply 64 outputs each. SPLITS of them share outputs and take
-// every SPLITS-th panel, so that few outputs occupy the whole multiprocessor too. Tiles follow each other in the ring without a gap.
+// A linear layer with 4-bit weights on Hopper, for f16 and bf16. The warps of one warpgroup have the copy engine bring panels
+// of codes and boxes of inputs into a ring; GROUPS others turn codes into operands in registers and multiply 64 outputs each.
+// A narrow matrix is read by all multiprocessors at once: the inputs of a tile are split over the `splits` blocks of a
+// cluster, whose sums are added in their order. The ring takes codes before the kernel in front has ended.
 //
-// out[place] = matrix[expert] x[input of the place] (+ bias[expert]) (+ the old out[place], if `accumulates`). An element of
-// the matrix is scale * (code - zero). Tensor cores sum a group's products of x and (code - zero), exact in either type; the
-// sum is multiplied by the group's scale and added in f32.
+// out[r] = matrix x[r] (+ bias) (+ the old out[r], if `accumulates`). An element of the matrix is scale * (code - zero).
+// Tensor cores sum a group's products of x and (code - zero), exact in either type; the sum is multiplied by the group's
+// scale and added in f32.
 //
-// Shapes: x ELEMENT [rows or places, inner], inner a multiple of 8; weights as in four_bit/panels.cuh; bias f32 [experts,
-// outputs]; firsts [experts + 1], rows [places], or null in a plain layer of `places` rows; out ELEMENT (f32 if `sums`)
-// [places, outputs].
-// A tile has up to CAP places. The sum over the inputs is the same chain for all its sizes; SPLITS changes it.
-// Grid: any number of blocks of (GROUPS * SPLITS + 1) * 128 threads; dynamic shared memory for the ring and the splits' sums
-// (`FourBitTiles` of src/backend/cuda/compile/elements.rs).
-// Limit: bandwidth of the weights for few places; tensor cores, and the second-level cache's bandwidth, for many.
-// Definition: `Backend::linear`, `Backend::expert_linear`; on the CPU, src/backend/cpu/gemm/quantised/clear.rs.
+// Shapes: x ELEMENT [rows, inner], inner a multiple of 8, as boxes of 64 inputs, swizzled (attention/wgmma.cuh), of
+// CAP rows; weights as in four_bit/panels.cuh; bias f32 [outputs]; out ELEMENT (f32 if `sums`)
+// [rows, outputs].
+// A tile has OUTPUTS outputs and CAP rows. Its sum over the inputs is the same chain for all sizes; `splits` changes it.
+// Grid: with splits, as many blocks for each tile; else any number, of (GROUPS + 1) * 128 threads; dynamic shared memory
+// for the ring (`FourBitTiles` of src/backend/cuda/compile/four_bit.rs).
+// Limit: bandwidth of the weights for few rows; tensor cores, and the second-level cache's bandwidth, for many.
+// Definition: `Backend::linear`; on the CPU, src/backend/cpu/gemm/quantised/clear.rs.
 //
-// Defines: ELEMENT, FP4, GROUP, CAP (16, 64 or 128), GROUPS, SPLITS, RING_STAGES, GATED (0).
+// Defines: ELEMENT, FP4, GROUP, CAP (8, 16, 32, 64 or 128), GROUPS (1 to 4), STAGES, BLOCKS (per multiprocessor), GATED
+// (0).
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #include "attention/barrier.cuh"
 #include "attention/mma.cuh"
+#include "cluster.cuh"
 #include "experts/store.cuh"
-#include "four_bit/decode.cuh"
-#include "four_bit/products.cuh"
-#include "four_bit/tiles.cuh"
+#include "experts/tile.cuh"
+#include "four_bit/sums.cuh"
+#include "overlap.cuh"
 #include "registers.cuh"
+#include "tensor_map.cuh"
 
-constexpr unsigned STAGES = RING_STAGES, GROUP_THREADS = 128, MULTIPLIERS = GROUPS * SPLITS;  // warpgroups that multiply
-constexpr unsigned OUTPUTS = GROUPS * CODE_OUTPUTS;  // of a tile
-// A stage has inputs in two panels of 64, which are aligned to 1024 bytes, and behind them GROUPS panels of codes.
-constexpr unsigned INPUT_PANEL_BYTES = CAP * PANEL_ROW_BYTES, INPUT_BYTES = 2 * INPUT_PANEL_BYTES;
-constexpr unsigned STAGE_BYTES = (INPUT_BYTES + GROUPS * CODE_PANEL_BYTES + ATOM_BYTES - 1) / ATOM_BYTES * ATOM_BYTES;
-// Stages whose inputs may be on their way while the next one is copied.
-constexpr unsigned BEHIND = 2;
-constexpr unsigned INPUT_WARPS = 3;
+constexpr unsigned MULTIPLIERS = GROUPS * GROUP_THREADS, ALL_THREADS = MULTIPLIERS + GROUP_THREADS;
 // All threads of a block begin with as many as a multiprocessor has for each.
-constexpr unsigned BEGIN_REGISTERS = 65536 / ((MULTIPLIERS + 1) * GROUP_THREADS) / 8 * 8;
-constexpr unsigned MULTIPLIER_REGISTERS = MULTIPLIERS == 2 ? (GROUP == 128 ? 216 : 200) : MULTIPLIERS == 3 ? 136 : 104;
-constexpr unsigned COPIER_REGISTERS = BEGIN_REGISTERS * (MULTIPLIERS + 1) - MULTIPLIERS * MULTIPLIER_REGISTERS;
-static_assert(MULTIPLIERS >= 2 && MULTIPLIERS <= 4, "registers are shared out for so many");
-static_assert(STAGES > BEHIND, "inputs are signalled BEHIND stages late");
-constexpr unsigned SPLIT_SUMS = CAP / 2;  // f32 of a thread
+constexpr unsigned BEGIN_REGISTERS = 65536 / (ALL_THREADS * BLOCKS) / 8 * 8, COPIER_REGISTERS = 40;
+constexpr unsigned SHARED_OUT = (BEGIN_REGISTERS * (GROUPS + 1) - COPIER_REGISTERS) / GROUPS / 8 * 8;
+constexpr unsigned MULTIPLIER_REGISTERS = SHARED_OUT < 240 ? SHARED_OUT : 240;
+constexpr unsigned OUTPUTS = GROUPS * CODE_OUTPUTS;
+// A stage has inputs in two panels of 64, which are aligned to 1024 bytes, and behind them GROUPS panels of codes.
+constexpr unsigned INPUT_PANEL_BYTES = CAP * 128, INPUT_BYTES = 2 * INPUT_PANEL_BYTES;
+constexpr unsigned STAGE_BYTES = (INPUT_BYTES + GROUPS * CODE_PANEL_BYTES + ATOM_BYTES - 1) / ATOM_BYTES * ATOM_BYTES;
+// A warp copies inputs, each of the others the codes of every CODE_WARPS-th warpgroup.
+constexpr unsigned CODE_WARPS = GROUPS < 3 ? GROUPS : 3;
+static_assert(GROUPS * CAP * CODE_OUTPUTS * 4 <= STAGES * STAGE_BYTES, "sums lie where the ring was");
 
 struct Ring {
     unsigned long long full[STAGES], empty[STAGES];
@@ -48,61 +48,83 @@ struct Ring {
 
 using RingCursor = Cursor<STAGES>;
 
-// What this block multiplies: every gridDim.x-th of all tiles.
-struct Work {
-    Operands operands;
-    unsigned across, down;  // tiles of the outputs, and of the places
-    unsigned index;
+struct Layer {
+    const unsigned char* weights;
+    unsigned outputs, inner, rows, splits;
+};
 
-    __device__ __forceinline__ Work(const Operands& given, const TileEnds& ends)
-        : operands(given), across((given.outputs + OUTPUTS - 1) / OUTPUTS), down(ends.of[given.experts - 1]), index(blockIdx.x) {}
+// OUTPUTS outputs of CAP rows.
+struct Tile {
+    unsigned output, row;
+};
+
+// What this block multiplies: its split of every tile of its cluster. Tiles of the same weights follow each other.
+struct Work {
+    unsigned count, down;  // tiles, and those of the same outputs
+    unsigned split, first, end;  // panels
+    unsigned index, step;
+
+    __device__ __forceinline__ explicit Work(const Layer& layer) {
+        const unsigned splits = layer.splits, panels = code_panels(layer.inner);
+        down = (layer.rows + CAP - 1) / CAP, count = (layer.outputs + OUTPUTS - 1) / OUTPUTS * down;
+        split = blockIdx.x % splits, first = panels * split / splits, end = panels * (split + 1) / splits;
+        index = blockIdx.x / splits, step = gridDim.x / splits;
+    }
     __device__ __forceinline__ bool more() const {
-        return index < across * down;
+        return index < count;
     }
     __device__ __forceinline__ void next() {
-        index += gridDim.x;
+        index += step;
     }
-    __device__ __forceinline__ Rows rows(const TileEnds& ends) const {
-        return rows_of(ends, operands, tile_index(operands, index, across, down).places, CAP);
-    }
-    // The tile's first output.
-    __device__ __forceinline__ unsigned output() const {
-        return tile_index(operands, index, across, down).outputs * OUTPUTS;
+    __device__ __forceinline__ Tile tile() const {
+        return {index / down * OUTPUTS, index % down * CAP};
     }
 };
 
-// Columns of the product for `count` places.
-__device__ __forceinline__ unsigned columns_of(unsigned count) {
-    unsigned columns = CAP / 8 < 8 ? 8 : CAP / 8;
-    while (columns < count) {
-        columns *= 2;
-    }
-    return columns;
-}
+// The ring in shared memory, as four_bit/sums.cuh has it.
+struct Stages {
+    Ring& ring;
+    const unsigned char* begin;  // aligned to 1024
+    unsigned address;  // of it
 
-// Runs the warp that copies codes: a lane for each panel of a stage.
-__device__ __forceinline__ void copy_codes(Work work, const TileEnds& ends, const unsigned char* weights, unsigned ring, Ring& shared) {
-    const Operands& operands = work.operands;
-    const unsigned lane = threadIdx.x % 32, panels = code_panels(operands.inner);
+    __device__ __forceinline__ unsigned x(unsigned stage) const {
+        return address + stage * STAGE_BYTES;
+    }
+    __device__ __forceinline__ const unsigned char* codes(unsigned stage) const {
+        return begin + stage * STAGE_BYTES + INPUT_BYTES + threadIdx.x / GROUP_THREADS * CODE_PANEL_BYTES;
+    }
+    __device__ __forceinline__ void wait(unsigned stage, unsigned parity) const {
+        wait_barrier(shared_address(&ring.full[stage]), parity);
+    }
+    __device__ __forceinline__ void release(unsigned stage) const {
+        if (threadIdx.x % 32 == 0) {
+            arrive(shared_address(&ring.empty[stage]));
+        }
+    }
+};
+
+// Runs a thread that copies the codes of warpgroups `first`, `first` + CODE_WARPS... Weights do not depend on the kernel in front.
+__device__ __forceinline__ void copy_codes(const Layer& layer, Work work, unsigned first, const Stages& stages) {
     RingCursor cursor;
+    const unsigned long long apart = static_cast<unsigned long long>(code_panels(layer.inner)) * CODE_PANEL_BYTES;
 #pragma unroll 1
     for (; work.more(); work.next()) {
-        const Rows rows = work.rows(ends);
         // The last tile may not have outputs for all warpgroups.
-        const unsigned real = min(code_groups(operands.outputs - work.output()), GROUPS);
-        const unsigned own = work.output() + (lane < real ? lane * CODE_OUTPUTS : 0);
-        const unsigned char* from = weights + panel_at(rows.expert, own, operands.outputs, operands.inner);
+        const unsigned before = work.tile().output / CODE_OUTPUTS + first, all = code_groups(layer.outputs);
+        const unsigned real = before < all ? (min(all - before, GROUPS - first) + CODE_WARPS - 1) / CODE_WARPS : 0;
+        const unsigned char* from = layer.weights + before * apart + work.first * CODE_PANEL_BYTES;
+        unsigned left = work.end - work.first;
 #pragma unroll 1
-        for (unsigned panel = 0; panel < panels; panel++) {
-            const unsigned full = shared_address(&shared.full[cursor.stage]);
-            wait_barrier(shared_address(&shared.empty[cursor.stage]), cursor.parity ^ 1);
-            if (lane == 0) {
-                arrive_expecting(full, real * CODE_PANEL_BYTES);
+        for (; left > 0; left--) {
+            const unsigned full = shared_address(&stages.ring.full[cursor.stage]);
+            const unsigned to = stages.x(cursor.stage) + INPUT_BYTES + first * CODE_PANEL_BYTES;
+            wait_barrier(shared_address(&stages.ring.empty[cursor.stage]), cursor.parity ^ 1);
+            arrive_expecting(full, real * CODE_PANEL_BYTES);
+            if (real > 0) {
+                copy_bulk(to, from, CODE_PANEL_BYTES, full);
             }
-            // The barrier knows of the bytes before any of them can come.
-            __syncwarp();
-            if (lane < real) {
-                copy_bulk(ring + cursor.stage * STAGE_BYTES + INPUT_BYTES + lane * CODE_PANEL_BYTES, from, CODE_PANEL_BYTES, full);
+            if (GROUPS > CODE_WARPS && real > 1) {
+                copy_bulk(to + CODE_WARPS * CODE_PANEL_BYTES, from + CODE_WARPS * apart, CODE_PANEL_BYTES, full);
             }
             from += CODE_PANEL_BYTES;
             cursor.next();
@@ -110,229 +132,104 @@ __device__ __forceinline__ void copy_codes(Work work, const TileEnds& ends, cons
     }
 }
 
-// Runs the warps that copy inputs, in chunks of 16 bytes, one column of chunks a thread. Columns without a place hold
-// whatever lay there before; they are not stored.
-__device__ __forceinline__ void copy_inputs(Work work, const TileEnds& ends, const ELEMENT* x, unsigned ring, Ring& shared) {
-    constexpr unsigned TOGETHER = INPUT_WARPS * 2, TURNS = (CAP + TOGETHER - 1) / TOGETHER;  // rows copied at a time
-    const Operands& operands = work.operands;
-    const unsigned thread = threadIdx.x - 32, lane = thread % 32, row = thread / 16, chunk = thread % 16;
-    const unsigned chunks = operands.inner / 8, panels = code_panels(operands.inner);
-    RingCursor cursor, signalled;
-    unsigned waiting = 0;  // stages whose inputs are copied but not signalled
-    auto signal = [&] {
-        fence_proxies();
-        __syncwarp();
-        if (lane == 0) {
-            arrive(shared_address(&shared.full[signalled.stage]));
-        }
-        signalled.next();
-        waiting--;
-    };
+// Runs the thread that copies inputs.
+__device__ __forceinline__ void copy_inputs(const TensorMap& x, Work work, const Stages& stages) {
+    RingCursor cursor;
+    fetch_map(x);
+    wait_for_kernels_before();
 #pragma unroll 1
     for (; work.more(); work.next()) {
-        const Rows rows = work.rows(ends);
-        const unsigned turns = row < rows.count ? (rows.count - row + TOGETHER - 1) / TOGETHER : 0;
-        unsigned inputs[TURNS];  // the chunk at which each begins
-#pragma unroll
-        for (unsigned i = 0; i < TURNS; i++) {
-            inputs[i] = i < turns ? input_of(operands, rows.first + i * TOGETHER + row) * chunks : 0;
-        }
+        const unsigned row = work.tile().row;
 #pragma unroll 1
-        for (unsigned panel = 0; panel < panels; panel++) {
-            const unsigned to = ring + cursor.stage * STAGE_BYTES + chunk / 8 * INPUT_PANEL_BYTES;
-            const unsigned from = panel * 16 + chunk;
-            const bool exists = from < chunks;
-            const ELEMENT* column = x + (exists ? from * 8 : 0);
-            wait_barrier(shared_address(&shared.empty[cursor.stage]), cursor.parity ^ 1);
-#pragma unroll
-            for (unsigned i = 0; i < TURNS; i++) {
-                if (i < turns) {
-                    const unsigned at = i * TOGETHER + row;
-                    copy_16(to + at * PANEL_ROW_BYTES + (chunk ^ at) % 8 * 16, column + static_cast<unsigned long long>(inputs[i]) * 8, exists);
-                }
-            }
-            copies_issued();
+        for (unsigned panel = work.first; panel < work.end; panel++) {
+            const unsigned full = shared_address(&stages.ring.full[cursor.stage]), to = stages.x(cursor.stage);
+            wait_barrier(shared_address(&stages.ring.empty[cursor.stage]), cursor.parity ^ 1);
+            arrive_expecting(full, INPUT_BYTES);
+            const unsigned byte = panel * CODE_INPUTS * 2;
+            copy_box(to, x, byte, row, full);
+            copy_box(to + INPUT_PANEL_BYTES, x, byte + 128, row, full);
             cursor.next();
-            if (++waiting > BEHIND) {
-                wait_copies<BEHIND>();
-                signal();
-            }
-        }
-    }
-    wait_copies<0>();
-    while (waiting > 0) {
-        signal();
-    }
-}
-
-// Adds the products of one panel. `x`: address of its inputs; `panel`: its codes.
-template <unsigned COLUMNS>
-__device__ __forceinline__ void add_panel(float (&sum)[COLUMNS / 8][4], unsigned x, const unsigned char* panel) {
-    constexpr unsigned STEPS = GROUP / 16, TOGETHER = STEPS < 4 ? STEPS : 4;  // products of a group, and those issued at once
-    const unsigned thread = threadIdx.x % GROUP_THREADS, output = thread / 32 * 16 + thread % 32 / 4;
-    const uint4* codes = reinterpret_cast<const uint4*>(panel) + thread;
-    float part[COLUMNS / 8][4];
-#pragma unroll
-    for (unsigned group = 0; group < CODE_GROUPS; group++) {
-        const unsigned zeros[2] = {zero_pair<ELEMENT>(panel_zero(panel, group, output)), zero_pair<ELEMENT>(panel_zero(panel, group, output + 8))};
-        unsigned w[STEPS][4];
-#pragma unroll
-        for (unsigned first = 0; first < STEPS; first += TOGETHER) {
-            const unsigned at = group * STEPS + first;
-            const uint4 words = codes[at / 4 * GROUP_THREADS];
-            const unsigned all[4] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-            for (unsigned step = 0; step < TOGETHER; step++) {
-                decode<ELEMENT>(w[first + step], all[(at + step) % 4], zeros);
-            }
-            begin_products();
-#pragma unroll
-            for (unsigned step = 0; step < TOGETHER; step++) {
-                const unsigned k = at + step;
-                const unsigned long long inputs = descriptor(x + k / 4 * INPUT_PANEL_BYTES) + k % 4 * 2;
-                multiply_codes<ELEMENT, COLUMNS>(part, w[first + step], inputs, first + step > 0);
-            }
-            products_issued();
-        }
-        const float scales[2] = {panel_scale(panel, group, output), panel_scale(panel, group, output + 8)};
-        wait_products<0>();
-        settled(part);
-#pragma unroll
-        for (unsigned n = 0; n < COLUMNS / 8; n++) {
-#pragma unroll
-            for (unsigned i = 0; i < 4; i++) {
-                sum[n][i] += part[n][i] * scales[i / 2];
-            }
         }
     }
 }
 
-// Adds the sums of all splits in their order, in the first one's registers. `partial`: [SPLITS - 1][GROUPS][SPLIT_SUMS][128].
-template <unsigned COLUMNS>
-__device__ __forceinline__ void join_splits(float (&sum)[COLUMNS / 8][4], float* partial, unsigned group, unsigned split) {
-    const unsigned thread = threadIdx.x % GROUP_THREADS;
-    auto at = [&](unsigned of) { return partial + ((of - 1) * GROUPS + group) * SPLIT_SUMS * GROUP_THREADS + thread; };
-    // The first split has read the sums of the tile before.
-    meet(1, MULTIPLIERS * GROUP_THREADS);
-    if (split > 0) {
+// Adds the sums of a cluster's blocks in their order and stores them; each block does so for some of the rows.
+__device__ __forceinline__ void join_splits(const float (&sum)[CAP / 8][4], const Layer& layer, const Work& work, const Operands& operands, const Results& results, unsigned char* ring) {
+    const unsigned thread = threadIdx.x % GROUP_THREADS, group = threadIdx.x / GROUP_THREADS, warp = thread / 32;
+    const Tile tile = work.tile();
+    const unsigned rows = min(layer.rows - tile.row, CAP);
+    float4* own = reinterpret_cast<float4*>(ring) + group * (CAP / 8) * GROUP_THREADS + thread;
+    // All warpgroups have read the ring.
+    meet(1, MULTIPLIERS);
 #pragma unroll
-        for (unsigned n = 0; n < COLUMNS / 2; n++) {
-            at(split)[n * GROUP_THREADS] = sum[n / 4][n % 4];
-        }
+    for (unsigned n = 0; n < CAP / 8; n++) {
+        own[n * GROUP_THREADS] = {sum[n][0], sum[n][1], sum[n][2], sum[n][3]};
     }
-    meet(1, MULTIPLIERS * GROUP_THREADS);
-    if (split == 0) {
+    meet_cluster(layer.splits);
 #pragma unroll 1
-        for (unsigned other = 1; other < SPLITS; other++) {
-#pragma unroll
-            for (unsigned n = 0; n < COLUMNS / 2; n++) {
-                sum[n / 4][n % 4] += at(other)[n * GROUP_THREADS];
-            }
+    for (unsigned n = work.split; n * 8 < rows; n += layer.splits) {
+        float all[1][4] = {};
+#pragma unroll 4
+        for (unsigned split = 0; split < layer.splits; split++) {
+            const float4 part = load_of_peer(shared_address(own + n * GROUP_THREADS), split, layer.splits);
+            all[0][0] += part.x, all[0][1] += part.y, all[0][2] += part.z, all[0][3] += part.w;
         }
+        store_sums(results, operands, {0, tile.row + n * 8, rows - n * 8}, tile.output + group * CODE_OUTPUTS + warp * 16, all);
     }
+    // No block ends while another one reads its sums.
+    meet_cluster_again(layer.splits);
 }
 
-// Multiplies one tile of COLUMNS columns and stores its results. `turn`: the stages that all tiles before it had.
-template <unsigned COLUMNS>
-__device__ __forceinline__ void multiply_tile(const Work& work, const Rows& rows, const Results& results, unsigned char* dynamic, unsigned offset, Ring& shared, unsigned turn) {
-    const unsigned warpgroup = threadIdx.x / GROUP_THREADS - 1, group = warpgroup % GROUPS, split = warpgroup / GROUPS;
-    const unsigned panels = code_panels(work.operands.inner);
-    // Zeros, not a first product without a sum: else registers of all sizes stay in use.
-    float sum[COLUMNS / 8][4] = {};
-#pragma unroll 1
-    for (unsigned panel = split; panel < panels; panel += SPLITS) {
-        const unsigned stage = (turn + panel) % STAGES, parity = (turn + panel) / STAGES % 2;
-        wait_barrier(shared_address(&shared.full[stage]), parity);
-        const unsigned char* at = dynamic + offset + stage * STAGE_BYTES;
-        add_panel<COLUMNS>(sum, shared_address(at), at + INPUT_BYTES + group * CODE_PANEL_BYTES);
-        if (threadIdx.x % 32 == 0) {
-            arrive(shared_address(&shared.empty[stage]));
-        }
-    }
-    if (SPLITS > 1) {
-        join_splits<COLUMNS>(sum, reinterpret_cast<float*>(dynamic + offset + STAGES * STAGE_BYTES), group, split);
-    }
-    if (split == 0) {
-        const unsigned warp = threadIdx.x % GROUP_THREADS / 32;
-        store_sums(results, work.operands, rows, work.output() + group * CODE_OUTPUTS + warp * 16, sum);
-    }
-}
-
-// Runs the warpgroups that multiply. `offset`: of the ring in `dynamic`.
-__device__ __forceinline__ void multiply_tiles(Work work, const TileEnds& ends, const Results& results, unsigned char* dynamic, unsigned offset, Ring& shared) {
-    unsigned turn = 0;
-#pragma unroll 1
-    for (; work.more(); work.next(), turn += code_panels(work.operands.inner)) {
-        const Rows rows = work.rows(ends);
-        switch (columns_of(rows.count)) {
-#if CAP == 16
-            case 8:
-                multiply_tile<8>(work, rows, results, dynamic, offset, shared, turn);
-                break;
-            default:
-                multiply_tile<16>(work, rows, results, dynamic, offset, shared, turn);
-#elif CAP == 64
-            case 8:
-                multiply_tile<8>(work, rows, results, dynamic, offset, shared, turn);
-                break;
-            case 16:
-                multiply_tile<16>(work, rows, results, dynamic, offset, shared, turn);
-                break;
-            case 32:
-                multiply_tile<32>(work, rows, results, dynamic, offset, shared, turn);
-                break;
-            default:
-                multiply_tile<64>(work, rows, results, dynamic, offset, shared, turn);
-#else
-            case 16:
-                multiply_tile<16>(work, rows, results, dynamic, offset, shared, turn);
-                break;
-            case 32:
-                multiply_tile<32>(work, rows, results, dynamic, offset, shared, turn);
-                break;
-            case 64:
-                multiply_tile<64>(work, rows, results, dynamic, offset, shared, turn);
-                break;
-            default:
-                multiply_tile<128>(work, rows, results, dynamic, offset, shared, turn);
-#endif
-        }
-    }
-}
-
-extern "C" __global__ void __launch_bounds__((MULTIPLIERS + 1) * GROUP_THREADS, 1)
-    linear_4bit_wgmma(void* out, const ELEMENT* __restrict__ x, const unsigned char* __restrict__ weights, const float* __restrict__ bias,
-                      const unsigned* __restrict__ firsts, const unsigned* __restrict__ rows, unsigned experts, unsigned outputs,
-                      unsigned inner, unsigned places, unsigned gathers, unsigned biased, unsigned sums, unsigned accumulates) {
+extern "C" __global__ void __launch_bounds__(ALL_THREADS, BLOCKS)
+    linear_4bit_wgmma(void* out, const __grid_constant__ TensorMap x, const unsigned char* __restrict__ weights, const float* __restrict__ bias,
+                      unsigned outputs, unsigned inner, unsigned rows, unsigned splits, unsigned biased, unsigned sums, unsigned accumulates) {
     extern __shared__ __align__(1024) unsigned char dynamic[];
-    __shared__ Ring shared;
-    __shared__ TileEnds ends;
-    const Operands operands = {firsts, rows, experts, outputs, inner, gathers};
+    __shared__ Ring ring;
+    const unsigned begin = shared_address(dynamic), aligned = (begin + ATOM_BYTES - 1) / ATOM_BYTES * ATOM_BYTES;
+    const Layer layer = {weights, outputs, inner, rows, splits};
+    const Operands operands = {nullptr, nullptr, 1, outputs, inner, 0};
     const Results results = {out, bias, biased, sums, SILU, accumulates};
-    const unsigned begin = shared_address(dynamic), ring = (begin + ATOM_BYTES - 1) / ATOM_BYTES * ATOM_BYTES;
-    if (threadIdx.x == 0) {
-        for (unsigned i = 0; i < STAGES; i++) {
-            // Each warp that copies inputs, and all lanes of the one that copies codes.
-            init_barrier(shared_address(&shared.full[i]), INPUT_WARPS + 32);
-            // The warpgroups of one split.
-            init_barrier(shared_address(&shared.empty[i]), GROUPS * GROUP_THREADS / 32);
-        }
+    Work work(layer);
+    const Stages stages = {ring, dynamic + (aligned - begin), aligned};
+    begin_next_kernel();
+    if (threadIdx.x < STAGES) {
+        // `arrive_expecting` arrives for a warp.
+        init_barrier(shared_address(&ring.full[threadIdx.x]), (1 + CODE_WARPS) * 32);
+        init_barrier(shared_address(&ring.empty[threadIdx.x]), MULTIPLIERS / 32);
         fence_proxies();
     }
-    count_any_tiles(ends, operands, places, CAP);
     __syncthreads();
-    const Work work(operands, ends);
     const unsigned warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);  // uniform for the compiler
-    if (warp < GROUP_THREADS / 32) {
+    if (warp >= MULTIPLIERS / 32) {
         fewer_registers<COPIER_REGISTERS>();
-        if (warp == 0) {
-            copy_codes(work, ends, weights, ring, shared);
-        } else {
-            copy_inputs(work, ends, x, ring, shared);
+        const unsigned copier = warp - MULTIPLIERS / 32;
+        if (threadIdx.x % 32 == 0) {
+            if (copier == 0) {
+                copy_inputs(x, work, stages);
+            } else if (copier <= CODE_WARPS) {
+                copy_codes(layer, work, copier - 1, stages);
+            }
+        }
+        __syncwarp();
+        if (splits > 1) {
+            meet_cluster(splits);
+            meet_cluster_again(splits);
         }
     } else {
         more_registers<MULTIPLIER_REGISTERS>();
-        multiply_tiles(work, ends, results, dynamic, ring - begin, shared);
+        wait_for_kernels_before();
+        RingCursor cursor;
+#pragma unroll 1
+        for (; work.more(); work.next()) {
+            float sum[CAP / 8][4] = {};
+            sum_panels<CAP>(sum, cursor, work.end - work.first, stages, INPUT_PANEL_BYTES);
+            if (splits > 1) {
+                join_splits(sum, layer, work, operands, results, dynamic + (aligned - begin));
+            } else {
+                const Tile tile = work.tile();
+                store_sums(results, operands, {0, tile.row, min(rows - tile.row, CAP)}, tile.output + warp * 16, sum);
+            }
+        }
     }
 }
 #endif

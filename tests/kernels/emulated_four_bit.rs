@@ -7,6 +7,7 @@ use std::ffi::c_void;
 
 use emulator::{Emulated, Schedule, When};
 use offshoot::backend::cuda::compile::four_bit::{FourBit, FourBitCodes, FourBitTiles};
+use offshoot::backend::cuda::compile::four_bit_layers::{LayerPlan, LayerTiles};
 use offshoot::backend::cuda::compile::units;
 use offshoot::backend::cuda::memory::four_bit::pack_row;
 use offshoot::backend::{CodeFormat, Dtype, QuantFormat, QuantRow, QuantSource, QuantView, Rounding, WeightView};
@@ -17,6 +18,20 @@ const LATE: Schedule = Schedule { copies: When::Late, products: When::Late, seed
 
 fn at<T>(argument: &mut T) -> *mut c_void {
     std::ptr::from_mut(argument).cast()
+}
+
+/// Inputs as boxes of 64, as the emulator reads a tensor map: address, bytes of a row, rows, bytes between rows, bytes of a
+/// box's row, rows of a box, bytes of an element, and that boxes are swizzled.
+#[repr(C, align(64))]
+struct InputMap([u64; 16]);
+
+impl InputMap {
+    fn of(inputs: &[u128], rows: usize, inner: usize, box_rows: usize) -> Self {
+        let mut all = [0; 16];
+        let words = [inputs.as_ptr() as usize, inner * 2, rows, inner * 2, 128, box_rows, 1, 1];
+        all[..8].copy_from_slice(&words.map(|word| word as u64));
+        Self(all)
+    }
 }
 
 /// Memory as kernels want it, aligned to 16 bytes.
@@ -81,6 +96,8 @@ struct Product<'a> {
 /// Which kernel.
 #[derive(Clone, Copy, Debug)]
 enum Kernel {
+    /// A layer on Hopper.
+    Layer(LayerPlan),
     Tiles(FourBitTiles),
     Any,
 }
@@ -88,6 +105,9 @@ enum Kernel {
 impl Product<'_> {
     fn compile(&self, kernel: Kernel) -> Option<Emulated> {
         match kernel {
+            Kernel::Layer(plan) => {
+                Emulated::compile(&units::layer_4bit(self.layout, self.dtype, plan.tiles), "linear_4bit_wgmma")
+            }
             Kernel::Tiles(tiles) => {
                 Emulated::compile(&units::linear_4bit(self.layout, self.dtype, tiles), tiles.name())
             }
@@ -129,30 +149,30 @@ impl Product<'_> {
         let mut numbers = [count, outputs, inner, places.len(), flags[0], flags[1]].map(|number| number as u32);
         let (mut sums, mut adds) = (u32::from(out == Dtype::F32), u32::from(accumulates));
         let [a, b, c, d, e, f] = &mut numbers;
-        let mut args = vec![
-            at(&mut out_at),
-            at(&mut x_at),
-            at(&mut weights_at),
-            at(&mut bias_at),
-            at(&mut firsts_at),
-            at(&mut rows_at),
-            at(a),
-            at(b),
-            at(c),
-            at(d),
-            at(e),
-            at(f),
-        ];
-        let (threads, shared) = match kernel {
-            Kernel::Tiles(tiles) => {
-                args.push(at(&mut sums));
-                (tiles.threads(), tiles.shared(layout))
+        let plan = if let Kernel::Layer(plan) = kernel { Some(plan) } else { None };
+        let mut map = InputMap::of(&given, places.len(), inner, plan.map_or(8, |plan| plan.tiles.box_rows()));
+        let mut splits = plan.map_or(0, |plan| plan.splits as u32);
+        let results_of = [at(&mut sums), at(&mut adds)];
+        let (args, grid, threads, shared) = match kernel {
+            Kernel::Layer(plan) => {
+                let given = [at(&mut out_at), at(&mut map), at(&mut weights_at), at(&mut bias_at), at(b), at(c), at(d)];
+                let args = [&given[..], &[at(&mut splits), at(f)], &results_of].concat();
+                let [blocks, _] = plan.grid(places.len(), outputs, 1);
+                (args, blocks as u32, plan.tiles.threads(), plan.tiles.shared(layout))
             }
-            Kernel::Any => (256, 0),
+            _ => {
+                let operands = [at(&mut out_at), at(&mut x_at), at(&mut weights_at), at(&mut bias_at)];
+                let places = [at(&mut firsts_at), at(&mut rows_at), at(a), at(b), at(c), at(d), at(e), at(f)];
+                match kernel {
+                    Kernel::Tiles(tiles) => {
+                        let args = [&operands[..], &places, &results_of].concat();
+                        (args, 2, tiles.threads(), tiles.shared(layout))
+                    }
+                    // The emulator's grids have one dimension, so `linear_4bit_any` is given 16 outputs.
+                    _ => ([&operands[..], &places, &results_of[1..]].concat(), 1, 256, 0),
+                }
+            }
         };
-        args.push(at(&mut adds));
-        // The emulator's grids have one dimension, so `linear_4bit_any` is given 16 outputs.
-        let grid = if matches!(kernel, Kernel::Any) { 1 } else { 2 };
         // SAFETY: the kernel's arguments, in their order, each with memory for what its head says.
         unsafe { compiled.launch(grid, threads, shared, how, &args) };
 
@@ -196,22 +216,34 @@ fn tiles() -> impl Iterator<Item = FourBitTiles> {
     [8, 9].into_iter().flat_map(FourBitTiles::of).copied()
 }
 
-/// All tiles with two formats; with the others, those that are batch-invariant.
+/// Every kernel that multiplies a layer with tensor cores, with splits of an equal and of a different number of panels.
+fn of_layers() -> impl Iterator<Item = Kernel> {
+    let mma = FourBitTiles::of(8).iter().copied().map(Kernel::Tiles);
+    let plans = LayerTiles::ALL.into_iter().zip([3, 2, 1, 1, 2]).map(|(tiles, splits)| LayerPlan { tiles, splits });
+    mma.chain(plans.map(Kernel::Layer))
+}
+
+/// Those of deterministic steps, for so many rows of a layer of 72 outputs.
+fn batch_invariant(rows: usize) -> [Kernel; 2] {
+    let plan = LayerPlan::of([rows, 72, 512], 132, true);
+    [Kernel::Tiles(FourBitTiles::batch_invariant(8)), Kernel::Layer(plan)]
+}
+
+/// All kernels with two formats; with the others, those of deterministic steps.
 #[test]
 fn layers_are_products_with_the_numbers_of_the_codes() {
-    let few = [8, 9].map(FourBitTiles::batch_invariant);
     for layout in FourBit::ALL {
         let is_thorough = [FourBit::ALL[2], FourBit::ALL[3]].contains(&layout);
         let products = [
             Product { biased: true, ..layer(layout, 136, 384, 5) },
             Product { out: Dtype::F32, biased: true, accumulates: true, ..layer(layout, 64, 640, 70) },
         ];
-        for tiles in tiles().filter(|tiles| is_thorough || few.contains(tiles)) {
-            let kernel = Kernel::Tiles(tiles);
+        let kernels = if is_thorough { of_layers().collect() } else { batch_invariant(70).to_vec() };
+        for kernel in kernels {
             let Some(compiled) = products[0].compile(kernel) else { return };
             for product in &products {
                 let found = product.hold(&compiled, kernel, AT_ONCE);
-                assert_eq!(product.hold(&compiled, kernel, LATE), found, "{tiles:?}: late copies change no bit");
+                assert_eq!(product.hold(&compiled, kernel, LATE), found, "{kernel:?}: late copies change no bit");
             }
         }
     }
@@ -219,8 +251,7 @@ fn layers_are_products_with_the_numbers_of_the_codes() {
 
 #[test]
 fn f16_has_the_same_numbers() {
-    for (layout, major) in [(FourBit::ALL[0], 8), (FourBit::ALL[3], 9)] {
-        let kernel = Kernel::Tiles(FourBitTiles::batch_invariant(major));
+    for (layout, kernel) in [FourBit::ALL[0], FourBit::ALL[3]].into_iter().zip(batch_invariant(17)) {
         let product = Product { dtype: Dtype::F16, out: Dtype::F16, ..layer(layout, 65, 160, 17) };
         let Some(compiled) = product.compile(kernel) else { return };
         product.hold(&compiled, kernel, AT_ONCE);
@@ -230,15 +261,17 @@ fn f16_has_the_same_numbers() {
 #[test]
 fn a_row_is_the_same_beside_any_number_of_rows() {
     let layout = FourBit::ALL[2];
-    for major in [8, 9] {
-        let kernel = Kernel::Tiles(FourBitTiles::batch_invariant(major));
-        let of = |rows| Product { out: Dtype::F32, ..layer(layout, 72, 512, rows) };
-        let Some(compiled) = of(1).compile(kernel) else { return };
-        let alone = of(1).hold(&compiled, kernel, AT_ONCE);
+    let of = |rows| Product { out: Dtype::F32, ..layer(layout, 72, 512, rows) };
+    for which in 0..2 {
+        let found = |rows: usize| {
+            let kernel = batch_invariant(rows)[which];
+            let compiled = of(rows).compile(kernel)?;
+            Some(of(rows).hold(&compiled, kernel, AT_ONCE))
+        };
+        let Some(alone) = found(1) else { return };
         for rows in [9, 30, 130] {
-            let found = of(rows).hold(&compiled, kernel, AT_ONCE);
             // Inputs are the same numbers from the first row on.
-            assert_eq!(found[..72], alone, "{rows} rows");
+            assert_eq!(found(rows).expect("compiled before")[..72], alone, "{rows} rows");
         }
     }
 }
@@ -314,10 +347,27 @@ fn tiles_fit_and_follow_the_size_of_a_layer() {
         for tiles in FourBitTiles::of(9) {
             assert!(tiles.stages(format) >= 4 && tiles.shared(format) <= 217 * 1024, "{tiles:?}: {format:?}");
         }
+        for tiles in LayerTiles::ALL {
+            let shared = tiles.shared(format);
+            assert!(tiles.stages(format) >= 4, "{tiles:?}: {format:?}");
+            assert!((shared + 2048) * tiles.blocks <= 228 * 1024, "{tiles:?}: {format:?} takes {shared} bytes");
+        }
     }
-    let of = |shape| FourBitTiles::of_layer(9, FourBit::ALL[2], shape, 132, false);
-    assert_eq!(of([1, 4096, 4096]).cap, 16);
-    assert_eq!(of([64, 4096, 14_336]).cap, 64);
-    assert_eq!(of([4096, 28_672, 4096]).cap, 128);
+    let of = |shape| LayerPlan::of(shape, 132, false);
+    assert_eq!(of([1, 4096, 4096]).tiles.cap, 8);
+    assert_eq!(of([64, 4096, 14_336]).tiles.cap, 64);
+    assert_eq!(of([4096, 28_672, 4096]).tiles.cap, 128);
+    // Narrow layers are split, until all multiprocessors have something to do.
+    assert_eq!([1, 64, 4096].map(|rows| of([rows, 4096, 4096]).splits), [6, 3, 1]);
+    assert_eq!(of([1, 28_672, 4096]).splits, 1);
+    assert_eq!(of([1, 64, 256]).splits, 1, "no split has less than a panel");
     assert_eq!(FourBitTiles::of_experts(9, 40, false).cap, 64);
+}
+
+#[test]
+fn splits_of_deterministic_layers_do_not_depend_on_rows() {
+    for [outputs, inner] in [[4096, 4096], [6144, 4096], [28_672, 4096], [4096, 14_336], [72, 512]] {
+        let of = |rows| LayerPlan::of([rows, outputs, inner], 132, true).splits;
+        assert!([8, 33, 64, 256, 4096].into_iter().all(|rows| of(rows) == of(1)), "{outputs} x {inner}");
+    }
 }

@@ -123,6 +123,7 @@ inline std::deque<Fiber*> ready;
 inline Queue polling;  // look again and again at what others write
 inline std::vector<std::unique_ptr<Fiber>> fibers;
 inline std::vector<std::unique_ptr<Block>> blocks;
+inline std::map<unsigned, Meeting> clusters;  // by their first block
 inline unsigned grid = 0;
 inline bool late_copies = false, late_products = false;
 inline std::mt19937 dice;
@@ -313,6 +314,41 @@ inline void meet(unsigned id, unsigned threads) {
     }
 }
 
+// Clusters: `size` neighbouring blocks.
+
+inline unsigned cluster_begin(unsigned size) {
+    return current->block->index.x / size * size;
+}
+
+inline void meet_cluster(unsigned size) {
+    Meeting& meeting = clusters[cluster_begin(size)];
+    if (++meeting.arrived == size * current->block->threads) {
+        meeting.arrived = 0;
+        wake(meeting.waiting);
+    } else {
+        wait(meeting.waiting, "meet_cluster");
+    }
+}
+
+inline void meet_cluster_again(unsigned size) {
+    meet_cluster(size);
+}
+
+inline float4 load_of_peer(unsigned address, unsigned rank, unsigned size) {
+    const Block& peer = *blocks.at(cluster_begin(size) + rank);
+    if (address % 16 != 0 || rank >= size || peer.running == 0) {
+        stop("shared memory of a peer that is not there, or not aligned");
+    }
+    at(address);
+    float4 numbers;
+    std::memcpy(&numbers, peer.shared + address, sizeof numbers);
+    return numbers;
+}
+
+// Kernels are run one after another.
+inline void begin_next_kernel() {}
+inline void wait_for_kernels_before() {}
+
 // Copies.
 
 inline void do_copy(Fiber& fiber) {
@@ -399,6 +435,9 @@ void copy_box(unsigned to, const Map& map, unsigned x, unsigned y, unsigned barr
         }
     }, bytes, barrier});
 }
+
+template <class Map>
+void fetch_map(const Map&) {}
 
 inline void copies_issued() {
     current->groups.push_back(current->ungrouped);
@@ -891,6 +930,10 @@ inline void fence_proxies() {}
 inline void begin_products() {}
 template <int N>
 void settled(float (&)[N][4]) {}
+inline void decoded(unsigned (&)[4]) {}
+inline unsigned masked_over(unsigned word, unsigned mask, unsigned base) {
+    return (word & mask) | base;
+}
 template <unsigned COUNT>
 void more_registers() {}
 template <unsigned COUNT>
@@ -1064,6 +1107,7 @@ inline const char* run(unsigned blocks_, unsigned threads, size_t dynamic_bytes,
     }
     fibers.clear();
     blocks.clear();
+    clusters.clear();
     ready.clear();
     polling.clear();
     return fault.empty() ? nullptr : fault.c_str();

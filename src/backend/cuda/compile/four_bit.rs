@@ -1,5 +1,5 @@
 //! Values of the defines of kernels/four_bit: which 4-bit formats there are kernels for, how their panels lie in memory, and
-//! how their products are cut into tiles.
+//! how products of experts, and those of GPUs before Hopper, are cut into tiles. Layers on Hopper: `four_bit_layers`.
 
 use crate::backend::{CodeFormat, QuantFormat};
 
@@ -80,7 +80,7 @@ impl FourBit {
 /// A kernel that multiplies panels of 4-bit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FourBitKernel {
-    /// `linear_4bit_wgmma`, of Hopper.
+    /// `expert_linear_4bit_wgmma`, of Hopper.
     Wgmma,
     /// `linear_4bit`, of any tensor cores.
     Mma,
@@ -126,7 +126,7 @@ impl FourBitTiles {
     /// The kernel's name.
     pub const fn name(self) -> &'static str {
         match self.kernel {
-            FourBitKernel::Wgmma => "linear_4bit_wgmma",
+            FourBitKernel::Wgmma => "expert_linear_4bit_wgmma",
             FourBitKernel::Mma => "linear_4bit",
         }
     }
@@ -146,7 +146,7 @@ impl FourBitTiles {
         }
     }
 
-    /// Bytes of a stage of `linear_4bit_wgmma`: inputs, and panels of codes.
+    /// Bytes of a stage of `expert_linear_4bit_wgmma`: inputs, and panels of codes.
     const fn stage_bytes(self, format: FourBit) -> usize {
         (self.cap * 256 + self.groups * format.panel_bytes()).next_multiple_of(1024)
     }
@@ -156,7 +156,7 @@ impl FourBitTiles {
         (self.splits - 1) * self.groups * self.cap / 2 * 128 * 4
     }
 
-    /// Stages of the ring of `linear_4bit_wgmma`, which is aligned to 1024.
+    /// Stages of the ring of `expert_linear_4bit_wgmma`, which is aligned to 1024.
     pub const fn stages(self, format: FourBit) -> usize {
         let fit = (Self::MOST_SHARED - 1024 - self.split_bytes()) / self.stage_bytes(format);
         if fit < Self::MOST_STAGES { fit } else { Self::MOST_STAGES }
@@ -174,38 +174,9 @@ impl FourBitTiles {
         64 * self.groups
     }
 
-    /// Tiles of a layer.
+    /// Tiles of one matrix.
     pub const fn count(self, rows: usize, outputs: usize) -> usize {
         rows.div_ceil(self.cap) * outputs.div_ceil(self.outputs())
-    }
-
-    /// About how long a layer takes on `blocks` multiprocessors, in nanoseconds. A panel takes as long as the longest of: its
-    /// bytes at 92 GB/s a multiprocessor (H100, benches/runs/2026-11-25-h100-fp8-probe), its products at 5 TFLOP/s, and some
-    /// 150 instructions of a thread to decode it. The last two are estimates that no run has tested.
-    fn time(self, format: FourBit, rows: usize, outputs: usize, inner: usize, blocks: usize) -> f64 {
-        let columns = rows.min(self.cap).next_power_of_two().max(8);
-        let bytes = (columns * 256 + self.groups * format.panel_bytes()) as f64 / 92.0;
-        let products = (self.outputs() * columns * FourBit::INPUTS * 2) as f64 / 5000.0;
-        let decoding = self.groups as f64 * 88.0;
-        let panels = self.count(rows, outputs).div_ceil(blocks) * inner.div_ceil(FourBit::INPUTS);
-        panels as f64 * bytes.max(products).max(decoding)
-    }
-
-    /// Those of GPUs of compute capability `major` that multiply a layer fastest on `blocks` multiprocessors. Batch-invariant
-    /// layers have the same at any number of rows.
-    pub fn of_layer(
-        major: u32,
-        format: FourBit,
-        [rows, outputs, inner]: [usize; 3],
-        blocks: usize,
-        batch_invariant: bool,
-    ) -> Self {
-        if batch_invariant {
-            return Self::batch_invariant(major);
-        }
-        let time = |tiles: &Self| tiles.time(format, rows, outputs, inner, blocks);
-        let fastest = Self::of(major).iter().copied().min_by(|a, b| time(a).total_cmp(&time(b)));
-        fastest.expect("every architecture has some")
     }
 
     /// Those whose sums are the same for any number of rows.

@@ -4,6 +4,7 @@
 pub mod cache;
 pub mod elements;
 pub mod four_bit;
+pub mod four_bit_layers;
 pub mod nvrtc;
 pub mod ptxas;
 pub mod unit;

@@ -7,6 +7,7 @@ use super::elements::{
     ExpertKernel, ExpertTiles, Fp8Scaling, Fp8Tiles, HopperKernel, KvElement, PageLayout, element_name,
 };
 use super::four_bit::{FourBit, FourBitCodes, FourBitKernel, FourBitTiles};
+use super::four_bit_layers::LayerTiles;
 use super::unit::{Source, Unit};
 use crate::backend::Dtype;
 
@@ -38,6 +39,7 @@ pub static HEADERS: &[Source] = &[
     source!("attention/wide_tiles.cuh"),
     source!("attention/wide_wgmma.cuh"),
     source!("attention/wide.cuh"),
+    source!("cluster.cuh"),
     source!("element.cuh"),
     source!("experts/panels.cuh"),
     source!("experts/products.cuh"),
@@ -47,12 +49,14 @@ pub static HEADERS: &[Source] = &[
     source!("four_bit/decode.cuh"),
     source!("four_bit/panels.cuh"),
     source!("four_bit/products.cuh"),
+    source!("four_bit/sums.cuh"),
     source!("four_bit/tiles.cuh"),
     source!("fp8/products.cuh"),
     source!("fp8/rounding.cuh"),
     source!("fp8/tile.cuh"),
     source!("kv_page.cuh"),
     source!("lanes.cuh"),
+    source!("overlap.cuh"),
     source!("ops/gated_silu.cuh"),
     source!("ops/rms_norm.cuh"),
     source!("registers.cuh"),
@@ -73,6 +77,7 @@ pub static ADD: Source = source!("ops/add.cu");
 pub static ADD_BIAS: Source = source!("ops/add_bias.cu");
 pub static COMBINE: Source = source!("experts/combine.cu");
 pub static EMBED: Source = source!("ops/embed.cu");
+pub static EXPERT_LINEAR_4BIT_WGMMA: Source = source!("four_bit/expert_linear_4bit_wgmma.cu");
 pub static EXPERT_LINEAR: Source = source!("experts/expert_linear.cu");
 pub static EXPERT_LINEAR_ANY: Source = source!("experts/expert_linear_any.cu");
 pub static EXPERT_LINEAR_WGMMA: Source = source!("experts/expert_linear_wgmma.cu");
@@ -244,12 +249,21 @@ pub fn four_bit(format: FourBit, major: u32) -> Vec<Unit> {
         DTYPES.into_iter().flat_map(|element| [element, Dtype::F32].map(|out| linear_4bit_any(format, element, out)));
     let operands = [Dtype::F16, Dtype::Bf16].into_iter();
     let tiles = operands.flat_map(|element| FourBitTiles::of(major).iter().map(move |&tiles| (element, tiles)));
-    any.chain(tiles.map(|(element, tiles)| linear_4bit(format, element, tiles))).collect()
+    let tiles = tiles.map(|(element, tiles)| linear_4bit(format, element, tiles));
+    let layers = [Dtype::F16, Dtype::Bf16].into_iter().filter(|_| major == 9);
+    let layers = layers.flat_map(|element| LayerTiles::ALL.map(|tiles| layer_4bit(format, element, tiles)));
+    any.chain(tiles).chain(layers).collect()
+}
+
+/// The unit that multiplies layers on Hopper by tiles of that size.
+pub fn layer_4bit(format: FourBit, element: Dtype, tiles: LayerTiles) -> Unit {
+    let unit = of_format(typed(&LINEAR_4BIT_WGMMA, element), format).define("CAP", tiles.cap).define("GATED", 0);
+    unit.define("GROUPS", tiles.groups).define("BLOCKS", tiles.blocks).define("STAGES", tiles.stages(format))
 }
 
 pub fn linear_4bit(format: FourBit, element: Dtype, tiles: FourBitTiles) -> Unit {
     let unit = match tiles.kernel {
-        FourBitKernel::Wgmma => typed(&LINEAR_4BIT_WGMMA, element)
+        FourBitKernel::Wgmma => typed(&EXPERT_LINEAR_4BIT_WGMMA, element)
             .define("GROUPS", tiles.groups)
             .define("SPLITS", tiles.splits)
             .define("RING_STAGES", tiles.stages(format)),

@@ -1,16 +1,19 @@
 //! Products with 4-bit weights (kernels/four_bit): linear layers, and those of experts. Activations are not rounded.
-//! `compile::four_bit` says which formats there are and how products are cut into tiles, `memory::four_bit` packs matrices.
+//! `compile::four_bit` says which formats there are and how products are cut into tiles, `compile::four_bit_layers` the
+//! same for layers on Hopper; `memory::four_bit` packs matrices.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use crate::backend::cuda::compile::four_bit::{FourBit, FourBitTiles};
+use crate::backend::cuda::compile::four_bit_layers::{LayerPlan, LayerTiles};
 use crate::backend::cuda::compile::units;
 use crate::backend::cuda::driver::args::Args;
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::function::Function;
 use crate::backend::cuda::driver::grid::small;
 use crate::backend::cuda::driver::memory::Memory;
+use crate::backend::cuda::driver::tensor_map::{BoxElement, MatrixBoxes, TensorMap};
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::weights::{Matrix, Vector};
 use crate::backend::{Dtype, WeightFormat};
@@ -34,6 +37,8 @@ pub struct FourBitKernels {
 struct Kernels {
     /// By dtype of the inputs.
     tiles: HashMap<(Dtype, FourBitTiles), Function>,
+    /// The same of layers on Hopper.
+    layers: HashMap<(Dtype, LayerTiles), Function>,
     /// By dtypes of inputs and results.
     any: HashMap<(Dtype, Dtype), Function>,
 }
@@ -78,7 +83,7 @@ impl FourBitKernels {
         let Entry::Vacant(entry) = self.formats.entry(format) else { return Ok(()) };
         let (device, major) = (&self.device, self.device.facts().major);
         device.prepare(&units::four_bit(format, major))?;
-        let (mut tiles, mut any) = (HashMap::new(), HashMap::new());
+        let (mut tiles, mut layers, mut any) = (HashMap::new(), HashMap::new(), HashMap::new());
         for element in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
             for out in [element, Dtype::F32] {
                 let unit = units::linear_4bit_any(format, element, out);
@@ -88,8 +93,12 @@ impl FourBitKernels {
                 let unit = units::linear_4bit(format, element, of);
                 tiles.insert((element, of), device.function(&unit, of.name())?);
             }
+            for of in LayerTiles::ALL.into_iter().filter(|_| major == 9 && element != Dtype::F32) {
+                let unit = units::layer_4bit(format, element, of);
+                layers.insert((element, of), device.function(&unit, "linear_4bit_wgmma")?);
+            }
         }
-        entry.insert(Kernels { tiles, any });
+        entry.insert(Kernels { tiles, layers, any });
         Ok(())
     }
 
@@ -106,11 +115,37 @@ impl FourBitKernels {
         assert!(!accumulates || out.element == Dtype::F32, "linear_add: sums are f32");
         let bias = bias.map(|bias| &bias.memory);
         let matrices = FourBitMatrices { memory: &w.memory, format, outputs: w.outputs, inner: w.inner, bias };
-        let shape = [out.rows, w.outputs, w.inner];
-        let facts = self.device.facts();
-        let blocks = facts.multiprocessors as usize;
-        let tiles = FourBitTiles::of_layer(facts.major, format, shape, blocks, self.batch_invariant);
-        self.launch(&Launch { out, x, matrices: &matrices, experts: None, accumulates }, tiles);
+        let launch = Launch { out, x, matrices: &matrices, experts: None, accumulates };
+        if self.device.facts().major == 9 && copies_chunks(x, w.inner) {
+            if let Err(error) = self.launch_layer(&launch) {
+                self.device.keep(error);
+            }
+            return;
+        }
+        self.launch(&launch, FourBitTiles::batch_invariant(self.device.facts().major));
+    }
+
+    /// A layer on Hopper.
+    fn launch_layer(&self, launch: &Launch<'_>) -> Result<()> {
+        let &Launch { out, x, matrices, accumulates, .. } = launch;
+        let &FourBitMatrices { memory, format, outputs, inner, bias } = matrices;
+        if out.rows == 0 {
+            return Ok(());
+        }
+        let multiprocessors = self.device.facts().multiprocessors as usize;
+        let plan = LayerPlan::of([out.rows, outputs, inner], multiprocessors, self.batch_invariant);
+        let (tiles, width) = (plan.tiles, inner * 2);
+        let (element, box_rows) = (BoxElement::SwizzledBytes, tiles.box_rows());
+        let boxes = MatrixBoxes { element, rows: x.rows, width, apart: width, box_rows, box_width: 128 };
+        let inputs = TensorMap::new(&self.device, x.memory(), 0, boxes)?;
+        let args = Args::new().memory(out.memory()).tensor_map(&inputs).memory(memory).memory_or_null(bias);
+        let args = args.u32(small(outputs)).u32(small(inner)).u32(small(out.rows)).u32(small(plan.splits));
+        let args = args.u32(bias.is_some().into()).u32((out.element == Dtype::F32).into()).u32(accumulates.into());
+        let kernels = self.formats.get(&format).expect("loaded with the first matrix of its format");
+        let grid = plan.grid(out.rows, outputs, multiprocessors).map(small);
+        let function = &kernels.layers[&(x.element, tiles)];
+        self.device.launch_early(function, grid, tiles.threads(), tiles.shared(format), &args);
+        Ok(())
     }
 
     /// `out[place] = w[expert] x[i] (+ bias[expert])`; see `Backend::expert_linear`. An error is kept for the device's next
@@ -139,8 +174,7 @@ impl FourBitKernels {
         let count = experts.map_or(1, |places| places.experts);
         let args = args.u32(small(count)).u32(small(outputs)).u32(small(inner)).u32(small(out.rows));
         let args = args.u32(experts.is_some_and(|places| places.gathers).into()).u32(bias.is_some().into());
-        // Tensor-core kernels copy whole chunks of 16 bytes.
-        if x.element != Dtype::F32 && inner.is_multiple_of(8) {
+        if copies_chunks(x, inner) {
             let args = args.u32((out.element == Dtype::F32).into()).u32(accumulates.into());
             let most = small(tiles.count(out.rows, outputs) + count * outputs.div_ceil(tiles.outputs()));
             let blocks = (self.device.facts().multiprocessors * tiles.blocks()).min(most);
@@ -153,4 +187,9 @@ impl FourBitKernels {
             self.device.launch(function, grid, small(ANY_TILE * ANY_TILE), 0, &args.u32(accumulates.into()));
         }
     }
+}
+
+/// Tensor-core kernels multiply 16-bit inputs, and copy whole chunks of 16 bytes.
+fn copies_chunks(x: &Buffer, inner: usize) -> bool {
+    x.element != Dtype::F32 && inner.is_multiple_of(8)
 }

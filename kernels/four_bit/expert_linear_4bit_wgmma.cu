@@ -1,0 +1,337 @@
+// Every expert's matrix of 4-bit weights times the inputs of its places, on Hopper, for f16 and bf16. One block per
+// multiprocessor: in one warpgroup a warp copies panels of codes into a ring and three copy inputs. The others turn codes
+// into operands in registers and multiply 64 outputs each. SPLITS of them share outputs and take every SPLITS-th panel, so
+// that few outputs occupy the whole multiprocessor too. Tiles follow each other in the ring without a gap.
+//
+// out[place] = matrix[expert] x[input of the place] (+ bias[expert]) (+ the old out[place], if `accumulates`). An element of
+// the matrix is scale * (code - zero). Tensor cores sum a group's products of x and (code - zero), exact in either type; the
+// sum is multiplied by the group's scale and added in f32.
+//
+// Shapes: x ELEMENT [rows or places, inner], inner a multiple of 8; weights as in four_bit/panels.cuh; bias f32 [experts,
+// outputs]; firsts [experts + 1], rows [places]; out ELEMENT (f32 if `sums`) [places, outputs].
+// A tile has up to CAP places. The sum over the inputs is the same chain for all its sizes; SPLITS changes it.
+// Grid: any number of blocks of (GROUPS * SPLITS + 1) * 128 threads; dynamic shared memory for the ring and the splits' sums
+// (`FourBitTiles` of src/backend/cuda/compile/four_bit.rs).
+// Limit: bandwidth of the weights for few places; tensor cores, and the second-level cache's bandwidth, for many.
+// Definition: `Backend::expert_linear`; on the CPU, src/backend/cpu/gemm/quantised/clear.rs.
+//
+// Defines: ELEMENT, FP4, GROUP, CAP (16, 64 or 128), GROUPS, SPLITS, RING_STAGES, GATED (0).
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#include "attention/barrier.cuh"
+#include "attention/mma.cuh"
+#include "experts/store.cuh"
+#include "four_bit/decode.cuh"
+#include "four_bit/products.cuh"
+#include "four_bit/tiles.cuh"
+#include "registers.cuh"
+
+constexpr unsigned STAGES = RING_STAGES, GROUP_THREADS = 128, MULTIPLIERS = GROUPS * SPLITS;  // warpgroups that multiply
+constexpr unsigned OUTPUTS = GROUPS * CODE_OUTPUTS;  // of a tile
+// A stage has inputs in two panels of 64, which are aligned to 1024 bytes, and behind them GROUPS panels of codes.
+constexpr unsigned INPUT_PANEL_BYTES = CAP * PANEL_ROW_BYTES, INPUT_BYTES = 2 * INPUT_PANEL_BYTES;
+constexpr unsigned STAGE_BYTES = (INPUT_BYTES + GROUPS * CODE_PANEL_BYTES + ATOM_BYTES - 1) / ATOM_BYTES * ATOM_BYTES;
+// Stages whose inputs may be on their way while the next one is copied.
+constexpr unsigned BEHIND = 2;
+constexpr unsigned INPUT_WARPS = 3;
+// All threads of a block begin with as many as a multiprocessor has for each.
+constexpr unsigned BEGIN_REGISTERS = 65536 / ((MULTIPLIERS + 1) * GROUP_THREADS) / 8 * 8;
+constexpr unsigned MULTIPLIER_REGISTERS = MULTIPLIERS == 2 ? (GROUP == 128 ? 216 : 200) : MULTIPLIERS == 3 ? 136 : 104;
+constexpr unsigned COPIER_REGISTERS = BEGIN_REGISTERS * (MULTIPLIERS + 1) - MULTIPLIERS * MULTIPLIER_REGISTERS;
+static_assert(MULTIPLIERS >= 2 && MULTIPLIERS <= 4, "registers are shared out for so many");
+static_assert(STAGES > BEHIND, "inputs are signalled BEHIND stages late");
+constexpr unsigned SPLIT_SUMS = CAP / 2;  // f32 of a thread
+
+struct Ring {
+    unsigned long long full[STAGES], empty[STAGES];
+};
+
+using RingCursor = Cursor<STAGES>;
+
+// What this block multiplies: every gridDim.x-th of all tiles.
+struct Work {
+    Operands operands;
+    unsigned across, down;  // tiles of the outputs, and of the places
+    unsigned index;
+
+    __device__ __forceinline__ Work(const Operands& given, const TileEnds& ends)
+        : operands(given), across((given.outputs + OUTPUTS - 1) / OUTPUTS), down(ends.of[given.experts - 1]), index(blockIdx.x) {}
+    __device__ __forceinline__ bool more() const {
+        return index < across * down;
+    }
+    __device__ __forceinline__ void next() {
+        index += gridDim.x;
+    }
+    __device__ __forceinline__ Rows rows(const TileEnds& ends) const {
+        return rows_of(ends, operands, tile_index(operands, index, across, down).places, CAP);
+    }
+    // The tile's first output.
+    __device__ __forceinline__ unsigned output() const {
+        return tile_index(operands, index, across, down).outputs * OUTPUTS;
+    }
+};
+
+// Columns of the product for `count` places.
+__device__ __forceinline__ unsigned columns_of(unsigned count) {
+    unsigned columns = CAP / 8 < 8 ? 8 : CAP / 8;
+    while (columns < count) {
+        columns *= 2;
+    }
+    return columns;
+}
+
+// Runs the warp that copies codes: a lane for each panel of a stage.
+__device__ __forceinline__ void copy_codes(Work work, const TileEnds& ends, const unsigned char* weights, unsigned ring, Ring& shared) {
+    const Operands& operands = work.operands;
+    const unsigned lane = threadIdx.x % 32, panels = code_panels(operands.inner);
+    RingCursor cursor;
+#pragma unroll 1
+    for (; work.more(); work.next()) {
+        const Rows rows = work.rows(ends);
+        // The last tile may not have outputs for all warpgroups.
+        const unsigned real = min(code_groups(operands.outputs - work.output()), GROUPS);
+        const unsigned own = work.output() + (lane < real ? lane * CODE_OUTPUTS : 0);
+        const unsigned char* from = weights + panel_at(rows.expert, own, operands.outputs, operands.inner);
+#pragma unroll 1
+        for (unsigned panel = 0; panel < panels; panel++) {
+            const unsigned full = shared_address(&shared.full[cursor.stage]);
+            wait_barrier(shared_address(&shared.empty[cursor.stage]), cursor.parity ^ 1);
+            if (lane == 0) {
+                arrive_expecting(full, real * CODE_PANEL_BYTES);
+            }
+            // The barrier knows of the bytes before any of them can come.
+            __syncwarp();
+            if (lane < real) {
+                copy_bulk(ring + cursor.stage * STAGE_BYTES + INPUT_BYTES + lane * CODE_PANEL_BYTES, from, CODE_PANEL_BYTES, full);
+            }
+            from += CODE_PANEL_BYTES;
+            cursor.next();
+        }
+    }
+}
+
+// Runs the warps that copy inputs, in chunks of 16 bytes, one column of chunks a thread. Columns without a place hold
+// whatever lay there before; they are not stored.
+__device__ __forceinline__ void copy_inputs(Work work, const TileEnds& ends, const ELEMENT* x, unsigned ring, Ring& shared) {
+    constexpr unsigned TOGETHER = INPUT_WARPS * 2, TURNS = (CAP + TOGETHER - 1) / TOGETHER;  // rows copied at a time
+    const Operands& operands = work.operands;
+    const unsigned thread = threadIdx.x - 32, lane = thread % 32, row = thread / 16, chunk = thread % 16;
+    const unsigned chunks = operands.inner / 8, panels = code_panels(operands.inner);
+    RingCursor cursor, signalled;
+    unsigned waiting = 0;  // stages whose inputs are copied but not signalled
+    auto signal = [&] {
+        fence_proxies();
+        __syncwarp();
+        if (lane == 0) {
+            arrive(shared_address(&shared.full[signalled.stage]));
+        }
+        signalled.next();
+        waiting--;
+    };
+#pragma unroll 1
+    for (; work.more(); work.next()) {
+        const Rows rows = work.rows(ends);
+        const unsigned turns = row < rows.count ? (rows.count - row + TOGETHER - 1) / TOGETHER : 0;
+        unsigned inputs[TURNS];  // the chunk at which each begins
+#pragma unroll
+        for (unsigned i = 0; i < TURNS; i++) {
+            inputs[i] = i < turns ? input_of(operands, rows.first + i * TOGETHER + row) * chunks : 0;
+        }
+#pragma unroll 1
+        for (unsigned panel = 0; panel < panels; panel++) {
+            const unsigned to = ring + cursor.stage * STAGE_BYTES + chunk / 8 * INPUT_PANEL_BYTES;
+            const unsigned from = panel * 16 + chunk;
+            const bool exists = from < chunks;
+            const ELEMENT* column = x + (exists ? from * 8 : 0);
+            wait_barrier(shared_address(&shared.empty[cursor.stage]), cursor.parity ^ 1);
+#pragma unroll
+            for (unsigned i = 0; i < TURNS; i++) {
+                if (i < turns) {
+                    const unsigned at = i * TOGETHER + row;
+                    copy_16(to + at * PANEL_ROW_BYTES + (chunk ^ at) % 8 * 16, column + static_cast<unsigned long long>(inputs[i]) * 8, exists);
+                }
+            }
+            copies_issued();
+            cursor.next();
+            if (++waiting > BEHIND) {
+                wait_copies<BEHIND>();
+                signal();
+            }
+        }
+    }
+    wait_copies<0>();
+    while (waiting > 0) {
+        signal();
+    }
+}
+
+// Adds the products of one panel. `x`: address of its inputs; `panel`: its codes.
+template <unsigned COLUMNS>
+__device__ __forceinline__ void add_panel(float (&sum)[COLUMNS / 8][4], unsigned x, const unsigned char* panel) {
+    constexpr unsigned STEPS = GROUP / 16, TOGETHER = STEPS < 4 ? STEPS : 4;  // products of a group, and those issued at once
+    const unsigned thread = threadIdx.x % GROUP_THREADS, output = thread / 32 * 16 + thread % 32 / 4;
+    const uint4* codes = reinterpret_cast<const uint4*>(panel) + thread;
+    float part[COLUMNS / 8][4];
+#pragma unroll
+    for (unsigned group = 0; group < CODE_GROUPS; group++) {
+        const unsigned zeros[2] = {zero_pair<ELEMENT>(panel_zero(panel, group, output)), zero_pair<ELEMENT>(panel_zero(panel, group, output + 8))};
+        unsigned w[STEPS][4];
+#pragma unroll
+        for (unsigned first = 0; first < STEPS; first += TOGETHER) {
+            const unsigned at = group * STEPS + first;
+            const uint4 words = codes[at / 4 * GROUP_THREADS];
+            const unsigned all[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+            for (unsigned step = 0; step < TOGETHER; step++) {
+                decode<ELEMENT>(w[first + step], all[(at + step) % 4], zeros);
+            }
+            begin_products();
+#pragma unroll
+            for (unsigned step = 0; step < TOGETHER; step++) {
+                const unsigned k = at + step;
+                const unsigned long long inputs = descriptor(x + k / 4 * INPUT_PANEL_BYTES) + k % 4 * 2;
+                multiply_codes<ELEMENT, COLUMNS>(part, w[first + step], inputs, first + step > 0);
+            }
+            products_issued();
+        }
+        const float scales[2] = {panel_scale(panel, group, output), panel_scale(panel, group, output + 8)};
+        wait_products<0>();
+        settled(part);
+#pragma unroll
+        for (unsigned n = 0; n < COLUMNS / 8; n++) {
+#pragma unroll
+            for (unsigned i = 0; i < 4; i++) {
+                sum[n][i] += part[n][i] * scales[i / 2];
+            }
+        }
+    }
+}
+
+// Adds the sums of all splits in their order, in the first one's registers. `partial`: [SPLITS - 1][GROUPS][SPLIT_SUMS][128].
+template <unsigned COLUMNS>
+__device__ __forceinline__ void join_splits(float (&sum)[COLUMNS / 8][4], float* partial, unsigned group, unsigned split) {
+    const unsigned thread = threadIdx.x % GROUP_THREADS;
+    auto at = [&](unsigned of) { return partial + ((of - 1) * GROUPS + group) * SPLIT_SUMS * GROUP_THREADS + thread; };
+    // The first split has read the sums of the tile before.
+    meet(1, MULTIPLIERS * GROUP_THREADS);
+    if (split > 0) {
+#pragma unroll
+        for (unsigned n = 0; n < COLUMNS / 2; n++) {
+            at(split)[n * GROUP_THREADS] = sum[n / 4][n % 4];
+        }
+    }
+    meet(1, MULTIPLIERS * GROUP_THREADS);
+    if (split == 0) {
+#pragma unroll 1
+        for (unsigned other = 1; other < SPLITS; other++) {
+#pragma unroll
+            for (unsigned n = 0; n < COLUMNS / 2; n++) {
+                sum[n / 4][n % 4] += at(other)[n * GROUP_THREADS];
+            }
+        }
+    }
+}
+
+// Multiplies one tile of COLUMNS columns and stores its results. `turn`: the stages that all tiles before it had.
+template <unsigned COLUMNS>
+__device__ __forceinline__ void multiply_tile(const Work& work, const Rows& rows, const Results& results, unsigned char* dynamic, unsigned offset, Ring& shared, unsigned turn) {
+    const unsigned warpgroup = threadIdx.x / GROUP_THREADS - 1, group = warpgroup % GROUPS, split = warpgroup / GROUPS;
+    const unsigned panels = code_panels(work.operands.inner);
+    // Zeros, not a first product without a sum: else registers of all sizes stay in use.
+    float sum[COLUMNS / 8][4] = {};
+#pragma unroll 1
+    for (unsigned panel = split; panel < panels; panel += SPLITS) {
+        const unsigned stage = (turn + panel) % STAGES, parity = (turn + panel) / STAGES % 2;
+        wait_barrier(shared_address(&shared.full[stage]), parity);
+        const unsigned char* at = dynamic + offset + stage * STAGE_BYTES;
+        add_panel<COLUMNS>(sum, shared_address(at), at + INPUT_BYTES + group * CODE_PANEL_BYTES);
+        if (threadIdx.x % 32 == 0) {
+            arrive(shared_address(&shared.empty[stage]));
+        }
+    }
+    if (SPLITS > 1) {
+        join_splits<COLUMNS>(sum, reinterpret_cast<float*>(dynamic + offset + STAGES * STAGE_BYTES), group, split);
+    }
+    if (split == 0) {
+        const unsigned warp = threadIdx.x % GROUP_THREADS / 32;
+        store_sums(results, work.operands, rows, work.output() + group * CODE_OUTPUTS + warp * 16, sum);
+    }
+}
+
+// Runs the warpgroups that multiply. `offset`: of the ring in `dynamic`.
+__device__ __forceinline__ void multiply_tiles(Work work, const TileEnds& ends, const Results& results, unsigned char* dynamic, unsigned offset, Ring& shared) {
+    unsigned turn = 0;
+#pragma unroll 1
+    for (; work.more(); work.next(), turn += code_panels(work.operands.inner)) {
+        const Rows rows = work.rows(ends);
+        switch (columns_of(rows.count)) {
+#if CAP == 16
+            case 8:
+                multiply_tile<8>(work, rows, results, dynamic, offset, shared, turn);
+                break;
+            default:
+                multiply_tile<16>(work, rows, results, dynamic, offset, shared, turn);
+#elif CAP == 64
+            case 8:
+                multiply_tile<8>(work, rows, results, dynamic, offset, shared, turn);
+                break;
+            case 16:
+                multiply_tile<16>(work, rows, results, dynamic, offset, shared, turn);
+                break;
+            case 32:
+                multiply_tile<32>(work, rows, results, dynamic, offset, shared, turn);
+                break;
+            default:
+                multiply_tile<64>(work, rows, results, dynamic, offset, shared, turn);
+#else
+            case 16:
+                multiply_tile<16>(work, rows, results, dynamic, offset, shared, turn);
+                break;
+            case 32:
+                multiply_tile<32>(work, rows, results, dynamic, offset, shared, turn);
+                break;
+            case 64:
+                multiply_tile<64>(work, rows, results, dynamic, offset, shared, turn);
+                break;
+            default:
+                multiply_tile<128>(work, rows, results, dynamic, offset, shared, turn);
+#endif
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__((MULTIPLIERS + 1) * GROUP_THREADS, 1)
+    expert_linear_4bit_wgmma(void* out, const ELEMENT* __restrict__ x, const unsigned char* __restrict__ weights, const float* __restrict__ bias,
+                      const unsigned* __restrict__ firsts, const unsigned* __restrict__ rows, unsigned experts, unsigned outputs,
+                      unsigned inner, unsigned places, unsigned gathers, unsigned biased, unsigned sums, unsigned accumulates) {
+    extern __shared__ __align__(1024) unsigned char dynamic[];
+    __shared__ Ring shared;
+    __shared__ TileEnds ends;
+    const Operands operands = {firsts, rows, experts, outputs, inner, gathers};
+    const Results results = {out, bias, biased, sums, SILU, accumulates};
+    const unsigned begin = shared_address(dynamic), ring = (begin + ATOM_BYTES - 1) / ATOM_BYTES * ATOM_BYTES;
+    if (threadIdx.x == 0) {
+        for (unsigned i = 0; i < STAGES; i++) {
+            // Each warp that copies inputs, and all lanes of the one that copies codes.
+            init_barrier(shared_address(&shared.full[i]), INPUT_WARPS + 32);
+            // The warpgroups of one split.
+            init_barrier(shared_address(&shared.empty[i]), GROUPS * GROUP_THREADS / 32);
+        }
+        fence_proxies();
+    }
+    count_any_tiles(ends, operands, places, CAP);
+    __syncthreads();
+    const Work work(operands, ends);
+    const unsigned warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);  // uniform for the compiler
+    if (warp < GROUP_THREADS / 32) {
+        fewer_registers<COPIER_REGISTERS>();
+        if (warp == 0) {
+            copy_codes(work, ends, weights, ring, shared);
+        } else {
+            copy_inputs(work, ends, x, ring, shared);
+        }
+    } else {
+        more_registers<MULTIPLIER_REGISTERS>();
+        multiply_tiles(work, ends, results, dynamic, ring - begin, shared);
+    }
+}
+#endif

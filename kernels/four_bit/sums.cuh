@@ -1,0 +1,155 @@
+// Sums of a warpgroup over panels of 4-bit codes: 64 outputs times COLUMNS rows (sm_90a). While the tensor cores multiply some
+// inputs, the codes of the next ones become operands.
+#pragma once
+
+#include "attention/barrier.cuh"
+#include "four_bit/decode.cuh"
+#include "four_bit/products.cuh"
+
+constexpr unsigned GROUP_THREADS = 128, GROUP_STEPS = GROUP / 16;  // products of 16 inputs of a group
+
+// Codes of STEPS products, and as their left operands.
+template <unsigned STEPS>
+struct Batch {
+    unsigned own[STEPS];
+    unsigned zeros[2];
+    unsigned w[STEPS][4];
+
+    // Of batch `index` of `panel`.
+    __device__ __forceinline__ void load(const unsigned char* panel, unsigned index) {
+        const unsigned thread = threadIdx.x % GROUP_THREADS, output = thread / 32 * 16 + thread % 32 / 4;
+        const unsigned first = index * STEPS, group = first / GROUP_STEPS;
+        zeros[0] = panel_zero(panel, group, output), zeros[1] = panel_zero(panel, group, output + 8);
+        const unsigned* words = reinterpret_cast<const unsigned*>(panel) + (first / 4 * GROUP_THREADS + thread) * 4 + first % 4;
+        if (STEPS == 2) {
+            const uint2 all = *reinterpret_cast<const uint2*>(words);
+            own[0] = all.x, own[1] = all.y;
+        } else {
+#pragma unroll
+            for (unsigned i = 0; i < STEPS; i += 4) {
+                const uint4 all = *reinterpret_cast<const uint4*>(words + i / 4 * GROUP_THREADS * 4);
+                own[i] = all.x, own[(i + 1) % STEPS] = all.y, own[(i + 2) % STEPS] = all.z, own[(i + 3) % STEPS] = all.w;
+            }
+        }
+    }
+    __device__ __forceinline__ void decode_all() {
+        const unsigned of[2] = {zero_pair<ELEMENT>(zeros[0]), zero_pair<ELEMENT>(zeros[1])};
+#pragma unroll
+        for (unsigned step = 0; step < STEPS; step++) {
+            decode<ELEMENT>(w[step], own[step], of);
+            decoded(w[step]);
+        }
+    }
+};
+
+// Starts the products of batch `index` of a panel, whose inputs are at `x` in two panels of 64, `x_panel` bytes apart.
+template <unsigned COLUMNS, unsigned STEPS>
+__device__ __forceinline__ void start_batch(float (&part)[COLUMNS / 8][4], const Batch<STEPS>& batch, unsigned index, unsigned x, unsigned x_panel) {
+    begin_products();
+#pragma unroll
+    for (unsigned step = 0; step < STEPS; step++) {
+        const unsigned k = index * STEPS + step;
+        multiply_codes<ELEMENT, COLUMNS>(part, batch.w[step], descriptor(x + k / 4 * x_panel) + k % 4 * 2, k % GROUP_STEPS > 0);
+    }
+    products_issued();
+}
+
+// Adds a group's products, times its scales.
+template <unsigned COLUMNS>
+__device__ __forceinline__ void add_group(float (&sum)[COLUMNS / 8][4], float (&part)[COLUMNS / 8][4], const float (&scales)[2]) {
+    settled(part);
+#pragma unroll
+    for (unsigned n = 0; n < COLUMNS / 8; n++) {
+#pragma unroll
+        for (unsigned i = 0; i < 4; i++) {
+            sum[n][i] += part[n][i] * scales[i / 2];
+        }
+    }
+}
+
+// The sums of a group on their way: two of them, so that one is added while the tensor cores make the other.
+template <unsigned COLUMNS, unsigned STEPS>
+struct Pipeline {
+    Batch<STEPS> batches[2];
+    float parts[2][COLUMNS / 8][4];
+    float scales[2];  // of the part that is to be added
+
+    // Multiplies the panel of `stage`, whose first batch is decoded, and decodes the first one of `next`. PARITY: whose part its first group is.
+    template <unsigned PARITY, class Stages>
+    __device__ __forceinline__ void multiply(float (&sum)[COLUMNS / 8][4], const Stages& stages, unsigned stage, unsigned next, unsigned next_parity, bool is_first, bool is_last, unsigned before, unsigned x_panel) {
+        constexpr unsigned BATCHES = 8 / STEPS;
+        constexpr bool EARLY = COLUMNS < 128 || FP4;
+        const unsigned thread = threadIdx.x % GROUP_THREADS, output = thread / 32 * 16 + thread % 32 / 4;
+        const unsigned x = stages.x(stage);
+        const unsigned char* panel = stages.codes(stage);
+#pragma unroll
+        for (unsigned i = 0; i < BATCHES; i++) {
+            const unsigned group = i * STEPS / GROUP_STEPS;
+            const bool begins = i * STEPS % GROUP_STEPS == 0;
+            start_batch<COLUMNS, STEPS>(parts[(PARITY + group) % 2], batches[i % 2], i, x, x_panel);
+            if (i + 1 == BATCHES && !is_last) {
+                stages.wait(next, next_parity);
+            }
+            // Behind the last panel, any codes will do. With many columns there are no registers for words that wait.
+            const unsigned char* behind = i + 1 < BATCHES ? panel : stages.codes(next);
+            if (EARLY) {
+                batches[(i + 1) % 2].load(behind, (i + 1) % BATCHES);
+            }
+            wait_products<1>();
+            if (begins) {
+                add_group<COLUMNS>(sum, parts[(PARITY + group + 1) % 2], scales);
+                scales[0] = panel_scale(panel, group, output);
+                scales[1] = panel_scale(panel, group, output + 8);
+                if (i == 0 && !is_first) {
+                    stages.release(before);
+                }
+            }
+            if (!EARLY) {
+                batches[(i + 1) % 2].load(behind, (i + 1) % BATCHES);
+            }
+            batches[(i + 1) % 2].decode_all();
+        }
+    }
+};
+
+template <unsigned COLUMNS, class Cursor, class Stages>
+__device__ __forceinline__ void sum_panels(float (&sum)[COLUMNS / 8][4], Cursor& cursor, unsigned count, const Stages& stages, unsigned x_panel) {
+    constexpr unsigned STEPS = COLUMNS >= 128 || GROUP_STEPS < 4 ? 2 : 4, GROUPS_OF_PANEL = 8 / GROUP_STEPS;
+    Pipeline<COLUMNS, STEPS> pipeline;
+#pragma unroll
+    for (unsigned n = 0; n < COLUMNS / 8; n++) {
+#pragma unroll
+        for (unsigned i = 0; i < 4; i++) {
+            pipeline.parts[0][n][i] = 0.0f;
+            pipeline.parts[1][n][i] = 0.0f;
+        }
+    }
+    pipeline.scales[0] = 0.0f, pipeline.scales[1] = 0.0f;
+    stages.wait(cursor.stage, cursor.parity);
+    pipeline.batches[0].load(stages.codes(cursor.stage), 0);
+    pipeline.batches[0].decode_all();
+    unsigned before = 0;
+    unsigned at = 0;
+#pragma unroll 1
+    for (; at + 1 < count; at += 2) {
+        unsigned stage = cursor.stage;
+        cursor.next();
+        pipeline.template multiply<0>(sum, stages, stage, cursor.stage, cursor.parity, at == 0, false, before, x_panel);
+        before = stage, stage = cursor.stage;
+        cursor.next();
+        pipeline.template multiply<GROUPS_OF_PANEL % 2>(sum, stages, stage, cursor.stage, cursor.parity, false, at + 2 == count, before, x_panel);
+        before = stage;
+    }
+    if (at < count) {
+        const unsigned stage = cursor.stage;
+        cursor.next();
+        pipeline.template multiply<0>(sum, stages, stage, cursor.stage, cursor.parity, at == 0, true, before, x_panel);
+        before = stage;
+        wait_products<0>();
+        add_group<COLUMNS>(sum, pipeline.parts[(GROUPS_OF_PANEL - 1) % 2], pipeline.scales);
+    } else {
+        wait_products<0>();
+        add_group<COLUMNS>(sum, pipeline.parts[1], pipeline.scales);
+    }
+    stages.release(before);
+}
