@@ -81,7 +81,7 @@ impl WeightSource {
                     MatrixPart::Quantised(QuantView::of(format, view.rows, view.cols, QuantSource::Dense(view)))
                 }
             };
-            self.matrix_of(backend, specs, &[part])
+            self.matrix_of(backend, specs, &[part], B::multiplies)
         };
         match self {
             WeightSource::Checkpoint { checkpoint, dtype, .. } => match checkpoint.made_format(&specs[0]) {

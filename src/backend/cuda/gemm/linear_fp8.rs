@@ -1,6 +1,6 @@
-//! Linear layers with e4m3 weights on Hopper: activations are rounded (`rounding`), then multiplied by our kernel
-//! (kernels/fp8/linear_fp8.cu) for few rows, by cuBLASLt for many. Deterministic steps use the kernel alone, in which a
-//! row's result does not depend on the number of rows.
+//! Linear layers with e4m3 weights on Hopper: activations are rounded (`rounding`), then multiplied
+//! by cuBLASLt, and by our kernel (kernels/fp8/linear_fp8.cu) what it takes not. Deterministic steps use the kernel alone,
+//! in which a row's result does not depend on the number of rows.
 
 use std::collections::HashMap;
 
@@ -19,10 +19,6 @@ use crate::backend::cuda::memory::fp8::Fp8Scales;
 use crate::backend::cuda::memory::weights::{Matrix, Vector};
 use crate::backend::cuda::rounding::{self, RoundedRows, RowRounder};
 use crate::error::Result;
-
-/// For more rows the library is as fast or faster by up to 30 %, for fewer our kernel (H200, the four layers of
-/// llama3-8b, benches/runs/2026-11-26-h200-quantised).
-const MOST_KERNEL_ROWS: usize = 0;
 
 /// The library multiplies matrices whose rows of inputs and of results are multiples of so many elements.
 const LIBRARY_MULTIPLE: usize = 16;
@@ -132,7 +128,7 @@ impl LinearFp8 {
     ) -> Result<bool> {
         let Matrix { outputs, inner, format: weights, .. } = *w;
         let fits = outputs.is_multiple_of(LIBRARY_MULTIPLE) && inner.is_multiple_of(LIBRARY_MULTIPLE);
-        if self.kernel_only || x.rows <= MOST_KERNEL_ROWS || !fits {
+        if self.kernel_only || !fits {
             return Ok(false);
         }
         let of_weights = match scales.scaling {
