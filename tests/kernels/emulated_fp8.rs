@@ -426,7 +426,7 @@ fn products_of_experts_are_those_of_their_places() {
 #[test]
 fn tiles_follow_the_size_of_a_product() {
     let of = |rows, outputs, inner| Fp8Tiles::of(rows, outputs, inner, 132);
-    assert_eq!(of(1, 6144, 4096), Fp8Tiles { groups: 2, columns: 8 });
+    assert_eq!(of(1, 28_672, 4096), Fp8Tiles { groups: 2, columns: 8 });
     assert_eq!(of(64, 4096, 14_336), Fp8Tiles { groups: 1, columns: 64 });
     assert_eq!(of(4096, 28_672, 4096), Fp8Tiles { groups: 2, columns: 128 });
     assert_eq!(Fp8Tiles::of_experts(9).columns, 16);
