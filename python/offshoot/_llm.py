@@ -99,8 +99,8 @@ class LLM:
     ``model``: a folder as Hugging Face has it. ``device``: auto, cpu, cuda or cuda:N. ``memory``: the share of the device's
     free memory for keys and values, or ``kv_memory`` in MiB. ``seed``: what samples without a seed of their own follow
     from. ``plan``: how attention is shared (balanced, tree, single, flat; samples are the same). ``kv_dtype``: auto or
-    fp8. ``weights``: fp8, int8 or int4, which dense weights become when they are loaded (on the CPU); ``activations``: bf16
-    to round none. ``deterministic``: on a GPU, samples do not depend on what else runs, to the last bit. ``prefix_store``: a folder
+    fp8. ``weights``: fp8, int8 or int4, which dense weights become when they are loaded (on the CPU; int4 on GPUs too, fp8
+    on Hopper); ``activations``: bf16 to round none. ``deterministic``: on a GPU, samples do not depend on what else runs, to the last bit. ``prefix_store``: a folder
     where computed prompts are kept. ``threads``: of the CPU backend; one number for a process.
 
     The other arguments of ``vllm.LLM`` are taken, too: those without a meaning here with one warning; those that would
