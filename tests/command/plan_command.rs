@@ -180,6 +180,9 @@ fn weights_take_what_the_device_makes_of_them() {
     assert!((0.032..0.033).contains(&more), "half of 6.5 %: {more}");
     let said = desk.refused(&["plan", "rows.jsonl", "--model", "config.json", "--weights", "int8"]);
     assert!(said.contains("--weights") && said.contains("--device-profile cpu") && said.contains("int8"), "{said}");
+    let unrounded = ["plan", "rows.jsonl", "--model", "config.json", "--weights", "fp8", "--activations", "bf16"];
+    let said = desk.refused(&unrounded);
+    assert!(said.contains("--weights") && said.contains("--device-profile cpu"), "a GPU rounds them: {said}");
     let mut published: Value = serde_json::from_str(&desk.read("config.json")).unwrap();
     published["quantization_config"] = json!({"quant_method": "fp8", "weight_block_size": [128, 128]});
     desk.put("config.json", published.to_string());

@@ -155,8 +155,9 @@ impl WeightSource {
             WeightSource::Random(random) => random.config.quantisation.as_ref(),
         };
         let other = parts.iter().map(MatrixPart::format).find(|format| format.dense().is_none());
-        if let (Some(Quantisation::Made { format: made, .. }), Some(format)) = (quantisation, other)
-            && format == WeightFormat::Quantised(made.of_layers())
+        // An output layer made at load may become dense, the layers not.
+        if let (Some(made), Some(format)) = (quantisation.and_then(Quantisation::made_layers), other)
+            && format == WeightFormat::Quantised(made)
         {
             let found = format!("{format} on {}, which does not multiply it", backend.describe());
             return Err(Error::value("--weights", "a format that the device multiplies (the CPU: all)", found));

@@ -167,8 +167,7 @@ impl Quantisation {
                     Role::Embedding if tied && !dense_head => format.of_head(tied),
                     Role::Router | Role::Head | Role::Embedding | Role::Other => None,
                 };
-                let exactly = |format: QuantFormat| QuantFormat { rounding: Rounding::Exact, ..format };
-                if *exact { format.map(exactly) } else { format }
+                format.map(|format| rounded_unless(*exact, format))
             }
             Quantisation::Published(published) => match role {
                 // Only experts are stored in blocks.
@@ -183,20 +182,29 @@ impl Quantisation {
     /// The formats of its matrices.
     pub fn formats(&self) -> impl Iterator<Item = QuantFormat> {
         let (made, published) = match self {
-            Quantisation::Made { format, .. } => (Some(*format), None),
+            Quantisation::Made { format, exact, .. } => (Some((*format, *exact)), None),
             Quantisation::Published(published) => (None, Some(published)),
         };
-        let made = made.into_iter().flat_map(|made| std::iter::once(made.of_layers()).chain(made.of_head(false)));
+        let made = made.into_iter().flat_map(|(made, exact)| {
+            let all = std::iter::once(made.of_layers()).chain(made.of_head(false));
+            all.map(move |format| rounded_unless(exact, format))
+        });
         made.chain(published.into_iter().flat_map(|all| &all.schemes).map(|(_, scheme)| scheme.format))
+    }
+
+    /// The format of the layers' matrices, if they are made at load.
+    pub fn made_layers(&self) -> Option<QuantFormat> {
+        match *self {
+            Quantisation::Made { format, exact, .. } => Some(rounded_unless(exact, format.of_layers())),
+            Quantisation::Published(_) => None,
+        }
     }
 
     /// What activations are rounded to, in words: of all formats, each once.
     pub fn activations(&self) -> String {
-        let exact = matches!(self, Quantisation::Made { exact: true, .. });
         let mut all: Vec<String> = Vec::new();
         for format in self.formats() {
-            let rounding = if exact { Rounding::Exact } else { format.rounding };
-            let said = rounding.to_string();
+            let said = format.rounding.to_string();
             if !all.contains(&said) {
                 all.push(said);
             }
@@ -210,6 +218,7 @@ impl Quantisation {
     pub fn held_where(self, multiplies: impl Fn(QuantFormat) -> bool) -> Option<Self> {
         match self {
             Quantisation::Made { format, exact, dense_head } => {
+                let multiplies = |format| multiplies(rounded_unless(exact, format));
                 let dense_head = dense_head || format.of_head(false).is_some_and(|head| !multiplies(head));
                 multiplies(format.of_layers()).then_some(Quantisation::Made { format, exact, dense_head })
             }
@@ -231,6 +240,11 @@ impl Quantisation {
             }
         }
     }
+}
+
+/// The format, with activations unrounded if it is multiplied `exact`.
+fn rounded_unless(exact: bool, format: QuantFormat) -> QuantFormat {
+    if exact { QuantFormat { rounding: Rounding::Exact, ..format } } else { format }
 }
 
 /// The module that has a weight of this name; stacked experts are their own.
