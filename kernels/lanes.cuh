@@ -25,10 +25,19 @@ __device__ __forceinline__ Lanes<float, N> load(const T* from) {
 
 template <int N, class T>
 __device__ __forceinline__ void store(T* to, const Lanes<float, N>& x) {
-    Lanes<T, N> raw;
+    if constexpr (sizeof(T) == sizeof(e4m3) && N % 2 == 0) {
+        Lanes<unsigned short, N / 2> pairs;
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-        raw.at[i] = from_f32<T>(x.at[i]);
+        for (int i = 0; i < N / 2; ++i) {
+            pairs.at[i] = pack_e4m3(x.at[2 * i], x.at[2 * i + 1]);
+        }
+        *reinterpret_cast<Lanes<unsigned short, N / 2>*>(to) = pairs;
+    } else {
+        Lanes<T, N> raw;
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            raw.at[i] = from_f32<T>(x.at[i]);
+        }
+        *reinterpret_cast<Lanes<T, N>*>(to) = raw;
     }
-    *reinterpret_cast<Lanes<T, N>*>(to) = raw;
 }

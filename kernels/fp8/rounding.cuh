@@ -60,12 +60,33 @@ __device__ __forceinline__ unsigned most_of(const Lanes<ELEMENT, N>& lanes) {
     return bits;
 }
 
+// Divides by a scale that many numbers share, to the bits of x / scale where that is no less than 2^-12; what is less has
+// the code of a zero, whose sign may differ. Between 2^-96 and 2^96 a product with the rounded reciprocal is corrected by
+// its remainder twice: the first time to within a unit of the last place, the second to the nearest (Markstein, IBM
+// Journal of Research and Development 34-1, 1990, theorem 8). Products beyond e4m3 stay so, and have no finite remainder.
+struct Divisor {
+    float scale, reciprocal;
+    bool is_far;
+
+    __device__ __forceinline__ explicit Divisor(float scale)
+        : scale(scale), reciprocal(1.0f / scale), is_far(!(scale >= __uint_as_float(31u << 23) && scale <= __uint_as_float(223u << 23))) {}
+
+    __device__ __forceinline__ float divide(float x) const {
+        const float near = x * reciprocal;
+        return is_far ? x / scale : fabsf(near) <= 1024.0f ? corrected(x, corrected(x, near)) : near;
+    }
+
+    __device__ __forceinline__ float corrected(float x, float near) const {
+        return fmaf(fmaf(-near, scale, x), reciprocal, near);
+    }
+};
+
 template <int N>
-__device__ __forceinline__ void store_rounded(e4m3* to, const Lanes<ELEMENT, N>& lanes, float scale) {
+__device__ __forceinline__ void store_rounded(e4m3* to, const Lanes<ELEMENT, N>& lanes, const Divisor& by) {
     Lanes<float, N> divided;
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        divided.at[i] = to_f32(lanes.at[i]) / scale;
+        divided.at[i] = by.divide(to_f32(lanes.at[i]));
     }
     store<N>(to, divided);
 }
@@ -96,9 +117,9 @@ __device__ __forceinline__ void round_by_row(e4m3* to, float* scale_of_row, unsi
         bits = max(bits, most_of<N>(made));
         x.keep(k, made);
     }
-    const float scale = scaling.of(block_most(bits));
+    const Divisor scale(scaling.of(block_most(bits)));
     if (threadIdx.x == 0) {
-        *scale_of_row = scale;
+        *scale_of_row = scale.scale;
     }
 #pragma unroll
     for (unsigned i = 0; i < HELD; i++) {
@@ -143,9 +164,9 @@ __device__ __forceinline__ void round_by_blocks(e4m3* to, float* scales_of_row, 
                     x.keep(first + v * N, made[v]);
                 }
             }
-            const float scale = scaling.of(warp_most(bits));
+            const Divisor scale(scaling.of(warp_most(bits)));
             if (lane == 0 && block * BLOCK_INPUTS < inner) {
-                scales_of_row[static_cast<unsigned long long>(block) * apart] = scale;
+                scales_of_row[static_cast<unsigned long long>(block) * apart] = scale.scale;
             }
 #pragma unroll
             for (unsigned v = 0; v < EACH / N; v++) {

@@ -9,28 +9,13 @@
 // Limit: bandwidth, sizeof(ELEMENT) + sizeof(KV_ELEMENT) bytes per element.
 // Definition: `Backend::kv_append`; on the CPU, `append` of src/backend/cpu/kv.rs (whose page layout differs).
 //
-// Defines: ELEMENT, KV_ELEMENT, SWIZZLED (0 or 1).
-#include "kv_page.cuh"
-#include "lanes.cuh"
-
-constexpr unsigned NO_SLOT = ~0u;
+// Defines: ELEMENT, KV_ELEMENT, ROUNDED (1: KV_ELEMENT is ELEMENT), SWIZZLED (0 or 1).
+#include "ops/kv_slot.cuh"
 
 template <int N>
 __device__ __forceinline__ void append_row(KV_ELEMENT* layer, const ELEMENT* row, unsigned slot, unsigned kv_heads, unsigned head_dim) {
-    const unsigned long long page = slot / PAGE_TOKENS;
     for (unsigned i = (blockIdx.y * blockDim.x + threadIdx.x) * N; i < 2 * kv_heads * head_dim; i += gridDim.y * blockDim.x * N) {
-        const unsigned head = i / head_dim % kv_heads, is_value = i / head_dim / kv_heads;
-        const unsigned long long run = (page * kv_heads + head) * 2 + is_value;
-        Lanes<float, N> x = load<N>(row + i);
-        // `store` rounds to KV_ELEMENT; a wider KV_ELEMENT needs the rounding to e4m3 first.
-        if constexpr (sizeof(KV_ELEMENT) > sizeof(e4m3)) {
-#pragma unroll
-            for (int lane = 0; lane < N; ++lane) {
-                x.at[lane] = to_f32(from_f32<e4m3>(x.at[lane]));
-            }
-        }
-        const unsigned place = page_place<SWIZZLED>(slot % PAGE_TOKENS, i % head_dim * sizeof(KV_ELEMENT), head_dim * sizeof(KV_ELEMENT));
-        store<N>(layer + run * PAGE_TOKENS * head_dim + place / sizeof(KV_ELEMENT), x);
+        store_in_slot<N>(layer, load<N>(row + i), slot, i / head_dim, i % head_dim, kv_heads, head_dim);
     }
 }
 

@@ -30,9 +30,11 @@ mod experts;
 mod kv_dtype;
 mod levels;
 pub mod quantised;
+pub mod ranks;
 mod scoring;
 mod shapes;
 pub mod sim;
+mod split;
 mod step;
 mod timed;
 pub mod weights;
@@ -49,7 +51,8 @@ pub use kv_dtype::{KvDtype, e4m3};
 pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
 pub use quantised::{CodeFormat, QuantFormat, QuantRow, QuantSource, QuantView, Rounding, RoundingKind, ScaleSource};
 pub use scoring::Scoring;
-pub use shapes::{HeadKind, HeadLayout, KvShape, MOST_HEAD_DIM};
+pub use shapes::{HeadKind, HeadLayout, HeadSteps, KvShape, MOST_HEAD_DIM, MOST_ROPES};
+pub use split::{Share, Split};
 pub use step::{RowToken, StepBatch, StepShape, advance_slots};
 pub use timed::{Rates, Timed};
 pub use weights::{
@@ -258,8 +261,16 @@ pub trait Backend: Send + 'static {
     /// Stacks `parts` (each `[out_i, in]`, equal `in`) into one matrix `[sum out_i, in]`. Dense parts have one dtype where
     /// the backend does not mix dtypes.
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Self::Matrix>;
+    /// The same of a matrix that ranks divide.
+    fn split_matrix(&mut self, parts: &[MatrixPart<'_>], _split: &Split) -> Result<Self::Matrix> {
+        self.matrix(parts)
+    }
     /// Concatenates `parts` into one f32 vector.
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Vector>;
+    /// The same of one beside a matrix that ranks divide.
+    fn split_vector(&mut self, parts: &[WeightView<'_>], _split: &Split) -> Result<Self::Vector> {
+        self.vector(parts)
+    }
     /// One matrix for each expert, of equal shapes and formats; `biases`: none, or one for each expert. Only the op that
     /// `kind` names may be called with them.
     fn experts(
@@ -271,6 +282,10 @@ pub trait Backend: Send + 'static {
     fn rope_table(&mut self, table: &RopeTable) -> Result<Self::Rope>;
     /// A buffer with no rows.
     fn buffer(&mut self, width: usize, holds: ActivationDtype) -> Result<Self::Buffer>;
+    /// The same of one that ranks may divide.
+    fn shared_buffer(&mut self, width: usize, holds: ActivationDtype, _share: Share) -> Result<Self::Buffer> {
+        self.buffer(width, holds)
+    }
     /// Sets the row count of a buffer (contents unspecified); reuses its memory if large enough.
     fn resize(&mut self, buffer: &mut Self::Buffer, rows: usize) -> Result<()>;
     /// Routes of no rows, among `experts` experts.
@@ -377,6 +392,16 @@ pub trait Backend: Send + 'static {
     /// Stores the key and value heads of row `r` of `qkv` in slot `r` of the step, in layer `layer`, rounded to the KV
     /// dtype.
     fn kv_append(&mut self, kv: &mut Self::Kv, layer: LayerIx, qkv: &Self::Buffer, step: &Self::Step);
+    /// [`Backend::head_norm`], [`Backend::rope`] and [`Backend::kv_append`] in turn, as `steps` says.
+    fn prepare_heads(
+        &mut self,
+        qkv: &mut Self::Buffer,
+        steps: &HeadSteps<'_, Self::Vector, Self::Rope>,
+        kv: &mut Self::Kv,
+        step: &Self::Step,
+    ) {
+        prepare_heads_in_turn(self, qkv, steps, kv, step);
+    }
     /// Tree attention by plan `plan` of the step: for each row and query head, the softmax of the scores of the positions
     /// it attends to (see `AttentionPlan`), times the values. `scoring` says what a score is, and which terms of the
     /// softmax belong to no position. `out` is `[R, q_heads * head_dim]`; of `qkv` only the query heads are read.
@@ -467,4 +492,25 @@ pub trait Backend: Send + 'static {
     /// Samples one token for each request of the step from `logits` `[logit_rows, vocab]`, as [`SampleRequest`]
     /// specifies.
     fn sample(&mut self, logits: &Self::Buffer, step: &mut Self::Step);
+}
+
+/// The definition of [`Backend::prepare_heads`].
+fn prepare_heads_in_turn<B: Backend + ?Sized>(
+    backend: &mut B,
+    qkv: &mut B::Buffer,
+    steps: &HeadSteps<'_, B::Vector, B::Rope>,
+    kv: &mut B::Kv,
+    step: &B::Step,
+) {
+    for (kind, weight) in HeadKind::ALL.into_iter().zip(steps.norms) {
+        if let Some(weight) = weight {
+            backend.head_norm(qkv, steps.heads, kind, weight, steps.eps);
+        }
+    }
+    for table in steps.ropes.into_iter().flatten() {
+        backend.rope(qkv, steps.heads, table, step);
+    }
+    if steps.stores {
+        backend.kv_append(kv, steps.layer, qkv, step);
+    }
 }

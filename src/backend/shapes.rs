@@ -4,7 +4,7 @@
 use std::fmt;
 
 use super::{Dtype, StateShape};
-use crate::ids::GroupIx;
+use crate::ids::{GroupIx, LayerIx};
 use crate::kv::LayerPlace;
 
 /// The layout of a row of `qkv`: `q_heads` query heads, then `kv_heads` key heads, then `kv_heads` value heads, each of
@@ -50,6 +50,8 @@ pub enum HeadKind {
 }
 
 impl HeadKind {
+    pub const ALL: [HeadKind; 3] = [HeadKind::Query, HeadKind::Key, HeadKind::Value];
+
     /// The first of these heads in a row of `qkv`, and their number.
     pub fn place(self, heads: HeadLayout) -> (usize, usize) {
         match self {
@@ -58,6 +60,22 @@ impl HeadKind {
             HeadKind::Value => (heads.q_heads + heads.kv_heads, heads.kv_heads),
         }
     }
+}
+
+/// Rotations of the heads of one layer, at most.
+pub const MOST_ROPES: usize = 2;
+
+/// What is done to the heads of a row of `qkv` before attention reads them.
+pub struct HeadSteps<'a, V, R> {
+    pub heads: HeadLayout,
+    /// First, for each of `HeadKind::ALL` the weights of its norm, if it has one.
+    pub norms: [Option<&'a V>; 3],
+    pub eps: f32,
+    /// Then, in this order.
+    pub ropes: [Option<&'a R>; MOST_ROPES],
+    /// The layer that keys and values belong to, and whether they are those of this row: they are then appended to it.
+    pub layer: LayerIx,
+    pub stores: bool,
 }
 
 /// The size of the KV memory: `pages` pages of `page_tokens` tokens, of the bytes that one page group of layers needs.

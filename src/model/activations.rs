@@ -1,7 +1,7 @@
 //! The activation buffers of a step. They are resized to the step's rows and keep their memory, so that steady decoding
 //! allocates nothing. Layers share one buffer per distinct width.
 
-use crate::backend::{ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, StepShape};
+use crate::backend::{ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, Share, StepShape};
 use crate::error::Result;
 
 use super::config::{
@@ -184,7 +184,8 @@ impl<B: Backend> StreamBuffers<B> {
 impl<B: Backend> Activations<B> {
     pub fn new(backend: &mut B, config: &ModelConfig, dtype: Dtype) -> Result<Self> {
         let heads = head_kinds(config);
-        let mut qkv = |heads: &MixedHeads| backend.buffer(heads.qkv_width(), ActivationDtype::Operands(dtype));
+        let operands = ActivationDtype::Operands(dtype);
+        let mut qkv = |heads: &MixedHeads| backend.shared_buffer(heads.qkv_width(), operands, Share::Columns);
         let qkv = heads.iter().map(&mut qkv).collect::<Result<_>>()?;
         let delta_rule = |heads: &MixedHeads| match heads {
             MixedHeads::Attention(_) => Ok(None),
@@ -195,7 +196,7 @@ impl<B: Backend> Activations<B> {
             delta_rule: heads.iter().map(delta_rule).collect::<Result<_>>()?,
             all: StreamBuffers::new(backend, config, dtype)?,
             logit_rows: StreamBuffers::new(backend, config, dtype)?,
-            logits: backend.buffer(config.vocab, ActivationDtype::Sums)?,
+            logits: backend.shared_buffer(config.vocab, ActivationDtype::Sums, Share::Gathered)?,
         })
     }
 
@@ -223,13 +224,14 @@ impl<B: Backend> Activations<B> {
 impl<B: Backend> StreamBuffers<B> {
     fn new(backend: &mut B, config: &ModelConfig, dtype: Dtype) -> Result<Self> {
         let normed = backend.buffer(config.hidden, ActivationDtype::Operands(dtype))?;
-        let mut sums = || backend.buffer(config.hidden, ActivationDtype::Sums);
+        let mut sums = || backend.shared_buffer(config.hidden, ActivationDtype::Sums, Share::Summed);
         let residual = sums()?;
         let blocks = match keeps_blocks(config) {
             true => Some(BlockBuffers { block: sums()?, sum: sums()? }),
             false => None,
         };
-        let mut of_heads = |heads: MixedHeads| backend.buffer(heads.attended_width(), ActivationDtype::Operands(dtype));
+        let operands = ActivationDtype::Operands(dtype);
+        let mut of_heads = |heads: MixedHeads| backend.shared_buffer(heads.attended_width(), operands, Share::Columns);
         let attended = head_kinds(config).into_iter().map(&mut of_heads).collect::<Result<_>>()?;
         let gated = if has_gates(config) { head_kinds(config) } else { Vec::new() };
         let gates = gated.into_iter().map(&mut of_heads).collect::<Result<_>>()?;
@@ -274,7 +276,7 @@ impl<B: Backend> DeltaRuleBuffers<B> {
 impl<B: Backend> InnerBuffers<B> {
     fn new(backend: &mut B, kind: DenseSpec, dtype: Dtype) -> Result<Self> {
         let DenseSpec { activation, width, .. } = kind;
-        let mut empty = |width| backend.buffer(width, ActivationDtype::Operands(dtype));
+        let mut empty = |width| backend.shared_buffer(width, ActivationDtype::Operands(dtype), Share::Columns);
         let gated = matches!(activation, Activation::Gated(_));
         Ok(Self { up: empty(activation.up_width(width))?, gated: if gated { Some(empty(width)?) } else { None } })
     }
@@ -287,9 +289,9 @@ impl<B: Backend> MixtureBuffers<B> {
             chosen: kind.router.chosen,
             scores: backend.buffer(kind.count, ActivationDtype::Sums)?,
             routes: backend.routes(kind.count, kind.router)?,
-            up: backend.buffer(2 * kind.width, operands)?,
-            gated: backend.buffer(kind.width, operands)?,
-            down: backend.buffer(hidden, operands)?,
+            up: backend.shared_buffer(2 * kind.width, operands, Share::Columns)?,
+            gated: backend.shared_buffer(kind.width, operands, Share::Columns)?,
+            down: backend.shared_buffer(hidden, operands, Share::Parts)?,
         })
     }
 

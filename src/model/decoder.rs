@@ -2,7 +2,7 @@
 //! step's rows may belong to any number of sequences; the attention plans determine which positions each row attends
 //! to.
 
-use crate::backend::{Attended, Backend, Dtype, KvShape, RowToken, StateShape, StepBatch, StepShape};
+use crate::backend::{Attended, Backend, Dtype, KvShape, RowToken, Split, StateShape, StepBatch, StepShape};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::kv::{PageGroups, StateRun};
@@ -95,16 +95,17 @@ impl<B: Backend> Decoder<B> {
         });
         let layers = layers.collect::<Result<_>>()?;
         let one = std::slice::from_ref;
+        let (of_vocab, head_bias) = (Split::Outputs(vec![config.vocab]), layout.head_bias.as_ref());
         let inputs = layout.inputs.as_ref().zip(config.per_layer_inputs);
         let inputs = inputs.map(|(tensors, inputs)| InputTable::load(backend, source, tensors, &config, inputs, dtype));
         Ok(Self {
-            embed: source.matrix(backend, one(&layout.embed))?,
+            embed: source.matrix(backend, one(&layout.embed), &Split::Whole)?,
             embed_scale: config.embed_scale.map(|scale| dtype.round(scale)),
             inputs: inputs.transpose()?,
             layers,
             final_norm: NormLayer::load(backend, source, &layout.final_norm, config.final_norm)?,
-            head: layout.head.as_ref().map(|tensor| source.matrix(backend, one(tensor))).transpose()?,
-            head_bias: layout.head_bias.as_ref().map(|tensor| source.vector(backend, one(tensor))).transpose()?,
+            head: layout.head.as_ref().map(|tensor| source.matrix(backend, one(tensor), &of_vocab)).transpose()?,
+            head_bias: head_bias.map(|tensor| source.split_vector(backend, one(tensor), &of_vocab)).transpose()?,
             ropes: load_ropes(backend, &kinds.ropes, config.context)?,
             longest: config.context,
             last_position: 0,

@@ -1,7 +1,7 @@
 //! The feed-forward block of a layer: a dense one, a mixture of experts, or both side by side. `activations` holds its
 //! buffers; the layer adds what it computes to the residual stream.
 
-use crate::backend::{Backend, ExpertInput, ExpertKind};
+use crate::backend::{Backend, ExpertInput, ExpertKind, Split};
 use crate::error::{Error, Result};
 
 use super::activations::{BlockBuffers, BufferIndices, InnerBuffers, MixtureBuffers, StreamBuffers};
@@ -183,16 +183,17 @@ impl<B: Backend> Mixture<B> {
             ExpertMatrices::Transposed { alternating: true, .. } | ExpertMatrices::Mxfp4 { alternating: true, .. }
         );
         let biases = tensors.biases.as_ref();
-        let mut experts = |matrices: &ExpertMatrices, bias: Option<&_>, alternating, kind| {
-            let matrices = source.expert_matrices(backend, matrices)?;
+        let mut experts = |matrices: &ExpertMatrices, bias: Option<&_>, alternating, kind, split: &Split| {
+            let matrices = source.expert_matrices(backend, matrices, split)?;
             let biases = match bias {
-                Some(bias) => source.expert_biases(backend, bias, alternating)?,
+                Some(bias) => source.expert_biases(backend, bias, alternating, split)?,
                 None => Vec::new(),
             };
             backend.experts(matrices, biases, kind)
         };
-        let up = experts(&tensors.up, biases.map(|[up, _]| up), alternating, ExpertKind::Gated)?;
-        let down = experts(&tensors.down, biases.map(|[_, down]| down), false, ExpertKind::Linear)?;
+        let halves = Split::Outputs(vec![spec.width; 2]);
+        let up = experts(&tensors.up, biases.map(|[up, _]| up), alternating, ExpertKind::Gated, &halves)?;
+        let down = experts(&tensors.down, biases.map(|[_, down]| down), false, ExpertKind::Linear, &Split::Inputs)?;
         Ok(Self { spec: *spec, router: Linear::load(backend, source, &tensors.router)?, scales, up, down })
     }
 

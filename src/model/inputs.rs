@@ -1,7 +1,7 @@
 //! Inputs that each layer gets besides the residual stream (Gemma 4's smaller models): a second embedding of the token,
 //! mixed with a projection of the first. Made once a step for all layers; each layer reads its part at its end.
 
-use crate::backend::{Backend, Dtype, HeadKind, HeadLayout};
+use crate::backend::{Backend, Dtype, HeadKind, HeadLayout, Split};
 use crate::error::Result;
 
 use super::activations::{BlockBuffers, StreamBuffers};
@@ -41,7 +41,7 @@ impl<B: Backend> InputTable<B> {
         dtype: Dtype,
     ) -> Result<Self> {
         Ok(Self {
-            embed: source.matrix(backend, std::slice::from_ref(&tensors.embed))?,
+            embed: source.matrix(backend, std::slice::from_ref(&tensors.embed), &Split::Whole)?,
             embed_scale: dtype.round((inputs.width as f32).sqrt()),
             projection: Linear::load(backend, source, &tensors.projection)?,
             projection_scale: 1.0 / (config.hidden as f32).sqrt(),

@@ -1,7 +1,7 @@
 //! One layer of the decoder: attention or the delta rule, the feed-forward block, and how both are added to the
 //! residual stream.
 
-use crate::backend::{Attended, Backend, HeadKind, HeadLayout, Scoring};
+use crate::backend::{Attended, Backend, HeadLayout, HeadSteps, MOST_ROPES, Scoring, Split};
 use crate::error::Result;
 use crate::ids::LayerIx;
 
@@ -62,12 +62,13 @@ struct Attention<B: Backend> {
     softcap: Option<f32>,
     sinks: Option<B::Vector>,
     qkv: Linear<B>,
-    head_norms: Vec<(HeadKind, B::Vector)>,
+    /// For each of `HeadKind::ALL`.
+    head_norms: [Option<B::Vector>; 3],
     norm_eps: f32,
     /// Index of its plan in the step.
     plan: usize,
     /// Indices in `Decoder::ropes` of what its heads are rotated by, one after the other.
-    ropes: Vec<usize>,
+    ropes: [Option<usize>; MOST_ROPES],
     /// Which of the layers that store keys and values it reads, and whether that is this one.
     stored: LayerIx,
     stores: bool,
@@ -94,7 +95,7 @@ impl Kinds {
         Self {
             attention: config.attention_kinds(),
             by_layer: config.attention_by_layer(),
-            ropes: kinds(config.attention().flat_map(Turning::of)),
+            ropes: kinds(config.attention().flat_map(Turning::of).flatten()),
             stored: config.stored_layers(),
         }
     }
@@ -186,16 +187,16 @@ impl<B: Backend> Layer<B> {
             }
         };
         attention.qkv.apply(backend, qkv, &a.all.normed);
-        for (kind, weight) in &attention.head_norms {
-            backend.head_norm(qkv, attention.projected, *kind, weight, attention.norm_eps);
-        }
-        for &rope in &attention.ropes {
-            backend.rope(qkv, attention.projected, &step.ropes[rope].table, step.loaded);
-        }
         let stored = attention.stored;
-        if attention.stores {
-            backend.kv_append(step.kv, stored, qkv, step.loaded);
-        }
+        let steps = HeadSteps {
+            heads: attention.projected,
+            norms: attention.head_norms.each_ref().map(Option::as_ref),
+            eps: attention.norm_eps,
+            ropes: attention.ropes.map(|rope| rope.map(|rope| &step.ropes[rope].table)),
+            layer: stored,
+            stores: attention.stores,
+        };
+        backend.prepare_heads(qkv, &steps, step.kv, step.loaded);
         let Attention { scale, softcap, ref sinks, plan, .. } = *attention;
         let scoring = Scoring { scale, softcap, sinks: sinks.as_ref() };
         backend.tree_attention(attended, qkv, step.kv, stored, step.loaded, plan, scoring);
@@ -251,17 +252,20 @@ impl<B: Backend> Attention<B> {
         kinds: &Kinds,
         (ix, layer): (usize, LayerIx),
     ) -> Result<Self> {
-        let mut head_norms = Vec::new();
-        if let (Some(tensors), Some(spec)) = (&tensors.head_norms, spec.head_norm) {
-            head_norms.push((HeadKind::Query, norm_weight(backend, source, &tensors.query, spec.norm)?));
+        let mut head_norms = [None, None, None];
+        if let (Some(tensors), Some(norm)) = (&tensors.head_norms, spec.head_norm) {
+            let [of_queries, of_keys, of_values] = &mut head_norms;
+            *of_queries = Some(norm_weight(backend, source, &tensors.query, norm.norm)?);
             if let Some(key) = &tensors.key {
-                head_norms.push((HeadKind::Key, norm_weight(backend, source, key, spec.norm)?));
+                *of_keys = Some(norm_weight(backend, source, key, norm.norm)?);
+            }
+            if norm.values && !matches!(spec.keys, KeySource::OfLayer(_)) {
+                *of_values = Some(vector_of(backend, &vec![1.0; spec.heads.head_dim])?);
             }
         }
-        if spec.head_norm.is_some_and(|norm| norm.values) && !matches!(spec.keys, KeySource::OfLayer(_)) {
-            head_norms.push((HeadKind::Value, vector_of(backend, &vec![1.0; spec.heads.head_dim])?));
-        }
-        let sinks = tensors.sinks.as_ref().map(|tensor| source.vector(backend, std::slice::from_ref(tensor)));
+        let by_head = Split::Outputs(vec![spec.heads.q_heads]);
+        let sinks = tensors.sinks.as_ref().map(std::slice::from_ref);
+        let sinks = sinks.map(|tensor| source.split_vector(backend, tensor, &by_head));
         let kind = kinds.by_layer[ix].as_ref().expect("a layer with attention has a kind");
         Ok(Self {
             layer,
@@ -273,7 +277,7 @@ impl<B: Backend> Attention<B> {
             head_norms,
             norm_eps: spec.head_norm.map_or(0.0, |norm| norm.norm.eps()),
             plan: kind_index(&kinds.attention, kind),
-            ropes: Turning::of(spec).map(|turning| kind_index(&kinds.ropes, &turning)).collect(),
+            ropes: Turning::of(spec).map(|turning| turning.map(|turning| kind_index(&kinds.ropes, &turning))),
             stored: LayerIx::new(kinds.stored[ix]),
             stores: spec.stores_keys(),
         })

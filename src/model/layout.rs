@@ -6,6 +6,8 @@ mod delta_rule;
 
 use std::ops::Range;
 
+use crate::backend::Split;
+
 use super::config::{
     Activation, DenseSpec, ExpertForm, ExpertsSpec, FeedForward, LayerNorms, LayerSpec, Mixer, ModelConfig, Modules,
     Norm,
@@ -39,6 +41,8 @@ pub struct LinearTensors {
     pub biases: Vec<TensorSpec>,
     /// Which rows of the stack the layer has, in its order; `None`: all as they are stored.
     pub rows: Option<Vec<Range<usize>>>,
+    /// How ranks divide the matrix.
+    pub split: Split,
 }
 
 /// The tensors of a norm.
@@ -181,6 +185,11 @@ impl TensorSpec {
 }
 
 impl LinearTensors {
+    /// The same, divided so.
+    fn split(self, split: Split) -> Self {
+        Self { split, ..self }
+    }
+
     /// Every tensor once: keys that are values too are stacked twice.
     fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
         once(&self.weights).chain(once(&self.biases))
@@ -349,6 +358,7 @@ fn linear(modules: &[(String, Dim)], cols: Dim, bias: bool) -> LinearTensors {
         weights: modules.iter().map(|(module, rows)| matrix(module, *rows, cols)).collect(),
         biases: biased.iter().map(|(module, rows)| vector(&format!("{module}.bias"), *rows)).collect(),
         rows: None,
+        split: Split::Whole,
     }
 }
 
@@ -401,7 +411,7 @@ impl LayerNames<'_> {
         let (qkv, gate, delta_rule, out) = match &spec.mixer {
             Mixer::Attention(attention) => {
                 let out = [(self.at(modules.out), hidden)];
-                let out = linear(&out, q_width(attention.heads), attention.out_bias);
+                let out = linear(&out, q_width(attention.heads), attention.out_bias).split(Split::Inputs);
                 (self.qkv(attention), attention.gated.then(|| self.query_gate(attention)), None, out)
             }
             Mixer::DeltaRule(delta_rule) => {
@@ -444,8 +454,9 @@ impl LayerNames<'_> {
             let inner = Dim { size: width, field: "shared_expert_intermediate_size" };
             let at = |name: &str| self.at(&format!("mlp.shared_expert.{name}"));
             return DenseTensors {
-                up: linear(&[(at("gate_proj"), inner), (at("up_proj"), inner)], self.hidden, bias),
-                down: linear(&[(at("down_proj"), self.hidden)], inner, bias),
+                up: linear(&[(at("gate_proj"), inner), (at("up_proj"), inner)], self.hidden, bias)
+                    .split(Split::Outputs(vec![width, width])),
+                down: linear(&[(at("down_proj"), self.hidden)], inner, bias).split(Split::Inputs),
             };
         }
         let inner = Dim { size: width, field: "intermediate_size" };
@@ -459,8 +470,8 @@ impl LayerNames<'_> {
         };
         let up: Vec<_> = modules.iter().map(|module| (self.at(module), up)).collect();
         DenseTensors {
-            up: linear(&up, self.hidden, bias),
-            down: linear(&[(self.at(self.modules().down), self.hidden)], inner, bias),
+            up: linear(&up, self.hidden, bias).split(Split::Outputs(vec![width; activation.up_width(width) / width])),
+            down: linear(&[(self.at(self.modules().down), self.hidden)], inner, bias).split(Split::Inputs),
         }
     }
 

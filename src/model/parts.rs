@@ -6,7 +6,7 @@ use crate::error::Result;
 
 use super::config::Norm;
 use super::layout::{LinearTensors, NormTensors, TensorSpec};
-use super::weights::{WeightSource, vector_of};
+use super::weights::{WeightSource, split_vector_of, vector_of};
 
 /// A linear layer, with or without bias.
 pub struct Linear<B: Backend> {
@@ -22,18 +22,18 @@ pub enum NormLayer<B: Backend> {
 
 impl<B: Backend> Linear<B> {
     pub fn load(backend: &mut B, source: &WeightSource, spec: &LinearTensors) -> Result<Self> {
-        let LinearTensors { weights, biases, rows } = spec;
+        let LinearTensors { weights, biases, rows, split } = spec;
         let matrix = match rows {
-            None => source.matrix(backend, weights)?,
-            Some(rows) => source.matrix_rows(backend, weights, rows)?,
+            None => source.matrix(backend, weights, split)?,
+            Some(rows) => source.matrix_rows(backend, weights, rows, split)?,
         };
         let bias = match (biases.as_slice(), rows) {
             ([], _) => None,
-            (biases, None) => Some(source.vector(backend, biases)?),
+            (biases, None) => Some(source.split_vector(backend, biases, split)?),
             (biases, Some(rows)) => {
                 let stacked = biases.iter().map(|bias| source.values(bias)).collect::<Result<Vec<_>>>()?.concat();
                 let chosen: Vec<f32> = rows.iter().flat_map(|rows| &stacked[rows.clone()]).copied().collect();
-                Some(vector_of(backend, &chosen)?)
+                Some(split_vector_of(backend, &chosen, split)?)
             }
         };
         Ok(Self { matrix, bias })

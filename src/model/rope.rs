@@ -3,7 +3,7 @@
 
 use std::f64::consts::TAU;
 
-use crate::backend::RopeTable;
+use crate::backend::{MOST_ROPES, RopeTable};
 
 use super::config::{AttentionSpec, QueryGrowth, RopeConfig, RopeScaling};
 
@@ -18,9 +18,9 @@ pub enum Turning {
 
 impl Turning {
     /// Those of a layer, in the order in which they are applied.
-    pub fn of(attention: &AttentionSpec) -> impl Iterator<Item = Self> {
+    pub fn of(attention: &AttentionSpec) -> [Option<Self>; MOST_ROPES] {
         let growth = attention.growth.map(|growth| Self::Growth(growth, attention.heads.head_dim));
-        attention.rope.iter().cloned().map(Self::Rope).chain(growth)
+        [attention.rope.clone().map(Self::Rope), growth]
     }
 }
 

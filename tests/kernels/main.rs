@@ -15,6 +15,7 @@ mod emulated_attention;
 mod emulated_experts;
 mod emulated_four_bit;
 mod emulated_fp8;
+mod emulated_heads;
 mod emulated_levels;
 mod emulated_sampling;
 mod emulator;

@@ -9,6 +9,7 @@ mod columns;
 mod delta_rule;
 pub mod exp;
 mod experts;
+mod fabric;
 pub mod gemm;
 pub mod isa;
 pub mod kv;
@@ -36,6 +37,7 @@ use super::{
     MatrixPart, RopeTable, Router, Sampled, Scoring, StepBatch, StepShape, SwapRates, WeightFormat, WeightView,
 };
 pub use experts::{CpuExperts, CpuRoutes};
+pub use fabric::CpuFabric;
 pub use gemm::CpuWeights;
 pub use isa::Isa;
 pub use kv::{CpuSavedPages, KvStore};
@@ -81,6 +83,13 @@ impl Cpu {
     #[must_use]
     pub fn with_most_rows(self, most_rows: usize) -> Self {
         Self { most_rows, ..self }
+    }
+
+    /// The same on `threads` threads, beside other backends on the processor.
+    #[must_use]
+    pub fn with_threads(self, threads: usize) -> Self {
+        let cores = Cores { isa: self.cores.isa, team: Team::new(threads) };
+        Self { cores, ..self }
     }
 
     pub fn isa(&self) -> Isa {

@@ -58,13 +58,13 @@ use self::gemm::cublaslt::Library;
 use self::gemm::linear_fp8::LinearFp8;
 use self::memory::kv;
 use self::memory::weights::WeightLoader;
-use self::ops::Ops;
+use self::ops::{HeadWords, Ops};
 use self::rounding::{RowRounder, RowsOf};
 use self::step::LaunchMode;
 use super::{
     ActivationDtype, Attended, AttentionLevels, Backend, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
-    KvDtype, KvShape, LevelRow, MatrixPart, QuantView, RopeTable, Router, Sampled, Scoring, StackShape, StepBatch,
-    StepShape, SwapRates, WeightFormat, WeightView,
+    HeadSteps, KvDtype, KvShape, LevelRow, MatrixPart, QuantView, RopeTable, Router, Sampled, Scoring, StackShape,
+    StepBatch, StepShape, SwapRates, WeightFormat, WeightView, prepare_heads_in_turn,
 };
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId};
@@ -598,6 +598,13 @@ impl Backend for Cuda {
 
     fn kv_append(&mut self, kv: &mut Kv, layer: LayerIx, qkv: &Buffer, step: &Step) {
         self.ops(qkv.element).kv_append(kv, layer, qkv, step.slots(kv.place(layer).group));
+    }
+
+    fn prepare_heads(&mut self, qkv: &mut Buffer, steps: &HeadSteps<'_, Vector, Rope>, kv: &mut Kv, step: &Step) {
+        let words = HeadWords { positions: (step.positions(), 0), slots: step.slots(kv.place(steps.layer).group) };
+        if !self.ops(qkv.element).prepare_heads(qkv, steps, kv, words) {
+            prepare_heads_in_turn(self, qkv, steps, kv, step);
+        }
     }
 
     fn tree_attention(

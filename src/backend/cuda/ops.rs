@@ -8,17 +8,28 @@ use super::compile::units;
 use super::driver::args::Args;
 use super::driver::device::Device;
 use super::driver::function::Function;
-use super::driver::grid::{LANE_BLOCK, lane_blocks, small};
+use super::driver::grid::{LANE_BLOCK, LANES, lane_blocks, small};
 use super::driver::memory::Memory;
 use super::memory::buffer::Buffer;
 use super::memory::kv::Kv;
 use super::memory::weights::{Matrix, Vector};
-use crate::backend::{Dtype, Gate, HeadKind, HeadLayout, RopeTable};
+use crate::backend::{Dtype, Gate, HeadKind, HeadLayout, HeadSteps, RopeTable};
 use crate::error::Result;
 use crate::ids::LayerIx;
 
 /// Words that vary from step to step: memory and an offset in bytes.
 pub type Words<'a> = (&'a Memory, usize);
+
+/// Those that `prepare_heads` reads.
+pub struct HeadWords<'a> {
+    /// One for each row.
+    pub positions: Words<'a>,
+    /// A `slot_word` for each row.
+    pub slots: Words<'a>,
+}
+
+/// Head widths that kernels/ops/prepare_heads.cu takes: their threads divide a warp.
+const FUSED_HEAD_DIMS: [usize; 6] = [8, 16, 32, 64, 128, 256];
 
 /// Threads of a block that reduces a row, as in kernels/reduce.cuh.
 const THREADS: u32 = 256;
@@ -241,6 +252,48 @@ impl Ops {
             args.u32(small(heads.kv_heads)).u32(small(head))
         };
         self.launch(kv.append(layer), qkv, blocks, LANE_BLOCK, 0, args);
+    }
+
+    /// The three before this in one launch, where one kernel does them: returns whether it does.
+    pub fn prepare_heads(
+        &self,
+        qkv: &Buffer,
+        steps: &HeadSteps<'_, Vector, Rope>,
+        kv: &Kv,
+        words: HeadWords<'_>,
+    ) -> bool {
+        let HeadSteps { heads, norms, eps, ropes, layer, stores } = *steps;
+        let is_of_head = |weight: &&Vector| weight.len == heads.head_dim;
+        let is_cut = |rope: &Rope| rope.rotary.is_multiple_of(2 * LANES as usize) && rope.rotary <= heads.head_dim;
+        let is_one = match ropes {
+            [None, None] => norms.iter().any(Option::is_some),
+            [Some(rope), None] | [None, Some(rope)] => is_cut(rope) && rope.rotary > 0,
+            [Some(_), Some(_)] => false,
+        };
+        if !is_one || !FUSED_HEAD_DIMS.contains(&heads.head_dim) || !norms.iter().flatten().all(is_of_head) {
+            return false;
+        }
+        assert_eq!(qkv.width, heads.qkv_width(), "prepare_heads: shape of qkv");
+        assert!(!stores || (kv.heads(layer), kv.shape().dtype) == (heads, self.element), "prepare_heads: shapes");
+        self.assert_operands(qkv);
+        let rope = ropes.into_iter().flatten().next();
+        let turned = |rope: &Rope| heads.q_heads + if rope.keys { heads.kv_heads } else { 0 };
+        let args = |memory: &Memory| {
+            let args = Args::new().memory(memory);
+            let weights = norms.map(|weight| weight.map(|weight| &weight.memory));
+            let args = weights.into_iter().fold(args, Args::memory_or_null).f32(eps);
+            let args = args.memory_or_null(rope.map(|rope| &rope.cosines)).memory_or_null(rope.map(|rope| &rope.sines));
+            let args = args.memory_at(words.positions.0, words.positions.1);
+            let args = args.u32(small(rope.map_or(0, |rope| rope.rotary))).u32(small(rope.map_or(0, turned)));
+            let args = match stores {
+                true => args.memory_at(kv.memory(), kv.layer_at(layer)),
+                false => args.memory_or_null(None),
+            };
+            let args = args.memory_at(words.slots.0, words.slots.1);
+            args.u32(small(heads.q_heads)).u32(small(heads.kv_heads)).u32(small(heads.head_dim))
+        };
+        self.launch(kv.prepare_heads(layer), qkv, lane_blocks(small(qkv.width)), LANE_BLOCK, 0, args);
+        true
     }
 
     pub fn gated(&self, out: &Buffer, x: &Buffer, gate: Gate) {

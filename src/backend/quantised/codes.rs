@@ -21,7 +21,7 @@ pub enum CodeFormat {
 }
 
 /// The positive numbers of e2m1.
-const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+pub(super) const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
 /// The number of a 4-bit code of e2m1.
 pub fn e2m1(code: u8) -> f32 {

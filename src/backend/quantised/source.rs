@@ -2,7 +2,7 @@
 //! Tensors are borrowed bytes as in the file, row-major, little-endian; `model::weights` has checked their shapes.
 
 use super::QuantFormat;
-use super::codes::{CodeFormat, e2m1, e4m3_code};
+use super::codes::{CodeFormat, E2M1, e4m3_code};
 use super::rounding::nonzero;
 use super::view::QuantRow;
 use crate::backend::{RandomWeight, WeightView};
@@ -152,8 +152,9 @@ fn code_of(codes: CodeFormat, x: f32) -> u8 {
         CodeFormat::Int8 => (x.round_ties_even().clamp(-127.0, 127.0) as i8).cast_unsigned(),
         CodeFormat::Int4 => (x.round_ties_even().clamp(-8.0, 7.0) as i8 + 8).cast_unsigned(),
         CodeFormat::Fp4 => {
-            let nearest = (0..8u8).min_by(|&a, &b| (e2m1(a) - x.abs()).abs().total_cmp(&(e2m1(b) - x.abs()).abs()));
-            nearest.expect("eight codes") | if x < 0.0 { 8 } else { 0 }
+            // Half way between two numbers the smaller one is as near.
+            let larger = E2M1.windows(2).filter(|pair| x.abs() > (pair[0] + pair[1]) / 2.0).count() as u8;
+            larger | if x < 0.0 { 8 } else { 0 }
         }
     }
 }

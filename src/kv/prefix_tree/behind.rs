@@ -35,8 +35,8 @@ impl PrefixTree {
         let mut freed = 0;
         for (id, upto) in self.behind_prompts(again) {
             freed += self.pass(pool, id, upto);
-            if self.behind(id).is_none() {
-                self.behind.remove(&id);
+            if self.unread_below(id).is_none() {
+                self.prompts_behind.remove(&id);
             }
         }
         freed
@@ -49,7 +49,7 @@ impl PrefixTree {
 
     /// The prompts of which `free_behind_prompts` frees pages, and up to where.
     fn behind_prompts(&mut self, again: &[(SegmentId, u32)]) -> Vec<(SegmentId, u32)> {
-        let Some(window) = self.groups.window().filter(|_| !self.behind.is_empty()) else { return Vec::new() };
+        let Some(window) = self.groups.window().filter(|_| !self.prompts_behind.is_empty()) else { return Vec::new() };
         // For each segment the position after the first of these rows on a path through it.
         self.visits.begin();
         for &(segment, row) in again {
@@ -57,22 +57,22 @@ impl PrefixTree {
             self.ancestry(segment).take_while(is_later).for_each(|id| self.visits.note(id, row + 1));
         }
         let mut passed = Vec::new();
-        let mut listed = std::mem::take(&mut self.behind);
+        let mut listed = std::mem::take(&mut self.prompts_behind);
         listed.retain(|&id| {
-            let Some(behind) = self.behind(id) else { return false };
-            let upto = self.visits.number(id).map_or(behind, |next| behind.min(window.passed(next)));
+            let Some(unread) = self.unread_below(id) else { return false };
+            let upto = self.visits.number(id).map_or(unread, |next| unread.min(window.passed(next)));
             if self.at(id).passed < upto {
                 passed.push((id, upto));
             }
             true
         });
-        self.behind = listed;
+        self.prompts_behind = listed;
         passed
     }
 
     /// The position below which no row after the computed ones reads the leased prompt `id` in groups with a window, if
     /// it has pages there.
-    pub(super) fn behind(&self, id: SegmentId) -> Option<u32> {
+    pub(super) fn unread_below(&self, id: SegmentId) -> Option<u32> {
         let segment = self.at(id);
         let window = self.groups.window().filter(|_| segment.state == SegmentState::Prompt && segment.users > 0)?;
         Some(window.passed(segment.first_position + segment.computed)).filter(|&upto| segment.passed < upto)
@@ -81,8 +81,8 @@ impl PrefixTree {
     /// Lists `id` if it is a leased prompt with pages behind the window: after it was computed further, leased or split
     /// off.
     pub(super) fn note_behind(&mut self, id: SegmentId) {
-        if self.behind(id).is_some() {
-            self.behind.insert(id);
+        if self.unread_below(id).is_some() {
+            self.prompts_behind.insert(id);
         }
     }
 

@@ -86,7 +86,7 @@ impl PrefixTree {
         let key = gone.idle.expect("only idle segments are removed");
         self.idle.remove(&key);
         self.vacant.push(id);
-        self.behind.remove(&id);
+        self.prompts_behind.remove(&id);
         if let Some(parent) = gone.parent {
             let above = self.at_mut(parent);
             above.children -= 1;

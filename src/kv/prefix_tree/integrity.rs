@@ -33,12 +33,12 @@ impl PrefixTree {
         let lacking = ids.iter().filter(|&&id| self.at(id).lacks_pages()).count();
         ensure!(lacking == self.lacking, "{lacking} segments lack pages, {} counted", self.lacking);
         self.check_states(&ids)?;
-        let unlisted = ids.iter().find(|id| self.behind(**id).is_some() && !self.behind.contains(id));
+        let unlisted = ids.iter().find(|id| self.unread_below(**id).is_some() && !self.prompts_behind.contains(id));
         ensure!(unlisted.is_none(), "{unlisted:?} has pages behind the window and is not listed");
         ensure!(
-            self.behind.iter().all(|id| ids.binary_search(id).is_ok()),
+            self.prompts_behind.iter().all(|id| ids.binary_search(id).is_ok()),
             "a segment that is gone is listed: {:?}",
-            self.behind
+            self.prompts_behind
         );
         self.check_leased(&ids)?;
         self.check_pages(&ids, pool)

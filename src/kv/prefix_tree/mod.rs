@@ -175,7 +175,7 @@ pub struct PrefixTree {
     /// The number of segments of which pages behind the window were freed.
     lacking: usize,
     /// Leased prompts that have pages behind the window, and some that no longer are leased. See `note_behind`.
-    behind: BTreeSet<SegmentId>,
+    prompts_behind: BTreeSet<SegmentId>,
     /// See `registered`.
     registered: u64,
     visits: Visits,
@@ -209,7 +209,7 @@ impl PrefixTree {
             held: TreeStats::default(),
             leased: Leased::default(),
             lacking: 0,
-            behind: BTreeSet::new(),
+            prompts_behind: BTreeSet::new(),
             registered: 0,
             visits: Visits::default(),
             compared: Cell::new(0),

@@ -25,9 +25,10 @@ pub fn suite<B: AttentionLevels>(
     effort: CheckEffort,
     mut done: impl FnMut(&[ReportRow]) -> Result<()>,
 ) -> Result<CheckReport> {
-    let parts: [SuitePart<B>; 6] =
-        [ops::ops, sampling::sampling, attention::attention, levels::levels, leaves::leaves, forward::forwards];
     let mut report = CheckReport::default();
+    ops::ops(backend, effort, &mut report, &mut done)?;
+    let parts: [SuitePart<B>; 5] =
+        [sampling::sampling, attention::attention, levels::levels, leaves::leaves, forward::forwards];
     for part in parts {
         let before = report.rows.len();
         part(backend, effort, &mut report)?;

@@ -16,14 +16,19 @@ pub fn kernels(archs: &[String]) -> Result<bool> {
     for report in &reports {
         out::line(row(report))?;
     }
-    let spilling = reports.iter().filter(|report| report.spills()).count();
-    let allowed = reports.iter().filter(|report| report.usage.spill_bytes > 0).count() - spilling;
-    out::line(match (spilling, allowed) {
+    let (spilling, known): (Vec<_>, Vec<_>) =
+        reports.iter().filter(|report| report.usage.spill_bytes > 0).partition(|report| report.spills());
+    for report in &spilling {
+        out::line(format_args!("{}: spills more than {} bytes", row(report), report.allowed_spills))?;
+    }
+    out::line(match (spilling.len(), known.len()) {
         (0, 0) => format!("{} kernels compiled, no register spills", reports.len()),
-        (0, _) => format!("{} kernels compiled, registers of {allowed} spill as is known of them", reports.len()),
-        _ => format!("{} kernels compiled, registers of {spilling} spill", reports.len()),
+        (0, known) => format!("{} kernels compiled, registers of {known} spill as is known of them", reports.len()),
+        (more, _) => {
+            format!("{} kernels compiled, registers of {more} spill more than is known of them", reports.len())
+        }
     })?;
-    Ok(spilling == 0)
+    Ok(spilling.is_empty())
 }
 
 fn row(report: &KernelReport) -> String {

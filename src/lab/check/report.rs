@@ -2,6 +2,7 @@
 //! serialises as JSON lines.
 
 use std::fmt;
+use std::time::Instant;
 
 use serde::Serialize;
 
@@ -18,6 +19,8 @@ pub struct ReportRow {
     /// The largest ratio of error to tolerance, and the error and tolerance of that case.
     pub share: f64,
     pub worst: WorstError,
+    /// What its cases took, the CPU's clear loops among it.
+    pub seconds: f64,
     pub holds: bool,
     /// The first failed case, and its failure.
     pub failure: Option<String>,
@@ -50,9 +53,17 @@ impl CaseResult {
     }
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct CheckReport {
     pub rows: Vec<ReportRow>,
+    /// When the last case was seen, or the report was begun.
+    seen: Instant,
+}
+
+impl Default for CheckReport {
+    fn default() -> Self {
+        Self { rows: Vec::new(), seen: Instant::now() }
+    }
 }
 
 impl CheckReport {
@@ -69,8 +80,11 @@ impl CheckReport {
             (Some(true) | None, false) => Some(format!("{case}: an error of {error:.2e}, allowed: {tolerance:.2e}")),
         };
         let share = share(found.worst);
+        let seconds = self.seen.elapsed().as_secs_f64();
+        self.seen = Instant::now();
         let row = self.row(op, dtype);
         row.cases += 1;
+        row.seconds += seconds;
         row.error = row.error.max(error);
         if share >= row.share {
             (row.share, row.worst) = (share, found.worst);
@@ -102,6 +116,7 @@ impl CheckReport {
                 error: 0.0,
                 share: 0.0,
                 worst,
+                seconds: 0.0,
                 holds: true,
                 failure,
                 notes,
@@ -119,7 +134,10 @@ pub fn share(worst: WorstError) -> f64 {
 
 impl ReportRow {
     pub fn head() -> String {
-        format!("{:<16} {:<5} {:>6} {:>12} {:>12} {:>7}  verdict", "op", "dtype", "cases", "error", "may be", "share")
+        format!(
+            "{:<16} {:<5} {:>6} {:>8} {:>12} {:>12} {:>7}  verdict",
+            "op", "dtype", "cases", "seconds", "error", "may be", "share"
+        )
     }
 }
 
@@ -130,8 +148,8 @@ impl fmt::Display for ReportRow {
         let (WorstError { error, tolerance }, share) = (self.worst, 100.0 * self.share);
         write!(
             f,
-            "{:<16} {dtype:<5} {:>6} {error:>12.2e} {tolerance:>12.2e} {share:>5.0} %  {verdict}",
-            self.op, self.cases
+            "{:<16} {dtype:<5} {:>6} {:>8.1} {error:>12.2e} {tolerance:>12.2e} {share:>5.0} %  {verdict}",
+            self.op, self.cases, self.seconds
         )?;
         self.failure.iter().chain(&self.notes).try_for_each(|line| write!(f, "\n    {line}"))
     }

@@ -9,6 +9,7 @@ mod groups;
 mod layer;
 mod modules;
 mod quantisation;
+mod ranks;
 mod rope;
 
 use std::collections::HashMap;

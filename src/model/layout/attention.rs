@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{Dim, HeadNormTensors, LayerNames, LinearTensors, linear, vector};
-use crate::backend::HeadLayout;
+use crate::backend::{HeadLayout, Split};
 use crate::model::config::{AttentionSpec, HeadNormSpan, KeySource};
 
 pub(super) fn q_width(heads: HeadLayout) -> Dim {
@@ -12,6 +12,12 @@ pub(super) fn q_width(heads: HeadLayout) -> Dim {
 
 fn kv_width(heads: HeadLayout) -> Dim {
     Dim { size: heads.kv_heads * heads.head_dim, field: "num_key_value_heads * head_dim" }
+}
+
+/// The segments of a row of `qkv` that ranks divide: queries, keys and values.
+fn segments_of(heads: HeadLayout, has_keys: bool) -> Vec<usize> {
+    let (queries, keys) = (heads.q_width(), kv_width(heads).size);
+    if has_keys { vec![queries, keys, keys] } else { vec![queries] }
 }
 
 /// Rows of a module that holds pairs of heads, a query and its gate: `from` 0 the queries, `head_dim` the gates.
@@ -33,7 +39,9 @@ impl LayerNames<'_> {
             let both = query.1.size;
             let mut rows = queries_of_pairs(heads, 0);
             rows.push(both..both + 2 * kv_width(heads).size);
-            return LinearTensors { rows: Some(rows), ..linear(&[query, key, value], self.hidden, attention.qkv_bias) };
+            let split = Split::Outputs(segments_of(heads, true));
+            let stacked = linear(&[query, key, value], self.hidden, attention.qkv_bias);
+            return LinearTensors { rows: Some(rows), split, ..stacked };
         }
         let key = (self.at("self_attn.k_proj"), kv_width(heads));
         let modules = match (attention.keys, self.modules().fused_qkv) {
@@ -45,7 +53,8 @@ impl LayerNames<'_> {
                 vec![(self.at(fused), Dim { size: heads.qkv_width(), field })]
             }
         };
-        linear(&modules, self.hidden, attention.qkv_bias)
+        let has_keys = !matches!(attention.keys, KeySource::OfLayer(_));
+        linear(&modules, self.hidden, attention.qkv_bias).split(Split::Outputs(segments_of(heads, has_keys)))
     }
 
     /// The module that holds the queries and gates of all heads: each head's query, then its gate.
@@ -57,7 +66,8 @@ impl LayerNames<'_> {
     /// The projection of the gates.
     pub(super) fn query_gate(&self, attention: &AttentionSpec) -> LinearTensors {
         let rows = Some(queries_of_pairs(attention.heads, attention.heads.head_dim));
-        LinearTensors { rows, ..linear(&[self.gated_queries(attention)], self.hidden, attention.qkv_bias) }
+        let split = Split::Outputs(vec![attention.heads.q_width()]);
+        LinearTensors { rows, split, ..linear(&[self.gated_queries(attention)], self.hidden, attention.qkv_bias) }
     }
 
     pub(super) fn head_norms(&self, attention: &AttentionSpec) -> Option<HeadNormTensors> {

@@ -2,20 +2,27 @@
 
 use rayon::prelude::*;
 
-use crate::backend::{Backend, MatrixPart, QuantSource, QuantView, WeightView};
+use crate::backend::{Backend, MatrixPart, QuantSource, QuantView, Split, WeightView};
 use crate::error::Result;
 
 use super::super::layout::{Dim, ExpertMatrices, TensorSpec};
-use super::{RandomWeights, WeightSource, vector_of};
+use super::{RandomWeights, WeightSource, split_vector_of};
 
 impl WeightSource {
     /// A matrix `[out, in]` for each expert; gate is above up.
-    pub fn expert_matrices<B: Backend>(&self, backend: &mut B, stored: &ExpertMatrices) -> Result<Vec<B::Matrix>> {
+    pub fn expert_matrices<B: Backend>(
+        &self,
+        backend: &mut B,
+        stored: &ExpertMatrices,
+        split: &Split,
+    ) -> Result<Vec<B::Matrix>> {
         let (tensor, transposed) = match stored {
             ExpertMatrices::Separate(experts) => {
-                return experts.iter().map(|specs| self.expert_matrix(backend, specs)).collect();
+                return experts.iter().map(|specs| self.expert_matrix(backend, specs, split)).collect();
             }
-            ExpertMatrices::Mxfp4 { tensor, alternating } => return self.mxfp4_experts(backend, tensor, *alternating),
+            ExpertMatrices::Mxfp4 { tensor, alternating } => {
+                return self.mxfp4_experts(backend, tensor, *alternating, split);
+            }
             ExpertMatrices::Stacked(tensor) => (tensor, None),
             ExpertMatrices::Transposed { tensor, alternating } => (tensor, Some(*alternating)),
         };
@@ -41,7 +48,7 @@ impl WeightSource {
                                 MatrixPart::Quantised(QuantView::of(format, view.rows, view.cols, source))
                             }
                         };
-                        self.matrix_of(backend, specs, &[part], B::multiplies_experts)
+                        self.matrix_of(backend, specs, &[part], split, B::multiplies_experts)
                     });
                     experts.collect()
                 })
@@ -51,7 +58,7 @@ impl WeightSource {
                 if transposed.is_some() {
                     (rows, cols) = (cols, rows);
                 }
-                self.random_experts(backend, random, tensor, [rows, cols])
+                self.random_experts(backend, random, tensor, [rows, cols], split)
             }
         }
     }
@@ -62,6 +69,7 @@ impl WeightSource {
         backend: &mut B,
         tensor: &TensorSpec,
         alternating: bool,
+        split: &Split,
     ) -> Result<Vec<B::Matrix>> {
         let count = tensor.shape[0].size;
         match self {
@@ -70,14 +78,14 @@ impl WeightSource {
                 let specs = [tensor.clone(), tensor.clone()];
                 let matrices = (0..count).map(|expert| {
                     let parts = stored.expert(expert, count, alternating);
-                    self.matrix_of(backend, &specs, &parts, B::multiplies_experts)
+                    self.matrix_of(backend, &specs, &parts, split, B::multiplies_experts)
                 });
                 let matrices = matrices.collect();
                 stored.release();
                 matrices
             }
             WeightSource::Random(random) => {
-                self.random_experts(backend, random, tensor, [tensor.shape[1], tensor.shape[2]])
+                self.random_experts(backend, random, tensor, [tensor.shape[1], tensor.shape[2]], split)
             }
         }
     }
@@ -89,12 +97,13 @@ impl WeightSource {
         random: &RandomWeights,
         tensor: &TensorSpec,
         shape: [Dim; 2],
+        split: &Split,
     ) -> Result<Vec<B::Matrix>> {
         let format = random.config.format(tensor, random.dtype);
         let experts = (0..tensor.shape[0].size).map(|expert| {
             let spec = TensorSpec { name: format!("{}.{expert}", tensor.name), shape: shape.to_vec() };
             let part = random.part(&spec, format);
-            self.matrix_of(backend, &[spec], &[part], B::multiplies_experts)
+            self.matrix_of(backend, &[spec], &[part], split, B::multiplies_experts)
         });
         experts.collect()
     }
@@ -105,6 +114,7 @@ impl WeightSource {
         backend: &mut B,
         tensor: &TensorSpec,
         alternating: bool,
+        split: &Split,
     ) -> Result<Vec<B::Vector>> {
         let values = self.values(tensor)?;
         let order = order(tensor.cols(), alternating);
@@ -112,7 +122,7 @@ impl WeightSource {
         experts
             .map(|expert| {
                 let ordered: Vec<f32> = order.iter().map(|&i| expert[i]).collect();
-                vector_of(backend, &ordered)
+                split_vector_of(backend, &ordered, split)
             })
             .collect()
     }

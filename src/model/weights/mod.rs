@@ -13,7 +13,8 @@ mod safetensors_file;
 use std::ops::Range;
 
 use crate::backend::{
-    Backend, Dtype, MatrixPart, QuantFormat, QuantSource, QuantView, StackShape, WeightFormat, WeightView, with_bytes,
+    Backend, Dtype, MatrixPart, QuantFormat, QuantSource, QuantView, Split, StackShape, WeightFormat, WeightView,
+    with_bytes,
 };
 use crate::error::{Error, Result};
 
@@ -38,22 +39,27 @@ pub enum WeightSource {
 
 impl WeightSource {
     /// The matrices of `specs`, stacked into one.
-    pub fn matrix<B: Backend>(&self, backend: &mut B, specs: &[TensorSpec]) -> Result<B::Matrix> {
-        match self {
-            WeightSource::Checkpoint { checkpoint, dtype, .. } => {
-                checkpoint.parts(specs, *dtype, |parts| self.matrix_of(backend, specs, parts, B::multiplies))
-            }
-            WeightSource::Random(random) => self.matrix_of(backend, specs, &random.parts(specs), B::multiplies),
-        }
+    pub fn matrix<B: Backend>(&self, backend: &mut B, specs: &[TensorSpec], split: &Split) -> Result<B::Matrix> {
+        self.stacked(backend, specs, split, B::multiplies)
     }
 
     /// The same of an expert.
-    fn expert_matrix<B: Backend>(&self, backend: &mut B, specs: &[TensorSpec]) -> Result<B::Matrix> {
+    fn expert_matrix<B: Backend>(&self, backend: &mut B, specs: &[TensorSpec], split: &Split) -> Result<B::Matrix> {
+        self.stacked(backend, specs, split, B::multiplies_experts)
+    }
+
+    fn stacked<B: Backend>(
+        &self,
+        backend: &mut B,
+        specs: &[TensorSpec],
+        split: &Split,
+        multiplies: impl Fn(&B, WeightFormat) -> bool,
+    ) -> Result<B::Matrix> {
         match self {
             WeightSource::Checkpoint { checkpoint, dtype, .. } => {
-                checkpoint.parts(specs, *dtype, |parts| self.matrix_of(backend, specs, parts, B::multiplies_experts))
+                checkpoint.parts(specs, *dtype, |parts| self.matrix_of(backend, specs, parts, split, &multiplies))
             }
-            WeightSource::Random(random) => self.matrix_of(backend, specs, &random.parts(specs), B::multiplies_experts),
+            WeightSource::Random(random) => self.matrix_of(backend, specs, &random.parts(specs), split, multiplies),
         }
     }
 
@@ -63,6 +69,7 @@ impl WeightSource {
         backend: &mut B,
         specs: &[TensorSpec],
         rows: &[Range<usize>],
+        split: &Split,
     ) -> Result<B::Matrix> {
         let mut select = |parts: &[MatrixPart<'_>], made: Option<QuantFormat>| {
             let dense = StackShape::of(parts).dense;
@@ -81,7 +88,7 @@ impl WeightSource {
                     MatrixPart::Quantised(QuantView::of(format, view.rows, view.cols, QuantSource::Dense(view)))
                 }
             };
-            self.matrix_of(backend, specs, &[part], B::multiplies)
+            self.matrix_of(backend, specs, &[part], split, B::multiplies)
         };
         match self {
             WeightSource::Checkpoint { checkpoint, dtype, .. } => match checkpoint.made_format(&specs[0]) {
@@ -104,9 +111,18 @@ impl WeightSource {
 
     /// The vectors of `specs`, concatenated.
     pub fn vector<B: Backend>(&self, backend: &mut B, specs: &[TensorSpec]) -> Result<B::Vector> {
+        self.split_vector(backend, specs, &Split::Whole)
+    }
+
+    /// The same, divided as the matrix beside it.
+    pub fn split_vector<B: Backend>(&self, backend: &mut B, specs: &[TensorSpec], split: &Split) -> Result<B::Vector> {
         match self {
-            WeightSource::Checkpoint { checkpoint, .. } => checkpoint.packed(specs, |views| backend.vector(views)),
-            WeightSource::Random(random) => with_bytes(&random.parts(specs), |views| backend.vector(views)),
+            WeightSource::Checkpoint { checkpoint, .. } => {
+                checkpoint.packed(specs, |views| backend.split_vector(views, split))
+            }
+            WeightSource::Random(random) => {
+                with_bytes(&random.parts(specs), |views| backend.split_vector(views, split))
+            }
         }
     }
 
@@ -137,6 +153,7 @@ impl WeightSource {
         backend: &mut B,
         specs: &[TensorSpec],
         parts: &[MatrixPart<'_>],
+        split: &Split,
         multiplies: impl Fn(&B, WeightFormat) -> bool,
     ) -> Result<B::Matrix> {
         let (dtype, converts) = self.compute();
@@ -148,7 +165,7 @@ impl WeightSource {
             format @ (WeightFormat::Quantised(_) | WeightFormat::Blocks(_)) => is_plain && multiplies(backend, format),
         };
         if parts.iter().all(is_kept) {
-            return backend.matrix(parts);
+            return backend.split_matrix(parts, split);
         }
         let quantisation = match self {
             WeightSource::Checkpoint { checkpoint, .. } => checkpoint.quantisation(),
@@ -173,12 +190,17 @@ impl WeightSource {
             true => *part,
             false => MatrixPart::Dense(WeightView { dtype, rows: part.rows(), cols: part.cols(), bytes }),
         });
-        backend.matrix(&parts.collect::<Vec<_>>())
+        backend.split_matrix(&parts.collect::<Vec<_>>(), split)
     }
 }
 
 /// A vector of these numbers.
 pub fn vector_of<B: Backend>(backend: &mut B, values: &[f32]) -> Result<B::Vector> {
+    split_vector_of(backend, values, &Split::Whole)
+}
+
+/// The same, divided as the matrix beside it.
+pub fn split_vector_of<B: Backend>(backend: &mut B, values: &[f32], split: &Split) -> Result<B::Vector> {
     let bytes = Dtype::F32.encode(values);
-    backend.vector(&[WeightView { dtype: Dtype::F32, rows: 1, cols: values.len(), bytes: &bytes }])
+    backend.split_vector(&[WeightView { dtype: Dtype::F32, rows: 1, cols: values.len(), bytes: &bytes }], split)
 }

@@ -5,7 +5,7 @@
 pub const LANE_BLOCK: u32 = 128;
 
 /// Elements per thread of an element-wise kernel, as in kernels/lanes.cuh.
-const LANES: u32 = 8;
+pub const LANES: u32 = 8;
 
 /// Number of blocks for a row, LANES elements per thread.
 pub fn lane_blocks(elements: u32) -> u32 {

@@ -52,8 +52,9 @@ struct PartPages {
     layout: PageLayout,
     /// Bytes that one page takes.
     page_bytes: usize,
-    /// The kernel that appends.
+    /// The kernels that append.
     append: Function,
+    prepare_heads: Function,
 }
 
 /// The element type of pages with these heads.
@@ -118,7 +119,10 @@ impl Kv {
             let layout = PageLayout::of(device.facts().major, shape.dtype, heads.head_dim);
             let (append, name) = units::kv_append(shape.dtype, kv_element, layout);
             let page_bytes = layer_page_bytes(heads, shape.dtype, kv_element);
-            Ok(PartPages { heads, kv_element, layout, page_bytes, append: device.function(&append, name)? })
+            let append = device.function(&append, name)?;
+            let prepare_heads = units::prepare_heads(shape.dtype, kv_element, layout);
+            let prepare_heads = device.function(&prepare_heads, "prepare_heads")?;
+            Ok(PartPages { heads, kv_element, layout, page_bytes, append, prepare_heads })
         };
         let parts = shape.parts().iter().map(part).collect::<Result<Vec<_>>>()?;
         let page_bytes = parts.iter().map(|part| part.page_bytes).sum();
@@ -155,6 +159,11 @@ impl Kv {
     /// The kernel that appends to a layer.
     pub(in crate::backend::cuda) fn append(&self, layer: LayerIx) -> &Function {
         &self.part(layer).append
+    }
+
+    /// The kernel that prepares heads for a layer.
+    pub(in crate::backend::cuda) fn prepare_heads(&self, layer: LayerIx) -> &Function {
+        &self.part(layer).prepare_heads
     }
 
     /// The page group of a layer, and its part of that group's pages.

@@ -19,23 +19,34 @@ use crate::error::Result;
 use super::case::{OpCase, compare};
 use super::device::CheckEffort;
 use super::dice::Dice;
-use super::report::CheckReport;
+use super::report::{CheckReport, ReportRow};
 
-/// Runs every op.
-pub fn ops<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut CheckReport) -> Result<()> {
+/// Runs every op; `done` gets the rows of each kind of them when they are complete.
+pub fn ops<B: Backend>(
+    backend: &mut B,
+    effort: CheckEffort,
+    report: &mut CheckReport,
+    mut done: impl FnMut(&[ReportRow]) -> Result<()>,
+) -> Result<()> {
+    let kinds: [fn(&mut OpSuite<'_, B>, &mut Dice) -> Result<()>; 10] = [
+        rows::check,
+        norms::check,
+        linear::check,
+        heads::check,
+        activations::check,
+        pages::check,
+        mixed::check,
+        experts::check,
+        quantised::check,
+        four_bit::check,
+    ];
     let mut dice = Dice::new(1);
     for dtype in Dtype::ALL {
-        let mut suite = OpSuite { backend, report, dtype, effort };
-        rows::check(&mut suite, &mut dice)?;
-        norms::check(&mut suite, &mut dice)?;
-        linear::check(&mut suite, &mut dice)?;
-        heads::check(&mut suite, &mut dice)?;
-        activations::check(&mut suite, &mut dice)?;
-        pages::check(&mut suite, &mut dice)?;
-        mixed::check(&mut suite, &mut dice)?;
-        experts::check(&mut suite, &mut dice)?;
-        quantised::check(&mut suite, &mut dice)?;
-        four_bit::check(&mut suite, &mut dice)?;
+        for kind in kinds {
+            let before = report.rows.len();
+            kind(&mut OpSuite { backend, report, dtype, effort }, &mut dice)?;
+            done(&report.rows[before..])?;
+        }
     }
     Ok(())
 }

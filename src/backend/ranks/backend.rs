@@ -1,0 +1,704 @@
+//! Each op of [`Backend`] on all ranks. What is the same on all is asked of the first.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use super::cut::{self, Columns};
+use super::members::lock;
+use super::{
+    Each, Held, Op, PARTS, RankBuffer, RankExperts, RankKv, RankMatrix, RankPages, RankRope, RankRoutes, RankStep,
+    RankVector, Ranked, Ranks,
+};
+use crate::backend::{
+    ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, HeadSteps, KvDtype, KvShape,
+    MatrixPart, RopeTable, Router, Sampled, Scoring, Share, Split, StepBatch, StepShape, SwapRates, WeightFormat,
+    WeightView,
+};
+use crate::error::Result;
+use crate::ids::{LayerIx, PageId};
+use crate::plan::{CostModel, NewPage};
+
+/// As each rank's thread changes it.
+fn shared<T>(each: Vec<T>) -> Each<T> {
+    Arc::new(each.into_iter().map(Mutex::new).collect())
+}
+
+impl<B: Ranked> Ranks<B> {
+    fn each_buffer(&self, width: usize, holds: ActivationDtype) -> Result<Each<B::Buffer>> {
+        Ok(shared(self.members.try_each(|rank| rank.backend.buffer(width, holds))?))
+    }
+
+    /// The memory of one rank's share of keys and values.
+    fn kv_shape(&self, shape: &KvShape) -> KvShape {
+        KvShape { heads: shape.heads.iter().map(|&heads| self.heads(heads)).collect(), ..shape.clone() }
+    }
+
+    /// An op that changes `out` by what is in `x`, each rank by itself.
+    fn map(
+        &mut self,
+        out: &RankBuffer<B>,
+        x: &RankBuffer<B>,
+        op: impl Fn(&mut B, &mut B::Buffer, &B::Buffer, usize) + Send + Sync + 'static,
+    ) {
+        let (out, x) = (out.own.clone(), x.own.clone());
+        self.op(move |rank| {
+            let at = rank.number;
+            op(rank.backend, &mut lock(&out[at]), &lock(&x[at]), at);
+        });
+    }
+
+    /// An op that changes `x`, each rank by itself.
+    fn change(&mut self, x: &RankBuffer<B>, op: impl Fn(&mut B, &mut B::Buffer, usize) + Send + Sync + 'static) {
+        let x = x.own.clone();
+        self.op(move |rank| op(rank.backend, &mut lock(&x[rank.number]), rank.number));
+    }
+
+    /// `out = w x (+ bias)`, or is increased by it.
+    fn multiply(
+        &mut self,
+        out: &RankBuffer<B>,
+        x: &RankBuffer<B>,
+        w: &RankMatrix<B>,
+        bias: Option<&RankVector<B>>,
+        adds: bool,
+    ) {
+        let (each, bias) = (w.each.clone(), bias.map(|bias| bias.0.clone()));
+        match (w.held, out.share) {
+            (Held::Inputs, _) => {
+                let inputs = Inputs::of(x, self.parts);
+                self.sum(out, adds, move |rank, part, to| {
+                    let at = rank.number;
+                    // A bias is added once.
+                    let bias = bias.as_ref().filter(|_| at == 0 && part == 0).map(|bias| &bias[0]);
+                    inputs.with(rank.backend, at, part, |backend, x| backend.linear(to, x, &each[at][part], bias));
+                });
+            }
+            (Held::Outputs, Share::Gathered) => {
+                assert!(!adds, "no layer whose outputs are divided adds to the residual stream");
+                let (own, columns, x) = (out.own.clone(), out.parts[0].clone(), x.own.clone());
+                self.op(move |rank| {
+                    let at = rank.number;
+                    let columns = &mut *lock(&columns[at]);
+                    rank.backend.linear(columns, &lock(&x[at]), &each[at][0], bias.as_ref().map(|bias| &bias[at]));
+                    rank.backend.all_gather(rank.fabric, at, &mut lock(&own[at]), columns);
+                });
+            }
+            (Held::Outputs | Held::Whole, _) => self.map(out, x, move |backend, out, x, at| {
+                let bias = bias.as_ref().map(|bias| &bias[at]);
+                match adds {
+                    true => backend.linear_add(out, x, &each[at][0], bias),
+                    false => backend.linear(out, x, &each[at][0], bias),
+                }
+            }),
+        }
+    }
+
+    fn combine_parts(&mut self, out: &RankBuffer<B>, x: &RankBuffer<B>, routes: &RankRoutes<B>, adds: bool) {
+        assert_eq!(x.share, Share::Parts, "what experts write until it is combined");
+        let (routes, first, others) = (routes.0.clone(), x.own.clone(), x.parts.clone());
+        self.sum(out, adds, move |rank, part, to| {
+            let at = rank.number;
+            let x = if part == 0 { &first } else { &others[part - 1] };
+            rank.backend.combine(to, &lock(&x[at]), &lock(&routes[at]));
+        });
+    }
+}
+
+/// The inputs of a layer whose inputs are divided: a buffer of columns, cut further if sums have several parts.
+struct Inputs<B: Backend> {
+    x: Each<B::Buffer>,
+    columns: Option<Each<B::Buffer>>,
+    /// Columns of a part.
+    width: usize,
+}
+
+impl<B: Ranked> Inputs<B> {
+    fn of(x: &RankBuffer<B>, parts: usize) -> Self {
+        assert_eq!(x.share, Share::Columns, "the inputs of a layer whose inputs are divided");
+        Self { x: x.own.clone(), columns: x.columns.clone(), width: x.width / parts }
+    }
+
+    /// Calls `work` with the columns of part `part` of rank `at`.
+    fn with(&self, backend: &mut B, at: usize, part: usize, work: impl FnOnce(&mut B, &B::Buffer)) {
+        let x = lock(&self.x[at]);
+        match &self.columns {
+            None => work(backend, &x),
+            Some(columns) => {
+                let columns = &mut *lock(&columns[at]);
+                backend.columns(columns, &x, part * self.width);
+                work(backend, columns);
+            }
+        }
+    }
+}
+
+impl<B: Ranked> Backend for Ranks<B> {
+    type Buffer = RankBuffer<B>;
+    type Matrix = RankMatrix<B>;
+    type Vector = RankVector<B>;
+    type Experts = RankExperts<B>;
+    type Routes = RankRoutes<B>;
+    type Kv = RankKv<B>;
+    type SavedPages = RankPages<B>;
+    type Rope = RankRope<B>;
+    type Step = RankStep<B>;
+
+    const IS_ASYNC: bool = B::IS_ASYNC;
+    const MIXES_DTYPES: bool = B::MIXES_DTYPES;
+
+    fn page_tokens(&self) -> u32 {
+        self.members.first().page_tokens()
+    }
+
+    fn describe(&self) -> String {
+        format!("{} x {}", self.count(), self.members.first().describe())
+    }
+
+    /// Exact sums do not depend on the number of ranks.
+    fn arithmetic(&self) -> String {
+        let own = self.members.first().arithmetic();
+        match self.parts * self.count() {
+            PARTS if self.parts > 1 || self.count() == PARTS => format!("{own}, sums of {PARTS} parts"),
+            ranks => format!("{own}, sums of {ranks} ranks"),
+        }
+    }
+
+    fn page_layout(&self) -> String {
+        format!("{} ranks of {}", self.count(), self.members.first().page_layout())
+    }
+
+    fn cost_model(&self) -> CostModel {
+        self.members.first().cost_model()
+    }
+
+    fn tile(&self) -> u32 {
+        self.members.first().tile()
+    }
+
+    fn set_batch_invariant(&mut self) {
+        self.members.each(|rank| rank.backend.set_batch_invariant());
+    }
+
+    fn set_kv_dtype(&mut self, kv: KvDtype) {
+        self.members.each(|rank| rank.backend.set_kv_dtype(kv));
+    }
+
+    fn swap_rates(&self) -> SwapRates {
+        let SwapRates { host_bytes, flops } = self.members.first().swap_rates();
+        let times = if B::SHARES_MEMORY { 1.0 } else { self.count() as f64 };
+        SwapRates { host_bytes: times * host_bytes, flops: times * flops }
+    }
+
+    fn free_bytes(&self) -> Result<usize> {
+        let free = self.members.try_each(|rank| rank.backend.free_bytes())?;
+        let least = free.into_iter().min().unwrap_or(0);
+        Ok(if B::SHARES_MEMORY { least } else { least * self.count() })
+    }
+
+    /// Codes are not divided by inputs.
+    fn multiplies(&self, format: WeightFormat) -> bool {
+        matches!(format, WeightFormat::Dense(_)) && self.members.first().multiplies(format)
+    }
+
+    fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Self::Matrix> {
+        self.split_matrix(parts, &Split::Whole)
+    }
+
+    fn split_matrix(&mut self, parts: &[MatrixPart<'_>], split: &Split) -> Result<Self::Matrix> {
+        let (count, held) = (self.count(), self.held(split));
+        let each = match (held, split) {
+            (Held::Outputs, Split::Outputs(segments)) => self.members.try_each(|rank| {
+                let own = cut::rows(parts, cut::shares(segments, rank.number, count));
+                Ok(vec![rank.backend.matrix(&own)?])
+            })?,
+            (Held::Inputs, _) => {
+                let columns: Vec<Columns<'_>> = parts.iter().map(Columns::of).collect();
+                let width = parts[0].cols() / (count * self.parts);
+                self.members.try_each(|rank| {
+                    let matrix = |part: usize| {
+                        let first = (rank.number * self.parts + part) * width;
+                        let bytes: Vec<_> = columns.iter().map(|of| of.bytes(first..first + width)).collect();
+                        let views = columns.iter().zip(&bytes).map(|(of, bytes)| of.view(width, bytes));
+                        rank.backend.matrix(&views.map(MatrixPart::Dense).collect::<Vec<_>>())
+                    };
+                    (0..self.parts).map(matrix).collect()
+                })?
+            }
+            _ => self.members.try_each(|rank| Ok(vec![rank.backend.matrix(parts)?]))?,
+        };
+        Ok(RankMatrix { each: Arc::new(each), held })
+    }
+
+    fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Vector> {
+        self.split_vector(parts, &Split::Whole)
+    }
+
+    fn split_vector(&mut self, parts: &[WeightView<'_>], split: &Split) -> Result<Self::Vector> {
+        let (count, held) = (self.count(), self.held(split));
+        let each = self.members.try_each(|rank| match (held, split) {
+            (Held::Outputs, Split::Outputs(segments)) => {
+                rank.backend.vector(&cut::elements(parts, cut::shares(segments, rank.number, count)))
+            }
+            _ => rank.backend.vector(parts),
+        })?;
+        Ok(RankVector(Arc::new(each)))
+    }
+
+    fn experts(
+        &mut self,
+        matrices: Vec<Self::Matrix>,
+        biases: Vec<Self::Vector>,
+        kind: ExpertKind,
+    ) -> Result<Self::Experts> {
+        let held = matrices.first().map_or(Held::Whole, |matrix| matrix.held);
+        let mut of_ranks: Vec<Vec<Vec<B::Matrix>>> = (0..self.count()).map(|_| Vec::new()).collect();
+        for matrix in matrices {
+            let each = Arc::into_inner(matrix.each).expect("a matrix that no op has used has one owner");
+            for (rank, parts) in each.into_iter().enumerate() {
+                of_ranks[rank].resize_with(parts.len(), Vec::new);
+                of_ranks[rank].iter_mut().zip(parts).for_each(|(own, matrix)| own.push(matrix));
+            }
+        }
+        let mut of_biases: Vec<Vec<B::Vector>> = (0..self.count()).map(|_| Vec::new()).collect();
+        for bias in biases {
+            let each = Arc::into_inner(bias.0).expect("a vector that no op has used has one owner");
+            of_biases.iter_mut().zip(each).for_each(|(own, bias)| own.push(bias));
+        }
+        let given: Vec<_> = of_ranks.into_iter().zip(of_biases).map(|given| Mutex::new(Some(given))).collect();
+        let each = self.members.try_each(|rank| {
+            let (parts, biases) = lock(&given[rank.number]).take().expect("each rank takes its own once");
+            let mut biases = Some(biases);
+            let experts = |(part, matrices)| {
+                // Of divided inputs a bias is added once.
+                let is_biased = held != Held::Inputs || (rank.number == 0 && part == 0);
+                let biases = if is_biased { biases.take().unwrap_or_default() } else { Vec::new() };
+                rank.backend.experts(matrices, biases, kind)
+            };
+            parts.into_iter().enumerate().map(experts).collect()
+        })?;
+        Ok(RankExperts { each: Arc::new(each), held })
+    }
+
+    fn rope_table(&mut self, table: &RopeTable) -> Result<Self::Rope> {
+        Ok(RankRope(shared(self.members.try_each(|rank| rank.backend.rope_table(table))?)))
+    }
+
+    fn buffer(&mut self, width: usize, holds: ActivationDtype) -> Result<Self::Buffer> {
+        self.shared_buffer(width, holds, Share::Whole)
+    }
+
+    fn shared_buffer(&mut self, width: usize, holds: ActivationDtype, share: Share) -> Result<Self::Buffer> {
+        let (count, parts) = (self.count(), self.parts);
+        let buffers = |number: usize, width: usize| {
+            (0..number).map(|_| self.each_buffer(width, holds)).collect::<Result<Vec<_>>>()
+        };
+        let own_width = if share == Share::Columns { width / count } else { width };
+        let others = match share {
+            Share::Whole | Share::Columns => Vec::new(),
+            Share::Summed => buffers(parts, width)?,
+            // A width that the ranks do not divide is that of matrices which all have whole.
+            Share::Gathered => buffers(usize::from(width.is_multiple_of(count)), width / count)?,
+            Share::Parts => buffers(parts - 1, width)?,
+        };
+        let columns = match share {
+            Share::Columns if parts > 1 => Some(self.each_buffer(own_width / parts, holds)?),
+            _ => None,
+        };
+        Ok(RankBuffer { share, width: own_width, own: self.each_buffer(own_width, holds)?, parts: others, columns })
+    }
+
+    fn resize(&mut self, buffer: &mut Self::Buffer, rows: usize) -> Result<()> {
+        let all = || [&buffer.own].into_iter().chain(&buffer.parts).chain(&buffer.columns);
+        self.members
+            .try_each(|rank| all().try_for_each(|each| rank.backend.resize(&mut lock(&each[rank.number]), rows)))?;
+        Ok(())
+    }
+
+    fn routes(&mut self, experts: usize, router: Router) -> Result<Self::Routes> {
+        Ok(RankRoutes(shared(self.members.try_each(|rank| rank.backend.routes(experts, router))?)))
+    }
+
+    fn resize_routes(&mut self, routes: &mut Self::Routes, rows: usize) -> Result<()> {
+        self.members.try_each(|rank| rank.backend.resize_routes(&mut lock(&routes.0[rank.number]), rows))?;
+        Ok(())
+    }
+
+    fn write(&mut self, buffer: &mut Self::Buffer, rows: usize, values: &[f32]) -> Result<()> {
+        assert!(is_whole(buffer.share), "a share of a buffer is not written by the host");
+        self.members.try_each(|rank| rank.backend.write(&mut lock(&buffer.own[rank.number]), rows, values))?;
+        Ok(())
+    }
+
+    fn read(&mut self, buffer: &Self::Buffer, rows: usize) -> Result<Vec<f32>> {
+        assert!(is_whole(buffer.share), "a share of a buffer is not read by the host");
+        self.members.first().read(&lock(&buffer.own[0]), rows)
+    }
+
+    fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize {
+        self.members.first().kv_element_bytes(self.heads(heads), dtype)
+    }
+
+    fn page_bytes(&self, shape: &KvShape) -> usize {
+        self.count() * self.members.first().page_bytes(&self.kv_shape(shape))
+    }
+
+    fn kv_overhead_bytes(&self, shape: &KvShape) -> usize {
+        self.count() * self.members.first().kv_overhead_bytes(&self.kv_shape(shape))
+    }
+
+    fn kv(&mut self, shape: &KvShape) -> Result<Self::Kv> {
+        let shape = self.kv_shape(shape);
+        Ok(RankKv(shared(self.members.try_each(|rank| rank.backend.kv(&shape))?)))
+    }
+
+    fn save_pages(&mut self, kv: &Self::Kv, pages: &[PageId]) -> Result<Self::SavedPages> {
+        let each = self.members.try_each(|rank| rank.backend.save_pages(&lock(&kv.0[rank.number]), pages))?;
+        Ok(RankPages::Each(each))
+    }
+
+    fn restore_pages(&mut self, kv: &mut Self::Kv, saved: &Self::SavedPages, pages: &[PageId]) -> Result<()> {
+        let restore = |each: &[B::SavedPages]| {
+            let each: Vec<_> = each.iter().map(Mutex::new).collect();
+            self.members.try_each(|rank| {
+                let (at, saved) = (rank.number, &*lock(&each[rank.number]));
+                rank.backend.restore_pages(&mut lock(&kv.0[at]), saved, pages)
+            })
+        };
+        saved.with_ranks(self.count(), restore).map(|_| ())
+    }
+
+    fn join_saved(
+        kv: &Self::Kv,
+        saved: &mut Self::SavedPages,
+        page: usize,
+        others: &Self::SavedPages,
+        from: usize,
+        slots: Range<u32>,
+    ) {
+        let ranks = kv.0.len();
+        let each = saved.to_ranks(ranks);
+        others.with_ranks(ranks, |others| {
+            for ((kv, saved), others) in kv.0.iter().zip(each).zip(others) {
+                B::join_saved(&lock(kv), saved, page, others, from, slots.clone());
+            }
+        });
+    }
+
+    fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<Self::Step> {
+        let heads: Vec<HeadLayout> = heads.iter().map(|&heads| self.heads(heads)).collect();
+        Ok(RankStep(shared(self.members.try_each(|rank| rank.backend.step(&heads, dtype, vocab))?)))
+    }
+
+    fn reserve(&mut self, step: &mut Self::Step, shape: StepShape) -> Result<StepShape> {
+        same(self.members.try_each(|rank| rank.backend.reserve(&mut lock(&step.0[rank.number]), shape)))
+    }
+
+    fn load(&mut self, step: &mut Self::Step, batch: StepBatch) -> Result<StepShape> {
+        let load = |rank: super::Rank<'_, B>| rank.backend.load(&mut lock(&step.0[rank.number]), batch.clone());
+        same(self.members.try_each(load))
+    }
+
+    fn advance(&mut self, step: &mut Self::Step, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape> {
+        let advance =
+            |rank: super::Rank<'_, B>| rank.backend.advance(&mut lock(&step.0[rank.number]), uniforms, new_pages);
+        same(self.members.try_each(advance))
+    }
+
+    fn run(
+        &mut self,
+        step: &mut Self::Step,
+        shape: StepShape,
+        ops: impl FnOnce(&mut Self, &mut Self::Step) -> Result<()>,
+    ) -> Result<()> {
+        let ops = self.record(step, ops)?;
+        self.members.try_together(|rank| {
+            let (number, fabric) = (rank.number, rank.fabric);
+            let step = &mut *lock(&step.0[number]);
+            rank.backend.run(step, shape, |backend, step| play(&ops, number, backend, fabric, step))
+        })?;
+        Ok(())
+    }
+
+    fn run_once(
+        &mut self,
+        step: &mut Self::Step,
+        shape: StepShape,
+        ops: impl FnOnce(&mut Self, &mut Self::Step) -> Result<()>,
+    ) -> Result<()> {
+        let ops = self.record(step, ops)?;
+        self.members.try_together(|rank| {
+            let (number, fabric) = (rank.number, rank.fabric);
+            let step = &mut *lock(&step.0[number]);
+            rank.backend.run_once(step, shape, |backend, step| play(&ops, number, backend, fabric, step))
+        })?;
+        Ok(())
+    }
+
+    /// All ranks draw the same tokens; the first one's are returned.
+    fn collect(&mut self, step: &mut Self::Step) -> Result<Vec<Sampled>> {
+        same(self.members.try_together(|rank| rank.backend.collect(&mut lock(&step.0[rank.number]))))
+    }
+
+    fn embed(&mut self, out: &mut Self::Buffer, table: &Self::Matrix, step: &Self::Step) {
+        let (out, table) = (out.own.clone(), table.each.clone());
+        self.op_on(step, move |rank, step| {
+            let at = rank.number;
+            rank.backend.embed(&mut lock(&out[at]), &table[at][0], step);
+        });
+    }
+
+    fn rms_norm(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, weight: &Self::Vector, eps: f32) {
+        let weight = weight.0.clone();
+        self.map(out, x, move |backend, out, x, at| backend.rms_norm(out, x, &weight[at], eps));
+    }
+
+    fn layer_norm(
+        &mut self,
+        out: &mut Self::Buffer,
+        x: &Self::Buffer,
+        weight: &Self::Vector,
+        bias: &Self::Vector,
+        eps: f32,
+    ) {
+        let (weight, bias) = (weight.0.clone(), bias.0.clone());
+        self.map(out, x, move |backend, out, x, at| backend.layer_norm(out, x, &weight[at], &bias[at], eps));
+    }
+
+    fn rms_norm_add(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, weight: &Self::Vector, eps: f32) {
+        let weight = weight.0.clone();
+        self.map(out, x, move |backend, out, x, at| backend.rms_norm_add(out, x, &weight[at], eps));
+    }
+
+    fn round(&mut self, out: &mut Self::Buffer, x: &Self::Buffer) {
+        self.map(out, x, |backend, out, x, _| backend.round(out, x));
+    }
+
+    fn add(&mut self, out: &mut Self::Buffer, x: &Self::Buffer) {
+        self.map(out, x, |backend, out, x, _| backend.add(out, x));
+    }
+
+    fn scale(&mut self, x: &mut Self::Buffer, factor: f32) {
+        self.change(x, move |backend, x, _| backend.scale(x, factor));
+    }
+
+    fn softcap(&mut self, x: &mut Self::Buffer, cap: f32) {
+        self.change(x, move |backend, x, _| backend.softcap(x, cap));
+    }
+
+    fn linear(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, w: &Self::Matrix, bias: Option<&Self::Vector>) {
+        self.multiply(out, x, w, bias, false);
+    }
+
+    fn linear_add(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, w: &Self::Matrix, bias: Option<&Self::Vector>) {
+        self.multiply(out, x, w, bias, true);
+    }
+
+    fn head_norm(
+        &mut self,
+        qkv: &mut Self::Buffer,
+        heads: HeadLayout,
+        kind: HeadKind,
+        weight: &Self::Vector,
+        eps: f32,
+    ) {
+        let (heads, weight) = (self.heads_of(qkv, heads), weight.0.clone());
+        self.change(qkv, move |backend, qkv, at| backend.head_norm(qkv, heads, kind, &weight[at], eps));
+    }
+
+    fn rope(&mut self, qkv: &mut Self::Buffer, heads: HeadLayout, table: &Self::Rope, step: &Self::Step) {
+        let (heads, qkv, table) = (self.heads_of(qkv, heads), qkv.own.clone(), table.0.clone());
+        self.op_on(step, move |rank, step| {
+            let at = rank.number;
+            rank.backend.rope(&mut lock(&qkv[at]), heads, &lock(&table[at]), step);
+        });
+    }
+
+    fn kv_append(&mut self, kv: &mut Self::Kv, layer: LayerIx, qkv: &Self::Buffer, step: &Self::Step) {
+        let (kv, qkv) = (kv.0.clone(), qkv.own.clone());
+        self.op_on(step, move |rank, step| {
+            let at = rank.number;
+            rank.backend.kv_append(&mut lock(&kv[at]), layer, &lock(&qkv[at]), step);
+        });
+    }
+
+    fn prepare_heads(
+        &mut self,
+        qkv: &mut Self::Buffer,
+        steps: &HeadSteps<'_, Self::Vector, Self::Rope>,
+        kv: &mut Self::Kv,
+        step: &Self::Step,
+    ) {
+        let HeadSteps { norms, eps, layer, stores, .. } = *steps;
+        let heads = self.heads_of(qkv, steps.heads);
+        let norms = norms.map(|weight| weight.map(|weight| weight.0.clone()));
+        let ropes = steps.ropes.map(|rope| rope.map(|rope| rope.0.clone()));
+        let (qkv, kv) = (qkv.own.clone(), kv.0.clone());
+        self.op_on(step, move |rank, step| {
+            let at = rank.number;
+            let tables = ropes.each_ref().map(|rope| rope.as_ref().map(|rope| lock(&rope[at])));
+            let ropes = tables.each_ref().map(|table| table.as_deref());
+            let norms = norms.each_ref().map(|weight| weight.as_ref().map(|weight| &weight[at]));
+            let steps = HeadSteps { heads, norms, eps, ropes, layer, stores };
+            rank.backend.prepare_heads(&mut lock(&qkv[at]), &steps, &mut lock(&kv[at]), step);
+        });
+    }
+
+    fn tree_attention(
+        &mut self,
+        out: &mut Self::Buffer,
+        qkv: &Self::Buffer,
+        kv: &Self::Kv,
+        layer: LayerIx,
+        step: &mut Self::Step,
+        plan: usize,
+        scoring: Scoring<'_, Self::Vector>,
+    ) {
+        let Scoring { scale, softcap, sinks } = scoring;
+        let (out, qkv, kv) = (out.own.clone(), qkv.own.clone(), kv.0.clone());
+        let sinks = sinks.map(|sinks| sinks.0.clone());
+        self.op_on(step, move |rank, step| {
+            let at = rank.number;
+            let scoring = Scoring { scale, softcap, sinks: sinks.as_ref().map(|sinks| &sinks[at]) };
+            let (out, qkv, kv) = (&mut *lock(&out[at]), &*lock(&qkv[at]), &*lock(&kv[at]));
+            rank.backend.tree_attention(out, qkv, kv, layer, step, plan, scoring);
+        });
+    }
+
+    fn gated(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, gate: Gate) {
+        self.map(out, x, move |backend, out, x, _| backend.gated(out, x, gate));
+    }
+
+    fn gelu_times(&mut self, x: &mut Self::Buffer, y: &Self::Buffer, from: usize) {
+        self.map(x, y, move |backend, x, y, _| backend.gelu_times(x, y, from));
+    }
+
+    fn gelu(&mut self, x: &mut Self::Buffer) {
+        self.change(x, |backend, x, _| backend.gelu(x));
+    }
+
+    fn sigmoid_times(&mut self, x: &mut Self::Buffer, y: &Self::Buffer) {
+        self.map(x, y, |backend, x, y, _| backend.sigmoid_times(x, y));
+    }
+
+    fn route(&mut self, routes: &mut Self::Routes, scores: &Self::Buffer, factors: Option<&Self::Vector>) {
+        let (routes, scores, factors) =
+            (routes.0.clone(), scores.own.clone(), factors.map(|factors| factors.0.clone()));
+        self.op(move |rank| {
+            let at = rank.number;
+            let factors = factors.as_ref().map(|factors| &factors[at]);
+            rank.backend.route(&mut lock(&routes[at]), &lock(&scores[at]), factors);
+        });
+    }
+
+    fn expert_linear(
+        &mut self,
+        out: &mut Self::Buffer,
+        x: &Self::Buffer,
+        experts: &Self::Experts,
+        routes: &Self::Routes,
+        input: ExpertInput,
+    ) {
+        let (each, routes) = (experts.each.clone(), routes.0.clone());
+        if experts.held != Held::Inputs {
+            return self.map(out, x, move |backend, out, x, at| {
+                backend.expert_linear(out, x, &each[at][0], &lock(&routes[at]), input);
+            });
+        }
+        assert_eq!(out.share, Share::Parts, "experts whose inputs are divided write parts of sums");
+        let outs: Vec<_> = [&out.own].into_iter().chain(&out.parts).cloned().collect();
+        let inputs = Inputs::of(x, self.parts);
+        self.op(move |rank| {
+            let at = rank.number;
+            for (part, (out, experts)) in outs.iter().zip(&each[at]).enumerate() {
+                inputs.with(rank.backend, at, part, |backend, x| {
+                    backend.expert_linear(&mut lock(&out[at]), x, experts, &lock(&routes[at]), input);
+                });
+            }
+        });
+    }
+
+    fn expert_gated(
+        &mut self,
+        out: &mut Self::Buffer,
+        inner: &mut Self::Buffer,
+        x: &Self::Buffer,
+        experts: &Self::Experts,
+        routes: &Self::Routes,
+        gate: Gate,
+    ) {
+        let (each, routes, inner) = (experts.each.clone(), routes.0.clone(), inner.own.clone());
+        self.map(out, x, move |backend, out, x, at| {
+            backend.expert_gated(out, &mut lock(&inner[at]), x, &each[at][0], &lock(&routes[at]), gate);
+        });
+    }
+
+    fn combine(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, routes: &Self::Routes) {
+        self.combine_parts(out, x, routes, false);
+    }
+
+    fn combine_add(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, routes: &Self::Routes) {
+        self.combine_parts(out, x, routes, true);
+    }
+
+    fn select_rows(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, step: &Self::Step) {
+        let (out, x) = (out.own.clone(), x.own.clone());
+        self.op_on(step, move |rank, step| {
+            let at = rank.number;
+            rank.backend.select_rows(&mut lock(&out[at]), &lock(&x[at]), step);
+        });
+    }
+
+    fn sample(&mut self, logits: &Self::Buffer, step: &mut Self::Step) {
+        let logits = logits.own.clone();
+        self.op_on(step, move |rank, step| rank.backend.sample(&lock(&logits[rank.number]), step));
+    }
+}
+
+impl<B: Ranked> Ranks<B> {
+    /// The heads of one rank's `qkv`: its share of them, or all where every rank has all columns.
+    fn heads_of(&self, qkv: &RankBuffer<B>, heads: HeadLayout) -> HeadLayout {
+        if qkv.share == Share::Columns { self.heads(heads) } else { heads }
+    }
+
+    /// The ops of a step.
+    fn record(
+        &mut self,
+        step: &mut RankStep<B>,
+        ops: impl FnOnce(&mut Self, &mut RankStep<B>) -> Result<()>,
+    ) -> Result<Vec<Op<B>>> {
+        self.recorded = Some(Vec::new());
+        let ended = ops(self, step);
+        let recorded = self.recorded.take().expect("no step is run inside of another");
+        ended.map(|()| recorded)
+    }
+}
+
+/// Carries out the ops of a step on rank `number`.
+fn play<B: Ranked>(
+    ops: &[Op<B>],
+    number: usize,
+    backend: &mut B,
+    fabric: &B::Fabric,
+    step: &mut B::Step,
+) -> Result<()> {
+    let mut rank = super::Rank { number, backend, fabric };
+    for op in ops {
+        match op {
+            Op::Plain(op) => op(&mut rank),
+            Op::OnStep(op) => op(&mut rank, step),
+        }
+    }
+    Ok(())
+}
+
+/// Whether every rank has the same numbers.
+fn is_whole(share: Share) -> bool {
+    matches!(share, Share::Whole | Share::Summed | Share::Gathered)
+}
+
+/// What all ranks found, which is the same.
+fn same<T: PartialEq + std::fmt::Debug>(each: Result<Vec<T>>) -> Result<T> {
+    let mut each = each?;
+    debug_assert!(each.windows(2).all(|pair| pair[0] == pair[1]), "ranks differ: {each:?}");
+    Ok(each.swap_remove(0))
+}

@@ -1,0 +1,93 @@
+//! The ranks' backends, and the threads that run them: a call goes to all ranks at once and returns when all have
+//! answered. A rank that fails or panics wakes those that wait for it, so no call waits for ever.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use super::{Aborted, Rank, Ranked};
+use crate::error::{Error, Result};
+
+pub struct Members<B: Ranked> {
+    backends: Vec<Mutex<B>>,
+    fabric: B::Fabric,
+}
+
+/// What a rank's thread ended with.
+type Ended<T> = std::result::Result<T, Box<dyn Any + Send>>;
+
+impl<B: Ranked> Members<B> {
+    pub fn new(backends: Vec<B>, fabric: B::Fabric) -> Self {
+        Self { backends: backends.into_iter().map(Mutex::new).collect(), fabric }
+    }
+
+    pub fn count(&self) -> usize {
+        self.backends.len()
+    }
+
+    /// The first rank's backend, for what is the same on all.
+    pub fn first(&self) -> MutexGuard<'_, B> {
+        lock(&self.backends[0])
+    }
+
+    /// What `work` gives on each rank.
+    pub fn each<T: Send>(&self, work: impl Fn(Rank<'_, B>) -> T + Sync) -> Vec<T> {
+        passed_on(self.ended(|rank| Ok(work(rank)))).expect("`work` gives no error")
+    }
+
+    /// The same of work that may fail on any rank without holding up the others.
+    ///
+    /// # Errors
+    ///
+    /// The first rank's that has one.
+    pub fn try_each<T: Send>(&self, work: impl Fn(Rank<'_, B>) -> Result<T> + Sync) -> Result<Vec<T>> {
+        passed_on(self.ended(work))
+    }
+
+    /// The same of work in which ranks wait for each other: an error on one ends them all, for good.
+    pub fn try_together<T: Send>(&self, work: impl Fn(Rank<'_, B>) -> Result<T> + Sync) -> Result<Vec<T>> {
+        passed_on(self.ended(|rank| work(rank).inspect_err(|_| B::abort(&self.fabric))))
+    }
+
+    fn ended<T: Send>(&self, work: impl Fn(Rank<'_, B>) -> Result<T> + Sync) -> Vec<Ended<Result<T>>> {
+        let on = |number: usize| {
+            let ended = catch_unwind(AssertUnwindSafe(|| {
+                let backend = &mut *lock(&self.backends[number]);
+                work(Rank { number, backend, fabric: &self.fabric })
+            }));
+            ended.inspect_err(|_| B::abort(&self.fabric))
+        };
+        let on = &on;
+        thread::scope(|scope| {
+            let others: Vec<_> = (1..self.count()).map(|number| scope.spawn(move || on(number))).collect();
+            let first = on(0);
+            let others = others.into_iter().map(|other| other.join().expect("panics are caught in the thread"));
+            std::iter::once(first).chain(others).collect()
+        })
+    }
+}
+
+/// The results of all ranks. A panic is passed on, but for those of ranks that were woken by another's failure; an error
+/// comes before them too.
+fn passed_on<T>(ended: Vec<Ended<Result<T>>>) -> Result<Vec<T>> {
+    let (mut results, mut error, mut was_aborted) = (Vec::new(), None, false);
+    for ended in ended {
+        match ended {
+            Ok(Ok(result)) => results.push(result),
+            Ok(Err(failed)) => error = error.or(Some(failed)),
+            Err(panic) if panic.is::<Aborted>() => was_aborted = true,
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+    match error {
+        Some(error) => Err(error),
+        None if was_aborted => Err(Error::Internal("another rank has failed before".to_owned())),
+        None => Ok(results),
+    }
+}
+
+/// What a rank that panicked has left is not used again: every later call ends with `Aborted`.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

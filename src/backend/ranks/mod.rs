@@ -1,0 +1,288 @@
+//! Tensor parallelism: [`Ranks`] is a [`Backend`] of several devices that compute one model together, a thread for each.
+//! Every op is passed on to all ranks, with what each has of its operands (`Split`, `Share`); sums over ranks go through
+//! a [`Ranked`] backend's fabric. Page ids, plans and uniforms name no device, so all ranks do the same step and draw the
+//! same tokens, and nothing but partial sums and shares of logits passes between them.
+//!
+//! # Exact sums
+//! An exact sum over inputs has [`PARTS`] parts, neighbouring inputs each, folded pair by pair as a balanced tree. Each
+//! rank computes its parts one by one and folds them, and the fabric folds those of the ranks in the same tree, so the
+//! bits do not depend on the number of ranks. Otherwise a rank's parts are one product.
+
+mod backend;
+mod cut;
+mod members;
+
+use std::sync::{Arc, Mutex};
+
+use crate::error::{Error, Result};
+
+use super::{Backend, HeadLayout, SavedBytes, Share, Split};
+use members::Members;
+
+/// Parts of an exact sum over inputs; the largest number of ranks.
+pub const PARTS: usize = 8;
+
+/// A backend several of which can be the ranks of one model.
+pub trait Ranked: Backend<SavedPages: Sync> + Sized {
+    /// Through which the ranks exchange buffers. Their calls meet in the order in which each rank makes them.
+    type Fabric: Send + Sync + 'static;
+
+    /// Whether all ranks have one memory, so that free bytes of one are those of all.
+    const SHARES_MEMORY: bool;
+
+    /// Connects `ranks`.
+    fn connect(ranks: &mut [Self]) -> Result<Self::Fabric>;
+    /// Wakes all ranks that wait for others, now and later; they panic with [`Aborted`].
+    fn abort(fabric: &Self::Fabric);
+    /// `x`, a buffer of sums, becomes the sum of that of all ranks, folded pair by pair as a balanced tree in rank order.
+    fn all_reduce(&mut self, fabric: &Self::Fabric, rank: usize, x: &mut Self::Buffer);
+    /// `out[r] = [x[r] of rank 0, x[r] of rank 1, ..]`
+    fn all_gather(&mut self, fabric: &Self::Fabric, rank: usize, out: &mut Self::Buffer, x: &Self::Buffer);
+    /// `out[r][i] = x[r][first + i]`; both hold the same.
+    fn columns(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, first: usize);
+}
+
+/// The panic of a rank that waited for one that has failed.
+#[derive(Debug)]
+pub struct Aborted;
+
+/// Something of each rank, which the rank's thread changes.
+type Each<T> = Arc<Vec<Mutex<T>>>;
+
+/// The ranks of one model, as one backend.
+pub struct Ranks<B: Ranked> {
+    members: Members<B>,
+    /// Parts of an exact sum that one rank computes; 1 if sums are not exact.
+    parts: usize,
+    /// Ops of the step that `run` collects, to be passed on together.
+    recorded: Option<Vec<Op<B>>>,
+}
+
+/// One rank, as ops see it.
+struct Rank<'a, B: Ranked> {
+    number: usize,
+    backend: &'a mut B,
+    fabric: &'a B::Fabric,
+}
+
+/// An op, which every rank carries out.
+enum Op<B: Ranked> {
+    Plain(Box<dyn Fn(&mut Rank<'_, B>) + Send + Sync>),
+    /// That also reads the loaded step.
+    OnStep(Box<dyn Fn(&mut Rank<'_, B>, &mut B::Step) + Send + Sync>),
+}
+
+/// A buffer, as `share` says.
+pub struct RankBuffer<B: Backend> {
+    share: Share,
+    /// Columns of `own`.
+    width: usize,
+    /// Of [`Share::Parts`], the first part.
+    own: Each<B::Buffer>,
+    /// Of [`Share::Summed`], as many as parts of a sum; of [`Share::Gathered`], the rank's columns alone; of
+    /// [`Share::Parts`], all but the first.
+    parts: Vec<Each<B::Buffer>>,
+    /// Of [`Share::Columns`], if a rank computes several parts of a sum: the columns of one of them.
+    columns: Option<Each<B::Buffer>>,
+}
+
+/// What of a matrix a rank has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Held {
+    Whole,
+    Outputs,
+    Inputs,
+}
+
+/// The matrices of every rank: one, or one for each part of a sum over inputs.
+pub struct RankMatrix<B: Backend> {
+    each: Arc<Vec<Vec<B::Matrix>>>,
+    held: Held,
+}
+
+/// As [`RankMatrix`].
+pub struct RankExperts<B: Backend> {
+    each: Arc<Vec<Vec<B::Experts>>>,
+    held: Held,
+}
+
+/// Every rank's share of a vector, or all of it.
+pub struct RankVector<B: Backend>(Arc<Vec<B::Vector>>);
+
+pub struct RankRoutes<B: Backend>(Each<B::Routes>);
+
+pub struct RankKv<B: Backend>(Each<B::Kv>);
+
+pub struct RankRope<B: Backend>(Each<B::Rope>);
+
+pub struct RankStep<B: Backend>(Each<B::Step>);
+
+/// Saved pages of every rank, or the bytes of all, one rank's after the other's.
+pub enum RankPages<B: Backend> {
+    Each(Vec<B::SavedPages>),
+    Bytes { bytes: Vec<u8>, pages: usize },
+}
+
+impl<B: Ranked> Ranks<B> {
+    /// `exact`: whether sums over inputs have the same bits for every number of ranks.
+    ///
+    /// # Errors
+    ///
+    /// They are not 1, 2, 4 or 8, or cannot be connected.
+    pub fn new(mut ranks: Vec<B>, exact: bool) -> Result<Self> {
+        let count = ranks.len();
+        if ![1, 2, 4, PARTS].contains(&count) {
+            return Err(Error::value("--tensor-parallel", "1, 2, 4 or 8 devices", count.to_string()));
+        }
+        let fabric = B::connect(&mut ranks)?;
+        let parts = if exact { PARTS / count } else { 1 };
+        Ok(Self { members: Members::new(ranks, fabric), parts, recorded: None })
+    }
+
+    /// The number of ranks.
+    pub fn count(&self) -> usize {
+        self.members.count()
+    }
+
+    /// The heads of one rank.
+    fn heads(&self, heads: HeadLayout) -> HeadLayout {
+        let count = self.count();
+        let divides = heads.q_heads.is_multiple_of(count) && heads.kv_heads.is_multiple_of(count);
+        assert!(divides, "{heads} heads on {count} ranks, which `ModelConfig::check_ranks` refuses");
+        HeadLayout { q_heads: heads.q_heads / count, kv_heads: heads.kv_heads / count, ..heads }
+    }
+
+    /// What of a matrix that is divided so every rank has.
+    fn held(&self, split: &Split) -> Held {
+        match split {
+            Split::Outputs(segments) if segments.iter().all(|width| width.is_multiple_of(self.count())) => {
+                Held::Outputs
+            }
+            Split::Whole | Split::Outputs(_) => Held::Whole,
+            Split::Inputs => Held::Inputs,
+        }
+    }
+
+    /// Carries out an op, or keeps it for the step that is recorded.
+    fn op(&mut self, op: impl Fn(&mut Rank<'_, B>) + Send + Sync + 'static) {
+        match &mut self.recorded {
+            Some(recorded) => recorded.push(Op::Plain(Box::new(op))),
+            None => drop(self.members.each(|mut rank| op(&mut rank))),
+        }
+    }
+
+    /// The same of an op that reads the step.
+    fn op_on(&mut self, step: &RankStep<B>, op: impl Fn(&mut Rank<'_, B>, &mut B::Step) + Send + Sync + 'static) {
+        match &mut self.recorded {
+            Some(recorded) => recorded.push(Op::OnStep(Box::new(op))),
+            None => drop(self.members.each(|mut rank| {
+                let step = &mut *members::lock(&step.0[rank.number]);
+                op(&mut rank, step);
+            })),
+        }
+    }
+
+    /// `out` becomes, or is increased by, the sum over all parts of all ranks. `part(rank, number, to)` writes part
+    /// `number` of the rank to `to`.
+    fn sum(
+        &mut self,
+        out: &RankBuffer<B>,
+        adds: bool,
+        part: impl Fn(&mut Rank<'_, B>, usize, &mut B::Buffer) + Send + Sync + 'static,
+    ) {
+        assert_eq!(out.share, Share::Summed, "a layer whose inputs are divided writes a buffer of sums");
+        let (own, parts) = (out.own.clone(), out.parts.clone());
+        self.op(move |rank| {
+            let at = rank.number;
+            let mut own = members::lock(&own[at]);
+            let mut parts: Vec<_> = parts.iter().map(|part| members::lock(&part[at])).collect();
+            for (number, to) in parts.iter_mut().enumerate() {
+                part(rank, number, to);
+            }
+            fold(&mut parts, |a, b| rank.backend.add(a, b));
+            rank.backend.all_reduce(rank.fabric, at, &mut parts[0]);
+            match adds {
+                true => rank.backend.add(&mut own, &parts[0]),
+                false => rank.backend.columns(&mut own, &parts[0], 0),
+            }
+        });
+    }
+}
+
+/// Folds all of `parts` into the first, pair by pair as a balanced tree; their number is a power of two.
+fn fold<T>(parts: &mut [T], mut add: impl FnMut(&mut T, &T)) {
+    let mut apart = 1;
+    while apart < parts.len() {
+        for pair in parts.chunks_mut(2 * apart) {
+            let (low, high) = pair.split_at_mut(apart);
+            add(&mut low[0], &high[0]);
+        }
+        apart *= 2;
+    }
+}
+
+impl<B: Backend> RankPages<B> {
+    /// Calls `work` with those of each of `ranks` ranks.
+    fn with_ranks<T>(&self, ranks: usize, work: impl FnOnce(&[B::SavedPages]) -> T) -> T {
+        match self {
+            RankPages::Each(each) => work(each),
+            RankPages::Bytes { bytes, pages } => work(&pages_of_ranks(bytes, *pages, ranks)),
+        }
+    }
+
+    /// The same, to be changed.
+    fn to_ranks(&mut self, ranks: usize) -> &mut [B::SavedPages] {
+        if let RankPages::Bytes { bytes, pages } = self {
+            *self = RankPages::Each(pages_of_ranks(bytes, *pages, ranks));
+        }
+        match self {
+            RankPages::Each(each) => each,
+            RankPages::Bytes { .. } => unreachable!("made of ranks above"),
+        }
+    }
+}
+
+/// Every rank's part of the bytes has the same length.
+fn pages_of_ranks<P: SavedBytes>(bytes: &[u8], pages: usize, ranks: usize) -> Vec<P> {
+    let own = bytes.len() / ranks;
+    (0..ranks).map(|rank| P::from_bytes(bytes[rank * own..(rank + 1) * own].to_vec(), pages)).collect()
+}
+
+impl<B: Backend> SavedBytes for RankPages<B> {
+    fn into_bytes(self) -> Vec<u8> {
+        match self {
+            RankPages::Each(each) => each.into_iter().flat_map(SavedBytes::into_bytes).collect(),
+            RankPages::Bytes { bytes, .. } => bytes,
+        }
+    }
+
+    fn from_bytes(bytes: Vec<u8>, pages: usize) -> Self {
+        RankPages::Bytes { bytes, pages }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_folded_as_one_tree_however_they_are_shared_out() {
+        let add = |a: &mut String, b: &String| *a = format!("({a}{b})");
+        let letters: Vec<String> = "abcdefgh".chars().map(String::from).collect();
+        let mut whole = letters.clone();
+        fold(&mut whole, add);
+        assert_eq!(whole[0], "(((ab)(cd))((ef)(gh)))");
+        for ranks in [1, 2, 4, 8] {
+            let mut own: Vec<String> = letters
+                .chunks(PARTS / ranks)
+                .map(|parts| {
+                    let mut parts = parts.to_vec();
+                    fold(&mut parts, add);
+                    parts.swap_remove(0)
+                })
+                .collect();
+            fold(&mut own, add);
+            assert_eq!(own[0], whole[0], "{ranks} ranks");
+        }
+    }
+}
