@@ -11,7 +11,7 @@ use offshoot::model::{Decoder, ModelFolder};
 use shared::shared;
 use tempfile::TempDir;
 
-fn folders(path: &Path) -> Vec<PathBuf> {
+pub fn folders(path: &Path) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> =
         std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).collect();
     folders.sort();
@@ -39,7 +39,7 @@ fn compare_shared(style: &str) {
 }
 
 /// A copy of a golden model of tests/data, with the config.json in this style.
-fn in_style(golden: &Path, style: &str) -> TempDir {
+pub fn in_style(golden: &Path, style: &str) -> TempDir {
     let folder = TempDir::new().unwrap();
     let copy = |from: &str, to: &str| std::fs::copy(golden.join(from), folder.path().join(to)).unwrap();
     copy(&format!("config.{style}.json"), "config.json");

@@ -22,5 +22,6 @@ mod long_decode;
 mod ops;
 mod quantised;
 mod quantised_products;
+mod ranks;
 mod sampling;
 mod tree_attention;

@@ -91,3 +91,59 @@ fn passed_on<T>(ended: Vec<Ended<Result<T>>>) -> Result<Vec<T>> {
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Backend;
+    use crate::backend::cpu::{Cpu, CpuBuffer};
+
+    fn members(ranks: usize) -> Members<Cpu> {
+        let mut cpus: Vec<Cpu> = (0..ranks).map(|_| Cpu::open().unwrap().with_threads(1)).collect();
+        let fabric = Cpu::connect(&mut cpus).unwrap();
+        Members::new(cpus, fabric)
+    }
+
+    /// All ranks but the third add up numbers, until it fails in the second round.
+    fn rounds(members: &Members<Cpu>, fail: impl Fn() -> Result<()> + Sync) -> Result<Vec<f32>> {
+        members.try_together(|rank| {
+            let mut x = CpuBuffer { rows: 1, width: 1, data: vec![(1 << rank.number) as f32] };
+            for round in 0..3 {
+                if (rank.number, round) == (2, 1) {
+                    fail()?;
+                }
+                rank.backend.all_reduce(rank.fabric, rank.number, &mut x);
+            }
+            rank.backend.read(&x, 1).map(|read| read[0])
+        })
+    }
+
+    #[test]
+    fn sums_reach_every_rank() {
+        assert_eq!(rounds(&members(4), || Ok(())).unwrap(), [15.0 * 16.0; 4]);
+    }
+
+    #[test]
+    fn a_rank_that_fails_ends_all_with_its_error() {
+        let members = members(4);
+        let failed = rounds(&members, || Err(Error::Internal("rank 2 is gone".to_owned()))).unwrap_err();
+        assert!(failed.to_string().contains("rank 2 is gone"), "{failed}");
+        // And later calls too, instead of waiting for it.
+        let later = rounds(&members, || Ok(())).unwrap_err();
+        assert!(later.to_string().contains("another rank has failed"), "{later}");
+    }
+
+    #[test]
+    fn a_panic_of_a_rank_is_passed_on() {
+        let members = members(2);
+        let work = |rank: Rank<'_, Cpu>| {
+            assert_eq!(rank.number, 0, "rank 1 panics");
+            let mut x = CpuBuffer::new(1, 1);
+            rank.backend.all_reduce(rank.fabric, rank.number, &mut x);
+            Ok(())
+        };
+        let panic = catch_unwind(AssertUnwindSafe(|| members.try_together(work))).unwrap_err();
+        let said = panic.downcast_ref::<String>().expect("an assertion's message");
+        assert!(said.contains("rank 1 panics"), "{said}");
+    }
+}

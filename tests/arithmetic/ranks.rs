@@ -1,0 +1,145 @@
+//! Models on several ranks (`backend::ranks`), CPU backends that exchange sums: they compute what one device computes,
+//! and with exact sums the same bits whatever the number of ranks.
+
+use std::path::Path;
+
+use offshoot::backend::Dtype;
+use offshoot::backend::cpu::{Cpu, Isa};
+use offshoot::backend::ranks::Ranks;
+use offshoot::ids::TokenId;
+use offshoot::model::check;
+use offshoot::model::{Decoder, ModelConfig, ModelFolder, Sequence};
+use serde_json::{Value, json};
+
+fn ranks(isa: Isa, count: usize, exact: bool) -> Ranks<Cpu> {
+    Ranks::new((0..count).map(|_| Cpu::with_isa(isa).with_threads(1)).collect(), exact).unwrap()
+}
+
+/// Compares a golden model with transformers' results; the number of ranks that divided it.
+fn hold_golden(golden: &Path) -> Vec<usize> {
+    let folder = super::goldens::in_style(golden, "rope_parameters");
+    let opened = ModelFolder::open(folder.path()).unwrap();
+    let mut counts = Vec::new();
+    for (count, exact) in [(1, true), (2, false), (2, true), (4, false)] {
+        if opened.config.check_ranks(count, exact).is_err() {
+            continue;
+        }
+        for isa in [Isa::Portable, *Isa::available().last().unwrap()] {
+            let mut backend = ranks(isa, count, exact);
+            let mut model = Decoder::load(&mut backend, &opened).unwrap();
+            let report = check::golden(&mut backend, &mut model, &folder.path().join("golden.json")).unwrap();
+            assert!(report.passes(), "{} on {count} ranks, exact: {exact}, {isa}\n{report}", golden.display());
+        }
+        counts.push(count);
+    }
+    counts
+}
+
+#[test]
+fn goldens_hold_on_ranks() {
+    let goldens = super::goldens::folders(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/goldens"));
+    let mut on_two = Vec::new();
+    for golden in goldens.iter().filter(|golden| golden.join("config.rope_parameters.json").exists()) {
+        if hold_golden(golden).contains(&2) {
+            on_two.push(golden.file_name().unwrap().to_str().unwrap().to_owned());
+        }
+    }
+    // Two have norms over all heads, one has layers with one key head.
+    let refused: Vec<String> = goldens
+        .iter()
+        .map(|golden| golden.file_name().unwrap().to_str().unwrap().to_owned())
+        .filter(|name| !on_two.contains(name))
+        .collect();
+    assert_eq!(refused, ["gemma4-mixture", "olmo2", "olmo3-yarn"]);
+}
+
+/// A model that eight ranks divide: `others` on top of the fields that all share.
+fn config(others: &Value) -> ModelConfig {
+    let mut fields = json!({
+        "hidden_size": 40, "num_hidden_layers": 2, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 8,
+        "intermediate_size": 48, "vocab_size": 104, "max_position_embeddings": 256, "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": false
+    });
+    let all = fields.as_object_mut().unwrap();
+    all.extend(others.as_object().unwrap().clone());
+    ModelConfig::from_json(&fields.to_string()).unwrap()
+}
+
+fn models() -> Vec<ModelConfig> {
+    let experts = json!({ "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24 });
+    let mut mixture = json!({ "model_type": "qwen3_moe", "norm_topk_prob": true });
+    mixture.as_object_mut().unwrap().extend(experts.as_object().unwrap().clone());
+    [
+        json!({ "model_type": "llama", "vocab_size": 103 }),
+        json!({ "model_type": "qwen2", "tie_word_embeddings": true }),
+        json!({ "model_type": "qwen3", "use_sliding_window": true, "sliding_window": 21,
+                "layer_types": ["sliding_attention", "full_attention"] }),
+        json!({ "model_type": "gemma2", "sliding_window": 19, "query_pre_attn_scalar": 8 }),
+        json!({ "model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16 }),
+        mixture,
+    ]
+    .iter()
+    .map(config)
+    .collect()
+}
+
+/// The logits of all rows of a text, computed in two steps.
+fn logits(count: usize, exact: bool, config: &ModelConfig, dtype: Dtype) -> Vec<f32> {
+    let mut backend = ranks(*Isa::available().last().unwrap(), count, exact);
+    let mut decoder = Decoder::random(&mut backend, config.clone(), dtype, 3).unwrap();
+    let tokens: Vec<TokenId> = (0..70u32).map(|i| TokenId((i * i + 31 * i) % 97)).collect();
+    let mut sequence = Sequence::new(&mut backend, &mut decoder, tokens.len()).unwrap();
+    let (first, second) = tokens.split_at(45);
+    let mut found = sequence.extend(first, 0..first.len() as u32).unwrap();
+    found.extend(sequence.extend(second, 0..second.len() as u32).unwrap());
+    found
+}
+
+#[test]
+fn exact_sums_have_the_same_bits_on_every_number_of_ranks() {
+    for config in models() {
+        config.check_ranks(8, true).unwrap();
+        for dtype in [Dtype::F32, Dtype::Bf16] {
+            let bits = |count| logits(count, true, &config, dtype).into_iter().map(f32::to_bits).collect::<Vec<_>>();
+            let expected = bits(1);
+            assert!(expected.iter().any(|&bits| bits != expected[0]));
+            for count in [2, 4, 8] {
+                assert!(bits(count) == expected, "{} in {dtype}: {count} ranks", config.family);
+            }
+        }
+    }
+}
+
+/// Eight parts are added in another order than one sum of as many products: a few roundings of f32 a layer.
+#[test]
+fn ranks_compute_what_one_device_computes() {
+    for config in models() {
+        let mut cpu = Cpu::open().unwrap();
+        let mut decoder = Decoder::random(&mut cpu, config.clone(), Dtype::F32, 3).unwrap();
+        let tokens: Vec<TokenId> = (0..70u32).map(|i| TokenId((i * i + 31 * i) % 97)).collect();
+        let alone = Sequence::new(&mut cpu, &mut decoder, 70).unwrap().extend(&tokens, 0..70).unwrap();
+        let largest = alone.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+        for (count, exact) in [(1, true), (2, false), (4, true), (8, false)] {
+            let found = logits(count, exact, &config, Dtype::F32);
+            let worst = found.iter().zip(&alone).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(found.len() == alone.len() && worst <= 1e-4 * largest, "{}, {count}: {worst}", config.family);
+        }
+    }
+}
+
+#[test]
+fn a_model_that_ranks_do_not_divide_is_refused_by_name() {
+    let refused = |config: &ModelConfig, count, exact| config.check_ranks(count, exact).unwrap_err().to_string();
+    let narrow = config(&json!({ "model_type": "llama", "num_key_value_heads": 2 }));
+    let said = refused(&narrow, 4, false);
+    for part in ["num_key_value_heads of layer 0", "--tensor-parallel 4", "1, 2 devices do", "2"] {
+        assert!(said.contains(part), "{said}");
+    }
+    let odd = config(&json!({ "model_type": "llama", "intermediate_size": 44 }));
+    assert!(odd.check_ranks(4, false).is_ok());
+    assert!(refused(&odd, 4, true).contains("intermediate_size of layer 0"), "{}", refused(&odd, 4, true));
+    let olmo = config(&json!({ "model_type": "olmo2" }));
+    assert!(refused(&olmo, 2, false).contains("a norm over all heads"), "{}", refused(&olmo, 2, false));
+    let three = Ranks::new((0..3).map(|_| Cpu::open().unwrap()).collect(), false).err().unwrap().to_string();
+    assert!(three.contains("--tensor-parallel") && three.contains('3'), "{three}");
+}
