@@ -3,6 +3,7 @@
 //! stored values in the dtype of their buffer. Inputs are exactly representable in the dtype.
 
 mod activations;
+mod delta_rule;
 mod experts;
 mod four_bit;
 mod heads;
@@ -31,6 +32,7 @@ pub fn ops<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut CheckR
         linear::check(&mut suite, &mut dice)?;
         heads::check(&mut suite, &mut dice)?;
         activations::check(&mut suite, &mut dice)?;
+        delta_rule::check(&mut suite, &mut dice)?;
         pages::check(&mut suite, &mut dice)?;
         mixed::check(&mut suite, &mut dice)?;
         experts::check(&mut suite, &mut dice)?;
