@@ -53,6 +53,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
                 Some(options) => bench::tree_attention::main(device, &options)?,
                 None => on_the_cpu(device).and_then(|()| bench::tables::attention(args.json))?,
             },
+            Bench::DeltaRule(args) => bench::delta_rule::main(device, &args.into())?,
             Bench::Workloads(args) => bench::workloads::main(device, &args.into())?,
             Bench::Batches(args) => {
                 let options: BatchesOptions = args.into();

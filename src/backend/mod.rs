@@ -190,9 +190,6 @@ pub trait SavedBytes: Send + Sized {
     fn from_bytes(bytes: Vec<u8>, pages: usize) -> Self;
 }
 
-/// Why ops of delta-rule layers have no definition where [`Backend::DELTA_RULE`] is false.
-const NO_DELTA_RULE: &str = "a decoder is not built on a backend that has no delta rule";
-
 /// The ops. `R`: rows of the step; `H`: hidden width; widths are in elements. Ops panic on shapes that do not fit: the
 /// decoder checks shapes when it loads a model, so a mismatch is a bug.
 pub trait Backend: Send + 'static {
@@ -225,9 +222,6 @@ pub trait Backend: Send + 'static {
     /// Whether activations are put into the order of a quantised matrix's inputs that has one of its own
     /// (`QuantView::order`), and parts of different formats are stacked.
     const ORDERS_INPUTS: bool = true;
-
-    /// Whether it computes gated delta-rule layers. Others refuse a model that has them, and never see their ops.
-    const DELTA_RULE: bool = false;
 
     /// Slots per page.
     fn page_tokens(&self) -> u32;
@@ -423,41 +417,33 @@ pub trait Backend: Send + 'static {
     /// In place, the tanh form: `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
     fn gelu(&mut self, x: &mut Self::Buffer);
     /// In place, `x[r][i] * sigmoid(y[r][i])`, or `sigmoid(y[r][0])` if `y` has one column.
-    fn sigmoid_times(&mut self, _x: &mut Self::Buffer, _y: &Self::Buffer) {
-        unreachable!("{NO_DELTA_RULE}")
-    }
+    fn sigmoid_times(&mut self, x: &mut Self::Buffer, y: &Self::Buffer);
     /// The convolution of delta-rule layer `layer` (see [`DeltaHeads`]): `out` and `x` are `[R, conv_width]`, `weight` is
     /// `[conv_width, 4]`. Reads and writes the last inputs in the states of the step's runs.
     fn causal_conv(
         &mut self,
-        _out: &mut Self::Buffer,
-        _x: &Self::Buffer,
-        _weight: &Self::Vector,
-        _kv: &mut Self::Kv,
-        _layer: LayerIx,
-        _step: &Self::Step,
-    ) {
-        unreachable!("{NO_DELTA_RULE}")
-    }
+        out: &mut Self::Buffer,
+        x: &Self::Buffer,
+        weight: &Self::Vector,
+        kv: &mut Self::Kv,
+        layer: LayerIx,
+        step: &Self::Step,
+    );
     /// The delta rule of layer `layer`: `out` is `[R, value_width]`, `qkv` what the convolution gave, `ba` `[R, 2 *
     /// value_heads]`: b of all value heads, then a. Reads and writes the matrices in the states of the step's runs.
     #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
     fn delta_rule(
         &mut self,
-        _out: &mut Self::Buffer,
-        _qkv: &Self::Buffer,
-        _ba: &Self::Buffer,
-        _gates: DeltaGates<'_, Self::Vector>,
-        _kv: &mut Self::Kv,
-        _layer: LayerIx,
-        _step: &Self::Step,
-    ) {
-        unreachable!("{NO_DELTA_RULE}")
-    }
+        out: &mut Self::Buffer,
+        qkv: &Self::Buffer,
+        ba: &Self::Buffer,
+        gates: DeltaGates<'_, Self::Vector>,
+        kv: &mut Self::Kv,
+        layer: LayerIx,
+        step: &Self::Step,
+    );
     /// In place, for each head, as wide as `weight`: `x / sqrt(mean(x^2) + eps) * weight * silu(gate)`.
-    fn gated_rms_norm(&mut self, _x: &mut Self::Buffer, _gate: &Self::Buffer, _weight: &Self::Vector, _eps: f32) {
-        unreachable!("{NO_DELTA_RULE}")
-    }
+    fn gated_rms_norm(&mut self, x: &mut Self::Buffer, gate: &Self::Buffer, weight: &Self::Vector, eps: f32);
     /// Chooses the experts of each row by the router's `scores` `[R, experts]`, weighs them, and sorts the rows by expert.
     /// `factors`: each weight is multiplied by that of its expert. On equal scores the expert with the lower number goes
     /// first.

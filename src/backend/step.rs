@@ -85,9 +85,7 @@ impl StepBatch {
         self.positions.iter_mut().for_each(|position| *position += 1);
         advance_slots(&mut self.slots, new_pages);
         self.plans.iter_mut().for_each(|plan| plan.advance(new_pages));
-        for run in &mut self.state_runs {
-            (run.from, run.is_in) = (run.to, false);
-        }
+        StateRun::advance(&mut self.state_runs);
         for (row, request) in (0u32..).zip(&mut self.requests) {
             request.unseen = request.has_penalties().then_some(row);
         }

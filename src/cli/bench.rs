@@ -10,6 +10,7 @@ use crate::backend::{Dtype, KvDtype};
 use crate::error::{Error, Result};
 use crate::lab::bench::chart::ChartOptions;
 use crate::lab::bench::decode::DecodeOptions;
+use crate::lab::bench::delta_rule::{DeltaRuleOptions, Prompts};
 use crate::lab::bench::products::ProductOptions;
 use crate::lab::bench::tree_attention::TreeOptions;
 use crate::lab::bench::workloads::WorkloadOptions;
@@ -32,6 +33,8 @@ pub enum Bench {
     Gemm(GemmArgs),
     /// Tree attention of one decode step: by planner, or on the trees of a file
     Attention(AttentionArgs),
+    /// Gated delta-rule layers of a model's shape, in decode steps and prompts, compared with their lower bound
+    DeltaRule(DeltaRuleArgs),
     /// Whole jobs on a model with random weights, as JSON lines
     Workloads(WorkloadArgs),
     /// The papers' batches, arrivals and rates through the scheduler, on a model with random weights, as JSON lines
@@ -118,6 +121,59 @@ impl GemmArgs {
             deterministic: self.deterministic,
             json: self.json,
         })
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct DeltaRuleArgs {
+    /// One JSON object per line instead of a table
+    #[arg(long)]
+    pub json: bool,
+    /// Shape of a model: qwen3.5-9b, or one of the file's
+    #[arg(long, value_name = "NAME", default_value = "qwen3.5-9b")]
+    pub shape: String,
+    /// Shapes, instead of the built-in ones
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Branches of decode steps
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        value_parser = whole::<usize>(1..),
+        default_value = "1,16,64,256,1024"
+    )]
+    pub branches: Vec<usize>,
+    /// Steps with prompts: sequences and the tokens of each
+    #[arg(long, value_name = "NxT", value_delimiter = ',', default_value = "1x2048,8x256,64x32")]
+    pub prompts: Vec<Prompts>,
+    /// Dtype of activations
+    #[arg(long, value_enum, default_value = "bf16")]
+    pub dtype: Dtype,
+    /// Memory bandwidth for the lower bound, in bytes per second (default: measured)
+    #[arg(long, value_name = "B", value_parser = rate)]
+    pub floor_bandwidth: Option<f64>,
+    /// Compute rate for the lower bound, in operations per second (default: measured)
+    #[arg(long, value_name = "F", value_parser = rate)]
+    pub floor_flops: Option<f64>,
+    /// Use the deterministic mode
+    #[arg(long)]
+    pub deterministic: bool,
+}
+
+impl From<DeltaRuleArgs> for DeltaRuleOptions {
+    fn from(args: DeltaRuleArgs) -> Self {
+        Self {
+            file: args.file,
+            shape: args.shape,
+            branches: args.branches,
+            prompts: args.prompts,
+            dtype: args.dtype,
+            bandwidth: args.floor_bandwidth,
+            flops: args.floor_flops,
+            deterministic: args.deterministic,
+            json: args.json,
+        }
     }
 }
 

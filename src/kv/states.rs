@@ -18,3 +18,12 @@ pub struct StateRun {
     /// Where the state after the last row is written; may be `from`. `None`: it is not kept.
     pub to: Option<StateId>,
 }
+
+impl StateRun {
+    /// Moves runs of single rows on by one token each, to the states that they have written.
+    pub fn advance(runs: &mut [StateRun]) {
+        for run in runs {
+            (run.from, run.is_in) = (run.to, false);
+        }
+    }
+}

@@ -10,7 +10,6 @@ use crate::backend::cuda::discovery::probe::probe;
 use crate::backend::{AttentionLevels, Backend, Timed};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
-use crate::model::Decoder;
 
 use super::ModelSource;
 
@@ -153,10 +152,9 @@ fn first_gpu(model: Option<ModelSource<'_>>) -> Result<Opened, WhyNotCuda> {
     Err(WhyNotCuda::Unusable(reason.expect("a probe without an error shows a GPU")))
 }
 
-/// Whether the device computes the model's layers and has room for its weights.
+/// Whether the device has room for the model's weights.
 fn can_hold<B: Backend>(backend: &B, model: Option<ModelSource<'_>>) -> Result<()> {
     let Some(model) = model else { return Ok(()) };
-    Decoder::<B>::check_layers(model.config, || backend.describe())?;
     let weights = model.weight_bytes_on(backend);
     let free = backend.free_bytes()?;
     if weights > free {
@@ -234,21 +232,6 @@ mod tests {
             let error = wrong.parse::<DeviceChoice>().expect_err(wrong).to_string();
             assert!(error.contains("cuda:N"), "{error}");
         }
-    }
-
-    #[test]
-    fn layers_that_a_device_does_not_compute_are_refused_in_one_sentence() {
-        let config = r#"{ "model_type": "qwen3_5_text", "hidden_size": 32, "num_hidden_layers": 4,
-            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 48,
-            "vocab_size": 256, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "linear_num_key_heads": 2,
-            "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8 }"#;
-        let config = ModelConfig::from_json(config).expect("a config of four layers");
-        let refused = Decoder::<Cuda>::check_layers(&config, || "an H200".to_owned()).expect_err("no kernels yet");
-        let said =
-            "gated delta-rule layers (qwen3_5): expected a device that computes them (--device cpu), found an H200";
-        assert_eq!(refused.to_string(), said);
-        let model = ModelSource::random(&config, Dtype::F32);
-        assert!(DeviceChoice::Cpu.open(Some(model)).is_ok());
     }
 
     #[test]

@@ -83,7 +83,6 @@ impl<B: Backend> Decoder<B> {
         layout: &Layout,
         source: &WeightSource,
     ) -> Result<Self> {
-        Self::check_layers(&config, || backend.describe())?;
         note_made_dense(backend, &config, dtype);
         let kinds = Kinds::of(&config);
         // Before the weights: a backend refuses mixtures that it does not take before it has loaded one.
@@ -116,17 +115,6 @@ impl<B: Backend> Decoder<B> {
             config,
             dtype,
         })
-    }
-
-    /// Refuses a model with layers that the backend does not compute. `device`: its name.
-    pub fn check_layers(config: &ModelConfig, device: impl FnOnce() -> String) -> Result<()> {
-        match config.delta_heads().next() {
-            Some(_) if !B::DELTA_RULE => {
-                let what = format!("gated delta-rule layers ({})", config.family);
-                Err(Error::value(what, "a device that computes them (--device cpu)", device()))
-            }
-            Some(_) | None => Ok(()),
-        }
     }
 
     pub fn config(&self) -> &ModelConfig {

@@ -12,6 +12,7 @@ mod device_plan;
 mod emulated_advance;
 mod emulated_append;
 mod emulated_attention;
+mod emulated_delta_rule;
 mod emulated_experts;
 mod emulated_four_bit;
 mod emulated_fp8;

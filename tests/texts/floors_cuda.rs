@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders and top-level files of `src/backend/cuda` from the lowest up, each with those that it may use.
-const MAY_USE: [(&str, &[&str]); 13] = [
+const MAY_USE: [(&str, &[&str]); 14] = [
     ("discovery", &[]),
     ("compile", &["discovery"]),
     ("driver", &["compile", "discovery"]),
@@ -17,8 +17,9 @@ const MAY_USE: [(&str, &[&str]); 13] = [
     ("four_bit", &["memory", "driver", "compile"]),
     ("experts", &["four_bit", "rounding", "memory", "driver", "compile"]),
     ("attention", &["memory", "driver", "compile", "discovery"]),
+    ("delta_rule", &["memory", "driver", "compile"]),
     ("sampling", &["driver", "compile"]),
-    ("step", &["attention", "sampling", "memory", "driver", "compile"]),
+    ("step", &["attention", "delta_rule", "sampling", "memory", "driver", "compile"]),
     // An `impl Cuda` of its own, beside mod.rs, which routes to all.
     ("timing", &["step", "gemm", "driver"]),
 ];

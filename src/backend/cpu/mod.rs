@@ -128,7 +128,6 @@ impl Backend for Cpu {
 
     const MIXES_DTYPES: bool = true;
     const IS_ASYNC: bool = false;
-    const DELTA_RULE: bool = true;
 
     fn describe(&self) -> String {
         format!("cpu, {}, {} threads", self.cores.isa, self.cores.team.threads())

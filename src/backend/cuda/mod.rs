@@ -8,10 +8,10 @@
 //! timing                          how long a step takes, for benchmarks
 //! step                            a step's words on the device, its graphs, and its results on their way to the host
 //! ops, gemm, experts, attention,  the launchers: element-wise ops; linear layers; mixtures of experts; tree attention;
-//! sampling                        sampling
+//! delta_rule, sampling            delta-rule layers; sampling
 //! rounding                        activations rounded to e4m3, for gemm and experts
 //! four_bit                        products with 4-bit weights, of layers and experts
-//! memory                          what lies on the device: activations, weights, KV pages, staged lists
+//! memory                          what lies on the device: activations, weights, KV pages, states, staged lists
 //! driver                          one device: stream, allocations, kernels, events, graphs
 //! compile                         from kernels/ to machine code
 //! discovery                       which GPUs there are, and where CUDA's libraries lie
@@ -19,6 +19,7 @@
 
 pub mod attention;
 pub mod compile;
+pub mod delta_rule;
 pub mod discovery;
 pub mod driver;
 pub mod experts;
@@ -45,6 +46,7 @@ pub use self::step::Step;
 
 use self::compile::elements::{Fp8Scaling, KvElement};
 use self::compile::four_bit::FourBit;
+use self::delta_rule::DeltaRuleKernels;
 use self::discovery::probe::DeviceFacts;
 use self::driver::device::Device;
 use self::experts::ExpertKernels;
@@ -62,9 +64,9 @@ use self::ops::{HeadWords, Ops};
 use self::rounding::{RowRounder, RowsOf};
 use self::step::LaunchMode;
 use super::{
-    ActivationDtype, Attended, AttentionLevels, Backend, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
-    HeadSteps, KvDtype, KvShape, LevelRow, MatrixPart, QuantView, RopeTable, Router, Sampled, Scoring, StackShape,
-    StepBatch, StepShape, SwapRates, WeightFormat, WeightView, prepare_heads_in_turn,
+    ActivationDtype, Attended, AttentionLevels, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate,
+    HeadKind, HeadLayout, HeadSteps, KvDtype, KvShape, LevelRow, MatrixPart, QuantView, RopeTable, Router, Sampled,
+    Scoring, StackShape, StepBatch, StepShape, SwapRates, WeightFormat, WeightView, prepare_heads_in_turn,
 };
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId};
@@ -85,6 +87,8 @@ pub struct Cuda {
     most_places: usize,
     /// By dtype of weights; loaded with the first experts.
     experts: HashMap<Dtype, ExpertKernels>,
+    /// One for each dtype and heads; loaded with the first states of them.
+    delta_rule: Vec<DeltaRuleKernels>,
     choosing: AlgorithmPolicy,
     /// Number of changes that invalidate captured graphs: memory addresses, or whether attention runs.
     moves: u64,
@@ -116,6 +120,7 @@ impl Cuda {
         let (moves, skips_attention, deterministic) = (0, false, false);
         let kv = KvDtype::Model;
         let (fp8, most_rows, most_places) = (None, 0, 0);
+        let delta_rule = Vec::new();
         let four_bit = FourBitKernels::new(&device, deterministic);
         Ok(Self {
             loader,
@@ -126,6 +131,7 @@ impl Cuda {
             most_rows,
             most_places,
             experts,
+            delta_rule,
             choosing,
             moves,
             skips_attention,
@@ -197,6 +203,17 @@ impl Cuda {
 
     fn expert_kernels(&self, dtype: Dtype) -> &ExpertKernels {
         self.experts.get(&dtype).expect("loaded with the first experts of their dtype")
+    }
+
+    fn load_delta_rule(&mut self, element: Dtype, heads: DeltaHeads) -> Result<()> {
+        if self.delta_rule_kernels(element, heads).is_none() {
+            self.delta_rule.push(DeltaRuleKernels::load(&self.device, element, heads)?);
+        }
+        Ok(())
+    }
+
+    fn delta_rule_kernels(&self, element: Dtype, heads: DeltaHeads) -> Option<&DeltaRuleKernels> {
+        self.delta_rule.iter().find(|kernels| (kernels.element, kernels.heads) == (element, heads))
     }
 
     fn forget_rounded(&mut self) {
@@ -276,6 +293,9 @@ impl Cuda {
         self.gemms.get_mut(&format).expect("loaded with the first matrix of its format")
     }
 }
+
+/// Why there are kernels for a layer with states.
+const LOADED_WITH_STATES: &str = "loaded with the states of their heads and dtype";
 
 /// The 4-bit format of matrices of `format`, if it is one that kernels/four_bit multiplies.
 fn four_bit_of(format: WeightFormat) -> Option<FourBit> {
@@ -465,6 +485,7 @@ impl Backend for Cuda {
 
     fn kv(&mut self, shape: &KvShape) -> Result<Kv> {
         self.load_ops(shape.dtype)?;
+        shape.states.heads.iter().try_for_each(|&heads| self.load_delta_rule(shape.dtype, heads))?;
         self.moves += 1;
         Kv::new(&self.device, shape, &|heads| self.kv_element(heads, shape.dtype))
     }
@@ -506,10 +527,13 @@ impl Backend for Cuda {
     ) -> Result<()> {
         // A graph must round what it multiplies, and changes what is held.
         self.forget_rounded();
-        let is_advanced = step.is_advanced();
+        let (is_advanced, repeats) = (step.is_advanced(), step.repeats());
         match step.graphs.way(shape, is_advanced, self.moves) {
             LaunchMode::OpByOp => self.without_tuning(|backend| ops(backend, step))?,
             LaunchMode::Tuning => ops(self, step)?,
+            LaunchMode::Capture | LaunchMode::Replay(_) if !repeats => {
+                self.without_tuning(|backend| ops(backend, step))?;
+            }
             LaunchMode::Capture => {
                 let device = self.device.clone();
                 let captured = device.capture(|| self.without_tuning(|backend| ops(backend, step)));
@@ -538,6 +562,7 @@ impl Backend for Cuda {
         ops: impl FnOnce(&mut Self, &mut Step) -> Result<()>,
     ) -> Result<()> {
         self.without_tuning(|backend| ops(backend, step))?;
+        self.forget_rounded();
         step.finish(&self.device)
     }
 
@@ -637,6 +662,37 @@ impl Backend for Cuda {
 
     fn gelu(&mut self, x: &mut Buffer) {
         self.ops(x.element).gelu(x);
+    }
+
+    fn sigmoid_times(&mut self, x: &mut Buffer, y: &Buffer) {
+        self.ops(x.element).sigmoid_times(x, y);
+    }
+
+    fn causal_conv(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, kv: &mut Kv, layer: LayerIx, step: &Step) {
+        self.forget_rounded();
+        let states = kv.states(layer);
+        let kernels = self.delta_rule_kernels(x.element, states.heads()).expect(LOADED_WITH_STATES);
+        kernels.causal_conv(&self.device, out, x, weight, states, step.state_runs());
+    }
+
+    fn delta_rule(
+        &mut self,
+        out: &mut Buffer,
+        qkv: &Buffer,
+        ba: &Buffer,
+        gates: DeltaGates<'_, Vector>,
+        kv: &mut Kv,
+        layer: LayerIx,
+        step: &Step,
+    ) {
+        self.forget_rounded();
+        let states = kv.states(layer);
+        let kernels = self.delta_rule_kernels(qkv.element, states.heads()).expect(LOADED_WITH_STATES);
+        kernels.delta_rule(&self.device, out, qkv, ba, gates, states, step.state_runs());
+    }
+
+    fn gated_rms_norm(&mut self, x: &mut Buffer, gate: &Buffer, weight: &Vector, eps: f32) {
+        self.ops(x.element).gated_rms_norm(x, gate, weight, eps);
     }
 
     fn route(&mut self, routes: &mut Routes, scores: &Buffer, factors: Option<&Vector>) {

@@ -51,6 +51,8 @@ pub struct Ops {
     gated_clamped: Function,
     gelu: Function,
     gelu_times: Function,
+    gated_rms_norm: Function,
+    sigmoid_times: Function,
     combine: Function,
     add: Function,
     rms_norm_add: Function,
@@ -97,6 +99,8 @@ impl Ops {
             gated_clamped: typed(&units::GATED_CLAMPED, "gated_clamped")?,
             gelu: typed(&units::GELU, "gelu")?,
             gelu_times: typed(&units::GELU_TIMES, "gelu_times")?,
+            gated_rms_norm: typed(&units::GATED_RMS_NORM, "gated_rms_norm")?,
+            sigmoid_times: typed(&units::SIGMOID_TIMES, "sigmoid_times")?,
             combine: typed(&units::COMBINE, "combine")?,
             add: plain(&units::ADD, "add_sums")?,
             rms_norm_add: plain(&units::RMS_NORM_ADD, "rms_norm_add")?,
@@ -324,6 +328,29 @@ impl Ops {
             args.u32(small(x.width)).u32(small(y.width)).u32(small(from))
         };
         self.launch(&self.gelu_times, x, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
+    }
+
+    pub fn gated_rms_norm(&self, x: &Buffer, gate: &Buffer, weight: &Vector, eps: f32) {
+        assert_eq!((x.rows, x.width), (gate.rows, gate.width), "gated_rms_norm: shapes");
+        assert!(x.width.is_multiple_of(weight.len), "gated_rms_norm: length of the weights");
+        self.assert_operands(x);
+        self.assert_operands(gate);
+        let heads = small(x.width / weight.len);
+        let args = |memory: &Memory| {
+            let args = Args::new().memory(memory).memory(gate.memory()).memory(&weight.memory);
+            args.u32(heads).u32(small(weight.len)).f32(eps)
+        };
+        self.launch(&self.gated_rms_norm, x, heads.div_ceil(LANE_BLOCK_WARPS), LANE_BLOCK, 0, args);
+    }
+
+    /// Both buffers are of these kernels' element.
+    pub fn sigmoid_times(&self, x: &Buffer, y: &Buffer) {
+        assert!(x.rows == y.rows && [1, x.width].contains(&y.width), "sigmoid_times: shapes");
+        self.assert_operands(x);
+        self.assert_operands(y);
+        let args =
+            |memory: &Memory| Args::new().memory(memory).memory(y.memory()).u32(small(x.width)).u32(small(y.width));
+        self.launch(&self.sigmoid_times, x, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
     }
 
     /// `rows`: for each row of `out`, the row of `x` to copy.

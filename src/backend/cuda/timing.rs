@@ -36,14 +36,19 @@ impl Cuda {
     ) -> Result<Vec<f64>> {
         let mut runs = 0;
         // The last of them may have been the one that tries; it is captured after that.
-        while runs < WARM_UP || (step.graphs.graph(shape).is_none() && runs == WARM_UP) {
+        while runs < WARM_UP || (step.repeats() && step.graphs.graph(shape).is_none() && runs == WARM_UP) {
             self.run(step, shape, &mut ops)?;
             self.collect(step)?;
             runs += 1;
         }
         let device = self.device.clone();
         let flushed = device.alloc(FLUSHED_BYTES)?;
-        let Some(graph) = step.graphs.graph(shape) else {
+        let captured = match step.repeats() {
+            true => None,
+            // No step but this one may replay its graph.
+            false => Some(device.capture(|| self.without_tuning(|backend| ops(backend, step)))?),
+        };
+        let Some(graph) = captured.as_ref().or_else(|| step.graphs.graph(shape)) else {
             return Err(Error::Internal("a step that was run often has no graph".to_owned()));
         };
         let mut marks = Vec::with_capacity(times);

@@ -160,7 +160,6 @@ impl Backend for Sim {
 
     const IS_ASYNC: bool = true;
     const MIXES_DTYPES: bool = true;
-    const DELTA_RULE: bool = true;
 
     fn describe(&self) -> String {
         format!("{}, simulated", self.profile.name)

@@ -7,10 +7,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::cpu::Cpu;
-use crate::backend::cuda::Cuda;
 use crate::backend::cuda::compile::elements::Fp8Scaling;
-use crate::backend::{Backend, WeightFormat, cpu, cuda};
+use crate::backend::{WeightFormat, cpu, cuda};
 use crate::error::{Error, Result};
 use crate::lines;
 use crate::plan::{CostModel, Split, Tiles};
@@ -59,14 +57,6 @@ impl BackendKind {
         match self {
             BackendKind::Cpu => cpu::kv::PAGE_TOKENS,
             BackendKind::Cuda => cuda::memory::kv::PAGE_TOKENS,
-        }
-    }
-
-    /// Whether the backend computes gated delta-rule layers. Their time is estimated in any case.
-    pub fn computes_delta_rule(self) -> bool {
-        match self {
-            BackendKind::Cpu => Cpu::DELTA_RULE,
-            BackendKind::Cuda => Cuda::DELTA_RULE,
         }
     }
 

@@ -4,6 +4,7 @@ pub mod attention;
 pub mod batches;
 pub mod chart;
 pub mod decode;
+pub mod delta_rule;
 pub mod gemm;
 mod mixtures;
 pub mod products;

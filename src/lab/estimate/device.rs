@@ -38,8 +38,6 @@ pub struct DescribedDevice {
     pub hints: Vec<(PlanHints, u64)>,
     /// Of models with delta-rule layers.
     pub states: Option<StateSizes>,
-    /// Whether a run on such a device computes the model's layers.
-    pub computes_layers: bool,
     branches: usize,
 }
 
@@ -94,7 +92,6 @@ impl DescribedDevice {
         };
         let states = (facts.states > 0)
             .then_some(StateSizes { states: facts.states as u64, state_bytes: facts.state_bytes as u64 });
-        let computes_layers = states.is_none() || profile.backend.computes_delta_rule();
         let machine = SimulatedMachine { model: model.config.clone(), dtype: model.dtype, kv: budget.kv, profile };
         Ok(Self {
             machine,
@@ -105,7 +102,6 @@ impl DescribedDevice {
             held,
             hints,
             states,
-            computes_layers,
             branches: facts.max_branches,
         })
     }

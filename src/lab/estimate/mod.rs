@@ -95,10 +95,6 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         return Err(Error::value("samples of the job", expected, count(job.samples())));
     }
     let device = DescribedDevice::open(&options.device_profile, &options.budget, &model)?;
-    if !device.computes_layers {
-        let what = "gated delta-rule layers are computed on the CPU only so far";
-        job.notes.push(format!("a run on {} is refused: {what}", device.described));
-    }
     let tree = job.tree();
     let draws = job.draws();
     let need = PageDemand::new(&job, &tree, device.pool);

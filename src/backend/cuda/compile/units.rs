@@ -40,6 +40,7 @@ pub static HEADERS: &[Source] = &[
     source!("attention/wide_wgmma.cuh"),
     source!("attention/wide.cuh"),
     source!("cluster.cuh"),
+    source!("delta_rule/run.cuh"),
     source!("element.cuh"),
     source!("experts/panels.cuh"),
     source!("experts/products.cuh"),
@@ -75,7 +76,9 @@ pub static HEADERS: &[Source] = &[
 pub static ADVANCE: Source = source!("ops/advance.cu");
 pub static ADD: Source = source!("ops/add.cu");
 pub static ADD_BIAS: Source = source!("ops/add_bias.cu");
+pub static CAUSAL_CONV: Source = source!("delta_rule/causal_conv.cu");
 pub static COMBINE: Source = source!("experts/combine.cu");
+pub static DELTA_RULE: Source = source!("delta_rule/delta_rule.cu");
 pub static EMBED: Source = source!("ops/embed.cu");
 pub static EXPERT_LINEAR_4BIT_WGMMA: Source = source!("four_bit/expert_linear_4bit_wgmma.cu");
 pub static EXPERT_LINEAR: Source = source!("experts/expert_linear.cu");
@@ -85,6 +88,7 @@ pub static EXPERT_LINEAR_FP8: Source = source!("fp8/expert_linear_fp8.cu");
 pub static EXPERT_PANELS: Source = source!("experts/expert_panels.cu");
 pub static GATED_CLAMPED: Source = source!("ops/gated_clamped.cu");
 pub static GATED_GELU: Source = source!("ops/gated_gelu.cu");
+pub static GATED_RMS_NORM: Source = source!("ops/gated_rms_norm.cu");
 pub static GATED_SILU: Source = source!("ops/gated_silu.cu");
 pub static GATED_SILU_FP8: Source = source!("fp8/gated_silu_fp8.cu");
 pub static GELU: Source = source!("ops/gelu.cu");
@@ -114,6 +118,7 @@ pub static ROUTE_CHOOSE: Source = source!("experts/route_choose.cu");
 pub static ROUTE_PLACES: Source = source!("experts/route_places.cu");
 pub static SCALE: Source = source!("ops/scale.cu");
 pub static SELECT_ROWS: Source = source!("ops/select_rows.cu");
+pub static SIGMOID_TIMES: Source = source!("ops/sigmoid_times.cu");
 pub static SOFTCAP: Source = source!("ops/softcap.cu");
 pub static TREE_ATTENTION: Source = source!("attention/tree_attention.cu");
 pub static TREE_ATTENTION_ANY: Source = source!("attention/tree_attention_any.cu");
@@ -155,6 +160,8 @@ pub fn all() -> Vec<Unit> {
         DTYPES.into_iter().flat_map(|element| HEAD_DIMS.map(|dim| attention_any(element, dim)).into_iter().flatten()),
     );
     all.push(level_mass());
+    all.extend(DTYPES.map(|element| typed(&CAUSAL_CONV, element)));
+    all.extend(DTYPES.into_iter().flat_map(|element| DELTA_DIMS.map(|(key, value)| delta_rule(element, key, value))));
     let (plain, swizzled) = (PageLayout::Plain, PageLayout::Swizzled);
     let pages = [
         (KvElement::Plain, plain),
@@ -200,6 +207,8 @@ pub fn ops(element: Dtype) -> Vec<Unit> {
         &GATED_CLAMPED,
         &GELU,
         &GELU_TIMES,
+        &GATED_RMS_NORM,
+        &SIGMOID_TIMES,
         &ROUND,
         &COMBINE,
     ];
@@ -386,6 +395,14 @@ pub fn allowed_spills(unit: &Unit) -> u32 {
 /// NVRTC 13.0 was seen to spill more in one of 877 units on one machine than on two others, from the same source. Sixteen
 /// registers, each stored and loaded once, do not make a kernel slow.
 const SPILL_SLACK: u32 = 16 * (4 + 4);
+
+/// Dimensions of keys and values of the models that are known, and of tests.
+const DELTA_DIMS: [(usize, usize); 4] = [(128, 128), (16, 16), (7, 5), (256, 64)];
+
+/// The unit of the delta rule of heads of these dimensions.
+pub fn delta_rule(element: Dtype, key_dim: usize, value_dim: usize) -> Unit {
+    typed(&DELTA_RULE, element).define("KEY_DIM", key_dim).define("VALUE_DIM", value_dim)
+}
 
 /// The units that it launches on other GPUs.
 pub fn attention(element: Dtype, head_dim: usize) -> [Unit; 2] {

@@ -1,4 +1,4 @@
-//! Keys and values of all layers, in pages of 32 slots. This file says how pages follow each other and
+//! Keys and values of all layers, in pages of 32 slots, and the memory of `states`. This file says how pages follow each other and
 //! kernels/kv_page.cuh how rows lie in one; the prefix tree decides which page holds which token.
 //!
 //! # Layout
@@ -10,6 +10,7 @@
 use std::ops::Range;
 
 use super::staging::Staging;
+use super::states::{self, LayerStates, States};
 use crate::backend::cuda::compile::elements::{KvElement, PageLayout};
 use crate::backend::cuda::compile::unit::Unit;
 use crate::backend::cuda::compile::units;
@@ -36,6 +37,8 @@ pub struct Kv {
     memory: Memory,
     shape: KvShape,
     parts: Vec<PartPages>,
+    /// Of delta-rule layers.
+    states: States,
     kv_save: Function,
     kv_restore: Function,
     /// `[P][part][page bytes of the part]` on their way to or from the host.
@@ -89,10 +92,10 @@ pub fn page_bytes(shape: &KvShape, element_of: ElementOf<'_>) -> usize {
     shape.parts().into_iter().map(|heads| layer_page_bytes(heads, shape.dtype, element_of(heads))).sum()
 }
 
-/// Bytes that [`Kv::new`] allocates beside those of the pool's pages.
+/// Bytes that [`Kv::new`] allocates beside those of the pool's pages and states.
 pub fn overhead_bytes(shape: &KvShape, element_of: ElementOf<'_>) -> usize {
     let page_bytes = page_bytes(shape, element_of);
-    packed_pages(page_bytes, shape.pages) * (page_bytes + size_of::<u32>())
+    packed_pages(page_bytes, shape.pages) * (page_bytes + size_of::<u32>()) + states::overhead_bytes(&shape.states)
 }
 
 /// Pages that pass to or from the host at a time, of `pages` in all.
@@ -110,7 +113,7 @@ pub fn slot_word(slot: KvSlot) -> u32 {
 }
 
 impl Kv {
-    /// Pages of unspecified contents: a slot is written before it is read.
+    /// Pages and states of unspecified contents: a slot is written before it is read.
     pub fn new(device: &Device, shape: &KvShape, element_of: ElementOf<'_>) -> Result<Self> {
         assert!(shape.pages < (u32::MAX / PAGE_TOKENS) as usize, "{} pages: slots are words", shape.pages);
         let unit = Unit::new(&units::KV_PAGES);
@@ -129,6 +132,7 @@ impl Kv {
         let pages = packed_pages(page_bytes, shape.pages);
         Ok(Self {
             memory: device.alloc(shape.pages * page_bytes)?,
+            states: States::new(device, &shape.states)?,
             kv_save: device.function(&unit, "kv_save")?,
             kv_restore: device.function(&unit, "kv_restore")?,
             packed: device.alloc(pages * page_bytes)?,
@@ -141,6 +145,11 @@ impl Kv {
 
     pub fn memory(&self) -> &Memory {
         &self.memory
+    }
+
+    /// The states of delta-rule layer `layer`.
+    pub fn states(&self, layer: LayerIx) -> LayerStates<'_> {
+        self.states.layer(layer)
     }
 
     pub fn shape(&self) -> &KvShape {

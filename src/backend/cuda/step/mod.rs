@@ -15,6 +15,8 @@ use self::token_word::token_word;
 use crate::backend::cuda::attention::device_plan::{DevicePlan, Tiling};
 use crate::backend::cuda::attention::{AttentionKernels, AttentionOperands};
 use crate::backend::cuda::compile::units;
+use crate::backend::cuda::delta_rule::LoadedRuns;
+use crate::backend::cuda::delta_rule::runs::RunPlan;
 use crate::backend::cuda::driver::args::Args;
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::function::Function;
@@ -29,7 +31,7 @@ use crate::backend::{
 };
 use crate::error::Result;
 use crate::ids::{GroupIx, LayerIx};
-use crate::kv::KvSlot;
+use crate::kv::{KvSlot, StateRun};
 use crate::plan::{AttentionPlan, NewPage, of_group};
 
 /// Initial bytes of every list; copied lists grow by doubling.
@@ -57,6 +59,8 @@ pub struct Step {
     requests: Staged,
     uniforms: Staged,
     plans: Vec<Staged>,
+    /// Words of `LoadedBatch::run_plan`.
+    state_runs: Staged,
     /// The token sampled for each request; read by the next step's `embed`.
     sampled: Memory,
     partials: Memory,
@@ -74,6 +78,8 @@ struct LoadedBatch {
     /// For each page group the slots of the batch's own rows, in this step.
     slots: Vec<Vec<KvSlot>>,
     plans: Vec<UploadedPlan>,
+    state_runs: Vec<StateRun>,
+    run_plan: RunPlan,
     /// Padded.
     shape: StepShape,
     /// Whether requests have penalties, and so count what they sample.
@@ -122,6 +128,7 @@ impl Step {
             requests: staged()?,
             uniforms: staged()?,
             plans: Vec::new(),
+            state_runs: staged()?,
             sampled: device.alloc(SMALLEST)?,
             partials: device.alloc(SMALLEST)?,
             sampler_scratch: device.alloc(SMALLEST)?,
@@ -158,6 +165,7 @@ impl Step {
         // Each page group has a plan of its own, or several.
         self.slots.reserve(device, rows.saturating_mul(self.kernels_of.len()))?;
         self.logit_rows.reserve(device, padded)?;
+        self.state_runs.reserve(device, RunPlan::most_bytes(shape.rows))?;
         self.uniforms.reserve(device, shape.logit_rows.saturating_mul(8))?;
         self.requests.reserve(device, shape.logit_rows.saturating_mul(USUAL_REQUEST_BYTES))?;
         let slots = shape.rows.saturating_mul(USUAL_STATES);
@@ -182,10 +190,12 @@ impl Step {
             words.rebuild(&plan, kernels.heads(), shape.rows, kernels.tiling());
             UploadedPlan { plan, words }
         };
-        let StepBatch { tokens, positions, slots, logit_rows, plans, requests, state_runs: _ } = batch;
+        let StepBatch { tokens, positions, slots, logit_rows, plans, requests, state_runs } = batch;
+        let run_plan = RunPlan::new(&state_runs, shape.rows);
         let plans = plans.into_iter().enumerate().map(plan).collect();
         let has_penalties = requests.iter().any(SampleRequest::has_penalties);
-        let mut loaded = LoadedBatch { slots, plans, shape, has_penalties, advanced: 0, results };
+        let advanced = 0;
+        let mut loaded = LoadedBatch { slots, plans, state_runs, run_plan, shape, has_penalties, advanced, results };
         let moves = self.fit_partials(device, &mut loaded);
         self.note_moves(moves)?;
         let moves = self.fill(device, (&tokens, &positions, &logit_rows), &requests, &loaded);
@@ -225,6 +235,7 @@ impl Step {
             }
             moves |= self.plans[number].fill(device, now, bytemuck::cast_slice(planned.words.words()))?;
         }
+        moves |= self.state_runs.fill(device, now, bytemuck::cast_slice(loaded.run_plan.words()))?;
         if shape.samples {
             let mut block = Vec::new();
             sampling::pack(requests, shape.logit_rows, &mut block);
@@ -289,9 +300,22 @@ impl Step {
         loaded.plans.iter_mut().for_each(|planned| planned.plan.advance(new_pages));
         let moves = self.fill_advanced(device, uniforms, new_pages, &mut loaded);
         self.note_moves(moves)?;
+        let moves = self.advance_runs(device, &mut loaded);
+        self.note_moves(moves)?;
         let shape = loaded.shape;
         self.loaded = Some(loaded);
         Ok(shape)
+    }
+
+    /// Each run goes on from the state that it has written; after the first time they stay as they are. Returns whether an
+    /// address changed.
+    fn advance_runs(&mut self, device: &Device, loaded: &mut LoadedBatch) -> Result<bool> {
+        if loaded.advanced > 1 || loaded.state_runs.is_empty() {
+            return Ok(false);
+        }
+        StateRun::advance(&mut loaded.state_runs);
+        loaded.run_plan = RunPlan::new(&loaded.state_runs, loaded.shape.rows);
+        self.state_runs.fill(device, self.staging_slots.now(), bytemuck::cast_slice(loaded.run_plan.words()))
     }
 
     /// Returns whether an address changed. The words filled here take effect after the kernel that advances all rows.
@@ -379,6 +403,17 @@ impl Step {
             partials: &self.partials,
         };
         kernels.tree_attention(device, &operands, scoring, out.rows);
+    }
+
+    /// The runs of the loaded step.
+    pub fn state_runs(&self) -> LoadedRuns<'_> {
+        let loaded = self.loaded.as_ref().expect("a step is loaded before it is run");
+        LoadedRuns { plan: &loaded.run_plan, words: self.state_runs.memory() }
+    }
+
+    /// Whether the step's launches depend on its shape alone.
+    pub fn repeats(&self) -> bool {
+        self.loaded.as_ref().is_some_and(|loaded| loaded.run_plan.repeats())
     }
 
     pub fn is_advanced(&self) -> bool {

@@ -1,9 +1,10 @@
 //! Checks the deterministic mode bit by bit: the result of a row alone, among others, with another planner, after
-//! others were pruned and in other steps must be the same. Attention, linear layers and experts are checked separately,
-//! then whole models. Accuracy is checked by the rest of the suite, except for attention, which uses other kernels in this
+//! others were pruned and in other steps must be the same. Attention, linear layers, experts and
+//! delta-rule layers are checked separately, then whole models. Accuracy is checked by the rest of the suite, except for attention, which uses other kernels in this
 //! mode.
 
 mod attention;
+mod delta_rule;
 mod experts;
 mod linear;
 mod model;
@@ -25,7 +26,7 @@ pub fn deterministic<B: Backend>(
     let mut backend = open()?;
     backend.set_batch_invariant();
     let mut report = CheckReport::default();
-    for part in [attention::attention, linear::linear, experts::experts] {
+    for part in [attention::attention, linear::linear, experts::experts, delta_rule::delta_rule] {
         let before = report.rows.len();
         part(&mut backend, effort, &mut report)?;
         done(&report.rows[before..])?;

@@ -16,11 +16,17 @@ use crate::model::check::chunks;
 use crate::model::{Decoder, ModelConfig};
 use crate::plan::Planner;
 
-/// Full attention; windows in some layers, longer and shorter than a tile.
-const FAMILIES: [(&str, &str); 3] = [
+/// Full attention; windows in some layers, longer and shorter than a tile; gated delta-rule layers.
+const FAMILIES: [(&str, &str); 4] = [
     ("llama", r#""head_dim": 64"#),
     ("qwen2", r#""sliding_window": 700, "use_sliding_window": true, "max_window_layers": 1"#),
     ("qwen2", r#""sliding_window": 90, "use_sliding_window": true, "max_window_layers": 2"#),
+    (
+        "qwen3_5_text",
+        r#""head_dim": 64, "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+            "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 64,
+            "linear_value_head_dim": 32, "linear_conv_kernel_dim": 4"#,
+    ),
 ];
 
 pub fn models<B: Backend>(open: impl Fn() -> Result<B>, effort: CheckEffort, report: &mut CheckReport) -> Result<()> {
@@ -39,7 +45,7 @@ pub fn models<B: Backend>(open: impl Fn() -> Result<B>, effort: CheckEffort, rep
                     "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, {changes} }}"#
             ))?;
             let setup = ModelSetup { open: &open, config, dtype };
-            let case = format!("{family}, {changes}");
+            let case = format!("{family}, {}", changes.split_whitespace().collect::<Vec<_>>().join(" "));
             in_chunks(&setup, &case, report)?;
             through_the_engine(&setup, effort, &case, report)?;
         }

@@ -3,6 +3,7 @@
 //! stored values in the dtype of their buffer. Inputs are exactly representable in the dtype.
 
 mod activations;
+mod delta_rule;
 mod experts;
 mod four_bit;
 mod heads;
@@ -28,12 +29,13 @@ pub fn ops<B: Backend>(
     report: &mut CheckReport,
     mut done: impl FnMut(&[ReportRow]) -> Result<()>,
 ) -> Result<()> {
-    let kinds: [fn(&mut OpSuite<'_, B>, &mut Dice) -> Result<()>; 10] = [
+    let kinds: [fn(&mut OpSuite<'_, B>, &mut Dice) -> Result<()>; 11] = [
         rows::check,
         norms::check,
         linear::check,
         heads::check,
         activations::check,
+        delta_rule::check,
         pages::check,
         mixed::check,
         experts::check,

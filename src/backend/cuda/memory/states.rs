@@ -1,0 +1,106 @@
+//! The memory for states of delta-rule layers. Slots have no meaning here: the prefix tree says which sequence's state is
+//! where.
+//!
+//! # Layout
+//! One allocation, one part after the other for each layer: its matrices, `[slot][value_head][key_dim][value_dim]`, and the
+//! last inputs of its convolution, the newest last, `[slot][CONV_TOKENS][conv_width]`, all f32.
+
+use crate::backend::cuda::driver::device::Device;
+use crate::backend::cuda::driver::memory::Memory;
+use crate::backend::{CONV_TOKENS, DeltaHeads, StateShape};
+use crate::error::Result;
+use crate::ids::LayerIx;
+
+/// What kernels load at once.
+const ALIGNED: usize = 16;
+
+/// The states of all layers.
+pub struct States {
+    memory: Memory,
+    layers: Vec<LayerPlaces>,
+}
+
+/// The heads of a layer, and the bytes at which its parts begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LayerPlaces {
+    heads: DeltaHeads,
+    matrices: usize,
+    tails: usize,
+}
+
+/// The states of one layer in all slots.
+#[derive(Clone, Copy)]
+pub struct LayerStates<'a> {
+    memory: &'a Memory,
+    places: LayerPlaces,
+}
+
+impl States {
+    /// States of unspecified contents: one is written before it is read.
+    pub fn new(device: &Device, shape: &StateShape) -> Result<Self> {
+        let (layers, bytes) = places(shape);
+        Ok(Self { memory: device.alloc(bytes)?, layers })
+    }
+
+    pub fn layer(&self, layer: LayerIx) -> LayerStates<'_> {
+        let places = self.layers.get(layer.ix());
+        let places = places.unwrap_or_else(|| panic!("delta-rule layer {layer} of {}", self.layers.len()));
+        LayerStates { memory: &self.memory, places: *places }
+    }
+}
+
+impl<'a> LayerStates<'a> {
+    pub fn heads(&self) -> DeltaHeads {
+        self.places.heads
+    }
+
+    /// Memory, and the byte of it at which the matrices begin.
+    pub fn matrices(&self) -> (&'a Memory, usize) {
+        (self.memory, self.places.matrices)
+    }
+
+    /// The same of the last inputs.
+    pub fn tails(&self) -> (&'a Memory, usize) {
+        (self.memory, self.places.tails)
+    }
+}
+
+/// The most bytes that the memory has beside `slots` times a state's.
+pub fn overhead_bytes(shape: &StateShape) -> usize {
+    2 * ALIGNED * shape.heads.len()
+}
+
+/// The places of all layers, and the bytes of them all.
+fn places(shape: &StateShape) -> (Vec<LayerPlaces>, usize) {
+    let mut bytes = 0;
+    let mut part = |elements: usize| {
+        let at = bytes;
+        bytes += (shape.slots * elements * size_of::<f32>()).next_multiple_of(ALIGNED);
+        at
+    };
+    let mut layer = |&heads: &DeltaHeads| LayerPlaces {
+        heads,
+        matrices: part(heads.value_heads * heads.matrix()),
+        tails: part(CONV_TOKENS * heads.conv_width()),
+    };
+    let layers = shape.heads.iter().map(&mut layer).collect();
+    (layers, bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_follow_each_other_where_kernels_may_load_them() {
+        let odd = DeltaHeads { key_heads: 1, value_heads: 1, key_dim: 3, value_dim: 5 };
+        let even = DeltaHeads { key_heads: 2, value_heads: 4, key_dim: 16, value_dim: 16 };
+        let shape = StateShape { heads: vec![odd, even], slots: 3 };
+        let (layers, bytes) = places(&shape);
+        let parts: Vec<usize> = layers.iter().flat_map(|layer| [layer.matrices, layer.tails]).chain([bytes]).collect();
+        assert_eq!(parts, [0, 192, 720, 720 + 3 * 4096, 720 + 3 * 4096 + 3 * 2048]);
+        assert!(parts.iter().all(|at| at % ALIGNED == 0));
+        let least = shape.slots * shape.state_bytes();
+        assert!(bytes >= least && bytes <= least + overhead_bytes(&shape));
+    }
+}

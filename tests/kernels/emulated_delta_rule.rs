@@ -1,0 +1,342 @@
+//! The kernels of gated delta-rule layers on the CPU, instruction by instruction (`emulator`), beside the CPU's loops:
+//! over steps whose runs begin, fork, go on in place and read what others have written; and with the same bits however
+//! tokens are divided into runs. `gated_rms_norm` and `sigmoid_times` beside their formulas.
+
+use crate::emulator;
+
+use std::ffi::c_void;
+use std::ops::Range;
+
+use emulator::{Emulated, Schedule, When};
+use offshoot::backend::cpu::{Cpu, Isa, KvStore};
+use offshoot::backend::cuda::compile::units;
+use offshoot::backend::cuda::delta_rule::runs::{RUN_WORDS, RunPlan};
+use offshoot::backend::{
+    ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, HeadLayout, KvShape, RowToken, StateShape, StepBatch,
+};
+use offshoot::ids::{LayerIx, StateId, TokenId};
+use offshoot::kv::StateRun;
+use offshoot::lab::check::dice::Dice;
+
+const AT_ONCE: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
+const LAYER: LayerIx = LayerIx(0);
+const SLOTS: u32 = 5;
+
+fn at<T>(argument: &mut T) -> *mut c_void {
+    std::ptr::from_mut(argument).cast()
+}
+
+/// Bytes where kernels' vectors may begin.
+fn aligned(mut bytes: Vec<u8>) -> Vec<u128> {
+    bytes.resize(bytes.len().next_multiple_of(16), 0xff);
+    bytes.chunks_exact(16).map(bytemuck::pod_read_unaligned).collect()
+}
+
+fn decoded(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
+    let one = |bytes: &[u8]| match dtype {
+        Dtype::F32 => f32::from_le_bytes(bytes.try_into().unwrap()),
+        Dtype::F16 => half::f16::from_le_bytes(bytes.try_into().unwrap()).to_f32(),
+        Dtype::Bf16 => half::bf16::from_le_bytes(bytes.try_into().unwrap()).to_f32(),
+    };
+    bytes.chunks_exact(dtype.bytes()).map(one).collect()
+}
+
+fn dims(key_heads: usize, value_heads: usize, key_dim: usize, value_dim: usize) -> DeltaHeads {
+    DeltaHeads { key_heads, value_heads, key_dim, value_dim }
+}
+
+fn run(rows: Range<u32>, from: Option<u32>, to: Option<u32>) -> StateRun {
+    StateRun { rows, from: from.map(StateId), is_in: false, to: to.map(StateId) }
+}
+
+/// A layer with its weights, and its states as the kernels have them.
+struct Layer {
+    dtype: Dtype,
+    heads: DeltaHeads,
+    conv: Vec<u128>,
+    rate: Vec<f32>,
+    dt: Vec<f32>,
+    matrices: Vec<u128>,
+    tails: Vec<u128>,
+    causal_conv: Emulated,
+    delta_rule: Emulated,
+}
+
+impl Layer {
+    fn new(dice: &mut Dice, dtype: Dtype, heads: DeltaHeads) -> Option<Self> {
+        let unit = units::delta_rule(dtype, heads.key_dim, heads.value_dim);
+        // States that nobody has written hold no numbers.
+        let unwritten = |elements: usize| aligned(vec![0xff; SLOTS as usize * elements * 4]);
+        Some(Self {
+            dtype,
+            heads,
+            conv: aligned(Dtype::F32.encode(&dice.numbers(4 * heads.conv_width()))),
+            rate: dice.numbers(heads.value_heads).into_iter().map(|a_log| -(2.0 * a_log).exp()).collect(),
+            dt: dice.numbers(heads.value_heads),
+            matrices: unwritten(heads.value_heads * heads.matrix()),
+            tails: unwritten(4 * heads.conv_width()),
+            causal_conv: Emulated::compile(&units::typed(&units::CAUSAL_CONV, dtype), "causal_conv")?,
+            delta_rule: Emulated::compile(&unit, "delta_rule")?,
+        })
+    }
+
+    /// What both kernels give for the rows of `x` `[rows, conv_width]` and `ba`: the convolution, and the delta rule of the
+    /// same `x`.
+    fn compute(&mut self, x: &[f32], ba: &[f32], runs: &[StateRun]) -> [Vec<f32>; 2] {
+        let rows = ba.len() / 2 / self.heads.value_heads;
+        // A padded row, which nobody reads.
+        let padded = rows + 1;
+        let plan = RunPlan::new(runs, padded);
+        let words = aligned(bytemuck::cast_slice(plan.words()).to_vec());
+        let pad = |values: &[f32], width: usize| {
+            let mut values = values.to_vec();
+            values.resize(padded * width, 0.5);
+            values
+        };
+        let (width, value_width) = (self.heads.conv_width(), self.heads.value_width());
+        let x = aligned(self.dtype.encode(&pad(x, width)));
+        let ba = pad(ba, 2 * self.heads.value_heads);
+        let bytes = |width: usize| padded * width * self.dtype.bytes();
+        let mut outs = [width, value_width].map(|width| aligned(vec![0xff; bytes(width) + 16]));
+        let [mixed, out] = &mut outs;
+        let (mut mixed_at, mut out_at) = (mixed.as_mut_ptr(), out.as_mut_ptr());
+        let (mut x_at, mut ba_at, mut conv_at) = (x.as_ptr(), ba.as_ptr(), self.conv.as_ptr());
+        let (mut rate_at, mut dt_at) = (self.rate.as_ptr(), self.dt.as_ptr());
+        let (mut matrices_at, mut tails_at) = (self.matrices.as_mut_ptr(), self.tails.as_mut_ptr());
+        let [mut channels, mut key_heads, mut value_heads] =
+            [width, self.heads.key_heads, self.heads.value_heads].map(|count| count as u32);
+        let warps = self.heads.value_dim.div_ceil(16).min(4);
+        let blocks = self.heads.value_heads * self.heads.value_dim.div_ceil(16 * warps);
+        for wave in plan.waves() {
+            let behind = |number: usize| words[number * RUN_WORDS / 4..].as_ptr();
+            let (mut segments_at, mut runs_at) = (behind(wave.segments.start), behind(wave.runs.start));
+            let of_conv = [
+                at(&mut mixed_at),
+                at(&mut x_at),
+                at(&mut conv_at),
+                at(&mut tails_at),
+                at(&mut segments_at),
+                at(&mut channels),
+            ];
+            let of_rule = [
+                at(&mut out_at),
+                at(&mut x_at),
+                at(&mut ba_at),
+                at(&mut rate_at),
+                at(&mut dt_at),
+                at(&mut matrices_at),
+                at(&mut runs_at),
+                at(&mut key_heads),
+                at(&mut value_heads),
+            ];
+            // SAFETY: the arguments of each kernel, in its order, each with memory for what its head says.
+            unsafe {
+                self.causal_conv.launch(wave.segments.len() as u32, 128, 0, AT_ONCE, &of_conv);
+                let grid = (wave.runs.len() * blocks) as u32;
+                self.delta_rule.launch(grid, 32 * warps as u32, 0, AT_ONCE, &of_rule);
+            }
+        }
+        let mut widths = [width, value_width].into_iter();
+        outs.map(|out| {
+            let (out, width) = (bytemuck::cast_slice::<u128, u8>(&out), widths.next().unwrap());
+            assert!(out[bytes(width)..].iter().all(|&byte| byte == 0xff), "nothing behind the last row");
+            let found = decoded(self.dtype, &out[..bytes(width)]);
+            assert!(found.iter().all(|x| x.is_finite()), "padded rows are finite too");
+            found[..rows * width].to_vec()
+        })
+    }
+}
+
+/// The same layer on the CPU.
+struct Twin {
+    cpu: Cpu,
+    kv: KvStore,
+}
+
+impl Twin {
+    fn new(layer: &Layer) -> Self {
+        let mut cpu = Cpu::with_isa(Isa::Portable);
+        let heads = HeadLayout { q_heads: 1, kv_heads: 1, head_dim: 2 };
+        let states = StateShape { heads: vec![layer.heads], slots: SLOTS as usize };
+        let kv = cpu.kv(&KvShape { states, ..KvShape::uniform(1, heads, Dtype::F32, 1) }).unwrap();
+        Self { cpu, kv }
+    }
+
+    fn compute(&mut self, layer: &Layer, x: &[f32], ba: &[f32], runs: &[StateRun]) -> [Vec<f32>; 2] {
+        let Self { cpu, kv } = self;
+        let rows = ba.len() / 2 / layer.heads.value_heads;
+        let filled = |cpu: &mut Cpu, width: usize, values: &[f32]| {
+            let mut buffer = cpu.buffer(width, ActivationDtype::Sums).unwrap();
+            cpu.resize(&mut buffer, rows).unwrap();
+            cpu.write(&mut buffer, values.len() / width, values).unwrap();
+            buffer
+        };
+        let (width, value_width) = (layer.heads.conv_width(), layer.heads.value_width());
+        let (x, ba) = (filled(cpu, width, x), filled(cpu, 2 * layer.heads.value_heads, ba));
+        let (mut mixed, mut out) = (filled(cpu, width, &[]), filled(cpu, value_width, &[]));
+        let mut step = cpu.step(&[], Dtype::F32, 1).unwrap();
+        let tokens = vec![RowToken::Known(TokenId(0)); rows];
+        cpu.load(&mut step, StepBatch { tokens, state_runs: runs.to_vec(), ..StepBatch::default() }).unwrap();
+        let conv: Vec<f32> = bytemuck::cast_slice(&layer.conv)[..4 * width].to_vec();
+        cpu.causal_conv(&mut mixed, &x, &conv, kv, LAYER, &step);
+        let gates = DeltaGates { rate: &layer.rate, dt: &layer.dt };
+        cpu.delta_rule(&mut out, &x, &ba, gates, kv, LAYER, &step);
+        [cpu.read(&mixed, rows).unwrap(), cpu.read(&out, rows).unwrap()]
+    }
+}
+
+/// The runs of a step: one state is continued, forked or read again by several, in any order.
+fn any_runs(dice: &mut Dice, written: &mut [bool; SLOTS as usize]) -> Vec<StateRun> {
+    let (mut runs, mut first) = (Vec::new(), 0);
+    for _ in 0..dice.within(1, 5) {
+        let rows = dice.pick(&[1, 1, 2, 3, 4, 9, 33]);
+        let known: Vec<u32> = (0..SLOTS).filter(|&slot| written[slot as usize]).collect();
+        let from = if known.is_empty() || dice.within(0, 4) == 0 { None } else { Some(dice.pick(&known)) };
+        let to = match dice.within(0, 3) {
+            0 => None,
+            1 if from.is_some() => from,
+            _ => Some(dice.within(0, SLOTS - 1)),
+        };
+        let is_in = from.is_some() && dice.within(0, 3) == 0;
+        runs.push(StateRun { is_in, ..run(first..first + rows, from, to) });
+        to.into_iter().for_each(|to| written[to as usize] = true);
+        first += rows;
+    }
+    runs
+}
+
+fn hold(dtype: Dtype, heads: DeltaHeads, steps: usize) {
+    let mut dice = Dice::new(heads.key_dim as u64);
+    let Some(mut layer) = Layer::new(&mut dice, dtype, heads) else { return };
+    let mut twin = Twin::new(&layer);
+    let mut written = [false; SLOTS as usize];
+    for number in 0..steps {
+        let runs = any_runs(&mut dice, &mut written);
+        let rows: usize = runs.iter().map(|run| run.rows.len()).sum();
+        let mut numbers = |len: usize| -> Vec<f32> { (0..len).map(|_| dtype.round(dice.number())).collect() };
+        let (x, ba) = (numbers(rows * heads.conv_width()), numbers(rows * 2 * heads.value_heads));
+        let (found, expected) = (layer.compute(&x, &ba, &runs), twin.compute(&layer, &x, &ba, &runs));
+        for (op, (found, expected)) in ["causal_conv", "delta_rule"].into_iter().zip(found.iter().zip(&expected)) {
+            let most = expected.iter().fold(0.0, |most: f32, y| most.max(y.abs()));
+            // A sum of `key_dim` products, rounded a few times for each token that its state remembers.
+            let allowed = f64::from(most) * 64e-7 * (heads.key_dim as f64).sqrt();
+            for (i, (&x, &y)) in found.iter().zip(expected).enumerate() {
+                let (x, y) = (f64::from(x), f64::from(y));
+                let stored = (y.abs() * dtype.rounding()).max(2f64.powi(-25));
+                assert!((x - y).abs() <= allowed + stored, "{op}, {heads}, step {number}, {i}: {x}, not {y}: {runs:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_kernels_of_delta_rule_layers_compute_what_the_cpu_does() {
+    for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F16] {
+        hold(dtype, dims(2, 4, 16, 16), 8);
+    }
+    hold(Dtype::F32, dims(1, 2, 7, 5), 8);
+    hold(Dtype::F32, dims(1, 3, 40, 72), 5);
+    hold(Dtype::Bf16, dims(1, 1, 128, 128), 3);
+}
+
+#[test]
+fn however_tokens_are_divided_into_runs_the_kernels_give_the_same_bits() {
+    for (dtype, heads) in [(Dtype::F32, dims(1, 1, 7, 5)), (Dtype::Bf16, dims(1, 2, 32, 64))] {
+        let mut dice = Dice::new(3);
+        let Some(mut layer) = Layer::new(&mut dice, dtype, heads) else { return };
+        let (width, gates) = (heads.conv_width(), 2 * heads.value_heads);
+        let mut numbers = |len: usize| -> Vec<f32> { (0..len).map(|_| dtype.round(dice.number())).collect() };
+        let (x, ba) = (numbers(80 * width), numbers(80 * gates));
+        let widths = [width, heads.value_width()];
+        let expected = layer.compute(&x, &ba, &[run(0..80, None, None)]);
+        let mut dice = Dice::new(4);
+        for _ in 0..3 {
+            let (mut place, mut slots) = (0, [1, 2]);
+            while place < 80 {
+                let rows = dice.pick(&[1, 2, 7, 33, 40]).min(80 - place);
+                let from = (place > 0).then_some(slots[0]);
+                let cut = dice.within(1, rows as u32);
+                let runs = match cut < rows as u32 {
+                    true => vec![run(0..cut, from, Some(0)), run(cut..rows as u32, Some(0), Some(slots[1]))],
+                    false => vec![run(0..rows as u32, from, Some(slots[1]))],
+                };
+                let same = |layer: &mut Layer, rows: Range<usize>, runs: &[StateRun]| {
+                    let x = &x[rows.start * width..rows.end * width];
+                    let found = layer.compute(x, &ba[rows.start * gates..rows.end * gates], runs);
+                    for ((found, expected), width) in found.iter().zip(&expected).zip(widths) {
+                        let expected = &expected[rows.start * width..rows.end * width];
+                        assert!(found == expected, "{dtype:?}, {heads}: {rows:?} by {runs:?}");
+                    }
+                };
+                same(&mut layer, place..place + rows, &runs);
+                place += rows;
+                slots.swap(0, 1);
+                // The last row again, alone and with the next one behind it, from the state that has it.
+                let again = StateRun { is_in: true, ..run(0..1, Some(slots[0]), None) };
+                same(&mut layer, place - 1..place, &[again]);
+                if place < 80 {
+                    let both = StateRun { is_in: true, ..run(0..2, Some(slots[0]), Some(0)) };
+                    same(&mut layer, place - 1..place + 1, &[both]);
+                }
+            }
+        }
+    }
+}
+
+/// Launches a kernel that changes rows of `x` in place by `y`, of which each row has `gates`; `more`: its arguments behind
+/// these, with f32 `weight` before them if there are some.
+fn gated(kernel: &Emulated, dtype: Dtype, x: &[f32], y: &[f32], weight: Option<&[f32]>, more: &mut [u32]) -> Vec<f32> {
+    let (mut to, y) = (aligned(dtype.encode(x)), aligned(dtype.encode(y)));
+    let weight = weight.map(|weight| aligned(Dtype::F32.encode(weight)));
+    let (mut x_at, mut y_at) = (to.as_mut_ptr(), y.as_ptr());
+    let mut weight_at = weight.as_ref().map_or(std::ptr::null(), |weight| weight.as_ptr());
+    let mut args = vec![at(&mut x_at), at(&mut y_at)];
+    if weight.is_some() {
+        args.push(at(&mut weight_at));
+    }
+    args.extend(more.iter_mut().map(at));
+    // SAFETY: the kernel's arguments, in its order, each with memory for what its head says.
+    unsafe { kernel.launch(3, 128, 0, AT_ONCE, &args) };
+    decoded(dtype, &bytemuck::cast_slice::<u128, u8>(&to)[..x.len() * dtype.bytes()])
+}
+
+fn close(dtype: Dtype, found: &[f32], expected: impl Fn(usize) -> f64) {
+    for (i, &x) in found.iter().enumerate() {
+        let y = expected(i);
+        // A few roundings of f32, and the one to the dtype.
+        let allowed = y.abs() * (dtype.rounding() + 40.0 * Dtype::F32.rounding()) + 2f64.powi(-25);
+        assert!((f64::from(x) - y).abs() <= allowed, "{dtype:?}, {i}: {x}, not {y}");
+    }
+}
+
+#[test]
+fn gates_multiply_by_their_sigmoid() {
+    let sigmoid = |x: f32| 1.0 / (1.0 + (-f64::from(x)).exp());
+    for dtype in [Dtype::F32, Dtype::Bf16] {
+        let Some(times) = Emulated::compile(&units::typed(&units::SIGMOID_TIMES, dtype), "sigmoid_times") else {
+            return;
+        };
+        let norm = units::typed(&units::GATED_RMS_NORM, dtype);
+        let Some(norm) = Emulated::compile(&norm, "gated_rms_norm") else { return };
+        for (heads, head) in [(3usize, 8usize), (2, 7), (1, 40)] {
+            let mut dice = Dice::new(head as u64);
+            let width = heads * head;
+            let mut numbers = |len: usize| -> Vec<f32> { (0..len).map(|_| dtype.round(4.0 * dice.number())).collect() };
+            let (x, y, weight) = (numbers(3 * width), numbers(3 * width), numbers(head));
+            for gates in [width, 1] {
+                let mut more = [width as u32, gates as u32];
+                let found = gated(&times, dtype, &x, &y[..3 * gates], None, &mut more);
+                let gate = |i: usize| y[if gates == 1 { i / width } else { i }];
+                close(dtype, &found, |i| f64::from(x[i]) * sigmoid(gate(i)));
+            }
+            let mut more = [heads as u32, head as u32, 1e-6f32.to_bits()];
+            let found = gated(&norm, dtype, &x, &y, Some(&weight), &mut more);
+            close(dtype, &found, |i| {
+                let own = &x[i / head * head..][..head];
+                let mean = own.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / head as f64;
+                let normed = f64::from(x[i]) / (mean + 1e-6).sqrt() * f64::from(weight[i % head]);
+                normed * f64::from(y[i]) * sigmoid(y[i])
+            });
+        }
+    }
+}
