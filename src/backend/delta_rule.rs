@@ -67,6 +67,11 @@ impl DeltaHeads {
         2 * self.key_width() + self.value_width()
     }
 
+    /// Channels of queries, of keys and of values.
+    pub fn conv_segments(&self) -> [usize; 3] {
+        [self.key_width(), self.key_width(), self.value_width()]
+    }
+
     /// Elements of one value head's matrix.
     pub fn matrix(&self) -> usize {
         self.key_dim * self.value_dim

@@ -267,8 +267,8 @@ impl<B: Backend> StreamBuffers<B> {
 impl<B: Backend> DeltaRuleBuffers<B> {
     fn new(backend: &mut B, heads: DeltaHeads, dtype: Dtype) -> Result<Self> {
         Ok(Self {
-            conv: backend.buffer(heads.conv_width(), ActivationDtype::Operands(dtype))?,
-            ba: backend.buffer(2 * heads.value_heads, ActivationDtype::Sums)?,
+            conv: backend.shared_buffer(heads.conv_width(), ActivationDtype::Operands(dtype), Share::Columns)?,
+            ba: backend.shared_buffer(2 * heads.value_heads, ActivationDtype::Sums, Share::Columns)?,
         })
     }
 }

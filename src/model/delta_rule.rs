@@ -1,6 +1,6 @@
 //! A gated delta-rule layer of the decoder: its projections and gates. The ops are defined in `backend::delta_rule`.
 
-use crate::backend::{Backend, DeltaGates};
+use crate::backend::{Backend, CONV_TOKENS, DeltaGates, Split};
 use crate::error::Result;
 use crate::ids::LayerIx;
 
@@ -9,7 +9,7 @@ use super::config::DeltaRuleSpec;
 use super::layer::StepOperands;
 use super::layout::{DeltaRuleTensors, LayerTensors};
 use super::parts::Linear;
-use super::weights::{WeightSource, vector_of};
+use super::weights::{WeightSource, split_vector_of};
 
 /// The layer without its gate and output, which all rows of attention have too.
 pub struct DeltaRule<B: Backend> {
@@ -35,13 +35,15 @@ impl<B: Backend> DeltaRule<B> {
         layer: LayerIx,
     ) -> Result<Self> {
         let one = std::slice::from_ref;
+        let by_head = Split::Outputs(vec![spec.heads.value_heads]);
+        let of_channels = Split::Outputs(spec.heads.conv_segments().map(|width| CONV_TOKENS * width).to_vec());
         let rate: Vec<f32> = source.values(&own.a_log)?.into_iter().map(|a_log| -a_log.exp()).collect();
         Ok(Self {
             qkv: Linear::load(backend, source, &tensors.qkv)?,
             ba: Linear::load(backend, source, &own.ba)?,
-            conv: source.vector(backend, one(&own.conv))?,
-            rate: vector_of(backend, &rate)?,
-            dt: source.vector(backend, one(&own.dt_bias))?,
+            conv: source.split_vector(backend, one(&own.conv), &of_channels)?,
+            rate: split_vector_of(backend, &rate, &by_head)?,
+            dt: source.split_vector(backend, one(&own.dt_bias), &by_head)?,
             norm: source.vector(backend, one(&own.norm))?,
             eps: spec.eps,
             layer,

@@ -76,6 +76,9 @@ fn models() -> Vec<ModelConfig> {
                 "layer_types": ["sliding_attention", "full_attention"] }),
         json!({ "model_type": "gemma2", "sliding_window": 19, "query_pre_attn_scalar": 8 }),
         json!({ "model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16 }),
+        json!({ "model_type": "qwen3_5_text", "linear_num_key_heads": 8, "linear_num_value_heads": 16,
+                "linear_key_head_dim": 8, "linear_value_head_dim": 4,
+                "layer_types": ["linear_attention", "full_attention"] }),
         mixture,
     ]
     .iter()

@@ -10,9 +10,9 @@ use super::{
     RankVector, Ranked, Ranks,
 };
 use crate::backend::{
-    ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, HeadSteps, KvDtype, KvShape,
-    MatrixPart, RopeTable, Router, Sampled, Scoring, Share, Split, StepBatch, StepShape, SwapRates, WeightFormat,
-    WeightView,
+    ActivationDtype, Backend, DeltaGates, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, HeadSteps,
+    KvDtype, KvShape, MatrixPart, RopeTable, Router, Sampled, Scoring, Share, Split, StateShape, StepBatch, StepShape,
+    SwapRates, WeightFormat, WeightView,
 };
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId};
@@ -28,9 +28,14 @@ impl<B: Ranked> Ranks<B> {
         Ok(shared(self.members.try_each(|rank| rank.backend.buffer(width, holds))?))
     }
 
-    /// The memory of one rank's share of keys and values.
+    /// The memory of one rank's share of keys, values and states.
     fn kv_shape(&self, shape: &KvShape) -> KvShape {
-        KvShape { heads: shape.heads.iter().map(|&heads| self.heads(heads)).collect(), ..shape.clone() }
+        let states = shape.states.heads.iter().map(|&heads| self.delta_heads(heads)).collect();
+        KvShape {
+            heads: shape.heads.iter().map(|&heads| self.heads(heads)).collect(),
+            states: StateShape { heads: states, ..shape.states },
+            ..shape.clone()
+        }
     }
 
     /// An op that changes `out` by what is in `x`, each rank by itself.
@@ -578,6 +583,48 @@ impl<B: Ranked> Backend for Ranks<B> {
 
     fn sigmoid_times(&mut self, x: &mut Self::Buffer, y: &Self::Buffer) {
         self.map(x, y, |backend, x, y, _| backend.sigmoid_times(x, y));
+    }
+
+    fn causal_conv(
+        &mut self,
+        out: &mut Self::Buffer,
+        x: &Self::Buffer,
+        weight: &Self::Vector,
+        kv: &mut Self::Kv,
+        layer: LayerIx,
+        step: &Self::Step,
+    ) {
+        let (out, x, weight, kv) = (out.own.clone(), x.own.clone(), weight.0.clone(), kv.0.clone());
+        self.op_on(step, move |rank, step| {
+            let at = rank.number;
+            let (out, x, kv) = (&mut *lock(&out[at]), &*lock(&x[at]), &mut *lock(&kv[at]));
+            rank.backend.causal_conv(out, x, &weight[at], kv, layer, step);
+        });
+    }
+
+    fn delta_rule(
+        &mut self,
+        out: &mut Self::Buffer,
+        qkv: &Self::Buffer,
+        ba: &Self::Buffer,
+        gates: DeltaGates<'_, Self::Vector>,
+        kv: &mut Self::Kv,
+        layer: LayerIx,
+        step: &Self::Step,
+    ) {
+        let (rate, dt) = (gates.rate.0.clone(), gates.dt.0.clone());
+        let (out, qkv, ba, kv) = (out.own.clone(), qkv.own.clone(), ba.own.clone(), kv.0.clone());
+        self.op_on(step, move |rank, step| {
+            let at = rank.number;
+            let gates = DeltaGates { rate: &rate[at], dt: &dt[at] };
+            let (out, qkv, ba) = (&mut *lock(&out[at]), &*lock(&qkv[at]), &*lock(&ba[at]));
+            rank.backend.delta_rule(out, qkv, ba, gates, &mut lock(&kv[at]), layer, step);
+        });
+    }
+
+    fn gated_rms_norm(&mut self, x: &mut Self::Buffer, gate: &Self::Buffer, weight: &Self::Vector, eps: f32) {
+        let weight = weight.0.clone();
+        self.map(x, gate, move |backend, x, gate, at| backend.gated_rms_norm(x, gate, &weight[at], eps));
     }
 
     fn route(&mut self, routes: &mut Self::Routes, scores: &Self::Buffer, factors: Option<&Self::Vector>) {

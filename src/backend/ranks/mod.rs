@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::error::{Error, Result};
 
-use super::{Backend, HeadLayout, SavedBytes, Share, Split};
+use super::{Backend, DeltaHeads, HeadLayout, SavedBytes, Share, Split};
 use members::Members;
 
 /// Parts of an exact sum over inputs; the largest number of ranks.
@@ -150,6 +150,14 @@ impl<B: Ranked> Ranks<B> {
         let divides = heads.q_heads.is_multiple_of(count) && heads.kv_heads.is_multiple_of(count);
         assert!(divides, "{heads} heads on {count} ranks, which `ModelConfig::check_ranks` refuses");
         HeadLayout { q_heads: heads.q_heads / count, kv_heads: heads.kv_heads / count, ..heads }
+    }
+
+    /// The same of a delta-rule layer.
+    fn delta_heads(&self, heads: DeltaHeads) -> DeltaHeads {
+        let count = self.count();
+        let divides = heads.key_heads.is_multiple_of(count) && heads.value_heads.is_multiple_of(count);
+        assert!(divides, "{heads} on {count} ranks, which `ModelConfig::check_ranks` refuses");
+        DeltaHeads { key_heads: heads.key_heads / count, value_heads: heads.value_heads / count, ..heads }
     }
 
     /// What of a matrix that is divided so every rank has.

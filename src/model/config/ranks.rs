@@ -60,13 +60,8 @@ impl ModelConfig {
 
 /// What of a layer is not divided yet, for people.
 fn undivided(layer: &LayerSpec) -> Option<&'static str> {
-    match &layer.mixer {
-        Mixer::DeltaRule(_) => Some("a gated delta-rule layer"),
-        Mixer::Attention(attention) => {
-            let spans_heads = attention.head_norm.is_some_and(|norm| norm.span == HeadNormSpan::AllHeads);
-            spans_heads.then_some("a norm over all heads")
-        }
-    }
+    let norm = layer.attention()?.head_norm?;
+    (norm.span == HeadNormSpan::AllHeads).then_some("a norm over all heads")
 }
 
 fn sizes(layer: &LayerSpec) -> impl Iterator<Item = DividedSize> {
@@ -78,8 +73,23 @@ fn sizes(layer: &LayerSpec) -> impl Iterator<Item = DividedSize> {
             DividedSize { field: "num_attention_heads * head_dim", size: heads.q_width(), is_summed: true },
         ]
     });
+    let of_delta = match &layer.mixer {
+        Mixer::Attention(_) => None,
+        Mixer::DeltaRule(delta_rule) => Some(delta_rule.heads),
+    };
+    let of_delta = of_delta.into_iter().flat_map(|heads| {
+        [
+            DividedSize { field: "linear_num_key_heads", size: heads.key_heads, is_summed: false },
+            DividedSize { field: "linear_num_value_heads", size: heads.value_heads, is_summed: false },
+            DividedSize {
+                field: "linear_num_value_heads * linear_value_head_dim",
+                size: heads.value_width(),
+                is_summed: true,
+            },
+        ]
+    });
     let dense = layer.feed_forward.dense().map(|dense| ("intermediate_size", dense.width));
     let experts = layer.feed_forward.experts().map(|experts| ("the experts' intermediate size", experts.width));
     let inner = dense.into_iter().chain(experts);
-    of_heads.chain(inner.map(|(field, size)| DividedSize { field, size, is_summed: true }))
+    of_heads.chain(of_delta).chain(inner.map(|(field, size)| DividedSize { field, size, is_summed: true }))
 }
