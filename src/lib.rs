@@ -16,6 +16,7 @@
 //! judge                  verdicts on programs, each in a sandbox
 //! tree                   SamplingTree: fork, extend, score, prune
 //! launch                 a device, its memory and a model become an engine
+//! replicas               several engines behind one handle
 //! engine                 the step loop; ends in a non-generic EngineHandle
 //! model, tokenizer       one decoder for all families over a Backend; text
 //! backend                the ops, defined once in prose, in clear loops, and fast: cpu, cuda; sim only keeps time
@@ -82,6 +83,7 @@ pub mod model;
 pub mod openai;
 pub mod out;
 pub mod plan;
+pub mod replicas;
 pub mod search;
 pub mod serve;
 pub mod tokenizer;

@@ -34,11 +34,11 @@ fn main() -> ExitCode {
 
 fn dispatch(cli: Cli) -> Result<ExitCode> {
     start_threads(cli.threads)?;
-    let device = cli.device.unwrap_or_default();
+    let (device, devices) = (cli.device.unwrap_or_default(), cli.chosen_devices());
     match cli.command {
         None => out::text(welcome(device.open(None)?))?,
-        Some(CliCommand::Run(args)) => return run::run(&args.on(device), on_signals()?.as_ref()),
-        Some(CliCommand::Plan(args)) => match args.into() {
+        Some(CliCommand::Run(args)) => return run::run(&args.on(devices), on_signals()?.as_ref()),
+        Some(CliCommand::Plan(args)) => match args.on(cli.devices.as_ref())? {
             PlanCommand::Job(options) => estimate::main(&options)?,
             PlanCommand::Trace(options) => estimate::trace::main(&options)?,
         },
@@ -54,7 +54,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
                 None => on_the_cpu(device).and_then(|()| bench::tables::attention(args.json))?,
             },
             Bench::DeltaRule(args) => bench::delta_rule::main(device, &args.into())?,
-            Bench::Workloads(args) => bench::workloads::main(device, &args.into())?,
+            Bench::Workloads(args) => bench::workloads::main(&devices, &args.into())?,
             Bench::Batches(args) => {
                 let options: BatchesOptions = args.into();
                 match &options.simulated {
@@ -70,8 +70,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         },
         Some(CliCommand::Rescore(args)) => run::rescore::rescore(&args.into())?,
         Some(CliCommand::Vote(args)) => run::vote::main(&args.into())?,
-        Some(CliCommand::Batch(args)) => return batch::main(&args.on(device), on_signals()?.as_ref()),
-        Some(CliCommand::Serve(args)) => return serve::main(&args.on(device), on_signals()?.as_ref()),
+        Some(CliCommand::Batch(args)) => return batch::main(&args.on(devices), on_signals()?.as_ref()),
+        Some(CliCommand::Serve(args)) => return serve::main(&args.on(devices), on_signals()?.as_ref()),
         Some(CliCommand::Tree(args)) => {
             let (computed, shown) = args.on(device);
             if let Some(options) = computed {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{EngineArgs, PrefixStoreArgs, whole};
-use crate::launch::DeviceChoice;
+use crate::launch::Devices;
 use crate::openai::batch::{BatchOptions, DEFAULT_MOST_OF_LINE};
 use crate::plan::Planner;
 
@@ -41,7 +41,7 @@ pub struct BatchArgs {
 }
 
 impl BatchArgs {
-    pub fn on(self, device: DeviceChoice) -> BatchOptions {
+    pub fn on(self, devices: Devices) -> BatchOptions {
         let args = self;
         BatchOptions {
             input: args.input,
@@ -51,7 +51,7 @@ impl BatchArgs {
             resume: args.resume,
             seed: args.seed,
             plan: args.plan,
-            device,
+            devices,
             budget: args.engine.into(),
             prefix_store: args.prefixes.into(),
         }

@@ -32,7 +32,7 @@ use shared::{arrivals, each_once, mib, number, rate, seconds, whole};
 pub use tree::TreeArgs;
 pub use vote::VoteArgs;
 
-use crate::launch::DeviceChoice;
+use crate::launch::{DeviceChoice, Devices};
 
 /// Upper limit of `--threads`.
 const MOST_THREADS: u64 = 1024;
@@ -54,6 +54,11 @@ pub struct Cli {
     #[arg(long, global = true, value_name = "DEVICE")]
     pub device: Option<DeviceChoice>,
 
+    /// Several devices of one kind instead, each with the whole model and a part of the prompts (run, batch, serve, plan,
+    /// bench workloads): all (every GPU), or a list such as cuda:0,cuda:1; cpu,cpu divides the cores
+    #[arg(long, global = true, value_name = "DEVICES", conflicts_with = "device")]
+    pub devices: Option<Devices>,
+
     /// Threads for the CPU backend, and for sorting prompts (default: one per core)
     #[arg(long, global = true, value_name = "N", value_parser = whole::<usize>(1..=MOST_THREADS))]
     pub threads: Option<usize>,
@@ -61,6 +66,13 @@ pub struct Cli {
     /// Print more on stderr: once (-v) each stage of the work, twice (-vv) details
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
+}
+
+impl Cli {
+    /// The devices that were chosen, one or several.
+    pub fn chosen_devices(&self) -> Devices {
+        self.devices.clone().unwrap_or_else(|| self.device.unwrap_or_default().into())
+    }
 }
 
 #[derive(Debug, Subcommand)]

@@ -6,10 +6,12 @@ use clap::Args;
 
 use super::{BudgetArgs, arrivals, whole};
 use crate::backend::Dtype;
+use crate::error::{Error, Result};
 use crate::figures::count;
 use crate::lab::estimate::trace::TraceOptions;
 use crate::lab::estimate::{FEW_SAMPLES, FEW_TOKENS, PlanOptions, Predict};
 use crate::lab::replay::{Policy, TraceReplay};
+use crate::launch::Devices;
 
 #[derive(Debug, Args)]
 pub struct PlanArgs {
@@ -97,10 +99,16 @@ pub enum PlanCommand {
     Trace(TraceOptions),
 }
 
-impl From<PlanArgs> for PlanCommand {
-    fn from(args: PlanArgs) -> Self {
+impl PlanArgs {
+    /// `devices`: those among which the job would be divided.
+    pub fn on(self, devices: Option<&Devices>) -> Result<PlanCommand> {
+        let args = self;
+        let replicas = devices.map(Devices::known_count).transpose()?;
+        if let (Some(devices), None) = (devices, &args.input) {
+            return Err(Error::value("--devices", "a job to divide among them, not a trace", devices.to_string()));
+        }
         let budget = args.budget.into();
-        match (args.input, args.replay, args.model) {
+        Ok(match (args.input, args.replay, args.model) {
             (None, Some(trace), Some(model)) => PlanCommand::Trace(TraceOptions {
                 replay: TraceReplay { trace, rate: args.rate, requests: args.requests, seed: 1 },
                 model,
@@ -122,10 +130,11 @@ impl From<PlanArgs> for PlanCommand {
                 budget,
                 predict: args.predict,
                 parts: args.parts,
+                replicas,
                 explain: args.explain,
                 json: args.json,
                 svg: args.svg,
             }),
-        }
+        })
     }
 }

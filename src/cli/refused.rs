@@ -56,6 +56,18 @@ impl Cli {
             let expected = "--trees instead, then `offshoot tree OUT --attention` after the run";
             return Err(Error::value("--attention-levels", expected, "an option of earlier versions"));
         }
+        let uses_several = match &self.command {
+            Some(CliCommand::Bench(BenchArgs { what, .. })) => matches!(what, Bench::Workloads(_)),
+            Some(command) => matches!(
+                command,
+                CliCommand::Run(_) | CliCommand::Batch(_) | CliCommand::Serve(_) | CliCommand::Plan(_)
+            ),
+            None => false,
+        };
+        if let Some(devices) = self.devices.as_ref().filter(|_| !uses_several) {
+            let expected = "--device, because only run, batch, serve, plan and bench workloads use several";
+            return Err(Error::value("--devices", expected, devices.to_string()));
+        }
         let (name, ignored) = match &self.command {
             Some(CliCommand::Tree(tree)) if !tree.attention => {
                 ("tree (without --attention)", &["device", "threads"][..])
@@ -82,7 +94,8 @@ impl Cli {
 /// Global options that the command of this name ignores, because it computes on no device.
 fn ignored_options(command: &str) -> &'static [&'static str] {
     match command {
-        "rescore" | "vote" | "judge" | "new" | "help" => &["device", "threads"],
+        "rescore" | "vote" | "judge" | "new" | "help" => &["device", "devices", "threads"],
+        "check" | "tree" => &["devices"],
         // It sorts prompts, with `--threads` threads.
         "plan" => &["device"],
         _ => &[],

@@ -8,7 +8,7 @@ use super::{EngineArgs, JudgingArgs, PrefixStoreArgs, each_once, number, whole};
 use crate::eval::run::rescore::RescoreOptions;
 use crate::eval::run::{ResultFormat, RunOptions};
 use crate::eval::task::Overrides;
-use crate::launch::DeviceChoice;
+use crate::launch::Devices;
 use crate::plan::Planner;
 
 /// Options that set keys of the task file.
@@ -97,7 +97,7 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    pub fn on(self, device: DeviceChoice) -> RunOptions {
+    pub fn on(self, devices: Devices) -> RunOptions {
         let args = self;
         RunOptions {
             task: args.task,
@@ -114,7 +114,7 @@ impl RunArgs {
             json: args.json,
             judges: args.judging.judges.map(usize::from),
             judge: args.judging.candidates.into(),
-            device,
+            devices,
             budget: args.engine.into(),
             prefix_store: args.prefixes.into(),
         }

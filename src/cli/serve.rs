@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::{EngineArgs, PrefixStoreArgs, mib, seconds, whole};
-use crate::launch::DeviceChoice;
+use crate::launch::Devices;
 use crate::openai::protocol::{ProtocolLimits, Reasoning};
 use crate::plan::Planner;
 use crate::serve::dispatch::QueueLimits;
@@ -96,7 +96,7 @@ pub struct ServeArgs {
 const MOST_PROMPT_TOKENS: usize = 1 << 28;
 
 impl ServeArgs {
-    pub fn on(self, device: DeviceChoice) -> ServeOptions {
+    pub fn on(self, devices: Devices) -> ServeOptions {
         let args = self;
         ServeOptions {
             model: args.model,
@@ -111,7 +111,7 @@ impl ServeArgs {
             },
             has_page: !args.no_page,
             plan: args.plan,
-            device,
+            devices,
             budget: args.engine.into(),
             data: args.data,
             prefixes: args.prefixes,

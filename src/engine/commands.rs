@@ -10,7 +10,6 @@ use crate::engine::events::EventSender;
 use crate::engine::handle::Command;
 use crate::engine::request::{Continuation, Event, Extend, FinishReason};
 use crate::engine::text::BranchText;
-use crate::engine::token_path::TokenPath;
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 
@@ -42,7 +41,7 @@ impl Intake {
 
     fn take(&mut self, command: &Command) {
         let (branches, tokens) = match command {
-            Command::Root { tokens, .. } => (1, tokens.len()),
+            Command::Root { path, .. } => (1, path.len()),
             Command::Fork { children, .. } => (children.len(), 0),
             Command::Start { extends, .. } => (extends.len(), extends.iter().map(|extend| extend.tokens_given()).sum()),
             Command::Cancel { branches } | Command::Release { branches, .. } => (branches.len(), 0),
@@ -55,6 +54,17 @@ impl Intake {
     fn is_used_up(self) -> bool {
         self.branches == 0 || self.tokens == 0
     }
+}
+
+/// The error of an extend of a branch that does not exist.
+pub(crate) fn unknown_branch(id: BranchId) -> Error {
+    let expected = "one that was made by root, or by a fork of a branch at rest, and not released";
+    Error::value("branch", expected, id.to_string())
+}
+
+/// The error of an extend of a branch that is being extended.
+pub(crate) fn busy_branch(id: BranchId) -> Error {
+    Error::value("branch", "one that rests", format!("{id}, which is being extended"))
 }
 
 impl<B: Backend> Engine<B> {
@@ -119,8 +129,8 @@ impl<B: Backend> Engine<B> {
 
     fn execute(&mut self, command: Command) -> Result<()> {
         match command {
-            Command::Root { place, tokens } => {
-                self.branches.insert(place.branch, Branch::at_rest(place, TokenPath::new(tokens)));
+            Command::Root { place, path, home: _ } => {
+                self.branches.insert(place.branch, Branch::at_rest(place, path));
             }
             Command::Fork { at, children } => self.fork(at, &children),
             Command::Start { extends, events } => extends.into_iter().for_each(|extend| self.extend(extend, &events)),
@@ -168,11 +178,10 @@ impl<B: Backend> Engine<B> {
 
     fn try_extend(&mut self, id: BranchId, continuation: Continuation, events: &EventSender) -> Result<()> {
         let Some(branch) = self.branches.get(&id) else {
-            let expected = "one that was made by root, or by a fork of a branch at rest, and not released";
-            return Err(Error::value("branch", expected, id.to_string()));
+            return Err(unknown_branch(id));
         };
         if !branch.rests() {
-            return Err(Error::value("branch", "one that rests", format!("{id}, which is being extended")));
+            return Err(busy_branch(id));
         }
         match continuation {
             Continuation::Sampled { params, stop, uniforms } => {

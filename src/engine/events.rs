@@ -114,13 +114,18 @@ impl EventSender {
         self.hear == Hear::Tokens
     }
 
+    /// The events that its reader receives.
+    pub fn hear(&self) -> Hear {
+        self.hear
+    }
+
     fn is_same_channel(&self, other: &EventSender) -> bool {
         Arc::ptr_eq(&self.senders.0, &other.senders.0)
     }
 }
 
 /// The reader's end. `receiver` handles the loss of all senders.
-pub(super) struct EventReader {
+pub(crate) struct EventReader {
     channel: Arc<Channel>,
     senders: Weak<Senders>,
     woken: Receiver<()>,
@@ -183,7 +188,7 @@ impl Drop for EventReader {
 
 /// The token events of one step. Those not sent yet are all for one reader; `flush` sends them.
 #[derive(Default)]
-pub(super) struct EventBatcher {
+pub(crate) struct EventBatcher {
     to: Option<EventSender>,
     events: Vec<Event>,
 }

@@ -16,6 +16,7 @@ use crate::engine::metrics::Metrics;
 use crate::engine::place::{QueueKey, RootOptions};
 use crate::engine::receiver::EventReceiver;
 use crate::engine::request::{Continuation, Event, Extend, Finish};
+use crate::engine::token_path::TokenPath;
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 use crate::kv::{PageGroups, Reach};
@@ -52,6 +53,9 @@ pub struct EngineFacts {
     /// Bytes of the state of one sequence in all delta-rule layers; 0 if the model has none. And how many there are.
     pub state_bytes: usize,
     pub states: usize,
+    /// Engines behind the handle, each with a pool of its own: `pool_pages`, `states` and what follows from them are
+    /// those of the smallest one, `max_branches` is the sum.
+    pub replicas: usize,
 }
 
 impl EngineFacts {
@@ -103,7 +107,9 @@ struct PageCount {
 pub(crate) enum Command {
     Root {
         place: QueueKey,
-        tokens: Vec<TokenId>,
+        path: TokenPath,
+        /// As [`RootOptions::home`]; of no use to one engine.
+        home: Option<usize>,
     },
     Fork {
         at: BranchId,
@@ -174,6 +180,11 @@ pub struct EngineHandle {
 
 impl EngineHandle {
     pub(crate) fn new(facts: EngineFacts) -> (Self, Receiver<Command>, ExitReason) {
+        Self::publishing(facts, LivePlace::default())
+    }
+
+    /// The same, for an engine that publishes in `live`.
+    pub(crate) fn publishing(facts: EngineFacts, live: LivePlace) -> (Self, Receiver<Command>, ExitReason) {
         let (commands, receiver) = unbounded();
         let exit_reason = ExitReason::default();
         let handle = EngineHandle {
@@ -181,10 +192,20 @@ impl EngineHandle {
             exit_reason: exit_reason.clone(),
             facts: Arc::new(facts),
             next_branch: Arc::new(AtomicU64::new(0)),
-            live: LivePlace::default(),
+            live,
             thread: Arc::default(),
         };
         (handle, receiver, exit_reason)
+    }
+
+    /// Lets the last handle wait for this thread.
+    pub(crate) fn set_thread(&self, thread: JoinHandle<()>) {
+        self.thread.set(thread);
+    }
+
+    /// Why the engine's thread has ended, for a channel found closed: see `stopped`.
+    pub(crate) fn exit_reason(&self) -> String {
+        self.exit_reason.wait().clone()
     }
 
     pub(crate) fn thread(&self) -> Weak<EngineThread> {
@@ -206,9 +227,9 @@ impl EngineHandle {
     pub fn root_with(&self, tokens: Vec<TokenId>, options: RootOptions) -> Result<BranchId> {
         self.check_prompt(&tokens)?;
         let branch = self.name_branch();
-        let RootOptions { priority, beside } = options;
+        let RootOptions { priority, beside, home } = options;
         let place = QueueKey { priority, order: beside.unwrap_or(branch), branch };
-        self.send(Command::Root { place, tokens })?;
+        self.send(Command::Root { place, path: TokenPath::new(tokens), home })?;
         Ok(branch)
     }
 
@@ -316,11 +337,11 @@ impl EngineHandle {
         BranchId(self.next_branch.fetch_add(1, Ordering::Relaxed))
     }
 
-    pub(super) fn has_stopped(&self) -> bool {
+    pub(crate) fn has_stopped(&self) -> bool {
         self.exit_reason.get().is_some()
     }
 
-    pub(super) fn send(&self, command: Command) -> Result<()> {
+    pub(crate) fn send(&self, command: Command) -> Result<()> {
         if self.has_stopped() {
             return Err(self.stopped());
         }
@@ -328,14 +349,14 @@ impl EngineHandle {
     }
 
     /// For commands that ask for nothing: an engine that has stopped holds nothing to give back.
-    pub(super) fn tell(&self, command: Command) {
+    pub(crate) fn tell(&self, command: Command) {
         drop(self.commands.send(command));
     }
 
     /// For a channel found closed. The engine's thread usually sets the reason before its channels close; after a panic
     /// it may follow a moment later, so this waits. It is always set.
-    pub(super) fn stopped(&self) -> Error {
-        Error::EngineStopped { why: self.exit_reason.wait().clone() }
+    pub(crate) fn stopped(&self) -> Error {
+        Error::EngineStopped { why: self.exit_reason() }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What can be read of an engine at any time without waiting for it: its counters and what it holds, as of its last
 //! turn, with the rows of a step once it is submitted. `EngineHandle::live` reads them.
 
+use std::ops::AddAssign;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::backend::Backend;
@@ -31,17 +32,43 @@ pub struct PoolPages {
     pub free: usize,
 }
 
-/// Where an engine publishes.
+impl AddAssign<&LiveMetrics> for LiveMetrics {
+    fn add_assign(&mut self, other: &LiveMetrics) {
+        let LiveMetrics { metrics, running, waiting, branches, pages } = other;
+        self.metrics += metrics;
+        self.running += running;
+        self.waiting += waiting;
+        self.branches += branches;
+        let PoolPages { total, held, pinned, cached, free } = pages;
+        self.pages.total += total;
+        self.pages.held += held;
+        self.pages.pinned += pinned;
+        self.pages.cached += cached;
+        self.pages.free += free;
+    }
+}
+
+/// Where an engine publishes, and where those behind it do: what is read is the sum.
 #[derive(Clone, Default)]
-pub(crate) struct LivePlace(Arc<Mutex<LiveMetrics>>);
+pub(crate) struct LivePlace {
+    own: Arc<Mutex<LiveMetrics>>,
+    behind: Arc<[LivePlace]>,
+}
 
 impl LivePlace {
+    /// A place before those of several engines.
+    pub fn before(behind: Vec<LivePlace>) -> Self {
+        LivePlace { own: Arc::default(), behind: behind.into() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, LiveMetrics> {
-        self.0.lock().expect("nothing panics while it holds the metrics")
+        self.own.lock().expect("nothing panics while it holds the metrics")
     }
 
     pub fn read(&self) -> LiveMetrics {
-        self.lock().clone()
+        let mut live = self.lock().clone();
+        self.behind.iter().for_each(|engine| live += &engine.read());
+        live
     }
 
     pub fn publish(&self, live: LiveMetrics) {

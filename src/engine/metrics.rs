@@ -1,6 +1,8 @@
 //! Counters of the engine's work and of what sharing saved: sums since the engine started, unless a field says
 //! otherwise.
 
+use std::ops::AddAssign;
+
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -72,4 +74,72 @@ pub struct Metrics {
     pub seconds_waiting: f64,
     /// Committing samples: text, stop conditions, events.
     pub seconds_committing: f64,
+}
+
+/// Several engines together: sums, also of what each of them held at its own peak.
+impl AddAssign<&Metrics> for Metrics {
+    fn add_assign(&mut self, other: &Metrics) {
+        let Metrics {
+            steps,
+            steps_replanned,
+            rows,
+            prompt_tokens_logical,
+            prompt_tokens_computed,
+            scores_reused,
+            prompt_tokens_stored,
+            chunks_written,
+            tokens_sampled,
+            tokens_discarded,
+            tokens_recomputed,
+            kv_bytes_read,
+            kv_bytes_read_flat,
+            kv_bytes_held,
+            kv_bytes_cached,
+            kv_bytes_peak,
+            kv_tokens_peak,
+            kv_bytes_peak_unshared,
+            states_held,
+            states_peak,
+            preemptions,
+            swapped_out,
+            swapped_out_bytes,
+            swapped_in,
+            swapped_in_bytes,
+            seconds_scheduling,
+            seconds_planning,
+            seconds_forward,
+            seconds_waiting,
+            seconds_committing,
+        } = other;
+        self.steps += steps;
+        self.steps_replanned += steps_replanned;
+        self.rows += rows;
+        self.prompt_tokens_logical += prompt_tokens_logical;
+        self.prompt_tokens_computed += prompt_tokens_computed;
+        self.scores_reused += scores_reused;
+        self.prompt_tokens_stored += prompt_tokens_stored;
+        self.chunks_written += chunks_written;
+        self.tokens_sampled += tokens_sampled;
+        self.tokens_discarded += tokens_discarded;
+        self.tokens_recomputed += tokens_recomputed;
+        self.kv_bytes_read += kv_bytes_read;
+        self.kv_bytes_read_flat += kv_bytes_read_flat;
+        self.kv_bytes_held += kv_bytes_held;
+        self.kv_bytes_cached += kv_bytes_cached;
+        self.kv_bytes_peak += kv_bytes_peak;
+        self.kv_tokens_peak += kv_tokens_peak;
+        self.kv_bytes_peak_unshared += kv_bytes_peak_unshared;
+        self.states_held += states_held;
+        self.states_peak += states_peak;
+        self.preemptions += preemptions;
+        self.swapped_out += swapped_out;
+        self.swapped_out_bytes += swapped_out_bytes;
+        self.swapped_in += swapped_in;
+        self.swapped_in_bytes += swapped_in_bytes;
+        self.seconds_scheduling += seconds_scheduling;
+        self.seconds_planning += seconds_planning;
+        self.seconds_forward += seconds_forward;
+        self.seconds_waiting += seconds_waiting;
+        self.seconds_committing += seconds_committing;
+    }
 }

@@ -48,26 +48,31 @@ use std::sync::{Arc, Weak};
 
 pub use cache_map::CacheSegment;
 pub use commands::Turn;
+pub(crate) use commands::{busy_branch, unknown_branch};
 pub use count::Occupancy;
 pub use events::Hear;
+pub(crate) use events::{EventBatcher, EventReader, EventSender};
+pub(crate) use handle::{Command, live as run_to_the_end};
 pub use handle::{EngineFacts, EngineHandle};
+pub(crate) use live::LivePlace;
 pub use live::{LiveMetrics, PoolPages};
 pub use metrics::Metrics;
 pub use pin::PinnedPrefix;
+pub(crate) use place::QueueKey;
 pub use place::{Priority, RootOptions};
 pub use pool::{PoolParts, PoolSize, useful_states};
 pub use prefix_store::{CHUNK_TOKENS, PrefixStoreOptions};
 pub use receiver::{EventReceiver, First};
 pub use request::{Continuation, Event, Extend, Finish, FinishReason, SampledToken, SamplingParams, Stop};
 pub use scripted::{ScriptedCall, ScriptedReply};
+pub(crate) use token_path::TokenPath;
 pub use uniforms::{ForkKind, UniformKey};
 
 use crossbeam_channel::Receiver;
 
 use crate::backend::{Backend, StepShape};
 use crate::engine::cache::{Branches, KvCache, RestoreCost};
-use crate::engine::handle::{Command, EngineThread, ExitReason};
-use crate::engine::live::LivePlace;
+use crate::engine::handle::{EngineThread, ExitReason};
 use crate::engine::prefix_store::PrefixStore;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::step::{LoadedStep, SubmittedStep};
@@ -271,6 +276,7 @@ impl<B: Backend> Engine<B> {
             max_branches: config.max_branches,
             state_bytes,
             states,
+            replicas: 1,
         };
         let (handle, commands, exit_reason) = EngineHandle::new(facts.clone());
         let rates = backend.swap_rates();

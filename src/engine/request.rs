@@ -194,7 +194,7 @@ impl Extend {
     }
 
     /// Number of given tokens.
-    pub(super) fn tokens_given(&self) -> usize {
+    pub(crate) fn tokens_given(&self) -> usize {
         match &self.continuation {
             Continuation::Sampled { .. } => 0,
             Continuation::Given { tokens, .. } => tokens.len(),

@@ -98,7 +98,15 @@ impl EngineHandle {
     /// A handle whose extends are answered by `script`. Branches that are extended together grow by a token each in
     /// turn. A panic of the script stops the engine, as in the real one.
     pub fn scripted(script: impl FnMut(&ScriptedCall<'_>) -> ScriptedReply + Send + 'static) -> EngineHandle {
-        let facts = EngineFacts {
+        Self::scripted_with(|facts| facts, script)
+    }
+
+    /// The same, of an engine whose facts `change` has changed.
+    pub fn scripted_with(
+        change: impl FnOnce(EngineFacts) -> EngineFacts,
+        script: impl FnMut(&ScriptedCall<'_>) -> ScriptedReply + Send + 'static,
+    ) -> EngineHandle {
+        let facts = change(EngineFacts {
             context: 1 << 20,
             vocab: 256,
             bos: None,
@@ -117,7 +125,8 @@ impl EngineHandle {
             max_branches: 128,
             state_bytes: 0,
             states: 0,
-        };
+            replicas: 1,
+        });
         let (handle, commands, exit_reason) = EngineHandle::new(facts);
         let live_place = handle.live_place();
         let mut engine = Scripted {
@@ -179,7 +188,7 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
 
     fn execute(&mut self, command: Command) {
         match command {
-            Command::Root { place, tokens } => drop(self.branches.insert(place.branch, tokens)),
+            Command::Root { place, path, .. } => drop(self.branches.insert(place.branch, path.all().into_owned())),
             Command::Fork { at, children } => {
                 if let Some(tokens) = self.branches.get(&at).cloned() {
                     self.branches.extend(children.into_iter().map(|child| (child, tokens.clone())));

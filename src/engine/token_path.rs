@@ -73,7 +73,7 @@ struct SharedRun {
     end: usize,
 }
 
-pub(super) struct TokenPath {
+pub(crate) struct TokenPath {
     /// From position 0 on, without gaps; none is empty.
     shared: Arc<[SharedRun]>,
     /// The branch's own tokens, after the shared ones.
@@ -81,7 +81,7 @@ pub(super) struct TokenPath {
 }
 
 /// The beginning that a path shares with others, as long as one of them lives.
-pub(super) struct SharedBeginning(Weak<[SharedRun]>);
+pub(crate) struct SharedBeginning(Weak<[SharedRun]>);
 
 impl TokenPath {
     /// A path of given tokens.
@@ -112,6 +112,11 @@ impl TokenPath {
 
     pub fn len(&self) -> usize {
         self.shared_len() + self.own.tokens.len()
+    }
+
+    /// All tokens, prompt first; copied only if they lie in several runs.
+    pub fn all(&self) -> Cow<'_, [TokenId]> {
+        self.slice(0..self.len())
     }
 
     /// Number of tokens shared with the branch it was forked from and with its last fork.
@@ -186,7 +191,7 @@ impl TokenPath {
     }
 
     /// How often each token occurs. Shared runs are counted once, on the first call.
-    pub fn count_tokens(&self) -> TokenCounts {
+    pub(super) fn count_tokens(&self) -> TokenCounts {
         let counts = |shared: &SharedRun| shared.run.counts.get_or_init(|| Arc::new(shared.run.count())).clone();
         TokenCounts::new(self.shared.iter().map(counts).collect(), self.own.count())
     }

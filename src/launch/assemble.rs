@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{DeviceBackend, DeviceChoice, DeviceKind, EngineBudget, OnDevice, WhyNotCuda};
+use super::{DeviceBackend, DeviceKind, Devices, EngineBudget, OnDevice, WhyNotCuda};
 use crate::backend::{Backend, Dtype};
 use crate::engine::{Engine, EngineConfig, EngineFacts, EngineHandle, PoolParts, PrefixStoreOptions, useful_states};
 use crate::error::{Error, Result};
@@ -23,7 +23,7 @@ pub fn open(model: &Path) -> Result<(EngineHandle, Arc<Tokenizer>)> {
     let launch = Launch {
         model: ModelSource::folder(&folder)?,
         tokenizer: Some(tokenizer.clone()),
-        device: DeviceChoice::Auto,
+        devices: Devices::default(),
         budget: EngineBudget::default(),
         planner: Planner::default(),
         demand: Demand::unbounded(),
@@ -110,7 +110,8 @@ pub struct Launch<'a> {
     pub model: ModelSource<'a>,
     /// `None`: the engine returns tokens without text.
     pub tokenizer: Option<Arc<Tokenizer>>,
-    pub device: DeviceChoice,
+    pub devices: Devices,
+    /// Of each device; what is the host's is divided among replicas.
     pub budget: EngineBudget,
     pub planner: Planner,
     pub demand: Demand<'a>,
@@ -133,7 +134,7 @@ pub struct Launched {
     pub seconds_loading: f64,
 }
 
-/// Sizes of an engine, as far as they are known before the model is loaded.
+/// Sizes of the engine of one device, as far as they are known before the model is loaded.
 pub struct LaunchSizes {
     /// The device's name, one line.
     pub device: String,
@@ -151,10 +152,12 @@ pub struct LaunchSizes {
 }
 
 impl Launch<'_> {
-    /// Loads the model on the chosen device and starts its engine. The KV cache gets as much memory as the budget
-    /// allows and the job can use.
+    /// Loads the model on the chosen device, or on each of several, and starts its engine. The KV cache gets as much
+    /// memory as the budget allows and the job can use.
     pub fn start(&self) -> Result<Launched> {
-        let opened = self.device.open(Some(self.model))?;
+        let choices = self.devices.choices()?;
+        let [choice] = choices[..] else { return self.start_each(&choices) };
+        let opened = choice.open(Some(self.model))?;
         let not_cuda = opened.not_cuda().cloned();
         Ok(Launched { not_cuda, ..opened.with(Start(self))? })
     }
@@ -172,8 +175,7 @@ impl Launch<'_> {
 
     /// Loads the model on an open backend, which then stores keys and values in the budget's format.
     pub fn load<B: Backend>(&self, backend: &mut B) -> Result<Decoder<B>> {
-        self.budget.kv.set_on(backend, self.model.config.stored_heads(), self.model.dtype);
-        self.model.load(backend)
+        load_on(backend, self.model, &self.budget)
     }
 
     /// An engine for a loaded model, without a thread: it works when its owner calls [`Engine::turn`]. The model can be
@@ -190,7 +192,7 @@ impl Launch<'_> {
         change: impl FnOnce(EngineConfig) -> EngineConfig,
     ) -> Result<(Engine<B>, EngineHandle)> {
         let free = backend.free_bytes()?;
-        let config = self.engine_config(DeviceKind::of(&backend), free, decoder.kv_bytes_per_token());
+        let config = self.engine_config(DeviceKind::of(&backend), free, decoder.kv_bytes_per_token())?;
         let config = EngineConfig { prefix_store: self.store_options()?, ..config };
         Engine::build(backend, decoder, self.tokenizer.clone(), change(config))
     }
@@ -207,24 +209,23 @@ impl Launch<'_> {
         Ok(Some(PrefixStoreOptions { folder: path.clone(), most_bytes: *most_bytes, identity }))
     }
 
-    /// The sizes of the engine, without loading the model.
-    pub fn sizes(&self) -> Result<LaunchSizes> {
-        let opened = self.device.open(Some(self.model))?;
-        let device = opened.to_string();
-        Ok(LaunchSizes { device, ..opened.with(Size(self))? })
+    /// The sizes of the engine of each device, without loading the model.
+    pub fn sizes(&self) -> Result<Vec<LaunchSizes>> {
+        self.sizes_of_each(&self.devices.choices()?)
     }
 
     /// `free`: bytes of device memory left after the weights.
-    fn engine_config(&self, device: DeviceKind, free: usize, kv_bytes_per_token: usize) -> EngineConfig {
-        let branches = self.budget.branches(device, self.model.config, free).min(self.demand.branches);
+    fn engine_config(&self, device: DeviceKind, free: usize, kv_bytes_per_token: usize) -> Result<EngineConfig> {
+        let budget = self.budget_of_each(device.is_async)?;
+        let branches = budget.branches(device, self.model.config, free).min(self.demand.branches);
         let useful = (self.demand.tokens)(branches, device.page_tokens).saturating_mul(kv_bytes_per_token);
         // Of a number of bytes that the user gives, half at least is for keys and values.
         let states = useful_states(branches).saturating_mul(self.model.config.state_bytes());
-        let useful = match (states, self.budget.pool_bytes) {
+        let useful = match (states, budget.pool_bytes) {
             (0, _) | (_, None) => useful,
             (states, Some(_)) => useful.max(states).saturating_mul(2),
         };
-        self.budget.engine_config(device, branches, self.planner, useful)
+        Ok(budget.engine_config(device, branches, self.planner, useful))
     }
 }
 
@@ -238,7 +239,7 @@ impl OnDevice for Start<'_> {
     }
 }
 
-struct Size<'a>(&'a Launch<'a>);
+pub(super) struct Size<'a>(pub &'a Launch<'a>);
 
 impl OnDevice for Size<'_> {
     type Output = LaunchSizes;
@@ -250,7 +251,7 @@ impl OnDevice for Size<'_> {
         let held = model.held_by(&backend);
         let (weights, active_weights) = (held.weight_bytes(model.dtype), held.weight_bytes_read(1, model.dtype));
         let free = backend.free_bytes()?.saturating_sub(weights);
-        let config = self.0.engine_config(DeviceKind::of(&backend), free, kv_bytes_per_token);
+        let config = self.0.engine_config(DeviceKind::of(&backend), free, kv_bytes_per_token)?;
         let state_bytes = model.config.state_bytes();
         let PoolParts { pages: pool, states, branches } = config.pool.divide(free, state_bytes, config.max_branches)?;
         Ok(LaunchSizes {
@@ -271,6 +272,16 @@ impl Launched {
     pub fn in_bytes(&self, error: Error) -> Error {
         in_bytes(error, self.engine.facts())
     }
+}
+
+/// Loads the model on an open backend, which then stores keys and values in the budget's format.
+pub(super) fn load_on<B: Backend>(
+    backend: &mut B,
+    model: ModelSource<'_>,
+    budget: &EngineBudget,
+) -> Result<Decoder<B>> {
+    budget.kv.set_on(backend, model.config.stored_heads(), model.dtype);
+    model.load(backend)
 }
 
 /// Rewrites an out-of-pages error as the memory options that set the number of pages, in MiB.

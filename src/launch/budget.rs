@@ -76,6 +76,20 @@ impl EngineBudget {
         }
     }
 
+    /// The budget of one of several engines that share the host: its memory for swapped branches, and, on the CPU, what
+    /// keys and values take of its free memory.
+    pub fn one_of(&self, engines: usize, is_async: bool) -> Self {
+        let swap_bytes = match self.swap_bytes {
+            None if is_async => Some(default_swap() / engines),
+            swap_bytes => swap_bytes.map(|bytes| bytes / engines),
+        };
+        let memory = match is_async {
+            true => self.memory,
+            false => Some(self.memory.unwrap_or(HOST_SHARE) / engines as f64),
+        };
+        EngineBudget { swap_bytes, memory, ..*self }
+    }
+
     /// Branches that run at once when `free` bytes are left after the weights.
     pub fn branches(&self, device: DeviceKind, config: &ModelConfig, free: usize) -> usize {
         let logits = config.vocab * size_of::<f32>();
@@ -100,7 +114,7 @@ impl EngineBudget {
             true => EngineConfig {
                 step_rows: self.step_rows.unwrap_or(DEVICE_STEP_ROWS),
                 pool: self.pool(self.gpu_memory.unwrap_or(DEVICE_SHARE), useful),
-                swap_bytes: self.swap_bytes.unwrap_or_else(|| (free_bytes() / SWAP_PART).min(MOST_SWAP)),
+                swap_bytes: self.swap_bytes.unwrap_or_else(default_swap),
                 run_ahead: true,
                 ..host
             },
@@ -114,6 +128,11 @@ impl EngineBudget {
             None => PoolSize::Share { of_free: self.memory.unwrap_or(share), at_most: useful },
         }
     }
+}
+
+/// Host memory for swapped branches where the user does not say.
+fn default_swap() -> usize {
+    (free_bytes() / SWAP_PART).min(MOST_SWAP)
 }
 
 /// The tokens after a prompt: at most so many that are sampled, or given ones whose scores are computed.

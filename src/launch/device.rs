@@ -109,12 +109,22 @@ impl DeviceChoice {
     ///
     /// One sentence: what is missing, which layers it does not compute, or the memory that is needed and the memory that is free.
     pub fn open(self, model: Option<ModelSource<'_>>) -> Result<Opened> {
+        self.open_as_one_of(1, model)
+    }
+
+    /// The same for one of so many replicas: those on the CPU share its cores, and its memory must hold all of their
+    /// weights.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`DeviceChoice::open`].
+    pub fn open_as_one_of(self, replicas: usize, model: Option<ModelSource<'_>>) -> Result<Opened> {
         let opened = match self {
-            DeviceChoice::Cpu => on_cpu(model, None)?,
+            DeviceChoice::Cpu => on_cpu(replicas, model, None)?,
             DeviceChoice::Cuda { ordinal } => on_cuda(ordinal, model)?,
             DeviceChoice::Auto => match first_gpu(model) {
                 Ok(cuda) => cuda,
-                Err(why) => on_cpu(model, Some(why))?,
+                Err(why) => on_cpu(replicas, model, Some(why))?,
             },
         };
         log::info!("device: {opened}");
@@ -122,19 +132,19 @@ impl DeviceChoice {
     }
 }
 
-fn on_cpu(model: Option<ModelSource<'_>>, not_cuda: Option<WhyNotCuda>) -> Result<Opened> {
+fn on_cpu(replicas: usize, model: Option<ModelSource<'_>>, not_cuda: Option<WhyNotCuda>) -> Result<Opened> {
     if let Some(WhyNotCuda::Unusable(why)) = &not_cuda {
         log::warn!("using the CPU instead: {why}");
     }
-    let cpu = Cpu::open()?;
-    can_hold(&cpu, model)?;
+    let cpu = Cpu::open()?.on_a_share_of_cores(replicas);
+    can_hold(&cpu, replicas, model)?;
     let name = cpu.describe();
     Ok(Opened { backend: OpenBackend::Cpu(Box::new(cpu)), name, not_cuda })
 }
 
 fn on_cuda(ordinal: usize, model: Option<ModelSource<'_>>) -> Result<Opened> {
     let cuda = Cuda::open(ordinal)?;
-    can_hold(&cuda, model)?;
+    can_hold(&cuda, 1, model)?;
     let name = cuda.describe();
     Ok(Opened { backend: OpenBackend::Cuda(Box::new(cuda)), name, not_cuda: None })
 }
@@ -152,14 +162,15 @@ fn first_gpu(model: Option<ModelSource<'_>>) -> Result<Opened, WhyNotCuda> {
     Err(WhyNotCuda::Unusable(reason.expect("a probe without an error shows a GPU")))
 }
 
-/// Whether the device has room for the model's weights.
-fn can_hold<B: Backend>(backend: &B, model: Option<ModelSource<'_>>) -> Result<()> {
+/// Whether the device has room for the model's weights, `copies` times.
+fn can_hold<B: Backend>(backend: &B, copies: usize, model: Option<ModelSource<'_>>) -> Result<()> {
     let Some(model) = model else { return Ok(()) };
-    let weights = model.weight_bytes_on(backend);
+    let weights = model.weight_bytes_on(backend).saturating_mul(copies);
     let free = backend.free_bytes()?;
     if weights > free {
         let what = format!("free memory of {}", backend.describe());
-        let expected = format!("at least {}, the size of the weights", bytes(weights as u64));
+        let of_all = if copies > 1 { format!(" of {copies} replicas") } else { String::new() };
+        let expected = format!("at least {}, the size of the weights{of_all}", bytes(weights as u64));
         return Err(Error::value(what, expected, bytes(free as u64)));
     }
     Ok(())

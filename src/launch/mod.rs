@@ -1,4 +1,4 @@
-//! Starts engines: [`Launch`] turns a device, its budgets and a model into an
+//! Starts engines: [`Launch`] turns a device, or several, their budgets and a model into an
 //! [`EngineHandle`](crate::engine::EngineHandle). Also defines `generate`, which samples with an engine, and
 //! [`PromptOrder`], the order in which the prompts of a job start, and [`work_ahead`], which computes results, such as encoded prompts, in advance.
 //! Searches, tasks and protocols are left to the callers.
@@ -7,13 +7,16 @@ mod ahead;
 mod assemble;
 mod budget;
 mod device;
+mod devices;
 mod generate;
 mod order;
+mod several;
 
 pub use ahead::{LOOK_AHEAD, guarded, work_ahead};
 pub use assemble::{Demand, Launch, LaunchSizes, Launched, ModelSource, PrefixFolder, in_bytes, open};
 pub use budget::{EngineBudget, MoreTokens, check_path};
 pub use device::{DeviceBackend, DeviceChoice, DeviceKind, OnDevice, Opened, WhyNotCuda};
+pub use devices::Devices;
 pub use generate::{
     AsRequest, BeginOptions, ChoicesRequest, GenerateEvent, Generation, Generator, PromptRequest, Release, SampleId,
     generate,

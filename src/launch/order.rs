@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 
 use crate::ids::TokenId;
-use crate::kv::PromptTree;
+use crate::kv::{PromptTree, TokenCosts};
 use crate::mix::fnv1a;
 
 /// Output tokens of the samples of one prompt.
@@ -29,6 +29,9 @@ impl TextKey {
     /// usually end there.
     pub const BYTES: usize = 32;
 
+    /// A piece in place of a token: it stands for several.
+    pub const COSTS: TokenCosts = TokenCosts { prompt: 8, output: 1 };
+
     pub fn of(text: &str) -> Self {
         // Different pieces with equal hashes are treated as equal: the order may be worse, results are the same.
         let number = |piece: &[u8]| TokenId((fnv1a(piece) >> 32) as u32);
@@ -43,20 +46,40 @@ impl AsRef<[TokenId]> for TextKey {
     }
 }
 
-/// A queue of prompts, by index, in the order in which they should start.
+/// A queue of prompts, by index, in the order in which they should start. Among several replicas, the job is cut into as
+/// many parts of about equal work, along its shared prefixes; prompts of all parts start in turn.
 pub struct PromptOrder {
     tree: PromptTree,
     draws: Vec<OutputTokens>,
     /// Whether some output lengths are exact and others estimated. If not, the estimate scales all ratios alike and
     /// cannot change the order.
     is_mixed: bool,
-    /// Prompts that have not started, the next one last.
-    ahead: Vec<u32>,
-    /// The prompt that was started last.
-    last: Option<u32>,
+    /// One, or one for each replica.
+    parts: Vec<PartOrder>,
+    /// The part of each prompt; empty if there is one.
+    homes: Vec<usize>,
     lengths: LengthEstimate,
     /// The value of `LengthEstimate::share` when `ahead` was last sorted.
     ordered_by: f64,
+}
+
+/// The prompts of one part.
+#[derive(Default)]
+struct PartOrder {
+    /// Those that have not started, the next one last.
+    ahead: Vec<u32>,
+    /// The prompt that was started last.
+    last: Option<u32>,
+    /// Most output tokens of the prompts that have started, and of all.
+    begun: u64,
+    all: u64,
+}
+
+impl PartOrder {
+    /// The share of it that has started.
+    fn share(&self) -> f64 {
+        self.begun as f64 / self.all.max(1) as f64
+    }
 }
 
 /// Expected output length as a fraction of the limit, over finished samples of unknown length: tokens sampled, and the
@@ -80,20 +103,57 @@ const CHANGE: f64 = 1.25;
 impl PromptOrder {
     /// `draws`: the output tokens of each prompt.
     pub fn new<T: AsRef<[TokenId]> + Sync>(prompts: &[T], draws: Vec<OutputTokens>) -> Self {
+        Self::among(1, TokenCosts::default(), prompts, draws)
+    }
+
+    /// The same for a job among `replicas`, where a token of `prompts` costs as much as `costs` says.
+    pub fn among<T: AsRef<[TokenId]> + Sync>(
+        replicas: usize,
+        costs: TokenCosts,
+        prompts: &[T],
+        draws: Vec<OutputTokens>,
+    ) -> Self {
         let tree = PromptTree::new(prompts);
         let is_mixed = draws.iter().any(|draws| draws.is_exact) && draws.iter().any(|draws| !draws.is_exact);
-        let (lengths, ahead) = (LengthEstimate::default(), Vec::new());
-        let mut order = PromptOrder { tree, draws, is_mixed, ahead, last: None, lengths, ordered_by: lengths.share() };
-        order.ahead = order.depth_first();
-        order.ahead.reverse();
+        let mut homes = Vec::new();
+        if replicas > 1 {
+            homes = vec![0; draws.len()];
+            let most: Vec<u64> = draws.iter().map(|draws| draws.most).collect();
+            let cut = tree.parts(&most, costs, replicas);
+            for (home, part) in cut.parts.iter().enumerate() {
+                part.prompts.iter().for_each(|&prompt| homes[prompt as usize] = home);
+            }
+        }
+        let lengths = LengthEstimate::default();
+        let parts = (0..replicas.max(1)).map(|_| PartOrder::default()).collect();
+        let mut order = PromptOrder { tree, draws, is_mixed, parts, homes, lengths, ordered_by: lengths.share() };
+        for prompt in order.depth_first().into_iter().rev() {
+            let (home, draws) = (order.part_of(prompt), order.draws[prompt as usize].most);
+            order.parts[home].ahead.push(prompt);
+            order.parts[home].all += draws.max(1);
+        }
         order
+    }
+
+    fn part_of(&self, prompt: u32) -> usize {
+        self.homes.get(prompt as usize).copied().unwrap_or(0)
+    }
+
+    /// The part of the job, and so the replica, to which a prompt belongs; `None` if there is one.
+    pub fn home(&self, prompt: usize) -> Option<usize> {
+        self.homes.get(prompt).copied()
     }
 
     /// The index of the prompt to start next; `None` once all have started.
     pub fn next_prompt(&mut self) -> Option<usize> {
         self.sort_again();
-        self.last = self.ahead.pop();
-        self.last.map(|prompt| prompt as usize)
+        let ahead = self.parts.iter_mut().filter(|part| !part.ahead.is_empty());
+        // The first of those of which least has started.
+        let part = ahead.min_by(|one, other| one.share().total_cmp(&other.share()))?;
+        let prompt = part.ahead.pop()?;
+        part.last = Some(prompt);
+        part.begun += self.draws[prompt as usize].most.max(1);
+        Some(prompt as usize)
     }
 
     /// Records that a sample of unknown length finished with `drawn` tokens of at most `most`.
@@ -114,19 +174,22 @@ impl PromptOrder {
     fn sort_again(&mut self) {
         let share = self.lengths.share();
         let changed = (share / self.ordered_by).max(self.ordered_by / share) > CHANGE;
-        if !changed || !self.is_mixed || self.ahead.is_empty() {
+        if !changed || !self.is_mixed || self.parts.iter().all(|part| part.ahead.is_empty()) {
             return;
         }
         self.ordered_by = share;
-        let mut is_left = vec![false; self.draws.len()];
-        self.ahead.iter().for_each(|&prompt| is_left[prompt as usize] = true);
-        self.ahead = self.depth_first();
-        self.ahead.retain(|&prompt| is_left[prompt as usize]);
-        if let Some(last) = self.last {
-            let shared = self.shared_with(last);
-            self.ahead.sort_by_key(|&prompt| Reverse(shared[prompt as usize]));
+        let sorted = self.depth_first();
+        for number in 0..self.parts.len() {
+            let mut is_left = vec![false; self.draws.len()];
+            self.parts[number].ahead.iter().for_each(|&prompt| is_left[prompt as usize] = true);
+            let mut ahead: Vec<u32> = sorted.iter().copied().filter(|&prompt| is_left[prompt as usize]).collect();
+            if let Some(last) = self.parts[number].last {
+                let shared = self.shared_with(last);
+                ahead.sort_by_key(|&prompt| Reverse(shared[prompt as usize]));
+            }
+            ahead.reverse();
+            self.parts[number].ahead = ahead;
         }
-        self.ahead.reverse();
     }
 
     /// Length of each prompt's common prefix with `other`, in tokens.
@@ -173,6 +236,22 @@ mod tests {
         let prompts = prompts(&["bb1", "aa1", "bb2", "aa2", "c"]);
         let draws = vec![exact(5), exact(20), exact(50), exact(30), exact(1)];
         assert_eq!(rest(&mut PromptOrder::new(&prompts, draws)), [2, 0, 3, 1, 4]);
+    }
+
+    #[test]
+    fn the_parts_of_replicas_start_in_turn_and_each_keeps_its_groups_together() {
+        let prompts = prompts(&["hhaa1", "hhbb1", "hhaa2", "hhbb2", "hhaa3", "hhbb3"]);
+        let draws = vec![exact(9); 6];
+        let mut order = PromptOrder::among(2, TokenCosts::default(), &prompts, draws);
+        let started = rest(&mut order);
+        let homes: Vec<usize> = started.iter().map(|&prompt| order.home(prompt).expect("two parts")).collect();
+        assert_eq!(homes, [0, 1, 0, 1, 0, 1]);
+        for home in [0, 1] {
+            let of_part = started.iter().filter(|&&prompt| order.home(prompt) == Some(home));
+            let groups: Vec<usize> = of_part.map(|prompt| prompt % 2).collect();
+            assert!(groups.iter().all(|group| *group == groups[0]), "{started:?}");
+        }
+        assert_eq!(PromptOrder::new(&prompts, vec![exact(9); 6]).home(0), None);
     }
 
     #[test]

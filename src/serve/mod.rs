@@ -85,7 +85,7 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let launch = Launch {
         model: ModelSource::folder(&folder)?,
         tokenizer: Some(tokenizer.clone()),
-        device: options.device,
+        devices: options.devices.clone(),
         budget: options.budget,
         planner: options.plan.unwrap_or_default(),
         demand: Demand::unbounded(),

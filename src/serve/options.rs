@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::launch::{DeviceChoice, EngineBudget, PrefixFolder};
+use crate::launch::{Devices, EngineBudget, PrefixFolder};
 use crate::openai::protocol::{ProtocolLimits, Reasoning};
 use crate::plan::Planner;
 
@@ -28,7 +28,7 @@ pub struct ServeOptions {
     /// Whether `/` is a page that shows what runs.
     pub has_page: bool,
     pub plan: Option<Planner>,
-    pub device: DeviceChoice,
+    pub devices: Devices,
     pub budget: EngineBudget,
     /// Folder of uploaded files and batches; `None`: `runs/serve`, if it is free.
     pub data: Option<PathBuf>,

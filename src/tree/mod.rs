@@ -101,12 +101,24 @@ pub struct SamplingTree {
 impl SamplingTree {
     /// A tree whose root is `prompt`. Uniforms are keyed by `seed`, `item` and the path of forks.
     pub fn new(engine: EngineHandle, item: &str, seed: u64, prompt: Vec<TokenId>, text: String) -> Result<Self> {
-        let branch = engine.root(prompt.clone())?;
+        Self::placed(engine, item, seed, prompt, text, RootOptions::default())
+    }
+
+    /// The same with a place of its own; so are the search's questions.
+    pub fn placed(
+        engine: EngineHandle,
+        item: &str,
+        seed: u64,
+        prompt: Vec<TokenId>,
+        text: String,
+        place: RootOptions,
+    ) -> Result<Self> {
+        let branch = engine.root_with(prompt.clone(), place)?;
         let mut graph = DiGraph::new();
         let node = ThoughtNode::new(ForkKind::Sample, 0, NodeState::Open(branch), UniformKey::root(seed, item));
         let root = graph.add_node(ThoughtNode { text, tokens: prompt, ..node });
         let failures = BTreeMap::new();
-        let place = RootOptions { beside: Some(branch), ..RootOptions::default() };
+        let place = RootOptions { beside: Some(branch), ..place };
         Ok(Self { engine, hear: Hear::Finishes, item: item.to_string(), graph, root, failures, place })
     }
 

@@ -100,8 +100,13 @@ pub fn engine(config: EngineConfig) -> EngineHandle {
     engine_of(Shape::Full, config)
 }
 
-/// Plans are proved, and steps run ahead where the suite says so.
+/// Plans are proved, and steps run ahead where the suite says so; as many engines as it says.
 pub fn engine_of(shape: Shape, config: EngineConfig) -> EngineHandle {
+    let engines = (0..super::REPLICAS).map(|_| one_engine_of(shape, config.clone())).collect();
+    offshoot::replicas::join(engines).unwrap()
+}
+
+fn one_engine_of(shape: Shape, config: EngineConfig) -> EngineHandle {
     let (backend, decoder) = decoder(shape);
     let run_ahead = config.run_ahead || super::RUN_AHEAD;
     Engine::start(backend, decoder, Some(tokenizer()), EngineConfig { check_plans: true, run_ahead, ..config }).unwrap()

@@ -118,7 +118,7 @@ pub fn play<B: Backend>(
     let (mut next, mut turn, mut news) = (0, 0, 0);
     loop {
         while let Some(job) = jobs.get(next).filter(|job| job.arrives <= turn) {
-            let place = RootOptions { priority: job.priority, beside: None };
+            let place = RootOptions { priority: job.priority, ..RootOptions::default() };
             let root = handle.root_with(job.prompt.clone(), place).unwrap();
             let branches = handle.fork(root, job.samples).unwrap();
             let extension = handle.start(job.extends(&branches, &UniformKey::root(1, &next.to_string()))).unwrap();

@@ -1,9 +1,10 @@
 //! The engine on a tiny random model: whatever the batch, the plan, the pool and the order of commands, the same draws.
-//! Twice: on engines that collect each step before the next is submitted, and on engines that run ahead.
+//! Twice: on engines that collect each step before the next is submitted, and on engines that run ahead. What does not
+//! look inside an engine a third time: on three of them behind one handle.
 
 #![expect(
     clippy::duplicate_mod,
-    reason = "the suite is compiled twice: for engines in turn and for engines that run ahead"
+    reason = "the suite is compiled for engines in turn, for engines that run ahead and for replicas"
 )]
 
 use offshoot::lab::check::dice;
@@ -37,6 +38,7 @@ mod in_turn {
 
     /// Whether every engine of these tests submits a step before the one before is collected.
     const RUN_AHEAD: bool = false;
+    const REPLICAS: usize = 1;
 }
 
 /// Each step is submitted before the one before is collected.
@@ -63,4 +65,21 @@ mod run_ahead {
 
     /// Whether every engine of these tests submits a step before the one before is collected.
     const RUN_AHEAD: bool = true;
+    const REPLICAS: usize = 1;
+}
+
+/// Three engines behind one handle.
+#[path = "."]
+mod replicas {
+    mod bench;
+    mod generate;
+    mod plain;
+    mod requests;
+    mod samples;
+    mod scores;
+    mod scripts;
+    mod stops;
+
+    const RUN_AHEAD: bool = true;
+    const REPLICAS: usize = 3;
 }

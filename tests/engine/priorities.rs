@@ -22,7 +22,7 @@ fn build(config: EngineConfig) -> (Engine<Cpu>, EngineHandle) {
 }
 
 fn root(handle: &EngineHandle, priority: Priority, tokens: Vec<TokenId>) -> BranchId {
-    handle.root_with(tokens, RootOptions { priority, beside: None }).unwrap()
+    handle.root_with(tokens, RootOptions { priority, ..RootOptions::default() }).unwrap()
 }
 
 /// `n` branches, each of a prompt of its own.

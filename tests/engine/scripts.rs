@@ -35,7 +35,7 @@ fn story(engine: &EngineHandle, seed: u64, lengths: Lengths) -> Vec<Finish> {
             // Few salts, so that prompts begin alike.
             let tokens = prompt(u64::from(dice.within(1, 2)), lengths.prompt as usize)[..len].to_vec();
             let priority = Priority(dice.within(0, 2) as i32);
-            let place = RootOptions { priority, beside: None };
+            let place = RootOptions { priority, ..RootOptions::default() };
             branches.push((engine.root_with(tokens, place).unwrap(), len));
         }
         if branches.is_empty() {

@@ -79,6 +79,13 @@ impl Cpu {
         }
     }
 
+    /// The same on the share of its threads that each of so many replicas has, at least one.
+    #[must_use]
+    pub fn on_a_share_of_cores(self, replicas: usize) -> Self {
+        let Cores { isa, team } = self.cores;
+        Self { cores: Cores { isa, team: Team::new(team.threads() / replicas.max(1)) }, ..self }
+    }
+
     /// Makes `load` fail with `Error::DeviceMemory` for steps of more than `most_rows` rows, as a full device would.
     #[must_use]
     pub fn with_most_rows(self, most_rows: usize) -> Self {

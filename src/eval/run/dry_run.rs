@@ -16,16 +16,12 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     let first = &prompts[0];
     let config = &prepared.folder.config;
     let samples = prepared.task.method.samples() as usize;
-    let LaunchSizes {
-        device,
-        branches,
-        pool,
-        kv_bytes_per_token,
-        states,
-        state_bytes,
-        weights,
-        active_weights: active,
-    } = prepared.launch(options).sizes()?;
+    let each = prepared.launch(options).sizes()?;
+    let LaunchSizes { kv_bytes_per_token, state_bytes, weights, active_weights: active, .. } = each[0];
+    let branches = each.iter().map(|sizes| sizes.branches).sum();
+    // A sample has the pool of one device.
+    let pool = each.iter().map(|sizes| sizes.pool).min().unwrap_or(0);
+    let states = each.iter().map(|sizes| sizes.states).min().unwrap_or(0);
     let in_flight = worker::in_flight(prepared, branches);
     let kv = |tokens: usize| bytes((tokens * kv_bytes_per_token) as u64);
     let longest = prompts.iter().map(|prompt| prompt.tokens().len()).max().unwrap_or(0);
@@ -38,9 +34,16 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     };
     line("task", format!("{}, {}", prepared.task.name, prepared.task.method.described()));
     line("model", format!("{}, {} context", prepared.model.display(), count(config.context as u64)));
-    line("device", device);
+    for LaunchSizes { device, weights, pool, .. } in &each {
+        let memory = match each.len() {
+            1 => String::new(),
+            _ => format!(": weights {}, kv pool {}", bytes(*weights as u64), bytes(*pool as u64)),
+        };
+        line("device", format!("{device}{memory}"));
+    }
+    let of_each = if each.len() > 1 { " on each device" } else { "" };
     let used = if active < weights { format!(", a token uses {}", bytes(active as u64)) } else { String::new() };
-    line("weights", format!("{}{used}", bytes(weights as u64)));
+    line("weights", format!("{}{of_each}{used}", bytes(weights as u64)));
     line("items", format!("{}, {in_flight} at once on {branches} branches", prompts.len()));
     for error in &left_out {
         line("left out", error.to_string());
@@ -62,10 +65,10 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
         true => format!(": too little for the longest sample, which may take {}", bytes(one_sample as u64)),
         false => String::new(),
     };
-    line("kv pool", format!("{}{too_little}", bytes(pool as u64)));
+    line("kv pool", format!("{}{of_each}{too_little}", bytes(pool as u64)));
     if states > 0 {
         let (all, each) = (bytes((states * state_bytes) as u64), bytes(state_bytes as u64));
-        line("states", format!("{all}: {} of {each}, two for each branch that runs", count(states as u64)));
+        line("states", format!("{all}{of_each}: {} of {each}, two for each branch that runs", count(states as u64)));
     }
     writeln!(page, "\nfirst prompt (item `{}`, {} tokens):\n{}", first.item.id, first.tokens().len(), first.text)
         .expect("writing to a string cannot fail");

@@ -31,7 +31,7 @@ use crate::eval::report::Summary;
 use crate::eval::task::Overrides;
 use crate::interrupt::Interrupt;
 use crate::judge::JudgeSetup;
-use crate::launch::{DeviceChoice, EngineBudget, PrefixFolder};
+use crate::launch::{Devices, EngineBudget, PrefixFolder};
 use crate::out;
 use crate::out::Progress;
 use crate::plan::Planner;
@@ -69,7 +69,7 @@ pub struct RunOptions {
     /// Candidates judged at once; `None`: one per core.
     pub judges: Option<usize>,
     pub judge: JudgeSetup,
-    pub device: DeviceChoice,
+    pub devices: Devices,
     pub budget: EngineBudget,
     /// Where computed prefixes are kept on disk.
     pub prefix_store: Option<PrefixFolder>,

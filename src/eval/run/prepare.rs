@@ -165,7 +165,7 @@ impl PreparedRun {
         Launch {
             model: ModelSource::folder_of(&self.folder, self.facts.dtype),
             tokenizer: Some(self.tokenizer.clone()),
-            device: options.device,
+            devices: options.devices.clone(),
             budget: options.budget,
             planner: options.plan.unwrap_or_default(),
             demand: Demand::new(samples, tokens),

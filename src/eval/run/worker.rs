@@ -12,6 +12,7 @@ use crossbeam_channel::Receiver;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::engine::RootOptions;
 use crate::error::{Error, Result};
 use crate::eval::journal::Journal;
 use crate::eval::report::Summary;
@@ -174,10 +175,8 @@ impl<'a> ItemRunner<'a> {
             items.iter().filter_map(|item| Some((item, *done.get(&item.index)?))).collect();
         let mut order = self.order(items);
         let next = move || {
-            let item = std::iter::from_fn(|| order.next_prompt())
-                .map(|at| &items[at])
-                .find(|item| !done.contains_key(&item.index))?;
-            Some((item, guarded(|| encode(item))))
+            let at = std::iter::from_fn(|| order.next_prompt()).find(|&at| !done.contains_key(&items[at].index))?;
+            Some(EncodedItem { item: &items[at], home: order.home(at), prompt: guarded(|| encode(&items[at])) })
         };
         let threads = in_flight(self.prepared, self.launched.engine.facts().max_branches).min(items.len());
         std::thread::scope(|scope| {
@@ -233,7 +232,8 @@ impl<'a> ItemRunner<'a> {
     /// The order in which `items` start, computed from their texts.
     fn order(&self, items: &[Item]) -> PromptOrder {
         let keys: Vec<&TextKey> = items.iter().map(|item| &self.prepared.texts[&item.index].key).collect();
-        PromptOrder::new(&keys, vec![self.prepared.draws(); items.len()])
+        let replicas = self.launched.engine.facts().replicas;
+        PromptOrder::among(replicas, TextKey::COSTS, &keys, vec![self.prepared.draws(); items.len()])
     }
 }
 
@@ -254,7 +254,12 @@ struct WorkerContext<'a> {
 }
 
 /// An item and its prompt, or the error of encoding it.
-type EncodedItem<'a> = (&'a Item, Result<ItemPrompt<'a>>);
+struct EncodedItem<'a> {
+    item: &'a Item,
+    /// Its part of the job ([`PromptOrder::home`]).
+    home: Option<usize>,
+    prompt: Result<ItemPrompt<'a>>,
+}
 
 /// An item and what its search starts with.
 type StartedItem<'a> = (&'a Item, Result<(ItemPrompt<'a>, SamplingTree)>);
@@ -316,12 +321,14 @@ impl<'a> WorkerContext<'a> {
         if ended || self.run.interrupted.load(Ordering::Relaxed) {
             return None;
         }
-        let (item, prompt) = encoded.recv().ok()?;
+        let EncodedItem { item, home, prompt } = encoded.recv().ok()?;
         let started = prompt.and_then(|prompt| {
             let ItemRunner { prepared, launched, .. } = self.run;
             prepared.check_path(launched.engine.facts(), &prompt)?;
             let (engine, seed) = (launched.engine.clone(), prepared.task.sampling.seed);
-            let tree = SamplingTree::new(engine, &item.id, seed, prompt.tokens().to_vec(), prompt.text.clone())?;
+            let place = RootOptions { home, ..RootOptions::default() };
+            let (tokens, text) = (prompt.tokens().to_vec(), prompt.text.clone());
+            let tree = SamplingTree::placed(engine, &item.id, seed, tokens, text, place)?;
             Ok((prompt, tree))
         });
         Some((item, started))
@@ -454,7 +461,7 @@ mod tests {
             json: false,
             judges: None,
             judge: JudgeSetup { isolation: Isolation::Required, python: None, helper: None },
-            device: DeviceChoice::Cpu,
+            devices: DeviceChoice::Cpu.into(),
             budget: EngineBudget { max_branches: Some(MOST_BRANCHES), ..EngineBudget::default() },
             prefix_store: None,
         }

@@ -150,7 +150,7 @@ fn measure(
         prefix_store: None,
         model: model.source(),
         tokenizer: None,
-        device: options.device,
+        devices: options.device.into(),
         budget: options.budget,
         planner: plan,
         demand: Demand::new(usize::MAX, tokens),

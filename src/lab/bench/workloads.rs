@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::lab::check::dice::Dice;
 use crate::launch::{
-    Demand, DeviceBackend, DeviceChoice, EngineBudget, Generation, Generator, Launch, ModelSource, OnDevice,
+    Demand, DeviceBackend, DeviceChoice, Devices, EngineBudget, Generation, Generator, Launch, ModelSource, OnDevice,
     PromptRequest, Release, in_bytes,
 };
 use crate::model::{ModelConfig, WeightChoice};
@@ -92,11 +92,93 @@ struct MeasuredWorkload<'a> {
     wait_ms: f64,
     preemptions: u64,
     tokens_recomputed: u64,
+    /// Of the measured run, all devices together.
+    prompt_tokens_computed: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    over_one_device: Option<OverOneDevice>,
 }
 
-/// Measures the requested workloads, printing each result as soon as it is known.
-pub fn main(device: DeviceChoice, options: &WorkloadOptions) -> Result<()> {
-    device.open(None)?.with(MeasureWorkloads(options))
+/// A job on several devices over the same job on one of them.
+#[derive(Debug, Serialize)]
+struct OverOneDevice {
+    devices: usize,
+    /// Tokens per second, times those of one device.
+    speed: f64,
+    /// Prompt tokens computed, times those of one device.
+    prompt_tokens: f64,
+}
+
+/// Measures the requested workloads, printing each result as soon as it is known; on several devices, on the first alone,
+/// then on all.
+pub fn main(devices: &Devices, options: &WorkloadOptions) -> Result<()> {
+    let choices = devices.choices()?;
+    let [choice] = choices[..] else { return measure_replicas(&choices, options) };
+    choice.open(None)?.with(MeasureWorkloads(options))
+}
+
+/// Measures every workload on the first of these devices, then on all of them.
+fn measure_replicas(choices: &[DeviceChoice], options: &WorkloadOptions) -> Result<()> {
+    for (option, is_set) in
+        [("--without-attention", options.without_attention), ("--recommended-gemm", options.recommended_gemm)]
+    {
+        if is_set {
+            return Err(Error::value(option, "one device", format!("{} of them", choices.len())));
+        }
+    }
+    let begun = Instant::now();
+    let (config, jobs) = read_jobs(options.file.as_deref(), &options.shape, &options.workloads)?;
+    let config = config.with(options.weights, Path::new("the shape"))?;
+    // The first alone is what one device can do; on the CPU it has its share of the cores, as beside the others.
+    let mut alone: Vec<OneDevice> = Vec::new();
+    for devices in [&choices[..1], choices] {
+        let launch = launch(&config, &jobs, options, Devices::Each(devices.to_vec()))?;
+        let engine = match devices {
+            [one] => one.open_as_one_of(choices.len(), Some(launch.model))?.with(StartOne(&launch))?,
+            _ => launch.start()?.engine,
+        };
+        for (at, job) in jobs.iter().enumerate() {
+            if begun.elapsed() > options.budget || (devices.len() > 1 && alone.len() <= at) {
+                log::warn!("the time is used up before {}", job.name);
+                break;
+            }
+            let measured = measure(&engine, job, at as u64, options);
+            let mut measured = measured.map_err(|error| in_bytes(error, engine.facts()))?;
+            match devices {
+                [_] => alone.push(OneDevice { seconds: measured.seconds, tokens: measured.prompt_tokens_computed }),
+                _ => measured.compare(&alone[at], devices.len()),
+            }
+            print_json(&measured)?;
+        }
+    }
+    Ok(())
+}
+
+/// A job on one of several devices.
+struct OneDevice {
+    seconds: f64,
+    tokens: u64,
+}
+
+impl MeasuredWorkload<'_> {
+    /// Compares the job on several devices with the same job on one of them.
+    fn compare(&mut self, one: &OneDevice, devices: usize) {
+        self.over_one_device = Some(OverOneDevice {
+            devices,
+            speed: rounded(one.seconds / self.seconds, 3),
+            prompt_tokens: rounded(self.prompt_tokens_computed as f64 / one.tokens.max(1) as f64, 3),
+        });
+    }
+}
+
+/// Starts a launch's engine on an open device.
+struct StartOne<'a>(&'a Launch<'a>);
+
+impl OnDevice for StartOne<'_> {
+    type Output = EngineHandle;
+
+    fn run<B: DeviceBackend>(self, backend: B) -> Result<EngineHandle> {
+        Ok(self.0.start_on(backend)?.engine)
+    }
 }
 
 struct MeasureWorkloads<'a>(&'a WorkloadOptions);
@@ -138,6 +220,16 @@ fn start<B: Timed>(
     jobs: &[Workload],
     options: &WorkloadOptions,
 ) -> Result<EngineHandle> {
+    Ok(launch(config, jobs, options, Devices::default())?.start_on(backend)?.engine)
+}
+
+/// What an engine with room for the largest job is started from.
+fn launch<'a>(
+    config: &'a ModelConfig,
+    jobs: &'a [Workload],
+    options: &WorkloadOptions,
+    devices: Devices,
+) -> Result<Launch<'a>> {
     let longest = jobs.iter().map(|job| job.context()).max().unwrap_or(0);
     if longest > config.context {
         let (what, context) = ("a prompt with its continuation".to_owned(), config.context);
@@ -145,7 +237,7 @@ fn start<B: Timed>(
     }
     let branches = jobs.iter().map(Workload::continuations).max().unwrap_or(1);
     // Earlier jobs stay cached until the memory is needed.
-    let tokens = |_, page: usize| jobs.iter().map(|job| job.kv_tokens(page)).max().unwrap_or(0) + 64 * page;
+    let tokens = move |_, page: usize| jobs.iter().map(|job| job.kv_tokens(page)).max().unwrap_or(0) + 64 * page;
     let budget = EngineBudget {
         gpu_memory: None,
         max_branches: Some(options.max_branches.unwrap_or(branches)),
@@ -158,16 +250,15 @@ fn start<B: Timed>(
         kv: options.kv,
         weights: options.weights,
     };
-    let launch = Launch {
+    Ok(Launch {
         prefix_store: None,
         model: ModelSource::random(config, options.dtype),
         tokenizer: None,
-        device: DeviceChoice::Auto,
+        devices,
         budget,
         planner: options.planner,
         demand: Demand::new(usize::MAX, tokens),
-    };
-    Ok(launch.start_on(backend)?.engine)
+    })
 }
 
 fn measure<'a>(
@@ -215,6 +306,8 @@ fn measure<'a>(
         wait_ms: a_step(|m| m.seconds_waiting),
         preemptions: after.preemptions - before.preemptions,
         tokens_recomputed: after.tokens_recomputed - before.tokens_recomputed,
+        prompt_tokens_computed: after.prompt_tokens_computed - before.prompt_tokens_computed,
+        over_one_device: None,
     })
 }
 

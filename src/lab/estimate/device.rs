@@ -11,7 +11,7 @@ use crate::backend::sim::{DeviceProfile, Sim};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::lab::replay::{ReplaySettings, SimulatedMachine};
-use crate::launch::{Demand, DeviceChoice, EngineBudget, Launch, ModelSource};
+use crate::launch::{Demand, Devices, EngineBudget, Launch, ModelSource};
 use crate::model::{ModelConfig, Quantisation};
 use crate::plan::{PlanHints, Planner};
 
@@ -52,7 +52,7 @@ impl DescribedDevice {
             prefix_store: None,
             model: ModelSource::random(&model.config, model.dtype),
             tokenizer: None,
-            device: DeviceChoice::Auto,
+            devices: Devices::default(),
             budget: *budget,
             planner: Planner::default(),
             demand: Demand::unbounded(),

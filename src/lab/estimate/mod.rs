@@ -10,6 +10,7 @@ mod job;
 mod parts;
 mod pool;
 mod predict;
+mod replicas;
 mod report;
 mod rows;
 mod sharing;
@@ -57,6 +58,8 @@ pub struct PlanOptions {
     pub predict: Predict,
     /// Also cuts the job into so many parts for several processes.
     pub parts: Option<usize>,
+    /// Also divides it among so many replicas.
+    pub replicas: Option<usize>,
     /// Also reports how attention treats each node.
     pub explain: bool,
     pub json: bool,
@@ -132,6 +135,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         waves: waves.iter().map(|wave| report::WaveSizes::of(wave, &device.pool)).collect(),
         decode_step: decode_step::reads(&step.forest, &device.hints),
         parts: options.parts.map(|parts| parts::JobParts::of(&job, &tree, parts)),
+        replicas: options.replicas.map(|replicas| replicas::JobReplicas::of(&job, &tree, &sample_tree, replicas)),
         nodes: options.explain.then(|| explain::explain(&tree, &step, &device.hints)),
         predictions,
         notes: job.notes.clone(),

@@ -12,6 +12,7 @@ use super::job::PlannedJob;
 use super::parts::JobParts;
 use super::pool::{Pool, Wave};
 use super::predict::Prediction;
+use super::replicas::JobReplicas;
 use super::sharing::{SharingCost, TreeLevel};
 use super::source::PlanModel;
 use crate::backend::Dtype;
@@ -42,6 +43,9 @@ pub struct JobEstimate {
     /// With `--parts`: the job cut for several processes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parts: Option<JobParts>,
+    /// With `--devices`: the job divided among them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<JobReplicas>,
     /// With `--explain`: all nodes, depth-first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes: Option<Vec<ExplainedNode>>,
@@ -178,7 +182,8 @@ impl fmt::Display for JobEstimate {
         for (number, prediction) in self.predictions.iter().enumerate() {
             line(if number == 0 { "predicted" } else { "" }, prediction_text(prediction))?;
         }
-        for (name, text) in self.parts.iter().flat_map(JobParts::lines) {
+        let parts = self.parts.iter().flat_map(JobParts::lines);
+        for (name, text) in parts.chain(self.replicas.iter().flat_map(JobReplicas::lines)) {
             line(&name, text)?;
         }
         for note in &self.notes {

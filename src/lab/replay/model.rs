@@ -12,7 +12,7 @@ use crate::backend::sim::{DeviceProfile, Sim};
 use crate::backend::{Backend, Dtype, KvDtype};
 use crate::engine::EngineConfig;
 use crate::error::{Error, Result};
-use crate::launch::{Demand, DeviceChoice, EngineBudget, Launch, ModelSource};
+use crate::launch::{Demand, Devices, EngineBudget, Launch, ModelSource};
 use crate::model::{Decoder, ModelConfig, WeightChoice};
 use crate::plan::Planner;
 
@@ -127,7 +127,7 @@ impl<B: Backend> LoadedModel<B> {
             prefix_store: None,
             model: ModelSource::random(&self.config, self.dtype),
             tokenizer: None,
-            device: DeviceChoice::Auto,
+            devices: Devices::default(),
             budget,
             planner: settings.planner,
             demand: match settings.pool_bytes {

@@ -6,9 +6,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::generator::FOREVER;
-use super::{AsRequest, GenerateEvent, Generator, SampleId};
+use super::{AsRequest, BeginOptions, GenerateEvent, Generator, SampleId};
 use crate::engine::{Finish, FinishReason};
 use crate::error::{Error, Result};
+use crate::kv::TokenCosts;
 use crate::launch::PromptOrder;
 
 /// The result of one prompt: its samples by index, and the prompt's own scores if they were asked for, each a finish or
@@ -35,7 +36,8 @@ impl<R: AsRequest> Generation<R> {
         let context = generator.engine().facts().context;
         let prompts: Vec<_> = requests.iter().map(|request| request.as_request().tokens).collect();
         let draws = requests.iter().map(|request| request.as_request().draws(context)).collect();
-        let order = PromptOrder::new(&prompts, draws);
+        let replicas = generator.engine().facts().replicas;
+        let order = PromptOrder::among(replicas, TokenCosts::default(), &prompts, draws);
         Generation {
             generator,
             order,
@@ -92,7 +94,8 @@ impl<R: AsRequest> Generation<R> {
 
     fn begin(&mut self, prompt: usize) {
         let request = self.requests[prompt].as_request();
-        if let Err(error) = self.generator.begin(prompt, &request) {
+        let options = BeginOptions { home: self.order.home(prompt), ..BeginOptions::default() };
+        if let Err(error) = self.generator.begin_with(prompt, &request, options) {
             return self.ready.push_back(GenerateEvent::Refused { prompt, error });
         }
         let before = self.before.replace(prompt).map_or(&[][..], |before| self.requests[before].as_request().tokens);

@@ -55,8 +55,8 @@ impl PromptRequest<'_> {
         self.n + usize::from(self.prompt_logprobs.is_some())
     }
 
-    fn place(&self) -> RootOptions {
-        RootOptions { priority: self.priority, beside: None }
+    fn place(&self, home: Option<usize>) -> RootOptions {
+        RootOptions { priority: self.priority, beside: None, home }
     }
 
     /// Output tokens of its samples, for a model with `context` positions.

@@ -22,7 +22,7 @@ use crate::error::Result;
 use crate::figures::count;
 use crate::interrupt::Interrupt;
 use crate::json::describe;
-use crate::launch::{Demand, DeviceChoice, EngineBudget, Launch, ModelSource, PrefixFolder};
+use crate::launch::{Demand, Devices, EngineBudget, Launch, ModelSource, PrefixFolder};
 use crate::model::ModelFolder;
 use crate::openai::protocol::Refusal;
 use crate::out;
@@ -54,7 +54,7 @@ pub struct BatchOptions {
     /// Seed of requests without one.
     pub seed: u64,
     pub plan: Option<Planner>,
-    pub device: DeviceChoice,
+    pub devices: Devices,
     pub budget: EngineBudget,
     /// Where computed prefixes are kept on disk.
     pub prefix_store: Option<PrefixFolder>,
@@ -89,7 +89,7 @@ pub fn main(options: &BatchOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         let launch = Launch {
             model: ModelSource::folder(&folder)?,
             tokenizer: Some(tokenizer.clone()),
-            device: options.device,
+            devices: options.devices.clone(),
             budget: options.budget,
             planner: options.plan.unwrap_or_default(),
             demand: Demand::new(branches, tokens),

@@ -13,7 +13,9 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, never};
 use crate::engine::{EngineFacts, EngineHandle, Finish, FinishReason, First, Hear};
 use crate::error::{Error, Result};
 use crate::kv::DistinctTokens;
-use crate::launch::{GenerateEvent, Generator, PromptOrder, PromptRequest, Release, guarded, in_bytes, work_ahead};
+use crate::launch::{
+    BeginOptions, GenerateEvent, Generator, PromptOrder, PromptRequest, Release, TextKey, guarded, in_bytes, work_ahead,
+};
 use crate::openai::protocol::{PromptCandidates, Refusal, RequestReader};
 
 use super::answer::BatchAnswer;
@@ -68,7 +70,8 @@ impl BatchJob<'_> {
         let places: Vec<RequestPrompt> = requests.iter().enumerate().flat_map(places).collect();
         let prompts = || requests.iter().flat_map(|request| &request.prompts);
         let keys: Vec<_> = prompts().map(|prompt| &prompt.key).collect();
-        let order = Mutex::new(PromptOrder::new(&keys, prompts().map(|prompt| prompt.draws).collect()));
+        let (replicas, draws) = (self.engine.facts().replicas, prompts().map(|prompt| prompt.draws).collect());
+        let order = Mutex::new(PromptOrder::among(replicas, TextKey::COSTS, &keys, draws));
         let mut answering = AnswerLoop {
             work: self,
             places: &places,
@@ -248,7 +251,8 @@ impl AnswerLoop<'_> {
         if prompt.results() == 0 {
             return self.end(at, Ok(PromptCandidates::default()));
         }
-        match self.generator.begin(at, &prompt) {
+        let home = self.order.lock().expect("reading does not panic").home(at);
+        match self.generator.begin_with(at, &prompt, BeginOptions { home, ..BeginOptions::default() }) {
             Ok(()) => Ok(()),
             Err(error) => {
                 let refusal = request_refusal(error, self.work.engine.facts())?;

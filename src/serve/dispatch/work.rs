@@ -215,7 +215,7 @@ impl DispatchLoop {
             false => {
                 let request = job.part(prompt, first, samples);
                 let keep = job.keep.is_some();
-                let options = BeginOptions { first_sample: first, hear: Some(job.hear), keep };
+                let options = BeginOptions { first_sample: first, hear: Some(job.hear), keep, home: None };
                 self.generator.begin_with(number, &request, options)?;
                 request.results()
             }

@@ -1,0 +1,115 @@
+//! A job divided among replicas (`--devices`): where the tree is cut, what each replica computes, and which prompt tokens
+//! are computed twice. A run cuts in the same way; a prompt with more samples than its share is cut between them.
+
+use serde::Serialize;
+
+use super::job::PlannedJob;
+use super::sharing::SamplePrompts;
+use crate::figures::{count, counted};
+use crate::ids::TokenId;
+use crate::kv::{PromptParts, PromptTree, Prompts, TokenCosts};
+
+#[derive(Debug, Serialize)]
+pub struct JobReplicas {
+    pub replicas: Vec<ReplicaPart>,
+    /// Prompt tokens that one device computes, and all replicas together.
+    pub tokens_of_one_device: u64,
+    pub tokens_computed: u64,
+    pub tokens_twice: u64,
+}
+
+/// What one replica has.
+#[derive(Debug, Serialize)]
+pub struct ReplicaPart {
+    /// The prompt at which it begins, by its number in the job from 0 on; `None`: it has none.
+    pub first_prompt: Option<u32>,
+    /// The tokens of that prompt that the replica before it computes, too.
+    pub computed_twice: u64,
+    pub samples: u64,
+    pub prompt_tokens: u64,
+    pub output_tokens: u64,
+}
+
+/// The most that the largest part may have of an equal share, in hundredths, before prompts are cut between samples.
+const MOST_PERCENT: u64 = 105;
+
+impl JobReplicas {
+    /// `tree`: of the job's prompts; `sample_tree`: of its samples.
+    pub fn of(job: &PlannedJob, tree: &PromptTree, sample_tree: &PromptTree, replicas: usize) -> Self {
+        let draws = job.draws();
+        let by_prompts = tree.parts(&draws, TokenCosts::default(), replicas);
+        let work: u64 = by_prompts.parts.iter().map(|part| part.work).sum();
+        let largest = by_prompts.parts.iter().map(|part| part.work).max().unwrap_or(0);
+        if largest.saturating_mul(100 * replicas as u64) <= work.saturating_mul(MOST_PERCENT) {
+            let samples_of = |prompt: u32| u64::from(job.per_prompt[prompt as usize].samples);
+            return Self::of_cut(&by_prompts, |prompt| prompt, samples_of, job);
+        }
+        let samples = SamplePrompts::of(job);
+        let outputs: Vec<u64> = samples
+            .prompts
+            .iter()
+            .map(|&prompt| draws[prompt as usize] / u64::from(job.per_prompt[prompt as usize].samples).max(1))
+            .collect();
+        let by_samples = sample_tree.parts(&outputs, TokenCosts::default(), replicas);
+        Self::of_cut(&by_samples, |sample| samples.prompts[sample as usize], |_| 1, job)
+    }
+
+    fn of_cut(
+        cut: &PromptParts,
+        prompt_of: impl Fn(u32) -> u32,
+        samples_of: impl Fn(u32) -> u64,
+        job: &PlannedJob,
+    ) -> Self {
+        let tokens = |at: u32| -> &[TokenId] { job.prompts.tokens(prompt_of(at) as usize) };
+        let mut before: Option<u32> = None;
+        let mut replicas = Vec::new();
+        for part in &cut.parts {
+            let first = part.prompts.first().copied();
+            let computed_twice = match (before, first) {
+                (Some(before), Some(first)) => {
+                    tokens(before).iter().zip(tokens(first)).take_while(|(one, other)| one == other).count() as u64
+                }
+                _ => 0,
+            };
+            before = part.prompts.last().copied().or(before);
+            replicas.push(ReplicaPart {
+                first_prompt: first.map(&prompt_of),
+                computed_twice,
+                samples: part.prompts.iter().map(|&at| samples_of(at)).sum(),
+                prompt_tokens: part.prompt_tokens,
+                output_tokens: part.output_tokens,
+            });
+        }
+        Self {
+            replicas,
+            tokens_of_one_device: cut.distinct_tokens,
+            tokens_computed: cut.prompt_tokens(),
+            tokens_twice: cut.tokens_twice(),
+        }
+    }
+
+    /// Names and texts of the report's lines.
+    pub fn lines(&self) -> Vec<(String, String)> {
+        let times = self.tokens_computed as f64 / self.tokens_of_one_device.max(1) as f64;
+        let all = format!(
+            "{}: {} computed, {} of them twice: {times:.3} x one device's",
+            count(self.replicas.len() as u64),
+            counted(self.tokens_computed, "prompt token"),
+            count(self.tokens_twice)
+        );
+        let part = |(number, part): (usize, &ReplicaPart)| {
+            let begin = match part.first_prompt {
+                Some(prompt) => format!("from prompt {prompt} on, {} of it again", count(part.computed_twice)),
+                None => "nothing".to_owned(),
+            };
+            let text = format!(
+                "{begin}: {}, {} computed, {} sampled",
+                counted(part.samples, "sample"),
+                counted(part.prompt_tokens, "prompt token"),
+                count(part.output_tokens)
+            );
+            (format!("device {}", number + 1), text)
+        };
+        std::iter::once(("devices".to_owned(), all)).chain(self.replicas.iter().enumerate().map(part)).collect()
+    }
+}

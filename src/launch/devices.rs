@@ -1,0 +1,192 @@
+//! The devices of an engine: one, or several of one kind, each of which holds the whole model (a replica). Parses
+//! `--devices`.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::str::FromStr;
+
+use super::DeviceChoice;
+use crate::backend::cuda::discovery::probe::probe;
+use crate::error::{Error, Result};
+
+/// `--device`, or `--devices`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Devices {
+    One(DeviceChoice),
+    /// Of one kind: the CPU, several replicas of which share its cores and its memory, or GPUs, each once. At least one.
+    Each(Vec<DeviceChoice>),
+    /// Every GPU that the driver shows.
+    AllGpus,
+}
+
+impl Default for Devices {
+    fn default() -> Self {
+        Devices::One(DeviceChoice::default())
+    }
+}
+
+impl From<DeviceChoice> for Devices {
+    fn from(device: DeviceChoice) -> Self {
+        Devices::One(device)
+    }
+}
+
+/// Most replicas.
+const MOST: usize = 64;
+
+impl Devices {
+    /// The device, for work that uses one only.
+    ///
+    /// # Errors
+    ///
+    /// One sentence, if several were chosen. `what`: the work.
+    pub fn only_one(&self, what: &str) -> Result<DeviceChoice> {
+        match self {
+            Devices::One(device) => Ok(*device),
+            Devices::Each(devices) if devices.len() == 1 => Ok(devices[0]),
+            several => Err(Error::value("--devices", format!("one device, which {what} uses"), several.to_string())),
+        }
+    }
+
+    /// Each device; `all` asks the driver.
+    ///
+    /// # Errors
+    ///
+    /// One sentence: no GPU was found, or one of them is unusable, or they are of different kinds.
+    pub fn choices(&self) -> Result<Vec<DeviceChoice>> {
+        let choices = match self {
+            Devices::One(device) => return Ok(vec![*device]),
+            Devices::Each(devices) => devices.clone(),
+            Devices::AllGpus => {
+                let gpus = probe()
+                    .map_err(|error| Error::value("--devices all", "at least one GPU", format!("none: {error}")))?;
+                (0..gpus.len()).map(|ordinal| DeviceChoice::Cuda { ordinal }).collect()
+            }
+        };
+        check_kinds(&choices)?;
+        Ok(choices)
+    }
+
+    /// How many there are. GPUs in a list need not exist; `all` asks the driver.
+    ///
+    /// # Errors
+    ///
+    /// `all` finds none.
+    pub fn known_count(&self) -> Result<usize> {
+        match self {
+            Devices::One(_) => Ok(1),
+            Devices::Each(devices) => Ok(devices.len()),
+            Devices::AllGpus => Ok(self.choices()?.len()),
+        }
+    }
+}
+
+/// Refuses GPUs of different kinds: they round differently, and the slower ones would be waited for.
+fn check_kinds(choices: &[DeviceChoice]) -> Result<()> {
+    let ordinals: Vec<usize> = choices
+        .iter()
+        .filter_map(|choice| match choice {
+            DeviceChoice::Cuda { ordinal } => Some(*ordinal),
+            DeviceChoice::Auto | DeviceChoice::Cpu => None,
+        })
+        .collect();
+    let ([first, others @ ..], [_, _, ..]) = (&ordinals[..], choices) else { return Ok(()) };
+    let gpus = probe()?;
+    let facts = |ordinal: usize| match gpus.get(ordinal) {
+        Some(Ok(facts)) => Ok(facts),
+        Some(Err(error)) => Err(Error::NoDevice { device: format!("cuda:{ordinal}"), why: error.to_string() }),
+        None => {
+            let why = format!("the driver shows {} GPUs", gpus.len());
+            Err(Error::NoDevice { device: format!("cuda:{ordinal}"), why })
+        }
+    };
+    let kind = facts(*first)?;
+    for &other in others {
+        let found = facts(other)?;
+        if (&found.name, &found.arch) != (&kind.name, &kind.arch) {
+            let expected = format!("GPUs of one kind, as cuda:{first} ({})", kind.name);
+            return Err(Error::value("--devices", expected, format!("cuda:{other} ({})", found.name)));
+        }
+    }
+    Ok(())
+}
+
+impl fmt::Display for Devices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Devices::One(device) => device.fmt(f),
+            Devices::Each(devices) => {
+                let names: Vec<String> = devices.iter().map(ToString::to_string).collect();
+                f.write_str(&names.join(","))
+            }
+            Devices::AllGpus => f.write_str("all"),
+        }
+    }
+}
+
+/// Reads `--devices`: `all`, or names of devices with commas between them.
+impl FromStr for Devices {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        if text == "all" {
+            return Ok(Devices::AllGpus);
+        }
+        let wrong = |found: &str| Error::value("devices", "all, or a list such as cuda:0,cuda:1 or cpu,cpu", found);
+        let devices = text
+            .split(',')
+            .map(|name| match name.parse::<DeviceChoice>() {
+                Ok(DeviceChoice::Auto) | Err(_) => Err(wrong(name)),
+                Ok(device) => Ok(device),
+            })
+            .collect::<Result<Vec<_>>>()?;
+        if devices.len() > MOST {
+            return Err(Error::value("devices", format!("at most {MOST}"), devices.len().to_string()));
+        }
+        let is_cpu = |device: &DeviceChoice| *device == DeviceChoice::Cpu;
+        if devices.iter().any(is_cpu) && !devices.iter().all(is_cpu) {
+            return Err(Error::value("devices", "all of one kind, CPU or GPUs", text));
+        }
+        let mut seen = HashSet::new();
+        for device in devices.iter().filter(|device| !is_cpu(device)) {
+            if !seen.insert(device.to_string()) {
+                return Err(Error::value("devices", "each GPU once", format!("{device} twice")));
+            }
+        }
+        Ok(Devices::Each(devices))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_read_as_they_are_printed() {
+        let (cpu, cuda) = (DeviceChoice::Cpu, |ordinal| DeviceChoice::Cuda { ordinal });
+        for (text, devices) in [
+            ("all", Devices::AllGpus),
+            ("cpu", Devices::Each(vec![cpu])),
+            ("cpu,cpu,cpu", Devices::Each(vec![cpu; 3])),
+            ("cuda:0,cuda:3", Devices::Each(vec![cuda(0), cuda(3)])),
+        ] {
+            assert_eq!(text.parse::<Devices>().expect(text), devices);
+            assert_eq!(devices.to_string(), text);
+        }
+        for (text, word) in [
+            ("", "cuda:0,cuda:1"),
+            ("cuda:0,", "cuda:0,cuda:1"),
+            ("auto,cpu", "auto"),
+            ("cuda:1,cpu", "of one kind"),
+            ("cuda:1,cuda:2,cuda:1", "cuda:1 twice"),
+            ("cuda,cuda:0", "cuda:0 twice"),
+            ("cpu,gpu", "gpu"),
+        ] {
+            let error = text.parse::<Devices>().expect_err(text).to_string();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+        let several = Devices::Each(vec![cpu; 2]).only_one("check").expect_err("two").to_string();
+        assert!(several.contains("check") && several.contains("cpu,cpu"), "{several}");
+        assert_eq!(Devices::Each(vec![cuda(1)]).only_one("check").expect("one"), cuda(1));
+    }
+}

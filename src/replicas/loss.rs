@@ -1,0 +1,77 @@
+//! An engine that ends while others live: what it had begins again on them, from its tokens. Uniforms follow from the
+//! branch and the position, so that the same tokens are sampled again.
+
+use crate::ids::BranchId;
+
+use super::branch::On;
+use super::hearing::Started;
+use super::prefix::{KnownPrefixes, Prefix};
+use super::queue::{Repeated, Task};
+use super::router::Router;
+
+impl Router {
+    /// Notes that an engine has ended, and gives what it had to the others.
+    pub fn lose(&mut self, at: usize) {
+        let replica = &mut self.replicas[at];
+        if !replica.lives() {
+            return;
+        }
+        let device = replica.engine.facts().device.clone();
+        replica.lost = Some(format!("{device}: {}", replica.engine.exit_reason()));
+        replica.known = KnownPrefixes::default();
+        let waiting = match replica.queue.first() {
+            Some(first) => replica.queue.take_from(&first),
+            None => Vec::new(),
+        };
+        if self.replicas.iter().all(|replica| !replica.lives()) {
+            let whys: Vec<&str> = self.replicas.iter().filter_map(|replica| replica.lost.as_deref()).collect();
+            self.gone = Some(format!("no device is left ({})", whys.join("; ")));
+            return;
+        }
+        for record in self.branches.values_mut().filter(|record| record.on == On::Replica(at)) {
+            record.on = On::Nowhere;
+            record.prefix = Prefix::of(&record.path.all());
+        }
+        let begun = self.take_begun(at);
+        let lost = self.replicas[at].lost.as_deref().unwrap_or_default();
+        log::warn!("a device is lost, its {} samples begin again on the others: {lost}", begun.len());
+        let mut last: Option<(Prefix, usize)> = None;
+        for task in waiting.into_iter().chain(begun) {
+            let home = self.branches.get(&task.branch()).and_then(|record| record.home);
+            let to = self.place(home, &task.prefix, last.as_ref());
+            last = Some((task.prefix.clone(), to));
+            self.queue(to, task);
+        }
+    }
+
+    /// The extends that only this engine had, in order, as they begin again; those that were cancelled end.
+    fn take_begun(&mut self, at: usize) -> Vec<Task> {
+        let had = |started: &Started| started.replicas.contains(&at);
+        let ids: Vec<BranchId> =
+            self.started.iter().filter(|(_, started)| had(started)).map(|(&branch, _)| branch).collect();
+        let mut begun = Vec::new();
+        for branch in ids {
+            let Some(started) = self.started.get_mut(&branch) else { continue };
+            started.replicas.retain(|&replica| replica != at);
+            let (key, work) = (started.task.key, started.task.work);
+            self.replicas[at].end(key, work);
+            if !started.replicas.is_empty() || started.end.is_some() {
+                self.end_if_over(branch);
+                continue;
+            }
+            let Some(Started { mut task, .. }) = self.started.remove(&branch) else { continue };
+            if task.is_cancelled || !self.branches.contains_key(&branch) {
+                self.finish_cancelled(&task);
+                continue;
+            }
+            let has_said = !task.said.tokens.is_empty() || !task.said.text.is_empty();
+            task.said.repeated = has_said.then(Repeated::default);
+            if let Some(record) = self.branches.get(&branch) {
+                task.prefix = record.prefix_with(&task.extend.continuation);
+            }
+            begun.push(task);
+        }
+        begun.sort_by_key(|task| task.key);
+        begun
+    }
+}

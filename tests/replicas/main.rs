@@ -1,0 +1,10 @@
+//! Several engines behind one handle: that each branch has one engine, that nothing depends on which, and what happens
+//! when one ends. Engines are scripted, or small real ones.
+
+#[path = "../common/patience.rs"]
+mod patience;
+
+mod losses;
+mod placing;
+mod script;
+mod trees;
