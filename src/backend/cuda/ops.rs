@@ -60,6 +60,7 @@ pub struct Ops {
     scale: Function,
     softcap: Function,
     select_rows: Function,
+    columns: Function,
 }
 
 /// A [`RopeTable`] on the device.
@@ -108,6 +109,7 @@ impl Ops {
             scale: plain(&units::SCALE, "scale")?,
             softcap: plain(&units::SOFTCAP, "softcap")?,
             select_rows: plain(&units::SELECT_ROWS, "select_rows")?,
+            columns: plain(&units::COLUMNS, "columns")?,
             device: device.clone(),
             element,
         })
@@ -351,6 +353,16 @@ impl Ops {
         let args =
             |memory: &Memory| Args::new().memory(memory).memory(y.memory()).u32(small(x.width)).u32(small(y.width));
         self.launch(&self.sigmoid_times, x, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
+    }
+
+    /// `Ranked::columns`
+    pub fn columns(&self, out: &Buffer, x: &Buffer, first: usize) {
+        assert!(out.rows == x.rows && first + out.width <= x.width && out.element == x.element, "columns: shapes");
+        let args = |out_memory: &Memory| {
+            let args = Args::new().memory(out_memory).memory(x.memory()).u32(small(out.row_bytes()));
+            args.u32(small(x.row_bytes())).u32(small(first * x.element.bytes()))
+        };
+        self.launch(&self.columns, out, chunk_blocks(out.row_bytes()), LANE_BLOCK, 0, args);
     }
 
     /// `rows`: for each row of `out`, the row of `x` to copy.

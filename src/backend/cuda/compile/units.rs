@@ -59,10 +59,12 @@ pub static HEADERS: &[Source] = &[
     source!("lanes.cuh"),
     source!("overlap.cuh"),
     source!("ops/gated_silu.cuh"),
+    source!("ops/kv_slot.cuh"),
     source!("ops/rms_norm.cuh"),
     source!("registers.cuh"),
     source!("attention/level_words.cuh"),
     source!("reduce.cuh"),
+    source!("ranks/meet.cuh"),
     source!("sampling/sample.cuh"),
     source!("sampling/edit.cuh"),
     source!("sampling/row.cuh"),
@@ -96,6 +98,9 @@ pub static GELU_TIMES: Source = source!("ops/gelu_times.cu");
 pub static HEAD_NORM: Source = source!("ops/head_norm.cu");
 pub static KV_APPEND: Source = source!("ops/kv_append.cu");
 pub static KV_APPEND_FP8: Source = source!("ops/kv_append_fp8.cu");
+pub static COLUMNS: Source = source!("ops/columns.cu");
+pub static ALL_GATHER: Source = source!("ranks/all_gather.cu");
+pub static ALL_REDUCE: Source = source!("ranks/all_reduce.cu");
 pub static KV_PAGES: Source = source!("ops/kv_pages.cu");
 pub static LAYER_NORM: Source = source!("ops/layer_norm.cu");
 pub static LEVEL_LSE: Source = source!("attention/level_lse.cu");
@@ -149,6 +154,7 @@ pub fn all() -> Vec<Unit> {
     all.extend([8, 9].into_iter().flat_map(four_bit_of));
     all.extend(SAMPLE.iter().chain([&SAMPLE_COUNT]).map(Unit::new));
     all.push(advance());
+    all.extend([1, 2, 4, 8].into_iter().flat_map(|ranks| [all_reduce(ranks), all_gather(ranks)]));
     all.extend(routes());
     all.extend(
         DTYPES.into_iter().flat_map(|element| [8, 9].into_iter().flat_map(move |major| experts(element, major))),
@@ -212,7 +218,7 @@ pub fn ops(element: Dtype) -> Vec<Unit> {
         &ROUND,
         &COMBINE,
     ];
-    let plain = [&ADD, &RMS_NORM_ADD, &SCALE, &SOFTCAP, &SELECT_ROWS, &KV_PAGES];
+    let plain = [&ADD, &RMS_NORM_ADD, &SCALE, &SOFTCAP, &SELECT_ROWS, &COLUMNS, &KV_PAGES];
     elementwise.map(|source| typed(source, element)).into_iter().chain(plain.map(Unit::new)).collect()
 }
 
@@ -323,6 +329,15 @@ pub fn expert_linear(element: Dtype, tiles: ExpertTiles, is_gated: bool) -> Unit
         ExpertKernel::Mma => typed(&EXPERT_LINEAR, element),
     }
     .define("GATED", u8::from(is_gated))
+}
+
+/// The units of exchanges among so many ranks.
+pub fn all_reduce(ranks: usize) -> Unit {
+    Unit::new(&ALL_REDUCE).define("RANKS", ranks)
+}
+
+pub fn all_gather(ranks: usize) -> Unit {
+    Unit::new(&ALL_GATHER).define("RANKS", ranks)
 }
 
 /// The unit that advances a step by one token.

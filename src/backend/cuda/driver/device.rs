@@ -77,6 +77,32 @@ impl Device {
         Ok(free)
     }
 
+    /// Lets kernels of this GPU read the memory of `peer`, a GPU of the same host. Nothing to do if they are one.
+    ///
+    /// # Errors
+    ///
+    /// The two cannot.
+    pub fn read_memory_of(&self, peer: &Device) -> Result<()> {
+        if self.0.facts.ordinal == peer.0.facts.ordinal {
+            return Ok(());
+        }
+        let mut can = 0;
+        // SAFETY: both handles come from the driver, which writes one word.
+        self.call("ask for access to a peer", || unsafe {
+            sys::cuDeviceCanAccessPeer(&raw mut can, self.0.handle, peer.0.handle).result()
+        })?;
+        if can == 0 {
+            let expected = format!("a GPU whose memory {} reads (through NVLink, or PCIe that allows it)", self.name());
+            return Err(Error::value("--tensor-parallel", expected, peer.name()));
+        }
+        // SAFETY: the peer's context lives as long as `peer`; kernels read its memory only while both do.
+        let enable = || unsafe { sys::cuCtxEnablePeerAccess(peer.0.context, 0).result() };
+        self.call("read the memory of a peer", || match enable() {
+            Err(error) if error.0 == CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
+            other => other,
+        })
+    }
+
     /// Waits until all that was enqueued is done.
     pub fn synchronise(&self) -> Result<()> {
         // SAFETY: the stream lives as long as `self`.

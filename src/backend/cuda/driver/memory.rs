@@ -104,10 +104,19 @@ impl Device {
 
     /// Allocates page-locked host memory, all zero.
     pub fn pinned(&self, bytes: usize) -> Result<Pinned> {
+        self.locked(bytes, 0)
+    }
+
+    /// The same, which kernels of every GPU may read too, at its address.
+    pub fn pinned_for_all(&self, bytes: usize) -> Result<Pinned> {
+        self.locked(bytes, sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP)
+    }
+
+    fn locked(&self, bytes: usize, flags: u32) -> Result<Pinned> {
         self.check()?;
         let doing = format!("lock {bytes} bytes of host memory");
         // SAFETY: `Pinned` owns and frees what is allocated; the driver refuses 0 bytes.
-        let start = self.bind().and_then(|()| unsafe { result::malloc_host(bytes.max(1), 0) });
+        let start = self.bind().and_then(|()| unsafe { result::malloc_host(bytes.max(1), flags) });
         let start = start.map_err(|error| match error.0 {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => Error::LockedMemory { device: self.name(), asked: bytes },
             _ => self.error(&doing, error),
