@@ -300,7 +300,7 @@ fn measure<'a>(
         kv_bytes_unshared: unshared_bytes(engine.facts(), job),
         steps,
         steps_replanned: after.steps_replanned - before.steps_replanned,
-        mean_step_ms: rounded(1e3 * seconds / steps as f64, 3),
+        mean_step_ms: rounded(1e3 * seconds * engine.facts().replicas as f64 / steps as f64, 3),
         host_ms: a_step(|m| m.seconds_scheduling + m.seconds_planning + m.seconds_committing),
         submit_ms: a_step(|m| m.seconds_forward),
         wait_ms: a_step(|m| m.seconds_waiting),
