@@ -15,7 +15,7 @@
 //! search                 drivers: ordinary programs over a tree
 //! judge                  verdicts on programs, each in a sandbox
 //! tree                   SamplingTree: fork, extend, score, prune
-//! launch                 a device, its memory and a model become an engine
+//! launch                 devices, their memory and a model become an engine
 //! replicas               several engines behind one handle
 //! engine                 the step loop; ends in a non-generic EngineHandle
 //! model, tokenizer       one decoder for all families over a Backend; text

@@ -34,7 +34,7 @@ fn main() -> ExitCode {
 
 fn dispatch(cli: Cli) -> Result<ExitCode> {
     start_threads(cli.threads)?;
-    let (device, devices) = (cli.device.unwrap_or_default(), cli.chosen_devices());
+    let (device, devices) = (cli.device.unwrap_or_default(), cli.chosen_devices()?);
     match cli.command {
         None => out::text(welcome(device.open(None)?))?,
         Some(CliCommand::Run(args)) => return run::run(&args.on(devices), on_signals()?.as_ref()),

@@ -93,10 +93,28 @@ class Interrupted(KeyboardInterrupt):
         return Interrupted, (self.outputs, self.table)
 
 
+def _devices(device: str, devices: str | Sequence[str] | None, replicas: int) -> str | None:
+    """Several devices as the command line names them; None for one."""
+    if devices is None:
+        if replicas == 1:
+            return None
+        if device not in ("auto", "cpu", "cuda"):
+            raise ValueError(f"data_parallel_size: expected 1 with device={device!r}, found {replicas}")
+        return ",".join("cpu" if device == "cpu" else f"cuda:{at}" for at in range(replicas))
+    if device != "auto":
+        raise ValueError(f"devices: expected None with device={device!r}, found {devices!r}")
+    names = devices if isinstance(devices, str) else ",".join(str(name) for name in devices)
+    if replicas not in (1, len(names.split(","))):
+        raise ValueError(f"data_parallel_size: expected 1, or the number of devices, found {replicas}")
+    return names
+
+
 class LLM:
     """A model in memory and the engine that runs it; threads may share it.
 
-    ``model``: a folder as Hugging Face has it. ``device``: auto, cpu, cuda or cuda:N. ``memory``: the share of the device's
+    ``model``: a folder as Hugging Face has it. ``device``: auto, cpu, cuda or cuda:N. ``devices``: several instead, each
+    with the whole model and a part of the prompts: "all" (every GPU) or a list such as ["cuda:0", "cuda:1"]; the samples
+    are those of one. ``data_parallel_size`` means the first so many GPUs. ``memory``: the share of each device's
     free memory for keys and values, or ``kv_memory`` in MiB. ``seed``: what samples without a seed of their own follow
     from. ``plan``: how attention is shared (balanced, tree, single, flat; samples are the same). ``kv_dtype``: auto or
     fp8. ``weights``: fp8, int8 or int4, which dense weights become when they are loaded (on the CPU; int4 on GPUs too, fp8
@@ -113,6 +131,7 @@ class LLM:
         *,
         tokenizer: str | os.PathLike | None = None,
         device: str = "auto",
+        devices: str | Sequence[str] | None = None,
         memory: float | None = None,
         kv_memory: int | None = None,
         seed: int | None = 0,
@@ -139,10 +158,10 @@ class LLM:
         **more: Any,
     ):
         path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else _refuse_model(model)
-        for name, size in (("tensor_parallel_size", tensor_parallel_size), ("pipeline_parallel_size", pipeline_parallel_size),
-                           ("data_parallel_size", data_parallel_size)):
+        for name, size in (("tensor_parallel_size", tensor_parallel_size), ("pipeline_parallel_size", pipeline_parallel_size)):
             if _whole(name, size, 1) != 1:
-                raise NotImplementedError(f"{name}: expected 1, found {size}: several GPUs are not supported yet")
+                raise NotImplementedError(f"{name}: expected 1, found {size}: a model is not divided among GPUs yet")
+        devices = _devices(str(device), devices, _whole("data_parallel_size", data_parallel_size, 1))
         weights = None if weights is None else _choice("weights", weights, ("fp8", "int8", "int4"))
         activations = None if activations is None else _choice("activations", activations, ("format", "bf16"))
         if quantization is not None:
@@ -180,7 +199,7 @@ class LLM:
         self._defaults = _defaults(path, generation_config, override_generation_config)
         kv_dtype = _choice("kv_dtype", kv_dtype, ("auto", "model", "fp8"))
         self._engine = Engine(
-            path, device=str(device), plan=plan, kv_dtype=None if kv_dtype == "auto" else kv_dtype,
+            path, device=str(device), devices=devices, plan=plan, kv_dtype=None if kv_dtype == "auto" else kv_dtype,
             weights=weights, activations=activations, memory=memory,
             gpu_memory=gpu_memory_utilization, kv_memory=kv_memory,
             swap_memory=None if swap_space is None else int(swap_space * 1024),

@@ -9,8 +9,8 @@ use std::time::Duration;
 use offshoot::engine::{EngineHandle, Finish, Hear, Priority, UniformKey};
 use offshoot::ids::TokenId;
 use offshoot::launch::{
-    ChoicesRequest, Demand, DeviceChoice, EngineBudget, GenerateEvent, Generator, Launch, ModelSource, PrefixFolder,
-    Release,
+    ChoicesRequest, Demand, DeviceChoice, Devices, EngineBudget, GenerateEvent, Generator, Launch, ModelSource,
+    PrefixFolder, Release,
 };
 use offshoot::model::{ModelFolder, WeightChoice};
 use offshoot::plan::Planner;
@@ -65,7 +65,7 @@ fn named<T: serde::de::DeserializeOwned>(what: &str, word: &str) -> PyResult<T> 
 impl Engine {
     #[new]
     #[pyo3(signature = (
-        model, *, device="auto", plan="balanced", kv_dtype=None, weights=None, activations=None, memory=None,
+        model, *, device="auto", devices=None, plan="balanced", kv_dtype=None, weights=None, activations=None, memory=None,
         gpu_memory=None, kv_memory=None, swap_memory=None,
         max_branches=None, context=None, deterministic=false, prefix_store=None, prefix_store_size=20.0, threads=None,
     ))]
@@ -74,6 +74,7 @@ impl Engine {
         py: Python<'_>,
         model: PathBuf,
         device: &str,
+        devices: Option<&str>,
         plan: &str,
         kv_dtype: Option<&str>,
         weights: Option<&str>,
@@ -90,7 +91,10 @@ impl Engine {
         threads: Option<usize>,
     ) -> PyResult<Engine> {
         process::check()?;
-        let device: DeviceChoice = device.parse().or_raise()?;
+        let devices: Devices = match devices {
+            Some(several) => several.parse().or_raise()?,
+            None => device.parse::<DeviceChoice>().or_raise()?.into(),
+        };
         let planner: Planner = named("plan", plan)?;
         let budget = EngineBudget {
             max_branches,
@@ -117,7 +121,7 @@ impl Engine {
             let launch = Launch {
                 model: ModelSource::folder(&folder)?,
                 tokenizer: Some(tokenizer.clone()),
-                device,
+                devices,
                 budget,
                 planner,
                 demand: Demand::unbounded(),
@@ -154,6 +158,7 @@ impl Engine {
         dict.set_item("kv_bytes_per_token", facts.kv_bytes_per_token)?;
         dict.set_item("kv_bytes", facts.pool_pages * facts.page_bytes)?;
         dict.set_item("max_branches", facts.max_branches)?;
+        dict.set_item("replicas", facts.replicas)?;
         dict.set_item("not_cuda", &self.not_cuda)?;
         dict.set_item("seconds_loading", self.seconds_loading)?;
         Ok(dict)

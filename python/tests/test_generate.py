@@ -348,6 +348,20 @@ def test_nothing_gives_nothing(llm):
     assert llm.generate([], SamplingParams()) == []
 
 
+def test_several_devices_sample_as_one(llm):
+    params = SamplingParams(n=5, temperature=1.0, max_tokens=12, seed=3)
+    prompts = [f"Question: Mia has {n} pens.\nAnswer:" for n in range(6)]
+    texts = lambda outputs: [[sample.text for sample in output.outputs] for output in outputs]
+    several = LLM(offshoot.demo_model(), devices=["cpu", "cpu", "cpu"])
+    assert several.facts["replicas"] == 3
+    assert texts(several.generate(prompts, params)) == texts(llm.generate(prompts, params))
+    assert LLM(offshoot.demo_model(), device="cpu", data_parallel_size=2).facts["replicas"] == 2
+    with pytest.raises(ValueError, match="each GPU once"):
+        LLM(offshoot.demo_model(), devices="cuda:0,cuda:0")
+    with pytest.raises(ValueError, match="devices"):
+        LLM(offshoot.demo_model(), device="cpu", devices="cpu,cpu")
+
+
 def test_models_that_cannot_be_loaded(tmp_path):
     with pytest.raises(FileNotFoundError):
         LLM(tmp_path / "absent")

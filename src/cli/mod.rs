@@ -59,6 +59,11 @@ pub struct Cli {
     #[arg(long, global = true, value_name = "DEVICES", conflicts_with = "device")]
     pub devices: Option<Devices>,
 
+    /// Divide one model among so many devices, 1, 2, 4 or 8: --devices lists them, else they are --device and those after
+    /// it. With --deterministic, samples do not depend on their number (run, batch, serve, bench workloads)
+    #[arg(long, global = true, value_name = "N", value_parser = whole::<usize>(1..=8))]
+    pub tensor_parallel: Option<usize>,
+
     /// Threads for the CPU backend, and for sorting prompts (default: one per core)
     #[arg(long, global = true, value_name = "N", value_parser = whole::<usize>(1..=MOST_THREADS))]
     pub threads: Option<usize>,
@@ -70,8 +75,16 @@ pub struct Cli {
 
 impl Cli {
     /// The devices that were chosen, one or several.
-    pub fn chosen_devices(&self) -> Devices {
-        self.devices.clone().unwrap_or_else(|| self.device.unwrap_or_default().into())
+    ///
+    /// # Errors
+    ///
+    /// They are not as many as `--tensor-parallel` says.
+    pub fn chosen_devices(&self) -> Result<Devices> {
+        let devices = self.devices.clone().unwrap_or_else(|| self.device.unwrap_or_default().into());
+        match self.tensor_parallel {
+            Some(ranks) => devices.together(ranks),
+            None => Ok(devices),
+        }
     }
 }
 

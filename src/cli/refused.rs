@@ -68,6 +68,11 @@ impl Cli {
             let expected = "--device, because only run, batch, serve, plan and bench workloads use several";
             return Err(Error::value("--devices", expected, devices.to_string()));
         }
+        let divides_models = uses_several && !matches!(self.command, Some(CliCommand::Plan(_)));
+        if let Some(ranks) = self.tensor_parallel.filter(|_| !divides_models) {
+            let expected = "run, batch, serve or bench workloads, which use several devices";
+            return Err(Error::value("--tensor-parallel", expected, ranks.to_string()));
+        }
         let (name, ignored) = match &self.command {
             Some(CliCommand::Tree(tree)) if !tree.attention => {
                 ("tree (without --attention)", &["device", "threads"][..])
@@ -94,10 +99,10 @@ impl Cli {
 /// Global options that the command of this name ignores, because it computes on no device.
 fn ignored_options(command: &str) -> &'static [&'static str] {
     match command {
-        "rescore" | "vote" | "judge" | "new" | "help" => &["device", "devices", "threads"],
-        "check" | "tree" => &["devices"],
+        "rescore" | "vote" | "judge" | "new" | "help" => &["device", "devices", "tensor-parallel", "threads"],
+        "check" | "tree" => &["devices", "tensor-parallel"],
         // It sorts prompts, with `--threads` threads.
-        "plan" => &["device"],
+        "plan" => &["device", "tensor-parallel"],
         _ => &[],
     }
 }

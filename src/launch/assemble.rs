@@ -156,6 +156,9 @@ impl Launch<'_> {
     /// memory as the budget allows and the job can use.
     pub fn start(&self) -> Result<Launched> {
         let choices = self.devices.choices()?;
+        if let Devices::Ranks(_) = self.devices {
+            return self.start_ranks(&choices);
+        }
         let [choice] = choices[..] else { return self.start_each(&choices) };
         let opened = choice.open(Some(self.model))?;
         let not_cuda = opened.not_cuda().cloned();
@@ -211,7 +214,11 @@ impl Launch<'_> {
 
     /// The sizes of the engine of each device, without loading the model.
     pub fn sizes(&self) -> Result<Vec<LaunchSizes>> {
-        self.sizes_of_each(&self.devices.choices()?)
+        let choices = self.devices.choices()?;
+        match self.devices {
+            Devices::Ranks(_) => Ok(vec![self.size_of_ranks(&choices)?]),
+            Devices::One(_) | Devices::Each(_) | Devices::AllGpus => self.sizes_of_each(&choices),
+        }
     }
 
     /// `free`: bytes of device memory left after the weights.
@@ -244,27 +251,32 @@ pub(super) struct Size<'a>(pub &'a Launch<'a>);
 impl OnDevice for Size<'_> {
     type Output = LaunchSizes;
 
-    fn run<B: DeviceBackend>(self, mut backend: B) -> Result<LaunchSizes> {
-        let Launch { model, budget, .. } = self.0;
-        budget.kv.set_on(&mut backend, model.config.stored_heads(), model.dtype);
-        let kv_bytes_per_token = model.config.kv_bytes_per_token(|heads| backend.kv_element_bytes(heads, model.dtype));
-        let held = model.held_by(&backend);
-        let (weights, active_weights) = (held.weight_bytes(model.dtype), held.weight_bytes_read(1, model.dtype));
-        let free = backend.free_bytes()?.saturating_sub(weights);
-        let config = self.0.engine_config(DeviceKind::of(&backend), free, kv_bytes_per_token)?;
-        let state_bytes = model.config.state_bytes();
-        let PoolParts { pages: pool, states, branches } = config.pool.divide(free, state_bytes, config.max_branches)?;
-        Ok(LaunchSizes {
-            device: String::new(),
-            branches,
-            pool,
-            kv_bytes_per_token,
-            states,
-            state_bytes,
-            weights,
-            active_weights,
-        })
+    fn run<B: DeviceBackend>(self, backend: B) -> Result<LaunchSizes> {
+        size_on(self.0, backend)
     }
+}
+
+/// The sizes of an engine on an open backend, whose name is left to the caller.
+pub(super) fn size_on<B: Backend>(launch: &Launch<'_>, mut backend: B) -> Result<LaunchSizes> {
+    let Launch { model, budget, .. } = launch;
+    budget.kv.set_on(&mut backend, model.config.stored_heads(), model.dtype);
+    let kv_bytes_per_token = model.config.kv_bytes_per_token(|heads| backend.kv_element_bytes(heads, model.dtype));
+    let held = model.held_by(&backend);
+    let (weights, active_weights) = (held.weight_bytes(model.dtype), held.weight_bytes_read(1, model.dtype));
+    let free = backend.free_bytes()?.saturating_sub(weights);
+    let config = launch.engine_config(DeviceKind::of(&backend), free, kv_bytes_per_token)?;
+    let state_bytes = model.config.state_bytes();
+    let PoolParts { pages: pool, states, branches } = config.pool.divide(free, state_bytes, config.max_branches)?;
+    Ok(LaunchSizes {
+        device: String::new(),
+        branches,
+        pool,
+        kv_bytes_per_token,
+        states,
+        state_bytes,
+        weights,
+        active_weights,
+    })
 }
 
 impl Launched {

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
 use crate::backend::cuda::discovery::probe::probe;
+use crate::backend::ranks::Ranks;
 use crate::backend::{AttentionLevels, Backend, Timed};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
@@ -89,6 +90,61 @@ impl Opened {
 
     pub fn not_cuda(&self) -> Option<&WhyNotCuda> {
         self.not_cuda.as_ref()
+    }
+}
+
+/// Work that runs on any backend.
+pub(super) trait OnBackend {
+    type Output;
+
+    fn run<B: Backend>(self, backend: B) -> Result<Self::Output>;
+}
+
+/// Open devices of one kind, as the ranks of one model.
+pub(super) enum OpenRanks {
+    Cpu(Ranks<Cpu>),
+    Cuda(Ranks<Cuda>),
+}
+
+impl OpenRanks {
+    pub(super) fn with<W: OnBackend>(self, work: W) -> Result<W::Output> {
+        match self {
+            OpenRanks::Cpu(ranks) => work.run(ranks),
+            OpenRanks::Cuda(ranks) => work.run(ranks),
+        }
+    }
+}
+
+impl Opened {
+    /// Connects devices, which have room together for the weights of `model`. `exact`: see [`Ranks::new`].
+    ///
+    /// # Errors
+    ///
+    /// One sentence: they are of different kinds, cannot be connected, or have too little memory.
+    pub(super) fn join(opened: Vec<Opened>, exact: bool, model: ModelSource<'_>) -> Result<OpenRanks> {
+        let names: Vec<String> = opened.iter().map(|opened| opened.name.clone()).collect();
+        let (mut cpus, mut gpus) = (Vec::new(), Vec::new());
+        for opened in opened {
+            match opened.backend {
+                OpenBackend::Cpu(cpu) => cpus.push(*cpu),
+                OpenBackend::Cuda(cuda) => gpus.push(*cuda),
+            }
+        }
+        if !cpus.is_empty() && !gpus.is_empty() {
+            return Err(Error::value("--tensor-parallel", "devices of one kind", names.join(", ")));
+        }
+        Ok(match gpus.is_empty() {
+            true => {
+                let ranks = Ranks::new(cpus, exact)?;
+                can_hold(&ranks, 1, Some(model))?;
+                OpenRanks::Cpu(ranks)
+            }
+            false => {
+                let ranks = Ranks::new(gpus, exact)?;
+                can_hold(&ranks, 1, Some(model))?;
+                OpenRanks::Cuda(ranks)
+            }
+        })
     }
 }
 

@@ -17,6 +17,8 @@ pub enum Devices {
     Each(Vec<DeviceChoice>),
     /// Every GPU that the driver shows.
     AllGpus,
+    /// Of one kind, each once: they compute one model together (`--tensor-parallel`).
+    Ranks(Vec<DeviceChoice>),
 }
 
 impl Default for Devices {
@@ -56,7 +58,7 @@ impl Devices {
     pub fn choices(&self) -> Result<Vec<DeviceChoice>> {
         let choices = match self {
             Devices::One(device) => return Ok(vec![*device]),
-            Devices::Each(devices) => devices.clone(),
+            Devices::Each(devices) | Devices::Ranks(devices) => devices.clone(),
             Devices::AllGpus => {
                 let gpus = probe()
                     .map_err(|error| Error::value("--devices all", "at least one GPU", format!("none: {error}")))?;
@@ -67,18 +69,48 @@ impl Devices {
         Ok(choices)
     }
 
-    /// How many there are. GPUs in a list need not exist; `all` asks the driver.
+    /// The same devices as `ranks` ranks of one model. One device stands for itself and those after it.
+    ///
+    /// # Errors
+    ///
+    /// One sentence: they are more or fewer.
+    pub fn together(self, ranks: usize) -> Result<Self> {
+        let from = |first: usize| (first..first + ranks).map(|ordinal| DeviceChoice::Cuda { ordinal }).collect();
+        let devices = match self {
+            Devices::One(DeviceChoice::Cpu) => vec![DeviceChoice::Cpu; ranks],
+            Devices::One(DeviceChoice::Cuda { ordinal }) => from(ordinal),
+            Devices::One(DeviceChoice::Auto) => match probe() {
+                Ok(_) => from(0),
+                Err(_) => vec![DeviceChoice::Cpu; ranks],
+            },
+            several => several.choices()?,
+        };
+        match devices.len() == ranks {
+            true => Ok(Devices::Ranks(devices)),
+            false => {
+                let expected = format!("{ranks} devices, as --tensor-parallel says");
+                Err(Error::value("--devices", expected, names(&devices)))
+            }
+        }
+    }
+
+    /// How many have the whole model. GPUs in a list need not exist; `all` asks the driver.
     ///
     /// # Errors
     ///
     /// `all` finds none.
     pub fn known_count(&self) -> Result<usize> {
         match self {
-            Devices::One(_) => Ok(1),
+            Devices::One(_) | Devices::Ranks(_) => Ok(1),
             Devices::Each(devices) => Ok(devices.len()),
             Devices::AllGpus => Ok(self.choices()?.len()),
         }
     }
+}
+
+/// The names as the command line has them.
+fn names(devices: &[DeviceChoice]) -> String {
+    devices.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// Refuses GPUs of different kinds: they round differently, and the slower ones would be waited for.
@@ -115,11 +147,9 @@ impl fmt::Display for Devices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Devices::One(device) => device.fmt(f),
-            Devices::Each(devices) => {
-                let names: Vec<String> = devices.iter().map(ToString::to_string).collect();
-                f.write_str(&names.join(","))
-            }
+            Devices::Each(devices) => f.write_str(&names(devices)),
             Devices::AllGpus => f.write_str("all"),
+            Devices::Ranks(devices) => write!(f, "{} --tensor-parallel {}", names(devices), devices.len()),
         }
     }
 }
@@ -188,5 +218,19 @@ mod tests {
         let several = Devices::Each(vec![cpu; 2]).only_one("check").expect_err("two").to_string();
         assert!(several.contains("check") && several.contains("cpu,cpu"), "{several}");
         assert_eq!(Devices::Each(vec![cuda(1)]).only_one("check").expect("one"), cuda(1));
+    }
+
+    #[test]
+    fn ranks_are_as_many_devices_as_are_asked_for() {
+        let cuda = |ordinal| DeviceChoice::Cuda { ordinal };
+        let together = |devices: Devices, ranks| devices.together(ranks).map_err(|error| error.to_string());
+        assert_eq!(together(cuda(2).into(), 2), Ok(Devices::Ranks(vec![cuda(2), cuda(3)])));
+        assert_eq!(together(DeviceChoice::Cpu.into(), 4), Ok(Devices::Ranks(vec![DeviceChoice::Cpu; 4])));
+        let two = Devices::Each(vec![DeviceChoice::Cpu; 2]);
+        assert_eq!(together(two.clone(), 2), Ok(Devices::Ranks(vec![DeviceChoice::Cpu; 2])));
+        let said = together(two, 4).expect_err("two are not four");
+        assert!(said.contains("4 devices") && said.contains("cpu,cpu"), "{said}");
+        let four = together(DeviceChoice::Cpu.into(), 4).expect("four");
+        assert_eq!(four.known_count().expect("a list"), 1, "they have the model together");
     }
 }

@@ -10,6 +10,7 @@ mod device;
 mod devices;
 mod generate;
 mod order;
+mod ranks;
 mod several;
 
 pub use ahead::{LOOK_AHEAD, guarded, work_ahead};

@@ -1,6 +1,7 @@
 //! An engine that ends while others live: what it had begins again on them, from its tokens. Uniforms follow from the
 //! branch and the position, so that the same tokens are sampled again.
 
+use crate::engine::{LiveMetrics, Metrics};
 use crate::ids::BranchId;
 
 use super::branch::On;
@@ -19,6 +20,10 @@ impl Router {
         let device = replica.engine.facts().device.clone();
         replica.lost = Some(format!("{device}: {}", replica.engine.exit_reason()));
         replica.known = KnownPrefixes::default();
+        // What it has done still counts; it holds nothing any more.
+        let live = replica.engine.live_place();
+        let held = Metrics { kv_bytes_held: 0, kv_bytes_cached: 0, states_held: 0, ..live.read().metrics };
+        live.publish(LiveMetrics { metrics: held, ..LiveMetrics::default() });
         let waiting = match replica.queue.first() {
             Some(first) => replica.queue.take_from(&first),
             None => Vec::new(),

@@ -337,7 +337,7 @@ impl Router {
             replica.idle_since = None;
         }
         for (before, &taker) in takers.iter().enumerate() {
-            let Some((victim, takeover)) = self.takeover(taker, takers.len() - before) else {
+            let Some((victim, takeover)) = self.takeover(taker, takers.len() - before, &held) else {
                 self.replicas[taker].idle_since = None;
                 continue;
             };
@@ -356,17 +356,15 @@ impl Router {
         wake_at
     }
 
-    /// What `taker` should take over, and from whom: the one with the most that waits. `takers`: how many are still
-    /// short of work, with it.
-    fn takeover(&self, taker: usize, takers: usize) -> Option<(usize, Takeover)> {
-        let waits = |at: &usize| {
-            let Work { prompt, output } = self.replicas[*at].queue.work();
-            prompt + output
-        };
-        let victim = (0..self.replicas.len()).filter(|at| !self.replicas[*at].queue.is_empty()).max_by_key(waits)?;
+    /// What `taker` should take over, and from whom: of those for which something waits, the one with the most to do. `takers`: how many are still
+    /// short of work, with it; `held`: what waits for others of them.
+    fn takeover(&self, taker: usize, takers: usize, held: &[Option<QueueKey>]) -> Option<(usize, Takeover)> {
+        let waiting = (0..self.replicas.len()).filter(|&at| !self.replicas[at].queue.is_empty());
+        let victim = waiting.max_by_key(|&at| self.replicas[at].tokens_ahead())?;
         let (from, to) = (&self.replicas[victim], &self.replicas[taker]);
         let between = Between {
             queue: &from.queue,
+            upto: held[victim],
             running: from.running(),
             sharers: takers as u64,
             taker_running: to.running(),
@@ -395,7 +393,10 @@ impl Router {
             }
             let Some(task) = self.replicas[at].queue.remove(&key) else { break };
             self.waiting.remove(&task.branch());
-            let Some(record) = self.branches.get_mut(&task.branch()) else { continue };
+            let Some(record) = self.branches.get_mut(&task.branch()) else {
+                self.finish_cancelled(&task);
+                continue;
+            };
             record.on = On::Replica(at);
             let root = Command::Root { place: record.place, path: record.path.fork(), home: None };
             let of_hear = usize::from(task.events.hears_tokens());

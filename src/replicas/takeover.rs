@@ -18,6 +18,8 @@ pub struct Takeover {
 /// The replicas that it is about.
 pub struct Between<'a> {
     pub queue: &'a Queue,
+    /// Tasks from here on are for others already.
+    pub upto: Option<QueueKey>,
     /// What the queue's replica runs already.
     pub running: Work,
     /// Replicas that share what is left of the queue afterwards: its own, and others that are short of work.
@@ -46,9 +48,12 @@ struct Cut {
 impl Between<'_> {
     /// What to take over; `None` if that does not pay.
     pub fn best(&self) -> Option<Takeover> {
-        let tasks: Vec<&Task> = self.queue.tasks().rev().take(MOST_TASKS).collect();
-        let whole = self.pace.time(plus(self.running, self.queue.work()), longest(&tasks)) / self.sharers.max(1);
-        let cuts = self.cuts(&tasks);
+        let is_for_others = |task: &&Task| self.upto.is_some_and(|upto| task.key >= upto);
+        let mut all = plus(self.running, self.queue.work());
+        self.queue.tasks().rev().take_while(is_for_others).for_each(|task| all -= task.work);
+        let tasks: Vec<&Task> = self.queue.tasks().rev().skip_while(is_for_others).take(MOST_TASKS).collect();
+        let whole = self.pace.time(all, longest(&tasks)) / self.sharers.max(1);
+        let cuts = self.cuts(all, &tasks);
         let pays = |cut: &&Cut| cut.end < whole && (cut.twice == 0 || cut.end <= whole - whole / TOLERANCE);
         let earliest = cuts.iter().filter(pays).map(|cut| cut.end).min()?;
         let most = earliest + (whole - earliest) / TOLERANCE;
@@ -57,8 +62,8 @@ impl Between<'_> {
         Some(Takeover { from: cut.from, twice: cut.twice })
     }
 
-    /// Every cut of these tasks, the last first.
-    fn cuts(&self, tasks: &[&Task]) -> Vec<Cut> {
+    /// Every cut of these tasks, the last first. `all`: the work of the queue's replica without a cut.
+    fn cuts(&self, all: Work, tasks: &[&Task]) -> Vec<Cut> {
         // The longest sample of each task and those before it; `tasks` are last first.
         let mut before: Vec<u64> = Vec::with_capacity(tasks.len());
         for task in tasks.iter().rev() {
@@ -79,7 +84,7 @@ impl Between<'_> {
             };
             known = Some((&task.prefix, knows));
             let from_here = Work { prompt: taken.prompt + tokens - knows, output: taken.output + task.work.output };
-            let left = minus(plus(self.running, self.queue.work()), given_up);
+            let left = minus(all, given_up);
             let left_longest = tasks.len().checked_sub(at + 2).map_or(0, |last| before[last]);
             let taker = self.pace.time(plus(self.taker_running, from_here), longest_taken);
             cuts.push(Cut {

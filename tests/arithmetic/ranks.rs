@@ -12,7 +12,7 @@ use offshoot::model::{Decoder, ModelConfig, ModelFolder, Sequence};
 use serde_json::{Value, json};
 
 fn ranks(isa: Isa, count: usize, exact: bool) -> Ranks<Cpu> {
-    Ranks::new((0..count).map(|_| Cpu::with_isa(isa).with_threads(1)).collect(), exact).unwrap()
+    Ranks::new((0..count).map(|_| Cpu::with_isa(isa).on_a_share_of_cores(count)).collect(), exact).unwrap()
 }
 
 /// Compares a golden model with transformers' results; the number of ranks that divided it.

@@ -28,6 +28,7 @@ mod ready_tasks;
 mod rescore;
 mod resume;
 mod scored;
+mod several_devices;
 mod side_by_side;
 mod strangers;
 mod tree_view;

@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use offshoot::Error;
-use offshoot::engine::{EngineFacts, EngineHandle, Event, FinishReason, Hear, RootOptions, ScriptedReply};
+use offshoot::engine::{EngineFacts, EngineHandle, Event, FinishReason, Hear, ScriptedCall, ScriptedReply};
 use offshoot::ids::{BranchId, TokenId};
 use offshoot::replicas;
 
@@ -45,6 +45,22 @@ fn if_no_engine_is_left_the_error_names_each_and_what_was_finished_stays() {
     });
 }
 
+/// A prompt of `a`: says `abc` and waits. Others: say that they are there. Ends the engine if `ends` says so.
+fn waiting(call: &ScriptedCall<'_>, ends: &AtomicBool) -> ScriptedReply {
+    assert!(!ends.load(Ordering::SeqCst), "pulled out");
+    match call.text().starts_with('a') {
+        true => ScriptedReply::text("abc").until_cancelled(),
+        false => ScriptedReply::text("here"),
+    }
+}
+
+/// A branch that the first engine has: it is the first of equals.
+fn branch_of_the_first(engine: &EngineHandle) -> BranchId {
+    let branch = engine.root(prompt(b'b')).expect("a prompt");
+    assert_eq!(engine.finish(vec![sampled(branch, 0)]).expect("the first has it")[0].text, "here");
+    branch
+}
+
 #[test]
 fn a_stream_goes_on_where_it_was() {
     within_a_minute(|| {
@@ -54,26 +70,25 @@ fn a_stream_goes_on_where_it_was() {
         let facts = |name: &'static str, max_branches: usize| {
             move |facts| EngineFacts { device: name.to_owned(), max_branches, ..facts }
         };
-        // Says `abc` and waits; its next extend, if it is to end, ends it.
         let first = EngineHandle::scripted_with(facts("first", 8), move |call| {
-            assert!(!ends.load(Ordering::SeqCst), "pulled out");
             begun.send(call.branch).expect("the test listens");
-            ScriptedReply::text("abc").until_cancelled()
+            waiting(call, &ends)
         });
         let second = EngineHandle::scripted_with(facts("second", 8), |_| ScriptedReply::text("abcdef"));
         let engine = replicas::join(vec![first, second]).expect("alike");
+        let other = branch_of_the_first(&engine);
         let root = engine.root(prompt(b'a')).expect("a prompt");
         let mut stream = engine.receiver(Hear::Tokens);
         stream.start(vec![sampled(root, 1)]).expect("it runs");
-        assert_eq!(has_begun.recv_timeout(Duration::from_secs(30)).expect("the first begins it"), root);
+        for branch in [other, root] {
+            assert_eq!(has_begun.recv_timeout(Duration::from_secs(30)).expect("the first begins it"), branch);
+        }
         let mut text = String::new();
         while text.len() < 3 {
             let Some(Event::Tokens { text: more, .. }) = stream.next() else { panic!("tokens") };
             text += &more;
         }
         is_over.store(true, Ordering::SeqCst);
-        let place = RootOptions { home: Some(0), ..RootOptions::default() };
-        let other = engine.root_with(prompt(b'b'), place).expect("a prompt");
         let finish = engine.finish(vec![sampled(other, 2)]).expect("the second one has it");
         assert_eq!(finish[0].text, "abcdef");
         while let Some(event) = stream.next() {
@@ -92,12 +107,10 @@ fn a_stream_that_would_go_on_otherwise_fails_instead() {
     within_a_minute(|| {
         let is_over = Arc::new(AtomicBool::new(false));
         let ends = is_over.clone();
-        let first = EngineHandle::scripted(move |_| {
-            assert!(!ends.load(Ordering::SeqCst), "pulled out");
-            ScriptedReply::text("abc").until_cancelled()
-        });
+        let first = EngineHandle::scripted(move |call| waiting(call, &ends));
         let second = EngineHandle::scripted(|_| ScriptedReply::text("abX"));
         let engine = replicas::join(vec![first, second]).expect("alike");
+        let other = branch_of_the_first(&engine);
         let root = engine.root(prompt(b'a')).expect("a prompt");
         let mut stream = engine.receiver(Hear::Tokens);
         stream.start(vec![sampled(root, 1)]).expect("it runs");
@@ -107,8 +120,6 @@ fn a_stream_that_would_go_on_otherwise_fails_instead() {
             heard += tokens.len();
         }
         is_over.store(true, Ordering::SeqCst);
-        let place = RootOptions { home: Some(0), ..RootOptions::default() };
-        let other = engine.root_with(prompt(b'b'), place).expect("a prompt");
         engine.finish(vec![sampled(other, 2)]).expect("the second one has it");
         let Some(Event::Failed { error, .. }) = stream.next() else { panic!("it differs") };
         assert!(error.to_string().contains("--deterministic"), "{error}");

@@ -125,3 +125,23 @@ fn choices_are_those_of_a_batch_byte_for_byte() {
         assert_eq!(choice_bytes(&served.post("/v1/completions", body).text), batch[&id.to_string()]);
     }
 }
+
+#[test]
+fn several_devices_answer_as_one() {
+    let (one, mut several) = (Served::start(&[]), Served::start(&["--devices", "cpu,cpu,cpu"]));
+    let ask = |at: u64| joined(&question(), json!({"seed": at, "prompt": format!("{QUESTION} {at}")}));
+    let alone: Vec<_> = (0..8).map(|at| choices(&[one.complete(&ask(at))])).collect();
+    let streamed: Vec<_> = std::thread::scope(|scope| {
+        let several = &several;
+        let threads: Vec<_> =
+            (0..8).map(|at| scope.spawn(move || choices(&several.stream(&ask(at)).chunks()))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
+    });
+    assert_eq!(streamed, alone);
+    assert_eq!(
+        several.metric("offshoot_engine_tokens_sampled_total"),
+        one.metric("offshoot_engine_tokens_sampled_total")
+    );
+    assert!(several.metric("offshoot_engine_kv_pages") > 0.0);
+    several.assert_well();
+}

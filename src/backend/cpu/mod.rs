@@ -92,13 +92,6 @@ impl Cpu {
         Self { most_rows, ..self }
     }
 
-    /// The same on `threads` threads, beside other backends on the processor.
-    #[must_use]
-    pub fn with_threads(self, threads: usize) -> Self {
-        let cores = Cores { isa: self.cores.isa, team: Team::new(threads) };
-        Self { cores, ..self }
-    }
-
     pub fn isa(&self) -> Isa {
         self.cores.isa
     }

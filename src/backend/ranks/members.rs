@@ -99,7 +99,7 @@ mod tests {
     use crate::backend::cpu::{Cpu, CpuBuffer};
 
     fn members(ranks: usize) -> Members<Cpu> {
-        let mut cpus: Vec<Cpu> = (0..ranks).map(|_| Cpu::open().unwrap().with_threads(1)).collect();
+        let mut cpus: Vec<Cpu> = (0..ranks).map(|_| Cpu::open().unwrap().on_a_share_of_cores(ranks)).collect();
         let fabric = Cpu::connect(&mut cpus).unwrap();
         Members::new(cpus, fabric)
     }

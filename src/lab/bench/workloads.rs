@@ -112,22 +112,45 @@ struct OverOneDevice {
 /// then on all.
 pub fn main(devices: &Devices, options: &WorkloadOptions) -> Result<()> {
     let choices = devices.choices()?;
+    if let Devices::Ranks(_) = devices {
+        return measure_ranks(devices, options);
+    }
     let [choice] = choices[..] else { return measure_replicas(&choices, options) };
     choice.open(None)?.with(MeasureWorkloads(options))
 }
 
-/// Measures every workload on the first of these devices, then on all of them.
-fn measure_replicas(choices: &[DeviceChoice], options: &WorkloadOptions) -> Result<()> {
+/// The model, and its jobs.
+fn read(options: &WorkloadOptions) -> Result<(ModelConfig, Vec<Workload>)> {
+    let (config, jobs) = read_jobs(options.file.as_deref(), &options.shape, &options.workloads)?;
+    Ok((config.with(options.weights, Path::new("the shape"))?, jobs))
+}
+
+/// Refuses options that ask something of one device.
+fn refuse_on_several(devices: &dyn Display, options: &WorkloadOptions) -> Result<()> {
     for (option, is_set) in
         [("--without-attention", options.without_attention), ("--recommended-gemm", options.recommended_gemm)]
     {
         if is_set {
-            return Err(Error::value(option, "one device", format!("{} of them", choices.len())));
+            return Err(Error::value(option, "one device", devices.to_string()));
         }
     }
+    Ok(())
+}
+
+/// Measures every workload on devices that compute one model together.
+fn measure_ranks(devices: &Devices, options: &WorkloadOptions) -> Result<()> {
+    refuse_on_several(devices, options)?;
     let begun = Instant::now();
-    let (config, jobs) = read_jobs(options.file.as_deref(), &options.shape, &options.workloads)?;
-    let config = config.with(options.weights, Path::new("the shape"))?;
+    let (config, jobs) = read(options)?;
+    let engine = launch(&config, &jobs, options, devices.clone())?.start()?.engine;
+    measure_jobs(&engine, &jobs, options, begun)
+}
+
+/// Measures every workload on the first of these devices, then on all of them.
+fn measure_replicas(choices: &[DeviceChoice], options: &WorkloadOptions) -> Result<()> {
+    refuse_on_several(&format_args!("{} of them", choices.len()), options)?;
+    let begun = Instant::now();
+    let (config, jobs) = read(options)?;
     // The first alone is what one device can do; on the CPU it has its share of the cores, as beside the others.
     let mut alone: Vec<OneDevice> = Vec::new();
     for devices in [&choices[..1], choices] {
@@ -193,8 +216,7 @@ impl OnDevice for MeasureWorkloads<'_> {
 
 fn measure_all<B: Timed>(mut backend: B, options: &WorkloadOptions) -> Result<()> {
     let begun = Instant::now();
-    let (config, jobs) = read_jobs(options.file.as_deref(), &options.shape, &options.workloads)?;
-    let config = config.with(options.weights, Path::new("the shape"))?;
+    let (config, jobs) = read(options)?;
     if options.without_attention && !backend.without_attention() {
         return Err(Error::value("--without-attention", "a device that can leave it out", backend.describe()));
     }
@@ -202,12 +224,17 @@ fn measure_all<B: Timed>(mut backend: B, options: &WorkloadOptions) -> Result<()
         return Err(Error::value("--recommended-gemm", "a device that has a choice", backend.describe()));
     }
     let engine = start(backend, &config, &jobs, options)?;
-    for (number, job) in (0u64..).zip(&jobs) {
+    measure_jobs(&engine, &jobs, options, begun)
+}
+
+/// Measures the jobs one after the other, until the time is used up.
+fn measure_jobs(engine: &EngineHandle, jobs: &[Workload], options: &WorkloadOptions, begun: Instant) -> Result<()> {
+    for (number, job) in (0u64..).zip(jobs) {
         if begun.elapsed() > options.budget {
             log::warn!("the time is used up before {}", job.name);
             break;
         }
-        let measured = measure(&engine, job, number, options);
+        let measured = measure(engine, job, number, options);
         print_json(&measured.map_err(|error| in_bytes(error, engine.facts()))?)?;
     }
     Ok(())
@@ -300,7 +327,7 @@ fn measure<'a>(
         kv_bytes_unshared: unshared_bytes(engine.facts(), job),
         steps,
         steps_replanned: after.steps_replanned - before.steps_replanned,
-        mean_step_ms: rounded(1e3 * seconds / steps as f64, 3),
+        mean_step_ms: rounded(1e3 * seconds * engine.facts().replicas as f64 / steps as f64, 3),
         host_ms: a_step(|m| m.seconds_scheduling + m.seconds_planning + m.seconds_committing),
         submit_ms: a_step(|m| m.seconds_forward),
         wait_ms: a_step(|m| m.seconds_waiting),
