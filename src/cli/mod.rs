@@ -79,7 +79,7 @@ impl Cli {
     /// # Errors
     ///
     /// They are not as many as `--tensor-parallel` says.
-    pub fn chosen_devices(&self) -> Result<Devices> {
+    pub fn chosen_devices(&self) -> crate::error::Result<Devices> {
         let devices = self.devices.clone().unwrap_or_else(|| self.device.unwrap_or_default().into());
         match self.tensor_parallel {
             Some(ranks) => devices.together(ranks),

@@ -1,6 +1,7 @@
 //! `bench workloads`: runs whole jobs from a file through the engine on a model with random weights: prompts that share
 //! levels of tokens, with a fixed number of continuations of fixed length. One JSON line per job.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
