@@ -31,4 +31,5 @@ mod scored;
 mod several_devices;
 mod side_by_side;
 mod strangers;
+mod tensor_parallel;
 mod tree_view;

@@ -22,6 +22,7 @@ mod in_turn {
     mod pins;
     mod plain;
     mod priorities;
+    mod ranks;
     mod requests;
     mod samples;
     mod scheduling;
@@ -51,6 +52,7 @@ mod run_ahead {
     mod pins;
     mod plain;
     mod priorities;
+    mod ranks;
     mod requests;
     mod samples;
     mod scheduling;
