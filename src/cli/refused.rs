@@ -99,10 +99,10 @@ impl Cli {
 /// Global options that the command of this name ignores, because it computes on no device.
 fn ignored_options(command: &str) -> &'static [&'static str] {
     match command {
-        "rescore" | "vote" | "judge" | "new" | "help" => &["device", "devices", "tensor-parallel", "threads"],
-        "check" | "tree" => &["devices", "tensor-parallel"],
+        "rescore" | "vote" | "judge" | "new" | "help" => &["device", "devices", "tensor_parallel", "threads"],
+        "check" | "tree" => &["devices", "tensor_parallel"],
         // It sorts prompts, with `--threads` threads.
-        "plan" => &["device", "tensor-parallel"],
+        "plan" => &["device", "tensor_parallel"],
         _ => &[],
     }
 }
