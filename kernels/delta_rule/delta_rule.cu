@@ -15,6 +15,7 @@
 // KEY_DIM bytes a block of 64 columns (64 KiB at a time on a multiprocessor are enough to keep HBM3 busy).
 // The order of sums depends on nothing but KEY_DIM: however rows are divided into runs, they have the same bits.
 // Definition: `Backend::delta_rule`; on the CPU, `delta_rule` of src/backend/cpu/delta_rule.rs.
+#include "delta_rule/gates.cuh"
 #include "delta_rule/run.cuh"
 #include "lanes.cuh"
 #include "reduce.cuh"
@@ -30,8 +31,6 @@ constexpr unsigned KEY_PADDED = (KEY_DIM + 31) / 32 * 32;
 constexpr unsigned ROWS = KEY_PADDED / 8;
 // Tokens whose vectors are in shared memory at once.
 constexpr unsigned STAGED = 8;
-// Added to sums of squares of queries and keys.
-constexpr float L2_EPS = 1e-6f;
 
 using State = float[ROWS][4];
 using Four = Lanes<float, 4>;
@@ -117,11 +116,6 @@ __device__ __forceinline__ Four read(State& state, const float4* vector, float d
     return sums;
 }
 
-// ln(1 + e^x); above 20 it is x to the last bit.
-__device__ __forceinline__ float softplus(float x) {
-    return x > 20.0f ? x : log1pf(expf(x));
-}
-
 extern "C" __global__ void __launch_bounds__(32 * WARPS, KEY_PADDED > 128 ? 2 : 4)
     delta_rule(ELEMENT* __restrict__ out, const ELEMENT* __restrict__ qkv, const float* __restrict__ ba,
                const float* __restrict__ rate, const float* __restrict__ dt, float* matrices,
@@ -185,9 +179,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, KEY_PADDED > 128 ? 2 : 
                 is_there ? to_f32(rows[token * width + 2 * key_width + head * VALUE_DIM + at]) : 0.0f;
         }
         if (threadIdx.x < count) {
-            const float* gates = ba + (run.first + place + threadIdx.x) * 2ull * value_heads;
-            betas[threadIdx.x] = 1.0f / (1.0f + expf(-gates[head]));
-            decays[threadIdx.x] = expf(rate[head] * softplus(gates[value_heads + head] + dt[head]));
+            const Gates gates = gates_of(ba, rate, dt, run.first + place + threadIdx.x, head, value_heads);
+            betas[threadIdx.x] = gates.beta;
+            decays[threadIdx.x] = expf(gates.log_decay);
         }
         __syncthreads();
         for (unsigned token = 0; token < count; ++token) {

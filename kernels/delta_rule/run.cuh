@@ -8,12 +8,12 @@ constexpr unsigned NO_STATE = 0xffffffff;
 // Inputs of the convolution that a state keeps, the newest last.
 constexpr unsigned CONV_TOKENS = 4;
 
-// A run, or, for the convolution, a segment of one.
+// A run, or a segment of one: 64 of its rows, or those that are left.
 struct alignas(16) Run {
     unsigned first;  // row of the step
     unsigned rows;
     unsigned from, to;
     unsigned is_in;  // whether `from` holds the first row's token already
     unsigned place, part;  // the segment: its first row's place in the run, and its rows
-    unsigned unused;
+    unsigned segment;  // number of the run's first segment among those of its launch
 };

@@ -33,6 +33,25 @@ fn number(line: &Value, field: &str) -> f64 {
 }
 
 #[test]
+fn delta_rule_layers_are_timed_beside_the_time_of_their_states() {
+    let rates = ["--floor-bandwidth", "1e9", "--floor-flops", "1e12"];
+    let steps = ["--branches", "1,2", "--prompts", "2x5"];
+    let lines = bench(&[&["delta-rule", "--json"], &steps[..], &rates[..]].concat());
+    let ops = ["causal_conv", "delta_rule", "gated_rms_norm", "layer"];
+    let expected: Vec<_> = [(1, 1), (2, 1), (2, 5)].into_iter().flat_map(|step| ops.map(|op| (step, op))).collect();
+    assert_eq!(lines.len(), expected.len());
+    for (line, ((sequences, tokens), op)) in lines.iter().zip(expected) {
+        assert_eq!((&line["op"], &line["sequences"], &line["tokens"]), (&op.into(), &sequences.into(), &tokens.into()));
+        assert_eq!(line["count"], 24, "{line}");
+        assert!(number(line, "us") > 0.0, "{line}");
+        // 32 matrices of 128 x 128 and four inputs of 8,192 channels, read and written, at a byte a nanosecond.
+        let state = 4.0 * f64::from(32 * 128 * 128 + 4 * 8192);
+        let floor = 2.0 * state / 1e3 * f64::from(sequences);
+        assert!(op != "layer" || (number(line, "floor_us") - floor).abs() < 0.006, "{line}, not {floor}");
+    }
+}
+
+#[test]
 fn trees_of_every_form_are_timed_and_correct() {
     let folder = tempfile::tempdir().unwrap();
     let trees = r#"{"name": "levels", "q_heads": 8, "kv_heads": 2, "head_dim": 64, "dtype": "bf16", "leaves": 32, "levels": [[500, 32], [64, 8], [33, 1]]}

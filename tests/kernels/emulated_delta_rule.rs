@@ -1,6 +1,6 @@
 //! The kernels of gated delta-rule layers on the CPU, instruction by instruction (`emulator`), beside the CPU's loops:
 //! over steps whose runs begin, fork, go on in place and read what others have written; and with the same bits however
-//! tokens are divided into runs. `gated_rms_norm` and `sigmoid_times` beside their formulas.
+//! tokens are divided into runs. Long runs by the chunked form too, which is first defined in clear loops. `gated_rms_norm` and `sigmoid_times` beside their formulas.
 
 use crate::emulator;
 
@@ -10,6 +10,7 @@ use std::ops::Range;
 use emulator::{Emulated, Schedule, When};
 use offshoot::backend::cpu::{Cpu, Isa, KvStore};
 use offshoot::backend::cuda::compile::units;
+use offshoot::backend::cuda::delta_rule::chunked::{self, STRIP};
 use offshoot::backend::cuda::delta_rule::runs::{RUN_WORDS, RunPlan};
 use offshoot::backend::{
     ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, HeadLayout, KvShape, RowToken, StateShape, StepBatch,
@@ -60,6 +61,9 @@ struct Layer {
     tails: Vec<u128>,
     causal_conv: Emulated,
     delta_rule: Emulated,
+    /// The kernels of long runs, and the stages of the second; `None`: all go token by token.
+    chunked: Option<(Emulated, Emulated, usize)>,
+    how: Schedule,
 }
 
 impl Layer {
@@ -77,7 +81,18 @@ impl Layer {
             tails: unwritten(4 * heads.conv_width()),
             causal_conv: Emulated::compile(&units::typed(&units::CAUSAL_CONV, dtype), "causal_conv")?,
             delta_rule: Emulated::compile(&unit, "delta_rule")?,
+            chunked: None,
+            how: AT_ONCE,
         })
+    }
+
+    /// Computes long runs in chunks from now on.
+    fn in_chunks(self, stages: usize, how: Schedule) -> Option<Self> {
+        assert!(chunked::takes(self.dtype, self.heads));
+        let [products, one, two] = units::chunked(self.dtype, self.heads.key_dim, self.heads.value_dim);
+        let products = Emulated::compile(&products, "chunk_products")?;
+        let states = Emulated::compile(if stages == 1 { &one } else { &two }, "chunk_states")?;
+        Some(Self { chunked: Some((products, states, stages)), how, ..self })
     }
 
     /// What both kernels give for the rows of `x` `[rows, conv_width]` and `ba`: the convolution, and the delta rule of the
@@ -109,7 +124,42 @@ impl Layer {
         let blocks = self.heads.value_heads * self.heads.value_dim.div_ceil(16 * warps);
         for wave in plan.waves() {
             let behind = |number: usize| words[number * RUN_WORDS / 4..].as_ptr();
-            let (mut segments_at, mut runs_at) = (behind(wave.segments.start), behind(wave.runs.start));
+            let long = if self.chunked.is_some() { wave.long } else { 0 };
+            let mut segments_at = behind(wave.segments.start);
+            if let Some((products, states, stages)) = self.chunked.as_ref().filter(|_| long > 0) {
+                let chunks = wave.long_segments * self.heads.value_heads;
+                let mut memory = aligned(vec![0xff; chunks * chunked::product_bytes(self.heads)]);
+                let (mut memory_at, mut long_at) = (memory.as_mut_ptr(), behind(wave.runs.start));
+                let of_products = [
+                    at(&mut memory_at),
+                    at(&mut x_at),
+                    at(&mut ba_at),
+                    at(&mut rate_at),
+                    at(&mut dt_at),
+                    at(&mut segments_at),
+                    at(&mut key_heads),
+                    at(&mut value_heads),
+                ];
+                let of_states = [
+                    at(&mut out_at),
+                    at(&mut memory_at),
+                    at(&mut x_at),
+                    at(&mut matrices_at),
+                    at(&mut long_at),
+                    at(&mut key_heads),
+                    at(&mut value_heads),
+                ];
+                let blocks = long * self.heads.value_heads * self.heads.value_dim / STRIP;
+                let [of_one, of_all] =
+                    [chunked::products_shared(self.heads), chunked::states_shared(self.heads, *stages)];
+                // SAFETY: the arguments of each kernel, in its order, each with memory for what its head says.
+                unsafe {
+                    products.launch(chunks as u32, chunked::BLOCK_THREADS, of_one, self.how, &of_products);
+                    states.launch(blocks as u32, chunked::BLOCK_THREADS, of_all, self.how, &of_states);
+                }
+            }
+            // Where all are long there is none.
+            let mut runs_at = words[((wave.runs.start + long) * RUN_WORDS / 4).min(words.len())..].as_ptr();
             let of_conv = [
                 at(&mut mixed_at),
                 at(&mut x_at),
@@ -132,8 +182,10 @@ impl Layer {
             // SAFETY: the arguments of each kernel, in its order, each with memory for what its head says.
             unsafe {
                 self.causal_conv.launch(wave.segments.len() as u32, 128, 0, AT_ONCE, &of_conv);
-                let grid = (wave.runs.len() * blocks) as u32;
-                self.delta_rule.launch(grid, 32 * warps as u32, 0, AT_ONCE, &of_rule);
+                let grid = ((wave.runs.len() - long) * blocks) as u32;
+                if grid > 0 {
+                    self.delta_rule.launch(grid, 32 * warps as u32, 0, AT_ONCE, &of_rule);
+                }
             }
         }
         let mut widths = [width, value_width].into_iter();
@@ -186,10 +238,10 @@ impl Twin {
 }
 
 /// The runs of a step: one state is continued, forked or read again by several, in any order.
-fn any_runs(dice: &mut Dice, written: &mut [bool; SLOTS as usize]) -> Vec<StateRun> {
+fn any_runs(dice: &mut Dice, written: &mut [bool; SLOTS as usize], lengths: &[u32]) -> Vec<StateRun> {
     let (mut runs, mut first) = (Vec::new(), 0);
     for _ in 0..dice.within(1, 5) {
-        let rows = dice.pick(&[1, 1, 2, 3, 4, 9, 33]);
+        let rows = dice.pick(lengths);
         let known: Vec<u32> = (0..SLOTS).filter(|&slot| written[slot as usize]).collect();
         let from = if known.is_empty() || dice.within(0, 4) == 0 { None } else { Some(dice.pick(&known)) };
         let to = match dice.within(0, 3) {
@@ -207,19 +259,25 @@ fn any_runs(dice: &mut Dice, written: &mut [bool; SLOTS as usize]) -> Vec<StateR
 
 fn hold(dtype: Dtype, heads: DeltaHeads, steps: usize) {
     let mut dice = Dice::new(heads.key_dim as u64);
-    let Some(mut layer) = Layer::new(&mut dice, dtype, heads) else { return };
+    let Some(layer) = Layer::new(&mut dice, dtype, heads) else { return };
+    // A sum of `key_dim` products, rounded a few times for each token that its state remembers.
+    hold_layer(layer, &mut dice, steps, &[1, 1, 2, 3, 4, 9, 33], 64e-7 * (heads.key_dim as f64).sqrt());
+}
+
+/// `allowed`: the error of the delta rule before it is stored, as a share of the largest number of a step.
+fn hold_layer(mut layer: Layer, dice: &mut Dice, steps: usize, lengths: &[u32], allowed: f64) {
+    let (dtype, heads) = (layer.dtype, layer.heads);
     let mut twin = Twin::new(&layer);
     let mut written = [false; SLOTS as usize];
     for number in 0..steps {
-        let runs = any_runs(&mut dice, &mut written);
+        let runs = any_runs(dice, &mut written, lengths);
         let rows: usize = runs.iter().map(|run| run.rows.len()).sum();
         let mut numbers = |len: usize| -> Vec<f32> { (0..len).map(|_| dtype.round(dice.number())).collect() };
         let (x, ba) = (numbers(rows * heads.conv_width()), numbers(rows * 2 * heads.value_heads));
         let (found, expected) = (layer.compute(&x, &ba, &runs), twin.compute(&layer, &x, &ba, &runs));
         for (op, (found, expected)) in ["causal_conv", "delta_rule"].into_iter().zip(found.iter().zip(&expected)) {
             let most = expected.iter().fold(0.0, |most: f32, y| most.max(y.abs()));
-            // A sum of `key_dim` products, rounded a few times for each token that its state remembers.
-            let allowed = f64::from(most) * 64e-7 * (heads.key_dim as f64).sqrt();
+            let allowed = f64::from(most) * if op == "delta_rule" { allowed } else { 64e-7 };
             for (i, (&x, &y)) in found.iter().zip(expected).enumerate() {
                 let (x, y) = (f64::from(x), f64::from(y));
                 let stored = (y.abs() * dtype.rounding()).max(2f64.powi(-25));
@@ -237,6 +295,80 @@ fn the_kernels_of_delta_rule_layers_compute_what_the_cpu_does() {
     hold(Dtype::F32, dims(1, 2, 7, 5), 8);
     hold(Dtype::F32, dims(1, 3, 40, 72), 5);
     hold(Dtype::Bf16, dims(1, 1, 128, 128), 3);
+}
+
+/// The chunked form of the delta rule in clear loops (kernels/delta_rule/chunk.cuh), in f64: one head, values of one number,
+/// chunks of `chunk` tokens. What is read at each token.
+fn chunked_form([q, k]: [&[Vec<f64>]; 2], [v, beta, decay]: [&[f64]; 3], chunk: usize) -> Vec<f64> {
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let (mut state, mut read) = (vec![0.0; k[0].len()], Vec::new());
+    for first in (0..v.len()).step_by(chunk) {
+        let tokens = first..v.len().min(first + chunk);
+        let product = |t: usize| decay[first..=t].iter().product::<f64>();
+        let mut changes: Vec<f64> = Vec::new();
+        for t in tokens.clone() {
+            // Forward substitution of (I + L) D = diag(beta) (V - diag(c) K S).
+            let own = beta[t] * (v[t] - product(t) * dot(&k[t], &state));
+            let others = (first..t).map(|j| beta[t] * product(t) / product(j) * dot(&k[t], &k[j]) * changes[j - first]);
+            let change = own - others.sum::<f64>();
+            changes.push(change);
+        }
+        for t in tokens.clone() {
+            let within = (first..=t).map(|j| product(t) / product(j) * dot(&q[t], &k[j]) * changes[j - first]);
+            read.push(product(t) * dot(&q[t], &state) + within.sum::<f64>());
+        }
+        let last = product(tokens.end - 1);
+        state.iter_mut().for_each(|s| *s *= last);
+        for t in tokens {
+            state.iter_mut().zip(&k[t]).for_each(|(s, k)| *s += last / product(t) * k * changes[t - first]);
+        }
+    }
+    read
+}
+
+#[test]
+fn the_chunked_form_is_the_delta_rule() {
+    let mut dice = Dice::new(9);
+    let (tokens, width) = (150, 12);
+    let unit = |x: Vec<f32>| {
+        let length = x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+        x.into_iter().map(|x| f64::from(x) / length).collect::<Vec<f64>>()
+    };
+    let [q, k] = [0; 2].map(|_| (0..tokens).map(|_| unit(dice.numbers(width))).collect::<Vec<_>>());
+    let mut around = |centre: f64, reach: f64| -> Vec<f64> {
+        dice.numbers(tokens).into_iter().map(|x| centre + reach * f64::from(x)).collect()
+    };
+    let (v, beta, decay) = (around(0.0, 1.0), around(0.5, 0.5), around(0.9, 0.1));
+    let (mut state, mut expected) = (vec![0.0; width], Vec::new());
+    for t in 0..tokens {
+        state.iter_mut().for_each(|s| *s *= decay[t]);
+        let held: f64 = state.iter().zip(&k[t]).map(|(s, k)| s * k).sum();
+        state.iter_mut().zip(&k[t]).for_each(|(s, k)| *s += k * beta[t] * (v[t] - held));
+        expected.push(state.iter().zip(&q[t]).map(|(s, q)| s * q).sum::<f64>());
+    }
+    for chunk in [1, 7, 64, 150] {
+        let found = chunked_form([&q, &k], [&v, &beta, &decay], chunk);
+        let apart = found.iter().zip(&expected).fold(0.0, |most: f64, (a, b)| most.max((a - b).abs()));
+        // Numbers of at most 1, of some thousand terms.
+        assert!(apart < 1e-11, "chunks of {chunk}: {apart}");
+    }
+}
+
+#[test]
+fn long_runs_in_chunks_are_what_the_cpu_computes_token_by_token() {
+    let late = Schedule { copies: When::Late, products: When::Late, seed: 3 };
+    for (dtype, heads, stages, how) in [
+        (Dtype::Bf16, dims(1, 2, 64, 32), 2, late),
+        (Dtype::F16, dims(2, 2, 64, 32), 1, late),
+        (Dtype::Bf16, dims(1, 1, 128, 128), 2, AT_ONCE),
+    ] {
+        let mut dice = Dice::new(11);
+        let Some(layer) = Layer::new(&mut dice, dtype, heads) else { return };
+        let Some(layer) = layer.in_chunks(stages, how) else { return };
+        // Operands are rounded, of U, W, S and the changes; the squares of the errors of 64 tokens add, and their terms are
+        // a quarter of the largest number of a step or less.
+        hold_layer(layer, &mut dice, 5, &[1, 32, 63, 64, 65, 150], 8.0 * dtype.rounding());
+    }
 }
 
 #[test]

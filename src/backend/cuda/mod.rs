@@ -50,6 +50,7 @@ use self::compile::four_bit::FourBit;
 use self::delta_rule::DeltaRuleKernels;
 use self::discovery::probe::DeviceFacts;
 use self::driver::device::Device;
+use self::driver::memory::Memory;
 use self::experts::ExpertKernels;
 use self::experts::dense::DenseExperts;
 use self::experts::four_bit::FourBitExperts;
@@ -90,6 +91,8 @@ pub struct Cuda {
     experts: HashMap<Dtype, ExpertKernels>,
     /// One for each dtype and heads; loaded with the first states of them.
     delta_rule: Vec<DeltaRuleKernels>,
+    /// Products of the chunks of long runs; nothing lasts from one layer to the next.
+    chunk_products: Option<Memory>,
     choosing: AlgorithmPolicy,
     /// Number of changes that invalidate captured graphs: memory addresses, or whether attention runs.
     moves: u64,
@@ -121,7 +124,7 @@ impl Cuda {
         let (moves, skips_attention, deterministic) = (0, false, false);
         let kv = KvDtype::Model;
         let (fp8, most_rows, most_places) = (None, 0, 0);
-        let delta_rule = Vec::new();
+        let (delta_rule, chunk_products) = (Vec::new(), None);
         let four_bit = FourBitKernels::new(&device, deterministic);
         Ok(Self {
             loader,
@@ -133,6 +136,7 @@ impl Cuda {
             most_places,
             experts,
             delta_rule,
+            chunk_products,
             choosing,
             moves,
             skips_attention,
@@ -211,6 +215,20 @@ impl Cuda {
             self.delta_rule.push(DeltaRuleKernels::load(&self.device, element, heads)?);
         }
         Ok(())
+    }
+
+    /// Makes room for products of chunks, outside of captured graphs, whose steps have no long runs. Without room long runs
+    /// are computed token by token.
+    fn reserve_chunk_products(&mut self, bytes: usize) -> bool {
+        if self.chunk_products.as_ref().is_some_and(|memory| memory.bytes() >= bytes) {
+            return true;
+        }
+        self.chunk_products = None;
+        match self.device.alloc(bytes) {
+            Ok(memory) => self.chunk_products = Some(memory),
+            Err(error) => log::debug!("long runs of delta-rule layers are computed token by token: {error}"),
+        }
+        self.chunk_products.is_some()
     }
 
     fn delta_rule_kernels(&self, element: Dtype, heads: DeltaHeads) -> Option<&DeltaRuleKernels> {
@@ -687,9 +705,13 @@ impl Backend for Cuda {
         step: &Step,
     ) {
         self.forget_rounded();
-        let states = kv.states(layer);
+        let (states, runs) = (kv.states(layer), step.state_runs());
         let kernels = self.delta_rule_kernels(qkv.element, states.heads()).expect(LOADED_WITH_STATES);
-        kernels.delta_rule(&self.device, out, qkv, ba, gates, states, step.state_runs());
+        let bytes = kernels.chunk_bytes(runs.plan);
+        let is_chunked = !self.deterministic && bytes > 0 && self.reserve_chunk_products(bytes);
+        let products = self.chunk_products.as_ref().filter(|_| is_chunked);
+        let kernels = self.delta_rule_kernels(qkv.element, states.heads()).expect(LOADED_WITH_STATES);
+        kernels.delta_rule(&self.device, out, qkv, ba, gates, states, runs, products);
     }
 
     fn gated_rms_norm(&mut self, x: &mut Buffer, gate: &Buffer, weight: &Vector, eps: f32) {

@@ -40,6 +40,8 @@ pub static HEADERS: &[Source] = &[
     source!("attention/wide_wgmma.cuh"),
     source!("attention/wide.cuh"),
     source!("cluster.cuh"),
+    source!("delta_rule/chunk.cuh"),
+    source!("delta_rule/gates.cuh"),
     source!("delta_rule/run.cuh"),
     source!("element.cuh"),
     source!("experts/panels.cuh"),
@@ -79,6 +81,8 @@ pub static ADVANCE: Source = source!("ops/advance.cu");
 pub static ADD: Source = source!("ops/add.cu");
 pub static ADD_BIAS: Source = source!("ops/add_bias.cu");
 pub static CAUSAL_CONV: Source = source!("delta_rule/causal_conv.cu");
+pub static CHUNK_PRODUCTS: Source = source!("delta_rule/chunk_products.cu");
+pub static CHUNK_STATES: Source = source!("delta_rule/chunk_states.cu");
 pub static COMBINE: Source = source!("experts/combine.cu");
 pub static DELTA_RULE: Source = source!("delta_rule/delta_rule.cu");
 pub static EMBED: Source = source!("ops/embed.cu");
@@ -168,6 +172,9 @@ pub fn all() -> Vec<Unit> {
     all.push(level_mass());
     all.extend(DTYPES.map(|element| typed(&CAUSAL_CONV, element)));
     all.extend(DTYPES.into_iter().flat_map(|element| DELTA_DIMS.map(|(key, value)| delta_rule(element, key, value))));
+    let chunked =
+        |(key, value)| [Dtype::F16, Dtype::Bf16].into_iter().flat_map(move |element| chunked(element, key, value));
+    all.extend(CHUNK_DIMS.into_iter().flat_map(chunked));
     let (plain, swizzled) = (PageLayout::Plain, PageLayout::Swizzled);
     let pages = [
         (KvElement::Plain, plain),
@@ -417,6 +424,16 @@ const DELTA_DIMS: [(usize, usize); 4] = [(128, 128), (16, 16), (7, 5), (256, 64)
 /// The unit of the delta rule of heads of these dimensions.
 pub fn delta_rule(element: Dtype, key_dim: usize, value_dim: usize) -> Unit {
     typed(&DELTA_RULE, element).define("KEY_DIM", key_dim).define("VALUE_DIM", value_dim)
+}
+
+/// The same of the chunked delta rule.
+const CHUNK_DIMS: [(usize, usize); 2] = [(128, 128), (64, 32)];
+
+/// The units of the chunked delta rule: the products of chunks, and the walk along runs with one stage and with two.
+pub fn chunked(element: Dtype, key_dim: usize, value_dim: usize) -> [Unit; 3] {
+    let unit = |source| typed(source, element).define("KEY_DIM", key_dim).define("VALUE_DIM", value_dim);
+    let states = |stages: usize| unit(&CHUNK_STATES).define("STAGES", stages);
+    [unit(&CHUNK_PRODUCTS), states(1), states(2)]
 }
 
 /// The units that it launches on other GPUs.

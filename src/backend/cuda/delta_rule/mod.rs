@@ -1,8 +1,11 @@
 //! Launchers of the ops of delta-rule layers that read and write states: one launch for each wave of the step's runs
-//! (`runs`). kernels/delta_rule has their kernels; `ops` launches the layers' other ops.
+//! (`runs`), and for its long runs those of `chunked`. kernels/delta_rule has their kernels; `ops` launches the layers'
+//! other ops.
 
+pub mod chunked;
 pub mod runs;
 
+use self::chunked::ChunkedKernels;
 use self::runs::{RUN_WORDS, RunPlan};
 use super::compile::units;
 use super::driver::args::Args;
@@ -32,6 +35,7 @@ pub struct DeltaRuleKernels {
     pub heads: DeltaHeads,
     causal_conv: Function,
     delta_rule: Function,
+    chunked: Option<ChunkedKernels>,
 }
 
 /// The runs of the loaded step: their plan, and its words on the device.
@@ -61,6 +65,7 @@ impl DeltaRuleKernels {
             heads,
             causal_conv: device.function(&units::typed(&units::CAUSAL_CONV, element), "causal_conv")?,
             delta_rule: device.function(&delta_rule, "delta_rule")?,
+            chunked: ChunkedKernels::load(device, element, heads)?,
         })
     }
 
@@ -85,6 +90,12 @@ impl DeltaRuleKernels {
         }
     }
 
+    /// Bytes that the products of the plan's chunks need, if its long runs are to be computed in chunks.
+    pub fn chunk_bytes(&self, plan: &RunPlan) -> usize {
+        self.chunked.as_ref().map_or(0, |chunked| chunked.bytes(plan))
+    }
+
+    /// `products`: memory of `chunk_bytes`; without it all runs are computed token by token.
     #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
     pub fn delta_rule(
         &self,
@@ -95,6 +106,7 @@ impl DeltaRuleKernels {
         gates: DeltaGates<'_, Vector>,
         states: LayerStates<'_>,
         runs: LoadedRuns<'_>,
+        products: Option<&Memory>,
     ) {
         let heads = self.heads;
         let shapes = [(out, heads.value_width(), self.element), (qkv, heads.conv_width(), self.element)];
@@ -107,13 +119,31 @@ impl DeltaRuleKernels {
         let warps = heads.value_dim.div_ceil(WARP_COLUMNS).min(MOST_WARPS);
         let blocks = heads.value_heads * heads.value_dim.div_ceil(WARP_COLUMNS * warps);
         let (matrices, matrices_at) = states.matrices();
+        let [key_heads, value_heads] = [heads.key_heads, heads.value_heads].map(small);
         for wave in runs.plan.waves() {
-            let args = Args::new().memory(out.memory()).memory(qkv.memory()).memory(ba.memory());
-            let args = args.memory(&gates.rate.memory).memory(&gates.dt.memory).memory_at(matrices, matrices_at);
-            let args = args.memory_at(runs.words, LoadedRuns::at(wave.runs.start));
-            let args = args.u32(small(heads.key_heads)).u32(small(heads.value_heads));
-            let grid = [small(wave.runs.len() * blocks), 1, 1];
-            device.launch(&self.delta_rule, grid, small(32 * warps), 0, &args);
+            let mut first = wave.runs.start;
+            if let (Some(chunked), Some(products), 1..) = (&self.chunked, products, wave.long) {
+                let (rows, threads) = (qkv.memory(), chunked::BLOCK_THREADS);
+                let args = Args::new().memory(products).memory(rows).memory(ba.memory()).memory(&gates.rate.memory);
+                let segments = LoadedRuns::at(wave.segments.start);
+                let args =
+                    args.memory(&gates.dt.memory).memory_at(runs.words, segments).u32(key_heads).u32(value_heads);
+                let grid = [small(wave.long_segments * heads.value_heads), 1, 1];
+                device.launch(&chunked.products, grid, threads, chunked::products_shared(heads), &args);
+                let count = wave.long * heads.value_heads * heads.value_dim / chunked::STRIP;
+                let (states, shared) = chunked.states(count);
+                let args = Args::new().memory(out.memory()).memory(products).memory(rows);
+                let args = args.memory_at(matrices, matrices_at).memory_at(runs.words, LoadedRuns::at(first));
+                device.launch(states, [small(count), 1, 1], threads, shared, &args.u32(key_heads).u32(value_heads));
+                first += wave.long;
+            }
+            if first < wave.runs.end {
+                let args = Args::new().memory(out.memory()).memory(qkv.memory()).memory(ba.memory());
+                let args = args.memory(&gates.rate.memory).memory(&gates.dt.memory).memory_at(matrices, matrices_at);
+                let args = args.memory_at(runs.words, LoadedRuns::at(first)).u32(key_heads).u32(value_heads);
+                let grid = [small((wave.runs.end - first) * blocks), 1, 1];
+                device.launch(&self.delta_rule, grid, small(32 * warps), 0, &args);
+            }
         }
     }
 }

@@ -11,8 +11,11 @@ use crate::kv::StateRun;
 /// Words of a run, and of a segment of one.
 pub const RUN_WORDS: usize = 8;
 
-/// Rows of a segment, which a block of `causal_conv` takes.
-const SEGMENT_ROWS: u32 = 32;
+/// Rows of a segment, which a block of `causal_conv` takes: a chunk of the chunked delta rule.
+pub const SEGMENT_ROWS: u32 = 64;
+
+/// Rows from which a run is long: its chunks are computed as matrices, where there are kernels for that.
+pub const LONG_ROWS: usize = 32;
 
 /// No state, as in kernels/delta_rule/run.cuh.
 const NO_STATE: u32 = u32::MAX;
@@ -25,11 +28,14 @@ pub struct RunPlan {
     repeats: bool,
 }
 
-/// The runs of a wave and their segments, both by number.
+/// The runs of a wave and their segments, both by number; the first ones are of long runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wave {
     pub runs: Range<usize>,
     pub segments: Range<usize>,
+    /// Runs of at least [`LONG_ROWS`], and their segments.
+    pub long: usize,
+    pub long_segments: usize,
 }
 
 impl RunPlan {
@@ -49,23 +55,29 @@ impl RunPlan {
         let repeats = all.iter().all(|(wave, run)| *wave == 0 && run.rows.len() == 1);
 
         let mut plan = Self { repeats, ..Self::default() };
-        plan.words.extend(all.iter().flat_map(|(_, run)| words_of(run, 0..run.rows.end - run.rows.start)));
         // A run of one row is its own segment.
         let mut segments = if repeats { 0 } else { all.len() };
-        let mut first = 0;
+        let mut words_of_segments = Vec::new();
         for wave in all.chunk_by(|a, b| a.0 == b.0) {
-            let begin = segments;
+            let (begin, first, mut long_segments) = (segments, plan.words.len() / RUN_WORDS, 0);
             for (_, run) in wave {
                 let rows = run.rows.end - run.rows.start;
+                let number = segments - begin;
+                plan.words.extend(words_of(run, 0..rows, number));
                 for place in (0..rows).step_by(SEGMENT_ROWS as usize) {
-                    if !repeats {
-                        plan.words.extend(words_of(run, place..rows.min(place + SEGMENT_ROWS)));
-                    }
+                    words_of_segments.extend(words_of(run, place..rows.min(place + SEGMENT_ROWS), number));
                     segments += 1;
                 }
+                if run.rows.len() >= LONG_ROWS {
+                    long_segments = segments - begin;
+                }
             }
-            plan.waves.push(Wave { runs: first..first + wave.len(), segments: begin..segments });
-            first += wave.len();
+            let long = wave.iter().filter(|(_, run)| run.rows.len() >= LONG_ROWS).count();
+            let runs = first..first + wave.len();
+            plan.waves.push(Wave { runs, segments: begin..segments, long, long_segments });
+        }
+        if !repeats {
+            plan.words.extend(words_of_segments);
         }
         plan
     }
@@ -91,12 +103,13 @@ impl RunPlan {
     }
 }
 
-/// A run as its segment of the rows at `places`.
-fn words_of(run: &StateRun, places: Range<u32>) -> [u32; RUN_WORDS] {
+/// A run as its segment of the rows at `places`. `first`: the number of its first segment in its wave.
+fn words_of(run: &StateRun, places: Range<u32>, first: usize) -> [u32; RUN_WORDS] {
     let slot = |slot: Option<StateId>| slot.map_or(NO_STATE, |slot| slot.0);
     let rows = run.rows.end - run.rows.start;
     let (from, to) = (slot(run.from), slot(run.to));
-    [run.rows.start, rows, from, to, u32::from(run.is_in), places.start, places.end - places.start, 0]
+    let (place, part) = (places.start, places.end - places.start);
+    [run.rows.start, rows, from, to, u32::from(run.is_in), place, part, first as u32]
 }
 
 /// The wave of each run: the first behind those of all runs before it that write what it reads or writes, or read what it
@@ -152,21 +165,21 @@ mod tests {
         let runs = [run(0..1, Some(5), Some(5)), run(1..71, Some(2), Some(2)), run(71..72, Some(2), Some(3))];
         let plan = RunPlan::new(&runs, 73);
         assert!(!plan.repeats());
-        let first = Wave { runs: 0..3, segments: 4..9 };
-        assert_eq!(plan.waves(), [first, Wave { runs: 3..4, segments: 9..10 }]);
+        let first = Wave { runs: 0..3, segments: 4..8, long: 1, long_segments: 2 };
+        assert_eq!(plan.waves(), [first, Wave { runs: 3..4, segments: 8..9, long: 0, long_segments: 0 }]);
         let all: Vec<&[u32]> = plan.words().chunks_exact(RUN_WORDS).collect();
         let none = NO_STATE;
         assert_eq!(
             all[..4],
             [
                 [1, 70, 2, 2, 0, 0, 70, 0],
-                [0, 1, 5, 5, 0, 0, 1, 0],
-                [72, 1, none, none, 0, 0, 1, 0],
+                [0, 1, 5, 5, 0, 0, 1, 2],
+                [72, 1, none, none, 0, 0, 1, 3],
                 [71, 1, 2, 3, 0, 0, 1, 0],
             ]
         );
-        let places: Vec<[u32; 3]> = all[4..].iter().map(|words| [words[0], words[5], words[6]]).collect();
-        assert_eq!(places, [[1, 0, 32], [1, 32, 32], [1, 64, 6], [0, 0, 1], [72, 0, 1], [71, 0, 1]]);
+        let places: Vec<[u32; 4]> = all[4..].iter().map(|words| [words[0], words[5], words[6], words[7]]).collect();
+        assert_eq!(places, [[1, 0, 64, 0], [1, 64, 6, 0], [0, 0, 1, 2], [72, 0, 1, 3], [71, 0, 1, 0]]);
     }
 
     #[test]
@@ -174,7 +187,7 @@ mod tests {
         let runs = [run(0..1, Some(1), Some(1)), run(1..2, Some(0), Some(2)), run(2..3, Some(0), Some(3))];
         let plan = RunPlan::new(&runs, 8);
         assert!(plan.repeats());
-        assert_eq!(plan.waves(), [Wave { runs: 0..8, segments: 0..8 }]);
+        assert_eq!(plan.waves(), [Wave { runs: 0..8, segments: 0..8, long: 0, long_segments: 0 }]);
         assert_eq!(plan.words().len(), 8 * RUN_WORDS);
         let none = RunPlan::new(&[], 8);
         assert!(none.repeats() && none.waves().is_empty() && none.words().is_empty());
