@@ -66,9 +66,12 @@ impl Router {
     fn hear_end(&mut self, at: usize, end: Event) {
         let branch = end.branch();
         let Some(started) = self.started.get_mut(&branch) else { return };
-        let is_short = started.task.said.is_short() && !started.task.is_cancelled;
-        if is_short && matches!(end, Event::Finished { .. }) {
-            return self.fail_differing(branch);
+        if started.task.said.is_short() && matches!(end, Event::Finished { .. }) {
+            return match started.task.is_cancelled {
+                // What its client has heard is more than the second replica had said.
+                true => self.take_back(branch).iter().for_each(|task| self.finish_cancelled(task)),
+                false => self.fail_differing(branch),
+            };
         }
         let Some(place) = started.replicas.iter().position(|&replica| replica == at) else { return };
         started.replicas.swap_remove(place);
@@ -111,25 +114,36 @@ impl Router {
                 }
             }
         }
-        // A prompt may continue it: the next message of a chat. Prompts of a job have a home.
-        if let (On::Replica(at), None) = (record.on, record.home) {
-            self.replicas[at].known.note(&Prefix::of(&record.path.all()));
+        match (record.on, record.home) {
+            // A prompt may continue it: the next message of a chat. Prompts of a job have a home.
+            (On::Replica(at), None) => drop(self.replicas[at].known.note(&Prefix::of(&record.path.all()))),
+            (On::Nowhere, _) if !finish.tokens.is_empty() => record.prefix = Prefix::of(&record.path.all()),
+            _ => {}
         }
     }
 
     /// Fails an extend of which a second replica says something else than the first one did.
     fn fail_differing(&mut self, branch: BranchId) {
-        let Some(started) = self.started.remove(&branch) else { return };
+        let Some(task) = self.take_back(branch) else { return };
+        if let Some(record) = self.branches.get_mut(&branch) {
+            record.is_known = false;
+        }
+        let expected = "the tokens that a lost device had sampled (--deterministic)";
+        let error = Error::value("a sample that was begun again", expected, "others");
+        self.batcher.send(&task.events, Event::Failed { branch, error });
+    }
+
+    /// Takes an extend, and its branch, from the engines that have it.
+    fn take_back(&mut self, branch: BranchId) -> Option<Task> {
+        let started = self.started.remove(&branch)?;
         for &at in &started.replicas {
             self.replicas[at].end(started.task.key, started.task.work);
             self.send(at, Command::Release { branches: vec![branch], keep_cached: true });
         }
         if let Some(record) = self.branches.get_mut(&branch) {
-            (record.on, record.is_known) = (On::Nowhere, false);
+            record.on = On::Nowhere;
         }
-        let expected = "the tokens that a lost device had sampled (--deterministic)";
-        let error = Error::value("a sample that was begun again", expected, "others");
-        self.batcher.send(&started.task.events, Event::Failed { branch, error });
+        Some(started.task)
     }
 }
 

@@ -122,7 +122,7 @@ fn a_dry_run_has_the_memory_of_each_device() {
 fn devices_that_cannot_be_used_are_refused_before_anything_is_loaded() {
     let folder = task_folder(|task| task["model"] = json!("nowhere"));
     for (devices, words) in [
-        ("cuda:0,cuda:0", &["--devices", "each GPU once", "cuda:0 twice"][..]),
+        ("cuda:0,cuda:0", &["--devices", "each GPU once", "cuda:0,cuda:0"][..]),
         ("cpu,cuda:0", &["--devices", "of one kind"]),
         ("gpu", &["--devices", "cuda:0,cuda:1", "gpu"]),
         ("", &["--devices"]),
@@ -145,7 +145,7 @@ fn devices_that_cannot_be_used_are_refused_before_anything_is_loaded() {
 fn a_plan_says_where_a_job_is_cut() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let prompt = |group: u32, at: u32| {
-        let tokens: Vec<u32> = (0..300).map(|token| 1000 * group + token).chain([at; 20]).collect();
+        let tokens: Vec<u32> = (0..300).map(|token| 100 * group + token % 97).chain([at; 20]).collect();
         json!({"tokens": tokens, "samples": 4, "max_tokens": 50})
     };
     let rows: Vec<Value> = (0..4).flat_map(|group| (0..6).map(move |at| prompt(group + 1, at))).collect();

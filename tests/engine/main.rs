@@ -78,7 +78,6 @@ mod replicas {
     mod plain;
     mod requests;
     mod samples;
-    mod scores;
     mod scripts;
     mod stops;
 

