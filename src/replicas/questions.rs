@@ -62,12 +62,14 @@ impl Router {
 fn answer<F: FnOnce() + Send + 'static>(work: F) {
     let shared = Arc::new(Mutex::new(Some(work)));
     let on_thread = shared.clone();
-    let spawned = Builder::new().name("answer".to_owned()).spawn(move || take(&on_thread).map(|work| work()));
-    if spawned.is_err() {
-        take(&shared).map(|work| work());
+    if Builder::new().name("answer".to_owned()).spawn(move || run_once(&on_thread)).is_err() {
+        run_once(&shared);
     }
 }
 
-fn take<F>(shared: &Mutex<Option<F>>) -> Option<F> {
-    shared.lock().expect("nothing panics while it holds the work").take()
+fn run_once<F: FnOnce()>(work: &Mutex<Option<F>>) {
+    let taken = work.lock().expect("nothing panics while it holds the work").take();
+    if let Some(work) = taken {
+        work();
+    }
 }
