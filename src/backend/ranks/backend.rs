@@ -381,7 +381,7 @@ impl<B: Ranked> Backend for Ranks<B> {
         slots: Range<u32>,
     ) {
         let ranks = kv.0.len();
-        let each = saved.to_ranks(ranks);
+        let each = saved.in_ranks(ranks);
         others.with_ranks(ranks, |others| {
             for ((kv, saved), others) in kv.0.iter().zip(each).zip(others) {
                 B::join_saved(&lock(kv), saved, page, others, from, slots.clone());

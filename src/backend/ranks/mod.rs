@@ -67,10 +67,14 @@ struct Rank<'a, B: Ranked> {
 
 /// An op, which every rank carries out.
 enum Op<B: Ranked> {
-    Plain(Box<dyn Fn(&mut Rank<'_, B>) + Send + Sync>),
-    /// That also reads the loaded step.
-    OnStep(Box<dyn Fn(&mut Rank<'_, B>, &mut B::Step) + Send + Sync>),
+    Plain(PlainOp<B>),
+    OnStep(StepOp<B>),
 }
+
+type PlainOp<B> = Box<dyn Fn(&mut Rank<'_, B>) + Send + Sync>;
+
+/// One that also reads the loaded step.
+type StepOp<B> = Box<dyn Fn(&mut Rank<'_, B>, &mut <B as Backend>::Step) + Send + Sync>;
 
 /// A buffer, as `share` says.
 pub struct RankBuffer<B: Backend> {
@@ -239,7 +243,7 @@ impl<B: Backend> RankPages<B> {
     }
 
     /// The same, to be changed.
-    fn to_ranks(&mut self, ranks: usize) -> &mut [B::SavedPages] {
+    fn in_ranks(&mut self, ranks: usize) -> &mut [B::SavedPages] {
         if let RankPages::Bytes { bytes, pages } = self {
             *self = RankPages::Each(pages_of_ranks(bytes, *pages, ranks));
         }

@@ -22,6 +22,9 @@ use super::device::CheckEffort;
 use super::dice::Dice;
 use super::report::{CheckReport, ReportRow};
 
+/// Checks ops of one kind.
+type OpCheck<B> = fn(&mut OpSuite<'_, B>, &mut Dice) -> Result<()>;
+
 /// Runs every op; `done` gets the rows of each kind of them when they are complete.
 pub fn ops<B: Backend>(
     backend: &mut B,
@@ -29,7 +32,7 @@ pub fn ops<B: Backend>(
     report: &mut CheckReport,
     mut done: impl FnMut(&[ReportRow]) -> Result<()>,
 ) -> Result<()> {
-    let kinds: [fn(&mut OpSuite<'_, B>, &mut Dice) -> Result<()>; 11] = [
+    let kinds: [OpCheck<B>; 11] = [
         rows::check,
         norms::check,
         linear::check,
