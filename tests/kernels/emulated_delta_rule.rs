@@ -9,8 +9,9 @@ use std::ops::Range;
 
 use emulator::{Emulated, Schedule, When};
 use offshoot::backend::cpu::{Cpu, Isa, KvStore};
+use offshoot::backend::cuda::compile::elements::ChunkWalk;
 use offshoot::backend::cuda::compile::units;
-use offshoot::backend::cuda::delta_rule::chunked::{self, STRIP};
+use offshoot::backend::cuda::delta_rule::chunked;
 use offshoot::backend::cuda::delta_rule::runs::{RUN_WORDS, RunPlan};
 use offshoot::backend::{
     ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, HeadLayout, KvShape, RowToken, StateShape, StepBatch,
@@ -61,8 +62,8 @@ struct Layer {
     tails: Vec<u128>,
     causal_conv: Emulated,
     delta_rule: Emulated,
-    /// The kernels of long runs, and the stages of the second; `None`: all go token by token.
-    chunked: Option<(Emulated, Emulated, usize)>,
+    /// The kernels of long runs; `None`: all go token by token.
+    chunked: Option<(Emulated, Emulated, ChunkWalk)>,
     how: Schedule,
 }
 
@@ -87,12 +88,12 @@ impl Layer {
     }
 
     /// Computes long runs in chunks from now on.
-    fn in_chunks(self, stages: usize, how: Schedule) -> Option<Self> {
+    fn in_chunks(self, walk: ChunkWalk, how: Schedule) -> Option<Self> {
         assert!(chunked::takes(self.dtype, self.heads));
-        let [products, one, two] = units::chunked(self.dtype, self.heads.key_dim, self.heads.value_dim);
-        let products = Emulated::compile(&products, "chunk_products")?;
-        let states = Emulated::compile(if stages == 1 { &one } else { &two }, "chunk_states")?;
-        Some(Self { chunked: Some((products, states, stages)), how, ..self })
+        let DeltaHeads { key_dim, value_dim, .. } = self.heads;
+        let products = Emulated::compile(&units::chunk_products(self.dtype, key_dim, value_dim), "chunk_products")?;
+        let states = Emulated::compile(&units::chunk_states(self.dtype, key_dim, value_dim, walk), "chunk_states")?;
+        Some(Self { chunked: Some((products, states, walk)), how, ..self })
     }
 
     /// What both kernels give for the rows of `x` `[rows, conv_width]` and `ba`: the convolution, and the delta rule of the
@@ -126,7 +127,7 @@ impl Layer {
             let behind = |number: usize| words[number * RUN_WORDS / 4..].as_ptr();
             let long = if self.chunked.is_some() { wave.long } else { 0 };
             let mut segments_at = behind(wave.segments.start);
-            if let Some((products, states, stages)) = self.chunked.as_ref().filter(|_| long > 0) {
+            if let Some((products, states, walk)) = self.chunked.as_ref().filter(|_| long > 0) {
                 let chunks = wave.long_segments * self.heads.value_heads;
                 let mut memory = aligned(vec![0xff; chunks * chunked::product_bytes(self.heads)]);
                 let (mut memory_at, mut long_at) = (memory.as_mut_ptr(), behind(wave.runs.start));
@@ -149,9 +150,9 @@ impl Layer {
                     at(&mut key_heads),
                     at(&mut value_heads),
                 ];
-                let blocks = long * self.heads.value_heads * self.heads.value_dim / STRIP;
+                let blocks = long * self.heads.value_heads * self.heads.value_dim / walk.strip;
                 let [of_one, of_all] =
-                    [chunked::products_shared(self.heads), chunked::states_shared(self.heads, *stages)];
+                    [chunked::products_shared(self.heads), chunked::states_shared(self.heads, *walk)];
                 // SAFETY: the arguments of each kernel, in its order, each with memory for what its head says.
                 unsafe {
                     products.launch(chunks as u32, chunked::BLOCK_THREADS, of_one, self.how, &of_products);
@@ -357,14 +358,15 @@ fn the_chunked_form_is_the_delta_rule() {
 #[test]
 fn long_runs_in_chunks_are_what_the_cpu_computes_token_by_token() {
     let late = Schedule { copies: When::Late, products: When::Late, seed: 3 };
-    for (dtype, heads, stages, how) in [
-        (Dtype::Bf16, dims(1, 2, 64, 32), 2, late),
+    for (dtype, heads, many, how) in [
+        (Dtype::Bf16, dims(1, 2, 64, 32), 0, late),
         (Dtype::F16, dims(2, 2, 64, 32), 1, late),
-        (Dtype::Bf16, dims(1, 1, 128, 128), 2, AT_ONCE),
+        (Dtype::Bf16, dims(1, 1, 128, 128), 1, AT_ONCE),
     ] {
+        let walk = ChunkWalk::of(heads.value_dim)[many];
         let mut dice = Dice::new(11);
         let Some(layer) = Layer::new(&mut dice, dtype, heads) else { return };
-        let Some(layer) = layer.in_chunks(stages, how) else { return };
+        let Some(layer) = layer.in_chunks(walk, how) else { return };
         // Operands are rounded, of U, W, S and the changes; the squares of the errors of 64 tokens add, and their terms are
         // a quarter of the largest number of a step or less.
         hold_layer(layer, &mut dice, 5, &[1, 32, 63, 64, 65, 150], 8.0 * dtype.rounding());
