@@ -1,11 +1,11 @@
 // The chunked delta rule's walk along a run (delta_rule/chunk.cuh): D, O and the state, chunk after chunk.
 //
 // Shapes: products as chunk_products leaves them; out, qkv, matrices and runs as in delta_rule.cu.
-// Grid: one block of 128 threads for each run, value head and strip of STRIP columns of the state, in this order of x. A warp has 16
-// tokens of the chunk, and a quarter of the state's rows, f32 in registers from its one load to its one store; a copy of
-// the state, rounded to ELEMENT, is in shared memory as an operand.
-// Limit: the copies of operands from the second-level cache, which wide strips halve, and tensor cores. Where STAGES is 2 a
-// chunk's operands are copied while the one before is computed.
+// Grid: one block of 128 threads for each run, value head and strip of STRIP columns of the state, in this order of x.
+// A warp has 16 tokens of the chunk, and a quarter of the state's rows, f32 in registers from its one load to its one
+// store; a copy of the state, rounded to ELEMENT, is in shared memory as an operand.
+// Limit: the copies of operands from the second-level cache, which wide strips halve, and tensor cores. Where STAGES is
+// 2 a chunk's operands are copied while the one before is computed.
 // Defines: ELEMENT, KEY_DIM, VALUE_DIM as in chunk_products.cu, STAGES (1 or 2), STRIP (32 or 64).
 #include "delta_rule/chunk.cuh"
 

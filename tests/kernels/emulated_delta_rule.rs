@@ -1,6 +1,7 @@
 //! The kernels of gated delta-rule layers on the CPU, instruction by instruction (`emulator`), beside the CPU's loops:
 //! over steps whose runs begin, fork, go on in place and read what others have written; and with the same bits however
-//! tokens are divided into runs. Long runs by the chunked form too, which is first defined in clear loops. `gated_rms_norm` and `sigmoid_times` beside their formulas.
+//! tokens are divided into runs. Long runs by the chunked form too, which is first defined in clear loops.
+//! `gated_rms_norm` and `sigmoid_times` beside their formulas.
 
 use crate::emulator;
 
@@ -96,8 +97,8 @@ impl Layer {
         Some(Self { chunked: Some((products, states, walk)), how, ..self })
     }
 
-    /// What both kernels give for the rows of `x` `[rows, conv_width]` and `ba`: the convolution, and the delta rule of the
-    /// same `x`.
+    /// What both kernels give for the rows of `x` `[rows, conv_width]` and `ba`: the convolution, and the delta rule of
+    /// the same `x`.
     fn compute(&mut self, x: &[f32], ba: &[f32], runs: &[StateRun]) -> [Vec<f32>; 2] {
         let rows = ba.len() / 2 / self.heads.value_heads;
         // A padded row, which nobody reads.
@@ -298,8 +299,8 @@ fn the_kernels_of_delta_rule_layers_compute_what_the_cpu_does() {
     hold(Dtype::Bf16, dims(1, 1, 128, 128), 3);
 }
 
-/// The chunked form of the delta rule in clear loops (kernels/delta_rule/chunk.cuh), in f64: one head, values of one number,
-/// chunks of `chunk` tokens. What is read at each token.
+/// The chunked form of the delta rule in clear loops (kernels/delta_rule/chunk.cuh), in f64: one head, values of one
+/// number, chunks of `chunk` tokens. What is read at each token.
 fn chunked_form([q, k]: [&[Vec<f64>]; 2], [v, beta, decay]: [&[f64]; 3], chunk: usize) -> Vec<f64> {
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     let (mut state, mut read) = (vec![0.0; k[0].len()], Vec::new());
@@ -367,8 +368,8 @@ fn long_runs_in_chunks_are_what_the_cpu_computes_token_by_token() {
         let mut dice = Dice::new(11);
         let Some(layer) = Layer::new(&mut dice, dtype, heads) else { return };
         let Some(layer) = layer.in_chunks(walk, how) else { return };
-        // Operands are rounded, of U, W, S and the changes; the squares of the errors of 64 tokens add, and their terms are
-        // a quarter of the largest number of a step or less.
+        // Operands are rounded, of U, W, S and the changes; the squares of the errors of 64 tokens add, and their terms
+        // are a quarter of the largest number of a step or less.
         hold_layer(layer, &mut dice, 5, &[1, 32, 63, 64, 65, 150], 8.0 * dtype.rounding());
     }
 }
@@ -417,8 +418,8 @@ fn however_tokens_are_divided_into_runs_the_kernels_give_the_same_bits() {
     }
 }
 
-/// Launches a kernel that changes rows of `x` in place by `y`, of which each row has `gates`; `more`: its arguments behind
-/// these, with f32 `weight` before them if there are some.
+/// Launches a kernel that changes rows of `x` in place by `y`, of which each row has `gates`; `more`: its arguments
+/// behind these, with f32 `weight` before them if there are some.
 fn gated(kernel: &Emulated, dtype: Dtype, x: &[f32], y: &[f32], weight: Option<&[f32]>, more: &mut [u32]) -> Vec<f32> {
     let (mut to, y) = (aligned(dtype.encode(x)), aligned(dtype.encode(y)));
     let weight = weight.map(|weight| aligned(Dtype::F32.encode(weight)));

@@ -1,5 +1,5 @@
-//! The chunked delta rule for long runs (kernels/delta_rule/chunk.cuh): which heads have its kernels, and the memory that
-//! these need. Deterministic steps do without it: where chunks begin depends on how steps divide a sequence.
+//! The chunked delta rule for long runs (kernels/delta_rule/chunk.cuh): which heads have its kernels, and the memory
+//! that these need. Deterministic steps do without it: where chunks begin depends on how steps divide a sequence.
 
 use super::runs::{RunPlan, SEGMENT_ROWS};
 use crate::backend::cuda::compile::elements::ChunkWalk;
