@@ -1,6 +1,6 @@
-// What the kernels of the chunked delta rule share: CHUNK tokens of a run at a time, in matrix form (Gated Delta Networks,
-// Yang et al. 2024, arXiv 2412.06464, section 3.3; Parallelizing Linear Transformers with the Delta Rule, Yang et al. 2024,
-// arXiv 2406.06484, section 3).
+// What the kernels of the chunked delta rule share: CHUNK tokens of a run at a time, in matrix form (Gated Delta
+// Networks, Yang et al. 2024, arXiv 2412.06464, section 3.3; Parallelizing Linear Transformers with the Delta Rule,
+// Yang et al. 2024, arXiv 2406.06484, section 3).
 //
 // With k and q normalised, c_t the product of the decays of the chunk's tokens up to t, and S the state before it:
 //
@@ -9,8 +9,8 @@
 //   D = U - W S                                             A[t][j] = (c_t / c_j) q_t . k_j, for j <= t
 //   O = diag(c) Q S + A D                                   S = c_last S + sum over t of (c_last / c_t) k_t D_t
 //
-// chunk_products computes U, W and A of all chunks at once, chunk_states the rest, chunk after chunk of a run. Where a norm
-// multiplies a row of K or Q, it is taken out of the product, whose operands are the rows as they are.
+// chunk_products computes U, W and A of all chunks at once, chunk_states the rest, chunk after chunk of a run. Where a
+// norm multiplies a row of K or Q, it is taken out of the product, whose operands are the rows as they are.
 #pragma once
 
 #include "attention/mma.cuh"

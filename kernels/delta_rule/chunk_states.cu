@@ -1,14 +1,15 @@
 // The chunked delta rule's walk along a run (delta_rule/chunk.cuh): D, O and the state, chunk after chunk.
 //
 // Shapes: products as chunk_products leaves them; out, qkv, matrices and runs as in delta_rule.cu.
-// Grid: one block of 128 threads for each run, value head and strip of 32 columns of the state, in this order of x. A warp has 16
-// tokens of the chunk, and a quarter of the state's rows, f32 in registers from its one load to its one store; a copy of
-// the state, rounded to ELEMENT, is in shared memory as an operand.
-// Limit: tensor cores; a chunk's operands are copied while the one before is computed where STAGES is 2.
-// Defines: ELEMENT, KEY_DIM, VALUE_DIM as in chunk_products.cu, STAGES (1 or 2).
+// Grid: one block of 128 threads for each run, value head and strip of STRIP columns of the state, in this order of x.
+// A warp has 16 tokens of the chunk, and a quarter of the state's rows, f32 in registers from its one load to its one
+// store; a copy of the state, rounded to ELEMENT, is in shared memory as an operand.
+// Limit: the copies of operands from the second-level cache, which wide strips halve, and tensor cores. Where STAGES is
+// 2 a chunk's operands are copied while the one before is computed.
+// Defines: ELEMENT, KEY_DIM, VALUE_DIM as in chunk_products.cu, STAGES (1 or 2), STRIP (32 or 64).
 #include "delta_rule/chunk.cuh"
 
-constexpr unsigned STRIP = 32, STRIPS = VALUE_DIM / STRIP, STRIP_ROW = STRIP + 8;
+constexpr unsigned STRIPS = VALUE_DIM / STRIP, STRIP_ROW = STRIP + 8;
 // Blocks of 16 rows of the state that a warp has.
 constexpr unsigned OWN = KEY_DIM / 64;
 
@@ -74,6 +75,20 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
 #pragma unroll 1
     for (unsigned chunk = 0; chunk < chunks; ++chunk) {
         const Stage& stage = shared.stages[chunk % STAGES];
+        // What is not copied to shared memory: asked for before the others wait.
+        const unsigned row = warp * 16 + lane / 4;
+        const float* factors = reinterpret_cast<const float*>(product(chunk) + FACTORS_AT);
+        const float decay = factors[2 * CHUNK];
+        const float of_query[2] = {factors[row], factors[row + 8]};
+        const float of_key[2] = {factors[CHUNK + row], factors[CHUNK + row + 8]};
+        unsigned u[STRIP / 8][2];
+#pragma unroll
+        for (unsigned n = 0; n < STRIP / 8; ++n) {
+#pragma unroll
+            for (unsigned half = 0; half < 2; ++half) {
+                u[n][half] = *reinterpret_cast<const unsigned*>(product(chunk) + U_AT + (row + half * 8) * VALUE_DIM + strip + n * 8 + across);
+            }
+        }
         // The state as an operand. The one before has been read: all warps have had its changes.
 #pragma unroll
         for (unsigned m = 0; m < OWN; ++m) {
@@ -99,19 +114,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
             __syncthreads();
         }
 
-        const unsigned row = warp * 16 + lane / 4;
-        const float* factors = reinterpret_cast<const float*>(product(chunk) + FACTORS_AT);
-        const float decay = factors[2 * CHUNK];
-        const float of_query[2] = {factors[row], factors[row + 8]};
-        const float of_key[2] = {factors[CHUNK + row], factors[CHUNK + row + 8]};
-        unsigned u[STRIP / 8][2];
-#pragma unroll
-        for (unsigned n = 0; n < STRIP / 8; ++n) {
-#pragma unroll
-            for (unsigned half = 0; half < 2; ++half) {
-                u[n][half] = *reinterpret_cast<const unsigned*>(product(chunk) + U_AT + (row + half * 8) * VALUE_DIM + strip + n * 8 + across);
-            }
-        }
         float held[STRIP / 8][4] = {}, read[STRIP / 8][4] = {};
 #pragma unroll
         for (unsigned k = 0; k < KEY_DIM; k += 16) {

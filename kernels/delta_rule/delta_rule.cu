@@ -7,10 +7,10 @@
 // Shapes: out ELEMENT [R, value_heads * VALUE_DIM]; qkv ELEMENT [R, 2 * key_heads * KEY_DIM + value_heads * VALUE_DIM];
 // ba f32 [R, 2 * value_heads], b of all heads, then a; rate, dt f32 [value_heads]; matrices f32 [slots, value_heads,
 // KEY_DIM, VALUE_DIM].
-// Grid: one block for each run, value head and strip of 16 * WARPS columns of S, in this order of x. Columns do not depend
-// on each other. A warp has 16 of them, 4 lanes of 4 columns in each of 8 groups of lanes; a group has every eighth four
-// rows. So S stays in registers (KEY_DIM / 2 of them) from its one load to its one store, and sums over its rows are
-// added over a thread's rows, then over the groups of its warp.
+// Grid: one block for each run, value head and strip of 16 * WARPS columns of S, in this order of x. Columns do not
+// depend on each other. A warp has 16 of them, 4 lanes of 4 columns in each of 8 groups of lanes; a group has every
+// eighth four rows. So S stays in registers (KEY_DIM / 2 of them) from its one load to its one store, and sums over its
+// rows are added over a thread's rows, then over the groups of its warp.
 // Limit: bandwidth, 8 bytes per element of S for runs of one row. A thread asks for all of its S before it waits, 128
 // KEY_DIM bytes a block of 64 columns (64 KiB at a time on a multiprocessor are enough to keep HBM3 busy).
 // The order of sums depends on nothing but KEY_DIM: however rows are divided into runs, they have the same bits.
@@ -82,8 +82,8 @@ __device__ __forceinline__ void add_groups(Four& sums) {
     }
 }
 
-// What each column of S holds for `vector` [KEY_PADDED], whose rows are first multiplied by `decay` and then get `delta`
-// times those of `key`.
+// What each column of S holds for `vector` [KEY_PADDED], whose rows are first multiplied by `decay` and then get
+// `delta` times those of `key`.
 template <bool DECAYS, bool ADDS>
 __device__ __forceinline__ Four read(State& state, const float4* vector, float decay, const float4* key, const Four& delta) {
     const unsigned group = threadIdx.x % 32 / 4;

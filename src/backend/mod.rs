@@ -430,8 +430,9 @@ pub trait Backend: Send + 'static {
         step: &Self::Step,
     );
     /// The delta rule of layer `layer`: `out` is `[R, value_width]`, `qkv` what the convolution gave, `ba` `[R, 2 *
-    /// value_heads]`: b of all value heads, then a. Reads and writes the matrices in the states of the step's runs. A backend that is not
-    /// batch-invariant may compute runs of many rows in chunks, in f16 and bf16 with operands of products in that dtype.
+    /// value_heads]`: b of all value heads, then a. Reads and writes the matrices in the states of the step's runs. A
+    /// backend that is not batch-invariant may compute runs of many rows in chunks, in f16 and bf16 with operands of
+    /// products in that dtype.
     #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
     fn delta_rule(
         &mut self,

@@ -1,6 +1,7 @@
 //! The kernels of gated delta-rule layers on the CPU, instruction by instruction (`emulator`), beside the CPU's loops:
 //! over steps whose runs begin, fork, go on in place and read what others have written; and with the same bits however
-//! tokens are divided into runs. Long runs by the chunked form too, which is first defined in clear loops. `gated_rms_norm` and `sigmoid_times` beside their formulas.
+//! tokens are divided into runs. Long runs by the chunked form too, which is first defined in clear loops.
+//! `gated_rms_norm` and `sigmoid_times` beside their formulas.
 
 use crate::emulator;
 
@@ -9,8 +10,9 @@ use std::ops::Range;
 
 use emulator::{Emulated, Schedule, When};
 use offshoot::backend::cpu::{Cpu, Isa, KvStore};
+use offshoot::backend::cuda::compile::elements::ChunkWalk;
 use offshoot::backend::cuda::compile::units;
-use offshoot::backend::cuda::delta_rule::chunked::{self, STRIP};
+use offshoot::backend::cuda::delta_rule::chunked;
 use offshoot::backend::cuda::delta_rule::runs::{RUN_WORDS, RunPlan};
 use offshoot::backend::{
     ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, HeadLayout, KvShape, RowToken, StateShape, StepBatch,
@@ -61,8 +63,8 @@ struct Layer {
     tails: Vec<u128>,
     causal_conv: Emulated,
     delta_rule: Emulated,
-    /// The kernels of long runs, and the stages of the second; `None`: all go token by token.
-    chunked: Option<(Emulated, Emulated, usize)>,
+    /// The kernels of long runs; `None`: all go token by token.
+    chunked: Option<(Emulated, Emulated, ChunkWalk)>,
     how: Schedule,
 }
 
@@ -87,16 +89,16 @@ impl Layer {
     }
 
     /// Computes long runs in chunks from now on.
-    fn in_chunks(self, stages: usize, how: Schedule) -> Option<Self> {
+    fn in_chunks(self, walk: ChunkWalk, how: Schedule) -> Option<Self> {
         assert!(chunked::takes(self.dtype, self.heads));
-        let [products, one, two] = units::chunked(self.dtype, self.heads.key_dim, self.heads.value_dim);
-        let products = Emulated::compile(&products, "chunk_products")?;
-        let states = Emulated::compile(if stages == 1 { &one } else { &two }, "chunk_states")?;
-        Some(Self { chunked: Some((products, states, stages)), how, ..self })
+        let DeltaHeads { key_dim, value_dim, .. } = self.heads;
+        let products = Emulated::compile(&units::chunk_products(self.dtype, key_dim, value_dim), "chunk_products")?;
+        let states = Emulated::compile(&units::chunk_states(self.dtype, key_dim, value_dim, walk), "chunk_states")?;
+        Some(Self { chunked: Some((products, states, walk)), how, ..self })
     }
 
-    /// What both kernels give for the rows of `x` `[rows, conv_width]` and `ba`: the convolution, and the delta rule of the
-    /// same `x`.
+    /// What both kernels give for the rows of `x` `[rows, conv_width]` and `ba`: the convolution, and the delta rule of
+    /// the same `x`.
     fn compute(&mut self, x: &[f32], ba: &[f32], runs: &[StateRun]) -> [Vec<f32>; 2] {
         let rows = ba.len() / 2 / self.heads.value_heads;
         // A padded row, which nobody reads.
@@ -126,7 +128,7 @@ impl Layer {
             let behind = |number: usize| words[number * RUN_WORDS / 4..].as_ptr();
             let long = if self.chunked.is_some() { wave.long } else { 0 };
             let mut segments_at = behind(wave.segments.start);
-            if let Some((products, states, stages)) = self.chunked.as_ref().filter(|_| long > 0) {
+            if let Some((products, states, walk)) = self.chunked.as_ref().filter(|_| long > 0) {
                 let chunks = wave.long_segments * self.heads.value_heads;
                 let mut memory = aligned(vec![0xff; chunks * chunked::product_bytes(self.heads)]);
                 let (mut memory_at, mut long_at) = (memory.as_mut_ptr(), behind(wave.runs.start));
@@ -149,9 +151,9 @@ impl Layer {
                     at(&mut key_heads),
                     at(&mut value_heads),
                 ];
-                let blocks = long * self.heads.value_heads * self.heads.value_dim / STRIP;
+                let blocks = long * self.heads.value_heads * self.heads.value_dim / walk.strip;
                 let [of_one, of_all] =
-                    [chunked::products_shared(self.heads), chunked::states_shared(self.heads, *stages)];
+                    [chunked::products_shared(self.heads), chunked::states_shared(self.heads, *walk)];
                 // SAFETY: the arguments of each kernel, in its order, each with memory for what its head says.
                 unsafe {
                     products.launch(chunks as u32, chunked::BLOCK_THREADS, of_one, self.how, &of_products);
@@ -297,8 +299,8 @@ fn the_kernels_of_delta_rule_layers_compute_what_the_cpu_does() {
     hold(Dtype::Bf16, dims(1, 1, 128, 128), 3);
 }
 
-/// The chunked form of the delta rule in clear loops (kernels/delta_rule/chunk.cuh), in f64: one head, values of one number,
-/// chunks of `chunk` tokens. What is read at each token.
+/// The chunked form of the delta rule in clear loops (kernels/delta_rule/chunk.cuh), in f64: one head, values of one
+/// number, chunks of `chunk` tokens. What is read at each token.
 fn chunked_form([q, k]: [&[Vec<f64>]; 2], [v, beta, decay]: [&[f64]; 3], chunk: usize) -> Vec<f64> {
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     let (mut state, mut read) = (vec![0.0; k[0].len()], Vec::new());
@@ -357,16 +359,17 @@ fn the_chunked_form_is_the_delta_rule() {
 #[test]
 fn long_runs_in_chunks_are_what_the_cpu_computes_token_by_token() {
     let late = Schedule { copies: When::Late, products: When::Late, seed: 3 };
-    for (dtype, heads, stages, how) in [
-        (Dtype::Bf16, dims(1, 2, 64, 32), 2, late),
+    for (dtype, heads, many, how) in [
+        (Dtype::Bf16, dims(1, 2, 64, 32), 0, late),
         (Dtype::F16, dims(2, 2, 64, 32), 1, late),
-        (Dtype::Bf16, dims(1, 1, 128, 128), 2, AT_ONCE),
+        (Dtype::Bf16, dims(1, 1, 128, 128), 1, AT_ONCE),
     ] {
+        let walk = ChunkWalk::of(heads.value_dim)[many];
         let mut dice = Dice::new(11);
         let Some(layer) = Layer::new(&mut dice, dtype, heads) else { return };
-        let Some(layer) = layer.in_chunks(stages, how) else { return };
-        // Operands are rounded, of U, W, S and the changes; the squares of the errors of 64 tokens add, and their terms are
-        // a quarter of the largest number of a step or less.
+        let Some(layer) = layer.in_chunks(walk, how) else { return };
+        // Operands are rounded, of U, W, S and the changes; the squares of the errors of 64 tokens add, and their terms
+        // are a quarter of the largest number of a step or less.
         hold_layer(layer, &mut dice, 5, &[1, 32, 63, 64, 65, 150], 8.0 * dtype.rounding());
     }
 }
@@ -415,8 +418,8 @@ fn however_tokens_are_divided_into_runs_the_kernels_give_the_same_bits() {
     }
 }
 
-/// Launches a kernel that changes rows of `x` in place by `y`, of which each row has `gates`; `more`: its arguments behind
-/// these, with f32 `weight` before them if there are some.
+/// Launches a kernel that changes rows of `x` in place by `y`, of which each row has `gates`; `more`: its arguments
+/// behind these, with f32 `weight` before them if there are some.
 fn gated(kernel: &Emulated, dtype: Dtype, x: &[f32], y: &[f32], weight: Option<&[f32]>, more: &mut [u32]) -> Vec<f32> {
     let (mut to, y) = (aligned(dtype.encode(x)), aligned(dtype.encode(y)));
     let weight = weight.map(|weight| aligned(Dtype::F32.encode(weight)));

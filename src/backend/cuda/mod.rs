@@ -217,8 +217,8 @@ impl Cuda {
         Ok(())
     }
 
-    /// Makes room for products of chunks, outside of captured graphs, whose steps have no long runs. Without room long runs
-    /// are computed token by token.
+    /// Makes room for products of chunks, outside of captured graphs, whose steps have no long runs. Without room long
+    /// runs are computed token by token.
     fn reserve_chunk_products(&mut self, bytes: usize) -> bool {
         if self.chunk_products.as_ref().is_some_and(|memory| memory.bytes() >= bytes) {
             return true;

@@ -65,8 +65,8 @@ impl FromStr for Prompts {
 /// More rows than any step has.
 const MOST: usize = 1 << 16;
 
-/// Layers that are timed in turn, if their states fit in 1/`FREE_PART` of the free memory; of so many timings the median
-/// counts.
+/// Layers that are timed in turn, if their states fit in 1/`FREE_PART` of the free memory; of so many timings the
+/// median counts.
 const LAYERS: usize = 4;
 const FREE_PART: usize = 4;
 const TIMES: usize = 20;
@@ -179,8 +179,8 @@ impl OnDevice for MeasureDeltaRule<'_> {
 
 /// Microseconds that no implementation can beat: to read and write each state once, and the activations, or for prompts
 /// the products of the chunked form, per chunk C of a value head with keys of `k` and values of `v`: those of keys with
-/// keys and queries, and of the inverse with keys, 3 C C k; of the inverse and of scores with values, 2 C C v; and of the
-/// state with keys twice and queries, 3 C k v.
+/// keys and queries, and of the inverse with keys, 3 C C k; of the inverse and of scores with values, 2 C C v; and of
+/// the state with keys twice and queries, 3 C k v.
 fn floor(op: Op, heads: DeltaHeads, prompts: Prompts, dtype: Dtype, rates: Rates) -> f64 {
     let Prompts { sequences, tokens } = prompts;
     let rows = (sequences * tokens) as f64;
@@ -297,7 +297,8 @@ mod tests {
         let decode = Prompts { sequences: 256, tokens: 1 };
         let us = floor(Op::Layer, heads, decode, Dtype::Bf16, rates);
         assert!((us - 2.0 * 256.0 * f64::from(state) / 4e6).abs() < 1e-9, "{us}");
-        // 64 x 128 x 5 and 128 x 128 x 3 multiplications and additions a token and head, which take longer than its bytes.
+        // 64 x 128 x 5 and 128 x 128 x 3 multiplications and additions a token and head, which take longer than its
+        // bytes.
         let prompts = Prompts { sequences: 2, tokens: 4096 };
         let us = floor(Op::DeltaRule, heads, prompts, Dtype::Bf16, rates);
         assert!((us - 2.0 * 8192.0 * 32.0 * 90112.0 / 8e8).abs() < 1e-9, "{us}");

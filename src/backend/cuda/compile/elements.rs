@@ -1,6 +1,6 @@
 //! Values of the kernels' defines: names of element types, element types and row layouts of KV pages, the models for
-//! which there is a Hopper kernel, and the tiles of products of experts and of e4m3. `units` lists which file is
-//! compiled with which values.
+//! which there is a Hopper kernel, the tiles of products of experts and of e4m3, and the strips of the chunked delta
+//! rule. `units` lists which file is compiled with which values.
 
 use crate::backend::cuda::discovery::probe::DeviceFacts;
 use crate::backend::{Dtype, KvDtype};
@@ -255,5 +255,23 @@ impl ExpertTiles {
             ExpertKernel::Wgmma => "expert_linear_wgmma",
             ExpertKernel::Mma => "expert_linear",
         }
+    }
+}
+
+/// How the chunked delta rule walks along runs (kernels/delta_rule/chunk_states.cu).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkWalk {
+    /// Columns of a state that a block has.
+    pub strip: usize,
+    /// 2: a chunk's operands are copied while the one before is computed.
+    pub stages: usize,
+}
+
+impl ChunkWalk {
+    /// For values of that width: for few blocks and for many. Few need the most of their multiprocessors each; many
+    /// read operands less often if they are wide.
+    pub const fn of(value_dim: usize) -> [Self; 2] {
+        let wide = if value_dim.is_multiple_of(64) { 64 } else { 32 };
+        [Self { strip: 32, stages: 2 }, Self { strip: wide, stages: 1 }]
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use super::elements::{
-    ExpertKernel, ExpertTiles, Fp8Scaling, Fp8Tiles, HopperKernel, KvElement, PageLayout, element_name,
+    ChunkWalk, ExpertKernel, ExpertTiles, Fp8Scaling, Fp8Tiles, HopperKernel, KvElement, PageLayout, element_name,
 };
 use super::four_bit::{FourBit, FourBitCodes, FourBitKernel, FourBitTiles};
 use super::four_bit_layers::LayerTiles;
@@ -429,11 +429,21 @@ pub fn delta_rule(element: Dtype, key_dim: usize, value_dim: usize) -> Unit {
 /// The same of the chunked delta rule.
 const CHUNK_DIMS: [(usize, usize); 2] = [(128, 128), (64, 32)];
 
-/// The units of the chunked delta rule: the products of chunks, and the walk along runs with one stage and with two.
-pub fn chunked(element: Dtype, key_dim: usize, value_dim: usize) -> [Unit; 3] {
-    let unit = |source| typed(source, element).define("KEY_DIM", key_dim).define("VALUE_DIM", value_dim);
-    let states = |stages: usize| unit(&CHUNK_STATES).define("STAGES", stages);
-    [unit(&CHUNK_PRODUCTS), states(1), states(2)]
+/// The unit that multiplies the chunks of the chunked delta rule.
+pub fn chunk_products(element: Dtype, key_dim: usize, value_dim: usize) -> Unit {
+    typed(&CHUNK_PRODUCTS, element).define("KEY_DIM", key_dim).define("VALUE_DIM", value_dim)
+}
+
+/// The unit that walks along runs.
+pub fn chunk_states(element: Dtype, key_dim: usize, value_dim: usize, walk: ChunkWalk) -> Unit {
+    let unit = typed(&CHUNK_STATES, element).define("KEY_DIM", key_dim).define("VALUE_DIM", value_dim);
+    unit.define("STRIP", walk.strip).define("STAGES", walk.stages)
+}
+
+/// All units of the chunked delta rule for heads of these dimensions.
+fn chunked(element: Dtype, key_dim: usize, value_dim: usize) -> Vec<Unit> {
+    let walks = ChunkWalk::of(value_dim).map(|walk| chunk_states(element, key_dim, value_dim, walk));
+    walks.into_iter().chain([chunk_products(element, key_dim, value_dim)]).collect()
 }
 
 /// The units that it launches on other GPUs.

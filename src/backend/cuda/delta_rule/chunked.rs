@@ -1,16 +1,16 @@
-//! The chunked delta rule for long runs (kernels/delta_rule/chunk.cuh): which heads have its kernels, and the memory that
-//! these need. Deterministic steps do without it: where chunks begin depends on how steps divide a sequence.
+//! The chunked delta rule for long runs (kernels/delta_rule/chunk.cuh): which heads have its kernels, and the memory
+//! that these need. Deterministic steps do without it: where chunks begin depends on how steps divide a sequence.
 
 use super::runs::{RunPlan, SEGMENT_ROWS};
+use crate::backend::cuda::compile::elements::ChunkWalk;
 use crate::backend::cuda::compile::units;
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::function::Function;
 use crate::backend::{DeltaHeads, Dtype};
 use crate::error::Result;
 
-/// Threads of a block, and columns of a strip of a state, as in the kernels.
+/// Threads of a block, as in the kernels.
 pub const BLOCK_THREADS: u32 = 128;
-pub const STRIP: usize = 32;
 
 const CHUNK: usize = SEGMENT_ROWS as usize;
 /// Elements and floats that rows in shared memory have beside their own.
@@ -22,26 +22,37 @@ const ELEMENT_BYTES: usize = 2;
 pub struct ChunkedKernels {
     heads: DeltaHeads,
     pub products: Function,
-    /// With one stage and, where shared memory holds two, with two.
-    states: Vec<Function>,
+    /// For few blocks, where shared memory has room for it.
+    narrow: Option<WalkKernel>,
+    /// For many.
+    wide: WalkKernel,
     multiprocessors: usize,
+}
+
+/// A kernel that walks along runs.
+pub struct WalkKernel {
+    pub function: Function,
+    pub walk: ChunkWalk,
 }
 
 impl ChunkedKernels {
     /// `None` where there are no such kernels, or shared memory is too small.
     pub fn load(device: &Device, element: Dtype, heads: DeltaHeads) -> Result<Option<Self>> {
+        let DeltaHeads { key_dim, value_dim, .. } = heads;
         let optin = device.facts().shared_optin;
-        if !takes(element, heads) || optin < states_shared(heads, 1).max(products_shared(heads)) + STATIC_BYTES {
+        let [narrow, wide] = ChunkWalk::of(value_dim);
+        let least = states_shared(heads, wide).max(products_shared(heads) + STATIC_BYTES);
+        if !takes(element, heads) || optin < least {
             return Ok(None);
         }
-        let [products, one, two] = units::chunked(element, heads.key_dim, heads.value_dim);
-        let mut states = vec![device.function(&one, "chunk_states")?];
-        if optin >= states_shared(heads, 2) {
-            states.push(device.function(&two, "chunk_states")?);
-        }
-        let products = device.function(&products, "chunk_products")?;
+        let load = |walk: ChunkWalk| {
+            let function = device.function(&units::chunk_states(element, key_dim, value_dim, walk), "chunk_states")?;
+            Ok(WalkKernel { function, walk })
+        };
+        let narrow = if states_shared(heads, narrow) <= optin { Some(load(narrow)?) } else { None };
+        let products = device.function(&units::chunk_products(element, key_dim, value_dim), "chunk_products")?;
         let multiprocessors = device.facts().multiprocessors as usize;
-        Ok(Some(Self { heads, products, states, multiprocessors }))
+        Ok(Some(Self { heads, products, narrow, wide: load(wide)?, multiprocessors }))
     }
 
     /// Bytes of the products of the largest wave of long runs.
@@ -50,11 +61,12 @@ impl ChunkedKernels {
         most * self.heads.value_heads * product_bytes(self.heads)
     }
 
-    /// The kernel for a launch of so many blocks, and its shared memory. Where there is one block for each multiprocessor,
-    /// it copies ahead; more blocks compute while others copy.
-    pub fn states(&self, blocks: usize) -> (&Function, usize) {
-        let stages = if blocks > self.multiprocessors { 1 } else { self.states.len() };
-        (&self.states[stages - 1], states_shared(self.heads, stages))
+    /// The kernel for so many runs, and its blocks.
+    pub fn walk(&self, runs: usize) -> (&WalkKernel, usize) {
+        let blocks = |walk: ChunkWalk| runs * self.heads.value_heads * self.heads.value_dim / walk.strip;
+        let few = self.narrow.as_ref().filter(|narrow| blocks(narrow.walk) <= self.multiprocessors);
+        let kernel = few.unwrap_or(&self.wide);
+        (kernel, blocks(kernel.walk))
     }
 }
 
@@ -66,7 +78,7 @@ pub fn takes(element: Dtype, heads: DeltaHeads) -> bool {
     element != Dtype::F32
         && heads.key_dim.is_multiple_of(64)
         && heads.key_dim <= 128
-        && heads.value_dim.is_multiple_of(STRIP)
+        && heads.value_dim.is_multiple_of(32)
         && heads.value_dim <= 128
 }
 
@@ -82,8 +94,8 @@ pub fn products_shared(heads: DeltaHeads) -> usize {
 }
 
 /// Dynamic shared memory of `chunk_states`.
-pub fn states_shared(heads: DeltaHeads, stages: usize) -> usize {
+pub fn states_shared(heads: DeltaHeads, walk: ChunkWalk) -> usize {
     let stage = CHUNK * (3 * (heads.key_dim + PADDING) + CHUNK + PADDING);
-    let own = (heads.key_dim + 2 * CHUNK) * (STRIP + PADDING);
-    (stages * stage + own) * ELEMENT_BYTES
+    let own = (heads.key_dim + 2 * CHUNK) * (walk.strip + PADDING);
+    (walk.stages * stage + own) * ELEMENT_BYTES
 }

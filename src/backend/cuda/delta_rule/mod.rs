@@ -130,11 +130,12 @@ impl DeltaRuleKernels {
                     args.memory(&gates.dt.memory).memory_at(runs.words, segments).u32(key_heads).u32(value_heads);
                 let grid = [small(wave.long_segments * heads.value_heads), 1, 1];
                 device.launch(&chunked.products, grid, threads, chunked::products_shared(heads), &args);
-                let count = wave.long * heads.value_heads * heads.value_dim / chunked::STRIP;
-                let (states, shared) = chunked.states(count);
+                let (states, blocks) = chunked.walk(wave.long);
+                let shared = chunked::states_shared(heads, states.walk);
                 let args = Args::new().memory(out.memory()).memory(products).memory(rows);
                 let args = args.memory_at(matrices, matrices_at).memory_at(runs.words, LoadedRuns::at(first));
-                device.launch(states, [small(count), 1, 1], threads, shared, &args.u32(key_heads).u32(value_heads));
+                let args = args.u32(key_heads).u32(value_heads);
+                device.launch(&states.function, [small(blocks), 1, 1], threads, shared, &args);
                 first += wave.long;
             }
             if first < wave.runs.end {

@@ -1,5 +1,6 @@
-//! The runs of a step as the kernels read them (kernels/delta_rule/run.cuh), in waves: the runs of a wave touch no state
-//! that another of them writes, so that they are computed at once, and a wave is computed behind the one before it.
+//! The runs of a step as the kernels read them (kernels/delta_rule/run.cuh), in waves: the runs of a wave touch no
+//! state that another of them writes, so that they are computed at once, and a wave is computed behind the one before
+//! it.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -39,8 +40,8 @@ pub struct Wave {
 }
 
 impl RunPlan {
-    /// The plan of `runs` in a step of `rows` rows. Padded rows have runs too, which begin with no state and keep none: what
-    /// is computed from them is as finite as other rows.
+    /// The plan of `runs` in a step of `rows` rows. Padded rows have runs too, which begin with no state and keep none:
+    /// what is computed from them is as finite as other rows.
     pub fn new(runs: &[StateRun], rows: usize) -> Self {
         if runs.is_empty() {
             return Self { repeats: true, ..Self::default() };
@@ -96,8 +97,8 @@ impl RunPlan {
         &self.waves
     }
 
-    /// Whether the launches depend on the step's padded rows alone: each row is a run of its own, and there is one wave; or
-    /// there are no runs at all.
+    /// Whether the launches depend on the step's padded rows alone: each row is a run of its own, and there is one
+    /// wave; or there are no runs at all.
     pub fn repeats(&self) -> bool {
         self.repeats
     }
@@ -112,8 +113,8 @@ fn words_of(run: &StateRun, places: Range<u32>, first: usize) -> [u32; RUN_WORDS
     [run.rows.start, rows, from, to, u32::from(run.is_in), place, part, first as u32]
 }
 
-/// The wave of each run: the first behind those of all runs before it that write what it reads or writes, or read what it
-/// writes.
+/// The wave of each run: the first behind those of all runs before it that write what it reads or writes, or read what
+/// it writes.
 fn waves_of(runs: &[StateRun]) -> Vec<usize> {
     let mut behind_writer: HashMap<StateId, usize> = HashMap::new();
     let mut behind_readers: HashMap<StateId, usize> = HashMap::new();

@@ -1,5 +1,5 @@
-//! Keys and values of all layers, in pages of 32 slots, and the memory of `states`. This file says how pages follow each other and
-//! kernels/kv_page.cuh how rows lie in one; the prefix tree decides which page holds which token.
+//! Keys and values of all layers, in pages of 32 slots, and the memory of `states`. This file says how pages follow each
+//! other and kernels/kv_page.cuh how rows lie in one; the prefix tree decides which page holds which token.
 //!
 //! # Layout
 //! One allocation: `[layer][page][kv_head][keys, values][32 slots][head_dim]`, with the heads of each layer. So a page of

@@ -1,9 +1,9 @@
-//! The memory for states of delta-rule layers. Slots have no meaning here: the prefix tree says which sequence's state is
-//! where.
+//! The memory for states of delta-rule layers. Slots have no meaning here: the prefix tree says which sequence's state
+//! is where.
 //!
 //! # Layout
-//! One allocation, one part after the other for each layer: its matrices, `[slot][value_head][key_dim][value_dim]`, and the
-//! last inputs of its convolution, the newest last, `[slot][CONV_TOKENS][conv_width]`, all f32.
+//! One allocation, one part after the other for each layer: its matrices, `[slot][value_head][key_dim][value_dim]`, and
+//! the last inputs of its convolution, the newest last, `[slot][CONV_TOKENS][conv_width]`, all f32.
 
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::memory::Memory;

@@ -1,7 +1,7 @@
 //! Captured graphs by step shape: a shape runs op by op the first time (kernels and memory are loaded), is captured the
 //! second time, and then enqueued with one call. A shape that recurs runs op by op once more, to autotune its products;
-//! most shapes of steps with prompts, and of a job's last steps, never recur. Steps of models with states use graphs only
-//! where each row is a run of its own (`Step::repeats`).
+//! most shapes of steps with prompts, and of a job's last steps, never recur. Steps of models with states use graphs
+//! only where each row is a run of its own (`Step::repeats`).
 
 use std::collections::HashMap;
 

@@ -96,8 +96,8 @@ struct UploadedPlan {
 }
 
 impl Step {
-    /// `heads`: for each plan, those of its layers. If `deterministic`, attention gives a row the same bits whatever the
-    /// other rows are.
+    /// `heads`: for each plan, those of its layers. If `deterministic`, attention gives a row the same bits whatever
+    /// the other rows are.
     pub fn new(
         device: &Device,
         heads: &[HeadLayout],
@@ -307,8 +307,8 @@ impl Step {
         Ok(shape)
     }
 
-    /// Each run goes on from the state that it has written; after the first time they stay as they are. Returns whether an
-    /// address changed.
+    /// Each run goes on from the state that it has written; after the first time they stay as they are. Returns whether
+    /// an address changed.
     fn advance_runs(&mut self, device: &Device, loaded: &mut LoadedBatch) -> Result<bool> {
         if loaded.advanced > 1 || loaded.state_runs.is_empty() {
             return Ok(false);

@@ -1,5 +1,5 @@
-//! Gated delta-rule layers: the rows of a sequence in one run are compared with the same rows in steps of all sizes, alone
-//! and beside another sequence, and with each step's last row computed again from the state that has it.
+//! Gated delta-rule layers: the rows of a sequence in one run are compared with the same rows in steps of all sizes,
+//! alone and beside another sequence, and with each step's last row computed again from the state that has it.
 
 use std::fmt;
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! Checks the deterministic mode bit by bit: the result of a row alone, among others, with another planner, after
 //! others were pruned and in other steps must be the same. Attention, linear layers, experts and
-//! delta-rule layers are checked separately, then whole models. Accuracy is checked by the rest of the suite, except for attention, which uses other kernels in this
-//! mode.
+//! delta-rule layers are checked separately, then whole models. Accuracy is checked by the rest of the suite, except
+//! for attention, which uses other kernels in this mode.
 
 mod attention;
 mod delta_rule;

@@ -130,8 +130,8 @@ impl StatesCase {
         }
     }
 
-    /// Calls `op` in each step, advanced ones too; returns its output in all rows, which are `width` wide. The arguments of
-    /// `op` end with the number of the step's first row, and its padded rows.
+    /// Calls `op` in each step, advanced ones too; returns its output in all rows, which are `width` wide. The
+    /// arguments of `op` end with the number of the step's first row, and its padded rows.
     fn over_steps<B: Backend>(
         &self,
         backend: &mut B,
@@ -281,8 +281,8 @@ impl fmt::Display for ConvCase<'_> {
     }
 }
 
-/// Rows of a chunk, the fewest rows of a run that a backend computes in chunks, and the roundings in one of its numbers: of
-/// U, W and S, and of the change itself.
+/// Rows of a chunk, the fewest rows of a run that a backend computes in chunks, and the roundings in one of its
+/// numbers: of U, W and S, and of the change itself.
 const CHUNK: usize = 64;
 const LEAST_CHUNKED: usize = 32;
 const CHUNK_ERRORS: f64 = 4.0;
@@ -303,15 +303,16 @@ struct ColumnBounds {
 
 impl<'a> DeltaRuleCase<'a> {
     /// A token's key has length 1, its query `1 / sqrt(key_dim)`, and a column `c` of the state becomes
-    /// `(1 - beta k k^T) decay c + beta v k`: no longer than `decay` times before plus `beta |v|`. So errors made earlier
-    /// only shrink, and a token adds, for n = key_dim, in units of one rounding: n and a few of the product of key and
-    /// column; n / 2 and a few of the key's norm, which is in the change of the column twice; and those of the gates: of
-    /// the decay as many as its exponent is long, and a few each. Reading adds n of the sum, and n / 2 of the query's norm.
+    /// `(1 - beta k k^T) decay c + beta v k`: no longer than `decay` times before plus `beta |v|`. So errors made
+    /// earlier only shrink, and a token adds, for n = key_dim, in units of one rounding: n and a few of the product of
+    /// key and column; n / 2 and a few of the key's norm, which is in the change of the column twice; and those of the
+    /// gates: of the decay as many as its exponent is long, and a few each. Reading adds n of the sum, and n / 2 of the
+    /// query's norm.
     ///
-    /// In chunks of 64 tokens the operands of products are rounded to the dtype: a chunk's changes `D = U - W S`, of which
-    /// each is a difference of numbers as long as a value and a column together, and the operands of its reads. Up to 64
-    /// of these errors, which are independent, are in a number, so that their squares add: 8 of them, each of `CHUNK_ERRORS`
-    /// roundings of that length.
+    /// In chunks of 64 tokens the operands of products are rounded to the dtype: a chunk's changes `D = U - W S`, of
+    /// which each is a difference of numbers as long as a value and a column together, and the operands of its reads.
+    /// Up to 64 of these errors, which are independent, are in a number, so that their squares add: 8 of them, each of
+    /// `CHUNK_ERRORS` roundings of that length.
     fn new(states: &'a StatesCase) -> Self {
         let DeltaHeads { value_heads, key_dim, value_dim, .. } = states.heads;
         let (width, n) = (states.heads.conv_width(), key_dim as f64);
