@@ -61,7 +61,7 @@ __device__ __forceinline__ unsigned most_of(const Lanes<ELEMENT, N>& lanes) {
 }
 
 // Divides by a scale that many numbers share, to the bits of x / scale where that is no less than 2^-12; what is less has
-// the code of a zero, whose sign may differ. Between 2^-96 and 2^96 a product with the rounded reciprocal is corrected by
+// the code of a zero, whose sign may differ. Between 2^-91 and 2^96 a product with the rounded reciprocal is corrected by
 // its remainder twice: the first time to within a unit of the last place, the second to the nearest (Markstein, IBM
 // Journal of Research and Development 34-1, 1990, theorem 8). Products beyond e4m3 stay so, and have no finite remainder.
 struct Divisor {
@@ -69,7 +69,7 @@ struct Divisor {
     bool is_far;
 
     __device__ __forceinline__ explicit Divisor(float scale)
-        : scale(scale), reciprocal(1.0f / scale), is_far(!(scale >= __uint_as_float(31u << 23) && scale <= __uint_as_float(223u << 23))) {}
+        : scale(scale), reciprocal(1.0f / scale), is_far(!(scale >= __uint_as_float(36u << 23) && scale <= __uint_as_float(223u << 23))) {}
 
     __device__ __forceinline__ float divide(float x) const {
         const float near = x * reciprocal;

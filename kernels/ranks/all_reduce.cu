@@ -33,18 +33,22 @@ __device__ __forceinline__ Lanes<float, N> sum_of_ranks(const Meeting& at, unsig
 template <int N>
 __device__ __forceinline__ void reduce(float* x, unsigned long long count, const Meeting& at) {
     unsigned number = at.had[blockIdx.x];
-    const unsigned own = (blockIdx.x * blockDim.x + threadIdx.x) * N, step = gridDim.x * blockDim.x * N;
+    const unsigned own = (blockIdx.x * blockDim.x + threadIdx.x) * OWN, step = gridDim.x * blockDim.x * OWN;
     for (unsigned long long first = 0; first < count; first += at.half) {
         const unsigned some = static_cast<unsigned>(min(static_cast<unsigned long long>(at.half), count - first));
         number++;
         const unsigned long long half = number % 2 * static_cast<unsigned long long>(at.half);
         float* mailbox = at.ranks[at.rank].mailbox + half;
-        for (unsigned i = own; i < some; i += step) {
-            store<N>(mailbox + i, load<N>(x + first + i));
+        for (unsigned begin = own; begin < some; begin += step) {
+            for (unsigned i = begin; i < min(begin + OWN, some); i += N) {
+                store<N>(mailbox + i, load<N>(x + first + i));
+            }
         }
         meet(at, number);
-        for (unsigned i = own; i < some; i += step) {
-            store<N>(x + first + i, sum_of_ranks<N>(at, half + i));
+        for (unsigned begin = own; begin < some; begin += step) {
+            for (unsigned i = begin; i < min(begin + OWN, some); i += N) {
+                store<N>(x + first + i, sum_of_ranks<N>(at, half + i));
+            }
         }
     }
     if (threadIdx.x == 0) {
@@ -53,7 +57,8 @@ __device__ __forceinline__ void reduce(float* x, unsigned long long count, const
 }
 
 extern "C" __global__ void __launch_bounds__(512)
-    all_reduce(float* x, unsigned long long count, const RankMemory* ranks, unsigned* had, const unsigned* aborted, unsigned rank, unsigned half) {
+    all_reduce(float* x, unsigned long long count, const RankMemory* ranks, unsigned* had, const unsigned* aborted,
+               unsigned rank, unsigned half) {
     const Meeting at = {ranks, had, aborted, rank, half};
     if (count % 4 == 0) {
         reduce<4>(x, count, at);

@@ -163,7 +163,8 @@ impl DeviceChoice {
     ///
     /// # Errors
     ///
-    /// One sentence: what is missing, which layers it does not compute, or the memory that is needed and the memory that is free.
+    /// One sentence: what is missing, which layers it does not compute, or the memory that is needed and the memory
+    /// that is free.
     pub fn open(self, model: Option<ModelSource<'_>>) -> Result<Opened> {
         self.open_as_one_of(1, model)
     }

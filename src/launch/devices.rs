@@ -37,19 +37,6 @@ impl From<DeviceChoice> for Devices {
 const MOST: usize = 64;
 
 impl Devices {
-    /// The device, for work that uses one only.
-    ///
-    /// # Errors
-    ///
-    /// One sentence, if several were chosen. `what`: the work.
-    pub fn only_one(&self, what: &str) -> Result<DeviceChoice> {
-        match self {
-            Devices::One(device) => Ok(*device),
-            Devices::Each(devices) if devices.len() == 1 => Ok(devices[0]),
-            several => Err(Error::value("--devices", format!("one device, which {what} uses"), several.to_string())),
-        }
-    }
-
     /// Each device; `all` asks the driver.
     ///
     /// # Errors
@@ -215,9 +202,6 @@ mod tests {
             let error = text.parse::<Devices>().expect_err(text).to_string();
             assert!(error.contains(word), "{text}: {error}");
         }
-        let several = Devices::Each(vec![cpu; 2]).only_one("check").expect_err("two").to_string();
-        assert!(several.contains("check") && several.contains("cpu,cpu"), "{several}");
-        assert_eq!(Devices::Each(vec![cuda(1)]).only_one("check").expect("one"), cuda(1));
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! The router's thread: carries commands to the engines that have their branches, and holds back what can still begin on
-//! any of them. `hearing` carries events back, `takeover` chooses what changes its replica, `loss` what happens when an
-//! engine ends.
+//! The router's thread: carries commands to the engines that have their branches, and holds back what can still begin
+//! on any of them. `hearing` carries events back, `takeover` chooses what changes its replica, `loss` what happens
+//! when an engine ends.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -356,8 +356,8 @@ impl Router {
         wake_at
     }
 
-    /// What `taker` should take over, and from whom: of those for which something waits, the one with the most to do. `takers`: how many are still
-    /// short of work, with it; `held`: what waits for others of them.
+    /// What `taker` should take over, and from whom: of those for which something waits, the one with the most to do.
+    /// `takers`: how many are still short of work, with it; `held`: what waits for others of them.
     fn takeover(&self, taker: usize, takers: usize, held: &[Option<QueueKey>]) -> Option<(usize, Takeover)> {
         let waiting = (0..self.replicas.len()).filter(|&at| !self.replicas[at].queue.is_empty());
         let victim = waiting.max_by_key(|&at| self.replicas[at].tokens_ahead())?;

@@ -36,7 +36,7 @@ fn numbers_of_devices_that_cannot_be_are_refused() {
     };
     // The bundled model has four key heads.
     refused(&["--tensor-parallel", "8"], &["num_key_value_heads of layer 0", "1, 2, 4 devices do", "4"]);
-    refused(&["--tensor-parallel", "3"], &["num_key_value_heads of layer 0", "1, 2, 4 devices do"]);
+    refused(&["--tensor-parallel", "3"], &["num_attention_heads of layer 0", "1, 2, 4 devices do"]);
     refused(&["--tensor-parallel", "9"], &["--tensor-parallel", "9"]);
     let listed = ["run", "task.json", "--devices", "cpu,cpu", "--tensor-parallel", "4"];
     refuses(&run(folder.path(), &listed), &["4 devices, as --tensor-parallel says", "cpu,cpu"]);

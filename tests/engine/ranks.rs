@@ -7,7 +7,9 @@ use offshoot::backend::ranks::Ranks;
 use offshoot::engine::{Engine, EngineConfig, EngineHandle, Finish, Metrics};
 use offshoot::model::Decoder;
 
-use super::bench::{CONTEXT, Shape, draw, finishes, key, model, pages, params, prompt, roomy, tokenizer, unsure};
+use super::bench::{
+    CONTEXT, Shape, draw, finishes, key, mislead, model, pages, params, prompt, roomy, tokenizer, unsure,
+};
 
 fn engine(shape: Shape, ranks: usize, config: EngineConfig) -> EngineHandle {
     let cpus = (0..ranks).map(|_| Cpu::open().unwrap().on_a_share_of_cores(ranks)).collect();
@@ -17,13 +19,13 @@ fn engine(shape: Shape, ranks: usize, config: EngineConfig) -> EngineHandle {
     Engine::start(backend, decoder, Some(tokenizer()), EngineConfig { check_plans: true, run_ahead, ..config }).unwrap()
 }
 
-/// Six samples of 50 tokens of each of two prompts that begin alike.
+/// Six samples of 70 tokens of each of two prompts that begin alike.
 fn crowd(engine: &EngineHandle) -> (Vec<Finish>, Metrics) {
     let mut extends = Vec::new();
     for (item, tail) in [("a", 11), ("b", 12)] {
         let root = engine.root([prompt(1, 40), prompt(tail, 9)].concat()).unwrap();
         let children = engine.fork(root, 6).unwrap();
-        extends.extend((0..).zip(children).map(|(i, child)| draw(child, key(item, i), params(), unsure(50))));
+        extends.extend((0..).zip(children).map(|(i, child)| draw(child, key(item, i), params(), unsure(70))));
     }
     (finishes(engine, extends), engine.metrics().unwrap())
 }
@@ -41,9 +43,11 @@ fn draws_do_not_depend_on_the_number_of_ranks() {
 fn what_ranks_swap_comes_back() {
     let (expected, roomy_metrics) = crowd(&engine(Shape::Full, 2, roomy()));
     assert_eq!(roomy_metrics.preemptions, 0);
-    let few = pages(18);
+    let few = pages(16);
     let swap_bytes = 1000 * engine(Shape::Full, 2, few.clone()).facts().page_bytes;
-    let (found, metrics) = crowd(&engine(Shape::Full, 2, EngineConfig { swap_bytes, ..few }));
+    let engine = engine(Shape::Full, 2, EngineConfig { swap_bytes, ..few });
+    mislead(&engine);
+    let (found, metrics) = crowd(&engine);
     assert_eq!(found, expected);
     assert!(metrics.swapped_in > 0 && metrics.tokens_recomputed == 0, "{metrics:?}");
 }

@@ -80,6 +80,10 @@ impl Ranked for Cpu {
         fabric.woken.notify_all();
     }
 
+    fn is_aborted(fabric: &CpuFabric) -> bool {
+        fabric.meeting.lock().unwrap_or_else(PoisonError::into_inner).is_aborted
+    }
+
     fn all_reduce(&mut self, fabric: &CpuFabric, rank: usize, x: &mut CpuBuffer) {
         let own = std::mem::take(&mut x.data);
         let mut sums = vec![0.0; own.len()];

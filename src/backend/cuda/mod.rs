@@ -223,10 +223,18 @@ impl Cuda {
         if self.chunk_products.as_ref().is_some_and(|memory| memory.bytes() >= bytes) {
             return true;
         }
+        // An error of a launch before this one is not one of memory: it is kept for the step's end.
+        if let Err(error) = self.device.check() {
+            self.device.keep(error);
+            return false;
+        }
         self.chunk_products = None;
         match self.device.alloc(bytes) {
             Ok(memory) => self.chunk_products = Some(memory),
-            Err(error) => log::debug!("long runs of delta-rule layers are computed token by token: {error}"),
+            Err(error) if error.is_shortage() => {
+                log::warn!("long runs of delta-rule layers are computed token by token: {error}");
+            }
+            Err(error) => self.device.keep(error),
         }
         self.chunk_products.is_some()
     }

@@ -11,6 +11,7 @@ use super::driver::device::Device;
 use super::driver::function::Function;
 use super::driver::grid::small;
 use super::driver::memory::{Memory, Pinned};
+use super::gemm::chooser::AlgorithmPolicy;
 use super::memory::buffer::Buffer;
 use crate::backend::Dtype;
 use crate::backend::ranks::{Aborted, Ranked};
@@ -46,8 +47,8 @@ struct RankExchange {
 impl CudaFabric {
     fn aborted(&self) -> &AtomicU32 {
         let word: *const u8 = self.aborted.as_ptr();
-        // SAFETY: four zeroed bytes, aligned to a page, that live as long as `self`; the host changes them only here, and
-        // GPUs only read them.
+        // SAFETY: four zeroed bytes, aligned to a page, that live as long as `self`; the host changes them only here,
+        // and GPUs only read them.
         unsafe { &*word.cast::<AtomicU32>() }
     }
 
@@ -83,8 +84,8 @@ impl Ranked for Cuda {
 
     const SHARES_MEMORY: bool = false;
 
-    fn connect(ranks: &mut [Self]) -> Result<CudaFabric> {
-        let devices: Vec<&Device> = ranks.iter().map(Cuda::device).collect();
+    fn connect(rank_backends: &mut [Self]) -> Result<CudaFabric> {
+        let devices: Vec<Device> = rank_backends.iter().map(|cuda| cuda.device().clone()).collect();
         for device in &devices {
             for peer in &devices {
                 device.read_memory_of(peer)?;
@@ -110,11 +111,25 @@ impl Ranked for Cuda {
                 had: zeroed(device, MOST_BLOCKS * size_of::<u32>())?,
             })
         });
-        Ok(CudaFabric { ranks: ranks.collect::<Result<_>>()?, aborted: devices[0].pinned_for_all(size_of::<u32>())? })
+        let (exchanges, aborted) = (ranks.collect::<Result<_>>()?, devices[0].pinned_for_all(size_of::<u32>())?);
+        // What all ranks compute must have the same bits: an algorithm that one of them has measured may add in
+        // another order.
+        rank_backends.iter_mut().for_each(|cuda| cuda.choose_products(AlgorithmPolicy::First));
+        Ok(CudaFabric { ranks: exchanges, aborted })
     }
 
     fn abort(fabric: &CudaFabric) {
         fabric.aborted().store(1, Ordering::Release);
+    }
+
+    fn is_aborted(fabric: &CudaFabric) -> bool {
+        fabric.aborted().load(Ordering::Acquire) != 0
+    }
+
+    fn settle(&mut self) {
+        if let Err(error) = self.device().synchronise() {
+            log::warn!("a device that computed a model with others: {error}");
+        }
     }
 
     fn all_reduce(&mut self, fabric: &CudaFabric, rank: usize, x: &mut Buffer) {

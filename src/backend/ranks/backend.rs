@@ -14,7 +14,7 @@ use crate::backend::{
     KvDtype, KvShape, MatrixPart, RopeTable, Router, Sampled, Scoring, Share, Split, StateShape, StepBatch, StepShape,
     SwapRates, WeightFormat, WeightView,
 };
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
 use crate::plan::{CostModel, NewPage};
 
@@ -336,7 +336,11 @@ impl<B: Ranked> Backend for Ranks<B> {
 
     fn read(&mut self, buffer: &Self::Buffer, rows: usize) -> Result<Vec<f32>> {
         assert!(is_whole(buffer.share), "a share of a buffer is not read by the host");
-        self.members.first().read(&lock(&buffer.own[0]), rows)
+        let read = self.members.try_together(|rank| match rank.number {
+            0 => rank.backend.read(&lock(&buffer.own[0]), rows),
+            _ => Ok(Vec::new()),
+        });
+        Ok(read?.swap_remove(0))
     }
 
     fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize {
@@ -439,9 +443,16 @@ impl<B: Ranked> Backend for Ranks<B> {
         Ok(())
     }
 
-    /// All ranks draw the same tokens; the first one's are returned.
+    /// All ranks draw the same tokens; the first one's are returned. An error if they do not: their keys and values
+    /// would be those of different texts from here on.
     fn collect(&mut self, step: &mut Self::Step) -> Result<Vec<Sampled>> {
-        same(self.members.try_together(|rank| rank.backend.collect(&mut lock(&step.0[rank.number]))))
+        let mut each = self.members.try_together(|rank| rank.backend.collect(&mut lock(&step.0[rank.number])))?;
+        let first = each.swap_remove(0);
+        let tokens = |samples: &[Sampled]| samples.iter().map(|sample| sample.token).collect::<Vec<_>>();
+        match each.iter().all(|other| tokens(other) == tokens(&first)) {
+            true => Ok(first),
+            false => Err(Error::Internal(format!("the {} devices of one model drew different tokens", self.count()))),
+        }
     }
 
     fn embed(&mut self, out: &mut Self::Buffer, table: &Self::Matrix, step: &Self::Step) {

@@ -36,18 +36,36 @@ impl<B: Ranked> Members<B> {
         passed_on(self.ended(|rank| Ok(work(rank)))).expect("`work` gives no error")
     }
 
-    /// The same of work that may fail on any rank without holding up the others.
+    /// The same of work in which ranks do not wait for each other.
     ///
     /// # Errors
     ///
-    /// The first rank's that has one.
+    /// The first rank's that has one. A shortage of memory leaves all as they were; any other error ends them all, for
+    /// good.
     pub fn try_each<T: Send>(&self, work: impl Fn(Rank<'_, B>) -> Result<T> + Sync) -> Result<Vec<T>> {
-        passed_on(self.ended(work))
+        let is_fatal = |error: &Error| !error.is_shortage();
+        passed_on(self.ended(|rank| work(rank).inspect_err(|error| self.abort_if(is_fatal(error)))))
     }
 
-    /// The same of work in which ranks wait for each other: an error on one ends them all, for good.
+    /// The same of work in which they do: any error on one ends them all, also a shortage, which is then no longer one
+    /// that a smaller step would mend.
     pub fn try_together<T: Send>(&self, work: impl Fn(Rank<'_, B>) -> Result<T> + Sync) -> Result<Vec<T>> {
-        passed_on(self.ended(|rank| work(rank).inspect_err(|_| B::abort(&self.fabric))))
+        let lasting = |error: Error| match error.is_shortage() {
+            true => Error::Internal(format!("{error}; devices that compute one model together end by it")),
+            false => error,
+        };
+        let all = passed_on(self.ended(|rank| work(rank).inspect_err(|_| self.abort_if(true)))).map_err(lasting)?;
+        match B::is_aborted(&self.fabric) {
+            // What they have computed since may have missed what the failed one had to give.
+            true => Err(another_failed()),
+            false => Ok(all),
+        }
+    }
+
+    fn abort_if(&self, is_fatal: bool) {
+        if is_fatal {
+            B::abort(&self.fabric);
+        }
     }
 
     fn ended<T: Send>(&self, work: impl Fn(Rank<'_, B>) -> Result<T> + Sync) -> Vec<Ended<Result<T>>> {
@@ -68,8 +86,8 @@ impl<B: Ranked> Members<B> {
     }
 }
 
-/// The results of all ranks. A panic is passed on, but for those of ranks that were woken by another's failure; an error
-/// comes before them too.
+/// The results of all ranks. A panic is passed on, but for those of ranks that were woken by another's failure; an
+/// error comes before them too.
 fn passed_on<T>(ended: Vec<Ended<Result<T>>>) -> Result<Vec<T>> {
     let (mut results, mut error, mut was_aborted) = (Vec::new(), None, false);
     for ended in ended {
@@ -82,8 +100,20 @@ fn passed_on<T>(ended: Vec<Ended<Result<T>>>) -> Result<Vec<T>> {
     }
     match error {
         Some(error) => Err(error),
-        None if was_aborted => Err(Error::Internal("another rank has failed before".to_owned())),
+        None if was_aborted => Err(another_failed()),
         None => Ok(results),
+    }
+}
+
+fn another_failed() -> Error {
+    Error::Internal("another rank has failed before".to_owned())
+}
+
+/// Nobody waits any more, and nobody reads the others' memory when it goes.
+impl<B: Ranked> Drop for Members<B> {
+    fn drop(&mut self) {
+        B::abort(&self.fabric);
+        self.backends.iter().for_each(|backend| lock(backend).settle());
     }
 }
 
@@ -131,6 +161,29 @@ mod tests {
         // And later calls too, instead of waiting for it.
         let later = rounds(&members, || Ok(())).unwrap_err();
         assert!(later.to_string().contains("another rank has failed"), "{later}");
+    }
+
+    #[test]
+    fn a_rank_that_fails_by_itself_ends_all_unless_it_lacks_memory() {
+        let members = members(2);
+        let fail = |short: bool| {
+            members.try_each(|rank| match (rank.number, short) {
+                (1, true) => Err(Error::DeviceMemory { device: "cpu".to_owned(), asked: None, free: 0, total: 0 }),
+                (1, false) => Err(Error::Internal("rank 1 is gone".to_owned())),
+                _ => Ok(()),
+            })
+        };
+        let add = || {
+            members.try_together(|rank| {
+                let mut x = CpuBuffer { rows: 1, width: 1, data: vec![1.0] };
+                rank.backend.all_reduce(rank.fabric, rank.number, &mut x);
+                Ok(x.data[0])
+            })
+        };
+        assert!(fail(true).unwrap_err().is_shortage());
+        assert_eq!(add().unwrap(), [2.0, 2.0]);
+        assert!(fail(false).unwrap_err().to_string().contains("rank 1 is gone"));
+        assert!(add().unwrap_err().to_string().contains("another rank has failed"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Tensor parallelism: [`Ranks`] is a [`Backend`] of several devices that compute one model together, a thread for each.
-//! Every op is passed on to all ranks, with what each has of its operands (`Split`, `Share`); sums over ranks go through
-//! a [`Ranked`] backend's fabric. Page ids, plans and uniforms name no device, so all ranks do the same step and draw the
-//! same tokens, and nothing but partial sums and shares of logits passes between them.
+//! Tensor parallelism: [`Ranks`] is a [`Backend`] of several devices that compute one model together, a thread for
+//! each. Every op is passed on to all ranks, with what each has of its operands (`Split`, `Share`); sums over ranks go
+//! through a [`Ranked`] backend's fabric. Page ids, plans and uniforms name no device, so all ranks do the same step
+//! and draw the same tokens, and nothing but partial sums and shares of logits passes between them.
 //!
 //! # Exact sums
 //! An exact sum over inputs has [`PARTS`] parts, neighbouring inputs each, folded pair by pair as a balanced tree. Each
@@ -32,8 +32,12 @@ pub trait Ranked: Backend<SavedPages: Sync> + Sized {
 
     /// Connects `ranks`.
     fn connect(ranks: &mut [Self]) -> Result<Self::Fabric>;
-    /// Wakes all ranks that wait for others, now and later; they panic with [`Aborted`].
+    /// Wakes all ranks that wait for others, now and later: what they computed since then is void. A rank that asks
+    /// for an exchange afterwards panics with [`Aborted`].
     fn abort(fabric: &Self::Fabric);
+    fn is_aborted(fabric: &Self::Fabric) -> bool;
+    /// Waits for what was enqueued, if anything was; an error is ignored, as the backend is not used again.
+    fn settle(&mut self) {}
     /// `x`, a buffer of sums, becomes the sum of that of all ranks, folded pair by pair as a balanced tree in rank order.
     fn all_reduce(&mut self, fabric: &Self::Fabric, rank: usize, x: &mut Self::Buffer);
     /// `out[r] = [x[r] of rank 0, x[r] of rank 1, ..]`

@@ -549,6 +549,23 @@ inline void widen(unsigned (&to)[2], unsigned from) {
     to[1] = widened(2) | widened(3) << 16;
 }
 
+// The nearest e4m3, ties to even, at most 448 in size; 0x7f for what is no number.
+inline unsigned char narrowed(float x) {
+    if (std::isnan(x)) {
+        return 0x7f;
+    }
+    const float size = std::fmin(std::fabs(x), 448.0f);
+    // Steps of 2^-9 below 2^-6, of an eighth of the power of two from there on.
+    const int power = size < std::ldexp(1.0f, -6) ? -6 : std::ilogb(size);
+    const int steps = static_cast<int>(std::nearbyint(std::ldexp(size, 3 - power)));
+    // A carry into the next power of two is one into the exponent.
+    return (std::signbit(x) ? 0x80 : 0) | (8 * (power + 6) + steps);
+}
+
+inline unsigned short convert_e4m3x2(float low, float high) {
+    return narrowed(low) | narrowed(high) << 8;
+}
+
 inline unsigned pack_finite(float low, float high) {
     auto finite = [](float x) { return std::isnan(x) ? x : std::fmax(std::fmin(x, 65504.0f), -65504.0f); };
     return pack<f16>(finite(low), finite(high));

@@ -419,7 +419,7 @@ pub fn allowed_spills(unit: &Unit) -> u32 {
 const SPILL_SLACK: u32 = 16 * (4 + 4);
 
 /// Dimensions of keys and values of the models that are known, and of tests.
-const DELTA_DIMS: [(usize, usize); 4] = [(128, 128), (16, 16), (7, 5), (256, 64)];
+const DELTA_DIMS: [(usize, usize); 6] = [(128, 128), (16, 16), (7, 5), (256, 64), (40, 72), (64, 32)];
 
 /// The unit of the delta rule of heads of these dimensions.
 pub fn delta_rule(element: Dtype, key_dim: usize, value_dim: usize) -> Unit {
