@@ -130,3 +130,86 @@ fn folded(parts: &mut [f32]) -> f32 {
     }
     parts[0]
 }
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+    use crate::backend::Backend;
+    use crate::backend::ranks::Rank;
+    use crate::backend::ranks::members::Members;
+    use crate::error::Error;
+
+    fn members(ranks: usize) -> Members<Cpu> {
+        let mut cpus: Vec<Cpu> = (0..ranks).map(|_| Cpu::open().unwrap().on_a_share_of_cores(ranks)).collect();
+        let fabric = Cpu::connect(&mut cpus).unwrap();
+        Members::new(cpus, fabric)
+    }
+
+    /// All ranks but the third add up numbers, until it fails in the second round.
+    fn rounds(members: &Members<Cpu>, fail: impl Fn() -> Result<()> + Sync) -> Result<Vec<f32>> {
+        members.try_together(|rank| {
+            let mut x = CpuBuffer { rows: 1, width: 1, data: vec![(1 << rank.number) as f32] };
+            for round in 0..3 {
+                if (rank.number, round) == (2, 1) {
+                    fail()?;
+                }
+                rank.backend.all_reduce(rank.fabric, rank.number, &mut x);
+            }
+            rank.backend.read(&x, 1).map(|read| read[0])
+        })
+    }
+
+    #[test]
+    fn sums_reach_every_rank() {
+        assert_eq!(rounds(&members(4), || Ok(())).unwrap(), [15.0 * 16.0; 4]);
+    }
+
+    #[test]
+    fn a_rank_that_fails_ends_all_with_its_error() {
+        let members = members(4);
+        let failed = rounds(&members, || Err(Error::Internal("rank 2 is gone".to_owned()))).unwrap_err();
+        assert!(failed.to_string().contains("rank 2 is gone"), "{failed}");
+        // And later calls too, instead of waiting for it.
+        let later = rounds(&members, || Ok(())).unwrap_err();
+        assert!(later.to_string().contains("another rank has failed"), "{later}");
+    }
+
+    #[test]
+    fn a_rank_that_fails_by_itself_ends_all_unless_it_lacks_memory() {
+        let members = members(2);
+        let fail = |short: bool| {
+            members.try_each(|rank| match (rank.number, short) {
+                (1, true) => Err(Error::DeviceMemory { device: "cpu".to_owned(), asked: None, free: 0, total: 0 }),
+                (1, false) => Err(Error::Internal("rank 1 is gone".to_owned())),
+                _ => Ok(()),
+            })
+        };
+        let add = || {
+            members.try_together(|rank| {
+                let mut x = CpuBuffer { rows: 1, width: 1, data: vec![1.0] };
+                rank.backend.all_reduce(rank.fabric, rank.number, &mut x);
+                Ok(x.data[0])
+            })
+        };
+        assert!(fail(true).unwrap_err().is_shortage());
+        assert_eq!(add().unwrap(), [2.0, 2.0]);
+        assert!(fail(false).unwrap_err().to_string().contains("rank 1 is gone"));
+        assert!(add().unwrap_err().to_string().contains("another rank has failed"));
+    }
+
+    #[test]
+    fn a_panic_of_a_rank_is_passed_on() {
+        let members = members(2);
+        let work = |rank: Rank<'_, Cpu>| {
+            assert_eq!(rank.number, 0, "rank 1 panics");
+            let mut x = CpuBuffer::new(1, 1);
+            rank.backend.all_reduce(rank.fabric, rank.number, &mut x);
+            Ok(())
+        };
+        let panic = catch_unwind(AssertUnwindSafe(|| members.try_together(work))).unwrap_err();
+        let said = panic.downcast_ref::<String>().expect("an assertion's message");
+        assert!(said.contains("rank 1 panics"), "{said}");
+    }
+}

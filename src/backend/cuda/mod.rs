@@ -5,7 +5,7 @@
 //! A folder uses only folders below it, and no folder above uses one in a circle (`tests/texts/floors_cuda.rs`):
 //!
 //! ```text
-//! timing                          how long a step takes, for benchmarks
+//! timing, ranks                   how long a step takes, for benchmarks; what passes between GPUs of one model
 //! step                            a step's words on the device, its graphs, and its results on their way to the host
 //! ops, gemm, experts, attention,  the launchers: element-wise ops; linear layers; mixtures of experts; tree attention;
 //! delta_rule, sampling            delta-rule layers; sampling

@@ -10,7 +10,7 @@
 
 mod backend;
 mod cut;
-mod members;
+pub(in crate::backend) mod members;
 
 use std::sync::{Arc, Mutex};
 
@@ -63,10 +63,10 @@ pub struct Ranks<B: Ranked> {
 }
 
 /// One rank, as ops see it.
-struct Rank<'a, B: Ranked> {
-    number: usize,
-    backend: &'a mut B,
-    fabric: &'a B::Fabric,
+pub(in crate::backend) struct Rank<'a, B: Ranked> {
+    pub number: usize,
+    pub backend: &'a mut B,
+    pub fabric: &'a B::Fabric,
 }
 
 /// An op, which every rank carries out.
