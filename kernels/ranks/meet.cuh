@@ -28,7 +28,7 @@ struct Meeting {
     const RankMemory* ranks;
     // [MOST_BLOCKS] of this rank: how many meetings each block has had.
     unsigned* had;
-    // In host memory: not zero when a rank has failed, and nobody waits any more.
+    // In host memory. Not zero: a rank has failed, and the others stop waiting for it.
     const volatile unsigned* aborted;
     unsigned rank, half;
 };

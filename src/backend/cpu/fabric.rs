@@ -1,5 +1,5 @@
 //! What CPU backends exchange that compute one model together: each gives a copy of its buffer, all meet, and each reads
-//! those of all. It serves to test tensor parallelism without GPUs; nobody is faster for it.
+//! those of all. It serves to test tensor parallelism without GPUs; it makes nothing faster.
 
 use std::panic::panic_any;
 use std::sync::{Condvar, Mutex, PoisonError, RwLock};

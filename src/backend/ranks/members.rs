@@ -1,4 +1,4 @@
-//! The ranks' backends, and the threads that run them: a call goes to all ranks at once and returns when all have
+//! The ranks' backends. A call starts a thread for each rank but the first, and returns when all have
 //! answered. A rank that fails or panics wakes those that wait for it, so no call waits for ever.
 
 use std::any::Any;

@@ -1,5 +1,5 @@
-//! Tensor parallelism: [`Ranks`] is a [`Backend`] of several devices that compute one model together, a thread for
-//! each. Every op is passed on to all ranks, with what each has of its operands (`Split`, `Share`); sums over ranks go
+//! Tensor parallelism: [`Ranks`] is a [`Backend`] of several devices that compute one model together.
+//! Every op is passed on to all ranks, with what each has of its operands (`Split`, `Share`); sums over ranks go
 //! through a [`Ranked`] backend's fabric. Page ids, plans and uniforms name no device, so all ranks do the same step
 //! and draw the same tokens, and nothing but partial sums and shares of logits passes between them.
 //!
