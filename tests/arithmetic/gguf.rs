@@ -233,8 +233,10 @@ fn quantised_models_are_their_numbers() {
         let root = |squares: f32| (squares / expected.len() as f32).sqrt();
         let mean = root(rounded.iter().zip(&expected).map(|(a, b)| (a - b).powi(2)).sum());
         let size = root(expected.iter().map(|x| x.powi(2)).sum());
-        println!("{kind} and {mixed}: {mean} of {size}, at most {}", furthest(&rounded));
+        let most = furthest(&rounded);
+        println!("{kind} and {mixed}: {mean} of {size}, at most {most} of {largest}");
         assert!(mean > 0.0 && mean <= 0.1 * size, "{kind} and {mixed}: {mean} of {size}");
+        assert!(most <= 0.25 * largest, "{kind} and {mixed}: {most} of {largest}");
     }
 }
 
