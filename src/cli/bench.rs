@@ -11,11 +11,10 @@ use crate::error::{Error, Result};
 use crate::lab::bench::chart::ChartOptions;
 use crate::lab::bench::decode::DecodeOptions;
 use crate::lab::bench::delta_rule::{DeltaRuleOptions, Prompts};
-use crate::lab::bench::products::ProductOptions;
+use crate::lab::bench::products::{LayerForm, ProductOptions};
 use crate::lab::bench::tree_attention::TreeOptions;
 use crate::lab::bench::workloads::WorkloadOptions;
 use crate::launch::DeviceChoice;
-use crate::model::MadeFormat;
 use crate::plan::Planner;
 
 #[derive(Debug, Args)]
@@ -93,9 +92,9 @@ pub struct GemmArgs {
     /// Dtype of the random weights
     #[arg(long, value_enum, default_value = "bf16", requires = "shape")]
     pub dtype: Dtype,
-    /// What the layers' weights are made into, as `run --weights`
+    /// Format of the layers' weights (default: dense)
     #[arg(long, value_enum, value_name = "FORMAT", requires = "shape")]
-    pub weights: Option<MadeFormat>,
+    pub weights: Option<LayerForm>,
     /// Memory bandwidth for the lower bound, in bytes per second (default: measured)
     #[arg(long, value_name = "B", value_parser = rate, requires = "shape")]
     pub floor_bandwidth: Option<f64>,

@@ -13,12 +13,47 @@ use serde::Serialize;
 use super::mixtures;
 use super::tables::{print, rounded};
 use super::workload_file::read_jobs;
-use crate::backend::{ActivationDtype, Dtype, MatrixPart, RandomWeight, Rates, Timed, Uniform, WeightFormat};
+use crate::backend::{
+    ActivationDtype, CodeFormat, Dtype, MatrixPart, QuantFormat, RandomWeight, Rates, Rounding, Timed, Uniform,
+    WeightFormat,
+};
 use crate::error::{Error, Result};
 use crate::launch::{DeviceBackend, DeviceChoice, OnDevice};
 use crate::model::config::{DenseSpec, kinds};
 use crate::model::{MadeFormat, ModelConfig};
 use crate::out;
+
+/// Formats of layers that can be measured: those made at load, and published ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum LayerForm {
+    /// As `run --weights fp8`
+    Fp8,
+    /// As `run --weights int8`
+    Int8,
+    /// As `run --weights int4`: a scale for 32 inputs of an output
+    Int4,
+    /// As AWQ and GPTQ checkpoints: int4 with a scale and a zero point for 128 inputs. The output layer is dense
+    Awq,
+    /// As gpt-oss' experts: e2m1 with a power of two for 32 inputs. The output layer is dense
+    Mxfp4,
+}
+
+impl LayerForm {
+    /// Of the layers, and of the output layer; `None`: it is dense.
+    fn formats(self) -> (QuantFormat, Option<QuantFormat>) {
+        let made = |format: MadeFormat| (format.of_layers(), format.of_head(false));
+        let published = |codes, group, zeros| {
+            (QuantFormat { codes, group: Some(group), zeros, rounding: Rounding::Exact }, None)
+        };
+        match self {
+            LayerForm::Fp8 => made(MadeFormat::Fp8),
+            LayerForm::Int8 => made(MadeFormat::Int8),
+            LayerForm::Int4 => made(MadeFormat::Int4),
+            LayerForm::Awq => published(CodeFormat::Int4, 128, true),
+            LayerForm::Mxfp4 => published(CodeFormat::Fp4, 32, false),
+        }
+    }
+}
 
 /// The options of `bench gemm --shape`.
 #[derive(Clone, Debug)]
@@ -28,8 +63,8 @@ pub struct ProductOptions {
     pub shape: String,
     pub rows: Vec<usize>,
     pub dtype: Dtype,
-    /// What the layers' weights are made into; `None`: dense.
-    pub weights: Option<MadeFormat>,
+    /// The format of the layers' weights; `None`: dense.
+    pub weights: Option<LayerForm>,
     /// Rates for the lower bound; `None`: measured.
     pub bandwidth: Option<f64>,
     pub flops: Option<f64>,
@@ -41,13 +76,13 @@ pub struct ProductOptions {
 impl ProductOptions {
     /// Of the layers' weights.
     pub fn layer_format(&self) -> WeightFormat {
-        let made = self.weights.map(MadeFormat::of_layers);
+        let made = self.weights.map(|form| form.formats().0);
         made.map_or(WeightFormat::Dense(self.dtype), WeightFormat::Quantised)
     }
 
     /// Of the output layer's.
     fn head_format(&self) -> WeightFormat {
-        let made = self.weights.and_then(|made| made.of_head(false));
+        let made = self.weights.and_then(|form| form.formats().1);
         made.map_or(WeightFormat::Dense(self.dtype), WeightFormat::Quantised)
     }
 }
