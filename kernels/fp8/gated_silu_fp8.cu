@@ -1,10 +1,10 @@
-// gated_silu whose results are also rounded to e4m3, as round_rows would round them: the next product need not.
+// gated_silu whose results are rounded to e4m3, as round_rows would round them: the next product need not.
 //
-// out[r][i] = silu(x[r][i]) * x[r][width + i]; codes and scales of out[r] (fp8/rounding.cuh).
+// out[r][i] = silu(x[r][i]) * x[r][width + i], stored if `keeps`; codes and scales of out[r] (fp8/rounding.cuh).
 //
 // Shapes: as those of ops/gated_silu.cu and fp8/round_rows.cu.
 // Grid: one block of THREADS threads per row.
-// Limit: bandwidth, 3 * sizeof(ELEMENT) + 1 bytes per output.
+// Limit: bandwidth, 2 * sizeof(ELEMENT) + 1 bytes per output, and sizeof(ELEMENT) more if `keeps`.
 // Definition: `Backend::gated`, and `round_row` of src/backend/quantised/rounding.rs.
 //
 // Defines: ELEMENT, BLOCKS (0 or 1).
@@ -15,13 +15,14 @@
 struct GatedRow {
     ELEMENT* out;
     const ELEMENT* x;
-    unsigned width;
+    unsigned width, keeps;
 };
 
 // N outputs of it.
 template <int N>
 struct Gated {
     GatedRow row;
+    static constexpr unsigned HELD = MOST_HELD;
 
     struct Loaded {
         Lanes<ELEMENT, N> gate, up;
@@ -39,17 +40,19 @@ struct Gated {
         return made;
     }
     __device__ __forceinline__ void keep(unsigned k, const Lanes<ELEMENT, N>& made) const {
-        *reinterpret_cast<Lanes<ELEMENT, N>*>(row.out + k) = made;
+        if (row.keeps) {
+            *reinterpret_cast<Lanes<ELEMENT, N>*>(row.out + k) = made;
+        }
     }
     __device__ __forceinline__ Lanes<ELEMENT, N> again(unsigned k) const {
-        return read<N>(row.out + k);
+        return value(load(k));
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 3)
     gated_silu_fp8(ELEMENT* out, e4m3* __restrict__ to, float* __restrict__ scales, const ELEMENT* __restrict__ x, unsigned width,
-                   unsigned stride, unsigned apart, unsigned fixed, float bound) {
+                   unsigned keeps, unsigned stride, unsigned apart, unsigned fixed, float bound) {
     const unsigned long long index = blockIdx.x, at = index * width;
-    const GatedRow row = {out + at, x + 2 * at, width};
+    const GatedRow row = {out + at, x + 2 * at, width, keeps};
     round_row<Gated>(to + index * stride, scales + index, apart, width, {fixed, bound}, row);
 }

@@ -1,5 +1,5 @@
-// Rounds rows of x to e4m3 by scales of their own (fp8/rounding.cuh): codes of x[r] / scale, rounded to nearest even,
-// at most 448. A NaN makes the scale, and so all that it divides, NaN.
+// Rounds rows of x to e4m3 by scales of their own (fp8/rounding.cuh): codes of x[r] * (1 / scale), rounded to nearest
+// even, at most 448. A NaN makes the scale, and so all codes of its row or block, NaN.
 //
 // Shapes: to e4m3 [R, inner], rows `stride` bytes apart, a multiple of 16; scales f32 [R], or with BLOCKS [ceil(inner /
 // 128)] rows of R, `apart` elements from each other; x ELEMENT [rows, inner]; row r of the result is row rows[r] of x
@@ -16,6 +16,7 @@ template <int N>
 struct Row {
     const ELEMENT* __restrict__ x;
     using Loaded = Lanes<ELEMENT, N>;
+    static constexpr unsigned HELD = MOST_HELD;
 
     __device__ __forceinline__ Loaded load(unsigned k) const {
         return read<N>(x + k);

@@ -2,7 +2,8 @@
 //
 // What is rounded comes from `Inputs`, N neighbouring inputs at a time: `load(k)` reads what they are made of, so that a
 // thread has several on their way; `value(loaded)` makes them, as ELEMENT holds them; `keep(k, value)` stores them where
-// they are wanted as they are; `again(k)` is the value of a `k` that was kept.
+// they are wanted as they are; `again(k)` is the value of a `k` that was made before. HELD: the most vectors of a row
+// that are worth a thread's registers; the others are made again.
 //
 // Defines: ELEMENT, BLOCKS (0 or 1).
 #pragma once
@@ -11,10 +12,14 @@
 #include "reduce.cuh"
 
 constexpr unsigned SIGNLESS = 0x7fffffff, BLOCK_INPUTS = 128;
+// 2^-126, the smallest normal number.
+constexpr unsigned LEAST_NORMAL = 0x00800000;
 // Vectors of a short and of a long row that a thread holds while the row's scale is found: 2 and 8, of f32 1 and 2.
 constexpr unsigned FEW_HELD = 4 / sizeof(ELEMENT), MOST_HELD = 32 / (sizeof(ELEMENT) * sizeof(ELEMENT));
+// Vectors that are on their way at once.
+constexpr unsigned MOST_TOGETHER = 4;
 
-// How scales are chosen: min(largest absolute value, bound) / 448, or 1 where that is zero; or `bound` itself, if
+// How scales are chosen: min(largest absolute value, bound) / 448, or 1 where that is not normal; or `bound` itself, if
 // `fixed`.
 struct Scaling {
     unsigned fixed;
@@ -24,7 +29,7 @@ struct Scaling {
     __device__ __forceinline__ float of(unsigned bits) const {
         const float largest = __uint_as_float(bits);
         const float scale = (largest > bound ? bound : largest) / 448.0f;
-        return fixed ? bound : scale == 0.0f ? 1.0f : scale;
+        return fixed ? bound : scale < __uint_as_float(LEAST_NORMAL) ? 1.0f : scale;
     }
 };
 
@@ -60,55 +65,40 @@ __device__ __forceinline__ unsigned most_of(const Lanes<ELEMENT, N>& lanes) {
     return bits;
 }
 
-// Divides by a scale that many numbers share, to the bits of x / scale where that is no less than 2^-12; what is less has
-// the code of a zero, whose sign may differ. Between 2^-91 and 2^96 a product with the rounded reciprocal is corrected by
-// its remainder twice: the first time to within a unit of the last place, the second to the nearest (Markstein, IBM
-// Journal of Research and Development 34-1, 1990, theorem 8). Products beyond e4m3 stay so, and have no finite remainder.
-struct Divisor {
-    float scale, reciprocal;
-    bool is_far;
-
-    __device__ __forceinline__ explicit Divisor(float scale)
-        : scale(scale), reciprocal(1.0f / scale), is_far(!(scale >= __uint_as_float(36u << 23) && scale <= __uint_as_float(223u << 23))) {}
-
-    __device__ __forceinline__ float divide(float x) const {
-        const float near = x * reciprocal;
-        return is_far ? x / scale : fabsf(near) <= 1024.0f ? corrected(x, corrected(x, near)) : near;
-    }
-
-    __device__ __forceinline__ float corrected(float x, float near) const {
-        return fmaf(fmaf(-near, scale, x), reciprocal, near);
-    }
-};
-
 template <int N>
-__device__ __forceinline__ void store_rounded(e4m3* to, const Lanes<ELEMENT, N>& lanes, const Divisor& by) {
-    Lanes<float, N> divided;
+__device__ __forceinline__ void store_rounded(e4m3* to, const Lanes<ELEMENT, N>& lanes, float reciprocal) {
+    Lanes<float, N> scaled;
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        divided.at[i] = by.divide(to_f32(lanes.at[i]));
+        scaled.at[i] = to_f32(lanes.at[i]) * reciprocal;
     }
-    store<N>(to, divided);
+    store<N>(to, scaled);
 }
 
 // A row of `inner` inputs. Of rows of more than HELD * THREADS * N inputs, the rest is made twice.
 template <int N, unsigned HELD, class Inputs>
 __device__ __forceinline__ void round_by_row(e4m3* to, float* scale_of_row, unsigned inner, const Scaling& scaling, const Inputs& x) {
     const unsigned own = threadIdx.x * N, step = THREADS * N;
-    typename Inputs::Loaded loaded[HELD];
-    // Behind the row's end its last inputs are read again, which leaves the largest as it is.
-#pragma unroll
-    for (unsigned i = 0; i < HELD; i++) {
-        loaded[i] = x.load(min(own + i * step, inner - N));
-    }
+    constexpr unsigned TOGETHER = HELD < MOST_TOGETHER ? HELD : MOST_TOGETHER;
+    static_assert(HELD % TOGETHER == 0, "whole groups");
     Lanes<ELEMENT, N> held[HELD];
     unsigned bits = 0;
 #pragma unroll
-    for (unsigned i = 0; i < HELD; i++) {
-        held[i] = x.value(loaded[i]);
-        bits = max(bits, most_of<N>(held[i]));
-        if (own + i * step < inner) {
-            x.keep(own + i * step, held[i]);
+    for (unsigned first = 0; first < HELD; first += TOGETHER) {
+        typename Inputs::Loaded loaded[TOGETHER];
+        // Behind the row's end its last inputs are read again, which leaves the largest as it is.
+#pragma unroll
+        for (unsigned i = 0; i < TOGETHER; i++) {
+            loaded[i] = x.load(min(own + (first + i) * step, inner - N));
+        }
+#pragma unroll
+        for (unsigned i = 0; i < TOGETHER; i++) {
+            const unsigned k = own + (first + i) * step;
+            held[first + i] = x.value(loaded[i]);
+            bits = max(bits, most_of<N>(held[first + i]));
+            if (k < inner) {
+                x.keep(k, held[first + i]);
+            }
         }
     }
 #pragma unroll 1
@@ -117,19 +107,19 @@ __device__ __forceinline__ void round_by_row(e4m3* to, float* scale_of_row, unsi
         bits = max(bits, most_of<N>(made));
         x.keep(k, made);
     }
-    const Divisor scale(scaling.of(block_most(bits)));
+    const float scale = scaling.of(block_most(bits)), reciprocal = 1.0f / scale;
     if (threadIdx.x == 0) {
-        *scale_of_row = scale.scale;
+        *scale_of_row = scale;
     }
 #pragma unroll
     for (unsigned i = 0; i < HELD; i++) {
         if (own + i * step < inner) {
-            store_rounded<N>(to + own + i * step, held[i], scale);
+            store_rounded<N>(to + own + i * step, held[i], reciprocal);
         }
     }
 #pragma unroll 1
     for (unsigned k = own + HELD * step; k < inner; k += step) {
-        store_rounded<N>(to + k, x.again(k), scale);
+        store_rounded<N>(to + k, x.again(k), reciprocal);
     }
 }
 
@@ -164,14 +154,14 @@ __device__ __forceinline__ void round_by_blocks(e4m3* to, float* scales_of_row, 
                     x.keep(first + v * N, made[v]);
                 }
             }
-            const Divisor scale(scaling.of(warp_most(bits)));
+            const float scale = scaling.of(warp_most(bits)), reciprocal = 1.0f / scale;
             if (lane == 0 && block * BLOCK_INPUTS < inner) {
-                scales_of_row[static_cast<unsigned long long>(block) * apart] = scale.scale;
+                scales_of_row[static_cast<unsigned long long>(block) * apart] = scale;
             }
 #pragma unroll
             for (unsigned v = 0; v < EACH / N; v++) {
                 if (first + v * N < inner) {
-                    store_rounded<N>(to + first + v * N, made[v], scale);
+                    store_rounded<N>(to + first + v * N, made[v], reciprocal);
                 }
             }
         }
@@ -189,11 +179,11 @@ __device__ __forceinline__ void round_row(e4m3* to, float* scales_of_row, unsign
     }
 #else
     if (inner % LANES != 0) {
-        round_by_row<1, MOST_HELD>(to, scales_of_row, inner, scaling, Inputs<1>{given});
+        round_by_row<1, Inputs<1>::HELD>(to, scales_of_row, inner, scaling, Inputs<1>{given});
     } else if (inner <= FEW_HELD * THREADS * LANES) {
         round_by_row<LANES, FEW_HELD>(to, scales_of_row, inner, scaling, Inputs<LANES>{given});
     } else {
-        round_by_row<LANES, MOST_HELD>(to, scales_of_row, inner, scaling, Inputs<LANES>{given});
+        round_by_row<LANES, Inputs<LANES>::HELD>(to, scales_of_row, inner, scaling, Inputs<LANES>{given});
     }
 #endif
 }

@@ -355,6 +355,19 @@ pub trait Backend: Send + 'static {
     fn embed(&mut self, out: &mut Self::Buffer, table: &Self::Matrix, step: &Self::Step);
     /// `out[r][i] = x[r][i] / sqrt(mean(x[r]^2) + eps) * weight[i]`.
     fn rms_norm(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, weight: &Self::Vector, eps: f32);
+    /// [`Backend::rms_norm`] whose results are read by one product only, the next op: that with `next`.
+    /// A backend may keep nothing but what that multiplies, so `out` is not to be read otherwise until it is written again.
+    fn rms_norm_for(
+        &mut self,
+        out: &mut Self::Buffer,
+        x: &Self::Buffer,
+        weight: &Self::Vector,
+        eps: f32,
+        next: &Self::Matrix,
+    ) {
+        let _ = next;
+        self.rms_norm(out, x, weight, eps);
+    }
     /// `out[r][i] = (x[r][i] - mean(x[r])) / sqrt(var(x[r]) + eps) * weight[i] + bias[i]`, population variance.
     fn layer_norm(
         &mut self,
@@ -412,6 +425,11 @@ pub trait Backend: Send + 'static {
     );
     /// `out[r][i] = gate(x[r][i], x[r][F + i])` with `x` `[R, 2F]`, `out` `[R, F]`.
     fn gated(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, gate: Gate);
+    /// [`Backend::gated`] as [`Backend::rms_norm_for`] is [`Backend::rms_norm`].
+    fn gated_for(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, gate: Gate, next: &Self::Matrix) {
+        let _ = next;
+        self.gated(out, x, gate);
+    }
     /// In place, `gelu(x[r][i]) * y[r][from + i]`, with the gelu of [`Backend::gelu`].
     fn gelu_times(&mut self, x: &mut Self::Buffer, y: &Self::Buffer, from: usize);
     /// In place, the tanh form: `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.

@@ -74,6 +74,14 @@ impl<B: Backend> FeedForwardLayer<B> {
         })
     }
 
+    /// The linear layer that alone reads the block's input, if one does.
+    pub fn reads_input_once(&self) -> Option<&Linear<B>> {
+        match self {
+            Self::Dense(dense) => Some(&dense.up),
+            Self::Experts(_) | Self::Both { .. } | Self::Shared { .. } => None,
+        }
+    }
+
     /// `residual += block(normed)`; `after`: the norm of what the block computes.
     pub fn add_to(
         &self,
@@ -154,7 +162,7 @@ impl<B: Backend> Dense<B> {
         self.up.apply(backend, &mut inner.up, x);
         match (self.activation, &mut inner.gated) {
             (Activation::Gated(gate), Some(gated)) => {
-                backend.gated(gated, &inner.up, gate);
+                backend.gated_for(gated, &inner.up, gate, &self.down.matrix);
                 gated
             }
             (Activation::Gated(_), None) => unreachable!("`InnerBuffers::new` makes a buffer for gated kinds"),

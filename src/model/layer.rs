@@ -165,6 +165,16 @@ impl<B: Backend> Layer<B> {
         })
     }
 
+    /// The linear layer that alone reads what the norm before attention computes, if one does.
+    fn reads_normed_once(&self) -> Option<&Linear<B>> {
+        match (&self.mixer, &self.gate, &self.before_feed_forward) {
+            (_, Some(_), _) | (_, _, BlockInput::AsAttention) | (MixerLayer::DeltaRule(_), ..) => None,
+            (MixerLayer::Attention(attention), None, BlockInput::Normed(_) | BlockInput::Residual) => {
+                Some(&attention.qkv)
+            }
+        }
+    }
+
     /// `attended = attention(qkv(norm(residual)))`, or the delta rule of the same. Stores the new keys and values or
     /// states, and calls `observe` with the operands of attention.
     pub fn attend(
@@ -175,9 +185,10 @@ impl<B: Backend> Layer<B> {
         observe: &mut impl FnMut(&mut B, Attended<'_, B>),
     ) {
         let (qkv, attended) = (&mut a.qkv[self.buffers.heads], &mut a.all.attended[self.buffers.heads]);
-        match &self.before_attention {
-            Some(norm) => norm.apply(backend, &mut a.all.normed, &a.all.residual),
-            None => backend.round(&mut a.all.normed, &a.all.residual),
+        match (&self.before_attention, self.reads_normed_once()) {
+            (Some(norm), Some(qkv)) => norm.apply_for(backend, &mut a.all.normed, &a.all.residual, qkv),
+            (Some(norm), None) => norm.apply(backend, &mut a.all.normed, &a.all.residual),
+            (None, _) => backend.round(&mut a.all.normed, &a.all.residual),
         }
         let attention = match &self.mixer {
             MixerLayer::Attention(attention) => attention,
@@ -228,7 +239,10 @@ impl<B: Backend> Layer<B> {
             }
         }
         match &self.before_feed_forward {
-            BlockInput::Normed(norm) => norm.apply(backend, &mut s.normed, &s.residual),
+            BlockInput::Normed(norm) => match self.feed_forward.reads_input_once() {
+                Some(up) => norm.apply_for(backend, &mut s.normed, &s.residual, up),
+                None => norm.apply(backend, &mut s.normed, &s.residual),
+            },
             BlockInput::Residual => backend.round(&mut s.normed, &s.residual),
             BlockInput::AsAttention => {}
         }

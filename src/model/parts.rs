@@ -10,7 +10,7 @@ use super::weights::{WeightSource, split_vector_of, vector_of};
 
 /// A linear layer, with or without bias.
 pub struct Linear<B: Backend> {
-    matrix: B::Matrix,
+    pub matrix: B::Matrix,
     bias: Option<B::Vector>,
 }
 
@@ -66,6 +66,14 @@ impl<B: Backend> NormLayer<B> {
         match self {
             Self::Rms { weight, eps } => backend.rms_norm(out, x, weight, *eps),
             Self::Layer { weight, bias, eps } => backend.layer_norm(out, x, weight, bias, *eps),
+        }
+    }
+
+    /// `out = norm(x)`, which nothing but `next` reads, and that next.
+    pub fn apply_for(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer, next: &Linear<B>) {
+        match self {
+            Self::Rms { weight, eps } => backend.rms_norm_for(out, x, weight, *eps, &next.matrix),
+            Self::Layer { .. } => self.apply(backend, out, x),
         }
     }
 

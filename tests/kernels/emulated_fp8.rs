@@ -162,10 +162,11 @@ fn rows_are_rounded_as_on_the_cpu() {
     }
 }
 
-/// A norm or a gate that also rounds what it stores: the stored rows, codes and scales.
+/// A norm or a gate that rounds its results, and stores them if it keeps them: the stored rows, codes and scales.
 fn fused(
     scaling: Fp8Scaling,
     gate: bool,
+    keeps: bool,
     x: &[f32],
     rows: usize,
     width: usize,
@@ -186,7 +187,7 @@ fn fused(
     let (mut out, mut to, mut scales_at) = (stored.as_mut_ptr(), codes.as_mut_ptr(), scales.as_mut_ptr());
     let (mut x_at, mut weight_at) = (x_given.as_ptr(), weight.as_ptr());
     let (mut width_given, mut eps, mut stride_given) = (width as u32, 1e-6f32, stride);
-    let (mut fixed, mut bound) = (0u32, f32::INFINITY);
+    let (mut keeps, mut fixed, mut bound) = (u32::from(keeps), 0u32, f32::INFINITY);
     let mut args = vec![at(&mut out), at(&mut to), at(&mut scales_at), at(&mut x_at)];
     if !gate {
         args.push(at(&mut weight_at));
@@ -195,7 +196,7 @@ fn fused(
     if !gate {
         args.push(at(&mut eps));
     }
-    args.extend([at(&mut stride_given), at(&mut apart), at(&mut fixed), at(&mut bound)]);
+    args.extend([at(&mut keeps), at(&mut stride_given), at(&mut apart), at(&mut fixed), at(&mut bound)]);
     // SAFETY: the kernel's arguments, in their order, each with memory for what its head says.
     unsafe { kernel.launch(rows as u32, 256, width * 4, AT_ONCE, &args) };
     let bytes = &bytemuck::cast_slice::<u128, u8>(&stored)[..rows * width * dtype.bytes()];
@@ -214,10 +215,15 @@ fn norms_and_gates_round_the_rows_that_they_store() {
         (Fp8Scaling::Blocks, false, 2, 131),
         (Fp8Scaling::Rows, true, 2, 131),
         (Fp8Scaling::Blocks, true, 3, 264),
+        // Longer than what threads hold, which is made again.
+        (Fp8Scaling::Rows, false, 1, 9000),
+        (Fp8Scaling::Rows, true, 1, 17_000),
     ] {
         let x: Vec<f32> =
             (0..rows * width * (1 + usize::from(gate))).map(|_| Dtype::Bf16.round(dice.number() * 3.0)).collect();
-        let Some((stored, codes, scales)) = fused(scaling, gate, &x, rows, width) else { return };
+        let Some((stored, codes, scales)) = fused(scaling, gate, true, &x, rows, width) else { return };
+        let unstored = fused(scaling, gate, false, &x, rows, width);
+        assert_eq!(unstored, Some((vec![0.0; rows * width], codes.clone(), scales.clone())), "rounded, not stored");
         for (row, stored) in stored.chunks_exact(width).enumerate() {
             for (i, &found) in stored.iter().enumerate() {
                 let expected = match gate {

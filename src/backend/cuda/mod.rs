@@ -601,8 +601,15 @@ impl Backend for Cuda {
         self.ops(table.element()).embed(out, table, (step.tokens(), 0), step.sampled());
     }
 
+    fn rms_norm_for(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, eps: f32, next: &Matrix) {
+        let is_fused = self.fp8.as_mut().is_some_and(|fp8| fp8.rounder.rms_norm(out, x, weight, eps, Some(next)));
+        if !is_fused {
+            self.rms_norm(out, x, weight, eps);
+        }
+    }
+
     fn rms_norm(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, eps: f32) {
-        let is_fused = self.fp8.as_mut().is_some_and(|fp8| fp8.rounder.rms_norm(out, x, weight, eps));
+        let is_fused = self.fp8.as_mut().is_some_and(|fp8| fp8.rounder.rms_norm(out, x, weight, eps, None));
         if !is_fused {
             self.ops(out.element).rms_norm(out, x, weight, eps);
         }
@@ -675,9 +682,17 @@ impl Backend for Cuda {
         }
     }
 
+    fn gated_for(&mut self, out: &mut Buffer, x: &Buffer, gate: Gate, next: &Matrix) {
+        let is_silu = gate == Gate::Silu;
+        let is_fused = is_silu && self.fp8.as_mut().is_some_and(|fp8| fp8.rounder.gated_silu(out, x, Some(next)));
+        if !is_fused {
+            self.gated(out, x, gate);
+        }
+    }
+
     fn gated(&mut self, out: &mut Buffer, x: &Buffer, gate: Gate) {
         let is_silu = gate == Gate::Silu;
-        let is_fused = is_silu && self.fp8.as_mut().is_some_and(|fp8| fp8.rounder.gated_silu(out, x));
+        let is_fused = is_silu && self.fp8.as_mut().is_some_and(|fp8| fp8.rounder.gated_silu(out, x, None));
         if !is_fused {
             self.ops(x.element).gated(out, x, gate);
         }

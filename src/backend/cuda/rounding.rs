@@ -1,9 +1,10 @@
 //! Activations rounded to e4m3 before they are multiplied by e4m3. The rounded rows lie in memory of their own, which
-//! all products use in turn. A norm or a gate whose results were rounded last time (kernels/fp8/round_rows.cu) rounds
-//! them itself the next time (rms_norm_fp8.cu, gated_silu_fp8.cu beside it), to the same bits; the product then finds
-//! them rounded.
+//! all products use in turn. A norm or a gate that only one product reads rounds its results itself
+//! (kernels/fp8/rms_norm_fp8.cu, gated_silu_fp8.cu), to the bits of round_rows.cu beside them, and stores nothing else; the
+//! product then finds them rounded. So does one that others read too, once its results were rounded for a product, but it
+//! stores them as they are besides.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::backend::Dtype;
 use crate::backend::cuda::compile::elements::{Fp8Scaling, Fp8Tiles};
@@ -15,8 +16,8 @@ use crate::backend::cuda::driver::grid::small;
 use crate::backend::cuda::driver::memory::Memory;
 use crate::backend::cuda::driver::tensor_map::{BoxElement, MatrixBoxes, TensorMap};
 use crate::backend::cuda::memory::buffer::Buffer;
-use crate::backend::cuda::memory::fp8::stride;
-use crate::backend::cuda::memory::weights::Vector;
+use crate::backend::cuda::memory::fp8::{Fp8Scales, stride};
+use crate::backend::cuda::memory::weights::{Matrix, Vector};
 use crate::backend::quantised::ActivationScale;
 use crate::error::Result;
 
@@ -31,6 +32,8 @@ pub struct RowRounder {
     wanted: HashMap<u64, (Fp8Scaling, ActivationScale)>,
     /// What the memory holds, as long as no other op may have changed the buffer.
     held: Option<Held>,
+    /// Addresses of the buffers whose rows were rounded and not stored.
+    unstored: HashSet<u64>,
     /// Absent until a product has rows.
     memory: Option<(Memory, Memory)>,
     /// The most rows and inputs of any linear layer, and of any experts.
@@ -93,7 +96,16 @@ impl RowRounder {
     pub fn new(device: &Device) -> Self {
         let (linear, experts) = (RowsOf::default(), RowsOf::default());
         let (kernels, wanted) = (HashMap::new(), HashMap::new());
-        Self { device: device.clone(), kernels, wanted, held: None, memory: None, linear, experts }
+        Self {
+            device: device.clone(),
+            kernels,
+            wanted,
+            held: None,
+            unstored: HashSet::new(),
+            memory: None,
+            linear,
+            experts,
+        }
     }
 
     /// Compiles the kernels of `scaling`, or takes them from the cache.
@@ -151,6 +163,7 @@ impl RowRounder {
         let address = x.memory().address();
         let held = Held { address, rows, inner, scaling, activations };
         if chosen.is_some() || self.held != Some(held) {
+            assert!(!self.unstored.contains(&address), "rows that were rounded for another product only");
             let (codes, scales) = self.room(rows, inner);
             let args = Args::new().memory(codes).memory(scales).memory(x.memory());
             let args =
@@ -166,40 +179,47 @@ impl RowRounder {
         RoundedRows { device: &self.device, codes, scales, scaling, rows, inner }
     }
 
-    /// `Backend::rms_norm` that also rounds its results, if a product rounded those of `out` before. Returns whether it
-    /// does; if so the shapes are as `Ops::rms_norm` asserts them.
-    pub fn rms_norm(&mut self, out: &Buffer, x: &Buffer, weight: &Vector, eps: f32) -> bool {
+    /// `Backend::rms_norm_for` a product with `next`; or `Backend::rms_norm` that also rounds its results, if a product
+    /// rounded those of `out` before. Returns whether it does; if so the shapes are as `Ops::rms_norm` asserts them.
+    pub fn rms_norm(&mut self, out: &Buffer, x: &Buffer, weight: &Vector, eps: f32, next: Option<&Matrix>) -> bool {
         let args = |args: Args| args.memory(x.memory()).memory(&weight.memory).u32(small(x.width)).f32(eps);
         let fits = (out.rows, out.width, weight.len) == (x.rows, x.width, x.width) && x.element == Dtype::F32;
-        fits && self.fused(out, x.row_bytes(), |kernels| &kernels.rms_norm, args)
+        fits && self.fused(out, next, x.row_bytes(), |kernels| &kernels.rms_norm, args)
     }
 
-    /// The same of `Backend::gated` with silu.
-    pub fn gated_silu(&mut self, out: &Buffer, x: &Buffer) -> bool {
+    /// The same of `Backend::gated_for` and `Backend::gated` with silu.
+    pub fn gated_silu(&mut self, out: &Buffer, x: &Buffer, next: Option<&Matrix>) -> bool {
         let args = |args: Args| args.memory(x.memory()).u32(small(out.width));
         let fits = (x.rows, x.width) == (out.rows, 2 * out.width) && x.element == out.element;
-        fits && self.fused(out, 0, |kernels| &kernels.gated_silu, args)
+        fits && self.fused(out, next, 0, |kernels| &kernels.gated_silu, args)
     }
 
     fn fused(
         &mut self,
         out: &Buffer,
+        next: Option<&Matrix>,
         shared: usize,
         kernel: impl Fn(&RoundingKernels) -> &Function,
         args: impl Fn(Args) -> Args,
     ) -> bool {
         let (rows, inner) = (out.rows, out.width);
+        let address = out.memory().address();
+        self.unstored.remove(&address);
         if rows == 0 || rows > self.linear.rows || inner > self.linear.inner {
             return false;
         }
-        let address = out.memory().address();
-        let Some(&(scaling, activations)) = self.wanted.get(&address) else { return false };
+        let only = next.and_then(|next| next.fp8.as_ref()).and_then(Fp8Scales::rounding_of_all);
+        let wanted = if next.is_some() { only } else { self.wanted.get(&address).copied() };
+        let Some((scaling, activations)) = wanted else { return false };
         let Some(kernels) = self.kernels.get(&(out.element, scaling)) else { return false };
         let (codes, scales) = self.room(rows, inner);
         let held = Held { address, rows, inner, scaling, activations };
-        let args = rounded_by(args(Args::new().memory(out.memory()).memory(codes).memory(scales)), held);
-        self.device.launch(kernel(kernels), [small(rows), 1, 1], THREADS, shared, &args);
+        let args = args(Args::new().memory(out.memory()).memory(codes).memory(scales)).u32(next.is_none().into());
+        self.device.launch(kernel(kernels), [small(rows), 1, 1], THREADS, shared, &rounded_by(args, held));
         self.held = Some(held);
+        if next.is_some() {
+            self.unstored.insert(address);
+        }
         true
     }
 

@@ -71,9 +71,11 @@ impl RoundingKind {
         }
     }
 
-    /// The scale that inputs are divided by before they are rounded. `largest`: their largest absolute value.
+    /// The scale of inputs, which are multiplied by its reciprocal before they are rounded. `largest`: their largest
+    /// absolute value. It is 1 where the quotient is not normal, as that of zeros: all their codes are then zero.
     pub fn scale(self, largest: f32) -> f32 {
-        nonzero(largest / self.largest())
+        let scale = largest / self.largest();
+        if scale < f32::MIN_POSITIVE { 1.0 } else { scale }
     }
 }
 
@@ -127,11 +129,12 @@ pub fn largest(row: &[f32]) -> f32 {
     f32::from_bits(row.iter().map(|x| x.to_bits() & 0x7fff_ffff).fold(0, u32::max))
 }
 
-/// Rounds a row as `rounding` says: each number becomes `scale * round(x / scale)`.
+/// Rounds a row as `rounding` says: each number becomes `scale * round(x * (1 / scale))`.
 #[inline(always)]
 pub fn round_row(row: &mut [f32], rounding: Rounding, scale: ActivationScale) {
     let apply = |part: &mut [f32], to: RoundingKind, scale: f32| {
-        part.iter_mut().for_each(|x| *x = to.round(*x / scale) * scale);
+        let reciprocal = 1.0 / scale;
+        part.iter_mut().for_each(|x| *x = to.round(*x * reciprocal) * scale);
     };
     match rounding {
         Rounding::Exact => {}
@@ -169,7 +172,7 @@ mod tests {
         let bounded = ActivationScale { fixed: None, most: Some(112.0) };
         round_row(&mut row, Rounding::Dynamic { to: RoundingKind::Fp8, group: None }, bounded);
         assert_eq!(row, [112.0, -112.0, 3.0], "what lies beyond the bound becomes it, and its scale serves the others");
-        let mut row = [1e-44, 0.0, -1e-44];
+        let mut row = [1e-38, 0.0, -1e-44];
         round_row(&mut row, Rounding::Dynamic { to: RoundingKind::Int8, group: None }, ActivationScale::default());
         assert_eq!(row, [0.0; 3], "numbers too small for a scale");
         let mut row = [f32::NAN, 1.0];

@@ -42,9 +42,8 @@ impl LayerForm {
     /// Of the layers, and of the output layer; `None`: it is dense.
     fn formats(self) -> (QuantFormat, Option<QuantFormat>) {
         let made = |format: MadeFormat| (format.of_layers(), format.of_head(false));
-        let published = |codes, group, zeros| {
-            (QuantFormat { codes, group: Some(group), zeros, rounding: Rounding::Exact }, None)
-        };
+        let published =
+            |codes, group, zeros| (QuantFormat { codes, group: Some(group), zeros, rounding: Rounding::Exact }, None);
         match self {
             LayerForm::Fp8 => made(MadeFormat::Fp8),
             LayerForm::Int8 => made(MadeFormat::Int8),

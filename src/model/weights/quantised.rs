@@ -366,9 +366,14 @@ impl<'a> Finder<'a, '_> {
         let static_scale = match self.scheme.format.rounding {
             Rounding::Static { .. } => {
                 let name = suffix(&INPUT_SCALE_NAMES);
-                let (tensor, scale) = self.scales(&name, "the scale of its activations", &[&[], &[1]])?;
+                let (tensor, scales) = self.scales(&name, "the scale of its activations", &[&[], &[1]])?;
+                let scale = scales.get(0);
+                if self.check == Check::Values && (!scale.is_normal() || scale < 0.0) {
+                    let expected = "a positive scale, no less than 1.2e-38".to_owned();
+                    return Err(self.error(Some(tensor), &name, expected, scale.to_string()));
+                }
                 tensors.push(tensor);
-                Some(scale.get(0))
+                Some(scale)
             }
             Rounding::Exact | Rounding::Dynamic { .. } => None,
         };

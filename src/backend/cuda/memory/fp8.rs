@@ -24,6 +24,15 @@ pub struct Fp8Scales {
     pub parts: Vec<Fp8Part>,
 }
 
+impl Fp8Scales {
+    /// How activations are rounded, if they are rounded alike for all outputs.
+    pub fn rounding_of_all(&self) -> Option<(Fp8Scaling, ActivationScale)> {
+        let first = self.parts.first()?;
+        let alike = self.parts.iter().all(|part| part.activations == first.activations);
+        alike.then_some((self.scaling, first.activations))
+    }
+}
+
 /// Neighbouring outputs whose activations are rounded alike.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fp8Part {

@@ -1,12 +1,13 @@
 //! `linear` and `linear_add` with weights of e4m3 whose activations are rounded to it: by rows, by 128 inputs, by a
 //! scale that comes with the weights, other for each of two parts. On devices that multiply these formats as they are.
+//! And `rms_norm_for` and `gated_for` them, which change no bit.
 
 use std::fmt;
 
 use super::OpSuite;
 use crate::backend::quantised::ActivationScale;
 use crate::backend::{
-    ActivationDtype, Backend, CodeFormat, Dtype, MatrixPart, QuantFormat, QuantSource, QuantView, Rounding,
+    ActivationDtype, Backend, CodeFormat, Dtype, Gate, MatrixPart, QuantFormat, QuantSource, QuantView, Rounding,
     RoundingKind, WeightFormat, WeightView,
 };
 use crate::error::Result;
@@ -70,6 +71,10 @@ pub(super) fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> 
                 suite.hold("linear, e4m3", &case(QuantDestination::Replace(ActivationDtype::Sums)))?;
                 suite.hold("linear_add, e4m3", &case(QuantDestination::Add(before.clone())))?;
             }
+            for by in [MadeBy::Norm, MadeBy::Gate] {
+                let x = dice.numbers(rows * inputs * by.width());
+                suite.hold("for e4m3", &ForCase { dtype, format, by, x, inputs, weights: weights.clone() })?;
+            }
         }
     }
     Ok(())
@@ -116,29 +121,35 @@ impl QuantCase {
     fn outputs(&self) -> usize {
         self.weights.len() / self.inputs
     }
+}
 
-    /// In two parts, whose static scales differ.
-    fn matrix<B: Backend>(&self, backend: &mut B) -> Result<B::Matrix> {
-        let (outputs, cols) = (self.outputs(), self.inputs);
-        let bytes = Dtype::F32.encode(&self.weights);
-        let view = WeightView { dtype: Dtype::F32, rows: outputs, cols, bytes: &bytes };
-        let whole = QuantView::of(self.format, outputs, cols, QuantSource::Dense(view));
-        let is_static = matches!(self.format.rounding, Rounding::Static { .. });
-        let part = |first: usize, rows: usize, fixed: f32| {
-            let activations = ActivationScale { fixed: is_static.then_some(fixed), most: None };
-            MatrixPart::Quantised(QuantView { first, rows, activations, ..whole })
-        };
-        let half = outputs / 2;
-        let parts = [part(0, half, 1.0 / 448.0), part(half, outputs - half, 1.0 / 300.0)];
-        backend.matrix(if half == 0 { &parts[1..] } else { &parts })
-    }
+/// In two parts, whose static scales are given.
+fn matrix<B: Backend>(
+    backend: &mut B,
+    format: QuantFormat,
+    weights: &[f32],
+    cols: usize,
+    scales: [f32; 2],
+) -> Result<B::Matrix> {
+    let outputs = weights.len() / cols;
+    let bytes = Dtype::F32.encode(weights);
+    let view = WeightView { dtype: Dtype::F32, rows: outputs, cols, bytes: &bytes };
+    let whole = QuantView::of(format, outputs, cols, QuantSource::Dense(view));
+    let is_static = matches!(format.rounding, Rounding::Static { .. });
+    let part = |first: usize, rows: usize, fixed: f32| {
+        let activations = ActivationScale { fixed: is_static.then_some(fixed), most: None };
+        MatrixPart::Quantised(QuantView { first, rows, activations, ..whole })
+    };
+    let half = outputs / 2;
+    let parts = [part(0, half, scales[0]), part(half, outputs - half, scales[1])];
+    backend.matrix(if half == 0 { &parts[1..] } else { &parts })
 }
 
 impl OpCase for QuantCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let (rows, outputs) = (self.rows(), self.outputs());
         let x = buffer(backend, ActivationDtype::Operands(self.dtype), rows, self.inputs, &self.x)?;
-        let weights = self.matrix(backend)?;
+        let weights = matrix(backend, self.format, &self.weights, self.inputs, [1.0 / 448.0, 1.0 / 300.0])?;
         let bias = self.bias.as_ref().map(|bias| vector(backend, bias)).transpose()?;
         let out = match &self.into {
             QuantDestination::Replace(holds) => {
@@ -183,5 +194,84 @@ impl fmt::Display for QuantCase {
         let bias = if self.bias.is_some() { "with bias" } else { "no bias" };
         let (format, rounding) = (self.format, self.format.rounding);
         write!(f, "{} rows, {} -> {}, {format}, {rounding}, {into}, {bias}", self.rows(), self.inputs, self.outputs())
+    }
+}
+
+/// What makes the inputs of a product.
+#[derive(Clone, Copy)]
+enum MadeBy {
+    Norm,
+    Gate,
+}
+
+impl MadeBy {
+    /// Numbers that an input is made of.
+    fn width(self) -> usize {
+        match self {
+            MadeBy::Norm => 1,
+            MadeBy::Gate => 2,
+        }
+    }
+}
+
+/// The difference between a product whose inputs were made for it, and one whose inputs anybody might read: none.
+struct ForCase {
+    dtype: Dtype,
+    format: QuantFormat,
+    by: MadeBy,
+    x: Vec<f32>,
+    inputs: usize,
+    weights: Vec<f32>,
+}
+
+impl OpCase for ForCase {
+    fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
+        let (rows, outputs) = (self.x.len() / self.inputs / self.by.width(), self.weights.len() / self.inputs);
+        let operands = ActivationDtype::Operands(self.dtype);
+        let mut made = buffer(backend, operands, rows, self.inputs, &[])?;
+        let ones = vector(backend, &vec![1.0; self.inputs])?;
+        let mut results = Vec::new();
+        // Parts whose scales differ read inputs twice, once each.
+        for scales in [[1.0 / 448.0; 2], [1.0 / 448.0, 1.0 / 300.0]] {
+            let w = matrix(backend, self.format, &self.weights, self.inputs, scales)?;
+            for is_for in [false, true] {
+                match self.by {
+                    MadeBy::Norm => {
+                        let x = buffer(backend, ActivationDtype::Sums, rows, self.inputs, &self.x)?;
+                        match is_for {
+                            true => backend.rms_norm_for(&mut made, &x, &ones, 1e-6, &w),
+                            false => backend.rms_norm(&mut made, &x, &ones, 1e-6),
+                        }
+                    }
+                    MadeBy::Gate => {
+                        let x = buffer(backend, operands, rows, self.inputs * 2, &self.x)?;
+                        match is_for {
+                            true => backend.gated_for(&mut made, &x, Gate::Silu, &w),
+                            false => backend.gated(&mut made, &x, Gate::Silu),
+                        }
+                    }
+                }
+                let mut out = buffer(backend, ActivationDtype::Sums, rows, outputs, &[])?;
+                backend.linear(&mut out, &made, &w, None);
+                results.push(backend.read(&out, rows)?);
+            }
+        }
+        let pairs = results.chunks_exact(2).flat_map(|pair| pair[0].iter().zip(&pair[1]));
+        Ok(pairs.map(|(usual, made_for)| usual - made_for).collect())
+    }
+
+    fn tolerance(&self, _: usize, _: f64) -> f64 {
+        0.0
+    }
+}
+
+impl fmt::Display for ForCase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let by = match self.by {
+            MadeBy::Norm => "rms_norm_for",
+            MadeBy::Gate => "gated_for",
+        };
+        let outputs = self.weights.len() / self.inputs;
+        write!(f, "{by}, {} -> {outputs}, {}, {}", self.inputs, self.format, self.format.rounding)
     }
 }

@@ -96,14 +96,17 @@ fn pack_row_loop(w: &QuantPanels, row: &mut [f32], out: &mut [u32], form: Operan
     let scale = integer_scale(w, row).expect("bytes are packed where products are those of integers");
     let offset = if form == OperandForm::Offset { 128 } else { 0 };
     let out: &mut [u8] = bytemuck::cast_slice_mut(out);
-    out.iter_mut().zip(row.iter()).for_each(|(out, x)| *out = code(*x, scale).cast_unsigned().wrapping_add(offset));
+    let reciprocal = 1.0 / scale;
+    out.iter_mut()
+        .zip(row.iter())
+        .for_each(|(out, x)| *out = code(*x, reciprocal).cast_unsigned().wrapping_add(offset));
     out[row.len()..].fill(offset);
     scale
 }
 
 #[inline(always)]
-fn code(x: f32, scale: f32) -> i8 {
-    RoundingKind::Int8.round(x / scale) as i32 as i8
+fn code(x: f32, reciprocal: f32) -> i8 {
+    RoundingKind::Int8.round(x * reciprocal) as i32 as i8
 }
 
 /// Whether the products with `w` are those of integers.
@@ -143,7 +146,10 @@ impl Operand {
             None => row.to_vec(),
         };
         match integer_scale(w, &numbers) {
-            Some(scale) => Operand::Int8 { codes: numbers.iter().map(|x| code(*x, scale)).collect(), scale },
+            Some(scale) => {
+                let reciprocal = 1.0 / scale;
+                Operand::Int8 { codes: numbers.iter().map(|x| code(*x, reciprocal)).collect(), scale }
+            }
             None => {
                 round_row(&mut numbers, w.format.rounding, w.activations);
                 Operand::Numbers(numbers)
