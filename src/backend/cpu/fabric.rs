@@ -1,51 +1,23 @@
 //! What CPU backends exchange that compute one model together: each gives a copy of its buffer, all meet, and each reads
 //! those of all. It serves to test tensor parallelism without GPUs; it makes nothing faster.
 
-use std::panic::panic_any;
-use std::sync::{Condvar, Mutex, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock};
 
 use super::{Cpu, CpuBuffer};
-use crate::backend::ranks::{Aborted, PARTS, Ranked};
+use crate::backend::Dtype;
+use crate::backend::ranks::meeting::Meeting;
+use crate::backend::ranks::{PARTS, Ranked, Reduced};
 use crate::error::Result;
 
 pub struct CpuFabric {
     /// What each rank has given.
     given: Vec<RwLock<Vec<f32>>>,
-    meeting: Mutex<Meeting>,
-    woken: Condvar,
-}
-
-/// Who has come, until all have.
-#[derive(Default)]
-struct Meeting {
-    number: u64,
-    came: usize,
-    is_aborted: bool,
+    meeting: Meeting,
 }
 
 impl CpuFabric {
     fn new(ranks: usize) -> Self {
-        let given = (0..ranks).map(|_| RwLock::default()).collect();
-        Self { given, meeting: Mutex::default(), woken: Condvar::new() }
-    }
-
-    /// Returns when all ranks have called it. Panics with `Aborted` if one has failed.
-    fn meet(&self) {
-        let mut meeting = self.meeting.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = meeting.number;
-        meeting.came += 1;
-        if meeting.came == self.given.len() {
-            *meeting = Meeting { number: number + 1, came: 0, is_aborted: meeting.is_aborted };
-            self.woken.notify_all();
-        }
-        while meeting.number == number && !meeting.is_aborted {
-            meeting = self.woken.wait(meeting).unwrap_or_else(PoisonError::into_inner);
-        }
-        let is_aborted = meeting.is_aborted;
-        drop(meeting);
-        if is_aborted {
-            panic_any(Aborted);
-        }
+        Self { given: (0..ranks).map(|_| RwLock::default()).collect(), meeting: Meeting::new(ranks) }
     }
 
     /// Gives `own` to all, and calls `read` with what each has given.
@@ -55,14 +27,14 @@ impl CpuFabric {
             given.clear();
             given.extend_from_slice(own);
         }
-        self.meet();
+        self.meeting.meet();
         {
             let given: Vec<_> =
                 self.given.iter().map(|given| given.read().unwrap_or_else(PoisonError::into_inner)).collect();
             read(&given.iter().map(|given| given.as_slice()).collect::<Vec<_>>());
         }
         // Nobody gives anew before all have read.
-        self.meet();
+        self.meeting.meet();
     }
 }
 
@@ -76,26 +48,28 @@ impl Ranked for Cpu {
     }
 
     fn abort(fabric: &CpuFabric) {
-        fabric.meeting.lock().unwrap_or_else(PoisonError::into_inner).is_aborted = true;
-        fabric.woken.notify_all();
+        fabric.meeting.abort();
     }
 
     fn is_aborted(fabric: &CpuFabric) -> bool {
-        fabric.meeting.lock().unwrap_or_else(PoisonError::into_inner).is_aborted
+        fabric.meeting.is_aborted()
     }
 
-    fn all_reduce(&mut self, fabric: &CpuFabric, rank: usize, x: &mut CpuBuffer) {
-        let own = std::mem::take(&mut x.data);
-        let mut sums = vec![0.0; own.len()];
+    fn all_reduce(&mut self, fabric: &CpuFabric, rank: usize, out: &mut CpuBuffer, x: &CpuBuffer, how: Reduced) {
+        assert_eq!((out.rows, out.width), (x.rows, x.width), "all_reduce: shapes");
+        let own: Vec<f32> = match how.wire {
+            Dtype::F32 => x.data.clone(),
+            wire => x.data.iter().map(|&x| wire.round(x)).collect(),
+        };
         fabric.exchange(rank, &own, |given| {
             assert!(given.iter().all(|given| given.len() == own.len()), "all_reduce: all ranks have the same shape");
-            for (i, sum) in sums.iter_mut().enumerate() {
+            for (i, out) in out.data.iter_mut().enumerate() {
                 let mut parts = [0.0; PARTS];
                 parts.iter_mut().zip(given).for_each(|(part, given)| *part = given[i]);
-                *sum = folded(&mut parts[..given.len()]);
+                let sum = folded(&mut parts[..given.len()]);
+                *out = if how.adds { *out + sum } else { sum };
             }
         });
-        x.data = sums;
     }
 
     fn all_gather(&mut self, fabric: &CpuFabric, rank: usize, out: &mut CpuBuffer, x: &CpuBuffer) {
@@ -144,18 +118,40 @@ mod tests {
     fn members(ranks: usize) -> Members<Cpu> {
         let mut cpus: Vec<Cpu> = (0..ranks).map(|_| Cpu::open().unwrap().on_a_share_of_cores(ranks)).collect();
         let fabric = Cpu::connect(&mut cpus).unwrap();
-        Members::new(cpus, fabric)
+        Members::new(cpus, fabric).unwrap()
+    }
+
+    fn one(x: f32) -> CpuBuffer {
+        CpuBuffer { rows: 1, width: 1, data: vec![x] }
+    }
+
+    fn sum(cpu: &mut Cpu, fabric: &CpuFabric, rank: usize, x: &CpuBuffer) -> CpuBuffer {
+        let mut out = one(f32::NAN);
+        cpu.all_reduce(fabric, rank, &mut out, x, Reduced { wire: Dtype::F32, adds: false });
+        out
+    }
+
+    #[test]
+    fn parts_are_rounded_before_they_are_added_to_what_is_there() {
+        let found = members(2).each(|rank| {
+            let mut out = one(10.0);
+            // One eighth more than 256: bf16 has steps of 2 there.
+            let x = one(256.125);
+            rank.backend.all_reduce(rank.fabric, rank.number, &mut out, &x, Reduced { wire: Dtype::Bf16, adds: true });
+            out.data[0]
+        });
+        assert_eq!(found, [522.0; 2]);
     }
 
     /// All ranks but the third add up numbers, until it fails in the second round.
     fn rounds(members: &Members<Cpu>, fail: impl Fn() -> Result<()> + Sync) -> Result<Vec<f32>> {
         members.try_together(|rank| {
-            let mut x = CpuBuffer { rows: 1, width: 1, data: vec![(1 << rank.number) as f32] };
+            let mut x = one((1 << rank.number) as f32);
             for round in 0..3 {
                 if (rank.number, round) == (2, 1) {
                     fail()?;
                 }
-                rank.backend.all_reduce(rank.fabric, rank.number, &mut x);
+                x = sum(rank.backend, rank.fabric, rank.number, &x);
             }
             rank.backend.read(&x, 1).map(|read| read[0])
         })
@@ -164,6 +160,31 @@ mod tests {
     #[test]
     fn sums_reach_every_rank() {
         assert_eq!(rounds(&members(4), || Ok(())).unwrap(), [15.0 * 16.0; 4]);
+    }
+
+    #[test]
+    fn each_rank_has_one_thread_that_lasts() {
+        let members = members(4);
+        let threads = || members.each(|_| std::thread::current().id());
+        let first = threads();
+        assert_eq!(first[0], std::thread::current().id());
+        assert_eq!(first, threads());
+        assert_eq!(first.iter().collect::<std::collections::HashSet<_>>().len(), 4);
+    }
+
+    #[test]
+    fn a_rank_that_fails_ends_all_within_seconds() {
+        let members = members(4);
+        let begun = std::time::Instant::now();
+        let gone = |rank: Rank<'_, Cpu>| match rank.number {
+            3 => panic!("rank 3 dies"),
+            _ => Ok(sum(rank.backend, rank.fabric, rank.number, &one(1.0)).data[0]),
+        };
+        catch_unwind(AssertUnwindSafe(|| members.try_together(gone))).unwrap_err();
+        // Its thread lives: what comes later is refused, not waited for.
+        assert!(members.try_together(|_| Ok(())).is_err());
+        drop(members);
+        assert!(begun.elapsed().as_secs() < 5);
     }
 
     #[test]
@@ -188,9 +209,7 @@ mod tests {
         };
         let add = || {
             members.try_together(|rank| {
-                let mut x = CpuBuffer { rows: 1, width: 1, data: vec![1.0] };
-                rank.backend.all_reduce(rank.fabric, rank.number, &mut x);
-                Ok(x.data[0])
+                Ok(sum(rank.backend, rank.fabric, rank.number, &one(1.0)).data[0])
             })
         };
         assert!(fail(true).unwrap_err().is_shortage());
@@ -204,9 +223,7 @@ mod tests {
         let members = members(2);
         let work = |rank: Rank<'_, Cpu>| {
             assert_eq!(rank.number, 0, "rank 1 panics");
-            let mut x = CpuBuffer::new(1, 1);
-            rank.backend.all_reduce(rank.fabric, rank.number, &mut x);
-            Ok(())
+            Ok(sum(rank.backend, rank.fabric, rank.number, &one(1.0)).data[0])
         };
         let panic = catch_unwind(AssertUnwindSafe(|| members.try_together(work))).unwrap_err();
         let said = panic.downcast_ref::<String>().expect("an assertion's message");

@@ -71,7 +71,7 @@ impl<B: Ranked> Ranks<B> {
         match (w.held, out.share) {
             (Held::Inputs, _) => {
                 let inputs = Inputs::of(x, self.parts);
-                self.sum(out, adds, move |rank, part, to| {
+                self.sum(out, x.holds, adds, move |rank, part, to| {
                     let at = rank.number;
                     // A bias is added once.
                     let bias = bias.as_ref().filter(|_| at == 0 && part == 0).map(|bias| &bias[0]);
@@ -101,7 +101,7 @@ impl<B: Ranked> Ranks<B> {
     fn combine_parts(&mut self, out: &RankBuffer<B>, x: &RankBuffer<B>, routes: &RankRoutes<B>, adds: bool) {
         assert_eq!(x.share, Share::Parts, "what experts write until it is combined");
         let (routes, first, others) = (routes.0.clone(), x.own.clone(), x.parts.clone());
-        self.sum(out, adds, move |rank, part, to| {
+        self.sum(out, x.holds, adds, move |rank, part, to| {
             let at = rank.number;
             let x = if part == 0 { &first } else { &others[part - 1] };
             rank.backend.combine(to, &lock(&x[at]), &lock(&routes[at]));
@@ -309,7 +309,14 @@ impl<B: Ranked> Backend for Ranks<B> {
             Share::Columns if parts > 1 => Some(self.each_buffer(own_width / parts, holds)?),
             _ => None,
         };
-        Ok(RankBuffer { share, width: own_width, own: self.each_buffer(own_width, holds)?, parts: others, columns })
+        Ok(RankBuffer {
+            share,
+            holds,
+            width: own_width,
+            own: self.each_buffer(own_width, holds)?,
+            parts: others,
+            columns,
+        })
     }
 
     fn resize(&mut self, buffer: &mut Self::Buffer, rows: usize) -> Result<()> {

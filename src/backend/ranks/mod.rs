@@ -6,17 +6,19 @@
 //! # Exact sums
 //! An exact sum over inputs has [`PARTS`] parts, neighbouring inputs each, folded pair by pair as a balanced tree. Each
 //! rank computes its parts one by one and folds them, and the fabric folds those of the ranks in the same tree, so the
-//! bits do not depend on the number of ranks. Otherwise a rank's parts are one product.
+//! bits do not depend on the number of ranks. Otherwise a rank's parts are one product, and are rounded to the dtype of
+//! activations when they are exchanged.
 
 mod backend;
 mod cut;
+pub(in crate::backend) mod meeting;
 pub(in crate::backend) mod members;
 
 use std::sync::{Arc, Mutex};
 
 use crate::error::{Error, Result};
 
-use super::{Backend, DeltaHeads, HeadLayout, SavedBytes, Share, Split};
+use super::{ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, SavedBytes, Share, Split};
 use members::Members;
 
 /// Parts of an exact sum over inputs; the largest number of ranks.
@@ -38,12 +40,29 @@ pub trait Ranked: Backend<SavedPages: Sync> + Sized {
     fn is_aborted(fabric: &Self::Fabric) -> bool;
     /// Waits for what was enqueued, if anything was; an error is ignored, as the backend is not used again.
     fn settle(&mut self) {}
-    /// `x`, a buffer of sums, becomes the sum of that of all ranks, folded pair by pair as a balanced tree in rank order.
-    fn all_reduce(&mut self, fabric: &Self::Fabric, rank: usize, x: &mut Self::Buffer);
+    /// `out` becomes the sum over all ranks of `x`, or is increased by it. Both hold sums. Each rank's `x` is rounded to
+    /// `wire`; sums are folded pair by pair as a balanced tree in rank order, so that all have the same bits.
+    fn all_reduce(
+        &mut self,
+        fabric: &Self::Fabric,
+        rank: usize,
+        out: &mut Self::Buffer,
+        x: &Self::Buffer,
+        how: Reduced,
+    );
     /// `out[r] = [x[r] of rank 0, x[r] of rank 1, ..]`
     fn all_gather(&mut self, fabric: &Self::Fabric, rank: usize, out: &mut Self::Buffer, x: &Self::Buffer);
     /// `out[r][i] = x[r][first + i]`; both hold the same.
     fn columns(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, first: usize);
+}
+
+/// How sums of ranks are exchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reduced {
+    /// What each rank's part is rounded to.
+    pub wire: Dtype,
+    /// Whether the sum is added to what is there.
+    pub adds: bool,
 }
 
 /// The panic of a rank that waited for one that has failed.
@@ -56,6 +75,7 @@ type Each<T> = Arc<Vec<Mutex<T>>>;
 /// The ranks of one model, as one backend.
 pub struct Ranks<B: Ranked> {
     members: Members<B>,
+    exact: bool,
     /// Parts of an exact sum that one rank computes; 1 if sums are not exact.
     parts: usize,
     /// Ops of the step that `run` collects, to be passed on together.
@@ -83,6 +103,7 @@ type StepOp<B> = Box<dyn Fn(&mut Rank<'_, B>, &mut <B as Backend>::Step) + Send 
 /// A buffer, as `share` says.
 pub struct RankBuffer<B: Backend> {
     share: Share,
+    holds: ActivationDtype,
     /// Columns of `own`.
     width: usize,
     /// Of [`Share::Parts`], the first part.
@@ -144,7 +165,7 @@ impl<B: Ranked> Ranks<B> {
         }
         let fabric = B::connect(&mut ranks)?;
         let parts = if exact { PARTS / count } else { 1 };
-        Ok(Self { members: Members::new(ranks, fabric), parts, recorded: None })
+        Ok(Self { members: Members::new(ranks, fabric)?, exact, parts, recorded: None })
     }
 
     /// The number of ranks.
@@ -199,15 +220,21 @@ impl<B: Ranked> Ranks<B> {
     }
 
     /// `out` becomes, or is increased by, the sum over all parts of all ranks. `part(rank, number, to)` writes part
-    /// `number` of the rank to `to`.
+    /// `number` of the rank to `to`. Unless sums are exact, a rank's part is rounded as `inputs`, what it is computed
+    /// from, is.
     fn sum(
         &mut self,
         out: &RankBuffer<B>,
+        inputs: ActivationDtype,
         adds: bool,
         part: impl Fn(&mut Rank<'_, B>, usize, &mut B::Buffer) + Send + Sync + 'static,
     ) {
         assert_eq!(out.share, Share::Summed, "a layer whose inputs are divided writes a buffer of sums");
         let (own, parts) = (out.own.clone(), out.parts.clone());
+        let wire = match inputs {
+            ActivationDtype::Operands(dtype) if !self.exact && self.count() > 1 => dtype,
+            ActivationDtype::Operands(_) | ActivationDtype::Sums => Dtype::F32,
+        };
         self.op(move |rank| {
             let at = rank.number;
             let mut own = members::lock(&own[at]);
@@ -216,11 +243,7 @@ impl<B: Ranked> Ranks<B> {
                 part(rank, number, to);
             }
             fold(&mut parts, |a, b| rank.backend.add(a, b));
-            rank.backend.all_reduce(rank.fabric, at, &mut parts[0]);
-            match adds {
-                true => rank.backend.add(&mut own, &parts[0]),
-                false => rank.backend.columns(&mut own, &parts[0], 0),
-            }
+            rank.backend.all_reduce(rank.fabric, at, &mut own, &parts[0], Reduced { wire, adds });
         });
     }
 }

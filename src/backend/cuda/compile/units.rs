@@ -66,7 +66,7 @@ pub static HEADERS: &[Source] = &[
     source!("registers.cuh"),
     source!("attention/level_words.cuh"),
     source!("reduce.cuh"),
-    source!("ranks/meet.cuh"),
+    source!("ranks/exchange.cuh"),
     source!("sampling/sample.cuh"),
     source!("sampling/edit.cuh"),
     source!("sampling/row.cuh"),
@@ -105,6 +105,7 @@ pub static KV_APPEND_FP8: Source = source!("ops/kv_append_fp8.cu");
 pub static COLUMNS: Source = source!("ops/columns.cu");
 pub static ALL_GATHER: Source = source!("ranks/all_gather.cu");
 pub static ALL_REDUCE: Source = source!("ranks/all_reduce.cu");
+pub static ROUND_TRIP: Source = source!("ranks/round_trip.cu");
 pub static KV_PAGES: Source = source!("ops/kv_pages.cu");
 pub static LAYER_NORM: Source = source!("ops/layer_norm.cu");
 pub static LEVEL_LSE: Source = source!("attention/level_lse.cu");
@@ -158,7 +159,10 @@ pub fn all() -> Vec<Unit> {
     all.extend([8, 9].into_iter().flat_map(four_bit_of));
     all.extend(SAMPLE.iter().chain([&SAMPLE_COUNT]).map(Unit::new));
     all.push(advance());
-    all.extend([1, 2, 4, 8].into_iter().flat_map(|ranks| [all_reduce(ranks), all_gather(ranks)]));
+    for ranks in [2, 4, 8] {
+        all.extend(DTYPES.map(|wire| all_reduce(ranks, wire)));
+        all.extend([all_gather(ranks), round_trip(ranks)]);
+    }
     all.extend(routes());
     all.extend(
         DTYPES.into_iter().flat_map(|element| [8, 9].into_iter().flat_map(move |major| experts(element, major))),
@@ -338,13 +342,17 @@ pub fn expert_linear(element: Dtype, tiles: ExpertTiles, is_gated: bool) -> Unit
     .define("GATED", u8::from(is_gated))
 }
 
-/// The units of exchanges among so many ranks.
-pub fn all_reduce(ranks: usize) -> Unit {
-    Unit::new(&ALL_REDUCE).define("RANKS", ranks)
+/// The units of exchanges among so many ranks, which send what they add up as `wire`.
+pub fn all_reduce(ranks: usize, wire: Dtype) -> Unit {
+    Unit::new(&ALL_REDUCE).define("RANKS", ranks).define("WIRE", element_name(wire))
 }
 
 pub fn all_gather(ranks: usize) -> Unit {
     Unit::new(&ALL_GATHER).define("RANKS", ranks)
+}
+
+pub fn round_trip(ranks: usize) -> Unit {
+    Unit::new(&ROUND_TRIP).define("RANKS", ranks)
 }
 
 /// The unit that advances a step by one token.
