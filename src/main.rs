@@ -42,7 +42,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         None => out::text(welcome(device.open(None)?))?,
         Some(CliCommand::Run(args)) => return run::run(&args.on(devices), on_signals()?.as_ref()),
-        Some(CliCommand::Plan(args)) => match args.on(cli.devices.as_ref())? {
+        Some(CliCommand::Plan(args)) => match args.on(cli.devices.as_ref(), cli.tensor_parallel)? {
             PlanCommand::Job(options) => estimate::main(&options)?,
             PlanCommand::Trace(options) => estimate::trace::main(&options)?,
         },

@@ -3,7 +3,7 @@
 // hears from every other one in each exchange, so those have then ended the exchange before, and what it writes next
 // belongs to memory that nobody reads any more.
 //
-// Defines: RANKS (2, 4 or 8).
+// Defines: RANKS (1, 2, 4 or 8).
 #pragma once
 
 #include "lanes.cuh"
@@ -21,6 +21,9 @@ constexpr unsigned PHASES = 2;
 constexpr unsigned TURNS = 1024;
 
 constexpr unsigned OTHERS = RANKS - 1;
+
+// A divisor where there are none.
+constexpr unsigned OTHERS_OR_ONE = RANKS > 1 ? OTHERS : 1;
 
 // Eight bytes of data and the number of the exchange beside each four: who sees the number sees the data, so that
 // neither a barrier nor a fence is needed.
@@ -149,32 +152,6 @@ __device__ __forceinline__ void hear_one(const Exchange& at, unsigned number, un
         wait_for_number(at, written_of(at, phase, from, at.rank) + chunk, number);
     }
     __syncthreads();
-}
-
-// Sums pair by pair as a balanced tree in rank order, in `parts[0]`.
-template <int N>
-__device__ __forceinline__ void fold(Lanes<float, N> (&parts)[RANKS]) {
-#pragma unroll
-    for (unsigned apart = 1; apart < RANKS; apart *= 2) {
-#pragma unroll
-        for (unsigned rank = 0; rank < RANKS; rank += 2 * apart) {
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                parts[rank].at[i] = __fadd_rn(parts[rank].at[i], parts[rank + apart].at[i]);
-            }
-        }
-    }
-}
-
-// What arrives of numbers that are sent as T.
-template <class T, int N>
-__device__ __forceinline__ Lanes<float, N> as_sent(const Lanes<float, N>& x) {
-    Lanes<float, N> sent;
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        sent.at[i] = to_f32(from_f32<T>(x.at[i]));
-    }
-    return sent;
 }
 
 // Stores sums, or adds them to what is there.

@@ -3,6 +3,8 @@
 //! second its inputs; what the second computes is then summed over the ranks. The decoder says how everything would be
 //! divided, `ranks` divides it, and a single device has all.
 
+use super::ActivationDtype;
+
 /// How a matrix, or the bias beside it, is divided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Split {
@@ -20,8 +22,9 @@ pub enum Split {
 pub enum Share {
     /// All of it, the same numbers in each.
     Whole,
-    /// The same; layers whose inputs are divided write it too, or add to it.
-    Summed,
+    /// The same; layers whose inputs are divided write it too, or add to it. `parts`: what each rank's part of such a sum
+    /// is held as.
+    Summed { parts: ActivationDtype },
     /// The same; a layer whose outputs are divided writes it.
     Gathered,
     /// The columns of a matrix whose outputs are divided.

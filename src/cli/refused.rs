@@ -67,11 +67,11 @@ impl Cli {
             None => false,
         };
         if let Some(devices) = self.devices.as_ref().filter(|_| !uses_several) {
-            let expected = "--device, because only run, batch, serve, plan, bench workloads and bench allreduce use several";
+            let expected =
+                "--device, because only run, batch, serve, plan, bench workloads and bench allreduce use several";
             return Err(Error::value("--devices", expected, devices.to_string()));
         }
-        let divides_models = uses_several && !matches!(self.command, Some(CliCommand::Plan(_)));
-        if let Some(ranks) = self.tensor_parallel.filter(|_| !divides_models) {
+        if let Some(ranks) = self.tensor_parallel.filter(|_| !uses_several) {
             let expected = "run, batch, serve, plan, bench workloads or bench allreduce, which use several devices";
             return Err(Error::value("--tensor-parallel", expected, ranks.to_string()));
         }
@@ -104,7 +104,7 @@ fn ignored_options(command: &str) -> &'static [&'static str] {
         "rescore" | "vote" | "judge" | "new" | "help" => &["device", "devices", "tensor_parallel", "threads"],
         "check" | "tree" => &["devices", "tensor_parallel"],
         // It sorts prompts, with `--threads` threads.
-        "plan" => &["device", "tensor_parallel"],
+        "plan" => &["device"],
         _ => &[],
     }
 }

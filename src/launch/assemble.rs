@@ -59,9 +59,11 @@ impl<'a> ModelSource<'a> {
         ModelSource { config, dtype, folder: None }
     }
 
-    /// Bytes of the weights on this device, where matrices become dense whose format it does not multiply.
+    /// Bytes of the weights on this device, where matrices become dense whose format it does not multiply; on several
+    /// that compute together, of all, each with a copy of what is not divided.
     pub fn weight_bytes_on<B: Backend>(&self, backend: &B) -> usize {
-        self.held_by(backend).weight_bytes(self.dtype)
+        let (held, devices) = (self.held_by(backend), backend.devices());
+        held.weight_bytes(self.dtype) + (devices - 1) * held.undivided_bytes(self.dtype, devices)
     }
 
     /// The model as this device holds it.
@@ -138,6 +140,8 @@ pub struct Launched {
 pub struct LaunchSizes {
     /// The device's name, one line.
     pub device: String,
+    /// Devices that compute the model together, among which all bytes are divided evenly.
+    pub ranks: usize,
     /// Branches that grow at once.
     pub branches: usize,
     /// Bytes for keys and values.
@@ -262,13 +266,16 @@ pub(super) fn size_on<B: Backend>(launch: &Launch<'_>, mut backend: B) -> Result
     budget.kv.set_on(&mut backend, model.config.stored_heads(), model.dtype);
     let kv_bytes_per_token = model.config.kv_bytes_per_token(|heads| backend.kv_element_bytes(heads, model.dtype));
     let held = model.held_by(&backend);
-    let (weights, active_weights) = (held.weight_bytes(model.dtype), held.weight_bytes_read(1, model.dtype));
+    let weights = model.weight_bytes_on(&backend);
+    // What all have is read by all.
+    let active_weights = held.weight_bytes_read(1, model.dtype) + weights - held.weight_bytes(model.dtype);
     let free = backend.free_bytes()?.saturating_sub(weights);
     let config = launch.engine_config(DeviceKind::of(&backend), free, kv_bytes_per_token)?;
     let state_bytes = model.config.state_bytes();
     let PoolParts { pages: pool, states, branches } = config.pool.divide(free, state_bytes, config.max_branches)?;
     Ok(LaunchSizes {
         device: String::new(),
+        ranks: backend.devices(),
         branches,
         pool,
         kv_bytes_per_token,

@@ -59,11 +59,14 @@ pub struct DeviceKind {
     pub page_tokens: usize,
     /// Whether it computes asynchronously, in its own memory (`Backend::IS_ASYNC`).
     pub is_async: bool,
+    /// Devices that compute one model together (`Backend::devices`).
+    pub devices: usize,
 }
 
 impl DeviceKind {
     pub fn of<B: Backend>(backend: &B) -> Self {
-        DeviceKind { page_tokens: backend.page_tokens() as usize, is_async: B::IS_ASYNC }
+        let devices = backend.devices();
+        DeviceKind { page_tokens: backend.page_tokens() as usize, is_async: B::IS_ASYNC, devices }
     }
 }
 

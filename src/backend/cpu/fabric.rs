@@ -4,9 +4,8 @@
 use std::sync::{PoisonError, RwLock};
 
 use super::{Cpu, CpuBuffer};
-use crate::backend::Dtype;
 use crate::backend::ranks::meeting::Meeting;
-use crate::backend::ranks::{PARTS, Ranked, Reduced};
+use crate::backend::ranks::{PARTS, Ranked, Reduced, folded};
 use crate::error::Result;
 
 pub struct CpuFabric {
@@ -55,18 +54,23 @@ impl Ranked for Cpu {
         fabric.meeting.is_aborted()
     }
 
-    fn all_reduce(&mut self, fabric: &CpuFabric, rank: usize, out: &mut CpuBuffer, x: &CpuBuffer, how: Reduced) {
-        assert_eq!((out.rows, out.width), (x.rows, x.width), "all_reduce: shapes");
-        let own: Vec<f32> = match how.wire {
-            Dtype::F32 => x.data.clone(),
-            wire => x.data.iter().map(|&x| wire.round(x)).collect(),
-        };
+    fn all_reduce(&mut self, fabric: &CpuFabric, rank: usize, out: &mut CpuBuffer, parts: &[&CpuBuffer], how: Reduced) {
+        assert!(parts.iter().all(|part| (part.rows, part.width) == (out.rows, out.width)), "all_reduce: shapes");
+        assert!(!how.exact || parts.len() * fabric.given.len() == PARTS, "all_reduce: all parts of an exact sum");
+        let ranks = fabric.given.len();
+        let own: Vec<f32> = (0..out.data.len())
+            .map(|i| {
+                let mut sums: Vec<f32> = parts.iter().map(|part| how.wire.round(part.data[i])).collect();
+                // Of one rank the last sum is that of all.
+                folded(&mut sums, |a, b, left| if ranks > 1 || left > 1 { how.wire.round(a + b) } else { a + b })
+            })
+            .collect();
         fabric.exchange(rank, &own, |given| {
             assert!(given.iter().all(|given| given.len() == own.len()), "all_reduce: all ranks have the same shape");
             for (i, out) in out.data.iter_mut().enumerate() {
-                let mut parts = [0.0; PARTS];
-                parts.iter_mut().zip(given).for_each(|(part, given)| *part = given[i]);
-                let sum = folded(&mut parts[..given.len()]);
+                let mut sums: Vec<f32> = given.iter().map(|given| given[i]).collect();
+                let sum =
+                    folded(&mut sums, |a, b, left| if how.exact && left > 1 { how.wire.round(a + b) } else { a + b });
                 *out = if how.adds { *out + sum } else { sum };
             }
         });
@@ -93,26 +97,14 @@ impl Ranked for Cpu {
     }
 }
 
-/// The sum of a power of two of numbers, pair by pair as a balanced tree.
-fn folded(parts: &mut [f32]) -> f32 {
-    let mut count = parts.len();
-    while count > 1 {
-        count /= 2;
-        for i in 0..count {
-            parts[i] = parts[2 * i] + parts[2 * i + 1];
-        }
-    }
-    parts[0]
-}
-
 #[cfg(test)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use super::*;
-    use crate::backend::Backend;
     use crate::backend::ranks::Rank;
     use crate::backend::ranks::members::Members;
+    use crate::backend::{Backend, Dtype};
     use crate::error::Error;
 
     fn members(ranks: usize) -> Members<Cpu> {
@@ -127,7 +119,7 @@ mod tests {
 
     fn sum(cpu: &mut Cpu, fabric: &CpuFabric, rank: usize, x: &CpuBuffer) -> CpuBuffer {
         let mut out = one(f32::NAN);
-        cpu.all_reduce(fabric, rank, &mut out, x, Reduced { wire: Dtype::F32, adds: false });
+        cpu.all_reduce(fabric, rank, &mut out, &[x], Reduced { wire: Dtype::F32, exact: false, adds: false });
         out
     }
 
@@ -137,10 +129,34 @@ mod tests {
             let mut out = one(10.0);
             // One eighth more than 256: bf16 has steps of 2 there.
             let x = one(256.125);
-            rank.backend.all_reduce(rank.fabric, rank.number, &mut out, &x, Reduced { wire: Dtype::Bf16, adds: true });
+            let how = Reduced { wire: Dtype::Bf16, exact: false, adds: true };
+            rank.backend.all_reduce(rank.fabric, rank.number, &mut out, &[&x], how);
             out.data[0]
         });
         assert_eq!(found, [522.0; 2]);
+    }
+
+    #[test]
+    fn exact_sums_are_folded_as_one_tree_however_their_parts_are_shared_out() {
+        // Numbers whose sums bf16 rounds, in f32 and in bf16.
+        let numbers: Vec<f32> = (0..PARTS).map(|part| 1.0 + 0.3 * part as f32 * part as f32).collect();
+        for wire in [Dtype::F32, Dtype::Bf16] {
+            let sum = |count: usize| {
+                members(count).each(|rank| {
+                    let own: Vec<CpuBuffer> =
+                        numbers.chunks(PARTS / count).nth(rank.number).unwrap().iter().map(|&x| one(x)).collect();
+                    let mut out = one(f32::NAN);
+                    let parts: Vec<&CpuBuffer> = own.iter().collect();
+                    let how = Reduced { wire, exact: true, adds: false };
+                    rank.backend.all_reduce(rank.fabric, rank.number, &mut out, &parts, how);
+                    out.data[0].to_bits()
+                })
+            };
+            let expected = sum(1)[0];
+            for count in [2, 4, 8] {
+                assert_eq!(sum(count), vec![expected; count], "{wire}");
+            }
+        }
     }
 
     /// All ranks but the third add up numbers, until it fails in the second round.
@@ -207,11 +223,7 @@ mod tests {
                 _ => Ok(()),
             })
         };
-        let add = || {
-            members.try_together(|rank| {
-                Ok(sum(rank.backend, rank.fabric, rank.number, &one(1.0)).data[0])
-            })
-        };
+        let add = || members.try_together(|rank| Ok(sum(rank.backend, rank.fabric, rank.number, &one(1.0)).data[0]));
         assert!(fail(true).unwrap_err().is_shortage());
         assert_eq!(add().unwrap(), [2.0, 2.0]);
         assert!(fail(false).unwrap_err().to_string().contains("rank 1 is gone"));

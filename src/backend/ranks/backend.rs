@@ -200,6 +200,10 @@ impl<B: Ranked> Backend for Ranks<B> {
         Ok(if B::SHARES_MEMORY { least } else { least * self.count() })
     }
 
+    fn devices(&self) -> usize {
+        self.count()
+    }
+
     /// Codes are not divided by inputs.
     fn multiplies(&self, format: WeightFormat) -> bool {
         matches!(format, WeightFormat::Dense(_)) && self.members.first().multiplies(format)
@@ -214,7 +218,8 @@ impl<B: Ranked> Backend for Ranks<B> {
         let each = match (held, split) {
             (Held::Outputs, Split::Outputs(segments)) => self.members.try_each(|rank| {
                 let own = cut::rows(parts, cut::shares(segments, rank.number, count));
-                Ok(vec![rank.backend.matrix(&own)?])
+                let outputs = parts.iter().map(MatrixPart::rows).sum();
+                Ok(vec![rank.backend.matrix_of_outputs(&own, outputs)?])
             })?,
             (Held::Inputs, _) => {
                 let columns: Vec<Columns<'_>> = parts.iter().map(Columns::of).collect();
@@ -294,13 +299,14 @@ impl<B: Ranked> Backend for Ranks<B> {
 
     fn shared_buffer(&mut self, width: usize, holds: ActivationDtype, share: Share) -> Result<Self::Buffer> {
         let (count, parts) = (self.count(), self.parts);
+        let of_parts = if let Share::Summed { parts } = share { parts } else { holds };
         let buffers = |number: usize, width: usize| {
-            (0..number).map(|_| self.each_buffer(width, holds)).collect::<Result<Vec<_>>>()
+            (0..number).map(|_| self.each_buffer(width, of_parts)).collect::<Result<Vec<_>>>()
         };
         let own_width = if share == Share::Columns { width / count } else { width };
         let others = match share {
             Share::Whole | Share::Columns => Vec::new(),
-            Share::Summed => buffers(parts, width)?,
+            Share::Summed { .. } => buffers(parts, width)?,
             // A width that the ranks do not divide is that of matrices which all have whole.
             Share::Gathered => buffers(usize::from(width.is_multiple_of(count)), width / count)?,
             Share::Parts => buffers(parts - 1, width)?,
@@ -426,11 +432,16 @@ impl<B: Ranked> Backend for Ranks<B> {
         shape: StepShape,
         ops: impl FnOnce(&mut Self, &mut Self::Step) -> Result<()>,
     ) -> Result<()> {
-        let ops = self.record(step, ops)?;
+        // What all would repeat anyway is not recorded: that takes the host longer than to repeat it.
+        let repeats = self.members.first().repeats(&lock(&step.0[0]), shape);
+        let ops = if repeats { Vec::new() } else { self.record(step, ops)? };
         self.members.try_together(|rank| {
             let (number, fabric) = (rank.number, rank.fabric);
             let step = &mut *lock(&step.0[number]);
-            rank.backend.run(step, shape, |backend, step| play(&ops, number, backend, fabric, step))
+            rank.backend.run(step, shape, |backend, step| match repeats {
+                true => Err(Error::Internal(format!("rank {number} does not repeat a step that the first one does"))),
+                false => play(&ops, number, backend, fabric, step),
+            })
         })?;
         Ok(())
     }
@@ -758,7 +769,7 @@ fn play<B: Ranked>(
 
 /// Whether every rank has the same numbers.
 fn is_whole(share: Share) -> bool {
-    matches!(share, Share::Whole | Share::Summed | Share::Gathered)
+    matches!(share, Share::Whole | Share::Summed { .. } | Share::Gathered)
 }
 
 /// What all ranks found, which is the same.

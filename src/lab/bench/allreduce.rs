@@ -137,7 +137,16 @@ impl fmt::Display for MeasuredLink {
         write!(
             f,
             "{:<5} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  {:<9} {:>10} {:>9}",
-            "dtype", "bytes", "packets", "one shot", "two shot", "NCCL", "floor us", "chosen", "over floor", "over NCCL"
+            "dtype",
+            "bytes",
+            "packets",
+            "one shot",
+            "two shot",
+            "NCCL",
+            "floor us",
+            "chosen",
+            "over floor",
+            "over NCCL"
         )
     }
 }

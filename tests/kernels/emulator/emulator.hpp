@@ -94,6 +94,7 @@ struct Meeting {
 
 struct Block {
     Dim index;
+    unsigned launch;  // of those that run beside each other
     unsigned threads, running;
     std::vector<Warp> warps;
     Meeting meetings[16];
@@ -125,6 +126,7 @@ inline std::vector<std::unique_ptr<Fiber>> fibers;
 inline std::vector<std::unique_ptr<Block>> blocks;
 inline std::map<unsigned, Meeting> clusters;  // by their first block
 inline unsigned grid = 0;
+inline unsigned launches = 1;  // kernels that run beside each other, as on several GPUs, each with `grid` blocks
 inline bool late_copies = false, late_products = false;
 inline std::mt19937 dice;
 inline std::string fault;
@@ -985,6 +987,28 @@ inline unsigned load_acquire(const unsigned* from) {
     return *from;
 }
 
+// What passes between GPUs.
+
+inline void store_release(unsigned* to, unsigned value) {
+    *to = value;
+}
+
+inline void fence_for_all() {}
+
+template <class P>
+void store_packet(P* to, unsigned long long low, unsigned long long high) {
+    to->words[0] = low;
+    pause();
+    to->words[1] = high;
+}
+
+template <class P>
+void load_packet(const P* from, unsigned long long& low, unsigned long long& high) {
+    pause();
+    low = from->words[0];
+    high = from->words[1];
+}
+
 // Runs a kernel; what went wrong, or nothing.
 
 inline void run_fiber() {
@@ -1042,9 +1066,10 @@ inline bool do_some_copies() {
 }
 
 inline void make_blocks(unsigned threads, size_t dynamic_bytes) {
-    for (unsigned index = 0; index < grid; index++) {
+    for (unsigned index = 0; index < grid * launches; index++) {
         auto block = std::make_unique<Block>();
-        block->index = {index, 0, 0};
+        block->index = {index % grid, 0, 0};
+        block->launch = index / grid;
         block->threads = block->running = threads;
         block->warps.resize(threads / WARP);
         block->shared = static_cast<unsigned char*>(std::aligned_alloc(1024, SHARED_BYTES));

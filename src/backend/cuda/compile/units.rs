@@ -10,6 +10,7 @@ use super::four_bit::{FourBit, FourBitCodes, FourBitKernel, FourBitTiles};
 use super::four_bit_layers::LayerTiles;
 use super::unit::{Source, Unit};
 use crate::backend::Dtype;
+use crate::backend::ranks::PARTS;
 
 /// A file of `kernels/` as a [`Source`].
 macro_rules! source {
@@ -159,10 +160,16 @@ pub fn all() -> Vec<Unit> {
     all.extend([8, 9].into_iter().flat_map(four_bit_of));
     all.extend(SAMPLE.iter().chain([&SAMPLE_COUNT]).map(Unit::new));
     all.push(advance());
-    for ranks in [2, 4, 8] {
-        all.extend(DTYPES.map(|wire| all_reduce(ranks, wire)));
-        all.extend([all_gather(ranks), round_trip(ranks)]);
+    for ranks in [1, 2, 4, 8] {
+        let sums = [true, false].into_iter().flat_map(|exact| {
+            let of = move |part, wire| all_reduce(ExchangedSums::of(ranks, part, wire, exact));
+            let plain = DTYPES.into_iter().map(move |dtype| of(dtype, dtype));
+            // Sums of experts are f32.
+            plain.chain([Dtype::F16, Dtype::Bf16].into_iter().map(move |wire| of(Dtype::F32, wire)))
+        });
+        all.extend(sums);
     }
+    all.extend([2, 4, 8].into_iter().flat_map(|ranks| [all_gather(ranks), round_trip(ranks)]));
     all.extend(routes());
     all.extend(
         DTYPES.into_iter().flat_map(|element| [8, 9].into_iter().flat_map(move |major| experts(element, major))),
@@ -342,9 +349,31 @@ pub fn expert_linear(element: Dtype, tiles: ExpertTiles, is_gated: bool) -> Unit
     .define("GATED", u8::from(is_gated))
 }
 
-/// The units of exchanges among so many ranks, which send what they add up as `wire`.
-pub fn all_reduce(ranks: usize, wire: Dtype) -> Unit {
-    Unit::new(&ALL_REDUCE).define("RANKS", ranks).define("WIRE", element_name(wire))
+/// How sums are exchanged: by so many ranks, each of which has as many parts of `part`, sent as `wire`; see
+/// kernels/ranks/all_reduce.cu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ExchangedSums {
+    pub ranks: usize,
+    pub parts: usize,
+    pub part: Dtype,
+    pub wire: Dtype,
+    pub exact: bool,
+}
+
+impl ExchangedSums {
+    /// Sums of all parts, which do not depend on the number of ranks, or each rank's part as it is.
+    pub fn of(ranks: usize, part: Dtype, wire: Dtype, exact: bool) -> Self {
+        let parts = if exact { PARTS / ranks } else { 1 };
+        Self { ranks, parts, part, wire, exact }
+    }
+}
+
+/// The unit of sums exchanged so.
+pub fn all_reduce(sums: ExchangedSums) -> Unit {
+    let ExchangedSums { ranks, parts, part, wire, exact } = sums;
+    let unit = Unit::new(&ALL_REDUCE).define("RANKS", ranks).define("PARTS", parts);
+    let unit = unit.define("PART", element_name(part)).define("WIRE", element_name(wire));
+    unit.define("EXACT", u32::from(exact))
 }
 
 pub fn all_gather(ranks: usize) -> Unit {

@@ -27,6 +27,8 @@ pub(super) struct LibraryProducts {
     products: HashMap<GemmShape, Option<PlannedProduct>>,
     /// Weights by outputs and inner width.
     siblings: HashMap<(usize, usize), Vec<Weak<Memory>>>,
+    /// The outputs of the whole matrix of which those of these outputs and inner width are shares.
+    wholes: HashMap<(usize, usize), usize>,
 }
 
 /// A product of one shape, ready to enqueue.
@@ -42,8 +44,8 @@ impl LibraryProducts {
     pub fn open(device: &Device) -> Result<Self> {
         let library = Library::open(device)?;
         let chooser = Chooser::new(&library, AlgorithmPolicy::First);
-        let (products, siblings) = (HashMap::new(), HashMap::new());
-        Ok(Self { chooser, sharing: None, library, may_tune: true, products, siblings })
+        let (products, siblings, wholes) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Ok(Self { chooser, sharing: None, library, may_tune: true, products, siblings, wholes })
     }
 
     /// Chooses as other GPUs do from now on, also for known products.
@@ -70,6 +72,13 @@ impl LibraryProducts {
         if siblings.len() < SIBLINGS {
             siblings.push(Arc::downgrade(&w.memory));
         }
+    }
+
+    /// Remembers of how many outputs the matrix is whose share these weights are. Shares of one shape have one whole, or
+    /// the largest counts for all.
+    pub fn remember_whole(&mut self, w: &Matrix, outputs: usize) {
+        let whole = self.wholes.entry((w.outputs, w.inner)).or_insert(outputs);
+        *whole = outputs.max(*whole);
     }
 
     /// Enqueues the product of `shape`, choosing its algorithm if it is new or not settled. Returns whether the library
@@ -123,8 +132,9 @@ impl LibraryProducts {
         let shape = description.shape();
         let siblings = self.siblings.get(&(shape.outputs, shape.inner)).into_iter().flatten();
         let siblings: Vec<Arc<Memory>> = siblings.filter_map(Weak::upgrade).collect();
+        let whole = self.wholes.get(&(shape.outputs, shape.inner)).copied();
         let mut algorithm =
-            |may_tune| self.chooser.algorithm(&self.library, description, operands, &siblings, may_tune);
+            |may_tune| self.chooser.algorithm(&self.library, description, operands, &siblings, may_tune, whole);
         match algorithm(may_tune) {
             Err(error) if error.is_shortage() && may_tune => {
                 log::debug!("{shape:?} goes as the library recommends: {error}");

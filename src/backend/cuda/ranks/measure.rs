@@ -4,10 +4,11 @@
 use super::nccl::Nccl;
 use super::ways::{self, Turn, Way};
 use crate::backend::cuda::Cuda;
+use crate::backend::cuda::compile::units::ExchangedSums;
 use crate::backend::cuda::driver::args::Args;
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::ranks::members::Members;
-use crate::backend::ranks::{Rank, Ranked, Reduced};
+use crate::backend::ranks::{Rank, Ranked};
 use crate::backend::{ActivationDtype, Backend, Dtype};
 use crate::error::{Error, Result};
 
@@ -31,8 +32,9 @@ pub enum Exchange {
 
 /// GPUs that add up buffers.
 pub struct MeasuredRanks {
-    members: Members<Cuda>,
+    /// Ends before the GPUs are given back.
     nccl: Result<Nccl>,
+    members: Members<Cuda>,
     count: usize,
 }
 
@@ -95,9 +97,9 @@ impl MeasuredRanks {
             let (before, after) = (device.event()?, device.event()?);
             fabric.meeting.meet();
             before.record()?;
-            if let Some(kernels) = fabric.ranks[rank.number].kernels.as_ref().filter(|_| rank.number < 2) {
+            if let Some(kernel) = fabric.ranks[rank.number].kernels.round_trip.as_ref().filter(|_| rank.number < 2) {
                 let args = fabric.args(rank.number, Args::new().u32(begin).u32(TURNS));
-                device.launch(&kernels.round_trip, [1, 1, 1], 1, 0, &args);
+                device.launch(kernel, [1, 1, 1], 1, 0, &args);
             }
             after.record()?;
             after.wait()?;
@@ -115,7 +117,7 @@ impl MeasuredRanks {
                 let (before, after) = (device.event()?, device.event()?);
                 rank.fabric.meeting.meet();
                 before.record()?;
-                device.copy(&to, 0, from, 0..COPIED)?;
+                device.copy_of_peer(&to, from, COPIED)?;
                 after.record()?;
                 after.wait()?;
                 least = least.min(before.elapsed_us(&after)?);
@@ -165,18 +167,19 @@ impl MeasuredRanks {
     ) -> Result<f64> {
         let Rank { number, backend, fabric } = rank;
         let device = backend.device().clone();
-        let holds = if exchange == Exchange::Nccl { ActivationDtype::Operands(wire) } else { ActivationDtype::Sums };
-        let (mut x, mut out) = (backend.buffer(count, holds)?, backend.buffer(count, ActivationDtype::Sums)?);
+        let operands = ActivationDtype::Operands(wire);
+        let (mut x, mut out) = (backend.buffer(count, operands)?, backend.buffer(count, ActivationDtype::Sums)?);
         backend.resize(&mut x, 1)?;
         backend.resize(&mut out, 1)?;
         let own: Vec<f32> = (0..count).map(|i| number_at(number, i)).collect();
         backend.write(&mut x, 1, &own)?;
+        let kernels = fabric.sum_kernels(&device, number, ExchangedSums::of(self.count, wire, wire, false))?;
         let call = || -> Result<()> {
             match &self.nccl {
                 Ok(nccl) if exchange == Exchange::Nccl => nccl.all_reduce(&device, number, &x, count),
                 _ => {
-                    let how = Reduced { wire, adds: false };
-                    turns.iter().for_each(|&turn| fabric.launch_reduce(&device, number, turn, &out, &x, how));
+                    let launch = |&turn| fabric.launch_sums(&device, number, &kernels, turn, &out, &[&x], false);
+                    turns.iter().for_each(launch);
                     Ok(())
                 }
             }

@@ -12,11 +12,13 @@ pub mod measure;
 pub mod nccl;
 pub mod ways;
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use super::Cuda;
-use super::compile::units;
+use super::compile::unit::Unit;
+use super::compile::units::{self, ExchangedSums};
 use super::driver::args::Args;
 use super::driver::device::Device;
 use super::driver::function::Function;
@@ -24,9 +26,11 @@ use super::driver::grid::small;
 use super::driver::memory::{Memory, Pinned};
 use super::gemm::shared::SharedChoices;
 use super::memory::buffer::Buffer;
-use crate::backend::Dtype;
+use super::memory::weights::Matrix;
+use super::step::Step;
 use crate::backend::ranks::meeting::Meeting;
-use crate::backend::ranks::{PARTS, Ranked, Reduced};
+use crate::backend::ranks::{Aborted, PARTS, Ranked, Reduced};
+use crate::backend::{Backend, Dtype, MatrixPart, StepShape};
 use crate::error::Result;
 use ways::{MOST_BLOCKS, MOST_CHUNKS, Turn, Way};
 
@@ -49,7 +53,7 @@ pub struct CudaFabric {
 }
 
 struct RankExchange {
-    kernels: Option<Kernels>,
+    kernels: Kernels,
     /// What the others write of this rank.
     _written_by_others: Vec<Memory>,
     /// Addresses of those of all ranks.
@@ -57,15 +61,15 @@ struct RankExchange {
     last: Memory,
 }
 
-/// Of two ranks and more.
+/// Those of sums are loaded with the first buffer that is summed so, before a step needs them.
 struct Kernels {
-    /// By what is exchanged.
-    reduce: [(Dtype, Reduce); 3],
-    gather: Function,
-    round_trip: Function,
+    sums: Mutex<HashMap<ExchangedSums, Arc<SumKernels>>>,
+    /// Of two ranks and more.
+    gather: Option<Function>,
+    round_trip: Option<Function>,
 }
 
-struct Reduce {
+struct SumKernels {
     packets: Function,
     one_shot: Function,
     two_shot: Function,
@@ -73,28 +77,15 @@ struct Reduce {
 
 impl Kernels {
     fn load(device: &Device, ranks: usize) -> Result<Self> {
-        let reduce = |wire: Dtype| {
-            let unit = units::all_reduce(ranks, wire);
-            let function = |name| device.function(&unit, name);
-            Ok((
-                wire,
-                Reduce {
-                    packets: function("all_reduce_packets")?,
-                    one_shot: function("all_reduce_one_shot")?,
-                    two_shot: function("all_reduce_two_shot")?,
-                },
-            ))
+        let of_several = |unit: &Unit, name| match ranks {
+            1 => Ok(None),
+            _ => device.function(unit, name).map(Some),
         };
         Ok(Self {
-            reduce: [reduce(Dtype::F32)?, reduce(Dtype::F16)?, reduce(Dtype::Bf16)?],
-            gather: device.function(&units::all_gather(ranks), "all_gather")?,
-            round_trip: device.function(&units::round_trip(ranks), "round_trip")?,
+            sums: Mutex::default(),
+            gather: of_several(&units::all_gather(ranks), "all_gather")?,
+            round_trip: of_several(&units::round_trip(ranks), "round_trip")?,
         })
-    }
-
-    fn reduce(&self, wire: Dtype) -> &Reduce {
-        let found = self.reduce.iter().find(|(dtype, _)| *dtype == wire);
-        &found.expect("all dtypes of activations are loaded").1
     }
 }
 
@@ -130,7 +121,7 @@ impl CudaFabric {
                 }
                 // What it has brought may be incomplete.
                 if self.is_over() {
-                    std::panic::panic_any(crate::backend::ranks::Aborted);
+                    std::panic::panic_any(Aborted);
                 }
             }
             Err(error) => device.keep(error),
@@ -141,13 +132,38 @@ impl CudaFabric {
         self.aborted().load(Ordering::Acquire) != 0
     }
 
-    /// Enqueues the sums of elements of `x` from `turn.first` on.
-    fn launch_reduce(&self, device: &Device, rank: usize, turn: Turn, out: &Buffer, x: &Buffer, how: Reduced) {
-        let Some(kernels) = &self.ranks[rank].kernels else { return };
-        let kernels = kernels.reduce(how.wire);
-        let offset = turn.first * size_of::<f32>();
-        let args = Args::new().memory_at(out.memory(), offset).memory_at(x.memory(), offset);
-        let args = args.u32(small(turn.count)).u32(u32::from(how.adds));
+    /// The kernels of sums exchanged so, loaded once.
+    fn sum_kernels(&self, device: &Device, rank: usize, sums: ExchangedSums) -> Result<Arc<SumKernels>> {
+        let mut loaded = self.ranks[rank].kernels.sums.lock().expect("nothing panics while it holds this lock");
+        if let Some(known) = loaded.get(&sums) {
+            return Ok(known.clone());
+        }
+        let unit = units::all_reduce(sums);
+        let function = |name| device.function(&unit, name);
+        let kernels = Arc::new(SumKernels {
+            packets: function("all_reduce_packets")?,
+            one_shot: function("all_reduce_one_shot")?,
+            two_shot: function("all_reduce_two_shot")?,
+        });
+        // Now, as no exchange runs: the driver brings a kernel to the device when it is first launched.
+        self.warm_up_sums(device, rank, &kernels);
+        loaded.insert(sums, kernels.clone());
+        Ok(kernels)
+    }
+
+    /// Enqueues the sums of elements `turn.first`, .. of parts.
+    fn launch_sums(
+        &self,
+        device: &Device,
+        rank: usize,
+        kernels: &SumKernels,
+        turn: Turn,
+        out: &Buffer,
+        parts: &[&Buffer],
+        adds: bool,
+    ) {
+        let args = Args::new().memory(out.memory()).memories(parts.iter().map(|part| part.memory()), PARTS);
+        let args = args.u64(turn.first as u64).u32(small(turn.count)).u32(u32::from(adds));
         let (kernel, args) = match turn.way {
             Way::Packets => (&kernels.packets, args),
             Way::OneShot => (&kernels.one_shot, args.u32(small(turn.chunk))),
@@ -156,17 +172,23 @@ impl CudaFabric {
         device.launch(kernel, [small(turn.blocks), 1, 1], THREADS, 0, &self.args(rank, args));
     }
 
-    /// Launches each kernel once with nothing to do, which loads it.
+    /// Launches each kernel once with nothing to do, which loads it: no other rank is waited for.
     fn warm_up(&self, device: &Device, rank: usize) {
-        let Some(kernels) = &self.ranks[rank].kernels else { return };
-        let args = || Args::new().u64(0).u64(0).u32(0).u32(0);
-        for (_, reduce) in &kernels.reduce {
-            device.launch(&reduce.packets, [1, 1, 1], THREADS, 0, &self.args(rank, args()));
-            device.launch(&reduce.one_shot, [2, 1, 1], THREADS, 0, &self.args(rank, args().u32(1)));
-            device.launch(&reduce.two_shot, [3, 1, 1], THREADS, 0, &self.args(rank, args().u32(1)));
+        let kernels = &self.ranks[rank].kernels;
+        if let Some(gather) = &kernels.gather {
+            let args = Args::new().u64(0).u64(0).u64(0).u32(0).u32(1).u32(1);
+            device.launch(gather, [2, 1, 1], THREADS, 0, &self.args(rank, args));
         }
-        let args = Args::new().u64(0).u64(0).u64(0).u32(0).u32(1).u32(1);
-        device.launch(&kernels.gather, [2, 1, 1], THREADS, 0, &self.args(rank, args));
+        if let Some(round_trip) = &kernels.round_trip {
+            device.launch(round_trip, [1, 1, 1], 1, 0, &self.args(rank, Args::new().u32(0).u32(0)));
+        }
+    }
+
+    fn warm_up_sums(&self, device: &Device, rank: usize, kernels: &SumKernels) {
+        let args = || Args::new().u64(0).memories([], PARTS).u64(0).u32(0).u32(0);
+        device.launch(&kernels.packets, [1, 1, 1], THREADS, 0, &self.args(rank, args()));
+        device.launch(&kernels.one_shot, [2, 1, 1], THREADS, 0, &self.args(rank, args().u32(1)));
+        device.launch(&kernels.two_shot, [3, 1, 1], THREADS, 0, &self.args(rank, args().u32(1)));
     }
 }
 
@@ -208,7 +230,7 @@ impl Ranked for Cuda {
             let table = device.alloc(size_of_val(&addresses[..]))?;
             device.upload(&table, 0, bytemuck::cast_slice(&addresses))?;
             Ok(RankExchange {
-                kernels: if count > 1 { Some(Kernels::load(device, count)?) } else { None },
+                kernels: Kernels::load(device, count)?,
                 _written_by_others: memories,
                 ranks: table,
                 last: zeroed(device, MOST_BLOCKS * size_of::<u32>())?,
@@ -248,38 +270,56 @@ impl Ranked for Cuda {
         }
     }
 
-    fn all_reduce(&mut self, fabric: &CudaFabric, rank: usize, out: &mut Buffer, x: &Buffer, how: Reduced) {
-        assert!(out.element == Dtype::F32 && x.element == Dtype::F32, "all_reduce: buffers of sums");
-        assert_eq!((out.rows, out.width), (x.rows, x.width), "all_reduce: shapes");
-        if fabric.count() == 1 {
-            return match how.adds {
-                true => self.ops(Dtype::F32).add(out, x),
-                false => self.ops(Dtype::F32).columns(out, x, 0),
-            };
-        }
+    fn all_reduce(&mut self, fabric: &CudaFabric, rank: usize, out: &mut Buffer, parts: &[&Buffer], how: Reduced) {
+        let Some(part) = parts.first().map(|part| part.element) else { return };
+        assert_eq!(out.element, Dtype::F32, "all_reduce: a buffer of sums");
+        assert!(parts.iter().all(|part| (part.rows, part.width) == (out.rows, out.width)), "all_reduce: shapes");
+        self.forget_rounded();
         let device = self.device().clone();
-        let turns: Vec<Turn> = ways::turns(fabric.count(), x.rows * x.width, how.wire).collect();
-        if !turns.is_empty() {
-            let launch = |turn: Turn| fabric.launch_reduce(&device, rank, turn, out, x, how);
-            fabric.exchange(&device, || turns.into_iter().for_each(launch));
+        let turns: Vec<Turn> = ways::turns(fabric.count(), out.rows * out.width, how.wire).collect();
+        if turns.is_empty() {
+            return;
+        }
+        let sums = ExchangedSums::of(fabric.count(), part, how.wire, how.exact);
+        match fabric.sum_kernels(&device, rank, sums) {
+            Ok(kernels) => fabric.exchange(&device, || {
+                turns
+                    .into_iter()
+                    .for_each(|turn| fabric.launch_sums(&device, rank, &kernels, turn, out, parts, how.adds));
+            }),
+            Err(error) => device.keep(error),
         }
     }
 
     fn all_gather(&mut self, fabric: &CudaFabric, rank: usize, out: &mut Buffer, x: &Buffer) {
         assert_eq!((out.rows, out.width), (x.rows, x.width * fabric.count()), "all_gather: shapes");
         assert!(out.element == Dtype::F32 && x.element == Dtype::F32, "all_gather: buffers of sums");
-        let Some(kernels) = &fabric.ranks[rank].kernels else { return self.ops(Dtype::F32).columns(out, x, 0) };
+        let Some(gather) = &fabric.ranks[rank].kernels.gather else {
+            return self.ops(Dtype::F32).columns(out, x, 0);
+        };
+        self.forget_rounded();
         let device = self.device().clone();
         let turns: Vec<Turn> = ways::turns_of_gather(fabric.count(), x.rows * x.width).collect();
         let launch = |turn: Turn| {
             let args = Args::new().memory(out.memory()).memory(x.memory()).u64(turn.first as u64);
             let args = args.u32(small(turn.count)).u32(small(x.width)).u32(small(turn.chunk));
-            let grid = [small(turn.blocks), 1, 1];
-            device.launch(&kernels.gather, grid, THREADS, 0, &fabric.args(rank, args));
+            device.launch(gather, [small(turn.blocks), 1, 1], THREADS, 0, &fabric.args(rank, args));
         };
         if !turns.is_empty() {
             fabric.exchange(&device, || turns.into_iter().for_each(launch));
         }
+    }
+
+    fn matrix_of_outputs(&mut self, parts: &[MatrixPart<'_>], outputs: usize) -> Result<Matrix> {
+        let matrix = self.matrix(parts)?;
+        if let Some(gemm) = self.gemms.get_mut(&matrix.format) {
+            gemm.remember_whole(&matrix, outputs);
+        }
+        Ok(matrix)
+    }
+
+    fn repeats(&self, step: &Step, shape: StepShape) -> bool {
+        step.repeats() && step.graphs.will_replay(shape, step.is_advanced(), self.moves)
     }
 
     fn columns(&mut self, out: &mut Buffer, x: &Buffer, first: usize) {
