@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{DeviceBackend, DeviceKind, Devices, EngineBudget, OnDevice, WhyNotCuda};
+use super::{DeviceKind, Devices, EngineBudget, OnBackend, WhyNotCuda};
 use crate::backend::{Backend, Dtype};
 use crate::engine::{Engine, EngineConfig, EngineFacts, EngineHandle, PoolParts, PrefixStoreOptions, useful_states};
 use crate::error::{Error, Result};
@@ -166,7 +166,16 @@ impl Launch<'_> {
         let [choice] = choices[..] else { return self.start_each(&choices) };
         let opened = choice.open(Some(self.model))?;
         let not_cuda = opened.not_cuda().cloned();
-        Ok(Launched { not_cuda, ..opened.with(Start(self))? })
+        Ok(Launched { not_cuda, ..opened.with_engine(self.is_exact(), Start(self))? })
+    }
+
+    /// Whether results must not depend on how many GPUs compute the model: if they are to be deterministic and the model
+    /// could be divided. Quantised layers are not divided; mixtures only if `--tensor-parallel` says so, as the parts of
+    /// their sums would take one GPU much longer.
+    pub fn is_exact(&self) -> bool {
+        let config = self.model.config;
+        let is_dense = config.quantisation.is_none() && config.formats.is_empty() && !config.has_experts();
+        self.budget.deterministic && is_dense && config.check_ranks(1, true).is_ok()
     }
 
     /// The same on an open backend.
@@ -240,22 +249,22 @@ impl Launch<'_> {
     }
 }
 
-struct Start<'a>(&'a Launch<'a>);
+pub(super) struct Start<'a>(pub &'a Launch<'a>);
 
-impl OnDevice for Start<'_> {
+impl OnBackend for Start<'_> {
     type Output = Launched;
 
-    fn run<B: DeviceBackend>(self, backend: B) -> Result<Launched> {
+    fn run<B: Backend>(self, backend: B) -> Result<Launched> {
         self.0.start_on(backend)
     }
 }
 
 pub(super) struct Size<'a>(pub &'a Launch<'a>);
 
-impl OnDevice for Size<'_> {
+impl OnBackend for Size<'_> {
     type Output = LaunchSizes;
 
-    fn run<B: DeviceBackend>(self, backend: B) -> Result<LaunchSizes> {
+    fn run<B: Backend>(self, backend: B) -> Result<LaunchSizes> {
         size_on(self.0, backend)
     }
 }

@@ -91,13 +91,23 @@ impl Opened {
         }
     }
 
+    /// Runs `work` on the device as an engine uses it. `exact`: a GPU adds up as several that compute one model together
+    /// would, so that results do not depend on their number (`Ranks`).
+    pub fn with_engine<W: OnBackend>(self, exact: bool, work: W) -> Result<W::Output> {
+        match self.backend {
+            OpenBackend::Cpu(cpu) => work.run(*cpu),
+            OpenBackend::Cuda(cuda) if exact => work.run(Ranks::new(vec![*cuda], true)?),
+            OpenBackend::Cuda(cuda) => work.run(*cuda),
+        }
+    }
+
     pub fn not_cuda(&self) -> Option<&WhyNotCuda> {
         self.not_cuda.as_ref()
     }
 }
 
 /// Work that runs on any backend.
-pub(super) trait OnBackend {
+pub trait OnBackend {
     type Output;
 
     fn run<B: Backend>(self, backend: B) -> Result<Self::Output>;

@@ -156,7 +156,10 @@ impl<B: Ranked> Backend for Ranks<B> {
     }
 
     fn describe(&self) -> String {
-        format!("{} x {}", self.count(), self.members.first().describe())
+        match self.count() {
+            1 => self.members.first().describe(),
+            ranks => format!("{ranks} x {}", self.members.first().describe()),
+        }
     }
 
     /// Exact sums do not depend on the number of ranks.
@@ -195,7 +198,7 @@ impl<B: Ranked> Backend for Ranks<B> {
     }
 
     fn free_bytes(&self) -> Result<usize> {
-        let free = self.members.try_each(|rank| rank.backend.free_bytes())?;
+        let free = self.members.try_in_turn(|rank| rank.backend.free_bytes())?;
         let least = free.into_iter().min().unwrap_or(0);
         Ok(if B::SHARES_MEMORY { least } else { least * self.count() })
     }
@@ -328,7 +331,7 @@ impl<B: Ranked> Backend for Ranks<B> {
     fn resize(&mut self, buffer: &mut Self::Buffer, rows: usize) -> Result<()> {
         let all = || [&buffer.own].into_iter().chain(&buffer.parts).chain(&buffer.columns);
         self.members
-            .try_each(|rank| all().try_for_each(|each| rank.backend.resize(&mut lock(&each[rank.number]), rows)))?;
+            .try_in_turn(|rank| all().try_for_each(|each| rank.backend.resize(&mut lock(&each[rank.number]), rows)))?;
         Ok(())
     }
 
@@ -337,7 +340,7 @@ impl<B: Ranked> Backend for Ranks<B> {
     }
 
     fn resize_routes(&mut self, routes: &mut Self::Routes, rows: usize) -> Result<()> {
-        self.members.try_each(|rank| rank.backend.resize_routes(&mut lock(&routes.0[rank.number]), rows))?;
+        self.members.try_in_turn(|rank| rank.backend.resize_routes(&mut lock(&routes.0[rank.number]), rows))?;
         Ok(())
     }
 
@@ -412,7 +415,7 @@ impl<B: Ranked> Backend for Ranks<B> {
     }
 
     fn reserve(&mut self, step: &mut Self::Step, shape: StepShape) -> Result<StepShape> {
-        same(self.members.try_each(|rank| rank.backend.reserve(&mut lock(&step.0[rank.number]), shape)))
+        same(self.members.try_in_turn(|rank| rank.backend.reserve(&mut lock(&step.0[rank.number]), shape)))
     }
 
     fn load(&mut self, step: &mut Self::Step, batch: StepBatch) -> Result<StepShape> {
