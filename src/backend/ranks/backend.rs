@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use super::cut::{self, Columns};
+use super::cut::{self, ColumnsOf};
 use super::members::lock;
 use super::{
     Each, Held, Op, PARTS, RankBuffer, RankExperts, RankKv, RankMatrix, RankPages, RankRope, RankRoutes, RankStep,
@@ -149,6 +149,8 @@ impl<B: Ranked> Backend for Ranks<B> {
     type Step = RankStep<B>;
 
     const IS_ASYNC: bool = B::IS_ASYNC;
+    /// Shares of inputs are neighbours.
+    const ORDERS_INPUTS: bool = false;
     const MIXES_DTYPES: bool = B::MIXES_DTYPES;
 
     fn page_tokens(&self) -> u32 {
@@ -207,9 +209,14 @@ impl<B: Ranked> Backend for Ranks<B> {
         self.count()
     }
 
-    /// Codes are not divided by inputs.
+    /// Blocks of GGUF files are not divided by inputs.
     fn multiplies(&self, format: WeightFormat) -> bool {
-        matches!(format, WeightFormat::Dense(_)) && self.members.first().multiplies(format)
+        !matches!(format, WeightFormat::Blocks(_)) && self.members.first().multiplies(format)
+    }
+
+    /// Nor are codes of experts, whose narrow inputs would be cut within groups.
+    fn multiplies_experts(&self, format: WeightFormat) -> bool {
+        matches!(format, WeightFormat::Dense(_)) && self.members.first().multiplies_experts(format)
     }
 
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Self::Matrix> {
@@ -225,14 +232,13 @@ impl<B: Ranked> Backend for Ranks<B> {
                 Ok(vec![rank.backend.matrix_of_outputs(&own, outputs)?])
             })?,
             (Held::Inputs, _) => {
-                let columns: Vec<Columns<'_>> = parts.iter().map(Columns::of).collect();
                 let width = parts[0].cols() / (count * self.parts);
                 self.members.try_each(|rank| {
                     let matrix = |part: usize| {
                         let first = (rank.number * self.parts + part) * width;
-                        let bytes: Vec<_> = columns.iter().map(|of| of.bytes(first..first + width)).collect();
-                        let views = columns.iter().zip(&bytes).map(|(of, bytes)| of.view(width, bytes));
-                        rank.backend.matrix(&views.map(MatrixPart::Dense).collect::<Vec<_>>())
+                        let columns = parts.iter().map(|part| cut::columns(part, first..first + width));
+                        let columns = columns.collect::<Result<Vec<_>>>()?;
+                        rank.backend.matrix(&columns.iter().map(ColumnsOf::part).collect::<Vec<_>>())
                     };
                     (0..self.parts).map(matrix).collect()
                 })?

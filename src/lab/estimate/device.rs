@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::pool::Pool;
 use super::source::PlanModel;
-use crate::backend::Backend;
+use crate::backend::{Backend, WeightFormat};
 use crate::backend::sim::{DeviceProfile, Sim};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
@@ -74,8 +74,7 @@ impl DescribedDevice {
         model.config.check_ranks(together, budget.deterministic && ranks.is_some())?;
         let undivided = match together {
             1 => 0,
-            // Codes become dense on ranks.
-            several => model.config.held_where(|_| false).undivided_bytes(model.dtype, several),
+            several => model.config.undivided_bytes(model.dtype, several),
         };
         let profile = Arc::new(if together > 1 { one.together(together, undivided) } else { one });
         let mut sim = Sim::new(profile.clone());
@@ -89,7 +88,14 @@ impl DescribedDevice {
             demand: Demand::unbounded(),
         };
         let of_experts = |format| !model.config.has_experts() || profile.multiplies_experts(format);
-        let multiplies = |format| together == 1 && profile.multiplies(format) && of_experts(format);
+        // On ranks the codes of experts and of GGUF files become dense.
+        let divides = |format| match format {
+            WeightFormat::Dense(_) => true,
+            WeightFormat::Quantised(_) => !model.config.has_experts(),
+            WeightFormat::Blocks(_) => false,
+        };
+        let is_divided = |format| together == 1 || divides(format);
+        let multiplies = |format| is_divided(format) && profile.multiplies(format) && of_experts(format);
         let held = model.config.held_where(multiplies);
         if held.quantisation.is_none()
             && let Some(made @ Quantisation::Made { .. }) = &model.config.quantisation

@@ -111,6 +111,10 @@ impl CudaFabric {
     /// Calls `launch`, which enqueues an exchange on `device`, as the module's comment says. Ends the thread of a rank
     /// whose exchange could not end.
     fn exchange(&self, device: &Device, launch: impl FnOnce()) {
+        // One alone waits for nobody.
+        if self.count() == 1 {
+            return launch();
+        }
         match device.is_capturing() {
             Ok(true) => launch(),
             Ok(false) => {
@@ -249,7 +253,7 @@ impl Ranked for Cuda {
         // What all ranks compute must have the same bits, so none chooses algorithms of its own.
         for (rank, cuda) in rank_backends.iter_mut().enumerate() {
             cuda.share_products(&fabric.choices, rank == 0);
-            cuda.beside = Some(fabric.meeting.clone());
+            cuda.beside = (count > 1).then(|| fabric.meeting.clone());
         }
         Ok(fabric)
     }
