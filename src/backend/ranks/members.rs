@@ -127,6 +127,10 @@ impl<B: Ranked> Members<B> {
     /// The same of work in which they do: any error on one ends them all, also a shortage, which is then no longer one
     /// that a smaller step would mend.
     pub fn try_together<T: Send>(&self, work: impl Fn(Rank<'_, B>) -> Result<T> + Sync) -> Result<Vec<T>> {
+        if self.count() == 1 {
+            // Nobody waits for it, and a smaller step may be taken.
+            return self.try_each(work);
+        }
         let lasting = |error: Error| match error.is_shortage() {
             true => Error::Internal(format!("{error}; devices that compute one model together end by it")),
             false => error,
