@@ -133,4 +133,3 @@ fn bytes_of_rows(rows: usize, width: usize, fill: impl Fn(usize, &mut [u8]) + Sy
     bytes.par_chunks_exact_mut(width.max(1)).enumerate().for_each(|(row, own)| fill(row, own));
     bytes
 }
-

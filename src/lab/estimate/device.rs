@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::pool::Pool;
 use super::source::PlanModel;
-use crate::backend::{Backend, WeightFormat};
 use crate::backend::sim::{DeviceProfile, Sim};
+use crate::backend::{Backend, WeightFormat};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::lab::replay::{ReplaySettings, SimulatedMachine};

@@ -362,7 +362,8 @@ impl ExchangedSums {
 
 /// Sums of every number of ranks in bf16 and f32, and of two ranks in all dtypes: more would take minutes to compile.
 fn exchanged_sums() -> Vec<ExchangedSums> {
-    let of_any = [1, 2, 4, 8].into_iter().flat_map(|ranks| [Dtype::Bf16, Dtype::F32].map(|dtype| (ranks, dtype, dtype)));
+    let of_any =
+        [1, 2, 4, 8].into_iter().flat_map(|ranks| [Dtype::Bf16, Dtype::F32].map(|dtype| (ranks, dtype, dtype)));
     // Sums of experts are f32.
     let of_two = [(Dtype::F16, Dtype::F16), (Dtype::F32, Dtype::F16), (Dtype::F32, Dtype::Bf16)];
     let of_two = of_two.map(|(part, wire)| (2, part, wire));
