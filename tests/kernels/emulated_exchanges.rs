@@ -99,7 +99,7 @@ fn numbers(dice: &mut Dice, count: usize) -> Vec<f32> {
 /// Elements as a buffer holds them, aligned as device memory is, with some behind their end.
 fn buffer(dtype: Dtype, x: &[f32]) -> Vec<[u64; 2]> {
     let bytes = dtype.encode(&x.iter().copied().chain([7.0; 16]).collect::<Vec<_>>());
-    bytes.chunks_exact(16).map(|bytes| bytemuck::pod_read_unaligned(bytes)).collect()
+    bytes.chunks_exact(16).map(bytemuck::pod_read_unaligned).collect()
 }
 
 struct Sum {

@@ -1,6 +1,7 @@
 //! How long exchanges between GPUs take, by each way, beside what the link allows: a word that goes to another GPU and
 //! back, and the rate of a large copy while all GPUs copy. For `bench allreduce`.
 
+use super::SumBuffers;
 use super::nccl::Nccl;
 use super::ways::{self, Turn, Way};
 use crate::backend::cuda::Cuda;
@@ -178,7 +179,8 @@ impl MeasuredRanks {
             match &self.nccl {
                 Ok(nccl) if exchange == Exchange::Nccl => nccl.all_reduce(&device, number, &x, count),
                 _ => {
-                    let launch = |&turn| fabric.launch_sums(&device, number, &kernels, turn, &out, &[&x], false);
+                    let of = SumBuffers { out: &out, parts: &[&x], adds: false };
+                    let launch = |&turn| fabric.launch_sums(&device, number, &kernels, turn, &of);
                     turns.iter().for_each(launch);
                     Ok(())
                 }

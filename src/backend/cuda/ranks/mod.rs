@@ -69,6 +69,13 @@ struct Kernels {
     round_trip: Option<Function>,
 }
 
+/// A rank's parts of sums, and where the sums go, or are added.
+struct SumBuffers<'a> {
+    out: &'a Buffer,
+    parts: &'a [&'a Buffer],
+    adds: bool,
+}
+
 struct SumKernels {
     packets: Function,
     one_shot: Function,
@@ -155,17 +162,9 @@ impl CudaFabric {
         Ok(kernels)
     }
 
-    /// Enqueues the sums of elements `turn.first`, .. of parts.
-    fn launch_sums(
-        &self,
-        device: &Device,
-        rank: usize,
-        kernels: &SumKernels,
-        turn: Turn,
-        out: &Buffer,
-        parts: &[&Buffer],
-        adds: bool,
-    ) {
+    /// Enqueues one launch of sums.
+    fn launch_sums(&self, device: &Device, rank: usize, kernels: &SumKernels, turn: Turn, of: &SumBuffers<'_>) {
+        let SumBuffers { out, parts, adds } = *of;
         let args = Args::new().memory(out.memory()).memories(parts.iter().map(|part| part.memory()), PARTS);
         let args = args.u64(turn.first as u64).u32(small(turn.count)).u32(u32::from(adds));
         let (kernel, args) = match turn.way {
@@ -286,11 +285,11 @@ impl Ranked for Cuda {
         }
         let sums = ExchangedSums::of(fabric.count(), part, how.wire, how.exact);
         match fabric.sum_kernels(&device, rank, sums) {
-            Ok(kernels) => fabric.exchange(&device, || {
-                turns
-                    .into_iter()
-                    .for_each(|turn| fabric.launch_sums(&device, rank, &kernels, turn, out, parts, how.adds));
-            }),
+            Ok(kernels) => {
+                let of = SumBuffers { out, parts, adds: how.adds };
+                let launch = |turn: Turn| fabric.launch_sums(&device, rank, &kernels, turn, &of);
+                fabric.exchange(&device, || turns.into_iter().for_each(launch));
+            }
             Err(error) => device.keep(error),
         }
     }

@@ -56,11 +56,12 @@ pub const fn most_floats(ranks: usize) -> usize {
 /// The best way for `count` elements.
 pub fn way(ranks: usize, count: usize, wire: Dtype) -> Way {
     let bytes = count * wire.bytes() * (ranks - 1);
-    match bytes {
-        ..=PACKET_BYTES => Way::Packets,
-        _ if ranks == 2 => Way::OneShot,
-        ..=ONE_SHOT_BYTES => Way::OneShot,
-        _ => Way::TwoShot,
+    if bytes <= PACKET_BYTES {
+        Way::Packets
+    } else if ranks <= 2 || bytes <= ONE_SHOT_BYTES {
+        Way::OneShot
+    } else {
+        Way::TwoShot
     }
 }
 
