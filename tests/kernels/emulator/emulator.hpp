@@ -116,6 +116,7 @@ struct Fiber {
     std::deque<size_t> groups;  // copies in each committed group that is not done, oldest first
     size_t ungrouped = 0;
     const char* waits = "";
+    const void* looked = nullptr;  // at last, where others write
 };
 
 inline Fiber* current = nullptr;
@@ -125,6 +126,7 @@ inline Queue polling;  // look again and again at what others write
 inline std::vector<std::unique_ptr<Fiber>> fibers;
 inline std::vector<std::unique_ptr<Block>> blocks;
 inline std::map<unsigned, Meeting> clusters;  // by their first block
+inline size_t looks = 0;  // at something else than before
 inline unsigned grid = 0;
 inline unsigned launches = 1;  // kernels that run beside each other, as on several GPUs, each with `grid` blocks
 inline bool late_copies = false, late_products = false;
@@ -982,8 +984,18 @@ inline Loaded load_extent(const void* from) {
     return {from};
 }
 
+// Before a look at what others write: whoever looks again at the same lets all others run first.
+inline void look(const void* from) {
+    if (current->looked == from) {
+        pause();
+    } else {
+        current->looked = from;
+        looks++;
+    }
+}
+
 inline unsigned load_acquire(const unsigned* from) {
-    pause();
+    look(from);
     return *from;
 }
 
@@ -998,13 +1010,12 @@ inline void fence_for_all() {}
 template <class P>
 void store_packet(P* to, unsigned long long low, unsigned long long high) {
     to->words[0] = low;
-    pause();
     to->words[1] = high;
 }
 
 template <class P>
 void load_packet(const P* from, unsigned long long& low, unsigned long long& high) {
-    pause();
+    look(from);
     low = from->words[0];
     high = from->words[1];
 }
@@ -1117,17 +1128,18 @@ inline const char* run(unsigned blocks_, unsigned threads, size_t dynamic_bytes,
     fault.clear();
     body = std::move(kernel);
     make_blocks(threads, dynamic_bytes);
-    size_t polled = ~size_t{0}, turns = 0;
+    size_t polled = ~size_t{0}, turns = 0, looked = 0;
     while (fault.empty()) {
         if (ready.empty()) {
             if (do_some_copies()) {
                 continue;
             }
             // What nobody else will change is looked at once more, and then never.
-            if (polling.empty() || turns == polled) {
+            if (polling.empty() || (turns == polled && looks == looked)) {
                 break;
             }
             polled = turns + polling.size();
+            looked = looks;
             wake(polling);
         }
         if (++turns % 64 == 0 && late_copies) {
