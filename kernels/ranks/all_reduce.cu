@@ -1,12 +1,12 @@
 // out = sum over ranks of their parts, or out += it, folded pair by pair as a balanced tree: the parts of a rank, then
-// the ranks in order. The same bits on each rank, whichever of the three kernels. Parts are rounded to WIRE, as they are
-// sent. With EXACT, PARTS * RANKS is always 8, and every sum but the last is rounded to WIRE too, whichever rank makes
-// it: then the bits do not depend on the number of ranks.
+// the ranks in order. The same bits on each rank, whichever of the three kernels. Parts are rounded to WIRE, as they
+// are sent. With EXACT, PARTS * RANKS is always 8, and every sum but the last is rounded to WIRE too, whichever rank
+// makes it: then the bits do not depend on the number of ranks.
 //
-// all_reduce_packets: each rank writes all of its sum to every other one, in packets that carry their own flag; twice the
-//   bytes, but one way of the link is all that it waits for. For small buffers.
-// all_reduce_one_shot: each rank writes all of its sum to every other one, chunk by chunk. Half the blocks send, half add
-//   up what has come. (RANKS - 1) * count elements leave each GPU. For two ranks no order of exchange sends less.
+// all_reduce_packets: each rank writes all of its sum to every other one, in packets that carry their own flag; twice
+//   the bytes, but one way of the link is all that it waits for. For small buffers.
+// all_reduce_one_shot: each rank writes all of its sum to every other one, chunk by chunk. Half the blocks send, half
+//   add up what has come. (RANKS - 1) * count elements leave each GPU. For two ranks no order of exchange sends less.
 // all_reduce_two_shot: each rank adds up one share and writes the sums to every other one. A third of the blocks sends,
 //   adds, and takes over sums, each. 2 * (RANKS - 1) / RANKS * count elements leave each GPU, half of them f32.
 //
@@ -102,7 +102,8 @@ __device__ __forceinline__ Lanes<float, N> own_or_zero(const Parts& parts, unsig
 }
 
 template <int N>
-__device__ __forceinline__ unsigned long long word_of_sums(const Lanes<float, N>& own, unsigned begin, unsigned number) {
+__device__ __forceinline__ unsigned long long word_of_sums(const Lanes<float, N>& own, unsigned begin,
+                                                           unsigned number) {
     Half half;
 #pragma unroll
     for (unsigned i = 0; i < IN_WORD; i++) {
@@ -164,8 +165,8 @@ extern "C" __global__ void __launch_bounds__(512, 1)
     end_exchange(at, number);
 }
 
-// Where `sender` writes element `i` for `receiver`: behind the place of float `share`, the first element of the share, so
-// that elements of one share never lie where sums of another do.
+// Where `sender` writes element `i` for `receiver`: behind the place of float `share`, the first element of the share,
+// so that elements of one share never lie where sums of another do.
 __device__ __forceinline__ WIRE* sent_at(const Exchange& at, unsigned number, unsigned sender, unsigned receiver,
                                          unsigned share, unsigned i) {
     return reinterpret_cast<WIRE*>(floats_of(at, number, sender, receiver) + share) + (i - share);

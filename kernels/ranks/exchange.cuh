@@ -107,7 +107,8 @@ __device__ __forceinline__ float* floats_of(const Exchange& at, unsigned number,
     return at.ranks[receiver].floats + half * at.most_floats;
 }
 
-__device__ __forceinline__ unsigned* written_of(const Exchange& at, unsigned phase, unsigned sender, unsigned receiver) {
+__device__ __forceinline__ unsigned* written_of(const Exchange& at, unsigned phase, unsigned sender,
+                                                unsigned receiver) {
     return at.ranks[receiver].written + (phase * OTHERS + place_of(sender, receiver)) * MOST_CHUNKS;
 }
 
@@ -121,7 +122,8 @@ __device__ __forceinline__ void tell(const Exchange& at, unsigned number, unsign
 }
 
 // The same for one receiver.
-__device__ __forceinline__ void tell_one(const Exchange& at, unsigned number, unsigned phase, unsigned chunk, unsigned to) {
+__device__ __forceinline__ void tell_one(const Exchange& at, unsigned number, unsigned phase, unsigned chunk,
+                                         unsigned to) {
     __syncthreads();
     if (threadIdx.x == 0) {
         fence_for_all();
@@ -147,7 +149,8 @@ __device__ __forceinline__ void hear(const Exchange& at, unsigned number, unsign
 }
 
 // The same for one sender.
-__device__ __forceinline__ void hear_one(const Exchange& at, unsigned number, unsigned phase, unsigned chunk, unsigned from) {
+__device__ __forceinline__ void hear_one(const Exchange& at, unsigned number, unsigned phase, unsigned chunk,
+                                         unsigned from) {
     if (threadIdx.x == 0) {
         wait_for_number(at, written_of(at, phase, from, at.rank) + chunk, number);
     }

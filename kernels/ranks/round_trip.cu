@@ -1,8 +1,8 @@
 // A word that goes from rank 0 to rank 1 and back, `turns` times: the least time in which two GPUs can answer each
 // other, beside which exchanges are measured.
 //
-// Grid: one thread on each of ranks 0 and 1; memory as in exchange.cuh. Words begin at `begin`, which grows from call to
-// call by `turns`.
+// Grid: one thread on each of ranks 0 and 1; memory as in exchange.cuh. Words begin at `begin`, which grows from call
+// to call by `turns`.
 // Limit: the link's latency.
 // Definition: nothing is computed; `bench allreduce` prints its time.
 //

@@ -169,9 +169,8 @@ impl Launch<'_> {
         Ok(Launched { not_cuda, ..opened.with_engine(self.is_exact(), Start(self))? })
     }
 
-    /// Whether results must not depend on how many GPUs compute the model: if they are to be deterministic and the model
-    /// could be divided. Quantised layers are not divided; mixtures only if `--tensor-parallel` says so, as the parts of
-    /// their sums would take one GPU much longer.
+    /// Whether one GPU is to add up as several would: if results are to be deterministic, and the model could be
+    /// divided. Quantised models and mixtures do so only where `--tensor-parallel` says so.
     pub fn is_exact(&self) -> bool {
         let config = self.model.config;
         let is_dense = config.quantisation.is_none() && config.formats.is_empty() && !config.has_experts();

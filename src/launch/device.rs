@@ -91,8 +91,8 @@ impl Opened {
         }
     }
 
-    /// Runs `work` on the device as an engine uses it. `exact`: a GPU adds up as several that compute one model together
-    /// would, so that results do not depend on their number (`Ranks`).
+    /// Runs `work` on the device as an engine uses it. `exact`: a GPU adds up as several that compute one model
+    /// together would, so that results do not depend on their number (`Ranks`).
     pub fn with_engine<W: OnBackend>(self, exact: bool, work: W) -> Result<W::Output> {
         match self.backend {
             OpenBackend::Cpu(cpu) => work.run(*cpu),

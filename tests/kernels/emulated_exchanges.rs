@@ -1,6 +1,6 @@
 //! The kernels through which GPUs of one model exchange buffers (kernels/ranks), on the CPU, instruction by instruction
-//! (`emulator`): kernels of all ranks run beside each other, and write into each other's memory. Every rank has the same
-//! sums, folded as one tree, by each kernel, in exchanges of changing kernels behind one another.
+//! (`emulator`): kernels of all ranks run beside each other, and write into each other's memory. Every rank has the
+//! same sums, folded as one tree, by each kernel, in exchanges of changing kernels behind one another.
 
 use std::ffi::c_void;
 

@@ -1,5 +1,5 @@
-//! The ranks' backends, each with a thread that lasts as long as they do; the first rank's is the caller's. A call returns
-//! when all have answered. A rank that fails or panics wakes those that wait for it, so no call waits for ever.
+//! The ranks' backends, each with a thread that lasts as long as they do; the first rank's is the caller's. A call
+//! returns when all have answered. A rank that fails or panics wakes those that wait for it, so no call waits for ever.
 
 use std::any::Any;
 use std::mem;

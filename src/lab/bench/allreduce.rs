@@ -1,6 +1,6 @@
 //! `bench allreduce`: times sums over the GPUs of one model by size, by each kernel of kernels/ranks and by NCCL where
-//! it is found, beside the floor: a word to another GPU and back, or the bytes at the rate of a large copy. Every sum is
-//! compared with the right one.
+//! it is found, beside the floor: a word to another GPU and back, or the bytes at the rate of a large copy. Every sum
+//! is compared with the right one.
 
 use std::fmt;
 

@@ -23,8 +23,8 @@ impl DividedSize {
 }
 
 impl ModelConfig {
-    /// Bytes of the matrices that `ranks` ranks have whole, each of them: embeddings (and an output layer tied to them),
-    /// an output layer whose vocabulary they do not divide, and routers. Norms and biases count for nothing.
+    /// Bytes of the matrices that `ranks` ranks have whole, each of them: embeddings (and an output layer tied to
+    /// them), an output layer whose vocabulary they do not divide, and routers. Norms and biases count for nothing.
     pub fn undivided_bytes(&self, dtype: Dtype, ranks: usize) -> usize {
         let layout = Layout::of(self);
         let head = layout.head.as_ref().filter(|_| !self.vocab.is_multiple_of(ranks));

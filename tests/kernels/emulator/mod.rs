@@ -120,8 +120,8 @@ impl Emulated {
         unsafe { panic_of(fault, &how) };
     }
 
-    /// Launches the kernel once for each of `args`, on as many GPUs that see each other's memory; `seed` decides in which
-    /// order their threads run.
+    /// Launches the kernel once for each of `args`, on as many GPUs that see each other's memory; `seed` decides in
+    /// which order their threads run.
     ///
     /// # Safety
     /// As of `launch`.
@@ -179,7 +179,8 @@ extern "C" const char* launch_beside(unsigned launches, unsigned grid, unsigned 
         kernels.push_back(bound({kernel}, args[launch]));
     }}
     emulated::launches = launches;
-    const char* fault = emulated::run(grid, threads, 0, true, false, seed, [=] {{ kernels[emulated::current->block->launch](); }});
+    auto body = [=] {{ kernels[emulated::current->block->launch](); }};
+    const char* fault = emulated::run(grid, threads, 0, true, false, seed, body);
     emulated::launches = 1;
     return fault;
 }}

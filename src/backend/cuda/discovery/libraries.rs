@@ -1,5 +1,5 @@
-//! Finds NVRTC, cuBLASLt and NCCL: named by the user, on the loader's path, beside the driver, in a CUDA toolkit, in conda's
-//! or pip's folders. Only the file system is searched; `python3` is run last, if nothing else was found.
+//! Finds NVRTC, cuBLASLt and NCCL: named by the user, on the loader's path, beside the driver, in a CUDA toolkit, in
+//! conda's or pip's folders. Only the file system is searched; `python3` is run last, if nothing else was found.
 
 use std::env;
 use std::error::Error;

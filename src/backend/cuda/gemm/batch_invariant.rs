@@ -78,7 +78,8 @@ impl BatchInvariant {
 
 impl ProductKind {
     /// The first on the library's list that, with unsplit sums, is valid for all numbers of rows; preferably one
-    /// without workspace, in which parts of sums could lie. `whole`: the outputs of the matrix whose share has this shape.
+    /// without workspace, in which parts of sums could lie. `whole`: the outputs of the matrix whose share has this
+    /// shape.
     fn find(library: &Library, usual: &GemmShape, whole: Option<usize>) -> Result<Option<Self>> {
         let of = |rows, outputs| Description::new(library, GemmShape { rows, outputs, ..*usual });
         let outputs: Vec<usize> = match whole {

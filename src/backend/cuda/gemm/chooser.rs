@@ -72,8 +72,8 @@ impl Chooser {
     }
 
     /// `None` if the library has no algorithm. `siblings`: other weights of this shape. An unknown shape is measured if
-    /// `may_tune`; the contents of `operands.out` are then lost, unless the product accumulates. `whole`: if the weights
-    /// are a share, the outputs of all shares, whose batch-invariant algorithm is that of each.
+    /// `may_tune`; the contents of `operands.out` are then lost, unless the product accumulates. `whole`: if the
+    /// weights are a share, the outputs of all shares, whose batch-invariant algorithm is that of each.
     pub fn algorithm(
         &mut self,
         library: &Library,

@@ -77,7 +77,8 @@ impl Gemm {
         self.products.may_tune(may_tune);
     }
 
-    /// Remembers that this matrix has only some of the `outputs` of the whole one, to which batch-invariant products keep.
+    /// Remembers that this matrix has only some of the `outputs` of the whole one, to which batch-invariant products
+    /// keep.
     pub fn remember_whole(&mut self, w: &Matrix, outputs: usize) {
         self.products.remember_whole(w, outputs);
     }

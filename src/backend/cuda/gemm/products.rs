@@ -74,8 +74,8 @@ impl LibraryProducts {
         }
     }
 
-    /// Remembers of how many outputs the matrix is whose share these weights are. Shares of one shape have one whole, or
-    /// the largest counts for all.
+    /// Remembers of how many outputs the matrix is whose share these weights are. Shares of one shape have one whole,
+    /// or the largest counts for all.
     pub fn remember_whole(&mut self, w: &Matrix, outputs: usize) {
         let whole = self.wholes.entry((w.outputs, w.inner)).or_insert(outputs);
         *whole = outputs.max(*whole);

@@ -1,5 +1,5 @@
-//! Algorithms of products that several GPUs choose alike: the first of them chooses, the others wait for its choice. What
-//! all compute has the same bits then, and each of them multiplies as fast as one GPU alone.
+//! Algorithms of products that several GPUs choose alike: the first of them chooses, the others wait for its choice.
+//! What all compute has the same bits then, and each of them multiplies as fast as one GPU alone.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -18,8 +18,8 @@ pub struct SharedChoices {
 #[derive(Default)]
 struct State {
     has_ended: bool,
-    /// Every choice for a shape, from the first on, with the shape itself: keys have no bias, which only one GPU adds to
-    /// a sum.
+    /// Every choice for a shape, from the first on, with the shape itself: keys have no bias, which only one GPU adds
+    /// to a sum.
     choices: HashMap<GemmShape, Vec<Choice>>,
 }
 

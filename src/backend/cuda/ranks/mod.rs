@@ -3,10 +3,10 @@
 //! them, `nccl` the library they are compared with.
 //!
 //! # No deadlock in the driver
-//! A kernel of an exchange ends when the same exchange was enqueued on every rank. Loading kernels and allocating memory
-//! may wait for kernels that run, in the driver, on several GPUs at once. So outside of captured graphs all ranks meet
-//! on the host before an exchange and wait for it: none loads or allocates while another one's exchange runs. A graph
-//! is made and uploaded before they meet, and everything else that allocates ends before a step begins.
+//! A kernel of an exchange ends when the same exchange was enqueued on every rank. Loading kernels and allocating
+//! memory may wait for kernels that run, in the driver, on several GPUs at once. So outside of captured graphs all
+//! ranks meet on the host before an exchange and wait for it: none loads or allocates while another one's exchange
+//! runs. A graph is made and uploaded before they meet, and everything else that allocates ends before a step begins.
 
 pub mod measure;
 pub mod nccl;
