@@ -4,6 +4,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use offshoot::backend::cuda::ranks::nccl::NO_MULTICAST;
 use offshoot::bounded::CountingAllocator;
 use offshoot::cli::stopping::{exit_code, on_signals, survive_file_limit};
 use offshoot::cli::{Bench, Cli, CliCommand, JudgeCommand, PlanCommand};
@@ -21,6 +22,9 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn main() -> ExitCode {
     judge::sandbox::enter_if_helper();
+    let (variable, value) = NO_MULTICAST;
+    // SAFETY: the first statement of a process that has no second thread yet, so nobody else reads the environment.
+    unsafe { std::env::set_var(variable, value) };
     let read = Cli::read().inspect(|cli| start_log(cli.verbose));
     match survive_file_limit().and(read).and_then(dispatch) {
         Ok(code) => code,
@@ -38,7 +42,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         None => out::text(welcome(device.open(None)?))?,
         Some(CliCommand::Run(args)) => return run::run(&args.on(devices), on_signals()?.as_ref()),
-        Some(CliCommand::Plan(args)) => match args.on(cli.devices.as_ref())? {
+        Some(CliCommand::Plan(args)) => match args.on(cli.devices.as_ref(), cli.tensor_parallel)? {
             PlanCommand::Job(options) => estimate::main(&options)?,
             PlanCommand::Trace(options) => estimate::trace::main(&options)?,
         },
@@ -54,6 +58,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
                 None => on_the_cpu(device).and_then(|()| bench::tables::attention(args.json))?,
             },
             Bench::DeltaRule(args) => bench::delta_rule::main(device, &args.into())?,
+            Bench::Allreduce(args) => bench::allreduce::main(&devices, &args.into())?,
             Bench::Workloads(args) => bench::workloads::main(&devices, &args.into())?,
             Bench::Batches(args) => {
                 let options: BatchesOptions = args.into();

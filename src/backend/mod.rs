@@ -245,6 +245,11 @@ pub trait Backend: Send + 'static {
     fn swap_rates(&self) -> SwapRates;
     /// Bytes that can still be allocated for weights, activations, keys and values.
     fn free_bytes(&self) -> Result<usize>;
+    /// How many devices compute together, each of which has a copy of what is not divided (`Split::Whole`). Bytes are
+    /// those of all.
+    fn devices(&self) -> usize {
+        1
+    }
 
     /// Whether matrices of this format are multiplied as they are stored. Others must be made dense before `matrix`.
     fn multiplies(&self, format: WeightFormat) -> bool;

@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use super::{BatchesArgs, EngineArgs, LoadArgs, WeightArgs, mib, rate, seconds, whole};
 use crate::backend::{Dtype, KvDtype};
 use crate::error::{Error, Result};
+use crate::lab::bench::allreduce::AllreduceOptions;
 use crate::lab::bench::chart::ChartOptions;
 use crate::lab::bench::decode::DecodeOptions;
 use crate::lab::bench::delta_rule::{DeltaRuleOptions, Prompts};
@@ -34,6 +35,8 @@ pub enum Bench {
     Attention(AttentionArgs),
     /// Gated delta-rule layers of a model's shape, in decode steps and prompts, compared with their lower bound
     DeltaRule(DeltaRuleArgs),
+    /// Sums over the GPUs of one model, by size: own kernels and NCCL, beside what the link allows
+    Allreduce(AllreduceArgs),
     /// Whole jobs on a model with random weights, as JSON lines
     Workloads(WorkloadArgs),
     /// The papers' batches, arrivals and rates through the scheduler, on a model with random weights, as JSON lines
@@ -121,6 +124,47 @@ impl GemmArgs {
             json: self.json,
         })
     }
+}
+
+#[derive(Debug, Args)]
+pub struct AllreduceArgs {
+    /// One JSON object per line instead of a table
+    #[arg(long)]
+    pub json: bool,
+    /// Bytes that each GPU adds up: a number, or KiB or MiB as in 8K and 64M
+    #[arg(
+        long,
+        value_name = "BYTES",
+        value_delimiter = ',',
+        value_parser = size_in_bytes,
+        default_value = "8K,16K,32K,64K,128K,256K,512K,1M,2M,4M,8M,16M,32M,64M"
+    )]
+    pub bytes: Vec<usize>,
+    /// What numbers are rounded to when they are sent
+    #[arg(long, value_enum, value_name = "DTYPE", value_delimiter = ',', default_value = "bf16,f32")]
+    pub dtype: Vec<Dtype>,
+}
+
+impl From<AllreduceArgs> for AllreduceOptions {
+    fn from(args: AllreduceArgs) -> Self {
+        Self { bytes: args.bytes, dtypes: args.dtype, json: args.json }
+    }
+}
+
+/// Most bytes of a buffer that is measured.
+const MOST_BYTES: usize = 1 << 30;
+
+/// `512`, `8K`, `64M`: from 16 bytes up to a GiB.
+fn size_in_bytes(text: &str) -> Result<usize> {
+    let (number, unit) = match text.as_bytes().last() {
+        Some(b'K') => (&text[..text.len() - 1], 1 << 10),
+        Some(b'M') => (&text[..text.len() - 1], 1 << 20),
+        _ => (text, 1),
+    };
+    let bytes = number.parse::<usize>().ok().and_then(|number| number.checked_mul(unit));
+    bytes
+        .filter(|bytes| (16..=MOST_BYTES).contains(bytes))
+        .ok_or_else(|| Error::value("value", "a size from 16 to 1024M, as 8K or 64M", text))
 }
 
 #[derive(Debug, Args)]

@@ -60,7 +60,7 @@ pub struct Cli {
     pub devices: Option<Devices>,
 
     /// Divide one model among so many devices, 1, 2, 4 or 8: --devices lists them, else they are --device and those after
-    /// it. With --deterministic, samples do not depend on their number (run, batch, serve, bench workloads)
+    /// it. With --deterministic, samples do not depend on their number (run, batch, serve, plan, bench workloads)
     #[arg(long, global = true, value_name = "N", value_parser = whole::<usize>(1..=8))]
     pub tensor_parallel: Option<usize>,
 
@@ -81,7 +81,9 @@ impl Cli {
     /// They are not as many as `--tensor-parallel` says.
     pub fn chosen_devices(&self) -> crate::error::Result<Devices> {
         let devices = self.devices.clone().unwrap_or_else(|| self.device.unwrap_or_default().into());
-        match self.tensor_parallel {
+        // An estimate opens no device.
+        let opens = !matches!(self.command, Some(CliCommand::Plan(_)));
+        match self.tensor_parallel.filter(|_| opens) {
             Some(ranks) => devices.together(ranks),
             None => Ok(devices),
         }

@@ -100,10 +100,20 @@ pub enum PlanCommand {
 }
 
 impl PlanArgs {
-    /// `devices`: those among which the job would be divided.
-    pub fn on(self, devices: Option<&Devices>) -> Result<PlanCommand> {
+    /// `devices`: those among which the job would be divided, or, if they are as many as `ranks`, the model.
+    pub fn on(self, devices: Option<&Devices>, ranks: Option<usize>) -> Result<PlanCommand> {
         let args = self;
-        let replicas = devices.map(Devices::known_count).transpose()?;
+        let replicas = devices.filter(|_| ranks.is_none()).map(Devices::known_count).transpose()?;
+        if let (Some(devices), Some(ranks)) = (devices, ranks) {
+            let count = devices.known_count()?;
+            if count != ranks {
+                let expected = format!("{ranks} devices, as --tensor-parallel says");
+                return Err(Error::value("--devices", expected, devices.to_string()));
+            }
+        }
+        if let (Some(ranks), None) = (ranks, &args.input) {
+            return Err(Error::value("--tensor-parallel", "a job, not a trace", ranks.to_string()));
+        }
         if let (Some(devices), None) = (devices, &args.input) {
             return Err(Error::value("--devices", "a job to divide among them, not a trace", devices.to_string()));
         }
@@ -131,6 +141,7 @@ impl PlanArgs {
                 predict: args.predict,
                 parts: args.parts,
                 replicas,
+                ranks,
                 explain: args.explain,
                 json: args.json,
                 svg: args.svg,

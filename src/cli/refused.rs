@@ -57,7 +57,9 @@ impl Cli {
             return Err(Error::value("--attention-levels", expected, "an option of earlier versions"));
         }
         let uses_several = match &self.command {
-            Some(CliCommand::Bench(BenchArgs { what, .. })) => matches!(what, Bench::Workloads(_)),
+            Some(CliCommand::Bench(BenchArgs { what, .. })) => {
+                matches!(what, Bench::Workloads(_) | Bench::Allreduce(_))
+            }
             Some(command) => matches!(
                 command,
                 CliCommand::Run(_) | CliCommand::Batch(_) | CliCommand::Serve(_) | CliCommand::Plan(_)
@@ -65,12 +67,12 @@ impl Cli {
             None => false,
         };
         if let Some(devices) = self.devices.as_ref().filter(|_| !uses_several) {
-            let expected = "--device, because only run, batch, serve, plan and bench workloads use several";
+            let expected =
+                "--device, because only run, batch, serve, plan, bench workloads and bench allreduce use several";
             return Err(Error::value("--devices", expected, devices.to_string()));
         }
-        let divides_models = uses_several && !matches!(self.command, Some(CliCommand::Plan(_)));
-        if let Some(ranks) = self.tensor_parallel.filter(|_| !divides_models) {
-            let expected = "run, batch, serve or bench workloads, which use several devices";
+        if let Some(ranks) = self.tensor_parallel.filter(|_| !uses_several) {
+            let expected = "run, batch, serve, plan, bench workloads or bench allreduce, which use several devices";
             return Err(Error::value("--tensor-parallel", expected, ranks.to_string()));
         }
         let (name, ignored) = match &self.command {
@@ -102,7 +104,7 @@ fn ignored_options(command: &str) -> &'static [&'static str] {
         "rescore" | "vote" | "judge" | "new" | "help" => &["device", "devices", "tensor_parallel", "threads"],
         "check" | "tree" => &["devices", "tensor_parallel"],
         // It sorts prompts, with `--threads` threads.
-        "plan" => &["device", "tensor_parallel"],
+        "plan" => &["device"],
         _ => &[],
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{DeviceBackend, DeviceKind, Devices, EngineBudget, OnDevice, WhyNotCuda};
+use super::{DeviceKind, Devices, EngineBudget, OnBackend, WhyNotCuda};
 use crate::backend::{Backend, Dtype};
 use crate::engine::{Engine, EngineConfig, EngineFacts, EngineHandle, PoolParts, PrefixStoreOptions, useful_states};
 use crate::error::{Error, Result};
@@ -59,9 +59,11 @@ impl<'a> ModelSource<'a> {
         ModelSource { config, dtype, folder: None }
     }
 
-    /// Bytes of the weights on this device, where matrices become dense whose format it does not multiply.
+    /// Bytes of the weights on this device, where matrices become dense whose format it does not multiply; on several
+    /// that compute together, of all, each with a copy of what is not divided.
     pub fn weight_bytes_on<B: Backend>(&self, backend: &B) -> usize {
-        self.held_by(backend).weight_bytes(self.dtype)
+        let (held, devices) = (self.held_by(backend), backend.devices());
+        held.weight_bytes(self.dtype) + (devices - 1) * held.undivided_bytes(self.dtype, devices)
     }
 
     /// The model as this device holds it.
@@ -138,6 +140,8 @@ pub struct Launched {
 pub struct LaunchSizes {
     /// The device's name, one line.
     pub device: String,
+    /// Devices that compute the model together, among which all bytes are divided evenly.
+    pub ranks: usize,
     /// Branches that grow at once.
     pub branches: usize,
     /// Bytes for keys and values.
@@ -162,7 +166,15 @@ impl Launch<'_> {
         let [choice] = choices[..] else { return self.start_each(&choices) };
         let opened = choice.open(Some(self.model))?;
         let not_cuda = opened.not_cuda().cloned();
-        Ok(Launched { not_cuda, ..opened.with(Start(self))? })
+        Ok(Launched { not_cuda, ..opened.with_engine(self.is_exact(), Start(self))? })
+    }
+
+    /// Whether one GPU is to add up as several would: if results are to be deterministic, and the model could be
+    /// divided. Quantised models and mixtures do so only where `--tensor-parallel` says so.
+    pub fn is_exact(&self) -> bool {
+        let config = self.model.config;
+        let is_dense = config.quantisation.is_none() && config.formats.is_empty() && !config.has_experts();
+        self.budget.deterministic && is_dense && config.check_ranks(1, true).is_ok()
     }
 
     /// The same on an open backend.
@@ -236,22 +248,22 @@ impl Launch<'_> {
     }
 }
 
-struct Start<'a>(&'a Launch<'a>);
+pub(super) struct Start<'a>(pub &'a Launch<'a>);
 
-impl OnDevice for Start<'_> {
+impl OnBackend for Start<'_> {
     type Output = Launched;
 
-    fn run<B: DeviceBackend>(self, backend: B) -> Result<Launched> {
+    fn run<B: Backend>(self, backend: B) -> Result<Launched> {
         self.0.start_on(backend)
     }
 }
 
 pub(super) struct Size<'a>(pub &'a Launch<'a>);
 
-impl OnDevice for Size<'_> {
+impl OnBackend for Size<'_> {
     type Output = LaunchSizes;
 
-    fn run<B: DeviceBackend>(self, backend: B) -> Result<LaunchSizes> {
+    fn run<B: Backend>(self, backend: B) -> Result<LaunchSizes> {
         size_on(self.0, backend)
     }
 }
@@ -262,13 +274,16 @@ pub(super) fn size_on<B: Backend>(launch: &Launch<'_>, mut backend: B) -> Result
     budget.kv.set_on(&mut backend, model.config.stored_heads(), model.dtype);
     let kv_bytes_per_token = model.config.kv_bytes_per_token(|heads| backend.kv_element_bytes(heads, model.dtype));
     let held = model.held_by(&backend);
-    let (weights, active_weights) = (held.weight_bytes(model.dtype), held.weight_bytes_read(1, model.dtype));
+    let weights = model.weight_bytes_on(&backend);
+    // What all have is read by all.
+    let active_weights = held.weight_bytes_read(1, model.dtype) + weights - held.weight_bytes(model.dtype);
     let free = backend.free_bytes()?.saturating_sub(weights);
     let config = launch.engine_config(DeviceKind::of(&backend), free, kv_bytes_per_token)?;
     let state_bytes = model.config.state_bytes();
     let PoolParts { pages: pool, states, branches } = config.pool.divide(free, state_bytes, config.max_branches)?;
     Ok(LaunchSizes {
         device: String::new(),
+        ranks: backend.devices(),
         branches,
         pool,
         kv_bytes_per_token,

@@ -92,7 +92,8 @@ impl EngineBudget {
 
     /// Branches that run at once when `free` bytes are left after the weights.
     pub fn branches(&self, device: DeviceKind, config: &ModelConfig, free: usize) -> usize {
-        let logits = config.vocab * size_of::<f32>();
+        // Each of the devices has all logits.
+        let logits = config.vocab * size_of::<f32>() * device.devices;
         self.max_branches.unwrap_or_else(|| match device.is_async {
             true => (free / LOGITS_PART / logits).clamp(FEWEST_BRANCHES, MOST_BRANCHES),
             false => EngineConfig::default().max_branches,
@@ -158,4 +159,25 @@ pub fn check_path(facts: &EngineFacts, what: impl FnOnce() -> String, given: usi
     let size = |pages: usize| bytes((pages * facts.page_bytes) as u64);
     let expected = format!("at least {} for {} of {given} tokens and {more}", size(needed), what());
     Err(Error::value("memory for keys and values (--kv-memory, --memory)", expected, size(pool)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_that_compute_together_each_hold_all_logits() {
+        let fields = serde_json::json!({
+            "model_type": "llama", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "num_key_value_heads": 2, "intermediate_size": 8, "vocab_size": 1 << 17, "max_position_embeddings": 64,
+            "rms_norm_eps": 1e-6, "tie_word_embeddings": false
+        });
+        let config = ModelConfig::from_json(&fields.to_string()).unwrap();
+        let budget = EngineBudget::default();
+        let branches =
+            |devices, free| budget.branches(DeviceKind { page_tokens: 32, is_async: true, devices }, &config, free);
+        // 16 GiB hold the logits of 1,024 branches in a 32nd.
+        assert_eq!(branches(1, 16 << 30), 1024);
+        assert_eq!(branches(2, 2 * (16 << 30)), 1024);
+    }
 }

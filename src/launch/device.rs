@@ -59,11 +59,14 @@ pub struct DeviceKind {
     pub page_tokens: usize,
     /// Whether it computes asynchronously, in its own memory (`Backend::IS_ASYNC`).
     pub is_async: bool,
+    /// Devices that compute one model together (`Backend::devices`).
+    pub devices: usize,
 }
 
 impl DeviceKind {
     pub fn of<B: Backend>(backend: &B) -> Self {
-        DeviceKind { page_tokens: backend.page_tokens() as usize, is_async: B::IS_ASYNC }
+        let devices = backend.devices();
+        DeviceKind { page_tokens: backend.page_tokens() as usize, is_async: B::IS_ASYNC, devices }
     }
 }
 
@@ -88,13 +91,23 @@ impl Opened {
         }
     }
 
+    /// Runs `work` on the device as an engine uses it. `exact`: a GPU adds up as several that compute one model
+    /// together would, so that results do not depend on their number (`Ranks`).
+    pub fn with_engine<W: OnBackend>(self, exact: bool, work: W) -> Result<W::Output> {
+        match self.backend {
+            OpenBackend::Cpu(cpu) => work.run(*cpu),
+            OpenBackend::Cuda(cuda) if exact => work.run(Ranks::new(vec![*cuda], true)?),
+            OpenBackend::Cuda(cuda) => work.run(*cuda),
+        }
+    }
+
     pub fn not_cuda(&self) -> Option<&WhyNotCuda> {
         self.not_cuda.as_ref()
     }
 }
 
 /// Work that runs on any backend.
-pub(super) trait OnBackend {
+pub trait OnBackend {
     type Output;
 
     fn run<B: Backend>(self, backend: B) -> Result<Self::Output>;

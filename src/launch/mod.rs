@@ -16,7 +16,7 @@ mod several;
 pub use ahead::{LOOK_AHEAD, guarded, work_ahead};
 pub use assemble::{Demand, Launch, LaunchSizes, Launched, ModelSource, PrefixFolder, in_bytes, open};
 pub use budget::{EngineBudget, MoreTokens, check_path};
-pub use device::{DeviceBackend, DeviceChoice, DeviceKind, OnDevice, Opened, WhyNotCuda};
+pub use device::{DeviceBackend, DeviceChoice, DeviceKind, OnBackend, OnDevice, Opened, WhyNotCuda};
 pub use devices::Devices;
 pub use generate::{
     AsRequest, BeginOptions, ChoicesRequest, GenerateEvent, Generation, Generator, PromptRequest, Release, SampleId,

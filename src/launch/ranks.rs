@@ -1,9 +1,9 @@
 //! Starts one engine on several devices that compute the model together (`--tensor-parallel`): `backend::ranks` makes one
 //! backend of them. Everything is checked before anything is loaded.
 
-use super::assemble::size_on;
-use super::device::{OnBackend, OpenRanks, Opened};
-use super::{DeviceChoice, Launch, LaunchSizes, Launched};
+use super::assemble::{Start, size_on};
+use super::device::{OpenRanks, Opened};
+use super::{DeviceChoice, Launch, LaunchSizes, Launched, OnBackend};
 use crate::backend::Backend;
 use crate::error::Result;
 
@@ -23,16 +23,6 @@ impl Launch<'_> {
         self.model.config.check_ranks(choices.len(), exact)?;
         let opened = choices.iter().map(|choice| choice.open_as_one_of(choices.len(), None));
         Opened::join(opened.collect::<Result<_>>()?, exact, self.model)
-    }
-}
-
-struct Start<'a>(&'a Launch<'a>);
-
-impl OnBackend for Start<'_> {
-    type Output = Launched;
-
-    fn run<B: Backend>(self, backend: B) -> Result<Launched> {
-        self.0.start_on(backend)
     }
 }
 

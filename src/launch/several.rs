@@ -4,7 +4,8 @@
 use std::time::Instant;
 
 use super::assemble::{Size, load_on};
-use super::{DeviceBackend, DeviceChoice, EngineBudget, Launch, LaunchSizes, Launched, ModelSource, OnDevice, Opened};
+use super::{DeviceChoice, EngineBudget, Launch, LaunchSizes, Launched, ModelSource, OnBackend, Opened};
+use crate::backend::Backend;
 use crate::engine::EngineHandle;
 use crate::error::{Error, Result};
 use crate::replicas;
@@ -21,10 +22,10 @@ impl Launch<'_> {
     pub(super) fn start_each(&self, choices: &[DeviceChoice]) -> Result<Launched> {
         let started = Instant::now();
         let opened = self.open_each(choices)?;
-        let (model, budget) = (self.model, self.budget);
+        let (model, budget, exact) = (self.model, self.budget, self.is_exact());
         let loaded: Vec<Result<Build>> = std::thread::scope(|scope| {
             let load = |opened: Opened| {
-                let work = move || opened.with(Load { model, budget });
+                let work = move || opened.with_engine(exact, Load { model, budget });
                 std::thread::Builder::new().name("load".to_owned()).spawn_scoped(scope, work)
             };
             let threads: Vec<_> = opened.into_iter().map(load).collect();
@@ -44,7 +45,7 @@ impl Launch<'_> {
     pub(super) fn sizes_of_each(&self, choices: &[DeviceChoice]) -> Result<Vec<LaunchSizes>> {
         let size = |opened: Opened| {
             let device = opened.to_string();
-            Ok(LaunchSizes { device, ..opened.with(Size(self))? })
+            Ok(LaunchSizes { device, ..opened.with_engine(self.is_exact(), Size(self))? })
         };
         self.open_each(choices)?.into_iter().map(size).collect()
     }
@@ -63,10 +64,10 @@ struct Load<'a> {
     budget: EngineBudget,
 }
 
-impl OnDevice for Load<'_> {
+impl OnBackend for Load<'_> {
     type Output = Build;
 
-    fn run<B: DeviceBackend>(self, mut backend: B) -> Result<Build> {
+    fn run<B: Backend>(self, mut backend: B) -> Result<Build> {
         let decoder = load_on(&mut backend, self.model, &self.budget)?;
         Ok(Box::new(move |launch| {
             let (engine, handle) = launch.build(backend, decoder)?;

@@ -224,7 +224,9 @@ impl<B: Backend> Activations<B> {
 impl<B: Backend> StreamBuffers<B> {
     fn new(backend: &mut B, config: &ModelConfig, dtype: Dtype) -> Result<Self> {
         let normed = backend.buffer(config.hidden, ActivationDtype::Operands(dtype))?;
-        let mut sums = || backend.shared_buffer(config.hidden, ActivationDtype::Sums, Share::Summed);
+        // What experts compute is combined in f32.
+        let parts = if config.has_experts() { ActivationDtype::Sums } else { ActivationDtype::Operands(dtype) };
+        let mut sums = || backend.shared_buffer(config.hidden, ActivationDtype::Sums, Share::Summed { parts });
         let residual = sums()?;
         let blocks = match keeps_blocks(config) {
             true => Some(BlockBuffers { block: sums()?, sum: sums()? }),

@@ -191,7 +191,7 @@ impl LinearTensors {
     }
 
     /// Every tensor once: keys that are values too are stacked twice.
-    fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
+    pub fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
         once(&self.weights).chain(once(&self.biases))
     }
 }

@@ -36,12 +36,17 @@ impl Router {
             // An engine that has extends holds senders of their events, or a command does that waits for it. Those
             // that it sent before it ended can be read.
             let is_silent = self.replicas[at].events.is_disconnected();
-            while let Some(event) = self.replicas[at].events.next() {
-                self.hear(at, event);
-            }
+            self.hear_all(at);
             if is_silent && self.replicas[at].in_flight() > 0 {
                 self.lose(at);
             }
+        }
+    }
+
+    /// Takes up what one engine has sent.
+    pub fn hear_all(&mut self, at: usize) {
+        while let Some(event) = self.replicas[at].events.next() {
+            self.hear(at, event);
         }
     }
 

@@ -13,6 +13,11 @@ use super::router::Router;
 impl Router {
     /// Notes that an engine has ended, and gives what it had to the others.
     pub fn lose(&mut self, at: usize) {
+        if !self.replicas[at].lives() {
+            return;
+        }
+        // What it had finished before it ended does not begin again. Hearing it may notice the loss, too.
+        self.hear_all(at);
         let replica = &mut self.replicas[at];
         if !replica.lives() {
             return;
@@ -78,5 +83,54 @@ impl Router {
         }
         begun.sort_by_key(|task| task.key);
         begun
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crossbeam_channel::{Receiver, unbounded};
+
+    use super::*;
+    use crate::engine::{
+        Command, EngineHandle, Event, EventBatcher, EventReader, Extend, Finish, FinishReason, Hear, LivePlace,
+        Priority, QueueKey, SamplingParams, ScriptedReply, Stop, TokenPath, UniformKey,
+    };
+    use crate::ids::TokenId;
+
+    /// An engine whose commands the test reads; it has ended when they are dropped.
+    fn engine_by_hand() -> (EngineHandle, Receiver<Command>) {
+        let facts = EngineHandle::scripted(|_| ScriptedReply::text("")).facts().clone();
+        let (engine, commands, exit_reason) = EngineHandle::publishing(facts, LivePlace::default());
+        exit_reason.set("pulled out".to_owned()).expect("nobody else says why");
+        (engine, commands)
+    }
+
+    #[test]
+    fn what_had_finished_before_a_loss_that_a_command_notices_does_not_begin_again() {
+        let ((first, of_first), (second, of_second)) = (engine_by_hand(), engine_by_hand());
+        let mut router = Router::new(vec![first, second], unbounded().1, LivePlace::default());
+        let branch = BranchId(1);
+        let place = QueueKey { priority: Priority::default(), order: branch, branch };
+        let path = TokenPath::new(vec![TokenId(7); 40]);
+        let mut client = EventReader::new();
+        let extend =
+            Extend::sampled(branch, &SamplingParams::default(), &Stop::max_tokens(3), UniformKey::root(1, "a"));
+        router.execute(Command::Root { place, path, home: Some(0) });
+        let events = client.sender(Hear::Finishes);
+        router.execute(Command::Start { extends: vec![extend], events });
+        router.share_out();
+        let given: Vec<Command> = of_first.try_iter().collect();
+        let Some(Command::Start { events, .. }) = given.last() else { panic!("the first engine is given the branch") };
+        let mut batcher = EventBatcher::default();
+        batcher.send(events, Event::Finished { branch, finish: Finish::empty(FinishReason::Length) });
+        batcher.flush();
+        drop((given, of_first));
+        router.send(0, Command::Cancel { branches: Vec::new() });
+        assert!(!router.replicas[0].lives());
+        router.share_out();
+        router.batcher.flush();
+        assert!(matches!(client.next(), Some(Event::Finished { .. })), "its client has heard the end");
+        let begins = |command: Command| matches!(command, Command::Start { .. });
+        assert!(!of_second.try_iter().any(begins), "the second engine samples nothing again");
     }
 }

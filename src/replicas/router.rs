@@ -110,7 +110,7 @@ impl Router {
         Clients::Live
     }
 
-    fn execute(&mut self, command: Command) {
+    pub(super) fn execute(&mut self, command: Command) {
         match command {
             Command::Root { place, path, home } => self.root(place, path, home),
             Command::Fork { at, children } => self.fork(at, children),
@@ -329,7 +329,7 @@ impl Router {
 
     /// Gives engines what they have room for, and replicas that are short of work what others could not begin soon.
     /// Returns when to look again at the latest.
-    fn share_out(&mut self) -> Option<Instant> {
+    pub(super) fn share_out(&mut self) -> Option<Instant> {
         let mut held: Vec<Option<QueueKey>> = vec![None; self.replicas.len()];
         let mut wake_at: Option<Instant> = None;
         let takers: Vec<usize> = (0..self.replicas.len()).filter(|&at| self.replicas[at].is_short_of_work()).collect();

@@ -8,7 +8,7 @@ use offshoot::backend::cpu::{Cpu, Isa};
 use offshoot::backend::ranks::Ranks;
 use offshoot::ids::TokenId;
 use offshoot::model::check;
-use offshoot::model::{Decoder, ModelConfig, ModelFolder, Sequence};
+use offshoot::model::{Decoder, MadeFormat, ModelConfig, ModelFolder, Sequence, WeightChoice};
 use serde_json::{Value, json};
 
 fn ranks(isa: Isa, count: usize, exact: bool) -> Ranks<Cpu> {
@@ -128,6 +128,44 @@ fn ranks_compute_what_one_device_computes() {
             assert!(found.len() == alone.len() && worst <= 1e-4 * largest, "{}, {count}: {worst}", config.family);
         }
     }
+}
+
+/// A model of codes in groups of 32 inputs, which eight parts do not cut.
+fn quantised(format: MadeFormat, intermediate: usize) -> ModelConfig {
+    let fields = json!({
+        "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 16,
+        "num_key_value_heads": 8, "head_dim": 16, "intermediate_size": intermediate, "vocab_size": 104,
+        "max_position_embeddings": 256, "rms_norm_eps": 1e-6, "tie_word_embeddings": false
+    });
+    let choice = WeightChoice { weights: Some(format), ..WeightChoice::default() };
+    ModelConfig::from_json(&fields.to_string()).unwrap().with(choice, Path::new("a test")).unwrap()
+}
+
+#[test]
+fn quantised_layers_are_divided_by_whole_groups() {
+    for format in [MadeFormat::Int4, MadeFormat::Int8, MadeFormat::Fp8] {
+        let config = quantised(format, 512);
+        let bits = |count| logits(count, true, &config, Dtype::F32).into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        let expected = bits(1);
+        for count in [2, 4, 8] {
+            assert!(bits(count) == expected, "{format:?} on {count} ranks");
+        }
+    }
+    // Activations are not rounded with int4: only the order of sums differs.
+    let config = quantised(MadeFormat::Int4, 512);
+    let mut cpu = Cpu::open().unwrap();
+    let mut decoder = Decoder::random(&mut cpu, config.clone(), Dtype::F32, 3).unwrap();
+    let tokens: Vec<TokenId> = (0..70u32).map(|i| TokenId((i * i + 31 * i) % 97)).collect();
+    let alone = Sequence::new(&mut cpu, &mut decoder, 70).unwrap().extend(&tokens, 0..70).unwrap();
+    let largest = alone.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+    for (count, exact) in [(2, false), (4, true)] {
+        let found = logits(count, exact, &config, Dtype::F32);
+        let worst = found.iter().zip(&alone).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst <= 1e-4 * largest, "{count}: {worst}");
+    }
+    let mut two = ranks(Isa::Portable, 2, false);
+    let cut = Decoder::random(&mut two, quantised(MadeFormat::Int4, 272), Dtype::F32, 3).err().unwrap().to_string();
+    assert!(cut.contains("whole groups of 32 inputs") && cut.contains("136 of 272"), "{cut}");
 }
 
 #[test]

@@ -25,7 +25,27 @@ fn results_do_not_depend_on_the_number_of_devices() {
 fn a_dry_run_has_the_memory_of_all_together() {
     let folder = task_folder(|_| {});
     let page = succeeds(run(folder.path(), &[&["run", "task.json", "--dry-run"], TWO].concat()));
-    assert!(page.lines().any(|line| line.starts_with("device ") && line.contains("2 x cpu")), "{page}");
+    let device = page.lines().find(|line| line.starts_with("device ")).expect("the devices");
+    assert!(device.contains("2 x cpu") && device.contains("weights") && device.contains("on each"), "{device}");
+}
+
+#[test]
+fn a_plan_has_the_memory_of_each_device_and_opens_none() {
+    let folder = task_folder(|_| {});
+    let plan = |more: &[&str]| {
+        let args = [&["plan", "task.json", "--json", "--predict", "never"], more].concat();
+        serde_json::from_str::<serde_json::Value>(&succeeds(run(folder.path(), &args))).expect("one object")
+    };
+    let (one, two) = (plan(&[]), plan(&["--tensor-parallel", "2", "--devices", "cuda:0,cuda:1"]));
+    assert!(one.get("ranks").is_none(), "{one}");
+    let of = |plan: &serde_json::Value, group: &str, field: &str| plan[group][field].as_u64().expect("bytes");
+    let (weights, each) = (of(&one, "model", "weight_bytes"), of(&two, "ranks", "weight_bytes"));
+    let undivided = of(&two, "ranks", "undivided_bytes");
+    assert!(undivided > 0 && each == (weights - undivided) / 2 + undivided, "{each} of {weights}");
+    assert_eq!(2 * of(&two, "ranks", "kv_bytes_per_token"), of(&one, "model", "kv_bytes_per_token"));
+    let text = succeeds(run(folder.path(), &["plan", "task.json", "--tensor-parallel", "4"]));
+    assert!(text.lines().any(|line| line.starts_with("each device") && line.contains("of 4: ")), "{text}");
+    assert!(text.contains("what devices exchange takes no time"), "{text}");
 }
 
 #[test]
@@ -40,6 +60,9 @@ fn numbers_of_devices_that_cannot_be_are_refused() {
     refused(&["--tensor-parallel", "9"], &["--tensor-parallel", "9"]);
     let listed = ["run", "task.json", "--devices", "cpu,cpu", "--tensor-parallel", "4"];
     refuses(&run(folder.path(), &listed), &["4 devices, as --tensor-parallel says", "cpu,cpu"]);
+    refuses(&run(folder.path(), &["plan", "task.json", "--tensor-parallel", "8"]), &["1, 2, 4 devices do"]);
+    refuses(&run(folder.path(), &["bench", "allreduce", "--devices", "cpu,cpu"]), &["--devices", "GPUs", "cpu"]);
+    refuses(&run(folder.path(), &["bench", "allreduce", "--bytes", "8X"]), &["8X", "64M"]);
     refuses(&run(folder.path(), &["check", "--tensor-parallel", "2"]), &["--tensor-parallel", "bench workloads"]);
     refuses(&run(folder.path(), &["vote", "x", "--tensor-parallel", "2"]), &["--tensor-parallel"]);
 }

@@ -13,6 +13,7 @@ mod emulated_advance;
 mod emulated_append;
 mod emulated_attention;
 mod emulated_delta_rule;
+mod emulated_exchanges;
 mod emulated_experts;
 mod emulated_four_bit;
 mod emulated_fp8;

@@ -87,6 +87,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         &[
             "backend",
             "backend/cpu",
+            "backend/cuda",
             "backend/sim",
             "engine",
             "kv",

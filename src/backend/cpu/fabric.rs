@@ -1,51 +1,22 @@
 //! What CPU backends exchange that compute one model together: each gives a copy of its buffer, all meet, and each reads
 //! those of all. It serves to test tensor parallelism without GPUs; it makes nothing faster.
 
-use std::panic::panic_any;
-use std::sync::{Condvar, Mutex, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock};
 
 use super::{Cpu, CpuBuffer};
-use crate::backend::ranks::{Aborted, PARTS, Ranked};
+use crate::backend::ranks::meeting::Meeting;
+use crate::backend::ranks::{PARTS, Ranked, Reduced, folded};
 use crate::error::Result;
 
 pub struct CpuFabric {
     /// What each rank has given.
     given: Vec<RwLock<Vec<f32>>>,
-    meeting: Mutex<Meeting>,
-    woken: Condvar,
-}
-
-/// Who has come, until all have.
-#[derive(Default)]
-struct Meeting {
-    number: u64,
-    came: usize,
-    is_aborted: bool,
+    meeting: Meeting,
 }
 
 impl CpuFabric {
     fn new(ranks: usize) -> Self {
-        let given = (0..ranks).map(|_| RwLock::default()).collect();
-        Self { given, meeting: Mutex::default(), woken: Condvar::new() }
-    }
-
-    /// Returns when all ranks have called it. Panics with `Aborted` if one has failed.
-    fn meet(&self) {
-        let mut meeting = self.meeting.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = meeting.number;
-        meeting.came += 1;
-        if meeting.came == self.given.len() {
-            *meeting = Meeting { number: number + 1, came: 0, is_aborted: meeting.is_aborted };
-            self.woken.notify_all();
-        }
-        while meeting.number == number && !meeting.is_aborted {
-            meeting = self.woken.wait(meeting).unwrap_or_else(PoisonError::into_inner);
-        }
-        let is_aborted = meeting.is_aborted;
-        drop(meeting);
-        if is_aborted {
-            panic_any(Aborted);
-        }
+        Self { given: (0..ranks).map(|_| RwLock::default()).collect(), meeting: Meeting::new(ranks) }
     }
 
     /// Gives `own` to all, and calls `read` with what each has given.
@@ -55,14 +26,14 @@ impl CpuFabric {
             given.clear();
             given.extend_from_slice(own);
         }
-        self.meet();
+        self.meeting.meet();
         {
             let given: Vec<_> =
                 self.given.iter().map(|given| given.read().unwrap_or_else(PoisonError::into_inner)).collect();
             read(&given.iter().map(|given| given.as_slice()).collect::<Vec<_>>());
         }
         // Nobody gives anew before all have read.
-        self.meet();
+        self.meeting.meet();
     }
 }
 
@@ -76,26 +47,33 @@ impl Ranked for Cpu {
     }
 
     fn abort(fabric: &CpuFabric) {
-        fabric.meeting.lock().unwrap_or_else(PoisonError::into_inner).is_aborted = true;
-        fabric.woken.notify_all();
+        fabric.meeting.abort();
     }
 
     fn is_aborted(fabric: &CpuFabric) -> bool {
-        fabric.meeting.lock().unwrap_or_else(PoisonError::into_inner).is_aborted
+        fabric.meeting.is_aborted()
     }
 
-    fn all_reduce(&mut self, fabric: &CpuFabric, rank: usize, x: &mut CpuBuffer) {
-        let own = std::mem::take(&mut x.data);
-        let mut sums = vec![0.0; own.len()];
+    fn all_reduce(&mut self, fabric: &CpuFabric, rank: usize, out: &mut CpuBuffer, parts: &[&CpuBuffer], how: Reduced) {
+        assert!(parts.iter().all(|part| (part.rows, part.width) == (out.rows, out.width)), "all_reduce: shapes");
+        assert!(!how.exact || parts.len() * fabric.given.len() == PARTS, "all_reduce: all parts of an exact sum");
+        let ranks = fabric.given.len();
+        let own: Vec<f32> = (0..out.data.len())
+            .map(|i| {
+                let mut sums: Vec<f32> = parts.iter().map(|part| how.wire.round(part.data[i])).collect();
+                // Of one rank the last sum is that of all.
+                folded(&mut sums, |a, b, left| if ranks > 1 || left > 1 { how.wire.round(a + b) } else { a + b })
+            })
+            .collect();
         fabric.exchange(rank, &own, |given| {
             assert!(given.iter().all(|given| given.len() == own.len()), "all_reduce: all ranks have the same shape");
-            for (i, sum) in sums.iter_mut().enumerate() {
-                let mut parts = [0.0; PARTS];
-                parts.iter_mut().zip(given).for_each(|(part, given)| *part = given[i]);
-                *sum = folded(&mut parts[..given.len()]);
+            for (i, out) in out.data.iter_mut().enumerate() {
+                let mut sums: Vec<f32> = given.iter().map(|given| given[i]).collect();
+                let sum =
+                    folded(&mut sums, |a, b, left| if how.exact && left > 1 { how.wire.round(a + b) } else { a + b });
+                *out = if how.adds { *out + sum } else { sum };
             }
         });
-        x.data = sums;
     }
 
     fn all_gather(&mut self, fabric: &CpuFabric, rank: usize, out: &mut CpuBuffer, x: &CpuBuffer) {
@@ -119,43 +97,77 @@ impl Ranked for Cpu {
     }
 }
 
-/// The sum of a power of two of numbers, pair by pair as a balanced tree.
-fn folded(parts: &mut [f32]) -> f32 {
-    let mut count = parts.len();
-    while count > 1 {
-        count /= 2;
-        for i in 0..count {
-            parts[i] = parts[2 * i] + parts[2 * i + 1];
-        }
-    }
-    parts[0]
-}
-
 #[cfg(test)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use super::*;
-    use crate::backend::Backend;
     use crate::backend::ranks::Rank;
     use crate::backend::ranks::members::Members;
+    use crate::backend::{Backend, Dtype};
     use crate::error::Error;
 
     fn members(ranks: usize) -> Members<Cpu> {
         let mut cpus: Vec<Cpu> = (0..ranks).map(|_| Cpu::open().unwrap().on_a_share_of_cores(ranks)).collect();
         let fabric = Cpu::connect(&mut cpus).unwrap();
-        Members::new(cpus, fabric)
+        Members::new(cpus, fabric).unwrap()
+    }
+
+    fn one(x: f32) -> CpuBuffer {
+        CpuBuffer { rows: 1, width: 1, data: vec![x] }
+    }
+
+    fn sum(cpu: &mut Cpu, fabric: &CpuFabric, rank: usize, x: &CpuBuffer) -> CpuBuffer {
+        let mut out = one(f32::NAN);
+        cpu.all_reduce(fabric, rank, &mut out, &[x], Reduced { wire: Dtype::F32, exact: false, adds: false });
+        out
+    }
+
+    #[test]
+    fn parts_are_rounded_before_they_are_added_to_what_is_there() {
+        let found = members(2).each(|rank| {
+            let mut out = one(10.0);
+            // One eighth more than 256: bf16 has steps of 2 there.
+            let x = one(256.125);
+            let how = Reduced { wire: Dtype::Bf16, exact: false, adds: true };
+            rank.backend.all_reduce(rank.fabric, rank.number, &mut out, &[&x], how);
+            out.data[0]
+        });
+        assert_eq!(found, [522.0; 2]);
+    }
+
+    #[test]
+    fn exact_sums_are_folded_as_one_tree_however_their_parts_are_shared_out() {
+        // Numbers whose sums bf16 rounds, in f32 and in bf16.
+        let numbers: Vec<f32> = (0..PARTS).map(|part| 1.0 + 0.3 * part as f32 * part as f32).collect();
+        for wire in [Dtype::F32, Dtype::Bf16] {
+            let sum = |count: usize| {
+                members(count).each(|rank| {
+                    let own: Vec<CpuBuffer> =
+                        numbers.chunks(PARTS / count).nth(rank.number).unwrap().iter().map(|&x| one(x)).collect();
+                    let mut out = one(f32::NAN);
+                    let parts: Vec<&CpuBuffer> = own.iter().collect();
+                    let how = Reduced { wire, exact: true, adds: false };
+                    rank.backend.all_reduce(rank.fabric, rank.number, &mut out, &parts, how);
+                    out.data[0].to_bits()
+                })
+            };
+            let expected = sum(1)[0];
+            for count in [2, 4, 8] {
+                assert_eq!(sum(count), vec![expected; count], "{wire}");
+            }
+        }
     }
 
     /// All ranks but the third add up numbers, until it fails in the second round.
     fn rounds(members: &Members<Cpu>, fail: impl Fn() -> Result<()> + Sync) -> Result<Vec<f32>> {
         members.try_together(|rank| {
-            let mut x = CpuBuffer { rows: 1, width: 1, data: vec![(1 << rank.number) as f32] };
+            let mut x = one((1 << rank.number) as f32);
             for round in 0..3 {
                 if (rank.number, round) == (2, 1) {
                     fail()?;
                 }
-                rank.backend.all_reduce(rank.fabric, rank.number, &mut x);
+                x = sum(rank.backend, rank.fabric, rank.number, &x);
             }
             rank.backend.read(&x, 1).map(|read| read[0])
         })
@@ -164,6 +176,31 @@ mod tests {
     #[test]
     fn sums_reach_every_rank() {
         assert_eq!(rounds(&members(4), || Ok(())).unwrap(), [15.0 * 16.0; 4]);
+    }
+
+    #[test]
+    fn each_rank_has_one_thread_that_lasts() {
+        let members = members(4);
+        let threads = || members.each(|_| std::thread::current().id());
+        let first = threads();
+        assert_eq!(first[0], std::thread::current().id());
+        assert_eq!(first, threads());
+        assert_eq!(first.iter().collect::<std::collections::HashSet<_>>().len(), 4);
+    }
+
+    #[test]
+    fn a_rank_that_fails_ends_all_within_seconds() {
+        let members = members(4);
+        let begun = std::time::Instant::now();
+        let gone = |rank: Rank<'_, Cpu>| match rank.number {
+            3 => panic!("rank 3 dies"),
+            _ => Ok(sum(rank.backend, rank.fabric, rank.number, &one(1.0)).data[0]),
+        };
+        catch_unwind(AssertUnwindSafe(|| members.try_together(gone))).unwrap_err();
+        // Its thread lives: what comes later is refused, not waited for.
+        assert!(members.try_together(|_| Ok(())).is_err());
+        drop(members);
+        assert!(begun.elapsed().as_secs() < 5);
     }
 
     #[test]
@@ -186,13 +223,7 @@ mod tests {
                 _ => Ok(()),
             })
         };
-        let add = || {
-            members.try_together(|rank| {
-                let mut x = CpuBuffer { rows: 1, width: 1, data: vec![1.0] };
-                rank.backend.all_reduce(rank.fabric, rank.number, &mut x);
-                Ok(x.data[0])
-            })
-        };
+        let add = || members.try_together(|rank| Ok(sum(rank.backend, rank.fabric, rank.number, &one(1.0)).data[0]));
         assert!(fail(true).unwrap_err().is_shortage());
         assert_eq!(add().unwrap(), [2.0, 2.0]);
         assert!(fail(false).unwrap_err().to_string().contains("rank 1 is gone"));
@@ -204,9 +235,7 @@ mod tests {
         let members = members(2);
         let work = |rank: Rank<'_, Cpu>| {
             assert_eq!(rank.number, 0, "rank 1 panics");
-            let mut x = CpuBuffer::new(1, 1);
-            rank.backend.all_reduce(rank.fabric, rank.number, &mut x);
-            Ok(())
+            Ok(sum(rank.backend, rank.fabric, rank.number, &one(1.0)).data[0])
         };
         let panic = catch_unwind(AssertUnwindSafe(|| members.try_together(work))).unwrap_err();
         let said = panic.downcast_ref::<String>().expect("an assertion's message");

@@ -35,6 +35,7 @@ mod timing;
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 pub use self::attention::levels::LevelRows;
 pub use self::experts::Experts;
@@ -60,11 +61,13 @@ use self::gemm::Gemm;
 use self::gemm::chooser::{self, AlgorithmPolicy};
 use self::gemm::cublaslt::Library;
 use self::gemm::linear_fp8::LinearFp8;
+use self::gemm::shared::{SharedChoices, Sharing};
 use self::memory::kv;
 use self::memory::weights::WeightLoader;
 use self::ops::{HeadWords, Ops};
 use self::rounding::{RowRounder, RowsOf};
 use self::step::LaunchMode;
+use super::ranks::meeting::Meeting;
 use super::{
     ActivationDtype, Attended, AttentionLevels, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate,
     HeadKind, HeadLayout, HeadSteps, KvDtype, KvShape, LevelRow, MatrixPart, QuantView, RopeTable, Router, Sampled,
@@ -94,6 +97,10 @@ pub struct Cuda {
     /// Products of the chunks of long runs; nothing lasts from one layer to the next.
     chunk_products: Option<Memory>,
     choosing: AlgorithmPolicy,
+    /// As a rank of a model: how products are chosen alike, and whether this is the first one.
+    sharing: Option<(Arc<SharedChoices>, bool)>,
+    /// As a rank of a model: where the threads of all meet.
+    beside: Option<Arc<Meeting>>,
     /// Number of changes that invalidate captured graphs: memory addresses, or whether attention runs.
     moves: u64,
     skips_attention: bool,
@@ -138,6 +145,8 @@ impl Cuda {
             delta_rule,
             chunk_products,
             choosing,
+            sharing: None,
+            beside: None,
             moves,
             skips_attention,
             deterministic,
@@ -162,6 +171,19 @@ impl Cuda {
         self.choosing = choosing;
         self.gemms.values_mut().for_each(|gemm| gemm.choose(choosing));
         self.fp8.iter_mut().for_each(|fp8| fp8.linear.choose(choosing));
+    }
+
+    /// Chooses algorithms of linear layers as other GPUs do from now on: as the first of them does.
+    fn share_products(&mut self, choices: &Arc<SharedChoices>, is_first: bool) {
+        self.moves += 1;
+        let sharing = || Sharing::new(choices.clone(), is_first);
+        self.gemms.values_mut().for_each(|gemm| gemm.share(sharing()));
+        self.fp8.iter_mut().for_each(|fp8| fp8.linear.share(sharing()));
+        self.sharing = Some((choices.clone(), is_first));
+    }
+
+    fn sharing(&self) -> Option<Sharing> {
+        self.sharing.as_ref().map(|(choices, is_first)| Sharing::new(choices.clone(), *is_first))
     }
 
     /// Enqueues without autotuning, for shapes that may never recur.
@@ -190,6 +212,7 @@ impl Cuda {
         if !self.gemms.contains_key(&format) {
             let mut gemm = Gemm::load(&self.device, format)?;
             gemm.choose(self.choosing);
+            self.sharing().into_iter().for_each(|sharing| gemm.share(sharing));
             self.gemms.insert(format, gemm);
         }
         Ok(())
@@ -259,6 +282,7 @@ impl Cuda {
         if self.fp8.is_none() {
             let mut linear = LinearFp8::new(&self.device)?;
             linear.choose(self.choosing);
+            self.sharing().into_iter().for_each(|sharing| linear.share(sharing));
             let (rounder, experts) = (RowRounder::new(&self.device), Fp8ExpertKernels::new(&self.device));
             let (loaded, loaded_of_experts) = (Vec::new(), Vec::new());
             let (inner, inner_of_experts) = (0, 0);
@@ -564,8 +588,14 @@ impl Backend for Cuda {
             LaunchMode::Capture => {
                 let device = self.device.clone();
                 let captured = device.capture(|| self.without_tuning(|backend| ops(backend, step)));
-                // A graph's memory is taken when it is made and when it is first launched.
-                let launched = captured.and_then(|graph| graph.launch().map(|()| graph));
+                // A graph's memory is taken when it is made and when it is first launched, or uploaded before.
+                let launched = captured.and_then(|graph| {
+                    if let Some(beside) = &self.beside {
+                        graph.upload()?;
+                        beside.meet();
+                    }
+                    graph.launch().map(|()| graph)
+                });
                 match launched {
                     Ok(graph) => step.graphs.keep(shape, graph),
                     Err(error) => {

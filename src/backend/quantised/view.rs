@@ -15,6 +15,9 @@ pub struct QuantView<'a> {
     pub source_rows: usize,
     pub first: usize,
     pub step: usize,
+    /// Inputs of the source, and the first of them that is a column here, which begins a group.
+    pub source_cols: usize,
+    pub first_col: usize,
     /// Where the groups' inputs are not neighbours (GPTQ's `desc_act`): the inputs in the order of their groups. Codes are
     /// read in this order, and activations must be put into it.
     pub order: Option<&'a [u32]>,
@@ -36,14 +39,37 @@ impl<'a> QuantView<'a> {
     /// A view of all rows of `source`, without an order of inputs and scales of activations.
     pub fn of(format: QuantFormat, rows: usize, cols: usize, source: QuantSource<'a>) -> Self {
         let activations = ActivationScale::default();
-        Self { format, rows, cols, source, source_rows: rows, first: 0, step: 1, order: None, activations }
+        let (source_rows, source_cols) = (rows, cols);
+        Self {
+            format,
+            rows,
+            cols,
+            source,
+            source_rows,
+            first: 0,
+            step: 1,
+            source_cols,
+            first_col: 0,
+            order: None,
+            activations,
+        }
     }
 
     /// Reads row `row` into `out`.
     pub fn read_row(&self, row: usize, out: &mut QuantRow) {
         assert!(row < self.rows, "row {row} of a matrix of {} rows", self.rows);
-        let shape = [self.source_rows, self.cols];
+        let shape = [self.source_rows, self.source_cols];
         self.source.read_row(self.format, shape, self.first + row * self.step, out);
+        if self.cols < self.source_cols {
+            keep(&mut out.codes, self.first_col, self.cols);
+            if let Some(group) = self.format.group {
+                let (first, groups) = (self.first_col / group as usize, self.format.groups(self.cols));
+                keep(&mut out.scales, first, groups);
+                if !out.zeros.is_empty() {
+                    keep(&mut out.zeros, first, groups);
+                }
+            }
+        }
         if let Some(order) = self.order {
             out.codes = order.iter().map(|&k| out.codes[k as usize]).collect();
         }
@@ -59,4 +85,10 @@ impl<'a> QuantView<'a> {
             out[input] = self.format.codes.number(*code, zero) * scratch.scales[k / group];
         }
     }
+}
+
+/// Leaves `count` elements from `first` on.
+fn keep<T>(all: &mut Vec<T>, first: usize, count: usize) {
+    all.truncate(first + count);
+    all.drain(..first);
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use super::cut::{self, Columns};
+use super::cut::{self, ColumnsOf};
 use super::members::lock;
 use super::{
     Each, Held, Op, PARTS, RankBuffer, RankExperts, RankKv, RankMatrix, RankPages, RankRope, RankRoutes, RankStep,
@@ -71,7 +71,7 @@ impl<B: Ranked> Ranks<B> {
         match (w.held, out.share) {
             (Held::Inputs, _) => {
                 let inputs = Inputs::of(x, self.parts);
-                self.sum(out, adds, move |rank, part, to| {
+                self.sum(out, x.holds, adds, move |rank, part, to| {
                     let at = rank.number;
                     // A bias is added once.
                     let bias = bias.as_ref().filter(|_| at == 0 && part == 0).map(|bias| &bias[0]);
@@ -101,7 +101,7 @@ impl<B: Ranked> Ranks<B> {
     fn combine_parts(&mut self, out: &RankBuffer<B>, x: &RankBuffer<B>, routes: &RankRoutes<B>, adds: bool) {
         assert_eq!(x.share, Share::Parts, "what experts write until it is combined");
         let (routes, first, others) = (routes.0.clone(), x.own.clone(), x.parts.clone());
-        self.sum(out, adds, move |rank, part, to| {
+        self.sum(out, x.holds, adds, move |rank, part, to| {
             let at = rank.number;
             let x = if part == 0 { &first } else { &others[part - 1] };
             rank.backend.combine(to, &lock(&x[at]), &lock(&routes[at]));
@@ -149,6 +149,8 @@ impl<B: Ranked> Backend for Ranks<B> {
     type Step = RankStep<B>;
 
     const IS_ASYNC: bool = B::IS_ASYNC;
+    /// Shares of inputs are neighbours.
+    const ORDERS_INPUTS: bool = false;
     const MIXES_DTYPES: bool = B::MIXES_DTYPES;
 
     fn page_tokens(&self) -> u32 {
@@ -156,7 +158,10 @@ impl<B: Ranked> Backend for Ranks<B> {
     }
 
     fn describe(&self) -> String {
-        format!("{} x {}", self.count(), self.members.first().describe())
+        match self.count() {
+            1 => self.members.first().describe(),
+            ranks => format!("{ranks} x {}", self.members.first().describe()),
+        }
     }
 
     /// Exact sums do not depend on the number of ranks.
@@ -195,14 +200,23 @@ impl<B: Ranked> Backend for Ranks<B> {
     }
 
     fn free_bytes(&self) -> Result<usize> {
-        let free = self.members.try_each(|rank| rank.backend.free_bytes())?;
+        let free = self.members.try_in_turn(|rank| rank.backend.free_bytes())?;
         let least = free.into_iter().min().unwrap_or(0);
         Ok(if B::SHARES_MEMORY { least } else { least * self.count() })
     }
 
-    /// Codes are not divided by inputs.
+    fn devices(&self) -> usize {
+        self.count()
+    }
+
+    /// Blocks of GGUF files are not divided by inputs.
     fn multiplies(&self, format: WeightFormat) -> bool {
-        matches!(format, WeightFormat::Dense(_)) && self.members.first().multiplies(format)
+        !matches!(format, WeightFormat::Blocks(_)) && self.members.first().multiplies(format)
+    }
+
+    /// Nor are codes of experts, whose narrow inputs would be cut within groups.
+    fn multiplies_experts(&self, format: WeightFormat) -> bool {
+        matches!(format, WeightFormat::Dense(_)) && self.members.first().multiplies_experts(format)
     }
 
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Self::Matrix> {
@@ -214,17 +228,17 @@ impl<B: Ranked> Backend for Ranks<B> {
         let each = match (held, split) {
             (Held::Outputs, Split::Outputs(segments)) => self.members.try_each(|rank| {
                 let own = cut::rows(parts, cut::shares(segments, rank.number, count));
-                Ok(vec![rank.backend.matrix(&own)?])
+                let outputs = parts.iter().map(MatrixPart::rows).sum();
+                Ok(vec![rank.backend.matrix_of_outputs(&own, outputs)?])
             })?,
             (Held::Inputs, _) => {
-                let columns: Vec<Columns<'_>> = parts.iter().map(Columns::of).collect();
                 let width = parts[0].cols() / (count * self.parts);
                 self.members.try_each(|rank| {
                     let matrix = |part: usize| {
                         let first = (rank.number * self.parts + part) * width;
-                        let bytes: Vec<_> = columns.iter().map(|of| of.bytes(first..first + width)).collect();
-                        let views = columns.iter().zip(&bytes).map(|(of, bytes)| of.view(width, bytes));
-                        rank.backend.matrix(&views.map(MatrixPart::Dense).collect::<Vec<_>>())
+                        let columns = parts.iter().map(|part| cut::columns(part, first..first + width));
+                        let columns = columns.collect::<Result<Vec<_>>>()?;
+                        rank.backend.matrix(&columns.iter().map(ColumnsOf::part).collect::<Vec<_>>())
                     };
                     (0..self.parts).map(matrix).collect()
                 })?
@@ -294,13 +308,14 @@ impl<B: Ranked> Backend for Ranks<B> {
 
     fn shared_buffer(&mut self, width: usize, holds: ActivationDtype, share: Share) -> Result<Self::Buffer> {
         let (count, parts) = (self.count(), self.parts);
+        let of_parts = if let Share::Summed { parts } = share { parts } else { holds };
         let buffers = |number: usize, width: usize| {
-            (0..number).map(|_| self.each_buffer(width, holds)).collect::<Result<Vec<_>>>()
+            (0..number).map(|_| self.each_buffer(width, of_parts)).collect::<Result<Vec<_>>>()
         };
         let own_width = if share == Share::Columns { width / count } else { width };
         let others = match share {
             Share::Whole | Share::Columns => Vec::new(),
-            Share::Summed => buffers(parts, width)?,
+            Share::Summed { .. } => buffers(parts, width)?,
             // A width that the ranks do not divide is that of matrices which all have whole.
             Share::Gathered => buffers(usize::from(width.is_multiple_of(count)), width / count)?,
             Share::Parts => buffers(parts - 1, width)?,
@@ -309,13 +324,20 @@ impl<B: Ranked> Backend for Ranks<B> {
             Share::Columns if parts > 1 => Some(self.each_buffer(own_width / parts, holds)?),
             _ => None,
         };
-        Ok(RankBuffer { share, width: own_width, own: self.each_buffer(own_width, holds)?, parts: others, columns })
+        Ok(RankBuffer {
+            share,
+            holds,
+            width: own_width,
+            own: self.each_buffer(own_width, holds)?,
+            parts: others,
+            columns,
+        })
     }
 
     fn resize(&mut self, buffer: &mut Self::Buffer, rows: usize) -> Result<()> {
         let all = || [&buffer.own].into_iter().chain(&buffer.parts).chain(&buffer.columns);
         self.members
-            .try_each(|rank| all().try_for_each(|each| rank.backend.resize(&mut lock(&each[rank.number]), rows)))?;
+            .try_in_turn(|rank| all().try_for_each(|each| rank.backend.resize(&mut lock(&each[rank.number]), rows)))?;
         Ok(())
     }
 
@@ -324,7 +346,7 @@ impl<B: Ranked> Backend for Ranks<B> {
     }
 
     fn resize_routes(&mut self, routes: &mut Self::Routes, rows: usize) -> Result<()> {
-        self.members.try_each(|rank| rank.backend.resize_routes(&mut lock(&routes.0[rank.number]), rows))?;
+        self.members.try_in_turn(|rank| rank.backend.resize_routes(&mut lock(&routes.0[rank.number]), rows))?;
         Ok(())
     }
 
@@ -399,7 +421,7 @@ impl<B: Ranked> Backend for Ranks<B> {
     }
 
     fn reserve(&mut self, step: &mut Self::Step, shape: StepShape) -> Result<StepShape> {
-        same(self.members.try_each(|rank| rank.backend.reserve(&mut lock(&step.0[rank.number]), shape)))
+        same(self.members.try_in_turn(|rank| rank.backend.reserve(&mut lock(&step.0[rank.number]), shape)))
     }
 
     fn load(&mut self, step: &mut Self::Step, batch: StepBatch) -> Result<StepShape> {
@@ -419,11 +441,16 @@ impl<B: Ranked> Backend for Ranks<B> {
         shape: StepShape,
         ops: impl FnOnce(&mut Self, &mut Self::Step) -> Result<()>,
     ) -> Result<()> {
-        let ops = self.record(step, ops)?;
+        // What all would repeat anyway is not recorded: that takes the host longer than to repeat it.
+        let repeats = self.members.first().repeats(&lock(&step.0[0]), shape);
+        let ops = if repeats { Vec::new() } else { self.record(step, ops)? };
         self.members.try_together(|rank| {
             let (number, fabric) = (rank.number, rank.fabric);
             let step = &mut *lock(&step.0[number]);
-            rank.backend.run(step, shape, |backend, step| play(&ops, number, backend, fabric, step))
+            rank.backend.run(step, shape, |backend, step| match repeats {
+                true => Err(Error::Internal(format!("rank {number} does not repeat a step that the first one does"))),
+                false => play(&ops, number, backend, fabric, step),
+            })
         })?;
         Ok(())
     }
@@ -751,7 +778,7 @@ fn play<B: Ranked>(
 
 /// Whether every rank has the same numbers.
 fn is_whole(share: Share) -> bool {
-    matches!(share, Share::Whole | Share::Summed | Share::Gathered)
+    matches!(share, Share::Whole | Share::Summed { .. } | Share::Gathered)
 }
 
 /// What all ranks found, which is the same.

@@ -1,9 +1,11 @@
 //! What a rank has of a stack of matrices or vectors: rows or columns of each part.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::backend::{BlockView, MatrixPart, QuantView, RandomWeight, Uniform, WeightView};
+use rayon::prelude::*;
+
+use crate::backend::{BlockView, Dtype, MatrixPart, QuantView, RandomWeight, Uniform, WeightView};
+use crate::error::{Error, Result};
 
 /// The share of rank `rank` of `ranks` in each of neighbouring segments of these widths, as ranges of all.
 pub fn shares(segments: &[usize], rank: usize, ranks: usize) -> impl Iterator<Item = Range<usize>> {
@@ -72,33 +74,62 @@ fn rows_of<'a>(part: &MatrixPart<'a>, range: Range<usize>) -> MatrixPart<'a> {
     }
 }
 
-/// Columns of a dense part, `[rows, range]`. Panics if it is of another form.
-pub struct Columns<'a> {
-    bytes: Cow<'a, [u8]>,
-    of: WeightView<'a>,
+/// These columns of a part: dense ones as bytes of their own, codes as a view of the same source.
+///
+/// # Errors
+///
+/// Inputs that share a scale would be divided.
+pub fn columns<'a>(part: &MatrixPart<'a>, range: Range<usize>) -> Result<ColumnsOf<'a>> {
+    Ok(match *part {
+        MatrixPart::Dense(view) => {
+            let size = view.dtype.bytes();
+            let own = bytes_of_rows(view.rows, range.len() * size, |row, own| {
+                own.copy_from_slice(&view.bytes[(row * view.cols + range.start) * size..][..own.len()]);
+            });
+            ColumnsOf::Dense { dtype: view.dtype, rows: view.rows, cols: range.len(), bytes: own }
+        }
+        MatrixPart::Random(random) => {
+            let bytes = bytes_of_rows(random.rows, range.len() * random.dtype.bytes(), |row, own| {
+                let numbers: Vec<f32> = range.clone().map(|col| random.numbers.at(row * random.cols + col)).collect();
+                own.copy_from_slice(&random.dtype.encode(&numbers));
+            });
+            ColumnsOf::Dense { dtype: random.dtype, rows: random.rows, cols: range.len(), bytes }
+        }
+        MatrixPart::Quantised(view) => {
+            assert!(view.order.is_none(), "an order of inputs, which `ORDERS_INPUTS` denies");
+            let group = view.format.group.map_or(1, |group| group as usize);
+            if !range.start.is_multiple_of(group) || !range.len().is_multiple_of(group) {
+                let expected = format!("whole groups of {group} inputs on each");
+                let found = format!("{} of {}", range.len(), view.cols);
+                return Err(Error::value("inputs of a quantised layer under --tensor-parallel", expected, found));
+            }
+            let first_col = view.first_col + range.start;
+            ColumnsOf::Quantised(QuantView { first_col, cols: range.len(), ..view })
+        }
+        MatrixPart::Blocks(_) => panic!("inputs of {} are not divided, which `multiplies` says", part.format()),
+    })
 }
 
-impl<'a> Columns<'a> {
-    /// All of the part's bytes, from which `view` cuts.
-    pub fn of(part: &MatrixPart<'a>) -> Self {
-        match *part {
-            MatrixPart::Dense(view) => Self { bytes: Cow::Borrowed(view.bytes), of: view },
-            MatrixPart::Random(random) => Self { bytes: Cow::Owned(random.generate()), of: random.view(&[]) },
-            MatrixPart::Quantised(_) | MatrixPart::Blocks(_) => {
-                panic!("inputs of {} are not divided, which `Backend::multiplies` says", part.format())
+/// Some columns of a part.
+pub enum ColumnsOf<'a> {
+    Dense { dtype: Dtype, rows: usize, cols: usize, bytes: Vec<u8> },
+    Quantised(QuantView<'a>),
+}
+
+impl ColumnsOf<'_> {
+    pub fn part(&self) -> MatrixPart<'_> {
+        match self {
+            ColumnsOf::Dense { dtype, rows, cols, bytes } => {
+                MatrixPart::Dense(WeightView { dtype: *dtype, rows: *rows, cols: *cols, bytes })
             }
+            ColumnsOf::Quantised(view) => MatrixPart::Quantised(*view),
         }
     }
+}
 
-    /// The bytes of columns `range`, row after row.
-    pub fn bytes(&self, range: Range<usize>) -> Vec<u8> {
-        let (size, row) = (self.of.dtype.bytes(), self.of.cols * self.of.dtype.bytes());
-        let rows = self.bytes.chunks_exact(row.max(1)).take(self.of.rows);
-        rows.flat_map(|row| &row[range.start * size..range.end * size]).copied().collect()
-    }
-
-    /// A view of what `bytes` gave for `width` columns.
-    pub fn view<'b>(&self, width: usize, bytes: &'b [u8]) -> WeightView<'b> {
-        WeightView { dtype: self.of.dtype, rows: self.of.rows, cols: width, bytes }
-    }
+/// Rows of `width` bytes, which `fill` writes.
+fn bytes_of_rows(rows: usize, width: usize, fill: impl Fn(usize, &mut [u8]) + Sync) -> Vec<u8> {
+    let mut bytes = vec![0; rows * width];
+    bytes.par_chunks_exact_mut(width.max(1)).enumerate().for_each(|(row, own)| fill(row, own));
+    bytes
 }

@@ -1,10 +1,12 @@
-//! The ranks' backends. A call starts a thread for each rank but the first, and returns when all have
-//! answered. A rank that fails or panics wakes those that wait for it, so no call waits for ever.
+//! The ranks' backends, each with a thread that lasts as long as they do; the first rank's is the caller's. A call
+//! returns when all have answered. A rank that fails or panics wakes those that wait for it, so no call waits for ever.
 
 use std::any::Any;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use super::{Aborted, Rank, Ranked};
 use crate::error::{Error, Result};
@@ -12,14 +14,79 @@ use crate::error::{Error, Result};
 pub struct Members<B: Ranked> {
     backends: Vec<Mutex<B>>,
     fabric: B::Fabric,
+    /// Of all ranks but the first.
+    workers: Vec<Worker>,
 }
 
 /// What a rank's thread ended with.
 type Ended<T> = std::result::Result<T, Box<dyn Any + Send>>;
 
+/// A thread that does one job after the other, and says when each is done.
+struct Worker {
+    /// `None` only while it ends.
+    jobs: Option<Sender<Job<'static>>>,
+    done: Mutex<Receiver<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// It does not panic.
+type Job<'a> = Box<dyn FnOnce() + Send + 'a>;
+
+impl Worker {
+    fn start(rank: usize) -> Result<Self> {
+        let (jobs, given) = channel::<Job<'static>>();
+        let (says, done) = channel();
+        let work = move || {
+            for job in given {
+                job();
+                if says.send(()).is_err() {
+                    return;
+                }
+            }
+        };
+        let thread = thread::Builder::new().name(format!("rank {rank}")).spawn(work);
+        let thread = thread.map_err(Error::io("a thread", "start"))?;
+        Ok(Self { jobs: Some(jobs), done: Mutex::new(done), thread: Some(thread) })
+    }
+
+    /// Gives it a job, whose end the result waits for when it is dropped.
+    fn begin<'a>(&'a self, job: Job<'a>) -> Running<'a> {
+        // SAFETY: only the lifetime changes. The job is not run, and nothing of it is used, after `Running` is dropped:
+        // that waits until the thread says that the job is done, or has ended. `Running` is made in this module alone,
+        // which forgets none.
+        let job = unsafe { mem::transmute::<Job<'a>, Job<'static>>(job) };
+        let jobs = self.jobs.as_ref().expect("it ends only when it is dropped");
+        jobs.send(job).expect("the thread lasts: its jobs do not panic");
+        Running(self)
+    }
+}
+
+/// A job that a worker does.
+struct Running<'a>(&'a Worker);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        // An error: the thread has ended, and its job with it.
+        let _ = lock(&self.0.done).recv();
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            log::warn!("the thread of a rank has panicked");
+        }
+    }
+}
+
 impl<B: Ranked> Members<B> {
-    pub fn new(backends: Vec<B>, fabric: B::Fabric) -> Self {
-        Self { backends: backends.into_iter().map(Mutex::new).collect(), fabric }
+    /// # Errors
+    ///
+    /// No thread can be started.
+    pub fn new(backends: Vec<B>, fabric: B::Fabric) -> Result<Self> {
+        let workers = (1..backends.len()).map(Worker::start).collect::<Result<_>>()?;
+        Ok(Self { backends: backends.into_iter().map(Mutex::new).collect(), fabric, workers })
     }
 
     pub fn count(&self) -> usize {
@@ -47,9 +114,23 @@ impl<B: Ranked> Members<B> {
         passed_on(self.ended(|rank| work(rank).inspect_err(|error| self.abort_if(is_fatal(error)))))
     }
 
+    /// The same, one rank after the other on this thread: for work that takes less time than to wake another thread.
+    ///
+    /// # Errors
+    ///
+    /// Those of `try_each`.
+    pub fn try_in_turn<T>(&self, work: impl Fn(Rank<'_, B>) -> Result<T>) -> Result<Vec<T>> {
+        let work = |rank: Rank<'_, B>| work(rank).inspect_err(|error| self.abort_if(!error.is_shortage()));
+        passed_on((0..self.count()).map(|number| self.on(number, work)).collect())
+    }
+
     /// The same of work in which they do: any error on one ends them all, also a shortage, which is then no longer one
     /// that a smaller step would mend.
     pub fn try_together<T: Send>(&self, work: impl Fn(Rank<'_, B>) -> Result<T> + Sync) -> Result<Vec<T>> {
+        if self.count() == 1 {
+            // Nobody waits for it, and a smaller step may be taken.
+            return self.try_each(work);
+        }
         let lasting = |error: Error| match error.is_shortage() {
             true => Error::Internal(format!("{error}; devices that compute one model together end by it")),
             false => error,
@@ -68,21 +149,28 @@ impl<B: Ranked> Members<B> {
         }
     }
 
+    /// `work` on one rank.
+    fn on<T>(&self, number: usize, work: impl FnOnce(Rank<'_, B>) -> T) -> Ended<T> {
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            let backend = &mut *lock(&self.backends[number]);
+            work(Rank { number, backend, fabric: &self.fabric })
+        }));
+        ended.inspect_err(|_| B::abort(&self.fabric))
+    }
+
     fn ended<T: Send>(&self, work: impl Fn(Rank<'_, B>) -> Result<T> + Sync) -> Vec<Ended<Result<T>>> {
-        let on = |number: usize| {
-            let ended = catch_unwind(AssertUnwindSafe(|| {
-                let backend = &mut *lock(&self.backends[number]);
-                work(Rank { number, backend, fabric: &self.fabric })
-            }));
-            ended.inspect_err(|_| B::abort(&self.fabric))
+        let on = |number: usize| self.on(number, &work);
+        let (on, others) = (&on, Mutex::new(Vec::with_capacity(self.workers.len())));
+        let give = |number: usize, worker| {
+            let others = &others;
+            Worker::begin(worker, Box::new(move || lock(others).push((number, on(number)))))
         };
-        let on = &on;
-        thread::scope(|scope| {
-            let others: Vec<_> = (1..self.count()).map(|number| scope.spawn(move || on(number))).collect();
-            let first = on(0);
-            let others = others.into_iter().map(|other| other.join().expect("panics are caught in the thread"));
-            std::iter::once(first).chain(others).collect()
-        })
+        let running: Vec<Running<'_>> = (1..).zip(&self.workers).map(|(number, worker)| give(number, worker)).collect();
+        let first = on(0);
+        drop(running);
+        let mut others = others.into_inner().unwrap_or_else(PoisonError::into_inner);
+        others.sort_by_key(|(number, _)| *number);
+        std::iter::once(first).chain(others.into_iter().map(|(_, ended)| ended)).collect()
     }
 }
 

@@ -5,18 +5,20 @@
 //!
 //! # Exact sums
 //! An exact sum over inputs has [`PARTS`] parts, neighbouring inputs each, folded pair by pair as a balanced tree. Each
-//! rank computes its parts one by one and folds them, and the fabric folds those of the ranks in the same tree, so the
-//! bits do not depend on the number of ranks. Otherwise a rank's parts are one product.
+//! rank computes its parts one by one, and the fabric folds them and those of the other ranks in the same tree, so the
+//! bits do not depend on the number of ranks. Otherwise a rank's parts are one product. Parts are rounded to the dtype
+//! of activations, as they are sent; of exact sums, what is folded of them is rounded too, but for the last sum.
 
 mod backend;
 mod cut;
+pub(in crate::backend) mod meeting;
 pub(in crate::backend) mod members;
 
 use std::sync::{Arc, Mutex};
 
 use crate::error::{Error, Result};
 
-use super::{Backend, DeltaHeads, HeadLayout, SavedBytes, Share, Split};
+use super::{ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, MatrixPart, SavedBytes, Share, Split, StepShape};
 use members::Members;
 
 /// Parts of an exact sum over inputs; the largest number of ranks.
@@ -38,12 +40,56 @@ pub trait Ranked: Backend<SavedPages: Sync> + Sized {
     fn is_aborted(fabric: &Self::Fabric) -> bool;
     /// Waits for what was enqueued, if anything was; an error is ignored, as the backend is not used again.
     fn settle(&mut self) {}
-    /// `x`, a buffer of sums, becomes the sum of that of all ranks, folded pair by pair as a balanced tree in rank order.
-    fn all_reduce(&mut self, fabric: &Self::Fabric, rank: usize, x: &mut Self::Buffer);
+    /// `out`, a buffer of sums, becomes the sum of all parts of all ranks, or is increased by it. Parts are rounded to
+    /// `wire`, and folded pair by pair as a balanced tree: those of a rank, a power of two, then the ranks in order. So
+    /// all have the same bits.
+    fn all_reduce(
+        &mut self,
+        fabric: &Self::Fabric,
+        rank: usize,
+        out: &mut Self::Buffer,
+        parts: &[&Self::Buffer],
+        how: Reduced,
+    );
+    /// As `matrix`, for the rows of one rank of a matrix of `outputs` rows: products of all numbers of ranks have the
+    /// same bits where they must.
+    fn matrix_of_outputs(&mut self, parts: &[MatrixPart<'_>], outputs: usize) -> Result<Self::Matrix> {
+        let _ = outputs;
+        self.matrix(parts)
+    }
+    /// Whether `run` will repeat a step of this shape without asking for its ops: the same on all ranks.
+    fn repeats(&self, step: &Self::Step, shape: StepShape) -> bool {
+        let _ = (step, shape);
+        false
+    }
     /// `out[r] = [x[r] of rank 0, x[r] of rank 1, ..]`
     fn all_gather(&mut self, fabric: &Self::Fabric, rank: usize, out: &mut Self::Buffer, x: &Self::Buffer);
     /// `out[r][i] = x[r][first + i]`; both hold the same.
     fn columns(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, first: usize);
+}
+
+/// How sums of ranks are exchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reduced {
+    /// What each part is rounded to; if sums are exact, every sum of parts but the last, too, whichever rank makes it.
+    pub wire: Dtype,
+    /// Whether there are always [`PARTS`] parts.
+    pub exact: bool,
+    /// Whether the sum is added to what is there.
+    pub adds: bool,
+}
+
+/// Folds neighbouring numbers into the first, pair by pair as a balanced tree; their number is a power of two.
+/// `add(a, b, left)`: their sum, one of `left` sums that its level leaves.
+pub(in crate::backend) fn folded<T: Copy>(parts: &mut [T], mut add: impl FnMut(T, T, usize) -> T) -> T {
+    let mut count = parts.len();
+    while count > 1 {
+        count /= 2;
+        for i in 0..count {
+            parts[i] = add(parts[2 * i], parts[2 * i + 1], count);
+        }
+    }
+    parts[0]
 }
 
 /// The panic of a rank that waited for one that has failed.
@@ -56,6 +102,7 @@ type Each<T> = Arc<Vec<Mutex<T>>>;
 /// The ranks of one model, as one backend.
 pub struct Ranks<B: Ranked> {
     members: Members<B>,
+    exact: bool,
     /// Parts of an exact sum that one rank computes; 1 if sums are not exact.
     parts: usize,
     /// Ops of the step that `run` collects, to be passed on together.
@@ -83,6 +130,7 @@ type StepOp<B> = Box<dyn Fn(&mut Rank<'_, B>, &mut <B as Backend>::Step) + Send 
 /// A buffer, as `share` says.
 pub struct RankBuffer<B: Backend> {
     share: Share,
+    holds: ActivationDtype,
     /// Columns of `own`.
     width: usize,
     /// Of [`Share::Parts`], the first part.
@@ -144,7 +192,7 @@ impl<B: Ranked> Ranks<B> {
         }
         let fabric = B::connect(&mut ranks)?;
         let parts = if exact { PARTS / count } else { 1 };
-        Ok(Self { members: Members::new(ranks, fabric), parts, recorded: None })
+        Ok(Self { members: Members::new(ranks, fabric)?, exact, parts, recorded: None })
     }
 
     /// The number of ranks.
@@ -199,15 +247,22 @@ impl<B: Ranked> Ranks<B> {
     }
 
     /// `out` becomes, or is increased by, the sum over all parts of all ranks. `part(rank, number, to)` writes part
-    /// `number` of the rank to `to`.
+    /// `number` of the rank to `to`. Parts are rounded as `inputs` are, from which they are computed.
     fn sum(
         &mut self,
         out: &RankBuffer<B>,
+        inputs: ActivationDtype,
         adds: bool,
         part: impl Fn(&mut Rank<'_, B>, usize, &mut B::Buffer) + Send + Sync + 'static,
     ) {
-        assert_eq!(out.share, Share::Summed, "a layer whose inputs are divided writes a buffer of sums");
+        let is_summed = matches!(out.share, Share::Summed { .. });
+        assert!(is_summed, "a layer whose inputs are divided writes a buffer of sums");
         let (own, parts) = (out.own.clone(), out.parts.clone());
+        let (exact, is_sent) = (self.exact, self.exact || self.count() > 1);
+        let wire = match inputs {
+            ActivationDtype::Operands(dtype) if is_sent => dtype,
+            ActivationDtype::Operands(_) | ActivationDtype::Sums => Dtype::F32,
+        };
         self.op(move |rank| {
             let at = rank.number;
             let mut own = members::lock(&own[at]);
@@ -215,25 +270,9 @@ impl<B: Ranked> Ranks<B> {
             for (number, to) in parts.iter_mut().enumerate() {
                 part(rank, number, to);
             }
-            fold(&mut parts, |a, b| rank.backend.add(a, b));
-            rank.backend.all_reduce(rank.fabric, at, &mut parts[0]);
-            match adds {
-                true => rank.backend.add(&mut own, &parts[0]),
-                false => rank.backend.columns(&mut own, &parts[0], 0),
-            }
+            let parts: Vec<&B::Buffer> = parts.iter().map(|part| &**part).collect();
+            rank.backend.all_reduce(rank.fabric, at, &mut own, &parts, Reduced { wire, exact, adds });
         });
-    }
-}
-
-/// Folds all of `parts` into the first, pair by pair as a balanced tree; their number is a power of two.
-fn fold<T>(parts: &mut [T], mut add: impl FnMut(&mut T, &T)) {
-    let mut apart = 1;
-    while apart < parts.len() {
-        for pair in parts.chunks_mut(2 * apart) {
-            let (low, high) = pair.split_at_mut(apart);
-            add(&mut low[0], &high[0]);
-        }
-        apart *= 2;
     }
 }
 
@@ -274,31 +313,5 @@ impl<B: Backend> SavedBytes for RankPages<B> {
 
     fn from_bytes(bytes: Vec<u8>, pages: usize) -> Self {
         RankPages::Bytes { bytes, pages }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_are_folded_as_one_tree_however_they_are_shared_out() {
-        let add = |a: &mut String, b: &String| *a = format!("({a}{b})");
-        let letters: Vec<String> = "abcdefgh".chars().map(String::from).collect();
-        let mut whole = letters.clone();
-        fold(&mut whole, add);
-        assert_eq!(whole[0], "(((ab)(cd))((ef)(gh)))");
-        for ranks in [1, 2, 4, 8] {
-            let mut own: Vec<String> = letters
-                .chunks(PARTS / ranks)
-                .map(|parts| {
-                    let mut parts = parts.to_vec();
-                    fold(&mut parts, add);
-                    parts.swap_remove(0)
-                })
-                .collect();
-            fold(&mut own, add);
-            assert_eq!(own[0], whole[0], "{ranks} ranks");
-        }
     }
 }

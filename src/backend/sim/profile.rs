@@ -167,6 +167,31 @@ impl DeviceProfile {
         }
     }
 
+    /// So many of these devices that compute one model together, each with `undivided` bytes of weights that all have.
+    /// Rates and memory are those of all; what they exchange takes no time here.
+    #[must_use]
+    pub fn together(mut self, devices: usize, undivided: usize) -> Self {
+        let all = devices as f64;
+        self.memory_bytes = all * self.memory_bytes - (all - 1.0) * undivided as f64;
+        self.linear.bytes_per_s *= all;
+        self.linear.flops_per_s *= all;
+        let attention = &mut self.attention;
+        attention.first_byte_ns /= all;
+        attention.again_byte_ns /= all;
+        let own = self.backend.cost_model();
+        attention.kv_byte_ns = Some(attention.kv_byte_ns.unwrap_or(own.kv_byte) / all);
+        attention.state_byte_ns = Some(attention.state_byte_ns.unwrap_or(own.state_byte) / all);
+        match &mut attention.products {
+            Some(ProductTimes::FlopsPerS(rate)) => *rate *= all,
+            Some(ProductTimes::Tiles { start_ns, token_ns, half_token_ns, .. }) => {
+                [start_ns, token_ns, half_token_ns].into_iter().for_each(|ns| *ns /= all);
+            }
+            None => {}
+        }
+        self.name = format!("{devices} x {}", self.name);
+        self
+    }
+
     fn load(path: &Path) -> Result<Self> {
         Self::read(path, &lines::input_text(path)?)
     }

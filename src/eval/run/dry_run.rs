@@ -34,10 +34,11 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     };
     line("task", format!("{}, {}", prepared.task.name, prepared.task.method.described()));
     line("model", format!("{}, {} context", prepared.model.display(), count(config.context as u64)));
-    for LaunchSizes { device, weights, pool, .. } in &each {
-        let memory = match each.len() {
-            1 => String::new(),
-            _ => format!(": weights {}, kv pool {}", bytes(*weights as u64), bytes(*pool as u64)),
+    for LaunchSizes { device, ranks, weights, pool, .. } in &each {
+        let (of, on_each) = (*ranks, if *ranks > 1 { " on each" } else { "" });
+        let memory = match (each.len(), ranks) {
+            (1, 1) => String::new(),
+            _ => format!(": weights {}, kv pool {}{on_each}", bytes((weights / of) as u64), bytes((pool / of) as u64)),
         };
         line("device", format!("{device}{memory}"));
     }

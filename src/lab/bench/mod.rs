@@ -1,5 +1,6 @@
 //! The measurements of `offshoot bench`, each compared with the machine's limit, which is measured in the same run.
 
+pub mod allreduce;
 pub mod attention;
 pub mod batches;
 pub mod chart;

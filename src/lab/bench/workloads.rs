@@ -9,14 +9,14 @@ use serde::Serialize;
 
 use super::tables::{print_json, rounded};
 use super::workload_file::{Workload, read_jobs};
-use crate::backend::{Dtype, KvDtype, Timed};
+use crate::backend::{Backend, Dtype, KvDtype, Timed};
 use crate::engine::{EngineFacts, EngineHandle, Hear, Metrics, Priority, SamplingParams, Stop, UniformKey};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::lab::check::dice::Dice;
 use crate::launch::{
-    Demand, DeviceBackend, DeviceChoice, Devices, EngineBudget, Generation, Generator, Launch, ModelSource, OnDevice,
-    PromptRequest, Release, in_bytes,
+    Demand, DeviceBackend, DeviceChoice, Devices, EngineBudget, Generation, Generator, Launch, ModelSource, OnBackend,
+    OnDevice, PromptRequest, Release, in_bytes,
 };
 use crate::model::{ModelConfig, WeightChoice};
 use crate::plan::Planner;
@@ -117,6 +117,9 @@ pub fn main(devices: &Devices, options: &WorkloadOptions) -> Result<()> {
         return measure_ranks(devices, options);
     }
     let [choice] = choices[..] else { return measure_replicas(&choices, options) };
+    if options.deterministic && !options.without_attention {
+        return measure_engine(choice.into(), options);
+    }
     choice.open(None)?.with(MeasureWorkloads(options))
 }
 
@@ -141,9 +144,14 @@ fn refuse_on_several(devices: &dyn Display, options: &WorkloadOptions) -> Result
 /// Measures every workload on devices that compute one model together.
 fn measure_ranks(devices: &Devices, options: &WorkloadOptions) -> Result<()> {
     refuse_on_several(devices, options)?;
+    measure_engine(devices.clone(), options)
+}
+
+/// Measures every workload on an engine as `run` has it.
+fn measure_engine(devices: Devices, options: &WorkloadOptions) -> Result<()> {
     let begun = Instant::now();
     let (config, jobs) = read(options)?;
-    let engine = launch(&config, &jobs, options, devices.clone())?.start()?.engine;
+    let engine = launch(&config, &jobs, options, devices)?.start()?.engine;
     measure_jobs(&engine, &jobs, options, begun)
 }
 
@@ -157,7 +165,10 @@ fn measure_replicas(choices: &[DeviceChoice], options: &WorkloadOptions) -> Resu
     for devices in [&choices[..1], choices] {
         let launch = launch(&config, &jobs, options, Devices::Each(devices.to_vec()))?;
         let engine = match devices {
-            [one] => one.open_as_one_of(choices.len(), Some(launch.model))?.with(StartOne(&launch))?,
+            [one] => {
+                let opened = one.open_as_one_of(choices.len(), Some(launch.model))?;
+                opened.with_engine(launch.is_exact(), StartOne(&launch))?
+            }
             _ => launch.start()?.engine,
         };
         for (at, job) in jobs.iter().enumerate() {
@@ -197,10 +208,10 @@ impl MeasuredWorkload<'_> {
 /// Starts a launch's engine on an open device.
 struct StartOne<'a>(&'a Launch<'a>);
 
-impl OnDevice for StartOne<'_> {
+impl OnBackend for StartOne<'_> {
     type Output = EngineHandle;
 
-    fn run<B: DeviceBackend>(self, backend: B) -> Result<EngineHandle> {
+    fn run<B: Backend>(self, backend: B) -> Result<EngineHandle> {
         Ok(self.0.start_on(backend)?.engine)
     }
 }

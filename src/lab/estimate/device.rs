@@ -1,13 +1,14 @@
 //! A simulated device with a model on it, and the memory for keys and values that a job would have there.
 
+use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use super::pool::Pool;
 use super::source::PlanModel;
-use crate::backend::Backend;
 use crate::backend::sim::{DeviceProfile, Sim};
+use crate::backend::{Backend, WeightFormat};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::lab::replay::{ReplaySettings, SimulatedMachine};
@@ -38,15 +39,44 @@ pub struct DescribedDevice {
     pub hints: Vec<(PlanHints, u64)>,
     /// Of models with delta-rule layers.
     pub states: Option<StateSizes>,
+    /// Of devices that compute the model together: how many, and the bytes of weights on each.
+    pub ranks: Option<RankSizes>,
     branches: usize,
+}
+
+/// The memory of each of several devices that compute one model together.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct RankSizes {
+    pub ranks: usize,
+    pub weight_bytes: u64,
+    /// Of them, what every one has.
+    pub undivided_bytes: u64,
+    pub pool_bytes: u64,
+    pub kv_bytes_per_token: u64,
+}
+
+impl fmt::Display for RankSizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { ranks, weight_bytes, undivided_bytes, pool_bytes, kv_bytes_per_token } = *self;
+        write!(f, "of {ranks}: {} of weights ({} of them on all), ", bytes(weight_bytes), bytes(undivided_bytes))?;
+        write!(f, "{} for keys and values, {} of them a token", bytes(pool_bytes), bytes(kv_bytes_per_token))
+    }
 }
 
 impl DescribedDevice {
     /// Opens the built-in `profile`, or the file of that name, with `model` on it. The engine is built as in a run.
-    pub fn open(profile: &str, budget: &EngineBudget, model: &PlanModel) -> Result<Self> {
+    /// `ranks`: how many of them compute the model together; `None`: one has all of it.
+    pub fn open(profile: &str, ranks: Option<usize>, budget: &EngineBudget, model: &PlanModel) -> Result<Self> {
         // The host memory of this machine is irrelevant.
         EngineBudget { swap_bytes: None, ..*budget }.check()?;
-        let profile = Arc::new(DeviceProfile::named(profile)?);
+        let one = DeviceProfile::named(profile)?;
+        let together = ranks.unwrap_or(1);
+        model.config.check_ranks(together, budget.deterministic && ranks.is_some())?;
+        let undivided = match together {
+            1 => 0,
+            several => model.config.undivided_bytes(model.dtype, several),
+        };
+        let profile = Arc::new(if together > 1 { one.together(together, undivided) } else { one });
         let mut sim = Sim::new(profile.clone());
         let launch = Launch {
             prefix_store: None,
@@ -58,7 +88,15 @@ impl DescribedDevice {
             demand: Demand::unbounded(),
         };
         let of_experts = |format| !model.config.has_experts() || profile.multiplies_experts(format);
-        let held = model.config.held_where(|format| profile.multiplies(format) && of_experts(format));
+        // On ranks the codes of experts and of GGUF files become dense.
+        let divides = |format| match format {
+            WeightFormat::Dense(_) => true,
+            WeightFormat::Quantised(_) => !model.config.has_experts(),
+            WeightFormat::Blocks(_) => false,
+        };
+        let is_divided = |format| together == 1 || divides(format);
+        let multiplies = |format| is_divided(format) && profile.multiplies(format) && of_experts(format);
+        let held = model.config.held_where(multiplies);
         if held.quantisation.is_none()
             && let Some(made @ Quantisation::Made { .. }) = &model.config.quantisation
         {
@@ -102,6 +140,13 @@ impl DescribedDevice {
             held,
             hints,
             states,
+            ranks: ranks.map(|ranks| RankSizes {
+                ranks,
+                weight_bytes: ((weights - undivided.min(weights)) / ranks + undivided) as u64,
+                undivided_bytes: undivided as u64,
+                pool_bytes: (facts.pool_pages * facts.page_bytes / ranks) as u64,
+                kv_bytes_per_token: (kv_bytes_per_token / ranks) as u64,
+            }),
             branches: facts.max_branches,
         })
     }

@@ -60,6 +60,8 @@ pub struct PlanOptions {
     pub parts: Option<usize>,
     /// Also divides it among so many replicas.
     pub replicas: Option<usize>,
+    /// So many devices compute the model together.
+    pub ranks: Option<usize>,
     /// Also reports how attention treats each node.
     pub explain: bool,
     pub json: bool,
@@ -97,7 +99,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         let expected = format!("at most {}", count(MOST_SAMPLES));
         return Err(Error::value("samples of the job", expected, count(job.samples())));
     }
-    let device = DescribedDevice::open(&options.device_profile, &options.budget, &model)?;
+    let device = DescribedDevice::open(&options.device_profile, options.ranks, &options.budget, &model)?;
     let tree = job.tree();
     let draws = job.draws();
     let need = PageDemand::new(&job, &tree, device.pool);
@@ -113,6 +115,9 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         Predict::Never => false,
         Predict::Auto => job.samples() <= FEW_SAMPLES && drawn <= FEW_TOKENS,
     };
+    if device.ranks.is_some_and(|sizes| sizes.ranks > 1) && wanted {
+        job.notes.push("what devices exchange takes no time in predictions".to_owned());
+    }
     let predictions = match wanted {
         true => predict(&job, &sample_tree, &device)?,
         false => Vec::new(),
@@ -128,6 +133,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         branches: device.branches(),
         pool: device.pool,
         states: device.states,
+        ranks: device.ranks,
         levels: sharing::levels(&sample_tree),
         sharing: sharing::policies(&sample_tree, &device.pool),
         kv_bytes: kv * device.pool.page_bytes,

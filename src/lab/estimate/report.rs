@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::decode_step::KvReads;
-use super::device::{DescribedDevice, StateSizes};
+use super::device::{DescribedDevice, RankSizes, StateSizes};
 use super::explain::ExplainedNode;
 use super::job::PlannedJob;
 use super::parts::JobParts;
@@ -31,6 +31,9 @@ pub struct JobEstimate {
     /// Of models with delta-rule layers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub states: Option<StateSizes>,
+    /// With `--tensor-parallel`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<RankSizes>,
     /// Levels of the tree, from the roots down.
     pub levels: Vec<TreeLevel>,
     pub sharing: Vec<SharingCost>,
@@ -181,6 +184,9 @@ impl fmt::Display for JobEstimate {
         line("waves", waves_text(&self.waves, job.prompts))?;
         for (number, prediction) in self.predictions.iter().enumerate() {
             line(if number == 0 { "predicted" } else { "" }, prediction_text(prediction))?;
+        }
+        if let Some(sizes) = &self.ranks {
+            line("each device", sizes.to_string())?;
         }
         let parts = self.parts.iter().flat_map(JobParts::lines);
         for (name, text) in parts.chain(self.replicas.iter().flat_map(JobReplicas::lines)) {

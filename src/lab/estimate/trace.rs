@@ -48,7 +48,7 @@ struct ByPolicy {
 /// Replays the trace and prints the result.
 pub fn main(options: &TraceOptions) -> Result<()> {
     let model = PlanModel::open(&options.model, options.dtype, options.budget.weights)?;
-    let device = DescribedDevice::open(&options.device_profile, &options.budget, &model)?;
+    let device = DescribedDevice::open(&options.device_profile, None, &options.budget, &model)?;
     let mut replayed = Replayed {
         trace: options.replay.trace.display().to_string(),
         requests: 0,

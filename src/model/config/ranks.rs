@@ -1,9 +1,11 @@
 //! Whether a model can be divided among the ranks of tensor parallelism (`backend::ranks`), and by how many.
 
+use crate::backend::Dtype;
 use crate::backend::ranks::PARTS;
 use crate::error::{Error, Result};
 
 use super::{HeadNormSpan, LayerSpec, Mixer, ModelConfig};
+use crate::model::layout::Layout;
 
 /// A size of a layer that ranks divide.
 struct DividedSize {
@@ -21,6 +23,19 @@ impl DividedSize {
 }
 
 impl ModelConfig {
+    /// Bytes of the matrices that `ranks` ranks have whole, each of them: embeddings (and an output layer tied to
+    /// them), an output layer whose vocabulary they do not divide, and routers. Norms and biases count for nothing.
+    pub fn undivided_bytes(&self, dtype: Dtype, ranks: usize) -> usize {
+        let layout = Layout::of(self);
+        let head = layout.head.as_ref().filter(|_| !self.vocab.is_multiple_of(ranks));
+        let inputs =
+            layout.inputs.iter().flat_map(|inputs| std::iter::once(&inputs.embed).chain(inputs.projection.tensors()));
+        let routers = layout.layers.iter().filter_map(|layer| layer.experts.as_ref());
+        let routers = routers.flat_map(|experts| experts.router.tensors());
+        let whole = std::iter::once(&layout.embed).chain(head).chain(inputs).chain(routers);
+        whole.map(|tensor| self.format(tensor, dtype).bytes(tensor.rows(), tensor.cols())).sum()
+    }
+
     /// Refuses a model that `ranks` ranks cannot divide. `exact`: sums have the same parts for any number of ranks.
     ///
     /// # Errors
@@ -92,4 +107,36 @@ fn sizes(layer: &LayerSpec) -> impl Iterator<Item = DividedSize> {
     let experts = layer.feed_forward.experts().map(|experts| ("the experts' intermediate size", experts.width));
     let inner = dense.into_iter().chain(experts);
     of_heads.chain(of_delta).chain(inner.map(|(field, size)| DividedSize { field, size, is_summed: true }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(vocab: usize, tied: bool, experts: bool) -> ModelConfig {
+        let mut fields = serde_json::json!({
+            "model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 4, "intermediate_size": 48, "vocab_size": vocab, "max_position_embeddings": 64,
+            "rms_norm_eps": 1e-6, "tie_word_embeddings": tied
+        });
+        if experts {
+            let more = serde_json::json!({
+                "model_type": "qwen3_moe", "head_dim": 8, "num_experts": 6, "num_experts_per_tok": 2,
+                "moe_intermediate_size": 16, "norm_topk_prob": true
+            });
+            fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        }
+        ModelConfig::from_json(&fields.to_string()).unwrap()
+    }
+
+    #[test]
+    fn embeddings_undivided_heads_and_routers_are_on_every_rank() {
+        let bytes = |vocab, tied, experts| config(vocab, tied, experts).undivided_bytes(Dtype::F16, 2);
+        let table = 2 * 100 * 32;
+        assert_eq!(bytes(100, false, false), table);
+        assert_eq!(bytes(100, true, false), table);
+        // The head of an odd vocabulary is not divided.
+        assert_eq!(bytes(101, false, false), 2 * 2 * 101 * 32);
+        assert_eq!(bytes(100, false, true), table + 2 * (2 * 6 * 32));
+    }
 }

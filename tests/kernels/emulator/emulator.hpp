@@ -94,6 +94,7 @@ struct Meeting {
 
 struct Block {
     Dim index;
+    unsigned launch;  // of those that run beside each other
     unsigned threads, running;
     std::vector<Warp> warps;
     Meeting meetings[16];
@@ -115,6 +116,7 @@ struct Fiber {
     std::deque<size_t> groups;  // copies in each committed group that is not done, oldest first
     size_t ungrouped = 0;
     const char* waits = "";
+    const void* looked = nullptr;  // at last, where others write
 };
 
 inline Fiber* current = nullptr;
@@ -124,7 +126,9 @@ inline Queue polling;  // look again and again at what others write
 inline std::vector<std::unique_ptr<Fiber>> fibers;
 inline std::vector<std::unique_ptr<Block>> blocks;
 inline std::map<unsigned, Meeting> clusters;  // by their first block
+inline size_t looks = 0;  // at something else than before
 inline unsigned grid = 0;
+inline unsigned launches = 1;  // kernels that run beside each other, as on several GPUs, each with `grid` blocks
 inline bool late_copies = false, late_products = false;
 inline std::mt19937 dice;
 inline std::string fault;
@@ -980,9 +984,40 @@ inline Loaded load_extent(const void* from) {
     return {from};
 }
 
+// Before a look at what others write: whoever looks again at the same lets all others run first.
+inline void look(const void* from) {
+    if (current->looked == from) {
+        pause();
+    } else {
+        current->looked = from;
+        looks++;
+    }
+}
+
 inline unsigned load_acquire(const unsigned* from) {
-    pause();
+    look(from);
     return *from;
+}
+
+// What passes between GPUs.
+
+inline void store_release(unsigned* to, unsigned value) {
+    *to = value;
+}
+
+inline void fence_for_all() {}
+
+template <class P>
+void store_packet(P* to, unsigned long long low, unsigned long long high) {
+    to->words[0] = low;
+    to->words[1] = high;
+}
+
+template <class P>
+void load_packet(const P* from, unsigned long long& low, unsigned long long& high) {
+    look(from);
+    low = from->words[0];
+    high = from->words[1];
 }
 
 // Runs a kernel; what went wrong, or nothing.
@@ -1042,9 +1077,10 @@ inline bool do_some_copies() {
 }
 
 inline void make_blocks(unsigned threads, size_t dynamic_bytes) {
-    for (unsigned index = 0; index < grid; index++) {
+    for (unsigned index = 0; index < grid * launches; index++) {
         auto block = std::make_unique<Block>();
-        block->index = {index, 0, 0};
+        block->index = {index % grid, 0, 0};
+        block->launch = index / grid;
         block->threads = block->running = threads;
         block->warps.resize(threads / WARP);
         block->shared = static_cast<unsigned char*>(std::aligned_alloc(1024, SHARED_BYTES));
@@ -1092,17 +1128,18 @@ inline const char* run(unsigned blocks_, unsigned threads, size_t dynamic_bytes,
     fault.clear();
     body = std::move(kernel);
     make_blocks(threads, dynamic_bytes);
-    size_t polled = ~size_t{0}, turns = 0;
+    size_t polled = ~size_t{0}, turns = 0, looked = 0;
     while (fault.empty()) {
         if (ready.empty()) {
             if (do_some_copies()) {
                 continue;
             }
             // What nobody else will change is looked at once more, and then never.
-            if (polling.empty() || turns == polled) {
+            if (polling.empty() || (turns == polled && looks == looked)) {
                 break;
             }
             polled = turns + polling.size();
+            looked = looks;
             wake(polling);
         }
         if (++turns % 64 == 0 && late_copies) {

@@ -52,6 +52,8 @@ pub struct Emulated {
 
 type Launch = unsafe extern "C" fn(c_uint, c_uint, usize, c_int, c_int, c_uint, *const *mut c_void) -> *const c_char;
 
+type LaunchBeside = unsafe extern "C" fn(c_uint, c_uint, c_uint, c_uint, *const *const *mut c_void) -> *const c_char;
+
 impl Emulated {
     /// `None`, and a word on standard error, where there is no C++ compiler.
     pub fn compile(unit: &Unit, kernel: &str) -> Option<Self> {
@@ -114,11 +116,34 @@ impl Emulated {
             let launch = self.library.get::<Launch>(b"launch").expect("what `launcher` defines");
             launch(grid, threads, shared_bytes, late(how.copies), late(how.products), how.seed, args.as_ptr())
         };
-        if !fault.is_null() {
-            // SAFETY: a string that lives until the next launch.
-            let fault = unsafe { CStr::from_ptr(fault) };
-            panic!("{how:?}: {}", fault.to_string_lossy());
+        // SAFETY: as `launcher` declares it.
+        unsafe { panic_of(fault, &how) };
+    }
+
+    /// Launches the kernel once for each of `args`, on as many GPUs that see each other's memory; `seed` decides in
+    /// which order their threads run.
+    ///
+    /// # Safety
+    /// As of `launch`.
+    pub unsafe fn launch_beside(&self, grid: u32, threads: u32, seed: u32, args: &[Vec<*mut c_void>]) {
+        let args: Vec<*const *mut c_void> = args.iter().map(|args| args.as_ptr()).collect();
+        // SAFETY: as in `launch`.
+        unsafe {
+            let launch = self.library.get::<LaunchBeside>(b"launch_beside").expect("what `launcher` defines");
+            panic_of(launch(args.len() as u32, grid, threads, seed, args.as_ptr()), &seed);
         }
+    }
+}
+
+/// Panics with what a launch has said.
+///
+/// # Safety
+/// `fault` is null, or a string that lives until the next launch.
+unsafe fn panic_of(fault: *const c_char, how: &dyn std::fmt::Debug) {
+    if !fault.is_null() {
+        // SAFETY: the caller says so.
+        let fault = unsafe { CStr::from_ptr(fault) };
+        panic!("{how:?}: {}", fault.to_string_lossy());
     }
 }
 
@@ -146,6 +171,18 @@ std::function<void()> bound(void (*kernel)(A...), void** args) {{
 
 extern "C" const char* launch(unsigned grid, unsigned threads, size_t shared_bytes, int copies_late, int products_late, unsigned seed, void** args) {{
     return emulated::run(grid, threads, shared_bytes, copies_late != 0, products_late != 0, seed, bound({kernel}, args));
+}}
+
+extern "C" const char* launch_beside(unsigned launches, unsigned grid, unsigned threads, unsigned seed, void*** args) {{
+    std::vector<std::function<void()>> kernels;
+    for (unsigned launch = 0; launch < launches; launch++) {{
+        kernels.push_back(bound({kernel}, args[launch]));
+    }}
+    emulated::launches = launches;
+    auto body = [=] {{ kernels[emulated::current->block->launch](); }};
+    const char* fault = emulated::run(grid, threads, 0, true, false, seed, body);
+    emulated::launches = 1;
+    return fault;
 }}
 "#
     )

@@ -10,6 +10,7 @@ use super::four_bit::{FourBit, FourBitCodes, FourBitKernel, FourBitTiles};
 use super::four_bit_layers::LayerTiles;
 use super::unit::{Source, Unit};
 use crate::backend::Dtype;
+use crate::backend::ranks::PARTS;
 
 /// A file of `kernels/` as a [`Source`].
 macro_rules! source {
@@ -66,7 +67,7 @@ pub static HEADERS: &[Source] = &[
     source!("registers.cuh"),
     source!("attention/level_words.cuh"),
     source!("reduce.cuh"),
-    source!("ranks/meet.cuh"),
+    source!("ranks/exchange.cuh"),
     source!("sampling/sample.cuh"),
     source!("sampling/edit.cuh"),
     source!("sampling/row.cuh"),
@@ -105,6 +106,7 @@ pub static KV_APPEND_FP8: Source = source!("ops/kv_append_fp8.cu");
 pub static COLUMNS: Source = source!("ops/columns.cu");
 pub static ALL_GATHER: Source = source!("ranks/all_gather.cu");
 pub static ALL_REDUCE: Source = source!("ranks/all_reduce.cu");
+pub static ROUND_TRIP: Source = source!("ranks/round_trip.cu");
 pub static KV_PAGES: Source = source!("ops/kv_pages.cu");
 pub static LAYER_NORM: Source = source!("ops/layer_norm.cu");
 pub static LEVEL_LSE: Source = source!("attention/level_lse.cu");
@@ -158,7 +160,8 @@ pub fn all() -> Vec<Unit> {
     all.extend([8, 9].into_iter().flat_map(four_bit_of));
     all.extend(SAMPLE.iter().chain([&SAMPLE_COUNT]).map(Unit::new));
     all.push(advance());
-    all.extend([1, 2, 4, 8].into_iter().flat_map(|ranks| [all_reduce(ranks), all_gather(ranks)]));
+    all.extend(exchanged_sums().into_iter().map(all_reduce));
+    all.extend([2, 4, 8].into_iter().flat_map(|ranks| [all_gather(ranks), round_trip(ranks)]));
     all.extend(routes());
     all.extend(
         DTYPES.into_iter().flat_map(|element| [8, 9].into_iter().flat_map(move |major| experts(element, major))),
@@ -338,13 +341,50 @@ pub fn expert_linear(element: Dtype, tiles: ExpertTiles, is_gated: bool) -> Unit
     .define("GATED", u8::from(is_gated))
 }
 
-/// The units of exchanges among so many ranks.
-pub fn all_reduce(ranks: usize) -> Unit {
-    Unit::new(&ALL_REDUCE).define("RANKS", ranks)
+/// How sums are exchanged: by so many ranks, each of which has as many parts of `part`, sent as `wire`; see
+/// kernels/ranks/all_reduce.cu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ExchangedSums {
+    pub ranks: usize,
+    pub parts: usize,
+    pub part: Dtype,
+    pub wire: Dtype,
+    pub exact: bool,
+}
+
+impl ExchangedSums {
+    /// Sums of all parts, which do not depend on the number of ranks, or each rank's part as it is.
+    pub fn of(ranks: usize, part: Dtype, wire: Dtype, exact: bool) -> Self {
+        let parts = if exact { PARTS / ranks } else { 1 };
+        Self { ranks, parts, part, wire, exact }
+    }
+}
+
+/// Sums of every number of ranks in bf16 and f32, and of two ranks in all dtypes: more would take minutes to compile.
+fn exchanged_sums() -> Vec<ExchangedSums> {
+    let of_any =
+        [1, 2, 4, 8].into_iter().flat_map(|ranks| [Dtype::Bf16, Dtype::F32].map(|dtype| (ranks, dtype, dtype)));
+    // Sums of experts are f32.
+    let of_two = [(Dtype::F16, Dtype::F16), (Dtype::F32, Dtype::F16), (Dtype::F32, Dtype::Bf16)];
+    let of_two = of_two.map(|(part, wire)| (2, part, wire));
+    let both = |(ranks, part, wire)| [true, false].map(|exact| ExchangedSums::of(ranks, part, wire, exact));
+    of_any.chain(of_two).flat_map(both).collect()
+}
+
+/// The unit of sums exchanged so.
+pub fn all_reduce(sums: ExchangedSums) -> Unit {
+    let ExchangedSums { ranks, parts, part, wire, exact } = sums;
+    let unit = Unit::new(&ALL_REDUCE).define("RANKS", ranks).define("PARTS", parts);
+    let unit = unit.define("PART", element_name(part)).define("WIRE", element_name(wire));
+    unit.define("EXACT", u32::from(exact))
 }
 
 pub fn all_gather(ranks: usize) -> Unit {
     Unit::new(&ALL_GATHER).define("RANKS", ranks)
+}
+
+pub fn round_trip(ranks: usize) -> Unit {
+    Unit::new(&ROUND_TRIP).define("RANKS", ranks)
 }
 
 /// The unit that advances a step by one token.

@@ -1,5 +1,5 @@
-//! Finds NVRTC and cuBLASLt: named by the user, on the loader's path, beside the driver, in a CUDA toolkit, in conda's
-//! or pip's folders. Only the file system is searched; `python3` is run last, if nothing else was found.
+//! Finds NVRTC, cuBLASLt and NCCL: named by the user, on the loader's path, beside the driver, in a CUDA toolkit, in
+//! conda's or pip's folders. Only the file system is searched; `python3` is run last, if nothing else was found.
 
 use std::env;
 use std::error::Error;
@@ -23,6 +23,8 @@ struct CudaLibrary {
     folder12: &'static str,
     /// pip's package for CUDA 13; the one for CUDA 12 ends in `-cu12`.
     package: &'static str,
+    /// The major version of its own, if it does not have that of CUDA.
+    major: Option<u32>,
 }
 
 const NVRTC: CudaLibrary = CudaLibrary {
@@ -31,6 +33,7 @@ const NVRTC: CudaLibrary = CudaLibrary {
     variable: "OFFSHOOT_NVRTC",
     folder12: "cuda_nvrtc",
     package: "nvidia-cuda-nvrtc",
+    major: None,
 };
 
 const CUBLAS_LT: CudaLibrary = CudaLibrary {
@@ -39,6 +42,17 @@ const CUBLAS_LT: CudaLibrary = CudaLibrary {
     variable: "OFFSHOOT_CUBLASLT",
     folder12: "cublas",
     package: "nvidia-cublas",
+    major: None,
+};
+
+/// Its package for CUDA 13 has the suffix too, and CUDA 12's folder.
+const NCCL: CudaLibrary = CudaLibrary {
+    name: "NCCL",
+    stem: "libnccl.so",
+    variable: "OFFSHOOT_NCCL",
+    folder12: "nccl",
+    package: "nvidia-nccl-cu13",
+    major: Some(2),
 };
 
 /// The CUDA version assumed without a driver.
@@ -59,6 +73,11 @@ pub fn load_cublas_lt(driver: CudaVersion) -> Result<(), String> {
     } else {
         Err("cuBLASLt was found, but not under the name of a version that is known (12 or 13)".into())
     }
+}
+
+/// Opens NCCL. The error is a sentence with the command that installs it.
+pub fn load_nccl(driver: CudaVersion) -> Result<Library, String> {
+    NCCL.load(driver, open)
 }
 
 /// Opens a library of CUDA by path, or by a name on the loader's path. The error is the loader's own text.
@@ -98,6 +117,9 @@ impl CudaLibrary {
 
     /// `libnvrtc.so.13`, ...: the driver's major version first, then the others from the newest, then whichever.
     fn file_names(&self, driver: CudaVersion) -> Vec<String> {
+        if let Some(major) = self.major {
+            return vec![format!("{}.{major}", self.stem), self.stem.to_string()];
+        }
         let others = (12..=NEWEST.major.max(driver.major)).rev().filter(|&major| major != driver.major);
         let versions = std::iter::once(driver.major).chain(others).map(|major| format!("{}.{major}", self.stem));
         versions.chain([self.stem.to_string()]).collect()
@@ -110,13 +132,15 @@ impl CudaLibrary {
     }
 
     fn missing(&self, driver: CudaVersion) -> String {
-        let suffix = if driver.major >= 13 { "" } else { "-cu12" };
+        let package = match driver.major {
+            13.. => self.package.to_owned(),
+            _ => format!("{}-cu12", self.package.trim_end_matches("-cu13")),
+        };
         format!(
             "{} is missing (looked for {} on the loader's path, beside the driver, in CUDA's toolkits and in conda's and pip's \
-             folders): install it with `pip install {}{suffix}`, or set {} to its file",
+             folders): install it with `pip install {package}`, or set {} to its file",
             self.name,
             self.file_names(driver).join(", "),
-            self.package,
             self.variable
         )
     }

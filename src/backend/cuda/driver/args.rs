@@ -50,6 +50,15 @@ impl Args {
         }
     }
 
+    /// `count` pointers as one parameter, to the first byte of each of `memories`; null ones behind them.
+    #[must_use]
+    pub fn memories<'a>(self, memories: impl IntoIterator<Item = &'a Memory>, count: usize) -> Self {
+        let mut pointers: Vec<u64> = memories.into_iter().map(Memory::address).collect();
+        assert!(pointers.len() <= count, "{} pointers in {count} places", pointers.len());
+        pointers.resize(count, 0);
+        self.push(&pointers, 8 * count as u8)
+    }
+
     #[must_use]
     pub fn u32(self, value: u32) -> Self {
         self.push(&[u64::from(value)], 4)

@@ -198,6 +198,10 @@ impl Device {
         self.0.stream
     }
 
+    pub(super) fn context(&self) -> CUcontext {
+        self.0.context
+    }
+
     pub(super) fn modules(&self) -> &Modules {
         &self.0.modules
     }

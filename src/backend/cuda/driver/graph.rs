@@ -53,6 +53,13 @@ impl Device {
 }
 
 impl Graph {
+    /// Brings it to the device, which its first launch does otherwise, and waits for that.
+    pub fn upload(&self) -> Result<()> {
+        // SAFETY: graph and stream live.
+        self.device.call("upload a graph", || unsafe { result::graph::upload(self.raw, self.device.stream()) })?;
+        self.device.synchronise()
+    }
+
     /// Enqueues all that was captured.
     pub fn launch(&self) -> Result<()> {
         // SAFETY: graph and stream live.

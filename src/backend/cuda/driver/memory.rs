@@ -172,6 +172,16 @@ impl Device {
         self.call("copy", || unsafe { result::memcpy_dtod_async(target, source, range.len(), self.stream()) })
     }
 
+    /// Enqueues a copy of the first `bytes` bytes of another GPU's memory to this one's.
+    pub fn copy_of_peer(&self, to: &Memory, from: &Memory, bytes: usize) -> Result<()> {
+        let (source, target) = (from.at(&(0..bytes)), to.at(&(0..bytes)));
+        let (own, peer) = (to.device.context(), from.device.context());
+        // SAFETY: both ranges lie in their memory, whose contexts live as long as they do.
+        self.call("copy from a peer", || unsafe {
+            sys::cuMemcpyPeerAsync(target, own, source, peer, bytes, self.stream()).result()
+        })
+    }
+
     /// Sets all bytes to zero.
     pub fn zero(&self, memory: &Memory) -> Result<()> {
         // SAFETY: the range is the whole memory.

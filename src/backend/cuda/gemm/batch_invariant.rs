@@ -8,6 +8,7 @@ use std::collections::hash_map::Entry;
 use super::algorithm::Algorithm;
 use super::cublaslt::{Description, GemmOperands, GemmShape, Library};
 use crate::backend::Uniform;
+use crate::backend::ranks::PARTS;
 use crate::error::{Error, Result};
 
 /// Rows for which the one algorithm is chosen and compared with others, and numbers of rows for which it must be valid.
@@ -21,9 +22,14 @@ const LISTED_OTHERS: usize = 8;
 /// Operands of a comparison.
 const NUMBERS: Uniform = Uniform { stream: 11 << 40, centre: 0.0, reach: 1.0 };
 
-/// By shapes of [`USUAL_ROWS`]; `None` where the library has none that serves all numbers of rows.
+/// A product of shares of a matrix is computed as that of the whole one, by an algorithm that serves as many shares as
+/// there may be: each output has the same bits, whatever their number.
+const SHARES: [usize; 4] = [1, 2, 4, PARTS];
+
+/// By shapes of [`USUAL_ROWS`], and the outputs of the whole matrix of shares; `None` where the library has none that
+/// serves all numbers of rows.
 #[derive(Default)]
-pub(super) struct BatchInvariant(HashMap<GemmShape, Option<ProductKind>>);
+pub(super) struct BatchInvariant(HashMap<(GemmShape, Option<usize>), Option<ProductKind>>);
 
 /// All products of one shape but for their rows.
 struct ProductKind {
@@ -41,11 +47,12 @@ impl BatchInvariant {
         library: &Library,
         product: &Description,
         operands: GemmOperands<'_>,
+        whole: Option<usize>,
     ) -> Result<Option<Algorithm>> {
-        let kind = match self.0.entry(GemmShape { rows: USUAL_ROWS, ..*product.shape() }) {
+        let kind = match self.0.entry((GemmShape { rows: USUAL_ROWS, ..*product.shape() }, whole)) {
             Entry::Occupied(kind) => kind.into_mut(),
             Entry::Vacant(new) => {
-                let kind = ProductKind::find(library, new.key())?;
+                let kind = ProductKind::find(library, &new.key().0, whole)?;
                 new.insert(kind)
             }
         };
@@ -71,13 +78,20 @@ impl BatchInvariant {
 
 impl ProductKind {
     /// The first on the library's list that, with unsplit sums, is valid for all numbers of rows; preferably one
-    /// without workspace, in which parts of sums could lie.
-    fn find(library: &Library, usual: &GemmShape) -> Result<Option<Self>> {
-        let of = |rows| Description::new(library, GemmShape { rows, ..*usual });
-        let products: Vec<Description> = PROBED_ROWS.into_iter().map(of).collect::<Result<_>>()?;
-        let usual = of(USUAL_ROWS)?;
+    /// without workspace, in which parts of sums could lie. `whole`: the outputs of the matrix whose share has this
+    /// shape.
+    fn find(library: &Library, usual: &GemmShape, whole: Option<usize>) -> Result<Option<Self>> {
+        let of = |rows, outputs| Description::new(library, GemmShape { rows, outputs, ..*usual });
+        let outputs: Vec<usize> = match whole {
+            None => vec![usual.outputs],
+            Some(whole) => SHARES.iter().filter(|&shares| whole.is_multiple_of(*shares)).map(|n| whole / n).collect(),
+        };
+        let of_all_rows = |&outputs: &usize| PROBED_ROWS.into_iter().map(move |rows| of(rows, outputs));
+        let products: Vec<Description> = outputs.iter().flat_map(of_all_rows).collect::<Result<_>>()?;
+        let largest = of(USUAL_ROWS, whole.unwrap_or(usual.outputs))?;
+        let usual = of(USUAL_ROWS, usual.outputs)?;
         for workspace in [0, library.workspace_bytes()] {
-            let listed = usual.listed(library, LISTED, workspace)?;
+            let listed = largest.listed(library, LISTED, workspace)?;
             let mut whole = listed.into_iter().filter_map(|candidate| candidate.algorithm.undivided());
             let serves = |algorithm: &Algorithm| {
                 products.iter().all(|product| product.fit(library, *algorithm, workspace).is_some())

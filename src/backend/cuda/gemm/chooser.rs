@@ -72,7 +72,8 @@ impl Chooser {
     }
 
     /// `None` if the library has no algorithm. `siblings`: other weights of this shape. An unknown shape is measured if
-    /// `may_tune`; the contents of `operands.out` are then lost, unless the product accumulates.
+    /// `may_tune`; the contents of `operands.out` are then lost, unless the product accumulates. `whole`: if the
+    /// weights are a share, the outputs of all shares, whose batch-invariant algorithm is that of each.
     pub fn algorithm(
         &mut self,
         library: &Library,
@@ -80,6 +81,7 @@ impl Chooser {
         operands: GemmOperands<'_>,
         siblings: &[Arc<Memory>],
         may_tune: bool,
+        whole: Option<usize>,
     ) -> Result<Option<Algorithm>> {
         match self {
             Self::First => {}
@@ -88,7 +90,9 @@ impl Chooser {
                     return Ok(Some(algorithm));
                 }
             }
-            Self::BatchInvariant(batch_invariant) => return batch_invariant.algorithm(library, product, operands),
+            Self::BatchInvariant(batch_invariant) => {
+                return batch_invariant.algorithm(library, product, operands, whole);
+            }
         }
         let listed = product.listed(library, LISTED, library.workspace_bytes())?;
         Ok(listed.first().map(|candidate| candidate.algorithm))

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use super::chooser::AlgorithmPolicy;
 use super::cublaslt::{GemmOperands, GemmScales, GemmShape, Library};
 use super::products::LibraryProducts;
+use super::shared::Sharing;
 use crate::backend::Dtype;
 use crate::backend::cuda::compile::elements::{Fp8Scaling, Fp8Tiles};
 use crate::backend::cuda::compile::units;
@@ -61,6 +62,11 @@ impl LinearFp8 {
     pub fn choose(&mut self, choosing: AlgorithmPolicy) {
         self.kernel_only = !Library::scales_e4m3() || choosing == AlgorithmPolicy::BatchInvariant;
         self.products.choose(choosing);
+    }
+
+    /// Chooses as other GPUs do from now on.
+    pub fn share(&mut self, sharing: Sharing) {
+        self.products.share(sharing);
     }
 
     /// Sets whether algorithms of unsettled products may be timed.

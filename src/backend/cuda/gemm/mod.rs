@@ -10,11 +10,13 @@ pub mod cublaslt;
 pub mod linear_fp8;
 mod products;
 mod ranking;
+pub mod shared;
 pub mod tune_cache;
 
 use self::chooser::AlgorithmPolicy;
 use self::cublaslt::{GemmOperands, GemmShape};
 use self::products::LibraryProducts;
+use self::shared::Sharing;
 use crate::backend::cuda::compile::units;
 use crate::backend::cuda::driver::args::Args;
 use crate::backend::cuda::driver::device::Device;
@@ -73,6 +75,17 @@ impl Gemm {
     /// Sets whether algorithms of unsettled products may be timed. A graph captured before keeps its algorithms.
     pub fn may_tune(&mut self, may_tune: bool) {
         self.products.may_tune(may_tune);
+    }
+
+    /// Remembers that this matrix has only some of the `outputs` of the whole one, to which batch-invariant products
+    /// keep.
+    pub fn remember_whole(&mut self, w: &Matrix, outputs: usize) {
+        self.products.remember_whole(w, outputs);
+    }
+
+    /// Chooses as other GPUs do from now on.
+    pub fn share(&mut self, sharing: Sharing) {
+        self.products.share(sharing);
     }
 
     /// Remembers weights as long as they live; those of one shape are used in turn while a product is timed.

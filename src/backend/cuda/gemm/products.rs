@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::algorithm::Algorithm;
 use super::chooser::{AlgorithmPolicy, Chooser};
 use super::cublaslt::{Description, GemmOperands, GemmShape, Library};
+use super::shared::{Chosen, Sharing};
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::memory::Memory;
 use crate::backend::cuda::memory::weights::Matrix;
@@ -18,12 +19,16 @@ const SIBLINGS: usize = 8;
 pub(super) struct LibraryProducts {
     library: Library,
     chooser: Chooser,
+    /// With GPUs that choose alike.
+    sharing: Option<Sharing>,
     /// Whether algorithms may be timed now: the products enqueued now will recur.
     may_tune: bool,
     /// `None` if the library has no algorithm.
     products: HashMap<GemmShape, Option<PlannedProduct>>,
     /// Weights by outputs and inner width.
     siblings: HashMap<(usize, usize), Vec<Weak<Memory>>>,
+    /// The outputs of the whole matrix of which those of these outputs and inner width are shares.
+    wholes: HashMap<(usize, usize), usize>,
 }
 
 /// A product of one shape, ready to enqueue.
@@ -39,7 +44,14 @@ impl LibraryProducts {
     pub fn open(device: &Device) -> Result<Self> {
         let library = Library::open(device)?;
         let chooser = Chooser::new(&library, AlgorithmPolicy::First);
-        Ok(Self { chooser, library, may_tune: true, products: HashMap::new(), siblings: HashMap::new() })
+        let (products, siblings, wholes) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Ok(Self { chooser, sharing: None, library, may_tune: true, products, siblings, wholes })
+    }
+
+    /// Chooses as other GPUs do from now on, also for known products.
+    pub fn share(&mut self, sharing: Sharing) {
+        self.products.clear();
+        self.sharing = Some(sharing);
     }
 
     /// Sets how algorithms are chosen, also for known products.
@@ -60,6 +72,13 @@ impl LibraryProducts {
         if siblings.len() < SIBLINGS {
             siblings.push(Arc::downgrade(&w.memory));
         }
+    }
+
+    /// Remembers of how many outputs the matrix is whose share these weights are. Shares of one shape have one whole,
+    /// or the largest counts for all.
+    pub fn remember_whole(&mut self, w: &Matrix, outputs: usize) {
+        let whole = self.wholes.entry((w.outputs, w.inner)).or_insert(outputs);
+        *whole = outputs.max(*whole);
     }
 
     /// Enqueues the product of `shape`, choosing its algorithm if it is new or not settled. Returns whether the library
@@ -88,18 +107,40 @@ impl LibraryProducts {
     }
 
     fn plan(&mut self, shape: GemmShape, operands: GemmOperands<'_>) -> Result<Option<PlannedProduct>> {
+        let description = Description::new(&self.library, shape)?;
+        let heard = match &mut self.sharing {
+            Some(sharing) if !sharing.is_first() => Some(sharing.hear(shape)?),
+            _ => None,
+        };
+        let algorithm = match heard {
+            Some(Chosen::Algorithm(algorithm)) => algorithm,
+            Some(Chosen::ForAnother) => self.choose_for(&description, operands, false)?,
+            None => self.choose_for(&description, operands, self.may_tune)?,
+        };
+        if let Some(sharing) = self.sharing.as_ref().filter(|sharing| sharing.is_first()) {
+            sharing.tell(shape, algorithm);
+        }
+        Ok(algorithm.map(|algorithm| PlannedProduct { description, algorithm, settled: self.may_tune }))
+    }
+
+    fn choose_for(
+        &mut self,
+        description: &Description,
+        operands: GemmOperands<'_>,
+        may_tune: bool,
+    ) -> Result<Option<Algorithm>> {
+        let shape = description.shape();
         let siblings = self.siblings.get(&(shape.outputs, shape.inner)).into_iter().flatten();
         let siblings: Vec<Arc<Memory>> = siblings.filter_map(Weak::upgrade).collect();
-        let description = Description::new(&self.library, shape)?;
+        let whole = self.wholes.get(&(shape.outputs, shape.inner)).copied();
         let mut algorithm =
-            |may_tune| self.chooser.algorithm(&self.library, &description, operands, &siblings, may_tune);
-        let algorithm = match algorithm(self.may_tune) {
-            Err(error) if error.is_shortage() && self.may_tune => {
+            |may_tune| self.chooser.algorithm(&self.library, description, operands, &siblings, may_tune, whole);
+        match algorithm(may_tune) {
+            Err(error) if error.is_shortage() && may_tune => {
                 log::debug!("{shape:?} goes as the library recommends: {error}");
-                algorithm(false)?
+                algorithm(false)
             }
-            found => found?,
-        };
-        Ok(algorithm.map(|algorithm| PlannedProduct { description, algorithm, settled: self.may_tune }))
+            found => found,
+        }
     }
 }

@@ -1,0 +1,171 @@
+// How the ranks of one model exchange buffers: GPUs of one host, each of which writes into the memory of the others. An
+// exchange has a number, the same on all ranks; numbers of even and odd exchanges have memory of their own. A rank
+// hears from every other one in each exchange, so those have then ended the exchange before, and what it writes next
+// belongs to memory that nobody reads any more.
+//
+// Defines: RANKS (1, 2, 4 or 8).
+#pragma once
+
+#include "lanes.cuh"
+
+// The most blocks of an exchange.
+constexpr unsigned MOST_BLOCKS = 128;
+
+// The most chunks of a buffer, each of which has a word that says who has written it.
+constexpr unsigned MOST_CHUNKS = 1024;
+
+// Chunks are written once by each rank, and once more where sums are spread.
+constexpr unsigned PHASES = 2;
+
+// Turns of a wait after which a thread looks whether it is in vain: in host memory, which is far.
+constexpr unsigned TURNS = 1024;
+
+constexpr unsigned OTHERS = RANKS - 1;
+
+// A divisor where there are none.
+constexpr unsigned OTHERS_OR_ONE = RANKS > 1 ? OTHERS : 1;
+
+// Eight bytes of data and the number of the exchange beside each four: who sees the number sees the data, so that
+// neither a barrier nor a fence is needed.
+struct alignas(16) Packet {
+    unsigned long long words[2];
+};
+
+// One rank's memory, as all ranks see it. Each of the others has a place of its own (`place_of`).
+struct RankMemory {
+    // [2][OTHERS][most packets]
+    Packet* packets;
+    // [2][OTHERS][most floats]
+    float* floats;
+    // [PHASES][OTHERS][MOST_CHUNKS]: the number of the last exchange in which a chunk was written.
+    unsigned* written;
+    // Of `round_trip` alone.
+    unsigned* bell;
+};
+
+// What a kernel is told of all ranks.
+struct Exchange {
+    const RankMemory* ranks;
+    // [MOST_BLOCKS] of this rank: the number of the last exchange, once for each block.
+    unsigned* last;
+    // In host memory. Not zero: a rank has failed, and the others stop waiting for it.
+    const volatile unsigned* aborted;
+    unsigned rank, most_packets, most_floats;
+};
+
+__device__ __forceinline__ void store_release(unsigned* to, unsigned value) {
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ unsigned load_acquire(const unsigned* from) {
+    unsigned value;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ void fence_for_all() {
+    asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+
+// Each word arrives whole; the two in any order.
+__device__ __forceinline__ void store_packet(Packet* to, unsigned long long low, unsigned long long high) {
+    asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(low), "l"(high) : "memory");
+}
+
+__device__ __forceinline__ void load_packet(const Packet* from, unsigned long long& low, unsigned long long& high) {
+    asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];" : "=l"(low), "=l"(high) : "l"(from) : "memory");
+}
+
+// The place of `sender` among the others of `receiver`.
+__device__ __forceinline__ unsigned place_of(unsigned sender, unsigned receiver) {
+    return sender < receiver ? sender : sender - 1;
+}
+
+__device__ __forceinline__ unsigned number_of(const Exchange& at) {
+    return at.last[blockIdx.x] + 1;
+}
+
+// Called by all threads of a block at its end.
+__device__ __forceinline__ void end_exchange(const Exchange& at, unsigned number) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        // Also for blocks that a smaller grid has not.
+        for (unsigned block = blockIdx.x; block < MOST_BLOCKS; block += gridDim.x) {
+            at.last[block] = number;
+        }
+    }
+}
+
+// Where `sender` writes packets, or floats, of exchange `number` for `receiver`.
+__device__ __forceinline__ Packet* packets_of(const Exchange& at, unsigned number, unsigned sender, unsigned receiver) {
+    const unsigned long long half = number % 2 * OTHERS + place_of(sender, receiver);
+    return at.ranks[receiver].packets + half * at.most_packets;
+}
+
+__device__ __forceinline__ float* floats_of(const Exchange& at, unsigned number, unsigned sender, unsigned receiver) {
+    const unsigned long long half = number % 2 * OTHERS + place_of(sender, receiver);
+    return at.ranks[receiver].floats + half * at.most_floats;
+}
+
+__device__ __forceinline__ unsigned* written_of(const Exchange& at, unsigned phase, unsigned sender,
+                                                unsigned receiver) {
+    return at.ranks[receiver].written + (phase * OTHERS + place_of(sender, receiver)) * MOST_CHUNKS;
+}
+
+// Tells all others that a chunk is written; called by all threads of a block, which have written it.
+__device__ __forceinline__ void tell(const Exchange& at, unsigned number, unsigned phase, unsigned chunk) {
+    __syncthreads();
+    if (threadIdx.x < RANKS && threadIdx.x != at.rank) {
+        fence_for_all();
+        store_release(written_of(at, phase, at.rank, threadIdx.x) + chunk, number);
+    }
+}
+
+// The same for one receiver.
+__device__ __forceinline__ void tell_one(const Exchange& at, unsigned number, unsigned phase, unsigned chunk,
+                                         unsigned to) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        fence_for_all();
+        store_release(written_of(at, phase, at.rank, to) + chunk, number);
+    }
+}
+
+__device__ __forceinline__ void wait_for_number(const Exchange& at, const unsigned* word, unsigned number) {
+    // Numbers wrap around.
+    for (unsigned turn = 1; static_cast<int>(load_acquire(word) - number) < 0; turn++) {
+        if (turn % TURNS == 0 && *at.aborted != 0) {
+            break;
+        }
+    }
+}
+
+// Returns when all others have written a chunk; called by all threads of a block.
+__device__ __forceinline__ void hear(const Exchange& at, unsigned number, unsigned phase, unsigned chunk) {
+    if (threadIdx.x < RANKS && threadIdx.x != at.rank) {
+        wait_for_number(at, written_of(at, phase, threadIdx.x, at.rank) + chunk, number);
+    }
+    __syncthreads();
+}
+
+// The same for one sender.
+__device__ __forceinline__ void hear_one(const Exchange& at, unsigned number, unsigned phase, unsigned chunk,
+                                         unsigned from) {
+    if (threadIdx.x == 0) {
+        wait_for_number(at, written_of(at, phase, from, at.rank) + chunk, number);
+    }
+    __syncthreads();
+}
+
+// Stores sums, or adds them to what is there.
+template <int N>
+__device__ __forceinline__ void put(float* out, Lanes<float, N> sums, bool adds) {
+    if (adds) {
+        const Lanes<float, N> before = load<N>(out);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            sums.at[i] = __fadd_rn(before.at[i], sums.at[i]);
+        }
+    }
+    store<N>(out, sums);
+}

@@ -1,0 +1,239 @@
+//! How long exchanges between GPUs take, by each way, beside what the link allows: a word that goes to another GPU and
+//! back, and the rate of a large copy while all GPUs copy. For `bench allreduce`.
+
+use super::SumBuffers;
+use super::nccl::Nccl;
+use super::ways::{self, Turn, Way};
+use crate::backend::cuda::Cuda;
+use crate::backend::cuda::compile::units::ExchangedSums;
+use crate::backend::cuda::driver::args::Args;
+use crate::backend::cuda::driver::device::Device;
+use crate::backend::ranks::members::Members;
+use crate::backend::ranks::{Rank, Ranked};
+use crate::backend::{ActivationDtype, Backend, Dtype};
+use crate::error::{Error, Result};
+
+/// Exchanges in a captured graph, and its replays; the median of the replays counts.
+const CALLS: usize = 20;
+const REPLAYS: usize = 9;
+
+/// Words sent in one launch.
+const TURNS: u32 = 1000;
+
+/// Bytes of the copy that measures the link, and how often it is made.
+const COPIED: usize = 256 << 20;
+const COPIES: usize = 5;
+
+/// How sums are exchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exchange {
+    Own(Way),
+    Nccl,
+}
+
+/// GPUs that add up buffers.
+pub struct MeasuredRanks {
+    /// Ends before the GPUs are given back.
+    nccl: Result<Nccl>,
+    members: Members<Cuda>,
+    count: usize,
+}
+
+/// What the links allow, the worst of any rank.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkLimits {
+    /// Microseconds of a word to another GPU and back.
+    pub round_trip_us: f64,
+    /// Bytes a second that a GPU copies from its neighbour while all do.
+    pub bytes_per_s: f64,
+}
+
+impl LinkLimits {
+    /// Microseconds below which `ranks` ranks cannot add up buffers of `bytes` bytes.
+    pub fn floor_us(&self, ranks: usize, bytes: usize) -> f64 {
+        let on_link = 2.0 * (ranks - 1) as f64 / ranks as f64 * bytes as f64;
+        self.round_trip_us.max(on_link / self.bytes_per_s * 1e6)
+    }
+}
+
+/// The median.
+fn median(mut of: Vec<f64>) -> f64 {
+    of.sort_by(f64::total_cmp);
+    of[of.len() / 2]
+}
+
+impl MeasuredRanks {
+    /// Opens and connects GPUs.
+    ///
+    /// # Errors
+    ///
+    /// One sentence.
+    pub fn open(ordinals: &[usize]) -> Result<Self> {
+        let mut gpus = ordinals.iter().map(|&ordinal| Cuda::open(ordinal)).collect::<Result<Vec<_>>>()?;
+        if ![2, 4, 8].contains(&gpus.len()) {
+            return Err(Error::value("--tensor-parallel", "2, 4 or 8 GPUs", gpus.len().to_string()));
+        }
+        let devices: Vec<Device> = gpus.iter().map(|gpu| gpu.device().clone()).collect();
+        let fabric = Cuda::connect(&mut gpus)?;
+        Ok(Self { count: gpus.len(), nccl: Nccl::open(&devices), members: Members::new(gpus, fabric)? })
+    }
+
+    pub fn describe(&self) -> String {
+        format!("{} x {}", self.count, self.members.first().describe())
+    }
+
+    /// The library's version, or why there is none.
+    pub fn nccl(&self) -> std::result::Result<String, String> {
+        self.nccl.as_ref().map(Nccl::version).map_err(ToString::to_string)
+    }
+
+    /// The way that a model's sums go.
+    pub fn chosen(&self, count: usize, wire: Dtype) -> Way {
+        ways::way(self.count, count, wire)
+    }
+
+    pub fn limits(&self) -> Result<LinkLimits> {
+        let round_trip = |rank: Rank<'_, Cuda>, begin: u32| -> Result<f64> {
+            let (device, fabric) = (rank.backend.device(), rank.fabric);
+            let (before, after) = (device.event()?, device.event()?);
+            fabric.meeting.meet();
+            before.record()?;
+            if let Some(kernel) = fabric.ranks[rank.number].kernels.round_trip.as_ref().filter(|_| rank.number < 2) {
+                let args = fabric.args(rank.number, Args::new().u32(begin).u32(TURNS));
+                device.launch(kernel, [1, 1, 1], 1, 0, &args);
+            }
+            after.record()?;
+            after.wait()?;
+            Ok(before.elapsed_us(&after)? / f64::from(TURNS))
+        };
+        // The first one loads the kernel.
+        let trips = (0..3u32).map(|time| self.members.try_together(|rank| round_trip(rank, time * TURNS)));
+        let trips = trips.collect::<Result<Vec<_>>>()?;
+        let memories = self.members.try_each(|rank| rank.backend.device().alloc(COPIED))?;
+        let copy = |rank: Rank<'_, Cuda>| -> Result<f64> {
+            let device = rank.backend.device();
+            let (to, from) = (device.alloc(COPIED)?, &memories[(rank.number + 1) % self.count]);
+            let mut least = f64::INFINITY;
+            for _ in 0..COPIES {
+                let (before, after) = (device.event()?, device.event()?);
+                rank.fabric.meeting.meet();
+                before.record()?;
+                device.copy_of_peer(&to, from, COPIED)?;
+                after.record()?;
+                after.wait()?;
+                least = least.min(before.elapsed_us(&after)?);
+            }
+            Ok(least)
+        };
+        let copies = self.members.try_together(copy)?;
+        let slowest = |times: &[f64]| times.iter().copied().fold(0.0, f64::max);
+        Ok(LinkLimits {
+            round_trip_us: trips[1..].iter().map(|times| slowest(&times[..2])).fold(f64::INFINITY, f64::min),
+            bytes_per_s: COPIED as f64 / slowest(&copies) * 1e6,
+        })
+    }
+
+    /// Microseconds of one exchange of `count` elements, sent as `wire`, behind others in a captured graph. `None` if
+    /// there is no such exchange for the size.
+    ///
+    /// # Errors
+    ///
+    /// A sum is wrong, or the exchange cannot be made.
+    pub fn time(&self, exchange: Exchange, count: usize, wire: Dtype) -> Result<Option<f64>> {
+        let turns: Vec<Turn> = match exchange {
+            Exchange::Own(way) => ways::turns_by(way, self.count, count, wire).collect(),
+            Exchange::Nccl if self.nccl.is_err() => return Ok(None),
+            Exchange::Nccl => Vec::new(),
+        };
+        // Packets in many launches are no way that is ever taken, and two shots of a small buffer are one.
+        let is_none = match exchange {
+            Exchange::Own(Way::Packets) => turns.len() > 1,
+            Exchange::Own(Way::TwoShot) => turns.iter().any(|turn| turn.way != Way::TwoShot),
+            Exchange::Own(Way::OneShot) | Exchange::Nccl => false,
+        };
+        if is_none {
+            return Ok(None);
+        }
+        let times = self.members.try_together(|rank| self.time_on(rank, &turns, exchange, count, wire))?;
+        Ok(Some(times.into_iter().fold(0.0, f64::max)))
+    }
+
+    fn time_on(
+        &self,
+        rank: Rank<'_, Cuda>,
+        turns: &[Turn],
+        exchange: Exchange,
+        count: usize,
+        wire: Dtype,
+    ) -> Result<f64> {
+        let Rank { number, backend, fabric } = rank;
+        let device = backend.device().clone();
+        let operands = ActivationDtype::Operands(wire);
+        let (mut x, mut out) = (backend.buffer(count, operands)?, backend.buffer(count, ActivationDtype::Sums)?);
+        backend.resize(&mut x, 1)?;
+        backend.resize(&mut out, 1)?;
+        let own: Vec<f32> = (0..count).map(|i| number_at(number, i)).collect();
+        backend.write(&mut x, 1, &own)?;
+        let kernels = fabric.sum_kernels(&device, number, ExchangedSums::of(self.count, wire, wire, false))?;
+        let call = || -> Result<()> {
+            match &self.nccl {
+                Ok(nccl) if exchange == Exchange::Nccl => nccl.all_reduce(&device, number, &x, count),
+                _ => {
+                    let of = SumBuffers { out: &out, parts: &[&x], adds: false };
+                    let launch = |&turn| fabric.launch_sums(&device, number, &kernels, turn, &of);
+                    turns.iter().for_each(launch);
+                    Ok(())
+                }
+            }
+        };
+        fabric.meeting.meet();
+        call()?;
+        device.synchronise()?;
+        let sums = backend.read(if exchange == Exchange::Nccl { &x } else { &out }, 1)?;
+        self.check(&sums, exchange)?;
+        let graph = device.capture(|| (0..CALLS).try_for_each(|_| call()))?;
+        graph.upload()?;
+        let mut times = Vec::new();
+        for replay in 0..=REPLAYS {
+            let (before, after) = (device.event()?, device.event()?);
+            fabric.meeting.meet();
+            before.record()?;
+            graph.launch()?;
+            after.record()?;
+            after.wait()?;
+            if replay > 0 {
+                times.push(before.elapsed_us(&after)? / CALLS as f64);
+            }
+        }
+        Ok(median(times))
+    }
+
+    fn check(&self, sums: &[f32], exchange: Exchange) -> Result<()> {
+        let expected = |i: usize| (0..self.count).map(|rank| number_at(rank, i)).sum::<f32>();
+        match sums.iter().enumerate().find(|&(i, &sum)| sum != expected(i)) {
+            None => Ok(()),
+            Some((i, sum)) => {
+                let what = format!("element {i} of {} added up by {exchange:?}", sums.len());
+                Err(Error::value(what, expected(i).to_string(), sum.to_string()))
+            }
+        }
+    }
+}
+
+/// What a rank adds up: small whole numbers, which every dtype has, as their sums.
+fn number_at(rank: usize, i: usize) -> f32 {
+    ((i + i / 4096 + 5 * rank) % 13) as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_floor_is_the_word_or_the_bytes() {
+        let limits = LinkLimits { round_trip_us: 2.0, bytes_per_s: 4e11 };
+        assert_eq!(limits.floor_us(2, 8192), 2.0);
+        assert_eq!(limits.floor_us(2, 400_000_000), 1000.0);
+        assert_eq!(limits.floor_us(8, 400_000_000), 1750.0);
+    }
+}

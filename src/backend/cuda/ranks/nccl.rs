@@ -1,0 +1,153 @@
+//! NCCL, found at run time: the sums that exchanges are compared with. Only what that takes is bound. It must not use
+//! NVLink multicast, which `NCCL_NVLS_ENABLE=0` in the environment says; without that it is not used.
+
+use std::env;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+
+use cudarc::driver::sys::CUstream;
+use libloading::Library;
+
+use crate::backend::Dtype;
+use crate::backend::cuda::discovery::libraries;
+use crate::backend::cuda::driver::device::Device;
+use crate::backend::cuda::memory::buffer::Buffer;
+use crate::error::{Error, Result};
+
+/// The variable that keeps NCCL from multicast, and its value.
+pub const NO_MULTICAST: (&str, &str) = ("NCCL_NVLS_ENABLE", "0");
+
+/// 2.10.3, the first with bf16.
+const OLDEST: c_int = 21_003;
+
+type Comm = *mut c_void;
+type GetVersion = unsafe extern "C" fn(*mut c_int) -> c_int;
+type CommInitAll = unsafe extern "C" fn(*mut Comm, c_int, *const c_int) -> c_int;
+type CommAbort = unsafe extern "C" fn(Comm) -> c_int;
+type AllReduce = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, Comm, CUstream) -> c_int;
+type GetErrorString = unsafe extern "C" fn(c_int) -> *const c_char;
+
+/// `ncclSum`, and what NCCL calls dtypes: these numbers are the same in all versions from `OLDEST` on.
+const SUM: c_int = 0;
+
+fn number_of(dtype: Dtype) -> c_int {
+    match dtype {
+        Dtype::F16 => 6,
+        Dtype::F32 => 7,
+        Dtype::Bf16 => 9,
+    }
+}
+
+/// A communicator of GPUs of this process, one rank each.
+pub struct Nccl {
+    library: Library,
+    version: c_int,
+    ranks: Vec<Comm>,
+}
+
+// SAFETY: a communicator may be used from any thread, by one at a time: `all_reduce` says that each rank's is used by
+// the rank's thread.
+unsafe impl Send for Nccl {}
+// SAFETY: as above.
+unsafe impl Sync for Nccl {}
+
+impl Nccl {
+    /// Connects these GPUs. The error is one sentence: it is missing, too old, or may use multicast.
+    pub fn open(devices: &[Device]) -> Result<Self> {
+        let unusable = |why: String| Error::value("NCCL", "one that can be used", why);
+        let (variable, value) = NO_MULTICAST;
+        if env::var(variable).as_deref() != Ok(value) {
+            return Err(unusable(format!("{variable} is not {value}, so it might use NVLink multicast")));
+        }
+        let first = devices.first().ok_or_else(|| unusable("no GPU to connect".to_owned()))?;
+        let library = libraries::load_nccl(first.facts().driver).map_err(unusable)?;
+        let mut version = 0;
+        // SAFETY: NCCL's function of this name has this signature, in all versions.
+        let asked = unsafe { function::<GetVersion>(&library, b"ncclGetVersion\0")?(&raw mut version) };
+        if asked != 0 || version < OLDEST {
+            let expected = "NCCL 2.10.3 or newer".to_owned();
+            return Err(Error::value("NCCL", expected, format!("version {}", name(version))));
+        }
+        let mut nccl = Nccl { library, version, ranks: vec![ptr::null_mut(); devices.len()] };
+        let ordinals: Vec<c_int> = devices.iter().map(|device| device.facts().ordinal as c_int).collect();
+        // SAFETY: as many places and ordinals as the second argument says.
+        let status = unsafe {
+            let connect = function::<CommInitAll>(&nccl.library, b"ncclCommInitAll\0")?;
+            connect(nccl.ranks.as_mut_ptr(), ordinals.len() as c_int, ordinals.as_ptr())
+        };
+        nccl.check("connect the GPUs", status)?;
+        Ok(nccl)
+    }
+
+    /// `2.28.3`
+    pub fn version(&self) -> String {
+        name(self.version)
+    }
+
+    /// Enqueues on `device`, that of `rank`: the first `count` elements of `x`, of its dtype, become their sum over all
+    /// ranks. Called by the rank's own thread, as all ranks do.
+    pub fn all_reduce(&self, device: &Device, rank: usize, x: &Buffer, count: usize) -> Result<()> {
+        assert!(count <= x.rows * x.width, "all_reduce: elements of a buffer");
+        device.bind().map_err(|error| device.error("call NCCL", error))?;
+        let at = x.memory().address() as *mut c_void;
+        // SAFETY: `count` elements lie at the address, which the stream's work may change; the communicator is that of
+        // this rank.
+        let status = unsafe {
+            let all_reduce = function::<AllReduce>(&self.library, b"ncclAllReduce\0")?;
+            all_reduce(at, at, count, number_of(x.element), SUM, self.ranks[rank], device.stream())
+        };
+        self.check("add up", status)
+    }
+
+    /// Ends it on all ranks, also where one waits for another; it is not used again.
+    pub fn abort(&self) {
+        for &rank in self.ranks.iter().filter(|rank| !rank.is_null()) {
+            // SAFETY: a communicator that lives; it may be called beside its other calls.
+            let status = function::<CommAbort>(&self.library, b"ncclCommAbort\0").map(|abort| unsafe { abort(rank) });
+            if !matches!(status, Ok(0)) {
+                log::warn!("NCCL cannot end");
+            }
+        }
+    }
+
+    fn check(&self, doing: &str, status: c_int) -> Result<()> {
+        if status == 0 {
+            return Ok(());
+        }
+        // SAFETY: a text that NCCL owns.
+        let why = function::<GetErrorString>(&self.library, b"ncclGetErrorString\0")
+            .map(|text| unsafe { CStr::from_ptr(text(status)) }.to_string_lossy().into_owned())?;
+        Err(Error::value("NCCL", format!("a version that can {doing}"), format!("{}: {why}", self.version())))
+    }
+}
+
+/// NCCL writes 2.28.3 as 22803, and 2.8.4 as 2804.
+fn name(version: c_int) -> String {
+    let (major, rest) = if version < 10_000 { (1000, 100) } else { (10_000, 100) };
+    format!("{}.{}.{}", version / major, version % major / rest, version % rest)
+}
+
+/// A function of NCCL, whose signature the caller answers for.
+fn function<'a, F>(library: &'a Library, name: &[u8]) -> Result<libloading::Symbol<'a, F>> {
+    // SAFETY: only looked up; each caller names the signature that NCCL documents.
+    unsafe { library.get::<F>(name) }.map_err(|error| {
+        let name = String::from_utf8_lossy(name).trim_end_matches('\0').to_owned();
+        Error::value("NCCL", format!("a library with {name}"), libraries::loaders_text(error))
+    })
+}
+
+impl Drop for Nccl {
+    fn drop(&mut self) {
+        self.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_have_names() {
+        assert_eq!([name(22_803), name(21_003), name(2804)], ["2.28.3", "2.10.3", "2.8.4"]);
+    }
+}

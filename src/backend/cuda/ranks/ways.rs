@@ -1,0 +1,164 @@
+//! How a buffer is exchanged: by which kernel of kernels/ranks, in how many launches, chunks and blocks. All ranks find
+//! the same.
+//!
+//! The limits between the ways are stated, not measured yet: packets carry twice the bytes, but save two ways of the
+//! link (about 2 us on NVLink, the time of about 512 KiB); of more than two ranks, one shot sends `ranks - 1` buffers,
+//! and two shots send two at most, but wait for each other once more. `bench allreduce` prints all of them.
+
+use crate::backend::Dtype;
+
+/// As in kernels/ranks/exchange.cuh.
+pub const MOST_BLOCKS: usize = 128;
+pub const MOST_CHUNKS: usize = 1024;
+
+/// Packets that a rank takes of each other one.
+pub const MOST_PACKETS: usize = 64 << 10;
+
+/// Floats of all ranks' places in one half of a rank's memory.
+const FLOATS: usize = 16 << 20;
+
+/// Floats of a chunk: a multiple of what a block of 512 threads moves at once, eight each.
+const CHUNK_STEP: usize = 512 * 8;
+const MOST_CHUNK: usize = 4 * CHUNK_STEP;
+
+/// Bytes on the link up to which packets are used, all receivers together, and one shot.
+const PACKET_BYTES: usize = 512 << 10;
+const ONE_SHOT_BYTES: usize = 2 << 20;
+
+/// The kernels of sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Packets,
+    OneShot,
+    TwoShot,
+}
+
+impl Way {
+    pub const ALL: [Self; 3] = [Way::Packets, Way::OneShot, Way::TwoShot];
+}
+
+/// One launch: elements `first`, .. of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    pub way: Way,
+    pub first: usize,
+    pub count: usize,
+    /// Elements of a chunk.
+    pub chunk: usize,
+    pub blocks: usize,
+}
+
+/// Floats that a rank takes of each other one.
+pub const fn most_floats(ranks: usize) -> usize {
+    FLOATS / ranks
+}
+
+/// The best way for `count` elements.
+pub fn way(ranks: usize, count: usize, wire: Dtype) -> Way {
+    let bytes = count * wire.bytes() * (ranks - 1);
+    if bytes <= PACKET_BYTES {
+        Way::Packets
+    } else if ranks <= 2 || bytes <= ONE_SHOT_BYTES {
+        Way::OneShot
+    } else {
+        Way::TwoShot
+    }
+}
+
+/// The launches that add up `count` elements.
+pub fn turns(ranks: usize, count: usize, wire: Dtype) -> impl Iterator<Item = Turn> {
+    turns_by(way(ranks, count, wire), ranks, count, wire)
+}
+
+/// The same by one way. Of a buffer that is too small for two shots, one shot.
+pub fn turns_by(way: Way, ranks: usize, count: usize, wire: Dtype) -> impl Iterator<Item = Turn> {
+    let in_packet = 8 / wire.bytes();
+    let most = match way {
+        Way::Packets => MOST_PACKETS * in_packet,
+        Way::OneShot | Way::TwoShot => most_floats(ranks),
+    };
+    split(count, most).map(move |(first, count)| match way {
+        Way::Packets => {
+            let blocks = count.div_ceil(in_packet * super::THREADS as usize).min(MOST_BLOCKS);
+            Turn { way, first, count, chunk: 0, blocks }
+        }
+        Way::OneShot => chunked(first, count),
+        Way::TwoShot => two_shots(ranks, first, count).unwrap_or_else(|| chunked(first, count)),
+    })
+}
+
+/// The launches that gather `count` elements of each rank.
+pub fn turns_of_gather(ranks: usize, count: usize) -> impl Iterator<Item = Turn> {
+    split(count, most_floats(ranks)).map(|(first, count)| chunked(first, count))
+}
+
+fn split(count: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..count.div_ceil(most)).map(move |turn| (turn * most, most.min(count - turn * most)))
+}
+
+/// As many blocks as have a chunk each, in each of `roles` roles.
+fn chunk_of(count: usize, roles: usize) -> usize {
+    let even = count.div_ceil(MOST_BLOCKS / roles).next_multiple_of(CHUNK_STEP);
+    even.min(MOST_CHUNK)
+}
+
+/// Half the blocks send, half add up.
+fn chunked(first: usize, count: usize) -> Turn {
+    let chunk = chunk_of(count, 2);
+    let blocks = 2 * count.div_ceil(chunk).min(MOST_BLOCKS / 2);
+    Turn { way: Way::OneShot, first, count, chunk, blocks }
+}
+
+/// `None` if a rank's share would have no chunk: it would then not hear from the others.
+fn two_shots(ranks: usize, first: usize, count: usize) -> Option<Turn> {
+    let chunk = chunk_of(count, 3);
+    let chunks = count.div_ceil(chunk);
+    let share = chunks.div_ceil(ranks);
+    let blocks = 3 * chunks.min(MOST_BLOCKS / 3);
+    ((ranks - 1) * share < chunks).then_some(Turn { way: Way::TwoShot, first, count, chunk, blocks })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn launches_cover_a_buffer_and_fit_into_memory() {
+        for ranks in [2, 4, 8] {
+            for wire in [Dtype::F32, Dtype::Bf16] {
+                for count in [1, 3, 512, 4097, 65_536, 131_075, 1 << 20, (1 << 20) + 8, 5 << 20, 70 << 20] {
+                    for way in Way::ALL {
+                        let turns: Vec<Turn> = turns_by(way, ranks, count, wire).collect();
+                        let mut next = 0;
+                        for turn in &turns {
+                            assert_eq!(turn.first, next);
+                            next += turn.count;
+                            assert!(turn.blocks > 0 && turn.blocks <= MOST_BLOCKS, "{turn:?}");
+                            match turn.way {
+                                Way::Packets => assert!(turn.count.div_ceil(8 / wire.bytes()) <= MOST_PACKETS),
+                                Way::OneShot | Way::TwoShot => {
+                                    let chunks = turn.count.div_ceil(turn.chunk);
+                                    assert!(chunks <= MOST_CHUNKS && turn.count <= most_floats(ranks), "{turn:?}");
+                                    // The last chunk of the last share ends in memory, too.
+                                    assert_eq!(turn.chunk % CHUNK_STEP, 0);
+                                }
+                            }
+                            // A launch is aligned to 16 bytes of whatever is sent.
+                            assert_eq!(turn.first % 8, 0);
+                        }
+                        assert_eq!(next, count);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn small_buffers_go_in_packets_and_large_ones_of_many_ranks_in_two_shots() {
+        assert_eq!(way(2, 128 << 10, Dtype::F32), Way::Packets);
+        assert_eq!(way(2, 129 << 10, Dtype::F32), Way::OneShot);
+        assert_eq!(way(2, 64 << 20, Dtype::F32), Way::OneShot);
+        assert_eq!(way(8, 64 << 20, Dtype::Bf16), Way::TwoShot);
+        assert_eq!(turns_by(Way::TwoShot, 8, 4096, Dtype::F32).next().map(|turn| turn.way), Some(Way::OneShot));
+    }
+}

@@ -1,0 +1,172 @@
+//! `bench allreduce`: times sums over the GPUs of one model by size, by each kernel of kernels/ranks and by NCCL where
+//! it is found, beside the floor: a word to another GPU and back, or the bytes at the rate of a large copy. Every sum
+//! is compared with the right one.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::tables::{print, print_json, rounded};
+use crate::backend::Dtype;
+use crate::backend::cuda::ranks::measure::{Exchange, LinkLimits, MeasuredRanks};
+use crate::backend::cuda::ranks::ways::Way;
+use crate::error::{Error, Result};
+use crate::launch::{DeviceChoice, Devices};
+use crate::out;
+
+/// The options of `bench allreduce`.
+#[derive(Clone, Debug)]
+pub struct AllreduceOptions {
+    /// Bytes of each GPU's buffer as it is sent.
+    pub bytes: Vec<usize>,
+    /// What is sent.
+    pub dtypes: Vec<Dtype>,
+    pub json: bool,
+}
+
+/// What the links allow, and whether NCCL was found.
+#[derive(Debug, Serialize)]
+struct MeasuredLink {
+    device: String,
+    ranks: usize,
+    round_trip_us: f64,
+    copy_gb_per_s: f64,
+    /// NCCL's version, or why it is not used.
+    nccl: String,
+}
+
+/// Sums of one size, in microseconds; `None`: not made in this way.
+#[derive(Debug, Serialize)]
+struct MeasuredSum {
+    ranks: usize,
+    dtype: Dtype,
+    bytes: usize,
+    packets_us: Option<f64>,
+    one_shot_us: Option<f64>,
+    two_shot_us: Option<f64>,
+    nccl_us: Option<f64>,
+    floor_us: f64,
+    /// What a model's sums of this size use, and its time over the floor's, and NCCL's over its.
+    chosen: &'static str,
+    over_floor: f64,
+    over_nccl: Option<f64>,
+}
+
+fn name(way: Way) -> &'static str {
+    match way {
+        Way::Packets => "packets",
+        Way::OneShot => "one_shot",
+        Way::TwoShot => "two_shot",
+    }
+}
+
+/// Measures all sizes, printing each result as soon as it is known.
+///
+/// # Errors
+///
+/// One sentence: they are not GPUs, cannot be connected, or a sum is wrong.
+pub fn main(devices: &Devices, options: &AllreduceOptions) -> Result<()> {
+    let ordinals = devices.choices()?.into_iter().map(|choice| match choice {
+        DeviceChoice::Cuda { ordinal } => Ok(ordinal),
+        DeviceChoice::Auto | DeviceChoice::Cpu => {
+            Err(Error::value("--devices", "GPUs, whose links this measures (cuda:0,cuda:1)", choice.to_string()))
+        }
+    });
+    let ordinals = ordinals.collect::<Result<Vec<_>>>()?;
+    let ranks = MeasuredRanks::open(&ordinals)?;
+    let limits = ranks.limits()?;
+    let link = MeasuredLink {
+        device: ranks.describe(),
+        ranks: ordinals.len(),
+        round_trip_us: rounded(limits.round_trip_us, 3),
+        copy_gb_per_s: rounded(limits.bytes_per_s / 1e9, 1),
+        nccl: ranks.nccl().unwrap_or_else(|why| why),
+    };
+    match options.json {
+        true => print_json(&link)?,
+        false => out::line(format_args!("{link}"))?,
+    }
+    for &dtype in &options.dtypes {
+        for &bytes in &options.bytes {
+            print(options.json, &measure(&ranks, &limits, ordinals.len(), bytes, dtype)?)?;
+        }
+    }
+    Ok(())
+}
+
+fn measure(
+    ranks: &MeasuredRanks,
+    limits: &LinkLimits,
+    count: usize,
+    bytes: usize,
+    dtype: Dtype,
+) -> Result<MeasuredSum> {
+    let elements = (bytes / dtype.bytes()).max(1);
+    let time = |exchange| Ok(ranks.time(exchange, elements, dtype)?.map(|us| rounded(us, 2)));
+    let own = Way::ALL.map(|way| time(Exchange::Own(way)));
+    let [packets_us, one_shot_us, two_shot_us] = own;
+    let (packets_us, one_shot_us, two_shot_us) = (packets_us?, one_shot_us?, two_shot_us?);
+    let nccl_us = time(Exchange::Nccl)?;
+    let chosen = ranks.chosen(elements, dtype);
+    let chosen_us = match chosen {
+        Way::Packets => packets_us,
+        Way::OneShot => one_shot_us,
+        Way::TwoShot => two_shot_us.or(one_shot_us),
+    };
+    let chosen_us = chosen_us.expect("the way that is chosen serves its size");
+    let floor_us = limits.floor_us(count, bytes);
+    Ok(MeasuredSum {
+        ranks: count,
+        dtype,
+        bytes,
+        packets_us,
+        one_shot_us,
+        two_shot_us,
+        nccl_us,
+        floor_us: rounded(floor_us, 2),
+        chosen: name(chosen),
+        over_floor: rounded(chosen_us / floor_us, 2),
+        over_nccl: nccl_us.map(|nccl| rounded(nccl / chosen_us, 2)),
+    })
+}
+
+impl fmt::Display for MeasuredLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { device, round_trip_us, copy_gb_per_s, nccl, .. } = self;
+        writeln!(f, "{device}: a word and back {round_trip_us} us, copies {copy_gb_per_s} GB/s; NCCL {nccl}")?;
+        write!(
+            f,
+            "{:<5} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  {:<9} {:>10} {:>9}",
+            "dtype",
+            "bytes",
+            "packets",
+            "one shot",
+            "two shot",
+            "NCCL",
+            "floor us",
+            "chosen",
+            "over floor",
+            "over NCCL"
+        )
+    }
+}
+
+impl fmt::Display for MeasuredSum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let us = |us: Option<f64>| us.map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"));
+        write!(
+            f,
+            "{:<5} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9.1}  {:<9} {:>10.2} {:>9}",
+            self.dtype.to_string(),
+            self.bytes,
+            us(self.packets_us),
+            us(self.one_shot_us),
+            us(self.two_shot_us),
+            us(self.nccl_us),
+            self.floor_us,
+            self.chosen,
+            self.over_floor,
+            self.over_nccl.map_or_else(|| "-".to_owned(), |times| format!("{times:.2}"))
+        )
+    }
+}

@@ -1,0 +1,249 @@
+//! The kernels through which GPUs of one model exchange buffers (kernels/ranks), on the CPU, instruction by instruction
+//! (`emulator`): kernels of all ranks run beside each other, and write into each other's memory. Every rank has the
+//! same sums, folded as one tree, by each kernel, in exchanges of changing kernels behind one another.
+
+use std::ffi::c_void;
+
+use offshoot::backend::Dtype;
+use offshoot::backend::cuda::compile::units::{self, ExchangedSums};
+use offshoot::backend::cuda::ranks::ways::{MOST_BLOCKS, MOST_CHUNKS};
+use offshoot::backend::ranks::PARTS;
+use offshoot::lab::check::dice::Dice;
+
+use crate::emulator::Emulated;
+
+const THREADS: u32 = 64;
+
+/// Places of the test: smaller than a GPU's, so that sizes beside their limits are tried.
+const MOST_PACKETS: usize = 1024;
+const MOST_FLOATS: usize = 8192;
+const PHASES: usize = 2;
+
+fn at<T>(argument: &mut T) -> *mut c_void {
+    std::ptr::from_mut(argument).cast()
+}
+
+/// Memory of all ranks, as `RankMemory` lists it.
+struct Ranks {
+    count: usize,
+    /// Of each rank: packets, floats, numbers of chunks, the bell.
+    _memory: Vec<[Vec<u64>; 4]>,
+    table: Vec<u64>,
+    last: Vec<Vec<u32>>,
+    aborted: u32,
+}
+
+impl Ranks {
+    fn new(count: usize) -> Self {
+        let others = count - 1;
+        let mut memory: Vec<[Vec<u64>; 4]> = (0..count)
+            .map(|_| {
+                [
+                    vec![0; 2 * others * MOST_PACKETS * 2],
+                    // No numbers: nobody may add up what was not written.
+                    vec![u64::MAX; 2 * others * MOST_FLOATS / 2],
+                    vec![0; (PHASES * others * MOST_CHUNKS).div_ceil(2)],
+                    vec![0],
+                ]
+            })
+            .collect();
+        let table = memory.iter_mut().flatten().map(|memory| memory.as_mut_ptr() as u64).collect();
+        Self { count, _memory: memory, table, last: vec![vec![0; MOST_BLOCKS]; count], aborted: 0 }
+    }
+
+    /// Launches `kernel` on all ranks; `own`: what rank r is given before what all exchanges have; `parts`: pointers to
+    /// its parts, the second argument.
+    fn launch(
+        &mut self,
+        kernel: &Emulated,
+        blocks: u32,
+        seed: u32,
+        own: &mut [Vec<u64>],
+        mut parts: Option<&mut Vec<[u64; PARTS]>>,
+    ) {
+        let table = self.table.as_mut_ptr();
+        let (mut aborted, mut packets, mut floats) = (&raw mut self.aborted, MOST_PACKETS as u32, MOST_FLOATS as u32);
+        let mut tables = vec![table; self.count];
+        let mut lasts: Vec<*mut u32> = self.last.iter_mut().map(|last| last.as_mut_ptr()).collect();
+        let mut ranks: Vec<u32> = (0..self.count as u32).collect();
+        let args: Vec<Vec<*mut c_void>> = (0..self.count)
+            .map(|rank| {
+                let mut args: Vec<*mut c_void> = own[rank].iter_mut().map(at).collect();
+                if let Some(parts) = &mut parts {
+                    args.insert(1, at(&mut parts[rank]));
+                }
+                args.extend([at(&mut tables[rank]), at(&mut lasts[rank]), at(&mut aborted), at(&mut ranks[rank])]);
+                args.extend([at(&mut packets), at(&mut floats)]);
+                args
+            })
+            .collect();
+        // SAFETY: the arguments of the kernel in their order, little-endian words for narrower ones; memory as large as
+        // they say.
+        unsafe { kernel.launch_beside(blocks, THREADS, seed, &args) };
+    }
+}
+
+/// The sum of neighbours as a balanced tree; `rounded(sum, left)` is kept of each, of `left` on its level.
+fn folded(mut parts: Vec<f32>, rounded: impl Fn(f32, usize) -> f32) -> f32 {
+    while parts.len() > 1 {
+        let left = parts.len() / 2;
+        parts = parts.chunks(2).map(|pair| rounded(pair[0] + pair[1], left)).collect();
+    }
+    parts[0]
+}
+
+fn numbers(dice: &mut Dice, count: usize) -> Vec<f32> {
+    (0..count).map(|_| dice.number()).collect()
+}
+
+/// Elements as a buffer holds them, aligned as device memory is, with some behind their end.
+fn buffer(dtype: Dtype, x: &[f32]) -> Vec<[u64; 2]> {
+    let bytes = dtype.encode(&x.iter().copied().chain([7.0; 16]).collect::<Vec<_>>());
+    bytes.chunks_exact(16).map(bytemuck::pod_read_unaligned).collect()
+}
+
+struct Sum {
+    kernel: &'static str,
+    count: usize,
+    chunk: usize,
+    blocks: u32,
+    adds: bool,
+}
+
+/// Compares all kernels with the definition; `exact`: sums of eight parts.
+fn hold_sums(count: usize, part: Dtype, wire: Dtype, exact: bool) {
+    let sums = ExchangedSums::of(count, part, wire, exact);
+    let unit = units::all_reduce(sums);
+    let names = ["all_reduce_packets", "all_reduce_one_shot", "all_reduce_two_shot"];
+    let kernels: Vec<_> = names.iter().map_while(|name| Some((*name, Emulated::compile(&unit, name)?))).collect();
+    if kernels.len() < names.len() {
+        return;
+    }
+    let sum = |kernel, count, chunk, blocks, adds| Sum { kernel, count, chunk, blocks, adds };
+    let all = [
+        sum("all_reduce_packets", 1, 0, 1, false),
+        sum("all_reduce_packets", 300, 0, 2, true),
+        sum("all_reduce_one_shot", 2048, 512, 4, false),
+        sum("all_reduce_two_shot", 8192, 512, 6, true),
+        sum("all_reduce_packets", 2043, 0, 3, false),
+        // One more than whole chunks, element by element.
+        sum("all_reduce_one_shot", 1537, 512, 8, true),
+        sum("all_reduce_two_shot", 7681, 512, 3, false),
+        sum("all_reduce_one_shot", 5000, 1024, 2, false),
+        sum("all_reduce_two_shot", 8184, 256, 9, false),
+    ];
+    let mut ranks = Ranks::new(count);
+    let mut dice = Dice::new(count as u64);
+    for (seed, sum) in (0u32..).zip(&all) {
+        // Elements in front of those that a launch sums.
+        let first = if seed % 2 == 0 { 0 } else { 16 };
+        let (_, kernel) = kernels.iter().find(|(name, _)| *name == sum.kernel).expect("one of the three");
+        let length = first + sum.count;
+        let x: Vec<Vec<Vec<f32>>> = (0..count)
+            .map(|_| {
+                (0..sums.parts).map(|_| numbers(&mut dice, length).iter().map(|&x| part.round(x)).collect()).collect()
+            })
+            .collect();
+        let before = numbers(&mut dice, length);
+        let mut out: Vec<Vec<[u64; 2]>> = (0..count).map(|_| buffer(Dtype::F32, &before)).collect();
+        let given: Vec<Vec<Vec<[u64; 2]>>> =
+            x.iter().map(|parts| parts.iter().map(|x| buffer(part, x)).collect()).collect();
+        let mut pointers: Vec<[u64; PARTS]> = given
+            .iter()
+            .map(|parts| std::array::from_fn(|i| parts.get(i).map_or(0, |part| part.as_ptr() as u64)))
+            .collect();
+        let mut own: Vec<Vec<u64>> = out
+            .iter_mut()
+            .map(|out| {
+                let chunk = (sum.kernel != "all_reduce_packets").then_some(sum.chunk as u64);
+                let words = [first as u64, sum.count as u64, u64::from(sum.adds)];
+                [out.as_mut_ptr() as u64].into_iter().chain(words).chain(chunk).collect()
+            })
+            .collect();
+        ranks.launch(kernel, sum.blocks, seed, &mut own, Some(&mut pointers));
+        for (rank, out) in out.iter().enumerate() {
+            let out: &[f32] = bytemuck::cast_slice(out.as_flattened());
+            for i in 0..sum.count {
+                let i = first + i;
+                let rank_sum = |parts: &Vec<Vec<f32>>| {
+                    let parts = parts.iter().map(|part| wire.round(part[i])).collect();
+                    folded(parts, |sum, left| if count > 1 || left > 1 { wire.round(sum) } else { sum })
+                };
+                let all = x.iter().map(rank_sum).collect();
+                let all = folded(all, |sum, left| if exact && left > 1 { wire.round(sum) } else { sum });
+                let expected = if sum.adds { before[i] + all } else { all };
+                assert!(
+                    out[i].to_bits() == expected.to_bits(),
+                    "{} of {}, rank {rank}, {sums:?}: element {i} is {} instead of {expected}",
+                    sum.kernel,
+                    sum.count,
+                    out[i]
+                );
+            }
+            assert_eq!(out[..first], before[..first], "{}: in front of the first", sum.kernel);
+            assert!(out[length..].iter().all(|&behind| behind == 7.0), "{}: behind the end", sum.kernel);
+        }
+    }
+    assert!(ranks.last.iter().flatten().all(|&number| number == all.len() as u32), "blocks count all exchanges");
+}
+
+#[test]
+fn sums_of_two_ranks() {
+    hold_sums(2, Dtype::F32, Dtype::F32, false);
+    hold_sums(2, Dtype::Bf16, Dtype::Bf16, false);
+    hold_sums(2, Dtype::F32, Dtype::F16, false);
+}
+
+#[test]
+fn sums_of_other_numbers_of_ranks() {
+    hold_sums(1, Dtype::F32, Dtype::F32, false);
+    hold_sums(4, Dtype::Bf16, Dtype::Bf16, false);
+    hold_sums(8, Dtype::F32, Dtype::F32, false);
+}
+
+#[test]
+fn exact_sums() {
+    hold_sums(1, Dtype::Bf16, Dtype::Bf16, true);
+    hold_sums(2, Dtype::Bf16, Dtype::Bf16, true);
+    hold_sums(4, Dtype::F32, Dtype::Bf16, true);
+    hold_sums(8, Dtype::F16, Dtype::F16, true);
+}
+
+#[test]
+fn shares_are_gathered_row_by_row() {
+    for count in [2, 4] {
+        let Some(kernel) = Emulated::compile(&units::all_gather(count), "all_gather") else { return };
+        let mut ranks = Ranks::new(count);
+        let mut dice = Dice::new(9);
+        for (seed, (rows, width, chunk, blocks)) in (0u32..).zip([(3, 64, 128, 2), (5, 7, 16, 4), (9, 500, 1024, 6)]) {
+            let x: Vec<Vec<f32>> = (0..count).map(|_| numbers(&mut dice, rows * width)).collect();
+            let mut given: Vec<Vec<[f32; 4]>> = x
+                .iter()
+                .map(|x| {
+                    let all: Vec<f32> = x.iter().copied().chain([0.0; 4]).collect();
+                    all.chunks_exact(4).map(|four| four.try_into().expect("four")).collect()
+                })
+                .collect();
+            let mut out = vec![vec![[f32::NAN; 4]; (rows * width * count).div_ceil(4)]; count];
+            let first = if rows * width % 2 == 0 { 0 } else { 1 };
+            let mut own: Vec<Vec<u64>> = given
+                .iter_mut()
+                .zip(&mut out)
+                .map(|(x, out)| {
+                    let elements = (rows * width - first) as u64;
+                    let addresses = [out.as_mut_ptr() as u64, x.as_mut_ptr() as u64];
+                    addresses.into_iter().chain([first as u64, elements, width as u64, chunk]).collect()
+                })
+                .collect();
+            ranks.launch(&kernel, blocks, seed, &mut own, None);
+            for (rank, out) in out.iter().enumerate() {
+                for i in first..rows * width {
+                    for (sender, x) in x.iter().enumerate() {
+                        let place = (i / width * count + sender) * width + i % width;
+                        assert_eq!(out.as_flattened()[place], x[i], "rank {rank} of {count}, element {i} of {sender}");
+                    }
+                }
+            }
+        }
+    }
+}
