@@ -56,6 +56,8 @@ pub struct Cpu {
     sampling: sampling::SampleScratch,
     /// `load` refuses steps of more rows.
     most_rows: usize,
+    /// `run` fails, behind all ops, in steps of more rows.
+    most_run_rows: usize,
 }
 
 impl Cpu {
@@ -76,6 +78,7 @@ impl Cpu {
             gemm: Default::default(),
             sampling: Default::default(),
             most_rows: usize::MAX,
+            most_run_rows: usize::MAX,
         }
     }
 
@@ -92,9 +95,24 @@ impl Cpu {
         Self { most_rows, ..self }
     }
 
+    /// The same of `run`, when all ops of the step have been computed.
+    #[must_use]
+    pub fn with_most_run_rows(self, most_run_rows: usize) -> Self {
+        Self { most_run_rows, ..self }
+    }
+
     pub fn isa(&self) -> Isa {
         self.cores.isa
     }
+}
+
+/// A shortage of memory where `rows` are more than `most`.
+fn check_rows(rows: usize, most: usize) -> Result<()> {
+    if rows <= most {
+        return Ok(());
+    }
+    let [asked, free] = [rows, most].map(|rows| rows.saturating_mul(size_of::<f32>()));
+    Err(Error::DeviceMemory { device: "cpu".to_string(), asked: Some(asked), free, total: free })
 }
 
 /// f32 activations, `rows x width`, row-major.
@@ -257,11 +275,7 @@ impl Backend for Cpu {
     }
 
     fn load(&mut self, step: &mut CpuStep, batch: StepBatch) -> Result<StepShape> {
-        let (rows, most) = (batch.tokens.len(), self.most_rows);
-        if rows > most {
-            let [asked, free] = [rows, most].map(|rows| rows * size_of::<f32>());
-            return Err(Error::DeviceMemory { device: "cpu".to_string(), asked: Some(asked), free, total: free });
-        }
+        check_rows(batch.tokens.len(), self.most_rows)?;
         Ok(step.load(batch))
     }
 
@@ -272,10 +286,11 @@ impl Backend for Cpu {
     fn run(
         &mut self,
         step: &mut CpuStep,
-        _: StepShape,
+        shape: StepShape,
         ops: impl FnOnce(&mut Self, &mut CpuStep) -> Result<()>,
     ) -> Result<()> {
         ops(self, step)?;
+        check_rows(shape.rows, self.most_run_rows)?;
         step.finish();
         Ok(())
     }

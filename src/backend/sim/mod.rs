@@ -28,10 +28,11 @@ pub use sample::sample;
 pub use step::SimStep;
 
 use super::cuda::compile::elements::KvElement;
+use super::cuda::delta_rule::chunked;
 use super::{
-    ActivationDtype, Backend, DeltaGates, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, KvDtype, KvShape,
-    MatrixPart, RopeTable, Router, Sampled, SavedBytes, Scoring, StackShape, StepBatch, StepShape, SwapRates,
-    WeightFormat, WeightView,
+    ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
+    KvDtype, KvShape, MatrixPart, RopeTable, Router, Sampled, SavedBytes, Scoring, StackShape, StepBatch, StepShape,
+    SwapRates, WeightFormat, WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
@@ -271,6 +272,18 @@ impl Backend for Sim {
     fn page_bytes(&self, shape: &KvShape) -> usize {
         let token = |&heads: &HeadLayout| self.token_bytes(heads, shape.dtype);
         shape.parts().iter().map(token).sum::<usize>() * self.page_tokens() as usize
+    }
+
+    fn delta_rule_bytes(&self, heads: DeltaHeads, dtype: Dtype, rows: usize) -> usize {
+        match self.profile.backend {
+            BackendKind::Cpu => 0,
+            BackendKind::Cuda => chunked::most_bytes(dtype, heads, rows),
+        }
+    }
+
+    fn reserve_delta_rule(&mut self, heads: &[DeltaHeads], dtype: Dtype, rows: usize) -> Result<()> {
+        let bytes = heads.iter().map(|&heads| self.delta_rule_bytes(heads, dtype, rows)).max().unwrap_or(0);
+        self.allocate(bytes)
     }
 
     fn kv(&mut self, shape: &KvShape) -> Result<KvShape> {
