@@ -12,9 +12,9 @@
 // chunk_products computes U, W and A of all chunks at once, chunk_states the rest, chunk after chunk of a run. Where a
 // norm multiplies a row of K or Q, it is taken out of the product, whose operands are the rows as they are.
 //
-// f16 holds less than 2^16, and few bits below 2^-14. So with it, powers of two keep every operand that is computed in its
-// middle: a row of K is multiplied by one that leaves a norm between 1/2 and 1, 8 columns of U by one, and S and D by
-// one for each chunk. They change no other bit.
+// f16 holds less than 2^16, and few bits below 2^-14. So with it, powers of two keep every operand that is computed in
+// its middle: a row of K is multiplied by one that leaves a norm between 1/2 and 1, 8 columns of U by one, and S and D
+// by one for each chunk. They change no other bit.
 #pragma once
 
 #include "attention/mma.cuh"
@@ -27,9 +27,9 @@ constexpr unsigned CHUNK = 64;
 constexpr unsigned KEY_ROW = KEY_DIM + 8, VALUE_ROW = VALUE_DIM + 8, CHUNK_ROW = CHUNK + 8;
 
 // What chunk_products leaves of one chunk and value head, in memory: ELEMENT W [CHUNK, KEY_DIM], U [CHUNK, VALUE_DIM],
-// A [CHUNK, CHUNK], the last without its blocks of 16 x 16 above the diagonal. Then f32 [CHUNK] each: c_t times the norm
-// of q_t, (c_last / c_t) times what is left of that of k_t, the power of two that was taken out of it; [VALUE_DIM / 8]:
-// what U is to be multiplied by; [4]: c_last, and nothing.
+// A [CHUNK, CHUNK], the last without its blocks of 16 x 16 above the diagonal. Then f32 [CHUNK] each: c_t times the
+// norm of q_t, (c_last / c_t) times what is left of that of k_t, the power of two that was taken out of it; [VALUE_DIM
+// / 8]: what U is to be multiplied by; [4]: c_last, and nothing.
 constexpr unsigned U_AT = CHUNK * KEY_DIM, A_AT = U_AT + CHUNK * VALUE_DIM, FACTORS_AT = A_AT + CHUNK * CHUNK;
 constexpr unsigned OF_KEYS = CHUNK, POWERS = 2 * CHUNK, OF_VALUES = 3 * CHUNK, OF_STATE = OF_VALUES + VALUE_DIM / 8;
 constexpr unsigned PRODUCT_BYTES = FACTORS_AT * sizeof(ELEMENT) + (OF_STATE + 4) * 4;
@@ -45,7 +45,8 @@ struct Power {
     float to, back;
 };
 
-// The one that brings numbers of at most `most` below 2^TOP, and the largest of them to 2^(TOP - 1) if it exceeds 2^-100.
+// The one that brings numbers of at most `most` below 2^TOP, and the largest of them to 2^(TOP - 1) if it exceeds
+// 2^-100.
 template <unsigned TOP>
 __device__ __forceinline__ Power power_below(float most) {
     // `most` is below 2^(exponent - 126).
@@ -64,27 +65,33 @@ __device__ __forceinline__ float warp_most(float x) {
 
 // Rows `first` to `first + 15` and columns `k` to `k + 15` of a row-major matrix as a left operand.
 template <class T>
-__device__ __forceinline__ void load_left(unsigned (&a)[4], const T* matrix, unsigned stride, unsigned first, unsigned k) {
+__device__ __forceinline__ void load_left(unsigned (&a)[4], const T* matrix, unsigned stride, unsigned first,
+                                          unsigned k) {
     const unsigned lane = threadIdx.x % 32;
     load_matrices(a, shared_address(matrix + (first + lane % 16) * stride + k + lane / 16 * 8));
 }
 
 // The same of its transpose: columns `first` to `first + 15`, rows `k` to `k + 15`.
-__device__ __forceinline__ void load_left_transposed(unsigned (&a)[4], const ELEMENT* matrix, unsigned stride, unsigned first, unsigned k) {
+__device__ __forceinline__ void load_left_transposed(unsigned (&a)[4], const ELEMENT* matrix, unsigned stride,
+                                                     unsigned first, unsigned k) {
     const unsigned lane = threadIdx.x % 32;
-    load_matrices_transposed(a, shared_address(matrix + (k + lane / 16 * 8 + lane % 8) * stride + first + lane / 8 % 2 * 8));
+    const ELEMENT* row = matrix + (k + lane / 16 * 8 + lane % 8) * stride;
+    load_matrices_transposed(a, shared_address(row + first + lane / 8 % 2 * 8));
 }
 
 // Two right operands of 8 columns each, from `n` on: columns are the rows of the matrix, sums run over its columns.
-__device__ __forceinline__ void load_right_of_rows(unsigned (&b)[4], const ELEMENT* matrix, unsigned stride, unsigned n, unsigned k) {
+__device__ __forceinline__ void load_right_of_rows(unsigned (&b)[4], const ELEMENT* matrix, unsigned stride, unsigned n,
+                                                   unsigned k) {
     const unsigned lane = threadIdx.x % 32;
     load_matrices(b, shared_address(matrix + (n + lane / 16 * 8 + lane % 8) * stride + k + lane / 8 % 2 * 8));
 }
 
 // The same of the matrix as it is: sums run over its rows.
-__device__ __forceinline__ void load_right(unsigned (&b)[4], const ELEMENT* matrix, unsigned stride, unsigned n, unsigned k) {
+__device__ __forceinline__ void load_right(unsigned (&b)[4], const ELEMENT* matrix, unsigned stride, unsigned n,
+                                           unsigned k) {
     const unsigned lane = threadIdx.x % 32;
-    load_matrices_transposed(b, shared_address(matrix + (k + lane / 8 % 2 * 8 + lane % 8) * stride + n + lane / 16 * 8));
+    const ELEMENT* row = matrix + (k + lane / 8 % 2 * 8 + lane % 8) * stride;
+    load_matrices_transposed(b, shared_address(row + n + lane / 16 * 8));
 }
 
 // Copies CHUNK rows of WIDTH elements, `apart` elements from each other, to rows of WIDTH + 8; rows from `count` on are
@@ -105,7 +112,8 @@ __device__ __forceinline__ void write_rows(ELEMENT* to, const ELEMENT* from) {
     constexpr unsigned ACROSS = WIDTH / 8;
 #pragma unroll
     for (unsigned i = threadIdx.x; i < CHUNK * ACROSS; i += THREADS) {
-        *reinterpret_cast<uint4*>(to + i * 8) = *reinterpret_cast<const uint4*>(from + i / ACROSS * (WIDTH + 8) + i % ACROSS * 8);
+        const ELEMENT* eight = from + i / ACROSS * (WIDTH + 8) + i % ACROSS * 8;
+        *reinterpret_cast<uint4*>(to + i * 8) = *reinterpret_cast<const uint4*>(eight);
     }
 }
 

@@ -2,11 +2,11 @@
 // head.
 //
 // Shapes: products [chunks, value_heads, PRODUCT_BYTES]; qkv, ba, rate, dt as in delta_rule.cu; segments: of 64 rows.
-// Grid: one block of 128 threads for each segment and key head, heads fastest. Its keys and queries are read and multiplied
-// once for the value heads that share them, which follow each other. Of four warps each has 16 tokens of K K^T and 16
-// others of Q K^T, so that all have five of the 20 blocks on and below the diagonals; and a quarter of the columns of W
-// and U.
-// L and its inverse are f32 (delta_rule/inverse.cuh); the inverse is rounded once for the products with V and K.
+// Grid: one block of 128 threads for each segment and key head, heads fastest. Its keys and queries are read and
+// multiplied once for the value heads that share them, which follow each other. Of four warps each has 16 tokens of K
+// K^T and 16 others of Q K^T, so that all have five of the 20 blocks on and below the diagonals; and a quarter of the
+// columns of W and U. L and its inverse are f32 (delta_rule/inverse.cuh); the inverse is rounded once for the products
+// with V and K.
 // Limit: tensor cores, and the latency of the steps of the inverse, which several blocks on a multiprocessor hide.
 // Definition: `Backend::delta_rule`; tests/kernels/emulated_delta_rule.rs has the chunked form in clear loops.
 // Defines: ELEMENT (f16, bf16), KEY_DIM (a multiple of 64), VALUE_DIM (of 32).
@@ -23,7 +23,8 @@ constexpr unsigned BLOCK_THREADS = 128;
 // Heads whose gates are computed at once, one by each warp.
 constexpr unsigned AT_ONCE = BLOCK_THREADS / 32;
 
-// The least log2 of a decay: of a state, less than 2^-96 is left, which no sum sees. So sums of them keep their precision.
+// The least log2 of a decay: of a state, less than 2^-96 is left, which no sum sees. So sums of them keep their
+// precision.
 constexpr float LEAST_DECAY = -96.0f, LOG2_E = 1.44269504f;
 
 struct Shared {
@@ -45,7 +46,8 @@ struct Shared {
 };
 
 // 1 / norm of a row, of which a thread reads every second 8 elements and the next lane the others. Where operands need
-// it, the row is multiplied by a power of two that leaves a norm between 1/2 and 1; returns what is left, and the power.
+// it, the row is multiplied by a power of two that leaves a norm between 1/2 and 1; returns what is left, and the
+// power.
 template <bool CHANGES>
 __device__ __forceinline__ Power norm_factor(ELEMENT* row, unsigned half) {
     float squares = 0.0f;
@@ -195,8 +197,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     }
     __syncthreads();
 
-    // The warp's blocks: up to number `warp` those of keys with keys in its rows, then those of queries with keys in the
-    // rows of the warp opposite.
+    // The warp's blocks: up to number `warp` those of keys with keys in its rows, then those of queries with keys in
+    // the rows of the warp opposite.
     constexpr unsigned BLOCKS = CHUNK / 16;
     const unsigned key_rows = warp * 16, query_rows = (BLOCKS - 1 - warp) * 16;
     float raw[BLOCKS + 1][2][4] = {};
@@ -225,8 +227,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
         const unsigned head = key_head * group + number, slot = number % AT_ONCE;
         const float* sums = all_sums + slot * CHUNK;
         const float* betas = all_betas + slot * CHUNK;
-        unsigned char* memory = products + (segment * static_cast<unsigned long long>(value_heads) + head) * PRODUCT_BYTES;
-        ELEMENT* results = reinterpret_cast<ELEMENT*>(memory);
+        const unsigned long long chunk = segment * static_cast<unsigned long long>(value_heads) + head;
+        ELEMENT* results = reinterpret_cast<ELEMENT*>(products + chunk * PRODUCT_BYTES);
         float* factors = reinterpret_cast<float*>(results + FACTORS_AT);
         if (number > 0) {
             if (slot == 0) {
@@ -258,15 +260,16 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
 #pragma unroll
                     for (unsigned i = 0; i < 2; ++i) {
                         // Above the diagonal the exponent would be positive.
-                        const float factor = column + i <= row ? exp2_fast(sum - sums[column + i]) * key_factors[column + i] : 0.0f;
+                        const unsigned at = column + i;
+                        const float factor = at <= row ? exp2_fast(sum - sums[at]) * key_factors[at] : 0.0f;
                         two[i] = of_row * factor * raw[n][part][half * 2 + i];
                     }
                     if (n < warp) {
                         store_split(shared.lower, row, column, two[0], two[1]);
                     } else if (n == warp) {
                         // What is on the diagonal or above it is not read.
-                        float* to = diagonal_of(shared.inverse, warp) + (row - key_rows) * DIAGONAL_ROW + column - key_rows;
-                        *reinterpret_cast<float2*>(to) = {two[0], two[1]};
+                        float* to = diagonal_of(shared.inverse, warp) + (row - key_rows) * DIAGONAL_ROW;
+                        *reinterpret_cast<float2*>(to + column - key_rows) = {two[0], two[1]};
                     } else {
                         store_pair(shared.rows + row * CHUNK_ROW + column, two[0], two[1]);
                     }
@@ -293,8 +296,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
 #pragma unroll
             for (unsigned j = 0; j < 2; ++j) {
                 const unsigned at = column + j;
-                const f16 parts[2] = {{static_cast<unsigned short>(high >> 16 * j)}, {static_cast<unsigned short>(low >> 16 * j)}};
-                of_values[j] = (to_f32(parts[0]) + to_f32(parts[1])) * betas[at];
+                const f16 of_high = {static_cast<unsigned short>(high >> 16 * j)};
+                const f16 of_low = {static_cast<unsigned short>(low >> 16 * j)};
+                of_values[j] = (to_f32(of_high) + to_f32(of_low)) * betas[at];
                 of_keys[j] = of_values[j] * exp2_fast(sums[at]) * key_factors[at];
             }
             *to_values = pack<ELEMENT>(of_values[0], of_values[1]);
@@ -304,7 +308,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
         multiply_lower<KEY_DIM, false>(shared.rows, shared.for_keys, shared.keys, nullptr);
         wait_copies<0>();
         __syncthreads();
-        multiply_lower<VALUE_DIM, IS_NARROW<ELEMENT>>(shared.values, shared.for_values, shared.values, factors + OF_VALUES);
+        constexpr bool SCALES = IS_NARROW<ELEMENT>;
+        multiply_lower<VALUE_DIM, SCALES>(shared.values, shared.for_values, shared.values, factors + OF_VALUES);
         __syncthreads();
         write_rows<KEY_DIM, BLOCK_THREADS>(results, shared.rows);
         write_rows<VALUE_DIM, BLOCK_THREADS>(results + U_AT, shared.values);

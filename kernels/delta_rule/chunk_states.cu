@@ -1,11 +1,12 @@
 // The chunked delta rule's walk along a run (delta_rule/chunk.cuh): D, O and the state, chunk after chunk.
 //
 // Shapes: products as chunk_products leaves them; out, qkv, matrices and runs as in delta_rule.cu.
-// Grid: one block for each run, value head and strip of STRIP columns of the state, in this order of x. Four warps share
-// 64 columns, or all where a strip has fewer. Each has 16 tokens of the chunk, and a quarter of the state's rows, f32 in
-// registers from its one load to its one store; a copy of the state, rounded to ELEMENT, is in shared memory as an operand.
-// Limit: the copies of a chunk's operands to shared memory and the loads from there, of which wide strips need fewer, and
-// tensor cores. Where STAGES is 2 the operands are copied while the chunk before is computed.
+// Grid: one block for each run, value head and strip of STRIP columns of the state, in this order of x. Four warps
+// share 64 columns, or all where a strip has fewer. Each has 16 tokens of the chunk, and a quarter of the state's rows,
+// f32 in registers from its one load to its one store; a copy of the state, rounded to ELEMENT, is in shared memory as
+// an operand.
+// Limit: the copies of a chunk's operands to shared memory and the loads from there, of which wide strips need fewer,
+// and tensor cores. Where STAGES is 2 the operands are copied while the chunk before is computed.
 // Defines: ELEMENT, KEY_DIM, VALUE_DIM as in chunk_products.cu, STAGES (1 or 2), STRIP (32, 64 or 128).
 #include "delta_rule/chunk.cuh"
 
@@ -34,10 +35,12 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     const unsigned head = blockIdx.x / STRIPS % value_heads;
     const Run run = runs[blockIdx.x / STRIPS / value_heads];
     const unsigned warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, across = lane % 4 * 2;
-    const unsigned long long key_width = key_heads * KEY_DIM, value_width = value_heads * VALUE_DIM, width = 2 * key_width + value_width;
+    const unsigned long long key_width = key_heads * KEY_DIM, value_width = value_heads * VALUE_DIM;
+    const unsigned long long width = 2 * key_width + value_width;
     const unsigned key_head = head / (value_heads / key_heads), chunks = (run.rows + CHUNK - 1) / CHUNK;
     const auto product = [&](unsigned chunk) {
-        return reinterpret_cast<const ELEMENT*>(products + (static_cast<unsigned long long>(run.segment + chunk) * value_heads + head) * PRODUCT_BYTES);
+        const unsigned long long number = static_cast<unsigned long long>(run.segment + chunk) * value_heads + head;
+        return reinterpret_cast<const ELEMENT*>(products + number * PRODUCT_BYTES);
     };
     const auto copy = [&](unsigned chunk) {
         Stage& stage = shared.stages[chunk % STAGES];
@@ -51,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     // Where the warp's rows of the state begin, and the lane's place in a slot.
     const unsigned own = warp * (KEY_DIM / 4);
     const unsigned long long place = (own + lane / 4) * static_cast<unsigned long long>(VALUE_DIM) + strip + across;
-    // What the state in registers is multiplied by, for narrow operands.
+    // What brings the state in registers back to its own size, where operands are narrow.
     float scale = 1.0f;
     __shared__ float most_of_warps[BLOCK_THREADS / 32];
     const auto matrix = [&](unsigned slot) {
@@ -86,19 +89,19 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
         const float* factors = reinterpret_cast<const float*>(product(chunk) + FACTORS_AT);
         const float decay = factors[OF_STATE];
         const float of_query[2] = {factors[row], factors[row + 8]};
-        const float of_key[2] = {factors[CHUNK + row], factors[CHUNK + row + 8]};
+        const float of_key[2] = {factors[OF_KEYS + row], factors[OF_KEYS + row + 8]};
         unsigned u[COLUMNS / 8][2];
 #pragma unroll
         for (unsigned n = 0; n < COLUMNS / 8; ++n) {
 #pragma unroll
             for (unsigned half = 0; half < 2; ++half) {
-                u[n][half] = *reinterpret_cast<const unsigned*>(product(chunk) + U_AT + (row + half * 8) * VALUE_DIM + strip + n * 8 + across);
+                const ELEMENT* from = product(chunk) + U_AT + (row + half * 8) * VALUE_DIM + strip + n * 8 + across;
+                u[n][half] = *reinterpret_cast<const unsigned*>(from);
             }
         }
-        // Brings the state below 2^10 and U below 2^14: then a change is below 2^15, for |W_t| <= 1 and sqrt(KEY_DIM) < 12,
-        // and twice that, which a factor of a key may be, is below 2^16.
+        // Brings the state below 2^10 and U below 2^14: then a change is below 2^15, for |W_t| <= 1 and sqrt(KEY_DIM) <
+        // 12, and twice that, which a factor of a key may be, is below 2^16.
         float of_values[COLUMNS / 8];
-        Power power = {1.0f, 1.0f};
         if constexpr (IS_NARROW<ELEMENT>) {
             float most = 0.0f;
 #pragma unroll
@@ -123,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
                 of_values[n] = factors[OF_VALUES + strip / 8 + n];
                 most = fmaxf(most, of_values[n] * 1024.0f);
             }
-            power = power_below<10>(most);
+            const Power power = power_below<10>(most);
 #pragma unroll
             for (unsigned n = 0; n < COLUMNS / 8; ++n) {
                 of_values[n] *= power.to;
@@ -185,7 +188,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
         for (unsigned n = 0; n < COLUMNS / 8; ++n) {
 #pragma unroll
             for (unsigned half = 0; half < 2; ++half) {
-                const ELEMENT low = {static_cast<unsigned short>(u[n][half])}, high = {static_cast<unsigned short>(u[n][half] >> 16)};
+                const ELEMENT low = {static_cast<unsigned short>(u[n][half])};
+                const ELEMENT high = {static_cast<unsigned short>(u[n][half] >> 16)};
                 float changes[2] = {to_f32(low), to_f32(high)};
 #pragma unroll
                 for (unsigned i = 0; i < 2; ++i) {
@@ -240,7 +244,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
         __syncwarp();
 #pragma unroll
         for (unsigned i = lane; i < 16 * (COLUMNS / 8); i += 32) {
-            const unsigned within = i / (COLUMNS / 8), column = i % (COLUMNS / 8) * 8, token = chunk * CHUNK + warp * 16 + within;
+            const unsigned within = i / (COLUMNS / 8), column = i % (COLUMNS / 8) * 8;
+            const unsigned token = chunk * CHUNK + warp * 16 + within;
             if (token < run.rows) {
                 ELEMENT* to = out + (run.first + token) * value_width + head * VALUE_DIM + strip + column;
                 *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(results + within * STRIP_ROW + column);

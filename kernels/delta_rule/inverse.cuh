@@ -1,16 +1,16 @@
-// The inverse X of a unit lower triangular matrix I + L [CHUNK, CHUNK] by blocks of 16 x 16. Each warp inverts one block
-// of the diagonal by forward substitution in f32, the blocks below follow from
+// The inverse X of a unit lower triangular matrix I + L [CHUNK, CHUNK] by blocks of 16 x 16. Each warp inverts one
+// block of the diagonal by forward substitution in f32, the blocks below follow from
 //
 //   X_ij = - X_ii (sum over j <= k < i of L_ik X_kj),  of 16 x 16 first, then of 32 x 32,
 //
 // on tensor cores. Operands are f32 as the sum of two f16.
 //
-// Precision: for the L of the delta rule all entries of L, X and the sums in between are at most 1 in size: they are what a
-// key of length 1 gets of another one through steps S -> decay (I - beta k k^T) S, none of which makes S longer. So the
-// two f16 are within 2^-24 of a number and the product that is left out is below 2^-24: an error of at most 2^-22 for each
-// of the 32 products of a sum. Errors have signs of their own, and no step makes them longer: over keys that are random,
-// all alike or of signs alone, with and without decay, an entry of X was wrong by at most 2^-20. It is rounded by up to
-// 2^-12 (f16) or 2^-9 (bf16) when it becomes an operand itself.
+// Precision: for the L of the delta rule all entries of L, X and the sums in between are at most 1 in size: they are
+// what a key of length 1 gets of another one through steps S -> decay (I - beta k k^T) S, none of which makes S longer.
+// So the two f16 are within 2^-24 of a number and the product that is left out is below 2^-24: an error of at most
+// 2^-22 for each of the 32 products of a sum. Errors have signs of their own, and no step makes them longer: over keys
+// that are random, all alike or of signs alone, with and without decay, an entry of X was wrong by at most 2^-20. It is
+// rounded by up to 2^-12 (f16) or 2^-9 (bf16) when it becomes an operand itself.
 #pragma once
 
 #include "delta_rule/chunk.cuh"
@@ -35,16 +35,19 @@ __device__ __forceinline__ void store_split(Split& to, unsigned row, unsigned co
 }
 
 // The 16 x 16 block at (`row`, `column`), in both parts, as a left operand.
-__device__ __forceinline__ void load_left_split(unsigned (&a)[2][4], const Split& matrix, unsigned row, unsigned column) {
+__device__ __forceinline__ void load_left_split(unsigned (&a)[2][4], const Split& matrix, unsigned row,
+                                                unsigned column) {
     load_left(a[0], matrix.high, CHUNK_ROW, row, column);
     load_left(a[1], matrix.low, CHUNK_ROW, row, column);
 }
 
 // Rows `k` to `k + 15` and 8 columns, in both parts, as a right operand.
-__device__ __forceinline__ void load_right_split(unsigned (&b)[2][2], const Split& matrix, unsigned k, unsigned column) {
+__device__ __forceinline__ void load_right_split(unsigned (&b)[2][2], const Split& matrix, unsigned k,
+                                                 unsigned column) {
     const unsigned lane = threadIdx.x % 32;
+    const f16* part = lane < 16 ? matrix.high : matrix.low;
     unsigned four[4];
-    load_matrices_transposed(four, shared_address((lane < 16 ? matrix.high : matrix.low) + (k + lane % 16) * CHUNK_ROW + column));
+    load_matrices_transposed(four, shared_address(part + (k + lane % 16) * CHUNK_ROW + column));
     b[0][0] = four[0], b[0][1] = four[1], b[1][0] = four[2], b[1][1] = four[3];
 }
 
@@ -73,8 +76,8 @@ __device__ __forceinline__ void store_negative(Split& to, unsigned row, unsigned
     store_split(to, row + lane / 4 + 8, at, -sums[2], -sums[3]);
 }
 
-// Where the warp's block of L on the diagonal lies, as f32 in rows of DIAGONAL_ROW: in the rows of the inverse that only
-// this warp writes until all blocks of the diagonal are inverted.
+// Where the warp's block of L on the diagonal lies, as f32 in rows of DIAGONAL_ROW: in the rows of the inverse that
+// only this warp writes until all blocks of the diagonal are inverted.
 constexpr unsigned DIAGONAL_ROW = CHUNK_ROW * sizeof(f16) / sizeof(float);
 
 __device__ __forceinline__ float* diagonal_of(Split& inverse, unsigned warp) {
@@ -114,8 +117,8 @@ __device__ __forceinline__ void invert_diagonal(Split& inverse) {
     }
 }
 
-// The blocks below the diagonal, of which those of `lower` are read, with the inverse's on it. Begins and ends where the
-// block's threads have met.
+// The blocks below the diagonal, of which those of `lower` are read, with the inverse's on it. Begins and ends where
+// the block's threads have met.
 __device__ __forceinline__ void invert_below(Split& inverse, const Split& lower) {
     const unsigned warp = threadIdx.x / 32;
     {

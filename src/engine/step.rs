@@ -214,8 +214,8 @@ impl<B: Backend> Engine<B> {
         Ok(Submitted::Rows)
     }
 
-    /// Enqueues the loaded step of so many rows. Where a shortage costs states, no step has so many from then on: what is
-    /// computed from the states before these is not lost in the same way.
+    /// Enqueues the loaded step of so many rows. Where a shortage costs states, no step has so many from then on: what
+    /// is computed from the states before these is not lost in the same way.
     fn enqueue(&mut self, shape: StepShape, rows: usize) -> Result<()> {
         let enqueued = self.model.enqueue(&mut self.backend, &mut self.kv, &mut self.step, shape).map(drop);
         if let Err(error) = &enqueued

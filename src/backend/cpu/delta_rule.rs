@@ -1,8 +1,9 @@
 //! Gated delta-rule layers, token by token: the clear loops of `backend::delta_rule`. Loops over the columns of a state
 //! are compiled for every instruction set and have one order, so all compute the same bits. `states` holds the memory.
 //!
-//! Columns do not depend on each other. So where a run is long and a processor's own instructions are used, some columns
-//! at a time go through many tokens, in a copy that stays in the nearest cache: the same sums in the same order.
+//! Columns do not depend on each other. So where a run is long and a processor's own instructions are used, some
+//! columns at a time go through many tokens, in a copy that stays in the nearest cache: the same sums in the same
+//! order.
 
 use std::ops::Range;
 
@@ -133,8 +134,8 @@ struct Head {
     strips: Strips,
 }
 
-/// Columns of a state that go through tokens together: 16 KiB of it with keys of 128, and enough sums for the units that
-/// add to have one after the other.
+/// Columns of a state that go through tokens together: 16 KiB of it with keys of 128, and enough sums for the units
+/// that add to have one after the other.
 const STRIP: usize = 32;
 
 /// Tokens that a strip goes through before the next one does, and the fewest for which copies pay.

@@ -106,8 +106,8 @@ pub fn most_bytes(element: Dtype, heads: DeltaHeads, rows: usize) -> usize {
     chunks.saturating_mul(heads.value_heads * product_bytes(heads))
 }
 
-/// Dynamic shared memory of `chunk_products`: keys, then queries or results, then L or values, then the inverse, of which
-/// L and the inverse have two parts.
+/// Dynamic shared memory of `chunk_products`: keys, then queries or results, then L or values, then the inverse, of
+/// which L and the inverse have two parts.
 pub fn products_shared(heads: DeltaHeads) -> usize {
     let (keys, values, chunk) = (heads.key_dim + PADDING, heads.value_dim + PADDING, CHUNK + PADDING);
     CHUNK * (keys + keys.max(chunk) + values.max(2 * chunk) + 2 * chunk) * ELEMENT_BYTES
