@@ -359,11 +359,13 @@ impl<B: Backend> Engine<B> {
         };
         match self.enqueue(shape, loaded.schedule.rows.len()) {
             Err(error) if error.is_shortage() => {
-                // The same, but the states may have been changed.
+                // The same, but the states may have been changed, and what the step before sampled overwritten on the
+                // device.
                 for row in &loaded.schedule.rows {
                     let StepRow { segment, position } = row.at;
                     self.cache.prefix.drop_state(StatePlace { segment, position });
                 }
+                self.collect_all()?;
                 return Ok(None);
             }
             enqueued => enqueued?,

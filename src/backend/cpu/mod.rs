@@ -290,7 +290,10 @@ impl Backend for Cpu {
         ops: impl FnOnce(&mut Self, &mut CpuStep) -> Result<()>,
     ) -> Result<()> {
         ops(self, step)?;
-        check_rows(shape.rows, self.most_run_rows)?;
+        if let Err(error) = check_rows(shape.rows, self.most_run_rows) {
+            step.fail();
+            return Err(error);
+        }
         step.finish();
         Ok(())
     }
