@@ -56,8 +56,9 @@ pub struct Cpu {
     sampling: sampling::SampleScratch,
     /// `load` refuses steps of more rows.
     most_rows: usize,
-    /// `run` fails, behind all ops, in steps of more rows.
-    most_run_rows: usize,
+    /// Whether `run` fails behind all ops, by the number of the step since the first and its rows.
+    fails: fn(usize, usize) -> bool,
+    runs: usize,
 }
 
 impl Cpu {
@@ -78,7 +79,8 @@ impl Cpu {
             gemm: Default::default(),
             sampling: Default::default(),
             most_rows: usize::MAX,
-            most_run_rows: usize::MAX,
+            fails: |_, _| false,
+            runs: 0,
         }
     }
 
@@ -95,10 +97,11 @@ impl Cpu {
         Self { most_rows, ..self }
     }
 
-    /// The same of `run`, when all ops of the step have been computed.
+    /// Makes `run` fail in the same way when all ops of the step have been computed, where `fails` says so of the step's
+    /// number, from 0, and its rows.
     #[must_use]
-    pub fn with_most_run_rows(self, most_run_rows: usize) -> Self {
-        Self { most_run_rows, ..self }
+    pub fn failing_where(self, fails: fn(usize, usize) -> bool) -> Self {
+        Self { fails, ..self }
     }
 
     pub fn isa(&self) -> Isa {
@@ -106,13 +109,10 @@ impl Cpu {
     }
 }
 
-/// A shortage of memory where `rows` are more than `most`.
-fn check_rows(rows: usize, most: usize) -> Result<()> {
-    if rows <= most {
-        return Ok(());
-    }
-    let [asked, free] = [rows, most].map(|rows| rows.saturating_mul(size_of::<f32>()));
-    Err(Error::DeviceMemory { device: "cpu".to_string(), asked: Some(asked), free, total: free })
+/// The error of a device that lacks memory for `rows` and has some for `most`.
+fn shortage_of(rows: usize, most: usize) -> Error {
+    let [asked, free] = [rows, most].map(|rows| rows * size_of::<f32>());
+    Error::DeviceMemory { device: "cpu".to_string(), asked: Some(asked), free, total: free }
 }
 
 /// f32 activations, `rows x width`, row-major.
@@ -275,7 +275,10 @@ impl Backend for Cpu {
     }
 
     fn load(&mut self, step: &mut CpuStep, batch: StepBatch) -> Result<StepShape> {
-        check_rows(batch.tokens.len(), self.most_rows)?;
+        let rows = batch.tokens.len();
+        if rows > self.most_rows {
+            return Err(shortage_of(rows, self.most_rows));
+        }
         Ok(step.load(batch))
     }
 
@@ -290,9 +293,11 @@ impl Backend for Cpu {
         ops: impl FnOnce(&mut Self, &mut CpuStep) -> Result<()>,
     ) -> Result<()> {
         ops(self, step)?;
-        if let Err(error) = check_rows(shape.rows, self.most_run_rows) {
+        let number = self.runs;
+        self.runs += 1;
+        if (self.fails)(number, shape.rows) {
             step.fail();
-            return Err(error);
+            return Err(shortage_of(shape.rows, 0));
         }
         step.finish();
         Ok(())
