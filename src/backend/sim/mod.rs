@@ -493,3 +493,22 @@ impl Backend for Sim {
         step.note_sampled();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_of_chunks_take_memory_once_for_all_layers() {
+        let heads = DeltaHeads { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128 };
+        let taken = |name: &str, dtype: Dtype| {
+            let mut sim = Sim::new(Arc::new(DeviceProfile::named(name).expect("it is built in")));
+            let free = sim.free_bytes().unwrap();
+            sim.reserve_delta_rule(&[heads; 3], dtype, 2048).unwrap();
+            free - sim.free_bytes().unwrap()
+        };
+        // 64 chunks of 32 heads: W, U and A in 16 bits, and 212 floats.
+        assert_eq!(taken("h200", Dtype::Bf16), 64 * 32 * (2 * 64 * (128 + 128 + 64) + 4 * 212));
+        assert_eq!([taken("h200", Dtype::F32), taken("cpu", Dtype::Bf16)], [0, 0]);
+    }
+}
