@@ -45,6 +45,8 @@ pub struct Sim {
     kv: KvDtype,
     /// Bytes of weights, activations, keys and values.
     used: usize,
+    /// Of these, those of delta-rule layers beside their states.
+    of_delta_rule: usize,
     /// Nanoseconds of the ops enqueued in the current step so far.
     spent: f64,
 }
@@ -89,7 +91,7 @@ impl SimMatrix {
 
 impl Sim {
     pub fn new(profile: Arc<DeviceProfile>) -> Self {
-        Self { profile, clock: Clock::default(), kv: KvDtype::Model, used: 0, spent: 0.0 }
+        Self { profile, clock: Clock::default(), kv: KvDtype::Model, used: 0, of_delta_rule: 0, spent: 0.0 }
     }
 
     /// A handle to the device's clock.
@@ -283,7 +285,9 @@ impl Backend for Sim {
 
     fn reserve_delta_rule(&mut self, heads: &[DeltaHeads], dtype: Dtype, rows: usize) -> Result<()> {
         let bytes = heads.iter().map(|&heads| self.delta_rule_bytes(heads, dtype, rows)).max().unwrap_or(0);
-        self.allocate(bytes)
+        self.allocate(bytes.saturating_sub(self.of_delta_rule))?;
+        self.of_delta_rule = self.of_delta_rule.max(bytes);
+        Ok(())
     }
 
     fn kv(&mut self, shape: &KvShape) -> Result<KvShape> {
@@ -504,6 +508,7 @@ mod tests {
         let taken = |name: &str, dtype: Dtype| {
             let mut sim = Sim::new(Arc::new(DeviceProfile::named(name).expect("it is built in")));
             let free = sim.free_bytes().unwrap();
+            sim.reserve_delta_rule(&[heads; 3], dtype, 1024).unwrap();
             sim.reserve_delta_rule(&[heads; 3], dtype, 2048).unwrap();
             free - sim.free_bytes().unwrap()
         };
