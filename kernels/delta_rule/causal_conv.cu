@@ -10,6 +10,9 @@
 #include "lanes.cuh"
 #include "sigmoid.cuh"
 
+// Rows whose inputs a thread waits for at once.
+constexpr unsigned ROWS_AHEAD = 8;
+
 template <int N>
 __device__ __forceinline__ void conv_channels(ELEMENT* out, const ELEMENT* x, const float* weight, float* tails,
                                               const Run& run, unsigned width, unsigned c) {
@@ -52,21 +55,34 @@ __device__ __forceinline__ void conv_channels(ELEMENT* out, const ELEMENT* x, co
             store<N>(tails + (run.to * CONV_TOKENS + k) * stride + c, input);
         }
     }
-    for (unsigned row = run.place; row < run.place + run.part; ++row) {
-        const Lanes<float, N> input = load<N>(own + row * stride);
-        Lanes<float, N> result;
+    const unsigned end = run.place + run.part;
+    for (unsigned row = run.place; row < end; row += ROWS_AHEAD) {
+        // Asked for before one is used.
+        Lanes<float, N> inputs[ROWS_AHEAD];
 #pragma unroll
-        for (int lane = 0; lane < N; ++lane) {
-            float sum = weights[lane][0] * before[0].at[lane];
-            sum = fmaf(weights[lane][1], before[1].at[lane], sum);
-            sum = fmaf(weights[lane][2], before[2].at[lane], sum);
-            sum = fmaf(weights[lane][3], input.at[lane], sum);
-            result.at[lane] = sum * sigmoid<ELEMENT>(sum);
+        for (unsigned i = 0; i < ROWS_AHEAD; ++i) {
+            if (row + i < end) {
+                inputs[i] = load<N>(own + (row + i) * stride);
+            }
         }
-        store<N>(out + (run.first + row) * stride + c, result);
-        before[0] = before[1];
-        before[1] = before[2];
-        before[2] = input;
+#pragma unroll
+        for (unsigned i = 0; i < ROWS_AHEAD; ++i) {
+            if (row + i < end) {
+                Lanes<float, N> result;
+#pragma unroll
+                for (int lane = 0; lane < N; ++lane) {
+                    float sum = weights[lane][0] * before[0].at[lane];
+                    sum = fmaf(weights[lane][1], before[1].at[lane], sum);
+                    sum = fmaf(weights[lane][2], before[2].at[lane], sum);
+                    sum = fmaf(weights[lane][3], inputs[i].at[lane], sum);
+                    result.at[lane] = sum * sigmoid<ELEMENT>(sum);
+                }
+                store<N>(out + (run.first + row + i) * stride + c, result);
+                before[0] = before[1];
+                before[1] = before[2];
+                before[2] = inputs[i];
+            }
+        }
     }
 }
 

@@ -304,6 +304,15 @@ pub trait Backend: Send + 'static {
     fn kv_overhead_bytes(&self, _shape: &KvShape) -> usize {
         0
     }
+    /// Bytes that delta-rule layers with these heads need in a step of up to so many rows, beside their states and
+    /// activations. All layers use them in turn.
+    fn delta_rule_bytes(&self, _heads: DeltaHeads, _dtype: Dtype, _rows: usize) -> usize {
+        0
+    }
+    /// Allocates as much as any of them needs, so that no step of up to so many rows allocates it later.
+    fn reserve_delta_rule(&mut self, _heads: &[DeltaHeads], _dtype: Dtype, _rows: usize) -> Result<()> {
+        Ok(())
+    }
     /// Allocates KV memory.
     fn kv(&mut self, shape: &KvShape) -> Result<Self::Kv>;
     /// Copies `pages` to host memory.

@@ -143,7 +143,8 @@ impl EngineConfig {
         (self.step_rows / PROMPT_PART).max(1)
     }
 
-    fn largest_step(&self) -> StepShape {
+    /// The shape of the largest step.
+    pub fn largest_step(&self) -> StepShape {
         let rows = self.step_rows.max(self.max_branches.saturating_add(self.prompt_rows()));
         StepShape { rows, logit_rows: self.max_logit_rows(), samples: true }
     }
@@ -160,6 +161,8 @@ pub struct Engine<B: Backend> {
     loaded: Option<LoadedStep>,
     /// Oldest first; at most one between two calls of `step`.
     submitted: VecDeque<SubmittedStep>,
+    /// The most rows of a step, below those of one that failed while it ran and changed states.
+    most_run_rows: usize,
     tokenizer: Option<Arc<Tokenizer>>,
     facts: EngineFacts,
     config: EngineConfig,
@@ -296,6 +299,7 @@ impl<B: Backend> Engine<B> {
             step,
             loaded: None,
             submitted: VecDeque::new(),
+            most_run_rows: usize::MAX,
             tokenizer,
             facts,
             config,

@@ -236,6 +236,15 @@ impl KvCache {
         Ok(Source::Kept { slot, place, is_in: true })
     }
 
+    /// Forgets the states that a step was to change which failed while it ran: nobody knows what is in their slots.
+    /// They are computed again from the last ones before them that are kept.
+    pub fn lose_states(&mut self, chosen: &ChosenStates) {
+        for change in &chosen.changes {
+            let (StateChange::New(place) | StateChange::Moved { to: place, .. }) = *change;
+            self.prefix.drop_state(place);
+        }
+    }
+
     /// Takes back what was changed for a step that computed nothing.
     pub fn undo_states(&mut self, chosen: &ChosenStates) {
         for change in chosen.changes.iter().rev() {

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use crate::backend::{Backend, MOST_COUNTED, StepBatch};
+use crate::backend::{Backend, MOST_COUNTED, StepBatch, StepShape};
 use crate::engine::branch::{BranchWork, KvHold};
 use crate::engine::cache::Transfer;
 use crate::engine::schedule::{LogitsRequest, Schedule, ScheduledRow};
@@ -115,8 +115,14 @@ impl<B: Backend> Engine<B> {
             self.await_stored();
             return Ok(());
         }
+        if schedule.rows.len() > self.most_run_rows {
+            return self.replan_in_parts();
+        }
         match self.submit_rows(schedule) {
-            Err(error) if error.is_shortage() => self.replan_in_parts(&error),
+            Err(error) if error.is_shortage() => {
+                log::info!("a step is taken in parts: {error}");
+                self.replan_in_parts()
+            }
             Ok(Submitted::LacksState) => {
                 Err(Error::Internal("a row is scheduled without the state before it".to_owned()))
             }
@@ -126,14 +132,19 @@ impl<B: Backend> Engine<B> {
 
     /// Submits, in parts, a step for which the device lacks memory: each part is halved until it fits, down to one row.
     /// First collects all submitted steps, so that the tokens of every part are known.
-    fn replan_in_parts(&mut self, shortage: &Error) -> Result<()> {
-        log::info!("a step is taken in parts: {shortage}");
+    fn replan_in_parts(&mut self) -> Result<()> {
         self.collect_all()?;
         let schedule = self.schedule();
         self.transfer()?;
         let mut parts = vec![schedule];
         while let Some(part) = parts.pop() {
             let halves = part.halves();
+            if part.rows.len() > self.most_run_rows
+                && let Some([first, second]) = halves
+            {
+                parts.extend([second, first]);
+                continue;
+            }
             let submitted = if part.rows.is_empty() { Ok(Submitted::Rows) } else { self.submit_rows(part.clone()) };
             match (submitted, halves) {
                 (Err(error), Some([first, second])) if error.is_shortage() => parts.extend([second, first]),
@@ -142,7 +153,7 @@ impl<B: Backend> Engine<B> {
                     self.fail_row(&part, &error);
                     return Ok(());
                 }
-                // An earlier part took its slot: it is scheduled again.
+                // An earlier part took its slot, or failed while it ran: it is scheduled again.
                 (Ok(Submitted::LacksState), _) => return Ok(()),
                 (submitted, _) => drop(submitted?),
             }
@@ -185,8 +196,15 @@ impl<B: Backend> Engine<B> {
         let steady = if batch.can_advance() { self.steady(&schedule) } else { None };
         let copy = (self.config.check_plans && steady.is_some()).then(|| batch.clone());
         lap(&mut began, &mut self.metrics.seconds_planning);
-        if let Err(error) = self.model.forward(&mut self.backend, &mut self.kv, &mut self.step, batch) {
-            self.cache.undo_states(&states);
+        let shape = match self.model.load_batch(&mut self.backend, &mut self.step, batch) {
+            Ok(shape) => shape,
+            Err(error) => {
+                self.cache.undo_states(&states);
+                return Err(error);
+            }
+        };
+        if let Err(error) = self.enqueue(shape, schedule.rows.len()) {
+            self.cache.lose_states(&states);
             return Err(error);
         }
         lap(&mut began, &mut self.metrics.seconds_forward);
@@ -194,6 +212,20 @@ impl<B: Backend> Engine<B> {
         self.note_submitted(&schedule);
         self.note_loaded(LoadedStep { schedule, stats, steady, copy });
         Ok(Submitted::Rows)
+    }
+
+    /// Enqueues the loaded step of so many rows. Where a shortage costs states, no step has so many from then on: what
+    /// is computed from the states before these is not lost in the same way.
+    fn enqueue(&mut self, shape: StepShape, rows: usize) -> Result<()> {
+        let enqueued = self.model.enqueue(&mut self.backend, &mut self.kv, &mut self.step, shape).map(drop);
+        if let Err(error) = &enqueued
+            && error.is_shortage()
+            && self.cache.prefix.has_states()
+        {
+            self.most_run_rows = (rows / 2).max(1);
+            log::warn!("steps have at most {} rows from now on: {error}", self.most_run_rows);
+        }
+        enqueued
     }
 
     fn schedule(&mut self) -> Schedule {
@@ -320,10 +352,23 @@ impl<B: Backend> Engine<B> {
         steady.steps -= 1;
         let uniforms = steady.uniforms.iter().zip(&loaded.schedule.rows);
         let uniforms: Vec<f64> = uniforms.map(|(uniforms, row)| uniforms.uniform(row.at.position + 1)).collect();
-        match self.model.advance(&mut self.backend, &mut self.kv, &mut self.step, &uniforms, &new_pages) {
+        let shape = match self.model.load_advanced(&mut self.backend, &mut self.step, &uniforms, &new_pages) {
             // Nothing is recorded yet: a step that is planned anew may be smaller.
             Err(error) if error.is_shortage() => return Ok(None),
-            advanced => drop(advanced?),
+            loaded => loaded?,
+        };
+        match self.enqueue(shape, loaded.schedule.rows.len()) {
+            Err(error) if error.is_shortage() => {
+                // The same, but the states may have been changed, and what the step before sampled overwritten on the
+                // device.
+                for row in &loaded.schedule.rows {
+                    let StepRow { segment, position } = row.at;
+                    self.cache.prefix.drop_state(StatePlace { segment, position });
+                }
+                self.collect_all()?;
+                return Ok(None);
+            }
+            enqueued => enqueued?,
         }
         lap(&mut began, &mut self.metrics.seconds_forward);
         for (number, (request, row)) in (0u32..).zip(loaded.schedule.requests.iter().zip(&loaded.schedule.rows)) {

@@ -279,6 +279,12 @@ pub(super) fn size_on<B: Backend>(launch: &Launch<'_>, mut backend: B) -> Result
     let active_weights = held.weight_bytes_read(1, model.dtype) + weights - held.weight_bytes(model.dtype);
     let free = backend.free_bytes()?.saturating_sub(weights);
     let config = launch.engine_config(DeviceKind::of(&backend), free, kv_bytes_per_token)?;
+    if budget.deterministic {
+        backend.set_batch_invariant();
+    }
+    let rows = config.largest_step().rows;
+    let of_heads = |heads| backend.delta_rule_bytes(heads, model.dtype, rows);
+    let free = free.saturating_sub(model.config.delta_heads().map(of_heads).max().unwrap_or(0));
     let state_bytes = model.config.state_bytes();
     let PoolParts { pages: pool, states, branches } = config.pool.divide(free, state_bytes, config.max_branches)?;
     Ok(LaunchSizes {

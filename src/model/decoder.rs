@@ -190,6 +190,8 @@ impl<B: Backend> Decoder<B> {
     /// Allocates what steps up to this shape need: activations, logits and the integers of the step.
     pub fn reserve(&mut self, backend: &mut B, step: &mut B::Step, shape: StepShape) -> Result<()> {
         let shape = backend.reserve(step, shape)?;
+        let heads: Vec<_> = self.config.delta_heads().collect();
+        backend.reserve_delta_rule(&heads, self.dtype, shape.rows)?;
         self.activations.resize(backend, shape)
     }
 
@@ -218,7 +220,6 @@ impl<B: Backend> Decoder<B> {
         observe: impl FnMut(&mut B, Attended<'_, B>),
     ) -> Result<&B::Buffer> {
         let shape = self.load_batch(backend, step, batch)?;
-        self.make_room(backend, shape)?;
         backend.run_once(step, shape, |backend, step| {
             self.ops(backend, kv, step, shape, observe);
             Ok(())
@@ -226,10 +227,13 @@ impl<B: Backend> Decoder<B> {
         Ok(&self.activations.logits)
     }
 
-    fn load_batch(&mut self, backend: &mut B, step: &mut B::Step, batch: StepBatch) -> Result<StepShape> {
+    /// The first half of `forward`: loads `batch` and makes room for it. Nothing is computed, also after an error.
+    pub fn load_batch(&mut self, backend: &mut B, step: &mut B::Step, batch: StepBatch) -> Result<StepShape> {
         self.check(&batch)?;
         self.last_position = batch.positions.iter().copied().max().unwrap_or(0);
-        backend.load(step, batch)
+        let shape = backend.load(step, batch)?;
+        self.make_room(backend, shape)?;
+        Ok(shape)
     }
 
     /// Advances the loaded step by one token per row (see `StepBatch::advance`) and enqueues it.
@@ -241,13 +245,33 @@ impl<B: Backend> Decoder<B> {
         uniforms: &[f64],
         new_pages: &[NewPage],
     ) -> Result<&B::Buffer> {
-        self.last_position += 1;
-        let shape = backend.advance(step, uniforms, new_pages)?;
+        let shape = self.load_advanced(backend, step, uniforms, new_pages)?;
         self.enqueue(backend, kv, step, shape)
     }
 
-    fn enqueue(&mut self, backend: &mut B, kv: &mut B::Kv, step: &mut B::Step, shape: StepShape) -> Result<&B::Buffer> {
+    /// The first half of `advance`. Nothing is computed, also after an error.
+    pub fn load_advanced(
+        &mut self,
+        backend: &mut B,
+        step: &mut B::Step,
+        uniforms: &[f64],
+        new_pages: &[NewPage],
+    ) -> Result<StepShape> {
+        self.last_position += 1;
+        let shape = backend.advance(step, uniforms, new_pages)?;
         self.make_room(backend, shape)?;
+        Ok(shape)
+    }
+
+    /// The second half of `forward` and `advance`: enqueues the step of that shape which is loaded. After an error any of
+    /// its ops may have been computed: of the states that the step changes none is to be read again.
+    pub fn enqueue(
+        &mut self,
+        backend: &mut B,
+        kv: &mut B::Kv,
+        step: &mut B::Step,
+        shape: StepShape,
+    ) -> Result<&B::Buffer> {
         backend.run(step, shape, |backend, step| {
             self.ops(backend, kv, step, shape, |_, _| {});
             Ok(())

@@ -42,6 +42,46 @@ fn a_step_in_parts_computes_what_the_whole_one_would() {
 }
 
 #[test]
+fn a_step_that_fails_while_it_runs_is_computed_again_from_states_that_it_has_not_changed() {
+    for shape in [Shape::Full, Shape::Hybrid] {
+        let expected = story(&engine_of_rows(shape, usize::MAX, false));
+        let wide: [(&str, fn(usize, usize) -> bool); 5] = [
+            ("more than a row", |_, rows| rows > 1),
+            ("more than 3 rows", |_, rows| rows > 3),
+            ("more than 40 rows", |_, rows| rows > 40),
+            // Also steps that repeat the one before.
+            ("some steps", |number, rows| [9, 21, 30].contains(&number) && rows > 1),
+            ("each seventh step at first", |number, rows| number < 40 && number % 7 == 6 && rows > 1),
+        ];
+        for (name, fails) in wide {
+            for run_ahead in [false, true] {
+                let (backend, decoder) = decoder(shape);
+                let config = EngineConfig { check_plans: true, run_ahead, ..roomy() };
+                let engine = Engine::start(backend.failing_where(fails), decoder, Some(tokenizer()), config).unwrap();
+                assert!(story(&engine) == expected, "{shape:?}, {name} fail, ahead {run_ahead}");
+            }
+        }
+    }
+}
+
+#[test]
+fn branches_end_where_every_step_fails_while_it_runs() {
+    for shape in [Shape::Full, Shape::Hybrid] {
+        let (backend, decoder) = decoder(shape);
+        let engine = Engine::start(backend.failing_where(|_, _| true), decoder, Some(tokenizer()), roomy()).unwrap();
+        let root = engine.root(prompt(1, 20)).unwrap();
+        let children = engine.fork(root, 3).unwrap();
+        let extends = (0..).zip(&children).map(|(i, &child)| draw(child, key("item", i), params(), length(5)));
+        for outcome in outcomes(&engine, extends.collect()) {
+            assert!(outcome.expect_err("nothing is computed").is_shortage(), "{shape:?}");
+        }
+        engine.discard(&children);
+        engine.discard(&[root]);
+        assert_eq!(engine.metrics().unwrap().kv_bytes_held, 0);
+    }
+}
+
+#[test]
 fn a_device_without_memory_for_a_row_ends_branches_and_not_the_engine() {
     for run_ahead in [false, true] {
         let engine = engine_of_rows(Shape::Full, 0, run_ahead);

@@ -156,8 +156,9 @@ impl Layer {
                     [chunked::products_shared(self.heads), chunked::states_shared(self.heads, *walk)];
                 // SAFETY: the arguments of each kernel, in its order, each with memory for what its head says.
                 unsafe {
-                    products.launch(chunks as u32, chunked::BLOCK_THREADS, of_one, self.how, &of_products);
-                    states.launch(blocks as u32, chunked::BLOCK_THREADS, of_all, self.how, &of_states);
+                    let grid = chunked::products_blocks(self.heads, wave.long_segments) as u32;
+                    products.launch(grid, chunked::PRODUCTS_THREADS, of_one, self.how, &of_products);
+                    states.launch(blocks as u32, walk.threads(), of_all, self.how, &of_states);
                 }
             }
             // Where all are long there is none.
@@ -263,11 +264,20 @@ fn hold(dtype: Dtype, heads: DeltaHeads, steps: usize) {
     let mut dice = Dice::new(heads.key_dim as u64);
     let Some(layer) = Layer::new(&mut dice, dtype, heads) else { return };
     // A sum of `key_dim` products, rounded a few times for each token that its state remembers.
-    hold_layer(layer, &mut dice, steps, &[1, 1, 2, 3, 4, 9, 33], 64e-7 * (heads.key_dim as f64).sqrt());
+    let allowed = 64e-7 * (heads.key_dim as f64).sqrt();
+    hold_layer(layer, &mut dice, steps, &[1, 1, 2, 3, 4, 9, 33], allowed, |_, _| 1.0);
 }
 
-/// `allowed`: the error of the delta rule before it is stored, as a share of the largest number of a step.
-fn hold_layer(mut layer: Layer, dice: &mut Dice, steps: usize, lengths: &[u32], allowed: f64) {
+/// `allowed`: the error of the delta rule before it is stored, as a share of the largest number of a step. `size`: the
+/// largest number of a row in a channel.
+fn hold_layer(
+    mut layer: Layer,
+    dice: &mut Dice,
+    steps: usize,
+    lengths: &[u32],
+    allowed: f64,
+    size: impl Fn(usize, usize) -> f32,
+) {
     let (dtype, heads) = (layer.dtype, layer.heads);
     let mut twin = Twin::new(&layer);
     let mut written = [false; SLOTS as usize];
@@ -275,7 +285,10 @@ fn hold_layer(mut layer: Layer, dice: &mut Dice, steps: usize, lengths: &[u32], 
         let runs = any_runs(dice, &mut written, lengths);
         let rows: usize = runs.iter().map(|run| run.rows.len()).sum();
         let mut numbers = |len: usize| -> Vec<f32> { (0..len).map(|_| dtype.round(dice.number())).collect() };
-        let (x, ba) = (numbers(rows * heads.conv_width()), numbers(rows * 2 * heads.value_heads));
+        let (mut x, ba) = (numbers(rows * heads.conv_width()), numbers(rows * 2 * heads.value_heads));
+        for (i, x) in x.iter_mut().enumerate() {
+            *x = dtype.round(*x * size(i / heads.conv_width(), i % heads.conv_width()));
+        }
         let (found, expected) = (layer.compute(&x, &ba, &runs), twin.compute(&layer, &x, &ba, &runs));
         for (op, (found, expected)) in ["causal_conv", "delta_rule"].into_iter().zip(found.iter().zip(&expected)) {
             let most = expected.iter().fold(0.0, |most: f32, y| most.max(y.abs()));
@@ -363,6 +376,8 @@ fn long_runs_in_chunks_are_what_the_cpu_computes_token_by_token() {
         (Dtype::Bf16, dims(1, 2, 64, 32), 0, late),
         (Dtype::F16, dims(2, 2, 64, 32), 1, late),
         (Dtype::Bf16, dims(1, 1, 128, 128), 1, AT_ONCE),
+        (Dtype::Bf16, dims(1, 3, 128, 128), 2, late),
+        (Dtype::F16, dims(1, 5, 64, 128), 2, late),
     ] {
         let walk = ChunkWalk::of(heads.value_dim)[many];
         let mut dice = Dice::new(11);
@@ -370,7 +385,26 @@ fn long_runs_in_chunks_are_what_the_cpu_computes_token_by_token() {
         let Some(layer) = layer.in_chunks(walk, how) else { return };
         // Operands are rounded, of U, W, S and the changes; the squares of the errors of 64 tokens add, and their terms
         // are a quarter of the largest number of a step or less.
-        hold_layer(layer, &mut dice, 5, &[1, 32, 63, 64, 65, 150], 8.0 * dtype.rounding());
+        hold_layer(layer, &mut dice, 5, &[1, 32, 63, 64, 65, 150], 8.0 * dtype.rounding(), |_, _| 1.0);
+    }
+}
+
+#[test]
+fn chunks_of_f16_hold_the_largest_values_and_keys_of_any_length() {
+    let (dtype, heads) = (Dtype::F16, dims(1, 2, 64, 32));
+    for walk in ChunkWalk::of(heads.value_dim) {
+        let mut dice = Dice::new(12);
+        let Some(mut layer) = Layer::new(&mut dice, dtype, heads) else { return };
+        // What four inputs are at most is an f16 too.
+        let conv: Vec<f32> = dice.numbers(4 * heads.conv_width()).into_iter().map(|weight| weight / 5.0).collect();
+        layer.conv = aligned(Dtype::F32.encode(&conv));
+        let Some(layer) = layer.in_chunks(walk, AT_ONCE) else { return };
+        let size = |row: usize, channel: usize| match channel / heads.key_width() {
+            0 => [60_000.0, 1e-3][row % 2],
+            1 => [60_000.0, 1.0, 2e-3][row % 3],
+            _ => 60_000.0,
+        };
+        hold_layer(layer, &mut dice, 4, &[32, 64, 65, 150], 8.0 * dtype.rounding(), size);
     }
 }
 

@@ -1,5 +1,11 @@
 //! Gated delta-rule layers, token by token: the clear loops of `backend::delta_rule`. Loops over the columns of a state
 //! are compiled for every instruction set and have one order, so all compute the same bits. `states` holds the memory.
+//!
+//! Columns do not depend on each other. So where a run is long and a processor's own instructions are used, some
+//! columns at a time go through many tokens, in a copy that stays in the nearest cache: the same sums in the same
+//! order.
+
+use std::ops::Range;
 
 use super::rows::{for_each_isa, for_rows, sum};
 use super::states::LayerStates;
@@ -125,13 +131,42 @@ struct Head {
     delta: Vec<f32>,
     /// The state of a run that keeps none.
     unkept: Vec<f32>,
+    strips: Strips,
+}
+
+/// Columns of a state that go through tokens together: 16 KiB of it with keys of 128, and enough sums for the units
+/// that add to have one after the other.
+const STRIP: usize = 32;
+
+/// Tokens that a strip goes through before the next one does, and the fewest for which copies pay.
+const STRIP_TOKENS: usize = 64;
+const FEWEST_STRIP_TOKENS: usize = 4;
+
+/// What a strip and its tokens need.
+#[derive(Default)]
+struct Strips {
+    tokens: Vec<TokenGates>,
+    /// `[tokens][2][key_dim]`: query and key, normalised.
+    vectors: Vec<f32>,
+    /// `[key_dim]`, the columns of a strip; what is past the last of a head belongs to nobody.
+    state: Vec<[f32; STRIP]>,
+    /// `[tokens]`, the same of values, and then of what is read.
+    values: Vec<[f32; STRIP]>,
+}
+
+#[derive(Clone, Copy)]
+struct TokenGates {
+    decay: f32,
+    beta: f32,
+    /// Whether the state has the token already, which is only read then.
+    is_in: bool,
 }
 
 impl Head {
     fn new(isa: Isa, heads: DeltaHeads, head: usize) -> Self {
         let zeros = |n: usize| vec![0.0; n];
         let (query, key, delta) = (zeros(heads.key_dim), zeros(heads.key_dim), zeros(heads.value_dim));
-        Self { isa, heads, head, query, key, delta, unkept: Vec::new() }
+        Self { isa, heads, head, query, key, delta, unkept: Vec::new(), strips: Strips::default() }
     }
 
     /// `matrices`: this head's in every slot. `row`: a row's queries, keys and values, and its b and a.
@@ -166,36 +201,99 @@ impl Head {
                 &mut unkept[..]
             }
         };
-        for (place, r) in run.rows.clone().map(|r| r as usize).enumerate() {
-            let (qkv, ba) = row(r);
-            let value = self.load(qkv);
-            let out = &mut outputs[r * value_dim..][..value_dim];
-            if run.is_in && place == 0 {
-                read(self.isa, state, &self.query, out);
-                continue;
+        let rows = run.rows.start as usize..run.rows.end as usize;
+        let values = self.values();
+        let (heads, head) = (self.heads, self.head);
+        let gates_of = |r: usize| gates_of(heads, head, row(r).1, gates, run.is_in && r == rows.start);
+        if self.isa == Isa::Portable || rows.len() < FEWEST_STRIP_TOKENS {
+            for r in rows.clone() {
+                let TokenGates { decay, beta, is_in } = gates_of(r);
+                let qkv = row(r).0;
+                load(heads, head, qkv, &mut self.query, &mut self.key);
+                let value = &qkv[values.clone()];
+                let out = &mut outputs[r * value_dim..][..value_dim];
+                match is_in {
+                    true => read(self.isa, state, &self.query, out),
+                    false => {
+                        update(self.isa, state, &self.query, &self.key, value, &mut self.delta, out, decay, beta);
+                    }
+                }
             }
-            let beta = 1.0 / (1.0 + (-ba[self.head]).exp());
-            let step = softplus(ba[self.heads.value_heads + self.head] + gates.dt[self.head]);
-            let decay = (gates.rate[self.head] * step).exp();
-            update(self.isa, state, &self.query, &self.key, value, &mut self.delta, out, decay, beta);
+        } else {
+            let mut strips = std::mem::take(&mut self.strips);
+            for first in rows.clone().step_by(STRIP_TOKENS) {
+                let part = first..rows.end.min(first + STRIP_TOKENS);
+                strips.tokens.clear();
+                strips.tokens.extend(part.clone().map(gates_of));
+                self.run_strips(&mut strips, state, part, outputs, &row);
+            }
+            self.strips = strips;
         }
         self.unkept = unkept;
     }
 
-    /// Normalises the token's query and key; returns its value.
-    fn load<'a>(&mut self, qkv: &'a [f32]) -> &'a [f32] {
-        let DeltaHeads { key_heads, value_heads, key_dim, value_dim } = self.heads;
-        let key_head = self.head / (value_heads / key_heads);
-        let (queries, rest) = qkv.split_at(self.heads.key_width());
-        let (keys, values) = rest.split_at(self.heads.key_width());
-        let normed = |to: &mut [f32], x: &[f32], factor: f32| {
-            let scale = factor / (sum(x, |x| x * x) + L2_EPS).sqrt();
-            to.iter_mut().zip(x).for_each(|(to, x)| *to = x * scale);
-        };
-        normed(&mut self.query, &queries[key_head * key_dim..][..key_dim], 1.0 / (key_dim as f32).sqrt());
-        normed(&mut self.key, &keys[key_head * key_dim..][..key_dim], 1.0);
-        &values[self.head * value_dim..][..value_dim]
+    /// The tokens of `rows`, whose gates are there, strip after strip.
+    fn run_strips<'a>(
+        &self,
+        strips: &mut Strips,
+        state: &mut [f32],
+        rows: Range<usize>,
+        outputs: &mut [f32],
+        row: &impl Fn(usize) -> (&'a [f32], &'a [f32]),
+    ) {
+        let DeltaHeads { key_dim, value_dim, .. } = self.heads;
+        let Strips { tokens, vectors, state: strip, values } = strips;
+        vectors.resize(STRIP_TOKENS * 2 * key_dim, 0.0);
+        strip.resize(key_dim, [0.0; STRIP]);
+        values.resize(STRIP_TOKENS, [0.0; STRIP]);
+        let vectors = &mut vectors[..rows.len() * 2 * key_dim];
+        for (r, vectors) in rows.clone().zip(vectors.chunks_exact_mut(2 * key_dim)) {
+            let (query, key) = vectors.split_at_mut(key_dim);
+            load(self.heads, self.head, row(r).0, query, key);
+        }
+        for first in (0..value_dim).step_by(STRIP) {
+            let columns = first..value_dim.min(first + STRIP);
+            for (to, from) in strip.iter_mut().zip(state.chunks_exact(value_dim)) {
+                to[..columns.len()].copy_from_slice(&from[columns.clone()]);
+            }
+            for (r, to) in rows.clone().zip(&mut *values) {
+                to[..columns.len()].copy_from_slice(&row(r).0[self.values()][columns.clone()]);
+            }
+            update_strip(self.isa, strip, vectors, tokens, values);
+            for (to, from) in state.chunks_exact_mut(value_dim).zip(&*strip) {
+                to[columns.clone()].copy_from_slice(&from[..columns.len()]);
+            }
+            for (r, from) in rows.clone().zip(&*values) {
+                outputs[r * value_dim..][columns.clone()].copy_from_slice(&from[..columns.len()]);
+            }
+        }
     }
+
+    /// Where the head's value is in a row.
+    fn values(&self) -> Range<usize> {
+        let begin = 2 * self.heads.key_width() + self.head * self.heads.value_dim;
+        begin..begin + self.heads.value_dim
+    }
+}
+
+/// The query and key of value head `head` in a row of queries, keys and values, normalised.
+fn load(heads: DeltaHeads, head: usize, qkv: &[f32], query: &mut [f32], key: &mut [f32]) {
+    let DeltaHeads { key_heads, value_heads, key_dim, .. } = heads;
+    let key_head = head / (value_heads / key_heads);
+    let (queries, rest) = qkv.split_at(heads.key_width());
+    let normed = |to: &mut [f32], x: &[f32], factor: f32| {
+        let scale = factor / (sum(x, |x| x * x) + L2_EPS).sqrt();
+        to.iter_mut().zip(x).for_each(|(to, x)| *to = x * scale);
+    };
+    normed(query, &queries[key_head * key_dim..][..key_dim], 1.0 / (key_dim as f32).sqrt());
+    normed(key, &rest[key_head * key_dim..][..key_dim], 1.0);
+}
+
+/// `ba`: a row's b and a.
+fn gates_of(heads: DeltaHeads, head: usize, ba: &[f32], gates: &Gates<'_>, is_in: bool) -> TokenGates {
+    let beta = 1.0 / (1.0 + (-ba[head]).exp());
+    let step = softplus(ba[heads.value_heads + head] + gates.dt[head]);
+    TokenGates { decay: (gates.rate[head] * step).exp(), beta, is_in }
 }
 
 /// `ln(1 + e^x)`; above 20 it is `x` to the last bit.
@@ -244,6 +342,12 @@ for_each_isa! {
 for_each_isa! {
     /// `out = state^T query`
     fn read(state: &[f32], query: &[f32], out: &mut [f32]) = read_loop;
+}
+
+for_each_isa! {
+    /// A strip through all tokens; see [`Strips`].
+    fn update_strip(state: &mut [[f32; STRIP]], vectors: &[f32], tokens: &[TokenGates], values: &mut [[f32; STRIP]]) =
+        strip_loop;
 }
 
 for_each_isa! {
@@ -313,6 +417,37 @@ fn read_loop(state: &[f32], query: &[f32], out: &mut [f32]) {
         for (state, out) in row.iter().zip(&mut *out) {
             *out += *state * query;
         }
+    }
+}
+
+#[inline(always)]
+fn strip_loop(state: &mut [[f32; STRIP]], vectors: &[f32], tokens: &[TokenGates], values: &mut [[f32; STRIP]]) {
+    let vectors = vectors.chunks_exact(2 * state.len());
+    for ((&TokenGates { decay, beta, is_in }, vectors), value) in tokens.iter().zip(vectors).zip(values) {
+        let (query, key) = vectors.split_at(state.len());
+        let mut out = [0.0; STRIP];
+        if is_in {
+            for (row, query) in state.iter().zip(query) {
+                for c in 0..STRIP {
+                    out[c] += row[c] * query;
+                }
+            }
+        } else {
+            let mut held = [0.0; STRIP];
+            for (row, key) in state.iter().zip(key) {
+                for c in 0..STRIP {
+                    held[c] += row[c] * decay * key;
+                }
+            }
+            let delta: [f32; STRIP] = std::array::from_fn(|c| beta * (value[c] - held[c]));
+            for ((row, key), query) in state.iter_mut().zip(key).zip(query) {
+                for c in 0..STRIP {
+                    row[c] = row[c] * decay + key * delta[c];
+                    out[c] += row[c] * query;
+                }
+            }
+        }
+        *value = out;
     }
 }
 

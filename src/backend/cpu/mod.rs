@@ -56,6 +56,9 @@ pub struct Cpu {
     sampling: sampling::SampleScratch,
     /// `load` refuses steps of more rows.
     most_rows: usize,
+    /// Whether `run` fails behind all ops, by the number of the step since the first and its rows.
+    fails: fn(usize, usize) -> bool,
+    runs: usize,
 }
 
 impl Cpu {
@@ -76,6 +79,8 @@ impl Cpu {
             gemm: Default::default(),
             sampling: Default::default(),
             most_rows: usize::MAX,
+            fails: |_, _| false,
+            runs: 0,
         }
     }
 
@@ -92,9 +97,22 @@ impl Cpu {
         Self { most_rows, ..self }
     }
 
+    /// Makes `run` fail in the same way when all ops of the step have been computed, where `fails` says so of the step's
+    /// number, from 0, and its rows.
+    #[must_use]
+    pub fn failing_where(self, fails: fn(usize, usize) -> bool) -> Self {
+        Self { fails, ..self }
+    }
+
     pub fn isa(&self) -> Isa {
         self.cores.isa
     }
+}
+
+/// The error of a device that lacks memory for `rows` and has some for `most`.
+fn shortage_of(rows: usize, most: usize) -> Error {
+    let [asked, free] = [rows, most].map(|rows| rows * size_of::<f32>());
+    Error::DeviceMemory { device: "cpu".to_string(), asked: Some(asked), free, total: free }
 }
 
 /// f32 activations, `rows x width`, row-major.
@@ -257,10 +275,9 @@ impl Backend for Cpu {
     }
 
     fn load(&mut self, step: &mut CpuStep, batch: StepBatch) -> Result<StepShape> {
-        let (rows, most) = (batch.tokens.len(), self.most_rows);
-        if rows > most {
-            let [asked, free] = [rows, most].map(|rows| rows * size_of::<f32>());
-            return Err(Error::DeviceMemory { device: "cpu".to_string(), asked: Some(asked), free, total: free });
+        let rows = batch.tokens.len();
+        if rows > self.most_rows {
+            return Err(shortage_of(rows, self.most_rows));
         }
         Ok(step.load(batch))
     }
@@ -272,10 +289,16 @@ impl Backend for Cpu {
     fn run(
         &mut self,
         step: &mut CpuStep,
-        _: StepShape,
+        shape: StepShape,
         ops: impl FnOnce(&mut Self, &mut CpuStep) -> Result<()>,
     ) -> Result<()> {
         ops(self, step)?;
+        let number = self.runs;
+        self.runs += 1;
+        if (self.fails)(number, shape.rows) {
+            step.fail();
+            return Err(shortage_of(shape.rows, 0));
+        }
         step.finish();
         Ok(())
     }

@@ -69,6 +69,11 @@ impl CpuStep {
         self.done.push_back(std::mem::take(&mut self.sampled));
     }
 
+    /// Ends the step without samples.
+    pub fn fail(&mut self) {
+        self.sampled.clear();
+    }
+
     /// The samples of the oldest finished step not collected yet. Panics if there is none.
     pub fn collect(&mut self) -> Vec<Sampled> {
         self.done.pop_front().expect("a step is run before it is collected")

@@ -48,7 +48,7 @@ pub use self::step::Step;
 
 use self::compile::elements::{Fp8Scaling, KvElement};
 use self::compile::four_bit::FourBit;
-use self::delta_rule::DeltaRuleKernels;
+use self::delta_rule::{DeltaRuleKernels, chunked};
 use self::discovery::probe::DeviceFacts;
 use self::driver::device::Device;
 use self::driver::memory::Memory;
@@ -240,8 +240,8 @@ impl Cuda {
         Ok(())
     }
 
-    /// Makes room for products of chunks, outside of captured graphs, whose steps have no long runs. Without room long
-    /// runs are computed token by token.
+    /// Makes room for products of chunks where no step was announced, outside of captured graphs, whose steps have no long
+    /// runs. Without room long runs are computed token by token.
     fn reserve_chunk_products(&mut self, bytes: usize) -> bool {
         if self.chunk_products.as_ref().is_some_and(|memory| memory.bytes() >= bytes) {
             return true;
@@ -532,6 +532,19 @@ impl Backend for Cuda {
 
     fn kv_overhead_bytes(&self, shape: &KvShape) -> usize {
         kv::overhead_bytes(shape, &|heads| self.kv_element(heads, shape.dtype))
+    }
+
+    fn delta_rule_bytes(&self, heads: DeltaHeads, dtype: Dtype, rows: usize) -> usize {
+        if self.deterministic { 0 } else { chunked::most_bytes(dtype, heads, rows) }
+    }
+
+    fn reserve_delta_rule(&mut self, heads: &[DeltaHeads], dtype: Dtype, rows: usize) -> Result<()> {
+        let bytes = heads.iter().map(|&heads| self.delta_rule_bytes(heads, dtype, rows)).max().unwrap_or(0);
+        if self.chunk_products.as_ref().map_or(0, Memory::bytes) < bytes {
+            self.chunk_products = None;
+            self.chunk_products = Some(self.device.alloc(bytes)?);
+        }
+        Ok(())
     }
 
     fn kv(&mut self, shape: &KvShape) -> Result<Kv> {

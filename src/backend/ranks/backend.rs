@@ -10,9 +10,9 @@ use super::{
     RankVector, Ranked, Ranks,
 };
 use crate::backend::{
-    ActivationDtype, Backend, DeltaGates, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, HeadSteps,
-    KvDtype, KvShape, MatrixPart, RopeTable, Router, Sampled, Scoring, Share, Split, StateShape, StepBatch, StepShape,
-    SwapRates, WeightFormat, WeightView,
+    ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
+    HeadSteps, KvDtype, KvShape, MatrixPart, RopeTable, Router, Sampled, Scoring, Share, Split, StateShape, StepBatch,
+    StepShape, SwapRates, WeightFormat, WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
@@ -418,6 +418,15 @@ impl<B: Ranked> Backend for Ranks<B> {
     fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<Self::Step> {
         let heads: Vec<HeadLayout> = heads.iter().map(|&heads| self.heads(heads)).collect();
         Ok(RankStep(shared(self.members.try_each(|rank| rank.backend.step(&heads, dtype, vocab))?)))
+    }
+
+    fn delta_rule_bytes(&self, heads: DeltaHeads, dtype: Dtype, rows: usize) -> usize {
+        self.count() * self.members.first().delta_rule_bytes(self.delta_heads(heads), dtype, rows)
+    }
+
+    fn reserve_delta_rule(&mut self, heads: &[DeltaHeads], dtype: Dtype, rows: usize) -> Result<()> {
+        let heads: Vec<DeltaHeads> = heads.iter().map(|&heads| self.delta_heads(heads)).collect();
+        self.members.try_each(|rank| rank.backend.reserve_delta_rule(&heads, dtype, rows)).map(drop)
     }
 
     fn reserve(&mut self, step: &mut Self::Step, shape: StepShape) -> Result<StepShape> {

@@ -28,10 +28,11 @@ pub use sample::sample;
 pub use step::SimStep;
 
 use super::cuda::compile::elements::KvElement;
+use super::cuda::delta_rule::chunked;
 use super::{
-    ActivationDtype, Backend, DeltaGates, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, KvDtype, KvShape,
-    MatrixPart, RopeTable, Router, Sampled, SavedBytes, Scoring, StackShape, StepBatch, StepShape, SwapRates,
-    WeightFormat, WeightView,
+    ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
+    KvDtype, KvShape, MatrixPart, RopeTable, Router, Sampled, SavedBytes, Scoring, StackShape, StepBatch, StepShape,
+    SwapRates, WeightFormat, WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
@@ -44,6 +45,8 @@ pub struct Sim {
     kv: KvDtype,
     /// Bytes of weights, activations, keys and values.
     used: usize,
+    /// Of these, those of delta-rule layers beside their states.
+    of_delta_rule: usize,
     /// Nanoseconds of the ops enqueued in the current step so far.
     spent: f64,
 }
@@ -88,7 +91,7 @@ impl SimMatrix {
 
 impl Sim {
     pub fn new(profile: Arc<DeviceProfile>) -> Self {
-        Self { profile, clock: Clock::default(), kv: KvDtype::Model, used: 0, spent: 0.0 }
+        Self { profile, clock: Clock::default(), kv: KvDtype::Model, used: 0, of_delta_rule: 0, spent: 0.0 }
     }
 
     /// A handle to the device's clock.
@@ -271,6 +274,20 @@ impl Backend for Sim {
     fn page_bytes(&self, shape: &KvShape) -> usize {
         let token = |&heads: &HeadLayout| self.token_bytes(heads, shape.dtype);
         shape.parts().iter().map(token).sum::<usize>() * self.page_tokens() as usize
+    }
+
+    fn delta_rule_bytes(&self, heads: DeltaHeads, dtype: Dtype, rows: usize) -> usize {
+        match self.profile.backend {
+            BackendKind::Cpu => 0,
+            BackendKind::Cuda => chunked::most_bytes(dtype, heads, rows),
+        }
+    }
+
+    fn reserve_delta_rule(&mut self, heads: &[DeltaHeads], dtype: Dtype, rows: usize) -> Result<()> {
+        let bytes = heads.iter().map(|&heads| self.delta_rule_bytes(heads, dtype, rows)).max().unwrap_or(0);
+        self.allocate(bytes.saturating_sub(self.of_delta_rule))?;
+        self.of_delta_rule = self.of_delta_rule.max(bytes);
+        Ok(())
     }
 
     fn kv(&mut self, shape: &KvShape) -> Result<KvShape> {
@@ -478,5 +495,25 @@ impl Backend for Sim {
     fn sample(&mut self, logits: &SimBuffer, step: &mut SimStep) {
         self.spent += self.profile.sample.ns(logits.bytes());
         step.note_sampled();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_of_chunks_take_memory_once_for_all_layers() {
+        let heads = DeltaHeads { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128 };
+        let taken = |name: &str, dtype: Dtype| {
+            let mut sim = Sim::new(Arc::new(DeviceProfile::named(name).expect("it is built in")));
+            let free = sim.free_bytes().unwrap();
+            sim.reserve_delta_rule(&[heads; 3], dtype, 1024).unwrap();
+            sim.reserve_delta_rule(&[heads; 3], dtype, 2048).unwrap();
+            free - sim.free_bytes().unwrap()
+        };
+        // 64 chunks of 32 heads: W, U and A in 16 bits, and 212 floats.
+        assert_eq!(taken("h200", Dtype::Bf16), 64 * 32 * (2 * 64 * (128 + 128 + 64) + 4 * 212));
+        assert_eq!([taken("h200", Dtype::F32), taken("cpu", Dtype::Bf16)], [0, 0]);
     }
 }

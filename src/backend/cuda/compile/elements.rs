@@ -268,10 +268,16 @@ pub struct ChunkWalk {
 }
 
 impl ChunkWalk {
-    /// For values of that width: for few blocks and for many. Few need the most of their multiprocessors each; many
-    /// read operands less often if they are wide.
-    pub const fn of(value_dim: usize) -> [Self; 2] {
+    /// For values of that width, the widest strips last. Few runs need narrow ones, to use all multiprocessors; many read
+    /// operands less often if strips are wide.
+    pub fn of(value_dim: usize) -> Vec<Self> {
         let wide = if value_dim.is_multiple_of(64) { 64 } else { 32 };
-        [Self { strip: 32, stages: 2 }, Self { strip: wide, stages: 1 }]
+        let whole = (value_dim == 128).then_some(Self { strip: 128, stages: 2 });
+        [Self { strip: 32, stages: 2 }, Self { strip: wide, stages: 1 }].into_iter().chain(whole).collect()
+    }
+
+    /// Threads of a block: 128 for each 64 columns.
+    pub fn threads(self) -> u32 {
+        128 * self.strip.div_ceil(64) as u32
     }
 }

@@ -43,6 +43,7 @@ pub static HEADERS: &[Source] = &[
     source!("cluster.cuh"),
     source!("delta_rule/chunk.cuh"),
     source!("delta_rule/gates.cuh"),
+    source!("delta_rule/inverse.cuh"),
     source!("delta_rule/run.cuh"),
     source!("element.cuh"),
     source!("experts/panels.cuh"),
@@ -488,8 +489,8 @@ pub fn chunk_states(element: Dtype, key_dim: usize, value_dim: usize, walk: Chun
 
 /// All units of the chunked delta rule for heads of these dimensions.
 fn chunked(element: Dtype, key_dim: usize, value_dim: usize) -> Vec<Unit> {
-    let walks = ChunkWalk::of(value_dim).map(|walk| chunk_states(element, key_dim, value_dim, walk));
-    walks.into_iter().chain([chunk_products(element, key_dim, value_dim)]).collect()
+    let walks = ChunkWalk::of(value_dim).into_iter().map(|walk| chunk_states(element, key_dim, value_dim, walk));
+    walks.chain([chunk_products(element, key_dim, value_dim)]).collect()
 }
 
 /// The units that it launches on other GPUs.

@@ -123,19 +123,19 @@ impl DeltaRuleKernels {
         for wave in runs.plan.waves() {
             let mut first = wave.runs.start;
             if let (Some(chunked), Some(products), 1..) = (&self.chunked, products, wave.long) {
-                let (rows, threads) = (qkv.memory(), chunked::BLOCK_THREADS);
+                let (rows, threads) = (qkv.memory(), chunked::PRODUCTS_THREADS);
                 let args = Args::new().memory(products).memory(rows).memory(ba.memory()).memory(&gates.rate.memory);
                 let segments = LoadedRuns::at(wave.segments.start);
                 let args =
                     args.memory(&gates.dt.memory).memory_at(runs.words, segments).u32(key_heads).u32(value_heads);
-                let grid = [small(wave.long_segments * heads.value_heads), 1, 1];
+                let grid = [small(chunked::products_blocks(heads, wave.long_segments)), 1, 1];
                 device.launch(&chunked.products, grid, threads, chunked::products_shared(heads), &args);
                 let (states, blocks) = chunked.walk(wave.long);
                 let shared = chunked::states_shared(heads, states.walk);
                 let args = Args::new().memory(out.memory()).memory(products).memory(rows);
                 let args = args.memory_at(matrices, matrices_at).memory_at(runs.words, LoadedRuns::at(first));
                 let args = args.u32(key_heads).u32(value_heads);
-                device.launch(&states.function, [small(blocks), 1, 1], threads, shared, &args);
+                device.launch(&states.function, [small(blocks), 1, 1], states.walk.threads(), shared, &args);
                 first += wave.long;
             }
             if first < wave.runs.end {
