@@ -12,8 +12,10 @@ fn windowed(folder: &Path, change: impl Fn(&mut Value)) {
     let (from, to) = (repository().join("tasks/models/demo"), folder.join("model"));
     fs::create_dir(&to).expect("writable");
     for file in fs::read_dir(&from).expect("the demo model") {
-        let file = file.expect("a file");
-        fs::copy(file.path(), to.join(file.file_name())).expect("writable");
+        let file = file.expect("an entry");
+        if file.path().is_file() {
+            fs::copy(file.path(), to.join(file.file_name())).expect("writable");
+        }
     }
     let mut config: Value = serde_json::from_slice(&fs::read(from.join("config.json")).unwrap()).expect("JSON");
     change(&mut config);

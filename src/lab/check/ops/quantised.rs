@@ -25,8 +25,8 @@ const SHAPES: [(usize, usize, usize); 11] = [
     (128, 96, 1280),
     (255, 64, 130),
     (300, 384, 256),
-    (300, 256, 4096),
-    (1000, 512, 1024),
+    (300, 128, 4096),
+    (1000, 256, 512),
 ];
 
 /// e4m3 with a scale for an output, or for 128 of its inputs.
