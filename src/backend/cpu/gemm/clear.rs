@@ -9,11 +9,12 @@ use crate::backend::cpu::{CpuBuffer, Isa};
 
 /// See `gemm::linear`.
 pub fn linear(team: &Team, out: &mut CpuBuffer, x: &CpuBuffer, w: &CpuMatrix, bias: Option<&[f32]>, mode: OutputMode) {
-    if w.rows == 0 {
+    if w.rows == 0 || x.rows == 0 {
         return;
     }
     let operand = Isa::Portable.linear_operand(w.dtype());
-    let each = x.rows.div_ceil(team.threads()).clamp(1, ROWS);
+    let parts = x.rows.div_ceil(ROWS).next_multiple_of(team.threads());
+    let each = x.rows.div_ceil(parts).max(1);
     team.for_chunks(&mut out.data, w.rows * each, |part, out| {
         let round = |r: usize| x.row(r).iter().map(|&v| operand.round(v)).collect();
         let rows: Vec<Vec<f32>> = (part * each..x.rows.min((part + 1) * each)).map(round).collect();
@@ -35,7 +36,7 @@ pub fn linear(team: &Team, out: &mut CpuBuffer, x: &CpuBuffer, w: &CpuMatrix, bi
 }
 
 /// Most rows for which a panel is widened once.
-const ROWS: usize = 32;
+const ROWS: usize = 128;
 
 /// The weights of panel `p`, by input and output.
 fn widen(w: &CpuMatrix, p: usize, weights: &mut [[f32; PANEL]]) {

@@ -19,10 +19,11 @@ pub fn linear(
     bias: Option<&[f32]>,
     mode: OutputMode,
 ) {
-    if w.rows == 0 {
+    if w.rows == 0 || x.rows == 0 {
         return;
     }
-    let each = x.rows.div_ceil(team.threads()).clamp(1, ROWS);
+    let parts = x.rows.div_ceil(ROWS).next_multiple_of(team.threads());
+    let each = x.rows.div_ceil(parts).max(1);
     team.for_chunks(&mut out.data, w.rows * each, |part, out| {
         let rows = part * each..x.rows.min((part + 1) * each);
         let operands: Vec<Operand> = rows.map(|r| Operand::of(w, x.row(r))).collect();
@@ -46,7 +47,7 @@ pub fn linear(
 }
 
 /// Most rows for which a panel's codes are read once.
-const ROWS: usize = 32;
+const ROWS: usize = 128;
 
 impl Operand {
     /// The products of this row and the outputs of panel `p`, whose codes stand for `numbers`, by input and output.
