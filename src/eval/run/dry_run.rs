@@ -28,8 +28,9 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     let kv = |pages: usize| bytes((pages * page_bytes) as u64);
     let end = |prompt: &ItemPrompt<'_>| position(prompt.tokens().len());
     // The last token has no keys and values.
-    let last =
-        |prompt: &ItemPrompt<'_>| end(prompt) + position(prepared.more_tokens(config.context, prompt).count() - 1);
+    let last = |prompt: &ItemPrompt<'_>| {
+        end(prompt) + position(prepared.more_tokens(config.context, prompt).count().saturating_sub(1))
+    };
     // What one sample of a prompt adds.
     let own = |prompt: &ItemPrompt<'_>| pages.of_sample(end(prompt), last(prompt));
     let most = |count: &dyn Fn(&ItemPrompt<'_>) -> usize| prompts.iter().map(count).max().unwrap_or(0);
