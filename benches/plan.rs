@@ -1,9 +1,9 @@
 //! `cargo bench --bench plan`: what a step costs in integers, before anything is multiplied. First every part of
 //! planning a decode step on a GPU, from the scheduler's rows to the words that travel, for 256 to 2,560 leaves in
 //! three levels, of different lengths and of those of the tree `apps3`, and what the steps after it cost, whose tree is
-//! the same; then forests of every shape of the plan suite, decode rows and prompt chunks mixed; and what it takes to free
-//! pages behind windows in a tree of 20,000 prompts. Medians of 200. With `-- decode` the first alone, with `-- behind`
-//! the last.
+//! the same; then forests of every shape of the plan suite, decode rows and prompt chunks mixed; and what it takes a step
+//! to free pages behind windows: of 256 to 2,560 branches that decode, and in a tree of 20,000 prompts. Medians of 200.
+//! With `-- decode` the first alone, with `-- behind` the last.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -44,8 +44,57 @@ fn main() {
     behind_windows();
 }
 
-/// Frees the pages of prompts behind a window: of all at once, of none, and of one that was computed further.
+/// What a step pays for pages behind windows.
 fn behind_windows() {
+    for branches in [256, 1024, 2560] {
+        branches_behind_windows(branches);
+    }
+    prompts_behind_windows();
+}
+
+/// Branches below one prompt, each a token further in every step, of which each frees its pages after 64 tokens, in
+/// different steps: one in 64 of them in each. As the engine does it, each is asked in every step that is planned anew.
+fn branches_behind_windows(branches: u32) {
+    const WINDOW: Window = Window { tokens: 128, unit: 64 };
+    let mut tree = PrefixTree::with_groups(16, PageGroups::mixed(1, 1, WINDOW));
+    let mut pool = PagePool::new(2_000_000);
+    let text = |first: u32, tokens: u32| -> Vec<TokenId> { (first..first + tokens).map(TokenId).collect() };
+    let prompt = tree.admit(&mut pool, &text(0, 256)).expect("pages");
+    tree.lay_ahead(&mut pool, prompt).expect("pages");
+    tree.mark_computed(prompt, 256);
+    let fork = |branch| {
+        let segment = tree.fork(prompt);
+        tree.append(&mut pool, segment, &text(branch, 200 + branch % 64)).expect("pages");
+        tree.mark_computed(segment, tree.end(segment));
+        segment
+    };
+    let segments: Vec<_> = (0..branches).map(fork).collect();
+    let (mut times, mut freed) = (Vec::new(), 0);
+    for _ in 0..REPETITIONS {
+        for &segment in &segments {
+            tree.append(&mut pool, segment, &text(0, 1)).expect("pages");
+            tree.mark_computed(segment, tree.end(segment));
+        }
+        let start = Instant::now();
+        for &segment in &segments {
+            let upto = WINDOW.passed(tree.computed(segment).min(tree.end(segment) - 1));
+            freed += tree.free_behind(&mut pool, segment, upto);
+        }
+        times.push(start.elapsed());
+    }
+    times.sort();
+    let (median, each) = (times[times.len() / 2], freed as f64 / REPETITIONS as f64);
+    println!("\n{branches} branches behind their windows: {median:?} a step, {each:.0} pages freed in each");
+    time("nothing to free", || {
+        for &segment in &segments {
+            let upto = WINDOW.passed(tree.end(segment) - 1);
+            _ = black_box(tree.free_behind(&mut pool, segment, upto));
+        }
+    });
+}
+
+/// Frees the pages of prompts behind a window: of all at once, of none, and of one that was computed further.
+fn prompts_behind_windows() {
     const PROMPTS: u32 = 20_000;
     let groups = PageGroups::mixed(1, 1, Window { tokens: 64, unit: 16 });
     let mut tree = PrefixTree::with_groups(16, groups).laying_ahead(u32::MAX);

@@ -99,7 +99,7 @@ fn own_at_most(branch: &Branch, cache: &KvCache) -> usize {
     // A recomputed branch has its tokens in two segments, known and new ones, which cost at most one page more where
     // they meet.
     let pages = groups.with(Reach::All) * (own + 1) + groups.with(Reach::Window) * (windowed + 1);
-    let needed = cache.prefix.most_prompt_pages(position(given), branch.laying()) + pages - groups.count();
+    let needed = cache.prefix.most_prompt_pages(position(given)) + pages - groups.count();
     if needed <= cache.pages.capacity() { pages } else { 0 }
 }
 
@@ -167,16 +167,16 @@ impl Commitment {
             (None, KvHold::Swapped(swapped)) => (prefix.gain_after(&self.used, swapped.before, position(need.end)), 0),
             (None, KvHold::Nothing | KvHold::Path(_)) => {
                 let (path, rest) = cache.look_up(branch, need.match_upto);
-                let gain = prefix.gain(&self.used, path, &rest, position(need.end), branch.laying());
+                let gain = prefix.gain(&self.used, path, &rest, position(need.end));
                 (gain, prefix.shared_with_one(&self.alone, path, &rest))
             }
         });
-        let (given_end, laying) = (position(branch.given()), branch.laying());
+        let given_end = position(branch.given());
         let given = match used {
             Some(segment) => prefix.gain_after(&self.given, segment, given_end.max(prefix.end(segment))),
             None => {
                 let (path, rest) = cache.look_up(branch, branch.given());
-                prefix.gain(&self.given, path, &rest, given_end, laying)
+                prefix.gain(&self.given, path, &rest, given_end)
             }
         };
         let growing = expected.growing(branch, cache, None);

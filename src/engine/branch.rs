@@ -10,7 +10,7 @@ use crate::engine::token_path::TokenPath;
 use crate::engine::uniforms::UniformKey;
 use crate::error::Error;
 use crate::ids::{BranchId, SegmentId, TokenId};
-use crate::kv::{Laying, TokenScore};
+use crate::kv::TokenScore;
 
 pub(super) struct Branch {
     pub id: BranchId,
@@ -225,14 +225,6 @@ impl Branch {
         }
     }
 
-    /// How its given tokens get slots in groups with a window. Scores may be requested anywhere among them.
-    pub fn laying(&self) -> Laying {
-        match self.work {
-            BranchWork::Score(_) => Laying::Whole,
-            BranchWork::Idle | BranchWork::Sample(_) => Laying::Ahead,
-        }
-    }
-
     pub fn rests(&self) -> bool {
         matches!(self.work, BranchWork::Idle)
     }
@@ -288,11 +280,13 @@ impl Branch {
         }
     }
 
-    /// Samples that were submitted and not collected.
+    /// Samples and scores that were submitted and not collected; of scores also those that others compute for it before
+    /// its own last one.
     pub fn in_flight(&self) -> usize {
         match &self.work {
             BranchWork::Sample(sampling) => sampling.in_flight.tokens,
-            BranchWork::Idle | BranchWork::Score(_) => 0,
+            BranchWork::Score(scoring) => scoring.requested - scoring.logprobs.len(),
+            BranchWork::Idle => 0,
         }
     }
 

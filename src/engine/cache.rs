@@ -8,7 +8,7 @@ use crate::engine::branch::{Branch, BranchWork, KvHold, Lease, NeededPositions, 
 use crate::engine::prefix_store::PrefixStore;
 use crate::engine::token_path::SharedBeginning;
 use crate::ids::{BranchId, PageId, SegmentId, TokenId};
-use crate::kv::{Laying, OutOfPages, PagePool, PathMark, PrefixTree, Window};
+use crate::kv::{OutOfPages, PagePool, PathMark, PrefixTree, Window};
 use crate::mix::IdMap;
 
 pub(super) type Branches = IdMap<BranchId, Branch>;
@@ -134,13 +134,9 @@ impl KvCache {
     }
 
     fn reserve_slots(&mut self, branch: &mut Branch, need: NeededPositions) -> Result<(), OutOfPages> {
-        let laying = branch.laying();
         self.reserve_path(branch, need)?;
         let Lease { segment, .. } = branch.lease().expect("its path was reserved just now");
-        match laying {
-            Laying::Ahead => self.prefix.lay_ahead(&mut self.pages, segment),
-            Laying::Whole => self.prefix.lay_upto(&mut self.pages, segment, u32::MAX),
-        }
+        self.prefix.lay_ahead(&mut self.pages, segment)
     }
 
     /// The same without the slots of prompts in groups with a window.

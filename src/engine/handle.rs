@@ -19,7 +19,7 @@ use crate::engine::request::{Continuation, Event, Extend, Finish};
 use crate::engine::token_path::TokenPath;
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
-use crate::kv::{PageGroups, Reach};
+use crate::kv::{PageCounts, PageGroups, Reach};
 
 /// Facts of an engine that never change.
 #[derive(Clone, Debug)]
@@ -59,17 +59,17 @@ pub struct EngineFacts {
 }
 
 impl EngineFacts {
-    /// Pages of a branch of `given` tokens that has sampled `sampled` more, when it is computed again. The last sampled
-    /// token has no keys and values.
-    pub fn path_pages(&self, given: usize, sampled: usize) -> usize {
-        let numbers = (given + sampled.saturating_sub(1)).div_ceil(self.page_tokens);
-        let PageCount { all, windowed } = self.page_count();
-        all * numbers + windowed * self.window_pages.map_or(numbers, |most| numbers.min(most))
+    /// Most pages of a branch of `given` tokens that has sampled `more`, or scored so many given ones, when it is computed
+    /// again. The last token has no keys and values.
+    pub fn path_pages(&self, given: usize, more: usize) -> usize {
+        let end = given + more.saturating_sub(1);
+        self.page_counts().of_path(u32::try_from(end).unwrap_or(u32::MAX))
     }
 
-    /// Pages of `given` tokens whose scores are computed: none of them is freed before.
-    pub fn scored_pages(&self, given: usize) -> usize {
-        self.page_groups.count() * given.div_ceil(self.page_tokens)
+    /// How many pages texts take.
+    pub fn page_counts(&self) -> PageCounts {
+        let page_tokens = u32::try_from(self.page_tokens).expect("a page has few tokens");
+        PageCounts { page_tokens, groups: self.page_groups, window_pages: self.window_pages }
     }
 
     /// Tokens of which the pool has all pages.
@@ -79,7 +79,7 @@ impl EngineFacts {
 
     /// Most tokens, at least one, that a branch of `given` tokens can sample if it has the whole pool.
     pub fn most_sampled(&self, given: usize) -> usize {
-        let PageCount { all, windowed } = self.page_count();
+        let [all, windowed] = Reach::BOTH.map(|reach| self.page_groups.with(reach));
         let beside = self.pool_pages.saturating_sub(windowed * self.window_pages.unwrap_or(0));
         // With all of its pages, or with as many as a window leaves.
         let tokens = match all {
@@ -89,17 +89,6 @@ impl EngineFacts {
         };
         tokens.max(self.pool_tokens()).saturating_sub(given) + 1
     }
-
-    fn page_count(&self) -> PageCount {
-        let [all, windowed] = Reach::BOTH.map(|reach| self.page_groups.with(reach));
-        PageCount { all, windowed }
-    }
-}
-
-/// Pages of one page number: in groups that hold all positions, and in those with a window.
-struct PageCount {
-    all: usize,
-    windowed: usize,
 }
 
 /// Messages to the engine's thread. The sender names new branches, so only `Metrics` and `CacheMap` wait

@@ -79,7 +79,7 @@ use crate::engine::step::{LoadedStep, SubmittedStep};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::ids::BranchId;
-use crate::kv::PrefixTree;
+use crate::kv::{PageCounts, PageGroups, PrefixTree};
 use crate::model::Decoder;
 use crate::plan::Planner;
 use crate::tokenizer::Tokenizer;
@@ -141,6 +141,17 @@ impl EngineConfig {
     /// Rows that a step reserves for prompts and given tokens, however many branches decode.
     fn prompt_rows(&self) -> usize {
         (self.step_rows / PROMPT_PART).max(1)
+    }
+
+    /// An empty prefix tree whose prompts get slots for the rows of a step.
+    fn prefix_tree(&self, page_tokens: u32, groups: PageGroups) -> PrefixTree {
+        let rows = u32::try_from(self.largest_step().rows).expect("a step has fewer than 2^32 rows");
+        PrefixTree::with_groups(page_tokens, groups).laying_ahead(rows)
+    }
+
+    /// How many pages texts will take in an engine of this configuration.
+    pub fn page_counts(&self, page_tokens: u32, groups: PageGroups) -> PageCounts {
+        self.prefix_tree(page_tokens, groups).page_counts()
     }
 
     /// The shape of the largest step.
@@ -258,8 +269,7 @@ impl<B: Backend> Engine<B> {
             return Err(Error::value("memory for keys and values", expected, bytes(pool_bytes as u64)));
         }
         let kv = backend.kv(&model.kv_shape(pool_pages).with_states(states))?;
-        let rows = u32::try_from(config.largest_step().rows).expect("a step has fewer than 2^32 rows");
-        let prefix = PrefixTree::with_groups(backend.page_tokens(), groups).laying_ahead(rows);
+        let prefix = config.prefix_tree(backend.page_tokens(), groups);
         let prefix = if state_bytes > 0 { prefix.keeping_states(states) } else { prefix };
         let facts = EngineFacts {
             context,
@@ -275,7 +285,7 @@ impl<B: Backend> Engine<B> {
             kv_bytes_per_token: model.kv_bytes_per_token(),
             pool_pages,
             page_groups: groups,
-            window_pages: prefix.most_window_pages(),
+            window_pages: prefix.page_counts().window_pages,
             max_branches: config.max_branches,
             state_bytes,
             states,

@@ -74,7 +74,8 @@ impl Schedule {
     pub fn take_rows(&mut self, branch: &Branch, need: NeededPositions, cache: &KvCache, left: &mut StepRoom) {
         let Lease { segment, .. } = branch.lease().expect("a running branch has a lease");
         let wanted = self.wanted_rows(branch, &need, cache, left);
-        let logits_from = wanted.first().expect("a branch that needs rows needs logits").start;
+        // If others compute all logits of the tokens that have slots, only rows before them are missing.
+        let logits_from = wanted.first().map_or(position(need.logits_from), |rows| rows.start);
         let begin = self.first_untaken(branch, cache, logits_from);
         let mut next = begin;
         let without_logits = std::iter::once((begin..logits_from, false));
@@ -113,9 +114,11 @@ impl Schedule {
         let BranchWork::Score(scoring) = &branch.work else { return std::iter::once(logits_from..end).collect() };
         let Lease { segment, .. } = branch.lease().expect("a running branch has a lease");
         let most = left.logit_rows.max(1);
+        // A claim belongs to the slot of the token that is scored.
+        let laid = cache.prefix.path_laid_upto(segment).min(end);
+        let mut tokens = self.scoring.unscored(&cache.prefix, segment, logits_from + 1..laid, scoring.tops, most);
         // The token after the last row is its own affair.
-        let mut tokens = self.scoring.unscored(&cache.prefix, segment, logits_from + 1..end, scoring.tops, most);
-        if tokens.len() < most {
+        if tokens.len() < most && laid == end {
             tokens.push(end);
         }
         let mut rows: Vec<Range<u32>> = Vec::new();

@@ -146,13 +146,13 @@ impl<B: Backend> Engine<B> {
 
     /// False if the chunk's path is gone, as its pages were needed for others.
     fn restore_chunk(&mut self, chunk: ReadChunk) -> Result<bool> {
-        let ReadChunk { mark, begin, pages: bytes } = chunk;
+        let ReadChunk { branch, mark, begin, pages: bytes } = chunk;
         let Some(segment) = self.cache.prefix.marked(mark) else { return Ok(false) };
         let (computed, end) = (self.cache.prefix.computed(segment) as usize, begin + CHUNK_TOKENS);
         if computed >= end {
             return Ok(true); // Another branch has computed it.
         }
-        if !self.cache.lay_stored(segment, end) {
+        if !self.lay_stored(branch, segment, end) {
             return Ok(false);
         }
         let exists = computed >= begin && self.cache.has_slots(segment, begin);
@@ -172,6 +172,18 @@ impl<B: Backend> Engine<B> {
         self.cache.prefix.mark_computed(segment, u32::try_from(end).expect("positions fit u32"));
         self.metrics.prompt_tokens_stored += (end - computed) as u64;
         Ok(true)
+    }
+
+    /// Gives the chunk that ends at `end` slots in all groups. If pages are short, those of prompts behind windows are
+    /// freed, the chunks before among them. False if there are too few.
+    fn lay_stored(&mut self, branch: BranchId, segment: SegmentId, end: usize) -> bool {
+        if self.cache.lay_stored(segment, end) {
+            return true;
+        }
+        let freed = self.scheduler.free_behind_prompts(branch, &mut self.branches, &mut self.cache);
+        // The loaded step may read what is freed.
+        self.scheduler.changed |= freed > 0;
+        freed > 0 && self.cache.lay_stored(segment, end)
     }
 
     /// Waits a moment for a chunk if nothing else is to be done.

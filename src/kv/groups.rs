@@ -41,7 +41,8 @@ impl Window {
         self.tokens + 2 * self.unit
     }
 
-    /// Most positions of a prompt for which it needs pages while it is computed `rows` at a time.
+    /// Most positions of a prompt for which it needs whole pages while it is computed `rows` at a time, one position more
+    /// than a step computes included.
     pub fn most_of_prompt(self, rows: u32) -> u32 {
         (self.tokens + self.unit).saturating_add(rows)
     }

@@ -10,6 +10,7 @@ use crate::backend::{Backend, Dtype};
 use crate::engine::{Engine, EngineConfig, EngineFacts, EngineHandle, PoolParts, PrefixStoreOptions, useful_states};
 use crate::error::{Error, Result};
 use crate::hashes::hash_of_folder;
+use crate::kv::PageCounts;
 use crate::model::check::facts;
 use crate::model::{Decoder, ModelConfig, ModelFolder};
 use crate::plan::Planner;
@@ -147,6 +148,9 @@ pub struct LaunchSizes {
     /// Bytes for keys and values.
     pub pool: usize,
     pub kv_bytes_per_token: usize,
+    /// Bytes of a page, and how many pages texts take.
+    pub page_bytes: usize,
+    pub pages: PageCounts,
     /// The number of states for delta-rule layers, and the bytes of one; 0 if the model has none.
     pub states: usize,
     pub state_bytes: usize,
@@ -287,12 +291,19 @@ pub(super) fn size_on<B: Backend>(launch: &Launch<'_>, mut backend: B) -> Result
     let free = free.saturating_sub(model.config.delta_heads().map(of_heads).max().unwrap_or(0));
     let state_bytes = model.config.state_bytes();
     let PoolParts { pages: pool, states, branches } = config.pool.divide(free, state_bytes, config.max_branches)?;
+    if config.deterministic {
+        backend.set_batch_invariant(); // It may free pages in other tiles.
+    }
+    let groups = model.config.page_groups(&backend);
+    let pages = EngineConfig { max_branches: branches, ..config }.page_counts(backend.page_tokens(), groups);
     Ok(LaunchSizes {
         device: String::new(),
         ranks: backend.devices(),
         branches,
         pool,
         kv_bytes_per_token,
+        page_bytes: backend.page_bytes(&model.config.kv_shape(model.dtype, 1)),
+        pages,
         states,
         state_bytes,
         weights,

@@ -1,5 +1,7 @@
 //! The engine's budgets: the user's settings, and the defaults derived from the device and the model.
 
+use std::fmt;
+
 use crate::backend::KvDtype;
 use crate::backend::cpu::free_bytes;
 use crate::engine::{EngineConfig, EngineFacts, PoolSize};
@@ -143,16 +145,27 @@ pub enum MoreTokens {
     Scored(usize),
 }
 
+impl MoreTokens {
+    pub fn count(self) -> usize {
+        match self {
+            MoreTokens::Sampled(tokens) | MoreTokens::Scored(tokens) => tokens,
+        }
+    }
+}
+
+impl fmt::Display for MoreTokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MoreTokens::Sampled(tokens) => write!(f, "{tokens} to sample"),
+            MoreTokens::Scored(tokens) => write!(f, "{tokens} to score"),
+        }
+    }
+}
+
 /// Refuses `what`, a sequence of `given` prompt tokens and `more` tokens, if its keys and values do not fit into the
 /// pool even when it runs alone.
 pub fn check_path(facts: &EngineFacts, what: impl FnOnce() -> String, given: usize, more: MoreTokens) -> Result<()> {
-    let (needed, more) = match more {
-        MoreTokens::Sampled(drawn) => (facts.path_pages(given, drawn), format!("{drawn} to sample")),
-        MoreTokens::Scored(scored) => {
-            (facts.scored_pages(given + scored.saturating_sub(1)), format!("{scored} to score"))
-        }
-    };
-    let pool = facts.pool_pages;
+    let (needed, pool) = (facts.path_pages(given, more.count()), facts.pool_pages);
     if needed <= pool {
         return Ok(());
     }

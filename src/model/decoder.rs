@@ -2,7 +2,7 @@
 //! step's rows may belong to any number of sequences; the attention plans determine which positions each row attends
 //! to.
 
-use crate::backend::{Attended, Backend, Dtype, KvShape, RowToken, Split, StateShape, StepBatch, StepShape};
+use crate::backend::{Attended, Backend, Dtype, KvShape, RowToken, Split, StepBatch, StepShape};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::kv::{PageGroups, StateRun};
@@ -139,14 +139,12 @@ impl<B: Backend> Decoder<B> {
 
     /// The memory for keys and values, with no room for states.
     pub fn kv_shape(&self, pages: usize) -> KvShape {
-        let places = self.config.layer_pages().places;
-        let states = StateShape { heads: self.config.delta_heads().collect(), slots: 0 };
-        KvShape { heads: self.config.stored_heads().collect(), places, dtype: self.dtype, pages, states }
+        self.config.kv_shape(self.dtype, pages)
     }
 
     /// The page groups of the layers, of which pages are freed behind windows in whole tiles of the backend.
     pub fn page_groups(&self, backend: &B) -> PageGroups {
-        self.config.layer_pages().groups(backend.tile().max(backend.page_tokens()))
+        self.config.page_groups(backend)
     }
 
     /// Makes this model batch-invariant on the backend it was loaded with. Steps made before become invalid.

@@ -478,8 +478,8 @@ impl LayerNames<'_> {
     fn experts(&self, experts: &ExpertsSpec) -> ExpertTensors {
         let names = self.modules().experts;
         let count = Dim { size: experts.count, field: "num_experts or num_local_experts" };
-        let width = Dim { size: experts.width, field: "the experts' intermediate size" };
-        let both = Dim { size: 2 * experts.width, field: "2 * the experts' intermediate size" };
+        let width = Dim { size: experts.width, field: experts.width_field.name() };
+        let both = Dim { size: 2 * experts.width, field: experts.width_field.doubled() };
         let tensor = |name: &str, shape: &[Dim]| TensorSpec {
             name: self.at(&format!("{}.{name}", names.experts)),
             shape: shape.to_vec(),

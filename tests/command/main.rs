@@ -19,6 +19,7 @@ mod batch_echo;
 mod batch_files;
 mod batch_input;
 mod cli;
+mod dry_run;
 mod mutated;
 mod output_files;
 mod parquet_results;

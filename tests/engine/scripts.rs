@@ -101,9 +101,9 @@ fn a_search_with_states_tells_the_same_story_in_a_corner() {
 }
 
 fn stories_in_corners(shape: Shape, lengths: Lengths, seeds: u64) {
-    // The longest branch, alone and with none of its pages freed.
+    // The longest branch alone.
     let facts = engine_of(shape, roomy()).facts().clone();
-    let least = facts.scored_pages(lengths.branch as usize);
+    let least = facts.path_pages(lengths.branch as usize, 0);
     for seed in 0..seeds {
         let roomy = EngineConfig { planner: Planner::Flat, ..roomy() };
         let expected = story(&engine_of(shape, roomy.clone()), seed, lengths);

@@ -386,3 +386,26 @@ fn a_pool_too_small_for_the_prefix_computes_what_it_can() {
     assert_eq!(sample(&engine, "item", prompt(1, PROMPT), 3, length(5)), expected);
     assert_eq!(engine.metrics().unwrap().prompt_tokens_stored, 2 * CHUNK as u64);
 }
+
+/// The chunks before those that are read are freed behind windows, as those of prompts that are computed.
+#[test]
+fn stored_prefixes_of_layers_with_a_window_are_read_where_pages_are_short() {
+    for shape in [Shape::LongWindowed, Shape::LongMixed] {
+        let folder = tempfile::tempdir().unwrap();
+        let run = |pool: usize| {
+            let engine = engine_with(shape, Some(store(folder.path())), pool);
+            let told = sample(&engine, "item", prompt(9, PROMPT), 2, length(5));
+            (told, engine.metrics().unwrap(), engine.facts().clone())
+        };
+        let (expected, computed, facts) = run(64 << 20);
+        assert_eq!(tokens(&computed), counts(PROMPT, 0));
+        await_files(folder.path(), 2);
+        // Room for a chunk and the window before it, and for samples.
+        let windowed = facts.page_groups.with(offshoot::kv::Reach::Window);
+        let pages = facts.path_pages(PROMPT, 5) + windowed * (CHUNK / facts.page_tokens / 2);
+        assert!(pages < facts.page_groups.count() * PROMPT.div_ceil(facts.page_tokens));
+        let (told, read, _) = run(pages * facts.page_bytes);
+        assert_eq!(told, expected, "{shape:?}");
+        assert_eq!(tokens(&read), counts(PROMPT - 2 * CHUNK, 2 * CHUNK), "{shape:?}");
+    }
+}

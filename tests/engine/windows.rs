@@ -245,9 +245,9 @@ fn any_layers_may_have_a_window() {
         let (facts, peak) = (roomy_engine.facts(), roomy_engine.metrics().unwrap().kv_bytes_peak);
         let groups = facts.page_groups;
         assert_eq!(groups.with(Reach::All) > 0, layers.contains(&"full_attention"));
-        // The longest path with none of its pages freed, and then room for some more.
+        // The longest path, and then room for some more.
         for more in [0, 20, 60] {
-            let pages = facts.scored_pages(365) + more * groups.count();
+            let pages = facts.path_pages(365, 0) + more * groups.count();
             let pool = PoolSize::Bytes(pages * facts.page_bytes);
             let engine =
                 engine_of_layers(&layers, window, EngineConfig { pool, step_rows: rows, max_branches: 8, ..roomy() });
@@ -297,7 +297,7 @@ fn a_scored_branch_keeps_what_its_first_rows_read() {
             told
         };
         // Enough to let it in, beside the one that rests; too few when it comes to its own.
-        let pages = |facts: &EngineFacts| facts.scored_pages(text.len() - 1) + 2 * facts.page_groups.count() + 1;
+        let pages = |facts: &EngineFacts| facts.path_pages(text.len() - 1, 0) + 2 * facts.page_groups.count() + 1;
         let (_, config) = facts_and_config(shape, pages);
         assert_eq!(run(config), run(small_steps(roomy())), "{shape:?}");
     }
@@ -317,5 +317,69 @@ fn what_a_later_root_shares_is_kept_behind_many_samples_of_an_earlier_one() {
         finishes(&engine, (0..).zip(&samples).map(extend).collect::<Vec<Extend>>());
         let metrics = engine.metrics().unwrap();
         assert_eq!(metrics.prompt_tokens_computed, 220 + 3 * 150, "{shape:?}, {metrics:?}");
+    }
+}
+
+/// A text that is scored holds no more pages than a prompt of its length, and none of its tokens is computed twice.
+#[test]
+fn a_long_scored_text_needs_few_pages_of_layers_with_a_window() {
+    const GIVEN: usize = 40;
+    const SCORED: usize = 500;
+    let text = prompt(5, GIVEN + SCORED);
+    for shape in [Shape::LongWindowed, Shape::LongMixed] {
+        for tops in [0, 3] {
+            let (facts, config) = facts_and_config(shape, |facts| facts.path_pages(GIVEN, SCORED));
+            let all = facts.page_groups.count() * (GIVEN + SCORED - 1).div_ceil(PAGE);
+            assert!(facts.path_pages(GIVEN, SCORED) < all * 4 / 5, "{} of {all}", facts.path_pages(GIVEN, SCORED));
+            let run = |config: EngineConfig| {
+                let engine = engine_of(shape, config);
+                let root = engine.root(text[..GIVEN].to_vec()).unwrap();
+                let scored = finish(&engine, Extend::given(root, text[GIVEN..].to_vec(), Some(tops)));
+                // What goes on from its end finds the window before it.
+                let fork = engine.fork(root, 1).unwrap()[0];
+                let more = finish(&engine, draw(fork, key("more", 0), params(), length(2)));
+                engine.discard(&[root, fork]);
+                (scored, more, engine.metrics().unwrap())
+            };
+            let (scored, more, metrics) = run(config);
+            let (expected, more_expected, _) = run(small_steps(roomy()));
+            assert_eq!((scored, more), (expected, more_expected), "{shape:?}");
+            assert_eq!((metrics.preemptions, metrics.tokens_recomputed), (0, 0), "{metrics:?}");
+            assert_eq!(metrics.kv_bytes_held, 0);
+        }
+    }
+}
+
+/// Branches that are scored from many positions of the same texts, beside some that sample from them: whoever computes a
+/// row, and however few pages there are, the scores are the same.
+#[test]
+fn scores_are_the_same_however_few_pages_there_are() {
+    for seed in 0..6 {
+        let mut dice = Dice::new(seed);
+        let texts: Vec<Vec<TokenId>> = (0..2).map(|end| [prompt(1, 200), prompt(2 + end, 200)].concat()).collect();
+        let mut begin = || (dice.within(0, 1) as usize, dice.within(10, 380) as usize, dice.within(0, 2));
+        let branches: Vec<(usize, usize, u32)> = (0..7).map(|_| begin()).collect();
+        let shape = if seed % 2 == 0 { Shape::LongWindowed } else { Shape::LongMixed };
+        let run = |config: EngineConfig| {
+            let engine = engine_of(shape, config);
+            mislead(&engine);
+            let root = |&(text, begin, _): &(usize, usize, u32)| engine.root(texts[text][..begin].to_vec()).unwrap();
+            let roots: Vec<BranchId> = branches.iter().map(root).collect();
+            let extend = |(&root, &(text, begin, kind)): (&BranchId, &(usize, usize, u32))| match kind {
+                0 => draw(root, key("beside", begin as u64), params(), unsure(60)),
+                _ => score(root, texts[text][begin..].to_vec()),
+            };
+            let told = finishes(&engine, roots.iter().zip(&branches).map(extend).collect());
+            engine.discard(&roots);
+            (told, engine.metrics().unwrap())
+        };
+        let (expected, _) = run(small_steps(roomy()));
+        for more in [0, 4, 20] {
+            let pages = |facts: &EngineFacts| facts.path_pages(440, 0) + more * facts.page_groups.count();
+            let (_, config) = facts_and_config(shape, pages);
+            let (told, metrics) = run(config);
+            assert_eq!(told, expected, "{shape:?}, seed {seed}, {more} pages more");
+            assert_eq!(metrics.kv_bytes_held, 0, "pages are lost");
+        }
     }
 }

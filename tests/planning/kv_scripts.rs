@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use offshoot::ids::{PageId, SegmentId, TokenId};
-use offshoot::kv::{KvSlot, Laying, MOST_KEPT_TOP, PageGroups, PagePool, PrefixTree, Reach, TokenScore, Usage, Window};
+use offshoot::kv::{KvSlot, MOST_KEPT_TOP, PageGroups, PagePool, PrefixTree, Reach, TokenScore, Usage, Window};
 use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, grow};
 
@@ -472,9 +472,7 @@ fn a_prompt_holds_what_is_counted_of_it() {
             let end = 400;
             let text: Vec<TokenId> = (0..end).map(TokenId).collect();
             let mut tree = PrefixTree::with_groups(page_tokens, groups).laying_ahead(AHEAD);
-            let most = tree.most_prompt_pages(end, Laying::Ahead);
-            let without_window = tree.most_prompt_pages(end, Laying::Whole);
-            assert_eq!(without_window, groups.count() * end.div_ceil(page_tokens) as usize);
+            let most = tree.most_prompt_pages(end);
             let numbers = (13 + 2 * page_tokens + AHEAD).div_ceil(page_tokens) as usize + 1;
             assert_eq!(most, all * end.div_ceil(page_tokens) as usize + windowed * numbers);
             let mut pool = PagePool::new(most);
@@ -730,11 +728,11 @@ fn pages_in_use_are_counted_once() {
     let branch = tree.fork(prompt);
     tree.append(&mut pool, branch, &tokens("because")).unwrap();
     let mut usage = Usage::default();
-    assert_eq!(tree.gain(&usage, None, &tokens("questionbecause"), 15, Laying::Whole), 4, "nothing is in use");
+    assert_eq!(tree.gain(&usage, None, &tokens("questionbecause"), 15), 4, "nothing is in use");
     tree.add_path(&mut usage, branch);
     assert_eq!((usage.pages(), tree.leased().pages), (4, 4));
     // A third of the way into the branch's second page.
-    assert_eq!(tree.gain(&usage, None, &tokens("questionbecame"), 14, Laying::Ahead), 1);
+    assert_eq!(tree.gain(&usage, None, &tokens("questionbecame"), 14), 1);
     assert_eq!(tree.gain_after(&usage, prompt, 17), 3);
     let other = tree.admit(&mut pool, &tokens("questionbecame")).unwrap();
     tree.add_new_path(&mut usage, other, u32::MAX, 1);

@@ -407,7 +407,10 @@ fn experts_that_do_not_fit_are_named() {
     };
     let down = "model.layers.1.block_sparse_moe.experts.1.w2.weight";
     refused(&changed(down, None), &["model.safetensors", down, "[32, 48]", "nothing"]);
-    refused(&changed(down, Some(tensor(&[32, 40], 0, 0.0))), &[down, "expected [32, 48]", "found [32, 40]"]);
+    refused(
+        &changed(down, Some(tensor(&[32, 40], 0, 0.0))),
+        &[down, "expected [32, 48] (hidden_size, intermediate_size)", "found [32, 40]"],
+    );
     let router = "model.layers.0.block_sparse_moe.gate.weight";
     let wide = changed(router, Some(tensor(&[3, 32], 0, 0.0)));
     refused(&wide, &[router, "expected [2, 32] (num_experts or num_local_experts, hidden_size)", "found [3, 32]"]);

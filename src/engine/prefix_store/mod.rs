@@ -62,6 +62,8 @@ pub(super) enum ReadState {
 
 /// A chunk that was read. Positions are tokens from the prompt's start.
 pub(super) struct ReadChunk {
+    /// The branch for which it was read.
+    pub branch: BranchId,
     /// The path that its tokens are on.
     pub mark: PathMark,
     pub begin: usize,
@@ -238,7 +240,7 @@ impl PrefixStore {
         };
         let begin = reading.next;
         reading.next += CHUNK_TOKENS;
-        Arrival::Chunk(ReadChunk { mark: reading.mark, begin, pages })
+        Arrival::Chunk(ReadChunk { branch: reading.branch, mark: reading.mark, begin, pages })
     }
 
     /// Waits a moment for the next chunk; short, so that commands are heard.

@@ -49,7 +49,7 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use crate::engine::admission::{AdmissionCost, Commitment, LengthEstimator};
-use crate::engine::branch::{Branch, KvHold, Stage};
+use crate::engine::branch::{Branch, BranchWork, KvHold, Stage};
 use crate::engine::cache::{Branches, KvCache};
 use crate::engine::place::{Priority, QueueKey};
 use crate::engine::schedule::{Schedule, StepRoom, first_row};
@@ -259,6 +259,7 @@ impl Scheduler {
             match self.reserve(id, branches, cache) {
                 Ok(()) => at += 1,
                 Err(_) if self.give_way(place, branches, cache) => {}
+                Err(_) if self.awaits_scores(branches, cache) => return Ready::AfterCollecting,
                 Err(_) if self.running.len() > 1 => self.preempt_last(branches, cache),
                 Err(_) => match self.reserve_alone(id, branches, cache) {
                     Ok(Ready::Now) => at += 1,
@@ -271,6 +272,13 @@ impl Scheduler {
             }
         }
         Ready::Now
+    }
+
+    /// Whether pages behind windows will be free once the scores in flight are collected: until then a branch may have to
+    /// compute their rows itself.
+    fn awaits_scores(&self, branches: &Branches, cache: &KvCache) -> bool {
+        let awaits = |branch: &Branch| matches!(branch.work, BranchWork::Score(_)) && branch.in_flight() > 0;
+        cache.prefix.groups().window().is_some() && self.running.iter().any(|place| awaits(&branches[&place.branch]))
     }
 
     /// The rows of decoding branches, then those of prompts and given tokens as far as the step has room; and the room

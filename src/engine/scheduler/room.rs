@@ -55,7 +55,7 @@ impl Scheduler {
     /// `taker`, for which pages are short. The first waiting branches, and the first ones of the first roots among them,
     /// will still find the windows before the ends of the prefixes that they share with these prompts. Returns the
     /// number of pages freed.
-    pub(super) fn free_behind_prompts(
+    pub(in crate::engine) fn free_behind_prompts(
         &mut self,
         taker: BranchId,
         branches: &mut Branches,
@@ -65,7 +65,7 @@ impl Scheduler {
             return 0;
         }
         let computing = self.running.iter().map(|place| place.branch).chain([taker]);
-        let again: Vec<_> = computing.filter_map(|id| cache.first_row_again(&branches[&id])).collect();
+        let again: Vec<_> = computing.filter_map(|id| cache.first_row_again(branches.get(&id)?)).collect();
         if !cache.prefix.is_behind_prompts(&again) {
             return 0;
         }
@@ -280,7 +280,7 @@ pub(super) fn drop_own(branch: &mut Branch, cache: &mut KvCache) {
 pub(super) fn never_fits(branch: &Branch, cache: &KvCache) -> Option<usize> {
     let end = branch.need().filter(|_| matches!(branch.hold, KvHold::Nothing))?.end;
     let end = u32::try_from(end).expect("positions fit u32, as contexts do");
-    let needed = cache.prefix.most_prompt_pages(end, branch.laying());
+    let needed = cache.prefix.most_prompt_pages(end);
     (needed > cache.pages.capacity()).then_some(needed)
 }
 

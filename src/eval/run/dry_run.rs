@@ -8,11 +8,12 @@ use crate::kv::PromptTree;
 use crate::launch::LaunchSizes;
 use crate::tokenizer::LevelTokens;
 
-use super::{PreparedRun, RunOptions, worker};
+use super::{ItemPrompt, PreparedRun, RunOptions, worker};
 
 pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     let (prompts, left_out) = prepared.encode_all()?;
-    let distinct = PromptTree::new(prompts.as_slice()).distinct_tokens();
+    let tree = PromptTree::new(prompts.as_slice());
+    let distinct = tree.distinct_tokens();
     let first = &prompts[0];
     let config = &prepared.folder.config;
     let samples = prepared.task.method.samples() as usize;
@@ -23,10 +24,20 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     let pool = each.iter().map(|sizes| sizes.pool).min().unwrap_or(0);
     let states = each.iter().map(|sizes| sizes.states).min().unwrap_or(0);
     let in_flight = worker::in_flight(prepared, branches);
-    let kv = |tokens: usize| bytes((tokens * kv_bytes_per_token) as u64);
-    let longest = prompts.iter().map(|prompt| prompt.tokens().len()).max().unwrap_or(0);
-    let own = prepared.own_tokens().min(config.context - longest);
-    let at_once = distinct as usize + in_flight * samples * own;
+    let LaunchSizes { page_bytes, pages, .. } = each[0];
+    let kv = |pages: usize| bytes((pages * page_bytes) as u64);
+    let end = |prompt: &ItemPrompt<'_>| position(prompt.tokens().len());
+    // The last token has no keys and values.
+    let last = |prompt: &ItemPrompt<'_>| {
+        end(prompt) + position(prepared.more_tokens(config.context, prompt).count().saturating_sub(1))
+    };
+    // What one sample of a prompt adds.
+    let own = |prompt: &ItemPrompt<'_>| pages.of_sample(end(prompt), last(prompt));
+    let most = |count: &dyn Fn(&ItemPrompt<'_>) -> usize| prompts.iter().map(count).max().unwrap_or(0);
+    let item = most(&|prompt| pages.of_prompt(0, end(prompt)) + samples * own(prompt));
+    let path = most(&|prompt| pages.of_path(last(prompt)));
+    let shared: usize = tree.nodes().iter().map(|node| pages.of_prompt(node.first, node.end)).sum();
+    let at_once = shared + in_flight * samples * most(&own);
 
     let mut page = String::new();
     let mut line = |name: &str, value: String| {
@@ -56,14 +67,16 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     };
     line("prompts", format!("{} tokens, {} of them distinct{shared}", count(asked), count(distinct)));
     line("levels", levels(&first.levels));
-    line("kv", format!("{} a token; one item at its longest {}", kv(1), kv(longest + samples * own)));
-    line(
-        "kv at once",
-        format!("{} at most; without sharing {}", kv(at_once), kv(in_flight * samples * (longest + own))),
-    );
-    let one_sample = (longest + own) * kv_bytes_per_token;
-    let too_little = match one_sample > pool {
-        true => format!(": too little for the longest sample, which may take {}", bytes(one_sample as u64)),
+    let freed = match pages.groups.window() {
+        Some(_) => ", freed behind windows",
+        None => "",
+    };
+    let each_token = bytes(kv_bytes_per_token as u64);
+    line("kv", format!("{each_token} a token{freed}; one item at its longest {}", kv(item)));
+    let unshared = kv(in_flight * samples * path);
+    line("kv at once", format!("{} at most; without sharing {unshared}", kv(at_once)));
+    let too_little = match path > pool / page_bytes {
+        true => format!(": too little for the longest sample, which may take {}", kv(path)),
         false => String::new(),
     };
     line("kv pool", format!("{}{of_each}{too_little}", bytes(pool as u64)));
@@ -74,6 +87,10 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     writeln!(page, "\nfirst prompt (item `{}`, {} tokens):\n{}", first.item.id, first.tokens().len(), first.text)
         .expect("writing to a string cannot fail");
     Ok(page)
+}
+
+fn position(tokens: usize) -> u32 {
+    u32::try_from(tokens).expect("positions fit u32, as contexts do")
 }
 
 /// `428 + 63 tokens`: the first prompt's levels, root first.

@@ -183,7 +183,7 @@ impl PreparedRun {
         // The number of bytes bounds the number of tokens, usually well enough.
         let most = self.texts[&longest.index].most_tokens();
         if most < facts.context
-            && facts.scored_pages(most + self.own_tokens().min(facts.context - most)) <= facts.pool_pages
+            && facts.path_pages(most, 1 + self.own_tokens().min(facts.context - most)) <= facts.pool_pages
         {
             return Ok(());
         }
@@ -196,13 +196,17 @@ impl PreparedRun {
     /// Refuses a prompt that, with one sample of maximum length or the longest offered answer, does not fit into KV
     /// memory even alone.
     pub fn check_path(&self, facts: &EngineFacts, prompt: &ItemPrompt<'_>) -> Result<()> {
-        let given = prompt.tokens().len();
-        let fits = |tokens: usize| tokens.min(facts.context - given);
-        let more = match prompt.choices.iter().map(|choice| choice.tokens.len()).max() {
+        let more = self.more_tokens(facts.context, prompt);
+        check_path(facts, || format!("the prompt of item `{}`", prompt.item.id), prompt.tokens().len(), more)
+    }
+
+    /// Most tokens after a prompt, of one sample or of the longest offered answer.
+    pub fn more_tokens(&self, context: usize, prompt: &ItemPrompt<'_>) -> MoreTokens {
+        let fits = |tokens: usize| tokens.min(context - prompt.tokens().len());
+        match prompt.choices.iter().map(|choice| choice.tokens.len()).max() {
             Some(longest) => MoreTokens::Scored(fits(longest)),
             None => MoreTokens::Sampled(fits(self.own_tokens())),
-        };
-        check_path(facts, || format!("the prompt of item `{}`", prompt.item.id), given, more)
+        }
     }
 
     /// The output tokens of the samples of one item.

@@ -76,10 +76,11 @@ use evict::IdleKey;
 use live::Visits;
 pub use map::MappedSegment;
 use pages::PageLists;
+pub(super) use pages::numbers_between;
 pub use scores::{MOST_KEPT_TOP, TokenScore};
 pub use states::StatePlace;
 use states::{Snapshot, StateTable};
-pub use usage::{Laying, Leased, Usage};
+pub use usage::{Leased, Usage};
 
 use super::{PageGroups, PagePool, Reach};
 use crate::ids::{SegmentId, TokenId};

@@ -3,10 +3,10 @@
 
 use std::ops::{Index, IndexMut, Range};
 
-use super::{Laying, PrefixTree, Segment};
+use super::{PrefixTree, Segment};
 use crate::ids::{PageId, SegmentId};
 use crate::kv::page_pool::OutOfPages;
-use crate::kv::{PagePool, Reach, Window};
+use crate::kv::{PageCounts, PagePool, Reach, Window};
 
 /// For each reach the pages of its groups: by page number, and of one page number by group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl Segment {
 }
 
 /// The number of page numbers that positions `first .. end` touch; 0 if there are none.
-pub(super) fn numbers_between(page_tokens: u32, first: u32, end: u32) -> usize {
+pub(in crate::kv) fn numbers_between(page_tokens: u32, first: u32, end: u32) -> usize {
     if first >= end { 0 } else { ((end - 1) / page_tokens - first / page_tokens + 1) as usize }
 }
 
@@ -119,10 +119,14 @@ impl PrefixTree {
     }
 
     /// Gives the prompts of the path of `segment` slots in the groups with a window for as many tokens as a step may
-    /// compute next (`laying_ahead`). Slots reserved before a failure stay reserved.
+    /// compute next (`laying_ahead`), and for the one after them, which their last row may score. Slots reserved before a
+    /// failure stay reserved.
     pub fn lay_ahead(&mut self, pool: &mut PagePool, segment: SegmentId) -> Result<(), OutOfPages> {
         match self.groups.window() {
-            Some(_) => self.lay_upto(pool, segment, self.computed(segment).saturating_add(self.ahead)),
+            Some(_) => {
+                let next = self.computed(segment).saturating_add(self.ahead);
+                self.lay_upto(pool, segment, next.saturating_add(1))
+            }
             None => Ok(()),
         }
     }
@@ -161,11 +165,12 @@ impl PrefixTree {
         Ok(())
     }
 
-    /// Most pages of a branch in each group with a window, if there is one: those of its prompt, and those of what it has
-    /// sampled.
-    pub fn most_window_pages(&self) -> Option<usize> {
+    /// How many pages texts will take. A branch has in each group with a window those of its prompt, and those of what it
+    /// has sampled.
+    pub fn page_counts(&self) -> PageCounts {
         let sampled = |window: Window| window.most_kept().div_ceil(self.page_tokens as usize) + 1;
-        self.groups.window().map(|window| self.most_numbers(window) + sampled(window))
+        let window_pages = self.groups.window().map(|window| self.most_numbers(window) + sampled(window));
+        PageCounts { page_tokens: self.page_tokens, groups: self.groups, window_pages }
     }
 
     /// Most page numbers of a prompt of which a group with this window needs pages while it is computed.
@@ -174,17 +179,14 @@ impl PrefixTree {
     }
 
     /// Most pages of all groups that the first `end` positions of a path take at any time, if they are a prompt's.
-    pub fn most_prompt_pages(&self, end: u32, laying: Laying) -> usize {
-        self.to_admit(0, end, laying)
+    pub fn most_prompt_pages(&self, end: u32) -> usize {
+        self.to_admit(0, end)
     }
 
     /// Most pages of all groups that a prompt's new tokens at positions `first .. end` take at any time.
-    pub(super) fn to_admit(&self, first: u32, end: u32, laying: Laying) -> usize {
+    pub(super) fn to_admit(&self, first: u32, end: u32) -> usize {
         let numbers = self.numbers_between(first, end);
-        let windowed = match (laying, self.groups.window()) {
-            (Laying::Ahead, Some(window)) => numbers.min(self.most_numbers(window)),
-            (Laying::Whole, _) | (_, None) => numbers,
-        };
+        let windowed = self.groups.window().map_or(numbers, |window| numbers.min(self.most_numbers(window)));
         self.groups.with(Reach::All) * numbers + self.groups.with(Reach::Window) * windowed
     }
 

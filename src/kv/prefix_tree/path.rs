@@ -93,16 +93,39 @@ impl PrefixTree {
         parts
     }
 
-    /// The same by the pages of the first group, which all still have their slots.
+    /// The position from which on tokens of the path of `segment` have no slots yet in groups with a window; its end if all
+    /// have.
+    pub fn path_laid_upto(&self, segment: SegmentId) -> u32 {
+        // What is above a computed token is computed, and so has slots.
+        let mut laid = self.end(segment);
+        for above in self.ancestry(segment).map(|id| self.at(id)) {
+            if above.unlaid > 0 {
+                laid = above.laid_upto(Reach::Window);
+            }
+            if above.computed > 0 {
+                break;
+            }
+        }
+        laid
+    }
+
+    /// The same as `parts` by the pages of the first group; positions without a slot there are left out.
     pub fn page_parts(
         &self,
         segment: SegmentId,
         positions: Range<u32>,
     ) -> impl Iterator<Item = (SegmentId, PageId, Range<u32>)> {
+        let (reach, _) = self.groups.place(GroupIx(0));
         let by_page = move |(id, part): (SegmentId, Range<u32>)| {
-            (part.start / self.page_tokens..part.end.div_ceil(self.page_tokens)).map(move |number| {
-                let begin = (number * self.page_tokens).max(part.start);
-                let end = ((number + 1) * self.page_tokens).min(part.end);
+            let owner = self.at(id);
+            let held = part.start.max(owner.held_from(reach))..part.end.min(owner.laid_upto(reach));
+            let numbers = match held.is_empty() {
+                true => 0..0,
+                false => held.start / self.page_tokens..held.end.div_ceil(self.page_tokens),
+            };
+            numbers.map(move |number| {
+                let begin = (number * self.page_tokens).max(held.start);
+                let end = ((number + 1) * self.page_tokens).min(held.end);
                 (id, self.slot(id, begin).page, begin..end)
             })
         };

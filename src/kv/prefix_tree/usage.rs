@@ -22,15 +22,6 @@ pub struct Usage {
     tokens: usize,
 }
 
-/// How a prompt gets its slots in groups with a window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Laying {
-    /// A step's at a time, while those behind the window are freed.
-    Ahead,
-    /// All before its first step.
-    Whole,
-}
-
 impl Usage {
     pub fn pages(&self) -> usize {
         self.pages
@@ -138,10 +129,10 @@ impl PrefixTree {
 
     /// The number of pages that `path` and `rest` (see `admit_behind`) would add to the set, if admitted and continued
     /// up to position `end`, which is not before the end of its tokens: as many as it has at any time.
-    pub fn gain(&self, usage: &Usage, path: Option<SegmentId>, rest: &[TokenId], end: u32, laying: Laying) -> usize {
+    pub fn gain(&self, usage: &Usage, path: Option<SegmentId>, rest: &[TokenId], end: u32) -> usize {
         let known = self.find(path, rest);
         let at = count(known.tokens);
-        known.segment.map_or(0, |segment| self.unused_upto(usage, segment, at)) + self.to_admit(at, end, laying)
+        known.segment.map_or(0, |segment| self.unused_upto(usage, segment, at)) + self.to_admit(at, end)
     }
 
     /// The same for a branch that continues the path of `segment`.

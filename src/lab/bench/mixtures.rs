@@ -169,11 +169,14 @@ fn distinct(spec: &ExpertsSpec, rows: usize) -> f64 {
 mod tests {
     use super::*;
     use crate::backend::{Gate, Router, RouterScores};
+    use crate::model::config::ExpertWidthField;
 
     #[test]
     fn the_experts_needed_rise_from_the_chosen_ones_to_all() {
         let router = Router { chosen: 8, scores: RouterScores::SoftmaxOfChosen };
-        let spec = ExpertsSpec { count: 128, width: 1, gate: Gate::Silu, bias: false, router, router_norm: None };
+        let (width, width_field) = (1, ExpertWidthField::MoeIntermediate);
+        let spec =
+            ExpertsSpec { count: 128, width, width_field, gate: Gate::Silu, bias: false, router, router_norm: None };
         assert!((distinct(&spec, 1) - 8.0).abs() < 1e-9);
         assert!((distinct(&spec, 16) - 128.0 * (1.0 - (15.0f64 / 16.0).powi(16))).abs() < 1e-9);
         assert!(distinct(&spec, 4096) > 127.99);

@@ -30,8 +30,9 @@ pub fn leaves<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut Che
             let dice = &mut Dice::new(seed as u64);
             let leaves = if effort == CheckEffort::Quick { 5 } else { dice.within(1, 150) };
             let tree = Leaves::grow(backend.page_tokens(), dice, leaves)?;
+            let exact = tree.exact(&setting);
             for planner in Planner::ALL {
-                let found = tree.walk(backend, &setting, planner)?;
+                let found = tree.walk(backend, &setting, planner, &exact)?;
                 let case = format_args!("{leaves} leaves, seed {seed}, {setting}, {planner}");
                 report.see("advance", Some(dtype), case, found);
             }
@@ -109,12 +110,25 @@ impl Leaves {
         filled(backend, setting, self.contexts.iter().flat_map(before), pages)
     }
 
+    /// Rows that are checked, each in every step.
+    fn checked(&self) -> Vec<(usize, usize)> {
+        let rows = self.contexts.len();
+        let of_row = |row| (0..STEPS as usize).map(move |number| (row, number));
+        (0..rows).step_by(rows.div_ceil(CHECKED)).flat_map(of_row).collect()
+    }
+
+    /// The results of these rows by the definition.
+    fn exact(&self, setting: &Setting) -> Vec<Vec<f64>> {
+        self.checked().par_iter().map(|&(row, number)| setting.dense(row, self.context(row, number))).collect()
+    }
+
     /// Runs all steps and checks the results of each against the definition.
     fn walk<B: Backend>(
         &self,
         backend: &mut B,
         setting: &Setting,
         planner: Planner,
+        exact: &[Vec<f64>],
     ) -> Result<super::report::CaseResult> {
         let rows = self.contexts.len();
         let holds = ActivationDtype::Operands(setting.dtype);
@@ -140,14 +154,8 @@ impl Leaves {
             backend.collect(&mut step)?;
             results.push(backend.read(&out, rows)?);
         }
-        let checked: Vec<(usize, usize)> = (0..rows)
-            .step_by(rows.div_ceil(CHECKED))
-            .flat_map(|row| (0..STEPS as usize).map(move |number| (row, number)))
-            .collect();
-        let exact: Vec<Vec<f64>> =
-            checked.par_iter().map(|&(row, number)| setting.dense(row, self.context(row, number))).collect();
         let width = setting.heads.q_width();
-        let found = checked.iter().map(|&(row, number)| &results[number][row * width..][..width]);
+        let found = self.checked().into_iter().map(|(row, number)| &results[number][row * width..][..width]);
         let pairs: Vec<_> = found.zip(exact.iter().map(Vec::as_slice)).collect();
         Ok(setting.found(&pairs, true))
     }

@@ -125,8 +125,7 @@ impl DescribedDevice {
             pages: facts.pool_pages as u64,
             page_tokens,
             page_bytes: facts.page_bytes as u64,
-            groups: facts.page_groups,
-            window_pages: facts.window_pages.map(|pages| pages as u64),
+            counts: facts.page_counts(),
         };
         let states = (facts.states > 0)
             .then_some(StateSizes { states: facts.states as u64, state_bytes: facts.state_bytes as u64 });

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::job::PlannedJob;
 use crate::error::{Error, Result};
 use crate::figures::{bytes, count};
-use crate::kv::{PageGroups, PromptNode, PromptTree, Prompts, Reach, Window};
+use crate::kv::{PageCounts, PromptNode, PromptTree, Prompts};
 
 /// Pages for keys and values.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -21,12 +21,8 @@ pub struct Pool {
     pub pages: u64,
     pub page_tokens: u32,
     pub page_bytes: u64,
-    /// A token has a slot in a page of each.
     #[serde(skip)]
-    pub groups: PageGroups,
-    /// Most pages of a path in each group with a window, if there is one.
-    #[serde(skip)]
-    pub window_pages: Option<u64>,
+    pub counts: PageCounts,
 }
 
 impl Pool {
@@ -41,40 +37,19 @@ impl Pool {
 
     /// The number of pages in which a token has slots.
     fn of_token(&self) -> u64 {
-        self.groups.count() as u64
+        self.counts.of_token() as u64
     }
 
-    /// The number of page numbers that positions `first .. end` touch: pages are aligned to positions.
-    fn numbers(&self, first: u32, end: u32) -> u64 {
-        match first < end {
-            true => u64::from((end - 1) / self.page_tokens - first / self.page_tokens + 1),
-            false => 0,
-        }
-    }
-
-    /// Pages of a run at positions `first .. end`; those of groups with a window from `held_from(window)` on.
-    fn of_run(&self, first: u32, end: u32, held_from: impl Fn(Window) -> u32) -> u64 {
-        let from = self.groups.window().map_or(first, held_from).max(first);
-        let of = |reach, from| self.groups.with(reach) as u64 * self.numbers(from, end);
-        of(Reach::All, first) + of(Reach::Window, from)
-    }
-
-    /// Pages of a run of a prompt's tokens once they are computed, with the window before its end.
     fn of_prompt(&self, first: u32, end: u32) -> u64 {
-        self.of_run(first, end, |window| window.passed(end))
+        self.counts.of_prompt(first, end) as u64
     }
 
-    /// Pages of the tokens that a sample has at the end.
     fn of_sample(&self, first: u32, end: u32) -> u64 {
-        let kept = |window: Window| u32::try_from(window.most_kept()).expect("windows are counted in u32");
-        self.of_run(first, end, |window| end.saturating_sub(kept(window)))
+        self.counts.of_sample(first, end) as u64
     }
 
-    /// Most pages of a path that ends at `end`, which shares none.
     fn of_path(&self, end: u32) -> u64 {
-        let numbers = self.numbers(0, end);
-        let windowed = self.window_pages.map_or(numbers, |most| numbers.min(most));
-        self.groups.with(Reach::All) as u64 * numbers + self.groups.with(Reach::Window) as u64 * windowed
+        self.counts.of_path(end) as u64
     }
 
     /// Whether a run that ends at `end` leaves room in its last page.

@@ -123,8 +123,9 @@ pub struct DenseSpec {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertsSpec {
     pub count: usize,
-    /// The intermediate size of one expert.
+    /// The intermediate size of one expert, and the field that holds it.
     pub width: usize,
+    pub width_field: ExpertWidthField,
     pub gate: Gate,
     /// Whether router and experts have biases.
     pub bias: bool,
@@ -132,6 +133,31 @@ pub struct ExpertsSpec {
     /// The norm of the router's input, with weights of its own; then experts are scaled one by one (Gemma 4). `None`:
     /// the router reads what the experts read.
     pub router_norm: Option<Norm>,
+}
+
+/// The config's field of an expert's intermediate size, by which errors call it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertWidthField {
+    /// All blocks of the model have experts.
+    Intermediate,
+    MoeIntermediate,
+}
+
+impl ExpertWidthField {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Intermediate => "intermediate_size",
+            Self::MoeIntermediate => "moe_intermediate_size",
+        }
+    }
+
+    /// The size of a gate and what it gates, stacked.
+    pub fn doubled(self) -> &'static str {
+        match self {
+            Self::Intermediate => "2 * intermediate_size",
+            Self::MoeIntermediate => "2 * moe_intermediate_size",
+        }
+    }
 }
 
 /// The activation function, and with it the form of the feed-forward block.

@@ -18,11 +18,12 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::backend::{Backend, DeltaHeads, Dtype, HeadLayout, StateShape, WeightFormat};
+use crate::backend::{Backend, DeltaHeads, Dtype, HeadLayout, KvShape, StateShape, WeightFormat};
 use crate::error::{Error, Result};
 use crate::gguf::Gguf;
 use crate::hub;
 use crate::ids::TokenId;
+use crate::kv::PageGroups;
 use crate::lines;
 
 use super::layout::{LayerTensors, Layout, TensorSpec};
@@ -32,8 +33,8 @@ use fields::Fields;
 pub use gguf::{PairedHeads, paired_heads};
 pub use groups::LayerPages;
 pub use layer::{
-    Activation, AttentionKind, AttentionSpec, BlockNorms, DeltaRuleSpec, DenseSpec, ExpertsSpec, FeedForward, HeadNorm,
-    HeadNormSpan, KeySource, LayerNorms, LayerSpec, Mixer, Norm, QueryGrowth, kind_index, kinds,
+    Activation, AttentionKind, AttentionSpec, BlockNorms, DeltaRuleSpec, DenseSpec, ExpertWidthField, ExpertsSpec,
+    FeedForward, HeadNorm, HeadNormSpan, KeySource, LayerNorms, LayerSpec, Mixer, Norm, QueryGrowth, kind_index, kinds,
 };
 pub use modules::{DeltaRuleModules, ExpertForm, ExpertModules, Modules, STACKED_EXPERTS};
 pub use quantisation::{
@@ -158,6 +159,18 @@ impl ModelConfig {
     /// The pages in which the layers keep their keys and values.
     pub fn layer_pages(&self) -> LayerPages {
         LayerPages::of(self)
+    }
+
+    /// The page groups of the layers, of which pages are freed behind windows in whole tiles of the backend.
+    pub fn page_groups<B: Backend>(&self, backend: &B) -> PageGroups {
+        self.layer_pages().groups(backend.tile().max(backend.page_tokens()))
+    }
+
+    /// The memory for keys and values, with no room for states.
+    pub fn kv_shape(&self, dtype: Dtype, pages: usize) -> KvShape {
+        let places = self.layer_pages().places;
+        let states = StateShape { heads: self.delta_heads().collect(), slots: 0 };
+        KvShape { heads: self.stored_heads().collect(), places, dtype, pages, states }
     }
 
     /// The attention of the layers that have it, in order.

@@ -4,7 +4,7 @@ use crate::backend::Dtype;
 use crate::backend::ranks::PARTS;
 use crate::error::{Error, Result};
 
-use super::{HeadNormSpan, LayerSpec, Mixer, ModelConfig};
+use super::{FeedForward, HeadNormSpan, LayerSpec, Mixer, ModelConfig};
 use crate::model::layout::Layout;
 
 /// A size of a layer that ranks divide.
@@ -103,8 +103,12 @@ fn sizes(layer: &LayerSpec) -> impl Iterator<Item = DividedSize> {
             },
         ]
     });
-    let dense = layer.feed_forward.dense().map(|dense| ("intermediate_size", dense.width));
-    let experts = layer.feed_forward.experts().map(|experts| ("the experts' intermediate size", experts.width));
+    let of_dense = match layer.feed_forward {
+        FeedForward::SharedExpert { .. } => "shared_expert_intermediate_size",
+        _ => "intermediate_size",
+    };
+    let dense = layer.feed_forward.dense().map(|dense| (of_dense, dense.width));
+    let experts = layer.feed_forward.experts().map(|experts| (experts.width_field.name(), experts.width));
     let inner = dense.into_iter().chain(experts);
     of_heads.chain(of_delta).chain(inner.map(|(field, size)| DividedSize { field, size, is_summed: true }))
 }

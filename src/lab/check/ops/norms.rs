@@ -17,8 +17,11 @@ pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<
         let size = dice.pick(&[1e-3, 1.0, 300.0]);
         let x: Vec<f32> = (0..rows * width).map(|_| size * (dice.number() + 0.2)).collect();
         let (weight, bias) = (dice.numbers(width), dice.numbers(width));
-        let norm =
-            |bias: Option<Vec<f32>>| NormCase { dtype: suite.dtype, width, x: x.clone(), weight: weight.clone(), bias };
+        let spreads: Vec<RowSpread> = x.chunks_exact(width).map(RowSpread::of).collect();
+        let norm = |bias: Option<Vec<f32>>| {
+            let (x, weight, spreads) = (x.clone(), weight.clone(), spreads.clone());
+            NormCase { dtype: suite.dtype, width, x, weight, bias, spreads }
+        };
         let (rms, layer) = (norm(None), norm(Some(bias)));
         suite.hold("rms_norm", &rms)?;
         suite.hold("layer_norm", &layer)?;
@@ -40,6 +43,25 @@ struct NormCase {
     weight: Vec<f32>,
     /// Of a layer norm; an RMS norm has none.
     bias: Option<Vec<f32>>,
+    /// Of each row.
+    spreads: Vec<RowSpread>,
+}
+
+/// Mean, standard deviation with epsilon, and mean magnitude of a row.
+#[derive(Clone, Copy)]
+struct RowSpread {
+    mean: f64,
+    deviation: f64,
+    magnitude: f64,
+}
+
+impl RowSpread {
+    fn of(row: &[f32]) -> Self {
+        let mean_of = |f: &dyn Fn(f64) -> f64| row.iter().map(|&x| f(f64::from(x))).sum::<f64>() / row.len() as f64;
+        let mean = mean_of(&|x| x);
+        let deviation = (mean_of(&|x| (x - mean).powi(2)) + f64::from(EPS)).sqrt();
+        Self { mean, deviation, magnitude: mean_of(&f64::abs) }
+    }
 }
 
 impl OpCase for NormCase {
@@ -63,14 +85,11 @@ impl OpCase for NormCase {
     /// root; the error of its variance, twice the mean's error times the mean distance, is smaller.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let (n, i) = (self.width as f64, at % self.width);
-        let row = &self.x[at - i..][..self.width];
-        let sum = |f: &dyn Fn(f64) -> f64| row.iter().map(|&x| f(f64::from(x))).sum::<f64>() / n;
+        let RowSpread { mean, deviation, magnitude } = self.spreads[at / self.width];
         let stored = rounded(self.dtype, y);
         let Some(bias) = &self.bias else { return stored + y.abs() * (n + 12.0) * F32 };
-        let mean = sum(&|x| x);
-        let deviation = (sum(&|x| (x - mean).powi(2)) + f64::from(EPS)).sqrt();
-        let size = sum(&|x| x.abs()) / deviation;
-        let normed = (f64::from(row[i]) - mean).abs() / deviation;
+        let size = magnitude / deviation;
+        let normed = (f64::from(self.x[at]) - mean).abs() / deviation;
         let weight = f64::from(self.weight[i]).abs();
         let mean_error = 2.0 * (n + 2.0) * F32 * size;
         let square_error = 2.0 * mean_error + (n + 12.0) * F32;

@@ -4,7 +4,7 @@ use crate::backend::{Gate, Router, RouterScores};
 use crate::error::Result;
 
 use super::super::fields::{Fields, LARGEST_EXPERTS, LARGEST_WIDTH, shown, whole};
-use super::super::{ExpertsSpec, Norm};
+use super::super::{ExpertWidthField, ExpertsSpec, Norm};
 use super::Family;
 
 /// The experts of layer `layer`; `None` if its feed-forward block is dense.
@@ -12,30 +12,30 @@ pub fn of_layer(family: Family, fields: &Fields<'_>, layer: usize, norm: Norm) -
     Ok(match family {
         Family::Mixtral => {
             let scores = RouterScores::Softmax { normalise: true };
-            Some(read(fields, "num_experts_per_tok", "intermediate_size", Gate::Silu, scores)?)
+            Some(read(fields, "num_experts_per_tok", ExpertWidthField::Intermediate, Gate::Silu, scores)?)
         }
         Family::Qwen3Moe if is_sparse(fields, layer)? => {
             let normalise = fields.flag("norm_topk_prob")?.unwrap_or(false);
             let scores = RouterScores::Softmax { normalise };
-            Some(read(fields, "num_experts_per_tok", "moe_intermediate_size", Gate::Silu, scores)?)
+            Some(read(fields, "num_experts_per_tok", ExpertWidthField::MoeIntermediate, Gate::Silu, scores)?)
         }
         Family::Qwen3Next if is_sparse(fields, layer)? => {
             let scores = RouterScores::Softmax { normalise: fields.flag("norm_topk_prob")?.unwrap_or(true) };
-            Some(read(fields, "num_experts_per_tok", "moe_intermediate_size", Gate::Silu, scores)?)
+            Some(read(fields, "num_experts_per_tok", ExpertWidthField::MoeIntermediate, Gate::Silu, scores)?)
         }
         Family::Qwen35Moe => {
             let scores = RouterScores::Softmax { normalise: true };
-            Some(read(fields, "num_experts_per_tok", "moe_intermediate_size", Gate::Silu, scores)?)
+            Some(read(fields, "num_experts_per_tok", ExpertWidthField::MoeIntermediate, Gate::Silu, scores)?)
         }
         Family::GptOss => {
             refuse_other_limit(fields)?;
             let scores = RouterScores::SoftmaxOfChosen;
-            let experts = read(fields, "num_experts_per_tok", "intermediate_size", Gate::Clamped, scores)?;
+            let experts = read(fields, "num_experts_per_tok", ExpertWidthField::Intermediate, Gate::Clamped, scores)?;
             Some(ExpertsSpec { bias: true, ..experts })
         }
         Family::Gemma4 if fields.flag("enable_moe_block")?.unwrap_or(false) => {
             let scores = RouterScores::Softmax { normalise: true };
-            let experts = read(fields, "top_k_experts", "moe_intermediate_size", Gate::Gelu, scores)?;
+            let experts = read(fields, "top_k_experts", ExpertWidthField::MoeIntermediate, Gate::Gelu, scores)?;
             Some(ExpertsSpec { router_norm: Some(norm), ..experts })
         }
         _ => None,
@@ -52,7 +52,13 @@ pub fn shared_width(family: Family, fields: &Fields<'_>) -> Result<Option<usize>
     }
 }
 
-fn read(fields: &Fields<'_>, chosen: &str, width: &str, gate: Gate, scores: RouterScores) -> Result<ExpertsSpec> {
+fn read(
+    fields: &Fields<'_>,
+    chosen: &str,
+    width_field: ExpertWidthField,
+    gate: Gate,
+    scores: RouterScores,
+) -> Result<ExpertsSpec> {
     // Mixtral's name, which transformers also writes for others, and the one of the other families.
     let names = ["num_local_experts", "num_experts"];
     let name = names.into_iter().find(|name| fields.value(name).is_some()).unwrap_or("num_experts");
@@ -63,7 +69,8 @@ fn read(fields: &Fields<'_>, chosen: &str, width: &str, gate: Gate, scores: Rout
     }
     Ok(ExpertsSpec {
         count,
-        width: fields.required_size(width, LARGEST_WIDTH)?,
+        width: fields.required_size(width_field.name(), LARGEST_WIDTH)?,
+        width_field,
         gate,
         bias: false,
         router: Router { chosen: per_row, scores },
