@@ -41,8 +41,8 @@ impl Window {
         self.tokens + 2 * self.unit
     }
 
-    /// Most positions of a prompt for which it needs whole pages while it is computed `rows` at a time, one position more
-    /// than a step computes included.
+    /// Most positions of a prompt for which it needs whole pages while it is computed `rows` at a time, with a position
+    /// more than a step computes.
     pub fn most_of_prompt(self, rows: u32) -> u32 {
         (self.tokens + self.unit).saturating_add(rows)
     }

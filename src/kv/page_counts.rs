@@ -27,8 +27,8 @@ impl PageCounts {
         self.groups.with(Reach::All) * numbers + self.groups.with(Reach::Window) * windowed
     }
 
-    /// Pages of a run of a prompt's tokens at positions `first .. end` once they are computed, with the window before its
-    /// end.
+    /// Pages of a run of a prompt's tokens at positions `first .. end` once they are computed, with the window before
+    /// the end.
     pub fn of_prompt(&self, first: u32, end: u32) -> usize {
         self.of_run(first, end, |window| window.passed(end))
     }
