@@ -384,7 +384,7 @@ impl Router {
     }
 
     /// Gives a replica's engine what waits for it, as far as it has room, up to the place `held`.
-    fn give(&mut self, at: usize, held: Option<QueueKey>) {
+    pub(super) fn give(&mut self, at: usize, held: Option<QueueKey>) {
         let mut starts: [(Hear, Vec<Extend>); 2] = [(Hear::Finishes, Vec::new()), (Hear::Tokens, Vec::new())];
         while let Some(key) = self.replicas[at].queue.first() {
             let is_held = held.is_some_and(|held| key >= held);

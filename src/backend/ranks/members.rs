@@ -163,7 +163,12 @@ impl<B: Ranked> Members<B> {
         let (on, others) = (&on, Mutex::new(Vec::with_capacity(self.workers.len())));
         let give = |number: usize, worker| {
             let others = &others;
-            Worker::begin(worker, Box::new(move || lock(others).push((number, on(number)))))
+            let job = move || {
+                // Before the lock, or ranks would wait for each other's whole work.
+                let ended = on(number);
+                lock(others).push((number, ended));
+            };
+            Worker::begin(worker, Box::new(job))
         };
         let running: Vec<Running<'_>> = (1..).zip(&self.workers).map(|(number, worker)| give(number, worker)).collect();
         let first = on(0);
