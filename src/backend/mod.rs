@@ -353,7 +353,11 @@ pub trait Backend: Send + 'static {
         shape: StepShape,
         ops: impl FnOnce(&mut Self, &mut Self::Step) -> Result<()>,
     ) -> Result<()>;
-    /// The same, but always calls `ops`, which may depend on more than the shape.
+    /// After an error of `run`: whether ops of the step may have been computed, in part or all.
+    fn has_begun(&self) -> bool {
+        true
+    }
+    /// The same as `run`, but always calls `ops`, which may depend on more than the shape.
     fn run_once(
         &mut self,
         step: &mut Self::Step,

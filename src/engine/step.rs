@@ -204,7 +204,10 @@ impl<B: Backend> Engine<B> {
             }
         };
         if let Err(error) = self.enqueue(shape, schedule.rows.len()) {
-            self.cache.lose_states(&states);
+            match self.backend.has_begun() {
+                true => self.cache.lose_states(&states),
+                false => self.cache.undo_states(&states),
+            }
             return Err(error);
         }
         lap(&mut began, &mut self.metrics.seconds_forward);
@@ -221,6 +224,7 @@ impl<B: Backend> Engine<B> {
         if let Err(error) = &enqueued
             && error.is_shortage()
             && self.cache.prefix.has_states()
+            && self.backend.has_begun()
         {
             self.most_run_rows = (rows / 2).max(1);
             log::warn!("steps have at most {} rows from now on: {error}", self.most_run_rows);
@@ -358,6 +362,7 @@ impl<B: Backend> Engine<B> {
             loaded => loaded?,
         };
         match self.enqueue(shape, loaded.schedule.rows.len()) {
+            Err(error) if error.is_shortage() && !self.backend.has_begun() => return Ok(None),
             Err(error) if error.is_shortage() => {
                 // The same, but the states may have been changed, and what the step before sampled overwritten on the
                 // device.

@@ -41,11 +41,14 @@ fn a_step_in_parts_computes_what_the_whole_one_would() {
     }
 }
 
+/// Which steps fail, by their number and rows.
+type Fails = fn(usize, usize) -> bool;
+
 #[test]
 fn a_step_that_fails_while_it_runs_is_computed_again_from_states_that_it_has_not_changed() {
     for shape in [Shape::Full, Shape::Hybrid] {
         let expected = story(&engine_of_rows(shape, usize::MAX, false));
-        let wide: [(&str, fn(usize, usize) -> bool); 5] = [
+        let cases: [(&str, Fails); 5] = [
             ("more than a row", |_, rows| rows > 1),
             ("more than 3 rows", |_, rows| rows > 3),
             ("more than 40 rows", |_, rows| rows > 40),
@@ -53,7 +56,7 @@ fn a_step_that_fails_while_it_runs_is_computed_again_from_states_that_it_has_not
             ("some steps", |number, rows| [9, 21, 30].contains(&number) && rows > 1),
             ("each seventh step at first", |number, rows| number < 40 && number % 7 == 6 && rows > 1),
         ];
-        for (name, fails) in wide {
+        for (name, fails) in cases {
             for run_ahead in [false, true] {
                 let (backend, decoder) = decoder(shape);
                 let config = EngineConfig { check_plans: true, run_ahead, ..roomy() };

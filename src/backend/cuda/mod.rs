@@ -104,6 +104,8 @@ pub struct Cuda {
     /// Number of changes that invalidate captured graphs: memory addresses, or whether attention runs.
     moves: u64,
     skips_attention: bool,
+    /// Whether ops of the last step that was run may have been enqueued on the device.
+    has_begun: bool,
     deterministic: bool,
     kv: KvDtype,
 }
@@ -149,6 +151,7 @@ impl Cuda {
             beside: None,
             moves,
             skips_attention,
+            has_begun: false,
             deterministic,
             kv,
             device,
@@ -592,6 +595,7 @@ impl Backend for Cuda {
         // A graph must round what it multiplies, and changes what is held.
         self.forget_rounded();
         let (is_advanced, repeats) = (step.is_advanced(), step.repeats());
+        self.has_begun = true;
         match step.graphs.way(shape, is_advanced, self.moves) {
             LaunchMode::OpByOp => self.without_tuning(|backend| ops(backend, step))?,
             LaunchMode::Tuning => ops(self, step)?,
@@ -599,6 +603,7 @@ impl Backend for Cuda {
                 self.without_tuning(|backend| ops(backend, step))?;
             }
             LaunchMode::Capture => {
+                self.has_begun = false;
                 let device = self.device.clone();
                 let captured = device.capture(|| self.without_tuning(|backend| ops(backend, step)));
                 // A graph's memory is taken when it is made and when it is first launched, or uploaded before.
@@ -619,10 +624,18 @@ impl Backend for Cuda {
                     }
                 }
             }
-            LaunchMode::Replay(graph) => graph.launch()?,
+            LaunchMode::Replay(graph) => {
+                self.has_begun = false;
+                graph.launch()?;
+            }
         }
+        self.has_begun = true;
         self.forget_rounded();
         step.finish(&self.device)
+    }
+
+    fn has_begun(&self) -> bool {
+        self.has_begun
     }
 
     fn run_once(
