@@ -504,6 +504,21 @@ impl<B: Ranked> Backend for Ranks<B> {
         self.map(out, x, move |backend, out, x, at| backend.rms_norm(out, x, &weight[at], eps));
     }
 
+    fn rms_norm_for(
+        &mut self,
+        out: &mut Self::Buffer,
+        x: &Self::Buffer,
+        weight: &Self::Vector,
+        eps: f32,
+        next: &Self::Matrix,
+    ) {
+        if next.is_cut() {
+            return self.rms_norm(out, x, weight, eps);
+        }
+        let (weight, each) = (weight.0.clone(), next.each.clone());
+        self.map(out, x, move |backend, out, x, at| backend.rms_norm_for(out, x, &weight[at], eps, &each[at][0]));
+    }
+
     fn layer_norm(
         &mut self,
         out: &mut Self::Buffer,
@@ -618,6 +633,14 @@ impl<B: Ranked> Backend for Ranks<B> {
 
     fn gated(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, gate: Gate) {
         self.map(out, x, move |backend, out, x, _| backend.gated(out, x, gate));
+    }
+
+    fn gated_for(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, gate: Gate, next: &Self::Matrix) {
+        if next.is_cut() {
+            return self.gated(out, x, gate);
+        }
+        let each = next.each.clone();
+        self.map(out, x, move |backend, out, x, at| backend.gated_for(out, x, gate, &each[at][0]));
     }
 
     fn gelu_times(&mut self, x: &mut Self::Buffer, y: &Self::Buffer, from: usize) {

@@ -156,6 +156,13 @@ pub struct RankMatrix<B: Backend> {
     held: Held,
 }
 
+impl<B: Backend> RankMatrix<B> {
+    /// Whether a rank multiplies its share in several parts, whose inputs are copies.
+    fn is_cut(&self) -> bool {
+        self.each.iter().any(|parts| parts.len() > 1)
+    }
+}
+
 /// As [`RankMatrix`].
 pub struct RankExperts<B: Backend> {
     each: Arc<Vec<Vec<B::Experts>>>,
