@@ -57,30 +57,31 @@ __device__ __forceinline__ void conv_channels(ELEMENT* out, const ELEMENT* x, co
     }
     const unsigned end = run.place + run.part;
     for (unsigned row = run.place; row < end; row += ROWS_AHEAD) {
-        // Asked for before one is used.
-        Lanes<float, N> inputs[ROWS_AHEAD];
+        // Asked for before one is used, and kept as they are: registers of the longest runs are those of decode steps too.
+        Lanes<ELEMENT, N> asked[ROWS_AHEAD];
 #pragma unroll
         for (unsigned i = 0; i < ROWS_AHEAD; ++i) {
             if (row + i < end) {
-                inputs[i] = load<N>(own + (row + i) * stride);
+                asked[i] = *reinterpret_cast<const Lanes<ELEMENT, N>*>(own + (row + i) * stride);
             }
         }
 #pragma unroll
         for (unsigned i = 0; i < ROWS_AHEAD; ++i) {
             if (row + i < end) {
-                Lanes<float, N> result;
+                Lanes<float, N> input, result;
 #pragma unroll
                 for (int lane = 0; lane < N; ++lane) {
+                    input.at[lane] = to_f32(asked[i].at[lane]);
                     float sum = weights[lane][0] * before[0].at[lane];
                     sum = fmaf(weights[lane][1], before[1].at[lane], sum);
                     sum = fmaf(weights[lane][2], before[2].at[lane], sum);
-                    sum = fmaf(weights[lane][3], inputs[i].at[lane], sum);
+                    sum = fmaf(weights[lane][3], input.at[lane], sum);
                     result.at[lane] = sum * sigmoid<ELEMENT>(sum);
                 }
                 store<N>(out + (run.first + row + i) * stride + c, result);
                 before[0] = before[1];
                 before[1] = before[2];
-                before[2] = inputs[i];
+                before[2] = input;
             }
         }
     }

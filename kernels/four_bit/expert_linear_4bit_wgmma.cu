@@ -39,6 +39,8 @@ constexpr unsigned COPIER_REGISTERS = BEGIN_REGISTERS * (MULTIPLIERS + 1) - MULT
 static_assert(MULTIPLIERS >= 2 && MULTIPLIERS <= 4, "registers are shared out for so many");
 static_assert(STAGES > BEHIND, "inputs are signalled BEHIND stages late");
 constexpr unsigned SPLIT_SUMS = CAP / 2;  // f32 of a thread
+// More columns have no registers for sums in flight: 64 were 9 % slower so (benches/runs/2026-11-26-h200-breadth).
+constexpr unsigned PIPELINED_BELOW = 64;
 
 struct Ring {
     unsigned long long full[STAGES], empty[STAGES];
@@ -163,7 +165,7 @@ __device__ __forceinline__ void copy_inputs(Work work, const TileEnds& ends, con
     }
 }
 
-// Adds the products of one panel, where there are no registers for the pipeline of four_bit/sums.cuh, with the same sums.
+// Adds the products of one panel, without the pipeline of four_bit/sums.cuh, with the same sums.
 // `x`: address of its inputs; `panel`: its codes.
 template <unsigned COLUMNS>
 __device__ __forceinline__ void add_panel(float (&sum)[COLUMNS / 8][4], unsigned x, const unsigned char* panel) {
@@ -281,7 +283,7 @@ __device__ __forceinline__ void multiply_tile(const Work& work, const Rows& rows
         SplitCursor cursor(turn + split);
         const Stages stages = {shared, begin, shared_address(begin), group};
         unsigned left = (panels - split + SPLITS - 1) / SPLITS;
-        if constexpr (COLUMNS < 128) {
+        if constexpr (COLUMNS < PIPELINED_BELOW) {
             sum_panels<COLUMNS>(sum, cursor, left, stages, INPUT_PANEL_BYTES);
         } else {
 #pragma unroll 1

@@ -32,7 +32,7 @@ pub struct RowRounder {
     wanted: HashMap<u64, (Fp8Scaling, ActivationScale)>,
     /// What the memory holds, as long as no other op may have changed the buffer.
     held: Option<Held>,
-    /// Addresses of the buffers whose rows were rounded and not stored.
+    /// Addresses of the buffers whose rows were rounded and not stored, as long as nothing else may have filled them.
     unstored: HashSet<u64>,
     /// Absent until a product has rows.
     memory: Option<(Memory, Memory)>,
@@ -141,12 +141,15 @@ impl RowRounder {
     /// Forgets what is rounded: an op may change the buffer.
     pub fn forget(&mut self) {
         self.held = None;
+        self.unstored.clear();
     }
 
     /// The same, if they are those of `out`.
     pub fn forget_rows_of(&mut self, out: &Buffer) {
         if out.rows > 0 {
-            self.held = self.held.filter(|held| held.address != out.memory().address());
+            let address = out.memory().address();
+            self.held = self.held.filter(|held| held.address != address);
+            self.unstored.remove(&address);
         }
     }
 
