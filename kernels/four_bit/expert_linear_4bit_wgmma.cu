@@ -15,16 +15,17 @@
 // Limit: bandwidth of the weights for few places; tensor cores, and the second-level cache's bandwidth, for many.
 // Definition: `Backend::expert_linear`; on the CPU, src/backend/cpu/gemm/quantised/clear.rs.
 //
-// Defines: ELEMENT, FP4, GROUP, CAP (16, 32, 64 or 128), GROUPS, SPLITS, RING_STAGES, GATED (0).
+// Defines: ELEMENT, FP4, GROUP, CAP (16, 64 or 128), GROUPS, SPLITS, RING_STAGES, GATED (0).
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #include "attention/barrier.cuh"
 #include "attention/mma.cuh"
 #include "experts/store.cuh"
-#include "four_bit/sums.cuh"
+#include "four_bit/decode.cuh"
+#include "four_bit/products.cuh"
 #include "four_bit/tiles.cuh"
 #include "registers.cuh"
 
-constexpr unsigned STAGES = RING_STAGES, MULTIPLIERS = GROUPS * SPLITS;  // warpgroups that multiply
+constexpr unsigned STAGES = RING_STAGES, GROUP_THREADS = 128, MULTIPLIERS = GROUPS * SPLITS;  // warpgroups that multiply
 constexpr unsigned OUTPUTS = GROUPS * CODE_OUTPUTS;  // of a tile
 // A stage has inputs in two panels of 64, which are aligned to 1024 bytes, and behind them GROUPS panels of codes.
 constexpr unsigned INPUT_PANEL_BYTES = CAP * PANEL_ROW_BYTES, INPUT_BYTES = 2 * INPUT_PANEL_BYTES;
@@ -34,13 +35,11 @@ constexpr unsigned BEHIND = 2;
 constexpr unsigned INPUT_WARPS = 3;
 // All threads of a block begin with as many as a multiprocessor has for each.
 constexpr unsigned BEGIN_REGISTERS = 65536 / ((MULTIPLIERS + 1) * GROUP_THREADS) / 8 * 8;
-constexpr unsigned MULTIPLIER_REGISTERS = MULTIPLIERS == 2 ? (GROUP > 32 ? 216 : 200) : MULTIPLIERS == 3 ? 136 : 104;
+constexpr unsigned MULTIPLIER_REGISTERS = MULTIPLIERS == 2 ? (GROUP == 128 ? 216 : 200) : MULTIPLIERS == 3 ? 136 : 104;
 constexpr unsigned COPIER_REGISTERS = BEGIN_REGISTERS * (MULTIPLIERS + 1) - MULTIPLIERS * MULTIPLIER_REGISTERS;
 static_assert(MULTIPLIERS >= 2 && MULTIPLIERS <= 4, "registers are shared out for so many");
 static_assert(STAGES > BEHIND, "inputs are signalled BEHIND stages late");
 constexpr unsigned SPLIT_SUMS = CAP / 2;  // f32 of a thread
-// More columns have no registers for sums in flight: 64 were 9 % slower so (benches/runs/2026-11-26-h200-breadth).
-constexpr unsigned PIPELINED_BELOW = 64;
 
 struct Ring {
     unsigned long long full[STAGES], empty[STAGES];
@@ -165,8 +164,7 @@ __device__ __forceinline__ void copy_inputs(Work work, const TileEnds& ends, con
     }
 }
 
-// Adds the products of one panel, without the pipeline of four_bit/sums.cuh, with the same sums.
-// `x`: address of its inputs; `panel`: its codes.
+// Adds the products of one panel. `x`: address of its inputs; `panel`: its codes.
 template <unsigned COLUMNS>
 __device__ __forceinline__ void add_panel(float (&sum)[COLUMNS / 8][4], unsigned x, const unsigned char* panel) {
     constexpr unsigned STEPS = GROUP / 16, TOGETHER = STEPS < 4 ? STEPS : 4;  // products of a group, and those issued at once
@@ -208,44 +206,6 @@ __device__ __forceinline__ void add_panel(float (&sum)[COLUMNS / 8][4], unsigned
     }
 }
 
-// The ring in shared memory, as four_bit/sums.cuh has it, for the warpgroups of `group`.
-struct Stages {
-    Ring& ring;
-    const unsigned char* begin;  // aligned to 1024
-    unsigned address;  // of it
-    unsigned group;
-
-    __device__ __forceinline__ unsigned x(unsigned stage) const {
-        return address + stage * STAGE_BYTES;
-    }
-    __device__ __forceinline__ const unsigned char* codes(unsigned stage) const {
-        return begin + stage * STAGE_BYTES + INPUT_BYTES + group * CODE_PANEL_BYTES;
-    }
-    __device__ __forceinline__ void wait(unsigned stage, unsigned parity) const {
-        wait_barrier(shared_address(&ring.full[stage]), parity);
-    }
-    __device__ __forceinline__ void release(unsigned stage) const {
-        if (threadIdx.x % 32 == 0) {
-            arrive(shared_address(&ring.empty[stage]));
-        }
-    }
-};
-
-// The stages of one split: every SPLITS-th.
-struct SplitCursor {
-    unsigned stage, parity;
-
-    __device__ __forceinline__ explicit SplitCursor(unsigned turn) : stage(turn % STAGES), parity(turn / STAGES % 2) {}
-    __device__ __forceinline__ void next() {
-        stage += SPLITS;
-        if (stage >= STAGES) {
-            stage -= STAGES;
-            parity ^= 1;
-        }
-    }
-};
-static_assert(SPLITS <= STAGES, "a cursor passes the ring's end once at most");
-
 // Adds the sums of all splits in their order, in the first one's registers. `partial`: [SPLITS - 1][GROUPS][SPLIT_SUMS][128].
 template <unsigned COLUMNS>
 __device__ __forceinline__ void join_splits(float (&sum)[COLUMNS / 8][4], float* partial, unsigned group, unsigned split) {
@@ -278,20 +238,14 @@ __device__ __forceinline__ void multiply_tile(const Work& work, const Rows& rows
     const unsigned panels = code_panels(work.operands.inner);
     // Zeros, not a first product without a sum: else registers of all sizes stay in use.
     float sum[COLUMNS / 8][4] = {};
-    if (split < panels) {
-        const unsigned char* begin = dynamic + offset;
-        SplitCursor cursor(turn + split);
-        const Stages stages = {shared, begin, shared_address(begin), group};
-        unsigned left = (panels - split + SPLITS - 1) / SPLITS;
-        if constexpr (COLUMNS < PIPELINED_BELOW) {
-            sum_panels<COLUMNS>(sum, cursor, left, stages, INPUT_PANEL_BYTES);
-        } else {
 #pragma unroll 1
-            for (; left > 0; left--, cursor.next()) {
-                stages.wait(cursor.stage, cursor.parity);
-                add_panel<COLUMNS>(sum, stages.x(cursor.stage), stages.codes(cursor.stage));
-                stages.release(cursor.stage);
-            }
+    for (unsigned panel = split; panel < panels; panel += SPLITS) {
+        const unsigned stage = (turn + panel) % STAGES, parity = (turn + panel) / STAGES % 2;
+        wait_barrier(shared_address(&shared.full[stage]), parity);
+        const unsigned char* at = dynamic + offset + stage * STAGE_BYTES;
+        add_panel<COLUMNS>(sum, shared_address(at), at + INPUT_BYTES + group * CODE_PANEL_BYTES);
+        if (threadIdx.x % 32 == 0) {
+            arrive(shared_address(&shared.empty[stage]));
         }
     }
     if (SPLITS > 1) {
@@ -316,15 +270,6 @@ __device__ __forceinline__ void multiply_tiles(Work work, const TileEnds& ends, 
                 break;
             default:
                 multiply_tile<16>(work, rows, results, dynamic, offset, shared, turn);
-#elif CAP == 32
-            case 8:
-                multiply_tile<8>(work, rows, results, dynamic, offset, shared, turn);
-                break;
-            case 16:
-                multiply_tile<16>(work, rows, results, dynamic, offset, shared, turn);
-                break;
-            default:
-                multiply_tile<32>(work, rows, results, dynamic, offset, shared, turn);
 #elif CAP == 64
             case 8:
                 multiply_tile<8>(work, rows, results, dynamic, offset, shared, turn);

@@ -100,15 +100,8 @@ pub struct FourBitTiles {
 
 impl FourBitTiles {
     /// For few rows, for more, and for many of a narrow and of a wide matrix.
-    const WGMMA: [Self; 5] = [
-        Self::wgmma(16, 1, 4),
-        Self::wgmma(32, 1, 4),
-        Self::BATCH_INVARIANT_WGMMA,
-        Self::wgmma(128, 1, 2),
-        Self::wgmma(128, 2, 1),
-    ];
-
-    const BATCH_INVARIANT_WGMMA: Self = Self::wgmma(64, 1, 2);
+    const WGMMA: [Self; 4] =
+        [Self::wgmma(16, 1, 4), Self::wgmma(64, 1, 2), Self::wgmma(128, 1, 2), Self::wgmma(128, 2, 1)];
 
     const MMA: [Self; 1] = [Self { kernel: FourBitKernel::Mma, cap: 64, groups: 1, splits: 1 }];
 
@@ -188,7 +181,7 @@ impl FourBitTiles {
 
     /// Those whose sums are the same for any number of rows.
     pub const fn batch_invariant(major: u32) -> Self {
-        if major == 9 { Self::BATCH_INVARIANT_WGMMA } else { Self::MMA[0] }
+        if major == 9 { Self::WGMMA[1] } else { Self::MMA[0] }
     }
 
     /// The smallest that hold `rows` rows, or else the largest: of experts, each of which has at most as many places.
