@@ -281,15 +281,10 @@ impl fmt::Display for ConvCase<'_> {
     }
 }
 
-/// Rows of a chunk, the fewest rows of a run that a backend computes in chunks, and the roundings in one of its
-/// numbers: of U, W and S, and of the change itself.
-const CHUNK: usize = 64;
+/// The fewest rows of a run that a backend computes in chunks, and the roundings in one of its numbers: of U, W and S,
+/// and of the change itself.
 const LEAST_CHUNKED: usize = 32;
 const CHUNK_ERRORS: f64 = 4.0;
-
-/// The error of a number of a chunk's inverse, of at most 1 (kernels/delta_rule/inverse.cuh): not of its own size, but of
-/// that of the others.
-const INVERSE_ERROR: f64 = 1.0 / (1 << 20) as f64;
 
 /// `delta_rule` over the script.
 struct DeltaRuleCase<'a> {
@@ -298,13 +293,13 @@ struct DeltaRuleCase<'a> {
     allowed: Vec<f64>,
 }
 
-/// Of one head's state, bounds of the length of its columns and of their error, and of the longest difference of the
-/// chunk so far.
+/// Of one head's state, bounds of the length of its columns, of their error by sums in f32, and the sum of the squares of
+/// the errors by roundings in chunks.
 #[derive(Clone, Copy, Default)]
 struct ColumnBounds {
     length: f64,
     error: f64,
-    longest: f64,
+    squares: f64,
 }
 
 impl<'a> DeltaRuleCase<'a> {
@@ -315,11 +310,10 @@ impl<'a> DeltaRuleCase<'a> {
     /// gates: of the decay as many as its exponent is long, and a few each. Reading adds n of the sum, and n / 2 of the
     /// query's norm.
     ///
-    /// In chunks of 64 tokens the operands of products are rounded to the dtype: a chunk's changes `D = U - W S`, of
-    /// which each is a difference of numbers as long as a value and a column together, and the operands of its reads.
-    /// Up to 64 of these errors, which are independent, are in a number, so that their squares add: 8 of them, each of
-    /// `CHUNK_ERRORS` roundings of that length. The inverse adds up differences of the chunk's earlier tokens, with errors
-    /// of `INVERSE_ERROR` of their length, also where the decay has left nothing of them.
+    /// In chunks of 64 tokens the operands of products are rounded to the dtype: a token's change `D = U - W S` is a
+    /// difference of numbers as long as a value and a column together, wrong by `CHUNK_ERRORS` roundings of that length,
+    /// and so is the column from that token on, but for what decays. These errors are independent, so their squares add.
+    /// The operands of a token's reads, of which up to 64 are in a number, add 8 times as much.
     fn new(states: &'a StatesCase) -> Self {
         let DeltaHeads { value_heads, key_dim, value_dim, .. } = states.heads;
         let (width, n) = (states.heads.conv_width(), key_dim as f64);
@@ -337,26 +331,21 @@ impl<'a> DeltaRuleCase<'a> {
                     let values =
                         &states.x[row * width + 2 * states.heads.key_width() + head * value_dim..][..value_dim];
                     let value = values.iter().fold(0.0, |most: f64, value| most.max(f64::from(value.abs())));
-                    let difference = value + bounds.length;
-                    let earlier = if place % CHUNK == 0 { 0.0 } else { bounds.longest };
-                    bounds.longest = difference.max(earlier);
                     let in_chunks = if states.may_chunk && run.rows.len() >= LEAST_CHUNKED {
-                        let rounded = CHUNK_ERRORS * states.dtype.rounding() * difference;
-                        8.0 * (rounded + INVERSE_ERROR * bounds.longest)
+                        CHUNK_ERRORS * states.dtype.rounding() * (value + bounds.length)
                     } else {
                         0.0
                     };
-                    if place % CHUNK == 0 {
-                        bounds.error += in_chunks;
-                    }
                     if !(run.is_in && place == 0) {
-                        let ColumnBounds { length, error, .. } = *bounds;
+                        let ColumnBounds { length, error, squares } = *bounds;
                         let held = decay * length;
                         let of_held = 2.0 * n + 20.0 + 4.0 * exponent.abs();
                         bounds.error = decay * error + F32 * (of_held * held + (n / 2.0 + 20.0) * beta * value);
+                        bounds.squares = decay.powi(2) * squares + in_chunks.powi(2);
                         bounds.length = held + beta * value;
                     }
-                    let read = bounds.error + in_chunks + F32 * (1.5 * n + 12.0) * bounds.length;
+                    let read =
+                        bounds.error + bounds.squares.sqrt() + 8.0 * in_chunks + F32 * (1.5 * n + 12.0) * bounds.length;
                     allowed[row * value_heads + head] = 2.0 * read / n.sqrt();
                 }
             }
