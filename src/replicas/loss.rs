@@ -88,6 +88,8 @@ impl Router {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, OnceLock};
+
     use crossbeam_channel::{Receiver, unbounded};
 
     use super::*;
@@ -97,17 +99,15 @@ mod tests {
     };
     use crate::ids::TokenId;
 
-    /// An engine whose commands the test reads; it has ended when they are dropped.
-    fn engine_by_hand() -> (EngineHandle, Receiver<Command>) {
+    /// An engine whose commands the test reads; it has ended when they are dropped and the reason is said.
+    fn engine_by_hand() -> (EngineHandle, Receiver<Command>, Arc<OnceLock<String>>) {
         let facts = EngineHandle::scripted(|_| ScriptedReply::text("")).facts().clone();
-        let (engine, commands, exit_reason) = EngineHandle::publishing(facts, LivePlace::default());
-        exit_reason.set("pulled out".to_owned()).expect("nobody else says why");
-        (engine, commands)
+        EngineHandle::publishing(facts, LivePlace::default())
     }
 
     #[test]
     fn what_had_finished_before_a_loss_that_a_command_notices_does_not_begin_again() {
-        let ((first, of_first), (second, of_second)) = (engine_by_hand(), engine_by_hand());
+        let ((first, of_first, ends_first), (second, of_second, _lives)) = (engine_by_hand(), engine_by_hand());
         let mut router = Router::new(vec![first, second], unbounded().1, LivePlace::default());
         let branch = BranchId(1);
         let place = QueueKey { priority: Priority::default(), order: branch, branch };
@@ -125,6 +125,7 @@ mod tests {
         let mut batcher = EventBatcher::default();
         batcher.send(events, Event::Finished { branch, finish: Finish::empty(FinishReason::Length) });
         batcher.flush();
+        ends_first.set("pulled out".to_owned()).expect("nobody else says why");
         drop((given, of_first));
         router.send(0, Command::Cancel { branches: Vec::new() });
         assert!(!router.replicas[0].lives());
