@@ -157,6 +157,11 @@ impl<B: Ranked> Backend for Ranks<B> {
         self.members.first().page_tokens()
     }
 
+    /// Of several ranks some may have begun what another one could not.
+    fn has_begun(&self) -> bool {
+        self.count() > 1 || self.members.first().has_begun()
+    }
+
     fn describe(&self) -> String {
         match self.count() {
             1 => self.members.first().describe(),

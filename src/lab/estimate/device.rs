@@ -71,7 +71,9 @@ impl DescribedDevice {
         EngineBudget { swap_bytes: None, ..*budget }.check()?;
         let one = DeviceProfile::named(profile)?;
         let together = ranks.unwrap_or(1);
-        model.config.check_ranks(together, budget.deterministic && ranks.is_some())?;
+        if ranks.is_some() {
+            model.config.check_ranks(together, budget.deterministic)?;
+        }
         let undivided = match together {
             1 => 0,
             several => model.config.undivided_bytes(model.dtype, several),

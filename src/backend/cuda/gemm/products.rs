@@ -108,7 +108,9 @@ impl LibraryProducts {
 
     fn plan(&mut self, shape: GemmShape, operands: GemmOperands<'_>) -> Result<Option<PlannedProduct>> {
         let description = Description::new(&self.library, shape)?;
+        let is_shared = self.sharing.as_mut().is_some_and(|sharing| sharing.shares(shape));
         let heard = match &mut self.sharing {
+            Some(_) if !is_shared => Some(Chosen::ForAnother),
             Some(sharing) if !sharing.is_first() => Some(sharing.hear(shape)?),
             _ => None,
         };
@@ -117,7 +119,7 @@ impl LibraryProducts {
             Some(Chosen::ForAnother) => self.choose_for(&description, operands, false)?,
             None => self.choose_for(&description, operands, self.may_tune)?,
         };
-        if let Some(sharing) = self.sharing.as_ref().filter(|sharing| sharing.is_first()) {
+        if let Some(sharing) = self.sharing.as_ref().filter(|sharing| is_shared && sharing.is_first()) {
             sharing.tell(shape, algorithm);
         }
         Ok(algorithm.map(|algorithm| PlannedProduct { description, algorithm, settled: self.may_tune }))

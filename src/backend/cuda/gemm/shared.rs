@@ -44,6 +44,8 @@ pub struct Sharing {
     is_first: bool,
     /// How often each shape was chosen for.
     times: HashMap<GemmShape, usize>,
+    /// The first shape of each key.
+    leaders: HashMap<GemmShape, GemmShape>,
 }
 
 /// What another GPU has chosen.
@@ -59,11 +61,17 @@ fn key(shape: GemmShape) -> GemmShape {
 
 impl Sharing {
     pub fn new(choices: Arc<SharedChoices>, is_first: bool) -> Self {
-        Self { choices, is_first, times: HashMap::new() }
+        Self { choices, is_first, times: HashMap::new(), leaders: HashMap::new() }
     }
 
     pub(super) fn is_first(&self) -> bool {
         self.is_first
+    }
+
+    /// Whether the choice for a shape is shared: that for the first one of its key is. Another one differs by its bias
+    /// and may exist on some GPUs only, so each of them chooses by itself.
+    pub(super) fn shares(&mut self, shape: GemmShape) -> bool {
+        *self.leaders.entry(key(shape)).or_insert(shape) == shape
     }
 
     /// Tells the others what was chosen.
@@ -105,6 +113,20 @@ mod tests {
     fn shape(rows: usize, biased: bool) -> GemmShape {
         let (weights, compute, out) = (WeightFormat::Dense(Dtype::Bf16), Dtype::Bf16, Dtype::Bf16);
         GemmShape { rows, outputs: 8, inner: 8, weights, compute, out, accumulate: false, biased }
+    }
+
+    #[test]
+    fn a_shape_that_only_some_have_is_not_waited_for() {
+        // Two layers, both with a bias on the first GPU; on the other one the second has none.
+        let choices = Arc::new(SharedChoices::default());
+        let mut first = Sharing::new(choices.clone(), true);
+        let mut other = Sharing::new(choices, false);
+        assert!(first.shares(shape(1, true)) && first.shares(shape(1, true)));
+        first.tell(shape(1, true), None);
+        assert!(other.shares(shape(1, true)));
+        assert!(matches!(other.hear(shape(1, true)), Ok(Chosen::Algorithm(None))));
+        assert!(!other.shares(shape(1, false)), "nobody would tell");
+        assert!(other.shares(shape(2, false)), "of other rows");
     }
 
     #[test]
