@@ -3,7 +3,7 @@
 
 use super::SumBuffers;
 use super::nccl::Nccl;
-use super::ways::{self, Turn, Way};
+use super::ways::{self, Piece, Way};
 use crate::backend::cuda::Cuda;
 use crate::backend::cuda::compile::units::ExchangedSums;
 use crate::backend::cuda::driver::args::Args;
@@ -140,28 +140,28 @@ impl MeasuredRanks {
     ///
     /// A sum is wrong, or the exchange cannot be made.
     pub fn time(&self, exchange: Exchange, count: usize, wire: Dtype) -> Result<Option<f64>> {
-        let turns: Vec<Turn> = match exchange {
-            Exchange::Own(way) => ways::turns_by(way, self.count, count, wire).collect(),
+        let pieces: Vec<Piece> = match exchange {
+            Exchange::Own(way) => ways::pieces_by(way, self.count, count, wire).collect(),
             Exchange::Nccl if self.nccl.is_err() => return Ok(None),
             Exchange::Nccl => Vec::new(),
         };
         // Packets in many launches are no way that is ever taken, and two shots of a small buffer are one.
         let is_none = match exchange {
-            Exchange::Own(Way::Packets) => turns.len() > 1,
-            Exchange::Own(Way::TwoShot) => turns.iter().any(|turn| turn.way != Way::TwoShot),
+            Exchange::Own(Way::Packets) => pieces.len() > 1,
+            Exchange::Own(Way::TwoShot) => pieces.iter().any(|piece| piece.way != Way::TwoShot),
             Exchange::Own(Way::OneShot) | Exchange::Nccl => false,
         };
         if is_none {
             return Ok(None);
         }
-        let times = self.members.try_together(|rank| self.time_on(rank, &turns, exchange, count, wire))?;
+        let times = self.members.try_together(|rank| self.time_on(rank, &pieces, exchange, count, wire))?;
         Ok(Some(times.into_iter().fold(0.0, f64::max)))
     }
 
     fn time_on(
         &self,
         rank: Rank<'_, Cuda>,
-        turns: &[Turn],
+        pieces: &[Piece],
         exchange: Exchange,
         count: usize,
         wire: Dtype,
@@ -180,8 +180,8 @@ impl MeasuredRanks {
                 Ok(nccl) if exchange == Exchange::Nccl => nccl.all_reduce(&device, number, &x, count),
                 _ => {
                     let of = SumBuffers { out: &out, parts: &[&x], adds: false };
-                    let launch = |&turn| fabric.launch_sums(&device, number, &kernels, turn, &of);
-                    turns.iter().for_each(launch);
+                    let launch = |&piece| fabric.launch_sums(&device, number, &kernels, piece, &of);
+                    pieces.iter().for_each(launch);
                     Ok(())
                 }
             }

@@ -32,7 +32,7 @@ use crate::backend::ranks::meeting::Meeting;
 use crate::backend::ranks::{Aborted, PARTS, Ranked, Reduced};
 use crate::backend::{Backend, Dtype, MatrixPart, StepShape};
 use crate::error::Result;
-use ways::{MOST_BLOCKS, MOST_CHUNKS, Turn, Way};
+use ways::{MOST_BLOCKS, MOST_CHUNKS, Piece, Way};
 
 /// Threads of a block of every exchange.
 const THREADS: u32 = 512;
@@ -163,16 +163,16 @@ impl CudaFabric {
     }
 
     /// Enqueues one launch of sums.
-    fn launch_sums(&self, device: &Device, rank: usize, kernels: &SumKernels, turn: Turn, of: &SumBuffers<'_>) {
+    fn launch_sums(&self, device: &Device, rank: usize, kernels: &SumKernels, piece: Piece, of: &SumBuffers<'_>) {
         let SumBuffers { out, parts, adds } = *of;
         let args = Args::new().memory(out.memory()).memories(parts.iter().map(|part| part.memory()), PARTS);
-        let args = args.u64(turn.first as u64).u32(small(turn.count)).u32(u32::from(adds));
-        let (kernel, args) = match turn.way {
+        let args = args.u64(piece.first as u64).u32(small(piece.count)).u32(u32::from(adds));
+        let (kernel, args) = match piece.way {
             Way::Packets => (&kernels.packets, args),
-            Way::OneShot => (&kernels.one_shot, args.u32(small(turn.chunk))),
-            Way::TwoShot => (&kernels.two_shot, args.u32(small(turn.chunk))),
+            Way::OneShot => (&kernels.one_shot, args.u32(small(piece.chunk))),
+            Way::TwoShot => (&kernels.two_shot, args.u32(small(piece.chunk))),
         };
-        device.launch(kernel, [small(turn.blocks), 1, 1], THREADS, 0, &self.args(rank, args));
+        device.launch(kernel, [small(piece.blocks), 1, 1], THREADS, 0, &self.args(rank, args));
     }
 
     /// Launches each kernel once with nothing to do, which loads it: no other rank is waited for.
@@ -279,16 +279,16 @@ impl Ranked for Cuda {
         assert!(parts.iter().all(|part| (part.rows, part.width) == (out.rows, out.width)), "all_reduce: shapes");
         self.forget_rounded();
         let device = self.device().clone();
-        let turns: Vec<Turn> = ways::turns(fabric.count(), out.rows * out.width, how.wire).collect();
-        if turns.is_empty() {
+        let pieces: Vec<Piece> = ways::pieces(fabric.count(), out.rows * out.width, how.wire).collect();
+        if pieces.is_empty() {
             return;
         }
         let sums = ExchangedSums::of(fabric.count(), part, how.wire, how.exact);
         match fabric.sum_kernels(&device, rank, sums) {
             Ok(kernels) => {
                 let of = SumBuffers { out, parts, adds: how.adds };
-                let launch = |turn: Turn| fabric.launch_sums(&device, rank, &kernels, turn, &of);
-                fabric.exchange(&device, || turns.into_iter().for_each(launch));
+                let launch = |piece: Piece| fabric.launch_sums(&device, rank, &kernels, piece, &of);
+                fabric.exchange(&device, || pieces.into_iter().for_each(launch));
             }
             Err(error) => device.keep(error),
         }
@@ -302,14 +302,14 @@ impl Ranked for Cuda {
         };
         self.forget_rounded();
         let device = self.device().clone();
-        let turns: Vec<Turn> = ways::turns_of_gather(fabric.count(), x.rows * x.width).collect();
-        let launch = |turn: Turn| {
-            let args = Args::new().memory(out.memory()).memory(x.memory()).u64(turn.first as u64);
-            let args = args.u32(small(turn.count)).u32(small(x.width)).u32(small(turn.chunk));
-            device.launch(gather, [small(turn.blocks), 1, 1], THREADS, 0, &fabric.args(rank, args));
+        let pieces: Vec<Piece> = ways::pieces_of_gather(fabric.count(), x.rows * x.width).collect();
+        let launch = |piece: Piece| {
+            let args = Args::new().memory(out.memory()).memory(x.memory()).u64(piece.first as u64);
+            let args = args.u32(small(piece.count)).u32(small(x.width)).u32(small(piece.chunk));
+            device.launch(gather, [small(piece.blocks), 1, 1], THREADS, 0, &fabric.args(rank, args));
         };
-        if !turns.is_empty() {
-            fabric.exchange(&device, || turns.into_iter().for_each(launch));
+        if !pieces.is_empty() {
+            fabric.exchange(&device, || pieces.into_iter().for_each(launch));
         }
     }
 

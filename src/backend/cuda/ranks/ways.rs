@@ -37,9 +37,9 @@ impl Way {
     pub const ALL: [Self; 3] = [Way::Packets, Way::OneShot, Way::TwoShot];
 }
 
-/// One launch: elements `first`, .. of a buffer.
+/// What one launch exchanges: elements `first`, .. of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct Piece {
     pub way: Way,
     pub first: usize,
     pub count: usize,
@@ -65,13 +65,13 @@ pub fn way(ranks: usize, count: usize, wire: Dtype) -> Way {
     }
 }
 
-/// The launches that add up `count` elements.
-pub fn turns(ranks: usize, count: usize, wire: Dtype) -> impl Iterator<Item = Turn> {
-    turns_by(way(ranks, count, wire), ranks, count, wire)
+/// The pieces in which `count` elements are added up.
+pub fn pieces(ranks: usize, count: usize, wire: Dtype) -> impl Iterator<Item = Piece> {
+    pieces_by(way(ranks, count, wire), ranks, count, wire)
 }
 
 /// The same by one way. Of a buffer that is too small for two shots, one shot.
-pub fn turns_by(way: Way, ranks: usize, count: usize, wire: Dtype) -> impl Iterator<Item = Turn> {
+pub fn pieces_by(way: Way, ranks: usize, count: usize, wire: Dtype) -> impl Iterator<Item = Piece> {
     let in_packet = 8 / wire.bytes();
     let most = match way {
         Way::Packets => MOST_PACKETS * in_packet,
@@ -80,7 +80,7 @@ pub fn turns_by(way: Way, ranks: usize, count: usize, wire: Dtype) -> impl Itera
     split(count, most).map(move |(first, count)| match way {
         Way::Packets => {
             let blocks = count.div_ceil(in_packet * super::THREADS as usize).min(MOST_BLOCKS);
-            Turn { way, first, count, chunk: 0, blocks }
+            Piece { way, first, count, chunk: 0, blocks }
         }
         Way::OneShot => chunked(first, count),
         Way::TwoShot => two_shots(ranks, first, count).unwrap_or_else(|| chunked(first, count)),
@@ -88,12 +88,12 @@ pub fn turns_by(way: Way, ranks: usize, count: usize, wire: Dtype) -> impl Itera
 }
 
 /// The launches that gather `count` elements of each rank.
-pub fn turns_of_gather(ranks: usize, count: usize) -> impl Iterator<Item = Turn> {
+pub fn pieces_of_gather(ranks: usize, count: usize) -> impl Iterator<Item = Piece> {
     split(count, most_floats(ranks)).map(|(first, count)| chunked(first, count))
 }
 
 fn split(count: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..count.div_ceil(most)).map(move |turn| (turn * most, most.min(count - turn * most)))
+    (0..count.div_ceil(most)).map(move |piece| (piece * most, most.min(count - piece * most)))
 }
 
 /// As many blocks as have a chunk each, in each of `roles` roles.
@@ -103,19 +103,19 @@ fn chunk_of(count: usize, roles: usize) -> usize {
 }
 
 /// Half the blocks send, half add up.
-fn chunked(first: usize, count: usize) -> Turn {
+fn chunked(first: usize, count: usize) -> Piece {
     let chunk = chunk_of(count, 2);
     let blocks = 2 * count.div_ceil(chunk).min(MOST_BLOCKS / 2);
-    Turn { way: Way::OneShot, first, count, chunk, blocks }
+    Piece { way: Way::OneShot, first, count, chunk, blocks }
 }
 
 /// `None` if a rank's share would have no chunk: it would then not hear from the others.
-fn two_shots(ranks: usize, first: usize, count: usize) -> Option<Turn> {
+fn two_shots(ranks: usize, first: usize, count: usize) -> Option<Piece> {
     let chunk = chunk_of(count, 3);
     let chunks = count.div_ceil(chunk);
     let share = chunks.div_ceil(ranks);
     let blocks = 3 * chunks.min(MOST_BLOCKS / 3);
-    ((ranks - 1) * share < chunks).then_some(Turn { way: Way::TwoShot, first, count, chunk, blocks })
+    ((ranks - 1) * share < chunks).then_some(Piece { way: Way::TwoShot, first, count, chunk, blocks })
 }
 
 #[cfg(test)]
@@ -128,23 +128,23 @@ mod tests {
             for wire in [Dtype::F32, Dtype::Bf16] {
                 for count in [1, 3, 512, 4097, 65_536, 131_075, 1 << 20, (1 << 20) + 8, 5 << 20, 70 << 20] {
                     for way in Way::ALL {
-                        let turns: Vec<Turn> = turns_by(way, ranks, count, wire).collect();
+                        let pieces: Vec<Piece> = pieces_by(way, ranks, count, wire).collect();
                         let mut next = 0;
-                        for turn in &turns {
-                            assert_eq!(turn.first, next);
-                            next += turn.count;
-                            assert!(turn.blocks > 0 && turn.blocks <= MOST_BLOCKS, "{turn:?}");
-                            match turn.way {
-                                Way::Packets => assert!(turn.count.div_ceil(8 / wire.bytes()) <= MOST_PACKETS),
+                        for piece in &pieces {
+                            assert_eq!(piece.first, next);
+                            next += piece.count;
+                            assert!(piece.blocks > 0 && piece.blocks <= MOST_BLOCKS, "{piece:?}");
+                            match piece.way {
+                                Way::Packets => assert!(piece.count.div_ceil(8 / wire.bytes()) <= MOST_PACKETS),
                                 Way::OneShot | Way::TwoShot => {
-                                    let chunks = turn.count.div_ceil(turn.chunk);
-                                    assert!(chunks <= MOST_CHUNKS && turn.count <= most_floats(ranks), "{turn:?}");
+                                    let chunks = piece.count.div_ceil(piece.chunk);
+                                    assert!(chunks <= MOST_CHUNKS && piece.count <= most_floats(ranks), "{piece:?}");
                                     // The last chunk of the last share ends in memory, too.
-                                    assert_eq!(turn.chunk % CHUNK_STEP, 0);
+                                    assert_eq!(piece.chunk % CHUNK_STEP, 0);
                                 }
                             }
                             // A launch is aligned to 16 bytes of whatever is sent.
-                            assert_eq!(turn.first % 8, 0);
+                            assert_eq!(piece.first % 8, 0);
                         }
                         assert_eq!(next, count);
                     }
@@ -159,6 +159,6 @@ mod tests {
         assert_eq!(way(2, 129 << 10, Dtype::F32), Way::OneShot);
         assert_eq!(way(2, 64 << 20, Dtype::F32), Way::OneShot);
         assert_eq!(way(8, 64 << 20, Dtype::Bf16), Way::TwoShot);
-        assert_eq!(turns_by(Way::TwoShot, 8, 4096, Dtype::F32).next().map(|turn| turn.way), Some(Way::OneShot));
+        assert_eq!(pieces_by(Way::TwoShot, 8, 4096, Dtype::F32).next().map(|piece| piece.way), Some(Way::OneShot));
     }
 }
