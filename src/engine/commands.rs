@@ -107,6 +107,8 @@ impl<B: Backend> Engine<B> {
             }
             self.check_integrity()?;
             self.publish();
+            // A shortage may have been another program's.
+            self.most_run_rows = usize::MAX;
             return Ok(Turn::Idle);
         }
         self.step()?;

@@ -172,7 +172,8 @@ pub struct Engine<B: Backend> {
     loaded: Option<LoadedStep>,
     /// Oldest first; at most one between two calls of `step`.
     submitted: VecDeque<SubmittedStep>,
-    /// The most rows of a step, below those of one that failed while it ran and changed states.
+    /// The most rows of a step, below those of one that failed while it ran and changed states, since when there was
+    /// always work.
     most_run_rows: usize,
     tokenizer: Option<Arc<Tokenizer>>,
     facts: EngineFacts,

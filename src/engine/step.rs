@@ -217,21 +217,17 @@ impl<B: Backend> Engine<B> {
         Ok(Submitted::Rows)
     }
 
-    /// Enqueues the loaded step of so many rows. Where a shortage costs states, the next steps have at most half as many:
-    /// what is computed from the states before these is not lost in the same way. Each step that has as many as it may
-    /// lets the next one have one more, as a shortage may have been another program's.
+    /// Enqueues the loaded step of so many rows. Where a shortage costs states, steps have at most half as many until the
+    /// engine has nothing to do: what is computed from the states before these is not lost in the same way.
     fn enqueue(&mut self, shape: StepShape, rows: usize) -> Result<()> {
         let enqueued = self.model.enqueue(&mut self.backend, &mut self.kv, &mut self.step, shape).map(drop);
-        if enqueued.is_ok() && rows == self.most_run_rows {
-            self.most_run_rows += 1;
-        }
         if let Err(error) = &enqueued
             && error.is_shortage()
             && self.cache.prefix.has_states()
             && self.backend.has_begun()
         {
             self.most_run_rows = (rows / 2).max(1);
-            log::warn!("the next steps have at most {} rows: {error}", self.most_run_rows);
+            log::warn!("steps have at most {} rows while there is work: {error}", self.most_run_rows);
         }
         enqueued
     }
