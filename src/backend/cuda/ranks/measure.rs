@@ -3,7 +3,7 @@
 
 use super::SumBuffers;
 use super::nccl::Nccl;
-use super::ways::{self, Piece, Way};
+use super::ways::{self, ExchangePiece, Way};
 use crate::backend::cuda::Cuda;
 use crate::backend::cuda::compile::units::ExchangedSums;
 use crate::backend::cuda::driver::args::Args;
@@ -140,7 +140,7 @@ impl MeasuredRanks {
     ///
     /// A sum is wrong, or the exchange cannot be made.
     pub fn time(&self, exchange: Exchange, count: usize, wire: Dtype) -> Result<Option<f64>> {
-        let pieces: Vec<Piece> = match exchange {
+        let pieces: Vec<ExchangePiece> = match exchange {
             Exchange::Own(way) => ways::pieces_by(way, self.count, count, wire).collect(),
             Exchange::Nccl if self.nccl.is_err() => return Ok(None),
             Exchange::Nccl => Vec::new(),
@@ -161,7 +161,7 @@ impl MeasuredRanks {
     fn time_on(
         &self,
         rank: Rank<'_, Cuda>,
-        pieces: &[Piece],
+        pieces: &[ExchangePiece],
         exchange: Exchange,
         count: usize,
         wire: Dtype,

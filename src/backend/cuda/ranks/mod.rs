@@ -32,7 +32,7 @@ use crate::backend::ranks::meeting::Meeting;
 use crate::backend::ranks::{Aborted, PARTS, Ranked, Reduced};
 use crate::backend::{Backend, Dtype, MatrixPart, StepShape};
 use crate::error::Result;
-use ways::{MOST_BLOCKS, MOST_CHUNKS, Piece, Way};
+use ways::{ExchangePiece, MOST_BLOCKS, MOST_CHUNKS, Way};
 
 /// Threads of a block of every exchange.
 const THREADS: u32 = 512;
@@ -163,7 +163,14 @@ impl CudaFabric {
     }
 
     /// Enqueues one launch of sums.
-    fn launch_sums(&self, device: &Device, rank: usize, kernels: &SumKernels, piece: Piece, of: &SumBuffers<'_>) {
+    fn launch_sums(
+        &self,
+        device: &Device,
+        rank: usize,
+        kernels: &SumKernels,
+        piece: ExchangePiece,
+        of: &SumBuffers<'_>,
+    ) {
         let SumBuffers { out, parts, adds } = *of;
         let args = Args::new().memory(out.memory()).memories(parts.iter().map(|part| part.memory()), PARTS);
         let args = args.u64(piece.first as u64).u32(small(piece.count)).u32(u32::from(adds));
@@ -279,7 +286,7 @@ impl Ranked for Cuda {
         assert!(parts.iter().all(|part| (part.rows, part.width) == (out.rows, out.width)), "all_reduce: shapes");
         self.forget_rounded();
         let device = self.device().clone();
-        let pieces: Vec<Piece> = ways::pieces(fabric.count(), out.rows * out.width, how.wire).collect();
+        let pieces: Vec<ExchangePiece> = ways::pieces(fabric.count(), out.rows * out.width, how.wire).collect();
         if pieces.is_empty() {
             return;
         }
@@ -287,7 +294,7 @@ impl Ranked for Cuda {
         match fabric.sum_kernels(&device, rank, sums) {
             Ok(kernels) => {
                 let of = SumBuffers { out, parts, adds: how.adds };
-                let launch = |piece: Piece| fabric.launch_sums(&device, rank, &kernels, piece, &of);
+                let launch = |piece: ExchangePiece| fabric.launch_sums(&device, rank, &kernels, piece, &of);
                 fabric.exchange(&device, || pieces.into_iter().for_each(launch));
             }
             Err(error) => device.keep(error),
@@ -302,8 +309,8 @@ impl Ranked for Cuda {
         };
         self.forget_rounded();
         let device = self.device().clone();
-        let pieces: Vec<Piece> = ways::pieces_of_gather(fabric.count(), x.rows * x.width).collect();
-        let launch = |piece: Piece| {
+        let pieces: Vec<ExchangePiece> = ways::pieces_of_gather(fabric.count(), x.rows * x.width).collect();
+        let launch = |piece: ExchangePiece| {
             let args = Args::new().memory(out.memory()).memory(x.memory()).u64(piece.first as u64);
             let args = args.u32(small(piece.count)).u32(small(x.width)).u32(small(piece.chunk));
             device.launch(gather, [small(piece.blocks), 1, 1], THREADS, 0, &fabric.args(rank, args));

@@ -39,7 +39,7 @@ impl Way {
 
 /// What one launch exchanges: elements `first`, .. of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct ExchangePiece {
     pub way: Way,
     pub first: usize,
     pub count: usize,
@@ -66,12 +66,12 @@ pub fn way(ranks: usize, count: usize, wire: Dtype) -> Way {
 }
 
 /// The pieces in which `count` elements are added up.
-pub fn pieces(ranks: usize, count: usize, wire: Dtype) -> impl Iterator<Item = Piece> {
+pub fn pieces(ranks: usize, count: usize, wire: Dtype) -> impl Iterator<Item = ExchangePiece> {
     pieces_by(way(ranks, count, wire), ranks, count, wire)
 }
 
 /// The same by one way. Of a buffer that is too small for two shots, one shot.
-pub fn pieces_by(way: Way, ranks: usize, count: usize, wire: Dtype) -> impl Iterator<Item = Piece> {
+pub fn pieces_by(way: Way, ranks: usize, count: usize, wire: Dtype) -> impl Iterator<Item = ExchangePiece> {
     let in_packet = 8 / wire.bytes();
     let most = match way {
         Way::Packets => MOST_PACKETS * in_packet,
@@ -80,7 +80,7 @@ pub fn pieces_by(way: Way, ranks: usize, count: usize, wire: Dtype) -> impl Iter
     split(count, most).map(move |(first, count)| match way {
         Way::Packets => {
             let blocks = count.div_ceil(in_packet * super::THREADS as usize).min(MOST_BLOCKS);
-            Piece { way, first, count, chunk: 0, blocks }
+            ExchangePiece { way, first, count, chunk: 0, blocks }
         }
         Way::OneShot => chunked(first, count),
         Way::TwoShot => two_shots(ranks, first, count).unwrap_or_else(|| chunked(first, count)),
@@ -88,7 +88,7 @@ pub fn pieces_by(way: Way, ranks: usize, count: usize, wire: Dtype) -> impl Iter
 }
 
 /// The launches that gather `count` elements of each rank.
-pub fn pieces_of_gather(ranks: usize, count: usize) -> impl Iterator<Item = Piece> {
+pub fn pieces_of_gather(ranks: usize, count: usize) -> impl Iterator<Item = ExchangePiece> {
     split(count, most_floats(ranks)).map(|(first, count)| chunked(first, count))
 }
 
@@ -103,19 +103,19 @@ fn chunk_of(count: usize, roles: usize) -> usize {
 }
 
 /// Half the blocks send, half add up.
-fn chunked(first: usize, count: usize) -> Piece {
+fn chunked(first: usize, count: usize) -> ExchangePiece {
     let chunk = chunk_of(count, 2);
     let blocks = 2 * count.div_ceil(chunk).min(MOST_BLOCKS / 2);
-    Piece { way: Way::OneShot, first, count, chunk, blocks }
+    ExchangePiece { way: Way::OneShot, first, count, chunk, blocks }
 }
 
 /// `None` if a rank's share would have no chunk: it would then not hear from the others.
-fn two_shots(ranks: usize, first: usize, count: usize) -> Option<Piece> {
+fn two_shots(ranks: usize, first: usize, count: usize) -> Option<ExchangePiece> {
     let chunk = chunk_of(count, 3);
     let chunks = count.div_ceil(chunk);
     let share = chunks.div_ceil(ranks);
     let blocks = 3 * chunks.min(MOST_BLOCKS / 3);
-    ((ranks - 1) * share < chunks).then_some(Piece { way: Way::TwoShot, first, count, chunk, blocks })
+    ((ranks - 1) * share < chunks).then_some(ExchangePiece { way: Way::TwoShot, first, count, chunk, blocks })
 }
 
 #[cfg(test)]
@@ -128,7 +128,7 @@ mod tests {
             for wire in [Dtype::F32, Dtype::Bf16] {
                 for count in [1, 3, 512, 4097, 65_536, 131_075, 1 << 20, (1 << 20) + 8, 5 << 20, 70 << 20] {
                     for way in Way::ALL {
-                        let pieces: Vec<Piece> = pieces_by(way, ranks, count, wire).collect();
+                        let pieces: Vec<ExchangePiece> = pieces_by(way, ranks, count, wire).collect();
                         let mut next = 0;
                         for piece in &pieces {
                             assert_eq!(piece.first, next);
