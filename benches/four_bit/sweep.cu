@@ -34,6 +34,9 @@ constexpr unsigned fitting = (228 * 1024 / SWEEP_BLOCKS - 1024 - 2048) / stage_b
 #define GROUPS SWEEP_GROUPS
 #define BLOCKS SWEEP_BLOCKS
 #define STAGES most_stages
+#ifndef RESCALES
+#define RESCALES (1 - FP4)
+#endif
 #include "four_bit/linear_4bit_wgmma.cu"
 #include "four_bit/linear_4bit_any.cu"
 

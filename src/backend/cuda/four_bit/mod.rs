@@ -133,7 +133,7 @@ impl FourBitKernels {
             return Ok(());
         }
         let multiprocessors = self.device.facts().multiprocessors as usize;
-        let plan = LayerPlan::of([out.rows, outputs, inner], multiprocessors, self.batch_invariant);
+        let plan = LayerPlan::of(format, [out.rows, outputs, inner], multiprocessors, self.batch_invariant);
         let (tiles, width) = (plan.tiles, inner * 2);
         let (element, box_rows) = (BoxElement::SwizzledBytes, tiles.box_rows());
         let boxes = MatrixBoxes { element, rows: x.rows, width, apart: width, box_rows, box_width: 128 };
