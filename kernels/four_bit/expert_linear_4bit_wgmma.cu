@@ -14,12 +14,13 @@
 // Limit: bandwidth of the weights for few places; tensor cores, and the second-level cache's bandwidth, for many.
 // Definition: `Backend::expert_linear`; on the CPU, src/backend/cpu/gemm/quantised/clear.rs.
 //
-// Defines: ELEMENT, FP4, GROUP, CAP (16, 64 or 128), GROUPS, SPLITS, RING_STAGES, RESCALES (0), GATED
+// Defines: ELEMENT, FP4, GROUP, CAP (16, 32, 64, 128, 192 or 256), GROUPS, SPLITS, RING_STAGES, RESCALES (0), GATED
 // (0).
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #include "attention/barrier.cuh"
 #include "attention/mma.cuh"
 #include "experts/store.cuh"
+#define MOST_STEPS 2
 #include "four_bit/sums.cuh"
 #include "four_bit/tiles.cuh"
 #include "registers.cuh"
@@ -29,16 +30,17 @@ constexpr unsigned OUTPUTS = GROUPS * CODE_OUTPUTS;  // of a tile
 // A stage has inputs in two panels of 64, which are aligned to 1024 bytes, and behind them GROUPS panels of codes.
 constexpr unsigned INPUT_PANEL_BYTES = CAP * PANEL_ROW_BYTES, INPUT_BYTES = 2 * INPUT_PANEL_BYTES;
 constexpr unsigned STAGE_BYTES = (INPUT_BYTES + GROUPS * CODE_PANEL_BYTES + ATOM_BYTES - 1) / ATOM_BYTES * ATOM_BYTES;
-// Stages whose inputs may be on their way while the next one is copied.
-constexpr unsigned BEHIND = 2;
+// Stages whose inputs may be on their way while the next one is copied. Every split reads a stage while it waits for its next.
+constexpr unsigned FREE_STAGES = STAGES - SPLITS - 1, BEHIND = FREE_STAGES < 2 ? FREE_STAGES : 2;
 constexpr unsigned INPUT_WARPS = 3;
 // All threads of a block begin with as many as a multiprocessor has for each.
 constexpr unsigned BEGIN_REGISTERS = 65536 / ((MULTIPLIERS + 1) * GROUP_THREADS) / 8 * 8;
-constexpr unsigned MULTIPLIER_REGISTERS = MULTIPLIERS == 2 ? (GROUP == 128 ? 216 : 200) : MULTIPLIERS == 3 ? 136 : 104;
+constexpr unsigned MULTIPLIER_REGISTERS = MULTIPLIERS == 2 ? (CAP > 128 ? 216 : 200) : MULTIPLIERS == 3 ? 136 : 104;
 constexpr unsigned COPIER_REGISTERS = BEGIN_REGISTERS * (MULTIPLIERS + 1) - MULTIPLIERS * MULTIPLIER_REGISTERS;
 static_assert(MULTIPLIERS >= 2 && MULTIPLIERS <= 4, "registers are shared out for so many");
-static_assert(STAGES > BEHIND && STAGES >= SPLITS, "inputs are signalled BEHIND stages late");
+static_assert(STAGES > SPLITS, "every split waits for a stage while it reads one");
 constexpr unsigned SPLIT_SUMS = CAP / 2;  // f32 of a thread
+constexpr unsigned LEAST_COLUMNS = CAP <= 64 ? 8 : CAP == 128 ? 16 : 32;  // of a product; doubled up to CAP
 
 struct Ring {
     unsigned long long full[STAGES], empty[STAGES];
@@ -105,15 +107,6 @@ struct Work {
         return tile_index(operands, index, across, down).outputs * OUTPUTS;
     }
 };
-
-// Columns of the product for `count` places.
-__device__ __forceinline__ unsigned columns_of(unsigned count) {
-    unsigned columns = CAP / 8 < 8 ? 8 : CAP / 8;
-    while (columns < count) {
-        columns *= 2;
-    }
-    return columns;
-}
 
 // Runs the warp that copies codes: a lane for each panel of a stage.
 __device__ __forceinline__ void copy_codes(Work work, const TileEnds& ends, const unsigned char* weights, unsigned ring, Ring& shared) {
@@ -246,45 +239,24 @@ __device__ __forceinline__ void multiply_tile(const Work& work, const Rows& rows
     }
 }
 
+// Multiplies one tile with the fewest columns, COLUMNS or more, that its places need.
+template <unsigned COLUMNS>
+__device__ __forceinline__ void multiply_fitting(const Work& work, const Rows& rows, const Results& results, unsigned char* dynamic, unsigned offset, Ring& shared, unsigned turn) {
+    if constexpr (COLUMNS < CAP) {
+        if (rows.count > COLUMNS) {
+            multiply_fitting<(COLUMNS * 2 < CAP ? COLUMNS * 2 : CAP)>(work, rows, results, dynamic, offset, shared, turn);
+            return;
+        }
+    }
+    multiply_tile<COLUMNS>(work, rows, results, dynamic, offset, shared, turn);
+}
+
 // Runs the warpgroups that multiply. `offset`: of the ring in `dynamic`.
 __device__ __forceinline__ void multiply_tiles(Work work, const TileEnds& ends, const Results& results, unsigned char* dynamic, unsigned offset, Ring& shared) {
     unsigned turn = 0;
 #pragma unroll 1
     for (; work.more(); work.next(), turn += code_panels(work.operands.inner)) {
-        const Rows rows = work.rows(ends);
-        switch (columns_of(rows.count)) {
-#if CAP == 16
-            case 8:
-                multiply_tile<8>(work, rows, results, dynamic, offset, shared, turn);
-                break;
-            default:
-                multiply_tile<16>(work, rows, results, dynamic, offset, shared, turn);
-#elif CAP == 64
-            case 8:
-                multiply_tile<8>(work, rows, results, dynamic, offset, shared, turn);
-                break;
-            case 16:
-                multiply_tile<16>(work, rows, results, dynamic, offset, shared, turn);
-                break;
-            case 32:
-                multiply_tile<32>(work, rows, results, dynamic, offset, shared, turn);
-                break;
-            default:
-                multiply_tile<64>(work, rows, results, dynamic, offset, shared, turn);
-#else
-            case 16:
-                multiply_tile<16>(work, rows, results, dynamic, offset, shared, turn);
-                break;
-            case 32:
-                multiply_tile<32>(work, rows, results, dynamic, offset, shared, turn);
-                break;
-            case 64:
-                multiply_tile<64>(work, rows, results, dynamic, offset, shared, turn);
-                break;
-            default:
-                multiply_tile<128>(work, rows, results, dynamic, offset, shared, turn);
-#endif
-        }
+        multiply_fitting<LEAST_COLUMNS>(work, work.rows(ends), results, dynamic, offset, shared, turn);
     }
 }
 

@@ -23,6 +23,7 @@
 #include "cluster.cuh"
 #include "experts/store.cuh"
 #include "experts/tile.cuh"
+#define MOST_STEPS 4
 #include "four_bit/sums.cuh"
 #include "overlap.cuh"
 #include "registers.cuh"

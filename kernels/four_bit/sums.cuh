@@ -5,7 +5,7 @@
 //   RESCALES  the sum is kept in units of the scale of its last group. One sum.
 //   else      each group has a sum of its own, which is multiplied by its scale and added in f32. Two are on their way.
 //
-// Defines: RESCALES (0 or 1).
+// Defines: RESCALES (0 or 1), MOST_STEPS (2 or 4: products of a batch).
 #pragma once
 
 #include "attention/barrier.cuh"
@@ -15,6 +15,11 @@
 constexpr unsigned GROUP_THREADS = 128, GROUP_STEPS = GROUP / 16;  // products of 16 inputs of a group
 constexpr bool SCALED = FP4 && HOLDS_SCALES<ELEMENT>;
 static_assert(!(SCALED && RESCALES), "scales come in once");
+
+// Products of a batch of so many columns. More hide more of the decoding, and take more registers.
+constexpr unsigned steps_of(unsigned columns) {
+    return columns >= 128 || GROUP_STEPS < 4 ? 2 : MOST_STEPS;
+}
 
 // The first of the two outputs of a thread; the other one is 8 behind it.
 __device__ __forceinline__ unsigned own_output() {
@@ -85,7 +90,6 @@ __device__ __forceinline__ void multiply_sums(float (&sum)[COLUMNS / 8][4], cons
 template <unsigned COLUMNS, unsigned STEPS>
 struct SumPipeline {
     Batch<STEPS> batches[2];
-    float units[2];  // if RESCALES: the scales of the last group
 
     // Multiplies the panel of `stage`, whose first batch is decoded, and decodes the first one of `next`. `before`: the stage
     // that may still be read when it begins.
@@ -96,18 +100,21 @@ struct SumPipeline {
         const unsigned char* panel = stages.codes(stage);
 #pragma unroll
         for (unsigned i = 0; i < BATCHES; i++) {
-            if (RESCALES && i * STEPS % GROUP_STEPS == 0) {
-                const unsigned group = i * STEPS / GROUP_STEPS;
-                const float own[2] = {panel_scale(panel, group, own_output()), panel_scale(panel, group, own_output() + 8)};
-                if (i > 0 || !is_first) {
-                    const float by[2] = {units[0] / own[0], units[1] / own[1]};
-                    wait_products<0>();
-                    if (i == 0) {
-                        stages.release(before);
-                    }
-                    multiply_sums<COLUMNS>(sum, by);
+            const unsigned group = i * STEPS / GROUP_STEPS;
+            if (RESCALES && i * STEPS % GROUP_STEPS == 0 && (i > 0 || !is_first)) {
+                const unsigned char* last = i > 0 ? panel : stages.codes(before);
+                const unsigned last_group = (group + CODE_GROUPS - 1) % CODE_GROUPS;
+                float by[2];
+#pragma unroll
+                for (unsigned half = 0; half < 2; half++) {
+                    const unsigned output = own_output() + half * 8;
+                    by[half] = panel_scale(last, last_group, output) / panel_scale(panel, group, output);
                 }
-                units[0] = own[0], units[1] = own[1];
+                wait_products<0>();
+                if (i == 0) {
+                    stages.release(before);
+                }
+                multiply_sums<COLUMNS>(sum, by);
             }
             start_batch<COLUMNS, STEPS>(sum, batches[i % 2], i, x, x_panel, true);
             if (i + 1 == BATCHES && !is_last) {
@@ -127,7 +134,7 @@ struct SumPipeline {
 // Adds the products of `count` panels, at least one, to `sum`.
 template <unsigned COLUMNS, class Cursor, class Stages>
 __device__ __forceinline__ void add_panels(float (&sum)[COLUMNS / 8][4], Cursor& cursor, unsigned count, const Stages& stages, unsigned x_panel) {
-    SumPipeline<COLUMNS, COLUMNS >= 128 || GROUP_STEPS < 4 ? 2 : 4> pipeline;
+    SumPipeline<COLUMNS, steps_of(COLUMNS)> pipeline;
     stages.wait(cursor.stage, cursor.parity);
     pipeline.batches[0].load(stages.codes(cursor.stage), 0);
     pipeline.batches[0].decode_all();
@@ -142,7 +149,9 @@ __device__ __forceinline__ void add_panels(float (&sum)[COLUMNS / 8][4], Cursor&
     wait_products<0>();
     settled(sum);
     if (RESCALES) {
-        multiply_sums<COLUMNS>(sum, pipeline.units);
+        const unsigned char* panel = stages.codes(before);
+        const float by[2] = {panel_scale(panel, CODE_GROUPS - 1, own_output()), panel_scale(panel, CODE_GROUPS - 1, own_output() + 8)};
+        multiply_sums<COLUMNS>(sum, by);
     }
     stages.release(before);
 }
@@ -207,7 +216,7 @@ struct GroupPipeline {
 // Adds the products of `count` panels, at least one, to `sum`, group by group.
 template <unsigned COLUMNS, class Cursor, class Stages>
 __device__ __forceinline__ void add_groups(float (&sum)[COLUMNS / 8][4], Cursor& cursor, unsigned count, const Stages& stages, unsigned x_panel) {
-    constexpr unsigned STEPS = COLUMNS >= 128 || GROUP_STEPS < 4 ? 2 : 4, GROUPS_OF_PANEL = 8 / GROUP_STEPS;
+    constexpr unsigned STEPS = steps_of(COLUMNS), GROUPS_OF_PANEL = 8 / GROUP_STEPS;
     GroupPipeline<COLUMNS, STEPS> pipeline;
 #pragma unroll
     for (unsigned n = 0; n < COLUMNS / 8; n++) {

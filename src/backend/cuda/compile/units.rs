@@ -436,7 +436,8 @@ const MOST_MMA_HEAD_DIM: usize = 256;
 
 /// Bytes that the kernels of `unit` may spill, stores and loads together: what is known of it, and `SPILL_SLACK`. In
 /// `linear_4bit_wgmma` two parts of the sums are in flight: with tiles of 128 rows, or of 32 by four warpgroups, they and
-/// the codes need slightly more than there are (500 and 88 bytes; benches/runs/2026-11-26-h200-four-bit times both; tiles with one sum need less). In
+/// the codes need slightly more than there are (500 and 88 bytes; benches/runs/2026-11-26-h200-four-bit times both).
+/// `expert_linear_4bit_wgmma` has 128 registers for three warpgroups with tiles of 128 rows (348 bytes in f16). In
 /// `tree_attention_wgmma` four warpgroups share a multiprocessor's registers. Those that stream narrow tiles get 120
 /// per thread (112 with fp8 keys and values or deterministic), and the one that copies 40 or 48: slightly too few for
 /// heads of 128 (52 bytes; with fp8 up to 92, deterministic up to 28; NVRTC 13.0 and 13.5). Otherwise those that
@@ -449,6 +450,8 @@ pub fn allowed_spills(unit: &Unit) -> u32 {
             (_, true) => 96,
             (false, false) => 0,
         }
+    } else if unit.source == &EXPERT_LINEAR_4BIT_WGMMA && is("CAP", "128") {
+        384
     } else if unit.source == &TREE_ATTENTION_WGMMA && is("HEAD_DIM", "128") {
         match (is("DETERMINISTIC", "0"), is("KV_ELEMENT", "e4m3")) {
             (true, true) => 96,
