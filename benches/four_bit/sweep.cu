@@ -6,15 +6,7 @@
 // 24 launches or fewer, weights not in the second-level cache), and the largest difference from linear_4bit_any over the
 // largest result.
 #include <cublas_v2.h>
-#include <cuda.h>
 #include <cuda_runtime.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <functional>
-#include <vector>
 
 #ifndef __CUDA_ARCH__
 // The host has to know of the kernel.
@@ -34,86 +26,12 @@ constexpr unsigned fitting = (228 * 1024 / SWEEP_BLOCKS - 1024 - 2048) / stage_b
 #define GROUPS SWEEP_GROUPS
 #define BLOCKS SWEEP_BLOCKS
 #define STAGES most_stages
+#ifndef RESCALES
+#define RESCALES (1 - FP4)
+#endif
 #include "four_bit/linear_4bit_wgmma.cu"
 #include "four_bit/linear_4bit_any.cu"
-
-static void check(int error, const char* what) {
-    if (error != 0) {
-        std::printf("%s: error %d\n", what, error);
-        std::exit(1);
-    }
-}
-
-// Random panels: any bits are codes and zero points, scales are set.
-__global__ void fill(unsigned char* panels, unsigned long long count, unsigned seed) {
-    for (unsigned long long panel = blockIdx.x; panel < count; panel += gridDim.x) {
-        unsigned char* to = panels + panel * CODE_PANEL_BYTES;
-        for (unsigned i = threadIdx.x; i < CODE_PANEL_BYTES; i += blockDim.x) {
-            unsigned bits = (seed + i + static_cast<unsigned>(panel) * 8191) * 2654435761u;
-            bits = (bits ^ bits >> 15) * 2246822519u;
-            to[i] = i >= ZEROS_AT ? bits >> 20 & 15 : bits >> 16;
-        }
-        __syncthreads();
-        for (unsigned i = threadIdx.x; i < CODE_GROUPS * CODE_OUTPUTS; i += blockDim.x) {
-            if (FP4) {
-                to[CODE_BYTES + i] = 120 + i % 5;
-            } else {
-                reinterpret_cast<float*>(to + CODE_BYTES)[i] = 0.01f + i % 7 * 0.001f;
-            }
-        }
-    }
-}
-
-__global__ void fill_numbers(bf16* x, unsigned long long count) {
-    for (unsigned long long i = blockIdx.x * 256ull + threadIdx.x; i < count; i += gridDim.x * 256ull) {
-        unsigned bits = static_cast<unsigned>(i) * 2654435761u;
-        bits = (bits ^ bits >> 15) * 2246822519u;
-        x[i] = from_f32<bf16>(static_cast<int>(bits >> 16 & 255) / 128.0f - 1.0f);
-    }
-}
-
-__global__ void read_all(const uint4* from, unsigned long long count, unsigned* to) {
-    unsigned all = 0;
-#pragma unroll 8
-    for (unsigned long long i = blockIdx.x * 512ull + threadIdx.x; i < count; i += gridDim.x * 512ull) {
-        const uint4 word = from[i];
-        all |= word.x ^ word.y ^ word.z ^ word.w;
-    }
-    if (all == 1) {
-        *to = 1;
-    }
-}
-
-// Median microseconds of `launch(turn)`, of `turns` in a graph.
-static double time_of(cudaStream_t stream, unsigned turns, const std::function<void(unsigned)>& launch) {
-    launch(0);
-    check(cudaStreamSynchronize(stream), "a first launch");
-    cudaGraph_t graph;
-    cudaGraphExec_t run;
-    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-    for (unsigned turn = 0; turn < turns; turn++) {
-        launch(turn);
-    }
-    check(cudaStreamEndCapture(stream, &graph), "capture");
-    check(cudaGraphInstantiate(&run, graph, 0), "a graph");
-    cudaEvent_t begin, end;
-    cudaEventCreate(&begin);
-    cudaEventCreate(&end);
-    std::vector<float> times;
-    for (unsigned i = 0; i < 12; i++) {
-        cudaEventRecord(begin, stream);
-        cudaGraphLaunch(run, stream);
-        cudaEventRecord(end, stream);
-        check(cudaStreamSynchronize(stream), "a replay");
-        float ms;
-        cudaEventElapsedTime(&ms, begin, end);
-        times.push_back(ms);
-    }
-    std::sort(times.begin() + 2, times.end());
-    cudaGraphExecDestroy(run);
-    cudaGraphDestroy(graph);
-    return times[7] * 1e3 / turns;
-}
+#include "sweep.cuh"
 
 static TensorMap boxes_of(const bf16* x, unsigned rows, unsigned inner, unsigned box_rows) {
     TensorMap map;
@@ -123,13 +41,6 @@ static TensorMap boxes_of(const bf16* x, unsigned rows, unsigned inner, unsigned
                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
           "a tensor map");
     return map;
-}
-
-static float wide(bf16 a) {
-    const unsigned bits = static_cast<unsigned>(a.bits) << 16;
-    float number;
-    std::copy_n(reinterpret_cast<const char*>(&bits), 4, reinterpret_cast<char*>(&number));
-    return number;
 }
 
 int main() {
@@ -221,14 +132,9 @@ int main() {
                     launch(0);
                     check(cudaMemcpyAsync(ours.data(), out, ours.size() * 2, cudaMemcpyDeviceToHost, stream), "results");
                     check(cudaStreamSynchronize(stream), "a product");
-                    float largest = 0, apart = 0;
-                    for (size_t i = 0; i < ours.size(); i++) {
-                        const float a = wide(ours[i]), b = wide(theirs[i]);
-                        largest = std::max(largest, std::fabs(b));
-                        apart = std::isnan(a) ? INFINITY : std::max(apart, std::fabs(a - b));
-                    }
+                    const float off = apart(ours, theirs);
                     const double us = time_of(stream, turns, launch);
-                    std::printf("%u\t%u\t%u\t%u\t%u\t%.2f\t%.1e%s\n", outputs, inner, rows, splits, overlap, us, apart / largest, apart / largest < 0.01 ? "" : "\tWRONG");
+                    std::printf("%u\t%u\t%u\t%u\t%u\t%.2f\t%.1e%s\n", outputs, inner, rows, splits, overlap, us, off, off < 0.01 ? "" : "\tWRONG");
                     std::fflush(stdout);
                 }
             }

@@ -62,12 +62,52 @@ __device__ __forceinline__ void biases_of(const Results& results, const Operands
     }
 }
 
+// Stores sums in f32, from row `result` of the results on. What they are added to is read many at a time: the compiler would
+// let each read wait for the store before it, which may be of the same address for all it knows.
+template <unsigned COLUMNS>
+__device__ __forceinline__ void store_f32(const Results& results, const Rows& rows, unsigned width, unsigned result, const float (&sum)[COLUMNS][4], const float (&bias)[2]) {
+    constexpr unsigned TOGETHER = COLUMNS < 4 ? COLUMNS : 4;
+    static_assert(COLUMNS % TOGETHER == 0, "columns are stored by so many");
+    const unsigned lane = threadIdx.x % 32, row = result + lane / 4, column = lane % 4 * 2;
+    float* to = static_cast<float*>(results.out) + static_cast<unsigned long long>(rows.first) * width + row;
+#pragma unroll
+    for (unsigned first = 0; first < COLUMNS; first += TOGETHER) {
+        if (first * 8 >= rows.count) {
+            break;
+        }
+        float old[TOGETHER][4];
+        auto exists = [&](unsigned n, unsigned i) { return (first + n) * 8 + column + i % 2 < rows.count && row + i / 2 * 8 < width; };
+        auto at = [&](unsigned n, unsigned i) { return to + static_cast<unsigned long long>((first + n) * 8 + column + i % 2) * width + i / 2 * 8; };
+#pragma unroll
+        for (unsigned n = 0; n < TOGETHER; n++) {
+#pragma unroll
+            for (unsigned i = 0; i < 4; i++) {
+                old[n][i] = results.accumulates && exists(n, i) ? *at(n, i) : 0.0f;
+            }
+        }
+#pragma unroll
+        for (unsigned n = 0; n < TOGETHER; n++) {
+#pragma unroll
+            for (unsigned i = 0; i < 4; i++) {
+                if (exists(n, i)) {
+                    const float own = sum[first + n][i] + bias[i / 2];
+                    *at(n, i) = results.accumulates ? old[n][i] + own : own;
+                }
+            }
+        }
+    }
+}
+
 // Stores the sums of a warp, whose first product is row `product` of the panels, a multiple of 16.
 template <unsigned COLUMNS>
 __device__ __forceinline__ void store_sums(const Results& results, const Operands& operands, const Rows& rows, unsigned product, const float (&sum)[COLUMNS][4]) {
     const unsigned lane = threadIdx.x % 32, width = width_of(operands);
     float bias[2];
     biases_of(results, operands, rows, product, bias);
+    if (!GATED && results.sums) {
+        store_f32(results, rows, width, results_of(product), sum, bias);
+        return;
+    }
     const unsigned result = results_of(product), first = result + lane % 4 * 2;
     const bool aligned = width % 2 == 0;
     const unsigned long long stride = width * 8ull;  // to the next eight places
@@ -82,19 +122,9 @@ __device__ __forceinline__ void store_sums(const Results& results, const Operand
         if (GATED) {
             const float x = gated(s[0] + bias[0], s[2] + bias[1], results.gate), y = gated(s[1] + bias[0], s[3] + bias[1], results.gate);
             store_results({to, first < width ? width - first : 0, aligned}, exists, x, y);
-        } else if (!results.sums) {
+        } else {
             store_results({to, first < width ? width - first : 0, aligned}, exists, s[0] + bias[0], s[1] + bias[0]);
             store_results({to + 8, first + 8 < width ? width - first - 8 : 0, aligned}, exists, s[2] + bias[1], s[3] + bias[1]);
-        } else {
-#pragma unroll
-            for (unsigned i = 0; i < 4; i++) {
-                const unsigned place = n * 8 + lane % 4 * 2 + i % 2, row = result + lane / 4 + i / 2 * 8;
-                if (place < rows.count && row < width) {
-                    float* at = static_cast<float*>(results.out) + static_cast<unsigned long long>(rows.first + place) * width + row;
-                    const float sum = s[i] + bias[i / 2];
-                    *at = results.accumulates ? *at + sum : sum;
-                }
-            }
         }
         to += stride;
     }

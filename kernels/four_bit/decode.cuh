@@ -1,5 +1,5 @@
-// 4-bit codes (four_bit/panels.cuh) as pairs of f16 or bf16 in registers, exactly: INT4 less its zero point, FP4 as it is.
-// Scales are not in them: sums of a group's products are multiplied by its scale in f32.
+// 4-bit codes (four_bit/panels.cuh) as pairs of f16 or bf16 in registers, exactly: INT4 less its zero point, FP4 as it is or
+// times its scale. Other scales are not in them: what sums are multiplied by in f32 is up to who sums them.
 #pragma once
 
 #include "four_bit/panels.cuh"
@@ -56,10 +56,27 @@ struct CodeConstants<f16> {
     static constexpr unsigned BASE = 0x64006400, TO_FP4 = 0x74007400, SHIFT = 3;
 };
 
-// What is added to codes above BASE: -(BASE + zero) in both halves.
+// Whether numbers of FP4 times a scale of at most 2 are numbers of T.
 template <class T>
-__device__ __forceinline__ unsigned zero_pair(unsigned zero) {
-    return (CodeConstants<T>::BASE | 0x80008000) + zero * 0x00010001;
+constexpr bool HOLDS_SCALES = false;
+template <>
+constexpr bool HOLDS_SCALES<bf16> = true;
+
+// What decides how an output's codes are decoded: the zero point of INT4, the exponent of the scale of FP4.
+__device__ __forceinline__ unsigned code_mark(const unsigned char* panel, unsigned group, unsigned output) {
+    return FP4 ? panel[CODE_BYTES + group * CODE_OUTPUTS + output] : panel_zero(panel, group, output);
+}
+
+// The pair that decodes an output's codes. INT4: -(BASE + zero), which is added to codes above BASE. FP4: what bits in the
+// place of a T are multiplied by; if SCALED, the power of two of the scale, at most 2, is in it.
+template <class T, bool SCALED>
+__device__ __forceinline__ unsigned code_pair(unsigned mark) {
+    static_assert(!SCALED || (FP4 && HOLDS_SCALES<T>), "others have scales apart");
+    if (!FP4) {
+        return (CodeConstants<T>::BASE | 0x80008000) + mark * 0x00010001;
+    }
+    // TO_FP4 of bf16 is 2^126, with an exponent of 253; that of a scale of 1 is 127.
+    return SCALED ? (mark + 126) * 0x00800080 : CodeConstants<T>::TO_FP4;
 }
 
 // (word & mask) | base in one instruction: given two constants, the compiler would take two.
@@ -69,14 +86,14 @@ __device__ __forceinline__ unsigned masked_over(unsigned word, unsigned mask, un
     return bits;
 }
 
-// One word of codes as the left operand of a product of 16 inputs. `zeros`: `zero_pair` of the two outputs of a thread.
+// One word of codes as the left operand of a product of 16 inputs. `pairs`: `code_pair` of the two outputs of a thread.
 template <class T>
-__device__ __forceinline__ void decode(unsigned (&to)[4], unsigned word, const unsigned (&zeros)[2]) {
+__device__ __forceinline__ void decode(unsigned (&to)[4], unsigned word, const unsigned (&pairs)[2]) {
     using Constants = CodeConstants<T>;
     if (!FP4) {
 #pragma unroll
         for (unsigned i = 0; i < 4; i++) {
-            to[i] = add_pairs<T>(masked_over(word >> 4 * i, 0x000f000f, Constants::BASE), zeros[i % 2]);
+            to[i] = add_pairs<T>(masked_over(word >> 4 * i, 0x000f000f, Constants::BASE), pairs[i % 2]);
         }
         return;
     }
@@ -90,7 +107,7 @@ __device__ __forceinline__ void decode(unsigned (&to)[4], unsigned word, const u
     to[3] = (word << 1 & SIGNS) | (high & 0x01000100 << Constants::SHIFT) | (low & 0x00c000c0 << Constants::SHIFT);
 #pragma unroll
     for (unsigned i = 0; i < 4; i++) {
-        to[i] = multiply_pairs<T>(to[i], Constants::TO_FP4);
+        to[i] = multiply_pairs<T>(to[i], pairs[i % 2]);
     }
 }
 

@@ -4,8 +4,7 @@
 // that few outputs occupy the whole multiprocessor too. Tiles follow each other in the ring without a gap.
 //
 // out[place] = matrix[expert] x[input of the place] (+ bias[expert]) (+ the old out[place], if `accumulates`). An element of
-// the matrix is scale * (code - zero). Tensor cores sum a group's products of x and (code - zero), exact in either type; the
-// sum is multiplied by the group's scale and added in f32.
+// the matrix is scale * (code - zero), and sums are those of four_bit/sums.cuh.
 //
 // Shapes: x ELEMENT [rows or places, inner], inner a multiple of 8; weights as in four_bit/panels.cuh; bias f32 [experts,
 // outputs]; firsts [experts + 1], rows [places]; out ELEMENT (f32 if `sums`) [places, outputs].
@@ -15,37 +14,76 @@
 // Limit: bandwidth of the weights for few places; tensor cores, and the second-level cache's bandwidth, for many.
 // Definition: `Backend::expert_linear`; on the CPU, src/backend/cpu/gemm/quantised/clear.rs.
 //
-// Defines: ELEMENT, FP4, GROUP, CAP (16, 64 or 128), GROUPS, SPLITS, RING_STAGES, GATED (0).
+// Defines: ELEMENT, FP4, GROUP, CAP (16, 32, 64, 128, 192 or 256), GROUPS, SPLITS, RING_STAGES, RESCALES (0), GATED
+// (0).
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #include "attention/barrier.cuh"
 #include "attention/mma.cuh"
 #include "experts/store.cuh"
-#include "four_bit/decode.cuh"
-#include "four_bit/products.cuh"
+#define MOST_STEPS 2
+#include "four_bit/sums.cuh"
 #include "four_bit/tiles.cuh"
 #include "registers.cuh"
 
-constexpr unsigned STAGES = RING_STAGES, GROUP_THREADS = 128, MULTIPLIERS = GROUPS * SPLITS;  // warpgroups that multiply
+constexpr unsigned STAGES = RING_STAGES, MULTIPLIERS = GROUPS * SPLITS;  // warpgroups that multiply
 constexpr unsigned OUTPUTS = GROUPS * CODE_OUTPUTS;  // of a tile
 // A stage has inputs in two panels of 64, which are aligned to 1024 bytes, and behind them GROUPS panels of codes.
 constexpr unsigned INPUT_PANEL_BYTES = CAP * PANEL_ROW_BYTES, INPUT_BYTES = 2 * INPUT_PANEL_BYTES;
 constexpr unsigned STAGE_BYTES = (INPUT_BYTES + GROUPS * CODE_PANEL_BYTES + ATOM_BYTES - 1) / ATOM_BYTES * ATOM_BYTES;
-// Stages whose inputs may be on their way while the next one is copied.
-constexpr unsigned BEHIND = 2;
+// Stages whose inputs may be on their way while the next one is copied. Every split reads a stage while it waits for its next.
+constexpr unsigned FREE_STAGES = STAGES - SPLITS - 1, BEHIND = FREE_STAGES < 2 ? FREE_STAGES : 2;
 constexpr unsigned INPUT_WARPS = 3;
 // All threads of a block begin with as many as a multiprocessor has for each.
 constexpr unsigned BEGIN_REGISTERS = 65536 / ((MULTIPLIERS + 1) * GROUP_THREADS) / 8 * 8;
-constexpr unsigned MULTIPLIER_REGISTERS = MULTIPLIERS == 2 ? (GROUP == 128 ? 216 : 200) : MULTIPLIERS == 3 ? 136 : 104;
+constexpr unsigned MULTIPLIER_REGISTERS = MULTIPLIERS == 2 ? (CAP > 128 ? 216 : 200) : MULTIPLIERS == 3 ? 136 : 104;
 constexpr unsigned COPIER_REGISTERS = BEGIN_REGISTERS * (MULTIPLIERS + 1) - MULTIPLIERS * MULTIPLIER_REGISTERS;
 static_assert(MULTIPLIERS >= 2 && MULTIPLIERS <= 4, "registers are shared out for so many");
-static_assert(STAGES > BEHIND, "inputs are signalled BEHIND stages late");
+static_assert(STAGES > SPLITS, "every split waits for a stage while it reads one");
 constexpr unsigned SPLIT_SUMS = CAP / 2;  // f32 of a thread
+constexpr unsigned LEAST_COLUMNS = CAP <= 64 ? 8 : CAP == 128 ? 16 : 32;  // of a product; doubled up to CAP
 
 struct Ring {
     unsigned long long full[STAGES], empty[STAGES];
 };
 
 using RingCursor = Cursor<STAGES>;
+
+// The stages of the panels of one split, which are SPLITS apart.
+struct SplitCursor {
+    unsigned stage, parity;
+
+    // `turn`: the stages that were filled before.
+    __device__ __forceinline__ explicit SplitCursor(unsigned turn) : stage(turn % STAGES), parity(turn / STAGES % 2) {}
+    __device__ __forceinline__ void next() {
+        stage += SPLITS;
+        if (stage >= STAGES) {
+            stage -= STAGES;
+            parity ^= 1;
+        }
+    }
+};
+
+// The ring in shared memory, as four_bit/sums.cuh has it. `group`: whose codes a warpgroup reads.
+struct Stages {
+    Ring& ring;
+    const unsigned char* begin;  // aligned to 1024
+    unsigned group;
+
+    __device__ __forceinline__ unsigned x(unsigned stage) const {
+        return shared_address(begin) + stage * STAGE_BYTES;
+    }
+    __device__ __forceinline__ const unsigned char* codes(unsigned stage) const {
+        return begin + stage * STAGE_BYTES + INPUT_BYTES + group * CODE_PANEL_BYTES;
+    }
+    __device__ __forceinline__ void wait(unsigned stage, unsigned parity) const {
+        wait_barrier(shared_address(&ring.full[stage]), parity);
+    }
+    __device__ __forceinline__ void release(unsigned stage) const {
+        if (threadIdx.x % 32 == 0) {
+            arrive(shared_address(&ring.empty[stage]));
+        }
+    }
+};
 
 // What this block multiplies: every gridDim.x-th of all tiles.
 struct Work {
@@ -69,15 +107,6 @@ struct Work {
         return tile_index(operands, index, across, down).outputs * OUTPUTS;
     }
 };
-
-// Columns of the product for `count` places.
-__device__ __forceinline__ unsigned columns_of(unsigned count) {
-    unsigned columns = CAP / 8 < 8 ? 8 : CAP / 8;
-    while (columns < count) {
-        columns *= 2;
-    }
-    return columns;
-}
 
 // Runs the warp that copies codes: a lane for each panel of a stage.
 __device__ __forceinline__ void copy_codes(Work work, const TileEnds& ends, const unsigned char* weights, unsigned ring, Ring& shared) {
@@ -164,48 +193,6 @@ __device__ __forceinline__ void copy_inputs(Work work, const TileEnds& ends, con
     }
 }
 
-// Adds the products of one panel. `x`: address of its inputs; `panel`: its codes.
-template <unsigned COLUMNS>
-__device__ __forceinline__ void add_panel(float (&sum)[COLUMNS / 8][4], unsigned x, const unsigned char* panel) {
-    constexpr unsigned STEPS = GROUP / 16, TOGETHER = STEPS < 4 ? STEPS : 4;  // products of a group, and those issued at once
-    const unsigned thread = threadIdx.x % GROUP_THREADS, output = thread / 32 * 16 + thread % 32 / 4;
-    const uint4* codes = reinterpret_cast<const uint4*>(panel) + thread;
-    float part[COLUMNS / 8][4];
-#pragma unroll
-    for (unsigned group = 0; group < CODE_GROUPS; group++) {
-        const unsigned zeros[2] = {zero_pair<ELEMENT>(panel_zero(panel, group, output)), zero_pair<ELEMENT>(panel_zero(panel, group, output + 8))};
-        unsigned w[STEPS][4];
-#pragma unroll
-        for (unsigned first = 0; first < STEPS; first += TOGETHER) {
-            const unsigned at = group * STEPS + first;
-            const uint4 words = codes[at / 4 * GROUP_THREADS];
-            const unsigned all[4] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-            for (unsigned step = 0; step < TOGETHER; step++) {
-                decode<ELEMENT>(w[first + step], all[(at + step) % 4], zeros);
-            }
-            begin_products();
-#pragma unroll
-            for (unsigned step = 0; step < TOGETHER; step++) {
-                const unsigned k = at + step;
-                const unsigned long long inputs = descriptor(x + k / 4 * INPUT_PANEL_BYTES) + k % 4 * 2;
-                multiply_codes<ELEMENT, COLUMNS>(part, w[first + step], inputs, first + step > 0);
-            }
-            products_issued();
-        }
-        const float scales[2] = {panel_scale(panel, group, output), panel_scale(panel, group, output + 8)};
-        wait_products<0>();
-        settled(part);
-#pragma unroll
-        for (unsigned n = 0; n < COLUMNS / 8; n++) {
-#pragma unroll
-            for (unsigned i = 0; i < 4; i++) {
-                sum[n][i] += part[n][i] * scales[i / 2];
-            }
-        }
-    }
-}
-
 // Adds the sums of all splits in their order, in the first one's registers. `partial`: [SPLITS - 1][GROUPS][SPLIT_SUMS][128].
 template <unsigned COLUMNS>
 __device__ __forceinline__ void join_splits(float (&sum)[COLUMNS / 8][4], float* partial, unsigned group, unsigned split) {
@@ -238,15 +225,10 @@ __device__ __forceinline__ void multiply_tile(const Work& work, const Rows& rows
     const unsigned panels = code_panels(work.operands.inner);
     // Zeros, not a first product without a sum: else registers of all sizes stay in use.
     float sum[COLUMNS / 8][4] = {};
-#pragma unroll 1
-    for (unsigned panel = split; panel < panels; panel += SPLITS) {
-        const unsigned stage = (turn + panel) % STAGES, parity = (turn + panel) / STAGES % 2;
-        wait_barrier(shared_address(&shared.full[stage]), parity);
-        const unsigned char* at = dynamic + offset + stage * STAGE_BYTES;
-        add_panel<COLUMNS>(sum, shared_address(at), at + INPUT_BYTES + group * CODE_PANEL_BYTES);
-        if (threadIdx.x % 32 == 0) {
-            arrive(shared_address(&shared.empty[stage]));
-        }
+    if (split < panels) {
+        SplitCursor cursor(turn + split);
+        const Stages stages = {shared, dynamic + offset, group};
+        sum_panels<COLUMNS>(sum, cursor, (panels - split + SPLITS - 1) / SPLITS, stages, INPUT_PANEL_BYTES);
     }
     if (SPLITS > 1) {
         join_splits<COLUMNS>(sum, reinterpret_cast<float*>(dynamic + offset + STAGES * STAGE_BYTES), group, split);
@@ -257,45 +239,24 @@ __device__ __forceinline__ void multiply_tile(const Work& work, const Rows& rows
     }
 }
 
+// Multiplies one tile with the fewest columns, COLUMNS or more, that its places need.
+template <unsigned COLUMNS>
+__device__ __forceinline__ void multiply_fitting(const Work& work, const Rows& rows, const Results& results, unsigned char* dynamic, unsigned offset, Ring& shared, unsigned turn) {
+    if constexpr (COLUMNS < CAP) {
+        if (rows.count > COLUMNS) {
+            multiply_fitting<(COLUMNS * 2 < CAP ? COLUMNS * 2 : CAP)>(work, rows, results, dynamic, offset, shared, turn);
+            return;
+        }
+    }
+    multiply_tile<COLUMNS>(work, rows, results, dynamic, offset, shared, turn);
+}
+
 // Runs the warpgroups that multiply. `offset`: of the ring in `dynamic`.
 __device__ __forceinline__ void multiply_tiles(Work work, const TileEnds& ends, const Results& results, unsigned char* dynamic, unsigned offset, Ring& shared) {
     unsigned turn = 0;
 #pragma unroll 1
     for (; work.more(); work.next(), turn += code_panels(work.operands.inner)) {
-        const Rows rows = work.rows(ends);
-        switch (columns_of(rows.count)) {
-#if CAP == 16
-            case 8:
-                multiply_tile<8>(work, rows, results, dynamic, offset, shared, turn);
-                break;
-            default:
-                multiply_tile<16>(work, rows, results, dynamic, offset, shared, turn);
-#elif CAP == 64
-            case 8:
-                multiply_tile<8>(work, rows, results, dynamic, offset, shared, turn);
-                break;
-            case 16:
-                multiply_tile<16>(work, rows, results, dynamic, offset, shared, turn);
-                break;
-            case 32:
-                multiply_tile<32>(work, rows, results, dynamic, offset, shared, turn);
-                break;
-            default:
-                multiply_tile<64>(work, rows, results, dynamic, offset, shared, turn);
-#else
-            case 16:
-                multiply_tile<16>(work, rows, results, dynamic, offset, shared, turn);
-                break;
-            case 32:
-                multiply_tile<32>(work, rows, results, dynamic, offset, shared, turn);
-                break;
-            case 64:
-                multiply_tile<64>(work, rows, results, dynamic, offset, shared, turn);
-                break;
-            default:
-                multiply_tile<128>(work, rows, results, dynamic, offset, shared, turn);
-#endif
-        }
+        multiply_fitting<LEAST_COLUMNS>(work, work.rows(ends), results, dynamic, offset, shared, turn);
     }
 }
 

@@ -72,7 +72,7 @@ __device__ __forceinline__ void add_panel(float (&sum)[COLUMNS / 8][4], unsigned
     unsigned words[4];
 #pragma unroll
     for (unsigned group = 0; group < CODE_GROUPS; group++) {
-        const unsigned zeros[2] = {zero_pair<ELEMENT>(panel_zero(panel, group, output)), zero_pair<ELEMENT>(panel_zero(panel, group, output + 8))};
+        const unsigned pairs[2] = {code_pair<ELEMENT, false>(code_mark(panel, group, output)), code_pair<ELEMENT, false>(code_mark(panel, group, output + 8))};
         float part[COLUMNS / 8][4] = {};
 #pragma unroll
         for (unsigned step = group * STEPS; step < (group + 1) * STEPS; step++) {
@@ -81,7 +81,7 @@ __device__ __forceinline__ void add_panel(float (&sum)[COLUMNS / 8][4], unsigned
                 words[0] = next.x, words[1] = next.y, words[2] = next.z, words[3] = next.w;
             }
             unsigned a[4];
-            decode<ELEMENT>(a, words[step % 4], zeros);
+            decode<ELEMENT>(a, words[step % 4], pairs);
             const unsigned inputs = x + step / 4 * Stage<COLUMNS>::INPUT_PANEL, k = step % 4;
 #pragma unroll
             for (unsigned n = 0; n < COLUMNS / 8; n += 2) {

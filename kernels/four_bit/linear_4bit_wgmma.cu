@@ -4,8 +4,7 @@
 // cluster, whose sums are added in their order. The ring takes codes before the kernel in front has ended.
 //
 // out[r] = matrix x[r] (+ bias) (+ the old out[r], if `accumulates`). An element of the matrix is scale * (code - zero).
-// Tensor cores sum a group's products of x and (code - zero), exact in either type; the sum is multiplied by the group's
-// scale and added in f32.
+// Sums are those of four_bit/sums.cuh, exact but for their own rounding.
 //
 // Shapes: x ELEMENT [rows, inner], inner a multiple of 8, as boxes of 64 inputs, swizzled (attention/wgmma.cuh), of
 // CAP rows; weights as in four_bit/panels.cuh; bias f32 [outputs]; out ELEMENT (f32 if `sums`)
@@ -16,14 +15,15 @@
 // Limit: bandwidth of the weights for few rows; tensor cores, and the second-level cache's bandwidth, for many.
 // Definition: `Backend::linear`; on the CPU, src/backend/cpu/gemm/quantised/clear.rs.
 //
-// Defines: ELEMENT, FP4, GROUP, CAP (8, 16, 32, 64 or 128), GROUPS (1 to 4), STAGES, BLOCKS (per multiprocessor), GATED
-// (0).
+// Defines: ELEMENT, FP4, GROUP, CAP (8, 16, 32, 64, 128, 192 or 256), GROUPS (1 to 4), STAGES, BLOCKS (per multiprocessor),
+// RESCALES, GATED (0).
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #include "attention/barrier.cuh"
 #include "attention/mma.cuh"
 #include "cluster.cuh"
 #include "experts/store.cuh"
 #include "experts/tile.cuh"
+#define MOST_STEPS 4
 #include "four_bit/sums.cuh"
 #include "overlap.cuh"
 #include "registers.cuh"

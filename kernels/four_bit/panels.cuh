@@ -6,6 +6,7 @@
 //   scales  [128 / GROUP][64]: INT4: f32; FP4: a byte, the exponent of a power of two with 127 added
 //   zeros   [128 / GROUP][64] bytes, only INT4: the code that stands for 0
 //
+// No scale of an output that exists is 0 or below 2^-100: groups of such a scale have codes that stand for 0.
 // Of a word, register i of the operand has two neighbouring inputs, the first in the lower 16 bits. INT4: four bits at
 // 4 i. FP4 (e2m1): its sign at 15 - 3 i and the other three at 6 - 3 i, for i = 3 its sign at 14 and the others at 13, 11
 // and 10: so that three of four registers are one shift and one mask. Packed by src/backend/cuda/memory/four_bit.rs.
@@ -39,9 +40,7 @@ __device__ __forceinline__ unsigned long long panel_at(unsigned matrix, unsigned
 __device__ __forceinline__ float panel_scale(const unsigned char* panel, unsigned group, unsigned output) {
     const unsigned at = group * CODE_OUTPUTS + output;
     if (FP4) {
-        const unsigned exponent = panel[CODE_BYTES + at];
-        // The smallest power is no normal number.
-        return __uint_as_float(exponent == 0 ? 1u << 22 : exponent << 23);
+        return __uint_as_float(static_cast<unsigned>(panel[CODE_BYTES + at]) << 23);
     }
     return reinterpret_cast<const float*>(panel + CODE_BYTES)[at];
 }

@@ -21,6 +21,8 @@ __device__ __forceinline__ void multiply_codes(float (&sum)[N / 8][4], const uns
     DEFINE_CODES(T, types, 16, "%8, %9, %10, %11", "%12", "%13") \
     DEFINE_CODES(T, types, 32, "%16, %17, %18, %19", "%20", "%21") \
     DEFINE_CODES(T, types, 64, "%32, %33, %34, %35", "%36", "%37") \
-    DEFINE_CODES(T, types, 128, "%64, %65, %66, %67", "%68", "%69")
+    DEFINE_CODES(T, types, 128, "%64, %65, %66, %67", "%68", "%69") \
+    DEFINE_CODES(T, types, 192, "%96, %97, %98, %99", "%100", "%101") \
+    DEFINE_CODES(T, types, 256, "%128, %129, %130, %131", "%132", "%133")
 DEFINE_ALL_CODES(f16, "f16.f16")
 DEFINE_ALL_CODES(bf16, "bf16.bf16")

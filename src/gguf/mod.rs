@@ -14,7 +14,7 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
-pub use blocks::{CodedBlock, LIFTED, half_at, half_power_of_two};
+pub use blocks::{CodedBlock, LIFTED, half, half_power_of_two};
 pub use file::{GgufFile, TensorInfo};
 pub use metadata::Metadata;
 pub use paths::files;

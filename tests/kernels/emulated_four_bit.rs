@@ -6,7 +6,7 @@ use crate::emulator;
 use std::ffi::c_void;
 
 use emulator::{Emulated, Schedule, When};
-use offshoot::backend::cuda::compile::four_bit::{FourBit, FourBitCodes, FourBitTiles};
+use offshoot::backend::cuda::compile::four_bit::{ExpertLoad, FourBit, FourBitCodes, FourBitTiles};
 use offshoot::backend::cuda::compile::four_bit_layers::{LayerPlan, LayerTiles};
 use offshoot::backend::cuda::compile::units;
 use offshoot::backend::cuda::memory::four_bit::pack_row;
@@ -54,8 +54,10 @@ fn matrices(layout: FourBit, group: usize, [count, outputs, inner]: [usize; 3], 
     for matrix in 0..count {
         for output in 0..outputs {
             let groups = inner.div_ceil(group);
+            // A scale may be 0, and of one sign or the other; neighbours may be far apart.
             let scale = |dice: &mut Dice| match layout.codes {
-                FourBitCodes::Int4 => dice.number() * 0.1,
+                FourBitCodes::Int4 if dice.within(0, 7) == 0 => 0.0,
+                FourBitCodes::Int4 => dice.number() * f32::exp2(-(dice.within(1, 9) as f32)),
                 FourBitCodes::Fp4 => f32::exp2(dice.within(0, 6) as f32 - 5.0),
             };
             let codes = (0..inner).map(|_| dice.within(0, 15) as u8).collect();
@@ -219,14 +221,15 @@ fn tiles() -> impl Iterator<Item = FourBitTiles> {
 /// Every kernel that multiplies a layer with tensor cores, with splits of an equal and of a different number of panels.
 fn of_layers() -> impl Iterator<Item = Kernel> {
     let mma = FourBitTiles::of(8).iter().copied().map(Kernel::Tiles);
-    let plans = LayerTiles::ALL.into_iter().zip([3, 2, 1, 1, 2]).map(|(tiles, splits)| LayerPlan { tiles, splits });
+    let plans =
+        LayerTiles::ALL.into_iter().zip([3, 2, 1, 1, 2, 2, 1]).map(|(tiles, splits)| LayerPlan { tiles, splits });
     mma.chain(plans.map(Kernel::Layer))
 }
 
 /// Those of deterministic steps, for so many rows of a layer of 72 outputs.
 fn batch_invariant(rows: usize) -> [Kernel; 2] {
-    let plan = LayerPlan::of([rows, 72, 512], 132, true);
-    [Kernel::Tiles(FourBitTiles::batch_invariant(8)), Kernel::Layer(plan)]
+    let plan = LayerPlan::of(FourBit::ALL[2], [rows, 72, 512], 132, true);
+    [Kernel::Tiles(FourBitTiles::of_layer()), Kernel::Layer(plan)]
 }
 
 /// All kernels with two formats; with the others, those of deterministic steps.
@@ -349,25 +352,33 @@ fn tiles_fit_and_follow_the_size_of_a_layer() {
         }
         for tiles in LayerTiles::ALL {
             let shared = tiles.shared(format);
-            assert!(tiles.stages(format) >= 4, "{tiles:?}: {format:?}");
+            assert!(tiles.stages(format) >= 3, "{tiles:?}: {format:?}");
             assert!((shared + 2048) * tiles.blocks <= 228 * 1024, "{tiles:?}: {format:?} takes {shared} bytes");
         }
     }
-    let of = |shape| LayerPlan::of(shape, 132, false);
+    let of = |shape| LayerPlan::of(FourBit::ALL[2], shape, 132, false);
     assert_eq!(of([1, 4096, 4096]).tiles.cap, 8);
     assert_eq!(of([64, 4096, 14_336]).tiles.cap, 64);
-    assert_eq!(of([4096, 28_672, 4096]).tiles.cap, 128);
+    assert_eq!(of([4096, 28_672, 4096]).tiles.cap, 256);
+    // 28,672 outputs by 129 rows are 224 tiles of 256 rows, two turns; 4096 by 256 are too few to fill one with them.
+    assert_eq!([[129, 28_672, 4096], [256, 4096, 4096]].map(|shape| of(shape).tiles.cap), [256, 64]);
     // Narrow layers are split, until all multiprocessors have something to do.
     assert_eq!([1, 64, 4096].map(|rows| of([rows, 4096, 4096]).splits), [6, 3, 1]);
     assert_eq!(of([1, 28_672, 4096]).splits, 1);
     assert_eq!(of([1, 64, 256]).splits, 1, "no split has less than a panel");
-    assert_eq!(FourBitTiles::of_experts(9, 40, false).cap, 64);
+    let of_experts = |places, is_deterministic| {
+        let load = ExpertLoad { experts: 32, places, most: places / 4, outputs: 2880 };
+        let tiles = FourBitTiles::of_experts(9, load, 132, is_deterministic);
+        (tiles.cap, tiles.splits)
+    };
+    assert_eq!([4, 256, 1024, 4096].map(|places| of_experts(places, false)), [(32, 2), (32, 1), (64, 1), (128, 1)]);
+    assert!([4, 256, 1024, 4096].into_iter().all(|places| of_experts(places, true).1 == 1));
 }
 
 #[test]
 fn splits_of_deterministic_layers_do_not_depend_on_rows() {
     for [outputs, inner] in [[4096, 4096], [6144, 4096], [28_672, 4096], [4096, 14_336], [72, 512]] {
-        let of = |rows| LayerPlan::of([rows, outputs, inner], 132, true).splits;
+        let of = |rows| LayerPlan::of(FourBit::ALL[2], [rows, outputs, inner], 132, true).splits;
         assert!([8, 33, 64, 256, 4096].into_iter().all(|rows| of(rows) == of(1)), "{outputs} x {inner}");
     }
 }

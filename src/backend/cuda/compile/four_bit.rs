@@ -99,9 +99,9 @@ pub struct FourBitTiles {
 }
 
 impl FourBitTiles {
-    /// For few rows, for more, and for many of a narrow and of a wide matrix.
+    /// For few rows of few experts, for few rows of all, for more, and for many.
     const WGMMA: [Self; 4] =
-        [Self::wgmma(16, 1, 4), Self::wgmma(64, 1, 2), Self::wgmma(128, 1, 2), Self::wgmma(128, 2, 1)];
+        [Self::wgmma(32, 2, 2), Self::wgmma(32, 4, 1), Self::wgmma(64, 3, 1), Self::wgmma(128, 3, 1)];
 
     const MMA: [Self; 1] = [Self { kernel: FourBitKernel::Mma, cap: 64, groups: 1, splits: 1 }];
 
@@ -179,18 +179,37 @@ impl FourBitTiles {
         rows.div_ceil(self.cap) * outputs.div_ceil(self.outputs())
     }
 
-    /// Those whose sums are the same for any number of rows.
-    pub const fn batch_invariant(major: u32) -> Self {
-        if major == 9 { Self::WGMMA[1] } else { Self::MMA[0] }
+    /// Those of a layer, which tensor cores of any architecture multiply.
+    pub const fn of_layer() -> Self {
+        Self::MMA[0]
     }
 
-    /// The smallest that hold `rows` rows, or else the largest: of experts, each of which has at most as many places.
-    pub fn of_experts(major: u32, rows: usize, batch_invariant: bool) -> Self {
-        if batch_invariant {
-            return Self::batch_invariant(major);
+    /// Those of GPUs of compute capability `major` for so many places of experts, of which each has at most `most`, on
+    /// `multiprocessors`. If `batch_invariant`, a place's sums are the same for any number of rows.
+    pub fn of_experts(major: u32, places: ExpertLoad, multiprocessors: usize, batch_invariant: bool) -> Self {
+        if major != 9 {
+            return Self::MMA[0];
         }
-        let all = Self::of(major);
-        let fitting = all.iter().find(|tiles| tiles.cap >= rows).or(all.last());
-        *fitting.expect("every architecture has some")
+        let [few, wide, more, many] = Self::WGMMA;
+        let ExpertLoad { experts, outputs, .. } = places;
+        // Rows choose experts unevenly (H100, benches/runs/2026-11-26-h200-four-bit-2).
+        match places.places.div_ceil(experts).min(places.most) {
+            // Only tiles without splits add up in one order.
+            ..=12 if batch_invariant => wide,
+            ..=12 if experts.min(places.places) * outputs.div_ceil(wide.outputs()) < multiprocessors => few,
+            ..=12 => wide,
+            13..=96 => more,
+            _ => many,
+        }
     }
+}
+
+/// Places of experts that one launch multiplies, and outputs of each.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertLoad {
+    pub experts: usize,
+    pub places: usize,
+    /// The most places that an expert may have.
+    pub most: usize,
+    pub outputs: usize,
 }

@@ -1,6 +1,6 @@
 //! How `linear_4bit_wgmma` (kernels/four_bit) cuts layers into tiles, and their inputs into splits.
 
-use super::four_bit::FourBit;
+use super::four_bit::{FourBit, FourBitCodes};
 
 /// The tiles of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -11,6 +11,9 @@ pub struct LayerTiles {
     pub groups: usize,
     /// Blocks that a multiprocessor has at a time.
     pub blocks: usize,
+    /// Whether there is one sum, kept in units of the last scale, where scales are not in the operands (`RESCALES` of
+    /// kernels/four_bit/sums.cuh). Others have two, so half as many rows, but wait less.
+    pub has_one_sum: bool,
 }
 
 /// Tiles, and the blocks of a cluster that share the inputs of one.
@@ -21,11 +24,24 @@ pub struct LayerPlan {
 }
 
 impl LayerTiles {
-    pub const ALL: [Self; 5] =
-        [Self::new(8, 2, 2), Self::new(16, 2, 2), Self::new(32, 4, 1), Self::new(64, 2, 1), Self::new(128, 2, 1)];
+    pub const ALL: [Self; 7] = [
+        Self::new(8, 2, 2),
+        Self::new(16, 2, 2),
+        Self::new(32, 4, 1),
+        Self::new(64, 2, 1),
+        Self::new(128, 2, 1),
+        Self { has_one_sum: true, ..Self::new(128, 3, 1) },
+        Self { has_one_sum: true, ..Self::new(256, 2, 1) },
+    ];
 
     /// Those of few rows, whose splits all numbers of rows have where results must not depend on it.
     const BATCH_INVARIANT: Self = Self::ALL[3];
+
+    /// How many of `ALL` have two sums: a row's results are the same by each of them.
+    const WITH_TWO_SUMS: usize = 5;
+
+    /// Those of which one is the fastest for more rows than 64, depending on how many of them fill the multiprocessors.
+    const OF_MANY_ROWS: usize = 3;
 
     /// Bytes of shared memory that a multiprocessor has for blocks.
     const SHARED: usize = 228 * 1024;
@@ -37,7 +53,7 @@ impl LayerTiles {
     const MOST_STAGES: usize = 24;
 
     const fn new(cap: usize, groups: usize, blocks: usize) -> Self {
-        Self { cap, groups, blocks }
+        Self { cap, groups, blocks, has_one_sum: false }
     }
 
     pub const fn threads(self) -> u32 {
@@ -77,14 +93,48 @@ impl LayerTiles {
 
 impl LayerPlan {
     /// The plan of a layer on `multiprocessors`. The splits of batch-invariant layers do not depend on `rows`.
-    pub fn of([rows, outputs, inner]: [usize; 3], multiprocessors: usize, batch_invariant: bool) -> Self {
-        let tiles = Self::tiles(rows, outputs, multiprocessors);
-        let count = match batch_invariant {
-            true => LayerTiles::BATCH_INVARIANT.count(1, outputs),
-            false => tiles.count(rows, outputs),
+    pub fn of(format: FourBit, shape: [usize; 3], multiprocessors: usize, batch_invariant: bool) -> Self {
+        let [rows, outputs, inner] = shape;
+        let panels = inner.div_ceil(FourBit::INPUTS);
+        if batch_invariant {
+            let all = &LayerTiles::ALL[..LayerTiles::WITH_TWO_SUMS];
+            let count = LayerTiles::BATCH_INVARIANT.count(1, outputs);
+            let tiles = all.iter().find(|tiles| tiles.cap >= rows).or(all.last());
+            return Self {
+                tiles: *tiles.expect("there are tiles"),
+                splits: Self::splits(count, multiprocessors, panels),
+            };
+        }
+        let split = |tiles: LayerTiles| {
+            let splits = Self::splits(tiles.count(rows, outputs), multiprocessors * tiles.blocks, panels);
+            Self { tiles, splits }
         };
-        let at_once = multiprocessors * if batch_invariant { 1 } else { tiles.blocks };
-        Self { tiles, splits: Self::splits(count, at_once, inner.div_ceil(FourBit::INPUTS)) }
+        let few = LayerTiles::ALL[..=LayerTiles::OF_MANY_ROWS].iter().find(|tiles| tiles.cap >= rows);
+        if let Some(&tiles) = few {
+            return split(tiles);
+        }
+        let plans = LayerTiles::ALL[LayerTiles::OF_MANY_ROWS..].iter().map(|&tiles| split(tiles));
+        let time = |plan: &Self| plan.microseconds(format, shape, multiprocessors);
+        plans.min_by(|a, b| time(a).total_cmp(&time(b))).expect("there are tiles for many rows")
+    }
+
+    /// What tiles of many rows take: turns of all multiprocessors, the panels of each, and what a tile takes beside them
+    /// (H200, benches/runs/2026-11-26-h200-four-bit-2).
+    fn microseconds(self, format: FourBit, [rows, outputs, inner]: [usize; 3], multiprocessors: usize) -> f64 {
+        let turns = (self.tiles.count(rows, outputs) * self.splits).div_ceil(multiprocessors);
+        let panels = inner.div_ceil(FourBit::INPUTS).div_ceil(self.splits);
+        let panel = match (self.tiles.cap, self.tiles.groups) {
+            (..128, _) => [0.54, 0.68, 0.57],
+            (128, 2) => [0.99, 1.23, 0.93],
+            (128, _) => [1.41, 1.95, 1.29],
+            _ => [1.67, 2.25, 1.61],
+        };
+        let panel = match format {
+            FourBit { codes: FourBitCodes::Int4, group: 64.. } => panel[0],
+            FourBit { codes: FourBitCodes::Int4, .. } => panel[1],
+            FourBit { codes: FourBitCodes::Fp4, .. } => panel[2],
+        };
+        turns as f64 * (panels as f64 * panel + if self.splits > 1 { 3.0 } else { 1.0 })
     }
 
     /// Blocks of the launch, and those of a cluster.
@@ -92,16 +142,6 @@ impl LayerPlan {
         let (count, at_once) = (self.tiles.count(rows, outputs), multiprocessors * self.tiles.blocks);
         let blocks = if self.splits > 1 || count < at_once { count * self.splits } else { at_once };
         [blocks, self.splits]
-    }
-
-    /// The smallest that hold all rows, or the largest. Of up to 128 rows, two smaller tiles are faster where all of
-    /// them have a multiprocessor (H200, benches/runs/2026-11-26-h200-four-bit).
-    fn tiles(rows: usize, outputs: usize, multiprocessors: usize) -> LayerTiles {
-        let [.., half, most] = LayerTiles::ALL;
-        if rows > half.cap && rows <= most.cap && half.count(rows, outputs) <= multiprocessors {
-            return half;
-        }
-        LayerTiles::ALL.into_iter().find(|tiles| tiles.cap >= rows).unwrap_or(most)
     }
 
     /// As many as give every place of `at_once` something to do. Clusters of more than two blocks find room together

@@ -287,7 +287,13 @@ pub fn four_bit(format: FourBit, major: u32) -> Vec<Unit> {
 /// The unit that multiplies layers on Hopper by tiles of that size.
 pub fn layer_4bit(format: FourBit, element: Dtype, tiles: LayerTiles) -> Unit {
     let unit = of_format(typed(&LINEAR_4BIT_WGMMA, element), format).define("CAP", tiles.cap).define("GATED", 0);
+    let unit = unit.define("RESCALES", u8::from(tiles.has_one_sum && !has_scaled_codes(format, element)));
     unit.define("GROUPS", tiles.groups).define("BLOCKS", tiles.blocks).define("STAGES", tiles.stages(format))
+}
+
+/// Whether kernels of Hopper have the scales of weights in their operands (`SCALED` of kernels/four_bit/sums.cuh).
+fn has_scaled_codes(format: FourBit, element: Dtype) -> bool {
+    format.codes == FourBitCodes::Fp4 && element == Dtype::Bf16
 }
 
 pub fn linear_4bit(format: FourBit, element: Dtype, tiles: FourBitTiles) -> Unit {
@@ -295,6 +301,7 @@ pub fn linear_4bit(format: FourBit, element: Dtype, tiles: FourBitTiles) -> Unit
         FourBitKernel::Wgmma => typed(&EXPERT_LINEAR_4BIT_WGMMA, element)
             .define("GROUPS", tiles.groups)
             .define("SPLITS", tiles.splits)
+            .define("RESCALES", u8::from(!has_scaled_codes(format, element)))
             .define("RING_STAGES", tiles.stages(format)),
         FourBitKernel::Mma => typed(&LINEAR_4BIT, element).define("RING_BYTES", FourBitTiles::RING),
     };
@@ -429,7 +436,8 @@ const MOST_MMA_HEAD_DIM: usize = 256;
 
 /// Bytes that the kernels of `unit` may spill, stores and loads together: what is known of it, and `SPILL_SLACK`. In
 /// `linear_4bit_wgmma` two parts of the sums are in flight: with tiles of 128 rows, or of 32 by four warpgroups, they and
-/// the codes need slightly more than there are (500 and 88 bytes; benches/runs/2026-11-26-h200-four-bit times both). In
+/// the codes need slightly more than there are (500 and 88 bytes; benches/runs/2026-11-26-h200-four-bit times both).
+/// `expert_linear_4bit_wgmma` has 128 registers for three warpgroups with tiles of 128 rows (348 bytes in f16). In
 /// `tree_attention_wgmma` four warpgroups share a multiprocessor's registers. Those that stream narrow tiles get 120
 /// per thread (112 with fp8 keys and values or deterministic), and the one that copies 40 or 48: slightly too few for
 /// heads of 128 (52 bytes; with fp8 up to 92, deterministic up to 28; NVRTC 13.0 and 13.5). Otherwise those that
@@ -442,6 +450,8 @@ pub fn allowed_spills(unit: &Unit) -> u32 {
             (_, true) => 96,
             (false, false) => 0,
         }
+    } else if unit.source == &EXPERT_LINEAR_4BIT_WGMMA && is("CAP", "128") {
+        384
     } else if unit.source == &TREE_ATTENTION_WGMMA && is("HEAD_DIM", "128") {
         match (is("DETERMINISTIC", "0"), is("KV_ELEMENT", "e4m3")) {
             (true, true) => 96,

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use crate::backend::cuda::compile::four_bit::{FourBit, FourBitTiles};
+use crate::backend::cuda::compile::four_bit::{ExpertLoad, FourBit, FourBitTiles};
 use crate::backend::cuda::compile::four_bit_layers::{LayerPlan, LayerTiles};
 use crate::backend::cuda::compile::units;
 use crate::backend::cuda::driver::args::Args;
@@ -122,7 +122,7 @@ impl FourBitKernels {
             }
             return;
         }
-        self.launch(&launch, FourBitTiles::batch_invariant(self.device.facts().major));
+        self.launch(&launch, FourBitTiles::of_layer());
     }
 
     /// A layer on Hopper.
@@ -133,7 +133,7 @@ impl FourBitKernels {
             return Ok(());
         }
         let multiprocessors = self.device.facts().multiprocessors as usize;
-        let plan = LayerPlan::of([out.rows, outputs, inner], multiprocessors, self.batch_invariant);
+        let plan = LayerPlan::of(format, [out.rows, outputs, inner], multiprocessors, self.batch_invariant);
         let (tiles, width) = (plan.tiles, inner * 2);
         let (element, box_rows) = (BoxElement::SwizzledBytes, tiles.box_rows());
         let boxes = MatrixBoxes { element, rows: x.rows, width, apart: width, box_rows, box_width: 128 };
@@ -157,7 +157,10 @@ impl FourBitKernels {
         matrices: &FourBitMatrices<'_>,
         places: &ExpertPlaces<'_>,
     ) {
-        let tiles = FourBitTiles::of_experts(self.device.facts().major, places.most, self.batch_invariant);
+        let &ExpertPlaces { experts, most, .. } = places;
+        let load = ExpertLoad { experts, places: out.rows, most, outputs: matrices.outputs };
+        let facts = self.device.facts();
+        let tiles = FourBitTiles::of_experts(facts.major, load, facts.multiprocessors as usize, self.batch_invariant);
         self.launch(&Launch { out, x, matrices, experts: Some(places), accumulates: false }, tiles);
     }
 

@@ -1,6 +1,7 @@
 //! Matrices of 4-bit codes on the device, packed as panels (kernels/four_bit/panels.cuh) row by row while they are uploaded.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rayon::prelude::*;
 
@@ -9,10 +10,14 @@ use super::weights::Matrix;
 use crate::backend::cuda::compile::four_bit::{FourBit, FourBitCodes};
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::{QuantRow, QuantView, WeightFormat};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Bytes of panels that are packed before they are uploaded.
 const MOST_PACKED: usize = 32 << 20;
+
+/// Kernels of Hopper make numbers of bf16 of e2m1 and its scale in one product (kernels/four_bit/decode.cuh), which would
+/// not hold a larger one. Weights of models are smaller than 12.
+const MOST_FP4_SCALE: f32 = 2.0;
 
 /// The zero point of symmetric int4.
 const SYMMETRIC_ZERO: u8 = 8;
@@ -28,6 +33,8 @@ pub fn matrix(device: &Device, staging: &mut Staging, views: &[QuantView<'_>]) -
     let (groups, group_bytes) = (outputs.div_ceil(FourBit::OUTPUTS), layout.group_bytes(cols));
     let memory = device.alloc(groups * group_bytes)?;
     let together = (MOST_PACKED / group_bytes.max(1)).max(1);
+    // Bits of the largest scale; those of positive numbers rise with them.
+    let largest = AtomicU32::new(0);
     let mut packed = vec![0u8; together.min(groups) * group_bytes];
     for first in (0..groups).step_by(together) {
         let end = groups.min(first + together);
@@ -40,6 +47,10 @@ pub fn matrix(device: &Device, staging: &mut Staging, views: &[QuantView<'_>]) -
                 let own = &rows[begin..outputs.min(begin + FourBit::OUTPUTS)];
                 for (output, (view, from)) in own.iter().enumerate() {
                     view.read_row(*from, row);
+                    if layout.codes == FourBitCodes::Fp4 {
+                        let most = row.scales.iter().copied().fold(0.0, f32::max);
+                        largest.fetch_max(most.to_bits(), Ordering::Relaxed);
+                    }
                     pack_row(layout, format.group_inputs(cols), row, output, panels);
                 }
             },
@@ -47,16 +58,32 @@ pub fn matrix(device: &Device, staging: &mut Staging, views: &[QuantView<'_>]) -
         staging.upload(&memory, first * group_bytes, packed)?;
     }
     device.check()?;
+    let largest = f32::from_bits(largest.into_inner());
+    if device.facts().major == 9 && largest > MOST_FP4_SCALE {
+        let (what, expected) = ("a scale of an MXFP4 matrix", format!("at most {MOST_FP4_SCALE} on this GPU"));
+        return Err(Error::Value { what: what.into(), expected, found: largest.to_string() });
+    }
     let format = WeightFormat::Quantised(format);
     Ok(Matrix { memory: Arc::new(memory), outputs, inner: cols, format, fp8: None })
 }
 
+/// Scales below this count as 0: kernels divide by scales, and no quotient may leave f32.
+const LEAST_SCALE: f32 = f32::from_bits((127 - 100) << 23);
+
 /// Writes a row as output `output` of the panels of 64 outputs, which are zeros there. `group_inputs`: inputs that share one
-/// of the row's scales.
+/// of the row's scales. Groups of scale 0 get codes that stand for 0, and a scale of 1.
 pub fn pack_row(layout: FourBit, group_inputs: usize, row: &QuantRow, output: usize, panels: &mut [u8]) {
+    let group_inputs = group_inputs.max(1);
+    let zero = |group: usize| match layout.codes {
+        FourBitCodes::Int4 => row.zeros.get(group).copied().unwrap_or(SYMMETRIC_ZERO),
+        FourBitCodes::Fp4 => 0,
+    };
+    let counts = |group: usize| row.scales.get(group).is_some_and(|scale| scale.abs() >= LEAST_SCALE);
     let panels = panels.chunks_exact_mut(layout.panel_bytes()).zip(row.codes.chunks(FourBit::INPUTS));
     for (number, (panel, codes)) in panels.enumerate() {
         for (k, &code) in codes.iter().enumerate() {
+            let group = (number * FourBit::INPUTS + k) / group_inputs;
+            let code = if counts(group) { code } else { zero(group) };
             // Thread, register and half of it that hold input k, as in attention/mma.cuh.
             let thread = output / 16 * 32 + output % 8 * 4 + k % 8 / 2;
             let (register, high) = (output / 8 % 2 + k / 8 % 2 * 2, k % 2);
@@ -69,17 +96,16 @@ pub fn pack_row(layout: FourBit, group_inputs: usize, row: &QuantRow, output: us
             panel[half] |= low;
             panel[half + 1] |= high;
         }
-        for group in 0..layout.groups() {
-            let input = number * FourBit::INPUTS + group * layout.group;
-            let Some(scale) = row.scales.get(input / group_inputs.max(1)) else { continue };
-            let at = group * FourBit::OUTPUTS + output;
+        for own in 0..layout.groups() {
+            let group = (number * FourBit::INPUTS + own * layout.group) / group_inputs;
+            let scale = if counts(group) { row.scales[group] } else { 1.0 };
+            let at = own * FourBit::OUTPUTS + output;
             match layout.codes {
                 FourBitCodes::Int4 => {
                     panel[FourBit::SCALES_AT + at * 4..][..4].copy_from_slice(&scale.to_le_bytes());
-                    panel[layout.zeros_at() + at] =
-                        row.zeros.get(input / group_inputs).copied().unwrap_or(SYMMETRIC_ZERO);
+                    panel[layout.zeros_at() + at] = zero(group);
                 }
-                // A power of two: its exponent, which is 0 for the one below the normal numbers.
+                // A power of two: its exponent.
                 FourBitCodes::Fp4 => panel[FourBit::SCALES_AT + at] = (scale.to_bits() >> 23) as u8,
             }
         }

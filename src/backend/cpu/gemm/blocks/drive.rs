@@ -160,5 +160,8 @@ for_each_isa! {
 
 #[inline(always)]
 fn read_scales_loop(w: &BlockPanels, panels: Range<usize>, out: &mut PanelScales) {
-    panels.for_each(|p| w.read_scales(p, out));
+    // Not `for_each`, which stays a call without the instruction set.
+    for p in panels {
+        w.read_scales(p, out);
+    }
 }

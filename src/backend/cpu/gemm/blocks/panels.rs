@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use super::super::pack::{PANEL, zeroed};
 use super::codes::{CodeLines, LINE, WORDS, raised_by};
 use crate::backend::BlockView;
-use crate::gguf::{CodedBlock, LIFTED, TensorType, half_at, half_power_of_two};
+use crate::gguf::{CodedBlock, LIFTED, TensorType, half, half_power_of_two};
 
 /// A matrix `[rows, cols]` (outputs, inputs), the last panel padded with zeros.
 pub struct BlockPanels {
@@ -88,22 +88,27 @@ impl BlockPanels {
     pub fn read_scales(&self, p: usize, out: &mut PanelScales) {
         let kind = self.kind;
         let bytes = kind.scale_bytes().len() * PANEL;
-        let blocks = self.cols / kind.block_elements();
-        for block in self.heads[p * blocks * bytes..][..blocks * bytes].chunks_exact(bytes) {
+        let (blocks, splits) = (self.cols / kind.block_elements(), kind.block_elements() / LIFTED * self.splits());
+        let scales = appended(&mut out.scales, blocks * splits);
+        let leasts = if kind.has_least() { blocks * kind.block_elements() / LIFTED } else { 0 };
+        let leasts = appended(&mut out.least, leasts);
+        let heads = &self.heads[p * blocks * bytes..][..blocks * bytes];
+        for (i, (block, scales)) in heads.chunks_exact(bytes).zip(scales.chunks_exact_mut(splits)).enumerate() {
             match kind {
-                TensorType::Mxfp4 => out.scales.push(std::array::from_fn(|lane| half_power_of_two(block[lane]))),
-                TensorType::Q4K | TensorType::Q5K => read_256(block, out),
-                TensorType::Q6K => {
-                    let of_scales = halves(block, 8);
-                    for j in 0..16 {
-                        let of_lane = |lane| of_scales[lane] * f32::from(byte(block, j, lane).cast_signed());
-                        out.scales.push(std::array::from_fn(of_lane));
+                TensorType::Mxfp4 => {
+                    for (lane, scale) in scales[0].iter_mut().enumerate() {
+                        *scale = half_power_of_two(block[lane]);
                     }
                 }
+                TensorType::Q4K | TensorType::Q5K => read_256(block, scales, &mut leasts[i * 8..][..8]),
+                TensorType::Q6K => read_signed(block, scales),
                 _ => {
-                    out.scales.push(halves(block, 0));
+                    scales[0] = halves(block, 0);
                     if kind.has_least() {
-                        out.least.push(halves(block, 1).map(|value| -value));
+                        leasts[i] = halves(block, 1);
+                        for least in &mut leasts[i] {
+                            *least = -*least;
+                        }
                     }
                 }
             }
@@ -165,33 +170,71 @@ fn put_row(kind: TensorType, row: &[u8], lane: usize, coded: &mut CodedBlock, co
     }
 }
 
-/// Pair `j` of the bytes of 16 outputs' scales as f16.
-#[inline(always)]
-fn halves(block: &[u8], j: usize) -> [f32; PANEL] {
-    let pairs = &block[j * 2 * PANEL..][..2 * PANEL];
-    std::array::from_fn(|lane| half_at(pairs, 2 * lane))
+/// Makes `list` longer by `more` entries, and returns those.
+fn appended(list: &mut Vec<[f32; PANEL]>, more: usize) -> &mut [[f32; PANEL]] {
+    let first = list.len();
+    list.resize(first + more, [0.0; PANEL]);
+    &mut list[first..]
 }
 
-/// Byte `j` of the scales of output `lane`.
+// Loops over 16 outputs, not iterators or closures: these stay calls, which lack the instruction set of the caller.
+
+/// Bytes `2 j` and `2 j + 1` of the scales of 16 outputs.
 #[inline(always)]
-fn byte(block: &[u8], j: usize, lane: usize) -> u8 {
-    block[(j / 2 * PANEL + lane) * 2 + j % 2]
+fn pairs(block: &[u8], j: usize) -> [u32; PANEL] {
+    let (bytes, mut pairs) = (&block[j * 2 * PANEL..][..2 * PANEL], [0; PANEL]);
+    for lane in 0..PANEL {
+        pairs[lane] = u32::from(u16::from_le_bytes([bytes[2 * lane], bytes[2 * lane + 1]]));
+    }
+    pairs
+}
+
+/// Byte `j` of the scales of 16 outputs.
+#[inline(always)]
+fn bytes(block: &[u8], j: usize) -> [u32; PANEL] {
+    let mut bytes = pairs(block, j / 2);
+    for byte in &mut bytes {
+        *byte = *byte >> (j % 2 * 8) & 255;
+    }
+    bytes
+}
+
+/// Pair `j` as f16.
+#[inline(always)]
+fn halves(block: &[u8], j: usize) -> [f32; PANEL] {
+    let (pairs, mut numbers) = (pairs(block, j), [0.0; PANEL]);
+    for lane in 0..PANEL {
+        numbers[lane] = half(pairs[lane]);
+    }
+    numbers
 }
 
 /// The scales and smallest values of Q4_K and Q5_K; `gguf::CodedBlock` describes their bits.
 #[inline(always)]
-fn read_256(block: &[u8], out: &mut PanelScales) {
-    let (of_scales, of_least) = (halves(block, 0), halves(block, 1));
-    for j in 0..8 {
-        let six_bits = |first: usize, high_shift: usize, lane: usize| {
-            if j < 4 {
-                return byte(block, 4 + first + j, lane) & 63;
-            }
-            let lower = byte(block, 4 + 8 + j - 4, lane) >> high_shift & 15;
-            lower | byte(block, 4 + first + j - 4, lane) >> 6 << 4
-        };
-        out.scales.push(std::array::from_fn(|lane| of_scales[lane] * f32::from(six_bits(0, 0, lane))));
-        out.least.push(std::array::from_fn(|lane| of_least[lane] * f32::from(six_bits(4, 4, lane))));
+fn read_256(block: &[u8], scales: &mut [[f32; PANEL]], leasts: &mut [[f32; PANEL]]) {
+    let (of_scales, of_leasts) = (halves(block, 0), halves(block, 1));
+    for j in 0..4 {
+        // The first four have six bits of a byte, the other four two of that and four of another one.
+        let (scale, least, both) = (bytes(block, 4 + j), bytes(block, 8 + j), bytes(block, 12 + j));
+        for lane in 0..PANEL {
+            let number = |six_bits: u32| six_bits.cast_signed() as f32;
+            scales[j][lane] = of_scales[lane] * number(scale[lane] & 63);
+            leasts[j][lane] = of_leasts[lane] * number(least[lane] & 63);
+            scales[j + 4][lane] = of_scales[lane] * number(both[lane] & 15 | scale[lane] >> 6 << 4);
+            leasts[j + 4][lane] = of_leasts[lane] * number(both[lane] >> 4 | least[lane] >> 6 << 4);
+        }
+    }
+}
+
+/// The scales of Q6_K: signed bytes, and an f16 behind them.
+#[inline(always)]
+fn read_signed(block: &[u8], scales: &mut [[f32; PANEL]]) {
+    let of_scales = halves(block, 8);
+    for (j, scales) in scales.iter_mut().enumerate() {
+        let bytes = bytes(block, j);
+        for lane in 0..PANEL {
+            scales[lane] = of_scales[lane] * ((bytes[lane] << 24).cast_signed() >> 24) as f32;
+        }
     }
 }
 
