@@ -7,7 +7,8 @@
 //! An exact sum over inputs has [`PARTS`] parts, neighbouring inputs each, folded pair by pair as a balanced tree. Each
 //! rank computes its parts one by one, and the fabric folds them and those of the other ranks in the same tree, so the
 //! bits do not depend on the number of ranks. Otherwise a rank's parts are one product. Parts are rounded to the dtype
-//! of activations, as they are sent; of exact sums, what is folded of them is rounded too, but for the last sum.
+//! of activations, as they are sent; of exact sums, what is folded of them is rounded too, but for the last sum. Of
+//! others only the last is, where more than two ranks add up: large ones are sent on as sums.
 
 mod backend;
 mod cut;
@@ -71,12 +72,21 @@ pub trait Ranked: Backend<SavedPages: Sync> + Sized {
 /// How sums of ranks are exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reduced {
-    /// What each part is rounded to; if sums are exact, every sum of parts but the last, too, whichever rank makes it.
+    /// What each part is rounded to; if sums are exact, every sum of parts but the last, too, whichever rank makes it;
+    /// if not, the sum of all of more than two ranks.
     pub wire: Dtype,
     /// Whether there are always [`PARTS`] parts.
     pub exact: bool,
     /// Whether the sum is added to what is there.
     pub adds: bool,
+}
+
+impl Reduced {
+    /// The sum of two neighbours, one of `left` sums that their level leaves, where `ranks` ranks fold their own sums.
+    pub(in crate::backend) fn sum(self, ranks: usize, a: f32, b: f32, left: usize) -> f32 {
+        let rounds = if left > 1 { self.exact } else { !self.exact && ranks > 2 };
+        if rounds { self.wire.round(a + b) } else { a + b }
+    }
 }
 
 /// Folds neighbouring numbers into the first, pair by pair as a balanced tree; their number is a power of two.

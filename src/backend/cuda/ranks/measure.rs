@@ -49,7 +49,8 @@ pub struct LinkLimits {
 }
 
 impl LinkLimits {
-    /// Microseconds below which `ranks` ranks cannot add up buffers of `bytes` bytes.
+    /// Microseconds below which `ranks` ranks cannot add up buffers of `bytes` bytes, their elements and sums sent in
+    /// one dtype: each GPU sends its share of the others' sums, and its own sum to each.
     pub fn floor_us(&self, ranks: usize, bytes: usize) -> f64 {
         let on_link = 2.0 * (ranks - 1) as f64 / ranks as f64 * bytes as f64;
         self.round_trip_us.max(on_link / self.bytes_per_s * 1e6)
