@@ -7,6 +7,7 @@
 //   the bytes, but one way of the link is all that it waits for. For small buffers.
 // all_reduce_one_shot: each rank writes all of its sum to every other one, chunk by chunk. Half the blocks send, half
 //   add up what has come. (RANKS - 1) * count elements leave each GPU. For two ranks no order of exchange sends less.
+//   Of one rank all blocks add up.
 // all_reduce_two_shot: each rank adds up one share and writes the sums to every other one. A third of the blocks sends,
 //   adds, and takes over sums, each. 2 * (RANKS - 1) / RANKS * count elements leave each GPU; with EXACT, or of two
 //   ranks, half of them are f32.
@@ -133,6 +134,9 @@ extern "C" __global__ void __launch_bounds__(512, 1)
                        const RankMemory* ranks, unsigned* last, const unsigned* aborted, unsigned rank,
                        unsigned most_packets, unsigned most_floats) {
     constexpr int N = static_cast<int>(IN_PACKET);
+    if (count == 0) {
+        return;
+    }
     const Exchange at = {ranks, last, aborted, rank, most_packets, most_floats};
     const unsigned number = number_of(at);
     const unsigned thread = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
@@ -226,9 +230,10 @@ __device__ __forceinline__ Lanes<float, N> sum_at(const Exchange& at, unsigned n
 
 template <int N>
 __device__ __forceinline__ void one_shot(const Exchange& at, const Elements& of) {
+    constexpr unsigned ROLES = RANKS > 1 ? 2 : 1;
     const unsigned number = number_of(at), chunks = (of.count + of.chunk - 1) / of.chunk;
-    const unsigned blocks = gridDim.x / 2, block = blockIdx.x % blocks;
-    const bool sends = blockIdx.x < blocks;
+    const unsigned blocks = gridDim.x / ROLES, block = blockIdx.x % blocks;
+    const bool sends = RANKS > 1 && blockIdx.x < blocks;
     for (unsigned c = block; c < chunks; c += blocks) {
         const unsigned begin = c * of.chunk, end = min(begin + of.chunk, of.count);
         if (sends) {
@@ -249,6 +254,9 @@ extern "C" __global__ void __launch_bounds__(512, 1)
     all_reduce_one_shot(float* out, const Parts parts, unsigned long long first, unsigned count, unsigned adds,
                         unsigned chunk, const RankMemory* ranks, unsigned* last, const unsigned* aborted, unsigned rank,
                         unsigned most_packets, unsigned most_floats) {
+    if (count == 0) {
+        return;
+    }
     const Exchange at = {ranks, last, aborted, rank, most_packets, most_floats};
     const Elements of = {out, parts, first, count, chunk, adds != 0};
     if (count % WIDE == 0 && first % WIDE == 0) {
@@ -304,6 +312,9 @@ extern "C" __global__ void __launch_bounds__(512, 1)
     all_reduce_two_shot(float* out, const Parts parts, unsigned long long first, unsigned count, unsigned adds,
                         unsigned chunk, const RankMemory* ranks, unsigned* last, const unsigned* aborted, unsigned rank,
                         unsigned most_packets, unsigned most_floats) {
+    if (count == 0) {
+        return;
+    }
     const Exchange at = {ranks, last, aborted, rank, most_packets, most_floats};
     const Elements of = {out, parts, first, count, chunk, adds != 0};
     if (count % WIDE == 0 && first % WIDE == 0) {

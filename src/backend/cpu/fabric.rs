@@ -101,8 +101,8 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use super::*;
-    use crate::backend::ranks::Rank;
     use crate::backend::ranks::members::Members;
+    use crate::backend::ranks::{Failed, Rank};
     use crate::backend::{Backend, Dtype};
     use crate::error::Error;
 
@@ -248,6 +248,20 @@ mod tests {
         assert_eq!(add().unwrap(), [2.0, 2.0]);
         assert!(fail(false).unwrap_err().to_string().contains("rank 1 is gone"));
         assert!(add().unwrap_err().to_string().contains("another rank has failed"));
+    }
+
+    #[test]
+    fn an_exchange_that_fails_ends_all_with_its_error() {
+        let members = members(2);
+        let work = |rank: Rank<'_, Cpu>| {
+            if rank.number == 1 {
+                std::panic::panic_any(Failed(Error::Internal("rank 1 cannot send".to_owned())));
+            }
+            Ok(sum(rank.backend, rank.fabric, rank.number, &one(1.0)).data[0])
+        };
+        let failed = members.try_together(work).unwrap_err();
+        assert!(failed.to_string().contains("rank 1 cannot send"), "{failed}");
+        assert!(members.try_together(|_| Ok(())).is_err());
     }
 
     #[test]

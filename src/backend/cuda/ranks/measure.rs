@@ -155,7 +155,12 @@ impl MeasuredRanks {
         if is_none {
             return Ok(None);
         }
-        let times = self.members.try_together(|rank| self.time_on(rank, &pieces, exchange, count, wire))?;
+        let times = self.members.try_together(|rank| {
+            let ending = EndsNccl(self.nccl.as_ref().ok());
+            let time = self.time_on(rank, &pieces, exchange, count, wire)?;
+            ending.disarm();
+            Ok(time)
+        })?;
         Ok(Some(times.into_iter().fold(0.0, f64::max)))
     }
 
@@ -218,6 +223,21 @@ impl MeasuredRanks {
                 Err(Error::value(what, expected(i).to_string(), sum.to_string()))
             }
         }
+    }
+}
+
+/// Ends NCCL when it is dropped: a rank fails, and others may wait for it there.
+struct EndsNccl<'a>(Option<&'a Nccl>);
+
+impl EndsNccl<'_> {
+    fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for EndsNccl<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|nccl| nccl.abort());
     }
 }
 
