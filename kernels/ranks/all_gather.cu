@@ -48,6 +48,9 @@ extern "C" __global__ void __launch_bounds__(512, 1)
     all_gather(float* out, const float* x, unsigned long long first, unsigned count, unsigned width, unsigned chunk,
                const RankMemory* ranks, unsigned* last, const unsigned* aborted, unsigned rank, unsigned most_packets,
                unsigned most_floats) {
+    if (count == 0) {
+        return;
+    }
     const Exchange at = {ranks, last, aborted, rank, most_packets, most_floats};
     if (width % 4 == 0) {
         gather<4>(at, out, x, first, count, width, chunk);

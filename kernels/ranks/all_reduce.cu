@@ -1,14 +1,16 @@
 // out = sum over ranks of their parts, or out += it, folded pair by pair as a balanced tree: the parts of a rank, then
 // the ranks in order. The same bits on each rank, whichever of the three kernels. Parts are rounded to WIRE, as they
 // are sent. With EXACT, PARTS * RANKS is always 8, and every sum but the last is rounded to WIRE too, whichever rank
-// makes it: then the bits do not depend on the number of ranks.
+// makes it: then the bits do not depend on the number of ranks. Without, of more than two ranks, the last alone is.
 //
 // all_reduce_packets: each rank writes all of its sum to every other one, in packets that carry their own flag; twice
 //   the bytes, but one way of the link is all that it waits for. For small buffers.
 // all_reduce_one_shot: each rank writes all of its sum to every other one, chunk by chunk. Half the blocks send, half
 //   add up what has come. (RANKS - 1) * count elements leave each GPU. For two ranks no order of exchange sends less.
+//   Of one rank all blocks add up.
 // all_reduce_two_shot: each rank adds up one share and writes the sums to every other one. A third of the blocks sends,
-//   adds, and takes over sums, each. 2 * (RANKS - 1) / RANKS * count elements leave each GPU, half of them f32.
+//   adds, and takes over sums, each. 2 * (RANKS - 1) / RANKS * count elements leave each GPU; with EXACT, or of two
+//   ranks, half of them are f32.
 //
 // Shapes: out f32, parts PART, of which elements first, .. first + count are summed; memory as in exchange.cuh.
 // Grid: the same on every rank; blocks of 512 threads. Blocks wait only for blocks of a lower number on other ranks.
@@ -17,6 +19,21 @@
 //
 // Defines: RANKS (1, 2, 4 or 8), PARTS (of a rank: 1, 2, 4 or 8), PART and WIRE (f32, f16 or bf16), EXACT (0 or 1).
 #include "ranks/exchange.cuh"
+
+// Whether the last sum is rounded to WIRE, as two shots send it: not if it is exact, nor of two ranks, which never need
+// to send it.
+constexpr bool ROUNDS_LAST = !EXACT && RANKS > 2;
+
+// What two shots send sums as.
+template <bool ROUNDED>
+struct SentAs {
+    using Type = float;
+};
+template <>
+struct SentAs<true> {
+    using Type = WIRE;
+};
+using SUM = SentAs<ROUNDS_LAST>::Type;
 
 // The buffers of this rank's parts.
 struct Parts {
@@ -60,7 +77,7 @@ __device__ __forceinline__ Lanes<float, N> own_sum(const Parts& parts, unsigned 
 // The sum of all ranks'.
 template <int N>
 __device__ __forceinline__ Lanes<float, N> fold_ranks(Lanes<float, N> (&sums)[RANKS]) {
-    fold(sums, [](unsigned left) { return EXACT && left > 1; });
+    fold(sums, [](unsigned left) { return left > 1 ? EXACT : ROUNDS_LAST; });
     return sums[0];
 }
 
@@ -117,6 +134,9 @@ extern "C" __global__ void __launch_bounds__(512, 1)
                        const RankMemory* ranks, unsigned* last, const unsigned* aborted, unsigned rank,
                        unsigned most_packets, unsigned most_floats) {
     constexpr int N = static_cast<int>(IN_PACKET);
+    if (count == 0) {
+        return;
+    }
     const Exchange at = {ranks, last, aborted, rank, most_packets, most_floats};
     const unsigned number = number_of(at);
     const unsigned thread = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
@@ -165,11 +185,12 @@ extern "C" __global__ void __launch_bounds__(512, 1)
     end_exchange(at, number);
 }
 
-// Where `sender` writes element `i` for `receiver`: behind the place of float `share`, the first element of the share,
-// so that elements of one share never lie where sums of another do.
-__device__ __forceinline__ WIRE* sent_at(const Exchange& at, unsigned number, unsigned sender, unsigned receiver,
-                                         unsigned share, unsigned i) {
-    return reinterpret_cast<WIRE*>(floats_of(at, number, sender, receiver) + share) + (i - share);
+// Where `sender` writes element `i` for `receiver`, as T: behind the place of float `share`, the first element of the
+// share, so that elements of one share never lie where sums of another do.
+template <class T>
+__device__ __forceinline__ T* sent_at(const Exchange& at, unsigned number, unsigned sender, unsigned receiver,
+                                      unsigned share, unsigned i) {
+    return reinterpret_cast<T*>(floats_of(at, number, sender, receiver) + share) + (i - share);
 }
 
 // A launch's elements: a place of `parts` and `out` for each of `count`, in chunks.
@@ -189,7 +210,7 @@ __device__ __forceinline__ void send(const Exchange& at, unsigned number, const 
     for (unsigned i = begin + threadIdx.x * N; i < end; i += blockDim.x * N) {
         const Lanes<float, N> own = own_sum<N>(of.parts, of.first + i);
         for (unsigned other = first_other; other < end_other; other++) {
-            store<N>(sent_at(at, number, at.rank, (at.rank + other) % RANKS, share, i), own);
+            store<N>(sent_at<WIRE>(at, number, at.rank, (at.rank + other) % RANKS, share, i), own);
         }
     }
 }
@@ -202,16 +223,17 @@ __device__ __forceinline__ Lanes<float, N> sum_at(const Exchange& at, unsigned n
 #pragma unroll
     for (unsigned sender = 0; sender < RANKS; sender++) {
         sums[sender] = sender == at.rank ? own_sum<N>(of.parts, of.first + i)
-                                         : load<N>(sent_at(at, number, sender, at.rank, share, i));
+                                         : load<N>(sent_at<WIRE>(at, number, sender, at.rank, share, i));
     }
     return fold_ranks(sums);
 }
 
 template <int N>
 __device__ __forceinline__ void one_shot(const Exchange& at, const Elements& of) {
+    constexpr unsigned ROLES = RANKS > 1 ? 2 : 1;
     const unsigned number = number_of(at), chunks = (of.count + of.chunk - 1) / of.chunk;
-    const unsigned blocks = gridDim.x / 2, block = blockIdx.x % blocks;
-    const bool sends = blockIdx.x < blocks;
+    const unsigned blocks = gridDim.x / ROLES, block = blockIdx.x % blocks;
+    const bool sends = RANKS > 1 && blockIdx.x < blocks;
     for (unsigned c = block; c < chunks; c += blocks) {
         const unsigned begin = c * of.chunk, end = min(begin + of.chunk, of.count);
         if (sends) {
@@ -232,6 +254,9 @@ extern "C" __global__ void __launch_bounds__(512, 1)
     all_reduce_one_shot(float* out, const Parts parts, unsigned long long first, unsigned count, unsigned adds,
                         unsigned chunk, const RankMemory* ranks, unsigned* last, const unsigned* aborted, unsigned rank,
                         unsigned most_packets, unsigned most_floats) {
+    if (count == 0) {
+        return;
+    }
     const Exchange at = {ranks, last, aborted, rank, most_packets, most_floats};
     const Elements of = {out, parts, first, count, chunk, adds != 0};
     if (count % WIDE == 0 && first % WIDE == 0) {
@@ -260,10 +285,10 @@ __device__ __forceinline__ void two_shot(const Exchange& at, const Elements& of)
             tell_one(at, number, 0, c, owner);
         } else {
             hear_one(at, number, 1, c, owner);
-            const float* sums = floats_of(at, number, owner, at.rank);
+            const SUM* sums = sent_at<SUM>(at, number, owner, at.rank, owner * share * of.chunk, begin);
 #pragma unroll 2
             for (unsigned i = begin + threadIdx.x * N; i < end; i += blockDim.x * N) {
-                put<N>(of.out + of.first + i, load<N>(sums + i), of.adds);
+                put<N>(of.out + of.first + i, load<N>(sums + (i - begin)), of.adds);
             }
         }
     }
@@ -271,9 +296,10 @@ __device__ __forceinline__ void two_shot(const Exchange& at, const Elements& of)
         const unsigned begin = c * of.chunk, end = min(begin + of.chunk, of.count);
         hear(at, number, 0, c);
         for (unsigned i = begin + threadIdx.x * N; i < end; i += blockDim.x * N) {
-            const Lanes<float, N> sums = sum_at<N>(at, number, of, at.rank * share * of.chunk, i);
+            const unsigned own = at.rank * share * of.chunk;
+            const Lanes<float, N> sums = sum_at<N>(at, number, of, own, i);
             for (unsigned other = 1; other < RANKS; other++) {
-                store<N>(floats_of(at, number, at.rank, (at.rank + other) % RANKS) + i, sums);
+                store<N>(sent_at<SUM>(at, number, at.rank, (at.rank + other) % RANKS, own, i), sums);
             }
             put<N>(of.out + of.first + i, sums, of.adds);
         }
@@ -286,6 +312,9 @@ extern "C" __global__ void __launch_bounds__(512, 1)
     all_reduce_two_shot(float* out, const Parts parts, unsigned long long first, unsigned count, unsigned adds,
                         unsigned chunk, const RankMemory* ranks, unsigned* last, const unsigned* aborted, unsigned rank,
                         unsigned most_packets, unsigned most_floats) {
+    if (count == 0) {
+        return;
+    }
     const Exchange at = {ranks, last, aborted, rank, most_packets, most_floats};
     const Elements of = {out, parts, first, count, chunk, adds != 0};
     if (count % WIDE == 0 && first % WIDE == 0) {

@@ -1,7 +1,7 @@
 // How the ranks of one model exchange buffers: GPUs of one host, each of which writes into the memory of the others. An
 // exchange has a number, the same on all ranks; numbers of even and odd exchanges have memory of their own. A rank
 // hears from every other one in each exchange, so those have then ended the exchange before, and what it writes next
-// belongs to memory that nobody reads any more.
+// belongs to memory that nobody reads any more. A launch without elements is no exchange: it only loads the kernel.
 //
 // Defines: RANKS (1, 2, 4 or 8).
 #pragma once
@@ -81,8 +81,13 @@ __device__ __forceinline__ unsigned place_of(unsigned sender, unsigned receiver)
     return sender < receiver ? sender : sender - 1;
 }
 
+// The number behind `number`. Memory starts as zeros, so 0 is none, and -1 neither: even and odd numbers alternate.
+__device__ __forceinline__ unsigned next_number(unsigned number) {
+    return number < 0xfffffffeu ? number + 1 : 1;
+}
+
 __device__ __forceinline__ unsigned number_of(const Exchange& at) {
-    return at.last[blockIdx.x] + 1;
+    return next_number(at.last[blockIdx.x]);
 }
 
 // Called by all threads of a block at its end.
@@ -131,9 +136,14 @@ __device__ __forceinline__ void tell_one(const Exchange& at, unsigned number, un
     }
 }
 
+// A sender is one exchange ahead at most. Any other number is old, however far away: a chunk may not have been written
+// for long.
+__device__ __forceinline__ bool has_come(unsigned found, unsigned number) {
+    return found == number || found == next_number(number);
+}
+
 __device__ __forceinline__ void wait_for_number(const Exchange& at, const unsigned* word, unsigned number) {
-    // Numbers wrap around.
-    for (unsigned turn = 1; static_cast<int>(load_acquire(word) - number) < 0; turn++) {
+    for (unsigned turn = 1; !has_come(load_acquire(word), number); turn++) {
         if (turn % TURNS == 0 && *at.aborted != 0) {
             break;
         }

@@ -52,7 +52,7 @@ pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MO
 pub use quantised::{CodeFormat, QuantFormat, QuantRow, QuantSource, QuantView, Rounding, RoundingKind, ScaleSource};
 pub use scoring::Scoring;
 pub use shapes::{HeadKind, HeadLayout, HeadSteps, KvShape, MOST_HEAD_DIM, MOST_ROPES};
-pub use split::{Share, Split};
+pub use split::{Segment, Share, Split};
 pub use step::{RowToken, StepBatch, StepShape, advance_slots};
 pub use timed::{Rates, Timed};
 pub use weights::{
@@ -253,8 +253,9 @@ pub trait Backend: Send + 'static {
 
     /// Whether matrices of this format are multiplied as they are stored. Others must be made dense before `matrix`.
     fn multiplies(&self, format: WeightFormat) -> bool;
-    /// The same of matrices of experts.
-    fn multiplies_experts(&self, format: WeightFormat) -> bool {
+    /// The same of matrices of experts of this width, which is divided among devices that compute together.
+    fn multiplies_experts(&self, format: WeightFormat, width: usize) -> bool {
+        let _ = width;
         self.multiplies(format)
     }
     /// Stacks `parts` (each `[out_i, in]`, equal `in`) into one matrix `[sum out_i, in]`. Dense parts have one dtype where
@@ -298,6 +299,11 @@ pub trait Backend: Send + 'static {
 
     /// Bytes per element of keys and values at the current KV dtype, in layers with these heads and compute dtype.
     fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize;
+    /// How many of the devices that compute together store each key and value of layers with these heads.
+    fn kv_copies(&self, heads: HeadLayout) -> usize {
+        let _ = heads;
+        1
+    }
     /// Bytes per page, all layers of a page group.
     fn page_bytes(&self, shape: &KvShape) -> usize;
     /// Bytes that `kv` allocates in addition to its pages.

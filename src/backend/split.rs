@@ -3,18 +3,68 @@
 //! the second its inputs; what the second computes is then summed over the ranks. The decoder says how everything would
 //! be divided, `ranks` divides it, and a single device has all.
 
-use super::ActivationDtype;
+use std::ops::Range;
+
+use super::{ActivationDtype, HeadLayout};
 
 /// How a matrix, or the bias beside it, is divided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Split {
     /// Every rank has all of it.
     Whole,
-    /// Every rank has an equal share of the outputs of each of these segments, neighbours of these widths. Where the
-    /// ranks do not divide one, every rank has all of the matrix.
-    Outputs(Vec<usize>),
+    /// Every rank has its share of the outputs of each of these segments, which are neighbours. Where a segment has
+    /// none for some number of ranks, every rank has all of the matrix.
+    Outputs(Vec<Segment>),
     /// Every rank has an equal share of the inputs. A bias belongs to the first share.
     Inputs,
+}
+
+/// Neighbouring outputs, of whole units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    pub width: usize,
+    /// Outputs that belong together: all of a head.
+    pub unit: usize,
+}
+
+impl Split {
+    /// Segments of these widths, whose outputs do not belong together.
+    pub fn outputs(widths: impl IntoIterator<Item = usize>) -> Self {
+        Split::Outputs(widths.into_iter().map(|width| Segment { width, unit: 1 }).collect())
+    }
+}
+
+impl Segment {
+    /// The outputs of rank `rank` of `ranks`: as many units as any other rank has or, where there are fewer units than
+    /// ranks, one that neighbouring ranks have too. `None`: neither is possible.
+    pub fn share(self, rank: usize, ranks: usize) -> Option<Range<usize>> {
+        let units = units_of_rank(self.width / self.unit, rank, ranks)?;
+        Some(units.start * self.unit..units.end * self.unit)
+    }
+}
+
+/// Which of `count` units a rank has; see [`Segment::share`].
+fn units_of_rank(count: usize, rank: usize, ranks: usize) -> Option<Range<usize>> {
+    if count.is_multiple_of(ranks) {
+        let own = count / ranks;
+        return Some(rank * own..(rank + 1) * own);
+    }
+    let first = rank * count / ranks;
+    ranks.is_multiple_of(count).then_some(first..first + 1)
+}
+
+impl HeadLayout {
+    /// The heads of one of `ranks` ranks: a share of the query heads, and the key heads that these read. Several ranks
+    /// have the same key head where there are fewer than ranks. `None`: the ranks do not divide the heads.
+    pub fn of_rank(self, ranks: usize) -> Option<Self> {
+        let queries = self.q_heads.is_multiple_of(ranks).then_some(self.q_heads / ranks)?;
+        Some(Self { q_heads: queries, kv_heads: units_of_rank(self.kv_heads, 0, ranks)?.len(), ..self })
+    }
+
+    /// How many of `ranks` ranks have each key head.
+    pub fn copies(self, ranks: usize) -> usize {
+        ranks.checked_div(self.kv_heads).map_or(1, |copies| copies.max(1))
+    }
 }
 
 /// What every rank has of a buffer, and which layers write it.
@@ -27,8 +77,47 @@ pub enum Share {
     Summed { parts: ActivationDtype },
     /// The same; a layer whose outputs are divided writes it.
     Gathered,
-    /// The columns of a matrix whose outputs are divided.
+    /// The columns of a matrix whose outputs are divided: a share as large as any other rank's.
     Columns,
+    /// The columns of a matrix whose outputs are the query, key and value heads of these.
+    Heads(HeadLayout),
     /// All columns, of the parts of a sum: what experts write whose inputs are divided, until they are combined.
     Parts,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fewer_units_than_ranks_are_had_by_neighbours() {
+        let heads = Segment { width: 32, unit: 16 };
+        let shares = |ranks: usize| (0..ranks).map(|rank| heads.share(rank, ranks)).collect::<Option<Vec<_>>>();
+        assert_eq!(heads.share(0, 1), Some(0..32));
+        assert_eq!(shares(2), Some(vec![0..16, 16..32]));
+        assert_eq!(shares(4), Some(vec![0..16, 0..16, 16..32, 16..32]));
+        let three = Segment { width: 48, unit: 16 };
+        assert_eq!(three.share(0, 2), None);
+        assert_eq!(Segment { width: 0, unit: 16 }.share(1, 2), Some(0..0));
+    }
+
+    #[test]
+    fn a_rank_has_the_key_heads_that_its_queries_read() {
+        let heads = HeadLayout { q_heads: 16, kv_heads: 2, head_dim: 8 };
+        let (queries, keys) = (Segment { width: 16, unit: 1 }, Segment { width: 2, unit: 1 });
+        for ranks in [1, 2, 4, 8] {
+            let own = heads.of_rank(ranks).unwrap();
+            assert_eq!((own.q_heads, own.kv_heads), (16 / ranks, if ranks == 1 { 2 } else { 1 }));
+            assert_eq!(heads.copies(ranks), if ranks > 2 { ranks / 2 } else { 1 });
+            for rank in 0..ranks {
+                let (queries, keys) = (queries.share(rank, ranks).unwrap(), keys.share(rank, ranks).unwrap());
+                let place = |query: usize| query / heads.group() - keys.start;
+                assert!(queries.clone().all(|query| place(query) == (query - queries.start) / own.group()), "{rank}");
+            }
+        }
+        assert_eq!(HeadLayout { kv_heads: 3, ..heads }.of_rank(2), None);
+        // Layers that read another one's keys have none of their own.
+        assert_eq!(HeadLayout { kv_heads: 0, ..heads }.of_rank(2).unwrap().kv_heads, 0);
+        assert_eq!(HeadLayout { kv_heads: 0, ..heads }.copies(2), 1);
+    }
 }

@@ -64,7 +64,7 @@ impl<'a> ModelSource<'a> {
     /// that compute together, of all, each with a copy of what is not divided.
     pub fn weight_bytes_on<B: Backend>(&self, backend: &B) -> usize {
         let (held, devices) = (self.held_by(backend), backend.devices());
-        held.weight_bytes(self.dtype) + (devices - 1) * held.undivided_bytes(self.dtype, devices)
+        held.weight_bytes(self.dtype) + held.repeated_bytes(self.dtype, devices)
     }
 
     /// The model as this device holds it.
@@ -276,14 +276,15 @@ impl OnBackend for Size<'_> {
 pub(super) fn size_on<B: Backend>(launch: &Launch<'_>, mut backend: B) -> Result<LaunchSizes> {
     let Launch { model, budget, .. } = launch;
     budget.kv.set_on(&mut backend, model.config.stored_heads(), model.dtype);
-    let kv_bytes_per_token = model.config.kv_bytes_per_token(|heads| backend.kv_element_bytes(heads, model.dtype));
+    let kv_bytes_per_token = model.config.kv_bytes_per_token_on(&backend, model.dtype);
     let held = model.held_by(&backend);
     let weights = model.weight_bytes_on(&backend);
     // What all have is read by all.
     let active_weights = held.weight_bytes_read(1, model.dtype) + weights - held.weight_bytes(model.dtype);
     let free = backend.free_bytes()?.saturating_sub(weights);
     let config = launch.engine_config(DeviceKind::of(&backend), free, kv_bytes_per_token)?;
-    if budget.deterministic {
+    if config.deterministic {
+        // It may free pages in other tiles, and takes no memory for chunks.
         backend.set_batch_invariant();
     }
     let rows = config.largest_step().rows;
@@ -291,9 +292,6 @@ pub(super) fn size_on<B: Backend>(launch: &Launch<'_>, mut backend: B) -> Result
     let free = free.saturating_sub(model.config.delta_heads().map(of_heads).max().unwrap_or(0));
     let state_bytes = model.config.state_bytes();
     let PoolParts { pages: pool, states, branches } = config.pool.divide(free, state_bytes, config.max_branches)?;
-    if config.deterministic {
-        backend.set_batch_invariant(); // It may free pages in other tiles.
-    }
     let groups = model.config.page_groups(&backend);
     let pages = EngineConfig { max_branches: branches, ..config }.page_counts(backend.page_tokens(), groups);
     Ok(LaunchSizes {

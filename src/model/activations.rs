@@ -137,6 +137,13 @@ impl MixedHeads {
         }
     }
 
+    fn qkv_share(self) -> Share {
+        match self {
+            Self::Attention(heads) => Share::Heads(heads),
+            Self::DeltaRule(_) => Share::Columns,
+        }
+    }
+
     fn attended_width(self) -> usize {
         match self {
             Self::Attention(heads) => heads.q_width(),
@@ -185,7 +192,7 @@ impl<B: Backend> Activations<B> {
     pub fn new(backend: &mut B, config: &ModelConfig, dtype: Dtype) -> Result<Self> {
         let heads = head_kinds(config);
         let operands = ActivationDtype::Operands(dtype);
-        let mut qkv = |heads: &MixedHeads| backend.shared_buffer(heads.qkv_width(), operands, Share::Columns);
+        let mut qkv = |heads: &MixedHeads| backend.shared_buffer(heads.qkv_width(), operands, heads.qkv_share());
         let qkv = heads.iter().map(&mut qkv).collect::<Result<_>>()?;
         let delta_rule = |heads: &MixedHeads| match heads {
             MixedHeads::Attention(_) => Ok(None),
@@ -209,11 +216,13 @@ impl<B: Backend> Activations<B> {
     }
 
     /// Copies the rows whose logits are computed, as far as the rest of a layer after its attention reads them.
-    /// `heads`: the layer's `BufferIndices::heads`.
-    pub fn select_logit_rows(&mut self, backend: &mut B, heads: usize, step: &B::Step) {
+    /// `heads`: the layer's `BufferIndices::heads`; `reads_normed`: whether it reads the input of attention again.
+    pub fn select_logit_rows(&mut self, backend: &mut B, heads: usize, reads_normed: bool, step: &B::Step) {
         let (all, logit_rows) = (&self.all, &mut self.logit_rows);
         backend.select_rows(&mut logit_rows.residual, &all.residual, step);
-        backend.select_rows(&mut logit_rows.normed, &all.normed, step);
+        if reads_normed {
+            backend.select_rows(&mut logit_rows.normed, &all.normed, step);
+        }
         backend.select_rows(&mut logit_rows.attended[heads], &all.attended[heads], step);
         if let (Some(selected), Some(inputs)) = (&mut logit_rows.inputs, &all.inputs) {
             backend.select_rows(&mut selected.layers, &inputs.layers, step);

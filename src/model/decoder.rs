@@ -94,7 +94,7 @@ impl<B: Backend> Decoder<B> {
         });
         let layers = layers.collect::<Result<_>>()?;
         let one = std::slice::from_ref;
-        let (of_vocab, head_bias) = (Split::Outputs(vec![config.vocab]), layout.head_bias.as_ref());
+        let (of_vocab, head_bias) = (Split::outputs([config.vocab]), layout.head_bias.as_ref());
         let inputs = layout.inputs.as_ref().zip(config.per_layer_inputs);
         let inputs = inputs.map(|(tensors, inputs)| InputTable::load(backend, source, tensors, &config, inputs, dtype));
         Ok(Self {
@@ -108,7 +108,7 @@ impl<B: Backend> Decoder<B> {
             ropes: load_ropes(backend, &kinds.ropes, config.context)?,
             longest: config.context,
             last_position: 0,
-            kv_bytes_per_token: config.kv_bytes_per_token(|heads| backend.kv_element_bytes(heads, dtype)),
+            kv_bytes_per_token: config.kv_bytes_per_token_on(backend, dtype),
             hints: kinds.attention.iter().map(|&kind| plan_hints(backend, dtype, kind)).collect(),
             layers_by_plan: kinds.attention.iter().map(|&kind| config.layers_of(kind)).collect(),
             activations,
@@ -313,7 +313,8 @@ impl<B: Backend> Decoder<B> {
             return;
         }
         // After the last attention rows are independent: continue only with those whose logits are computed.
-        a.select_logit_rows(backend, self.layers[last].buffers.heads, step.loaded);
+        let reads_normed = self.layers[last].reads_normed_again();
+        a.select_logit_rows(backend, self.layers[last].buffers.heads, reads_normed, step.loaded);
         self.layers[last].transform(backend, &mut a.logit_rows);
         self.final_norm.apply(backend, &mut a.logit_rows.normed, &a.logit_rows.residual);
         let head = self.head.as_ref().unwrap_or(&self.embed);

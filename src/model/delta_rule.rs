@@ -35,8 +35,8 @@ impl<B: Backend> DeltaRule<B> {
         layer: LayerIx,
     ) -> Result<Self> {
         let one = std::slice::from_ref;
-        let by_head = Split::Outputs(vec![spec.heads.value_heads]);
-        let of_channels = Split::Outputs(spec.heads.conv_segments().map(|width| CONV_TOKENS * width).to_vec());
+        let by_head = Split::outputs([spec.heads.value_heads]);
+        let of_channels = Split::outputs(spec.heads.conv_segments().map(|width| CONV_TOKENS * width));
         let rate: Vec<f32> = source.values(&own.a_log)?.into_iter().map(|a_log| -a_log.exp()).collect();
         Ok(Self {
             qkv: Linear::load(backend, source, &tensors.qkv)?,

@@ -162,7 +162,7 @@ impl<B: Backend> Dense<B> {
         self.up.apply(backend, &mut inner.up, x);
         match (self.activation, &mut inner.gated) {
             (Activation::Gated(gate), Some(gated)) => {
-                backend.gated_for(gated, &inner.up, gate, &self.down.matrix);
+                self.down.gate_input(backend, gated, &inner.up, gate);
                 gated
             }
             (Activation::Gated(_), None) => unreachable!("`InnerBuffers::new` makes a buffer for gated kinds"),
@@ -192,14 +192,14 @@ impl<B: Backend> Mixture<B> {
         );
         let biases = tensors.biases.as_ref();
         let mut experts = |matrices: &ExpertMatrices, bias: Option<&_>, alternating, kind, split: &Split| {
-            let matrices = source.expert_matrices(backend, matrices, split)?;
+            let matrices = source.expert_matrices(backend, matrices, spec.width, split)?;
             let biases = match bias {
                 Some(bias) => source.expert_biases(backend, bias, alternating, split)?,
                 None => Vec::new(),
             };
             backend.experts(matrices, biases, kind)
         };
-        let halves = Split::Outputs(vec![spec.width; 2]);
+        let halves = Split::outputs([spec.width; 2]);
         let up = experts(&tensors.up, biases.map(|[up, _]| up), alternating, ExpertKind::Gated, &halves)?;
         let down = experts(&tensors.down, biases.map(|[_, down]| down), false, ExpertKind::Linear, &Split::Inputs)?;
         Ok(Self { spec: *spec, router: Linear::load(backend, source, &tensors.router)?, scales, up, down })

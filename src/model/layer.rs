@@ -175,6 +175,11 @@ impl<B: Backend> Layer<B> {
         }
     }
 
+    /// Whether `transform` reads the input of attention, too.
+    pub fn reads_normed_again(&self) -> bool {
+        self.gate.is_some() || matches!(self.before_feed_forward, BlockInput::AsAttention)
+    }
+
     /// `attended = attention(qkv(norm(residual)))`, or the delta rule of the same. Stores the new keys and values or
     /// states, and calls `observe` with the operands of attention.
     pub fn attend(
@@ -277,7 +282,7 @@ impl<B: Backend> Attention<B> {
                 *of_values = Some(vector_of(backend, &vec![1.0; spec.heads.head_dim])?);
             }
         }
-        let by_head = Split::Outputs(vec![spec.heads.q_heads]);
+        let by_head = Split::outputs([spec.heads.q_heads]);
         let sinks = tensors.sinks.as_ref().map(std::slice::from_ref);
         let sinks = sinks.map(|tensor| source.split_vector(backend, tensor, &by_head));
         let kind = kinds.by_layer[ix].as_ref().expect("a layer with attention has a kind");

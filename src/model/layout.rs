@@ -455,7 +455,7 @@ impl LayerNames<'_> {
             let at = |name: &str| self.at(&format!("mlp.shared_expert.{name}"));
             return DenseTensors {
                 up: linear(&[(at("gate_proj"), inner), (at("up_proj"), inner)], self.hidden, bias)
-                    .split(Split::Outputs(vec![width, width])),
+                    .split(Split::outputs([width; 2])),
                 down: linear(&[(at("down_proj"), self.hidden)], inner, bias).split(Split::Inputs),
             };
         }
@@ -470,7 +470,7 @@ impl LayerNames<'_> {
         };
         let up: Vec<_> = modules.iter().map(|module| (self.at(module), up)).collect();
         DenseTensors {
-            up: linear(&up, self.hidden, bias).split(Split::Outputs(vec![width; activation.up_width(width) / width])),
+            up: linear(&up, self.hidden, bias).split(Split::outputs(vec![width; activation.up_width(width) / width])),
             down: linear(&[(self.at(self.modules().down), self.hidden)], inner, bias).split(Split::Inputs),
         }
     }

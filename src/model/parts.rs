@@ -1,7 +1,7 @@
 //! The building blocks of layers: linear layers and norms. Each is loaded from a weight source and applied through the
 //! backend.
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Gate};
 use crate::error::Result;
 
 use super::config::Norm;
@@ -10,7 +10,7 @@ use super::weights::{WeightSource, split_vector_of, vector_of};
 
 /// A linear layer, with or without bias.
 pub struct Linear<B: Backend> {
-    pub matrix: B::Matrix,
+    matrix: B::Matrix,
     bias: Option<B::Vector>,
 }
 
@@ -42,6 +42,11 @@ impl<B: Backend> Linear<B> {
     /// `out = w x (+ bias)`
     pub fn apply(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer) {
         backend.linear(out, x, &self.matrix, self.bias.as_ref());
+    }
+
+    /// `out = gate(x)`, which this layer alone reads.
+    pub fn gate_input(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer, gate: Gate) {
+        backend.gated_for(out, x, gate, &self.matrix);
     }
 
     /// `residual += w x (+ bias)`

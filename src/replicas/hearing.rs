@@ -52,13 +52,15 @@ impl Router {
 
     fn hear(&mut self, at: usize, event: Event) {
         match event {
-            Event::Tokens { branch, tokens, text } => self.hear_tokens(branch, tokens, text),
+            Event::Tokens { branch, tokens, text } => self.hear_tokens(at, branch, tokens, text),
             end => self.hear_end(at, end),
         }
     }
 
-    fn hear_tokens(&mut self, branch: BranchId, tokens: Vec<SampledToken>, text: String) {
-        let Some(started) = self.started.get_mut(&branch) else { return };
+    fn hear_tokens(&mut self, at: usize, branch: BranchId, tokens: Vec<SampledToken>, text: String) {
+        // What a replica says of an extend that it has no more is not what the one says that has it.
+        let has_it = |started: &&mut Started| started.replicas.contains(&at);
+        let Some(started) = self.started.get_mut(&branch).filter(has_it) else { return };
         match started.task.said.hear(tokens, text) {
             Ok(Some((tokens, text))) => {
                 self.batcher.send(&started.task.events, Event::Tokens { branch, tokens, text });
@@ -71,6 +73,7 @@ impl Router {
     fn hear_end(&mut self, at: usize, end: Event) {
         let branch = end.branch();
         let Some(started) = self.started.get_mut(&branch) else { return };
+        let Some(place) = started.replicas.iter().position(|&replica| replica == at) else { return };
         if started.task.said.is_short() && matches!(end, Event::Finished { .. }) {
             return match started.task.is_cancelled {
                 // What its client has heard is more than the second replica had said.
@@ -78,7 +81,6 @@ impl Router {
                 false => self.fail_differing(branch),
             };
         }
-        let Some(place) = started.replicas.iter().position(|&replica| replica == at) else { return };
         started.replicas.swap_remove(place);
         self.replicas[at].end(started.task.key, started.task.work);
         if !matches!(started.end, Some(Event::Failed { .. })) {

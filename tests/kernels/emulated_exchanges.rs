@@ -34,7 +34,8 @@ struct Ranks {
 }
 
 impl Ranks {
-    fn new(count: usize) -> Self {
+    /// `last`: the number of the last exchange.
+    fn new(count: usize, last: u32) -> Self {
         let others = count - 1;
         let mut memory: Vec<[Vec<u64>; 4]> = (0..count)
             .map(|_| {
@@ -48,7 +49,7 @@ impl Ranks {
             })
             .collect();
         let table = memory.iter_mut().flatten().map(|memory| memory.as_mut_ptr() as u64).collect();
-        Self { count, _memory: memory, table, last: vec![vec![0; MOST_BLOCKS]; count], aborted: 0 }
+        Self { count, _memory: memory, table, last: vec![vec![last; MOST_BLOCKS]; count], aborted: 0 }
     }
 
     /// Launches `kernel` on all ranks; `own`: what rank r is given before what all exchanges have; `parts`: pointers to
@@ -131,8 +132,14 @@ fn hold_sums(count: usize, part: Dtype, wire: Dtype, exact: bool) {
         sum("all_reduce_two_shot", 7681, 512, 3, false),
         sum("all_reduce_one_shot", 5000, 1024, 2, false),
         sum("all_reduce_two_shot", 8184, 256, 9, false),
+        // Launches that load a kernel.
+        sum("all_reduce_packets", 0, 0, 1, false),
+        sum("all_reduce_one_shot", 0, 1, 2, false),
+        sum("all_reduce_two_shot", 0, 1, 3, true),
     ];
-    let mut ranks = Ranks::new(count);
+    // Exact sums count from the beginning; others pass the largest number.
+    let begin = if exact { 0 } else { u32::MAX - 5 };
+    let mut ranks = Ranks::new(count, begin);
     let mut dice = Dice::new(count as u64);
     for (seed, sum) in (0u32..).zip(&all) {
         // Elements in front of those that a launch sums.
@@ -170,7 +177,8 @@ fn hold_sums(count: usize, part: Dtype, wire: Dtype, exact: bool) {
                     folded(parts, |sum, left| if count > 1 || left > 1 { wire.round(sum) } else { sum })
                 };
                 let all = x.iter().map(rank_sum).collect();
-                let all = folded(all, |sum, left| if exact && left > 1 { wire.round(sum) } else { sum });
+                let rounds = |left: usize| if left > 1 { exact } else { !exact && count > 2 };
+                let all = folded(all, |sum, left| if rounds(left) { wire.round(sum) } else { sum });
                 let expected = if sum.adds { before[i] + all } else { all };
                 assert!(
                     out[i].to_bits() == expected.to_bits(),
@@ -184,7 +192,10 @@ fn hold_sums(count: usize, part: Dtype, wire: Dtype, exact: bool) {
             assert!(out[length..].iter().all(|&behind| behind == 7.0), "{}: behind the end", sum.kernel);
         }
     }
-    assert!(ranks.last.iter().flatten().all(|&number| number == all.len() as u32), "blocks count all exchanges");
+    // Neither 0, which memory holds at first, nor the largest number, so that even and odd ones alternate.
+    let next = |number: u32| if number < u32::MAX - 1 { number + 1 } else { 1 };
+    let number = all.iter().filter(|sum| sum.count > 0).fold(begin, |number, _| next(number));
+    assert!(ranks.last.iter().flatten().all(|&last| last == number), "blocks count all exchanges, and nothing else");
 }
 
 #[test]
@@ -213,7 +224,7 @@ fn exact_sums() {
 fn shares_are_gathered_row_by_row() {
     for count in [2, 4] {
         let Some(kernel) = Emulated::compile(&units::all_gather(count), "all_gather") else { return };
-        let mut ranks = Ranks::new(count);
+        let mut ranks = Ranks::new(count, 0);
         let mut dice = Dice::new(9);
         for (seed, (rows, width, chunk, blocks)) in (0u32..).zip([(3, 64, 128, 2), (5, 7, 16, 4), (9, 500, 1024, 6)]) {
             let x: Vec<Vec<f32>> = (0..count).map(|_| numbers(&mut dice, rows * width)).collect();

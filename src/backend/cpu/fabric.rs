@@ -69,8 +69,7 @@ impl Ranked for Cpu {
             assert!(given.iter().all(|given| given.len() == own.len()), "all_reduce: all ranks have the same shape");
             for (i, out) in out.data.iter_mut().enumerate() {
                 let mut sums: Vec<f32> = given.iter().map(|given| given[i]).collect();
-                let sum =
-                    folded(&mut sums, |a, b, left| if how.exact && left > 1 { how.wire.round(a + b) } else { a + b });
+                let sum = folded(&mut sums, |a, b, left| how.sum(ranks, a, b, left));
                 *out = if how.adds { *out + sum } else { sum };
             }
         });
@@ -102,8 +101,8 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use super::*;
-    use crate::backend::ranks::Rank;
     use crate::backend::ranks::members::Members;
+    use crate::backend::ranks::{Failed, Rank};
     use crate::backend::{Backend, Dtype};
     use crate::error::Error;
 
@@ -134,6 +133,27 @@ mod tests {
             out.data[0]
         });
         assert_eq!(found, [522.0; 2]);
+    }
+
+    #[test]
+    fn the_last_sum_is_rounded_unless_it_is_exact_or_of_two_ranks() {
+        // bf16 has steps of 2 from 256 on.
+        let sum = |ranks: usize, exact: bool| {
+            let found = members(ranks).each(|rank| {
+                let mut out = one(0.5);
+                let x = one(if rank.number == 0 { 256.0 } else { 0.25 });
+                let parts = vec![&x; if exact { PARTS / ranks } else { 1 }];
+                let how = Reduced { wire: Dtype::Bf16, exact, adds: true };
+                rank.backend.all_reduce(rank.fabric, rank.number, &mut out, &parts, how);
+                out.data[0]
+            });
+            assert!(found.iter().all(|&sum| sum == found[0]), "all have the same");
+            found[0]
+        };
+        assert_eq!(sum(2, false), 0.5 + 256.25);
+        assert_eq!(sum(4, false), 0.5 + 256.0);
+        assert_eq!(sum(8, false), 0.5 + 258.0);
+        assert_eq!(sum(8, true), 0.5 + 257.0);
     }
 
     #[test]
@@ -228,6 +248,20 @@ mod tests {
         assert_eq!(add().unwrap(), [2.0, 2.0]);
         assert!(fail(false).unwrap_err().to_string().contains("rank 1 is gone"));
         assert!(add().unwrap_err().to_string().contains("another rank has failed"));
+    }
+
+    #[test]
+    fn an_exchange_that_fails_ends_all_with_its_error() {
+        let members = members(2);
+        let work = |rank: Rank<'_, Cpu>| {
+            if rank.number == 1 {
+                std::panic::panic_any(Failed(Error::Internal("rank 1 cannot send".to_owned())));
+            }
+            Ok(sum(rank.backend, rank.fabric, rank.number, &one(1.0)).data[0])
+        };
+        let failed = members.try_together(work).unwrap_err();
+        assert!(failed.to_string().contains("rank 1 cannot send"), "{failed}");
+        assert!(members.try_together(|_| Ok(())).is_err());
     }
 
     #[test]

@@ -226,9 +226,9 @@ impl Cuda {
         KvElement::of(self.kv, self.device.facts(), dtype, heads.head_dim)
     }
 
-    /// The element-wise ops. Any of them may change a buffer whose rounded rows are held.
-    fn ops(&mut self, dtype: Dtype) -> &Ops {
-        self.forget_rounded();
+    /// The element-wise ops, for one that changes `out`.
+    fn ops(&mut self, dtype: Dtype, out: &Buffer) -> &Ops {
+        self.forget_before(out);
         self.ops.get(&dtype).expect("loaded with the first buffer, matrix or pages of their dtype")
     }
 
@@ -273,10 +273,15 @@ impl Cuda {
         self.fp8.iter_mut().for_each(|fp8| fp8.rounder.forget());
     }
 
+    /// The same before an op that changes `out` and no other buffer of which a product may read rounded rows.
+    fn forget_before(&mut self, out: &Buffer) {
+        self.fp8.iter_mut().for_each(|fp8| fp8.rounder.forget_before(out));
+    }
+
     fn combine_rows(&mut self, out: &Buffer, x: &Buffer, routes: &Routes, adds: bool) {
         if out.rows > 0 {
             let (places, weights) = (routes.places_of_choices(), routes.weights());
-            self.ops(x.element).combine(out, x, places, weights, routes.chosen(), adds);
+            self.ops(x.element, out).combine(out, x, places, weights, routes.chosen(), adds);
         }
     }
 
@@ -323,14 +328,17 @@ impl Cuda {
         Fp8Experts::load(&self.device, matrices, biases).map(Experts::Fp8)
     }
 
-    /// Makes room for the rounded rows of all products.
+    /// Makes room for the rounded rows of all products. Without room, each later step asks again for its own.
     fn reserve_rounded(&mut self) -> Result<()> {
-        if let Some(fp8) = &mut self.fp8 {
-            let linear = RowsOf { rows: self.most_rows, inner: fp8.inner };
-            let experts = RowsOf { rows: self.most_places, inner: fp8.inner_of_experts };
-            self.moves += u64::from(fp8.rounder.reserve(linear, experts)?);
+        let Some(fp8) = &mut self.fp8 else { return Ok(()) };
+        let linear = RowsOf { rows: self.most_rows, inner: fp8.inner };
+        let experts = RowsOf { rows: self.most_places, inner: fp8.inner_of_experts };
+        let reserved = fp8.rounder.reserve(linear, experts);
+        if reserved.is_err() {
+            (self.most_rows, self.most_places) = (0, 0);
         }
-        Ok(())
+        self.moves += u64::from(*reserved.as_ref().unwrap_or(&true));
+        reserved.map(drop)
     }
 
     fn product(&mut self, out: &Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>, accumulates: bool) {
@@ -433,7 +441,7 @@ impl Backend for Cuda {
         is_kept || Fp8Scaling::of(format, self.device.facts().major).is_some()
     }
 
-    fn multiplies_experts(&self, format: WeightFormat) -> bool {
+    fn multiplies_experts(&self, format: WeightFormat, _: usize) -> bool {
         let is_kept = format.dense().is_some() || four_bit_of(format).is_some();
         is_kept || Fp8Scaling::of_experts(format, self.device.facts().major).is_some()
     }
@@ -654,7 +662,7 @@ impl Backend for Cuda {
     }
 
     fn embed(&mut self, out: &mut Buffer, table: &Matrix, step: &Step) {
-        self.ops(table.element()).embed(out, table, (step.tokens(), 0), step.sampled());
+        self.ops(table.element(), out).embed(out, table, (step.tokens(), 0), step.sampled());
     }
 
     fn rms_norm_for(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, eps: f32, next: &Matrix) {
@@ -667,32 +675,32 @@ impl Backend for Cuda {
     fn rms_norm(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, eps: f32) {
         let is_fused = self.fp8.as_mut().is_some_and(|fp8| fp8.rounder.rms_norm(out, x, weight, eps, None));
         if !is_fused {
-            self.ops(out.element).rms_norm(out, x, weight, eps);
+            self.ops(out.element, out).rms_norm(out, x, weight, eps);
         }
     }
 
     fn layer_norm(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, bias: &Vector, eps: f32) {
-        self.ops(out.element).layer_norm(out, x, weight, bias, eps);
+        self.ops(out.element, out).layer_norm(out, x, weight, bias, eps);
     }
 
     fn rms_norm_add(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, eps: f32) {
-        self.ops(out.element).rms_norm_add(out, x, weight, eps);
+        self.ops(out.element, out).rms_norm_add(out, x, weight, eps);
     }
 
     fn round(&mut self, out: &mut Buffer, x: &Buffer) {
-        self.ops(out.element).round(out, x);
+        self.ops(out.element, out).round(out, x);
     }
 
     fn add(&mut self, out: &mut Buffer, x: &Buffer) {
-        self.ops(out.element).add(out, x);
+        self.ops(out.element, out).add(out, x);
     }
 
     fn scale(&mut self, x: &mut Buffer, factor: f32) {
-        self.ops(x.element).scale(x, factor);
+        self.ops(x.element, x).scale(x, factor);
     }
 
     fn softcap(&mut self, x: &mut Buffer, cap: f32) {
-        self.ops(x.element).softcap(x, cap);
+        self.ops(x.element, x).softcap(x, cap);
     }
 
     fn linear(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
@@ -704,20 +712,20 @@ impl Backend for Cuda {
     }
 
     fn head_norm(&mut self, qkv: &mut Buffer, heads: HeadLayout, kind: HeadKind, weight: &Vector, eps: f32) {
-        self.ops(qkv.element).head_norm(qkv, heads, kind, weight, eps);
+        self.ops(qkv.element, qkv).head_norm(qkv, heads, kind, weight, eps);
     }
 
     fn rope(&mut self, qkv: &mut Buffer, heads: HeadLayout, table: &Rope, step: &Step) {
-        self.ops(qkv.element).rope(qkv, heads, table, (step.positions(), 0));
+        self.ops(qkv.element, qkv).rope(qkv, heads, table, (step.positions(), 0));
     }
 
     fn kv_append(&mut self, kv: &mut Kv, layer: LayerIx, qkv: &Buffer, step: &Step) {
-        self.ops(qkv.element).kv_append(kv, layer, qkv, step.slots(kv.place(layer).group));
+        self.ops(qkv.element, qkv).kv_append(kv, layer, qkv, step.slots(kv.place(layer).group));
     }
 
     fn prepare_heads(&mut self, qkv: &mut Buffer, steps: &HeadSteps<'_, Vector, Rope>, kv: &mut Kv, step: &Step) {
         let words = HeadWords { positions: (step.positions(), 0), slots: step.slots(kv.place(steps.layer).group) };
-        if !self.ops(qkv.element).prepare_heads(qkv, steps, kv, words) {
+        if !self.ops(qkv.element, qkv).prepare_heads(qkv, steps, kv, words) {
             prepare_heads_in_turn(self, qkv, steps, kv, step);
         }
     }
@@ -732,7 +740,7 @@ impl Backend for Cuda {
         plan: usize,
         scoring: Scoring<'_, Vector>,
     ) {
-        self.forget_rounded();
+        self.forget_before(out);
         if !self.skips_attention {
             step.attend(&self.device, out, qkv, (kv, layer), plan, scoring);
         }
@@ -750,24 +758,24 @@ impl Backend for Cuda {
         let is_silu = gate == Gate::Silu;
         let is_fused = is_silu && self.fp8.as_mut().is_some_and(|fp8| fp8.rounder.gated_silu(out, x, None));
         if !is_fused {
-            self.ops(x.element).gated(out, x, gate);
+            self.ops(x.element, out).gated(out, x, gate);
         }
     }
 
     fn gelu_times(&mut self, x: &mut Buffer, y: &Buffer, from: usize) {
-        self.ops(x.element).gelu_times(x, y, from);
+        self.ops(x.element, x).gelu_times(x, y, from);
     }
 
     fn gelu(&mut self, x: &mut Buffer) {
-        self.ops(x.element).gelu(x);
+        self.ops(x.element, x).gelu(x);
     }
 
     fn sigmoid_times(&mut self, x: &mut Buffer, y: &Buffer) {
-        self.ops(x.element).sigmoid_times(x, y);
+        self.ops(x.element, x).sigmoid_times(x, y);
     }
 
     fn causal_conv(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, kv: &mut Kv, layer: LayerIx, step: &Step) {
-        self.forget_rounded();
+        self.forget_before(out);
         let states = kv.states(layer);
         let kernels = self.delta_rule_kernels(x.element, states.heads()).expect(LOADED_WITH_STATES);
         kernels.causal_conv(&self.device, out, x, weight, states, step.state_runs());
@@ -783,7 +791,7 @@ impl Backend for Cuda {
         layer: LayerIx,
         step: &Step,
     ) {
-        self.forget_rounded();
+        self.forget_before(out);
         let (states, runs) = (kv.states(layer), step.state_runs());
         let kernels = self.delta_rule_kernels(qkv.element, states.heads()).expect(LOADED_WITH_STATES);
         let bytes = kernels.chunk_bytes(runs.plan);
@@ -794,7 +802,7 @@ impl Backend for Cuda {
     }
 
     fn gated_rms_norm(&mut self, x: &mut Buffer, gate: &Buffer, weight: &Vector, eps: f32) {
-        self.ops(x.element).gated_rms_norm(x, gate, weight, eps);
+        self.ops(x.element, x).gated_rms_norm(x, gate, weight, eps);
     }
 
     fn route(&mut self, routes: &mut Routes, scores: &Buffer, factors: Option<&Vector>) {
@@ -804,15 +812,16 @@ impl Backend for Cuda {
     fn expert_linear(&mut self, out: &mut Buffer, x: &Buffer, experts: &Experts, routes: &Routes, input: ExpertInput) {
         match (experts, &mut self.fp8) {
             (Experts::Dense(experts), _) => {
-                self.forget_rounded();
+                self.forget_before(out);
                 experts.linear(self.expert_kernels(experts.element()), out, x, routes, input);
             }
             (Experts::FourBit(experts), _) => {
-                self.forget_rounded();
+                self.forget_before(out);
                 experts.linear(&self.four_bit, out, x, routes, input);
             }
             (Experts::Fp8(experts), fp8) => {
                 let fp8 = fp8.as_mut().expect("opened with the first matrix of e4m3");
+                fp8.rounder.forget_rows_of(out);
                 experts.linear((&fp8.experts, &mut fp8.rounder), out, x, routes, input);
             }
         }
@@ -830,7 +839,7 @@ impl Backend for Cuda {
     ) {
         match experts {
             Experts::Dense(dense) if dense.gates() => {
-                self.forget_rounded();
+                self.forget_before(out);
                 dense.gated(self.expert_kernels(dense.element()), out, x, routes, gate);
             }
             _ => {
@@ -849,7 +858,7 @@ impl Backend for Cuda {
     }
 
     fn select_rows(&mut self, out: &mut Buffer, x: &Buffer, step: &Step) {
-        self.ops(x.element).select_rows(out, x, (step.logit_rows(), 0));
+        self.ops(x.element, out).select_rows(out, x, (step.logit_rows(), 0));
     }
 
     fn sample(&mut self, logits: &Buffer, step: &mut Step) {

@@ -123,25 +123,38 @@ impl RowRounder {
     }
 
     /// Makes room for the rows of linear layers, and for the places of experts. Returns whether an address has changed,
-    /// which a captured graph does not survive.
+    /// which a captured graph does not survive. After an error there is no room for any, until it is asked for again.
     pub fn reserve(&mut self, linear: RowsOf, experts: RowsOf) -> Result<bool> {
-        (self.linear, self.experts) = (self.linear.grown(linear), self.experts.grown(experts));
-        let ((codes, scales), (of_experts, their_scales)) = (self.linear.bytes(), self.experts.bytes());
+        let (linear, experts) = (self.linear.grown(linear), self.experts.grown(experts));
+        let ((codes, scales), (of_experts, their_scales)) = (linear.bytes(), experts.bytes());
         let (codes, scales) = (codes.max(of_experts), scales.max(their_scales));
         let fits = |(room, of_scales): &(Memory, Memory)| room.bytes() >= codes && of_scales.bytes() >= scales;
         if codes == 0 || self.memory.as_ref().is_some_and(fits) {
+            (self.linear, self.experts) = (linear, experts);
             return Ok(false);
         }
         self.held = None;
         self.memory = None;
+        // A smaller step may find room where this one finds none.
+        (self.linear, self.experts) = (RowsOf::default(), RowsOf::default());
         self.memory = Some((self.device.alloc(codes)?, self.device.alloc(scales)?));
+        (self.linear, self.experts) = (linear, experts);
         Ok(true)
     }
 
-    /// Forgets what is rounded: an op may change the buffer.
+    /// Forgets what is rounded: any buffer may change.
     pub fn forget(&mut self) {
         self.held = None;
         self.unstored.clear();
+    }
+
+    /// The same before an op that changes `out`, of all buffers whose rows may be rounded. Rows that were not stored
+    /// stay known as such.
+    pub fn forget_before(&mut self, out: &Buffer) {
+        self.held = None;
+        if out.rows > 0 {
+            self.unstored.remove(&out.memory().address());
+        }
     }
 
     /// The same, if they are those of `out`.

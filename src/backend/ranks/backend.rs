@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use super::cut::{self, ColumnsOf};
 use super::members::lock;
 use super::{
-    Each, Held, Op, PARTS, RankBuffer, RankExperts, RankKv, RankMatrix, RankPages, RankRope, RankRoutes, RankStep,
+    Each, Op, PARTS, Portion, RankBuffer, RankExperts, RankKv, RankMatrix, RankPages, RankRope, RankRoutes, RankStep,
     RankVector, Ranked, Ranks,
 };
 use crate::backend::{
@@ -21,6 +21,15 @@ use crate::plan::{CostModel, NewPage};
 /// As each rank's thread changes it.
 fn shared<T>(each: Vec<T>) -> Each<T> {
     Arc::new(each.into_iter().map(Mutex::new).collect())
+}
+
+/// Whether the inputs of experts of this width are divided into so many parts where they are stored as `format`.
+pub fn divides_experts(format: WeightFormat, width: usize, parts: usize) -> bool {
+    match format {
+        WeightFormat::Dense(_) => true,
+        WeightFormat::Quantised(format) => width.is_multiple_of(parts * format.group.map_or(1, |group| group as usize)),
+        WeightFormat::Blocks(_) => false,
+    }
 }
 
 impl<B: Ranked> Ranks<B> {
@@ -68,17 +77,17 @@ impl<B: Ranked> Ranks<B> {
         adds: bool,
     ) {
         let (each, bias) = (w.each.clone(), bias.map(|bias| bias.0.clone()));
-        match (w.held, out.share) {
-            (Held::Inputs, _) => {
+        match (w.portion, out.share) {
+            (Portion::Inputs, _) => {
                 let inputs = Inputs::of(x, self.parts);
                 self.sum(out, x.holds, adds, move |rank, part, to| {
                     let at = rank.number;
                     // A bias is added once.
                     let bias = bias.as_ref().filter(|_| at == 0 && part == 0).map(|bias| &bias[0]);
-                    inputs.with(rank.backend, at, part, |backend, x| backend.linear(to, x, &each[at][part], bias));
+                    inputs.multiply(rank.backend, at, part, to, &each[at][part], bias);
                 });
             }
-            (Held::Outputs, Share::Gathered) => {
+            (Portion::Outputs, Share::Gathered) => {
                 assert!(!adds, "no layer whose outputs are divided adds to the residual stream");
                 let (own, columns, x) = (out.own.clone(), out.parts[0].clone(), x.own.clone());
                 self.op(move |rank| {
@@ -88,7 +97,7 @@ impl<B: Ranked> Ranks<B> {
                     rank.backend.all_gather(rank.fabric, at, &mut lock(&own[at]), columns);
                 });
             }
-            (Held::Outputs | Held::Whole, _) => self.map(out, x, move |backend, out, x, at| {
+            (Portion::Outputs | Portion::Whole, _) => self.map(out, x, move |backend, out, x, at| {
                 let bias = bias.as_ref().map(|bias| &bias[at]);
                 match adds {
                     true => backend.linear_add(out, x, &each[at][0], bias),
@@ -121,6 +130,23 @@ impl<B: Ranked> Inputs<B> {
     fn of(x: &RankBuffer<B>, parts: usize) -> Self {
         assert_eq!(x.share, Share::Columns, "the inputs of a layer whose inputs are divided");
         Self { x: x.own.clone(), columns: x.columns.clone(), width: x.width / parts }
+    }
+
+    /// `out = w x (+ bias)` of the columns of part `part` of rank `at`.
+    fn multiply(
+        &self,
+        backend: &mut B,
+        at: usize,
+        part: usize,
+        out: &mut B::Buffer,
+        w: &B::Matrix,
+        bias: Option<&B::Vector>,
+    ) {
+        let is_cut = self.columns.is_some();
+        if is_cut && backend.linear_of_columns(out, &lock(&self.x[at]), part * self.width, w, bias) {
+            return;
+        }
+        self.with(backend, at, part, |backend, x| backend.linear(out, x, w, bias));
     }
 
     /// Calls `work` with the columns of part `part` of rank `at`.
@@ -219,9 +245,10 @@ impl<B: Ranked> Backend for Ranks<B> {
         !matches!(format, WeightFormat::Blocks(_)) && self.members.first().multiplies(format)
     }
 
-    /// Nor are codes of experts, whose narrow inputs would be cut within groups.
-    fn multiplies_experts(&self, format: WeightFormat) -> bool {
-        matches!(format, WeightFormat::Dense(_)) && self.members.first().multiplies_experts(format)
+    /// Nor are codes of experts whose inputs would be cut within groups: experts are narrow, and become dense instead.
+    fn multiplies_experts(&self, format: WeightFormat, width: usize) -> bool {
+        let parts = self.parts * self.count();
+        divides_experts(format, width, parts) && self.members.first().multiplies_experts(format, width / parts)
     }
 
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Self::Matrix> {
@@ -229,14 +256,14 @@ impl<B: Ranked> Backend for Ranks<B> {
     }
 
     fn split_matrix(&mut self, parts: &[MatrixPart<'_>], split: &Split) -> Result<Self::Matrix> {
-        let (count, held) = (self.count(), self.held(split));
-        let each = match (held, split) {
-            (Held::Outputs, Split::Outputs(segments)) => self.members.try_each(|rank| {
+        let (count, portion) = (self.count(), self.portion(split));
+        let each = match (portion, split) {
+            (Portion::Outputs, Split::Outputs(segments)) => self.members.try_each(|rank| {
                 let own = cut::rows(parts, cut::shares(segments, rank.number, count));
                 let outputs = parts.iter().map(MatrixPart::rows).sum();
                 Ok(vec![rank.backend.matrix_of_outputs(&own, outputs)?])
             })?,
-            (Held::Inputs, _) => {
+            (Portion::Inputs, _) => {
                 let width = parts[0].cols() / (count * self.parts);
                 self.members.try_each(|rank| {
                     let matrix = |part: usize| {
@@ -250,7 +277,7 @@ impl<B: Ranked> Backend for Ranks<B> {
             }
             _ => self.members.try_each(|rank| Ok(vec![rank.backend.matrix(parts)?]))?,
         };
-        Ok(RankMatrix { each: Arc::new(each), held })
+        Ok(RankMatrix { each: Arc::new(each), portion })
     }
 
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Vector> {
@@ -258,9 +285,9 @@ impl<B: Ranked> Backend for Ranks<B> {
     }
 
     fn split_vector(&mut self, parts: &[WeightView<'_>], split: &Split) -> Result<Self::Vector> {
-        let (count, held) = (self.count(), self.held(split));
-        let each = self.members.try_each(|rank| match (held, split) {
-            (Held::Outputs, Split::Outputs(segments)) => {
+        let (count, portion) = (self.count(), self.portion(split));
+        let each = self.members.try_each(|rank| match (portion, split) {
+            (Portion::Outputs, Split::Outputs(segments)) => {
                 rank.backend.vector(&cut::elements(parts, cut::shares(segments, rank.number, count)))
             }
             _ => rank.backend.vector(parts),
@@ -274,7 +301,7 @@ impl<B: Ranked> Backend for Ranks<B> {
         biases: Vec<Self::Vector>,
         kind: ExpertKind,
     ) -> Result<Self::Experts> {
-        let held = matrices.first().map_or(Held::Whole, |matrix| matrix.held);
+        let portion = matrices.first().map_or(Portion::Whole, |matrix| matrix.portion);
         let mut of_ranks: Vec<Vec<Vec<B::Matrix>>> = (0..self.count()).map(|_| Vec::new()).collect();
         for matrix in matrices {
             let each = Arc::into_inner(matrix.each).expect("a matrix that no op has used has one owner");
@@ -294,13 +321,13 @@ impl<B: Ranked> Backend for Ranks<B> {
             let mut biases = Some(biases);
             let experts = |(part, matrices)| {
                 // Of divided inputs a bias is added once.
-                let is_biased = held != Held::Inputs || (rank.number == 0 && part == 0);
+                let is_biased = portion != Portion::Inputs || (rank.number == 0 && part == 0);
                 let biases = if is_biased { biases.take().unwrap_or_default() } else { Vec::new() };
                 rank.backend.experts(matrices, biases, kind)
             };
             parts.into_iter().enumerate().map(experts).collect()
         })?;
-        Ok(RankExperts { each: Arc::new(each), held })
+        Ok(RankExperts { each: Arc::new(each), portion })
     }
 
     fn rope_table(&mut self, table: &RopeTable) -> Result<Self::Rope> {
@@ -312,14 +339,19 @@ impl<B: Ranked> Backend for Ranks<B> {
     }
 
     fn shared_buffer(&mut self, width: usize, holds: ActivationDtype, share: Share) -> Result<Self::Buffer> {
+        self.prepare_sums(share, holds)?;
         let (count, parts) = (self.count(), self.parts);
         let of_parts = if let Share::Summed { parts } = share { parts } else { holds };
         let buffers = |number: usize, width: usize| {
             (0..number).map(|_| self.each_buffer(width, of_parts)).collect::<Result<Vec<_>>>()
         };
-        let own_width = if share == Share::Columns { width / count } else { width };
+        let own_width = match share {
+            Share::Columns => width / count,
+            Share::Heads(heads) => self.heads(heads).qkv_width(),
+            Share::Whole | Share::Summed { .. } | Share::Gathered | Share::Parts => width,
+        };
         let others = match share {
-            Share::Whole | Share::Columns => Vec::new(),
+            Share::Whole | Share::Columns | Share::Heads(_) => Vec::new(),
             Share::Summed { .. } => buffers(parts, width)?,
             // A width that the ranks do not divide is that of matrices which all have whole.
             Share::Gathered => buffers(usize::from(width.is_multiple_of(count)), width / count)?,
@@ -372,6 +404,10 @@ impl<B: Ranked> Backend for Ranks<B> {
 
     fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize {
         self.members.first().kv_element_bytes(self.heads(heads), dtype)
+    }
+
+    fn kv_copies(&self, heads: HeadLayout) -> usize {
+        heads.copies(self.count())
     }
 
     fn page_bytes(&self, shape: &KvShape) -> usize {
@@ -721,7 +757,7 @@ impl<B: Ranked> Backend for Ranks<B> {
         input: ExpertInput,
     ) {
         let (each, routes) = (experts.each.clone(), routes.0.clone());
-        if experts.held != Held::Inputs {
+        if experts.portion != Portion::Inputs {
             return self.map(out, x, move |backend, out, x, at| {
                 backend.expert_linear(out, x, &each[at][0], &lock(&routes[at]), input);
             });
@@ -779,7 +815,7 @@ impl<B: Ranked> Backend for Ranks<B> {
 impl<B: Ranked> Ranks<B> {
     /// The heads of one rank's `qkv`: its share of them, or all where every rank has all columns.
     fn heads_of(&self, qkv: &RankBuffer<B>, heads: HeadLayout) -> HeadLayout {
-        if qkv.share == Share::Columns { self.heads(heads) } else { heads }
+        if matches!(qkv.share, Share::Columns | Share::Heads(_)) { self.heads(heads) } else { heads }
     }
 
     /// The ops of a step.

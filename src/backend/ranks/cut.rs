@@ -4,15 +4,17 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use crate::backend::{BlockView, Dtype, MatrixPart, QuantView, RandomWeight, Uniform, WeightView};
+use crate::backend::{BlockView, Dtype, MatrixPart, QuantView, RandomWeight, Segment, Uniform, WeightView};
 use crate::error::{Error, Result};
 
-/// The share of rank `rank` of `ranks` in each of neighbouring segments of these widths, as ranges of all.
-pub fn shares(segments: &[usize], rank: usize, ranks: usize) -> impl Iterator<Item = Range<usize>> {
-    segments.iter().scan(0, move |first, &width| {
-        let (begin, own) = (*first, width / ranks);
-        *first += width;
-        Some(begin + rank * own..begin + (rank + 1) * own)
+/// The share of rank `rank` of `ranks` in each of neighbouring segments, as ranges of all. Panics if one has none.
+pub fn shares(segments: &[Segment], rank: usize, ranks: usize) -> impl Iterator<Item = Range<usize>> {
+    segments.iter().scan(0, move |first, segment| {
+        let begin = *first;
+        *first += segment.width;
+        let own =
+            segment.share(rank, ranks).expect("`Ranks::portion` divides segments that have a share for each rank");
+        Some(begin + own.start..begin + own.end)
     })
 }
 

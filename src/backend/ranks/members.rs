@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use super::{Aborted, Rank, Ranked};
+use super::{Aborted, Failed, Rank, Ranked};
 use crate::error::{Error, Result};
 
 pub struct Members<B: Ranked> {
@@ -179,8 +179,8 @@ impl<B: Ranked> Members<B> {
     }
 }
 
-/// The results of all ranks. A panic is passed on, but for those of ranks that were woken by another's failure; an
-/// error comes before them too.
+/// The results of all ranks. A panic is passed on, but for those of ranks that were woken by another's failure, and of
+/// ranks that failed in an exchange, whose error is given; an error comes before them too.
 fn passed_on<T>(ended: Vec<Ended<Result<T>>>) -> Result<Vec<T>> {
     let (mut results, mut error, mut was_aborted) = (Vec::new(), None, false);
     for ended in ended {
@@ -188,7 +188,10 @@ fn passed_on<T>(ended: Vec<Ended<Result<T>>>) -> Result<Vec<T>> {
             Ok(Ok(result)) => results.push(result),
             Ok(Err(failed)) => error = error.or(Some(failed)),
             Err(panic) if panic.is::<Aborted>() => was_aborted = true,
-            Err(panic) => resume_unwind(panic),
+            Err(panic) => match panic.downcast::<Failed>() {
+                Ok(failed) => error = error.or(Some(failed.0)),
+                Err(panic) => resume_unwind(panic),
+            },
         }
     }
     match error {

@@ -7,7 +7,8 @@
 //! An exact sum over inputs has [`PARTS`] parts, neighbouring inputs each, folded pair by pair as a balanced tree. Each
 //! rank computes its parts one by one, and the fabric folds them and those of the other ranks in the same tree, so the
 //! bits do not depend on the number of ranks. Otherwise a rank's parts are one product. Parts are rounded to the dtype
-//! of activations, as they are sent; of exact sums, what is folded of them is rounded too, but for the last sum.
+//! of activations, as they are sent; of exact sums, what is folded of them is rounded too, but for the last sum. Of
+//! others only the last is, where more than two ranks add up: large ones are sent on as sums.
 
 mod backend;
 mod cut;
@@ -15,6 +16,8 @@ pub(in crate::backend) mod meeting;
 pub(in crate::backend) mod members;
 
 use std::sync::{Arc, Mutex};
+
+pub use backend::divides_experts;
 
 use crate::error::{Error, Result};
 
@@ -34,11 +37,17 @@ pub trait Ranked: Backend<SavedPages: Sync> + Sized {
 
     /// Connects `ranks`.
     fn connect(ranks: &mut [Self]) -> Result<Self::Fabric>;
+    /// Makes ready to exchange sums of parts that are held as `part`, as `how` says, before a step needs to.
+    fn prepare_sums(&mut self, fabric: &Self::Fabric, rank: usize, part: ActivationDtype, how: Reduced) -> Result<()> {
+        let _ = (fabric, rank, part, how);
+        Ok(())
+    }
     /// Wakes all ranks that wait for others, now and later: what they computed since then is void. A rank that asks
     /// for an exchange afterwards panics with [`Aborted`].
     fn abort(fabric: &Self::Fabric);
     fn is_aborted(fabric: &Self::Fabric) -> bool;
-    /// Waits for what was enqueued, if anything was; an error is ignored, as the backend is not used again.
+    /// Waits for what was enqueued, if anything was, also where an error is known; it is ignored, as the backend is not
+    /// used again.
     fn settle(&mut self) {}
     /// `out`, a buffer of sums, becomes the sum of all parts of all ranks, or is increased by it. Parts are rounded to
     /// `wire`, and folded pair by pair as a balanced tree: those of a rank, a power of two, then the ranks in order. So
@@ -64,6 +73,19 @@ pub trait Ranked: Backend<SavedPages: Sync> + Sized {
     }
     /// `out[r] = [x[r] of rank 0, x[r] of rank 1, ..]`
     fn all_gather(&mut self, fabric: &Self::Fabric, rank: usize, out: &mut Self::Buffer, x: &Self::Buffer);
+    /// `out = w x[.., first ..] (+ bias)`, over as many columns of `x` as `w` has inputs, read where they lie: the bits
+    /// of `linear` of a copy. Whether this backend does so; if not, nothing is done.
+    fn linear_of_columns(
+        &mut self,
+        out: &mut Self::Buffer,
+        x: &Self::Buffer,
+        first: usize,
+        w: &Self::Matrix,
+        bias: Option<&Self::Vector>,
+    ) -> bool {
+        let _ = (out, x, first, w, bias);
+        false
+    }
     /// `out[r][i] = x[r][first + i]`; both hold the same.
     fn columns(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, first: usize);
 }
@@ -71,12 +93,21 @@ pub trait Ranked: Backend<SavedPages: Sync> + Sized {
 /// How sums of ranks are exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reduced {
-    /// What each part is rounded to; if sums are exact, every sum of parts but the last, too, whichever rank makes it.
+    /// What each part is rounded to; if sums are exact, every sum of parts but the last, too, whichever rank makes it;
+    /// if not, the sum of all of more than two ranks.
     pub wire: Dtype,
     /// Whether there are always [`PARTS`] parts.
     pub exact: bool,
     /// Whether the sum is added to what is there.
     pub adds: bool,
+}
+
+impl Reduced {
+    /// The sum of two neighbours, one of `left` sums that their level leaves, where `ranks` ranks fold their own sums.
+    pub(in crate::backend) fn sum(self, ranks: usize, a: f32, b: f32, left: usize) -> f32 {
+        let rounds = if left > 1 { self.exact } else { !self.exact && ranks > 2 };
+        if rounds { self.wire.round(a + b) } else { a + b }
+    }
 }
 
 /// Folds neighbouring numbers into the first, pair by pair as a balanced tree; their number is a power of two.
@@ -96,6 +127,10 @@ pub(in crate::backend) fn folded<T: Copy>(parts: &mut [T], mut add: impl FnMut(T
 #[derive(Debug)]
 pub struct Aborted;
 
+/// The panic of a rank that cannot do its part of an exchange, for which the others wait.
+#[derive(Debug)]
+pub struct Failed(pub Error);
+
 /// Something of each rank, which the rank's thread changes.
 type Each<T> = Arc<Vec<Mutex<T>>>;
 
@@ -107,6 +142,9 @@ pub struct Ranks<B: Ranked> {
     parts: usize,
     /// Ops of the step that `run` collects, to be passed on together.
     recorded: Option<Vec<Op<B>>>,
+    /// What parts of sums are held as, and what they are computed from, in the buffers that there are.
+    parts_held: Vec<ActivationDtype>,
+    inputs_held: Vec<ActivationDtype>,
 }
 
 /// One rank, as ops see it.
@@ -144,7 +182,7 @@ pub struct RankBuffer<B: Backend> {
 
 /// What of a matrix a rank has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Held {
+enum Portion {
     Whole,
     Outputs,
     Inputs,
@@ -153,7 +191,7 @@ enum Held {
 /// The matrices of every rank: one, or one for each part of a sum over inputs.
 pub struct RankMatrix<B: Backend> {
     each: Arc<Vec<Vec<B::Matrix>>>,
-    held: Held,
+    portion: Portion,
 }
 
 impl<B: Backend> RankMatrix<B> {
@@ -166,7 +204,7 @@ impl<B: Backend> RankMatrix<B> {
 /// As [`RankMatrix`].
 pub struct RankExperts<B: Backend> {
     each: Arc<Vec<Vec<B::Experts>>>,
-    held: Held,
+    portion: Portion,
 }
 
 /// Every rank's share of a vector, or all of it.
@@ -199,7 +237,8 @@ impl<B: Ranked> Ranks<B> {
         }
         let fabric = B::connect(&mut ranks)?;
         let parts = if exact { PARTS / count } else { 1 };
-        Ok(Self { members: Members::new(ranks, fabric)?, exact, parts, recorded: None })
+        let (parts_held, inputs_held) = (Vec::new(), Vec::new());
+        Ok(Self { members: Members::new(ranks, fabric)?, exact, parts, recorded: None, parts_held, inputs_held })
     }
 
     /// The number of ranks.
@@ -210,9 +249,8 @@ impl<B: Ranked> Ranks<B> {
     /// The heads of one rank.
     fn heads(&self, heads: HeadLayout) -> HeadLayout {
         let count = self.count();
-        let divides = heads.q_heads.is_multiple_of(count) && heads.kv_heads.is_multiple_of(count);
-        assert!(divides, "{heads} heads on {count} ranks, which `ModelConfig::check_ranks` refuses");
-        HeadLayout { q_heads: heads.q_heads / count, kv_heads: heads.kv_heads / count, ..heads }
+        let own = heads.of_rank(count);
+        own.unwrap_or_else(|| panic!("{heads} heads on {count} ranks, which `ModelConfig::check_ranks` refuses"))
     }
 
     /// The same of a delta-rule layer.
@@ -224,13 +262,13 @@ impl<B: Ranked> Ranks<B> {
     }
 
     /// What of a matrix that is divided so every rank has.
-    fn held(&self, split: &Split) -> Held {
+    fn portion(&self, split: &Split) -> Portion {
         match split {
-            Split::Outputs(segments) if segments.iter().all(|width| width.is_multiple_of(self.count())) => {
-                Held::Outputs
+            Split::Outputs(segments) if segments.iter().all(|one| one.share(0, self.count()).is_some()) => {
+                Portion::Outputs
             }
-            Split::Whole | Split::Outputs(_) => Held::Whole,
-            Split::Inputs => Held::Inputs,
+            Split::Whole | Split::Outputs(_) => Portion::Whole,
+            Split::Inputs => Portion::Inputs,
         }
     }
 
@@ -265,11 +303,7 @@ impl<B: Ranked> Ranks<B> {
         let is_summed = matches!(out.share, Share::Summed { .. });
         assert!(is_summed, "a layer whose inputs are divided writes a buffer of sums");
         let (own, parts) = (out.own.clone(), out.parts.clone());
-        let (exact, is_sent) = (self.exact, self.exact || self.count() > 1);
-        let wire = match inputs {
-            ActivationDtype::Operands(dtype) if is_sent => dtype,
-            ActivationDtype::Operands(_) | ActivationDtype::Sums => Dtype::F32,
-        };
+        let how = self.reduced(inputs, adds);
         self.op(move |rank| {
             let at = rank.number;
             let mut own = members::lock(&own[at]);
@@ -278,8 +312,38 @@ impl<B: Ranked> Ranks<B> {
                 part(rank, number, to);
             }
             let parts: Vec<&B::Buffer> = parts.iter().map(|part| &**part).collect();
-            rank.backend.all_reduce(rank.fabric, at, &mut own, &parts, Reduced { wire, exact, adds });
+            rank.backend.all_reduce(rank.fabric, at, &mut own, &parts, how);
         });
+    }
+
+    /// How parts are added up that are computed from `inputs`.
+    fn reduced(&self, inputs: ActivationDtype, adds: bool) -> Reduced {
+        let (exact, is_sent) = (self.exact, self.exact || self.count() > 1);
+        let wire = match inputs {
+            ActivationDtype::Operands(dtype) if is_sent => dtype,
+            ActivationDtype::Operands(_) | ActivationDtype::Sums => Dtype::F32,
+        };
+        Reduced { wire, exact, adds }
+    }
+
+    /// Notes a buffer of sums, or of what sums are computed from, and prepares what may be added up with it.
+    fn prepare_sums(&mut self, share: Share, holds: ActivationDtype) -> Result<()> {
+        let (noted, holds) = match share {
+            Share::Summed { parts } => (&mut self.parts_held, parts),
+            Share::Columns | Share::Parts => (&mut self.inputs_held, holds),
+            Share::Whole | Share::Gathered | Share::Heads(_) => return Ok(()),
+        };
+        if noted.contains(&holds) {
+            return Ok(());
+        }
+        noted.push(holds);
+        for &part in &self.parts_held {
+            for &inputs in &self.inputs_held {
+                let how = self.reduced(inputs, false);
+                self.members.try_each(|rank| rank.backend.prepare_sums(rank.fabric, rank.number, part, how))?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -31,8 +31,8 @@ use super::cuda::compile::elements::KvElement;
 use super::cuda::delta_rule::chunked;
 use super::{
     ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
-    KvDtype, KvShape, MatrixPart, RopeTable, Router, Sampled, SavedBytes, Scoring, StackShape, StepBatch, StepShape,
-    SwapRates, WeightFormat, WeightView,
+    KvDtype, KvShape, MatrixPart, RopeTable, Router, Sampled, SavedBytes, Scoring, Segment, Share, Split, StackShape,
+    StepBatch, StepShape, SwapRates, WeightFormat, WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
@@ -49,6 +49,7 @@ pub struct Sim {
     of_delta_rule: usize,
     /// Nanoseconds of the ops enqueued in the current step so far.
     spent: f64,
+    deterministic: bool,
 }
 
 /// The shape of an activation buffer.
@@ -59,6 +60,7 @@ pub struct SimBuffer {
     element_bytes: usize,
     /// The most rows it ever had, which its memory is counted for.
     most_rows: usize,
+    share: Share,
 }
 
 impl SimBuffer {
@@ -77,6 +79,8 @@ pub struct SimMatrix {
     shape: StackShape,
     /// How many times the rate of 16 bits its products have.
     speed: f64,
+    /// Whether its inputs, or its outputs, are divided among devices.
+    split: [bool; 2],
 }
 
 impl SimMatrix {
@@ -91,7 +95,8 @@ impl SimMatrix {
 
 impl Sim {
     pub fn new(profile: Arc<DeviceProfile>) -> Self {
-        Self { profile, clock: Clock::default(), kv: KvDtype::Model, used: 0, of_delta_rule: 0, spent: 0.0 }
+        let (clock, kv) = (Clock::default(), KvDtype::Model);
+        Self { profile, clock, kv, used: 0, of_delta_rule: 0, spent: 0.0, deterministic: false }
     }
 
     /// A handle to the device's clock.
@@ -112,12 +117,31 @@ impl Sim {
 
     /// Bytes of one token's keys and values in one layer.
     fn token_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize {
-        2 * heads.kv_heads * heads.head_dim * self.kv_element_bytes(heads, dtype)
+        2 * heads.kv_heads * heads.head_dim * self.kv_copies(heads) * self.kv_element_bytes(heads, dtype)
     }
 
     /// An op whose time is that of moving `bytes`.
     fn small_op(&mut self, bytes: usize) {
         self.spent += self.profile.small_op.ns(bytes);
+    }
+
+    /// A product, and what devices that compute together exchange of its results: parts as their operands are, shares
+    /// as they are.
+    fn product(&mut self, out: &SimBuffer, x: &SimBuffer, w: &SimMatrix) {
+        self.spent += self.profile.linear.ns(w.bytes(), w.shape.rows, w.shape.cols, out.rows, w.speed);
+        self.spent += match (w.split, out.share) {
+            ([true, _], Share::Summed { .. }) => self.profile.all_reduce_ns(out.rows * out.width * x.element_bytes),
+            ([_, true], Share::Gathered) => self.profile.all_gather_ns(out.bytes()),
+            _ => 0.0,
+        };
+    }
+
+    /// The sum of what the experts of a row have computed.
+    fn sum_of_experts(&mut self, out: &SimBuffer, x: &SimBuffer, moved: usize) {
+        self.small_op(moved);
+        if x.share == Share::Parts {
+            self.spent += self.profile.all_reduce_ns(out.rows * out.width * x.element_bytes);
+        }
     }
 
     /// A copy of `bytes` between device and host, after all enqueued steps.
@@ -188,8 +212,10 @@ impl Backend for Sim {
         self.profile.backend.tile()
     }
 
-    /// Does nothing: the profile describes the device's default kernels.
-    fn set_batch_invariant(&mut self) {}
+    /// Changes memory alone: the profile describes the device's default kernels.
+    fn set_batch_invariant(&mut self) {
+        self.deterministic = true;
+    }
 
     fn set_kv_dtype(&mut self, kv: KvDtype) {
         self.kv = kv;
@@ -215,9 +241,20 @@ impl Backend for Sim {
             shape.bytes = shape.rows * shape.cols * Dtype::Bf16.bytes();
         }
         let speed = if parts.iter().all(|part| self.profile.scales(part.format())) { 2.0 } else { 1.0 };
-        let matrix = SimMatrix { shape, speed };
+        let matrix = SimMatrix { shape, speed, split: [false; 2] };
         self.allocate(matrix.bytes())?;
         Ok(matrix)
+    }
+
+    fn split_matrix(&mut self, parts: &[MatrixPart<'_>], split: &Split) -> Result<SimMatrix> {
+        let devices = self.profile.devices;
+        let is_divided = |segments: &[Segment]| segments.iter().all(|segment| segment.share(0, devices).is_some());
+        let split = match split {
+            Split::Whole => [false; 2],
+            Split::Inputs => [true, false],
+            Split::Outputs(segments) => [false, is_divided(segments)],
+        };
+        Ok(SimMatrix { split, ..self.matrix(parts)? })
     }
 
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<()> {
@@ -246,7 +283,11 @@ impl Backend for Sim {
             ActivationDtype::Sums => Dtype::F32,
             ActivationDtype::Operands(dtype) => dtype,
         };
-        Ok(SimBuffer { rows: 0, width, element_bytes: element.bytes(), most_rows: 0 })
+        Ok(SimBuffer { rows: 0, width, element_bytes: element.bytes(), most_rows: 0, share: Share::Whole })
+    }
+
+    fn shared_buffer(&mut self, width: usize, holds: ActivationDtype, share: Share) -> Result<SimBuffer> {
+        Ok(SimBuffer { share, ..self.buffer(width, holds)? })
     }
 
     fn resize(&mut self, buffer: &mut SimBuffer, rows: usize) -> Result<()> {
@@ -271,6 +312,10 @@ impl Backend for Sim {
         if fp8 { 1 } else { dtype.bytes() }
     }
 
+    fn kv_copies(&self, heads: HeadLayout) -> usize {
+        heads.copies(self.profile.devices)
+    }
+
     fn page_bytes(&self, shape: &KvShape) -> usize {
         let token = |&heads: &HeadLayout| self.token_bytes(heads, shape.dtype);
         shape.parts().iter().map(token).sum::<usize>() * self.page_tokens() as usize
@@ -278,6 +323,7 @@ impl Backend for Sim {
 
     fn delta_rule_bytes(&self, heads: DeltaHeads, dtype: Dtype, rows: usize) -> usize {
         match self.profile.backend {
+            BackendKind::Cuda if self.deterministic => 0,
             BackendKind::Cpu => 0,
             BackendKind::Cuda => chunked::most_bytes(dtype, heads, rows),
         }
@@ -309,7 +355,7 @@ impl Backend for Sim {
     fn join_saved(_: &KvShape, _: &mut SimSavedPages, _: usize, _: &SimSavedPages, _: usize, _: Range<u32>) {}
 
     fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<SimStep> {
-        let heads = heads.iter().map(|&heads| (heads, self.kv_element_bytes(heads, dtype)));
+        let heads = heads.iter().map(|&heads| (heads, self.kv_copies(heads) * self.kv_element_bytes(heads, dtype)));
         Ok(SimStep::new(heads.collect(), vocab))
     }
 
@@ -372,12 +418,12 @@ impl Backend for Sim {
         self.small_op(2 * x.bytes());
     }
 
-    fn linear(&mut self, out: &mut SimBuffer, _: &SimBuffer, w: &SimMatrix, _: Option<&()>) {
-        self.spent += self.profile.linear.ns(w.bytes(), w.shape.rows, w.shape.cols, out.rows, w.speed);
+    fn linear(&mut self, out: &mut SimBuffer, x: &SimBuffer, w: &SimMatrix, _: Option<&()>) {
+        self.product(out, x, w);
     }
 
-    fn linear_add(&mut self, out: &mut SimBuffer, _: &SimBuffer, w: &SimMatrix, _: Option<&()>) {
-        self.spent += self.profile.linear.ns(w.bytes(), w.shape.rows, w.shape.cols, out.rows, w.speed);
+    fn linear_add(&mut self, out: &mut SimBuffer, x: &SimBuffer, w: &SimMatrix, _: Option<&()>) {
+        self.product(out, x, w);
     }
 
     fn head_norm(&mut self, qkv: &mut SimBuffer, heads: HeadLayout, kind: HeadKind, (): &(), _: f32) {
@@ -481,11 +527,11 @@ impl Backend for Sim {
     }
 
     fn combine(&mut self, out: &mut SimBuffer, x: &SimBuffer, _: &SimRoutes) {
-        self.small_op(x.bytes() + out.bytes());
+        self.sum_of_experts(out, x, x.bytes() + out.bytes());
     }
 
     fn combine_add(&mut self, out: &mut SimBuffer, x: &SimBuffer, _: &SimRoutes) {
-        self.small_op(x.bytes() + 2 * out.bytes());
+        self.sum_of_experts(out, x, x.bytes() + 2 * out.bytes());
     }
 
     fn select_rows(&mut self, out: &mut SimBuffer, _: &SimBuffer, _: &SimStep) {
@@ -503,17 +549,52 @@ mod tests {
     use super::*;
 
     #[test]
+    fn sums_and_shares_take_the_time_of_the_link() {
+        let one = DeviceProfile::named("h200").expect("it is built in");
+        let link = one.link.expect("measured");
+        let two = Sim::new(Arc::new(one.clone().together(2, 0)));
+        let spent = |mut sim: Sim, split: &Split, share: Share| {
+            let operands = ActivationDtype::Operands(Dtype::Bf16);
+            let matrix = vec![0; 2 * 64 * 64];
+            let part = MatrixPart::Dense(WeightView { dtype: Dtype::Bf16, rows: 64, cols: 64, bytes: &matrix });
+            let w = sim.split_matrix(&[part], split).unwrap();
+            let mut out = sim.shared_buffer(64, ActivationDtype::Sums, share).unwrap();
+            let mut x = sim.shared_buffer(64, operands, Share::Columns).unwrap();
+            sim.resize(&mut out, 8).unwrap();
+            sim.resize(&mut x, 8).unwrap();
+            sim.linear(&mut out, &x, &w, None);
+            sim.spent
+        };
+        let summed = Share::Summed { parts: ActivationDtype::Sums };
+        let alone = spent(Sim::new(two.profile.clone()), &Split::Whole, Share::Whole);
+        let sum = spent(Sim::new(two.profile.clone()), &Split::Inputs, summed) - alone;
+        let gathered = spent(two, &Split::outputs([64]), Share::Gathered) - alone;
+        let expected = |bytes: f64| link.call_ns + bytes / link.bytes_per_s * 1e9;
+        // Sums in bf16, one half of each buffer twice; half of the shares in f32.
+        assert!(
+            (sum - expected(8.0 * 64.0 * 2.0)).abs() < 1e-6 && (gathered - expected(8.0 * 32.0 * 4.0)).abs() < 1e-6
+        );
+        let single = |split: &Split, share: Share| spent(Sim::new(Arc::new(one.clone())), split, share);
+        assert_eq!(single(&Split::Inputs, summed), single(&Split::Whole, Share::Whole));
+    }
+
+    #[test]
     fn products_of_chunks_take_memory_once_for_all_layers() {
         let heads = DeltaHeads { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128 };
-        let taken = |name: &str, dtype: Dtype| {
+        let taken = |name: &str, dtype: Dtype, deterministic: bool| {
             let mut sim = Sim::new(Arc::new(DeviceProfile::named(name).expect("it is built in")));
+            if deterministic {
+                sim.set_batch_invariant();
+            }
             let free = sim.free_bytes().unwrap();
             sim.reserve_delta_rule(&[heads; 3], dtype, 1024).unwrap();
             sim.reserve_delta_rule(&[heads; 3], dtype, 2048).unwrap();
             free - sim.free_bytes().unwrap()
         };
         // 64 chunks of 32 heads: W, U and A in 16 bits, and 212 floats.
-        assert_eq!(taken("h200", Dtype::Bf16), 64 * 32 * (2 * 64 * (128 + 128 + 64) + 4 * 212));
-        assert_eq!([taken("h200", Dtype::F32), taken("cpu", Dtype::Bf16)], [0, 0]);
+        assert_eq!(taken("h200", Dtype::Bf16, false), 64 * 32 * (2 * 64 * (128 + 128 + 64) + 4 * 212));
+        assert_eq!([taken("h200", Dtype::F32, false), taken("cpu", Dtype::Bf16, false)], [0, 0]);
+        // Deterministic steps compute token by token.
+        assert_eq!(taken("h200", Dtype::Bf16, true), 0);
     }
 }

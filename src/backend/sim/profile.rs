@@ -37,6 +37,13 @@ pub struct DeviceProfile {
     pub attention: AttentionTimes,
     /// Rate of copies between device and host memory, one way.
     pub host_link_bytes_per_s: f64,
+    /// What several devices exchange that compute one model together, by the bytes that leave each of them. Absent: it
+    /// takes no time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<CallTimes>,
+    /// So many devices, described as one ([`DeviceProfile::together`]).
+    #[serde(skip, default = "one")]
+    pub devices: usize,
     /// Where constants came from, by name.
     #[serde(default)]
     pub sources: BTreeMap<String, String>,
@@ -91,6 +98,11 @@ pub struct LinearTimes {
 pub struct CallTimes {
     pub call_ns: f64,
     pub bytes_per_s: f64,
+}
+
+/// Of a profile as it is read.
+fn one() -> usize {
+    1
 }
 
 /// Attention of one layer. The optional constants are also the planner's (see [`CostModel`]) and default to the
@@ -167,12 +179,13 @@ impl DeviceProfile {
         }
     }
 
-    /// So many of these devices that compute one model together, each with `undivided` bytes of weights that all have.
-    /// Rates and memory are those of all; what they exchange takes no time here.
+    /// So many of these devices that compute one model together, whose weights take `repeated` bytes more than one
+    /// device's. Rates and memory are those of all.
     #[must_use]
-    pub fn together(mut self, devices: usize, undivided: usize) -> Self {
+    pub fn together(mut self, devices: usize, repeated: usize) -> Self {
         let all = devices as f64;
-        self.memory_bytes = all * self.memory_bytes - (all - 1.0) * undivided as f64;
+        self.memory_bytes = all * self.memory_bytes - repeated as f64;
+        self.devices = devices;
         self.linear.bytes_per_s *= all;
         self.linear.flops_per_s *= all;
         let attention = &mut self.attention;
@@ -190,6 +203,25 @@ impl DeviceProfile {
         }
         self.name = format!("{devices} x {}", self.name);
         self
+    }
+
+    /// The time in which all devices add up buffers of `bytes` bytes each: two halves of an exchange, in each of which
+    /// a device's share of the bytes goes to all others.
+    pub fn all_reduce_ns(&self, bytes: usize) -> f64 {
+        self.exchange_ns(2.0 * self.of_others() * bytes as f64)
+    }
+
+    /// The same of a buffer of `bytes` bytes of which each device has a share, until all have all.
+    pub fn all_gather_ns(&self, bytes: usize) -> f64 {
+        self.exchange_ns(self.of_others() * bytes as f64)
+    }
+
+    fn of_others(&self) -> f64 {
+        (self.devices - 1) as f64 / self.devices as f64
+    }
+
+    fn exchange_ns(&self, sent: f64) -> f64 {
+        self.link.filter(|_| self.devices > 1).map_or(0.0, |link| link.ns(sent as usize))
     }
 
     fn load(path: &Path) -> Result<Self> {
@@ -231,6 +263,10 @@ impl DeviceProfile {
             ("attention.state_byte_ns", attention.state_byte_ns.unwrap_or(0.0)),
             ("attention.unhidden", attention.unhidden),
         ];
+        if let Some(link) = self.link {
+            rates.push(("link.bytes_per_s", link.bytes_per_s));
+            costs.push(("link.call_ns", link.call_ns));
+        }
         match attention.products {
             None => {}
             Some(ProductTimes::FlopsPerS(rate)) => rates.push(("attention.products.flops_per_s", rate)),

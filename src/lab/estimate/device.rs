@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::pool::Pool;
 use super::source::PlanModel;
+use crate::backend::ranks::{PARTS, divides_experts};
 use crate::backend::sim::{DeviceProfile, Sim};
 use crate::backend::{Backend, WeightFormat};
 use crate::error::{Error, Result};
@@ -74,31 +75,31 @@ impl DescribedDevice {
         if ranks.is_some() {
             model.config.check_ranks(together, budget.deterministic)?;
         }
-        let undivided = match together {
-            1 => 0,
-            several => model.config.undivided_bytes(model.dtype, several),
+        let of_experts = |format| !model.config.has_experts() || one.multiplies_experts(format);
+        // On ranks the codes of GGUF files become dense, and those of experts whose inputs would be cut within groups.
+        let parts = if budget.deterministic { PARTS } else { together };
+        let divides = |format| match format {
+            WeightFormat::Dense(_) => true,
+            WeightFormat::Quantised(_) => {
+                model.config.expert_widths().all(|width| divides_experts(format, width, parts))
+            }
+            WeightFormat::Blocks(_) => false,
         };
-        let profile = Arc::new(if together > 1 { one.together(together, undivided) } else { one });
+        let is_divided = |format| together == 1 || divides(format);
+        let multiplies = |format| is_divided(format) && one.multiplies(format) && of_experts(format);
+        let held = model.config.held_where(multiplies);
+        let repeated = held.repeated_bytes(model.dtype, together);
+        let profile = Arc::new(if together > 1 { one.together(together, repeated) } else { one });
         let mut sim = Sim::new(profile.clone());
         let launch = Launch {
             prefix_store: None,
-            model: ModelSource::random(&model.config, model.dtype),
+            model: ModelSource::random(&held, model.dtype),
             tokenizer: None,
             devices: Devices::default(),
             budget: *budget,
             planner: Planner::default(),
             demand: Demand::unbounded(),
         };
-        let of_experts = |format| !model.config.has_experts() || profile.multiplies_experts(format);
-        // On ranks the codes of experts and of GGUF files become dense.
-        let divides = |format| match format {
-            WeightFormat::Dense(_) => true,
-            WeightFormat::Quantised(_) => !model.config.has_experts(),
-            WeightFormat::Blocks(_) => false,
-        };
-        let is_divided = |format| together == 1 || divides(format);
-        let multiplies = |format| is_divided(format) && profile.multiplies(format) && of_experts(format);
-        let held = model.config.held_where(multiplies);
         if held.quantisation.is_none()
             && let Some(made @ Quantisation::Made { .. }) = &model.config.quantisation
         {
@@ -131,20 +132,20 @@ impl DescribedDevice {
         };
         let states = (facts.states > 0)
             .then_some(StateSizes { states: facts.states as u64, state_bytes: facts.state_bytes as u64 });
-        let machine = SimulatedMachine { model: model.config.clone(), dtype: model.dtype, kv: budget.kv, profile };
+        let machine = SimulatedMachine { model: held.clone(), dtype: model.dtype, kv: budget.kv, profile };
         Ok(Self {
             machine,
             settings,
             pool,
             described,
             kv_bytes_per_token,
-            held,
+            held: held.clone(),
             hints,
             states,
             ranks: ranks.map(|ranks| RankSizes {
                 ranks,
-                weight_bytes: ((weights - undivided.min(weights)) / ranks + undivided) as u64,
-                undivided_bytes: undivided as u64,
+                weight_bytes: ((weights + repeated) / ranks) as u64,
+                undivided_bytes: held.undivided_bytes(model.dtype, ranks) as u64,
                 pool_bytes: (facts.pool_pages * facts.page_bytes / ranks) as u64,
                 kv_bytes_per_token: (kv_bytes_per_token / ranks) as u64,
             }),
@@ -155,5 +156,36 @@ impl DescribedDevice {
     /// Branches that run at once.
     pub fn branches(&self) -> usize {
         self.branches
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::backend::Dtype;
+    use crate::gguf::TensorType;
+
+    #[test]
+    fn what_ranks_make_dense_counts_as_dense() {
+        let fields = serde_json::json!({
+            "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 8,
+            "num_key_value_heads": 4, "intermediate_size": 512, "vocab_size": 1000, "max_position_embeddings": 64,
+            "rms_norm_eps": 1e-6, "tie_word_embeddings": true
+        });
+        let dense = ModelConfig::from_json(&fields.to_string()).unwrap();
+        let stored = HashMap::from([("model.embed_tokens.weight".to_owned(), WeightFormat::Blocks(TensorType::Q8_0))]);
+        let of_gguf = ModelConfig { formats: Arc::new(stored), ..dense.clone() };
+        let sizes = |config: &ModelConfig, ranks: usize| {
+            let model = PlanModel { path: PathBuf::from("a test"), config: config.clone(), dtype: Dtype::Bf16 };
+            let device = DescribedDevice::open("h200", Some(ranks), &EngineBudget::default(), &model).unwrap();
+            let sizes = device.ranks.expect("ranks were asked for");
+            (sizes.weight_bytes, sizes.undivided_bytes)
+        };
+        let (_, undivided) = sizes(&dense, 2);
+        assert_eq!(undivided, 2 * 1000 * 256);
+        assert_eq!(sizes(&of_gguf, 2), sizes(&dense, 2));
     }
 }

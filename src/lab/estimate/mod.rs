@@ -115,8 +115,8 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         Predict::Never => false,
         Predict::Auto => job.samples() <= FEW_SAMPLES && drawn <= FEW_TOKENS,
     };
-    if device.ranks.is_some_and(|sizes| sizes.ranks > 1) && wanted {
-        job.notes.push("what devices exchange takes no time in predictions".to_owned());
+    if device.ranks.is_some_and(|sizes| sizes.ranks > 1) && wanted && device.machine.profile.link.is_none() {
+        job.notes.push("what devices exchange takes no time in predictions: the profile has no `link`".to_owned());
     }
     let predictions = match wanted {
         true => predict(&job, &sample_tree, &device)?,

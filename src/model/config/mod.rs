@@ -251,7 +251,12 @@ impl ModelConfig {
 
     /// Whether a backend multiplies matrices of `format` in this model, experts among them.
     pub fn is_multiplied<B: Backend>(&self, backend: &B, format: WeightFormat) -> bool {
-        backend.multiplies(format) && (!self.has_experts() || backend.multiplies_experts(format))
+        backend.multiplies(format) && self.expert_widths().all(|width| backend.multiplies_experts(format, width))
+    }
+
+    /// The width of the experts of each mixture.
+    pub fn expert_widths(&self) -> impl Iterator<Item = usize> {
+        self.layers.iter().filter_map(|layer| Some(layer.feed_forward.experts()?.width))
     }
 
     /// Whether a layer is a mixture of experts.
@@ -287,6 +292,11 @@ impl ModelConfig {
         let of_layers = self.stored_heads().map(bytes).sum::<usize>();
         let unused = self.layer_pages().unused_parts();
         of_layers + unused * self.stored_heads().next().map_or(0, bytes)
+    }
+
+    /// The same on devices that compute together, all of theirs.
+    pub fn kv_bytes_per_token_on<B: Backend>(&self, backend: &B, dtype: Dtype) -> usize {
+        self.kv_bytes_per_token(|heads| backend.kv_copies(heads) * backend.kv_element_bytes(heads, dtype))
     }
 }
 

@@ -13,12 +13,27 @@ struct DividedSize {
     size: usize,
     /// Whether sums go over it, which have [`PARTS`] parts if they are exact.
     is_summed: bool,
+    /// Whether several ranks may have the same one, where there are fewer than ranks.
+    is_repeated: bool,
 }
 
 impl DividedSize {
+    fn plain(field: &'static str, size: usize) -> Self {
+        Self { field, size, is_summed: false, is_repeated: false }
+    }
+
+    fn summed(field: &'static str, size: usize) -> Self {
+        Self { is_summed: true, ..Self::plain(field, size) }
+    }
+
     /// What must divide it for `ranks` ranks.
     fn divisor(&self, ranks: usize, exact: bool) -> usize {
         if exact && self.is_summed { PARTS } else { ranks }
+    }
+
+    fn is_divided(&self, ranks: usize, exact: bool) -> bool {
+        let by = self.divisor(ranks, exact);
+        self.size.is_multiple_of(by) || (self.is_repeated && by.is_multiple_of(self.size))
     }
 }
 
@@ -36,6 +51,22 @@ impl ModelConfig {
         whole.map(|tensor| self.format(tensor, dtype).bytes(tensor.rows(), tensor.cols())).sum()
     }
 
+    /// Bytes of matrices that `ranks` ranks have beyond one device's: what each has whole, and the projections of key
+    /// heads that several have.
+    pub fn repeated_bytes(&self, dtype: Dtype, ranks: usize) -> usize {
+        let layout = Layout::of(self);
+        let of_keys = self.layers.iter().zip(&layout.layers).filter_map(|(layer, tensors)| {
+            let heads = layer.attention()?.projected();
+            let all: usize = tensors
+                .qkv
+                .tensors()
+                .map(|tensor| self.format(tensor, dtype).bytes(tensor.rows(), tensor.cols()))
+                .sum();
+            Some((heads.copies(ranks) - 1) * (all * 2 * heads.kv_heads / (heads.q_heads + 2 * heads.kv_heads)))
+        });
+        (ranks - 1) * self.undivided_bytes(dtype, ranks) + of_keys.sum::<usize>()
+    }
+
     /// Refuses a model that `ranks` ranks cannot divide. `exact`: sums have the same parts for any number of ranks.
     ///
     /// # Errors
@@ -48,10 +79,11 @@ impl ModelConfig {
                 return Err(Error::value(what, "attention whose norms are those of single heads", kind));
             }
             for divided in sizes(layer) {
-                let by = divided.divisor(ranks, exact);
-                if !divided.size.is_multiple_of(by) {
+                if !divided.is_divided(ranks, exact) {
                     let what = format!("{} of layer {ix} under --tensor-parallel {ranks}", divided.field);
-                    let expected = format!("a multiple of {by} (of this model: {})", self.whole_ranks(exact));
+                    let by = divided.divisor(ranks, exact);
+                    let or = if divided.is_repeated { " or a divisor" } else { "" };
+                    let expected = format!("a multiple{or} of {by} (of this model: {})", self.whole_ranks(exact));
                     return Err(Error::value(what, expected, divided.size.to_string()));
                 }
             }
@@ -61,9 +93,7 @@ impl ModelConfig {
 
     /// The numbers of ranks that divide the model, for people.
     fn whole_ranks(&self, exact: bool) -> String {
-        let divides = |ranks: &usize| {
-            self.layers.iter().flat_map(sizes).all(|one| one.size.is_multiple_of(one.divisor(*ranks, exact)))
-        };
+        let divides = |ranks: &usize| self.layers.iter().flat_map(sizes).all(|one| one.is_divided(*ranks, exact));
         let counts: Vec<String> =
             [1, 2, 4, PARTS].iter().filter(|ranks| divides(ranks)).map(usize::to_string).collect();
         match counts.as_slice() {
@@ -83,9 +113,9 @@ fn sizes(layer: &LayerSpec) -> impl Iterator<Item = DividedSize> {
     let heads = layer.attention().map(|attention| attention.heads).into_iter();
     let of_heads = heads.flat_map(|heads| {
         [
-            DividedSize { field: "num_attention_heads", size: heads.q_heads, is_summed: false },
-            DividedSize { field: "num_key_value_heads", size: heads.kv_heads, is_summed: false },
-            DividedSize { field: "num_attention_heads * head_dim", size: heads.q_width(), is_summed: true },
+            DividedSize::plain("num_attention_heads", heads.q_heads),
+            DividedSize { is_repeated: true, ..DividedSize::plain("num_key_value_heads", heads.kv_heads) },
+            DividedSize::summed("num_attention_heads * head_dim", heads.q_width()),
         ]
     });
     let of_delta = match &layer.mixer {
@@ -94,13 +124,9 @@ fn sizes(layer: &LayerSpec) -> impl Iterator<Item = DividedSize> {
     };
     let of_delta = of_delta.into_iter().flat_map(|heads| {
         [
-            DividedSize { field: "linear_num_key_heads", size: heads.key_heads, is_summed: false },
-            DividedSize { field: "linear_num_value_heads", size: heads.value_heads, is_summed: false },
-            DividedSize {
-                field: "linear_num_value_heads * linear_value_head_dim",
-                size: heads.value_width(),
-                is_summed: true,
-            },
+            DividedSize::plain("linear_num_key_heads", heads.key_heads),
+            DividedSize::plain("linear_num_value_heads", heads.value_heads),
+            DividedSize::summed("linear_num_value_heads * linear_value_head_dim", heads.value_width()),
         ]
     });
     let of_dense = match layer.feed_forward {
@@ -110,7 +136,7 @@ fn sizes(layer: &LayerSpec) -> impl Iterator<Item = DividedSize> {
     let dense = layer.feed_forward.dense().map(|dense| (of_dense, dense.width));
     let experts = layer.feed_forward.experts().map(|experts| (experts.width_field.name(), experts.width));
     let inner = dense.into_iter().chain(experts);
-    of_heads.chain(of_delta).chain(inner.map(|(field, size)| DividedSize { field, size, is_summed: true }))
+    of_heads.chain(of_delta).chain(inner.map(|(field, size)| DividedSize::summed(field, size)))
 }
 
 #[cfg(test)]
@@ -131,6 +157,17 @@ mod tests {
             fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         }
         ModelConfig::from_json(&fields.to_string()).unwrap()
+    }
+
+    #[test]
+    fn projections_of_key_heads_that_several_ranks_have_are_repeated() {
+        let two = |ranks: usize| {
+            let model = config(100, false, false);
+            model.repeated_bytes(Dtype::F16, ranks) - (ranks - 1) * model.undivided_bytes(Dtype::F16, ranks)
+        };
+        assert_eq!([two(1), two(2), two(4)], [0; 3]);
+        // Four key heads of 8 on 8 ranks: each twice, in two layers.
+        assert_eq!(two(8), 2 * (2 * 4 * 8 * 32) * 2);
     }
 
     #[test]

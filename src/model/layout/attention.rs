@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{Dim, HeadNormTensors, LayerNames, LinearTensors, linear, vector};
-use crate::backend::{HeadLayout, Split};
+use crate::backend::{HeadLayout, Segment, Split};
 use crate::model::config::{AttentionSpec, HeadNormSpan, KeySource};
 
 pub(super) fn q_width(heads: HeadLayout) -> Dim {
@@ -15,9 +15,10 @@ fn kv_width(heads: HeadLayout) -> Dim {
 }
 
 /// The segments of a row of `qkv` that ranks divide: queries, keys and values.
-fn segments_of(heads: HeadLayout, has_keys: bool) -> Vec<usize> {
-    let (queries, keys) = (heads.q_width(), kv_width(heads).size);
-    if has_keys { vec![queries, keys, keys] } else { vec![queries] }
+fn segments_of(heads: HeadLayout, has_keys: bool) -> Split {
+    let segment = |width| Segment { width, unit: heads.head_dim };
+    let (queries, keys) = (segment(heads.q_width()), segment(kv_width(heads).size));
+    Split::Outputs(if has_keys { vec![queries, keys, keys] } else { vec![queries] })
 }
 
 /// Rows of a module that holds pairs of heads, a query and its gate: `from` 0 the queries, `head_dim` the gates.
@@ -39,7 +40,7 @@ impl LayerNames<'_> {
             let both = query.1.size;
             let mut rows = queries_of_pairs(heads, 0);
             rows.push(both..both + 2 * kv_width(heads).size);
-            let split = Split::Outputs(segments_of(heads, true));
+            let split = segments_of(heads, true);
             let stacked = linear(&[query, key, value], self.hidden, attention.qkv_bias);
             return LinearTensors { rows: Some(rows), split, ..stacked };
         }
@@ -54,7 +55,7 @@ impl LayerNames<'_> {
             }
         };
         let has_keys = !matches!(attention.keys, KeySource::OfLayer(_));
-        linear(&modules, self.hidden, attention.qkv_bias).split(Split::Outputs(segments_of(heads, has_keys)))
+        linear(&modules, self.hidden, attention.qkv_bias).split(segments_of(heads, has_keys))
     }
 
     /// The module that holds the queries and gates of all heads: each head's query, then its gate.
@@ -66,7 +67,7 @@ impl LayerNames<'_> {
     /// The projection of the gates.
     pub(super) fn query_gate(&self, attention: &AttentionSpec) -> LinearTensors {
         let rows = Some(queries_of_pairs(attention.heads, attention.heads.head_dim));
-        let split = Split::Outputs(vec![attention.heads.q_width()]);
+        let split = Split::outputs([attention.heads.q_width()]);
         LinearTensors { rows, split, ..linear(&[self.gated_queries(attention)], self.hidden, attention.qkv_bias) }
     }
 

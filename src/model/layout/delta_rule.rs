@@ -68,14 +68,14 @@ impl LayerNames<'_> {
         };
         let conv = [conv_width, dim(1, "1"), dim(CONV_TOKENS, "linear_conv_kernel_dim")];
         let tensors = DeltaRuleTensors {
-            ba: ba.split(Split::Outputs(vec![heads.value_heads; 2])),
+            ba: ba.split(Split::outputs([heads.value_heads; 2])),
             conv: TensorSpec { name: at("conv1d.weight"), shape: conv.to_vec() },
             a_log: vector(&at("A_log"), value_heads),
             dt_bias: vector(&at("dt_bias"), value_heads),
             norm: vector(&at("norm.weight"), dim(heads.value_dim, "linear_value_head_dim")),
         };
         let out = linear(&[(at("out_proj"), self.hidden)], value_width, false);
-        let gate = gate.split(Split::Outputs(vec![heads.value_width()]));
-        (tensors, [qkv.split(Split::Outputs(heads.conv_segments().to_vec())), gate, out.split(Split::Inputs)])
+        let gate = gate.split(Split::outputs([heads.value_width()]));
+        (tensors, [qkv.split(Split::outputs(heads.conv_segments())), gate, out.split(Split::Inputs)])
     }
 }

@@ -6,22 +6,23 @@ use crate::backend::{Backend, MatrixPart, QuantSource, QuantView, Split, WeightV
 use crate::error::Result;
 
 use super::super::layout::{Dim, ExpertMatrices, TensorSpec};
-use super::{RandomWeights, WeightSource, split_vector_of};
+use super::{RandomWeights, WeightSource, multiplies_experts, split_vector_of};
 
 impl WeightSource {
-    /// A matrix `[out, in]` for each expert; gate is above up.
+    /// A matrix `[out, in]` for each expert of this width; gate is above up.
     pub fn expert_matrices<B: Backend>(
         &self,
         backend: &mut B,
         stored: &ExpertMatrices,
+        width: usize,
         split: &Split,
     ) -> Result<Vec<B::Matrix>> {
         let (tensor, transposed) = match stored {
             ExpertMatrices::Separate(experts) => {
-                return experts.iter().map(|specs| self.expert_matrix(backend, specs, split)).collect();
+                return experts.iter().map(|specs| self.expert_matrix(backend, specs, width, split)).collect();
             }
             ExpertMatrices::Mxfp4 { tensor, alternating } => {
-                return self.mxfp4_experts(backend, tensor, *alternating, split);
+                return self.mxfp4_experts(backend, tensor, *alternating, width, split);
             }
             ExpertMatrices::Stacked(tensor) => (tensor, None),
             ExpertMatrices::Transposed { tensor, alternating } => (tensor, Some(*alternating)),
@@ -48,7 +49,7 @@ impl WeightSource {
                                 MatrixPart::Quantised(QuantView::of(format, view.rows, view.cols, source))
                             }
                         };
-                        self.matrix_of(backend, specs, &[part], split, B::multiplies_experts)
+                        self.matrix_of(backend, specs, &[part], split, multiplies_experts(width))
                     });
                     experts.collect()
                 })
@@ -58,7 +59,7 @@ impl WeightSource {
                 if transposed.is_some() {
                     (rows, cols) = (cols, rows);
                 }
-                self.random_experts(backend, random, tensor, [rows, cols], split)
+                self.random_experts(backend, random, tensor, [rows, cols], width, split)
             }
         }
     }
@@ -69,6 +70,7 @@ impl WeightSource {
         backend: &mut B,
         tensor: &TensorSpec,
         alternating: bool,
+        width: usize,
         split: &Split,
     ) -> Result<Vec<B::Matrix>> {
         let count = tensor.shape[0].size;
@@ -78,14 +80,14 @@ impl WeightSource {
                 let specs = [tensor.clone(), tensor.clone()];
                 let matrices = (0..count).map(|expert| {
                     let parts = stored.expert(expert, count, alternating);
-                    self.matrix_of(backend, &specs, &parts, split, B::multiplies_experts)
+                    self.matrix_of(backend, &specs, &parts, split, multiplies_experts(width))
                 });
                 let matrices = matrices.collect();
                 stored.release();
                 matrices
             }
             WeightSource::Random(random) => {
-                self.random_experts(backend, random, tensor, [tensor.shape[1], tensor.shape[2]], split)
+                self.random_experts(backend, random, tensor, [tensor.shape[1], tensor.shape[2]], width, split)
             }
         }
     }
@@ -97,13 +99,14 @@ impl WeightSource {
         random: &RandomWeights,
         tensor: &TensorSpec,
         shape: [Dim; 2],
+        width: usize,
         split: &Split,
     ) -> Result<Vec<B::Matrix>> {
         let format = random.config.format(tensor, random.dtype);
         let experts = (0..tensor.shape[0].size).map(|expert| {
             let spec = TensorSpec { name: format!("{}.{expert}", tensor.name), shape: shape.to_vec() };
             let part = random.part(&spec, format);
-            self.matrix_of(backend, &[spec], &[part], split, B::multiplies_experts)
+            self.matrix_of(backend, &[spec], &[part], split, multiplies_experts(width))
         });
         experts.collect()
     }

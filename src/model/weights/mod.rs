@@ -37,15 +37,26 @@ pub enum WeightSource {
     Random(Box<RandomWeights>),
 }
 
+/// Whether a backend multiplies matrices of experts of this width as they are.
+fn multiplies_experts<B: Backend>(width: usize) -> impl Fn(&B, WeightFormat) -> bool {
+    move |backend, format| backend.multiplies_experts(format, width)
+}
+
 impl WeightSource {
     /// The matrices of `specs`, stacked into one.
     pub fn matrix<B: Backend>(&self, backend: &mut B, specs: &[TensorSpec], split: &Split) -> Result<B::Matrix> {
         self.stacked(backend, specs, split, B::multiplies)
     }
 
-    /// The same of an expert.
-    fn expert_matrix<B: Backend>(&self, backend: &mut B, specs: &[TensorSpec], split: &Split) -> Result<B::Matrix> {
-        self.stacked(backend, specs, split, B::multiplies_experts)
+    /// The same of an expert of this width.
+    fn expert_matrix<B: Backend>(
+        &self,
+        backend: &mut B,
+        specs: &[TensorSpec],
+        width: usize,
+        split: &Split,
+    ) -> Result<B::Matrix> {
+        self.stacked(backend, specs, split, multiplies_experts(width))
     }
 
     fn stacked<B: Backend>(

@@ -109,6 +109,15 @@ impl Device {
         self.call("wait for the stream", || unsafe { result::stream::synchronize(self.0.stream) })
     }
 
+    /// The same also where an error is kept, before memory is given back that other devices write; errors are logged.
+    pub fn settle(&self) {
+        if let Err(error) = self.check() {
+            log::warn!("{error}");
+        }
+        // SAFETY: the stream lives as long as `self`.
+        self.call_logged("wait for the stream", || unsafe { result::stream::synchronize(self.0.stream) });
+    }
+
     /// The first error of the launches since the last call. What goes wrong while a kernel runs is reported by the calls
     /// that wait.
     pub fn check(&self) -> Result<()> {

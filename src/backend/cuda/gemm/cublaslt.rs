@@ -94,6 +94,15 @@ pub(super) struct GemmOperands<'a> {
     pub scales: Option<GemmScales<'a>>,
 }
 
+/// Which columns of a wider operand `x` are multiplied.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Columns {
+    /// Bytes before the first.
+    pub first: usize,
+    /// Elements from one row to the next.
+    pub apart: usize,
+}
+
 /// The library's handle, and one workspace for all products, which run one after another.
 pub struct Library {
     device: Device,
@@ -104,6 +113,8 @@ pub struct Library {
 /// A product of one shape as the library sees it.
 pub(super) struct Description {
     shape: GemmShape,
+    /// Elements from one row of `x` to the next.
+    apart: usize,
     operation: Operation,
     w: MatrixLayout,
     x: MatrixLayout,
@@ -176,6 +187,11 @@ impl Drop for Library {
 
 impl Description {
     pub fn new(library: &Library, shape: GemmShape) -> Result<Self> {
+        Self::with_rows_apart(library, shape, shape.inner)
+    }
+
+    /// The same of rows of `x` that are `apart` elements from each other.
+    pub fn with_rows_apart(library: &Library, shape: GemmShape, apart: usize) -> Result<Self> {
         library.call("describe a product", |_| {
             let GemmShape { rows, outputs, inner, weights, compute, out, .. } = shape;
             let elements = Elements::of(weights);
@@ -184,9 +200,9 @@ impl Description {
                 Elements::Dense(element) => (data_type(element), data_type(compute)),
                 Elements::E4m3(_) => (sys::cudaDataType::CUDA_R_8F_E4M3, sys::cudaDataType::CUDA_R_8F_E4M3),
             };
-            let (w, x) = (MatrixLayout::new(w, inner, outputs)?, MatrixLayout::new(x, inner, rows)?);
-            let out = MatrixLayout::new(data_type(out), outputs, rows)?;
-            Ok(Self { shape, operation, w, x, out })
+            let (w, x) = (MatrixLayout::new(w, inner, outputs, inner)?, MatrixLayout::new(x, inner, rows, apart)?);
+            let out = MatrixLayout::new(data_type(out), outputs, rows, outputs)?;
+            Ok(Self { shape, apart, operation, w, x, out })
         })
     }
 
@@ -200,12 +216,24 @@ impl Description {
 
     /// Enqueues it with an algorithm that `algorithm` found valid for it. Panics if an operand's memory is too small.
     pub fn enqueue(&self, library: &Library, algorithm: &Algorithm, operands: &GemmOperands<'_>) -> Result<()> {
+        self.enqueue_from(library, algorithm, operands, 0)
+    }
+
+    /// The same from byte `first` of `x` on.
+    pub fn enqueue_from(
+        &self,
+        library: &Library,
+        algorithm: &Algorithm,
+        operands: &GemmOperands<'_>,
+        first: usize,
+    ) -> Result<()> {
         let GemmShape { rows, outputs, inner, weights, compute, out, accumulate, biased } = self.shape;
         let (x_bytes, w_bytes) = match Elements::of(weights) {
             Elements::Dense(element) => (compute.bytes(), element.bytes()),
             Elements::E4m3(_) => (1, 1),
         };
-        assert!(operands.x.bytes() >= rows * inner * x_bytes, "x of {:?}", self.shape);
+        let x_end = first + ((rows - 1) * self.apart + inner) * x_bytes;
+        assert!(rows > 0 && operands.x.bytes() >= x_end, "x of {:?}", self.shape);
         assert!(operands.w.bytes() >= outputs * inner * w_bytes, "w of {:?}", self.shape);
         assert_eq!(operands.scales.is_some(), weights.dense().is_none(), "scales of {:?}", self.shape);
         assert!(operands.out.bytes() >= self.shape.out_bytes(), "out of {:?}", self.shape);
@@ -232,7 +260,7 @@ impl Description {
                     std::ptr::from_ref(&beta).cast(),
                     address(operands.w),
                     self.w.0,
-                    address(operands.x),
+                    (operands.x.address() + first as u64) as *mut c_void,
                     self.x.0,
                     address(operands.out),
                     self.out.0,
@@ -289,9 +317,9 @@ impl Operation {
 }
 
 impl MatrixLayout {
-    /// `columns` contiguous columns of `width` elements.
-    fn new(element: sys::cudaDataType, width: usize, columns: usize) -> Result<Self, CublasError> {
-        let stride = i64::try_from(width).expect("a width is far below 2^63");
+    /// `columns` columns of `width` elements, which begin `apart` elements from each other.
+    fn new(element: sys::cudaDataType, width: usize, columns: usize, apart: usize) -> Result<Self, CublasError> {
+        let stride = i64::try_from(apart).expect("a width is far below 2^63");
         result::create_matrix_layout(element, width as u64, columns as u64, stride).map(Self)
     }
 }

@@ -14,7 +14,7 @@ pub mod shared;
 pub mod tune_cache;
 
 use self::chooser::AlgorithmPolicy;
-use self::cublaslt::{GemmOperands, GemmShape};
+use self::cublaslt::{Columns, GemmOperands, GemmShape};
 use self::products::LibraryProducts;
 use self::shared::Sharing;
 use crate::backend::cuda::compile::units;
@@ -102,6 +102,27 @@ impl Gemm {
     pub fn linear_add(&mut self, out: &Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
         assert_eq!(out.element, Dtype::F32, "linear_add: sums are f32");
         self.product(out, x, w, bias, true);
+    }
+
+    /// `out[r] = w x[r][first ..]` by the algorithm of `linear`, which gives the same bits. Whether the library can; if
+    /// not, nothing is enqueued. An error is kept for the device's next check.
+    pub fn linear_of_columns(&mut self, out: &Buffer, x: &Buffer, first: usize, w: &Matrix) -> bool {
+        assert_eq!((out.rows, out.width), (x.rows, w.outputs), "linear of columns: shapes");
+        assert!(first + w.inner <= x.width, "linear of columns: columns of the operand");
+        assert_eq!(x.element, w.element(), "linear of columns: dtype of the operand and format of the weights");
+        if out.rows == 0 {
+            return true;
+        }
+        let columns = Columns { first: first * x.element.bytes(), apart: x.width };
+        let Matrix { outputs, inner, format: weights, .. } = *w;
+        let (rows, compute, result) = (out.rows, x.element, out.element);
+        let (accumulate, biased) = (false, false);
+        let shape = GemmShape { rows, outputs, inner, weights, compute, out: result, accumulate, biased };
+        let operands = GemmOperands { out: out.memory(), x: x.memory(), w: &w.memory, bias: None, scales: None };
+        self.products.enqueue_columns(shape, operands, columns).unwrap_or_else(|error| {
+            self.device.keep(error);
+            true
+        })
     }
 
     fn product(&mut self, out: &Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>, accumulate: bool) {

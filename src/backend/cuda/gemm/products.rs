@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::algorithm::Algorithm;
 use super::chooser::{AlgorithmPolicy, Chooser};
-use super::cublaslt::{Description, GemmOperands, GemmShape, Library};
+use super::cublaslt::{Columns, Description, GemmOperands, GemmShape, Library};
 use super::shared::{Chosen, Sharing};
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::memory::Memory;
@@ -15,6 +15,9 @@ use crate::error::Result;
 
 /// Weights remembered per shape, used in turn while a product is timed.
 const SIBLINGS: usize = 8;
+
+/// Bytes to which the library takes operands to be aligned, unless it is told otherwise.
+const ALIGNED: usize = 256;
 
 pub(super) struct LibraryProducts {
     library: Library,
@@ -25,6 +28,8 @@ pub(super) struct LibraryProducts {
     may_tune: bool,
     /// `None` if the library has no algorithm.
     products: HashMap<GemmShape, Option<PlannedProduct>>,
+    /// Of columns of wider operands, by the distance of their rows; `None` where the algorithm of the shape is not fit.
+    of_columns: HashMap<(GemmShape, usize), (Algorithm, Option<Description>)>,
     /// Weights by outputs and inner width.
     siblings: HashMap<(usize, usize), Vec<Weak<Memory>>>,
     /// The outputs of the whole matrix of which those of these outputs and inner width are shares.
@@ -44,8 +49,9 @@ impl LibraryProducts {
     pub fn open(device: &Device) -> Result<Self> {
         let library = Library::open(device)?;
         let chooser = Chooser::new(&library, AlgorithmPolicy::First);
-        let (products, siblings, wholes) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Ok(Self { chooser, sharing: None, library, may_tune: true, products, siblings, wholes })
+        let (products, of_columns) = (HashMap::new(), HashMap::new());
+        let (siblings, wholes) = (HashMap::new(), HashMap::new());
+        Ok(Self { chooser, sharing: None, library, may_tune: true, products, of_columns, siblings, wholes })
     }
 
     /// Chooses as other GPUs do from now on, also for known products.
@@ -84,16 +90,8 @@ impl LibraryProducts {
     /// Enqueues the product of `shape`, choosing its algorithm if it is new or not settled. Returns whether the library
     /// has one.
     pub fn enqueue(&mut self, shape: GemmShape, operands: GemmOperands<'_>) -> Result<bool> {
-        let is_planned =
-            |product: &Option<PlannedProduct>| product.as_ref().is_none_or(|it| it.settled || !self.may_tune);
-        let (begun, is_to_plan) = (Instant::now(), !self.products.get(&shape).is_some_and(is_planned));
-        if is_to_plan {
-            let product = self.plan(shape, operands)?;
-            if product.is_none() {
-                log::debug!("cuBLASLt has no algorithm for {shape:?}");
-            }
-            self.products.insert(shape, product);
-        }
+        let begun = Instant::now();
+        let is_to_plan = self.plan_once(shape, operands)?;
         let Some(PlannedProduct { description, algorithm, .. }) = &self.products[&shape] else { return Ok(false) };
         let planned = begun.elapsed();
         description.enqueue(&self.library, algorithm, &operands)?;
@@ -104,6 +102,40 @@ impl LibraryProducts {
             log::debug!("{shape:?} by {algorithm}: planned in {planned:.1} ms, first called in {called:.1} ms");
         }
         Ok(true)
+    }
+
+    /// The same of columns of a wider `x`, by the algorithm of `shape`.
+    pub fn enqueue_columns(&mut self, shape: GemmShape, operands: GemmOperands<'_>, columns: Columns) -> Result<bool> {
+        // The library takes it that operands begin at such an address.
+        if !columns.first.is_multiple_of(ALIGNED) {
+            return Ok(false);
+        }
+        self.plan_once(shape, operands)?;
+        let Some(PlannedProduct { algorithm, .. }) = self.products[&shape] else { return Ok(false) };
+        let known = self.of_columns.get(&(shape, columns.apart)).filter(|(of, _)| *of == algorithm);
+        if known.is_none() {
+            let described = Description::with_rows_apart(&self.library, shape, columns.apart)?;
+            let is_fit = described.fit(&self.library, algorithm, self.library.workspace_bytes()).is_some();
+            self.of_columns.insert((shape, columns.apart), (algorithm, is_fit.then_some(described)));
+        }
+        let Some((_, Some(described))) = self.of_columns.get(&(shape, columns.apart)) else { return Ok(false) };
+        described.enqueue_from(&self.library, &algorithm, &operands, columns.first)?;
+        Ok(true)
+    }
+
+    /// Chooses the algorithm of a product if it is new or not settled; returns whether it was.
+    fn plan_once(&mut self, shape: GemmShape, operands: GemmOperands<'_>) -> Result<bool> {
+        let is_planned =
+            |product: &Option<PlannedProduct>| product.as_ref().is_none_or(|it| it.settled || !self.may_tune);
+        let is_to_plan = !self.products.get(&shape).is_some_and(is_planned);
+        if is_to_plan {
+            let product = self.plan(shape, operands)?;
+            if product.is_none() {
+                log::debug!("cuBLASLt has no algorithm for {shape:?}");
+            }
+            self.products.insert(shape, product);
+        }
+        Ok(is_to_plan)
     }
 
     fn plan(&mut self, shape: GemmShape, operands: GemmOperands<'_>) -> Result<Option<PlannedProduct>> {

@@ -49,7 +49,8 @@ pub struct LinkLimits {
 }
 
 impl LinkLimits {
-    /// Microseconds below which `ranks` ranks cannot add up buffers of `bytes` bytes.
+    /// Microseconds below which `ranks` ranks cannot add up buffers of `bytes` bytes, their elements and sums sent in
+    /// one dtype: each GPU sends its share of the others' sums, and its own sum to each.
     pub fn floor_us(&self, ranks: usize, bytes: usize) -> f64 {
         let on_link = 2.0 * (ranks - 1) as f64 / ranks as f64 * bytes as f64;
         self.round_trip_us.max(on_link / self.bytes_per_s * 1e6)
@@ -154,7 +155,12 @@ impl MeasuredRanks {
         if is_none {
             return Ok(None);
         }
-        let times = self.members.try_together(|rank| self.time_on(rank, &pieces, exchange, count, wire))?;
+        let times = self.members.try_together(|rank| {
+            let ending = EndsNccl(self.nccl.as_ref().ok());
+            let time = self.time_on(rank, &pieces, exchange, count, wire)?;
+            ending.disarm();
+            Ok(time)
+        })?;
         Ok(Some(times.into_iter().fold(0.0, f64::max)))
     }
 
@@ -217,6 +223,21 @@ impl MeasuredRanks {
                 Err(Error::value(what, expected(i).to_string(), sum.to_string()))
             }
         }
+    }
+}
+
+/// Ends NCCL when it is dropped: a rank fails, and others may wait for it there.
+struct EndsNccl<'a>(Option<&'a Nccl>);
+
+impl EndsNccl<'_> {
+    fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for EndsNccl<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|nccl| nccl.abort());
     }
 }
 

@@ -26,12 +26,12 @@ use super::driver::grid::small;
 use super::driver::memory::{Memory, Pinned};
 use super::gemm::shared::SharedChoices;
 use super::memory::buffer::Buffer;
-use super::memory::weights::Matrix;
+use super::memory::weights::{Matrix, Vector};
 use super::step::Step;
 use crate::backend::ranks::meeting::Meeting;
-use crate::backend::ranks::{Aborted, PARTS, Ranked, Reduced};
-use crate::backend::{Backend, Dtype, MatrixPart, StepShape};
-use crate::error::Result;
+use crate::backend::ranks::{Aborted, Failed, PARTS, Ranked, Reduced};
+use crate::backend::{ActivationDtype, Backend, Dtype, MatrixPart, StepShape};
+use crate::error::{Error, Result};
 use ways::{ExchangePiece, MOST_BLOCKS, MOST_CHUNKS, Way};
 
 /// Threads of a block of every exchange.
@@ -61,7 +61,7 @@ struct RankExchange {
     last: Memory,
 }
 
-/// Those of sums are loaded with the first buffer that is summed so, before a step needs them.
+/// Those of sums are loaded with the first buffers that are summed so, before a step needs them.
 struct Kernels {
     sums: Mutex<HashMap<ExchangedSums, Arc<SumKernels>>>,
     /// Of two ranks and more.
@@ -115,8 +115,8 @@ impl CudaFabric {
         args.u32(small(rank)).u32(small(ways::MOST_PACKETS)).u32(small(ways::most_floats(self.count())))
     }
 
-    /// Calls `launch`, which enqueues an exchange on `device`, as the module's comment says. Ends the thread of a rank
-    /// whose exchange could not end.
+    /// Calls `launch`, which enqueues an exchange on `device`, as the module's comment says. Ends what a rank does
+    /// whose exchange could not be made or end.
     fn exchange(&self, device: &Device, launch: impl FnOnce()) {
         // One alone waits for nobody.
         if self.count() == 1 {
@@ -128,14 +128,23 @@ impl CudaFabric {
                 self.meeting.meet();
                 launch();
                 if let Err(error) = device.synchronise() {
-                    device.keep(error);
+                    self.fail(device, error);
                 }
                 // What it has brought may be incomplete.
                 if self.is_over() {
                     std::panic::panic_any(Aborted);
                 }
             }
-            Err(error) => device.keep(error),
+            Err(error) => self.fail(device, error),
+        }
+    }
+
+    /// Ends what a rank does that cannot do its part of an exchange: the others wait for it. One alone goes on to the
+    /// step's end, which reports the error.
+    fn fail(&self, device: &Device, error: Error) {
+        match self.count() {
+            1 => device.keep(error),
+            _ => std::panic::panic_any(Failed(error)),
         }
     }
 
@@ -156,7 +165,7 @@ impl CudaFabric {
             one_shot: function("all_reduce_one_shot")?,
             two_shot: function("all_reduce_two_shot")?,
         });
-        // Now, as no exchange runs: the driver brings a kernel to the device when it is first launched.
+        // The driver brings a kernel to the device when it is first launched.
         self.warm_up_sums(device, rank, &kernels);
         loaded.insert(sums, kernels.clone());
         Ok(kernels)
@@ -182,7 +191,7 @@ impl CudaFabric {
         device.launch(kernel, [small(piece.blocks), 1, 1], THREADS, 0, &self.args(rank, args));
     }
 
-    /// Launches each kernel once with nothing to do, which loads it: no other rank is waited for.
+    /// Launches each kernel once with nothing to do, which loads it: that is no exchange, and waits for no other rank.
     fn warm_up(&self, device: &Device, rank: usize) {
         let kernels = &self.ranks[rank].kernels;
         if let Some(gather) = &kernels.gather {
@@ -274,17 +283,24 @@ impl Ranked for Cuda {
         fabric.is_over()
     }
 
+    fn prepare_sums(&mut self, fabric: &CudaFabric, rank: usize, part: ActivationDtype, how: Reduced) -> Result<()> {
+        let part = match part {
+            ActivationDtype::Sums => Dtype::F32,
+            ActivationDtype::Operands(dtype) => dtype,
+        };
+        let sums = ExchangedSums::of(fabric.count(), part, how.wire, how.exact);
+        fabric.sum_kernels(self.device(), rank, sums).map(drop)
+    }
+
     fn settle(&mut self) {
-        if let Err(error) = self.device().synchronise() {
-            log::warn!("a device that computed a model with others: {error}");
-        }
+        self.device().settle();
     }
 
     fn all_reduce(&mut self, fabric: &CudaFabric, rank: usize, out: &mut Buffer, parts: &[&Buffer], how: Reduced) {
         let Some(part) = parts.first().map(|part| part.element) else { return };
         assert_eq!(out.element, Dtype::F32, "all_reduce: a buffer of sums");
         assert!(parts.iter().all(|part| (part.rows, part.width) == (out.rows, out.width)), "all_reduce: shapes");
-        self.forget_rounded();
+        self.forget_before(out);
         let device = self.device().clone();
         let pieces: Vec<ExchangePiece> = ways::pieces(fabric.count(), out.rows * out.width, how.wire).collect();
         if pieces.is_empty() {
@@ -297,7 +313,7 @@ impl Ranked for Cuda {
                 let launch = |piece: ExchangePiece| fabric.launch_sums(&device, rank, &kernels, piece, &of);
                 fabric.exchange(&device, || pieces.into_iter().for_each(launch));
             }
-            Err(error) => device.keep(error),
+            Err(error) => fabric.fail(&device, error),
         }
     }
 
@@ -305,9 +321,9 @@ impl Ranked for Cuda {
         assert_eq!((out.rows, out.width), (x.rows, x.width * fabric.count()), "all_gather: shapes");
         assert!(out.element == Dtype::F32 && x.element == Dtype::F32, "all_gather: buffers of sums");
         let Some(gather) = &fabric.ranks[rank].kernels.gather else {
-            return self.ops(Dtype::F32).columns(out, x, 0);
+            return self.ops(Dtype::F32, out).columns(out, x, 0);
         };
-        self.forget_rounded();
+        self.forget_before(out);
         let device = self.device().clone();
         let pieces: Vec<ExchangePiece> = ways::pieces_of_gather(fabric.count(), x.rows * x.width).collect();
         let launch = |piece: ExchangePiece| {
@@ -332,8 +348,24 @@ impl Ranked for Cuda {
         step.repeats() && step.graphs.will_replay(shape, step.is_advanced(), self.moves)
     }
 
+    /// Of dense weights without a bias, where cuBLASLt takes the columns' place and distance.
+    fn linear_of_columns(
+        &mut self,
+        out: &mut Buffer,
+        x: &Buffer,
+        first: usize,
+        w: &Matrix,
+        bias: Option<&Vector>,
+    ) -> bool {
+        if w.format.dense().is_none() || bias.is_some() {
+            return false;
+        }
+        self.forget_before(out);
+        self.gemms.get_mut(&w.format).is_some_and(|gemm| gemm.linear_of_columns(out, x, first, w))
+    }
+
     fn columns(&mut self, out: &mut Buffer, x: &Buffer, first: usize) {
-        self.ops(out.element).columns(out, x, first);
+        self.ops(out.element, out).columns(out, x, first);
     }
 }
 

@@ -4,6 +4,7 @@
 use std::env;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::sys::CUstream;
 use libloading::Library;
@@ -43,6 +44,7 @@ pub struct Nccl {
     library: Library,
     version: c_int,
     ranks: Vec<Comm>,
+    is_over: AtomicBool,
 }
 
 // SAFETY: a communicator may be used from any thread, by one at a time: `all_reduce` says that each rank's is used by
@@ -68,7 +70,8 @@ impl Nccl {
             let expected = "NCCL 2.10.3 or newer".to_owned();
             return Err(Error::value("NCCL", expected, format!("version {}", name(version))));
         }
-        let mut nccl = Nccl { library, version, ranks: vec![ptr::null_mut(); devices.len()] };
+        let (ranks, is_over) = (vec![ptr::null_mut(); devices.len()], AtomicBool::new(false));
+        let mut nccl = Nccl { library, version, ranks, is_over };
         let ordinals: Vec<c_int> = devices.iter().map(|device| device.facts().ordinal as c_int).collect();
         // SAFETY: as many places and ordinals as the second argument says.
         let status = unsafe {
@@ -88,6 +91,9 @@ impl Nccl {
     /// ranks. Called by the rank's own thread, as all ranks do.
     pub fn all_reduce(&self, device: &Device, rank: usize, x: &Buffer, count: usize) -> Result<()> {
         assert!(count <= x.rows * x.width, "all_reduce: elements of a buffer");
+        if self.is_over.load(Ordering::Acquire) {
+            return Err(Error::Internal("another rank has ended NCCL".to_owned()));
+        }
         device.bind().map_err(|error| device.error("call NCCL", error))?;
         let at = x.memory().address() as *mut c_void;
         // SAFETY: `count` elements lie at the address, which the stream's work may change; the communicator is that of
@@ -101,6 +107,9 @@ impl Nccl {
 
     /// Ends it on all ranks, also where one waits for another; it is not used again.
     pub fn abort(&self) {
+        if self.is_over.swap(true, Ordering::AcqRel) {
+            return;
+        }
         for &rank in self.ranks.iter().filter(|rank| !rank.is_null()) {
             // SAFETY: a communicator that lives; it may be called beside its other calls.
             let status = function::<CommAbort>(&self.library, b"ncclCommAbort\0").map(|abort| unsafe { abort(rank) });

@@ -53,10 +53,12 @@ pub const fn most_floats(ranks: usize) -> usize {
     FLOATS / ranks
 }
 
-/// The best way for `count` elements.
+/// The best way for `count` elements. One rank sends nothing, so it adds up in large chunks.
 pub fn way(ranks: usize, count: usize, wire: Dtype) -> Way {
     let bytes = count * wire.bytes() * (ranks - 1);
-    if bytes <= PACKET_BYTES {
+    if ranks == 1 {
+        Way::OneShot
+    } else if bytes <= PACKET_BYTES {
         Way::Packets
     } else if ranks <= 2 || bytes <= ONE_SHOT_BYTES {
         Way::OneShot
@@ -82,14 +84,14 @@ pub fn pieces_by(way: Way, ranks: usize, count: usize, wire: Dtype) -> impl Iter
             let blocks = count.div_ceil(in_packet * super::THREADS as usize).min(MOST_BLOCKS);
             ExchangePiece { way, first, count, chunk: 0, blocks }
         }
-        Way::OneShot => chunked(first, count),
-        Way::TwoShot => two_shots(ranks, first, count).unwrap_or_else(|| chunked(first, count)),
+        Way::OneShot => chunked(ranks, first, count),
+        Way::TwoShot => two_shots(ranks, first, count).unwrap_or_else(|| chunked(ranks, first, count)),
     })
 }
 
 /// The launches that gather `count` elements of each rank.
 pub fn pieces_of_gather(ranks: usize, count: usize) -> impl Iterator<Item = ExchangePiece> {
-    split(count, most_floats(ranks)).map(|(first, count)| chunked(first, count))
+    split(count, most_floats(ranks)).map(move |(first, count)| chunked(ranks, first, count))
 }
 
 fn split(count: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
@@ -102,10 +104,11 @@ fn chunk_of(count: usize, roles: usize) -> usize {
     even.min(MOST_CHUNK)
 }
 
-/// Half the blocks send, half add up.
-fn chunked(first: usize, count: usize) -> ExchangePiece {
-    let chunk = chunk_of(count, 2);
-    let blocks = 2 * count.div_ceil(chunk).min(MOST_BLOCKS / 2);
+/// Half the blocks send, half add up; of one rank all do.
+fn chunked(ranks: usize, first: usize, count: usize) -> ExchangePiece {
+    let roles = ranks.min(2);
+    let chunk = chunk_of(count, roles);
+    let blocks = roles * count.div_ceil(chunk).min(MOST_BLOCKS / roles);
     ExchangePiece { way: Way::OneShot, first, count, chunk, blocks }
 }
 
@@ -124,7 +127,7 @@ mod tests {
 
     #[test]
     fn launches_cover_a_buffer_and_fit_into_memory() {
-        for ranks in [2, 4, 8] {
+        for ranks in [1, 2, 4, 8] {
             for wire in [Dtype::F32, Dtype::Bf16] {
                 for count in [1, 3, 512, 4097, 65_536, 131_075, 1 << 20, (1 << 20) + 8, 5 << 20, 70 << 20] {
                     for way in Way::ALL {
@@ -155,6 +158,9 @@ mod tests {
 
     #[test]
     fn small_buffers_go_in_packets_and_large_ones_of_many_ranks_in_two_shots() {
+        assert_eq!(way(1, 1, Dtype::Bf16), Way::OneShot);
+        let alone: Vec<usize> = pieces(1, 1024 * 4096, Dtype::Bf16).map(|piece| piece.blocks).collect();
+        assert_eq!(alone, [MOST_BLOCKS], "one launch, all blocks");
         assert_eq!(way(2, 128 << 10, Dtype::F32), Way::Packets);
         assert_eq!(way(2, 129 << 10, Dtype::F32), Way::OneShot);
         assert_eq!(way(2, 64 << 20, Dtype::F32), Way::OneShot);

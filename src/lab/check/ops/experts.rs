@@ -72,7 +72,7 @@ pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<
                 for format in FORMATS.into_iter().filter(|&format| !gated && is_cut(format, inputs)) {
                     // Static scales need one for each expert.
                     let is_dynamic = matches!(format.rounding, Rounding::Dynamic { .. });
-                    if is_dynamic && suite.backend.multiplies_experts(WeightFormat::Quantised(format)) {
+                    if is_dynamic && suite.backend.multiplies_experts(WeightFormat::Quantised(format), inputs) {
                         case.format = Some(format);
                         suite.hold("expert_linear, e4m3", &case)?;
                     }
