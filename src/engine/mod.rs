@@ -166,8 +166,8 @@ pub struct Engine<B: Backend> {
     backend: B,
     model: Decoder<B>,
     kv: B::Kv,
-    /// Keys and values of swapped branches.
-    swapped: HashMap<BranchId, B::SavedPages>,
+    /// Keys and values, and states, of swapped branches.
+    swapped: HashMap<BranchId, SwappedBytes<B>>,
     step: B::Step,
     loaded: Option<LoadedStep>,
     /// Oldest first; at most one between two calls of `step`.
@@ -188,6 +188,13 @@ pub struct Engine<B: Backend> {
     commands: Receiver<Command>,
     /// The handles' place for this engine's thread.
     thread: Weak<EngineThread>,
+}
+
+/// What a swapped branch has in host memory.
+struct SwappedBytes<B: Backend> {
+    pages: B::SavedPages,
+    /// Only of models with delta-rule layers.
+    state: Option<Vec<u8>>,
 }
 
 /// Sets the exit reason when the engine is dropped without another one.
@@ -256,8 +263,6 @@ impl<B: Backend> Engine<B> {
             config.pool.divide(room, state_bytes, config.max_branches)?;
         config.max_branches = branches;
         if state_bytes > 0 {
-            // Those of preempted branches are computed again.
-            config.swap_bytes = 0;
             if config.prefix_store.is_some() {
                 let found = format!("delta-rule layers ({})", model.config().family);
                 return Err(Error::value("--prefix-store", "a model whose layers all have attention", found));
@@ -295,10 +300,12 @@ impl<B: Backend> Engine<B> {
         let (handle, commands, exit_reason) = EngineHandle::new(facts.clone());
         let rates = backend.swap_rates();
         let restore_cost = RestoreCost {
-            swapped_page: 2.0 * page_bytes as f64 / rates.host_bytes,
+            page_bytes,
+            state_bytes,
+            swapped_byte: 2.0 / rates.host_bytes,
             computed_row: 2.0 * model.config().active_parameters() as f64 / rates.flops,
         };
-        let mut cache = KvCache::new(prefix, pool_pages, config.swap_bytes / page_bytes, restore_cost);
+        let mut cache = KvCache::new(prefix, pool_pages, config.swap_bytes, restore_cost);
         if let Some(options) = &config.prefix_store {
             cache.store = Some(PrefixStore::open(options, &facts, &backend.page_layout())?);
         }

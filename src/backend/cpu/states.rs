@@ -41,6 +41,33 @@ impl LayerStates {
         &mut self.tails[slot.ix() * size..][..size]
     }
 
+    /// Appends the state in `slot` to `saved`: its matrices, then its last inputs.
+    pub fn save(&self, slot: StateId, saved: &mut Vec<u8>) {
+        let size = self.heads.matrix();
+        for head in 0..self.heads.value_heads {
+            let at = (head * self.slots + slot.ix()) * size;
+            saved.extend_from_slice(bytemuck::cast_slice(&self.matrices[at..at + size]));
+        }
+        saved.extend_from_slice(bytemuck::cast_slice(self.tail(slot)));
+    }
+
+    /// Writes the first bytes of `saved` to `slot`; returns the rest.
+    pub fn restore<'s>(&mut self, slot: StateId, mut saved: &'s [u8]) -> &'s [u8] {
+        let mut fill = |to: &mut [f32]| {
+            let to: &mut [u8] = bytemuck::cast_slice_mut(to);
+            let (bytes, rest) = saved.split_at(to.len());
+            to.copy_from_slice(bytes);
+            saved = rest;
+        };
+        let size = self.heads.matrix();
+        for head in 0..self.heads.value_heads {
+            let at = (head * self.slots + slot.ix()) * size;
+            fill(&mut self.matrices[at..at + size]);
+        }
+        fill(self.tail_mut(slot));
+        saved
+    }
+
     /// The matrices of each value head in all slots.
     pub fn by_head(&mut self) -> impl Iterator<Item = &mut [f32]> {
         self.matrices.chunks_exact_mut((self.slots * self.heads.matrix()).max(1))

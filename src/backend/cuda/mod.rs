@@ -74,7 +74,7 @@ use super::{
     Scoring, StackShape, StepBatch, StepShape, SwapRates, WeightFormat, WeightView, prepare_heads_in_turn,
 };
 use crate::error::Result;
-use crate::ids::{LayerIx, PageId};
+use crate::ids::{LayerIx, PageId, StateId};
 use crate::plan::{AttentionPlan, CostModel, Gpu, NewPage};
 
 pub struct Cuda {
@@ -563,6 +563,14 @@ impl Backend for Cuda {
 
     fn restore_pages(&mut self, kv: &mut Kv, saved: &SavedPages, pages: &[PageId]) -> Result<()> {
         kv.restore(saved, pages, self.loader.staging())
+    }
+
+    fn save_state(&mut self, kv: &Kv, slot: StateId) -> Result<Vec<u8>> {
+        kv.save_state(slot, self.loader.staging())
+    }
+
+    fn restore_state(&mut self, kv: &mut Kv, saved: &[u8], slot: StateId) -> Result<()> {
+        kv.restore_state(saved, slot, self.loader.staging())
     }
 
     fn join_saved(kv: &Kv, saved: &mut SavedPages, page: usize, others: &SavedPages, from: usize, slots: Range<u32>) {

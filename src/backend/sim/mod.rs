@@ -35,7 +35,7 @@ use super::{
     SwapRates, WeightFormat, WeightView,
 };
 use crate::error::{Error, Result};
-use crate::ids::{LayerIx, PageId};
+use crate::ids::{LayerIx, PageId, StateId};
 use crate::plan::{CostModel, NewPage};
 
 /// A simulated device as a [`Backend`].
@@ -303,6 +303,17 @@ impl Backend for Sim {
 
     fn restore_pages(&mut self, _: &mut KvShape, saved: &SimSavedPages, _: &[PageId]) -> Result<()> {
         self.transfer(saved.0);
+        Ok(())
+    }
+
+    fn save_state(&mut self, kv: &KvShape, _: StateId) -> Result<Vec<u8>> {
+        let bytes = kv.states.state_bytes();
+        self.transfer(bytes);
+        Ok(vec![0; bytes])
+    }
+
+    fn restore_state(&mut self, _: &mut KvShape, saved: &[u8], _: StateId) -> Result<()> {
+        self.transfer(saved.len());
         Ok(())
     }
 

@@ -5,11 +5,13 @@
 //! One allocation, one part after the other for each layer: its matrices, `[slot][value_head][key_dim][value_dim]`, and
 //! the last inputs of its convolution, the newest last, `[slot][CONV_TOKENS][conv_width]`, all f32.
 
+use std::ops::Range;
+
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::memory::Memory;
 use crate::backend::{CONV_TOKENS, DeltaHeads, StateShape};
 use crate::error::Result;
-use crate::ids::LayerIx;
+use crate::ids::{LayerIx, StateId};
 
 /// What kernels load at once.
 const ALIGNED: usize = 16;
@@ -42,10 +44,30 @@ impl States {
         Ok(Self { memory: device.alloc(bytes)?, layers })
     }
 
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// The bytes of `slot`: for each layer its matrices, then its last inputs.
+    pub fn parts_of(&self, slot: StateId) -> impl Iterator<Item = Range<usize>> {
+        self.layers.iter().flat_map(move |layer| layer.parts_of(slot))
+    }
+
     pub fn layer(&self, layer: LayerIx) -> LayerStates<'_> {
         let places = self.layers.get(layer.ix());
         let places = places.unwrap_or_else(|| panic!("delta-rule layer {layer} of {}", self.layers.len()));
         LayerStates { memory: &self.memory, places: *places }
+    }
+}
+
+impl LayerPlaces {
+    fn parts_of(&self, slot: StateId) -> [Range<usize>; 2] {
+        let elements = [self.heads.value_heads * self.heads.matrix(), CONV_TOKENS * self.heads.conv_width()];
+        let part = |(at, elements): (usize, usize)| {
+            let bytes = elements * size_of::<f32>();
+            at + slot.ix() * bytes..at + (slot.ix() + 1) * bytes
+        };
+        [(self.matrices, elements[0]), (self.tails, elements[1])].map(part)
     }
 }
 
@@ -100,6 +122,12 @@ mod tests {
         let parts: Vec<usize> = layers.iter().flat_map(|layer| [layer.matrices, layer.tails]).chain([bytes]).collect();
         assert_eq!(parts, [0, 192, 720, 720 + 3 * 4096, 720 + 3 * 4096 + 3 * 2048]);
         assert!(parts.iter().all(|at| at % ALIGNED == 0));
+        // Slots are apart, and each has the bytes of one state.
+        let of = |slot: usize| layers.iter().flat_map(move |layer| layer.parts_of(StateId::new(slot)));
+        assert!((0..3).all(|slot| of(slot).map(|part| part.len()).sum::<usize>() == shape.state_bytes()));
+        let mut all: Vec<Range<usize>> = (0..3).flat_map(of).collect();
+        all.sort_by_key(|part| part.start);
+        assert!(all.is_sorted_by(|a, b| a.end <= b.start) && all.iter().all(|part| part.end <= bytes), "{all:?}");
         let least = shape.slots * shape.state_bytes();
         assert!(bytes >= least && bytes <= least + overhead_bytes(&shape));
     }
