@@ -262,12 +262,6 @@ impl<B: Backend> Engine<B> {
         let PoolParts { pages: pool_bytes, states, branches } =
             config.pool.divide(room, state_bytes, config.max_branches)?;
         config.max_branches = branches;
-        if state_bytes > 0 {
-            if config.prefix_store.is_some() {
-                let found = format!("delta-rule layers ({})", model.config().family);
-                return Err(Error::value("--prefix-store", "a model whose layers all have attention", found));
-            }
-        }
         let pool_pages = pool_bytes / page_bytes;
         let groups = model.page_groups(&backend);
         if pool_pages < groups.count() {

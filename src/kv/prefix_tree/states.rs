@@ -175,6 +175,16 @@ impl PrefixTree {
         self.set_need(slot, Need::Checkpoint);
     }
 
+    /// Marks the checkpoint in `slot`, which the prefix store has now, as one that nobody needs, unless its segment ends
+    /// there: it makes way for others that are to be stored.
+    pub fn note_stored(&mut self, slot: StateId) {
+        let Some(held) = self.states.as_ref().and_then(|table| table.slots[slot.ix()]) else { return };
+        let ends_there = self.state_at(held.segment, self.end(held.segment)) == Some(slot);
+        if held.need == Need::Checkpoint && !ends_there {
+            self.states.iter_mut().for_each(|table| table.change(slot, |held| held.need = Need::Cached));
+        }
+    }
+
     fn set_need(&mut self, slot: StateId, need: Need) {
         let Some(table) = &mut self.states else { return };
         let used = table.step;
