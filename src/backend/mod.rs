@@ -45,7 +45,7 @@ use crate::error::Result;
 use crate::ids::{LayerIx, PageId, StateId, TokenId};
 use crate::plan::{CostModel, NewPage};
 
-pub use delta_rule::{CONV_TOKENS, DeltaGates, DeltaHeads, L2_EPS, StateShape};
+pub use delta_rule::{CONV_TOKENS, DeltaGates, DeltaHeads, L2_EPS, StateDtype, StateShape};
 pub use experts::{ExpertInput, ExpertKind, Gate, Router, RouterScores};
 pub use kv_dtype::{KvDtype, e4m3};
 pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};

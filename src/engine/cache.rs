@@ -409,7 +409,9 @@ mod tests {
             assert_eq!(state, slot);
             // Two other states, which a branch needs or nobody does.
             let mut other = Branch::root(BranchId(2), (20..24).map(TokenId).collect());
-            cache.reserve(&mut other, NeededPositions { match_upto: 4, logits_from: 3, end: 4 }).expect("there is room");
+            cache
+                .reserve(&mut other, NeededPositions { match_upto: 4, logits_from: 3, end: 4 })
+                .expect("there is room");
             let segment = other.lease().expect("it runs").segment;
             cache.prefix.mark_computed(segment, 4);
             for position in 1..=others {

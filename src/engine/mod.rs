@@ -100,6 +100,8 @@ pub struct EngineConfig {
     pub pool: PoolSize,
     /// Bytes of host memory for keys and values of preempted branches.
     pub swap_bytes: usize,
+    /// Whether preempted branches are swapped wherever there is room, even if computing again would be faster: for checks.
+    pub swap_at_any_cost: bool,
     /// Whether the next step is submitted while the last one is computed. Saves the host's time if the device computes
     /// asynchronously, and costs one discarded token per finished branch.
     pub run_ahead: bool,
@@ -123,6 +125,7 @@ impl Default for EngineConfig {
             planner: Planner::default(),
             pool: PoolSize::Share { of_free: 0.5, at_most: 1 << 30 },
             swap_bytes: 0,
+            swap_at_any_cost: false,
             run_ahead: false,
             deterministic: false,
             prefix_store: None,
@@ -258,7 +261,7 @@ impl<B: Backend> Engine<B> {
         let free = backend.free_bytes()?;
         let overhead = backend.kv_overhead_bytes(&model.kv_shape(free / page_bytes));
         let room = free.saturating_sub(overhead);
-        let state_bytes = model.config().state_bytes();
+        let state_bytes = model.kv_shape(1).states.state_bytes();
         let PoolParts { pages: pool_bytes, states, branches } =
             config.pool.divide(room, state_bytes, config.max_branches)?;
         config.max_branches = branches;
@@ -296,7 +299,7 @@ impl<B: Backend> Engine<B> {
         let restore_cost = RestoreCost {
             page_bytes,
             state_bytes,
-            swapped_byte: 2.0 / rates.host_bytes,
+            swapped_byte: if config.swap_at_any_cost { 0.0 } else { 2.0 / rates.host_bytes },
             computed_row: 2.0 * model.config().active_parameters() as f64 / rates.flops,
         };
         let mut cache = KvCache::new(prefix, pool_pages, config.swap_bytes, restore_cost);

@@ -1,10 +1,10 @@
 //! Branches that yield: dropped and computed again, or swapped to host memory and back. Neither changes a draw.
 
-use offshoot::engine::{EngineConfig, EngineHandle, Finish, Metrics};
+use offshoot::engine::{EngineConfig, EngineHandle, Finish, Metrics, PoolSize};
 use offshoot::ids::BranchId;
 
 use super::bench::{
-    Shape, draw, engine, engine_of, finishes, key, length, mislead, pages, params, prompt, room_for, roomy, score, unsure,
+    Shape, draw, engine, engine_of, finishes, key, length, mislead, pages, params, prompt, roomy, score, unsure,
 };
 
 /// Six samples of 70 tokens of each of two prompts of 40, started at once, then scores of the same length.
@@ -64,7 +64,9 @@ fn swapped_is_not_computed_again(shape: Shape) {
     let facts = engine_of(shape, roomy()).facts().clone();
     let run = |swap_pages: usize| {
         let swap_bytes = swap_pages * (facts.page_bytes + facts.state_bytes);
-        let engine = engine_of(shape, EngineConfig { swap_bytes, pool: room_for(&facts, 20), ..roomy() });
+        // Pages are short, states are not.
+        let pool = PoolSize::Share { of_free: 0.5, at_most: 20 * facts.page_bytes };
+        let engine = engine_of(shape, EngineConfig { swap_bytes, pool, swap_at_any_cost: true, ..roomy() });
         mislead(&engine);
         let root = engine.root(prompt(1, 40)).unwrap();
         let children = engine.fork(root, 5).unwrap();

@@ -450,7 +450,7 @@ impl Backend for Sim {
         layer: LayerIx,
         step: &SimStep,
     ) {
-        let state = kv.states.heads[layer.ix()].state_elements() * size_of::<f32>();
+        let state = kv.states.heads[layer.ix()].state_bytes(kv.states.dtype);
         self.small_op(qkv.bytes() + ba.bytes() + out.bytes() + 2 * step.state_runs() * state);
     }
 

@@ -4,14 +4,15 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use crate::backend::{Backend, KvDtype, Rounding};
+use super::forks::{FORKED_TOKENS, forks};
+use crate::backend::{Backend, KvDtype, Rounding, StateDtype};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::launch::{DeviceBackend, DeviceChoice, ModelSource, OnDevice};
 use crate::lines;
 use crate::model::check::{
     ConfigFacts, Prediction, TextComparison, chunks, facts, golden, golden_dtype, index_facts, kv_rounding,
-    layer_differences, predictions,
+    layer_differences, predictions, state_rounding,
 };
 use crate::model::{Decoder, ModelFolder, Quantisation, WeightChoice};
 use crate::out;
@@ -24,6 +25,9 @@ const BEYOND_TILES: usize = 22;
 /// Tokens sampled to measure the effect of rounded keys and values, if the context has as many.
 const DRAWN_TOKENS: usize = 256;
 
+/// Scripts of forks.
+const FORK_SEEDS: u64 = 2;
+
 /// The options of a model's check.
 #[derive(Clone, Debug, Default)]
 pub struct ModelCheck {
@@ -33,6 +37,10 @@ pub struct ModelCheck {
     pub deterministic: bool,
     /// Storage format of keys and values; if it is not the model's dtype, its effect is reported.
     pub kv: KvDtype,
+    /// The same of the states of delta-rule layers, if they are not f32.
+    pub states: StateDtype,
+    /// Whether forks at every offset are compared with fresh computations.
+    pub forks: bool,
     /// What dense weights become, and whether activations are rounded.
     pub weights: WeightChoice,
     /// What to compare with on a text.
@@ -147,8 +155,24 @@ impl OnDevice for Arithmetic<'_> {
 
     fn run<B: DeviceBackend>(self, mut backend: B) -> Result<(bool, Vec<Prediction>)> {
         let mut decoder = self.source.load(&mut backend)?;
-        let holds = arithmetic(&mut backend, &mut decoder, self.options)?;
-        Ok((holds, predictions(&mut backend, &mut decoder, self.text)?))
+        let options = self.options;
+        if options.forks && B::IS_ASYNC && !options.deterministic {
+            return Err(Error::value(
+                "--forks",
+                "--deterministic on a GPU, where steps change bits without it",
+                "none",
+            ));
+        }
+        let mut holds = arithmetic(&mut backend, &mut decoder, options)?;
+        let predicted = predictions(&mut backend, &mut decoder, self.text)?;
+        if options.forks {
+            options.kv.set_on(&mut backend, self.source.config.stored_heads(), self.source.dtype);
+            decoder.set_state_dtype(options.states);
+            let report = forks(backend, decoder, FORKED_TOKENS, FORK_SEEDS, options.deterministic)?;
+            fact("forks", &report)?;
+            holds &= report.passes();
+        }
+        Ok((holds, predicted))
     }
 }
 
@@ -167,10 +191,14 @@ fn arithmetic<B: Backend>(backend: &mut B, decoder: &mut Decoder<B>, options: &M
         out::text(&report)?;
         holds &= report.passes();
     }
+    let tokens = DRAWN_TOKENS.min(decoder.config().context - 1);
     if options.kv != KvDtype::Model {
-        let tokens = DRAWN_TOKENS.min(decoder.config().context - 1);
         let rounding = kv_rounding(backend, decoder, options.kv, tokens)?;
         fact(&format!("{} kv", options.kv), rounding)?;
+    }
+    match decoder.config().state_dtype(options.states) {
+        StateDtype::F32 => {}
+        states => fact(&format!("{states} states"), state_rounding(backend, decoder, states, tokens)?)?,
     }
     Ok(holds)
 }

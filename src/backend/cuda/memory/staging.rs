@@ -49,12 +49,7 @@ impl Staging {
     }
 
     /// Copies `parts` of `from`, in bytes, to `to` one after the other, and waits for them. They fill `to`.
-    pub fn download(
-        &mut self,
-        to: &mut [u8],
-        from: &Memory,
-        parts: impl Iterator<Item = Range<usize>>,
-    ) -> Result<()> {
+    pub fn download(&mut self, to: &mut [u8], from: &Memory, parts: impl Iterator<Item = Range<usize>>) -> Result<()> {
         let mut under_way = None;
         let mut left = to;
         for part in parts {
