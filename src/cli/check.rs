@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::whole;
 use crate::backend::{KvDtype, StateDtype};
 use crate::lab::check::{Against, CheckOptions, DeviceCheck, ModelCheck};
 use crate::model::{ActivationChoice, MadeFormat, WeightChoice};
@@ -35,10 +36,10 @@ pub struct CheckArgs {
     /// Also report the error of log-probabilities with states of delta-rule layers in this format
     #[arg(long, value_enum, default_value_t, value_name = "DTYPE", requires = "model")]
     pub state_dtype: StateDtype,
-    /// Also fork a text at every token offset, with random steps, pools, swaps, evictions and resumes, and compare every
-    /// bit with fresh computations. On a GPU with --deterministic
-    #[arg(long, requires = "model")]
-    pub forks: bool,
+    /// Also fork a text at every token offset by so many scripts, each in five engines, with random steps, pools, swaps,
+    /// evictions and resumes, and compare every bit with fresh computations. On a GPU with --deterministic
+    #[arg(long, value_name = "SCRIPTS", value_parser = whole::<u64>(1..), requires = "model")]
+    pub forks: Option<u64>,
     /// What dense weights become when they are loaded, as in `run`
     #[arg(long, value_enum, value_name = "FORMAT", requires = "model", conflicts_with = "quick")]
     pub weights: Option<MadeFormat>,

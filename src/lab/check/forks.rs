@@ -33,7 +33,7 @@ const STOP: TokenId = TokenId(0);
 /// Short draws at a time, after which the engine expects that draws are short, and lets in more branches than fit.
 const SHORT_DRAWS: usize = 40;
 /// Rounds between them.
-const MISLED: usize = 4;
+const MISLED: usize = 2;
 
 /// What was compared, printable.
 #[derive(Clone, Debug, Default, PartialEq)]

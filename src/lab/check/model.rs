@@ -25,9 +25,6 @@ const BEYOND_TILES: usize = 22;
 /// Tokens sampled to measure the effect of rounded keys and values, if the context has as many.
 const DRAWN_TOKENS: usize = 256;
 
-/// Scripts of forks.
-const FORK_SEEDS: u64 = 2;
-
 /// The options of a model's check.
 #[derive(Clone, Debug, Default)]
 pub struct ModelCheck {
@@ -39,8 +36,8 @@ pub struct ModelCheck {
     pub kv: KvDtype,
     /// The same of the states of delta-rule layers, if they are not f32.
     pub states: StateDtype,
-    /// Whether forks at every offset are compared with fresh computations.
-    pub forks: bool,
+    /// By how many scripts forks at every offset are compared with fresh computations.
+    pub forks: Option<u64>,
     /// What dense weights become, and whether activations are rounded.
     pub weights: WeightChoice,
     /// What to compare with on a text.
@@ -156,7 +153,7 @@ impl OnDevice for Arithmetic<'_> {
     fn run<B: DeviceBackend>(self, mut backend: B) -> Result<(bool, Vec<Prediction>)> {
         let mut decoder = self.source.load(&mut backend)?;
         let options = self.options;
-        if options.forks && B::IS_ASYNC && !options.deterministic {
+        if options.forks.is_some() && B::IS_ASYNC && !options.deterministic {
             return Err(Error::value(
                 "--forks",
                 "--deterministic on a GPU, where steps change bits without it",
@@ -165,10 +162,10 @@ impl OnDevice for Arithmetic<'_> {
         }
         let mut holds = arithmetic(&mut backend, &mut decoder, options)?;
         let predicted = predictions(&mut backend, &mut decoder, self.text)?;
-        if options.forks {
+        if let Some(scripts) = options.forks {
             options.kv.set_on(&mut backend, self.source.config.stored_heads(), self.source.dtype);
             decoder.set_state_dtype(options.states);
-            let report = forks(backend, decoder, FORKED_TOKENS, FORK_SEEDS, options.deterministic)?;
+            let report = forks(backend, decoder, FORKED_TOKENS, scripts, options.deterministic)?;
             fact("forks", &report)?;
             holds &= report.passes();
         }
