@@ -3,11 +3,12 @@
 // Shapes: products as chunk_products leaves them; out, qkv, matrices and runs as in delta_rule.cu.
 // Grid: one block for each run, value head and strip of STRIP columns of the state, in this order of x. Four warps
 // share 64 columns, or all where a strip has fewer. Each has 16 tokens of the chunk, and a quarter of the state's rows,
-// f32 in registers from its one load to its one store; a copy of the state, rounded to ELEMENT, is in shared memory as
+// f32 in registers from its one load to its one store (of STATE, to which it is rounded there); a copy of the state, rounded to ELEMENT, is in shared memory as
 // an operand.
 // Limit: the copies of a chunk's operands to shared memory and the loads from there, of which wide strips need fewer,
 // and tensor cores. Where STAGES is 2 the operands are copied while the chunk before is computed.
-// Defines: ELEMENT, KEY_DIM, VALUE_DIM as in chunk_products.cu, STAGES (1 or 2), STRIP (32, 64 or 128).
+// Defines: ELEMENT, KEY_DIM, VALUE_DIM as in chunk_products.cu, STATE (f32, bf16), STAGES (1 or 2), STRIP (32, 64 or
+// 128).
 #include "delta_rule/chunk.cuh"
 
 constexpr unsigned STRIPS = VALUE_DIM / STRIP, STRIP_ROW = STRIP + 8;
@@ -28,7 +29,7 @@ struct Shared {
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     chunk_states(ELEMENT* __restrict__ out, const unsigned char* __restrict__ products, const ELEMENT* __restrict__ qkv,
-                 float* matrices, const Run* __restrict__ runs, unsigned key_heads, unsigned value_heads) {
+                 STATE* matrices, const Run* __restrict__ runs, unsigned key_heads, unsigned value_heads) {
     extern __shared__ __align__(128) unsigned char dynamic[];
     Shared& shared = *reinterpret_cast<Shared*>(dynamic);
     const unsigned group = threadIdx.x / 128 * COLUMNS, strip = blockIdx.x % STRIPS * STRIP + group;
@@ -63,16 +64,16 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
 
     float state[OWN][COLUMNS / 8][4] = {};
     if (run.from != NO_STATE) {
-        const float* from = matrix(run.from);
+        const STATE* from = matrix(run.from);
 #pragma unroll
         for (unsigned m = 0; m < OWN; ++m) {
 #pragma unroll
             for (unsigned n = 0; n < COLUMNS / 8; ++n) {
 #pragma unroll
                 for (unsigned half = 0; half < 2; ++half) {
-                    const float2 two = *reinterpret_cast<const float2*>(from + (m * 16 + half * 8) * VALUE_DIM + n * 8);
-                    state[m][n][half * 2] = two.x;
-                    state[m][n][half * 2 + 1] = two.y;
+                    const Lanes<float, 2> two = load<2>(from + (m * 16 + half * 8) * VALUE_DIM + n * 8);
+                    state[m][n][half * 2] = two.at[0];
+                    state[m][n][half * 2 + 1] = two.at[1];
                 }
             }
         }
@@ -284,15 +285,15 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     if (run.to == NO_STATE) {
         return;
     }
-    float* to = matrix(run.to);
+    STATE* to = matrix(run.to);
 #pragma unroll
     for (unsigned m = 0; m < OWN; ++m) {
 #pragma unroll
         for (unsigned n = 0; n < COLUMNS / 8; ++n) {
 #pragma unroll
             for (unsigned half = 0; half < 2; ++half) {
-                const float2 two = {state[m][n][half * 2] * scale, state[m][n][half * 2 + 1] * scale};
-                *reinterpret_cast<float2*>(to + (m * 16 + half * 8) * VALUE_DIM + n * 8) = two;
+                const Lanes<float, 2> two = {state[m][n][half * 2] * scale, state[m][n][half * 2 + 1] * scale};
+                store<2>(to + (m * 16 + half * 8) * VALUE_DIM + n * 8, two);
             }
         }
     }

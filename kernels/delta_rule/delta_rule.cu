@@ -5,16 +5,19 @@
 // with q and k normalised, beta = sigmoid(b) and decay = exp(rate * softplus(a + dt)).
 //
 // Shapes: out ELEMENT [R, value_heads * VALUE_DIM]; qkv ELEMENT [R, 2 * key_heads * KEY_DIM + value_heads * VALUE_DIM];
-// ba f32 [R, 2 * value_heads], b of all heads, then a; rate, dt f32 [value_heads]; matrices f32 [slots, value_heads,
+// ba f32 [R, 2 * value_heads], b of all heads, then a; rate, dt f32 [value_heads]; matrices STATE [slots, value_heads,
 // KEY_DIM, VALUE_DIM].
 // Grid: one block for each run, value head and strip of 16 * WARPS columns of S, in this order of x. Columns do not
 // depend on each other. A warp has 16 of them, 4 lanes of 4 columns in each of 8 groups of lanes; a group has every
 // eighth four rows. So S stays in registers (KEY_DIM / 2 of them) from its one load to its one store, and sums over its
 // rows are added over a thread's rows, then over the groups of its warp.
-// Limit: bandwidth, 8 bytes per element of S for runs of one row. A thread asks for all of its S before it waits, 128
-// KEY_DIM bytes a block of 64 columns (64 KiB at a time on a multiprocessor are enough to keep HBM3 busy).
+// Where STATE is bf16, S is f32 in registers all the same, and rounded after each token, before it is read.
+// Limit: bandwidth, 8 bytes per element of S for runs of one row, 4 of bf16. A thread asks for all of its S before it
+// waits, 256 KEY_DIM bytes a block of 64 columns, or 128 (64 KiB at a time on a multiprocessor are enough to keep HBM3
+// busy).
 // The order of sums depends on nothing but KEY_DIM: however rows are divided into runs, they have the same bits.
 // Definition: `Backend::delta_rule`; on the CPU, `delta_rule` of src/backend/cpu/delta_rule.rs.
+// Defines: ELEMENT, STATE (f32, bf16), KEY_DIM, VALUE_DIM.
 #include "delta_rule/gates.cuh"
 #include "delta_rule/run.cuh"
 #include "lanes.cuh"
@@ -40,7 +43,7 @@ __device__ __forceinline__ unsigned row_of(unsigned i, unsigned group) {
     return i / 4 * 32 + group * 4 + i % 4;
 }
 
-__device__ __forceinline__ Four load_columns(const float* from, unsigned column) {
+__device__ __forceinline__ Four load_columns(const STATE* from, unsigned column) {
     Four four = {};
     if constexpr (VALUE_DIM % 4 == 0) {
         if (VALUE_DIM % STRIP == 0 || column < VALUE_DIM) {
@@ -49,7 +52,7 @@ __device__ __forceinline__ Four load_columns(const float* from, unsigned column)
     } else {
         for (unsigned c = 0; c < 4; ++c) {
             if (column + c < VALUE_DIM) {
-                four.at[c] = from[column + c];
+                four.at[c] = to_f32(from[column + c]);
             }
         }
     }
@@ -106,7 +109,7 @@ __device__ __forceinline__ Four read(State& state, const float4* vector, float d
                     element *= decay;
                 }
                 if constexpr (ADDS) {
-                    element = fmaf(keys[r], delta.at[c], element);
+                    element = to_f32(from_f32<STATE>(fmaf(keys[r], delta.at[c], element)));
                 }
                 sums.at[c] = fmaf(element, weights[r], sums.at[c]);
             }
@@ -118,7 +121,7 @@ __device__ __forceinline__ Four read(State& state, const float4* vector, float d
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, KEY_PADDED > 128 ? 2 : 4)
     delta_rule(ELEMENT* __restrict__ out, const ELEMENT* __restrict__ qkv, const float* __restrict__ ba,
-               const float* __restrict__ rate, const float* __restrict__ dt, float* matrices,
+               const float* __restrict__ rate, const float* __restrict__ dt, STATE* matrices,
                const Run* __restrict__ runs, unsigned key_heads, unsigned value_heads) {
     const unsigned strip = blockIdx.x % STRIPS, head = blockIdx.x / STRIPS % value_heads;
     const Run run = runs[blockIdx.x / STRIPS / value_heads];

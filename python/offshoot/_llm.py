@@ -117,7 +117,7 @@ class LLM:
     are those of one. ``data_parallel_size`` means the first so many GPUs. ``memory``: the share of each device's
     free memory for keys and values, or ``kv_memory`` in MiB. ``seed``: what samples without a seed of their own follow
     from. ``plan``: how attention is shared (balanced, tree, single, flat; samples are the same). ``kv_dtype``: auto or
-    fp8. ``weights``: fp8, int8 or int4, which dense weights become when they are loaded (on the CPU; int4 on GPUs too, fp8
+    fp8. ``state_dtype``: f32, or bf16 for states of delta-rule layers in half the memory. ``weights``: fp8, int8 or int4, which dense weights become when they are loaded (on the CPU; int4 on GPUs too, fp8
     on Hopper); ``activations``: bf16 to round none. ``deterministic``: on a GPU, samples do not depend on what else runs, to the last bit. ``prefix_store``: a folder
     where computed prompts are kept. ``threads``: of the CPU backend; one number for a process.
 
@@ -137,6 +137,7 @@ class LLM:
         seed: int | None = 0,
         plan: str = "balanced",
         kv_dtype: str | None = None,
+        state_dtype: str | None = None,
         weights: str | None = None,
         activations: str | None = None,
         deterministic: bool = False,
@@ -198,9 +199,10 @@ class LLM:
             kv_dtype = "fp8" if kv_dtype == "fp8_e4m3" else kv_dtype
         self._defaults = _defaults(path, generation_config, override_generation_config)
         kv_dtype = _choice("kv_dtype", kv_dtype, ("auto", "model", "fp8"))
+        state_dtype = None if state_dtype is None else _choice("state_dtype", state_dtype, ("f32", "bf16"))
         self._engine = Engine(
             path, device=str(device), devices=devices, plan=plan, kv_dtype=None if kv_dtype == "auto" else kv_dtype,
-            weights=weights, activations=activations, memory=memory,
+            state_dtype=state_dtype, weights=weights, activations=activations, memory=memory,
             gpu_memory=gpu_memory_utilization, kv_memory=kv_memory,
             swap_memory=None if swap_space is None else int(swap_space * 1024),
             max_branches=max_num_seqs, context=max_model_len, deterministic=bool(deterministic),

@@ -33,6 +33,7 @@ class Tokenizer:
 class Engine:
     def __init__(
         self, model: str | os.PathLike[str], *, device: str = "auto", devices: str | None = None, plan: str = "balanced", kv_dtype: str | None = None,
+        state_dtype: str | None = None,
         memory: float | None = None, gpu_memory: float | None = None, kv_memory: int | None = None,
         swap_memory: int | None = None, max_branches: int | None = None, context: int | None = None,
         deterministic: bool = False,

@@ -65,7 +65,7 @@ fn named<T: serde::de::DeserializeOwned>(what: &str, word: &str) -> PyResult<T> 
 impl Engine {
     #[new]
     #[pyo3(signature = (
-        model, *, device="auto", devices=None, plan="balanced", kv_dtype=None, weights=None, activations=None, memory=None,
+        model, *, device="auto", devices=None, plan="balanced", kv_dtype=None, state_dtype=None, weights=None, activations=None, memory=None,
         gpu_memory=None, kv_memory=None, swap_memory=None,
         max_branches=None, context=None, deterministic=false, prefix_store=None, prefix_store_size=20.0, threads=None,
     ))]
@@ -77,6 +77,7 @@ impl Engine {
         devices: Option<&str>,
         plan: &str,
         kv_dtype: Option<&str>,
+        state_dtype: Option<&str>,
         weights: Option<&str>,
         activations: Option<&str>,
         memory: Option<f64>,
@@ -106,6 +107,7 @@ impl Engine {
             swap_bytes: swap_memory.map(|mib| mib.saturating_mul(1 << 20)),
             deterministic,
             kv: kv_dtype.map(|kv| named("kv_dtype", kv)).transpose()?.unwrap_or_default(),
+            states: state_dtype.map(|dtype| named("state_dtype", dtype)).transpose()?.unwrap_or_default(),
             weights: WeightChoice {
                 weights: weights.map(|format| named("weights", format)).transpose()?,
                 activations: activations.map(|format| named("activations", format)).transpose()?.unwrap_or_default(),

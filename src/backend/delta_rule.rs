@@ -18,7 +18,10 @@
 //! What the next token needs of all before it: `S` of every value head, and the convolution's last inputs. Four of
 //! these are kept, one more than the next token reads. So the last token's own row can be computed again from the state
 //! after it (`StateRun::is_in`): its convolution reads the four, its output is `S^T q`, and nothing changes. States are
-//! f32.
+//! f32. With [`StateDtype::Bf16`], `S` is rounded to bf16 (to nearest even) at the end of step 4 of every token, before
+//! it is read, and stored so; the convolution's inputs stay f32. So it is the same rounding however steps divide a
+//! sequence, and memory holds all that a computation goes on from. A backend that computes runs in chunks may round `S`
+//! at their ends alone.
 //!
 //! # Order
 //! The runs of a step are computed one after the other, and the rows of a run token by token, so that the state after a
@@ -26,11 +29,50 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// Inputs that the convolution reads: the row's own and those of the three positions before.
 pub const CONV_TOKENS: usize = 4;
 
 /// Added to the sum of squares of queries and of keys.
 pub const L2_EPS: f32 = 1e-6;
+
+/// How the matrices of states are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum StateDtype {
+    /// 32 bits
+    #[default]
+    F32,
+    /// 16 bits: half the memory, and results that differ by its rounding
+    Bf16,
+}
+
+impl StateDtype {
+    pub const ALL: [StateDtype; 2] = [StateDtype::F32, StateDtype::Bf16];
+
+    /// Bytes of an element.
+    pub fn bytes(self) -> usize {
+        match self {
+            StateDtype::F32 => 4,
+            StateDtype::Bf16 => 2,
+        }
+    }
+
+    pub fn is_f32(&self) -> bool {
+        *self == StateDtype::F32
+    }
+}
+
+/// The name on the command line.
+impl fmt::Display for StateDtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            StateDtype::F32 => "f32",
+            StateDtype::Bf16 => "bf16",
+        })
+    }
+}
 
 /// The heads of a gated delta-rule layer. A row of its projection has the queries of all key heads, their keys, and the
 /// values of all value heads.
@@ -77,9 +119,19 @@ impl DeltaHeads {
         self.key_dim * self.value_dim
     }
 
-    /// Elements of a layer's state.
-    pub fn state_elements(&self) -> usize {
-        self.value_heads * self.matrix() + CONV_TOKENS * self.conv_width()
+    /// Bytes of a layer's state: the matrices of all value heads, and the last inputs of its convolution.
+    pub fn state_bytes(&self, dtype: StateDtype) -> usize {
+        self.matrix_bytes(dtype) + self.tail_bytes()
+    }
+
+    /// Bytes of the matrices of all value heads.
+    pub fn matrix_bytes(&self, dtype: StateDtype) -> usize {
+        self.value_heads * self.matrix() * dtype.bytes()
+    }
+
+    /// Bytes of the last inputs of the convolution.
+    pub fn tail_bytes(&self) -> usize {
+        CONV_TOKENS * self.conv_width() * size_of::<f32>()
     }
 }
 
@@ -89,12 +141,13 @@ pub struct StateShape {
     /// Heads of each delta-rule layer.
     pub heads: Vec<DeltaHeads>,
     pub slots: usize,
+    pub dtype: StateDtype,
 }
 
 impl StateShape {
     /// Bytes of one state, all layers.
     pub fn state_bytes(&self) -> usize {
-        self.heads.iter().map(|heads| heads.state_elements() * size_of::<f32>()).sum()
+        self.heads.iter().map(|heads| heads.state_bytes(self.dtype)).sum()
     }
 }
 

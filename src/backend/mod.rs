@@ -42,10 +42,10 @@ pub mod weights;
 use std::ops::Range;
 
 use crate::error::Result;
-use crate::ids::{LayerIx, PageId, TokenId};
+use crate::ids::{LayerIx, PageId, StateId, TokenId};
 use crate::plan::{CostModel, NewPage};
 
-pub use delta_rule::{CONV_TOKENS, DeltaGates, DeltaHeads, L2_EPS, StateShape};
+pub use delta_rule::{CONV_TOKENS, DeltaGates, DeltaHeads, L2_EPS, StateDtype, StateShape};
 pub use experts::{ExpertInput, ExpertKind, Gate, Router, RouterScores};
 pub use kv_dtype::{KvDtype, e4m3};
 pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
@@ -325,6 +325,12 @@ pub trait Backend: Send + 'static {
     fn save_pages(&mut self, kv: &Self::Kv, pages: &[PageId]) -> Result<Self::SavedPages>;
     /// Copies saved pages, in the same order, to `pages`, which may be other ones.
     fn restore_pages(&mut self, kv: &mut Self::Kv, saved: &Self::SavedPages, pages: &[PageId]) -> Result<()>;
+
+    /// Copies the state in `slot`, all delta-rule layers, to host memory: as many bytes as [`StateShape::state_bytes`]
+    /// says, in the device's own order.
+    fn save_state(&mut self, kv: &Self::Kv, slot: StateId) -> Result<Vec<u8>>;
+    /// Copies a saved state to `slot`, which may be another one.
+    fn restore_state(&mut self, kv: &mut Self::Kv, saved: &[u8], slot: StateId) -> Result<()>;
 
     /// Overwrites `slots` of page number `page` of `saved` with those of page number `from` of `others`, both saved from
     /// `kv`.

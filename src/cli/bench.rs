@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use super::{BatchesArgs, EngineArgs, LoadArgs, WeightArgs, mib, rate, seconds, whole};
-use crate::backend::{Dtype, KvDtype};
+use crate::backend::{Dtype, KvDtype, StateDtype};
 use crate::error::{Error, Result};
 use crate::lab::bench::allreduce::AllreduceOptions;
 use crate::lab::bench::chart::ChartOptions;
@@ -193,6 +193,9 @@ pub struct DeltaRuleArgs {
     /// Dtype of activations
     #[arg(long, value_enum, default_value = "bf16")]
     pub dtype: Dtype,
+    /// Storage format of states
+    #[arg(long, value_enum, default_value_t, value_name = "DTYPE")]
+    pub state_dtype: StateDtype,
     /// Memory bandwidth for the lower bound, in bytes per second (default: measured)
     #[arg(long, value_name = "B", value_parser = rate)]
     pub floor_bandwidth: Option<f64>,
@@ -212,6 +215,7 @@ impl From<DeltaRuleArgs> for DeltaRuleOptions {
             branches: args.branches,
             prompts: args.prompts,
             dtype: args.dtype,
+            state_dtype: args.state_dtype,
             bandwidth: args.floor_bandwidth,
             flops: args.floor_flops,
             deterministic: args.deterministic,

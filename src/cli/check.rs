@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::backend::KvDtype;
+use super::whole;
+use crate::backend::{KvDtype, StateDtype};
 use crate::lab::check::{Against, CheckOptions, DeviceCheck, ModelCheck};
 use crate::model::{ActivationChoice, MadeFormat, WeightChoice};
 
@@ -32,6 +33,13 @@ pub struct CheckArgs {
     /// Also report the error of log-probabilities with keys and values in this format
     #[arg(long, value_enum, default_value_t, value_name = "DTYPE", requires = "model")]
     pub kv_dtype: KvDtype,
+    /// Also report the error of log-probabilities with states of delta-rule layers in this format
+    #[arg(long, value_enum, default_value_t, value_name = "DTYPE", requires = "model")]
+    pub state_dtype: StateDtype,
+    /// Also fork a text at every token offset by so many scripts, each in five engines, with random steps, pools, swaps,
+    /// evictions and resumes, and compare every bit with fresh computations. On a GPU with --deterministic
+    #[arg(long, value_name = "SCRIPTS", value_parser = whole::<u64>(1..), requires = "model")]
+    pub forks: Option<u64>,
     /// What dense weights become when they are loaded, as in `run`
     #[arg(long, value_enum, value_name = "FORMAT", requires = "model", conflicts_with = "quick")]
     pub weights: Option<MadeFormat>,
@@ -59,15 +67,15 @@ pub struct CheckArgs {
 
 impl From<CheckArgs> for CheckOptions {
     fn from(args: CheckArgs) -> Self {
-        let CheckArgs {
-            model, golden, goldens, quick, json, deterministic, kv_dtype: kv, kernels, arch, paths, ..
-        } = args;
+        let CheckArgs { model, golden, goldens, quick, json, deterministic, forks, kernels, arch, paths, .. } = args;
+        let (kv, states) = (args.kv_dtype, args.state_dtype);
         let weights = WeightChoice { weights: args.weights, activations: args.activations };
         let against = args.against.zip(args.text).map(|(model, text)| Against { model, text });
         match model {
-            Some(folder) => {
-                CheckOptions::Model { folder, how: ModelCheck { golden, deterministic, kv, weights, against } }
-            }
+            Some(folder) => CheckOptions::Model {
+                folder,
+                how: ModelCheck { golden, deterministic, kv, states, forks, weights, against },
+            },
             None if paths => CheckOptions::Paths,
             None if kernels => CheckOptions::Kernels { archs: arch },
             None => CheckOptions::Device(DeviceCheck { goldens, quick, deterministic, json }),

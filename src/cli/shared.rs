@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::backend::KvDtype;
+use crate::backend::{KvDtype, StateDtype};
 use crate::error::{Error, Result};
 use crate::judge::{Isolation, JudgeSetup};
 use crate::launch::{EngineBudget, PrefixFolder};
@@ -88,7 +88,7 @@ pub struct BudgetArgs {
     /// Memory for keys and values in MiB, instead of a share
     #[arg(long, value_name = "MIB", value_parser = whole::<usize>(1..), conflicts_with = "memory")]
     pub kv_memory: Option<usize>,
-    /// Host memory in MiB for keys and values of preempted branches (default: none on the CPU; on a GPU a quarter of
+    /// Host memory in MiB for keys, values and states of preempted branches (default: none on the CPU; on a GPU a quarter of
     /// the free memory, at most 32768)
     #[arg(long, value_name = "MIB", value_parser = whole::<usize>(0..))]
     pub swap_memory: Option<usize>,
@@ -96,6 +96,10 @@ pub struct BudgetArgs {
     /// --kv-dtype fp8` reports the error of log-probabilities)
     #[arg(long, value_enum, default_value_t, value_name = "DTYPE")]
     pub kv_dtype: KvDtype,
+    /// Storage format of the states of delta-rule layers. With bf16, about twice the branches fit, but samples differ
+    /// (`check --model DIR --state-dtype bf16` reports the error of log-probabilities)
+    #[arg(long, value_enum, default_value_t, value_name = "DTYPE")]
+    pub state_dtype: StateDtype,
     #[command(flatten)]
     pub weights: WeightArgs,
 }
@@ -136,6 +140,7 @@ impl From<BudgetArgs> for EngineBudget {
             swap_bytes: args.swap_memory.map(mib),
             deterministic: false,
             kv: args.kv_dtype,
+            states: args.state_dtype,
             weights: args.weights.into(),
         }
     }

@@ -59,7 +59,7 @@ pub(super) enum KvHold {
     Swapped(Swapped),
 }
 
-/// A preempted branch whose own keys and values are in host memory.
+/// A preempted branch whose own keys and values, and state, are in host memory.
 #[derive(Clone, Copy)]
 pub(super) struct Swapped {
     /// The leased segment at whose end its own tokens begin.
@@ -68,8 +68,8 @@ pub(super) struct Swapped {
     pub computed: u32,
     /// Position from which it has those of layers with a window.
     pub passed: u32,
-    /// Pages that they filled.
-    pub pages: usize,
+    /// Bytes that they fill there.
+    pub bytes: usize,
 }
 
 /// A branch's claim on its path in the prefix tree.

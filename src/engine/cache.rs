@@ -1,14 +1,14 @@
-//! The KV cache: how branches get slots of the prefix tree, give them up, and how a branch's own pages are swapped to
-//! host memory and back if that is expected to be faster than recomputation. Which branch to preempt is left to the
-//! scheduler; the engine copies the bytes as `transfers` lists.
+//! The KV cache: how branches get slots of the prefix tree, give them up, and how a branch's own pages, and its state of
+//! delta-rule layers, are swapped to host memory and back if that is expected to be faster than recomputation. Which
+//! branch to preempt is left to the scheduler; the engine copies the bytes as `transfers` lists.
 
 use std::borrow::Cow;
 
 use crate::engine::branch::{Branch, BranchWork, KvHold, Lease, NeededPositions, Swapped};
 use crate::engine::prefix_store::PrefixStore;
 use crate::engine::token_path::SharedBeginning;
-use crate::ids::{BranchId, PageId, SegmentId, TokenId};
-use crate::kv::{OutOfPages, PagePool, PathMark, PrefixTree, Window};
+use crate::ids::{BranchId, PageId, SegmentId, StateId, TokenId};
+use crate::kv::{OutOfPages, PagePool, PathMark, PrefixTree, StatePlace, Window};
 use crate::mix::IdMap;
 
 pub(super) type Branches = IdMap<BranchId, Branch>;
@@ -25,7 +25,7 @@ pub(super) struct KvCache {
     /// behind windows. See `count_unshared`.
     pub unshared_pages: usize,
     restore_cost: RestoreCost,
-    /// Free pages in host memory.
+    /// Free bytes of host memory.
     swap_room: usize,
     /// Prefixes on disk, if they are kept there.
     pub store: Option<PrefixStore>,
@@ -35,36 +35,44 @@ pub(super) struct KvCache {
     pub scores_reused: u64,
 }
 
-/// Cost of restoring preempted keys and values, swap-in against recomputation, in seconds.
+/// Cost of restoring what a preempted branch had, swap-in against recomputation, in seconds; and its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RestoreCost {
-    /// Copying a page to host memory and back.
-    pub swapped_page: f64,
+    pub page_bytes: usize,
+    /// 0 for models without states.
+    pub state_bytes: usize,
+    /// Copying a byte to host memory and back.
+    pub swapped_byte: f64,
     /// Recomputing a token.
     pub computed_row: f64,
 }
 
 impl RestoreCost {
-    /// Whether swapping `pages` that hold `rows` computed tokens is cheaper than recomputing them.
-    fn swap_pays(self, pages: usize, rows: u32) -> bool {
-        (pages as f64) * self.swapped_page < f64::from(rows) * self.computed_row
+    /// Bytes of so many pages and, if the model has states, of one.
+    fn swapped_bytes(self, pages: usize) -> usize {
+        pages * self.page_bytes + self.state_bytes
+    }
+
+    /// Whether swapping so many bytes, of `rows` computed tokens, is cheaper than recomputing these.
+    fn swap_pays(self, bytes: usize, rows: u32) -> bool {
+        (bytes as f64) * self.swapped_byte < f64::from(rows) * self.computed_row
     }
 }
 
-/// A copy of one branch's keys and values between device and host.
+/// A copy of one branch's keys and values, and of its state, between device and host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Transfer {
-    /// Copy these pages to host memory; others may write to them afterwards.
-    Save { branch: BranchId, pages: Vec<PageId> },
-    /// Copy the saved bytes into these pages, and free them.
-    Restore { branch: BranchId, pages: Vec<PageId> },
+    /// Copy these pages and this state to host memory; others may write there afterwards.
+    Save { branch: BranchId, pages: Vec<PageId>, state: Option<StateId> },
+    /// Copy the saved bytes into these pages, and into this slot if there is one, and free them.
+    Restore { branch: BranchId, pages: Vec<PageId>, state: Option<StateId> },
     /// Free the saved bytes.
     Forget { branch: BranchId },
 }
 
 impl KvCache {
-    /// `swap_pages`: capacity of host memory for preempted branches, in pages.
-    pub fn new(prefix: PrefixTree, pages: usize, swap_pages: usize, restore_cost: RestoreCost) -> Self {
+    /// `swap_bytes`: capacity of host memory for preempted branches.
+    pub fn new(prefix: PrefixTree, pages: usize, swap_bytes: usize, restore_cost: RestoreCost) -> Self {
         KvCache {
             prefix,
             pages: PagePool::new(pages),
@@ -72,7 +80,7 @@ impl KvCache {
             pinned_pages: 0,
             unshared_pages: 0,
             restore_cost,
-            swap_room: swap_pages,
+            swap_room: swap_bytes,
             store: None,
             transfers: Vec::new(),
             scores_reused: 0,
@@ -233,7 +241,7 @@ impl KvCache {
                 lease.segment
             }
             KvHold::Swapped(swapped) => {
-                self.swap_room += swapped.pages;
+                self.swap_room += swapped.bytes;
                 self.transfers.push(Transfer::Forget { branch: branch.id });
                 swapped.before
             }
@@ -250,20 +258,24 @@ impl KvCache {
         }
     }
 
-    /// Moves the pages of a branch's own tokens to host memory, if that pays and there is room. False otherwise.
+    /// Moves the pages of a branch's own tokens, and the state after them, to host memory, if that pays and there is room.
+    /// False otherwise, and if that state is not kept: then its tokens would be computed again all the same.
     pub fn swap_out(&mut self, branch: &mut Branch) -> bool {
         let Some(Lease { segment, own: true, .. }) = branch.lease() else { return false };
         let (first, computed) = (self.prefix.first_position(segment), self.prefix.computed(segment));
         let (pages, passed) = (self.prefix.pages_upto(segment, computed), self.prefix.passed(segment));
-        let pays = self.restore_cost.swap_pays(pages.len(), computed.saturating_sub(first));
-        let Some(before) = self.prefix.parent(segment).filter(|_| pays && pages.len() <= self.swap_room) else {
+        let state = self.prefix.state_at(segment, computed);
+        let bytes = self.restore_cost.swapped_bytes(pages.len());
+        let pays = self.restore_cost.swap_pays(bytes, computed.saturating_sub(first))
+            && self.prefix.has_states() == state.is_some();
+        let Some(before) = self.prefix.parent(segment).filter(|_| pays && bytes <= self.swap_room) else {
             return false;
         };
         self.prefix.retain(before);
         self.drop_now(branch);
-        self.swap_room -= pages.len();
-        branch.hold = KvHold::Swapped(Swapped { before, computed, passed, pages: pages.len() });
-        self.transfers.push(Transfer::Save { branch: branch.id, pages });
+        self.swap_room -= bytes;
+        branch.hold = KvHold::Swapped(Swapped { before, computed, passed, bytes });
+        self.transfers.push(Transfer::Save { branch: branch.id, pages, state });
         true
     }
 
@@ -273,9 +285,10 @@ impl KvCache {
         self.swap_room = 0;
     }
 
-    /// Restores a swapped branch, all of it or nothing.
+    /// Restores a swapped branch, all of its pages or nothing. Its state finds no slot where all are needed: its tokens are
+    /// then computed again, from the last state before them.
     fn swap_in(&mut self, branch: &Branch, swapped: Swapped) -> Result<Lease, OutOfPages> {
-        let Swapped { before, computed, passed, pages } = swapped;
+        let Swapped { before, computed, passed, bytes } = swapped;
         let segment = self.prefix.fork(before);
         let first = self.prefix.end(before) as usize;
         let tokens = branch.tokens.slice(first..computed as usize);
@@ -287,9 +300,10 @@ impl KvCache {
         }
         self.prefix.release(before);
         self.prefix.mark_computed(segment, computed);
-        self.swap_room += pages;
+        self.swap_room += bytes;
         let pages = self.prefix.pages_upto(segment, computed);
-        self.transfers.push(Transfer::Restore { branch: branch.id, pages });
+        let state = self.prefix.keep_spare_state(StatePlace { segment, position: computed });
+        self.transfers.push(Transfer::Restore { branch: branch.id, pages, state });
         Ok(Lease { segment, own: true, used: true })
     }
 
@@ -349,10 +363,12 @@ mod tests {
         cache.prefix.mark_computed(branch.lease().expect("it runs").segment, 10);
     }
 
+    /// Pages of one byte, each of which costs a hundredth of a row.
+    const COST: RestoreCost = RestoreCost { page_bytes: 1, state_bytes: 0, swapped_byte: 0.01, computed_row: 1.0 };
+
     #[test]
     fn a_branch_that_cannot_be_saved_is_dropped_and_swapping_ends() {
-        let mut cache =
-            KvCache::new(PrefixTree::new(4), PAGES, 100, RestoreCost { swapped_page: 1.0, computed_row: 1.0 });
+        let mut cache = KvCache::new(PrefixTree::new(4), PAGES, 100, COST);
         let mut branch = Branch::root(BranchId(1), (0..10).map(TokenId).collect());
         run(&mut cache, &mut branch);
         assert!(cache.swap_out(&mut branch));
@@ -368,12 +384,62 @@ mod tests {
     }
 
     #[test]
+    fn a_state_is_swapped_with_its_pages_and_finds_a_slot_that_nobody_needs() {
+        let cost = RestoreCost { state_bytes: 10, ..COST };
+        let swapping = |states: usize, swap_bytes: usize| {
+            let mut cache = KvCache::new(PrefixTree::new(4).keeping_states(states), PAGES, swap_bytes, cost);
+            let mut branch = Branch::root(BranchId(1), (0..10).map(TokenId).collect());
+            run(&mut cache, &mut branch);
+            let segment = branch.lease().expect("it runs").segment;
+            let place = StatePlace { segment, position: 10 };
+            (cache, branch, place)
+        };
+        // Its six own tokens are on two pages.
+        let (mut cache, mut branch, _) = swapping(2, 12);
+        assert!(!cache.swap_out(&mut branch), "without a state they would be computed again");
+        let (mut cache, mut branch, place) = swapping(2, 11);
+        cache.prefix.keep_state(place).expect("a slot is free");
+        assert!(!cache.swap_out(&mut branch), "the state needs room, too");
+        for others in 0..3 {
+            let (mut cache, mut branch, place) = swapping(2, 12);
+            let slot = cache.prefix.keep_state(place);
+            assert!(cache.swap_out(&mut branch));
+            assert_eq!(cache.prefix.states_kept(), 0);
+            let Some(Transfer::Save { state, .. }) = cache.transfers.pop() else { panic!("it is saved") };
+            assert_eq!(state, slot);
+            // Two other states, which a branch needs or nobody does.
+            let mut other = Branch::root(BranchId(2), (20..24).map(TokenId).collect());
+            cache
+                .reserve(&mut other, NeededPositions { match_upto: 4, logits_from: 3, end: 4 })
+                .expect("there is room");
+            let segment = other.lease().expect("it runs").segment;
+            cache.prefix.mark_computed(segment, 4);
+            for position in 1..=others {
+                cache.prefix.keep_state(StatePlace { segment, position }).expect("slots are free");
+            }
+            let need = NeededPositions { match_upto: 10, logits_from: 10, end: 11 };
+            let back = |cache: &mut KvCache, branch: &mut Branch| {
+                cache.reserve(branch, need).expect("pages are free");
+                let Some(Transfer::Restore { state, .. }) = cache.transfers.pop() else { panic!("it is restored") };
+                cache.prefix.check_integrity(&cache.pages).unwrap();
+                state
+            };
+            if others == 2 {
+                cache.give_up(&mut other);
+            }
+            assert!(back(&mut cache, &mut branch).is_some(), "{others} others");
+            let segment = branch.lease().expect("it runs").segment;
+            assert_eq!(cache.prefix.resume_from(segment, 10), 10);
+            assert_eq!(cache.swap_room, 12);
+        }
+    }
+
+    #[test]
     fn branches_below_a_long_prompt_are_admitted_without_comparing_it_again() {
         const PROMPT: usize = 100_000;
         const BRANCHES: u64 = 4096;
         let pages = PROMPT.div_ceil(16) + 2 * BRANCHES as usize;
-        let mut cache =
-            KvCache::new(PrefixTree::new(16), pages, 0, RestoreCost { swapped_page: 1.0, computed_row: 1.0 });
+        let mut cache = KvCache::new(PrefixTree::new(16), pages, 0, COST);
         let mut root = Branch::root(BranchId(0), (0..100_000).map(TokenId).collect());
         let need = NeededPositions { match_upto: PROMPT, logits_from: PROMPT - 1, end: PROMPT };
         // The prompt is not registered yet, so that the forks have nothing to hold.

@@ -100,6 +100,8 @@ pub struct EngineConfig {
     pub pool: PoolSize,
     /// Bytes of host memory for keys and values of preempted branches.
     pub swap_bytes: usize,
+    /// Whether preempted branches are swapped wherever there is room, even if computing again would be faster: for checks.
+    pub swap_at_any_cost: bool,
     /// Whether the next step is submitted while the last one is computed. Saves the host's time if the device computes
     /// asynchronously, and costs one discarded token per finished branch.
     pub run_ahead: bool,
@@ -123,6 +125,7 @@ impl Default for EngineConfig {
             planner: Planner::default(),
             pool: PoolSize::Share { of_free: 0.5, at_most: 1 << 30 },
             swap_bytes: 0,
+            swap_at_any_cost: false,
             run_ahead: false,
             deterministic: false,
             prefix_store: None,
@@ -166,8 +169,8 @@ pub struct Engine<B: Backend> {
     backend: B,
     model: Decoder<B>,
     kv: B::Kv,
-    /// Keys and values of swapped branches.
-    swapped: HashMap<BranchId, B::SavedPages>,
+    /// Keys and values, and states, of swapped branches.
+    swapped: HashMap<BranchId, SwappedBytes<B>>,
     step: B::Step,
     loaded: Option<LoadedStep>,
     /// Oldest first; at most one between two calls of `step`.
@@ -188,6 +191,13 @@ pub struct Engine<B: Backend> {
     commands: Receiver<Command>,
     /// The handles' place for this engine's thread.
     thread: Weak<EngineThread>,
+}
+
+/// What a swapped branch has in host memory.
+struct SwappedBytes<B: Backend> {
+    pages: B::SavedPages,
+    /// Only of models with delta-rule layers.
+    state: Option<Vec<u8>>,
 }
 
 /// Sets the exit reason when the engine is dropped without another one.
@@ -251,18 +261,10 @@ impl<B: Backend> Engine<B> {
         let free = backend.free_bytes()?;
         let overhead = backend.kv_overhead_bytes(&model.kv_shape(free / page_bytes));
         let room = free.saturating_sub(overhead);
-        let state_bytes = model.config().state_bytes();
+        let state_bytes = model.kv_shape(1).states.state_bytes();
         let PoolParts { pages: pool_bytes, states, branches } =
             config.pool.divide(room, state_bytes, config.max_branches)?;
         config.max_branches = branches;
-        if state_bytes > 0 {
-            // Those of preempted branches are computed again.
-            config.swap_bytes = 0;
-            if config.prefix_store.is_some() {
-                let found = format!("delta-rule layers ({})", model.config().family);
-                return Err(Error::value("--prefix-store", "a model whose layers all have attention", found));
-            }
-        }
         let pool_pages = pool_bytes / page_bytes;
         let groups = model.page_groups(&backend);
         if pool_pages < groups.count() {
@@ -295,10 +297,12 @@ impl<B: Backend> Engine<B> {
         let (handle, commands, exit_reason) = EngineHandle::new(facts.clone());
         let rates = backend.swap_rates();
         let restore_cost = RestoreCost {
-            swapped_page: 2.0 * page_bytes as f64 / rates.host_bytes,
+            page_bytes,
+            state_bytes,
+            swapped_byte: if config.swap_at_any_cost { 0.0 } else { 2.0 / rates.host_bytes },
             computed_row: 2.0 * model.config().active_parameters() as f64 / rates.flops,
         };
-        let mut cache = KvCache::new(prefix, pool_pages, config.swap_bytes / page_bytes, restore_cost);
+        let mut cache = KvCache::new(prefix, pool_pages, config.swap_bytes, restore_cost);
         if let Some(options) = &config.prefix_store {
             cache.store = Some(PrefixStore::open(options, &facts, &backend.page_layout())?);
         }

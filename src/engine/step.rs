@@ -10,9 +10,9 @@ use crate::engine::cache::Transfer;
 use crate::engine::schedule::{LogitsRequest, Schedule, ScheduledRow};
 use crate::engine::scheduler::StepBudget;
 use crate::engine::states::NoState;
-use crate::engine::{Engine, EngineConfig, UniformKey, batch, sampler};
+use crate::engine::{Engine, EngineConfig, SwappedBytes, UniformKey, batch, sampler};
 use crate::error::{Error, Result};
-use crate::ids::{BranchId, GroupIx};
+use crate::ids::{BranchId, GroupIx, PageId, StateId};
 use crate::kv::{Forest, StatePlace, StepRow};
 use crate::plan::{AttentionPlan, NewPage, PlanStats};
 
@@ -436,24 +436,38 @@ impl<B: Backend> Engine<B> {
     pub(super) fn transfer(&mut self) -> Result<()> {
         for transfer in std::mem::take(&mut self.cache.transfers) {
             match transfer {
-                Transfer::Save { branch, pages } => match self.backend.save_pages(&self.kv, &pages) {
+                Transfer::Save { branch, pages, state } => match self.save(&pages, state) {
                     Ok(saved) => {
                         self.swapped.insert(branch, saved);
                         self.metrics.swapped_out += 1;
-                        self.metrics.swapped_out_bytes += (pages.len() * self.facts.page_bytes) as u64;
+                        self.metrics.swapped_out_bytes += self.swapped_bytes(&pages, state);
                     }
                     Err(error) => self.not_saved(branch, error)?,
                 },
-                Transfer::Restore { branch, pages } => {
+                Transfer::Restore { branch, pages, state } => {
                     let saved = self.swapped.remove(&branch).expect("only what was saved is restored");
-                    self.backend.restore_pages(&mut self.kv, &saved, &pages)?;
+                    self.backend.restore_pages(&mut self.kv, &saved.pages, &pages)?;
+                    if let (Some(slot), Some(saved)) = (state, &saved.state) {
+                        self.backend.restore_state(&mut self.kv, saved, slot)?;
+                    }
                     self.metrics.swapped_in += 1;
-                    self.metrics.swapped_in_bytes += (pages.len() * self.facts.page_bytes) as u64;
+                    self.metrics.swapped_in_bytes += self.swapped_bytes(&pages, state);
                 }
                 Transfer::Forget { branch } => drop(self.swapped.remove(&branch)),
             }
         }
         Ok(())
+    }
+
+    /// Copies pages and a state to host memory.
+    fn save(&mut self, pages: &[PageId], state: Option<StateId>) -> Result<SwappedBytes<B>> {
+        let pages = self.backend.save_pages(&self.kv, pages)?;
+        let state = state.map(|slot| self.backend.save_state(&self.kv, slot)).transpose()?;
+        Ok(SwappedBytes { pages, state })
+    }
+
+    fn swapped_bytes(&self, pages: &[PageId], state: Option<StateId>) -> u64 {
+        (pages.len() * self.facts.page_bytes + state.map_or(0, |_| self.facts.state_bytes)) as u64
     }
 
     /// The keys and values of a preempted branch could not be saved: they are computed again. An error only if the

@@ -1,4 +1,4 @@
-//! Copies keys and values between the device and the prefix store, between steps: at most one chunk before a step, so
+//! Copies keys and values, and states, between the device and the prefix store, between steps: at most one chunk before a step, so
 //! that no step waits for more than one copy.
 
 use std::ops::Range;
@@ -8,11 +8,11 @@ use crate::backend::{Backend, SavedBytes};
 use crate::engine::Engine;
 use crate::engine::branch::{Branch, KvHold};
 use crate::engine::cache::KvCache;
-use crate::engine::prefix_store::{Arrival, CHUNK_TOKENS, ReadChunk, ReadState};
+use crate::engine::prefix_store::{Arrival, CHUNK_TOKENS, ChunkBytes, ReadChunk, ReadState};
 use crate::engine::schedule::ScheduledRow;
 use crate::error::Result;
 use crate::ids::{BranchId, GroupIx, PageId, SegmentId};
-use crate::kv::PathMark;
+use crate::kv::{PathMark, StatePlace};
 
 impl KvCache {
     /// Looks up the given tokens of `branch`, which does not run, in the prefix store. If it has more of them than are
@@ -59,6 +59,24 @@ impl KvCache {
         let mark = self.prefix.mark(segment);
         self.store.as_mut()?.begin(found, segment, mark);
         Some(())
+    }
+
+    /// Whether the store is to have the state at `place`: the last whole chunk of its segment ends there, which is a
+    /// prompt's or what prompts share. The segments of branches end where they happen to.
+    pub fn stores_state(&self, place: StatePlace) -> bool {
+        let StatePlace { segment, position } = place;
+        self.store.is_some()
+            && self.prefix.has_states()
+            && (position as usize).is_multiple_of(CHUNK_TOKENS)
+            && self.prefix.end(segment) as usize - (position as usize) < CHUNK_TOKENS
+            && !self.prefix.is_open(segment)
+    }
+
+    /// The place of the state at `end` of the path of `segment`, if the store is to have it.
+    fn stored_place(&self, segment: SegmentId, end: usize) -> Option<StatePlace> {
+        let position = position(end);
+        let place = StatePlace { segment: self.prefix.owner(segment, position - 1), position };
+        self.stores_state(place).then_some(place)
     }
 
     /// Ends the store's lease on the prefix that is read; its branch holds it now.
@@ -146,7 +164,7 @@ impl<B: Backend> Engine<B> {
 
     /// False if the chunk's path is gone, as its pages were needed for others.
     fn restore_chunk(&mut self, chunk: ReadChunk) -> Result<bool> {
-        let ReadChunk { branch, mark, begin, pages: bytes } = chunk;
+        let ReadChunk { branch, mark, begin, bytes } = chunk;
         let Some(segment) = self.cache.prefix.marked(mark) else { return Ok(false) };
         let (computed, end) = (self.cache.prefix.computed(segment) as usize, begin + CHUNK_TOKENS);
         if computed >= end {
@@ -167,11 +185,26 @@ impl<B: Backend> Engine<B> {
         if self.cache.parted_slots(segment, begin, &pages).iter().any(|parted| end_of(parted) > computed) {
             return Ok(false);
         }
-        let saved = B::SavedPages::from_bytes(bytes, pages.len());
+        let saved = B::SavedPages::from_bytes(bytes.pages, pages.len());
         self.backend.restore_pages(&mut self.kv, &saved, &pages)?;
-        self.cache.prefix.mark_computed(segment, u32::try_from(end).expect("positions fit u32"));
+        self.cache.prefix.mark_computed(segment, position(end));
+        if let Some(saved) = bytes.state {
+            self.restore_stored_state(segment, position(end), &saved)?;
+        }
         self.metrics.prompt_tokens_stored += (end - computed) as u64;
         Ok(true)
+    }
+
+    /// Copies the state at `position` of the path of `segment` to a slot that nobody counts on. If there is none, the
+    /// tokens before are computed again.
+    fn restore_stored_state(&mut self, segment: SegmentId, position: u32, saved: &[u8]) -> Result<()> {
+        let place = StatePlace { segment: self.cache.prefix.owner(segment, position - 1), position };
+        if self.cache.prefix.state_at(place.segment, position).is_none()
+            && let Some(slot) = self.cache.prefix.keep_spare_state(place)
+        {
+            self.backend.restore_state(&mut self.kv, saved, slot)?;
+        }
+        Ok(())
     }
 
     /// Gives the chunk that ends at `end` slots in all groups. If pages are short, those of prompts behind windows are
@@ -217,8 +250,9 @@ impl<B: Backend> Engine<B> {
     pub(super) fn note_chunks(&mut self, chunks: Vec<(BranchId, usize, SegmentId)>) {
         for (branch, end, segment) in chunks {
             let mark: PathMark = self.cache.prefix.mark(segment);
+            let with_state = self.cache.stored_place(segment, end).is_some();
             if let Some(store) = &mut self.cache.store {
-                store.note(&self.branches[&branch], end, mark);
+                store.note(&self.branches[&branch], end, mark, with_state);
             }
         }
     }
@@ -230,11 +264,11 @@ impl<B: Backend> Engine<B> {
             // Its pages may be gone.
             let segment = self.cache.prefix.marked(chunk.mark).filter(|&id| self.cache.has_slots(id, begin));
             let Some(segment) = segment else { continue };
-            let saved = self.save_chunk(segment, begin);
+            let saved = self.save_chunk(segment, begin, chunk.with_state);
             let Some(store) = &mut self.cache.store else { return Ok(()) };
             match saved {
-                Ok(saved) => {
-                    store.write(chunk, saved.into_bytes());
+                Ok(bytes) => {
+                    store.write(chunk, bytes);
                     self.metrics.chunks_written += 1;
                 }
                 Err(error) => store.stop_writing(&error),
@@ -244,7 +278,19 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
-    fn save_chunk(&mut self, segment: SegmentId, begin: usize) -> Result<B::SavedPages> {
+    /// The bytes of the chunk that begins at `begin`, and those of the state after it if that is asked for and kept.
+    fn save_chunk(&mut self, segment: SegmentId, begin: usize, with_state: bool) -> Result<ChunkBytes> {
+        let pages = self.save_chunk_pages(segment, begin)?.into_bytes();
+        let end = position(begin + CHUNK_TOKENS);
+        let slot = if with_state { self.cache.prefix.state_at(segment, end) } else { None };
+        let state = slot.map(|slot| self.backend.save_state(&self.kv, slot)).transpose()?;
+        if let Some(slot) = slot {
+            self.cache.prefix.note_stored(slot);
+        }
+        Ok(ChunkBytes { pages, state })
+    }
+
+    fn save_chunk_pages(&mut self, segment: SegmentId, begin: usize) -> Result<B::SavedPages> {
         let pages = self.cache.chunk_pages(segment, begin).expect("the caller found its slots");
         let parted = self.cache.parted_slots(segment, begin, &pages);
         let mut saved = self.backend.save_pages(&self.kv, &pages)?;

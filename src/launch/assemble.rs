@@ -243,7 +243,7 @@ impl Launch<'_> {
         let branches = budget.branches(device, self.model.config, free).min(self.demand.branches);
         let useful = (self.demand.tokens)(branches, device.page_tokens).saturating_mul(kv_bytes_per_token);
         // Of a number of bytes that the user gives, half at least is for keys and values.
-        let states = useful_states(branches).saturating_mul(self.model.config.state_bytes());
+        let states = useful_states(branches).saturating_mul(self.model.config.state_bytes(budget.states));
         let useful = match (states, budget.pool_bytes) {
             (0, _) | (_, None) => useful,
             (states, Some(_)) => useful.max(states).saturating_mul(2),
@@ -290,7 +290,7 @@ pub(super) fn size_on<B: Backend>(launch: &Launch<'_>, mut backend: B) -> Result
     let rows = config.largest_step().rows;
     let of_heads = |heads| backend.delta_rule_bytes(heads, model.dtype, rows);
     let free = free.saturating_sub(model.config.delta_heads().map(of_heads).max().unwrap_or(0));
-    let state_bytes = model.config.state_bytes();
+    let state_bytes = model.config.state_bytes(budget.states);
     let PoolParts { pages: pool, states, branches } = config.pool.divide(free, state_bytes, config.max_branches)?;
     let groups = model.config.page_groups(&backend);
     let pages = EngineConfig { max_branches: branches, ..config }.page_counts(backend.page_tokens(), groups);
@@ -316,14 +316,16 @@ impl Launched {
     }
 }
 
-/// Loads the model on an open backend, which then stores keys and values in the budget's format.
+/// Loads the model on an open backend, which then stores keys, values and states in the budget's formats.
 pub(super) fn load_on<B: Backend>(
     backend: &mut B,
     model: ModelSource<'_>,
     budget: &EngineBudget,
 ) -> Result<Decoder<B>> {
     budget.kv.set_on(backend, model.config.stored_heads(), model.dtype);
-    model.load(backend)
+    let mut decoder = model.load(backend)?;
+    decoder.set_state_dtype(budget.states);
+    Ok(decoder)
 }
 
 /// Rewrites an out-of-pages error as the memory options that set the number of pages, in MiB.

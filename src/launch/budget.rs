@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::backend::KvDtype;
 use crate::backend::cpu::free_bytes;
+use crate::backend::{KvDtype, StateDtype};
 use crate::engine::{EngineConfig, EngineFacts, PoolSize};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
@@ -27,12 +27,14 @@ pub struct EngineBudget {
     pub memory: Option<f64>,
     /// The same for a GPU alone, whose memory no other program needs; used when `memory` is `None`, too.
     pub gpu_memory: Option<f64>,
-    /// Bytes of host memory for keys and values of preempted branches.
+    /// Bytes of host memory for keys, values and states of preempted branches.
     pub swap_bytes: Option<usize>,
     /// Whether results must be bit-identical between runs, at the cost of speed.
     pub deterministic: bool,
     /// Storage format of keys and values.
     pub kv: KvDtype,
+    /// Storage format of the states of delta-rule layers.
+    pub states: StateDtype,
     /// What dense weights become when they are loaded, and whether activations are rounded.
     pub weights: WeightChoice,
 }

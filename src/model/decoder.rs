@@ -2,7 +2,7 @@
 //! step's rows may belong to any number of sequences; the attention plans determine which positions each row attends
 //! to.
 
-use crate::backend::{Attended, Backend, Dtype, KvShape, RowToken, Split, StepBatch, StepShape};
+use crate::backend::{Attended, Backend, Dtype, KvShape, RowToken, Split, StateDtype, StepBatch, StepShape};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::kv::{PageGroups, StateRun};
@@ -43,6 +43,8 @@ pub struct Decoder<B: Backend> {
     /// For each kind of attention: its number of layers.
     layers_by_plan: Vec<usize>,
     kv_bytes_per_token: usize,
+    /// Of the states of delta-rule layers, if it has some.
+    state_dtype: StateDtype,
     activations: Activations<B>,
 }
 
@@ -110,6 +112,7 @@ impl<B: Backend> Decoder<B> {
             last_position: 0,
             kv_bytes_per_token: config.kv_bytes_per_token_on(backend, dtype),
             hints: kinds.attention.iter().map(|&kind| plan_hints(backend, dtype, kind)).collect(),
+            state_dtype: StateDtype::default(),
             layers_by_plan: kinds.attention.iter().map(|&kind| config.layers_of(kind)).collect(),
             activations,
             config,
@@ -139,7 +142,14 @@ impl<B: Backend> Decoder<B> {
 
     /// The memory for keys and values, with no room for states.
     pub fn kv_shape(&self, pages: usize) -> KvShape {
-        self.config.kv_shape(self.dtype, pages)
+        let mut shape = self.config.kv_shape(self.dtype, pages);
+        shape.states.dtype = self.state_dtype;
+        shape
+    }
+
+    /// Stores states in `dtype`, in memory that is allocated from now on.
+    pub fn set_state_dtype(&mut self, dtype: StateDtype) {
+        self.state_dtype = dtype;
     }
 
     /// The page groups of the layers, of which pages are freed behind windows in whole tiles of the backend.

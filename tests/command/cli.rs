@@ -340,6 +340,18 @@ fn check_says_what_rounded_keys_and_values_do() {
 }
 
 #[test]
+fn check_forks_a_text_at_every_offset() {
+    let said = output(&["check", "--device", "cpu", "--model", "tasks/models/demo", "--forks", "1"]);
+    assert!(said.status.success(), "{}", stderr(&said));
+    let said = stdout(&said);
+    let line = said.lines().find(|line| line.starts_with("forks ")).unwrap_or_else(|| panic!("{said}"));
+    let numbers: Vec<u64> = line.split([' ', ',', ';']).filter_map(|word| word.parse().ok()).collect();
+    let [different, all, forks, preempted, swapped, recomputed] = numbers[..] else { panic!("{line}") };
+    assert!(different == 0 && all >= 5 * forks && forks == 5 * 300, "{line}");
+    assert!(swapped > 0 && swapped <= preempted && recomputed > 0, "{line}");
+}
+
+#[test]
 fn a_model_to_compare_with_that_is_not_there_is_refused_like_any_other() {
     let demo = "tasks/models/demo";
     let said = |arguments: &[&str]| {

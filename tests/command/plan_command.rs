@@ -678,6 +678,12 @@ fn a_plan_says_what_states_take_and_how_many_branches_that_leaves() {
     let states = (17_000u64 << 20) / state;
     assert_eq!(plan["states"], json!({"states": states, "state_bytes": state}));
     assert_eq!(plan["branches"], states / 2);
+    // Of bf16 the matrices take half, the convolution's inputs as much.
+    let half = state - 24 * 2 * 32 * 128 * 128;
+    let plan = desk.plan(&["--kv-memory", "34000", "--predict", "never", "--state-dtype", "bf16"]);
+    let states = (17_000u64 << 20) / half;
+    assert_eq!(plan["states"], json!({"states": states, "state_bytes": half}));
+    assert_eq!(plan["branches"], states / 2);
     let page =
         desk.run(&["plan", "rows.jsonl", "--model", "config.json", "--kv-memory", "34000", "--predict", "never"]);
     let (page, said) = (String::from_utf8(page.stdout).unwrap(), String::from_utf8(page.stderr).unwrap());

@@ -181,6 +181,14 @@ fn another_model_task_or_file_is_refused_by_name() {
     refuses(&again(&["--set", "sampling.temperature=0.5"]), &["manifest.json", "sampling.temperature", "1.2", "0.5"]);
     refuses(&again(&["--seed", "6"]), &["sampling.seed", "expected 5", "found 6"]);
     refuses(&again(&["--kv-dtype", "fp8"]), &["manifest.json", "kv_dtype", "--kv-dtype model", "--kv-dtype fp8"]);
+    // A run of a model with states, as far as its manifest goes.
+    let manifest = folder.join("out/manifest.json");
+    let text = fs::read_to_string(&manifest).expect("it was written");
+    assert!(!text.contains("state_dtype"), "the demo has no states: {text}");
+    let rounded = text.replacen("\"kv_dtype\"", "\"state_dtype\": \"bf16\", \"kv_dtype\"", 1);
+    fs::write(&manifest, rounded).expect("writable");
+    refuses(&again(&[]), &["manifest.json", "state_dtype", "--state-dtype bf16", "--state-dtype f32"]);
+    fs::write(&manifest, text).expect("writable");
     refuses(&again(&["--weights", "int8"]), &["manifest.json", "weights", "weights as stored", "--weights int8"]);
     let unrounded = again(&["--weights", "int8", "--activations", "bf16"]);
     refuses(&unrounded, &["manifest.json", "weights", "--weights int8", "--activations bf16"]);

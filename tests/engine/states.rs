@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use offshoot::backend::Pick;
+use offshoot::backend::{Pick, StateDtype};
 use offshoot::engine::{EngineConfig, EngineHandle, Extend, PoolSize};
 use offshoot::ids::{BranchId, TokenId};
 
@@ -68,7 +68,13 @@ fn forks_at_every_offset_compute_what_a_fresh_computation_does() {
     let expected = EXPECTED.get_or_init(|| (1..=PROMPT).map(of_fork).collect());
     for seed in 11..15 {
         let mut dice = Dice::new(seed);
-        for (step_rows, config) in [(256, roomy()), (64, roomy()), (37, pages(60)), (16, pages(45)), (5, pages(80))] {
+        for (step_rows, config) in [
+            (256, roomy()),
+            (64, roomy()),
+            (37, pages(60)),
+            (16, EngineConfig { swap_bytes: 1 << 20, ..pages(45) }),
+            (5, pages(80)),
+        ] {
             let config = EngineConfig { step_rows, max_branches: dice.within(2, 30) as usize, ..config };
             let engine = engine_of(Shape::Hybrid, config.clone());
             for (at, found) in forks(&engine, &mut dice, &text) {
@@ -77,6 +83,20 @@ fn forks_at_every_offset_compute_what_a_fresh_computation_does() {
             assert!(engine.metrics().is_ok(), "its tree was sound whenever it rested");
         }
     }
+}
+
+/// What `check --model --forks` does: scores and draws, while branches are preempted, swapped and computed again.
+#[test]
+fn forks_are_told_the_same_wherever_their_states_have_been() {
+    let mut seen = (0, 0);
+    for states in StateDtype::ALL {
+        let (backend, mut decoder) = super::bench::decoder(Shape::Hybrid);
+        decoder.set_state_dtype(states);
+        let report = offshoot::lab::check::forks(backend, decoder, 150, 1, false).unwrap();
+        assert!(report.passes(), "{states} states: {report}");
+        seen = (seen.0 + report.swapped, seen.1 + report.recomputed);
+    }
+    assert!(seen.0 > 0 && seen.1 > 0, "{seen:?} came back and were computed again");
 }
 
 /// 20 problems below one few-shot prompt, 1,024 leaves in all, which all run at once.

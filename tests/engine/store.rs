@@ -409,3 +409,64 @@ fn stored_prefixes_of_layers_with_a_window_are_read_where_pages_are_short() {
         assert_eq!(tokens(&read), counts(PROMPT - 2 * CHUNK, 2 * CHUNK), "{shape:?}");
     }
 }
+
+/// The same with the states of delta-rule layers: the state after a prompt's last chunk is stored with it, so that a
+/// restart computes no more rows than the tokens behind it.
+#[test]
+fn states_are_stored_where_prompts_end_and_part() {
+    let folder = tempfile::tempdir().unwrap();
+    let play = |stored: bool, prompts: &[Vec<TokenId>]| {
+        let engine = engine_with(Shape::Hybrid, stored.then(|| store(folder.path())), 64 << 20);
+        let roots = prompts.iter().map(|prompt| engine.root(prompt.clone()).unwrap());
+        let told = finishes(&engine, roots.map(|root| score(root, prompt(50, 20))).collect());
+        let metrics = engine.metrics().unwrap();
+        drop(engine);
+        (told, metrics)
+    };
+    let states = || files(folder.path()).iter().filter(|path| path.extension().unwrap() == "state").count();
+    let one = [prompt(1, PROMPT)];
+    let (expected, _) = play(false, &one);
+    let (first, computed) = play(true, &one);
+    assert_eq!((tokens(&computed).1, files(folder.path()).len(), states()), (0, 3, 1), "{computed:?}");
+    let (second, read) = play(true, &one);
+    assert_eq!((&first, &second), (&expected, &expected));
+    assert_eq!(tokens(&read).1, 2 * CHUNK as u64, "{read:?}");
+    assert!(read.rows <= (PROMPT - 2 * CHUNK + 20) as u64, "{read:?}");
+
+    // Another prompt parts before that state, so it is computed from its start.
+    let other = |salt: u64| [prompt(1, CHUNK + 9), prompt(salt, CHUNK)].concat();
+    let (expected, _) = play(false, &[other(3)]);
+    let (third, computed) = play(true, &[other(3)]);
+    assert_eq!((&third, tokens(&computed).1), (&expected, 0));
+    // Of two that are known together, the state before the place where they part is stored, too.
+    let two = [other(4), other(5)];
+    let (expected, _) = play(false, &two);
+    let (fourth, computed) = play(true, &two);
+    assert_eq!((&fourth, tokens(&computed).1, states()), (&expected, 0, 5), "{computed:?}");
+    let (expected, _) = play(false, &[other(6)]);
+    let (fifth, read) = play(true, &[other(6)]);
+    assert_eq!((&fifth, tokens(&read).1), (&expected, CHUNK as u64));
+    assert!(read.rows <= (9 + CHUNK + 20) as u64, "{read:?}");
+}
+
+#[test]
+fn a_damaged_state_is_removed_and_computed_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let play = || {
+        let engine = engine_with(Shape::Hybrid, Some(store(folder.path())), 64 << 20);
+        let told = sample(&engine, "item", prompt(1, PROMPT), 3, length(5));
+        await_files(folder.path(), 2);
+        (told, engine.metrics().unwrap().rows)
+    };
+    let (expected, rows) = play();
+    let state = || files(folder.path()).into_iter().find(|path| path.extension().unwrap() == "state");
+    let path = state().unwrap();
+    let whole = fs::read(&path).unwrap();
+    let mut flipped = whole.clone();
+    flipped[whole.len() / 2] ^= 1;
+    fs::write(&path, flipped).unwrap();
+    let (told, again) = play();
+    assert_eq!(told, expected);
+    assert!(again >= rows, "{again} rows after {rows}");
+    assert_eq!(state(), None, "what is not what its name says is removed");
+}

@@ -1,9 +1,11 @@
 //! Branches that yield: dropped and computed again, or swapped to host memory and back. Neither changes a draw.
 
-use offshoot::engine::{EngineConfig, EngineHandle, Finish, Metrics};
+use offshoot::engine::{EngineConfig, EngineHandle, Finish, Metrics, PoolSize};
 use offshoot::ids::BranchId;
 
-use super::bench::{draw, engine, finishes, key, length, mislead, pages, params, prompt, roomy, score, unsure};
+use super::bench::{
+    Shape, draw, engine, engine_of, finishes, key, length, mislead, pages, params, prompt, roomy, score, unsure,
+};
 
 /// Six samples of 70 tokens of each of two prompts of 40, started at once, then scores of the same length.
 fn crowd(engine: &EngineHandle) -> Vec<Finish> {
@@ -52,11 +54,19 @@ fn whoever_yields_draws_the_same() {
     assert!(swapped > 0 && recomputed > 0, "{swapped} came back, {recomputed} tokens were computed again");
 }
 
+/// Pages, and states with them.
 #[test]
 fn what_is_swapped_is_not_computed_again() {
-    let page_bytes = engine(pages(1)).facts().page_bytes;
+    [Shape::Full, Shape::Hybrid].into_iter().for_each(swapped_is_not_computed_again);
+}
+
+fn swapped_is_not_computed_again(shape: Shape) {
+    let facts = engine_of(shape, roomy()).facts().clone();
     let run = |swap_pages: usize| {
-        let engine = engine(EngineConfig { swap_bytes: swap_pages * page_bytes, ..pages(20) });
+        let swap_bytes = swap_pages * (facts.page_bytes + facts.state_bytes);
+        // Pages are short, states are not.
+        let pool = PoolSize::Share { of_free: 0.5, at_most: 20 * facts.page_bytes };
+        let engine = engine_of(shape, EngineConfig { swap_bytes, pool, swap_at_any_cost: true, ..roomy() });
         mislead(&engine);
         let root = engine.root(prompt(1, 40)).unwrap();
         let children = engine.fork(root, 5).unwrap();
@@ -64,7 +74,10 @@ fn what_is_swapped_is_not_computed_again() {
         (finishes(&engine, extends.collect()), engine.metrics().unwrap())
     };
     let ((dropped, without), (swapped, with)) = (run(0), run(1000));
-    assert_eq!(dropped, swapped);
+    assert_eq!(dropped, swapped, "{shape:?}");
+    let states = with.swapped_out * facts.state_bytes as u64;
+    assert_eq!((with.swapped_out_bytes - states) % facts.page_bytes as u64, 0, "{with:?}");
+    assert_eq!(with.swapped_in_bytes, with.swapped_out_bytes, "{with:?}");
     assert!(without.preemptions > 0 && without.tokens_recomputed > 0, "{without:?}");
     assert!(with.preemptions > 0 && with.swapped_in == with.preemptions, "{with:?}");
     assert_eq!(with.tokens_recomputed, 0, "{with:?}");

@@ -1,6 +1,6 @@
 //! Configs of models with gated delta-rule layers: Qwen3-Next, Qwen3.5 and Qwen3.6, alone and in their wrappers.
 
-use offshoot::backend::{DeltaHeads, HeadLayout, RouterScores};
+use offshoot::backend::{DeltaHeads, HeadLayout, RouterScores, StateDtype};
 use offshoot::model::ModelConfig;
 use offshoot::model::config::{DeltaRuleModules, FeedForward, Norm};
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ fn every_fourth_layer_attends_unless_something_else_is_said() {
         assert_eq!(attend(&listed), [true, false, false, false]);
         assert_eq!(listed.attention().next().unwrap().rope.as_ref().unwrap().rotary, 16);
         // A state: four matrices of 16 x 8, and four inputs of 96 channels; in three layers, f32.
-        assert_eq!(config.state_bytes(), 3 * (4 * 16 * 8 + 4 * 96) * 4);
+        assert_eq!(config.state_bytes(StateDtype::F32), 3 * (4 * 16 * 8 + 4 * 96) * 4);
         assert_eq!(config.stored_heads().count(), 1, "only attention has keys");
     }
 }

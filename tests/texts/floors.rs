@@ -79,7 +79,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "openai/batch",
         &["backend", "engine", "eval/source", "kv", "launch", "model", "openai/protocol", "plan", "tokenizer"],
     ),
-    ("serve", &["backend", "engine", "kv", "launch", "model", "openai/batch", "openai/protocol", "plan", "tokenizer"]),
+    ("serve", &["engine", "kv", "launch", "model", "openai/batch", "openai/protocol", "plan", "tokenizer"]),
     ("lab/check", &["backend", "backend/cpu", "backend/cuda", "engine", "kv", "launch", "model", "plan", "tokenizer"]),
     ("lab/replay", &["backend", "backend/sim", "engine", "kv", "launch", "model", "plan"]),
     (

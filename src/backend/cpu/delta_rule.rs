@@ -7,8 +7,10 @@
 
 use std::ops::Range;
 
-use super::rows::{for_each_isa, for_rows, sum};
-use super::states::LayerStates;
+use half::bf16;
+
+use super::rows::{bf16_bits, for_each_isa, for_rows, sum};
+use super::states::{HeadMatrices, LayerStates};
 use super::{Cores, CpuBuffer, Isa, exp};
 use crate::backend::{CONV_TOKENS, DeltaHeads, L2_EPS};
 use crate::kv::StateRun;
@@ -106,7 +108,7 @@ pub fn delta_rule(
     );
     scratch.outputs.resize(heads.value_heads * rows * width, 0.0);
     let outputs = scratch.outputs.chunks_exact_mut((rows * width).max(1));
-    let mut work: Vec<_> = states.by_head().zip(outputs).collect();
+    let mut work: Vec<_> = states.by_head().into_iter().zip(outputs).collect();
     cores.team.for_each(&mut work, |head, (matrices, outputs)| {
         let mut one = Head::new(cores.isa, heads, head);
         for run in runs {
@@ -129,7 +131,7 @@ struct Head {
     query: Vec<f32>,
     key: Vec<f32>,
     delta: Vec<f32>,
-    /// The state of a run that keeps none.
+    /// The state of a run that keeps none, or stores it in another dtype.
     unkept: Vec<f32>,
     strips: Strips,
 }
@@ -173,7 +175,7 @@ impl Head {
     fn run<'a>(
         &mut self,
         run: &StateRun,
-        matrices: &mut [f32],
+        matrices: &mut HeadMatrices<'_>,
         outputs: &mut [f32],
         row: impl Fn(usize) -> (&'a [f32], &'a [f32]),
         gates: &Gates<'_>,
@@ -181,23 +183,33 @@ impl Head {
         let DeltaHeads { value_dim, .. } = self.heads;
         let size = self.heads.matrix();
         let mut unkept = std::mem::take(&mut self.unkept);
-        let state = match (run.from, run.to) {
-            (Some(from), Some(to)) if from == to => &mut matrices[to.ix() * size..][..size],
-            (Some(from), Some(to)) => {
+        let rounds = matches!(matrices, HeadMatrices::Bf16(_));
+        let state = match (&mut *matrices, run.from, run.to) {
+            (HeadMatrices::F32(matrices), Some(from), Some(to)) if from == to => {
+                &mut matrices[to.ix() * size..][..size]
+            }
+            (HeadMatrices::F32(matrices), Some(from), Some(to)) => {
                 matrices.copy_within(from.ix() * size..(from.ix() + 1) * size, to.ix() * size);
                 &mut matrices[to.ix() * size..][..size]
             }
-            (None, Some(to)) => {
+            (HeadMatrices::F32(matrices), None, Some(to)) => {
                 let state = &mut matrices[to.ix() * size..][..size];
                 state.fill(0.0);
                 state
             }
-            (from, None) => {
+            (HeadMatrices::F32(matrices), Some(from), None) => {
                 unkept.clear();
-                match from {
-                    Some(from) => unkept.extend_from_slice(&matrices[from.ix() * size..][..size]),
-                    None => unkept.resize(size, 0.0),
-                }
+                unkept.extend_from_slice(&matrices[from.ix() * size..][..size]);
+                &mut unkept[..]
+            }
+            (HeadMatrices::Bf16(matrices), Some(from), _) => {
+                unkept.resize(size, 0.0);
+                widen(self.isa, &mut unkept, &matrices[from.ix() * size..][..size]);
+                &mut unkept[..]
+            }
+            (_, None, _) => {
+                unkept.clear();
+                unkept.resize(size, 0.0);
                 &mut unkept[..]
             }
         };
@@ -212,11 +224,11 @@ impl Head {
                 load(heads, head, qkv, &mut self.query, &mut self.key);
                 let value = &qkv[values.clone()];
                 let out = &mut outputs[r * value_dim..][..value_dim];
-                match is_in {
-                    true => read(self.isa, state, &self.query, out),
-                    false => {
-                        update(self.isa, state, &self.query, &self.key, value, &mut self.delta, out, decay, beta);
-                    }
+                let (isa, query, key, delta) = (self.isa, &self.query, &self.key, &mut self.delta);
+                match (is_in, rounds) {
+                    (true, _) => read(isa, state, query, out),
+                    (false, false) => update(isa, state, query, key, value, delta, out, decay, beta),
+                    (false, true) => update_rounded(isa, state, query, key, value, delta, out, decay, beta),
                 }
             }
         } else {
@@ -225,18 +237,22 @@ impl Head {
                 let part = first..rows.end.min(first + STRIP_TOKENS);
                 strips.tokens.clear();
                 strips.tokens.extend(part.clone().map(gates_of));
-                self.run_strips(&mut strips, state, part, outputs, &row);
+                self.run_strips(&mut strips, state, rounds, part, outputs, &row);
             }
             self.strips = strips;
+        }
+        if let (HeadMatrices::Bf16(matrices), Some(to)) = (matrices, run.to) {
+            narrow(self.isa, &mut matrices[to.ix() * size..][..size], &unkept);
         }
         self.unkept = unkept;
     }
 
-    /// The tokens of `rows`, whose gates are there, strip after strip.
+    /// The tokens of `rows`, whose gates are there, strip after strip. `rounds`: whether each leaves a state of bf16.
     fn run_strips<'a>(
         &self,
         strips: &mut Strips,
         state: &mut [f32],
+        rounds: bool,
         rows: Range<usize>,
         outputs: &mut [f32],
         row: &impl Fn(usize) -> (&'a [f32], &'a [f32]),
@@ -259,7 +275,10 @@ impl Head {
             for (r, to) in rows.clone().zip(&mut *values) {
                 to[..columns.len()].copy_from_slice(&row(r).0[self.values()][columns.clone()]);
             }
-            update_strip(self.isa, strip, vectors, tokens, values);
+            match rounds {
+                false => update_strip(self.isa, strip, vectors, tokens, values),
+                true => update_strip_rounded(self.isa, strip, vectors, tokens, values),
+            }
             for (to, from) in state.chunks_exact_mut(value_dim).zip(&*strip) {
                 to[columns.clone()].copy_from_slice(&from[..columns.len()]);
             }
@@ -340,6 +359,21 @@ for_each_isa! {
 }
 
 for_each_isa! {
+    /// The same with a state that is rounded to bf16 before it is read.
+    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
+    fn update_rounded(
+        state: &mut [f32],
+        query: &[f32],
+        key: &[f32],
+        value: &[f32],
+        delta: &mut [f32],
+        out: &mut [f32],
+        decay: f32,
+        beta: f32,
+    ) = update_rounded_loop;
+}
+
+for_each_isa! {
     /// `out = state^T query`
     fn read(state: &[f32], query: &[f32], out: &mut [f32]) = read_loop;
 }
@@ -348,6 +382,26 @@ for_each_isa! {
     /// A strip through all tokens; see [`Strips`].
     fn update_strip(state: &mut [[f32; STRIP]], vectors: &[f32], tokens: &[TokenGates], values: &mut [[f32; STRIP]]) =
         strip_loop;
+}
+
+for_each_isa! {
+    /// The same with a state that is rounded to bf16 after each token.
+    fn update_strip_rounded(
+        state: &mut [[f32; STRIP]],
+        vectors: &[f32],
+        tokens: &[TokenGates],
+        values: &mut [[f32; STRIP]],
+    ) = strip_rounded_loop;
+}
+
+for_each_isa! {
+    /// Numbers of bf16 as f32.
+    fn widen(to: &mut [f32], from: &[bf16]) = widen_loop;
+}
+
+for_each_isa! {
+    /// Numbers that bf16 has, which were rounded as they were computed.
+    fn narrow(to: &mut [bf16], from: &[f32]) = narrow_loop;
 }
 
 for_each_isa! {
@@ -379,8 +433,54 @@ fn conv_loop(out: &mut [f32], inputs: [&[f32]; CONV_TOKENS], weight: &[f32]) {
 }
 
 #[inline(always)]
+fn widen_loop(to: &mut [f32], from: &[bf16]) {
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = f32::from_bits(u32::from(from.to_bits()) << 16));
+}
+
+#[inline(always)]
+fn narrow_loop(to: &mut [bf16], from: &[f32]) {
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = bf16::from_bits((from.to_bits() >> 16) as u16));
+}
+
+/// `x`, rounded to bf16 if the state is.
+#[inline(always)]
+fn stored<const ROUNDS: bool>(x: f32) -> f32 {
+    if ROUNDS { f32::from_bits(bf16_bits(x) << 16) } else { x }
+}
+
+#[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
 fn update_loop(
+    state: &mut [f32],
+    query: &[f32],
+    key: &[f32],
+    value: &[f32],
+    delta: &mut [f32],
+    out: &mut [f32],
+    decay: f32,
+    beta: f32,
+) {
+    update_stored::<false>(state, query, key, value, delta, out, decay, beta);
+}
+
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
+fn update_rounded_loop(
+    state: &mut [f32],
+    query: &[f32],
+    key: &[f32],
+    value: &[f32],
+    delta: &mut [f32],
+    out: &mut [f32],
+    decay: f32,
+    beta: f32,
+) {
+    update_stored::<true>(state, query, key, value, delta, out, decay, beta);
+}
+
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
+fn update_stored<const ROUNDS: bool>(
     state: &mut [f32],
     query: &[f32],
     key: &[f32],
@@ -404,7 +504,7 @@ fn update_loop(
     out.fill(0.0);
     for ((row, key), query) in state.chunks_exact_mut(value.len()).zip(key).zip(query) {
         for ((state, delta), out) in row.iter_mut().zip(&*delta).zip(&mut *out) {
-            *state += key * delta;
+            *state = stored::<ROUNDS>(*state + key * delta);
             *out += *state * query;
         }
     }
@@ -422,6 +522,21 @@ fn read_loop(state: &[f32], query: &[f32], out: &mut [f32]) {
 
 #[inline(always)]
 fn strip_loop(state: &mut [[f32; STRIP]], vectors: &[f32], tokens: &[TokenGates], values: &mut [[f32; STRIP]]) {
+    strip_stored::<false>(state, vectors, tokens, values);
+}
+
+#[inline(always)]
+fn strip_rounded_loop(state: &mut [[f32; STRIP]], vectors: &[f32], tokens: &[TokenGates], values: &mut [[f32; STRIP]]) {
+    strip_stored::<true>(state, vectors, tokens, values);
+}
+
+#[inline(always)]
+fn strip_stored<const ROUNDS: bool>(
+    state: &mut [[f32; STRIP]],
+    vectors: &[f32],
+    tokens: &[TokenGates],
+    values: &mut [[f32; STRIP]],
+) {
     let vectors = vectors.chunks_exact(2 * state.len());
     for ((&TokenGates { decay, beta, is_in }, vectors), value) in tokens.iter().zip(vectors).zip(values) {
         let (query, key) = vectors.split_at(state.len());
@@ -442,7 +557,7 @@ fn strip_loop(state: &mut [[f32; STRIP]], vectors: &[f32], tokens: &[TokenGates]
             let delta: [f32; STRIP] = std::array::from_fn(|c| beta * (value[c] - held[c]));
             for ((row, key), query) in state.iter_mut().zip(key).zip(query) {
                 for c in 0..STRIP {
-                    row[c] = row[c] * decay + key * delta[c];
+                    row[c] = stored::<ROUNDS>(row[c] * decay + key * delta[c]);
                     out[c] += row[c] * query;
                 }
             }

@@ -28,7 +28,7 @@ use super::states::LayerStates;
 use super::{Cores, CpuBuffer, Isa};
 use crate::backend::{Dtype, HeadLayout, KvDtype, KvShape, MOST_HEAD_DIM, SavedBytes, e4m3};
 use crate::error::{Error, Result};
-use crate::ids::{GroupIx, LayerIx, PageId};
+use crate::ids::{GroupIx, LayerIx, PageId, StateId};
 use crate::kv::{KvSlot, LayerPlace};
 
 pub const PAGE_TOKENS: u32 = 16;
@@ -281,6 +281,19 @@ impl KvStore {
             }
         }
         assert!(saved.is_empty(), "restore: as many pages as were saved");
+    }
+
+    /// Copies the state in `slot`, one layer after the other.
+    pub fn save_state(&self, slot: StateId) -> Vec<u8> {
+        let mut saved = Vec::new();
+        self.states.iter().for_each(|layer| layer.save(slot, &mut saved));
+        saved
+    }
+
+    /// Writes a saved state to `slot`.
+    pub fn restore_state(&mut self, saved: &[u8], slot: StateId) {
+        let left = self.states.iter_mut().fold(saved, |saved, layer| layer.restore(slot, saved));
+        assert!(left.is_empty(), "restore_state: a state of these layers");
     }
 
     /// Stores the key and value heads of row `r` of `qkv` (`[R, qkv_width]`) in `slots[r]` of `layer`, rounded to the

@@ -29,7 +29,7 @@ mod timed;
 use std::ops::Range;
 
 use crate::error::{Error, Result};
-use crate::ids::{LayerIx, PageId};
+use crate::ids::{LayerIx, PageId, StateId};
 use crate::plan::{CostModel, NewPage};
 
 use super::{
@@ -256,6 +256,15 @@ impl Backend for Cpu {
 
     fn restore_pages(&mut self, kv: &mut KvStore, saved: &CpuSavedPages, pages: &[PageId]) -> Result<()> {
         kv.restore(saved, pages);
+        Ok(())
+    }
+
+    fn save_state(&mut self, kv: &KvStore, slot: StateId) -> Result<Vec<u8>> {
+        Ok(kv.save_state(slot))
+    }
+
+    fn restore_state(&mut self, kv: &mut KvStore, saved: &[u8], slot: StateId) -> Result<()> {
+        kv.restore_state(saved, slot);
         Ok(())
     }
 

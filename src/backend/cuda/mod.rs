@@ -71,10 +71,10 @@ use super::ranks::meeting::Meeting;
 use super::{
     ActivationDtype, Attended, AttentionLevels, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate,
     HeadKind, HeadLayout, HeadSteps, KvDtype, KvShape, LevelRow, MatrixPart, QuantView, RopeTable, Router, Sampled,
-    Scoring, StackShape, StepBatch, StepShape, SwapRates, WeightFormat, WeightView, prepare_heads_in_turn,
+    Scoring, StackShape, StateDtype, StepBatch, StepShape, SwapRates, WeightFormat, WeightView, prepare_heads_in_turn,
 };
 use crate::error::Result;
-use crate::ids::{LayerIx, PageId};
+use crate::ids::{LayerIx, PageId, StateId};
 use crate::plan::{AttentionPlan, CostModel, Gpu, NewPage};
 
 pub struct Cuda {
@@ -92,7 +92,7 @@ pub struct Cuda {
     most_places: usize,
     /// By dtype of weights; loaded with the first experts.
     experts: HashMap<Dtype, ExpertKernels>,
-    /// One for each dtype and heads; loaded with the first states of them.
+    /// One for each dtype, of activations and of states, and heads; loaded with the first states of them.
     delta_rule: Vec<DeltaRuleKernels>,
     /// Products of the chunks of long runs; nothing lasts from one layer to the next.
     chunk_products: Option<Memory>,
@@ -236,9 +236,9 @@ impl Cuda {
         self.experts.get(&dtype).expect("loaded with the first experts of their dtype")
     }
 
-    fn load_delta_rule(&mut self, element: Dtype, heads: DeltaHeads) -> Result<()> {
-        if self.delta_rule_kernels(element, heads).is_none() {
-            self.delta_rule.push(DeltaRuleKernels::load(&self.device, element, heads)?);
+    fn load_delta_rule(&mut self, element: Dtype, state: StateDtype, heads: DeltaHeads) -> Result<()> {
+        if self.delta_rule_kernels(element, state, heads).is_none() {
+            self.delta_rule.push(DeltaRuleKernels::load(&self.device, element, state, heads)?);
         }
         Ok(())
     }
@@ -265,8 +265,10 @@ impl Cuda {
         self.chunk_products.is_some()
     }
 
-    fn delta_rule_kernels(&self, element: Dtype, heads: DeltaHeads) -> Option<&DeltaRuleKernels> {
-        self.delta_rule.iter().find(|kernels| (kernels.element, kernels.heads) == (element, heads))
+    fn delta_rule_kernels(&self, element: Dtype, state: StateDtype, heads: DeltaHeads) -> Option<&DeltaRuleKernels> {
+        let is_for =
+            |kernels: &&DeltaRuleKernels| (kernels.element, kernels.state, kernels.heads) == (element, state, heads);
+        self.delta_rule.iter().find(is_for)
     }
 
     fn forget_rounded(&mut self) {
@@ -560,7 +562,8 @@ impl Backend for Cuda {
 
     fn kv(&mut self, shape: &KvShape) -> Result<Kv> {
         self.load_ops(shape.dtype)?;
-        shape.states.heads.iter().try_for_each(|&heads| self.load_delta_rule(shape.dtype, heads))?;
+        let states = &shape.states;
+        states.heads.iter().try_for_each(|&heads| self.load_delta_rule(shape.dtype, states.dtype, heads))?;
         self.moves += 1;
         Kv::new(&self.device, shape, &|heads| self.kv_element(heads, shape.dtype))
     }
@@ -571,6 +574,14 @@ impl Backend for Cuda {
 
     fn restore_pages(&mut self, kv: &mut Kv, saved: &SavedPages, pages: &[PageId]) -> Result<()> {
         kv.restore(saved, pages, self.loader.staging())
+    }
+
+    fn save_state(&mut self, kv: &Kv, slot: StateId) -> Result<Vec<u8>> {
+        kv.save_state(slot, self.loader.staging())
+    }
+
+    fn restore_state(&mut self, kv: &mut Kv, saved: &[u8], slot: StateId) -> Result<()> {
+        kv.restore_state(saved, slot, self.loader.staging())
     }
 
     fn join_saved(kv: &Kv, saved: &mut SavedPages, page: usize, others: &SavedPages, from: usize, slots: Range<u32>) {
@@ -777,7 +788,7 @@ impl Backend for Cuda {
     fn causal_conv(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, kv: &mut Kv, layer: LayerIx, step: &Step) {
         self.forget_before(out);
         let states = kv.states(layer);
-        let kernels = self.delta_rule_kernels(x.element, states.heads()).expect(LOADED_WITH_STATES);
+        let kernels = self.delta_rule_kernels(x.element, states.dtype(), states.heads()).expect(LOADED_WITH_STATES);
         kernels.causal_conv(&self.device, out, x, weight, states, step.state_runs());
     }
 
@@ -793,11 +804,11 @@ impl Backend for Cuda {
     ) {
         self.forget_before(out);
         let (states, runs) = (kv.states(layer), step.state_runs());
-        let kernels = self.delta_rule_kernels(qkv.element, states.heads()).expect(LOADED_WITH_STATES);
+        let kernels = self.delta_rule_kernels(qkv.element, states.dtype(), states.heads()).expect(LOADED_WITH_STATES);
         let bytes = kernels.chunk_bytes(runs.plan);
         let is_chunked = !self.deterministic && bytes > 0 && self.reserve_chunk_products(bytes);
         let products = self.chunk_products.as_ref().filter(|_| is_chunked);
-        let kernels = self.delta_rule_kernels(qkv.element, states.heads()).expect(LOADED_WITH_STATES);
+        let kernels = self.delta_rule_kernels(qkv.element, states.dtype(), states.heads()).expect(LOADED_WITH_STATES);
         kernels.delta_rule(&self.device, out, qkv, ba, gates, states, runs, products);
     }
 

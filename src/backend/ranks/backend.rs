@@ -15,7 +15,7 @@ use crate::backend::{
     StepShape, SwapRates, WeightFormat, WeightView,
 };
 use crate::error::{Error, Result};
-use crate::ids::{LayerIx, PageId};
+use crate::ids::{LayerIx, PageId, StateId};
 use crate::plan::{CostModel, NewPage};
 
 /// As each rank's thread changes it.
@@ -437,6 +437,21 @@ impl<B: Ranked> Backend for Ranks<B> {
             })
         };
         saved.with_ranks(self.count(), restore).map(|_| ())
+    }
+
+    /// One rank's share after the other's.
+    fn save_state(&mut self, kv: &Self::Kv, slot: StateId) -> Result<Vec<u8>> {
+        let each = self.members.try_each(|rank| rank.backend.save_state(&lock(&kv.0[rank.number]), slot))?;
+        Ok(each.concat())
+    }
+
+    fn restore_state(&mut self, kv: &mut Self::Kv, saved: &[u8], slot: StateId) -> Result<()> {
+        let share = saved.len() / self.count();
+        let restored = self.members.try_each(|rank| {
+            let own = &saved[rank.number * share..][..share];
+            rank.backend.restore_state(&mut lock(&kv.0[rank.number]), own, slot)
+        });
+        restored.map(|_| ())
     }
 
     fn join_saved(

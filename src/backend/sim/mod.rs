@@ -35,7 +35,7 @@ use super::{
     StepBatch, StepShape, SwapRates, WeightFormat, WeightView,
 };
 use crate::error::{Error, Result};
-use crate::ids::{LayerIx, PageId};
+use crate::ids::{LayerIx, PageId, StateId};
 use crate::plan::{CostModel, NewPage};
 
 /// A simulated device as a [`Backend`].
@@ -352,6 +352,17 @@ impl Backend for Sim {
         Ok(())
     }
 
+    fn save_state(&mut self, kv: &KvShape, _: StateId) -> Result<Vec<u8>> {
+        let bytes = kv.states.state_bytes();
+        self.transfer(bytes);
+        Ok(vec![0; bytes])
+    }
+
+    fn restore_state(&mut self, _: &mut KvShape, saved: &[u8], _: StateId) -> Result<()> {
+        self.transfer(saved.len());
+        Ok(())
+    }
+
     fn join_saved(_: &KvShape, _: &mut SimSavedPages, _: usize, _: &SimSavedPages, _: usize, _: Range<u32>) {}
 
     fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<SimStep> {
@@ -485,7 +496,7 @@ impl Backend for Sim {
         layer: LayerIx,
         step: &SimStep,
     ) {
-        let state = kv.states.heads[layer.ix()].state_elements() * size_of::<f32>();
+        let state = kv.states.heads[layer.ix()].state_bytes(kv.states.dtype);
         self.small_op(qkv.bytes() + ba.bytes() + out.bytes() + 2 * step.state_runs() * state);
     }
 

@@ -1,10 +1,12 @@
-//! A file of the prefix store: keys and values of [`CHUNK_TOKENS`] consecutive tokens of a prompt. Its name is a hash of
-//! what determines its contents, so equal prefixes of different prompts are one file. When files are written, read and
-//! removed is left to the rest of the store.
+//! The files of a chunk in the prefix store: keys and values of [`CHUNK_TOKENS`] consecutive tokens of a prompt, and the
+//! state of delta-rule layers after the last of them. Their name is a hash of what determines their contents, so equal
+//! prefixes of different prompts are one chunk. When files are written, read and removed is left to the rest of the
+//! store.
 //!
 //! # Format
-//! `magic, identity, name of the chunk before, bytes of the pages (u64), tokens (u32 each), pages, BLAKE3 of all that`,
-//! little endian. All but the pages follows from what a reader looks for, so it is compared and never interpreted.
+//! `magic, identity, name of the chunk before, number of bytes (u64), tokens (u32 each), the bytes of pages or of a state,
+//! BLAKE3 of all that`, little endian. All but these bytes follows from what a reader looks for, so it is compared and
+//! never interpreted.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -18,10 +20,33 @@ use crate::out::files::write_whole;
 /// enough that a file has some megabytes.
 pub const CHUNK_TOKENS: usize = 512;
 
-const MAGIC: [u8; 8] = *b"offkv\0\0\x01";
+/// What a file holds of its chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Keys and values of its tokens.
+    Pages,
+    /// The state after its last token. Not every chunk has one.
+    State,
+}
 
-/// Ending of the files' names.
-pub(super) const ENDING: &str = "kv";
+impl Part {
+    pub const BOTH: [Part; 2] = [Part::Pages, Part::State];
+
+    fn magic(self) -> [u8; 8] {
+        match self {
+            Part::Pages => *b"offkv\0\0\x01",
+            Part::State => *b"offst\0\0\x01",
+        }
+    }
+
+    /// Ending of the files' names.
+    pub fn ending(self) -> &'static str {
+        match self {
+            Part::Pages => "kv",
+            Part::State => "state",
+        }
+    }
+}
 
 /// What determines keys and values beside the tokens: model, arithmetic, formats. A hash.
 pub(super) type Identity = [u8; 32];
@@ -46,16 +71,16 @@ impl ChunkKey {
         hash.finalize().into()
     }
 
-    fn header(&self, page_bytes: usize) -> Vec<u8> {
-        let mut header = [&MAGIC[..], &self.identity, &self.before, &(page_bytes as u64).to_le_bytes()].concat();
+    fn header(&self, part: Part, bytes: usize) -> Vec<u8> {
+        let mut header = [&part.magic()[..], &self.identity, &self.before, &(bytes as u64).to_le_bytes()].concat();
         self.tokens.iter().for_each(|token| header.extend(token.0.to_le_bytes()));
         header
     }
 }
 
-/// The path of the chunk `name` in `folder`.
-pub(super) fn path_of(folder: &Path, name: &ChunkName) -> PathBuf {
-    folder.join(format!("{}.{ENDING}", blake3::Hash::from_bytes(*name).to_hex()))
+/// The path of a part of the chunk `name` in `folder`.
+pub(super) fn path_of(folder: &Path, name: &ChunkName, part: Part) -> PathBuf {
+    folder.join(format!("{}.{}", blake3::Hash::from_bytes(*name).to_hex(), part.ending()))
 }
 
 /// Why a chunk cannot be used.
@@ -78,11 +103,11 @@ impl From<io::Error> for Unread {
     }
 }
 
-/// The pages of the chunk `key`, `page_bytes` bytes in all.
-pub(super) fn read(path: &Path, key: &ChunkKey, page_bytes: usize) -> Result<Vec<u8>, Unread> {
+/// A part of the chunk `key`, `bytes` bytes in all.
+pub(super) fn read(path: &Path, key: &ChunkKey, part: Part, bytes: usize) -> Result<Vec<u8>, Unread> {
     let mut file = File::open(path)?;
-    let expected = key.header(page_bytes);
-    if file.metadata()?.len() != (expected.len() + page_bytes + blake3::OUT_LEN) as u64 {
+    let expected = key.header(part, bytes);
+    if file.metadata()?.len() != (expected.len() + bytes + blake3::OUT_LEN) as u64 {
         return Err(Unread::Damaged("its length is wrong"));
     }
     let mut header = vec![0; expected.len()];
@@ -90,29 +115,29 @@ pub(super) fn read(path: &Path, key: &ChunkKey, page_bytes: usize) -> Result<Vec
     if header != expected {
         return Err(Unread::Damaged("it belongs to another prefix, model or version"));
     }
-    let mut pages = vec![0; page_bytes];
-    file.read_exact(&mut pages)?;
+    let mut held = vec![0; bytes];
+    file.read_exact(&mut held)?;
     let mut checksum = [0; blake3::OUT_LEN];
     file.read_exact(&mut checksum)?;
-    match blake3::Hasher::new().update(&header).update(&pages).finalize() == checksum {
-        true => Ok(pages),
+    match blake3::Hasher::new().update(&header).update(&held).finalize() == checksum {
+        true => Ok(held),
         false => Err(Unread::Damaged("its checksum is wrong")),
     }
 }
 
-/// Writes the chunk `key`; it appears whole or not at all.
-pub(super) fn write(path: &Path, key: &ChunkKey, pages: &[u8]) -> Result<()> {
-    let header = key.header(pages.len());
-    let checksum = blake3::Hasher::new().update(&header).update(pages).finalize();
+/// Writes a part of the chunk `key`; it appears whole or not at all.
+pub(super) fn write(path: &Path, key: &ChunkKey, part: Part, held: &[u8]) -> Result<()> {
+    let header = key.header(part, held.len());
+    let checksum = blake3::Hasher::new().update(&header).update(held).finalize();
     write_whole(path, |file| {
         file.write_all(&header)?;
-        file.write_all(pages)?;
+        file.write_all(held)?;
         file.write_all(checksum.as_bytes())
     })
 }
 
-/// Bytes of a chunk's file.
-pub(super) fn file_bytes(page_bytes: usize) -> u64 {
-    (2 * size_of::<Identity>() + MAGIC.len() + size_of::<u64>() + 4 * CHUNK_TOKENS + page_bytes + blake3::OUT_LEN)
-        as u64
+/// Bytes of a file that holds so many of a chunk.
+pub(super) fn file_bytes(held: usize) -> u64 {
+    let header = 2 * size_of::<Identity>() + size_of::<[u8; 8]>() + size_of::<u64>() + 4 * CHUNK_TOKENS;
+    (header + held + blake3::OUT_LEN) as u64
 }

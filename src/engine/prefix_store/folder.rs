@@ -6,7 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::chunk::{ChunkKey, ChunkName, ENDING, file_bytes, path_of, write};
+use super::chunk::{ChunkKey, ChunkName, Part, file_bytes, path_of, write};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::out::files::remove_partials;
@@ -26,14 +26,16 @@ pub(super) fn make(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Records that the chunks of a prefix were used, the last one first: of one prefix the end is evicted before the
-/// beginning, without which it could not be found. All times are of one clock: that by which a file system dates what is
-/// written may be coarser, and so behind.
+/// Records that the chunks of a prefix were used, and the state after the last one if there is one. The last one comes
+/// first: of one prefix the end is evicted before the beginning, without which it could not be found. All times are of
+/// one clock: that by which a file system dates what is written may be coarser, and so behind.
 pub(super) fn touch(folder: &Path, chain: &[ChunkName]) {
-    for name in chain.iter().rev() {
+    let state = chain.last().map(|name| path_of(folder, name, Part::State));
+    let pages = chain.iter().rev().map(|name| path_of(folder, name, Part::Pages));
+    for path in state.into_iter().chain(pages) {
         let now = FileTimes::new().set_modified(SystemTime::now());
         // A file that another user made keeps its time.
-        let _ = File::open(path_of(folder, name)).and_then(|file| file.set_times(now));
+        let _ = File::open(path).and_then(|file| file.set_times(now));
     }
 }
 
@@ -52,12 +54,12 @@ impl FolderWriter {
         Self { folder, most_bytes, held: 0, since: None }
     }
 
-    /// Writes the last chunk of `chain`, unless it is there.
-    pub fn write(&mut self, key: &ChunkKey, chain: &[ChunkName], pages: &[u8]) -> Result<()> {
-        let path = path_of(&self.folder, chain.last().expect("a chain has chunks"));
-        let new = file_bytes(pages.len());
+    /// Writes a part of the last chunk of `chain`, unless it is there.
+    pub fn write(&mut self, key: &ChunkKey, chain: &[ChunkName], part: Part, held: &[u8]) -> Result<()> {
+        let path = path_of(&self.folder, chain.last().expect("a chain has chunks"), part);
+        let new = file_bytes(held.len());
         if !path.exists() && self.make_room(new) {
-            write(&path, key, pages)?;
+            write(&path, key, part, held)?;
             self.held += new;
             self.since = self.since.map(|files| files + 1);
             touch(&self.folder, chain);
@@ -98,13 +100,17 @@ struct StoredFile {
     used: SystemTime,
 }
 
+fn has_ending(path: &Path, part: Part) -> bool {
+    path.extension().is_some_and(|ending| ending == part.ending())
+}
+
 fn files(folder: &Path) -> Vec<StoredFile> {
     let found = fs::read_dir(folder).into_iter().flatten().flatten().filter_map(|entry| {
         let path = entry.path();
         let there = entry
             .metadata()
             .ok()
-            .filter(|there| there.is_file() && path.extension().is_some_and(|ending| ending == ENDING))?;
+            .filter(|there| there.is_file() && Part::BOTH.iter().any(|part| has_ending(&path, *part)))?;
         Some(StoredFile { path, bytes: there.len(), used: there.modified().ok()? })
     });
     found.collect()

@@ -7,6 +7,11 @@
 //! all tokens up to its end, so a prompt's longest prefix on disk is found by walking from its start. Bytes are those of
 //! the device's pages: what is read has the bits of what was computed.
 //!
+//! # States
+//! Of models with delta-rule layers, chunks help where the state after one is on disk too: rows behind it continue from
+//! that. A state has as many bytes as many tokens' keys and values, so one is kept for the last chunk of each segment
+//! alone: where prompts end, and where those known together part. A prefix is read up to its last state.
+//!
 //! # Failures
 //! A file that is damaged is removed with a warning and computed again; one that has vanished is computed again. The
 //! first file that cannot be written ends writing, with a warning. Neither ends the job.
@@ -26,7 +31,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounde
 
 pub use chunk::CHUNK_TOKENS;
 
-use chunk::{ChunkKey, ChunkName, Identity, Unread, path_of};
+use chunk::{ChunkKey, ChunkName, Identity, Part, Unread, path_of};
 use folder::{FolderWriter, touch};
 
 use crate::engine::EngineFacts;
@@ -67,7 +72,14 @@ pub(super) struct ReadChunk {
     /// The path that its tokens are on.
     pub mark: PathMark,
     pub begin: usize,
+    pub bytes: ChunkBytes,
+}
+
+/// What is stored of a chunk.
+pub(super) struct ChunkBytes {
     pub pages: Vec<u8>,
+    /// The state after it.
+    pub state: Option<Vec<u8>>,
 }
 
 /// What has come of the prefix that is read.
@@ -85,9 +97,9 @@ struct Reading {
     leased: Option<SegmentId>,
     /// Position of the next chunk.
     next: usize,
-    chunks: Receiver<Vec<u8>>,
+    chunks: Receiver<ChunkBytes>,
     /// A chunk that was waited for.
-    arrived: Option<Vec<u8>>,
+    arrived: Option<ChunkBytes>,
 }
 
 /// A computed chunk that is not on disk yet.
@@ -95,6 +107,8 @@ pub(super) struct UnsavedChunk {
     /// The path that its tokens are on.
     pub mark: PathMark,
     pub end: usize,
+    /// Whether the state after it is to be stored, too.
+    pub with_state: bool,
     key: ChunkKey,
     /// Its name, after those of the chunks before it.
     chain: Vec<ChunkName>,
@@ -121,6 +135,8 @@ pub(super) struct PrefixStore {
     identity: Identity,
     /// Bytes of the pages of a chunk.
     chunk_bytes: usize,
+    /// Bytes of a state; 0 for models without.
+    state_bytes: usize,
     /// Names of the chunks of one branch's tokens, as far as they were needed.
     chain: Option<(BranchId, Vec<ChunkName>)>,
     reading: Option<Reading>,
@@ -137,17 +153,21 @@ impl PrefixStore {
     pub fn open(options: &PrefixStoreOptions, facts: &EngineFacts, layout: &str) -> Result<Self> {
         folder::make(&options.folder)?;
         assert!(CHUNK_TOKENS.is_multiple_of(facts.page_tokens), "chunks of {} tokens a page", facts.page_tokens);
-        let EngineFacts { arithmetic, exact, page_tokens, page_bytes, page_groups, .. } = facts;
+        let EngineFacts { arithmetic, exact, page_tokens, page_bytes, page_groups, state_bytes, .. } = facts;
         let mut numbers = format!("{exact}\0{page_tokens}\0{page_bytes}\0{CHUNK_TOKENS}");
         // Chunks of models with one group keep their names.
         if page_groups.count() > 1 {
             numbers.push_str(&format!("\0{} page groups", page_groups.count()));
+        }
+        if *state_bytes > 0 {
+            numbers.push_str(&format!("\0states of {state_bytes}"));
         }
         let identity = [&options.identity, layout, arithmetic, &numbers].map(|part| part.replace('\0', " "));
         Ok(PrefixStore {
             folder: options.folder.clone(),
             identity: blake3::hash(identity.join("\0").as_bytes()).into(),
             chunk_bytes: CHUNK_TOKENS / page_tokens * page_groups.count() * page_bytes,
+            state_bytes: *state_bytes,
             chain: None,
             reading: None,
             looked_up: None,
@@ -171,14 +191,17 @@ impl PrefixStore {
     }
 
     /// The chunks on disk of the first `upto` tokens of `branch`, of which the first `computed` need not be read. `None`
-    /// if there are none, or the branch was looked up before.
+    /// if there are none, or the branch was looked up before. Of models with states, up to the last one on disk.
     pub fn find(&mut self, branch: &Branch, computed: usize, upto: usize) -> Option<Found> {
         if self.looked_up.replace(branch.id) == Some(branch.id) {
             return None;
         }
         let (first, last) = (computed / CHUNK_TOKENS, upto / CHUNK_TOKENS);
         let mut chain = if first < last { self.chain(branch, last).to_vec() } else { return None };
-        let there = chain[first..].iter().take_while(|name| path_of(&self.folder, name).exists()).count();
+        let has = |name: &&ChunkName, part: Part| path_of(&self.folder, name, part).exists();
+        let there = chain[first..].iter().take_while(|name| has(name, Part::Pages)).count();
+        let of_states = |there: usize| chain[first..][..there].iter().rposition(|name| has(&name, Part::State));
+        let there = if self.state_bytes > 0 { of_states(there).map_or(0, |last| last + 1) } else { there };
         chain.truncate(first + there);
         let keys = (first..chain.len()).map(|chunk| key_of(self.identity, branch, &chain, chunk)).collect();
         (there > 0).then_some(Found { branch: branch.id, first, keys, chain })
@@ -192,29 +215,37 @@ impl PrefixStore {
     pub fn begin(&mut self, found: Found, leased: SegmentId, mark: PathMark) {
         let (sender, chunks) = bounded(QUEUED);
         let (branch, next) = (found.branch, found.first * CHUNK_TOKENS);
-        let (folder, bytes, unreadable) = (self.folder.clone(), self.chunk_bytes, self.unreadable.clone());
+        let (page_bytes, state_bytes) = (self.chunk_bytes, self.state_bytes);
+        let (folder, unreadable) = (self.folder.clone(), self.unreadable.clone());
+        let read = move |name: &ChunkName, key: &ChunkKey, part: Part, bytes: usize| {
+            let path = path_of(&folder, name, part);
+            match chunk::read(&path, key, part, bytes) {
+                Ok(held) => Some(held),
+                Err(Unread::Missing) => None,
+                Err(Unread::Damaged(why)) => {
+                    log::warn!("{}: {why}; it is removed, and its tokens are computed again", path.display());
+                    let _ = fs::remove_file(&path);
+                    None
+                }
+                Err(Unread::Unreadable(error)) => {
+                    if !unreadable.swap(true, Ordering::Relaxed) {
+                        log::warn!("{}: cannot be read: {error}; its tokens are computed", path.display());
+                    }
+                    None
+                }
+            }
+        };
+        let folder = self.folder.clone();
         let thread = std::thread::Builder::new().name("prefix reader".to_owned());
         // If it cannot start, the channel is closed, and the prefix is computed.
         let _ = thread.spawn(move || {
             touch(&folder, &found.chain);
-            for (key, name) in found.keys.iter().zip(&found.chain[found.first..]) {
-                let path = path_of(&folder, name);
-                let pages = match chunk::read(&path, key, bytes) {
-                    Ok(pages) => pages,
-                    Err(Unread::Missing) => return,
-                    Err(Unread::Damaged(why)) => {
-                        log::warn!("{}: {why}; it is removed, and its tokens are computed again", path.display());
-                        let _ = fs::remove_file(&path);
-                        return;
-                    }
-                    Err(Unread::Unreadable(error)) => {
-                        if !unreadable.swap(true, Ordering::Relaxed) {
-                            log::warn!("{}: cannot be read: {error}; its tokens are computed", path.display());
-                        }
-                        return;
-                    }
-                };
-                if sender.send(pages).is_err() {
+            let names = &found.chain[found.first..];
+            for (number, (key, name)) in (1..).zip(found.keys.iter().zip(names)) {
+                let Some(pages) = read(name, key, Part::Pages, page_bytes) else { return };
+                let is_last = state_bytes > 0 && number == names.len();
+                let state = if is_last { read(name, key, Part::State, state_bytes) } else { None };
+                if sender.send(ChunkBytes { pages, state }).is_err() {
                     return;
                 }
             }
@@ -230,8 +261,8 @@ impl PrefixStore {
     /// The next chunk that was read, without waiting.
     pub fn arrival(&mut self) -> Arrival {
         let Some(reading) = &mut self.reading else { return Arrival::Nothing };
-        let pages = match reading.arrived.take().map_or_else(|| reading.chunks.try_recv(), Ok) {
-            Ok(pages) => pages,
+        let bytes = match reading.arrived.take().map_or_else(|| reading.chunks.try_recv(), Ok) {
+            Ok(bytes) => bytes,
             Err(TryRecvError::Empty) => return Arrival::Nothing,
             Err(TryRecvError::Disconnected) => {
                 self.stop_reading();
@@ -240,14 +271,14 @@ impl PrefixStore {
         };
         let begin = reading.next;
         reading.next += CHUNK_TOKENS;
-        Arrival::Chunk(ReadChunk { branch: reading.branch, mark: reading.mark, begin, pages })
+        Arrival::Chunk(ReadChunk { branch: reading.branch, mark: reading.mark, begin, bytes })
     }
 
     /// Waits a moment for the next chunk; short, so that commands are heard.
     pub fn wait(&mut self) {
         if let Some(reading) = self.reading.as_mut().filter(|reading| reading.arrived.is_none()) {
             match reading.chunks.recv_timeout(Duration::from_millis(2)) {
-                Ok(pages) => reading.arrived = Some(pages),
+                Ok(bytes) => reading.arrived = Some(bytes),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
             }
         }
@@ -260,13 +291,15 @@ impl PrefixStore {
         }
     }
 
-    /// Notes the chunk that ends at `end` of the tokens of `branch`, unless it is on disk. `mark`: a path with them.
-    pub fn note(&mut self, branch: &Branch, end: usize, mark: PathMark) {
+    /// Notes the chunk that ends at `end` of the tokens of `branch`, and the state after it if that is to be stored, unless
+    /// they are on disk. `mark`: a path with them.
+    pub fn note(&mut self, branch: &Branch, end: usize, mark: PathMark, with_state: bool) {
         let chain = self.chain(branch, end / CHUNK_TOKENS).to_vec();
         let last = chain.last().expect("a chunk ends at a position above 0");
-        if !self.writer.has_failed() && !path_of(&self.folder, last).exists() {
+        let lacks = |part: Part| !path_of(&self.folder, last, part).exists();
+        if !self.writer.has_failed() && (lacks(Part::Pages) || with_state && lacks(Part::State)) {
             let key = key_of(self.identity, branch, &chain, chain.len() - 1);
-            self.unsaved.push_back(UnsavedChunk { mark, end, key, chain });
+            self.unsaved.push_back(UnsavedChunk { mark, end, with_state, key, chain });
         }
     }
 
@@ -282,9 +315,9 @@ impl PrefixStore {
         if self.writer.has_room() { self.unsaved.pop_front() } else { None }
     }
 
-    /// Hands the pages of a chunk to the writer.
-    pub fn write(&mut self, chunk: UnsavedChunk, pages: Vec<u8>) {
-        self.writer.send(WriteJob { key: chunk.key, chain: chunk.chain, pages });
+    /// Hands the bytes of a chunk to the writer.
+    pub fn write(&mut self, chunk: UnsavedChunk, bytes: ChunkBytes) {
+        self.writer.send(WriteJob { key: chunk.key, chain: chunk.chain, bytes });
     }
 
     /// Ends writing: keys and values cannot be copied to host memory.
@@ -303,7 +336,15 @@ fn key_of(identity: Identity, branch: &Branch, chain: &[ChunkName], chunk: usize
 struct WriteJob {
     key: ChunkKey,
     chain: Vec<ChunkName>,
-    pages: Vec<u8>,
+    bytes: ChunkBytes,
+}
+
+impl WriteJob {
+    fn write(&self, folder: &mut FolderWriter) -> Result<()> {
+        folder.write(&self.key, &self.chain, Part::Pages, &self.bytes.pages)?;
+        let state = self.bytes.state.as_ref();
+        state.map_or(Ok(()), |state| folder.write(&self.key, &self.chain, Part::State, state))
+    }
 }
 
 /// The writer's thread. Dropping it waits until all jobs are written.
@@ -321,7 +362,7 @@ impl Writer {
         let write = move || {
             for job in receiver {
                 if !ends.load(Ordering::Relaxed)
-                    && let Err(error) = folder.write(&job.key, &job.chain, &job.pages)
+                    && let Err(error) = job.write(&mut folder)
                 {
                     warn_of_end(&ends, &error);
                 }

@@ -314,7 +314,7 @@ mod tests {
 
     /// Resting branches with one page each, and one branch to run that has none.
     fn resting() -> (Scheduler, Branches, KvCache, BranchId) {
-        let restore_cost = RestoreCost { swapped_page: 1.0, computed_row: 1.0 };
+        let restore_cost = RestoreCost { page_bytes: 1, state_bytes: 0, swapped_byte: 1.0, computed_row: 1.0 };
         let mut cache = KvCache::new(PrefixTree::new(4), RESTING as usize, 0, restore_cost);
         let (mut scheduler, mut branches) = (Scheduler::default(), Branches::default());
         for id in (0..RESTING).map(BranchId) {

@@ -230,6 +230,7 @@ fn replay<B: AttentionLevels>(
 ) -> Result<Vec<SampleAttention>> {
     manifest.kv_dtype.set_on(backend, model.config.stored_heads(), model.dtype);
     let mut model = model.load(backend)?;
+    model.set_state_dtype(manifest.state_dtype);
     let mut attribution = Attribution::new(backend, &mut model, job.longest(), STEP_ROWS)?;
     let progress = Progress::new(job.items.len());
     let interrupted = interrupt.listen();

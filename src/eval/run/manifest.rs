@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::backend::KvDtype;
+use crate::backend::{KvDtype, StateDtype};
 use crate::engine::EngineFacts;
 use crate::error::{Error, Result};
 use crate::eval::journal::settle;
@@ -20,7 +20,7 @@ use crate::out;
 
 use super::PreparedRun;
 use crate::hashes::{files_named, hash_of_folder, hashes};
-use crate::launch::Launched;
+use crate::launch::{EngineBudget, Launched};
 use crate::model::WeightChoice;
 
 pub const NAME: &str = "manifest.json";
@@ -46,6 +46,9 @@ pub struct Manifest {
     /// Storage format of keys and values; in runs older than this option, the weights' dtype.
     #[serde(default)]
     pub kv_dtype: KvDtype,
+    /// The same of the states of delta-rule layers; left out if they are f32 or the model has none.
+    #[serde(default, skip_serializing_if = "StateDtype::is_f32")]
+    pub state_dtype: StateDtype,
     /// What weights became when they were loaded, if that changes anything; in runs older than this option, what they are
     /// stored as.
     #[serde(default, skip_serializing_if = "WeightChoice::is_as_stored")]
@@ -94,7 +97,8 @@ fn without_threads(device: &str) -> &str {
 }
 
 impl Manifest {
-    pub fn new(prepared: &PreparedRun, kv_dtype: KvDtype, weights: WeightChoice) -> Result<Self> {
+    pub fn new(prepared: &PreparedRun, budget: &EngineBudget) -> Result<Self> {
+        let config = &prepared.folder.config;
         let task = &prepared.task;
         let beside = task.path.parent().unwrap_or(Path::new(""));
         let mut files = BTreeMap::new();
@@ -109,8 +113,9 @@ impl Manifest {
             task: task.source.clone(),
             files,
             seed: task.sampling.seed,
-            kv_dtype,
-            weights: prepared.folder.config.effect_of(weights),
+            kv_dtype: budget.kv,
+            state_dtype: config.state_dtype(budget.states),
+            weights: config.effect_of(budget.weights),
             processes: Vec::new(),
         })
     }
@@ -133,7 +138,7 @@ impl Manifest {
     }
 
     /// Checks that the run of this manifest, in `folder`, can continue with the inputs `now`: the same model, task,
-    /// files, KV format and weights, and at least as many samples if their number may change (`samples_may_rise`). The
+    /// files, formats of keys, values and states, and weights, and at least as many samples if their number may change (`samples_may_rise`). The
     /// error names the difference.
     pub fn check(&self, folder: &Path, now: &Manifest, samples_may_rise: bool) -> Result<()> {
         let path = folder.join(NAME);
@@ -148,6 +153,10 @@ impl Manifest {
         if self.kv_dtype != now.kv_dtype {
             let option = |of: &Manifest| format!("--kv-dtype {}", of.kv_dtype);
             return differs("kv_dtype", option(self), option(now));
+        }
+        if self.state_dtype != now.state_dtype {
+            let option = |of: &Manifest| format!("--state-dtype {}", of.state_dtype);
+            return differs("state_dtype", option(self), option(now));
         }
         if self.weights != now.weights {
             return differs("weights", self.weights.to_string(), now.weights.to_string());

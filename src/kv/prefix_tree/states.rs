@@ -175,6 +175,16 @@ impl PrefixTree {
         self.set_need(slot, Need::Checkpoint);
     }
 
+    /// Marks the checkpoint in `slot`, which the prefix store has now, as one that nobody needs, unless its segment ends
+    /// there: it makes way for others that are to be stored.
+    pub fn note_stored(&mut self, slot: StateId) {
+        let Some(held) = self.states.as_ref().and_then(|table| table.slots[slot.ix()]) else { return };
+        let ends_there = self.state_at(held.segment, self.end(held.segment)) == Some(slot);
+        if held.need == Need::Checkpoint && !ends_there {
+            self.states.iter_mut().for_each(|table| table.change(slot, |held| held.need = Need::Cached));
+        }
+    }
+
     fn set_need(&mut self, slot: StateId, need: Need) {
         let Some(table) = &mut self.states else { return };
         let used = table.step;
@@ -194,6 +204,24 @@ impl PrefixTree {
         let slot = self.states.as_mut()?.take(segment)?;
         self.note_state(segment, Snapshot { position, slot });
         Some(slot)
+    }
+
+    /// The same for a state that comes from host memory while a step is scheduled: rows that are scheduled already count
+    /// on the states of paths that somebody uses, so it takes a free slot, or that of a state on another path. `None` if
+    /// there is none, or nobody keeps states.
+    pub fn keep_spare_state(&mut self, place: StatePlace) -> Option<StateId> {
+        let table = self.states.as_ref()?;
+        if table.free.is_empty() {
+            // A segment that is used again has its states among the cached ones until a step uses these.
+            let mut cached = table.by_use.range((Need::Cached, 0, StateId(0))..(Need::Checkpoint, 0, StateId(0)));
+            let next = cached.find_map(|&(.., slot)| {
+                let held = table.slots[slot.ix()].filter(|held| self.at(held.segment).users == 0)?;
+                Some((slot, held.segment))
+            });
+            let (slot, owner) = next?;
+            self.forget(owner, slot);
+        }
+        self.keep_state(place)
     }
 
     /// The number of states that can be kept without one being evicted that somebody needs.
@@ -390,6 +418,23 @@ mod tests {
         tree.move_state(place(8), place(12));
         tree.drop_state(place(20));
         assert_eq!((tree.states_kept(), tree.spare_states()), (1, 1));
+        tree.check_integrity(&pool).unwrap();
+    }
+
+    #[test]
+    fn a_state_from_host_memory_takes_no_slot_on_a_path_in_use() {
+        let (mut tree, mut pool, held) = prompt(2, &[8, 14]);
+        tree.leave_state(tree.state_at(held, 8).unwrap());
+        let other = tree.admit(&mut pool, &[TokenId(70), TokenId(71)]).unwrap();
+        tree.mark_computed(other, 2);
+        let place = StatePlace { segment: other, position: 2 };
+        assert_eq!(tree.keep_spare_state(place), None, "a checkpoint stays");
+        tree.release(held);
+        tree.retain(held);
+        assert_eq!(tree.keep_spare_state(place), None, "they are listed as cached, and somebody begins there");
+        tree.release(held);
+        assert!(tree.keep_spare_state(place).is_some());
+        assert_eq!((tree.states_kept(), tree.state_at(held, 14).is_some()), (2, true));
         tree.check_integrity(&pool).unwrap();
     }
 

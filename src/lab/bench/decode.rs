@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::backend::{Dtype, KvDtype, Rates, WeightFormat};
+use crate::backend::{Dtype, KvDtype, Rates, StateDtype, WeightFormat};
 use crate::engine::{EngineHandle, ForkKind, Hear, Metrics, Priority, SamplingParams, Stop, UniformKey};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
@@ -228,7 +228,7 @@ pub fn floor_rate(
     let products = 4.0 * config.heads().map(|heads| heads.q_width()).sum::<usize>() as f64 * context * rows / flops;
     let reads = (case.prompt as f64 + rows * own) * kv_bytes_per_token as f64 / bandwidth;
     // Each branch's state is read and written once.
-    let states = 2.0 * rows * config.state_bytes() as f64 / bandwidth;
+    let states = 2.0 * rows * config.state_bytes(StateDtype::default()) as f64 / bandwidth;
     rows / (linear + products.max(reads) + states)
 }
 

@@ -11,8 +11,8 @@ use serde::Serialize;
 use super::tables::{print, rounded};
 use super::workload_file::read_jobs;
 use crate::backend::{
-    ActivationDtype, DeltaGates, DeltaHeads, Dtype, HeadLayout, KvShape, Rates, RowToken, StateShape, StepBatch, Timed,
-    Uniform, WeightFormat, WeightView,
+    ActivationDtype, DeltaGates, DeltaHeads, Dtype, HeadLayout, KvShape, Rates, RowToken, StateDtype, StateShape,
+    StepBatch, Timed, Uniform, WeightFormat, WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, StateId, TokenId};
@@ -32,6 +32,7 @@ pub struct DeltaRuleOptions {
     /// Sequences of steps with prompts.
     pub prompts: Vec<Prompts>,
     pub dtype: Dtype,
+    pub state_dtype: StateDtype,
     /// Rates for the lower bound; `None`: measured.
     pub bandwidth: Option<f64>,
     pub flops: Option<f64>,
@@ -111,6 +112,7 @@ struct MeasuredOp<'a> {
     sequences: usize,
     tokens: usize,
     deterministic: bool,
+    state_dtype: StateDtype,
     us: f64,
     floor_us: f64,
     ratio: f64,
@@ -163,12 +165,23 @@ impl OnDevice for MeasureDeltaRule<'_> {
             let decode = options.branches.iter().map(|&sequences| Prompts { sequences, tokens: 1 });
             for prompts in decode.chain(options.prompts.iter().copied()) {
                 for (op, us) in measure(&mut backend, options, heads, prompts)? {
-                    let floor = floor(op, heads, prompts, options.dtype, rates);
+                    let floor = floor(op, heads, prompts, (options.dtype, options.state_dtype), rates);
                     let Prompts { sequences, tokens } = prompts;
-                    let deterministic = options.deterministic;
+                    let (deterministic, state_dtype) = (options.deterministic, options.state_dtype);
                     let (floor_us, ratio) = (rounded(floor, 2), rounded(us / floor, 2));
                     let (shape, us) = (options.shape.as_str(), rounded(us, 2));
-                    let found = MeasuredOp { shape, op, count, sequences, tokens, deterministic, us, floor_us, ratio };
+                    let found = MeasuredOp {
+                        shape,
+                        op,
+                        count,
+                        sequences,
+                        tokens,
+                        deterministic,
+                        state_dtype,
+                        us,
+                        floor_us,
+                        ratio,
+                    };
                     print(options.json, &found)?;
                 }
             }
@@ -181,22 +194,20 @@ impl OnDevice for MeasureDeltaRule<'_> {
 /// the products of the chunked form, per chunk C of a value head with keys of `k` and values of `v`: those of keys with
 /// keys and queries, and of the inverse with keys, 3 C C k; of the inverse and of scores with values, 2 C C v; and of
 /// the state with keys twice and queries, 3 C k v.
-fn floor(op: Op, heads: DeltaHeads, prompts: Prompts, dtype: Dtype, rates: Rates) -> f64 {
+fn floor(op: Op, heads: DeltaHeads, prompts: Prompts, (dtype, states): (Dtype, StateDtype), rates: Rates) -> f64 {
     let Prompts { sequences, tokens } = prompts;
     let rows = (sequences * tokens) as f64;
-    let [conv, values, matrices, all] =
-        [heads.conv_width(), heads.value_width(), heads.value_heads * heads.matrix(), heads.state_elements()]
-            .map(|elements| elements as f64);
-    let state = |elements: f64| 2.0 * elements * size_of::<f32>() as f64 * sequences as f64;
+    let [conv, values] = [heads.conv_width(), heads.value_width()].map(|elements| elements as f64);
+    let state = |bytes: usize| 2.0 * bytes as f64 * sequences as f64;
     let activations = |elements: f64| elements * dtype.bytes() as f64 * rows;
     let (k, v) = (heads.key_dim as f64, heads.value_dim as f64);
     let products = 2.0 * heads.value_heads as f64 * rows * (3.0 * CHUNK * k + 2.0 * CHUNK * v + 3.0 * k * v);
     let products = if tokens > 1 { products } else { 0.0 };
     let (bytes, flops) = match op {
-        Op::CausalConv => (state(all - matrices) + activations(2.0 * conv), 0.0),
-        Op::DeltaRule => (state(matrices) + activations(conv + values), products),
+        Op::CausalConv => (state(heads.tail_bytes()) + activations(2.0 * conv), 0.0),
+        Op::DeltaRule => (state(heads.matrix_bytes(states)) + activations(conv + values), products),
         Op::GatedRmsNorm => (activations(3.0 * values), 0.0),
-        Op::Layer => (state(all), products),
+        Op::Layer => (state(heads.state_bytes(states)), products),
     };
     1e6 * (bytes / rates.bytes_per_s).max(flops / rates.flops_per_s)
 }
@@ -210,10 +221,10 @@ fn measure<B: Timed>(
 ) -> Result<Vec<(Op, f64)>> {
     let Prompts { sequences, tokens } = prompts;
     let (rows, dtype) = (sequences * tokens, options.dtype);
-    let layer_bytes = sequences * heads.state_elements() * size_of::<f32>();
+    let layer_bytes = sequences * heads.state_bytes(options.state_dtype);
     let layers = (backend.free_bytes()? / FREE_PART / layer_bytes).clamp(1, LAYERS);
     let any = HeadLayout { q_heads: 1, kv_heads: 1, head_dim: 64 };
-    let states = StateShape { heads: vec![heads; layers], slots: sequences };
+    let states = StateShape { heads: vec![heads; layers], slots: sequences, dtype: options.state_dtype };
     let mut kv = backend.kv(&KvShape { states, ..KvShape::uniform(1, any, dtype, 1) })?;
     let mut vector = |stream: u64, len: usize, value: &dyn Fn(f32) -> f32| {
         let values: Vec<f32> = drawn(stream, len).into_iter().map(value).collect();
@@ -295,12 +306,16 @@ mod tests {
         let rates = Rates { bytes_per_s: 4e12, flops_per_s: 8e14 };
         let state = 4 * (32 * 128 * 128 + 4 * 8192);
         let decode = Prompts { sequences: 256, tokens: 1 };
-        let us = floor(Op::Layer, heads, decode, Dtype::Bf16, rates);
+        let floor = |op, prompts, states| super::floor(op, heads, prompts, (Dtype::Bf16, states), rates);
+        let us = floor(Op::Layer, decode, StateDtype::F32);
         assert!((us - 2.0 * 256.0 * f64::from(state) / 4e6).abs() < 1e-9, "{us}");
+        let matrices = f64::from(32 * 128 * 128);
+        let saved = us - floor(Op::Layer, decode, StateDtype::Bf16);
+        assert!((saved - 2.0 * 256.0 * 2.0 * matrices / 4e6).abs() < 1e-9, "{saved}");
         // 64 x 128 x 5 and 128 x 128 x 3 multiplications and additions a token and head, which take longer than its
         // bytes.
         let prompts = Prompts { sequences: 2, tokens: 4096 };
-        let us = floor(Op::DeltaRule, heads, prompts, Dtype::Bf16, rates);
+        let us = floor(Op::DeltaRule, prompts, StateDtype::F32);
         assert!((us - 2.0 * 8192.0 * 32.0 * 90112.0 / 8e8).abs() < 1e-9, "{us}");
     }
 

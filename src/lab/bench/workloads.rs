@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::tables::{print_json, rounded};
 use super::workload_file::{Workload, read_jobs};
-use crate::backend::{Backend, Dtype, KvDtype, Timed};
+use crate::backend::{Backend, Dtype, KvDtype, StateDtype, Timed};
 use crate::engine::{EngineFacts, EngineHandle, Hear, Metrics, Priority, SamplingParams, Stop, UniformKey};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
@@ -287,6 +287,7 @@ fn launch<'a>(
         swap_bytes: Some(0),
         deterministic: options.deterministic,
         kv: options.kv,
+        states: StateDtype::default(),
         weights: options.weights,
     };
     Ok(Launch {

@@ -11,6 +11,7 @@ mod deterministic;
 mod device;
 pub mod dice;
 pub mod forests;
+mod forks;
 mod forward;
 mod kernels;
 mod leaves;
@@ -31,6 +32,7 @@ use crate::out;
 
 pub use deterministic::deterministic;
 pub use device::{CheckEffort, suite};
+pub use forks::{FORKED_TOKENS, ForkReport, forks};
 pub use long::long;
 pub use model::{Against, ModelCheck};
 pub use report::{CheckReport, ReportRow};

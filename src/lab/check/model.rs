@@ -4,14 +4,15 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use crate::backend::{Backend, KvDtype, Rounding};
+use super::forks::{FORKED_TOKENS, forks};
+use crate::backend::{Backend, KvDtype, Rounding, StateDtype};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::launch::{DeviceBackend, DeviceChoice, ModelSource, OnDevice};
 use crate::lines;
 use crate::model::check::{
     ConfigFacts, Prediction, TextComparison, chunks, facts, golden, golden_dtype, index_facts, kv_rounding,
-    layer_differences, predictions,
+    layer_differences, predictions, state_rounding,
 };
 use crate::model::{Decoder, ModelFolder, Quantisation, WeightChoice};
 use crate::out;
@@ -33,6 +34,10 @@ pub struct ModelCheck {
     pub deterministic: bool,
     /// Storage format of keys and values; if it is not the model's dtype, its effect is reported.
     pub kv: KvDtype,
+    /// The same of the states of delta-rule layers, if they are not f32.
+    pub states: StateDtype,
+    /// By how many scripts forks at every offset are compared with fresh computations.
+    pub forks: Option<u64>,
     /// What dense weights become, and whether activations are rounded.
     pub weights: WeightChoice,
     /// What to compare with on a text.
@@ -147,8 +152,24 @@ impl OnDevice for Arithmetic<'_> {
 
     fn run<B: DeviceBackend>(self, mut backend: B) -> Result<(bool, Vec<Prediction>)> {
         let mut decoder = self.source.load(&mut backend)?;
-        let holds = arithmetic(&mut backend, &mut decoder, self.options)?;
-        Ok((holds, predictions(&mut backend, &mut decoder, self.text)?))
+        let options = self.options;
+        if options.forks.is_some() && B::IS_ASYNC && !options.deterministic {
+            return Err(Error::value(
+                "--forks",
+                "--deterministic on a GPU, where steps change bits without it",
+                "none",
+            ));
+        }
+        let mut holds = arithmetic(&mut backend, &mut decoder, options)?;
+        let predicted = predictions(&mut backend, &mut decoder, self.text)?;
+        if let Some(scripts) = options.forks {
+            options.kv.set_on(&mut backend, self.source.config.stored_heads(), self.source.dtype);
+            decoder.set_state_dtype(options.states);
+            let report = forks(backend, decoder, FORKED_TOKENS, scripts, options.deterministic)?;
+            fact("forks", &report)?;
+            holds &= report.passes();
+        }
+        Ok((holds, predicted))
     }
 }
 
@@ -167,10 +188,14 @@ fn arithmetic<B: Backend>(backend: &mut B, decoder: &mut Decoder<B>, options: &M
         out::text(&report)?;
         holds &= report.passes();
     }
+    let tokens = DRAWN_TOKENS.min(decoder.config().context - 1);
     if options.kv != KvDtype::Model {
-        let tokens = DRAWN_TOKENS.min(decoder.config().context - 1);
         let rounding = kv_rounding(backend, decoder, options.kv, tokens)?;
         fact(&format!("{} kv", options.kv), rounding)?;
+    }
+    match decoder.config().state_dtype(options.states) {
+        StateDtype::F32 => {}
+        states => fact(&format!("{states} states"), state_rounding(backend, decoder, states, tokens)?)?,
     }
     Ok(holds)
 }

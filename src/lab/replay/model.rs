@@ -9,7 +9,7 @@ use super::policy::Policy;
 use super::record::JobRecord;
 use super::time::Timekeeper;
 use crate::backend::sim::{DeviceProfile, Sim};
-use crate::backend::{Backend, Dtype, KvDtype};
+use crate::backend::{Backend, Dtype, KvDtype, StateDtype};
 use crate::engine::EngineConfig;
 use crate::error::{Error, Result};
 use crate::launch::{Demand, Devices, EngineBudget, Launch, ModelSource};
@@ -121,6 +121,7 @@ impl<B: Backend> LoadedModel<B> {
             swap_bytes: Some(settings.swap_bytes),
             deterministic: false,
             kv: self.kv,
+            states: StateDtype::default(),
             weights: WeightChoice::default(),
         };
         Launch {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::backend::{Dtype, Gate, HeadLayout};
+use crate::backend::{Dtype, Gate, HeadLayout, StateDtype};
 use crate::error::Result;
 
 use super::super::config::{
@@ -105,7 +105,7 @@ fn kv_bytes(config: &ModelConfig, dtype: Dtype) -> String {
 }
 
 fn state_line(f: &mut fmt::Formatter<'_>, config: &ModelConfig) -> fmt::Result {
-    match config.state_bytes() {
+    match config.state_bytes(StateDtype::default()) {
         0 => Ok(()),
         bytes => line(f, "state", format!("{bytes} bytes a sequence, whatever its length")),
     }

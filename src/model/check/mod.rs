@@ -7,11 +7,11 @@ mod chunks;
 mod facts;
 mod golden;
 mod golden_file;
-mod kv_rounding;
+mod rounding;
 
 pub use against::{LayerDifference, Prediction, TextComparison, layer_differences, predictions};
 pub use chunks::{ChunkReport, chunks};
 pub use facts::{ConfigFacts, Facts, check_stored, facts, index_facts};
 pub use golden::{CaseReport, GoldenReport, Miss, golden, golden_cases, golden_dtype, tolerance};
 pub use golden_file::{GoldenCase, read_golden};
-pub use kv_rounding::{RoundingReport, kv_rounding};
+pub use rounding::{RoundingReport, kv_rounding, state_rounding};

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::backend::{Backend, DeltaHeads, Dtype, HeadLayout, KvShape, StateShape, WeightFormat};
+use crate::backend::{Backend, DeltaHeads, Dtype, HeadLayout, KvShape, StateDtype, StateShape, WeightFormat};
 use crate::error::{Error, Result};
 use crate::gguf::Gguf;
 use crate::hub;
@@ -169,7 +169,7 @@ impl ModelConfig {
     /// The memory for keys and values, with no room for states.
     pub fn kv_shape(&self, dtype: Dtype, pages: usize) -> KvShape {
         let places = self.layer_pages().places;
-        let states = StateShape { heads: self.delta_heads().collect(), slots: 0 };
+        let states = StateShape { heads: self.delta_heads().collect(), ..StateShape::default() };
         KvShape { heads: self.stored_heads().collect(), places, dtype, pages, states }
     }
 
@@ -189,8 +189,13 @@ impl ModelConfig {
     }
 
     /// Bytes of one sequence's state in all delta-rule layers.
-    pub fn state_bytes(&self) -> usize {
-        StateShape { heads: self.delta_heads().collect(), slots: 0 }.state_bytes()
+    pub fn state_bytes(&self, dtype: StateDtype) -> usize {
+        self.delta_heads().map(|heads| heads.state_bytes(dtype)).sum()
+    }
+
+    /// What becomes of the dtype of states that is asked for: nothing if there are none.
+    pub fn state_dtype(&self, asked: StateDtype) -> StateDtype {
+        if self.delta_heads().next().is_some() { asked } else { StateDtype::default() }
     }
 
     /// The heads of each layer that stores keys and values, in order.

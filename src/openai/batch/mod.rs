@@ -36,8 +36,7 @@ use serde_json::json;
 pub use file::{AnswerProgress, RequestFile};
 pub use input::InputLine;
 pub use input::read as read_lines;
-pub use origin::AnswerOrigin;
-pub use origin::system_fingerprint;
+pub use origin::{AnswerOrigin, Kept, system_fingerprint};
 pub use prompts::{BatchPrompt, read_prompts};
 pub use request::reader;
 
@@ -74,7 +73,8 @@ pub fn main(options: &BatchOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let folder = ModelFolder::open(&options.model)?.with(options.budget.weights)?;
     let weights = folder.config.effect_of(options.budget.weights);
     let tokenizer = Arc::new(Tokenizer::load(&options.model)?);
-    let origin = AnswerOrigin::new(&options.model, options.budget.kv, weights, options.seed)?;
+    let kept = Kept { kv: options.budget.kv, states: folder.config.state_dtype(options.budget.states) };
+    let origin = AnswerOrigin::new(&options.model, kept, weights, options.seed)?;
     let model = name_of_model(&options.model);
     let reader = request::reader(&tokenizer, &folder.config, &model, options.seed);
     let mut file = RequestFile::open(lines, &options.out, options.resume, origin, &reader)?;

@@ -1,12 +1,12 @@
 //! Identifies the inputs of an answer by two hashes in the answer: `request_id`, of everything the call contains,
-//! and `system_fingerprint`, of the model and the KV format. `--resume` keeps only answers with matching hashes.
+//! and `system_fingerprint`, of the model and the formats of keys, values and states. `--resume` keeps only answers with matching hashes.
 
 use std::path::Path;
 
 use serde_json::json;
 
 use super::input::Call;
-use crate::backend::KvDtype;
+use crate::backend::{KvDtype, StateDtype};
 use crate::error::Result;
 use crate::hashes::hash_of_folder;
 use crate::model::WeightChoice;
@@ -20,8 +20,8 @@ pub struct AnswerOrigin {
 }
 
 impl AnswerOrigin {
-    pub fn new(model: &Path, kv: KvDtype, weights: WeightChoice, seed: u64) -> Result<Self> {
-        Ok(AnswerOrigin { system_fingerprint: system_fingerprint(model, kv, weights)?, seed })
+    pub fn new(model: &Path, kept: Kept, weights: WeightChoice, seed: u64) -> Result<Self> {
+        Ok(AnswerOrigin { system_fingerprint: system_fingerprint(model, kept, weights)?, seed })
     }
 
     /// Equal for calls with the same content and seed, so that equal jobs write equal answers. "own" tells answers from
@@ -37,9 +37,21 @@ impl AnswerOrigin {
     }
 }
 
-/// Names the model in `folder`, the format of its keys and values, and what its weights become.
-pub fn system_fingerprint(folder: &Path, kv: KvDtype, weights: WeightChoice) -> Result<String> {
-    let mut named = format!("{} {kv}", hash_of_folder(folder)?);
+/// How what a model computed of a text is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// Keys and values.
+    pub kv: KvDtype,
+    /// States of delta-rule layers, if the model has some.
+    pub states: StateDtype,
+}
+
+/// Names the model in `folder`, how its keys, values and states are kept, and what its weights become.
+pub fn system_fingerprint(folder: &Path, kept: Kept, weights: WeightChoice) -> Result<String> {
+    let mut named = format!("{} {}", hash_of_folder(folder)?, kept.kv);
+    if !kept.states.is_f32() {
+        named += &format!(" {} states", kept.states);
+    }
     if !weights.is_as_stored() {
         named += &format!(" {weights}");
     }

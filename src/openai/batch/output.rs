@@ -126,8 +126,10 @@ impl BatchOutput {
         };
         let fingerprint = &response["body"]["system_fingerprint"];
         if *fingerprint != origin.system_fingerprint.as_str() {
-            let expected =
-                format!("{} of this model, --weights, --activations and --kv-dtype", origin.system_fingerprint);
+            let expected = format!(
+                "{} of this model, --weights, --activations, --kv-dtype and --state-dtype",
+                origin.system_fingerprint
+            );
             return differs("body.system_fingerprint", expected, fingerprint);
         }
         let (id, found) = (origin.request_id(call), &response["request_id"]);

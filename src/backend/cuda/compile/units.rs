@@ -9,8 +9,8 @@ use super::elements::{
 use super::four_bit::{FourBit, FourBitCodes, FourBitKernel, FourBitTiles};
 use super::four_bit_layers::LayerTiles;
 use super::unit::{Source, Unit};
-use crate::backend::Dtype;
 use crate::backend::ranks::PARTS;
+use crate::backend::{Dtype, StateDtype};
 
 /// A file of `kernels/` as a [`Source`].
 macro_rules! source {
@@ -175,10 +175,18 @@ pub fn all() -> Vec<Unit> {
     );
     all.push(level_mass());
     all.extend(DTYPES.map(|element| typed(&CAUSAL_CONV, element)));
-    all.extend(DTYPES.into_iter().flat_map(|element| DELTA_DIMS.map(|(key, value)| delta_rule(element, key, value))));
-    let chunked =
-        |(key, value)| [Dtype::F16, Dtype::Bf16].into_iter().flat_map(move |element| chunked(element, key, value));
-    all.extend(CHUNK_DIMS.into_iter().flat_map(chunked));
+    for state in StateDtype::ALL {
+        let of_dims = |element| DELTA_DIMS.map(|(key, value)| delta_rule(element, state, key, value));
+        all.extend(DTYPES.into_iter().flat_map(of_dims));
+        let walks = |element, (key, value)| {
+            let walk = move |walk| chunk_states(element, state, key, value, walk);
+            ChunkWalk::of(value).into_iter().map(walk)
+        };
+        let of_dims = |element| CHUNK_DIMS.into_iter().flat_map(move |dims| walks(element, dims));
+        all.extend([Dtype::F16, Dtype::Bf16].into_iter().flat_map(of_dims));
+    }
+    let products = |element| CHUNK_DIMS.map(|(key, value)| chunk_products(element, key, value));
+    all.extend([Dtype::F16, Dtype::Bf16].into_iter().flat_map(products));
     let (plain, swizzled) = (PageLayout::Plain, PageLayout::Swizzled);
     let pages = [
         (KvElement::Plain, plain),
@@ -472,9 +480,10 @@ const SPILL_SLACK: u32 = 16 * (4 + 4);
 /// Dimensions of keys and values of the models that are known, and of tests.
 const DELTA_DIMS: [(usize, usize); 6] = [(128, 128), (16, 16), (7, 5), (256, 64), (40, 72), (64, 32)];
 
-/// The unit of the delta rule of heads of these dimensions.
-pub fn delta_rule(element: Dtype, key_dim: usize, value_dim: usize) -> Unit {
-    typed(&DELTA_RULE, element).define("KEY_DIM", key_dim).define("VALUE_DIM", value_dim)
+/// The unit of the delta rule of heads of these dimensions, with states of `state`.
+pub fn delta_rule(element: Dtype, state: StateDtype, key_dim: usize, value_dim: usize) -> Unit {
+    let unit = typed(&DELTA_RULE, element).define("STATE", state);
+    unit.define("KEY_DIM", key_dim).define("VALUE_DIM", value_dim)
 }
 
 /// The same of the chunked delta rule.
@@ -486,15 +495,10 @@ pub fn chunk_products(element: Dtype, key_dim: usize, value_dim: usize) -> Unit 
 }
 
 /// The unit that walks along runs.
-pub fn chunk_states(element: Dtype, key_dim: usize, value_dim: usize, walk: ChunkWalk) -> Unit {
-    let unit = typed(&CHUNK_STATES, element).define("KEY_DIM", key_dim).define("VALUE_DIM", value_dim);
+pub fn chunk_states(element: Dtype, state: StateDtype, key_dim: usize, value_dim: usize, walk: ChunkWalk) -> Unit {
+    let unit = typed(&CHUNK_STATES, element).define("STATE", state);
+    let unit = unit.define("KEY_DIM", key_dim).define("VALUE_DIM", value_dim);
     unit.define("STRIP", walk.strip).define("STAGES", walk.stages)
-}
-
-/// All units of the chunked delta rule for heads of these dimensions.
-fn chunked(element: Dtype, key_dim: usize, value_dim: usize) -> Vec<Unit> {
-    let walks = ChunkWalk::of(value_dim).into_iter().map(|walk| chunk_states(element, key_dim, value_dim, walk));
-    walks.chain([chunk_products(element, key_dim, value_dim)]).collect()
 }
 
 /// The units that it launches on other GPUs.

@@ -6,7 +6,7 @@ use crate::backend::cuda::compile::elements::ChunkWalk;
 use crate::backend::cuda::compile::units;
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::function::Function;
-use crate::backend::{DeltaHeads, Dtype};
+use crate::backend::{DeltaHeads, Dtype, StateDtype};
 use crate::error::Result;
 
 /// Threads of a block of `chunk_products`.
@@ -34,14 +34,15 @@ pub struct WalkKernel {
 
 impl ChunkedKernels {
     /// `None` where there are no such kernels, or shared memory is too small.
-    pub fn load(device: &Device, element: Dtype, heads: DeltaHeads) -> Result<Option<Self>> {
+    pub fn load(device: &Device, element: Dtype, state: StateDtype, heads: DeltaHeads) -> Result<Option<Self>> {
         let DeltaHeads { key_dim, value_dim, .. } = heads;
         let room = device.facts().shared_optin.saturating_sub(STATIC_BYTES);
         if !takes(element, heads) || products_shared(heads) > room {
             return Ok(None);
         }
         let load = |walk: ChunkWalk| {
-            let function = device.function(&units::chunk_states(element, key_dim, value_dim, walk), "chunk_states")?;
+            let unit = units::chunk_states(element, state, key_dim, value_dim, walk);
+            let function = device.function(&unit, "chunk_states")?;
             Ok(WalkKernel { function, walk })
         };
         let fitting = ChunkWalk::of(value_dim).into_iter().filter(|&walk| states_shared(heads, walk) <= room);

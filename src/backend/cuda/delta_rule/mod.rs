@@ -16,7 +16,7 @@ use super::driver::memory::Memory;
 use super::memory::buffer::Buffer;
 use super::memory::states::LayerStates;
 use super::memory::weights::Vector;
-use crate::backend::{CONV_TOKENS, DeltaGates, DeltaHeads, Dtype};
+use crate::backend::{CONV_TOKENS, DeltaGates, DeltaHeads, Dtype, StateDtype};
 use crate::error::{Error, Result};
 
 /// The widest keys: half as many elements of a state are in the registers of a thread.
@@ -29,9 +29,10 @@ const MOST_WARPS: usize = 4;
 /// Channels of a row that a block of `causal_conv` takes: 4 for each thread.
 const BLOCK_CHANNELS: u32 = 4 * LANE_BLOCK;
 
-/// The kernels of layers with these heads in a model of `element`.
+/// The kernels of layers with these heads, and states of `state`, in a model of `element`.
 pub struct DeltaRuleKernels {
     pub element: Dtype,
+    pub state: StateDtype,
     pub heads: DeltaHeads,
     causal_conv: Function,
     delta_rule: Function,
@@ -54,18 +55,19 @@ impl LoadedRuns<'_> {
 
 impl DeltaRuleKernels {
     /// Errors: keys wider than [`MOST_KEY_DIM`].
-    pub fn load(device: &Device, element: Dtype, heads: DeltaHeads) -> Result<Self> {
+    pub fn load(device: &Device, element: Dtype, state: StateDtype, heads: DeltaHeads) -> Result<Self> {
         if heads.key_dim > MOST_KEY_DIM {
             let expected = format!("keys of at most {MOST_KEY_DIM} on a GPU");
             return Err(Error::value("heads of delta-rule layers", expected, heads.to_string()));
         }
-        let delta_rule = units::delta_rule(element, heads.key_dim, heads.value_dim);
+        let delta_rule = units::delta_rule(element, state, heads.key_dim, heads.value_dim);
         Ok(Self {
             element,
+            state,
             heads,
             causal_conv: device.function(&units::typed(&units::CAUSAL_CONV, element), "causal_conv")?,
             delta_rule: device.function(&delta_rule, "delta_rule")?,
-            chunked: ChunkedKernels::load(device, element, heads)?,
+            chunked: ChunkedKernels::load(device, element, state, heads)?,
         })
     }
 

@@ -21,7 +21,7 @@ use crate::backend::cuda::driver::memory::Memory;
 use crate::backend::{Dtype, HeadLayout, KvShape, SavedBytes};
 use crate::error::{Error, Result};
 use crate::figures;
-use crate::ids::{LayerIx, PageId};
+use crate::ids::{LayerIx, PageId, StateId};
 use crate::kv::{KvSlot, LayerPlace};
 
 pub const PAGE_TOKENS: u32 = 32;
@@ -208,7 +208,8 @@ impl Kv {
         for (pages, bytes) in pages.chunks(at_once).zip(bytes.chunks_mut(at_once * page_bytes)) {
             self.upload_ids(pages)?;
             self.launch(&self.kv_save, pages.len());
-            staging.download(bytes, &self.packed)?;
+            let from = std::iter::once(0..bytes.len());
+            staging.download(bytes, &self.packed, from)?;
         }
         Ok(SavedPages { bytes, pages: pages.len() })
     }
@@ -222,6 +223,25 @@ impl Kv {
             staging.upload(&self.packed, 0, bytes)?;
             self.upload_ids(pages)?;
             self.launch(&self.kv_restore, pages.len());
+        }
+        self.device.check()
+    }
+
+    /// Copies the state in `slot` to host memory, and waits for it.
+    pub fn save_state(&self, slot: StateId, staging: &mut Staging) -> Result<Vec<u8>> {
+        let mut bytes = host_bytes(self.shape.states.state_bytes())?;
+        staging.download(&mut bytes, self.states.memory(), self.states.parts_of(slot))?;
+        Ok(bytes)
+    }
+
+    /// Enqueues the copy of a saved state into `slot`. `saved` may be dropped when it returns.
+    pub fn restore_state(&self, saved: &[u8], slot: StateId, staging: &mut Staging) -> Result<()> {
+        assert_eq!(saved.len(), self.shape.states.state_bytes(), "restore_state: a state of these layers");
+        let mut saved = saved;
+        for part in self.states.parts_of(slot) {
+            let (bytes, rest) = saved.split_at(part.len());
+            staging.upload(self.states.memory(), part.start, bytes)?;
+            saved = rest;
         }
         self.device.check()
     }

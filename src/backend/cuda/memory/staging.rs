@@ -1,6 +1,8 @@
 //! Large copies between pageable host memory and the device: two page-locked halves take turns, so that the host's
 //! threads fill or empty one while the bus carries the other.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use crate::backend::cuda::driver::device::Device;
@@ -46,21 +48,25 @@ impl Staging {
         Ok(())
     }
 
-    /// Copies the first bytes of `from`, as many as `to` has, and waits for them.
-    pub fn download(&mut self, to: &mut [u8], from: &Memory) -> Result<()> {
+    /// Copies `parts` of `from`, in bytes, to `to` one after the other, and waits for them. They fill `to`.
+    pub fn download(&mut self, to: &mut [u8], from: &Memory, parts: impl Iterator<Item = Range<usize>>) -> Result<()> {
         let mut under_way = None;
-        let mut at = 0;
-        for chunk in to.chunks_mut(HALF) {
-            let half = self.next_half();
-            // The half is free: an upload that read it is awaited here, a download that filled it was awaited below.
-            self.halves[half].done.wait()?;
-            self.device.download_pinned(&mut self.halves[half].pinned, 0, from, at..at + chunk.len())?;
-            self.halves[half].done.record()?;
-            at += chunk.len();
-            if let Some((before, chunk)) = under_way.replace((half, chunk)) {
-                self.empty(before, chunk)?;
+        let mut left = to;
+        for part in parts {
+            let (to, rest) = left.split_at_mut(part.len());
+            left = rest;
+            for (at, chunk) in part.step_by(HALF).zip(to.chunks_mut(HALF)) {
+                let half = self.next_half();
+                // The half is free: an upload that read it is awaited here, a download that filled it was awaited below.
+                self.halves[half].done.wait()?;
+                self.device.download_pinned(&mut self.halves[half].pinned, 0, from, at..at + chunk.len())?;
+                self.halves[half].done.record()?;
+                if let Some((before, chunk)) = under_way.replace((half, chunk)) {
+                    self.empty(before, chunk)?;
+                }
             }
         }
+        assert!(left.is_empty(), "download: parts as long as what they fill");
         under_way.map_or(Ok(()), |(half, chunk)| self.empty(half, chunk))
     }
 

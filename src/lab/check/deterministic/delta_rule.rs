@@ -5,7 +5,9 @@ use std::fmt;
 use std::ops::Range;
 
 use super::Differences;
-use crate::backend::{ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, KvShape, StateShape, StepBatch};
+use crate::backend::{
+    ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, KvShape, StateDtype, StateShape, StepBatch,
+};
 use crate::error::Result;
 use crate::ids::{LayerIx, StateId};
 use crate::kv::StateRun;
@@ -33,9 +35,11 @@ pub fn delta_rule<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut
     let all = if effort == CheckEffort::Quick { &HEADS[..1] } else { &HEADS[..] };
     for dtype in Dtype::ALL {
         for &heads in all {
-            let layer = TestLayer::new(&mut dice, dtype, heads);
-            let differences = layer.divided(backend)?;
-            differences.file(report, "alone, delta rule", dtype, layer);
+            for state in StateDtype::ALL {
+                let layer = TestLayer::new(&mut dice, dtype, state, heads);
+                let differences = layer.divided(backend)?;
+                differences.file(report, "alone, delta rule", dtype, layer);
+            }
         }
     }
     Ok(())
@@ -44,6 +48,7 @@ pub fn delta_rule<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut
 /// A layer's weights, and its inputs in all rows.
 struct TestLayer {
     dtype: Dtype,
+    state: StateDtype,
     heads: DeltaHeads,
     conv: Vec<f32>,
     rate: Vec<f32>,
@@ -53,10 +58,11 @@ struct TestLayer {
 }
 
 impl TestLayer {
-    fn new(dice: &mut Dice, dtype: Dtype, heads: DeltaHeads) -> Self {
+    fn new(dice: &mut Dice, dtype: Dtype, state: StateDtype, heads: DeltaHeads) -> Self {
         let rows = ROWS + BESIDE;
         Self {
             dtype,
+            state,
             heads,
             conv: dice.numbers(4 * heads.conv_width()),
             // States forget slowly, so that early tokens are in the last ones' bits.
@@ -68,7 +74,7 @@ impl TestLayer {
     }
 
     fn divided<B: Backend>(&self, backend: &mut B) -> Result<Differences> {
-        let states = StateShape { heads: vec![self.heads], slots: 3 };
+        let states = StateShape { heads: vec![self.heads], slots: 3, dtype: self.state };
         let mut kv = backend.kv(&KvShape { states, ..KvShape::uniform(1, ANY_HEADS, self.dtype, 1) })?;
         let width = self.heads.value_width();
         let mut differences = Differences::default();
@@ -136,6 +142,6 @@ fn run(from: Option<u32>, to: Option<u32>) -> StateRun {
 
 impl fmt::Display for TestLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {ROWS} rows", self.heads)
+        write!(f, "{}, {} states, {ROWS} rows", self.heads, self.state)
     }
 }

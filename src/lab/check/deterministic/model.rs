@@ -3,7 +3,7 @@
 //! than a tile of any device.
 
 use super::Differences;
-use crate::backend::{Backend, Dtype};
+use crate::backend::{Backend, Dtype, StateDtype};
 use crate::engine::{
     Engine, EngineConfig, EngineHandle, Event, Extend, Finish, ForkKind, PoolSize, SamplingParams, Stop, UniformKey,
 };
@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 use crate::lab::check::device::CheckEffort;
 use crate::lab::check::dice::Dice;
+use crate::lab::check::forks::{FORKED_TOKENS, forks};
 use crate::lab::check::report::CheckReport;
 use crate::model::check::chunks;
 use crate::model::{Decoder, ModelConfig};
@@ -48,6 +49,9 @@ pub fn models<B: Backend>(open: impl Fn() -> Result<B>, effort: CheckEffort, rep
             let case = format!("{family}, {}", changes.split_whitespace().collect::<Vec<_>>().join(" "));
             in_chunks(&setup, &case, report)?;
             through_the_engine(&setup, effort, &case, report)?;
+            if setup.config.delta_heads().next().is_some() {
+                forked(&setup, &case, report)?;
+            }
         }
     }
     Ok(())
@@ -110,6 +114,29 @@ fn in_chunks<B: Backend, F: Fn() -> Result<B>>(
         differences.note(chunked.different.max(chunked.not_finite), || chunked.to_string());
     }
     differences.file(report, "alone, chunks", setup.dtype, case);
+    Ok(())
+}
+
+/// Forks of a text at every offset; those that states have been swapped for and computed again for must be among them.
+fn forked<B: Backend, F: Fn() -> Result<B>>(
+    setup: &ModelSetup<'_, F>,
+    case: &str,
+    report: &mut CheckReport,
+) -> Result<()> {
+    for state in StateDtype::ALL {
+        let (backend, mut decoder) = setup.load()?;
+        decoder.set_state_dtype(state);
+        let found = forks(backend, decoder, FORKED_TOKENS, 1, true)?;
+        let case = format!("{case}, {state} states");
+        if found.swapped == 0 || found.recomputed == 0 {
+            report.miss("alone, forks", Some(setup.dtype), format_args!("{case}: nothing was swapped: {found}"));
+        }
+        let mut differences = Differences::default();
+        if !found.passes() {
+            differences.note(found.different.max(1), || found.to_string());
+        }
+        differences.file(report, "alone, forks", setup.dtype, format!("{case}: {found}"));
+    }
     Ok(())
 }
 

@@ -7,7 +7,8 @@ use std::fmt;
 use super::OpSuite;
 use super::activations::gate_tolerance;
 use crate::backend::{
-    ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, Gate, KvShape, Pick, SampleRequest, StateShape, StepBatch,
+    ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, Gate, KvShape, Pick, SampleRequest, StateDtype,
+    StateShape, StepBatch,
 };
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId, StateId};
@@ -57,6 +58,8 @@ pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<
         let case = StatesCase { may_chunk: B::IS_ASYNC && dtype != Dtype::F32, ..StatesCase::new(dice, dtype, heads) };
         suite.hold("causal_conv", &ConvCase::new(&case))?;
         suite.hold("delta_rule", &DeltaRuleCase::new(&case))?;
+        let case = StatesCase { state: StateDtype::Bf16, ..case };
+        suite.hold("delta_rule", &DeltaRuleCase::new(&case))?;
     }
     Ok(())
 }
@@ -98,6 +101,7 @@ fn script() -> Vec<ScriptStep> {
 /// The inputs of a layer's ops in every row of the script.
 struct StatesCase {
     dtype: Dtype,
+    state: StateDtype,
     heads: DeltaHeads,
     script: Vec<ScriptStep>,
     /// `[rows, conv_width]`
@@ -124,6 +128,7 @@ impl StatesCase {
             rate: dice.numbers(value_heads).into_iter().map(|a_log| -(2.0 * a_log).exp()).collect(),
             dt: dice.numbers(value_heads),
             dtype,
+            state: StateDtype::F32,
             heads,
             script,
             may_chunk: false,
@@ -138,7 +143,7 @@ impl StatesCase {
         width: usize,
         mut op: impl FnMut(&mut B, &mut B::Buffer, &mut B::Kv, &B::Step, (usize, usize)) -> Result<()>,
     ) -> Result<Vec<f32>> {
-        let states = StateShape { heads: vec![self.heads; LAYERS], slots: SLOTS };
+        let states = StateShape { heads: vec![self.heads; LAYERS], slots: SLOTS, dtype: self.state };
         let shape = KvShape { states, ..KvShape::uniform(1, ANY_HEADS, self.dtype, 1) };
         let mut kv = backend.kv(&shape)?;
         let mut loaded = backend.step(&[ANY_HEADS], self.dtype, ANY_VOCAB)?;
@@ -214,7 +219,10 @@ fn rows_from<B: Backend>(
 
 impl fmt::Display for StatesCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.heads.fmt(f)
+        match self.state {
+            StateDtype::F32 => self.heads.fmt(f),
+            StateDtype::Bf16 => write!(f, "{}, bf16 states", self.heads),
+        }
     }
 }
 
@@ -314,6 +322,10 @@ impl<'a> DeltaRuleCase<'a> {
     /// difference of numbers as long as a value and a column together, wrong by `CHUNK_ERRORS` roundings of that length,
     /// and so is the column from that token on, but for what decays. These errors are independent, so their squares add.
     /// The operands of a token's reads, of which up to 64 are in a number, add 8 times as much.
+    ///
+    /// Where states are bf16, each token rounds its column on either side, to the same number but where both are close
+    /// to a middle, or where one side rounds at the end of a run alone: an element is then wrong by up to two roundings.
+    /// These are independent among elements and tokens, so their squares add, over a column to its length.
     fn new(states: &'a StatesCase) -> Self {
         let DeltaHeads { value_heads, key_dim, value_dim, .. } = states.heads;
         let (width, n) = (states.heads.conv_width(), key_dim as f64);
@@ -336,12 +348,16 @@ impl<'a> DeltaRuleCase<'a> {
                     } else {
                         0.0
                     };
+                    let of_state = match states.state {
+                        StateDtype::F32 => 0.0,
+                        StateDtype::Bf16 => 2.0 * Dtype::Bf16.rounding() * (bounds.length + value),
+                    };
                     if !(run.is_in && place == 0) {
                         let ColumnBounds { length, error, squares } = *bounds;
                         let held = decay * length;
                         let of_held = 2.0 * n + 20.0 + 4.0 * exponent.abs();
                         bounds.error = decay * error + F32 * (of_held * held + (n / 2.0 + 20.0) * beta * value);
-                        bounds.squares = decay.powi(2) * squares + in_chunks.powi(2);
+                        bounds.squares = decay.powi(2) * squares + in_chunks.powi(2) + of_state.powi(2);
                         bounds.length = held + beta * value;
                     }
                     let read =

@@ -1,9 +1,9 @@
-//! Measures the effect of rounding keys and values: samples a text from the unrounded model and compares the
-//! log-probabilities of its tokens with and without rounding.
+//! Measures the effect of rounding keys and values, or states of delta-rule layers: samples a text from the unrounded
+//! model and compares the log-probabilities of its tokens with and without rounding.
 
 use std::fmt;
 
-use crate::backend::{Backend, KvDtype};
+use crate::backend::{Backend, KvDtype, StateDtype};
 use crate::error::Result;
 use crate::ids::TokenId;
 use crate::mix::{GOLDEN, mix};
@@ -38,8 +38,31 @@ pub fn kv_rounding<B: Backend>(
     backend.set_kv_dtype(kv);
     let rounded = all_logits(backend, model, &text);
     backend.set_kv_dtype(KvDtype::Model);
-    let (rounded, vocab) = (rounded?, model.config().vocab);
-    let rows = exact.chunks_exact(vocab).zip(rounded.chunks_exact(vocab)).zip(&text[1..]);
+    Ok(compare(&exact, &rounded?, &text[1..], model.config().vocab))
+}
+
+/// The same with the states of delta-rule layers. Sets those of `model` to `StateDtype::F32` at the end. Both are
+/// computed token by token, each in a step of its own, so that devices round what long runs leave as they do in decode
+/// steps.
+pub fn state_rounding<B: Backend>(
+    backend: &mut B,
+    model: &mut Decoder<B>,
+    states: StateDtype,
+    tokens: usize,
+) -> Result<RoundingReport> {
+    model.set_state_dtype(StateDtype::F32);
+    let text = sampled(backend, model, tokens)?;
+    let exact = logits_in_turn(backend, model, &text)?;
+    model.set_state_dtype(states);
+    let rounded = logits_in_turn(backend, model, &text);
+    model.set_state_dtype(StateDtype::F32);
+    Ok(compare(&exact, &rounded?, &text[1..], model.config().vocab))
+}
+
+/// `exact`, `rounded`: `[tokens, vocab]` logits.
+fn compare(exact: &[f32], rounded: &[f32], text: &[TokenId], vocab: usize) -> RoundingReport {
+    let tokens = text.len();
+    let rows = exact.chunks_exact(vocab).zip(rounded.chunks_exact(vocab)).zip(text);
     let mut report = RoundingReport { tokens, mean: 0.0, largest: 0.0, changed: 0 };
     for ((exact, rounded), token) in rows {
         let off = (logprob(exact, *token) - logprob(rounded, *token)).abs();
@@ -47,7 +70,7 @@ pub fn kv_rounding<B: Backend>(
         report.largest = report.largest.max(off);
         report.changed += usize::from(likeliest(exact) != likeliest(rounded));
     }
-    Ok(report)
+    report
 }
 
 /// A first token and `tokens` more, each sampled from the whole vocabulary at temperature 1.
@@ -80,6 +103,17 @@ fn all_logits<B: Backend>(backend: &mut B, model: &mut Decoder<B>, text: &[Token
     let given = &text[..text.len() - 1];
     let rows = u32::try_from(given.len()).expect("a context has fewer than 2^32 tokens");
     Sequence::new(backend, model, given.len())?.extend(given, 0..rows)
+}
+
+/// The same, each in a step of its own.
+fn logits_in_turn<B: Backend>(backend: &mut B, model: &mut Decoder<B>, text: &[TokenId]) -> Result<Vec<f32>> {
+    let given = &text[..text.len() - 1];
+    let mut sequence = Sequence::new(backend, model, given.len())?;
+    let mut all = Vec::new();
+    for token in given {
+        all.extend(sequence.extend(std::slice::from_ref(token), 0..1)?);
+    }
+    Ok(all)
 }
 
 fn logprob(logits: &[f32], token: TokenId) -> f64 {
