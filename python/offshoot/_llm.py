@@ -114,7 +114,8 @@ class LLM:
 
     ``model``: a folder as Hugging Face has it. ``device``: auto, cpu, cuda or cuda:N. ``devices``: several instead, each
     with the whole model and a part of the prompts: "all" (every GPU) or a list such as ["cuda:0", "cuda:1"]; the samples
-    are those of one. ``data_parallel_size`` means the first so many GPUs. ``memory``: the share of each device's
+    are those of one. ``data_parallel_size`` means the first so many GPUs. ``tensor_parallel_size``: so many GPUs, the
+    given one and those behind it or all of ``devices``, compute one model together. ``memory``: the share of each device's
     free memory for keys and values, or ``kv_memory`` in MiB. ``seed``: what samples without a seed of their own follow
     from. ``plan``: how attention is shared (balanced, tree, single, flat; samples are the same). ``kv_dtype``: auto or
     fp8. ``state_dtype``: f32, or bf16 for states of delta-rule layers in half the memory. ``weights``: fp8, int8 or int4, which dense weights become when they are loaded (on the CPU; int4 on GPUs too, fp8
@@ -159,10 +160,12 @@ class LLM:
         **more: Any,
     ):
         path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else _refuse_model(model)
-        for name, size in (("tensor_parallel_size", tensor_parallel_size), ("pipeline_parallel_size", pipeline_parallel_size)):
-            if _whole(name, size, 1) != 1:
-                raise NotImplementedError(f"{name}: expected 1, found {size}: a model is not divided among GPUs yet")
-        devices = _devices(str(device), devices, _whole("data_parallel_size", data_parallel_size, 1))
+        if _whole("pipeline_parallel_size", pipeline_parallel_size, 1) != 1:
+            raise NotImplementedError(f"pipeline_parallel_size: expected 1, found {pipeline_parallel_size}: use tensor_parallel_size")
+        ranks, replicas = _whole("tensor_parallel_size", tensor_parallel_size, 1), _whole("data_parallel_size", data_parallel_size, 1)
+        if ranks > 1 and replicas > 1:
+            raise NotImplementedError(f"data_parallel_size: expected 1 with tensor_parallel_size={ranks}, found {replicas}")
+        devices = _devices(str(device), devices, replicas)
         weights = None if weights is None else _choice("weights", weights, ("fp8", "int8", "int4"))
         activations = None if activations is None else _choice("activations", activations, ("format", "bf16"))
         if quantization is not None:
@@ -201,7 +204,7 @@ class LLM:
         kv_dtype = _choice("kv_dtype", kv_dtype, ("auto", "model", "fp8"))
         state_dtype = None if state_dtype is None else _choice("state_dtype", state_dtype, ("f32", "bf16"))
         self._engine = Engine(
-            path, device=str(device), devices=devices, plan=plan, kv_dtype=None if kv_dtype == "auto" else kv_dtype,
+            path, device=str(device), devices=devices, tensor_parallel=ranks, plan=plan, kv_dtype=None if kv_dtype == "auto" else kv_dtype,
             state_dtype=state_dtype, weights=weights, activations=activations, memory=memory,
             gpu_memory=gpu_memory_utilization, kv_memory=kv_memory,
             swap_memory=None if swap_space is None else int(swap_space * 1024),

@@ -65,7 +65,7 @@ fn named<T: serde::de::DeserializeOwned>(what: &str, word: &str) -> PyResult<T> 
 impl Engine {
     #[new]
     #[pyo3(signature = (
-        model, *, device="auto", devices=None, plan="balanced", kv_dtype=None, state_dtype=None, weights=None, activations=None, memory=None,
+        model, *, device="auto", devices=None, tensor_parallel=1, plan="balanced", kv_dtype=None, state_dtype=None, weights=None, activations=None, memory=None,
         gpu_memory=None, kv_memory=None, swap_memory=None,
         max_branches=None, context=None, deterministic=false, prefix_store=None, prefix_store_size=20.0, threads=None,
     ))]
@@ -75,6 +75,7 @@ impl Engine {
         model: PathBuf,
         device: &str,
         devices: Option<&str>,
+        tensor_parallel: usize,
         plan: &str,
         kv_dtype: Option<&str>,
         state_dtype: Option<&str>,
@@ -96,6 +97,7 @@ impl Engine {
             Some(several) => several.parse().or_raise()?,
             None => device.parse::<DeviceChoice>().or_raise()?.into(),
         };
+        let devices = if tensor_parallel > 1 { devices.together(tensor_parallel).or_raise()? } else { devices };
         let planner: Planner = named("plan", plan)?;
         let budget = EngineBudget {
             max_branches,

@@ -362,13 +362,27 @@ def test_several_devices_sample_as_one(llm):
         LLM(offshoot.demo_model(), device="cpu", devices="cpu,cpu")
 
 
+def test_a_model_is_divided_among_devices():
+    params = SamplingParams(n=2, temperature=1.0, max_tokens=6, seed=3)
+    texts = []
+    for ranks in (1, 2):
+        with LLM(offshoot.demo_model(), device="cpu", tensor_parallel_size=ranks, deterministic=True) as llm:
+            (found,) = llm.generate(["A word of"], params)
+            texts.append([out.text for out in found.outputs])
+    assert texts[0] == texts[1]
+
+
 def test_models_that_cannot_be_loaded(tmp_path):
     with pytest.raises(FileNotFoundError):
         LLM(tmp_path / "absent")
     with pytest.raises(TypeError):
         LLM(None)
-    with pytest.raises(NotImplementedError, match="tensor_parallel_size"):
-        LLM(offshoot.demo_model(), tensor_parallel_size=2)
+    with pytest.raises(NotImplementedError, match="pipeline_parallel_size"):
+        LLM(offshoot.demo_model(), pipeline_parallel_size=2)
+    with pytest.raises(NotImplementedError, match="data_parallel_size"):
+        LLM(offshoot.demo_model(), device="cpu", tensor_parallel_size=2, data_parallel_size=2)
+    with pytest.raises(ValueError, match="3 devices|heads|divide"):
+        LLM(offshoot.demo_model(), device="cpu", tensor_parallel_size=3)
     with pytest.raises(NotImplementedError, match="dtype"):
         LLM(offshoot.demo_model(), dtype="float64")
     with pytest.raises(TypeError, match="gpu_memory_utilisation"):
