@@ -14,8 +14,8 @@
 // Limit: bandwidth of the weights for few places; tensor cores, and the second-level cache's bandwidth, for many.
 // Definition: `Backend::expert_linear`; on the CPU, src/backend/cpu/gemm/quantised/clear.rs.
 //
-// Defines: ELEMENT, FP4, GROUP, CAP (16, 32, 64, 128, 192 or 256), GROUPS, SPLITS, RING_STAGES, RESCALES (0), GATED
-// (0).
+// Defines: ELEMENT, FP4, GROUP, CAP (16, 32, 64, 128, 192 or 256), GROUPS, SPLITS, RING_STAGES, RESCALES (unless scales
+// are in the operands), GATED (0).
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #include "attention/barrier.cuh"
 #include "attention/mma.cuh"

@@ -9,7 +9,8 @@
 // Shapes: x ELEMENT [rows, inner], inner a multiple of 8, as boxes of 64 inputs, swizzled (attention/wgmma.cuh), of
 // CAP rows; weights as in four_bit/panels.cuh; bias f32 [outputs]; out ELEMENT (f32 if `sums`)
 // [rows, outputs].
-// A tile has OUTPUTS outputs and CAP rows. Its sum over the inputs is the same chain for all sizes; `splits` changes it.
+// A tile has OUTPUTS outputs and CAP rows. Its sum over the inputs is the same chain for all sizes; `splits` and RESCALES
+// change it.
 // Grid: with splits, as many blocks for each tile; else any number, of (GROUPS + 1) * 128 threads; dynamic shared memory
 // for the ring (`FourBitTiles` of src/backend/cuda/compile/four_bit.rs).
 // Limit: bandwidth of the weights for few rows; tensor cores, and the second-level cache's bandwidth, for many.

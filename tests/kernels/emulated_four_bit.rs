@@ -228,7 +228,7 @@ fn of_layers() -> impl Iterator<Item = Kernel> {
 
 /// Those of deterministic steps, for so many rows of a layer of 72 outputs.
 fn batch_invariant(rows: usize) -> [Kernel; 2] {
-    let plan = LayerPlan::of(FourBit::ALL[2], [rows, 72, 512], 132, true);
+    let plan = LayerPlan::of(FourBit::ALL[2], [rows, 72, 512], 132, Some(72));
     [Kernel::Tiles(FourBitTiles::of_layer()), Kernel::Layer(plan)]
 }
 
@@ -296,6 +296,24 @@ fn experts_multiply_their_places() {
     }
 }
 
+/// Sums in units of the last scale, with splits and without; those without are the same for all sizes of tiles.
+#[test]
+fn experts_whose_scales_are_not_in_their_operands_are_multiplied_too() {
+    let counts = [0, 1, 70, 0, 9, 20];
+    for (layout, dtype) in [(FourBit::ALL[0], Dtype::Bf16), (FourBit::ALL[3], Dtype::F16)] {
+        let product = Product { experts: Some(&counts), dtype, out: Dtype::F32, ..layer(layout, 72, 416, 33) };
+        let mut alone = None;
+        for &tiles in FourBitTiles::of(9) {
+            let kernel = Kernel::Tiles(tiles);
+            let Some(compiled) = product.compile(kernel) else { return };
+            let found = product.hold(&compiled, kernel, LATE);
+            if tiles.splits == 1 {
+                assert_eq!(*alone.get_or_insert_with(|| found.clone()), found, "{tiles:?}, {layout:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn inputs_in_f32_and_odd_widths_are_multiplied_too() {
     for layout in FourBit::ALL {
@@ -356,7 +374,7 @@ fn tiles_fit_and_follow_the_size_of_a_layer() {
             assert!((shared + 2048) * tiles.blocks <= 228 * 1024, "{tiles:?}: {format:?} takes {shared} bytes");
         }
     }
-    let of = |shape| LayerPlan::of(FourBit::ALL[2], shape, 132, false);
+    let of = |shape| LayerPlan::of(FourBit::ALL[2], shape, 132, None);
     assert_eq!(of([1, 4096, 4096]).tiles.cap, 8);
     assert_eq!(of([64, 4096, 14_336]).tiles.cap, 64);
     assert_eq!(of([4096, 28_672, 4096]).tiles.cap, 256);
@@ -376,9 +394,11 @@ fn tiles_fit_and_follow_the_size_of_a_layer() {
 }
 
 #[test]
-fn splits_of_deterministic_layers_do_not_depend_on_rows() {
+fn splits_of_deterministic_layers_do_not_depend_on_rows_or_ranks() {
     for [outputs, inner] in [[4096, 4096], [6144, 4096], [28_672, 4096], [4096, 14_336], [72, 512]] {
-        let of = |rows| LayerPlan::of(FourBit::ALL[2], [rows, outputs, inner], 132, true).splits;
-        assert!([8, 33, 64, 256, 4096].into_iter().all(|rows| of(rows) == of(1)), "{outputs} x {inner}");
+        let of =
+            |rows, ranks| LayerPlan::of(FourBit::ALL[2], [rows, outputs / ranks, inner], 132, Some(outputs)).splits;
+        let same = |rows| [1, 2, 4, 8].into_iter().all(|ranks| of(rows, ranks) == of(1, 1));
+        assert!([1, 8, 33, 64, 256, 4096].into_iter().all(same), "{outputs} x {inner}");
     }
 }

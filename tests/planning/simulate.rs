@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use offshoot::backend::cpu::Cpu;
 use offshoot::backend::sim::{DeviceProfile, Sim};
-use offshoot::backend::{Dtype, KvDtype};
+use offshoot::backend::{Dtype, KvDtype, StateDtype};
 use offshoot::engine::Metrics;
 use offshoot::kv::PromptTree;
 use offshoot::lab::bench::workload_file::read_jobs;
@@ -27,7 +27,7 @@ use tempfile::TempDir;
 fn machine() -> SimulatedMachine {
     let (model, _) = read_jobs(None, "llama3-8b", &[]).expect("built in");
     let profile = Arc::new(DeviceProfile::named("h200").expect("built in"));
-    SimulatedMachine { model, dtype: Dtype::Bf16, kv: KvDtype::Model, profile }
+    SimulatedMachine { model, dtype: Dtype::Bf16, kv: KvDtype::Model, states: StateDtype::F32, profile }
 }
 
 /// Pages of 32 tokens of llama3-8b.
@@ -216,7 +216,8 @@ fn counts(record: &JobRecord) -> Vec<[u64; 5]> {
 #[test]
 fn a_computed_run_by_the_wall_clock_counts_what_a_modelled_one_does() {
     let machine = SimulatedMachine { model: tiny(), dtype: Dtype::F32, ..machine() };
-    let mut loaded = LoadedModel::random(Cpu::open().unwrap(), tiny(), Dtype::F32, KvDtype::Model).unwrap();
+    let mut loaded =
+        LoadedModel::random(Cpu::open().unwrap(), tiny(), Dtype::F32, KvDtype::Model, StateDtype::F32).unwrap();
     let mut computed = |settings: &ReplaySettings, job: &ReplayJob| {
         let record = loaded.run(WallClock::beside::<Cpu>(), settings, job).unwrap();
         check_any(&record, job, settings);
@@ -254,7 +255,9 @@ fn the_clock_changes_no_step_of_a_job_that_comes_at_once() {
         for pool_bytes in [None, pages(14), pages(40)] {
             let settings = ReplaySettings { policy, step_rows: 128, pool_bytes, ..ReplaySettings::default() };
             let modelled = Sim::new(machine.profile.clone());
-            let mut loaded = LoadedModel::random(modelled, machine.model.clone(), machine.dtype, machine.kv).unwrap();
+            let mut loaded =
+                LoadedModel::random(modelled, machine.model.clone(), machine.dtype, machine.kv, machine.states)
+                    .unwrap();
             let record = loaded.run(WallClock::beside::<Sim>(), &settings, &job).unwrap();
             check_any(&record, &job, &settings);
             assert_eq!(counts(&record), counts(&replay(&machine, &settings, &job).unwrap()), "{policy}");
@@ -264,7 +267,8 @@ fn the_clock_changes_no_step_of_a_job_that_comes_at_once() {
 
 #[test]
 fn a_model_outlives_the_jobs_that_it_cannot_serve() {
-    let mut loaded = LoadedModel::random(Cpu::open().unwrap(), tiny(), Dtype::F32, KvDtype::Model).unwrap();
+    let mut loaded =
+        LoadedModel::random(Cpu::open().unwrap(), tiny(), Dtype::F32, KvDtype::Model, StateDtype::F32).unwrap();
     let mut run = |prompt| {
         let settings = ReplaySettings { pool_bytes: Some(100 * 512), ..ReplaySettings::default() };
         loaded.run(WallClock::beside::<Cpu>(), &settings, &shared_prompts(prompt, 0, 5, 3, 200.0, 1))

@@ -1,6 +1,6 @@
 //! Where the threads of all ranks meet on the host, and where they hear that one of them has failed.
 
-use std::panic::panic_any;
+use std::panic::resume_unwind;
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use super::Aborted;
@@ -40,7 +40,7 @@ impl Meeting {
         let is_aborted = state.is_aborted;
         drop(state);
         if is_aborted {
-            panic_any(Aborted);
+            resume_unwind(Box::new(Aborted));
         }
     }
 

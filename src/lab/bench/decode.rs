@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::backend::{Dtype, KvDtype, Rates, StateDtype, WeightFormat};
-use crate::engine::{EngineHandle, ForkKind, Hear, Metrics, Priority, SamplingParams, Stop, UniformKey};
+use crate::backend::{Dtype, KvDtype, Rates, WeightFormat};
+use crate::engine::{EngineFacts, EngineHandle, ForkKind, Hear, Metrics, Priority, SamplingParams, Stop, UniformKey};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::launch::{
@@ -168,7 +168,7 @@ fn measure(
         case,
         prompt_rate: median(runs.iter().map(|run| case.prompt_rate(run))),
         decode_rate: median(runs.iter().map(|run| case.decode_rate(run))),
-        floor_rate: floor_rate(held, *dtype, engine.facts().kv_bytes_per_token, case, &machine),
+        floor_rate: floor_rate(held, *dtype, engine.facts(), case, &machine),
         runs,
         machine,
         engine: engine.metrics()?,
@@ -209,13 +209,7 @@ impl BenchModel {
 /// values once and multiplies each row by those it sees. Each part takes the longer of its reads and its products, which
 /// are counted at the rate of the dtype's, whatever the weights' format. The context is that of the middle of the
 /// generation.
-pub fn floor_rate(
-    config: &ModelConfig,
-    dtype: Dtype,
-    kv_bytes_per_token: usize,
-    case: DecodeCase,
-    machine: &Rates,
-) -> f64 {
+pub fn floor_rate(config: &ModelConfig, dtype: Dtype, facts: &EngineFacts, case: DecodeCase, machine: &Rates) -> f64 {
     let Rates { flops_per_s: flops, bytes_per_s: bandwidth } = *machine;
     let rows = case.samples as f64;
     let embeddings = if config.tied_embeddings { 0 } else { config.vocab * config.hidden };
@@ -226,9 +220,9 @@ pub fn floor_rate(
     let own = case.generate as f64 / 2.0;
     let context = case.prompt as f64 + own;
     let products = 4.0 * config.heads().map(|heads| heads.q_width()).sum::<usize>() as f64 * context * rows / flops;
-    let reads = (case.prompt as f64 + rows * own) * kv_bytes_per_token as f64 / bandwidth;
+    let reads = (case.prompt as f64 + rows * own) * facts.kv_bytes_per_token as f64 / bandwidth;
     // Each branch's state is read and written once.
-    let states = 2.0 * rows * config.state_bytes(StateDtype::default()) as f64 / bandwidth;
+    let states = 2.0 * rows * facts.state_bytes as f64 / bandwidth;
     rows / (linear + products.max(reads) + states)
 }
 

@@ -132,7 +132,8 @@ impl DescribedDevice {
         };
         let states = (facts.states > 0)
             .then_some(StateSizes { states: facts.states as u64, state_bytes: facts.state_bytes as u64 });
-        let machine = SimulatedMachine { model: held.clone(), dtype: model.dtype, kv: budget.kv, profile };
+        let machine =
+            SimulatedMachine { model: held.clone(), dtype: model.dtype, kv: budget.kv, states: budget.states, profile };
         Ok(Self {
             machine,
             settings,

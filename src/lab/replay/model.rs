@@ -22,6 +22,7 @@ pub struct SimulatedMachine {
     pub model: ModelConfig,
     pub dtype: Dtype,
     pub kv: KvDtype,
+    pub states: StateDtype,
     pub profile: Arc<DeviceProfile>,
 }
 
@@ -64,7 +65,7 @@ pub fn replay(machine: &SimulatedMachine, settings: &ReplaySettings, job: &Repla
     let clock = backend.clock();
     let mut model = machine.model.clone();
     model.context = model.context.max(job.longest() + 1);
-    LoadedModel::random(backend, model, machine.dtype, machine.kv)?.run(clock, settings, job)
+    LoadedModel::random(backend, model, machine.dtype, machine.kv, machine.states)?.run(clock, settings, job)
 }
 
 /// A model with random weights on a device. A real device frees an engine's memory when the engine is dropped; a
@@ -75,13 +76,14 @@ pub struct LoadedModel<B: Backend> {
     config: ModelConfig,
     dtype: Dtype,
     kv: KvDtype,
+    states: StateDtype,
 }
 
 impl<B: Backend> LoadedModel<B> {
-    pub fn random(mut backend: B, model: ModelConfig, dtype: Dtype, kv: KvDtype) -> Result<Self> {
+    pub fn random(mut backend: B, model: ModelConfig, dtype: Dtype, kv: KvDtype, states: StateDtype) -> Result<Self> {
         backend.set_kv_dtype(kv);
         let decoder = ModelSource::random(&model, dtype).load(&mut backend)?;
-        Ok(Self { parts: Some((backend, decoder)), config: model, dtype, kv })
+        Ok(Self { parts: Some((backend, decoder)), config: model, dtype, kv, states })
     }
 
     /// Runs a job to its end, by the clock `time`.
@@ -121,7 +123,7 @@ impl<B: Backend> LoadedModel<B> {
             swap_bytes: Some(settings.swap_bytes),
             deterministic: false,
             kv: self.kv,
-            states: StateDtype::default(),
+            states: self.states,
             weights: WeightChoice::default(),
         };
         Launch {

@@ -5,7 +5,7 @@ use crate::backend::ranks::PARTS;
 use crate::error::{Error, Result};
 
 use super::{FeedForward, HeadNormSpan, LayerSpec, Mixer, ModelConfig};
-use crate::model::layout::Layout;
+use crate::model::layout::{Layout, TensorSpec};
 
 /// A size of a layer that ranks divide.
 struct DividedSize {
@@ -57,12 +57,11 @@ impl ModelConfig {
         let layout = Layout::of(self);
         let of_keys = self.layers.iter().zip(&layout.layers).filter_map(|(layer, tensors)| {
             let heads = layer.attention()?.projected();
-            let all: usize = tensors
-                .qkv
-                .tensors()
-                .map(|tensor| self.format(tensor, dtype).bytes(tensor.rows(), tensor.cols()))
-                .sum();
-            Some((heads.copies(ranks) - 1) * (all * 2 * heads.kv_heads / (heads.q_heads + 2 * heads.kv_heads)))
+            let bytes = |tensor: &TensorSpec| self.format(tensor, dtype).bytes(tensor.rows(), tensor.cols());
+            let (all, rows): (usize, usize) =
+                tensors.qkv.tensors().fold((0, 0), |(all, rows), tensor| (all + bytes(tensor), rows + tensor.rows()));
+            // Its rows are those of queries, of gates if there are some, and of keys and values.
+            Some((heads.copies(ranks) - 1) * (all * 2 * heads.kv_heads * heads.head_dim / rows.max(1)))
         });
         (ranks - 1) * self.undivided_bytes(dtype, ranks) + of_keys.sum::<usize>()
     }

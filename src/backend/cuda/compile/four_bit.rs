@@ -179,7 +179,7 @@ impl FourBitTiles {
         rows.div_ceil(self.cap) * outputs.div_ceil(self.outputs())
     }
 
-    /// Those of a layer, which tensor cores of any architecture multiply.
+    /// Those of a layer before Hopper.
     pub const fn of_layer() -> Self {
         Self::MMA[0]
     }

@@ -92,13 +92,14 @@ impl LayerTiles {
 }
 
 impl LayerPlan {
-    /// The plan of a layer on `multiprocessors`. The splits of batch-invariant layers do not depend on `rows`.
-    pub fn of(format: FourBit, shape: [usize; 3], multiprocessors: usize, batch_invariant: bool) -> Self {
+    /// The plan of a layer on `multiprocessors`. `invariant_of`: where a row's results must depend neither on the number of
+    /// rows nor on how a matrix is divided among ranks, the outputs of the whole one; splits are then those of one row of it.
+    pub fn of(format: FourBit, shape: [usize; 3], multiprocessors: usize, invariant_of: Option<usize>) -> Self {
         let [rows, outputs, inner] = shape;
         let panels = inner.div_ceil(FourBit::INPUTS);
-        if batch_invariant {
+        if let Some(whole) = invariant_of {
             let all = &LayerTiles::ALL[..LayerTiles::WITH_TWO_SUMS];
-            let count = LayerTiles::BATCH_INVARIANT.count(1, outputs);
+            let count = LayerTiles::BATCH_INVARIANT.count(1, whole);
             let tiles = all.iter().find(|tiles| tiles.cap >= rows).or(all.last());
             return Self {
                 tiles: *tiles.expect("there are tiles"),

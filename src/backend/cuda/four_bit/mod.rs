@@ -31,6 +31,8 @@ pub struct FourBitKernels {
     formats: HashMap<FourBit, Kernels>,
     /// Whether a row's results must not depend on the number of rows.
     batch_invariant: bool,
+    /// By outputs and inner of a share: the outputs of the whole matrix.
+    wholes: HashMap<(usize, usize), usize>,
 }
 
 /// Those of one format.
@@ -75,7 +77,7 @@ struct Launch<'a> {
 
 impl FourBitKernels {
     pub fn new(device: &Device, batch_invariant: bool) -> Self {
-        Self { device: device.clone(), formats: HashMap::new(), batch_invariant }
+        Self { device: device.clone(), formats: HashMap::new(), batch_invariant, wholes: HashMap::new() }
     }
 
     /// Compiles the kernels of `format`, or takes them from the cache.
@@ -100,6 +102,13 @@ impl FourBitKernels {
         }
         entry.insert(Kernels { tiles, layers, any });
         Ok(())
+    }
+
+    /// Remembers that this matrix has only some of the `outputs` of the whole one, to which batch-invariant products keep.
+    /// Shares of one shape have one whole, or the largest counts for all.
+    pub fn remember_whole(&mut self, w: &Matrix, outputs: usize) {
+        let whole = self.wholes.entry((w.outputs, w.inner)).or_insert(outputs);
+        *whole = outputs.max(*whole);
     }
 
     pub fn set_batch_invariant(&mut self) {
@@ -133,7 +142,9 @@ impl FourBitKernels {
             return Ok(());
         }
         let multiprocessors = self.device.facts().multiprocessors as usize;
-        let plan = LayerPlan::of(format, [out.rows, outputs, inner], multiprocessors, self.batch_invariant);
+        let whole = self.wholes.get(&(outputs, inner)).copied().unwrap_or(outputs);
+        let invariant_of = self.batch_invariant.then_some(whole);
+        let plan = LayerPlan::of(format, [out.rows, outputs, inner], multiprocessors, invariant_of);
         let (tiles, width) = (plan.tiles, inner * 2);
         let (element, box_rows) = (BoxElement::SwizzledBytes, tiles.box_rows());
         let boxes = MatrixBoxes { element, rows: x.rows, width, apart: width, box_rows, box_width: 128 };

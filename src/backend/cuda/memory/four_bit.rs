@@ -33,7 +33,7 @@ pub fn matrix(device: &Device, staging: &mut Staging, views: &[QuantView<'_>]) -
     let (groups, group_bytes) = (outputs.div_ceil(FourBit::OUTPUTS), layout.group_bytes(cols));
     let memory = device.alloc(groups * group_bytes)?;
     let together = (MOST_PACKED / group_bytes.max(1)).max(1);
-    // Bits of the largest scale; those of positive numbers rise with them.
+    // Bits of the largest scale without its sign: they rise with the number, and those of NaN are the largest.
     let largest = AtomicU32::new(0);
     let mut packed = vec![0u8; together.min(groups) * group_bytes];
     for first in (0..groups).step_by(together) {
@@ -47,10 +47,8 @@ pub fn matrix(device: &Device, staging: &mut Staging, views: &[QuantView<'_>]) -
                 let own = &rows[begin..outputs.min(begin + FourBit::OUTPUTS)];
                 for (output, (view, from)) in own.iter().enumerate() {
                     view.read_row(*from, row);
-                    if layout.codes == FourBitCodes::Fp4 {
-                        let most = row.scales.iter().copied().fold(0.0, f32::max);
-                        largest.fetch_max(most.to_bits(), Ordering::Relaxed);
-                    }
+                    let sizes = row.scales.iter().map(|scale| scale.abs().to_bits());
+                    largest.fetch_max(sizes.max().unwrap_or(0), Ordering::Relaxed);
                     pack_row(layout, format.group_inputs(cols), row, output, panels);
                 }
             },
@@ -59,15 +57,19 @@ pub fn matrix(device: &Device, staging: &mut Staging, views: &[QuantView<'_>]) -
     }
     device.check()?;
     let largest = f32::from_bits(largest.into_inner());
-    if device.facts().major == 9 && largest > MOST_FP4_SCALE {
-        let (what, expected) = ("a scale of an MXFP4 matrix", format!("at most {MOST_FP4_SCALE} on this GPU"));
-        return Err(Error::Value { what: what.into(), expected, found: largest.to_string() });
+    if !largest.is_finite() {
+        return Err(Error::value("a scale of 4-bit weights", "a finite number", largest.to_string()));
+    }
+    if layout.codes == FourBitCodes::Fp4 && device.facts().major == 9 && largest > MOST_FP4_SCALE {
+        let expected = format!("at most {MOST_FP4_SCALE} on this GPU; the CPU takes any");
+        return Err(Error::value("a scale of MXFP4 weights", expected, largest.to_string()));
     }
     let format = WeightFormat::Quantised(format);
     Ok(Matrix { memory: Arc::new(memory), outputs, inner: cols, format, fp8: None })
 }
 
-/// Scales below this count as 0: kernels divide by scales, and no quotient may leave f32.
+/// Scales below this count as 0. Kernels keep sums in units of a scale and multiply them by the quotient of two, which then
+/// stays within f32 for scales of up to 2^27.
 const LEAST_SCALE: f32 = f32::from_bits((127 - 100) << 23);
 
 /// Writes a row as output `output` of the panels of 64 outputs, which are zeros there. `group_inputs`: inputs that share one

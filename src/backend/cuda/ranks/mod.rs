@@ -13,10 +13,10 @@ pub mod nccl;
 pub mod ways;
 
 use std::collections::HashMap;
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::Cuda;
 use super::compile::unit::Unit;
 use super::compile::units::{self, ExchangedSums};
 use super::driver::args::Args;
@@ -28,6 +28,7 @@ use super::gemm::shared::SharedChoices;
 use super::memory::buffer::Buffer;
 use super::memory::weights::{Matrix, Vector};
 use super::step::Step;
+use super::{Cuda, four_bit_of};
 use crate::backend::ranks::meeting::Meeting;
 use crate::backend::ranks::{Aborted, Failed, PARTS, Ranked, Reduced};
 use crate::backend::{ActivationDtype, Backend, Dtype, MatrixPart, StepShape};
@@ -132,7 +133,7 @@ impl CudaFabric {
                 }
                 // What it has brought may be incomplete.
                 if self.is_over() {
-                    std::panic::panic_any(Aborted);
+                    resume_unwind(Box::new(Aborted));
                 }
             }
             Err(error) => self.fail(device, error),
@@ -144,7 +145,7 @@ impl CudaFabric {
     fn fail(&self, device: &Device, error: Error) {
         match self.count() {
             1 => device.keep(error),
-            _ => std::panic::panic_any(Failed(error)),
+            _ => resume_unwind(Box::new(Failed(error))),
         }
     }
 
@@ -340,6 +341,9 @@ impl Ranked for Cuda {
         let matrix = self.matrix(parts)?;
         if let Some(gemm) = self.gemms.get_mut(&matrix.format) {
             gemm.remember_whole(&matrix, outputs);
+        }
+        if four_bit_of(matrix.format).is_some() {
+            self.four_bit.remember_whole(&matrix, outputs);
         }
         Ok(matrix)
     }

@@ -15,7 +15,7 @@ use self::tables::{BatchRun, Measurement};
 use super::tables::print_json;
 use super::workload_file::read_shape;
 use crate::backend::sim::{DeviceProfile, Sim};
-use crate::backend::{Backend, Dtype, KvDtype, KvShape};
+use crate::backend::{Backend, Dtype, KvDtype, KvShape, StateDtype};
 use crate::error::{Error, Result};
 use crate::lab::replay::{
     JobRecord, LoadedModel, RateSearch, ReplayJob, ReplaySettings, SimulatedMachine, WallClock, replay,
@@ -78,7 +78,7 @@ fn measure_on<B: Backend>(mut backend: B, options: &BatchesOptions) -> Result<()
     let (model, runs) = (read_shape(options.file.as_deref(), &options.shape)?, tables::runs(options)?);
     let device = backend.describe();
     let session = Session::new(options, pool_bytes(&mut backend, options, &model), device);
-    let mut loaded = LoadedModel::random(backend, model, options.dtype, options.kv)?;
+    let mut loaded = LoadedModel::random(backend, model, options.dtype, options.kv, StateDtype::default())?;
     let most = runs.iter().map(|run| run.measurement.most_samples()).max().unwrap_or(1);
     out::aside(format_args!("{}: the model is loaded; warming up", session.device));
     loaded.run(WallClock::beside::<B>(), &session.settings, &warm_up(most))?;
@@ -91,7 +91,8 @@ pub fn simulated(profile: &str, options: &BatchesOptions) -> Result<()> {
     let profile = Arc::new(DeviceProfile::named(profile)?);
     let mut backend = Sim::new(profile.clone());
     let session = Session::new(options, pool_bytes(&mut backend, options, &model), backend.describe());
-    let machine = SimulatedMachine { model, dtype: options.dtype, kv: options.kv, profile };
+    let machine =
+        SimulatedMachine { model, dtype: options.dtype, kv: options.kv, states: StateDtype::default(), profile };
     session.all(&runs, |settings, job| replay(&machine, settings, job))
 }
 
