@@ -16,7 +16,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 pub use codes::{CodeFormat, e2m1, e4m3_code, e4m3_value};
-pub use rounding::{ActivationScale, Rounding, RoundingKind, largest, round_row};
+pub use rounding::{ActivationScale, Rounding, RoundingKind, int8_code, largest, round_row};
 pub use source::{QuantSource, ScaleSource, power_of_two};
 pub use view::{QuantRow, QuantView};
 

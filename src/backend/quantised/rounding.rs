@@ -79,6 +79,14 @@ impl RoundingKind {
     }
 }
 
+/// What [`RoundingKind::Int8`] rounds to, as an integer. A NaN becomes any code; its scale is NaN. Not a cast of the rounded
+/// number: casts saturate, for which loops over them are not vectorised.
+#[inline(always)]
+pub fn int8_code(x: f32) -> i8 {
+    // The lowest bits of the sum count units.
+    (x.clamp(-127.0, 127.0) + UNITS).to_bits() as i8
+}
+
 /// `scale`, or 1 if it is zero, so that numbers can be divided by it. Zeros have a scale of zero, and
 /// so do numbers so small that theirs rounds to zero.
 #[inline(always)]
@@ -189,6 +197,7 @@ mod tests {
             if x.is_nan() {
                 assert!(fp8.is_nan() && int8.is_nan());
             } else {
+                assert_eq!(f32::from(int8_code(x)), int8, "{x}");
                 assert_eq!(fp8, crate::backend::e4m3(x), "{x}");
                 assert_eq!(int8, x.round_ties_even().clamp(-127.0, 127.0), "{x}");
             }

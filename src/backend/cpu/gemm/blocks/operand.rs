@@ -5,7 +5,7 @@ use super::panels::BlockPanels;
 use crate::backend::RoundingKind;
 use crate::backend::cpu::rows::for_each_isa;
 use crate::backend::cpu::{Cores, Isa};
-use crate::backend::quantised::largest;
+use crate::backend::quantised::{int8_code, largest};
 use crate::gguf::LIFTED;
 
 /// Fewer activations than this are rounded on the calling thread.
@@ -72,7 +72,7 @@ for_each_isa! {
     fn round_row(x: &[f32], codes: &mut [i8], row: &mut RoundedRow, splits: usize, raised: i32) = round_row_loop;
 }
 
-/// A NaN makes the scale of its group one.
+/// A NaN makes the scale of its group NaN.
 #[inline(always)]
 fn round_row_loop(x: &[f32], codes: &mut [i8], row: &mut RoundedRow, splits: usize, raised: i32) {
     let (groups, _) = x.as_chunks::<LIFTED>();
@@ -81,7 +81,7 @@ fn round_row_loop(x: &[f32], codes: &mut [i8], row: &mut RoundedRow, splits: usi
         let scale = RoundingKind::Int8.scale(largest(x));
         let inverse = 1.0 / scale;
         for (code, x) in codes.iter_mut().zip(x) {
-            *code = RoundingKind::Int8.round(x * inverse) as i32 as i8;
+            *code = int8_code(x * inverse);
         }
         let total = |codes: &[i8]| codes.iter().map(|code| i32::from(*code)).sum::<i32>();
         for (start, codes) in row.starts[g * splits..].iter_mut().zip(codes.chunks_exact(LIFTED / splits)) {

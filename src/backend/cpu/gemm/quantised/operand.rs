@@ -4,7 +4,7 @@
 use super::panels::QuantPanels;
 use crate::backend::cpu::rows::for_each_isa;
 use crate::backend::cpu::{Cores, Isa};
-use crate::backend::quantised::{CodeFormat, Rounding, RoundingKind, largest, round_row};
+use crate::backend::quantised::{CodeFormat, Rounding, RoundingKind, int8_code, largest, round_row};
 
 /// Fewer numbers than this are packed on the calling thread.
 const PARALLEL_FROM: usize = 16 * 1024;
@@ -106,7 +106,7 @@ fn pack_row_loop(w: &QuantPanels, row: &mut [f32], out: &mut [u32], form: Operan
 
 #[inline(always)]
 fn code(x: f32, reciprocal: f32) -> i8 {
-    RoundingKind::Int8.round(x * reciprocal) as i32 as i8
+    int8_code(x * reciprocal)
 }
 
 /// Whether the products with `w` are those of integers.
