@@ -17,11 +17,9 @@ use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 use crate::model::Decoder;
 
-/// Tokens that a fork scores, of these the ones at first, and how many it draws then; only every `DRAWS`th offset's
-/// fork draws.
+/// Tokens that a fork scores, and of these the ones at first; only every `DRAWS`th offset's fork draws behind them.
 const OWN: usize = 5;
 const AT_FIRST: usize = 3;
-const DRAWN: usize = 24;
 const DRAWS: usize = 3;
 
 /// Tokens of the text, if the model's context has room for them.
@@ -78,10 +76,12 @@ pub fn forks<B: Backend>(
     seeds: u64,
     deterministic: bool,
 ) -> Result<ForkReport> {
-    let text = ForkedText::new(decoder.config().vocab, tokens.min(decoder.config().context - OWN - DRAWN));
+    // A page and a half, so that branches grow by pages: those that were let in then do not fit.
+    let drawn = backend.page_tokens() as usize * 3 / 2;
+    let text = ForkedText::new(decoder.config().vocab, tokens.min(decoder.config().context - OWN - drawn), drawn);
     let usual = EngineConfig { deterministic, check_plans: true, swap_at_any_cost: true, ..EngineConfig::default() };
     // Whole texts in one step, one branch at a time.
-    let alone = EngineConfig { max_branches: 1, step_rows: text.tokens.len() + OWN + DRAWN, ..usual.clone() };
+    let alone = EngineConfig { max_branches: 1, step_rows: text.tokens.len() + OWN + drawn, ..usual.clone() };
     let mut player = Player::new(backend, decoder, alone)?;
     let expected = player.alone(&text)?;
     let facts = player.handle.facts().clone();
@@ -89,7 +89,7 @@ pub fn forks<B: Backend>(
     let mut report = ForkReport::default();
     for seed in 0..seeds {
         let mut dice = Dice::new(seed);
-        for corner in corners(&mut dice, &facts, &usual, text.tokens.len()) {
+        for corner in corners(&mut dice, &facts, &usual, &text) {
             let (backend, decoder) = parts;
             let mut player = Player::new(backend, decoder, corner.clone())?;
             let found = player.script(&text, &mut dice)?;
@@ -115,8 +115,8 @@ pub fn forks<B: Backend>(
 
 /// Steps of several sizes, pools from one that has room for everything down to few pages more than the longest branch
 /// takes, with no host memory, little and much.
-fn corners(dice: &mut Dice, facts: &EngineFacts, usual: &EngineConfig, tokens: usize) -> Vec<EngineConfig> {
-    let least = facts.path_pages(tokens + OWN, DRAWN);
+fn corners(dice: &mut Dice, facts: &EngineFacts, usual: &EngineConfig, text: &ForkedText) -> Vec<EngineConfig> {
+    let least = facts.path_pages(text.tokens.len() + OWN, text.drawn);
     let little = 4 * facts.page_bytes + 2 * facts.state_bytes;
     let shapes = [
         (256, 8 * least, 0),
@@ -140,14 +140,16 @@ fn corners(dice: &mut Dice, facts: &EngineFacts, usual: &EngineConfig, tokens: u
 struct ForkedText {
     tokens: Vec<TokenId>,
     vocab: usize,
+    /// Tokens of a draw.
+    drawn: usize,
 }
 
 /// What a fork was told: its scored tokens, then its drawn ones.
 type Told = Vec<(TokenId, f32)>;
 
 impl ForkedText {
-    fn new(vocab: usize, len: usize) -> Self {
-        Self { tokens: Dice::new(1000).text(len, vocab), vocab }
+    fn new(vocab: usize, len: usize, drawn: usize) -> Self {
+        Self { tokens: Dice::new(1000).text(len, vocab), vocab, drawn }
     }
 
     fn own(&self, at: usize) -> Vec<TokenId> {
@@ -162,7 +164,7 @@ impl ForkedText {
             ..SamplingParams::default()
         };
         // As far as the engine knows it may end at any token.
-        let stop = Stop { ignore_eos: true, tokens: vec![STOP], ..Stop::max_tokens(DRAWN) };
+        let stop = Stop { ignore_eos: true, tokens: vec![STOP], ..Stop::max_tokens(self.drawn) };
         let uniforms = UniformKey::root(0, "forks").child(ForkKind::Sample, at as u64);
         Extend::sampled(branch, &params, &stop, uniforms)
     }
@@ -259,7 +261,7 @@ impl<B: Backend> Player<B> {
         let root = self.handle.root(text.tokens[..1].to_vec())?;
         let branches = self.handle.fork(root, SHORT_DRAWS)?;
         let params = SamplingParams { logit_bias: vec![(STOP, 1e4)], ..SamplingParams::default() };
-        let stop = Stop { tokens: vec![STOP], ..Stop::max_tokens(2 * DRAWN) };
+        let stop = Stop { tokens: vec![STOP], ..Stop::max_tokens(2 * text.drawn) };
         let uniforms = UniformKey::root(0, "short");
         let draw = |&branch: &BranchId| Extend::sampled(branch, &params, &stop, uniforms);
         self.finish(branches.iter().map(draw).collect())?;
