@@ -3,8 +3,8 @@
 // Shapes: products as chunk_products leaves them; out, qkv, matrices and runs as in delta_rule.cu.
 // Grid: one block for each run, value head and strip of STRIP columns of the state, in this order of x. Four warps
 // share 64 columns, or all where a strip has fewer. Each has 16 tokens of the chunk, and a quarter of the state's rows,
-// f32 in registers from its one load to its one store (of STATE, to which it is rounded there); a copy of the state, rounded to ELEMENT, is in shared memory as
-// an operand.
+// f32 in registers from its one load to its one store (of STATE, to which it is rounded there); a copy of the state,
+// rounded to ELEMENT, is in shared memory as an operand.
 // Limit: the copies of a chunk's operands to shared memory and the loads from there, of which wide strips need fewer,
 // and tensor cores. Where STAGES is 2 the operands are copied while the chunk before is computed.
 // Defines: ELEMENT, KEY_DIM, VALUE_DIM as in chunk_products.cu, STATE (f32, bf16), STAGES (1 or 2), STRIP (32, 64 or

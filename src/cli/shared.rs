@@ -55,7 +55,7 @@ pub struct EngineArgs {
 /// Where computed prefixes stay.
 #[derive(Clone, Debug, Args)]
 pub struct PrefixStoreArgs {
-    /// Keep keys and values of prompts in this folder, 512 tokens a file, and read them from there instead of computing
+    /// Keep keys, values and states of prompts in this folder, 512 tokens a file, and read them from there instead of computing
     /// them. Other runs, batches and processes may use it at once; samples are the same
     #[arg(long, value_name = "DIR")]
     pub prefix_store: Option<PathBuf>,

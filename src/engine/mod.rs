@@ -98,7 +98,7 @@ pub struct EngineConfig {
     pub planner: Planner,
     /// Memory for keys and values, all layers.
     pub pool: PoolSize,
-    /// Bytes of host memory for keys and values of preempted branches.
+    /// Bytes of host memory for keys, values and states of preempted branches.
     pub swap_bytes: usize,
     /// Whether preempted branches are swapped wherever there is room, even if computing again would be faster: for checks.
     pub swap_at_any_cost: bool,

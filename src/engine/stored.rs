@@ -1,5 +1,5 @@
-//! Copies keys and values, and states, between the device and the prefix store, between steps: at most one chunk before a step, so
-//! that no step waits for more than one copy.
+//! Copies keys and values, and states, between the device and the prefix store, between steps: at most one chunk before
+//! a step, so that no step waits for more than one copy.
 
 use std::ops::Range;
 use std::time::Duration;

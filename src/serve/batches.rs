@@ -17,7 +17,7 @@ use crate::engine::{EngineHandle, Priority};
 use crate::error::{Error, Result};
 use crate::lines::open;
 use crate::model::{ModelConfig, WeightChoice};
-use crate::openai::batch::{AnswerOrigin, AnswerProgress, InputLine, Kept, RequestFile, read_lines, reader};
+use crate::openai::batch::{AnswerOrigin, AnswerProgress, CacheFormats, InputLine, RequestFile, read_lines, reader};
 use crate::openai::protocol::files::{
     BatchError, BatchErrors, BatchObject, BatchStatus, FileObject, FilePurpose, FileStatus, FileTag, RequestCounts,
 };
@@ -45,7 +45,7 @@ pub struct BatchEngine {
     /// The names that requests may call the model; the first is that of requests without one.
     pub names: Vec<String>,
     pub limits: ProtocolLimits,
-    pub kept: Kept,
+    pub formats: CacheFormats,
     pub weights: WeightChoice,
     /// Seed of requests without one.
     pub seed: u64,
@@ -199,14 +199,14 @@ impl Runner {
     }
 
     fn answer(&self, record: &mut Record<BatchObject>, end: &AtomicBool) -> Result<()> {
-        let BatchEngine { engine, tokenizer, config, model, names, limits, kept, weights, seed } = &self.with;
+        let BatchEngine { engine, tokenizer, config, model, names, limits, formats, weights, seed } = &self.with;
         let input = self.store.bytes_of(&record.object.input_file_id);
         check_unpacked(&input, self.store.most_bytes)?;
         let mut lines = read_lines(&input, MOST_OF_LINE)?;
         keep_place(&mut lines);
         let reader = reader(tokenizer, config, &names[0], *seed);
         let reader = RequestReader { served: Some(names), limits, priority: PRIORITY, ..reader };
-        let origin = AnswerOrigin::new(model, *kept, *weights, *seed)?;
+        let origin = AnswerOrigin::new(model, *formats, *weights, *seed)?;
         let all = lines.len() as u64;
         let lines = of_endpoint(lines, &record.object.endpoint);
         let out = self.store.answers_of(record.object.id.as_str());
@@ -410,7 +410,7 @@ mod tests {
             model,
             names: vec!["demo".to_owned()],
             limits: BatchEngine::limits(&ProtocolLimits::default()),
-            kept: Kept::default(),
+            formats: CacheFormats::default(),
             weights: WeightChoice::default(),
             seed: 1,
         };

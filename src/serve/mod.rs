@@ -37,7 +37,7 @@ use crate::json;
 use crate::launch::{Demand, Launch, ModelSource, in_bytes};
 use crate::lines;
 use crate::model::ModelFolder;
-use crate::openai::batch::{Kept, name_of_model, system_fingerprint};
+use crate::openai::batch::{CacheFormats, name_of_model, system_fingerprint};
 use crate::openai::protocol::chat_beginning;
 use crate::out;
 use crate::tokenizer::{AddSpecial, Tokenizer};
@@ -81,7 +81,7 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
 
     let folder = ModelFolder::open(&options.model)?.with(options.budget.weights)?;
     let weights = folder.config.effect_of(options.budget.weights);
-    let kept = Kept { kv: options.budget.kv, states: folder.config.state_dtype(options.budget.states) };
+    let formats = CacheFormats { kv: options.budget.kv, states: folder.config.state_dtype(options.budget.states) };
     let tokenizer = Arc::new(Tokenizer::load(&options.model)?);
     let launch = Launch {
         model: ModelSource::folder(&folder)?,
@@ -109,7 +109,7 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
             model: options.model.clone(),
             names: names.clone(),
             limits: BatchEngine::limits(&options.limits.protocol),
-            kept,
+            formats,
             weights,
             seed: options.seed.unwrap_or(0),
         };
@@ -133,7 +133,7 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         limits: options.limits.clone(),
         ticks,
         batches: batches.transpose()?,
-        system_fingerprint: system_fingerprint(&options.model, kept, weights)?,
+        system_fingerprint: system_fingerprint(&options.model, formats, weights)?,
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
         workers: Semaphore::new(cores),
         large_bodies: Arc::new(Semaphore::new(LARGE_BODIES)),

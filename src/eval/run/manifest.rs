@@ -138,8 +138,8 @@ impl Manifest {
     }
 
     /// Checks that the run of this manifest, in `folder`, can continue with the inputs `now`: the same model, task,
-    /// files, formats of keys, values and states, and weights, and at least as many samples if their number may change (`samples_may_rise`). The
-    /// error names the difference.
+    /// files, formats of keys, values and states, and weights, and at least as many samples if their number may change
+    /// (`samples_may_rise`). The error names the difference.
     pub fn check(&self, folder: &Path, now: &Manifest, samples_may_rise: bool) -> Result<()> {
         let path = folder.join(NAME);
         let differs = |field: &str, expected: String, found: String| {

@@ -1,6 +1,6 @@
 //! Forks of one text at every token offset, in random groups, steps and pools, while others are evicted, swapped to host
-//! memory and resumed: each is told the same, to the last bit, as in an engine that computes it alone from its first
-//! token. On a device that is not batch-invariant by itself this holds in deterministic mode.
+//! memory and resumed: each has the tokens and log-probabilities, to the last bit, of an engine that computes it alone
+//! from its first token. On a device that is not batch-invariant by itself this holds in deterministic mode.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -144,8 +144,8 @@ struct ForkedText {
     drawn: usize,
 }
 
-/// What a fork was told: its scored tokens, then its drawn ones.
-type Told = Vec<(TokenId, f32)>;
+/// The tokens of a fork and their log-probabilities: its scored ones, then its drawn ones.
+type ForkTokens = Vec<(TokenId, f32)>;
 
 impl ForkedText {
     fn new(vocab: usize, len: usize, drawn: usize) -> Self {
@@ -205,26 +205,26 @@ impl<B: Backend> Player<B> {
     }
 
     /// Every fork by itself; nothing is left of those before it.
-    fn alone(&mut self, text: &ForkedText) -> Result<HashMap<usize, Told>> {
+    fn alone(&mut self, text: &ForkedText) -> Result<HashMap<usize, ForkTokens>> {
         let mut all = HashMap::new();
         for at in 1..=text.tokens.len() {
             let branch = self.handle.root(text.tokens[..at].to_vec())?;
-            let mut told = Told::new();
+            let mut found = ForkTokens::new();
             for number in 0.. {
                 let Some(extend) = text.part(branch, at, number) else { break };
-                told.extend(self.finish(vec![extend])?.into_iter().flat_map(told_of));
+                found.extend(self.finish(vec![extend])?.into_iter().flat_map(tokens_of));
             }
             self.handle.discard(&[branch]);
-            all.insert(at, told);
+            all.insert(at, found);
         }
         Ok(all)
     }
 
     /// All forks in groups of random size and order, part by part.
-    fn script(&mut self, text: &ForkedText, dice: &mut Dice) -> Result<HashMap<usize, Told>> {
+    fn script(&mut self, text: &ForkedText, dice: &mut Dice) -> Result<HashMap<usize, ForkTokens>> {
         let mut offsets: Vec<usize> = (1..=text.tokens.len()).collect();
         let mut resting: Vec<RestingFork> = Vec::new();
-        let mut all: HashMap<usize, Told> = HashMap::new();
+        let mut all: HashMap<usize, ForkTokens> = HashMap::new();
         for round in 0.. {
             if offsets.is_empty() && resting.is_empty() {
                 break;
@@ -244,7 +244,7 @@ impl<B: Backend> Player<B> {
             let extend = |fork: &RestingFork| text.part(fork.branch, fork.at, fork.next).expect("it has parts left");
             let extends: Vec<Extend> = group.iter().map(extend).collect();
             for (mut fork, finish) in group.into_iter().zip(self.finish(extends)?) {
-                all.entry(fork.at).or_default().extend(told_of(finish));
+                all.entry(fork.at).or_default().extend(tokens_of(finish));
                 fork.next += 1;
                 match text.part(fork.branch, fork.at, fork.next) {
                     Some(_) => resting.push(fork),
@@ -294,7 +294,7 @@ impl<B: Backend> Player<B> {
     }
 }
 
-fn told_of(finish: Finish) -> impl Iterator<Item = (TokenId, f32)> {
+fn tokens_of(finish: Finish) -> impl Iterator<Item = (TokenId, f32)> {
     finish.tokens.into_iter().zip(finish.logprobs)
 }
 
@@ -303,7 +303,7 @@ fn count(len: usize) -> u32 {
 }
 
 impl ForkReport {
-    fn see(&mut self, expected: &Told, found: &Told, place: impl FnOnce() -> String) {
+    fn see(&mut self, expected: &ForkTokens, found: &ForkTokens, place: impl FnOnce() -> String) {
         self.forks += 1;
         self.values += expected.len();
         let same = |((a, x), (b, y)): (&(TokenId, f32), &(TokenId, f32))| a == b && x.to_bits() == y.to_bits();
@@ -324,13 +324,13 @@ mod tests {
 
     #[test]
     fn every_bit_and_every_token_counts() {
-        let told = |logprob: f32| vec![(TokenId(1), -1.0), (TokenId(2), logprob)];
+        let tokens = |logprob: f32| vec![(TokenId(1), -1.0), (TokenId(2), logprob)];
         let mut report = ForkReport::default();
         assert!(!report.passes(), "nothing was compared");
-        report.see(&told(-2.0), &told(-2.0), String::new);
+        report.see(&tokens(-2.0), &tokens(-2.0), String::new);
         assert!(report.passes());
-        report.see(&told(-2.0), &told((-2.0f32).next_up()), || "there".to_owned());
-        report.see(&told(-2.0), &told(-2.0)[..1].to_vec(), String::new);
+        report.see(&tokens(-2.0), &tokens((-2.0f32).next_up()), || "there".to_owned());
+        report.see(&tokens(-2.0), &tokens(-2.0)[..1].to_vec(), String::new);
         assert_eq!((report.different, report.values, report.forks), (2, 6, 3));
         assert!(report.to_string().contains("token 1 of the fork there"), "{report}");
     }

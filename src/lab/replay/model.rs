@@ -36,7 +36,7 @@ pub struct ReplaySettings {
     /// Bytes for keys and values; `None`: nine tenths of the memory left by weights and activations, as far as the job
     /// can use it.
     pub pool_bytes: Option<usize>,
-    /// Bytes of host memory for keys and values of preempted branches.
+    /// Bytes of host memory for keys, values and states of preempted branches.
     pub swap_bytes: usize,
 }
 

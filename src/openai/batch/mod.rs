@@ -36,7 +36,7 @@ use serde_json::json;
 pub use file::{AnswerProgress, RequestFile};
 pub use input::InputLine;
 pub use input::read as read_lines;
-pub use origin::{AnswerOrigin, Kept, system_fingerprint};
+pub use origin::{AnswerOrigin, CacheFormats, system_fingerprint};
 pub use prompts::{BatchPrompt, read_prompts};
 pub use request::reader;
 
@@ -73,8 +73,8 @@ pub fn main(options: &BatchOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let folder = ModelFolder::open(&options.model)?.with(options.budget.weights)?;
     let weights = folder.config.effect_of(options.budget.weights);
     let tokenizer = Arc::new(Tokenizer::load(&options.model)?);
-    let kept = Kept { kv: options.budget.kv, states: folder.config.state_dtype(options.budget.states) };
-    let origin = AnswerOrigin::new(&options.model, kept, weights, options.seed)?;
+    let formats = CacheFormats { kv: options.budget.kv, states: folder.config.state_dtype(options.budget.states) };
+    let origin = AnswerOrigin::new(&options.model, formats, weights, options.seed)?;
     let model = name_of_model(&options.model);
     let reader = request::reader(&tokenizer, &folder.config, &model, options.seed);
     let mut file = RequestFile::open(lines, &options.out, options.resume, origin, &reader)?;

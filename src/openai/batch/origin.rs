@@ -1,5 +1,6 @@
-//! Identifies the inputs of an answer by two hashes in the answer: `request_id`, of everything the call contains,
-//! and `system_fingerprint`, of the model and the formats of keys, values and states. `--resume` keeps only answers with matching hashes.
+//! Identifies the inputs of an answer by two hashes in the answer: `request_id`, of everything the call contains, and
+//! `system_fingerprint`, of the model and the formats of keys, values and states. `--resume` keeps only answers with
+//! matching hashes.
 
 use std::path::Path;
 
@@ -20,8 +21,8 @@ pub struct AnswerOrigin {
 }
 
 impl AnswerOrigin {
-    pub fn new(model: &Path, kept: Kept, weights: WeightChoice, seed: u64) -> Result<Self> {
-        Ok(AnswerOrigin { system_fingerprint: system_fingerprint(model, kept, weights)?, seed })
+    pub fn new(model: &Path, formats: CacheFormats, weights: WeightChoice, seed: u64) -> Result<Self> {
+        Ok(AnswerOrigin { system_fingerprint: system_fingerprint(model, formats, weights)?, seed })
     }
 
     /// Equal for calls with the same content and seed, so that equal jobs write equal answers. "own" tells answers from
@@ -37,9 +38,9 @@ impl AnswerOrigin {
     }
 }
 
-/// How what a model computed of a text is kept.
+/// Storage formats of what a model computes of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct CacheFormats {
     /// Keys and values.
     pub kv: KvDtype,
     /// States of delta-rule layers, if the model has some.
@@ -47,10 +48,10 @@ pub struct Kept {
 }
 
 /// Names the model in `folder`, how its keys, values and states are kept, and what its weights become.
-pub fn system_fingerprint(folder: &Path, kept: Kept, weights: WeightChoice) -> Result<String> {
-    let mut named = format!("{} {}", hash_of_folder(folder)?, kept.kv);
-    if !kept.states.is_f32() {
-        named += &format!(" {} states", kept.states);
+pub fn system_fingerprint(folder: &Path, formats: CacheFormats, weights: WeightChoice) -> Result<String> {
+    let mut named = format!("{} {}", hash_of_folder(folder)?, formats.kv);
+    if !formats.states.is_f32() {
+        named += &format!(" {} states", formats.states);
     }
     if !weights.is_as_stored() {
         named += &format!(" {weights}");

@@ -354,7 +354,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::openai::batch::Kept;
+    use crate::openai::batch::CacheFormats;
     use crate::openai::batch::{input, request};
     use crate::out::Progress;
 
@@ -375,7 +375,7 @@ mod tests {
         let (engine, tokenizer) = crate::launch::open(&model).expect("the demo model is part of the project");
         let config = crate::model::ModelFolder::open(&model).expect("the same").config;
         let reader = || request::reader(&tokenizer, &config, "demo", 0);
-        let origin = AnswerOrigin::new(&model, Kept::default(), crate::model::WeightChoice::default(), 0)
+        let origin = AnswerOrigin::new(&model, CacheFormats::default(), crate::model::WeightChoice::default(), 0)
             .expect("files that can be read");
         let mut output = BatchOutput::open(&out, false, &lines, &origin).expect("a new file");
         let outline = |line: &InputLine| {
