@@ -1,7 +1,8 @@
 //! `cargo bench --bench engine`: what a decode step costs the host: 256 and 2,560 branches under a header and 32
 //! prompts, of equal lengths (all turn their pages at once) and of ragged ones. On a simulated device, which computes
 //! nothing, so that the host has its caches to itself as beside a GPU; and on the CPU, by a model so small that its
-//! work counts for little (`-- simulated` and `-- cpu` measure one). Milliseconds a step.
+//! work counts for little (`-- simulated` and `-- cpu` measure one). Milliseconds a step. `-- forks`: microseconds of a
+//! fork of a model with delta-rule layers, whose children read their parent's state.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,6 +24,9 @@ fn main() {
         "{:>8} {:>8} {:>7} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
         "device", "branches", "prompts", "ahead", "replanned", "schedule", "plan", "forward", "commit", "all"
     );
+    let dense = r#"{ "model_type": "llama", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1,
+        "num_key_value_heads": 1, "intermediate_size": 16, "vocab_size": 256, "eos_token_id": 0,
+        "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "tie_word_embeddings": true }"#;
     let named: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     let is_wanted = |device: &str| named.is_empty() || named.iter().any(|name| name == device);
     let profile = Arc::new(DeviceProfile::named("h200").expect("it is built in"));
@@ -30,18 +34,46 @@ fn main() {
         for ragged in [false, true] {
             for run_ahead in [false, true] {
                 if is_wanted("simulated") {
-                    measure("simulated", Sim::new(profile.clone()), branches, ragged, run_ahead);
+                    let engine = engine(Sim::new(profile.clone()), dense, branches, run_ahead);
+                    measure("simulated", &engine, branches, ragged, run_ahead);
                 }
                 if is_wanted("cpu") {
-                    measure("cpu", Cpu::open().unwrap(), branches, ragged, run_ahead);
+                    let engine = engine(Cpu::open().unwrap(), dense, branches, run_ahead);
+                    measure("cpu", &engine, branches, ragged, run_ahead);
                 }
             }
         }
     }
+    if is_wanted("forks") {
+        measure_forks();
+    }
 }
 
-fn measure<B: Backend>(device: &str, backend: B, branches: usize, ragged: bool, run_ahead: bool) {
-    let engine = engine(backend, branches, run_ahead);
+/// Forks of prompts whose states are kept, in groups of several sizes.
+fn measure_forks() {
+    let hybrid = r#"{ "model_type": "qwen3_5_text", "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_conv_kernel_dim": 4,
+        "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"],
+        "intermediate_size": 32, "vocab_size": 256, "eos_token_id": 0, "max_position_embeddings": 1024,
+        "rms_norm_eps": 1e-6, "tie_word_embeddings": true }"#;
+    let engine = engine(Cpu::open().unwrap(), hybrid, 256, false);
+    for children in [1, 16, 256, 1024] {
+        let root = engine.root((0..300).map(|i| TokenId(i % 251)).collect()).expect("it fits");
+        let mut extension = engine.start(vec![Extend::given(root, vec![TokenId(1)], Some(0))]).expect("it fits");
+        while extension.next().is_some() {}
+        let begun = Instant::now();
+        let repeats = 1024 / children;
+        for _ in 0..repeats {
+            let forks = engine.fork(root, children).expect("the root rests");
+            assert_eq!(forks.len(), children);
+        }
+        let us = begun.elapsed().as_secs_f64() * 1e6 / (repeats * children) as f64;
+        println!("   forks: {children} at a time: {us:.2} us a fork");
+    }
+}
+
+fn measure(device: &str, engine: &EngineHandle, branches: usize, ragged: bool, run_ahead: bool) {
     let header: Vec<TokenId> = (0..256).map(|i| TokenId(i % 251)).collect();
     let prompts = (0..32).map(|item| {
         let tail = if ragged { 16 + item as u32 } else { 32 };
@@ -80,10 +112,7 @@ fn measure<B: Backend>(device: &str, backend: B, branches: usize, ragged: bool, 
     );
 }
 
-fn engine<B: Backend>(mut backend: B, max_branches: usize, run_ahead: bool) -> EngineHandle {
-    let config = r#"{ "model_type": "llama", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1,
-        "num_key_value_heads": 1, "intermediate_size": 16, "vocab_size": 256, "eos_token_id": 0,
-        "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "tie_word_embeddings": true }"#;
+fn engine<B: Backend>(mut backend: B, config: &str, max_branches: usize, run_ahead: bool) -> EngineHandle {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("config.json");
     std::fs::write(&path, config).expect("it can be written");
