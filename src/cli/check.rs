@@ -38,7 +38,7 @@ pub struct CheckArgs {
     pub state_dtype: StateDtype,
     /// Also fork a text at every token offset by so many scripts, each in five engines, with random steps, pools, swaps,
     /// evictions and resumes, and compare every bit with fresh computations. On a GPU with --deterministic
-    #[arg(long, value_name = "SCRIPTS", value_parser = whole::<u64>(1..), requires = "model")]
+    #[arg(long, value_name = "SCRIPTS", value_parser = whole::<u64>(1..=1000), requires = "model")]
     pub forks: Option<u64>,
     /// What dense weights become when they are loaded, as in `run`
     #[arg(long, value_enum, value_name = "FORMAT", requires = "model", conflicts_with = "quick")]

@@ -324,6 +324,9 @@ pub(super) fn load_on<B: Backend>(
 ) -> Result<Decoder<B>> {
     budget.kv.set_on(backend, model.config.stored_heads(), model.dtype);
     let mut decoder = model.load(backend)?;
+    if decoder.config().state_dtype(budget.states) != budget.states {
+        log::warn!("--state-dtype {}: the model has no states of delta-rule layers", budget.states);
+    }
     decoder.set_state_dtype(budget.states);
     Ok(decoder)
 }

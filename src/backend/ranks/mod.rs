@@ -27,6 +27,9 @@ use members::Members;
 /// Parts of an exact sum over inputs; the largest number of ranks.
 pub const PARTS: usize = 8;
 
+/// How many ranks a model may have: such as divide the parts.
+pub const RANKS: [usize; 4] = [1, 2, 4, PARTS];
+
 /// A backend several of which can be the ranks of one model.
 pub trait Ranked: Backend<SavedPages: Sync> + Sized {
     /// Through which the ranks exchange buffers. Their calls meet in the order in which each rank makes them.
@@ -232,7 +235,7 @@ impl<B: Ranked> Ranks<B> {
     /// They are not 1, 2, 4 or 8, or cannot be connected.
     pub fn new(mut ranks: Vec<B>, exact: bool) -> Result<Self> {
         let count = ranks.len();
-        if ![1, 2, 4, PARTS].contains(&count) {
+        if !RANKS.contains(&count) {
             return Err(Error::value("--tensor-parallel", "1, 2, 4 or 8 devices", count.to_string()));
         }
         let fabric = B::connect(&mut ranks)?;

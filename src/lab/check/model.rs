@@ -194,7 +194,8 @@ fn arithmetic<B: Backend>(backend: &mut B, decoder: &mut Decoder<B>, options: &M
         fact(&format!("{} kv", options.kv), rounding)?;
     }
     match decoder.config().state_dtype(options.states) {
-        StateDtype::F32 => {}
+        StateDtype::F32 if options.states == StateDtype::F32 => {}
+        StateDtype::F32 => fact(&format!("{} states", options.states), "none: the model has no delta-rule layers")?,
         states => fact(&format!("{states} states"), state_rounding(backend, decoder, states, tokens)?)?,
     }
     Ok(holds)

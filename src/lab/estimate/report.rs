@@ -102,7 +102,9 @@ impl ModelSizes {
             dtype: model.dtype,
             weights: match &device.held.quantisation {
                 Some(how) => how.to_string(),
-                None if !device.held.formats.is_empty() => "as GGUF stores them".to_owned(),
+                None if device.held.formats.values().any(|format| format.dense().is_none()) => {
+                    "as GGUF stores them".to_owned()
+                }
                 None => model.dtype.to_string(),
             },
             weight_bytes: device.held.weight_bytes(model.dtype) as u64,

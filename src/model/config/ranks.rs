@@ -1,7 +1,7 @@
 //! Whether a model can be divided among the ranks of tensor parallelism (`backend::ranks`), and by how many.
 
 use crate::backend::Dtype;
-use crate::backend::ranks::PARTS;
+use crate::backend::ranks::{PARTS, RANKS};
 use crate::error::{Error, Result};
 
 use super::{FeedForward, HeadNormSpan, LayerSpec, Mixer, ModelConfig};
@@ -70,7 +70,7 @@ impl ModelConfig {
     ///
     /// # Errors
     ///
-    /// The first layer that stands against it, with the numbers of ranks that divide the model.
+    /// The first layer that stands against it, with the numbers of ranks that divide the model; or no model has so many.
     pub fn check_ranks(&self, ranks: usize, exact: bool) -> Result<()> {
         for (ix, layer) in self.layers.iter().enumerate() {
             if let Some(kind) = undivided(layer) {
@@ -87,14 +87,16 @@ impl ModelConfig {
                 }
             }
         }
-        Ok(())
+        match RANKS.contains(&ranks) {
+            true => Ok(()),
+            false => Err(Error::value("--tensor-parallel", "1, 2, 4 or 8 devices", ranks.to_string())),
+        }
     }
 
     /// The numbers of ranks that divide the model, for people.
     fn whole_ranks(&self, exact: bool) -> String {
         let divides = |ranks: &usize| self.layers.iter().flat_map(sizes).all(|one| one.is_divided(*ranks, exact));
-        let counts: Vec<String> =
-            [1, 2, 4, PARTS].iter().filter(|ranks| divides(ranks)).map(usize::to_string).collect();
+        let counts: Vec<String> = RANKS.iter().filter(|ranks| divides(ranks)).map(usize::to_string).collect();
         match counts.as_slice() {
             [] => "no number of devices does".to_owned(),
             counts => format!("{} devices do", counts.join(", ")),
@@ -178,5 +180,20 @@ mod tests {
         // The head of an odd vocabulary is not divided.
         assert_eq!(bytes(101, false, false), 2 * 2 * 101 * 32);
         assert_eq!(bytes(100, false, true), table + 2 * (2 * 6 * 32));
+    }
+
+    #[test]
+    fn no_model_has_three_ranks_or_sixteen() {
+        let fields = serde_json::json!({
+            "model_type": "llama", "hidden_size": 96, "num_hidden_layers": 1, "num_attention_heads": 48,
+            "num_key_value_heads": 48, "intermediate_size": 192, "vocab_size": 64, "max_position_embeddings": 64,
+            "rms_norm_eps": 1e-6
+        });
+        let model = ModelConfig::from_json(&fields.to_string()).unwrap();
+        assert!(RANKS.into_iter().all(|ranks| model.check_ranks(ranks, true).is_ok()));
+        for ranks in [3, 16] {
+            let error = model.check_ranks(ranks, false).unwrap_err().to_string();
+            assert!(error.contains(&format!("1, 2, 4 or 8 devices, found {ranks}")), "{error}");
+        }
     }
 }
