@@ -67,8 +67,8 @@ impl fmt::Display for ForkReport {
     }
 }
 
-/// Forks a text of `tokens` tokens by the scripts of `seeds`, each in all [`corners`]. `deterministic`: the device's
-/// mode.
+/// Forks a text of `tokens` tokens by the scripts of `seeds`, each with five sizes of steps, pools and host memory.
+/// `deterministic`: the device's mode.
 pub fn forks<B: Backend>(
     backend: B,
     decoder: Decoder<B>,
