@@ -102,7 +102,7 @@ mod tests {
 
     use super::*;
     use crate::backend::ranks::members::Members;
-    use crate::backend::ranks::{Failed, Rank};
+    use crate::backend::ranks::{FailedExchange, Rank};
     use crate::backend::{Backend, Dtype};
     use crate::error::Error;
 
@@ -255,7 +255,7 @@ mod tests {
         let members = members(2);
         let work = |rank: Rank<'_, Cpu>| {
             if rank.number == 1 {
-                std::panic::panic_any(Failed(Error::Internal("rank 1 cannot send".to_owned())));
+                std::panic::panic_any(FailedExchange(Error::Internal("rank 1 cannot send".to_owned())));
             }
             Ok(sum(rank.backend, rank.fabric, rank.number, &one(1.0)).data[0])
         };

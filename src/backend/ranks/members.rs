@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use super::{Aborted, Failed, Rank, Ranked};
+use super::{Aborted, FailedExchange, Rank, Ranked};
 use crate::error::{Error, Result};
 
 pub struct Members<B: Ranked> {
@@ -188,7 +188,7 @@ fn passed_on<T>(ended: Vec<Ended<Result<T>>>) -> Result<Vec<T>> {
             Ok(Ok(result)) => results.push(result),
             Ok(Err(failed)) => error = error.or(Some(failed)),
             Err(panic) if panic.is::<Aborted>() => was_aborted = true,
-            Err(panic) => match panic.downcast::<Failed>() {
+            Err(panic) => match panic.downcast::<FailedExchange>() {
                 Ok(failed) => error = error.or(Some(failed.0)),
                 Err(panic) => resume_unwind(panic),
             },

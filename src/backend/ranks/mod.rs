@@ -132,7 +132,7 @@ pub struct Aborted;
 
 /// The panic of a rank that cannot do its part of an exchange, for which the others wait.
 #[derive(Debug)]
-pub struct Failed(pub Error);
+pub struct FailedExchange(pub Error);
 
 /// Something of each rank, which the rank's thread changes.
 type Each<T> = Arc<Vec<Mutex<T>>>;

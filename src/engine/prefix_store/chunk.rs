@@ -22,28 +22,28 @@ pub const CHUNK_TOKENS: usize = 512;
 
 /// What a file holds of its chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum ChunkPart {
     /// Keys and values of its tokens.
     Pages,
     /// The state after its last token. Not every chunk has one.
     State,
 }
 
-impl Part {
-    pub const BOTH: [Part; 2] = [Part::Pages, Part::State];
+impl ChunkPart {
+    pub const BOTH: [ChunkPart; 2] = [ChunkPart::Pages, ChunkPart::State];
 
     fn magic(self) -> [u8; 8] {
         match self {
-            Part::Pages => *b"offkv\0\0\x01",
-            Part::State => *b"offst\0\0\x01",
+            ChunkPart::Pages => *b"offkv\0\0\x01",
+            ChunkPart::State => *b"offst\0\0\x01",
         }
     }
 
     /// Ending of the files' names.
     pub fn ending(self) -> &'static str {
         match self {
-            Part::Pages => "kv",
-            Part::State => "state",
+            ChunkPart::Pages => "kv",
+            ChunkPart::State => "state",
         }
     }
 }
@@ -71,7 +71,7 @@ impl ChunkKey {
         hash.finalize().into()
     }
 
-    fn header(&self, part: Part, bytes: usize) -> Vec<u8> {
+    fn header(&self, part: ChunkPart, bytes: usize) -> Vec<u8> {
         let mut header = [&part.magic()[..], &self.identity, &self.before, &(bytes as u64).to_le_bytes()].concat();
         self.tokens.iter().for_each(|token| header.extend(token.0.to_le_bytes()));
         header
@@ -79,7 +79,7 @@ impl ChunkKey {
 }
 
 /// The path of a part of the chunk `name` in `folder`.
-pub(super) fn path_of(folder: &Path, name: &ChunkName, part: Part) -> PathBuf {
+pub(super) fn path_of(folder: &Path, name: &ChunkName, part: ChunkPart) -> PathBuf {
     folder.join(format!("{}.{}", blake3::Hash::from_bytes(*name).to_hex(), part.ending()))
 }
 
@@ -104,7 +104,7 @@ impl From<io::Error> for Unread {
 }
 
 /// A part of the chunk `key`, `bytes` bytes in all.
-pub(super) fn read(path: &Path, key: &ChunkKey, part: Part, bytes: usize) -> Result<Vec<u8>, Unread> {
+pub(super) fn read(path: &Path, key: &ChunkKey, part: ChunkPart, bytes: usize) -> Result<Vec<u8>, Unread> {
     let mut file = File::open(path)?;
     let expected = key.header(part, bytes);
     if file.metadata()?.len() != (expected.len() + bytes + blake3::OUT_LEN) as u64 {
@@ -126,7 +126,7 @@ pub(super) fn read(path: &Path, key: &ChunkKey, part: Part, bytes: usize) -> Res
 }
 
 /// Writes a part of the chunk `key`; it appears whole or not at all.
-pub(super) fn write(path: &Path, key: &ChunkKey, part: Part, held: &[u8]) -> Result<()> {
+pub(super) fn write(path: &Path, key: &ChunkKey, part: ChunkPart, held: &[u8]) -> Result<()> {
     let header = key.header(part, held.len());
     let checksum = blake3::Hasher::new().update(&header).update(held).finalize();
     write_whole(path, |file| {

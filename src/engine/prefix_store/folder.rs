@@ -6,7 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::chunk::{ChunkKey, ChunkName, Part, file_bytes, path_of, write};
+use super::chunk::{ChunkKey, ChunkName, ChunkPart, file_bytes, path_of, write};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::out::files::remove_partials;
@@ -30,8 +30,8 @@ pub(super) fn make(folder: &Path) -> Result<()> {
 /// first: of one prefix the end is evicted before the beginning, without which it could not be found. All times are of
 /// one clock: that by which a file system dates what is written may be coarser, and so behind.
 pub(super) fn touch(folder: &Path, chain: &[ChunkName]) {
-    let state = chain.last().map(|name| path_of(folder, name, Part::State));
-    let pages = chain.iter().rev().map(|name| path_of(folder, name, Part::Pages));
+    let state = chain.last().map(|name| path_of(folder, name, ChunkPart::State));
+    let pages = chain.iter().rev().map(|name| path_of(folder, name, ChunkPart::Pages));
     for path in state.into_iter().chain(pages) {
         let now = FileTimes::new().set_modified(SystemTime::now());
         // A file that another user made keeps its time.
@@ -55,7 +55,7 @@ impl FolderWriter {
     }
 
     /// Writes a part of the last chunk of `chain`, unless it is there.
-    pub fn write(&mut self, key: &ChunkKey, chain: &[ChunkName], part: Part, held: &[u8]) -> Result<()> {
+    pub fn write(&mut self, key: &ChunkKey, chain: &[ChunkName], part: ChunkPart, held: &[u8]) -> Result<()> {
         let path = path_of(&self.folder, chain.last().expect("a chain has chunks"), part);
         let new = file_bytes(held.len());
         if !path.exists() && self.make_room(new) {
@@ -100,7 +100,7 @@ struct StoredFile {
     used: SystemTime,
 }
 
-fn has_ending(path: &Path, part: Part) -> bool {
+fn has_ending(path: &Path, part: ChunkPart) -> bool {
     path.extension().is_some_and(|ending| ending == part.ending())
 }
 
@@ -110,7 +110,7 @@ fn files(folder: &Path) -> Vec<StoredFile> {
         let there = entry
             .metadata()
             .ok()
-            .filter(|there| there.is_file() && Part::BOTH.iter().any(|part| has_ending(&path, *part)))?;
+            .filter(|there| there.is_file() && ChunkPart::BOTH.iter().any(|part| has_ending(&path, *part)))?;
         Some(StoredFile { path, bytes: there.len(), used: there.modified().ok()? })
     });
     found.collect()

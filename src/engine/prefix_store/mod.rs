@@ -31,7 +31,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounde
 
 pub use chunk::CHUNK_TOKENS;
 
-use chunk::{ChunkKey, ChunkName, Identity, Part, Unread, path_of};
+use chunk::{ChunkKey, ChunkName, ChunkPart, Identity, Unread, path_of};
 use folder::{FolderWriter, touch};
 
 use crate::engine::EngineFacts;
@@ -198,9 +198,9 @@ impl PrefixStore {
         }
         let (first, last) = (computed / CHUNK_TOKENS, upto / CHUNK_TOKENS);
         let mut chain = if first < last { self.chain(branch, last).to_vec() } else { return None };
-        let has = |name: &&ChunkName, part: Part| path_of(&self.folder, name, part).exists();
-        let there = chain[first..].iter().take_while(|name| has(name, Part::Pages)).count();
-        let of_states = |there: usize| chain[first..][..there].iter().rposition(|name| has(&name, Part::State));
+        let has = |name: &&ChunkName, part: ChunkPart| path_of(&self.folder, name, part).exists();
+        let there = chain[first..].iter().take_while(|name| has(name, ChunkPart::Pages)).count();
+        let of_states = |there: usize| chain[first..][..there].iter().rposition(|name| has(&name, ChunkPart::State));
         let there = if self.state_bytes > 0 { of_states(there).map_or(0, |last| last + 1) } else { there };
         chain.truncate(first + there);
         let keys = (first..chain.len()).map(|chunk| key_of(self.identity, branch, &chain, chunk)).collect();
@@ -217,7 +217,7 @@ impl PrefixStore {
         let (branch, next) = (found.branch, found.first * CHUNK_TOKENS);
         let (page_bytes, state_bytes) = (self.chunk_bytes, self.state_bytes);
         let (folder, unreadable) = (self.folder.clone(), self.unreadable.clone());
-        let read = move |name: &ChunkName, key: &ChunkKey, part: Part, bytes: usize| {
+        let read = move |name: &ChunkName, key: &ChunkKey, part: ChunkPart, bytes: usize| {
             let path = path_of(&folder, name, part);
             match chunk::read(&path, key, part, bytes) {
                 Ok(held) => Some(held),
@@ -242,9 +242,9 @@ impl PrefixStore {
             touch(&folder, &found.chain);
             let names = &found.chain[found.first..];
             for (number, (key, name)) in (1..).zip(found.keys.iter().zip(names)) {
-                let Some(pages) = read(name, key, Part::Pages, page_bytes) else { return };
+                let Some(pages) = read(name, key, ChunkPart::Pages, page_bytes) else { return };
                 let is_last = state_bytes > 0 && number == names.len();
-                let state = if is_last { read(name, key, Part::State, state_bytes) } else { None };
+                let state = if is_last { read(name, key, ChunkPart::State, state_bytes) } else { None };
                 if sender.send(ChunkBytes { pages, state }).is_err() {
                     return;
                 }
@@ -296,8 +296,8 @@ impl PrefixStore {
     pub fn note(&mut self, branch: &Branch, end: usize, mark: PathMark, with_state: bool) {
         let chain = self.chain(branch, end / CHUNK_TOKENS).to_vec();
         let last = chain.last().expect("a chunk ends at a position above 0");
-        let lacks = |part: Part| !path_of(&self.folder, last, part).exists();
-        if !self.writer.has_failed() && (lacks(Part::Pages) || with_state && lacks(Part::State)) {
+        let lacks = |part: ChunkPart| !path_of(&self.folder, last, part).exists();
+        if !self.writer.has_failed() && (lacks(ChunkPart::Pages) || with_state && lacks(ChunkPart::State)) {
             let key = key_of(self.identity, branch, &chain, chain.len() - 1);
             self.unsaved.push_back(UnsavedChunk { mark, end, with_state, key, chain });
         }
@@ -341,9 +341,9 @@ struct WriteJob {
 
 impl WriteJob {
     fn write(&self, folder: &mut FolderWriter) -> Result<()> {
-        folder.write(&self.key, &self.chain, Part::Pages, &self.bytes.pages)?;
+        folder.write(&self.key, &self.chain, ChunkPart::Pages, &self.bytes.pages)?;
         let state = self.bytes.state.as_ref();
-        state.map_or(Ok(()), |state| folder.write(&self.key, &self.chain, Part::State, state))
+        state.map_or(Ok(()), |state| folder.write(&self.key, &self.chain, ChunkPart::State, state))
     }
 }
 

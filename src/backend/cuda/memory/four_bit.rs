@@ -81,11 +81,13 @@ pub fn pack_row(layout: FourBit, group_inputs: usize, row: &QuantRow, output: us
         FourBitCodes::Fp4 => 0,
     };
     let counts = |group: usize| row.scales.get(group).is_some_and(|scale| scale.abs() >= LEAST_SCALE);
+    // Nearly always: then no code asks for its group.
+    let all_count = row.scales.iter().all(|scale| scale.abs() >= LEAST_SCALE);
     let panels = panels.chunks_exact_mut(layout.panel_bytes()).zip(row.codes.chunks(FourBit::INPUTS));
     for (number, (panel, codes)) in panels.enumerate() {
         for (k, &code) in codes.iter().enumerate() {
-            let group = (number * FourBit::INPUTS + k) / group_inputs;
-            let code = if counts(group) { code } else { zero(group) };
+            let group = || (number * FourBit::INPUTS + k) / group_inputs;
+            let code = if all_count || counts(group()) { code } else { zero(group()) };
             // Thread, register and half of it that hold input k, as in attention/mma.cuh.
             let thread = output / 16 * 32 + output % 8 * 4 + k % 8 / 2;
             let (register, high) = (output / 8 % 2 + k / 8 % 2 * 2, k % 2);

@@ -30,7 +30,7 @@ use super::memory::weights::{Matrix, Vector};
 use super::step::Step;
 use super::{Cuda, four_bit_of};
 use crate::backend::ranks::meeting::Meeting;
-use crate::backend::ranks::{Aborted, Failed, PARTS, Ranked, Reduced};
+use crate::backend::ranks::{Aborted, FailedExchange, PARTS, Ranked, Reduced};
 use crate::backend::{ActivationDtype, Backend, Dtype, MatrixPart, StepShape};
 use crate::error::{Error, Result};
 use ways::{ExchangePiece, MOST_BLOCKS, MOST_CHUNKS, Way};
@@ -145,7 +145,7 @@ impl CudaFabric {
     fn fail(&self, device: &Device, error: Error) {
         match self.count() {
             1 => device.keep(error),
-            _ => resume_unwind(Box::new(Failed(error))),
+            _ => resume_unwind(Box::new(FailedExchange(error))),
         }
     }
 
