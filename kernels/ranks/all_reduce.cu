@@ -1,19 +1,26 @@
 // out = sum over ranks of their parts, or out += it, folded pair by pair as a balanced tree: the parts of a rank, then
-// the ranks in order. The same bits on each rank, whichever of the three kernels. Parts are rounded to WIRE, as they
+// the ranks in order. The same bits on each rank, whichever of the ways. Parts are rounded to WIRE, as they
 // are sent. With EXACT, PARTS * RANKS is always 8, and every sum but the last is rounded to WIRE too, whichever rank
 // makes it: then the bits do not depend on the number of ranks. Without, of more than two ranks, the last alone is.
 //
 // all_reduce_packets: each rank writes all of its sum to every other one, in packets that carry their own flag; twice
 //   the bytes, but one way of the link is all that it waits for. For small buffers.
-// all_reduce_one_shot: each rank writes all of its sum to every other one, chunk by chunk. Half the blocks send, half
-//   add up what has come. (RANKS - 1) * count elements leave each GPU. For two ranks no order of exchange sends less.
-//   Of one rank all blocks add up.
+// all_reduce_one_shot: each rank writes all of its sum to every other one, chunk by chunk; a block sends a chunk and
+//   adds up what has come of it; of two ranks a multiprocessor has two blocks. A sum of several parts is kept in the
+//   first of them, so that they are read once. (RANKS - 1) * count elements leave each GPU. For two ranks no order of
+//   exchange sends less.
 // all_reduce_two_shot: each rank adds up one share and writes the sums to every other one. A third of the blocks sends,
 //   adds, and takes over sums, each. 2 * (RANKS - 1) / RANKS * count elements leave each GPU; with EXACT, or of two
 //   ranks, half of them are f32.
 //
-// Shapes: out f32, parts PART, of which elements first, .. first + count are summed; memory as in exchange.cuh.
-// Grid: the same on every rank; blocks of 512 threads. Blocks wait only for blocks of a lower number on other ranks.
+// all_reduce_own, all_reduce_gathered: where ranks write no memory of each other, the sum of this rank's parts as WIRE,
+//   and from those of all ranks, which a library has gathered, what the others leave. Sums of more ranks than two are
+//   what one shot makes of them.
+//
+// Shapes: out f32, parts PART, of which elements first, .. first + count are summed; memory as in exchange.cuh. Parts
+// are lost.
+// Grid: the same on every rank; blocks of 512 threads. Blocks wait only for blocks of the same number, or a lower one,
+// on other ranks.
 // Limit: the link.
 // Definition: `Ranked::all_reduce`; on the CPU, src/backend/cpu/fabric.rs.
 //
@@ -37,7 +44,7 @@ using SUM = SentAs<ROUNDS_LAST>::Type;
 
 // The buffers of this rank's parts.
 struct Parts {
-    const PART* at[8];
+    PART* at[8];
 };
 
 // Folds neighbouring sums into the first, level by level; those of a level are rounded to WIRE if `rounds` says so of
@@ -72,6 +79,15 @@ __device__ __forceinline__ Lanes<float, N> own_sum(const Parts& parts, unsigned 
     // Of one rank the last sum is that of all.
     fold(sums, [](unsigned left) { return RANKS > 1 || left > 1; });
     return sums[0];
+}
+
+// Whether the sum of several parts is kept in the first.
+constexpr bool KEEPS = PARTS > 1 && RANKS > 1;
+
+// What `send` has kept; the same if nothing is.
+template <int N>
+__device__ __forceinline__ Lanes<float, N> kept_sum(const Parts& parts, unsigned long long i) {
+    return KEEPS ? load<N>(parts.at[0] + i) : own_sum<N>(parts, i);
 }
 
 // The sum of all ranks'.
@@ -202,13 +218,16 @@ struct Elements {
     bool adds;
 };
 
-// Writes elements [begin, end) to ranks first_other, .. behind this one.
-template <int N>
+// Writes elements [begin, end) to ranks first_other, .. behind this one; with `keep`, for `kept_sum` too.
+template <int N, bool KEEP>
 __device__ __forceinline__ void send(const Exchange& at, unsigned number, const Elements& of, unsigned share,
                                      unsigned begin, unsigned end, unsigned first_other, unsigned end_other) {
 #pragma unroll 4
     for (unsigned i = begin + threadIdx.x * N; i < end; i += blockDim.x * N) {
         const Lanes<float, N> own = own_sum<N>(of.parts, of.first + i);
+        if (KEEP) {
+            store<N>(of.parts.at[0] + of.first + i, own);
+        }
         for (unsigned other = first_other; other < end_other; other++) {
             store<N>(sent_at<WIRE>(at, number, at.rank, (at.rank + other) % RANKS, share, i), own);
         }
@@ -216,41 +235,44 @@ __device__ __forceinline__ void send(const Exchange& at, unsigned number, const 
 }
 
 // The sums of N elements from `i`.
-template <int N>
+template <int N, bool KEPT>
 __device__ __forceinline__ Lanes<float, N> sum_at(const Exchange& at, unsigned number, const Elements& of,
                                                   unsigned share, unsigned i) {
     Lanes<float, N> sums[RANKS];
 #pragma unroll
     for (unsigned sender = 0; sender < RANKS; sender++) {
-        sums[sender] = sender == at.rank ? own_sum<N>(of.parts, of.first + i)
-                                         : load<N>(sent_at<WIRE>(at, number, sender, at.rank, share, i));
+        if (sender != at.rank) {
+            sums[sender] = load<N>(sent_at<WIRE>(at, number, sender, at.rank, share, i));
+        } else {
+            sums[sender] = KEPT ? kept_sum<N>(of.parts, of.first + i) : own_sum<N>(of.parts, of.first + i);
+        }
     }
     return fold_ranks(sums);
 }
 
 template <int N>
 __device__ __forceinline__ void one_shot(const Exchange& at, const Elements& of) {
-    constexpr unsigned ROLES = RANKS > 1 ? 2 : 1;
     const unsigned number = number_of(at), chunks = (of.count + of.chunk - 1) / of.chunk;
-    const unsigned blocks = gridDim.x / ROLES, block = blockIdx.x % blocks;
-    const bool sends = RANKS > 1 && blockIdx.x < blocks;
-    for (unsigned c = block; c < chunks; c += blocks) {
+    for (unsigned c = blockIdx.x; c < chunks; c += gridDim.x) {
         const unsigned begin = c * of.chunk, end = min(begin + of.chunk, of.count);
-        if (sends) {
-            send<N>(at, number, of, 0, begin, end, 1, RANKS);
+        if (RANKS > 1) {
+            send<N, KEEPS>(at, number, of, 0, begin, end, 1, RANKS);
             tell(at, number, 0, c);
-        } else {
             hear(at, number, 0, c);
+        }
+        // What a thread has kept, it reads itself.
 #pragma unroll 2
-            for (unsigned i = begin + threadIdx.x * N; i < end; i += blockDim.x * N) {
-                put<N>(of.out + of.first + i, sum_at<N>(at, number, of, 0, i), of.adds);
-            }
+        for (unsigned i = begin + threadIdx.x * N; i < end; i += blockDim.x * N) {
+            put<N>(of.out + of.first + i, sum_at<N, KEEPS>(at, number, of, 0, i), of.adds);
         }
     }
     end_exchange(at, number);
 }
 
-extern "C" __global__ void __launch_bounds__(512, 1)
+// Sums of more ranks, or of eight parts, need more registers.
+constexpr unsigned ONE_SHOT_BESIDE = RANKS == 2 ? 2 : 1;
+
+extern "C" __global__ void __launch_bounds__(512, ONE_SHOT_BESIDE)
     all_reduce_one_shot(float* out, const Parts parts, unsigned long long first, unsigned count, unsigned adds,
                         unsigned chunk, const RankMemory* ranks, unsigned* last, const unsigned* aborted, unsigned rank,
                         unsigned most_packets, unsigned most_floats) {
@@ -281,7 +303,7 @@ __device__ __forceinline__ void two_shot(const Exchange& at, const Elements& of)
             continue;
         }
         if (role == 0) {
-            send<N>(at, number, of, owner * share * of.chunk, begin, end, other, other + 1);
+            send<N, false>(at, number, of, owner * share * of.chunk, begin, end, other, other + 1);
             tell_one(at, number, 0, c, owner);
         } else {
             hear_one(at, number, 1, c, owner);
@@ -297,7 +319,7 @@ __device__ __forceinline__ void two_shot(const Exchange& at, const Elements& of)
         hear(at, number, 0, c);
         for (unsigned i = begin + threadIdx.x * N; i < end; i += blockDim.x * N) {
             const unsigned own = at.rank * share * of.chunk;
-            const Lanes<float, N> sums = sum_at<N>(at, number, of, own, i);
+            const Lanes<float, N> sums = sum_at<N, false>(at, number, of, own, i);
             for (unsigned other = 1; other < RANKS; other++) {
                 store<N>(sent_at<SUM>(at, number, at.rank, (at.rank + other) % RANKS, own, i), sums);
             }
@@ -321,5 +343,44 @@ extern "C" __global__ void __launch_bounds__(512, 1)
         two_shot<WIDE>(at, of);
     } else {
         two_shot<1>(at, of);
+    }
+}
+
+template <int N>
+__device__ __forceinline__ void own_sums(WIRE* to, const Parts& parts, unsigned long long first, unsigned count) {
+    for (unsigned i = (blockIdx.x * blockDim.x + threadIdx.x) * N; i < count; i += gridDim.x * blockDim.x * N) {
+        store<N>(to + i, own_sum<N>(parts, first + i));
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    all_reduce_own(WIRE* to, const Parts parts, unsigned long long first, unsigned count) {
+    if (count % WIDE == 0 && first % WIDE == 0) {
+        own_sums<WIDE>(to, parts, first, count);
+    } else {
+        own_sums<1>(to, parts, first, count);
+    }
+}
+
+// given [RANKS, count]: the sums of elements first, .. of `out`.
+template <int N>
+__device__ __forceinline__ void gathered(float* out, const WIRE* given, unsigned long long first, unsigned count,
+                                         bool adds) {
+    for (unsigned i = (blockIdx.x * blockDim.x + threadIdx.x) * N; i < count; i += gridDim.x * blockDim.x * N) {
+        Lanes<float, N> sums[RANKS];
+#pragma unroll
+        for (unsigned rank = 0; rank < RANKS; rank++) {
+            sums[rank] = load<N>(given + static_cast<unsigned long long>(rank) * count + i);
+        }
+        put<N>(out + first + i, fold_ranks(sums), adds);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    all_reduce_gathered(float* out, const WIRE* given, unsigned long long first, unsigned count, unsigned adds) {
+    if (count % WIDE == 0 && first % WIDE == 0) {
+        gathered<WIDE>(out, given, first, count, adds != 0);
+    } else {
+        gathered<1>(out, given, first, count, adds != 0);
     }
 }

@@ -8,8 +8,8 @@
 
 #include "lanes.cuh"
 
-// The most blocks of an exchange.
-constexpr unsigned MOST_BLOCKS = 128;
+// The most blocks of an exchange: two on each of 128 multiprocessors.
+constexpr unsigned MOST_BLOCKS = 256;
 
 // The most chunks of a buffer, each of which has a word that says who has written it.
 constexpr unsigned MOST_CHUNKS = 1024;

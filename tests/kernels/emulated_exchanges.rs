@@ -103,6 +103,22 @@ fn buffer(dtype: Dtype, x: &[f32]) -> Vec<[u64; 2]> {
     bytes.chunks_exact(16).map(bytemuck::pod_read_unaligned).collect()
 }
 
+/// As a kernel is given a rank's parts.
+fn pointers_of(parts: &mut [Vec<[u64; 2]>]) -> [u64; PARTS] {
+    std::array::from_fn(|i| parts.get_mut(i).map_or(0, |part| part.as_mut_ptr() as u64))
+}
+
+/// The sum of element `i` of all parts of all ranks.
+fn sum_of_all(sums: ExchangedSums, x: &[Vec<Vec<f32>>], i: usize) -> f32 {
+    let ExchangedSums { ranks, wire, exact, .. } = sums;
+    let rank_sum = |parts: &Vec<Vec<f32>>| {
+        let parts = parts.iter().map(|part| wire.round(part[i])).collect();
+        folded(parts, |sum, left| if ranks > 1 || left > 1 { wire.round(sum) } else { sum })
+    };
+    let rounds = |left: usize| if left > 1 { exact } else { !exact && ranks > 2 };
+    folded(x.iter().map(rank_sum).collect(), |sum, left| if rounds(left) { wire.round(sum) } else { sum })
+}
+
 struct Sum {
     kernel: &'static str,
     count: usize,
@@ -153,12 +169,9 @@ fn hold_sums(count: usize, part: Dtype, wire: Dtype, exact: bool) {
             .collect();
         let before = numbers(&mut dice, length);
         let mut out: Vec<Vec<[u64; 2]>> = (0..count).map(|_| buffer(Dtype::F32, &before)).collect();
-        let given: Vec<Vec<Vec<[u64; 2]>>> =
+        let mut given: Vec<Vec<Vec<[u64; 2]>>> =
             x.iter().map(|parts| parts.iter().map(|x| buffer(part, x)).collect()).collect();
-        let mut pointers: Vec<[u64; PARTS]> = given
-            .iter()
-            .map(|parts| std::array::from_fn(|i| parts.get(i).map_or(0, |part| part.as_ptr() as u64)))
-            .collect();
+        let mut pointers: Vec<[u64; PARTS]> = given.iter_mut().map(|parts| pointers_of(parts)).collect();
         let mut own: Vec<Vec<u64>> = out
             .iter_mut()
             .map(|out| {
@@ -172,13 +185,7 @@ fn hold_sums(count: usize, part: Dtype, wire: Dtype, exact: bool) {
             let out: &[f32] = bytemuck::cast_slice(out.as_flattened());
             for i in 0..sum.count {
                 let i = first + i;
-                let rank_sum = |parts: &Vec<Vec<f32>>| {
-                    let parts = parts.iter().map(|part| wire.round(part[i])).collect();
-                    folded(parts, |sum, left| if count > 1 || left > 1 { wire.round(sum) } else { sum })
-                };
-                let all = x.iter().map(rank_sum).collect();
-                let rounds = |left: usize| if left > 1 { exact } else { !exact && count > 2 };
-                let all = folded(all, |sum, left| if rounds(left) { wire.round(sum) } else { sum });
+                let all = sum_of_all(sums, &x, i);
                 let expected = if sum.adds { before[i] + all } else { all };
                 assert!(
                     out[i].to_bits() == expected.to_bits(),
@@ -218,6 +225,56 @@ fn exact_sums() {
     hold_sums(2, Dtype::Bf16, Dtype::Bf16, true);
     hold_sums(4, Dtype::F32, Dtype::Bf16, true);
     hold_sums(8, Dtype::F16, Dtype::F16, true);
+}
+
+/// Where a library gathers what ranks have: the kernels before and behind it.
+fn hold_gathered_sums(ranks: usize, part: Dtype, wire: Dtype, exact: bool) {
+    let sums = ExchangedSums::of(ranks, part, wire, exact);
+    let unit = units::all_reduce(sums);
+    let kernels = ["all_reduce_own", "all_reduce_gathered"].map(|name| Emulated::compile(&unit, name));
+    let [Some(own), Some(gathered)] = kernels else { return };
+    let mut dice = Dice::new(ranks as u64);
+    for (seed, (first, count, adds)) in (0u32..).zip([(0, 2048, false), (16, 1000, true), (8, 37, true)]) {
+        let drawn = |dice: &mut Dice| numbers(dice, first + count).iter().map(|&x| part.round(x)).collect();
+        let x: Vec<Vec<Vec<f32>>> =
+            (0..ranks).map(|_| (0..sums.parts).map(|_| drawn(&mut dice)).collect()).collect();
+        let mut given = Vec::new();
+        for x in &x {
+            let mut parts: Vec<Vec<[u64; 2]>> = x.iter().map(|x| buffer(part, x)).collect();
+            let mut to = buffer(wire, &vec![0.0; count]);
+            let (mut pointers, mut address) = (pointers_of(&mut parts), to.as_mut_ptr() as u64);
+            let (mut first, mut elements) = (first as u64, count as u32);
+            let args = vec![at(&mut address), at(&mut pointers), at(&mut first), at(&mut elements)];
+            // SAFETY: the arguments of the kernel in their order; memory as large as they say.
+            unsafe { own.launch_beside(3, THREADS, seed, &[args]) };
+            given.extend_from_slice(&bytemuck::cast_slice::<_, u8>(&to)[..count * wire.bytes()]);
+        }
+        let before = numbers(&mut dice, first + count);
+        let mut out = buffer(Dtype::F32, &before);
+        given.resize(given.len().next_multiple_of(16), 0);
+        let mut given: Vec<[u64; 2]> = given.chunks_exact(16).map(bytemuck::pod_read_unaligned).collect();
+        let (mut to, mut from) = (out.as_mut_ptr() as u64, given.as_mut_ptr() as u64);
+        let (mut begin, mut elements, mut added) = (first as u64, count as u32, u32::from(adds));
+        let args = vec![at(&mut to), at(&mut from), at(&mut begin), at(&mut elements), at(&mut added)];
+        // SAFETY: as above.
+        unsafe { gathered.launch_beside(3, THREADS, seed, &[args]) };
+        let out: &[f32] = bytemuck::cast_slice(out.as_flattened());
+        for i in first..first + count {
+            let sum = sum_of_all(sums, &x, i);
+            let expected = if adds { before[i] + sum } else { sum };
+            assert_eq!(out[i].to_bits(), expected.to_bits(), "{sums:?}, element {i}: {} instead of {expected}", out[i]);
+        }
+        assert_eq!(out[..first], before[..first], "in front of the first");
+        assert!(out[first + count..].iter().all(|&behind| behind == 7.0), "behind the end");
+    }
+}
+
+#[test]
+fn gathered_sums() {
+    hold_gathered_sums(2, Dtype::F32, Dtype::Bf16, false);
+    hold_gathered_sums(2, Dtype::Bf16, Dtype::Bf16, true);
+    hold_gathered_sums(4, Dtype::Bf16, Dtype::Bf16, false);
+    hold_gathered_sums(8, Dtype::F32, Dtype::F32, true);
 }
 
 #[test]

@@ -330,6 +330,15 @@ impl Cuda {
         Fp8Experts::load(&self.device, matrices, biases).map(Experts::Fp8)
     }
 
+    /// Makes ready for buffers of so many rows.
+    fn note_rows(&mut self, rows: usize) -> Result<()> {
+        if rows > self.most_rows {
+            self.most_rows = rows;
+            self.reserve_rounded()?;
+        }
+        Ok(())
+    }
+
     /// Makes room for the rounded rows of all products. Without room, each later step asks again for its own.
     fn reserve_rounded(&mut self) -> Result<()> {
         let Some(fp8) = &mut self.fp8 else { return Ok(()) };
@@ -519,11 +528,7 @@ impl Backend for Cuda {
     fn resize(&mut self, buffer: &mut Buffer, rows: usize) -> Result<()> {
         self.forget_rounded();
         self.moves += u64::from(buffer.resize(&self.device, rows)?);
-        if rows > self.most_rows {
-            self.most_rows = rows;
-            self.reserve_rounded()?;
-        }
-        Ok(())
+        self.note_rows(rows)
     }
 
     fn write(&mut self, buffer: &mut Buffer, rows: usize, values: &[f32]) -> Result<()> {

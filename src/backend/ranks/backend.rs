@@ -80,11 +80,11 @@ impl<B: Ranked> Ranks<B> {
         match (w.portion, out.share) {
             (Portion::Inputs, _) => {
                 let inputs = Inputs::of(x, self.parts);
-                self.sum(out, x.holds, adds, move |rank, part, to| {
+                self.sum(out, x.holds, adds, move |rank, parts| {
                     let at = rank.number;
                     // A bias is added once.
-                    let bias = bias.as_ref().filter(|_| at == 0 && part == 0).map(|bias| &bias[0]);
-                    inputs.multiply(rank.backend, at, part, to, &each[at][part], bias);
+                    let bias = bias.as_ref().filter(|_| at == 0).map(|bias| &bias[0]);
+                    inputs.multiply(rank.backend, at, parts, &each[at], bias);
                 });
             }
             (Portion::Outputs, Share::Gathered) => {
@@ -110,10 +110,11 @@ impl<B: Ranked> Ranks<B> {
     fn combine_parts(&mut self, out: &RankBuffer<B>, x: &RankBuffer<B>, routes: &RankRoutes<B>, adds: bool) {
         assert_eq!(x.share, Share::Parts, "what experts write until it is combined");
         let (routes, first, others) = (routes.0.clone(), x.own.clone(), x.parts.clone());
-        self.sum(out, x.holds, adds, move |rank, part, to| {
+        self.sum(out, x.holds, adds, move |rank, parts| {
             let at = rank.number;
-            let x = if part == 0 { &first } else { &others[part - 1] };
-            rank.backend.combine(to, &lock(&x[at]), &lock(&routes[at]));
+            for (x, to) in [&first].into_iter().chain(&others).zip(parts) {
+                rank.backend.combine(to, &lock(&x[at]), &lock(&routes[at]));
+            }
         });
     }
 }
@@ -132,21 +133,23 @@ impl<B: Ranked> Inputs<B> {
         Self { x: x.own.clone(), columns: x.columns.clone(), width: x.width / parts }
     }
 
-    /// `out = w x (+ bias)` of the columns of part `part` of rank `at`.
+    /// `outs[i] = w[i] x` of the columns of part `i` of rank `at`; the first is increased by the bias.
     fn multiply(
         &self,
         backend: &mut B,
         at: usize,
-        part: usize,
-        out: &mut B::Buffer,
-        w: &B::Matrix,
+        outs: &mut [&mut B::Buffer],
+        w: &[B::Matrix],
         bias: Option<&B::Vector>,
     ) {
-        let is_cut = self.columns.is_some();
-        if is_cut && backend.linear_of_columns(out, &lock(&self.x[at]), part * self.width, w, bias) {
+        let is_plain = outs.len() > 1 && bias.is_none();
+        if is_plain && backend.linear_of_parts(outs, &lock(&self.x[at]), w) {
             return;
         }
-        self.with(backend, at, part, |backend, x| backend.linear(out, x, w, bias));
+        for (part, (out, w)) in outs.iter_mut().zip(w).enumerate() {
+            let bias = bias.filter(|_| part == 0);
+            self.with(backend, at, part, |backend, x| backend.linear(out, x, w, bias));
+        }
     }
 
     /// Calls `work` with the columns of part `part` of rank `at`.
@@ -272,7 +275,9 @@ impl<B: Ranked> Backend for Ranks<B> {
                         let columns = columns.collect::<Result<Vec<_>>>()?;
                         rank.backend.matrix(&columns.iter().map(ColumnsOf::part).collect::<Vec<_>>())
                     };
-                    (0..self.parts).map(matrix).collect()
+                    let mut matrices = (0..self.parts).map(matrix).collect::<Result<Vec<_>>>()?;
+                    rank.backend.join_parts(&mut matrices)?;
+                    Ok(matrices)
                 })?
             }
             _ => self.members.try_each(|rank| Ok(vec![rank.backend.matrix(parts)?]))?,
@@ -372,9 +377,14 @@ impl<B: Ranked> Backend for Ranks<B> {
     }
 
     fn resize(&mut self, buffer: &mut Self::Buffer, rows: usize) -> Result<()> {
-        let all = || [&buffer.own].into_iter().chain(&buffer.parts).chain(&buffer.columns);
-        self.members
-            .try_in_turn(|rank| all().try_for_each(|each| rank.backend.resize(&mut lock(&each[rank.number]), rows)))?;
+        self.members.try_in_turn(|rank| {
+            let at = rank.number;
+            let mut singles = [&buffer.own].into_iter().chain(&buffer.columns);
+            singles.try_for_each(|each| rank.backend.resize(&mut lock(&each[at]), rows))?;
+            let mut parts: Vec<_> = buffer.parts.iter().map(|part| lock(&part[at])).collect();
+            let mut parts: Vec<&mut B::Buffer> = parts.iter_mut().map(|part| &mut **part).collect();
+            rank.backend.resize_parts(&mut parts, rows)
+        })?;
         Ok(())
     }
 

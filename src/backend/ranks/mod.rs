@@ -54,13 +54,13 @@ pub trait Ranked: Backend<SavedPages: Sync> + Sized {
     fn settle(&mut self) {}
     /// `out`, a buffer of sums, becomes the sum of all parts of all ranks, or is increased by it. Parts are rounded to
     /// `wire`, and folded pair by pair as a balanced tree: those of a rank, a power of two, then the ranks in order. So
-    /// all have the same bits.
+    /// all have the same bits. What parts hold afterwards is unspecified.
     fn all_reduce(
         &mut self,
         fabric: &Self::Fabric,
         rank: usize,
         out: &mut Self::Buffer,
-        parts: &[&Self::Buffer],
+        parts: &mut [&mut Self::Buffer],
         how: Reduced,
     );
     /// As `matrix`, for the rows of one rank of a matrix of `outputs` rows: products of all numbers of ranks have the
@@ -76,17 +76,19 @@ pub trait Ranked: Backend<SavedPages: Sync> + Sized {
     }
     /// `out[r] = [x[r] of rank 0, x[r] of rank 1, ..]`
     fn all_gather(&mut self, fabric: &Self::Fabric, rank: usize, out: &mut Self::Buffer, x: &Self::Buffer);
-    /// `out = w x[.., first ..] (+ bias)`, over as many columns of `x` as `w` has inputs, read where they lie: the bits
-    /// of `linear` of a copy. Whether this backend does so; if not, nothing is done.
-    fn linear_of_columns(
-        &mut self,
-        out: &mut Self::Buffer,
-        x: &Self::Buffer,
-        first: usize,
-        w: &Self::Matrix,
-        bias: Option<&Self::Vector>,
-    ) -> bool {
-        let _ = (out, x, first, w, bias);
+    /// As `resize`, for the buffers of a sum's parts.
+    fn resize_parts(&mut self, parts: &mut [&mut Self::Buffer], rows: usize) -> Result<()> {
+        parts.iter_mut().try_for_each(|part| self.resize(part, rows))
+    }
+    /// Makes ready the matrices of a sum's parts for `linear_of_parts`.
+    fn join_parts(&mut self, parts: &mut [Self::Matrix]) -> Result<()> {
+        let _ = parts;
+        Ok(())
+    }
+    /// `outs[i] = w[i] x[.., i * inputs ..]`, over as many columns of `x` as each `w` has inputs, read where they lie:
+    /// the bits of `linear` of copies. Whether this backend does so; if not, nothing is done.
+    fn linear_of_parts(&mut self, outs: &mut [&mut Self::Buffer], x: &Self::Buffer, w: &[Self::Matrix]) -> bool {
+        let _ = (outs, x, w);
         false
     }
     /// `out[r][i] = x[r][first + i]`; both hold the same.
@@ -294,14 +296,14 @@ impl<B: Ranked> Ranks<B> {
         }
     }
 
-    /// `out` becomes, or is increased by, the sum over all parts of all ranks. `part(rank, number, to)` writes part
-    /// `number` of the rank to `to`. Parts are rounded as `inputs` are, from which they are computed.
+    /// `out` becomes, or is increased by, the sum over all parts of all ranks. `write_parts(rank, to)` writes those of
+    /// the rank. They are rounded as `inputs` are, from which they are computed.
     fn sum(
         &mut self,
         out: &RankBuffer<B>,
         inputs: ActivationDtype,
         adds: bool,
-        part: impl Fn(&mut Rank<'_, B>, usize, &mut B::Buffer) + Send + Sync + 'static,
+        write_parts: impl Fn(&mut Rank<'_, B>, &mut [&mut B::Buffer]) + Send + Sync + 'static,
     ) {
         let is_summed = matches!(out.share, Share::Summed { .. });
         assert!(is_summed, "a layer whose inputs are divided writes a buffer of sums");
@@ -311,11 +313,9 @@ impl<B: Ranked> Ranks<B> {
             let at = rank.number;
             let mut own = members::lock(&own[at]);
             let mut parts: Vec<_> = parts.iter().map(|part| members::lock(&part[at])).collect();
-            for (number, to) in parts.iter_mut().enumerate() {
-                part(rank, number, to);
-            }
-            let parts: Vec<&B::Buffer> = parts.iter().map(|part| &**part).collect();
-            rank.backend.all_reduce(rank.fabric, at, &mut own, &parts, how);
+            let mut parts: Vec<&mut B::Buffer> = parts.iter_mut().map(|part| &mut **part).collect();
+            write_parts(rank, &mut parts);
+            rank.backend.all_reduce(rank.fabric, at, &mut own, &mut parts, how);
         });
     }
 

@@ -45,8 +45,10 @@ struct MeasuredSum {
     one_shot_us: Option<f64>,
     two_shot_us: Option<f64>,
     nccl_us: Option<f64>,
+    /// NCCL's, and added to f32 sums as our own are.
+    nccl_added_us: Option<f64>,
     floor_us: f64,
-    /// What a model's sums of this size use, and its time over the floor's, and NCCL's over its.
+    /// What a model's sums of this size use, and its time over the floor's; and NCCL's, added, over its.
     chosen: &'static str,
     over_floor: f64,
     over_nccl: Option<f64>,
@@ -106,7 +108,7 @@ fn measure(
     let own = Way::ALL.map(|way| time(Exchange::Own(way)));
     let [packets_us, one_shot_us, two_shot_us] = own;
     let (packets_us, one_shot_us, two_shot_us) = (packets_us?, one_shot_us?, two_shot_us?);
-    let nccl_us = time(Exchange::Nccl)?;
+    let (nccl_us, nccl_added_us) = (time(Exchange::Nccl)?, time(Exchange::NcclAdded)?);
     let chosen = ranks.chosen(elements, dtype);
     let chosen_us = match chosen {
         Way::Packets => packets_us,
@@ -123,10 +125,11 @@ fn measure(
         one_shot_us,
         two_shot_us,
         nccl_us,
+        nccl_added_us,
         floor_us: rounded(floor_us, 2),
         chosen: name(chosen),
         over_floor: rounded(chosen_us / floor_us, 2),
-        over_nccl: nccl_us.map(|nccl| rounded(nccl / chosen_us, 2)),
+        over_nccl: nccl_added_us.map(|nccl| rounded(nccl / chosen_us, 2)),
     })
 }
 
@@ -136,13 +139,14 @@ impl fmt::Display for MeasuredLink {
         writeln!(f, "{device}: a word and back {round_trip_us} us, copies {copy_gb_per_s} GB/s; NCCL {nccl}")?;
         write!(
             f,
-            "{:<5} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  {:<9} {:>10} {:>9}",
+            "{:<5} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  {:<9} {:>10} {:>9}",
             "dtype",
             "bytes",
             "packets",
             "one shot",
             "two shot",
             "NCCL",
+            "and added",
             "floor us",
             "chosen",
             "over floor",
@@ -156,13 +160,14 @@ impl fmt::Display for MeasuredSum {
         let us = |us: Option<f64>| us.map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"));
         write!(
             f,
-            "{:<5} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9.1}  {:<9} {:>10.2} {:>9}",
+            "{:<5} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9.1}  {:<9} {:>10.2} {:>9}",
             self.dtype.to_string(),
             self.bytes,
             us(self.packets_us),
             us(self.one_shot_us),
             us(self.two_shot_us),
             us(self.nccl_us),
+            us(self.nccl_added_us),
             self.floor_us,
             self.chosen,
             self.over_floor,

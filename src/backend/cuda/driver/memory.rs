@@ -4,6 +4,7 @@
 use std::ffi::c_void;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
@@ -11,11 +12,16 @@ use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
 use super::device::Device;
 use crate::error::{Error, Result};
 
-/// Device memory, aligned to 256 bytes; freed on drop, which waits for the work that uses it.
+/// Bytes to which device memory is aligned.
+pub const ALIGNED: usize = 256;
+
+/// Device memory, aligned to [`ALIGNED`] bytes; freed on drop, which waits for the work that uses it.
 pub struct Memory {
     device: Device,
     address: CUdeviceptr,
     bytes: usize,
+    /// Of which it is a part: freed with the last of them.
+    whole: Option<Arc<Memory>>,
 }
 
 impl Memory {
@@ -25,6 +31,20 @@ impl Memory {
 
     pub(in crate::backend::cuda) fn address(&self) -> CUdeviceptr {
         self.address
+    }
+
+    /// It as `parts` neighbours of equal size, a multiple of [`ALIGNED`] bytes.
+    pub fn divided(self, parts: usize) -> Vec<Memory> {
+        let share = self.bytes / parts;
+        assert!(share.is_multiple_of(ALIGNED), "{parts} parts of {} bytes of device memory", self.bytes);
+        let whole = Arc::new(self);
+        let part = |number: usize| Memory {
+            device: whole.device.clone(),
+            address: whole.address + (number * share) as u64,
+            bytes: share,
+            whole: Some(whole.clone()),
+        };
+        (0..parts).map(part).collect()
     }
 
     /// The address of `range`. Panics if it is out of bounds: ranges are computed here, never given by a user.
@@ -38,9 +58,21 @@ impl Memory {
     }
 }
 
+/// Rows of device memory: where the first begins, and how many bytes each begins behind the one before.
+#[derive(Clone, Copy)]
+pub struct Rows<'a> {
+    pub memory: &'a Memory,
+    pub first: usize,
+    pub apart: usize,
+}
+
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: allocated in `alloc`, freed once; the driver waits for work that uses it.
+        if self.whole.is_some() {
+            return;
+        }
+        // SAFETY: allocated in `alloc`, freed once, as nothing is a part of it any more; the driver waits for work that
+        // uses it.
         self.device.call_logged("free memory", || unsafe { result::free_sync(self.address) });
     }
 }
@@ -99,7 +131,7 @@ impl Device {
             },
             _ => self.error(&format!("allocate {bytes} bytes"), error),
         })?;
-        Ok(Memory { device: self.clone(), address, bytes })
+        Ok(Memory { device: self.clone(), address, bytes, whole: None })
     }
 
     /// Allocates page-locked host memory, all zero.
@@ -170,6 +202,31 @@ impl Device {
         let (source, target) = (from.at(&range), to.at(&(to_offset..to_offset + range.len())));
         // SAFETY: both ranges lie in their memory.
         self.call("copy", || unsafe { result::memcpy_dtod_async(target, source, range.len(), self.stream()) })
+    }
+
+    /// Enqueues a copy of `rows` rows of `width` bytes. The two must not overlap.
+    pub fn copy_rows(&self, to: Rows<'_>, from: Rows<'_>, width: usize, rows: usize) -> Result<()> {
+        let of = |of: &Rows<'_>| of.memory.at(&(of.first..of.first + (rows - 1) * of.apart + width));
+        let copy = sys::CUDA_MEMCPY2D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            srcHost: std::ptr::null(),
+            srcDevice: of(&from),
+            srcArray: std::ptr::null_mut(),
+            srcPitch: from.apart,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            dstHost: std::ptr::null_mut(),
+            dstDevice: of(&to),
+            dstArray: std::ptr::null_mut(),
+            dstPitch: to.apart,
+            WidthInBytes: width,
+            Height: rows,
+        };
+        // SAFETY: all rows lie in their memory; the driver has read the description when it returns.
+        self.call("copy rows", || unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, self.stream()).result() })
     }
 
     /// Enqueues a copy of the first `bytes` bytes of another GPU's memory to this one's.

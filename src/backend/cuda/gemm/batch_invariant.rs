@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use super::algorithm::Algorithm;
-use super::cublaslt::{Description, GemmOperands, GemmShape, Library};
+use super::cublaslt::{Description, GemmOperands, GemmShape, Library, PartsLayout};
 use crate::backend::Uniform;
+use crate::backend::cuda::driver::memory::Memory;
 use crate::backend::ranks::PARTS;
 use crate::error::{Error, Result};
 
@@ -37,6 +38,8 @@ struct ProductKind {
     one: Algorithm,
     /// Whether other algorithms give the same bits.
     others: HashMap<Algorithm, bool>,
+    /// The same of algorithms of so many products as one.
+    of_parts: HashMap<(Algorithm, usize), bool>,
 }
 
 impl BatchInvariant {
@@ -49,14 +52,7 @@ impl BatchInvariant {
         operands: GemmOperands<'_>,
         whole: Option<usize>,
     ) -> Result<Option<Algorithm>> {
-        let kind = match self.0.entry((GemmShape { rows: USUAL_ROWS, ..*product.shape() }, whole)) {
-            Entry::Occupied(kind) => kind.into_mut(),
-            Entry::Vacant(new) => {
-                let kind = ProductKind::find(library, &new.key().0, whole)?;
-                new.insert(kind)
-            }
-        };
-        let Some(kind) = kind else { return Ok(None) };
+        let Some(kind) = self.kind(library, product.shape(), whole)? else { return Ok(None) };
         for candidate in product.listed(library, LISTED_OTHERS, 0)? {
             let whole = candidate.algorithm.undivided().filter(|&whole| product.fit(library, whole, 0).is_some());
             if let Some(algorithm) = whole
@@ -73,6 +69,39 @@ impl BatchInvariant {
                 why: format!("cuBLASLt's {}, which computes other numbers of rows, is not fit for it", kind.one),
             }),
         }
+    }
+}
+
+impl BatchInvariant {
+    fn kind(&mut self, library: &Library, of: &GemmShape, whole: Option<usize>) -> Result<Option<&mut ProductKind>> {
+        let kind = match self.0.entry((GemmShape { rows: USUAL_ROWS, ..*of }, whole)) {
+            Entry::Occupied(kind) => kind.into_mut(),
+            Entry::Vacant(new) => {
+                let kind = ProductKind::find(library, &new.key().0, whole)?;
+                new.insert(kind)
+            }
+        };
+        Ok(kind.as_mut())
+    }
+
+    /// Of several products as one: the first on the library's list that gives each the bits of the one algorithm.
+    pub fn algorithm_of_parts(
+        &mut self,
+        library: &Library,
+        product: &Description,
+        layout: PartsLayout,
+        weights: &[&Memory],
+    ) -> Result<Option<Algorithm>> {
+        let Some(kind) = self.kind(library, product.shape(), None)? else { return Ok(None) };
+        for candidate in product.listed(library, LISTED_OTHERS, 0)? {
+            let whole = candidate.algorithm.undivided().filter(|&whole| product.fit(library, whole, 0).is_some());
+            if let Some(algorithm) = whole
+                && kind.gives_the_same_of_parts(library, algorithm, layout, weights)?
+            {
+                return Ok(Some(algorithm));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -98,7 +127,7 @@ impl ProductKind {
             };
             if let Some(one) = whole.find(serves) {
                 log::info!("all rows, {} -> {}: as by {one}", usual.shape().inner, usual.shape().outputs);
-                return Ok(Some(Self { usual, one, others: HashMap::new() }));
+                return Ok(Some(Self { usual, one, others: HashMap::new(), of_parts: HashMap::new() }));
             }
         }
         log::warn!("cuBLASLt has no algorithm for all numbers of rows of {:?}: a slow kernel serves", usual.shape());
@@ -122,7 +151,7 @@ impl ProductKind {
             }
             same => same?,
         };
-        log::debug!("{:?}: {algorithm} gives {} bits", self.usual.shape(), if same { "the same" } else { "other" });
+        log::debug!("{:?}: {algorithm} gives {} bits", self.usual.shape(), bits(same));
         self.others.insert(algorithm, same);
         Ok(same)
     }
@@ -144,4 +173,67 @@ impl ProductKind {
         let expected = result(&self.one)?;
         Ok(result(&algorithm)? == expected)
     }
+
+    fn gives_the_same_of_parts(
+        &mut self,
+        library: &Library,
+        algorithm: Algorithm,
+        layout: PartsLayout,
+        weights: &[&Memory],
+    ) -> Result<bool> {
+        if let Some(&known) = self.of_parts.get(&(algorithm, layout.parts)) {
+            return Ok(known);
+        }
+        let same = match self.compare_parts(library, algorithm, layout, weights) {
+            Err(Error::DeviceMemory { .. }) => {
+                log::debug!("no memory to compare algorithms of parts of {:?}", self.usual.shape());
+                return Ok(false);
+            }
+            same => same?,
+        };
+        log::debug!("{:?}: {algorithm} gives {} bits of {} parts", self.usual.shape(), bits(same), layout.parts);
+        self.of_parts.insert((algorithm, layout.parts), same);
+        Ok(same)
+    }
+
+    /// Whether `algorithm` gives every part the bits of the one, for all rows of some operand.
+    fn compare_parts(
+        &self,
+        library: &Library,
+        algorithm: Algorithm,
+        layout: PartsLayout,
+        weights: &[&Memory],
+    ) -> Result<bool> {
+        let (device, shape, parts) = (library.device(), *self.usual.shape(), layout.parts);
+        let GemmShape { rows, inner, outputs, .. } = shape;
+        let layout = PartsLayout { rows_apart: parts * inner, outs_apart: rows * outputs, ..layout };
+        let together = Description::of_parts(library, shape, layout)?;
+        if together.fit(library, algorithm, 0).is_none() {
+            return Ok(false);
+        }
+        let drawn = |row: usize, column: usize| NUMBERS.at(row * parts * inner + column);
+        let (x, x_of_part) = (device.alloc(shape.x_bytes() * parts)?, device.alloc(shape.x_bytes())?);
+        let (outs, out_of_part) = (device.alloc(shape.out_bytes() * parts)?, device.alloc(shape.out_bytes())?);
+        let all: Vec<f32> =
+            (0..rows).flat_map(|row| (0..parts * inner).map(move |column| drawn(row, column))).collect();
+        device.upload(&x, 0, &shape.compute.encode(&all))?;
+        let operands = GemmOperands { out: &outs, x: &x, w: weights[0], bias: None, scales: None };
+        together.enqueue(library, &algorithm, &operands)?;
+        let found = device.download(&outs, 0..shape.out_bytes() * parts)?;
+        for (part, (found, w)) in found.chunks_exact(shape.out_bytes()).zip(weights).enumerate() {
+            let own: Vec<f32> =
+                (0..rows).flat_map(|row| (0..inner).map(move |i| drawn(row, part * inner + i))).collect();
+            device.upload(&x_of_part, 0, &shape.compute.encode(&own))?;
+            let operands = GemmOperands { out: &out_of_part, x: &x_of_part, w, bias: None, scales: None };
+            self.usual.enqueue(library, &self.one, &operands)?;
+            if device.download(&out_of_part, 0..shape.out_bytes())? != found {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn bits(same: bool) -> &'static str {
+    if same { "the same" } else { "other" }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::algorithm::Algorithm;
 use super::autotune::{Autotune, TuneEffort};
 use super::batch_invariant::BatchInvariant;
-use super::cublaslt::{Description, GemmOperands, Library};
+use super::cublaslt::{Description, GemmOperands, Library, PartsLayout};
 use super::tune_cache::{TuneCache, TuneMachine};
 use crate::backend::cuda::driver::memory::Memory;
 use crate::error::{Error, Result};
@@ -96,6 +96,23 @@ impl Chooser {
         }
         let listed = product.listed(library, LISTED, library.workspace_bytes())?;
         Ok(listed.first().map(|candidate| candidate.algorithm))
+    }
+
+    /// Of several products of one shape as one, which lie as `layout` says: one that gives each the bits of its own
+    /// algorithm. `None` if there is none, or algorithms are not batch-invariant, so that none is compared.
+    pub fn algorithm_of_parts(
+        &mut self,
+        library: &Library,
+        product: &Description,
+        layout: PartsLayout,
+        weights: &[&Memory],
+    ) -> Result<Option<Algorithm>> {
+        match self {
+            Self::First | Self::Fastest(_) => Ok(None),
+            Self::BatchInvariant(batch_invariant) => {
+                batch_invariant.algorithm_of_parts(library, product, layout, weights)
+            }
+        }
     }
 }
 

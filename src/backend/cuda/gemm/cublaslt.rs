@@ -10,6 +10,7 @@ use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;
 use cudarc::cublaslt::sys::cublasLtMatmulDescAttributes_t as DescAttribute;
 use cudarc::cublaslt::sys::cublasLtMatmulMatrixScale_t as MatrixScale;
+use cudarc::cublaslt::sys::cublasLtMatrixLayoutAttribute_t as LayoutAttribute;
 use serde::{Deserialize, Serialize};
 
 use super::algorithm::Algorithm;
@@ -41,6 +42,11 @@ pub struct GemmShape {
 impl GemmShape {
     pub fn weight_bytes(&self) -> usize {
         self.weights.bytes(self.outputs, self.inner)
+    }
+
+    /// Of an operand that is not e4m3.
+    pub fn x_bytes(&self) -> usize {
+        self.rows * self.inner * self.compute.bytes()
     }
 
     pub fn out_bytes(&self) -> usize {
@@ -94,13 +100,16 @@ pub(super) struct GemmOperands<'a> {
     pub scales: Option<GemmScales<'a>>,
 }
 
-/// Which columns of a wider operand `x` are multiplied.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Columns {
-    /// Bytes before the first.
-    pub first: usize,
-    /// Elements from one row to the next.
-    pub apart: usize,
+/// Products of one shape that are enqueued as one: of neighbouring columns of a wider operand `x`, each with a matrix
+/// and an output of its own. Distances are in elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct PartsLayout {
+    pub parts: usize,
+    /// From one row of `x` to the next.
+    pub rows_apart: usize,
+    /// From one part's weights, and output, to the next one's.
+    pub weights_apart: usize,
+    pub outs_apart: usize,
 }
 
 /// The library's handle, and one workspace for all products, which run one after another.
@@ -113,8 +122,8 @@ pub struct Library {
 /// A product of one shape as the library sees it.
 pub(super) struct Description {
     shape: GemmShape,
-    /// Elements from one row of `x` to the next.
-    apart: usize,
+    /// `None`: one product.
+    layout: Option<PartsLayout>,
     operation: Operation,
     w: MatrixLayout,
     x: MatrixLayout,
@@ -187,11 +196,15 @@ impl Drop for Library {
 
 impl Description {
     pub fn new(library: &Library, shape: GemmShape) -> Result<Self> {
-        Self::with_rows_apart(library, shape, shape.inner)
+        Self::with_layout(library, shape, None)
     }
 
-    /// The same of rows of `x` that are `apart` elements from each other.
-    pub fn with_rows_apart(library: &Library, shape: GemmShape, apart: usize) -> Result<Self> {
+    /// Of several products of this shape.
+    pub fn of_parts(library: &Library, shape: GemmShape, layout: PartsLayout) -> Result<Self> {
+        Self::with_layout(library, shape, Some(layout))
+    }
+
+    fn with_layout(library: &Library, shape: GemmShape, layout: Option<PartsLayout>) -> Result<Self> {
         library.call("describe a product", |_| {
             let GemmShape { rows, outputs, inner, weights, compute, out, .. } = shape;
             let elements = Elements::of(weights);
@@ -200,9 +213,15 @@ impl Description {
                 Elements::Dense(element) => (data_type(element), data_type(compute)),
                 Elements::E4m3(_) => (sys::cudaDataType::CUDA_R_8F_E4M3, sys::cudaDataType::CUDA_R_8F_E4M3),
             };
+            let apart = layout.map_or(inner, |layout| layout.rows_apart);
             let (w, x) = (MatrixLayout::new(w, inner, outputs, inner)?, MatrixLayout::new(x, inner, rows, apart)?);
             let out = MatrixLayout::new(data_type(out), outputs, rows, outputs)?;
-            Ok(Self { shape, apart, operation, w, x, out })
+            if let Some(PartsLayout { parts, weights_apart, outs_apart, .. }) = layout {
+                w.repeat(parts, weights_apart)?;
+                x.repeat(parts, inner)?;
+                out.repeat(parts, outs_apart)?;
+            }
+            Ok(Self { shape, layout, operation, w, x, out })
         })
     }
 
@@ -215,24 +234,16 @@ impl Description {
     }
 
     /// Enqueues it with an algorithm that `algorithm` found valid for it. Panics if an operand's memory is too small.
+    /// Of several products, weights and output are those of the first: that those of the others lie as the layout says
+    /// is left to the caller.
     pub fn enqueue(&self, library: &Library, algorithm: &Algorithm, operands: &GemmOperands<'_>) -> Result<()> {
-        self.enqueue_from(library, algorithm, operands, 0)
-    }
-
-    /// The same from byte `first` of `x` on.
-    pub fn enqueue_from(
-        &self,
-        library: &Library,
-        algorithm: &Algorithm,
-        operands: &GemmOperands<'_>,
-        first: usize,
-    ) -> Result<()> {
         let GemmShape { rows, outputs, inner, weights, compute, out, accumulate, biased } = self.shape;
         let (x_bytes, w_bytes) = match Elements::of(weights) {
             Elements::Dense(element) => (compute.bytes(), element.bytes()),
             Elements::E4m3(_) => (1, 1),
         };
-        let x_end = first + ((rows - 1) * self.apart + inner) * x_bytes;
+        let (parts, apart) = self.layout.map_or((1, inner), |layout| (layout.parts, layout.rows_apart));
+        let x_end = (rows.saturating_sub(1) * apart + parts * inner) * x_bytes;
         assert!(rows > 0 && operands.x.bytes() >= x_end, "x of {:?}", self.shape);
         assert!(operands.w.bytes() >= outputs * inner * w_bytes, "w of {:?}", self.shape);
         assert_eq!(operands.scales.is_some(), weights.dense().is_none(), "scales of {:?}", self.shape);
@@ -260,7 +271,7 @@ impl Description {
                     std::ptr::from_ref(&beta).cast(),
                     address(operands.w),
                     self.w.0,
-                    (operands.x.address() + first as u64) as *mut c_void,
+                    address(operands.x),
                     self.x.0,
                     address(operands.out),
                     self.out.0,
@@ -321,6 +332,21 @@ impl MatrixLayout {
     fn new(element: sys::cudaDataType, width: usize, columns: usize, apart: usize) -> Result<Self, CublasError> {
         let stride = i64::try_from(apart).expect("a width is far below 2^63");
         result::create_matrix_layout(element, width as u64, columns as u64, stride).map(Self)
+    }
+
+    /// As many such matrices, each `apart` elements behind the one before.
+    fn repeat(&self, times: usize, apart: usize) -> Result<(), CublasError> {
+        let times = i32::try_from(times).expect("parts of a sum are few");
+        let apart = i64::try_from(apart).expect("device memory is far below 2^63");
+        self.set(LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, times)?;
+        self.set(LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, apart)
+    }
+
+    fn set<T: Copy>(&self, attribute: LayoutAttribute, value: T) -> Result<(), CublasError> {
+        // SAFETY: the layout lives; the library copies `value`, whose type is the attribute's.
+        unsafe {
+            result::set_matrix_layout_attribute(self.0, attribute, std::ptr::from_ref(&value).cast(), size_of::<T>())
+        }
     }
 }
 

@@ -14,7 +14,7 @@ pub mod shared;
 pub mod tune_cache;
 
 use self::chooser::AlgorithmPolicy;
-use self::cublaslt::{Columns, GemmOperands, GemmShape};
+use self::cublaslt::{GemmOperands, GemmShape, PartsLayout};
 use self::products::LibraryProducts;
 use self::shared::Sharing;
 use crate::backend::cuda::compile::units;
@@ -22,6 +22,7 @@ use crate::backend::cuda::driver::args::Args;
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::function::Function;
 use crate::backend::cuda::driver::grid::{LANE_BLOCK, lane_blocks, small};
+use crate::backend::cuda::driver::memory::Memory;
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::weights::{Matrix, Vector};
 use crate::backend::{Dtype, WeightFormat};
@@ -104,22 +105,23 @@ impl Gemm {
         self.product(out, x, w, bias, true);
     }
 
-    /// `out[r] = w x[r][first ..]` by the algorithm of `linear`, which gives the same bits. Whether the library can; if
-    /// not, nothing is enqueued. An error is kept for the device's next check.
-    pub fn linear_of_columns(&mut self, out: &Buffer, x: &Buffer, first: usize, w: &Matrix) -> bool {
-        assert_eq!((out.rows, out.width), (x.rows, w.outputs), "linear of columns: shapes");
-        assert!(first + w.inner <= x.width, "linear of columns: columns of the operand");
-        assert_eq!(x.element, w.element(), "linear of columns: dtype of the operand and format of the weights");
-        if out.rows == 0 {
+    /// `outs[i][r] = w[i] x[r][i * inner ..]`: each with the bits of `linear`. Whether the library computes all by one
+    /// call; if not, nothing is enqueued. `outs` and `w` have one shape. An error is kept for the device's next check.
+    pub fn linear_of_parts(&mut self, outs: &[&Buffer], x: &Buffer, w: &[Matrix]) -> bool {
+        let Matrix { outputs, inner, format: weights, .. } = w[0];
+        let Buffer { rows, element: out, .. } = *outs[0];
+        assert!(outs.len() == w.len() && x.width == inner * w.len() && rows == x.rows, "linear of parts: shapes");
+        if rows == 0 {
             return true;
         }
-        let columns = Columns { first: first * x.element.bytes(), apart: x.width };
-        let Matrix { outputs, inner, format: weights, .. } = *w;
-        let (rows, compute, result) = (out.rows, x.element, out.element);
+        let w: Vec<&Memory> = w.iter().map(|w| &*w.memory).collect();
+        let outs: Vec<&Memory> = outs.iter().map(|out| out.memory()).collect();
+        let apart = (elements_apart(&w, weights.bytes(1, 1)), elements_apart(&outs, out.bytes()));
+        let (Some(weights_apart), Some(outs_apart)) = apart else { return false };
+        let layout = PartsLayout { parts: w.len(), rows_apart: x.width, weights_apart, outs_apart };
         let (accumulate, biased) = (false, false);
-        let shape = GemmShape { rows, outputs, inner, weights, compute, out: result, accumulate, biased };
-        let operands = GemmOperands { out: out.memory(), x: x.memory(), w: &w.memory, bias: None, scales: None };
-        self.products.enqueue_columns(shape, operands, columns).unwrap_or_else(|error| {
+        let shape = GemmShape { rows, outputs, inner, weights, compute: x.element, out, accumulate, biased };
+        self.products.enqueue_parts(shape, layout, (outs[0], x.memory()), &w).unwrap_or_else(|error| {
             self.device.keep(error);
             true
         })
@@ -173,4 +175,11 @@ impl Gemm {
         let grid = [small(out.rows), lane_blocks(width), 1];
         self.device.launch(self.add_bias.of(out.element), grid, LANE_BLOCK, 0, &args);
     }
+}
+
+/// Elements from each of several memories to the next one, if it is the same behind all.
+fn elements_apart(memories: &[&Memory], element: usize) -> Option<usize> {
+    let apart = |pair: &[&Memory]| pair[1].address().checked_sub(pair[0].address());
+    let first = memories.windows(2).next().and_then(apart)?;
+    memories.windows(2).all(|pair| apart(pair) == Some(first)).then_some(first as usize / element)
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::algorithm::Algorithm;
 use super::chooser::{AlgorithmPolicy, Chooser};
-use super::cublaslt::{Columns, Description, GemmOperands, GemmShape, Library};
+use super::cublaslt::{Description, GemmOperands, GemmShape, Library, PartsLayout};
 use super::shared::{Chosen, Sharing};
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::memory::Memory;
@@ -15,9 +15,6 @@ use crate::error::Result;
 
 /// Weights remembered per shape, used in turn while a product is timed.
 const SIBLINGS: usize = 8;
-
-/// Bytes to which the library takes operands to be aligned, unless it is told otherwise.
-const ALIGNED: usize = 256;
 
 pub(super) struct LibraryProducts {
     library: Library,
@@ -28,8 +25,8 @@ pub(super) struct LibraryProducts {
     may_tune: bool,
     /// `None` if the library has no algorithm.
     products: HashMap<GemmShape, Option<PlannedProduct>>,
-    /// Of columns of wider operands, by the distance of their rows; `None` where the algorithm of the shape is not fit.
-    of_columns: HashMap<(GemmShape, usize), (Algorithm, Option<Description>)>,
+    /// Several that are enqueued as one; `None` where no algorithm gives the bits that each has by itself.
+    of_parts: HashMap<(GemmShape, PartsLayout), Option<(Description, Algorithm)>>,
     /// Weights by outputs and inner width.
     siblings: HashMap<(usize, usize), Vec<Weak<Memory>>>,
     /// The outputs of the whole matrix of which those of these outputs and inner width are shares.
@@ -49,9 +46,9 @@ impl LibraryProducts {
     pub fn open(device: &Device) -> Result<Self> {
         let library = Library::open(device)?;
         let chooser = Chooser::new(&library, AlgorithmPolicy::First);
-        let (products, of_columns) = (HashMap::new(), HashMap::new());
+        let (products, of_parts) = (HashMap::new(), HashMap::new());
         let (siblings, wholes) = (HashMap::new(), HashMap::new());
-        Ok(Self { chooser, sharing: None, library, may_tune: true, products, of_columns, siblings, wholes })
+        Ok(Self { chooser, sharing: None, library, may_tune: true, products, of_parts, siblings, wholes })
     }
 
     /// Chooses as other GPUs do from now on, also for known products.
@@ -63,6 +60,7 @@ impl LibraryProducts {
     /// Sets how algorithms are chosen, also for known products.
     pub fn choose(&mut self, choosing: AlgorithmPolicy) {
         self.products.clear();
+        self.of_parts.clear();
         self.chooser = Chooser::new(&self.library, choosing);
     }
 
@@ -104,22 +102,31 @@ impl LibraryProducts {
         Ok(true)
     }
 
-    /// The same of columns of a wider `x`, by the algorithm of `shape`.
-    pub fn enqueue_columns(&mut self, shape: GemmShape, operands: GemmOperands<'_>, columns: Columns) -> Result<bool> {
-        // The library takes it that operands begin at such an address.
-        if !columns.first.is_multiple_of(ALIGNED) {
-            return Ok(false);
+    /// Enqueues several products as one, by an algorithm that gives each the bits of `enqueue`. `x` and `out` are those
+    /// of all and of the first; `weights`: every part's. Returns whether there is such an algorithm.
+    pub fn enqueue_parts(
+        &mut self,
+        shape: GemmShape,
+        layout: PartsLayout,
+        (out, x): (&Memory, &Memory),
+        weights: &[&Memory],
+    ) -> Result<bool> {
+        if !self.of_parts.contains_key(&(shape, layout)) {
+            // Nothing is compared then; what is not known is asked for again.
+            if self.library.device().is_capturing()? {
+                return Ok(false);
+            }
+            let described = Description::of_parts(&self.library, shape, layout)?;
+            let algorithm = self.chooser.algorithm_of_parts(&self.library, &described, layout, weights)?;
+            log::debug!("{} products as one, {shape:?}: {}", layout.parts, match &algorithm {
+                Some(algorithm) => format!("by {algorithm}"),
+                None => "no algorithm".to_owned(),
+            });
+            self.of_parts.insert((shape, layout), algorithm.map(|algorithm| (described, algorithm)));
         }
-        self.plan_once(shape, operands)?;
-        let Some(PlannedProduct { algorithm, .. }) = self.products[&shape] else { return Ok(false) };
-        let known = self.of_columns.get(&(shape, columns.apart)).filter(|(of, _)| *of == algorithm);
-        if known.is_none() {
-            let described = Description::with_rows_apart(&self.library, shape, columns.apart)?;
-            let is_fit = described.fit(&self.library, algorithm, self.library.workspace_bytes()).is_some();
-            self.of_columns.insert((shape, columns.apart), (algorithm, is_fit.then_some(described)));
-        }
-        let Some((_, Some(described))) = self.of_columns.get(&(shape, columns.apart)) else { return Ok(false) };
-        described.enqueue_from(&self.library, &algorithm, &operands, columns.first)?;
+        let Some((described, algorithm)) = &self.of_parts[&(shape, layout)] else { return Ok(false) };
+        let operands = GemmOperands { out, x, w: weights[0], bias: None, scales: None };
+        described.enqueue(&self.library, algorithm, &operands)?;
         Ok(true)
     }
 

@@ -1,7 +1,7 @@
 //! Activations on the device: a matrix whose row count changes from step to step while its memory stays.
 
 use crate::backend::cuda::driver::device::Device;
-use crate::backend::cuda::driver::memory::Memory;
+use crate::backend::cuda::driver::memory::{ALIGNED, Memory};
 use crate::backend::{Dtype, WeightView};
 use crate::error::Result;
 
@@ -32,6 +32,25 @@ impl Buffer {
             self.memory = Some(device.alloc(bytes)?);
         }
         self.rows = rows;
+        Ok(grows)
+    }
+
+    /// The same of several buffers of one width and dtype, whose memory then is that of neighbours: each as far behind
+    /// the one before as the second behind the first.
+    pub fn resize_beside(buffers: &mut [&mut Buffer], device: &Device, rows: usize) -> Result<bool> {
+        let Some(share) = buffers.first().map(|first| rows.saturating_mul(first.row_bytes())) else { return Ok(false) };
+        let grows = buffers.iter().any(|buffer| buffer.memory.as_ref().map_or(0, Memory::bytes) < share);
+        if grows {
+            for buffer in buffers.iter_mut() {
+                (buffer.rows, buffer.memory) = (0, None);
+            }
+            let share = share.next_multiple_of(ALIGNED);
+            let memories = device.alloc(share.saturating_mul(buffers.len()))?.divided(buffers.len());
+            for (buffer, memory) in buffers.iter_mut().zip(memories) {
+                buffer.memory = Some(memory);
+            }
+        }
+        buffers.iter_mut().for_each(|buffer| buffer.rows = rows);
         Ok(grows)
     }
 

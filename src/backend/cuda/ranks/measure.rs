@@ -1,13 +1,13 @@
 //! How long exchanges between GPUs take, by each way, beside what the link allows: a word that goes to another GPU and
 //! back, and the rate of a large copy while all GPUs copy. For `bench allreduce`.
 
-use super::SumBuffers;
 use super::nccl::Nccl;
+use super::{Exchanges, SumBuffers};
 use super::ways::{self, ExchangePiece, Way};
 use crate::backend::cuda::Cuda;
 use crate::backend::cuda::compile::units::ExchangedSums;
-use crate::backend::cuda::driver::args::Args;
 use crate::backend::cuda::driver::device::Device;
+use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::ranks::members::Members;
 use crate::backend::ranks::{Rank, Ranked};
 use crate::backend::{ActivationDtype, Backend, Dtype};
@@ -27,8 +27,12 @@ const COPIES: usize = 5;
 /// How sums are exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exchange {
+    /// Added to what is there in f32, as steps need it.
     Own(Way),
+    /// In place, in the dtype that is sent.
     Nccl,
+    /// The same, and then added as `Own` adds.
+    NcclAdded,
 }
 
 /// GPUs that add up buffers.
@@ -99,9 +103,8 @@ impl MeasuredRanks {
             let (before, after) = (device.event()?, device.event()?);
             fabric.meeting.meet();
             before.record()?;
-            if let Some(kernel) = fabric.ranks[rank.number].kernels.round_trip.as_ref().filter(|_| rank.number < 2) {
-                let args = fabric.args(rank.number, Args::new().u32(begin).u32(TURNS));
-                device.launch(kernel, [1, 1, 1], 1, 0, &args);
+            if let Exchanges::Peers(peers) = &fabric.exchanges {
+                peers.launch_round_trip(device, rank.number, begin, TURNS);
             }
             after.record()?;
             after.wait()?;
@@ -143,14 +146,14 @@ impl MeasuredRanks {
     pub fn time(&self, exchange: Exchange, count: usize, wire: Dtype) -> Result<Option<f64>> {
         let pieces: Vec<ExchangePiece> = match exchange {
             Exchange::Own(way) => ways::pieces_by(way, self.count, count, wire).collect(),
-            Exchange::Nccl if self.nccl.is_err() => return Ok(None),
-            Exchange::Nccl => Vec::new(),
+            Exchange::Nccl | Exchange::NcclAdded if self.nccl.is_err() => return Ok(None),
+            Exchange::Nccl | Exchange::NcclAdded => Vec::new(),
         };
         // Packets in many launches are no way that is ever taken, and two shots of a small buffer are one.
         let is_none = match exchange {
             Exchange::Own(Way::Packets) => pieces.len() > 1,
             Exchange::Own(Way::TwoShot) => pieces.iter().any(|piece| piece.way != Way::TwoShot),
-            Exchange::Own(Way::OneShot) | Exchange::Nccl => false,
+            Exchange::Own(Way::OneShot) | Exchange::Nccl | Exchange::NcclAdded => false,
         };
         if is_none {
             return Ok(None);
@@ -180,24 +183,30 @@ impl MeasuredRanks {
         backend.resize(&mut out, 1)?;
         let own: Vec<f32> = (0..count).map(|i| number_at(number, i)).collect();
         backend.write(&mut x, 1, &own)?;
-        let kernels = fabric.sum_kernels(&device, number, ExchangedSums::of(self.count, wire, wire, false))?;
-        let call = || -> Result<()> {
-            match &self.nccl {
-                Ok(nccl) if exchange == Exchange::Nccl => nccl.all_reduce(&device, number, &x, count),
+        backend.write(&mut out, 1, &vec![0.0; count])?;
+        let peers = fabric.peers()?;
+        let kernels = peers.sum_kernels(&device, number, ExchangedSums::of(self.count, wire, wire, false))?;
+        let call = |backend: &mut Cuda, x: &Buffer, out: &mut Buffer| -> Result<()> {
+            match (&self.nccl, exchange) {
+                (Ok(nccl), Exchange::Nccl) => nccl.all_reduce(&device, number, x, count),
+                (Ok(nccl), Exchange::NcclAdded) => {
+                    nccl.all_reduce(&device, number, x, count)?;
+                    backend.add(out, x);
+                    Ok(())
+                }
                 _ => {
-                    let of = SumBuffers { out: &out, parts: &[&x], adds: false };
-                    let launch = |&piece| fabric.launch_sums(&device, number, &kernels, piece, &of);
-                    pieces.iter().for_each(launch);
+                    let of = SumBuffers { out, parts: &[x], adds: true };
+                    pieces.iter().for_each(|&piece| peers.launch_sums(&device, number, &kernels, piece, &of));
                     Ok(())
                 }
             }
         };
         fabric.meeting.meet();
-        call()?;
+        call(backend, &x, &mut out)?;
         device.synchronise()?;
         let sums = backend.read(if exchange == Exchange::Nccl { &x } else { &out }, 1)?;
         self.check(&sums, exchange)?;
-        let graph = device.capture(|| (0..CALLS).try_for_each(|_| call()))?;
+        let graph = device.capture(|| (0..CALLS).try_for_each(|_| call(backend, &x, &mut out)))?;
         graph.upload()?;
         let mut times = Vec::new();
         for replay in 0..=REPLAYS {

@@ -1,6 +1,6 @@
 //! GPUs of one host that compute one model together: what passes between them, through memory that each writes of the
-//! others (kernels/ranks). Nothing of a multicast is used. `ways` says which kernel serves which size; `measure` times
-//! them, `nccl` the library they are compared with.
+//! others (`peers`), or where they cannot, through NCCL (`gathered`). Nothing of a multicast is used. `ways` says which
+//! kernel serves which size; `measure` times them and NCCL.
 //!
 //! # No deadlock in the driver
 //! A kernel of an exchange ends when the same exchange was enqueued on every rank. Loading kernels and allocating
@@ -8,66 +8,50 @@
 //! ranks meet on the host before an exchange and wait for it: none loads or allocates while another one's exchange
 //! runs. A graph is made and uploaded before they meet, and everything else that allocates ends before a step begins.
 
+mod gathered;
 pub mod measure;
 pub mod nccl;
+mod peers;
 pub mod ways;
 
-use std::collections::HashMap;
+use std::env;
 use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use super::compile::unit::Unit;
-use super::compile::units::{self, ExchangedSums};
-use super::driver::args::Args;
+use super::compile::units::ExchangedSums;
 use super::driver::device::Device;
-use super::driver::function::Function;
-use super::driver::grid::small;
-use super::driver::memory::{Memory, Pinned};
+use super::driver::memory::ALIGNED;
 use super::gemm::shared::SharedChoices;
 use super::memory::buffer::Buffer;
-use super::memory::weights::{Matrix, Vector};
+use super::memory::weights::Matrix;
 use super::step::Step;
 use super::{Cuda, four_bit_of};
 use crate::backend::ranks::meeting::Meeting;
 use crate::backend::ranks::{Aborted, FailedExchange, PARTS, Ranked, Reduced};
 use crate::backend::{ActivationDtype, Backend, Dtype, MatrixPart, StepShape};
 use crate::error::{Error, Result};
-use ways::{ExchangePiece, MOST_BLOCKS, MOST_CHUNKS, Way};
+use gathered::Gathered;
+use peers::Peers;
+use ways::ExchangePiece;
 
 /// Threads of a block of every exchange.
 const THREADS: u32 = 512;
 
-/// Phases of an exchange in which chunks are written, as in kernels/ranks/exchange.cuh.
-const PHASES: usize = 2;
+/// The variable that, if it is 0, keeps GPUs from writing into each other's memory, so that NCCL is used.
+const PEER_MEMORY: &str = "OFFSHOOT_PEER_MEMORY";
 
-/// Bytes of a packet, which carries half as many.
-const PACKET: usize = 16;
-
-/// The memory and kernels of all ranks.
+/// What the ranks exchange, and how.
 pub struct CudaFabric {
-    ranks: Vec<RankExchange>,
-    /// One word that kernels read: not zero when a rank has failed.
-    aborted: Pinned,
+    count: usize,
+    exchanges: Exchanges,
     meeting: Arc<Meeting>,
     choices: Arc<SharedChoices>,
 }
 
-struct RankExchange {
-    kernels: Kernels,
-    /// What the others write of this rank.
-    _written_by_others: Vec<Memory>,
-    /// Addresses of those of all ranks.
-    ranks: Memory,
-    last: Memory,
-}
-
-/// Those of sums are loaded with the first buffers that are summed so, before a step needs them.
-struct Kernels {
-    sums: Mutex<HashMap<ExchangedSums, Arc<SumKernels>>>,
-    /// Of two ranks and more.
-    gather: Option<Function>,
-    round_trip: Option<Function>,
+enum Exchanges {
+    Peers(Peers),
+    Gathered(Gathered),
 }
 
 /// A rank's parts of sums, and where the sums go, or are added.
@@ -77,157 +61,101 @@ struct SumBuffers<'a> {
     adds: bool,
 }
 
-struct SumKernels {
-    packets: Function,
-    one_shot: Function,
-    two_shot: Function,
-}
-
-impl Kernels {
-    fn load(device: &Device, ranks: usize) -> Result<Self> {
-        let of_several = |unit: &Unit, name| match ranks {
-            1 => Ok(None),
-            _ => device.function(unit, name).map(Some),
+impl Exchanges {
+    fn connect(devices: &[Device]) -> Result<Self> {
+        let peers = || match env::var(PEER_MEMORY).as_deref() {
+            Ok("0") if devices.len() > 1 => {
+                Err(Error::value(PEER_MEMORY, "not 0, for GPUs that write into each other's memory", "0"))
+            }
+            _ => {
+                let mut pairs = devices.iter().flat_map(|device| devices.iter().map(move |peer| (device, peer)));
+                pairs.try_for_each(|(device, peer)| device.read_memory_of(peer))
+            }
         };
-        Ok(Self {
-            sums: Mutex::default(),
-            gather: of_several(&units::all_gather(ranks), "all_gather")?,
-            round_trip: of_several(&units::round_trip(ranks), "round_trip")?,
-        })
+        match peers() {
+            Ok(()) => Ok(Exchanges::Peers(Peers::connect(devices)?)),
+            Err(no_peers) => match Gathered::connect(devices) {
+                Ok(gathered) => {
+                    log::info!("{no_peers}: NCCL {} serves instead", gathered.nccl.version());
+                    Ok(Exchanges::Gathered(gathered))
+                }
+                Err(no_nccl) => {
+                    let expected = "GPUs that write into each other's memory, or NCCL";
+                    Err(Error::value("--tensor-parallel", expected, format!("{no_peers}; {no_nccl}")))
+                }
+            },
+        }
+    }
+
+    /// Loads the kernels of such sums, before a step needs them.
+    fn prepare_sums(&self, device: &Device, rank: usize, sums: ExchangedSums) -> Result<()> {
+        match self {
+            Exchanges::Peers(peers) => peers.sum_kernels(device, rank, sums).map(drop),
+            Exchanges::Gathered(gathered) => gathered.prepare_sums(device, rank, sums),
+        }
+    }
+
+    fn abort(&self) {
+        match self {
+            Exchanges::Peers(peers) => peers.aborted().store(1, Ordering::Release),
+            Exchanges::Gathered(gathered) => gathered.nccl.abort(),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        match self {
+            Exchanges::Peers(peers) => peers.aborted().load(Ordering::Acquire) != 0,
+            Exchanges::Gathered(gathered) => gathered.nccl.is_over(),
+        }
     }
 }
 
 impl CudaFabric {
-    fn count(&self) -> usize {
-        self.ranks.len()
-    }
-
-    fn aborted(&self) -> &AtomicU32 {
-        let word: *const u8 = self.aborted.as_ptr();
-        // SAFETY: four zeroed bytes, aligned to a page, that live as long as `self`; the host changes them only here,
-        // and GPUs only read them.
-        unsafe { &*word.cast::<AtomicU32>() }
-    }
-
-    /// Adds what all kernels of an exchange take, for rank `rank`.
-    fn args(&self, rank: usize, args: Args) -> Args {
-        let own = &self.ranks[rank];
-        let args = args.memory(&own.ranks).memory(&own.last).u64(self.aborted.as_ptr() as u64);
-        args.u32(small(rank)).u32(small(ways::MOST_PACKETS)).u32(small(ways::most_floats(self.count())))
+    /// The exchanges of GPUs that write into each other's memory.
+    ///
+    /// # Errors
+    ///
+    /// They do not.
+    fn peers(&self) -> Result<&Peers> {
+        match &self.exchanges {
+            Exchanges::Peers(peers) => Ok(peers),
+            Exchanges::Gathered(_) => {
+                Err(Error::value("--devices", "GPUs that write into each other's memory", "GPUs that cannot"))
+            }
+        }
     }
 
     /// Calls `launch`, which enqueues an exchange on `device`, as the module's comment says. Ends what a rank does
     /// whose exchange could not be made or end.
-    fn exchange(&self, device: &Device, launch: impl FnOnce()) {
+    fn exchange(&self, device: &Device, launch: impl FnOnce() -> Result<()>) {
         // One alone waits for nobody.
-        if self.count() == 1 {
-            return launch();
-        }
-        match device.is_capturing() {
+        let launched = match device.is_capturing() {
+            _ if self.count == 1 => launch(),
             Ok(true) => launch(),
             Ok(false) => {
                 self.meeting.meet();
-                launch();
-                if let Err(error) = device.synchronise() {
-                    self.fail(device, error);
-                }
+                let launched = launch().and_then(|()| device.synchronise());
                 // What it has brought may be incomplete.
-                if self.is_over() {
+                if launched.is_ok() && self.exchanges.is_over() {
                     resume_unwind(Box::new(Aborted));
                 }
+                launched
             }
-            Err(error) => self.fail(device, error),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = launched {
+            self.fail(device, error);
         }
     }
 
     /// Ends what a rank does that cannot do its part of an exchange: the others wait for it. One alone goes on to the
     /// step's end, which reports the error.
     fn fail(&self, device: &Device, error: Error) {
-        match self.count() {
+        match self.count {
             1 => device.keep(error),
             _ => resume_unwind(Box::new(FailedExchange(error))),
         }
     }
-
-    fn is_over(&self) -> bool {
-        self.aborted().load(Ordering::Acquire) != 0
-    }
-
-    /// The kernels of sums exchanged so, loaded once.
-    fn sum_kernels(&self, device: &Device, rank: usize, sums: ExchangedSums) -> Result<Arc<SumKernels>> {
-        let mut loaded = self.ranks[rank].kernels.sums.lock().expect("nothing panics while it holds this lock");
-        if let Some(known) = loaded.get(&sums) {
-            return Ok(known.clone());
-        }
-        let unit = units::all_reduce(sums);
-        let function = |name| device.function(&unit, name);
-        let kernels = Arc::new(SumKernels {
-            packets: function("all_reduce_packets")?,
-            one_shot: function("all_reduce_one_shot")?,
-            two_shot: function("all_reduce_two_shot")?,
-        });
-        // The driver brings a kernel to the device when it is first launched.
-        self.warm_up_sums(device, rank, &kernels);
-        loaded.insert(sums, kernels.clone());
-        Ok(kernels)
-    }
-
-    /// Enqueues one launch of sums.
-    fn launch_sums(
-        &self,
-        device: &Device,
-        rank: usize,
-        kernels: &SumKernels,
-        piece: ExchangePiece,
-        of: &SumBuffers<'_>,
-    ) {
-        let SumBuffers { out, parts, adds } = *of;
-        let args = Args::new().memory(out.memory()).memories(parts.iter().map(|part| part.memory()), PARTS);
-        let args = args.u64(piece.first as u64).u32(small(piece.count)).u32(u32::from(adds));
-        let (kernel, args) = match piece.way {
-            Way::Packets => (&kernels.packets, args),
-            Way::OneShot => (&kernels.one_shot, args.u32(small(piece.chunk))),
-            Way::TwoShot => (&kernels.two_shot, args.u32(small(piece.chunk))),
-        };
-        device.launch(kernel, [small(piece.blocks), 1, 1], THREADS, 0, &self.args(rank, args));
-    }
-
-    /// Launches each kernel once with nothing to do, which loads it: that is no exchange, and waits for no other rank.
-    fn warm_up(&self, device: &Device, rank: usize) {
-        let kernels = &self.ranks[rank].kernels;
-        if let Some(gather) = &kernels.gather {
-            let args = Args::new().u64(0).u64(0).u64(0).u32(0).u32(1).u32(1);
-            device.launch(gather, [2, 1, 1], THREADS, 0, &self.args(rank, args));
-        }
-        if let Some(round_trip) = &kernels.round_trip {
-            device.launch(round_trip, [1, 1, 1], 1, 0, &self.args(rank, Args::new().u32(0).u32(0)));
-        }
-    }
-
-    fn warm_up_sums(&self, device: &Device, rank: usize, kernels: &SumKernels) {
-        let args = || Args::new().u64(0).memories([], PARTS).u64(0).u32(0).u32(0);
-        device.launch(&kernels.packets, [1, 1, 1], THREADS, 0, &self.args(rank, args()));
-        device.launch(&kernels.one_shot, [2, 1, 1], THREADS, 0, &self.args(rank, args().u32(1)));
-        device.launch(&kernels.two_shot, [3, 1, 1], THREADS, 0, &self.args(rank, args().u32(1)));
-    }
-}
-
-/// Zeroed device memory.
-fn zeroed(device: &Device, bytes: usize) -> Result<Memory> {
-    let memory = device.alloc(bytes)?;
-    device.zero(&memory)?;
-    Ok(memory)
-}
-
-/// What the others write of one rank, in the order of `RankMemory` in kernels/ranks/exchange.cuh.
-fn written_by_others(device: &Device, ranks: usize) -> Result<Vec<Memory>> {
-    let others = ranks - 1;
-    Ok(vec![
-        zeroed(device, 2 * others * ways::MOST_PACKETS * PACKET)?,
-        device.alloc(2 * others * ways::most_floats(ranks) * size_of::<f32>())?,
-        zeroed(device, PHASES * others * MOST_CHUNKS * size_of::<u32>())?,
-        zeroed(device, size_of::<u32>())?,
-    ])
 }
 
 impl Ranked for Cuda {
@@ -237,51 +165,29 @@ impl Ranked for Cuda {
 
     fn connect(rank_backends: &mut [Self]) -> Result<CudaFabric> {
         let devices: Vec<Device> = rank_backends.iter().map(|cuda| cuda.device().clone()).collect();
-        let count = devices.len();
-        for device in &devices {
-            for peer in &devices {
-                device.read_memory_of(peer)?;
-            }
-        }
-        let memories =
-            devices.iter().map(|device| written_by_others(device, count)).collect::<Result<Vec<Vec<Memory>>>>()?;
-        let addresses: Vec<u64> = memories.iter().flatten().map(Memory::address).collect();
-        let ranks = devices.iter().zip(memories).map(|(device, memories)| {
-            let table = device.alloc(size_of_val(&addresses[..]))?;
-            device.upload(&table, 0, bytemuck::cast_slice(&addresses))?;
-            Ok(RankExchange {
-                kernels: Kernels::load(device, count)?,
-                _written_by_others: memories,
-                ranks: table,
-                last: zeroed(device, MOST_BLOCKS * size_of::<u32>())?,
-            })
-        });
         let fabric = CudaFabric {
-            ranks: ranks.collect::<Result<_>>()?,
-            aborted: devices[0].pinned_for_all(size_of::<u32>())?,
-            meeting: Arc::new(Meeting::new(count)),
+            count: devices.len(),
+            exchanges: Exchanges::connect(&devices)?,
+            meeting: Arc::new(Meeting::new(devices.len())),
             choices: Arc::new(SharedChoices::default()),
         };
-        for (rank, device) in devices.iter().enumerate() {
-            fabric.warm_up(device, rank);
-        }
         devices.iter().try_for_each(Device::synchronise)?;
         // What all ranks compute must have the same bits, so none chooses algorithms of its own.
         for (rank, cuda) in rank_backends.iter_mut().enumerate() {
             cuda.share_products(&fabric.choices, rank == 0);
-            cuda.beside = (count > 1).then(|| fabric.meeting.clone());
+            cuda.beside = (fabric.count > 1).then(|| fabric.meeting.clone());
         }
         Ok(fabric)
     }
 
     fn abort(fabric: &CudaFabric) {
-        fabric.aborted().store(1, Ordering::Release);
+        fabric.exchanges.abort();
         fabric.choices.end();
         fabric.meeting.abort();
     }
 
     fn is_aborted(fabric: &CudaFabric) -> bool {
-        fabric.is_over()
+        fabric.exchanges.is_over()
     }
 
     fn prepare_sums(&mut self, fabric: &CudaFabric, rank: usize, part: ActivationDtype, how: Reduced) -> Result<()> {
@@ -289,52 +195,65 @@ impl Ranked for Cuda {
             ActivationDtype::Sums => Dtype::F32,
             ActivationDtype::Operands(dtype) => dtype,
         };
-        let sums = ExchangedSums::of(fabric.count(), part, how.wire, how.exact);
-        fabric.sum_kernels(self.device(), rank, sums).map(drop)
+        let sums = ExchangedSums::of(fabric.count, part, how.wire, how.exact);
+        fabric.exchanges.prepare_sums(self.device(), rank, sums)
     }
 
     fn settle(&mut self) {
         self.device().settle();
     }
 
-    fn all_reduce(&mut self, fabric: &CudaFabric, rank: usize, out: &mut Buffer, parts: &[&Buffer], how: Reduced) {
+    fn all_reduce(
+        &mut self,
+        fabric: &CudaFabric,
+        rank: usize,
+        out: &mut Buffer,
+        parts: &mut [&mut Buffer],
+        how: Reduced,
+    ) {
         let Some(part) = parts.first().map(|part| part.element) else { return };
         assert_eq!(out.element, Dtype::F32, "all_reduce: a buffer of sums");
         assert!(parts.iter().all(|part| (part.rows, part.width) == (out.rows, out.width)), "all_reduce: shapes");
         self.forget_before(out);
-        let device = self.device().clone();
-        let pieces: Vec<ExchangePiece> = ways::pieces(fabric.count(), out.rows * out.width, how.wire).collect();
-        if pieces.is_empty() {
+        if out.rows * out.width == 0 {
             return;
         }
-        let sums = ExchangedSums::of(fabric.count(), part, how.wire, how.exact);
-        match fabric.sum_kernels(&device, rank, sums) {
-            Ok(kernels) => {
-                let of = SumBuffers { out, parts, adds: how.adds };
-                let launch = |piece: ExchangePiece| fabric.launch_sums(&device, rank, &kernels, piece, &of);
-                fabric.exchange(&device, || pieces.into_iter().for_each(launch));
-            }
-            Err(error) => fabric.fail(&device, error),
+        let parts: Vec<&Buffer> = parts.iter().map(|part| &**part).collect();
+        parts.iter().for_each(|part| self.forget_before(part));
+        let sums = ExchangedSums::of(fabric.count, part, how.wire, how.exact);
+        let (device, of) = (self.device().clone(), SumBuffers { out, parts: &parts, adds: how.adds });
+        match &fabric.exchanges {
+            Exchanges::Peers(peers) => match peers.sum_kernels(&device, rank, sums) {
+                Ok(kernels) => fabric.exchange(&device, || {
+                    let pieces = ways::pieces(fabric.count, of.out.rows * of.out.width, how.wire);
+                    pieces.for_each(|piece| peers.launch_sums(&device, rank, &kernels, piece, &of));
+                    Ok(())
+                }),
+                Err(error) => fabric.fail(&device, error),
+            },
+            Exchanges::Gathered(gathered) => fabric.exchange(&device, || gathered.sum(&device, rank, sums, &of)),
         }
     }
 
     fn all_gather(&mut self, fabric: &CudaFabric, rank: usize, out: &mut Buffer, x: &Buffer) {
-        assert_eq!((out.rows, out.width), (x.rows, x.width * fabric.count()), "all_gather: shapes");
+        assert_eq!((out.rows, out.width), (x.rows, x.width * fabric.count), "all_gather: shapes");
         assert!(out.element == Dtype::F32 && x.element == Dtype::F32, "all_gather: buffers of sums");
-        let Some(gather) = &fabric.ranks[rank].kernels.gather else {
+        if fabric.count == 1 {
             return self.ops(Dtype::F32, out).columns(out, x, 0);
-        };
-        self.forget_before(out);
-        let device = self.device().clone();
-        let pieces: Vec<ExchangePiece> = ways::pieces_of_gather(fabric.count(), x.rows * x.width).collect();
-        let launch = |piece: ExchangePiece| {
-            let args = Args::new().memory(out.memory()).memory(x.memory()).u64(piece.first as u64);
-            let args = args.u32(small(piece.count)).u32(small(x.width)).u32(small(piece.chunk));
-            device.launch(gather, [small(piece.blocks), 1, 1], THREADS, 0, &fabric.args(rank, args));
-        };
-        if !pieces.is_empty() {
-            fabric.exchange(&device, || pieces.into_iter().for_each(launch));
         }
+        self.forget_before(out);
+        if x.rows * x.width == 0 {
+            return;
+        }
+        let device = self.device().clone();
+        fabric.exchange(&device, || match &fabric.exchanges {
+            Exchanges::Peers(peers) => {
+                let pieces = ways::pieces_of_gather(fabric.count, x.rows * x.width);
+                pieces.for_each(|piece: ExchangePiece| peers.launch_gather(&device, rank, piece, out, x));
+                Ok(())
+            }
+            Exchanges::Gathered(gathered) => gathered.gather(&device, rank, out, x),
+        });
     }
 
     fn matrix_of_outputs(&mut self, parts: &[MatrixPart<'_>], outputs: usize) -> Result<Matrix> {
@@ -352,20 +271,35 @@ impl Ranked for Cuda {
         step.repeats() && step.graphs.will_replay(shape, step.is_advanced(), self.moves)
     }
 
-    /// Of dense weights without a bias, where cuBLASLt takes the columns' place and distance.
-    fn linear_of_columns(
-        &mut self,
-        out: &mut Buffer,
-        x: &Buffer,
-        first: usize,
-        w: &Matrix,
-        bias: Option<&Vector>,
-    ) -> bool {
-        if w.format.dense().is_none() || bias.is_some() {
+    fn resize_parts(&mut self, parts: &mut [&mut Buffer], rows: usize) -> Result<()> {
+        self.forget_rounded();
+        self.moves += u64::from(Buffer::resize_beside(parts, self.device(), rows)?);
+        self.note_rows(rows)
+    }
+
+    /// Of dense parts, which are copied to neighbouring memory.
+    fn join_parts(&mut self, parts: &mut [Matrix]) -> Result<()> {
+        let bytes = parts[0].memory.bytes();
+        let is_joined = parts.iter().all(|part| part.format.dense().is_some() && part.memory.bytes() == bytes);
+        if parts.len() < 2 || !is_joined || !bytes.is_multiple_of(ALIGNED) {
+            return Ok(());
+        }
+        let joined = self.device().alloc(bytes * parts.len())?.divided(parts.len());
+        for (part, memory) in parts.iter_mut().zip(joined) {
+            self.device().copy(&memory, 0, &part.memory, 0..bytes)?;
+            part.memory = Arc::new(memory);
+        }
+        Ok(())
+    }
+
+    /// Of dense weights, by one call of cuBLASLt.
+    fn linear_of_parts(&mut self, outs: &mut [&mut Buffer], x: &Buffer, w: &[Matrix]) -> bool {
+        if w[0].format.dense().is_none() {
             return false;
         }
-        self.forget_before(out);
-        self.gemms.get_mut(&w.format).is_some_and(|gemm| gemm.linear_of_columns(out, x, first, w))
+        outs.iter().for_each(|out| self.forget_before(out));
+        let outs: Vec<&Buffer> = outs.iter().map(|out| &**out).collect();
+        self.gemms.get_mut(&w[0].format).is_some_and(|gemm| gemm.linear_of_parts(&outs, x, w))
     }
 
     fn columns(&mut self, out: &mut Buffer, x: &Buffer, first: usize) {

@@ -1,10 +1,14 @@
-//! NCCL, found at run time: the sums that exchanges are compared with. Only what that takes is bound. It must not use
-//! NVLink multicast, which `NCCL_NVLS_ENABLE=0` in the environment says; without that it is not used.
+//! NCCL, found at run time: it gathers where GPUs cannot write into each other's memory, and its sums are compared with
+//! our own. Only what that takes is bound. It must not use NVLink multicast, which `NCCL_NVLS_ENABLE=0` in the
+//! environment says; without that it is not used.
 
 use std::env;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::CUstream;
 use libloading::Library;
@@ -12,6 +16,7 @@ use libloading::Library;
 use crate::backend::Dtype;
 use crate::backend::cuda::discovery::libraries;
 use crate::backend::cuda::driver::device::Device;
+use crate::backend::cuda::driver::memory::Memory;
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::error::{Error, Result};
 
@@ -25,11 +30,14 @@ type Comm = *mut c_void;
 type GetVersion = unsafe extern "C" fn(*mut c_int) -> c_int;
 type CommInitAll = unsafe extern "C" fn(*mut Comm, c_int, *const c_int) -> c_int;
 type CommAbort = unsafe extern "C" fn(Comm) -> c_int;
+type AllGather = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, Comm, CUstream) -> c_int;
+type Group = unsafe extern "C" fn() -> c_int;
 type AllReduce = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, Comm, CUstream) -> c_int;
 type GetErrorString = unsafe extern "C" fn(c_int) -> *const c_char;
 
-/// `ncclSum`, and what NCCL calls dtypes: these numbers are the same in all versions from `OLDEST` on.
+/// `ncclSum`, `ncclInt8`, and what NCCL calls dtypes: these numbers are the same in all versions from `OLDEST` on.
 const SUM: c_int = 0;
+const BYTES: c_int = 0;
 
 fn number_of(dtype: Dtype) -> c_int {
     match dtype {
@@ -43,12 +51,21 @@ fn number_of(dtype: Dtype) -> c_int {
 pub struct Nccl {
     library: Library,
     version: c_int,
-    ranks: Vec<Comm>,
+    ranks: Vec<RankComm>,
     is_over: AtomicBool,
 }
 
-// SAFETY: a communicator may be used from any thread, by one at a time: `all_reduce` says that each rank's is used by
-// the rank's thread.
+struct RankComm {
+    comm: Comm,
+    /// Held by who calls NCCL with it.
+    calls: Mutex<()>,
+}
+
+/// How long an end waits for a call: one that waits for a rank which has failed does not return before the end.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+// SAFETY: a communicator may be used from any thread, by one at a time, whoever holds its lock; but for its end, which
+// NCCL lets another thread call beside the call that it is to end.
 unsafe impl Send for Nccl {}
 // SAFETY: as above.
 unsafe impl Sync for Nccl {}
@@ -70,15 +87,16 @@ impl Nccl {
             let expected = "NCCL 2.10.3 or newer".to_owned();
             return Err(Error::value("NCCL", expected, format!("version {}", name(version))));
         }
-        let (ranks, is_over) = (vec![ptr::null_mut(); devices.len()], AtomicBool::new(false));
-        let mut nccl = Nccl { library, version, ranks, is_over };
+        let mut nccl = Nccl { library, version, ranks: Vec::new(), is_over: AtomicBool::new(false) };
+        let mut ranks: Vec<Comm> = vec![ptr::null_mut(); devices.len()];
         let ordinals: Vec<c_int> = devices.iter().map(|device| device.facts().ordinal as c_int).collect();
         // SAFETY: as many places and ordinals as the second argument says.
         let status = unsafe {
             let connect = function::<CommInitAll>(&nccl.library, b"ncclCommInitAll\0")?;
-            connect(nccl.ranks.as_mut_ptr(), ordinals.len() as c_int, ordinals.as_ptr())
+            connect(ranks.as_mut_ptr(), ordinals.len() as c_int, ordinals.as_ptr())
         };
         nccl.check("connect the GPUs", status)?;
+        nccl.ranks = ranks.into_iter().map(|comm| RankComm { comm, calls: Mutex::default() }).collect();
         Ok(nccl)
     }
 
@@ -91,18 +109,60 @@ impl Nccl {
     /// ranks. Called by the rank's own thread, as all ranks do.
     pub fn all_reduce(&self, device: &Device, rank: usize, x: &Buffer, count: usize) -> Result<()> {
         assert!(count <= x.rows * x.width, "all_reduce: elements of a buffer");
-        if self.is_over.load(Ordering::Acquire) {
-            return Err(Error::Internal("another rank has ended NCCL".to_owned()));
-        }
-        device.bind().map_err(|error| device.error("call NCCL", error))?;
+        let (comm, _calls) = self.comm(device, rank)?;
         let at = x.memory().address() as *mut c_void;
         // SAFETY: `count` elements lie at the address, which the stream's work may change; the communicator is that of
         // this rank.
         let status = unsafe {
             let all_reduce = function::<AllReduce>(&self.library, b"ncclAllReduce\0")?;
-            all_reduce(at, at, count, number_of(x.element), SUM, self.ranks[rank], device.stream())
+            all_reduce(at, at, count, number_of(x.element), SUM, comm, device.stream())
         };
         self.check("add up", status)
+    }
+
+    /// Enqueues on `device`, that of `rank`: each rank's share of `memory`, of `share` bytes and in the order of the
+    /// ranks, becomes what that rank has there. Called by the rank's own thread, as all ranks do.
+    pub fn gather(&self, device: &Device, rank: usize, memory: &Memory, share: usize) -> Result<()> {
+        assert!(self.ranks.len() * share <= memory.bytes(), "gather: shares of all ranks");
+        let (comm, _calls) = self.comm(device, rank)?;
+        let at = memory.address();
+        // SAFETY: as many bytes lie at the address, which the stream's work may change; the communicator is that of
+        // this rank.
+        let status = unsafe {
+            let gather = function::<AllGather>(&self.library, b"ncclAllGather\0")?;
+            let own = (at + (rank * share) as u64) as *const c_void;
+            gather(own, at as *mut c_void, share, BYTES, comm, device.stream())
+        };
+        self.check("gather", status)
+    }
+
+    /// The same on all ranks, by one thread.
+    pub fn gather_on_all(&self, devices: &[Device], memories: &[Memory], share: usize) -> Result<()> {
+        let group = |name: &[u8]| -> Result<()> {
+            // SAFETY: NCCL's functions that begin and end a group of calls of one thread have this signature.
+            let status = unsafe { function::<Group>(&self.library, name)?() };
+            self.check("group calls", status)
+        };
+        group(b"ncclGroupStart\0")?;
+        let mut each = devices.iter().zip(memories).enumerate();
+        let called = each.try_for_each(|(rank, (device, memory))| self.gather(device, rank, memory, share));
+        group(b"ncclGroupEnd\0").and(called)
+    }
+
+    /// Whether it has ended.
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    /// The rank's communicator, while nobody else calls with it; with the device's context current.
+    fn comm(&self, device: &Device, rank: usize) -> Result<(Comm, MutexGuard<'_, ()>)> {
+        let RankComm { comm, calls } = &self.ranks[rank];
+        let calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_over() {
+            return Err(Error::Internal("another rank has ended NCCL".to_owned()));
+        }
+        device.bind().map_err(|error| device.error("call NCCL", error))?;
+        Ok((*comm, calls))
     }
 
     /// Ends it on all ranks, also where one waits for another; it is not used again.
@@ -110,9 +170,15 @@ impl Nccl {
         if self.is_over.swap(true, Ordering::AcqRel) {
             return;
         }
-        for &rank in self.ranks.iter().filter(|rank| !rank.is_null()) {
-            // SAFETY: a communicator that lives; it may be called beside its other calls.
-            let status = function::<CommAbort>(&self.library, b"ncclCommAbort\0").map(|abort| unsafe { abort(rank) });
+        let until = Instant::now() + PATIENCE;
+        for RankComm { comm, calls } in &self.ranks {
+            let is_called = || matches!(calls.try_lock(), Err(TryLockError::WouldBlock));
+            while is_called() && Instant::now() < until {
+                thread::sleep(Duration::from_millis(1));
+            }
+            // SAFETY: a communicator that lives: it ends once. Nobody begins a call any more; one that waits for a rank
+            // that has failed may be ended by another thread.
+            let status = function::<CommAbort>(&self.library, b"ncclCommAbort\0").map(|abort| unsafe { abort(*comm) });
             if !matches!(status, Ok(0)) {
                 log::warn!("NCCL cannot end");
             }

@@ -1,15 +1,19 @@
 //! How a buffer is exchanged: by which kernel of kernels/ranks, in how many launches, chunks and blocks. All ranks find
 //! the same.
 //!
-//! The limits between the ways are stated, not measured yet: packets carry twice the bytes, but save two ways of the
-//! link (about 2 us on NVLink, the time of about 512 KiB); of more than two ranks, one shot sends `ranks - 1` buffers,
+//! The limits between the ways were measured on two and four H200s: packets carry twice the bytes, but save two ways of
+//! the link (about 2 us on NVLink, the time of about 512 KiB); of more than two ranks, one shot sends `ranks - 1` buffers,
 //! and two shots send two at most, but wait for each other once more. `bench allreduce` prints all of them.
 
 use crate::backend::Dtype;
 
 /// As in kernels/ranks/exchange.cuh.
-pub const MOST_BLOCKS: usize = 128;
+pub const MOST_BLOCKS: usize = 256;
+
 pub const MOST_CHUNKS: usize = 1024;
+
+/// Blocks of exchanges whose blocks have a multiprocessor each: all but one shot of two ranks.
+const LARGE_BLOCKS: usize = MOST_BLOCKS / 2;
 
 /// Packets that a rank takes of each other one.
 pub const MOST_PACKETS: usize = 64 << 10;
@@ -81,43 +85,44 @@ pub fn pieces_by(way: Way, ranks: usize, count: usize, wire: Dtype) -> impl Iter
     };
     split(count, most).map(move |(first, count)| match way {
         Way::Packets => {
-            let blocks = count.div_ceil(in_packet * super::THREADS as usize).min(MOST_BLOCKS);
+            let blocks = count.div_ceil(in_packet * super::THREADS as usize).min(LARGE_BLOCKS);
             ExchangePiece { way, first, count, chunk: 0, blocks }
         }
-        Way::OneShot => chunked(ranks, first, count),
-        Way::TwoShot => two_shots(ranks, first, count).unwrap_or_else(|| chunked(ranks, first, count)),
+        Way::OneShot => one_shot(ranks, first, count),
+        Way::TwoShot => two_shots(ranks, first, count).unwrap_or_else(|| one_shot(ranks, first, count)),
     })
 }
 
-/// The launches that gather `count` elements of each rank.
+/// The launches that gather `count` elements of each rank: half the blocks send, half bring what has come.
 pub fn pieces_of_gather(ranks: usize, count: usize) -> impl Iterator<Item = ExchangePiece> {
-    split(count, most_floats(ranks)).map(move |(first, count)| chunked(ranks, first, count))
+    split(count, most_floats(ranks)).map(move |(first, count)| {
+        let chunk = chunk_of(count, LARGE_BLOCKS / 2);
+        let blocks = 2 * count.div_ceil(chunk).min(LARGE_BLOCKS / 2);
+        ExchangePiece { way: Way::OneShot, first, count, chunk, blocks }
+    })
 }
 
 fn split(count: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..count.div_ceil(most)).map(move |piece| (piece * most, most.min(count - piece * most)))
 }
 
-/// As many blocks as have a chunk each, in each of `roles` roles.
-fn chunk_of(count: usize, roles: usize) -> usize {
-    let even = count.div_ceil(MOST_BLOCKS / roles).next_multiple_of(CHUNK_STEP);
-    even.min(MOST_CHUNK)
+/// Elements of a chunk where `blocks` blocks have one each, as far as those are not too long.
+fn chunk_of(count: usize, blocks: usize) -> usize {
+    count.div_ceil(blocks).next_multiple_of(CHUNK_STEP).min(MOST_CHUNK)
 }
 
-/// Half the blocks send, half add up; of one rank all do.
-fn chunked(ranks: usize, first: usize, count: usize) -> ExchangePiece {
-    let roles = ranks.min(2);
-    let chunk = chunk_of(count, roles);
-    let blocks = roles * count.div_ceil(chunk).min(MOST_BLOCKS / roles);
-    ExchangePiece { way: Way::OneShot, first, count, chunk, blocks }
+fn one_shot(ranks: usize, first: usize, count: usize) -> ExchangePiece {
+    let blocks = if ranks == 2 { MOST_BLOCKS } else { LARGE_BLOCKS };
+    let chunk = chunk_of(count, blocks);
+    ExchangePiece { way: Way::OneShot, first, count, chunk, blocks: count.div_ceil(chunk).min(blocks) }
 }
 
 /// `None` if a rank's share would have no chunk: it would then not hear from the others.
 fn two_shots(ranks: usize, first: usize, count: usize) -> Option<ExchangePiece> {
-    let chunk = chunk_of(count, 3);
+    let chunk = chunk_of(count, LARGE_BLOCKS / 3);
     let chunks = count.div_ceil(chunk);
     let share = chunks.div_ceil(ranks);
-    let blocks = 3 * chunks.min(MOST_BLOCKS / 3);
+    let blocks = 3 * chunks.min(LARGE_BLOCKS / 3);
     ((ranks - 1) * share < chunks).then_some(ExchangePiece { way: Way::TwoShot, first, count, chunk, blocks })
 }
 
@@ -160,7 +165,8 @@ mod tests {
     fn small_buffers_go_in_packets_and_large_ones_of_many_ranks_in_two_shots() {
         assert_eq!(way(1, 1, Dtype::Bf16), Way::OneShot);
         let alone: Vec<usize> = pieces(1, 1024 * 4096, Dtype::Bf16).map(|piece| piece.blocks).collect();
-        assert_eq!(alone, [MOST_BLOCKS], "one launch, all blocks");
+        assert_eq!(alone, [LARGE_BLOCKS], "one launch, all blocks");
+        assert_eq!(pieces(2, 8 << 20, Dtype::Bf16).next().map(|piece| piece.blocks), Some(MOST_BLOCKS));
         assert_eq!(way(2, 128 << 10, Dtype::F32), Way::Packets);
         assert_eq!(way(2, 129 << 10, Dtype::F32), Way::OneShot);
         assert_eq!(way(2, 64 << 20, Dtype::F32), Way::OneShot);

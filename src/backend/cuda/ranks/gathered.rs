@@ -1,0 +1,120 @@
+//! What GPUs exchange that cannot write into each other's memory: NCCL gathers what each rank has, and every rank makes
+//! of it what the kernels of `peers` would, with the same bits. Slower than those, and on PCIe all there is.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use super::nccl::Nccl;
+use super::{SumBuffers, THREADS};
+use crate::backend::cuda::compile::units::{self, ExchangedSums};
+use crate::backend::cuda::driver::args::Args;
+use crate::backend::cuda::driver::device::Device;
+use crate::backend::cuda::driver::function::Function;
+use crate::backend::cuda::driver::grid::small;
+use crate::backend::cuda::driver::memory::{Memory, Rows};
+use crate::backend::cuda::memory::buffer::Buffer;
+use crate::backend::ranks::PARTS;
+use crate::error::Result;
+
+/// Bytes of what all ranks give at once.
+const GIVEN: usize = 64 << 20;
+
+/// Blocks of a launch.
+const BLOCKS: u32 = 128;
+
+/// All ranks, and where each finds what all have given.
+pub(super) struct Gathered {
+    pub nccl: Nccl,
+    ranks: Vec<RankGathered>,
+}
+
+struct RankGathered {
+    /// `GIVEN` bytes: equal shares, in the order of the ranks.
+    given: Memory,
+    kernels: Mutex<HashMap<ExchangedSums, Arc<SumKernels>>>,
+}
+
+struct SumKernels {
+    own: Function,
+    gathered: Function,
+}
+
+impl Gathered {
+    /// Connects these GPUs.
+    ///
+    /// # Errors
+    ///
+    /// NCCL cannot be used: one sentence.
+    pub fn connect(devices: &[Device]) -> Result<Self> {
+        let nccl = Nccl::open(devices)?;
+        let given = devices.iter().map(|device| device.alloc(GIVEN)).collect::<Result<Vec<Memory>>>()?;
+        // The first call makes connections, for which ranks wait on the host.
+        nccl.gather_on_all(devices, &given, size_of::<u32>())?;
+        let ranks = given.into_iter().map(|given| RankGathered { given, kernels: Mutex::default() }).collect();
+        Ok(Self { nccl, ranks })
+    }
+
+    fn count(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// Loads the kernels of such sums, before a step needs them.
+    pub fn prepare_sums(&self, device: &Device, rank: usize, sums: ExchangedSums) -> Result<()> {
+        self.kernels(device, rank, sums).map(drop)
+    }
+
+    fn kernels(&self, device: &Device, rank: usize, sums: ExchangedSums) -> Result<Arc<SumKernels>> {
+        let mut loaded = self.ranks[rank].kernels.lock().expect("nothing panics while it holds this lock");
+        if let Some(known) = loaded.get(&sums) {
+            return Ok(known.clone());
+        }
+        let unit = units::all_reduce(sums);
+        let function = |name| device.function(&unit, name);
+        let kernels =
+            Arc::new(SumKernels { own: function("all_reduce_own")?, gathered: function("all_reduce_gathered")? });
+        // The driver brings a kernel to the device when it is first launched.
+        let none = Args::new().u64(0).memories([], PARTS).u64(0).u32(0);
+        device.launch(&kernels.own, [1, 1, 1], THREADS, 0, &none);
+        device.launch(&kernels.gathered, [1, 1, 1], THREADS, 0, &Args::new().u64(0).u64(0).u64(0).u32(0).u32(0));
+        loaded.insert(sums, kernels.clone());
+        Ok(kernels)
+    }
+
+    /// Enqueues the sums of all elements.
+    pub fn sum(&self, device: &Device, rank: usize, sums: ExchangedSums, of: &SumBuffers<'_>) -> Result<()> {
+        let kernels = self.kernels(device, rank, sums)?;
+        let (given, count) = (&self.ranks[rank].given, of.out.rows * of.out.width);
+        let at_once = GIVEN / self.count() / sums.wire.bytes();
+        for first in (0..count).step_by(at_once) {
+            let count = at_once.min(count - first);
+            let share = count * sums.wire.bytes();
+            let args = Args::new().memory_at(given, rank * share);
+            let args = args.memories(of.parts.iter().map(|part| part.memory()), PARTS).u64(first as u64);
+            device.launch(&kernels.own, [BLOCKS, 1, 1], THREADS, 0, &args.u32(small(count)));
+            self.nccl.gather(device, rank, given, share)?;
+            let args = Args::new().memory(of.out.memory()).memory(given).u64(first as u64).u32(small(count));
+            device.launch(&kernels.gathered, [BLOCKS, 1, 1], THREADS, 0, &args.u32(u32::from(of.adds)));
+        }
+        Ok(())
+    }
+
+    /// Enqueues `out[r] = [x[r] of rank 0, x[r] of rank 1, ..]`.
+    pub fn gather(&self, device: &Device, rank: usize, out: &Buffer, x: &Buffer) -> Result<()> {
+        let (given, width) = (&self.ranks[rank].given, x.row_bytes());
+        let at_once = GIVEN / self.count() / width;
+        assert!(at_once > 0, "a row of {width} bytes of each of {} ranks in {GIVEN}", self.count());
+        for first in (0..x.rows).step_by(at_once) {
+            let rows = at_once.min(x.rows - first);
+            let share = rows * width;
+            device.copy(given, rank * share, x.memory(), first * width..first * width + share)?;
+            self.nccl.gather(device, rank, given, share)?;
+            for sender in 0..self.count() {
+                let from = Rows { memory: given, first: sender * share, apart: width };
+                let to = (first * self.count() + sender) * width;
+                let to = Rows { memory: out.memory(), first: to, apart: self.count() * width };
+                device.copy_rows(to, from, width, rows)?;
+            }
+        }
+        Ok(())
+    }
+}
