@@ -236,8 +236,7 @@ fn hold_gathered_sums(ranks: usize, part: Dtype, wire: Dtype, exact: bool) {
     let mut dice = Dice::new(ranks as u64);
     for (seed, (first, count, adds)) in (0u32..).zip([(0, 2048, false), (16, 1000, true), (8, 37, true)]) {
         let drawn = |dice: &mut Dice| numbers(dice, first + count).iter().map(|&x| part.round(x)).collect();
-        let x: Vec<Vec<Vec<f32>>> =
-            (0..ranks).map(|_| (0..sums.parts).map(|_| drawn(&mut dice)).collect()).collect();
+        let x: Vec<Vec<Vec<f32>>> = (0..ranks).map(|_| (0..sums.parts).map(|_| drawn(&mut dice)).collect()).collect();
         let mut given = Vec::new();
         for x in &x {
             let mut parts: Vec<Vec<[u64; 2]>> = x.iter().map(|x| buffer(part, x)).collect();

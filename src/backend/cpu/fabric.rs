@@ -125,7 +125,13 @@ mod tests {
 
     fn sum(cpu: &mut Cpu, fabric: &CpuFabric, rank: usize, x: &CpuBuffer) -> CpuBuffer {
         let mut out = one(f32::NAN);
-        cpu.all_reduce(fabric, rank, &mut out, &mut [&mut x.clone()], Reduced { wire: Dtype::F32, exact: false, adds: false });
+        cpu.all_reduce(
+            fabric,
+            rank,
+            &mut out,
+            &mut [&mut x.clone()],
+            Reduced { wire: Dtype::F32, exact: false, adds: false },
+        );
         out
     }
 

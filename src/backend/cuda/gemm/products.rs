@@ -118,10 +118,14 @@ impl LibraryProducts {
             }
             let described = Description::of_parts(&self.library, shape, layout)?;
             let algorithm = self.chooser.algorithm_of_parts(&self.library, &described, layout, weights)?;
-            log::debug!("{} products as one, {shape:?}: {}", layout.parts, match &algorithm {
-                Some(algorithm) => format!("by {algorithm}"),
-                None => "no algorithm".to_owned(),
-            });
+            log::debug!(
+                "{} products as one, {shape:?}: {}",
+                layout.parts,
+                match &algorithm {
+                    Some(algorithm) => format!("by {algorithm}"),
+                    None => "no algorithm".to_owned(),
+                }
+            );
             self.of_parts.insert((shape, layout), algorithm.map(|algorithm| (described, algorithm)));
         }
         let Some((described, algorithm)) = &self.of_parts[&(shape, layout)] else { return Ok(false) };

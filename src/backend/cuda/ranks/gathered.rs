@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use super::nccl::Nccl;
-use super::{SumBuffers, THREADS};
+use super::{BLOCKS, SumBuffers, THREADS};
 use crate::backend::cuda::compile::units::{self, ExchangedSums};
 use crate::backend::cuda::driver::args::Args;
 use crate::backend::cuda::driver::device::Device;
@@ -18,9 +18,6 @@ use crate::error::Result;
 
 /// Bytes of what all ranks give at once.
 const GIVEN: usize = 64 << 20;
-
-/// Blocks of a launch.
-const BLOCKS: u32 = 128;
 
 /// All ranks, and where each finds what all have given.
 pub(super) struct Gathered {

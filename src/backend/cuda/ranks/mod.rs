@@ -38,6 +38,9 @@ use ways::ExchangePiece;
 /// Threads of a block of every exchange.
 const THREADS: u32 = 512;
 
+/// Blocks of a launch that exchanges nothing.
+const BLOCKS: u32 = 128;
+
 /// The variable that, if it is 0, keeps GPUs from writing into each other's memory, so that NCCL is used.
 const PEER_MEMORY: &str = "OFFSHOOT_PEER_MEMORY";
 

@@ -6,7 +6,7 @@ use std::env;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -49,13 +49,14 @@ fn number_of(dtype: Dtype) -> c_int {
 
 /// A communicator of GPUs of this process, one rank each.
 pub struct Nccl {
-    library: Library,
+    library: Arc<Library>,
     version: c_int,
     ranks: Vec<RankComm>,
     is_over: AtomicBool,
 }
 
 struct RankComm {
+    device: Device,
     comm: Comm,
     /// Held by who calls NCCL with it.
     calls: Mutex<()>,
@@ -87,6 +88,7 @@ impl Nccl {
             let expected = "NCCL 2.10.3 or newer".to_owned();
             return Err(Error::value("NCCL", expected, format!("version {}", name(version))));
         }
+        let library = Arc::new(library);
         let mut nccl = Nccl { library, version, ranks: Vec::new(), is_over: AtomicBool::new(false) };
         let mut ranks: Vec<Comm> = vec![ptr::null_mut(); devices.len()];
         let ordinals: Vec<c_int> = devices.iter().map(|device| device.facts().ordinal as c_int).collect();
@@ -96,7 +98,8 @@ impl Nccl {
             connect(ranks.as_mut_ptr(), ordinals.len() as c_int, ordinals.as_ptr())
         };
         nccl.check("connect the GPUs", status)?;
-        nccl.ranks = ranks.into_iter().map(|comm| RankComm { comm, calls: Mutex::default() }).collect();
+        let ranks = devices.iter().cloned().zip(ranks);
+        nccl.ranks = ranks.map(|(device, comm)| RankComm { device, comm, calls: Mutex::default() }).collect();
         Ok(nccl)
     }
 
@@ -156,7 +159,7 @@ impl Nccl {
 
     /// The rank's communicator, while nobody else calls with it; with the device's context current.
     fn comm(&self, device: &Device, rank: usize) -> Result<(Comm, MutexGuard<'_, ()>)> {
-        let RankComm { comm, calls } = &self.ranks[rank];
+        let RankComm { comm, calls, .. } = &self.ranks[rank];
         let calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_over() {
             return Err(Error::Internal("another rank has ended NCCL".to_owned()));
@@ -165,22 +168,21 @@ impl Nccl {
         Ok((*comm, calls))
     }
 
-    /// Ends it on all ranks, also where one waits for another; it is not used again.
+    /// Ends it on all ranks, also where one waits for another; it is not used again. What it has is given back once no
+    /// captured graph calls it any more, which nobody waits for.
     pub fn abort(&self) {
         if self.is_over.swap(true, Ordering::AcqRel) {
             return;
         }
         let until = Instant::now() + PATIENCE;
-        for RankComm { comm, calls } in &self.ranks {
+        for RankComm { device, comm, calls } in &self.ranks {
             let is_called = || matches!(calls.try_lock(), Err(TryLockError::WouldBlock));
             while is_called() && Instant::now() < until {
                 thread::sleep(Duration::from_millis(1));
             }
-            // SAFETY: a communicator that lives: it ends once. Nobody begins a call any more; one that waits for a rank
-            // that has failed may be ended by another thread.
-            let status = function::<CommAbort>(&self.library, b"ncclCommAbort\0").map(|abort| unsafe { abort(*comm) });
-            if !matches!(status, Ok(0)) {
-                log::warn!("NCCL cannot end");
+            let ended = Ended { library: self.library.clone(), device: device.clone(), comm: *comm };
+            if let Err(error) = thread::Builder::new().name("end of NCCL".to_owned()).spawn(move || ended.abort()) {
+                log::warn!("NCCL cannot end: {error}");
             }
         }
     }
@@ -209,6 +211,28 @@ fn function<'a, F>(library: &'a Library, name: &[u8]) -> Result<libloading::Symb
         let name = String::from_utf8_lossy(name).trim_end_matches('\0').to_owned();
         Error::value("NCCL", format!("a library with {name}"), libraries::loaders_text(error))
     })
+}
+
+/// A communicator that nobody calls any more, with what it needs to end.
+struct Ended {
+    library: Arc<Library>,
+    device: Device,
+    comm: Comm,
+}
+
+// SAFETY: the last thread that uses the communicator has it; but for a call that waits for a rank which has failed,
+// beside which NCCL lets another thread end it.
+unsafe impl Send for Ended {}
+
+impl Ended {
+    fn abort(self) {
+        let abort = function::<CommAbort>(&self.library, b"ncclCommAbort\0");
+        // SAFETY: a communicator that lives: it ends once.
+        let status = abort.map(|abort| unsafe { abort(self.comm) });
+        if !matches!(status, Ok(0)) {
+            log::warn!("NCCL cannot end on {}", self.device.name());
+        }
+    }
 }
 
 impl Drop for Nccl {

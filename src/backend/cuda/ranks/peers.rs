@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 
-use super::{SumBuffers, THREADS};
 use super::ways::{self, ExchangePiece, MOST_BLOCKS, MOST_CHUNKS, Way};
+use super::{SumBuffers, THREADS};
 use crate::backend::cuda::compile::unit::Unit;
 use crate::backend::cuda::compile::units::{self, ExchangedSums};
 use crate::backend::cuda::driver::args::Args;
@@ -85,7 +85,8 @@ impl Peers {
                 last: zeroed(device, MOST_BLOCKS * size_of::<u32>())?,
             })
         });
-        let peers = Peers { ranks: ranks.collect::<Result<_>>()?, aborted: devices[0].pinned_for_all(size_of::<u32>())? };
+        let peers =
+            Peers { ranks: ranks.collect::<Result<_>>()?, aborted: devices[0].pinned_for_all(size_of::<u32>())? };
         devices.iter().enumerate().for_each(|(rank, device)| peers.warm_up(device, rank));
         Ok(peers)
     }
