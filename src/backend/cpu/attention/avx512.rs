@@ -55,8 +55,50 @@ impl FloatLanes for __m512 {
     }
 
     #[inline(always)]
+    unsafe fn load_first<const R: usize>(from: *const f32) -> Self {
+        unsafe { _mm512_maskz_loadu_ps((1 << R) - 1, from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_first<const R: usize>(self, to: *mut f32) {
+        unsafe { _mm512_mask_storeu_ps(to, (1 << R) - 1, self) }
+    }
+
+    #[inline(always)]
     unsafe fn largest(self) -> f32 {
         unsafe { _mm512_reduce_max_ps(self) }
+    }
+
+    /// Transposes while it reduces: a maximum of two shuffles halves two vectors to one.
+    #[inline(always)]
+    unsafe fn largest_each<const R: usize>(rows: [Self; R]) -> Self {
+        const { assert!(R <= 8, "eight rows are reduced at most") };
+        /// In each quarter the largest of the quarters of `a`, of `b`, of `a`, of `b`, each of two elements.
+        #[inline(always)]
+        unsafe fn pair(a: __m512, b: __m512) -> __m512 {
+            unsafe { _mm512_max_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)) }
+        }
+        /// In each quarter the largest elements of the quarters of four vectors, from two pairs.
+        #[inline(always)]
+        unsafe fn four(a: __m512, b: __m512) -> __m512 {
+            unsafe {
+                let (a, b) = (_mm512_castps_pd(a), _mm512_castps_pd(b));
+                let (low, high) = (_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b));
+                _mm512_max_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high))
+            }
+        }
+        let row = |r: usize| rows[r.min(R - 1)];
+        unsafe {
+            let low = four(pair(row(0), row(1)), pair(row(2), row(3)));
+            let high = four(pair(row(4), row(5)), pair(row(6), row(7)));
+            // Quarters 0 and 2, and 1 and 3, of each: then the halves of each.
+            let halves = _mm512_max_ps(
+                _mm512_shuffle_f32x4::<0b10_00_10_00>(low, high),
+                _mm512_shuffle_f32x4::<0b11_01_11_01>(low, high),
+            );
+            let all = _mm512_max_ps(halves, _mm512_shuffle_f32x4::<0b10_11_00_01>(halves, halves));
+            _mm512_shuffle_f32x4::<0b10_10_10_00>(all, all)
+        }
     }
 
     #[inline(always)]

@@ -87,7 +87,7 @@ pub struct RowStates<P: KernelPath> {
     pub count: usize,
     /// `[count][width / WORD_ELEMENTS]`
     pub q: *const P::Factor,
-    /// Largest score so far, unscaled unless capped. `[count]`
+    /// Largest score so far, unscaled unless capped; `f32::MIN` before the first. `[count]`
     pub m: *mut f32,
     /// Sums of numerators by lane. `[count][16]`
     pub l: *mut f32,
@@ -156,39 +156,33 @@ pub unsafe fn fold<P: KernelPath, const R: usize>(
     prefetch: &Prefetch,
 ) {
     let pages = visible.lanes.start / SLOTS..visible.lanes.end.div_ceil(SLOTS);
-    let mut queries = AlignedRows::<P::Factor, MOST_HEAD_DIM, R>::new();
     let mut scores = AlignedRows::<f32, LANES, R>::new();
     let mut numerators = AlignedRows::<P::Factor, LANES, R>::new();
     // SAFETY: `scores` and `numerators` have room for a tile of each row and are written before they are read, the
     // latter for every row and page by `update_softmax`; the rest is promised by the caller.
     unsafe {
         let factors = geometry.width / P::WORD_ELEMENTS;
-        for r in 0..R {
-            std::ptr::copy_nonoverlapping(rows.q.add(r * factors), queries.at(r, 0), factors);
-        }
+        let queries: [*const P::Factor; R] = std::array::from_fn(|r| rows.q.add(r * factors));
         let mut page = pages.start;
         let mut prefetch = *prefetch;
         while page < pages.end {
             page += match (pages.end - page).min(P::ROW_VECTORS) {
-                1 => score::<P, R, 1>(geometry, &mut queries, &tile.keys[page..], page, &prefetch, &mut scores),
-                2 => score::<P, R, 2>(geometry, &mut queries, &tile.keys[page..], page, &prefetch, &mut scores),
-                3 => score::<P, R, 3>(geometry, &mut queries, &tile.keys[page..], page, &prefetch, &mut scores),
-                _ => score::<P, R, 4>(geometry, &mut queries, &tile.keys[page..], page, &prefetch, &mut scores),
+                1 => score::<P, R, 1>(geometry, &queries, &tile.keys[page..], page, &prefetch, &mut scores),
+                2 => score::<P, R, 2>(geometry, &queries, &tile.keys[page..], page, &prefetch, &mut scores),
+                3 => score::<P, R, 3>(geometry, &queries, &tile.keys[page..], page, &prefetch, &mut scores),
+                _ => score::<P, R, 4>(geometry, &queries, &tile.keys[page..], page, &prefetch, &mut scores),
             };
             prefetch.strides.0 = 0;
         }
-        for r in 0..R {
-            let (scores, numerators) = (scores.at(r, 0), numerators.at(r, 0));
-            update_softmax::<P>(geometry, rows, r, pages.clone(), visible.rows[r], scores, numerators);
-        }
+        let shrinks = update_softmax(geometry, rows, pages, visible, &mut scores, &mut numerators);
         let (panels, lanes) = (geometry.width / SLOTS, &visible.lanes);
         let mut panel = 0;
         while panel < panels {
             panel += match (panels - panel).min(P::ROW_VECTORS) {
-                1 => add_values::<P, R, 1>(geometry, rows, tile, panel, lanes, &prefetch, &mut numerators),
-                2 => add_values::<P, R, 2>(geometry, rows, tile, panel, lanes, &prefetch, &mut numerators),
-                3 => add_values::<P, R, 3>(geometry, rows, tile, panel, lanes, &prefetch, &mut numerators),
-                _ => add_values::<P, R, 4>(geometry, rows, tile, panel, lanes, &prefetch, &mut numerators),
+                1 => add_values::<P, R, 1>(geometry, rows, &shrinks, tile, panel, lanes, &prefetch, &mut numerators),
+                2 => add_values::<P, R, 2>(geometry, rows, &shrinks, tile, panel, lanes, &prefetch, &mut numerators),
+                3 => add_values::<P, R, 3>(geometry, rows, &shrinks, tile, panel, lanes, &prefetch, &mut numerators),
+                _ => add_values::<P, R, 4>(geometry, rows, &shrinks, tile, panel, lanes, &prefetch, &mut numerators),
             };
             prefetch.strides.1 = 0;
         }
@@ -200,7 +194,7 @@ pub unsafe fn fold<P: KernelPath, const R: usize>(
 #[inline(always)]
 unsafe fn score<P: KernelPath, const R: usize, const N: usize>(
     geometry: &Geometry,
-    queries: &mut AlignedRows<P::Factor, MOST_HEAD_DIM, R>,
+    queries: &[*const P::Factor; R],
     keys: &[*const P::Word],
     first: usize,
     prefetch: &Prefetch,
@@ -217,7 +211,7 @@ unsafe fn score<P: KernelPath, const R: usize, const N: usize>(
             }
             for r in 0..R {
                 for n in 0..N {
-                    acc[r][n] = P::madd(acc[r][n], queries.at(r, i), k[n]);
+                    acc[r][n] = P::madd(acc[r][n], queries[r].add(i), k[n]);
                 }
             }
         }
@@ -230,62 +224,62 @@ unsafe fn score<P: KernelPath, const R: usize, const N: usize>(
     N
 }
 
-/// Updates the maximum `m` and the sum `l` of row `r` by its `scores`, rescales `o` if the maximum rose, and stores the
-/// softmax `numerators`: zero in lanes whose bit in `visible` is not set.
+/// Updates the maxima `m` and the sums `l` of `R` rows by their `scores`, and stores the softmax `numerators`: zero in
+/// lanes whose bit in `visible` is not set. Returns the factors by which the sums `o` shrink, exactly 1 for a row whose
+/// maximum stays: without branches, as a processor guesses wrong which rows' maxima rise.
 #[inline(always)]
-unsafe fn update_softmax<P: KernelPath>(
+unsafe fn update_softmax<P: KernelPath, const R: usize>(
     geometry: &Geometry,
     rows: &RowStates<P>,
-    r: usize,
     pages: Range<usize>,
-    visible: u64,
-    scores: *mut f32,
-    numerators: *mut P::Factor,
-) {
+    visible: &VisibleLanes,
+    scores: &mut AlignedRows<f32, LANES, R>,
+    numerators: &mut AlignedRows<P::Factor, LANES, R>,
+) -> [f32; SLOTS] {
     // SAFETY: promised by the caller of `fold`.
     unsafe {
-        if visible == 0 {
-            for page in pages {
-                P::store_factors(P::Lanes::splat(0.0), numerators.add(page * SLOTS / P::WORD_ELEMENTS));
-            }
-            return;
-        }
         if let Some(Softcap { inner, cap }) = geometry.softcap {
             let lanes = pages.start * SLOTS..pages.end * SLOTS;
-            for score in std::slice::from_raw_parts_mut(scores.add(lanes.start), lanes.len()) {
-                *score = cap * tanh(*score * inner);
+            for r in 0..R {
+                for score in std::slice::from_raw_parts_mut(scores.at(r, lanes.start), lanes.len()) {
+                    *score = cap * tanh(*score * inner);
+                }
             }
         }
-        let mut largest = P::Lanes::splat(f32::NEG_INFINITY);
+        if visible.rows[..R] != [u64::MAX; R] {
+            for (r, page) in (0..R).flat_map(|r| pages.clone().map(move |page| (r, page))) {
+                let at = scores.at(r, page * SLOTS);
+                P::Lanes::load(at).hide_unset((visible.rows[r] >> (page * SLOTS)) as u16).store(at);
+            }
+        }
+        let mut largest = [P::Lanes::splat(f32::NEG_INFINITY); R];
         for page in pages.clone() {
-            let at = scores.add(page * SLOTS);
-            let mut s = P::Lanes::load(at);
-            if visible != u64::MAX {
-                s = s.hide_unset((visible >> (page * SLOTS)) as u16);
-                s.store(at);
+            for r in 0..R {
+                largest[r] = largest[r].max(P::Lanes::load(scores.at(r, page * SLOTS)));
             }
-            largest = largest.max(s);
         }
-        let m = &mut *rows.m.add(r);
-        let l = rows.l.add(r * SLOTS);
-        let mut sum = P::Lanes::load(l);
-        let largest = largest.largest();
-        if largest > *m {
-            let shrink = power::<P>(geometry, P::Lanes::splat(*m - largest));
-            sum = sum.mul(shrink);
-            for panel in 0..geometry.width / SLOTS {
-                let o = rows.o.add(r * geometry.width + panel * SLOTS);
-                P::Lanes::load(o).mul(shrink).store(o);
-            }
-            *m = largest;
+        let before = P::Lanes::load_first::<R>(rows.m);
+        let after = P::Lanes::largest_each(largest).max(before);
+        after.store_first::<R>(rows.m);
+        let (mut maxima, mut shrinks) = ([0.0; SLOTS], [0.0; SLOTS]);
+        after.store(maxima.as_mut_ptr());
+        power::<P>(geometry, before.sub(after)).store(shrinks.as_mut_ptr());
+        let mut sums = [P::Lanes::splat(0.0); R];
+        for r in 0..R {
+            sums[r] = P::Lanes::load(rows.l.add(r * SLOTS)).mul(P::Lanes::splat(shrinks[r]));
         }
-        let m = P::Lanes::splat(*m);
         for page in pages {
-            let p = power::<P>(geometry, P::Lanes::load(scores.add(page * SLOTS)).sub(m));
-            sum = sum.add(p);
-            P::store_factors(p, numerators.add(page * SLOTS / P::WORD_ELEMENTS));
+            for r in 0..R {
+                let score = P::Lanes::load(scores.at(r, page * SLOTS));
+                let p = power::<P>(geometry, score.sub(P::Lanes::splat(maxima[r])));
+                sums[r] = sums[r].add(p);
+                P::store_factors(p, numerators.at(r, page * SLOTS / P::WORD_ELEMENTS));
+            }
         }
-        sum.store(l);
+        for r in 0..R {
+            sums[r].store(rows.l.add(r * SLOTS));
+        }
+        shrinks
     }
 }
 
@@ -312,11 +306,14 @@ unsafe fn power<P: KernelPath>(geometry: &Geometry, x: P::Lanes) -> P::Lanes {
     }
 }
 
-/// Adds numerators times values to dimensions `16 panel .. 16 (panel + N)` of the sums `o` of `R` rows. Returns `N`.
+/// Multiplies dimensions `16 panel .. 16 (panel + N)` of the sums `o` of `R` rows by `shrinks` and adds numerators times
+/// values. Returns `N`.
 #[inline(always)]
+#[allow(clippy::too_many_arguments)]
 unsafe fn add_values<P: KernelPath, const R: usize, const N: usize>(
     geometry: &Geometry,
     rows: &RowStates<P>,
+    shrinks: &[f32; SLOTS],
     tile: &TileView<P>,
     panel: usize,
     lanes: &Range<usize>,
@@ -328,8 +325,9 @@ unsafe fn add_values<P: KernelPath, const R: usize, const N: usize>(
         let o = rows.o.add(panel * SLOTS);
         let mut acc = [[P::Lanes::splat(0.0); N]; R];
         for r in 0..R {
+            let shrink = P::Lanes::splat(shrinks[r]);
             for n in 0..N {
-                acc[r][n] = P::Lanes::load(o.add(r * geometry.width + n * SLOTS));
+                acc[r][n] = P::Lanes::load(o.add(r * geometry.width + n * SLOTS)).mul(shrink);
             }
         }
         for page in lanes.start / SLOTS..lanes.end.div_ceil(SLOTS) {

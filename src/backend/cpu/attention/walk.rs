@@ -104,8 +104,9 @@ impl HeadTasks {
         self.rows.div_ceil(self.chunk) * self.kv_heads
     }
 
+    /// The last rows come first: those of a prompt have the most positions, so the shortest tasks end a call.
     fn get(&self, task: usize) -> HeadTask {
-        let first = task / self.kv_heads * self.chunk;
+        let first = (self.len() - 1 - task) / self.kv_heads * self.chunk;
         HeadTask { kv_head: task % self.kv_heads, rows: first..self.rows.min(first + self.chunk) }
     }
 }
@@ -192,7 +193,7 @@ impl TaskScratch {
     fn start(&mut self, count: usize, layout: CpuPageLayout) {
         let line = size_of::<CacheLine>();
         self.m.clear();
-        self.m.resize(count, f32::NEG_INFINITY);
+        self.m.resize(count, f32::MIN);
         self.l.clear();
         self.l.resize(count, CacheLine::zeroed());
         self.o.clear();

@@ -132,7 +132,11 @@ unsafe fn tile<W: Avx2Load, const ROWS: usize, const PANELS: usize>(tile: &GemmT
     for (r, acc) in acc.iter().enumerate() {
         for (half, acc) in acc.as_flattened().iter().enumerate() {
             // SAFETY: there is room for `PANELS` panels in each of `ROWS` rows.
-            unsafe { _mm256_storeu_ps(tile.to.add(r * tile.to_stride + half * PANEL / 2), *acc) };
+            unsafe {
+                let to = tile.to.add(r * tile.to_stride + half * PANEL / 2);
+                let sums = if tile.adds { _mm256_add_ps(_mm256_loadu_ps(to), *acc) } else { *acc };
+                _mm256_storeu_ps(to, sums);
+            }
         }
     }
 }

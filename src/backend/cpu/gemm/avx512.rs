@@ -152,7 +152,11 @@ impl<W: Avx512Load> Avx512Kernel for W {
         for (r, acc) in acc.iter().enumerate() {
             for (p, acc) in acc.iter().enumerate() {
                 // SAFETY: there is room for `PANELS` registers in each of `ROWS` rows.
-                unsafe { _mm512_storeu_ps(tile.to.add(r * tile.to_stride + p * PANEL), *acc) };
+                unsafe {
+                    let to = tile.to.add(r * tile.to_stride + p * PANEL);
+                    let sums = if tile.adds { _mm512_add_ps(_mm512_loadu_ps(to), *acc) } else { *acc };
+                    _mm512_storeu_ps(to, sums);
+                }
             }
         }
     }

@@ -25,6 +25,12 @@ unsafe fn tile(tile: &GemmTile) {
             *sum = bf16_dot::dot(*sum, *x, *w);
         }
     }
+    let to = tile.to.cast::<[f32; PANEL]>();
     // SAFETY: as above.
-    unsafe { tile.to.cast::<[f32; PANEL]>().write_unaligned(sums) };
+    unsafe {
+        if tile.adds {
+            sums.iter_mut().zip(to.read_unaligned()).for_each(|(sum, before)| *sum = before + *sum);
+        }
+        to.write_unaligned(sums);
+    }
 }

@@ -19,7 +19,7 @@ use crate::backend::cpu::{Cores, CpuBuffer, Isa};
 /// Words of activations multiplied in one pass over the weights: half of a second-level cache of 2 MB.
 const RESIDENT_WORDS: usize = 256 * 1024;
 
-/// Shares of the panels per thread if there is more than one group of rows.
+/// Shares of the panels per thread in a grouped layer.
 const SHARES: usize = 4;
 
 /// The kernels of an instruction set.
@@ -55,6 +55,8 @@ pub struct GemmTile {
     /// Where the sums go, and the elements from one row to the next.
     pub to: *mut f32,
     pub to_stride: usize,
+    /// Whether they are added to what is there.
+    pub adds: bool,
     /// Where to prefetch: the next strip in the first panel. After every `prefetch_every` words a kernel prefetches one
     /// cache line of each panel into the second-level cache. May lie past the end of the weights.
     pub prefetch: *const u8,
@@ -191,21 +193,49 @@ pub fn linear(
     }
 }
 
-/// Panels in shares of `each`, the last of which may be smaller.
+/// How panels are shared out, in multiples of those of a call, so that only the last share has a remainder.
 #[derive(Clone, Copy)]
-struct PanelShares {
-    each: usize,
-    all: usize,
+enum PanelShares {
+    /// `each` panels a share.
+    Even { each: usize, all: usize },
+    /// Half of what each of `threads` threads has still to do, so that shares become smaller: threads end at about the
+    /// same time, also if one was delayed.
+    Shrinking { per_call: usize, threads: usize, all: usize },
 }
 
 impl PanelShares {
+    fn iter(self) -> impl Iterator<Item = Range<usize>> {
+        let mut from = 0;
+        std::iter::from_fn(move || {
+            let (each, all) = match self {
+                PanelShares::Even { each, all } => (each, all),
+                PanelShares::Shrinking { per_call, threads, all } => {
+                    ((all - from).div_ceil(2 * threads).div_ceil(per_call) * per_call, all)
+                }
+            };
+            let share = from..(from + each).min(all);
+            from = share.end;
+            (!share.is_empty()).then_some(share)
+        })
+    }
+
     fn len(self) -> usize {
-        self.all.div_ceil(self.each)
+        self.iter().count()
     }
 
     fn get(self, share: usize) -> Range<usize> {
-        share * self.each..((share + 1) * self.each).min(self.all)
+        self.iter().nth(share).expect("a share of these panels")
     }
+}
+
+/// Where the sums of a strip go: the sums themselves, or the output.
+#[derive(Clone, Copy)]
+struct SumsPlace {
+    to: *mut f32,
+    /// Elements from one row to the next.
+    stride: usize,
+    /// Whether they are added to what is there.
+    adds: bool,
 }
 
 /// One pass over all panels, for rows whose activations fit the second-level cache.
@@ -225,8 +255,11 @@ impl WeightPass<'_> {
     fn run(&self, sums: &mut Vec<Vec<f32>>, out: &mut CpuBuffer) {
         // Few rows: one share per thread, so that prefetching is not interrupted. Many rows: more shares, so that other
         // threads can take over from one that was delayed.
-        let shares = self.cores.team.threads() * if self.groups().len() == 1 { 1 } else { SHARES };
-        let shares = self.shares(self.w.panels().div_ceil(shares));
+        let (threads, all) = (self.cores.team.threads(), self.w.panels());
+        let shares = match self.groups().len() {
+            1 => self.shares(all.div_ceil(threads)),
+            _ => PanelShares::Shrinking { per_call: self.panels_per_call(), threads, all },
+        };
         sums.resize_with(shares.len().max(sums.len()), Vec::new);
         let out = OutputColumns::of(out);
         self.cores.team.for_each(&mut sums[..shares.len()], |i, sums| self.share(shares.get(i), sums, &out));
@@ -240,7 +273,7 @@ impl WeightPass<'_> {
     /// The panels in shares of about `panels`: multiples of those of a call, so that only the last one has a remainder.
     fn shares(&self, panels: usize) -> PanelShares {
         let per_call = self.panels_per_call();
-        PanelShares { each: panels.div_ceil(per_call).max(1) * per_call, all: self.w.panels() }
+        PanelShares::Even { each: panels.div_ceil(per_call).max(1) * per_call, all: self.w.panels() }
     }
 
     fn groups(&self) -> impl ExactSizeIterator<Item = RowGroup> {
@@ -263,12 +296,15 @@ impl WeightPass<'_> {
         sums.resize(self.rows * width, 0.0);
         let rows = self.first_row..self.first_row + self.rows;
         let whole = (first + count) * PANEL <= self.w.rows;
-        // Nothing is left to do with the sums of the last strip: they are the output.
-        let output = (whole && self.bias.is_none() && self.mode == OutputMode::Replace && words > 0)
-            .then(|| (out.rows_at(rows, first * PANEL, width), out.width()));
+        // Nothing is left to do with the sums of the last strip: they are the output, or added to it.
+        let output =
+            (whole && self.bias.is_none() && words > 0).then(|| (out.rows_at(rows, first * PANEL, width), out.width()));
         for strip in strips(words) {
             let last = strip.first + strip.words == words;
-            let to = output.filter(|_| last).unwrap_or((sums.as_mut_ptr(), width));
+            let to = match output.filter(|_| last) {
+                Some((to, stride)) => SumsPlace { to, stride, adds: self.mode == OutputMode::Add },
+                None => SumsPlace { to: sums.as_mut_ptr(), stride: width, adds: false },
+            };
             self.strip(strip, first, count, sums, to);
         }
         if output.is_none() {
@@ -278,9 +314,8 @@ impl WeightPass<'_> {
         }
     }
 
-    /// Adds the products of one strip of panels `first .. first + count` to the sums of all rows, and stores them at `to`:
-    /// the sums themselves, or the output, and the elements from one row of it to the next.
-    fn strip(&self, strip: Strip, first: usize, count: usize, sums: &[f32], (to, to_stride): (*mut f32, usize)) {
+    /// Adds the products of one strip of panels `first .. first + count` to the sums of all rows, and stores them at `to`.
+    fn strip(&self, strip: Strip, first: usize, count: usize, sums: &[f32], to: SumsPlace) {
         let panel_bytes = self.w.panel_lines() * size_of::<CacheLine>();
         let weights: &[u8] = bytemuck::cast_slice(&self.w.lines()[first * self.w.panel_lines()..]);
         assert!(
@@ -302,8 +337,9 @@ impl WeightPass<'_> {
                 panel_bytes,
                 words: strip.words,
                 sums: (strip.index > 0).then(|| sums[group.first * count * PANEL..].as_ptr()),
-                to: to.wrapping_add(group.first * to_stride),
-                to_stride,
+                to: to.to.wrapping_add(group.first * to.stride),
+                to_stride: to.stride,
+                adds: to.adds,
                 prefetch: weights.as_ptr().wrapping_add(next + fetched),
                 prefetch_every: self.groups().len() * size_of::<CacheLine>() / word_bytes,
             };
@@ -352,6 +388,23 @@ fn finish_loop(out: &mut [f32], sums: &[f32], bias: Option<&[f32]>, mode: Output
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shares_cover_all_panels_and_shrink() {
+        for (all, threads, per_call) in (0..200).flat_map(|all| [(all, 1, 2), (all, 2, 2), (all, 3, 1), (all, 64, 8)]) {
+            for shares in
+                [PanelShares::Even { each: 3 * per_call, all }, PanelShares::Shrinking { per_call, threads, all }]
+            {
+                let listed: Vec<_> = shares.iter().collect();
+                assert!(listed.iter().cloned().flatten().eq(0..all));
+                assert!((0..shares.len()).all(|i| shares.get(i) == listed[i]));
+                assert!(listed.iter().all(|share| share.len() % per_call == 0 || share.end == all));
+                assert!(listed.is_sorted_by(|a, b| a.len() >= b.len()));
+            }
+        }
+        let shares = PanelShares::Shrinking { per_call: 2, threads: 2, all: 48 };
+        assert_eq!(shares.iter().map(|share| share.len()).collect::<Vec<_>>(), [12, 10, 8, 6, 4, 2, 2, 2, 2]);
+    }
 
     #[test]
     fn groups_cover_all_rows_and_differ_by_one_row_at_most() {
