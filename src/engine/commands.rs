@@ -113,8 +113,9 @@ impl<B: Backend> Engine<B> {
             self.most_run_rows = usize::MAX;
             return Ok(Turn::Idle);
         }
-        self.step()?;
+        // Before more is submitted: a copy waits for the steps that are.
         self.serve_lends(false);
+        self.step()?;
         self.publish();
         Ok(Turn::Stepped)
     }

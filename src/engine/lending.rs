@@ -95,8 +95,14 @@ pub(crate) struct LentPart {
     bytes: ChunkBytes,
 }
 
-/// Bytes of a part: few enough to be held in host memory twice, and many enough that fixed costs of a copy vanish.
-const PART_BYTES: usize = 256 << 20;
+/// Bytes of a part: few enough to be held in host memory, and so many that the header of most jobs is one part.
+const PART_BYTES: usize = 512 << 20;
+
+/// Pages of a part where prefixes are copied at any cost, so that checks see several parts.
+const CHECKED_PAGES: usize = 4;
+
+/// Prefixes whose last states are left behind, the latest first.
+const MOST_NOTED: usize = 16;
 
 /// Turns of the engine in which nothing of a prefix is computed, after which it counts as not being computed: whoever
 /// computes it waits for room, or was preempted.
@@ -147,19 +153,36 @@ fn position(tokens: usize) -> u32 {
 
 impl<B: Backend> Engine<B> {
     pub(super) fn lend(&mut self, lend: Lend) {
+        let is_noted = self.lent_prefixes.iter().any(|tokens| Arc::ptr_eq(tokens, &lend.tokens));
+        if self.cache.prefix.has_states() && !is_noted {
+            self.lent_prefixes.truncate(MOST_NOTED - 1);
+            self.lent_prefixes.insert(0, lend.tokens.clone());
+        }
         self.lends.push(PendingLend { lend, computed: 0, turns: 0 });
     }
 
     /// Tokens of a part: whole pages.
     fn part_tokens(&self) -> usize {
-        let page_tokens = self.facts.page_tokens;
         let bytes_of_page = self.facts.page_groups.count() * self.facts.page_bytes;
-        (PART_BYTES / bytes_of_page.max(1)).max(1) * page_tokens
+        let pages = match self.config.swap_at_any_cost {
+            true => CHECKED_PAGES,
+            false => (PART_BYTES / bytes_of_page.max(1)).max(1),
+        };
+        pages * self.facts.page_tokens
+    }
+
+    /// The position up to which the prefix is lent: its end; or, if the model has states and all of it is computed, that of
+    /// the last state that is kept.
+    fn lent_end(&self, lend: &Lend) -> usize {
+        let end = lend.tokens.len();
+        let found = if self.cache.prefix.has_states() { self.cache.lendable(&lend.tokens) } else { None };
+        let computed = found.filter(|found| found.computed >= end);
+        computed.map_or(end, |Lendable { segment, .. }| self.cache.continued_end(segment, lend.from..end))
     }
 
     /// The position up to which the next part is asked for.
     fn part_end(&self, lend: &Lend) -> usize {
-        lend.tokens.len().min(lend.from + self.part_tokens())
+        self.lent_end(lend).min(lend.from + self.part_tokens())
     }
 
     /// Answers the requests for what is computed by now, and those for what nobody computes. `is_idle`: nothing is
@@ -167,37 +190,29 @@ impl<B: Backend> Engine<B> {
     pub(super) fn serve_lends(&mut self, is_idle: bool) {
         let mut at = 0;
         while at < self.lends.len() {
-            match self.next_lent(at, is_idle) {
-                Some(found) => {
-                    let PendingLend { lend, .. } = self.lends.remove(at);
-                    let part = self.lent_part(&lend, found);
-                    // A borrower that is gone wants nothing.
-                    drop(lend.reply.send(part));
-                }
-                None => at += 1,
+            if self.is_due(at) || is_idle {
+                let PendingLend { lend, .. } = self.lends.remove(at);
+                let part = self.lent_part(&lend);
+                // A borrower that is gone wants nothing.
+                drop(lend.reply.send(part));
+            } else {
+                at += 1;
             }
         }
     }
 
-    /// What to lend now, if the request is to be answered: the segment on whose path it is, and the positions.
-    fn next_lent(&mut self, at: usize, is_idle: bool) -> Option<Option<(SegmentId, Range<usize>)>> {
+    /// Whether a request is to be answered now.
+    fn is_due(&mut self, at: usize) -> bool {
         let lend = &self.lends[at].lend;
-        let (from, end) = (lend.from, self.part_end(lend));
-        let found = self.cache.lendable(&lend.tokens[..end]);
-        let computed = found.map_or(0, |found| found.computed);
-        let is_there = computed >= end;
-        let waits = !is_there && !is_idle && self.is_computing(&lend.tokens[..end]);
+        let tokens = &lend.tokens[..self.part_end(lend)];
+        let computed = self.cache.lendable(tokens).map_or(0, |found| found.computed);
+        if computed >= tokens.len() || !self.is_computing(tokens) {
+            return true;
+        }
         let pending = &mut self.lends[at];
         pending.turns = if computed > pending.computed { 0 } else { pending.turns + 1 };
         pending.computed = computed;
-        if waits && pending.turns <= STALLED {
-            return None;
-        }
-        let part = found.map(|Lendable { segment, computed }| {
-            let upto = self.cache.continued_end(segment, from..computed.max(from).min(end));
-            (segment, from..upto)
-        });
-        Some(part.filter(|(segment, part)| !part.is_empty() && self.cache.has_slots(*segment, part.clone())))
+        pending.turns > STALLED
     }
 
     /// Whether a branch will have computed these tokens when its work ends.
@@ -211,11 +226,20 @@ impl<B: Backend> Engine<B> {
         self.branches.values().any(begins)
     }
 
-    /// Copies what was found to host memory; an empty part if there is nothing, or no memory for it.
-    fn lent_part(&mut self, lend: &Lend, found: Option<(SegmentId, Range<usize>)>) -> LentPart {
-        let layout = self.backend.page_layout();
-        let bytes = found.and_then(|(segment, positions)| {
-            let with_state = self.cache.prefix.has_states();
+    /// Copies what is computed of the part to host memory; an empty part if there is nothing, or no memory for it.
+    fn lent_part(&mut self, lend: &Lend) -> LentPart {
+        let (from, asked) = (lend.from, self.part_end(lend));
+        let found = self.cache.lendable(&lend.tokens[..asked]).and_then(|Lendable { segment, computed }| {
+            let end = match computed >= asked {
+                true => asked,
+                false => self.cache.continued_end(segment, from..computed.max(from)),
+            };
+            (end > from && self.cache.has_slots(segment, from..end)).then_some((segment, from..end))
+        });
+        let whole = self.lent_end(lend);
+        let is_last_at = |end: usize| end < asked || end == whole;
+        let saved = found.and_then(|(segment, positions)| {
+            let with_state = is_last_at(positions.end) && self.cache.prefix.has_states();
             match self.save_positions(segment, positions.clone(), with_state) {
                 Ok(bytes) => Some((positions, bytes)),
                 Err(error) => {
@@ -224,25 +248,30 @@ impl<B: Backend> Engine<B> {
                 }
             }
         });
-        let (positions, bytes) =
-            bytes.unwrap_or_else(|| (lend.from..lend.from, ChunkBytes { pages: Vec::new(), state: None }));
-        let is_last = positions.end < self.part_end(lend) || positions.end == lend.tokens.len();
-        LentPart { positions, is_last, layout, bytes }
+        let nothing = || (from..from, ChunkBytes { pages: Vec::new(), state: None });
+        let (positions, bytes) = saved.unwrap_or_else(nothing);
+        let is_last = is_last_at(positions.end);
+        LentPart { positions, is_last, layout: self.backend.page_layout(), bytes }
     }
 
-    /// Notes the places of the states that requests wait for, so that the steps to come leave them behind.
+    /// Notes the places of the states at the ends of prefixes that are lent and not computed yet, so that the steps to come
+    /// leave them behind.
     pub(super) fn note_lent_states(&mut self) {
-        self.cache.lent_states.clear();
-        if !self.cache.prefix.has_states() {
-            return;
-        }
-        let place = |pending: &PendingLend| {
-            let end = self.part_end(&pending.lend);
-            let (segment, matched) = self.cache.prefix.known_path(None, &pending.lend.tokens[..end])?;
-            let owner = || self.cache.prefix.owner(segment, position(end) - 1);
-            (matched as usize == end).then(|| StatePlace { segment: owner(), position: position(end) })
-        };
-        self.cache.lent_states = self.lends.iter().filter_map(place).collect();
+        let (cache, mut places) = (&self.cache, Vec::new());
+        self.lent_prefixes.retain(|tokens| {
+            let end = tokens.len();
+            if cache.lendable(tokens).is_some_and(|found| found.computed >= end) {
+                return false;
+            }
+            if let Some((segment, matched)) = cache.prefix.known_path(None, tokens)
+                && matched as usize == end
+            {
+                let segment = cache.prefix.owner(segment, position(end) - 1);
+                places.push(StatePlace { segment, position: position(end) });
+            }
+            true
+        });
+        self.cache.lent_states = places;
     }
 
     /// Takes a part of a prefix, of which `tokens` are the tokens up to its end, into the pool, where it is cached. False

@@ -82,7 +82,7 @@ use crate::engine::scheduler::Scheduler;
 use crate::engine::step::{LoadedStep, SubmittedStep};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
-use crate::ids::BranchId;
+use crate::ids::{BranchId, TokenId};
 use crate::kv::{PageCounts, PageGroups, PrefixTree};
 use crate::model::Decoder;
 use crate::plan::Planner;
@@ -104,8 +104,8 @@ pub struct EngineConfig {
     pub pool: PoolSize,
     /// Bytes of host memory for keys, values and states of preempted branches.
     pub swap_bytes: usize,
-    /// Whether preempted branches are swapped wherever there is room, and prefixes copied between replicas, even if
-    /// computing again would be faster: for checks.
+    /// Whether preempted branches are swapped wherever there is room, and prefixes copied between replicas (in
+    /// small parts), even if computing again would be faster: for checks.
     pub swap_at_any_cost: bool,
     /// Whether the next step is submitted while the last one is computed. Saves the host's time if the device computes
     /// asynchronously, and costs one discarded token per finished branch.
@@ -193,6 +193,8 @@ pub struct Engine<B: Backend> {
     live: LivePlace,
     /// Requests for prefixes that are being computed.
     lends: Vec<PendingLend>,
+    /// Of models with states: prefixes that were asked for and are not computed yet.
+    lent_prefixes: Vec<Arc<[TokenId]>>,
     /// Dropped before the channel closes, so that a client that finds it closed finds the reason.
     end: ExitGuard,
     commands: Receiver<Command>,
@@ -284,8 +286,7 @@ impl<B: Backend> Engine<B> {
         let rates = backend.swap_rates();
         let computed_row = 2.0 * model.config().active_parameters() as f64 / rates.flops;
         let bytes_per_token = model.kv_bytes_per_token();
-        let prefix_costs =
-            PrefixCosts::new(bytes_per_token, state_bytes, computed_row, rates.host_bytes, B::IS_ASYNC);
+        let prefix_costs = PrefixCosts::new(bytes_per_token, state_bytes, computed_row, rates.host_bytes, B::IS_ASYNC);
         let facts = EngineFacts {
             context,
             vocab: model.config().vocab,
@@ -339,6 +340,7 @@ impl<B: Backend> Engine<B> {
             metrics: Metrics::default(),
             live: handle.live_place(),
             lends: Vec::new(),
+            lent_prefixes: Vec::new(),
             end: ExitGuard(exit_reason),
             commands,
             thread: handle.thread(),

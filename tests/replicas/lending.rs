@@ -1,7 +1,6 @@
 //! Prefixes that real engines lend each other: what two engines need is computed once, with the same bits, and nothing hangs
 //! whatever becomes of lender and borrower.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -110,7 +109,8 @@ fn what_replicas_share_is_computed_once() {
                 let one = start(shape, &config());
                 let expected = tree.grow(&one, 1);
                 let computed = one.metrics().expect("it runs").prompt_tokens_computed;
-                assert_eq!(computed, tree.tokens() as u64);
+                // Some problems begin with the same letters.
+                assert!((tree.tokens() - tree.problems..=tree.tokens()).contains(&(computed as usize)));
                 for replicas in [2, 3] {
                     let several = join((0..replicas).map(|_| start(shape, &config())).collect());
                     assert_eq!(tree.grow(&several, replicas), expected, "{shape:?} on {replicas}");
@@ -243,37 +243,42 @@ fn a_lender_that_never_answers_is_not_waited_for() {
     });
 }
 
-/// Samples of these prompts, each on its own replica, one prompt after the other.
-fn one_by_one(engine: &EngineHandle, prompts: &[(usize, Vec<TokenId>)]) -> BTreeMap<usize, String> {
-    let sampled = prompts.iter().enumerate().map(|(at, (home, prompt))| {
-        let place = RootOptions { home: Some(*home), ..RootOptions::default() };
-        let root = engine.root_with(prompt.clone(), place).expect("a prompt");
-        let finish = finishes(engine, vec![draw(root, key("one", at as u64), params(), length(9))]).remove(0);
+/// Samples of `prompts` on the first replica, one after the other. Then, while that one has as many branches as it runs, a
+/// sample of `last` on the second one, which is returned.
+fn beside_a_busy_one(engine: &EngineHandle, prompts: &[Vec<TokenId>], last: Vec<TokenId>) -> String {
+    let root = |prompt: Vec<TokenId>, home: usize| {
+        engine.root_with(prompt, RootOptions { home: Some(home), ..RootOptions::default() }).expect("a prompt")
+    };
+    let drawn = |branch: BranchId, tokens: usize| draw(branch, key("busy", 1), params(), length(tokens));
+    for prompt in prompts {
+        let root = root(prompt.clone(), 0);
+        finishes(engine, vec![drawn(root, 9)]);
         engine.release(&[root]);
-        (at, format!("{finish:?}"))
-    });
-    sampled.collect()
+    }
+    let busy = engine.fork(root(prompt(50, 20), 0), 8).expect("it rests");
+    let mut receiver = engine.receiver(Hear::Finishes);
+    receiver.start(busy.iter().map(|&branch| drawn(branch, 60)).collect()).expect("it runs");
+    let finish = finishes(engine, vec![drawn(root(last, 1), 9)]).remove(0);
+    while receiver.next().is_some() {}
+    format!("{finish:?}")
 }
 
 #[test]
 fn a_prefix_that_the_lender_has_evicted_is_computed() {
     within_a_minute(|| {
+        let header = || prompt(1, 320);
+        let last = || [header(), prompt(3, 9)].concat();
+        let mut prompts = vec![[header(), prompt(2, 9)].concat()];
+        let expected = beside_a_busy_one(&start(Shape::Full, &config()), &prompts, last());
+        let several = join(vec![start(Shape::Full, &config()), start(Shape::Full, &config())]);
+        assert_eq!(beside_a_busy_one(&several, &prompts, last()), expected);
+        assert_eq!(several.metrics().expect("it runs").prompt_tokens_copied, 320, "a busy engine lends what it has");
+        // The header's 20 pages, then others that need 60, in 60.
+        prompts.extend((0..6).map(|at| prompt(10 + at, 400)));
         let small = EngineConfig { pool: pages(60).pool, ..config() };
-        // 20 pages of a header, then others that need 60.
-        let mut prompts = vec![(0, [prompt(1, 320), prompt(2, 9)].concat())];
-        prompts.extend((0..6).map(|at| (0, prompt(10 + at, 400))));
-        prompts.push((1, [prompt(1, 320), prompt(3, 9)].concat()));
-        let expected = one_by_one(&start(Shape::Full, &config()), &prompts);
         let several = join(vec![start(Shape::Full, &small), start(Shape::Full, &small)]);
-        assert_eq!(one_by_one(&several, &prompts), expected);
-        let metrics = several.metrics().expect("it runs");
-        assert_eq!(metrics.prompt_tokens_copied, 0, "nobody had it any more");
-        // A part of it may be left.
-        prompts.truncate(2);
-        prompts.push((1, [prompt(1, 320), prompt(3, 9)].concat()));
-        let several = join(vec![start(Shape::Full, &small), start(Shape::Full, &small)]);
-        one_by_one(&several, &prompts);
-        assert_eq!(several.metrics().expect("it runs").prompt_tokens_copied, 320);
+        assert_eq!(beside_a_busy_one(&several, &prompts, last()), expected);
+        assert_eq!(several.metrics().expect("it runs").prompt_tokens_copied, 0, "nobody has it any more");
     });
 }
 

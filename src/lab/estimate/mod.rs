@@ -142,9 +142,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         waves: waves.iter().map(|wave| report::WaveSizes::of(wave, &device.pool)).collect(),
         decode_step: decode_step::reads(&step.forest, &device.hints),
         parts: options.parts.map(|parts| parts::JobParts::of(&job, &tree, parts)),
-        replicas: options
-            .replicas
-            .map(|replicas| JobReplicas::of(&job, &tree, &sample_tree, replicas, device.copying)),
+        replicas: options.replicas.map(|replicas| JobReplicas::of(&job, &tree, &sample_tree, replicas, device.copying)),
         nodes: options.explain.then(|| explain::explain(&tree, &step, &device.hints)),
         predictions,
         notes: job.notes.clone(),
