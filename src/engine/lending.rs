@@ -164,7 +164,9 @@ impl<B: Backend> Engine<B> {
     /// Tokens of a part: whole pages.
     fn part_tokens(&self) -> usize {
         let bytes_of_page = self.facts.page_groups.count() * self.facts.page_bytes;
-        let pages = match self.config.swap_at_any_cost {
+        // A state at the end of a prefix may go while the parts before it are copied.
+        let is_checked = self.config.swap_at_any_cost && !self.cache.prefix.has_states();
+        let pages = match is_checked {
             true => CHECKED_PAGES,
             false => (PART_BYTES / bytes_of_page.max(1)).max(1),
         };
@@ -251,27 +253,22 @@ impl<B: Backend> Engine<B> {
         let nothing = || (from..from, ChunkBytes { pages: Vec::new(), state: None });
         let (positions, bytes) = saved.unwrap_or_else(nothing);
         let is_last = is_last_at(positions.end);
+        if is_last {
+            self.lent_prefixes.retain(|tokens| !Arc::ptr_eq(tokens, &lend.tokens));
+        }
         LentPart { positions, is_last, layout: self.backend.page_layout(), bytes }
     }
 
-    /// Notes the places of the states at the ends of prefixes that are lent and not computed yet, so that the steps to come
-    /// leave them behind.
+    /// Notes the places of the states at the ends of prefixes of which more is to be lent, so that the next step leaves them
+    /// behind.
     pub(super) fn note_lent_states(&mut self) {
-        let (cache, mut places) = (&self.cache, Vec::new());
-        self.lent_prefixes.retain(|tokens| {
-            let end = tokens.len();
-            if cache.lendable(tokens).is_some_and(|found| found.computed >= end) {
-                return false;
-            }
-            if let Some((segment, matched)) = cache.prefix.known_path(None, tokens)
-                && matched as usize == end
-            {
-                let segment = cache.prefix.owner(segment, position(end) - 1);
-                places.push(StatePlace { segment, position: position(end) });
-            }
-            true
-        });
-        self.cache.lent_states = places;
+        let prefix = &self.cache.prefix;
+        let place = |tokens: &Arc<[TokenId]>| {
+            let (segment, matched) = prefix.known_path(None, tokens)?;
+            let end = (matched as usize == tokens.len()).then_some(matched)?;
+            Some(StatePlace { segment: prefix.owner(segment, end - 1), position: end })
+        };
+        self.cache.lent_states = self.lent_prefixes.iter().filter_map(place).collect();
     }
 
     /// Takes a part of a prefix, of which `tokens` are the tokens up to its end, into the pool, where it is cached. False

@@ -193,7 +193,7 @@ pub struct Engine<B: Backend> {
     live: LivePlace,
     /// Requests for prefixes that are being computed.
     lends: Vec<PendingLend>,
-    /// Of models with states: prefixes that were asked for and are not computed yet.
+    /// Of models with states: prefixes of which more is to be lent.
     lent_prefixes: Vec<Arc<[TokenId]>>,
     /// Dropped before the channel closes, so that a client that finds it closed finds the reason.
     end: ExitGuard,

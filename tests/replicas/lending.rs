@@ -98,8 +98,16 @@ impl Tree {
     }
 }
 
-/// Prompt tokens that one engine computes, and these: their number over it is at most this.
-const MOST_TIMES: f64 = 1.03;
+/// The most prompt tokens that several engines may compute, over those of one: the header's last tokens, which fill no page,
+/// and those of problems that are divided at the end.
+fn most_times(shape: Shape) -> f64 {
+    match shape {
+        // A divided problem is computed again from the header on, as no state is kept where its last page ends. Headers
+        // alone would be 1.13 times and more.
+        Shape::Hybrid => 1.10,
+        _ => 1.03,
+    }
+}
 
 #[test]
 fn what_replicas_share_is_computed_once() {
@@ -116,7 +124,7 @@ fn what_replicas_share_is_computed_once() {
                     assert_eq!(tree.grow(&several, replicas), expected, "{shape:?} on {replicas}");
                     let metrics = several.metrics().expect("it runs");
                     let times = metrics.prompt_tokens_computed as f64 / computed as f64;
-                    assert!(times <= MOST_TIMES, "{shape:?} on {replicas}: {times}, {metrics:?}");
+                    assert!(times <= most_times(shape), "{shape:?} on {replicas}: {times}, {metrics:?}");
                     let header = (replicas - 1) * tree.header / 16 * 16;
                     let copied = metrics.prompt_tokens_copied as usize;
                     assert!(copied >= header / 2, "{copied} tokens copied, the headers have {header}");
@@ -137,7 +145,9 @@ fn where_copying_does_not_pay_both_compute() {
         TWO_LEVELS.grow(&several, 2);
         let metrics = several.metrics().expect("it runs");
         assert_eq!(metrics.prompt_tokens_copied, 0);
-        assert!(metrics.prompt_tokens_computed as usize >= TWO_LEVELS.tokens() + TWO_LEVELS.header);
+        // Some problems begin with the same letters.
+        let least = TWO_LEVELS.tokens() - TWO_LEVELS.problems + TWO_LEVELS.header;
+        assert!(metrics.prompt_tokens_computed as usize >= least, "{metrics:?}");
     });
 }
 
@@ -257,8 +267,9 @@ fn beside_a_busy_one(engine: &EngineHandle, prompts: &[Vec<TokenId>], last: Vec<
     }
     let busy = engine.fork(root(prompt(50, 20), 0), 8).expect("it rests");
     let mut receiver = engine.receiver(Hear::Finishes);
-    receiver.start(busy.iter().map(|&branch| drawn(branch, 60)).collect()).expect("it runs");
+    receiver.start(busy.iter().map(|&branch| drawn(branch, 900)).collect()).expect("it runs");
     let finish = finishes(engine, vec![drawn(root(last, 1), 9)]).remove(0);
+    receiver.cancel_all();
     while receiver.next().is_some() {}
     format!("{finish:?}")
 }
