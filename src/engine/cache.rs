@@ -29,6 +29,8 @@ pub(super) struct KvCache {
     swap_room: usize,
     /// Prefixes on disk, if they are kept there.
     pub store: Option<PrefixStore>,
+    /// States that other engines wait for.
+    pub lent_states: Vec<StatePlace>,
     /// Copies to make before the next step is submitted, in order.
     pub transfers: Vec<Transfer>,
     /// Scores that branches have taken over from the prefix tree.
@@ -82,6 +84,7 @@ impl KvCache {
             restore_cost,
             swap_room: swap_bytes,
             store: None,
+            lent_states: Vec::new(),
             transfers: Vec::new(),
             scores_reused: 0,
         }

@@ -45,7 +45,8 @@ impl Intake {
             Command::Fork { children, .. } => (children.len(), 0),
             Command::Start { extends, .. } => (extends.len(), extends.iter().map(|extend| extend.tokens_given()).sum()),
             Command::Cancel { branches } | Command::Release { branches, .. } => (branches.len(), 0),
-            Command::Metrics { .. } | Command::Pin { .. } | Command::CacheMap { .. } => (1, 0),
+            Command::Borrow { tokens, .. } => (1, tokens.len()),
+            Command::Metrics { .. } | Command::Pin { .. } | Command::CacheMap { .. } | Command::Lend(_) => (1, 0),
         };
         self.branches = self.branches.saturating_sub(branches.max(1));
         self.tokens = self.tokens.saturating_sub(tokens);
@@ -102,6 +103,7 @@ impl<B: Backend> Engine<B> {
         }
         if !self.has_work() {
             self.transfer()?;
+            self.serve_lends(true);
             if self.save_while_idle()? {
                 return Ok(Turn::Stepped);
             }
@@ -111,6 +113,8 @@ impl<B: Backend> Engine<B> {
             self.most_run_rows = usize::MAX;
             return Ok(Turn::Idle);
         }
+        // Before more is submitted: a copy waits for the steps that are.
+        self.serve_lends(false);
         self.step()?;
         self.publish();
         Ok(Turn::Stepped)
@@ -149,6 +153,8 @@ impl<B: Backend> Engine<B> {
                 }
             }
             Command::CacheMap { most, reply } => drop(reply.send(self.cache_map(most))),
+            Command::Lend(lend) => self.lend(lend),
+            Command::Borrow { tokens, part, reply } => drop(reply.send(self.borrow_part(&tokens, part)?)),
         }
         Ok(())
     }

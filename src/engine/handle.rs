@@ -11,6 +11,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use crate::engine::cache_map::CacheSegment;
 use crate::engine::events::{EventSender, Hear};
+use crate::engine::lending::{Lend, LentPart, PrefixCosts};
 use crate::engine::live::{LiveMetrics, LivePlace};
 use crate::engine::metrics::Metrics;
 use crate::engine::place::{QueueKey, RootOptions};
@@ -53,6 +54,8 @@ pub struct EngineFacts {
     /// Bytes of the state of one sequence in all delta-rule layers; 0 if the model has none. And how many there are.
     pub state_bytes: usize,
     pub states: usize,
+    /// What prefixes cost that another engine has computed.
+    pub prefix_costs: PrefixCosts,
     /// Engines behind the handle, each with a pool of its own: `pool_pages`, `states` and what follows from them are
     /// those of the smallest one, `max_branches` is the sum.
     pub replicas: usize,
@@ -91,8 +94,8 @@ impl EngineFacts {
     }
 }
 
-/// Messages to the engine's thread. The sender names new branches, so only `Metrics` and `CacheMap` wait
-/// for a reply.
+/// Messages to the engine's thread. The sender names new branches, so only those with a
+/// `reply` wait for one.
 pub(crate) enum Command {
     Root {
         place: QueueKey,
@@ -125,6 +128,14 @@ pub(crate) enum Command {
     CacheMap {
         most: usize,
         reply: Sender<Vec<CacheSegment>>,
+    },
+    /// Asks for a part of a prefix, for another engine.
+    Lend(Lend),
+    /// Takes a part of the prefix `tokens` that another engine has lent. The reply says whether it did.
+    Borrow {
+        tokens: Arc<[TokenId]>,
+        part: LentPart,
+        reply: Sender<bool>,
     },
 }
 

@@ -25,6 +25,10 @@ pub struct Metrics {
     /// `prompt_tokens_computed`.
     #[serde(default)]
     pub prompt_tokens_stored: u64,
+    /// Prompt and given tokens whose keys and values another engine had computed and were copied from it. Not part of
+    /// `prompt_tokens_computed`.
+    #[serde(default)]
+    pub prompt_tokens_copied: u64,
     /// Chunks of prefixes handed over to be written to the prefix store.
     #[serde(default)]
     pub chunks_written: u64,
@@ -87,6 +91,7 @@ impl AddAssign<&Metrics> for Metrics {
             prompt_tokens_computed,
             scores_reused,
             prompt_tokens_stored,
+            prompt_tokens_copied,
             chunks_written,
             tokens_sampled,
             tokens_discarded,
@@ -118,6 +123,7 @@ impl AddAssign<&Metrics> for Metrics {
         self.prompt_tokens_computed += prompt_tokens_computed;
         self.scores_reused += scores_reused;
         self.prompt_tokens_stored += prompt_tokens_stored;
+        self.prompt_tokens_copied += prompt_tokens_copied;
         self.chunks_written += chunks_written;
         self.tokens_sampled += tokens_sampled;
         self.tokens_discarded += tokens_discarded;

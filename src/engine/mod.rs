@@ -23,6 +23,7 @@ mod events;
 pub(crate) mod finish_fields;
 mod growth;
 pub mod handle;
+mod lending;
 mod live;
 pub mod metrics;
 mod pin;
@@ -54,6 +55,8 @@ pub use events::Hear;
 pub(crate) use events::{EventBatcher, EventReader, EventSender};
 pub(crate) use handle::{Command, live as run_to_the_end};
 pub use handle::{EngineFacts, EngineHandle};
+pub use lending::PrefixCosts;
+pub(crate) use lending::{Lend, LentPart};
 pub(crate) use live::LivePlace;
 pub use live::{LiveMetrics, PoolPages};
 pub use metrics::Metrics;
@@ -73,12 +76,13 @@ use crossbeam_channel::Receiver;
 use crate::backend::{Backend, StepShape};
 use crate::engine::cache::{Branches, KvCache, RestoreCost};
 use crate::engine::handle::{EngineThread, ExitReason};
+use crate::engine::lending::PendingLend;
 use crate::engine::prefix_store::PrefixStore;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::step::{LoadedStep, SubmittedStep};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
-use crate::ids::BranchId;
+use crate::ids::{BranchId, TokenId};
 use crate::kv::{PageCounts, PageGroups, PrefixTree};
 use crate::model::Decoder;
 use crate::plan::Planner;
@@ -100,7 +104,8 @@ pub struct EngineConfig {
     pub pool: PoolSize,
     /// Bytes of host memory for keys, values and states of preempted branches.
     pub swap_bytes: usize,
-    /// Whether preempted branches are swapped wherever there is room, even if computing again would be faster: for checks.
+    /// Whether preempted branches are swapped wherever there is room, and prefixes copied between replicas (in
+    /// small parts), even if computing again would be faster: for checks.
     pub swap_at_any_cost: bool,
     /// Whether the next step is submitted while the last one is computed. Saves the host's time if the device computes
     /// asynchronously, and costs one discarded token per finished branch.
@@ -186,6 +191,10 @@ pub struct Engine<B: Backend> {
     scheduler: Scheduler,
     metrics: Metrics,
     live: LivePlace,
+    /// Requests for prefixes that are being computed.
+    lends: Vec<PendingLend>,
+    /// Of models with states: prefixes of which more is to be lent.
+    lent_prefixes: Vec<Arc<[TokenId]>>,
     /// Dropped before the channel closes, so that a client that finds it closed finds the reason.
     end: ExitGuard,
     commands: Receiver<Command>,
@@ -274,6 +283,10 @@ impl<B: Backend> Engine<B> {
         let kv = backend.kv(&model.kv_shape(pool_pages).with_states(states))?;
         let prefix = config.prefix_tree(backend.page_tokens(), groups);
         let prefix = if state_bytes > 0 { prefix.keeping_states(states) } else { prefix };
+        let rates = backend.swap_rates();
+        let computed_row = 2.0 * model.config().active_parameters() as f64 / rates.flops;
+        let bytes_per_token = model.kv_bytes_per_token();
+        let prefix_costs = PrefixCosts::new(bytes_per_token, state_bytes, computed_row, rates.host_bytes, B::IS_ASYNC);
         let facts = EngineFacts {
             context,
             vocab: model.config().vocab,
@@ -285,22 +298,25 @@ impl<B: Backend> Engine<B> {
             is_async: B::IS_ASYNC,
             page_tokens: backend.page_tokens() as usize,
             page_bytes,
-            kv_bytes_per_token: model.kv_bytes_per_token(),
+            kv_bytes_per_token: bytes_per_token,
             pool_pages,
             page_groups: groups,
             window_pages: prefix.page_counts().window_pages,
             max_branches: config.max_branches,
             state_bytes,
             states,
+            prefix_costs: match config.swap_at_any_cost {
+                true => prefix_costs.copying_at_any_cost(),
+                false => prefix_costs,
+            },
             replicas: 1,
         };
         let (handle, commands, exit_reason) = EngineHandle::new(facts.clone());
-        let rates = backend.swap_rates();
         let restore_cost = RestoreCost {
             page_bytes,
             state_bytes,
             swapped_byte: if config.swap_at_any_cost { 0.0 } else { 2.0 / rates.host_bytes },
-            computed_row: 2.0 * model.config().active_parameters() as f64 / rates.flops,
+            computed_row,
         };
         let mut cache = KvCache::new(prefix, pool_pages, config.swap_bytes, restore_cost);
         if let Some(options) = &config.prefix_store {
@@ -323,6 +339,8 @@ impl<B: Backend> Engine<B> {
             scheduler: Scheduler::default(),
             metrics: Metrics::default(),
             live: handle.live_place(),
+            lends: Vec::new(),
+            lent_prefixes: Vec::new(),
             end: ExitGuard(exit_reason),
             commands,
             thread: handle.thread(),

@@ -9,6 +9,7 @@ use crossbeam_channel::{Receiver, TryRecvError};
 
 use crate::engine::events::EventSender;
 use crate::engine::handle::{Command, EngineFacts, EngineHandle, live};
+use crate::engine::lending::PrefixCosts;
 use crate::engine::live::{LiveMetrics, LivePlace};
 use crate::engine::metrics::Metrics;
 use crate::engine::request::{Continuation, Event, Extend, Finish, FinishReason, SampledToken};
@@ -125,6 +126,7 @@ impl EngineHandle {
             max_branches: 128,
             state_bytes: 0,
             states: 0,
+            prefix_costs: PrefixCosts::default(),
             replicas: 1,
         });
         let (handle, commands, exit_reason) = EngineHandle::new(facts);
@@ -203,6 +205,8 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             Command::Metrics { reply } => drop(reply.send(self.metrics.clone())),
             Command::Pin { .. } => {} // Nothing is ever given up.
             Command::CacheMap { reply, .. } => drop(reply.send(Vec::new())),
+            Command::Lend(_) => {} // Its reply is closed: there is nothing to lend.
+            Command::Borrow { reply, .. } => drop(reply.send(false)),
         }
     }
 

@@ -12,7 +12,7 @@
 //! A state that a branch could take over, in what it was given, is left behind while slots are free or hold what nobody
 //! needs: others may part from it there. Their number is bounded. Half of it is for the ends of segments: the scheduler
 //! splits prompts where the next waiting ones part from them (`Scheduler::spare_waiting`), and for states that the prefix
-//! store is to have (`KvCache::stores_state`): groups end there, too. The other half may be the ends of chunks, for those
+//! store or another engine is to have (`KvCache::leaves_state`): groups end there, too. The other half may be the ends of chunks, for those
 //! that are not known yet.
 
 use std::collections::{HashMap, HashSet};
@@ -183,7 +183,7 @@ impl KvCache {
             return Ok(None);
         }
         if let Some((from, slot)) = sole {
-            let ends_there = from.position == self.prefix.end(from.segment) || self.stores_state(from);
+            let ends_there = from.position == self.prefix.end(from.segment) || self.leaves_state(from);
             if self.prefix.is_open(from.segment) || !checkpoints.take(ends_there) {
                 changes.push(StateChange::Moved { from, to });
                 return Ok(Some(self.prefix.move_state(from, to)));
@@ -193,6 +193,11 @@ impl KvCache {
         let slot = self.prefix.keep_state(to).ok_or(NoState::OutOfSlots)?;
         changes.push(StateChange::New(to));
         Ok(Some(slot))
+    }
+
+    /// Whether the state at `place` is to be left there, for the prefix store or for another engine.
+    fn leaves_state(&self, place: StatePlace) -> bool {
+        self.stores_state(place) || self.lends_state(place)
     }
 
     fn state_of(&self, place: StatePlace) -> Option<StateId> {
@@ -206,7 +211,7 @@ impl KvCache {
             // Its segment may have been split since it was scheduled.
             let (segment, position) = (self.prefix.owner(at.segment, at.position), at.position);
             if let Some(last) = groups.last_mut() {
-                if last.end() == (StatePlace { segment, position }) && !self.stores_state(last.end()) {
+                if last.end() == (StatePlace { segment, position }) && !self.leaves_state(last.end()) {
                     last.positions.end += 1;
                     last.rows.end += 1;
                     continue;

@@ -177,6 +177,7 @@ impl<B: Backend> Engine<B> {
 
     /// Plans the rows of `schedule` and submits them as a step.
     fn submit_rows(&mut self, mut schedule: Schedule) -> Result<Submitted> {
+        self.note_lent_states();
         let states = match self.cache.choose_states(&schedule) {
             Ok(states) => states,
             Err(NoState::Missing) => return Ok(Submitted::LacksState),

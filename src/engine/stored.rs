@@ -86,9 +86,8 @@ impl KvCache {
         }
     }
 
-    /// Gives the chunk that ends at `end` slots in all groups, evicting pages without a lease. False if there are too
-    /// few.
-    fn lay_stored(&mut self, segment: SegmentId, end: usize) -> bool {
+    /// Gives what ends at `end` slots in all groups, evicting pages without a lease. False if there are too few.
+    pub fn lay_stored(&mut self, segment: SegmentId, end: usize) -> bool {
         let lay = |cache: &mut KvCache| cache.prefix.lay_upto(&mut cache.pages, segment, position(end));
         match lay(self) {
             Err(short) => self.evict_for(short.needed) && lay(self).is_ok(),
@@ -96,11 +95,11 @@ impl KvCache {
         }
     }
 
-    /// The pages of the chunk that begins at `begin` of the path of `segment`, of one page group after the other;
-    /// `None` if some were freed.
-    fn chunk_pages(&self, segment: SegmentId, begin: usize) -> Option<Vec<PageId>> {
+    /// The pages of `positions` of the path of `segment`, which are whole pages, of one page group after the other; `None`
+    /// if some were freed.
+    fn whole_pages(&self, segment: SegmentId, positions: Range<usize>) -> Option<Vec<PageId>> {
         let page_tokens = self.prefix.page_tokens();
-        let ends = (begin..begin + CHUNK_TOKENS).step_by(page_tokens as usize);
+        let ends = positions.step_by(page_tokens as usize);
         // A page of two segments is listed by both or is two pages: the later one is read by what comes after it.
         let ends: Vec<u32> = ends.map(|first| position(first) + page_tokens - 1).collect();
         let all_exist = ends.iter().all(|&at| self.prefix.has_slots(segment, at));
@@ -108,11 +107,16 @@ impl KvCache {
         all_exist.then(|| self.prefix.groups().iter().flat_map(of_group).collect())
     }
 
-    /// The slots of the chunk that are not in its `chunk_pages`, because two prompts part inside a page: number of the
+    /// The slots of `positions` that are not in their `whole_pages`, because two prompts part inside a page: number of the
     /// page, slots, and the page that they are in. Every slot exists.
-    fn parted_slots(&self, segment: SegmentId, begin: usize, pages: &[PageId]) -> Vec<(usize, Range<u32>, PageId)> {
-        let page_tokens = self.prefix.page_tokens();
-        let of_group = CHUNK_TOKENS / page_tokens as usize;
+    fn parted_slots(
+        &self,
+        segment: SegmentId,
+        positions: Range<usize>,
+        pages: &[PageId],
+    ) -> Vec<(usize, Range<u32>, PageId)> {
+        let (begin, page_tokens) = (positions.start, self.prefix.page_tokens());
+        let of_group = positions.len() / page_tokens as usize;
         let mut parted: Vec<(usize, Range<u32>, PageId)> = Vec::new();
         for (number, &page) in pages.iter().enumerate() {
             let group = GroupIx::new(number / of_group);
@@ -131,9 +135,9 @@ impl KvCache {
         parted
     }
 
-    /// Whether all slots of the chunk exist: `free_behind` may have freed some.
-    fn has_slots(&self, segment: SegmentId, begin: usize) -> bool {
-        (begin..begin + CHUNK_TOKENS).all(|at| self.prefix.has_slots(segment, position(at)))
+    /// Whether all slots of these positions exist: `free_behind` may have freed some.
+    pub fn has_slots(&self, segment: SegmentId, mut positions: Range<usize>) -> bool {
+        positions.all(|at| self.prefix.has_slots(segment, position(at)))
     }
 }
 
@@ -173,16 +177,33 @@ impl<B: Backend> Engine<B> {
         if !self.lay_stored(branch, segment, end) {
             return Ok(false);
         }
-        let exists = computed >= begin && self.cache.has_slots(segment, begin);
-        let Some(pages) = self.cache.chunk_pages(segment, begin).filter(|_| exists) else {
+        let restored = self.restore_positions(segment, begin..end, bytes)?;
+        if restored {
+            self.metrics.prompt_tokens_stored += (end - computed) as u64;
+        }
+        Ok(restored)
+    }
+
+    /// Copies the keys and values of `positions` of the path of `segment`, which are whole pages with slots, to the device,
+    /// and the state after them if there is one. False if something before them is not computed, or a slot was freed.
+    pub(super) fn restore_positions(
+        &mut self,
+        segment: SegmentId,
+        positions: Range<usize>,
+        bytes: ChunkBytes,
+    ) -> Result<bool> {
+        let (computed, end) = (self.cache.prefix.computed(segment) as usize, positions.end);
+        let exists = computed >= positions.start && self.cache.has_slots(segment, positions.clone());
+        let Some(pages) = self.cache.whole_pages(segment, positions.clone()).filter(|_| exists) else {
             return Ok(false);
         };
         // Slots of another page than the one that is restored must be computed already.
         let page_tokens = self.cache.prefix.page_tokens() as usize;
-        let of_group = CHUNK_TOKENS / page_tokens;
-        let end_of =
-            |(page, slots, _): &(usize, Range<u32>, PageId)| begin + page % of_group * page_tokens + slots.end as usize;
-        if self.cache.parted_slots(segment, begin, &pages).iter().any(|parted| end_of(parted) > computed) {
+        let of_group = positions.len() / page_tokens;
+        let end_of = |(page, slots, _): &(usize, Range<u32>, PageId)| {
+            positions.start + page % of_group * page_tokens + slots.end as usize
+        };
+        if self.cache.parted_slots(segment, positions.clone(), &pages).iter().any(|parted| end_of(parted) > computed) {
             return Ok(false);
         }
         let saved = B::SavedPages::from_bytes(bytes.pages, pages.len());
@@ -191,7 +212,6 @@ impl<B: Backend> Engine<B> {
         if let Some(saved) = bytes.state {
             self.restore_stored_state(segment, position(end), &saved)?;
         }
-        self.metrics.prompt_tokens_stored += (end - computed) as u64;
         Ok(true)
     }
 
@@ -262,9 +282,9 @@ impl<B: Backend> Engine<B> {
         while let Some(chunk) = self.cache.store.as_mut().and_then(|store| store.next_unsaved()) {
             let begin = chunk.end - CHUNK_TOKENS;
             // Its pages may be gone.
-            let segment = self.cache.prefix.marked(chunk.mark).filter(|&id| self.cache.has_slots(id, begin));
+            let segment = self.cache.prefix.marked(chunk.mark).filter(|&id| self.cache.has_slots(id, begin..chunk.end));
             let Some(segment) = segment else { continue };
-            let saved = self.save_chunk(segment, begin, chunk.with_state);
+            let saved = self.save_positions(segment, begin..chunk.end, chunk.with_state);
             let Some(store) = &mut self.cache.store else { return Ok(()) };
             match saved {
                 Ok(bytes) => {
@@ -278,10 +298,16 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
-    /// The bytes of the chunk that begins at `begin`, and those of the state after it if that is asked for and kept.
-    fn save_chunk(&mut self, segment: SegmentId, begin: usize, with_state: bool) -> Result<ChunkBytes> {
-        let pages = self.save_chunk_pages(segment, begin)?.into_bytes();
-        let end = position(begin + CHUNK_TOKENS);
+    /// The bytes of `positions` of the path of `segment`, which are whole pages whose slots exist, and those of the state
+    /// after them if that is asked for and kept.
+    pub(super) fn save_positions(
+        &mut self,
+        segment: SegmentId,
+        positions: Range<usize>,
+        with_state: bool,
+    ) -> Result<ChunkBytes> {
+        let end = position(positions.end);
+        let pages = self.save_whole_pages(segment, positions)?.into_bytes();
         let slot = if with_state { self.cache.prefix.state_at(segment, end) } else { None };
         let state = slot.map(|slot| self.backend.save_state(&self.kv, slot)).transpose()?;
         if let Some(slot) = slot {
@@ -290,9 +316,9 @@ impl<B: Backend> Engine<B> {
         Ok(ChunkBytes { pages, state })
     }
 
-    fn save_chunk_pages(&mut self, segment: SegmentId, begin: usize) -> Result<B::SavedPages> {
-        let pages = self.cache.chunk_pages(segment, begin).expect("the caller found its slots");
-        let parted = self.cache.parted_slots(segment, begin, &pages);
+    fn save_whole_pages(&mut self, segment: SegmentId, positions: Range<usize>) -> Result<B::SavedPages> {
+        let pages = self.cache.whole_pages(segment, positions.clone()).expect("the caller found its slots");
+        let parted = self.cache.parted_slots(segment, positions, &pages);
         let mut saved = self.backend.save_pages(&self.kv, &pages)?;
         if !parted.is_empty() {
             let others: Vec<PageId> = parted.iter().map(|&(.., page)| page).collect();

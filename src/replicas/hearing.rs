@@ -123,7 +123,11 @@ impl Router {
         }
         match (record.on, record.home) {
             // A prompt may continue it: the next message of a chat. Prompts of a job have a home.
-            (On::Replica(at), None) => drop(self.replicas[at].known.note(&Prefix::of(&record.path.all()))),
+            (On::Replica(at), None) => {
+                let prefix = Prefix::of(&record.path.all());
+                self.replicas[at].known.note(&prefix);
+                self.replicas[at].begun.note(&prefix);
+            }
             (On::Nowhere, _) if !finish.tokens.is_empty() => record.prefix = Prefix::of(&record.path.all()),
             _ => {}
         }

@@ -25,6 +25,7 @@ impl Router {
         let device = replica.engine.facts().device.clone();
         replica.lost = Some(format!("{device}: {}", replica.engine.exit_reason()));
         replica.known = KnownPrefixes::default();
+        replica.begun = KnownPrefixes::default();
         // What it has done still counts; it holds nothing any more.
         let live = replica.engine.live_place();
         let held = Metrics { kv_bytes_held: 0, kv_bytes_cached: 0, states_held: 0, ..live.read().metrics };

@@ -8,7 +8,7 @@ use crate::ids::TokenId;
 use crate::mix::{GOLDEN, mix};
 
 /// Tokens of a block; the last one of a path may have fewer.
-const BLOCK: usize = 16;
+pub const BLOCK: usize = 16;
 
 /// A path: the hash of all tokens up to the end of each block.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +31,12 @@ impl Prefix {
 
     pub fn tokens(&self) -> usize {
         self.tokens
+    }
+
+    /// Its first `tokens`, whole blocks.
+    pub fn first(&self, tokens: usize) -> Self {
+        debug_assert!(tokens <= self.tokens && tokens.is_multiple_of(BLOCK));
+        Prefix { tokens, blocks: self.blocks[..tokens / BLOCK].into() }
     }
 
     fn of_blocks(&self, blocks: usize) -> usize {

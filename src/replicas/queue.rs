@@ -1,6 +1,7 @@
 //! The extends that wait for a replica, in the engine's own order, and what they will cost it.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use crate::engine::{EventSender, Extend, QueueKey, SampledToken};
 use crate::ids::BranchId;
@@ -62,9 +63,19 @@ impl Queue {
         Some(task)
     }
 
+    pub fn get(&self, key: &QueueKey) -> Option<&Task> {
+        self.tasks.get(key)
+    }
+
+    /// The place of the next one behind `passed`.
+    pub fn next(&self, passed: Option<QueueKey>) -> Option<QueueKey> {
+        let behind = (passed.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        self.tasks.range(behind).next().map(|(&key, _)| key)
+    }
+
     /// The place of the next one.
     pub fn first(&self) -> Option<QueueKey> {
-        self.tasks.first_key_value().map(|(&key, _)| key)
+        self.next(None)
     }
 
     /// Removes all tasks from `key` on, in order.

@@ -13,7 +13,10 @@ pub struct Replica {
     pub engine: EngineHandle,
     /// The events of all that runs on it.
     pub events: EventReader,
+    /// What it has computed, or will: of its queue, too.
     pub known: KnownPrefixes,
+    /// The same of what its engine has been given, or another one has lent it.
+    pub begun: KnownPrefixes,
     pub queue: Queue,
     /// Extends that it was given and that have not ended, by priority, and their work.
     in_flight: BTreeMap<Priority, usize>,
@@ -34,6 +37,7 @@ impl Replica {
             engine,
             events: EventReader::new(),
             known: KnownPrefixes::default(),
+            begun: KnownPrefixes::default(),
             queue: Queue::default(),
             in_flight: BTreeMap::new(),
             running: Work::default(),

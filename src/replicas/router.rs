@@ -17,14 +17,18 @@ use crate::ids::BranchId;
 use super::branch::{BranchRecord, On};
 use super::hearing::Started;
 use super::load::{Lengths, Pace, Work};
+use super::loan::Loan;
 use super::prefix::Prefix;
 use super::queue::{Said, Task};
 use super::replica::Replica;
 use super::takeover::{Between, Takeover};
 
-/// How long a replica that is short of work waits for prompts of its own before tokens are computed twice for it:
+/// How long a replica that is short of work waits for prompts of its own before it takes some that others need, too:
 /// longer than the time between the first prompts of a job.
 const PATIENCE: Duration = Duration::from_millis(10);
+
+/// Tasks that are looked at behind those that wait for a prefix, so that a long queue is not read again at each event.
+const MOST_PASSED_OVER: usize = 256;
 
 pub(super) struct Router {
     pub commands: Receiver<Command>,
@@ -34,6 +38,8 @@ pub(super) struct Router {
     pub waiting: HashMap<BranchId, (usize, QueueKey)>,
     /// Extends that an engine has.
     pub started: HashMap<BranchId, Started>,
+    /// Prefixes that are copied.
+    pub loans: Vec<Loan>,
     pub lengths: Lengths,
     pub batcher: EventBatcher,
     pace: Pace,
@@ -57,6 +63,7 @@ impl Router {
             branches: HashMap::new(),
             waiting: HashMap::new(),
             started: HashMap::new(),
+            loans: Vec::new(),
             lengths: Lengths::default(),
             batcher: EventBatcher::default(),
             pace,
@@ -74,6 +81,7 @@ impl Router {
                 return None;
             }
             self.take_events();
+            self.take_lent();
             wake_at = self.share_out();
             self.batcher.flush();
             self.publish();
@@ -90,6 +98,7 @@ impl Router {
         for replica in self.replicas.iter().filter(|replica| replica.lives()) {
             select.recv(replica.events.woken());
         }
+        self.loans.iter().for_each(|loan| loan.watch(&mut select));
         match until {
             // A moment that has passed is as good as an event.
             Some(moment) => drop(select.ready_deadline(moment)),
@@ -124,6 +133,9 @@ impl Router {
                 }
             }
             Command::CacheMap { most, reply } => self.cache_map(most, reply),
+            // Only the router itself asks engines for these; what is closed has nothing to lend.
+            Command::Lend(_) => {}
+            Command::Borrow { reply, .. } => drop(reply.send(false)),
         }
     }
 
@@ -249,6 +261,7 @@ impl Router {
         for &at in &replicas {
             self.replicas[at].begin(task.key, task.work);
             self.replicas[at].known.note(&task.prefix);
+            self.replicas[at].begun.note(&task.prefix);
         }
         let (key, extend) = (task.key, task.extend.clone());
         self.started.insert(branch, Started { replicas: replicas.clone(), task, end: None });
@@ -353,7 +366,7 @@ impl Router {
         for (replica, held) in held.into_iter().enumerate() {
             self.give(replica, held);
         }
-        wake_at
+        self.loans.iter().map(Loan::until).chain(wake_at).min()
     }
 
     /// What `taker` should take over, and from whom: of those for which something waits, the one with the most to do.
@@ -370,6 +383,7 @@ impl Router {
             taker_running: to.running(),
             taker_knows: &to.known,
             pace: self.pace,
+            costs: to.engine.facts().prefix_costs,
         };
         between.best().map(|takeover| (victim, takeover))
     }
@@ -383,13 +397,22 @@ impl Router {
         self.replicas[taker].idle_since = None;
     }
 
-    /// Gives a replica's engine what waits for it, as far as it has room, up to the place `held`.
+    /// Gives a replica's engine what waits for it, as far as it has room, up to the place `held`. What waits for a prefix
+    /// that is copied is passed over.
     pub(super) fn give(&mut self, at: usize, held: Option<QueueKey>) {
         let mut starts: [(Hear, Vec<Extend>); 2] = [(Hear::Finishes, Vec::new()), (Hear::Tokens, Vec::new())];
-        while let Some(key) = self.replicas[at].queue.first() {
+        let (mut passed, mut passed_over): (Option<QueueKey>, usize) = (None, 0);
+        let mut given: Option<Prefix> = None;
+        while let Some(key) = self.replicas[at].queue.next(passed) {
             let is_held = held.is_some_and(|held| key >= held);
-            if is_held || !self.replicas[at].has_room(key.priority) {
+            if is_held || passed_over > MOST_PASSED_OVER || !self.replicas[at].has_room(key.priority) {
                 break;
+            }
+            let is_given = |task: &Task| given.as_ref().is_some_and(|given| given.is(&task.prefix));
+            let is_like_last = self.replicas[at].queue.get(&key).is_some_and(is_given);
+            if !is_like_last && self.waits_for_loan(at, &key) {
+                (passed, passed_over) = (Some(key), passed_over + 1);
+                continue;
             }
             let Some(task) = self.replicas[at].queue.remove(&key) else { break };
             self.waiting.remove(&task.branch());
@@ -398,6 +421,10 @@ impl Router {
                 continue;
             };
             record.on = On::Replica(at);
+            if !is_like_last {
+                self.replicas[at].begun.note(&task.prefix);
+                given = Some(task.prefix.clone());
+            }
             let root = Command::Root { place: record.place, path: record.path.fork(), home: None };
             let of_hear = usize::from(task.events.hears_tokens());
             starts[of_hear].1.push(task.extend.clone());

@@ -1,14 +1,15 @@
 //! What a replica that is short of work takes over: the tail of another one's queue. The cut is the one after which both
-//! end earliest or nearly so, and of such cuts the one that computes the fewest tokens twice: whole groups of prompts
-//! that begin alike, unless a group is so large that computing its beginning twice pays.
+//! end earliest or nearly so, and of such cuts the one after which both need the fewest tokens: whole groups of prompts
+//! that begin alike, unless a group is so large that copying its beginning, or computing it twice, pays.
 
-use crate::engine::QueueKey;
+use crate::engine::{PrefixCosts, QueueKey};
 
 use super::load::{Pace, Work};
 use super::prefix::{KnownPrefixes, Prefix};
 use super::queue::{Queue, Task};
 
-/// Tasks from `from` on go; `twice`: tokens that both replicas then compute.
+/// Tasks from `from` on go; `twice`: tokens that both replicas then need, which are copied where that is faster than
+/// computing them twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Takeover {
     pub from: QueueKey,
@@ -28,6 +29,7 @@ pub struct Between<'a> {
     pub taker_running: Work,
     pub taker_knows: &'a KnownPrefixes,
     pub pace: Pace,
+    pub costs: PrefixCosts,
 }
 
 /// Tasks at the end of a queue that are looked at.
@@ -84,12 +86,14 @@ impl Between<'_> {
             };
             known = Some((&task.prefix, knows));
             let from_here = Work { prompt: taken.prompt + tokens - knows, output: taken.output + task.work.output };
+            let twice = from_here.prompt.saturating_sub(given_up.prompt);
+            let brought = Work { prompt: from_here.prompt - twice + self.costs.brought(twice), ..from_here };
             let left = minus(all, given_up);
             let left_longest = tasks.len().checked_sub(at + 2).map_or(0, |last| before[last]);
-            let taker = self.pace.time(plus(self.taker_running, from_here), longest_taken);
+            let taker = self.pace.time(plus(self.taker_running, brought), longest_taken);
             cuts.push(Cut {
                 from: task.key,
-                twice: from_here.prompt.saturating_sub(given_up.prompt),
+                twice,
                 end: (self.pace.time(left, left_longest) / self.sharers.max(1)).max(taker),
             });
             let shared = ahead.map_or(0, |ahead| task.prefix.shared_with(&ahead.prefix) as u64);

@@ -10,11 +10,12 @@ type CounterRow = (&'static str, &'static str, fn(&LiveMetrics) -> u64);
 /// Name (behind `offshoot_engine_`), help and value of what is now.
 type GaugeRow = (&'static str, &'static str, fn(&LiveMetrics) -> usize);
 
-const COUNTERS: [CounterRow; 13] = [
+const COUNTERS: [CounterRow; 14] = [
     ("steps", "Steps submitted", |live| live.metrics.steps),
     ("rows", "Query tokens computed", |live| live.metrics.rows),
     ("prompt_tokens_logical", "Prompt tokens as if nothing were shared", |live| live.metrics.prompt_tokens_logical),
     ("prompt_tokens_computed", "Prompt tokens computed", |live| live.metrics.prompt_tokens_computed),
+    ("prompt_tokens_copied", "Prompt tokens copied between devices", |live| live.metrics.prompt_tokens_copied),
     ("scores_reused", "Prompt tokens whose log-probabilities were in the cache", |live| live.metrics.scores_reused),
     ("tokens_sampled", "Tokens sampled", |live| live.metrics.tokens_sampled),
     ("tokens_discarded", "Tokens sampled after their branch had ended", |live| live.metrics.tokens_discarded),

@@ -174,6 +174,37 @@ fn a_plan_says_where_a_job_is_cut() {
 }
 
 #[test]
+fn a_plan_says_what_is_copied_where_computing_takes_longer() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let config = json!({
+        "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128_256, "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 8192, "torch_dtype": "bfloat16"
+    });
+    fs::write(folder.path().join("config.json"), config.to_string()).expect("writable");
+    let plan = |header: u32| -> Value {
+        let prompt = |at: u32| (0..header).chain((0..500).map(|token| 10_000 + 700 * at + token)).collect::<Vec<u32>>();
+        let rows = (0..20).map(|at| json!({"tokens": prompt(at), "samples": 8, "max_tokens": 100}));
+        fs::write(folder.path().join("rows.jsonl"), rows.map(|row| format!("{row}\n")).collect::<String>())
+            .expect("writable");
+        let asked =
+            ["plan", "rows.jsonl", "--model", "config.json", "--devices", "cuda:0,cuda:1", "--predict", "never"];
+        let page = succeeds(run(folder.path(), &asked));
+        assert!(page.contains(" copied: 1.0"), "{page}");
+        serde_json::from_str(&succeeds(run(folder.path(), &[&asked[..], &["--json"]].concat()))).expect("JSON")
+    };
+    // As apps_2level: whole pages of 32 tokens.
+    let two = &plan(2410)["replicas"];
+    let said = ["tokens_of_one_device", "tokens_computed", "tokens_twice", "tokens_copied"].map(|name| &two[name]);
+    assert_eq!(said, [&json!(12_410), &json!(12_420), &json!(10), &json!(2400)]);
+    assert_eq!(two["replicas"][1]["copied"], 2400);
+    assert_eq!(two["replicas"][1]["prompt_tokens"], 5010);
+    // To copy so few takes longer.
+    let two = &plan(64)["replicas"];
+    assert_eq!((&two["tokens_twice"], &two["tokens_copied"]), (&json!(64), &json!(0)));
+}
+
+#[test]
 fn bench_workloads_compares_several_devices_with_one() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = json!({

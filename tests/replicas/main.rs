@@ -6,6 +6,7 @@ use offshoot::lab::check::dice;
 #[path = "../common/patience.rs"]
 mod patience;
 
+mod lending;
 mod losses;
 mod placing;
 mod real;

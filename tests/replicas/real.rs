@@ -9,7 +9,7 @@ use crate::patience::within_a_minute;
 
 #[path = "../engine/bench.rs"]
 #[allow(dead_code, reason = "the engine's suites use more of it")]
-mod bench;
+pub mod bench;
 
 use bench::{Shape, decoder, draw, finishes, give, key, length, params, prompt, roomy, score, tokenizer};
 

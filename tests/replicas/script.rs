@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use offshoot::engine::{
-    Continuation, EngineFacts, EngineHandle, Extend, SamplingParams, ScriptedCall, ScriptedReply, Stop, UniformKey,
+    Continuation, EngineFacts, EngineHandle, Extend, PrefixCosts, SamplingParams, ScriptedCall, ScriptedReply, Stop,
+    UniformKey,
 };
 use offshoot::ids::{BranchId, TokenId};
 use offshoot::replicas;
@@ -28,6 +29,8 @@ pub struct Engines {
     pub ends: Vec<Option<usize>>,
     /// How long each extend takes to begin.
     pub pause: Duration,
+    /// Where copying prefixes pays, the router asks for them; scripted engines have none to lend.
+    pub costs: PrefixCosts,
 }
 
 /// A text of 0 to 11 letters.
@@ -40,7 +43,7 @@ fn text(call: &ScriptedCall<'_>) -> String {
 
 impl Engines {
     pub fn equal(replicas: usize, max_branches: usize) -> Self {
-        Engines { max_branches: vec![max_branches; replicas], ends: vec![None; replicas], pause: Duration::ZERO }
+        Engines { max_branches: vec![max_branches; replicas], ends: vec![None; replicas], ..Engines::default() }
     }
 
     /// One handle for all of them, and what they will have answered.
@@ -48,8 +51,9 @@ impl Engines {
         let log = Log::default();
         let engines = self.max_branches.iter().zip(&self.ends).enumerate().map(|(replica, (&max_branches, &ends))| {
             let log = log.clone();
-            let (mut answered, pause) = (0, self.pause);
-            let facts = |facts| EngineFacts { max_branches, device: format!("scripted:{replica}"), ..facts };
+            let (mut answered, pause, prefix_costs) = (0, self.pause, self.costs);
+            let facts =
+                |facts| EngineFacts { max_branches, device: format!("scripted:{replica}"), prefix_costs, ..facts };
             EngineHandle::scripted_with(facts, move |call: &ScriptedCall<'_>| {
                 assert!(ends != Some(answered), "replica {replica} is pulled out");
                 answered += 1;

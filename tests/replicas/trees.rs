@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use offshoot::engine::{EngineHandle, Event, Extend, Finish, Hear, Priority, RootOptions};
+use offshoot::engine::{EngineHandle, Event, Extend, Finish, Hear, PrefixCosts, Priority, RootOptions};
 use offshoot::ids::{BranchId, TokenId};
 use offshoot::lab::check::dice::Dice;
 use proptest::prelude::*;
@@ -117,15 +117,22 @@ fn inputs(log: &Log) -> BTreeMap<BranchId, Vec<Vec<TokenId>>> {
     inputs
 }
 
+/// In every second tree prefixes would be copied.
+fn costs(seed: u64) -> PrefixCosts {
+    PrefixCosts { computed_token: (seed % 2) as f64, ..PrefixCosts::default() }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
     #[test]
     fn trees_do_not_depend_on_the_number_of_replicas(seed in any::<u64>(), sizes in prop::collection::vec(1..20usize, 2..5)) {
+        let costs = costs(seed);
         within_a_minute(move || {
             let (alone, log) = Engines::equal(1, 128).start();
             let expected = grow(&alone, 8, Dice::new(seed));
             let expected_inputs = inputs(&log);
-            let (joined, log) = Engines { ends: vec![None; sizes.len()], max_branches: sizes, ..Engines::default() }.start();
+            let ends = vec![None; sizes.len()];
+            let (joined, log) = Engines { ends, max_branches: sizes, costs, ..Engines::default() }.start();
             let found = grow(&joined, 8, Dice::new(seed));
             assert_eq!(found, expected);
             assert_eq!(inputs(&log), expected_inputs);
@@ -140,13 +147,14 @@ proptest! {
         seed in any::<u64>(),
         sizes in prop::collection::vec((1..20usize, 0..40usize), 1..4),
     ) {
+        let costs = costs(seed);
         within_a_minute(move || {
             let (alone, _) = Engines::equal(1, 128).start();
             let expected = grow(&alone, 8, Dice::new(seed));
             // The last one stays.
             let ends = sizes.iter().map(|&(_, end)| Some(end)).chain([None]).collect();
             let max_branches = sizes.iter().map(|&(branches, _)| branches).chain([7]).collect();
-            let (joined, _) = Engines { max_branches, ends, ..Engines::default() }.start();
+            let (joined, _) = Engines { max_branches, ends, costs, ..Engines::default() }.start();
             assert_eq!(grow(&joined, 8, Dice::new(seed)), expected);
         });
     }

@@ -104,6 +104,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         &[
             "backend",
             "backend/sim",
+            "engine",
             "eval/run",
             "eval/task",
             "kv",

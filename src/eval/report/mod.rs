@@ -88,6 +88,9 @@ pub struct PromptTokens {
     /// Read from the prefix store.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stored: u64,
+    /// Copied from the device that had computed them to another one (`--devices`).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub copied: u64,
 }
 
 fn is_zero(count: &u64) -> bool {
@@ -100,6 +103,7 @@ impl PromptTokens {
             asked: engine.prompt_tokens_logical,
             computed: engine.prompt_tokens_computed,
             stored: engine.prompt_tokens_stored,
+            copied: engine.prompt_tokens_copied,
         }
     }
 }
@@ -112,6 +116,7 @@ impl Add for PromptTokens {
             asked: self.asked + other.asked,
             computed: self.computed + other.computed,
             stored: self.stored + other.stored,
+            copied: self.copied + other.copied,
         }
     }
 }

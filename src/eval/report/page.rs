@@ -27,7 +27,7 @@ impl Summary {
 
     /// The cost of the prompts of all samples.
     fn prompts(&self) -> String {
-        let PromptTokens { asked, computed, stored } = self.prompts;
+        let PromptTokens { asked, computed, stored, copied } = self.prompts;
         let saved = match asked {
             0 => String::new(),
             _ => format!(": {} saved", saved(computed, asked)),
@@ -41,7 +41,11 @@ impl Summary {
             0 => String::new(),
             _ => format!(", {} read from the prefix store", count(stored)),
         };
-        format!("{} tokens asked for, {} computed{read}{saved}{without}", count(asked), count(computed))
+        let brought = match copied {
+            0 => String::new(),
+            _ => format!(", {} copied between devices", count(copied)),
+        };
+        format!("{} tokens asked for, {} computed{read}{brought}{saved}{without}", count(asked), count(computed))
     }
 }
 

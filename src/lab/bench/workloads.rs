@@ -95,6 +95,9 @@ struct MeasuredWorkload<'a> {
     tokens_recomputed: u64,
     /// Of the measured run, all devices together.
     prompt_tokens_computed: u64,
+    /// Copied from the device that had computed them to another one.
+    #[serde(skip_serializing_if = "is_zero")]
+    prompt_tokens_copied: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     over_one_device: Option<OverOneDevice>,
 }
@@ -107,6 +110,10 @@ struct OverOneDevice {
     speed: f64,
     /// Prompt tokens computed, times those of one device.
     prompt_tokens: f64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Measures the requested workloads, printing each result as soon as it is known; on several devices, on the first alone,
@@ -347,6 +354,7 @@ fn measure<'a>(
         preemptions: after.preemptions - before.preemptions,
         tokens_recomputed: after.tokens_recomputed - before.tokens_recomputed,
         prompt_tokens_computed: after.prompt_tokens_computed - before.prompt_tokens_computed,
+        prompt_tokens_copied: after.prompt_tokens_copied - before.prompt_tokens_copied,
         over_one_device: None,
     })
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::pool::Pool;
+use super::replicas::Copying;
 use super::source::PlanModel;
 use crate::backend::ranks::{PARTS, divides_experts};
 use crate::backend::sim::{DeviceProfile, Sim};
@@ -42,6 +43,8 @@ pub struct DescribedDevice {
     pub states: Option<StateSizes>,
     /// Of devices that compute the model together: how many, and the bytes of weights on each.
     pub ranks: Option<RankSizes>,
+    /// What replicas on such devices would copy.
+    pub copying: Copying,
     branches: usize,
 }
 
@@ -150,6 +153,7 @@ impl DescribedDevice {
                 pool_bytes: (facts.pool_pages * facts.page_bytes / ranks) as u64,
                 kv_bytes_per_token: (kv_bytes_per_token / ranks) as u64,
             }),
+            copying: Copying::of(facts),
             branches: facts.max_branches,
         })
     }

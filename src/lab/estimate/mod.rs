@@ -34,6 +34,7 @@ use decode_step::DecodeStep;
 use device::DescribedDevice;
 use pool::PageDemand;
 use predict::predict;
+use replicas::JobReplicas;
 use report::{JobEstimate, JobSizes};
 use sharing::SamplePrompts;
 
@@ -141,7 +142,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         waves: waves.iter().map(|wave| report::WaveSizes::of(wave, &device.pool)).collect(),
         decode_step: decode_step::reads(&step.forest, &device.hints),
         parts: options.parts.map(|parts| parts::JobParts::of(&job, &tree, parts)),
-        replicas: options.replicas.map(|replicas| replicas::JobReplicas::of(&job, &tree, &sample_tree, replicas)),
+        replicas: options.replicas.map(|replicas| JobReplicas::of(&job, &tree, &sample_tree, replicas, device.copying)),
         nodes: options.explain.then(|| explain::explain(&tree, &step, &device.hints)),
         predictions,
         notes: job.notes.clone(),
