@@ -251,6 +251,11 @@ pub trait Backend: Send + 'static {
         1
     }
 
+    /// How many of them share each key head and divide its keys and values by positions; 1 if each has all of its own.
+    fn sharing(&self) -> usize {
+        1
+    }
+
     /// Whether matrices of this format are multiplied as they are stored. Others must be made dense before `matrix`.
     fn multiplies(&self, format: WeightFormat) -> bool;
     /// The same of matrices of experts of this width, which is divided among devices that compute together.

@@ -25,19 +25,30 @@ pub struct Segment {
     pub width: usize,
     /// Outputs that belong together: all of a head.
     pub unit: usize,
+    /// Whether they are what meets keys: of each query head, so that ranks which divide the positions of a key head have
+    /// all of its queries.
+    pub meets_keys: bool,
 }
 
 impl Split {
     /// Segments of these widths, whose outputs do not belong together.
     pub fn outputs(widths: impl IntoIterator<Item = usize>) -> Self {
-        Split::Outputs(widths.into_iter().map(|width| Segment { width, unit: 1 }).collect())
+        Split::Outputs(widths.into_iter().map(|width| Segment { width, unit: 1, meets_keys: false }).collect())
     }
 }
 
 impl Segment {
+    /// `unit` outputs for each query head, which meet keys.
+    pub fn of_queries(heads: HeadLayout, unit: usize) -> Self {
+        Self { width: heads.q_heads * unit, unit, meets_keys: true }
+    }
+
     /// The outputs of rank `rank` of `ranks`: as many units as any other rank has or, where there are fewer units than
-    /// ranks, one that neighbouring ranks have too. `None`: neither is possible.
-    pub fn share(self, rank: usize, ranks: usize) -> Option<Range<usize>> {
+    /// ranks, one that neighbouring ranks have too. `None`: neither is possible. `sharing`: how many neighbouring ranks
+    /// divide the positions of a key head.
+    pub fn share(self, rank: usize, ranks: usize, sharing: usize) -> Option<Range<usize>> {
+        let groups = if self.meets_keys { sharing } else { 1 };
+        let (rank, ranks) = (rank / groups, ranks / groups);
         let units = units_of_rank(self.width / self.unit, rank, ranks)?;
         Some(units.start * self.unit..units.end * self.unit)
     }
@@ -91,30 +102,33 @@ mod tests {
 
     #[test]
     fn fewer_units_than_ranks_are_had_by_neighbours() {
-        let heads = Segment { width: 32, unit: 16 };
-        let shares = |ranks: usize| (0..ranks).map(|rank| heads.share(rank, ranks)).collect::<Option<Vec<_>>>();
-        assert_eq!(heads.share(0, 1), Some(0..32));
+        let heads = Segment { width: 32, unit: 16, meets_keys: false };
+        let shares = |ranks: usize| (0..ranks).map(|rank| heads.share(rank, ranks, 1)).collect::<Option<Vec<_>>>();
+        assert_eq!(heads.share(0, 1, 1), Some(0..32));
         assert_eq!(shares(2), Some(vec![0..16, 16..32]));
         assert_eq!(shares(4), Some(vec![0..16, 0..16, 16..32, 16..32]));
-        let three = Segment { width: 48, unit: 16 };
-        assert_eq!(three.share(0, 2), None);
-        assert_eq!(Segment { width: 0, unit: 16 }.share(1, 2), Some(0..0));
+        let three = Segment { width: 48, ..heads };
+        assert_eq!(three.share(0, 2, 1), None);
+        assert_eq!(Segment { width: 0, ..heads }.share(1, 2, 1), Some(0..0));
     }
 
     #[test]
     fn a_rank_has_the_key_heads_that_its_queries_read() {
         let heads = HeadLayout { q_heads: 16, kv_heads: 2, head_dim: 8 };
-        let (queries, keys) = (Segment { width: 16, unit: 1 }, Segment { width: 2, unit: 1 });
+        let (queries, keys) = (Segment::of_queries(heads, 1), Segment { width: 2, unit: 1, meets_keys: false });
         for ranks in [1, 2, 4, 8] {
             let own = heads.of_rank(ranks).unwrap();
             assert_eq!((own.q_heads, own.kv_heads), (16 / ranks, if ranks == 1 { 2 } else { 1 }));
             assert_eq!(heads.copies(ranks), if ranks > 2 { ranks / 2 } else { 1 });
             for rank in 0..ranks {
-                let (queries, keys) = (queries.share(rank, ranks).unwrap(), keys.share(rank, ranks).unwrap());
+                let (queries, keys) = (queries.share(rank, ranks, 1).unwrap(), keys.share(rank, ranks, 1).unwrap());
                 let place = |query: usize| query / heads.group() - keys.start;
                 assert!(queries.clone().all(|query| place(query) == (query - queries.start) / own.group()), "{rank}");
             }
         }
+        // Ranks that divide positions have all queries of their key head.
+        let eight: Vec<_> = (0..8).map(|rank| Segment::of_queries(heads, 1).share(rank, 8, 4).unwrap()).collect();
+        assert_eq!(eight, [vec![0..8; 4], vec![8..16; 4]].concat());
         assert_eq!(HeadLayout { kv_heads: 3, ..heads }.of_rank(2), None);
         // Layers that read another one's keys have none of their own.
         assert_eq!(HeadLayout { kv_heads: 0, ..heads }.of_rank(2).unwrap().kv_heads, 0);

@@ -64,7 +64,7 @@ impl<'a> ModelSource<'a> {
     /// that compute together, of all, each with a copy of what is not divided.
     pub fn weight_bytes_on<B: Backend>(&self, backend: &B) -> usize {
         let (held, devices) = (self.held_by(backend), backend.devices());
-        held.weight_bytes(self.dtype) + held.repeated_bytes(self.dtype, devices)
+        held.weight_bytes(self.dtype) + held.repeated_bytes(self.dtype, devices, backend.sharing())
     }
 
     /// The model as this device holds it.
@@ -143,6 +143,9 @@ pub struct LaunchSizes {
     pub device: String,
     /// Devices that compute the model together, among which all bytes are divided evenly.
     pub ranks: usize,
+    /// How many of them divide the positions of a key head, and how many at most have copies of one.
+    pub position_members: usize,
+    pub kv_copies: usize,
     /// Branches that grow at once.
     pub branches: usize,
     /// Bytes for keys and values.
@@ -297,6 +300,8 @@ pub(super) fn size_on<B: Backend>(launch: &Launch<'_>, mut backend: B) -> Result
     Ok(LaunchSizes {
         device: String::new(),
         ranks: backend.devices(),
+        position_members: backend.sharing(),
+        kv_copies: model.config.stored_heads().map(|heads| backend.kv_copies(heads)).max().unwrap_or(1),
         branches,
         pool,
         kv_bytes_per_token,

@@ -7,10 +7,11 @@ use std::str::FromStr;
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
 use crate::backend::cuda::discovery::probe::probe;
-use crate::backend::ranks::Ranks;
+use crate::backend::ranks::{Ranked, Ranks};
 use crate::backend::{AttentionLevels, Backend, Timed};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
+use crate::model::{SharedKeys, WhyCopied};
 
 use super::ModelSource;
 
@@ -147,18 +148,23 @@ impl Opened {
             return Err(Error::value("--tensor-parallel", "devices of one kind", names.join(", ")));
         }
         Ok(match gpus.is_empty() {
-            true => {
-                let ranks = Ranks::new(cpus, exact)?;
-                can_hold(&ranks, 1, Some(model))?;
-                OpenRanks::Cpu(ranks)
-            }
-            false => {
-                let ranks = Ranks::new(gpus, exact)?;
-                can_hold(&ranks, 1, Some(model))?;
-                OpenRanks::Cuda(ranks)
-            }
+            true => OpenRanks::Cpu(join_ranks(cpus, exact, model)?),
+            false => OpenRanks::Cuda(join_ranks(gpus, exact, model)?),
         })
     }
+}
+
+/// Connects devices, and says how they hold what several of them have of the model's keys and values.
+fn join_ranks<B: Ranked>(devices: Vec<B>, exact: bool, model: ModelSource<'_>) -> Result<Ranks<B>> {
+    let shared = model.config.shared_keys(devices.len(), exact, B::DIVIDES_POSITIONS);
+    match shared {
+        SharedKeys::Nothing => {}
+        SharedKeys::Divided { .. } | SharedKeys::Copied { why: WhyCopied::Deterministic, .. } => log::info!("{shared}"),
+        SharedKeys::Copied { .. } => log::warn!("--tensor-parallel: {shared}"),
+    }
+    let ranks = Ranks::new(devices, exact)?.sharing_positions(shared.members());
+    can_hold(&ranks, 1, Some(model))?;
+    Ok(ranks)
 }
 
 /// Why `auto` chose the CPU.

@@ -1,7 +1,7 @@
 //! One layer of the decoder: attention or the delta rule, the feed-forward block, and how both are added to the
 //! residual stream.
 
-use crate::backend::{Attended, Backend, HeadLayout, HeadSteps, MOST_ROPES, Scoring, Split};
+use crate::backend::{Attended, Backend, HeadLayout, HeadSteps, MOST_ROPES, Scoring, Segment, Split};
 use crate::error::Result;
 use crate::ids::LayerIx;
 
@@ -282,7 +282,7 @@ impl<B: Backend> Attention<B> {
                 *of_values = Some(vector_of(backend, &vec![1.0; spec.heads.head_dim])?);
             }
         }
-        let by_head = Split::outputs([spec.heads.q_heads]);
+        let by_head = Split::Outputs(vec![Segment::of_queries(spec.heads, 1)]);
         let sinks = tensors.sinks.as_ref().map(std::slice::from_ref);
         let sinks = sinks.map(|tensor| source.split_vector(backend, tensor, &by_head));
         let kind = kinds.by_layer[ix].as_ref().expect("a layer with attention has a kind");

@@ -19,6 +19,8 @@ mod sequence;
 pub mod weights;
 
 pub use attribution::Attribution;
-pub use config::{ActivationChoice, MadeFormat, ModelConfig, ModelFolder, Quantisation, WeightChoice};
+pub use config::{
+    ActivationChoice, MadeFormat, ModelConfig, ModelFolder, Quantisation, SharedKeys, WeightChoice, WhyCopied,
+};
 pub use decoder::Decoder;
 pub use sequence::Sequence;

@@ -67,6 +67,7 @@ impl<'a, D: Division> Builder<'a, D> {
             tile: hints.tile,
             group: hints.group,
             window: hints.window,
+            member: None,
             items: Vec::with_capacity(forest.segments.len()),
             spans: Vec::with_capacity(2 * forest.segments.len()),
             pages: forest.pages.clone(),

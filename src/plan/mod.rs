@@ -17,6 +17,7 @@ mod cost;
 mod explain;
 mod flat;
 mod gpus;
+mod member;
 mod single_level;
 mod stats;
 mod tree;
@@ -32,6 +33,7 @@ pub use check::PlanFault;
 pub use cost::{CostModel, Split, Tiles};
 pub use explain::{Explained, Treatment, explain};
 pub use gpus::{Gpu, Origin};
+pub use member::Member;
 pub use stats::PlanStats;
 
 use crate::ids::{GroupIx, PageId};
@@ -72,6 +74,8 @@ pub struct AttentionPlan {
     /// The page group of `pages`.
     pub group: GroupIx,
     pub window: Option<u32>,
+    /// Whose positions the spans count; `None`: all.
+    pub member: Option<Member>,
     pub items: Vec<WorkItem>,
     pub spans: Vec<KvSpan>,
     pub pages: Vec<PageId>,

@@ -322,7 +322,7 @@ fn norms() {
 fn step(tokens: &[TokenId], positions: &[u32]) -> CpuStep {
     let tokens = tokens.iter().copied().map(RowToken::Known).collect();
     let mut step = CpuStep::default();
-    step.load(StepBatch { tokens, positions: positions.to_vec(), ..StepBatch::default() });
+    step.load(StepBatch { tokens, positions: positions.to_vec(), ..StepBatch::default() }, None);
     step
 }
 

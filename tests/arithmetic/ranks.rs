@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use offshoot::backend::cpu::{Cpu, Isa};
-use offshoot::backend::ranks::Ranks;
-use offshoot::backend::{Backend, Dtype};
+use offshoot::backend::ranks::{Ranked, Ranks};
+use offshoot::backend::{Backend, Dtype, KvDtype};
 use offshoot::ids::TokenId;
 use offshoot::model::check;
 use offshoot::model::{Decoder, MadeFormat, ModelConfig, ModelFolder, Sequence, WeightChoice};
@@ -13,6 +13,12 @@ use serde_json::{Value, json};
 
 fn ranks(isa: Isa, count: usize, exact: bool) -> Ranks<Cpu> {
     Ranks::new((0..count).map(|_| Cpu::with_isa(isa).on_a_share_of_cores(count)).collect(), exact).unwrap()
+}
+
+/// As a launch connects them: where several have the same key head, they divide its positions.
+fn ranks_of(isa: Isa, count: usize, exact: bool, config: &ModelConfig) -> Ranks<Cpu> {
+    let shared = config.shared_keys(count, exact, Cpu::DIVIDES_POSITIONS);
+    ranks(isa, count, exact).sharing_positions(shared.members())
 }
 
 /// Compares a golden model with transformers' results; the number of ranks that divided it.
@@ -25,7 +31,7 @@ fn hold_golden(golden: &Path) -> Vec<usize> {
             continue;
         }
         for isa in [Isa::Portable, *Isa::available().last().unwrap()] {
-            let mut backend = ranks(isa, count, exact);
+            let mut backend = ranks_of(isa, count, exact, &opened.config);
             let mut model = Decoder::load(&mut backend, &opened).unwrap();
             let report = check::golden(&mut backend, &mut model, &folder.path().join("golden.json")).unwrap();
             assert!(report.passes(), "{} on {count} ranks, exact: {exact}, {isa}\n{report}", golden.display());
@@ -79,6 +85,9 @@ fn models() -> Vec<ModelConfig> {
                 "layer_types": ["sliding_attention", "full_attention"] }),
         json!({ "model_type": "gemma2", "sliding_window": 19, "query_pre_attn_scalar": 8 }),
         json!({ "model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16 }),
+        // Sinks and windows of key heads that several ranks have.
+        json!({ "model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16,
+                "num_key_value_heads": 2 }),
         json!({ "model_type": "qwen3_5_text", "linear_num_key_heads": 8, "linear_num_value_heads": 16,
                 "linear_key_head_dim": 8, "linear_value_head_dim": 4,
                 "layer_types": ["linear_attention", "full_attention"] }),
@@ -91,10 +100,14 @@ fn models() -> Vec<ModelConfig> {
 
 /// The logits of all rows of a text, computed in two steps.
 fn logits(count: usize, exact: bool, config: &ModelConfig, dtype: Dtype) -> Vec<f32> {
-    let mut backend = ranks(*Isa::available().last().unwrap(), count, exact);
-    let mut decoder = Decoder::random(&mut backend, config.clone(), dtype, 3).unwrap();
+    let mut backend = ranks_of(*Isa::available().last().unwrap(), count, exact, config);
+    logits_on(&mut backend, config, dtype)
+}
+
+fn logits_on<B: Backend>(backend: &mut B, config: &ModelConfig, dtype: Dtype) -> Vec<f32> {
+    let mut decoder = Decoder::random(backend, config.clone(), dtype, 3).unwrap();
     let tokens: Vec<TokenId> = (0..70u32).map(|i| TokenId((i * i + 31 * i) % 97)).collect();
-    let mut sequence = Sequence::new(&mut backend, &mut decoder, tokens.len()).unwrap();
+    let mut sequence = Sequence::new(backend, &mut decoder, tokens.len()).unwrap();
     let (first, second) = tokens.split_at(45);
     let mut found = sequence.extend(first, 0..first.len() as u32).unwrap();
     found.extend(sequence.extend(second, 0..second.len() as u32).unwrap());
@@ -125,7 +138,7 @@ fn ranks_compute_what_one_device_computes() {
         let tokens: Vec<TokenId> = (0..70u32).map(|i| TokenId((i * i + 31 * i) % 97)).collect();
         let alone = Sequence::new(&mut cpu, &mut decoder, 70).unwrap().extend(&tokens, 0..70).unwrap();
         let largest = alone.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
-        for (count, exact) in [(1, true), (2, false), (4, true), (8, false)] {
+        for (count, exact) in [(1, true), (2, false), (4, true), (4, false), (8, false)] {
             let found = logits(count, exact, &config, Dtype::F32);
             let worst = found.iter().zip(&alone).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(found.len() == alone.len() && worst <= 1e-4 * largest, "{}, {count}: {worst}", config.family);
@@ -271,7 +284,79 @@ fn a_model_that_ranks_do_not_divide_is_refused_by_name() {
     assert!(three.contains("--tensor-parallel") && three.contains('3'), "{three}");
 }
 
-/// Where there are fewer key heads than ranks, pages and figures count every copy.
+/// Partial results of eight members are one sum more a row and head.
+#[test]
+fn positions_that_ranks_divide_give_what_one_device_gives() {
+    let few_keys: Vec<ModelConfig> = models()
+        .into_iter()
+        .filter(|model| model.shared_keys(8, false, true).members() > 1)
+        .chain([config(
+            &json!({ "model_type": "qwen3_5_text", "linear_num_key_heads": 8, "linear_num_value_heads": 16,
+            "linear_key_head_dim": 8, "linear_value_head_dim": 4, "num_key_value_heads": 1,
+            "layer_types": ["linear_attention", "full_attention"] }),
+        )])
+        .collect();
+    assert_eq!(few_keys.len(), 4);
+    for config in few_keys {
+        for isa in Isa::available() {
+            let alone = logits_on(&mut Cpu::with_isa(isa), &config, Dtype::F32);
+            let largest = alone.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+            for count in [2, 4, 8] {
+                let found = logits_on(&mut ranks_of(isa, count, false, &config), &config, Dtype::F32);
+                let worst = found.iter().zip(&alone).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(worst <= 1e-4 * largest, "{} on {count} ranks, {isa}: {worst} of {largest}", config.family);
+            }
+        }
+    }
+}
+
+/// Of one layer, keys and values do not depend on how attention is summed, so all are rounded to the same e4m3.
+#[test]
+fn fp8_keys_that_ranks_divide_are_those_of_one_device() {
+    let config = config(&json!({ "model_type": "qwen2", "num_key_value_heads": 1, "num_hidden_layers": 1 }));
+    let mut cpu = Cpu::open().unwrap();
+    cpu.set_kv_dtype(KvDtype::Fp8);
+    let alone = logits_on(&mut cpu, &config, Dtype::F32);
+    let unrounded = logits_on(&mut Cpu::open().unwrap(), &config, Dtype::F32);
+    let largest = alone.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+    let worst = |found: &[f32]| found.iter().zip(&alone).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    for count in [2, 4, 8] {
+        let mut backend = ranks_of(Isa::Portable, count, false, &config);
+        backend.set_kv_dtype(KvDtype::Fp8);
+        let found = worst(&logits_on(&mut backend, &config, Dtype::F32));
+        assert!(found <= 1e-4 * largest && worst(&unrounded) > 1e-4 * largest, "{count} ranks: {found} of {largest}");
+    }
+}
+
+/// Of the same bytes, members hold as many positions as ranks that have each key head once.
+#[test]
+fn positions_that_ranks_divide_take_memory_once() {
+    for kv_heads in [1, 2] {
+        let config = config(&json!({ "model_type": "llama", "num_key_value_heads": kv_heads }));
+        let heads = config.attention().next().unwrap().heads;
+        let token = |backend: &Ranks<Cpu>| {
+            let page = backend.page_bytes(&config.kv_shape(Dtype::F32, 1));
+            (page.is_multiple_of(backend.page_tokens() as usize)).then_some(page / backend.page_tokens() as usize)
+        };
+        let one = token(&ranks(Isa::Portable, 1, false)).unwrap();
+        for count in [1, 2, 4, 8] {
+            let backend = ranks_of(Isa::Portable, count, false, &config);
+            let members = count.div_ceil(kv_heads);
+            assert_eq!(backend.sharing(), members);
+            assert_eq!(token(&backend), Some(one), "{kv_heads} key heads on {count} ranks");
+            assert_eq!(backend.page_tokens() as usize, 16 * members);
+            // Attention sums over whole tiles of each member.
+            assert_eq!(backend.tile() as usize, 64 * members);
+            assert_eq!(backend.kv_copies(heads), 1);
+            assert_eq!(
+                config.kv_bytes_per_token_on(&backend, Dtype::F32),
+                config.kv_bytes_per_token_on(&ranks(Isa::Portable, 1, false), Dtype::F32)
+            );
+        }
+    }
+}
+
+/// Where there are fewer key heads than ranks, and each has all positions, pages and figures count every copy.
 #[test]
 fn key_heads_that_several_ranks_have_take_memory_on_each() {
     let config = config(&json!({ "model_type": "llama", "num_key_value_heads": 2 }));

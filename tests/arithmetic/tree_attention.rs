@@ -135,7 +135,7 @@ fn attend(isa: Isa, case: &Case, qkv: &CpuBuffer, kv: &KvStore, plan: &Attention
     out.data.fill(f32::NAN);
     let sinks = case.sinks();
     let scoring = Scoring { scale: case.scale(), softcap: case.softcap, sinks: sinks.as_ref() };
-    tree_attention(&Cores::new(isa), &mut AttentionScratch::default(), &mut out, qkv, kv, LAYER, plan, scoring);
+    tree_attention(&Cores::new(isa), &mut AttentionScratch::default(), &mut out, qkv, kv, LAYER, plan, scoring, None);
     out
 }
 
@@ -247,6 +247,7 @@ fn by_hand(
         page_tokens: PAGE_TOKENS,
         tile: TILE,
         window: case.window,
+        member: None,
         items: Vec::new(),
         spans: Vec::new(),
         pages: Vec::new(),
@@ -460,7 +461,7 @@ fn threads_and_scratch_change_nothing() {
                     let cores = Cores { isa, team: Team::new(threads) };
                     let mut out = CpuBuffer::new(qkv.rows, case.heads.q_width());
                     let scoring = Scoring::scaled(case.scale());
-                    tree_attention(&cores, &mut scratch, &mut out, &qkv, &kv, LAYER, &plan, scoring);
+                    tree_attention(&cores, &mut scratch, &mut out, &qkv, &kv, LAYER, &plan, scoring, None);
                     assert_eq!(out.data, expected.data, "{shape:?}, {isa}, {dtype:?}, {threads} threads");
                 }
             }

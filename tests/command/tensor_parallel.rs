@@ -29,6 +29,27 @@ fn a_dry_run_has_the_memory_of_all_together() {
     let page = succeeds(run(folder.path(), &[&["run", "task.json", "--dry-run"], TWO].concat()));
     let device = page.lines().find(|line| line.starts_with("device ")).expect("the devices");
     assert!(device.contains("2 x cpu") && device.contains("weights") && device.contains("on each"), "{device}");
+    // Two devices of eight share each key head: they divide it, unless bits must be those of any number of devices.
+    let kv = |more: &[&str]| {
+        let page = succeeds(run(folder.path(), &[&["run", "task.json", "--dry-run"], more].concat()));
+        page.lines().find(|line| line.starts_with("kv ")).expect("keys and values").to_owned()
+    };
+    let (two, copied, divided) = (kv(TWO), kv(EIGHT), kv(&EIGHT[1..]));
+    let a_token = |line: &str| line.split(" a token").next().expect("a beginning").to_owned();
+    assert!(copied.contains("a token in 2 copies") && a_token(&copied) != a_token(&two), "{copied}");
+    assert!(divided.contains("a token, divided by positions among 2;"), "{divided}");
+    assert_eq!(a_token(&divided), a_token(&two));
+}
+
+#[test]
+fn results_of_divided_positions_do_not_depend_on_plans() {
+    let folder = task_folder(|_| {});
+    let path = folder.path();
+    for plan in ["flat", "tree", "balanced"] {
+        run_into(path, plan, &[&["--limit", "3", "--plan", plan], &EIGHT[1..]].concat());
+    }
+    assert_equal_results(path, "flat", "tree");
+    assert_equal_results(path, "flat", "balanced");
 }
 
 #[test]
@@ -49,6 +70,14 @@ fn a_plan_has_the_memory_of_each_device_and_opens_none() {
     let eight = plan(&["--tensor-parallel", "8"]);
     assert_eq!(4 * of(&eight, "ranks", "kv_bytes_per_token"), of(&one, "model", "kv_bytes_per_token"));
     assert_eq!(of(&eight, "model", "kv_bytes_per_token"), 2 * of(&one, "model", "kv_bytes_per_token"));
+    // CPUs divide positions, in pages of twice as many tokens.
+    let cpu = |more: &[&str]| plan(&[&["--device-profile", "cpu"], more].concat());
+    let (one, eight) = (cpu(&[]), cpu(&["--tensor-parallel", "8"]));
+    assert_eq!(of(&eight, "model", "kv_bytes_per_token"), of(&one, "model", "kv_bytes_per_token"));
+    assert_eq!((of(&eight, "ranks", "position_members"), of(&eight, "ranks", "kv_copies")), (2, 1));
+    let copied = cpu(&["--tensor-parallel", "8", "--deterministic"]);
+    assert_eq!(of(&copied, "model", "kv_bytes_per_token"), 2 * of(&one, "model", "kv_bytes_per_token"));
+    assert_eq!((of(&copied, "ranks", "position_members"), of(&copied, "ranks", "kv_copies")), (1, 2));
     let text = succeeds(run(folder.path(), &["plan", "task.json", "--tensor-parallel", "4"]));
     assert!(text.lines().any(|line| line.starts_with("each device") && line.contains("of 4: ")), "{text}");
     assert!(!text.contains("takes no time"), "{text}");

@@ -3,11 +3,11 @@
 use crate::hints::hints;
 
 use offshoot::ids::PageId;
-use offshoot::kv::{Forest, ForestSegment, StepRow};
+use offshoot::kv::{Forest, ForestSegment, KvSlot, StepRow};
 use offshoot::lab::check::attention::context;
 use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, grow};
-use offshoot::plan::{AttentionPlan, PlanFault, PlanHints, Planner};
+use offshoot::plan::{AttentionPlan, KvSpan, Member, PlanFault, PlanHints, Planner};
 
 /// All planners on some forests of every shape, with tiles, pages and windows in all combinations.
 fn for_each_plan(seeds: u64, mut visit: impl FnMut(&str, Planner, &Forest, &PlanHints, AttentionPlan)) {
@@ -46,6 +46,46 @@ fn stats_compare_with_the_flat_plan() {
         if planner == Planner::Tree && hints.tile == 1 {
             let held: u64 = forest.segments.iter().map(|s| u64::from(s.tokens)).sum();
             assert!(stats.kv_bytes_read <= held * hints.token_bytes(), "{case}: a token is read twice");
+        }
+    });
+}
+
+/// The positions that a row sees by the items of a member, in order, and the page and slot of all of each.
+fn seen_by(plan: &AttentionPlan, member: Member, row: usize) -> Vec<(u32, KvSlot)> {
+    let (page, seen) = (member.page_tokens, plan.seen(row));
+    let items = plan.merge.offsets[row] as usize..plan.merge.offsets[row + 1] as usize;
+    let items = plan.merge.values[items].iter().map(|&item| &plan.items[item as usize]);
+    let spans = items.flat_map(|item| &plan.spans[item.spans.start as usize..item.spans.end as usize]);
+    let of_span = |span: &KvSpan| {
+        let (first, pages) = (span.first_position, span.pages.clone());
+        let held = move |at: u32| {
+            let place = pages.start + at / page - first / page;
+            assert!(pages.contains(&place), "position {at} lies in the span's pages");
+            let slot = member.number * page + at % page;
+            (at / page * page * member.of + slot, KvSlot { page: plan.pages[place as usize], slot })
+        };
+        (first..first + span.tokens).filter(|at| seen.contains(at)).map(held).collect::<Vec<_>>()
+    };
+    spans.flat_map(of_span).collect()
+}
+
+#[test]
+fn members_of_a_plan_see_together_what_all_sees_once() {
+    for_each_plan(3, |case, _, forest, hints, plan| {
+        for of in [2, 4, 8] {
+            let members: Vec<AttentionPlan> = (0..of)
+                .map(|number| plan.of_member(Member { number, of, page_tokens: plan.page_tokens / of }))
+                .collect();
+            assert!(members.iter().all(|own| own.tile == hints.tile.div_ceil(of)), "{case}");
+            for row in 0..forest.row_positions.len() {
+                let of_members = members.iter().map(|own| seen_by(own, own.member.expect("a member's plan"), row));
+                let of_members: Vec<_> = of_members.inspect(|seen| assert!(seen.is_sorted_by_key(|at| at.0))).collect();
+                let mut found = of_members.concat();
+                found.sort_by_key(|&(position, _)| position);
+                let all = context(forest, row);
+                let expected: Vec<_> = plan.seen(row).map(|position| (position, all[position as usize])).collect();
+                assert_eq!(found, expected, "{case}: row {row} of {of}");
+            }
         }
     });
 }

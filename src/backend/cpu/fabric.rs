@@ -3,10 +3,13 @@
 
 use std::sync::{PoisonError, RwLock};
 
-use super::{Cpu, CpuBuffer};
+use super::{Cpu, CpuBuffer, CpuStep, KvStore, attention};
 use crate::backend::ranks::meeting::Meeting;
-use crate::backend::ranks::{PARTS, Ranked, Reduced, folded};
+use crate::backend::ranks::{PARTS, Ranked, Reduced, StateBuffers, folded};
+use crate::backend::{Scoring, StepBatch, StepShape};
 use crate::error::Result;
+use crate::ids::LayerIx;
+use crate::plan::Member;
 
 pub struct CpuFabric {
     /// What each rank has given.
@@ -41,6 +44,7 @@ impl Ranked for Cpu {
     type Fabric = CpuFabric;
 
     const SHARES_MEMORY: bool = true;
+    const DIVIDES_POSITIONS: bool = true;
 
     fn connect(ranks: &mut [Self]) -> Result<CpuFabric> {
         Ok(CpuFabric::new(ranks.len()))
@@ -94,12 +98,69 @@ impl Ranked for Cpu {
         });
     }
 
+    fn load_member(&mut self, step: &mut CpuStep, batch: StepBatch, member: Member) -> Result<StepShape> {
+        self.load_as(step, batch, Some(member))
+    }
+
+    fn tree_attention_states(
+        &mut self,
+        states: &mut StateBuffers<CpuBuffer>,
+        qkv: &CpuBuffer,
+        kv: &KvStore,
+        layer: LayerIx,
+        step: &mut CpuStep,
+        plan: usize,
+        scoring: Scoring<'_, Vec<f32>>,
+    ) {
+        let (StateBuffers { out, lse }, plan) = (states, step.plan(plan));
+        attention::tree_attention(&self.cores, &mut self.attention, out, qkv, kv, layer, plan, scoring, Some(lse));
+    }
+
+    fn merge_members(
+        &mut self,
+        fabric: &CpuFabric,
+        rank: usize,
+        members: usize,
+        out: &mut CpuBuffer,
+        states: &StateBuffers<CpuBuffer>,
+    ) {
+        let StateBuffers { out: partial, lse } = states;
+        let (rows, heads) = (partial.rows, lse.width / members);
+        let shapes = [(out.rows, out.width * members), (lse.rows, partial.width)];
+        assert_eq!(shapes, [(rows, partial.width); 2], "merge_members: shapes");
+        let (of_group, head_dim) = (lse.width, out.width / heads.max(1));
+        let own: Vec<f32> = partial.data.iter().chain(&lse.data).copied().collect();
+        let (first_rank, first_head) = (rank / members * members, rank % members * heads);
+        fabric.exchange(rank, &own, |given| {
+            let given = &given[first_rank..first_rank + members];
+            assert!(given.iter().all(|given| given.len() == own.len()), "merge_members: all have the same shape");
+            let states: Vec<(&[f32], &[f32])> = given.iter().map(|given| given.split_at(partial.data.len())).collect();
+            for (at, out) in out.data.chunks_exact_mut(head_dim.max(1)).enumerate() {
+                let at = at / heads * of_group + first_head + at % heads;
+                let parts = states.iter().map(|(partial, lse)| (&partial[at * head_dim..][..head_dim], lse[at]));
+                merge_states(out, &parts.collect::<Vec<_>>());
+            }
+        });
+    }
+
     fn columns(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, first: usize) {
         assert!(out.rows == x.rows && first + out.width <= x.width, "columns: shapes");
         let width = out.width;
         for (row, out) in out.data.chunks_exact_mut(width.max(1)).enumerate() {
             out.copy_from_slice(&x.row(row)[first..first + width]);
         }
+    }
+}
+
+/// `out = sum(exp(lse - m) part) / sum(exp(lse - m))` over partial results in their order, with `m` the largest `lse`.
+/// Panics if no part has seen anything.
+fn merge_states(out: &mut [f32], parts: &[(&[f32], f32)]) {
+    let most = parts.iter().fold(f32::NEG_INFINITY, |most, &(_, lse)| most.max(lse));
+    assert!(most > f32::NEG_INFINITY, "merge_members: a row sees itself, which some member stores");
+    let weights: Vec<f32> = parts.iter().map(|&(_, lse)| (lse - most).exp()).collect();
+    let inverse = 1.0 / weights.iter().sum::<f32>();
+    for (i, out) in out.iter_mut().enumerate() {
+        *out = parts.iter().zip(&weights).map(|((part, _), weight)| weight * part[i]).sum::<f32>() * inverse;
     }
 }
 
@@ -191,6 +252,33 @@ mod tests {
                 assert_eq!(sum(count), vec![expected; count], "{wire}");
             }
         }
+    }
+
+    #[test]
+    fn members_merge_their_shares_of_heads_by_their_log_sum_exps() {
+        // Two groups of two members; in each, rows of two heads of two numbers. The second member of the first group
+        // has seen nothing.
+        let found = members(4).each(|rank| {
+            let n = rank.number as f32;
+            let lse = match rank.number {
+                1 => vec![f32::NEG_INFINITY; 2],
+                _ => vec![n * 3.0_f32.ln() / 3.0, 100.0],
+            };
+            let data = if rank.number == 1 { vec![0.0; 4] } else { vec![n, n + 1.0, 10.0 * n, 10.0 * n + 4.0] };
+            let states = StateBuffers {
+                out: CpuBuffer { rows: 1, width: 4, data },
+                lse: CpuBuffer { rows: 1, width: 2, data: lse },
+            };
+            let mut out = CpuBuffer { rows: 1, width: 2, data: vec![f32::NAN; 2] };
+            rank.backend.merge_members(rank.fabric, rank.number, 2, &mut out, &states);
+            out.data
+        });
+        assert_eq!(found[..2], [vec![0.0, 1.0], vec![0.0, 4.0]]);
+        // Ranks 2 and 3 weigh 3^(2/3) and 3; then equally.
+        let share = 3.0 / (3.0 + 3.0_f32.powf(2.0 / 3.0));
+        // A few roundings of numbers below 4.
+        assert!((found[2][0] - (2.0 + share)).abs() < 2e-6 && (found[2][1] - (3.0 + share)).abs() < 2e-6, "{found:?}");
+        assert_eq!(found[3], [25.0, 29.0]);
     }
 
     /// All ranks but the third add up numbers, until it fails in the second round.

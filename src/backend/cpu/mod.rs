@@ -30,7 +30,8 @@ use std::ops::Range;
 
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId, StateId};
-use crate::plan::{CostModel, NewPage};
+use crate::kv::KvSlot;
+use crate::plan::{CostModel, Member, NewPage};
 
 use super::{
     ActivationDtype, Backend, DeltaGates, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, KvDtype, KvShape,
@@ -121,6 +122,17 @@ pub struct CpuBuffer {
     pub rows: usize,
     pub width: usize,
     pub data: Vec<f32>,
+}
+
+impl Cpu {
+    /// `Backend::load`, or `Ranked::load_member`.
+    fn load_as(&mut self, step: &mut CpuStep, batch: StepBatch, member: Option<Member>) -> Result<StepShape> {
+        let rows = batch.tokens.len();
+        if rows > self.most_rows {
+            return Err(shortage_of(rows, self.most_rows));
+        }
+        Ok(step.load(batch, member))
+    }
 }
 
 impl CpuBuffer {
@@ -284,11 +296,7 @@ impl Backend for Cpu {
     }
 
     fn load(&mut self, step: &mut CpuStep, batch: StepBatch) -> Result<StepShape> {
-        let rows = batch.tokens.len();
-        if rows > self.most_rows {
-            return Err(shortage_of(rows, self.most_rows));
-        }
-        Ok(step.load(batch))
+        self.load_as(step, batch, None)
     }
 
     fn advance(&mut self, step: &mut CpuStep, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape> {
@@ -365,7 +373,18 @@ impl Backend for Cpu {
     }
 
     fn kv_append(&mut self, kv: &mut KvStore, layer: LayerIx, qkv: &CpuBuffer, step: &CpuStep) {
-        kv.append(&self.cores, layer, qkv, &step.batch().slots[kv.group(layer).ix()]);
+        let group = kv.group(layer);
+        match step.own_rows(group) {
+            None => kv.append(&self.cores, layer, qkv, &step.batch().slots[group.ix()]),
+            Some(rows) => {
+                let mut own = CpuBuffer::new(rows.len(), qkv.width);
+                for (to, &(row, _)) in own.data.chunks_exact_mut(qkv.width.max(1)).zip(rows) {
+                    to.copy_from_slice(qkv.row(row));
+                }
+                let slots: Vec<KvSlot> = rows.iter().map(|&(_, at)| at).collect();
+                kv.append(&self.cores, layer, &own, &slots);
+            }
+        }
     }
 
     fn tree_attention(
@@ -378,8 +397,8 @@ impl Backend for Cpu {
         plan: usize,
         scoring: Scoring<'_, Vec<f32>>,
     ) {
-        let plan = &step.batch().plans[plan];
-        attention::tree_attention(&self.cores, &mut self.attention, out, qkv, kv, layer, plan, scoring);
+        let plan = step.plan(plan);
+        attention::tree_attention(&self.cores, &mut self.attention, out, qkv, kv, layer, plan, scoring, None);
     }
 
     fn gated(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, gate: Gate) {

@@ -4,13 +4,16 @@
 use std::collections::VecDeque;
 
 use crate::backend::{RowToken, SampleRequest, Sampled, StepBatch, StepShape};
-use crate::ids::TokenId;
-use crate::plan::NewPage;
+use crate::ids::{GroupIx, TokenId};
+use crate::kv::KvSlot;
+use crate::plan::{AttentionPlan, Member, NewPage};
 
 /// A loaded batch and the samples of finished steps.
 #[derive(Default)]
 pub struct CpuStep {
     batch: StepBatch,
+    /// What a member of a group that divides positions has of it; `None`: all.
+    own: Option<OwnPositions>,
     /// The token of each row.
     tokens: Vec<TokenId>,
     /// Tokens the previous step sampled, by request.
@@ -21,15 +24,52 @@ pub struct CpuStep {
     done: VecDeque<Vec<Sampled>>,
 }
 
+/// The part of a batch whose keys and values a member has.
+struct OwnPositions {
+    member: Member,
+    /// One for each of the batch.
+    plans: Vec<AttentionPlan>,
+    /// For each page group the rows that it stores, in rising order, and their slots.
+    rows: Vec<Vec<(usize, KvSlot)>>,
+}
+
+impl OwnPositions {
+    fn of(batch: &StepBatch, member: Member) -> Self {
+        let own_rows = |slots: &Vec<KvSlot>| {
+            slots.iter().enumerate().filter_map(|(row, &at)| Some((row, member.slot(at)?))).collect()
+        };
+        Self {
+            member,
+            plans: batch.plans.iter().map(|plan| plan.of_member(member)).collect(),
+            rows: batch.slots.iter().map(own_rows).collect(),
+        }
+    }
+}
+
 impl CpuStep {
-    pub fn load(&mut self, batch: StepBatch) -> StepShape {
+    pub fn load(&mut self, batch: StepBatch, member: Option<Member>) -> StepShape {
+        self.own = member.map(|member| OwnPositions::of(&batch, member));
         self.batch = batch;
         self.resolve()
     }
 
     pub fn advance(&mut self, uniforms: &[f64], new_pages: &[NewPage]) -> StepShape {
         self.batch.advance(uniforms, new_pages);
+        if let Some(OwnPositions { member, .. }) = self.own {
+            self.own = Some(OwnPositions::of(&self.batch, member));
+        }
         self.resolve()
+    }
+
+    /// Attention plan `plan`, of the positions that this device has.
+    pub fn plan(&self, plan: usize) -> &AttentionPlan {
+        &self.own.as_ref().map_or(&self.batch.plans, |own| &own.plans)[plan]
+    }
+
+    /// The rows whose keys and values this device stores in the pages of `group`, with their slots; `None`: all of the
+    /// batch, in its slots.
+    pub fn own_rows(&self, group: GroupIx) -> Option<&[(usize, KvSlot)]> {
+        self.own.as_ref().map(|own| &*own.rows[group.ix()])
     }
 
     /// Replaces references to the previous step's samples by the tokens.

@@ -7,7 +7,7 @@ use super::cut::{self, ColumnsOf};
 use super::members::lock;
 use super::{
     Each, Op, PARTS, Portion, RankBuffer, RankExperts, RankKv, RankMatrix, RankPages, RankRope, RankRoutes, RankStep,
-    RankVector, Ranked, Ranks,
+    RankVector, Ranked, Ranks, StateBuffers, small,
 };
 use crate::backend::{
     ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
@@ -16,7 +16,7 @@ use crate::backend::{
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId, StateId};
-use crate::plan::{CostModel, NewPage};
+use crate::plan::{CostModel, Member, NewPage};
 
 /// As each rank's thread changes it.
 fn shared<T>(each: Vec<T>) -> Each<T> {
@@ -182,8 +182,9 @@ impl<B: Ranked> Backend for Ranks<B> {
     const ORDERS_INPUTS: bool = false;
     const MIXES_DTYPES: bool = B::MIXES_DTYPES;
 
+    /// Where ranks divide positions, a page is cut into as many pages as there are members.
     fn page_tokens(&self) -> u32 {
-        self.members.first().page_tokens()
+        small(self.sharing) * self.members.first().page_tokens()
     }
 
     /// Of several ranks some may have begun what another one could not.
@@ -201,22 +202,34 @@ impl<B: Ranked> Backend for Ranks<B> {
     /// Exact sums do not depend on the number of ranks.
     fn arithmetic(&self) -> String {
         let own = self.members.first().arithmetic();
-        match self.parts * self.count() {
+        let sums = match self.parts * self.count() {
             PARTS if self.parts > 1 || self.count() == PARTS => format!("{own}, sums of {PARTS} parts"),
             ranks => format!("{own}, sums of {ranks} ranks"),
+        };
+        match self.sharing {
+            1 => sums,
+            members => format!("{sums}, attention of {members}"),
         }
     }
 
     fn page_layout(&self) -> String {
-        format!("{} ranks of {}", self.count(), self.members.first().page_layout())
+        let of_all = format!("{} ranks of {}", self.count(), self.members.first().page_layout());
+        match self.sharing {
+            1 => of_all,
+            members => format!("{of_all}, pages cut in {members}"),
+        }
     }
 
     fn cost_model(&self) -> CostModel {
         self.members.first().cost_model()
     }
 
+    /// Each member's part of a tile is a tile of its own.
     fn tile(&self) -> u32 {
-        self.members.first().tile()
+        match self.members.first().tile() {
+            1 => 1,
+            tile => small(self.sharing) * tile,
+        }
     }
 
     fn set_batch_invariant(&mut self) {
@@ -243,6 +256,10 @@ impl<B: Ranked> Backend for Ranks<B> {
         self.count()
     }
 
+    fn sharing(&self) -> usize {
+        self.sharing
+    }
+
     /// Blocks of GGUF files are not divided by inputs.
     fn multiplies(&self, format: WeightFormat) -> bool {
         !matches!(format, WeightFormat::Blocks(_)) && self.members.first().multiplies(format)
@@ -259,10 +276,10 @@ impl<B: Ranked> Backend for Ranks<B> {
     }
 
     fn split_matrix(&mut self, parts: &[MatrixPart<'_>], split: &Split) -> Result<Self::Matrix> {
-        let (count, portion) = (self.count(), self.portion(split));
+        let (count, sharing, portion) = (self.count(), self.sharing, self.portion(split));
         let each = match (portion, split) {
             (Portion::Outputs, Split::Outputs(segments)) => self.members.try_each(|rank| {
-                let own = cut::rows(parts, cut::shares(segments, rank.number, count));
+                let own = cut::rows(parts, cut::shares(segments, rank.number, count, sharing));
                 let outputs = parts.iter().map(MatrixPart::rows).sum();
                 Ok(vec![rank.backend.matrix_of_outputs(&own, outputs)?])
             })?,
@@ -290,10 +307,10 @@ impl<B: Ranked> Backend for Ranks<B> {
     }
 
     fn split_vector(&mut self, parts: &[WeightView<'_>], split: &Split) -> Result<Self::Vector> {
-        let (count, portion) = (self.count(), self.portion(split));
+        let (count, sharing, portion) = (self.count(), self.sharing, self.portion(split));
         let each = self.members.try_each(|rank| match (portion, split) {
             (Portion::Outputs, Split::Outputs(segments)) => {
-                rank.backend.vector(&cut::elements(parts, cut::shares(segments, rank.number, count)))
+                rank.backend.vector(&cut::elements(parts, cut::shares(segments, rank.number, count, sharing)))
             }
             _ => rank.backend.vector(parts),
         })?;
@@ -366,6 +383,17 @@ impl<B: Ranked> Backend for Ranks<B> {
             Share::Columns if parts > 1 => Some(self.each_buffer(own_width / parts, holds)?),
             _ => None,
         };
+        let states = match share {
+            Share::Heads(heads) if self.sharing > 1 => {
+                let HeadLayout { q_heads, head_dim, .. } = self.heads(heads);
+                let sums = |rank: &mut super::Rank<'_, B>, width| rank.backend.buffer(width, ActivationDtype::Sums);
+                let each = self.members.try_each(|mut rank| {
+                    Ok(StateBuffers { out: sums(&mut rank, q_heads * head_dim)?, lse: sums(&mut rank, q_heads)? })
+                });
+                Some(shared(each?))
+            }
+            _ => None,
+        };
         Ok(RankBuffer {
             share,
             holds,
@@ -373,6 +401,7 @@ impl<B: Ranked> Backend for Ranks<B> {
             own: self.each_buffer(own_width, holds)?,
             parts: others,
             columns,
+            states,
         })
     }
 
@@ -383,7 +412,12 @@ impl<B: Ranked> Backend for Ranks<B> {
             singles.try_for_each(|each| rank.backend.resize(&mut lock(&each[at]), rows))?;
             let mut parts: Vec<_> = buffer.parts.iter().map(|part| lock(&part[at])).collect();
             let mut parts: Vec<&mut B::Buffer> = parts.iter_mut().map(|part| &mut **part).collect();
-            rank.backend.resize_parts(&mut parts, rows)
+            rank.backend.resize_parts(&mut parts, rows)?;
+            buffer.states.iter().try_for_each(|states| {
+                let StateBuffers { out, lse } = &mut *lock(&states[at]);
+                rank.backend.resize(out, rows)?;
+                rank.backend.resize(lse, rows)
+            })
         })?;
         Ok(())
     }
@@ -417,7 +451,7 @@ impl<B: Ranked> Backend for Ranks<B> {
     }
 
     fn kv_copies(&self, heads: HeadLayout) -> usize {
-        heads.copies(self.count())
+        heads.copies(self.count()) / self.sharing
     }
 
     fn page_bytes(&self, shape: &KvShape) -> usize {
@@ -430,11 +464,12 @@ impl<B: Ranked> Backend for Ranks<B> {
 
     fn kv(&mut self, shape: &KvShape) -> Result<Self::Kv> {
         let shape = self.kv_shape(shape);
-        Ok(RankKv(shared(self.members.try_each(|rank| rank.backend.kv(&shape))?)))
+        let each = shared(self.members.try_each(|rank| rank.backend.kv(&shape))?);
+        Ok(RankKv { each, members: (0..self.count()).map(|rank| self.member(rank)).collect() })
     }
 
     fn save_pages(&mut self, kv: &Self::Kv, pages: &[PageId]) -> Result<Self::SavedPages> {
-        let each = self.members.try_each(|rank| rank.backend.save_pages(&lock(&kv.0[rank.number]), pages))?;
+        let each = self.members.try_each(|rank| rank.backend.save_pages(&lock(&kv.each[rank.number]), pages))?;
         Ok(RankPages::Each(each))
     }
 
@@ -443,7 +478,7 @@ impl<B: Ranked> Backend for Ranks<B> {
             let each: Vec<_> = each.iter().map(Mutex::new).collect();
             self.members.try_each(|rank| {
                 let (at, saved) = (rank.number, &*lock(&each[rank.number]));
-                rank.backend.restore_pages(&mut lock(&kv.0[at]), saved, pages)
+                rank.backend.restore_pages(&mut lock(&kv.each[at]), saved, pages)
             })
         };
         saved.with_ranks(self.count(), restore).map(|_| ())
@@ -451,7 +486,7 @@ impl<B: Ranked> Backend for Ranks<B> {
 
     /// One rank's share after the other's.
     fn save_state(&mut self, kv: &Self::Kv, slot: StateId) -> Result<Vec<u8>> {
-        let each = self.members.try_each(|rank| rank.backend.save_state(&lock(&kv.0[rank.number]), slot))?;
+        let each = self.members.try_each(|rank| rank.backend.save_state(&lock(&kv.each[rank.number]), slot))?;
         Ok(each.concat())
     }
 
@@ -459,7 +494,7 @@ impl<B: Ranked> Backend for Ranks<B> {
         let share = saved.len() / self.count();
         let restored = self.members.try_each(|rank| {
             let own = &saved[rank.number * share..][..share];
-            rank.backend.restore_state(&mut lock(&kv.0[rank.number]), own, slot)
+            rank.backend.restore_state(&mut lock(&kv.each[rank.number]), own, slot)
         });
         restored.map(|_| ())
     }
@@ -472,11 +507,14 @@ impl<B: Ranked> Backend for Ranks<B> {
         from: usize,
         slots: Range<u32>,
     ) {
-        let ranks = kv.0.len();
+        let ranks = kv.each.len();
         let each = saved.in_ranks(ranks);
         others.with_ranks(ranks, |others| {
-            for ((kv, saved), others) in kv.0.iter().zip(each).zip(others) {
-                B::join_saved(&lock(kv), saved, page, others, from, slots.clone());
+            for (((kv, member), saved), others) in kv.each.iter().zip(&kv.members).zip(each).zip(others) {
+                let own = member.map_or(slots.clone(), |member| member.slots(slots.clone()));
+                if !own.is_empty() {
+                    B::join_saved(&lock(kv), saved, page, others, from, own);
+                }
             }
         });
     }
@@ -500,8 +538,14 @@ impl<B: Ranked> Backend for Ranks<B> {
     }
 
     fn load(&mut self, step: &mut Self::Step, batch: StepBatch) -> Result<StepShape> {
-        let load = |rank: super::Rank<'_, B>| rank.backend.load(&mut lock(&step.0[rank.number]), batch.clone());
-        same(self.members.try_each(load))
+        let members: Vec<Option<Member>> = (0..self.count()).map(|rank| self.member(rank)).collect();
+        same(self.members.try_each(|rank| {
+            let (step, batch) = (&mut *lock(&step.0[rank.number]), batch.clone());
+            match members[rank.number] {
+                Some(member) => rank.backend.load_member(step, batch, member),
+                None => rank.backend.load(step, batch),
+            }
+        }))
     }
 
     fn advance(&mut self, step: &mut Self::Step, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape> {
@@ -647,7 +691,7 @@ impl<B: Ranked> Backend for Ranks<B> {
     }
 
     fn kv_append(&mut self, kv: &mut Self::Kv, layer: LayerIx, qkv: &Self::Buffer, step: &Self::Step) {
-        let (kv, qkv) = (kv.0.clone(), qkv.own.clone());
+        let (kv, qkv) = (kv.each.clone(), qkv.own.clone());
         self.op_on(step, move |rank, step| {
             let at = rank.number;
             rank.backend.kv_append(&mut lock(&kv[at]), layer, &lock(&qkv[at]), step);
@@ -665,7 +709,7 @@ impl<B: Ranked> Backend for Ranks<B> {
         let heads = self.heads_of(qkv, steps.heads);
         let norms = norms.map(|weight| weight.map(|weight| weight.0.clone()));
         let ropes = steps.ropes.map(|rope| rope.map(|rope| rope.0.clone()));
-        let (qkv, kv) = (qkv.own.clone(), kv.0.clone());
+        let (qkv, kv) = (qkv.own.clone(), kv.each.clone());
         self.op_on(step, move |rank, step| {
             let at = rank.number;
             let tables = ropes.each_ref().map(|rope| rope.as_ref().map(|rope| lock(&rope[at])));
@@ -686,14 +730,24 @@ impl<B: Ranked> Backend for Ranks<B> {
         plan: usize,
         scoring: Scoring<'_, Self::Vector>,
     ) {
+        let (members, states) = (self.sharing, qkv.states.clone());
         let Scoring { scale, softcap, sinks } = scoring;
-        let (out, qkv, kv) = (out.own.clone(), qkv.own.clone(), kv.0.clone());
+        let (out, qkv, kv) = (out.own.clone(), qkv.own.clone(), kv.each.clone());
         let sinks = sinks.map(|sinks| sinks.0.clone());
         self.op_on(step, move |rank, step| {
             let at = rank.number;
-            let scoring = Scoring { scale, softcap, sinks: sinks.as_ref().map(|sinks| &sinks[at]) };
+            // A sink is one score of a row, which the first member of a group adds.
+            let sinks = sinks.as_ref().filter(|_| at.is_multiple_of(members)).map(|sinks| &sinks[at]);
+            let scoring = Scoring { scale, softcap, sinks };
             let (out, qkv, kv) = (&mut *lock(&out[at]), &*lock(&qkv[at]), &*lock(&kv[at]));
-            rank.backend.tree_attention(out, qkv, kv, layer, step, plan, scoring);
+            match &states {
+                None => rank.backend.tree_attention(out, qkv, kv, layer, step, plan, scoring),
+                Some(states) => {
+                    let states = &mut *lock(&states[at]);
+                    rank.backend.tree_attention_states(states, qkv, kv, layer, step, plan, scoring);
+                    rank.backend.merge_members(rank.fabric, at, members, out, states);
+                }
+            }
         });
     }
 
@@ -730,7 +784,7 @@ impl<B: Ranked> Backend for Ranks<B> {
         layer: LayerIx,
         step: &Self::Step,
     ) {
-        let (out, x, weight, kv) = (out.own.clone(), x.own.clone(), weight.0.clone(), kv.0.clone());
+        let (out, x, weight, kv) = (out.own.clone(), x.own.clone(), weight.0.clone(), kv.each.clone());
         self.op_on(step, move |rank, step| {
             let at = rank.number;
             let (out, x, kv) = (&mut *lock(&out[at]), &*lock(&x[at]), &mut *lock(&kv[at]));
@@ -749,7 +803,7 @@ impl<B: Ranked> Backend for Ranks<B> {
         step: &Self::Step,
     ) {
         let (rate, dt) = (gates.rate.0.clone(), gates.dt.0.clone());
-        let (out, qkv, ba, kv) = (out.own.clone(), qkv.own.clone(), ba.own.clone(), kv.0.clone());
+        let (out, qkv, ba, kv) = (out.own.clone(), qkv.own.clone(), ba.own.clone(), kv.each.clone());
         self.op_on(step, move |rank, step| {
             let at = rank.number;
             let gates = DeltaGates { rate: &rate[at], dt: &dt[at] };

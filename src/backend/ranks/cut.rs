@@ -7,13 +7,15 @@ use rayon::prelude::*;
 use crate::backend::{BlockView, Dtype, MatrixPart, QuantView, RandomWeight, Segment, Uniform, WeightView};
 use crate::error::{Error, Result};
 
-/// The share of rank `rank` of `ranks` in each of neighbouring segments, as ranges of all. Panics if one has none.
-pub fn shares(segments: &[Segment], rank: usize, ranks: usize) -> impl Iterator<Item = Range<usize>> {
+/// The share of rank `rank` of `ranks` in each of neighbouring segments, as ranges of all. `sharing`: see
+/// [`Segment::share`]. Panics if one has none.
+pub fn shares(segments: &[Segment], rank: usize, ranks: usize, sharing: usize) -> impl Iterator<Item = Range<usize>> {
     segments.iter().scan(0, move |first, segment| {
         let begin = *first;
         *first += segment.width;
-        let own =
-            segment.share(rank, ranks).expect("`Ranks::portion` divides segments that have a share for each rank");
+        let own = segment
+            .share(rank, ranks, sharing)
+            .expect("`Ranks::portion` divides segments that have a share for each rank");
         Some(begin + own.start..begin + own.end)
     })
 }

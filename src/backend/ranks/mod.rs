@@ -19,9 +19,13 @@ use std::sync::{Arc, Mutex};
 
 pub use backend::divides_experts;
 
+use super::{
+    ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, MatrixPart, SavedBytes, Scoring, Share, Split, StepBatch,
+    StepShape,
+};
 use crate::error::{Error, Result};
-
-use super::{ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, MatrixPart, SavedBytes, Share, Split, StepShape};
+use crate::ids::LayerIx;
+use crate::plan::Member;
 use members::Members;
 
 /// Parts of an exact sum over inputs; the largest number of ranks.
@@ -37,6 +41,10 @@ pub trait Ranked: Backend<SavedPages: Sync> + Sized {
 
     /// Whether all ranks have one memory, so that free bytes of one are those of all.
     const SHARES_MEMORY: bool;
+
+    /// Whether ranks that have the same key head can divide its keys and values by positions. If not, each has copies,
+    /// and the ops of members are not called.
+    const DIVIDES_POSITIONS: bool;
 
     /// Connects `ranks`.
     fn connect(ranks: &mut [Self]) -> Result<Self::Fabric>;
@@ -91,8 +99,51 @@ pub trait Ranked: Backend<SavedPages: Sync> + Sized {
         let _ = (outs, x, w);
         false
     }
+    /// `load` of the batch of all as `member` of a group. What depends on positions is then its own: the rows that
+    /// `kv_append` stores, and the plans. `advance` advances it as the batch of all.
+    fn load_member(&mut self, step: &mut Self::Step, batch: StepBatch, member: Member) -> Result<StepShape> {
+        let _ = (step, batch, member);
+        unreachable!("asked of backends that divide positions")
+    }
+    /// `tree_attention` over the positions of the step's member: normalised results, and the log-sum-exps by which those
+    /// of all members merge. A row that sees none of them has zeros and -inf.
+    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
+    fn tree_attention_states(
+        &mut self,
+        states: &mut StateBuffers<Self::Buffer>,
+        qkv: &Self::Buffer,
+        kv: &Self::Kv,
+        layer: LayerIx,
+        step: &mut Self::Step,
+        plan: usize,
+        scoring: Scoring<'_, Self::Vector>,
+    ) {
+        let _ = (states, qkv, kv, layer, step, plan, scoring);
+        unreachable!("asked of backends that divide positions")
+    }
+    /// Neighbouring ranks are groups of `members`. `out`, `[R, q_heads * head_dim / members]`, becomes what the states of
+    /// the group merge to, in the order of its members, for the rank's share of their heads.
+    fn merge_members(
+        &mut self,
+        fabric: &Self::Fabric,
+        rank: usize,
+        members: usize,
+        out: &mut Self::Buffer,
+        states: &StateBuffers<Self::Buffer>,
+    ) {
+        let _ = (fabric, rank, members, out, states);
+        unreachable!("asked of backends that divide positions")
+    }
     /// `out[r][i] = x[r][first + i]`; both hold the same.
     fn columns(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, first: usize);
+}
+
+/// Partial results of attention over a member's positions, of all query heads of the group's key head.
+pub struct StateBuffers<T> {
+    /// `[R, q_heads * head_dim]`, f32.
+    pub out: T,
+    /// `[R, q_heads]`, f32, natural.
+    pub lse: T,
 }
 
 /// How sums of ranks are exchanged.
@@ -128,6 +179,11 @@ pub(in crate::backend) fn folded<T: Copy>(parts: &mut [T], mut add: impl FnMut(T
     parts[0]
 }
 
+/// A number of ranks.
+fn small(ranks: usize) -> u32 {
+    u32::try_from(ranks).expect("there are few ranks")
+}
+
 /// The panic of a rank that waited for one that has failed.
 #[derive(Debug)]
 pub struct Aborted;
@@ -143,6 +199,9 @@ type Each<T> = Arc<Vec<Mutex<T>>>;
 pub struct Ranks<B: Ranked> {
     members: Members<B>,
     exact: bool,
+    /// How many neighbouring ranks have the same key head, and divide its keys and values by positions; 1 if each has
+    /// all of its own.
+    sharing: usize,
     /// Parts of an exact sum that one rank computes; 1 if sums are not exact.
     parts: usize,
     /// Ops of the step that `run` collects, to be passed on together.
@@ -183,6 +242,8 @@ pub struct RankBuffer<B: Backend> {
     parts: Vec<Each<B::Buffer>>,
     /// Of [`Share::Columns`], if a rank computes several parts of a sum: the columns of one of them.
     columns: Option<Each<B::Buffer>>,
+    /// Of [`Share::Heads`], if ranks divide positions: the partial results of their queries.
+    states: Option<Each<StateBuffers<B::Buffer>>>,
 }
 
 /// What of a matrix a rank has.
@@ -217,7 +278,11 @@ pub struct RankVector<B: Backend>(Arc<Vec<B::Vector>>);
 
 pub struct RankRoutes<B: Backend>(Each<B::Routes>);
 
-pub struct RankKv<B: Backend>(Each<B::Kv>);
+pub struct RankKv<B: Backend> {
+    each: Each<B::Kv>,
+    /// Which positions each has; `None`: all.
+    members: Vec<Option<Member>>,
+}
 
 pub struct RankRope<B: Backend>(Each<B::Rope>);
 
@@ -243,7 +308,33 @@ impl<B: Ranked> Ranks<B> {
         let fabric = B::connect(&mut ranks)?;
         let parts = if exact { PARTS / count } else { 1 };
         let (parts_held, inputs_held) = (Vec::new(), Vec::new());
-        Ok(Self { members: Members::new(ranks, fabric)?, exact, parts, recorded: None, parts_held, inputs_held })
+        let sharing = 1;
+        Ok(Self {
+            members: Members::new(ranks, fabric)?,
+            exact,
+            sharing,
+            parts,
+            recorded: None,
+            parts_held,
+            inputs_held,
+        })
+    }
+
+    /// The same, for a model whose key heads are on `members` ranks each: these divide keys and values by positions. It
+    /// is said before anything is loaded. Panics if the backend cannot, or sums are exact: where partial results are
+    /// merged would depend on the number of ranks.
+    #[must_use]
+    pub fn sharing_positions(self, members: usize) -> Self {
+        let can = B::DIVIDES_POSITIONS && !self.exact && self.count().is_multiple_of(members);
+        assert!(members == 1 || can, "{members} members of {} ranks divide positions", self.count());
+        Self { sharing: members, ..self }
+    }
+
+    /// The rank's part in its group; `None` if it has all positions.
+    fn member(&self, rank: usize) -> Option<Member> {
+        let page_tokens = self.members.first().page_tokens();
+        let [number, of] = [rank % self.sharing, self.sharing].map(small);
+        (self.sharing > 1).then_some(Member { number, of, page_tokens })
     }
 
     /// The number of ranks.
@@ -251,10 +342,13 @@ impl<B: Ranked> Ranks<B> {
         self.members.count()
     }
 
-    /// The heads of one rank.
+    /// The heads of one rank. Those that divide positions have all queries of their key head.
     fn heads(&self, heads: HeadLayout) -> HeadLayout {
         let count = self.count();
-        let own = heads.of_rank(count);
+        // Layers that read another one's keys have none of their own.
+        let shares = self.sharing == 1 || heads.kv_heads == 0 || heads.copies(count) == self.sharing;
+        assert!(shares, "{heads} heads on {count} ranks, of which {} share a key head", self.sharing);
+        let own = heads.of_rank(count).map(|own| HeadLayout { q_heads: self.sharing * own.q_heads, ..own });
         own.unwrap_or_else(|| panic!("{heads} heads on {count} ranks, which `ModelConfig::check_ranks` refuses"))
     }
 
@@ -269,7 +363,7 @@ impl<B: Ranked> Ranks<B> {
     /// What of a matrix that is divided so every rank has.
     fn portion(&self, split: &Split) -> Portion {
         match split {
-            Split::Outputs(segments) if segments.iter().all(|one| one.share(0, self.count()).is_some()) => {
+            Split::Outputs(segments) if segments.iter().all(|one| one.share(0, self.count(), 1).is_some()) => {
                 Portion::Outputs
             }
             Split::Whole | Split::Outputs(_) => Portion::Whole,

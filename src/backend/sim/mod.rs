@@ -120,6 +120,11 @@ impl Sim {
         2 * heads.kv_heads * heads.head_dim * self.kv_copies(heads) * self.kv_element_bytes(heads, dtype)
     }
 
+    /// A size of one device's pages, where those that share key heads each have a part.
+    fn of_members(&self, size: u32) -> u32 {
+        size * u32::try_from(self.profile.sharing).expect("there are few devices")
+    }
+
     /// An op whose time is that of moving `bytes`.
     fn small_op(&mut self, bytes: usize) {
         self.spent += self.profile.small_op.ns(bytes);
@@ -201,7 +206,7 @@ impl Backend for Sim {
     }
 
     fn page_tokens(&self) -> u32 {
-        self.profile.backend.page_tokens()
+        self.of_members(self.profile.backend.page_tokens())
     }
 
     fn cost_model(&self) -> CostModel {
@@ -209,7 +214,10 @@ impl Backend for Sim {
     }
 
     fn tile(&self) -> u32 {
-        self.profile.backend.tile()
+        match self.profile.backend.tile() {
+            1 => 1,
+            tile => self.of_members(tile),
+        }
     }
 
     /// Changes memory alone: the profile describes the device's default kernels.
@@ -248,7 +256,7 @@ impl Backend for Sim {
 
     fn split_matrix(&mut self, parts: &[MatrixPart<'_>], split: &Split) -> Result<SimMatrix> {
         let devices = self.profile.devices;
-        let is_divided = |segments: &[Segment]| segments.iter().all(|segment| segment.share(0, devices).is_some());
+        let is_divided = |segments: &[Segment]| segments.iter().all(|segment| segment.share(0, devices, 1).is_some());
         let split = match split {
             Split::Whole => [false; 2],
             Split::Inputs => [true, false],
@@ -313,7 +321,7 @@ impl Backend for Sim {
     }
 
     fn kv_copies(&self, heads: HeadLayout) -> usize {
-        heads.copies(self.profile.devices)
+        heads.copies(self.profile.devices) / self.profile.sharing
     }
 
     fn page_bytes(&self, shape: &KvShape) -> usize {
@@ -454,7 +462,7 @@ impl Backend for Sim {
 
     fn tree_attention(
         &mut self,
-        _: &mut SimBuffer,
+        out: &mut SimBuffer,
         _: &SimBuffer,
         _: &KvShape,
         _: LayerIx,
@@ -462,7 +470,8 @@ impl Backend for Sim {
         plan: usize,
         _: Scoring<'_, ()>,
     ) {
-        self.spent += step.attention_ns(plan);
+        let partial = out.rows * out.width * Dtype::F32.bytes();
+        self.spent += step.attention_ns(plan) + self.profile.merge_members_ns(partial);
     }
 
     fn gated(&mut self, out: &mut SimBuffer, x: &SimBuffer, _: Gate) {
@@ -563,7 +572,7 @@ mod tests {
     fn sums_and_shares_take_the_time_of_the_link() {
         let one = DeviceProfile::named("h200").expect("it is built in");
         let link = one.link.expect("measured");
-        let two = Sim::new(Arc::new(one.clone().together(2, 0)));
+        let two = Sim::new(Arc::new(one.clone().together(2, 0, 1)));
         let spent = |mut sim: Sim, split: &Split, share: Share| {
             let operands = ActivationDtype::Operands(Dtype::Bf16);
             let matrix = vec![0; 2 * 64 * 64];

@@ -8,6 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::cuda::compile::elements::Fp8Scaling;
+use crate::backend::ranks::Ranked;
 use crate::backend::{WeightFormat, cpu, cuda};
 use crate::error::{Error, Result};
 use crate::lines;
@@ -44,6 +45,9 @@ pub struct DeviceProfile {
     /// So many devices, described as one ([`DeviceProfile::together`]).
     #[serde(skip, default = "one")]
     pub devices: usize,
+    /// How many of them share each key head and divide its positions.
+    #[serde(skip, default = "one")]
+    pub sharing: usize,
     /// Where constants came from, by name.
     #[serde(default)]
     pub sources: BTreeMap<String, String>,
@@ -72,6 +76,14 @@ impl BackendKind {
         match self {
             BackendKind::Cpu => cpu::attention::TILE,
             BackendKind::Cuda => cuda::attention::tile(false),
+        }
+    }
+
+    /// Whether several of the backend that compute together divide positions.
+    pub fn divides_positions(self) -> bool {
+        match self {
+            BackendKind::Cpu => cpu::Cpu::DIVIDES_POSITIONS,
+            BackendKind::Cuda => cuda::Cuda::DIVIDES_POSITIONS,
         }
     }
 
@@ -180,12 +192,12 @@ impl DeviceProfile {
     }
 
     /// So many of these devices that compute one model together, whose weights take `repeated` bytes more than one
-    /// device's. Rates and memory are those of all.
+    /// device's. `sharing`: how many share each key head and divide its positions. Rates and memory are those of all.
     #[must_use]
-    pub fn together(mut self, devices: usize, repeated: usize) -> Self {
+    pub fn together(mut self, devices: usize, repeated: usize, sharing: usize) -> Self {
         let all = devices as f64;
         self.memory_bytes = all * self.memory_bytes - repeated as f64;
-        self.devices = devices;
+        (self.devices, self.sharing) = (devices, sharing);
         self.linear.bytes_per_s *= all;
         self.linear.flops_per_s *= all;
         let attention = &mut self.attention;
@@ -214,6 +226,16 @@ impl DeviceProfile {
     /// The same of a buffer of `bytes` bytes of which each device has a share, until all have all.
     pub fn all_gather_ns(&self, bytes: usize) -> f64 {
         self.exchange_ns(self.of_others() * bytes as f64)
+    }
+
+    /// The same of partial results of attention, `bytes` bytes of all devices' heads over all positions, where those that
+    /// share key heads merge them.
+    pub fn merge_members_ns(&self, bytes: usize) -> f64 {
+        if self.sharing > 1 {
+            self.exchange_ns((self.sharing - 1) as f64 * bytes as f64 / self.devices as f64)
+        } else {
+            0.0
+        }
     }
 
     fn of_others(&self) -> f64 {

@@ -72,7 +72,12 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
         None => "",
     };
     let each_token = bytes(kv_bytes_per_token as u64);
-    line("kv", format!("{each_token} a token{freed}; one item at its longest {}", kv(item)));
+    let held = match (each[0].position_members, each[0].kv_copies) {
+        (1, 1) => String::new(),
+        (1, copies) => format!(" in {copies} copies"),
+        (members, _) => format!(", divided by positions among {members}"),
+    };
+    line("kv", format!("{each_token} a token{held}{freed}; one item at its longest {}", kv(item)));
     let unshared = kv(in_flight * samples * path);
     line("kv at once", format!("{} at most; without sharing {unshared}", kv(at_once)));
     let too_little = match path > pool / page_bytes {

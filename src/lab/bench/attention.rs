@@ -187,6 +187,7 @@ impl PreparedStep {
                 layer,
                 &self.plan,
                 Scoring::scaled(self.scale),
+                None,
             );
             append += appended - begin;
             attention += appended.elapsed();

@@ -186,6 +186,7 @@ pub fn solitary(pages: &[PageId], hints: &PlanHints, page_tokens: u32) -> Attent
         page_tokens,
         tile: hints.tile,
         window: hints.window,
+        member: None,
         items: each().map(|one| WorkItem { rows: one.clone(), spans: one }).collect(),
         spans: each().map(|one| KvSpan { pages: one, first_position: 0, tokens: 1 }).collect(),
         pages: pages.to_vec(),

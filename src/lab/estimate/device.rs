@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::lab::replay::{ReplaySettings, SimulatedMachine};
 use crate::launch::{Demand, Devices, EngineBudget, Launch, ModelSource};
-use crate::model::{ModelConfig, Quantisation};
+use crate::model::{ModelConfig, Quantisation, SharedKeys};
 use crate::plan::{PlanHints, Planner};
 
 /// Default host memory for preempted branches: the most that a run would take, because the memory of this machine says
@@ -57,13 +57,21 @@ pub struct RankSizes {
     pub undivided_bytes: u64,
     pub pool_bytes: u64,
     pub kv_bytes_per_token: u64,
+    /// How many of them divide the positions of a key head, and how many have copies of it.
+    pub position_members: usize,
+    pub kv_copies: usize,
 }
 
 impl fmt::Display for RankSizes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { ranks, weight_bytes, undivided_bytes, pool_bytes, kv_bytes_per_token } = *self;
+        let Self { ranks, weight_bytes, undivided_bytes, pool_bytes, kv_bytes_per_token, .. } = *self;
         write!(f, "of {ranks}: {} of weights ({} of them on all), ", bytes(weight_bytes), bytes(undivided_bytes))?;
-        write!(f, "{} for keys and values, {} of them a token", bytes(pool_bytes), bytes(kv_bytes_per_token))
+        write!(f, "{} for keys and values, {} of them a token", bytes(pool_bytes), bytes(kv_bytes_per_token))?;
+        match (self.position_members, self.kv_copies) {
+            (1, 1) => Ok(()),
+            (1, copies) => write!(f, ", copied on {copies}"),
+            (members, _) => write!(f, ", divided by positions among {members}"),
+        }
     }
 }
 
@@ -91,8 +99,9 @@ impl DescribedDevice {
         let is_divided = |format| together == 1 || divides(format);
         let multiplies = |format| is_divided(format) && one.multiplies(format) && of_experts(format);
         let held = model.config.held_where(multiplies);
-        let repeated = held.repeated_bytes(model.dtype, together);
-        let profile = Arc::new(if together > 1 { one.together(together, repeated) } else { one });
+        let shared = model.config.shared_keys(together, budget.deterministic, one.backend.divides_positions());
+        let repeated = held.repeated_bytes(model.dtype, together, shared.members());
+        let profile = Arc::new(if together > 1 { one.together(together, repeated, shared.members()) } else { one });
         let mut sim = Sim::new(profile.clone());
         let launch = Launch {
             prefix_store: None,
@@ -152,6 +161,8 @@ impl DescribedDevice {
                 undivided_bytes: held.undivided_bytes(model.dtype, ranks) as u64,
                 pool_bytes: (facts.pool_pages * facts.page_bytes / ranks) as u64,
                 kv_bytes_per_token: (kv_bytes_per_token / ranks) as u64,
+                position_members: shared.members(),
+                kv_copies: if let SharedKeys::Copied { copies, .. } = shared { copies } else { 1 },
             }),
             copying: Copying::of(facts),
             branches: facts.max_branches,

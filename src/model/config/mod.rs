@@ -40,6 +40,7 @@ pub use modules::{DeltaRuleModules, ExpertForm, ExpertModules, Modules, STACKED_
 pub use quantisation::{
     ActivationChoice, MadeFormat, Packing, Published, Quantisation, Scheme, WeightChoice, module_of,
 };
+pub use ranks::{SharedKeys, WhyCopied};
 pub use rope::{RopeConfig, RopeScaling};
 
 /// Everything that distinguishes one decoder from another, as data.

@@ -1,4 +1,7 @@
-//! Whether a model can be divided among the ranks of tensor parallelism (`backend::ranks`), and by how many.
+//! Whether a model can be divided among the ranks of tensor parallelism (`backend::ranks`), by how many, and how ranks
+//! that have the same key head hold its keys and values.
+
+use std::fmt;
 
 use crate::backend::Dtype;
 use crate::backend::ranks::{PARTS, RANKS};
@@ -6,6 +9,57 @@ use crate::error::{Error, Result};
 
 use super::{FeedForward, HeadNormSpan, LayerSpec, Mixer, ModelConfig};
 use crate::model::layout::{Layout, TensorSpec};
+
+/// How ranks that have the same key head hold its keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharedKeys {
+    /// No key head is on several ranks.
+    Nothing,
+    /// So many ranks each have a part of the positions.
+    Divided { members: usize },
+    /// So many ranks each have all of them.
+    Copied { copies: usize, why: WhyCopied },
+}
+
+/// Why keys and values are copied that ranks could divide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhyCopied {
+    /// Where partial results merge would depend on the number of ranks, and so would bits.
+    Deterministic,
+    /// The backend does not divide positions.
+    Backend,
+    /// Key heads of some layers are on more ranks than those of others.
+    Layers,
+}
+
+impl SharedKeys {
+    /// How many ranks divide the positions of a key head (`Ranks::sharing_positions`).
+    pub fn members(self) -> usize {
+        match self {
+            SharedKeys::Divided { members } => members,
+            SharedKeys::Nothing | SharedKeys::Copied { .. } => 1,
+        }
+    }
+}
+
+impl fmt::Display for SharedKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SharedKeys::Nothing => f.write_str("each key head is on one device"),
+            SharedKeys::Divided { members } => {
+                write!(f, "{members} devices share each key head and divide its keys and values by positions")
+            }
+            SharedKeys::Copied { copies, why } => {
+                write!(f, "{copies} devices each have a copy of the keys and values of a key head")?;
+                f.write_str(match why {
+                    WhyCopied::Deterministic => ", as --deterministic gives the same bits on any number of devices",
+                    WhyCopied::Backend => ": devices of this kind do not divide positions yet",
+                    WhyCopied::Layers => " in some layers: layers differ in their number of key heads",
+                })
+            }
+        }
+    }
+}
 
 /// A size of a layer that ranks divide.
 struct DividedSize {
@@ -51,9 +105,23 @@ impl ModelConfig {
         whole.map(|tensor| self.format(tensor, dtype).bytes(tensor.rows(), tensor.cols())).sum()
     }
 
-    /// Bytes of matrices that `ranks` ranks have beyond one device's: what each has whole, and the projections of key
-    /// heads that several have.
-    pub fn repeated_bytes(&self, dtype: Dtype, ranks: usize) -> usize {
+    /// How `ranks` ranks hold the keys and values of a key head that several have. `exact`: see `check_ranks`;
+    /// `can_divide`: whether their backend divides positions.
+    pub fn shared_keys(&self, ranks: usize, exact: bool, can_divide: bool) -> SharedKeys {
+        let of_layers = || self.stored_heads().map(|heads| heads.copies(ranks));
+        let Some(copies) = of_layers().max().filter(|&copies| copies > 1) else { return SharedKeys::Nothing };
+        let why = match (exact, of_layers().all(|one| one == copies), can_divide) {
+            (true, ..) => WhyCopied::Deterministic,
+            (false, false, _) => WhyCopied::Layers,
+            (false, true, false) => WhyCopied::Backend,
+            (false, true, true) => return SharedKeys::Divided { members: copies },
+        };
+        SharedKeys::Copied { copies, why }
+    }
+
+    /// Bytes of matrices that `ranks` ranks have beyond one device's: what each has whole, the projections of key heads
+    /// that several have and, where groups of `members` ranks divide positions, those of their queries.
+    pub fn repeated_bytes(&self, dtype: Dtype, ranks: usize, members: usize) -> usize {
         let layout = Layout::of(self);
         let of_keys = self.layers.iter().zip(&layout.layers).filter_map(|(layer, tensors)| {
             let heads = layer.attention()?.projected();
@@ -61,7 +129,9 @@ impl ModelConfig {
             let (all, rows): (usize, usize) =
                 tensors.qkv.tensors().fold((0, 0), |(all, rows), tensor| (all + bytes(tensor), rows + tensor.rows()));
             // Its rows are those of queries, of gates if there are some, and of keys and values.
-            Some((heads.copies(ranks) - 1) * (all * 2 * heads.kv_heads * heads.head_dim / rows.max(1)))
+            let bytes = |own_rows: usize| all * own_rows / rows.max(1);
+            let of_keys = (heads.copies(ranks) - 1) * bytes(2 * heads.kv_heads * heads.head_dim);
+            Some(of_keys + (members - 1) * bytes(heads.q_width()))
         });
         (ranks - 1) * self.undivided_bytes(dtype, ranks) + of_keys.sum::<usize>()
     }
@@ -162,13 +232,35 @@ mod tests {
 
     #[test]
     fn projections_of_key_heads_that_several_ranks_have_are_repeated() {
-        let two = |ranks: usize| {
+        let two = |ranks: usize, members: usize| {
             let model = config(100, false, false);
-            model.repeated_bytes(Dtype::F16, ranks) - (ranks - 1) * model.undivided_bytes(Dtype::F16, ranks)
+            model.repeated_bytes(Dtype::F16, ranks, members) - (ranks - 1) * model.undivided_bytes(Dtype::F16, ranks)
         };
-        assert_eq!([two(1), two(2), two(4)], [0; 3]);
+        assert_eq!([two(1, 1), two(2, 1), two(4, 1)], [0; 3]);
         // Four key heads of 8 on 8 ranks: each twice, in two layers.
-        assert_eq!(two(8), 2 * (2 * 4 * 8 * 32) * 2);
+        assert_eq!(two(8, 1), 2 * (2 * 4 * 8 * 32) * 2);
+        // And their four queries of 8, where two ranks divide positions.
+        assert_eq!(two(8, 2), 2 * (3 * 4 * 8 * 32) * 2);
+    }
+
+    #[test]
+    fn positions_are_divided_where_several_ranks_have_every_layers_key_heads() {
+        let model = config(100, false, false);
+        let why = |ranks, exact, can_divide| match model.shared_keys(ranks, exact, can_divide) {
+            SharedKeys::Copied { copies: 2, why } => why,
+            other => panic!("{other}"),
+        };
+        assert_eq!(model.shared_keys(4, false, true), SharedKeys::Nothing);
+        assert_eq!(model.shared_keys(8, false, true), SharedKeys::Divided { members: 2 });
+        assert_eq!(why(8, true, true), WhyCopied::Deterministic);
+        assert_eq!(why(8, false, false), WhyCopied::Backend);
+        // Gemma 4's layers without a window have fewer key heads than the others.
+        let mut model = config(100, false, false);
+        let Mixer::Attention(attention) = &mut model.layers[1].mixer else { panic!("llama has attention") };
+        attention.heads.kv_heads = 1;
+        let mixed = SharedKeys::Copied { copies: 4, why: WhyCopied::Layers };
+        assert_eq!(model.shared_keys(4, false, true), mixed);
+        assert_eq!(mixed.members(), 1);
     }
 
     #[test]

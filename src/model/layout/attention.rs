@@ -16,8 +16,8 @@ fn kv_width(heads: HeadLayout) -> Dim {
 
 /// The segments of a row of `qkv` that ranks divide: queries, keys and values.
 fn segments_of(heads: HeadLayout, has_keys: bool) -> Split {
-    let segment = |width| Segment { width, unit: heads.head_dim };
-    let (queries, keys) = (segment(heads.q_width()), segment(kv_width(heads).size));
+    let queries = Segment::of_queries(heads, heads.head_dim);
+    let keys = Segment { width: kv_width(heads).size, unit: heads.head_dim, meets_keys: false };
     Split::Outputs(if has_keys { vec![queries, keys, keys] } else { vec![queries] })
 }
 

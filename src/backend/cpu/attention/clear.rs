@@ -23,6 +23,7 @@ pub fn tree_attention(
     layer: LayerIx,
     plan: &AttentionPlan,
     scoring: Scoring<'_, Vec<f32>>,
+    mut lse: Option<&mut CpuBuffer>,
 ) {
     let heads = kv.heads(layer);
     let d = heads.head_dim;
@@ -36,24 +37,31 @@ pub fn tree_attention(
                 state.fold(kv, layer, kv_head, tile, &q, &scoring);
             }
             let width = out.width;
-            for (y, o) in out.data[row * width + head * d..][..d].iter_mut().zip(&state.o) {
+            let out = &mut out.data[row * width + head * d..][..d];
+            for (y, o) in out.iter_mut().zip(&state.o) {
                 *y = o / state.l;
+            }
+            if let Some(lse) = &mut lse {
+                lse.data[row * heads.q_heads + head] = state.m + state.l.ln();
+                // A row that sees nothing of a member's positions.
+                if state.l == 0.0 {
+                    out.fill(0.0);
+                }
             }
         }
     }
 }
 
-/// The positions `row` attends to, rising, each with its slot.
+/// The positions `row` attends to, rising as the plan counts them, each with its slot.
 pub fn context(plan: &AttentionPlan, row: usize) -> Vec<(u32, KvSlot)> {
-    let last = plan.row_positions[row];
-    let sees = |p: u32| p <= last && plan.window.is_none_or(|window| last - p < window);
+    let seen = plan.seen(row);
     let items = plan.merge.offsets[row] as usize..plan.merge.offsets[row + 1] as usize;
     let mut context = Vec::new();
     for &item in &plan.merge.values[items] {
         let spans = &plan.items[item as usize].spans;
         for span in &plan.spans[spans.start as usize..spans.end as usize] {
             let first_page = span.first_position / plan.page_tokens;
-            for p in (span.first_position..span.first_position + span.tokens).filter(|&p| sees(p)) {
+            for p in (span.first_position..span.first_position + span.tokens).filter(|p| seen.contains(p)) {
                 let page = span.pages.start + p / plan.page_tokens - first_page;
                 context.push((p, KvSlot { page: plan.pages[page as usize], slot: p % plan.page_tokens }));
             }

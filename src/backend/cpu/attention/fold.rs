@@ -44,6 +44,11 @@ impl Geometry {
     pub fn unscaled(&self, score: f32) -> f32 {
         score * std::f32::consts::LOG2_E / self.exponent
     }
+
+    /// The score that is `unscaled` in the units of the states' maxima.
+    pub fn scaled(&self, unscaled: f32) -> f32 {
+        unscaled * (self.exponent * std::f32::consts::LN_2)
+    }
 }
 
 /// Capped scores are `cap * tanh(product * inner)`.

@@ -35,7 +35,8 @@ pub struct AttentionScratch {
     tasks: Vec<walk::TaskScratch>,
 }
 
-/// See `Backend::tree_attention`. The processor must support the path of `cores`.
+/// See `Backend::tree_attention`, and `Ranked::tree_attention_states` if there is `lse`, `[R, q_heads]`. The processor
+/// must support the path of `cores`.
 #[allow(clippy::too_many_arguments)]
 pub fn tree_attention(
     cores: &Cores,
@@ -46,24 +47,28 @@ pub fn tree_attention(
     layer: LayerIx,
     plan: &AttentionPlan,
     scoring: Scoring<'_, Vec<f32>>,
+    lse: Option<&mut CpuBuffer>,
 ) {
     let heads = kv.heads(layer);
     let rows = plan.row_positions.len();
     assert!(qkv.rows == rows && qkv.width >= heads.q_width(), "tree_attention: shape of qkv");
     assert_eq!((out.rows, out.width), (rows, heads.q_width()), "tree_attention: shape of the output");
     assert!(scoring.sinks.is_none_or(|sinks| sinks.len() == heads.q_heads), "tree_attention: a sink for each head");
+    let has_room = lse.as_ref().is_none_or(|lse| (lse.rows, lse.width) == (rows, heads.q_heads));
+    assert!(has_room, "tree_attention: shape of the log-sum-exps");
     let Some(run) = fast_path(cores.isa, kv.dtype()) else {
-        return clear::tree_attention(out, qkv, kv, layer, plan, scoring);
+        return clear::tree_attention(out, qkv, kv, layer, plan, scoring, lse);
     };
     let AttentionScratch { tiles, tasks } = scratch;
     tiles.resolve(plan, kv.layout(layer).pair());
     let call = walk::AttentionCall { qkv, kv, layer, plan, tiles, scoring };
     // SAFETY: the processor supports the path.
-    unsafe { run(&cores.team, &call, tasks, out) };
+    unsafe { run(&cores.team, &call, tasks, out, lse) };
 }
 
 /// `walk::run` for one code path.
-type RunAttention = unsafe fn(&Team, &walk::AttentionCall<'_>, &mut Vec<walk::TaskScratch>, &mut CpuBuffer);
+type RunAttention =
+    unsafe fn(&Team, &walk::AttentionCall<'_>, &mut Vec<walk::TaskScratch>, &mut CpuBuffer, Option<&mut CpuBuffer>);
 
 /// The fast path of `isa` over keys and values of dtype `stored`; `None` where the clear loops are used. The result may
 /// only be called if the processor supports `isa`.

@@ -21,8 +21,8 @@ pub struct PlanTile {
     /// Lanes covered by the item's spans. A row may see fewer of them.
     pub lanes: Range<usize>,
     pub pages: [TilePage; PAGES],
-    /// Smallest and largest position of the rows.
-    pub row_positions: (u32, u32),
+    /// The positions that every one of the rows sees.
+    pub seen_by_all: Range<u32>,
     /// Page reads of this tile and all tiles before it: end of its range of `PlanTiles::reads`.
     pub reads: usize,
 }
@@ -73,8 +73,8 @@ impl PlanTiles {
         self.reads.clear();
         for item in &plan.items {
             let rows = item.rows.start as usize..item.rows.end as usize;
-            let positions = &plan.row_positions[rows.clone()];
-            let bounds = positions.iter().fold((u32::MAX, 0), |(low, high), &p| (low.min(p), high.max(p)));
+            let common = |all: Range<u32>, seen: Range<u32>| all.start.max(seen.start)..all.end.min(seen.end);
+            let seen_by_all = rows.clone().map(|row| plan.seen(row)).fold(0..u32::MAX, common);
             let from = self.tiles.len();
             for span in &plan.spans[item.spans.start as usize..item.spans.end as usize] {
                 let end = span.first_position + span.tokens;
@@ -84,7 +84,7 @@ impl PlanTiles {
                     if self.tiles.len() == from
                         || self.tiles[self.tiles.len() - 1].first_position != position / TILE * TILE
                     {
-                        self.tiles.push(PlanTile::empty(rows.clone(), position, bounds));
+                        self.tiles.push(PlanTile::empty(rows.clone(), position, seen_by_all.clone()));
                     }
                     self.add(page, position..upto);
                     position = upto;
@@ -142,30 +142,26 @@ impl PlanTiles {
 }
 
 impl PlanTile {
-    fn empty(rows: Range<usize>, position: u32, row_positions: (u32, u32)) -> Self {
+    fn empty(rows: Range<usize>, position: u32, seen_by_all: Range<u32>) -> Self {
         Self {
             rows,
             first_position: position / TILE * TILE,
             lanes: 0..0,
             pages: Default::default(),
-            row_positions,
+            seen_by_all,
             reads: 0,
         }
     }
 
-    /// The lanes that a row at `position` attends to.
-    pub fn visible(&self, position: u32, window: Option<u32>) -> Range<usize> {
-        let end = (position + 1).saturating_sub(self.first_position).min(TILE) as usize;
-        let hidden = window.map_or(0, |window| (position + 1).saturating_sub(window));
-        let start = hidden.saturating_sub(self.first_position).min(TILE) as usize;
-        start.max(self.lanes.start)..end.min(self.lanes.end)
+    /// The lanes that a row attends to which sees the positions `seen`.
+    pub fn visible(&self, seen: &Range<u32>) -> Range<usize> {
+        let lane = |position: u32| position.saturating_sub(self.first_position).min(TILE) as usize;
+        lane(seen.start).max(self.lanes.start)..lane(seen.end).min(self.lanes.end)
     }
 
     /// Whether every row attends to all `TILE` lanes.
-    pub fn is_whole(&self, window: Option<u32>) -> bool {
-        let (first, last) = self.row_positions;
-        let all = 0..TILE as usize;
-        self.visible(first, window) == all && self.visible(last, window) == all
+    pub fn is_whole(&self) -> bool {
+        self.visible(&self.seen_by_all) == (0..TILE as usize)
     }
 }
 
@@ -189,6 +185,7 @@ mod tests {
             tile: TILE,
             group: GroupIx(0),
             window: None,
+            member: None,
             items: vec![WorkItem { rows: 0..1, spans: 0..spans.len() as u32 }],
             spans,
             pages,
@@ -230,14 +227,16 @@ mod tests {
 
     #[test]
     fn rows_see_neither_the_future_nor_what_left_the_window() {
-        let found = resolve(&plan(130, &[(64, 67, &[1, 2, 3, 4, 5])]));
-        let tile = &found.tiles[0];
-        assert_eq!(tile.visible(63, None), 0..0);
-        assert_eq!(tile.visible(64, None), 0..1);
-        assert_eq!(tile.visible(130, None), 0..64);
-        assert_eq!(tile.visible(100, Some(10)), 27..37);
-        assert!(tile.visible(130, Some(3)).is_empty());
-        assert!(tile.is_whole(None) && tile.is_whole(Some(67)) && !tile.is_whole(Some(66)));
-        assert_eq!(found.tiles[1].visible(130, None), 0..3);
+        let tiles =
+            |window: Option<u32>| resolve(&AttentionPlan { window, ..plan(130, &[(64, 67, &[1, 2, 3, 4, 5])]) }).tiles;
+        let tile = &tiles(None)[0];
+        assert_eq!(tile.visible(&(0..64)), 0..0);
+        assert_eq!(tile.visible(&(0..65)), 0..1);
+        assert_eq!(tile.visible(&(0..131)), 0..64);
+        assert_eq!(tile.visible(&(91..101)), 27..37);
+        assert!(tile.visible(&(128..131)).is_empty());
+        let is_whole = |window: Option<u32>| tiles(window)[0].is_whole();
+        assert!(is_whole(None) && is_whole(Some(67)) && !is_whole(Some(66)));
+        assert_eq!(tiles(None)[1].visible(&(0..131)), 0..3);
     }
 }

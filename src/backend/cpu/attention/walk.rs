@@ -9,6 +9,7 @@ use bytemuck::Zeroable;
 use super::super::columns::OutputColumns;
 use super::super::kv::{CpuPageLayout, SLOTS};
 use super::super::memory::{CacheLine, prefetch_line};
+use super::super::rows::sum_lanes;
 use super::super::team::Team;
 use super::super::{CpuBuffer, KvStore};
 use super::fold::{Geometry, Prefetch, RowStates, TileView, VisibleLanes};
@@ -60,7 +61,7 @@ struct HeadTask {
     rows: Range<usize>,
 }
 
-/// Computes tree attention on the threads of `team`.
+/// Computes tree attention on the threads of `team`, with the log-sum-exps if there is room for them.
 ///
 /// # Safety
 /// The processor has the path's instruction set.
@@ -69,14 +70,17 @@ pub unsafe fn run<P: KernelPath>(
     call: &AttentionCall<'_>,
     scratch: &mut Vec<TaskScratch>,
     out: &mut CpuBuffer,
+    lse: Option<&mut CpuBuffer>,
 ) {
     let heads = call.kv.heads(call.layer);
     let tasks = HeadTasks::new(team, heads, out.rows);
     scratch.resize_with(scratch.len().max(tasks.len()), Default::default);
     let scratch = &mut scratch[..tasks.len()];
-    let out = OutputColumns::of(out);
-    // SAFETY: promised by the caller.
-    let run = |i: usize, scratch: &mut TaskScratch| unsafe { run_task::<P>(call, tasks.get(i), scratch, &out) };
+    let (out, lse) = (OutputColumns::of(out), lse.map(OutputColumns::of));
+    let run = |i: usize, scratch: &mut TaskScratch| {
+        // SAFETY: promised by the caller.
+        unsafe { run_task::<P>(call, tasks.get(i), scratch, &out, lse.as_ref()) }
+    };
     let pairs: usize = call.tiles.tiles.iter().map(|tile| tile.rows.len() * tile.lanes.len()).sum();
     if pairs * heads.q_width() < PARALLEL_PRODUCTS {
         scratch.iter_mut().enumerate().for_each(|(i, scratch)| run(i, scratch));
@@ -120,6 +124,7 @@ unsafe fn run_task<P: KernelPath>(
     task: HeadTask,
     scratch: &mut TaskScratch,
     out: &OutputColumns,
+    lse: Option<&OutputColumns>,
 ) {
     let heads = call.kv.heads(call.layer);
     let layout = call.kv.layout(call.layer);
@@ -132,7 +137,6 @@ unsafe fn run_task<P: KernelPath>(
     // SAFETY: promised by the caller.
     unsafe { pack_queries::<P>(call, &task, layout.width, &mut scratch.q) };
     let stored = call.kv.head::<P::Word>(call.layer, task.kv_head);
-    let window = call.plan.window;
     let mut prefetcher = Prefetcher::new(&call.tiles.reads, &task.rows, layout, bytemuck::cast_slice(stored));
     for tile in &call.tiles.tiles {
         let rows = tile.rows.start.max(task.rows.start)..tile.rows.end.min(task.rows.end);
@@ -140,7 +144,7 @@ unsafe fn run_task<P: KernelPath>(
             continue;
         }
         let view = tile_view::<P>(tile, call.tiles, layout, stored, bytemuck::cast_slice_mut(&mut scratch.gathered));
-        let whole = tile.is_whole(window);
+        let whole = tile.is_whole();
         let first = (rows.start - task.rows.start) * group;
         let row_groups = even_groups(rows.len() * group);
         // SAFETY: the processor has the path's instructions; `view` covers the tile's pages, and `wide` has room for
@@ -156,10 +160,10 @@ unsafe fn run_task<P: KernelPath>(
         for row_group in row_groups {
             let visible = match whole {
                 true => VisibleLanes::WHOLE,
-                false => VisibleLanes::of(row_group.clone().map(|i| {
-                    let position = call.plan.row_positions[rows.start + i / group];
-                    tile.visible(position, window)
-                })),
+                false => {
+                    let seen = |i: usize| call.plan.seen(rows.start + i / group);
+                    VisibleLanes::of(row_group.clone().map(|i| tile.visible(&seen(i))))
+                }
             };
             if visible.lanes.is_empty() {
                 continue;
@@ -181,10 +185,20 @@ unsafe fn run_task<P: KernelPath>(
     }
     let o = bytemuck::cast_slice::<CacheLine, f32>(&scratch.o).chunks_exact(layout.width);
     let places = task.rows.flat_map(|row| (0..group).map(move |head| (row, task.kv_head * group + head)));
-    for (((row, head), l), o) in places.zip(&scratch.l).zip(o) {
-        // SAFETY: tasks have different rows or heads, and each writes only theirs; the processor has the path's
-        // instructions.
-        unsafe { P::finish(o, &l.0, out.of_row(row, head * heads.head_dim, heads.head_dim)) };
+    for ((((row, head), m), l), o) in places.zip(&scratch.m).zip(&scratch.l).zip(o) {
+        let sum = sum_lanes(l.0);
+        if let Some(lse) = lse {
+            // SAFETY: tasks have different rows or heads, and each writes only theirs.
+            unsafe { lse.of_row(row, head, 1)[0] = geometry.scaled(*m) + sum.ln() };
+        }
+        // SAFETY: tasks have different rows or heads, and each writes only theirs.
+        let out = unsafe { out.of_row(row, head * heads.head_dim, heads.head_dim) };
+        match sum > 0.0 || lse.is_none() {
+            // SAFETY: the processor has the path's instructions.
+            true => unsafe { P::finish(o, &l.0, out) },
+            // A row that sees nothing of a member's positions.
+            false => out.fill(0.0),
+        }
     }
 }
 

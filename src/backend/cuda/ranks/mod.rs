@@ -165,6 +165,7 @@ impl Ranked for Cuda {
     type Fabric = CudaFabric;
 
     const SHARES_MEMORY: bool = false;
+    const DIVIDES_POSITIONS: bool = false;
 
     fn connect(rank_backends: &mut [Self]) -> Result<CudaFabric> {
         let devices: Vec<Device> = rank_backends.iter().map(|cuda| cuda.device().clone()).collect();
