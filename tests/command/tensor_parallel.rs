@@ -70,14 +70,12 @@ fn a_plan_has_the_memory_of_each_device_and_opens_none() {
     let eight = plan(&["--tensor-parallel", "8"]);
     assert_eq!(4 * of(&eight, "ranks", "kv_bytes_per_token"), of(&one, "model", "kv_bytes_per_token"));
     assert_eq!(of(&eight, "model", "kv_bytes_per_token"), 2 * of(&one, "model", "kv_bytes_per_token"));
+    assert_eq!((of(&eight, "ranks", "position_members"), of(&eight, "ranks", "kv_copies")), (1, 2));
     // CPUs divide positions, in pages of twice as many tokens.
     let cpu = |more: &[&str]| plan(&[&["--device-profile", "cpu"], more].concat());
     let (one, eight) = (cpu(&[]), cpu(&["--tensor-parallel", "8"]));
     assert_eq!(of(&eight, "model", "kv_bytes_per_token"), of(&one, "model", "kv_bytes_per_token"));
     assert_eq!((of(&eight, "ranks", "position_members"), of(&eight, "ranks", "kv_copies")), (2, 1));
-    let copied = cpu(&["--tensor-parallel", "8", "--deterministic"]);
-    assert_eq!(of(&copied, "model", "kv_bytes_per_token"), 2 * of(&one, "model", "kv_bytes_per_token"));
-    assert_eq!((of(&copied, "ranks", "position_members"), of(&copied, "ranks", "kv_copies")), (1, 2));
     let text = succeeds(run(folder.path(), &["plan", "task.json", "--tensor-parallel", "4"]));
     assert!(text.lines().any(|line| line.starts_with("each device") && line.contains("of 4: ")), "{text}");
     assert!(!text.contains("takes no time"), "{text}");
