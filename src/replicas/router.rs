@@ -343,6 +343,7 @@ impl Router {
     /// Gives engines what they have room for, and replicas that are short of work what others could not begin soon.
     /// Returns when to look again at the latest.
     pub(super) fn share_out(&mut self) -> Option<Instant> {
+        let alive = self.alive();
         let mut held: Vec<Option<QueueKey>> = vec![None; self.replicas.len()];
         let mut wake_at: Option<Instant> = None;
         let takers: Vec<usize> = (0..self.replicas.len()).filter(|&at| self.replicas[at].is_short_of_work()).collect();
@@ -366,7 +367,14 @@ impl Router {
         for (replica, held) in held.into_iter().enumerate() {
             self.give(replica, held);
         }
+        if self.alive() < alive {
+            return Some(Instant::now()); // What a lost one had may have come to one that was given its part before.
+        }
         self.loans.iter().map(Loan::until).chain(wake_at).min()
+    }
+
+    fn alive(&self) -> usize {
+        self.replicas.iter().filter(|replica| replica.lives()).count()
     }
 
     /// What `taker` should take over, and from whom: of those for which something waits, the one with the most to do.

@@ -7,13 +7,17 @@ use std::time::{Duration, Instant};
 
 use offshoot::backend::Dtype;
 use offshoot::backend::cpu::Cpu;
-use offshoot::engine::{Engine, EngineConfig, EngineHandle, Event, FinishReason, Hear, PoolSize, RootOptions, Turn};
+use offshoot::engine::{
+    Engine, EngineConfig, EngineHandle, Event, FinishReason, Hear, PoolSize, RootOptions, Stop, Turn,
+};
 use offshoot::ids::{BranchId, TokenId};
 use offshoot::model::Decoder;
 use offshoot::replicas;
 
 use crate::patience::within_a_minute;
-use crate::real::bench::{Shape, draw, finishes, key, length, model, pages, params, prompt, roomy, tokenizer};
+use crate::real::bench::{
+    Shape, draw, finishes, key, length, mislead, model, pages, params, prompt, roomy, tokenizer, unsure,
+};
 
 const CONTEXT: usize = 2048;
 
@@ -92,8 +96,13 @@ impl Tree {
 
     /// What was sampled, in order.
     fn grow(self, engine: &EngineHandle, replicas: usize) -> Vec<String> {
+        self.grow_until(engine, replicas, &length(9))
+    }
+
+    fn grow_until(self, engine: &EngineHandle, replicas: usize, stop: &Stop) -> Vec<String> {
         let branches = self.branches(engine, replicas);
-        let extends = (0u64..).zip(&branches).map(|(at, &branch)| draw(branch, key("tree", at), params(), length(9)));
+        let extends =
+            (0u64..).zip(&branches).map(|(at, &branch)| draw(branch, key("tree", at), params(), stop.clone()));
         finishes(engine, extends.collect()).iter().map(|finish| format!("{finish:?}")).collect()
     }
 }
@@ -297,14 +306,23 @@ fn a_prefix_that_the_lender_has_evicted_is_computed() {
 fn full_pools_preempt_and_lend_and_sample_the_same() {
     for shape in [Shape::Full, Shape::LongMixed, Shape::Hybrid] {
         let tree = Tree { header: 160, problems: 12, problem: 40, samples: 5 };
-        let expected = within_a_minute(move || tree.grow(&start(shape, &config()), 1));
+        let expected = within_a_minute(move || tree.grow_until(&start(shape, &config()), 1, &unsure(60)));
         for room in [26, 40] {
             let found = within_a_minute(move || {
                 let facts = start(shape, &config()).facts().clone();
                 let states = 24 * facts.state_bytes;
                 let pool = PoolSize::Bytes((room * facts.page_groups.count() * facts.page_bytes).max(states) + states);
                 let small = EngineConfig { pool, swap_bytes: 1 << 20, ..config() };
-                tree.grow(&join(vec![start(shape, &small), start(shape, &small), start(shape, &small)]), 3)
+                let several = join((0..3).map(|_| start(shape, &small)).collect());
+                // The first one lets in more branches than fit.
+                mislead(&several);
+                let found = tree.grow_until(&several, 3, &unsure(60));
+                let metrics = several.metrics().expect("it runs");
+                assert!(metrics.prompt_tokens_copied > 0, "{shape:?} in {room} pages: {metrics:?}");
+                // States leave more room for pages.
+                let preempts = room == 26 && !matches!(shape, Shape::Hybrid);
+                assert!(!preempts || metrics.preemptions > 0, "{shape:?} in {room} pages: {metrics:?}");
+                found
             });
             assert_eq!(found, expected, "{shape:?} in {room} pages");
         }

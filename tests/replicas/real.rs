@@ -1,7 +1,7 @@
 //! Real engines on a tiny model, one of which ends after some steps: the others compute its branches again, and sample
 //! what it would have sampled.
 
-use offshoot::engine::{Engine, EngineConfig, EngineHandle, ForkKind, SamplingParams, Turn};
+use offshoot::engine::{Engine, EngineConfig, EngineHandle, ForkKind, RootOptions, SamplingParams, Turn};
 use offshoot::ids::BranchId;
 use offshoot::replicas;
 
@@ -77,6 +77,17 @@ fn branches_of_an_engine_that_ends_are_sampled_as_if_it_had_not() {
         });
         assert_eq!(found, expected, "two end after {steps} and {} steps", 2 * steps);
     }
+}
+
+#[test]
+fn what_waits_for_an_engine_that_ended_while_it_had_nothing_goes_to_one_that_rests() {
+    within_a_minute(|| {
+        let engine = replicas::join(vec![lives(), ends_after(0)]).expect("alike");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let place = RootOptions { home: Some(1), ..RootOptions::default() };
+        let root = engine.root_with(prompt(1, 30), place).expect("a prompt");
+        assert_eq!(finishes(&engine, vec![draw(root, key("rests", 0), params(), length(5))])[0].tokens.len(), 5);
+    });
 }
 
 #[test]
