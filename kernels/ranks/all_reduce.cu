@@ -5,10 +5,9 @@
 //
 // all_reduce_packets: each rank writes all of its sum to every other one, in packets that carry their own flag; twice
 //   the bytes, but one way of the link is all that it waits for. For small buffers.
-// all_reduce_one_shot: each rank writes all of its sum to every other one, chunk by chunk; a block sends a chunk and
-//   adds up what has come of it; of two ranks a multiprocessor has two blocks. A sum of several parts is kept in the
-//   first of them, so that they are read once. (RANKS - 1) * count elements leave each GPU. For two ranks no order of
-//   exchange sends less.
+// all_reduce_one_shot: each rank writes all of its sum to every other one, chunk by chunk. Half the blocks send, half
+//   add up what has come; of two ranks a multiprocessor has two. (RANKS - 1) * count elements leave each GPU. For two
+//   ranks no order of exchange sends less. Of one rank all blocks add up.
 // all_reduce_two_shot: each rank adds up one share and writes the sums to every other one. A third of the blocks sends,
 //   adds, and takes over sums, each. 2 * (RANKS - 1) / RANKS * count elements leave each GPU; with EXACT, or of two
 //   ranks, half of them are f32.
@@ -17,10 +16,8 @@
 //   and from those of all ranks, which a library has gathered, what the others leave. Sums of more ranks than two are
 //   what one shot makes of them.
 //
-// Shapes: out f32, parts PART, of which elements first, .. first + count are summed; memory as in exchange.cuh. Parts
-// are lost.
-// Grid: the same on every rank; blocks of 512 threads. Blocks wait only for blocks of the same number, or a lower one,
-// on other ranks.
+// Shapes: out f32, parts PART, of which elements first, .. first + count are summed; memory as in exchange.cuh.
+// Grid: the same on every rank; blocks of 512 threads. Blocks wait only for blocks of a lower number on other ranks.
 // Limit: the link.
 // Definition: `Ranked::all_reduce`; on the CPU, src/backend/cpu/fabric.rs.
 //
@@ -44,7 +41,7 @@ using SUM = SentAs<ROUNDS_LAST>::Type;
 
 // The buffers of this rank's parts.
 struct Parts {
-    PART* at[8];
+    const PART* at[8];
 };
 
 // Folds neighbouring sums into the first, level by level; those of a level are rounded to WIRE if `rounds` says so of
@@ -79,15 +76,6 @@ __device__ __forceinline__ Lanes<float, N> own_sum(const Parts& parts, unsigned 
     // Of one rank the last sum is that of all.
     fold(sums, [](unsigned left) { return RANKS > 1 || left > 1; });
     return sums[0];
-}
-
-// Whether the sum of several parts is kept in the first.
-constexpr bool KEEPS = PARTS > 1 && RANKS > 1;
-
-// What `send` has kept; the same if nothing is.
-template <int N>
-__device__ __forceinline__ Lanes<float, N> kept_sum(const Parts& parts, unsigned long long i) {
-    return KEEPS ? load<N>(parts.at[0] + i) : own_sum<N>(parts, i);
 }
 
 // The sum of all ranks'.
@@ -167,6 +155,14 @@ extern "C" __global__ void __launch_bounds__(512, 1)
     }
     for (unsigned packet = thread; packet < packets; packet += step) {
         const unsigned begin = packet * IN_PACKET;
+        // What is there, before the wait for what comes.
+        float before[IN_PACKET] = {};
+#pragma unroll
+        for (unsigned i = 0; i < IN_PACKET; i++) {
+            if (adds && begin + i < count) {
+                before[i] = out[first + begin + i];
+            }
+        }
         Lanes<float, N> sums[RANKS];
 #pragma unroll
         for (unsigned sender = 0; sender < RANKS; sender++) {
@@ -193,8 +189,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
 #pragma unroll
         for (unsigned i = 0; i < IN_PACKET; i++) {
             if (begin + i < count) {
-                float* to = out + first + begin + i;
-                *to = adds ? __fadd_rn(*to, sum.at[i]) : sum.at[i];
+                out[first + begin + i] = adds ? __fadd_rn(before[i], sum.at[i]) : sum.at[i];
             }
         }
     }
@@ -218,16 +213,13 @@ struct Elements {
     bool adds;
 };
 
-// Writes elements [begin, end) to ranks first_other, .. behind this one; with `keep`, for `kept_sum` too.
-template <int N, bool KEEP>
+// Writes elements [begin, end) to ranks first_other, .. behind this one.
+template <int N>
 __device__ __forceinline__ void send(const Exchange& at, unsigned number, const Elements& of, unsigned share,
                                      unsigned begin, unsigned end, unsigned first_other, unsigned end_other) {
 #pragma unroll 4
     for (unsigned i = begin + threadIdx.x * N; i < end; i += blockDim.x * N) {
         const Lanes<float, N> own = own_sum<N>(of.parts, of.first + i);
-        if (KEEP) {
-            store<N>(of.parts.at[0] + of.first + i, own);
-        }
         for (unsigned other = first_other; other < end_other; other++) {
             store<N>(sent_at<WIRE>(at, number, at.rank, (at.rank + other) % RANKS, share, i), own);
         }
@@ -235,35 +227,35 @@ __device__ __forceinline__ void send(const Exchange& at, unsigned number, const 
 }
 
 // The sums of N elements from `i`.
-template <int N, bool KEPT>
+template <int N>
 __device__ __forceinline__ Lanes<float, N> sum_at(const Exchange& at, unsigned number, const Elements& of,
                                                   unsigned share, unsigned i) {
     Lanes<float, N> sums[RANKS];
 #pragma unroll
     for (unsigned sender = 0; sender < RANKS; sender++) {
-        if (sender != at.rank) {
-            sums[sender] = load<N>(sent_at<WIRE>(at, number, sender, at.rank, share, i));
-        } else {
-            sums[sender] = KEPT ? kept_sum<N>(of.parts, of.first + i) : own_sum<N>(of.parts, of.first + i);
-        }
+        sums[sender] = sender == at.rank ? own_sum<N>(of.parts, of.first + i)
+                                         : load<N>(sent_at<WIRE>(at, number, sender, at.rank, share, i));
     }
     return fold_ranks(sums);
 }
 
 template <int N>
 __device__ __forceinline__ void one_shot(const Exchange& at, const Elements& of) {
+    constexpr unsigned ROLES = RANKS > 1 ? 2 : 1;
     const unsigned number = number_of(at), chunks = (of.count + of.chunk - 1) / of.chunk;
-    for (unsigned c = blockIdx.x; c < chunks; c += gridDim.x) {
+    const unsigned blocks = gridDim.x / ROLES, block = blockIdx.x % blocks;
+    const bool sends = RANKS > 1 && blockIdx.x < blocks;
+    for (unsigned c = block; c < chunks; c += blocks) {
         const unsigned begin = c * of.chunk, end = min(begin + of.chunk, of.count);
-        if (RANKS > 1) {
-            send<N, KEEPS>(at, number, of, 0, begin, end, 1, RANKS);
+        if (sends) {
+            send<N>(at, number, of, 0, begin, end, 1, RANKS);
             tell(at, number, 0, c);
+        } else {
             hear(at, number, 0, c);
-        }
-        // What a thread has kept, it reads itself.
 #pragma unroll 2
-        for (unsigned i = begin + threadIdx.x * N; i < end; i += blockDim.x * N) {
-            put<N>(of.out + of.first + i, sum_at<N, KEEPS>(at, number, of, 0, i), of.adds);
+            for (unsigned i = begin + threadIdx.x * N; i < end; i += blockDim.x * N) {
+                put<N>(of.out + of.first + i, sum_at<N>(at, number, of, 0, i), of.adds);
+            }
         }
     }
     end_exchange(at, number);
@@ -303,7 +295,7 @@ __device__ __forceinline__ void two_shot(const Exchange& at, const Elements& of)
             continue;
         }
         if (role == 0) {
-            send<N, false>(at, number, of, owner * share * of.chunk, begin, end, other, other + 1);
+            send<N>(at, number, of, owner * share * of.chunk, begin, end, other, other + 1);
             tell_one(at, number, 0, c, owner);
         } else {
             hear_one(at, number, 1, c, owner);
@@ -319,7 +311,7 @@ __device__ __forceinline__ void two_shot(const Exchange& at, const Elements& of)
         hear(at, number, 0, c);
         for (unsigned i = begin + threadIdx.x * N; i < end; i += blockDim.x * N) {
             const unsigned own = at.rank * share * of.chunk;
-            const Lanes<float, N> sums = sum_at<N, false>(at, number, of, own, i);
+            const Lanes<float, N> sums = sum_at<N>(at, number, of, own, i);
             for (unsigned other = 1; other < RANKS; other++) {
                 store<N>(sent_at<SUM>(at, number, at.rank, (at.rank + other) % RANKS, own, i), sums);
             }

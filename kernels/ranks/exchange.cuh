@@ -93,11 +93,9 @@ __device__ __forceinline__ unsigned number_of(const Exchange& at) {
 // Called by all threads of a block at its end.
 __device__ __forceinline__ void end_exchange(const Exchange& at, unsigned number) {
     __syncthreads();
-    if (threadIdx.x == 0) {
-        // Also for blocks that a smaller grid has not.
-        for (unsigned block = blockIdx.x; block < MOST_BLOCKS; block += gridDim.x) {
-            at.last[block] = number;
-        }
+    // Also for blocks that a smaller grid has not.
+    for (unsigned block = blockIdx.x + threadIdx.x * gridDim.x; block < MOST_BLOCKS; block += blockDim.x * gridDim.x) {
+        at.last[block] = number;
     }
 }
 

@@ -171,12 +171,13 @@ impl EngineConfig {
 
 /// A model, its keys and values, and the branches that grow on them.
 pub struct Engine<B: Backend> {
+    /// Dropped before the backend: graphs that were captured name what it gives back.
+    step: B::Step,
     backend: B,
     model: Decoder<B>,
     kv: B::Kv,
     /// Keys and values, and states, of swapped branches.
     swapped: HashMap<BranchId, SwappedBytes<B>>,
-    step: B::Step,
     loaded: Option<LoadedStep>,
     /// Oldest first; at most one between two calls of `step`.
     submitted: VecDeque<SubmittedStep>,

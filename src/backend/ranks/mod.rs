@@ -62,7 +62,7 @@ pub trait Ranked: Backend<SavedPages: Sync> + Sized {
     fn settle(&mut self) {}
     /// `out`, a buffer of sums, becomes the sum of all parts of all ranks, or is increased by it. Parts are rounded to
     /// `wire`, and folded pair by pair as a balanced tree: those of a rank, a power of two, then the ranks in order. So
-    /// all have the same bits. What parts hold afterwards is unspecified.
+    /// all have the same bits.
     fn all_reduce(
         &mut self,
         fabric: &Self::Fabric,

@@ -130,14 +130,16 @@ unsafe fn run_task<P: KernelPath>(
     let layout = call.kv.layout(call.layer);
     let group = heads.group();
     let geometry = Geometry::new(heads.head_dim, layout.width, P::WORD_ELEMENTS, &call.scoring);
+    let stored = call.kv.head::<P::Word>(call.layer, task.kv_head);
+    let mut prefetcher = Prefetcher::new(&call.tiles.reads, &task.rows, layout, bytemuck::cast_slice(stored));
+    // The pages of the first tile come while the task begins.
+    (0..PAGES).for_each(|_| prefetcher.whole_page(0));
     scratch.start(task.rows.len() * group, layout);
     if let Some(sinks) = call.scoring.sinks {
         scratch.add_sinks(&sinks[task.kv_head * group..][..group], &geometry);
     }
     // SAFETY: promised by the caller.
     unsafe { pack_queries::<P>(call, &task, layout.width, &mut scratch.q) };
-    let stored = call.kv.head::<P::Word>(call.layer, task.kv_head);
-    let mut prefetcher = Prefetcher::new(&call.tiles.reads, &task.rows, layout, bytemuck::cast_slice(stored));
     for tile in &call.tiles.tiles {
         let rows = tile.rows.start.max(task.rows.start)..tile.rows.end.min(task.rows.end);
         if rows.is_empty() {

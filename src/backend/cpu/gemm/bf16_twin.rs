@@ -29,7 +29,7 @@ unsafe fn tile(tile: &GemmTile) {
     // SAFETY: as above.
     unsafe {
         if tile.adds {
-            sums.iter_mut().zip(to.read_unaligned()).for_each(|(sum, before)| *sum = before + *sum);
+            sums.iter_mut().zip(to.read_unaligned()).for_each(|(sum, before)| *sum += before);
         }
         to.write_unaligned(sums);
     }

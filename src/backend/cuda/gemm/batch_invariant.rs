@@ -94,7 +94,10 @@ impl BatchInvariant {
     ) -> Result<Option<Algorithm>> {
         let Some(kind) = self.kind(library, product.shape(), None)? else { return Ok(None) };
         for candidate in product.listed(library, LISTED_OTHERS, 0)? {
-            let whole = candidate.algorithm.undivided().filter(|&whole| product.fit(library, whole, 0).is_some());
+            // An algorithm whose blocks take one product after the other counts them in the workspace.
+            let workspace = library.workspace_bytes();
+            let whole = candidate.algorithm.undivided();
+            let whole = whole.filter(|&whole| product.fit(library, whole, workspace).is_some());
             if let Some(algorithm) = whole
                 && kind.gives_the_same_of_parts(library, algorithm, layout, weights)?
             {
@@ -208,7 +211,7 @@ impl ProductKind {
         let GemmShape { rows, inner, outputs, .. } = shape;
         let layout = PartsLayout { rows_apart: parts * inner, outs_apart: rows * outputs, ..layout };
         let together = Description::of_parts(library, shape, layout)?;
-        if together.fit(library, algorithm, 0).is_none() {
+        if together.fit(library, algorithm, library.workspace_bytes()).is_none() {
             return Ok(false);
         }
         let drawn = |row: usize, column: usize| NUMBERS.at(row * parts * inner + column);

@@ -4,10 +4,11 @@
 
 use std::env;
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::CUstream;
@@ -53,6 +54,8 @@ pub struct Nccl {
     version: c_int,
     ranks: Vec<RankComm>,
     is_over: AtomicBool,
+    /// Ends of the ranks.
+    ending: Mutex<Vec<JoinHandle<()>>>,
 }
 
 struct RankComm {
@@ -64,6 +67,9 @@ struct RankComm {
 
 /// How long an end waits for a call: one that waits for a rank which has failed does not return before the end.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long a drop waits for the ends: they wait for captured graphs.
+const LAST_PATIENCE: Duration = Duration::from_secs(5);
 
 // SAFETY: a communicator may be used from any thread, by one at a time, whoever holds its lock; but for its end, which
 // NCCL lets another thread call beside the call that it is to end.
@@ -89,7 +95,8 @@ impl Nccl {
             return Err(Error::value("NCCL", expected, format!("version {}", name(version))));
         }
         let library = Arc::new(library);
-        let mut nccl = Nccl { library, version, ranks: Vec::new(), is_over: AtomicBool::new(false) };
+        let mut nccl =
+            Nccl { library, version, ranks: Vec::new(), is_over: AtomicBool::new(false), ending: Mutex::default() };
         let mut ranks: Vec<Comm> = vec![ptr::null_mut(); devices.len()];
         let ordinals: Vec<c_int> = devices.iter().map(|device| device.facts().ordinal as c_int).collect();
         // SAFETY: as many places and ordinals as the second argument says.
@@ -169,7 +176,7 @@ impl Nccl {
     }
 
     /// Ends it on all ranks, also where one waits for another; it is not used again. What it has is given back once no
-    /// captured graph calls it any more, which nobody waits for.
+    /// captured graph names it any more, for which only a drop waits.
     pub fn abort(&self) {
         if self.is_over.swap(true, Ordering::AcqRel) {
             return;
@@ -181,8 +188,9 @@ impl Nccl {
                 thread::sleep(Duration::from_millis(1));
             }
             let ended = Ended { library: self.library.clone(), device: device.clone(), comm: *comm };
-            if let Err(error) = thread::Builder::new().name("end of NCCL".to_owned()).spawn(move || ended.abort()) {
-                log::warn!("NCCL cannot end: {error}");
+            match thread::Builder::new().name("end of NCCL".to_owned()).spawn(move || ended.abort()) {
+                Ok(end) => self.ending.lock().unwrap_or_else(PoisonError::into_inner).push(end),
+                Err(error) => log::warn!("NCCL cannot end: {error}"),
             }
         }
     }
@@ -238,6 +246,16 @@ impl Ended {
 impl Drop for Nccl {
     fn drop(&mut self) {
         self.abort();
+        let until = Instant::now() + LAST_PATIENCE;
+        for end in mem::take(self.ending.get_mut().unwrap_or_else(PoisonError::into_inner)) {
+            while !end.is_finished() && Instant::now() < until {
+                thread::sleep(Duration::from_millis(1));
+            }
+            match end.is_finished() {
+                true => drop(end.join()),
+                false => log::warn!("NCCL has not ended: captured graphs still name it"),
+            }
+        }
     }
 }
 

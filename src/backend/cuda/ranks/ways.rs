@@ -111,10 +111,13 @@ fn chunk_of(count: usize, blocks: usize) -> usize {
     count.div_ceil(blocks).next_multiple_of(CHUNK_STEP).min(MOST_CHUNK)
 }
 
+/// Half the blocks send, half add up; of one rank all do.
 fn one_shot(ranks: usize, first: usize, count: usize) -> ExchangePiece {
-    let blocks = if ranks == 2 { MOST_BLOCKS } else { LARGE_BLOCKS };
-    let chunk = chunk_of(count, blocks);
-    ExchangePiece { way: Way::OneShot, first, count, chunk, blocks: count.div_ceil(chunk).min(blocks) }
+    let roles = ranks.min(2);
+    let (blocks, most_chunk) =
+        if ranks == 2 { (MOST_BLOCKS / roles, MOST_CHUNK / 2) } else { (LARGE_BLOCKS / roles, MOST_CHUNK) };
+    let chunk = chunk_of(count, blocks).min(most_chunk);
+    ExchangePiece { way: Way::OneShot, first, count, chunk, blocks: roles * count.div_ceil(chunk).min(blocks) }
 }
 
 /// `None` if a rank's share would have no chunk: it would then not hear from the others.
