@@ -92,6 +92,9 @@ impl EventReceiver {
                 let event = self.failed();
                 return Poll::Ready(First::Event(event.map(|event| self.note(event))));
             }
+            if self.events.is_disconnected() {
+                continue; // The read may have taken the message that says so.
+            }
             if patience.is_zero() {
                 return Poll::Pending;
             }

@@ -33,12 +33,15 @@ impl Router {
             if !self.replicas[at].lives() {
                 continue;
             }
-            // An engine that has extends holds senders of their events, or a command does that waits for it. Those
-            // that it sent before it ended can be read.
-            let is_silent = self.replicas[at].events.is_disconnected();
             self.hear_all(at);
-            if is_silent && self.replicas[at].in_flight() > 0 {
-                self.lose(at);
+            // An engine that has extends holds senders of their events, or a command does that waits for it. Asked after
+            // a read, which may have taken the message that the last sender is gone: one that goes later wakes again.
+            if self.replicas[at].events.is_disconnected() {
+                // What it sent before it ended.
+                self.hear_all(at);
+                if self.replicas[at].in_flight() > 0 {
+                    self.lose(at);
+                }
             }
         }
     }

@@ -134,9 +134,6 @@ fn what_replicas_share_is_computed_once() {
                     let metrics = several.metrics().expect("it runs");
                     let times = metrics.prompt_tokens_computed as f64 / computed as f64;
                     assert!(times <= most_times(shape), "{shape:?} on {replicas}: {times}, {metrics:?}");
-                    let header = (replicas - 1) * tree.header / 16 * 16;
-                    let copied = metrics.prompt_tokens_copied as usize;
-                    assert!(copied >= header / 2, "{copied} tokens copied, the headers have {header}");
                 }
             });
         }
