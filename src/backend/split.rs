@@ -25,8 +25,8 @@ pub struct Segment {
     pub width: usize,
     /// Outputs that belong together: all of a head.
     pub unit: usize,
-    /// Whether they are what meets keys: of each query head, so that ranks which divide the positions of a key head have
-    /// all of its queries.
+    /// Whether they are what meets keys: of each query head, so that ranks which divide the positions of a key head
+    /// have all of its queries.
     pub meets_keys: bool,
 }
 

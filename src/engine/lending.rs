@@ -1,8 +1,8 @@
 //! Prefixes that engines of one model lend each other, so that what one has computed is not computed again by another
-//! (`replicas`). The lender copies whole pages, and the state after them, to host memory as soon as they are computed, by
-//! the copies that swaps use. The borrower copies them into its own pool, where they are cached as if it had computed
-//! them: with devices of one arithmetic the bits are the same. Nothing waits here: who waits for a prefix, and for how
-//! long, is left to the router.
+//! (`replicas`). The lender copies whole pages, and the state after them, to host memory as soon as they are computed,
+//! by the copies that swaps use. The borrower copies them into its own pool, where they are cached as if it had
+//! computed them: with devices of one arithmetic the bits are the same. Nothing waits here: who waits for a prefix, and
+//! for how long, is left to the router.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -104,8 +104,8 @@ const CHECKED_PAGES: usize = 4;
 /// Prefixes whose last states are left behind, the latest first.
 const MOST_NOTED: usize = 16;
 
-/// Turns of the engine in which nothing of a prefix is computed, after which it counts as not being computed: whoever
-/// computes it waits for room, or was preempted.
+/// More turns of the engine than these in which nothing of a prefix is computed, and it counts as not being computed:
+/// whoever computes it waits for room, or was preempted.
 const STALLED: u32 = 16;
 
 /// A request that waits for what it asks for to be computed.
@@ -130,8 +130,8 @@ impl KvCache {
         Some(Lendable { segment, computed: self.prefix.computed(segment).min(matched) as usize })
     }
 
-    /// The last whole page's end in `positions` at which a prefix can be continued: any, or the last with a state if the
-    /// model has some. `positions.start` if there is none.
+    /// The last whole page's end in `positions` at which a prefix can be continued: any, or the last with a state if
+    /// the model has some. `positions.start` if there is none.
     fn continued_end(&self, segment: SegmentId, positions: Range<usize>) -> usize {
         let page_tokens = self.prefix.page_tokens() as usize;
         let end = positions.end / page_tokens * page_tokens;
@@ -173,8 +173,8 @@ impl<B: Backend> Engine<B> {
         pages * self.facts.page_tokens
     }
 
-    /// The position up to which the prefix is lent: its end; or, if the model has states and all of it is computed, that of
-    /// the last state that is kept.
+    /// The position up to which the prefix is lent: its end; or, if the model has states and all of it is computed,
+    /// that of the last state that is kept.
     fn lent_end(&self, lend: &Lend) -> usize {
         let end = lend.tokens.len();
         let found = if self.cache.prefix.has_states() { self.cache.lendable(&lend.tokens) } else { None };
@@ -187,8 +187,8 @@ impl<B: Backend> Engine<B> {
         self.lent_end(lend).min(lend.from + self.part_tokens())
     }
 
-    /// Answers the requests for what is computed by now, and those for what nobody computes. `is_idle`: nothing is
-    /// computed before the next command.
+    /// Answers a request for what is computed by now, or for what nobody computes: one, as steps wait for the copy; or
+    /// all, if nothing is computed before the next command (`is_idle`).
     pub(super) fn serve_lends(&mut self, is_idle: bool) {
         let mut at = 0;
         while at < self.lends.len() {
@@ -197,6 +197,9 @@ impl<B: Backend> Engine<B> {
                 let part = self.lent_part(&lend);
                 // A borrower that is gone wants nothing.
                 drop(lend.reply.send(part));
+                if !is_idle {
+                    return;
+                }
             } else {
                 at += 1;
             }
@@ -259,8 +262,8 @@ impl<B: Backend> Engine<B> {
         LentPart { positions, is_last, layout: self.backend.page_layout(), bytes }
     }
 
-    /// Notes the places of the states at the ends of prefixes of which more is to be lent, so that the next step leaves them
-    /// behind.
+    /// Notes the places of the states at the ends of prefixes of which more is to be lent, so that the next step leaves
+    /// them behind.
     pub(super) fn note_lent_states(&mut self) {
         let prefix = &self.cache.prefix;
         let place = |tokens: &Arc<[TokenId]>| {
@@ -271,8 +274,8 @@ impl<B: Backend> Engine<B> {
         self.cache.lent_states = self.lent_prefixes.iter().filter_map(place).collect();
     }
 
-    /// Takes a part of a prefix, of which `tokens` are the tokens up to its end, into the pool, where it is cached. False
-    /// if there is no room for it, or what comes before it is gone.
+    /// Takes a part of a prefix, of which `tokens` are the tokens up to its end, into the pool, where it is cached.
+    /// False if there is no room for it, or what comes before it is gone.
     pub(super) fn borrow_part(&mut self, tokens: &[TokenId], part: LentPart) -> Result<bool> {
         let LentPart { positions, layout, bytes, .. } = part;
         let end = positions.end;

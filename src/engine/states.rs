@@ -11,9 +11,9 @@
 //! # Checkpoints
 //! A state that a branch could take over, in what it was given, is left behind while slots are free or hold what nobody
 //! needs: others may part from it there. Their number is bounded. Half of it is for the ends of segments: the scheduler
-//! splits prompts where the next waiting ones part from them (`Scheduler::spare_waiting`), and for states that the prefix
-//! store or another engine is to have (`KvCache::leaves_state`): groups end there, too. The other half may be the ends of chunks, for those
-//! that are not known yet.
+//! splits prompts where the next waiting ones part from them (`Scheduler::spare_waiting`), and for states that the
+//! prefix store or another engine is to have (`KvCache::leaves_state`): groups end there, too. The other half may be
+//! the ends of chunks, for those that are not known yet.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;

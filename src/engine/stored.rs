@@ -95,8 +95,8 @@ impl KvCache {
         }
     }
 
-    /// The pages of `positions` of the path of `segment`, which are whole pages, of one page group after the other; `None`
-    /// if some were freed.
+    /// The pages of `positions` of the path of `segment`, which are whole pages, of one page group after the other;
+    /// `None` if some were freed.
     fn whole_pages(&self, segment: SegmentId, positions: Range<usize>) -> Option<Vec<PageId>> {
         let page_tokens = self.prefix.page_tokens();
         let ends = positions.step_by(page_tokens as usize);
@@ -107,8 +107,8 @@ impl KvCache {
         all_exist.then(|| self.prefix.groups().iter().flat_map(of_group).collect())
     }
 
-    /// The slots of `positions` that are not in their `whole_pages`, because two prompts part inside a page: number of the
-    /// page, slots, and the page that they are in. Every slot exists.
+    /// The slots of `positions` that are not in their `whole_pages`, because two prompts part inside a page: number of
+    /// the page, slots, and the page that they are in. Every slot exists.
     fn parted_slots(
         &self,
         segment: SegmentId,
@@ -184,8 +184,9 @@ impl<B: Backend> Engine<B> {
         Ok(restored)
     }
 
-    /// Copies the keys and values of `positions` of the path of `segment`, which are whole pages with slots, to the device,
-    /// and the state after them if there is one. False if something before them is not computed, or a slot was freed.
+    /// Copies the keys and values of `positions` of the path of `segment`, which are whole pages with slots, to the
+    /// device, and the state after them if there is one. False if something before them is not computed, or a slot was
+    /// freed.
     pub(super) fn restore_positions(
         &mut self,
         segment: SegmentId,
@@ -298,8 +299,8 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
-    /// The bytes of `positions` of the path of `segment`, which are whole pages whose slots exist, and those of the state
-    /// after them if that is asked for and kept.
+    /// The bytes of `positions` of the path of `segment`, which are whole pages whose slots exist, and those of the
+    /// state after them if that is asked for and kept.
     pub(super) fn save_positions(
         &mut self,
         segment: SegmentId,

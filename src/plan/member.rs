@@ -18,7 +18,8 @@ pub struct Member {
 }
 
 impl Member {
-    /// How many of the positions below `position` it holds: the number that it gives to the first one from `position` on.
+    /// How many of the positions below `position` it holds: the number that it gives to the first one from `position`
+    /// on.
     pub fn held_below(self, position: u32) -> u32 {
         let page = self.of * self.page_tokens;
         let in_page = (position % page).saturating_sub(self.number * self.page_tokens);

@@ -34,8 +34,9 @@ impl Router {
                 continue;
             }
             self.hear_all(at);
-            // An engine that has extends holds senders of their events, or a command does that waits for it. Asked after
-            // a read, which may have taken the message that the last sender is gone: one that goes later wakes again.
+            // An engine that has extends holds senders of their events, or a command does that waits for it. Asked
+            // after a read, which may have taken the message that the last sender is gone: one that goes later wakes
+            // again.
             if self.replicas[at].events.is_disconnected() {
                 // What it sent before it ended.
                 self.hear_all(at);

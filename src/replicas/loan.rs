@@ -1,9 +1,9 @@
-//! Prefixes that one replica has computed, or computes, and another one needs: they are copied from engine to engine where
-//! that is faster than computing them again. What needs such a prefix waits in the router's queue meanwhile, and other
-//! work goes before it. The wait is bounded: if the lender ends, has lost the prefix, or makes no progress with it, the
-//! borrower computes it.
+//! Prefixes that one replica has computed, or computes, and another one needs: they are copied from engine to engine
+//! where that is faster than computing them again. What needs such a prefix waits in the router's queue meanwhile, and
+//! other work goes before it. The wait is bounded: if the lender ends, has lost the prefix, or makes no progress with
+//! it, the borrower computes it.
 //!
-//! Nothing can wait in a circle: engines never wait, and only what an engine has been given is borrowed from it.
+//! Nothing can wait in a circle: engines never wait, and a lender that has not been given a prefix says so at once.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -35,11 +35,11 @@ enum Stage {
     Taken { upto: usize, taken: Receiver<bool> },
 }
 
-/// Prefixes that are copied at a time.
-const MOST_LOANS: usize = 64;
+/// Prefixes that are copied at a time, of each of which one part is in host memory.
+const MOST_LOANS: usize = 16;
 
-/// The least time that a part of a prefix is waited for. The engine that computes it says much sooner if it does not get
-/// on with it; this is for one whose steps take so long.
+/// The least time that a part of a prefix is waited for. The engine that computes it says much sooner if it does not
+/// get on with it; this is for one whose steps take so long.
 const LEAST_WAIT: Duration = Duration::from_secs(2);
 
 /// How many times its own estimate the computing of a prefix may take.

@@ -405,8 +405,8 @@ impl Router {
         self.replicas[taker].idle_since = None;
     }
 
-    /// Gives a replica's engine what waits for it, as far as it has room, up to the place `held`. What waits for a prefix
-    /// that is copied is passed over.
+    /// Gives a replica's engine what waits for it, as far as it has room, up to the place `held`. What waits for a
+    /// prefix that is copied is passed over.
     pub(super) fn give(&mut self, at: usize, held: Option<QueueKey>) {
         let mut starts: [(Hear, Vec<Extend>); 2] = [(Hear::Finishes, Vec::new()), (Hear::Tokens, Vec::new())];
         let (mut passed, mut passed_over): (Option<QueueKey>, usize) = (None, 0);

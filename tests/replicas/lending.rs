@@ -1,5 +1,5 @@
-//! Prefixes that real engines lend each other: what two engines need is computed once, with the same bits, and nothing hangs
-//! whatever becomes of lender and borrower.
+//! Prefixes that real engines lend each other: what two engines need is computed once, with the same bits, and nothing
+//! hangs whatever becomes of lender and borrower.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -107,8 +107,8 @@ impl Tree {
     }
 }
 
-/// The most prompt tokens that several engines may compute, over those of one: the header's last tokens, which fill no page,
-/// and those of problems that are divided at the end.
+/// The most prompt tokens that several engines may compute, over those of one: the header's last tokens, which fill no
+/// page, and those of problems that are divided at the end.
 fn most_times(shape: Shape) -> f64 {
     match shape {
         // A divided problem is computed again from the header on, as no state is kept where its last page ends. Headers
@@ -259,8 +259,8 @@ fn a_lender_that_never_answers_is_not_waited_for() {
     });
 }
 
-/// Samples of `prompts` on the first replica, one after the other. Then, while that one has as many branches as it runs, a
-/// sample of `last` on the second one, which is returned.
+/// Samples of `prompts` on the first replica, one after the other. Then, while that one has as many branches as it
+/// runs, a sample of `last` on the second one, which is returned.
 fn beside_a_busy_one(engine: &EngineHandle, prompts: &[Vec<TokenId>], last: Vec<TokenId>) -> String {
     let root = |prompt: Vec<TokenId>, home: usize| {
         engine.root_with(prompt, RootOptions { home: Some(home), ..RootOptions::default() }).expect("a prompt")

@@ -153,8 +153,11 @@ impl Ranked for Cpu {
 }
 
 /// `out = sum(exp(lse - m) part) / sum(exp(lse - m))` over partial results in their order, with `m` the largest `lse`.
-/// Panics if no part has seen anything.
+/// Panics if no part has seen anything; of numbers that are none the result is none.
 fn merge_states(out: &mut [f32], parts: &[(&[f32], f32)]) {
+    if parts.iter().any(|(_, lse)| lse.is_nan()) {
+        return out.fill(f32::NAN);
+    }
     let most = parts.iter().fold(f32::NEG_INFINITY, |most, &(_, lse)| most.max(lse));
     assert!(most > f32::NEG_INFINITY, "merge_members: a row sees itself, which some member stores");
     let weights: Vec<f32> = parts.iter().map(|&(_, lse)| (lse - most).exp()).collect();

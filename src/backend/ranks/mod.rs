@@ -105,8 +105,8 @@ pub trait Ranked: Backend<SavedPages: Sync> + Sized {
         let _ = (step, batch, member);
         unreachable!("asked of backends that divide positions")
     }
-    /// `tree_attention` over the positions of the step's member: normalised results, and the log-sum-exps by which those
-    /// of all members merge. A row that sees none of them has zeros and -inf.
+    /// `tree_attention` over the positions of the step's member: normalised results, and the log-sum-exps by which
+    /// those of all members merge. A row that sees none of them has zeros and -inf.
     #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
     fn tree_attention_states(
         &mut self,
@@ -121,8 +121,8 @@ pub trait Ranked: Backend<SavedPages: Sync> + Sized {
         let _ = (states, qkv, kv, layer, step, plan, scoring);
         unreachable!("asked of backends that divide positions")
     }
-    /// Neighbouring ranks are groups of `members`. `out`, `[R, q_heads * head_dim / members]`, becomes what the states of
-    /// the group merge to, in the order of its members, for the rank's share of their heads.
+    /// Neighbouring ranks are groups of `members`. `out`, `[R, q_heads * head_dim / members]`, becomes what the states
+    /// of the group merge to, in the order of its members, for the rank's share of their heads.
     fn merge_members(
         &mut self,
         fabric: &Self::Fabric,

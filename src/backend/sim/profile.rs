@@ -228,8 +228,8 @@ impl DeviceProfile {
         self.exchange_ns(self.of_others() * bytes as f64)
     }
 
-    /// The same of partial results of attention, `bytes` bytes of all devices' heads over all positions, where those that
-    /// share key heads merge them.
+    /// The same of partial results of attention, `bytes` bytes of all devices' heads over all positions, where those
+    /// that share key heads merge them.
     pub fn merge_members_ns(&self, bytes: usize) -> f64 {
         if self.sharing > 1 {
             self.exchange_ns((self.sharing - 1) as f64 * bytes as f64 / self.devices as f64)

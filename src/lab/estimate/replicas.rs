@@ -1,5 +1,6 @@
-//! A job divided among replicas (`--devices`): where the tree is cut, what each replica computes, and which prompt tokens
-//! are copied between devices or computed twice. A run cuts in the same way; a prompt with more samples than its share is cut between them.
+//! A job divided among replicas (`--devices`): where the tree is cut, what each replica computes, and which prompt
+//! tokens are copied between devices or computed twice. A run cuts in the same way; a prompt with more samples than its
+//! share is cut between them.
 
 use serde::Serialize;
 

@@ -311,8 +311,8 @@ unsafe fn power<P: KernelPath>(geometry: &Geometry, x: P::Lanes) -> P::Lanes {
     }
 }
 
-/// Multiplies dimensions `16 panel .. 16 (panel + N)` of the sums `o` of `R` rows by `shrinks` and adds numerators times
-/// values. Returns `N`.
+/// Multiplies dimensions `16 panel .. 16 (panel + N)` of the sums `o` of `R` rows by `shrinks` and adds numerators
+/// times values. Returns `N`.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
 unsafe fn add_values<P: KernelPath, const R: usize, const N: usize>(

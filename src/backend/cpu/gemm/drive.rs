@@ -314,7 +314,8 @@ impl WeightPass<'_> {
         }
     }
 
-    /// Adds the products of one strip of panels `first .. first + count` to the sums of all rows, and stores them at `to`.
+    /// Adds the products of one strip of panels `first .. first + count` to the sums of all rows, and stores them at
+    /// `to`.
     fn strip(&self, strip: Strip, first: usize, count: usize, sums: &[f32], to: SumsPlace) {
         let panel_bytes = self.w.panel_lines() * size_of::<CacheLine>();
         let weights: &[u8] = bytemuck::cast_slice(&self.w.lines()[first * self.w.panel_lines()..]);

@@ -20,6 +20,10 @@ const PROBED_ROWS: [usize; 6] = [1, 8, 72, USUAL_ROWS, 2048, 4096];
 const LISTED: usize = 32;
 const LISTED_OTHERS: usize = 8;
 
+/// Bytes of workspace of an algorithm of several products whose blocks take one after the other, which they count there
+/// (4, of cuBLASLt 13.1): too few for parts of sums.
+const COUNTERS: usize = 256;
+
 /// Operands of a comparison.
 const NUMBERS: Uniform = Uniform { stream: 11 << 40, centre: 0.0, reach: 1.0 };
 
@@ -94,10 +98,8 @@ impl BatchInvariant {
     ) -> Result<Option<Algorithm>> {
         let Some(kind) = self.kind(library, product.shape(), None)? else { return Ok(None) };
         for candidate in product.listed(library, LISTED_OTHERS, 0)? {
-            // An algorithm whose blocks take one product after the other counts them in the workspace.
-            let workspace = library.workspace_bytes();
             let whole = candidate.algorithm.undivided();
-            let whole = whole.filter(|&whole| product.fit(library, whole, workspace).is_some());
+            let whole = whole.filter(|&whole| product.fit(library, whole, COUNTERS).is_some());
             if let Some(algorithm) = whole
                 && kind.gives_the_same_of_parts(library, algorithm, layout, weights)?
             {
@@ -187,13 +189,7 @@ impl ProductKind {
         if let Some(&known) = self.of_parts.get(&(algorithm, layout.parts)) {
             return Ok(known);
         }
-        let same = match self.compare_parts(library, algorithm, layout, weights) {
-            Err(Error::DeviceMemory { .. }) => {
-                log::debug!("no memory to compare algorithms of parts of {:?}", self.usual.shape());
-                return Ok(false);
-            }
-            same => same?,
-        };
+        let same = self.compare_parts(library, algorithm, layout, weights)?;
         log::debug!("{:?}: {algorithm} gives {} bits of {} parts", self.usual.shape(), bits(same), layout.parts);
         self.of_parts.insert((algorithm, layout.parts), same);
         Ok(same)
@@ -211,7 +207,7 @@ impl ProductKind {
         let GemmShape { rows, inner, outputs, .. } = shape;
         let layout = PartsLayout { rows_apart: parts * inner, outs_apart: rows * outputs, ..layout };
         let together = Description::of_parts(library, shape, layout)?;
-        if together.fit(library, algorithm, library.workspace_bytes()).is_none() {
+        if together.fit(library, algorithm, COUNTERS).is_none() {
             return Ok(false);
         }
         let drawn = |row: usize, column: usize| NUMBERS.at(row * parts * inner + column);

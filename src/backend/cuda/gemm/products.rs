@@ -9,7 +9,7 @@ use super::chooser::{AlgorithmPolicy, Chooser};
 use super::cublaslt::{Description, GemmOperands, GemmShape, Library, PartsLayout};
 use super::shared::{Chosen, Sharing};
 use crate::backend::cuda::driver::device::Device;
-use crate::backend::cuda::driver::memory::Memory;
+use crate::backend::cuda::driver::memory::{ALIGNED, Memory};
 use crate::backend::cuda::memory::weights::Matrix;
 use crate::error::Result;
 
@@ -111,13 +111,24 @@ impl LibraryProducts {
         (out, x): (&Memory, &Memory),
         weights: &[&Memory],
     ) -> Result<bool> {
+        // The library takes it that operands begin at such an address.
+        if !(shape.inner * shape.compute.bytes()).is_multiple_of(ALIGNED) {
+            return Ok(false);
+        }
         if !self.of_parts.contains_key(&(shape, layout)) {
             // Nothing is compared then; what is not known is asked for again.
             if self.library.device().is_capturing()? {
                 return Ok(false);
             }
             let described = Description::of_parts(&self.library, shape, layout)?;
-            let algorithm = self.chooser.algorithm_of_parts(&self.library, &described, layout, weights)?;
+            let algorithm = match self.chooser.algorithm_of_parts(&self.library, &described, layout, weights) {
+                // There may be memory to compare them later.
+                Err(error) if error.is_shortage() => {
+                    log::debug!("{} products of {shape:?} one by one: {error}", layout.parts);
+                    return Ok(false);
+                }
+                found => found?,
+            };
             log::debug!(
                 "{} products as one, {shape:?}: {}",
                 layout.parts,

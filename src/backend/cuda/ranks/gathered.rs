@@ -31,7 +31,7 @@ struct RankGathered {
     kernels: Mutex<HashMap<ExchangedSums, Arc<SumKernels>>>,
 }
 
-struct SumKernels {
+pub(super) struct SumKernels {
     own: Function,
     gathered: Function,
 }
@@ -55,12 +55,8 @@ impl Gathered {
         self.ranks.len()
     }
 
-    /// Loads the kernels of such sums, before a step needs them.
-    pub fn prepare_sums(&self, device: &Device, rank: usize, sums: ExchangedSums) -> Result<()> {
-        self.kernels(device, rank, sums).map(drop)
-    }
-
-    fn kernels(&self, device: &Device, rank: usize, sums: ExchangedSums) -> Result<Arc<SumKernels>> {
+    /// The kernels of such sums, loaded once.
+    pub fn sum_kernels(&self, device: &Device, rank: usize, sums: ExchangedSums) -> Result<Arc<SumKernels>> {
         let mut loaded = self.ranks[rank].kernels.lock().expect("nothing panics while it holds this lock");
         if let Some(known) = loaded.get(&sums) {
             return Ok(known.clone());
@@ -78,8 +74,13 @@ impl Gathered {
     }
 
     /// Enqueues the sums of all elements.
-    pub fn sum(&self, device: &Device, rank: usize, sums: ExchangedSums, of: &SumBuffers<'_>) -> Result<()> {
-        let kernels = self.kernels(device, rank, sums)?;
+    pub fn sum(
+        &self,
+        device: &Device,
+        rank: usize,
+        (sums, kernels): (ExchangedSums, &SumKernels),
+        of: &SumBuffers<'_>,
+    ) -> Result<()> {
         let (given, count) = (&self.ranks[rank].given, of.out.rows * of.out.width);
         let at_once = GIVEN / self.count() / sums.wire.bytes();
         for first in (0..count).step_by(at_once) {

@@ -3,7 +3,7 @@
 
 use super::nccl::Nccl;
 use super::ways::{self, ExchangePiece, Way};
-use super::{BLOCKS, Exchanges, SumBuffers, THREADS};
+use super::{BLOCKS, SumBuffers, THREADS};
 use crate::backend::cuda::Cuda;
 use crate::backend::cuda::compile::units::{self, ExchangedSums};
 use crate::backend::cuda::driver::args::Args;
@@ -102,12 +102,11 @@ impl MeasuredRanks {
     pub fn limits(&self) -> Result<LinkLimits> {
         let round_trip = |rank: Rank<'_, Cuda>, begin: u32| -> Result<f64> {
             let (device, fabric) = (rank.backend.device(), rank.fabric);
+            let peers = fabric.peers()?;
             let (before, after) = (device.event()?, device.event()?);
             fabric.meeting.meet();
             before.record()?;
-            if let Exchanges::Peers(peers) = &fabric.exchanges {
-                peers.launch_round_trip(device, rank.number, begin, TURNS);
-            }
+            peers.launch_round_trip(device, rank.number, begin, TURNS);
             after.record()?;
             after.wait()?;
             Ok(before.elapsed_us(&after)? / f64::from(TURNS))

@@ -41,7 +41,8 @@ const THREADS: u32 = 512;
 /// Blocks of a launch that exchanges nothing.
 const BLOCKS: u32 = 128;
 
-/// The variable that, if it is 0, keeps GPUs from writing into each other's memory, so that NCCL is used.
+/// The variable that, if it is 0, keeps our kernels from writing into other GPUs' memory, so that NCCL is used, which
+/// may.
 const PEER_MEMORY: &str = "OFFSHOOT_PEER_MEMORY";
 
 /// What the ranks exchange, and how.
@@ -94,7 +95,7 @@ impl Exchanges {
     fn prepare_sums(&self, device: &Device, rank: usize, sums: ExchangedSums) -> Result<()> {
         match self {
             Exchanges::Peers(peers) => peers.sum_kernels(device, rank, sums).map(drop),
-            Exchanges::Gathered(gathered) => gathered.prepare_sums(device, rank, sums),
+            Exchanges::Gathered(gathered) => gathered.sum_kernels(device, rank, sums).map(drop),
         }
     }
 
@@ -123,7 +124,8 @@ impl CudaFabric {
         match &self.exchanges {
             Exchanges::Peers(peers) => Ok(peers),
             Exchanges::Gathered(_) => {
-                Err(Error::value("--devices", "GPUs that write into each other's memory", "GPUs that cannot"))
+                let found = format!("GPUs that cannot, or may not by {PEER_MEMORY}");
+                Err(Error::value("--devices", "GPUs that write into each other's memory", found))
             }
         }
     }
@@ -146,8 +148,11 @@ impl CudaFabric {
             }
             Err(error) => Err(error),
         };
-        if let Err(error) = launched {
-            self.fail(device, error);
+        match launched {
+            // Another rank's failure is the reason: its error is told.
+            Err(_) if self.count > 1 && self.exchanges.is_over() => resume_unwind(Box::new(Aborted)),
+            Err(error) => self.fail(device, error),
+            Ok(()) => {}
         }
     }
 
@@ -235,7 +240,12 @@ impl Ranked for Cuda {
                 }),
                 Err(error) => fabric.fail(&device, error),
             },
-            Exchanges::Gathered(gathered) => fabric.exchange(&device, || gathered.sum(&device, rank, sums, &of)),
+            Exchanges::Gathered(gathered) => match gathered.sum_kernels(&device, rank, sums) {
+                Ok(kernels) => {
+                    fabric.exchange(&device, || gathered.sum(&device, rank, (sums, &kernels), &of));
+                }
+                Err(error) => fabric.fail(&device, error),
+            },
         }
     }
 
@@ -288,7 +298,11 @@ impl Ranked for Cuda {
         if parts.len() < 2 || !is_joined || !bytes.is_multiple_of(ALIGNED) {
             return Ok(());
         }
-        let joined = self.device().alloc(bytes * parts.len())?.divided(parts.len());
+        let joined = match self.device().alloc(bytes * parts.len()) {
+            // It serves speed alone.
+            Err(Error::DeviceMemory { .. }) => return Ok(()),
+            joined => joined?.divided(parts.len()),
+        };
         for (part, memory) in parts.iter_mut().zip(joined) {
             self.device().copy(&memory, 0, &part.memory, 0..bytes)?;
             part.memory = Arc::new(memory);

@@ -221,15 +221,16 @@ fn function<'a, F>(library: &'a Library, name: &[u8]) -> Result<libloading::Symb
     })
 }
 
-/// A communicator that nobody calls any more, with what it needs to end.
+/// A communicator with what it needs to end. Nobody calls it any more, but for a call that waits for a rank which has
+/// failed.
 struct Ended {
     library: Arc<Library>,
     device: Device,
     comm: Comm,
 }
 
-// SAFETY: the last thread that uses the communicator has it; but for a call that waits for a rank which has failed,
-// beside which NCCL lets another thread end it.
+// SAFETY: the last thread that uses the communicator has it; beside a call that still waits NCCL lets another thread
+// end it.
 unsafe impl Send for Ended {}
 
 impl Ended {

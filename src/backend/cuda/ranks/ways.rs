@@ -2,8 +2,8 @@
 //! the same.
 //!
 //! The limits between the ways were measured on two and four H200s: packets carry twice the bytes, but save two ways of
-//! the link (about 2 us on NVLink, the time of about 512 KiB); of more than two ranks, one shot sends `ranks - 1` buffers,
-//! and two shots send two at most, but wait for each other once more. `bench allreduce` prints all of them.
+//! the link (about 2 us on NVLink, the time of about 512 KiB); of more than two ranks, one shot sends `ranks - 1`
+//! buffers, and two shots send two at most, but wait for each other once more. `bench allreduce` prints all of them.
 
 use crate::backend::Dtype;
 
