@@ -104,8 +104,8 @@ fn buffer(dtype: Dtype, x: &[f32]) -> Vec<[u64; 2]> {
 }
 
 /// As a kernel is given a rank's parts.
-fn pointers_of(parts: &mut [Vec<[u64; 2]>]) -> [u64; PARTS] {
-    std::array::from_fn(|i| parts.get_mut(i).map_or(0, |part| part.as_mut_ptr() as u64))
+fn pointers_of(parts: &[Vec<[u64; 2]>]) -> [u64; PARTS] {
+    std::array::from_fn(|i| parts.get(i).map_or(0, |part| part.as_ptr() as u64))
 }
 
 /// The sum of element `i` of all parts of all ranks.
@@ -169,9 +169,9 @@ fn hold_sums(count: usize, part: Dtype, wire: Dtype, exact: bool) {
             .collect();
         let before = numbers(&mut dice, length);
         let mut out: Vec<Vec<[u64; 2]>> = (0..count).map(|_| buffer(Dtype::F32, &before)).collect();
-        let mut given: Vec<Vec<Vec<[u64; 2]>>> =
+        let given: Vec<Vec<Vec<[u64; 2]>>> =
             x.iter().map(|parts| parts.iter().map(|x| buffer(part, x)).collect()).collect();
-        let mut pointers: Vec<[u64; PARTS]> = given.iter_mut().map(|parts| pointers_of(parts)).collect();
+        let mut pointers: Vec<[u64; PARTS]> = given.iter().map(|parts| pointers_of(parts)).collect();
         let mut own: Vec<Vec<u64>> = out
             .iter_mut()
             .map(|out| {
@@ -239,9 +239,9 @@ fn hold_gathered_sums(ranks: usize, part: Dtype, wire: Dtype, exact: bool) {
         let x: Vec<Vec<Vec<f32>>> = (0..ranks).map(|_| (0..sums.parts).map(|_| drawn(&mut dice)).collect()).collect();
         let mut given = Vec::new();
         for x in &x {
-            let mut parts: Vec<Vec<[u64; 2]>> = x.iter().map(|x| buffer(part, x)).collect();
+            let parts: Vec<Vec<[u64; 2]>> = x.iter().map(|x| buffer(part, x)).collect();
             let mut to = buffer(wire, &vec![0.0; count]);
-            let (mut pointers, mut address) = (pointers_of(&mut parts), to.as_mut_ptr() as u64);
+            let (mut pointers, mut address) = (pointers_of(&parts), to.as_mut_ptr() as u64);
             let (mut first, mut elements) = (first as u64, count as u32);
             let args = vec![at(&mut address), at(&mut pointers), at(&mut first), at(&mut elements)];
             // SAFETY: the arguments of the kernel in their order; memory as large as they say.

@@ -58,14 +58,7 @@ impl Ranked for Cpu {
         fabric.meeting.is_aborted()
     }
 
-    fn all_reduce(
-        &mut self,
-        fabric: &CpuFabric,
-        rank: usize,
-        out: &mut CpuBuffer,
-        parts: &mut [&mut CpuBuffer],
-        how: Reduced,
-    ) {
+    fn all_reduce(&mut self, fabric: &CpuFabric, rank: usize, out: &mut CpuBuffer, parts: &[&CpuBuffer], how: Reduced) {
         assert!(parts.iter().all(|part| (part.rows, part.width) == (out.rows, out.width)), "all_reduce: shapes");
         assert!(!how.exact || parts.len() * fabric.given.len() == PARTS, "all_reduce: all parts of an exact sum");
         let ranks = fabric.given.len();
@@ -189,13 +182,7 @@ mod tests {
 
     fn sum(cpu: &mut Cpu, fabric: &CpuFabric, rank: usize, x: &CpuBuffer) -> CpuBuffer {
         let mut out = one(f32::NAN);
-        cpu.all_reduce(
-            fabric,
-            rank,
-            &mut out,
-            &mut [&mut x.clone()],
-            Reduced { wire: Dtype::F32, exact: false, adds: false },
-        );
+        cpu.all_reduce(fabric, rank, &mut out, &[x], Reduced { wire: Dtype::F32, exact: false, adds: false });
         out
     }
 
@@ -204,9 +191,9 @@ mod tests {
         let found = members(2).each(|rank| {
             let mut out = one(10.0);
             // One eighth more than 256: bf16 has steps of 2 there.
-            let mut x = one(256.125);
+            let x = one(256.125);
             let how = Reduced { wire: Dtype::Bf16, exact: false, adds: true };
-            rank.backend.all_reduce(rank.fabric, rank.number, &mut out, &mut [&mut x], how);
+            rank.backend.all_reduce(rank.fabric, rank.number, &mut out, &[&x], how);
             out.data[0]
         });
         assert_eq!(found, [522.0; 2]);
@@ -219,10 +206,9 @@ mod tests {
             let found = members(ranks).each(|rank| {
                 let mut out = one(0.5);
                 let x = one(if rank.number == 0 { 256.0 } else { 0.25 });
-                let mut parts = vec![x; if exact { PARTS / ranks } else { 1 }];
-                let mut parts: Vec<&mut CpuBuffer> = parts.iter_mut().collect();
+                let parts = vec![&x; if exact { PARTS / ranks } else { 1 }];
                 let how = Reduced { wire: Dtype::Bf16, exact, adds: true };
-                rank.backend.all_reduce(rank.fabric, rank.number, &mut out, &mut parts, how);
+                rank.backend.all_reduce(rank.fabric, rank.number, &mut out, &parts, how);
                 out.data[0]
             });
             assert!(found.iter().all(|&sum| sum == found[0]), "all have the same");
@@ -241,12 +227,12 @@ mod tests {
         for wire in [Dtype::F32, Dtype::Bf16] {
             let sum = |count: usize| {
                 members(count).each(|rank| {
-                    let mut own: Vec<CpuBuffer> =
+                    let own: Vec<CpuBuffer> =
                         numbers.chunks(PARTS / count).nth(rank.number).unwrap().iter().map(|&x| one(x)).collect();
                     let mut out = one(f32::NAN);
-                    let mut parts: Vec<&mut CpuBuffer> = own.iter_mut().collect();
+                    let parts: Vec<&CpuBuffer> = own.iter().collect();
                     let how = Reduced { wire, exact: true, adds: false };
-                    rank.backend.all_reduce(rank.fabric, rank.number, &mut out, &mut parts, how);
+                    rank.backend.all_reduce(rank.fabric, rank.number, &mut out, &parts, how);
                     out.data[0].to_bits()
                 })
             };

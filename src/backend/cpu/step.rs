@@ -24,7 +24,7 @@ pub struct CpuStep {
     done: VecDeque<Vec<Sampled>>,
 }
 
-/// The part of a batch whose keys and values a member has.
+/// The part of a batch whose keys and values one member of a group of ranks stores.
 struct OwnPositions {
     member: Member,
     /// One for each of the batch.

@@ -68,7 +68,7 @@ pub trait Ranked: Backend<SavedPages: Sync> + Sized {
         fabric: &Self::Fabric,
         rank: usize,
         out: &mut Self::Buffer,
-        parts: &mut [&mut Self::Buffer],
+        parts: &[&Self::Buffer],
         how: Reduced,
     );
     /// As `matrix`, for the rows of one rank of a matrix of `outputs` rows: products of all numbers of ranks have the
@@ -409,7 +409,8 @@ impl<B: Ranked> Ranks<B> {
             let mut parts: Vec<_> = parts.iter().map(|part| members::lock(&part[at])).collect();
             let mut parts: Vec<&mut B::Buffer> = parts.iter_mut().map(|part| &mut **part).collect();
             write_parts(rank, &mut parts);
-            rank.backend.all_reduce(rank.fabric, at, &mut own, &mut parts, how);
+            let parts: Vec<&B::Buffer> = parts.iter().map(|part| &**part).collect();
+            rank.backend.all_reduce(rank.fabric, at, &mut own, &parts, how);
         });
     }
 

@@ -60,7 +60,7 @@ impl Memory {
 
 /// Rows of device memory: where the first begins, and how many bytes each begins behind the one before.
 #[derive(Clone, Copy)]
-pub struct Rows<'a> {
+pub struct RowsAt<'a> {
     pub memory: &'a Memory,
     pub first: usize,
     pub apart: usize,
@@ -205,8 +205,8 @@ impl Device {
     }
 
     /// Enqueues a copy of `rows` rows of `width` bytes. The two must not overlap.
-    pub fn copy_rows(&self, to: Rows<'_>, from: Rows<'_>, width: usize, rows: usize) -> Result<()> {
-        let of = |of: &Rows<'_>| of.memory.at(&(of.first..of.first + (rows - 1) * of.apart + width));
+    pub fn copy_rows(&self, to: RowsAt<'_>, from: RowsAt<'_>, width: usize, rows: usize) -> Result<()> {
+        let of = |of: &RowsAt<'_>| of.memory.at(&(of.first..of.first + (rows - 1) * of.apart + width));
         let copy = sys::CUDA_MEMCPY2D {
             srcXInBytes: 0,
             srcY: 0,

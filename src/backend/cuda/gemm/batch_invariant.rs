@@ -74,9 +74,7 @@ impl BatchInvariant {
             }),
         }
     }
-}
 
-impl BatchInvariant {
     fn kind(&mut self, library: &Library, of: &GemmShape, whole: Option<usize>) -> Result<Option<&mut ProductKind>> {
         let kind = match self.0.entry((GemmShape { rows: USUAL_ROWS, ..*of }, whole)) {
             Entry::Occupied(kind) => kind.into_mut(),

@@ -11,7 +11,7 @@ use crate::backend::cuda::driver::args::Args;
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::function::Function;
 use crate::backend::cuda::driver::grid::small;
-use crate::backend::cuda::driver::memory::{Memory, Rows};
+use crate::backend::cuda::driver::memory::{Memory, RowsAt};
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::ranks::PARTS;
 use crate::error::Result;
@@ -28,10 +28,10 @@ pub(super) struct Gathered {
 struct RankGathered {
     /// `GIVEN` bytes: equal shares, in the order of the ranks.
     given: Memory,
-    kernels: Mutex<HashMap<ExchangedSums, Arc<SumKernels>>>,
+    kernels: Mutex<HashMap<ExchangedSums, Arc<GatheredKernels>>>,
 }
 
-pub(super) struct SumKernels {
+pub(super) struct GatheredKernels {
     own: Function,
     gathered: Function,
 }
@@ -56,7 +56,7 @@ impl Gathered {
     }
 
     /// The kernels of such sums, loaded once.
-    pub fn sum_kernels(&self, device: &Device, rank: usize, sums: ExchangedSums) -> Result<Arc<SumKernels>> {
+    pub fn sum_kernels(&self, device: &Device, rank: usize, sums: ExchangedSums) -> Result<Arc<GatheredKernels>> {
         let mut loaded = self.ranks[rank].kernels.lock().expect("nothing panics while it holds this lock");
         if let Some(known) = loaded.get(&sums) {
             return Ok(known.clone());
@@ -64,7 +64,7 @@ impl Gathered {
         let unit = units::all_reduce(sums);
         let function = |name| device.function(&unit, name);
         let kernels =
-            Arc::new(SumKernels { own: function("all_reduce_own")?, gathered: function("all_reduce_gathered")? });
+            Arc::new(GatheredKernels { own: function("all_reduce_own")?, gathered: function("all_reduce_gathered")? });
         // The driver brings a kernel to the device when it is first launched.
         let none = Args::new().u64(0).memories([], PARTS).u64(0).u32(0);
         device.launch(&kernels.own, [1, 1, 1], THREADS, 0, &none);
@@ -78,7 +78,7 @@ impl Gathered {
         &self,
         device: &Device,
         rank: usize,
-        (sums, kernels): (ExchangedSums, &SumKernels),
+        (sums, kernels): (ExchangedSums, &GatheredKernels),
         of: &SumBuffers<'_>,
     ) -> Result<()> {
         let (given, count) = (&self.ranks[rank].given, of.out.rows * of.out.width);
@@ -107,9 +107,9 @@ impl Gathered {
             device.copy(given, rank * share, x.memory(), first * width..first * width + share)?;
             self.nccl.gather(device, rank, given, share)?;
             for sender in 0..self.count() {
-                let from = Rows { memory: given, first: sender * share, apart: width };
+                let from = RowsAt { memory: given, first: sender * share, apart: width };
                 let to = (first * self.count() + sender) * width;
-                let to = Rows { memory: out.memory(), first: to, apart: self.count() * width };
+                let to = RowsAt { memory: out.memory(), first: to, apart: self.count() * width };
                 device.copy_rows(to, from, width, rows)?;
             }
         }

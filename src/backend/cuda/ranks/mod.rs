@@ -212,14 +212,7 @@ impl Ranked for Cuda {
         self.device().settle();
     }
 
-    fn all_reduce(
-        &mut self,
-        fabric: &CudaFabric,
-        rank: usize,
-        out: &mut Buffer,
-        parts: &mut [&mut Buffer],
-        how: Reduced,
-    ) {
+    fn all_reduce(&mut self, fabric: &CudaFabric, rank: usize, out: &mut Buffer, parts: &[&Buffer], how: Reduced) {
         let Some(part) = parts.first().map(|part| part.element) else { return };
         assert_eq!(out.element, Dtype::F32, "all_reduce: a buffer of sums");
         assert!(parts.iter().all(|part| (part.rows, part.width) == (out.rows, out.width)), "all_reduce: shapes");
@@ -227,10 +220,8 @@ impl Ranked for Cuda {
         if out.rows * out.width == 0 {
             return;
         }
-        let parts: Vec<&Buffer> = parts.iter().map(|part| &**part).collect();
-        parts.iter().for_each(|part| self.forget_before(part));
         let sums = ExchangedSums::of(fabric.count, part, how.wire, how.exact);
-        let (device, of) = (self.device().clone(), SumBuffers { out, parts: &parts, adds: how.adds });
+        let (device, of) = (self.device().clone(), SumBuffers { out, parts, adds: how.adds });
         match &fabric.exchanges {
             Exchanges::Peers(peers) => match peers.sum_kernels(&device, rank, sums) {
                 Ok(kernels) => fabric.exchange(&device, || {
