@@ -25,6 +25,10 @@ const FLOATS: usize = 16 << 20;
 const CHUNK_STEP: usize = 512 * 8;
 const MOST_CHUNK: usize = 4 * CHUNK_STEP;
 
+/// Units of a chunk where members merge: one for each warp of a block, and several where there are many.
+const UNITS: usize = super::THREADS as usize / 32;
+const MOST_UNITS: usize = 16 * UNITS;
+
 /// Bytes on the link up to which packets are used, all receivers together, and one shot.
 const PACKET_BYTES: usize = 512 << 10;
 const ONE_SHOT_BYTES: usize = 2 << 20;
@@ -102,6 +106,16 @@ pub fn pieces_of_gather(ranks: usize, count: usize) -> impl Iterator<Item = Exch
     })
 }
 
+/// The launches in which members merge `count` units of a row and a head each: half the blocks send, half merge. A unit's
+/// state has `floats` floats.
+pub fn pieces_of_merge(ranks: usize, count: usize, floats: usize) -> impl Iterator<Item = ExchangePiece> {
+    let (blocks, most) = (LARGE_BLOCKS / 2, (most_floats(ranks) / floats).min(MOST_CHUNKS * MOST_UNITS));
+    split(count, most).map(move |(first, count)| {
+        let chunk = count.div_ceil(blocks).next_multiple_of(UNITS).min(MOST_UNITS);
+        ExchangePiece { way: Way::OneShot, first, count, chunk, blocks: 2 * count.div_ceil(chunk).min(blocks) }
+    })
+}
+
 fn split(count: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..count.div_ceil(most)).map(move |piece| (piece * most, most.min(count - piece * most)))
 }
@@ -159,6 +173,27 @@ mod tests {
                         }
                         assert_eq!(next, count);
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn units_of_members_fit_into_memory() {
+        for ranks in [2, 4, 8] {
+            for head_dim in [2, 16, 128, 512] {
+                for count in [1, 8, 64, 4097, 131_072, 3 << 20] {
+                    let mut next = 0;
+                    for piece in pieces_of_merge(ranks, count, head_dim + 2) {
+                        assert_eq!(piece.first, next);
+                        next += piece.count;
+                        assert!(piece.count * (head_dim + 2) <= most_floats(ranks), "{piece:?}");
+                        assert!(piece.count.div_ceil(piece.chunk) <= MOST_CHUNKS, "{piece:?}");
+                        // Both halves have blocks, and each of them a chunk.
+                        assert!((2..=MOST_BLOCKS).contains(&piece.blocks) && piece.blocks.is_multiple_of(2));
+                        assert!(piece.blocks / 2 <= piece.count.div_ceil(piece.chunk), "{piece:?}");
+                    }
+                    assert_eq!(next, count);
                 }
             }
         }
