@@ -18,7 +18,6 @@ use crate::backend::cuda::driver::args::Args;
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::function::Function;
 use crate::backend::cuda::driver::memory::Memory;
-use crate::backend::ranks::PARTS;
 use crate::backend::{Dtype, HeadLayout, KvShape, SavedBytes};
 use crate::error::{Error, Result};
 use crate::figures;
@@ -117,19 +116,18 @@ pub struct SlotWords<'a> {
     pub member: Member,
 }
 
-/// A slot as kernels read it, of a page that so many members divide. Panics where words do not reach so far.
+/// A slot as kernels read it, of a page that so many members divide. Panics where the slots of all are too many for words.
 pub fn slot_word(slot: KvSlot, members: u32) -> u32 {
     let page_tokens = members * PAGE_TOKENS;
     debug_assert!(slot.slot < page_tokens);
-    let first = slot.page.0.checked_mul(page_tokens).expect("pages of the pool, whose slots are words");
+    let first = slot.page.0.checked_mul(page_tokens).expect("members share fewer slots than there are words");
     first + slot.slot
 }
 
 impl Kv {
     /// Pages and states of unspecified contents: a slot is written before it is read.
     pub fn new(device: &Device, shape: &KvShape, element_of: ElementOf<'_>) -> Result<Self> {
-        let most_pages = u32::MAX / (PAGE_TOKENS * PARTS as u32);
-        assert!(shape.pages < most_pages as usize, "{} pages: slots of up to {PARTS} members are words", shape.pages);
+        assert!(shape.pages < (u32::MAX / PAGE_TOKENS) as usize, "{} pages: slots are words", shape.pages);
         let unit = Unit::new(&units::KV_PAGES);
         let part = |&heads: &HeadLayout| {
             let kv_element = element_of(heads);
