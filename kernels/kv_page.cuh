@@ -11,6 +11,17 @@ constexpr unsigned PAGE_TOKENS = 32;
 
 constexpr unsigned PANEL_ROW_BYTES = 128;
 
+// The slot word of a row that is not stored.
+constexpr unsigned NO_SLOT = ~0u;
+
+// Members of a group divide a page among them, PAGE_TOKENS neighbouring slots each, which are a page of the same number in
+// a member's memory. From the slot word of a row, page * members * PAGE_TOKENS + slot, or NO_SLOT: the word of its slot in
+// the memory of `member`, page * PAGE_TOKENS + slot, or NO_SLOT if it does not store that.
+__device__ __forceinline__ unsigned own_slot(unsigned word, unsigned member, unsigned members) {
+    const unsigned block = word / PAGE_TOKENS;
+    return word == NO_SLOT || block % members != member ? NO_SLOT : block / members * PAGE_TOKENS + word % PAGE_TOKENS;
+}
+
 // Chunks are permuted within groups of this many, the largest power of two up to 8 that divides those of a row.
 __host__ __device__ constexpr unsigned swizzled_chunks(unsigned row_bytes) {
     return row_bytes % 128 == 0 ? 8 : row_bytes % 64 == 0 ? 4 : row_bytes % 32 == 0 ? 2 : 1;

@@ -19,7 +19,7 @@ enum PlanWord {
     NARROW_TICKET,  // the same for narrow tiles
     ENDED_BLOCKS,  // blocks that have written all their states; 0 before and after a step
     LEFT_BLOCKS,  // blocks past the wait for all states; 0 before and after a step
-    REAL_ROWS,  // rows without padding
+    REAL_ROWS,  // rows without padding; 0 if another kernel merges the states (ranks/merge_members.cu)
     NARROW_HEADS,  // key heads per unit: a warp takes so many of a narrow tile, one after another
     FIRST_POSITION,  // of row 0 when the plan was made; all rows have advanced by the same number of tokens
     HEADER_WORDS = 16
@@ -29,7 +29,8 @@ constexpr unsigned KV_BLOCK_TOKENS = 32;
 constexpr unsigned TILE_WORDS = 16;
 constexpr unsigned TILE_KV_BLOCKS = 4;  // KV blocks repeated in the tile's own words, after its fields
 
-// Number of partial states per row of a tile: several for all, one for all, or differing between rows.
+// Number of partial states per row of a tile: several for all, one for all, or differing between rows. Where another
+// kernel merges all states, one counts as several.
 enum RowStates { SEVERAL, ONE, DIFFERENT };
 
 // Packed rows (row * GROUP + head in the group) times KV blocks, for every key head. Stored as so many words in this

@@ -84,6 +84,11 @@ __device__ __forceinline__ unsigned state_place(unsigned column) {
     return column / 16 * 16 + column % 8 * 2 + column / 8 % 2;
 }
 
+// The column of the element at `place`, the inverse.
+__device__ __forceinline__ unsigned state_column(unsigned place) {
+    return place / 16 * 16 + place % 2 * 8 + place % 16 / 2;
+}
+
 // m and l of a partial state.
 struct Extent {
     float m, l;

@@ -300,7 +300,7 @@ struct Place {
 __device__ __forceinline__ Place place_of(const Job& job, const TileShared& shared, unsigned i) {
     unsigned packed = shared.tile.first_row + i, row = job.by_group.quotient(packed), q_heads = job.group * job.kv_heads;
     unsigned head = shared.kv_head * job.group + job.by_group.remainder(packed);
-    if (has_one_state(job.words, row)) {
+    if (has_one_state(job.words, shared.tile.states, row)) {
         return {job.out + (static_cast<size_t>(row) * q_heads + head) * HEAD_DIM, 0, head};
     }
     return {nullptr, static_cast<size_t>(shared.tile.slot + row - job.by_group.quotient(shared.tile.first_row)) * q_heads + head, head};

@@ -142,7 +142,7 @@ tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const uns
             if (warp * ROWS + r >= tile.rows) {
                 continue;
             }
-            bool whole = has_one_state(words, row[r]);
+            bool whole = has_one_state(words, tile.states, row[r]);
             size_t state = static_cast<size_t>(tile.slot + row[r] - tile.first_row / group) * q_heads + head[r];
             size_t place = (whole ? static_cast<size_t>(row[r]) * q_heads + head[r] : state) * HEAD_DIM;
             float scale = whole ? final_factor(m[r], l[r], sink_of(sinks, head[r])) : 0.0f;

@@ -3,7 +3,7 @@
 //
 //   tokens[r] = SAMPLED | r,  positions[r] += 1,  slots[g][r] += 1
 //
-// Shapes: tokens, positions u32 [rows], slots u32 [groups, padded]; a slot word is page * PAGE_TOKENS + slot.
+// Shapes: tokens, positions u32 [rows], slots u32 [groups, padded]; a slot word counts slots, page after page.
 // Grid: one thread per row.
 // Limit: launch latency.
 // Definition: `StepBatch::advance` of src/backend/step.rs.

@@ -1,16 +1,15 @@
 // Stores the keys and values of row r of qkv in slot slots[r] of one layer.
 //
 // Shapes: qkv ELEMENT [R, q | keys | values] with kv_heads keys and kv_heads values of `head_bytes` each; layer
-// [page][kv_head][keys, values], laid out as in kv_page.cuh; slots u32 [R], page * PAGE_TOKENS + slot, or NO_SLOT for a
-// padded row, which is skipped. Both have the same element type, so bytes are copied.
+// [page][kv_head][keys, values], laid out as in kv_page.cuh; slots u32 [R], the words of `own_slot`: NO_SLOT for a padded
+// row, which is skipped as those of other members than `member` of `members` are. Both have the same element type, so
+// bytes are copied.
 // Grid: x = row, y = blocks over the keys and values of the row.
 // Limit: bandwidth, 2 * sizeof(ELEMENT) bytes per element.
 // Definition: `Backend::kv_append`; on the CPU, `append` of src/backend/cpu/kv.rs (whose page layout differs).
 //
 // Defines: SWIZZLED (0 or 1).
 #include "kv_page.cuh"
-
-constexpr unsigned NO_SLOT = ~0u;
 
 template <class Chunk>
 __device__ __forceinline__ void append_row(char* layer, const char* row, unsigned slot, unsigned kv_heads,
@@ -29,14 +28,15 @@ __device__ __forceinline__ void append_row(char* layer, const char* row, unsigne
 
 extern "C" __global__ void kv_append(char* __restrict__ layer, const char* __restrict__ qkv,
                                      const unsigned* __restrict__ slots, unsigned row_bytes, unsigned kv_heads,
-                                     unsigned head_bytes) {
-    if (slots[blockIdx.x] == NO_SLOT) {
+                                     unsigned head_bytes, unsigned member, unsigned members) {
+    const unsigned slot = own_slot(slots[blockIdx.x], member, members);
+    if (slot == NO_SLOT) {
         return;
     }
     const char* row = qkv + (blockIdx.x + 1ull) * row_bytes - 2 * kv_heads * head_bytes;
     if (head_bytes % sizeof(uint4) == 0) {
-        append_row<uint4>(layer, row, slots[blockIdx.x], kv_heads, head_bytes);
+        append_row<uint4>(layer, row, slot, kv_heads, head_bytes);
     } else {
-        append_row<unsigned short>(layer, row, slots[blockIdx.x], kv_heads, head_bytes);
+        append_row<unsigned short>(layer, row, slot, kv_heads, head_bytes);
     }
 }

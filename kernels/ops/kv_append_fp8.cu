@@ -3,8 +3,8 @@
 // same rounded values.
 //
 // Shapes: qkv ELEMENT [R, width], whose last 2 * kv_heads * head_dim columns are keys and values; layer KV_ELEMENT
-// [page][kv_head][keys, values], laid out as in kv_page.cuh; slots u32 [R], page * PAGE_TOKENS + slot, or NO_SLOT for a
-// padded row, which is skipped.
+// [page][kv_head][keys, values], laid out as in kv_page.cuh; slots u32 [R], the words of `own_slot`: NO_SLOT for a padded
+// row, which is skipped as those of other members than `member` of `members` are.
 // Grid: x = row, y = blocks over the keys and values of the row.
 // Limit: bandwidth, sizeof(ELEMENT) + sizeof(KV_ELEMENT) bytes per element.
 // Definition: `Backend::kv_append`; on the CPU, `append` of src/backend/cpu/kv.rs (whose page layout differs).
@@ -19,14 +19,15 @@ __device__ __forceinline__ void append_row(KV_ELEMENT* layer, const ELEMENT* row
     }
 }
 
-extern "C" __global__ void kv_append_fp8(KV_ELEMENT* __restrict__ layer, const ELEMENT* __restrict__ qkv, const unsigned* __restrict__ slots, unsigned width, unsigned kv_heads, unsigned head_dim) {
-    if (slots[blockIdx.x] == NO_SLOT) {
+extern "C" __global__ void kv_append_fp8(KV_ELEMENT* __restrict__ layer, const ELEMENT* __restrict__ qkv, const unsigned* __restrict__ slots, unsigned width, unsigned kv_heads, unsigned head_dim, unsigned member, unsigned members) {
+    const unsigned slot = own_slot(slots[blockIdx.x], member, members);
+    if (slot == NO_SLOT) {
         return;
     }
     const ELEMENT* row = qkv + (blockIdx.x + 1ull) * width - 2 * kv_heads * head_dim;
     if (head_dim % LANES == 0) {
-        append_row<LANES>(layer, row, slots[blockIdx.x], kv_heads, head_dim);
+        append_row<LANES>(layer, row, slot, kv_heads, head_dim);
     } else {
-        append_row<1>(layer, row, slots[blockIdx.x], kv_heads, head_dim);
+        append_row<1>(layer, row, slot, kv_heads, head_dim);
     }
 }

@@ -6,9 +6,6 @@
 #include "kv_page.cuh"
 #include "lanes.cuh"
 
-// The slot word of a padded row, which is skipped.
-constexpr unsigned NO_SLOT = ~0u;
-
 // Stores N elements, from `in_head` on, of the key of head `head`, or if that is kv_heads or more of the value of the head
 // as many before: in `slot`, page * PAGE_TOKENS + slot, of `layer` KV_ELEMENT [page][kv_head][keys, values].
 template <int N>

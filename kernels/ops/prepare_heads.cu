@@ -1,7 +1,8 @@
 // head_norm, rope and kv_append of the heads of a row in one pass, with the values that each of them would have stored
 // (sums of squares aside, which have another order): heads of one kind that have weights are normalised and rounded, the
 // first `turned` heads are rotated by the angle of the row's position and rounded, and with a layer the last 2 * kv_heads
-// heads, keys and values, go to slot slots[r] of it. Queries and keys that changed are stored in place.
+// heads, keys and values, go to slot slots[r] of it, if `member` of `members` stores that (`own_slot`). Queries and keys
+// that changed are stored in place.
 //
 // Shapes: qkv ELEMENT [R, queries | keys | values], q_heads and twice kv_heads heads of head_dim, which is 8, 16, 32, 64,
 // 128 or 256; weights f32 [head_dim] or null; cosines and sines f32 [positions, rotary / 2], rotary a multiple of 16;
@@ -38,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(128)
                   const float* __restrict__ value_weight, float eps, const float* __restrict__ cosines,
                   const float* __restrict__ sines, const unsigned* __restrict__ positions, unsigned rotary, unsigned turned,
                   KV_ELEMENT* __restrict__ layer, const unsigned* __restrict__ slots, unsigned q_heads, unsigned kv_heads,
-                  unsigned head_dim) {
+                  unsigned head_dim, unsigned member, unsigned members) {
     const unsigned row = blockIdx.x, width = (q_heads + 2 * kv_heads) * head_dim;
     const unsigned at = (blockIdx.y * blockDim.x + threadIdx.x) * LANES, threads = head_dim / LANES;
     const unsigned head = at / head_dim, in_head = at % head_dim;
@@ -93,7 +94,8 @@ extern "C" __global__ void __launch_bounds__(128)
     if (is_in && (weight || turns)) {
         store<LANES>(own, x);
     }
-    if (is_in && layer && head >= q_heads && slots[row] != NO_SLOT) {
-        store_in_slot<LANES>(layer, x, slots[row], head - q_heads, in_head, kv_heads, head_dim);
+    const unsigned slot = layer ? own_slot(slots[row], member, members) : NO_SLOT;
+    if (is_in && head >= q_heads && slot != NO_SLOT) {
+        store_in_slot<LANES>(layer, x, slot, head - q_heads, in_head, kv_heads, head_dim);
     }
 }

@@ -156,13 +156,14 @@ impl Opened {
 
 /// Connects devices, and says how they hold what several of them have of the model's keys and values.
 fn join_ranks<B: Ranked>(devices: Vec<B>, exact: bool, model: ModelSource<'_>) -> Result<Ranks<B>> {
-    let shared = model.config.shared_keys(devices.len(), exact, B::DIVIDES_POSITIONS);
+    let ranks = Ranks::new(devices, exact)?;
+    let shared = model.config.shared_keys(ranks.count(), exact, ranks.can_share_positions());
     match shared {
         SharedKeys::Nothing => {}
         SharedKeys::Divided { .. } | SharedKeys::Copied { why: WhyCopied::Deterministic, .. } => log::info!("{shared}"),
         SharedKeys::Copied { .. } => log::warn!("--tensor-parallel: {shared}"),
     }
-    let ranks = Ranks::new(devices, exact)?.sharing_positions(shared.members());
+    let ranks = ranks.sharing_positions(shared.members());
     can_hold(&ranks, 1, Some(model))?;
     Ok(ranks)
 }

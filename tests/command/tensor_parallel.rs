@@ -66,16 +66,14 @@ fn a_plan_has_the_memory_of_each_device_and_opens_none() {
     let undivided = of(&two, "ranks", "undivided_bytes");
     assert!(undivided > 0 && each == (weights + undivided) / 2, "{each} of {weights}");
     assert_eq!(2 * of(&two, "ranks", "kv_bytes_per_token"), of(&one, "model", "kv_bytes_per_token"));
-    // It has four key heads.
-    let eight = plan(&["--tensor-parallel", "8"]);
-    assert_eq!(4 * of(&eight, "ranks", "kv_bytes_per_token"), of(&one, "model", "kv_bytes_per_token"));
-    assert_eq!(of(&eight, "model", "kv_bytes_per_token"), 2 * of(&one, "model", "kv_bytes_per_token"));
-    assert_eq!((of(&eight, "ranks", "position_members"), of(&eight, "ranks", "kv_copies")), (1, 2));
-    // CPUs divide positions, in pages of twice as many tokens.
-    let cpu = |more: &[&str]| plan(&[&["--device-profile", "cpu"], more].concat());
-    let (one, eight) = (cpu(&[]), cpu(&["--tensor-parallel", "8"]));
-    assert_eq!(of(&eight, "model", "kv_bytes_per_token"), of(&one, "model", "kv_bytes_per_token"));
-    assert_eq!((of(&eight, "ranks", "position_members"), of(&eight, "ranks", "kv_copies")), (2, 1));
+    // It has four key heads, whose positions GPUs and CPUs divide, in pages of twice as many tokens.
+    for profile in [&[][..], &["--device-profile", "cpu"]] {
+        let plan = |more: &[&str]| plan(&[profile, more].concat());
+        let (one, eight) = (plan(&[]), plan(&["--tensor-parallel", "8"]));
+        assert_eq!(8 * of(&eight, "ranks", "kv_bytes_per_token"), of(&one, "model", "kv_bytes_per_token"));
+        assert_eq!(of(&eight, "model", "kv_bytes_per_token"), of(&one, "model", "kv_bytes_per_token"));
+        assert_eq!((of(&eight, "ranks", "position_members"), of(&eight, "ranks", "kv_copies")), (2, 1));
+    }
     let text = succeeds(run(folder.path(), &["plan", "task.json", "--tensor-parallel", "4"]));
     assert!(text.lines().any(|line| line.starts_with("each device") && line.contains("of 4: ")), "{text}");
     assert!(!text.contains("takes no time"), "{text}");

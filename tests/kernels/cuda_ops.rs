@@ -4,12 +4,13 @@
 
 use std::time::Duration;
 
+use offshoot::backend::cuda::attention::device_plan::WHOLE;
 use offshoot::backend::cuda::compile::elements::KvElement;
 use offshoot::backend::cuda::driver::device::Device;
 use offshoot::backend::cuda::gemm::Gemm;
 use offshoot::backend::cuda::gemm::chooser::AlgorithmPolicy;
 use offshoot::backend::cuda::memory::buffer::Buffer;
-use offshoot::backend::cuda::memory::kv::{self, Kv, slot_word};
+use offshoot::backend::cuda::memory::kv::{self, Kv, SlotWords, slot_word};
 use offshoot::backend::cuda::memory::staging::Staging;
 use offshoot::backend::cuda::memory::weights::{Matrix, Vector, WeightLoader};
 use offshoot::backend::cuda::ops::Ops;
@@ -204,14 +205,17 @@ fn pages_come_back_wherever_they_are_restored() {
     let ops = Ops::load(&device, Dtype::F16).unwrap();
     let rows = 12 * kv::PAGE_TOKENS as usize;
     let from: Vec<PageId> = (0..12).map(|i| PageId(23 - i)).collect();
-    let slots: Vec<u32> =
-        from.iter().flat_map(|&page| (0..kv::PAGE_TOKENS).map(move |slot| slot_word(KvSlot { page, slot }))).collect();
+    let slots: Vec<u32> = from
+        .iter()
+        .flat_map(|&page| (0..kv::PAGE_TOKENS).map(move |slot| slot_word(KvSlot { page, slot }, 1)))
+        .collect();
     let words = device.alloc(4 * rows).unwrap();
     device.upload(&words, 0, bytemuck::cast_slice(&slots)).unwrap();
     let qkv_bytes = |layer: usize| bytes_of(numbers(layer as u64 * 1000), Dtype::F16, rows * heads.qkv_width());
     for layer in [0, 1, 95] {
         let qkv = buffer(&device, rows, heads.qkv_width(), Dtype::F16, &qkv_bytes(layer));
-        ops.kv_append(&kv, LayerIx::new(layer), &qkv, (&words, 0));
+        let slots = SlotWords { words: (&words, 0), member: WHOLE };
+        ops.kv_append(&kv, LayerIx::new(layer), &qkv, slots);
         device.check().unwrap();
     }
     let saved = kv.save(&from, &mut staging).unwrap();

@@ -12,7 +12,7 @@ use offshoot::ids::{PageId, SegmentId, TokenId};
 use offshoot::kv::{PagePool, PrefixTree, StepRow};
 use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, grow};
-use offshoot::plan::{AttentionPlan, CostModel, NewPage, PlanHints, Planner};
+use offshoot::plan::{AttentionPlan, CostModel, Member, NewPage, PlanHints, Planner};
 
 /// Where the keys and values of positions lie: position -> (page, slot).
 type Context = BTreeMap<u32, (u32, u32)>;
@@ -20,9 +20,13 @@ type Context = BTreeMap<u32, (u32, u32)>;
 struct Words<'a> {
     words: &'a [u32],
     heads: HeadLayout,
+    /// Whose KV blocks they have.
+    member: Member,
     /// Whether a row has a state for each tile of the plan.
     whole_tiles: bool,
 }
+
+const WHOLE: Member = Member { number: 0, of: 1, page_tokens: KV_BLOCK_TOKENS };
 
 /// As in kernels/attention/plan.cuh.
 const SHARED_KV_BLOCK: u32 = 1 << 31;
@@ -67,6 +71,11 @@ impl Words<'_> {
         &self.words[states + merge[0] as usize..states + merge[1] as usize]
     }
 
+    /// Whether the states of a row are merged by the kernels, and there is one.
+    fn is_alone(&self, row: usize) -> bool {
+        self.member.of == 1 && self.states(row).len() == 1
+    }
+
     /// What the KV block holds for `at`, a row of a tile whose largest position is `last`.
     fn kv_block(&self, kv_block: usize, at: u32, last: u32) -> Context {
         let words = &self.words[self.header(PlanWord::KvBlocksAt) + 2 * kv_block..][..2];
@@ -74,7 +83,11 @@ impl Words<'_> {
         let to = to.min((last + 1).saturating_sub(base));
         let window = self.words[PlanWord::Window as usize];
         let seen = |slot: &u32| base + slot <= at && at - (base + slot) < window;
-        (from..to).filter(seen).map(|slot| (base + slot, (self.page(page, slot), slot))).collect()
+        let Member { number, of, .. } = self.member;
+        assert_eq!(base / KV_BLOCK_TOKENS % of, number, "a KV block of another member");
+        // As a slot of the page of all.
+        let place = |slot: u32| (self.page(page, slot), number * KV_BLOCK_TOKENS + slot);
+        (from..to).filter(seen).map(|slot| (base + slot, place(slot))).collect()
     }
 
     /// The page that holds `slot` of a KV block: of one of several pages, the part's.
@@ -111,7 +124,7 @@ impl Words<'_> {
                 (tile.positions.0 + moved, tile.positions.1 + moved),
                 "a tile knows its positions"
             );
-            let alone = |packed: usize| self.states(packed / group).len() == 1;
+            let alone = |packed: usize| self.is_alone(packed / group);
             assert_eq!(
                 (tile.rows.clone().any(alone), tile.rows.clone().all(alone)),
                 (tile.states > 0, tile.states == 1),
@@ -126,9 +139,9 @@ impl Words<'_> {
             );
             for (packed, kv_head) in tile.rows.clone().flat_map(|p| (0..self.heads.kv_heads).map(move |h| (p, h))) {
                 let (row, head) = (packed / group, kv_head * group + packed % group);
-                let state = match self.states(row).len() {
-                    1 => &mut rows[row][head],
-                    _ => &mut partials[tile.slot + row - tile.rows.start / group][head],
+                let state = match self.is_alone(row) {
+                    true => &mut rows[row][head],
+                    false => &mut partials[tile.slot + row - tile.rows.start / group][head],
                 };
                 let mut context = Context::new();
                 for (position, place) in tile.kv_blocks.clone().flat_map(|p| self.kv_block(p, positions[row], last)) {
@@ -169,8 +182,8 @@ fn contexts(plan: &AttentionPlan) -> Vec<Context> {
         let rows = item.rows.start as usize..item.rows.end as usize;
         for span in &plan.spans[item.spans.start as usize..item.spans.end as usize] {
             for position in span.first_position..span.first_position + span.tokens {
-                let page = span.pages.start + position / KV_BLOCK_TOKENS - span.first_position / KV_BLOCK_TOKENS;
-                let place = (plan.pages[page as usize].0, position % KV_BLOCK_TOKENS);
+                let page = span.pages.start + position / plan.page_tokens - span.first_position / plan.page_tokens;
+                let place = (plan.pages[page as usize].0, position % plan.page_tokens);
                 for (context, &at) in contexts[rows.clone()].iter_mut().zip(&plan.row_positions[rows.clone()]) {
                     if position <= at && plan.window.is_none_or(|window| at - position < window) {
                         context.insert(position, place);
@@ -183,11 +196,53 @@ fn contexts(plan: &AttentionPlan) -> Vec<Context> {
 }
 
 fn check(plan: &AttentionPlan, words: &DevicePlan, positions: &[u32], heads: HeadLayout, tiling: &Tiling, case: &str) {
-    let words_read = Words { words: words.words(), heads, whole_tiles: plan.tile > 1 };
+    let words_read = Words { words: words.words(), heads, member: WHOLE, whole_tiles: plan.tile > 1 };
     let found = words_read.gather(positions, words.partial_slots(), tiling);
     for (row, (expected, found)) in contexts(plan).iter().zip(&found).enumerate() {
         assert!(found.len() == heads.q_heads && found.iter().all(|f| f == expected), "{case}: row {row}");
     }
+}
+
+/// That each row gathers from the words of all members together what it sees, each position from the member that stores
+/// it.
+fn check_members(plan: &AttentionPlan, of_members: &[DevicePlan], heads: HeadLayout, tiling: &Tiling, case: &str) {
+    let positions = &plan.row_positions;
+    let mut together = vec![vec![Context::new(); heads.q_heads]; positions.len()];
+    for (member, words) in members(of_members.len()).zip(of_members) {
+        let read = Words { words: words.words(), heads, member, whole_tiles: false };
+        assert_eq!(read.header(PlanWord::Rows), 0, "{case}: the kernels merge no rows");
+        for (rows, found) in together.iter_mut().zip(read.gather(positions, words.partial_slots(), tiling)) {
+            for (all, own) in rows.iter_mut().zip(found) {
+                let before = all.len() + own.len();
+                all.extend(own);
+                assert_eq!(all.len(), before, "{case}: two members have a position");
+            }
+        }
+    }
+    for (row, (expected, found)) in contexts(plan).iter().zip(&together).enumerate() {
+        assert!(found.iter().all(|found| found == expected), "{case}: row {row}");
+    }
+}
+
+fn members(of: usize) -> impl Iterator<Item = Member> {
+    let of = u32::try_from(of).expect("few members");
+    (0..of).map(move |number| Member { number, of, page_tokens: KV_BLOCK_TOKENS })
+}
+
+/// The words of all members.
+fn of_members(
+    of: usize,
+    plan: &AttentionPlan,
+    heads: HeadLayout,
+    rows_padded: usize,
+    tiling: &Tiling,
+) -> Vec<DevicePlan> {
+    let words = |member| {
+        let mut words = DevicePlan::of_member(member);
+        words.rebuild(plan, heads, rows_padded, tiling);
+        words
+    };
+    members(of).map(words).collect()
 }
 
 const LAYOUTS: [(usize, usize); 5] = [(1, 1), (4, 2), (8, 2), (7, 1), (40, 2)];
@@ -238,7 +293,7 @@ fn every_row_meets_each_position_that_it_sees_once() {
                 );
                 let rows = plan.row_positions.len();
                 let words = DevicePlan::build(&plan, heads, rows + 3, &tiling);
-                let read = Words { words: words.words(), heads, whole_tiles: tile > 1 };
+                let read = Words { words: words.words(), heads, member: WHOLE, whole_tiles: tile > 1 };
                 assert!((rows..rows + 3).all(|row| read.states(row).is_empty()), "{case}: padded rows merge nothing");
                 assert!(
                     words.words()[PlanWord::WideTicket as usize..=PlanWord::LeftBlocks as usize]
@@ -264,7 +319,16 @@ fn decode_step(
     hints: &PlanHints,
     planner: Planner,
 ) -> AttentionPlan {
-    let (mut tree, mut pool) = (PrefixTree::new(KV_BLOCK_TOKENS), PagePool::new(4000));
+    decode_step_of_pages(KV_BLOCK_TOKENS, plant, hints, planner)
+}
+
+fn decode_step_of_pages(
+    page_tokens: u32,
+    plant: impl FnOnce(&mut PrefixTree, &mut PagePool) -> Vec<SegmentId>,
+    hints: &PlanHints,
+    planner: Planner,
+) -> AttentionPlan {
+    let (mut tree, mut pool) = (PrefixTree::new(page_tokens), PagePool::new(4000));
     let leaves = plant(&mut tree, &mut pool);
     let mut rows = Vec::new();
     for segment in leaves {
@@ -352,13 +416,7 @@ fn few_words_follow_a_decode_step_from_page_to_page() {
             check(&plan, &words, &plan.row_positions, heads, &tiling, &case);
             let mut next_page = 10_000;
             for _ in 0..4 * KV_BLOCK_TOKENS {
-                let full =
-                    (0u32..).zip(&plan.row_positions).filter(|&(_, at)| (at + 1).is_multiple_of(KV_BLOCK_TOKENS));
-                let mut new_page = |(row, _)| {
-                    next_page += 1;
-                    NewPage { group: offshoot::ids::GroupIx(0), row, page: PageId(next_page) }
-                };
-                let new_pages: Vec<NewPage> = full.map(&mut new_page).collect();
+                let new_pages = new_pages(&plan, &mut next_page);
                 plan.advance(&new_pages);
                 let before = words.words().to_vec();
                 let changed = if words.leaves_tiles(&plan) { None } else { words.advance(&new_pages) };
@@ -386,6 +444,69 @@ fn few_words_follow_a_decode_step_from_page_to_page() {
     assert!(steps > 1000 && patched > 1000 && anew > 20, "{steps} steps, {patched} pages turned, {anew} made anew");
 }
 
+/// Those of rows whose pages are full.
+fn new_pages(plan: &AttentionPlan, next_page: &mut u32) -> Vec<NewPage> {
+    let full = (0u32..).zip(&plan.row_positions).filter(|&(_, at)| (at + 1).is_multiple_of(plan.page_tokens));
+    let new_page = |(row, _)| {
+        *next_page += 1;
+        NewPage { group: offshoot::ids::GroupIx(0), row, page: PageId(*next_page) }
+    };
+    full.map(new_page).collect()
+}
+
+#[test]
+fn members_have_together_what_rows_see_and_none_what_another_one_stores() {
+    for shape in ForestShape::ALL {
+        let shape = if matches!(shape, ForestShape::Many(_)) { ForestShape::Many(60) } else { shape };
+        for (seed, of) in [(0u32, 2), (1, 4), (2, 8)] {
+            let grown = grow(shape, KV_BLOCK_TOKENS * of, u64::from(seed));
+            let mut dice = Dice::new(u64::from(seed));
+            for planner in Planner::ALL {
+                let (heads, tiling, window, _) = any_case(&mut dice);
+                let plan = planner.plan(&grown.forest, &plan_hints(heads, window, 1));
+                let case = format!("{of} members, {shape:?}, {planner:?}, {heads:?}, {tiling:?}, window {window:?}");
+                let words = of_members(of as usize, &plan, heads, plan.row_positions.len() + 3, &tiling);
+                check_members(&plan, &words, heads, &tiling, &case);
+            }
+        }
+    }
+}
+
+#[test]
+fn members_follow_a_decode_step_from_page_to_page() {
+    let (mut patched, mut anew) = (0, 0);
+    for seed in 0..12 {
+        for planner in Planner::ALL {
+            let mut dice = Dice::new(seed);
+            let of = dice.pick(&[2, 4, 8]);
+            let (heads, tiling, window, _) = any_case(&mut dice);
+            let hints = plan_hints(heads, window, 1);
+            let plant = |tree: &mut PrefixTree, pool: &mut PagePool| bush(tree, pool, &mut dice);
+            let mut plan = decode_step_of_pages(KV_BLOCK_TOKENS * of, plant, &hints, planner);
+            let case = format!("seed {seed}, {of} members, {planner:?}, {heads:?}, {tiling:?}, window {window:?}");
+            let rows = plan.row_positions.len() + 5;
+            let mut words = of_members(of as usize, &plan, heads, rows, &tiling);
+            let mut next_page = 10_000;
+            for step in 0..3 * KV_BLOCK_TOKENS * of {
+                let new_pages = new_pages(&plan, &mut next_page);
+                plan.advance(&new_pages);
+                let changed: Vec<_> = words.iter_mut().map(|words| words.advance(&new_pages)).collect();
+                assert!(changed.windows(2).all(|pair| pair[0].is_some() == pair[1].is_some()), "{case}: all or none");
+                if changed.iter().any(Option::is_none) {
+                    words = of_members(of as usize, &plan, heads, rows, &tiling);
+                    anew += 1;
+                } else {
+                    patched += new_pages.len();
+                }
+                if step % 7 == 0 || !new_pages.is_empty() {
+                    check_members(&plan, &words, heads, &tiling, &format!("{case}, advanced"));
+                }
+            }
+        }
+    }
+    assert!(patched > 300 && anew > 20, "{patched} pages turned, {anew} made anew");
+}
+
 #[test]
 fn one_long_item_is_divided_among_all_blocks_and_many_short_ones_are_not() {
     let heads = HeadLayout { q_heads: 8, kv_heads: 2, head_dim: 128 };
@@ -395,7 +516,7 @@ fn one_long_item_is_divided_among_all_blocks_and_many_short_ones_are_not() {
     let (tree, flat) = (plan(Planner::Tree), plan(Planner::Flat));
 
     let words = DevicePlan::build(&tree, heads, 200, &many);
-    let read = Words { words: words.words(), heads, whole_tiles: false };
+    let read = Words { words: words.words(), heads, member: WHOLE, whole_tiles: false };
     let wide = read.tiles(PlanWord::WideTiles, PlanWord::WideAt);
     // 800 packed rows are 7 tiles of two key heads; the trunk is 75 KV blocks.
     let parts = wide.len() / 7;

@@ -8,6 +8,7 @@ use std::ffi::c_void;
 
 use emulator::{Emulated, Schedule, When, swizzled_place};
 use float8::F8E4M3;
+use offshoot::backend::cuda::attention::device_plan::WHOLE;
 use offshoot::backend::cuda::compile::elements::{KvElement, PageLayout};
 use offshoot::backend::cuda::compile::units;
 use offshoot::backend::cuda::memory::kv::{NO_SLOT, slot_word};
@@ -15,6 +16,7 @@ use offshoot::backend::{Dtype, HeadLayout, e4m3};
 use offshoot::ids::PageId;
 use offshoot::kv::KvSlot;
 use offshoot::lab::check::dice::Dice;
+use offshoot::plan::Member;
 
 const PAGE: usize = 32;
 const PAGES: usize = 3;
@@ -36,11 +38,28 @@ fn number(dice: &mut Dice) -> f32 {
 }
 
 fn hold(dtype: Dtype, kept: KvElement, layout: PageLayout, heads: HeadLayout) {
+    hold_members(dtype, kept, layout, heads, &[WHOLE]);
+}
+
+/// Of the rows of all, each member stores its own.
+fn hold_members(dtype: Dtype, kept: KvElement, layout: PageLayout, heads: HeadLayout, members: &[Member]) {
     let (unit, name) = units::kv_append(dtype, kept, layout);
     let Some(kernel) = Emulated::compile(&unit, name) else { return };
+    members.iter().for_each(|&member| hold_member(&kernel, dtype, kept, layout, heads, member));
+}
+
+fn hold_member(
+    kernel: &Emulated,
+    dtype: Dtype,
+    kept: KvElement,
+    layout: PageLayout,
+    heads: HeadLayout,
+    member: Member,
+) {
     let mut dice = Dice::new(heads.head_dim as u64);
-    let slots = [(2, 31), (0, 0), (1, 7)].map(|(page, slot)| KvSlot { page: PageId(page), slot });
-    let words: Vec<u32> = slots.iter().map(|&slot| slot_word(slot)).chain([NO_SLOT]).collect();
+    let of_page = member.of * PAGE as u32;
+    let slots = [(2, of_page - 1), (0, 0), (1, 39 % of_page)].map(|(page, slot)| KvSlot { page: PageId(page), slot });
+    let words: Vec<u32> = slots.iter().map(|&slot| slot_word(slot, member.of)).chain([NO_SLOT]).collect();
     let qkv: Vec<f32> = (0..words.len() * heads.qkv_width()).map(|_| dtype.round(number(&mut dice))).collect();
     // As u64, so that rows of any dtype begin where their vectors may.
     let given: Vec<u64> = dtype.encode(&qkv).chunks_exact(8).map(bytemuck::pod_read_unaligned).collect();
@@ -53,15 +72,18 @@ fn hold(dtype: Dtype, kept: KvElement, layout: PageLayout, heads: HeadLayout) {
     let unit = if kept == KvElement::Plain { dtype.bytes() } else { 1 };
     let (mut width, mut kv_heads) = ((heads.qkv_width() * unit) as u32, heads.kv_heads as u32);
     let mut head = (heads.head_dim * unit) as u32;
-    let args =
-        [at(&mut layer_at), at(&mut qkv_at), at(&mut slots_at), at(&mut width), at(&mut kv_heads), at(&mut head)];
+    let (mut number, mut of) = (member.number, member.of);
+    let shape = [at(&mut width), at(&mut kv_heads), at(&mut head), at(&mut number), at(&mut of)];
+    let args: Vec<*mut c_void> =
+        [at(&mut layer_at), at(&mut qkv_at), at(&mut slots_at)].into_iter().chain(shape).collect();
     let any = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
     // SAFETY: the arguments of both kernels, in their order, each with memory for what its head says.
     unsafe { kernel.launch(words.len() as u32, 128, 0, any, &args) };
 
     let bytes: &[u8] = bytemuck::cast_slice(&layer);
     let mut written = vec![false; bytes.len()];
-    for (row, slot) in qkv.chunks_exact(heads.qkv_width()).zip(&slots) {
+    let stored = qkv.chunks_exact(heads.qkv_width()).zip(&slots);
+    for (row, slot) in stored.filter_map(|(row, &slot)| Some((row, member.slot(slot)?))) {
         for (i, &x) in row[heads.q_width()..].iter().enumerate() {
             let (value, head) = (i / heads.head_dim / heads.kv_heads, i / heads.head_dim % heads.kv_heads);
             let (row_bytes, byte) = (heads.head_dim * element, i % heads.head_dim * element);
@@ -90,6 +112,16 @@ fn hold(dtype: Dtype, kept: KvElement, layout: PageLayout, heads: HeadLayout) {
     }
     let spared = bytes.iter().zip(&written).filter(|(_, written)| !**written);
     assert!(spared.into_iter().all(|(&byte, _)| byte == untouched), "{dtype:?}, {kept:?}: other slots are left alone");
+}
+
+#[test]
+fn members_store_their_slots_of_a_page() {
+    let heads = |head_dim| HeadLayout { q_heads: 4, kv_heads: 1, head_dim };
+    let members = [(0, 2), (1, 2), (0, 4), (1, 4), (2, 4), (3, 4)].map(|(number, of)| Member { number, of, ..WHOLE });
+    hold_members(Dtype::Bf16, KvElement::Plain, PageLayout::Swizzled, heads(128), &members);
+    hold_members(Dtype::F16, KvElement::Plain, PageLayout::Plain, heads(18), &members);
+    hold_members(Dtype::Bf16, KvElement::Fp8, PageLayout::Swizzled, heads(64), &members);
+    hold_members(Dtype::F16, KvElement::Rounded, PageLayout::Plain, heads(18), &members);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! random forests, every planner, several blocks, with asynchronous work done at once and as late as the kernel's waits
 //! allow. What only a GPU shows (`offshoot check`, compute-sanitizer) is not repeated here.
 
+use crate::emulated_exchanges::Ranks as Exchange;
 use crate::emulator;
 
 use std::ffi::c_void;
@@ -15,7 +16,7 @@ use offshoot::backend::cuda::attention::device_plan::{
 };
 use offshoot::backend::cuda::attention::{SHARED_BYTES_LARGE, hopper_tiling};
 use offshoot::backend::cuda::compile::elements::{HopperKernel, KvElement};
-use offshoot::backend::cuda::compile::units;
+use offshoot::backend::cuda::compile::units::{self, MemberStates};
 use offshoot::backend::{Dtype, HeadLayout, KvDtype};
 use offshoot::ids::TokenId;
 use offshoot::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
@@ -23,7 +24,7 @@ use offshoot::lab::check::attention::{ScoreTerms, Setting, context};
 use offshoot::lab::check::dense::relative_error;
 use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, GrownForest, grow};
-use offshoot::plan::{AttentionPlan, CostModel, PlanHints, Planner};
+use offshoot::plan::{AttentionPlan, CostModel, Member, PlanHints, Planner};
 
 const PAGE: usize = 32;
 /// Tile of deterministic plans: few positions, so that rows have several states.
@@ -109,14 +110,20 @@ fn place(setting: &Setting, slot: KvSlot, part: usize, element: usize) -> usize 
 /// Keys and values of a layer, `[page][kv head][k, v][32][head_dim]` of swizzled rows; what no row sees is not a
 /// number.
 fn kv(setting: &Setting, grown: &GrownForest) -> Vec<u8> {
+    kv_where(setting, grown, Some)
+}
+
+/// The same of those that `stored_at` gives a slot.
+fn kv_where(setting: &Setting, grown: &GrownForest, stored_at: impl Fn(KvSlot) -> Option<KvSlot>) -> Vec<u8> {
     let HeadLayout { kv_heads, head_dim, .. } = setting.heads;
     let pages = grown.forest.pages.iter().map(|page| page.ix() + 1).max().unwrap_or(0);
     let (mut kv, bytes) = (no_kv(setting, pages), element_bytes(setting));
     for row in 0..grown.rows.len() {
-        for slot in context(&grown.forest, row) {
+        let seen = context(&grown.forest, row).into_iter();
+        for (slot, own) in seen.filter_map(|slot| Some((slot, stored_at(slot)?))) {
             for (i, x) in setting.kv(slot).enumerate() {
                 let (values, head, element) = (i / (kv_heads * head_dim), i / head_dim % kv_heads, i % head_dim);
-                let at = place(setting, slot, 2 * head + values, element);
+                let at = place(setting, own, 2 * head + values, element);
                 kv[at..][..bytes].copy_from_slice(&stored(setting, x)[..bytes]);
             }
         }
@@ -192,74 +199,171 @@ fn made_earlier(words: &[u32]) -> Vec<u32> {
     words
 }
 
-/// The result `[rows, q_width]` as bits, run after run of the same memory, so that what a run leaves behind is used
-/// again.
-fn attend(kernel: &Emulated, step: &Step<'_>, tiling: &Tiling, runs: &[Schedule]) -> Vec<Vec<u16>> {
-    let Step { setting, plan, .. } = step;
-    let heads = setting.heads;
-    let (Workers::BlocksAndDecodeWarps(blocks) | Workers::BlocksThenTeams { blocks, .. }) = tiling.workers else {
-        panic!("workers of a kernel for Hopper")
-    };
-    let grid = u32::try_from(blocks).expect("few blocks");
-    let rows = plan.row_positions.len();
-    let rows_padded = rows + 3;
-    let plan_words = DevicePlan::build(plan, heads, rows_padded, tiling);
-    let mut words = made_earlier(plan_words.words());
-    if let Some(heads) = step.narrow_heads {
-        words[PlanWord::NarrowHeads as usize] = heads;
+/// What a kernel of attention is given beside the place of its results.
+struct Memory {
+    words: Aligned<u32>,
+    positions: Aligned<u32>,
+    qkv: Aligned<u16>,
+    kv: Aligned<u8>,
+    partials: Aligned<f32>,
+    sinks: Option<Vec<f32>>,
+}
+
+impl Memory {
+    fn of(step: &Step<'_>, words: &[u32], partial_slots: usize) -> Self {
+        let Step { setting, plan, .. } = step;
+        let heads = setting.heads;
+        let stored = heads.qkv_width() - heads.q_width();
+        let query = |(&name, &position): (&usize, &u32)| {
+            setting.query(name, position as usize).chain(std::iter::repeat_n(0.0, stored)).collect::<Vec<_>>()
+        };
+        let q = step.names.iter().zip(&plan.row_positions).flat_map(query);
+        let q: Vec<u16> = q.map(|x| bits(setting.dtype, x)).collect();
+        let partials = partial_slots * heads.q_heads * (heads.head_dim + 2);
+        Self {
+            words: Aligned::of(words, 0, 0),
+            positions: Aligned::of(&plan.row_positions, PADDED, 0),
+            qkv: Aligned::of(&q, PADDED * heads.qkv_width(), 0),
+            kv: Aligned::of(step.kv, 0, 0),
+            partials: Aligned::of(&vec![f32::NAN; partials], 0, 0.0),
+            sinks: setting.sinks(),
+        }
     }
-    let mut device_words = Aligned::of(&words, 0, 0);
-    let mut positions = Aligned::of(&plan.row_positions, 3, 0);
-    let stored = heads.qkv_width() - heads.q_width();
-    let query = |(&name, &position): (&usize, &u32)| {
-        setting.query(name, position as usize).chain(std::iter::repeat_n(0.0, stored)).collect::<Vec<_>>()
-    };
-    let q = step.names.iter().zip(&plan.row_positions).flat_map(query);
-    let q: Vec<u16> = q.map(|x| bits(setting.dtype, x)).collect();
-    let mut qkv = Aligned::of(&q, 3 * heads.qkv_width(), 0);
-    let mut kv = Aligned::of(step.kv, 0, 0);
-    let partials = plan_words.partial_slots() * heads.q_heads * (heads.head_dim + 2);
-    let mut partials = Aligned::of(&vec![f32::NAN; partials], 0, 0.0);
-    let sinks = setting.sinks();
-    let mut found = Vec::new();
-    for &how in runs {
-        let nothing = vec![bits(setting.dtype, f32::NAN); rows_padded * heads.q_width()];
-        let mut out = Aligned::of(&nothing, 0, 0);
-        let (mut out_at, mut qkv_at, mut kv_at) = (out.at(), qkv.at(), kv.at());
-        let (mut words_at, mut positions_at, mut partials_at) = (device_words.at(), positions.at(), partials.at());
-        let number = |n: usize| u32::try_from(n).expect("few heads");
+
+    /// Launches the kernel. `out`: results of `rows_padded` rows; null, of none, if states alone are asked for.
+    fn launch(
+        &mut self,
+        kernel: &Emulated,
+        setting: &Setting,
+        tiling: &Tiling,
+        how: Schedule,
+        mut out: *mut u16,
+        rows_padded: usize,
+    ) {
+        let heads = setting.heads;
+        let (Workers::BlocksAndDecodeWarps(blocks) | Workers::BlocksThenTeams { blocks, .. }) = tiling.workers else {
+            panic!("workers of a kernel for Hopper")
+        };
+        let number = |n: usize| u32::try_from(n).expect("few heads, rows and blocks");
+        let (mut qkv, mut kv, mut words) = (self.qkv.at(), self.kv.at(), self.words.at());
+        let (mut positions, mut partials) = (self.positions.at(), self.partials.at());
         let (mut group, mut kv_heads) = (number(heads.group()), number(heads.kv_heads));
         let mut width = number(heads.qkv_width());
         let (mut scale, mut cap_rate) = score_factors(setting);
-        let mut sinks_at = sinks.as_ref().map_or(std::ptr::null(), |sinks| sinks.as_ptr());
+        let mut sinks = self.sinks.as_ref().map_or(std::ptr::null(), |sinks| sinks.as_ptr());
         let mut padded = number(rows_padded);
         fn at<T>(argument: &mut T) -> *mut c_void {
             std::ptr::from_mut(argument).cast()
         }
         let args = [
-            at(&mut out_at),
-            at(&mut qkv_at),
-            at(&mut kv_at),
-            at(&mut words_at),
-            at(&mut positions_at),
-            at(&mut partials_at),
+            at(&mut out),
+            at(&mut qkv),
+            at(&mut kv),
+            at(&mut words),
+            at(&mut positions),
+            at(&mut partials),
             at(&mut group),
             at(&mut kv_heads),
             at(&mut width),
             at(&mut scale),
             at(&mut cap_rate),
-            at(&mut sinks_at),
+            at(&mut sinks),
             at(&mut padded),
         ];
         let (threads, shared_bytes) = launch_of(heads.head_dim, kept(setting.kv));
         // SAFETY: the arguments of both kernels, in their order, each with memory for what its head says.
-        unsafe { kernel.launch(grid, threads, shared_bytes, how, &args) };
-        assert_eq!(device_words.values(), words, "the words are left as they were");
+        unsafe { kernel.launch(number(blocks), threads, shared_bytes, how, &args) };
+    }
+}
+
+/// Padded rows of a step.
+const PADDED: usize = 3;
+
+/// The result `[rows, q_width]` as bits, run after run of the same memory, so that what a run leaves behind is used
+/// again.
+fn attend(kernel: &Emulated, step: &Step<'_>, tiling: &Tiling, runs: &[Schedule]) -> Vec<Vec<u16>> {
+    let Step { setting, plan, .. } = step;
+    let heads = setting.heads;
+    let rows = plan.row_positions.len();
+    let rows_padded = rows + PADDED;
+    let plan_words = DevicePlan::build(plan, heads, rows_padded, tiling);
+    let mut words = made_earlier(plan_words.words());
+    if let Some(heads) = step.narrow_heads {
+        words[PlanWord::NarrowHeads as usize] = heads;
+    }
+    let mut memory = Memory::of(step, &words, plan_words.partial_slots());
+    let mut found = Vec::new();
+    for &how in runs {
+        let nothing = vec![bits(setting.dtype, f32::NAN); rows_padded * heads.q_width()];
+        let mut out = Aligned::of(&nothing, 0, 0);
+        memory.launch(kernel, setting, tiling, how, out.at(), rows_padded);
+        assert_eq!(memory.words.values(), words, "the words are left as they were");
         let (real, padding) = out.values().split_at(rows * heads.q_width());
         assert!(padding.iter().all(|&bits| bits == 0), "padded rows are zeros");
         found.push(real.to_vec());
     }
     found
+}
+
+/// Members of a group have together what one alone has: each attends to its slots of all pages, and they merge what
+/// they found.
+fn check_members(kernel: &Emulated, setting: &Setting, shape: ForestShape, seed: u64, of: usize) {
+    let grown = grow(shape, (of * PAGE) as u32, seed);
+    let exact = exact(setting, &grown);
+    let names: Vec<usize> = (0..grown.rows.len()).collect();
+    let HeadLayout { q_heads, head_dim, .. } = setting.heads;
+    let kind = kernel_of(head_dim);
+    let tiling = hopper_tiling(kind, head_dim, 2, false);
+    let states = MemberStates { ranks: of, members: of, element: setting.dtype, head_dim, is_permuted: true };
+    let Some(merge) = Emulated::compile(&units::merge_members(states), "merge_members") else { return };
+    for (planner, how) in Planner::ALL.into_iter().zip(schedules(seed).into_iter().cycle()) {
+        let plan = planner.plan(&grown.forest, &hints(setting, 1));
+        let rows_padded = names.len() + PADDED;
+        let members = (0..of as u32).map(|number| Member { number, of: of as u32, page_tokens: PAGE as u32 });
+        let found: Vec<Memory> = members
+            .map(|member| {
+                let own = |slot| member.slot(slot);
+                let kv = kv_where(setting, &grown, own);
+                let step = Step { setting, plan: &plan, names: &names, kv: &kv, narrow_heads: None };
+                let mut words = DevicePlan::of_member(member);
+                words.rebuild(&plan, setting.heads, rows_padded, &tiling);
+                let mut memory = Memory::of(&step, &made_earlier(words.words()), words.partial_slots());
+                memory.launch(kernel, setting, &tiling, how, std::ptr::null_mut(), 0);
+                memory
+            })
+            .collect();
+        let out = merged(&merge, setting, found, rows_padded);
+        let own = q_heads / of * head_dim;
+        let row = |row: usize| out.iter().flat_map(move |out| &out[row * own..][..own]).copied();
+        let real: Vec<u16> = (0..names.len()).flat_map(row).collect();
+        let case = format!("{of} members, {shape:?}, seed {seed}, {setting}, {planner}");
+        assert_exact(setting, &real, &exact, &case);
+        assert!((names.len()..rows_padded).flat_map(row).all(|bits| bits == 0), "{case}: padded rows are zeros");
+    }
+}
+
+/// What members merge what they found to: each has the results of its heads, in pieces of some units.
+fn merged(merge: &Emulated, setting: &Setting, mut found: Vec<Memory>, rows: usize) -> Vec<Vec<u16>> {
+    const UNITS: usize = 14;
+    let HeadLayout { q_heads, head_dim, .. } = setting.heads;
+    let members = found.len();
+    let units = rows * q_heads / members;
+    let mut exchange = Exchange::new(members, 0);
+    let mut out = vec![vec![bits(setting.dtype, f32::NAN); units * head_dim]; members];
+    for first in (0..units).step_by(UNITS) {
+        let mut own: Vec<Vec<u64>> = (found.iter_mut().zip(&mut out).enumerate())
+            .map(|(number, (found, out))| {
+                // The first member alone is given sinks.
+                let sinks = found.sinks.as_ref().filter(|_| number == 0);
+                let sinks = sinks.map_or(0, |sinks| sinks.as_ptr() as u64);
+                let found = [found.words.at() as u64, found.partials.at() as u64, sinks, q_heads as u64];
+                let piece = [first as u64, UNITS.min(units - first) as u64, 3];
+                [out.as_mut_ptr() as u64].into_iter().chain(found).chain(piece).collect()
+            })
+            .collect();
+        exchange.launch(merge, 4, first as u32, &mut own, None);
+    }
+    out
 }
 
 /// All schedules that a kernel must serve.
@@ -412,6 +516,16 @@ impl Variant {
         }
     }
 
+    fn members(self, seeds: Range<u64>) {
+        let Some(kernel) = self.compile(false) else { return };
+        let shapes = [ForestShape::Star, ForestShape::MidPageForks, ForestShape::Many(60), ForestShape::EmptyLeaves];
+        for seed in seeds {
+            let (window, of) = if seed % 2 == 0 { (None, 2) } else { (Some(40), 4) };
+            let number = seed as usize % shapes.len();
+            check_members(&kernel, &self.setting((8, 1), window, seed), shapes[number], seed, of);
+        }
+    }
+
     /// So few rows beside so many blocks that merges take one head at a time, or two, and that some blocks have no wide
     /// tile: these are given narrow ones first.
     fn few_rows(self) {
@@ -514,6 +628,21 @@ fn long_segments_by_large_heads() {
 fn deterministic_rows_of_large_heads_do_too() {
     Variant { head_dim: 256, dtype: Dtype::F16, kv: KvDtype::Model }.deterministic(0..1);
     Variant { head_dim: 512, dtype: Dtype::Bf16, kv: KvDtype::Model }.deterministic(0..1);
+}
+
+#[test]
+fn members_of_heads_of_128() {
+    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Model }.members(0..4);
+}
+
+#[test]
+fn members_of_heads_of_64_and_eight_bits() {
+    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Fp8 }.members(0..2);
+}
+
+#[test]
+fn members_of_large_heads() {
+    Variant { head_dim: 256, dtype: Dtype::Bf16, kv: KvDtype::Model }.members(1..3);
 }
 
 #[test]

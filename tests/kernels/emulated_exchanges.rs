@@ -1,11 +1,13 @@
 //! The kernels through which GPUs of one model exchange buffers (kernels/ranks), on the CPU, instruction by instruction
 //! (`emulator`): kernels of all ranks run beside each other, and write into each other's memory. Every rank has the
-//! same sums, folded as one tree, by each kernel, in exchanges of changing kernels behind one another.
+//! same sums, folded as one tree, by each kernel, in exchanges of changing kernels behind one another; members of a group
+//! have the results of their heads.
 
 use std::ffi::c_void;
 
 use offshoot::backend::Dtype;
-use offshoot::backend::cuda::compile::units::{self, ExchangedSums};
+use offshoot::backend::cuda::attention::device_plan::{HEADER_WORDS, PlanWord};
+use offshoot::backend::cuda::compile::units::{self, ExchangedSums, MemberStates};
 use offshoot::backend::cuda::ranks::ways::{MOST_BLOCKS, MOST_CHUNKS};
 use offshoot::backend::ranks::PARTS;
 use offshoot::lab::check::dice::Dice;
@@ -23,7 +25,7 @@ fn at<T>(argument: &mut T) -> *mut c_void {
 }
 
 /// Memory of all ranks, as `RankMemory` lists it.
-struct Ranks {
+pub struct Ranks {
     count: usize,
     /// Of each rank: lines, floats, numbers of chunks, the bell.
     _memory: Vec<[Vec<u64>; 4]>,
@@ -34,7 +36,7 @@ struct Ranks {
 
 impl Ranks {
     /// `last`: the number of the last exchange.
-    fn new(count: usize, last: u32) -> Self {
+    pub fn new(count: usize, last: u32) -> Self {
         let others = count - 1;
         let mut memory: Vec<[Vec<u64>; 4]> = (0..count)
             .map(|_| {
@@ -53,7 +55,7 @@ impl Ranks {
 
     /// Launches `kernel` on all ranks; `own`: what rank r is given before what all exchanges have; `parts`: pointers to
     /// its parts, the second argument.
-    fn launch(
+    pub fn launch(
         &mut self,
         kernel: &Emulated,
         blocks: u32,
@@ -310,4 +312,180 @@ fn shares_are_gathered_row_by_row() {
             }
         }
     }
+}
+
+/// A state of a row and head, of `element`s in the order of columns.
+#[derive(Clone)]
+struct Partial {
+    m: f32,
+    l: f32,
+    o: Vec<f32>,
+}
+
+/// What a member found: the words of its plan, its partial states as memory holds them, and for each row and head its
+/// states as lists.
+struct Found {
+    words: Vec<[u32; 4]>,
+    partials: Vec<[f32; 4]>,
+    lists: Vec<Vec<Vec<Partial>>>,
+}
+
+/// `lists`: how many states each row has.
+fn found(dice: &mut Dice, states: MemberStates, q_heads: usize, lists: &[usize]) -> Found {
+    let MemberStates { head_dim, is_permuted, .. } = states;
+    let slots: usize = lists.iter().sum();
+    let mut partial = |_| Partial { m: 8.0 * dice.number(), l: 1.5 + dice.number(), o: numbers(dice, head_dim) };
+    let all: Vec<Vec<Partial>> = (0..slots).map(|_| (0..q_heads).map(&mut partial).collect()).collect();
+    // Two neighbouring groups of 8 are interleaved (kernels/attention/state.cuh).
+    let place = |column: usize| match is_permuted {
+        true => column / 16 * 16 + column % 8 * 2 + column / 8 % 2,
+        false => column,
+    };
+    let mut partials = vec![0.0; slots * q_heads * (head_dim + 2)];
+    for (i, state) in all.iter().flatten().enumerate() {
+        state.o.iter().enumerate().for_each(|(column, &x)| partials[i * head_dim + place(column)] = x);
+        partials[slots * q_heads * head_dim + 2 * i..][..2].copy_from_slice(&[state.m, state.l]);
+    }
+    let mut words = vec![0; HEADER_WORDS];
+    (words[PlanWord::WideTicket as usize], words[PlanWord::NarrowTicket as usize]) = (3, 4);
+    words[PlanWord::PartialSlots as usize] = slots as u32;
+    words[PlanWord::MergeAt as usize] = words.len() as u32;
+    let mut end = 0;
+    words.push(0);
+    for &list in lists {
+        end += list as u32;
+        words.push(end);
+    }
+    words[PlanWord::StatesAt as usize] = words.len() as u32;
+    // The last slots are those of the first rows.
+    words.extend((0..slots as u32).rev());
+    words.resize(words.len().next_multiple_of(4), 0);
+    partials.resize(partials.len().next_multiple_of(4), 0.0);
+    let mut next = (0..slots).rev();
+    let lists = lists.iter().map(|&list| {
+        let of_row: Vec<usize> = next.by_ref().take(list).collect();
+        (0..q_heads).map(|head| of_row.iter().map(|&slot| all[slot][head].clone()).collect()).collect()
+    });
+    let lists = lists.collect();
+    Found {
+        words: words.chunks_exact(4).map(|four| four.try_into().expect("four")).collect(),
+        partials: partials.chunks_exact(4).map(|four| four.try_into().expect("four")).collect(),
+        lists,
+    }
+}
+
+/// Compares what members merge with the definition, `merge_members` of src/backend/cpu/fabric.rs: results of all states
+/// of all members, and the sink of the head, weighed by their exponentials.
+fn hold_merges(states: MemberStates, heads: usize) {
+    let MemberStates { ranks: count, members, element, head_dim, .. } = states;
+    let Some(kernel) = Emulated::compile(&units::merge_members(states), "merge_members") else { return };
+    let q_heads = heads * members;
+    let mut ranks = Ranks::new(count, u32::MAX - 3);
+    let mut dice = Dice::new((count * head_dim) as u64);
+    let most_units = MOST_FLOATS / (head_dim + 2);
+    for (seed, (rows, chunk, blocks, has_sinks)) in (0u32..).zip([(3, 4, 2, true), (7, 2, 6, false), (6, 5, 4, true)]) {
+        // One row behind them is padded.
+        let rows = rows.min(most_units / heads - 1);
+        let mut all: Vec<Found> = (0..count)
+            .map(|rank| {
+                // Of each row some member has a state; some have none, and one has more than lanes.
+                let list = |row: usize| match (row + rank % members) % members {
+                    0 if row == 1 => 37,
+                    0 => 1 + dice_of(rank, row, 5),
+                    _ => dice_of(rank, row, 3),
+                };
+                let lists: Vec<usize> = (0..rows).map(list).chain([0]).collect();
+                found(&mut dice, states, q_heads, &lists)
+            })
+            .collect();
+        let sinks: Vec<Vec<f32>> = (0..count).map(|_| numbers(&mut dice, q_heads)).collect();
+        let width = heads * head_dim;
+        let before = vec![7.0; (rows + 1) * width];
+        let mut out: Vec<Vec<[u64; 2]>> = (0..count).map(|_| buffer(element, &before)).collect();
+        // All units but the first row's in one exchange, which comes first.
+        for (first, units) in [(heads, rows * heads), (0, heads)] {
+            let mut own: Vec<Vec<u64>> = (all.iter_mut().zip(&mut out).zip(&sinks).enumerate())
+                .map(|(rank, ((found, out), sinks))| {
+                    let is_given = has_sinks && rank % members == 0;
+                    let sinks = if is_given { sinks.as_ptr() as u64 } else { 0 };
+                    let addresses = [out.as_mut_ptr() as u64, found.words.as_mut_ptr() as u64];
+                    let addresses = addresses.into_iter().chain([found.partials.as_mut_ptr() as u64, sinks]);
+                    addresses.chain([q_heads as u64, first as u64, units as u64, chunk]).collect()
+                })
+                .collect();
+            ranks.launch(&kernel, blocks, seed, &mut own, None);
+        }
+        // And one that only loads the kernel.
+        ranks.launch(&kernel, 2, seed, &mut vec![vec![0, 0, 0, 0, 0, 0, 0, 1]; count], None);
+        for (rank, out) in out.iter().enumerate() {
+            let group = &all[rank / members * members..][..members];
+            let out: &[u8] = bytemuck::cast_slice(out.as_flattened());
+            let out: Vec<f32> = out.chunks_exact(element.bytes()).map(|x| decoded(element, x)).collect();
+            for (unit, out) in out[..(rows + 1) * width].chunks_exact(head_dim).enumerate() {
+                let (row, head) = (unit / heads, rank % members * heads + unit % heads);
+                let sink = has_sinks.then(|| f64::from(sinks[rank / members * members][head]));
+                let list: Vec<&Partial> = group.iter().flat_map(|found| &found.lists[row][head]).collect();
+                hold_unit(states, &list, sink, out, &format!("{states:?}, rank {rank}, row {row}, head {head}"));
+            }
+            assert!(out[(rows + 1) * width..].iter().all(|&behind| behind == 7.0), "behind the end");
+            let words: &[u32] = all[rank].words.as_flattened();
+            let tickets = [PlanWord::WideTicket, PlanWord::NarrowTicket].map(|ticket| words[ticket as usize]);
+            assert_eq!(tickets, [0, 0], "the next layer takes tiles from the first on");
+        }
+    }
+}
+
+/// A number below `n` that follows from the others.
+fn dice_of(rank: usize, row: usize, n: usize) -> usize {
+    (7 * rank + 5 * row) % n
+}
+
+fn decoded(dtype: Dtype, bytes: &[u8]) -> f32 {
+    match dtype {
+        Dtype::F32 => bytemuck::pod_read_unaligned(bytes),
+        Dtype::F16 => bytemuck::pod_read_unaligned::<half::f16>(bytes).to_f32(),
+        Dtype::Bf16 => bytemuck::pod_read_unaligned::<half::bf16>(bytes).to_f32(),
+    }
+}
+
+/// Of states whose m are below 8 in size, in log2 units: a difference rounds by at most 2^-20, and so does its
+/// exponential. A weight is a product of one such for the member's list, one for a sink and one for each member; the sums
+/// above and below the line add so many terms in f32, and the result rounds to its dtype, in f16 by 2^-25 at least.
+fn hold_unit(states: MemberStates, list: &[&Partial], sink: Option<f64>, out: &[f32], case: &str) {
+    if list.is_empty() {
+        return assert!(out.iter().all(|&x| x == 0.0), "{case}: nothing is seen");
+    }
+    let sink = sink.map(|sink| (sink * std::f64::consts::LOG2_E).exp2());
+    let weights: Vec<f64> = list.iter().map(|state| f64::from(state.m).exp2()).collect();
+    let weighed = |of: &dyn Fn(&Partial) -> f64| -> f64 {
+        list.iter().zip(&weights).map(|(state, weight)| weight * of(state)).sum()
+    };
+    let below = weighed(&|state| f64::from(state.l)) + sink.unwrap_or(0.0);
+    let terms = (list.len() + states.members + 1) as f64;
+    let may_differ = 2.0 * ((states.members + 2) as f64 * 2f64.powi(-20) + terms * Dtype::F32.rounding());
+    for (i, &found) in out.iter().enumerate() {
+        let expected = weighed(&|state| f64::from(state.o[i])) / below;
+        let sizes = weighed(&|state| f64::from(state.o[i].abs())) / below;
+        let may_differ = may_differ * sizes + states.element.rounding() * expected.abs() + 2f64.powi(-25);
+        let error = (f64::from(found) - expected).abs();
+        assert!(error <= may_differ, "{case}, {i}: {found} instead of {expected}, within {may_differ:e}");
+    }
+}
+
+#[test]
+fn members_merge_their_states_of_a_row_and_head() {
+    let states = |ranks, members, element, head_dim, is_permuted| MemberStates {
+        ranks,
+        members,
+        element,
+        head_dim,
+        is_permuted,
+    };
+    hold_merges(states(2, 2, Dtype::Bf16, 128, true), 4);
+    hold_merges(states(4, 4, Dtype::Bf16, 64, true), 2);
+    hold_merges(states(4, 2, Dtype::F16, 80, true), 3);
+    hold_merges(states(2, 2, Dtype::F16, 512, true), 1);
+    hold_merges(states(4, 4, Dtype::F32, 16, false), 5);
+    hold_merges(states(8, 4, Dtype::F32, 18, false), 1);
+    hold_merges(states(8, 8, Dtype::Bf16, 128, false), 1);
 }

@@ -7,6 +7,7 @@ use std::ffi::c_void;
 
 use emulator::{Emulated, Schedule, When, swizzled_place};
 use float8::F8E4M3;
+use offshoot::backend::cuda::attention::device_plan::WHOLE;
 use offshoot::backend::cuda::compile::elements::{KvElement, PageLayout};
 use offshoot::backend::cuda::compile::units;
 use offshoot::backend::cuda::memory::kv::{NO_SLOT, slot_word};
@@ -14,6 +15,7 @@ use offshoot::backend::{Dtype, HeadLayout, e4m3};
 use offshoot::ids::PageId;
 use offshoot::kv::KvSlot;
 use offshoot::lab::check::dice::Dice;
+use offshoot::plan::Member;
 
 const PAGE: usize = 32;
 const PAGES: usize = 3;
@@ -32,6 +34,8 @@ struct Case {
     rotary: usize,
     keys: bool,
     stores: bool,
+    /// Whose rows are stored.
+    member: Member,
 }
 
 fn at<T>(argument: &mut T) -> *mut c_void {
@@ -97,11 +101,12 @@ fn expected(
 }
 
 fn hold(case: Case) {
-    let Case { dtype, kept, layout, heads, rotary, stores, .. } = case;
+    let Case { dtype, kept, layout, heads, rotary, stores, member, .. } = case;
     let Some(kernel) = Emulated::compile(&units::prepare_heads(dtype, kept, layout), "prepare_heads") else { return };
     let mut dice = Dice::new(heads.head_dim as u64);
-    let slots = [(2, 31), (0, 0), (1, 7)].map(|(page, slot)| KvSlot { page: PageId(page), slot });
-    let slot_words: Vec<u32> = slots.iter().map(|&slot| slot_word(slot)).chain([NO_SLOT]).collect();
+    let of_page = member.of * PAGE as u32;
+    let slots = [(2, of_page - 1), (0, 0), (1, 39 % of_page)].map(|(page, slot)| KvSlot { page: PageId(page), slot });
+    let slot_words: Vec<u32> = slots.iter().map(|&slot| slot_word(slot, member.of)).chain([NO_SLOT]).collect();
     let (rows, width) = (slot_words.len(), heads.qkv_width());
     let qkv: Vec<f32> = (0..rows * width).map(|_| dtype.round(4.0 * dice.number())).collect();
     let positions: Vec<u32> = (0..rows).map(|_| dice.within(0, POSITIONS as u32 - 1)).collect();
@@ -124,6 +129,7 @@ fn hold(case: Case) {
     let (mut positions_at, mut slots_at) = (positions.as_ptr(), slot_words.as_ptr());
     let mut layer_at = if stores { layer.as_mut_ptr() } else { std::ptr::null_mut() };
     let (mut eps, mut rotated) = (EPS, rotary as u32);
+    let (mut member_number, mut members) = (member.number, member.of);
     let mut turned = (heads.q_heads + if case.keys { heads.kv_heads } else { 0 }) as u32;
     let (mut q_heads, mut kv_heads, mut head_dim) =
         (heads.q_heads as u32, heads.kv_heads as u32, heads.head_dim as u32);
@@ -143,6 +149,8 @@ fn hold(case: Case) {
         at(&mut q_heads),
         at(&mut kv_heads),
         at(&mut head_dim),
+        at(&mut member_number),
+        at(&mut members),
     ];
     let any = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
     // One block for a row, of whole warps.
@@ -161,6 +169,7 @@ fn hold(case: Case) {
     let bytes: &[u8] = bytemuck::cast_slice(&layer);
     let mut written = vec![false; bytes.len()];
     let stored = found.chunks_exact(width).zip(&slots).filter(|_| stores);
+    let stored = stored.filter_map(|(row, &slot)| Some((row, member.slot(slot)?)));
     for (row, slot) in stored {
         for (i, &x) in row[heads.q_width()..].iter().enumerate() {
             let (value, head) = (i / heads.head_dim / heads.kv_heads, i / heads.head_dim % heads.kv_heads);
@@ -196,6 +205,7 @@ fn heads_are_prepared_as_by_three_ops() {
         rotary,
         keys: true,
         stores: true,
+        member: WHOLE,
     };
     let (plain, swizzled) = (PageLayout::Plain, PageLayout::Swizzled);
     let (all, none, both) = ([true; 3], [false; 3], [true, true, false]);
@@ -208,6 +218,12 @@ fn heads_are_prepared_as_by_three_ops() {
     hold(case(Dtype::F32, KvElement::Rounded, plain, heads(2, 2, 64), all, 64));
     hold(case(Dtype::Bf16, KvElement::Fp8, swizzled, heads(4, 1, 128), both, 128));
     hold(case(Dtype::F16, KvElement::Rounded, plain, heads(1, 1, 64), none, 32));
+    // Of the rows of all, a member stores its own.
+    for (number, of) in [(1, 2), (3, 4)] {
+        let member = Member { number, of, ..WHOLE };
+        hold(Case { member, ..case(Dtype::Bf16, KvElement::Plain, swizzled, heads(4, 1, 128), both, 128) });
+        hold(Case { member, ..case(Dtype::Bf16, KvElement::Fp8, swizzled, heads(4, 1, 64), both, 64) });
+    }
     // Queries alone are rotated; or they are all that the layer projects.
     hold(Case { keys: false, ..case(Dtype::Bf16, KvElement::Plain, swizzled, heads(4, 2, 64), none, 64) });
     let queries = case(Dtype::Bf16, KvElement::Plain, swizzled, heads(6, 0, 128), [true, false, false], 128);

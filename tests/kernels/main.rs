@@ -5,6 +5,7 @@ mod skip;
 
 mod cuda_compile;
 mod cuda_device;
+mod cuda_members;
 mod cuda_ops;
 mod cuda_steps;
 mod device_check;

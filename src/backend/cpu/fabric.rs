@@ -5,7 +5,7 @@ use std::sync::{PoisonError, RwLock};
 
 use super::{Cpu, CpuBuffer, CpuStep, KvStore, attention};
 use crate::backend::ranks::meeting::Meeting;
-use crate::backend::ranks::{PARTS, Ranked, Reduced, StateBuffers, folded};
+use crate::backend::ranks::{PARTS, Ranked, Reduced, folded};
 use crate::backend::{Scoring, StepBatch, StepShape};
 use crate::error::Result;
 use crate::ids::LayerIx;
@@ -37,6 +37,28 @@ impl CpuFabric {
         }
         // Nobody gives anew before all have read.
         self.meeting.meet();
+    }
+
+    /// `out`, `[R, width / members]`, becomes what `states`, `[R, width]`, of a group of `members` neighbouring ranks
+    /// merge to, for the rank's share of their heads. States are normalised results, with their log-sum-exps `lse`, `[R,
+    /// heads]`; a row that sees nothing has zeros and -inf.
+    fn merge_members(&self, rank: usize, members: usize, out: &mut CpuBuffer, states: &CpuBuffer, lse: &CpuBuffer) {
+        let (rows, heads) = (states.rows, lse.width / members);
+        let shapes = [(out.rows, out.width * members), (lse.rows, states.width)];
+        assert_eq!(shapes, [(rows, states.width); 2], "merge_members: shapes");
+        let (of_group, head_dim) = (lse.width, out.width / heads.max(1));
+        let own: Vec<f32> = states.data.iter().chain(&lse.data).copied().collect();
+        let (first_rank, first_head) = (rank / members * members, rank % members * heads);
+        self.exchange(rank, &own, |given| {
+            let given = &given[first_rank..first_rank + members];
+            assert!(given.iter().all(|given| given.len() == own.len()), "merge_members: all have the same shape");
+            let given: Vec<(&[f32], &[f32])> = given.iter().map(|given| given.split_at(states.data.len())).collect();
+            for (at, out) in out.data.chunks_exact_mut(head_dim.max(1)).enumerate() {
+                let at = at / heads * of_group + first_head + at % heads;
+                let parts = given.iter().map(|(states, lse)| (&states[at * head_dim..][..head_dim], lse[at]));
+                merge_states(out, &parts.collect::<Vec<_>>());
+            }
+        });
     }
 }
 
@@ -91,13 +113,22 @@ impl Ranked for Cpu {
         });
     }
 
-    fn load_member(&mut self, step: &mut CpuStep, batch: StepBatch, member: Member) -> Result<StepShape> {
+    fn load_member(
+        &mut self,
+        _: &CpuFabric,
+        _: usize,
+        step: &mut CpuStep,
+        batch: StepBatch,
+        member: Member,
+    ) -> Result<StepShape> {
         self.load_as(step, batch, Some(member))
     }
 
-    fn tree_attention_states(
+    fn tree_attention_of_members(
         &mut self,
-        states: &mut StateBuffers<CpuBuffer>,
+        fabric: &CpuFabric,
+        rank: usize,
+        out: &mut CpuBuffer,
         qkv: &CpuBuffer,
         kv: &KvStore,
         layer: LayerIx,
@@ -105,35 +136,13 @@ impl Ranked for Cpu {
         plan: usize,
         scoring: Scoring<'_, Vec<f32>>,
     ) {
-        let (StateBuffers { out, lse }, plan) = (states, step.plan(plan));
-        attention::tree_attention(&self.cores, &mut self.attention, out, qkv, kv, layer, plan, scoring, Some(lse));
-    }
-
-    fn merge_members(
-        &mut self,
-        fabric: &CpuFabric,
-        rank: usize,
-        members: usize,
-        out: &mut CpuBuffer,
-        states: &StateBuffers<CpuBuffer>,
-    ) {
-        let StateBuffers { out: partial, lse } = states;
-        let (rows, heads) = (partial.rows, lse.width / members);
-        let shapes = [(out.rows, out.width * members), (lse.rows, partial.width)];
-        assert_eq!(shapes, [(rows, partial.width); 2], "merge_members: shapes");
-        let (of_group, head_dim) = (lse.width, out.width / heads.max(1));
-        let own: Vec<f32> = partial.data.iter().chain(&lse.data).copied().collect();
-        let (first_rank, first_head) = (rank / members * members, rank % members * heads);
-        fabric.exchange(rank, &own, |given| {
-            let given = &given[first_rank..first_rank + members];
-            assert!(given.iter().all(|given| given.len() == own.len()), "merge_members: all have the same shape");
-            let states: Vec<(&[f32], &[f32])> = given.iter().map(|given| given.split_at(partial.data.len())).collect();
-            for (at, out) in out.data.chunks_exact_mut(head_dim.max(1)).enumerate() {
-                let at = at / heads * of_group + first_head + at % heads;
-                let parts = states.iter().map(|(partial, lse)| (&partial[at * head_dim..][..head_dim], lse[at]));
-                merge_states(out, &parts.collect::<Vec<_>>());
-            }
-        });
+        let (plan, heads) = (step.plan(plan), kv.heads(layer));
+        let member = plan.member.expect("a step that was loaded as a member's");
+        let mut states = CpuBuffer::new(out.rows, heads.q_width());
+        let mut lse = CpuBuffer::new(out.rows, heads.q_heads);
+        let (cores, scratch) = (&self.cores, &mut self.attention);
+        attention::tree_attention(cores, scratch, &mut states, qkv, kv, layer, plan, scoring, Some(&mut lse));
+        fabric.merge_members(rank, member.of as usize, out, &states, &lse);
     }
 
     fn columns(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, first: usize) {
@@ -254,12 +263,10 @@ mod tests {
                 _ => vec![n * 3.0_f32.ln() / 3.0, 100.0],
             };
             let data = if rank.number == 1 { vec![0.0; 4] } else { vec![n, n + 1.0, 10.0 * n, 10.0 * n + 4.0] };
-            let states = StateBuffers {
-                out: CpuBuffer { rows: 1, width: 4, data },
-                lse: CpuBuffer { rows: 1, width: 2, data: lse },
-            };
+            let states = CpuBuffer { rows: 1, width: 4, data };
+            let lse = CpuBuffer { rows: 1, width: 2, data: lse };
             let mut out = CpuBuffer { rows: 1, width: 2, data: vec![f32::NAN; 2] };
-            rank.backend.merge_members(rank.fabric, rank.number, 2, &mut out, &states);
+            rank.fabric.merge_members(rank.number, 2, &mut out, &states, &lse);
             out.data
         });
         assert_eq!(found[..2], [vec![0.0, 1.0], vec![0.0, 4.0]]);

@@ -620,7 +620,7 @@ impl Backend for Cuda {
         self.forget_rounded();
         let (is_advanced, repeats) = (step.is_advanced(), step.repeats());
         self.has_begun = true;
-        match step.graphs.way(shape, is_advanced, self.moves) {
+        match step.graphs.way(shape, is_advanced, self.moves + step.moves) {
             LaunchMode::OpByOp => self.without_tuning(|backend| ops(backend, step))?,
             LaunchMode::Tuning => ops(self, step)?,
             LaunchMode::Capture | LaunchMode::Replay(_) if !repeats => {
@@ -758,7 +758,7 @@ impl Backend for Cuda {
     ) {
         self.forget_before(out);
         if !self.skips_attention {
-            step.attend(&self.device, out, qkv, (kv, layer), plan, scoring);
+            step.attend(&self.device, Some(out), qkv, (kv, layer), plan, scoring);
         }
     }
 

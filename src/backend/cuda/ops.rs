@@ -11,7 +11,7 @@ use super::driver::function::Function;
 use super::driver::grid::{LANE_BLOCK, LANES, lane_blocks, small};
 use super::driver::memory::Memory;
 use super::memory::buffer::Buffer;
-use super::memory::kv::Kv;
+use super::memory::kv::{Kv, SlotWords};
 use super::memory::weights::{Matrix, Vector};
 use crate::backend::{Dtype, Gate, HeadKind, HeadLayout, HeadSteps, RopeTable};
 use crate::error::Result;
@@ -24,8 +24,7 @@ pub type Words<'a> = (&'a Memory, usize);
 pub struct HeadWords<'a> {
     /// One for each row.
     pub positions: Words<'a>,
-    /// A `slot_word` for each row.
-    pub slots: Words<'a>,
+    pub slots: SlotWords<'a>,
 }
 
 /// Head widths that kernels/ops/prepare_heads.cu takes: their threads divide a warp.
@@ -238,8 +237,7 @@ impl Ops {
         self.launch(&self.rope, qkv, lane_blocks(pairs), LANE_BLOCK, 0, args);
     }
 
-    /// `slots`: a `slot_word` for each row.
-    pub fn kv_append(&self, kv: &Kv, layer: LayerIx, qkv: &Buffer, slots: Words<'_>) {
+    pub fn kv_append(&self, kv: &Kv, layer: LayerIx, qkv: &Buffer, slots: SlotWords<'_>) {
         let heads = kv.heads(layer);
         assert_eq!((qkv.width, kv.shape().dtype), (heads.qkv_width(), self.element), "kv_append: shapes");
         self.assert_operands(qkv);
@@ -254,8 +252,9 @@ impl Ops {
         };
         let args = |memory: &Memory| {
             let args = Args::new().memory_at(kv.memory(), kv.layer_at(layer)).memory(memory);
-            let args = args.memory_at(slots.0, slots.1).u32(small(row));
-            args.u32(small(heads.kv_heads)).u32(small(head))
+            let SlotWords { words, member } = slots;
+            let args = args.memory_at(words.0, words.1).u32(small(row));
+            args.u32(small(heads.kv_heads)).u32(small(head)).u32(member.number).u32(member.of)
         };
         self.launch(kv.append(layer), qkv, blocks, LANE_BLOCK, 0, args);
     }
@@ -295,8 +294,10 @@ impl Ops {
                 true => args.memory_at(kv.memory(), kv.layer_at(layer)),
                 false => args.memory_or_null(None),
             };
-            let args = args.memory_at(words.slots.0, words.slots.1);
-            args.u32(small(heads.q_heads)).u32(small(heads.kv_heads)).u32(small(heads.head_dim))
+            let SlotWords { words, member } = words.slots;
+            let args = args.memory_at(words.0, words.1);
+            let args = args.u32(small(heads.q_heads)).u32(small(heads.kv_heads)).u32(small(heads.head_dim));
+            args.u32(member.number).u32(member.of)
         };
         self.launch(kv.prepare_heads(layer), qkv, lane_blocks(small(qkv.width)), LANE_BLOCK, 0, args);
         true

@@ -7,7 +7,7 @@ use super::cut::{self, ColumnsOf};
 use super::members::lock;
 use super::{
     Each, Op, PARTS, Portion, RankBuffer, RankExperts, RankKv, RankMatrix, RankPages, RankRope, RankRoutes, RankStep,
-    RankVector, Ranked, Ranks, StateBuffers, small,
+    RankVector, Ranked, Ranks, small,
 };
 use crate::backend::{
     ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
@@ -383,17 +383,6 @@ impl<B: Ranked> Backend for Ranks<B> {
             Share::Columns if parts > 1 => Some(self.each_buffer(own_width / parts, holds)?),
             _ => None,
         };
-        let states = match share {
-            Share::Heads(heads) if self.sharing > 1 => {
-                let HeadLayout { q_heads, head_dim, .. } = self.heads(heads);
-                let sums = |rank: &mut super::Rank<'_, B>, width| rank.backend.buffer(width, ActivationDtype::Sums);
-                let each = self.members.try_each(|mut rank| {
-                    Ok(StateBuffers { out: sums(&mut rank, q_heads * head_dim)?, lse: sums(&mut rank, q_heads)? })
-                });
-                Some(shared(each?))
-            }
-            _ => None,
-        };
         Ok(RankBuffer {
             share,
             holds,
@@ -401,7 +390,6 @@ impl<B: Ranked> Backend for Ranks<B> {
             own: self.each_buffer(own_width, holds)?,
             parts: others,
             columns,
-            states,
         })
     }
 
@@ -412,12 +400,7 @@ impl<B: Ranked> Backend for Ranks<B> {
             singles.try_for_each(|each| rank.backend.resize(&mut lock(&each[at]), rows))?;
             let mut parts: Vec<_> = buffer.parts.iter().map(|part| lock(&part[at])).collect();
             let mut parts: Vec<&mut B::Buffer> = parts.iter_mut().map(|part| &mut **part).collect();
-            rank.backend.resize_parts(&mut parts, rows)?;
-            buffer.states.iter().try_for_each(|states| {
-                let StateBuffers { out, lse } = &mut *lock(&states[at]);
-                rank.backend.resize(out, rows)?;
-                rank.backend.resize(lse, rows)
-            })
+            rank.backend.resize_parts(&mut parts, rows)
         })?;
         Ok(())
     }
@@ -540,9 +523,9 @@ impl<B: Ranked> Backend for Ranks<B> {
     fn load(&mut self, step: &mut Self::Step, batch: StepBatch) -> Result<StepShape> {
         let members: Vec<Option<Member>> = (0..self.count()).map(|rank| self.member(rank)).collect();
         same(self.members.try_each(|rank| {
-            let (step, batch) = (&mut *lock(&step.0[rank.number]), batch.clone());
-            match members[rank.number] {
-                Some(member) => rank.backend.load_member(step, batch, member),
+            let (at, step, batch) = (rank.number, &mut *lock(&step.0[rank.number]), batch.clone());
+            match members[at] {
+                Some(member) => rank.backend.load_member(rank.fabric, at, step, batch, member),
                 None => rank.backend.load(step, batch),
             }
         }))
@@ -560,6 +543,7 @@ impl<B: Ranked> Backend for Ranks<B> {
         shape: StepShape,
         ops: impl FnOnce(&mut Self, &mut Self::Step) -> Result<()>,
     ) -> Result<()> {
+        self.level_moves(step)?;
         // What all would repeat anyway is not recorded: that takes the host longer than to repeat it.
         let repeats = self.members.first().repeats(&lock(&step.0[0]), shape);
         let ops = if repeats { Vec::new() } else { self.record(step, ops)? };
@@ -730,7 +714,7 @@ impl<B: Ranked> Backend for Ranks<B> {
         plan: usize,
         scoring: Scoring<'_, Self::Vector>,
     ) {
-        let (members, states) = (self.sharing, qkv.states.clone());
+        let members = if matches!(qkv.share, Share::Heads(_)) { self.sharing } else { 1 };
         let Scoring { scale, softcap, sinks } = scoring;
         let (out, qkv, kv) = (out.own.clone(), qkv.own.clone(), kv.each.clone());
         let sinks = sinks.map(|sinks| sinks.0.clone());
@@ -740,12 +724,11 @@ impl<B: Ranked> Backend for Ranks<B> {
             let sinks = sinks.as_ref().filter(|_| at.is_multiple_of(members)).map(|sinks| &sinks[at]);
             let scoring = Scoring { scale, softcap, sinks };
             let (out, qkv, kv) = (&mut *lock(&out[at]), &*lock(&qkv[at]), &*lock(&kv[at]));
-            match &states {
-                None => rank.backend.tree_attention(out, qkv, kv, layer, step, plan, scoring),
-                Some(states) => {
-                    let states = &mut *lock(&states[at]);
-                    rank.backend.tree_attention_states(states, qkv, kv, layer, step, plan, scoring);
-                    rank.backend.merge_members(rank.fabric, at, members, out, states);
+            match members {
+                1 => rank.backend.tree_attention(out, qkv, kv, layer, step, plan, scoring),
+                _ => {
+                    let (backend, fabric) = (&mut *rank.backend, rank.fabric);
+                    backend.tree_attention_of_members(fabric, at, out, qkv, kv, layer, step, plan, scoring);
                 }
             }
         });
@@ -895,6 +878,20 @@ impl<B: Ranked> Ranks<B> {
     /// The heads of one rank's `qkv`: its share of them, or all where every rank has all columns.
     fn heads_of(&self, qkv: &RankBuffer<B>, heads: HeadLayout) -> HeadLayout {
         if matches!(qkv.share, Share::Columns | Share::Heads(_)) { self.heads(heads) } else { heads }
+    }
+
+    /// Where one rank has forgotten what it repeats, all do.
+    fn level_moves(&self, step: &RankStep<B>) -> Result<()> {
+        if self.sharing == 1 {
+            return Ok(());
+        }
+        let each = self.members.try_in_turn(|rank| Ok(rank.backend.moves(&lock(&step.0[rank.number]))))?;
+        let most = each.into_iter().max().unwrap_or(0);
+        let set = |rank: super::Rank<'_, B>| {
+            rank.backend.set_moves(&mut lock(&step.0[rank.number]), most);
+            Ok(())
+        };
+        self.members.try_in_turn(set).map(drop)
     }
 
     /// The ops of a step.

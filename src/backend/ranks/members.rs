@@ -93,6 +93,10 @@ impl<B: Ranked> Members<B> {
         self.backends.len()
     }
 
+    pub fn fabric(&self) -> &B::Fabric {
+        &self.fabric
+    }
+
     /// The first rank's backend, for what is the same on all.
     pub fn first(&self) -> MutexGuard<'_, B> {
         lock(&self.backends[0])

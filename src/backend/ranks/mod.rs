@@ -42,8 +42,8 @@ pub trait Ranked: Backend<SavedPages: Sync> + Sized {
     /// Whether all ranks have one memory, so that free bytes of one are those of all.
     const SHARES_MEMORY: bool;
 
-    /// Whether ranks that have the same key head can divide its keys and values by positions. If not, each has copies,
-    /// and the ops of members are not called.
+    /// Whether ranks that have the same key head can divide its keys and values by positions, if their fabric does. If
+    /// not, each has copies, and the ops of members are not called.
     const DIVIDES_POSITIONS: bool;
 
     /// Connects `ranks`.
@@ -57,6 +57,11 @@ pub trait Ranked: Backend<SavedPages: Sync> + Sized {
     /// for an exchange afterwards panics with [`Aborted`].
     fn abort(fabric: &Self::Fabric);
     fn is_aborted(fabric: &Self::Fabric) -> bool;
+    /// Whether the ranks of this fabric can divide positions.
+    fn divides_positions(fabric: &Self::Fabric) -> bool {
+        let _ = fabric;
+        Self::DIVIDES_POSITIONS
+    }
     /// Waits for what was enqueued, if anything was, also where an error is known; it is ignored, as the backend is not
     /// used again.
     fn settle(&mut self) {}
@@ -82,6 +87,16 @@ pub trait Ranked: Backend<SavedPages: Sync> + Sized {
         let _ = (step, shape);
         false
     }
+    /// How often `step` has forgotten what it repeats, as addresses have changed. Members' plans differ in size, so those
+    /// of one may change alone; but all ranks repeat a step, or none.
+    fn moves(&self, step: &Self::Step) -> u64 {
+        let _ = step;
+        0
+    }
+    /// As of the rank that has forgotten most often.
+    fn set_moves(&mut self, step: &mut Self::Step, moves: u64) {
+        let _ = (step, moves);
+    }
     /// `out[r] = [x[r] of rank 0, x[r] of rank 1, ..]`
     fn all_gather(&mut self, fabric: &Self::Fabric, rank: usize, out: &mut Self::Buffer, x: &Self::Buffer);
     /// As `resize`, for the buffers of a sum's parts.
@@ -101,16 +116,27 @@ pub trait Ranked: Backend<SavedPages: Sync> + Sized {
     }
     /// `load` of the batch of all as `member` of a group. What depends on positions is then its own: the rows that
     /// `kv_append` stores, and the plans. `advance` advances it as the batch of all.
-    fn load_member(&mut self, step: &mut Self::Step, batch: StepBatch, member: Member) -> Result<StepShape> {
-        let _ = (step, batch, member);
+    fn load_member(
+        &mut self,
+        fabric: &Self::Fabric,
+        rank: usize,
+        step: &mut Self::Step,
+        batch: StepBatch,
+        member: Member,
+    ) -> Result<StepShape> {
+        let _ = (fabric, rank, step, batch, member);
         unreachable!("asked of backends that divide positions")
     }
-    /// `tree_attention` over the positions of the step's member: normalised results, and the log-sum-exps by which
-    /// those of all members merge. A row that sees none of them has zeros and -inf.
+    /// `tree_attention` of a step that was loaded as a member of a group, neighbouring ranks: each attends to its
+    /// positions with all query heads of the group's key head, and they merge what they found through its log-sum-exp,
+    /// in the order of members. `out`, `[R, q_heads * head_dim / members]`, becomes that of the rank's share of the
+    /// heads. The first member alone is given sinks: one is one score of a row.
     #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
-    fn tree_attention_states(
+    fn tree_attention_of_members(
         &mut self,
-        states: &mut StateBuffers<Self::Buffer>,
+        fabric: &Self::Fabric,
+        rank: usize,
+        out: &mut Self::Buffer,
         qkv: &Self::Buffer,
         kv: &Self::Kv,
         layer: LayerIx,
@@ -118,32 +144,11 @@ pub trait Ranked: Backend<SavedPages: Sync> + Sized {
         plan: usize,
         scoring: Scoring<'_, Self::Vector>,
     ) {
-        let _ = (states, qkv, kv, layer, step, plan, scoring);
-        unreachable!("asked of backends that divide positions")
-    }
-    /// Neighbouring ranks are groups of `members`. `out`, `[R, q_heads * head_dim / members]`, becomes what the states
-    /// of the group merge to, in the order of its members, for the rank's share of their heads.
-    fn merge_members(
-        &mut self,
-        fabric: &Self::Fabric,
-        rank: usize,
-        members: usize,
-        out: &mut Self::Buffer,
-        states: &StateBuffers<Self::Buffer>,
-    ) {
-        let _ = (fabric, rank, members, out, states);
+        let _ = (fabric, rank, out, qkv, kv, layer, step, plan, scoring);
         unreachable!("asked of backends that divide positions")
     }
     /// `out[r][i] = x[r][first + i]`; both hold the same.
     fn columns(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, first: usize);
-}
-
-/// Partial results of attention over a member's positions, of all query heads of the group's key head.
-pub struct StateBuffers<T> {
-    /// `[R, q_heads * head_dim]`, f32.
-    pub out: T,
-    /// `[R, q_heads]`, f32, natural.
-    pub lse: T,
 }
 
 /// How sums of ranks are exchanged.
@@ -242,8 +247,6 @@ pub struct RankBuffer<B: Backend> {
     parts: Vec<Each<B::Buffer>>,
     /// Of [`Share::Columns`], if a rank computes several parts of a sum: the columns of one of them.
     columns: Option<Each<B::Buffer>>,
-    /// Of [`Share::Heads`], if ranks divide positions: the partial results of their queries.
-    states: Option<Each<StateBuffers<B::Buffer>>>,
 }
 
 /// What of a matrix a rank has.
@@ -320,12 +323,17 @@ impl<B: Ranked> Ranks<B> {
         })
     }
 
+    /// Whether the ranks can divide keys and values by positions.
+    pub fn can_share_positions(&self) -> bool {
+        B::divides_positions(self.members.fabric())
+    }
+
     /// The same, for a model whose key heads are on `members` ranks each: these divide keys and values by positions. It
-    /// is said before anything is loaded. Panics if the backend cannot, or sums are exact: where partial results are
+    /// is said before anything is loaded. Panics if the ranks cannot, or sums are exact: where partial results are
     /// merged would depend on the number of ranks.
     #[must_use]
     pub fn sharing_positions(self, members: usize) -> Self {
-        let can = B::DIVIDES_POSITIONS && !self.exact && self.count().is_multiple_of(members);
+        let can = self.can_share_positions() && !self.exact && self.count().is_multiple_of(members);
         assert!(members == 1 || can, "{members} members of {} ranks divide positions", self.count());
         Self { sharing: members, ..self }
     }

@@ -26,7 +26,7 @@ pub enum SharedKeys {
 pub enum WhyCopied {
     /// Where partial results merge would depend on the number of ranks, and so would bits.
     Deterministic,
-    /// The backend does not divide positions.
+    /// The devices cannot merge partial results: GPUs that exchange through NCCL.
     Backend,
     /// Key heads of some layers are on more ranks than those of others.
     Layers,
@@ -53,7 +53,7 @@ impl fmt::Display for SharedKeys {
                 write!(f, "{copies} devices each have a copy of the keys and values of a key head")?;
                 f.write_str(match why {
                     WhyCopied::Deterministic => ", as --deterministic gives the same bits on any number of devices",
-                    WhyCopied::Backend => ": devices of this kind do not divide positions yet",
+                    WhyCopied::Backend => ": devices that write no memory of each other cannot divide its positions",
                     WhyCopied::Layers => " in some layers: layers differ in their number of key heads",
                 })
             }
@@ -106,7 +106,7 @@ impl ModelConfig {
     }
 
     /// How `ranks` ranks hold the keys and values of a key head that several have. `exact`: see `check_ranks`;
-    /// `can_divide`: whether their backend divides positions.
+    /// `can_divide`: whether they can divide positions.
     pub fn shared_keys(&self, ranks: usize, exact: bool, can_divide: bool) -> SharedKeys {
         let of_layers = || self.stored_heads().map(|heads| heads.copies(ranks));
         let Some(copies) = of_layers().max().filter(|&copies| copies > 1) else { return SharedKeys::Nothing };

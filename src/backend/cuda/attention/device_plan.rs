@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::tiling::{self, TilingScratch};
 use crate::backend::HeadLayout;
-use crate::plan::{AttentionPlan, NewPage};
+use crate::plan::{AttentionPlan, Member, NewPage};
 
 /// Slots of a page. A KV block is the part of one page that an item reads.
 pub const KV_BLOCK_TOKENS: u32 = 32;
@@ -82,9 +82,14 @@ impl Tiling {
     }
 }
 
+/// Who has all positions.
+pub const WHOLE: Member = Member { number: 0, of: 1, page_tokens: KV_BLOCK_TOKENS };
+
 /// See the module's docs.
-#[derive(Default)]
 pub struct DevicePlan {
+    /// Whose KV blocks it has. Positions are those of all, so rows mask and advance as they do alone; but no row's state
+    /// is final, so all states are partial ones, and the kernels merge none of them.
+    pub(super) member: Member,
     pub(super) words: Vec<u32>,
     pub(super) partial_slots: usize,
     /// One for each row, if all rows grow.
@@ -107,9 +112,35 @@ pub(super) struct AppendPoint {
     pub room: u32,
 }
 
+impl Default for DevicePlan {
+    fn default() -> Self {
+        DevicePlan::of_member(WHOLE)
+    }
+}
+
 impl DevicePlan {
+    /// A plan without words for one of several devices, each of which stores [`KV_BLOCK_TOKENS`] slots of a page.
+    pub fn of_member(member: Member) -> Self {
+        assert_eq!(member.page_tokens, KV_BLOCK_TOKENS, "pages of a device plan");
+        Self {
+            member,
+            words: Vec::new(),
+            partial_slots: 0,
+            append_points: Vec::new(),
+            last_tiles: Vec::new(),
+            tiles_a_row: 0,
+            undivided: None,
+            scratch: TilingScratch::default(),
+        }
+    }
+
+    /// Whether states are merged with those of other devices.
+    pub(super) fn is_of_member(&self) -> bool {
+        self.member.of > 1
+    }
+
     /// The words of `plan` for `rows_padded` rows; padded rows get an empty merge list. Panics if the plan's pages do
-    /// not have [`KV_BLOCK_TOKENS`] slots.
+    /// not have [`KV_BLOCK_TOKENS`] slots, for each member.
     pub fn build(plan: &AttentionPlan, heads: HeadLayout, rows_padded: usize, tiling: &Tiling) -> DevicePlan {
         let mut output = DevicePlan::default();
         output.rebuild(plan, heads, rows_padded, tiling);
@@ -118,7 +149,8 @@ impl DevicePlan {
 
     /// The same, reusing the memory of an earlier plan.
     pub fn rebuild(&mut self, plan: &AttentionPlan, heads: HeadLayout, rows_padded: usize, tiling: &Tiling) {
-        assert_eq!(plan.page_tokens, KV_BLOCK_TOKENS, "pages of a device plan");
+        assert_eq!(plan.page_tokens, self.member.of * KV_BLOCK_TOKENS, "pages of a device plan");
+        assert!(plan.tile == 1 || !self.is_of_member(), "where members divide a tile, bits would depend on them");
         assert!(rows_padded >= plan.row_positions.len(), "{rows_padded} rows do not hold the plan's");
         self.undivided = (plan.tile > 1).then_some(plan.tile);
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -150,7 +182,7 @@ impl DevicePlan {
     pub fn advance(&mut self, new_pages: &[NewPage]) -> Option<Range<usize>> {
         let stuck = |new_page: &NewPage| {
             let AppendPoint { next_kv_block, room } = self.append_points[new_page.row as usize];
-            let base = base_of(self.words[next_kv_block as usize - 1]) + KV_BLOCK_TOKENS;
+            let base = base_of(self.words[next_kv_block as usize - 1]) + self.member.of * KV_BLOCK_TOKENS;
             room == 0 || self.undivided.is_some_and(|undivided| base.is_multiple_of(undivided))
         };
         if new_pages.iter().any(stuck) {
@@ -165,7 +197,7 @@ impl DevicePlan {
             let row = row as usize;
             let AppendPoint { next_kv_block, room } = &mut self.append_points[row];
             let at = *next_kv_block as usize;
-            let base = base_of(self.words[at - 1]) + KV_BLOCK_TOKENS;
+            let base = base_of(self.words[at - 1]) + self.member.of * KV_BLOCK_TOKENS;
             let kv_block = kv_block_words(page.0, base, 0..KV_BLOCK_TOKENS);
             self.words[at..at + KV_BLOCK_WORDS].copy_from_slice(&kv_block);
             touch(at..at + KV_BLOCK_WORDS);

@@ -55,6 +55,8 @@ impl PlanBuilder<'_> {
         self.output.words.truncate(layout.end);
         self.write_shared(&layout);
         self.write_tiles(limit, &layout);
+        // None of a member's rows are merged by the attention kernels.
+        let merged_rows = if self.output.is_of_member() { 0 } else { self.plan.row_positions.len() };
         let words = &mut self.output.words;
         words[layout.merge_at..layout.states_at].copy_from_slice(&self.scratch.merge);
         words[..HEADER_WORDS].fill(0);
@@ -67,7 +69,7 @@ impl PlanBuilder<'_> {
             (PlanWord::MergeAt, layout.merge_at),
             (PlanWord::StatesAt, layout.states_at),
             (PlanWord::PartialSlots, self.output.partial_slots),
-            (PlanWord::Rows, self.plan.row_positions.len()),
+            (PlanWord::Rows, merged_rows),
             (PlanWord::FirstPosition, self.plan.row_positions.first().map_or(0, |&at| at as usize)),
             (
                 PlanWord::NarrowHeads,
@@ -140,9 +142,10 @@ impl PlanBuilder<'_> {
     /// Number of partial slots that the tiles fill; needs the offsets of the rows' lists.
     fn slots(&self, limit: SplitLimit) -> usize {
         let TilingScratch { row_tiles, merge, .. } = &*self.scratch;
+        let is_merged = !self.output.is_of_member();
         let mut slots = 0;
         for_each_tile(row_tiles, limit, |AttentionTile { row_tile: RowTile { rows, begins_rows, .. }, .. }| {
-            if *begins_rows && states_of(&merge[rows.start as usize..=rows.end as usize]) != ONE {
+            if *begins_rows && states_of(&merge[rows.start as usize..=rows.end as usize], is_merged) != ONE {
                 slots += (rows.end - rows.start) as usize;
             }
         });
@@ -166,9 +169,11 @@ impl PlanBuilder<'_> {
     /// Writes tiles and the rows' lists of states, and records the last tiles of growing rows.
     ///
     /// If any row of a tile has further states, each row of the tile gets a partial slot, and the rows' lists name them
-    /// in the order of positions. A row with one state has no slot; its list holds a word that is never read.
+    /// in the order of positions. A row with one state has no slot, unless another kernel merges the states; its list
+    /// holds a word that is never read.
     fn write_tiles(&mut self, limit: SplitLimit, layout: &PlanLayout) {
         let TilingScratch { row_tiles, merge, next_state, places: [wide, narrow], .. } = &mut *self.scratch;
+        let is_merged = !self.output.is_of_member();
         let (merge, next_state, wide, narrow) = (&merge[..], &mut next_state[..], &mut wide[..], &mut narrow[..]);
         let DevicePlan { words, last_tiles, tiles_a_row, append_points, partial_slots, .. } = &mut *self.output;
         let (kv_blocks, words) = words.split_at_mut(layout.tiles_at);
@@ -179,7 +184,7 @@ impl PlanBuilder<'_> {
         let mut given = 0;
         for_each_tile(row_tiles, limit, |AttentionTile { row_tile, kv_blocks: Range { start, end }, grows }| {
             let rows = row_tile.rows.start as usize..row_tile.rows.end as usize;
-            let how_many = states_of(&merge[rows.start..rows.end + 1]);
+            let how_many = states_of(&merge[rows.start..rows.end + 1], is_merged);
             let slot = match (how_many, row_tile.begins_rows) {
                 (ONE, _) => 0,
                 (_, true) => given,
@@ -252,8 +257,11 @@ impl PlanBuilder<'_> {
     }
 }
 
-/// The `RowStates` of rows whose lists begin and end there.
-fn states_of(lists: &[u32]) -> u32 {
+/// The `RowStates` of rows whose lists begin and end there; `is_merged`: whether the kernels merge them.
+fn states_of(lists: &[u32], is_merged: bool) -> u32 {
+    if !is_merged {
+        return SEVERAL;
+    }
     if let &[start, end] = lists {
         return if end - start == 1 { ONE } else { SEVERAL };
     }

@@ -11,7 +11,7 @@ mod tiling;
 
 use self::device_plan::{DECODE_WARPS, Tiling, Workers};
 use crate::backend::cuda::compile::elements::{HopperKernel, KvElement, PageLayout};
-use crate::backend::cuda::compile::units;
+use crate::backend::cuda::compile::units::{self, MemberStates};
 use crate::backend::cuda::discovery::probe::DeviceFacts;
 use crate::backend::cuda::driver::args::Args;
 use crate::backend::cuda::driver::device::Device;
@@ -56,7 +56,8 @@ pub type At<'a> = (&'a Memory, usize);
 /// Operands of one launch; shapes as in `Backend::tree_attention`.
 #[derive(Clone, Copy)]
 pub struct AttentionOperands<'a> {
-    pub out: &'a Memory,
+    /// `None`: no results are made, and all states stay partial ones. So it must be of a member's plan.
+    pub out: Option<&'a Memory>,
     pub qkv: &'a Memory,
     /// Elements per row of `qkv`, which begins with the query heads.
     pub qkv_width: usize,
@@ -72,6 +73,7 @@ pub struct AttentionOperands<'a> {
 
 /// The compiled kernels for one element type and head layout.
 pub struct AttentionKernels {
+    element: Dtype,
     heads: HeadLayout,
     kv_element: KvElement,
     kernels: KernelSet,
@@ -119,7 +121,7 @@ impl AttentionKernels {
             };
             let tiling = hopper_tiling(kernel, head_dim, multiprocessors, deterministic);
             let kernels = KernelSet::Hopper { attention, threads, shared_bytes };
-            return Ok(Self { heads, kv_element, kernels, tiling, multiprocessors, deterministic });
+            return Ok(Self { element, heads, kv_element, kernels, tiling, multiprocessors, deterministic });
         }
         assert_ne!(kv_element, KvElement::Fp8, "only the kernel for Hopper reads fp8");
         let ([attention, merge], merge_warps) = match deterministic {
@@ -141,7 +143,7 @@ impl AttentionKernels {
         };
         let (attention, merge) = (device.function(&attention, name)?, device.function(&merge, "merge_states")?);
         let kernels = KernelSet::Two { attention, shared_bytes, merge, merge_warps };
-        Ok(Self { heads, kv_element, kernels, tiling, multiprocessors, deterministic })
+        Ok(Self { element, heads, kv_element, kernels, tiling, multiprocessors, deterministic })
     }
 
     pub fn heads(&self) -> HeadLayout {
@@ -151,6 +153,12 @@ impl AttentionKernels {
     /// Bytes of `partial_slots` partial states of a row: f32 `o`, `m` and `l` of all query heads.
     pub fn scratch_bytes(&self, partial_slots: usize) -> usize {
         partial_slots * self.heads.q_heads * (self.heads.head_dim + 2) * size_of::<f32>()
+    }
+
+    /// What merges its states with those of other members.
+    pub fn states_of(&self, ranks: usize, members: usize) -> MemberStates {
+        let is_permuted = matches!(self.kernels, KernelSet::Hopper { .. });
+        MemberStates { ranks, members, element: self.element, head_dim: self.heads.head_dim, is_permuted }
     }
 
     /// The heads and the element type of the pages that it reads.
@@ -187,7 +195,7 @@ impl AttentionKernels {
         let AttentionOperands { out, qkv, qkv_width, kv, plan, positions, partials } = *operands;
         let (group, kv_heads) = (argument(self.heads.group()), argument(self.heads.kv_heads));
         let ScoreFactors { scale, cap_rate } = ScoreFactors::of(&scoring);
-        let args = Args::new().memory(out).memory(qkv).memory_at(kv.0, kv.1).memory_at(plan.0, plan.1);
+        let args = Args::new().memory_or_null(out).memory(qkv).memory_at(kv.0, kv.1).memory_at(plan.0, plan.1);
         let args = args.memory_at(positions.0, positions.1).memory(partials);
         match &self.kernels {
             KernelSet::Hopper { attention, threads, shared_bytes } => {
@@ -195,7 +203,8 @@ impl AttentionKernels {
                 let heads = (self.heads.q_heads * self.heads.head_dim.div_ceil(PART_DIM)) as u64;
                 assert!(rows_padded as u64 * heads * heads < 1 << 32, "{rows_padded} rows of {heads} parts of heads");
                 let args = args.u32(group).u32(kv_heads).u32(argument(qkv_width)).f32(scale).f32(cap_rate);
-                let args = args.memory_or_null(scoring.sinks).u32(argument(rows_padded));
+                let zeroed = if out.is_some() { rows_padded } else { 0 };
+                let args = args.memory_or_null(scoring.sinks).u32(argument(zeroed));
                 device.launch(attention, [argument(self.multiprocessors), 1, 1], *threads, *shared_bytes, &args);
             }
             KernelSet::Two { attention, shared_bytes, merge, merge_warps } => {
@@ -204,6 +213,7 @@ impl AttentionKernels {
                 let grid = [argument(BLOCKS * self.multiprocessors), 1, 1];
                 device.launch(attention, grid, THREADS, *shared_bytes, &args);
 
+                let Some(out) = out else { return };
                 let split = self.merge_split(rows_padded, *merge_warps);
                 let args = Args::new().memory(out).memory_at(plan.0, plan.1).memory(partials);
                 let args = args.u32(argument(self.heads.q_heads)).u32(argument(split)).memory_or_null(scoring.sinks);

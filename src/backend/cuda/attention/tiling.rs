@@ -134,28 +134,45 @@ impl PlanBuilder<'_> {
         workload
     }
 
+    /// Lists of each page the part that is the member's, if it has positions of the span. Of a span that grows all pages
+    /// are listed, since new ones follow the last.
+    ///
     /// `may_share`: whether its first page joins the previous KV block, if that has slots of the same positions.
     fn list_kv_blocks(&mut self, span: &KvSpan, grows: bool, may_share: bool) {
+        let (member, page_tokens) = (self.output.member, self.plan.page_tokens);
         let (first, end) = (span.first_position, span.first_position + span.tokens);
-        let pages = &self.plan.pages[span.pages.start as usize..span.pages.end as usize];
+        let mut pages = &self.plan.pages[span.pages.start as usize..span.pages.end as usize];
+        let mut first_base = first - first % page_tokens + member.number * KV_BLOCK_TOKENS;
+        if !grows {
+            if let [_, rest @ ..] = pages
+                && first_base + KV_BLOCK_TOKENS <= first
+            {
+                (pages, first_base) = (rest, first_base + page_tokens);
+            }
+            if let [rest @ .., _] = pages
+                && end <= first_base + word(rest.len()) * page_tokens
+            {
+                pages = rest;
+            }
+        }
         let at = kv_block_at(self.kv_blocks);
-        self.kv_blocks += span.pages.end - span.pages.start;
+        self.kv_blocks += word(pages.len());
         let (kv_blocks, _) = self.output.words[at..kv_block_at(self.kv_blocks)].as_chunks_mut::<KV_BLOCK_WORDS>();
-        let first_base = first - first % KV_BLOCK_TOKENS;
         let mut place = place_word(first_base, 0..KV_BLOCK_TOKENS);
         for (kv_block, page) in kv_blocks.iter_mut().zip(pages) {
             *kv_block = [page.0, place];
-            place += NEXT_PLACE;
+            place += member.of * NEXT_PLACE;
         }
         // The kernel masks positions that its rows have not reached, so a partly filled KV block is listed as full.
         if !grows && let Some([_, place]) = kv_blocks.last_mut() {
             let last_base = base_of(*place);
-            *place = place_word(last_base, 0..end - last_base);
+            *place = place_word(last_base, 0..KV_BLOCK_TOKENS.min(end - last_base));
         }
+        let from = first.saturating_sub(first_base).min(KV_BLOCK_TOKENS);
         if let Some([_, place]) = kv_blocks.first_mut() {
-            *place = place_word(first_base, first - first_base..*place & 63);
+            *place = place_word(first_base, from..*place & 63);
         }
-        if may_share && first > first_base {
+        if may_share && from > 0 {
             self.share_kv_block(at);
         }
     }
@@ -218,7 +235,7 @@ impl PlanBuilder<'_> {
             let rows = row..rows.end.min(row + self.rows_a_tile);
             row = rows.end;
             let (lowest, highest) = outermost(&self.plan.row_positions[rows.start as usize..rows.end as usize]);
-            let kv_blocks = self.seen(lowest, highest, &item.kv_blocks);
+            let kv_blocks = self.seen(lowest, highest, &item);
             let (mut first, end) = (rows.start * self.group, rows.end * self.group);
             let mut begins_rows = true;
             while first < end {
@@ -248,13 +265,15 @@ impl PlanBuilder<'_> {
         }
     }
 
-    /// The range of `kv_blocks` that rows between these two positions see.
-    fn seen(&self, lowest: u32, highest: u32, kv_blocks: &Range<u32>) -> Range<u32> {
+    /// The range of an item's KV blocks that rows between these two positions see. The last one of an item that grows is
+    /// always among them, since its tiles grow with it; a member's may lie before what its row sees, or behind it.
+    fn seen(&self, lowest: u32, highest: u32, item: &SplitItem) -> Range<u32> {
+        let kv_blocks = &item.kv_blocks;
         let words = &self.output.words[kv_block_at(kv_blocks.start)..kv_block_at(kv_blocks.end)];
         let (list, _) = words.as_chunks::<KV_BLOCK_WORDS>();
         let reached = |&[_, kv_block]: &[u32; KV_BLOCK_WORDS]| base_of(kv_block) + (kv_block >> 6 & 63) <= highest;
         let behind = match list.last() {
-            Some(last) if reached(last) => list.len(),
+            Some(last) if item.grows || reached(last) => list.len(),
             _ => list.partition_point(reached),
         };
         let passed =
@@ -263,6 +282,7 @@ impl PlanBuilder<'_> {
             Some(window) => list[..behind].partition_point(|kv_block| passed(kv_block, window)),
             None => 0,
         };
+        let before = if item.grows { before.min(list.len() - 1) } else { before };
         // If tiles are whole, the kernel's steps begin at the same positions for all rows.
         let before = if self.keeps_tiles { before - before % STEP_KV_BLOCKS } else { before };
         kv_blocks.start + word(before)..kv_blocks.start + word(behind)

@@ -35,6 +35,7 @@ pub static HEADERS: &[Source] = &[
     source!("attention/ring.cuh"),
     source!("attention/rows.cuh"),
     source!("attention/state.cuh"),
+    source!("attention/states.cuh"),
     source!("attention/stream.cuh"),
     source!("attention/tile.cuh"),
     source!("attention/wide_tiles.cuh"),
@@ -117,6 +118,7 @@ pub static LINEAR_4BIT_ANY: Source = source!("four_bit/linear_4bit_any.cu");
 pub static LINEAR_4BIT_WGMMA: Source = source!("four_bit/linear_4bit_wgmma.cu");
 pub static LINEAR_ANY: Source = source!("ops/linear_any.cu");
 pub static LINEAR_FP8: Source = source!("fp8/linear_fp8.cu");
+pub static MERGE_MEMBERS: Source = source!("ranks/merge_members.cu");
 pub static MERGE_STATES: Source = source!("attention/merge_states.cu");
 pub static RANDOM_WEIGHTS: Source = source!("ops/random_weights.cu");
 pub static PREPARE_HEADS: Source = source!("ops/prepare_heads.cu");
@@ -163,6 +165,7 @@ pub fn all() -> Vec<Unit> {
     all.push(advance());
     all.extend(exchanged_sums().into_iter().map(all_reduce));
     all.extend([2, 4, 8].into_iter().flat_map(|ranks| [all_gather(ranks), round_trip(ranks)]));
+    all.extend(merged_states().into_iter().map(merge_members));
     all.extend(routes());
     all.extend(
         DTYPES.into_iter().flat_map(|element| [8, 9].into_iter().flat_map(move |major| experts(element, major))),
@@ -401,6 +404,41 @@ pub fn all_gather(ranks: usize) -> Unit {
 
 pub fn round_trip(ranks: usize) -> Unit {
     Unit::new(&ROUND_TRIP).define("RANKS", ranks)
+}
+
+/// Partial states that neighbouring ranks merge; see kernels/ranks/merge_members.cu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MemberStates {
+    pub ranks: usize,
+    /// Of a group.
+    pub members: usize,
+    /// Of results.
+    pub element: Dtype,
+    pub head_dim: usize,
+    /// Whether they are ordered as the kernels for Hopper do.
+    pub is_permuted: bool,
+}
+
+/// States of every group in bf16 and of the usual heads, and of two ranks in all dtypes and of all heads: more would take
+/// minutes to compile.
+fn merged_states() -> Vec<MemberStates> {
+    let groups = [2, 4, 8].into_iter().flat_map(|ranks| [2, 4, 8].map(|members| (ranks, members)));
+    let groups = groups.filter(|(ranks, members)| members <= ranks);
+    let of_any = groups.flat_map(|group| [64, 128].map(|dim| (group, Dtype::Bf16, dim)));
+    let of_two = DTYPES.into_iter().flat_map(|element| HEAD_DIMS.map(|dim| ((2, 2), element, dim)));
+    let all = of_any.chain(of_two).flat_map(|((ranks, members), element, head_dim)| {
+        let is_hopper = HopperKernel::of(element, head_dim).is_some();
+        let orders = [false, true].into_iter().filter(move |is_permuted| is_hopper || !is_permuted);
+        orders.map(move |is_permuted| MemberStates { ranks, members, element, head_dim, is_permuted })
+    });
+    all.collect()
+}
+
+/// The unit that merges such states.
+pub fn merge_members(states: MemberStates) -> Unit {
+    let MemberStates { ranks, members, element, head_dim, is_permuted } = states;
+    let unit = typed(&MERGE_MEMBERS, element).define("HEAD_DIM", head_dim).define("RANKS", ranks);
+    unit.define("MEMBERS", members).define("PERMUTED", u32::from(is_permuted))
 }
 
 /// The unit that advances a step by one token.

@@ -18,11 +18,13 @@ use crate::backend::cuda::driver::args::Args;
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::function::Function;
 use crate::backend::cuda::driver::memory::Memory;
+use crate::backend::ranks::PARTS;
 use crate::backend::{Dtype, HeadLayout, KvShape, SavedBytes};
 use crate::error::{Error, Result};
 use crate::figures;
 use crate::ids::{LayerIx, PageId, StateId};
 use crate::kv::{KvSlot, LayerPlace};
+use crate::plan::Member;
 
 pub const PAGE_TOKENS: u32 = 32;
 
@@ -103,19 +105,31 @@ fn packed_pages(page_bytes: usize, pages: usize) -> usize {
     (PACKED / page_bytes).clamp(1, pages.max(1))
 }
 
-/// Slot word of a padded row, as in kernels/ops/kv_append.cu: its key and value are left out.
+/// Slot word of a padded row, as in kernels/kv_page.cuh: its key and value are left out.
 pub const NO_SLOT: u32 = u32::MAX;
 
-/// A slot as kernels read it.
-pub fn slot_word(slot: KvSlot) -> u32 {
-    debug_assert!(slot.slot < PAGE_TOKENS);
-    slot.page.0 * PAGE_TOKENS + slot.slot
+/// Where the rows of a step are stored.
+#[derive(Clone, Copy)]
+pub struct SlotWords<'a> {
+    /// A [`slot_word`] for each row: memory, and the byte in it.
+    pub words: (&'a Memory, usize),
+    /// Who stores its own rows alone.
+    pub member: Member,
+}
+
+/// A slot as kernels read it, of a page that so many members divide. Panics where words do not reach so far.
+pub fn slot_word(slot: KvSlot, members: u32) -> u32 {
+    let page_tokens = members * PAGE_TOKENS;
+    debug_assert!(slot.slot < page_tokens);
+    let first = slot.page.0.checked_mul(page_tokens).expect("pages of the pool, whose slots are words");
+    first + slot.slot
 }
 
 impl Kv {
     /// Pages and states of unspecified contents: a slot is written before it is read.
     pub fn new(device: &Device, shape: &KvShape, element_of: ElementOf<'_>) -> Result<Self> {
-        assert!(shape.pages < (u32::MAX / PAGE_TOKENS) as usize, "{} pages: slots are words", shape.pages);
+        let most_pages = u32::MAX / (PAGE_TOKENS * PARTS as u32);
+        assert!(shape.pages < most_pages as usize, "{} pages: slots of up to {PARTS} members are words", shape.pages);
         let unit = Unit::new(&units::KV_PAGES);
         let part = |&heads: &HeadLayout| {
             let kv_element = element_of(heads);
@@ -374,7 +388,8 @@ mod tests {
 
     #[test]
     fn a_slot_word_names_page_and_slot() {
-        assert_eq!(slot_word(KvSlot { page: PageId(3), slot: 31 }), 3 * 32 + 31);
+        assert_eq!(slot_word(KvSlot { page: PageId(3), slot: 31 }, 1), 3 * 32 + 31);
+        assert_eq!(slot_word(KvSlot { page: PageId(3), slot: 65 }, 4), 3 * 128 + 65);
     }
 
     #[test]

@@ -21,19 +21,22 @@ use std::sync::atomic::Ordering;
 
 use super::compile::units::ExchangedSums;
 use super::driver::device::Device;
-use super::driver::memory::ALIGNED;
+use super::driver::memory::{ALIGNED, Memory};
 use super::gemm::shared::SharedChoices;
 use super::memory::buffer::Buffer;
-use super::memory::weights::Matrix;
+use super::memory::kv::Kv;
+use super::memory::weights::{Matrix, Vector};
 use super::step::Step;
 use super::{Cuda, four_bit_of};
 use crate::backend::ranks::meeting::Meeting;
 use crate::backend::ranks::{Aborted, FailedExchange, PARTS, Ranked, Reduced};
-use crate::backend::{ActivationDtype, Backend, Dtype, MatrixPart, StepShape};
+use crate::backend::{ActivationDtype, Backend, Dtype, MatrixPart, Scoring, StepBatch, StepShape};
 use crate::error::{Error, Result};
+use crate::ids::LayerIx;
+use crate::plan::Member;
 use gathered::Gathered;
 use peers::Peers;
-use ways::GatherPiece;
+use ways::ChunkedPiece;
 
 /// Threads of a block of every exchange but sums in lines.
 const THREADS: u32 = 512;
@@ -63,6 +66,18 @@ struct SumBuffers<'a> {
     out: &'a Buffer,
     parts: &'a [&'a Buffer],
     adds: bool,
+}
+
+/// A member's partial states, and where the results of its heads go.
+struct MergedStates<'a> {
+    out: &'a Buffer,
+    /// Of the plan, and what it says the places of.
+    words: &'a Memory,
+    partials: &'a Memory,
+    /// Of the first member.
+    sinks: Option<&'a Memory>,
+    /// Of the states.
+    q_heads: usize,
 }
 
 impl Exchanges {
@@ -176,7 +191,7 @@ impl Ranked for Cuda {
     type Fabric = CudaFabric;
 
     const SHARES_MEMORY: bool = false;
-    const DIVIDES_POSITIONS: bool = false;
+    const DIVIDES_POSITIONS: bool = true;
 
     fn connect(rank_backends: &mut [Self]) -> Result<CudaFabric> {
         let devices: Vec<Device> = rank_backends.iter().map(|cuda| cuda.device().clone()).collect();
@@ -203,6 +218,11 @@ impl Ranked for Cuda {
 
     fn is_aborted(fabric: &CudaFabric) -> bool {
         fabric.exchanges.is_over()
+    }
+
+    /// NCCL merges nothing.
+    fn divides_positions(fabric: &CudaFabric) -> bool {
+        fabric.peers().is_ok()
     }
 
     fn prepare_sums(&mut self, fabric: &CudaFabric, rank: usize, part: ActivationDtype, how: Reduced) -> Result<()> {
@@ -260,7 +280,7 @@ impl Ranked for Cuda {
         fabric.exchange(&device, || match &fabric.exchanges {
             Exchanges::Peers(peers) => {
                 let pieces = ways::pieces_of_gather(fabric.count, x.rows * x.width);
-                pieces.for_each(|piece: GatherPiece| peers.launch_gather(&device, rank, piece, out, x));
+                pieces.for_each(|piece: ChunkedPiece| peers.launch_gather(&device, rank, piece, out, x));
                 Ok(())
             }
             Exchanges::Gathered(gathered) => gathered.gather(&device, rank, out, x),
@@ -279,7 +299,15 @@ impl Ranked for Cuda {
     }
 
     fn repeats(&self, step: &Step, shape: StepShape) -> bool {
-        step.repeats() && step.graphs.will_replay(shape, step.is_advanced(), self.moves)
+        step.repeats() && step.graphs.will_replay(shape, step.is_advanced(), self.moves + step.moves)
+    }
+
+    fn moves(&self, step: &Step) -> u64 {
+        step.moves
+    }
+
+    fn set_moves(&mut self, step: &mut Step, moves: u64) {
+        step.moves = moves;
     }
 
     fn resize_parts(&mut self, parts: &mut [&mut Buffer], rows: usize) -> Result<()> {
@@ -315,6 +343,58 @@ impl Ranked for Cuda {
         outs.iter().for_each(|out| self.forget_before(out));
         let outs: Vec<&Buffer> = outs.iter().map(|out| &**out).collect();
         self.gemms.get_mut(&w[0].format).is_some_and(|gemm| gemm.linear_of_parts(&outs, x, w))
+    }
+
+    fn load_member(
+        &mut self,
+        fabric: &CudaFabric,
+        rank: usize,
+        step: &mut Step,
+        batch: StepBatch,
+        member: Member,
+    ) -> Result<StepShape> {
+        step.become_member(member);
+        let peers = fabric.peers()?;
+        for states in step.member_states(fabric.count) {
+            peers.merge_kernel(self.device(), rank, states)?;
+        }
+        self.load(step, batch)
+    }
+
+    fn tree_attention_of_members(
+        &mut self,
+        fabric: &CudaFabric,
+        rank: usize,
+        out: &mut Buffer,
+        qkv: &Buffer,
+        kv: &Kv,
+        layer: LayerIx,
+        step: &mut Step,
+        plan: usize,
+        scoring: Scoring<'_, Vector>,
+    ) {
+        self.forget_before(out);
+        if self.skips_attention {
+            return;
+        }
+        let device = self.device().clone();
+        let (heads, states) = (kv.heads(layer), step.states_of(plan, fabric.count));
+        let shape = (out.rows, out.width * states.members, out.element);
+        assert_eq!(shape, (qkv.rows, heads.q_width(), states.element), "tree_attention_of_members: shapes");
+        let sinks = scoring.sinks.map(|sinks| &sinks.memory);
+        step.attend(&device, None, qkv, (kv, layer), plan, scoring);
+        let merge = match fabric.peers().and_then(|peers| Ok((peers, peers.merge_kernel(&device, rank, states)?))) {
+            Ok(merge) => merge,
+            Err(error) => return fabric.fail(&device, error),
+        };
+        let (words, partials) = step.partial_states(plan);
+        let of = MergedStates { out, words, partials, sinks, q_heads: heads.q_heads };
+        fabric.exchange(&device, || {
+            let units = of.out.rows * heads.q_heads / states.members;
+            let pieces = ways::pieces_of_merge(fabric.count, units, heads.head_dim + 2);
+            pieces.for_each(|piece| merge.0.launch_merge(&device, rank, &merge.1, piece, &of));
+            Ok(())
+        });
     }
 
     fn columns(&mut self, out: &mut Buffer, x: &Buffer, first: usize) {

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 
-use super::ways::{self, GatherPiece, MOST_BLOCKS, MOST_CHUNKS, SUM_THREADS, SumPiece, Way};
-use super::{SumBuffers, THREADS};
+use super::ways::{self, ChunkedPiece, MOST_BLOCKS, MOST_CHUNKS, SUM_THREADS, SumPiece, Way};
+use super::{MergedStates, SumBuffers, THREADS};
 use crate::backend::cuda::compile::unit::Unit;
-use crate::backend::cuda::compile::units::{self, ExchangedSums};
+use crate::backend::cuda::compile::units::{self, ExchangedSums, MemberStates};
 use crate::backend::cuda::driver::args::Args;
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::function::Function;
@@ -40,6 +40,8 @@ struct RankExchange {
 /// Those of sums are loaded with the first buffers that are summed so, before a step needs them.
 struct Kernels {
     sums: Mutex<HashMap<ExchangedSums, Arc<SumKernels>>>,
+    /// Loaded with the first step that is a member's.
+    merges: Mutex<HashMap<MemberStates, Arc<Function>>>,
     /// Of two ranks and more.
     gather: Option<Function>,
     round_trip: Option<Function>,
@@ -58,6 +60,7 @@ impl Kernels {
         };
         Ok(Self {
             sums: Mutex::default(),
+            merges: Mutex::default(),
             gather: of_several(&units::all_gather(ranks), "all_gather")?,
             round_trip: of_several(&units::round_trip(ranks), "round_trip")?,
         })
@@ -124,6 +127,28 @@ impl Peers {
         Ok(kernels)
     }
 
+    /// The kernel that merges such states, loaded once.
+    pub fn merge_kernel(&self, device: &Device, rank: usize, states: MemberStates) -> Result<Arc<Function>> {
+        let mut loaded = self.ranks[rank].kernels.merges.lock().expect("nothing panics while it holds this lock");
+        if let Some(known) = loaded.get(&states) {
+            return Ok(known.clone());
+        }
+        let merge = Arc::new(device.function(&units::merge_members(states), "merge_members")?);
+        // As in `warm_up`.
+        let args = Args::new().u64(0).u64(0).u64(0).u64(0).u32(0).u64(0).u32(0).u32(1);
+        device.launch(&merge, [2, 1, 1], THREADS, 0, &self.args(rank, args));
+        loaded.insert(states, merge.clone());
+        Ok(merge)
+    }
+
+    /// Enqueues one launch of a merge.
+    pub fn launch_merge(&self, device: &Device, rank: usize, merge: &Function, piece: ChunkedPiece, of: &MergedStates) {
+        let MergedStates { out, words, partials, sinks, q_heads } = *of;
+        let args = Args::new().memory(out.memory()).memory(words).memory(partials).memory_or_null(sinks);
+        let args = args.u32(small(q_heads)).u64(piece.first as u64).u32(small(piece.count)).u32(small(piece.chunk));
+        device.launch(merge, [small(piece.blocks), 1, 1], THREADS, 0, &self.args(rank, args));
+    }
+
     /// Enqueues one launch of sums.
     pub fn launch_sums(
         &self,
@@ -163,7 +188,7 @@ impl Peers {
     }
 
     /// Enqueues one launch that gathers elements of `x`. One alone has no such kernel.
-    pub fn launch_gather(&self, device: &Device, rank: usize, piece: GatherPiece, out: &Buffer, x: &Buffer) {
+    pub fn launch_gather(&self, device: &Device, rank: usize, piece: ChunkedPiece, out: &Buffer, x: &Buffer) {
         let Some(gather) = &self.ranks[rank].kernels.gather else { return };
         let args = Args::new().memory(out.memory()).memory(x.memory()).u64(piece.first as u64);
         let args = args.u32(small(piece.count)).u32(small(x.width)).u32(small(piece.chunk));

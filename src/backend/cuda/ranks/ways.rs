@@ -19,8 +19,8 @@ const WARP: usize = 32;
 const WARP_WORDS: usize = 60;
 const WARP_LINES: usize = 4;
 
-/// Blocks of a gather, which have a multiprocessor each.
-const GATHER_BLOCKS: usize = 128;
+/// Blocks of gathers and merges, which have a multiprocessor each.
+const CHUNKED_BLOCKS: usize = 128;
 
 /// Lines of all ranks' places in one half of a rank's memory, and floats, which gathers send.
 const LINES: usize = 384 << 10;
@@ -29,6 +29,10 @@ const FLOATS: usize = 8 << 20;
 /// Floats of a chunk: a multiple of what a block of 512 threads moves at once, eight each.
 const CHUNK_STEP: usize = 512 * 8;
 const MOST_CHUNK: usize = 4 * CHUNK_STEP;
+
+/// Units of a chunk where members merge: one for each warp of a block, and several where there are many.
+const UNITS: usize = super::THREADS as usize / 32;
+const MOST_UNITS: usize = 16 * UNITS;
 
 /// Bytes on the link up to which one shot is used of more than two ranks, all receivers together; exact sums send more
 /// in two.
@@ -54,9 +58,9 @@ pub struct SumPiece {
     pub blocks: usize,
 }
 
-/// What one launch gathers: elements `first`, .. of each rank's buffer, in chunks of `chunk`.
+/// What one launch gathers, or merges, in chunks of `chunk`: elements `first`, .. of each rank's buffer, or units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GatherPiece {
+pub struct ChunkedPiece {
     pub first: usize,
     pub count: usize,
     pub chunk: usize,
@@ -114,11 +118,21 @@ pub fn pieces_by(way: Way, sums: ExchangedSums, count: usize) -> impl Iterator<I
 }
 
 /// The launches that gather `count` elements of each rank: half the blocks send, half bring what has come.
-pub fn pieces_of_gather(ranks: usize, count: usize) -> impl Iterator<Item = GatherPiece> {
+pub fn pieces_of_gather(ranks: usize, count: usize) -> impl Iterator<Item = ChunkedPiece> {
     split(count, most_floats(ranks)).map(move |(first, count)| {
-        let chunk = count.div_ceil(GATHER_BLOCKS / 2).next_multiple_of(CHUNK_STEP).min(MOST_CHUNK);
-        let blocks = 2 * count.div_ceil(chunk).min(GATHER_BLOCKS / 2);
-        GatherPiece { first, count, chunk, blocks }
+        let chunk = count.div_ceil(CHUNKED_BLOCKS / 2).next_multiple_of(CHUNK_STEP).min(MOST_CHUNK);
+        let blocks = 2 * count.div_ceil(chunk).min(CHUNKED_BLOCKS / 2);
+        ChunkedPiece { first, count, chunk, blocks }
+    })
+}
+
+/// The launches in which members merge `count` units of a row and a head each: half the blocks send, half merge. A unit's
+/// state has `floats` floats.
+pub fn pieces_of_merge(ranks: usize, count: usize, floats: usize) -> impl Iterator<Item = ChunkedPiece> {
+    let (blocks, most) = (CHUNKED_BLOCKS / 2, (most_floats(ranks) / floats).min(MOST_CHUNKS * MOST_UNITS));
+    split(count, most).map(move |(first, count)| {
+        let chunk = count.div_ceil(blocks).next_multiple_of(UNITS).min(MOST_UNITS);
+        ChunkedPiece { first, count, chunk, blocks: 2 * count.div_ceil(chunk).min(blocks) }
     })
 }
 
@@ -192,5 +206,26 @@ mod tests {
         assert_eq!(way(sums(4, Dtype::Bf16, true), 256 << 10), Way::OneShot);
         assert_eq!(way(bf16(8), 64 << 20), Way::TwoShot);
         assert_eq!(pieces_by(Way::TwoShot, bf16(8), 1024).next().map(|piece| piece.way), Some(Way::OneShot));
+    }
+
+    #[test]
+    fn units_of_members_fit_into_memory() {
+        for ranks in [2, 4, 8] {
+            for head_dim in [2, 16, 128, 512] {
+                for count in [1, 8, 64, 4097, 131_072, 3 << 20] {
+                    let mut next = 0;
+                    for piece in pieces_of_merge(ranks, count, head_dim + 2) {
+                        assert_eq!(piece.first, next);
+                        next += piece.count;
+                        assert!(piece.count * (head_dim + 2) <= most_floats(ranks), "{piece:?}");
+                        assert!(piece.count.div_ceil(piece.chunk) <= MOST_CHUNKS, "{piece:?}");
+                        // Both halves have blocks, and each of them a chunk.
+                        assert!((2..=MOST_BLOCKS).contains(&piece.blocks) && piece.blocks.is_multiple_of(2));
+                        assert!(piece.blocks / 2 <= piece.count.div_ceil(piece.chunk), "{piece:?}");
+                    }
+                    assert_eq!(next, count);
+                }
+            }
+        }
     }
 }

@@ -12,9 +12,9 @@ use self::graphs::Graphs;
 pub use self::graphs::LaunchMode;
 use self::staging_slots::StagingSlots;
 use self::token_word::token_word;
-use crate::backend::cuda::attention::device_plan::{DevicePlan, Tiling};
+use crate::backend::cuda::attention::device_plan::{DevicePlan, Tiling, WHOLE};
 use crate::backend::cuda::attention::{AttentionKernels, AttentionOperands};
-use crate::backend::cuda::compile::units;
+use crate::backend::cuda::compile::units::{self, MemberStates};
 use crate::backend::cuda::delta_rule::LoadedRuns;
 use crate::backend::cuda::delta_rule::runs::RunPlan;
 use crate::backend::cuda::driver::args::Args;
@@ -22,7 +22,7 @@ use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::function::Function;
 use crate::backend::cuda::driver::memory::Memory;
 use crate::backend::cuda::memory::buffer::Buffer;
-use crate::backend::cuda::memory::kv::{ElementOf, Kv, NO_SLOT, slot_word};
+use crate::backend::cuda::memory::kv::{ElementOf, Kv, NO_SLOT, SlotWords, slot_word};
 use crate::backend::cuda::memory::staged::Staged;
 use crate::backend::cuda::memory::weights::Vector;
 use crate::backend::cuda::sampling::{self, ResultLayout, SampleBuffers, SamplerKernels};
@@ -32,7 +32,7 @@ use crate::backend::{
 use crate::error::Result;
 use crate::ids::{GroupIx, LayerIx};
 use crate::kv::{KvSlot, StateRun};
-use crate::plan::{AttentionPlan, NewPage, of_group};
+use crate::plan::{AttentionPlan, Member, NewPage, of_group};
 
 /// Initial bytes of every list; copied lists grow by doubling.
 const SMALLEST: usize = 4096;
@@ -45,6 +45,8 @@ const USUAL_REQUEST_BYTES: usize = 256;
 
 pub struct Step {
     vocab: usize,
+    /// Whose rows and positions it has of a batch.
+    member: Member,
     advance: Function,
     /// One for each layout of heads.
     attention: Vec<AttentionKernels>,
@@ -70,6 +72,8 @@ pub struct Step {
 
     loaded: Option<LoadedBatch>,
     pub(super) graphs: Graphs,
+    /// How often one of its addresses has changed: graphs of before are void.
+    pub(super) moves: u64,
     staging_slots: StagingSlots,
 }
 
@@ -117,6 +121,7 @@ impl Step {
         let index = |heads: &HeadLayout| distinct.iter().position(|known| known == heads).expect("all are among them");
         Ok(Self {
             vocab,
+            member: WHOLE,
             advance: device.function(&units::advance(), "advance")?,
             attention: distinct.iter().map(load).collect::<Result<_>>()?,
             kernels_of: heads.iter().map(index).collect(),
@@ -135,6 +140,7 @@ impl Step {
             counted: device.alloc(SMALLEST)?,
             loaded: None,
             graphs: Graphs::default(),
+            moves: 0,
             staging_slots: StagingSlots::new(device, SMALLEST)?,
         })
     }
@@ -172,8 +178,17 @@ impl Step {
         let most = self.attention.iter().map(|kernels| kernels.scratch_bytes(1)).max().unwrap_or(0);
         let usual = slots.saturating_mul(most).min(device.free_bytes()? / MOST_USUAL_SHARE);
         reserve(device, &mut self.partials, usual)?;
-        self.graphs.clear();
+        self.moves += 1;
         Ok(shape)
+    }
+
+    /// Stores rows and sees positions as `member` alone, in steps that are loaded from now on.
+    pub fn become_member(&mut self, member: Member) {
+        if self.member != member {
+            // Neither words nor launches of another one serve.
+            (self.member, self.loaded) = (member, None);
+            self.moves += 1;
+        }
     }
 
     /// Also after an error no graph keeps an address that has changed.
@@ -186,7 +201,7 @@ impl Step {
         let plan = |(number, plan): (usize, AttentionPlan)| {
             let kernels = self.kernels(number);
             assert_eq!(plan.tile, kernels.tile(), "the tile of a plan and that of the step's kernels");
-            let mut words = before.next().map_or_else(DevicePlan::default, |planned| planned.words);
+            let mut words = before.next().map_or_else(|| DevicePlan::of_member(self.member), |planned| planned.words);
             words.rebuild(&plan, kernels.heads(), shape.rows, kernels.tiling());
             UploadedPlan { plan, words }
         };
@@ -204,11 +219,9 @@ impl Step {
         Ok(shape)
     }
 
-    /// Forgets all graphs if an address has changed, or may have.
+    /// Counts that an address has changed, or may have.
     fn note_moves(&mut self, moves: Result<bool>) -> Result<()> {
-        if !matches!(moves, Ok(false)) {
-            self.graphs.clear();
-        }
+        self.moves += u64::from(!matches!(moves, Ok(false)));
         moves.map(drop)
     }
 
@@ -248,7 +261,8 @@ impl Step {
     }
 
     fn fill_slots(&mut self, device: &Device, loaded: &LoadedBatch) -> Result<bool> {
-        let of_group = |slots: &Vec<KvSlot>| words(slots.iter().copied().map(slot_word), loaded.shape.rows, NO_SLOT);
+        let slot_word = |&slot: &KvSlot| slot_word(slot, self.member.of);
+        let of_group = |slots: &Vec<KvSlot>| words(slots.iter().map(slot_word), loaded.shape.rows, NO_SLOT);
         let slots: Vec<u8> = loaded.slots.iter().flat_map(of_group).collect();
         self.slots.fill(device, self.staging_slots.now(), &slots)
     }
@@ -377,11 +391,12 @@ impl Step {
         self.uniforms.fill(device, self.staging_slots.now(), bytemuck::cast_slice(&uniforms))
     }
 
-    /// Tree attention by plan number `plan` over the pages of `layer`.
+    /// Tree attention by plan number `plan` over the pages of `layer`. `out`: `None` if the step is a member's, whose
+    /// states `partial_states` gives. Rows are those of `qkv`.
     pub fn attend(
         &self,
         device: &Device,
-        out: &Buffer,
+        out: Option<&Buffer>,
         qkv: &Buffer,
         (kv, layer): (&Kv, LayerIx),
         plan: usize,
@@ -389,12 +404,14 @@ impl Step {
     ) {
         let (kernels, heads) = (self.kernels(plan), kv.heads(layer));
         assert_eq!(kernels.reads(), (heads, kv.kv_element(layer)), "pages and plans are of one kind");
-        assert!(qkv.width >= heads.q_width() && out.width == heads.q_width(), "tree_attention: shapes");
+        let fits = |out: &Buffer| (out.rows, out.width) == (qkv.rows, heads.q_width());
+        assert!(qkv.width >= heads.q_width() && out.is_none_or(fits), "tree_attention: shapes");
+        assert_eq!(out.is_none(), self.member.of > 1, "tree_attention: members merge their results");
         let Scoring { scale, softcap, sinks } = scoring;
         assert!(sinks.is_none_or(|sinks| sinks.len == heads.q_heads), "tree_attention: a sink for each head");
         let scoring = Scoring { scale, softcap, sinks: sinks.map(|sinks| &sinks.memory) };
         let operands = AttentionOperands {
-            out: out.memory(),
+            out: out.map(Buffer::memory),
             qkv: qkv.memory(),
             qkv_width: qkv.width,
             kv: (kv.memory(), kv.layer_at(layer)),
@@ -402,7 +419,22 @@ impl Step {
             positions: (self.positions.memory(), 0),
             partials: &self.partials,
         };
-        kernels.tree_attention(device, &operands, scoring, out.rows);
+        kernels.tree_attention(device, &operands, scoring, qkv.rows);
+    }
+
+    /// What `attend` leaves of a member by plan number `plan`: the plan's words, and the partial states.
+    pub fn partial_states(&self, plan: usize) -> (&Memory, &Memory) {
+        (self.plans[plan].memory(), &self.partials)
+    }
+
+    /// Of which kind they are, for a merge of `ranks` ranks.
+    pub fn states_of(&self, plan: usize, ranks: usize) -> MemberStates {
+        self.kernels(plan).states_of(ranks, self.member.of as usize)
+    }
+
+    /// All kinds.
+    pub fn member_states(&self, ranks: usize) -> impl Iterator<Item = MemberStates> {
+        (0..self.kernels_of.len()).map(move |plan| self.states_of(plan, ranks))
     }
 
     /// The runs of the loaded step.
@@ -453,10 +485,10 @@ impl Step {
         self.positions.memory()
     }
 
-    /// Where the slots of the loaded step's rows in `group` are: memory, and the byte in it.
-    pub fn slots(&self, group: GroupIx) -> (&Memory, usize) {
+    /// The slots of the loaded step's rows in `group`.
+    pub fn slots(&self, group: GroupIx) -> SlotWords<'_> {
         let rows = self.loaded.as_ref().map_or(0, |loaded| loaded.shape.rows);
-        (self.slots.memory(), group.ix() * rows * size_of::<u32>())
+        SlotWords { words: (self.slots.memory(), group.ix() * rows * size_of::<u32>()), member: self.member }
     }
 
     pub fn logit_rows(&self) -> &Memory {

@@ -1,0 +1,218 @@
+//! GPUs that divide the keys and values of a key head by positions: they compute what one GPU does, whatever the heads,
+//! windows, sinks and dtypes, and so do branches that go on token by token. With fewer than two GPUs that write into
+//! each other's memory every test says so and passes.
+
+use offshoot::backend::cuda::Cuda;
+use offshoot::backend::ranks::Ranks;
+use offshoot::backend::{Backend, Dtype, KvDtype};
+use offshoot::engine::{
+    Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, ForkKind, PoolSize, SamplingParams, Stop,
+    UniformKey,
+};
+use offshoot::ids::TokenId;
+use offshoot::lab::check::dice::Dice;
+use offshoot::model::{Decoder, ModelConfig, Sequence};
+use serde_json::{Value, json};
+
+const VOCAB: u32 = 512;
+const EOS: TokenId = TokenId(0);
+
+/// A model of few key heads, the dtypes that it is computed in, and what of it is tried.
+struct Case {
+    others: Value,
+    dtype: Dtype,
+    kv: KvDtype,
+}
+
+impl Case {
+    fn config(&self) -> ModelConfig {
+        let mut fields = json!({
+            "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 16, "num_key_value_heads": 1,
+            "intermediate_size": 512, "vocab_size": VOCAB, "max_position_embeddings": 4096, "rms_norm_eps": 1e-6,
+            "tie_word_embeddings": false, "eos_token_id": 0
+        });
+        fields.as_object_mut().unwrap().extend(self.others.as_object().unwrap().clone());
+        ModelConfig::from_json(&fields.to_string()).unwrap()
+    }
+
+    /// Two layers round activations a dozen times each, to half a unit of their dtype, and partial sums of ranks as
+    /// often: so much of the largest number two results may differ by. f32 is summed in another order.
+    fn may_differ(&self) -> f32 {
+        match self.dtype {
+            Dtype::F32 => 1e-4,
+            dtype => 2.0 * 24.0 * dtype.rounding() as f32,
+        }
+    }
+}
+
+fn cases() -> Vec<Case> {
+    let case = |dtype, kv, others| Case { others, dtype, kv };
+    let plain = KvDtype::Model;
+    vec![
+        case(Dtype::F32, plain, json!({ "model_type": "llama", "head_dim": 16 })),
+        case(Dtype::F16, plain, json!({ "model_type": "llama", "head_dim": 32, "num_key_value_heads": 2 })),
+        case(Dtype::F16, plain, json!({ "model_type": "llama", "head_dim": 64 })),
+        case(Dtype::Bf16, plain, json!({ "model_type": "qwen3", "head_dim": 128 })),
+        case(Dtype::F16, KvDtype::Fp8, json!({ "model_type": "llama", "head_dim": 64 })),
+        case(Dtype::Bf16, KvDtype::Fp8, json!({ "model_type": "qwen3", "head_dim": 128 })),
+        // Rounded keys and values where no kernel reads fp8.
+        case(Dtype::F32, KvDtype::Fp8, json!({ "model_type": "llama", "head_dim": 16 })),
+        case(
+            Dtype::F16,
+            plain,
+            json!({ "model_type": "gemma2", "head_dim": 256, "sliding_window": 70, "query_pre_attn_scalar": 256 }),
+        ),
+        case(
+            Dtype::Bf16,
+            plain,
+            json!({ "model_type": "gpt_oss", "head_dim": 64, "num_local_experts": 4, "num_experts_per_tok": 2,
+                    "sliding_window": 100, "num_key_value_heads": 2 }),
+        ),
+    ]
+}
+
+/// So many GPUs that divide positions of this model; `None`, and a word, where there are none.
+fn members(count: usize, config: &ModelConfig) -> Option<Ranks<Cuda>> {
+    let opened = (0..count).map(Cuda::open).collect::<Result<Vec<_>, _>>().and_then(|gpus| Ranks::new(gpus, false));
+    let ranks = opened.map_err(|error| crate::skip::skipped(format_args!("{error}"))).ok()?;
+    let shared = config.shared_keys(count, false, ranks.can_share_positions());
+    if shared.members() == 1 {
+        crate::skip::skipped(format_args!("{count} GPUs: {shared}"));
+        return None;
+    }
+    Some(ranks.sharing_positions(shared.members()))
+}
+
+fn tokens(seed: u64, count: usize) -> Vec<TokenId> {
+    let mut dice = Dice::new(seed);
+    (0..count).map(|_| TokenId(dice.within(1, VOCAB - 1))).collect()
+}
+
+/// The logits of all rows of a text: a chunk, one that begins inside of a page, and token by token.
+fn logits<B: Backend>(backend: &mut B, case: &Case) -> Vec<f32> {
+    backend.set_kv_dtype(case.kv);
+    let mut decoder = Decoder::random(backend, case.config(), case.dtype, 3).unwrap();
+    let text = tokens(1, 700);
+    let mut sequence = Sequence::new(backend, &mut decoder, text.len()).unwrap();
+    let mut found = Vec::new();
+    let pieces = [300, 333].into_iter().chain(std::iter::repeat_n(1, 67));
+    let mut from = 0;
+    for piece in pieces {
+        found.extend(sequence.extend(&text[from..from + piece], 0..piece as u32).unwrap());
+        from += piece;
+    }
+    assert_eq!(from, text.len());
+    found
+}
+
+#[test]
+fn members_compute_what_one_gpu_computes() {
+    for case in cases() {
+        let config = case.config();
+        let mut alone = None;
+        for count in [2, 4, 8].into_iter().filter(|&count| count > config.attention().next().unwrap().heads.kv_heads) {
+            let Some(mut ranks) = members(count, &config) else { break };
+            let found = logits(&mut ranks, &case);
+            drop(ranks);
+            let alone = alone.get_or_insert_with(|| logits(&mut Cuda::open(0).unwrap(), &case));
+            let largest = alone.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+            let worst = found.iter().zip(&*alone).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            let what = format!("{} in {}, keys and values {:?}, on {count} GPUs", case.others, case.dtype, case.kv);
+            eprintln!("{what}: {worst:.2e} of {largest:.2e}");
+            assert!(found.len() == alone.len() && worst <= case.may_differ() * largest, "{what}: {worst} of {largest}");
+        }
+    }
+}
+
+fn engine<B: Backend>(mut backend: B, case: &Case, pages: Option<usize>) -> EngineHandle {
+    let decoder = Decoder::random(&mut backend, case.config(), case.dtype, 3).unwrap();
+    let page_bytes = backend.page_bytes(&decoder.kv_shape(1));
+    let pool = PoolSize::Bytes(pages.unwrap_or(2000) * page_bytes);
+    let config = EngineConfig { pool, swap_bytes: 2000 * page_bytes, check_plans: true, ..EngineConfig::default() };
+    Engine::start(backend, decoder, None, config).unwrap()
+}
+
+fn outcomes(engine: &EngineHandle, extends: Vec<Extend>) -> Vec<Finish> {
+    let branches: Vec<_> = extends.iter().map(|extend| extend.branch).collect();
+    let mut found: Vec<Option<Finish>> = vec![None; branches.len()];
+    let mut extension = engine.start(extends).unwrap();
+    while let Some(event) = extension.next() {
+        let ix = branches.iter().position(|&branch| branch == event.branch()).unwrap();
+        match event {
+            Event::Finished { finish, .. } => found[ix] = Some(finish),
+            Event::Failed { error, .. } => panic!("{error}"),
+            Event::Tokens { .. } => {}
+        }
+    }
+    found.into_iter().map(|finish| finish.expect("every branch ends")).collect()
+}
+
+/// Makes the engine expect that extends end early, so that it lets in more branches than fit.
+fn mislead(engine: &EngineHandle) {
+    let root = engine.root(tokens(9, 5)).unwrap();
+    let branches = engine.fork(root, 200).unwrap();
+    let at_once = |(ordinal, &branch)| {
+        let params = SamplingParams { logit_bias: vec![(EOS, 1e4)], ..SamplingParams::default() };
+        let uniforms = UniformKey::root(1, "early").child(ForkKind::Sample, ordinal);
+        Extend { branch, continuation: Continuation::Sampled { params, stop: Stop::max_tokens(100), uniforms } }
+    };
+    outcomes(engine, (0..).zip(&branches).map(at_once).collect());
+    engine.discard(&branches);
+    engine.discard(&[root]);
+}
+
+/// Twelve branches of two prompts that begin alike, of so many tokens that most begin pages of their own.
+fn drawn(engine: &EngineHandle) -> Vec<(Vec<TokenId>, Finish)> {
+    let mut texts = Vec::new();
+    let mut extends = Vec::new();
+    for item in [11, 12] {
+        let text = [tokens(1, 140), tokens(item, 45)].concat();
+        let root = engine.root(text.clone()).unwrap();
+        for (ordinal, branch) in (0..).zip(engine.fork(root, 6).unwrap()) {
+            let uniforms = UniformKey::root(1, &item.to_string()).child(ForkKind::Sample, ordinal);
+            let stop = Stop::max_tokens(300);
+            let params = SamplingParams::default();
+            extends.push(Extend { branch, continuation: Continuation::Sampled { params, stop, uniforms } });
+            texts.push(text.clone());
+        }
+    }
+    texts.into_iter().zip(outcomes(engine, extends)).collect()
+}
+
+/// What one GPU says of the tokens that members have drawn, which it computes in chunks.
+#[test]
+fn branches_of_members_go_on_as_on_one_gpu() {
+    let (mut preemptions, mut is_tried) = (0, false);
+    for case in cases().into_iter().filter(|case| case.kv == KvDtype::Model) {
+        let config = case.config();
+        let kv_heads = config.attention().next().unwrap().heads.kv_heads;
+        for count in [2, 4].into_iter().filter(|&count| count > kv_heads) {
+            // Room for all, and so little that branches are swapped.
+            for pages in [None, Some(16)] {
+                let Some(ranks) = members(count, &config) else { break };
+                let engine_of_members = engine(ranks, &case, pages);
+                mislead(&engine_of_members);
+                let drawn = drawn(&engine_of_members);
+                let metrics = engine_of_members.metrics().unwrap();
+                drop(engine_of_members);
+                let judge = engine(Cuda::open(0).unwrap(), &case, None);
+                let mut worst = 0.0f32;
+                for (text, finish) in &drawn {
+                    let branch = judge.root(text.clone()).unwrap();
+                    let continuation = Continuation::Given { tokens: finish.tokens.clone(), logprobs: Some(0) };
+                    let judged = outcomes(&judge, vec![Extend { branch, continuation }]).remove(0);
+                    judge.discard(&[branch]);
+                    assert_eq!(judged.logprobs.len(), finish.tokens.len());
+                    let differ = finish.logprobs.iter().zip(&judged.logprobs).map(|(a, b)| (a - b).abs());
+                    worst = differ.fold(worst, f32::max);
+                }
+                let largest = drawn.iter().flat_map(|(_, finish)| &finish.logprobs).fold(0.0, |a: f32, x| a.max(-x));
+                let what = format!("{} in {}, {count} GPUs, {pages:?} pages", case.others, case.dtype);
+                eprintln!("{what}: {worst:.2e} of {largest:.2e}, {} preemptions", metrics.preemptions);
+                assert!(worst <= case.may_differ() * largest, "{what}: {worst} of {largest}");
+                (preemptions, is_tried) = (preemptions + metrics.preemptions, true);
+            }
+        }
+    }
+    assert!(preemptions > 0 || !is_tried, "branches find too much room");
+}
