@@ -27,9 +27,9 @@ __device__ __forceinline__ void gather(const Exchange& at, float* out, const flo
                     store<N>(floats_of(at, number, at.rank, (at.rank + other) % RANKS) + i, sent);
                 }
             }
-            tell(at, number, 0, c);
+            tell(at, number, c);
         } else {
-            hear(at, number, 0, c);
+            hear(at, number, c);
 #pragma unroll 2
             for (unsigned i = begin + threadIdx.x * N; i < end; i += blockDim.x * N) {
                 const unsigned long long row = (first + i) / width, column = (first + i) % width;
@@ -46,12 +46,12 @@ __device__ __forceinline__ void gather(const Exchange& at, float* out, const flo
 
 extern "C" __global__ void __launch_bounds__(512, 1)
     all_gather(float* out, const float* x, unsigned long long first, unsigned count, unsigned width, unsigned chunk,
-               const RankMemory* ranks, unsigned* last, const unsigned* aborted, unsigned rank, unsigned most_packets,
+               const RankMemory* ranks, unsigned* last, const unsigned* aborted, unsigned rank, unsigned most_lines,
                unsigned most_floats) {
     if (count == 0) {
         return;
     }
-    const Exchange at = {ranks, last, aborted, rank, most_packets, most_floats};
+    const Exchange at = {ranks, last, aborted, rank, most_lines, most_floats};
     if (width % 4 == 0) {
         gather<4>(at, out, x, first, count, width, chunk);
     } else {

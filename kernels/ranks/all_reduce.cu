@@ -3,25 +3,23 @@
 // are sent. With EXACT, PARTS * RANKS is always 8, and every sum but the last is rounded to WIRE too, whichever rank
 // makes it: then the bits do not depend on the number of ranks. Without, of more than two ranks, the last alone is.
 //
-// all_reduce_packets: each rank writes all of its sum to every other one, in packets that carry their own flag; twice
-//   the bytes, but one way of the link is all that it waits for. For small buffers.
-// all_reduce_one_shot: each rank writes all of its sum to every other one, chunk by chunk. Half the blocks send, half
-//   add up what has come; of two ranks a multiprocessor has two. (RANKS - 1) * count elements leave each GPU. For two
-//   ranks no order of exchange sends less. Of one rank all blocks add up.
-// all_reduce_two_shot: each rank adds up one share and writes the sums to every other one. A third of the blocks sends,
-//   adds, and takes over sums, each. 2 * (RANKS - 1) / RANKS * count elements leave each GPU; with EXACT, or of two
-//   ranks, half of them are f32.
+// all_reduce_one_shot: each rank writes all of its sum to every other one, in lines that carry their own numbers, so that
+//   one way of the link is all that it waits for. (RANKS - 1) * count elements leave each GPU, and a fifteenth more; for
+//   two ranks no order of exchange sends less. One rank adds up its parts.
+// all_reduce_two_shot: each rank adds up one share, whole lines of warps, and writes the sums to every other one, both in
+//   lines. 2 * (RANKS - 1) / RANKS * count elements leave each GPU; with EXACT, or of two ranks, half of them are f32.
 //
 // all_reduce_own, all_reduce_gathered: where ranks write no memory of each other, the sum of this rank's parts as WIRE,
 //   and from those of all ranks, which a library has gathered, what the others leave. Sums of more ranks than two are
 //   what one shot makes of them.
 //
 // Shapes: out f32, parts PART, of which elements first, .. first + count are summed; memory as in exchange.cuh.
-// Grid: the same on every rank; blocks of 512 threads. Blocks wait only for blocks of a lower number on other ranks.
+// Grid: the same on every rank. Warps wait only for the same warps of other ranks.
 // Limit: the link.
 // Definition: `Ranked::all_reduce`; on the CPU, src/backend/cpu/fabric.rs.
 //
 // Defines: RANKS (1, 2, 4 or 8), PARTS (of a rank: 1, 2, 4 or 8), PART and WIRE (f32, f16 or bf16), EXACT (0 or 1).
+#include "overlap.cuh"
 #include "ranks/exchange.cuh"
 
 // Whether the last sum is rounded to WIRE, as two shots send it: not if it is exact, nor of two ranks, which never need
@@ -85,257 +83,331 @@ __device__ __forceinline__ Lanes<float, N> fold_ranks(Lanes<float, N> (&sums)[RA
     return sums[0];
 }
 
-// Elements of a packet.
-constexpr unsigned IN_PACKET = 8 / sizeof(WIRE);
-
 // Elements of 16 bytes.
 constexpr int WIDE = 16 / sizeof(WIRE);
 
-constexpr unsigned IN_WORD = IN_PACKET / 2;
+// Elements of a word, and of a warp's lines.
+constexpr int IN_WORD = 8 / sizeof(WIRE);
+constexpr unsigned WARP_ELEMENTS = WARP_WORDS * IN_WORD;
 
-// Half a packet as its elements.
-struct alignas(4) Half {
-    WIRE at[IN_WORD];
-};
-
-__device__ __forceinline__ unsigned long long word_of(const Half& half, unsigned number) {
-    return static_cast<unsigned long long>(number) << 32 | *reinterpret_cast<const unsigned*>(&half);
-}
-
-__device__ __forceinline__ Half half_of_word(unsigned long long word) {
-    const unsigned low = static_cast<unsigned>(word);
-    return *reinterpret_cast<const Half*>(&low);
-}
-
-// The sums of this rank's elements from `begin` on, of `count`; zero behind their end.
-template <int N>
-__device__ __forceinline__ Lanes<float, N> own_or_zero(const Parts& parts, unsigned long long first, unsigned begin,
-                                                       unsigned count) {
-    Lanes<float, N> own;
-    if (begin + N <= count && N > 1 && first % N == 0) {
-        return own_sum<N>(parts, first + begin);
-    }
-#pragma unroll
-    for (int lane = 0; lane < N; lane++) {
-        own.at[lane] = begin + lane < count ? own_sum<1>(parts, first + begin + lane).at[0] : 0.0f;
-    }
-    return own;
-}
-
-template <int N>
-__device__ __forceinline__ unsigned long long word_of_sums(const Lanes<float, N>& own, unsigned begin,
-                                                           unsigned number) {
-    Half half;
-#pragma unroll
-    for (unsigned i = 0; i < IN_WORD; i++) {
-        half.at[i] = from_f32<WIRE>(own.at[begin + i]);
-    }
-    return word_of(half, number);
-}
-
-extern "C" __global__ void __launch_bounds__(512, 1)
-    all_reduce_packets(float* out, const Parts parts, unsigned long long first, unsigned count, unsigned adds,
-                       const RankMemory* ranks, unsigned* last, const unsigned* aborted, unsigned rank,
-                       unsigned most_packets, unsigned most_floats) {
-    constexpr int N = static_cast<int>(IN_PACKET);
-    if (count == 0) {
-        return;
-    }
-    const Exchange at = {ranks, last, aborted, rank, most_packets, most_floats};
-    const unsigned number = number_of(at);
-    const unsigned thread = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
-    const unsigned packets = (count + IN_PACKET - 1) / IN_PACKET;
-    for (unsigned packet = thread; packet < packets; packet += step) {
-        const Lanes<float, N> own = own_or_zero<N>(parts, first, packet * IN_PACKET, count);
-        const unsigned long long low = word_of_sums(own, 0, number), high = word_of_sums(own, IN_WORD, number);
-#pragma unroll
-        for (unsigned other = 1; other < RANKS; other++) {
-            store_packet(packets_of(at, number, rank, (rank + other) % RANKS) + packet, low, high);
-        }
-    }
-    for (unsigned packet = thread; packet < packets; packet += step) {
-        const unsigned begin = packet * IN_PACKET;
-        // What is there, before the wait for what comes.
-        float before[IN_PACKET] = {};
-#pragma unroll
-        for (unsigned i = 0; i < IN_PACKET; i++) {
-            if (adds && begin + i < count) {
-                before[i] = out[first + begin + i];
-            }
-        }
-        Lanes<float, N> sums[RANKS];
-#pragma unroll
-        for (unsigned sender = 0; sender < RANKS; sender++) {
-            if (sender == rank) {
-                sums[sender] = own_or_zero<N>(parts, first, begin, count);
-                continue;
-            }
-            const Packet* from = packets_of(at, number, sender, rank) + packet;
-            unsigned long long low, high;
-            load_packet(from, low, high);
-            for (unsigned turn = 1; low >> 32 != number || high >> 32 != number; turn++) {
-                if (turn % TURNS == 0 && *at.aborted != 0) {
-                    break;
-                }
-                load_packet(from, low, high);
-            }
-            const Half halves[2] = {half_of_word(low), half_of_word(high)};
-#pragma unroll
-            for (unsigned i = 0; i < IN_PACKET; i++) {
-                sums[sender].at[i] = to_f32(halves[i / IN_WORD].at[i % IN_WORD]);
-            }
-        }
-        const Lanes<float, N> sum = fold_ranks(sums);
-#pragma unroll
-        for (unsigned i = 0; i < IN_PACKET; i++) {
-            if (begin + i < count) {
-                out[first + begin + i] = adds ? __fadd_rn(before[i], sum.at[i]) : sum.at[i];
-            }
-        }
-    }
-    end_exchange(at, number);
-}
-
-// Where `sender` writes element `i` for `receiver`, as T: behind the place of float `share`, the first element of the
-// share, so that elements of one share never lie where sums of another do.
-template <class T>
-__device__ __forceinline__ T* sent_at(const Exchange& at, unsigned number, unsigned sender, unsigned receiver,
-                                      unsigned share, unsigned i) {
-    return reinterpret_cast<T*>(floats_of(at, number, sender, receiver) + share) + (i - share);
-}
-
-// A launch's elements: a place of `parts` and `out` for each of `count`, in chunks.
+// A launch's elements: a place of `parts` and `out` for each of `count`.
 struct Elements {
     float* out;
     const Parts& parts;
     unsigned long long first;
-    unsigned count, chunk;
+    unsigned count;
     bool adds;
 };
 
-// Writes elements [begin, end) to ranks first_other, .. behind this one.
-template <int N>
-__device__ __forceinline__ void send(const Exchange& at, unsigned number, const Elements& of, unsigned share,
-                                     unsigned begin, unsigned end, unsigned first_other, unsigned end_other) {
-#pragma unroll 4
-    for (unsigned i = begin + threadIdx.x * N; i < end; i += blockDim.x * N) {
-        const Lanes<float, N> own = own_sum<N>(of.parts, of.first + i);
-        for (unsigned other = first_other; other < end_other; other++) {
-            store<N>(sent_at<WIRE>(at, number, at.rank, (at.rank + other) % RANKS, share, i), own);
-        }
+// A thread's elements of its warp's lines, two words, or the line's last one beside the number.
+struct Words {
+    Lanes<float, IN_WORD> at[2];
+};
+
+__device__ __forceinline__ unsigned lane() {
+    return threadIdx.x % 32;
+}
+
+__device__ __forceinline__ bool is_last() {
+    return lane() % LINE_PARTS == LINE_PARTS - 1;
+}
+
+// The first element of this lane's word `word`.
+__device__ __forceinline__ unsigned element_of(unsigned begin, unsigned word) {
+    return begin + (lane() / LINE_PARTS * (2 * LINE_PARTS - 1) + lane() % LINE_PARTS * 2 + word) * IN_WORD;
+}
+
+// Calls op(word, first element) for each of this lane's words of the warp's lines from element `begin` on.
+template <class Op>
+__device__ __forceinline__ void for_words(unsigned begin, Op op) {
+    op(0, element_of(begin, 0));
+    if (!is_last()) {
+        op(1, element_of(begin, 1));
     }
 }
 
-// The sums of N elements from `i`.
-template <int N>
-__device__ __forceinline__ Lanes<float, N> sum_at(const Exchange& at, unsigned number, const Elements& of,
-                                                  unsigned share, unsigned i) {
-    Lanes<float, N> sums[RANKS];
+// This rank's sums; zero behind their end. ALIGNED: all words are whole, and aligned in memory.
+template <bool ALIGNED>
+__device__ __forceinline__ Words own_words(const Elements& of, unsigned begin) {
+    Words own = {};
+    for_words(begin, [&](unsigned word, unsigned i) {
+        if constexpr (ALIGNED) {
+            if (i < of.count) {
+                own.at[word] = own_sum<IN_WORD>(of.parts, of.first + i);
+            }
+        } else {
+            for (int lane = 0; lane < IN_WORD; lane++) {
+                own.at[word].at[lane] = i + lane < of.count ? own_sum<1>(of.parts, of.first + i + lane).at[0] : 0.0f;
+            }
+        }
+    });
+    return own;
+}
+
+// What is there; zeros if nothing is added to.
+template <bool ALIGNED>
+__device__ __forceinline__ Words words_before(const Elements& of, unsigned begin) {
+    Words before = {};
+    if (of.adds) {
+        for_words(begin, [&](unsigned word, unsigned i) {
+            const float* from = of.out + of.first + i;
+            if constexpr (ALIGNED) {
+                if (i < of.count) {
+                    before.at[word] = load<IN_WORD>(from);
+                }
+            } else {
+                for (int lane = 0; lane < IN_WORD; lane++) {
+                    before.at[word].at[lane] = i + lane < of.count ? from[lane] : 0.0f;
+                }
+            }
+        });
+    }
+    return before;
+}
+
+template <bool ALIGNED>
+__device__ __forceinline__ void put_words(const Elements& of, unsigned begin, const Words& before, const Words& sums) {
+    for_words(begin, [&](unsigned word, unsigned i) {
+        Lanes<float, IN_WORD> sum = sums.at[word];
+        for (int lane = 0; lane < IN_WORD && of.adds; lane++) {
+            sum.at[lane] = __fadd_rn(before.at[word].at[lane], sum.at[lane]);
+        }
+        float* to = of.out + of.first + i;
+        if constexpr (ALIGNED) {
+            if (i < of.count) {
+                store<IN_WORD>(to, sum);
+            }
+        } else {
+            for (int lane = 0; lane < IN_WORD; lane++) {
+                if (i + lane < of.count) {
+                    to[lane] = sum.at[lane];
+                }
+            }
+        }
+    });
+}
+
+// A word of T.
+template <class T>
+struct alignas(8) Word {
+    T at[8 / sizeof(T)];
+};
+
+// The word of elements from `from` on.
+template <class T>
+__device__ __forceinline__ unsigned long long word_of(const Lanes<float, IN_WORD>& x, unsigned from) {
+    Word<T> word;
+#pragma unroll
+    for (unsigned i = 0; i < 8 / sizeof(T); i++) {
+        word.at[i] = from_f32<T>(x.at[from + i]);
+    }
+    return *reinterpret_cast<const unsigned long long*>(&word);
+}
+
+template <class T>
+__device__ __forceinline__ void take_word(Lanes<float, IN_WORD>& x, unsigned from, unsigned long long found) {
+    const Word<T> word = *reinterpret_cast<const Word<T>*>(&found);
+#pragma unroll
+    for (unsigned i = 0; i < 8 / sizeof(T); i++) {
+        x.at[from + i] = to_f32(word.at[i]);
+    }
+}
+
+// A warp's elements take so many times its lines as T.
+template <class T>
+constexpr unsigned TIMES = sizeof(T) / sizeof(WIRE);
+
+// Lines of one warp as T: a thread's halves of words, if they are twice as many.
+template <class T>
+__device__ __forceinline__ void send(LinePart* to, const Words& words, unsigned number) {
+    constexpr unsigned HALF = IN_WORD / TIMES<T>;
+#pragma unroll
+    for (unsigned time = 0; time < TIMES<T>; time++) {
+        unsigned long long low, high;
+        if constexpr (TIMES<T> == 1) {
+            low = word_of<T>(words.at[0], 0);
+            high = word_of<T>(words.at[1], 0);
+        } else {
+            low = word_of<T>(words.at[is_last() ? 0 : time], is_last() ? time * HALF : 0);
+            high = word_of<T>(words.at[time], HALF);
+        }
+        store_lines(to + time * 32 + lane(), low, is_last() ? number : high);
+    }
+}
+
+// A thread's part of a warp's lines, when all of them have come.
+__device__ __forceinline__ LinePart receive(const Exchange& at, const LinePart* from, unsigned number) {
+    LinePart part;
+    load_lines(from + lane(), part.words[0], part.words[1]);
+    for (unsigned turn = 1; __any_sync(0xffffffff, is_last() && part.words[1] != number); turn++) {
+        if (turn % TURNS == 0 && *at.aborted != 0) {
+            break;
+        }
+        load_lines(from + lane(), part.words[0], part.words[1]);
+    }
+    return part;
+}
+
+template <class T>
+__device__ __forceinline__ Words receive_words(const Exchange& at, const LinePart* from, unsigned number) {
+    constexpr unsigned HALF = IN_WORD / TIMES<T>;
+    Words words = {};
+#pragma unroll
+    for (unsigned time = 0; time < TIMES<T>; time++) {
+        const LinePart part = receive(at, from + time * 32, number);
+        if constexpr (TIMES<T> == 1) {
+            take_word<T>(words.at[0], 0, part.words[0]);
+            take_word<T>(words.at[1], 0, part.words[1]);
+        } else if (is_last()) {
+            take_word<T>(words.at[0], time * HALF, part.words[0]);
+        } else {
+            take_word<T>(words.at[time], 0, part.words[0]);
+            take_word<T>(words.at[time], HALF, part.words[1]);
+        }
+    }
+    return words;
+}
+
+// The sums of all ranks', of which others are at `line` of theirs.
+__device__ __forceinline__ Words sum_words(const Exchange& at, unsigned number, const Words& own, unsigned line) {
+    LinePart parts[RANKS];
 #pragma unroll
     for (unsigned sender = 0; sender < RANKS; sender++) {
-        sums[sender] = sender == at.rank ? own_sum<N>(of.parts, of.first + i)
-                                         : load<N>(sent_at<WIRE>(at, number, sender, at.rank, share, i));
+        const LinePart* from = lines_of(at, number, sender, at.rank) + line * LINE_PARTS;
+        parts[sender] = sender == at.rank ? LinePart{} : receive(at, from, number);
     }
-    return fold_ranks(sums);
+    Words sums;
+#pragma unroll
+    for (unsigned word = 0; word < 2; word++) {
+        Lanes<float, IN_WORD> each[RANKS];
+#pragma unroll
+        for (unsigned rank = 0; rank < RANKS; rank++) {
+            take_word<WIRE>(each[rank], 0, parts[rank].words[word]);
+#pragma unroll
+            for (int i = 0; i < IN_WORD; i++) {
+                each[rank].at[i] = rank == at.rank ? own.at[word].at[i] : each[rank].at[i];
+            }
+        }
+        sums.at[word] = fold_ranks(each);
+    }
+    return sums;
+}
+
+// Adds up what has come of elements `begin`, .., at line `line`, and puts the sums.
+template <bool ALIGNED>
+__device__ __forceinline__ Words add_lines(const Exchange& at, unsigned number, const Elements& of, const Words& own,
+                                           unsigned begin, unsigned line) {
+    const Words before = words_before<ALIGNED>(of, begin);
+    const Words sums = sum_words(at, number, own, line);
+    put_words<ALIGNED>(of, begin, before, sums);
+    return sums;
 }
 
 template <int N>
-__device__ __forceinline__ void one_shot(const Exchange& at, const Elements& of) {
-    constexpr unsigned ROLES = RANKS > 1 ? 2 : 1;
-    const unsigned number = number_of(at), chunks = (of.count + of.chunk - 1) / of.chunk;
-    const unsigned blocks = gridDim.x / ROLES, block = blockIdx.x % blocks;
-    const bool sends = RANKS > 1 && blockIdx.x < blocks;
-    for (unsigned c = block; c < chunks; c += blocks) {
-        const unsigned begin = c * of.chunk, end = min(begin + of.chunk, of.count);
-        if (sends) {
-            send<N>(at, number, of, 0, begin, end, 1, RANKS);
-            tell(at, number, 0, c);
-        } else {
-            hear(at, number, 0, c);
-#pragma unroll 2
-            for (unsigned i = begin + threadIdx.x * N; i < end; i += blockDim.x * N) {
-                put<N>(of.out + of.first + i, sum_at<N>(at, number, of, 0, i), of.adds);
-            }
-        }
-    }
-    end_exchange(at, number);
-}
-
-// Sums of more ranks, or of eight parts, need more registers.
-constexpr unsigned ONE_SHOT_BESIDE = RANKS == 2 ? 2 : 1;
-
-extern "C" __global__ void __launch_bounds__(512, ONE_SHOT_BESIDE)
-    all_reduce_one_shot(float* out, const Parts parts, unsigned long long first, unsigned count, unsigned adds,
-                        unsigned chunk, const RankMemory* ranks, unsigned* last, const unsigned* aborted, unsigned rank,
-                        unsigned most_packets, unsigned most_floats) {
-    if (count == 0) {
-        return;
-    }
-    const Exchange at = {ranks, last, aborted, rank, most_packets, most_floats};
-    const Elements of = {out, parts, first, count, chunk, adds != 0};
-    if (count % WIDE == 0 && first % WIDE == 0) {
-        one_shot<WIDE>(at, of);
-    } else {
-        one_shot<1>(at, of);
+__device__ __forceinline__ void add_own(const Elements& of) {
+    for (unsigned i = (blockIdx.x * blockDim.x + threadIdx.x) * N; i < of.count; i += gridDim.x * blockDim.x * N) {
+        put<N>(of.out + of.first + i, own_sum<N>(of.parts, of.first + i), of.adds);
     }
 }
 
-// Shares are whole chunks, none of them without any. A chunk's number is its place among all.
-template <int N>
-__device__ __forceinline__ void two_shot(const Exchange& at, const Elements& of) {
-    const unsigned number = number_of(at), chunks = (of.count + of.chunk - 1) / of.chunk;
-    const unsigned share = (chunks + RANKS - 1) / RANKS;
-    const unsigned blocks = gridDim.x / 3, block = blockIdx.x % blocks, role = blockIdx.x / blocks;
-    // Turn by turn a chunk of each other rank's share, so that all adders have work from the beginning.
-    for (unsigned turn = block; turn < share * OTHERS && role != 1; turn += blocks) {
-        const unsigned other = 1 + turn % OTHERS_OR_ONE, owner = (at.rank + other) % RANKS;
-        const unsigned c = owner * share + turn / OTHERS_OR_ONE;
-        const unsigned begin = c * of.chunk, end = min(begin + of.chunk, of.count);
-        if (begin >= of.count) {
-            continue;
+template <bool ALIGNED>
+__device__ __forceinline__ void one_shot(const Exchange& at, unsigned number, const Elements& of) {
+    const unsigned warps = gridDim.x * blockDim.x / 32, warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    const unsigned times = (of.count + WARP_ELEMENTS - 1) / WARP_ELEMENTS;
+    for (unsigned time = warp; time < times; time += warps) {
+        const Words own = own_words<ALIGNED>(of, time * WARP_ELEMENTS);
+#pragma unroll
+        for (unsigned other = 1; other < RANKS; other++) {
+            send<WIRE>(lines_of(at, number, at.rank, (at.rank + other) % RANKS) + time * 32, own, number);
         }
-        if (role == 0) {
-            send<N>(at, number, of, owner * share * of.chunk, begin, end, other, other + 1);
-            tell_one(at, number, 0, c, owner);
-        } else {
-            hear_one(at, number, 1, c, owner);
-            const SUM* sums = sent_at<SUM>(at, number, owner, at.rank, owner * share * of.chunk, begin);
-#pragma unroll 2
-            for (unsigned i = begin + threadIdx.x * N; i < end; i += blockDim.x * N) {
-                put<N>(of.out + of.first + i, load<N>(sums + (i - begin)), of.adds);
+        add_lines<ALIGNED>(at, number, of, own, time * WARP_ELEMENTS, time * WARP_LINES);
+    }
+}
+
+// Shares are whole lines of warps, and none of them is empty: each rank hears from all others. Sums lie behind the lines
+// that are added up.
+template <bool ALIGNED>
+__device__ __forceinline__ void two_shot(const Exchange& at, unsigned number, const Elements& of) {
+    const unsigned warps = gridDim.x * blockDim.x / 32, warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    const unsigned times = (of.count + WARP_ELEMENTS - 1) / WARP_ELEMENTS, share = (times + RANKS - 1) / RANKS;
+    for (unsigned time = warp; time < share; time += warps) {
+        const unsigned sums_at = share * 32 + time * TIMES<SUM> * 32;
+#pragma unroll
+        for (unsigned other = 1; other < RANKS; other++) {
+            const unsigned owner = (at.rank + other) % RANKS, of_all = owner * share + time;
+            if (of_all < times) {
+                const Words own = own_words<ALIGNED>(of, of_all * WARP_ELEMENTS);
+                send<WIRE>(lines_of(at, number, at.rank, owner) + time * 32, own, number);
             }
         }
-    }
-    for (unsigned c = at.rank * share + block; c < min((at.rank + 1) * share, chunks) && role == 1; c += blocks) {
-        const unsigned begin = c * of.chunk, end = min(begin + of.chunk, of.count);
-        hear(at, number, 0, c);
-        for (unsigned i = begin + threadIdx.x * N; i < end; i += blockDim.x * N) {
-            const unsigned own = at.rank * share * of.chunk;
-            const Lanes<float, N> sums = sum_at<N>(at, number, of, own, i);
+        if (at.rank * share + time < times) {
+            const unsigned begin = (at.rank * share + time) * WARP_ELEMENTS;
+            const Words own = own_words<ALIGNED>(of, begin);
+            const Words sums = add_lines<ALIGNED>(at, number, of, own, begin, time * WARP_LINES);
+#pragma unroll
             for (unsigned other = 1; other < RANKS; other++) {
-                store<N>(sent_at<SUM>(at, number, at.rank, (at.rank + other) % RANKS, own, i), sums);
+                send<SUM>(lines_of(at, number, at.rank, (at.rank + other) % RANKS) + sums_at, sums, number);
             }
-            put<N>(of.out + of.first + i, sums, of.adds);
         }
-        tell(at, number, 1, c);
+#pragma unroll
+        for (unsigned other = 1; other < RANKS; other++) {
+            const unsigned owner = (at.rank + other) % RANKS, of_all = owner * share + time;
+            if (of_all < times) {
+                const Words before = words_before<ALIGNED>(of, of_all * WARP_ELEMENTS);
+                const LinePart* from = lines_of(at, number, owner, at.rank) + sums_at;
+                put_words<ALIGNED>(of, of_all * WARP_ELEMENTS, before, receive_words<SUM>(at, from, number));
+            }
+        }
+    }
+}
+
+// Blocks of a multiprocessor: sums of more ranks need more registers.
+constexpr unsigned BESIDE = RANKS <= 2 ? 4 : RANKS == 4 ? 3 : 2;
+
+extern "C" __global__ void __launch_bounds__(256, BESIDE)
+    all_reduce_one_shot(float* out, const Parts parts, unsigned long long first, unsigned count, unsigned adds,
+                        const RankMemory* ranks, unsigned* last, const unsigned* aborted, unsigned rank,
+                        unsigned most_lines, unsigned most_floats) {
+    begin_next_kernel();
+    wait_for_kernels_before();
+    if (count == 0) {
+        return;
+    }
+    const Elements of = {out, parts, first, count, adds != 0};
+    const Exchange at = {ranks, last, aborted, rank, most_lines, most_floats};
+    const unsigned number = number_of(at);
+    if constexpr (RANKS == 1) {
+        if (count % WIDE == 0 && first % WIDE == 0) {
+            add_own<WIDE>(of);
+        } else {
+            add_own<1>(of);
+        }
+    } else if (count % IN_WORD == 0 && first % IN_WORD == 0) {
+        one_shot<true>(at, number, of);
+    } else {
+        one_shot<false>(at, number, of);
     }
     end_exchange(at, number);
 }
 
-extern "C" __global__ void __launch_bounds__(512, 1)
+extern "C" __global__ void __launch_bounds__(256, BESIDE)
     all_reduce_two_shot(float* out, const Parts parts, unsigned long long first, unsigned count, unsigned adds,
-                        unsigned chunk, const RankMemory* ranks, unsigned* last, const unsigned* aborted, unsigned rank,
-                        unsigned most_packets, unsigned most_floats) {
+                        const RankMemory* ranks, unsigned* last, const unsigned* aborted, unsigned rank,
+                        unsigned most_lines, unsigned most_floats) {
+    begin_next_kernel();
+    wait_for_kernels_before();
     if (count == 0) {
         return;
     }
-    const Exchange at = {ranks, last, aborted, rank, most_packets, most_floats};
-    const Elements of = {out, parts, first, count, chunk, adds != 0};
-    if (count % WIDE == 0 && first % WIDE == 0) {
-        two_shot<WIDE>(at, of);
+    const Elements of = {out, parts, first, count, adds != 0};
+    const Exchange at = {ranks, last, aborted, rank, most_lines, most_floats};
+    const unsigned number = number_of(at);
+    if (count % IN_WORD == 0 && first % IN_WORD == 0) {
+        two_shot<true>(at, number, of);
     } else {
-        two_shot<1>(at, of);
+        two_shot<false>(at, number, of);
     }
+    end_exchange(at, number);
 }
 
 template <int N>

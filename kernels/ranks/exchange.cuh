@@ -8,36 +8,38 @@
 
 #include "lanes.cuh"
 
-// The most blocks of an exchange: two on each of 128 multiprocessors.
-constexpr unsigned MOST_BLOCKS = 256;
+// The most blocks of an exchange: four on each of 128 multiprocessors.
+constexpr unsigned MOST_BLOCKS = 512;
 
 // The most chunks of a buffer, each of which has a word that says who has written it.
 constexpr unsigned MOST_CHUNKS = 1024;
-
-// Chunks are written once by each rank, and once more where sums are spread.
-constexpr unsigned PHASES = 2;
 
 // Turns of a wait after which a thread looks whether it is in vain: in host memory, which is far.
 constexpr unsigned TURNS = 1024;
 
 constexpr unsigned OTHERS = RANKS - 1;
 
-// A divisor where there are none.
-constexpr unsigned OTHERS_OR_ONE = RANKS > 1 ? OTHERS : 1;
-
-// Eight bytes of data and the number of the exchange beside each four: who sees the number sees the data, so that
-// neither a barrier nor a fence is needed.
-struct alignas(16) Packet {
+// What a thread stores of a line: 128 bytes that eight neighbouring threads of a warp store, fifteen words and, as the last
+// one, the number of the exchange. A line arrives as a whole where NVLink brings it, or nothing but the GPU itself (NCCL
+// relies on that, too): who sees the number sees the words, so that neither a barrier nor a fence is needed. A warp
+// stores and loads four lines at once.
+struct alignas(16) LinePart {
     unsigned long long words[2];
 };
 
+constexpr unsigned LINE_PARTS = 8;
+
+// Lines of a warp, and their words.
+constexpr unsigned WARP_LINES = 4;
+constexpr unsigned WARP_WORDS = WARP_LINES * (2 * LINE_PARTS - 1);
+
 // One rank's memory, as all ranks see it. Each of the others has a place of its own (`place_of`).
 struct RankMemory {
-    // [2][OTHERS][most packets]
-    Packet* packets;
+    // [2][OTHERS][most lines][LINE_PARTS]
+    LinePart* lines;
     // [2][OTHERS][most floats]
     float* floats;
-    // [PHASES][OTHERS][MOST_CHUNKS]: the number of the last exchange in which a chunk was written.
+    // [OTHERS][MOST_CHUNKS]: the number of the last exchange in which a chunk was written.
     unsigned* written;
     // Of `round_trip` alone.
     unsigned* bell;
@@ -50,7 +52,7 @@ struct Exchange {
     unsigned* last;
     // In host memory. Not zero: a rank has failed, and the others stop waiting for it.
     const volatile unsigned* aborted;
-    unsigned rank, most_packets, most_floats;
+    unsigned rank, most_lines, most_floats;
 };
 
 __device__ __forceinline__ void store_release(unsigned* to, unsigned value) {
@@ -67,12 +69,12 @@ __device__ __forceinline__ void fence_for_all() {
     asm volatile("fence.acq_rel.sys;" ::: "memory");
 }
 
-// Each word arrives whole; the two in any order.
-__device__ __forceinline__ void store_packet(Packet* to, unsigned long long low, unsigned long long high) {
+// Called by all lanes of a warp: `to` and `from` are of its four lines.
+__device__ __forceinline__ void store_lines(LinePart* to, unsigned long long low, unsigned long long high) {
     asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(low), "l"(high) : "memory");
 }
 
-__device__ __forceinline__ void load_packet(const Packet* from, unsigned long long& low, unsigned long long& high) {
+__device__ __forceinline__ void load_lines(const LinePart* from, unsigned long long& low, unsigned long long& high) {
     asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];" : "=l"(low), "=l"(high) : "l"(from) : "memory");
 }
 
@@ -99,10 +101,10 @@ __device__ __forceinline__ void end_exchange(const Exchange& at, unsigned number
     }
 }
 
-// Where `sender` writes packets, or floats, of exchange `number` for `receiver`.
-__device__ __forceinline__ Packet* packets_of(const Exchange& at, unsigned number, unsigned sender, unsigned receiver) {
+// Where `sender` writes lines, or floats, of exchange `number` for `receiver`.
+__device__ __forceinline__ LinePart* lines_of(const Exchange& at, unsigned number, unsigned sender, unsigned receiver) {
     const unsigned long long half = number % 2 * OTHERS + place_of(sender, receiver);
-    return at.ranks[receiver].packets + half * at.most_packets;
+    return at.ranks[receiver].lines + half * at.most_lines * LINE_PARTS;
 }
 
 __device__ __forceinline__ float* floats_of(const Exchange& at, unsigned number, unsigned sender, unsigned receiver) {
@@ -110,27 +112,16 @@ __device__ __forceinline__ float* floats_of(const Exchange& at, unsigned number,
     return at.ranks[receiver].floats + half * at.most_floats;
 }
 
-__device__ __forceinline__ unsigned* written_of(const Exchange& at, unsigned phase, unsigned sender,
-                                                unsigned receiver) {
-    return at.ranks[receiver].written + (phase * OTHERS + place_of(sender, receiver)) * MOST_CHUNKS;
+__device__ __forceinline__ unsigned* written_of(const Exchange& at, unsigned sender, unsigned receiver) {
+    return at.ranks[receiver].written + place_of(sender, receiver) * MOST_CHUNKS;
 }
 
 // Tells all others that a chunk is written; called by all threads of a block, which have written it.
-__device__ __forceinline__ void tell(const Exchange& at, unsigned number, unsigned phase, unsigned chunk) {
+__device__ __forceinline__ void tell(const Exchange& at, unsigned number, unsigned chunk) {
     __syncthreads();
     if (threadIdx.x < RANKS && threadIdx.x != at.rank) {
         fence_for_all();
-        store_release(written_of(at, phase, at.rank, threadIdx.x) + chunk, number);
-    }
-}
-
-// The same for one receiver.
-__device__ __forceinline__ void tell_one(const Exchange& at, unsigned number, unsigned phase, unsigned chunk,
-                                         unsigned to) {
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        fence_for_all();
-        store_release(written_of(at, phase, at.rank, to) + chunk, number);
+        store_release(written_of(at, at.rank, threadIdx.x) + chunk, number);
     }
 }
 
@@ -149,18 +140,9 @@ __device__ __forceinline__ void wait_for_number(const Exchange& at, const unsign
 }
 
 // Returns when all others have written a chunk; called by all threads of a block.
-__device__ __forceinline__ void hear(const Exchange& at, unsigned number, unsigned phase, unsigned chunk) {
+__device__ __forceinline__ void hear(const Exchange& at, unsigned number, unsigned chunk) {
     if (threadIdx.x < RANKS && threadIdx.x != at.rank) {
-        wait_for_number(at, written_of(at, phase, threadIdx.x, at.rank) + chunk, number);
-    }
-    __syncthreads();
-}
-
-// The same for one sender.
-__device__ __forceinline__ void hear_one(const Exchange& at, unsigned number, unsigned phase, unsigned chunk,
-                                         unsigned from) {
-    if (threadIdx.x == 0) {
-        wait_for_number(at, written_of(at, phase, from, at.rank) + chunk, number);
+        wait_for_number(at, written_of(at, threadIdx.x, at.rank) + chunk, number);
     }
     __syncthreads();
 }

@@ -68,7 +68,7 @@ __device__ __forceinline__ State receive(const UnitState& from) {
 extern "C" __global__ void __launch_bounds__(512, 1)
     merge_members(ELEMENT* out, unsigned* words, float* partials, const float* sinks, unsigned q_heads,
                   unsigned long long first, unsigned count, unsigned chunk, const RankMemory* ranks, unsigned* last,
-                  const unsigned* aborted, unsigned rank, unsigned most_packets, unsigned most_floats) {
+                  const unsigned* aborted, unsigned rank, unsigned most_lines, unsigned most_floats) {
     if (count == 0) {
         return;
     }
@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
         words[WIDE_TICKET] = 0;
         words[NARROW_TICKET] = 0;
     }
-    const Exchange at = {ranks, last, aborted, rank, most_packets, most_floats};
+    const Exchange at = {ranks, last, aborted, rank, most_lines, most_floats};
     const unsigned number = number_of(at), chunks = (count + chunk - 1) / chunk;
     const unsigned blocks = gridDim.x / 2, block = blockIdx.x % blocks, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     const unsigned member = rank % MEMBERS, group = rank - member, heads = q_heads / MEMBERS;
@@ -99,9 +99,9 @@ extern "C" __global__ void __launch_bounds__(512, 1)
                 const unsigned unit = i / (MEMBERS - 1), owner = (member + 1 + i % (MEMBERS - 1)) % MEMBERS;
                 send(unit_state(floats_of(at, number, rank, group + owner), count, unit), own_state(unit, owner));
             }
-            tell(at, number, 0, c);
+            tell(at, number, c);
         } else {
-            hear(at, number, 0, c);
+            hear(at, number, c);
             for (unsigned unit = begin + warp; unit < end; unit += warps) {
                 State sum = {NO_SCORE, 0.0f, {}};
 #pragma unroll 1

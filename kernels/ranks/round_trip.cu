@@ -10,9 +10,9 @@
 #include "ranks/exchange.cuh"
 
 extern "C" __global__ void round_trip(unsigned begin, unsigned turns, const RankMemory* ranks, unsigned* last,
-                                      const unsigned* aborted, unsigned rank, unsigned most_packets,
+                                      const unsigned* aborted, unsigned rank, unsigned most_lines,
                                       unsigned most_floats) {
-    const Exchange at = {ranks, last, aborted, rank, most_packets, most_floats};
+    const Exchange at = {ranks, last, aborted, rank, most_lines, most_floats};
     for (unsigned turn = 1; turn <= turns; turn++) {
         if (rank == 0) {
             store_release(ranks[1].bell, begin + turn);

@@ -17,9 +17,8 @@ use crate::emulator::Emulated;
 const THREADS: u32 = 64;
 
 /// Places of the test: smaller than a GPU's, so that sizes beside their limits are tried.
-const MOST_PACKETS: usize = 1024;
+const MOST_LINES: usize = 400;
 const MOST_FLOATS: usize = 8192;
-const PHASES: usize = 2;
 
 fn at<T>(argument: &mut T) -> *mut c_void {
     std::ptr::from_mut(argument).cast()
@@ -28,7 +27,7 @@ fn at<T>(argument: &mut T) -> *mut c_void {
 /// Memory of all ranks, as `RankMemory` lists it.
 pub struct Ranks {
     count: usize,
-    /// Of each rank: packets, floats, numbers of chunks, the bell.
+    /// Of each rank: lines, floats, numbers of chunks, the bell.
     _memory: Vec<[Vec<u64>; 4]>,
     table: Vec<u64>,
     last: Vec<Vec<u32>>,
@@ -42,10 +41,10 @@ impl Ranks {
         let mut memory: Vec<[Vec<u64>; 4]> = (0..count)
             .map(|_| {
                 [
-                    vec![0; 2 * others * MOST_PACKETS * 2],
+                    vec![0; 2 * others * MOST_LINES * 16],
                     // No numbers: nobody may add up what was not written.
                     vec![u64::MAX; 2 * others * MOST_FLOATS / 2],
-                    vec![0; (PHASES * others * MOST_CHUNKS).div_ceil(2)],
+                    vec![0; (others * MOST_CHUNKS).div_ceil(2)],
                     vec![0],
                 ]
             })
@@ -65,7 +64,7 @@ impl Ranks {
         mut parts: Option<&mut Vec<[u64; PARTS]>>,
     ) {
         let table = self.table.as_mut_ptr();
-        let (mut aborted, mut packets, mut floats) = (&raw mut self.aborted, MOST_PACKETS as u32, MOST_FLOATS as u32);
+        let (mut aborted, mut lines, mut floats) = (&raw mut self.aborted, MOST_LINES as u32, MOST_FLOATS as u32);
         let mut tables = vec![table; self.count];
         let mut lasts: Vec<*mut u32> = self.last.iter_mut().map(|last| last.as_mut_ptr()).collect();
         let mut ranks: Vec<u32> = (0..self.count as u32).collect();
@@ -76,7 +75,7 @@ impl Ranks {
                     args.insert(1, at(&mut parts[rank]));
                 }
                 args.extend([at(&mut tables[rank]), at(&mut lasts[rank]), at(&mut aborted), at(&mut ranks[rank])]);
-                args.extend([at(&mut packets), at(&mut floats)]);
+                args.extend([at(&mut lines), at(&mut floats)]);
                 args
             })
             .collect();
@@ -124,7 +123,6 @@ fn sum_of_all(sums: ExchangedSums, x: &[Vec<Vec<f32>>], i: usize) -> f32 {
 struct Sum {
     kernel: &'static str,
     count: usize,
-    chunk: usize,
     blocks: u32,
     adds: bool,
 }
@@ -133,27 +131,30 @@ struct Sum {
 fn hold_sums(count: usize, part: Dtype, wire: Dtype, exact: bool) {
     let sums = ExchangedSums::of(count, part, wire, exact);
     let unit = units::all_reduce(sums);
-    let names = ["all_reduce_packets", "all_reduce_one_shot", "all_reduce_two_shot"];
+    let names = ["all_reduce_one_shot", "all_reduce_two_shot"];
     let kernels: Vec<_> = names.iter().map_while(|name| Some((*name, Emulated::compile(&unit, name)?))).collect();
     if kernels.len() < names.len() {
         return;
     }
-    let sum = |kernel, count, chunk, blocks, adds| Sum { kernel, count, chunk, blocks, adds };
+    let sum = |kernel, count, blocks, adds| Sum { kernel, count, blocks, adds };
+    let (one_shot, two_shot) = ("all_reduce_one_shot", "all_reduce_two_shot");
+    // A share of two shots needs elements for the lines of a warp, of at most 240.
+    let least = 240 * count;
     let all = [
-        sum("all_reduce_packets", 1, 0, 1, false),
-        sum("all_reduce_packets", 300, 0, 2, true),
-        sum("all_reduce_one_shot", 2048, 512, 4, false),
-        sum("all_reduce_two_shot", 8192, 512, 6, true),
-        sum("all_reduce_packets", 2043, 0, 3, false),
-        // One more than whole chunks, element by element.
-        sum("all_reduce_one_shot", 1537, 512, 8, true),
-        sum("all_reduce_two_shot", 7681, 512, 3, false),
-        sum("all_reduce_one_shot", 5000, 1024, 2, false),
-        sum("all_reduce_two_shot", 8184, 256, 9, false),
+        sum(one_shot, 1, 1, false),
+        sum(one_shot, 300, 2, true),
+        sum(one_shot, 2048, 4, false),
+        sum(two_shot, 8192, 3, true),
+        sum(one_shot, 2043, 3, false),
+        // One more than whole lines, element by element.
+        sum(one_shot, 1921, 8, true),
+        sum(two_shot, 7681, 1, false),
+        sum(one_shot, 5000, 2, false),
+        sum(two_shot, least, 5, false),
+        sum(two_shot, least - 7, 2, true),
         // Launches that load a kernel.
-        sum("all_reduce_packets", 0, 0, 1, false),
-        sum("all_reduce_one_shot", 0, 1, 2, false),
-        sum("all_reduce_two_shot", 0, 1, 3, true),
+        sum(one_shot, 0, 1, false),
+        sum(two_shot, 0, 1, true),
     ];
     // Exact sums count from the beginning; others pass the largest number.
     let begin = if exact { 0 } else { u32::MAX - 5 };
@@ -162,7 +163,7 @@ fn hold_sums(count: usize, part: Dtype, wire: Dtype, exact: bool) {
     for (seed, sum) in (0u32..).zip(&all) {
         // Elements in front of those that a launch sums.
         let first = if seed % 2 == 0 { 0 } else { 16 };
-        let (_, kernel) = kernels.iter().find(|(name, _)| *name == sum.kernel).expect("one of the three");
+        let (_, kernel) = kernels.iter().find(|(name, _)| *name == sum.kernel).expect("one of the two");
         let length = first + sum.count;
         let x: Vec<Vec<Vec<f32>>> = (0..count)
             .map(|_| {
@@ -176,11 +177,7 @@ fn hold_sums(count: usize, part: Dtype, wire: Dtype, exact: bool) {
         let mut pointers: Vec<[u64; PARTS]> = given.iter().map(|parts| pointers_of(parts)).collect();
         let mut own: Vec<Vec<u64>> = out
             .iter_mut()
-            .map(|out| {
-                let chunk = (sum.kernel != "all_reduce_packets").then_some(sum.chunk as u64);
-                let words = [first as u64, sum.count as u64, u64::from(sum.adds)];
-                [out.as_mut_ptr() as u64].into_iter().chain(words).chain(chunk).collect()
-            })
+            .map(|out| vec![out.as_mut_ptr() as u64, first as u64, sum.count as u64, u64::from(sum.adds)])
             .collect();
         ranks.launch(kernel, sum.blocks, seed, &mut own, Some(&mut pointers));
         for (rank, out) in out.iter().enumerate() {

@@ -41,7 +41,6 @@ struct MeasuredSum {
     ranks: usize,
     dtype: Dtype,
     bytes: usize,
-    packets_us: Option<f64>,
     one_shot_us: Option<f64>,
     two_shot_us: Option<f64>,
     nccl_us: Option<f64>,
@@ -56,7 +55,6 @@ struct MeasuredSum {
 
 fn name(way: Way) -> &'static str {
     match way {
-        Way::Packets => "packets",
         Way::OneShot => "one_shot",
         Way::TwoShot => "two_shot",
     }
@@ -106,12 +104,11 @@ fn measure(
     let elements = (bytes / dtype.bytes()).max(1);
     let time = |exchange| Ok(ranks.time(exchange, elements, dtype)?.map(|us| rounded(us, 2)));
     let own = Way::ALL.map(|way| time(Exchange::Own(way)));
-    let [packets_us, one_shot_us, two_shot_us] = own;
-    let (packets_us, one_shot_us, two_shot_us) = (packets_us?, one_shot_us?, two_shot_us?);
+    let [one_shot_us, two_shot_us] = own;
+    let (one_shot_us, two_shot_us) = (one_shot_us?, two_shot_us?);
     let (nccl_us, nccl_added_us) = (time(Exchange::Nccl)?, time(Exchange::NcclAdded)?);
     let chosen = ranks.chosen(elements, dtype);
     let chosen_us = match chosen {
-        Way::Packets => packets_us,
         Way::OneShot => one_shot_us,
         Way::TwoShot => two_shot_us.or(one_shot_us),
     };
@@ -121,7 +118,6 @@ fn measure(
         ranks: count,
         dtype,
         bytes,
-        packets_us,
         one_shot_us,
         two_shot_us,
         nccl_us,
@@ -139,10 +135,9 @@ impl fmt::Display for MeasuredLink {
         writeln!(f, "{device}: a word and back {round_trip_us} us, copies {copy_gb_per_s} GB/s; NCCL {nccl}")?;
         write!(
             f,
-            "{:<5} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  {:<9} {:>10} {:>9}",
+            "{:<5} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  {:<9} {:>10} {:>9}",
             "dtype",
             "bytes",
-            "packets",
             "one shot",
             "two shot",
             "NCCL",
@@ -160,10 +155,9 @@ impl fmt::Display for MeasuredSum {
         let us = |us: Option<f64>| us.map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"));
         write!(
             f,
-            "{:<5} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9.1}  {:<9} {:>10.2} {:>9}",
+            "{:<5} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9.1}  {:<9} {:>10.2} {:>9}",
             self.dtype.to_string(),
             self.bytes,
-            us(self.packets_us),
             us(self.one_shot_us),
             us(self.two_shot_us),
             us(self.nccl_us),

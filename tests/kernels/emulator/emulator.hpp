@@ -1007,17 +1007,35 @@ inline void store_release(unsigned* to, unsigned value) {
 
 inline void fence_for_all() {}
 
+struct LinesOfLane {
+    unsigned long long* at;
+    unsigned long long low, high;
+};
+
+// What the lanes of a warp store arrives at once, line by line; what they load was there at once.
 template <class P>
-void store_packet(P* to, unsigned long long low, unsigned long long high) {
-    to->words[0] = low;
-    to->words[1] = high;
+void store_lines(P* to, unsigned long long low, unsigned long long high) {
+    LinesOfLane mine = {to->words, low, high};
+    together("store_lines", mine, [](LinesOfLane** all) {
+        for (unsigned l = 0; l < WARP; l++) {
+            all[l]->at[0] = all[l]->low;
+            all[l]->at[1] = all[l]->high;
+        }
+    });
 }
 
 template <class P>
-void load_packet(const P* from, unsigned long long& low, unsigned long long& high) {
+void load_lines(const P* from, unsigned long long& low, unsigned long long& high) {
     look(from);
-    low = from->words[0];
-    high = from->words[1];
+    LinesOfLane mine = {const_cast<unsigned long long*>(from->words), 0, 0};
+    together("load_lines", mine, [](LinesOfLane** all) {
+        for (unsigned l = 0; l < WARP; l++) {
+            all[l]->low = all[l]->at[0];
+            all[l]->high = all[l]->at[1];
+        }
+    });
+    low = mine.low;
+    high = mine.high;
 }
 
 // Runs a kernel; what went wrong, or nothing.

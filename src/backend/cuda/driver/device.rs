@@ -19,6 +19,9 @@ use crate::backend::cuda::discovery::libraries;
 use crate::backend::cuda::discovery::probe::{self, DeviceFacts};
 use crate::error::{Error, Result};
 
+/// The first generation whose kernels may begin early.
+const HOPPER: u32 = 9;
+
 /// A GPU in use. Clones share it; the GPU is released when the last clone, and the last memory, event and graph
 /// made from it, is dropped.
 #[derive(Clone)]
@@ -103,6 +106,22 @@ impl Device {
         })
     }
 
+    /// Whether `peer` is joined to this GPU as closely as NVLink joins them, so that words which neighbouring threads
+    /// store there at once arrive at once, too. Nothing joins a GPU to itself more closely.
+    pub fn is_linked_to(&self, peer: &Device) -> Result<bool> {
+        if self.0.facts.ordinal == peer.0.facts.ordinal {
+            return Ok(true);
+        }
+        let mut linked = 0;
+        // Atomic operations pass NVLink, but not PCIe.
+        let atomics = sys::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
+        // SAFETY: both handles come from the driver, which writes one word.
+        self.call("ask how a peer is joined", || unsafe {
+            sys::cuDeviceGetP2PAttribute(&raw mut linked, atomics, self.0.handle, peer.0.handle).result()
+        })?;
+        Ok(linked != 0)
+    }
+
     /// Waits until all that was enqueued is done.
     pub fn synchronise(&self) -> Result<()> {
         // SAFETY: the stream lives as long as `self`.
@@ -146,11 +165,16 @@ impl Device {
         }
     }
 
-    /// The same for `grid[0]` blocks in clusters of `grid[1]`, on Hopper. The kernel may begin before the one in front
-    /// of it has ended: it waits for that one itself before it reads what others write (kernels/overlap.cuh). What it
-    /// reads before was written before that one began. Panics if the clusters do not divide the blocks.
+    /// The same for `grid[0]` blocks in clusters of `grid[1]`. The kernel may begin before the one in front of it has
+    /// ended: it waits for that one itself before it reads what others write (kernels/overlap.cuh). What it reads before
+    /// was written before that one began. GPUs before Hopper, which have no clusters, begin it behind that one. Panics
+    /// if the clusters do not divide the blocks.
     pub fn launch_early(&self, function: &Function, grid: [u32; 2], block: u32, shared: usize, args: &Args) {
         let [blocks, cluster] = grid;
+        if self.facts().major < HOPPER {
+            assert_eq!(cluster, 1, "{function}: clusters on {}", self.name());
+            return self.launch(function, [blocks, 1, 1], block, shared, args);
+        }
         assert!(blocks.is_multiple_of(cluster), "{function}: {blocks} blocks in clusters of {cluster}");
         let attribute = |id, value| CUlaunchAttribute { id, pad: [0; 4], value };
         let clusters = LaunchValue { clusterDim: ClusterSize { x: cluster, y: 1, z: 1 } };

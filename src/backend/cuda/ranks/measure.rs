@@ -2,7 +2,7 @@
 //! back, and the rate of a large copy while all GPUs copy. For `bench allreduce`.
 
 use super::nccl::Nccl;
-use super::ways::{self, ExchangePiece, Way};
+use super::ways::{self, SumPiece, Way};
 use super::{BLOCKS, SumBuffers, THREADS};
 use crate::backend::cuda::Cuda;
 use crate::backend::cuda::compile::units::{self, ExchangedSums};
@@ -96,7 +96,7 @@ impl MeasuredRanks {
 
     /// The way that a model's sums go.
     pub fn chosen(&self, count: usize, wire: Dtype) -> Way {
-        ways::way(self.count, count, wire)
+        ways::way(ExchangedSums::of(self.count, wire, wire, false), count)
     }
 
     pub fn limits(&self) -> Result<LinkLimits> {
@@ -145,17 +145,14 @@ impl MeasuredRanks {
     ///
     /// A sum is wrong, or the exchange cannot be made.
     pub fn time(&self, exchange: Exchange, count: usize, wire: Dtype) -> Result<Option<f64>> {
-        let pieces: Vec<ExchangePiece> = match exchange {
-            Exchange::Own(way) => ways::pieces_by(way, self.count, count, wire).collect(),
+        let sums = ExchangedSums::of(self.count, wire, wire, false);
+        let pieces: Vec<SumPiece> = match exchange {
+            Exchange::Own(way) => ways::pieces_by(way, sums, count).collect(),
             Exchange::Nccl | Exchange::NcclAdded if self.nccl.is_err() => return Ok(None),
             Exchange::Nccl | Exchange::NcclAdded => Vec::new(),
         };
-        // Packets in many launches are no way that is ever taken, and two shots of a small buffer are one.
-        let is_none = match exchange {
-            Exchange::Own(Way::Packets) => pieces.len() > 1,
-            Exchange::Own(Way::TwoShot) => pieces.iter().any(|piece| piece.way != Way::TwoShot),
-            Exchange::Own(Way::OneShot) | Exchange::Nccl | Exchange::NcclAdded => false,
-        };
+        // Two shots of a small buffer are one.
+        let is_none = exchange == Exchange::Own(Way::TwoShot) && pieces.iter().any(|piece| piece.way != Way::TwoShot);
         if is_none {
             return Ok(None);
         }
@@ -171,7 +168,7 @@ impl MeasuredRanks {
     fn time_on(
         &self,
         rank: Rank<'_, Cuda>,
-        pieces: &[ExchangePiece],
+        pieces: &[SumPiece],
         exchange: Exchange,
         count: usize,
         wire: Dtype,

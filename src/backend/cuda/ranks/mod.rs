@@ -36,9 +36,9 @@ use crate::ids::LayerIx;
 use crate::plan::Member;
 use gathered::Gathered;
 use peers::Peers;
-use ways::ExchangePiece;
+use ways::ChunkedPiece;
 
-/// Threads of a block of every exchange.
+/// Threads of a block of every exchange but sums in lines.
 const THREADS: u32 = 512;
 
 /// Blocks of a launch that exchanges nothing.
@@ -88,7 +88,13 @@ impl Exchanges {
             }
             _ => {
                 let mut pairs = devices.iter().flat_map(|device| devices.iter().map(move |peer| (device, peer)));
-                pairs.try_for_each(|(device, peer)| device.read_memory_of(peer))
+                pairs.try_for_each(|(device, peer)| {
+                    device.read_memory_of(peer)?;
+                    match device.is_linked_to(peer)? {
+                        true => Ok(()),
+                        false => Err(Error::value("--tensor-parallel", "GPUs joined by NVLink", peer.name())),
+                    }
+                })
             }
         };
         match peers() {
@@ -245,7 +251,7 @@ impl Ranked for Cuda {
         match &fabric.exchanges {
             Exchanges::Peers(peers) => match peers.sum_kernels(&device, rank, sums) {
                 Ok(kernels) => fabric.exchange(&device, || {
-                    let pieces = ways::pieces(fabric.count, of.out.rows * of.out.width, how.wire);
+                    let pieces = ways::pieces(sums, of.out.rows * of.out.width);
                     pieces.for_each(|piece| peers.launch_sums(&device, rank, &kernels, piece, &of));
                     Ok(())
                 }),
@@ -274,7 +280,7 @@ impl Ranked for Cuda {
         fabric.exchange(&device, || match &fabric.exchanges {
             Exchanges::Peers(peers) => {
                 let pieces = ways::pieces_of_gather(fabric.count, x.rows * x.width);
-                pieces.for_each(|piece: ExchangePiece| peers.launch_gather(&device, rank, piece, out, x));
+                pieces.for_each(|piece: ChunkedPiece| peers.launch_gather(&device, rank, piece, out, x));
                 Ok(())
             }
             Exchanges::Gathered(gathered) => gathered.gather(&device, rank, out, x),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 
-use super::ways::{self, ExchangePiece, MOST_BLOCKS, MOST_CHUNKS, Way};
+use super::ways::{self, ChunkedPiece, MOST_BLOCKS, MOST_CHUNKS, SUM_THREADS, SumPiece, Way};
 use super::{MergedStates, SumBuffers, THREADS};
 use crate::backend::cuda::compile::unit::Unit;
 use crate::backend::cuda::compile::units::{self, ExchangedSums, MemberStates};
@@ -18,11 +18,8 @@ use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::ranks::PARTS;
 use crate::error::Result;
 
-/// Phases of an exchange in which chunks are written, as in kernels/ranks/exchange.cuh.
-const PHASES: usize = 2;
-
-/// Bytes of a packet, which carries half as many.
-const PACKET: usize = 16;
+/// Bytes of a line, as in kernels/ranks/exchange.cuh.
+const LINE: usize = 128;
 
 /// The memory and kernels of all ranks.
 pub(super) struct Peers {
@@ -51,7 +48,6 @@ struct Kernels {
 }
 
 pub(super) struct SumKernels {
-    packets: Function,
     one_shot: Function,
     two_shot: Function,
 }
@@ -110,7 +106,7 @@ impl Peers {
     fn args(&self, rank: usize, args: Args) -> Args {
         let own = &self.ranks[rank];
         let args = args.memory(&own.ranks).memory(&own.last).u64(self.aborted.as_ptr() as u64);
-        args.u32(small(rank)).u32(small(ways::MOST_PACKETS)).u32(small(ways::most_floats(self.count())))
+        args.u32(small(rank)).u32(small(ways::most_lines(self.count()))).u32(small(ways::most_floats(self.count())))
     }
 
     /// The kernels of sums exchanged so, loaded once.
@@ -122,7 +118,6 @@ impl Peers {
         let unit = units::all_reduce(sums);
         let function = |name| device.function(&unit, name);
         let kernels = Arc::new(SumKernels {
-            packets: function("all_reduce_packets")?,
             one_shot: function("all_reduce_one_shot")?,
             two_shot: function("all_reduce_two_shot")?,
         });
@@ -147,14 +142,7 @@ impl Peers {
     }
 
     /// Enqueues one launch of a merge.
-    pub fn launch_merge(
-        &self,
-        device: &Device,
-        rank: usize,
-        merge: &Function,
-        piece: ExchangePiece,
-        of: &MergedStates,
-    ) {
+    pub fn launch_merge(&self, device: &Device, rank: usize, merge: &Function, piece: ChunkedPiece, of: &MergedStates) {
         let MergedStates { out, words, partials, sinks, q_heads } = *of;
         let args = Args::new().memory(out.memory()).memory(words).memory(partials).memory_or_null(sinks);
         let args = args.u32(small(q_heads)).u64(piece.first as u64).u32(small(piece.count)).u32(small(piece.chunk));
@@ -167,18 +155,17 @@ impl Peers {
         device: &Device,
         rank: usize,
         kernels: &SumKernels,
-        piece: ExchangePiece,
+        piece: SumPiece,
         of: &SumBuffers<'_>,
     ) {
         let SumBuffers { out, parts, adds } = *of;
         let args = Args::new().memory(out.memory()).memories(parts.iter().map(|part| part.memory()), PARTS);
         let args = args.u64(piece.first as u64).u32(small(piece.count)).u32(u32::from(adds));
-        let (kernel, args) = match piece.way {
-            Way::Packets => (&kernels.packets, args),
-            Way::OneShot => (&kernels.one_shot, args.u32(small(piece.chunk))),
-            Way::TwoShot => (&kernels.two_shot, args.u32(small(piece.chunk))),
+        let kernel = match piece.way {
+            Way::OneShot => &kernels.one_shot,
+            Way::TwoShot => &kernels.two_shot,
         };
-        device.launch(kernel, [small(piece.blocks), 1, 1], THREADS, 0, &self.args(rank, args));
+        device.launch_early(kernel, [small(piece.blocks), 1], SUM_THREADS, 0, &self.args(rank, args));
     }
 
     /// Launches each kernel once with nothing to do, which loads it: that is no exchange, and waits for no other rank.
@@ -194,14 +181,14 @@ impl Peers {
     }
 
     fn warm_up_sums(&self, device: &Device, rank: usize, kernels: &SumKernels) {
-        let args = || Args::new().u64(0).memories([], PARTS).u64(0).u32(0).u32(0);
-        device.launch(&kernels.packets, [1, 1, 1], THREADS, 0, &self.args(rank, args()));
-        device.launch(&kernels.one_shot, [2, 1, 1], THREADS, 0, &self.args(rank, args().u32(1)));
-        device.launch(&kernels.two_shot, [3, 1, 1], THREADS, 0, &self.args(rank, args().u32(1)));
+        for kernel in [&kernels.one_shot, &kernels.two_shot] {
+            let args = Args::new().u64(0).memories([], PARTS).u64(0).u32(0).u32(0);
+            device.launch_early(kernel, [1, 1], SUM_THREADS, 0, &self.args(rank, args));
+        }
     }
 
     /// Enqueues one launch that gathers elements of `x`. One alone has no such kernel.
-    pub fn launch_gather(&self, device: &Device, rank: usize, piece: ExchangePiece, out: &Buffer, x: &Buffer) {
+    pub fn launch_gather(&self, device: &Device, rank: usize, piece: ChunkedPiece, out: &Buffer, x: &Buffer) {
         let Some(gather) = &self.ranks[rank].kernels.gather else { return };
         let args = Args::new().memory(out.memory()).memory(x.memory()).u64(piece.first as u64);
         let args = args.u32(small(piece.count)).u32(small(x.width)).u32(small(piece.chunk));
@@ -226,9 +213,9 @@ fn zeroed(device: &Device, bytes: usize) -> Result<Memory> {
 fn written_by_others(device: &Device, ranks: usize) -> Result<Vec<Memory>> {
     let others = ranks - 1;
     Ok(vec![
-        zeroed(device, 2 * others * ways::MOST_PACKETS * PACKET)?,
+        zeroed(device, 2 * others * ways::most_lines(ranks) * LINE)?,
         device.alloc(2 * others * ways::most_floats(ranks) * size_of::<f32>())?,
-        zeroed(device, PHASES * others * MOST_CHUNKS * size_of::<u32>())?,
+        zeroed(device, others * MOST_CHUNKS * size_of::<u32>())?,
         zeroed(device, size_of::<u32>())?,
     ])
 }
