@@ -620,7 +620,13 @@ impl Backend for Cuda {
         self.forget_rounded();
         let (is_advanced, repeats) = (step.is_advanced(), step.repeats());
         self.has_begun = true;
-        match step.graphs.way(shape, is_advanced, self.moves + step.moves) {
+        let way = step.graphs.way(shape, is_advanced, self.moves + step.moves);
+        log::debug!(
+            "a step of {} rows: {}",
+            shape.rows,
+            if repeats { way.name() } else { "op by op, as it does not repeat" }
+        );
+        match way {
             LaunchMode::OpByOp => self.without_tuning(|backend| ops(backend, step))?,
             LaunchMode::Tuning => ops(self, step)?,
             LaunchMode::Capture | LaunchMode::Replay(_) if !repeats => {

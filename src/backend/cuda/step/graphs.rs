@@ -23,6 +23,18 @@ pub enum LaunchMode<'a> {
     Replay(&'a Graph),
 }
 
+impl LaunchMode<'_> {
+    /// For the log.
+    pub fn name(&self) -> &'static str {
+        match self {
+            LaunchMode::OpByOp => "op by op",
+            LaunchMode::Tuning => "op by op, products are timed",
+            LaunchMode::Capture => "captured as a graph",
+            LaunchMode::Replay(_) => "a graph",
+        }
+    }
+}
+
 #[derive(Default)]
 pub struct Graphs {
     shapes: HashMap<StepShape, ShapeHistory>,
