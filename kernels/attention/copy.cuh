@@ -17,7 +17,8 @@ __device__ __forceinline__ void signal_full(unsigned full) {
 }
 
 // Stages copied directly to where they are multiplied. `last`: the `full` barrier of the stage copied last but not yet
-// signalled, or 0; it is signalled when the copies of the next stage have been issued.
+// signalled, or 0; it is signalled when the copies of the next stage have been issued, which may be the next tile's: the
+// copies of one tile are not waited for before those of the next one.
 struct DirectStages {
     // ROWS: rows copied at a time by all threads. COLUMNS: chunks of a row per thread, one per panel. STRIDE, PANEL:
     // bytes in the ring between rows and between panels.
@@ -63,12 +64,12 @@ struct DirectStages {
         last = full;
         cursor.next();
     }
-    __device__ __forceinline__ void end_tile(WideShared&) {
+    __device__ __forceinline__ void end_all(WideShared&) {
         wait_copies<0>();
-        signal_full(last);
-        last = 0;
+        if (last != 0) {
+            signal_full(last);
+        }
     }
-    __device__ __forceinline__ void end_all(WideShared&) {}
 };
 
 // Stages of 8-bit keys and values, copied to a second ring with as many stages. Each thread widens what it copied
@@ -113,7 +114,6 @@ struct WidenedStages {
             widen_oldest(wide);
         }
     }
-    __device__ __forceinline__ void end_tile(WideShared&) {}
     __device__ __forceinline__ void end_all(WideShared& wide) {
         wait_copies<0>();
         while (under_way > 0) {
@@ -278,7 +278,6 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
             before = now;
             stages.end(wide);
         }
-        stages.end_tile(wide);
     }
     stages.end_all(wide);
 }

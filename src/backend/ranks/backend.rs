@@ -1,13 +1,13 @@
 //! Each op of [`Backend`] on all ranks. What is the same on all is asked of the first.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
-use super::cut::{self, ColumnsOf};
+use super::loading::shared;
 use super::members::lock;
 use super::{
-    Each, Op, PARTS, Portion, RankBuffer, RankExperts, RankKv, RankMatrix, RankPages, RankRope, RankRoutes, RankStep,
-    RankVector, Ranked, Ranks, small,
+    Op, PARTS, RankBuffer, RankExperts, RankKv, RankMatrix, RankPages, RankRope, RankRoutes, RankStep, RankVector,
+    Ranked, Ranks, small,
 };
 use crate::backend::{
     ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
@@ -17,11 +17,6 @@ use crate::backend::{
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId, StateId};
 use crate::plan::{CostModel, Member, NewPage};
-
-/// As each rank's thread changes it.
-fn shared<T>(each: Vec<T>) -> Each<T> {
-    Arc::new(each.into_iter().map(Mutex::new).collect())
-}
 
 /// Whether the inputs of experts of this width are divided into so many parts where they are stored as `format`.
 pub fn divides_experts(format: WeightFormat, width: usize, parts: usize) -> bool {
@@ -33,10 +28,6 @@ pub fn divides_experts(format: WeightFormat, width: usize, parts: usize) -> bool
 }
 
 impl<B: Ranked> Ranks<B> {
-    fn each_buffer(&self, width: usize, holds: ActivationDtype) -> Result<Each<B::Buffer>> {
-        Ok(shared(self.members.try_each(|rank| rank.backend.buffer(width, holds))?))
-    }
-
     /// The memory of one rank's share of keys, values and states.
     fn kv_shape(&self, shape: &KvShape) -> KvShape {
         let states = shape.states.heads.iter().map(|&heads| self.delta_heads(heads)).collect();
@@ -48,7 +39,7 @@ impl<B: Ranked> Ranks<B> {
     }
 
     /// An op that changes `out` by what is in `x`, each rank by itself.
-    fn map(
+    pub(super) fn map(
         &mut self,
         out: &RankBuffer<B>,
         x: &RankBuffer<B>,
@@ -65,104 +56,6 @@ impl<B: Ranked> Ranks<B> {
     fn change(&mut self, x: &RankBuffer<B>, op: impl Fn(&mut B, &mut B::Buffer, usize) + Send + Sync + 'static) {
         let x = x.own.clone();
         self.op(move |rank| op(rank.backend, &mut lock(&x[rank.number]), rank.number));
-    }
-
-    /// `out = w x (+ bias)`, or is increased by it.
-    fn multiply(
-        &mut self,
-        out: &RankBuffer<B>,
-        x: &RankBuffer<B>,
-        w: &RankMatrix<B>,
-        bias: Option<&RankVector<B>>,
-        adds: bool,
-    ) {
-        let (each, bias) = (w.each.clone(), bias.map(|bias| bias.0.clone()));
-        match (w.portion, out.share) {
-            (Portion::Inputs, _) => {
-                let inputs = Inputs::of(x, self.parts);
-                self.sum(out, x.holds, adds, move |rank, parts| {
-                    let at = rank.number;
-                    // A bias is added once.
-                    let bias = bias.as_ref().filter(|_| at == 0).map(|bias| &bias[0]);
-                    inputs.multiply(rank.backend, at, parts, &each[at], bias);
-                });
-            }
-            (Portion::Outputs, Share::Gathered) => {
-                assert!(!adds, "no layer whose outputs are divided adds to the residual stream");
-                let (own, columns, x) = (out.own.clone(), out.parts[0].clone(), x.own.clone());
-                self.op(move |rank| {
-                    let at = rank.number;
-                    let columns = &mut *lock(&columns[at]);
-                    rank.backend.linear(columns, &lock(&x[at]), &each[at][0], bias.as_ref().map(|bias| &bias[at]));
-                    rank.backend.all_gather(rank.fabric, at, &mut lock(&own[at]), columns);
-                });
-            }
-            (Portion::Outputs | Portion::Whole, _) => self.map(out, x, move |backend, out, x, at| {
-                let bias = bias.as_ref().map(|bias| &bias[at]);
-                match adds {
-                    true => backend.linear_add(out, x, &each[at][0], bias),
-                    false => backend.linear(out, x, &each[at][0], bias),
-                }
-            }),
-        }
-    }
-
-    fn combine_parts(&mut self, out: &RankBuffer<B>, x: &RankBuffer<B>, routes: &RankRoutes<B>, adds: bool) {
-        assert_eq!(x.share, Share::Parts, "what experts write until it is combined");
-        let (routes, first, others) = (routes.0.clone(), x.own.clone(), x.parts.clone());
-        self.sum(out, x.holds, adds, move |rank, parts| {
-            let at = rank.number;
-            for (x, to) in [&first].into_iter().chain(&others).zip(parts) {
-                rank.backend.combine(to, &lock(&x[at]), &lock(&routes[at]));
-            }
-        });
-    }
-}
-
-/// The inputs of a layer whose inputs are divided: a buffer of columns, cut further if sums have several parts.
-struct Inputs<B: Backend> {
-    x: Each<B::Buffer>,
-    columns: Option<Each<B::Buffer>>,
-    /// Columns of a part.
-    width: usize,
-}
-
-impl<B: Ranked> Inputs<B> {
-    fn of(x: &RankBuffer<B>, parts: usize) -> Self {
-        assert_eq!(x.share, Share::Columns, "the inputs of a layer whose inputs are divided");
-        Self { x: x.own.clone(), columns: x.columns.clone(), width: x.width / parts }
-    }
-
-    /// `outs[i] = w[i] x` of the columns of part `i` of rank `at`; the first is increased by the bias.
-    fn multiply(
-        &self,
-        backend: &mut B,
-        at: usize,
-        outs: &mut [&mut B::Buffer],
-        w: &[B::Matrix],
-        bias: Option<&B::Vector>,
-    ) {
-        let is_plain = outs.len() > 1 && bias.is_none();
-        if is_plain && backend.linear_of_parts(outs, &lock(&self.x[at]), w) {
-            return;
-        }
-        for (part, (out, w)) in outs.iter_mut().zip(w).enumerate() {
-            let bias = bias.filter(|_| part == 0);
-            self.with(backend, at, part, |backend, x| backend.linear(out, x, w, bias));
-        }
-    }
-
-    /// Calls `work` with the columns of part `part` of rank `at`.
-    fn with(&self, backend: &mut B, at: usize, part: usize, work: impl FnOnce(&mut B, &B::Buffer)) {
-        let x = lock(&self.x[at]);
-        match &self.columns {
-            None => work(backend, &x),
-            Some(columns) => {
-                let columns = &mut *lock(&columns[at]);
-                backend.columns(columns, &x, part * self.width);
-                work(backend, columns);
-            }
-        }
     }
 }
 
@@ -276,30 +169,7 @@ impl<B: Ranked> Backend for Ranks<B> {
     }
 
     fn split_matrix(&mut self, parts: &[MatrixPart<'_>], split: &Split) -> Result<Self::Matrix> {
-        let (count, sharing, portion) = (self.count(), self.sharing, self.portion(split));
-        let each = match (portion, split) {
-            (Portion::Outputs, Split::Outputs(segments)) => self.members.try_each(|rank| {
-                let own = cut::rows(parts, cut::shares(segments, rank.number, count, sharing));
-                let outputs = parts.iter().map(MatrixPart::rows).sum();
-                Ok(vec![rank.backend.matrix_of_outputs(&own, outputs)?])
-            })?,
-            (Portion::Inputs, _) => {
-                let width = parts[0].cols() / (count * self.parts);
-                self.members.try_each(|rank| {
-                    let matrix = |part: usize| {
-                        let first = (rank.number * self.parts + part) * width;
-                        let columns = parts.iter().map(|part| cut::columns(part, first..first + width));
-                        let columns = columns.collect::<Result<Vec<_>>>()?;
-                        rank.backend.matrix(&columns.iter().map(ColumnsOf::part).collect::<Vec<_>>())
-                    };
-                    let mut matrices = (0..self.parts).map(matrix).collect::<Result<Vec<_>>>()?;
-                    rank.backend.join_parts(&mut matrices)?;
-                    Ok(matrices)
-                })?
-            }
-            _ => self.members.try_each(|rank| Ok(vec![rank.backend.matrix(parts)?]))?,
-        };
-        Ok(RankMatrix { each: Arc::new(each), portion })
+        self.load_matrix(parts, split)
     }
 
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Vector> {
@@ -307,14 +177,7 @@ impl<B: Ranked> Backend for Ranks<B> {
     }
 
     fn split_vector(&mut self, parts: &[WeightView<'_>], split: &Split) -> Result<Self::Vector> {
-        let (count, sharing, portion) = (self.count(), self.sharing, self.portion(split));
-        let each = self.members.try_each(|rank| match (portion, split) {
-            (Portion::Outputs, Split::Outputs(segments)) => {
-                rank.backend.vector(&cut::elements(parts, cut::shares(segments, rank.number, count, sharing)))
-            }
-            _ => rank.backend.vector(parts),
-        })?;
-        Ok(RankVector(Arc::new(each)))
+        self.load_vector(parts, split)
     }
 
     fn experts(
@@ -323,33 +186,7 @@ impl<B: Ranked> Backend for Ranks<B> {
         biases: Vec<Self::Vector>,
         kind: ExpertKind,
     ) -> Result<Self::Experts> {
-        let portion = matrices.first().map_or(Portion::Whole, |matrix| matrix.portion);
-        let mut of_ranks: Vec<Vec<Vec<B::Matrix>>> = (0..self.count()).map(|_| Vec::new()).collect();
-        for matrix in matrices {
-            let each = Arc::into_inner(matrix.each).expect("a matrix that no op has used has one owner");
-            for (rank, parts) in each.into_iter().enumerate() {
-                of_ranks[rank].resize_with(parts.len(), Vec::new);
-                of_ranks[rank].iter_mut().zip(parts).for_each(|(own, matrix)| own.push(matrix));
-            }
-        }
-        let mut of_biases: Vec<Vec<B::Vector>> = (0..self.count()).map(|_| Vec::new()).collect();
-        for bias in biases {
-            let each = Arc::into_inner(bias.0).expect("a vector that no op has used has one owner");
-            of_biases.iter_mut().zip(each).for_each(|(own, bias)| own.push(bias));
-        }
-        let given: Vec<_> = of_ranks.into_iter().zip(of_biases).map(|given| Mutex::new(Some(given))).collect();
-        let each = self.members.try_each(|rank| {
-            let (parts, biases) = lock(&given[rank.number]).take().expect("each rank takes its own once");
-            let mut biases = Some(biases);
-            let experts = |(part, matrices)| {
-                // Of divided inputs a bias is added once.
-                let is_biased = portion != Portion::Inputs || (rank.number == 0 && part == 0);
-                let biases = if is_biased { biases.take().unwrap_or_default() } else { Vec::new() };
-                rank.backend.experts(matrices, biases, kind)
-            };
-            parts.into_iter().enumerate().map(experts).collect()
-        })?;
-        Ok(RankExperts { each: Arc::new(each), portion })
+        self.load_experts(matrices, biases, kind)
     }
 
     fn rope_table(&mut self, table: &RopeTable) -> Result<Self::Rope> {
@@ -361,36 +198,7 @@ impl<B: Ranked> Backend for Ranks<B> {
     }
 
     fn shared_buffer(&mut self, width: usize, holds: ActivationDtype, share: Share) -> Result<Self::Buffer> {
-        self.prepare_sums(share, holds)?;
-        let (count, parts) = (self.count(), self.parts);
-        let of_parts = if let Share::Summed { parts } = share { parts } else { holds };
-        let buffers = |number: usize, width: usize| {
-            (0..number).map(|_| self.each_buffer(width, of_parts)).collect::<Result<Vec<_>>>()
-        };
-        let own_width = match share {
-            Share::Columns => width / count,
-            Share::Heads(heads) => self.heads(heads).qkv_width(),
-            Share::Whole | Share::Summed { .. } | Share::Gathered | Share::Parts => width,
-        };
-        let others = match share {
-            Share::Whole | Share::Columns | Share::Heads(_) => Vec::new(),
-            Share::Summed { .. } => buffers(parts, width)?,
-            // A width that the ranks do not divide is that of matrices which all have whole.
-            Share::Gathered => buffers(usize::from(width.is_multiple_of(count)), width / count)?,
-            Share::Parts => buffers(parts - 1, width)?,
-        };
-        let columns = match share {
-            Share::Columns if parts > 1 => Some(self.each_buffer(own_width / parts, holds)?),
-            _ => None,
-        };
-        Ok(RankBuffer {
-            share,
-            holds,
-            width: own_width,
-            own: self.each_buffer(own_width, holds)?,
-            parts: others,
-            columns,
-        })
+        self.load_buffer(width, holds, share)
     }
 
     fn resize(&mut self, buffer: &mut Self::Buffer, rows: usize) -> Result<()> {
@@ -818,23 +626,7 @@ impl<B: Ranked> Backend for Ranks<B> {
         routes: &Self::Routes,
         input: ExpertInput,
     ) {
-        let (each, routes) = (experts.each.clone(), routes.0.clone());
-        if experts.portion != Portion::Inputs {
-            return self.map(out, x, move |backend, out, x, at| {
-                backend.expert_linear(out, x, &each[at][0], &lock(&routes[at]), input);
-            });
-        }
-        assert_eq!(out.share, Share::Parts, "experts whose inputs are divided write parts of sums");
-        let outs: Vec<_> = [&out.own].into_iter().chain(&out.parts).cloned().collect();
-        let inputs = Inputs::of(x, self.parts);
-        self.op(move |rank| {
-            let at = rank.number;
-            for (part, (out, experts)) in outs.iter().zip(&each[at]).enumerate() {
-                inputs.with(rank.backend, at, part, |backend, x| {
-                    backend.expert_linear(&mut lock(&out[at]), x, experts, &lock(&routes[at]), input);
-                });
-            }
-        });
+        self.multiply_experts(out, x, experts, routes, input);
     }
 
     fn expert_gated(

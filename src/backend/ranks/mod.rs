@@ -12,8 +12,10 @@
 
 mod backend;
 mod cut;
+mod loading;
 pub(in crate::backend) mod meeting;
 pub(in crate::backend) mod members;
+mod products;
 
 use std::sync::{Arc, Mutex};
 
