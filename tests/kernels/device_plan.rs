@@ -475,7 +475,7 @@ fn members_have_together_what_rows_see_and_none_what_another_one_stores() {
 #[test]
 fn members_follow_a_decode_step_from_page_to_page() {
     let (mut patched, mut anew) = (0, 0);
-    for seed in 0..12 {
+    for seed in 0..5 {
         for planner in Planner::ALL {
             let mut dice = Dice::new(seed);
             let of = dice.pick(&[2, 4, 8]);
@@ -498,13 +498,13 @@ fn members_follow_a_decode_step_from_page_to_page() {
                 } else {
                     patched += new_pages.len();
                 }
-                if step % 7 == 0 || !new_pages.is_empty() {
+                if step % 13 == 0 || !new_pages.is_empty() {
                     check_members(&plan, &words, heads, &tiling, &format!("{case}, advanced"));
                 }
             }
         }
     }
-    assert!(patched > 300 && anew > 20, "{patched} pages turned, {anew} made anew");
+    assert!(patched > 100 && anew > 20, "{patched} pages turned, {anew} made anew");
 }
 
 #[test]
