@@ -94,10 +94,11 @@ pub fn pieces(sums: ExchangedSums, count: usize) -> impl Iterator<Item = SumPiec
 
 /// The same by one way. Of a buffer that is too small for two shots, one shot.
 pub fn pieces_by(way: Way, sums: ExchangedSums, count: usize) -> impl Iterator<Item = SumPiece> {
-    let ExchangedSums { ranks, wire, .. } = sums;
+    let ExchangedSums { ranks, wire, exact, .. } = sums;
     let of_warp = WARP_WORDS * 8 / wire.bytes();
-    // Warps' lines for each element sent: of two shots a share, and its sums, which may be f32.
-    let lines_of_share = WARP_LINES * (1 + size_of::<f32>() / wire.bytes());
+    // Lines of what a warp sends of a share in two shots: its elements, and their sums, which may be f32.
+    let sum_bytes = if exact || ranks <= 2 { size_of::<f32>() } else { wire.bytes() };
+    let lines_of_share = WARP_LINES * (1 + sum_bytes / wire.bytes());
     let most = of_warp
         * match way {
             // One rank sends nothing.
