@@ -159,17 +159,17 @@ struct StagesOf<true> {
 };
 using CopyStages = StagesOf<FP8>::Type;
 
-// Copies the queries of a tile. Unused rows are zeroed for each half that has rows: stale data could produce scores
-// that force another m in every step.
-__device__ __forceinline__ void copy_queries(const Job& job, const Tile& tile, unsigned head, unsigned queries) {
+// Copies the queries of a tile, to the halves of those that take it. Unused rows are zeroed: stale data could produce
+// scores that force another m in every step.
+__device__ __forceinline__ void copy_queries(const Job& job, const Tile& tile, unsigned head, unsigned queries, const TileTurns::Takers& takers) {
     constexpr unsigned ROWS = GROUP_THREADS / 8;  // at a time; each thread copies one chunk per panel
     const unsigned row = threadIdx.x % GROUP_THREADS / 8, chunk = threadIdx.x % 8, place = row * 128 + (chunk ^ row % 8) * 16;
-    for (unsigned first = 0; first < (tile.rows > 64 ? 128 : 64); first += ROWS) {
+    for (unsigned first = 0; first < (takers.are_both() ? 128 : 64); first += ROWS) {
         const T* from = job.query(packed_row(tile, first + row), head) + chunk * 8;
 #pragma unroll
         for (unsigned panel = 0; panel < PANELS; panel++) {
             if (CHUNKS % 8 == 0 || panel * 8 + chunk < CHUNKS) {
-                copy_16(queries + panel * 2 * PANEL_BYTES + first * 128 + place, from + panel * 64, first < tile.rows);
+                copy_16(queries + panel * 2 * PANEL_BYTES + (takers.first * 64 + first) * 128 + place, from + panel * 64, first < tile.rows);
             }
         }
     }
@@ -179,7 +179,8 @@ __device__ __forceinline__ void copy_queries(const Job& job, const Tile& tile, u
 __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, WideShared& wide) {
     const unsigned thread = threadIdx.x % GROUP_THREADS, lane = thread % 32, window = job.words[WINDOW];
     const unsigned row = CopyStages::row(thread), from = row * KV_ROW_BYTES + CopyStages::column(thread), place = CopyStages::place(thread);
-    unsigned query_parity = 1;
+    unsigned query_parities = 0b11;  // a bit for each half
+    TileTurns turns;
     CopyStages stages(queries + QUERY_BYTES);
     WideTiles tiles(job);
     unsigned coming = tiles.word(job);  // of the next tile
@@ -200,10 +201,21 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
         tiles.next();
         coming = tiles.word(job);
 
-        wait_barrier(shared_address(&wide.queries_empty), query_parity);
-        query_parity ^= 1;
-        copy_queries(job, tile, head, queries);
-        arrive_with_copies(shared_address(&wide.queries_full));
+        const TileTurns::Takers takers = turns.next(tile.rows);
+#pragma unroll
+        for (unsigned half = 0; half < 2; half++) {
+            if (takers.has(half)) {
+                wait_barrier(shared_address(&wide.queries_empty[half]), query_parities >> half & 1);
+                query_parities ^= 1u << half;
+            }
+        }
+        copy_queries(job, tile, head, queries, takers);
+#pragma unroll
+        for (unsigned half = 0; half < 2; half++) {
+            if (takers.has(half)) {
+                arrive_with_copies(shared_address(&wide.queries_full[half]));
+            }
+        }
 
         // The KV blocks of a step, cut off at the last written position.
         struct StepKvBlocks {

@@ -12,8 +12,8 @@
 struct WideRows : SoftmaxRows {
     unsigned query[STEPS][4];
 
-    __device__ __forceinline__ void load_queries(unsigned queries, unsigned half) {
-        const unsigned lane = threadIdx.x % 32, row = half * 64 + threadIdx.x % GROUP_THREADS / 32 * 16 + lane / 8 % 2 * 8 + lane % 8;
+    __device__ __forceinline__ void load_queries(unsigned queries, unsigned group) {
+        const unsigned lane = threadIdx.x % 32, row = group * 64 + threadIdx.x % GROUP_THREADS / 32 * 16 + lane / 8 % 2 * 8 + lane % 8;
 #pragma unroll
         for (unsigned k = 0; k < STEPS; k++) {
             load_matrices(query[k], queries + k / 4 * 2 * PANEL_BYTES + row * 128 + ((k % 4 * 2 + lane / 16) ^ row % 8) * 16);
@@ -50,14 +50,13 @@ struct WideRows : SoftmaxRows {
     }
 };
 
-// Runs warpgroup `group` (0 or 1) of the two that multiply. Of tiles of up to 64 rows the first has all rows; in
-// deterministic plans, where each row's own tokens are such a tile, the two take them by turns, so that one tile's
-// products and stores overlap the next one's.
+// Runs warpgroup `group` (0 or 1) of the two that multiply.
 __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, unsigned queries, WideShared& wide) {
     const unsigned lane = threadIdx.x % 32;
     const unsigned ring = queries + QUERY_BYTES;
     RingCursor cursor;
-    unsigned query_parity = 0, turn = 0;
+    unsigned query_parity = 0;
+    TileTurns turns;
     // Signals that the whole warp no longer needs what `barrier` guards.
     auto release = [&](unsigned long long& barrier) {
         __syncwarp();
@@ -77,22 +76,20 @@ __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, un
 #pragma unroll 1
     for (WideTiles tiles(job); tiles.more(); tiles.next()) {
         const unsigned steps = steps_of(tiles.tile(job)), packed_rows = tiles.tile(job).rows;
-        wait_barrier(shared_address(&wide.queries_full), query_parity);
-        query_parity ^= 1;
-        const bool small = packed_rows <= 64, skips = small && group != turn;
-        turn ^= DETERMINISTIC && small;
-        if (skips) {
-            release(wide.queries_empty);
+        const TileTurns::Takers takers = turns.next(packed_rows);
+        if (!takers.has(group)) {
             for (unsigned step = 0; step <= steps; step++) {
                 release(wide.empty[acquire()]);
             }
             continue;
         }
-        const unsigned half = DETERMINISTIC && small ? 0 : group, first = half * 64 + threadIdx.x % GROUP_THREADS / 32 * 16;
+        const unsigned first = (DETERMINISTIC && !takers.are_both() ? 0 : group * 64) + threadIdx.x % GROUP_THREADS / 32 * 16;
+        wait_barrier(shared_address(&wide.queries_full[group]), query_parity);
+        query_parity ^= 1;
         WideRows rows;
         rows.begin();
-        rows.load_queries(queries, half);
-        release(wide.queries_empty);
+        rows.load_queries(queries, group);
+        release(wide.queries_empty[group]);
         // A word of a stage's info, broadcast to all lanes: lane 0 reads it, because lane 0 also releases the stage.
         auto broadcast = [&](const unsigned& word) { return __shfl_sync(ALL_LANES, lane == 0 ? word : 0, 0); };
         // Computed on demand, which is rare.
