@@ -180,9 +180,9 @@ fn dense(
 /// total. Sums over n positions have errors of at most n u; exp, rescaling in n / 64 tiles and the division add a few
 /// u. If numerators are rounded to bf16, each changes by at most a relative 2^-8, in the weighted sum but not in the
 /// sum of weights. The largest numerator is 1 and is exact; a second one is below 1 and changes by at most 2^-9; the
-/// changes of further ones have either sign: 2^-9 in total. Sections change this by weights of at most 1 that sum to 1, and
-/// merging them adds a few u. A cap brings errors of a few u times itself, by its tanh, and
-/// its slope is at most 1; a sink is a score without products, whose unit changes by a division and a product.
+/// changes of further ones have either sign: 2^-9 in total. Sections change this by weights of at most 1 that sum to 1,
+/// and merging them adds a few u. A cap brings errors of a few u times itself, by its tanh, and its slope is at most 1;
+/// a sink is a score without products, whose unit changes by a division and a product.
 fn tolerance(isa: Isa, case: &Case, positions: usize) -> f64 {
     let u = Dtype::F32.rounding();
     let d = case.heads.head_dim as f64;

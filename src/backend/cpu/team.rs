@@ -119,8 +119,8 @@ impl Team {
         self.threads
     }
 
-    /// How long its threads had no work, in the mean of all, in `elapsed` since its times were `before`: what its caller
-    /// does outside of regions is one thread's.
+    /// How long its threads had no work, in the mean of all, in `elapsed` since its times were `before`: what its
+    /// caller does outside of regions is one thread's.
     pub fn idle_since(&self, before: TeamTimes, elapsed: Duration) -> Duration {
         let now = self.times();
         let alone = elapsed.saturating_sub(now.in_regions - before.in_regions);

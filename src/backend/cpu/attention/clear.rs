@@ -8,8 +8,8 @@ use crate::ids::LayerIx;
 use crate::kv::KvSlot;
 use crate::plan::AttentionPlan;
 
-/// Softmax state of a section of one row and head: `m` is the largest score so far, `l` the sum of `exp(s - m)`, `o` the sum
-/// of `exp(s - m) v`.
+/// Softmax state of a section of one row and head: `m` is the largest score so far, `l` the sum of `exp(s - m)`, `o`
+/// the sum of `exp(s - m) v`.
 struct SoftmaxState {
     o: Vec<f32>,
     m: f32,

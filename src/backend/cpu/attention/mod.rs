@@ -1,7 +1,8 @@
 //! Tree attention. `clear` defines it: for each row and head, the tiles of each section of the context are folded in
-//! rising position order into a softmax state, and the states of the sections merge in that order. The fast paths fold a
-//! tile into several rows at once: `tiles` lists the pages of each tile, `walk` divides the work among threads, `states`
-//! holds the states between its calls of the kernels in `fold`, written over the vector operations of `lanes`. `avx2`, `avx512` and `bf16_twin` (AVX-512 BF16 emulated in software) implement those.
+//! rising position order into a softmax state, and the states of the sections merge in that order. The fast paths fold
+//! a tile into several rows at once: `tiles` lists the pages of each tile, `walk` divides the work among threads,
+//! `states` holds the states between its calls of the kernels in `fold`, written over the vector operations of `lanes`.
+//! `avx2`, `avx512` and `bf16_twin` (AVX-512 BF16 emulated in software) implement those.
 
 mod clear;
 

@@ -1,6 +1,6 @@
-//! The softmax states of an attention task between kernel calls, one for each row and head of its group. Each section of
-//! a row's context has a state of its own; they merge in rising order, while a task goes through the sections or after
-//! the tasks that share them.
+//! The softmax states of an attention task between kernel calls, one for each row and head of its group. Each section
+//! of a row's context has a state of its own; they merge in rising order, while a task goes through the sections or
+//! after the tasks that share them.
 
 use std::ops::Range;
 

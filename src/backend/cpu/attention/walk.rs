@@ -1,7 +1,7 @@
 //! Divides tree attention among threads. A task is one key head over a chunk of rows. It goes through the tiles in the
 //! order of the plan's items and folds each into all of its rows, so that the keys and values of a shared tile are read
-//! from memory once per chunk and stay in cache meanwhile. Where heads and chunks are too few for all threads, tasks share
-//! the sections of the context too.
+//! from memory once per chunk and stay in cache meanwhile. Where heads and chunks are too few for all threads, tasks
+//! share the sections of the context too.
 
 use std::ops::Range;
 
@@ -32,8 +32,8 @@ const PREFETCH_BYTES: usize = 512 << 10;
 /// Calls with fewer products (rows x positions x width) run on the calling thread: a worker would come too late.
 const PARALLEL_PRODUCTS: usize = 50_000;
 
-/// Sums of values in the states of all sections, 64 MiB, above which tasks do not share sections: chunks of so many rows
-/// are enough tasks for dozens of threads.
+/// Sums of values in the states of all sections, 64 MiB, above which tasks do not share sections: chunks of so many
+/// rows are enough tasks for dozens of threads.
 const MOST_SHARED_SUMS: usize = 16 << 20;
 
 /// Merges with fewer sums than these for each thread run on fewer threads.
