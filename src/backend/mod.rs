@@ -40,6 +40,7 @@ mod timed;
 pub mod weights;
 
 use std::ops::Range;
+use std::time::Duration;
 
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId, StateId, TokenId};
@@ -373,6 +374,11 @@ pub trait Backend: Send + 'static {
     /// After an error of `run`: whether ops of the step may have been computed, in part or all.
     fn has_begun(&self) -> bool {
         true
+    }
+    /// How long the threads that compute steps had no work while one ran, in the mean of all threads, since the backend
+    /// was opened. `None`: no threads of the host compute steps.
+    fn idle(&self) -> Option<Duration> {
+        None
     }
     /// The same as `run`, but always calls `ops`, which may depend on more than the shape.
     fn run_once(

@@ -74,6 +74,10 @@ pub struct Metrics {
     pub seconds_planning: f64,
     /// Submitting steps: loading their arrays and enqueueing their work; on the CPU, computing them.
     pub seconds_forward: f64,
+    /// Of these seconds, those in which the CPU's threads had no work, in the mean of all threads: they waited for each
+    /// other, or for what one of them does alone. `None` on other devices.
+    #[serde(default)]
+    pub seconds_idle: Option<f64>,
     /// Waiting for the samples of submitted steps.
     pub seconds_waiting: f64,
     /// Committing samples: text, stop conditions, events.
@@ -113,6 +117,7 @@ impl AddAssign<&Metrics> for Metrics {
             seconds_scheduling,
             seconds_planning,
             seconds_forward,
+            seconds_idle,
             seconds_waiting,
             seconds_committing,
         } = other;
@@ -145,6 +150,10 @@ impl AddAssign<&Metrics> for Metrics {
         self.seconds_scheduling += seconds_scheduling;
         self.seconds_planning += seconds_planning;
         self.seconds_forward += seconds_forward;
+        self.seconds_idle = match (self.seconds_idle, seconds_idle) {
+            (Some(a), Some(b)) => Some(a + b),
+            (a, b) => a.or(*b),
+        };
         self.seconds_waiting += seconds_waiting;
         self.seconds_committing += seconds_committing;
     }

@@ -212,6 +212,7 @@ impl<B: Backend> Engine<B> {
             return Err(error);
         }
         lap(&mut began, &mut self.metrics.seconds_forward);
+        self.metrics.seconds_idle = self.backend.idle().map(|idle| idle.as_secs_f64());
         self.metrics.steps_replanned += 1;
         self.note_submitted(&schedule);
         self.note_loaded(LoadedStep { schedule, stats, steady, copy });
@@ -377,6 +378,7 @@ impl<B: Backend> Engine<B> {
             enqueued => enqueued?,
         }
         lap(&mut began, &mut self.metrics.seconds_forward);
+        self.metrics.seconds_idle = self.backend.idle().map(|idle| idle.as_secs_f64());
         for (number, (request, row)) in (0u32..).zip(loaded.schedule.requests.iter().zip(&loaded.schedule.rows)) {
             let branch = self.branches.get_mut(&request.branch).expect("it was there just now");
             branch.note_requested(request.position, number);

@@ -39,8 +39,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-const ROWS: usize = 40;
-const PROMPT: usize = 64;
+/// Tokens of a prompt and the rows below it: many rows; few rows of a context of two sections, which threads share.
+const SHAPES: [(usize, usize); 2] = [(64, 40), (1088, 2)];
 /// Steps before the counted ones: buffers reach their sizes.
 const WARM: usize = 3;
 /// All within the rows' first own page.
@@ -49,7 +49,7 @@ const COUNTED: usize = 8;
 fn model() -> ModelConfig {
     let config = r#"{ "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 96, "vocab_size": 500, "eos_token_id": 1,
-        "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "tie_word_embeddings": false }"#;
+        "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "tie_word_embeddings": false }"#;
     ModelConfig::from_json(config).unwrap()
 }
 
@@ -59,25 +59,26 @@ fn a_step_that_advances_allocates_only_its_samples() {
     let fast = Isa::available().into_iter().filter(|isa| !matches!(isa, Isa::Portable | Isa::Bf16Twin));
     let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
     for isa in fast {
-        for dtype in [Dtype::F32, Dtype::Bf16] {
-            let allocated = alone.install(|| allocated_by_steps(isa, dtype));
-            assert_eq!(allocated, vec![1; COUNTED], "{isa}, {dtype:?}: allocations by step");
+        for (dtype, shape) in [Dtype::F32, Dtype::Bf16].into_iter().flat_map(|dtype| SHAPES.map(|shape| (dtype, shape)))
+        {
+            let allocated = alone.install(|| allocated_by_steps(isa, dtype, shape));
+            assert_eq!(allocated, vec![1; COUNTED], "{isa}, {dtype:?}, {shape:?}: allocations by step");
             // A worker that takes its first part late, as others keep it from running, makes its buffers then.
-            let allocated = allocated_by_steps(isa, dtype);
-            assert_eq!(allocated.iter().min(), Some(&1), "{isa}, {dtype:?}, a team: {allocated:?}");
+            let allocated = allocated_by_steps(isa, dtype, shape);
+            assert_eq!(allocated.iter().min(), Some(&1), "{isa}, {dtype:?}, {shape:?}, a team: {allocated:?}");
         }
     }
 }
 
-/// Runs a prompt, forks it into `ROWS` rows and advances them; returns the allocations of each counted step.
-fn allocated_by_steps(isa: Isa, dtype: Dtype) -> Vec<usize> {
+/// Runs a prompt, forks it into `samples` rows and advances them; returns the allocations of each counted step.
+fn allocated_by_steps(isa: Isa, dtype: Dtype, (prompt, samples): (usize, usize)) -> Vec<usize> {
     let mut backend = Cpu::with_isa(isa);
     let mut model = Decoder::random(&mut backend, model(), dtype, 7).unwrap();
-    let pages = 2 * (PROMPT / backend.page_tokens() as usize + ROWS + 2);
+    let pages = 2 * (prompt / backend.page_tokens() as usize + samples + 2);
     let mut kv = backend.kv(&model.kv_shape(pages)).unwrap();
     let mut step = model.step(&mut backend).unwrap();
     let (mut pool, mut tree) = (PagePool::new(pages), PrefixTree::new(backend.page_tokens()));
-    let prompt: Vec<TokenId> = (0..PROMPT).map(|i| TokenId::new(i * 7 % 500)).collect();
+    let prompt: Vec<TokenId> = (0..prompt).map(|i| TokenId::new(i * 7 % 500)).collect();
     let trunk = tree.admit(&mut pool, &prompt).unwrap();
     let rows: Vec<StepRow> = (0..tree.end(trunk)).map(|position| StepRow { segment: trunk, position }).collect();
     let batch = batch(&model, &tree, &rows, Vec::new());
@@ -85,7 +86,7 @@ fn allocated_by_steps(isa: Isa, dtype: Dtype) -> Vec<usize> {
     backend.collect(&mut step).unwrap();
     tree.mark_computed(trunk, tree.end(trunk));
 
-    let leaves: Vec<_> = (0..ROWS).map(|_| tree.fork(trunk)).collect();
+    let leaves: Vec<_> = (0..samples).map(|_| tree.fork(trunk)).collect();
     let mut rows: Vec<StepRow> = Vec::new();
     for (i, &leaf) in leaves.iter().enumerate() {
         tree.append(&mut pool, leaf, &[TokenId::new(i)]).unwrap();
@@ -99,12 +100,12 @@ fn allocated_by_steps(isa: Isa, dtype: Dtype) -> Vec<usize> {
     model.forward(&mut backend, &mut kv, &mut step, batch).unwrap();
     backend.collect(&mut step).unwrap();
 
-    let uniforms = [0.6; ROWS];
+    let uniforms = vec![0.6; samples];
     let mut advance = || {
         let before = ALLOCATIONS.load(Ordering::Relaxed);
         model.advance(&mut backend, &mut kv, &mut step, &uniforms, &[]).unwrap();
         let after = ALLOCATIONS.load(Ordering::Relaxed);
-        assert_eq!(backend.collect(&mut step).unwrap().len(), ROWS);
+        assert_eq!(backend.collect(&mut step).unwrap().len(), samples);
         after - before
     };
     (0..WARM).for_each(|_| {

@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use offshoot::backend::cpu::attention::SECTION;
 use offshoot::backend::cpu::{Cpu, Isa};
 use offshoot::lab::check::{CheckEffort, ReportRow, deterministic};
 use serde_json::{Value, json};
@@ -67,7 +68,7 @@ fn resumed_after(fields: Value, options: &[&str]) -> String {
     let mut manifest: Value = serde_json::from_slice(&bytes(folder, "out", "manifest.json")).unwrap();
     let process = manifest["processes"][0].as_object_mut().unwrap();
     assert_eq!(process["exact"], true);
-    assert_eq!(process["arithmetic"], format!("cpu, {}", Isa::chosen().unwrap()));
+    assert_eq!(process["arithmetic"], format!("cpu, {}, sections of {SECTION}", Isa::chosen().unwrap()));
     process.extend(fields.as_object().unwrap().clone());
     fs::write(folder.join("out/manifest.json"), manifest.to_string()).unwrap();
     let arguments = [&["run", "task.json", "--out", "out", "--resume", "--device", "cpu"], options].concat();

@@ -1,7 +1,7 @@
 //! Tree attention compared with a dense definition in f64: forests of every shape, every planner, code path and dtype.
 //! A row's result must be close to the definition, and equal bit for bit for every plan and any other rows in the step.
 
-use offshoot::backend::cpu::attention::{AttentionScratch, TILE, tree_attention};
+use offshoot::backend::cpu::attention::{AttentionScratch, SECTION, TILE, tree_attention};
 use offshoot::backend::cpu::kv::{KvStore, PAGE_TOKENS};
 use offshoot::backend::cpu::{Cores, CpuBuffer, Isa, Team};
 use offshoot::backend::{Dtype, HeadLayout, KvDtype, KvShape, Scoring};
@@ -180,8 +180,9 @@ fn dense(
 /// total. Sums over n positions have errors of at most n u; exp, rescaling in n / 64 tiles and the division add a few
 /// u. If numerators are rounded to bf16, each changes by at most a relative 2^-8, in the weighted sum but not in the
 /// sum of weights. The largest numerator is 1 and is exact; a second one is below 1 and changes by at most 2^-9; the
-/// changes of further ones have either sign: 2^-9 in total. A cap brings errors of a few u times itself, by its tanh, and
-/// its slope is at most 1; a sink is a score without products, whose unit changes by a division and a product.
+/// changes of further ones have either sign: 2^-9 in total. Sections change this by weights of at most 1 that sum to 1,
+/// and merging them adds a few u. A cap brings errors of a few u times itself, by its tanh, and its slope is at most 1;
+/// a sink is a score without products, whose unit changes by a division and a product.
 fn tolerance(isa: Isa, case: &Case, positions: usize) -> f64 {
     let u = Dtype::F32.rounding();
     let d = case.heads.head_dim as f64;
@@ -428,7 +429,8 @@ fn the_emulation_has_the_bits_of_bf16_dot_products() {
         return;
     }
     let mut dice = Dice::new(3);
-    for shape in ForestShape::ALL.into_iter().filter(|shape| !matches!(shape, ForestShape::Many(_))) {
+    let shapes = ForestShape::ALL.into_iter().filter(|shape| !matches!(shape, ForestShape::Many(_)));
+    for shape in shapes.chain([ForestShape::Document(2)]) {
         let grown = grow(shape, PAGE_TOKENS, 5);
         let case = Case::random(&mut dice, Dtype::Bf16);
         let kv = fill(&case, &contexts(&grown.forest));
@@ -441,12 +443,65 @@ fn the_emulation_has_the_bits_of_bf16_dot_products() {
     }
 }
 
+/// Few rows over contexts of several sections, whose tasks share them, and windows that begin in any of them.
+#[test]
+fn contexts_of_several_sections() {
+    let mut longest = 0;
+    for (seed, questions) in [(0, 0), (1, 1), (2, 5), (3, 12)] {
+        let grown = grow(ForestShape::Document(questions), PAGE_TOKENS, seed);
+        longest = longest.max(grown.forest.row_positions.iter().max().map_or(0, |last| last / SECTION));
+        for dtype in DTYPES {
+            let dice = &mut Dice::new(seed ^ (91 * dtype.bytes() as u64));
+            let window = dice.pick(&[None, None, Some(17), Some(SECTION), Some(1500)]);
+            let case = Case { window, ..Case::random(dice, dtype) };
+            check(&format!("document, seed {seed}"), &case, &grown, 3);
+        }
+    }
+    assert!(longest >= 3, "a row sees four sections");
+}
+
+/// One row, whose context all threads share if the layer has few key heads: the same bits by any number of threads, and
+/// among other rows, with the log-sum-exps.
+#[test]
+fn one_row_has_the_same_bits_by_any_number_of_threads_and_among_others() {
+    let grown = grow(ForestShape::Document(7), PAGE_TOKENS, 2);
+    let rows = &grown.rows;
+    let row = (0..rows.len()).max_by_key(|&row| rows[row].position).expect("a forest has rows");
+    assert!(rows[row].position >= 2 * SECTION && rows.len() > 3, "a row of three sections, and others");
+    for (q_heads, kv_heads) in [(1, 1), (6, 1), (6, 3)] {
+        for dtype in DTYPES {
+            let case =
+                Case { has_sinks: kv_heads == 3, ..Case::plain(HeadLayout { q_heads, kv_heads, head_dim: 32 }, dtype) };
+            let kv = fill(&case, &contexts(&grown.forest));
+            let sinks = case.sinks();
+            let alone = grown.tree.forest(&rows[row..row + 1]);
+            for isa in Isa::available() {
+                let attend = |threads: usize, rows: &[StepRow], forest: &Forest| {
+                    let (qkv, plan) = (queries(&case, rows), Planner::Balanced.plan(forest, &case.hints()));
+                    let [mut out, mut lse] =
+                        [case.heads.q_width(), q_heads].map(|width| CpuBuffer::new(rows.len(), width));
+                    let scoring = Scoring { scale: case.scale(), softcap: None, sinks: sinks.as_ref() };
+                    let (cores, mut scratch) = (Cores { isa, team: Team::new(threads) }, AttentionScratch::default());
+                    tree_attention(&cores, &mut scratch, &mut out, &qkv, &kv, LAYER, &plan, scoring, Some(&mut lse));
+                    [out, lse]
+                };
+                let expected = attend(1, rows, &grown.forest).map(|all| bits(&all, row));
+                for threads in [1, 2, 4, 8] {
+                    let found = attend(threads, &rows[row..row + 1], &alone).map(|one| bits(&one, 0));
+                    assert_eq!(found, expected, "{isa}, {case:?}, {threads} threads");
+                }
+            }
+        }
+    }
+}
+
 /// A row's bits depend neither on the number of threads nor on earlier uses of the scratch memory.
 #[test]
 fn threads_and_scratch_change_nothing() {
     let mut scratch = AttentionScratch::default();
     let heads = HeadLayout { q_heads: 8, kv_heads: 2, head_dim: 64 };
-    for shape in ForestShape::ALL.into_iter().filter(|shape| !matches!(shape, ForestShape::Many(_))) {
+    let shapes = ForestShape::ALL.into_iter().filter(|shape| !matches!(shape, ForestShape::Many(_)));
+    for shape in shapes.chain([ForestShape::Document(2)]) {
         let grown = grow(shape, PAGE_TOKENS, 11);
         let contexts = contexts(&grown.forest);
         for dtype in DTYPES {

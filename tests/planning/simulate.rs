@@ -96,6 +96,7 @@ fn with_times(mut again: JobRecord, first: &JobRecord) -> JobRecord {
     again.metrics.seconds_scheduling = times.seconds_scheduling;
     again.metrics.seconds_planning = times.seconds_planning;
     again.metrics.seconds_forward = times.seconds_forward;
+    again.metrics.seconds_idle = times.seconds_idle;
     again.metrics.seconds_waiting = times.seconds_waiting;
     again.metrics.seconds_committing = times.seconds_committing;
     again.ordered_in = first.ordered_in;

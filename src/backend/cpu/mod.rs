@@ -27,6 +27,7 @@ mod team;
 mod timed;
 
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId, StateId};
@@ -60,6 +61,8 @@ pub struct Cpu {
     /// Whether `run` fails behind all ops, by the number of the step since the first and its rows.
     fails: fn(usize, usize) -> bool,
     runs: usize,
+    /// Time that threads had no work in steps, in the mean of all threads.
+    idle: Duration,
 }
 
 impl Cpu {
@@ -82,6 +85,7 @@ impl Cpu {
             most_rows: usize::MAX,
             fails: |_, _| false,
             runs: 0,
+            idle: Duration::ZERO,
         }
     }
 
@@ -163,9 +167,10 @@ impl Backend for Cpu {
         format!("cpu, {}, {} threads", self.cores.isa, self.cores.team.threads())
     }
 
-    /// Results differ between instruction sets: they sum in different orders and round operands differently.
+    /// Results differ between instruction sets: they sum in different orders and round operands differently. Versions
+    /// without sections have other results.
     fn arithmetic(&self) -> String {
-        format!("cpu, {}", self.cores.isa)
+        format!("cpu, {}, sections of {}", self.cores.isa, attention::SECTION)
     }
 
     fn page_layout(&self) -> String {
@@ -309,7 +314,9 @@ impl Backend for Cpu {
         shape: StepShape,
         ops: impl FnOnce(&mut Self, &mut CpuStep) -> Result<()>,
     ) -> Result<()> {
+        let (begun, before) = (Instant::now(), self.cores.team.times());
         ops(self, step)?;
+        self.idle += self.cores.team.idle_since(before, begun.elapsed());
         let number = self.runs;
         self.runs += 1;
         if (self.fails)(number, shape.rows) {
@@ -318,6 +325,10 @@ impl Backend for Cpu {
         }
         step.finish();
         Ok(())
+    }
+
+    fn idle(&self) -> Option<Duration> {
+        Some(self.idle)
     }
 
     fn collect(&mut self, step: &mut CpuStep) -> Result<Vec<Sampled>> {

@@ -41,6 +41,17 @@ pub struct Team {
     workers: OnceLock<Vec<JoinHandle<()>>>,
     /// Whether a region runs. Another one, of another thread or inside a part, then runs on its calling thread alone.
     taken: AtomicBool,
+    /// Nanoseconds that regions took.
+    regions_ns: AtomicU64,
+}
+
+/// What a team's time went to, since it was made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TeamTimes {
+    /// Time in regions, from their opening until all members had left.
+    pub in_regions: Duration,
+    /// Time that all members together spent in parts of regions.
+    pub in_parts: Duration,
 }
 
 /// What the members of a team share. `gate` and `next` have cache lines of their own: all members write them.
@@ -48,6 +59,8 @@ pub struct Team {
 struct Shared {
     gate: Gate,
     next: NextPart,
+    /// Nanoseconds in parts of regions, of all members.
+    parts_ns: AtomicU64,
     region: UnsafeCell<Option<Region>>,
     /// The first panic of a part.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -91,12 +104,28 @@ struct Region {
 impl Team {
     pub fn new(threads: usize) -> Self {
         let (shared, workers) = (Arc::default(), OnceLock::new());
-        Self { threads: threads.max(1), shared, workers, taken: AtomicBool::new(false) }
+        let (taken, regions_ns) = (AtomicBool::new(false), AtomicU64::new(0));
+        Self { threads: threads.max(1), shared, workers, taken, regions_ns }
+    }
+
+    /// What its time went to.
+    pub fn times(&self) -> TeamTimes {
+        let of = |ns: &AtomicU64| Duration::from_nanos(ns.load(Ordering::Relaxed));
+        TeamTimes { in_regions: of(&self.regions_ns), in_parts: of(&self.shared.parts_ns) }
     }
 
     /// Threads that a region runs on at most.
     pub fn threads(&self) -> usize {
         self.threads
+    }
+
+    /// How long its threads had no work, in the mean of all, in `elapsed` since its times were `before`: what its
+    /// caller does outside of regions is one thread's.
+    pub fn idle_since(&self, before: TeamTimes, elapsed: Duration) -> Duration {
+        let now = self.times();
+        let alone = elapsed.saturating_sub(now.in_regions - before.in_regions);
+        let all = elapsed * self.threads as u32;
+        all.saturating_sub(alone + (now.in_parts - before.in_parts)) / self.threads as u32
     }
 
     /// Calls `work` once for each of `0..parts`, in any order and on any member, and returns when all calls have. A
@@ -112,9 +141,11 @@ impl Team {
         let work = unsafe {
             std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const (dyn Fn(usize) + Sync + 'static)>(erased)
         };
+        let begun = Instant::now();
         self.shared.open(Region { work, parts });
-        self.shared.work_through(Region { work, parts });
+        self.shared.work_through(Region { work, parts }, begun);
         self.shared.close();
+        self.regions_ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
         let panic = self.shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.taken.store(false, Ordering::Release);
         if let Some(panic) = panic {
@@ -187,11 +218,12 @@ impl Shared {
         }
     }
 
-    /// Takes parts of `region` until none is left.
-    fn work_through(&self, region: Region) {
+    /// Takes parts of `region` until none is left, and counts the time since `begun`.
+    fn work_through(&self, region: Region, begun: Instant) {
         loop {
             let part = self.next.0.fetch_add(1, Ordering::Relaxed);
             if part >= region.parts {
+                self.parts_ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
                 return;
             }
             // SAFETY: the op's caller keeps `work` until everybody has left the region.
@@ -217,7 +249,7 @@ impl Shared {
             seen = number;
             // SAFETY: the gate was open, so the region is set, and it stays while this worker is inside.
             let region = unsafe { (*self.region.get()).expect("a region is set before its gate opens") };
-            self.work_through(region);
+            self.work_through(region, Instant::now());
             self.gate.0.fetch_sub(1, Ordering::Release);
         }
     }
@@ -334,6 +366,24 @@ mod tests {
                 thread::sleep(AWAKE);
             }
         }
+    }
+
+    #[test]
+    fn time_in_parts_is_counted_for_each_member_and_time_in_regions_once() {
+        let (team, each) = (Team::new(2), Duration::from_millis(20));
+        // Each part waits for the other, so both members have one.
+        let met = AtomicUsize::new(0);
+        team.run(2, |_| {
+            met.fetch_add(1, Ordering::AcqRel);
+            while met.load(Ordering::Acquire) < 2 {
+                thread::yield_now();
+            }
+            thread::sleep(each);
+        });
+        let TeamTimes { in_regions, in_parts } = team.times();
+        assert!(in_regions >= each && in_parts >= 2 * each && in_parts <= 2 * in_regions, "{:?}", team.times());
+        team.run(1, |_| thread::sleep(each));
+        assert_eq!(team.times().in_regions, in_regions, "one part needs no region");
     }
 
     #[test]

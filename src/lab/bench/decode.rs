@@ -56,6 +56,8 @@ struct MeasuredDecode {
     /// Medians, tokens per second.
     prompt_rate: f64,
     decode_rate: f64,
+    /// Median of [`DecodeRun::idle`].
+    idle: Option<f64>,
     /// Tokens per second that the rates measured in this run allow; see [`floor_rate`].
     floor_rate: f64,
     machine: Rates,
@@ -85,8 +87,8 @@ pub fn main(options: &DecodeOptions) -> Result<()> {
     if !options.json {
         out::line(format_args!("{device}: {machine}"))?;
         out::line(format_args!(
-            "{:<9} {:>7} {:>8} {:>12} {:>12} {:>12} {:>7}",
-            "plan", "prompt", "samples", "prompt tok/s", "decode tok/s", "floor tok/s", "share"
+            "{:<9} {:>7} {:>8} {:>12} {:>12} {:>12} {:>7} {:>7}",
+            "plan", "prompt", "samples", "prompt tok/s", "decode tok/s", "floor tok/s", "share", "idle"
         ))?;
     }
     for &plan in &options.plans {
@@ -168,6 +170,7 @@ fn measure(
         case,
         prompt_rate: median(runs.iter().map(|run| case.prompt_rate(run))),
         decode_rate: median(runs.iter().map(|run| case.decode_rate(run))),
+        idle: runs.iter().map(|run| run.idle).collect::<Option<Vec<_>>>().map(|idle| median(idle.into_iter())),
         floor_rate: floor_rate(held, *dtype, engine.facts(), case, &machine),
         runs,
         machine,
@@ -238,9 +241,10 @@ impl std::fmt::Display for MeasuredDecode {
         let DecodeCase { prompt, samples, .. } = self.case;
         let share = 100.0 * self.decode_rate / self.floor_rate;
         let plan = self.plan;
+        let idle = self.idle.map_or("-".to_string(), |idle| format!("{:.1} %", 100.0 * idle));
         write!(
             f,
-            "{plan:<9} {prompt:>7} {samples:>8} {:>12.0} {:>12.0} {:>12.0} {share:>5.0} %",
+            "{plan:<9} {prompt:>7} {samples:>8} {:>12.0} {:>12.0} {:>12.0} {share:>5.0} % {idle:>7}",
             self.prompt_rate, self.decode_rate, self.floor_rate
         )
     }
@@ -261,6 +265,9 @@ pub struct DecodeRun {
     pub prompt_seconds: f64,
     /// From the fork to the last token of the last sample.
     pub decode_seconds: f64,
+    /// Share of the decode's steps in which the CPU's threads had no work, in the mean of all threads; `None` on other
+    /// devices.
+    pub idle: Option<f64>,
 }
 
 impl DecodeCase {
@@ -289,15 +296,20 @@ impl DecodeCase {
         once.count_tokens()?;
         let prompt_seconds = started.elapsed().as_secs_f64();
 
+        let before = engine.metrics()?;
         let mut samples = begin(self.samples, &all, Release::AtEnd);
         let started = Instant::now();
         let drawn = samples.count_tokens()?;
         let decode_seconds = started.elapsed().as_secs_f64();
+        let after = engine.metrics()?;
+        let idle = after
+            .seconds_idle
+            .map(|idle| (idle - before.seconds_idle.unwrap_or(0.0)) / (after.seconds_forward - before.seconds_forward));
         if drawn != self.samples * self.generate {
             let expected = self.samples * self.generate;
             return Err(Error::Internal(format!("{drawn} tokens were sampled instead of {expected}")));
         }
-        Ok(DecodeRun { prompt_seconds, decode_seconds })
+        Ok(DecodeRun { prompt_seconds, decode_seconds, idle })
     }
 
     fn prompt_tokens(&self, vocab: usize, salt: u64) -> Vec<TokenId> {

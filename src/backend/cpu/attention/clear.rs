@@ -2,14 +2,14 @@
 //! but each of them in an order that does not depend on what else is in the step.
 
 use super::super::{CpuBuffer, Isa, KvStore};
-use super::TILE;
+use super::{SECTION, TILE};
 use crate::backend::Scoring;
 use crate::ids::LayerIx;
 use crate::kv::KvSlot;
 use crate::plan::AttentionPlan;
 
-/// Running softmax state of one row and head: `m` is the largest score so far, `l` the sum of `exp(s - m)`, `o` the sum
-/// of `exp(s - m) v`.
+/// Softmax state of a section of one row and head: `m` is the largest score so far, `l` the sum of `exp(s - m)`, `o`
+/// the sum of `exp(s - m) v`.
 struct SoftmaxState {
     o: Vec<f32>,
     m: f32,
@@ -32,10 +32,16 @@ pub fn tree_attention(
         for head in 0..heads.q_heads {
             let kv_head = head / heads.group();
             let q: Vec<f32> = qkv.row(row)[head * d..][..d].iter().map(|&x| operand(kv, x)).collect();
-            let mut state = SoftmaxState::new(d, scoring.sinks.map(|sinks| sinks[head]));
-            for tile in context.chunk_by(|a, b| a.0 / TILE == b.0 / TILE) {
-                state.fold(kv, layer, kv_head, tile, &q, &scoring);
-            }
+            let state_of = |section: &[(u32, KvSlot)], sink| {
+                let mut state = SoftmaxState::new(d, sink);
+                for tile in section.chunk_by(|a, b| a.0 / TILE == b.0 / TILE) {
+                    state.fold(kv, layer, kv_head, tile, &q, &scoring);
+                }
+                state
+            };
+            let mut sections = context.chunk_by(|a, b| a.0 / SECTION == b.0 / SECTION);
+            let mut state = state_of(sections.next().unwrap_or_default(), scoring.sinks.map(|sinks| sinks[head]));
+            sections.for_each(|section| state.merge(&state_of(section, None)));
             let width = out.width;
             let out = &mut out.data[row * width + head * d..][..d];
             for (y, o) in out.iter_mut().zip(&state.o) {
@@ -80,6 +86,15 @@ impl SoftmaxState {
     fn new(head_dim: usize, sink: Option<f32>) -> Self {
         let l = if sink.is_some() { 1.0 } else { 0.0 };
         SoftmaxState { o: vec![0.0; head_dim], m: sink.unwrap_or(f32::NEG_INFINITY), l }
+    }
+
+    /// Adds the positions of another section, behind all of its own.
+    fn merge(&mut self, next: &SoftmaxState) {
+        let m = self.m.max(next.m);
+        let (before, after) = ((self.m - m).exp(), (next.m - m).exp());
+        self.m = m;
+        self.l = self.l * before + next.l * after;
+        self.o.iter_mut().zip(&next.o).for_each(|(o, next)| *o = *o * before + next * after);
     }
 
     /// Adds the positions of one tile.

@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::lanes::{FloatLanes, KernelPath, MAX_ROWS};
 use super::tiles::PAGES;
 use crate::backend::cpu::kv::SLOTS;
-use crate::backend::cpu::memory::prefetch_line;
+use crate::backend::cpu::memory::{CacheLine, prefetch_line};
 use crate::backend::cpu::rows::sum_lanes;
 use crate::backend::cpu::sums::tanh;
 use crate::backend::{MOST_HEAD_DIM, Scoring};
@@ -400,6 +400,69 @@ pub unsafe fn pack<P: KernelPath>(x: &[f32], to: *mut P::Factor) {
             last[..rest.len()].copy_from_slice(rest);
             P::store_factors(P::Lanes::load(last.as_ptr()), to.add(whole.len() * SLOTS / P::WORD_ELEMENTS));
         }
+    }
+}
+
+/// Neighbouring softmax states; see [`RowStates`].
+#[derive(Clone, Copy)]
+pub struct States<'a> {
+    pub m: &'a [f32],
+    pub l: &'a [CacheLine],
+    /// As many lines for each state.
+    pub o: &'a [CacheLine],
+}
+
+/// Softmax states that change.
+pub struct StatesMut<'a> {
+    pub m: &'a mut [f32],
+    pub l: &'a mut [CacheLine],
+    pub o: &'a mut [CacheLine],
+}
+
+/// Merges each of the states `next`, of later positions, into that of `states`. An empty one changes nothing.
+///
+/// # Safety
+/// The processor has the path's instruction set.
+#[inline(always)]
+pub unsafe fn merge<P: KernelPath>(geometry: &Geometry, states: &mut StatesMut<'_>, next: States<'_>) {
+    let (count, lines) = (states.m.len(), geometry.width / SLOTS);
+    assert_eq!((next.m.len(), next.l.len(), states.l.len()), (count, count, count), "as many states");
+    assert_eq!((next.o.len(), states.o.len()), (count * lines, count * lines), "states of the layer's width");
+    // SAFETY: the instruction set is promised by the caller; all pointers are those of sixteen numbers.
+    unsafe {
+        for first in (0..count).step_by(SLOTS) {
+            let n = SLOTS.min(count - first);
+            let (mut m, mut shrinks, mut factors) = ([0.0; SLOTS], [0.0; SLOTS], [0.0; SLOTS]);
+            shrinks[..n].copy_from_slice(&states.m[first..first + n]);
+            factors[..n].copy_from_slice(&next.m[first..first + n]);
+            let (before, after) = (P::Lanes::load(shrinks.as_ptr()), P::Lanes::load(factors.as_ptr()));
+            let most = before.max(after);
+            most.store(m.as_mut_ptr());
+            power::<P>(geometry, before.sub(most)).store(shrinks.as_mut_ptr());
+            power::<P>(geometry, after.sub(most)).store(factors.as_mut_ptr());
+            states.m[first..first + n].copy_from_slice(&m[..n]);
+            for i in 0..n {
+                let (shrink, factor) = (P::Lanes::splat(shrinks[i]), P::Lanes::splat(factors[i]));
+                let at = first + i;
+                add::<P>(&mut states.l[at], shrink, &next.l[at], factor);
+                for line in at * lines..(at + 1) * lines {
+                    add::<P>(&mut states.o[line], shrink, &next.o[line], factor);
+                }
+            }
+        }
+    }
+}
+
+/// `to = to * shrink + from * factor`.
+///
+/// # Safety
+/// The processor has the path's instruction set.
+#[inline(always)]
+unsafe fn add<P: KernelPath>(to: &mut CacheLine, shrink: P::Lanes, from: &CacheLine, factor: P::Lanes) {
+    // SAFETY: a line is sixteen numbers; the instruction set is promised by the caller.
+    unsafe {
+        let sum = P::Lanes::load(to.0.as_ptr()).mul(shrink);
+        P::Lanes::load(from.0.as_ptr()).mul_add(factor, sum).store(to.0.as_mut_ptr());
     }
 }
 

@@ -3,7 +3,7 @@
 
 use bytemuck::Pod;
 
-use super::fold::{Geometry, Prefetch, RowStates, TileView, VisibleLanes};
+use super::fold::{Geometry, Prefetch, RowStates, States, StatesMut, TileView, VisibleLanes};
 use super::gather::MaskWord;
 
 /// Rows (times heads of a group) that one kernel call folds at most: their scores for a tile fill 24 of AVX-512's 32
@@ -111,6 +111,8 @@ pub trait KernelPath {
     unsafe fn widen(geometry: &Geometry, keys: *const Self::Word, values: *const Self::Word, to: *mut f32);
     /// [`super::fold::pack`].
     unsafe fn pack(x: &[f32], to: *mut Self::Factor);
+    /// [`super::fold::merge`].
+    unsafe fn merge(geometry: &Geometry, states: &mut StatesMut<'_>, next: States<'_>);
     /// [`super::fold::finish`].
     unsafe fn finish(o: &[f32], l: &[f32; 16], out: &mut [f32]);
 }
@@ -255,6 +257,16 @@ macro_rules! kernels {
             }
             // SAFETY: the caller promises the instruction set and room for the factors.
             unsafe { kernel::<Self>(x, to) }
+        }
+
+        unsafe fn merge(geometry: &Geometry, states: &mut StatesMut<'_>, next: States<'_>) {
+            $(#[target_feature(enable = $features)])?
+            unsafe fn kernel<P: KernelPath>(geometry: &Geometry, states: &mut StatesMut<'_>, next: States<'_>) {
+                // SAFETY: the caller's promises are passed on.
+                unsafe { fold::merge::<P>(geometry, states, next) }
+            }
+            // SAFETY: the caller promises the instruction set.
+            unsafe { kernel::<Self>(geometry, states, next) }
         }
 
         unsafe fn finish(o: &[f32], l: &[f32; 16], out: &mut [f32]) {

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::super::kv::SLOTS;
-use super::TILE;
+use super::{SECTION, TILE};
 use crate::ids::PageId;
 use crate::plan::AttentionPlan;
 
@@ -56,12 +56,13 @@ pub struct PlanTiles {
     pub reads: Vec<PageRead>,
 }
 
-/// A tile of `rows` reads this page: all of its keys, and the values below slot `slots`.
+/// A tile of `rows` in section number `section` reads this page: all of its keys, and the values below slot `slots`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageRead {
     pub page: PageId,
     pub slots: usize,
     pub rows: Range<usize>,
+    pub section: u32,
 }
 
 impl PlanTiles {
@@ -101,7 +102,7 @@ impl PlanTiles {
         let tile = self.tiles.last_mut().expect("a tile was pushed before");
         let lanes = (positions.start - tile.first_position) as usize..(positions.end - tile.first_position) as usize;
         let slots = lanes.start % SLOTS..(lanes.end - 1) % SLOTS + 1;
-        self.reads.push(PageRead { page, slots: slots.end, rows: tile.rows.clone() });
+        self.reads.push(PageRead { page, slots: slots.end, rows: tile.rows.clone(), section: tile.section() });
         tile.reads = self.reads.len();
         let tile_page = &mut tile.pages[lanes.start / SLOTS];
         match tile_page {
@@ -125,6 +126,17 @@ impl PlanTiles {
             assert_eq!(tile.lanes.end, lanes.start, "the spans of an item adjoin");
             tile.lanes.end = lanes.end;
         }
+    }
+
+    /// The sections that have tiles; the first one if none has.
+    pub fn sections(&self) -> Range<u32> {
+        let sections = || self.tiles.iter().map(PlanTile::section);
+        sections().min().unwrap_or(0)..sections().max().unwrap_or(0) + 1
+    }
+
+    /// The number of page reads before the first tile of `sections`.
+    pub fn first_read(&self, sections: &Range<u32>) -> usize {
+        self.reads.iter().position(|read| sections.contains(&read.section)).unwrap_or(self.reads.len())
     }
 
     /// If the tile begins with the second slot of a pair, gathers that page without the first slot: it is not part of
@@ -151,6 +163,11 @@ impl PlanTile {
             seen_by_all,
             reads: 0,
         }
+    }
+
+    /// The number of the section that it lies in.
+    pub fn section(&self) -> u32 {
+        self.first_position / SECTION
     }
 
     /// The lanes that a row attends to which sees the positions `seen`.

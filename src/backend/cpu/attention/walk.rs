@@ -1,6 +1,7 @@
 //! Divides tree attention among threads. A task is one key head over a chunk of rows. It goes through the tiles in the
 //! order of the plan's items and folds each into all of its rows, so that the keys and values of a shared tile are read
-//! from memory once per chunk and stay in cache meanwhile.
+//! from memory once per chunk and stay in cache meanwhile. Where heads and chunks are too few for all threads, tasks
+//! share the sections of the context too.
 
 use std::ops::Range;
 
@@ -12,10 +13,11 @@ use super::super::memory::{CacheLine, prefetch_line};
 use super::super::rows::sum_lanes;
 use super::super::team::Team;
 use super::super::{CpuBuffer, KvStore};
-use super::fold::{Geometry, Prefetch, RowStates, TileView, VisibleLanes};
-use super::gather;
+use super::fold::{Geometry, Prefetch, States, TileView, VisibleLanes};
 use super::lanes::{KernelPath, MAX_ROWS};
+use super::states::SoftmaxStates;
 use super::tiles::{PAGES, PageRead, PageSlots, PlanTile, PlanTiles, TilePage};
+use super::{SECTION, gather};
 use crate::backend::{HeadLayout, Scoring};
 use crate::ids::LayerIx;
 use crate::plan::AttentionPlan;
@@ -30,19 +32,38 @@ const PREFETCH_BYTES: usize = 512 << 10;
 /// Calls with fewer products (rows x positions x width) run on the calling thread: a worker would come too late.
 const PARALLEL_PRODUCTS: usize = 50_000;
 
-/// The running states of a task's rows and its other buffers; reused between calls.
+/// Sums of values in the states of all sections, 64 MiB, above which tasks do not share sections: chunks of so many
+/// rows are enough tasks for dozens of threads.
+const MOST_SHARED_SUMS: usize = 16 << 20;
+
+/// Merges with fewer sums than these for each thread run on fewer threads.
+const PARALLEL_SUMS: usize = 16 * 1024;
+
+/// The states of a task's rows and its other buffers; reused between calls.
 #[derive(Default)]
-pub struct TaskScratch {
+struct TaskScratch {
     /// Packed queries, `[rows][group][width / WORD_ELEMENTS]` factors.
     q: Vec<CacheLine>,
-    /// See [`RowStates`] for `m`, `l` and `o`.
-    m: Vec<f32>,
-    l: Vec<CacheLine>,
-    o: Vec<CacheLine>,
+    /// `[rows][group]`, of the section that each row is in; `[sections][rows][group]` if tasks share the sections.
+    states: SoftmaxStates,
+    /// Number of the section that each row is in.
+    entered: Vec<u32>,
+    /// What the states of the sections before merged to, `[rows][group]`; kept by tasks with all of several sections.
+    merged: SoftmaxStates,
+    /// Whether any state has been merged.
+    has_merged: bool,
     /// Gathered pages of the current tile.
     gathered: Vec<CacheLine>,
     /// Widened pages of the current tile.
     wide: Vec<CacheLine>,
+}
+
+/// Memory reused between calls.
+#[derive(Default)]
+pub struct WalkScratch {
+    tasks: Vec<TaskScratch>,
+    /// The state that each share of the merges works on.
+    merged: Vec<SoftmaxStates>,
 }
 
 /// The operands of one call of tree attention.
@@ -55,10 +76,14 @@ pub struct AttentionCall<'a> {
     pub scoring: Scoring<'a, Vec<f32>>,
 }
 
-/// One key head over a chunk of rows.
+/// One key head over a chunk of rows, and some sections.
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct HeadTask {
     kv_head: usize,
     rows: Range<usize>,
+    sections: Range<u32>,
+    /// Whether other tasks have the other sections.
+    shares: bool,
 }
 
 /// Computes tree attention on the threads of `team`, with the log-sum-exps if there is room for them.
@@ -68,18 +93,20 @@ struct HeadTask {
 pub unsafe fn run<P: KernelPath>(
     team: &Team,
     call: &AttentionCall<'_>,
-    scratch: &mut Vec<TaskScratch>,
+    scratch: &mut WalkScratch,
     out: &mut CpuBuffer,
     lse: Option<&mut CpuBuffer>,
 ) {
     let heads = call.kv.heads(call.layer);
-    let tasks = HeadTasks::new(team, heads, out.rows);
+    let tasks = HeadTasks::new(team.threads(), heads, out.rows, call.tiles.sections());
+    let WalkScratch { tasks: scratch, merged } = scratch;
     scratch.resize_with(scratch.len().max(tasks.len()), Default::default);
     let scratch = &mut scratch[..tasks.len()];
     let (out, lse) = (OutputColumns::of(out), lse.map(OutputColumns::of));
+    let output = AttentionOutput { out: &out, lse: lse.as_ref(), heads, geometry: call.geometry::<P>() };
     let run = |i: usize, scratch: &mut TaskScratch| {
         // SAFETY: promised by the caller.
-        unsafe { run_task::<P>(call, tasks.get(i), scratch, &out, lse.as_ref()) }
+        unsafe { run_task::<P>(call, tasks.get(i), scratch, &output) }
     };
     let pairs: usize = call.tiles.tiles.iter().map(|tile| tile.rows.len() * tile.lanes.len()).sum();
     if pairs * heads.q_width() < PARALLEL_PRODUCTS {
@@ -87,35 +114,142 @@ pub unsafe fn run<P: KernelPath>(
     } else {
         team.for_each(scratch, run);
     }
+    if tasks.parts > 1 {
+        // SAFETY: as above.
+        unsafe { merge_parts::<P>(team, &tasks, scratch, merged, &output) };
+    }
 }
 
-/// The tasks of a call: each chunk of rows with each key head.
+impl AttentionCall<'_> {
+    fn geometry<P: KernelPath>(&self) -> Geometry {
+        let layout = self.kv.layout(self.layer);
+        Geometry::new(layout.head_dim, layout.width, P::WORD_ELEMENTS, &self.scoring)
+    }
+}
+
+/// The tasks of a call: each chunk of rows with each key head and each part of the sections.
 struct HeadTasks {
     rows: usize,
     chunk: usize,
     kv_heads: usize,
+    sections: Range<u32>,
+    parts: usize,
 }
 
 impl HeadTasks {
-    /// About three tasks per thread, so that threads finish together. More chunks would read shared tiles more often.
-    fn new(team: &Team, heads: HeadLayout, rows: usize) -> Self {
-        let chunks = (3 * team.threads()).div_ceil(heads.kv_heads);
+    /// About three tasks per thread, so that threads finish together. More chunks would read shared tiles more often,
+    /// more parts keep more states.
+    fn new(threads: usize, heads: HeadLayout, rows: usize, sections: Range<u32>) -> Self {
+        let wanted = (3 * threads).div_ceil(heads.kv_heads);
         let max_chunks = (rows * heads.group()).div_ceil(4 * MAX_ROWS);
-        Self { rows, chunk: rows.div_ceil(chunks.min(max_chunks).max(1)).max(1), kv_heads: heads.kv_heads }
+        let chunks = wanted.min(max_chunks).max(1);
+        let states = rows * heads.q_width() * sections.len();
+        let parts = match threads > 1 && states <= MOST_SHARED_SUMS {
+            // The nearest number: chunks that are almost enough need no parts.
+            true => ((wanted + chunks / 2) / chunks).min(sections.len()),
+            false => 1,
+        };
+        Self { rows, chunk: rows.div_ceil(chunks).max(1), kv_heads: heads.kv_heads, sections, parts }
     }
 
     fn len(&self) -> usize {
-        self.rows.div_ceil(self.chunk) * self.kv_heads
+        self.rows.div_ceil(self.chunk) * self.parts * self.kv_heads
     }
 
-    /// The last rows come first: those of a prompt have the most positions, so the shortest tasks end a call.
+    /// The last rows come first: those of a prompt have the most positions, so the shortest tasks end a call. So do the
+    /// last sections, which may be short.
     fn get(&self, task: usize) -> HeadTask {
-        let first = (self.len() - 1 - task) / self.kv_heads * self.chunk;
-        HeadTask { kv_head: task % self.kv_heads, rows: first..self.rows.min(first + self.chunk) }
+        let (chunk, part, kv_head) =
+            (task / self.kv_heads / self.parts, task / self.kv_heads % self.parts, task % self.kv_heads);
+        let first = (self.rows.div_ceil(self.chunk) - 1 - chunk) * self.chunk;
+        let section = |part: usize| self.sections.start + (part * self.sections.len() / self.parts) as u32;
+        HeadTask {
+            kv_head,
+            rows: first..self.rows.min(first + self.chunk),
+            sections: section(part)..section(part + 1),
+            shares: self.parts > 1,
+        }
+    }
+
+    /// The tasks that share the sections of `row` with a key head, in rising order of sections.
+    fn of_row(&self, row: usize, kv_head: usize) -> impl Iterator<Item = usize> {
+        let chunk = self.rows.div_ceil(self.chunk) - 1 - row / self.chunk;
+        (0..self.parts).map(move |part| (chunk * self.parts + part) * self.kv_heads + kv_head)
     }
 }
 
-/// Computes the output of one task.
+/// Where results go. Threads write different rows or heads.
+struct AttentionOutput<'a> {
+    out: &'a OutputColumns,
+    lse: Option<&'a OutputColumns>,
+    heads: HeadLayout,
+    geometry: Geometry,
+}
+
+impl AttentionOutput<'_> {
+    /// Writes the results of `rows` and a key head from their states.
+    ///
+    /// # Safety
+    /// The processor has the path's instruction set. No other thread writes these rows and heads.
+    unsafe fn write<P: KernelPath>(&self, rows: Range<usize>, kv_head: usize, states: &SoftmaxStates) {
+        let (head_dim, group) = (self.heads.head_dim, self.heads.group());
+        let places = rows.flat_map(|row| (0..group).map(move |head| (row, kv_head * group + head)));
+        for (at, (row, head)) in places.enumerate() {
+            let States { m, l, o } = states.get(at..at + 1);
+            let sum = sum_lanes(l[0].0);
+            if let Some(lse) = self.lse {
+                // SAFETY: promised by the caller.
+                unsafe { lse.of_row(row, head, 1)[0] = self.geometry.scaled(m[0]) + sum.ln() };
+            }
+            // SAFETY: promised by the caller.
+            let out = unsafe { self.out.of_row(row, head * head_dim, head_dim) };
+            match sum > 0.0 || self.lse.is_none() {
+                // SAFETY: promised by the caller.
+                true => unsafe { P::finish(bytemuck::cast_slice(o), &l[0].0, out) },
+                // A row that sees nothing of a member's positions.
+                false => out.fill(0.0),
+            }
+        }
+    }
+}
+
+/// Merges the states of the tasks that share sections, in rising order, and writes the results.
+///
+/// # Safety
+/// The processor has the path's instruction set.
+unsafe fn merge_parts<P: KernelPath>(
+    team: &Team,
+    tasks: &HeadTasks,
+    scratch: &[TaskScratch],
+    merged: &mut Vec<SoftmaxStates>,
+    output: &AttentionOutput<'_>,
+) {
+    let AttentionOutput { heads, geometry, .. } = output;
+    let (all, group) = (tasks.rows * heads.kv_heads, heads.group());
+    let sums = all * group * tasks.sections.len() * geometry.width;
+    let shares = (sums / PARALLEL_SUMS).clamp(1, 2 * team.threads()).min(all);
+    merged.resize_with(merged.len().max(shares), Default::default);
+    team.for_each(&mut merged[..shares], |share, merged| {
+        for at in share * all / shares..(share + 1) * all / shares {
+            let (row, kv_head) = (at / heads.kv_heads, at % heads.kv_heads);
+            merged.clear(group, geometry.width);
+            for number in tasks.of_row(row, kv_head) {
+                let task = tasks.get(number);
+                let of_section = task.rows.len() * group;
+                for section in 0..task.sections.len() {
+                    let first = section * of_section + (row - task.rows.start) * group;
+                    let states = scratch[number].states.get(first..first + group);
+                    // SAFETY: the instruction set is promised by the caller.
+                    unsafe { merged.merge::<P>(0, states, geometry) };
+                }
+            }
+            // SAFETY: as above; each row and key head is in one share.
+            unsafe { output.write::<P>(row..row + 1, kv_head, merged) };
+        }
+    });
+}
+
+/// Computes the output of one task, or its states if it shares the sections with others.
 ///
 /// # Safety
 /// The processor has the path's instruction set.
@@ -123,36 +257,42 @@ unsafe fn run_task<P: KernelPath>(
     call: &AttentionCall<'_>,
     task: HeadTask,
     scratch: &mut TaskScratch,
-    out: &OutputColumns,
-    lse: Option<&OutputColumns>,
+    output: &AttentionOutput<'_>,
 ) {
-    let heads = call.kv.heads(call.layer);
+    let AttentionOutput { heads, geometry, .. } = output;
     let layout = call.kv.layout(call.layer);
-    let group = heads.group();
-    let geometry = Geometry::new(heads.head_dim, layout.width, P::WORD_ELEMENTS, &call.scoring);
+    let (group, width) = (heads.group(), layout.width);
     let stored = call.kv.head::<P::Word>(call.layer, task.kv_head);
-    let mut prefetcher = Prefetcher::new(&call.tiles.reads, &task.rows, layout, bytemuck::cast_slice(stored));
+    let mut prefetcher = Prefetcher::new(&call.tiles.reads, &task, layout, bytemuck::cast_slice(stored));
     // The pages of the first tile come while the task begins.
-    (0..PAGES).for_each(|_| prefetcher.whole_page(0));
-    scratch.start(task.rows.len() * group, layout);
+    let first_read = call.tiles.first_read(&task.sections);
+    (0..PAGES).for_each(|_| prefetcher.whole_page(first_read));
+    scratch.start(call, &task, group, layout);
     if let Some(sinks) = call.scoring.sinks {
-        scratch.add_sinks(&sinks[task.kv_head * group..][..group], &geometry);
+        scratch.add_sinks(call, &task, &sinks[task.kv_head * group..][..group], geometry);
     }
     // SAFETY: promised by the caller.
-    unsafe { pack_queries::<P>(call, &task, layout.width, &mut scratch.q) };
-    for tile in &call.tiles.tiles {
+    unsafe { pack_queries::<P>(call, &task, width, &mut scratch.q) };
+    for tile in call.tiles.tiles.iter().filter(|tile| task.sections.contains(&tile.section())) {
         let rows = tile.rows.start.max(task.rows.start)..tile.rows.end.min(task.rows.end);
         if rows.is_empty() {
             continue;
         }
         let view = tile_view::<P>(tile, call.tiles, layout, stored, bytemuck::cast_slice_mut(&mut scratch.gathered));
         let whole = tile.is_whole();
-        let first = (rows.start - task.rows.start) * group;
+        let of_task = rows.start - task.rows.start..rows.end - task.rows.start;
+        let (first_query, mut first) = (of_task.start * group, of_task.start * group);
+        if task.shares {
+            first += (tile.section() - task.sections.start) as usize * task.rows.len() * group;
+        } else if task.sections.len() > 1 {
+            // SAFETY: the instruction set is promised by the caller.
+            unsafe { scratch.enter::<P>(of_task, tile.section(), group, geometry) };
+        }
         let row_groups = even_groups(rows.len() * group);
         // SAFETY: the processor has the path's instructions; `view` covers the tile's pages, and `wide` has room for
         // them.
         let wide = (P::WIDENS && row_groups.len() >= WIDEN_FROM)
-            .then(|| unsafe { widen(&geometry, &view, bytemuck::cast_slice_mut(&mut scratch.wide)) });
+            .then(|| unsafe { widen(geometry, &view, bytemuck::cast_slice_mut(&mut scratch.wide)) });
         // Each kernel call prefetches one page. A tile of fewer calls than pages is bound by memory anyway: it asks for
         // the others at once.
         let pages = tile.lanes.end.div_ceil(SLOTS) - tile.lanes.start / SLOTS;
@@ -170,7 +310,10 @@ unsafe fn run_task<P: KernelPath>(
             if visible.lanes.is_empty() {
                 continue;
             }
-            let states = scratch.rows::<P>(first + row_group.start, row_group.len(), layout.width);
+            let queries = bytemuck::cast_slice::<CacheLine, P::Factor>(&scratch.q);
+            let queries = &queries[(first_query + row_group.start) * width / P::WORD_ELEMENTS..];
+            assert!(queries.len() >= row_group.len() * width / P::WORD_ELEMENTS, "queries of all rows");
+            let states = scratch.states.rows::<P>(first + row_group.start, row_group.len(), queries.as_ptr());
             let prefetch = match &wide {
                 Some((geometry, _)) => prefetcher.next(tile.reads, geometry.key_words, P::Wide::WORD_ELEMENTS),
                 None => prefetcher.next(tile.reads, geometry.key_words, P::WORD_ELEMENTS),
@@ -181,71 +324,93 @@ unsafe fn run_task<P: KernelPath>(
                 Some((geometry, view)) => unsafe {
                     P::Wide::fold(geometry, view, &states.widened(), &visible, &prefetch);
                 },
-                None => unsafe { P::fold(&geometry, &view, &states, &visible, &prefetch) },
+                None => unsafe { P::fold(geometry, &view, &states, &visible, &prefetch) },
             }
         }
     }
-    let o = bytemuck::cast_slice::<CacheLine, f32>(&scratch.o).chunks_exact(layout.width);
-    let places = task.rows.flat_map(|row| (0..group).map(move |head| (row, task.kv_head * group + head)));
-    for ((((row, head), m), l), o) in places.zip(&scratch.m).zip(&scratch.l).zip(o) {
-        let sum = sum_lanes(l.0);
-        if let Some(lse) = lse {
-            // SAFETY: tasks have different rows or heads, and each writes only theirs.
-            unsafe { lse.of_row(row, head, 1)[0] = geometry.scaled(*m) + sum.ln() };
-        }
-        // SAFETY: tasks have different rows or heads, and each writes only theirs.
-        let out = unsafe { out.of_row(row, head * heads.head_dim, heads.head_dim) };
-        match sum > 0.0 || lse.is_none() {
-            // SAFETY: the processor has the path's instructions.
-            true => unsafe { P::finish(o, &l.0, out) },
-            // A row that sees nothing of a member's positions.
-            false => out.fill(0.0),
-        }
+    if task.shares {
+        return;
     }
+    if task.sections.len() > 1 {
+        // SAFETY: the instruction set is promised by the caller.
+        unsafe { scratch.enter::<P>(0..task.rows.len(), u32::MAX, group, geometry) };
+    }
+    let states = if task.sections.len() > 1 { &scratch.merged } else { &scratch.states };
+    // SAFETY: the instruction set is promised by the caller; tasks have different rows or heads.
+    unsafe { output.write::<P>(task.rows, task.kv_head, states) };
 }
 
 impl TaskScratch {
-    /// Resets the states of `count` rows and makes room for the pages of a tile.
-    fn start(&mut self, count: usize, layout: CpuPageLayout) {
-        let line = size_of::<CacheLine>();
-        self.m.clear();
-        self.m.resize(count, f32::MIN);
-        self.l.clear();
-        self.l.resize(count, CacheLine::zeroed());
-        self.o.clear();
-        self.o.resize(count * layout.width / SLOTS, CacheLine::zeroed());
+    /// Empties the states of the task and makes room for the pages of a tile.
+    fn start(&mut self, call: &AttentionCall<'_>, task: &HeadTask, group: usize, layout: CpuPageLayout) {
+        let (line, rows, sections) = (size_of::<CacheLine>(), task.rows.len() * group, task.sections.len());
+        self.states.clear(if task.shares { sections * rows } else { rows }, layout.width);
+        if sections > 1 && !task.shares {
+            self.merged.clear(rows, layout.width);
+            self.has_merged = false;
+            self.entered.clear();
+            self.entered.extend(task.rows.clone().map(|row| first_section(call.plan, row)));
+        }
         self.gathered.resize(PAGES * layout.bytes() / line, CacheLine::zeroed());
         self.wide.resize(PAGES * layout.elements() * size_of::<f32>() / line, CacheLine::zeroed());
     }
 
-    /// Begins each state with the sink of its head: a score that is in the sum and adds no value. `sinks`: those of the
-    /// task's heads.
-    fn add_sinks(&mut self, sinks: &[f32], geometry: &Geometry) {
-        for ((m, l), sink) in self.m.iter_mut().zip(&mut self.l).zip(sinks.iter().cycle()) {
-            *m = geometry.unscaled(*sink);
-            l.0[0] = 1.0;
+    /// Begins the state of the first section that each row sees with the sink of its head. `sinks`: those of the task's
+    /// heads.
+    fn add_sinks(&mut self, call: &AttentionCall<'_>, task: &HeadTask, sinks: &[f32], geometry: &Geometry) {
+        let states = task.rows.len() * sinks.len();
+        for (i, row) in task.rows.clone().enumerate() {
+            // A row that sees nothing of a member's positions may see it behind all tiles.
+            let section = first_section(call.plan, row).min(call.tiles.sections().end - 1);
+            let slot = match task.shares {
+                false => 0,
+                true if task.sections.contains(&section) => (section - task.sections.start) as usize,
+                true => continue,
+            };
+            for (head, &sink) in sinks.iter().enumerate() {
+                self.states.add_sink(slot * states + i * sinks.len() + head, sink, geometry);
+            }
         }
     }
 
-    /// The states of rows `at .. at + count`.
-    fn rows<P: KernelPath>(&mut self, at: usize, count: usize, width: usize) -> RowStates<P> {
-        let end = at + count;
-        let queries = bytemuck::cast_slice::<CacheLine, P::Factor>(&self.q);
-        RowStates {
-            count,
-            q: queries[at * width / P::WORD_ELEMENTS..end * width / P::WORD_ELEMENTS].as_ptr(),
-            m: self.m[at..end].as_mut_ptr(),
-            l: self.l[at..end].as_mut_ptr().cast(),
-            o: self.o[at * width / SLOTS..end * width / SLOTS].as_mut_ptr().cast(),
+    /// Merges the states of `rows`, counted from the task's first, that leave a section for `section`.
+    ///
+    /// # Safety
+    /// The processor has the path's instruction set.
+    unsafe fn enter<P: KernelPath>(&mut self, rows: Range<usize>, section: u32, group: usize, geometry: &Geometry) {
+        // A row is not in the sections before its window, which others of its items may see.
+        let mut first = rows.start;
+        while first < rows.end {
+            let leaves = self.entered[first] < section;
+            let same = self.entered[first..rows.end].iter().take_while(|&&of_row| (of_row < section) == leaves);
+            let end = first + same.count();
+            if leaves && !self.has_merged && end - first == self.entered.len() {
+                // Merged with empty states they stay as they are, but for the sign of zeros, which results do not keep.
+                std::mem::swap(&mut self.merged, &mut self.states);
+                self.entered.fill(section);
+                self.has_merged = true;
+            } else if leaves {
+                self.has_merged = true;
+                let states = first * group..end * group;
+                // SAFETY: promised by the caller.
+                unsafe { self.merged.merge::<P>(states.start, self.states.get(states.clone()), geometry) };
+                self.states.reset(states);
+                self.entered[first..end].fill(section);
+            }
+            first = end;
         }
     }
+}
+
+/// The first section that `row` sees.
+fn first_section(plan: &AttentionPlan, row: usize) -> u32 {
+    plan.seen(row).start / SECTION
 }
 
 /// Chooses which page each kernel call prefetches: those that the task reads next.
 struct Prefetcher<'a> {
     reads: &'a [PageRead],
-    /// The task's rows.
-    rows: &'a Range<usize>,
+    task: &'a HeadTask,
     layout: CpuPageLayout,
     /// All pages of the task's key head.
     stored: &'a [u8],
@@ -254,8 +419,8 @@ struct Prefetcher<'a> {
 }
 
 impl<'a> Prefetcher<'a> {
-    fn new(reads: &'a [PageRead], rows: &'a Range<usize>, layout: CpuPageLayout, stored: &'a [u8]) -> Self {
-        Self { reads, rows, layout, stored, at: 0 }
+    fn new(reads: &'a [PageRead], task: &'a HeadTask, layout: CpuPageLayout, stored: &'a [u8]) -> Self {
+        Self { reads, task, layout, stored, at: 0 }
     }
 
     /// What a kernel call with `key_words` words per key and `pair` elements per word prefetches while it folds the tile
@@ -280,7 +445,10 @@ impl<'a> Prefetcher<'a> {
     fn next_page(&mut self, reads: usize) -> Option<(&'a [u8], &'a [u8])> {
         let CpuPageLayout { dtype, width, .. } = self.layout;
         let limit = (reads + PREFETCH_BYTES / self.layout.bytes()).min(self.reads.len());
-        let ours = |read: &PageRead| read.rows.start < self.rows.end && self.rows.start < read.rows.end;
+        let HeadTask { rows, sections, .. } = self.task;
+        let ours = |read: &PageRead| {
+            read.rows.start < rows.end && rows.start < read.rows.end && sections.contains(&read.section)
+        };
         self.at = self.at.max(reads);
         while self.at < limit && !ours(&self.reads[self.at]) {
             self.at += 1;
@@ -373,4 +541,33 @@ fn tile_view<P: KernelPath>(
 fn even_groups(n: usize) -> impl ExactSizeIterator<Item = Range<usize>> {
     let groups = n.div_ceil(MAX_ROWS);
     (0..groups).map(move |i| i * n / groups..(i + 1) * n / groups)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_and_section_has_one_task_and_few_rows_of_few_heads_have_a_task_for_each_thread() {
+        for (threads, kv_heads, group, rows, sections) in
+            [(1, 1, 1, 1, 0..1), (8, 1, 8, 1, 2..11), (2, 3, 1, 1, 0..3), (2, 12, 1, 32, 0..3), (8, 2, 4, 900, 1..6)]
+        {
+            let heads = HeadLayout { q_heads: kv_heads * group, kv_heads, head_dim: 64 };
+            let tasks = HeadTasks::new(threads, heads, rows, sections.clone());
+            let mut counts = vec![0; rows * kv_heads * sections.len()];
+            for task in (0..tasks.len()).map(|task| tasks.get(task)) {
+                assert_eq!(task.shares, task.sections != sections, "{task:?}");
+                for (row, section) in task.rows.clone().flat_map(|row| task.sections.clone().map(move |s| (row, s))) {
+                    counts[(row * kv_heads + task.kv_head) * sections.len() + (section - sections.start) as usize] += 1;
+                }
+            }
+            assert!(counts.iter().all(|&count| count == 1), "{threads} threads, {heads:?}, {rows} rows, {sections:?}");
+            assert!(tasks.len() >= threads.min(kv_heads * sections.len()), "{} tasks", tasks.len());
+            for row in 0..rows {
+                let of_row: Vec<HeadTask> = tasks.of_row(row, kv_heads - 1).map(|task| tasks.get(task)).collect();
+                assert!(of_row.iter().all(|task| task.rows.contains(&row) && task.kv_head == kv_heads - 1));
+                assert!(of_row.is_sorted_by_key(|task| task.sections.start), "{of_row:?}");
+            }
+        }
+    }
 }
