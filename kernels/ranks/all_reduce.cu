@@ -7,7 +7,7 @@
 //   one way of the link is all that it waits for. (RANKS - 1) * count elements leave each GPU, and a fifteenth more; for
 //   two ranks no order of exchange sends less. One rank adds up its parts.
 // all_reduce_two_shot: each rank adds up one share, whole lines of warps, and writes the sums to every other one, both in
-//   lines. 2 * (RANKS - 1) / RANKS * count elements leave each GPU; with EXACT, or of two ranks, half of them are f32.
+//   lines. 2 * (RANKS - 1) / RANKS * count elements leave each GPU, and a fifteenth more; with EXACT, or of two ranks, half of them are f32.
 //
 // all_reduce_own, all_reduce_gathered: where ranks write no memory of each other, the sum of this rank's parts as WIRE,
 //   and from those of all ranks, which a library has gathered, what the others leave. Sums of more ranks than two are
@@ -235,12 +235,13 @@ __device__ __forceinline__ void send(LinePart* to, const Words& words, unsigned 
     }
 }
 
-// A thread's part of a warp's lines, when all of them have come.
+// A thread's part of a warp's lines, when all of them have come; anything, if a rank has failed.
 __device__ __forceinline__ LinePart receive(const Exchange& at, const LinePart* from, unsigned number) {
     LinePart part;
     load_lines(from + lane(), part.words[0], part.words[1]);
     for (unsigned turn = 1; __any_sync(0xffffffff, is_last() && part.words[1] != number); turn++) {
-        if (turn % TURNS == 0 && *at.aborted != 0) {
+        // All lanes leave together: each reads for itself.
+        if (turn % TURNS == 0 && __any_sync(0xffffffff, *at.aborted != 0)) {
             break;
         }
         load_lines(from + lane(), part.words[0], part.words[1]);

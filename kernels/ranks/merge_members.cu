@@ -4,7 +4,8 @@
 // First a member combines its own partial states, a row's list in its order, with the sink, if it is given any (the first
 // member alone is), as one more state without a value. Half the blocks do so for the heads of the other members, and write
 // the state of each row and head into the memory of the one that owns the head; half do so for the member's own heads,
-// and merge what has come. All ranks tell each other what is written, since memory of an exchange is that of all.
+// and merge what has come. All ranks tell each other what is written, also those of other groups, since
+// the next exchange uses the memory of all again.
 //
 // Shapes: out ELEMENT [R, heads * HEAD_DIM], of the member's heads = q_heads / MEMBERS; partial states, of q_heads heads,
 // as in attention/plan.cuh, in lists of a row that may be empty (all are of padded rows, which become 0), with PERMUTED as
@@ -15,7 +16,7 @@
 // Limit: bandwidth, the bytes of the partial states; of few rows, the link's latency.
 // Definition: `Ranked::tree_attention_of_members`; on the CPU, `merge_members` of src/backend/cpu/fabric.rs.
 //
-// Defines: ELEMENT, HEAD_DIM, RANKS (2, 4 or 8), MEMBERS (a power of two, at most RANKS), PERMUTED (0 or 1).
+// Defines: ELEMENT, HEAD_DIM, RANKS (2, 4 or 8), MEMBERS (2, 4 or 8, at most RANKS), PERMUTED (0 or 1).
 #include "attention/states.cuh"
 #include "ranks/exchange.cuh"
 

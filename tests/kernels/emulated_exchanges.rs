@@ -226,6 +226,25 @@ fn exact_sums() {
     hold_sums(8, Dtype::F16, Dtype::F16, true);
 }
 
+#[test]
+fn a_rank_that_has_failed_is_not_waited_for() {
+    let unit = units::all_reduce(ExchangedSums::of(2, Dtype::F32, Dtype::F32, false));
+    for name in ["all_reduce_one_shot", "all_reduce_two_shot"] {
+        let Some(kernel) = Emulated::compile(&unit, name) else { return };
+        let mut ranks = Ranks::new(2, 0);
+        ranks.aborted = 1;
+        let x = [buffer(Dtype::F32, &[1.0; 500]), buffer(Dtype::F32, &[1.0; 500])];
+        let mut out = [buffer(Dtype::F32, &[0.0; 500]), buffer(Dtype::F32, &[0.0; 500])];
+        let mut pointers: Vec<[u64; PARTS]> = x.iter().map(|x| pointers_of(std::slice::from_ref(x))).collect();
+        // The second rank makes no exchange.
+        let mut own: Vec<Vec<u64>> =
+            out.iter_mut().zip([500, 0]).map(|(out, count)| vec![out.as_mut_ptr() as u64, 0, count, 0]).collect();
+        ranks.launch(&kernel, 1, 0, &mut own, Some(&mut pointers));
+        assert_eq!(ranks.last[0][0], 1, "{name}: the exchange of the first has ended");
+        assert_eq!(ranks.last[1][0], 0);
+    }
+}
+
 /// Where a library gathers what ranks have: the kernels before and behind it.
 fn hold_gathered_sums(ranks: usize, part: Dtype, wire: Dtype, exact: bool) {
     let sums = ExchangedSums::of(ranks, part, wire, exact);

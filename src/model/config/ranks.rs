@@ -53,7 +53,7 @@ impl fmt::Display for SharedKeys {
                 write!(f, "{copies} devices each have a copy of the keys and values of a key head")?;
                 f.write_str(match why {
                     WhyCopied::Deterministic => ", as --deterministic gives the same bits on any number of devices",
-                    WhyCopied::Backend => ": devices that write no memory of each other cannot divide its positions",
+                    WhyCopied::Backend => ": devices that NVLink does not join cannot divide its positions",
                     WhyCopied::Layers => " in some layers: layers differ in their number of key heads",
                 })
             }

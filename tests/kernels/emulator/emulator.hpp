@@ -1012,16 +1012,33 @@ struct LinesOfLane {
     unsigned long long low, high;
 };
 
-// What the lanes of a warp store arrives at once, line by line; what they load was there at once.
+constexpr unsigned LANES_OF_LINE = 8;
+
+struct StoredLine {
+    LinesOfLane mine;
+    LinesOfLane line[LANES_OF_LINE];  // of the last lane of each
+};
+
+// What the lanes of a warp store arrives line by line, each at once, and sometimes late: by its last lane. What they load
+// was there at once.
 template <class P>
 void store_lines(P* to, unsigned long long low, unsigned long long high) {
-    LinesOfLane mine = {to->words, low, high};
-    together("store_lines", mine, [](LinesOfLane** all) {
+    StoredLine stored = {{to->words, low, high}, {}};
+    together("store_lines", stored, [](StoredLine** all) {
         for (unsigned l = 0; l < WARP; l++) {
-            all[l]->at[0] = all[l]->low;
-            all[l]->at[1] = all[l]->high;
+            all[l / LANES_OF_LINE * LANES_OF_LINE + LANES_OF_LINE - 1]->line[l % LANES_OF_LINE] = all[l]->mine;
         }
     });
+    if (lane() % LANES_OF_LINE != LANES_OF_LINE - 1) {
+        return;
+    }
+    if (dice() % 2 == 0) {
+        pause();
+    }
+    for (const LinesOfLane& part : stored.line) {
+        part.at[0] = part.low;
+        part.at[1] = part.high;
+    }
 }
 
 template <class P>

@@ -56,7 +56,7 @@ pub type At<'a> = (&'a Memory, usize);
 /// Operands of one launch; shapes as in `Backend::tree_attention`.
 #[derive(Clone, Copy)]
 pub struct AttentionOperands<'a> {
-    /// `None`: no results are made, and all states stay partial ones. So it must be of a member's plan.
+    /// `None` for a member's plan alone: no results are made, and all states stay partial ones.
     pub out: Option<&'a Memory>,
     pub qkv: &'a Memory,
     /// Elements per row of `qkv`, which begins with the query heads.

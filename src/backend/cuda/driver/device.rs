@@ -95,7 +95,7 @@ impl Device {
             sys::cuDeviceCanAccessPeer(&raw mut can, self.0.handle, peer.0.handle).result()
         })?;
         if can == 0 {
-            let expected = format!("a GPU whose memory {} reads (through NVLink, or PCIe that allows it)", self.name());
+            let expected = format!("a GPU whose memory {} reads (through NVLink)", self.name());
             return Err(Error::value("--tensor-parallel", expected, peer.name()));
         }
         // SAFETY: the peer's context lives as long as `peer`; kernels read its memory only while both do.
@@ -113,7 +113,7 @@ impl Device {
             return Ok(true);
         }
         let mut linked = 0;
-        // Atomic operations pass NVLink, but not PCIe.
+        // Atomic operations on another GPU's memory are native over NVLink, and not over PCIe (the driver's attribute).
         let atomics = sys::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
         // SAFETY: both handles come from the driver, which writes one word.
         self.call("ask how a peer is joined", || unsafe {

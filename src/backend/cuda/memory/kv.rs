@@ -104,7 +104,7 @@ fn packed_pages(page_bytes: usize, pages: usize) -> usize {
     (PACKED / page_bytes).clamp(1, pages.max(1))
 }
 
-/// Slot word of a padded row, as in kernels/kv_page.cuh: its key and value are left out.
+/// Slot word of a row that is not stored, as in kernels/kv_page.cuh: a padded one.
 pub const NO_SLOT: u32 = u32::MAX;
 
 /// Where the rows of a step are stored.

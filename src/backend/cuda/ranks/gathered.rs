@@ -1,4 +1,4 @@
-//! What GPUs exchange that cannot write into each other's memory: NCCL gathers what each rank has, and every rank makes
+//! What GPUs exchange that NVLink does not join: NCCL gathers what each rank has, and every rank makes
 //! of it what the kernels of `peers` would, with the same bits. Slower than those, and on PCIe all there is.
 
 use std::collections::HashMap;

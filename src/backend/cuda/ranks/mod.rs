@@ -1,5 +1,5 @@
 //! GPUs of one host that compute one model together: what passes between them, through memory that each writes of the
-//! others (`peers`), or where they cannot, through NCCL (`gathered`). Nothing of a multicast is used. `ways` says which
+//! others (`peers`), or where NVLink does not join them, through NCCL (`gathered`). Nothing of a multicast is used. `ways` says which
 //! kernel serves which size; `measure` times them and NCCL.
 //!
 //! # No deadlock in the driver
@@ -92,20 +92,27 @@ impl Exchanges {
                     device.read_memory_of(peer)?;
                     match device.is_linked_to(peer)? {
                         true => Ok(()),
-                        false => Err(Error::value("--tensor-parallel", "GPUs joined by NVLink", peer.name())),
+                        false => {
+                            let ordinal = |device: &Device| device.facts().ordinal;
+                            let expected = format!("a GPU that NVLink joins to cuda:{}", ordinal(device));
+                            Err(Error::value("--tensor-parallel", expected, format!("cuda:{}", ordinal(peer))))
+                        }
                     }
                 })
             }
         };
         match peers() {
-            Ok(()) => Ok(Exchanges::Peers(Peers::connect(devices)?)),
+            Ok(()) => {
+                log::info!("the GPUs write into each other's memory");
+                Ok(Exchanges::Peers(Peers::connect(devices)?))
+            }
             Err(no_peers) => match Gathered::connect(devices) {
                 Ok(gathered) => {
                     log::info!("{no_peers}: NCCL {} serves instead", gathered.nccl.version());
                     Ok(Exchanges::Gathered(gathered))
                 }
                 Err(no_nccl) => {
-                    let expected = "GPUs that write into each other's memory, or NCCL";
+                    let expected = "GPUs joined by NVLink, or NCCL";
                     Err(Error::value("--tensor-parallel", expected, format!("{no_peers}; {no_nccl}")))
                 }
             },
@@ -145,8 +152,8 @@ impl CudaFabric {
         match &self.exchanges {
             Exchanges::Peers(peers) => Ok(peers),
             Exchanges::Gathered(_) => {
-                let found = format!("GPUs that cannot, or may not by {PEER_MEMORY}");
-                Err(Error::value("--devices", "GPUs that write into each other's memory", found))
+                let found = format!("GPUs that are not, or {PEER_MEMORY}=0");
+                Err(Error::value("--tensor-parallel", "GPUs joined by NVLink", found))
             }
         }
     }

@@ -1,4 +1,4 @@
-//! NCCL, found at run time: it gathers where GPUs cannot write into each other's memory, and its sums are compared with
+//! NCCL, found at run time: it gathers where NVLink does not join the GPUs, and its sums are compared with
 //! our own. Only what that takes is bound. It must not use NVLink multicast, which `NCCL_NVLS_ENABLE=0` in the
 //! environment says; without that it is not used.
 

@@ -1,6 +1,6 @@
 //! How a buffer is exchanged: by which kernel of kernels/ranks, in how many launches and blocks. All ranks find the same.
 //!
-//! The limit between the ways was measured on four H200s: of more than two ranks, one shot sends `ranks - 1` buffers, and
+//! The limit between the ways was measured on four H200s, of eight it was not tried: of more than two ranks, one shot sends `ranks - 1` buffers, and
 //! two shots send two at most, but wait for each other once more, which takes about 2 us on NVLink. `bench allreduce`
 //! prints both.
 
@@ -22,7 +22,8 @@ const WARP_LINES: usize = 4;
 /// Blocks of gathers and merges, which have a multiprocessor each.
 const CHUNKED_BLOCKS: usize = 128;
 
-/// Lines of all ranks' places in one half of a rank's memory, and floats, which gathers send.
+/// Lines, and floats, which gathers send, of as many places as there are ranks; a rank has one for each other one in each
+/// half of its memory.
 const LINES: usize = 384 << 10;
 const FLOATS: usize = 8 << 20;
 
@@ -183,7 +184,7 @@ mod tests {
                 for piece in pieces_of_gather(ranks, count) {
                     assert_eq!(piece.first, next);
                     next += piece.count;
-                    assert!(piece.blocks > 0 && piece.blocks <= MOST_BLOCKS, "{piece:?}");
+                    assert!(piece.blocks > 0 && piece.blocks <= CHUNKED_BLOCKS, "{piece:?}");
                     let chunks = piece.count.div_ceil(piece.chunk);
                     assert!(chunks <= MOST_CHUNKS && piece.count <= most_floats(ranks), "{piece:?}");
                     // The last chunk ends in memory, too.
@@ -221,7 +222,7 @@ mod tests {
                         assert!(piece.count * (head_dim + 2) <= most_floats(ranks), "{piece:?}");
                         assert!(piece.count.div_ceil(piece.chunk) <= MOST_CHUNKS, "{piece:?}");
                         // Both halves have blocks, and each of them a chunk.
-                        assert!((2..=MOST_BLOCKS).contains(&piece.blocks) && piece.blocks.is_multiple_of(2));
+                        assert!((2..=CHUNKED_BLOCKS).contains(&piece.blocks) && piece.blocks.is_multiple_of(2));
                         assert!(piece.blocks / 2 <= piece.count.div_ceil(piece.chunk), "{piece:?}");
                     }
                     assert_eq!(next, count);

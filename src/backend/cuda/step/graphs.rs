@@ -60,7 +60,7 @@ struct CachedGraph {
 
 impl Graphs {
     /// Drops all graphs: an address has changed.
-    pub fn clear(&mut self) {
+    fn clear(&mut self) {
         self.shapes.clear();
     }
 
