@@ -17,8 +17,7 @@ __device__ __forceinline__ void signal_full(unsigned full) {
 }
 
 // Stages copied directly to where they are multiplied. `last`: the `full` barrier of the stage copied last but not yet
-// signalled, or 0; it is signalled when the copies of the next stage have been issued, which may be the next tile's: the
-// copies of one tile are not waited for before those of the next one.
+// signalled, or 0; it is signalled when the copies of the next stage have been issued.
 struct DirectStages {
     // ROWS: rows copied at a time by all threads. COLUMNS: chunks of a row per thread, one per panel. STRIDE, PANEL:
     // bytes in the ring between rows and between panels.
@@ -64,12 +63,12 @@ struct DirectStages {
         last = full;
         cursor.next();
     }
-    __device__ __forceinline__ void end_all(WideShared&) {
+    __device__ __forceinline__ void end_tile(WideShared&) {
         wait_copies<0>();
-        if (last != 0) {
-            signal_full(last);
-        }
+        signal_full(last);
+        last = 0;
     }
+    __device__ __forceinline__ void end_all(WideShared&) {}
 };
 
 // Stages of 8-bit keys and values, copied to a second ring with as many stages. Each thread widens what it copied
@@ -114,6 +113,7 @@ struct WidenedStages {
             widen_oldest(wide);
         }
     }
+    __device__ __forceinline__ void end_tile(WideShared&) {}
     __device__ __forceinline__ void end_all(WideShared& wide) {
         wait_copies<0>();
         while (under_way > 0) {
@@ -159,17 +159,17 @@ struct StagesOf<true> {
 };
 using CopyStages = StagesOf<FP8>::Type;
 
-// Copies the queries of a tile, to the halves of those that take it. Unused rows are zeroed: stale data could produce
-// scores that force another m in every step.
-__device__ __forceinline__ void copy_queries(const Job& job, const Tile& tile, unsigned head, unsigned queries, const TileTurns::Takers& takers) {
+// Copies the queries of a tile. Unused rows are zeroed for each half that has rows: stale data could produce scores
+// that force another m in every step.
+__device__ __forceinline__ void copy_queries(const Job& job, const Tile& tile, unsigned head, unsigned queries) {
     constexpr unsigned ROWS = GROUP_THREADS / 8;  // at a time; each thread copies one chunk per panel
     const unsigned row = threadIdx.x % GROUP_THREADS / 8, chunk = threadIdx.x % 8, place = row * 128 + (chunk ^ row % 8) * 16;
-    for (unsigned first = 0; first < (takers.are_both() ? 128 : 64); first += ROWS) {
+    for (unsigned first = 0; first < (tile.rows > 64 ? 128 : 64); first += ROWS) {
         const T* from = job.query(packed_row(tile, first + row), head) + chunk * 8;
 #pragma unroll
         for (unsigned panel = 0; panel < PANELS; panel++) {
             if (CHUNKS % 8 == 0 || panel * 8 + chunk < CHUNKS) {
-                copy_16(queries + panel * 2 * PANEL_BYTES + (takers.first * 64 + first) * 128 + place, from + panel * 64, first < tile.rows);
+                copy_16(queries + panel * 2 * PANEL_BYTES + first * 128 + place, from + panel * 64, first < tile.rows);
             }
         }
     }
@@ -179,8 +179,7 @@ __device__ __forceinline__ void copy_queries(const Job& job, const Tile& tile, u
 __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, WideShared& wide) {
     const unsigned thread = threadIdx.x % GROUP_THREADS, lane = thread % 32, window = job.words[WINDOW];
     const unsigned row = CopyStages::row(thread), from = row * KV_ROW_BYTES + CopyStages::column(thread), place = CopyStages::place(thread);
-    unsigned query_parities = 0b11;  // a bit for each half
-    TileTurns turns;
+    unsigned query_parity = 1;
     CopyStages stages(queries + QUERY_BYTES);
     WideTiles tiles(job);
     unsigned coming = tiles.word(job);  // of the next tile
@@ -201,21 +200,10 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
         tiles.next();
         coming = tiles.word(job);
 
-        const TileTurns::Takers takers = turns.next(tile.rows);
-#pragma unroll
-        for (unsigned half = 0; half < 2; half++) {
-            if (takers.has(half)) {
-                wait_barrier(shared_address(&wide.queries_empty[half]), query_parities >> half & 1);
-                query_parities ^= 1u << half;
-            }
-        }
-        copy_queries(job, tile, head, queries, takers);
-#pragma unroll
-        for (unsigned half = 0; half < 2; half++) {
-            if (takers.has(half)) {
-                arrive_with_copies(shared_address(&wide.queries_full[half]));
-            }
-        }
+        wait_barrier(shared_address(&wide.queries_empty), query_parity);
+        query_parity ^= 1;
+        copy_queries(job, tile, head, queries);
+        arrive_with_copies(shared_address(&wide.queries_full));
 
         // The KV blocks of a step, cut off at the last written position.
         struct StepKvBlocks {
@@ -290,6 +278,7 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
             before = now;
             stages.end(wide);
         }
+        stages.end_tile(wide);
     }
     stages.end_all(wide);
 }

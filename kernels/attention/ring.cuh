@@ -15,10 +15,9 @@ constexpr unsigned STAGES = 3, STAGE_BYTES = 2 * OPERAND_BYTES;
 // blocks], laid out as in pages.
 constexpr unsigned RAW_OPERAND_BYTES = STEP_TOKENS * KV_ROW_BYTES, RAW_STAGE_BYTES = 2 * RAW_OPERAND_BYTES;
 constexpr unsigned WIDE_BYTES = QUERY_BYTES + STAGES * STAGE_BYTES + (FP8 ? STAGES * RAW_STAGE_BYTES : 0);
-// Barriers and stage descriptions, beside queries and ring. Each multiplying warpgroup has its half of the queries, 64
-// rows.
+// Barriers and stage descriptions, beside queries and ring.
 struct WideShared {
-    unsigned long long queries_full[2], queries_empty[2];
+    unsigned long long queries_full, queries_empty;
     unsigned long long full[STAGES], empty[STAGES];
     StageInfo stage_info[STAGES];
     StageInfo raw_info[FP8 ? STAGES : 1];  // of keys that are not widened yet; read and written by one thread
@@ -28,10 +27,8 @@ struct WideShared {
 __device__ __forceinline__ void init_wide(WideShared& wide) {
     constexpr unsigned MULTIPLIERS = 2 * GROUP_THREADS / 32;
     constexpr unsigned COPIERS = GROUP_THREADS / 32;
-    for (unsigned half = 0; half < 2; half++) {
-        init_barrier(shared_address(&wide.queries_full[half]), GROUP_THREADS);
-        init_barrier(shared_address(&wide.queries_empty[half]), MULTIPLIERS / 2);
-    }
+    init_barrier(shared_address(&wide.queries_full), GROUP_THREADS);
+    init_barrier(shared_address(&wide.queries_empty), MULTIPLIERS);
     for (unsigned i = 0; i < STAGES; i++) {
         init_barrier(shared_address(&wide.full[i]), COPIERS);
         init_barrier(shared_address(&wide.empty[i]), MULTIPLIERS);
@@ -39,30 +36,3 @@ __device__ __forceinline__ void init_wide(WideShared& wide) {
 }
 
 using RingCursor = Cursor<STAGES>;
-
-// Which of the two multiplying warpgroups take a tile: both, if it has more than 64 rows. Of others the first one does;
-// in deterministic plans, where each row's own tokens are such a tile, the two take them by turns, so that what one tile
-// waits for overlaps the next one.
-struct TileTurns {
-    unsigned turn = 0;
-
-    struct Takers {
-        unsigned first, end;
-
-        __device__ __forceinline__ bool has(unsigned group) const {
-            return first <= group && group < end;
-        }
-        __device__ __forceinline__ bool are_both() const {
-            return end - first == 2;
-        }
-    };
-    // Called once for each tile, in their order.
-    __device__ __forceinline__ Takers next(unsigned rows) {
-        if (rows > 64) {
-            return {0, 2};
-        }
-        const unsigned group = turn;
-        turn ^= DETERMINISTIC;
-        return {group, group + 1};
-    }
-};

@@ -52,11 +52,10 @@ struct WideRows : SoftmaxRows {
 
 // Runs warpgroup `group` (0 or 1) of the two that multiply.
 __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, unsigned queries, WideShared& wide) {
-    const unsigned lane = threadIdx.x % 32;
+    const unsigned lane = threadIdx.x % 32, first = group * 64 + threadIdx.x % GROUP_THREADS / 32 * 16;
     const unsigned ring = queries + QUERY_BYTES;
     RingCursor cursor;
     unsigned query_parity = 0;
-    TileTurns turns;
     // Signals that the whole warp no longer needs what `barrier` guards.
     auto release = [&](unsigned long long& barrier) {
         __syncwarp();
@@ -76,20 +75,19 @@ __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, un
 #pragma unroll 1
     for (WideTiles tiles(job); tiles.more(); tiles.next()) {
         const unsigned steps = steps_of(tiles.tile(job)), packed_rows = tiles.tile(job).rows;
-        const TileTurns::Takers takers = turns.next(packed_rows);
-        if (!takers.has(group)) {
+        wait_barrier(shared_address(&wide.queries_full), query_parity);
+        query_parity ^= 1;
+        if (group == 1 && packed_rows <= 64) {
+            release(wide.queries_empty);
             for (unsigned step = 0; step <= steps; step++) {
                 release(wide.empty[acquire()]);
             }
             continue;
         }
-        const unsigned first = (DETERMINISTIC && !takers.are_both() ? 0 : group * 64) + threadIdx.x % GROUP_THREADS / 32 * 16;
-        wait_barrier(shared_address(&wide.queries_full[group]), query_parity);
-        query_parity ^= 1;
         WideRows rows;
         rows.begin();
         rows.load_queries(queries, group);
-        release(wide.queries_empty[group]);
+        release(wide.queries_empty);
         // A word of a stage's info, broadcast to all lanes: lane 0 reads it, because lane 0 also releases the stage.
         auto broadcast = [&](const unsigned& word) { return __shfl_sync(ALL_LANES, lane == 0 ? word : 0, 0); };
         // Computed on demand, which is rare.
