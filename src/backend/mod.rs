@@ -375,8 +375,8 @@ pub trait Backend: Send + 'static {
     fn has_begun(&self) -> bool {
         true
     }
-    /// How long the threads that compute steps had no work while one ran, in the mean of all threads, since the backend
-    /// was opened. `None`: no threads of the host compute steps.
+    /// How long the threads that compute steps had no work while ops ran, in the mean of all threads, since the backend
+    /// was opened. `None`: it is not counted, as of GPUs and of several devices that compute one model.
     fn idle(&self) -> Option<Duration> {
         None
     }

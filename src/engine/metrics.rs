@@ -74,8 +74,8 @@ pub struct Metrics {
     pub seconds_planning: f64,
     /// Submitting steps: loading their arrays and enqueueing their work; on the CPU, computing them.
     pub seconds_forward: f64,
-    /// Of these seconds, those in which the CPU's threads had no work, in the mean of all threads: they waited for each
-    /// other, or for what one of them does alone. `None` on other devices.
+    /// Of these seconds, those in which the CPU's threads had no work while ops ran, in the mean of all threads: they
+    /// waited for each other, or for what one of them does alone. `None` where it is not counted.
     #[serde(default)]
     pub seconds_idle: Option<f64>,
     /// Waiting for the samples of submitted steps.

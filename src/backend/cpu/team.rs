@@ -54,13 +54,13 @@ pub struct TeamTimes {
     pub in_parts: Duration,
 }
 
-/// What the members of a team share. `gate` and `next` have cache lines of their own: all members write them.
+/// What the members of a team share. `gate`, `next` and `parts_ns` have cache lines of their own: all members write them.
 #[derive(Default)]
 struct Shared {
     gate: Gate,
     next: NextPart,
     /// Nanoseconds in parts of regions, of all members.
-    parts_ns: AtomicU64,
+    parts_ns: PartsTime,
     region: UnsafeCell<Option<Region>>,
     /// The first panic of a part.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -94,6 +94,10 @@ impl Gate {
 #[repr(align(128))]
 struct NextPart(AtomicUsize);
 
+#[derive(Default)]
+#[repr(align(128))]
+struct PartsTime(AtomicU64);
+
 /// The parts of the op that runs: `work` is called with each number below `parts`.
 #[derive(Clone, Copy)]
 struct Region {
@@ -111,7 +115,7 @@ impl Team {
     /// What its time went to.
     pub fn times(&self) -> TeamTimes {
         let of = |ns: &AtomicU64| Duration::from_nanos(ns.load(Ordering::Relaxed));
-        TeamTimes { in_regions: of(&self.regions_ns), in_parts: of(&self.shared.parts_ns) }
+        TeamTimes { in_regions: of(&self.regions_ns), in_parts: of(&self.shared.parts_ns.0) }
     }
 
     /// Threads that a region runs on at most.
@@ -223,7 +227,7 @@ impl Shared {
         loop {
             let part = self.next.0.fetch_add(1, Ordering::Relaxed);
             if part >= region.parts {
-                self.parts_ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+                self.parts_ns.0.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
                 return;
             }
             // SAFETY: the op's caller keeps `work` until everybody has left the region.

@@ -82,18 +82,12 @@ impl Process {
     /// Whether both guarantee the same samples. Also true for two processes on the same device without that guarantee.
     fn draws_as(&self, other: &Process) -> bool {
         match (self.exact, other.exact) {
-            (true, true) if self.arithmetic.is_some() => self.arithmetic == other.arithmetic,
-            // In versions that did not record it, only the CPU was exact, with any number of threads.
-            (true, true) => without_threads(&self.device) == without_threads(&other.device),
+            // Versions that did not record it folded long contexts in another way.
+            (true, true) => self.arithmetic == other.arithmetic,
             (false, false) => self.device == other.device,
             _ => false,
         }
     }
-}
-
-/// "cpu, AVX2" of "cpu, AVX2, 8 threads".
-fn without_threads(device: &str) -> &str {
-    device.rsplit_once(", ").map_or(device, |(kind, _)| kind)
 }
 
 impl Manifest {

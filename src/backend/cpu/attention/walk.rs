@@ -32,7 +32,7 @@ const PREFETCH_BYTES: usize = 512 << 10;
 /// Calls with fewer products (rows x positions x width) run on the calling thread: a worker would come too late.
 const PARALLEL_PRODUCTS: usize = 50_000;
 
-/// Sums of values in the states of all sections, 64 MiB, above which tasks do not share sections: chunks of so many
+/// Sums of values in the states of all sections, 64 MiB without padding, above which tasks do not share sections: chunks of so many
 /// rows are enough tasks for dozens of threads.
 const MOST_SHARED_SUMS: usize = 16 << 20;
 
@@ -358,10 +358,9 @@ impl TaskScratch {
     /// Begins the state of the first section that each row sees with the sink of its head. `sinks`: those of the task's
     /// heads.
     fn add_sinks(&mut self, call: &AttentionCall<'_>, task: &HeadTask, sinks: &[f32], geometry: &Geometry) {
-        let states = task.rows.len() * sinks.len();
+        let (states, sections) = (task.rows.len() * sinks.len(), call.tiles.sections());
         for (i, row) in task.rows.clone().enumerate() {
-            // A row that sees nothing of a member's positions may see it behind all tiles.
-            let section = first_section(call.plan, row).min(call.tiles.sections().end - 1);
+            let section = section_of_sink(first_section(call.plan, row), &sections);
             let slot = match task.shares {
                 false => 0,
                 true if task.sections.contains(&section) => (section - task.sections.start) as usize,
@@ -537,6 +536,12 @@ fn tile_view<P: KernelPath>(
     view
 }
 
+/// Where a row whose first section is `first` has its sink: of a row that sees nothing of a member's positions, that may
+/// lie before or behind the sections of all tiles.
+fn section_of_sink(first: u32, sections: &Range<u32>) -> u32 {
+    first.clamp(sections.start, sections.end - 1)
+}
+
 /// Divides `0..n` into the fewest groups of at most `MAX_ROWS`, of nearly equal size.
 fn even_groups(n: usize) -> impl ExactSizeIterator<Item = Range<usize>> {
     let groups = n.div_ceil(MAX_ROWS);
@@ -548,10 +553,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_sink_is_in_a_section_that_some_task_has() {
+        let found = [0, 2, 3, 4, 9].map(|first| section_of_sink(first, &(2..4)));
+        assert_eq!(found, [2, 2, 3, 3, 3]);
+    }
+
+    #[test]
     fn every_row_and_section_has_one_task_and_few_rows_of_few_heads_have_a_task_for_each_thread() {
-        for (threads, kv_heads, group, rows, sections) in
-            [(1, 1, 1, 1, 0..1), (8, 1, 8, 1, 2..11), (2, 3, 1, 1, 0..3), (2, 12, 1, 32, 0..3), (8, 2, 4, 900, 1..6)]
-        {
+        for (threads, kv_heads, group, rows, sections) in [
+            (1, 1, 1, 1, 0..1),
+            (8, 1, 8, 1, 2..11),
+            (2, 3, 1, 1, 0..3),
+            (2, 12, 1, 32, 0..3),
+            (8, 2, 4, 900, 1..6),
+            (8, 1, 8, 20, 0..4),
+        ] {
             let heads = HeadLayout { q_heads: kv_heads * group, kv_heads, head_dim: 64 };
             let tasks = HeadTasks::new(threads, heads, rows, sections.clone());
             let mut counts = vec![0; rows * kv_heads * sections.len()];
