@@ -1,4 +1,5 @@
-// A cuBLASLt whose products kill a GPU: the FAIL_AT-th on device FAIL_ON also writes where no memory is.
+// Stands in for cuBLASLt. The product number FAIL_AT on device FAIL_ON also starts a kernel that fails as FAIL_KIND says:
+// 0 writes to an invalid address, 1 traps, 2 fails an assertion.
 #include <cublasLt.h>
 #include <cstdio>
 #include <cassert>

@@ -1,4 +1,4 @@
-// Trial of sums of two (or RANKS) GPUs: kernels/ranks/all_reduce.cu and lines.cuh, in captured graphs of 20.
+// Times the kernels of kernels/ranks/all_reduce.cu on RANKS GPUs, in captured graphs of 20 launches, and checks their sums.
 #include <cuda_runtime.h>
 #include <cstdio>
 #include <cstdlib>
@@ -35,7 +35,7 @@ int main(int argc, char** argv) {
         for (size_t i = 0; i < MAX; i++) { float v = float((i * 7 + i / 4099 + 5 * d) % 61) - 30; { unsigned u; memcpy(&u, &v, 4); if (sizeof(PART) == 2) { unsigned short w = u >> 16; memcpy((void*)&h[i], &w, 2); } else memcpy((void*)&h[i], &u, 4); } want[i] += v; }
         CK(cudaMemcpy(g[d].x, h.data(), MAX * sizeof(PART), cudaMemcpyHostToDevice));
     }
-    // way 0 packets, 1 one shot, 2 lines, 3 two shots
+    // way 0 an empty kernel, 1 one shot, 3 two shots
     auto run = [&](int way, size_t count, unsigned blocks, unsigned extra, const char* name) {
         cudaGraphExec_t ex[RANKS];
         auto call = [&](int d) {
@@ -67,7 +67,7 @@ int main(int argc, char** argv) {
         for (int rep = 0; rep < 12; rep++) {
             for (int d = 0; d < (int)RANKS; d++) { CK(cudaSetDevice(d)); CK(cudaStreamSynchronize(g[d].s)); }
             for (int d = 0; d < (int)RANKS; d++) { CK(cudaSetDevice(d)); CK(cudaEventRecord(g[d].a, g[d].s)); CK(cudaGraphLaunch(ex[d], g[d].s)); CK(cudaEventRecord(g[d].b, g[d].s)); }
-            float worst = 1e9;  // the later starter has waited for nobody: the least of the ranks
+            float worst = 1e9;  // the rank that starts last waits for nobody: its time counts
             for (int d = 0; d < (int)RANKS; d++) { CK(cudaSetDevice(d)); CK(cudaEventSynchronize(g[d].b)); float ms; CK(cudaEventElapsedTime(&ms, g[d].a, g[d].b)); worst = std::min(worst, ms); }
             if (rep) ts.push_back(worst * 1000 / 20);
         }

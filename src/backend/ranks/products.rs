@@ -1,5 +1,5 @@
-//! Layers on all ranks: a product whose outputs are divided is each rank's own, one whose inputs are divided is a sum of
-//! the ranks' parts. Sums themselves are the fabric's.
+//! Layers on all ranks: a product whose outputs are divided is each rank's own, one whose inputs are divided is a sum
+//! of the ranks' parts. Sums themselves are the fabric's.
 
 use super::members::lock;
 use super::{Each, Portion, RankBuffer, RankExperts, RankMatrix, RankRoutes, RankVector, Ranked, Ranks};

@@ -1,7 +1,7 @@
 //! AVX-512 BF16 emulated in software: sixteen lanes in an array, and the emulated dot products of `bf16_dot`. Performs
 //! the operations of `avx512` in the same order and computes the same bits.
 
-use super::fold::{self, Geometry, Prefetch, RowStates, States, StatesMut, TileView, VisibleLanes};
+use super::fold::{self, Geometry, Prefetch, RowStates, StatesMut, StatesRef, TileView, VisibleLanes};
 use super::lanes::{FloatLanes, KernelPath, MAX_ROWS, kernels};
 use crate::backend::cpu::bf16_dot;
 

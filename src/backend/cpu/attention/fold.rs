@@ -405,7 +405,7 @@ pub unsafe fn pack<P: KernelPath>(x: &[f32], to: *mut P::Factor) {
 
 /// Neighbouring softmax states; see [`RowStates`].
 #[derive(Clone, Copy)]
-pub struct States<'a> {
+pub struct StatesRef<'a> {
     pub m: &'a [f32],
     pub l: &'a [CacheLine],
     /// As many lines for each state.
@@ -424,7 +424,7 @@ pub struct StatesMut<'a> {
 /// # Safety
 /// The processor has the path's instruction set.
 #[inline(always)]
-pub unsafe fn merge<P: KernelPath>(geometry: &Geometry, states: &mut StatesMut<'_>, next: States<'_>) {
+pub unsafe fn merge<P: KernelPath>(geometry: &Geometry, states: &mut StatesMut<'_>, next: StatesRef<'_>) {
     let (count, lines) = (states.m.len(), geometry.width / SLOTS);
     assert_eq!((next.m.len(), next.l.len(), states.l.len()), (count, count, count), "as many states");
     assert_eq!((next.o.len(), states.o.len()), (count * lines, count * lines), "states of the layer's width");

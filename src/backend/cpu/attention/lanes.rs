@@ -3,7 +3,7 @@
 
 use bytemuck::Pod;
 
-use super::fold::{Geometry, Prefetch, RowStates, States, StatesMut, TileView, VisibleLanes};
+use super::fold::{Geometry, Prefetch, RowStates, StatesMut, StatesRef, TileView, VisibleLanes};
 use super::gather::MaskWord;
 
 /// Rows (times heads of a group) that one kernel call folds at most: their scores for a tile fill 24 of AVX-512's 32
@@ -112,7 +112,7 @@ pub trait KernelPath {
     /// [`super::fold::pack`].
     unsafe fn pack(x: &[f32], to: *mut Self::Factor);
     /// [`super::fold::merge`].
-    unsafe fn merge(geometry: &Geometry, states: &mut StatesMut<'_>, next: States<'_>);
+    unsafe fn merge(geometry: &Geometry, states: &mut StatesMut<'_>, next: StatesRef<'_>);
     /// [`super::fold::finish`].
     unsafe fn finish(o: &[f32], l: &[f32; 16], out: &mut [f32]);
 }
@@ -259,9 +259,9 @@ macro_rules! kernels {
             unsafe { kernel::<Self>(x, to) }
         }
 
-        unsafe fn merge(geometry: &Geometry, states: &mut StatesMut<'_>, next: States<'_>) {
+        unsafe fn merge(geometry: &Geometry, states: &mut StatesMut<'_>, next: StatesRef<'_>) {
             $(#[target_feature(enable = $features)])?
-            unsafe fn kernel<P: KernelPath>(geometry: &Geometry, states: &mut StatesMut<'_>, next: States<'_>) {
+            unsafe fn kernel<P: KernelPath>(geometry: &Geometry, states: &mut StatesMut<'_>, next: StatesRef<'_>) {
                 // SAFETY: the caller's promises are passed on.
                 unsafe { fold::merge::<P>(geometry, states, next) }
             }

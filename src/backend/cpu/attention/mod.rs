@@ -41,8 +41,8 @@ pub struct AttentionScratch {
     walk: walk::WalkScratch,
 }
 
-/// See `Backend::tree_attention`. If there is `lse`, `[R, q_heads]`, it becomes the log-sum-exps, natural, of the results;
-/// a row that sees nothing has zeros and -inf. The processor must support the path of `cores`.
+/// See `Backend::tree_attention`. If there is `lse`, `[R, q_heads]`, it becomes the natural log-sum-exps of the results; a
+/// row that sees nothing has zeros and -inf. The processor must support the path of `cores`.
 #[allow(clippy::too_many_arguments)]
 pub fn tree_attention(
     cores: &Cores,

@@ -8,7 +8,7 @@ use bytemuck::Zeroable;
 
 use super::super::kv::SLOTS;
 use super::super::memory::CacheLine;
-use super::fold::{Geometry, RowStates, States, StatesMut};
+use super::fold::{Geometry, RowStates, StatesMut, StatesRef};
 use super::lanes::KernelPath;
 
 /// A list of states, whose numbers [`RowStates`] explains.
@@ -39,9 +39,9 @@ impl SoftmaxStates {
         self.l[at].0[0] = 1.0;
     }
 
-    pub fn get(&self, at: Range<usize>) -> States<'_> {
+    pub fn get(&self, at: Range<usize>) -> StatesRef<'_> {
         let lines = at.start * self.lines..at.end * self.lines;
-        States { m: &self.m[at.clone()], l: &self.l[at], o: &self.o[lines] }
+        StatesRef { m: &self.m[at.clone()], l: &self.l[at], o: &self.o[lines] }
     }
 
     fn get_mut(&mut self, at: Range<usize>) -> StatesMut<'_> {
@@ -65,7 +65,7 @@ impl SoftmaxStates {
     ///
     /// # Safety
     /// The processor has the path's instruction set.
-    pub unsafe fn merge<P: KernelPath>(&mut self, at: usize, next: States<'_>, geometry: &Geometry) {
+    pub unsafe fn merge<P: KernelPath>(&mut self, at: usize, next: StatesRef<'_>, geometry: &Geometry) {
         // SAFETY: promised by the caller.
         unsafe { P::merge(geometry, &mut self.get_mut(at..at + next.m.len()), next) };
     }

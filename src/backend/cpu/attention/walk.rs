@@ -13,7 +13,7 @@ use super::super::memory::{CacheLine, prefetch_line};
 use super::super::rows::sum_lanes;
 use super::super::team::Team;
 use super::super::{CpuBuffer, KvStore};
-use super::fold::{Geometry, Prefetch, States, TileView, VisibleLanes};
+use super::fold::{Geometry, Prefetch, StatesRef, TileView, VisibleLanes};
 use super::lanes::{KernelPath, MAX_ROWS};
 use super::states::SoftmaxStates;
 use super::tiles::{PAGES, PageRead, PageSlots, PlanTile, PlanTiles, TilePage};
@@ -195,7 +195,7 @@ impl AttentionOutput<'_> {
         let (head_dim, group) = (self.heads.head_dim, self.heads.group());
         let places = rows.flat_map(|row| (0..group).map(move |head| (row, kv_head * group + head)));
         for (at, (row, head)) in places.enumerate() {
-            let States { m, l, o } = states.get(at..at + 1);
+            let StatesRef { m, l, o } = states.get(at..at + 1);
             let sum = sum_lanes(l[0].0);
             if let Some(lse) = self.lse {
                 // SAFETY: promised by the caller.

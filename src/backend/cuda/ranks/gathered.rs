@@ -1,5 +1,5 @@
-//! What GPUs exchange that NVLink does not join: NCCL gathers what each rank has, and every rank makes
-//! of it what the kernels of `peers` would, with the same bits. Slower than those, and on PCIe all there is.
+//! What GPUs exchange that NVLink does not join: NCCL gathers what each rank has, and every rank makes of it what the
+//! kernels of `peers` would, with the same bits. Slower than those, and on PCIe all there is.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

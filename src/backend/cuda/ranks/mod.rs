@@ -1,6 +1,6 @@
 //! GPUs of one host that compute one model together: what passes between them, through memory that each writes of the
-//! others (`peers`), or where NVLink does not join them, through NCCL (`gathered`). Nothing of a multicast is used. `ways` says which
-//! kernel serves which size; `measure` times them and NCCL.
+//! others (`peers`), or where NVLink does not join them, through NCCL (`gathered`). Nothing of a multicast is used.
+//! `ways` says which kernel serves which size; `measure` times them and NCCL.
 //!
 //! # No deadlock in the driver
 //! A kernel of an exchange ends when the same exchange was enqueued on every rank. Loading kernels and allocating

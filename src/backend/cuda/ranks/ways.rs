@@ -1,8 +1,9 @@
-//! How a buffer is exchanged: by which kernel of kernels/ranks, in how many launches and blocks. All ranks find the same.
+//! How a buffer is exchanged: by which kernel of kernels/ranks, in how many launches and blocks. All ranks find the
+//! same.
 //!
-//! The limit between the ways was measured on four H200s, of eight it was not tried: of more than two ranks, one shot sends `ranks - 1` buffers, and
-//! two shots send two at most, but wait for each other once more, which takes about 2 us on NVLink. `bench allreduce`
-//! prints both.
+//! The limit between the ways was measured on four H200s, and not tried on eight: of more than two ranks, one shot sends
+//! `ranks - 1` buffers, and two shots send two at most, but wait for each other once more, which takes about 2 us on
+//! NVLink. `bench allreduce` prints both.
 
 use crate::backend::cuda::compile::units::ExchangedSums;
 
@@ -22,9 +23,10 @@ const WARP_LINES: usize = 4;
 /// Blocks of gathers and merges, which have a multiprocessor each.
 const CHUNKED_BLOCKS: usize = 128;
 
-/// Lines, and floats, which gathers send, of as many places as there are ranks; a rank has one for each other one in each
-/// half of its memory.
+/// Lines of sums that all ranks together would have in one half of a rank's memory, if it had a place of its own too.
 const LINES: usize = 384 << 10;
+
+/// The same of floats, which gathers and merges send.
 const FLOATS: usize = 8 << 20;
 
 /// Floats of a chunk: a multiple of what a block of 512 threads moves at once, eight each.
@@ -128,8 +130,8 @@ pub fn pieces_of_gather(ranks: usize, count: usize) -> impl Iterator<Item = Chun
     })
 }
 
-/// The launches in which members merge `count` units of a row and a head each: half the blocks send, half merge. A unit's
-/// state has `floats` floats.
+/// The launches in which members merge `count` units of a row and a head each: half the blocks send, half merge. The
+/// state of a unit has `floats` floats.
 pub fn pieces_of_merge(ranks: usize, count: usize, floats: usize) -> impl Iterator<Item = ChunkedPiece> {
     let (blocks, most) = (CHUNKED_BLOCKS / 2, (most_floats(ranks) / floats).min(MOST_CHUNKS * MOST_UNITS));
     split(count, most).map(move |(first, count)| {
