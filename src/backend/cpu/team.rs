@@ -132,8 +132,8 @@ impl Team {
         all.saturating_sub(alone + (now.in_parts - before.in_parts)) / self.threads as u32
     }
 
-    /// Calls `work` once for each of `0..parts`, in any order and on any member, and returns when all calls have. A
-    /// panic of a part is passed on, after the others.
+    /// Calls `work` once for each of `0..parts`, on any member, and returns when all calls have. Calls begin in rising
+    /// order. A panic of a part is passed on, after the others.
     pub fn run(&self, parts: usize, work: impl Fn(usize) + Sync) {
         if parts <= 1 || self.threads == 1 || self.taken.swap(true, Ordering::Acquire) {
             return (0..parts).for_each(work);
@@ -174,6 +174,49 @@ impl Team {
             // SAFETY: the chunk lies in the slice, chunks are disjoint, and each index is given out once.
             work(i, unsafe { std::slice::from_raw_parts_mut(base.at(from), length.min(all - from)) });
         });
+    }
+
+    /// Calls `prepare` once for each chunk of `length` of `items`, with its index, and when all those calls have ended
+    /// `work` once for each of `others`, with all items: two regions in one, whose members meet in between.
+    pub fn for_chunks_then<T: Send + Sync, U: Send>(
+        &self,
+        items: &mut [T],
+        length: usize,
+        prepare: impl Fn(usize, &mut [T]) + Sync,
+        others: &mut [U],
+        work: impl Fn(usize, &mut U, &[T]) + Sync,
+    ) {
+        let (all, base, others_base) = (items.len(), Base(items.as_mut_ptr()), Base(others.as_mut_ptr()));
+        let chunks = all.div_ceil(length);
+        let left = Left(AtomicUsize::new(chunks));
+        // Parts begin in rising order, so whoever waits for a chunk waits for a member that works on it.
+        self.run(chunks + others.len(), |part| match part.checked_sub(chunks) {
+            None => {
+                let from = part * length;
+                let _prepared = left.guard();
+                // SAFETY: the chunk lies in the slice, chunks are disjoint, and each index is given out once; nobody has
+                // all items before no chunk is left.
+                prepare(part, unsafe { std::slice::from_raw_parts_mut(base.at(from), length.min(all - from)) });
+            }
+            Some(i) => {
+                self.await_none(&left);
+                // SAFETY: the element lies in the slice and its index is given out once; no chunk is written any more.
+                work(i, unsafe { &mut *others_base.at(i) }, unsafe { std::slice::from_raw_parts(base.at(0), all) });
+            }
+        });
+    }
+
+    /// Waits until none is left, which is no time in parts.
+    fn await_none(&self, left: &Left) {
+        if left.0.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let (begun, mut spins) = (Instant::now(), 0);
+        while left.0.load(Ordering::Acquire) > 0 {
+            pause(&mut spins);
+        }
+        // The member adds the whole time since it entered when it leaves; until then the sum may be below zero.
+        self.shared.parts_ns.0.fetch_sub(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// Starts the workers, or as many as the system grants.
@@ -302,6 +345,23 @@ fn pause(spins: &mut u32) -> bool {
     true
 }
 
+/// How many chunks have not been prepared. Members poll it while the caller writes what else is on its stack.
+#[repr(align(128))]
+struct Left(AtomicUsize);
+
+impl Left {
+    /// Counts one down when it is dropped, also by a panic: nobody waits for a chunk that is given up.
+    fn guard(&self) -> impl Drop + '_ {
+        struct One<'a>(&'a Left);
+        impl Drop for One<'_> {
+            fn drop(&mut self) {
+                self.0.0.fetch_sub(1, Ordering::Release);
+            }
+        }
+        One(self)
+    }
+}
+
 /// A pointer to elements of which each thread takes different ones.
 struct Base<T>(*mut T);
 
@@ -388,6 +448,50 @@ mod tests {
         assert!(in_regions >= each && in_parts >= 2 * each && in_parts <= 2 * in_regions, "{:?}", team.times());
         team.run(1, |_| thread::sleep(each));
         assert_eq!(team.times().in_regions, in_regions, "one part needs no region");
+    }
+
+    #[test]
+    fn all_chunks_are_prepared_before_others_work() {
+        for threads in [1, 2, 4] {
+            let team = Team::new(threads);
+            for (items, length, others) in [(0, 3, 2), (1, 3, 5), (10, 3, 0), (40, 3, 7), (9, 1, 1)] {
+                for _ in 0..200 {
+                    let (mut prepared, mut worked) = (vec![0; items], vec![0; others]);
+                    team.for_chunks_then(
+                        &mut prepared,
+                        length,
+                        |i, chunk| chunk.iter_mut().enumerate().for_each(|(k, x)| *x += 1 + i * length + k),
+                        &mut worked,
+                        |i, worked, prepared| {
+                            assert!(prepared.iter().enumerate().all(|(k, &x)| x == k + 1), "{prepared:?}");
+                            *worked += i + 1;
+                        },
+                    );
+                    assert_eq!(worked, (1..=others).collect::<Vec<_>>());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_panic_while_chunks_are_prepared_ends_the_wait_and_reaches_the_caller() {
+        let team = Team::new(2);
+        let work =
+            || team.for_chunks_then(&mut [0; 8], 2, |i, _| assert!(i != 1, "chunk 1"), &mut [0; 4], |_, _, _| {});
+        let panic = catch_unwind(AssertUnwindSafe(work)).expect_err("a chunk panics");
+        assert!(panic.downcast_ref::<String>().is_some_and(|text| text.contains("chunk 1")));
+        each_part_runs_once(&team, 10);
+    }
+
+    #[test]
+    fn time_that_a_member_waits_for_chunks_is_not_time_in_parts() {
+        let team = Team::new(2);
+        let rest = Duration::from_millis(20);
+        // One chunk and two others: whoever does not prepare waits.
+        (0..5).for_each(|_| team.for_chunks_then(&mut [0], 1, |_, _| thread::sleep(rest), &mut [0; 2], |_, _, _| {}));
+        let TeamTimes { in_regions, in_parts } = team.times();
+        assert!(in_parts >= 5 * rest && in_regions >= 5 * rest);
+        assert!(in_parts < in_regions.mul_f64(1.5), "{in_parts:?} in parts, {in_regions:?} in regions");
     }
 
     #[test]

@@ -54,7 +54,8 @@ impl Avx512Kernel for Bf16PairDot {
                 (a, w) = unsafe { (a.add(1), w.add(64)) };
             }
             for p in 0..PANELS {
-                _mm_prefetch::<_MM_HINT_T1>(prefetch.wrapping_add(p * tile.panel_bytes).cast());
+                // Into the first-level cache: the next strip is read as soon as this one ends.
+                _mm_prefetch::<_MM_HINT_T0>(prefetch.wrapping_add(p * tile.panel_bytes).cast());
             }
             prefetch = prefetch.wrapping_add(64);
             left -= steps;

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::blocks::BlockScratch;
-use super::operand::{OperandFormat, ROW_STRIDE, Strip, pack_activations, strips};
+use super::operand::{OperandFormat, Packing, ROW_STRIDE, Strip, strips};
 use super::pack::PANEL;
 use super::quantised::QuantScratch;
 use super::{CpuMatrix, OutputMode};
@@ -136,14 +136,14 @@ pub fn grouped<'x>(
     }));
     packed.resize_with(packed.len().max(passes.len()), Vec::new);
     let packed = &mut packed[..passes.len()];
-    cores.team.for_each(packed, |i, packed| {
+    let pack = |i: usize, packed: &mut [Vec<u32>]| {
         let RowGroup { first, rows } = passes[i].rows;
-        pack_activations(cores, packed, w.cols, rows, operand, |r| input(first + r));
-    });
+        Packing { operand, inputs: w.cols, rows }.pack(cores.isa, &mut packed[0], |r| input(first + r));
+    };
     let pass = |pass: usize| {
-        let ExpertPass { expert, rows: RowGroup { first, rows } } = passes[pass];
-        let ((w, bias), operands, mode) = (weights(expert), packed[pass].as_slice(), OutputMode::Replace);
-        WeightPass { cores, kernels, w, operand, operands, first_row: first, rows, bias, mode }
+        let ExpertPass { expert, rows } = passes[pass];
+        let (w, bias) = weights(expert);
+        WeightPass::new(cores, kernels, w, rows, bias, OutputMode::Replace)
     };
     let share = (passes.len() * w.panels()).div_ceil(SHARES * cores.team.threads());
     shares.clear();
@@ -153,9 +153,9 @@ pub fn grouped<'x>(
     }));
     sums.resize_with(sums.len().max(shares.len()), Vec::new);
     let out = OutputColumns::of(out);
-    cores.team.for_each(&mut sums[..shares.len()], |i, sums| {
+    cores.team.for_chunks_then(packed, 1, pack, &mut sums[..shares.len()], |i, sums, packed| {
         let PassShare { pass: number, panels } = &shares[i];
-        pass(*number).share(panels.clone(), sums, &out);
+        pass(*number).share(&packed[*number], panels.clone(), sums, &out);
     });
 }
 
@@ -177,19 +177,7 @@ pub fn linear(
     let operand = (kernels.operand)(w.dtype());
     let most = (RESIDENT_WORDS / operand.words(w.cols).max(1)).max(kernels.rows);
     for rows in groups(x.rows, most) {
-        pack_activations(cores, &mut scratch.operands, w.cols, rows.rows, operand, |r| x.row(rows.first + r));
-        let pass = WeightPass {
-            cores,
-            kernels,
-            w,
-            operand,
-            operands: &scratch.operands,
-            first_row: rows.first,
-            rows: rows.rows,
-            bias,
-            mode,
-        };
-        pass.run(&mut scratch.sums, out);
+        WeightPass::new(cores, kernels, w, rows, bias, mode).run(x, &mut scratch.operands, &mut scratch.sums, out);
     }
 }
 
@@ -198,8 +186,8 @@ pub fn linear(
 enum PanelShares {
     /// `each` panels a share.
     Even { each: usize, all: usize },
-    /// Half of what each of `threads` threads has still to do, so that shares become smaller: threads end at about the
-    /// same time, also if one was delayed.
+    /// Half of what each of `threads` threads has still to do, so that shares become smaller, down to one panel: threads
+    /// end at about the same time, also if one was delayed.
     Shrinking { per_call: usize, threads: usize, all: usize },
 }
 
@@ -209,9 +197,10 @@ impl PanelShares {
         std::iter::from_fn(move || {
             let (each, all) = match self {
                 PanelShares::Even { each, all } => (each, all),
-                PanelShares::Shrinking { per_call, threads, all } => {
-                    ((all - from).div_ceil(2 * threads).div_ceil(per_call) * per_call, all)
-                }
+                PanelShares::Shrinking { per_call, threads, all } => match (all - from).div_ceil(2 * threads) {
+                    half if half < per_call => (1, all),
+                    half => (half.div_ceil(per_call) * per_call, all),
+                },
             };
             let share = from..(from + each).min(all);
             from = share.end;
@@ -244,30 +233,54 @@ struct WeightPass<'a> {
     kernels: &'a GemmKernels,
     w: &'a CpuMatrix,
     operand: OperandFormat,
-    operands: &'a [u32],
     first_row: usize,
     rows: usize,
+    /// Groups of the rows.
+    groups: usize,
     bias: Option<&'a [f32]>,
     mode: OutputMode,
 }
 
-impl WeightPass<'_> {
-    fn run(&self, sums: &mut Vec<Vec<f32>>, out: &mut CpuBuffer) {
+impl<'a> WeightPass<'a> {
+    fn new(
+        cores: &'a Cores,
+        kernels: &'a GemmKernels,
+        w: &'a CpuMatrix,
+        rows: RowGroup,
+        bias: Option<&'a [f32]>,
+        mode: OutputMode,
+    ) -> Self {
+        let RowGroup { first: first_row, rows } = rows;
+        let groups = rows.div_ceil(kernels.rows);
+        Self { cores, kernels, w, operand: (kernels.operand)(w.dtype()), first_row, rows, groups, bias, mode }
+    }
+
+    /// Packs the rows of `x` into `operands`, and multiplies them.
+    fn run(&self, x: &CpuBuffer, operands: &mut Vec<u32>, sums: &mut Vec<Vec<f32>>, out: &mut CpuBuffer) {
+        let packing = Packing { operand: self.operand, inputs: self.w.cols, rows: self.rows };
+        operands.resize(packing.len(), 0);
         // Few rows: one share per thread, so that prefetching is not interrupted. Many rows: more shares, so that other
         // threads can take over from one that was delayed.
         let (threads, all) = (self.cores.team.threads(), self.w.panels());
-        let shares = match self.groups().len() {
+        let shares = match self.groups {
             1 => self.shares(all.div_ceil(threads)),
             _ => PanelShares::Shrinking { per_call: self.panels_per_call(), threads, all },
         };
         sums.resize_with(shares.len().max(sums.len()), Vec::new);
         let out = OutputColumns::of(out);
-        self.cores.team.for_each(&mut sums[..shares.len()], |i, sums| self.share(shares.get(i), sums, &out));
+        let row = |r: usize| x.row(self.first_row + r);
+        self.cores.team.for_chunks_then(
+            operands,
+            Packing::CHUNK,
+            |chunk, out| packing.pack_chunk(self.cores.isa, chunk, out, row),
+            &mut sums[..shares.len()],
+            |i, sums, operands| self.share(operands, shares.get(i), sums, &out),
+        );
     }
 
     /// Panels of one kernel call.
     fn panels_per_call(&self) -> usize {
-        (self.kernels.panels)(self.rows.div_ceil(self.groups().len()))
+        (self.kernels.panels)(self.rows.div_ceil(self.groups))
     }
 
     /// The panels in shares of about `panels`: multiples of those of a call, so that only the last one has a remainder.
@@ -276,22 +289,18 @@ impl WeightPass<'_> {
         PanelShares::Even { each: panels.div_ceil(per_call).max(1) * per_call, all: self.w.panels() }
     }
 
-    fn groups(&self) -> impl ExactSizeIterator<Item = RowGroup> {
-        groups(self.rows, self.kernels.rows)
-    }
-
-    /// Multiplies a share of the panels by all rows.
-    fn share(&self, panels: Range<usize>, sums: &mut Vec<f32>, out: &OutputColumns) {
+    /// Multiplies a share of the panels by all rows, which `operands` has packed.
+    fn share(&self, operands: &[u32], panels: Range<usize>, sums: &mut Vec<f32>, out: &OutputColumns) {
         let (per_call, mut panel) = (self.panels_per_call(), panels.start);
         while panel < panels.end {
             let count = if panel + per_call <= panels.end { per_call } else { 1 };
-            self.panels(panel, count, sums, out);
+            self.panels(operands, panel, count, sums, out);
             panel += count;
         }
     }
 
     /// Multiplies panels `first .. first + count` by all rows and stores the outputs.
-    fn panels(&self, first: usize, count: usize, sums: &mut Vec<f32>, out: &OutputColumns) {
+    fn panels(&self, operands: &[u32], first: usize, count: usize, sums: &mut Vec<f32>, out: &OutputColumns) {
         let (words, width) = (self.operand.words(self.w.cols), count * PANEL);
         sums.resize(self.rows * width, 0.0);
         let rows = self.first_row..self.first_row + self.rows;
@@ -305,7 +314,7 @@ impl WeightPass<'_> {
                 Some((to, stride)) => SumsPlace { to, stride, adds: self.mode == OutputMode::Add },
                 None => SumsPlace { to: sums.as_mut_ptr(), stride: width, adds: false },
             };
-            self.strip(strip, first, count, sums, to);
+            self.strip(operands, strip, first, count, sums, to);
         }
         if output.is_none() {
             for (r, sums) in sums.chunks_exact(width).enumerate() {
@@ -316,7 +325,7 @@ impl WeightPass<'_> {
 
     /// Adds the products of one strip of panels `first .. first + count` to the sums of all rows, and stores them at
     /// `to`.
-    fn strip(&self, strip: Strip, first: usize, count: usize, sums: &[f32], to: SumsPlace) {
+    fn strip(&self, operands: &[u32], strip: Strip, first: usize, count: usize, sums: &[f32], to: SumsPlace) {
         let panel_bytes = self.w.panel_lines() * size_of::<CacheLine>();
         let weights: &[u8] = bytemuck::cast_slice(&self.w.lines()[first * self.w.panel_lines()..]);
         assert!(
@@ -326,12 +335,12 @@ impl WeightPass<'_> {
         let word_bytes = self.word_bytes();
         let end = strip.first + strip.words;
         let next = if end < self.operand.words(self.w.cols) { end * word_bytes } else { count * panel_bytes };
-        let operands = &self.operands[strip.index * self.rows * ROW_STRIDE..];
-        for group in self.groups() {
+        let operands = &operands[strip.index * self.rows * ROW_STRIDE..];
+        // Each group prefetches its share of the next strip, whole lines of all panels.
+        let prefetch_every = self.groups * size_of::<CacheLine>() / word_bytes;
+        let fetched = strip.words.div_ceil(prefetch_every) * size_of::<CacheLine>();
+        for (number, group) in groups(self.rows, self.kernels.rows).enumerate() {
             let kernel = (self.kernels.kernel)(self.w.dtype(), group.rows, count);
-            // Each group prefetches its share of the next strip.
-            let fetched =
-                group.first * strip.words / self.rows * word_bytes / size_of::<CacheLine>() * size_of::<CacheLine>();
             let tile = GemmTile {
                 a: operands[group.first * ROW_STRIDE..][..group.rows * ROW_STRIDE].as_ptr(),
                 w: weights[strip.first * word_bytes..].as_ptr(),
@@ -341,8 +350,8 @@ impl WeightPass<'_> {
                 to: to.to.wrapping_add(group.first * to.stride),
                 to_stride: to.stride,
                 adds: to.adds,
-                prefetch: weights.as_ptr().wrapping_add(next + fetched),
-                prefetch_every: self.groups().len() * size_of::<CacheLine>() / word_bytes,
+                prefetch: weights.as_ptr().wrapping_add(next + number * fetched),
+                prefetch_every,
             };
             // SAFETY: `a` holds the group's rows of the strip, `w` the strip of `count` panels, `sums` the group's
             // sums, and `to` is one of them or the group's columns of the output, which this thread alone writes.
@@ -399,12 +408,14 @@ mod tests {
                 let listed: Vec<_> = shares.iter().collect();
                 assert!(listed.iter().cloned().flatten().eq(0..all));
                 assert!((0..shares.len()).all(|i| shares.get(i) == listed[i]));
-                assert!(listed.iter().all(|share| share.len() % per_call == 0 || share.end == all));
+                let whole =
+                    |share: &Range<usize>| share.len().is_multiple_of(per_call) || share.end == all || share.len() == 1;
+                assert!(listed.iter().all(whole));
                 assert!(listed.is_sorted_by(|a, b| a.len() >= b.len()));
             }
         }
         let shares = PanelShares::Shrinking { per_call: 2, threads: 2, all: 48 };
-        assert_eq!(shares.iter().map(|share| share.len()).collect::<Vec<_>>(), [12, 10, 8, 6, 4, 2, 2, 2, 2]);
+        assert_eq!(shares.iter().map(|share| share.len()).collect::<Vec<_>>(), [12, 10, 8, 6, 4, 2, 2, 1, 1, 1, 1]);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //! a kernel reaches all its rows from one pointer, a strip stays in the first-level cache, and rows do not compete for
 //! the same cache sets.
 
+use crate::backend::cpu::Isa;
 use crate::backend::cpu::rows::{bf16_bits, for_each_isa};
-use crate::backend::cpu::{Cores, Isa};
 
 /// Most words per row of a strip. A strip of weights of two f32 panels then takes 32 KB, two thirds of a first-level
 /// cache of 48 KB.
@@ -51,33 +51,37 @@ pub fn strips(words: usize) -> impl Iterator<Item = Strip> + Clone {
     firsts.map(move |(index, first)| Strip { index, first, words: length.min(words - first) })
 }
 
-/// Fewer words than this are packed on the calling thread.
-const PARALLEL_FROM: usize = 16 * 1024;
-/// Rows of strips that a thread packs at a time.
-const SHARE_ROWS: usize = 16;
+/// How some rows of activations are packed, `[strips][rows][ROW_STRIDE]`, in chunks that threads share out.
+#[derive(Clone, Copy)]
+pub struct Packing {
+    pub operand: OperandFormat,
+    pub inputs: usize,
+    pub rows: usize,
+}
 
-/// Packs `rows` rows of `inputs` activations, which `row` returns, into `out`, `[strips][rows][ROW_STRIDE]`.
-pub fn pack_activations<'x>(
-    cores: &Cores,
-    out: &mut Vec<u32>,
-    inputs: usize,
-    rows: usize,
-    operand: OperandFormat,
-    row: impl Fn(usize) -> &'x [f32] + Sync,
-) {
-    let words = operand.words(inputs);
-    out.resize(strips(words).count() * rows * ROW_STRIDE, 0);
-    let rows_of_share = |share: usize, count: usize, out: &mut [u32]| {
+impl Packing {
+    /// Words of a chunk: rows of strips that a thread packs at a time, which take it about a microsecond.
+    pub const CHUNK: usize = 16 * ROW_STRIDE;
+
+    /// Words of all rows.
+    pub fn len(self) -> usize {
+        strips(self.operand.words(self.inputs)).count() * self.rows * ROW_STRIDE
+    }
+
+    /// Packs chunk number `chunk` into `out`, from the activations that `row` returns.
+    pub fn pack_chunk<'x>(self, isa: Isa, chunk: usize, out: &mut [u32], row: impl Fn(usize) -> &'x [f32]) {
         for (i, out) in out.chunks_exact_mut(ROW_STRIDE).enumerate() {
-            let (index, r) = ((share * count + i) / rows, (share * count + i) % rows);
-            let strip = strips(words).nth(index).expect("`out` has a row for each strip");
-            pack_activation_row(cores.isa, &mut out[..strip.words], row(r), strip, operand);
+            let at = chunk * (Self::CHUNK / ROW_STRIDE) + i;
+            let strip = strips(self.operand.words(self.inputs)).nth(at / self.rows);
+            let strip = strip.expect("`out` has a row for each strip");
+            pack_activation_row(isa, &mut out[..strip.words], row(at % self.rows), strip, self.operand);
         }
-    };
-    if rows * words < PARALLEL_FROM {
-        rows_of_share(0, 0, out);
-    } else {
-        cores.team.for_chunks(out, SHARE_ROWS * ROW_STRIDE, |share, out| rows_of_share(share, SHARE_ROWS, out));
+    }
+
+    /// Packs all chunks into `out`, which gets their length.
+    pub fn pack<'x>(self, isa: Isa, out: &mut Vec<u32>, row: impl Fn(usize) -> &'x [f32]) {
+        out.resize(self.len(), 0);
+        out.chunks_mut(Self::CHUNK).enumerate().for_each(|(i, chunk)| self.pack_chunk(isa, i, chunk, &row));
     }
 }
 

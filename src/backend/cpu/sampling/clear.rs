@@ -1,14 +1,13 @@
 //! The definition of sampling, step by step over a full sort, in f64.
 
 use super::scores::{adjusted, safe};
-use crate::backend::cpu::Isa;
 use crate::backend::cpu::exp::LOWEST;
 use crate::backend::{Pick, SampleRequest, Sampled};
 use crate::ids::TokenId;
 
 /// Samples one token.
 pub fn sample_row(logits: &[f32], request: &SampleRequest) -> Sampled {
-    let model = safe(Isa::Portable, logits);
+    let model = safe(logits);
     let scores = adjusted(&model, request);
     let token = match request.pick {
         Pick::Greedy => by_score(&scores)[0],

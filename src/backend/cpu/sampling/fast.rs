@@ -1,9 +1,11 @@
 //! Sampling without sorting the vocabulary. The maximum of each chunk of tokens tells which chunks can hold the
-//! likeliest ones. Sampling by temperature alone takes one pass for the maxima, one for the exponentials and their sums
-//! by chunk, and a search over the sums.
+//! likeliest ones. Sampling by temperature alone takes one pass for the maxima, one for the sums of the exponentials by
+//! chunk, a search over the sums, and the exponentials of the chunk that is found.
+
+use std::borrow::Cow;
 
 use super::nucleus::Cut;
-use super::scores::{adjusted, safe};
+use super::scores::{adjusted, made_all_safe};
 use crate::backend::cpu::Isa;
 use crate::backend::cpu::exp::{LOWEST, exp};
 use crate::backend::cpu::rows::for_each_isa;
@@ -31,26 +33,37 @@ pub struct RowScratch {
 
 /// Samples one token.
 pub fn sample_row(isa: Isa, scratch: &mut RowScratch, logits: &[f32], request: &SampleRequest) -> Sampled {
-    let safe = safe(isa, logits);
-    let scores = adjusted(&safe, request);
-    let changed = matches!(scores, std::borrow::Cow::Owned(_));
     let RowScratch { model_maxima, maxima, weights, sums } = scratch;
-    let model = Scores::new(isa, &safe, model_maxima);
-    let edited = if changed { &Scores::new(isa, &scores, maxima) } else { &model };
-
-    let model_sum = model.exponentials(isa, 1.0, weights, sums);
-    let token = match request.pick {
-        Pick::Greedy => edited.first_best(),
-        Pick::Given(token) => token.ix(),
-        Pick::Random { temperature, top_k, top_p, min_p, uniform } => {
-            let filters = Filters { temperature, top_k, top_p, min_p };
-            // The model's weights serve where nothing differs.
-            let total = (temperature == 1.0 && !changed).then_some(model_sum);
-            match filters.kept(isa, edited, &mut Weights { weights, sums, total }) {
-                Kept::Few(tokens) => inverse_cdf_of_kept(&tokens, uniform),
-                Kept::Many => inverse_cdf(weights, sums, uniform),
-            }
+    let made_safe;
+    let model = match Scores::new(isa, logits, model_maxima) {
+        Some(model) => model,
+        None => {
+            made_safe = made_all_safe(logits);
+            Scores::new(isa, &made_safe, model_maxima).expect("NaN and +inf are replaced")
         }
+    };
+    let adjusted = adjusted(model.scores, request);
+    let changed = match &adjusted {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(scores) => Some(Scores::new(isa, scores, maxima).expect("adjusted scores are no NaN and not +inf")),
+    };
+    let edited = changed.as_ref().unwrap_or(&model);
+
+    let filters = Filters::of(request.pick);
+    // The model's weights and sums serve where nothing differs.
+    let serve = filters.as_ref().is_some_and(|filters| filters.temperature == 1.0) && changed.is_none();
+    let stored = serve && filters.as_ref().is_some_and(|filters| !filters.none());
+    let model_sum = match stored {
+        true => model.exponentials(isa, 1.0, weights, sums),
+        false => model.sum_chunks(isa, 1.0, sums),
+    };
+    let token = match (request.pick, filters) {
+        (Pick::Given(token), _) => token.ix(),
+        (Pick::Random { uniform, .. }, Some(filters)) => {
+            let weights = Weights { weights, sums, total: serve.then_some(model_sum), stored };
+            filters.draw(isa, edited, weights, uniform)
+        }
+        _ => edited.first_best(),
     };
     let logprob = |t: usize| match model.best.is_finite() {
         true => (f64::from(model.scores[t]) - f64::from(model.best) - model_sum.ln()) as f32,
@@ -68,11 +81,13 @@ pub(super) struct Scores<'a> {
 }
 
 impl<'a> Scores<'a> {
-    fn new(isa: Isa, scores: &'a [f32], maxima: &'a mut Vec<f32>) -> Self {
+    /// `None`: one of them is NaN or +inf.
+    fn new(isa: Isa, scores: &'a [f32], maxima: &'a mut Vec<f32>) -> Option<Self> {
         maxima.resize(scores.len().div_ceil(CHUNK), 0.0);
-        chunk_maxima(isa, scores, maxima);
-        let best = maxima.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        Self { scores, maxima, best }
+        chunk_maxima(isa, scores, maxima).then(|| {
+            let best = maxima.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            Self { scores, maxima, best }
+        })
     }
 
     fn first_best(&self) -> usize {
@@ -135,6 +150,23 @@ impl<'a> Scores<'a> {
         sums.iter().sum()
     }
 
+    /// The same sums, of weights that are not kept.
+    fn sum_chunks(&self, isa: Isa, temperature: f32, sums: &mut Vec<f64>) -> f64 {
+        sums.resize(self.maxima.len(), 0.0);
+        if self.best.is_finite() {
+            sum_chunks(isa, self.scores, self.best, temperature, sums);
+        } else {
+            sums.fill(0.0);
+        }
+        sums.iter().sum()
+    }
+
+    /// The weights of one chunk, the same as `exponentials` writes; the best score is finite.
+    fn weigh_chunk(&self, isa: Isa, temperature: f32, chunk: usize, weights: &mut [f32; CHUNK]) {
+        let scores = &self.scores[chunk * CHUNK..self.scores.len().min((chunk + 1) * CHUNK)];
+        weigh_chunks(isa, scores, self.best, temperature, &mut weights[..scores.len()], &mut [0.0]);
+    }
+
     /// The weight of one token, computed in f64.
     fn weight(&self, token: usize, temperature: f32) -> f64 {
         self.weight_of(self.scores[token], temperature)
@@ -152,24 +184,44 @@ struct Weights<'a> {
     weights: &'a mut Vec<f32>,
     /// By chunk.
     sums: &'a mut Vec<f64>,
-    /// Their sum, once they are computed.
+    /// Their sum, once the sums are computed.
     total: Option<f64>,
+    /// Whether the weights are computed, too.
+    stored: bool,
 }
 
 impl Weights<'_> {
     /// Computes them unless they are. Returns their sum.
     fn compute(&mut self, isa: Isa, scores: &Scores, temperature: f32) -> f64 {
-        *self.total.get_or_insert_with(|| scores.exponentials(isa, temperature, self.weights, self.sums))
+        match self.total.filter(|_| self.stored) {
+            Some(total) => total,
+            None => {
+                self.stored = true;
+                *self.total.insert(scores.exponentials(isa, temperature, self.weights, self.sums))
+            }
+        }
+    }
+
+    /// Computes the sums unless they are.
+    fn sum(&mut self, isa: Isa, scores: &Scores, temperature: f32) {
+        self.total.get_or_insert_with(|| scores.sum_chunks(isa, temperature, self.sums));
     }
 
     fn keep(&mut self, isa: Isa, scores: &Scores, cut: Cut) -> Kept {
         cut.apply(isa, scores, self.weights, self.sums);
         Kept::Many
     }
+
+    fn copy_chunk(&self, chunk: usize, to: &mut [f32; CHUNK]) {
+        let weights = &self.weights[chunk * CHUNK..self.weights.len().min((chunk + 1) * CHUNK)];
+        to[..weights.len()].copy_from_slice(weights);
+    }
 }
 
 /// What passed the filters.
 enum Kept {
+    /// All tokens; their weights may not be stored.
+    All,
     /// By rising id, with their weights in f64.
     Few(Vec<(usize, f64)>),
     /// The tokens whose weight is not zero now.
@@ -185,6 +237,26 @@ struct Filters {
 }
 
 impl Filters {
+    /// Those of a random pick.
+    fn of(pick: Pick) -> Option<Self> {
+        match pick {
+            Pick::Random { temperature, top_k, top_p, min_p, .. } => Some(Self { temperature, top_k, top_p, min_p }),
+            Pick::Greedy | Pick::Given(_) => None,
+        }
+    }
+
+    /// The token at `uniform` of those that pass the filters.
+    fn draw(&self, isa: Isa, scores: &Scores, mut weights: Weights, uniform: f64) -> usize {
+        match self.kept(isa, scores, &mut weights) {
+            Kept::All => {
+                let weigh = |c: usize, to: &mut [f32; CHUNK]| scores.weigh_chunk(isa, self.temperature, c, to);
+                inverse_cdf(weights.sums, uniform, weigh)
+            }
+            Kept::Few(tokens) => inverse_cdf_of_kept(&tokens, uniform),
+            Kept::Many => inverse_cdf(weights.sums, uniform, |c, to| weights.copy_chunk(c, to)),
+        }
+    }
+
     fn none(&self) -> bool {
         self.top_k.is_none() && self.top_p >= 1.0 && self.min_p <= 0.0
     }
@@ -194,8 +266,8 @@ impl Filters {
         let weight = |t: usize| scores.weight(t, self.temperature);
         let mut kept: Vec<(usize, f64)>;
         if self.none() {
-            weights.compute(isa, scores, self.temperature);
-            return Kept::Many;
+            weights.sum(isa, scores, self.temperature);
+            return Kept::All;
         } else if let Some(k) = self.top_k {
             kept = scores.largest(k.max(1) as usize).into_iter().map(|t| (t, weight(t))).collect();
             let total: f64 = kept.iter().map(|(_, weight)| weight).sum();
@@ -270,31 +342,32 @@ impl Filters {
     }
 }
 
-/// The first token at which the running sum of `weights` exceeds `uniform` times the total. `sums`: by chunk.
-fn inverse_cdf(weights: &[f32], sums: &[f64], uniform: f64) -> usize {
+/// The first token at which the running sum of weights exceeds `uniform` times their total. `sums`: by chunk; `weights`
+/// writes those of a chunk.
+fn inverse_cdf(sums: &[f64], uniform: f64, mut weights: impl FnMut(usize, &mut [f32; CHUNK])) -> usize {
     let target = uniform * sums.iter().sum::<f64>();
-    let mut before = 0.0;
-    let mut last = 0;
-    for (c, (weights, sum)) in weights.chunks(CHUNK).zip(sums).enumerate() {
-        if *sum == 0.0 {
-            continue;
-        }
-        let mut running = before;
+    let mut positive_of = |chunk: usize| {
+        let mut of_chunk = [0.0; CHUNK];
+        weights(chunk, &mut of_chunk);
+        of_chunk.into_iter().enumerate().filter(|(_, weight)| *weight > 0.0)
+    };
+    let (mut before, mut last) = (0.0, None);
+    for (c, sum) in sums.iter().enumerate().filter(|(_, sum)| **sum > 0.0) {
         if before + sum > target || c + 1 == sums.len() {
-            for (i, &weight) in weights.iter().enumerate().filter(|(_, weight)| **weight > 0.0) {
+            let mut running = before;
+            for (i, weight) in positive_of(c) {
                 running += f64::from(weight);
-                last = c * CHUNK + i;
                 if running > target {
-                    return last;
+                    return c * CHUNK + i;
                 }
             }
-        } else {
-            let positive = weights.iter().rposition(|weight| *weight > 0.0);
-            last = c * CHUNK + positive.expect("a positive sum has a positive weight");
         }
         before += sum;
+        last = Some(c);
     }
-    last
+    // No running sum exceeds it, by rounding: the last token with a weight.
+    let last_of = |c: usize| c * CHUNK + positive_of(c).next_back().expect("a positive sum has a positive weight").0;
+    last.map_or(0, last_of)
 }
 
 /// The same among tokens that passed the filters.
@@ -310,21 +383,29 @@ fn inverse_cdf_of_kept(kept: &[(usize, f64)], uniform: f64) -> usize {
 }
 
 for_each_isa! {
-    fn chunk_maxima(scores: &[f32], maxima: &mut [f32]) = chunk_maxima_loop;
+    fn chunk_maxima(scores: &[f32], maxima: &mut [f32]) -> bool = chunk_maxima_loop;
 }
 
+/// Returns whether all scores are below +inf, and none is NaN.
 #[inline(always)]
-fn chunk_maxima_loop(scores: &[f32], maxima: &mut [f32]) {
+fn chunk_maxima_loop(scores: &[f32], maxima: &mut [f32]) -> bool {
+    let mut safe = [true; 16];
     for (chunk, max) in scores.chunks(CHUNK).zip(maxima) {
         let (whole, rest) = chunk.as_chunks::<16>();
         let mut lanes = [f32::NEG_INFINITY; 16];
         for part in whole {
-            for (lane, &x) in lanes.iter_mut().zip(part) {
+            for ((lane, safe), &x) in lanes.iter_mut().zip(&mut safe).zip(part) {
                 *lane = if x > *lane { x } else { *lane };
+                // False for NaN too.
+                *safe &= x <= f32::MAX;
             }
+        }
+        for (safe, x) in safe.iter_mut().zip(rest) {
+            *safe &= *x <= f32::MAX;
         }
         *max = lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
     }
+    safe == [true; 16]
 }
 
 for_each_isa! {
@@ -335,16 +416,37 @@ for_each_isa! {
 #[inline(always)]
 fn weigh_chunks_loop(scores: &[f32], best: f32, temperature: f32, weights: &mut [f32], sums: &mut [f64]) {
     for ((scores, weights), sum) in scores.chunks(CHUNK).zip(weights.chunks_mut(CHUNK)).zip(sums) {
-        for (weight, score) in weights.iter_mut().zip(scores) {
-            *weight = exp((score - best) / temperature);
-        }
-        let (whole, rest) = weights.as_chunks::<16>();
-        let mut lanes = [0.0f64; 16];
-        for part in whole {
-            for (lane, &weight) in lanes.iter_mut().zip(part) {
-                *lane += f64::from(weight);
-            }
-        }
-        *sum = lanes.iter().sum::<f64>() + rest.iter().map(|&weight| f64::from(weight)).sum::<f64>();
+        *sum = weigh(scores, best, temperature, weights);
     }
+}
+
+for_each_isa! {
+    fn sum_chunks(scores: &[f32], best: f32, temperature: f32, sums: &mut [f64]) = sum_chunks_loop;
+}
+
+#[inline(always)]
+fn sum_chunks_loop(scores: &[f32], best: f32, temperature: f32, sums: &mut [f64]) {
+    let mut weights = [0.0; CHUNK];
+    for (scores, sum) in scores.chunks(CHUNK).zip(sums) {
+        *sum = weigh(scores, best, temperature, &mut weights[..scores.len()]);
+    }
+}
+
+/// The weights of a chunk, and their sum.
+#[inline(always)]
+fn weigh(scores: &[f32], best: f32, temperature: f32, weights: &mut [f32]) -> f64 {
+    // Nothing changes by a division by 1, which takes as long as half of an exponential.
+    if temperature == 1.0 {
+        weights.iter_mut().zip(scores).for_each(|(weight, score)| *weight = exp(score - best));
+    } else {
+        weights.iter_mut().zip(scores).for_each(|(weight, score)| *weight = exp((score - best) / temperature));
+    }
+    let (whole, rest) = weights.as_chunks::<16>();
+    let mut lanes = [0.0f64; 16];
+    for part in whole {
+        for (lane, &weight) in lanes.iter_mut().zip(part) {
+            *lane += f64::from(weight);
+        }
+    }
+    lanes.iter().sum::<f64>() + rest.iter().map(|&weight| f64::from(weight)).sum::<f64>()
 }

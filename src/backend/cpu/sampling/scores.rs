@@ -3,31 +3,24 @@
 
 use std::borrow::Cow;
 
-use crate::backend::cpu::Isa;
-use crate::backend::cpu::rows::for_each_isa;
 use crate::backend::{SampleRequest, SeenToken};
 
 /// `logits` without NaN (now -inf) and +inf (now the largest f32).
-pub fn safe(isa: Isa, logits: &[f32]) -> Cow<'_, [f32]> {
-    if all_safe(isa, logits) {
-        Cow::Borrowed(logits)
-    } else {
-        Cow::Owned(logits.iter().map(|&x| made_safe(x)).collect())
+pub fn safe(logits: &[f32]) -> Cow<'_, [f32]> {
+    // False for NaN too.
+    match logits.iter().all(|&x| x <= f32::MAX) {
+        true => Cow::Borrowed(logits),
+        false => Cow::Owned(made_all_safe(logits)),
     }
+}
+
+/// The same of logits of which one is NaN or +inf.
+pub fn made_all_safe(logits: &[f32]) -> Vec<f32> {
+    logits.iter().map(|&x| made_safe(x)).collect()
 }
 
 fn made_safe(x: f32) -> f32 {
     if x.is_nan() { f32::NEG_INFINITY } else { x.min(f32::MAX) }
-}
-
-for_each_isa! {
-    fn all_safe(logits: &[f32]) -> bool = all_safe_loop;
-}
-
-#[inline(always)]
-fn all_safe_loop(logits: &[f32]) -> bool {
-    // False for NaN too. No early exit, so that the loop vectorises.
-    logits.iter().fold(true, |all, &x| all & (x <= f32::MAX))
 }
 
 /// The scores a request samples from, before temperature and filters: bias is added; then penalties are applied
