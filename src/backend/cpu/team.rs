@@ -1,5 +1,5 @@
 //! A team of threads for the CPU's ops: the caller and its workers share out the parts of one op, and meet again at its
-//! end. A step has hundreds of such regions, a few microseconds long each, so workers wait for the next one awake: they
+//! end, or once in between. A step has hundreds of such regions, a few microseconds long each, so workers wait for the next one awake: they
 //! spin for some microseconds, then yield to other programs, and sleep only after a millisecond without work. A worker
 //! that comes late is not waited for: the others take its parts.
 
@@ -50,17 +50,19 @@ pub struct Team {
 pub struct TeamTimes {
     /// Time in regions, from their opening until all members had left.
     pub in_regions: Duration,
-    /// Time that all members together spent in parts of regions.
+    /// Time that all members together spent in parts of regions, without that in which they waited for chunks.
     pub in_parts: Duration,
 }
 
-/// What the members of a team share. `gate`, `next` and `parts_ns` have cache lines of their own: all members write them.
+/// What the members of a team share. `gate`, `next` and the times have cache lines of their own: all members write them.
 #[derive(Default)]
 struct Shared {
     gate: Gate,
     next: NextPart,
     /// Nanoseconds in parts of regions, of all members.
-    parts_ns: PartsTime,
+    parts_ns: MembersTime,
+    /// Of these, nanoseconds in which members waited for chunks.
+    waited_ns: MembersTime,
     region: UnsafeCell<Option<Region>>,
     /// The first panic of a part.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -96,7 +98,7 @@ struct NextPart(AtomicUsize);
 
 #[derive(Default)]
 #[repr(align(128))]
-struct PartsTime(AtomicU64);
+struct MembersTime(AtomicU64);
 
 /// The parts of the op that runs: `work` is called with each number below `parts`.
 #[derive(Clone, Copy)]
@@ -115,7 +117,9 @@ impl Team {
     /// What its time went to.
     pub fn times(&self) -> TeamTimes {
         let of = |ns: &AtomicU64| Duration::from_nanos(ns.load(Ordering::Relaxed));
-        TeamTimes { in_regions: of(&self.regions_ns), in_parts: of(&self.shared.parts_ns.0) }
+        // A member adds what it waited before the whole that this is part of.
+        let in_parts = of(&self.shared.parts_ns.0).saturating_sub(of(&self.shared.waited_ns.0));
+        TeamTimes { in_regions: of(&self.regions_ns), in_parts }
     }
 
     /// Threads that a region runs on at most.
@@ -132,8 +136,8 @@ impl Team {
         all.saturating_sub(alone + (now.in_parts - before.in_parts)) / self.threads as u32
     }
 
-    /// Calls `work` once for each of `0..parts`, on any member, and returns when all calls have. Calls begin in rising
-    /// order. A panic of a part is passed on, after the others.
+    /// Calls `work` once for each of `0..parts`, on any member, and returns when all calls have. Numbers are taken
+    /// in rising order, and whoever takes one calls `work`. A panic of a part is passed on, after the others.
     pub fn run(&self, parts: usize, work: impl Fn(usize) + Sync) {
         if parts <= 1 || self.threads == 1 || self.taken.swap(true, Ordering::Acquire) {
             return (0..parts).for_each(work);
@@ -177,7 +181,8 @@ impl Team {
     }
 
     /// Calls `prepare` once for each chunk of `length` of `items`, with its index, and when all those calls have ended
-    /// `work` once for each of `others`, with all items: two regions in one, whose members meet in between.
+    /// `work` once for each of `others`, with all items: two regions in one, whose members meet in between. If `prepare`
+    /// panics, `work` is not called.
     pub fn for_chunks_then<T: Send + Sync, U: Send>(
         &self,
         items: &mut [T],
@@ -188,35 +193,47 @@ impl Team {
     ) {
         let (all, base, others_base) = (items.len(), Base(items.as_mut_ptr()), Base(others.as_mut_ptr()));
         let chunks = all.div_ceil(length);
-        let left = Left(AtomicUsize::new(chunks));
-        // Parts begin in rising order, so whoever waits for a chunk waits for a member that works on it.
+        let chunk = |i: usize| {
+            let from = i * length;
+            // SAFETY: the chunk lies in the slice, chunks are disjoint, and each index is given out once; nobody has all
+            // items before no chunk is left.
+            prepare(i, unsafe { std::slice::from_raw_parts_mut(base.at(from), length.min(all - from)) });
+        };
+        let other = |i: usize| {
+            // SAFETY: the element lies in the slice and its index is given out once; no chunk is written any more.
+            work(i, unsafe { &mut *others_base.at(i) }, unsafe { std::slice::from_raw_parts(base.at(0), all) });
+        };
+        if chunks <= 1 && others.len() <= 1 {
+            (0..chunks).for_each(chunk);
+            return (0..others.len()).for_each(other);
+        }
+        let left = Left { chunks: AtomicUsize::new(chunks), failed: AtomicBool::new(false) };
+        // Numbers are taken in rising order, so whoever waits for a chunk waits for a member that works on it.
         self.run(chunks + others.len(), |part| match part.checked_sub(chunks) {
             None => {
-                let from = part * length;
-                let _prepared = left.guard();
-                // SAFETY: the chunk lies in the slice, chunks are disjoint, and each index is given out once; nobody has
-                // all items before no chunk is left.
-                prepare(part, unsafe { std::slice::from_raw_parts_mut(base.at(from), length.min(all - from)) });
+                let _prepared = Prepared(&left);
+                chunk(part);
             }
             Some(i) => {
                 self.await_none(&left);
-                // SAFETY: the element lies in the slice and its index is given out once; no chunk is written any more.
-                work(i, unsafe { &mut *others_base.at(i) }, unsafe { std::slice::from_raw_parts(base.at(0), all) });
+                if !left.failed.load(Ordering::Relaxed) {
+                    other(i);
+                }
             }
         });
     }
 
-    /// Waits until none is left, which is no time in parts.
+    /// Waits until none is left.
     fn await_none(&self, left: &Left) {
-        if left.0.load(Ordering::Acquire) == 0 {
+        let none_left = || left.chunks.load(Ordering::Acquire) == 0;
+        if none_left() {
             return;
         }
         let (begun, mut spins) = (Instant::now(), 0);
-        while left.0.load(Ordering::Acquire) > 0 {
+        while !none_left() {
             pause(&mut spins);
         }
-        // The member adds the whole time since it entered when it leaves; until then the sum may be below zero.
-        self.shared.parts_ns.0.fetch_sub(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.shared.waited_ns.0.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// Starts the workers, or as many as the system grants.
@@ -345,20 +362,23 @@ fn pause(spins: &mut u32) -> bool {
     true
 }
 
-/// How many chunks have not been prepared. Members poll it while the caller writes what else is on its stack.
+/// The chunks that have not been prepared. On cache lines of its own: members poll it while the caller writes to its stack.
 #[repr(align(128))]
-struct Left(AtomicUsize);
+struct Left {
+    chunks: AtomicUsize,
+    /// Whether preparing one of them panicked.
+    failed: AtomicBool,
+}
 
-impl Left {
-    /// Counts one down when it is dropped, also by a panic: nobody waits for a chunk that is given up.
-    fn guard(&self) -> impl Drop + '_ {
-        struct One<'a>(&'a Left);
-        impl Drop for One<'_> {
-            fn drop(&mut self) {
-                self.0.0.fetch_sub(1, Ordering::Release);
-            }
+/// Counts a chunk as prepared when it is dropped, also by a panic: nobody waits for a chunk that is given up.
+struct Prepared<'a>(&'a Left);
+
+impl Drop for Prepared<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.failed.store(true, Ordering::Relaxed);
         }
-        One(self)
+        self.0.chunks.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -454,19 +474,26 @@ mod tests {
     fn all_chunks_are_prepared_before_others_work() {
         for threads in [1, 2, 4] {
             let team = Team::new(threads);
-            for (items, length, others) in [(0, 3, 2), (1, 3, 5), (10, 3, 0), (40, 3, 7), (9, 1, 1)] {
-                for _ in 0..200 {
+            for (items, length, others) in [(0, 3, 2), (1, 3, 5), (1, 3, 1), (10, 3, 0), (40, 3, 7), (9, 1, 1)] {
+                for turn in 0..50 {
                     let (mut prepared, mut worked) = (vec![0; items], vec![0; others]);
                     team.for_chunks_then(
                         &mut prepared,
                         length,
-                        |i, chunk| chunk.iter_mut().enumerate().for_each(|(k, x)| *x += 1 + i * length + k),
+                        |i, chunk| {
+                            if i == 0 && turn % 10 == 0 {
+                                // So that the others do wait.
+                                thread::sleep(Duration::from_millis(1));
+                            }
+                            chunk.iter_mut().enumerate().for_each(|(k, x)| *x += 1 + i * length + k);
+                        },
                         &mut worked,
                         |i, worked, prepared| {
                             assert!(prepared.iter().enumerate().all(|(k, &x)| x == k + 1), "{prepared:?}");
                             *worked += i + 1;
                         },
                     );
+                    assert!(prepared.iter().enumerate().all(|(k, &x)| x == k + 1), "{prepared:?}");
                     assert_eq!(worked, (1..=others).collect::<Vec<_>>());
                 }
             }
@@ -474,24 +501,40 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_while_chunks_are_prepared_ends_the_wait_and_reaches_the_caller() {
-        let team = Team::new(2);
-        let work =
-            || team.for_chunks_then(&mut [0; 8], 2, |i, _| assert!(i != 1, "chunk 1"), &mut [0; 4], |_, _, _| {});
-        let panic = catch_unwind(AssertUnwindSafe(work)).expect_err("a chunk panics");
-        assert!(panic.downcast_ref::<String>().is_some_and(|text| text.contains("chunk 1")));
-        each_part_runs_once(&team, 10);
+    fn a_panic_while_chunks_are_prepared_reaches_the_caller_and_nobody_works_on_them() {
+        for threads in [1, 2, 4] {
+            let team = Team::new(threads);
+            let prepare = |i: usize, _: &mut [i32]| assert!(i != 1, "chunk 1");
+            let work = || team.for_chunks_then(&mut [0; 8], 2, prepare, &mut [0; 4], |_, _, _| panic!("not prepared"));
+            let panic = catch_unwind(AssertUnwindSafe(work)).expect_err("a chunk panics");
+            assert!(panic.downcast_ref::<&str>().is_some_and(|text| *text == "chunk 1"));
+            each_part_runs_once(&team, 10);
+        }
     }
 
     #[test]
     fn time_that_a_member_waits_for_chunks_is_not_time_in_parts() {
         let team = Team::new(2);
-        let rest = Duration::from_millis(20);
-        // One chunk and two others: whoever does not prepare waits.
-        (0..5).for_each(|_| team.for_chunks_then(&mut [0], 1, |_, _| thread::sleep(rest), &mut [0; 2], |_, _, _| {}));
-        let TeamTimes { in_regions, in_parts } = team.times();
-        assert!(in_parts >= 5 * rest && in_regions >= 5 * rest);
-        assert!(in_parts < in_regions.mul_f64(1.5), "{in_parts:?} in parts, {in_regions:?} in regions");
+        let entered = Mutex::new(HashSet::new());
+        let enter = || entered.lock().expect("no member panics").insert(thread::current().id());
+        // Until both members were in a region, of which one waited for the other's only chunk.
+        for _ in 0..200 {
+            let (rest, before) = (Duration::from_millis(20), team.times());
+            let prepare = |_: usize, _: &mut [i32]| {
+                enter();
+                thread::sleep(rest);
+            };
+            team.for_chunks_then(&mut [0], 1, prepare, &mut [0; 2], |_, _, _| {
+                enter();
+            });
+            let (in_regions, in_parts) =
+                (team.times().in_regions - before.in_regions, team.times().in_parts - before.in_parts);
+            assert!(in_parts >= rest && in_regions >= rest, "{in_parts:?}, {in_regions:?}");
+            if std::mem::take(&mut *entered.lock().expect("no member panics")).len() == 2 {
+                return assert!(in_parts < in_regions.mul_f64(1.5), "{in_parts:?} in parts of {in_regions:?}");
+            }
+        }
+        panic!("no worker entered a region");
     }
 
     #[test]

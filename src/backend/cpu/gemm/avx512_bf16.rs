@@ -54,7 +54,8 @@ impl Avx512Kernel for Bf16PairDot {
                 (a, w) = unsafe { (a.add(1), w.add(64)) };
             }
             for p in 0..PANELS {
-                // Into the first-level cache: the next strip is read as soon as this one ends.
+                // Into the first-level cache: on Zen 5 5 % faster than into the second for 32 rows, the same for 8, 14 and
+                // 128 (benches/cpu/NOTES.md).
                 _mm_prefetch::<_MM_HINT_T0>(prefetch.wrapping_add(p * tile.panel_bytes).cast());
             }
             prefetch = prefetch.wrapping_add(64);

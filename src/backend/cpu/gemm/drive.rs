@@ -58,7 +58,7 @@ pub struct GemmTile {
     /// Whether they are added to what is there.
     pub adds: bool,
     /// Where to prefetch: the next strip in the first panel. After every `prefetch_every` words a kernel prefetches one
-    /// cache line of each panel into the second-level cache. May lie past the end of the weights.
+    /// cache line of each panel, into the cache that it chooses. May lie past the end of the weights.
     pub prefetch: *const u8,
     pub prefetch_every: usize,
 }
@@ -136,14 +136,17 @@ pub fn grouped<'x>(
     }));
     packed.resize_with(packed.len().max(passes.len()), Vec::new);
     let packed = &mut packed[..passes.len()];
-    let pack = |i: usize, packed: &mut [Vec<u32>]| {
-        let RowGroup { first, rows } = passes[i].rows;
-        Packing { operand, inputs: w.cols, rows }.pack(cores.isa, &mut packed[0], |r| input(first + r));
-    };
     let pass = |pass: usize| {
         let ExpertPass { expert, rows } = passes[pass];
         let (w, bias) = weights(expert);
         WeightPass::new(cores, kernels, w, rows, bias, OutputMode::Replace)
+    };
+    if let [packed] = packed {
+        return pass(0).run(input, packed, sums, out);
+    }
+    let pack = |i: usize, packed: &mut [Vec<u32>]| {
+        let RowGroup { first, rows } = passes[i].rows;
+        Packing { operand, inputs: w.cols, rows }.pack(cores.isa, &mut packed[0], |r| input(first + r));
     };
     let share = (passes.len() * w.panels()).div_ceil(SHARES * cores.team.threads());
     shares.clear();
@@ -177,17 +180,18 @@ pub fn linear(
     let operand = (kernels.operand)(w.dtype());
     let most = (RESIDENT_WORDS / operand.words(w.cols).max(1)).max(kernels.rows);
     for rows in groups(x.rows, most) {
-        WeightPass::new(cores, kernels, w, rows, bias, mode).run(x, &mut scratch.operands, &mut scratch.sums, out);
+        let pass = WeightPass::new(cores, kernels, w, rows, bias, mode);
+        pass.run(|r| x.row(r), &mut scratch.operands, &mut scratch.sums, out);
     }
 }
 
-/// How panels are shared out, in multiples of those of a call, so that only the last share has a remainder.
+/// How panels are shared out.
 #[derive(Clone, Copy)]
 enum PanelShares {
-    /// `each` panels a share.
+    /// `each` panels a share, a multiple of those of a call: only the last share has a remainder.
     Even { each: usize, all: usize },
-    /// Half of what each of `threads` threads has still to do, so that shares become smaller, down to one panel: threads
-    /// end at about the same time, also if one was delayed.
+    /// Half of what each of `threads` threads has still to do, so that shares become smaller and threads end at about the
+    /// same time, also if one was delayed: multiples of `per_call`, but single panels where no thread would get two.
     Shrinking { per_call: usize, threads: usize, all: usize },
 }
 
@@ -197,10 +201,10 @@ impl PanelShares {
         std::iter::from_fn(move || {
             let (each, all) = match self {
                 PanelShares::Even { each, all } => (each, all),
-                PanelShares::Shrinking { per_call, threads, all } => match (all - from).div_ceil(2 * threads) {
-                    half if half < per_call => (1, all),
-                    half => (half.div_ceil(per_call) * per_call, all),
-                },
+                PanelShares::Shrinking { threads, all, .. } if all - from <= threads => (1, all),
+                PanelShares::Shrinking { per_call, threads, all } => {
+                    ((all - from).div_ceil(2 * threads).div_ceil(per_call) * per_call, all)
+                }
             };
             let share = from..(from + each).min(all);
             from = share.end;
@@ -235,8 +239,8 @@ struct WeightPass<'a> {
     operand: OperandFormat,
     first_row: usize,
     rows: usize,
-    /// Groups of the rows.
-    groups: usize,
+    /// How many groups the rows are divided into.
+    group_count: usize,
     bias: Option<&'a [f32]>,
     mode: OutputMode,
 }
@@ -251,24 +255,30 @@ impl<'a> WeightPass<'a> {
         mode: OutputMode,
     ) -> Self {
         let RowGroup { first: first_row, rows } = rows;
-        let groups = rows.div_ceil(kernels.rows);
-        Self { cores, kernels, w, operand: (kernels.operand)(w.dtype()), first_row, rows, groups, bias, mode }
+        let (operand, group_count) = ((kernels.operand)(w.dtype()), rows.div_ceil(kernels.rows));
+        Self { cores, kernels, w, operand, first_row, rows, group_count, bias, mode }
     }
 
-    /// Packs the rows of `x` into `operands`, and multiplies them.
-    fn run(&self, x: &CpuBuffer, operands: &mut Vec<u32>, sums: &mut Vec<Vec<f32>>, out: &mut CpuBuffer) {
+    /// Packs its rows, whose activations `input` returns, into `operands`, and multiplies them.
+    fn run<'x>(
+        &self,
+        input: impl Fn(usize) -> &'x [f32] + Sync,
+        operands: &mut Vec<u32>,
+        sums: &mut Vec<Vec<f32>>,
+        out: &mut CpuBuffer,
+    ) {
         let packing = Packing { operand: self.operand, inputs: self.w.cols, rows: self.rows };
         operands.resize(packing.len(), 0);
         // Few rows: one share per thread, so that prefetching is not interrupted. Many rows: more shares, so that other
         // threads can take over from one that was delayed.
         let (threads, all) = (self.cores.team.threads(), self.w.panels());
-        let shares = match self.groups {
+        let shares = match self.group_count {
             1 => self.shares(all.div_ceil(threads)),
             _ => PanelShares::Shrinking { per_call: self.panels_per_call(), threads, all },
         };
         sums.resize_with(shares.len().max(sums.len()), Vec::new);
         let out = OutputColumns::of(out);
-        let row = |r: usize| x.row(self.first_row + r);
+        let row = |r: usize| input(self.first_row + r);
         self.cores.team.for_chunks_then(
             operands,
             Packing::CHUNK,
@@ -280,7 +290,7 @@ impl<'a> WeightPass<'a> {
 
     /// Panels of one kernel call.
     fn panels_per_call(&self) -> usize {
-        (self.kernels.panels)(self.rows.div_ceil(self.groups))
+        (self.kernels.panels)(self.rows.div_ceil(self.group_count))
     }
 
     /// The panels in shares of about `panels`: multiples of those of a call, so that only the last one has a remainder.
@@ -289,7 +299,7 @@ impl<'a> WeightPass<'a> {
         PanelShares::Even { each: panels.div_ceil(per_call).max(1) * per_call, all: self.w.panels() }
     }
 
-    /// Multiplies a share of the panels by all rows, which `operands` has packed.
+    /// Multiplies a share of the panels by all rows. `operands`: the packed rows.
     fn share(&self, operands: &[u32], panels: Range<usize>, sums: &mut Vec<f32>, out: &OutputColumns) {
         let (per_call, mut panel) = (self.panels_per_call(), panels.start);
         while panel < panels.end {
@@ -336,9 +346,11 @@ impl<'a> WeightPass<'a> {
         let end = strip.first + strip.words;
         let next = if end < self.operand.words(self.w.cols) { end * word_bytes } else { count * panel_bytes };
         let operands = &operands[strip.index * self.rows * ROW_STRIDE..];
-        // Each group prefetches its share of the next strip, whole lines of all panels.
-        let prefetch_every = self.groups * size_of::<CacheLine>() / word_bytes;
+        // Each group prefetches its share of the next strip in whole lines, rounded up: the last groups of many repeat its
+        // last line.
+        let prefetch_every = self.group_count * size_of::<CacheLine>() / word_bytes;
         let fetched = strip.words.div_ceil(prefetch_every) * size_of::<CacheLine>();
+        let last_line = (strip.words * word_bytes).saturating_sub(size_of::<CacheLine>());
         for (number, group) in groups(self.rows, self.kernels.rows).enumerate() {
             let kernel = (self.kernels.kernel)(self.w.dtype(), group.rows, count);
             let tile = GemmTile {
@@ -350,7 +362,7 @@ impl<'a> WeightPass<'a> {
                 to: to.to.wrapping_add(group.first * to.stride),
                 to_stride: to.stride,
                 adds: to.adds,
-                prefetch: weights.as_ptr().wrapping_add(next + number * fetched),
+                prefetch: weights.as_ptr().wrapping_add(next + (number * fetched).min(last_line)),
                 prefetch_every,
             };
             // SAFETY: `a` holds the group's rows of the strip, `w` the strip of `count` panels, `sums` the group's
@@ -415,7 +427,7 @@ mod tests {
             }
         }
         let shares = PanelShares::Shrinking { per_call: 2, threads: 2, all: 48 };
-        assert_eq!(shares.iter().map(|share| share.len()).collect::<Vec<_>>(), [12, 10, 8, 6, 4, 2, 2, 1, 1, 1, 1]);
+        assert_eq!(shares.iter().map(|share| share.len()).collect::<Vec<_>>(), [12, 10, 8, 6, 4, 2, 2, 2, 1, 1]);
     }
 
     #[test]

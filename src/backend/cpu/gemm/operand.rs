@@ -51,16 +51,17 @@ pub fn strips(words: usize) -> impl Iterator<Item = Strip> + Clone {
     firsts.map(move |(index, first)| Strip { index, first, words: length.min(words - first) })
 }
 
-/// How some rows of activations are packed, `[strips][rows][ROW_STRIDE]`, in chunks that threads share out.
+/// The packed form of some rows of activations, `[strips][rows][ROW_STRIDE]`, which is written in chunks.
 #[derive(Clone, Copy)]
 pub struct Packing {
     pub operand: OperandFormat,
+    /// Of a row.
     pub inputs: usize,
     pub rows: usize,
 }
 
 impl Packing {
-    /// Words of a chunk: rows of strips that a thread packs at a time, which take it about a microsecond.
+    /// Words of a chunk, but for the last: 16 rows of strips, which take a thread about a microsecond.
     pub const CHUNK: usize = 16 * ROW_STRIDE;
 
     /// Words of all rows.

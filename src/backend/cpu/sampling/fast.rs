@@ -49,21 +49,23 @@ pub fn sample_row(isa: Isa, scratch: &mut RowScratch, logits: &[f32], request: &
     };
     let edited = changed.as_ref().unwrap_or(&model);
 
-    let filters = Filters::of(request.pick);
-    // The model's weights and sums serve where nothing differs.
-    let serve = filters.as_ref().is_some_and(|filters| filters.temperature == 1.0) && changed.is_none();
-    let stored = serve && filters.as_ref().is_some_and(|filters| !filters.none());
+    // At temperature 1 the model's weights and sums are those of the edited scores, where nothing was edited.
+    let of_model = |temperature: f32| temperature == 1.0 && changed.is_none();
+    let stored = match request.pick {
+        Pick::Random { temperature, top_k: None, top_p, .. } => top_p < 1.0 && of_model(temperature),
+        Pick::Random { .. } | Pick::Greedy | Pick::Given(_) => false,
+    };
     let model_sum = match stored {
         true => model.exponentials(isa, 1.0, weights, sums),
         false => model.sum_chunks(isa, 1.0, sums),
     };
-    let token = match (request.pick, filters) {
-        (Pick::Given(token), _) => token.ix(),
-        (Pick::Random { uniform, .. }, Some(filters)) => {
-            let weights = Weights { weights, sums, total: serve.then_some(model_sum), stored };
-            filters.draw(isa, edited, weights, uniform)
+    let token = match request.pick {
+        Pick::Greedy => edited.first_best(),
+        Pick::Given(token) => token.ix(),
+        Pick::Random { temperature, top_k, top_p, min_p, uniform } => {
+            let weights = Weights { weights, sums, total: of_model(temperature).then_some(model_sum), stored };
+            Filters { temperature, top_k, top_p, min_p }.sample(isa, edited, weights, uniform)
         }
-        _ => edited.first_best(),
     };
     let logprob = |t: usize| match model.best.is_finite() {
         true => (f64::from(model.scores[t]) - f64::from(model.best) - model_sum.ln()) as f32,
@@ -237,16 +239,8 @@ struct Filters {
 }
 
 impl Filters {
-    /// Those of a random pick.
-    fn of(pick: Pick) -> Option<Self> {
-        match pick {
-            Pick::Random { temperature, top_k, top_p, min_p, .. } => Some(Self { temperature, top_k, top_p, min_p }),
-            Pick::Greedy | Pick::Given(_) => None,
-        }
-    }
-
     /// The token at `uniform` of those that pass the filters.
-    fn draw(&self, isa: Isa, scores: &Scores, mut weights: Weights, uniform: f64) -> usize {
+    fn sample(&self, isa: Isa, scores: &Scores, mut weights: Weights, uniform: f64) -> usize {
         match self.kept(isa, scores, &mut weights) {
             Kept::All => {
                 let weigh = |c: usize, to: &mut [f32; CHUNK]| scores.weigh_chunk(isa, self.temperature, c, to);
@@ -396,7 +390,7 @@ fn chunk_maxima_loop(scores: &[f32], maxima: &mut [f32]) -> bool {
         for part in whole {
             for ((lane, safe), &x) in lanes.iter_mut().zip(&mut safe).zip(part) {
                 *lane = if x > *lane { x } else { *lane };
-                // False for NaN too.
+                // NaN fails this comparison, too.
                 *safe &= x <= f32::MAX;
             }
         }
@@ -449,4 +443,45 @@ fn weigh(scores: &[f32], best: f32, temperature: f32, weights: &mut [f32]) -> f6
         }
     }
     lanes.iter().sum::<f64>() + rest.iter().map(|&weight| f64::from(weight)).sum::<f64>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_without_weights_and_weights_of_one_chunk_are_those_of_all() {
+        let scores: Vec<f32> = (0..300).map(|i| ((i * 7919) % 1009) as f32 / 50.0 - 10.0).collect();
+        for isa in Isa::available() {
+            for (len, temperature) in [1, 127, 128, 129, 300].into_iter().flat_map(|len| [(len, 1.0), (len, 0.7)]) {
+                let mut maxima = Vec::new();
+                let scores = Scores::new(isa, &scores[..len], &mut maxima).expect("all scores are finite");
+                let (mut weights, mut stored, mut alone) = (Vec::new(), Vec::new(), Vec::new());
+                let total = scores.exponentials(isa, temperature, &mut weights, &mut stored);
+                assert_eq!(scores.sum_chunks(isa, temperature, &mut alone).to_bits(), total.to_bits());
+                assert_eq!(alone, stored, "{isa:?}, {len} tokens");
+                for (c, whole) in weights.chunks(CHUNK).enumerate() {
+                    let mut of_chunk = [0.0; CHUNK];
+                    scores.weigh_chunk(isa, temperature, c, &mut of_chunk);
+                    assert_eq!(of_chunk[..whole.len()], *whole, "{isa:?}, {len} tokens, chunk {c}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn scores_are_refused_if_one_is_no_number_or_infinite_wherever_it_is() {
+        for (at, wrong) in
+            [0, 15, 16, 127, 128, 290, 299].into_iter().flat_map(|at| [(at, f32::NAN), (at, f32::INFINITY)])
+        {
+            let mut scores = vec![0.5; 300];
+            scores[7] = f32::NEG_INFINITY;
+            for isa in Isa::available() {
+                assert!(Scores::new(isa, &scores, &mut Vec::new()).is_some());
+                let mut scores = scores.clone();
+                scores[at] = wrong;
+                assert!(Scores::new(isa, &scores, &mut Vec::new()).is_none(), "{isa:?}, {wrong} at {at}");
+            }
+        }
+    }
 }

@@ -7,14 +7,14 @@ use crate::backend::{SampleRequest, SeenToken};
 
 /// `logits` without NaN (now -inf) and +inf (now the largest f32).
 pub fn safe(logits: &[f32]) -> Cow<'_, [f32]> {
-    // False for NaN too.
+    // NaN fails this comparison, too.
     match logits.iter().all(|&x| x <= f32::MAX) {
         true => Cow::Borrowed(logits),
         false => Cow::Owned(made_all_safe(logits)),
     }
 }
 
-/// The same of logits of which one is NaN or +inf.
+/// A copy with -inf for NaN, and the largest f32 for +inf.
 pub fn made_all_safe(logits: &[f32]) -> Vec<f32> {
     logits.iter().map(|&x| made_safe(x)).collect()
 }
