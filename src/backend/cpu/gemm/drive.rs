@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::blocks::BlockScratch;
-use super::operand::{OperandFormat, Packing, ROW_STRIDE, Strip, strips};
+use super::operand::{ActivationPacking, OperandFormat, ROW_STRIDE, Strip, strips};
 use super::pack::PANEL;
 use super::quantised::QuantScratch;
 use super::{CpuMatrix, OutputMode};
@@ -146,7 +146,7 @@ pub fn grouped<'x>(
     }
     let pack = |i: usize, packed: &mut [Vec<u32>]| {
         let RowGroup { first, rows } = passes[i].rows;
-        Packing { operand, inputs: w.cols, rows }.pack(cores.isa, &mut packed[0], |r| input(first + r));
+        ActivationPacking { operand, inputs: w.cols, rows }.pack(cores.isa, &mut packed[0], |r| input(first + r));
     };
     let share = (passes.len() * w.panels()).div_ceil(SHARES * cores.team.threads());
     shares.clear();
@@ -267,7 +267,7 @@ impl<'a> WeightPass<'a> {
         sums: &mut Vec<Vec<f32>>,
         out: &mut CpuBuffer,
     ) {
-        let packing = Packing { operand: self.operand, inputs: self.w.cols, rows: self.rows };
+        let packing = ActivationPacking { operand: self.operand, inputs: self.w.cols, rows: self.rows };
         operands.resize(packing.len(), 0);
         // Few rows: one share per thread, so that prefetching is not interrupted. Many rows: more shares, so that other
         // threads can take over from one that was delayed.
@@ -281,7 +281,7 @@ impl<'a> WeightPass<'a> {
         let row = |r: usize| input(self.first_row + r);
         self.cores.team.for_chunks_then(
             operands,
-            Packing::CHUNK,
+            ActivationPacking::CHUNK,
             |chunk, out| packing.pack_chunk(self.cores.isa, chunk, out, row),
             &mut sums[..shares.len()],
             |i, sums, operands| self.share(operands, shares.get(i), sums, &out),

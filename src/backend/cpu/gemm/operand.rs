@@ -53,14 +53,14 @@ pub fn strips(words: usize) -> impl Iterator<Item = Strip> + Clone {
 
 /// The packed form of some rows of activations, `[strips][rows][ROW_STRIDE]`, which is written in chunks.
 #[derive(Clone, Copy)]
-pub struct Packing {
+pub struct ActivationPacking {
     pub operand: OperandFormat,
     /// Of a row.
     pub inputs: usize,
     pub rows: usize,
 }
 
-impl Packing {
+impl ActivationPacking {
     /// Words of a chunk, but for the last: 16 rows of strips, which take a thread about a microsecond.
     pub const CHUNK: usize = 16 * ROW_STRIDE;
 

@@ -32,8 +32,8 @@ unsafe fn tile(tile: &BlockTile<'_>, sums: &mut [f32]) {
     }
 }
 
-/// What kernels of an instruction set for `codes` and `form` are compared with.
-#[cfg(test)]
+/// What kernels of an instruction set for `codes` and `form` are compared with: there are none but x86's.
+#[cfg(all(test, target_arch = "x86_64"))]
 pub mod tests {
     use super::super::drive::BlockForm;
     use super::super::operand::RoundedRows;

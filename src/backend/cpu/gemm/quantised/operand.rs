@@ -15,6 +15,7 @@ pub enum OperandForm {
     /// One f32 each.
     Numbers,
     /// One signed byte each.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "a form of AVX2's kernels"))]
     Signed,
     /// One byte each, 128 added.
     Offset,
