@@ -1,7 +1,7 @@
 //! A team of threads for the CPU's ops: the caller and its workers share out the parts of one op, and meet again at its
-//! end, or once in between. A step has hundreds of such regions, a few microseconds long each, so workers wait for the next one awake: they
-//! spin for some microseconds, then yield to other programs, and sleep only after a millisecond without work. A worker
-//! that comes late is not waited for: the others take its parts.
+//! end, or once in between. A step has hundreds of such regions, a few microseconds long each, so workers wait for the
+//! next one awake: they spin for some microseconds, then yield to other programs, and sleep only after a millisecond
+//! without work. A worker that comes late is not waited for: the others take its parts.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -195,8 +195,8 @@ impl Team {
         let chunks = all.div_ceil(length);
         let chunk = |i: usize| {
             let from = i * length;
-            // SAFETY: the chunk lies in the slice, chunks are disjoint, and each index is given out once; nobody has all
-            // items before no chunk is left.
+            // SAFETY: the chunk lies in the slice, chunks are disjoint, and each index is given out once. `other` reads the
+            // items only after all calls of `chunk` have ended.
             prepare(i, unsafe { std::slice::from_raw_parts_mut(base.at(from), length.min(all - from)) });
         };
         let other = |i: usize| {
@@ -208,7 +208,7 @@ impl Team {
             return (0..others.len()).for_each(other);
         }
         let left = Left { chunks: AtomicUsize::new(chunks), failed: AtomicBool::new(false) };
-        // Numbers are taken in rising order, so whoever waits for a chunk waits for a member that works on it.
+        // Members take numbers in rising order: one that waits for a chunk waits for a member that prepares it.
         self.run(chunks + others.len(), |part| match part.checked_sub(chunks) {
             None => {
                 let _prepared = Prepared(&left);
