@@ -25,6 +25,7 @@ const TILING: Tiling = Tiling {
     wide_rows: Some(128),
     workers: Workers::BlocksAndDecodeWarps(132),
     most_slots: usize::MAX,
+    openings_spare: None,
 };
 
 fn main() {

@@ -12,6 +12,10 @@ __device__ __forceinline__ void arrive(unsigned barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+__device__ __forceinline__ void arrive(unsigned barrier, unsigned arrivals) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
 // Makes the phase also wait for `bytes` from the copy engine, and arrives for all 32 lanes of a warp.
 __device__ __forceinline__ void arrive_expecting(unsigned barrier, unsigned bytes) {
     asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;\nmbarrier.arrive.shared::cta.b64 _, [%0], 32;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -49,6 +53,12 @@ struct Cursor {
     __device__ __forceinline__ void next() {
         stage = stage + 1 == LENGTH ? 0 : stage + 1;
         parity ^= stage == 0;
+    }
+    // Passes `count` stages.
+    __device__ __forceinline__ void pass(unsigned count) {
+        stage += count;
+        parity ^= stage / LENGTH % 2;
+        stage %= LENGTH;
     }
 };
 

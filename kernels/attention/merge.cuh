@@ -85,10 +85,14 @@ __device__ __forceinline__ void merge_heads(const Job& job, const MergeUnit<HEAD
         const unsigned slot = first == 0 ? unit.slot : unit.slot_of(job, first);
         Extent extent = load_extent(job.partials.extents + slot * q_heads + min(unit.head + lane % HEADS, last_head));
         // Past the last state, weights are 0 and the last state is read again; likewise past the last head.
+        // Deterministic plans have several states a row, the more the longer it is: there the loops end.
         LaneFloats part[AHEAD][HEADS];
         auto load = [&](unsigned i) {
 #pragma unroll
             for (unsigned a = 0; a < AHEAD; a++) {
+                if (DETERMINISTIC && i + a >= count) {
+                    break;
+                }
                 const size_t state = __shfl_sync(ALL_LANES, slot, min(i + a, count - 1) * HEADS) * q_heads;
 #pragma unroll
                 for (unsigned h = 0; h < HEADS; h++) {
@@ -124,6 +128,9 @@ __device__ __forceinline__ void merge_heads(const Job& job, const MergeUnit<HEAD
         for (unsigned i = 0;;) {
 #pragma unroll
             for (unsigned a = 0; a < AHEAD; a++) {
+                if (DETERMINISTIC && i + a >= count) {
+                    break;
+                }
 #pragma unroll
                 for (unsigned h = 0; h < HEADS; h++) {
                     const float weight = __shfl_sync(ALL_LANES, factor, (i + a) * HEADS + h);
@@ -228,13 +235,15 @@ __device__ __forceinline__ void merge_share(const Job& job, unsigned first, unsi
 }
 
 // Called by one of the WARPS warps of a block that merge: merges its share. Takes several heads at a time if there are
-// enough for all warps, so that no warp needs an extra round for a few.
-template <unsigned WARPS>
+// enough for all warps, so that no warp needs an extra round for a few. AHEAD: states at a time in deterministic kernels.
+template <unsigned WARPS, unsigned AHEAD>
 __device__ __forceinline__ void merge_states(const Job& job, unsigned warp, unsigned* words) {
     const unsigned first = warp * gridDim.x + blockIdx.x, warps = WARPS * gridDim.x;
     const unsigned heads = words[REAL_ROWS] * job.group * job.kv_heads * PARTS;
     // The number of heads per warp decides how many states share a maximum and thereby the rounding.
-    if (DETERMINISTIC || heads > 2 * warps) {
+    if (DETERMINISTIC) {
+        merge_share<4, AHEAD>(job, first, warps, words);
+    } else if (heads > 2 * warps) {
         merge_share<4, 2>(job, first, warps, words);
     } else if (heads > warps) {
         merge_share<2, 4>(job, first, warps, words);
@@ -258,5 +267,6 @@ __device__ __forceinline__ void leave(unsigned* words) {
         words[NARROW_TICKET] = 0;
         words[ENDED_BLOCKS] = 0;
         words[LEFT_BLOCKS] = 0;
+        words[OPENED_ROWS] = 0;
     }
 }

@@ -22,7 +22,9 @@ enum PlanWord {
     REAL_ROWS,  // rows without padding; 0 if another kernel merges the states (ranks/merge_members.cu)
     NARROW_HEADS,  // key heads per unit: a warp takes so many of a narrow tile, one after another
     FIRST_POSITION,  // of row 0 when the plan was made; all rows have advanced by the same number of tokens
-    HEADER_WORDS = 16
+    OPENING_ROWS,  // packed rows of all openings, the first of the wide tiles
+    OPENED_ROWS,  // of these, for all key heads, how many have their states; 0 before and after a step
+    HEADER_WORDS = 32  // KV blocks begin at a cache line
 };
 
 constexpr unsigned KV_BLOCK_TOKENS = 32;
@@ -32,6 +34,10 @@ constexpr unsigned TILE_KV_BLOCKS = 4;  // KV blocks repeated in the tile's own 
 // Number of partial states per row of a tile: several for all, one for all, or differing between rows. Where another
 // kernel merges all states, one counts as several.
 enum RowStates { SEVERAL, ONE, DIFFERENT };
+
+// An opening computes the first steps of a deterministic plan's tile for all rows that see the same keys there. It
+// writes states of SoftmaxRows (attention/rows.cuh) to the partial slots of the tiles that go on from them.
+constexpr unsigned OPENS = 4, CONTINUES = 8;
 
 // Packed rows (row * GROUP + head in the group) times KV blocks, for every key head. Stored as so many words in this
 // order.
@@ -43,7 +49,11 @@ struct Tile {
     unsigned slot;  // partial slot of the row that holds `first_row`; the following rows have the following slots
     unsigned lowest;  // smallest position of the rows when the plan was made
     unsigned highest;  // largest position
-    unsigned states;       // RowStates
+    unsigned states;       // RowStates, with OPENS or CONTINUES
+
+    __device__ __forceinline__ unsigned row_states() const {
+        return states % OPENS;
+    }
 };
 constexpr unsigned TILE_FIELDS = sizeof(Tile) / 4;
 static_assert(TILE_FIELDS + 2 * TILE_KV_BLOCKS == TILE_WORDS, "fields and KV blocks");

@@ -47,7 +47,9 @@ struct SoftmaxRows {
     float o[VALUE_DIM / 8][4];
     float s[STEP_TOKENS / 8][4];
     unsigned p[STEP_TOKENS / 16][4];
-    float m[2], l[2];  // `l` is this lane's share of the sum over the quad that holds the row
+    // `l` is this lane's share of the sum over the quad that holds the row; in deterministic kernels the sum itself, which
+    // another tile can go on from.
+    float m[2], l[2];
 
     __device__ __forceinline__ void begin() {
 #pragma unroll
@@ -189,8 +191,12 @@ struct SoftmaxRows {
         products_to_scores(job, whole, step_mask);
         init_max(job.scale);
         const float2 sums = scores_to_weights(job.scale);
-        l[0] = sums.x;
-        l[1] = sums.y;
+        l[0] = share_of_sum(sums.x);
+        l[1] = share_of_sum(sums.y);
+    }
+
+    __device__ __forceinline__ static float share_of_sum(float of_lane) {
+        return DETERMINISTIC ? quad_sum(of_lane) : of_lane;
     }
 
     // Turns products with keys into weights and waits for all other products. Weights rarely require another m.
@@ -216,8 +222,8 @@ struct SoftmaxRows {
             wait_products<0>();
             settled(o);
         }
-        l[0] += sums.x;
-        l[1] += sums.y;
+        l[0] += share_of_sum(sums.x);
+        l[1] += share_of_sum(sums.y);
     }
 
     __device__ __forceinline__ void pack_weights() {
@@ -238,12 +244,12 @@ __device__ __forceinline__ void store_wide(const Job& job, const Tile& tile, uns
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const unsigned i = first + lane / 4 + r * 8, packed = tile.first_row + i, row = job.by_group.quotient(packed);
-        const float l = quad_sum(rows.l[r]);
+        const float l = DETERMINISTIC ? rows.l[r] : quad_sum(rows.l[r]);
         if (i >= tile.rows) {
             continue;
         }
         const unsigned q_head = head * job.group + job.by_group.remainder(packed);
-        if (has_one_state(job.words, tile.states, row)) {
+        if (!(tile.states & OPENS) && has_one_state(job.words, tile.row_states(), row)) {
             const float scale = final_factor_fast(rows.m[r], l, sink_of(job.sinks, q_head));
             T* out = job.out + (static_cast<size_t>(row) * q_heads + q_head) * HEAD_DIM + from + lane % 4 * 2;
 #pragma unroll

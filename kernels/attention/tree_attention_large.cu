@@ -69,6 +69,6 @@ tree_attention_large(T* out, const T* qkv, const KvElement* kv, unsigned* words,
         meet(HELPING, 2 * GROUP_THREADS);
         stream_team(job, warp, queries, streams[warp], teams[warp / PARTS]);
     }
-    merge_states<WARPS_OF_TEAMS>(job, warp, words);
+    merge_states<WARPS_OF_TEAMS, 2>(job, warp, words);
 }
 #endif

@@ -23,12 +23,12 @@
 #include "registers.cuh"
 
 constexpr unsigned BLOCK_THREADS = 4 * GROUP_THREADS;
-constexpr unsigned NARROW_SLOTS = HEAD_DIM == 128 ? 3 : 4;
 static_assert(DECODE_WARPS * 32 == GROUP_THREADS, "a warpgroup");
 // The multiplying warps, which take narrow tiles when no wide tile is left.
 constexpr unsigned HELPERS = 2 * GROUP_THREADS / 32, HELPER_SLOTS = FP8 ? 4 : 2;
 static_assert(HELPERS * HELPER_SLOTS * SLOT_BYTES <= WIDE_BYTES, "their rings fit");
-// Warpgroups by role: 0 and 1 multiply, 2 takes narrow tiles, 3 copies.
+// Warpgroups by role: 0 and 1 multiply, 2 takes narrow tiles, 3 copies. Where there are no narrow tiles, a warp of 2
+// may relay what has landed.
 enum Role { NARROW = 2 };
 // Registers per thread; one thread of each warpgroup together has 512. The copier needs more where it widens and where
 // KV blocks span several pages. With heads of 80 and 96, and with fp8 and heads of 64, the multiplying
@@ -36,6 +36,9 @@ enum Role { NARROW = 2 };
 constexpr bool SPARES = (FP8 && HEAD_DIM == 64) || HEAD_DIM == 80 || HEAD_DIM == 96;
 constexpr unsigned MULTIPLIER_REGISTERS = SPARES ? 168 : 176, COPIER_REGISTERS = SPARES ? 56 : DETERMINISTIC || FP8 ? 48 : 40;
 constexpr unsigned NARROW_REGISTERS = 512 - 2 * MULTIPLIER_REGISTERS - COPIER_REGISTERS;
+// Of the warps that merge: where short tiles are preferred, they share all but the copier's.
+constexpr unsigned MERGE_REGISTERS = PREFERS_SHORT ? (512 - COPIER_REGISTERS) / 3 / 8 * 8 : NARROW_REGISTERS;
+constexpr unsigned READY_THREADS = 3 * GROUP_THREADS + (RELAYS ? 32 : 0);
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
 tree_attention_wgmma(T* out, const T* qkv, const KvElement* kv, unsigned* words, const unsigned* positions, float* partials, unsigned group, unsigned kv_heads, unsigned qkv_width, float scale_log2, float cap_rate, const float* sinks, unsigned rows_padded) {
@@ -47,7 +50,7 @@ tree_attention_wgmma(T* out, const T* qkv, const KvElement* kv, unsigned* words,
     const unsigned role = __shfl_sync(ALL_LANES, threadIdx.x / GROUP_THREADS, 0);  // warp-uniform for the compiler
     if (role < NARROW) {
         more_registers<MULTIPLIER_REGISTERS>();
-        meet(READY, 3 * GROUP_THREADS);
+        meet(READY, READY_THREADS);
         multiply_wide(job, role, queries, wide);
         const unsigned helper = role * DECODE_WARPS + warp;
         if (!DETERMINISTIC && units_of(job) > static_units()) {
@@ -56,10 +59,21 @@ tree_attention_wgmma(T* out, const T* qkv, const KvElement* kv, unsigned* words,
             const unsigned first = threadIdx.x % 32 == 0 ? next_dynamic_unit(job) : 0;
             stream_narrow<HELPER_SLOTS>(job, __shfl_sync(ALL_LANES, first, 0), queries + helper * HELPER_SLOTS * SLOT_BYTES, streams[DECODE_WARPS + helper], {});
         }
-        fewer_registers<NARROW_REGISTERS>();
+        fewer_registers<MERGE_REGISTERS>();
     } else if (role == NARROW) {
         fewer_registers<NARROW_REGISTERS>();
-        if constexpr (!DETERMINISTIC) {
+        if (RELAYS && warp == 0) {
+            meet(READY, READY_THREADS);
+            if (threadIdx.x % 32 == 0) {
+                relay_landed(job, wide);
+            }
+            __syncwarp();
+        }
+        if constexpr (PREFERS_SHORT) {
+            // A warpgroup's warps meet between two changes; this one waits for what the multiplying ones give back.
+            meet(MERGING, GROUP_THREADS);
+            more_registers<MERGE_REGISTERS>();
+        } else if constexpr (!DETERMINISTIC) {
             stream_narrow<NARROW_SLOTS>(job, static_unit(job, warp), queries + WIDE_BYTES + warp * NARROW_SLOTS * SLOT_BYTES, streams[warp], {});
         }
     } else {
@@ -70,7 +84,10 @@ tree_attention_wgmma(T* out, const T* qkv, const KvElement* kv, unsigned* words,
             prefetch(positions);
             init_wide(wide);
         }
-        meet(READY, 3 * GROUP_THREADS);
+        if (PREFERS_SHORT) {
+            zero_queries(queries);
+        }
+        meet(READY, READY_THREADS);
         zero_padding(job, rows_padded);
         copy_wide(job, queries, wide);
         wait_for_states(words);
@@ -78,6 +95,6 @@ tree_attention_wgmma(T* out, const T* qkv, const KvElement* kv, unsigned* words,
         return;
     }
     // One call site for all roles, to keep the code small for the instruction cache.
-    merge_states<DECODE_WARPS + HELPERS>(job, role * DECODE_WARPS + warp, words);
+    merge_states<DECODE_WARPS + HELPERS, PREFERS_SHORT ? 4 : 2>(job, role * DECODE_WARPS + warp, words);
 }
 #endif

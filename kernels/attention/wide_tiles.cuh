@@ -6,10 +6,14 @@
 
 constexpr unsigned GROUP_THREADS = 128;  // per warpgroup
 constexpr unsigned STEP_TOKENS = 2 * KV_BLOCK_TOKENS;  // scored per softmax step
+constexpr unsigned WARP_ROWS = 16;  // packed rows that a warp multiplies
+// Whether the kernel is made for tiles of few rows and steps: deterministic plans have one for each row's own tokens. With
+// heads of 80 and 96, and with 8-bit keys and values, it is as for other plans.
+constexpr bool PREFERS_SHORT = DETERMINISTIC && !FP8 && (HEAD_DIM == 64 || HEAD_DIM == 128);
 constexpr unsigned PANEL_BYTES = 64 * 128;  // of 64 rows of 64 elements
 
 // Ids of named barriers. From TEAMS on: one for each team.
-enum NamedBarrier { READY = 1, HELPING = 2, QUERIES = 3, TEAMS = 5 };
+enum NamedBarrier { READY = 1, HELPING = 2, QUERIES = 3, MERGING = 4, TEAMS = 5 };
 
 // Describes the keys of a step.
 struct StageInfo {
@@ -19,9 +23,10 @@ struct StageInfo {
 
 // Iterates over the (tile, key head) pairs of this block: every gridDim.x-th, longest tiles first.
 struct WideTiles {
-    unsigned index, count;
+    unsigned index, count, at;  // at: the first tile's word
 
-    __device__ __forceinline__ WideTiles(const Job& job) : index(blockIdx.x), count(job.words[WIDE_TILES] * job.kv_heads) {}
+    __device__ __forceinline__ WideTiles(const Job& job)
+        : index(blockIdx.x), count(job.words[WIDE_TILES] * job.kv_heads), at(job.words[WIDE_AT]) {}
     __device__ __forceinline__ bool more() const {
         return index < count;
     }
@@ -31,16 +36,31 @@ struct WideTiles {
     // This lane's word of the tile; 0 after the last tile.
     __device__ __forceinline__ unsigned word(const Job& job) const {
         const unsigned lane = threadIdx.x % 32;
-        return more() && lane < TILE_WORDS ? job.words[job.words[WIDE_AT] + job.by_kv_heads.quotient(index) * TILE_WORDS + lane] : 0;
+        return more() && lane < TILE_WORDS ? job.words[at + job.by_kv_heads.quotient(index) * TILE_WORDS + lane] : 0;
     }
     __device__ __forceinline__ Tile tile(const Job& job) const {
-        return read_tile(job.words, job.words[WIDE_AT], job.by_kv_heads.quotient(index));
+        return read_tile(job.words, at, job.by_kv_heads.quotient(index));
+    }
+    // What tells who takes a tile, how many stages it has, and what it begins and ends with; zeros after the last one.
+    struct Size {
+        unsigned rows, kv_blocks, states;
+    };
+    __device__ __forceinline__ Size size(const Job& job) const {
+        if (!more()) {
+            return {0, 0, 0};
+        }
+        const unsigned* words = job.words + at + job.by_kv_heads.quotient(index) * TILE_WORDS;
+        return {words[1], words[3], words[7]};
     }
     __device__ __forceinline__ unsigned head(const Job& job) const {
         return job.by_kv_heads.remainder(index);
     }
 };
 
+__device__ __forceinline__ unsigned steps_of(unsigned kv_blocks) {
+    return (kv_blocks + 1) / 2;
+}
+
 __device__ __forceinline__ unsigned steps_of(const Tile& tile) {
-    return (tile.kv_blocks + 1) / 2;
+    return steps_of(tile.kv_blocks);
 }

@@ -238,6 +238,12 @@ pub trait Backend: Send + 'static {
     fn cost_model(&self) -> CostModel;
     /// The tile size of attention (see `plan`).
     fn tile(&self) -> u32;
+    /// The tile size of plans of attention with these heads, over keys and values of `dtype`, within `window`: a multiple
+    /// of [`Backend::tile`].
+    fn attention_tile(&self, heads: HeadLayout, dtype: Dtype, window: Option<u32>) -> u32 {
+        let _ = (heads, dtype, window);
+        self.tile()
+    }
     /// Makes all ops batch-invariant, possibly slower. Steps and plans made before become invalid.
     fn set_batch_invariant(&mut self);
     /// Sets the KV dtype, which is the compute dtype at first. KV memory and steps made before become invalid.

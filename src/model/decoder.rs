@@ -160,9 +160,8 @@ impl<B: Backend> Decoder<B> {
     /// Makes this model batch-invariant on the backend it was loaded with. Steps made before become invalid.
     pub fn set_batch_invariant(&mut self, backend: &mut B) {
         backend.set_batch_invariant();
-        for hints in &mut self.hints {
-            *hints = PlanHints { tile: backend.tile(), cost: backend.cost_model(), ..*hints };
-        }
+        let kinds = Kinds::of(&self.config).attention;
+        self.hints = kinds.iter().map(|&kind| plan_hints(backend, self.dtype, kind)).collect();
     }
 
     /// Sets the longest sequence that steps will belong to, which decides which factors a longrope uses: keys stored before
@@ -386,7 +385,7 @@ fn plan_hints<B: Backend>(backend: &B, dtype: Dtype, kind: AttentionKind) -> Pla
     let small = |size: usize| u32::try_from(size).expect("config bounds heads far below 2^32");
     let AttentionKind { heads, window, group } = kind;
     PlanHints {
-        tile: backend.tile(),
+        tile: backend.attention_tile(heads, dtype, window),
         group,
         window,
         q_heads: small(heads.q_heads),

@@ -31,6 +31,12 @@ pub(super) trait Division {
         u32::MAX
     }
 
+    /// Whether backends may read once what items begin with alike, where it is less than a tile (see
+    /// `AttentionPlan::joins_beginnings`).
+    fn joins_beginnings(&self) -> bool {
+        true
+    }
+
     /// Called for each item that is made for `rows` of segment `index`.
     fn note_item(&self, index: usize, rows: &Range<usize>) {
         let _ = (index, rows);
@@ -68,6 +74,7 @@ impl<'a, D: Division> Builder<'a, D> {
             group: hints.group,
             window: hints.window,
             member: None,
+            joins_beginnings: division.joins_beginnings(),
             items: Vec::with_capacity(forest.segments.len()),
             spans: Vec::with_capacity(2 * forest.segments.len()),
             pages: forest.pages.clone(),

@@ -11,6 +11,10 @@ impl Division for Flat {
     fn shares(&self, _: &Node<'_>) -> bool {
         false
     }
+
+    fn joins_beginnings(&self) -> bool {
+        false
+    }
 }
 
 pub(super) fn plan(forest: &Forest, hints: &PlanHints) -> AttentionPlan {

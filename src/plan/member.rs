@@ -71,6 +71,7 @@ impl AttentionPlan {
             group: self.group,
             window: self.window,
             member: Some(member),
+            joins_beginnings: false,
             items: Vec::new(),
             spans: Vec::new(),
             pages: self.pages.clone(),
@@ -135,6 +136,7 @@ mod tests {
             group: GroupIx(0),
             window,
             member: None,
+            joins_beginnings: false,
             items: vec![WorkItem { rows: 0..2, spans: 0..1 }, WorkItem { rows: 0..1, spans: 1..2 }],
             spans: vec![
                 KvSpan { pages: 0..2, first_position: 0, tokens: 13 },

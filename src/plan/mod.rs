@@ -76,6 +76,9 @@ pub struct AttentionPlan {
     pub window: Option<u32>,
     /// Whose positions the spans count; `None`: all.
     pub member: Option<Member>,
+    /// Whether a backend may compute the first steps of a tile once for neighbouring items that begin with the same
+    /// spans, and each item's rest from there. Only less than a tile is left to that: planners share whole ones.
+    pub joins_beginnings: bool,
     pub items: Vec<WorkItem>,
     pub spans: Vec<KvSpan>,
     pub pages: Vec<PageId>,

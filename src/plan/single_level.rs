@@ -20,6 +20,10 @@ impl Division for SingleLevel {
     fn shares(&self, node: &Node<'_>) -> bool {
         u32::try_from(node.index).is_ok_and(|index| self.ends.binary_search(&index).is_ok())
     }
+
+    fn joins_beginnings(&self) -> bool {
+        false
+    }
 }
 
 pub(super) fn plan(forest: &Forest, hints: &PlanHints) -> AttentionPlan {

@@ -249,6 +249,7 @@ fn by_hand(
         tile: TILE,
         window: case.window,
         member: None,
+        joins_beginnings: false,
         items: Vec::new(),
         spans: Vec::new(),
         pages: Vec::new(),

@@ -38,6 +38,9 @@ struct Tile {
     /// Smallest and largest position of the rows when the plan was made.
     positions: (u32, u32),
     states: u32,
+    /// Whether its states are those of rows' first steps, and whether it goes on from such states.
+    opens: bool,
+    continues: bool,
     /// Words of the first KV blocks.
     first_kv_blocks: Vec<u32>,
 }
@@ -58,7 +61,9 @@ impl Words<'_> {
                 kv_blocks: number(&tile[2])..number(&tile[2]) + number(&tile[3]),
                 slot: number(&tile[4]),
                 positions: (tile[5], tile[6]),
-                states: tile[7],
+                states: tile[7] & 3,
+                opens: tile[7] & 4 != 0,
+                continues: tile[7] & 8 != 0,
                 first_kv_blocks: tile[TILE_FIELDS..].to_vec(),
             })
             .collect()
@@ -115,6 +120,10 @@ impl Words<'_> {
         for tiles in [&wide, &narrow] {
             assert!(tiles.iter().all(|tile| !tile.rows.is_empty() && !tile.kv_blocks.is_empty()));
         }
+        assert!(wide.is_sorted_by_key(|tile| !tile.opens), "openings come first, as others wait for them");
+        assert!(narrow.iter().all(|tile| !tile.opens && !tile.continues), "nobody waits in narrow tiles");
+        let opening_rows = wide.iter().filter(|tile| tile.opens).map(|tile| tile.rows.len()).sum::<usize>();
+        assert_eq!(self.header(PlanWord::OpeningRows), opening_rows, "what others wait for");
         for tile in wide.iter().chain(&narrow) {
             let rows_at = || tile.rows.clone().map(|packed| positions[packed / group]);
             let (first, last) = (rows_at().min().expect("a row"), rows_at().max().expect("a row"));
@@ -125,8 +134,12 @@ impl Words<'_> {
                 "a tile knows its positions"
             );
             let alone = |packed: usize| self.is_alone(packed / group);
+            let expected = match tile.opens {
+                true => (false, false),
+                false => (tile.rows.clone().any(alone), tile.rows.clone().all(alone)),
+            };
             assert_eq!(
-                (tile.rows.clone().any(alone), tile.rows.clone().all(alone)),
+                expected,
                 (tile.states > 0, tile.states == 1),
                 "a tile knows whether its rows have other states"
             );
@@ -139,12 +152,18 @@ impl Words<'_> {
             );
             for (packed, kv_head) in tile.rows.clone().flat_map(|p| (0..self.heads.kv_heads).map(move |h| (p, h))) {
                 let (row, head) = (packed / group, kv_head * group + packed % group);
-                let state = match self.is_alone(row) {
-                    true => &mut rows[row][head],
-                    false => &mut partials[tile.slot + row - tile.rows.start / group][head],
+                let slot = tile.slot + row - tile.rows.start / group;
+                let mut context = match tile.continues {
+                    true => partials[slot][head].take().expect("an opening has written its state"),
+                    false => Context::new(),
                 };
-                let mut context = Context::new();
+                let opened = context.keys().next_back().copied();
+                let state = match self.is_alone(row) && !tile.opens {
+                    true => &mut rows[row][head],
+                    false => &mut partials[slot][head],
+                };
                 for (position, place) in tile.kv_blocks.clone().flat_map(|p| self.kv_block(p, positions[row], last)) {
+                    assert!(opened < Some(position), "row {row} goes on behind what its opening has");
                     assert_eq!(context.insert(position, place), None, "row {row} meets position {position} again");
                 }
                 assert_eq!(state.replace(context), None, "two tiles write the state of row {row}, head {head}");
@@ -258,9 +277,14 @@ fn any_case(dice: &mut Dice) -> (HeadLayout, Tiling, Option<u32>, u32) {
         Workers::BlocksAndDecodeWarps(132),
         Workers::BlocksThenTeams { blocks: 132, teams: 4 },
     ]);
-    let tiling = Tiling { narrow_rows: dice.pick(&[8, 16]), wide_rows, workers, most_slots: usize::MAX };
+    let tiling =
+        Tiling { narrow_rows: dice.pick(&[8, 16]), wide_rows, workers, most_slots: usize::MAX, openings_spare: None };
     let window = dice.pick(&[None, None, Some(1), Some(33), Some(200)]);
-    (HeadLayout { q_heads, kv_heads, head_dim: 64 }, tiling, window, dice.pick(&[1, 1, 64, 128]))
+    let tile = dice.pick(&[1, 1, 64, 128, 256]);
+    // As deterministic kernels have it, with openings even if they spare one step.
+    let deterministic = Tiling { narrow_rows: 0, wide_rows: Some(128), openings_spare: Some(0), ..tiling };
+    let tiling = if tile > 1 && dice.within(0, 1) == 1 { deterministic } else { tiling };
+    (HeadLayout { q_heads, kv_heads, head_dim: 64 }, tiling, window, tile)
 }
 
 fn plan_hints(heads: HeadLayout, window: Option<u32>, tile: u32) -> PlanHints {
@@ -304,8 +328,10 @@ fn every_row_meets_each_position_that_it_sees_once() {
                 for (count, at) in
                     [(PlanWord::WideTiles, PlanWord::WideAt), (PlanWord::NarrowTiles, PlanWord::NarrowAt)]
                 {
-                    let tiles = read.tiles(count, at);
-                    assert!(tiles.is_sorted_by(|a, b| a.kv_blocks.len() >= b.kv_blocks.len()), "{case}: longest first");
+                    for tiles in read.tiles(count, at).chunk_by(|a, b| a.opens == b.opens) {
+                        let longest_first = tiles.is_sorted_by(|a, b| a.kv_blocks.len() >= b.kv_blocks.len());
+                        assert!(longest_first, "{case}: longest first");
+                    }
                 }
                 check(&plan, &words, &plan.row_positions, heads, &tiling, &case);
             }
@@ -403,7 +429,7 @@ fn a_plan_fills_no_more_slots_than_it_may_where_long_items_can_be_divided_less()
 
 #[test]
 fn few_words_follow_a_decode_step_from_page_to_page() {
-    let (mut steps, mut patched, mut anew) = (0, 0, 0);
+    let (mut steps, mut patched, mut anew, mut with_openings) = (0, 0, 0, 0);
     for seed in 0..30 {
         for planner in Planner::ALL {
             let mut dice = Dice::new(seed);
@@ -414,6 +440,7 @@ fn few_words_follow_a_decode_step_from_page_to_page() {
             let mut words = build(&plan);
             let case = format!("seed {seed}, {planner:?}, {heads:?}, {tiling:?}, window {window:?}, tile {tile}");
             check(&plan, &words, &plan.row_positions, heads, &tiling, &case);
+            with_openings += u32::from(words.words()[PlanWord::OpeningRows as usize] > 0);
             let mut next_page = 10_000;
             for _ in 0..4 * KV_BLOCK_TOKENS {
                 let new_pages = new_pages(&plan, &mut next_page);
@@ -442,6 +469,7 @@ fn few_words_follow_a_decode_step_from_page_to_page() {
         }
     }
     assert!(steps > 1000 && patched > 1000 && anew > 20, "{steps} steps, {patched} pages turned, {anew} made anew");
+    assert!(with_openings > 0, "no plan has an opening");
 }
 
 /// Those of rows whose pages are full.
@@ -510,7 +538,13 @@ fn members_follow_a_decode_step_from_page_to_page() {
 #[test]
 fn one_long_item_is_divided_among_all_blocks_and_many_short_ones_are_not() {
     let heads = HeadLayout { q_heads: 8, kv_heads: 2, head_dim: 128 };
-    let many = Tiling { narrow_rows: 16, wide_rows: Some(128), workers: Workers::Blocks(264), most_slots: usize::MAX };
+    let many = Tiling {
+        narrow_rows: 16,
+        wide_rows: Some(128),
+        workers: Workers::Blocks(264),
+        most_slots: usize::MAX,
+        openings_spare: None,
+    };
     let few = Tiling { workers: Workers::Blocks(16), ..many };
     let plan = |planner| decode_step(|tree, pool| star(tree, pool, 2400, 200), &plan_hints(heads, None, 1), planner);
     let (tree, flat) = (plan(Planner::Tree), plan(Planner::Flat));

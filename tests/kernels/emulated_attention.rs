@@ -313,7 +313,7 @@ fn check_members(kernel: &Emulated, setting: &Setting, shape: ForestShape, seed:
     let names: Vec<usize> = (0..grown.rows.len()).collect();
     let HeadLayout { q_heads, head_dim, .. } = setting.heads;
     let kind = kernel_of(head_dim);
-    let tiling = hopper_tiling(kind, head_dim, 2, false);
+    let tiling = hopper_tiling(kind, kept(setting.kv), head_dim, 2, false);
     let states = MemberStates { ranks: of, members: of, element: setting.dtype, head_dim, is_permuted: true };
     let Some(merge) = Emulated::compile(&units::merge_members(states), "merge_members") else { return };
     for (planner, how) in Planner::ALL.into_iter().zip(schedules(seed).into_iter().cycle()) {
@@ -387,7 +387,7 @@ fn check(kernel: &Emulated, setting: &Setting, shape: ForestShape, seed: u64, bl
     let (kv, exact) = (kv(setting, &grown), exact(setting, &grown));
     let names: Vec<usize> = (0..grown.rows.len()).collect();
     let head_dim = setting.heads.head_dim;
-    let tiling = hopper_tiling(kernel_of(head_dim), head_dim, blocks, false);
+    let tiling = hopper_tiling(kernel_of(head_dim), kept(setting.kv), head_dim, blocks, false);
     for (number, planner) in Planner::ALL.into_iter().enumerate() {
         let case = format!("{shape:?}, seed {seed}, {setting}, {planner}, {blocks} blocks");
         let plan = planner.plan(&grown.forest, &hints(setting, 1));
@@ -429,15 +429,20 @@ fn laid_anew(setting: &Setting, grown: &GrownForest, row: usize, kv: &[u8]) -> (
 }
 
 /// Each row of a forest has the same bits by every planner, alone, among some of the others, and wherever its context
-/// lies.
-fn check_deterministic(kernel: &Emulated, setting: &Setting, shape: ForestShape, seed: u64, blocks: usize) {
+/// lies: with openings, where the kernel has them, and without. Returns how many packed rows have openings in all.
+fn check_deterministic(kernel: &Emulated, setting: &Setting, shape: ForestShape, seed: u64, blocks: usize) -> u32 {
     let grown = grow(shape, 32, seed);
     let (kv, exact) = (kv(setting, &grown), exact(setting, &grown));
     let head_dim = setting.heads.head_dim;
-    let tiling = hopper_tiling(kernel_of(head_dim), head_dim, blocks, true);
-    let attend = |names: &[usize], planner: Planner, runs: &[Schedule]| {
+    let tiling = hopper_tiling(kernel_of(head_dim), kept(setting.kv), head_dim, blocks, true);
+    let openings = tiling.openings_spare.map(|_| 0);
+    let tiling = Tiling { openings_spare: openings, ..tiling };
+    let mut opening_rows = 0;
+    let mut attend = |names: &[usize], planner: Planner, runs: &[Schedule]| {
         let rows: Vec<StepRow> = names.iter().map(|&row| grown.rows[row]).collect();
         let plan = planner.plan(&grown.tree.forest(&rows), &hints(setting, TILE));
+        let made = DevicePlan::build(&plan, setting.heads, rows.len(), &tiling);
+        opening_rows += made.words()[PlanWord::OpeningRows as usize];
         attend(kernel, &Step { setting, plan: &plan, names, kv: &kv, narrow_heads: None }, &tiling, runs)
     };
     let case = format!("{shape:?}, seed {seed}, {setting}, {blocks} blocks");
@@ -469,6 +474,7 @@ fn check_deterministic(kernel: &Emulated, setting: &Setting, shape: ForestShape,
         let found_anew = self::attend(kernel, &step, &tiling, once).swap_remove(0);
         assert!(found_anew == found[row * width..][..width], "{case}: row {row} has other bits in pages of its own");
     }
+    opening_rows
 }
 
 /// A kernel and the settings that it is tried with.
@@ -546,6 +552,7 @@ impl Variant {
                 wide_rows: Some(128),
                 workers: Workers::BlocksAndDecodeWarps(blocks),
                 most_slots: usize::MAX,
+                openings_spare: None,
             };
             let made = DevicePlan::build(&plan, setting.heads, names.len(), &tiling);
             let [wide, narrow] = [PlanWord::WideTiles, PlanWord::NarrowTiles].map(|at| made.words()[at as usize]);
@@ -559,6 +566,7 @@ impl Variant {
 
     fn deterministic(self, seeds: Range<u64>) {
         let Some(kernel) = self.compile(true) else { return };
+        let mut opening_rows = 0;
         let shapes = [
             ForestShape::MidPageForks,
             ForestShape::Star,
@@ -572,7 +580,7 @@ impl Variant {
         for seed in seeds {
             let (number, blocks) = (seed as usize, if seed % 2 == 0 { 3 } else { 1 });
             for window in windows {
-                check_deterministic(
+                opening_rows += check_deterministic(
                     &kernel,
                     &self.setting(layouts[number], window, seed),
                     shapes[number],
@@ -581,6 +589,8 @@ impl Variant {
                 );
             }
         }
+        let has_openings = kernel_of(self.head_dim).has_openings(self.head_dim, kept(self.kv));
+        assert_eq!(opening_rows > 0, has_openings, "{opening_rows} rows of openings in all");
     }
 }
 
@@ -670,7 +680,16 @@ fn deterministic_rows_depend_on_their_own_tokens_alone() {
     Variant { head_dim: 64, dtype: Dtype::Bf16, kv: KvDtype::Model }.deterministic(0..5);
 }
 
+/// Their rings have other lengths.
+#[test]
+fn deterministic_rows_of_f16_and_of_other_heads_do_too() {
+    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Model }.deterministic(0..2);
+    Variant { head_dim: 80, dtype: Dtype::F16, kv: KvDtype::Model }.deterministic(1..2);
+    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Model }.deterministic(1..2);
+}
+
 #[test]
 fn deterministic_rows_of_eight_bits_do_too() {
-    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Fp8 }.deterministic(0..1);
+    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Fp8 }.deterministic(0..2);
+    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Fp8 }.deterministic(0..5);
 }

@@ -426,6 +426,11 @@ impl Backend for Cuda {
         attention::tile(self.deterministic)
     }
 
+    fn attention_tile(&self, heads: HeadLayout, dtype: Dtype, window: Option<u32>) -> u32 {
+        let kv_element = self.kv_element(heads, dtype);
+        attention::tile_of(self.device.facts(), dtype, kv_element, heads.head_dim, self.deterministic, window)
+    }
+
     /// Uses tiles at fixed positions for attention and batch-invariant algorithms for linear layers. All other ops are
     /// batch-invariant anyway: the row's width alone decides the order of their sums.
     fn set_batch_invariant(&mut self) {

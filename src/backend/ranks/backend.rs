@@ -117,12 +117,12 @@ impl<B: Ranked> Backend for Ranks<B> {
         self.members.first().cost_model()
     }
 
-    /// Each member's part of a tile is a tile of its own.
     fn tile(&self) -> u32 {
-        match self.members.first().tile() {
-            1 => 1,
-            tile => small(self.sharing) * tile,
-        }
+        self.of_sharing(self.members.first().tile())
+    }
+
+    fn attention_tile(&self, heads: HeadLayout, dtype: Dtype, window: Option<u32>) -> u32 {
+        self.of_sharing(self.members.first().attention_tile(heads, dtype, window))
     }
 
     fn set_batch_invariant(&mut self) {
@@ -667,6 +667,14 @@ impl<B: Ranked> Backend for Ranks<B> {
 }
 
 impl<B: Ranked> Ranks<B> {
+    /// The tile of all members together: each one's part of a tile is a tile of its own.
+    fn of_sharing(&self, tile: u32) -> u32 {
+        match tile {
+            1 => 1,
+            tile => small(self.sharing) * tile,
+        }
+    }
+
     /// The heads of one rank's `qkv`: its share of them, or all where every rank has all columns.
     fn heads_of(&self, qkv: &RankBuffer<B>, heads: HeadLayout) -> HeadLayout {
         if matches!(qkv.share, Share::Columns | Share::Heads(_)) { self.heads(heads) } else { heads }

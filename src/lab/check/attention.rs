@@ -168,7 +168,7 @@ pub fn hints<B: Backend>(backend: &B, heads: HeadLayout, dtype: Dtype, window: O
     let small = |size: usize| u32::try_from(size).expect("heads are far below 2^32");
     PlanHints {
         group: GroupIx(0),
-        tile: backend.tile(),
+        tile: backend.attention_tile(heads, dtype, window),
         window,
         q_heads: small(heads.q_heads),
         kv_heads: small(heads.kv_heads),
@@ -187,6 +187,7 @@ pub fn solitary(pages: &[PageId], hints: &PlanHints, page_tokens: u32) -> Attent
         tile: hints.tile,
         window: hints.window,
         member: None,
+        joins_beginnings: false,
         items: each().map(|one| WorkItem { rows: one.clone(), spans: one }).collect(),
         spans: each().map(|one| KvSpan { pages: one, first_position: 0, tokens: 1 }).collect(),
         pages: pages.to_vec(),

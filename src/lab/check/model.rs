@@ -178,7 +178,8 @@ fn arithmetic<B: Backend>(backend: &mut B, decoder: &mut Decoder<B>, options: &M
         decoder.set_batch_invariant(backend);
     }
     let vocab = decoder.config().vocab;
-    let tokens = (2 * backend.tile() as usize + BEYOND_TILES).max(CHUNK_TOKENS).min(decoder.config().context);
+    let tile = decoder.plan_hints().iter().map(|hints| hints.tile).max().unwrap_or(1);
+    let tokens = (2 * tile as usize + BEYOND_TILES).max(CHUNK_TOKENS).min(decoder.config().context);
     let tokens: Vec<_> = (0..tokens).map(|i| TokenId::new(i * 31 % vocab)).collect();
     let chunked = chunks(backend, decoder, &tokens)?;
     fact("chunks", &chunked)?;

@@ -291,8 +291,8 @@ inline void init_barrier(unsigned barrier, unsigned arrivals) {
     phases.parity = 0;
 }
 
-inline void arrive(unsigned barrier) {
-    complete(phases_at(barrier));
+inline void arrive(unsigned barrier, unsigned arrivals = 1) {
+    complete(phases_at(barrier), arrivals);
 }
 
 inline void arrive_expecting(unsigned barrier, unsigned bytes) {
@@ -977,6 +977,10 @@ struct Loaded {
 };
 
 inline Loaded load_state(const void* from) {
+    return {from};
+}
+
+inline Loaded load_written(const void* from) {
     return {from};
 }
 

@@ -203,6 +203,7 @@ mod tests {
             group: GroupIx(0),
             window: None,
             member: None,
+            joins_beginnings: false,
             items: vec![WorkItem { rows: 0..1, spans: 0..spans.len() as u32 }],
             spans,
             pages,

@@ -11,8 +11,8 @@ use crate::plan::{AttentionPlan, Member, NewPage};
 
 /// Slots of a page. A KV block is the part of one page that an item reads.
 pub const KV_BLOCK_TOKENS: u32 = 32;
-/// Words of the header, of a tile and of a KV block.
-pub const HEADER_WORDS: usize = 16;
+/// Words of the header, of which some are unused so that what follows begins at a cache line, of a tile and of a KV block.
+pub const HEADER_WORDS: usize = 32;
 pub const TILE_WORDS: usize = 16;
 pub const KV_BLOCK_WORDS: usize = 2;
 /// Words of a tile before its first KV blocks, and how many KV blocks are inlined there to save a lookup.
@@ -38,6 +38,8 @@ pub enum PlanWord {
     Rows,
     NarrowHeads,
     FirstPosition,
+    OpeningRows,
+    OpenedRows,
 }
 
 /// The tile sizes of a device's kernels, and the workers that compute tiles.
@@ -51,6 +53,9 @@ pub struct Tiling {
     /// Most partial slots of a plan: if more would be filled, long items are split less. The plan may still fill more,
     /// because items are never joined.
     pub most_slots: usize,
+    /// Openings are made if they spare each worker of wide tiles as many steps (`tiling`); `None`: never. Needs kernels
+    /// that have no narrow tiles.
+    pub openings_spare: Option<usize>,
 }
 
 /// The workers that compute tiles.

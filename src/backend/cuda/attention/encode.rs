@@ -15,6 +15,10 @@ const SEVERAL: u32 = 0;
 const ONE: u32 = 1;
 const DIFFERENT: u32 = 2;
 
+/// Bits beside it: a tile that is an opening, and one that goes on from one; as `TilePart` there.
+const OPENS: u32 = 4;
+const CONTINUES: u32 = 8;
+
 /// Number of tiles, by kind.
 struct TileCounts {
     wide: usize,
@@ -54,7 +58,7 @@ impl PlanBuilder<'_> {
         make_room(&mut self.output.words, layout.end);
         self.output.words.truncate(layout.end);
         self.write_shared(&layout);
-        self.write_tiles(limit, &layout);
+        let opening_rows = self.write_tiles(limit, &layout);
         // None of a member's rows are merged by the attention kernels.
         let merged_rows = if self.output.is_of_member() { 0 } else { self.plan.row_positions.len() };
         let words = &mut self.output.words;
@@ -70,6 +74,7 @@ impl PlanBuilder<'_> {
             (PlanWord::StatesAt, layout.states_at),
             (PlanWord::PartialSlots, self.output.partial_slots),
             (PlanWord::Rows, merged_rows),
+            (PlanWord::OpeningRows, opening_rows as usize),
             (PlanWord::FirstPosition, self.plan.row_positions.first().map_or(0, |&at| at as usize)),
             (
                 PlanWord::NarrowHeads,
@@ -81,8 +86,8 @@ impl PlanBuilder<'_> {
         words[PlanWord::Window as usize] = self.plan.window.unwrap_or(u32::MAX);
     }
 
-    /// Counts the tiles of each row, and the tiles by number of KV blocks, which gives their order: wide tiles, then
-    /// narrow ones, the longest first.
+    /// Counts the tiles of each row, and the tiles by number of KV blocks, which gives their order: openings, since others
+    /// wait for them, other wide tiles, then narrow ones, each the longest first.
     fn count(&mut self, limit: SplitLimit, rows_padded: usize) -> TileCounts {
         let TilingScratch { row_tiles, merge, places, .. } = &mut *self.scratch;
         merge.clear();
@@ -92,20 +97,22 @@ impl PlanBuilder<'_> {
             places.clear();
             places.resize(longest + 1, 0);
         }
-        let [wide, narrow] = places;
-        let (steps, wide_counts, narrow_counts) = (&mut merge[..], &mut wide[..], &mut narrow[..]);
-        for_each_tile(
-            row_tiles,
-            limit,
-            |AttentionTile { row_tile: RowTile { rows, begins_rows, wide, .. }, kv_blocks, .. }| {
-                if *begins_rows {
-                    steps[rows.start as usize] = steps[rows.start as usize].wrapping_add(1);
-                    steps[rows.end as usize] = steps[rows.end as usize].wrapping_sub(1);
-                }
-                let counts = if *wide { &mut *wide_counts } else { &mut *narrow_counts };
-                counts[kv_blocks.len()] += 1;
-            },
-        );
+        let [openings, wide, narrow] = places;
+        let (steps, opening_counts) = (&mut merge[..], &mut openings[..]);
+        let (wide_counts, narrow_counts) = (&mut wide[..], &mut narrow[..]);
+        for_each_tile(row_tiles, limit, |tile| {
+            let AttentionTile { row_tile: RowTile { rows, begins_rows, wide, .. }, kv_blocks, .. } = &tile;
+            let counts = match (tile.is_opening(), wide) {
+                (true, _) => &mut *opening_counts,
+                (false, true) => &mut *wide_counts,
+                (false, false) => &mut *narrow_counts,
+            };
+            counts[kv_blocks.len()] += 1;
+            if *begins_rows && !tile.is_opening() {
+                steps[rows.start as usize] = steps[rows.start as usize].wrapping_add(1);
+                steps[rows.end as usize] = steps[rows.end as usize].wrapping_sub(1);
+            }
+        });
         let lengths = narrow_counts.iter().enumerate();
         let narrow_kv_blocks = KvBlockCounts {
             all: lengths.map(|(length, &count)| length * count as usize).sum(),
@@ -118,6 +125,7 @@ impl PlanBuilder<'_> {
             }
             end as usize
         };
+        rank(openings);
         TileCounts { wide: rank(wide), all: rank(narrow), narrow_kv_blocks }
     }
 
@@ -144,8 +152,10 @@ impl PlanBuilder<'_> {
         let TilingScratch { row_tiles, merge, .. } = &*self.scratch;
         let is_merged = !self.output.is_of_member();
         let mut slots = 0;
-        for_each_tile(row_tiles, limit, |AttentionTile { row_tile: RowTile { rows, begins_rows, .. }, .. }| {
-            if *begins_rows && states_of(&merge[rows.start as usize..=rows.end as usize], is_merged) != ONE {
+        for_each_tile(row_tiles, limit, |tile| {
+            let RowTile { rows, begins_rows, .. } = tile.row_tile;
+            let how_many = || states_of(&merge[rows.start as usize..=rows.end as usize], is_merged);
+            if *begins_rows && (tile.is_opening() || !tile.continues() && how_many() != ONE) {
                 slots += (rows.end - rows.start) as usize;
             }
         });
@@ -170,36 +180,54 @@ impl PlanBuilder<'_> {
     ///
     /// If any row of a tile has further states, each row of the tile gets a partial slot, and the rows' lists name them
     /// in the order of positions. A row with one state has no slot, unless another kernel merges the states; its list
-    /// holds a word that is never read.
-    fn write_tiles(&mut self, limit: SplitLimit, layout: &PlanLayout) {
-        let TilingScratch { row_tiles, merge, next_state, places: [wide, narrow], .. } = &mut *self.scratch;
+    /// holds a word that is never read. A tile that goes on from an opening has the slots of the opening.
+    ///
+    /// Returns the packed rows of all openings.
+    fn write_tiles(&mut self, limit: SplitLimit, layout: &PlanLayout) -> u32 {
+        let TilingScratch { row_tiles, merge, next_state, places: [openings, wide, narrow], .. } = &mut *self.scratch;
         let is_merged = !self.output.is_of_member();
-        let (merge, next_state, wide, narrow) = (&merge[..], &mut next_state[..], &mut wide[..], &mut narrow[..]);
+        let (merge, next_state, openings) = (&merge[..], &mut next_state[..], &mut openings[..]);
+        let (wide, narrow) = (&mut wide[..], &mut narrow[..]);
         let DevicePlan { words, last_tiles, tiles_a_row, append_points, partial_slots, .. } = &mut *self.output;
         let (kv_blocks, words) = words.split_at_mut(layout.tiles_at);
         let (tile_words, words) = words.split_at_mut(layout.merge_at - layout.tiles_at);
         let (tile_words, _) = tile_words.as_chunks_mut::<TILE_WORDS>();
         let states = &mut words[layout.states_at - layout.merge_at..];
         last_tiles.clear();
-        let mut given = 0;
-        for_each_tile(row_tiles, limit, |AttentionTile { row_tile, kv_blocks: Range { start, end }, grows }| {
+        let (mut given, mut opening_rows) = (0, 0);
+        // Of the latest opening the slot of its first row less that row.
+        let mut opened_slots = 0u32;
+        for_each_tile(row_tiles, limit, |tile| {
+            let (opens, continues) = (tile.is_opening(), tile.continues());
+            let AttentionTile { row_tile, kv_blocks: Range { start, end }, grows } = tile;
             let rows = row_tile.rows.start as usize..row_tile.rows.end as usize;
-            let how_many = states_of(&merge[rows.start..rows.end + 1], is_merged);
+            let how_many = if opens { SEVERAL } else { states_of(&merge[rows.start..rows.end + 1], is_merged) };
             let slot = match (how_many, row_tile.begins_rows) {
+                _ if continues => opened_slots.wrapping_add(row_tile.rows.start),
                 (ONE, _) => 0,
                 (_, true) => given,
                 // Tiles that share a row are consecutive.
                 (_, false) => given - 1,
             };
             if row_tile.begins_rows {
-                for (number, next) in (0u32..).zip(&mut next_state[rows]) {
-                    states[*next as usize] = slot + number;
-                    *next += 1;
+                if !opens {
+                    for (number, next) in (0u32..).zip(&mut next_state[rows]) {
+                        states[*next as usize] = slot + number;
+                        *next += 1;
+                    }
                 }
-                given += if how_many == ONE { 0 } else { row_tile.rows.end - row_tile.rows.start };
+                given += if continues || how_many == ONE { 0 } else { row_tile.rows.end - row_tile.rows.start };
             }
-            let place =
-                if row_tile.wide { &mut wide[(end - start) as usize] } else { &mut narrow[(end - start) as usize] };
+            if opens {
+                opening_rows += row_tile.packed;
+                opened_slots = slot.wrapping_sub(row_tile.rows.start);
+            }
+            let places = match (opens, row_tile.wide) {
+                (true, _) => &mut *openings,
+                (false, true) => &mut *wide,
+                (false, false) => &mut *narrow,
+            };
+            let place = &mut places[(end - start) as usize];
             let words = &mut tile_words[*place as usize];
             if grows {
                 last_tiles.push(word(layout.tiles_at) + *place * TILE_WORDS as u32);
@@ -213,7 +241,7 @@ impl PlanBuilder<'_> {
                 slot,
                 row_tile.lowest,
                 row_tile.highest,
-                how_many,
+                how_many | if opens { OPENS } else { 0 } | if continues { CONTINUES } else { 0 },
             ];
             words[..TILE_FIELDS].copy_from_slice(&fields);
             let kv_blocks = &kv_blocks[kv_block_at(start)..kv_block_at(end)];
@@ -229,6 +257,7 @@ impl PlanBuilder<'_> {
         if let Some(window) = self.plan.window.filter(|_| self.keeps_tiles) {
             self.see_first(window, limit, layout);
         }
+        opening_rows
     }
 
     /// If tiles are whole, moves the states that a row sees to the front of its list: an empty state adds nothing, and

@@ -5,6 +5,7 @@ pub mod device_plan;
 mod encode;
 pub mod level_words;
 pub mod levels;
+mod openings;
 mod split_kv;
 mod tiles;
 mod tiling;
@@ -37,17 +38,43 @@ const NARROW_ROWS: usize = 16;
 /// Packed rows of a narrow and of a wide tile of the kernels for Hopper; with heads of 512 half as many of the latter.
 const HOPPER_NARROW_ROWS: usize = 8;
 const HOPPER_WIDE_ROWS: usize = 128;
+/// Steps that openings must spare each multiprocessor: about what they take themselves, as other tiles wait for them.
+const OPENINGS_SPARE: usize = 12;
 /// Elements of a part of a large head: a warp of a team computes one, as in kernels/attention/page.cuh.
 const PART_DIM: usize = 128;
 /// Warps of a block of tree_attention_large that take narrow tiles.
 const TEAM_WARPS: usize = 8;
 /// Positions per tile of plans for deterministic kernels: a multiple of the page and of a step of tree_attention_wgmma
 /// (64). A row has a state for each tile; they merge in the order of positions.
-pub const TILE: u32 = 512;
+const TILE: u32 = 512;
+/// The same where rows that share a part of a tile compute it once (`openings`), so that tiles may be longer: fewer
+/// states are written and merged. With 2,048, few rows would have too few tiles for all multiprocessors.
+const OPENED_TILE: u32 = 1024;
 
 /// The tile of plans that are not deterministic: reductions may break anywhere.
 pub const fn tile(deterministic: bool) -> u32 {
     if deterministic { TILE } else { 1 }
+}
+
+/// The tile of plans for the kernel of one kind of attention.
+pub fn tile_of(
+    facts: &DeviceFacts,
+    element: Dtype,
+    kv_element: KvElement,
+    head_dim: usize,
+    deterministic: bool,
+    window: Option<u32>,
+) -> u32 {
+    match hopper_kernel(facts, element, head_dim) {
+        Some(kernel) if deterministic && window.is_none() && kernel.has_openings(head_dim, kv_element) => OPENED_TILE,
+        _ => tile(deterministic),
+    }
+}
+
+/// The kernel for Hopper that computes attention on a device, if one does.
+fn hopper_kernel(facts: &DeviceFacts, element: Dtype, head_dim: usize) -> Option<HopperKernel> {
+    let is_swizzled = PageLayout::of(facts.major, element, head_dim) == PageLayout::Swizzled;
+    HopperKernel::of(element, head_dim).filter(|_| is_swizzled)
 }
 
 /// Device memory and an offset into it, in bytes.
@@ -79,7 +106,13 @@ pub struct AttentionKernels {
     kernels: KernelSet,
     tiling: Tiling,
     multiprocessors: usize,
-    deterministic: bool,
+    tiles: Tiles,
+}
+
+/// The tiles of plans without a window and with one.
+struct Tiles {
+    unbounded: u32,
+    windowed: u32,
 }
 
 enum KernelSet {
@@ -109,9 +142,9 @@ impl AttentionKernels {
         assert!(head_dim <= MOST_HEAD_DIM, "heads of {head_dim} elements");
         let facts = device.facts();
         let multiprocessors = facts.multiprocessors as usize;
-        if PageLayout::of(facts.major, element, head_dim) == PageLayout::Swizzled
-            && let Some(kernel) = HopperKernel::of(element, head_dim)
-        {
+        let tile = |window| tile_of(facts, element, kv_element, head_dim, deterministic, window);
+        let tiles = Tiles { unbounded: tile(None), windowed: tile(Some(1)) };
+        if let Some(kernel) = hopper_kernel(facts, element, head_dim) {
             let unit = units::attention_hopper(element, kv_element, head_dim, deterministic);
             let (unit, name) = unit.expect("a unit for each of these kernels");
             let attention = device.function(&unit, name)?;
@@ -119,9 +152,9 @@ impl AttentionKernels {
                 HopperKernel::Wgmma => (WGMMA_THREADS, shared_bytes_wgmma(head_dim, kv_element)),
                 HopperKernel::Large => (LARGE_THREADS, SHARED_BYTES_LARGE),
             };
-            let tiling = hopper_tiling(kernel, head_dim, multiprocessors, deterministic);
+            let tiling = hopper_tiling(kernel, kv_element, head_dim, multiprocessors, deterministic);
             let kernels = KernelSet::Hopper { attention, threads, shared_bytes };
-            return Ok(Self { element, heads, kv_element, kernels, tiling, multiprocessors, deterministic });
+            return Ok(Self { element, heads, kv_element, kernels, tiling, multiprocessors, tiles });
         }
         assert_ne!(kv_element, KvElement::Fp8, "only the kernel for Hopper reads fp8");
         let ([attention, merge], merge_warps) = match deterministic {
@@ -133,6 +166,7 @@ impl AttentionKernels {
             wide_rows: None,
             workers: Workers::Blocks(BLOCKS * multiprocessors),
             most_slots: usize::MAX,
+            openings_spare: None,
         };
         let (name, tiling, shared_bytes) = match attention.source == &units::TREE_ATTENTION {
             true => {
@@ -143,7 +177,7 @@ impl AttentionKernels {
         };
         let (attention, merge) = (device.function(&attention, name)?, device.function(&merge, "merge_states")?);
         let kernels = KernelSet::Two { attention, shared_bytes, merge, merge_warps };
-        Ok(Self { element, heads, kv_element, kernels, tiling, multiprocessors, deterministic })
+        Ok(Self { element, heads, kv_element, kernels, tiling, multiprocessors, tiles })
     }
 
     pub fn heads(&self) -> HeadLayout {
@@ -179,8 +213,11 @@ impl AttentionKernels {
     }
 
     /// The tile of plans for these kernels (see `plan`).
-    pub fn tile(&self) -> u32 {
-        tile(self.deterministic)
+    pub fn tile(&self, window: Option<u32>) -> u32 {
+        match window {
+            None => self.tiles.unbounded,
+            Some(_) => self.tiles.windowed,
+        }
     }
 
     /// Enqueues tree attention by the plan at `plan`. The grid depends on `rows_padded` only, so that a captured graph
@@ -243,9 +280,16 @@ impl ScoreFactors {
 }
 
 /// The tiles and workers of a kernel for Hopper.
-pub fn hopper_tiling(kernel: HopperKernel, head_dim: usize, multiprocessors: usize, deterministic: bool) -> Tiling {
+pub fn hopper_tiling(
+    kernel: HopperKernel,
+    kv_element: KvElement,
+    head_dim: usize,
+    multiprocessors: usize,
+    deterministic: bool,
+) -> Tiling {
     // The number of rows must not affect how a row is computed.
     let narrow_rows = if deterministic { 0 } else { HOPPER_NARROW_ROWS };
+    let openings = (deterministic && kernel.has_openings(head_dim, kv_element)).then_some(OPENINGS_SPARE);
     let (wide_rows, workers) = match kernel {
         HopperKernel::Wgmma => (HOPPER_WIDE_ROWS, Workers::BlocksAndDecodeWarps(multiprocessors)),
         HopperKernel::Large => {
@@ -254,7 +298,7 @@ pub fn hopper_tiling(kernel: HopperKernel, head_dim: usize, multiprocessors: usi
             (rows, Workers::BlocksThenTeams { blocks: multiprocessors, teams })
         }
     };
-    Tiling { narrow_rows, wide_rows: Some(wide_rows), workers, most_slots: usize::MAX }
+    Tiling { narrow_rows, wide_rows: Some(wide_rows), workers, most_slots: usize::MAX, openings_spare: openings }
 }
 
 /// Packed rows of the widest tile, as `WIDEST` of kernels/attention/tile.cuh.
@@ -275,7 +319,8 @@ fn shared_bytes(facts: &DeviceFacts, head_dim: usize) -> usize {
 
 /// The same for tree_attention_wgmma.cu: queries, three slots each for keys and values of 64 tokens, the rings of four
 /// warps (with slots of 32 tokens), and padding to a multiple of 1024. fp8 keys and values take half the bytes in the
-/// warps' rings, and three more slots each for the raw bytes.
+/// warps' rings, and three more slots each for the raw bytes. Deterministic kernels have further slots in place of the
+/// warps' rings.
 fn shared_bytes_wgmma(head_dim: usize, kv_element: KvElement) -> usize {
     let is_fp8 = kv_element == KvElement::Fp8;
     let slots = if head_dim == 128 { 3 } else { 4 };

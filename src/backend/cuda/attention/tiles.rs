@@ -30,8 +30,19 @@ pub struct RowTile {
     pub highest: u32,
     pub kv_blocks: Range<u32>,
     pub wide: bool,
+    pub part: TilePart,
     /// Whether it is the first row tile of its rows; false for the further parts of a row larger than a tile.
     pub begins_rows: bool,
+}
+
+/// Which steps of its first tile of the plan a row tile has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum TilePart {
+    Whole,
+    /// The first ones, of all rows that see the same keys there: its states are no row's yet.
+    Opening,
+    /// Those behind an opening, from whose states its own go on. Further tiles of its item are whole.
+    Rest,
 }
 
 /// A row tile and a range of its KV blocks.
@@ -40,6 +51,17 @@ pub struct AttentionTile<'a> {
     pub kv_blocks: Range<u32>,
     /// Whether it ends with a row that grows.
     pub grows: bool,
+}
+
+impl AttentionTile<'_> {
+    pub fn is_opening(&self) -> bool {
+        self.row_tile.part == TilePart::Opening
+    }
+
+    /// Whether its states go on from those of an opening.
+    pub fn continues(&self) -> bool {
+        self.row_tile.part == TilePart::Rest && self.kv_blocks.start == self.row_tile.kv_blocks.start
+    }
 }
 
 /// The most KV blocks of a tile.

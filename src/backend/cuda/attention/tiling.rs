@@ -10,8 +10,9 @@ use std::ops::Range;
 use super::device_plan::{
     AppendPoint, DevicePlan, HEADER_WORDS, KV_BLOCK_TOKENS, KV_BLOCK_WORDS, NEXT_PLACE, Tiling, base_of, place_word,
 };
+use super::openings::Opening;
 use super::split_kv::TileWorkload;
-use super::tiles::{RowTile, SplitItem, SplitLimit};
+use super::tiles::{RowTile, SplitItem, SplitLimit, TilePart};
 use crate::backend::HeadLayout;
 use crate::plan::{AttentionPlan, KvSpan};
 
@@ -22,7 +23,7 @@ pub(super) const SHARED_KV_BLOCK: u32 = 1 << 31;
 const SPARE_KV_BLOCKS: usize = 2;
 
 /// KV blocks per step of kernels/attention/ring.cuh; an item begins with a step of its own.
-const STEP_KV_BLOCKS: usize = 2;
+pub(super) const STEP_KV_BLOCKS: usize = 2;
 
 /// Memory for building a plan, reused by the next one.
 #[derive(Default)]
@@ -36,8 +37,11 @@ pub(super) struct TilingScratch {
     pub next_state: Vec<u32>,
     /// For each row the number of leading states that its window has passed.
     pub unseen: Vec<u32>,
-    /// For wide and for narrow tiles the number of tiles by KV blocks; later the index of the next tile of each length.
-    pub places: [Vec<u32>; 2],
+    /// For openings, other wide tiles and narrow ones the number of tiles by KV blocks; later the index of the next tile
+    /// of each length.
+    pub places: [Vec<u32>; 3],
+    /// In the order of items.
+    pub openings: Vec<Opening>,
     /// In the order of their KV blocks.
     pub shared: Vec<SharedKvBlock>,
 }
@@ -105,9 +109,12 @@ impl PlanBuilder<'_> {
         // A growing row whose whole item is visible and whose group fits in a tile.
         let sees_all = plan.window.is_none() && self.group as usize <= self.tiling.most_rows();
         let mut workload = TileWorkload::new(self.tiling.workers);
+        self.find_openings();
+        let openings = std::mem::take(&mut self.scratch.openings);
+        let mut next_openings = openings.as_slice();
         // Growing spans are listed as they are.
         let mut growing = plan.growing.as_slice();
-        for item in &plan.items {
+        for (index, item) in plan.items.iter().enumerate() {
             let first_kv_block = self.kv_blocks;
             let mut grows = false;
             for span in item.spans.clone() {
@@ -118,9 +125,25 @@ impl PlanBuilder<'_> {
             }
             grows &= all_grow;
             let kv_blocks = first_kv_block..self.kv_blocks;
+            if next_openings.first().is_some_and(|opening| opening.items.end <= index) {
+                next_openings = &next_openings[1..];
+            }
+            let opening = next_openings.first().filter(|opening| opening.items.contains(&index));
+            if let Some(opening) = opening.filter(|opening| opening.items.start == index) {
+                // It reads them from the list of the first item.
+                let kv_blocks = first_kv_block..first_kv_block + opening.kv_blocks;
+                self.tile_rows(&opening.rows, kv_blocks, TilePart::Opening, false, &mut workload);
+            }
+            let opened = opening.map(|opening| opening.kv_blocks);
             match grows && sees_all && item.rows.len() == 1 {
-                true => self.tile_lone_row(item.rows.start, kv_blocks, &mut workload),
-                false => self.tile_rows(&item.rows, kv_blocks, grows, &mut workload),
+                true => self.tile_lone_row(item.rows.start, kv_blocks, opened, &mut workload),
+                false => {
+                    let part = if opened.is_some() { TilePart::Rest } else { TilePart::Whole };
+                    let first = self.tile_rows(&item.rows, kv_blocks, part, grows, &mut workload);
+                    for row_tile in &mut self.scratch.row_tiles[first..] {
+                        row_tile.kv_blocks.start += opened.unwrap_or(0);
+                    }
+                }
             }
             if grows {
                 let spare = kv_block_at(self.kv_blocks);
@@ -131,6 +154,7 @@ impl PlanBuilder<'_> {
                 self.output.words[spare..][..SPARE_KV_BLOCKS * KV_BLOCK_WORDS].fill(0);
             }
         }
+        self.scratch.openings = openings;
         workload
     }
 
@@ -199,8 +223,8 @@ impl PlanBuilder<'_> {
     }
 
     /// The row tile of the usual leaf's item, whose only row sees all of it: a fast path that makes the same tile as
-    /// `tile_rows`.
-    fn tile_lone_row(&mut self, row: u32, kv_blocks: Range<u32>, workload: &mut TileWorkload) {
+    /// `tile_rows`. `opened`: the number of KV blocks of its opening, if it has one.
+    fn tile_lone_row(&mut self, row: u32, kv_blocks: Range<u32>, opened: Option<u32>, workload: &mut TileWorkload) {
         let (packed, at) = (self.group, self.plan.row_positions[row as usize]);
         let wide = self.tiling.is_wide(packed as usize);
         self.count_work(wide, &kv_blocks, workload);
@@ -211,8 +235,9 @@ impl PlanBuilder<'_> {
             packed,
             lowest: at,
             highest: at,
-            kv_blocks,
+            kv_blocks: kv_blocks.start + opened.unwrap_or(0)..kv_blocks.end,
             wide,
+            part: if opened.is_some() { TilePart::Rest } else { TilePart::Whole },
             begins_rows: true,
         });
     }
@@ -224,8 +249,15 @@ impl PlanBuilder<'_> {
         }
     }
 
-    /// Divides an item's packed rows into tiles, of whole rows if a tile can hold one.
-    fn tile_rows(&mut self, rows: &Range<u32>, kv_blocks: Range<u32>, grows: bool, workload: &mut TileWorkload) {
+    /// Divides an item's packed rows into tiles, of whole rows if a tile can hold one. Returns the first row tile.
+    fn tile_rows(
+        &mut self,
+        rows: &Range<u32>,
+        kv_blocks: Range<u32>,
+        part: TilePart,
+        grows: bool,
+        workload: &mut TileWorkload,
+    ) -> usize {
         let most = word(self.tiling.most_rows());
         let packed = rows.len() * self.group as usize;
         let first_row_tile = self.scratch.row_tiles.len();
@@ -252,6 +284,7 @@ impl PlanBuilder<'_> {
                     highest,
                     kv_blocks,
                     wide,
+                    part,
                     begins_rows,
                 });
                 first += packed;
@@ -263,6 +296,7 @@ impl PlanBuilder<'_> {
         if let Some(first) = row_tiles.first_mut() {
             first.item.row_tiles = count;
         }
+        first_row_tile
     }
 
     /// The range of an item's KV blocks that rows between these two positions see. The last one of an item that grows is

@@ -34,6 +34,12 @@ impl HopperKernel {
         }
     }
 
+    /// Whether its deterministic form is made for tiles of few rows and goes on from openings, as `PREFERS_SHORT` of
+    /// kernels/attention/wide_tiles.cuh.
+    pub fn has_openings(self, head_dim: usize, kv_element: KvElement) -> bool {
+        self == HopperKernel::Wgmma && matches!(head_dim, 64 | 128) && kv_element != KvElement::Fp8
+    }
+
     /// Whether it reads pages of fp8 with heads of that size.
     fn reads_fp8(self, head_dim: usize) -> bool {
         self == HopperKernel::Wgmma && matches!(head_dim, 64 | 128)

@@ -30,6 +30,7 @@ pub static HEADERS: &[Source] = &[
     source!("attention/merge.cuh"),
     source!("attention/mma.cuh"),
     source!("attention/narrow.cuh"),
+    source!("attention/openings.cuh"),
     source!("attention/page.cuh"),
     source!("attention/plan.cuh"),
     source!("attention/ring.cuh"),

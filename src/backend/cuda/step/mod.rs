@@ -200,7 +200,7 @@ impl Step {
         let results = ResultLayout::new(&batch.requests, shape.logit_rows, self.vocab);
         let plan = |(number, plan): (usize, AttentionPlan)| {
             let kernels = self.kernels(number);
-            assert_eq!(plan.tile, kernels.tile(), "the tile of a plan and that of the step's kernels");
+            assert_eq!(plan.tile, kernels.tile(plan.window), "the tile of a plan and that of the step's kernels");
             let mut words = before.next().map_or_else(|| DevicePlan::of_member(self.member), |planned| planned.words);
             words.rebuild(&plan, kernels.heads(), shape.rows, kernels.tiling());
             UploadedPlan { plan, words }
