@@ -1,7 +1,7 @@
 // The copying side of Hopper's wide tiles: a warpgroup loads queries, and step by step keys and values, into the ring
 // of attention/ring.cuh and signals the multiplying warpgroups. Where short tiles are preferred, another thread signals,
-// so that this warpgroup never waits for its copies. 8-bit keys and values are first copied to
-// a separate ring and widened from there.
+// so that this warpgroup never waits for its copies. 8-bit keys and values are first copied to a separate ring and
+// widened from there.
 #pragma once
 
 #include "attention/fp8.cuh"
@@ -103,8 +103,9 @@ struct RelayedStages : RingStages {
 // order, and with the first stage of a tile its queries, which were copied before. Its fence stands between the copies
 // of all threads, which it has waited for, and the matrix instructions of those that wait for it.
 //
-// Nothing here waits for copies that are yet to be issued: the copying side waits for `empty` and `queries_empty`
-// alone, which the multiplying warpgroups signal after stages that have landed, so no order of tiles is a deadlock.
+// The copying side waits for `empty` and `queries_empty` alone. The multiplying warpgroups signal these for one tile after
+// another, and wait for stages that have been issued, and for openings. As openings are the first tiles of every block and
+// wait for nothing, that is no deadlock.
 __device__ __forceinline__ void relay_landed(const Job& job, WideShared& wide) {
     RingCursor cursor;
     TileTurns turns;
@@ -209,7 +210,10 @@ struct WidenedStages {
 };
 
 template <bool WIDENS, bool IS_RELAYED>
-struct StagesOf {
+struct StagesOf;
+
+template <>
+struct StagesOf<false, false> {
     using Type = DirectStages;
 };
 
@@ -236,7 +240,7 @@ __device__ __forceinline__ void zero_queries(unsigned queries) {
 // are copied; the others multiply what is left of earlier tiles, or zeros, for nothing.
 // `queries`: the place of the first row.
 __device__ __forceinline__ void copy_queries(const Job& job, const Tile& tile, unsigned head, unsigned queries) {
-    constexpr unsigned ROWS = GROUP_THREADS / 8;  // at a time, a warp's; each thread copies one chunk per panel
+    constexpr unsigned ROWS = GROUP_THREADS / 8;  // copied at a time; each thread copies one chunk per panel
     static_assert(ROWS == WARP_ROWS, "a multiplying warp's rows");
     const unsigned row = threadIdx.x % GROUP_THREADS / 8, chunk = threadIdx.x % 8, place = row * 128 + (chunk ^ row % 8) * 16;
     for (unsigned first = 0; first < (PREFERS_SHORT ? tile.rows : tile.rows > 64 ? 128 : 64); first += ROWS) {

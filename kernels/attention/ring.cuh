@@ -17,6 +17,7 @@ constexpr unsigned NARROW_BYTES = GROUP_THREADS / 32 * NARROW_SLOTS * SLOT_BYTES
 // three, and copies of the next such tiles are under way while two are multiplied (PREFERS_SHORT).
 constexpr unsigned STAGE_BYTES = 2 * OPERAND_BYTES;
 constexpr unsigned STAGES = 3 + (PREFERS_SHORT ? NARROW_BYTES / STAGE_BYTES : 0);
+static_assert(!FP8 || STAGES == 3, "the two stages of the shortest tile have the last ones of the tile before widened");
 // A stage of 8-bit keys and values, which are copied to a separate ring and widened from there: [operand][two KV
 // blocks], laid out as in pages.
 constexpr unsigned RAW_OPERAND_BYTES = STEP_TOKENS * KV_ROW_BYTES, RAW_STAGE_BYTES = 2 * RAW_OPERAND_BYTES;
@@ -25,6 +26,7 @@ constexpr unsigned WIDE_BYTES = QUERY_BYTES + STAGES * STAGE_BYTES + (FP8 ? STAG
 constexpr bool RELAYS = PREFERS_SHORT;
 // Warpgroups that take tiles one by one: each is signalled apart that its half of the queries, 64 rows, is full.
 constexpr unsigned TAKERS = PREFERS_SHORT ? 2 : 1;
+
 // Barriers and stage descriptions, beside queries and ring.
 struct WideShared {
     unsigned long long queries_full[TAKERS], queries_empty[TAKERS];
@@ -59,8 +61,7 @@ using RingCursor = Cursor<STAGES>;
 //
 // A parity tells a phase from the ones before and after it only, so nobody may wait for a stage to be full that has not
 // been full with what it held before. Nobody does: a warpgroup waits for a tile's queries, then for its stages one
-// after another; stages are signalled in their order; and a tile's queries are signalled behind all stages but the
-// STAGES - 1 before the tile.
+// after another; stages are signalled in their order, and a tile's queries with its first stage.
 struct TileTurns {
     unsigned turn = 0;
 

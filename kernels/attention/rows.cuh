@@ -47,8 +47,8 @@ struct SoftmaxRows {
     float o[VALUE_DIM / 8][4];
     float s[STEP_TOKENS / 8][4];
     unsigned p[STEP_TOKENS / 16][4];
-    // `l` is this lane's share of the sum over the quad that holds the row; in deterministic kernels the sum itself, which
-    // another tile can go on from.
+    // `l` is this lane's share of the sum over the quad that holds the row; where tiles go on from openings the sum itself,
+    // which another tile can go on from.
     float m[2], l[2];
 
     __device__ __forceinline__ void begin() {
@@ -196,7 +196,7 @@ struct SoftmaxRows {
     }
 
     __device__ __forceinline__ static float share_of_sum(float of_lane) {
-        return DETERMINISTIC ? quad_sum(of_lane) : of_lane;
+        return PREFERS_SHORT ? quad_sum(of_lane) : of_lane;
     }
 
     // Turns products with keys into weights and waits for all other products. Weights rarely require another m.
@@ -244,7 +244,7 @@ __device__ __forceinline__ void store_wide(const Job& job, const Tile& tile, uns
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const unsigned i = first + lane / 4 + r * 8, packed = tile.first_row + i, row = job.by_group.quotient(packed);
-        const float l = DETERMINISTIC ? rows.l[r] : quad_sum(rows.l[r]);
+        const float l = PREFERS_SHORT ? rows.l[r] : quad_sum(rows.l[r]);
         if (i >= tile.rows) {
             continue;
         }

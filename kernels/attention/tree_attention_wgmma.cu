@@ -7,9 +7,9 @@
 // the plan, up to `rows_padded`, are zeroed. The CPU definition is src/backend/cpu/attention.
 //
 // With DETERMINISTIC the bits of a row depend on its own tokens alone. Such plans have wide tiles only, each over one
-// range of positions (a tile of the plan, src/plan/mod.rs) that is the same for all rows. Within it, steps begin at the
-// same positions for all rows, a row's products do not depend on other rows, and masked slots add exactly nothing.
-// States are merged in one order, whatever the number of rows.
+// range of positions (a tile of the plan, src/plan/mod.rs) that is the same for all rows, or over its first steps or its
+// others (attention/openings.cuh). Within it, steps begin at the same positions for all rows, a row's products do not
+// depend on other rows, and masked slots add exactly nothing. States are merged in one order, whatever the number of rows.
 //
 // Keys and values may be e4m3: narrow tiles widen them in registers, wide tiles on their way into the ring.
 //

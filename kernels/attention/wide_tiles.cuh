@@ -21,7 +21,7 @@ struct StageInfo {
     unsigned whole;  // nonzero if every row of the tile sees all slots of both
 };
 
-// Iterates over the (tile, key head) pairs of this block: every gridDim.x-th, longest tiles first.
+// Iterates over the (tile, key head) pairs of this block: every gridDim.x-th, openings first, then the longest tiles.
 struct WideTiles {
     unsigned index, count, at;  // at: the first tile's word
 

@@ -31,8 +31,7 @@ pub(super) trait Division {
         u32::MAX
     }
 
-    /// Whether backends may read once what items begin with alike, where it is less than a tile (see
-    /// `AttentionPlan::joins_beginnings`).
+    /// Whether backends may share the first steps of neighbouring items (see `AttentionPlan::joins_beginnings`).
     fn joins_beginnings(&self) -> bool {
         true
     }

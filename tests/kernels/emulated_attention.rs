@@ -27,8 +27,10 @@ use offshoot::lab::check::forests::{ForestShape, GrownForest, grow};
 use offshoot::plan::{AttentionPlan, CostModel, Member, PlanHints, Planner};
 
 const PAGE: usize = 32;
-/// Tile of deterministic plans: few positions, so that rows have several states.
+/// Tile of deterministic plans: few positions, so that rows have several states. With openings two steps more, so that
+/// these have several, too.
 const TILE: u32 = 128;
+const OPENED_TILE: u32 = 256;
 
 fn bits(dtype: Dtype, x: f32) -> u16 {
     match dtype {
@@ -429,20 +431,26 @@ fn laid_anew(setting: &Setting, grown: &GrownForest, row: usize, kv: &[u8]) -> (
 }
 
 /// Each row of a forest has the same bits by every planner, alone, among some of the others, and wherever its context
-/// lies: with openings, where the kernel has them, and without. Returns how many packed rows have openings in all.
-fn check_deterministic(kernel: &Emulated, setting: &Setting, shape: ForestShape, seed: u64, blocks: usize) -> u32 {
+/// lies: with openings, where the kernel has them, and without. Returns the largest openings.
+fn check_deterministic(
+    kernel: &Emulated,
+    setting: &Setting,
+    shape: ForestShape,
+    seed: u64,
+    blocks: usize,
+) -> LargestOpenings {
     let grown = grow(shape, 32, seed);
     let (kv, exact) = (kv(setting, &grown), exact(setting, &grown));
     let head_dim = setting.heads.head_dim;
     let tiling = hopper_tiling(kernel_of(head_dim), kept(setting.kv), head_dim, blocks, true);
     let openings = tiling.openings_spare.map(|_| 0);
     let tiling = Tiling { openings_spare: openings, ..tiling };
-    let mut opening_rows = 0;
+    let tile = if openings.is_some() { OPENED_TILE } else { TILE };
+    let mut largest = LargestOpenings::default();
     let mut attend = |names: &[usize], planner: Planner, runs: &[Schedule]| {
         let rows: Vec<StepRow> = names.iter().map(|&row| grown.rows[row]).collect();
-        let plan = planner.plan(&grown.tree.forest(&rows), &hints(setting, TILE));
-        let made = DevicePlan::build(&plan, setting.heads, rows.len(), &tiling);
-        opening_rows += made.words()[PlanWord::OpeningRows as usize];
+        let plan = planner.plan(&grown.tree.forest(&rows), &hints(setting, tile));
+        largest.see(DevicePlan::build(&plan, setting.heads, rows.len(), &tiling).words());
         attend(kernel, &Step { setting, plan: &plan, names, kv: &kv, narrow_heads: None }, &tiling, runs)
     };
     let case = format!("{shape:?}, seed {seed}, {setting}, {blocks} blocks");
@@ -469,12 +477,35 @@ fn check_deterministic(kernel: &Emulated, setting: &Setting, shape: ForestShape,
     let longest = all.iter().copied().max_by_key(|&row| grown.forest.row_positions[row]).expect("a row");
     for row in [one, longest] {
         let (forest, kv) = laid_anew(setting, &grown, row, &kv);
-        let plan = Planner::Balanced.plan(&forest, &hints(setting, TILE));
+        let plan = Planner::Balanced.plan(&forest, &hints(setting, tile));
         let step = Step { setting, plan: &plan, names: &[row], kv: &kv, narrow_heads: None };
         let found_anew = self::attend(kernel, &step, &tiling, once).swap_remove(0);
         assert!(found_anew == found[row * width..][..width], "{case}: row {row} has other bits in pages of its own");
     }
-    opening_rows
+    largest
+}
+
+/// The most steps and the most packed rows of an opening.
+#[derive(Default)]
+struct LargestOpenings {
+    steps: u32,
+    rows: u32,
+}
+
+impl LargestOpenings {
+    fn see(&mut self, words: &[u32]) {
+        let [count, at] = [PlanWord::WideTiles, PlanWord::WideAt].map(|word| words[word as usize] as usize);
+        for tile in words[at..at + count * TILE_WORDS].chunks_exact(TILE_WORDS) {
+            // A tile's second word counts its packed rows, the fourth its KV blocks; the eighth says whether it opens.
+            if tile[7] & 4 != 0 {
+                *self = Self { steps: self.steps.max(tile[3] / 2), rows: self.rows.max(tile[1]) };
+            }
+        }
+    }
+
+    fn see_all(&mut self, other: &Self) {
+        *self = Self { steps: self.steps.max(other.steps), rows: self.rows.max(other.rows) };
+    }
 }
 
 /// A kernel and the settings that it is tried with.
@@ -564,9 +595,10 @@ impl Variant {
         assert!(mixed > 0, "no case has blocks with wide tiles and blocks without");
     }
 
-    fn deterministic(self, seeds: Range<u64>) {
-        let Some(kernel) = self.compile(true) else { return };
-        let mut opening_rows = 0;
+    /// `None` if kernels cannot be emulated here.
+    fn deterministic(self, seeds: Range<u64>) -> Option<LargestOpenings> {
+        let kernel = self.compile(true)?;
+        let mut largest = LargestOpenings::default();
         let shapes = [
             ForestShape::MidPageForks,
             ForestShape::Star,
@@ -580,17 +612,18 @@ impl Variant {
         for seed in seeds {
             let (number, blocks) = (seed as usize, if seed % 2 == 0 { 3 } else { 1 });
             for window in windows {
-                opening_rows += check_deterministic(
+                largest.see_all(&check_deterministic(
                     &kernel,
                     &self.setting(layouts[number], window, seed),
                     shapes[number],
                     seed,
                     blocks,
-                );
+                ));
             }
         }
         let has_openings = kernel_of(self.head_dim).has_openings(self.head_dim, kept(self.kv));
-        assert_eq!(opening_rows > 0, has_openings, "{opening_rows} rows of openings in all");
+        assert_eq!(largest.rows > 0, has_openings, "openings of {} rows", largest.rows);
+        Some(largest)
     }
 }
 
@@ -677,7 +710,11 @@ fn eight_bits_beside_f16() {
 
 #[test]
 fn deterministic_rows_depend_on_their_own_tokens_alone() {
-    Variant { head_dim: 64, dtype: Dtype::Bf16, kv: KvDtype::Model }.deterministic(0..5);
+    let largest = Variant { head_dim: 64, dtype: Dtype::Bf16, kv: KvDtype::Model }.deterministic(0..5);
+    if let Some(LargestOpenings { steps, rows }) = largest {
+        // More than one warpgroup takes, and more than a first step.
+        assert!(rows > 64 && steps > 1, "openings of at most {rows} rows and {steps} steps");
+    }
 }
 
 /// Their rings have other lengths.

@@ -403,7 +403,8 @@ impl Backend for Cuda {
     fn arithmetic(&self) -> String {
         let DeviceFacts { name, arch, driver, .. } = self.device.facts();
         let compiler = self.device.compiler().version();
-        format!("{name}, {arch}, driver {driver}, NVRTC {compiler}, cuBLASLt {}", Library::version())
+        let attention = if self.deterministic { attention::DETERMINISTIC_ARITHMETIC } else { "" };
+        format!("{name}, {arch}, driver {driver}, NVRTC {compiler}, cuBLASLt {}{attention}", Library::version())
     }
 
     /// Pages are swizzled by compute capability.

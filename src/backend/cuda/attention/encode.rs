@@ -15,7 +15,7 @@ const SEVERAL: u32 = 0;
 const ONE: u32 = 1;
 const DIFFERENT: u32 = 2;
 
-/// Bits beside it: a tile that is an opening, and one that goes on from one; as `TilePart` there.
+/// Bits beside it: a tile that is an opening, and one that goes on from one; as there.
 const OPENS: u32 = 4;
 const CONTINUES: u32 = 8;
 
@@ -195,7 +195,7 @@ impl PlanBuilder<'_> {
         let states = &mut words[layout.states_at - layout.merge_at..];
         last_tiles.clear();
         let (mut given, mut opening_rows) = (0, 0);
-        // Of the latest opening the slot of its first row less that row.
+        // Of the latest opening the slot of its first row less that row; its items come next, with no other opening between.
         let mut opened_slots = 0u32;
         for_each_tile(row_tiles, limit, |tile| {
             let (opens, continues) = (tile.is_opening(), tile.continues());
@@ -343,6 +343,7 @@ fn narrow_heads(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::cuda::compile::elements::{HopperKernel, KvElement};
 
     const WORKERS: Workers = Workers::BlocksAndDecodeWarps(132);
 
@@ -360,6 +361,19 @@ mod tests {
         assert_eq!(heads(8, 1024, 1), 1);
         // The other warps are idle.
         assert_eq!(beside(2, 8, 256, 4), 1);
+    }
+
+    #[test]
+    fn the_kernels_read_openings_as_they_are_written() {
+        let plan = include_str!("../../../../kernels/attention/plan.cuh");
+        assert!(plan.contains(&format!("constexpr unsigned OPENS = {OPENS}, CONTINUES = {CONTINUES};")));
+        assert!(plan.contains(&format!("HEADER_WORDS = {HEADER_WORDS} ")));
+        // As `HopperKernel::has_openings`.
+        let tiles = include_str!("../../../../kernels/attention/wide_tiles.cuh");
+        assert!(tiles.contains("PREFERS_SHORT = DETERMINISTIC && !FP8 && (HEAD_DIM == 64 || HEAD_DIM == 128);"));
+        let has = |head_dim, kv| HopperKernel::Wgmma.has_openings(head_dim, kv);
+        assert!(has(64, KvElement::Plain) && has(128, KvElement::Rounded));
+        assert!(!has(80, KvElement::Plain) && !has(64, KvElement::Fp8));
     }
 
     #[test]

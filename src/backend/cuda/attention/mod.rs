@@ -51,6 +51,9 @@ const TILE: u32 = 512;
 /// states are written and merged. With 2,048, few rows would have too few tiles for all multiprocessors.
 const OPENED_TILE: u32 = 1024;
 
+/// Distinguishes the order of a row's sums in deterministic attention from that of earlier versions.
+pub const DETERMINISTIC_ARITHMETIC: &str = ", attention in tiles of 512 and 1024";
+
 /// The tile of plans that are not deterministic: reductions may break anywhere.
 pub const fn tile(deterministic: bool) -> u32 {
     if deterministic { TILE } else { 1 }
@@ -319,8 +322,8 @@ fn shared_bytes(facts: &DeviceFacts, head_dim: usize) -> usize {
 
 /// The same for tree_attention_wgmma.cu: queries, three slots each for keys and values of 64 tokens, the rings of four
 /// warps (with slots of 32 tokens), and padding to a multiple of 1024. fp8 keys and values take half the bytes in the
-/// warps' rings, and three more slots each for the raw bytes. Deterministic kernels have further slots in place of the
-/// warps' rings.
+/// warps' rings, and three more slots each for the raw bytes. Kernels that prefer short tiles have further slots in place
+/// of the warps' rings.
 fn shared_bytes_wgmma(head_dim: usize, kv_element: KvElement) -> usize {
     let is_fp8 = kv_element == KvElement::Fp8;
     let slots = if head_dim == 128 { 3 } else { 4 };

@@ -44,6 +44,7 @@ impl PlanBuilder<'_> {
             }
             let follow = (first + 1..).take_while(|&item| self.steps_alike(item - 1) >= steps).count();
             let opening = self.opening(first..first + 1 + follow, steps);
+            // The range is empty if the first item's own rows are within these steps.
             first += opening.items.len().max(1);
             if let Some(steps) = self.spared_steps(&opening) {
                 self.scratch.openings.push(opening);
