@@ -300,14 +300,15 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
         // The KV blocks of a step, cut off at the last written position.
         struct StepKvBlocks {
             KvBlock of[2];
-            const char* lines[2];  // this thread's first row in each page; unused for a KV block of several pages
+            const char* lines[2];  // this thread's first row in each page; unused for some that are not full
             bool full;  // every slot of both pages
             bool shared;  // a KV block of several pages, or two
         };
         auto line_in = [&](unsigned page) { return reinterpret_cast<const char*>(job.keys(page, head)) + from; };
         // Copies keys (offset 0) or values (`offset` slots behind them). Of slots outside a KV block, scores are
         // masked, whatever their keys; but their values are multiplied by 0, so they are zeroed. Instruction issue
-        // limits the copies too: full pages, and those that are no part of a shared KV block, take shorter paths.
+        // limits the copies too: full pages take a shorter path, and where short tiles are preferred those that are no
+        // part of a shared KV block, whose lines take registers.
         auto copy_slots = [&](unsigned to, const StepKvBlocks& kv_blocks, unsigned offset, const auto& line_of) {
 #pragma unroll
             for (unsigned r = 0; r < STEP_TOKENS; r += CopyStages::ROWS) {
@@ -325,10 +326,10 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
         };
         auto copy = [&](unsigned to, const StepKvBlocks& kv_blocks, unsigned offset) {
             auto line_of_one = [&](unsigned half, unsigned) { return kv_blocks.lines[half]; };
-            auto line_of_several = [&](unsigned half, unsigned slot) { return line_in(page_of(job.words, kv_blocks.of[half].page, slot)); };
+            auto line_of_several = [&](unsigned half, unsigned slot) { return line_in(DETERMINISTIC ? page_of(job.words, kv_blocks.of[half].page, slot) : kv_blocks.of[half].page); };
             if (kv_blocks.full) {
                 copy_slots(to, {{}, {kv_blocks.lines[0], kv_blocks.lines[1]}, true, false}, offset, line_of_one);
-            } else if (!kv_blocks.shared) {
+            } else if (PREFERS_SHORT && !kv_blocks.shared) {
                 copy_slots(to, kv_blocks, offset, line_of_one);
             } else {
                 copy_slots(to, kv_blocks, offset, line_of_several);
