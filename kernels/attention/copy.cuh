@@ -307,8 +307,8 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
         auto line_in = [&](unsigned page) { return reinterpret_cast<const char*>(job.keys(page, head)) + from; };
         // Copies keys (offset 0) or values (`offset` slots behind them). Of slots outside a KV block, scores are
         // masked, whatever their keys; but their values are multiplied by 0, so they are zeroed. Instruction issue
-        // limits the copies too: full pages take a shorter path, and where short tiles are preferred those that are no
-        // part of a shared KV block, whose lines take registers.
+        // limits the copies too: full pages take a shorter path. Where short tiles are preferred, so do pages that are
+        // no part of a shared KV block; elsewhere the lines of such a path would make other registers spill.
         auto copy_slots = [&](unsigned to, const StepKvBlocks& kv_blocks, unsigned offset, const auto& line_of) {
 #pragma unroll
             for (unsigned r = 0; r < STEP_TOKENS; r += CopyStages::ROWS) {

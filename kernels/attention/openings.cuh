@@ -1,6 +1,7 @@
-// How tiles go on from openings: the first steps of a deterministic plan's tile, computed once for all rows that see the
-// same keys there. A row's operations are those of one tile, in the same order, so its bits are, too. Waiting and
-// loading take some 2 us at the start of a tile; the copies of its keys go on meanwhile.
+// How tiles go on from openings: the first steps of a deterministic plan's tile, computed once for all rows that see
+// the same keys there. A row's operations are those of one tile, in the same order, so its bits are, too. A multiplying
+// warp waits for states and loads them when it begins a tile; the copying warps fetch the tile's keys meanwhile.
+// src/backend/cuda/attention/openings.rs chooses openings, attention/wide_wgmma.cuh computes tiles.
 #pragma once
 
 #include "attention/merge.cuh"
@@ -31,8 +32,8 @@ __device__ __forceinline__ void wait_for_openings(const Job& job) {
     __syncwarp();
 }
 
-// Loads the states of an opening, as store_wide has written them. Rows past the end repeat the last one, as their queries
-// do; warps without rows load nothing.
+// Loads the states of an opening, as store_wide has written them. Rows past the end repeat the last one, as their
+// queries do; warps without rows load nothing.
 __device__ __forceinline__ void load_wide(const Job& job, const Tile& tile, unsigned head, unsigned first, SoftmaxRows& rows) {
     if (first >= tile.rows) {
         return;

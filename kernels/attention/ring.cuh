@@ -13,8 +13,9 @@ constexpr unsigned QUERY_BYTES = 2 * OPERAND_BYTES;
 constexpr unsigned NARROW_SLOTS = HEAD_DIM == 128 ? 3 : 4;
 constexpr unsigned NARROW_BYTES = GROUP_THREADS / 32 * NARROW_SLOTS * SLOT_BYTES;
 // A stage of the ring holds the keys of one step and the values of the step before, which are multiplied together.
-// Deterministic plans have no narrow tiles, whose memory holds further stages: a row's own tokens take two stages or
-// three, and copies of the next such tiles are under way while two are multiplied (PREFERS_SHORT).
+// Where short tiles are preferred, the ring also has the memory of narrow tiles, of which deterministic plans have
+// none. A row's own tokens fill two or three stages, so the copying warps can fetch the next tiles while two are
+// multiplied.
 constexpr unsigned STAGE_BYTES = 2 * OPERAND_BYTES;
 constexpr unsigned STAGES = 3 + (PREFERS_SHORT ? NARROW_BYTES / STAGE_BYTES : 0);
 static_assert(!FP8 || STAGES == 3, "the two stages of the shortest tile have the last ones of the tile before widened");
@@ -55,13 +56,13 @@ __device__ __forceinline__ void init_wide(WideShared& wide) {
 
 using RingCursor = Cursor<STAGES>;
 
-// Which of the two multiplying warpgroups take a tile: both; but where short tiles are preferred, those of up to 64 rows
-// they take by turns, so that what one tile waits for overlaps the next one. Who takes a tile alone releases its stages
-// for both; the other passes them without a wait.
+// Which of the two multiplying warpgroups take a tile: both; but where short tiles are preferred, those of up to 64
+// rows they take by turns, so that what one tile waits for overlaps the next one. Who takes a tile alone releases its
+// stages for both; the other passes them without a wait.
 //
-// A parity tells a phase from the ones before and after it only, so nobody may wait for a stage to be full that has not
-// been full with what it held before. Nobody does: a warpgroup waits for a tile's queries, then for its stages one
-// after another; stages are signalled in their order, and a tile's queries with its first stage.
+// A barrier's parity does not tell a phase from the second one after it. So a warpgroup must not wait for a stage
+// before that stage has been full with what it held before. It never does: it first waits for a tile's queries, which
+// are signalled with the tile's first stage, and all stages are signalled in their order.
 struct TileTurns {
     unsigned turn = 0;
 

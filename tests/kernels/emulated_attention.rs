@@ -27,8 +27,8 @@ use offshoot::lab::check::forests::{ForestShape, GrownForest, grow};
 use offshoot::plan::{AttentionPlan, CostModel, Member, PlanHints, Planner};
 
 const PAGE: usize = 32;
-/// Tile of deterministic plans: few positions, so that rows have several states. With openings two steps more, so that
-/// these have several, too.
+/// Tile of deterministic plans: few positions, so that rows have several states. Where there are openings, tiles have two
+/// steps more, so that openings have several steps.
 const TILE: u32 = 128;
 const OPENED_TILE: u32 = 256;
 

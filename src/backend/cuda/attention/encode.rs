@@ -15,7 +15,7 @@ const SEVERAL: u32 = 0;
 const ONE: u32 = 1;
 const DIFFERENT: u32 = 2;
 
-/// Bits beside it: a tile that is an opening, and one that goes on from one; as there.
+/// Bits beside it, as there: the tile is an opening; the tile goes on from an opening.
 const OPENS: u32 = 4;
 const CONTINUES: u32 = 8;
 

@@ -39,9 +39,9 @@ pub struct RowTile {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum TilePart {
     Whole,
-    /// The first ones, of all rows that see the same keys there: its states are no row's yet.
+    /// The first ones, for all rows that see the same keys there. A rest goes on from each of its states.
     Opening,
-    /// Those behind an opening, from whose states its own go on. Further tiles of its item are whole.
+    /// Those behind an opening. Only the first tile of an item can be a rest; its others are whole.
     Rest,
 }
 
