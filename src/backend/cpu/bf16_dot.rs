@@ -1,5 +1,5 @@
-//! Software emulation of AVX-512's bf16 instructions for one lane, so that the arithmetic of `Isa::Avx512Bf16` can be
-//! tested on processors without them. Follows the pseudo-code of VDPBF16PS and VCVTNEPS2BF16 in Intel's instruction set
+//! Software emulation of AVX-512's and AMX's bf16 instructions for one lane, so that the arithmetic of `Isa::Avx512Bf16` can be
+//! tested on processors without them. Follows the pseudo-code of VDPBF16PS, TDPBF16PS and VCVTNEPS2BF16 in Intel's instruction set
 //! reference. The tests compare it with the instructions where the processor has them.
 
 /// `acc` plus the products of two pairs of bf16 (VDPBF16PS): first the high elements, then the low ones, each by one
@@ -8,6 +8,18 @@
 pub fn dot(acc: f32, a: u32, b: u32) -> f32 {
     let acc = fused(flushed(acc), flushed(high(a)), flushed(high(b)));
     fused(acc, flushed(low(a)), flushed(low(b)))
+}
+
+/// `acc` plus the product of a row and a column of bf16 tiles (TDPBF16PS), pairs of elements along the sum: a chain of
+/// fused multiply-adds over the low elements and one over the high ones, then their sum.
+#[cfg(all(test, target_arch = "x86_64"))]
+pub fn tile_dot(acc: f32, a: impl Iterator<Item = u32>, b: impl Iterator<Item = u32>) -> f32 {
+    let mut sums = (0.0, 0.0);
+    for (a, b) in a.zip(b) {
+        sums.0 = fused(sums.0, flushed(low(a)), flushed(low(b)));
+        sums.1 = fused(sums.1, flushed(high(a)), flushed(high(b)));
+    }
+    flushed(flushed(acc) + flushed(sums.0 + sums.1))
 }
 
 /// `x` rounded to bf16, to nearest even (VCVTNEPS2BF16). Subnormals become zero; a NaN stays a NaN.

@@ -22,10 +22,12 @@ pub enum Isa {
     Avx512,
     /// AVX-512 with bf16 dot products.
     Avx512Bf16,
+    /// For bf16 weights, keys and values: products of tiles (AMX). Otherwise as `Avx512Bf16`.
+    Amx,
 }
 
 impl Isa {
-    pub const ALL: [Isa; 5] = [Isa::Portable, Isa::Bf16Twin, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16];
+    pub const ALL: [Isa; 6] = [Isa::Portable, Isa::Bf16Twin, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16, Isa::Amx];
 
     /// The environment variable that selects a path.
     pub const VARIABLE: &str = "OFFSHOOT_CPU";
@@ -80,6 +82,9 @@ impl Isa {
             }
             if avx512 && is_x86_feature_detected!("avx512bf16") {
                 paths.push(Isa::Avx512Bf16);
+                if super::amx::available() {
+                    paths.push(Isa::Amx);
+                }
             }
         }
         paths
@@ -93,6 +98,7 @@ impl Isa {
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
             Isa::Avx512Bf16 => "avx512bf16",
+            Isa::Amx => "amx",
         }
     }
 
@@ -110,7 +116,7 @@ impl Isa {
     pub fn attention_operand(self, stored: Dtype) -> Dtype {
         match (stored, self) {
             (Dtype::F32 | Dtype::F16, _) | (Dtype::Bf16, Isa::Avx2 | Isa::Avx512) => Dtype::F32,
-            (Dtype::Bf16, Isa::Portable | Isa::Bf16Twin | Isa::Avx512Bf16) => Dtype::Bf16,
+            (Dtype::Bf16, Isa::Portable | Isa::Bf16Twin | Isa::Avx512Bf16 | Isa::Amx) => Dtype::Bf16,
         }
     }
 }
@@ -135,6 +141,7 @@ impl fmt::Display for Isa {
             Isa::Avx2 => "AVX2",
             Isa::Avx512 => "AVX-512",
             Isa::Avx512Bf16 => "AVX-512 BF16",
+            Isa::Amx => "AMX",
         })
     }
 }

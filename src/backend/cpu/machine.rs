@@ -16,7 +16,7 @@ pub struct MachineRates {
     pub threads: usize,
     /// f32 fused multiply-adds.
     pub f32_gflops: f64,
-    /// bf16 dot products accumulated in f32; `None` if the processor has no such instruction.
+    /// bf16 dot products accumulated in f32, on the AMX path those of tiles; `None` if the processor has no such instruction.
     pub bf16_dot_gflops: Option<f64>,
     /// Sequential reads of memory far larger than the caches, one share per thread.
     pub read_gb_per_s: f64,
@@ -29,7 +29,7 @@ impl MachineRates {
             threads: rayon::current_num_threads(),
             f32_gflops: peak(match isa {
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 | Isa::Avx512Bf16 => x86::f32_avx512,
+                Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => x86::f32_avx512,
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => x86::f32_avx2,
                 _ => f32_plain,
@@ -57,6 +57,9 @@ impl MachineRates {
 /// Measured even where the backend prefers to widen, so that both rates can be compared.
 #[cfg(target_arch = "x86_64")]
 fn bf16_dot_peak(isa: Isa) -> Option<f64> {
+    if isa == Isa::Amx {
+        return Some(peak(x86::bf16_tiles));
+    }
     (isa >= Isa::Avx512 && Isa::available().contains(&Isa::Avx512Bf16)).then(|| peak(x86::bf16_dot))
 }
 
@@ -144,6 +147,8 @@ mod x86 {
     use std::arch::x86_64::*;
     use std::hint::black_box;
 
+    use crate::backend::cpu::amx::{self, ShapedTiles, TILE_ROWS, TileShapes};
+
     pub fn f32_avx512(rounds: usize) -> usize {
         #[target_feature(enable = "avx512f")]
         fn run(rounds: usize) {
@@ -194,6 +199,27 @@ mod x86 {
         // SAFETY: called where `Isa::Avx512Bf16` is available only.
         unsafe { run(rounds) };
         24 * 32 * 2
+    }
+
+    /// Four sums, as many as there are products of two tiles by two.
+    pub fn bf16_tiles(rounds: usize) -> usize {
+        static SHAPES: TileShapes = TileShapes::new([[TILE_ROWS, TILE_ROWS]; 8]);
+        let ones = black_box([0x3f80_3f80_u32; TILE_ROWS * TILE_ROWS]);
+        let (tile, stride) = (ones.as_ptr().cast(), TILE_ROWS * size_of::<u32>());
+        // SAFETY: called for `Isa::Amx` only; `ones` is a whole tile.
+        unsafe {
+            let _tiles = ShapedTiles::new(&SHAPES);
+            (amx::zero::<0>(), amx::zero::<1>(), amx::zero::<2>(), amx::zero::<3>());
+            (amx::load::<4>(tile, stride), amx::load::<5>(tile, stride));
+            (amx::load::<6>(tile, stride), amx::load::<7>(tile, stride));
+            for _ in 0..rounds {
+                amx::add_product::<0, 4, 6>();
+                amx::add_product::<1, 4, 7>();
+                amx::add_product::<2, 5, 6>();
+                amx::add_product::<3, 5, 7>();
+            }
+        }
+        4 * 2 * TILE_ROWS * TILE_ROWS * 2 * TILE_ROWS
     }
 }
 

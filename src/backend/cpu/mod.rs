@@ -3,6 +3,8 @@
 //! (`team`); only loading uses rayon. This file dispatches each op to its submodule.
 
 mod activation;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 pub mod attention;
 mod bf16_dot;
 mod columns;

@@ -87,7 +87,7 @@ macro_rules! for_each_isa {
                     // SAFETY: an `Isa` is only ever one that the processor has.
                     Isa::Avx2 => unsafe { avx2($($arg),*) },
                     // SAFETY: as above.
-                    Isa::Avx512 | Isa::Avx512Bf16 => unsafe { avx512($($arg),*) },
+                    Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => unsafe { avx512($($arg),*) },
                 }
             }
             #[cfg(not(target_arch = "x86_64"))]

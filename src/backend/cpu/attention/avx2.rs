@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::fold::{self, Geometry, Prefetch, RowStates, StatesMut, StatesRef, TileView, VisibleLanes};
-use super::lanes::{FloatLanes, KernelPath, MAX_ROWS, kernels, single_elements, widened_pairs};
+use super::lanes::{FloatLanes, KernelPath, VECTOR_ROWS, kernels, single_elements, state_kernels, widened_pairs};
 
 /// Lanes 0 to 7 and 8 to 15.
 #[derive(Clone, Copy)]

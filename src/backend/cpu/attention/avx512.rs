@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 
 use super::fold::{self, Geometry, Prefetch, RowStates, StatesMut, StatesRef, TileView, VisibleLanes};
-use super::lanes::{FloatLanes, KernelPath, MAX_ROWS, kernels, single_elements, widened_pairs};
+use super::lanes::{FloatLanes, KernelPath, VECTOR_ROWS, kernels, single_elements, state_kernels, widened_pairs};
 
 // SAFETY of all methods: each is one or a few instructions of the set that the caller promises, on pointers that the
 // caller promises to be valid for sixteen elements.

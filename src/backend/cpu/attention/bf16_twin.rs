@@ -2,7 +2,7 @@
 //! the operations of `avx512` in the same order and computes the same bits.
 
 use super::fold::{self, Geometry, Prefetch, RowStates, StatesMut, StatesRef, TileView, VisibleLanes};
-use super::lanes::{FloatLanes, KernelPath, MAX_ROWS, kernels};
+use super::lanes::{FloatLanes, KernelPath, VECTOR_ROWS, kernels, state_kernels};
 use crate::backend::cpu::bf16_dot;
 
 /// Sixteen lanes as an array.

@@ -7,7 +7,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::lanes::{FloatLanes, KernelPath, MAX_ROWS};
+use super::lanes::{FloatLanes, KernelPath, MOST_ROWS};
 use super::tiles::PAGES;
 use crate::backend::cpu::kv::SLOTS;
 use crate::backend::cpu::memory::{CacheLine, prefetch_line};
@@ -15,7 +15,8 @@ use crate::backend::cpu::rows::sum_lanes;
 use crate::backend::cpu::sums::tanh;
 use crate::backend::{MOST_HEAD_DIM, Scoring};
 
-const LANES: usize = PAGES * SLOTS;
+/// Positions of a tile.
+pub const LANES: usize = PAGES * SLOTS;
 
 /// Constants of all kernel calls of one layer.
 #[derive(Clone, Copy)]
@@ -76,13 +77,18 @@ pub struct Prefetch {
 }
 
 impl Prefetch {
+    /// Brings nothing.
+    pub const fn none() -> Self {
+        Self { keys: std::ptr::null(), values: std::ptr::null(), strides: (0, 0) }
+    }
+
     #[inline(always)]
-    fn keys(&self, word: usize) {
+    pub fn keys(&self, word: usize) {
         prefetch_line(self.keys.wrapping_add(word * self.strides.0));
     }
 
     #[inline(always)]
-    fn values(&self, word: usize) {
+    pub fn values(&self, word: usize) {
         prefetch_line(self.values.wrapping_add(word * self.strides.1));
     }
 }
@@ -112,15 +118,15 @@ pub struct VisibleLanes {
     /// The range over all rows.
     pub lanes: Range<usize>,
     /// For each row a bit per lane.
-    pub rows: [u64; MAX_ROWS],
+    pub rows: [u64; MOST_ROWS],
 }
 
 impl VisibleLanes {
-    pub const WHOLE: VisibleLanes = VisibleLanes { lanes: 0..LANES, rows: [u64::MAX; MAX_ROWS] };
+    pub const WHOLE: VisibleLanes = VisibleLanes { lanes: 0..LANES, rows: [u64::MAX; MOST_ROWS] };
 
-    /// From the range of lanes each row attends to, for at most `MAX_ROWS` rows.
+    /// From the range of lanes each row attends to, for at most `MOST_ROWS` rows.
     pub fn of(rows: impl Iterator<Item = Range<usize>>) -> Self {
-        let (mut start, mut end, mut bits) = (LANES, 0, [0; MAX_ROWS]);
+        let (mut start, mut end, mut bits) = (LANES, 0, [0; MOST_ROWS]);
         for (bits, lanes) in bits.iter_mut().zip(rows).filter(|(_, lanes)| !lanes.is_empty()) {
             *bits = (u64::MAX << lanes.start) & (u64::MAX >> (LANES - lanes.end));
             (start, end) = (start.min(lanes.start), end.max(lanes.end));
@@ -132,18 +138,27 @@ impl VisibleLanes {
 /// `N` uninitialised numbers for each of `R` rows, aligned to a cache line. The row stride is a compile-time constant:
 /// address arithmetic in the kernels' loops would push accumulators out of registers.
 #[repr(align(64))]
-struct AlignedRows<T, const N: usize, const R: usize>([[MaybeUninit<T>; N]; R]);
+pub struct AlignedRows<T, const N: usize, const R: usize>([[MaybeUninit<T>; N]; R]);
 
 impl<T: Copy, const N: usize, const R: usize> AlignedRows<T, N, R> {
     #[inline(always)]
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self([[MaybeUninit::uninit(); N]; R])
     }
 
     /// A pointer to number `i` of row `r`.
     #[inline(always)]
-    fn at(&mut self, r: usize, i: usize) -> *mut T {
+    pub fn at(&mut self, r: usize, i: usize) -> *mut T {
         self.0[r].as_mut_ptr().wrapping_add(i).cast()
+    }
+
+    /// `Q` rows from row `first` on, each as long as some cache lines.
+    #[inline(always)]
+    pub fn part<const Q: usize>(&mut self, first: usize) -> &mut AlignedRows<T, N, Q> {
+        const { assert!((N * size_of::<T>()).is_multiple_of(size_of::<CacheLine>()), "rows begin with a cache line") };
+        let rows: &mut [_; Q] = (&mut self.0[first..first + Q]).try_into().expect("a slice of `Q` rows");
+        // SAFETY: the type has the layout of its rows, and the first one begins with a cache line.
+        unsafe { &mut *std::ptr::from_mut(rows).cast() }
     }
 }
 
@@ -158,7 +173,7 @@ pub unsafe fn fold<P: KernelPath, const R: usize>(
     tile: &TileView<P>,
     rows: &RowStates<P>,
     visible: &VisibleLanes,
-    prefetch: &Prefetch,
+    prefetch: &[Prefetch],
 ) {
     let pages = visible.lanes.start / SLOTS..visible.lanes.end.div_ceil(SLOTS);
     let mut scores = AlignedRows::<f32, LANES, R>::new();
@@ -169,7 +184,7 @@ pub unsafe fn fold<P: KernelPath, const R: usize>(
         let factors = geometry.width / P::WORD_ELEMENTS;
         let queries: [*const P::Factor; R] = std::array::from_fn(|r| rows.q.add(r * factors));
         let mut page = pages.start;
-        let mut prefetch = *prefetch;
+        let mut prefetch = prefetch[0];
         while page < pages.end {
             page += match (pages.end - page).min(P::ROW_VECTORS) {
                 1 => score::<P, R, 1>(geometry, &queries, &tile.keys[page..], page, &prefetch, &mut scores),
@@ -179,7 +194,8 @@ pub unsafe fn fold<P: KernelPath, const R: usize>(
             };
             prefetch.strides.0 = 0;
         }
-        let shrinks = update_softmax(geometry, rows, pages, visible, &mut scores, &mut numerators);
+        let hidden = (visible.rows[..R] != [u64::MAX; R]).then_some(&visible.rows[..R]);
+        let shrinks = update_softmax(geometry, rows, pages, hidden, &mut scores, &mut numerators);
         let (panels, lanes) = (geometry.width / SLOTS, &visible.lanes);
         let mut panel = 0;
         while panel < panels {
@@ -230,14 +246,17 @@ unsafe fn score<P: KernelPath, const R: usize, const N: usize>(
 }
 
 /// Updates the maxima `m` and the sums `l` of `R` rows by their `scores`, and stores the softmax `numerators`: zero in
-/// lanes whose bit in `visible` is not set. Returns the factors by which the sums `o` shrink, exactly 1 for a row whose
+/// lanes whose bit of the row in `seen` is not set. Returns the factors by which the sums `o` shrink, exactly 1 for a row whose
 /// maximum stays: without branches, as a processor guesses wrong which rows' maxima rise.
+///
+/// # Safety
+/// As for [`fold`]; the scores of all `pages` are there.
 #[inline(always)]
-unsafe fn update_softmax<P: KernelPath, const R: usize>(
+pub unsafe fn update_softmax<P: KernelPath, const R: usize>(
     geometry: &Geometry,
     rows: &RowStates<P>,
     pages: Range<usize>,
-    visible: &VisibleLanes,
+    seen: Option<&[u64]>,
     scores: &mut AlignedRows<f32, LANES, R>,
     numerators: &mut AlignedRows<P::Factor, LANES, R>,
 ) -> [f32; SLOTS] {
@@ -251,10 +270,10 @@ unsafe fn update_softmax<P: KernelPath, const R: usize>(
                 }
             }
         }
-        if visible.rows[..R] != [u64::MAX; R] {
+        if let Some(seen) = seen {
             for (r, page) in (0..R).flat_map(|r| pages.clone().map(move |page| (r, page))) {
                 let at = scores.at(r, page * SLOTS);
-                P::Lanes::load(at).hide_unset((visible.rows[r] >> (page * SLOTS)) as u16).store(at);
+                P::Lanes::load(at).hide_unset((seen[r] >> (page * SLOTS)) as u16).store(at);
             }
         }
         let mut largest = [P::Lanes::splat(f32::NEG_INFINITY); R];

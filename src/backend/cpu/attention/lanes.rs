@@ -6,9 +6,12 @@ use bytemuck::Pod;
 use super::fold::{Geometry, Prefetch, RowStates, StatesMut, StatesRef, TileView, VisibleLanes};
 use super::gather::MaskWord;
 
-/// Rows (times heads of a group) that one kernel call folds at most: their scores for a tile fill 24 of AVX-512's 32
-/// registers.
-pub const MAX_ROWS: usize = 6;
+/// Rows (times heads of a group) that a kernel call folds at most, if their scores are in vector registers: those for a
+/// tile fill 24 of AVX-512's 32.
+pub const VECTOR_ROWS: usize = 6;
+
+/// Rows that any kernel call folds at most.
+pub const MOST_ROWS: usize = 16;
 
 /// Sixteen f32 in registers.
 ///
@@ -48,7 +51,7 @@ pub trait FloatLanes: Copy {
     }
     /// The largest lane.
     unsafe fn largest(self) -> f32;
-    /// In lane `r` the largest lane of `rows[r]`, of at most [`MAX_ROWS`].
+    /// In lane `r` the largest lane of `rows[r]`, of at most [`VECTOR_ROWS`].
     #[inline(always)]
     unsafe fn largest_each<const R: usize>(rows: [Self; R]) -> Self {
         let mut lanes = [0.0; 16];
@@ -81,6 +84,12 @@ pub trait KernelPath {
     type Factor: Pod;
     /// Elements per word.
     const WORD_ELEMENTS: usize;
+    /// Rows (times heads of a group) that one kernel call folds at most.
+    const ROWS: usize = VECTOR_ROWS;
+    /// Rows of queries that a kernel call may read behind its last one.
+    const ROWS_READ_AHEAD: usize = 0;
+    /// Pages that a kernel call can prefetch.
+    const PREFETCHES: usize = 1;
     /// Accumulators of sixteen lanes that a kernel keeps in registers for each row.
     const ROW_VECTORS: usize;
     /// The path over f32 pages that is used, with the same results, after a tile was widened once for several calls.
@@ -98,13 +107,18 @@ pub trait KernelPath {
     /// Stores the elements of sixteen words as `WORD_ELEMENTS` f32 vectors, `stride` elements apart.
     unsafe fn store_wide(words: Self::Operand, to: *mut f32, stride: usize);
 
-    /// [`super::fold::fold`] for `rows.count` rows.
+    /// Runs a task, between what its kernels need before and after their calls.
+    unsafe fn around(task: impl FnOnce()) {
+        task();
+    }
+
+    /// [`super::fold::fold`] for `rows.count` rows, of which there are at most `ROWS`.
     unsafe fn fold(
         geometry: &Geometry,
         tile: &TileView<Self>,
         rows: &RowStates<Self>,
         visible: &VisibleLanes,
-        prefetch: &Prefetch,
+        prefetch: &[Prefetch],
     ) where
         Self: Sized;
     /// [`super::fold::widen`].
@@ -202,12 +216,14 @@ pub(super) use widened_pairs;
 /// Implements the kernels of a [`KernelPath`] as functions compiled for `$features`, or for any processor without them.
 macro_rules! kernels {
     ($($features:literal)?) => {
+        state_kernels!($($features)?);
+
         unsafe fn fold(
             geometry: &Geometry,
             tile: &TileView<Self>,
             rows: &RowStates<Self>,
             visible: &VisibleLanes,
-            prefetch: &Prefetch,
+            prefetch: &[Prefetch],
         ) {
             $(#[target_feature(enable = $features)])?
             unsafe fn kernel<P: KernelPath, const R: usize>(
@@ -215,7 +231,7 @@ macro_rules! kernels {
                 tile: &TileView<P>,
                 rows: &RowStates<P>,
                 visible: &VisibleLanes,
-                prefetch: &Prefetch,
+                prefetch: &[Prefetch],
             ) {
                 // SAFETY: the caller's promises are passed on.
                 unsafe { fold::fold::<P, R>(geometry, tile, rows, visible, prefetch) }
@@ -229,11 +245,17 @@ macro_rules! kernels {
                     4 => kernel::<Self, 4>(geometry, tile, rows, visible, prefetch),
                     5 => kernel::<Self, 5>(geometry, tile, rows, visible, prefetch),
                     6 => kernel::<Self, 6>(geometry, tile, rows, visible, prefetch),
-                    n => unreachable!("{n} rows in a group of at most {MAX_ROWS}"),
+                    n => unreachable!("{n} rows in a group of at most {VECTOR_ROWS}"),
                 }
             }
         }
+    };
+}
+pub(super) use kernels;
 
+/// The same but for `fold`.
+macro_rules! state_kernels {
+    ($($features:literal)?) => {
         unsafe fn widen(geometry: &Geometry, keys: *const Self::Word, values: *const Self::Word, to: *mut f32) {
             $(#[target_feature(enable = $features)])?
             unsafe fn kernel<P: KernelPath>(
@@ -279,4 +301,4 @@ macro_rules! kernels {
         }
     };
 }
-pub(super) use kernels;
+pub(super) use state_kernels;

@@ -7,6 +7,8 @@
 mod clear;
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -62,7 +64,7 @@ pub fn tree_attention(
     assert!(scoring.sinks.is_none_or(|sinks| sinks.len() == heads.q_heads), "tree_attention: a sink for each head");
     let has_room = lse.as_ref().is_none_or(|lse| (lse.rows, lse.width) == (rows, heads.q_heads));
     assert!(has_room, "tree_attention: shape of the log-sum-exps");
-    let Some(run) = fast_path(cores.isa, kv.dtype()) else {
+    let Some(run) = fast_path(cores.isa, kv.dtype(), heads.head_dim) else {
         return clear::tree_attention(out, qkv, kv, layer, plan, scoring, lse);
     };
     let AttentionScratch { tiles, walk } = scratch;
@@ -76,9 +78,9 @@ pub fn tree_attention(
 type RunAttention =
     unsafe fn(&Team, &walk::AttentionCall<'_>, &mut walk::WalkScratch, &mut CpuBuffer, Option<&mut CpuBuffer>);
 
-/// The fast path of `isa` over keys and values of dtype `stored`; `None` where the clear loops are used. The result may
+/// The fast path of `isa` over keys and values of dtype `stored` and this head size; `None` where the clear loops are used. The result may
 /// only be called if the processor supports `isa`.
-fn fast_path(isa: Isa, stored: Dtype) -> Option<RunAttention> {
+fn fast_path(isa: Isa, stored: Dtype, head_dim: usize) -> Option<RunAttention> {
     match (isa, stored) {
         (Isa::Bf16Twin, Dtype::Bf16) => Some(walk::run::<bf16_twin::SoftwareBf16Dot>),
         (Isa::Portable | Isa::Bf16Twin, _) => None,
@@ -89,14 +91,16 @@ fn fast_path(isa: Isa, stored: Dtype) -> Option<RunAttention> {
         #[cfg(target_arch = "x86_64")]
         (Isa::Avx2, Dtype::Bf16) => Some(walk::run::<avx2::Avx2Bf16>),
         #[cfg(target_arch = "x86_64")]
-        (Isa::Avx512 | Isa::Avx512Bf16, Dtype::F32) => Some(walk::run::<avx512::Avx512F32>),
+        (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, Dtype::F32) => Some(walk::run::<avx512::Avx512F32>),
         #[cfg(target_arch = "x86_64")]
-        (Isa::Avx512 | Isa::Avx512Bf16, Dtype::F16) => Some(walk::run::<avx512::Avx512F16>),
+        (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, Dtype::F16) => Some(walk::run::<avx512::Avx512F16>),
         #[cfg(target_arch = "x86_64")]
         (Isa::Avx512, Dtype::Bf16) => Some(walk::run::<avx512::Avx512Bf16>),
         #[cfg(target_arch = "x86_64")]
-        (Isa::Avx512Bf16, Dtype::Bf16) => Some(walk::run::<avx512::Avx512Bf16Dot>),
+        (Isa::Amx, Dtype::Bf16) if amx::takes(head_dim) => Some(walk::run::<amx::AmxBf16>),
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx512Bf16 | Isa::Amx, Dtype::Bf16) => Some(walk::run::<avx512::Avx512Bf16Dot>),
         #[cfg(not(target_arch = "x86_64"))]
-        (Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16, _) => None,
+        (Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, _) => None,
     }
 }

@@ -14,7 +14,7 @@ use super::super::rows::sum_lanes;
 use super::super::team::Team;
 use super::super::{CpuBuffer, KvStore};
 use super::fold::{Geometry, Prefetch, StatesRef, TileView, VisibleLanes};
-use super::lanes::{KernelPath, MAX_ROWS};
+use super::lanes::KernelPath;
 use super::states::SoftmaxStates;
 use super::tiles::{PAGES, PageRead, PageSlots, PlanTile, PlanTiles, TilePage};
 use super::{SECTION, gather};
@@ -98,7 +98,7 @@ pub unsafe fn run<P: KernelPath>(
     lse: Option<&mut CpuBuffer>,
 ) {
     let heads = call.kv.heads(call.layer);
-    let tasks = HeadTasks::new(team.threads(), heads, out.rows, call.tiles.sections());
+    let tasks = HeadTasks::new(team.threads(), heads, out.rows, call.tiles.sections(), P::ROWS);
     let WalkScratch { tasks: scratch, merged } = scratch;
     scratch.resize_with(scratch.len().max(tasks.len()), Default::default);
     let scratch = &mut scratch[..tasks.len()];
@@ -106,7 +106,7 @@ pub unsafe fn run<P: KernelPath>(
     let output = AttentionOutput { out: &out, lse: lse.as_ref(), heads, geometry: call.geometry::<P>() };
     let run = |i: usize, scratch: &mut TaskScratch| {
         // SAFETY: promised by the caller.
-        unsafe { run_task::<P>(call, tasks.get(i), scratch, &output) }
+        unsafe { P::around(|| run_task::<P>(call, tasks.get(i), scratch, &output)) }
     };
     let pairs: usize = call.tiles.tiles.iter().map(|tile| tile.rows.len() * tile.lanes.len()).sum();
     if pairs * heads.q_width() < PARALLEL_PRODUCTS {
@@ -139,9 +139,9 @@ struct HeadTasks {
 impl HeadTasks {
     /// About three tasks per thread, so that threads finish together. More chunks would read shared tiles more often,
     /// more parts keep more states.
-    fn new(threads: usize, heads: HeadLayout, rows: usize, sections: Range<u32>) -> Self {
+    fn new(threads: usize, heads: HeadLayout, rows: usize, sections: Range<u32>, rows_per_call: usize) -> Self {
         let wanted = (3 * threads).div_ceil(heads.kv_heads);
-        let max_chunks = (rows * heads.group()).div_ceil(4 * MAX_ROWS);
+        let max_chunks = (rows * heads.group()).div_ceil(4 * rows_per_call);
         let chunks = wanted.min(max_chunks).max(1);
         let states = rows * heads.q_width() * sections.len();
         let parts = match threads > 1 && states <= MOST_SHARED_SUMS {
@@ -288,15 +288,16 @@ unsafe fn run_task<P: KernelPath>(
             // SAFETY: the instruction set is promised by the caller.
             unsafe { scratch.enter::<P>(of_task, tile.section(), group, geometry) };
         }
-        let row_groups = even_groups(rows.len() * group);
+        let row_groups = even_groups(rows.len() * group, P::ROWS);
         // SAFETY: the processor has the path's instructions; `view` covers the tile's pages, and `wide` has room for
         // them.
         let wide = (P::WIDENS && row_groups.len() >= WIDEN_FROM)
             .then(|| unsafe { widen(geometry, &view, bytemuck::cast_slice_mut(&mut scratch.wide)) });
-        // Each kernel call prefetches one page. A tile of fewer calls than pages is bound by memory anyway: it asks for
-        // the others at once.
+        // Each kernel call prefetches as many pages as the tile has for each of its calls. What a call cannot, is asked for
+        // at once.
         let pages = tile.lanes.end.div_ceil(SLOTS) - tile.lanes.start / SLOTS;
-        for _ in row_groups.len()..pages {
+        let per_call = pages.div_ceil(row_groups.len().max(1)).clamp(1, P::PREFETCHES);
+        for _ in row_groups.len() * per_call..pages {
             prefetcher.whole_page(tile.reads);
         }
         for row_group in row_groups {
@@ -314,17 +315,20 @@ unsafe fn run_task<P: KernelPath>(
             let queries = &queries[(first_query + row_group.start) * width / P::WORD_ELEMENTS..];
             assert!(queries.len() >= row_group.len() * width / P::WORD_ELEMENTS, "queries of all rows");
             let states = scratch.states.rows::<P>(first + row_group.start, row_group.len(), queries.as_ptr());
-            let prefetch = match &wide {
-                Some((geometry, _)) => prefetcher.next(tile.reads, geometry.key_words, P::Wide::WORD_ELEMENTS),
-                None => prefetcher.next(tile.reads, geometry.key_words, P::WORD_ELEMENTS),
+            let (key_words, pair) = match &wide {
+                Some((geometry, _)) => (geometry.key_words, P::Wide::WORD_ELEMENTS),
+                None => (geometry.key_words, P::WORD_ELEMENTS),
             };
+            let mut prefetch = [Prefetch::none(); PAGES];
+            let prefetch = &mut prefetch[..per_call];
+            prefetch.fill_with(|| prefetcher.next(tile.reads, key_words, pair));
             // SAFETY: the processor has the path's instructions; `scratch` holds all rows of the task, of which
             // `states` are some; `view` and `wide` cover the pages of the tile's lanes, of which the rows see some.
             match &wide {
                 Some((geometry, view)) => unsafe {
-                    P::Wide::fold(geometry, view, &states.widened(), &visible, &prefetch);
+                    P::Wide::fold(geometry, view, &states.widened(), &visible, prefetch);
                 },
-                None => unsafe { P::fold(geometry, &view, &states, &visible, &prefetch) },
+                None => unsafe { P::fold(geometry, &view, &states, &visible, prefetch) },
             }
         }
     }
@@ -426,7 +430,7 @@ impl<'a> Prefetcher<'a> {
     /// whose own reads end at `reads`.
     fn next(&mut self, reads: usize, key_words: usize, pair: usize) -> Prefetch {
         let Some((keys, values)) = self.next_page(reads) else {
-            return Prefetch { keys: self.stored.as_ptr(), values: self.stored.as_ptr(), strides: (0, 0) };
+            return Prefetch::none();
         };
         let strides = (keys.len() / key_words, values.len().div_ceil(PAGES * SLOTS / pair));
         Prefetch { keys: keys.as_ptr(), values: values.as_ptr(), strides }
@@ -491,10 +495,8 @@ unsafe fn pack_queries<P: KernelPath>(call: &AttentionCall<'_>, task: &HeadTask,
     let heads = call.kv.heads(call.layer);
     let group = heads.group();
     let factors = width / P::WORD_ELEMENTS;
-    q.resize(
-        (task.rows.len() * group * factors * size_of::<P::Factor>()).div_ceil(size_of::<CacheLine>()),
-        CacheLine::zeroed(),
-    );
+    let room = (task.rows.len() * group + P::ROWS_READ_AHEAD) * factors;
+    q.resize((room * size_of::<P::Factor>()).div_ceil(size_of::<CacheLine>()), CacheLine::zeroed());
     let packed = bytemuck::cast_slice_mut::<CacheLine, P::Factor>(q);
     let sources = task.rows.clone().flat_map(|row| {
         let heads_of_row = &call.qkv.row(row)[task.kv_head * group * heads.head_dim..][..group * heads.head_dim];
@@ -542,9 +544,9 @@ fn section_of_sink(first: u32, sections: &Range<u32>) -> u32 {
     first.clamp(sections.start, sections.end - 1)
 }
 
-/// Divides `0..n` into the fewest groups of at most `MAX_ROWS`, of nearly equal size.
-fn even_groups(n: usize) -> impl ExactSizeIterator<Item = Range<usize>> {
-    let groups = n.div_ceil(MAX_ROWS);
+/// Divides `0..n` into the fewest groups of at most `most`, of nearly equal size.
+fn even_groups(n: usize, most: usize) -> impl ExactSizeIterator<Item = Range<usize>> {
+    let groups = n.div_ceil(most);
     (0..groups).map(move |i| i * n / groups..(i + 1) * n / groups)
 }
 
@@ -569,7 +571,7 @@ mod tests {
             (8, 1, 8, 20, 0..4),
         ] {
             let heads = HeadLayout { q_heads: kv_heads * group, kv_heads, head_dim: 64 };
-            let tasks = HeadTasks::new(threads, heads, rows, sections.clone());
+            let tasks = HeadTasks::new(threads, heads, rows, sections.clone(), 6);
             let mut counts = vec![0; rows * kv_heads * sections.len()];
             for task in (0..tasks.len()).map(|task| tasks.get(task)) {
                 assert_eq!(task.shares, task.sections != sections, "{task:?}");

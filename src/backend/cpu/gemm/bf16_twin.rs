@@ -7,8 +7,13 @@ use super::pack::PANEL;
 use crate::backend::cpu::bf16_dot;
 
 /// For bf16 weights only.
-pub static KERNELS: GemmKernels =
-    GemmKernels { rows: 1, panels: |_| 1, operand: |_| OperandFormat::Bf16Pairs, kernel: |_, _, _| tile };
+pub static KERNELS: GemmKernels = GemmKernels {
+    rows: 1,
+    panels: |_| 1,
+    operand: |_| OperandFormat::Bf16Pairs,
+    kernel: |_, _, _| tile,
+    around: |share| share(),
+};
 
 unsafe fn tile(tile: &GemmTile) {
     let mut sums = [0.0; PANEL];

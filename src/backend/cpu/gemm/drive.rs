@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::blocks::BlockScratch;
-use super::operand::{ActivationPacking, OperandFormat, ROW_STRIDE, Strip, strips};
+use super::operand::{ActivationPacking, OperandFormat, Strip};
 use super::pack::PANEL;
 use super::quantised::QuantScratch;
 use super::{CpuMatrix, OutputMode};
@@ -24,7 +24,7 @@ const SHARES: usize = 4;
 
 /// The kernels of an instruction set.
 pub struct GemmKernels {
-    /// Most rows of a group.
+    /// Most rows of a group: a multiple of the operand's `row_unit`.
     pub rows: usize,
     /// Panels per kernel call, for groups of at most `rows` rows.
     pub panels: fn(rows: usize) -> usize,
@@ -32,6 +32,8 @@ pub struct GemmKernels {
     pub operand: fn(Dtype) -> OperandFormat,
     /// The kernel for weights of this dtype and exactly this many rows and panels.
     pub kernel: fn(Dtype, rows: usize, panels: usize) -> GemmKernel,
+    /// Runs a thread's share of a layer, between what its kernels need before and after their calls.
+    pub around: fn(share: &mut dyn FnMut()),
 }
 
 /// Adds the products of a tile to its sums and stores them.
@@ -43,8 +45,10 @@ pub type GemmKernel = unsafe fn(&GemmTile);
 /// The operands of a kernel call: one strip of a group of rows, times some panels.
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "the software twin prefetches nothing"))]
 pub struct GemmTile {
-    /// Activations; rows are [`ROW_STRIDE`] words apart.
+    /// Activations; rows are the operand's `row_stride` words apart.
     pub a: *const u32,
+    /// Rows of the group, whose padding `a` and `sums` have too.
+    pub rows: usize,
     /// The strip in the first panel. The next panel's begins `panel_bytes` later.
     pub w: *const u8,
     pub panel_bytes: usize,
@@ -72,20 +76,28 @@ pub struct RowGroup {
 
 /// Divides `rows` rows into the fewest groups of at most `most` rows, of nearly equal size.
 pub fn groups(rows: usize, most: usize) -> impl ExactSizeIterator<Item = RowGroup> {
-    let count = rows.div_ceil(most);
-    (0..count).map(move |g| RowGroup { first: g * rows / count, rows: (g + 1) * rows / count - g * rows / count })
+    unit_groups(rows, most, 1)
+}
+
+/// The same with groups that begin at multiples of `unit`, of which `most` is one.
+fn unit_groups(rows: usize, most: usize, unit: usize) -> impl ExactSizeIterator<Item = RowGroup> {
+    let (count, units) = (rows.div_ceil(most), rows.div_ceil(unit));
+    (0..count).map(move |g| {
+        let first = g * units / count * unit;
+        RowGroup { first, rows: rows.min((g + 1) * units / count * unit) - first }
+    })
 }
 
 /// Memory reused between linear layers.
 #[derive(Default)]
 pub struct GemmScratch {
     /// Packed activations.
-    operands: Vec<u32>,
+    operands: Vec<CacheLine>,
     /// The sums of each share of the panels.
     sums: Vec<Vec<f32>>,
     /// The passes of a grouped layer, their packed activations, and the shares of their panels.
     passes: Vec<ExpertPass>,
-    packed: Vec<Vec<u32>>,
+    packed: Vec<Vec<CacheLine>>,
     shares: Vec<PassShare>,
     /// The output of one piece of several.
     pub(super) piece: CpuBuffer,
@@ -144,7 +156,7 @@ pub fn grouped<'x>(
     if let [packed] = packed {
         return pass(0).run(input, packed, sums, out);
     }
-    let pack = |i: usize, packed: &mut [Vec<u32>]| {
+    let pack = |i: usize, packed: &mut [Vec<CacheLine>]| {
         let RowGroup { first, rows } = passes[i].rows;
         ActivationPacking { operand, inputs: w.cols, rows }.pack(cores.isa, &mut packed[0], |r| input(first + r));
     };
@@ -158,7 +170,7 @@ pub fn grouped<'x>(
     let out = OutputColumns::of(out);
     cores.team.for_chunks_then(packed, 1, pack, &mut sums[..shares.len()], |i, sums, packed| {
         let PassShare { pass: number, panels } = &shares[i];
-        pass(*number).share(&packed[*number], panels.clone(), sums, &out);
+        pass(*number).share(bytemuck::cast_slice(&packed[*number]), panels.clone(), sums, &out);
     });
 }
 
@@ -263,12 +275,12 @@ impl<'a> WeightPass<'a> {
     fn run<'x>(
         &self,
         input: impl Fn(usize) -> &'x [f32] + Sync,
-        operands: &mut Vec<u32>,
+        operands: &mut Vec<CacheLine>,
         sums: &mut Vec<Vec<f32>>,
         out: &mut CpuBuffer,
     ) {
-        let packing = ActivationPacking { operand: self.operand, inputs: self.w.cols, rows: self.rows };
-        operands.resize(packing.len(), 0);
+        let packing = self.packing();
+        let operands = packing.room(operands);
         // Few rows: one share per thread, so that prefetching is not interrupted. Many rows: more shares, so that other
         // threads can take over from one that was delayed.
         let (threads, all) = (self.cores.team.threads(), self.w.panels());
@@ -281,11 +293,15 @@ impl<'a> WeightPass<'a> {
         let row = |r: usize| input(self.first_row + r);
         self.cores.team.for_chunks_then(
             operands,
-            ActivationPacking::CHUNK,
+            packing.chunk(),
             |chunk, out| packing.pack_chunk(self.cores.isa, chunk, out, row),
             &mut sums[..shares.len()],
             |i, sums, operands| self.share(operands, shares.get(i), sums, &out),
         );
+    }
+
+    fn packing(&self) -> ActivationPacking {
+        ActivationPacking { operand: self.operand, inputs: self.w.cols, rows: self.rows }
     }
 
     /// Panels of one kernel call.
@@ -302,23 +318,25 @@ impl<'a> WeightPass<'a> {
     /// Multiplies a share of the panels by all rows. `operands`: the packed rows.
     fn share(&self, operands: &[u32], panels: Range<usize>, sums: &mut Vec<f32>, out: &OutputColumns) {
         let (per_call, mut panel) = (self.panels_per_call(), panels.start);
-        while panel < panels.end {
-            let count = if panel + per_call <= panels.end { per_call } else { 1 };
-            self.panels(operands, panel, count, sums, out);
-            panel += count;
-        }
+        (self.kernels.around)(&mut || {
+            while panel < panels.end {
+                let count = if panel + per_call <= panels.end { per_call } else { 1 };
+                self.panels(operands, panel, count, sums, out);
+                panel += count;
+            }
+        });
     }
 
     /// Multiplies panels `first .. first + count` by all rows and stores the outputs.
     fn panels(&self, operands: &[u32], first: usize, count: usize, sums: &mut Vec<f32>, out: &OutputColumns) {
         let (words, width) = (self.operand.words(self.w.cols), count * PANEL);
-        sums.resize(self.rows * width, 0.0);
+        sums.resize(self.rows.next_multiple_of(self.operand.row_unit()) * width, 0.0);
         let rows = self.first_row..self.first_row + self.rows;
         let whole = (first + count) * PANEL <= self.w.rows;
         // Nothing is left to do with the sums of the last strip: they are the output, or added to it.
         let output =
             (whole && self.bias.is_none() && words > 0).then(|| (out.rows_at(rows, first * PANEL, width), out.width()));
-        for strip in strips(words) {
+        for strip in self.operand.strips(words) {
             let last = strip.first + strip.words == words;
             let to = match output.filter(|_| last) {
                 Some((to, stride)) => SumsPlace { to, stride, adds: self.mode == OutputMode::Add },
@@ -327,7 +345,7 @@ impl<'a> WeightPass<'a> {
             self.strip(operands, strip, first, count, sums, to);
         }
         if output.is_none() {
-            for (r, sums) in sums.chunks_exact(width).enumerate() {
+            for (r, sums) in sums.chunks_exact(width).take(self.rows).enumerate() {
                 self.store(sums, self.first_row + r, first, out);
             }
         }
@@ -339,22 +357,24 @@ impl<'a> WeightPass<'a> {
         let panel_bytes = self.w.panel_lines() * size_of::<CacheLine>();
         let weights: &[u8] = bytemuck::cast_slice(&self.w.lines()[first * self.w.panel_lines()..]);
         assert!(
-            weights.len() >= count * panel_bytes && sums.len() == self.rows * count * PANEL,
+            weights.len() >= count * panel_bytes && sums.len() >= self.rows * count * PANEL,
             "shapes of the panels and their sums"
         );
         let word_bytes = self.word_bytes();
         let end = strip.first + strip.words;
         let next = if end < self.operand.words(self.w.cols) { end * word_bytes } else { count * panel_bytes };
-        let operands = &operands[strip.index * self.rows * ROW_STRIDE..];
+        let (stride, strip_len) = (self.operand.row_stride(), self.packing().strip_len());
+        let operands = &operands[strip.index * strip_len..][..strip_len];
         // Each group prefetches its share of the next strip in whole lines, rounded up: the last groups of many repeat its
         // last line.
         let prefetch_every = self.group_count * size_of::<CacheLine>() / word_bytes;
         let fetched = strip.words.div_ceil(prefetch_every) * size_of::<CacheLine>();
         let last_line = (strip.words * word_bytes).saturating_sub(size_of::<CacheLine>());
-        for (number, group) in groups(self.rows, self.kernels.rows).enumerate() {
+        for (number, group) in unit_groups(self.rows, self.kernels.rows, self.operand.row_unit()).enumerate() {
             let kernel = (self.kernels.kernel)(self.w.dtype(), group.rows, count);
             let tile = GemmTile {
-                a: operands[group.first * ROW_STRIDE..][..group.rows * ROW_STRIDE].as_ptr(),
+                a: operands[group.first * stride..][..group.rows * stride].as_ptr(),
+                rows: group.rows,
                 w: weights[strip.first * word_bytes..].as_ptr(),
                 panel_bytes,
                 words: strip.words,
@@ -365,8 +385,8 @@ impl<'a> WeightPass<'a> {
                 prefetch: weights.as_ptr().wrapping_add(next + (number * fetched).min(last_line)),
                 prefetch_every,
             };
-            // SAFETY: `a` holds the group's rows of the strip, `w` the strip of `count` panels, `sums` the group's
-            // sums, and `to` is one of them or the group's columns of the output, which this thread alone writes.
+            // SAFETY: `a` holds the group's rows of the strip and their padding, `w` the strip of `count` panels, `sums` the
+            // group's sums and their padding, and `to` is one of them or the group's columns of the output, which this thread alone writes.
             unsafe { kernel(&tile) };
         }
     }

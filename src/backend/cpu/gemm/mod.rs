@@ -6,6 +6,8 @@
 //! divided by rows and outputs, never along the sum.
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -66,7 +68,11 @@ fn kernels(isa: Isa, weights: Dtype) -> Option<&'static drive::GemmKernels> {
         Isa::Avx512 => Some(&avx512::KERNELS),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Bf16 => Some(&avx512_bf16::KERNELS),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Amx if weights == Dtype::Bf16 => Some(&amx::KERNELS),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Amx => Some(&avx512::KERNELS),
         #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => None,
+        Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => None,
     }
 }

@@ -63,12 +63,12 @@ pub fn kernels(isa: Isa, w: &QuantPanels) -> Option<QuantKernels> {
         let is_integer = operand::is_integer(w);
         match isa {
             Isa::Portable | Isa::Bf16Twin => None,
-            Isa::Avx512 | Isa::Avx512Bf16 if is_integer && is_x86_feature_detected!("avx512vnni") => {
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx if is_integer && is_x86_feature_detected!("avx512vnni") => {
                 Some(avx512::BYTES)
             }
-            Isa::Avx512 | Isa::Avx512Bf16 if !is_integer => Some(avx512::numbers(w.format)),
-            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 if is_integer => Some(avx2::BYTES),
-            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => Some(avx2::numbers(w.format)),
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx if !is_integer => Some(avx512::numbers(w.format)),
+            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx if is_integer => Some(avx2::BYTES),
+            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => Some(avx2::numbers(w.format)),
         }
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -1,0 +1,351 @@
+//! Attention by tile registers (AMX) over bf16 pages: products of 16 rows with a page's keys or values, of 32 or 16
+//! elements by one instruction. A page is stored as the tiles that it is read as. Queries and numerators are rounded to
+//! bf16; the softmax is that of the vector kernels.
+//!
+//! A row's scores and sums do not depend on the other rows of its tiles, whose number is always 16: those beyond the call's
+//! rows are computed from whatever is there, and dropped.
+
+use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use super::avx512::Avx512Bf16Dot;
+use super::fold::{
+    self, AlignedRows, Geometry, LANES, Prefetch, RowStates, StatesMut, StatesRef, TileView, VisibleLanes,
+};
+use super::lanes::{KernelPath, MOST_ROWS, state_kernels};
+use super::tiles::PAGES;
+use crate::backend::MOST_HEAD_DIM;
+use crate::backend::cpu::amx::{self, ShapedTiles, TILE_ROWS, TileShapes};
+use crate::backend::cpu::kv::SLOTS;
+
+/// bf16 pages, by products of tiles.
+pub struct AmxBf16;
+
+/// Whether the kernel folds heads of this size. Others use dot products, which round the same operands.
+pub fn takes(head_dim: usize) -> bool {
+    head_dim.is_multiple_of(SLOTS)
+}
+
+/// Words of a page's values in one lane, or of the last 16 elements of a key.
+const HALF: usize = TILE_ROWS / 2;
+
+/// 0 to 3: scores or sums. 4 and 6: queries and keys. 5 and 7: numerators and values of a page, or the last 16 elements of
+/// queries and keys.
+static SHAPES: TileShapes = TileShapes::new([
+    [TILE_ROWS, TILE_ROWS],
+    [TILE_ROWS, TILE_ROWS],
+    [TILE_ROWS, TILE_ROWS],
+    [TILE_ROWS, TILE_ROWS],
+    [TILE_ROWS, TILE_ROWS],
+    [TILE_ROWS, HALF],
+    [TILE_ROWS, TILE_ROWS],
+    [HALF, TILE_ROWS],
+]);
+
+const _: () = assert!(MOST_ROWS == TILE_ROWS && SLOTS == TILE_ROWS && PAGES == 4);
+
+/// Bytes from one row to the next of scores, numerators, and sums.
+const ROW_BYTES: usize = LANES * size_of::<u32>();
+
+impl KernelPath for AmxBf16 {
+    type Lanes = __m512;
+    type Word = u32;
+    type Operand = __m512bh;
+    type Factor = u32;
+    type Wide = Self;
+    const WIDENS: bool = false;
+    const WORD_ELEMENTS: usize = 2;
+    const ROW_VECTORS: usize = Avx512Bf16Dot::ROW_VECTORS;
+    const ROWS: usize = TILE_ROWS;
+    const ROWS_READ_AHEAD: usize = TILE_ROWS - 1;
+    const PREFETCHES: usize = PAGES;
+
+    #[inline(always)]
+    unsafe fn operand(words: *const u32) -> __m512bh {
+        // SAFETY: the caller's promises are passed on.
+        unsafe { Avx512Bf16Dot::operand(words) }
+    }
+
+    #[inline(always)]
+    unsafe fn madd(acc: __m512, factor: *const u32, words: __m512bh) -> __m512 {
+        // SAFETY: the caller's promises are passed on.
+        unsafe { Avx512Bf16Dot::madd(acc, factor, words) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_factors(x: __m512, to: *mut u32) {
+        // SAFETY: the caller's promises are passed on.
+        unsafe { Avx512Bf16Dot::store_factors(x, to) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_wide(_words: __m512bh, _to: *mut f32, _stride: usize) {
+        unreachable!("products of tiles read bf16 pages, which are never widened")
+    }
+
+    unsafe fn around(task: impl FnOnce()) {
+        // SAFETY: the caller promises the instruction set; a task is no part of another.
+        let _tiles = unsafe { ShapedTiles::new(&SHAPES) };
+        task();
+    }
+
+    unsafe fn fold(
+        geometry: &Geometry,
+        tile: &TileView<Self>,
+        rows: &RowStates<Self>,
+        visible: &VisibleLanes,
+        prefetch: &[Prefetch],
+    ) {
+        // SAFETY: the caller's promises are passed on.
+        unsafe { fold_tiles(geometry, tile, rows, visible, prefetch) }
+    }
+
+    state_kernels!("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c");
+}
+
+/// [`fold::fold`] for up to 16 rows.
+///
+/// # Safety
+/// As there; queries of 16 rows are readable, and the tile registers are shaped.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c")]
+unsafe fn fold_tiles(
+    geometry: &Geometry,
+    tile: &TileView<AmxBf16>,
+    rows: &RowStates<AmxBf16>,
+    visible: &VisibleLanes,
+    prefetch: &[Prefetch],
+) {
+    let pages = visible.lanes.start / SLOTS..visible.lanes.end.div_ceil(SLOTS);
+    let mut scores = AlignedRows::<f32, LANES, TILE_ROWS>::new();
+    let mut numerators = AlignedRows::<u32, LANES, TILE_ROWS>::new();
+    let mut padded = PaddedValues::new();
+    // SAFETY: as in `fold::fold`.
+    unsafe {
+        prefetch_part(geometry, prefetch, 0..rows.count.min(4), rows.count);
+        let (keys, to) = (&tile.keys[pages.clone()], scores.at(0, pages.start * SLOTS));
+        match keys.len() {
+            1 => score::<1>(geometry, rows.q, keys, to),
+            2 => score::<2>(geometry, rows.q, keys, to),
+            3 => score::<3>(geometry, rows.q, keys, to),
+            _ => score::<4>(geometry, rows.q, keys, to),
+        }
+        let hides = visible.rows[..rows.count].iter().any(|&seen| seen != u64::MAX);
+        let seen = hides.then_some(&visible.rows);
+        let mut softmax = Softmax { geometry, rows, pages: &pages, seen, prefetch, shrinks: [0.0; TILE_ROWS] };
+        let mut row = 0;
+        while row < rows.count {
+            row += match rows.count - row {
+                1 => softmax.update::<1>(row, &mut scores, &mut numerators),
+                2 => softmax.update::<2>(row, &mut scores, &mut numerators),
+                3 => softmax.update::<3>(row, &mut scores, &mut numerators),
+                _ => softmax.update::<4>(row, &mut scores, &mut numerators),
+            };
+        }
+        let values = padded.of(geometry, tile, visible);
+        let (values, numerators) = (&values[pages.clone()], numerators.at(0, pages.start * HALF));
+        let panels = geometry.width / SLOTS;
+        for panel in (0..panels).step_by(4) {
+            match panels - panel {
+                1 => add_values::<1>(geometry, rows, &softmax.shrinks, values, panel, numerators),
+                2 => add_values::<2>(geometry, rows, &softmax.shrinks, values, panel, numerators),
+                3 => add_values::<3>(geometry, rows, &softmax.shrinks, values, panel, numerators),
+                _ => add_values::<4>(geometry, rows, &softmax.shrinks, values, panel, numerators),
+            }
+        }
+    }
+}
+
+/// Stores the scores of 16 rows of queries and `N` pages of keys.
+#[inline(always)]
+unsafe fn score<const N: usize>(geometry: &Geometry, q: *const u32, keys: &[*const u32], to: *mut f32) {
+    let q_stride = geometry.width * size_of::<u16>();
+    let whole = geometry.key_words / TILE_ROWS * TILE_ROWS;
+    // SAFETY: promised by the caller of `fold_tiles`.
+    unsafe {
+        (0..N).for_each(|n| zero(n));
+        for i in (0..whole).step_by(TILE_ROWS) {
+            amx::load::<4>(q.add(i).cast(), q_stride);
+            for n in 0..N {
+                amx::load::<6>(keys[n].add(i * SLOTS).cast(), SLOTS * size_of::<u32>());
+                add_keys(n);
+            }
+        }
+        if whole < geometry.key_words {
+            amx::load::<5>(q.add(whole).cast(), q_stride);
+            for n in 0..N {
+                amx::load::<7>(keys[n].add(whole * SLOTS).cast(), SLOTS * size_of::<u32>());
+                add_halves(n);
+            }
+        }
+        (0..N).for_each(|n| store(n, to.add(n * SLOTS).cast()));
+    }
+}
+
+/// The softmax of a call's rows, by a few of them at a time; between them pages are prefetched.
+struct Softmax<'a> {
+    geometry: &'a Geometry,
+    rows: &'a RowStates<AmxBf16>,
+    pages: &'a Range<usize>,
+    /// For each row a bit per lane, unless all see all.
+    seen: Option<&'a [u64; MOST_ROWS]>,
+    prefetch: &'a [Prefetch],
+    shrinks: [f32; TILE_ROWS],
+}
+
+impl Softmax<'_> {
+    /// [`fold::update_softmax`] for rows `first .. first + R`. Returns `R`.
+    #[inline(always)]
+    unsafe fn update<const R: usize>(
+        &mut self,
+        first: usize,
+        scores: &mut AlignedRows<f32, LANES, TILE_ROWS>,
+        numerators: &mut AlignedRows<u32, LANES, TILE_ROWS>,
+    ) -> usize {
+        let seen = self.seen.map(|seen| &seen[first..first + R]);
+        // SAFETY: promised by the caller of `fold_tiles`.
+        let shrinks = unsafe {
+            let rows = RowStates { m: self.rows.m.add(first), l: self.rows.l.add(first * SLOTS), ..*self.rows };
+            let (scores, numerators) = (scores.part::<R>(first), numerators.part::<R>(first));
+            fold::update_softmax::<AmxBf16, R>(self.geometry, &rows, self.pages.clone(), seen, scores, numerators)
+        };
+        self.shrinks[first..first + R].copy_from_slice(&shrinks[..R]);
+        prefetch_part(self.geometry, self.prefetch, first + R..first + 2 * R, self.rows.count);
+        R
+    }
+}
+
+/// Prefetches the part of the pages that rows `part` of `of` rows stand for.
+#[inline(always)]
+fn prefetch_part(geometry: &Geometry, prefetch: &[Prefetch], part: Range<usize>, of: usize) {
+    let words = |all: usize| part.start.min(of) * all / of..part.end.min(of) * all / of;
+    for prefetch in prefetch.iter().filter(|prefetch| prefetch.strides.0 > 0) {
+        words(geometry.key_words).for_each(|word| prefetch.keys(word));
+        words(LANES / 2).for_each(|word| prefetch.values(word));
+    }
+}
+
+/// Copies of the values of pages of which not all slots are visible: what others hold may be no numbers.
+struct PaddedValues([[MaybeUninit<u32>; HALF * MOST_HEAD_DIM]; 2]);
+
+impl PaddedValues {
+    #[inline(always)]
+    fn new() -> Self {
+        Self([[MaybeUninit::uninit(); HALF * MOST_HEAD_DIM]; 2])
+    }
+
+    /// The values of the tile's pages, with zeros for the pairs of slots that are not visible. Only the first and the last
+    /// page can have such.
+    #[inline(always)]
+    unsafe fn of(
+        &mut self,
+        geometry: &Geometry,
+        tile: &TileView<AmxBf16>,
+        visible: &VisibleLanes,
+    ) -> [*const u32; PAGES] {
+        let mut values = tile.values;
+        let Range { start, end } = visible.lanes;
+        let (first, last) = (start / SLOTS, (end - 1) / SLOTS);
+        for (page, copy) in [first, last].into_iter().zip(&mut self.0) {
+            let pairs =
+                start.max(page * SLOTS) / 2 - page * HALF..end.min((page + 1) * SLOTS).div_ceil(2) - page * HALF;
+            if pairs.len() == HALF {
+                continue;
+            }
+            let words = pairs.start * geometry.width..pairs.end * geometry.width;
+            let copy = &mut copy[..HALF * geometry.width];
+            // SAFETY: the caller promises that the page is valid.
+            let from = unsafe { std::slice::from_raw_parts(tile.values[page].cast(), copy.len()) };
+            copy[..words.start].fill(MaybeUninit::new(0));
+            copy[words.clone()].copy_from_slice(&from[words.clone()]);
+            copy[words.end..].fill(MaybeUninit::new(0));
+            values[page] = copy.as_ptr().cast();
+        }
+        values
+    }
+}
+
+/// Multiplies dimensions `16 panel .. 16 (panel + N)` of the rows' sums by `shrinks` and adds numerators times values.
+#[inline(always)]
+unsafe fn add_values<const N: usize>(
+    geometry: &Geometry,
+    rows: &RowStates<AmxBf16>,
+    shrinks: &[f32; TILE_ROWS],
+    values: &[*const u32],
+    panel: usize,
+    numerators: *const u32,
+) {
+    let mut sums = AlignedRows::<f32, LANES, TILE_ROWS>::new();
+    // SAFETY: promised by the caller of `fold_tiles`.
+    unsafe {
+        (0..N).for_each(|n| zero(n));
+        for (page, values) in values.iter().enumerate() {
+            amx::load::<5>(numerators.add(page * HALF).cast(), ROW_BYTES);
+            for n in 0..N {
+                amx::load::<7>(values.add((panel + n) * SLOTS).cast(), geometry.width * size_of::<u32>());
+                add_halves(n);
+            }
+        }
+        (0..N).for_each(|n| store(n, sums.at(0, n * SLOTS).cast()));
+        for (r, shrink) in shrinks[..rows.count].iter().enumerate() {
+            let shrink = _mm512_set1_ps(*shrink);
+            for n in 0..N {
+                let o = rows.o.add(r * geometry.width + (panel + n) * SLOTS);
+                let sum = _mm512_loadu_ps(sums.at(r, n * SLOTS));
+                _mm512_storeu_ps(o, _mm512_fmadd_ps(_mm512_loadu_ps(o), shrink, sum));
+            }
+        }
+    }
+}
+
+/// Does `$call` with tile `$n`, a constant once the loops above are unrolled.
+macro_rules! of_sums {
+    ($n:expr, $tile:ident => $call:expr) => {
+        match $n {
+            0 => {
+                const $tile: u8 = 0;
+                $call
+            }
+            1 => {
+                const $tile: u8 = 1;
+                $call
+            }
+            2 => {
+                const $tile: u8 = 2;
+                $call
+            }
+            _ => {
+                const $tile: u8 = 3;
+                $call
+            }
+        }
+    };
+}
+
+/// Empties a tile of sums.
+#[inline(always)]
+unsafe fn zero(n: usize) {
+    // SAFETY: promised by the caller.
+    unsafe { of_sums!(n, N => amx::zero::<N>()) }
+}
+
+/// Stores a tile of sums.
+#[inline(always)]
+unsafe fn store(n: usize, to: *mut u8) {
+    // SAFETY: promised by the caller.
+    unsafe { of_sums!(n, N => amx::store::<N>(to, ROW_BYTES)) }
+}
+
+/// Adds the product of queries and keys.
+#[inline(always)]
+unsafe fn add_keys(n: usize) {
+    // SAFETY: promised by the caller.
+    unsafe { of_sums!(n, N => amx::add_product::<N, 4, 6>()) }
+}
+
+/// Adds the product of numerators and values, or of the last elements of queries and keys.
+#[inline(always)]
+unsafe fn add_halves(n: usize) {
+    // SAFETY: promised by the caller.
+    unsafe { of_sums!(n, N => amx::add_product::<N, 5, 7>()) }
+}

@@ -1,0 +1,271 @@
+//! The kernel for tile registers (AMX) and bf16 weights: products of 16 rows, 32 inputs and 16 outputs by one
+//! instruction. A panel's 16 lines of pairs are a tile as they are stored. Other weights use the kernels of `avx512`.
+//!
+//! An output is the sum of what each 32 inputs give, in rising order (see [`amx::add_product`]); the last ones of a strip
+//! are padded with zeros. Every tile has 16 rows, of which those of the padding are computed and not stored: a product takes
+//! as long for one row as for 16.
+
+use std::arch::x86_64::*;
+
+use super::drive::{GemmKernel, GemmKernels, GemmTile};
+use super::operand::{OperandFormat, TILE_STRIDE};
+use super::pack::PANEL;
+use crate::backend::Dtype;
+use crate::backend::cpu::amx::{self, ShapedTiles, TILE_ROWS, TileShapes};
+use crate::backend::cpu::memory::CacheLine;
+
+/// For bf16 weights only.
+pub static KERNELS: GemmKernels = GemmKernels {
+    rows: 2 * TILE_ROWS,
+    panels: |rows| if rows <= TILE_ROWS { 4 } else { 2 },
+    operand: |_| OperandFormat::Tiles,
+    kernel,
+    around: |share| {
+        // SAFETY: an `Isa` is only ever one that the processor has; a share is no part of another.
+        let _tiles = unsafe { ShapedTiles::new(&SHAPES) };
+        share();
+    },
+};
+
+/// Sums, activations and weights alike.
+static SHAPES: TileShapes = TileShapes::new([[TILE_ROWS, TILE_ROWS]; 8]);
+
+fn kernel(_: Dtype, rows: usize, panels: usize) -> GemmKernel {
+    match (rows.div_ceil(TILE_ROWS), panels) {
+        (1, 1) => tile::<1, 1>,
+        (1, 2) => tile::<1, 2>,
+        (1, 4) => tile::<1, 4>,
+        (2, 1) => tile::<2, 1>,
+        (2, 2) => tile::<2, 2>,
+        _ => unreachable!("no kernel for {rows} rows and {panels} panels"),
+    }
+}
+
+/// Sums are in tiles 0 to 3, activations in 4 and, with two tiles of rows, 5; weights take turns in the others.
+#[target_feature(enable = "avx512f")]
+unsafe fn tile<const ROW_TILES: usize, const PANELS: usize>(tile: &GemmTile) {
+    const { assert!(ROW_TILES * PANELS <= 4 && ROW_TILES <= 2, "eight tile registers") };
+    let width = PANELS * PANEL;
+    let sums_of = |t: usize, p: usize| t * PANELS + p;
+    let weights_of = |p: usize| 4 + ROW_TILES + p % (4 - ROW_TILES);
+    let a_stride = TILE_STRIDE * size_of::<u32>();
+    // SAFETY: `a` has whole tiles of rows, the sums too; panels hold the strip. All tile registers have one shape.
+    unsafe {
+        for t in 0..ROW_TILES {
+            for p in 0..PANELS {
+                match tile.sums {
+                    Some(sums) => {
+                        let sums = sums.add(t * TILE_ROWS * width + p * PANEL);
+                        load(sums_of(t, p), sums.cast(), width * size_of::<f32>());
+                    }
+                    None => zero(sums_of(t, p)),
+                }
+            }
+        }
+        let whole = tile.words / TILE_ROWS * TILE_ROWS;
+        let mut prefetch = Prefetcher { tile, panels: PANELS, unfetched: 0, next: tile.prefetch };
+        for first in (0..whole).step_by(TILE_ROWS) {
+            for t in 0..ROW_TILES {
+                load(4 + t, tile.a.add(t * TILE_ROWS * TILE_STRIDE + first).cast(), a_stride);
+            }
+            for p in 0..PANELS {
+                load(weights_of(p), tile.w.add(p * tile.panel_bytes + first * size_of::<CacheLine>()), 64);
+                (0..ROW_TILES).for_each(|t| add_product(sums_of(t, p), 4 + t, weights_of(p)));
+            }
+            prefetch.after(first);
+        }
+        if whole < tile.words {
+            let rest = tile.words - whole;
+            for t in 0..ROW_TILES {
+                let mut a = [CacheLine([0.0; 16]); TILE_ROWS];
+                for (r, a) in a.iter_mut().enumerate() {
+                    let from = tile.a.add((t * TILE_ROWS + r) * TILE_STRIDE + whole);
+                    from.copy_to_nonoverlapping(a.0.as_mut_ptr().cast(), rest);
+                }
+                load(4 + t, a.as_ptr().cast(), size_of::<CacheLine>());
+            }
+            for p in 0..PANELS {
+                let mut w = [CacheLine([0.0; 16]); TILE_ROWS];
+                let from = tile.w.add(p * tile.panel_bytes + whole * size_of::<CacheLine>());
+                from.copy_to_nonoverlapping(w.as_mut_ptr().cast(), rest * size_of::<CacheLine>());
+                load(weights_of(p), w.as_ptr().cast(), size_of::<CacheLine>());
+                (0..ROW_TILES).for_each(|t| add_product(sums_of(t, p), 4 + t, weights_of(p)));
+            }
+        }
+        for t in 0..ROW_TILES {
+            let rows = (tile.rows - t * TILE_ROWS).min(TILE_ROWS);
+            for p in 0..PANELS {
+                let to = tile.to.add(t * TILE_ROWS * tile.to_stride + p * PANEL);
+                if rows == TILE_ROWS && !tile.adds {
+                    store(sums_of(t, p), to.cast(), tile.to_stride * size_of::<f32>());
+                    continue;
+                }
+                let mut sums = [CacheLine([0.0; 16]); TILE_ROWS];
+                store(sums_of(t, p), sums.as_mut_ptr().cast(), size_of::<CacheLine>());
+                for (r, sums) in sums[..rows].iter().enumerate() {
+                    let to = to.add(r * tile.to_stride);
+                    let sums = _mm512_loadu_ps(sums.0.as_ptr());
+                    let sums = if tile.adds { _mm512_add_ps(_mm512_loadu_ps(to), sums) } else { sums };
+                    _mm512_storeu_ps(to, sums);
+                }
+            }
+        }
+    }
+}
+
+/// Brings the weights of later products into a cache.
+struct Prefetcher<'a> {
+    tile: &'a GemmTile,
+    panels: usize,
+    /// Words since the last line, with several groups of rows.
+    unfetched: usize,
+    next: *const u8,
+}
+
+impl Prefetcher<'_> {
+    /// Called after the products of the words from `first` on. With one group of rows, weights come once and soon: those
+    /// two tiles ahead go to the first-level cache, where two threads then read 1.2 to 1.6 times as fast as from the second
+    /// (benches/cpu/NOTES.md). With more, each brings its share of the next strip into the second-level cache.
+    #[inline(always)]
+    fn after(&mut self, first: usize) {
+        const AHEAD: usize = 3 * TILE_ROWS;
+        let GemmTile { w, words, panel_bytes, prefetch, prefetch_every, .. } = *self.tile;
+        if prefetch_every == 1 {
+            let ahead = first + AHEAD;
+            let from = match ahead < words {
+                true => w.wrapping_add(ahead * size_of::<CacheLine>()),
+                false => prefetch.wrapping_add((ahead - words) * size_of::<CacheLine>()),
+            };
+            for (line, p) in (0..TILE_ROWS).flat_map(|line| (0..self.panels).map(move |p| (line, p))) {
+                let line = from.wrapping_add(p * panel_bytes + line * size_of::<CacheLine>());
+                // SAFETY: a prefetch reads nothing, whatever the address.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
+            }
+            return;
+        }
+        self.unfetched += TILE_ROWS;
+        while self.unfetched >= prefetch_every {
+            for p in 0..self.panels {
+                // SAFETY: as above.
+                unsafe { _mm_prefetch::<_MM_HINT_T1>(self.next.wrapping_add(p * panel_bytes).cast()) };
+            }
+            self.next = self.next.wrapping_add(size_of::<CacheLine>());
+            self.unfetched -= prefetch_every;
+        }
+    }
+}
+
+/// The functions of [`amx`] for tiles whose numbers are constants once the loops above are unrolled.
+macro_rules! numbered {
+    ($number:expr, $($tile:literal)+ => $call:ident $arguments:tt) => {
+        match $number {
+            $($tile => amx::$call::<$tile> $arguments,)+
+            _ => unreachable!("no such tile register"),
+        }
+    };
+}
+
+/// See [`amx::zero`].
+#[inline(always)]
+unsafe fn zero(tile: usize) {
+    // SAFETY: promised by the caller.
+    unsafe { numbered!(tile, 0 1 2 3 => zero()) }
+}
+
+/// See [`amx::load`].
+#[inline(always)]
+unsafe fn load(tile: usize, from: *const u8, stride: usize) {
+    // SAFETY: promised by the caller.
+    unsafe { numbered!(tile, 0 1 2 3 4 5 6 7 => load(from, stride)) }
+}
+
+/// See [`amx::store`].
+#[inline(always)]
+unsafe fn store(tile: usize, to: *mut u8, stride: usize) {
+    // SAFETY: promised by the caller.
+    unsafe { numbered!(tile, 0 1 2 3 => store(to, stride)) }
+}
+
+/// See [`amx::add_product`].
+#[inline(always)]
+unsafe fn add_product(sums: usize, a: usize, b: usize) {
+    macro_rules! of {
+        ($($c:literal $a:literal $b:literal,)+) => {
+            match (sums, a, b) {
+                // SAFETY: promised by the caller.
+                $(($c, $a, $b) => unsafe { amx::add_product::<$c, $a, $b>() },)+
+                _ => unreachable!("no such product"),
+            }
+        };
+    }
+    of!(0 4 5, 1 4 6, 2 4 7, 3 4 5, 0 4 6, 1 4 7, 2 5 6, 1 5 6, 3 5 7,)
+}
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::super::{GemmScratch, OutputMode, linear};
+    use super::*;
+    use crate::backend::WeightView;
+    use crate::backend::cpu::gemm::CpuMatrix;
+    use crate::backend::cpu::{Cores, CpuBuffer, Isa, bf16_dot};
+
+    /// Each output is the chain of [`bf16_dot::tile_dot`]s over 32 inputs, for all numbers of rows, of panels, and of inputs
+    /// that fill no tile.
+    #[test]
+    fn outputs_are_those_of_the_instruction_s_definition() {
+        if !Isa::available().contains(&Isa::Amx) {
+            println!("skipped: this processor has no AMX");
+            return;
+        }
+        let cores = Cores::new(Isa::Amx);
+        let mut scratch = GemmScratch::default();
+        let mut state = 1u64;
+        let mut number = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((state >> 40) as f32 / (1 << 23) as f32 - 1.0) * 2f32.powi((state >> 33 & 7) as i32 - 4)
+        };
+        for (rows, outputs, inputs) in [
+            (1, 16, 32),
+            (1, 1, 1),
+            (3, 130, 31),
+            (16, 64, 64),
+            (17, 70, 66),
+            (32, 48, 576),
+            (50, 33, 1030),
+            (70, 16, 2),
+        ] {
+            let weights: Vec<bf16> = (0..outputs * inputs).map(|_| bf16::from_f32(number())).collect();
+            let view =
+                WeightView { dtype: Dtype::Bf16, rows: outputs, cols: inputs, bytes: bytemuck::cast_slice(&weights) };
+            let w = CpuMatrix::pack(Isa::Amx, &[view]);
+            let mut x = CpuBuffer::new(rows, inputs);
+            x.data.iter_mut().for_each(|x| *x = number());
+            let mut out = CpuBuffer::new(rows, outputs);
+            linear(&cores, &mut scratch, &mut out, &x, &w, None, OutputMode::Replace);
+            let before = out.data.clone();
+            let pairs = |x: &[bf16]| -> Vec<u32> {
+                let bits = |x: Option<&bf16>| x.map_or(0, |x| u32::from(x.to_bits()));
+                x.chunks(2).map(|x| bits(x.first()) | bits(x.get(1)) << 16).collect()
+            };
+            for r in 0..rows {
+                let x = pairs(&x.row(r).iter().map(|x| bf16::from_f32(*x)).collect::<Vec<_>>());
+                for o in 0..outputs {
+                    let w = pairs(&weights[o * inputs..][..inputs]);
+                    let mut sum = 0.0;
+                    for strip in OperandFormat::Tiles.strips(x.len()) {
+                        let strip = strip.first..strip.first + strip.words;
+                        for (x, w) in x[strip.clone()].chunks(TILE_ROWS).zip(w[strip].chunks(TILE_ROWS)) {
+                            sum = bf16_dot::tile_dot(sum, x.iter().copied(), w.iter().copied());
+                        }
+                    }
+                    assert_eq!(out.row(r)[o].to_bits(), sum.to_bits(), "{rows} x {inputs} -> {outputs}: row {r}, {o}");
+                }
+            }
+            linear(&cores, &mut scratch, &mut out, &x, &w, None, OutputMode::Add);
+            let twice = before.iter().map(|x| x + x);
+            assert!(out.data.iter().zip(twice).all(|(out, twice)| out.to_bits() == twice.to_bits()), "added");
+        }
+    }
+}
