@@ -71,8 +71,8 @@ impl ShapedTiles {
     /// # Safety
     /// [`available`] is true, and no other `ShapedTiles` of this thread exists.
     #[inline]
-    pub unsafe fn new(shapes: &'static TileShapes) -> Self {
-        // SAFETY: `shapes` has the 64 bytes that the instruction reads, which are valid by construction.
+    pub unsafe fn new(shapes: &TileShapes) -> Self {
+        // SAFETY: `shapes` has the 64 bytes that the instruction reads and copies, which are valid by construction.
         unsafe { asm!("ldtilecfg [{}]", in(reg) shapes, options(nostack, readonly, preserves_flags)) };
         Self(PhantomData)
     }

@@ -2,8 +2,8 @@
 //! instruction. A panel's 16 lines of pairs are a tile as they are stored. Other weights use the kernels of `avx512`.
 //!
 //! An output is the sum of what each 32 inputs give, in rising order (see [`amx::add_product`]); the last ones of a strip
-//! are padded with zeros. Every tile has 16 rows, of which those of the padding are computed and not stored: a product takes
-//! as long for one row as for 16.
+//! are padded with zeros. A product takes as long for one row as for 16. In passes of more rows than 16 all tiles have 16, of
+//! which those of the padding are computed and not stored.
 
 use std::arch::x86_64::*;
 
@@ -20,15 +20,22 @@ pub static KERNELS: GemmKernels = GemmKernels {
     panels: |rows| if rows <= TILE_ROWS { 4 } else { 2 },
     operand: |_| OperandFormat::Tiles,
     kernel,
-    around: |share| {
-        // SAFETY: an `Isa` is only ever one that the processor has; a share is no part of another.
-        let _tiles = unsafe { ShapedTiles::new(&SHAPES) };
-        share();
-    },
+    around,
 };
 
-/// Sums, activations and weights alike.
-static SHAPES: TileShapes = TileShapes::new([[TILE_ROWS, TILE_ROWS]; 8]);
+/// Shapes the tiles: those of sums and activations have the rows of the pass, if these are fewer than 16, and 16 else. So a
+/// few rows are loaded without padding, which would take a quarter of what the first-level cache is filled with.
+fn around(rows: usize, share: &mut dyn FnMut()) {
+    let (of_rows, of_weights) = ([rows.min(TILE_ROWS), TILE_ROWS], [TILE_ROWS, TILE_ROWS]);
+    let mut shapes = [of_weights; 8];
+    shapes[..5].fill(of_rows);
+    if rows > TILE_ROWS {
+        shapes[5] = of_rows;
+    }
+    // SAFETY: an `Isa` is only ever one that the processor has; a share is no part of another.
+    let _tiles = unsafe { ShapedTiles::new(&TileShapes::new(shapes)) };
+    share();
+}
 
 fn kernel(_: Dtype, rows: usize, panels: usize) -> GemmKernel {
     match (rows.div_ceil(TILE_ROWS), panels) {
@@ -49,7 +56,7 @@ unsafe fn tile<const ROW_TILES: usize, const PANELS: usize>(tile: &GemmTile) {
     let sums_of = |t: usize, p: usize| t * PANELS + p;
     let weights_of = |p: usize| 4 + ROW_TILES + p % (4 - ROW_TILES);
     let a_stride = TILE_STRIDE * size_of::<u32>();
-    // SAFETY: `a` has whole tiles of rows, the sums too; panels hold the strip. All tile registers have one shape.
+    // SAFETY: `a` has whole tiles of rows, the sums too; panels hold the strip; `around` has shaped the tiles.
     unsafe {
         for t in 0..ROW_TILES {
             for p in 0..PANELS {
@@ -94,9 +101,11 @@ unsafe fn tile<const ROW_TILES: usize, const PANELS: usize>(tile: &GemmTile) {
         }
         for t in 0..ROW_TILES {
             let rows = (tile.rows - t * TILE_ROWS).min(TILE_ROWS);
+            // Fewer than 16 rows are in one group, whose tiles have as many.
+            let is_whole = rows == TILE_ROWS || tile.rows < TILE_ROWS;
             for p in 0..PANELS {
                 let to = tile.to.add(t * TILE_ROWS * tile.to_stride + p * PANEL);
-                if rows == TILE_ROWS && !tile.adds {
+                if is_whole && !tile.adds {
                     store(sums_of(t, p), to.cast(), tile.to_stride * size_of::<f32>());
                     continue;
                 }

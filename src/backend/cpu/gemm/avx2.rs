@@ -17,7 +17,7 @@ pub static KERNELS: GemmKernels = GemmKernels {
         Dtype::F16 => kernel::<F16Weights>(rows, panels),
         Dtype::Bf16 => kernel::<Bf16Weights>(rows, panels),
     },
-    around: |share| share(),
+    around: |_, share| share(),
 };
 
 /// 16 registers: two accumulators per row and panel, the weights of one panel, and an activation.

@@ -18,7 +18,7 @@ pub static KERNELS: GemmKernels = GemmKernels {
         Dtype::F16 => kernel::<F16Weights>(rows, panels),
         Dtype::Bf16 => kernel::<Bf16Weights>(rows, panels),
     },
-    around: |share| share(),
+    around: |_, share| share(),
 };
 
 /// 32 registers: `rows * panels` accumulators, `panels` weights and one activation. Few rows take many panels, so that

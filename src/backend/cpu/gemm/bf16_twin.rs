@@ -12,7 +12,7 @@ pub static KERNELS: GemmKernels = GemmKernels {
     panels: |_| 1,
     operand: |_| OperandFormat::Bf16Pairs,
     kernel: |_, _, _| tile,
-    around: |share| share(),
+    around: |_, share| share(),
 };
 
 unsafe fn tile(tile: &GemmTile) {

@@ -32,8 +32,8 @@ pub struct GemmKernels {
     pub operand: fn(Dtype) -> OperandFormat,
     /// The kernel for weights of this dtype and exactly this many rows and panels.
     pub kernel: fn(Dtype, rows: usize, panels: usize) -> GemmKernel,
-    /// Runs a thread's share of a layer, between what its kernels need before and after their calls.
-    pub around: fn(share: &mut dyn FnMut()),
+    /// Runs a thread's share of a pass of so many rows, between what its kernels need before and after their calls.
+    pub around: fn(rows: usize, share: &mut dyn FnMut()),
 }
 
 /// Adds the products of a tile to its sums and stores them.
@@ -318,7 +318,7 @@ impl<'a> WeightPass<'a> {
     /// Multiplies a share of the panels by all rows. `operands`: the packed rows.
     fn share(&self, operands: &[u32], panels: Range<usize>, sums: &mut Vec<f32>, out: &OutputColumns) {
         let (per_call, mut panel) = (self.panels_per_call(), panels.start);
-        (self.kernels.around)(&mut || {
+        (self.kernels.around)(self.rows, &mut || {
             while panel < panels.end {
                 let count = if panel + per_call <= panels.end { per_call } else { 1 };
                 self.panels(operands, panel, count, sums, out);

@@ -161,9 +161,9 @@ impl CudaFabric {
     /// Calls `launch`, which enqueues an exchange on `device`, as the module's comment says. Ends what a rank does
     /// whose exchange could not be made or end.
     fn exchange(&self, device: &Device, launch: impl FnOnce() -> Result<()>) {
-        // One alone waits for nobody.
-        let launched = match device.is_capturing() {
-            _ if self.count == 1 => launch(),
+        // One alone waits for nobody, and asks nothing: what an earlier launch has left to report would come as the answer.
+        let is_alone_or_captures = if self.count == 1 { Ok(true) } else { device.is_capturing() };
+        let launched = match is_alone_or_captures {
             Ok(true) => launch(),
             Ok(false) => {
                 self.meeting.meet();
@@ -411,3 +411,24 @@ impl Ranked for Cuda {
 
 /// Ranks are at most so many, for which kernels have been written.
 const _: () = assert!(PARTS == 8);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a GPU. A rank alone asks its device nothing before an exchange: the answer was the error of an earlier launch,
+    /// which was lost, and the step's results were wrong.
+    #[test]
+    fn an_exchange_of_one_leaves_the_error_of_an_earlier_launch_to_be_reported() {
+        let mut cuda = match Cuda::open(0) {
+            Ok(cuda) => cuda,
+            Err(why) => return println!("skipped: {why}"),
+        };
+        let fabric = Cuda::connect(std::slice::from_mut(&mut cuda)).expect("a GPU reaches itself");
+        let device = cuda.device().clone();
+        device.keep(Error::Internal("a launch failed".to_owned()));
+        fabric.exchange(&device, || Ok(()));
+        let kept = device.check().expect_err("what the launch has to report").to_string();
+        assert!(kept.contains("a launch failed"), "{kept}");
+    }
+}
