@@ -1,6 +1,8 @@
 //! Tile registers (AMX): whether this process may use them, their shapes, and the instructions on them, one function
 //! each. A tile has up to 16 rows of 64 bytes. The kernels that compute with tiles are those of `gemm` and `attention`.
 //!
+//! Tiles keep what they hold from one function here to the next: the compiler itself has no use for tile registers.
+//!
 //! Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18.
 
 use std::arch::asm;
@@ -12,7 +14,7 @@ use std::sync::OnceLock;
 pub const TILE_ROWS: usize = 16;
 
 /// Whether the processor multiplies bf16 tiles and the system lets this process do so. Linux wants to be asked first, as
-/// it then saves 8 KB more for each thread; other systems are not asked.
+/// it then saves 8 KB more for each thread; on other systems the path does not exist.
 pub fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| has_tiles() && permitted())
@@ -54,7 +56,8 @@ impl TileShapes {
         let mut i = 0;
         while i < shapes.len() {
             let [rows, words] = shapes[i];
-            assert!(rows <= TILE_ROWS && words <= TILE_ROWS, "a tile has at most 16 rows of 16 words");
+            assert!(1 <= rows && rows <= TILE_ROWS, "a tile has 1 to 16 rows");
+            assert!(1 <= words && words <= TILE_ROWS, "a row of a tile has 1 to 16 words");
             new.rows[i] = rows as u8;
             new.row_bytes[i] = 4 * words as u16;
             i += 1;
@@ -92,7 +95,7 @@ impl Drop for ShapedTiles {
 /// As for all functions here: [`ShapedTiles`] exists, and gave the tiles shapes that fit each other.
 #[inline(always)]
 pub unsafe fn zero<const T: u8>() {
-    // SAFETY: promised by the caller. The compiler itself keeps nothing in tile registers.
+    // SAFETY: promised by the caller.
     unsafe { asm!("tilezero tmm{t}", t = const T, options(nostack, nomem, preserves_flags)) };
 }
 
@@ -123,8 +126,8 @@ pub unsafe fn store<const T: u8>(to: *mut u8, stride: usize) {
 }
 
 /// Adds to tile `C` (f32) the product of the bf16 tiles `A`, `[rows][words][2]`, and `B`, `[words][columns][2]`: for each
-/// element two chains of fused multiply-adds, over the first and over the second of each pair, whose sum is added. Subnormal numbers count as
-/// zeros.
+/// element two chains of fused multiply-adds, over the first and over the second of each pair, whose sum is added.
+/// Subnormal numbers count as zeros.
 ///
 /// # Safety
 /// As above.

@@ -1,6 +1,7 @@
-//! Software emulation of AVX-512's and AMX's bf16 instructions for one lane, so that the arithmetic of `Isa::Avx512Bf16` can be
-//! tested on processors without them. Follows the pseudo-code of VDPBF16PS, TDPBF16PS and VCVTNEPS2BF16 in Intel's instruction set
-//! reference. The tests compare it with the instructions where the processor has them.
+//! Software emulation of the bf16 instructions of AVX-512 and AMX for one lane, so that the arithmetic of
+//! `Isa::Avx512Bf16` can be tested on processors without them. Follows the pseudo-code of VDPBF16PS, TDPBF16PS and
+//! VCVTNEPS2BF16 in Intel's instruction set reference. The tests compare it with the instructions where the processor has
+//! them.
 
 /// `acc` plus the products of two pairs of bf16 (VDPBF16PS): first the high elements, then the low ones, each by one
 /// f32 fused multiply-add rounded to nearest even. Subnormal operands and subnormal sums become zeros of the same sign.
@@ -106,6 +107,7 @@ mod tests {
 
         use super::super::*;
         use crate::backend::cpu::Isa;
+        use crate::backend::cpu::amx::{self, ShapedTiles, TILE_ROWS, TileShapes};
 
         /// # Safety
         /// The processor has AVX-512 BF16.
@@ -167,6 +169,55 @@ mod tests {
                 (f32::from_bits((bits.next() & 0x8000_0003) + 0x0080_0000), bits.pair(52), bits.pair(52))
             }),
         ];
+
+        /// Sums plus the product of two tiles.
+        ///
+        /// # Safety
+        /// The processor has AMX.
+        unsafe fn product_of_tiles(sums: &Tile<f32>, a: &Tile<u32>, b: &Tile<u32>) -> Tile<f32> {
+            let mut out = [[0.0; TILE_ROWS]; TILE_ROWS];
+            let row_bytes = size_of::<[u32; TILE_ROWS]>();
+            // SAFETY: the processor has the instructions; all operands are whole tiles.
+            unsafe {
+                let _tiles = ShapedTiles::new(&TileShapes::new([[TILE_ROWS; 2]; 8]));
+                amx::load::<0>(sums.as_ptr().cast(), row_bytes);
+                amx::load::<1>(a.as_ptr().cast(), row_bytes);
+                amx::load::<2>(b.as_ptr().cast(), row_bytes);
+                amx::add_product::<0, 1, 2>();
+                amx::store::<0>(out.as_mut_ptr().cast(), row_bytes);
+            }
+            out
+        }
+
+        type Tile<T> = [[T; TILE_ROWS]; TILE_ROWS];
+
+        /// Bit for bit, except for the payload of a NaN.
+        #[test]
+        fn the_emulation_computes_what_products_of_tiles_compute() {
+            if !Isa::available().contains(&Isa::Amx) {
+                println!("skipped: this processor has no AMX");
+                return;
+            }
+            let mut bits = RandomBits(0x9e37_79b9_7f4a_7c15);
+            for (kind, operands_of) in OPERAND_SOURCES {
+                for _ in 0..200 {
+                    let operands: Tile<(f32, u32, u32)> =
+                        std::array::from_fn(|_| std::array::from_fn(|_| operands_of(&mut bits)));
+                    let (sums, a, b) = (
+                        operands.map(|row| row.map(|of| of.0)),
+                        operands.map(|row| row.map(|of| of.1)),
+                        operands.map(|row| row.map(|of| of.2)),
+                    );
+                    // SAFETY: the processor has the instructions.
+                    let found = unsafe { product_of_tiles(&sums, &a, &b) };
+                    for (r, c) in (0..TILE_ROWS).flat_map(|r| (0..TILE_ROWS).map(move |c| (r, c))) {
+                        let own = tile_dot(sums[r][c], a[r].into_iter(), b.iter().map(|row| row[c]));
+                        let same = found[r][c].to_bits() == own.to_bits() || (found[r][c].is_nan() && own.is_nan());
+                        assert!(same, "{kind}: row {r}, column {c}: {} is {}, not {own}", sums[r][c], found[r][c]);
+                    }
+                }
+            }
+        }
 
         /// Bit for bit, except for the payload of a NaN.
         #[test]

@@ -16,7 +16,8 @@ pub struct MachineRates {
     pub threads: usize,
     /// f32 fused multiply-adds.
     pub f32_gflops: f64,
-    /// bf16 dot products accumulated in f32, on the AMX path those of tiles; `None` if the processor has no such instruction.
+    /// bf16 dot products accumulated in f32, on the AMX path those of tiles; `None` if the processor has no such
+    /// instruction.
     pub bf16_dot_gflops: Option<f64>,
     /// Sequential reads of memory far larger than the caches, one share per thread.
     pub read_gb_per_s: f64,

@@ -199,7 +199,7 @@ impl Backend for Cpu {
     }
 
     /// Measured on two cores with AVX-512 (benches/runs/2026-11-20-emerald-rapids-2core): the f32 product rate, and
-    /// half of the read bandwidth, since a copy reads and writes.
+    /// half of the read bandwidth, since a copy reads and writes. Tiles multiply faster than this says.
     fn swap_rates(&self) -> SwapRates {
         SwapRates { host_bytes: 14e9, flops: 350e9 }
     }

@@ -132,7 +132,7 @@ unsafe fn fold_tiles(
         }
         let hides = visible.rows[..rows.count].iter().any(|&seen| seen != u64::MAX);
         let seen = hides.then_some(&visible.rows);
-        let mut softmax = Softmax { geometry, rows, pages: &pages, seen, prefetch, shrinks: [0.0; TILE_ROWS] };
+        let mut softmax = Softmax { geometry, rows, pages: &pages, seen, prefetch, shrinks: [0.0; MOST_ROWS] };
         let mut row = 0;
         while row < rows.count {
             row += match rows.count - row {
@@ -190,7 +190,7 @@ struct Softmax<'a> {
     /// For each row a bit per lane, unless all see all.
     seen: Option<&'a [u64; MOST_ROWS]>,
     prefetch: &'a [Prefetch],
-    shrinks: [f32; TILE_ROWS],
+    shrinks: [f32; MOST_ROWS],
 }
 
 impl Softmax<'_> {
@@ -249,8 +249,8 @@ impl PaddedValues {
         for (page, copy) in [first, last].into_iter().zip(&mut self.0) {
             let pairs =
                 start.max(page * SLOTS) / 2 - page * HALF..end.min((page + 1) * SLOTS).div_ceil(2) - page * HALF;
-            if pairs.len() == HALF {
-                continue;
+            if pairs.len() == HALF || values[page] != tile.values[page] {
+                continue; // Whole, or copied already: the first page is the last.
             }
             let words = pairs.start * geometry.width..pairs.end * geometry.width;
             let copy = &mut copy[..HALF * geometry.width];
@@ -270,7 +270,7 @@ impl PaddedValues {
 unsafe fn add_values<const N: usize>(
     geometry: &Geometry,
     rows: &RowStates<AmxBf16>,
-    shrinks: &[f32; TILE_ROWS],
+    shrinks: &[f32; MOST_ROWS],
     values: &[*const u32],
     panel: usize,
     numerators: *const u32,
@@ -348,4 +348,88 @@ unsafe fn add_keys(n: usize) {
 unsafe fn add_halves(n: usize) {
     // SAFETY: promised by the caller.
     unsafe { of_sums!(n, N => amx::add_product::<N, 5, 7>()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::*;
+    use crate::backend::Scoring;
+    use crate::backend::cpu::{Isa, bf16_dot};
+
+    /// Words of two bf16 numbers near 1, of either sign.
+    fn words(count: usize, seed: u64) -> Vec<u32> {
+        let mut state = seed;
+        let mut number = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            u32::from(bf16::from_f32((state >> 40) as f32 / (1 << 23) as f32 - 1.0).to_bits())
+        };
+        (0..count).map(|_| number() | number() << 16).collect()
+    }
+
+    /// Scores are chains of [`bf16_dot::tile_dot`]s over 32 elements, the last over 16 where they are no multiple; sums of
+    /// values shrink and grow by those over the 16 lanes of each page; for all numbers of pages and of panels.
+    #[test]
+    fn scores_and_sums_are_those_of_the_instruction_s_definition() {
+        if !Isa::available().contains(&Isa::Amx) {
+            println!("skipped: this processor has no AMX");
+            return;
+        }
+        for head_dim in [16, 32, 48, 80, 128] {
+            let scoring = Scoring::<'_, Vec<f32>> { scale: 0.1, softcap: None, sinks: None };
+            let geometry = Geometry::new(head_dim, head_dim, 2, &scoring);
+            let (key_words, page_words) = (head_dim / 2, head_dim / 2 * SLOTS);
+            let q = words(TILE_ROWS * key_words, 1);
+            let (keys, values) = (words(PAGES * page_words, 2), words(PAGES * page_words, 3));
+            let pages = |of: &[u32]| -> Vec<*const u32> { of.chunks(page_words).map(<[u32]>::as_ptr).collect() };
+            let mut numerators = AlignedRows::<u32, LANES, TILE_ROWS>::new();
+            let numerator_words = words(TILE_ROWS * LANES, 4);
+            let mut scores = AlignedRows::<f32, LANES, TILE_ROWS>::new();
+            let (before, shrinks) = (1.5f32, [0.75; MOST_ROWS]);
+            let mut o = vec![before; TILE_ROWS * head_dim];
+            let states = RowStates {
+                count: TILE_ROWS,
+                q: q.as_ptr(),
+                m: std::ptr::null_mut(),
+                l: std::ptr::null_mut(),
+                o: o.as_mut_ptr(),
+            };
+            // SAFETY: the processor has AMX; all operands are as large as the kernel's shapes say.
+            unsafe {
+                numerator_words.as_ptr().copy_to_nonoverlapping(numerators.at(0, 0), numerator_words.len());
+                AmxBf16::around(|| {
+                    score::<3>(&geometry, q.as_ptr(), &pages(&keys)[..3], scores.at(0, 0));
+                    let values = pages(&values);
+                    for panel in (0..head_dim / SLOTS).step_by(4) {
+                        match head_dim / SLOTS - panel {
+                            1 => add_values::<1>(&geometry, &states, &shrinks, &values, panel, numerators.at(0, 0)),
+                            2 => add_values::<2>(&geometry, &states, &shrinks, &values, panel, numerators.at(0, 0)),
+                            3 => add_values::<3>(&geometry, &states, &shrinks, &values, panel, numerators.at(0, 0)),
+                            _ => add_values::<4>(&geometry, &states, &shrinks, &values, panel, numerators.at(0, 0)),
+                        }
+                    }
+                });
+            }
+            for (r, lane) in (0..TILE_ROWS).flat_map(|r| (0..3 * SLOTS).map(move |lane| (r, lane))) {
+                let key = |word: usize| keys[lane / SLOTS * page_words + word * SLOTS + lane % SLOTS];
+                let own = (0..key_words).step_by(TILE_ROWS).fold(0.0, |sum, first| {
+                    let part = first..key_words.min(first + TILE_ROWS);
+                    bf16_dot::tile_dot(sum, q[r * key_words..][part.clone()].iter().copied(), part.map(key))
+                });
+                // SAFETY: the score was stored.
+                let found = unsafe { scores.at(r, lane).read() };
+                assert_eq!(found.to_bits(), own.to_bits(), "{head_dim}: score of row {r}, lane {lane}");
+            }
+            for (r, i) in (0..TILE_ROWS).flat_map(|r| (0..head_dim).map(move |i| (r, i))) {
+                let own = (0..PAGES).fold(0.0, |sum, page| {
+                    let pairs = &numerator_words[r * LANES + page * HALF..][..HALF];
+                    let value = |pair: usize| values[page * page_words + pair * head_dim + i];
+                    bf16_dot::tile_dot(sum, pairs.iter().copied(), (0..HALF).map(value))
+                });
+                let own = before.mul_add(shrinks[r], own);
+                assert_eq!(o[r * head_dim + i].to_bits(), own.to_bits(), "{head_dim}: sum {i} of row {r}");
+            }
+        }
+    }
 }

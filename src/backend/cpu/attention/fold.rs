@@ -146,13 +146,14 @@ impl<T: Copy, const N: usize, const R: usize> AlignedRows<T, N, R> {
         Self([[MaybeUninit::uninit(); N]; R])
     }
 
-    /// A pointer to number `i` of row `r`.
+    /// A pointer to number `i` of row `r`, from which all rows can be reached.
     #[inline(always)]
     pub fn at(&mut self, r: usize, i: usize) -> *mut T {
-        self.0[r].as_mut_ptr().wrapping_add(i).cast()
+        self.0.as_mut_ptr().cast::<T>().wrapping_add(r * N + i)
     }
 
     /// `Q` rows from row `first` on, each as long as some cache lines.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for tile registers"))]
     #[inline(always)]
     pub fn part<const Q: usize>(&mut self, first: usize) -> &mut AlignedRows<T, N, Q> {
         const { assert!((N * size_of::<T>()).is_multiple_of(size_of::<CacheLine>()), "rows begin with a cache line") };

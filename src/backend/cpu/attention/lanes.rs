@@ -112,7 +112,8 @@ pub trait KernelPath {
         task();
     }
 
-    /// [`super::fold::fold`] for `rows.count` rows, of which there are at most `ROWS`.
+    /// [`super::fold::fold`] for `rows.count` rows, at most `ROWS`; called inside [`Self::around`], with queries of
+    /// `ROWS_READ_AHEAD` more rows readable, and at least one page, or none, to prefetch.
     unsafe fn fold(
         geometry: &Geometry,
         tile: &TileView<Self>,

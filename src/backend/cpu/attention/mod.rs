@@ -2,7 +2,7 @@
 //! rising position order into a softmax state, and the states of the sections merge in that order. The fast paths fold
 //! a tile into several rows at once: `tiles` lists the pages of each tile, `walk` divides the work among threads,
 //! `states` holds the states between its calls of the kernels in `fold`, written over the vector operations of `lanes`.
-//! `avx2`, `avx512` and `bf16_twin` (AVX-512 BF16 emulated in software) implement those.
+//! `avx2`, `avx512` and `bf16_twin` (AVX-512 BF16 emulated in software) implement those; `amx` has a kernel of its own.
 
 mod clear;
 
@@ -78,9 +78,11 @@ pub fn tree_attention(
 type RunAttention =
     unsafe fn(&Team, &walk::AttentionCall<'_>, &mut walk::WalkScratch, &mut CpuBuffer, Option<&mut CpuBuffer>);
 
-/// The fast path of `isa` over keys and values of dtype `stored` and this head size; `None` where the clear loops are used. The result may
-/// only be called if the processor supports `isa`.
+/// The fast path of `isa` over keys and values of dtype `stored` and heads of this size; `None` where the clear loops are
+/// used. The result may only be called if the processor supports `isa`.
 fn fast_path(isa: Isa, stored: Dtype, head_dim: usize) -> Option<RunAttention> {
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = head_dim;
     match (isa, stored) {
         (Isa::Bf16Twin, Dtype::Bf16) => Some(walk::run::<bf16_twin::SoftwareBf16Dot>),
         (Isa::Portable | Isa::Bf16Twin, _) => None,

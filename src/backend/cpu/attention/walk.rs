@@ -313,7 +313,8 @@ unsafe fn run_task<P: KernelPath>(
             }
             let queries = bytemuck::cast_slice::<CacheLine, P::Factor>(&scratch.q);
             let queries = &queries[(first_query + row_group.start) * width / P::WORD_ELEMENTS..];
-            assert!(queries.len() >= row_group.len() * width / P::WORD_ELEMENTS, "queries of all rows");
+            let readable = row_group.len() + P::ROWS_READ_AHEAD;
+            assert!(queries.len() >= readable * width / P::WORD_ELEMENTS, "queries of all rows");
             let states = scratch.states.rows::<P>(first + row_group.start, row_group.len(), queries.as_ptr());
             let (key_words, pair) = match &wide {
                 Some((geometry, _)) => (geometry.key_words, P::Wide::WORD_ELEMENTS),
@@ -552,6 +553,7 @@ fn even_groups(n: usize, most: usize) -> impl ExactSizeIterator<Item = Range<usi
 
 #[cfg(test)]
 mod tests {
+    use super::super::lanes::{MOST_ROWS, VECTOR_ROWS};
     use super::*;
 
     #[test]
@@ -562,16 +564,19 @@ mod tests {
 
     #[test]
     fn every_row_and_section_has_one_task_and_few_rows_of_few_heads_have_a_task_for_each_thread() {
-        for (threads, kv_heads, group, rows, sections) in [
+        let cases = [
             (1, 1, 1, 1, 0..1),
             (8, 1, 8, 1, 2..11),
             (2, 3, 1, 1, 0..3),
             (2, 12, 1, 32, 0..3),
             (8, 2, 4, 900, 1..6),
             (8, 1, 8, 20, 0..4),
-        ] {
+        ];
+        let cases =
+            [VECTOR_ROWS, MOST_ROWS].into_iter().flat_map(|rows_per_call| cases.clone().map(|c| (c, rows_per_call)));
+        for ((threads, kv_heads, group, rows, sections), rows_per_call) in cases {
             let heads = HeadLayout { q_heads: kv_heads * group, kv_heads, head_dim: 64 };
-            let tasks = HeadTasks::new(threads, heads, rows, sections.clone(), 6);
+            let tasks = HeadTasks::new(threads, heads, rows, sections.clone(), rows_per_call);
             let mut counts = vec![0; rows * kv_heads * sections.len()];
             for task in (0..tasks.len()).map(|task| tasks.get(task)) {
                 assert_eq!(task.shares, task.sections != sections, "{task:?}");

@@ -357,7 +357,8 @@ impl<'a> WeightPass<'a> {
         let panel_bytes = self.w.panel_lines() * size_of::<CacheLine>();
         let weights: &[u8] = bytemuck::cast_slice(&self.w.lines()[first * self.w.panel_lines()..]);
         assert!(
-            weights.len() >= count * panel_bytes && sums.len() >= self.rows * count * PANEL,
+            weights.len() >= count * panel_bytes
+                && sums.len() >= self.rows.next_multiple_of(self.operand.row_unit()) * count * PANEL,
             "shapes of the panels and their sums"
         );
         let word_bytes = self.word_bytes();
@@ -370,10 +371,11 @@ impl<'a> WeightPass<'a> {
         let prefetch_every = self.group_count * size_of::<CacheLine>() / word_bytes;
         let fetched = strip.words.div_ceil(prefetch_every) * size_of::<CacheLine>();
         let last_line = (strip.words * word_bytes).saturating_sub(size_of::<CacheLine>());
-        for (number, group) in unit_groups(self.rows, self.kernels.rows, self.operand.row_unit()).enumerate() {
+        let unit = self.operand.row_unit();
+        for (number, group) in unit_groups(self.rows, self.kernels.rows, unit).enumerate() {
             let kernel = (self.kernels.kernel)(self.w.dtype(), group.rows, count);
             let tile = GemmTile {
-                a: operands[group.first * stride..][..group.rows * stride].as_ptr(),
+                a: operands[group.first * stride..][..group.rows.next_multiple_of(unit) * stride].as_ptr(),
                 rows: group.rows,
                 w: weights[strip.first * word_bytes..].as_ptr(),
                 panel_bytes,
@@ -448,6 +450,20 @@ mod tests {
         }
         let shares = PanelShares::Shrinking { per_call: 2, threads: 2, all: 48 };
         assert_eq!(shares.iter().map(|share| share.len()).collect::<Vec<_>>(), [12, 10, 8, 6, 4, 2, 2, 2, 1, 1]);
+    }
+
+    /// A group of fewer rows than a unit has all rows: kernels of tiles rely on it.
+    #[test]
+    fn groups_of_units_cover_all_rows_and_only_a_pass_of_fewer_has_less_than_one() {
+        for (rows, most, unit) in (1..300).flat_map(|rows| [(rows, 32, 16), (rows, 16, 16), (rows, 12, 4)]) {
+            let mut next = 0;
+            for group in unit_groups(rows, most, unit) {
+                assert_eq!((group.first, group.first % unit), (next, 0));
+                assert!((1..=most).contains(&group.rows) && (group.rows >= unit || group.rows == rows), "{group:?}");
+                next += group.rows;
+            }
+            assert_eq!(next, rows);
+        }
     }
 
     #[test]

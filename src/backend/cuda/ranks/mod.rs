@@ -161,9 +161,9 @@ impl CudaFabric {
     /// Calls `launch`, which enqueues an exchange on `device`, as the module's comment says. Ends what a rank does
     /// whose exchange could not be made or end.
     fn exchange(&self, device: &Device, launch: impl FnOnce() -> Result<()>) {
-        // One alone waits for nobody, and asks nothing: what an earlier launch has left to report would come as the answer.
-        let is_alone_or_captures = if self.count == 1 { Ok(true) } else { device.is_capturing() };
-        let launched = match is_alone_or_captures {
+        // One alone waits for nobody, and asks nothing: it would be answered what an earlier launch has to report.
+        let enqueues_only = if self.count == 1 { Ok(true) } else { device.is_capturing() };
+        let launched = match enqueues_only {
             Ok(true) => launch(),
             Ok(false) => {
                 self.meeting.meet();
