@@ -40,8 +40,8 @@ const MOST_THREADS: u64 = 1024;
 /// Environment variables that change what is computed, below the options.
 const ENVIRONMENT: &str = "\
 Environment:
-  OFFSHOOT_CPU  The path of the CPU's arithmetic: portable, avx2, avx512, avx512bf16 or amx (`offshoot check --paths` lists
-                those of this processor; bf16-twin is avx512bf16 in software, for tests). Samples may
+  OFFSHOOT_CPU  The path of the CPU's arithmetic: portable, avx2, avx512, avx512bf16 or amx (`offshoot check --paths`
+                lists those of this processor; bf16-twin is avx512bf16 in software, for tests). Samples may
                 differ between paths. Default: the fastest";
 
 #[derive(Debug, Parser)]

@@ -13,8 +13,8 @@ use std::sync::OnceLock;
 /// Rows of a tile, and its words of 32 bits in a row.
 pub const TILE_ROWS: usize = 16;
 
-/// Whether the processor multiplies bf16 tiles and the system lets this process do so. Linux wants to be asked first, as
-/// it then saves 8 KB more for each thread; on other systems the path does not exist.
+/// Whether the processor multiplies bf16 tiles and the system lets this process do so. Linux wants to be asked first,
+/// as it then saves 8 KB more for each thread; on other systems the path does not exist.
 pub fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| has_tiles() && permitted())
@@ -125,8 +125,8 @@ pub unsafe fn store<const T: u8>(to: *mut u8, stride: usize) {
     }
 }
 
-/// Adds to tile `C` (f32) the product of the bf16 tiles `A`, `[rows][words][2]`, and `B`, `[words][columns][2]`: for each
-/// element two chains of fused multiply-adds, over the first and over the second of each pair, whose sum is added.
+/// Adds to tile `C` (f32) the product of the bf16 tiles `A`, `[rows][words][2]`, and `B`, `[words][columns][2]`: for
+/// each element two chains of fused multiply-adds, over the first and over the second of each pair, whose sum is added.
 /// Subnormal numbers count as zeros.
 ///
 /// # Safety

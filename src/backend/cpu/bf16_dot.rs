@@ -1,7 +1,7 @@
 //! Software emulation of the bf16 instructions of AVX-512 and AMX for one lane, so that the arithmetic of
 //! `Isa::Avx512Bf16` can be tested on processors without them. Follows the pseudo-code of VDPBF16PS, TDPBF16PS and
-//! VCVTNEPS2BF16 in Intel's instruction set reference. The tests compare it with the instructions where the processor has
-//! them.
+//! VCVTNEPS2BF16 in Intel's instruction set reference. The tests compare it with the instructions where the processor
+//! has them.
 
 /// `acc` plus the products of two pairs of bf16 (VDPBF16PS): first the high elements, then the low ones, each by one
 /// f32 fused multiply-add rounded to nearest even. Subnormal operands and subnormal sums become zeros of the same sign.

@@ -51,8 +51,8 @@ impl Isa {
     }
 
     /// The fastest path of this processor. bf16 dot products are chosen only where they beat f32 multiply-adds on
-    /// widened weights: on AMD (Zen 4: 465 vs 235 GFLOP/s on two cores), not on Intel (Emerald Rapids: 190 vs 380), where
-    /// tiles are (3,200 to 4,600).
+    /// widened weights: on AMD (Zen 4: 465 vs 235 GFLOP/s on two cores), not on Intel (Emerald Rapids: 190 vs 380),
+    /// where tiles are (1,900 to 4,600).
     pub fn fastest() -> Self {
         let mut paths = Self::available();
         paths.retain(|isa| *isa != Isa::Bf16Twin && (*isa != Isa::Avx512Bf16 || dot_products_pay()));
@@ -113,7 +113,8 @@ impl Isa {
     }
 
     /// The dtype queries and softmax numerators are rounded to before they are multiplied by keys and values of dtype
-    /// `stored`. For bf16 the definition, dot products and products of tiles round to bf16; paths that widen do not round.
+    /// `stored`. For bf16 the definition, dot products and products of tiles round to bf16; paths that widen do not
+    /// round.
     pub fn attention_operand(self, stored: Dtype) -> Dtype {
         match (stored, self) {
             (Dtype::F32 | Dtype::F16, _) | (Dtype::Bf16, Isa::Avx2 | Isa::Avx512) => Dtype::F32,

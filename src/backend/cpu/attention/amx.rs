@@ -2,8 +2,8 @@
 //! elements by one instruction. A page is stored as the tiles that it is read as. Queries and numerators are rounded to
 //! bf16; the softmax is that of the vector kernels.
 //!
-//! A row's scores and sums do not depend on the other rows of its tiles, whose number is always 16: those beyond the call's
-//! rows are computed from whatever is there, and dropped.
+//! A row's scores and sums do not depend on the other rows of its tiles, whose number is always 16: those beyond the
+//! call's rows are computed from whatever is there, and dropped.
 
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
@@ -30,8 +30,8 @@ pub fn takes(head_dim: usize) -> bool {
 /// Words of a page's values in one lane, or of the last 16 elements of a key.
 const HALF: usize = TILE_ROWS / 2;
 
-/// 0 to 3: scores or sums. 4 and 6: queries and keys. 5 and 7: numerators and values of a page, or the last 16 elements of
-/// queries and keys.
+/// 0 to 3: scores or sums. 4 and 6: queries and keys. 5 and 7: numerators and values of a page, or the last 16 elements
+/// of queries and keys.
 static SHAPES: TileShapes = TileShapes::new([
     [TILE_ROWS, TILE_ROWS],
     [TILE_ROWS, TILE_ROWS],
@@ -234,8 +234,8 @@ impl PaddedValues {
         Self([[MaybeUninit::uninit(); HALF * MOST_HEAD_DIM]; 2])
     }
 
-    /// The values of the tile's pages, with zeros for the pairs of slots that are not visible. Only the first and the last
-    /// page can have such.
+    /// The values of the tile's pages, with zeros for the pairs of slots that are not visible. Only the first and the
+    /// last page can have such.
     #[inline(always)]
     unsafe fn of(
         &mut self,
@@ -368,8 +368,8 @@ mod tests {
         (0..count).map(|_| number() | number() << 16).collect()
     }
 
-    /// Scores are chains of [`bf16_dot::tile_dot`]s over 32 elements, the last over 16 where they are no multiple; sums of
-    /// values shrink and grow by those over the 16 lanes of each page; for all numbers of pages and of panels.
+    /// Scores are chains of [`bf16_dot::tile_dot`]s over 32 elements, the last over 16 where they are no multiple; sums
+    /// of values shrink and grow by those over the 16 lanes of each page; for all numbers of pages and of panels.
     #[test]
     fn scores_and_sums_are_those_of_the_instruction_s_definition() {
         if !Isa::available().contains(&Isa::Amx) {

@@ -247,8 +247,8 @@ unsafe fn score<P: KernelPath, const R: usize, const N: usize>(
 }
 
 /// Updates the maxima `m` and the sums `l` of `R` rows by their `scores`, and stores the softmax `numerators`: zero in
-/// lanes whose bit of the row in `seen` is not set. Returns the factors by which the sums `o` shrink, exactly 1 for a row whose
-/// maximum stays: without branches, as a processor guesses wrong which rows' maxima rise.
+/// lanes whose bit of the row in `seen` is not set. Returns the factors by which the sums `o` shrink, exactly 1 for a
+/// row whose maximum stays: without branches, as a processor guesses wrong which rows' maxima rise.
 ///
 /// # Safety
 /// As for [`fold`]; the scores of all `pages` are there.

@@ -78,8 +78,8 @@ pub fn tree_attention(
 type RunAttention =
     unsafe fn(&Team, &walk::AttentionCall<'_>, &mut walk::WalkScratch, &mut CpuBuffer, Option<&mut CpuBuffer>);
 
-/// The fast path of `isa` over keys and values of dtype `stored` and heads of this size; `None` where the clear loops are
-/// used. The result may only be called if the processor supports `isa`.
+/// The fast path of `isa` over keys and values of dtype `stored` and heads of this size; `None` where the clear loops
+/// are used. The result may only be called if the processor supports `isa`.
 fn fast_path(isa: Isa, stored: Dtype, head_dim: usize) -> Option<RunAttention> {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = head_dim;

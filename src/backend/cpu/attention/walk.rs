@@ -293,8 +293,8 @@ unsafe fn run_task<P: KernelPath>(
         // them.
         let wide = (P::WIDENS && row_groups.len() >= WIDEN_FROM)
             .then(|| unsafe { widen(geometry, &view, bytemuck::cast_slice_mut(&mut scratch.wide)) });
-        // Each kernel call prefetches as many pages as the tile has for each of its calls. What a call cannot, is asked for
-        // at once.
+        // Each kernel call prefetches as many pages as the tile has for each of its calls. What a call cannot, is asked
+        // for at once.
         let pages = tile.lanes.end.div_ceil(SLOTS) - tile.lanes.start / SLOTS;
         let per_call = pages.div_ceil(row_groups.len().max(1)).clamp(1, P::PREFETCHES);
         for _ in row_groups.len() * per_call..pages {

@@ -1,9 +1,9 @@
 //! The kernel for tile registers (AMX) and bf16 weights: products of 16 rows, 32 inputs and 16 outputs by one
 //! instruction. A panel's 16 lines of pairs are a tile as they are stored. Other weights use the kernels of `avx512`.
 //!
-//! An output is the sum of what each 32 inputs give, in rising order (see [`amx::add_product`]); the last ones of a strip
-//! are padded with zeros. A product takes as long for one row as for 16. In passes of more rows than 16 all tiles have 16, of
-//! which those of the padding are computed and not stored.
+//! An output is the sum of what each 32 inputs give, in rising order (see [`amx::add_product`]); the last ones of a
+//! strip are padded with zeros. A product takes as long for one row as for 16. In passes of more rows than 16 all tiles
+//! have 16, of which those of the padding are computed and not stored.
 
 use std::arch::x86_64::*;
 
@@ -23,8 +23,8 @@ pub static KERNELS: GemmKernels = GemmKernels {
     around,
 };
 
-/// Shapes the tiles: those of sums and activations have the rows of the pass, if these are fewer than 16, and 16 else. So
-/// few rows are loaded without padding, which would be a fifth of what the first-level cache is filled with.
+/// Shapes the tiles: those of sums and activations have the rows of the pass, if these are fewer than 16, and 16 else.
+/// So few rows are loaded without padding, which would be a fifth of what the first-level cache is filled with.
 fn around(rows: usize, share: &mut dyn FnMut()) {
     let (of_rows, of_weights) = ([rows.min(TILE_ROWS), TILE_ROWS], [TILE_ROWS, TILE_ROWS]);
     let mut shapes = [of_weights; 8];
@@ -129,9 +129,9 @@ struct Prefetcher<'a> {
 }
 
 impl Prefetcher<'_> {
-    /// Called after the products of the words from `first` on. With one group of rows, weights come once and soon: those
-    /// beyond the next two tiles go to the first-level cache, from which two threads read faster than from the second
-    /// (benches/cpu/NOTES.md). With more, each brings its share of the next strip into the second-level cache.
+    /// Called after the products of the words from `first` on. With one group of rows, weights come once and soon:
+    /// those beyond the next two tiles go to the first-level cache, from which two threads read faster than from the
+    /// second (benches/cpu/NOTES.md). With more, each brings its share of the next strip into the second-level cache.
     #[inline(always)]
     fn after(&mut self, first: usize) {
         const AHEAD: usize = 3 * TILE_ROWS;
@@ -217,8 +217,8 @@ mod tests {
     use crate::backend::cpu::gemm::CpuMatrix;
     use crate::backend::cpu::{Cores, CpuBuffer, Isa, bf16_dot};
 
-    /// Each output is the chain of [`bf16_dot::tile_dot`]s over 32 inputs, for all numbers of rows, of panels, and of inputs
-    /// that fill no tile.
+    /// Each output is the chain of [`bf16_dot::tile_dot`]s over 32 inputs, for all numbers of rows, of panels, and of
+    /// inputs that fill no tile.
     #[test]
     fn outputs_are_those_of_the_instruction_s_definition() {
         if !Isa::available().contains(&Isa::Amx) {

@@ -387,8 +387,9 @@ impl<'a> WeightPass<'a> {
                 prefetch: weights.as_ptr().wrapping_add(next + (number * fetched).min(last_line)),
                 prefetch_every,
             };
-            // SAFETY: `a` holds the group's rows of the strip and their padding, `w` the strip of `count` panels, `sums` the
-            // group's sums and their padding, and `to` is one of them or the group's columns of the output, which this thread alone writes.
+            // SAFETY: `a` holds the group's rows of the strip and their padding, `w` the strip of `count` panels,
+            // `sums` the group's sums and their padding, and `to` is one of them or the group's columns of the output,
+            // which this thread alone writes.
             unsafe { kernel(&tile) };
         }
     }

@@ -2,8 +2,8 @@
 //! for the kernels (`operand`), the loops over rows and panels (`drive`), and the kernels of each instruction set.
 //! Which operands may be rounded is stated in [`crate::backend`].
 //!
-//! Every output is one sequence of sums over the inputs in rising order, whatever the number of rows: the work is divided
-//! by rows and outputs, never along the sum.
+//! Every output is one sequence of sums over the inputs in rising order, whatever the number of rows: the work is
+//! divided by rows and outputs, never along the sum.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;

@@ -9,13 +9,13 @@ use crate::backend::cpu::rows::{bf16_bits, for_each_isa};
 /// Most words per row of a strip. A strip of weights of two f32 panels then takes 32 KB, two thirds of a first-level
 /// cache of 48 KB.
 pub const STRIP: usize = 256;
-/// Words from one row of a strip to the next, but for [`OperandFormat::Tiles`]: an odd number of cache lines plus one word,
-/// so that rows neither map to the same cache set nor cross into their next line in the same iteration.
+/// Words from one row of a strip to the next, but for [`OperandFormat::Tiles`]: an odd number of cache lines plus one
+/// word, so that rows neither map to the same cache set nor cross into their next line in the same iteration.
 pub const ROW_STRIDE: usize = STRIP + 17;
 /// Most words per row of a strip of tiles: 32 rows of activations and two panels of weights take 32 KB.
 const TILE_STRIP: usize = 128;
-/// Words from one row of a strip of tiles to the next, which are loaded in whole cache lines: a row that crosses into the
-/// next takes twice as long.
+/// Words from one row of a strip of tiles to the next, which are loaded in whole cache lines: a row that crosses into
+/// the next takes twice as long.
 pub const TILE_STRIDE: usize = TILE_STRIP + 16;
 
 /// The format of a kernel's activations, in words of 32 bits.
@@ -114,8 +114,8 @@ impl ActivationPacking {
         &mut bytemuck::cast_slice_mut(memory)[..len]
     }
 
-    /// Packs chunk number `chunk` into `out`, from the activations that `row` returns. Rows of the padding keep what they
-    /// have.
+    /// Packs chunk number `chunk` into `out`, from the activations that `row` returns. Rows of the padding keep what
+    /// they have.
     pub fn pack_chunk<'x>(self, isa: Isa, chunk: usize, out: &mut [u32], row: impl Fn(usize) -> &'x [f32]) {
         for (i, out) in out.chunks_exact_mut(self.operand.row_stride()).enumerate() {
             let at = chunk * Self::CHUNK_ROWS + i;

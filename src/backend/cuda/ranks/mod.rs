@@ -416,8 +416,8 @@ const _: () = assert!(PARTS == 8);
 mod tests {
     use super::*;
 
-    /// On a GPU. A rank alone asks its device nothing before an exchange: the answer was the error of an earlier launch,
-    /// which was lost, and the step's results were wrong.
+    /// On a GPU. A rank alone asks its device nothing before an exchange: the answer was the error of an earlier
+    /// launch, which was lost, and the step's results were wrong.
     #[test]
     fn an_exchange_of_one_leaves_the_error_of_an_earlier_launch_to_be_reported() {
         let mut cuda = match Cuda::open(0) {
