@@ -210,9 +210,14 @@ mod x86 {
         // SAFETY: called for `Isa::Amx` only; `ones` is a whole tile.
         unsafe {
             let _tiles = ShapedTiles::new(&SHAPES);
-            (amx::zero::<0>(), amx::zero::<1>(), amx::zero::<2>(), amx::zero::<3>());
-            (amx::load::<4>(tile, stride), amx::load::<5>(tile, stride));
-            (amx::load::<6>(tile, stride), amx::load::<7>(tile, stride));
+            amx::zero::<0>();
+            amx::zero::<1>();
+            amx::zero::<2>();
+            amx::zero::<3>();
+            amx::load::<4>(tile, stride);
+            amx::load::<5>(tile, stride);
+            amx::load::<6>(tile, stride);
+            amx::load::<7>(tile, stride);
             for _ in 0..rounds {
                 amx::add_product::<0, 4, 6>();
                 amx::add_product::<1, 4, 7>();

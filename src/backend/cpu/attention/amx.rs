@@ -166,15 +166,15 @@ unsafe fn score<const N: usize>(geometry: &Geometry, q: *const u32, keys: &[*con
         (0..N).for_each(|n| zero(n));
         for i in (0..whole).step_by(TILE_ROWS) {
             amx::load::<4>(q.add(i).cast(), q_stride);
-            for n in 0..N {
-                amx::load::<6>(keys[n].add(i * SLOTS).cast(), SLOTS * size_of::<u32>());
+            for (n, keys) in keys[..N].iter().enumerate() {
+                amx::load::<6>(keys.add(i * SLOTS).cast(), SLOTS * size_of::<u32>());
                 add_keys(n);
             }
         }
         if whole < geometry.key_words {
             amx::load::<5>(q.add(whole).cast(), q_stride);
-            for n in 0..N {
-                amx::load::<7>(keys[n].add(whole * SLOTS).cast(), SLOTS * size_of::<u32>());
+            for (n, keys) in keys[..N].iter().enumerate() {
+                amx::load::<7>(keys.add(whole * SLOTS).cast(), SLOTS * size_of::<u32>());
                 add_halves(n);
             }
         }
