@@ -1,5 +1,5 @@
 //! Attention by tile registers (AMX) over bf16 pages: products of 16 rows with a page's keys or values, of 32 or 16
-//! elements by one instruction. A page is stored as the tiles that it is read as. Queries and numerators are rounded to
+//! elements by one instruction. A page has the layout of the tiles that it is read as. Queries and numerators are rounded to
 //! bf16; the softmax is that of the vector kernels.
 //!
 //! A row's scores and sums do not depend on the other rows of its tiles, whose number is always 16: those beyond the
@@ -215,7 +215,7 @@ impl Softmax<'_> {
     }
 }
 
-/// Prefetches the part of the pages that rows `part` of `of` rows stand for.
+/// Prefetches the words from `part.start / of` to `part.end / of` of the pages.
 #[inline(always)]
 fn prefetch_part(geometry: &Geometry, prefetch: &[Prefetch], part: Range<usize>, of: usize) {
     let words = |all: usize| part.start.min(of) * all / of..part.end.min(of) * all / of;

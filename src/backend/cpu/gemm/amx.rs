@@ -98,7 +98,7 @@ unsafe fn tile<const ROW_TILES: usize, const PANELS: usize>(tile: &GemmTile) {
         }
         for t in 0..ROW_TILES {
             let rows = (tile.rows - t * TILE_ROWS).min(TILE_ROWS);
-            // Fewer than 16 rows are in one group, whose tiles have as many.
+            // A group of fewer than 16 rows is a whole pass, for which `around` gave the tiles as many rows.
             let is_whole = rows == TILE_ROWS || tile.rows < TILE_ROWS;
             for p in 0..PANELS {
                 let to = tile.to.add(t * TILE_ROWS * tile.to_stride + p * PANEL);
