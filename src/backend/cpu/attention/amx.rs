@@ -1,6 +1,6 @@
 //! Attention by tile registers (AMX) over bf16 pages: products of 16 rows with a page's keys or values, of 32 or 16
-//! elements by one instruction. A page has the layout of the tiles that it is read as. Queries and numerators are rounded to
-//! bf16; the softmax is that of the vector kernels.
+//! elements by one instruction. A page has the layout of the tiles that it is read as. Queries and numerators are
+//! rounded to bf16; the softmax is that of the vector kernels.
 //!
 //! A row's scores and sums do not depend on the other rows of its tiles, whose number is always 16: those beyond the
 //! call's rows are computed from whatever is there, and dropped.
