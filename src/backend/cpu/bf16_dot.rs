@@ -108,6 +108,7 @@ mod tests {
         use super::super::*;
         use crate::backend::cpu::Isa;
         use crate::backend::cpu::amx::{self, ShapedTiles, TILE_ROWS, TileShapes};
+        use crate::backend::cpu::tile_order::{PairChains, SplitPair};
 
         /// # Safety
         /// The processor has AVX-512 BF16.
@@ -214,6 +215,57 @@ mod tests {
                         let own = tile_dot(sums[r][c], a[r].into_iter(), b.iter().map(|row| row[c]));
                         let same = found[r][c].to_bits() == own.to_bits() || (found[r][c].is_nan() && own.is_nan());
                         assert!(same, "{kind}: row {r}, column {c}: {} is {}, not {own}", sums[r][c], found[r][c]);
+                    }
+                }
+            }
+        }
+
+        /// Row 0 of a product of tiles, added to sums.
+        ///
+        /// # Safety
+        /// The processor has AVX-512 BF16, BW and DQ.
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
+        unsafe fn product_of_one_row(sums: &[f32; 16], a: &[u32; 16], b: &Tile<u32>) -> [f32; 16] {
+            let mut out = [0.0; 16];
+            // SAFETY: the processor has the instructions; all operands have sixteen words.
+            unsafe {
+                let mut sums = [_mm512_loadu_ps(sums.as_ptr())];
+                let mut chains = PairChains::<1>::zero();
+                for (a, b) in a.iter().zip(b) {
+                    chains.add(0, SplitPair::load(a), b.as_ptr());
+                }
+                chains.add_to(&mut sums);
+                _mm512_storeu_ps(out.as_mut_ptr(), sums[0]);
+            }
+            out
+        }
+
+        /// Bit for bit, except for the sign of a zero. Operands are finite: an infinity times the zero of a pair is a NaN.
+        #[test]
+        fn products_of_one_row_are_those_of_tiles() {
+            if !Isa::available().contains(&Isa::Avx512Bf16) {
+                println!("skipped: this processor has no bf16 dot products");
+                return;
+            }
+            let mut bits = RandomBits(0x2545_f491_4f6c_dd1d);
+            for (kind, operands_of) in OPERAND_SOURCES {
+                let mut finite = || loop {
+                    let (sum, a, b) = operands_of(&mut bits);
+                    if [sum, low(a), high(a), low(b), high(b)].iter().all(|x| x.is_finite()) {
+                        return (sum, a, b);
+                    }
+                };
+                for _ in 0..500 {
+                    let operands: Tile<(f32, u32, u32)> = std::array::from_fn(|_| std::array::from_fn(|_| finite()));
+                    let (sums, a) = (operands[0].map(|of| of.0), operands[0].map(|of| of.1));
+                    let b = operands.map(|row| row.map(|of| of.2));
+                    // SAFETY: the processor has the instructions.
+                    let found = unsafe { product_of_one_row(&sums, &a, &b) };
+                    for c in 0..TILE_ROWS {
+                        let own = tile_dot(sums[c], a.into_iter(), b.iter().map(|row| row[c]));
+                        let same =
+                            found[c].to_bits() == own.to_bits() || found[c] == own || own.is_nan() && found[c].is_nan();
+                        assert!(same, "{kind}: column {c}: {} is {}, not {own}", sums[c], found[c]);
                     }
                 }
             }

@@ -26,6 +26,8 @@ mod states;
 pub mod step;
 mod sums;
 mod team;
+#[cfg(target_arch = "x86_64")]
+mod tile_order;
 mod timed;
 
 use std::ops::Range;

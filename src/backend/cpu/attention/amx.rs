@@ -1,6 +1,6 @@
 //! Attention by tile registers (AMX) over bf16 pages: products of 16 rows with a page's keys or values, of 32 or 16
 //! elements by one instruction. A page has the layout of the tiles that it is read as. Queries and numerators are
-//! rounded to bf16; the softmax is that of the vector kernels.
+//! rounded to bf16; the softmax is that of the vector kernels. One row is folded by `one_row`, to the same bits.
 //!
 //! A row's scores and sums do not depend on the other rows of its tiles, whose number is always 16: those beyond the
 //! call's rows are computed from whatever is there, and dropped.
@@ -14,6 +14,7 @@ use super::fold::{
     self, AlignedRows, Geometry, LANES, Prefetch, RowStates, StatesMut, StatesRef, TileView, VisibleLanes,
 };
 use super::lanes::{KernelPath, MOST_ROWS, state_kernels};
+use super::one_row;
 use super::tiles::PAGES;
 use crate::backend::MOST_HEAD_DIM;
 use crate::backend::cpu::amx::{self, ShapedTiles, TILE_ROWS, TileShapes};
@@ -97,8 +98,14 @@ impl KernelPath for AmxBf16 {
         visible: &VisibleLanes,
         prefetch: &[Prefetch],
     ) {
+        let prefetch = &prefetch[..prefetch.iter().take_while(|page| page.strides.0 > 0).count()];
         // SAFETY: the caller's promises are passed on.
-        unsafe { fold_tiles(geometry, tile, rows, visible, prefetch) }
+        unsafe {
+            match rows.count {
+                1 => one_row::fold_row(geometry, tile, rows, visible, prefetch),
+                _ => fold_tiles(geometry, tile, rows, visible, prefetch),
+            }
+        }
     }
 
     state_kernels!("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c");
@@ -122,17 +129,16 @@ unsafe fn fold_tiles(
     let mut padded = PaddedValues::new();
     // SAFETY: as in `fold::fold`.
     unsafe {
-        prefetch_part(geometry, prefetch, 0..rows.count.min(4), rows.count);
         let (keys, to) = (&tile.keys[pages.clone()], scores.at(0, pages.start * SLOTS));
         match keys.len() {
-            1 => score::<1>(geometry, rows.q, keys, to),
-            2 => score::<2>(geometry, rows.q, keys, to),
-            3 => score::<3>(geometry, rows.q, keys, to),
-            _ => score::<4>(geometry, rows.q, keys, to),
+            1 => score::<1>(geometry, rows.q, keys, prefetch, to),
+            2 => score::<2>(geometry, rows.q, keys, prefetch, to),
+            3 => score::<3>(geometry, rows.q, keys, prefetch, to),
+            _ => score::<4>(geometry, rows.q, keys, prefetch, to),
         }
         let hides = visible.rows[..rows.count].iter().any(|&seen| seen != u64::MAX);
         let seen = hides.then_some(&visible.rows);
-        let mut softmax = Softmax { geometry, rows, pages: &pages, seen, prefetch, shrinks: [0.0; MOST_ROWS] };
+        let mut softmax = Softmax { geometry, rows, pages: &pages, seen, shrinks: [0.0; MOST_ROWS] };
         let mut row = 0;
         while row < rows.count {
             row += match rows.count - row {
@@ -145,20 +151,28 @@ unsafe fn fold_tiles(
         let values = padded.of(geometry, tile, visible);
         let (values, numerators) = (&values[pages.clone()], numerators.at(0, pages.start * HALF));
         let panels = geometry.width / SLOTS;
+        let sums = Sums { geometry, rows, shrinks: &softmax.shrinks, values, numerators, prefetch };
         for panel in (0..panels).step_by(4) {
             match panels - panel {
-                1 => add_values::<1>(geometry, rows, &softmax.shrinks, values, panel, numerators),
-                2 => add_values::<2>(geometry, rows, &softmax.shrinks, values, panel, numerators),
-                3 => add_values::<3>(geometry, rows, &softmax.shrinks, values, panel, numerators),
-                _ => add_values::<4>(geometry, rows, &softmax.shrinks, values, panel, numerators),
+                1 => sums.add::<1>(panel),
+                2 => sums.add::<2>(panel),
+                3 => sums.add::<3>(panel),
+                _ => sums.add::<4>(panel),
             }
         }
     }
 }
 
-/// Stores the scores of 16 rows of queries and `N` pages of keys.
+/// Stores the scores of 16 rows of queries and `N` pages of keys. Some keys are prefetched after each product: all at
+/// once would fill the core's fill buffers.
 #[inline(always)]
-unsafe fn score<const N: usize>(geometry: &Geometry, q: *const u32, keys: &[*const u32], to: *mut f32) {
+unsafe fn score<const N: usize>(
+    geometry: &Geometry,
+    q: *const u32,
+    keys: &[*const u32],
+    prefetch: &[Prefetch],
+    to: *mut f32,
+) {
     let q_stride = geometry.width * size_of::<u16>();
     let whole = geometry.key_words / TILE_ROWS * TILE_ROWS;
     // SAFETY: promised by the caller of `fold_tiles`.
@@ -169,6 +183,7 @@ unsafe fn score<const N: usize>(geometry: &Geometry, q: *const u32, keys: &[*con
             for (n, keys) in keys[..N].iter().enumerate() {
                 amx::load::<6>(keys.add(i * SLOTS).cast(), SLOTS * size_of::<u32>());
                 add_keys(n);
+                prefetch_keys(prefetch.get(n), i..i + TILE_ROWS);
             }
         }
         if whole < geometry.key_words {
@@ -176,20 +191,27 @@ unsafe fn score<const N: usize>(geometry: &Geometry, q: *const u32, keys: &[*con
             for (n, keys) in keys[..N].iter().enumerate() {
                 amx::load::<7>(keys.add(whole * SLOTS).cast(), SLOTS * size_of::<u32>());
                 add_halves(n);
+                prefetch_keys(prefetch.get(n), whole..geometry.key_words);
             }
         }
         (0..N).for_each(|n| store(n, to.add(n * SLOTS).cast()));
     }
 }
 
-/// The softmax of a call's rows, by a few of them at a time; between them pages are prefetched.
+#[inline(always)]
+fn prefetch_keys(page: Option<&Prefetch>, words: Range<usize>) {
+    if let Some(page) = page {
+        words.for_each(|word| page.keys(word));
+    }
+}
+
+/// The softmax of a call's rows, by a few of them at a time.
 struct Softmax<'a> {
     geometry: &'a Geometry,
     rows: &'a RowStates<AmxBf16>,
     pages: &'a Range<usize>,
     /// For each row a bit per lane, unless all see all.
     seen: Option<&'a [u64; MOST_ROWS]>,
-    prefetch: &'a [Prefetch],
     shrinks: [f32; MOST_ROWS],
 }
 
@@ -210,18 +232,7 @@ impl Softmax<'_> {
             fold::update_softmax::<AmxBf16, R>(self.geometry, &rows, self.pages.clone(), seen, scores, numerators)
         };
         self.shrinks[first..first + R].copy_from_slice(&shrinks[..R]);
-        prefetch_part(self.geometry, self.prefetch, first + R..first + 2 * R, self.rows.count);
         R
-    }
-}
-
-/// Prefetches the words from `part.start / of` to `part.end / of` of the pages.
-#[inline(always)]
-fn prefetch_part(geometry: &Geometry, prefetch: &[Prefetch], part: Range<usize>, of: usize) {
-    let words = |all: usize| part.start.min(of) * all / of..part.end.min(of) * all / of;
-    for prefetch in prefetch.iter().filter(|prefetch| prefetch.strides.0 > 0) {
-        words(geometry.key_words).for_each(|word| prefetch.keys(word));
-        words(LANES / 2).for_each(|word| prefetch.values(word));
     }
 }
 
@@ -265,34 +276,46 @@ impl PaddedValues {
     }
 }
 
-/// Multiplies dimensions `16 panel .. 16 (panel + N)` of the rows' sums by `shrinks` and adds numerators times values.
-#[inline(always)]
-unsafe fn add_values<const N: usize>(
-    geometry: &Geometry,
-    rows: &RowStates<AmxBf16>,
-    shrinks: &[f32; MOST_ROWS],
-    values: &[*const u32],
-    panel: usize,
+/// What a tile's values add to the rows' sums.
+struct Sums<'a> {
+    geometry: &'a Geometry,
+    rows: &'a RowStates<AmxBf16>,
+    shrinks: &'a [f32; MOST_ROWS],
+    /// Of each page.
+    values: &'a [*const u32],
+    /// Of the first page.
     numerators: *const u32,
-) {
-    let mut sums = AlignedRows::<f32, LANES, TILE_ROWS>::new();
-    // SAFETY: promised by the caller of `fold_tiles`.
-    unsafe {
-        (0..N).for_each(|n| zero(n));
-        for (page, values) in values.iter().enumerate() {
-            amx::load::<5>(numerators.add(page * HALF).cast(), ROW_BYTES);
-            for n in 0..N {
-                amx::load::<7>(values.add((panel + n) * SLOTS).cast(), geometry.width * size_of::<u32>());
-                add_halves(n);
+    prefetch: &'a [Prefetch],
+}
+
+impl Sums<'_> {
+    /// Multiplies dimensions `16 panel .. 16 (panel + N)` of the rows' sums by `shrinks` and adds numerators times values.
+    #[inline(always)]
+    unsafe fn add<const N: usize>(&self, panel: usize) {
+        let Sums { geometry, rows, .. } = self;
+        let panels = geometry.width / SLOTS;
+        let mut sums = AlignedRows::<f32, LANES, TILE_ROWS>::new();
+        // SAFETY: promised by the caller of `fold_tiles`.
+        unsafe {
+            (0..N).for_each(|n| zero(n));
+            for (page, values) in self.values.iter().enumerate() {
+                amx::load::<5>(self.numerators.add(page * HALF).cast(), ROW_BYTES);
+                for n in panel..panel + N {
+                    amx::load::<7>(values.add(n * SLOTS).cast(), geometry.width * size_of::<u32>());
+                    add_halves(n - panel);
+                    if let Some(prefetch) = self.prefetch.get(page) {
+                        (n * LANES / 2 / panels..(n + 1) * LANES / 2 / panels).for_each(|word| prefetch.values(word));
+                    }
+                }
             }
-        }
-        (0..N).for_each(|n| store(n, sums.at(0, n * SLOTS).cast()));
-        for (r, shrink) in shrinks[..rows.count].iter().enumerate() {
-            let shrink = _mm512_set1_ps(*shrink);
-            for n in 0..N {
-                let o = rows.o.add(r * geometry.width + (panel + n) * SLOTS);
-                let sum = _mm512_loadu_ps(sums.at(r, n * SLOTS));
-                _mm512_storeu_ps(o, _mm512_fmadd_ps(_mm512_loadu_ps(o), shrink, sum));
+            (0..N).for_each(|n| store(n, sums.at(0, n * SLOTS).cast()));
+            for (r, shrink) in self.shrinks[..rows.count].iter().enumerate() {
+                let shrink = _mm512_set1_ps(*shrink);
+                for n in 0..N {
+                    let o = rows.o.add(r * geometry.width + (panel + n) * SLOTS);
+                    let sum = _mm512_loadu_ps(sums.at(r, n * SLOTS));
+                    _mm512_storeu_ps(o, _mm512_fmadd_ps(_mm512_loadu_ps(o), shrink, sum));
+                }
             }
         }
     }
@@ -399,14 +422,21 @@ mod tests {
             unsafe {
                 numerator_words.as_ptr().copy_to_nonoverlapping(numerators.at(0, 0), numerator_words.len());
                 AmxBf16::around(|| {
-                    score::<3>(&geometry, q.as_ptr(), &pages(&keys)[..3], scores.at(0, 0));
-                    let values = pages(&values);
+                    score::<3>(&geometry, q.as_ptr(), &pages(&keys)[..3], &[], scores.at(0, 0));
+                    let sums = Sums {
+                        geometry: &geometry,
+                        rows: &states,
+                        shrinks: &shrinks,
+                        values: &pages(&values),
+                        numerators: numerators.at(0, 0),
+                        prefetch: &[],
+                    };
                     for panel in (0..head_dim / SLOTS).step_by(4) {
                         match head_dim / SLOTS - panel {
-                            1 => add_values::<1>(&geometry, &states, &shrinks, &values, panel, numerators.at(0, 0)),
-                            2 => add_values::<2>(&geometry, &states, &shrinks, &values, panel, numerators.at(0, 0)),
-                            3 => add_values::<3>(&geometry, &states, &shrinks, &values, panel, numerators.at(0, 0)),
-                            _ => add_values::<4>(&geometry, &states, &shrinks, &values, panel, numerators.at(0, 0)),
+                            1 => sums.add::<1>(panel),
+                            2 => sums.add::<2>(panel),
+                            3 => sums.add::<3>(panel),
+                            _ => sums.add::<4>(panel),
                         }
                     }
                 });
@@ -429,6 +459,64 @@ mod tests {
                 });
                 let own = before.mul_add(shrinks[r], own);
                 assert_eq!(o[r * head_dim + i].to_bits(), own.to_bits(), "{head_dim}: sum {i} of row {r}");
+            }
+        }
+    }
+    /// States and queries of some rows, two tiles after each other.
+    struct Folded {
+        m: Vec<f32>,
+        l: Vec<f32>,
+        o: Vec<f32>,
+    }
+
+    /// One row has the bits that it has among 16, for all sizes of heads, and whatever a tile hides from it.
+    #[test]
+    fn one_row_is_folded_as_it_is_among_others() {
+        if !Isa::available().contains(&Isa::Amx) {
+            println!("skipped: this processor has no AMX");
+            return;
+        }
+        for head_dim in [16, 32, 48, 64, 80, 128] {
+            let scoring = Scoring::<'_, Vec<f32>> { scale: 0.3, softcap: None, sinks: None };
+            let geometry = Geometry::new(head_dim, head_dim, 2, &scoring);
+            let (key_words, page_words) = (head_dim / 2, head_dim / 2 * SLOTS);
+            let q = words(2 * TILE_ROWS * key_words, 1);
+            let (keys, values) = (words(2 * PAGES * page_words, 2), words(2 * PAGES * page_words, 3));
+            let page = |of: &[u32], tile: usize| -> [*const u32; PAGES] {
+                std::array::from_fn(|page| of[(tile * PAGES + page) * page_words..].as_ptr())
+            };
+            let fold = |row: usize, count: usize, visible: &VisibleLanes| {
+                let mut states =
+                    Folded { m: vec![f32::MIN; count], l: vec![0.0; count * SLOTS], o: vec![0.0; count * head_dim] };
+                for tile in 0..2 {
+                    let view = TileView { keys: page(&keys, tile), values: page(&values, tile) };
+                    let rows = RowStates {
+                        count,
+                        q: q[row * key_words..].as_ptr(),
+                        m: states.m.as_mut_ptr(),
+                        l: states.l.as_mut_ptr(),
+                        o: states.o.as_mut_ptr(),
+                    };
+                    // SAFETY: the processor has AMX; all operands are as large as the kernel's shapes say, and 15 more
+                    // rows of queries can be read.
+                    unsafe {
+                        AmxBf16::around(|| AmxBf16::fold(&geometry, &view, &rows, visible, &[Prefetch::none()]));
+                    }
+                }
+                states
+            };
+            for lanes in [0..LANES, 0..1, 5..6, 3..40, 17..LANES, 20..29] {
+                // The other rows see all, or less.
+                for others in [0..LANES, lanes.start..lanes.start + 1] {
+                    let of = |row: usize| if row == 3 { lanes.clone() } else { others.clone() };
+                    let among = fold(0, TILE_ROWS, &VisibleLanes::of((0..TILE_ROWS).map(of)));
+                    let alone = fold(3, 1, &VisibleLanes::of(std::iter::once(lanes.clone())));
+                    let bits = |of: &[f32]| of.iter().map(|x| (x + 0.0).to_bits()).collect::<Vec<_>>();
+                    assert_eq!(bits(&alone.m), bits(&among.m[3..4]), "{head_dim}, {lanes:?}: maximum");
+                    assert_eq!(bits(&alone.l), bits(&among.l[3 * SLOTS..4 * SLOTS]), "{head_dim}, {lanes:?}: sums");
+                    let own = &among.o[3 * head_dim..4 * head_dim];
+                    assert_eq!(bits(&alone.o), bits(own), "{head_dim}, {lanes:?}: values");
+                }
             }
         }
     }

@@ -16,6 +16,8 @@ mod bf16_twin;
 mod fold;
 mod gather;
 mod lanes;
+#[cfg(target_arch = "x86_64")]
+mod one_row;
 mod states;
 mod tiles;
 mod walk;

@@ -8,6 +8,7 @@
 use std::arch::x86_64::*;
 
 use super::drive::{GemmKernel, GemmKernels, GemmTile};
+use super::one_row;
 use super::operand::{OperandFormat, TILE_STRIDE};
 use super::pack::PANEL;
 use crate::backend::Dtype;
@@ -17,7 +18,10 @@ use crate::backend::cpu::memory::CacheLine;
 /// For bf16 weights only.
 pub static KERNELS: GemmKernels = GemmKernels {
     rows: 2 * TILE_ROWS,
-    panels: |rows| if rows <= TILE_ROWS { 4 } else { 2 },
+    panels: |rows| match rows {
+        0..=1 => one_row::PANELS,
+        _ => PANELS,
+    },
     operand: |_| OperandFormat::Tiles,
     kernel,
     around,
@@ -26,6 +30,9 @@ pub static KERNELS: GemmKernels = GemmKernels {
 /// Shapes the tiles: those of sums and activations have the rows of the pass, if these are fewer than 16, and 16 else.
 /// So few rows are loaded without padding, which would be a fifth of what the first-level cache is filled with.
 fn around(rows: usize, share: &mut dyn FnMut()) {
+    if rows == 1 {
+        return share();
+    }
     let (of_rows, of_weights) = ([rows.min(TILE_ROWS), TILE_ROWS], [TILE_ROWS, TILE_ROWS]);
     let mut shapes = [of_weights; 8];
     shapes[..5].fill(of_rows);
@@ -35,31 +42,53 @@ fn around(rows: usize, share: &mut dyn FnMut()) {
 }
 
 fn kernel(_: Dtype, rows: usize, panels: usize) -> GemmKernel {
+    if rows == 1 {
+        return one_row::kernel(panels);
+    }
     match (rows.div_ceil(TILE_ROWS), panels) {
-        (1, 1) => tile::<1, 1>,
-        (1, 2) => tile::<1, 2>,
-        (1, 4) => tile::<1, 4>,
-        (2, 1) => tile::<2, 1>,
-        (2, 2) => tile::<2, 2>,
+        (1, 1) => tile::<1, 1, 1>,
+        (1, PANELS) => tile::<1, PANELS, PANELS>,
+        (2, 1) => tile::<2, 1, 1>,
+        (2, PANELS) => tile::<2, PANELS, 2>,
         _ => unreachable!("no kernel for {rows} rows and {panels} panels"),
     }
 }
 
-/// Sums are in tiles 0 to 3, activations in 4 and, with two tiles of rows, 5; weights take turns in the others.
+/// Panels of a kernel call: streams of weights that are read at once.
+const PANELS: usize = 4;
+
+/// Multiplies `PANELS` panels, `N` at a time: as many as there are registers of sums.
 #[target_feature(enable = "avx512f")]
-unsafe fn tile<const ROW_TILES: usize, const PANELS: usize>(tile: &GemmTile) {
-    const { assert!(ROW_TILES * PANELS <= 4 && ROW_TILES <= 2, "eight tile registers") };
+unsafe fn tile<const ROW_TILES: usize, const PANELS: usize, const N: usize>(tile: &GemmTile) {
+    const { assert!(PANELS.is_multiple_of(N) && TILE_ROWS.is_multiple_of(ROW_TILES * PANELS)) };
+    let mut prefetch = Prefetcher::<ROW_TILES, PANELS> { tile, due: 0, next: tile.prefetch };
+    for panel in (0..PANELS).step_by(N) {
+        // SAFETY: passed on.
+        unsafe { multiply::<ROW_TILES, PANELS, N>(tile, panel, &mut prefetch) };
+    }
+}
+
+/// Multiplies panels `panel .. panel + N` of the tile. Sums are in tile registers 0 to 3, activations in 4 and, with two
+/// tiles of rows, 5; weights take turns in the others.
+#[inline(always)]
+unsafe fn multiply<const ROW_TILES: usize, const PANELS: usize, const N: usize>(
+    tile: &GemmTile,
+    panel: usize,
+    prefetch: &mut Prefetcher<ROW_TILES, PANELS>,
+) {
+    const { assert!(ROW_TILES * N <= 4 && ROW_TILES <= 2, "eight tile registers") };
     let width = PANELS * PANEL;
-    let sums_of = |t: usize, p: usize| t * PANELS + p;
+    let sums_of = |t: usize, p: usize| t * N + p;
     let weights_of = |p: usize| 4 + ROW_TILES + p % (4 - ROW_TILES);
     let a_stride = TILE_STRIDE * size_of::<u32>();
+    let w = tile.w.wrapping_add(panel * tile.panel_bytes);
     // SAFETY: `a` has whole tiles of rows, the sums too; panels hold the strip; `around` has shaped the tiles.
     unsafe {
         for t in 0..ROW_TILES {
-            for p in 0..PANELS {
+            for p in 0..N {
                 match tile.sums {
                     Some(sums) => {
-                        let sums = sums.add(t * TILE_ROWS * width + p * PANEL);
+                        let sums = sums.add(t * TILE_ROWS * width + (panel + p) * PANEL);
                         load(sums_of(t, p), sums.cast(), width * size_of::<f32>());
                     }
                     None => zero(sums_of(t, p)),
@@ -67,16 +96,17 @@ unsafe fn tile<const ROW_TILES: usize, const PANELS: usize>(tile: &GemmTile) {
             }
         }
         let whole = tile.words / TILE_ROWS * TILE_ROWS;
-        let mut prefetch = Prefetcher { tile, panels: PANELS, unfetched: 0, next: tile.prefetch };
         for first in (0..whole).step_by(TILE_ROWS) {
             for t in 0..ROW_TILES {
                 load(4 + t, tile.a.add(t * TILE_ROWS * TILE_STRIDE + first).cast(), a_stride);
             }
-            for p in 0..PANELS {
-                load(weights_of(p), tile.w.add(p * tile.panel_bytes + first * size_of::<CacheLine>()), 64);
-                (0..ROW_TILES).for_each(|t| add_product(sums_of(t, p), 4 + t, weights_of(p)));
+            for p in 0..N {
+                load(weights_of(p), w.add(p * tile.panel_bytes + first * size_of::<CacheLine>()), 64);
+                for t in 0..ROW_TILES {
+                    add_product(sums_of(t, p), 4 + t, weights_of(p));
+                    prefetch.after(first, p);
+                }
             }
-            prefetch.after(first);
         }
         if whole < tile.words {
             let rest = tile.words - whole;
@@ -88,11 +118,11 @@ unsafe fn tile<const ROW_TILES: usize, const PANELS: usize>(tile: &GemmTile) {
                 }
                 load(4 + t, a.as_ptr().cast(), size_of::<CacheLine>());
             }
-            for p in 0..PANELS {
-                let mut w = [CacheLine([0.0; 16]); TILE_ROWS];
-                let from = tile.w.add(p * tile.panel_bytes + whole * size_of::<CacheLine>());
-                from.copy_to_nonoverlapping(w.as_mut_ptr().cast(), rest * size_of::<CacheLine>());
-                load(weights_of(p), w.as_ptr().cast(), size_of::<CacheLine>());
+            for p in 0..N {
+                let mut lines = [CacheLine([0.0; 16]); TILE_ROWS];
+                let from = w.add(p * tile.panel_bytes + whole * size_of::<CacheLine>());
+                from.copy_to_nonoverlapping(lines.as_mut_ptr().cast(), rest * size_of::<CacheLine>());
+                load(weights_of(p), lines.as_ptr().cast(), size_of::<CacheLine>());
                 (0..ROW_TILES).for_each(|t| add_product(sums_of(t, p), 4 + t, weights_of(p)));
             }
         }
@@ -100,8 +130,8 @@ unsafe fn tile<const ROW_TILES: usize, const PANELS: usize>(tile: &GemmTile) {
             let rows = (tile.rows - t * TILE_ROWS).min(TILE_ROWS);
             // A group of fewer than 16 rows is a whole pass, for which `around` gave the tiles as many rows.
             let is_whole = rows == TILE_ROWS || tile.rows < TILE_ROWS;
-            for p in 0..PANELS {
-                let to = tile.to.add(t * TILE_ROWS * tile.to_stride + p * PANEL);
+            for p in 0..N {
+                let to = tile.to.add(t * TILE_ROWS * tile.to_stride + (panel + p) * PANEL);
                 if is_whole && !tile.adds {
                     store(sums_of(t, p), to.cast(), tile.to_stride * size_of::<f32>());
                     continue;
@@ -119,45 +149,48 @@ unsafe fn tile<const ROW_TILES: usize, const PANELS: usize>(tile: &GemmTile) {
     }
 }
 
-/// Brings the weights of later products into a cache.
-struct Prefetcher<'a> {
+/// Brings the weights of later products into a cache, some lines of all panels after each product: two threads read
+/// faster so than with all lines of a step after its last product (benches/cpu/NOTES.md).
+struct Prefetcher<'a, const ROW_TILES: usize, const PANELS: usize> {
     tile: &'a GemmTile,
-    panels: usize,
-    /// Words since the last line, with several groups of rows.
-    unfetched: usize,
+    /// Lines of each panel that are due, times `prefetch_every`.
+    due: usize,
     next: *const u8,
 }
 
-impl Prefetcher<'_> {
-    /// Called after the products of the words from `first` on. With one group of rows, weights come once and soon:
-    /// those beyond the next two tiles go to the first-level cache, from which two threads read faster than from the
-    /// second (benches/cpu/NOTES.md). With more, each brings its share of the next strip into the second-level cache.
+impl<const ROW_TILES: usize, const PANELS: usize> Prefetcher<'_, ROW_TILES, PANELS> {
+    /// Lines of each panel for one product, if all are prefetched by one group of rows.
+    const LINES: usize = TILE_ROWS / (ROW_TILES * PANELS);
+
+    /// Called after each product of the words from `first` on with panel `p`. With one tile of rows, weights come once
+    /// and soon: those beyond the next tile go to the first-level cache. With more rows, each group brings its share of
+    /// the next strip into the second-level cache.
     #[inline(always)]
-    fn after(&mut self, first: usize) {
-        const AHEAD: usize = 3 * TILE_ROWS;
-        let GemmTile { w, words, panel_bytes, prefetch, prefetch_every, .. } = *self.tile;
-        if prefetch_every == 1 {
-            let ahead = first + AHEAD;
-            let from = match ahead < words {
-                true => w.wrapping_add(ahead * size_of::<CacheLine>()),
-                false => prefetch.wrapping_add((ahead - words) * size_of::<CacheLine>()),
-            };
-            for (line, p) in (0..TILE_ROWS).flat_map(|line| (0..self.panels).map(move |p| (line, p))) {
-                let line = from.wrapping_add(p * panel_bytes + line * size_of::<CacheLine>());
-                // SAFETY: a prefetch reads nothing, whatever the address.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
+    fn after(&mut self, first: usize, p: usize) {
+        const AHEAD: usize = 2 * TILE_ROWS;
+        let GemmTile { panel_bytes, prefetch_every, .. } = *self.tile;
+        if ROW_TILES == 1 && prefetch_every == 1 {
+            let from = self.tile.ahead(first, AHEAD);
+            for line in p * Self::LINES..(p + 1) * Self::LINES {
+                prefetch_lines::<_MM_HINT_T0, PANELS>(from.wrapping_add(line * size_of::<CacheLine>()), panel_bytes);
             }
             return;
         }
-        self.unfetched += TILE_ROWS;
-        while self.unfetched >= prefetch_every {
-            for p in 0..self.panels {
-                // SAFETY: as above.
-                unsafe { _mm_prefetch::<_MM_HINT_T1>(self.next.wrapping_add(p * panel_bytes).cast()) };
-            }
+        self.due += Self::LINES;
+        while self.due >= prefetch_every {
+            prefetch_lines::<_MM_HINT_T1, PANELS>(self.next, panel_bytes);
             self.next = self.next.wrapping_add(size_of::<CacheLine>());
-            self.unfetched -= prefetch_every;
+            self.due -= prefetch_every;
         }
+    }
+}
+
+/// Prefetches a line of each panel.
+#[inline(always)]
+fn prefetch_lines<const HINT: i32, const PANELS: usize>(from: *const u8, panel_bytes: usize) {
+    for p in 0..PANELS {
+        // SAFETY: a prefetch reads nothing, whatever the address.
+        unsafe { _mm_prefetch::<HINT>(from.wrapping_add(p * panel_bytes).cast()) };
     }
 }
 

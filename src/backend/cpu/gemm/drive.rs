@@ -67,6 +67,20 @@ pub struct GemmTile {
     pub prefetch_every: usize,
 }
 
+impl GemmTile {
+    /// The weights `distance` words behind `word` in the first panel: those of this strip, or of the next. Both are
+    /// whole multiples of [`PANEL`] words, but for the end of a panel. May lie past the end of the weights.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "the software twin prefetches nothing"))]
+    #[inline(always)]
+    pub fn ahead(&self, word: usize, distance: usize) -> *const u8 {
+        let ahead = word + distance;
+        match ahead.checked_sub(self.words) {
+            None => self.w.wrapping_add(ahead * size_of::<CacheLine>()),
+            Some(beyond) => self.prefetch.wrapping_add(beyond * size_of::<CacheLine>()),
+        }
+    }
+}
+
 /// Rows `first .. first + rows` of a pass, multiplied by one kernel call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowGroup {

@@ -18,6 +18,8 @@ mod blocks;
 mod clear;
 mod drive;
 mod grouped;
+#[cfg(target_arch = "x86_64")]
+mod one_row;
 mod operand;
 mod pack;
 mod quantised;
