@@ -69,7 +69,7 @@ impl<const N: usize> PairChains<N> {
         }
     }
 
-    /// Adds the sum of the two chains of each vector to `sums`.
+    /// Adds the sum of the two chains of each vector to `sums`, of which none is subnormal.
     ///
     /// # Safety
     /// As above.

@@ -2,8 +2,9 @@
 //! instruction. A panel's 16 lines of pairs are a tile as they are stored. Other weights use the kernels of `avx512`.
 //!
 //! An output is the sum of what each 32 inputs give, in rising order (see [`amx::add_product`]); the last ones of a
-//! strip are padded with zeros. A product takes as long for one row as for 16. In passes of more rows than 16 all tiles
-//! have 16, of which those of the padding are computed and not stored.
+//! strip are padded with zeros. A product takes as long for one row as for 16, so a pass of one row is that of `one_row`,
+//! to the same bits. In passes of more rows than 16 all tiles have 16, of which those of the padding are computed and
+//! not stored.
 
 use std::arch::x86_64::*;
 
@@ -18,9 +19,10 @@ use crate::backend::cpu::memory::CacheLine;
 /// For bf16 weights only.
 pub static KERNELS: GemmKernels = GemmKernels {
     rows: 2 * TILE_ROWS,
-    panels: |rows| match rows {
-        0..=1 => one_row::PANELS,
-        _ => PANELS,
+    panels: |rows, groups| match (rows, groups) {
+        (1, 1) => one_row::PANELS,
+        (_, 1) => STREAMS,
+        _ => RESIDENT,
     },
     operand: |_| OperandFormat::Tiles,
     kernel,
@@ -47,15 +49,21 @@ fn kernel(_: Dtype, rows: usize, panels: usize) -> GemmKernel {
     }
     match (rows.div_ceil(TILE_ROWS), panels) {
         (1, 1) => tile::<1, 1, 1>,
-        (1, PANELS) => tile::<1, PANELS, PANELS>,
+        (1, RESIDENT) => tile::<1, RESIDENT, RESIDENT>,
+        (1, STREAMS) => tile::<1, STREAMS, STREAMS>,
         (2, 1) => tile::<2, 1, 1>,
-        (2, PANELS) => tile::<2, PANELS, 2>,
+        (2, RESIDENT) => tile::<2, RESIDENT, RESIDENT>,
+        (2, STREAMS) => tile::<2, STREAMS, RESIDENT>,
         _ => unreachable!("no kernel for {rows} rows and {panels} panels"),
     }
 }
 
-/// Panels of a kernel call: streams of weights that are read at once.
-const PANELS: usize = 4;
+/// Panels of a kernel call in a pass of one group: so many streams of weights are read at once.
+const STREAMS: usize = 4;
+
+/// Panels of a kernel call in a pass of more groups: a strip of them stays in the first-level cache beside the rows of
+/// one group after another.
+const RESIDENT: usize = 2;
 
 /// Multiplies `PANELS` panels, `N` at a time: as many as there are registers of sums.
 #[target_feature(enable = "avx512f")]
@@ -63,7 +71,7 @@ unsafe fn tile<const ROW_TILES: usize, const PANELS: usize, const N: usize>(tile
     const { assert!(PANELS.is_multiple_of(N) && TILE_ROWS.is_multiple_of(ROW_TILES * PANELS)) };
     let mut prefetch = Prefetcher::<ROW_TILES, PANELS> { tile, due: 0, next: tile.prefetch };
     for panel in (0..PANELS).step_by(N) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's promises are passed on.
         unsafe { multiply::<ROW_TILES, PANELS, N>(tile, panel, &mut prefetch) };
     }
 }
@@ -276,6 +284,10 @@ mod tests {
             (70, 16, 2),
             (15, 20, 1030),
             (33, 20, 1030),
+            (1, 260, 600),
+            (16, 150, 600),
+            (32, 150, 600),
+            (48, 70, 600),
         ] {
             let weights: Vec<bf16> = (0..outputs * inputs).map(|_| bf16::from_f32(number())).collect();
             let view =

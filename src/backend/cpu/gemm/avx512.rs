@@ -11,7 +11,7 @@ use crate::backend::Dtype;
 
 pub static KERNELS: GemmKernels = GemmKernels {
     rows: 13,
-    panels,
+    panels: |rows, _| panels(rows),
     operand: |dtype| if dtype == Dtype::Bf16 { OperandFormat::RoundedF32 } else { OperandFormat::F32 },
     kernel: |dtype, rows, panels| match dtype {
         Dtype::F32 => kernel::<F32Weights>(rows, panels),

@@ -9,7 +9,7 @@ use crate::backend::cpu::bf16_dot;
 /// For bf16 weights only.
 pub static KERNELS: GemmKernels = GemmKernels {
     rows: 1,
-    panels: |_| 1,
+    panels: |_, _| 1,
     operand: |_| OperandFormat::Bf16Pairs,
     kernel: |_, _, _| tile,
     around: |_, share| share(),

@@ -26,8 +26,8 @@ const SHARES: usize = 4;
 pub struct GemmKernels {
     /// Most rows of a group: a multiple of the operand's `row_unit`.
     pub rows: usize,
-    /// Panels per kernel call, for groups of at most `rows` rows.
-    pub panels: fn(rows: usize) -> usize,
+    /// Panels per kernel call, for passes of so many groups of at most `rows` rows.
+    pub panels: fn(rows: usize, groups: usize) -> usize,
     /// The format of activations, for weights of this dtype.
     pub operand: fn(Dtype) -> OperandFormat,
     /// The kernel for weights of this dtype and exactly this many rows and panels.
@@ -320,7 +320,7 @@ impl<'a> WeightPass<'a> {
 
     /// Panels of one kernel call.
     fn panels_per_call(&self) -> usize {
-        (self.kernels.panels)(self.rows.div_ceil(self.group_count))
+        (self.kernels.panels)(self.rows.div_ceil(self.group_count), self.group_count)
     }
 
     /// The panels in shares of about `panels`: multiples of those of a call, so that only the last one has a remainder.

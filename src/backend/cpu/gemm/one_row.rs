@@ -20,6 +20,9 @@ pub fn kernel(panels: usize) -> GemmKernel {
     }
 }
 
+/// Words between those that are multiplied and those that are prefetched.
+const AHEAD: usize = 32;
+
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
 unsafe fn tile<const N: usize>(tile: &GemmTile) {
     let mut sums = [_mm512_setzero_ps(); N];
@@ -49,6 +52,3 @@ unsafe fn tile<const N: usize>(tile: &GemmTile) {
         }
     }
 }
-
-/// Words between those that are multiplied and those that are prefetched.
-const AHEAD: usize = 32;
