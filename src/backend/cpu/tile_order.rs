@@ -1,17 +1,17 @@
-//! Products of one row by AVX-512 BF16, added up in the order of tiles (see `amx`): for each element two chains of fused
-//! multiply-adds, over the first and over the second of each pair, of 16 pairs at most, whose sum is added. So one row
-//! is multiplied at the speed at which vectors are read, faster than tiles are loaded, and has the bits that it has
-//! among others.
+//! Products of one row by AVX-512 BF16, added up in the order of tiles (see `amx`): for each element two chains of
+//! fused multiply-adds, over the first and over the second of each pair, of 16 pairs at most, whose sum is added. So one
+//! row is multiplied at the speed at which vectors are read, which is faster than tiles are loaded, and has the numbers
+//! that it has among other rows.
 //!
 //! A dot product of two pairs, of which one element is zero, is one fused multiply-add of the others, and like tiles it
-//! counts subnormal numbers as zeros. Bits can differ in two cases alone: where a negative sum became too small for a
-//! number, its zero may have the other sign; and infinities become NaN.
+//! counts subnormal numbers as zeros. What differs: the zero that is left of a negative sum below 1.2e-38 may have the
+//! other sign, and an infinity in a column gives NaN.
 
 use std::arch::x86_64::*;
 
 use super::amx::TILE_ROWS;
 
-/// Pairs whose products are added up before their sum is.
+/// Pairs of a chain: those of one product of tiles.
 pub const CHAIN: usize = TILE_ROWS;
 
 /// Two bf16 in all lanes: once without the second one, once without the first.
@@ -39,7 +39,6 @@ impl SplitPair {
 }
 
 /// The chains of `N` vectors of sixteen columns.
-#[derive(Clone, Copy)]
 pub struct PairChains<const N: usize> {
     firsts: [__m512; N],
     seconds: [__m512; N],

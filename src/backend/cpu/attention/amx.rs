@@ -1,6 +1,6 @@
 //! Attention by tile registers (AMX) over bf16 pages: products of 16 rows with a page's keys or values, of 32 or 16
 //! elements by one instruction. A page has the layout of the tiles that it is read as. Queries and numerators are
-//! rounded to bf16; the softmax is that of the vector kernels. One row is folded by `one_row`, to the same bits.
+//! rounded to bf16; the softmax is that of the vector kernels. A call with one row of one head is folded by `one_row`.
 //!
 //! A row's scores and sums do not depend on the other rows of its tiles, whose number is always 16: those beyond the
 //! call's rows are computed from whatever is there, and dropped.
@@ -60,7 +60,6 @@ impl KernelPath for AmxBf16 {
     const ROW_VECTORS: usize = Avx512Bf16Dot::ROW_VECTORS;
     const ROWS: usize = TILE_ROWS;
     const ROWS_READ_AHEAD: usize = TILE_ROWS - 1;
-    const PREFETCHES: usize = PAGES;
 
     #[inline(always)]
     unsafe fn operand(words: *const u32) -> __m512bh {
@@ -98,7 +97,6 @@ impl KernelPath for AmxBf16 {
         visible: &VisibleLanes,
         prefetch: &[Prefetch],
     ) {
-        let prefetch = &prefetch[..prefetch.iter().take_while(|page| page.strides.0 > 0).count()];
         // SAFETY: the caller's promises are passed on.
         unsafe {
             match rows.count {
@@ -150,16 +148,7 @@ unsafe fn fold_tiles(
         }
         let values = padded.of(geometry, tile, visible);
         let (values, numerators) = (&values[pages.clone()], numerators.at(0, pages.start * HALF));
-        let panels = geometry.width / SLOTS;
-        let sums = Sums { geometry, rows, shrinks: &softmax.shrinks, values, numerators, prefetch };
-        for panel in (0..panels).step_by(4) {
-            match panels - panel {
-                1 => sums.add::<1>(panel),
-                2 => sums.add::<2>(panel),
-                3 => sums.add::<3>(panel),
-                _ => sums.add::<4>(panel),
-            }
-        }
+        Sums { geometry, rows, shrinks: &softmax.shrinks, values, numerators, prefetch }.add_all();
     }
 }
 
@@ -183,7 +172,7 @@ unsafe fn score<const N: usize>(
             for (n, keys) in keys[..N].iter().enumerate() {
                 amx::load::<6>(keys.add(i * SLOTS).cast(), SLOTS * size_of::<u32>());
                 add_keys(n);
-                prefetch_keys(prefetch.get(n), i..i + TILE_ROWS);
+                prefetch_keys(n, N, prefetch, i..i + TILE_ROWS);
             }
         }
         if whole < geometry.key_words {
@@ -191,17 +180,18 @@ unsafe fn score<const N: usize>(
             for (n, keys) in keys[..N].iter().enumerate() {
                 amx::load::<7>(keys.add(whole * SLOTS).cast(), SLOTS * size_of::<u32>());
                 add_halves(n);
-                prefetch_keys(prefetch.get(n), whole..geometry.key_words);
+                prefetch_keys(n, N, prefetch, whole..geometry.key_words);
             }
         }
         (0..N).for_each(|n| store(n, to.add(n * SLOTS).cast()));
     }
 }
 
+/// Prefetches words of the keys of every `of`-th page, from page `first` on.
 #[inline(always)]
-fn prefetch_keys(page: Option<&Prefetch>, words: Range<usize>) {
-    if let Some(page) = page {
-        words.for_each(|word| page.keys(word));
+fn prefetch_keys(first: usize, of: usize, prefetch: &[Prefetch], words: Range<usize>) {
+    for page in prefetch.iter().skip(first).step_by(of) {
+        words.clone().for_each(|word| page.keys(word));
     }
 }
 
@@ -289,7 +279,25 @@ struct Sums<'a> {
 }
 
 impl Sums<'_> {
-    /// Multiplies dimensions `16 panel .. 16 (panel + N)` of the rows' sums by `shrinks` and adds numerators times values.
+    /// [`Self::add`] for all dimensions.
+    #[inline(always)]
+    unsafe fn add_all(&self) {
+        let panels = self.geometry.width / SLOTS;
+        for panel in (0..panels).step_by(4) {
+            // SAFETY: promised by the caller of `fold_tiles`.
+            unsafe {
+                match panels - panel {
+                    1 => self.add::<1>(panel),
+                    2 => self.add::<2>(panel),
+                    3 => self.add::<3>(panel),
+                    _ => self.add::<4>(panel),
+                }
+            }
+        }
+    }
+
+    /// Multiplies dimensions `16 panel .. 16 (panel + N)` of the rows' sums by `shrinks` and adds numerators times
+    /// values.
     #[inline(always)]
     unsafe fn add<const N: usize>(&self, panel: usize) {
         let Sums { geometry, rows, .. } = self;
@@ -303,8 +311,8 @@ impl Sums<'_> {
                 for n in panel..panel + N {
                     amx::load::<7>(values.add(n * SLOTS).cast(), geometry.width * size_of::<u32>());
                     add_halves(n - panel);
-                    if let Some(prefetch) = self.prefetch.get(page) {
-                        (n * LANES / 2 / panels..(n + 1) * LANES / 2 / panels).for_each(|word| prefetch.values(word));
+                    for ahead in self.prefetch.iter().skip(page).step_by(self.values.len()) {
+                        (n * LANES / 2 / panels..(n + 1) * LANES / 2 / panels).for_each(|word| ahead.values(word));
                     }
                 }
             }
@@ -431,14 +439,7 @@ mod tests {
                         numerators: numerators.at(0, 0),
                         prefetch: &[],
                     };
-                    for panel in (0..head_dim / SLOTS).step_by(4) {
-                        match head_dim / SLOTS - panel {
-                            1 => sums.add::<1>(panel),
-                            2 => sums.add::<2>(panel),
-                            3 => sums.add::<3>(panel),
-                            _ => sums.add::<4>(panel),
-                        }
-                    }
+                    sums.add_all();
                 });
             }
             for (r, lane) in (0..TILE_ROWS).flat_map(|r| (0..3 * SLOTS).map(move |lane| (r, lane))) {
@@ -462,21 +463,23 @@ mod tests {
             }
         }
     }
-    /// States and queries of some rows, two tiles after each other.
+
+    /// The states of some rows after two tiles.
     struct Folded {
         m: Vec<f32>,
         l: Vec<f32>,
         o: Vec<f32>,
     }
 
-    /// One row has the bits that it has among 16, for all sizes of heads, and whatever a tile hides from it.
+    /// One row has the bits that it has among 16, whatever a tile hides from it; but for the sign of zeros, see
+    /// `tile_order`.
     #[test]
     fn one_row_is_folded_as_it_is_among_others() {
         if !Isa::available().contains(&Isa::Amx) {
             println!("skipped: this processor has no AMX");
             return;
         }
-        for head_dim in [16, 32, 48, 64, 80, 128] {
+        for head_dim in [16, 32, 48, 64, 80, 96, 128, 256] {
             let scoring = Scoring::<'_, Vec<f32>> { scale: 0.3, softcap: None, sinks: None };
             let geometry = Geometry::new(head_dim, head_dim, 2, &scoring);
             let (key_words, page_words) = (head_dim / 2, head_dim / 2 * SLOTS);
@@ -500,7 +503,7 @@ mod tests {
                     // SAFETY: the processor has AMX; all operands are as large as the kernel's shapes say, and 15 more
                     // rows of queries can be read.
                     unsafe {
-                        AmxBf16::around(|| AmxBf16::fold(&geometry, &view, &rows, visible, &[Prefetch::none()]));
+                        AmxBf16::around(|| AmxBf16::fold(&geometry, &view, &rows, visible, &[Prefetch::none(); 3]));
                     }
                 }
                 states

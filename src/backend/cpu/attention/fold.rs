@@ -91,6 +91,22 @@ impl Prefetch {
     pub fn values(&self, word: usize) {
         prefetch_line(self.values.wrapping_add(word * self.strides.1));
     }
+
+    /// All at once.
+    #[inline(always)]
+    pub fn whole(&self, key_words: usize, tile_words: usize) {
+        (0..key_words).for_each(|word| self.keys(word));
+        (0..tile_words).for_each(|word| self.values(word));
+    }
+}
+
+/// Rows up to which a kernel call prefetches several pages beside its products.
+const SPREADING_ROWS: usize = 4;
+
+/// The pages that `R` rows prefetch beside their products: all, or none but the first.
+#[inline(always)]
+fn at_most<const R: usize>(prefetch: &[Prefetch]) -> &[Prefetch] {
+    if R <= SPREADING_ROWS { prefetch } else { prefetch.first().map_or(&[], std::slice::from_ref) }
 }
 
 /// Queries and running softmax states of `count` neighbouring rows.
@@ -179,34 +195,36 @@ pub unsafe fn fold<P: KernelPath, const R: usize>(
     let pages = visible.lanes.start / SLOTS..visible.lanes.end.div_ceil(SLOTS);
     let mut scores = AlignedRows::<f32, LANES, R>::new();
     let mut numerators = AlignedRows::<P::Factor, LANES, R>::new();
+    // What a loop over pages costs in the loops below is more than it brings, unless the rows are few.
+    let beside = at_most::<R>(prefetch);
+    prefetch[beside.len()..].iter().for_each(|page| page.whole(geometry.key_words, LANES / P::WORD_ELEMENTS));
     // SAFETY: `scores` and `numerators` have room for a tile of each row and are written before they are read, the
     // latter for every row and page by `update_softmax`; the rest is promised by the caller.
     unsafe {
         let factors = geometry.width / P::WORD_ELEMENTS;
         let queries: [*const P::Factor; R] = std::array::from_fn(|r| rows.q.add(r * factors));
-        let mut page = pages.start;
-        let mut prefetch = prefetch[0];
+        let (mut page, mut unfetched) = (pages.start, beside);
         while page < pages.end {
             page += match (pages.end - page).min(P::ROW_VECTORS) {
-                1 => score::<P, R, 1>(geometry, &queries, &tile.keys[page..], page, &prefetch, &mut scores),
-                2 => score::<P, R, 2>(geometry, &queries, &tile.keys[page..], page, &prefetch, &mut scores),
-                3 => score::<P, R, 3>(geometry, &queries, &tile.keys[page..], page, &prefetch, &mut scores),
-                _ => score::<P, R, 4>(geometry, &queries, &tile.keys[page..], page, &prefetch, &mut scores),
+                1 => score::<P, R, 1>(geometry, &queries, &tile.keys[page..], page, unfetched, &mut scores),
+                2 => score::<P, R, 2>(geometry, &queries, &tile.keys[page..], page, unfetched, &mut scores),
+                3 => score::<P, R, 3>(geometry, &queries, &tile.keys[page..], page, unfetched, &mut scores),
+                _ => score::<P, R, 4>(geometry, &queries, &tile.keys[page..], page, unfetched, &mut scores),
             };
-            prefetch.strides.0 = 0;
+            unfetched = &[];
         }
         let hidden = (visible.rows[..R] != [u64::MAX; R]).then_some(&visible.rows[..R]);
         let shrinks = update_softmax(geometry, rows, pages, hidden, &mut scores, &mut numerators);
         let (panels, lanes) = (geometry.width / SLOTS, &visible.lanes);
-        let mut panel = 0;
+        let (mut panel, mut unfetched) = (0, beside);
         while panel < panels {
             panel += match (panels - panel).min(P::ROW_VECTORS) {
-                1 => add_values::<P, R, 1>(geometry, rows, &shrinks, tile, panel, lanes, &prefetch, &mut numerators),
-                2 => add_values::<P, R, 2>(geometry, rows, &shrinks, tile, panel, lanes, &prefetch, &mut numerators),
-                3 => add_values::<P, R, 3>(geometry, rows, &shrinks, tile, panel, lanes, &prefetch, &mut numerators),
-                _ => add_values::<P, R, 4>(geometry, rows, &shrinks, tile, panel, lanes, &prefetch, &mut numerators),
+                1 => add_values::<P, R, 1>(geometry, rows, &shrinks, tile, panel, lanes, unfetched, &mut numerators),
+                2 => add_values::<P, R, 2>(geometry, rows, &shrinks, tile, panel, lanes, unfetched, &mut numerators),
+                3 => add_values::<P, R, 3>(geometry, rows, &shrinks, tile, panel, lanes, unfetched, &mut numerators),
+                _ => add_values::<P, R, 4>(geometry, rows, &shrinks, tile, panel, lanes, unfetched, &mut numerators),
             };
-            prefetch.strides.1 = 0;
+            unfetched = &[];
         }
     }
 }
@@ -219,14 +237,16 @@ unsafe fn score<P: KernelPath, const R: usize, const N: usize>(
     queries: &[*const P::Factor; R],
     keys: &[*const P::Word],
     first: usize,
-    prefetch: &Prefetch,
+    prefetch: &[Prefetch],
     scores: &mut AlignedRows<f32, LANES, R>,
 ) -> usize {
     // SAFETY: promised by the caller of `fold`.
     unsafe {
         let mut acc = [[P::Lanes::splat(0.0); N]; R];
         for i in 0..geometry.key_words {
-            prefetch.keys(i);
+            for page in at_most::<R>(prefetch) {
+                page.keys(i);
+            }
             let mut k = [P::operand(keys[0].add(i * SLOTS)); N];
             for n in 1..N {
                 k[n] = P::operand(keys[n].add(i * SLOTS));
@@ -342,7 +362,7 @@ unsafe fn add_values<P: KernelPath, const R: usize, const N: usize>(
     tile: &TileView<P>,
     panel: usize,
     lanes: &Range<usize>,
-    prefetch: &Prefetch,
+    prefetch: &[Prefetch],
     numerators: &mut AlignedRows<P::Factor, LANES, R>,
 ) -> usize {
     // SAFETY: promised by the caller of `fold`.
@@ -360,7 +380,9 @@ unsafe fn add_values<P: KernelPath, const R: usize, const N: usize>(
             let upto = lanes.end.min((page + 1) * SLOTS).div_ceil(P::WORD_ELEMENTS);
             let values = tile.values[page].add(panel * SLOTS);
             for j in from..upto {
-                prefetch.values(j);
+                for page in at_most::<R>(prefetch) {
+                    page.values(j);
+                }
                 let row = values.add((j - page * SLOTS / P::WORD_ELEMENTS) * geometry.width);
                 let mut v = [P::operand(row); N];
                 for n in 1..N {

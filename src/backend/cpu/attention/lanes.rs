@@ -88,8 +88,6 @@ pub trait KernelPath {
     const ROWS: usize = VECTOR_ROWS;
     /// Rows of queries that a kernel call may read behind its last one.
     const ROWS_READ_AHEAD: usize = 0;
-    /// Pages that a kernel call can prefetch.
-    const PREFETCHES: usize = 1;
     /// Accumulators of sixteen lanes that a kernel keeps in registers for each row.
     const ROW_VECTORS: usize;
     /// The path over f32 pages that is used, with the same results, after a tile was widened once for several calls.
@@ -113,7 +111,7 @@ pub trait KernelPath {
     }
 
     /// [`super::fold::fold`] for `rows.count` rows, at most `ROWS`; called inside [`Self::around`], with queries of
-    /// `ROWS_READ_AHEAD` more rows readable, and at least one page, or none, to prefetch.
+    /// `ROWS_READ_AHEAD` more rows readable. Prefetches as many pages as a tile has at most.
     unsafe fn fold(
         geometry: &Geometry,
         tile: &TileView<Self>,

@@ -2,7 +2,8 @@
 //! rising position order into a softmax state, and the states of the sections merge in that order. The fast paths fold
 //! a tile into several rows at once: `tiles` lists the pages of each tile, `walk` divides the work among threads,
 //! `states` holds the states between its calls of the kernels in `fold`, written over the vector operations of `lanes`.
-//! `avx2`, `avx512` and `bf16_twin` (AVX-512 BF16 emulated in software) implement those; `amx` has a kernel of its own.
+//! `avx2`, `avx512` and `bf16_twin` (AVX-512 BF16 emulated in software) implement those; `amx` has a
+//! kernel of its own, and `one_row` one for single rows.
 
 mod clear;
 

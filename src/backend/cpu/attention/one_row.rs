@@ -1,5 +1,5 @@
-//! Attention of one row over bf16 pages on processors with tile registers: vector products in the order of tiles (see
-//! `tile_order`). A row's scores and sums have the bits that `amx` gives them.
+//! Attention of one row of one head over bf16 pages on processors with tile registers: vector products in the order of
+//! tiles, so that scores and sums are those that `amx` computes (`tile_order` says how exactly).
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -35,14 +35,15 @@ pub unsafe fn fold_row(
         }
         let seen = (visible.rows[0] != u64::MAX).then_some(&visible.rows[..1]);
         let [shrink, ..] = fold::update_softmax(geometry, row, pages, seen, &mut scores, &mut numerators);
-        let values = RowValues { geometry, o: row.o, shrink, tile, lanes: &visible.lanes, prefetch };
-        let (panels, numerators) = (geometry.width / SLOTS, numerators.at(0, 0));
+        let numerators = numerators.at(0, 0);
+        let sums = RowSums { geometry, o: row.o, shrink, tile, lanes: &visible.lanes, numerators, prefetch };
+        let panels = geometry.width / SLOTS;
         for panel in (0..panels).step_by(4) {
             match panels - panel {
-                1 => values.add::<1>(panel, numerators),
-                2 => values.add::<2>(panel, numerators),
-                3 => values.add::<3>(panel, numerators),
-                _ => values.add::<4>(panel, numerators),
+                1 => sums.add::<1>(panel),
+                2 => sums.add::<2>(panel),
+                3 => sums.add::<3>(panel),
+                _ => sums.add::<4>(panel),
             }
         }
     }
@@ -63,8 +64,8 @@ unsafe fn score<const N: usize>(
         for first in (0..geometry.key_words).step_by(CHAIN) {
             let mut chains = PairChains::<N>::zero();
             for word in first..geometry.key_words.min(first + CHAIN) {
-                for prefetch in prefetch {
-                    prefetch.keys(word);
+                for ahead in prefetch {
+                    ahead.keys(word);
                 }
                 let q = SplitPair::load(q.add(word));
                 for (n, keys) in keys[..N].iter().enumerate() {
@@ -80,20 +81,22 @@ unsafe fn score<const N: usize>(
 }
 
 /// What a tile's values add to the row's sums.
-struct RowValues<'a> {
+struct RowSums<'a> {
     geometry: &'a Geometry,
     o: *mut f32,
     shrink: f32,
     tile: &'a TileView<AmxBf16>,
     lanes: &'a Range<usize>,
+    numerators: *const u32,
     prefetch: &'a [Prefetch],
 }
 
-impl RowValues<'_> {
-    /// Multiplies dimensions `16 panel .. 16 (panel + N)` of the row's sums by `shrink` and adds numerators times values.
+impl RowSums<'_> {
+    /// Multiplies dimensions `16 panel .. 16 (panel + N)` of the row's sums by `shrink` and adds numerators times
+    /// values.
     #[inline(always)]
-    unsafe fn add<const N: usize>(&self, panel: usize, numerators: *const u32) {
-        let RowValues { geometry, lanes, .. } = self;
+    unsafe fn add<const N: usize>(&self, panel: usize) {
+        let RowSums { geometry, lanes, .. } = self;
         let prefetch = if panel == 0 { self.prefetch } else { &[] };
         // SAFETY: promised by the caller of `fold_row`.
         unsafe {
@@ -102,10 +105,10 @@ impl RowValues<'_> {
                 let mut chains = PairChains::<N>::zero();
                 let values = self.tile.values[page].add(panel * SLOTS);
                 for pair in lanes.start.max(page * SLOTS) / 2..lanes.end.min((page + 1) * SLOTS).div_ceil(2) {
-                    for prefetch in prefetch {
-                        prefetch.values(pair);
+                    for ahead in prefetch {
+                        ahead.values(pair);
                     }
-                    let numerators = SplitPair::load(numerators.add(pair));
+                    let numerators = SplitPair::load(self.numerators.add(pair));
                     let values = values.add((pair - page * SLOTS / 2) * geometry.width);
                     for n in 0..N {
                         chains.add(n, numerators, values.add(n * SLOTS));

@@ -293,13 +293,9 @@ unsafe fn run_task<P: KernelPath>(
         // them.
         let wide = (P::WIDENS && row_groups.len() >= WIDEN_FROM)
             .then(|| unsafe { widen(geometry, &view, bytemuck::cast_slice_mut(&mut scratch.wide)) });
-        // Each kernel call prefetches as many pages as the tile has for each of its calls. What a call cannot, is asked
-        // for at once.
+        // Each kernel call prefetches as many pages as the tile has for each of its calls.
         let pages = tile.lanes.end.div_ceil(SLOTS) - tile.lanes.start / SLOTS;
-        let per_call = pages.div_ceil(row_groups.len().max(1)).clamp(1, P::PREFETCHES);
-        for _ in row_groups.len() * per_call..pages {
-            prefetcher.whole_page(tile.reads);
-        }
+        let per_call = pages.div_ceil(row_groups.len());
         for row_group in row_groups {
             let visible = match whole {
                 true => VisibleLanes::WHOLE,
@@ -321,8 +317,7 @@ unsafe fn run_task<P: KernelPath>(
                 None => (geometry.key_words, P::WORD_ELEMENTS),
             };
             let mut prefetch = [Prefetch::none(); PAGES];
-            let prefetch = &mut prefetch[..per_call];
-            prefetch.fill_with(|| prefetcher.next(tile.reads, key_words, pair));
+            let prefetch = prefetcher.next(tile.reads, key_words, pair, &mut prefetch[..per_call]);
             // SAFETY: the processor has the path's instructions; `scratch` holds all rows of the task, of which
             // `states` are some; `view` and `wide` cover the pages of the tile's lanes, of which the rows see some.
             match &wide {
@@ -427,14 +422,19 @@ impl<'a> Prefetcher<'a> {
         Self { reads, task, layout, stored, at: 0 }
     }
 
-    /// What a kernel call with `key_words` words per key and `pair` elements per word prefetches while it folds the tile
-    /// whose own reads end at `reads`.
-    fn next(&mut self, reads: usize, key_words: usize, pair: usize) -> Prefetch {
-        let Some((keys, values)) = self.next_page(reads) else {
-            return Prefetch::none();
-        };
-        let strides = (keys.len() / key_words, values.len().div_ceil(PAGES * SLOTS / pair));
-        Prefetch { keys: keys.as_ptr(), values: values.as_ptr(), strides }
+    /// The pages, as many of `pages` as there are, that a kernel call with `key_words` words per key and `pair` elements
+    /// per word prefetches while it folds the tile whose own reads end at `reads`.
+    fn next<'p>(&mut self, reads: usize, key_words: usize, pair: usize, pages: &'p mut [Prefetch]) -> &'p [Prefetch] {
+        let mut found = 0;
+        while found < pages.len() {
+            let Some((keys, values)) = self.next_page(reads) else {
+                break;
+            };
+            let strides = (keys.len() / key_words, values.len().div_ceil(PAGES * SLOTS / pair));
+            pages[found] = Prefetch { keys: keys.as_ptr(), values: values.as_ptr(), strides };
+            found += 1;
+        }
+        &pages[..found]
     }
 
     /// Prefetches a page at once.

@@ -2,9 +2,9 @@
 //! instruction. A panel's 16 lines of pairs are a tile as they are stored. Other weights use the kernels of `avx512`.
 //!
 //! An output is the sum of what each 32 inputs give, in rising order (see [`amx::add_product`]); the last ones of a
-//! strip are padded with zeros. A product takes as long for one row as for 16, so a pass of one row is that of `one_row`,
-//! to the same bits. In passes of more rows than 16 all tiles have 16, of which those of the padding are computed and
-//! not stored.
+//! strip are padded with zeros. A product takes as long for one row as for 16, so a pass of one row takes the kernel of
+//! `one_row`. In passes of more rows than 16 all tiles have 16, of which those of the padding are computed and not
+//! stored.
 
 use std::arch::x86_64::*;
 
@@ -26,6 +26,7 @@ pub static KERNELS: GemmKernels = GemmKernels {
     },
     operand: |_| OperandFormat::Tiles,
     kernel,
+    fewer_panels: &[4, 2, 1],
     around,
 };
 
@@ -58,14 +59,14 @@ fn kernel(_: Dtype, rows: usize, panels: usize) -> GemmKernel {
     }
 }
 
-/// Panels of a kernel call in a pass of one group: so many streams of weights are read at once.
+/// Panels of a kernel call in a pass of one group: from so many at once weights are prefetched.
 const STREAMS: usize = 4;
 
 /// Panels of a kernel call in a pass of more groups: a strip of them stays in the first-level cache beside the rows of
 /// one group after another.
 const RESIDENT: usize = 2;
 
-/// Multiplies `PANELS` panels, `N` at a time: as many as there are registers of sums.
+/// Multiplies `PANELS` panels, `N` at a time: as many as the registers hold sums of.
 #[target_feature(enable = "avx512f")]
 unsafe fn tile<const ROW_TILES: usize, const PANELS: usize, const N: usize>(tile: &GemmTile) {
     const { assert!(PANELS.is_multiple_of(N) && TILE_ROWS.is_multiple_of(ROW_TILES * PANELS)) };
@@ -76,8 +77,8 @@ unsafe fn tile<const ROW_TILES: usize, const PANELS: usize, const N: usize>(tile
     }
 }
 
-/// Multiplies panels `panel .. panel + N` of the tile. Sums are in tile registers 0 to 3, activations in 4 and, with two
-/// tiles of rows, 5; weights take turns in the others.
+/// Multiplies panels `panel .. panel + N` of the tile. Sums are in tile registers 0 to 3, activations in 4 and, with
+/// two tiles of rows, 5; weights take turns in the others.
 #[inline(always)]
 unsafe fn multiply<const ROW_TILES: usize, const PANELS: usize, const N: usize>(
     tile: &GemmTile,
@@ -170,15 +171,14 @@ impl<const ROW_TILES: usize, const PANELS: usize> Prefetcher<'_, ROW_TILES, PANE
     /// Lines of each panel for one product, if all are prefetched by one group of rows.
     const LINES: usize = TILE_ROWS / (ROW_TILES * PANELS);
 
-    /// Called after each product of the words from `first` on with panel `p`. With one tile of rows, weights come once
-    /// and soon: those beyond the next tile go to the first-level cache. With more rows, each group brings its share of
-    /// the next strip into the second-level cache.
+    /// Called after each product of the words from `first` on with panel `p`. With one tile of rows, weights go to the
+    /// first-level cache soon before they are read. With more rows that holds a strip of them, beside the rows, so each
+    /// group brings its share of the next strip into the second-level cache.
     #[inline(always)]
     fn after(&mut self, first: usize, p: usize) {
-        const AHEAD: usize = 2 * TILE_ROWS;
         let GemmTile { panel_bytes, prefetch_every, .. } = *self.tile;
         if ROW_TILES == 1 && prefetch_every == 1 {
-            let from = self.tile.ahead(first, AHEAD);
+            let from = line_ahead(self.tile, first);
             for line in p * Self::LINES..(p + 1) * Self::LINES {
                 prefetch_lines::<_MM_HINT_T0, PANELS>(from.wrapping_add(line * size_of::<CacheLine>()), panel_bytes);
             }
@@ -190,6 +190,18 @@ impl<const ROW_TILES: usize, const PANELS: usize> Prefetcher<'_, ROW_TILES, PANE
             self.next = self.next.wrapping_add(size_of::<CacheLine>());
             self.due -= prefetch_every;
         }
+    }
+}
+
+/// The first panel's line of weights that is prefetched when those of `word` are multiplied, in a pass of one group: 32
+/// words, of a line each, later in this strip or, beyond its end, in the next. May lie past the end of the weights.
+#[inline(always)]
+pub fn line_ahead(tile: &GemmTile, word: usize) -> *const u8 {
+    const AHEAD: usize = 32;
+    let ahead = word + AHEAD;
+    match ahead.checked_sub(tile.words) {
+        None => tile.w.wrapping_add(ahead * size_of::<CacheLine>()),
+        Some(beyond) => tile.prefetch.wrapping_add(beyond * size_of::<CacheLine>()),
     }
 }
 
@@ -288,6 +300,8 @@ mod tests {
             (16, 150, 600),
             (32, 150, 600),
             (48, 70, 600),
+            (1, 130, 601),
+            (1, 115, 33),
         ] {
             let weights: Vec<bf16> = (0..outputs * inputs).map(|_| bf16::from_f32(number())).collect();
             let view =

@@ -18,6 +18,7 @@ pub static KERNELS: GemmKernels = GemmKernels {
         Dtype::F16 => kernel::<F16Weights>(rows, panels),
         Dtype::Bf16 => kernel::<Bf16Weights>(rows, panels),
     },
+    fewer_panels: &[1],
     around: |_, share| share(),
 };
 

@@ -12,6 +12,7 @@ pub static KERNELS: GemmKernels = GemmKernels {
     panels: |_, _| 1,
     operand: |_| OperandFormat::Bf16Pairs,
     kernel: |_, _, _| tile,
+    fewer_panels: &[1],
     around: |_, share| share(),
 };
 

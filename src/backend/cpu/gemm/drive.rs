@@ -28,6 +28,8 @@ pub struct GemmKernels {
     pub rows: usize,
     /// Panels per kernel call, for passes of so many groups of at most `rows` rows.
     pub panels: fn(rows: usize, groups: usize) -> usize,
+    /// Panels of the calls for what is left of a share, largest first; the last is one.
+    pub fewer_panels: &'static [usize],
     /// The format of activations, for weights of this dtype.
     pub operand: fn(Dtype) -> OperandFormat,
     /// The kernel for weights of this dtype and exactly this many rows and panels.
@@ -62,23 +64,10 @@ pub struct GemmTile {
     /// Whether they are added to what is there.
     pub adds: bool,
     /// Where to prefetch: the next strip in the first panel. After every `prefetch_every` words a kernel prefetches one
-    /// cache line of each panel, into the cache that it chooses. May lie past the end of the weights.
+    /// cache line of each panel, into the cache that it chooses; or, with one group of rows, lines that are read sooner.
+    /// May lie past the end of the weights.
     pub prefetch: *const u8,
     pub prefetch_every: usize,
-}
-
-impl GemmTile {
-    /// The weights `distance` words behind `word` in the first panel: those of this strip, or of the next. Both are
-    /// whole multiples of [`PANEL`] words, but for the end of a panel. May lie past the end of the weights.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "the software twin prefetches nothing"))]
-    #[inline(always)]
-    pub fn ahead(&self, word: usize, distance: usize) -> *const u8 {
-        let ahead = word + distance;
-        match ahead.checked_sub(self.words) {
-            None => self.w.wrapping_add(ahead * size_of::<CacheLine>()),
-            Some(beyond) => self.prefetch.wrapping_add(beyond * size_of::<CacheLine>()),
-        }
-    }
 }
 
 /// Rows `first .. first + rows` of a pass, multiplied by one kernel call.
@@ -323,10 +312,14 @@ impl<'a> WeightPass<'a> {
         (self.kernels.panels)(self.rows.div_ceil(self.group_count), self.group_count)
     }
 
-    /// The panels in shares of about `panels`: multiples of those of a call, so that only the last one has a remainder.
+    /// The panels in shares of about `panels`: multiples of those of a call, or of the call for the largest remainder,
+    /// so that no share but the last ends with single panels.
     fn shares(&self, panels: usize) -> PanelShares {
-        let per_call = self.panels_per_call();
-        PanelShares::Even { each: panels.div_ceil(per_call).max(1) * per_call, all: self.w.panels() }
+        let unit = match self.kernels.fewer_panels {
+            &[largest, ..] if largest > 1 => self.panels_per_call().min(largest),
+            _ => self.panels_per_call(),
+        };
+        PanelShares::Even { each: panels.div_ceil(unit).max(1) * unit, all: self.w.panels() }
     }
 
     /// Multiplies a share of the panels by all rows. `operands`: the packed rows.
@@ -334,7 +327,9 @@ impl<'a> WeightPass<'a> {
         let (per_call, mut panel) = (self.panels_per_call(), panels.start);
         (self.kernels.around)(self.rows, &mut || {
             while panel < panels.end {
-                let count = if panel + per_call <= panels.end { per_call } else { 1 };
+                let fits = |count: &&usize| panel + **count <= panels.end;
+                let fewer = || *self.kernels.fewer_panels.iter().find(fits).expect("one panel is left");
+                let count = if fits(&&per_call) { per_call } else { fewer() };
                 self.panels(operands, panel, count, sums, out);
                 panel += count;
             }

@@ -3,25 +3,25 @@
 
 use std::arch::x86_64::*;
 
+use super::amx::line_ahead;
 use super::drive::{GemmKernel, GemmTile};
 use super::pack::PANEL;
 use crate::backend::cpu::memory::CacheLine;
 use crate::backend::cpu::tile_order::{CHAIN, PairChains, SplitPair};
 
-/// Panels of a kernel call: as many as registers hold, so that many streams of weights are read at once.
+/// Panels of a kernel call: so many streams of weights are read at once.
 pub const PANELS: usize = 8;
 
-/// The kernel for [`PANELS`], or for one of a remainder.
+/// The kernel for [`PANELS`], or for those of a remainder.
 pub fn kernel(panels: usize) -> GemmKernel {
     match panels {
         1 => tile::<1>,
+        2 => tile::<2>,
+        4 => tile::<4>,
         PANELS => tile::<PANELS>,
         _ => unreachable!("no kernel for one row and {panels} panels"),
     }
 }
-
-/// Words between those that are multiplied and those that are prefetched.
-const AHEAD: usize = 32;
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
 unsafe fn tile<const N: usize>(tile: &GemmTile) {
@@ -37,7 +37,7 @@ unsafe fn tile<const N: usize>(tile: &GemmTile) {
             let mut chains = PairChains::<N>::zero();
             for word in first..tile.words.min(first + CHAIN) {
                 let x = SplitPair::load(tile.a.add(word));
-                let ahead = tile.ahead(word, AHEAD);
+                let ahead = line_ahead(tile, word);
                 for p in 0..N {
                     let w = tile.w.add(p * tile.panel_bytes + word * size_of::<CacheLine>());
                     chains.add(p, x, w.cast());
