@@ -89,6 +89,14 @@ impl Prefetch {
 
     #[inline(always)]
     pub fn values(&self, word: usize) {
+        for line in (0..self.strides.1).step_by(size_of::<CacheLine>()) {
+            prefetch_line(self.values.wrapping_add(word * self.strides.1 + line));
+        }
+    }
+
+    /// The first line of a word's values: of wide heads, the processor fetches the one beside it.
+    #[inline(always)]
+    fn first_line(&self, word: usize) {
         prefetch_line(self.values.wrapping_add(word * self.strides.1));
     }
 
@@ -103,9 +111,10 @@ impl Prefetch {
 /// Rows up to which a kernel call prefetches several pages beside its products.
 const SPREADING_ROWS: usize = 4;
 
-/// The pages that `R` rows prefetch beside their products: all, or none but the first.
+/// The pages that `R` rows prefetch beside their products: all, or only the first. Kernels call it again on its result,
+/// so that the compiler sees a loop of one round at most.
 #[inline(always)]
-fn at_most<const R: usize>(prefetch: &[Prefetch]) -> &[Prefetch] {
+fn beside_products<const R: usize>(prefetch: &[Prefetch]) -> &[Prefetch] {
     if R <= SPREADING_ROWS { prefetch } else { prefetch.first().map_or(&[], std::slice::from_ref) }
 }
 
@@ -196,7 +205,7 @@ pub unsafe fn fold<P: KernelPath, const R: usize>(
     let mut scores = AlignedRows::<f32, LANES, R>::new();
     let mut numerators = AlignedRows::<P::Factor, LANES, R>::new();
     // What a loop over pages costs in the loops below is more than it brings, unless the rows are few.
-    let beside = at_most::<R>(prefetch);
+    let beside = beside_products::<R>(prefetch);
     prefetch[beside.len()..].iter().for_each(|page| page.whole(geometry.key_words, LANES / P::WORD_ELEMENTS));
     // SAFETY: `scores` and `numerators` have room for a tile of each row and are written before they are read, the
     // latter for every row and page by `update_softmax`; the rest is promised by the caller.
@@ -244,7 +253,7 @@ unsafe fn score<P: KernelPath, const R: usize, const N: usize>(
     unsafe {
         let mut acc = [[P::Lanes::splat(0.0); N]; R];
         for i in 0..geometry.key_words {
-            for page in at_most::<R>(prefetch) {
+            for page in beside_products::<R>(prefetch) {
                 page.keys(i);
             }
             let mut k = [P::operand(keys[0].add(i * SLOTS)); N];
@@ -380,8 +389,8 @@ unsafe fn add_values<P: KernelPath, const R: usize, const N: usize>(
             let upto = lanes.end.min((page + 1) * SLOTS).div_ceil(P::WORD_ELEMENTS);
             let values = tile.values[page].add(panel * SLOTS);
             for j in from..upto {
-                for page in at_most::<R>(prefetch) {
-                    page.values(j);
+                for page in beside_products::<R>(prefetch) {
+                    if R <= SPREADING_ROWS { page.values(j) } else { page.first_line(j) }
                 }
                 let row = values.add((j - page * SLOTS / P::WORD_ELEMENTS) * geometry.width);
                 let mut v = [P::operand(row); N];

@@ -111,7 +111,7 @@ pub trait KernelPath {
     }
 
     /// [`super::fold::fold`] for `rows.count` rows, at most `ROWS`; called inside [`Self::around`], with queries of
-    /// `ROWS_READ_AHEAD` more rows readable. Prefetches as many pages as a tile has at most.
+    /// `ROWS_READ_AHEAD` more rows readable. `prefetch` has `PAGES` pages at most.
     unsafe fn fold(
         geometry: &Geometry,
         tile: &TileView<Self>,

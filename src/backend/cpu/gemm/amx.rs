@@ -59,7 +59,7 @@ fn kernel(_: Dtype, rows: usize, panels: usize) -> GemmKernel {
     }
 }
 
-/// Panels of a kernel call in a pass of one group: from so many at once weights are prefetched.
+/// Panels of a kernel call in a pass of one group: weights of all of them are prefetched at once.
 const STREAMS: usize = 4;
 
 /// Panels of a kernel call in a pass of more groups: a strip of them stays in the first-level cache beside the rows of
@@ -302,6 +302,7 @@ mod tests {
             (48, 70, 600),
             (1, 130, 601),
             (1, 115, 33),
+            (1, 240, 70),
         ] {
             let weights: Vec<bf16> = (0..outputs * inputs).map(|_| bf16::from_f32(number())).collect();
             let view =

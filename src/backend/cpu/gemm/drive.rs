@@ -203,7 +203,8 @@ pub fn linear(
 /// How panels are shared out.
 #[derive(Clone, Copy)]
 enum PanelShares {
-    /// `each` panels a share, a multiple of those of a call: only the last share has a remainder.
+    /// `each` panels a share, a multiple of those of a call or of its largest remainder: only the last share ends with
+    /// single panels.
     Even { each: usize, all: usize },
     /// Half of what each of `threads` threads has still to do, so that shares become smaller and threads end at about the
     /// same time, also if one was delayed: multiples of `per_call`, but single panels where no thread would get two.
