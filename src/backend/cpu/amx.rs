@@ -125,6 +125,14 @@ pub unsafe fn store<const T: u8>(to: *mut u8, stride: usize) {
     }
 }
 
+/// Brings a cache line into the first-level cache, owned by this core. The address need not be valid. All processors with
+/// tile registers have the instruction, which the compiler gives no name.
+#[inline(always)]
+pub fn prefetch_for_writing(address: *const u8) {
+    // SAFETY: a prefetch reads and writes nothing, whatever the address.
+    unsafe { asm!("prefetchw [{}]", in(reg) address, options(nostack, readonly, preserves_flags)) };
+}
+
 /// Adds to tile `C` (f32) the product of the bf16 tiles `A`, `[rows][words][2]`, and `B`, `[words][columns][2]`: for
 /// each element two chains of fused multiply-adds, over the first and over the second of each pair, whose sum is added.
 /// Subnormal numbers count as zeros.

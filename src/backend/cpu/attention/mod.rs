@@ -1,9 +1,9 @@
 //! Tree attention. `clear` defines it: for each row and head, the tiles of each section of the context are folded in
 //! rising position order into a softmax state, and the states of the sections merge in that order. The fast paths fold
-//! a tile into several rows at once: `tiles` lists the pages of each tile, `walk` divides the work among threads,
-//! `states` holds the states between its calls of the kernels in `fold`, written over the vector operations of `lanes`.
-//! `avx2`, `avx512` and `bf16_twin` (AVX-512 BF16 emulated in software) implement those; `amx` has a
-//! kernel of its own, and `one_row` one for single rows.
+//! a tile into several rows at once: `tiles` lists the pages of each tile, `head_tasks` divides the work among
+//! threads, `walk` runs a task and `prefetcher` chooses what it prefetches, `states` holds the states between calls of the
+//! kernels in `fold`, written over the vector operations of `lanes`. `avx2`, `avx512` and `bf16_twin` (AVX-512 BF16
+//! emulated in software) implement those; `amx` has a kernel of its own, and `one_row` one for single rows.
 
 mod clear;
 
@@ -16,9 +16,11 @@ mod avx512;
 mod bf16_twin;
 mod fold;
 mod gather;
+mod head_tasks;
 mod lanes;
 #[cfg(target_arch = "x86_64")]
 mod one_row;
+mod prefetcher;
 mod states;
 mod tiles;
 mod walk;

@@ -1,7 +1,6 @@
-//! Divides tree attention among threads. A task is one key head over a chunk of rows. It goes through the tiles in the
-//! order of the plan's items and folds each into all of its rows, so that the keys and values of a shared tile are read
-//! from memory once per chunk and stay in cache meanwhile. Where heads and chunks are too few for all threads, tasks
-//! share the sections of the context too.
+//! Runs tree attention: a task goes through the tiles in the order of the plan's items and folds each into all of its
+//! rows, so that the keys and values of a shared tile are read from memory once per task and stay in cache meanwhile.
+//! `head_tasks` divides the work among threads.
 
 use std::ops::Range;
 
@@ -9,14 +8,16 @@ use bytemuck::Zeroable;
 
 use super::super::columns::OutputColumns;
 use super::super::kv::{CpuPageLayout, SLOTS};
-use super::super::memory::{CacheLine, prefetch_line};
+use super::super::memory::CacheLine;
 use super::super::rows::sum_lanes;
 use super::super::team::Team;
 use super::super::{CpuBuffer, KvStore};
 use super::fold::{Geometry, Prefetch, StatesRef, TileView, VisibleLanes};
+use super::head_tasks::{HeadTask, HeadTasks};
 use super::lanes::KernelPath;
+use super::prefetcher::Prefetcher;
 use super::states::SoftmaxStates;
-use super::tiles::{PAGES, PageRead, PageSlots, PlanTile, PlanTiles, TilePage};
+use super::tiles::{PAGES, PageSlots, PlanTile, PlanTiles, TilePage};
 use super::{SECTION, gather};
 use crate::backend::{HeadLayout, Scoring};
 use crate::ids::LayerIx;
@@ -25,16 +26,8 @@ use crate::plan::AttentionPlan;
 /// A tile with at least this many kernel calls is widened to f32 once for all of them.
 const WIDEN_FROM: usize = 3;
 
-/// How far ahead pages are prefetched: well below a core's second-level cache (1 MiB on Zen 4, 2 MiB on Sapphire
-/// Rapids), which also holds the states of the rows.
-const PREFETCH_BYTES: usize = 512 << 10;
-
 /// Calls with fewer products (rows x positions x width) run on the calling thread: a worker would come too late.
 const PARALLEL_PRODUCTS: usize = 50_000;
-
-/// Sums of values in the states of all sections, 64 MiB without padding, above which tasks do not share sections: chunks of so many
-/// rows are enough tasks for dozens of threads.
-const MOST_SHARED_SUMS: usize = 16 << 20;
 
 /// Merges with fewer sums than these for each thread run on fewer threads.
 const PARALLEL_SUMS: usize = 16 * 1024;
@@ -76,16 +69,6 @@ pub struct AttentionCall<'a> {
     pub scoring: Scoring<'a, Vec<f32>>,
 }
 
-/// One key head over a chunk of rows, and some sections.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct HeadTask {
-    kv_head: usize,
-    rows: Range<usize>,
-    sections: Range<u32>,
-    /// Whether other tasks have the other sections.
-    shares: bool,
-}
-
 /// Computes tree attention on the threads of `team`, with the log-sum-exps if there is room for them.
 ///
 /// # Safety
@@ -124,57 +107,6 @@ impl AttentionCall<'_> {
     fn geometry<P: KernelPath>(&self) -> Geometry {
         let layout = self.kv.layout(self.layer);
         Geometry::new(layout.head_dim, layout.width, P::WORD_ELEMENTS, &self.scoring)
-    }
-}
-
-/// The tasks of a call: each chunk of rows with each key head and each part of the sections.
-struct HeadTasks {
-    rows: usize,
-    chunk: usize,
-    kv_heads: usize,
-    sections: Range<u32>,
-    parts: usize,
-}
-
-impl HeadTasks {
-    /// About three tasks per thread, so that threads finish together. More chunks would read shared tiles more often,
-    /// more parts keep more states.
-    fn new(threads: usize, heads: HeadLayout, rows: usize, sections: Range<u32>, rows_per_call: usize) -> Self {
-        let wanted = (3 * threads).div_ceil(heads.kv_heads);
-        let max_chunks = (rows * heads.group()).div_ceil(4 * rows_per_call);
-        let chunks = wanted.min(max_chunks).max(1);
-        let states = rows * heads.q_width() * sections.len();
-        let parts = match threads > 1 && states <= MOST_SHARED_SUMS {
-            // The nearest number: chunks that are almost enough need no parts.
-            true => ((wanted + chunks / 2) / chunks).min(sections.len()),
-            false => 1,
-        };
-        Self { rows, chunk: rows.div_ceil(chunks).max(1), kv_heads: heads.kv_heads, sections, parts }
-    }
-
-    fn len(&self) -> usize {
-        self.rows.div_ceil(self.chunk) * self.parts * self.kv_heads
-    }
-
-    /// The last rows come first: those of a prompt have the most positions, so the shortest tasks end a call. So do the
-    /// last sections, which may be short.
-    fn get(&self, task: usize) -> HeadTask {
-        let (chunk, part, kv_head) =
-            (task / self.kv_heads / self.parts, task / self.kv_heads % self.parts, task % self.kv_heads);
-        let first = (self.rows.div_ceil(self.chunk) - 1 - chunk) * self.chunk;
-        let section = |part: usize| self.sections.start + (part * self.sections.len() / self.parts) as u32;
-        HeadTask {
-            kv_head,
-            rows: first..self.rows.min(first + self.chunk),
-            sections: section(part)..section(part + 1),
-            shares: self.parts > 1,
-        }
-    }
-
-    /// The tasks that share the sections of `row` with a key head, in rising order of sections.
-    fn of_row(&self, row: usize, kv_head: usize) -> impl Iterator<Item = usize> {
-        let chunk = self.rows.div_ceil(self.chunk) - 1 - row / self.chunk;
-        (0..self.parts).map(move |part| (chunk * self.parts + part) * self.kv_heads + kv_head)
     }
 }
 
@@ -406,65 +338,6 @@ fn first_section(plan: &AttentionPlan, row: usize) -> u32 {
     plan.seen(row).start / SECTION
 }
 
-/// Chooses which page each kernel call prefetches: those that the task reads next.
-struct Prefetcher<'a> {
-    reads: &'a [PageRead],
-    task: &'a HeadTask,
-    layout: CpuPageLayout,
-    /// All pages of the task's key head.
-    stored: &'a [u8],
-    /// Index of the next read.
-    at: usize,
-}
-
-impl<'a> Prefetcher<'a> {
-    fn new(reads: &'a [PageRead], task: &'a HeadTask, layout: CpuPageLayout, stored: &'a [u8]) -> Self {
-        Self { reads, task, layout, stored, at: 0 }
-    }
-
-    /// The pages, as many of `pages` as there are, that a kernel call with `key_words` words per key and `pair` elements
-    /// per word prefetches while it folds the tile whose own reads end at `reads`.
-    fn next<'p>(&mut self, reads: usize, key_words: usize, pair: usize, pages: &'p mut [Prefetch]) -> &'p [Prefetch] {
-        let mut found = 0;
-        while found < pages.len() {
-            let Some((keys, values)) = self.next_page(reads) else {
-                break;
-            };
-            let strides = (keys.len() / key_words, values.len().div_ceil(PAGES * SLOTS / pair));
-            pages[found] = Prefetch { keys: keys.as_ptr(), values: values.as_ptr(), strides };
-            found += 1;
-        }
-        &pages[..found]
-    }
-
-    /// Prefetches a page at once.
-    fn whole_page(&mut self, reads: usize) {
-        if let Some((keys, values)) = self.next_page(reads) {
-            let lines = keys.chunks(size_of::<CacheLine>()).chain(values.chunks(size_of::<CacheLine>()));
-            lines.for_each(|line| prefetch_line(line.as_ptr()));
-        }
-    }
-
-    /// The keys, and the values that are read, of the next page that the task reads; unless that is far off.
-    fn next_page(&mut self, reads: usize) -> Option<(&'a [u8], &'a [u8])> {
-        let CpuPageLayout { dtype, width, .. } = self.layout;
-        let limit = (reads + PREFETCH_BYTES / self.layout.bytes()).min(self.reads.len());
-        let HeadTask { rows, sections, .. } = self.task;
-        let ours = |read: &PageRead| {
-            read.rows.start < rows.end && rows.start < read.rows.end && sections.contains(&read.section)
-        };
-        self.at = self.at.max(reads);
-        while self.at < limit && !ours(&self.reads[self.at]) {
-            self.at += 1;
-        }
-        let PageRead { page, slots, .. } = self.reads[..limit].get(self.at)?;
-        self.at += 1;
-        let page = &self.stored[page.ix() * self.layout.bytes()..][..self.layout.bytes()];
-        let (keys, values) = page.split_at(self.layout.key_elements() * dtype.bytes());
-        Some((keys, &values[..slots * width * dtype.bytes()]))
-    }
-}
-
 /// Widens a tile to f32 in `to`. Returns the geometry and view of the widened tile.
 ///
 /// # Safety
@@ -553,44 +426,11 @@ fn even_groups(n: usize, most: usize) -> impl ExactSizeIterator<Item = Range<usi
 
 #[cfg(test)]
 mod tests {
-    use super::super::lanes::{MOST_ROWS, VECTOR_ROWS};
     use super::*;
 
     #[test]
     fn a_sink_is_in_a_section_that_some_task_has() {
         let found = [0, 2, 3, 4, 9].map(|first| section_of_sink(first, &(2..4)));
         assert_eq!(found, [2, 2, 3, 3, 3]);
-    }
-
-    #[test]
-    fn every_row_and_section_has_one_task_and_few_rows_of_few_heads_have_a_task_for_each_thread() {
-        let cases = [
-            (1, 1, 1, 1, 0..1),
-            (8, 1, 8, 1, 2..11),
-            (2, 3, 1, 1, 0..3),
-            (2, 12, 1, 32, 0..3),
-            (8, 2, 4, 900, 1..6),
-            (8, 1, 8, 20, 0..4),
-        ];
-        let cases =
-            [VECTOR_ROWS, MOST_ROWS].into_iter().flat_map(|rows_per_call| cases.clone().map(|c| (c, rows_per_call)));
-        for ((threads, kv_heads, group, rows, sections), rows_per_call) in cases {
-            let heads = HeadLayout { q_heads: kv_heads * group, kv_heads, head_dim: 64 };
-            let tasks = HeadTasks::new(threads, heads, rows, sections.clone(), rows_per_call);
-            let mut counts = vec![0; rows * kv_heads * sections.len()];
-            for task in (0..tasks.len()).map(|task| tasks.get(task)) {
-                assert_eq!(task.shares, task.sections != sections, "{task:?}");
-                for (row, section) in task.rows.clone().flat_map(|row| task.sections.clone().map(move |s| (row, s))) {
-                    counts[(row * kv_heads + task.kv_head) * sections.len() + (section - sections.start) as usize] += 1;
-                }
-            }
-            assert!(counts.iter().all(|&count| count == 1), "{threads} threads, {heads:?}, {rows} rows, {sections:?}");
-            assert!(tasks.len() >= threads.min(kv_heads * sections.len()), "{} tasks", tasks.len());
-            for row in 0..rows {
-                let of_row: Vec<HeadTask> = tasks.of_row(row, kv_heads - 1).map(|task| tasks.get(task)).collect();
-                assert!(of_row.iter().all(|task| task.rows.contains(&row) && task.kv_head == kv_heads - 1));
-                assert!(of_row.is_sorted_by_key(|task| task.sections.start), "{of_row:?}");
-            }
-        }
     }
 }

@@ -7,8 +7,9 @@
 //! stored.
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
-use super::drive::{GemmKernel, GemmKernels, GemmTile};
+use super::drive::{GemmKernel, GemmKernels, GemmTile, LinesAhead};
 use super::one_row;
 use super::operand::{OperandFormat, TILE_STRIDE};
 use super::pack::PANEL;
@@ -27,6 +28,7 @@ pub static KERNELS: GemmKernels = GemmKernels {
     operand: |_| OperandFormat::Tiles,
     kernel,
     fewer_panels: &[4, 2, 1],
+    soon_rows: TILE_ROWS,
     around,
 };
 
@@ -70,19 +72,21 @@ const RESIDENT: usize = 2;
 #[target_feature(enable = "avx512f")]
 unsafe fn tile<const ROW_TILES: usize, const PANELS: usize, const N: usize>(tile: &GemmTile) {
     const { assert!(PANELS.is_multiple_of(N) && TILE_ROWS.is_multiple_of(ROW_TILES * PANELS)) };
-    let mut prefetch = Prefetcher::<ROW_TILES, PANELS> { tile, due: 0, next: tile.prefetch };
+    let mut prefetch = Prefetcher::<ROW_TILES, PANELS> { tile, due: 0, ahead: tile.prefetch };
     for panel in (0..PANELS).step_by(N) {
+        let next_a = if panel + N < PANELS { tile.a } else { tile.next_a };
         // SAFETY: the caller's promises are passed on.
-        unsafe { multiply::<ROW_TILES, PANELS, N>(tile, panel, &mut prefetch) };
+        unsafe { multiply::<ROW_TILES, PANELS, N>(tile, panel, next_a, &mut prefetch) };
     }
 }
 
 /// Multiplies panels `panel .. panel + N` of the tile. Sums are in tile registers 0 to 3, activations in 4 and, with
-/// two tiles of rows, 5; weights take turns in the others.
+/// two tiles of rows, 5; weights take turns in the others. `next_a`: the activations that are multiplied after these.
 #[inline(always)]
 unsafe fn multiply<const ROW_TILES: usize, const PANELS: usize, const N: usize>(
     tile: &GemmTile,
     panel: usize,
+    next_a: *const u32,
     prefetch: &mut Prefetcher<ROW_TILES, PANELS>,
 ) {
     const { assert!(ROW_TILES * N <= 4 && ROW_TILES <= 2, "eight tile registers") };
@@ -91,6 +95,9 @@ unsafe fn multiply<const ROW_TILES: usize, const PANELS: usize, const N: usize>(
     let weights_of = |p: usize| 4 + ROW_TILES + p % (4 - ROW_TILES);
     let a_stride = TILE_STRIDE * size_of::<u32>();
     let w = tile.w.wrapping_add(panel * tile.panel_bytes);
+    if ROW_TILES > 1 {
+        prefetch_outputs::<N>(tile, panel);
+    }
     // SAFETY: `a` has whole tiles of rows, the sums too; panels hold the strip; `around` has shaped the tiles.
     unsafe {
         for t in 0..ROW_TILES {
@@ -109,11 +116,18 @@ unsafe fn multiply<const ROW_TILES: usize, const PANELS: usize, const N: usize>(
             for t in 0..ROW_TILES {
                 load(4 + t, tile.a.add(t * TILE_ROWS * TILE_STRIDE + first).cast(), a_stride);
             }
+            let soon = match first + TILE_ROWS {
+                next if next < tile.words => tile.a.wrapping_add(next),
+                _ => next_a,
+            };
             for p in 0..N {
                 load(weights_of(p), w.add(p * tile.panel_bytes + first * size_of::<CacheLine>()), 64);
+                if ROW_TILES > 1 {
+                    prefetch_rows(soon, p * ROW_TILES * TILE_ROWS / N..(p + 1) * ROW_TILES * TILE_ROWS / N);
+                }
                 for t in 0..ROW_TILES {
                     add_product(sums_of(t, p), 4 + t, weights_of(p));
-                    prefetch.after(first, p);
+                    prefetch.after_product();
                 }
             }
         }
@@ -164,44 +178,45 @@ struct Prefetcher<'a, const ROW_TILES: usize, const PANELS: usize> {
     tile: &'a GemmTile,
     /// Lines of each panel that are due, times `prefetch_every`.
     due: usize,
-    next: *const u8,
+    ahead: LinesAhead,
 }
 
 impl<const ROW_TILES: usize, const PANELS: usize> Prefetcher<'_, ROW_TILES, PANELS> {
     /// Lines of each panel for one product, if all are prefetched by one group of rows.
     const LINES: usize = TILE_ROWS / (ROW_TILES * PANELS);
 
-    /// Called after each product of the words from `first` on with panel `p`. With one tile of rows, weights go to the
-    /// first-level cache soon before they are read. With more rows that holds a strip of them, beside the rows, so each
-    /// group brings its share of the next strip into the second-level cache.
+    /// Called after each product. With one tile of rows, weights go to the first-level cache soon before they are read.
+    /// With more rows that holds a strip of them, beside the rows, so each group brings its share of the next strip into
+    /// the second-level cache.
     #[inline(always)]
-    fn after(&mut self, first: usize, p: usize) {
-        let GemmTile { panel_bytes, prefetch_every, .. } = *self.tile;
-        if ROW_TILES == 1 && prefetch_every == 1 {
-            let from = line_ahead(self.tile, first);
-            for line in p * Self::LINES..(p + 1) * Self::LINES {
-                prefetch_lines::<_MM_HINT_T0, PANELS>(from.wrapping_add(line * size_of::<CacheLine>()), panel_bytes);
-            }
-            return;
-        }
+    fn after_product(&mut self) {
         self.due += Self::LINES;
-        while self.due >= prefetch_every {
-            prefetch_lines::<_MM_HINT_T1, PANELS>(self.next, panel_bytes);
-            self.next = self.next.wrapping_add(size_of::<CacheLine>());
-            self.due -= prefetch_every;
+        while self.due >= self.tile.prefetch_every {
+            let from = self.ahead.next();
+            match ROW_TILES {
+                1 => prefetch_lines::<_MM_HINT_T0, PANELS>(from, self.tile.panel_bytes),
+                _ => prefetch_lines::<_MM_HINT_T1, PANELS>(from, self.tile.panel_bytes),
+            }
+            self.due -= self.tile.prefetch_every;
         }
     }
 }
 
-/// The first panel's line of weights that is prefetched when those of `word` are multiplied, in a pass of one group: 32
-/// words, of a line each, later in this strip or, beyond its end, in the next. May lie past the end of the weights.
+/// Brings 16 words of some rows of activations into the first-level cache, one step before they are loaded: a group's
+/// rows come from the second-level cache for every few panels.
 #[inline(always)]
-pub fn line_ahead(tile: &GemmTile, word: usize) -> *const u8 {
-    const AHEAD: usize = 32;
-    let ahead = word + AHEAD;
-    match ahead.checked_sub(tile.words) {
-        None => tile.w.wrapping_add(ahead * size_of::<CacheLine>()),
-        Some(beyond) => tile.prefetch.wrapping_add(beyond * size_of::<CacheLine>()),
+fn prefetch_rows(a: *const u32, rows: Range<usize>) {
+    for r in rows {
+        // SAFETY: a prefetch reads nothing, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(a.wrapping_add(r * TILE_STRIDE).cast()) };
+    }
+}
+
+/// Brings the lines where the sums of `N` panels will be stored into the first-level cache, for writing.
+#[inline(always)]
+fn prefetch_outputs<const N: usize>(tile: &GemmTile, panel: usize) {
+    for (r, p) in (0..tile.rows).flat_map(|r| (panel..panel + N).map(move |p| (r, p))) {
+        amx::prefetch_for_writing(tile.to.wrapping_add(r * tile.to_stride + p * PANEL).cast());
     }
 }
 

@@ -18,6 +18,7 @@ pub static KERNELS: GemmKernels = GemmKernels {
         Dtype::Bf16 => kernel::<Bf16Weights>(rows, panels),
     },
     fewer_panels: &[1],
+    soon_rows: 1,
     around: |_, share| share(),
 };
 
@@ -125,10 +126,10 @@ unsafe fn tile<W: Avx2Load, const ROWS: usize, const PANELS: usize>(tile: &GemmT
             // SAFETY: at most one past the end of the strips.
             (a, w) = unsafe { (a.add(W::WORDS), w.add(W::BYTES)) };
         }
+        let line = prefetch.next();
         for p in 0..PANELS {
-            _mm_prefetch::<_MM_HINT_T1>(prefetch.wrapping_add(p * tile.panel_bytes).cast());
+            _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(p * tile.panel_bytes).cast());
         }
-        prefetch = prefetch.wrapping_add(64);
         left -= steps;
     }
     for (r, acc) in acc.iter().enumerate() {

@@ -13,6 +13,7 @@ pub static KERNELS: GemmKernels = GemmKernels {
     operand: |_| OperandFormat::Bf16Pairs,
     kernel: |_, _, _| tile,
     fewer_panels: &[1],
+    soon_rows: 0,
     around: |_, share| share(),
 };
 

@@ -34,6 +34,8 @@ pub struct GemmKernels {
     pub operand: fn(Dtype) -> OperandFormat,
     /// The kernel for weights of this dtype and exactly this many rows and panels.
     pub kernel: fn(Dtype, rows: usize, panels: usize) -> GemmKernel,
+    /// Passes of up to so many rows, of one group, prefetch weights soon before they are read, others a strip ahead.
+    pub soon_rows: usize,
     /// Runs a thread's share of a pass of so many rows, between what its kernels need before and after their calls.
     pub around: fn(rows: usize, share: &mut dyn FnMut()),
 }
@@ -49,6 +51,8 @@ pub type GemmKernel = unsafe fn(&GemmTile);
 pub struct GemmTile {
     /// Activations; rows are the operand's `row_stride` words apart.
     pub a: *const u32,
+    /// The activations of the next kernel call, to be prefetched. May lie past the end of them.
+    pub next_a: *const u32,
     /// Rows of the group, whose padding `a` and `sums` have too.
     pub rows: usize,
     /// The strip in the first panel. The next panel's begins `panel_bytes` later.
@@ -63,11 +67,52 @@ pub struct GemmTile {
     pub to_stride: usize,
     /// Whether they are added to what is there.
     pub adds: bool,
-    /// Where to prefetch: the next strip in the first panel. After every `prefetch_every` words a kernel prefetches one
-    /// cache line of each panel, into the cache that it chooses; or, with one group of rows, lines that are read sooner.
-    /// May lie past the end of the weights.
-    pub prefetch: *const u8,
+    /// The weights to prefetch: after every `prefetch_every` words one cache line of each panel.
+    pub prefetch: LinesAhead,
     pub prefetch_every: usize,
+}
+
+/// The lines of the first panel that a kernel call prefetches, one after another, into the cache that it chooses. May lie
+/// past the end of the weights.
+#[derive(Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "the software twin prefetches nothing"))]
+pub struct LinesAhead {
+    at: *const u8,
+    /// Lines to prefetch from here, before those at `then`.
+    left: usize,
+    then: *const u8,
+}
+
+impl LinesAhead {
+    /// Lines between one in use and the one that is prefetched with it, where they are prefetched soon before they are
+    /// read. Half as many brought less (benches/cpu/NOTES.md).
+    const DISTANCE: usize = 32;
+
+    /// Lines that are read soon: `DISTANCE` further in the strip of `lines` lines at `strip`, then in the one at `next`.
+    fn soon(strip: *const u8, lines: usize, next: *const u8) -> Self {
+        let ahead = Self::DISTANCE * size_of::<CacheLine>();
+        match lines.checked_sub(Self::DISTANCE) {
+            Some(left) => Self { at: strip.wrapping_add(ahead), left, then: next },
+            None => Self::all(next.wrapping_add(ahead - lines * size_of::<CacheLine>())),
+        }
+    }
+
+    /// All from one place on.
+    fn all(at: *const u8) -> Self {
+        Self { at, left: usize::MAX, then: at }
+    }
+
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "the software twin prefetches nothing"))]
+    #[inline(always)]
+    pub fn next(&mut self) -> *const u8 {
+        if self.left == 0 {
+            *self = Self::all(self.then);
+        }
+        let line = self.at;
+        self.at = line.wrapping_add(size_of::<CacheLine>());
+        self.left -= 1;
+        line
+    }
 }
 
 /// Rows `first .. first + rows` of a pass, multiplied by one kernel call.
@@ -374,27 +419,36 @@ impl<'a> WeightPass<'a> {
         let word_bytes = self.word_bytes();
         let end = strip.first + strip.words;
         let next = if end < self.operand.words(self.w.cols) { end * word_bytes } else { count * panel_bytes };
+        let next = weights.as_ptr().wrapping_add(next);
         let (stride, strip_len) = (self.operand.row_stride(), self.packing().strip_len());
+        let next_strip = if end < self.operand.words(self.w.cols) { strip.index + 1 } else { 0 };
+        let next_operands = operands[next_strip * strip_len..].as_ptr();
         let operands = &operands[strip.index * strip_len..][..strip_len];
         // Each group prefetches its share of the next strip in whole lines, rounded up: the last groups of many repeat its
         // last line.
         let prefetch_every = self.group_count * size_of::<CacheLine>() / word_bytes;
         let fetched = strip.words.div_ceil(prefetch_every) * size_of::<CacheLine>();
         let last_line = (strip.words * word_bytes).saturating_sub(size_of::<CacheLine>());
-        let unit = self.operand.row_unit();
+        let (w, unit) = (weights[strip.first * word_bytes..].as_ptr(), self.operand.row_unit());
         for (number, group) in unit_groups(self.rows, self.kernels.rows, unit).enumerate() {
             let kernel = (self.kernels.kernel)(self.w.dtype(), group.rows, count);
+            let next_row = group.first + group.rows;
+            let next_a = if next_row < self.rows { operands[next_row * stride..].as_ptr() } else { next_operands };
             let tile = GemmTile {
                 a: operands[group.first * stride..][..group.rows.next_multiple_of(unit) * stride].as_ptr(),
+                next_a,
                 rows: group.rows,
-                w: weights[strip.first * word_bytes..].as_ptr(),
+                w,
                 panel_bytes,
                 words: strip.words,
                 sums: (strip.index > 0).then(|| sums[group.first * count * PANEL..].as_ptr()),
                 to: to.to.wrapping_add(group.first * to.stride),
                 to_stride: to.stride,
                 adds: to.adds,
-                prefetch: weights.as_ptr().wrapping_add(next + (number * fetched).min(last_line)),
+                prefetch: match self.rows <= self.kernels.soon_rows {
+                    true => LinesAhead::soon(w, strip.words * word_bytes / size_of::<CacheLine>(), next),
+                    false => LinesAhead::all(next.wrapping_add((number * fetched).min(last_line))),
+                },
                 prefetch_every,
             };
             // SAFETY: `a` holds the group's rows of the strip and their padding, `w` the strip of `count` panels,
@@ -443,6 +497,18 @@ fn finish_loop(out: &mut [f32], sums: &[f32], bias: Option<&[f32]>, mode: Output
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As many lines as the strip has, of both strips in a row, beginning `DISTANCE` further on.
+    #[test]
+    fn lines_that_are_read_soon_are_those_of_this_strip_and_then_of_the_next() {
+        let at = |line: usize| std::ptr::without_provenance::<u8>(line * size_of::<CacheLine>());
+        for lines in [1, 20, 31, 32, 33, 100, 256] {
+            let mut ahead = LinesAhead::soon(at(1000), lines, at(5000));
+            let found: Vec<_> = (0..lines).map(|_| ahead.next()).collect();
+            let both = (1000..1000 + lines).chain(5000..).skip(LinesAhead::DISTANCE).take(lines);
+            assert_eq!(found, both.map(at).collect::<Vec<_>>(), "{lines} lines");
+        }
+    }
 
     #[test]
     fn shares_cover_all_panels_and_shrink() {

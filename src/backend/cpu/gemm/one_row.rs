@@ -3,7 +3,6 @@
 
 use std::arch::x86_64::*;
 
-use super::amx::line_ahead;
 use super::drive::{GemmKernel, GemmTile};
 use super::pack::PANEL;
 use crate::backend::cpu::memory::CacheLine;
@@ -26,6 +25,7 @@ pub fn kernel(panels: usize) -> GemmKernel {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
 unsafe fn tile<const N: usize>(tile: &GemmTile) {
     let mut sums = [_mm512_setzero_ps(); N];
+    let mut prefetch = tile.prefetch;
     // SAFETY: the processor has the instructions; the tile's pointers are valid for one row and `N` panels.
     unsafe {
         if let Some(from) = tile.sums {
@@ -37,7 +37,7 @@ unsafe fn tile<const N: usize>(tile: &GemmTile) {
             let mut chains = PairChains::<N>::zero();
             for word in first..tile.words.min(first + CHAIN) {
                 let x = SplitPair::load(tile.a.add(word));
-                let ahead = line_ahead(tile, word);
+                let ahead = prefetch.next();
                 for p in 0..N {
                     let w = tile.w.add(p * tile.panel_bytes + word * size_of::<CacheLine>());
                     chains.add(p, x, w.cast());

@@ -1,0 +1,76 @@
+//! Chooses the pages that a task's kernel calls prefetch. The kernels decide when in a call each line is asked for.
+
+use super::super::kv::{CpuPageLayout, SLOTS};
+use super::super::memory::{CacheLine, prefetch_line};
+use super::fold::Prefetch;
+use super::head_tasks::HeadTask;
+use super::tiles::{PAGES, PageRead};
+
+/// How far ahead pages are prefetched: well below a core's second-level cache (1 MiB on Zen 4, 2 MiB on Sapphire
+/// Rapids), which also holds the states of the rows.
+const PREFETCH_BYTES: usize = 512 << 10;
+
+/// Chooses which page each kernel call prefetches: those that the task reads next.
+pub struct Prefetcher<'a> {
+    reads: &'a [PageRead],
+    task: &'a HeadTask,
+    layout: CpuPageLayout,
+    /// All pages of the task's key head.
+    stored: &'a [u8],
+    /// Index of the next read.
+    at: usize,
+}
+
+impl<'a> Prefetcher<'a> {
+    pub fn new(reads: &'a [PageRead], task: &'a HeadTask, layout: CpuPageLayout, stored: &'a [u8]) -> Self {
+        Self { reads, task, layout, stored, at: 0 }
+    }
+
+    /// The pages, as many of `pages` as there are, that a kernel call with `key_words` words per key and `pair` elements
+    /// per word prefetches while it folds the tile whose own reads end at `reads`.
+    pub fn next<'p>(
+        &mut self,
+        reads: usize,
+        key_words: usize,
+        pair: usize,
+        pages: &'p mut [Prefetch],
+    ) -> &'p [Prefetch] {
+        let mut found = 0;
+        while found < pages.len() {
+            let Some((keys, values)) = self.next_page(reads) else {
+                break;
+            };
+            let strides = (keys.len() / key_words, values.len().div_ceil(PAGES * SLOTS / pair));
+            pages[found] = Prefetch { keys: keys.as_ptr(), values: values.as_ptr(), strides };
+            found += 1;
+        }
+        &pages[..found]
+    }
+
+    /// Prefetches a page at once.
+    pub fn whole_page(&mut self, reads: usize) {
+        if let Some((keys, values)) = self.next_page(reads) {
+            let lines = keys.chunks(size_of::<CacheLine>()).chain(values.chunks(size_of::<CacheLine>()));
+            lines.for_each(|line| prefetch_line(line.as_ptr()));
+        }
+    }
+
+    /// The keys, and the values that are read, of the next page that the task reads; unless that is far off.
+    fn next_page(&mut self, reads: usize) -> Option<(&'a [u8], &'a [u8])> {
+        let CpuPageLayout { dtype, width, .. } = self.layout;
+        let limit = (reads + PREFETCH_BYTES / self.layout.bytes()).min(self.reads.len());
+        let HeadTask { rows, sections, .. } = self.task;
+        let ours = |read: &PageRead| {
+            read.rows.start < rows.end && rows.start < read.rows.end && sections.contains(&read.section)
+        };
+        self.at = self.at.max(reads);
+        while self.at < limit && !ours(&self.reads[self.at]) {
+            self.at += 1;
+        }
+        let PageRead { page, slots, .. } = self.reads[..limit].get(self.at)?;
+        self.at += 1;
+        let page = &self.stored[page.ix() * self.layout.bytes()..][..self.layout.bytes()];
+        let (keys, values) = page.split_at(self.layout.key_elements() * dtype.bytes());
+        Some((keys, &values[..slots * width * dtype.bytes()]))
+    }
+}
