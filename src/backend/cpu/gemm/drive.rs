@@ -1,9 +1,10 @@
-//! The loops of a linear layer. Threads take contiguous shares of the panels. Within a share a few panels at a time are
+//! The loops of a linear layer. Threads take contiguous shares of the panels, which become smaller towards the end. Within a share a few panels at a time are
 //! multiplied by all rows, strip of inputs by strip, group of rows by group. So weights are read from memory once and
 //! prefetched a strip ahead; a strip of weights stays in the first-level cache, the activations in the second. Kernels
 //! only multiply; bias and residual are added here.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::blocks::BlockScratch;
 use super::operand::{ActivationPacking, OperandFormat, Strip};
@@ -218,7 +219,8 @@ pub fn grouped<'x>(
     let out = OutputColumns::of(out);
     cores.team.for_chunks_then(packed, 1, pack, &mut sums[..shares.len()], |i, sums, packed| {
         let PassShare { pass: number, panels } = &shares[i];
-        pass(*number).share(bytemuck::cast_slice(&packed[*number]), panels.clone(), sums, &out);
+        let mut only = Some(panels.clone());
+        pass(*number).run_shares(bytemuck::cast_slice(&packed[*number]), || only.take(), sums, &out);
     });
 }
 
@@ -282,6 +284,27 @@ impl PanelShares {
     }
 }
 
+/// Gives each share to the first thread that asks.
+struct ShareClaims {
+    shares: PanelShares,
+    claimed: AtomicUsize,
+}
+
+impl ShareClaims {
+    fn next(&self) -> Option<Range<usize>> {
+        self.shares.iter().nth(self.claimed.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Panels `first .. first + count`, of one call of the kernel for each strip and group of rows.
+#[derive(Clone, Copy)]
+struct PanelCall {
+    first: usize,
+    count: usize,
+    /// The first panel of this thread's next call.
+    next: Option<usize>,
+}
+
 /// Where the sums of a strip go: the sums themselves, or the output.
 #[derive(Clone, Copy)]
 struct SumsPlace {
@@ -330,22 +353,18 @@ impl<'a> WeightPass<'a> {
     ) {
         let packing = self.packing();
         let operands = packing.room(operands);
-        // Few rows: one share per thread, so that prefetching is not interrupted. Many rows: more shares, so that other
-        // threads can take over from one that was delayed.
         let (threads, all) = (self.cores.team.threads(), self.w.panels());
-        let shares = match self.group_count {
-            1 => self.shares(all.div_ceil(threads)),
-            _ => PanelShares::Shrinking { per_call: self.panels_per_call(), threads, all },
-        };
-        sums.resize_with(shares.len().max(sums.len()), Vec::new);
+        let shares = PanelShares::Shrinking { per_call: self.panels_per_call(), threads, all };
+        let claims = ShareClaims { shares, claimed: AtomicUsize::new(0) };
+        sums.resize_with(threads.max(sums.len()), Vec::new);
         let out = OutputColumns::of(out);
         let row = |r: usize| input(self.first_row + r);
         self.cores.team.for_chunks_then(
             operands,
             packing.chunk(),
             |chunk, out| packing.pack_chunk(self.cores.isa, chunk, out, row),
-            &mut sums[..shares.len()],
-            |i, sums, operands| self.share(operands, shares.get(i), sums, &out),
+            &mut sums[..threads.min(shares.len())],
+            |_, sums, operands| self.run_shares(operands, || claims.next(), sums, &out),
         );
     }
 
@@ -368,22 +387,37 @@ impl<'a> WeightPass<'a> {
         PanelShares::Even { each: panels.div_ceil(unit).max(1) * unit, all: self.w.panels() }
     }
 
-    /// Multiplies a share of the panels by all rows. `operands`: the packed rows.
-    fn share(&self, operands: &[u32], panels: Range<usize>, sums: &mut Vec<f32>, out: &OutputColumns) {
-        let (per_call, mut panel) = (self.panels_per_call(), panels.start);
+    /// Multiplies shares of the panels by all rows, until `claim` has none. Each is claimed before the last call of the one
+    /// before, which prefetches it. `operands`: the packed rows.
+    fn run_shares(
+        &self,
+        operands: &[u32],
+        mut claim: impl FnMut() -> Option<Range<usize>>,
+        sums: &mut Vec<f32>,
+        out: &OutputColumns,
+    ) {
+        let Some(mut share) = claim() else { return };
+        let per_call = self.panels_per_call();
         (self.kernels.around)(self.rows, &mut || {
-            while panel < panels.end {
-                let fits = |count: &&usize| panel + **count <= panels.end;
+            loop {
+                let fits = |count: &&usize| share.start + **count <= share.end;
                 let fewer = || *self.kernels.fewer_panels.iter().find(fits).expect("one panel is left");
                 let count = if fits(&&per_call) { per_call } else { fewer() };
-                self.panels(operands, panel, count, sums, out);
-                panel += count;
+                let rest = share.start + count..share.end;
+                let next = if rest.is_empty() { claim() } else { Some(rest) };
+                let call = PanelCall { first: share.start, count, next: next.as_ref().map(|next| next.start) };
+                self.panels(operands, call, sums, out);
+                match next {
+                    Some(next) => share = next,
+                    None => return,
+                }
             }
         });
     }
 
-    /// Multiplies panels `first .. first + count` by all rows and stores the outputs.
-    fn panels(&self, operands: &[u32], first: usize, count: usize, sums: &mut Vec<f32>, out: &OutputColumns) {
+    /// Multiplies some panels by all rows and stores the outputs.
+    fn panels(&self, operands: &[u32], call: PanelCall, sums: &mut Vec<f32>, out: &OutputColumns) {
+        let PanelCall { first, count, .. } = call;
         let (words, width) = (self.operand.words(self.w.cols), count * PANEL);
         sums.resize(self.rows.next_multiple_of(self.operand.row_unit()) * width, 0.0);
         let rows = self.first_row..self.first_row + self.rows;
@@ -397,7 +431,7 @@ impl<'a> WeightPass<'a> {
                 Some((to, stride)) => SumsPlace { to, stride, adds: self.mode == OutputMode::Add },
                 None => SumsPlace { to: sums.as_mut_ptr(), stride: width, adds: false },
             };
-            self.strip(operands, strip, first, count, sums, to);
+            self.strip(operands, strip, call, sums, to);
         }
         if output.is_none() {
             for (r, sums) in sums.chunks_exact(width).take(self.rows).enumerate() {
@@ -406,9 +440,9 @@ impl<'a> WeightPass<'a> {
         }
     }
 
-    /// Adds the products of one strip of panels `first .. first + count` to the sums of all rows, and stores them at
-    /// `to`.
-    fn strip(&self, operands: &[u32], strip: Strip, first: usize, count: usize, sums: &[f32], to: SumsPlace) {
+    /// Adds the products of one strip of some panels to the sums of all rows, and stores them at `to`.
+    fn strip(&self, operands: &[u32], strip: Strip, call: PanelCall, sums: &[f32], to: SumsPlace) {
+        let PanelCall { first, count, next } = call;
         let panel_bytes = self.w.panel_lines() * size_of::<CacheLine>();
         let weights: &[u8] = bytemuck::cast_slice(&self.w.lines()[first * self.w.panel_lines()..]);
         assert!(
@@ -418,7 +452,12 @@ impl<'a> WeightPass<'a> {
         );
         let word_bytes = self.word_bytes();
         let end = strip.first + strip.words;
-        let next = if end < self.operand.words(self.w.cols) { end * word_bytes } else { count * panel_bytes };
+        let next = match next {
+            _ if end < self.operand.words(self.w.cols) => end * word_bytes,
+            Some(next) => (next - first) * panel_bytes,
+            // Nothing is left: the cache has these.
+            None => strip.first * word_bytes,
+        };
         let next = weights.as_ptr().wrapping_add(next);
         let (stride, strip_len) = (self.operand.row_stride(), self.packing().strip_len());
         let next_strip = if end < self.operand.words(self.w.cols) { strip.index + 1 } else { 0 };
