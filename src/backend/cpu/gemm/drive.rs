@@ -1,7 +1,7 @@
-//! The loops of a linear layer. Threads take contiguous shares of the panels, which become smaller towards the end. Within a share a few panels at a time are
-//! multiplied by all rows, strip of inputs by strip, group of rows by group. So weights are read from memory once and
-//! prefetched a strip ahead; a strip of weights stays in the first-level cache, the activations in the second. Kernels
-//! only multiply; bias and residual are added here.
+//! The loops of a linear layer. Threads take contiguous shares of the panels, which become smaller towards the end. Within
+//! a share a few panels at a time are multiplied by all rows, strip of inputs by strip, group of rows by group. So weights
+//! are read from memory once and prefetched a strip ahead, or sooner; a strip of weights stays in the first-level cache,
+//! the activations in the second. Kernels only multiply; bias and residual are added here.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
