@@ -34,16 +34,16 @@ pub static KERNELS: GemmKernels = GemmKernels {
 
 /// Shapes the tiles: those of sums and activations have the rows of the pass, if these are fewer than 16, and 16 else.
 /// So few rows are loaded without padding, which would be a fifth of what the first-level cache is filled with.
-fn around(rows: usize, share: &mut dyn FnMut()) {
+fn around(rows: usize, shares: &mut dyn FnMut()) {
     if rows == 1 {
-        return share();
+        return shares();
     }
     let (of_rows, of_weights) = ([rows.min(TILE_ROWS), TILE_ROWS], [TILE_ROWS, TILE_ROWS]);
     let mut shapes = [of_weights; 8];
     shapes[..5].fill(of_rows);
-    // SAFETY: an `Isa` is only ever one that the processor has; a share is no part of another.
+    // SAFETY: an `Isa` is only ever one that the processor has; a thread's shares are no part of others.
     let _tiles = unsafe { ShapedTiles::new(&TileShapes::new(shapes)) };
-    share();
+    shares();
 }
 
 fn kernel(_: Dtype, rows: usize, panels: usize) -> GemmKernel {
@@ -185,17 +185,17 @@ impl<const ROW_TILES: usize, const PANELS: usize> Prefetcher<'_, ROW_TILES, PANE
     /// Lines of each panel for one product, if all are prefetched by one group of rows.
     const LINES: usize = TILE_ROWS / (ROW_TILES * PANELS);
 
-    /// Called after each product. With one tile of rows, weights go to the first-level cache soon before they are read.
-    /// With more rows that holds a strip of them, beside the rows, so each group brings its share of the next strip into
-    /// the second-level cache.
+    /// Called after each product. In a pass of one tile of rows, weights go to the first-level cache soon before they are
+    /// read. With more rows that holds a strip of them, beside the rows, so each group brings its share of the next strip
+    /// into the second-level cache.
     #[inline(always)]
     fn after_product(&mut self) {
         self.due += Self::LINES;
         while self.due >= self.tile.prefetch_every {
             let from = self.ahead.next();
-            match ROW_TILES {
-                1 => prefetch_lines::<_MM_HINT_T0, PANELS>(from, self.tile.panel_bytes),
-                _ => prefetch_lines::<_MM_HINT_T1, PANELS>(from, self.tile.panel_bytes),
+            match ROW_TILES == 1 && self.ahead.soon {
+                true => prefetch_lines::<_MM_HINT_T0, PANELS>(from, self.tile.panel_bytes),
+                false => prefetch_lines::<_MM_HINT_T1, PANELS>(from, self.tile.panel_bytes),
             }
             self.due -= self.tile.prefetch_every;
         }
@@ -203,7 +203,8 @@ impl<const ROW_TILES: usize, const PANELS: usize> Prefetcher<'_, ROW_TILES, PANE
 }
 
 /// Brings 16 words of some rows of activations into the first-level cache, one step before they are loaded: a group's
-/// rows come from the second-level cache for every few panels.
+/// rows come from the second-level cache for every few panels. Where a strip is no multiple of 16 words, its rest stands for
+/// the step before the next call, and prefetches nothing.
 #[inline(always)]
 fn prefetch_rows(a: *const u32, rows: Range<usize>) {
     for r in rows {
@@ -303,6 +304,7 @@ mod tests {
         for (rows, outputs, inputs) in [
             (1, 16, 32),
             (1, 1, 1),
+            (3, 20, 0),
             (3, 130, 31),
             (16, 64, 64),
             (17, 70, 66),

@@ -19,7 +19,7 @@ pub static KERNELS: GemmKernels = GemmKernels {
     },
     fewer_panels: &[1],
     soon_rows: 1,
-    around: |_, share| share(),
+    around: |_, shares| shares(),
 };
 
 /// 16 registers: two accumulators per row and panel, the weights of one panel, and an activation.
@@ -128,7 +128,11 @@ unsafe fn tile<W: Avx2Load, const ROWS: usize, const PANELS: usize>(tile: &GemmT
         }
         let line = prefetch.next();
         for p in 0..PANELS {
-            _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(p * tile.panel_bytes).cast());
+            let line = line.wrapping_add(p * tile.panel_bytes).cast();
+            match prefetch.soon {
+                true => _mm_prefetch::<_MM_HINT_T0>(line),
+                false => _mm_prefetch::<_MM_HINT_T1>(line),
+            }
         }
         left -= steps;
     }

@@ -20,7 +20,7 @@ pub static KERNELS: GemmKernels = GemmKernels {
     },
     fewer_panels: &[1],
     soon_rows: 13,
-    around: |_, share| share(),
+    around: |_, shares| shares(),
 };
 
 /// 32 registers: `rows * panels` accumulators, `panels` weights and one activation. Few rows take many panels, so that
@@ -148,7 +148,11 @@ impl<W: Avx512Load> Avx512Kernel for W {
             }
             let line = prefetch.next();
             for p in 0..PANELS {
-                _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(p * tile.panel_bytes).cast());
+                let line = line.wrapping_add(p * tile.panel_bytes).cast();
+                match prefetch.soon {
+                    true => _mm_prefetch::<_MM_HINT_T0>(line),
+                    false => _mm_prefetch::<_MM_HINT_T1>(line),
+                }
             }
             left -= steps;
         }

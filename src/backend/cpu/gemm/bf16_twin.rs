@@ -14,7 +14,7 @@ pub static KERNELS: GemmKernels = GemmKernels {
     kernel: |_, _, _| tile,
     fewer_panels: &[1],
     soon_rows: 0,
-    around: |_, share| share(),
+    around: |_, shares| shares(),
 };
 
 unsafe fn tile(tile: &GemmTile) {

@@ -37,8 +37,8 @@ pub struct GemmKernels {
     pub kernel: fn(Dtype, rows: usize, panels: usize) -> GemmKernel,
     /// Passes of up to so many rows, of one group, prefetch weights soon before they are read, others a strip ahead.
     pub soon_rows: usize,
-    /// Runs a thread's share of a pass of so many rows, between what its kernels need before and after their calls.
-    pub around: fn(rows: usize, share: &mut dyn FnMut()),
+    /// Runs a thread's shares of a pass of so many rows, between what its kernels need before and after their calls.
+    pub around: fn(rows: usize, shares: &mut dyn FnMut()),
 }
 
 /// Adds the products of a tile to its sums and stores them.
@@ -52,7 +52,8 @@ pub type GemmKernel = unsafe fn(&GemmTile);
 pub struct GemmTile {
     /// Activations; rows are the operand's `row_stride` words apart.
     pub a: *const u32,
-    /// The activations of the next kernel call, to be prefetched. May lie past the end of them.
+    /// The activations of the next kernel call, or after the last those of the first, to be prefetched. They may have fewer
+    /// rows than these.
     pub next_a: *const u32,
     /// Rows of the group, whose padding `a` and `sums` have too.
     pub rows: usize,
@@ -73,11 +74,12 @@ pub struct GemmTile {
     pub prefetch_every: usize,
 }
 
-/// The lines of the first panel that a kernel call prefetches, one after another, into the cache that it chooses. May lie
-/// past the end of the weights.
+/// The lines of the first panel that a kernel call prefetches, one after another. May lie past the end of the weights.
 #[derive(Clone, Copy)]
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "the software twin prefetches nothing"))]
 pub struct LinesAhead {
+    /// Whether they are read soon, for the first-level cache; otherwise a strip later.
+    pub soon: bool,
     at: *const u8,
     /// Lines to prefetch from here, before those at `then`.
     left: usize,
@@ -89,25 +91,28 @@ impl LinesAhead {
     /// read. Half as many brought less (benches/cpu/NOTES.md).
     const DISTANCE: usize = 32;
 
-    /// Lines that are read soon: `DISTANCE` further in the strip of `lines` lines at `strip`, then in the one at `next`.
+    /// Those `DISTANCE` further on than the strip of `lines` lines at `strip`, which the one at `next` follows.
     fn soon(strip: *const u8, lines: usize, next: *const u8) -> Self {
         let ahead = Self::DISTANCE * size_of::<CacheLine>();
         match lines.checked_sub(Self::DISTANCE) {
-            Some(left) => Self { at: strip.wrapping_add(ahead), left, then: next },
-            None => Self::all(next.wrapping_add(ahead - lines * size_of::<CacheLine>())),
+            Some(left) => Self { soon: true, at: strip.wrapping_add(ahead), left, then: next },
+            None => {
+                let at = next.wrapping_add(ahead - lines * size_of::<CacheLine>());
+                Self { soon: true, ..Self::strip_ahead(at) }
+            }
         }
     }
 
-    /// All from one place on.
-    fn all(at: *const u8) -> Self {
-        Self { at, left: usize::MAX, then: at }
+    /// All from one place on, a strip before they are read.
+    fn strip_ahead(at: *const u8) -> Self {
+        Self { soon: false, at, left: usize::MAX, then: at }
     }
 
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "the software twin prefetches nothing"))]
+    #[cfg(any(test, target_arch = "x86_64"))]
     #[inline(always)]
     pub fn next(&mut self) -> *const u8 {
         if self.left == 0 {
-            *self = Self::all(self.then);
+            (self.at, self.left) = (self.then, usize::MAX);
         }
         let line = self.at;
         self.at = line.wrapping_add(size_of::<CacheLine>());
@@ -142,7 +147,7 @@ fn unit_groups(rows: usize, most: usize, unit: usize) -> impl ExactSizeIterator<
 pub struct GemmScratch {
     /// Packed activations.
     operands: Vec<CacheLine>,
-    /// The sums of each share of the panels.
+    /// The sums of each thread, or in a grouped layer of each share of the panels.
     sums: Vec<Vec<f32>>,
     /// The passes of a grouped layer, their packed activations, and the shares of their panels.
     passes: Vec<ExpertPass>,
@@ -219,8 +224,10 @@ pub fn grouped<'x>(
     let out = OutputColumns::of(out);
     cores.team.for_chunks_then(packed, 1, pack, &mut sums[..shares.len()], |i, sums, packed| {
         let PassShare { pass: number, panels } = &shares[i];
-        let mut only = Some(panels.clone());
-        pass(*number).run_shares(bytemuck::cast_slice(&packed[*number]), || only.take(), sums, &out);
+        let (mut only, pass) = (Some(panels.clone()), pass(*number));
+        // Which share this thread takes next is not known: often the one that follows.
+        let follows = (panels.end < w.panels()).then_some(panels.end);
+        pass.run_shares(bytemuck::cast_slice(&packed[*number]), || only.take(), follows, sums, &out);
     });
 }
 
@@ -259,20 +266,20 @@ enum PanelShares {
 }
 
 impl PanelShares {
+    /// The share that begins with panel `from`, unless that is past the end.
+    fn at(self, from: usize) -> Option<Range<usize>> {
+        let (each, all) = match self {
+            PanelShares::Even { each, all } => (each, all),
+            PanelShares::Shrinking { threads, all, .. } if all.saturating_sub(from) <= threads => (1, all),
+            PanelShares::Shrinking { per_call, threads, all } => {
+                ((all - from).div_ceil(2 * threads).div_ceil(per_call) * per_call, all)
+            }
+        };
+        (from < all).then(|| from..(from + each).min(all))
+    }
+
     fn iter(self) -> impl Iterator<Item = Range<usize>> {
-        let mut from = 0;
-        std::iter::from_fn(move || {
-            let (each, all) = match self {
-                PanelShares::Even { each, all } => (each, all),
-                PanelShares::Shrinking { threads, all, .. } if all - from <= threads => (1, all),
-                PanelShares::Shrinking { per_call, threads, all } => {
-                    ((all - from).div_ceil(2 * threads).div_ceil(per_call) * per_call, all)
-                }
-            };
-            let share = from..(from + each).min(all);
-            from = share.end;
-            (!share.is_empty()).then_some(share)
-        })
+        std::iter::successors(self.at(0), move |share| self.at(share.end))
     }
 
     fn len(self) -> usize {
@@ -287,12 +294,19 @@ impl PanelShares {
 /// Gives each share to the first thread that asks.
 struct ShareClaims {
     shares: PanelShares,
-    claimed: AtomicUsize,
+    /// The first panel that is in no share yet.
+    from: AtomicUsize,
 }
 
 impl ShareClaims {
+    fn new(shares: PanelShares) -> Self {
+        Self { shares, from: AtomicUsize::new(0) }
+    }
+
     fn next(&self) -> Option<Range<usize>> {
-        self.shares.iter().nth(self.claimed.fetch_add(1, Ordering::Relaxed))
+        let claim = |from| Some(self.shares.at(from)?.end);
+        let from = self.from.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim).ok()?;
+        self.shares.at(from)
     }
 }
 
@@ -301,7 +315,7 @@ impl ShareClaims {
 struct PanelCall {
     first: usize,
     count: usize,
-    /// The first panel of this thread's next call.
+    /// The panel to prefetch, of a later call: behind these.
     next: Option<usize>,
 }
 
@@ -355,7 +369,7 @@ impl<'a> WeightPass<'a> {
         let operands = packing.room(operands);
         let (threads, all) = (self.cores.team.threads(), self.w.panels());
         let shares = PanelShares::Shrinking { per_call: self.panels_per_call(), threads, all };
-        let claims = ShareClaims { shares, claimed: AtomicUsize::new(0) };
+        let claims = ShareClaims::new(shares);
         sums.resize_with(threads.max(sums.len()), Vec::new);
         let out = OutputColumns::of(out);
         let row = |r: usize| input(self.first_row + r);
@@ -364,7 +378,7 @@ impl<'a> WeightPass<'a> {
             packing.chunk(),
             |chunk, out| packing.pack_chunk(self.cores.isa, chunk, out, row),
             &mut sums[..threads.min(shares.len())],
-            |_, sums, operands| self.run_shares(operands, || claims.next(), sums, &out),
+            |_, sums, operands| self.run_shares(operands, || claims.next(), None, sums, &out),
         );
     }
 
@@ -388,11 +402,12 @@ impl<'a> WeightPass<'a> {
     }
 
     /// Multiplies shares of the panels by all rows, until `claim` has none. Each is claimed before the last call of the one
-    /// before, which prefetches it. `operands`: the packed rows.
+    /// before, which prefetches it; the very last call prefetches panel `follows`. `operands`: the packed rows.
     fn run_shares(
         &self,
         operands: &[u32],
         mut claim: impl FnMut() -> Option<Range<usize>>,
+        follows: Option<usize>,
         sums: &mut Vec<f32>,
         out: &OutputColumns,
     ) {
@@ -405,7 +420,11 @@ impl<'a> WeightPass<'a> {
                 let count = if fits(&&per_call) { per_call } else { fewer() };
                 let rest = share.start + count..share.end;
                 let next = if rest.is_empty() { claim() } else { Some(rest) };
-                let call = PanelCall { first: share.start, count, next: next.as_ref().map(|next| next.start) };
+                let call = PanelCall {
+                    first: share.start,
+                    count,
+                    next: next.as_ref().map_or(follows, |next| Some(next.start)),
+                };
                 self.panels(operands, call, sums, out);
                 match next {
                     Some(next) => share = next,
@@ -425,6 +444,9 @@ impl<'a> WeightPass<'a> {
         // Nothing is left to do with the sums of the last strip: they are the output, or added to it.
         let output =
             (whole && self.bias.is_none() && words > 0).then(|| (out.rows_at(rows, first * PANEL, width), out.width()));
+        if words == 0 {
+            sums.fill(0.0);
+        }
         for strip in self.operand.strips(words) {
             let last = strip.first + strip.words == words;
             let to = match output.filter(|_| last) {
@@ -484,9 +506,9 @@ impl<'a> WeightPass<'a> {
                 to: to.to.wrapping_add(group.first * to.stride),
                 to_stride: to.stride,
                 adds: to.adds,
-                prefetch: match self.rows <= self.kernels.soon_rows {
-                    true => LinesAhead::soon(w, strip.words * word_bytes / size_of::<CacheLine>(), next),
-                    false => LinesAhead::all(next.wrapping_add((number * fetched).min(last_line))),
+                prefetch: match self.group_count == 1 && self.rows <= self.kernels.soon_rows {
+                    true => LinesAhead::soon(w, (strip.words * word_bytes).div_ceil(size_of::<CacheLine>()), next),
+                    false => LinesAhead::strip_ahead(next.wrapping_add((number * fetched).min(last_line))),
                 },
                 prefetch_every,
             };
@@ -557,6 +579,9 @@ mod tests {
             {
                 let listed: Vec<_> = shares.iter().collect();
                 assert!(listed.iter().cloned().flatten().eq(0..all));
+                let claims = ShareClaims::new(shares);
+                let claimed: Vec<_> = std::iter::from_fn(|| claims.next()).collect();
+                assert_eq!((claimed, claims.next()), (listed.clone(), None));
                 assert!((0..shares.len()).all(|i| shares.get(i) == listed[i]));
                 let whole =
                     |share: &Range<usize>| share.len().is_multiple_of(per_call) || share.end == all || share.len() == 1;
@@ -566,6 +591,20 @@ mod tests {
         }
         let shares = PanelShares::Shrinking { per_call: 2, threads: 2, all: 48 };
         assert_eq!(shares.iter().map(|share| share.len()).collect::<Vec<_>>(), [12, 10, 8, 6, 4, 2, 2, 2, 1, 1]);
+    }
+
+    #[test]
+    fn threads_that_claim_at_once_get_each_share_once() {
+        let shares = PanelShares::Shrinking { per_call: 2, threads: 4, all: 5000 };
+        let claims = ShareClaims::new(shares);
+        let mut claimed = Vec::new();
+        std::thread::scope(|scope| {
+            let claim = || std::iter::from_fn(|| claims.next()).collect::<Vec<_>>();
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(claim)).collect();
+            claimed.extend(threads.into_iter().flat_map(|thread| thread.join().expect("claiming does not panic")));
+        });
+        claimed.sort_by_key(|share| share.start);
+        assert_eq!(claimed, shares.iter().collect::<Vec<_>>());
     }
 
     /// A group of fewer rows than a unit has all rows: kernels of tiles rely on it.
