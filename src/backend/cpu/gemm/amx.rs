@@ -72,7 +72,7 @@ const RESIDENT: usize = 2;
 #[target_feature(enable = "avx512f")]
 unsafe fn tile<const ROW_TILES: usize, const PANELS: usize, const N: usize>(tile: &GemmTile) {
     const { assert!(PANELS.is_multiple_of(N) && TILE_ROWS.is_multiple_of(ROW_TILES * PANELS)) };
-    let mut prefetch = Prefetcher::<ROW_TILES, PANELS> { tile, due: 0, ahead: tile.prefetch };
+    let mut prefetch = WeightPrefetcher::<ROW_TILES, PANELS> { tile, due: 0, ahead: tile.prefetch };
     for panel in (0..PANELS).step_by(N) {
         let next_a = if panel + N < PANELS { tile.a } else { tile.next_a };
         // SAFETY: the caller's promises are passed on.
@@ -87,7 +87,7 @@ unsafe fn multiply<const ROW_TILES: usize, const PANELS: usize, const N: usize>(
     tile: &GemmTile,
     panel: usize,
     next_a: *const u32,
-    prefetch: &mut Prefetcher<ROW_TILES, PANELS>,
+    prefetch: &mut WeightPrefetcher<ROW_TILES, PANELS>,
 ) {
     const { assert!(ROW_TILES * N <= 4 && ROW_TILES <= 2, "eight tile registers") };
     let width = PANELS * PANEL;
@@ -174,14 +174,14 @@ unsafe fn multiply<const ROW_TILES: usize, const PANELS: usize, const N: usize>(
 
 /// Brings the weights of later products into a cache, some lines of all panels after each product: two threads read
 /// faster so than with all lines of a step after its last product (benches/cpu/NOTES.md).
-struct Prefetcher<'a, const ROW_TILES: usize, const PANELS: usize> {
+struct WeightPrefetcher<'a, const ROW_TILES: usize, const PANELS: usize> {
     tile: &'a GemmTile,
     /// Lines of each panel that are due, times `prefetch_every`.
     due: usize,
     ahead: LinesAhead,
 }
 
-impl<const ROW_TILES: usize, const PANELS: usize> Prefetcher<'_, ROW_TILES, PANELS> {
+impl<const ROW_TILES: usize, const PANELS: usize> WeightPrefetcher<'_, ROW_TILES, PANELS> {
     /// Lines of each panel for one product, if all are prefetched by one group of rows.
     const LINES: usize = TILE_ROWS / (ROW_TILES * PANELS);
 

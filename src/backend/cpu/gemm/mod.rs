@@ -1,5 +1,6 @@
 //! Linear layers: weights packed in panels (`pack`), the clear loops (`clear`), and the fast path: activations packed
-//! for the kernels (`operand`), the loops over rows and panels (`drive`), and the kernels of each instruction set.
+//! for the kernels (`operand`), the loops over rows and panels (`drive`), which threads share out (`shares`), and the
+//! kernels of each instruction set.
 //! Which operands may be rounded is stated in [`crate::backend`].
 //!
 //! Every output is one sequence of sums over the inputs in rising order, whatever the number of rows: the work is
@@ -23,6 +24,7 @@ mod one_row;
 mod operand;
 mod pack;
 mod quantised;
+mod shares;
 mod stack;
 #[cfg(target_arch = "x86_64")]
 mod widening;
