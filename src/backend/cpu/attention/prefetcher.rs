@@ -26,8 +26,8 @@ impl<'a> Prefetcher<'a> {
         Self { reads, task, layout, stored, at: 0 }
     }
 
-    /// The pages, as many of `pages` as there are, that a kernel call with `key_words` words per key and `pair` elements
-    /// per word prefetches while it folds the tile whose own reads end at `reads`.
+    /// Fills `pages` with those to prefetch during a kernel call, and returns as many as were found. The call folds a tile
+    /// whose own reads end at `reads`, with `key_words` words per key and `pair` elements per word.
     pub fn next<'p>(
         &mut self,
         reads: usize,

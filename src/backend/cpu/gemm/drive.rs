@@ -389,6 +389,7 @@ impl<'a> WeightPass<'a> {
         let output =
             (whole && self.bias.is_none() && words > 0).then(|| (out.rows_at(rows, first * PANEL, width), out.width()));
         if words == 0 {
+            // No strip stores any.
             sums.fill(0.0);
         }
         for strip in self.operand.strips(words) {
