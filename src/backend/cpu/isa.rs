@@ -4,6 +4,7 @@
 
 use std::env;
 use std::fmt;
+use std::sync::LazyLock;
 
 use crate::backend::Dtype;
 use crate::error::{Error, Result};
@@ -124,16 +125,26 @@ impl Isa {
 }
 
 /// Whether bf16 dot products run at twice the rate of f32 multiply-adds, judged by the CPU vendor.
-#[cfg(target_arch = "x86_64")]
 fn dot_products_pay() -> bool {
-    let leaf = std::arch::x86_64::__cpuid(0);
-    [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD"
+    *IS_AMD
 }
 
-#[cfg(not(target_arch = "x86_64"))]
-fn dot_products_pay() -> bool {
-    false
+/// Whether weights for few rows come faster if they are prefetched soon before they are read, into the first-level cache,
+/// than a strip ahead into the second; judged by the CPU vendor. On Emerald Rapids they do, for one row by 6 to 20 %; on
+/// Zen 4 one row takes half as long again (benches/cpu/NOTES.md).
+pub fn soon_prefetches_pay() -> bool {
+    !*IS_AMD
 }
+
+static IS_AMD: LazyLock<bool> = LazyLock::new(|| {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let leaf = std::arch::x86_64::__cpuid(0);
+        [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD"
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+});
 
 impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

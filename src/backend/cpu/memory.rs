@@ -1,4 +1,4 @@
-//! Host memory: how much is free, the cache line that buffers are made of, and prefetching one.
+//! Host memory: how much is free, the cache line that buffers are made of, and prefetching one into a cache.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -15,15 +15,25 @@ pub fn free_bytes() -> usize {
     usize::try_from(system.available_memory().min(group)).unwrap_or(usize::MAX)
 }
 
-/// Brings the cache line at `address` into the second-level cache. The address need not be valid.
+/// A cache of one core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cache {
+    First,
+    Second,
+}
+
+/// Brings the line at `address` into a cache. The address need not be valid.
 #[inline(always)]
-pub fn prefetch_line(address: *const u8) {
+pub fn prefetch_line(address: *const u8, into: Cache) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch reads nothing, whatever the address.
     unsafe {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T1>(address.cast());
+        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+        match into {
+            Cache::First => _mm_prefetch::<_MM_HINT_T0>(address.cast()),
+            Cache::Second => _mm_prefetch::<_MM_HINT_T1>(address.cast()),
+        }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
+    let _ = (address, into);
 }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::lanes::{FloatLanes, KernelPath, MOST_ROWS};
 use super::tiles::PAGES;
 use crate::backend::cpu::kv::SLOTS;
-use crate::backend::cpu::memory::{CacheLine, prefetch_line};
+use crate::backend::cpu::memory::{Cache, CacheLine, prefetch_line};
 use crate::backend::cpu::rows::sum_lanes;
 use crate::backend::cpu::sums::tanh;
 use crate::backend::{MOST_HEAD_DIM, Scoring};
@@ -66,7 +66,7 @@ pub struct TileView<P: KernelPath> {
     pub values: [*const P::Word; PAGES],
 }
 
-/// A page to bring into the second-level cache during a kernel call. The addresses need not be valid.
+/// A page to bring into a cache during a kernel call. The addresses need not be valid.
 #[derive(Clone, Copy)]
 pub struct Prefetch {
     pub keys: *const u8,
@@ -83,28 +83,29 @@ impl Prefetch {
     }
 
     #[inline(always)]
-    pub fn keys(&self, word: usize) {
-        prefetch_line(self.keys.wrapping_add(word * self.strides.0));
+    pub fn keys(&self, word: usize, into: Cache) {
+        prefetch_line(self.keys.wrapping_add(word * self.strides.0), into);
     }
 
     #[inline(always)]
-    pub fn values(&self, word: usize) {
+    pub fn values(&self, word: usize, into: Cache) {
         for line in (0..self.strides.1).step_by(size_of::<CacheLine>()) {
-            prefetch_line(self.values.wrapping_add(word * self.strides.1 + line));
+            prefetch_line(self.values.wrapping_add(word * self.strides.1 + line), into);
         }
     }
 
-    /// The first line of a word's values: of wide heads, the processor fetches the one beside it.
+    /// The first line of a word's values, into the second-level cache: of wide heads, the processor fetches the one beside
+    /// it.
     #[inline(always)]
     fn first_line(&self, word: usize) {
-        prefetch_line(self.values.wrapping_add(word * self.strides.1));
+        prefetch_line(self.values.wrapping_add(word * self.strides.1), Cache::Second);
     }
 
-    /// All at once.
+    /// All at once, into the second-level cache.
     #[inline(always)]
     pub fn whole(&self, key_words: usize, tile_words: usize) {
-        (0..key_words).for_each(|word| self.keys(word));
-        (0..tile_words).for_each(|word| self.values(word));
+        (0..key_words).for_each(|word| self.keys(word, Cache::Second));
+        (0..tile_words).for_each(|word| self.values(word, Cache::Second));
     }
 }
 
@@ -254,7 +255,7 @@ unsafe fn score<P: KernelPath, const R: usize, const N: usize>(
         let mut acc = [[P::Lanes::splat(0.0); N]; R];
         for i in 0..geometry.key_words {
             for page in beside_products::<R>(prefetch) {
-                page.keys(i);
+                page.keys(i, if R <= SPREADING_ROWS { Cache::Second } else { P::PAGE_CACHE });
             }
             let mut k = [P::operand(keys[0].add(i * SLOTS)); N];
             for n in 1..N {
@@ -390,7 +391,11 @@ unsafe fn add_values<P: KernelPath, const R: usize, const N: usize>(
             let values = tile.values[page].add(panel * SLOTS);
             for j in from..upto {
                 for page in beside_products::<R>(prefetch) {
-                    if R <= SPREADING_ROWS { page.values(j) } else { page.first_line(j) }
+                    match P::PAGE_CACHE {
+                        _ if R <= SPREADING_ROWS => page.values(j, Cache::Second),
+                        Cache::First => page.values(j, Cache::First),
+                        Cache::Second => page.first_line(j),
+                    }
                 }
                 let row = values.add((j - page * SLOTS / P::WORD_ELEMENTS) * geometry.width);
                 let mut v = [P::operand(row); N];

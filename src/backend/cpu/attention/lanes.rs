@@ -5,6 +5,7 @@ use bytemuck::Pod;
 
 use super::fold::{Geometry, Prefetch, RowStates, StatesMut, StatesRef, TileView, VisibleLanes};
 use super::gather::MaskWord;
+use crate::backend::cpu::memory::Cache;
 
 /// Rows (times heads of a group) that a kernel call folds at most, if their scores are in vector registers: those for a
 /// tile fill 24 of AVX-512's 32.
@@ -88,6 +89,8 @@ pub trait KernelPath {
     const ROWS: usize = VECTOR_ROWS;
     /// Rows of queries that a kernel call may read behind its last one.
     const ROWS_READ_AHEAD: usize = 0;
+    /// Where calls of many rows, which prefetch one page each, prefetch it to.
+    const PAGE_CACHE: Cache = Cache::Second;
     /// Accumulators of sixteen lanes that a kernel keeps in registers for each row.
     const ROW_VECTORS: usize;
     /// The path over f32 pages that is used, with the same results, after a tile was widened once for several calls.

@@ -9,13 +9,14 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::drive::{GemmKernel, GemmKernels, GemmTile, LinesAhead};
+use super::drive::{GemmKernel, GemmKernels, GemmTile};
+use super::lines_ahead::LinesAhead;
 use super::one_row;
 use super::operand::{OperandFormat, TILE_STRIDE};
 use super::pack::PANEL;
 use crate::backend::Dtype;
 use crate::backend::cpu::amx::{self, ShapedTiles, TILE_ROWS, TileShapes};
-use crate::backend::cpu::memory::CacheLine;
+use crate::backend::cpu::memory::{Cache, CacheLine};
 
 /// For bf16 weights only.
 pub static KERNELS: GemmKernels = GemmKernels {
@@ -29,6 +30,7 @@ pub static KERNELS: GemmKernels = GemmKernels {
     kernel,
     fewer_panels: &[4, 2, 1],
     soon_rows: TILE_ROWS,
+    strip_cache: |_| Cache::Second,
     around,
 };
 
@@ -192,10 +194,10 @@ impl<const ROW_TILES: usize, const PANELS: usize> WeightPrefetcher<'_, ROW_TILES
     fn after_product(&mut self) {
         self.due += Self::LINES;
         while self.due >= self.tile.prefetch_every {
-            let from = self.ahead.next();
-            match ROW_TILES == 1 && self.ahead.soon {
-                true => prefetch_lines::<_MM_HINT_T0, PANELS>(from, self.tile.panel_bytes),
-                false => prefetch_lines::<_MM_HINT_T1, PANELS>(from, self.tile.panel_bytes),
+            // Only with one tile of rows are weights ever prefetched soon; the compiler sees so that others have one way.
+            match ROW_TILES == 1 {
+                true => self.ahead.prefetch::<PANELS>(self.tile.panel_bytes),
+                false => self.ahead.prefetch_into::<PANELS>(self.tile.panel_bytes, Cache::Second),
             }
             self.due -= self.tile.prefetch_every;
         }
@@ -218,15 +220,6 @@ fn prefetch_rows(a: *const u32, rows: Range<usize>) {
 fn prefetch_outputs<const N: usize>(tile: &GemmTile, panel: usize) {
     for (r, p) in (0..tile.rows).flat_map(|r| (panel..panel + N).map(move |p| (r, p))) {
         amx::prefetch_for_writing(tile.to.wrapping_add(r * tile.to_stride + p * PANEL).cast());
-    }
-}
-
-/// Prefetches a line of each panel.
-#[inline(always)]
-fn prefetch_lines<const HINT: i32, const PANELS: usize>(from: *const u8, panel_bytes: usize) {
-    for p in 0..PANELS {
-        // SAFETY: a prefetch reads nothing, whatever the address.
-        unsafe { _mm_prefetch::<HINT>(from.wrapping_add(p * panel_bytes).cast()) };
     }
 }
 

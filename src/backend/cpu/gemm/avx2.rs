@@ -7,6 +7,7 @@ use super::operand::{OperandFormat, ROW_STRIDE};
 use super::pack::PANEL;
 use super::widening::{Bf16Weights, F16Weights, F32Weights, PanelWeights};
 use crate::backend::Dtype;
+use crate::backend::cpu::memory::Cache;
 
 pub static KERNELS: GemmKernels = GemmKernels {
     rows: 6,
@@ -19,6 +20,7 @@ pub static KERNELS: GemmKernels = GemmKernels {
     },
     fewer_panels: &[1],
     soon_rows: 1,
+    strip_cache: |_| Cache::Second,
     around: |_, shares| shares(),
 };
 
@@ -126,14 +128,7 @@ unsafe fn tile<W: Avx2Load, const ROWS: usize, const PANELS: usize>(tile: &GemmT
             // SAFETY: at most one past the end of the strips.
             (a, w) = unsafe { (a.add(W::WORDS), w.add(W::BYTES)) };
         }
-        let line = prefetch.next();
-        for p in 0..PANELS {
-            let line = line.wrapping_add(p * tile.panel_bytes).cast();
-            match prefetch.soon {
-                true => _mm_prefetch::<_MM_HINT_T0>(line),
-                false => _mm_prefetch::<_MM_HINT_T1>(line),
-            }
-        }
+        prefetch.prefetch::<PANELS>(tile.panel_bytes);
         left -= steps;
     }
     for (r, acc) in acc.iter().enumerate() {

@@ -8,6 +8,7 @@ use super::operand::{OperandFormat, ROW_STRIDE};
 use super::pack::PANEL;
 use super::widening::{Bf16Weights, F16Weights, F32Weights, PanelWeights};
 use crate::backend::Dtype;
+use crate::backend::cpu::memory::Cache;
 
 pub static KERNELS: GemmKernels = GemmKernels {
     rows: 13,
@@ -20,6 +21,7 @@ pub static KERNELS: GemmKernels = GemmKernels {
     },
     fewer_panels: &[1],
     soon_rows: 13,
+    strip_cache: |_| Cache::Second,
     around: |_, shares| shares(),
 };
 
@@ -146,14 +148,7 @@ impl<W: Avx512Load> Avx512Kernel for W {
                 // SAFETY: at most one past the end of the strips.
                 (a, w) = unsafe { (a.add(W::WORDS), w.add(W::BYTES)) };
             }
-            let line = prefetch.next();
-            for p in 0..PANELS {
-                let line = line.wrapping_add(p * tile.panel_bytes).cast();
-                match prefetch.soon {
-                    true => _mm_prefetch::<_MM_HINT_T0>(line),
-                    false => _mm_prefetch::<_MM_HINT_T1>(line),
-                }
-            }
+            prefetch.prefetch::<PANELS>(tile.panel_bytes);
             left -= steps;
         }
         for (r, acc) in acc.iter().enumerate() {

@@ -8,10 +8,14 @@ use super::drive::{GemmKernels, GemmTile};
 use super::operand::{OperandFormat, ROW_STRIDE};
 use super::pack::PANEL;
 use crate::backend::Dtype;
+use crate::backend::cpu::memory::Cache;
 
 pub static KERNELS: GemmKernels = GemmKernels {
     rows: 14,
     soon_rows: 14,
+    // For 32 rows the first-level cache is 2 to 5 % faster on Zen 4 and 5, for 128 the same. For one group it takes up to
+    // half as long again on Zen 4 (benches/cpu/NOTES.md).
+    strip_cache: |groups| if groups == 1 { Cache::Second } else { Cache::First },
     operand: |dtype| if dtype == Dtype::Bf16 { OperandFormat::Bf16Pairs } else { (avx512::KERNELS.operand)(dtype) },
     kernel: |dtype, rows, panels| match dtype {
         Dtype::Bf16 => avx512::kernel::<Bf16PairDot>(rows, panels),
@@ -54,12 +58,7 @@ impl Avx512Kernel for Bf16PairDot {
                 // SAFETY: at most one past the end of the strips.
                 (a, w) = unsafe { (a.add(1), w.add(64)) };
             }
-            let line = prefetch.next();
-            for p in 0..PANELS {
-                // Into the first-level cache: on Zen 5 5 % faster than into the second for 32 rows, the same for 8, 14 and
-                // 128 (benches/cpu/NOTES.md).
-                _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(p * tile.panel_bytes).cast());
-            }
+            prefetch.prefetch::<PANELS>(tile.panel_bytes);
             left -= steps;
         }
         for (r, acc) in acc.iter().enumerate() {

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use super::blocks::BlockScratch;
+use super::lines_ahead::LinesAhead;
 use super::operand::{ActivationPacking, OperandFormat, Strip};
 use super::pack::PANEL;
 use super::quantised::QuantScratch;
@@ -13,7 +14,8 @@ use super::shares::{PanelShares, ShareClaims};
 use super::{CpuMatrix, OutputMode};
 use crate::backend::Dtype;
 use crate::backend::cpu::columns::OutputColumns;
-use crate::backend::cpu::memory::CacheLine;
+use crate::backend::cpu::isa::soon_prefetches_pay;
+use crate::backend::cpu::memory::{Cache, CacheLine};
 use crate::backend::cpu::rows::for_each_isa;
 use crate::backend::cpu::{Cores, CpuBuffer, Isa};
 
@@ -35,8 +37,11 @@ pub struct GemmKernels {
     pub operand: fn(Dtype) -> OperandFormat,
     /// The kernel for weights of this dtype and exactly this many rows and panels.
     pub kernel: fn(Dtype, rows: usize, panels: usize) -> GemmKernel,
-    /// Passes of up to so many rows, of one group, prefetch weights soon before they are read, others a strip ahead.
+    /// Passes of up to so many rows, of one group, prefetch weights soon before they are read, on processors where that
+    /// pays; others a strip ahead.
     pub soon_rows: usize,
+    /// Where weights are prefetched a strip ahead, in passes of so many groups.
+    pub strip_cache: fn(groups: usize) -> Cache,
     /// Runs a thread's shares of a pass of so many rows, between what its kernels need before and after their calls.
     pub around: fn(rows: usize, shares: &mut dyn FnMut()),
 }
@@ -72,53 +77,6 @@ pub struct GemmTile {
     /// The weights to prefetch: after every `prefetch_every` words one cache line of each panel.
     pub prefetch: LinesAhead,
     pub prefetch_every: usize,
-}
-
-/// The lines of the first panel that a kernel call prefetches, one after another. May lie past the end of the weights.
-#[derive(Clone, Copy)]
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "the software twin prefetches nothing"))]
-pub struct LinesAhead {
-    /// Whether they are read soon, for the first-level cache; otherwise a strip later.
-    pub soon: bool,
-    at: *const u8,
-    /// Lines to prefetch from here, before those at `then`.
-    left: usize,
-    then: *const u8,
-}
-
-impl LinesAhead {
-    /// Lines between one in use and the one that is prefetched with it, where they are prefetched soon before they are
-    /// read. Half as many brought less (benches/cpu/NOTES.md).
-    const DISTANCE: usize = 32;
-
-    /// Those `DISTANCE` further on than the strip of `lines` lines at `strip`, which the one at `next` follows.
-    fn soon(strip: *const u8, lines: usize, next: *const u8) -> Self {
-        let ahead = Self::DISTANCE * size_of::<CacheLine>();
-        match lines.checked_sub(Self::DISTANCE) {
-            Some(left) => Self { soon: true, at: strip.wrapping_add(ahead), left, then: next },
-            None => {
-                let at = next.wrapping_add(ahead - lines * size_of::<CacheLine>());
-                Self { soon: true, ..Self::strip_ahead(at) }
-            }
-        }
-    }
-
-    /// All from one place on, a strip before they are read.
-    fn strip_ahead(at: *const u8) -> Self {
-        Self { soon: false, at, left: usize::MAX, then: at }
-    }
-
-    #[cfg(any(test, target_arch = "x86_64"))]
-    #[inline(always)]
-    pub fn next(&mut self) -> *const u8 {
-        if self.left == 0 {
-            (self.at, self.left) = (self.then, usize::MAX);
-        }
-        let line = self.at;
-        self.at = line.wrapping_add(size_of::<CacheLine>());
-        self.left -= 1;
-        line
-    }
 }
 
 /// Rows `first .. first + rows` of a pass, multiplied by one kernel call.
@@ -283,6 +241,8 @@ struct WeightPass<'a> {
     rows: usize,
     /// How many groups the rows are divided into.
     group_count: usize,
+    /// Whether weights are prefetched soon before they are read, not a strip ahead.
+    prefetches_soon: bool,
     bias: Option<&'a [f32]>,
     mode: OutputMode,
 }
@@ -298,7 +258,8 @@ impl<'a> WeightPass<'a> {
     ) -> Self {
         let RowGroup { first: first_row, rows } = rows;
         let (operand, group_count) = ((kernels.operand)(w.dtype()), rows.div_ceil(kernels.rows));
-        Self { cores, kernels, w, operand, first_row, rows, group_count, bias, mode }
+        let prefetches_soon = group_count == 1 && rows <= kernels.soon_rows && soon_prefetches_pay();
+        Self { cores, kernels, w, operand, first_row, rows, group_count, prefetches_soon, bias, mode }
     }
 
     /// Packs its rows, whose activations `input` returns, into `operands`, and multiplies them.
@@ -435,6 +396,7 @@ impl<'a> WeightPass<'a> {
         let prefetch_every = self.group_count * size_of::<CacheLine>() / word_bytes;
         let fetched = strip.words.div_ceil(prefetch_every) * size_of::<CacheLine>();
         let last_line = (strip.words * word_bytes).saturating_sub(size_of::<CacheLine>());
+        let strip_cache = (self.kernels.strip_cache)(self.group_count);
         let (w, unit) = (weights[strip.first * word_bytes..].as_ptr(), self.operand.row_unit());
         for (number, group) in unit_groups(self.rows, self.kernels.rows, unit).enumerate() {
             let kernel = (self.kernels.kernel)(self.w.dtype(), group.rows, count);
@@ -451,9 +413,9 @@ impl<'a> WeightPass<'a> {
                 to: to.to.wrapping_add(group.first * to.stride),
                 to_stride: to.stride,
                 adds: to.adds,
-                prefetch: match self.group_count == 1 && self.rows <= self.kernels.soon_rows {
+                prefetch: match self.prefetches_soon {
                     true => LinesAhead::soon(w, (strip.words * word_bytes).div_ceil(size_of::<CacheLine>()), next),
-                    false => LinesAhead::strip_ahead(next.wrapping_add((number * fetched).min(last_line))),
+                    false => LinesAhead::strip_ahead(next.wrapping_add((number * fetched).min(last_line)), strip_cache),
                 },
                 prefetch_every,
             };
@@ -503,18 +465,6 @@ fn finish_loop(out: &mut [f32], sums: &[f32], bias: Option<&[f32]>, mode: Output
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// As many lines as the strip has, of both strips in a row, beginning `DISTANCE` further on.
-    #[test]
-    fn lines_that_are_read_soon_are_those_of_this_strip_and_then_of_the_next() {
-        let at = |line: usize| std::ptr::without_provenance::<u8>(line * size_of::<CacheLine>());
-        for lines in [1, 20, 31, 32, 33, 100, 256] {
-            let mut ahead = LinesAhead::soon(at(1000), lines, at(5000));
-            let found: Vec<_> = (0..lines).map(|_| ahead.next()).collect();
-            let both = (1000..1000 + lines).chain(5000..).skip(LinesAhead::DISTANCE).take(lines);
-            assert_eq!(found, both.map(at).collect::<Vec<_>>(), "{lines} lines");
-        }
-    }
 
     /// A group of fewer rows than a unit has all rows: kernels of tiles rely on it.
     #[test]

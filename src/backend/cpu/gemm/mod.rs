@@ -1,5 +1,5 @@
 //! Linear layers: weights packed in panels (`pack`), the clear loops (`clear`), and the fast path: activations packed
-//! for the kernels (`operand`), the loops over rows and panels (`drive`), which threads share out (`shares`), and the
+//! for the kernels (`operand`), the loops over rows and panels (`drive`), which threads share out (`shares`) and prefetch (`lines_ahead`), and the
 //! kernels of each instruction set.
 //! Which operands may be rounded is stated in [`crate::backend`].
 //!
@@ -19,6 +19,7 @@ mod blocks;
 mod clear;
 mod drive;
 mod grouped;
+mod lines_ahead;
 #[cfg(target_arch = "x86_64")]
 mod one_row;
 mod operand;
