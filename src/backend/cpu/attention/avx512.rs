@@ -190,7 +190,8 @@ impl KernelPath for Avx512Bf16Dot {
     const WIDENS: bool = false;
     const WORD_ELEMENTS: usize = 2;
     const ROW_VECTORS: usize = 4;
-    /// Although a page is read long after, from the second: on Zen 4 calls take 5 to 10 % less time so (benches/cpu/NOTES.md).
+    /// A page has moved to the second-level cache when it is read. Still calls of five and six rows take 1 to 7 % less
+    /// time so on Zen 4 (benches/cpu/NOTES.md).
     const PAGE_CACHE: Cache = Cache::First;
 
     #[inline(always)]

@@ -94,8 +94,8 @@ impl Prefetch {
         }
     }
 
-    /// The first line of a word's values, into the second-level cache: of wide heads, the processor fetches the one beside
-    /// it.
+    /// The first line of a word's values, into the second-level cache. Of wide heads, the processor fetches the one
+    /// beside it.
     #[inline(always)]
     fn first_line(&self, word: usize) {
         prefetch_line(self.values.wrapping_add(word * self.strides.1), Cache::Second);

@@ -89,7 +89,8 @@ pub trait KernelPath {
     const ROWS: usize = VECTOR_ROWS;
     /// Rows of queries that a kernel call may read behind its last one.
     const ROWS_READ_AHEAD: usize = 0;
-    /// Where calls of many rows, which prefetch one page each, prefetch it to.
+    /// The cache that calls of many rows, which prefetch one page each, prefetch it to: all lines to the first; to the
+    /// second all of the keys, but of a word's values the first alone.
     const PAGE_CACHE: Cache = Cache::Second;
     /// Accumulators of sixteen lanes that a kernel keeps in registers for each row.
     const ROW_VECTORS: usize;

@@ -30,7 +30,7 @@ pub static KERNELS: GemmKernels = GemmKernels {
     kernel,
     fewer_panels: &[4, 2, 1],
     soon_rows: TILE_ROWS,
-    strip_cache: |_| Cache::Second,
+    strip_cache: |_, _| Cache::Second,
     around,
 };
 
@@ -188,13 +188,13 @@ impl<const ROW_TILES: usize, const PANELS: usize> WeightPrefetcher<'_, ROW_TILES
     const LINES: usize = TILE_ROWS / (ROW_TILES * PANELS);
 
     /// Called after each product. In a pass of one tile of rows, weights go to the first-level cache soon before they are
-    /// read. With more rows that holds a strip of them, beside the rows, so each group brings its share of the next strip
-    /// into the second-level cache.
+    /// read. With more rows that cache holds a strip of weights beside the rows, so each group brings its share of the
+    /// next strip into the second-level cache.
     #[inline(always)]
     fn after_product(&mut self) {
         self.due += Self::LINES;
         while self.due >= self.tile.prefetch_every {
-            // Only with one tile of rows are weights ever prefetched soon; the compiler sees so that others have one way.
+            // Two tiles of rows never prefetch soon. With a constant cache their loop has no branch.
             match ROW_TILES == 1 {
                 true => self.ahead.prefetch::<PANELS>(self.tile.panel_bytes),
                 false => self.ahead.prefetch_into::<PANELS>(self.tile.panel_bytes, Cache::Second),

@@ -20,7 +20,7 @@ pub static KERNELS: GemmKernels = GemmKernels {
     },
     fewer_panels: &[1],
     soon_rows: 1,
-    strip_cache: |_| Cache::Second,
+    strip_cache: |_, _| Cache::Second,
     around: |_, shares| shares(),
 };
 

@@ -21,7 +21,7 @@ pub static KERNELS: GemmKernels = GemmKernels {
     },
     fewer_panels: &[1],
     soon_rows: 13,
-    strip_cache: |_| Cache::Second,
+    strip_cache: |_, _| Cache::Second,
     around: |_, shares| shares(),
 };
 

@@ -15,7 +15,7 @@ pub static KERNELS: GemmKernels = GemmKernels {
     kernel: |_, _, _| tile,
     fewer_panels: &[1],
     soon_rows: 0,
-    strip_cache: |_| Cache::Second,
+    strip_cache: |_, _| Cache::Second,
     around: |_, shares| shares(),
 };
 

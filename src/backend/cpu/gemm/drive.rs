@@ -38,10 +38,10 @@ pub struct GemmKernels {
     /// The kernel for weights of this dtype and exactly this many rows and panels.
     pub kernel: fn(Dtype, rows: usize, panels: usize) -> GemmKernel,
     /// Passes of up to so many rows, of one group, prefetch weights soon before they are read, on processors where that
-    /// pays; others a strip ahead.
+    /// pays; other passes a strip ahead.
     pub soon_rows: usize,
-    /// Where weights are prefetched a strip ahead, in passes of so many groups.
-    pub strip_cache: fn(groups: usize) -> Cache,
+    /// The cache that weights of this dtype are prefetched to a strip ahead, in passes of so many groups.
+    pub strip_cache: fn(Dtype, groups: usize) -> Cache,
     /// Runs a thread's shares of a pass of so many rows, between what its kernels need before and after their calls.
     pub around: fn(rows: usize, shares: &mut dyn FnMut()),
 }
@@ -396,7 +396,7 @@ impl<'a> WeightPass<'a> {
         let prefetch_every = self.group_count * size_of::<CacheLine>() / word_bytes;
         let fetched = strip.words.div_ceil(prefetch_every) * size_of::<CacheLine>();
         let last_line = (strip.words * word_bytes).saturating_sub(size_of::<CacheLine>());
-        let strip_cache = (self.kernels.strip_cache)(self.group_count);
+        let strip_cache = (self.kernels.strip_cache)(self.w.dtype(), self.group_count);
         let (w, unit) = (weights[strip.first * word_bytes..].as_ptr(), self.operand.row_unit());
         for (number, group) in unit_groups(self.rows, self.kernels.rows, unit).enumerate() {
             let kernel = (self.kernels.kernel)(self.w.dtype(), group.rows, count);
@@ -415,7 +415,7 @@ impl<'a> WeightPass<'a> {
                 adds: to.adds,
                 prefetch: match self.prefetches_soon {
                     true => LinesAhead::soon(w, (strip.words * word_bytes).div_ceil(size_of::<CacheLine>()), next),
-                    false => LinesAhead::strip_ahead(next.wrapping_add((number * fetched).min(last_line)), strip_cache),
+                    false => LinesAhead::all_from(next.wrapping_add((number * fetched).min(last_line)), strip_cache),
                 },
                 prefetch_every,
             };

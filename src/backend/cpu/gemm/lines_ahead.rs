@@ -1,5 +1,5 @@
-//! The lines of weights that a kernel call prefetches, one after another, and the cache they go to. `drive` chooses them;
-//! kernels say when the next one is due.
+//! The lines of weights that a kernel call prefetches, one after another, and the cache they go to. `drive` chooses
+//! them; kernels say when the next one is due.
 
 #[cfg(target_arch = "x86_64")]
 use crate::backend::cpu::memory::prefetch_line;
@@ -21,18 +21,18 @@ impl LinesAhead {
     /// read. Half as many brought less (benches/cpu/NOTES.md).
     const DISTANCE: usize = 32;
 
-    /// Those `DISTANCE` further on than the strip of `lines` lines at `strip`, which the one at `next` follows; into the
-    /// first-level cache.
+    /// Those `DISTANCE` further on than the strip of `lines` lines at `strip`, which the one at `next` follows. They go to
+    /// the first-level cache.
     pub fn soon(strip: *const u8, lines: usize, next: *const u8) -> Self {
         let ahead = Self::DISTANCE * size_of::<CacheLine>();
         match lines.checked_sub(Self::DISTANCE) {
             Some(left) => Self { into: Cache::First, at: strip.wrapping_add(ahead), left, then: next },
-            None => Self::strip_ahead(next.wrapping_add(ahead - lines * size_of::<CacheLine>()), Cache::First),
+            None => Self::all_from(next.wrapping_add(ahead - lines * size_of::<CacheLine>()), Cache::First),
         }
     }
 
-    /// All from one place on, a strip before they are read.
-    pub fn strip_ahead(at: *const u8, into: Cache) -> Self {
+    /// All from one place on.
+    pub fn all_from(at: *const u8, into: Cache) -> Self {
         Self { into, at, left: usize::MAX, then: at }
     }
 
@@ -48,7 +48,7 @@ impl LinesAhead {
         line
     }
 
-    /// Prefetches the next line of each of `PANELS` panels.
+    /// Prefetches the next line of each of `PANELS` panels. One branch for all of them.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub fn prefetch<const PANELS: usize>(&mut self, panel_bytes: usize) {
@@ -62,8 +62,11 @@ impl LinesAhead {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub fn prefetch_into<const PANELS: usize>(&mut self, panel_bytes: usize, into: Cache) {
+        debug_assert_eq!(self.into, into);
         let line = self.next();
-        (0..PANELS).for_each(|p| prefetch_line(line.wrapping_add(p * panel_bytes), into));
+        for p in 0..PANELS {
+            prefetch_line(line.wrapping_add(p * panel_bytes), into);
+        }
     }
 }
 

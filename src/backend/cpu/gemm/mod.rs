@@ -1,6 +1,6 @@
 //! Linear layers: weights packed in panels (`pack`), the clear loops (`clear`), and the fast path: activations packed
-//! for the kernels (`operand`), the loops over rows and panels (`drive`), which threads share out (`shares`) and prefetch (`lines_ahead`), and the
-//! kernels of each instruction set.
+//! for the kernels (`operand`), the loops over rows and panels (`drive`), which threads share out (`shares`), the lines
+//! that are prefetched (`lines_ahead`), and the kernels of each instruction set.
 //! Which operands may be rounded is stated in [`crate::backend`].
 //!
 //! Every output is one sequence of sums over the inputs in rising order, whatever the number of rows: the work is
