@@ -143,7 +143,9 @@ static IS_AMD: LazyLock<bool> = LazyLock::new(|| {
         [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD"
     }
     #[cfg(not(target_arch = "x86_64"))]
-    false
+    {
+        false
+    }
 });
 
 impl fmt::Display for Isa {
