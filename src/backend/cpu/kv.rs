@@ -22,7 +22,7 @@ use std::ops::Range;
 
 use memmap2::MmapMut;
 
-use super::memory::{Cache, prefetch_line};
+use super::memory::{CacheLevel, prefetch_line};
 use super::rows::{bf16_bits, for_each_isa};
 use super::states::LayerStates;
 use super::{Cores, CpuBuffer, Isa};
@@ -440,7 +440,7 @@ fn append_rows<T: StoredWord>(
             let (keys, values) = page.split_at(layout.key_elements() / pair);
             let values = &values[next.slot as usize / pair * layout.width..][..layout.width];
             let lines = keys.chunks(SLOTS).chain(values.chunks(SLOTS));
-            lines.for_each(|line| prefetch_line(line.as_ptr().cast(), Cache::Second));
+            lines.for_each(|line| prefetch_line(line.as_ptr().cast(), CacheLevel::Second));
         }
         let page = &mut pages[at.page.ix() * page_words..][..page_words];
         let (keys, values) = page.split_at_mut(layout.key_elements() / pair);

@@ -17,21 +17,21 @@ pub fn free_bytes() -> usize {
 
 /// A cache of one core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cache {
+pub enum CacheLevel {
     First,
     Second,
 }
 
 /// Brings the line at `address` into a cache. The address need not be valid.
 #[inline(always)]
-pub fn prefetch_line(address: *const u8, into: Cache) {
+pub fn prefetch_line(address: *const u8, into: CacheLevel) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch reads nothing, whatever the address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
         match into {
-            Cache::First => _mm_prefetch::<_MM_HINT_T0>(address.cast()),
-            Cache::Second => _mm_prefetch::<_MM_HINT_T1>(address.cast()),
+            CacheLevel::First => _mm_prefetch::<_MM_HINT_T0>(address.cast()),
+            CacheLevel::Second => _mm_prefetch::<_MM_HINT_T1>(address.cast()),
         }
     }
     #[cfg(not(target_arch = "x86_64"))]

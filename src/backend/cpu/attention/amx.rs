@@ -19,7 +19,7 @@ use super::tiles::PAGES;
 use crate::backend::MOST_HEAD_DIM;
 use crate::backend::cpu::amx::{self, ShapedTiles, TILE_ROWS, TileShapes};
 use crate::backend::cpu::kv::SLOTS;
-use crate::backend::cpu::memory::Cache;
+use crate::backend::cpu::memory::CacheLevel;
 
 /// bf16 pages, by products of tiles.
 pub struct AmxBf16;
@@ -192,7 +192,7 @@ unsafe fn score<const N: usize>(
 #[inline(always)]
 fn prefetch_keys(first: usize, of: usize, prefetch: &[Prefetch], words: Range<usize>) {
     for page in prefetch.iter().skip(first).step_by(of) {
-        words.clone().for_each(|word| page.keys(word, Cache::Second));
+        words.clone().for_each(|word| page.keys(word, CacheLevel::Second));
     }
 }
 
@@ -314,7 +314,7 @@ impl Sums<'_> {
                     add_halves(n - panel);
                     for ahead in self.prefetch.iter().skip(page).step_by(self.values.len()) {
                         (n * LANES / 2 / panels..(n + 1) * LANES / 2 / panels)
-                            .for_each(|word| ahead.values(word, Cache::Second));
+                            .for_each(|word| ahead.values(word, CacheLevel::Second));
                     }
                 }
             }

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use super::fold::{self, Geometry, Prefetch, RowStates, StatesMut, StatesRef, TileView, VisibleLanes};
 use super::lanes::{FloatLanes, KernelPath, VECTOR_ROWS, kernels, single_elements, state_kernels, widened_pairs};
-use crate::backend::cpu::memory::Cache;
+use crate::backend::cpu::memory::CacheLevel;
 
 // SAFETY of all methods: each is one or a few instructions of the set that the caller promises, on pointers that the
 // caller promises to be valid for sixteen elements.
@@ -192,7 +192,7 @@ impl KernelPath for Avx512Bf16Dot {
     const ROW_VECTORS: usize = 4;
     /// A page has moved to the second-level cache when it is read. Still calls of five and six rows take 1 to 7 % less
     /// time so on Zen 4 (benches/cpu/NOTES.md).
-    const PAGE_CACHE: Cache = Cache::First;
+    const PAGE_CACHE: CacheLevel = CacheLevel::First;
 
     #[inline(always)]
     unsafe fn operand(words: *const u32) -> __m512bh {

@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::lanes::{FloatLanes, KernelPath, MOST_ROWS};
 use super::tiles::PAGES;
 use crate::backend::cpu::kv::SLOTS;
-use crate::backend::cpu::memory::{Cache, CacheLine, prefetch_line};
+use crate::backend::cpu::memory::{CacheLevel, CacheLine, prefetch_line};
 use crate::backend::cpu::rows::sum_lanes;
 use crate::backend::cpu::sums::tanh;
 use crate::backend::{MOST_HEAD_DIM, Scoring};
@@ -83,12 +83,12 @@ impl Prefetch {
     }
 
     #[inline(always)]
-    pub fn keys(&self, word: usize, into: Cache) {
+    pub fn keys(&self, word: usize, into: CacheLevel) {
         prefetch_line(self.keys.wrapping_add(word * self.strides.0), into);
     }
 
     #[inline(always)]
-    pub fn values(&self, word: usize, into: Cache) {
+    pub fn values(&self, word: usize, into: CacheLevel) {
         for line in (0..self.strides.1).step_by(size_of::<CacheLine>()) {
             prefetch_line(self.values.wrapping_add(word * self.strides.1 + line), into);
         }
@@ -98,14 +98,14 @@ impl Prefetch {
     /// beside it.
     #[inline(always)]
     fn first_line(&self, word: usize) {
-        prefetch_line(self.values.wrapping_add(word * self.strides.1), Cache::Second);
+        prefetch_line(self.values.wrapping_add(word * self.strides.1), CacheLevel::Second);
     }
 
     /// All at once, into the second-level cache.
     #[inline(always)]
     pub fn whole(&self, key_words: usize, tile_words: usize) {
-        (0..key_words).for_each(|word| self.keys(word, Cache::Second));
-        (0..tile_words).for_each(|word| self.values(word, Cache::Second));
+        (0..key_words).for_each(|word| self.keys(word, CacheLevel::Second));
+        (0..tile_words).for_each(|word| self.values(word, CacheLevel::Second));
     }
 }
 
@@ -255,7 +255,7 @@ unsafe fn score<P: KernelPath, const R: usize, const N: usize>(
         let mut acc = [[P::Lanes::splat(0.0); N]; R];
         for i in 0..geometry.key_words {
             for page in beside_products::<R>(prefetch) {
-                page.keys(i, if R <= SPREADING_ROWS { Cache::Second } else { P::PAGE_CACHE });
+                page.keys(i, if R <= SPREADING_ROWS { CacheLevel::Second } else { P::PAGE_CACHE });
             }
             let mut k = [P::operand(keys[0].add(i * SLOTS)); N];
             for n in 1..N {
@@ -392,9 +392,9 @@ unsafe fn add_values<P: KernelPath, const R: usize, const N: usize>(
             for j in from..upto {
                 for page in beside_products::<R>(prefetch) {
                     match P::PAGE_CACHE {
-                        _ if R <= SPREADING_ROWS => page.values(j, Cache::Second),
-                        Cache::First => page.values(j, Cache::First),
-                        Cache::Second => page.first_line(j),
+                        _ if R <= SPREADING_ROWS => page.values(j, CacheLevel::Second),
+                        CacheLevel::First => page.values(j, CacheLevel::First),
+                        CacheLevel::Second => page.first_line(j),
                     }
                 }
                 let row = values.add((j - page * SLOTS / P::WORD_ELEMENTS) * geometry.width);

@@ -5,7 +5,7 @@ use bytemuck::Pod;
 
 use super::fold::{Geometry, Prefetch, RowStates, StatesMut, StatesRef, TileView, VisibleLanes};
 use super::gather::MaskWord;
-use crate::backend::cpu::memory::Cache;
+use crate::backend::cpu::memory::CacheLevel;
 
 /// Rows (times heads of a group) that a kernel call folds at most, if their scores are in vector registers: those for a
 /// tile fill 24 of AVX-512's 32.
@@ -91,7 +91,7 @@ pub trait KernelPath {
     const ROWS_READ_AHEAD: usize = 0;
     /// The cache that calls of many rows, which prefetch one page each, prefetch it to: all lines to the first; to the
     /// second all of the keys, but of a word's values the first alone.
-    const PAGE_CACHE: Cache = Cache::Second;
+    const PAGE_CACHE: CacheLevel = CacheLevel::Second;
     /// Accumulators of sixteen lanes that a kernel keeps in registers for each row.
     const ROW_VECTORS: usize;
     /// The path over f32 pages that is used, with the same results, after a tile was widened once for several calls.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::amx::AmxBf16;
 use super::fold::{self, AlignedRows, Geometry, LANES, Prefetch, RowStates, TileView, VisibleLanes};
 use crate::backend::cpu::kv::SLOTS;
-use crate::backend::cpu::memory::Cache;
+use crate::backend::cpu::memory::CacheLevel;
 use crate::backend::cpu::tile_order::{CHAIN, PairChains, SplitPair};
 
 /// [`fold::fold`] for one row.
@@ -66,7 +66,7 @@ unsafe fn score<const N: usize>(
             let mut chains = PairChains::<N>::zero();
             for word in first..geometry.key_words.min(first + CHAIN) {
                 for ahead in prefetch {
-                    ahead.keys(word, Cache::Second);
+                    ahead.keys(word, CacheLevel::Second);
                 }
                 let q = SplitPair::load(q.add(word));
                 for (n, keys) in keys[..N].iter().enumerate() {
@@ -107,7 +107,7 @@ impl RowSums<'_> {
                 let values = self.tile.values[page].add(panel * SLOTS);
                 for pair in lanes.start.max(page * SLOTS) / 2..lanes.end.min((page + 1) * SLOTS).div_ceil(2) {
                     for ahead in prefetch {
-                        ahead.values(pair, Cache::Second);
+                        ahead.values(pair, CacheLevel::Second);
                     }
                     let numerators = SplitPair::load(self.numerators.add(pair));
                     let values = values.add((pair - page * SLOTS / 2) * geometry.width);

@@ -1,7 +1,7 @@
 //! Chooses the pages that a task's kernel calls prefetch. The kernels decide when in a call each line is asked for.
 
 use super::super::kv::{CpuPageLayout, SLOTS};
-use super::super::memory::{Cache, CacheLine, prefetch_line};
+use super::super::memory::{CacheLevel, CacheLine, prefetch_line};
 use super::fold::Prefetch;
 use super::head_tasks::HeadTask;
 use super::tiles::{PAGES, PageRead};
@@ -51,7 +51,7 @@ impl<'a> Prefetcher<'a> {
     pub fn whole_page(&mut self, reads: usize) {
         if let Some((keys, values)) = self.next_page(reads) {
             let lines = keys.chunks(size_of::<CacheLine>()).chain(values.chunks(size_of::<CacheLine>()));
-            lines.for_each(|line| prefetch_line(line.as_ptr(), Cache::Second));
+            lines.for_each(|line| prefetch_line(line.as_ptr(), CacheLevel::Second));
         }
     }
 

@@ -16,7 +16,7 @@ use super::operand::{OperandFormat, TILE_STRIDE};
 use super::pack::PANEL;
 use crate::backend::Dtype;
 use crate::backend::cpu::amx::{self, ShapedTiles, TILE_ROWS, TileShapes};
-use crate::backend::cpu::memory::{Cache, CacheLine};
+use crate::backend::cpu::memory::{CacheLevel, CacheLine};
 
 /// For bf16 weights only.
 pub static KERNELS: GemmKernels = GemmKernels {
@@ -30,7 +30,7 @@ pub static KERNELS: GemmKernels = GemmKernels {
     kernel,
     fewer_panels: &[4, 2, 1],
     soon_rows: TILE_ROWS,
-    strip_cache: |_, _| Cache::Second,
+    strip_cache: |_, _| CacheLevel::Second,
     around,
 };
 
@@ -197,7 +197,7 @@ impl<const ROW_TILES: usize, const PANELS: usize> WeightPrefetcher<'_, ROW_TILES
             // Two tiles of rows never prefetch soon. With a constant cache their loop has no branch.
             match ROW_TILES == 1 {
                 true => self.ahead.prefetch::<PANELS>(self.tile.panel_bytes),
-                false => self.ahead.prefetch_into::<PANELS>(self.tile.panel_bytes, Cache::Second),
+                false => self.ahead.prefetch_into::<PANELS>(self.tile.panel_bytes, CacheLevel::Second),
             }
             self.due -= self.tile.prefetch_every;
         }

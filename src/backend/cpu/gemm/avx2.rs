@@ -7,7 +7,7 @@ use super::operand::{OperandFormat, ROW_STRIDE};
 use super::pack::PANEL;
 use super::widening::{Bf16Weights, F16Weights, F32Weights, PanelWeights};
 use crate::backend::Dtype;
-use crate::backend::cpu::memory::Cache;
+use crate::backend::cpu::memory::CacheLevel;
 
 pub static KERNELS: GemmKernels = GemmKernels {
     rows: 6,
@@ -20,7 +20,7 @@ pub static KERNELS: GemmKernels = GemmKernels {
     },
     fewer_panels: &[1],
     soon_rows: 1,
-    strip_cache: |_, _| Cache::Second,
+    strip_cache: |_, _| CacheLevel::Second,
     around: |_, shares| shares(),
 };
 

@@ -8,7 +8,7 @@ use super::operand::{OperandFormat, ROW_STRIDE};
 use super::pack::PANEL;
 use super::widening::{Bf16Weights, F16Weights, F32Weights, PanelWeights};
 use crate::backend::Dtype;
-use crate::backend::cpu::memory::Cache;
+use crate::backend::cpu::memory::CacheLevel;
 
 pub static KERNELS: GemmKernels = GemmKernels {
     rows: 13,
@@ -21,7 +21,7 @@ pub static KERNELS: GemmKernels = GemmKernels {
     },
     fewer_panels: &[1],
     soon_rows: 13,
-    strip_cache: |_, _| Cache::Second,
+    strip_cache: |_, _| CacheLevel::Second,
     around: |_, shares| shares(),
 };
 

@@ -8,14 +8,16 @@ use super::drive::{GemmKernels, GemmTile};
 use super::operand::{OperandFormat, ROW_STRIDE};
 use super::pack::PANEL;
 use crate::backend::Dtype;
-use crate::backend::cpu::memory::Cache;
+use crate::backend::cpu::memory::CacheLevel;
 
 pub static KERNELS: GemmKernels = GemmKernels {
     rows: 14,
     soon_rows: 14,
     // Weights of 32 rows come 2 to 4 % faster into the first-level cache on Zen 4, those of one group a quarter slower
     // (benches/cpu/NOTES.md).
-    strip_cache: |dtype, groups| if dtype == Dtype::Bf16 && groups > 1 { Cache::First } else { Cache::Second },
+    strip_cache: |dtype, groups| {
+        if dtype == Dtype::Bf16 && groups > 1 { CacheLevel::First } else { CacheLevel::Second }
+    },
     operand: |dtype| if dtype == Dtype::Bf16 { OperandFormat::Bf16Pairs } else { (avx512::KERNELS.operand)(dtype) },
     kernel: |dtype, rows, panels| match dtype {
         Dtype::Bf16 => avx512::kernel::<Bf16PairDot>(rows, panels),

@@ -5,7 +5,7 @@ use super::drive::{GemmKernels, GemmTile};
 use super::operand::OperandFormat;
 use super::pack::PANEL;
 use crate::backend::cpu::bf16_dot;
-use crate::backend::cpu::memory::Cache;
+use crate::backend::cpu::memory::CacheLevel;
 
 /// For bf16 weights only.
 pub static KERNELS: GemmKernels = GemmKernels {
@@ -15,7 +15,7 @@ pub static KERNELS: GemmKernels = GemmKernels {
     kernel: |_, _, _| tile,
     fewer_panels: &[1],
     soon_rows: 0,
-    strip_cache: |_, _| Cache::Second,
+    strip_cache: |_, _| CacheLevel::Second,
     around: |_, shares| shares(),
 };
 

@@ -15,7 +15,7 @@ use super::{CpuMatrix, OutputMode};
 use crate::backend::Dtype;
 use crate::backend::cpu::columns::OutputColumns;
 use crate::backend::cpu::isa::soon_prefetches_pay;
-use crate::backend::cpu::memory::{Cache, CacheLine};
+use crate::backend::cpu::memory::{CacheLevel, CacheLine};
 use crate::backend::cpu::rows::for_each_isa;
 use crate::backend::cpu::{Cores, CpuBuffer, Isa};
 
@@ -41,7 +41,7 @@ pub struct GemmKernels {
     /// pays; other passes a strip ahead.
     pub soon_rows: usize,
     /// The cache that weights of this dtype are prefetched to a strip ahead, in passes of so many groups.
-    pub strip_cache: fn(Dtype, groups: usize) -> Cache,
+    pub strip_cache: fn(Dtype, groups: usize) -> CacheLevel,
     /// Runs a thread's shares of a pass of so many rows, between what its kernels need before and after their calls.
     pub around: fn(rows: usize, shares: &mut dyn FnMut()),
 }

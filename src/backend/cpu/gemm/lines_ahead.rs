@@ -3,13 +3,13 @@
 
 #[cfg(target_arch = "x86_64")]
 use crate::backend::cpu::memory::prefetch_line;
-use crate::backend::cpu::memory::{Cache, CacheLine};
+use crate::backend::cpu::memory::{CacheLevel, CacheLine};
 
 /// Lines of the first panel of a kernel call. May lie past the end of the weights.
 #[derive(Clone, Copy)]
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "the software twin prefetches nothing"))]
 pub struct LinesAhead {
-    into: Cache,
+    into: CacheLevel,
     at: *const u8,
     /// Lines to prefetch from here, before those at `then`.
     left: usize,
@@ -26,13 +26,13 @@ impl LinesAhead {
     pub fn soon(strip: *const u8, lines: usize, next: *const u8) -> Self {
         let ahead = Self::DISTANCE * size_of::<CacheLine>();
         match lines.checked_sub(Self::DISTANCE) {
-            Some(left) => Self { into: Cache::First, at: strip.wrapping_add(ahead), left, then: next },
-            None => Self::all_from(next.wrapping_add(ahead - lines * size_of::<CacheLine>()), Cache::First),
+            Some(left) => Self { into: CacheLevel::First, at: strip.wrapping_add(ahead), left, then: next },
+            None => Self::all_from(next.wrapping_add(ahead - lines * size_of::<CacheLine>()), CacheLevel::First),
         }
     }
 
     /// All from one place on.
-    pub fn all_from(at: *const u8, into: Cache) -> Self {
+    pub fn all_from(at: *const u8, into: CacheLevel) -> Self {
         Self { into, at, left: usize::MAX, then: at }
     }
 
@@ -53,15 +53,15 @@ impl LinesAhead {
     #[inline(always)]
     pub fn prefetch<const PANELS: usize>(&mut self, panel_bytes: usize) {
         match self.into {
-            Cache::First => self.prefetch_into::<PANELS>(panel_bytes, Cache::First),
-            Cache::Second => self.prefetch_into::<PANELS>(panel_bytes, Cache::Second),
+            CacheLevel::First => self.prefetch_into::<PANELS>(panel_bytes, CacheLevel::First),
+            CacheLevel::Second => self.prefetch_into::<PANELS>(panel_bytes, CacheLevel::Second),
         }
     }
 
     /// The same where it is known that they go to this cache.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    pub fn prefetch_into<const PANELS: usize>(&mut self, panel_bytes: usize, into: Cache) {
+    pub fn prefetch_into<const PANELS: usize>(&mut self, panel_bytes: usize, into: CacheLevel) {
         debug_assert_eq!(self.into, into);
         let line = self.next();
         for p in 0..PANELS {
