@@ -41,7 +41,7 @@ unsafe fn tile<const N: usize>(tile: &GemmTile) {
                 for p in 0..N {
                     let w = tile.w.add(p * tile.panel_bytes + word * size_of::<CacheLine>());
                     chains.add(p, x, w.cast());
-                    // As soon as Intel's processors, which alone have tiles, want it.
+                    // Only Intel's processors have tiles, and there lines are prefetched soon before they are read.
                     _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(p * tile.panel_bytes).cast());
                 }
             }
