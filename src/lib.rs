@@ -21,7 +21,7 @@
 //! model, tokenizer       one decoder for all families over a Backend; text
 //! backend                the ops, defined once in prose, in clear loops, and fast: cpu, cuda; sim only keeps time
 //! plan, kv               Forest -> AttentionPlan; segments and pages (integers only)
-//! ids, error, figures, json, lines, out, hashes, mix, mapped, gguf, bundled, bounded   used by all
+//! ids, error, figures, file_kind, json, lines, out, hashes, mix, mapped, gguf, bundled, bounded   used by all
 //! ```
 //!
 //! # The flow of the data
@@ -66,6 +66,7 @@ pub mod engine;
 pub mod error;
 pub mod eval;
 pub mod figures;
+mod file_kind;
 pub mod gguf;
 mod hashes;
 mod hub;

@@ -548,7 +548,7 @@ pub trait Backend: Send + 'static {
 }
 
 /// The definition of [`Backend::prepare_heads`].
-fn prepare_heads_in_turn<B: Backend + ?Sized>(
+pub fn prepare_heads_in_turn<B: Backend + ?Sized>(
     backend: &mut B,
     qkv: &mut B::Buffer,
     steps: &HeadSteps<'_, B::Vector, B::Rope>,

@@ -20,7 +20,7 @@ mod commands;
 mod commit;
 mod count;
 mod events;
-pub(crate) mod finish_fields;
+pub mod finish_fields;
 mod growth;
 pub mod handle;
 mod lending;

@@ -8,7 +8,7 @@ use crate::figures::beginning;
 pub(super) const MOST: usize = 60;
 
 /// A JSON value as an error message shows it.
-pub(crate) fn describe(value: &Value) -> String {
+pub fn describe(value: &Value) -> String {
     match value {
         Value::Null => "null".to_string(),
         Value::Bool(_) | Value::Number(_) => value.to_string(),
@@ -22,11 +22,11 @@ pub(crate) fn describe(value: &Value) -> String {
 }
 
 /// `a`, `b`, `c`
-pub(crate) fn listed<S: AsRef<str>>(names: &[S]) -> String {
+pub fn listed<S: AsRef<str>>(names: &[S]) -> String {
     names.iter().map(|name| format!("`{}`", name.as_ref())).collect::<Vec<_>>().join(", ")
 }
 
 /// The names of an item's fields, for an error message.
-pub(crate) fn names(fields: &Map<String, Value>) -> String {
+pub fn names(fields: &Map<String, Value>) -> String {
     listed(&fields.keys().collect::<Vec<_>>())
 }

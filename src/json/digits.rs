@@ -8,7 +8,7 @@ const SURELY_HELD: usize = 15;
 
 /// Whether a [`Number`] holds exactly the value of this word of a valid JSON text, and an integer as an integer; true
 /// for words that are not numbers. As in Python, digits alone are an integer: 1 with 25 zeros is, 1e25 is a float.
-pub(crate) fn is_held(bare: &str) -> bool {
+pub fn is_held(bare: &str) -> bool {
     let is_number = bare.strip_prefix('-').unwrap_or(bare).starts_with(|c: char| c.is_ascii_digit());
     let is_short = bare.len() <= SURELY_HELD && !bare.contains(['e', 'E']);
     let is_integer = !bare.contains(['.', 'e', 'E']);
@@ -20,7 +20,7 @@ pub(crate) fn is_held(bare: &str) -> bool {
 }
 
 /// A number's text without an exponent.
-pub(crate) fn without_exponent(number: &Number) -> String {
+pub fn without_exponent(number: &Number) -> String {
     let text = number.to_string();
     match Decimal::of(&text) {
         Some(decimal) if text.contains(['e', 'E']) => decimal.without_exponent(),

@@ -4,11 +4,11 @@
 //! only Python interprets, is kept as text ([`RawJson`]).
 
 mod describe;
-pub(crate) mod digits;
+pub mod digits;
 mod partial;
 
-pub(crate) use describe::{describe, listed, names};
-pub(crate) use partial::field_of_partial;
+pub use describe::{describe, listed, names};
+pub use partial::field_of_partial;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -22,7 +22,7 @@ use crate::json::digits::is_held;
 
 /// Parses `text` strictly, except for Python's extensions: NaN, infinities and numbers beyond a double become `null`,
 /// an unpaired surrogate becomes U+FFFD, and an integer beyond 64 bits becomes the nearest double.
-pub(crate) fn read<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
+pub fn read<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     serde_json::from_str(text).or_else(|error| match standard_json(text) {
         Cow::Borrowed(_) => Err(error),
         Cow::Owned(text) => serde_json::from_str(&text),
@@ -30,7 +30,7 @@ pub(crate) fn read<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
 }
 
 /// Like [`read`], but numbers that serde_json cannot hold exactly become strings of their digits.
-pub(crate) fn read_with_digits<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
+pub fn read_with_digits<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     let value = read(text)?;
     let lost = |(range, piece): &(Range<usize>, SpecialToken)| {
         matches!(piece, SpecialToken::Bare) && !is_held(&text[range.clone()])
@@ -44,7 +44,7 @@ pub(crate) fn read_with_digits<T: DeserializeOwned>(text: &str) -> serde_json::R
 }
 
 /// About the bytes of memory that an object's values take.
-pub(crate) fn footprint(fields: &Map<String, Value>) -> usize {
+pub fn footprint(fields: &Map<String, Value>) -> usize {
     fn of(value: &Value) -> usize {
         const VALUE: usize = 64;
         VALUE
@@ -69,7 +69,7 @@ impl RawJson {
     }
 
     /// A text known to be one value; not checked.
-    pub(crate) fn part(text: &str) -> RawJson {
+    pub fn part(text: &str) -> RawJson {
         RawJson(text.trim_ascii().into())
     }
 
@@ -143,7 +143,7 @@ impl From<&Value> for RawJson {
 }
 
 /// The dotted path of the first key that an object of the valid JSON `text` has twice.
-pub(crate) fn repeated_key(text: &str) -> Option<String> {
+pub fn repeated_key(text: &str) -> Option<String> {
     let value = RawJson::part(text);
     let inner = |name: String, value: &str| repeated_key(value).map(|inner| format!("{name}.{inner}"));
     if let Some(list) = value.list() {

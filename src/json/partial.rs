@@ -11,7 +11,7 @@ use super::standard_json;
 
 /// The field `key` of an object, read as far as `text` is JSON (with Python's extensions, as [`super::read`] has them);
 /// of equal keys, the last one counts. `None`: there is none before the first fault.
-pub(crate) fn field_of_partial(text: &str, key: &str) -> Option<Value> {
+pub fn field_of_partial(text: &str, key: &str) -> Option<Value> {
     let (text, mut found) = (standard_json(text), None);
     // The fault is known; what was read before it is in `found`.
     let _ = serde_json::Deserializer::from_str(&text).deserialize_map(FieldVisitor { key, found: &mut found });

@@ -30,11 +30,11 @@ use crate::openai::protocol::{Refusal, RefusalKind};
 use super::batches::{Batches, now};
 use super::dispatch::ClientId;
 use super::in_path::InPath;
-use super::reply;
+use super::reply::{self, Refused};
 use super::server::Server;
 use super::store::{Kept, Record, Store};
 
-type Answer = Result<Response, Refusal>;
+type Answer = Result<Response, Refused>;
 type AppState = State<Arc<Server>>;
 
 /// Objects of a page of a list, at most and usually.
@@ -270,13 +270,13 @@ struct PageOf {
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for PageOf {
-    type Rejection = Refusal;
+    type Rejection = Refused;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<PageOf, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<PageOf, Refused> {
         let page = Query::<PageOf>::from_request_parts(parts, state).await;
         page.map(|Query(page)| page).map_err(|rejection| {
             let text: String = rejection.body_text().chars().take(200).collect();
-            Refusal::new("invalid_request", format!("the query cannot be read: {text}"))
+            Refused(Refusal::new("invalid_request", format!("the query cannot be read: {text}")))
         })
     }
 }
@@ -348,7 +348,7 @@ async fn remove(State(server): AppState, Extension(client): Extension<ClientId>,
     let is_input = |record: &Record<BatchObject>| record.object.input_file_id == id && !record.object.status.is_end();
     if store.all::<BatchObject>().iter().any(is_input) {
         let what = format!("file {id:?} is the input of a batch that has not ended");
-        return Err(Refusal::of_kind(RefusalKind::Conflict, "file_in_use", what));
+        return Err(Refusal::of_kind(RefusalKind::Conflict, "file_in_use", what).into());
     }
     store.remove_file(&owner, &id)?;
     Ok(reply::value(&deleted(&id)))
@@ -370,7 +370,7 @@ async fn create(
     let record = Record::new(owner, object);
     if all.store.bytes() >= all.store.most_bytes {
         let what = "there is no room for answers: the files have all the bytes of --max-data; delete some";
-        return Err(Refusal::of_kind(RefusalKind::TooLarge, "no_room", what));
+        return Err(Refusal::of_kind(RefusalKind::TooLarge, "no_room", what).into());
     }
     all.store.put(&record).map_err(|error| Refusal::of(&error))?;
     all.add(record.owner.clone(), record.object.id.clone());

@@ -6,14 +6,17 @@ use axum::http::request::Parts;
 
 use crate::openai::protocol::Refusal;
 
+use super::reply::Refused;
+
 pub struct InPath(pub String);
 
 impl<S: Send + Sync> FromRequestParts<S> for InPath {
-    type Rejection = Refusal;
+    type Rejection = Refused;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<InPath, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<InPath, Refused> {
         let name = Path::<String>::from_request_parts(parts, state).await;
         // What cannot be a name is not repeated.
-        name.map(|Path(name)| InPath(name)).map_err(|_| Refusal::not_found("there is no such path: it is not UTF-8"))
+        let not_text = |_| Refused(Refusal::not_found("there is no such path: it is not UTF-8"));
+        name.map(|Path(name)| InPath(name)).map_err(not_text)
     }
 }

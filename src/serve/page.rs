@@ -21,7 +21,7 @@ use crate::openai::protocol::{Refusal, sse};
 
 use super::listen::Stopping;
 use super::random::random_hex;
-use super::reply;
+use super::reply::{self, Refused};
 use super::server::Server;
 
 const HTML: &str = include_str!("page.html");
@@ -143,7 +143,7 @@ async fn watch(
     State(server): State<Arc<Server>>,
     Extension(views): Extension<Arc<Views>>,
     Extension(stopping): Extension<Stopping>,
-) -> Result<Response, Refusal> {
+) -> Result<Response, Refused> {
     let place = views.places.clone().try_acquire_owned().map_err(|_| {
         Refusal::rate_limit(format!("{MOST_VIEWERS} viewers look at this server; at most so many may"), 10)
     })?;

@@ -23,11 +23,21 @@ pub fn with_type(kind: &'static str, body: Body) -> Response {
     response
 }
 
-impl IntoResponse for Refusal {
+/// A refusal as a handler returns it: its status, its body and, if the client shall come again, the seconds until then.
+pub struct Refused(pub Refusal);
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        Self(refusal)
+    }
+}
+
+impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        let mut response = value(&self.body());
-        *response.status_mut() = StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        if let Some(seconds) = self.retry_after {
+        let Self(refusal) = self;
+        let mut response = value(&refusal.body());
+        *response.status_mut() = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        if let Some(seconds) = refusal.retry_after {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         response

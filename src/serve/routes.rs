@@ -22,10 +22,10 @@ use super::generate::generate;
 use super::in_path::InPath;
 use super::metrics::gauge;
 use super::page;
-use super::reply;
+use super::reply::{self, Refused};
 use super::server::Server;
 
-type Answer = Result<Response, Refusal>;
+type Answer = Result<Response, Refused>;
 type AppState = State<Arc<Server>>;
 
 /// `has_page`: with the page at `/`.
@@ -70,7 +70,7 @@ async fn check_key(State(server): AppState, mut request: Request, next: Next) ->
             request.extensions_mut().insert(client);
             next.run(request).await
         }
-        Err(refusal) => refusal.into_response(),
+        Err(refusal) => Refused(refusal).into_response(),
     }
 }
 
@@ -83,7 +83,8 @@ async fn check_coding(request: Request, next: Next) -> Response {
         [] => next.run(request).await,
         [one] if one.eq_ignore_ascii_case(b"chunked") => next.run(request).await,
         _ => {
-            let mut refused = Refusal::value("Transfer-Encoding", "`chunked` or none", "another one").into_response();
+            let refusal = Refusal::value("Transfer-Encoding", "`chunked` or none", "another one");
+            let mut refused = Refused(refusal).into_response();
             refused.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             refused
         }
@@ -105,7 +106,7 @@ async fn completions(
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
-    generate(server, Endpoint::Completions, client, headers, body).await
+    Ok(generate(server, Endpoint::Completions, client, headers, body).await?)
 }
 
 async fn chat(
@@ -114,7 +115,7 @@ async fn chat(
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
-    generate(server, Endpoint::Chat, client, headers, body).await
+    Ok(generate(server, Endpoint::Chat, client, headers, body).await?)
 }
 
 async fn models(State(server): AppState) -> Response {
@@ -175,12 +176,12 @@ async fn metrics(State(server): AppState) -> Response {
     reply::with_type("text/plain; version=0.0.4; charset=utf-8", Body::from(text))
 }
 
-async fn unknown_path(request: extract::Request) -> Refusal {
+async fn unknown_path(request: extract::Request) -> Refused {
     let path: String = request.uri().path().chars().take(100).collect();
-    Refusal::not_found(format!("there is no {path}"))
+    Refused(Refusal::not_found(format!("there is no {path}")))
 }
 
-async fn unknown_method(request: extract::Request) -> Refusal {
+async fn unknown_method(request: extract::Request) -> Refused {
     let what = format!("{} does not take {}", request.uri().path(), request.method());
-    Refusal::of_kind(RefusalKind::Method, "method_not_allowed", what)
+    Refused(Refusal::of_kind(RefusalKind::Method, "method_not_allowed", what))
 }

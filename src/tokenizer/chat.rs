@@ -196,7 +196,7 @@ const MONTHS: [&str; 12] = [
 const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 
 /// The directives of `strftime` that chat templates use, in English and UTC; unknown ones are left unchanged.
-pub(crate) fn strftime(format: &str, now: SystemTime) -> String {
+pub fn strftime(format: &str, now: SystemTime) -> String {
     let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil(days);

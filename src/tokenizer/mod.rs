@@ -28,7 +28,7 @@ use crate::gguf::Gguf;
 use crate::ids::TokenId;
 
 use chat::ChatTemplates;
-pub(crate) use chat::strftime;
+pub use chat::strftime;
 pub use chat::{ChatOptions, Message};
 pub use choices::ChoiceTokens;
 use pieces::TokenPieces;

@@ -7,10 +7,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Rooms that every other room may use without an edge being drawn.
-const GROUND: [&str; 14] = [
+const GROUND: [&str; 15] = [
     "bounded",
     "error",
     "figures",
+    "file_kind",
     "ids",
     "mix",
     "json",
@@ -75,10 +76,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         &["eval/benchmark", "eval/records", "eval/source", "eval/statistics", "eval/task", "judge", "tokenizer"],
     ),
     ("openai/protocol", &["engine", "launch", "model", "tokenizer"]),
-    (
-        "openai/batch",
-        &["backend", "engine", "eval/source", "kv", "launch", "model", "openai/protocol", "plan", "tokenizer"],
-    ),
+    ("openai/batch", &["backend", "engine", "kv", "launch", "model", "openai/protocol", "plan", "tokenizer"]),
     ("serve", &["engine", "kv", "launch", "model", "openai/batch", "openai/protocol", "plan", "tokenizer"]),
     ("lab/check", &["backend", "backend/cpu", "backend/cuda", "engine", "kv", "launch", "model", "plan", "tokenizer"]),
     ("lab/replay", &["backend", "backend/sim", "engine", "kv", "launch", "model", "plan"]),

@@ -1,6 +1,7 @@
 //! Measures the processor's peak rates: multiply-adds and memory reads, with all threads of rayon's current pool.
 //! Benchmarks compare their results with these rates, measured in the same run. Uses none of the backend's kernels.
 
+use std::fmt;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -52,6 +53,16 @@ impl MachineRates {
     /// is faster.
     pub fn bf16_gflops(&self) -> f64 {
         self.bf16_dot_gflops.map_or(self.f32_gflops, |dot| dot.max(self.f32_gflops))
+    }
+}
+
+impl fmt::Display for MachineRates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.0} GFLOP/s f32", self.f32_gflops)?;
+        if let Some(dot) = self.bf16_dot_gflops {
+            write!(f, ", {dot:.0} bf16 dot products")?;
+        }
+        write!(f, ", {:.1} GB/s of reads", self.read_gb_per_s)
     }
 }
 
@@ -146,6 +157,7 @@ fn sum_words(words: &[u64]) -> u64 {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
+    use std::fmt;
     use std::hint::black_box;
 
     use crate::backend::cpu::amx::{self, ShapedTiles, TILE_ROWS, TileShapes};

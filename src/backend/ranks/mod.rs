@@ -13,8 +13,8 @@
 mod backend;
 mod cut;
 mod loading;
-pub(in crate::backend) mod meeting;
-pub(in crate::backend) mod members;
+pub mod meeting;
+pub mod members;
 mod products;
 
 use std::sync::{Arc, Mutex};
@@ -167,7 +167,7 @@ pub struct Reduced {
 
 impl Reduced {
     /// The sum of two neighbours, one of `left` sums that their level leaves, where `ranks` ranks fold their own sums.
-    pub(in crate::backend) fn sum(self, ranks: usize, a: f32, b: f32, left: usize) -> f32 {
+    pub fn sum(self, ranks: usize, a: f32, b: f32, left: usize) -> f32 {
         let rounds = if left > 1 { self.exact } else { !self.exact && ranks > 2 };
         if rounds { self.wire.round(a + b) } else { a + b }
     }
@@ -175,7 +175,7 @@ impl Reduced {
 
 /// Folds neighbouring numbers into the first, pair by pair as a balanced tree; their number is a power of two.
 /// `add(a, b, left)`: their sum, one of `left` sums that its level leaves.
-pub(in crate::backend) fn folded<T: Copy>(parts: &mut [T], mut add: impl FnMut(T, T, usize) -> T) -> T {
+pub fn folded<T: Copy>(parts: &mut [T], mut add: impl FnMut(T, T, usize) -> T) -> T {
     let mut count = parts.len();
     while count > 1 {
         count /= 2;
@@ -219,7 +219,7 @@ pub struct Ranks<B: Ranked> {
 }
 
 /// One rank, as ops see it.
-pub(in crate::backend) struct Rank<'a, B: Ranked> {
+pub struct Rank<'a, B: Ranked> {
     pub number: usize,
     pub backend: &'a mut B,
     pub fabric: &'a B::Fabric,

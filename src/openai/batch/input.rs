@@ -7,8 +7,8 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
-use crate::eval::source::is_task;
 use crate::figures::shortened;
+use crate::file_kind::is_task;
 use crate::json::{RawJson, describe, field_of_partial};
 use crate::lines::{Line, Lines, open};
 use crate::openai::protocol::{Endpoint, Refusal};
