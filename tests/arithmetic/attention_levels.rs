@@ -9,9 +9,9 @@ use offshoot::backend::{
 };
 use offshoot::ids::{LayerIx, TokenId};
 use offshoot::kv::{Forest, KvSlot};
-use offshoot::lab::check::attention::{ScoreTerms, Setting, context, hints};
 use offshoot::lab::check::dice::Dice;
-use offshoot::lab::check::forests::{ForestShape, grow};
+use offshoot::lab::check::forests::{ForestShape, context, grow};
+use offshoot::lab::check::setting::{ScoreTerms, Setting, hints};
 use offshoot::plan::Planner;
 
 const LAYER: LayerIx = LayerIx(0);

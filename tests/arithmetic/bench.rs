@@ -5,7 +5,7 @@ use std::process::Command;
 
 use offshoot::backend::Dtype;
 use offshoot::backend::cpu::Isa;
-use offshoot::lab::check::attention::tolerance;
+use offshoot::lab::check::setting::tolerance;
 use serde_json::Value;
 
 /// Runs `offshoot bench` on the code path that the environment selects, and parses its JSON lines.

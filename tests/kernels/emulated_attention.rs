@@ -20,10 +20,10 @@ use offshoot::backend::cuda::compile::units::{self, MemberStates};
 use offshoot::backend::{Dtype, HeadLayout, KvDtype};
 use offshoot::ids::TokenId;
 use offshoot::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
-use offshoot::lab::check::attention::{ScoreTerms, Setting, context};
 use offshoot::lab::check::dense::relative_error;
 use offshoot::lab::check::dice::Dice;
-use offshoot::lab::check::forests::{ForestShape, GrownForest, grow};
+use offshoot::lab::check::forests::{ForestShape, GrownForest, context, grow};
+use offshoot::lab::check::setting::{ScoreTerms, Setting};
 use offshoot::plan::{AttentionPlan, CostModel, Member, PlanHints, Planner};
 
 const PAGE: usize = 32;

@@ -15,9 +15,9 @@ use offshoot::backend::cuda::compile::units;
 use offshoot::backend::{Dtype, HeadLayout, KvDtype, LevelBounds, MOST_LEVELS};
 use offshoot::ids::TokenId;
 use offshoot::kv::{KvSlot, PagePool, PrefixTree, StepRow};
-use offshoot::lab::check::attention::{ScoreTerms, Setting, context};
 use offshoot::lab::check::dice::Dice;
-use offshoot::lab::check::forests::{ForestShape, grow};
+use offshoot::lab::check::forests::{ForestShape, context, grow};
+use offshoot::lab::check::setting::{ScoreTerms, Setting};
 use offshoot::plan::{AttentionPlan, CostModel, PlanHints, Planner};
 
 const PAGE: usize = 32;

@@ -4,9 +4,8 @@ use crate::hints::hints;
 
 use offshoot::ids::PageId;
 use offshoot::kv::{Forest, ForestSegment, KvSlot, StepRow};
-use offshoot::lab::check::attention::context;
 use offshoot::lab::check::dice::Dice;
-use offshoot::lab::check::forests::{ForestShape, grow};
+use offshoot::lab::check::forests::{ForestShape, context, grow};
 use offshoot::plan::{AttentionPlan, KvSpan, Member, PlanFault, PlanHints, Planner};
 
 /// All planners on some forests of every shape, with tiles, pages and windows in all combinations.

@@ -20,9 +20,9 @@ use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::ids::{LayerIx, PageId, TokenId};
 use crate::kv::KvSlot;
-use crate::lab::check::attention::context;
 use crate::lab::check::dense::{dense, relative_error};
 use crate::lab::check::dice::Dice;
+use crate::lab::check::forests::context;
 use crate::launch::{DeviceBackend, DeviceChoice, OnDevice};
 use crate::plan::{AttentionPlan, PlanHints, Planner};
 

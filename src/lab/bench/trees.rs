@@ -198,7 +198,7 @@ impl TreeSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::check::attention::context;
+    use crate::lab::check::forests::context;
 
     fn read(line: &str) -> Result<TreeSpec> {
         read_tree(Path::new("trees.jsonl"), 1, line)

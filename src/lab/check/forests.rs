@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use crate::ids::{SegmentId, TokenId};
-use crate::kv::{Forest, PagePool, PrefixTree, StepRow};
+use crate::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
 
 use super::dice::Dice;
 
@@ -235,4 +235,21 @@ impl ForestBuilder {
         let slot = self.tree.slot(segment, position);
         (slot.page.0, slot.slot)
     }
+}
+
+/// The context of a row of a forest: the slots of its positions `0 ..= pos(row)`.
+pub fn context(forest: &Forest, row: usize) -> Vec<KvSlot> {
+    let position = forest.row_positions[row];
+    let mut slots = vec![None; position as usize + 1];
+    let mut at = Some(forest.row_segments[row]);
+    while let Some(ix) = at {
+        let segment = &forest.segments[ix as usize];
+        let first_page = segment.first_position / forest.page_tokens;
+        for p in segment.first_position..(segment.first_position + segment.tokens).min(position + 1) {
+            let page = segment.pages.start + p / forest.page_tokens - first_page;
+            slots[p as usize] = Some(KvSlot { page: forest.pages[page as usize], slot: p % forest.page_tokens });
+        }
+        at = segment.parent;
+    }
+    slots.into_iter().map(|slot| slot.expect("a path has no gaps")).collect()
 }

@@ -4,11 +4,12 @@
 
 use rayon::prelude::*;
 
-use super::attention::{LAYER, Setting, filled, hints};
+use super::attention::{LAYER, compared, filled};
 use super::case::{ANY_VOCAB, buffer, vector};
 use super::device::CheckEffort;
 use super::dice::Dice;
 use super::report::CheckReport;
+use super::setting::{Setting, hints};
 use crate::backend::{ActivationDtype, Backend, Dtype, KvDtype, Pick, RowToken, SampleRequest, StepBatch};
 use crate::error::{Error, Result};
 use crate::ids::{GroupIx, TokenId};
@@ -157,7 +158,7 @@ impl Leaves {
         let width = setting.heads.q_width();
         let found = self.checked().into_iter().map(|(row, number)| &results[number][row * width..][..width]);
         let pairs: Vec<_> = found.zip(exact.iter().map(Vec::as_slice)).collect();
-        Ok(setting.found(&pairs, true))
+        Ok(compared(setting, &pairs, true))
     }
 
     /// The new pages of rows that start one in step `number`.

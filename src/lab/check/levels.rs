@@ -5,13 +5,14 @@ use std::fmt::Display;
 
 use rayon::prelude::*;
 
-use super::attention::{LAYER, Setting, StoredForest, hints};
+use super::attention::{LAYER, StoredForest};
 use super::case::{ANY_VOCAB, F32, buffer};
 use super::device::CheckEffort;
 use super::dice::Dice;
 use super::forests::ForestShape;
 use super::leaves::{Leaves, STEPS};
 use super::report::{CaseResult, CheckReport, WorstError, share};
+use super::setting::{Setting, hints};
 use crate::backend::{ActivationDtype, Attended, AttentionLevels, Dtype, KvDtype, LevelBounds, LevelRow, MOST_LEVELS};
 use crate::error::Result;
 use crate::ids::LayerIx;

@@ -21,6 +21,7 @@ mod model;
 mod ops;
 mod report;
 mod sampling;
+pub mod setting;
 mod whole;
 
 use std::path::PathBuf;

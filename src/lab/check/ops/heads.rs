@@ -9,10 +9,11 @@ use crate::backend::{
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId};
 use crate::kv::KvSlot;
-use crate::lab::check::attention::{hints, solitary};
+use crate::lab::check::attention::solitary;
 use crate::lab::check::case::{ANY_VOCAB, F32, OpCase, buffer, numbers, rounded, rows_at, vector};
 use crate::lab::check::device::CheckEffort;
 use crate::lab::check::dice::Dice;
+use crate::lab::check::setting::hints;
 
 const EPS: f32 = 1e-6;
 /// Positions of the rope tables.
