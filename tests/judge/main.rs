@@ -22,3 +22,6 @@ mod judge_python;
 mod python_data;
 mod sandbox;
 mod siege;
+
+/// The program that the sandbox starts as its helper.
+const HELPER: &str = env!("CARGO_BIN_EXE_offshoot");
