@@ -157,7 +157,6 @@ fn sum_words(words: &[u64]) -> u64 {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
-    use std::fmt;
     use std::hint::black_box;
 
     use crate::backend::cpu::amx::{self, ShapedTiles, TILE_ROWS, TileShapes};

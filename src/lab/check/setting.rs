@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use super::dense::dense;
 use super::dice::noise;
 use crate::backend::{Backend, Dtype, HeadLayout, KvDtype, Scoring};
 use crate::ids::GroupIx;
