@@ -198,7 +198,7 @@ impl TreeSpec {
 }
 
 fn hints<B: Backend>(backend: &B, tree: &TreeSpec) -> PlanHints {
-    crate::lab::check::attention::hints(backend, tree.heads(), tree.dtype, None)
+    crate::lab::check::setting::hints(backend, tree.heads(), tree.dtype, None)
 }
 
 fn batch(plan: AttentionPlan) -> StepBatch {

@@ -4,16 +4,16 @@
 use rayon::prelude::*;
 
 use super::case::{ANY_VOCAB, buffer, rows_at, vector};
-use super::dense::{dense, relative_error};
+use super::dense::relative_error;
 use super::device::CheckEffort;
 use super::dice::Dice;
 use super::forests::{ForestShape, GrownForest, context, grow};
 use super::report::{CaseResult, CheckReport, WorstError};
 use super::setting::{Setting, hints};
-use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, Scoring, StepBatch};
+use crate::backend::{ActivationDtype, Backend, Dtype, KvDtype, KvShape, StepBatch};
 use crate::error::{Error, Result};
-use crate::ids::{GroupIx, LayerIx, PageId};
-use crate::kv::{Forest, KvSlot};
+use crate::ids::{LayerIx, PageId};
+use crate::kv::KvSlot;
 use crate::plan::{AttentionPlan, Csr, KvSpan, PlanHints, Planner, WorkItem};
 
 /// Layers of the KV memory, of which the second is used.
