@@ -69,8 +69,6 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
                     None => bench::batches::measured(device, &options)?,
                 }
             }
-            Bench::Serve(args) => bench::serve::main(&args.into())?,
-            Bench::Chart(args) => bench::chart::main(&args.into())?,
             Bench::Machine(args) => on_the_cpu(device).and_then(|()| bench::tables::machine(args.json))?,
         },
         Some(CliCommand::Rescore(args)) => run::rescore::rescore(&args.into())?,

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::{BatchesArgs, EngineArgs, LoadArgs, WeightArgs, mib, rate, seconds, whole};
+use super::{BatchesArgs, EngineArgs, WeightArgs, mib, rate, seconds, whole};
 use crate::backend::{Dtype, KvDtype, StateDtype};
 use crate::error::{Error, Result};
 use crate::lab::bench::allreduce::AllreduceOptions;
-use crate::lab::bench::chart::ChartOptions;
 use crate::lab::bench::decode::DecodeOptions;
 use crate::lab::bench::delta_rule::{DeltaRuleOptions, Prompts};
 use crate::lab::bench::products::{LayerForm, ProductOptions};
@@ -41,27 +40,8 @@ pub enum Bench {
     Workloads(WorkloadArgs),
     /// The papers' batches, arrivals and rates through the scheduler, on a model with random weights, as JSON lines
     Batches(BatchesArgs),
-    /// A running server under load: tokens per second and times as its clients see them
-    Serve(LoadArgs),
     /// Peak multiply rates and read bandwidth
     Machine(JsonArgs),
-    /// A chart of recorded figures, as SVG; measures nothing
-    Chart(ChartArgs),
-}
-
-#[derive(Debug, Args)]
-pub struct ChartArgs {
-    /// Chart file: JSON that names recorded files, their fields and the bars' labels
-    pub chart: PathBuf,
-    /// Output file
-    #[arg(long, value_name = "FILE")]
-    pub svg: PathBuf,
-}
-
-impl From<ChartArgs> for ChartOptions {
-    fn from(args: ChartArgs) -> Self {
-        Self { chart: args.chart, svg: args.svg }
-    }
 }
 
 #[derive(Debug, Args)]

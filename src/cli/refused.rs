@@ -80,9 +80,6 @@ impl Cli {
                 ("tree (without --attention)", &["device", "threads"][..])
             }
             Some(CliCommand::Check(check)) if check.kernels => ("check --kernels", &["device", "threads"][..]),
-            Some(CliCommand::Bench(BenchArgs { what: Bench::Chart(_), .. })) => {
-                ("bench chart", &["device", "threads"][..])
-            }
             _ => (name, ignored_options(name)),
         };
         let given = [("device", self.device.map(|x| x.to_string())), ("threads", self.threads.map(|x| x.to_string()))];

@@ -3,13 +3,11 @@
 pub mod allreduce;
 pub mod attention;
 pub mod batches;
-pub mod chart;
 pub mod decode;
 pub mod delta_rule;
 pub mod gemm;
 mod mixtures;
 pub mod products;
-pub mod serve;
 pub mod tables;
 pub mod tree_attention;
 pub mod trees;
