@@ -39,8 +39,7 @@ const MOST_THREADS: u64 = 1024;
 const ENVIRONMENT: &str = "\
 Environment:
   OFFSHOOT_CPU  The path of the CPU's arithmetic: portable, avx2, avx512, avx512bf16 or amx (`offshoot check --paths`
-                lists those of this processor; bf16-twin is avx512bf16 in software, for tests). Samples may
-                differ between paths. Default: the fastest";
+                lists those of this processor). Samples may differ between paths. Default: the fastest";
 
 #[derive(Debug, Parser)]
 #[command(name = "offshoot", version, about, max_term_width = 110, after_help = ENVIRONMENT, disable_help_subcommand = true)]

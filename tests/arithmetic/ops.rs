@@ -126,28 +126,6 @@ fn linear_shape(isa: Isa, dtype: Dtype, rows: usize, outputs: usize, inputs: usi
     }
 }
 
-/// The emulated bf16 dot products give the bits of the instructions in linear layers.
-#[test]
-fn the_emulation_has_the_bits_of_bf16_dot_products() {
-    if !Isa::available().contains(&Isa::Avx512Bf16) {
-        crate::skip::skipped("this processor has no bf16 dot products");
-        return;
-    }
-    for (rows, outputs, inputs) in [(1, 1, 1), (3, 47, 31), (14, 33, 577), (45, 16, 64)] {
-        let mut numbers = Numbers((rows + inputs) as u64);
-        let w = Weights::random(&mut numbers, Dtype::Bf16, outputs, inputs);
-        let x = numbers.buffer(rows, inputs);
-        let [emulated, hardware] = [Isa::Bf16Twin, Isa::Avx512Bf16].map(|isa| {
-            let mut cpu = Cpu::with_isa(isa);
-            let packed = cpu.matrix(&[MatrixPart::Dense(w.view())]).unwrap();
-            let mut out = CpuBuffer::new(rows, outputs);
-            cpu.linear(&mut out, &x, &packed, None);
-            out
-        });
-        assert_eq!(bits(&emulated.data), bits(&hardware.data), "{rows} x {inputs} -> {outputs}");
-    }
-}
-
 pub fn bits(x: &[f32]) -> Vec<u32> {
     x.iter().map(|x| x.to_bits()).collect()
 }

@@ -422,28 +422,6 @@ fn every_head_dim() {
     }
 }
 
-/// The emulated bf16 dot products give the bits of the instructions on every forest shape.
-#[test]
-fn the_emulation_has_the_bits_of_bf16_dot_products() {
-    if !Isa::available().contains(&Isa::Avx512Bf16) {
-        crate::skip::skipped("this processor has no bf16 dot products");
-        return;
-    }
-    let mut dice = Dice::new(3);
-    let shapes = ForestShape::ALL.into_iter().filter(|shape| !matches!(shape, ForestShape::Many(_)));
-    for shape in shapes.chain([ForestShape::Document(2)]) {
-        let grown = grow(shape, PAGE_TOKENS, 5);
-        let case = Case::random(&mut dice, Dtype::Bf16);
-        let kv = fill(&case, &contexts(&grown.forest));
-        let qkv = queries(&case, &grown.rows);
-        let plan = tile_by_tile(&grown.forest, &case);
-        let [emulated, hardware] = [Isa::Bf16Twin, Isa::Avx512Bf16].map(|isa| attend(isa, &case, &qkv, &kv, &plan));
-        for row in 0..emulated.rows {
-            assert_eq!(bits(&emulated, row), bits(&hardware, row), "{shape:?}, {case:?}: row {row}");
-        }
-    }
-}
-
 /// Few rows over contexts of several sections, whose tasks share them, and windows that begin in any of them.
 #[test]
 fn contexts_of_several_sections() {
