@@ -275,16 +275,14 @@ mod tests {
                 return;
             }
             let pairs = |numbers: &[f32]| -> Vec<u32> {
-                let pair = |pair: &[f32]| {
-                    u32::from(round(pair[0])) | u32::from(pair.get(1).map_or(0, |&x| round(x))) << 16
-                };
+                let pair =
+                    |pair: &[f32]| u32::from(round(pair[0])) | u32::from(pair.get(1).map_or(0, |&x| round(x))) << 16;
                 numbers.chunks(2).map(pair).collect()
             };
             for (rows, outputs, inputs) in [(1, 1, 1), (3, 47, 31), (14, 33, 577), (45, 16, 64)] {
                 let mut bits = RandomBits(0x9e37_79b9_7f4a_7c15);
-                let mut random = |n: usize| -> Vec<f32> {
-                    (0..n).map(|_| f32::from_bits(bits.pair(119) & 0xffff_0000)).collect()
-                };
+                let mut random =
+                    |n: usize| -> Vec<f32> { (0..n).map(|_| f32::from_bits(bits.pair(119) & 0xffff_0000)).collect() };
                 let (x, w) = (random(rows * inputs), random(outputs * inputs));
                 let bytes: Vec<u8> = w.iter().flat_map(|&w| round(w).to_le_bytes()).collect();
                 let view = WeightView { dtype: Dtype::Bf16, rows: outputs, cols: inputs, bytes: &bytes };

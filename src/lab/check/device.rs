@@ -26,7 +26,7 @@ pub fn suite<B: AttentionLevels>(
     mut done: impl FnMut(&[ReportRow]) -> Result<()>,
 ) -> Result<CheckReport> {
     let mut report = CheckReport::default();
-    ops::ops(backend, effort, &mut report, &mut done)?;
+    ops::ops(backend, (effort, effort), &mut report, &mut done)?;
     let parts: [SuitePart<B>; 5] =
         [sampling::sampling, attention::attention, levels::levels, leaves::leaves, forward::forwards];
     for part in parts {

@@ -35,6 +35,7 @@ pub use device::{CheckEffort, suite};
 pub use forks::{FORKED_TOKENS, ForkReport, forks};
 pub use long::long;
 pub use model::{Against, ModelCheck};
+pub use ops::ops;
 pub use report::{CheckReport, ReportRow};
 
 /// The options of `offshoot check`.

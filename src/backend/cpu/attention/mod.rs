@@ -35,9 +35,9 @@ mod walk;
 pub(super) use clear::{context, operand};
 
 #[cfg(target_arch = "x86_64")]
-use super::team::Team;
-#[cfg(target_arch = "x86_64")]
 use super::Isa;
+#[cfg(target_arch = "x86_64")]
+use super::team::Team;
 use super::{Cores, CpuBuffer, KvStore};
 #[cfg(target_arch = "x86_64")]
 use crate::backend::Dtype;

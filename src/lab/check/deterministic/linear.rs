@@ -69,6 +69,9 @@ pub fn linear<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut Che
         for layer in small {
             layer.hold(backend, (dtype, WeightFormat::Dense(dtype)), rows, &mut dice, report)?;
         }
+        // Every number of rows that kernels divide.
+        let every: Vec<usize> = (1..=45).collect();
+        small[0].hold(backend, (dtype, WeightFormat::Dense(dtype)), &every, &mut dice, report)?;
         for format in FORMATS.into_iter().filter(|format| matches!(format.rounding, Rounding::Dynamic { .. })) {
             let quantised = WeightFormat::Quantised(format);
             let layers = small.iter().filter(|layer| is_cut(format, layer.inputs) && backend.multiplies(quantised));
