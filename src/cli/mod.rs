@@ -2,15 +2,12 @@
 //! module that runs each command.
 
 mod batch;
-mod batches;
-mod bench;
 mod check;
 mod judge;
 mod plan;
 mod refused;
 mod run;
 mod serve;
-mod shared;
 pub mod stopping;
 mod tree;
 mod vote;
@@ -18,18 +15,16 @@ mod vote;
 use clap::{Args, Parser, Subcommand};
 
 pub use batch::BatchArgs;
-pub use batches::BatchesArgs;
-pub use bench::{AttentionArgs, Bench, BenchArgs, DecodeArgs, GemmArgs, JsonArgs, WorkloadArgs};
-pub use check::CheckArgs;
+pub use check::{CheckArgs, CheckCommand};
 pub use judge::{JudgeArgs, JudgeCommand};
 pub use plan::{PlanArgs, PlanCommand};
 pub use run::{RescoreArgs, RunArgs};
 pub use serve::ServeArgs;
-pub use shared::{BudgetArgs, CandidateArgs, EngineArgs, JudgingArgs, PrefixStoreArgs, WeightArgs};
-use shared::{arrivals, each_once, mib, number, rate, seconds, whole};
 pub use tree::TreeArgs;
 pub use vote::VoteArgs;
 
+use crate::args::whole;
+use crate::lab::bench::BenchArgs;
 use crate::launch::{DeviceChoice, Devices};
 
 /// Upper limit of `--threads`.

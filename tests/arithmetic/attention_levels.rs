@@ -7,10 +7,10 @@ use offshoot::backend::{
     ActivationDtype, Attended, AttentionLevels, Backend, Dtype, HeadLayout, KvDtype, KvShape, LevelBounds, LevelMass,
     LevelRow, MOST_LEVELS, RowToken, Scoring, StepBatch,
 };
+use offshoot::dice::Dice;
 use offshoot::ids::{LayerIx, TokenId};
 use offshoot::kv::{Forest, KvSlot};
 use offshoot::lab::check::attention::{ScoreTerms, Setting, context, hints};
-use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, grow};
 use offshoot::plan::Planner;
 

@@ -5,16 +5,15 @@ use offshoot::backend::{
     ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, HeadLayout, KvShape, RowToken, StateDtype, StateShape,
     StepBatch,
 };
+use offshoot::dice::Dice;
 use offshoot::ids::{LayerIx, StateId, TokenId};
 use offshoot::kv::StateRun;
-use offshoot::lab::check::dice::Dice;
 
 const LAYER: LayerIx = LayerIx(0);
 
 /// A layer's weights, and the projections of some tokens.
 struct Case {
     heads: DeltaHeads,
-    rows: usize,
     conv: Vec<f32>,
     rate: Vec<f32>,
     dt: Vec<f32>,
@@ -28,7 +27,6 @@ impl Case {
         let mut numbers = |len: usize| dice.numbers(len);
         Self {
             heads,
-            rows,
             conv: numbers(4 * heads.conv_width()),
             rate: numbers(heads.value_heads).into_iter().map(|a_log| -(2.0 * a_log).exp()).collect(),
             dt: numbers(heads.value_heads),

@@ -35,13 +35,7 @@ fn check_takes_its_cases_alone() {
     let rows: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(rows.iter().any(|row| row["op"] == "alone, model"), "{lines}");
     assert!(rows.iter().all(|row| row["holds"] == true && row["op"] != "embed"), "{lines}");
-}
-
-#[test]
-fn recommended_gemm_is_refused_in_deterministic_mode() {
-    let folder = tempfile::tempdir().unwrap();
-    let both = ["bench", "workloads", "--shape", "llama3-8b", "--deterministic", "--recommended-gemm"];
-    refuses(&run(folder.path(), &both), &["--deterministic", "--recommended-gemm"]);
+    refuses(&run(folder.path(), &["check", "--deterministic", "--kernels"]), &["--deterministic", "--kernels"]);
 }
 
 #[test]

@@ -5,9 +5,9 @@ use offshoot::backend::cpu::attention::{AttentionScratch, SECTION, TILE, tree_at
 use offshoot::backend::cpu::kv::{KvStore, PAGE_TOKENS};
 use offshoot::backend::cpu::{Cores, CpuBuffer, Isa, Team};
 use offshoot::backend::{Dtype, HeadLayout, KvDtype, KvShape, Scoring};
+use offshoot::dice::Dice;
 use offshoot::ids::{LayerIx, PageId};
 use offshoot::kv::{Forest, KvSlot, StepRow};
-use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, GrownForest, grow};
 use offshoot::plan::{AttentionPlan, CostModel, Csr, KvSpan, PlanHints, Planner, WorkItem};
 

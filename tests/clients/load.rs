@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output};
 
-use offshoot::lab::replay::{TextRun, TracePrompt, poisson, read_trace};
+use offshoot::replay::{TextRun, TracePrompt, poisson, read_trace};
 use serde_json::{Value, json};
 
 use crate::served::Served;
@@ -114,7 +114,7 @@ fn a_stream_is_the_same_wherever_it_is_cut() {
     // Each connection is kept for all requests, which come one after another.
     let server = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("the client connects");
-        sizes.map(|size| reply(&mut stream, whole.as_bytes(), size));
+        sizes.iter().for_each(|&size| reply(&mut stream, whole.as_bytes(), size));
     });
     let requests = sizes.len().to_string();
     let arguments = ["--requests", &requests, "--concurrency", "1", "--choices", "2", "--prompt-tokens", "1"];

@@ -18,11 +18,11 @@ use offshoot::backend::cuda::attention::{SHARED_BYTES_LARGE, hopper_tiling};
 use offshoot::backend::cuda::compile::elements::{HopperKernel, KvElement};
 use offshoot::backend::cuda::compile::units::{self, MemberStates};
 use offshoot::backend::{Dtype, HeadLayout, KvDtype};
+use offshoot::dice::Dice;
 use offshoot::ids::TokenId;
 use offshoot::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
 use offshoot::lab::check::attention::{ScoreTerms, Setting, context};
 use offshoot::lab::check::dense::relative_error;
-use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, GrownForest, grow};
 use offshoot::plan::{AttentionPlan, CostModel, Member, PlanHints, Planner};
 

@@ -13,10 +13,10 @@ use offshoot::backend::cuda::attention::level_words::level_words;
 use offshoot::backend::cuda::compile::elements::{KvElement, PageLayout};
 use offshoot::backend::cuda::compile::units;
 use offshoot::backend::{Dtype, HeadLayout, KvDtype, LevelBounds, MOST_LEVELS};
+use offshoot::dice::Dice;
 use offshoot::ids::TokenId;
 use offshoot::kv::{KvSlot, PagePool, PrefixTree, StepRow};
 use offshoot::lab::check::attention::{ScoreTerms, Setting, context};
-use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, grow};
 use offshoot::plan::{AttentionPlan, CostModel, PlanHints, Planner};
 

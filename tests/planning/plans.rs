@@ -2,10 +2,10 @@
 
 use crate::hints::hints;
 
+use offshoot::dice::Dice;
 use offshoot::ids::PageId;
 use offshoot::kv::{Forest, ForestSegment, KvSlot, StepRow};
 use offshoot::lab::check::attention::context;
-use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, grow};
 use offshoot::plan::{AttentionPlan, KvSpan, Member, PlanFault, PlanHints, Planner};
 

@@ -8,8 +8,8 @@ use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, MatrixPart, Ro
 use crate::error::Result;
 use crate::ids::TokenId;
 
-use super::dice::Dice;
 use super::report::{CaseResult, WorstError, share};
+use crate::dice::Dice;
 
 /// One rounding to f32, relative.
 pub const F32: f64 = Dtype::F32.rounding();
@@ -113,7 +113,7 @@ pub fn stacked<B: Backend>(backend: &mut B, dtype: Dtype, parts: &[usize], value
 
 /// The rows of the parts of a matrix of `rows` rows: one, or three where there are enough of them.
 pub fn parts(rows: usize) -> Vec<usize> {
-    if rows % 3 == 0 && rows > 15 { vec![5, 10, rows - 15] } else { vec![rows] }
+    if rows.is_multiple_of(3) && rows > 15 { vec![5, 10, rows - 15] } else { vec![rows] }
 }
 
 pub fn vector<B: Backend>(backend: &mut B, values: &[f32]) -> Result<B::Vector> {

@@ -4,10 +4,10 @@ use std::fmt;
 
 use super::{Rows, alone};
 use crate::backend::{ActivationDtype, Backend, Dtype, MatrixPart, RandomWeight, Rounding, Uniform, WeightFormat};
+use crate::dice::Dice;
 use crate::error::Result;
 use crate::lab::check::case::{buffer, numbers, vector};
 use crate::lab::check::device::CheckEffort;
-use crate::lab::check::dice::Dice;
 use crate::lab::check::ops::quantised::{FORMATS, is_cut};
 use crate::lab::check::report::CheckReport;
 

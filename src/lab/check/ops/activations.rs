@@ -4,9 +4,9 @@ use std::fmt;
 
 use super::OpSuite;
 use crate::backend::{ActivationDtype, Backend, Dtype, Gate};
+use crate::dice::Dice;
 use crate::error::Result;
 use crate::lab::check::case::{F32, OpCase, buffer, rounded};
-use crate::lab::check::dice::Dice;
 
 /// Inputs at which exponentials overflow or vanish, or must not; the last ones are beyond f16's range.
 const EDGES: [f32; 12] = [0.0, -0.0, -100.0, 100.0, -3e4, 3e4, -88.5, -87.0, 1e-6, -10.0, -1e30, 1e30];

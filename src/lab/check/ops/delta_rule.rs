@@ -10,6 +10,7 @@ use crate::backend::{
     ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, Gate, KvShape, Pick, SampleRequest, StateDtype,
     StateShape, StepBatch,
 };
+use crate::dice::Dice;
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId, StateId};
 use crate::kv::{KvSlot, StateRun};
@@ -17,7 +18,6 @@ use crate::lab::check::case::{
     ANY_HEADS, ANY_VOCAB, F32, OpCase, buffer, numbers, root_mean_square, rounded, rows_at, vector,
 };
 use crate::lab::check::device::CheckEffort;
-use crate::lab::check::dice::Dice;
 
 const EPS: f32 = 1e-6;
 

@@ -10,10 +10,10 @@ use crate::backend::{
     ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, MatrixPart, QuantFormat, QuantSource, QuantView,
     Rounding, Router, RouterScores, WeightFormat, WeightView,
 };
+use crate::dice::Dice;
 use crate::error::Result;
 use crate::lab::check::case::{F32, OpCase, buffer, dot, matrix, numbers, rounded, vector};
 use crate::lab::check::device::CheckEffort;
-use crate::lab::check::dice::Dice;
 
 /// Rows, experts, chosen ones, outputs and inputs.
 const SHAPES: [[usize; 5]; 12] = [

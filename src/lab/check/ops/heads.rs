@@ -6,13 +6,13 @@ use super::OpSuite;
 use crate::backend::{
     ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, HeadSteps, KvDtype, KvShape, RopeTable, Scoring, StepBatch,
 };
+use crate::dice::Dice;
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId};
 use crate::kv::KvSlot;
 use crate::lab::check::attention::{hints, solitary};
 use crate::lab::check::case::{ANY_VOCAB, F32, OpCase, buffer, numbers, root_mean_square, rounded, rows_at, vector};
 use crate::lab::check::device::CheckEffort;
-use crate::lab::check::dice::Dice;
 
 const EPS: f32 = 1e-6;
 /// Positions of the rope tables.

@@ -4,10 +4,10 @@ use std::fmt;
 
 use super::OpSuite;
 use crate::backend::{ActivationDtype, Backend, Dtype};
+use crate::dice::Dice;
 use crate::error::Result;
 use crate::lab::check::case::{F32, OpCase, buffer, dot, numbers, parts, rounded, stacked, vector};
 use crate::lab::check::device::CheckEffort;
-use crate::lab::check::dice::Dice;
 
 /// Rows, outputs and inputs; the last one's rows are more than one pass of the CPU takes.
 const SHAPES: [(usize, usize, usize); 19] = [

@@ -20,8 +20,8 @@ use crate::error::Result;
 
 use super::case::{OpCase, compare};
 use super::device::CheckEffort;
-use super::dice::Dice;
 use super::report::{CheckReport, ReportRow};
+use crate::dice::Dice;
 
 /// Checks ops of one kind.
 type OpCheck<B> = fn(&mut OpSuite<'_, B>, &mut Dice) -> Result<()>;

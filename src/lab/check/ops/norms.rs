@@ -5,9 +5,9 @@ use std::fmt;
 
 use super::OpSuite;
 use crate::backend::{ActivationDtype, Backend, Dtype};
+use crate::dice::Dice;
 use crate::error::Result;
 use crate::lab::check::case::{F32, OpCase, buffer, root_mean_square, rounded, vector};
-use crate::lab::check::dice::Dice;
 
 const EPS: f32 = 1e-5;
 

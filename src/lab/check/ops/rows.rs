@@ -4,10 +4,10 @@ use std::fmt;
 
 use super::OpSuite;
 use crate::backend::{ActivationDtype, Backend, Dtype, RowToken, StepBatch};
+use crate::dice::Dice;
 use crate::error::Result;
 use crate::ids::TokenId;
 use crate::lab::check::case::{ANY_HEADS, ANY_VOCAB, OpCase, buffer, numbers, parts, rows_at, stacked};
-use crate::lab::check::dice::Dice;
 
 pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<()> {
     let dtype = suite.dtype;
