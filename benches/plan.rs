@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use offshoot::backend::cuda::attention::device_plan::{DevicePlan, KV_BLOCK_TOKENS, Tiling, Workers};
 use offshoot::backend::{HeadLayout, Pick, RowToken, SampleRequest, StepBatch};
+use offshoot::dice::Dice;
 use offshoot::ids::{PageId, TokenId};
 use offshoot::kv::{PageGroups, PagePool, PrefixTree, StepRow, Window};
-use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, grow};
 use offshoot::plan::{AttentionPlan, CostModel, NewPage, PlanHints, Planner};
 

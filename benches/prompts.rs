@@ -5,9 +5,9 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use offshoot::dice::Dice;
 use offshoot::ids::TokenId;
 use offshoot::kv::{PackedPrompts, PromptTree, Prompts};
-use offshoot::lab::check::dice::Dice;
 
 const REPETITIONS: usize = 21;
 const VOCAB: u32 = 128_000;

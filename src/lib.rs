@@ -7,8 +7,11 @@
 //!
 //! ```text
 //! cli                    what the user typed
-//! lab                    check: a device compared with its definition; bench: measuring;
-//!                        estimate: what a job will cost; replay: jobs through the scheduler on a simulated device
+//! lab                    check: a device compared with its definition; bench: measuring
+//! estimate               what a job will cost, before it runs
+//! replay                 jobs through the scheduler, on a simulated device or by the clock
+//! args                   options that several commands share
+//! inspect                what a model folder holds, and whether it computes what it should
 //! eval                   a task from its file to results: task, answer, benchmark, statistics, run, journal, report, view,
 //!                        scoring (samples made elsewhere)
 //! openai                 requests and answers in that protocol
@@ -21,7 +24,7 @@
 //! model, tokenizer       one decoder for all families over a Backend; text
 //! backend                the ops, defined once in prose, in clear loops, and fast: cpu, cuda; sim only keeps time
 //! plan, kv               Forest -> AttentionPlan; segments and pages (integers only)
-//! ids, error, figures, file_kind, json, lines, out, hashes, mix, mapped, gguf, bundled, bounded   used by all
+//! ids, error, figures, file_kind, json, lines, out, hashes, mix, dice, mapped, gguf, bundled, bounded   used by all
 //! ```
 //!
 //! # The flow of the data
@@ -58,12 +61,15 @@
 //! }
 //! ```
 
+pub mod args;
 pub mod backend;
 pub mod bounded;
 pub mod bundled;
 pub mod cli;
+pub mod dice;
 pub mod engine;
 pub mod error;
+pub mod estimate;
 pub mod eval;
 pub mod figures;
 mod file_kind;
@@ -71,6 +77,7 @@ pub mod gguf;
 mod hashes;
 mod hub;
 pub mod ids;
+pub mod inspect;
 pub mod interrupt;
 pub mod json;
 pub mod judge;
@@ -84,6 +91,7 @@ pub mod model;
 pub mod openai;
 pub mod out;
 pub mod plan;
+pub mod replay;
 pub mod replicas;
 pub mod search;
 pub mod serve;

@@ -7,15 +7,14 @@ use std::process::ExitCode;
 use offshoot::backend::cuda::ranks::nccl::NO_MULTICAST;
 use offshoot::bounded::CountingAllocator;
 use offshoot::cli::stopping::{exit_code, on_signals, survive_file_limit};
-use offshoot::cli::{Bench, Cli, CliCommand, JudgeCommand, PlanCommand};
+use offshoot::cli::{CheckCommand, Cli, CliCommand, JudgeCommand, PlanCommand};
 use offshoot::error::{Error, Result};
 use offshoot::eval::{run, scoring, task, view};
-use offshoot::lab::bench::batches::BatchesOptions;
-use offshoot::lab::{bench, check, estimate};
-use offshoot::launch::{DeviceChoice, Opened};
+use offshoot::lab::check;
+use offshoot::launch::Opened;
 use offshoot::openai::batch;
 use offshoot::serve;
-use offshoot::{judge, out};
+use offshoot::{estimate, inspect, judge, out};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -46,33 +45,14 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             PlanCommand::Job(options) => estimate::main(&options)?,
             PlanCommand::Trace(options) => estimate::trace::main(&options)?,
         },
-        Some(CliCommand::Check(args)) => check::check(device, &args.into())?,
-        Some(CliCommand::Bench(args)) => match args.what {
-            Bench::Decode(args) => bench::decode::main(&args.on(device))?,
-            Bench::Gemm(args) => match args.product_options() {
-                Some(options) => bench::products::main(device, &options)?,
-                None => on_the_cpu(device).and_then(|()| bench::tables::gemm(args.json))?,
-            },
-            Bench::Attention(args) => match args.tree_options() {
-                Some(options) => bench::tree_attention::main(device, &options)?,
-                None => on_the_cpu(device).and_then(|()| bench::tables::attention(args.json))?,
-            },
-            Bench::DeltaRule(args) => bench::delta_rule::main(device, &args.into())?,
-            Bench::Allreduce(args) => bench::allreduce::main(&devices, &args.into())?,
-            Bench::Workloads(args) => bench::workloads::main(&devices, &args.into())?,
-            Bench::Batches(args) => {
-                let options: BatchesOptions = args.into();
-                match &options.simulated {
-                    Some(profile) => {
-                        on_the_cpu(device).and_then(|()| bench::batches::simulated(profile, &options))?;
-                    }
-                    None => bench::batches::measured(device, &options)?,
-                }
-            }
-            Bench::Serve(args) => bench::serve::main(&args.into())?,
-            Bench::Chart(args) => bench::chart::main(&args.into())?,
-            Bench::Machine(args) => on_the_cpu(device).and_then(|()| bench::tables::machine(args.json))?,
-        },
+        Some(CliCommand::Check(args)) => {
+            let holds = match args.into() {
+                CheckCommand::Model { folder, how } => inspect::model(device, &folder, &how)?,
+                CheckCommand::Device { how, deterministic } => check::check(device, &how, deterministic)?,
+            };
+            return if holds { Ok(ExitCode::SUCCESS) } else { Err(Error::CheckFailed) };
+        }
+        Some(CliCommand::Bench(args)) => args.run(device, &devices)?,
         Some(CliCommand::Rescore(args)) => run::rescore::rescore(&args.into())?,
         Some(CliCommand::Vote(args)) => run::vote::main(&args.into())?,
         Some(CliCommand::Batch(args)) => return batch::main(&args.on(devices), on_signals()?.as_ref()),
@@ -103,16 +83,6 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Refuses `--device cuda` for measurements of the CPU.
-fn on_the_cpu(device: DeviceChoice) -> Result<()> {
-    match device {
-        DeviceChoice::Auto | DeviceChoice::Cpu => Ok(()),
-        DeviceChoice::Cuda { .. } => {
-            Err(Error::value("--device", "auto or cpu, which this measures", device.to_string()))
-        }
-    }
 }
 
 fn welcome(device: Opened) -> String {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{EngineArgs, PrefixStoreArgs, whole};
+use crate::args::{EngineArgs, PrefixStoreArgs, whole};
 use crate::launch::Devices;
 use crate::openai::batch::{BatchOptions, DEFAULT_MOST_OF_LINE};
 use crate::plan::Planner;

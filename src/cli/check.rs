@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::whole;
+use crate::args::whole;
 use crate::backend::{KvDtype, StateDtype};
-use crate::lab::check::{Against, CheckOptions, DeviceCheck, ModelCheck};
+use crate::inspect::{Against, ModelCheck};
+use crate::lab::check::DeviceCheck;
 use crate::model::{ActivationChoice, MadeFormat, WeightChoice};
 
 #[derive(Debug, Args)]
@@ -17,15 +18,6 @@ pub struct CheckArgs {
     /// Golden file for that model: transformers' logits, log-probabilities and greedy tokens
     #[arg(long, value_name = "FILE", requires = "model")]
     pub golden: Option<PathBuf>,
-    /// Also check the device against every model folder with a golden.json below this folder
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["model", "kernels"])]
-    pub goldens: Option<PathBuf>,
-    /// Only few and small cases, for tools that slow the device down
-    #[arg(long, conflicts_with_all = ["model", "kernels"])]
-    pub quick: bool,
-    /// One JSON object per row instead of a table
-    #[arg(long, conflicts_with_all = ["model", "kernels"])]
-    pub json: bool,
     /// Use the device's deterministic mode. With --model: for the model's arithmetic. Without: run only the cases that
     /// compare bits
     #[arg(long, conflicts_with_all = ["kernels", "goldens"])]
@@ -53,32 +45,29 @@ pub struct CheckArgs {
     /// The text
     #[arg(long, value_name = "FILE", requires = "against")]
     pub text: Option<PathBuf>,
-    /// Compile every CUDA kernel (needs NVRTC but no GPU). The check fails if a kernel spills registers, except for
-    /// known spills
-    #[arg(long, conflicts_with = "model")]
-    pub kernels: bool,
-    /// Architectures to compile for
-    #[arg(long, value_name = "ARCH", requires = "kernels", default_values = ["sm_80", "sm_89", "sm_90a"])]
-    pub arch: Vec<String>,
-    /// Only print the code paths that this CPU supports, one per line, as OFFSHOOT_CPU names them
-    #[arg(long, conflicts_with_all = ["model", "kernels", "goldens", "quick", "json", "deterministic"])]
-    pub paths: bool,
+    #[command(flatten)]
+    pub device: DeviceCheck,
 }
 
-impl From<CheckArgs> for CheckOptions {
+/// What `offshoot check` is to check.
+#[derive(Clone, Debug)]
+pub enum CheckCommand {
+    Model { folder: PathBuf, how: ModelCheck },
+    Device { how: DeviceCheck, deterministic: bool },
+}
+
+impl From<CheckArgs> for CheckCommand {
     fn from(args: CheckArgs) -> Self {
-        let CheckArgs { model, golden, goldens, quick, json, deterministic, forks, kernels, arch, paths, .. } = args;
+        let CheckArgs { model, golden, deterministic, forks, .. } = args;
         let (kv, states) = (args.kv_dtype, args.state_dtype);
         let weights = WeightChoice { weights: args.weights, activations: args.activations };
         let against = args.against.zip(args.text).map(|(model, text)| Against { model, text });
         match model {
-            Some(folder) => CheckOptions::Model {
+            Some(folder) => CheckCommand::Model {
                 folder,
                 how: ModelCheck { golden, deterministic, kv, states, forks, weights, against },
             },
-            None if paths => CheckOptions::Paths,
-            None if kernels => CheckOptions::Kernels { archs: arch },
-            None => CheckOptions::Device(DeviceCheck { goldens, quick, deterministic, json }),
+            None => CheckCommand::Device { how: args.device, deterministic },
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{CandidateArgs, each_once, seconds, whole};
+use crate::args::{CandidateArgs, each_once, seconds, whole};
 use crate::error::{Error, Result};
 use crate::eval::benchmark::BenchmarkFormat;
 use crate::eval::scoring::{CandidateSource, DoctorOptions, ExtractMode, LimitChanges, ScoreOptions};

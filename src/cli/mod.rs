@@ -2,16 +2,12 @@
 //! module that runs each command.
 
 mod batch;
-mod batches;
-mod bench;
 mod check;
 mod judge;
-mod load;
 mod plan;
 mod refused;
 mod run;
 mod serve;
-mod shared;
 pub mod stopping;
 mod tree;
 mod vote;
@@ -19,19 +15,16 @@ mod vote;
 use clap::{Args, Parser, Subcommand};
 
 pub use batch::BatchArgs;
-pub use batches::BatchesArgs;
-pub use bench::{AttentionArgs, Bench, BenchArgs, ChartArgs, DecodeArgs, GemmArgs, JsonArgs, WorkloadArgs};
-pub use check::CheckArgs;
+pub use check::{CheckArgs, CheckCommand};
 pub use judge::{JudgeArgs, JudgeCommand};
-pub use load::LoadArgs;
 pub use plan::{PlanArgs, PlanCommand};
 pub use run::{RescoreArgs, RunArgs};
 pub use serve::ServeArgs;
-pub use shared::{BudgetArgs, CandidateArgs, EngineArgs, JudgingArgs, PrefixStoreArgs, WeightArgs};
-use shared::{arrivals, each_once, mib, number, rate, seconds, whole};
 pub use tree::TreeArgs;
 pub use vote::VoteArgs;
 
+use crate::args::whole;
+use crate::lab::bench::BenchArgs;
 use crate::launch::{DeviceChoice, Devices};
 
 /// Upper limit of `--threads`.
@@ -41,8 +34,7 @@ const MOST_THREADS: u64 = 1024;
 const ENVIRONMENT: &str = "\
 Environment:
   OFFSHOOT_CPU  The path of the CPU's arithmetic: portable, avx2, avx512, avx512bf16 or amx (`offshoot check --paths`
-                lists those of this processor; bf16-twin is avx512bf16 in software, for tests). Samples may
-                differ between paths. Default: the fastest";
+                lists those of this processor). Samples may differ between paths. Default: the fastest";
 
 #[derive(Debug, Parser)]
 #[command(name = "offshoot", version, about, max_term_width = 110, after_help = ENVIRONMENT, disable_help_subcommand = true)]

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{BudgetArgs, arrivals, whole};
+use crate::args::{BudgetArgs, arrivals, whole};
 use crate::backend::Dtype;
 use crate::error::{Error, Result};
+use crate::estimate::trace::TraceOptions;
+use crate::estimate::{FEW_SAMPLES, FEW_TOKENS, PlanOptions, Predict};
 use crate::figures::count;
-use crate::lab::estimate::trace::TraceOptions;
-use crate::lab::estimate::{FEW_SAMPLES, FEW_TOKENS, PlanOptions, Predict};
-use crate::lab::replay::{Policy, TraceReplay};
 use crate::launch::Devices;
+use crate::replay::{Policy, TraceReplay};
 
 #[derive(Debug, Args)]
 pub struct PlanArgs {

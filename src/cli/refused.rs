@@ -4,10 +4,8 @@
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
 
-use super::bench::{Bench, BenchArgs};
 use super::{Cli, CliCommand};
 use crate::error::{Error, Result};
-use crate::lab::bench::batches::Table;
 
 impl Cli {
     /// Reads the command line. Prints clap's own messages (help, version, unknown options) and ends the process.
@@ -42,13 +40,8 @@ impl Cli {
 
     /// Refuses options that the command of this name would ignore.
     fn refuse_ignored_options(&self, name: &str) -> Result<()> {
-        if let Some(CliCommand::Bench(BenchArgs { what: Bench::Batches(batches), .. })) = &self.command
-            && let Some((option, tables)) = batches.unused_option()
-        {
-            let of: Vec<String> = tables.iter().map(Table::to_string).collect();
-            let found: Vec<String> = batches.table.iter().map(Table::to_string).collect();
-            let expected = format!("a table that uses it ({})", of.join(" or "));
-            return Err(Error::value(option, expected, found.join(", ")));
+        if let Some(CliCommand::Bench(bench)) = &self.command {
+            bench.refuse_ignored_options()?;
         }
         if let Some(CliCommand::Run(run)) = &self.command
             && run.attention_levels
@@ -57,9 +50,7 @@ impl Cli {
             return Err(Error::value("--attention-levels", expected, "an option of earlier versions"));
         }
         let uses_several = match &self.command {
-            Some(CliCommand::Bench(BenchArgs { what, .. })) => {
-                matches!(what, Bench::Workloads(_) | Bench::Allreduce(_))
-            }
+            Some(CliCommand::Bench(bench)) => bench.uses_several(),
             Some(command) => matches!(
                 command,
                 CliCommand::Run(_) | CliCommand::Batch(_) | CliCommand::Serve(_) | CliCommand::Plan(_)
@@ -79,10 +70,7 @@ impl Cli {
             Some(CliCommand::Tree(tree)) if !tree.attention => {
                 ("tree (without --attention)", &["device", "threads"][..])
             }
-            Some(CliCommand::Check(check)) if check.kernels => ("check --kernels", &["device", "threads"][..]),
-            Some(CliCommand::Bench(BenchArgs { what: Bench::Chart(_), .. })) => {
-                ("bench chart", &["device", "threads"][..])
-            }
+            Some(CliCommand::Check(check)) if check.device.kernels => ("check --kernels", &["device", "threads"][..]),
             _ => (name, ignored_options(name)),
         };
         let given = [("device", self.device.map(|x| x.to_string())), ("threads", self.threads.map(|x| x.to_string()))];

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{EngineArgs, JudgingArgs, PrefixStoreArgs, each_once, number, whole};
+use crate::args::{EngineArgs, JudgingArgs, PrefixStoreArgs, each_once, number, whole};
 use crate::eval::run::rescore::RescoreOptions;
 use crate::eval::run::{ResultFormat, RunOptions};
 use crate::eval::task::Overrides;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::{EngineArgs, PrefixStoreArgs, mib, seconds, whole};
+use crate::args::{EngineArgs, PrefixStoreArgs, mib, seconds, whole};
 use crate::launch::Devices;
 use crate::openai::protocol::{ProtocolLimits, Reasoning};
 use crate::plan::Planner;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{each_once, whole};
+use crate::args::{each_once, whole};
 use crate::eval::run::vote::VoteOptions;
 
 #[derive(Debug, Args)]

@@ -1,8 +1,5 @@
-//! Development tools: `check` checks a device against its definition, `bench` measures it, `replay` runs recorded jobs
-//! through the scheduler on a simulated device, and `estimate` estimates a job without running it. Nothing outside
-//! depends on it.
+//! The laboratory: `check` compares a device with its definition, `bench` measures it. Each has
+//! the options of its command; nothing outside depends on it but `cli`.
 
 pub mod bench;
 pub mod check;
-pub mod estimate;
-pub mod replay;

@@ -7,9 +7,9 @@ use offshoot::backend::{
     ActivationDtype, Attended, AttentionLevels, Backend, Dtype, HeadLayout, KvDtype, KvShape, LevelBounds, LevelMass,
     LevelRow, MOST_LEVELS, RowToken, Scoring, StepBatch,
 };
+use offshoot::dice::Dice;
 use offshoot::ids::{LayerIx, TokenId};
 use offshoot::kv::{Forest, KvSlot};
-use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, context, grow};
 use offshoot::lab::check::setting::{ScoreTerms, Setting, hints};
 use offshoot::plan::Planner;

@@ -14,7 +14,7 @@ use runs::{assert_equal_results, bytes, offshoot, refuses, run, run_into, succee
 #[test]
 fn a_row_depends_on_itself_alone() {
     // The emulation is slow; `ops` and `tree_attention` compare it with the instructions.
-    for isa in Isa::available().into_iter().filter(|isa| !matches!(isa, Isa::Portable | Isa::Bf16Twin)) {
+    for isa in Isa::available().into_iter().filter(|isa| *isa != Isa::Portable) {
         let effort = if isa == Isa::chosen().unwrap() { CheckEffort::Full } else { CheckEffort::Quick };
         let print = |rows: &[ReportRow]| {
             rows.iter().for_each(|row| println!("{isa}: {row}"));
@@ -35,13 +35,7 @@ fn check_takes_its_cases_alone() {
     let rows: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(rows.iter().any(|row| row["op"] == "alone, model"), "{lines}");
     assert!(rows.iter().all(|row| row["holds"] == true && row["op"] != "embed"), "{lines}");
-}
-
-#[test]
-fn recommended_gemm_is_refused_in_deterministic_mode() {
-    let folder = tempfile::tempdir().unwrap();
-    let both = ["bench", "workloads", "--shape", "llama3-8b", "--deterministic", "--recommended-gemm"];
-    refuses(&run(folder.path(), &both), &["--deterministic", "--recommended-gemm"]);
+    refuses(&run(folder.path(), &["check", "--deterministic", "--kernels"]), &["--deterministic", "--kernels"]);
 }
 
 #[test]

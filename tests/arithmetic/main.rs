@@ -14,7 +14,6 @@ mod batch_invariance;
 mod bench;
 mod delta_rule;
 mod deterministic;
-mod experts;
 mod families;
 mod gguf;
 mod goldens;

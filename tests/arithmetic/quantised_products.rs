@@ -7,7 +7,7 @@ use offshoot::backend::{
     ActivationDtype, Backend, CodeFormat, Dtype, MatrixPart, QuantFormat, QuantSource, QuantView, Rounding,
     RoundingKind, ScaleSource, WeightView,
 };
-use offshoot::lab::check::dice::Dice;
+use offshoot::dice::Dice;
 
 /// Outputs, inputs, rows: odd ones, and more than a panel, a block and a strip.
 const SHAPES: [[usize; 3]; 4] = [[17, 24, 1], [33, 136, 5], [50, 203, 9], [200, 328, 34]];

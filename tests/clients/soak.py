@@ -1,6 +1,6 @@
-"""A soak: `offshoot bench serve` at a rate, window after window, and what drifts between the windows.
+"""A soak: benches/load.py at a rate, window after window, and what drifts between the windows.
 
-    soak.py --base-url URL --pid PID --offshoot BINARY [--minutes 30] [--rate 20] [--window 30] [--json FILE]
+    soak.py --base-url URL --pid PID [--minutes 30] [--rate 20] [--window 30] [--json FILE]
 
 The server should have a small pool (`--kv-memory 64`): else its pages become resident one after another all the time.
 Prints a line per window and, at the end, the last quarter beside the first one after the warm-up window.
@@ -9,10 +9,13 @@ Prints a line per window and, at the end, the last quarter beside the first one 
 import argparse
 import json
 import os
+import pathlib
 import subprocess
+import sys
 import time
 import urllib.request
 
+LOAD = pathlib.Path(__file__).parents[2] / "benches/load.py"
 GAUGES = ["offshoot_requests_open", "offshoot_requests_waiting", "offshoot_branches_kept"]
 
 
@@ -33,7 +36,7 @@ def metrics(url):
 def window(given, number):
     requests = max(1, round(given.rate * given.window))
     ran = subprocess.run(
-        [given.offshoot, "bench", "serve", "--url", given.base_url, "--rate", str(given.rate), "--json",
+        [sys.executable, LOAD, "--url", given.base_url, "--rate", str(given.rate), "--json",
          "--requests", str(requests), "--seed", str(number), "--prompt-tokens", "96", "--shared-tokens", "64",
          "--max-tokens", "32", "--choices", "2"], capture_output=True, text=True, check=True)
     seen = json.loads(ran.stdout)
@@ -51,7 +54,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base-url", default="http://127.0.0.1:8000")
     parser.add_argument("--pid", type=int, required=True, help="the server's process")
-    parser.add_argument("--offshoot", default="target/release/offshoot")
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--rate", type=float, default=20, help="requests per second")
     parser.add_argument("--window", type=float, default=30, help="seconds")

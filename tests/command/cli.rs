@@ -244,7 +244,7 @@ fn what_a_command_would_have_to_ignore_it_refuses() {
 fn the_path_of_arithmetic_is_the_environment_s_where_the_processor_has_it() {
     let listed = stdout(&output(&["check", "--paths"]));
     let paths: Vec<&str> = listed.lines().collect();
-    assert!(paths.starts_with(&["portable", "bf16-twin"]), "{paths:?}");
+    assert!(paths.first() == Some(&"portable"), "{paths:?}");
     for isa in Isa::available() {
         assert!(paths.contains(&isa.name()), "{paths:?}");
         let welcome = offshoot().args(["--device", "cpu"]).env("OFFSHOOT_CPU", isa.name()).output().unwrap();

@@ -4,7 +4,7 @@ use offshoot::engine::{EngineConfig, EngineHandle, Event, Extend, Finish, Finish
 use offshoot::ids::{BranchId, TokenId};
 
 use super::bench::{EOS, draw, engine, finish, finishes, give, key, length, pages, params, prompt, roomy, score};
-use offshoot::lab::check::dice::Dice;
+use offshoot::dice::Dice;
 
 fn ahead(config: EngineConfig) -> EngineConfig {
     EngineConfig { run_ahead: true, ..config }

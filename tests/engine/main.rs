@@ -7,7 +7,7 @@
     reason = "the suite is compiled for engines in turn, for engines that run ahead and for replicas"
 )]
 
-use offshoot::lab::check::dice;
+use offshoot::dice;
 
 /// Each step is collected before the next one is submitted.
 #[path = "."]

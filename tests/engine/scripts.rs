@@ -8,7 +8,7 @@ use offshoot::plan::Planner;
 use super::bench::{
     Shape, draw, engine, engine_of, finishes, give, key, mislead, pages, params, prompt, room_for, roomy, score, unsure,
 };
-use offshoot::lab::check::dice::Dice;
+use offshoot::dice::Dice;
 
 /// How long the texts of a story become.
 #[derive(Clone, Copy)]

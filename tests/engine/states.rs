@@ -10,7 +10,7 @@ use offshoot::ids::{BranchId, TokenId};
 
 use super::bench::{Shape, draw, engine_of, finishes, key, length, pages, params, prompt, roomy, score};
 use super::plain::forward;
-use offshoot::lab::check::dice::Dice;
+use offshoot::dice::Dice;
 
 const PROMPT: usize = 300;
 
@@ -92,7 +92,7 @@ fn forks_are_told_the_same_wherever_their_states_have_been() {
     for states in StateDtype::ALL {
         let (backend, mut decoder) = super::bench::decoder(Shape::Hybrid);
         decoder.set_state_dtype(states);
-        let report = offshoot::lab::check::forks(backend, decoder, 150, 1, false).unwrap();
+        let report = offshoot::inspect::forks(backend, decoder, 150, 1, false).unwrap();
         assert!(report.passes(), "{states} states: {report}");
         seen = (seen.0 + report.swapped, seen.1 + report.recomputed);
     }

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use offshoot::backend::Dtype;
 use offshoot::backend::cpu::Cpu;
+use offshoot::dice::Dice;
 use offshoot::engine::{Engine, EngineConfig, EngineFacts, EngineHandle, Extend, Finish, Metrics, PoolSize};
 use offshoot::ids::{BranchId, TokenId};
 use offshoot::kv::Reach;
-use offshoot::lab::check::dice::Dice;
 use offshoot::model::{Decoder, ModelConfig};
 use offshoot::tree::SamplingTree;
 

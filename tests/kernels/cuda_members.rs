@@ -6,12 +6,12 @@ use offshoot::Error;
 use offshoot::backend::cuda::Cuda;
 use offshoot::backend::ranks::Ranks;
 use offshoot::backend::{Backend, Dtype, KvDtype};
+use offshoot::dice::Dice;
 use offshoot::engine::{
     Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, ForkKind, PoolSize, SamplingParams, Stop,
     UniformKey,
 };
 use offshoot::ids::TokenId;
-use offshoot::lab::check::dice::Dice;
 use offshoot::model::{Decoder, ModelConfig, Sequence};
 use serde_json::{Value, json};
 

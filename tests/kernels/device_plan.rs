@@ -8,9 +8,9 @@ use offshoot::backend::HeadLayout;
 use offshoot::backend::cuda::attention::device_plan::{
     DevicePlan, KV_BLOCK_TOKENS, PlanWord, TILE_FIELDS, TILE_KV_BLOCKS, TILE_WORDS, Tiling, Workers,
 };
+use offshoot::dice::Dice;
 use offshoot::ids::{PageId, SegmentId, TokenId};
 use offshoot::kv::{PagePool, PrefixTree, StepRow};
-use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, grow};
 use offshoot::plan::{AttentionPlan, CostModel, Member, NewPage, PlanHints, Planner};
 

@@ -13,9 +13,9 @@ use offshoot::backend::cuda::compile::elements::{KvElement, PageLayout};
 use offshoot::backend::cuda::compile::units;
 use offshoot::backend::cuda::memory::kv::{NO_SLOT, slot_word};
 use offshoot::backend::{Dtype, HeadLayout, e4m3};
+use offshoot::dice::Dice;
 use offshoot::ids::PageId;
 use offshoot::kv::KvSlot;
-use offshoot::lab::check::dice::Dice;
 use offshoot::plan::Member;
 
 const PAGE: usize = 32;

@@ -18,9 +18,9 @@ use offshoot::backend::{
     ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, HeadLayout, KvShape, RowToken, StateDtype, StateShape,
     StepBatch,
 };
+use offshoot::dice::Dice;
 use offshoot::ids::{LayerIx, StateId, TokenId};
 use offshoot::kv::StateRun;
-use offshoot::lab::check::dice::Dice;
 
 const AT_ONCE: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
 const LAYER: LayerIx = LayerIx(0);

@@ -10,7 +10,7 @@ use offshoot::backend::cuda::attention::device_plan::{HEADER_WORDS, PlanWord};
 use offshoot::backend::cuda::compile::units::{self, ExchangedSums, MemberStates};
 use offshoot::backend::cuda::ranks::ways::{MOST_BLOCKS, MOST_CHUNKS};
 use offshoot::backend::ranks::PARTS;
-use offshoot::lab::check::dice::Dice;
+use offshoot::dice::Dice;
 
 use crate::emulator::Emulated;
 

@@ -11,7 +11,7 @@ use offshoot::backend::Dtype;
 use offshoot::backend::cuda::compile::elements::ExpertTiles;
 use offshoot::backend::cuda::compile::unit::Unit;
 use offshoot::backend::cuda::compile::units;
-use offshoot::lab::check::dice::Dice;
+use offshoot::dice::Dice;
 
 const AT_ONCE: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
 

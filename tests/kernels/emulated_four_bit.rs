@@ -11,7 +11,7 @@ use offshoot::backend::cuda::compile::four_bit_layers::{LayerPlan, LayerTiles};
 use offshoot::backend::cuda::compile::units;
 use offshoot::backend::cuda::memory::four_bit::pack_row;
 use offshoot::backend::{CodeFormat, Dtype, QuantFormat, QuantRow, QuantSource, QuantView, Rounding, WeightView};
-use offshoot::lab::check::dice::Dice;
+use offshoot::dice::Dice;
 
 const AT_ONCE: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
 const LATE: Schedule = Schedule { copies: When::Late, products: When::Late, seed: 3 };

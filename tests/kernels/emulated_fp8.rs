@@ -10,7 +10,7 @@ use offshoot::backend::cuda::compile::elements::{Fp8Scaling, Fp8Tiles};
 use offshoot::backend::cuda::compile::units;
 use offshoot::backend::quantised::{ActivationScale, e4m3_code, e4m3_value, round_row};
 use offshoot::backend::{Dtype, Rounding, RoundingKind, WeightView};
-use offshoot::lab::check::dice::Dice;
+use offshoot::dice::Dice;
 
 const AT_ONCE: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
 const LATE: Schedule = Schedule { copies: When::Late, products: When::Late, seed: 3 };

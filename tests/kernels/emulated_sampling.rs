@@ -10,8 +10,8 @@ use offshoot::backend::cuda::compile::unit::Unit;
 use offshoot::backend::cuda::compile::units::{SAMPLE, SAMPLE_COUNT};
 use offshoot::backend::cuda::sampling::{SEEN_BYTES, pack};
 use offshoot::backend::{MOST_COUNTED, Pick, RowToken, SampleRequest, SeenToken, StepBatch};
+use offshoot::dice::Dice;
 use offshoot::ids::TokenId;
-use offshoot::lab::check::dice::Dice;
 
 const ANY: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
 /// Tokens of one chunk, as in kernels/sampling/sample.cuh.

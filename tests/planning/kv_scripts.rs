@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 
+use offshoot::dice::Dice;
 use offshoot::ids::{PageId, SegmentId, TokenId};
 use offshoot::kv::{KvSlot, MOST_KEPT_TOP, PageGroups, PagePool, PrefixTree, Reach, TokenScore, Usage, Window};
-use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, grow};
 
 /// What one lease must keep: the tokens of its context, whether it may grow, how far it is computed, and the token that

@@ -4,9 +4,9 @@ use crate::hints::hints;
 
 use std::collections::BTreeMap;
 
+use offshoot::dice::Dice;
 use offshoot::ids::PageId;
 use offshoot::kv::{Forest, StepRow};
-use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, GrownForest, grow};
 use offshoot::plan::{AttentionPlan, Csr, NewPage, PlanHints, Planner, WorkItem};
 

@@ -2,9 +2,9 @@
 
 use crate::hints::hints;
 
+use offshoot::dice::Dice;
 use offshoot::ids::PageId;
 use offshoot::kv::{Forest, ForestSegment, KvSlot, StepRow};
-use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, context, grow};
 use offshoot::plan::{AttentionPlan, KvSpan, Member, PlanFault, PlanHints, Planner};
 

@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
+use offshoot::dice::Dice;
 use offshoot::ids::TokenId;
 use offshoot::kv::{PromptTree, TokenCosts, tokens_in_batches};
-use offshoot::lab::check::dice::Dice;
 use proptest::prelude::*;
 
 type Text = Vec<TokenId>;

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use offshoot::dice::Dice;
 use offshoot::ids::TokenId;
 use offshoot::kv::{DistinctTokens, PackedPrompts, PromptTree, Prompts};
-use offshoot::lab::check::dice::Dice;
 use proptest::prelude::*;
 
 type Text = Vec<TokenId>;

@@ -13,14 +13,14 @@ use offshoot::backend::{Dtype, KvDtype, StateDtype};
 use offshoot::engine::Metrics;
 use offshoot::kv::PromptTree;
 use offshoot::lab::bench::workload_file::read_jobs;
-use offshoot::lab::replay::{
+use offshoot::model::ModelConfig;
+use offshoot::plan::Planner;
+use offshoot::replay::{
     BranchLimit, JobRecord, LoadedModel, Policy, PromptSharing, RateSearch, ReplayJob, ReplayRequest, ReplaySettings,
     RequestLengths, RequestOrder, SimulatedMachine, StepRecord, TextRun, TracePrompt, TraceReplay, WallClock, industry,
     micro, nested, poisson, read_trace, replay, replay_trace, shared_prompts, sustainable_rate, warm_up,
     with_system_prompt,
 };
-use offshoot::model::ModelConfig;
-use offshoot::plan::Planner;
 use shared::shared;
 use tempfile::TempDir;
 

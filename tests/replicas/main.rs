@@ -1,7 +1,7 @@
 //! Several engines behind one handle: that each branch has one engine, that nothing depends on which, and what happens
 //! when one ends. Engines are scripted, or small real ones.
 
-use offshoot::lab::check::dice;
+use offshoot::dice;
 
 #[path = "../common/patience.rs"]
 mod patience;

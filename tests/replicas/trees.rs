@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use offshoot::dice::Dice;
 use offshoot::engine::{EngineHandle, Event, Extend, Finish, Hear, PrefixCosts, Priority, RootOptions};
 use offshoot::ids::{BranchId, TokenId};
-use offshoot::lab::check::dice::Dice;
 use proptest::prelude::*;
 
 use crate::patience::within_a_minute;

@@ -2,12 +2,15 @@
 //! short and quotes a recorded run, and the pictures are those that their commands draw from the recorded data.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use clap::Parser;
 use offshoot::cli::Cli;
 use tempfile::TempDir;
+
+use crate::skip::skipped;
 
 fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -210,24 +213,44 @@ fn offshoot(arguments: &[&str]) -> Output {
     command.args(arguments).current_dir(repository()).output().expect("offshoot starts")
 }
 
+/// Runs a script of `benches`; `None`: there is no Python here.
+fn script(arguments: &[&str]) -> Option<Output> {
+    let mut command = Command::new("python3");
+    match command.args(arguments).current_dir(repository()).env("PYTHONDONTWRITEBYTECODE", "1").output() {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            skipped(format_args!("no python3 here to run {}", arguments[0]));
+            None
+        }
+        output => Some(output.expect("python3 starts")),
+    }
+}
+
 /// `docs/pictures/README.md` holds the command of each picture; each is drawn again, into another folder.
 #[test]
 fn pictures_are_those_that_their_commands_draw() {
     let folder = TempDir::new().expect("a temporary folder");
     let mut drawn = vec![];
-    for command in commands(&read("docs/pictures/README.md")) {
+    let text = read("docs/pictures/README.md");
+    for command in split_fences(&text).1.into_iter().map(words) {
         let picture = command.last().expect("a command has words").clone();
         assert_eq!(command[command.len() - 2], "--svg", "{command:?} ends with the picture that it draws");
         let name = Path::new(&picture).file_name().expect("a picture has a name").to_owned();
         let copy = folder.path().join(&name);
         let mut arguments: Vec<&str> = command[1..].iter().map(String::as_str).collect();
         *arguments.last_mut().expect("a command has words") = copy.to_str().expect("temporary folders are in UTF-8");
-        let output = offshoot(&arguments);
+        drawn.push(name);
+        let output = match command[0].as_str() {
+            "offshoot" => offshoot(&arguments),
+            "python3" => match script(&arguments) {
+                Some(output) => output,
+                None => continue,
+            },
+            other => panic!("{other}: expected offshoot or python3, which draw pictures"),
+        };
         assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
         let (kept, new) = (read(&picture), fs::read_to_string(&copy).expect("the command wrote it"));
         assert!(kept == new, "{picture} is not what its command draws: run it again");
         assert_text_fits(&picture, &new);
-        drawn.push(name);
     }
     for entry in fs::read_dir(repository().join("docs/pictures")).expect("pictures are readable") {
         let name = entry.expect("pictures are readable").file_name();
@@ -265,8 +288,8 @@ fn assert_text_fits(picture: &str, svg: &str) {
     }
 }
 
-/// A chart whose one series reads `figures.jsonl`, and that file.
-fn a_chart(figures: &str, key: &str) -> (TempDir, Output, Option<String>) {
+/// Draws a chart whose one series reads `figures.jsonl`, which holds `figures`; `None`: there is no Python here.
+fn a_chart(figures: &str, key: &str) -> Option<(Output, Option<String>)> {
     let folder = TempDir::new().expect("a temporary folder");
     let chart = format!(
         r#"{{"title": "<a> & b", "unit": "x", "groups": [{{"label": "one", "detail": "", "key": [{key}]}}],
@@ -275,15 +298,15 @@ fn a_chart(figures: &str, key: &str) -> (TempDir, Output, Option<String>) {
     fs::write(folder.path().join("chart.json"), chart).expect("the folder is writable");
     fs::write(folder.path().join("figures.jsonl"), figures).expect("the folder is writable");
     let path = |name: &str| folder.path().join(name).to_str().expect("temporary folders are in UTF-8").to_string();
-    let output = offshoot(&["bench", "chart", &path("chart.json"), "--svg", &path("chart.svg")]);
+    let output = script(&["benches/chart.py", &path("chart.json"), "--svg", &path("chart.svg")])?;
     let drawing = fs::read_to_string(path("chart.svg")).ok();
-    (folder, output, drawing)
+    Some((output, drawing))
 }
 
 #[test]
 fn a_chart_shows_the_line_that_its_series_and_group_pick() {
     let figures = "a line of a log\n{\"build\": \"old\", \"job\": \"one\", \"rate\": 5}\n{\"build\": \"new\", \"job\": \"one\", \"rate\": 1234.4}\n";
-    let (_folder, output, drawing) = a_chart(figures, "\"one\"");
+    let Some((output, drawing)) = a_chart(figures, "\"one\"") else { return };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let drawing = drawing.expect("it was drawn");
     let parsed = roxmltree::Document::parse(&drawing).expect("well-formed XML");
@@ -302,7 +325,7 @@ fn a_chart_without_exactly_one_line_for_a_bar_is_refused() {
         (&negative, "\"one\"", "`rate`: expected a number that is not negative, found -5"),
         ("{\"build\": \n", "\"one\"", "figures.jsonl: a line is not a JSON object"),
     ] {
-        let (_folder, output, drawing) = a_chart(figures, key);
+        let Some((output, drawing)) = a_chart(figures, key) else { return };
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{error}");
         assert!(error.contains(said), "{error}");
@@ -310,12 +333,11 @@ fn a_chart_without_exactly_one_line_for_a_bar_is_refused() {
     }
 }
 
+/// The examples in the documentation of the scripts' functions.
 #[test]
-fn a_chart_is_drawn_on_no_device() {
-    let output = offshoot(&["bench", "chart", "none.json", "--svg", "none.svg", "--device", "cpu"]);
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{error}");
-    assert!(error.contains("--device") && error.contains("bench chart"), "{error}");
+fn scripts_do_what_their_examples_say() {
+    let Some(output) = script(&["-m", "doctest", "benches/chart.py", "benches/load.py"]) else { return };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
 #[test]

@@ -1,11 +1,9 @@
-//! Software emulation of the bf16 instructions of AVX-512 and AMX for one lane, so that the arithmetic of
-//! `Isa::Avx512Bf16` can be tested on processors without them. Follows the pseudo-code of VDPBF16PS, TDPBF16PS and
-//! VCVTNEPS2BF16 in Intel's instruction set reference. The tests compare it with the instructions where the processor
-//! has them.
+//! For tests alone: the bf16 instructions of AVX-512 and AMX for one lane, in software, following the pseudo-code of
+//! VDPBF16PS, TDPBF16PS and VCVTNEPS2BF16 in Intel's instruction set reference. Where the processor has the instructions
+//! they are compared with it, and so are the products of linear layers, whose order of sums it defines to the bit.
 
 /// `acc` plus the products of two pairs of bf16 (VDPBF16PS): first the high elements, then the low ones, each by one
 /// f32 fused multiply-add rounded to nearest even. Subnormal operands and subnormal sums become zeros of the same sign.
-#[inline(always)]
 pub fn dot(acc: f32, a: u32, b: u32) -> f32 {
     let acc = fused(flushed(acc), flushed(high(a)), flushed(high(b)));
     fused(acc, flushed(low(a)), flushed(low(b)))
@@ -13,7 +11,7 @@ pub fn dot(acc: f32, a: u32, b: u32) -> f32 {
 
 /// `acc` plus the product of a row and a column of bf16 tiles (TDPBF16PS), pairs of elements along the sum: a chain of
 /// fused multiply-adds over the low elements and one over the high ones, then their sum.
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(target_arch = "x86_64")]
 pub fn tile_dot(acc: f32, a: impl Iterator<Item = u32>, b: impl Iterator<Item = u32>) -> f32 {
     let mut sums = (0.0, 0.0);
     for (a, b) in a.zip(b) {
@@ -24,25 +22,21 @@ pub fn tile_dot(acc: f32, a: impl Iterator<Item = u32>, b: impl Iterator<Item = 
 }
 
 /// `x` rounded to bf16, to nearest even (VCVTNEPS2BF16). Subnormals become zero; a NaN stays a NaN.
-#[inline(always)]
 pub fn round(x: f32) -> u16 {
     let bits = flushed(x).to_bits();
     let rounded = if x.is_nan() { bits | 0x0040_0000 } else { bits + (0x7fff + (bits >> 16 & 1)) };
     (rounded >> 16) as u16
 }
 
-#[inline(always)]
 fn low(pair: u32) -> f32 {
     f32::from_bits(pair << 16)
 }
 
-#[inline(always)]
 fn high(pair: u32) -> f32 {
     f32::from_bits(pair & 0xffff_0000)
 }
 
 /// `x`, or a zero of its sign if it is subnormal.
-#[inline(always)]
 fn flushed(x: f32) -> f32 {
     if x.is_subnormal() { 0f32.copysign(x) } else { x }
 }
@@ -50,7 +44,6 @@ fn flushed(x: f32) -> f32 {
 /// `acc + a * b`, rounded once and then flushed. The instruction rounds to 24 bits with an unbounded exponent and
 /// flushes a result below the smallest normal number. `mul_add` rounds to fewer bits there and may round up to that
 /// number, so this case is checked separately.
-#[inline(always)]
 fn fused(acc: f32, a: f32, b: f32) -> f32 {
     let sum = a.mul_add(b, acc);
     match sum.abs() == f32::MIN_POSITIVE && rounds_below_normal(acc, a, b) {
@@ -62,7 +55,6 @@ fn fused(acc: f32, a: f32, b: f32) -> f32 {
 /// Whether `|acc + a * b|` rounds to less than the smallest normal number when rounded to 24 bits with an unbounded
 /// exponent: whether it lies more than a quarter unit (of that number's last place) below it. The sum is exact: the
 /// product is exact in f64, and the rounding error of the addition is kept (Knuth's two-sum).
-#[cold]
 fn rounds_below_normal(acc: f32, a: f32, b: f32) -> bool {
     let (acc, product) = (f64::from(acc), f64::from(a) * f64::from(b));
     let sum = acc + product;
@@ -106,9 +98,10 @@ mod tests {
         use std::arch::x86_64::*;
 
         use super::super::*;
-        use crate::backend::cpu::Isa;
         use crate::backend::cpu::amx::{self, ShapedTiles, TILE_ROWS, TileShapes};
         use crate::backend::cpu::tile_order::{PairChains, SplitPair};
+        use crate::backend::cpu::{Cpu, CpuBuffer, Isa};
+        use crate::backend::{Backend, Dtype, MatrixPart, WeightView};
 
         /// # Safety
         /// The processor has AVX-512 BF16.
@@ -269,6 +262,40 @@ mod tests {
                             found[c].to_bits() == own.to_bits() || found[c] == own || own.is_nan() && found[c].is_nan();
                         assert!(same, "{kind}: column {c}: {} is {}, not {own}", sums[c], found[c]);
                     }
+                }
+            }
+        }
+
+        /// Every output is one chain of dot products of pairs of inputs in rising order, an odd last one beside a zero,
+        /// whatever the numbers of rows and outputs.
+        #[test]
+        fn linear_layers_have_the_bits_of_chains_of_dot_products() {
+            if !Isa::available().contains(&Isa::Avx512Bf16) {
+                println!("skipped: this processor has no bf16 dot products");
+                return;
+            }
+            let pairs = |numbers: &[f32]| -> Vec<u32> {
+                let pair =
+                    |pair: &[f32]| u32::from(round(pair[0])) | u32::from(pair.get(1).map_or(0, |&x| round(x))) << 16;
+                numbers.chunks(2).map(pair).collect()
+            };
+            for (rows, outputs, inputs) in [(1, 1, 1), (3, 47, 31), (14, 33, 577), (45, 16, 64)] {
+                let mut bits = RandomBits(0x9e37_79b9_7f4a_7c15);
+                let mut random =
+                    |n: usize| -> Vec<f32> { (0..n).map(|_| f32::from_bits(bits.pair(119) & 0xffff_0000)).collect() };
+                let (x, w) = (random(rows * inputs), random(outputs * inputs));
+                let bytes: Vec<u8> = w.iter().flat_map(|&w| round(w).to_le_bytes()).collect();
+                let view = WeightView { dtype: Dtype::Bf16, rows: outputs, cols: inputs, bytes: &bytes };
+                let mut cpu = Cpu::with_isa(Isa::Avx512Bf16);
+                let packed = cpu.matrix(&[MatrixPart::Dense(view)]).expect("a dense matrix is packed");
+                let mut out = CpuBuffer::new(rows, outputs);
+                let x = CpuBuffer { rows, width: inputs, data: x };
+                cpu.linear(&mut out, &x, &packed, None);
+                for (row, output) in (0..rows).flat_map(|row| (0..outputs).map(move |output| (row, output))) {
+                    let chain = pairs(x.row(row)).into_iter().zip(pairs(&w[output * inputs..][..inputs]));
+                    let expected = chain.fold(0.0, |sum, (x, w)| dot(sum, x, w));
+                    let found = out.row(row)[output];
+                    assert_eq!(found.to_bits(), expected.to_bits(), "{rows} x {inputs}: row {row}, output {output}");
                 }
             }
         }

@@ -14,9 +14,6 @@ use crate::error::{Error, Result};
 pub enum Isa {
     /// The clear loops that define each op. Runs on every processor.
     Portable,
-    /// For bf16 weights, keys and values: the same bits as `Avx512Bf16`, with its instructions emulated in software
-    /// (`bf16_dot`). Otherwise the clear loops. Slow, for tests; runs on every processor.
-    Bf16Twin,
     /// AVX2, FMA and F16C.
     Avx2,
     /// AVX-512 F, BW, DQ, VL.
@@ -28,7 +25,7 @@ pub enum Isa {
 }
 
 impl Isa {
-    pub const ALL: [Isa; 6] = [Isa::Portable, Isa::Bf16Twin, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16, Isa::Amx];
+    pub const ALL: [Isa; 5] = [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16, Isa::Amx];
 
     /// The environment variable that selects a path.
     pub const VARIABLE: &str = "OFFSHOOT_CPU";
@@ -56,7 +53,7 @@ impl Isa {
     /// where tiles are (1,900 to 4,600).
     pub fn fastest() -> Self {
         let mut paths = Self::available();
-        paths.retain(|isa| *isa != Isa::Bf16Twin && (*isa != Isa::Avx512Bf16 || dot_products_pay()));
+        paths.retain(|isa| *isa != Isa::Avx512Bf16 || dot_products_pay());
         *paths.last().expect("`Portable` is always available")
     }
 
@@ -66,7 +63,7 @@ impl Isa {
             not(target_arch = "x86_64"),
             expect(unused_mut, reason = "other processors have no paths of their own")
         )]
-        let mut paths = vec![Isa::Portable, Isa::Bf16Twin];
+        let mut paths = vec![Isa::Portable];
         #[cfg(target_arch = "x86_64")]
         {
             let avx2 =
@@ -96,7 +93,6 @@ impl Isa {
     pub fn name(self) -> &'static str {
         match self {
             Isa::Portable => "portable",
-            Isa::Bf16Twin => "bf16-twin",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
             Isa::Avx512Bf16 => "avx512bf16",
@@ -119,7 +115,7 @@ impl Isa {
     pub fn attention_operand(self, stored: Dtype) -> Dtype {
         match (stored, self) {
             (Dtype::F32 | Dtype::F16, _) | (Dtype::Bf16, Isa::Avx2 | Isa::Avx512) => Dtype::F32,
-            (Dtype::Bf16, Isa::Portable | Isa::Bf16Twin | Isa::Avx512Bf16 | Isa::Amx) => Dtype::Bf16,
+            (Dtype::Bf16, Isa::Portable | Isa::Avx512Bf16 | Isa::Amx) => Dtype::Bf16,
         }
     }
 }
@@ -152,7 +148,6 @@ impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Isa::Portable => "portable",
-            Isa::Bf16Twin => "AVX-512 BF16 in software",
             Isa::Avx2 => "AVX2",
             Isa::Avx512 => "AVX-512",
             Isa::Avx512Bf16 => "AVX-512 BF16",
@@ -170,18 +165,17 @@ mod tests {
         for isa in Isa::ALL {
             assert_eq!(Isa::named(isa.name(), &Isa::ALL).expect("all are there"), isa);
         }
-        let old = [Isa::Portable, Isa::Bf16Twin, Isa::Avx2];
-        for name in ["avx512bf16", "sse2", "AVX2", "clear"] {
+        let old = [Isa::Portable, Isa::Avx2];
+        for name in ["avx512bf16", "sse2", "AVX2", "clear", "bf16-twin"] {
             let error = Isa::named(name, &old).expect_err(name);
             let said = error.to_string();
-            assert!(said.contains("OFFSHOOT_CPU") && said.contains("portable, bf16-twin, avx2,"), "{said}");
+            assert!(said.contains("OFFSHOOT_CPU") && said.contains("portable, avx2,"), "{said}");
             assert!(said.contains(&format!("found `{name}`")) && error.exit_code() == 2, "{said}");
         }
     }
 
     #[test]
-    fn the_fastest_path_is_hardware_s_own() {
-        let fastest = Isa::fastest();
-        assert!(Isa::available().contains(&fastest) && fastest != Isa::Bf16Twin);
+    fn the_fastest_path_is_the_processor_s() {
+        assert!(Isa::available().contains(&Isa::fastest()));
     }
 }

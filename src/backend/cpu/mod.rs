@@ -6,6 +6,7 @@ mod activation;
 #[cfg(target_arch = "x86_64")]
 mod amx;
 pub mod attention;
+#[cfg(test)]
 mod bf16_dot;
 mod columns;
 mod delta_rule;

@@ -83,7 +83,6 @@ macro_rules! for_each_isa {
                 }
                 match isa {
                     Isa::Portable => $clear($($arg),*),
-                    Isa::Bf16Twin => $body($($arg),*),
                     // SAFETY: an `Isa` is only ever one that the processor has.
                     Isa::Avx2 => unsafe { avx2($($arg),*) },
                     // SAFETY: as above.

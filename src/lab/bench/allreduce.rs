@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use clap::Args;
 use serde::Serialize;
 
 use super::tables::{print, print_json, rounded};
@@ -14,14 +15,40 @@ use crate::error::{Error, Result};
 use crate::launch::{DeviceChoice, Devices};
 use crate::out;
 
-/// The options of `bench allreduce`.
-#[derive(Clone, Debug)]
+// The options of `bench allreduce`.
+#[derive(Clone, Debug, Args)]
 pub struct AllreduceOptions {
-    /// Bytes of each GPU's buffer as it is sent.
-    pub bytes: Vec<usize>,
-    /// What is sent.
-    pub dtypes: Vec<Dtype>,
+    /// One JSON object per line instead of a table
+    #[arg(long)]
     pub json: bool,
+    /// Bytes that each GPU adds up: a number, or KiB or MiB as in 8K and 64M
+    #[arg(
+        long,
+        value_name = "BYTES",
+        value_delimiter = ',',
+        value_parser = size_in_bytes,
+        default_value = "8K,16K,32K,64K,128K,256K,512K,1M,2M,4M,8M,16M,32M,64M"
+    )]
+    pub bytes: Vec<usize>,
+    /// What numbers are rounded to when they are sent
+    #[arg(long = "dtype", value_enum, value_name = "DTYPE", value_delimiter = ',', default_value = "bf16,f32")]
+    pub dtypes: Vec<Dtype>,
+}
+
+/// Most bytes of a buffer that is measured.
+const MOST_BYTES: usize = 1 << 30;
+
+/// `512`, `8K`, `64M`: from 16 bytes up to a GiB.
+fn size_in_bytes(text: &str) -> Result<usize> {
+    let (number, unit) = match text.as_bytes().last() {
+        Some(b'K') => (&text[..text.len() - 1], 1 << 10),
+        Some(b'M') => (&text[..text.len() - 1], 1 << 20),
+        _ => (text, 1),
+    };
+    let bytes = number.parse::<usize>().ok().and_then(|number| number.checked_mul(unit));
+    bytes
+        .filter(|bytes| (16..=MOST_BYTES).contains(bytes))
+        .ok_or_else(|| Error::value("value", "a size from 16 to 1024M, as 8K or 64M", text))
 }
 
 /// What the links allow, and whether NCCL was found.

@@ -6,10 +6,13 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::Args;
 use serde::Serialize;
 
+use super::FloorArgs;
 use super::tables::{print, rounded};
 use super::workload_file::read_jobs;
+use crate::args::whole;
 use crate::backend::{
     ActivationDtype, DeltaGates, DeltaHeads, Dtype, HeadLayout, KvShape, Rates, RowToken, StateDtype, StateShape,
     StepBatch, Timed, Uniform, WeightFormat, WeightView,
@@ -21,23 +24,41 @@ use crate::launch::{DeviceBackend, DeviceChoice, OnDevice};
 use crate::model::config::kinds;
 use crate::out;
 
-/// The options of `bench delta-rule`.
-#[derive(Clone, Debug)]
+// The options of `bench delta-rule`.
+#[derive(Clone, Debug, Args)]
 pub struct DeltaRuleOptions {
-    /// Shapes; `None`: the built-in ones.
-    pub file: Option<PathBuf>,
-    pub shape: String,
-    /// Branches of decode steps.
-    pub branches: Vec<usize>,
-    /// Sequences of steps with prompts.
-    pub prompts: Vec<Prompts>,
-    pub dtype: Dtype,
-    pub state_dtype: StateDtype,
-    /// Rates for the lower bound; `None`: measured.
-    pub bandwidth: Option<f64>,
-    pub flops: Option<f64>,
-    pub deterministic: bool,
+    /// One JSON object per line instead of a table
+    #[arg(long)]
     pub json: bool,
+    /// Shape of a model: qwen3.5-9b, or one of the file's
+    #[arg(long, value_name = "NAME", default_value = "qwen3.5-9b")]
+    pub shape: String,
+    /// Shapes, instead of the built-in ones
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Branches of decode steps
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        value_parser = whole::<usize>(1..),
+        default_value = "1,16,64,256,1024"
+    )]
+    pub branches: Vec<usize>,
+    /// Steps with prompts: sequences and the tokens of each
+    #[arg(long, value_name = "NxT", value_delimiter = ',', default_value = "1x2048,8x256,64x32")]
+    pub prompts: Vec<Prompts>,
+    /// Dtype of activations
+    #[arg(long, value_enum, default_value = "bf16")]
+    pub dtype: Dtype,
+    /// Storage format of states
+    #[arg(long, value_enum, default_value_t, value_name = "DTYPE")]
+    pub state_dtype: StateDtype,
+    #[command(flatten)]
+    pub floor: FloorArgs,
+    /// Use the deterministic mode
+    #[arg(long)]
+    pub deterministic: bool,
 }
 
 /// So many sequences of so many tokens each: `8x256`.
@@ -138,11 +159,7 @@ impl OnDevice for MeasureDeltaRule<'_> {
     fn run<B: DeviceBackend>(self, mut backend: B) -> Result<()> {
         let options = self.0;
         let (config, _) = read_jobs(options.file.as_deref(), &options.shape, &[])?;
-        let measured = backend.rates(options.dtype, WeightFormat::Dense(options.dtype))?;
-        let rates = Rates {
-            bytes_per_s: options.bandwidth.unwrap_or(measured.bytes_per_s),
-            flops_per_s: options.flops.unwrap_or(measured.flops_per_s),
-        };
+        let rates = options.floor.rates(&mut backend, options.dtype, WeightFormat::Dense(options.dtype))?;
         if options.deterministic {
             backend.set_batch_invariant();
         }

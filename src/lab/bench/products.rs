@@ -7,12 +7,15 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::Args;
 use rayon::prelude::*;
 use serde::Serialize;
 
+use super::FloorArgs;
 use super::mixtures;
 use super::tables::{print, rounded};
 use super::workload_file::read_jobs;
+use crate::args::whole;
 use crate::backend::{
     ActivationDtype, CodeFormat, Dtype, MatrixPart, QuantFormat, RandomWeight, Rates, Rounding, Timed, Uniform,
     WeightFormat,
@@ -54,22 +57,38 @@ impl LayerForm {
     }
 }
 
-/// The options of `bench gemm --shape`.
-#[derive(Clone, Debug)]
+// The options of `bench gemm --shape`.
+#[derive(Clone, Debug, Args)]
 pub struct ProductOptions {
-    /// Shapes; `None`: the built-in ones.
-    pub file: Option<PathBuf>,
-    pub shape: String,
-    pub rows: Vec<usize>,
-    pub dtype: Dtype,
-    /// The format of the layers' weights; `None`: dense.
-    pub weights: Option<LayerForm>,
-    /// Rates for the lower bound; `None`: measured.
-    pub bandwidth: Option<f64>,
-    pub flops: Option<f64>,
-    /// Whether to use batch-invariant algorithms instead of the fastest.
-    pub deterministic: bool,
+    /// One JSON object per line instead of a table
+    #[arg(long)]
     pub json: bool,
+    /// Shape of a model: llama3-8b, codellama-7b, llama-134m, or one of the file's
+    #[arg(long, value_name = "NAME")]
+    pub shape: String,
+    /// Shapes, instead of the built-in ones
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Numbers of rows
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        value_parser = whole::<usize>(1..),
+        default_value = "1,8,16,32,64,128,256,512,1024,2048,2560"
+    )]
+    pub rows: Vec<usize>,
+    /// Dtype of the random weights
+    #[arg(long, value_enum, default_value = "bf16")]
+    pub dtype: Dtype,
+    /// Format of the layers' weights (default: dense)
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub weights: Option<LayerForm>,
+    #[command(flatten)]
+    pub floor: FloorArgs,
+    /// Compare the library's recommended algorithms with batch-invariant ones instead of with the fastest
+    #[arg(long)]
+    pub deterministic: bool,
 }
 
 impl ProductOptions {
@@ -174,8 +193,8 @@ fn measure_all<B: Timed>(mut backend: B, options: &ProductOptions) -> Result<()>
         return Err(Error::value("--weights", "a format that the device multiplies", found));
     }
     let plain = WeightFormat::Dense(options.dtype);
-    let rates = measured_rates(&mut backend, options, format)?;
-    let dense_rates = if format == plain { rates } else { measured_rates(&mut backend, options, plain)? };
+    let rates = options.floor.rates(&mut backend, options.dtype, format)?;
+    let dense_rates = if format == plain { rates } else { options.floor.rates(&mut backend, options.dtype, plain)? };
     if !options.json {
         out::line(format_args!("{}: {rates}", backend.describe()))?;
         out::line(format_args!(
@@ -210,20 +229,6 @@ fn measure_all<B: Timed>(mut backend: B, options: &ProductOptions) -> Result<()>
     })?;
     step.into_iter()
         .try_for_each(|times| print(options.json, &MeasuredStep { shape, layer: "step", deterministic, times }))
-}
-
-/// The given rates, with measured ones in place of missing ones.
-fn measured_rates<B: Timed>(backend: &mut B, options: &ProductOptions, format: WeightFormat) -> Result<Rates> {
-    match (options.bandwidth, options.flops) {
-        (Some(bytes_per_s), Some(flops_per_s)) => Ok(Rates { bytes_per_s, flops_per_s }),
-        (bandwidth, flops) => {
-            let measured = backend.rates(options.dtype, format)?;
-            Ok(Rates {
-                bytes_per_s: bandwidth.unwrap_or(measured.bytes_per_s),
-                flops_per_s: flops.unwrap_or(measured.flops_per_s),
-            })
-        }
-    }
 }
 
 /// In the order of a step; of each kind of layer.

@@ -5,54 +5,72 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
+use clap::Args;
 use rayon::prelude::*;
 use serde::Serialize;
 
+use super::FloorArgs;
 use super::tables::{print_json, rounded};
 use super::trees::{PagedTree, TreeSpec, read_trees};
+use crate::args::rate;
 use crate::backend::{
     ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, Rates, RowToken, Scoring, StepBatch, Timed,
     WeightFormat,
 };
+use crate::dice::Dice;
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::ids::{LayerIx, PageId, TokenId};
 use crate::kv::KvSlot;
 use crate::lab::check::dense::{dense, relative_error};
-use crate::lab::check::dice::Dice;
 use crate::lab::check::forests::context;
 use crate::launch::{DeviceBackend, DeviceChoice, OnDevice};
 use crate::plan::{AttentionPlan, PlanHints, Planner};
 
 /// Timed runs of a tree; the median counts.
 const TIMES: usize = 30;
+/// Bytes of keys and values of which a CPU's caches keep nothing, and the most copies of small ones.
+const CACHES_BYTES: f64 = 64e6;
+const MOST_COPIES: f64 = 16.0;
 /// Number of leaves with results checked against f64, evenly spread.
 const CHECKED: usize = 8;
 /// Number of tokens with different keys and values; a prime, so that a page's neighbours differ from those of other
 /// pages.
 const DIFFERENT: usize = 2039;
 
-/// The options of `bench attention --trees`.
-#[derive(Clone, Debug)]
+// The options of `bench attention --trees`.
+#[derive(Clone, Debug, Args)]
 pub struct TreeOptions {
+    /// Trees to measure, one JSON object per line; prints JSON lines
+    #[arg(long, value_name = "FILE")]
     pub trees: PathBuf,
-    /// Only trees of these names; empty: all.
+    /// Only trees of these names
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub only: Vec<String>,
+    /// How shared prefixes are attended to
+    #[arg(long = "plan", value_enum, default_value = "balanced")]
     pub planner: Planner,
-    /// Rates for the lower bound; `None`: measured.
-    pub bandwidth: Option<f64>,
-    pub flops: Option<f64>,
-    /// No tree starts after this time.
-    pub budget: Duration,
-    /// Whether a row's result depends on that row alone.
+    #[command(flatten)]
+    pub floor: FloorArgs,
+    /// Make a row's result depend on that row alone, to the last bit
+    #[arg(long)]
     pub deterministic: bool,
-    /// Storage format of keys and values; the error is relative to unrounded ones.
+    /// Storage format of keys and values; errors are relative to unrounded keys and values
+    #[arg(long = "kv-dtype", value_enum, value_name = "DTYPE", default_value_t)]
     pub kv: KvDtype,
-    /// Standard deviation of queries, and so of scores: keys have standard deviation 1, and the scale compensates for
-    /// the length of the product.
+    /// Standard deviation of the attention scores
+    #[arg(long, value_name = "TIMES", value_parser = sharpness, default_value = "1")]
     pub sharpness: f32,
+}
+
+/// A positive number; the limit keeps queries finite in 16 bits.
+fn sharpness(text: &str) -> Result<f32> {
+    const MOST: f64 = 1e4;
+    match rate(text)? {
+        sharpness if sharpness > MOST => Err(Error::value("value", format!("a number up to {MOST}"), text)),
+        sharpness => Ok(sharpness as f32),
+    }
 }
 
 /// One tree, measured.
@@ -90,7 +108,6 @@ impl OnDevice for MeasureTrees<'_> {
 }
 
 fn measure_all<B: Timed>(mut backend: B, options: &TreeOptions) -> Result<()> {
-    let begun = Instant::now();
     let mut trees = read_trees(&options.trees)?;
     if let Some(name) = options.only.iter().find(|name| trees.iter().all(|tree| tree.name != **name)) {
         return Err(Error::value("--only", format!("names of trees of {}", options.trees.display()), name.clone()));
@@ -104,32 +121,15 @@ fn measure_all<B: Timed>(mut backend: B, options: &TreeOptions) -> Result<()> {
     }
     let mut known = HashMap::new();
     for tree in &trees {
-        if begun.elapsed() > options.budget {
-            log::warn!("the time is used up before {}", tree.name);
-            break;
-        }
         let rates = match known.entry(tree.dtype) {
             Entry::Occupied(rates) => *rates.get(),
-            Entry::Vacant(new) => *new.insert(rates(&mut backend, options, tree.dtype)?),
+            Entry::Vacant(new) => {
+                *new.insert(options.floor.rates(&mut backend, tree.dtype, WeightFormat::Dense(tree.dtype))?)
+            }
         };
         print_json(&measure(&mut backend, tree, options, rates)?)?;
     }
     Ok(())
-}
-
-/// The given rates, with ones measured for `dtype` in place of missing ones.
-fn rates<B: Timed>(backend: &mut B, options: &TreeOptions, dtype: Dtype) -> Result<Rates> {
-    match (options.bandwidth, options.flops) {
-        (Some(bytes_per_s), Some(flops_per_s)) => Ok(Rates { bytes_per_s, flops_per_s }),
-        (bandwidth, flops) => {
-            let measured = backend.rates(dtype, WeightFormat::Dense(dtype))?;
-            log::info!("{measured:?}");
-            Ok(Rates {
-                bytes_per_s: bandwidth.unwrap_or(measured.bytes_per_s),
-                flops_per_s: flops.unwrap_or(measured.flops_per_s),
-            })
-        }
-    }
 }
 
 fn measure<'a, B: Timed>(
@@ -148,7 +148,9 @@ fn measure<'a, B: Timed>(
     let plan = planner.plan(&paged.forest, &hints(backend, tree));
     let (items, rows) = (plan.items.len(), plan.row_positions.len());
     let numbers = Numbers::draw(tree, rows, sharpness);
-    let kv = filled(backend, tree, &paged, &numbers)?;
+    // As in the layers of a model, none is in a CPU's caches when its turn comes; a GPU's are written over.
+    let copies = if B::IS_ASYNC { 1 } else { (CACHES_BYTES / tree_bytes).ceil().clamp(1.0, MOST_COPIES) as usize };
+    let kvs = (0..copies).map(|_| filled(backend, tree, &paged, &numbers)).collect::<Result<Vec<_>>>()?;
 
     let heads = tree.heads();
     let scale = tree.scale();
@@ -159,8 +161,10 @@ fn measure<'a, B: Timed>(
     backend.resize(&mut qkv, shape.rows)?;
     backend.resize(&mut out, shape.rows)?;
     backend.write(&mut qkv, rows, &numbers.queries)?;
+    let mut turns = kvs.iter().cycle();
     let mut us = backend.time(&mut step, shape, TIMES, |backend, step| {
-        backend.tree_attention(&mut out, &qkv, &kv, LAYER, step, 0, Scoring::scaled(scale));
+        let kv = turns.next().expect("a cycle has no end");
+        backend.tree_attention(&mut out, &qkv, kv, LAYER, step, 0, Scoring::scaled(scale));
         Ok(())
     })?;
     us.sort_by(f64::total_cmp);

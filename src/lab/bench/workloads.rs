@@ -3,17 +3,19 @@
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use clap::Args;
 use serde::Serialize;
 
 use super::tables::{print_json, rounded};
 use super::workload_file::{Workload, read_jobs};
+use crate::args::{WeightArgs, mebibytes, whole};
 use crate::backend::{Backend, Dtype, KvDtype, StateDtype, Timed};
+use crate::dice::Dice;
 use crate::engine::{EngineFacts, EngineHandle, Hear, Metrics, Priority, SamplingParams, Stop, UniformKey};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::lab::check::dice::Dice;
 use crate::launch::{
     Demand, DeviceBackend, DeviceChoice, Devices, EngineBudget, Generation, Generator, Launch, ModelSource, OnBackend,
     OnDevice, PromptRequest, Release, in_bytes,
@@ -21,33 +23,44 @@ use crate::launch::{
 use crate::model::{ModelConfig, WeightChoice};
 use crate::plan::Planner;
 
-/// The options of `bench workloads`.
-#[derive(Clone, Debug)]
+// The options of `bench workloads`.
+#[derive(Clone, Debug, Args)]
 pub struct WorkloadOptions {
-    /// Shapes and workloads; `None`: the built-in ones.
-    pub file: Option<PathBuf>,
+    /// Shape of the model: llama3-8b, codellama-7b, or one of the file's
+    #[arg(long, value_name = "NAME")]
     pub shape: String,
-    /// Names of workloads; empty: all.
+    /// Workloads to run (default: all)
+    #[arg(long = "workload", value_name = "NAME", value_delimiter = ',')]
     pub workloads: Vec<String>,
+    /// Shapes and workloads, instead of the built-in ones
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Dtype of the random weights
+    #[arg(long, value_enum, default_value = "bf16")]
     pub dtype: Dtype,
-    /// What the weights are made into.
-    pub weights: WeightChoice,
+    #[command(flatten)]
+    pub weights: WeightArgs,
+    /// Storage format of keys and values
+    #[arg(long = "kv-dtype", value_enum, default_value_t, value_name = "DTYPE")]
     pub kv: KvDtype,
+    /// How shared prefixes are attended to
+    #[arg(long = "plan", value_enum, default_value = "balanced")]
     pub planner: Planner,
-    /// Leaves out attention, to measure the upper bound for any attention.
+    /// Leave out attention, to measure the upper bound for any attention
+    #[arg(long)]
     pub without_attention: bool,
-    /// Uses the library's recommended algorithms for linear layers instead of the fastest ones.
-    pub recommended_gemm: bool,
-    /// Whether samples depend only on their own tokens and random numbers.
+    /// Make samples depend only on their own tokens and random numbers, to the last bit
+    #[arg(long)]
     pub deterministic: bool,
-    /// Branches that run at once; `None`: all of the largest workload.
+    /// Branches that run at once (default: all of the largest workload)
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..))]
     pub max_branches: Option<usize>,
-    /// Rows of a step: prompts fill the rows that decoding branches leave.
+    /// Rows of a step: prompts fill the rows that decoding branches leave
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..), default_value_t = 4096)]
     pub step_rows: usize,
-    /// Bytes for keys and values; `None`: as many as the device has and the largest workload can use.
+    /// Memory for keys and values in MiB (default: nine tenths of the free memory, as far as the job can use it)
+    #[arg(long = "kv-memory", value_name = "MIB", value_parser = mebibytes)]
     pub pool_bytes: Option<usize>,
-    /// No workload starts after this time.
-    pub budget: Duration,
 }
 
 const TEMPERATURE: f32 = 0.8;
@@ -133,19 +146,15 @@ pub fn main(devices: &Devices, options: &WorkloadOptions) -> Result<()> {
 /// The model, and its jobs.
 fn read(options: &WorkloadOptions) -> Result<(ModelConfig, Vec<Workload>)> {
     let (config, jobs) = read_jobs(options.file.as_deref(), &options.shape, &options.workloads)?;
-    Ok((config.with(options.weights, Path::new("the shape"))?, jobs))
+    Ok((config.with(options.weights.into(), Path::new("the shape"))?, jobs))
 }
 
-/// Refuses options that ask something of one device.
+/// Refuses what is asked of one device.
 fn refuse_on_several(devices: &dyn Display, options: &WorkloadOptions) -> Result<()> {
-    for (option, is_set) in
-        [("--without-attention", options.without_attention), ("--recommended-gemm", options.recommended_gemm)]
-    {
-        if is_set {
-            return Err(Error::value(option, "one device", devices.to_string()));
-        }
+    match options.without_attention {
+        true => Err(Error::value("--without-attention", "one device", devices.to_string())),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 /// Measures every workload on devices that compute one model together.
@@ -156,16 +165,14 @@ fn measure_ranks(devices: &Devices, options: &WorkloadOptions) -> Result<()> {
 
 /// Measures every workload on an engine as `run` has it.
 fn measure_engine(devices: Devices, options: &WorkloadOptions) -> Result<()> {
-    let begun = Instant::now();
     let (config, jobs) = read(options)?;
     let engine = launch(&config, &jobs, options, devices)?.start()?.engine;
-    measure_jobs(&engine, &jobs, options, begun)
+    measure_jobs(&engine, &jobs, options)
 }
 
 /// Measures every workload on the first of these devices, then on all of them.
 fn measure_replicas(choices: &[DeviceChoice], options: &WorkloadOptions) -> Result<()> {
     refuse_on_several(&format_args!("{} of them", choices.len()), options)?;
-    let begun = Instant::now();
     let (config, jobs) = read(options)?;
     // The first alone is what one device can do; on the CPU it has its share of the cores, as beside the others.
     let mut alone: Vec<OneDevice> = Vec::new();
@@ -179,10 +186,6 @@ fn measure_replicas(choices: &[DeviceChoice], options: &WorkloadOptions) -> Resu
             _ => launch.start()?.engine,
         };
         for (at, job) in jobs.iter().enumerate() {
-            if begun.elapsed() > options.budget || (devices.len() > 1 && alone.len() <= at) {
-                log::warn!("the time is used up before {}", job.name);
-                break;
-            }
             let measured = measure(&engine, job, at as u64, options);
             let mut measured = measured.map_err(|error| in_bytes(error, engine.facts()))?;
             match devices {
@@ -234,25 +237,17 @@ impl OnDevice for MeasureWorkloads<'_> {
 }
 
 fn measure_all<B: Timed>(mut backend: B, options: &WorkloadOptions) -> Result<()> {
-    let begun = Instant::now();
     let (config, jobs) = read(options)?;
     if options.without_attention && !backend.without_attention() {
         return Err(Error::value("--without-attention", "a device that can leave it out", backend.describe()));
     }
-    if options.recommended_gemm && !backend.choose_products(None) {
-        return Err(Error::value("--recommended-gemm", "a device that has a choice", backend.describe()));
-    }
     let engine = start(backend, &config, &jobs, options)?;
-    measure_jobs(&engine, &jobs, options, begun)
+    measure_jobs(&engine, &jobs, options)
 }
 
-/// Measures the jobs one after the other, until the time is used up.
-fn measure_jobs(engine: &EngineHandle, jobs: &[Workload], options: &WorkloadOptions, begun: Instant) -> Result<()> {
+/// Measures the jobs one after the other.
+fn measure_jobs(engine: &EngineHandle, jobs: &[Workload], options: &WorkloadOptions) -> Result<()> {
     for (number, job) in (0u64..).zip(jobs) {
-        if begun.elapsed() > options.budget {
-            log::warn!("the time is used up before {}", job.name);
-            break;
-        }
         let measured = measure(engine, job, number, options);
         print_json(&measured.map_err(|error| in_bytes(error, engine.facts()))?)?;
     }
@@ -295,7 +290,7 @@ fn launch<'a>(
         deterministic: options.deterministic,
         kv: options.kv,
         states: StateDtype::default(),
-        weights: options.weights,
+        weights: options.weights.into(),
     };
     Ok(Launch {
         prefix_store: None,
@@ -336,7 +331,7 @@ fn measure<'a>(
         decode_tok_s: (job.generate > 1).then(|| rounded(out_tokens as f64 / (seconds - prefill_s), 0)),
         device: engine.facts().device.clone(),
         dtype: options.dtype,
-        weights: options.weights,
+        weights: options.weights.into(),
         kv_dtype: options.kv,
         plan: options.planner,
         deterministic: options.deterministic,

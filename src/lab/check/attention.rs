@@ -11,6 +11,7 @@ use super::forests::{ForestShape, GrownForest, context, grow};
 use super::report::{CaseResult, CheckReport, WorstError};
 use super::setting::{Setting, hints};
 use crate::backend::{ActivationDtype, Backend, Dtype, KvDtype, KvShape, StepBatch};
+use crate::dice::{Dice, noise};
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
 use crate::kv::KvSlot;

@@ -26,7 +26,7 @@ pub fn suite<B: AttentionLevels>(
     mut done: impl FnMut(&[ReportRow]) -> Result<()>,
 ) -> Result<CheckReport> {
     let mut report = CheckReport::default();
-    ops::ops(backend, effort, &mut report, &mut done)?;
+    ops::ops(backend, (effort, effort), &mut report, &mut done)?;
     let parts: [SuitePart<B>; 5] =
         [sampling::sampling, attention::attention, levels::levels, leaves::leaves, forward::forwards];
     for part in parts {
@@ -37,11 +37,13 @@ pub fn suite<B: AttentionLevels>(
     Ok(report)
 }
 
-/// Runs and prints the whole suite; returns whether everything holds. `again` opens the device once more.
+/// Runs and prints the whole suite, or what compares bits; returns whether everything holds. `again` opens the device
+/// once more.
 pub fn device<B: AttentionLevels>(
     mut backend: B,
     again: impl Fn() -> Result<B>,
     options: &DeviceCheck,
+    deterministic: bool,
 ) -> Result<bool> {
     let effort = if options.quick { CheckEffort::Quick } else { CheckEffort::Full };
     let goldens = options.goldens.as_deref().map(whole::golden_files).transpose()?.unwrap_or_default();
@@ -52,7 +54,7 @@ pub fn device<B: AttentionLevels>(
     }
     let print = |rows: &[ReportRow]| rows.iter().try_for_each(|row| print(options.json, row));
     let mut report = CheckReport::default();
-    if !options.deterministic {
+    if !deterministic {
         report = suite(&mut backend, effort, print)?;
         let before = report.rows.len();
         whole::goldens(&mut backend, &goldens, &mut report)?;

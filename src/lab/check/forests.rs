@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use crate::ids::{SegmentId, TokenId};
 use crate::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
 
-use super::dice::Dice;
+use crate::dice::Dice;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForestShape {

@@ -3,10 +3,10 @@
 
 use super::case::ANY_VOCAB;
 use super::device::CheckEffort;
-use super::dice::Dice;
 use super::report::{CaseResult, CheckReport, WorstError};
 use crate::backend::cpu::{Cpu, Isa};
 use crate::backend::{Backend, Dtype};
+use crate::dice::Dice;
 use crate::error::Result;
 use crate::ids::TokenId;
 use crate::model::check::tolerance;

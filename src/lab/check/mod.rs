@@ -1,23 +1,19 @@
-//! `offshoot check`. With a model folder: prints its facts and checks its arithmetic against golden files and against
-//! itself (`model`). Without: a test suite for the device (`device`): every op against the CPU's clear loops, attention
-//! against f64, whole runs against the CPU, a long decode against the CPU step by step (`long`), and the deterministic
-//! mode against itself bit by bit (`deterministic`). `kernels` compiles the CUDA kernels. This file only dispatches;
-//! tolerances are stated in each part.
+//! `offshoot check` without a model: a test suite for the device (`device`): every op against the CPU's clear loops and
+//! those against f64, attention against f64, whole runs against the CPU, a long decode against the CPU step by step
+//! (`long`), and the deterministic mode against itself bit by bit (`deterministic`). `kernels` compiles the CUDA kernels.
+//! Tolerances are stated in each part.
 
 pub mod attention;
 mod case;
 pub mod dense;
 mod deterministic;
 mod device;
-pub mod dice;
 pub mod forests;
-mod forks;
 mod forward;
 mod kernels;
 mod leaves;
 mod levels;
 mod long;
-mod model;
 mod ops;
 mod report;
 mod sampling;
@@ -26,76 +22,70 @@ mod whole;
 
 use std::path::PathBuf;
 
+use clap::Args;
+
 use crate::backend::cpu::Isa;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::launch::{DeviceBackend, DeviceChoice, OnDevice};
 use crate::out;
 
 pub use deterministic::deterministic;
 pub use device::{CheckEffort, suite};
-pub use forks::{FORKED_TOKENS, ForkReport, forks};
 pub use long::long;
-pub use model::{Against, ModelCheck};
+pub use ops::ops;
 pub use report::{CheckReport, ReportRow};
 
-/// The options of `offshoot check`.
-#[derive(Clone, Debug)]
-pub enum CheckOptions {
-    Model {
-        folder: PathBuf,
-        how: ModelCheck,
-    },
-    Device(DeviceCheck),
-    /// Whether every CUDA kernel compiles for these architectures.
-    Kernels {
-        archs: Vec<String>,
-    },
-    /// Checks nothing: prints the code paths that this CPU supports.
-    Paths,
-}
-
-/// The options of the device's check.
-#[derive(Clone, Debug, Default)]
+// The options of the device's check, beside `--deterministic`, which a model's check has too.
+#[derive(Clone, Debug, Args)]
 pub struct DeviceCheck {
-    /// A folder of model folders with golden files.
+    /// Also check the device against every model folder with a golden.json below this folder
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["model", "kernels"])]
     pub goldens: Option<PathBuf>,
-    /// Only few and small cases, for tools that slow the device down.
+    /// Only few and small cases, for tools that slow the device down
+    #[arg(long, conflicts_with_all = ["model", "kernels"])]
     pub quick: bool,
-    /// Only the cases of the deterministic mode.
-    pub deterministic: bool,
+    /// One JSON object per row instead of a table
+    #[arg(long, conflicts_with_all = ["model", "kernels"])]
     pub json: bool,
+    /// Compile every CUDA kernel (needs NVRTC but no GPU). The check fails if a kernel spills registers, except for
+    /// known spills
+    #[arg(long, conflicts_with = "model")]
+    pub kernels: bool,
+    /// Architectures to compile for
+    #[arg(long, value_name = "ARCH", requires = "kernels", default_values = ["sm_80", "sm_89", "sm_90a"])]
+    pub arch: Vec<String>,
+    /// Only print the code paths that this CPU supports, one per line, as OFFSHOOT_CPU names them
+    #[arg(long, conflicts_with_all = ["model", "kernels", "goldens", "quick", "json", "deterministic"])]
+    pub paths: bool,
 }
 
-/// Runs the check on the chosen device and prints the results.
+/// Runs the check on the chosen device and prints the results; returns whether everything holds. `deterministic`: only the
+/// cases that compare bits.
 ///
 /// # Errors
 ///
-/// It cannot be run, or something does not hold: the results name it.
-pub fn check(on: DeviceChoice, options: &CheckOptions) -> Result<()> {
-    let holds = match options {
-        CheckOptions::Model { folder, how } => model::model(on, folder, how)?,
-        CheckOptions::Device(options) => {
-            let opened = on.open(None)?;
-            opened.not_cuda().into_iter().for_each(out::aside);
-            opened.with(DeviceSuite(options))?
-        }
-        CheckOptions::Kernels { archs } => kernels::kernels(archs)?,
-        CheckOptions::Paths => {
-            Isa::available().iter().try_for_each(|isa| out::line(isa.name()))?;
-            true
-        }
-    };
-    if holds { Ok(()) } else { Err(Error::CheckFailed) }
+/// It cannot be run.
+pub fn check(on: DeviceChoice, options: &DeviceCheck, deterministic: bool) -> Result<bool> {
+    if options.paths {
+        Isa::available().iter().try_for_each(|isa| out::line(isa.name()))?;
+        return Ok(true);
+    }
+    if options.kernels {
+        return kernels::kernels(&options.arch);
+    }
+    let opened = on.open(None)?;
+    opened.not_cuda().into_iter().for_each(out::aside);
+    opened.with(DeviceSuite(options, deterministic))
 }
 
 /// The suite for a device; whether all of it holds.
-struct DeviceSuite<'a>(&'a DeviceCheck);
+struct DeviceSuite<'a>(&'a DeviceCheck, bool);
 
 impl OnDevice for DeviceSuite<'_> {
     type Output = bool;
 
     fn run<B: DeviceBackend>(self, backend: B) -> Result<bool> {
         let again = backend.opener();
-        device::device(backend, again, self.0)
+        device::device(backend, again, self.0, self.1)
     }
 }

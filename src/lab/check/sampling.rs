@@ -3,11 +3,11 @@
 
 use super::case::{ANY_HEADS, F32, buffer, rows_at};
 use super::device::CheckEffort;
-use super::dice::Dice;
 use super::leaves::greedy;
 use super::report::{CaseResult, CheckReport, WorstError, share};
 use crate::backend::cpu::{Cpu, Isa};
 use crate::backend::{ActivationDtype, Backend, Dtype, Pick, SampleRequest, Sampled, SeenToken, StepBatch};
+use crate::dice::Dice;
 use crate::error::Result;
 use crate::ids::{PageId, TokenId};
 use crate::kv::KvSlot;

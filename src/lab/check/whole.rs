@@ -5,11 +5,11 @@
 use std::path::{Path, PathBuf};
 
 use super::device::CheckEffort;
-use super::dice::Dice;
 use super::report::{CaseResult, CheckReport, WorstError};
 use crate::backend::cpu::Cpu;
 use crate::backend::{Backend, Dtype};
 use crate::bundled::bundled;
+use crate::dice::Dice;
 use crate::engine::{Engine, EngineConfig, Extend, Finish, PoolSize, SamplingParams, Stop, UniformKey};
 use crate::error::{Error, Result};
 use crate::ids::BranchId;

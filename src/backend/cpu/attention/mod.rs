@@ -2,8 +2,8 @@
 //! rising position order into a softmax state, and the states of the sections merge in that order. The fast paths fold
 //! a tile into several rows at once: `tiles` lists the pages of each tile, `head_tasks` divides the work among
 //! threads, `walk` runs a task and `prefetcher` chooses what it prefetches, `states` holds the states between calls of the
-//! kernels in `fold`, written over the vector operations of `lanes`. `avx2`, `avx512` and `bf16_twin` (AVX-512 BF16
-//! emulated in software) implement those; `amx` has a kernel of its own, and `one_row` one for single rows.
+//! kernels in `fold`, written over the vector operations of `lanes`. `avx2` and `avx512` implement those; `amx` has a
+//! kernel of its own, and `one_row` one for single rows. Other processors than x86-64 have the clear loops alone.
 
 mod clear;
 
@@ -13,23 +13,35 @@ mod amx;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-mod bf16_twin;
+#[cfg(target_arch = "x86_64")]
 mod fold;
+#[cfg(target_arch = "x86_64")]
 mod gather;
+#[cfg(target_arch = "x86_64")]
 mod head_tasks;
+#[cfg(target_arch = "x86_64")]
 mod lanes;
 #[cfg(target_arch = "x86_64")]
 mod one_row;
+#[cfg(target_arch = "x86_64")]
 mod prefetcher;
+#[cfg(target_arch = "x86_64")]
 mod states;
+#[cfg(target_arch = "x86_64")]
 mod tiles;
+#[cfg(target_arch = "x86_64")]
 mod walk;
 
 pub(super) use clear::{context, operand};
 
+#[cfg(target_arch = "x86_64")]
+use super::Isa;
+#[cfg(target_arch = "x86_64")]
 use super::team::Team;
-use super::{Cores, CpuBuffer, Isa, KvStore};
-use crate::backend::{Dtype, Scoring};
+use super::{Cores, CpuBuffer, KvStore};
+#[cfg(target_arch = "x86_64")]
+use crate::backend::Dtype;
+use crate::backend::Scoring;
 use crate::ids::LayerIx;
 use crate::plan::AttentionPlan;
 
@@ -44,7 +56,9 @@ pub const SECTION: u32 = 1024;
 /// Memory reused between calls.
 #[derive(Default)]
 pub struct AttentionScratch {
+    #[cfg(target_arch = "x86_64")]
     tiles: tiles::PlanTiles,
+    #[cfg(target_arch = "x86_64")]
     walk: walk::WalkScratch,
 }
 
@@ -69,45 +83,37 @@ pub fn tree_attention(
     assert!(scoring.sinks.is_none_or(|sinks| sinks.len() == heads.q_heads), "tree_attention: a sink for each head");
     let has_room = lse.as_ref().is_none_or(|lse| (lse.rows, lse.width) == (rows, heads.q_heads));
     assert!(has_room, "tree_attention: shape of the log-sum-exps");
-    let Some(run) = fast_path(cores.isa, kv.dtype(), heads.head_dim) else {
-        return clear::tree_attention(out, qkv, kv, layer, plan, scoring, lse);
-    };
-    let AttentionScratch { tiles, walk } = scratch;
-    tiles.resolve(plan, kv.layout(layer).pair());
-    let call = walk::AttentionCall { qkv, kv, layer, plan, tiles, scoring };
-    // SAFETY: the processor supports the path.
-    unsafe { run(&cores.team, &call, walk, out, lse) };
+    #[cfg(target_arch = "x86_64")]
+    if let Some(run) = fast_path(cores.isa, kv.dtype(), heads.head_dim) {
+        let AttentionScratch { tiles, walk } = scratch;
+        tiles.resolve(plan, kv.layout(layer).pair());
+        let call = walk::AttentionCall { qkv, kv, layer, plan, tiles, scoring };
+        // SAFETY: the processor supports the path.
+        return unsafe { run(&cores.team, &call, walk, out, lse) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (cores, scratch);
+    clear::tree_attention(out, qkv, kv, layer, plan, scoring, lse);
 }
 
 /// `walk::run` for one code path.
+#[cfg(target_arch = "x86_64")]
 type RunAttention =
     unsafe fn(&Team, &walk::AttentionCall<'_>, &mut walk::WalkScratch, &mut CpuBuffer, Option<&mut CpuBuffer>);
 
 /// The fast path of `isa` over keys and values of dtype `stored` and heads of this size; `None` where the clear loops
 /// are used. The result may only be called if the processor supports `isa`.
+#[cfg(target_arch = "x86_64")]
 fn fast_path(isa: Isa, stored: Dtype, head_dim: usize) -> Option<RunAttention> {
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = head_dim;
     match (isa, stored) {
-        (Isa::Bf16Twin, Dtype::Bf16) => Some(walk::run::<bf16_twin::SoftwareBf16Dot>),
-        (Isa::Portable | Isa::Bf16Twin, _) => None,
-        #[cfg(target_arch = "x86_64")]
+        (Isa::Portable, _) => None,
         (Isa::Avx2, Dtype::F32) => Some(walk::run::<avx2::Avx2F32>),
-        #[cfg(target_arch = "x86_64")]
         (Isa::Avx2, Dtype::F16) => Some(walk::run::<avx2::Avx2F16>),
-        #[cfg(target_arch = "x86_64")]
         (Isa::Avx2, Dtype::Bf16) => Some(walk::run::<avx2::Avx2Bf16>),
-        #[cfg(target_arch = "x86_64")]
         (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, Dtype::F32) => Some(walk::run::<avx512::Avx512F32>),
-        #[cfg(target_arch = "x86_64")]
         (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, Dtype::F16) => Some(walk::run::<avx512::Avx512F16>),
-        #[cfg(target_arch = "x86_64")]
         (Isa::Avx512, Dtype::Bf16) => Some(walk::run::<avx512::Avx512Bf16>),
-        #[cfg(target_arch = "x86_64")]
         (Isa::Amx, Dtype::Bf16) if amx::takes(head_dim) => Some(walk::run::<amx::AmxBf16>),
-        #[cfg(target_arch = "x86_64")]
         (Isa::Avx512Bf16 | Isa::Amx, Dtype::Bf16) => Some(walk::run::<avx512::Avx512Bf16Dot>),
-        #[cfg(not(target_arch = "x86_64"))]
-        (Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, _) => None,
     }
 }

@@ -53,7 +53,7 @@ pub struct GemmKernels {
 pub type GemmKernel = unsafe fn(&GemmTile);
 
 /// The operands of a kernel call: one strip of a group of rows, times some panels.
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "the software twin prefetches nothing"))]
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "kernels are for x86"))]
 pub struct GemmTile {
     /// Activations; rows are the operand's `row_stride` words apart.
     pub a: *const u32,

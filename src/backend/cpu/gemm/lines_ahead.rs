@@ -7,7 +7,7 @@ use crate::backend::cpu::memory::{CacheLevel, CacheLine};
 
 /// Lines of the first panel of a kernel call. May lie past the end of the weights.
 #[derive(Clone, Copy)]
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "the software twin prefetches nothing"))]
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "kernels are for x86"))]
 pub struct LinesAhead {
     into: CacheLevel,
     at: *const u8,

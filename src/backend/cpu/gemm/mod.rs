@@ -14,7 +14,6 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
-mod bf16_twin;
 mod blocks;
 mod clear;
 mod drive;
@@ -65,8 +64,7 @@ pub fn linear(
 /// The kernels of a path for weights of this dtype; `None` where the clear loops are used.
 fn kernels(isa: Isa, weights: Dtype) -> Option<&'static drive::GemmKernels> {
     match isa {
-        Isa::Bf16Twin if weights == Dtype::Bf16 => Some(&bf16_twin::KERNELS),
-        Isa::Portable | Isa::Bf16Twin => None,
+        Isa::Portable => None,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => Some(&avx2::KERNELS),
         #[cfg(target_arch = "x86_64")]
@@ -78,6 +76,9 @@ fn kernels(isa: Isa, weights: Dtype) -> Option<&'static drive::GemmKernels> {
         #[cfg(target_arch = "x86_64")]
         Isa::Amx => Some(&avx512::KERNELS),
         #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => None,
+        Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => {
+            let _ = weights;
+            None
+        }
     }
 }

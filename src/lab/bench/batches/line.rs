@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::BatchesOptions;
 use super::tables::BatchRun;
 use crate::error::Error;
-use crate::lab::replay::{JobRecord, Sustained};
+use crate::replay::{JobRecord, Sustained};
 
 /// The fields of a line.
 pub struct BatchesLine(Map<String, Value>);

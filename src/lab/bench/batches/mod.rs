@@ -7,56 +7,145 @@ mod tables;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use clap::Args;
 
 use self::line::BatchesLine;
 pub use self::tables::Table;
 use self::tables::{BatchRun, Measurement};
 use super::tables::print_json;
 use super::workload_file::read_shape;
+use crate::args::{arrivals, seconds, whole};
 use crate::backend::sim::{DeviceProfile, Sim};
 use crate::backend::{Backend, Dtype, KvDtype, KvShape, StateDtype};
 use crate::error::{Error, Result};
-use crate::lab::replay::{
-    JobRecord, LoadedModel, RateSearch, ReplayJob, ReplaySettings, SimulatedMachine, WallClock, replay,
-    sustainable_rate, warm_up, with_system_prompt,
-};
 use crate::launch::{DeviceBackend, DeviceChoice, OnDevice};
 use crate::model::ModelConfig;
 use crate::out;
+use crate::replay::{
+    JobRecord, LoadedModel, RateSearch, ReplayJob, ReplaySettings, SimulatedMachine, WallClock, replay,
+    sustainable_rate, warm_up, with_system_prompt,
+};
 
-/// The options of `bench batches`.
-#[derive(Clone, Debug)]
+// The options of `bench batches`.
+#[derive(Clone, Debug, Args)]
 pub struct BatchesOptions {
-    pub tables: Vec<Table>,
-    /// Prefixes of job names; empty: all jobs.
-    pub jobs: Vec<String>,
-    /// Names of variants of a job; empty: all of the table.
-    pub ways: Vec<String>,
-    /// Most requests of a job; `None`: as in the table.
-    pub requests: Option<usize>,
-    /// Requests per second, for tables with arrivals over time; empty: ChunkAttention's rates, or a search for the
-    /// highest sustainable rate.
-    pub rates: Vec<f64>,
-    /// Duration in which requests arrive, for tables with arrivals over time.
-    pub span: Duration,
-    pub search: RateSearch,
-    /// File with lengths of prompts and answers, for RelayAttention's throughput and rate.
-    pub lengths: Option<PathBuf>,
-    /// File with lengths of prompts, for RelayAttention's timing of questions.
-    pub questions: Option<PathBuf>,
-    /// Shapes; `None`: the built-in ones.
-    pub file: Option<PathBuf>,
+    /// Shape of the model: llama3-8b, codellama-7b, or one of the file's
+    #[arg(long, value_name = "NAME")]
     pub shape: String,
+    /// Tables to run, one after another
+    #[arg(long = "table", value_enum, value_name = "NAME", value_delimiter = ',', required = true)]
+    pub tables: Vec<Table>,
+    /// Only jobs with names that start with one of these (default: all jobs of the tables)
+    #[arg(long = "job", value_name = "NAME", value_delimiter = ',')]
+    pub jobs: Vec<String>,
+    /// Only these variants of a job: fcfs, batchllm, ours, ours-by-arrival, ours-256-branches, ours-unshared,
+    /// ours-flat-plan (default: all that the table compares)
+    #[arg(long = "way", value_name = "NAME", value_delimiter = ',')]
+    pub ways: Vec<String>,
+    /// Maximum number of requests per job (default: as in the table)
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=1 << 20))]
+    pub requests: Option<u32>,
+    /// Tables chunk and rate: requests per second; several values run one after another (default: 1 and 4; table rate:
+    /// a search for the highest sustainable rate)
+    #[arg(long = "rate", value_name = "R", value_delimiter = ',', value_parser = arrivals)]
+    pub rates: Vec<f64>,
+    /// Tables chunk and rate: seconds in which requests arrive; an average in the table chunk, where the number of
+    /// requests is this times the rate (default: 120)
+    #[arg(long, value_name = "S", value_parser = span)]
+    pub span: Option<Duration>,
+    /// Table rate: requests per second at which the search starts (default: 8)
+    #[arg(long, value_name = "R", value_parser = arrivals, conflicts_with = "rates")]
+    pub first_rate: Option<f64>,
+    /// Table rate: stop when the lowest rate that fails is at most this many times the highest one that is sustained
+    /// (default: 1.04)
+    #[arg(long, value_name = "TIMES", value_parser = above_one, conflicts_with = "rates")]
+    pub precision: Option<f64>,
+    /// Tables relay and rate: file with lengths of prompt and answer, `N,M` per line (.csv)
+    #[arg(long, value_name = "FILE")]
+    pub lengths: Option<PathBuf>,
+    /// Table mmlu: file with lengths of prompts (.json)
+    #[arg(long, value_name = "FILE")]
+    pub questions: Option<PathBuf>,
+    /// Shapes, instead of the built-in ones
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Dtype of the random weights
+    #[arg(long, value_enum, default_value = "bf16")]
     pub dtype: Dtype,
+    /// Storage format of keys and values
+    #[arg(long = "kv-dtype", value_enum, default_value_t, value_name = "DTYPE")]
     pub kv: KvDtype,
+    /// Rows of a step: prompts fill the rows that decoding branches leave
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..), default_value_t = 2048)]
     pub step_rows: usize,
-    /// Size of the KV cache in tokens; `None`: nine tenths of the free memory, as far as the job can use it.
+    /// Size of the KV cache in tokens (default: nine tenths of the free memory, as far as the job can use it)
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..))]
     pub kv_tokens: Option<usize>,
-    /// No run starts after this time.
-    pub budget: Duration,
-    /// The device profile for a simulation; `None`: run on a real device.
+    /// Compute nothing: estimate the runs on this device (h200, cpu, or a file with a device's figures)
+    #[arg(long, alias = "modelled", value_name = "NAME_OR_JSON")]
     pub simulated: Option<String>,
+}
+
+/// A duration above 0, at most an hour.
+fn span(text: &str) -> Result<Duration> {
+    const MOST: Duration = Duration::from_secs(3600);
+    let fits = |span: &Duration| !span.is_zero() && *span <= MOST;
+    let expected = || format!("a number of seconds above 0, at most {}", MOST.as_secs());
+    seconds(text).ok().filter(fits).ok_or_else(|| Error::value("time", expected(), text))
+}
+
+fn above_one(text: &str) -> Result<f64> {
+    const LEAST: f64 = 1.001;
+    let times = text.parse().ok().filter(|times: &f64| times.is_finite() && *times >= LEAST);
+    times.ok_or_else(|| Error::value("number", format!("a number from {LEAST} up"), text))
+}
+
+/// Default of `--span`.
+const SPAN: Duration = Duration::from_secs(120);
+
+impl BatchesOptions {
+    /// Duration in which requests arrive, for tables with arrivals over time.
+    fn span(&self) -> Duration {
+        self.span.unwrap_or(SPAN)
+    }
+
+    /// Most requests of a job.
+    fn most_requests(&self) -> usize {
+        self.requests.map_or(usize::MAX, |requests| requests as usize)
+    }
+
+    fn search(&self) -> RateSearch {
+        let usual = RateSearch::default();
+        RateSearch {
+            first: self.first_rate.unwrap_or(usual.first),
+            precision: self.precision.unwrap_or(usual.precision),
+            ..usual
+        }
+    }
+
+    /// # Errors
+    ///
+    /// An option was given that no selected table uses.
+    pub fn refuse_ignored_options(&self) -> Result<()> {
+        const ARRIVING: &[Table] = &[Table::Chunk, Table::Rate];
+        const SEARCHED: &[Table] = &[Table::Rate];
+        let options = [
+            ("--rate", !self.rates.is_empty(), ARRIVING),
+            ("--span", self.span.is_some(), ARRIVING),
+            ("--first-rate", self.first_rate.is_some(), SEARCHED),
+            ("--precision", self.precision.is_some(), SEARCHED),
+            ("--lengths", self.lengths.is_some(), &[Table::Relay, Table::Rate]),
+            ("--questions", self.questions.is_some(), &[Table::Mmlu]),
+        ];
+        let is_unused = |tables: &[Table]| !tables.iter().any(|table| self.tables.contains(table));
+        let unused = options.into_iter().find(|&(_, is_given, tables)| is_given && is_unused(tables));
+        let Some((option, _, tables)) = unused else { return Ok(()) };
+        let of: Vec<String> = tables.iter().map(Table::to_string).collect();
+        let found: Vec<String> = self.tables.iter().map(Table::to_string).collect();
+        Err(Error::value(option, format!("a table that uses it ({})", of.join(" or ")), found.join(", ")))
+    }
 }
 
 /// Runs the tables on this machine's device, by the wall clock.
@@ -111,16 +200,15 @@ struct Session<'a> {
     /// Settings except policy and planner, which depend on the run.
     settings: ReplaySettings,
     device: String,
-    begun: Instant,
 }
 
 impl<'a> Session<'a> {
     fn new(options: &'a BatchesOptions, pool_bytes: Option<usize>, device: String) -> Self {
         let settings = ReplaySettings { step_rows: options.step_rows, pool_bytes, ..ReplaySettings::default() };
-        Self { options, settings, device, begun: Instant::now() }
+        Self { options, settings, device }
     }
 
-    /// Makes all runs within the time budget, and continues after failures.
+    /// Makes all runs, and continues after failures.
     ///
     /// # Errors
     /// The first failure, once all runs are over.
@@ -131,11 +219,6 @@ impl<'a> Session<'a> {
     ) -> Result<()> {
         let mut failure = None;
         for (number, run) in runs.iter().enumerate() {
-            if self.is_over() {
-                let left: Vec<String> = runs[number..].iter().map(ToString::to_string).collect();
-                out::aside(format_args!("the time budget is used up before {}", left.join("; ")));
-                break;
-            }
             out::aside(format_args!("{} of {}: {run}", number + 1, runs.len()));
             match self.one(run, &mut act) {
                 Ok(()) => {}
@@ -148,10 +231,6 @@ impl<'a> Session<'a> {
             }
         }
         failure.map_or(Ok(()), Err)
-    }
-
-    fn is_over(&self) -> bool {
-        self.begun.elapsed() > self.options.budget
     }
 
     fn header(&self, run: &BatchRun) -> BatchesLine {
@@ -168,7 +247,7 @@ impl<'a> Session<'a> {
         let mut printed = |job: &ReplayJob, rate: Option<f64>| {
             if job.requests.is_empty() {
                 let expected = format!("seconds in which a request arrives, at {} per second", rate.unwrap_or(0.0));
-                return Err(Error::value("--span", expected, self.options.span.as_secs_f64().to_string()));
+                return Err(Error::value("--span", expected, self.options.span().as_secs_f64().to_string()));
             }
             let record = act(&settings, job)?;
             print_json(&self.header(run).done(rate, &record, settings.step_rows))?;
@@ -177,13 +256,10 @@ impl<'a> Session<'a> {
         match run.measurement.as_ref() {
             Measurement::Job { job, rate } => printed(job, *rate).map(drop),
             Measurement::Rate { system, lengths } => {
-                let found = sustainable_rate(self.options.search, |rate| {
-                    if self.is_over() {
-                        return Err(Error::value("--budget-seconds", "time to try every rate", "none left"));
-                    }
+                let found = sustainable_rate(self.options.search(), |rate| {
                     let mut job =
-                        with_system_prompt(*system, lengths, rate, self.options.span.as_secs_f64(), tables::SEED);
-                    job.requests.truncate(self.options.requests.unwrap_or(usize::MAX));
+                        with_system_prompt(*system, lengths, rate, self.options.span().as_secs_f64(), tables::SEED);
+                    job.requests.truncate(self.options.most_requests());
                     Ok(printed(&job, Some(rate))?.totals(settings.step_rows).normalised_latency)
                 })?;
                 print_json(&self.header(run).found(&found))

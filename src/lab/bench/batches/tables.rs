@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use super::BatchesOptions;
 use crate::error::{Error, Result};
-use crate::lab::replay::{
+use crate::plan::Planner;
+use crate::replay::{
     BranchLimit, MOST_BRANCHES, Policy, PromptSharing, ReplayJob, RequestLengths, RequestOrder, behind_system_prompt,
     industry, micro, nested, read_lengths, shared_prompts, with_system_prompt,
 };
-use crate::plan::Planner;
 
 /// A table of a paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
@@ -122,7 +122,7 @@ const DRAWN: usize = 100;
 ///
 /// An unknown name of a job or variant; more requests than a job may have; a missing or invalid file of lengths.
 pub fn runs(options: &BatchesOptions) -> Result<Vec<BatchRun>> {
-    let span = options.span.as_secs_f64();
+    let span = options.span().as_secs_f64();
     if let Some(rate) = options.rates.iter().find(|&&rate| rate * span > MOST as f64) {
         let expected = format!("at most {MOST} requests in {span} s");
         return Err(Error::value("--rate", expected, rate.to_string()));
@@ -166,7 +166,7 @@ fn only(
 
 /// The jobs of a table, by name.
 fn measurements(table: Table, options: &BatchesOptions) -> Result<Vec<(String, Measurement)>> {
-    let at_most = |requests: usize| options.requests.unwrap_or(usize::MAX).min(requests);
+    let at_most = |requests: usize| options.most_requests().min(requests);
     let at_once = |(name, job): (String, ReplayJob)| (name, Measurement::Job { job, rate: None });
     Ok(match table {
         Table::Batchllm => {
@@ -207,8 +207,8 @@ fn rate_measurements(
         return vec![(name, Measurement::Rate { system, lengths: lengths.clone() })];
     }
     let at = |&rate: &f64| {
-        let mut job = with_system_prompt(system, lengths, rate, options.span.as_secs_f64(), SEED);
-        job.requests.truncate(options.requests.unwrap_or(usize::MAX));
+        let mut job = with_system_prompt(system, lengths, rate, options.span().as_secs_f64(), SEED);
+        job.requests.truncate(options.most_requests());
         (name.clone(), Measurement::Job { job, rate: Some(rate) })
     };
     options.rates.iter().map(at).collect()
@@ -255,8 +255,8 @@ fn chunk(options: &BatchesOptions) -> Vec<(String, Measurement)> {
     let mut measurements = Vec::new();
     for (prompt, shared) in [(1024, 0), (1024, 1024), (2048, 0), (2048, 2048), (4096, 0), (4096, 4096)] {
         for &rate in if options.rates.is_empty() { &CHUNK_RATES[..] } else { &options.rates } {
-            let arriving = ((rate * options.span.as_secs_f64()).round() as usize).max(1);
-            let requests = arriving.min(options.requests.unwrap_or(usize::MAX));
+            let arriving = ((rate * options.span().as_secs_f64()).round() as usize).max(1);
+            let requests = arriving.min(options.most_requests());
             let job = shared_prompts(prompt, shared, 512, requests, rate, SEED);
             measurements.push((format!("prompt-{prompt}-shared-{shared}"), Measurement::Job { job, rate: Some(rate) }));
         }

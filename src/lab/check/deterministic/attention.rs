@@ -2,11 +2,11 @@
 
 use super::Differences;
 use crate::backend::{Backend, Dtype, HeadLayout, KvDtype};
+use crate::dice::Dice;
 use crate::error::{Error, Result};
 use crate::kv::StepRow;
 use crate::lab::check::attention::{StoredForest, attend};
 use crate::lab::check::device::CheckEffort;
-use crate::lab::check::dice::Dice;
 use crate::lab::check::forests::ForestShape;
 use crate::lab::check::report::CheckReport;
 use crate::lab::check::setting::{ScoreTerms, Setting, hints, sharpness};

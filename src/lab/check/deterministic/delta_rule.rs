@@ -8,12 +8,12 @@ use super::Differences;
 use crate::backend::{
     ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, KvShape, StateDtype, StateShape, StepBatch,
 };
+use crate::dice::Dice;
 use crate::error::Result;
 use crate::ids::{LayerIx, StateId};
 use crate::kv::StateRun;
 use crate::lab::check::case::{ANY_HEADS, ANY_VOCAB, buffer, numbers, rows_at, vector};
 use crate::lab::check::device::CheckEffort;
-use crate::lab::check::dice::Dice;
 use crate::lab::check::report::CheckReport;
 
 const LAYER: LayerIx = LayerIx(0);

@@ -8,10 +8,10 @@ use crate::backend::{
     ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, MatrixPart, RandomWeight, Router, RouterScores,
     Uniform,
 };
+use crate::dice::Dice;
 use crate::error::Result;
 use crate::lab::check::case::{buffer, numbers};
 use crate::lab::check::device::CheckEffort;
-use crate::lab::check::dice::Dice;
 use crate::lab::check::report::CheckReport;
 
 /// Numbers of rows, rising.

@@ -4,10 +4,10 @@ use std::fmt;
 
 use super::{Rows, alone};
 use crate::backend::{ActivationDtype, Backend, Dtype, MatrixPart, RandomWeight, Rounding, Uniform, WeightFormat};
+use crate::dice::Dice;
 use crate::error::Result;
 use crate::lab::check::case::{buffer, numbers, vector};
 use crate::lab::check::device::CheckEffort;
-use crate::lab::check::dice::Dice;
 use crate::lab::check::ops::quantised::{FORMATS, is_cut};
 use crate::lab::check::report::CheckReport;
 
@@ -69,6 +69,9 @@ pub fn linear<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut Che
         for layer in small {
             layer.hold(backend, (dtype, WeightFormat::Dense(dtype)), rows, &mut dice, report)?;
         }
+        // Every number of rows that kernels divide.
+        let every: Vec<usize> = (1..=45).collect();
+        small[0].hold(backend, (dtype, WeightFormat::Dense(dtype)), &every, &mut dice, report)?;
         for format in FORMATS.into_iter().filter(|format| matches!(format.rounding, Rounding::Dynamic { .. })) {
             let quantised = WeightFormat::Quantised(format);
             let layers = small.iter().filter(|layer| is_cut(format, layer.inputs) && backend.multiplies(quantised));

@@ -12,9 +12,9 @@ mod model;
 use std::fmt::Display;
 
 use super::device::CheckEffort;
-use super::dice::Dice;
 use super::report::{CaseResult, CheckReport, ReportRow, WorstError};
 use crate::backend::{Backend, Dtype};
+use crate::dice::Dice;
 use crate::error::Result;
 
 /// Runs all cases on devices opened by `open`; `done` gets each part's rows.

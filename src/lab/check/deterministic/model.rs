@@ -4,14 +4,14 @@
 
 use super::Differences;
 use crate::backend::{Backend, Dtype, StateDtype};
+use crate::dice::Dice;
 use crate::engine::{
     Engine, EngineConfig, EngineHandle, Event, Extend, Finish, ForkKind, PoolSize, SamplingParams, Stop, UniformKey,
 };
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
+use crate::inspect::{FORKED_TOKENS, forks};
 use crate::lab::check::device::CheckEffort;
-use crate::lab::check::dice::Dice;
-use crate::lab::check::forks::{FORKED_TOKENS, forks};
 use crate::lab::check::report::CheckReport;
 use crate::model::check::chunks;
 use crate::model::{Decoder, ModelConfig};

@@ -2,9 +2,9 @@
 //! and how many tokens each samples. It is independent of the engine: every engine that runs the same script has the
 //! same branches with the same tokens, whatever its steps.
 
+use crate::dice::Dice;
 use crate::ids::TokenId;
 use crate::lab::check::device::CheckEffort;
-use crate::lab::check::dice::Dice;
 
 /// Vocabulary of the model: a power of two, so that a random number determines its token without rounding.
 pub const VOCAB: usize = 256;

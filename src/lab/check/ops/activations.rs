@@ -4,18 +4,19 @@ use std::fmt;
 
 use super::OpSuite;
 use crate::backend::{ActivationDtype, Backend, Dtype, Gate};
+use crate::dice::Dice;
 use crate::error::Result;
 use crate::lab::check::case::{F32, OpCase, buffer, rounded};
-use crate::lab::check::dice::Dice;
 
-/// Inputs at which exponentials overflow or vanish, or must not; all within f16's range.
-const EDGES: [f32; 10] = [0.0, -0.0, -100.0, 100.0, -3e4, 3e4, -88.5, -87.0, 1e-6, -10.0];
+/// Inputs at which exponentials overflow or vanish, or must not; the last ones are beyond f16's range.
+const EDGES: [f32; 12] = [0.0, -0.0, -100.0, 100.0, -3e4, 3e4, -88.5, -87.0, 1e-6, -10.0, -1e30, 1e30];
 
 pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<()> {
     let dtype = suite.dtype;
     for &(rows, width) in suite.shapes() {
         let mut x: Vec<f32> = (0..2 * rows * width).map(|_| dtype.round(12.0 * dice.number())).collect();
-        x.iter_mut().zip(EDGES).for_each(|(x, edge)| *x = dtype.round(edge));
+        let edges = &EDGES[..if dtype == Dtype::F16 { 10 } else { 12 }];
+        x.iter_mut().zip(edges).for_each(|(x, &edge)| *x = dtype.round(edge));
         suite.hold("gelu", &GeluCase { dtype, width, x: x.clone() })?;
         // Ups of at most 2 keep products within f16.
         for row in x.chunks_exact_mut(2 * width) {
@@ -56,6 +57,39 @@ impl OpCase for GatedCase {
         let (gate, up) = (self.x[row * 2 * self.width + i], self.x[(row * 2 + 1) * self.width + i]);
         rounded(self.dtype, y) + gate_tolerance(self.gate, gate, up, y)
     }
+
+    fn exact(&self) -> Option<Vec<f64>> {
+        let row = |row: &[f32]| -> Vec<f64> {
+            let (gates, ups) = row.split_at(self.width);
+            gates.iter().zip(ups).map(|(&gate, &up)| gated(self.gate, gate.into(), up.into())).collect()
+        };
+        Some(self.x.chunks_exact(2 * self.width).flat_map(row).collect())
+    }
+}
+
+/// A gate's result.
+pub fn gated(kind: Gate, gate: f64, up: f64) -> f64 {
+    match kind {
+        Gate::Silu => silu(gate) * up,
+        Gate::Gelu => gelu(gate) * up,
+        Gate::Clamped => {
+            let limit = f64::from(Gate::LIMIT);
+            let gate = gate.min(limit);
+            gate * sigmoid(f64::from(Gate::SLOPE) * gate) * (up.clamp(-limit, limit) + 1.0)
+        }
+    }
+}
+
+pub fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+pub fn silu(x: f64) -> f64 {
+    x * sigmoid(x)
+}
+
+fn gelu(x: f64) -> f64 {
+    0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
 }
 
 /// Of a gate's result `y` before it is stored. The exponential of a gate g, computed as a power of two, has an error of |g|
@@ -101,6 +135,10 @@ impl OpCase for GeluCase {
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         rounded(self.dtype, y) + gelu_tolerance(self.x[at])
     }
+
+    fn exact(&self) -> Option<Vec<f64>> {
+        Some(self.x.iter().map(|&x| gelu(x.into())).collect())
+    }
 }
 
 struct GeluTimesCase {
@@ -123,9 +161,18 @@ impl OpCase for GeluTimesCase {
 
     /// That of `gelu` times the factor, and the product's rounding.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
+        rounded(self.dtype, y) + self.factor(at).abs() * gelu_tolerance(self.x[at]) + 2.0 * y.abs() * F32
+    }
+
+    fn exact(&self) -> Option<Vec<f64>> {
+        Some((0..self.x.len()).map(|at| gelu(self.x[at].into()) * self.factor(at)).collect())
+    }
+}
+
+impl GeluTimesCase {
+    fn factor(&self, at: usize) -> f64 {
         let (row, i) = (at / self.width, at % self.width);
-        let factor = f64::from(self.y[row * (self.width + 16) + self.from + i]).abs();
-        rounded(self.dtype, y) + factor * gelu_tolerance(self.x[at]) + 2.0 * y.abs() * F32
+        f64::from(self.y[row * (self.width + 16) + self.from + i])
     }
 }
 

@@ -5,17 +5,19 @@ use std::collections::HashMap;
 use std::fmt;
 
 use super::OpSuite;
-use super::activations::gate_tolerance;
+use super::activations::{gate_tolerance, sigmoid, silu};
 use crate::backend::{
     ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, Gate, KvShape, Pick, SampleRequest, StateDtype,
     StateShape, StepBatch,
 };
+use crate::dice::Dice;
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId, StateId};
 use crate::kv::{KvSlot, StateRun};
-use crate::lab::check::case::{ANY_HEADS, ANY_VOCAB, F32, OpCase, buffer, numbers, rounded, rows_at, vector};
+use crate::lab::check::case::{
+    ANY_HEADS, ANY_VOCAB, F32, OpCase, buffer, numbers, root_mean_square, rounded, rows_at, vector,
+};
 use crate::lab::check::device::CheckEffort;
-use crate::lab::check::dice::Dice;
 
 const EPS: f32 = 1e-6;
 
@@ -230,7 +232,7 @@ impl fmt::Display for StatesCase {
 struct ConvCase<'a> {
     states: &'a StatesCase,
     /// For each output the sum that it is the gate of, and that of its products' sizes.
-    sums: Vec<(f32, f64)>,
+    sums: Vec<(f64, f64)>,
 }
 
 impl<'a> ConvCase<'a> {
@@ -253,7 +255,7 @@ impl<'a> ConvCase<'a> {
                         f64::from(states.conv[4 * c + k]) * f64::from(input)
                     };
                     let sum: f64 = (0..4).map(product).sum();
-                    sums[row * width + c] = (sum as f32, (0..4).map(|k| product(k).abs()).sum());
+                    sums[row * width + c] = (sum, (0..4).map(|k| product(k).abs()).sum());
                 }
             }
             if let Some(to) = run.to {
@@ -279,7 +281,11 @@ impl OpCase for ConvCase<'_> {
     /// The sum of four products has four roundings on both sides, which the gate multiplies by its slope, at most 1.1.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let (sum, size) = self.sums[at];
-        rounded(self.states.dtype, y) + gate_tolerance(Gate::Silu, sum, 1.0, y) + 1.1 * 2.0 * 4.0 * F32 * size
+        rounded(self.states.dtype, y) + gate_tolerance(Gate::Silu, sum as f32, 1.0, y) + 1.1 * 2.0 * 4.0 * F32 * size
+    }
+
+    fn exact(&self) -> Option<Vec<f64>> {
+        Some(self.sums.iter().map(|&(sum, _)| silu(sum)).collect())
     }
 }
 
@@ -389,6 +395,55 @@ impl OpCase for DeltaRuleCase<'_> {
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         rounded(self.states.dtype, y) + self.allowed[at / self.states.heads.value_dim]
     }
+
+    /// Token by token, in f64 but for states that are stored in bf16.
+    fn exact(&self) -> Option<Vec<f64>> {
+        let states = self.states;
+        let DeltaHeads { key_heads, value_heads, key_dim, value_dim } = states.heads;
+        let width = states.heads.conv_width();
+        let stored = |x: f64| match states.state {
+            StateDtype::F32 => x,
+            StateDtype::Bf16 => half::bf16::from_f64(x).to_f64(),
+        };
+        let mut exact = vec![0.0; states.x.len() / width * value_heads * value_dim];
+        let mut kept: HashMap<StateId, Vec<f64>> = HashMap::new();
+        states.each_run(|first, run| {
+            let mut matrices =
+                run.from.map_or(vec![0.0; value_heads * key_dim * value_dim], |from| kept[&from].clone());
+            for (place, row) in run.rows.clone().map(|row| first + row as usize).enumerate() {
+                let x = &states.x[row * width..][..width];
+                let normed = |from: usize| -> Vec<f64> {
+                    let x = &x[from..from + key_dim];
+                    let length = (x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() + f64::from(EPS)).sqrt();
+                    x.iter().map(|&x| f64::from(x) / length).collect()
+                };
+                for (head, state) in matrices.chunks_exact_mut(key_dim * value_dim).enumerate() {
+                    let key_head = head / (value_heads / key_heads);
+                    let (query, key) = (normed(key_head * key_dim), normed((key_heads + key_head) * key_dim));
+                    let values = &x[2 * key_heads * key_dim + head * value_dim..][..value_dim];
+                    let gate = |at: usize| f64::from(states.ba[row * 2 * value_heads + at]);
+                    let step = (gate(value_heads + head) + f64::from(states.dt[head])).exp().ln_1p();
+                    let decay = (f64::from(states.rate[head]) * step).exp();
+                    for (j, &value) in values.iter().enumerate() {
+                        let column = |i: usize| i * value_dim + j;
+                        if !(run.is_in && place == 0) {
+                            let held: f64 = (0..key_dim).map(|i| decay * state[column(i)] * key[i]).sum();
+                            let change = sigmoid(gate(head)) * (f64::from(value) - held);
+                            for (i, key) in key.iter().enumerate() {
+                                state[column(i)] = stored(decay * state[column(i)] + key * change);
+                            }
+                        }
+                        let read: f64 = (0..key_dim).map(|i| state[column(i)] * query[i]).sum();
+                        exact[(row * value_heads + head) * value_dim + j] = read / (key_dim as f64).sqrt();
+                    }
+                }
+            }
+            if let Some(to) = run.to {
+                kept.insert(to, matrices);
+            }
+        });
+        Some(exact)
+    }
 }
 
 impl fmt::Display for DeltaRuleCase<'_> {
@@ -424,6 +479,15 @@ impl OpCase for GatedNormCase {
         let of_gate = gate_tolerance(Gate::Silu, self.gate[at], normed as f32, y);
         rounded(self.dtype, y) + of_gate + y.abs() * (head as f64 + 12.0) * F32
     }
+
+    fn exact(&self) -> Option<Vec<f64>> {
+        let roots: Vec<f64> = self.x.chunks_exact(self.weight.len()).map(|head| root_mean_square(head, EPS)).collect();
+        let value = |at: usize| {
+            let (head, i) = (at / self.weight.len(), at % self.weight.len());
+            f64::from(self.x[at]) / roots[head] * f64::from(self.weight[i]) * silu(self.gate[at].into())
+        };
+        Some((0..self.x.len()).map(value).collect())
+    }
 }
 
 impl fmt::Display for GatedNormCase {
@@ -451,9 +515,19 @@ impl OpCase for SigmoidTimesCase {
 
     /// That of the gate's exponential, as `gate_tolerance` derives it.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
+        rounded(self.dtype, y) + y.abs() * (24.0 + 2.0 * self.gate(at).abs().min(100.0)) * F32
+    }
+
+    fn exact(&self) -> Option<Vec<f64>> {
+        Some((0..self.x.len()).map(|at| f64::from(self.x[at]) * sigmoid(self.gate(at))).collect())
+    }
+}
+
+impl SigmoidTimesCase {
+    /// The gate of element `at`.
+    fn gate(&self, at: usize) -> f64 {
         let gates = self.y.len() * self.width / self.x.len();
-        let gate = f64::from(self.y[if gates == 1 { at / self.width } else { at }]);
-        rounded(self.dtype, y) + y.abs() * (24.0 + 2.0 * gate.abs().min(100.0)) * F32
+        f64::from(self.y[if gates == 1 { at / self.width } else { at }])
     }
 }
 

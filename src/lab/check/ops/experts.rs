@@ -4,16 +4,16 @@
 use std::fmt;
 
 use super::OpSuite;
-use super::activations::gate_tolerance;
+use super::activations::{gate_tolerance, gated, sigmoid};
 use super::quantised::{FORMATS, e4m3_tolerance, is_cut};
 use crate::backend::{
     ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, MatrixPart, QuantFormat, QuantSource, QuantView,
     Rounding, Router, RouterScores, WeightFormat, WeightView,
 };
+use crate::dice::Dice;
 use crate::error::Result;
-use crate::lab::check::case::{F32, OpCase, buffer, matrix, numbers, rounded, vector};
+use crate::lab::check::case::{F32, OpCase, buffer, dot, matrix, numbers, rounded, vector};
 use crate::lab::check::device::CheckEffort;
-use crate::lab::check::dice::Dice;
 
 /// Rows, experts, chosen ones, outputs and inputs.
 const SHAPES: [[usize; 5]; 12] = [
@@ -125,6 +125,21 @@ impl Routed {
         places.sort_unstable();
         places
     }
+
+    /// The weight of an expert that a row has chosen.
+    fn weight(&self, (expert, row): (usize, usize), places: &[(usize, usize)]) -> f64 {
+        let scores = &self.scores[row * self.experts..][..self.experts];
+        let (score, sum): (fn(f64) -> f64, f64) = match self.router.scores {
+            RouterScores::Softmax { normalise: false } => (f64::exp, scores.iter().map(|&s| f64::from(s).exp()).sum()),
+            RouterScores::Sigmoid { normalise: false } => (sigmoid, 1.0),
+            RouterScores::Softmax { normalise: true } | RouterScores::SoftmaxOfChosen => (f64::exp, 0.0),
+            RouterScores::Sigmoid { normalise: true } => (sigmoid, 0.0),
+        };
+        let of = |expert: usize| score(f64::from(scores[expert]));
+        // Where it is not known yet: the sum over the row's chosen experts.
+        let chosen = || places.iter().filter(|place| place.1 == row).map(|place| of(place.0)).sum();
+        of(expert) / if sum == 0.0 { chosen() } else { sum }
+    }
 }
 
 impl fmt::Display for Routed {
@@ -172,6 +187,18 @@ impl OpCase for CombineCase {
         let adding = if self.adds { (1.0 + sum) * F32 } else { 0.0 };
         2.0 * ((64.0 + 16.0 + experts as f64 + router.chosen as f64) * F32 * sum + adding)
     }
+
+    fn exact(&self) -> Option<Vec<f64>> {
+        let mut exact = vec![if self.adds { 1.0 } else { 0.0 }; self.routed.rows * self.width];
+        let places = self.routed.places_in_order();
+        for (&(expert, row), x) in places.iter().zip(self.x.chunks_exact(self.width)) {
+            let factor = self.factors.as_ref().map_or(1.0, |factors| f64::from(factors[expert]));
+            let weight = factor * self.routed.weight((expert, row), &places);
+            let sums = &mut exact[row * self.width..][..self.width];
+            sums.iter_mut().zip(x).for_each(|(sum, &x)| *sum += weight * f64::from(x));
+        }
+        Some(exact)
+    }
 }
 
 impl fmt::Display for CombineCase {
@@ -203,7 +230,7 @@ struct GroupedCase {
     into: GroupedOutput,
     /// What the weights are made into; `None`: dense.
     format: Option<QuantFormat>,
-    /// For each place and output, the result before it is gated and stored.
+    /// For each place and output, the result of dense weights before it is gated and stored.
     sums: Vec<f64>,
     /// The largest length of a row of `x` times that of a row of `weights`.
     size: f64,
@@ -220,23 +247,26 @@ impl GroupedCase {
         (input, into): (ExpertInput, GroupedOutput),
     ) -> Self {
         let outputs = weights.len() / inputs / routed.experts;
-        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
         let longest = |rows: &[f32]| rows.chunks_exact(inputs).map(|row| dot(row, row)).fold(0.0, f64::max).sqrt();
         let size = longest(&x) * longest(&weights);
         let mut sums = Vec::new();
-        // Only gates need them: their tolerance depends on both halves.
-        if matches!(into, GroupedOutput::Gated(_)) {
-            for (place, (expert, row)) in routed.places_in_order().into_iter().enumerate() {
-                let input = if input == ExpertInput::Rows { row } else { place };
-                sums.extend((0..outputs).map(|output| {
-                    let at = expert * outputs + output;
-                    let bias = bias.as_ref().map_or(0.0, |bias| f64::from(bias[at]));
-                    dot(&x[input * inputs..][..inputs], &weights[at * inputs..][..inputs]) + bias
-                }));
-            }
+        for (place, (expert, row)) in routed.places_in_order().into_iter().enumerate() {
+            let input = if input == ExpertInput::Rows { row } else { place };
+            sums.extend((0..outputs).map(|output| {
+                let at = expert * outputs + output;
+                let bias = bias.as_ref().map_or(0.0, |bias| f64::from(bias[at]));
+                dot(&x[input * inputs..][..inputs], &weights[at * inputs..][..inputs]) + bias
+            }));
         }
         let format = None;
         Self { dtype, routed, x, weights, bias, inputs, outputs, input, into, format, sums, size }
+    }
+
+    /// The sums of a gate and its up, of gated value `at`.
+    fn halves(&self, at: usize) -> (f64, f64) {
+        let width = self.outputs / 2;
+        let first = at / width * self.outputs + at % width;
+        (self.sums[first], self.sums[first + width])
     }
 
     /// The difference of a sum between two orders: see the tolerance of `linear`.
@@ -302,12 +332,21 @@ impl OpCase for GroupedCase {
             let sums = self.format.map_or(self.walk(), |_| e4m3_tolerance(self.inputs, 1.0, self.size));
             return sums + 2.0 * stored;
         };
-        let width = self.outputs / 2;
-        let (place, i) = (at / width, at % width);
-        let (g, u) = (self.sums[place * self.outputs + i], self.sums[place * self.outputs + width + i]);
+        let (g, u) = self.halves(at);
         let error = |sum: f64| self.walk() + rounded(self.dtype, sum);
         let halves = 1.2 * (u.abs() + 1.0) * error(g) + g.abs() * error(u);
         halves + gate_tolerance(gate, g as f32, u as f32, y) + 2.0 * rounded(self.dtype, y)
+    }
+
+    fn exact(&self) -> Option<Vec<f64>> {
+        match (self.format, self.into) {
+            (Some(_), _) => None,
+            (None, GroupedOutput::Operands | GroupedOutput::Sums) => Some(self.sums.clone()),
+            (None, GroupedOutput::Gated(gate)) => {
+                let values = (0..self.sums.len() / 2).map(|at| self.halves(at));
+                Some(values.map(|(g, u)| gated(gate, g, u)).collect())
+            }
+        }
     }
 }
 

@@ -9,10 +9,10 @@ use crate::backend::{
     ActivationDtype, Backend, CodeFormat, Dtype, ExpertInput, ExpertKind, MatrixPart, QuantFormat, QuantRow,
     QuantSource, QuantView, Rounding, Router, RouterScores, WeightFormat, WeightView,
 };
+use crate::dice::Dice;
 use crate::error::Result;
 use crate::lab::check::case::{F32, OpCase, buffer, numbers, rounded, vector};
 use crate::lab::check::device::CheckEffort;
-use crate::lab::check::dice::Dice;
 
 /// Codes and the inputs that share a scale.
 const FORMATS: [(CodeFormat, Option<u32>, bool); 5] = [

@@ -6,13 +6,13 @@ use super::OpSuite;
 use crate::backend::{
     ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, HeadSteps, KvDtype, KvShape, RopeTable, Scoring, StepBatch,
 };
+use crate::dice::Dice;
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId};
 use crate::kv::KvSlot;
 use crate::lab::check::attention::solitary;
-use crate::lab::check::case::{ANY_VOCAB, F32, OpCase, buffer, numbers, rounded, rows_at, vector};
+use crate::lab::check::case::{ANY_VOCAB, F32, OpCase, buffer, numbers, root_mean_square, rounded, rows_at, vector};
 use crate::lab::check::device::CheckEffort;
-use crate::lab::check::dice::Dice;
 use crate::lab::check::setting::hints;
 
 const EPS: f32 = 1e-6;
@@ -103,6 +103,21 @@ impl OpCase for HeadNormCase {
         let n = self.weight.len() as f64;
         if normed { rounded(self.dtype, y) + y.abs() * (n + 12.0) * F32 } else { 0.0 }
     }
+
+    fn exact(&self) -> Option<Vec<f64>> {
+        let mut exact: Vec<f64> = self.qkv.iter().map(|&x| f64::from(x)).collect();
+        let (first, count) = self.kind.place(self.heads);
+        let [from, len] = [first, count].map(|heads| heads * self.heads.head_dim);
+        for (row, exact) in exact.chunks_exact_mut(self.heads.qkv_width()).enumerate() {
+            let row = &self.qkv[row * self.heads.qkv_width() + from..][..len];
+            let parts = exact[from..from + len].chunks_exact_mut(self.weight.len());
+            for (exact, x) in parts.zip(row.chunks_exact(self.weight.len())) {
+                let root = root_mean_square(x, EPS);
+                exact.iter_mut().zip(&self.weight).for_each(|(y, &weight)| *y = *y / root * f64::from(weight));
+            }
+        }
+        Some(exact)
+    }
 }
 
 impl fmt::Display for HeadNormCase {
@@ -148,6 +163,22 @@ impl OpCase for RopeCase {
         let (x, other) = (self.qkv[at], self.qkv[if i < half { at + half } else { at - half }]);
         let products = (f64::from(x) * cos).abs() + (f64::from(other) * sin).abs();
         rounded(self.dtype, y) + 6.0 * F32 * products
+    }
+
+    fn exact(&self) -> Option<Vec<f64>> {
+        let turned = self.heads.q_heads + if self.table.keys { self.heads.kv_heads } else { 0 };
+        let half = self.table.rotary / 2;
+        let value = |at: usize| {
+            let (row, head, i) = place(self.heads, at);
+            let x = |at: usize| f64::from(self.qkv[at]);
+            if head >= turned || i >= self.table.rotary {
+                return x(at);
+            }
+            let angle = self.positions[row] as usize * half + i % half;
+            let (cos, sin) = (f64::from(self.table.cos[angle]), f64::from(self.table.sin[angle]));
+            if i < half { x(at) * cos - x(at + half) * sin } else { x(at) * cos + x(at - half) * sin }
+        };
+        Some((0..self.qkv.len()).map(value).collect())
     }
 }
 

@@ -4,37 +4,45 @@ use std::fmt;
 
 use super::OpSuite;
 use crate::backend::{ActivationDtype, Backend, Dtype};
+use crate::dice::Dice;
 use crate::error::Result;
-use crate::lab::check::case::{F32, OpCase, buffer, matrix, numbers, rounded, vector};
+use crate::lab::check::case::{F32, OpCase, buffer, dot, numbers, parts, rounded, stacked, vector};
 use crate::lab::check::device::CheckEffort;
-use crate::lab::check::dice::Dice;
 
-/// Rows, outputs and inputs.
-const SHAPES: [(usize, usize, usize); 16] = [
+/// Rows, outputs and inputs; the last one's rows are more than one pass of the CPU takes.
+const SHAPES: [(usize, usize, usize); 19] = [
     (1, 1, 1),
     (1, 300, 193),
     (2, 16, 3),
     (3, 15, 2),
     (4, 260, 1025),
+    (5, 17, 191),
     (5, 172, 64),
     (7, 64, 172),
     (8, 128, 256),
     (15, 33, 385),
     (17, 105, 48),
+    (29, 65, 577),
     (31, 2304, 768),
     (33, 200, 4096),
     (64, 512, 512),
     (128, 96, 320),
     (255, 64, 130),
     (300, 384, 256),
+    (300, 40, 2000),
 ];
 
 pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<()> {
     let dtype = suite.dtype;
-    let few = [(3, 15, 2), (5, 64, 48)];
-    let shapes: &[_] = if suite.effort == CheckEffort::Quick { &few } else { &SHAPES };
-    for &(rows, outputs, inputs) in shapes {
-        let x = numbers(dice, dtype, rows * inputs);
+    let shapes: Vec<_> = match suite.effort {
+        CheckEffort::Quick => vec![(3, 15, 2), (5, 64, 48)],
+        // And every number of rows that kernels divide.
+        CheckEffort::Full => (1..=45).map(|rows| (rows, 47 + rows % 19, 31 + rows % 13)).chain(SHAPES).collect(),
+    };
+    for (rows, outputs, inputs) in shapes {
+        // Inputs are rounded to bf16 where weights are; to f16 by those devices alone whose buffers hold it.
+        let x = if dtype == Dtype::F16 { numbers(dice, dtype, rows * inputs) } else { dice.numbers(rows * inputs) };
+        let read: Vec<f32> = x.iter().map(|&x| dtype.round(x)).collect();
         let weights = numbers(dice, dtype, outputs * inputs);
         let (before, bias) = (dice.numbers(rows * outputs), dice.numbers(outputs));
         for bias in [None, Some(bias)] {
@@ -45,7 +53,7 @@ pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<
                 x: x.clone(),
                 weights: weights.clone(),
                 bias: bias.clone(),
-                norms: [norms(&x, inputs), norms(&weights, inputs)],
+                norms: [norms(&read, inputs), norms(&weights, inputs)],
             };
             suite.hold("linear", &linear(LinearDestination::Replace(ActivationDtype::Operands(dtype))))?;
             suite.hold("linear", &linear(LinearDestination::Replace(ActivationDtype::Sums)))?;
@@ -57,7 +65,7 @@ pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<
 
 /// The length of each row.
 fn norms(values: &[f32], width: usize) -> Vec<f64> {
-    values.chunks_exact(width).map(|row| row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt()).collect()
+    values.chunks_exact(width).map(|row| dot(row, row).sqrt()).collect()
 }
 
 enum LinearDestination {
@@ -91,7 +99,7 @@ impl OpCase for LinearCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let (rows, outputs) = (self.rows(), self.outputs());
         let x = buffer(backend, ActivationDtype::Operands(self.dtype), rows, self.inputs, &self.x)?;
-        let weights = matrix(backend, self.dtype, outputs, &self.weights)?;
+        let weights = stacked(backend, self.dtype, &parts(outputs), &self.weights)?;
         let bias = self.bias.as_ref().map(|bias| vector(backend, bias)).transpose()?;
         let out = match &self.into {
             LinearDestination::Replace(holds) => {
@@ -126,6 +134,18 @@ impl OpCase for LinearCase {
             LinearDestination::Replace(ActivationDtype::Sums) => walk + 2.0 * F32 * (y.abs() + bias),
             LinearDestination::Add(before) => walk + 4.0 * F32 * (y.abs() + bias + f64::from(before[at]).abs()),
         }
+    }
+
+    fn exact(&self) -> Option<Vec<f64>> {
+        let read: Vec<f32> = self.x.iter().map(|&x| self.dtype.round(x)).collect();
+        let value = |at: usize| {
+            let (row, output) = (at / self.outputs(), at % self.outputs());
+            let [x, w] =
+                [(&read, row), (&self.weights, output)].map(|(of, row)| &of[row * self.inputs..][..self.inputs]);
+            let before = if let LinearDestination::Add(before) = &self.into { before[at] } else { 0.0 };
+            dot(x, w) + f64::from(self.bias.as_ref().map_or(0.0, |bias| bias[output])) + f64::from(before)
+        };
+        Some((0..self.rows() * self.outputs()).map(value).collect())
     }
 }
 

@@ -6,13 +6,13 @@ use std::fmt;
 
 use super::OpSuite;
 use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, Scoring, StepBatch};
+use crate::dice::Dice;
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId};
 use crate::kv::KvSlot;
 use crate::lab::check::attention::solitary;
 use crate::lab::check::case::{ANY_VOCAB, OpCase, buffer, numbers, rounded, rows_at};
 use crate::lab::check::device::CheckEffort;
-use crate::lab::check::dice::Dice;
 use crate::lab::check::setting::hints;
 
 /// Heads of the layers, one plan for each distinct one: as Gemma 4 has them, and with one key head and a width for which

@@ -5,9 +5,9 @@ use std::fmt;
 
 use super::OpSuite;
 use crate::backend::{ActivationDtype, Backend, Dtype};
+use crate::dice::Dice;
 use crate::error::Result;
-use crate::lab::check::case::{F32, OpCase, buffer, rounded, vector};
-use crate::lab::check::dice::Dice;
+use crate::lab::check::case::{F32, OpCase, buffer, root_mean_square, rounded, vector};
 
 const EPS: f32 = 1e-5;
 
@@ -95,6 +95,21 @@ impl OpCase for NormCase {
         let square_error = 2.0 * mean_error + (n + 12.0) * F32;
         stored + 2.0 * F32 * (y.abs() + f64::from(bias[i]).abs()) + weight * (mean_error + normed * square_error)
     }
+
+    fn exact(&self) -> Option<Vec<f64>> {
+        let row = |(row, spread): (&[f32], &RowSpread)| {
+            let (mean, divisor) = match self.bias {
+                None => (0.0, root_mean_square(row, EPS)),
+                Some(_) => (spread.mean, spread.deviation),
+            };
+            let value = |(i, &x): (usize, &f32)| {
+                let bias = self.bias.as_ref().map_or(0.0, |bias| bias[i]);
+                (f64::from(x) - mean) / divisor * f64::from(self.weight[i]) + f64::from(bias)
+            };
+            row.iter().enumerate().map(value).collect::<Vec<_>>()
+        };
+        Some(self.x.chunks_exact(self.width).zip(&self.spreads).flat_map(row).collect())
+    }
 }
 
 impl fmt::Display for NormCase {
@@ -127,39 +142,36 @@ const FACTOR: f32 = 45.254_834;
 /// The cap of `softcap`: some rows are far below it, some far above.
 const CAP: f32 = 30.0;
 
+impl SumsCase {
+    /// What element `at` is added to.
+    fn before(&self, at: usize) -> f32 {
+        self.x[self.x.len() - 1 - at]
+    }
+}
+
 impl OpCase for SumsCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let rows = self.x.len() / self.width;
-        let sums = |backend: &mut B| buffer(backend, ActivationDtype::Sums, rows, self.width, &self.x);
-        let x = sums(backend)?;
+        let x = buffer(backend, ActivationDtype::Sums, rows, self.width, &self.x)?;
+        let mut out = match self.op {
+            SumsOp::RmsNormAdd | SumsOp::Add => {
+                let before: Vec<f32> = (0..self.x.len()).map(|at| self.before(at)).collect();
+                buffer(backend, ActivationDtype::Sums, rows, self.width, &before)?
+            }
+            SumsOp::Round => buffer(backend, ActivationDtype::Operands(self.dtype), rows, self.width, &[])?,
+            SumsOp::Scale | SumsOp::Softcap => buffer(backend, ActivationDtype::Sums, rows, self.width, &self.x)?,
+        };
         match self.op {
             SumsOp::RmsNormAdd => {
-                // The rows are both what is normalised and what is added to.
-                let (mut out, weight) = (sums(backend)?, vector(backend, &self.weight)?);
+                let weight = vector(backend, &self.weight)?;
                 backend.rms_norm_add(&mut out, &x, &weight, EPS);
-                backend.read(&out, rows)
             }
-            SumsOp::Round => {
-                let mut out = buffer(backend, ActivationDtype::Operands(self.dtype), rows, self.width, &[])?;
-                backend.round(&mut out, &x);
-                backend.read(&out, rows)
-            }
-            SumsOp::Add => {
-                let mut out = sums(backend)?;
-                backend.add(&mut out, &x);
-                backend.read(&out, rows)
-            }
-            SumsOp::Softcap => {
-                let mut out = sums(backend)?;
-                backend.softcap(&mut out, CAP);
-                backend.read(&out, rows)
-            }
-            SumsOp::Scale => {
-                let mut out = sums(backend)?;
-                backend.scale(&mut out, FACTOR);
-                backend.read(&out, rows)
-            }
+            SumsOp::Round => backend.round(&mut out, &x),
+            SumsOp::Add => backend.add(&mut out, &x),
+            SumsOp::Softcap => backend.softcap(&mut out, CAP),
+            SumsOp::Scale => backend.scale(&mut out, FACTOR),
         }
+        backend.read(&out, rows)
     }
 
     /// A norm has the error of `rms_norm`, and the sum one more rounding; a sum and a product have one; rounding is that
@@ -168,11 +180,29 @@ impl OpCase for SumsCase {
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let x = f64::from(self.x[at]);
         match self.op {
-            SumsOp::RmsNormAdd => (y - x).abs() * (self.width as f64 + 12.0) * F32 + 2.0 * (y.abs() + x.abs()) * F32,
+            SumsOp::RmsNormAdd => {
+                let before = f64::from(self.before(at));
+                (y - before).abs() * (self.width as f64 + 12.0) * F32 + 2.0 * (y.abs() + before.abs()) * F32
+            }
             SumsOp::Round => rounded(self.dtype, y),
             SumsOp::Softcap => 2.0 * (4.0 * y.abs() + 2.0 * f64::from(CAP) + x.abs().min(20.0 * f64::from(CAP))) * F32,
             SumsOp::Add | SumsOp::Scale => 2.0 * y.abs() * F32,
         }
+    }
+
+    fn exact(&self) -> Option<Vec<f64>> {
+        let roots: Vec<f64> = self.x.chunks_exact(self.width).map(|row| root_mean_square(row, EPS)).collect();
+        let value = |at: usize| {
+            let (x, before) = (f64::from(self.x[at]), f64::from(self.before(at)));
+            match self.op {
+                SumsOp::RmsNormAdd => before + x / roots[at / self.width] * f64::from(self.weight[at % self.width]),
+                SumsOp::Round => x,
+                SumsOp::Add => before + x,
+                SumsOp::Scale => x * f64::from(FACTOR),
+                SumsOp::Softcap => f64::from(CAP) * (x / f64::from(CAP)).tanh(),
+            }
+        };
+        Some((0..self.x.len()).map(value).collect())
     }
 }
 

@@ -5,13 +5,13 @@ use std::fmt;
 
 use super::OpSuite;
 use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, Scoring, StepBatch};
+use crate::dice::Dice;
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId};
 use crate::kv::KvSlot;
 use crate::lab::check::attention::solitary;
 use crate::lab::check::case::{ANY_VOCAB, OpCase, buffer, numbers, rounded, rows_at};
 use crate::lab::check::device::CheckEffort;
-use crate::lab::check::dice::Dice;
 use crate::lab::check::setting::hints;
 
 /// Layers of the memory; only the last one is written.

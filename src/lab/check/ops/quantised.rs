@@ -10,10 +10,10 @@ use crate::backend::{
     ActivationDtype, Backend, CodeFormat, Dtype, Gate, MatrixPart, QuantFormat, QuantSource, QuantView, Rounding,
     RoundingKind, WeightFormat, WeightView,
 };
+use crate::dice::Dice;
 use crate::error::Result;
 use crate::lab::check::case::{F32, OpCase, buffer, numbers, rounded, vector};
 use crate::lab::check::device::CheckEffort;
-use crate::lab::check::dice::Dice;
 
 /// Rows, outputs and inputs; those of more than 128 rows and multiples of 16 may be a library's.
 const SHAPES: [(usize, usize, usize); 11] = [

@@ -49,7 +49,7 @@ fn kernels(isa: Isa, codes: CodeLines) -> BlockKernels {
         let vnni = is_x86_feature_detected!("avx512vnni");
         let avx_vnni = is_x86_feature_detected!("avxvnni");
         match isa {
-            Isa::Portable | Isa::Bf16Twin => clear::KERNELS,
+            Isa::Portable => clear::KERNELS,
             Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx if vnni => avx512::kernels(codes),
             Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx if avx_vnni => avx2::vnni(codes),
             Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx2::pairs(codes),

@@ -62,7 +62,7 @@ pub fn kernels(isa: Isa, w: &QuantPanels) -> Option<QuantKernels> {
     {
         let is_integer = operand::is_integer(w);
         match isa {
-            Isa::Portable | Isa::Bf16Twin => None,
+            Isa::Portable => None,
             Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx if is_integer && is_x86_feature_detected!("avx512vnni") => {
                 Some(avx512::BYTES)
             }

@@ -10,8 +10,8 @@ use super::job::{PlannedJob, PromptSamples};
 use super::sharing::SamplePrompts;
 use crate::error::Result;
 use crate::kv::{PromptTree, Prompts};
-use crate::lab::replay;
-use crate::lab::replay::{Policy, ReplayRequest, ReplaySettings, StepRecord, TextRun, Totals, TracePrompt};
+use crate::replay;
+use crate::replay::{Policy, ReplayRequest, ReplaySettings, StepRecord, TextRun, Totals, TracePrompt};
 
 /// Number of time slices of a run.
 const PARTS: usize = 240;

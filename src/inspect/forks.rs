@@ -7,8 +7,8 @@ use std::fmt;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::dice::Dice;
 use crate::backend::Backend;
+use crate::dice::Dice;
 use crate::engine::{
     Engine, EngineConfig, EngineFacts, EngineHandle, Event, Extend, Finish, ForkKind, PoolSize, SamplingParams, Stop,
     Turn, UniformKey,

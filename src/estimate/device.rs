@@ -13,10 +13,10 @@ use crate::backend::sim::{DeviceProfile, Sim};
 use crate::backend::{Backend, WeightFormat};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
-use crate::lab::replay::{ReplaySettings, SimulatedMachine};
 use crate::launch::{Demand, Devices, EngineBudget, Launch, ModelSource};
 use crate::model::{ModelConfig, Quantisation, SharedKeys};
 use crate::plan::{PlanHints, Planner};
+use crate::replay::{ReplaySettings, SimulatedMachine};
 
 /// Default host memory for preempted branches: the most that a run would take, because the memory of this machine says
 /// nothing about the simulated one.

@@ -12,9 +12,9 @@ use super::source::PlanModel;
 use crate::backend::Dtype;
 use crate::error::{Error, Result};
 use crate::figures::{bytes, count, counted, saved};
-use crate::lab::replay::{Policy, ReplaySettings, Totals, TraceReplay, replay_trace};
 use crate::launch::EngineBudget;
 use crate::out;
+use crate::replay::{Policy, ReplaySettings, Totals, TraceReplay, replay_trace};
 
 /// The options of `offshoot plan --replay`.
 #[derive(Clone, Debug)]

@@ -1,10 +1,11 @@
 //! `offshoot check --model`: prints the facts of a model folder and checks its arithmetic against golden files.
-//! `model::check` compares; this file prints and returns whether everything holds.
+//! `model::check` compares, `forks` tries forks at every offset; this file prints and returns whether everything holds.
+
+mod forks;
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use super::forks::{FORKED_TOKENS, forks};
 use crate::backend::{Backend, KvDtype, Rounding, StateDtype};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
@@ -17,6 +18,8 @@ use crate::model::check::{
 use crate::model::{Decoder, ModelFolder, Quantisation, WeightChoice};
 use crate::out;
 use crate::tokenizer::{AddSpecial, Tokenizer};
+
+pub use forks::{FORKED_TOKENS, ForkReport, forks};
 
 /// Length of the text for comparing chunks: two tiles plus `BEYOND_TILES` tokens, at least `CHUNK_TOKENS`; not a
 /// multiple of a page.

@@ -1,4 +1,5 @@
-//! Options that several commands share, and parsers of values.
+//! Options that several commands share, and parsers of values. The commands are in `cli`, those that measure in
+//! `lab::bench`.
 
 use std::ops::{Bound, RangeBounds};
 use std::path::PathBuf;
@@ -147,16 +148,16 @@ impl From<BudgetArgs> for EngineBudget {
 }
 
 /// The ks in rising order, each once.
-pub(super) fn each_once(mut ks: Vec<u32>) -> Vec<u32> {
+pub fn each_once(mut ks: Vec<u32>) -> Vec<u32> {
     ks.sort_unstable();
     ks.dedup();
     ks
 }
 
-// Parsers of values. The option's name is added to their errors in `refused`.
+// Parsers of values. The option's name is added to their errors in `cli::refused`.
 
 /// Parses whole numbers in `range`.
-pub(super) fn whole<T: TryFrom<u64>>(
+pub fn whole<T: TryFrom<u64>>(
     range: impl RangeBounds<u64> + Clone + Send + Sync + 'static,
 ) -> impl Fn(&str) -> Result<T> + Clone + Send + Sync + 'static {
     move |text| {
@@ -182,30 +183,35 @@ pub(super) fn whole<T: TryFrom<u64>>(
     }
 }
 
-pub(super) fn number(text: &str) -> Result<f64> {
+pub fn number(text: &str) -> Result<f64> {
     text.parse().map_err(|_| Error::value("number", "a number", text))
 }
 
 /// Parses a duration in seconds.
-pub(super) fn seconds(text: &str) -> Result<Duration> {
+pub fn seconds(text: &str) -> Result<Duration> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     seconds.ok_or_else(|| Error::value("time", "a number of seconds from 0 up", text))
 }
 
 /// Parses a positive finite number.
-pub(super) fn rate(text: &str) -> Result<f64> {
+pub fn rate(text: &str) -> Result<f64> {
     let rate = text.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
     rate.ok_or_else(|| Error::value("rate", "a number above 0", text))
 }
 
 /// Parses requests per second, large enough that arrival times are finite.
-pub(super) fn arrivals(text: &str) -> Result<f64> {
+pub fn arrivals(text: &str) -> Result<f64> {
     const FEWEST: f64 = 1e-6;
     let rate = rate(text).ok().filter(|rate| *rate >= FEWEST);
     rate.ok_or_else(|| Error::value("rate", format!("a finite number from {FEWEST} up"), text))
 }
 
 /// Converts MiB to bytes.
-pub(super) fn mib(mib: usize) -> usize {
+pub fn mib(mib: usize) -> usize {
     mib.saturating_mul(1 << 20)
+}
+
+/// Parses MiB from 1 up, into bytes.
+pub fn mebibytes(text: &str) -> Result<usize> {
+    whole(1..)(text).map(mib)
 }
