@@ -86,6 +86,9 @@ pub mod plan;
 pub mod replicas;
 pub mod search;
 pub mod serve;
+#[cfg(test)]
+#[path = "../tests/common/skip.rs"]
+mod skip;
 pub mod tokenizer;
 pub mod tree;
 

@@ -65,7 +65,7 @@ fn expected(router: Router, scores: &[f32], factors: Option<&Vec<f32>>) -> Vec<f
 fn routers_choose_the_largest_scores_and_weigh_them() {
     for isa in Isa::available() {
         let mut cpu = Cpu::with_isa(isa);
-        let mut numbers = Numbers(3);
+        let mut numbers = Numbers::new(3);
         for scores_of in SCORES {
             for (rows, count, chosen) in [(1, 1, 1), (5, 4, 2), (3, 8, 8), (130, 7, 3), (2, 128, 8)] {
                 let router = Router { chosen, scores: scores_of };
@@ -98,7 +98,7 @@ fn of_equal_scores_the_first_expert_is_chosen() {
 /// Experts of some shapes for rows that a router spreads over them, one expert being chosen by none.
 fn experts_of(isa: Isa, dtype: Dtype, rows: usize, outputs: usize, inputs: usize) {
     let what = format!("{isa}, {dtype:?}, {rows} x {inputs} -> {outputs}");
-    let mut numbers = Numbers((rows * 31 + outputs * 7 + inputs) as u64);
+    let mut numbers = Numbers::new((rows * 31 + outputs * 7 + inputs) as u64);
     let mut cpu = Cpu::with_isa(isa);
     let (count, chosen) = (5, 2);
     let stored: Vec<Weights> = (0..count).map(|_| Weights::random(&mut numbers, dtype, outputs, inputs)).collect();

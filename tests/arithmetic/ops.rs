@@ -7,18 +7,18 @@ use offshoot::backend::{
     Backend, Dtype, Gate, HeadKind, HeadLayout, MatrixPart, RopeTable, RowToken, StepBatch, WeightView,
 };
 use offshoot::ids::TokenId;
+use offshoot::lab::check::dice::Dice;
 
-/// Pseudo-random numbers in [-1, 1).
-pub struct Numbers(pub u64);
+/// Random numbers in [-1, 1).
+pub struct Numbers(Dice);
 
 impl Numbers {
-    fn next(&mut self) -> f32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    pub fn new(seed: u64) -> Self {
+        Self(Dice::new(seed))
     }
 
     pub fn vec(&mut self, len: usize) -> Vec<f32> {
-        (0..len).map(|_| self.next()).collect()
+        self.0.numbers(len)
     }
 
     pub fn buffer(&mut self, rows: usize, width: usize) -> CpuBuffer {
@@ -43,7 +43,7 @@ impl Weights {
     pub fn random(numbers: &mut Numbers, dtype: Dtype, rows: usize, cols: usize) -> Self {
         let mut bytes = vec![0xff];
         for _ in 0..rows * cols {
-            let x = numbers.next();
+            let x = numbers.0.number();
             match dtype {
                 Dtype::F32 => bytes.extend(x.to_le_bytes()),
                 Dtype::F16 => bytes.extend(f16::from_f32(x).to_le_bytes()),
@@ -101,7 +101,7 @@ pub fn check_linear(
 
 fn linear_shape(isa: Isa, dtype: Dtype, rows: usize, outputs: usize, inputs: usize) {
     let what = format!("{isa}, {dtype:?}, {rows} x {inputs} -> {outputs}");
-    let mut numbers = Numbers((rows * 1_000_003 + outputs * 1009 + inputs) as u64);
+    let mut numbers = Numbers::new((rows * 1_000_003 + outputs * 1009 + inputs) as u64);
     let mut cpu = Cpu::with_isa(isa);
     let w = Weights::random(&mut numbers, dtype, outputs, inputs);
     let packed = cpu.matrix(&[w.part()]).unwrap();
@@ -134,7 +134,7 @@ fn the_emulation_has_the_bits_of_bf16_dot_products() {
         return;
     }
     for (rows, outputs, inputs) in [(1, 1, 1), (3, 47, 31), (14, 33, 577), (45, 16, 64)] {
-        let mut numbers = Numbers((rows + inputs) as u64);
+        let mut numbers = Numbers::new((rows + inputs) as u64);
         let w = Weights::random(&mut numbers, Dtype::Bf16, outputs, inputs);
         let x = numbers.buffer(rows, inputs);
         let [emulated, hardware] = [Isa::Bf16Twin, Isa::Avx512Bf16].map(|isa| {
@@ -188,7 +188,7 @@ fn rows_that_do_not_fit_the_cache_take_several_passes() {
     // 300 rows of 2,000 inputs are more than one pass takes.
     for isa in Isa::available().into_iter().filter(|isa| *isa != Isa::Portable) {
         for dtype in DTYPES {
-            let mut numbers = Numbers(5);
+            let mut numbers = Numbers::new(5);
             let mut cpu = Cpu::with_isa(isa);
             let w = Weights::random(&mut numbers, dtype, 40, 2000);
             let packed = cpu.matrix(&[w.part()]).unwrap();
@@ -204,7 +204,7 @@ fn rows_that_do_not_fit_the_cache_take_several_passes() {
 fn nan_and_infinite_inputs_affect_their_own_row_only() {
     for isa in Isa::available() {
         for dtype in DTYPES {
-            let mut numbers = Numbers(6);
+            let mut numbers = Numbers::new(6);
             let mut cpu = Cpu::with_isa(isa);
             let packed = cpu.matrix(&[Weights::random(&mut numbers, dtype, 20, 33).part()]).unwrap();
             let mut x = numbers.buffer(3, 33);
@@ -223,7 +223,7 @@ fn nan_and_infinite_inputs_affect_their_own_row_only() {
 fn stacked_parts_multiply_and_embed_like_single_matrices() {
     for isa in Isa::available() {
         for dtype in DTYPES {
-            let mut numbers = Numbers(7);
+            let mut numbers = Numbers::new(7);
             let mut cpu = Cpu::with_isa(isa);
             let parts = [5, 16, 30].map(|rows| Weights::random(&mut numbers, dtype, rows, 21));
             let views: Vec<MatrixPart<'_>> = parts.iter().map(Weights::part).collect();
@@ -280,7 +280,7 @@ fn norms() {
     for isa in Isa::available() {
         for (rows, width) in SHAPES {
             let mut cpu = Cpu::with_isa(isa);
-            let mut numbers = Numbers(width as u64);
+            let mut numbers = Numbers::new(width as u64);
             let x = numbers.buffer(rows, width);
             let (weight, bias) = (numbers.vec(width), numbers.vec(width));
             let mut out = CpuBuffer::new(rows, width);
@@ -332,7 +332,7 @@ const HEADS: HeadLayout = HeadLayout { q_heads: 4, kv_heads: 2, head_dim: 24 };
 fn head_norms_leave_other_heads_alone() {
     for isa in Isa::available() {
         let mut cpu = Cpu::with_isa(isa);
-        let mut numbers = Numbers(8);
+        let mut numbers = Numbers::new(8);
         let before = numbers.buffer(3, HEADS.qkv_width());
         let weight = numbers.vec(HEADS.head_dim);
         for (kind, heads) in [(HeadKind::Query, 0..4), (HeadKind::Key, 4..6)] {
@@ -357,7 +357,7 @@ fn rope_rotates_the_first_elements_of_queries_and_keys() {
     for isa in Isa::available() {
         for (rotary, keys) in [(24, true), (10, true), (24, false)] {
             let mut cpu = Cpu::with_isa(isa);
-            let mut numbers = Numbers(9);
+            let mut numbers = Numbers::new(9);
             let (positions, half) = ([3u32, 0, 7, 7], rotary / 2);
             let table = RopeTable { rotary, keys, cos: numbers.vec(8 * half), sin: numbers.vec(8 * half) };
             let before = numbers.buffer(4, HEADS.qkv_width());
@@ -392,7 +392,7 @@ fn sums_are_added_scaled_capped_and_rounded() {
     for isa in Isa::available() {
         for (rows, width) in SHAPES {
             let mut cpu = Cpu::with_isa(isa);
-            let mut numbers = Numbers(width as u64 + 1);
+            let mut numbers = Numbers::new(width as u64 + 1);
             let (before, x) = (numbers.buffer(rows, width), numbers.buffer(rows, width));
             let at = |buffer: &CpuBuffer, r: usize, i: usize| f64::from(buffer.row(r)[i]);
 
@@ -432,7 +432,7 @@ fn activations() {
     for isa in Isa::available() {
         for (rows, width) in SHAPES {
             let mut cpu = Cpu::with_isa(isa);
-            let mut numbers = Numbers(10);
+            let mut numbers = Numbers::new(10);
             let mut x = numbers.buffer(rows, 2 * width);
             x.data.iter_mut().for_each(|x| *x *= 12.0);
             let edges = [0.0, -0.0, -100.0, 100.0, -1e30, 1e30, -88.5, -87.0];
