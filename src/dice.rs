@@ -16,6 +16,11 @@ impl Dice {
         mix(self.0)
     }
 
+    /// A number below `count`, which is not 0.
+    pub fn below(&mut self, count: usize) -> usize {
+        (self.next() % count as u64) as usize
+    }
+
     /// `from ..= to`.
     pub fn within(&mut self, from: u32, to: u32) -> u32 {
         from + u32::try_from(self.next() % u64::from(to - from + 1)).expect("smaller than a u32")

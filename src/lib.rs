@@ -95,6 +95,9 @@ pub mod replay;
 pub mod replicas;
 pub mod search;
 pub mod serve;
+#[cfg(test)]
+#[path = "../tests/common/skip.rs"]
+mod skip;
 pub mod tokenizer;
 pub mod tree;
 

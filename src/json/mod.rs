@@ -380,7 +380,7 @@ for line in sys.stdin:
     fn python(program: &str, lines: &[String]) -> Option<Vec<Value>> {
         let python = Command::new("python3").args(["-c", program]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let Ok(mut python) = python else {
-            println!("skipped: no python3");
+            crate::skip::skipped("no python3");
             return None;
         };
         let mut input = python.stdin.take().expect("it is piped");

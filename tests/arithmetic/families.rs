@@ -16,7 +16,7 @@ use offshoot::model::{Decoder, ModelFolder, Sequence};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use self::configs::{Dice, FAMILIES, Model};
+use self::configs::{FAMILIES, Model, between, dice_of};
 use self::reference::Tensors;
 
 /// Models of each family.
@@ -33,9 +33,9 @@ fn folder(config: &Value, tensors: &Tensors) -> TempDir {
 }
 
 fn draw(family: &str, seed: u64) -> (Model, Vec<usize>) {
-    let mut dice = Dice::new(family, seed);
+    let mut dice = dice_of(family, seed);
     let model = configs::model(family, &mut dice);
-    let tokens = (0..dice.between(20, 60)).map(|_| dice.between(0, model.spec.vocab - 1)).collect();
+    let tokens = (0..between(&mut dice, 20, 60)).map(|_| dice.below(model.spec.vocab)).collect();
     (model, tokens)
 }
 

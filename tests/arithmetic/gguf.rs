@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::gguf_files::{GgufWriter, golden};
 use offshoot::backend::cpu::{Cpu, CpuBuffer, Isa};
 use offshoot::backend::{ActivationDtype, Backend, BlockView, Dtype, MatrixPart, WeightFormat};
+use offshoot::dice::Dice;
 use offshoot::gguf::{Gguf, TensorType};
 use offshoot::ids::TokenId;
 use offshoot::model::{Decoder, ModelFolder, Sequence, check};
@@ -58,18 +59,11 @@ fn a_mixture_is_what_transformers_computes() {
     compare(&golden("gpt-oss.gguf"), "gpt-oss-sinks");
 }
 
-/// Well-mixed bits of a number (splitmix64).
-fn mix(seed: u64) -> u64 {
-    let z = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
-}
-
 /// Blocks of random codes, whose numbers are mostly below 1.
 fn blocks(kind: TensorType, rows: usize, cols: usize, seed: u64) -> Vec<u8> {
     let bytes = rows * kind.row_bytes(cols);
-    let mut bytes: Vec<u8> = (0..bytes as u64).map(|i| mix(seed.wrapping_mul(1 << 32) + i) as u8).collect();
+    let mut dice = Dice::new(seed);
+    let mut bytes: Vec<u8> = (0..bytes).map(|_| dice.next() as u8).collect();
     let put = |block: &mut [u8], at: usize, value: f32| {
         block[at..at + 2].copy_from_slice(&half::f16::from_f32(value).to_le_bytes());
     };
@@ -95,7 +89,7 @@ fn blocks(kind: TensorType, rows: usize, cols: usize, seed: u64) -> Vec<u8> {
 }
 
 fn activations(rows: usize, cols: usize) -> Vec<f32> {
-    (0..(rows * cols) as u64).map(|i| (mix(77 + i) >> 40) as f32 / (1 << 23) as f32 - 1.0).collect()
+    Dice::new(77).numbers(rows * cols)
 }
 
 fn product(backend: &mut Cpu, x: &[f32], cols: usize, view: BlockView<'_>) -> Vec<f32> {

@@ -5,7 +5,7 @@ use offshoot::backend::cpu::attention::{AttentionScratch, SECTION, TILE, tree_at
 use offshoot::backend::cpu::kv::{KvStore, PAGE_TOKENS};
 use offshoot::backend::cpu::{Cores, CpuBuffer, Isa, Team};
 use offshoot::backend::{Dtype, HeadLayout, KvDtype, KvShape, Scoring};
-use offshoot::dice::Dice;
+use offshoot::dice::{Dice, noise};
 use offshoot::ids::{LayerIx, PageId};
 use offshoot::kv::{Forest, KvSlot, StepRow};
 use offshoot::lab::check::forests::{ForestShape, GrownForest, grow};
@@ -66,12 +66,6 @@ impl Case {
             has_sinks: dice.pick(&[false, false, true]),
         }
     }
-}
-
-/// A pseudo-random number in [-1, 1) that depends on `keys` only.
-fn noise(keys: [u64; 4]) -> f32 {
-    let mut dice = Dice::new(keys.iter().fold(0, |seed, &key| Dice::new(seed ^ key).next()));
-    (dice.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
 }
 
 /// For each row of a forest the slots of its context, positions `0 ..= position(row)`.

@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use offshoot::dice::Dice;
 use serde_json::{Value, json};
 
-use crate::chance::Chance;
 use crate::served::{PATIENCE, Reply, Served, connect, exchange, message};
 
 /// Requests by a plain `cargo test`.
@@ -106,22 +106,22 @@ fn churn(address: SocketAddr, numbers: std::ops::Range<u64>) {
 
 /// One client's visit, of a kind by its number.
 fn visit(address: SocketAddr, number: u64) {
-    let mut chance = Chance::of(number);
-    let question = format!("Question: {} and {}", chance.below(4), chance.below(1000));
-    let n = 1 + chance.below(4);
-    let body = json!({"prompt": question, "n": n, "max_tokens": 1 + chance.below(60), "ignore_eos": true});
-    match chance.below(8) {
+    let mut dice = Dice::new(number);
+    let question = format!("Question: {} and {}", dice.below(4), dice.below(1000));
+    let n = 1 + dice.below(4);
+    let body = json!({"prompt": question, "n": n, "max_tokens": 1 + dice.below(60), "ignore_eos": true});
+    match dice.below(8) {
         0 => drop(answered(address, &body)),
         1 => assert!(streamed(address, &body).ends_with("data: [DONE]\n\n")),
-        2 => leave(address, &with(&body, "stream", json!(true)), chance.below(5000)),
+        2 => leave(address, &with(&body, "stream", json!(true)), dice.below(5000)),
         3 => leave(address, &body, 0),
         4 => {
             // Begins a request and leaves before it is whole.
             let whole = message("POST", "/v1/completions", body.to_string().as_bytes());
-            drop(connect(address).write_all(&whole[..chance.below(whole.len())]));
+            drop(connect(address).write_all(&whole[..dice.below(whole.len())]));
         }
         5 => {
-            let timed = with(&body, "timeout", json!(0.001 + chance.below(100) as f64 / 1000.0));
+            let timed = with(&body, "timeout", json!(0.001 + dice.below(100) as f64 / 1000.0));
             let reply = post(address, &timed);
             assert!([200, 408, 504].contains(&reply.status), "{reply:?}");
         }

@@ -2,20 +2,20 @@
 //! readers that do not read. The server must refuse or close, never crash, hang or show another's data, and answer a
 //! sane request as before after each kind of attack.
 //!
-//! `OFFSHOOT_MUTATIONS=N` tries N damaged requests instead of a few; `OFFSHOOT_MUTATION=K` tries number K alone and
+//! `OFFSHOOT_MUTATIONS=N` tries N damaged requests; `OFFSHOOT_MUTATION=K` tries number K alone and
 //! prints it. `OFFSHOOT_CONNECTIONS=N` opens N idle connections.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
+use offshoot::dice::Dice;
 use serde_json::{Value, json};
 
-use crate::chance::{Chance, damage};
+use crate::damage::damage;
+use crate::full::some_or_full;
 use crate::hostile_bodies::{HostileBody, hostile_bodies, hostile_chats, seeds};
 use crate::served::{Reply, Served, connect, exchange, exchange_and_end, exchange_until_quiet, message};
 
-/// Damaged requests tried by a plain `cargo test`.
-const FEW: u64 = 100;
 /// Idle connections opened by a plain `cargo test`.
 const IDLE: usize = 500;
 /// What only the victim's requests contain.
@@ -86,18 +86,19 @@ fn bodies_by_hand_are_refused() {
 #[test]
 fn damaged_requests_are_answered_or_refused() {
     let mut victim = Victim::start();
-    let (count, alone) = (variable("OFFSHOOT_MUTATIONS").unwrap_or(FEW), variable::<u64>("OFFSHOOT_MUTATION"));
+    let (count, alone) =
+        (variable("OFFSHOOT_MUTATIONS").unwrap_or(some_or_full(200, 2000)), variable::<u64>("OFFSHOOT_MUTATION"));
     for number in alone.map_or(0..count, |one| one..one + 1) {
-        let mut chance = Chance::of(number);
+        let mut dice = Dice::new(number);
         let bodies = seeds();
-        let (path, body) = &bodies[chance.below(bodies.len())];
+        let (path, body) = &bodies[dice.below(bodies.len())];
         let mut body = body.clone().into_bytes();
-        let damages_head = chance.below(4) == 0;
+        let damages_head = dice.below(4) == 0;
         let mut request = message("POST", path, &body);
         if damages_head {
-            damage(&mut chance, &mut request);
+            damage(&mut dice, &mut request);
         } else {
-            damage(&mut chance, &mut body);
+            damage(&mut dice, &mut body);
             request = message("POST", path, &body);
         }
         if alone.is_some() {

@@ -1,5 +1,9 @@
 //! The `offshoot` command as its users meet it.
 
+use offshoot::bounded::CountingAllocator;
+
+#[path = "../common/full.rs"]
+mod full;
 #[path = "../common/judging.rs"]
 mod judging;
 #[path = "../common/parquet.rs"]
@@ -21,6 +25,9 @@ mod batch_input;
 mod cli;
 mod dry_run;
 mod mutated;
+mod mutated_files;
+mod mutation_seeds;
+mod mutations;
 mod output_files;
 mod parquet_results;
 mod plan_command;
@@ -34,3 +41,7 @@ mod side_by_side;
 mod strangers;
 mod tensor_parallel;
 mod tree_view;
+
+/// Of `mutated_files`, whose readers bound the memory of templates and tokenizers by it.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;

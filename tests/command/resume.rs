@@ -1,15 +1,17 @@
 //! Runs that are killed and gone on with: the built binary on the bundled demo model, on the CPU, where the same task
-//! leaves the same files to the byte. Kills are at random moments, by a seed.
+//! leaves the same files to the byte. Kills are at random places, by a seed.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use offshoot::dice::Dice;
 use offshoot::tokenizer::{AddSpecial, Tokenizer};
 use serde_json::{Value, json};
 
+use crate::full::some_or_full;
 use crate::runs;
 use runs::{assert_equal_results, bytes, offshoot, refuses, repository, run, run_into, succeeds, task_folder};
 
@@ -19,21 +21,9 @@ fn whole_lines(folder: &Path, out: &str) -> usize {
     text.iter().filter(|&&byte| byte == b'\n').count()
 }
 
-/// SplitMix64.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
-}
-
-/// Kills the run at random moments until it is left alone; what was on disk must still be there after each kill.
-fn kill_until_done(folder: &Path, out: &str, whole: Duration, dice: &mut Dice, kept_by_item: bool) {
+/// Kills the run when it has written as many samples as `dice` says, time and again, until it is left alone; what was on
+/// disk must still be there after each kill.
+fn kill_until_done(folder: &Path, out: &str, all: usize, dice: &mut Dice, kept_by_item: bool) {
     const KILLS: usize = 6;
     let mut lines = 0;
     for _ in 0..KILLS {
@@ -41,7 +31,11 @@ fn kill_until_done(folder: &Path, out: &str, whole: Duration, dice: &mut Dice, k
         let arguments = [&["run", "task.json", "--out", out], resume].concat();
         let mut running =
             offshoot(folder, &arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts");
-        std::thread::sleep(whole.mul_f64(dice.below(1000) as f64 / 1000.0));
+        // None: it is killed as it starts.
+        let more = dice.below(1 + all.saturating_sub(lines).min(1 + all / KILLS));
+        while whole_lines(folder, out) < lines + more && running.try_wait().expect("it is ours").is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         running.kill().expect("it is ours");
         running.wait().expect("it was started");
         let now = whole_lines(folder, out);
@@ -54,13 +48,12 @@ fn kill_until_done(folder: &Path, out: &str, whole: Duration, dice: &mut Dice, k
 
 fn killed_runs_end_like_whole_ones(change: impl Fn(&mut Value), seed: u64, kept_by_item: bool) {
     let folder = task_folder(change);
-    let started = Instant::now();
     run_into(folder.path(), "whole", &["--trees"]);
-    let whole = started.elapsed();
-    let mut dice = Dice(seed);
-    for round in 0..3 {
+    let all = whole_lines(folder.path(), "whole");
+    let mut dice = Dice::new(seed);
+    for round in 0..some_or_full(1, 3) {
         let out = format!("killed-{round}");
-        kill_until_done(folder.path(), &out, whole, &mut dice, kept_by_item);
+        kill_until_done(folder.path(), &out, all, &mut dice, kept_by_item);
         assert_equal_results(folder.path(), "whole", &out);
     }
 }
@@ -108,10 +101,10 @@ fn any_prefix_of_the_samples_is_gone_on_with() {
     let folder = folder.path();
     run_into(folder, "whole", &[]);
     let samples = bytes(folder, "whole", "samples.jsonl");
-    let mut dice = Dice(4);
+    let mut dice = Dice::new(4);
     let last_line = samples[..samples.len() - 1].iter().rposition(|&byte| byte == b'\n').expect("many lines") + 1;
     let cuts = [0, 1, last_line, samples.len() - 1, samples.len()].into_iter();
-    for (round, cut) in cuts.chain((0..4).map(|_| dice.below(samples.len() as u64) as usize)).enumerate() {
+    for (round, cut) in cuts.chain((0..4).map(|_| dice.below(samples.len()))).enumerate() {
         let out = format!("cut-{round}");
         fs::create_dir(folder.join(&out)).expect("writable");
         for name in ["manifest.json", "items.jsonl"] {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 const CPU_LIMIT: Duration = Duration::from_secs(10);
 /// How long a command may wait for others on a busy machine.
 const WALL_LIMIT: Duration = Duration::from_secs(60);
+
 /// How a command ended.
 pub struct CommandEnd {
     pub status: ExitStatus,
@@ -19,8 +20,13 @@ pub struct CommandEnd {
     pub errors: String,
 }
 
+pub fn watched(command: Command) -> CommandEnd {
+    watched_through(command, 1)
+}
+
+/// Of a command that does the work of so many.
 #[expect(clippy::zombie_processes, reason = "`reaped` waits for it, by wait4(2)")]
-pub fn watched(mut command: Command) -> CommandEnd {
+pub fn watched_through(mut command: Command, works: u32) -> CommandEnd {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     // What is behind the limit ends in an abort, not in a machine without memory.
     let most = libc::rlimit { rlim_cur: 4 << 30, rlim_max: 4 << 30 };
@@ -43,7 +49,7 @@ pub fn watched(mut command: Command) -> CommandEnd {
             break ended;
         }
         std::thread::sleep(Duration::from_millis(5));
-        let over = cpu_time(&child) > CPU_LIMIT || begun.elapsed() > WALL_LIMIT;
+        let over = cpu_time(&child) > works * CPU_LIMIT || begun.elapsed() > works * WALL_LIMIT;
         match stopped {
             None if over => {
                 signal(&child, libc::SIGTERM);

@@ -3,8 +3,13 @@
 use offshoot::engine::{EngineConfig, EngineHandle, Event, Extend, Finish, FinishReason, SamplingParams, Stop};
 use offshoot::ids::{BranchId, TokenId};
 
-use super::bench::{EOS, draw, engine, finish, finishes, give, key, length, pages, params, prompt, roomy, score};
+use super::bench::{EOS, draw, finish, finishes, give, in_turn, key, length, pages, params, prompt, roomy, score};
 use offshoot::dice::Dice;
+
+/// Which runs ahead where `config` says so.
+fn engine(config: EngineConfig) -> EngineHandle {
+    in_turn().engine(config)
+}
 
 fn ahead(config: EngineConfig) -> EngineConfig {
     EngineConfig { run_ahead: true, ..config }

@@ -96,20 +96,46 @@ fn spelling(byte: u8) -> char {
     }
 }
 
-pub fn engine(config: EngineConfig) -> EngineHandle {
-    engine_of(Shape::Full, config)
+/// How the engines of a test run.
+#[derive(Clone, Copy, Debug)]
+pub struct Mode {
+    /// Whether every engine submits a step before the one before is collected.
+    pub run_ahead: bool,
+    /// Engines behind one handle.
+    pub replicas: usize,
 }
 
-/// Plans are proved, and steps run ahead where the suite says so; as many engines as it says.
-pub fn engine_of(shape: Shape, config: EngineConfig) -> EngineHandle {
-    let engines = (0..super::REPLICAS).map(|_| one_engine_of(shape, config.clone())).collect();
-    offshoot::replicas::join(engines).unwrap()
+/// Each step is collected before the next one is submitted.
+pub const fn in_turn() -> Mode {
+    Mode { run_ahead: false, replicas: 1 }
 }
 
-fn one_engine_of(shape: Shape, config: EngineConfig) -> EngineHandle {
-    let (backend, decoder) = decoder(shape);
-    let run_ahead = config.run_ahead || super::RUN_AHEAD;
-    Engine::start(backend, decoder, Some(tokenizer()), EngineConfig { check_plans: true, run_ahead, ..config }).unwrap()
+/// Each step is submitted before the one before is collected.
+pub const fn run_ahead() -> Mode {
+    Mode { run_ahead: true, replicas: 1 }
+}
+
+/// Three engines behind one handle, which run ahead.
+pub const fn replicas() -> Mode {
+    Mode { run_ahead: true, replicas: 3 }
+}
+
+impl Mode {
+    pub fn engine(self, config: EngineConfig) -> EngineHandle {
+        self.engine_of(Shape::Full, config)
+    }
+
+    /// Plans are proved, and steps run ahead where the mode or `config` says so; as many engines as the mode says.
+    pub fn engine_of(self, shape: Shape, config: EngineConfig) -> EngineHandle {
+        let engines = (0..self.replicas).map(|_| self.one_engine_of(shape, config.clone())).collect();
+        offshoot::replicas::join(engines).unwrap()
+    }
+
+    fn one_engine_of(self, shape: Shape, config: EngineConfig) -> EngineHandle {
+        let (backend, decoder) = decoder(shape);
+        let config = EngineConfig { check_plans: true, run_ahead: config.run_ahead || self.run_ahead, ..config };
+        Engine::start(backend, decoder, Some(tokenizer()), config).unwrap()
+    }
 }
 
 /// Room for everything.

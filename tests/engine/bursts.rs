@@ -18,7 +18,7 @@ const MAX_BRANCHES: usize = 4;
 /// An engine in which one branch draws, for longer than any test here lasts.
 fn growing() -> (Engine<Cpu>, EngineHandle, EventReceiver) {
     let (backend, decoder) = decoder(Shape::Full);
-    let config = EngineConfig { max_branches: MAX_BRANCHES, run_ahead: super::RUN_AHEAD, ..roomy() };
+    let config = EngineConfig { max_branches: MAX_BRANCHES, ..roomy() };
     let (mut engine, handle) = Engine::build(backend, decoder, None, config).unwrap();
     let first = handle.root(prompt(1, 4)).unwrap();
     let extension = handle.start(vec![draw(first, key("first", 0), params(), length(150))]).unwrap();

@@ -18,7 +18,7 @@ use offshoot::launch::{
 };
 use offshoot::tree::SamplingTree;
 
-use super::bench::{engine, length, pages, params, prompt, roomy};
+use super::bench::{Mode, length, pages, params, prompt, roomy};
 
 /// Long enough for whatever a test waits for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -54,11 +54,11 @@ fn requests<'a>(
     job.iter().map(|(tokens, n)| request(tokens, *n, params, stop)).collect()
 }
 
-#[test]
-fn samples_are_those_of_a_sampling_tree() {
+fn samples_are_those_of_a_sampling_tree(mode: Mode) {
     let (job, params, stop) = (job(), params(), Stop::max_tokens(25));
-    let generated = generate(&engine(roomy()), requests(&job, &params, &stop), Hear::Finishes).collect_all().unwrap();
-    let engine = engine(roomy());
+    let generated =
+        generate(&mode.engine(roomy()), requests(&job, &params, &stop), Hear::Finishes).collect_all().unwrap();
+    let engine = mode.engine(roomy());
     for ((tokens, n), finishes) in job.iter().zip(&generated) {
         let mut tree =
             SamplingTree::new(engine.clone(), &text_of(tokens), 1, tokens.to_vec(), text_of(tokens)).unwrap();
@@ -73,10 +73,9 @@ fn samples_are_those_of_a_sampling_tree() {
     }
 }
 
-#[test]
-fn who_hears_finishes_gets_one_of_each_sample_and_no_token() {
+fn who_hears_finishes_gets_one_of_each_sample_and_no_token(mode: Mode) {
     let (job, params, stop) = (job(), params(), length(20));
-    let engine = engine(roomy());
+    let engine = mode.engine(roomy());
     let mut generation = generate(&engine, requests(&job, &params, &stop), Hear::Finishes);
     let mut ended = HashSet::new();
     while let Some(event) = generation.next() {
@@ -90,10 +89,9 @@ fn who_hears_finishes_gets_one_of_each_sample_and_no_token() {
     assert_eq!(shared, HashSet::from([0, 30]), "all but the first have the header in common with the one before");
 }
 
-#[test]
-fn who_hears_tokens_gets_all_of_them_before_the_end() {
+fn who_hears_tokens_gets_all_of_them_before_the_end(mode: Mode) {
     let (job, params, stop) = (job(), params(), length(20));
-    let engine = engine(roomy());
+    let engine = mode.engine(roomy());
     let mut generation = generate(&engine, requests(&job, &params, &stop), Hear::Tokens);
     let mut heard = HashMap::<SampleId, (Vec<TokenId>, Vec<f32>)>::new();
     while let Some(event) = generation.next() {
@@ -245,10 +243,9 @@ fn a_reader_that_never_reads_costs_others_nothing_and_loses_nothing() {
     assert_eq!(ends, 8);
 }
 
-#[test]
-fn a_sample_that_cannot_go_on_and_a_prompt_that_is_refused_fail_alone() {
+fn a_sample_that_cannot_go_on_and_a_prompt_that_is_refused_fail_alone(mode: Mode) {
     // 160 tokens of context are ten pages; the engine has six.
-    let engine = engine(pages(6));
+    let engine = mode.engine(pages(6));
     let prompts = [prompt(1, 20), prompt(2, 20), prompt(3, 200), prompt(4, 20)];
     let (params, hot, short, long) =
         (params(), SamplingParams { temperature: -1.0, ..SamplingParams::default() }, length(10), length(139));
@@ -310,11 +307,10 @@ fn a_generator_takes_prompts_at_any_time_and_is_woken_by_other_messages() {
     assert!(generator.next().is_none());
 }
 
-#[test]
-fn what_the_engine_holds_is_given_back() {
+fn what_the_engine_holds_is_given_back(mode: Mode) {
     let (job, params, stop) = (job(), params(), length(20));
     for release in [Release::EachSample, Release::EachPrompt, Release::AtEnd] {
-        let engine = engine(roomy());
+        let engine = mode.engine(roomy());
         let generator = Generator::new(engine.clone(), Hear::Finishes, release);
         let mut generation = Generation::new(requests(&job, &params, &stop), generator);
         assert_eq!(generation.count_tokens().unwrap(), 9 * 20);
@@ -325,10 +321,19 @@ fn what_the_engine_holds_is_given_back() {
         assert_eq!(engine.metrics().unwrap().kv_bytes_held, 0, "{release:?}");
     }
     // Also where it is dropped midway.
-    let engine = engine(roomy());
+    let engine = mode.engine(roomy());
     let long = length(100);
     let mut generation = generate(&engine, requests(&job, &params, &long), Hear::Tokens);
     assert!(matches!(generation.next(), Some(GenerateEvent::Tokens { .. })));
     drop(generation);
     assert_eq!(engine.metrics().unwrap().kv_bytes_held, 0);
+}
+
+in_modes! {
+    in_turn, replicas:
+    samples_are_those_of_a_sampling_tree,
+    who_hears_finishes_gets_one_of_each_sample_and_no_token,
+    who_hears_tokens_gets_all_of_them_before_the_end,
+    a_sample_that_cannot_go_on_and_a_prompt_that_is_refused_fail_alone,
+    what_the_engine_holds_is_given_back,
 }

@@ -10,9 +10,7 @@ use offshoot::ids::TokenId;
 use offshoot::model::Attribution;
 use offshoot::plan::Planner;
 
-use super::bench::{
-    CONTEXT, Shape, decoder, draw, engine, engine_of, finish, finishes, key, length, params, prompt, roomy,
-};
+use super::bench::{CONTEXT, Mode, Shape, decoder, draw, finish, finishes, key, length, params, prompt, roomy};
 use super::plain::whole;
 
 /// Inside pages, which have 16 tokens.
@@ -78,10 +76,9 @@ fn dense_shares(shape: Shape, read: &Attended<'_, Cpu>, row: usize, head: usize)
     shares.map(|share| share / total)
 }
 
-#[test]
-fn shares_are_those_of_dense_attention_whatever_the_chunks_and_the_plan() {
+fn shares_are_those_of_dense_attention_whatever_the_chunks_and_the_plan(mode: Mode) {
     for shape in [Shape::Full, Shape::Windowed, Shape::Hybrid] {
-        let engine = engine_of(shape, roomy());
+        let engine = mode.engine_of(shape, roomy());
         let prompt = prompt(3, 40);
         let root = engine.root(prompt.clone()).unwrap();
         let own = finish(&engine, draw(root, key("greedy", 0), SamplingParams::greedy(), length(20))).tokens;
@@ -112,9 +109,8 @@ fn shares_are_those_of_dense_attention_whatever_the_chunks_and_the_plan() {
     }
 }
 
-#[test]
-fn what_was_computed_before_changes_no_share() {
-    let engine = engine(roomy());
+fn what_was_computed_before_changes_no_share(mode: Mode) {
+    let engine = mode.engine(roomy());
     let trunk = prompt(1, 40);
     let children = engine.fork(engine.root(trunk.clone()).unwrap(), 5).unwrap();
     let extends = (0..).zip(&children).map(|(i, &child)| draw(child, key("a", i), params(), length(30))).collect();
@@ -147,4 +143,10 @@ fn what_was_computed_before_changes_no_share() {
     }
     let error = attribution.along(&[], bounds(), &drawn[0]).unwrap_err();
     assert!(error.to_string().contains("prompt: expected at least one token"), "{error}");
+}
+
+in_modes! {
+    in_turn, run_ahead:
+    shares_are_those_of_dense_attention_whatever_the_chunks_and_the_plan,
+    what_was_computed_before_changes_no_share,
 }

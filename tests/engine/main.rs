@@ -1,86 +1,51 @@
 //! The engine on a tiny random model: whatever the batch, the plan, the pool and the order of commands, the same draws.
-//! Twice: on engines that collect each step before the next is submitted, and on engines that run ahead. What does not
-//! look inside an engine a third time: on three of them behind one handle.
-
-#![expect(
-    clippy::duplicate_mod,
-    reason = "the suite is compiled for engines in turn, for engines that run ahead and for replicas"
-)]
+//! Also whether engines collect each step before the next is submitted or run ahead, and, for what does not look inside an
+//! engine, with three of them behind one handle: `bench::Mode`.
 
 use offshoot::dice;
 
-/// Each step is collected before the next one is submitted.
-#[path = "."]
-mod in_turn {
-    mod ahead;
-    mod bench;
-    mod bursts;
-    mod generate;
-    mod jobs;
-    mod levels;
-    mod pages;
-    mod pins;
-    mod plain;
-    mod priorities;
-    mod ranks;
-    mod requests;
-    mod samples;
-    mod scheduling;
-    mod scores;
-    mod scripts;
-    mod shortage;
-    mod states;
-    mod steps;
-    mod stops;
-    mod store;
-    mod swap;
-    mod waves;
-    mod windows;
+#[path = "../common/full.rs"]
+mod full;
 
-    /// Whether every engine of these tests submits a step before the one before is collected.
-    const RUN_AHEAD: bool = false;
-    const REPLICAS: usize = 1;
+/// `in_modes! { in_turn, run_ahead: one_test, another }`: tests of these functions of a `Mode`, in a module of each mode's
+/// name.
+macro_rules! in_modes {
+    ($($mode:ident),+: $($tests:ident),+ $(,)?) => { in_modes! { @each [$($mode)+] [$($tests)+] } };
+    (@each [$($mode:ident)+] $tests:tt) => { $(in_modes! { @one $mode $tests })+ };
+    (@one $mode:ident [$($test:ident)+]) => {
+        mod $mode {
+            $(
+                #[test]
+                fn $test() {
+                    super::$test(crate::bench::$mode());
+                }
+            )+
+        }
+    };
 }
 
-/// Each step is submitted before the one before is collected.
-#[path = "."]
-mod run_ahead {
-    mod bench;
-    mod jobs;
-    mod levels;
-    mod pages;
-    mod pins;
-    mod plain;
-    mod priorities;
-    mod ranks;
-    mod requests;
-    mod samples;
-    mod scheduling;
-    mod scores;
-    mod scripts;
-    mod states;
-    mod steps;
-    mod stops;
-    mod store;
-    mod swap;
-    mod windows;
-
-    /// Whether every engine of these tests submits a step before the one before is collected.
-    const RUN_AHEAD: bool = true;
-    const REPLICAS: usize = 1;
-}
-
-/// Three engines behind one handle.
-#[path = "."]
-mod replicas {
-    mod bench;
-    mod generate;
-    mod plain;
-    mod requests;
-    mod samples;
-    mod scripts;
-    mod stops;
-
-    const RUN_AHEAD: bool = true;
-    const REPLICAS: usize = 3;
-}
+mod ahead;
+mod any;
+mod bench;
+mod bursts;
+mod generate;
+mod jobs;
+mod levels;
+mod pages;
+mod pins;
+mod plain;
+mod priorities;
+mod ranks;
+mod requests;
+mod samples;
+mod scheduling;
+mod scores;
+mod scripts;
+mod shortage;
+mod states;
+mod steps;
+mod stops;
+mod store;
+mod swap;
+mod waves;
+mod windows;

@@ -5,13 +5,12 @@ use offshoot::engine::{Engine, EngineConfig, EngineHandle, Finish, FinishReason}
 use offshoot::tree::SamplingTree;
 
 use super::bench::{
-    Shape, decoder, draw, engine, finish, finishes, give, key, length, mislead, outcomes, pages, params, prompt, roomy,
+    Mode, Shape, decoder, draw, finish, finishes, give, key, length, mislead, outcomes, pages, params, prompt, roomy,
     sample, score, unsure,
 };
 
-#[test]
-fn a_prompt_is_computed_once_and_its_last_row_serves_all_forks() {
-    let engine = engine(roomy());
+fn a_prompt_is_computed_once_and_its_last_row_serves_all_forks(mode: Mode) {
+    let engine = mode.engine(roomy());
     sample(&engine, "item", prompt(1, 50), 8, length(10));
     let metrics = engine.metrics().unwrap();
     assert_eq!(metrics.prompt_tokens_computed, 50);
@@ -24,9 +23,8 @@ fn a_prompt_is_computed_once_and_its_last_row_serves_all_forks() {
     assert_eq!((metrics.kv_bytes_held, metrics.kv_bytes_cached), (0, 0), "all was discarded");
 }
 
-#[test]
-fn what_was_drawn_is_no_prompt_and_what_never_ran_saves_nothing() {
-    let engine = engine(EngineConfig { max_branches: 1, ..roomy() });
+fn what_was_drawn_is_no_prompt_and_what_never_ran_saves_nothing(mode: Mode) {
+    let engine = mode.engine(EngineConfig { max_branches: 1, ..roomy() });
     let root = engine.root(prompt(1, 50)).unwrap();
     let logical = || engine.metrics().unwrap().prompt_tokens_logical;
     finish(&engine, draw(root, key("item", 0), params(), length(10)));
@@ -53,9 +51,8 @@ fn what_was_drawn_is_no_prompt_and_what_never_ran_saves_nothing() {
     assert_eq!(logical(), 50 + 4 * 53 + 6 + 50);
 }
 
-#[test]
-fn later_forks_ask_for_the_last_row_once_more() {
-    let engine = engine(roomy());
+fn later_forks_ask_for_the_last_row_once_more(mode: Mode) {
+    let engine = mode.engine(roomy());
     let root = engine.root(prompt(1, 50)).unwrap();
     let sample = |n: usize| {
         let children = engine.fork(root, n).unwrap();
@@ -71,25 +68,23 @@ fn later_forks_ask_for_the_last_row_once_more() {
     assert_eq!((metrics.rows - rows, metrics.prompt_tokens_computed), (1, 50));
 }
 
-#[test]
-fn simultaneous_twins_and_continuations_share_what_is_being_computed() {
-    let engine = engine(EngineConfig { step_rows: 16, ..roomy() });
+fn simultaneous_twins_and_continuations_share_what_is_being_computed(mode: Mode) {
+    let engine = mode.engine(EngineConfig { step_rows: 16, ..roomy() });
     let lengths = [50, 50, 30, 60];
     let roots = lengths.map(|len| engine.root(prompt(1, 60)[..len].to_vec()).unwrap());
     let extends = (0..).zip(roots).map(|(i, root)| draw(root, key("item", i), params(), length(4)));
     let together = finishes(&engine, extends.collect());
     assert_eq!(engine.metrics().unwrap().prompt_tokens_computed, 60);
     for ((i, len), together) in (0..).zip(lengths).zip(together) {
-        let alone = super::bench::engine(roomy());
+        let alone = mode.engine(roomy());
         let root = alone.root(prompt(1, 60)[..len].to_vec()).unwrap();
         assert_eq!(finish(&alone, draw(root, key("item", i), params(), length(4))), together);
     }
 }
 
-#[test]
-fn prompts_that_go_on_from_each_other_are_computed_once() {
+fn prompts_that_go_on_from_each_other_are_computed_once(mode: Mode) {
     // Each is the beginning of the next; steps take the rows of some, and of some only a part.
-    let engine = engine(EngineConfig { step_rows: 24, max_branches: 64, ..roomy() });
+    let engine = mode.engine(EngineConfig { step_rows: 24, max_branches: 64, ..roomy() });
     let roots: Vec<_> = (1..=60).map(|len| engine.root(prompt(1, 60)[..len].to_vec()).unwrap()).collect();
     let extends = (0..).zip(roots).map(|(i, root)| draw(root, key("item", i), params(), length(2)));
     assert_eq!(finishes(&engine, extends.collect()).len(), 60);
@@ -98,9 +93,8 @@ fn prompts_that_go_on_from_each_other_are_computed_once() {
     assert_eq!(metrics.prompt_tokens_logical, (1..=60).sum::<u64>());
 }
 
-#[test]
-fn scores_of_siblings_share_their_parents_last_row() {
-    let engine = engine(roomy());
+fn scores_of_siblings_share_their_parents_last_row(mode: Mode) {
+    let engine = mode.engine(roomy());
     let root = engine.root(prompt(1, 50)).unwrap();
     let children = engine.fork(root, 5).unwrap();
     finishes(&engine, (0..).zip(children).map(|(i, child)| score(child, prompt(100 + i, 7))).collect());
@@ -119,13 +113,12 @@ fn crowd(engine: &EngineHandle) -> Vec<Finish> {
     finishes(engine, extends)
 }
 
-#[test]
-fn scarce_pages_change_no_draw() {
-    let expected = crowd(&engine(roomy()));
+fn scarce_pages_change_no_draw(mode: Mode) {
+    let expected = crowd(&mode.engine(roomy()));
     let mut preemptions = 0;
     // One branch takes 8: 3 for its prompt, whose last one it cannot write, and 5 for its own 60 tokens.
     for capacity in [8, 9, 11, 16, 23, 40] {
-        let engine = engine(pages(capacity));
+        let engine = mode.engine(pages(capacity));
         mislead(&engine);
         assert_eq!(crowd(&engine), expected, "{capacity} pages");
         preemptions += engine.metrics().unwrap().preemptions;
@@ -133,10 +126,9 @@ fn scarce_pages_change_no_draw() {
     assert!(preemptions > 0, "some branch was dropped");
 }
 
-#[test]
-fn scarce_pages_change_no_score() {
+fn scarce_pages_change_no_score(mode: Mode) {
     let run = |capacity: usize| {
-        let engine = engine(EngineConfig { step_rows: 8, ..pages(capacity) });
+        let engine = mode.engine(EngineConfig { step_rows: 8, ..pages(capacity) });
         mislead(&engine);
         let root = engine.root(prompt(1, 20)).unwrap();
         let children = engine.fork(root, 6).unwrap();
@@ -152,10 +144,9 @@ fn scarce_pages_change_no_score() {
     }
 }
 
-#[test]
-fn what_rests_gives_its_pages_to_what_grows() {
-    let engine = engine(pages(12));
-    let expected = super::bench::engine(roomy());
+fn what_rests_gives_its_pages_to_what_grows(mode: Mode) {
+    let engine = mode.engine(pages(12));
+    let expected = mode.engine(roomy());
     let roots: Vec<_> = (0..6).map(|i| engine.root(prompt(i, 70)).unwrap()).collect();
     for round in 0..2 {
         for (i, &root) in (0..).zip(&roots) {
@@ -167,9 +158,8 @@ fn what_rests_gives_its_pages_to_what_grows() {
     }
 }
 
-#[test]
-fn a_score_that_is_refused_leaves_no_probe() {
-    let engine = engine(roomy());
+fn a_score_that_is_refused_leaves_no_probe(mode: Mode) {
+    let engine = mode.engine(roomy());
     let mut tree = SamplingTree::new(engine.clone(), "item", 1, prompt(1, 50), String::new()).unwrap();
     let children = tree.fork(tree.root(), 2).unwrap();
     tree.extend(&children, &params(), &length(5)).unwrap();
@@ -179,9 +169,8 @@ fn a_score_that_is_refused_leaves_no_probe() {
     assert_eq!(engine.metrics().unwrap().kv_bytes_held, 0);
 }
 
-#[test]
-fn released_branches_are_cached_and_found_again() {
-    let engine = engine(roomy());
+fn released_branches_are_cached_and_found_again(mode: Mode) {
+    let engine = mode.engine(roomy());
     let root = engine.root(prompt(1, 50)).unwrap();
     let drawn = finish(&engine, draw(root, key("item", 0), params(), length(10)));
     engine.release(&[root]);
@@ -194,9 +183,8 @@ fn released_branches_are_cached_and_found_again() {
     assert_eq!(engine.metrics().unwrap().rows - metrics.rows, 1);
 }
 
-#[test]
-fn a_branch_that_cannot_fit_alone_says_what_it_needs() {
-    let engine = engine(pages(3));
+fn a_branch_that_cannot_fit_alone_says_what_it_needs(mode: Mode) {
+    let engine = mode.engine(pages(3));
     let root = engine.root(prompt(1, 60)).unwrap();
     let outcome = outcomes(&engine, vec![draw(root, key("item", 0), params(), length(5))]).remove(0);
     assert!(matches!(outcome, Err(Error::OutOfPages { needed: 4, capacity: 3, .. })), "{outcome:?}");
@@ -219,4 +207,20 @@ fn room_for_the_largest_step_is_asked_for_at_the_start() {
     let Err(error) = Engine::build(backend, decoder, None, config) else { panic!("no machine has so much memory") };
     // 32 sums of a row and 256 logits; 4 bytes each.
     assert!(error.to_string().contains("at least 1152 TiB for a step"), "{error}");
+}
+
+in_modes! {
+    in_turn, run_ahead:
+    a_prompt_is_computed_once_and_its_last_row_serves_all_forks,
+    what_was_drawn_is_no_prompt_and_what_never_ran_saves_nothing,
+    later_forks_ask_for_the_last_row_once_more,
+    simultaneous_twins_and_continuations_share_what_is_being_computed,
+    prompts_that_go_on_from_each_other_are_computed_once,
+    scores_of_siblings_share_their_parents_last_row,
+    scarce_pages_change_no_draw,
+    scarce_pages_change_no_score,
+    what_rests_gives_its_pages_to_what_grows,
+    a_score_that_is_refused_leaves_no_probe,
+    released_branches_are_cached_and_found_again,
+    a_branch_that_cannot_fit_alone_says_what_it_needs,
 }

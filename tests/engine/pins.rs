@@ -8,7 +8,7 @@ use offshoot::engine::{Engine, EngineConfig, EngineHandle, Event, Hear, Turn};
 use offshoot::ids::BranchId;
 
 use super::bench::{
-    Shape, decoder, draw, engine, finish, finishes, key, length, outcomes, pages, params, prompt, roomy, sample,
+    Mode, Shape, decoder, draw, finish, finishes, key, length, outcomes, pages, params, prompt, roomy, sample,
 };
 
 /// Needs more pages than a pool of 14 has beside a prefix of 50 tokens.
@@ -25,9 +25,8 @@ fn computed(engine: &EngineHandle) -> u64 {
     engine.metrics().unwrap().prompt_tokens_computed - before
 }
 
-#[test]
-fn a_pinned_prefix_stays_until_the_last_clone_is_dropped() {
-    let engine = engine(pages(14));
+fn a_pinned_prefix_stays_until_the_last_clone_is_dropped(mode: Mode) {
+    let engine = mode.engine(pages(14));
     let pin = engine.pin(prompt(1, 50)).unwrap();
     let clone = pin.clone();
     assert_eq!(pin.tokens(), 50);
@@ -46,9 +45,8 @@ fn a_pinned_prefix_stays_until_the_last_clone_is_dropped() {
     assert_eq!((engine.metrics().unwrap().kv_bytes_held, pinned()), (0, 0));
 }
 
-#[test]
-fn what_does_not_fit_beside_pins_says_so_and_holds_up_nobody() {
-    let engine = engine(pages(8));
+fn what_does_not_fit_beside_pins_says_so_and_holds_up_nobody(mode: Mode) {
+    let engine = mode.engine(pages(8));
     let _pin = engine.pin(prompt(1, 64)).unwrap();
     let (at_once, later, fits) = (prompt(2, 90), prompt(3, 20), prompt(4, 20));
     let roots = [at_once, later, fits].map(|tokens| engine.root(tokens).unwrap());
@@ -64,10 +62,9 @@ fn what_does_not_fit_beside_pins_says_so_and_holds_up_nobody() {
     assert!(engine.pin(prompt(5, 160)).is_err(), "the context has room for nothing after it");
 }
 
-#[test]
-fn kept_branches_go_on_after_their_pages_were_taken() {
+fn kept_branches_go_on_after_their_pages_were_taken(mode: Mode) {
     const KEPT: u64 = 200;
-    let (narrow, wide) = (engine(pages(40)), engine(roomy()));
+    let (narrow, wide) = (mode.engine(pages(40)), mode.engine(roomy()));
     let story = |engine: &EngineHandle| {
         let root = engine.root(prompt(1, 40)).unwrap();
         let kept = engine.fork(root, KEPT as usize).unwrap();
@@ -91,10 +88,9 @@ fn kept_branches_go_on_after_their_pages_were_taken() {
     assert_eq!(story(&narrow), story(&wide));
 }
 
-#[test]
-fn what_is_live_is_current_after_each_turn() {
+fn what_is_live_is_current_after_each_turn(mode: Mode) {
     let (backend, decoder) = decoder(Shape::Full);
-    let config = EngineConfig { max_branches: 2, run_ahead: super::RUN_AHEAD, check_plans: true, ..pages(20) };
+    let config = EngineConfig { max_branches: 2, run_ahead: mode.run_ahead, check_plans: true, ..pages(20) };
     let (mut engine, handle) = Engine::build(backend, decoder, None, config).unwrap();
     assert_eq!(handle.live().unwrap().pages.free, 20);
     let mut receiver = handle.receiver(Hear::Finishes);
@@ -138,9 +134,8 @@ fn what_is_live_is_current_after_each_turn() {
     assert_eq!((live.branches, live.pages.free), (0, 20), "also while it is idle");
 }
 
-#[test]
-fn the_map_shows_what_is_pinned() {
-    let engine = engine(roomy());
+fn the_map_shows_what_is_pinned(mode: Mode) {
+    let engine = mode.engine(roomy());
     let _pin = engine.pin(prompt(1, 40)).unwrap();
     sample(&engine, "item", [prompt(1, 20), prompt(2, 30)].concat(), 2, length(9));
     let map = engine.cache_map(100).unwrap();
@@ -149,11 +144,10 @@ fn the_map_shows_what_is_pinned() {
     assert_eq!(pinned[0].begin, prompt(1, 16));
 }
 
-#[test]
-fn thousands_that_go_at_once_free_their_rows_before_the_next_step() {
+fn thousands_that_go_at_once_free_their_rows_before_the_next_step(mode: Mode) {
     const GONE: u64 = 5000;
     let (backend, decoder) = decoder(Shape::Full);
-    let config = EngineConfig { max_branches: 64, run_ahead: super::RUN_AHEAD, check_plans: true, ..pages(1000) };
+    let config = EngineConfig { max_branches: 64, run_ahead: mode.run_ahead, check_plans: true, ..pages(1000) };
     let (mut engine, handle) = Engine::build(backend, decoder, None, config).unwrap();
     let root = handle.root(prompt(1, 40)).unwrap();
     let children = handle.fork(root, GONE as usize).unwrap();
@@ -176,4 +170,14 @@ fn thousands_that_go_at_once_free_their_rows_before_the_next_step() {
         cancelled += u64::from(matches!(event, Event::Finished { .. }));
     }
     assert_eq!(cancelled, GONE);
+}
+
+in_modes! {
+    in_turn, run_ahead:
+    a_pinned_prefix_stays_until_the_last_clone_is_dropped,
+    what_does_not_fit_beside_pins_says_so_and_holds_up_nobody,
+    kept_branches_go_on_after_their_pages_were_taken,
+    what_is_live_is_current_after_each_turn,
+    the_map_shows_what_is_pinned,
+    thousands_that_go_at_once_free_their_rows_before_the_next_step,
 }

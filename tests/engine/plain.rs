@@ -7,7 +7,7 @@ use offshoot::kv::{Forest, ForestSegment, KvSlot, StateRun};
 use offshoot::model::Decoder;
 use offshoot::plan::Planner;
 
-use super::bench::{Shape, decoder, draw, engine_of, finish, key, length, prompt, roomy};
+use super::bench::{Mode, Shape, decoder, draw, finish, key, length, prompt, roomy};
 use offshoot::engine::{EngineConfig, SamplingParams};
 
 /// `picks[i]` draws a token after the first `tokens.len() - picks.len() + 1 + i` tokens.
@@ -60,8 +60,7 @@ pub fn whole(backend: &mut Cpu, decoder: &Decoder<Cpu>, tokens: &[TokenId], plan
     (kv, batch)
 }
 
-#[test]
-fn greedy_equals_a_plain_loop() {
+fn greedy_equals_a_plain_loop(mode: Mode) {
     let cases = [
         (Shape::Full, 1),
         (Shape::Full, 16),
@@ -79,7 +78,7 @@ fn greedy_equals_a_plain_loop() {
             logprobs.push(drawn.logprob);
         }
         for chunk in [1, 13, 256] {
-            let engine = engine_of(shape, EngineConfig { step_rows: chunk, ..roomy() });
+            let engine = mode.engine_of(shape, EngineConfig { step_rows: chunk, ..roomy() });
             let root = engine.root(prompt(3, len)).unwrap();
             let drawn = finish(&engine, draw(root, key("greedy", 0), SamplingParams::greedy(), length(20)));
             assert_eq!(drawn.tokens, tokens[len..], "{shape:?}, a prompt of {len} in chunks of {chunk}");
@@ -88,9 +87,8 @@ fn greedy_equals_a_plain_loop() {
     }
 }
 
-#[test]
-fn coins_are_those_of_the_tokens_own_position() {
-    let engine = engine_of(Shape::Full, roomy());
+fn coins_are_those_of_the_tokens_own_position(mode: Mode) {
+    let engine = mode.engine_of(Shape::Full, roomy());
     let mut tokens = prompt(4, 30);
     let root = engine.root(tokens.clone()).unwrap();
     let sampling = SamplingParams::default();
@@ -104,13 +102,12 @@ fn coins_are_those_of_the_tokens_own_position() {
     }
 }
 
-#[test]
-fn scores_equal_a_plain_forward() {
-    [Shape::Full, Shape::Hybrid].into_iter().for_each(scores_equal_those_of);
+fn scores_equal_a_plain_forward(mode: Mode) {
+    [Shape::Full, Shape::Hybrid].into_iter().for_each(|shape| scores_equal_those_of(mode, shape));
 }
 
-fn scores_equal_those_of(shape: Shape) {
-    let engine = engine_of(shape, roomy());
+fn scores_equal_those_of(mode: Mode, shape: Shape) {
+    let engine = mode.engine_of(shape, roomy());
     let root = engine.root(prompt(5, 40)).unwrap();
     let given = prompt(6, 30);
     let scored = finish(&engine, super::bench::score(root, given.clone()));
@@ -121,4 +118,11 @@ fn scores_equal_those_of(shape: Shape) {
     assert_eq!(scored.tokens, given);
     let sum: f64 = expected.iter().copied().map(f64::from).sum();
     assert_eq!(scored.logprob, sum);
+}
+
+in_modes! {
+    in_turn, run_ahead, replicas:
+    greedy_equals_a_plain_loop,
+    coins_are_those_of_the_tokens_own_position,
+    scores_equal_a_plain_forward,
 }

@@ -10,14 +10,14 @@ use offshoot::engine::{
 };
 use offshoot::ids::{BranchId, TokenId};
 
-use super::bench::{Shape, decoder, draw, finish, key, length, pages, params, prompt, roomy};
+use super::bench::{Mode, Shape, decoder, draw, finish, key, length, pages, params, prompt, roomy};
 
 const BATCH: Priority = Priority(1);
 const URGENT: Priority = Priority(-1);
 
-fn build(config: EngineConfig) -> (Engine<Cpu>, EngineHandle) {
+fn build(mode: Mode, config: EngineConfig) -> (Engine<Cpu>, EngineHandle) {
     let (backend, decoder) = decoder(Shape::Full);
-    let run_ahead = super::RUN_AHEAD;
+    let run_ahead = mode.run_ahead;
     Engine::build(backend, decoder, None, EngineConfig { check_plans: true, run_ahead, ..config }).unwrap()
 }
 
@@ -60,19 +60,20 @@ fn turns_until_heard(engine: &mut Engine<Cpu>, receiver: &mut EventReceiver) -> 
     turns
 }
 
-/// The step that computes it, and the one during which it is collected.
-const FIRST_TOKEN: usize = if super::RUN_AHEAD { 2 } else { 1 };
+/// Turns to a first token: the step that computes it, and ahead the one during which it is collected.
+fn first_token(mode: Mode) -> usize {
+    if mode.run_ahead { 2 } else { 1 }
+}
 
-#[test]
-fn an_urgent_branch_takes_the_row_of_the_last_one() {
-    let (mut engine, handle) = build(EngineConfig { max_branches: 4, ..roomy() });
+fn an_urgent_branch_takes_the_row_of_the_last_one(mode: Mode) {
+    let (mut engine, handle) = build(mode, EngineConfig { max_branches: 4, ..roomy() });
     let mut batch = begin(&handle, BATCH, 6, 20, 40);
     for _ in 0..10 {
         engine.turn().unwrap();
     }
     let before = engine.metrics().clone();
     let mut urgent = begin(&handle, URGENT, 2, 20, 10);
-    assert_eq!(turns_until_heard(&mut engine, &mut urgent), FIRST_TOKEN);
+    assert_eq!(turns_until_heard(&mut engine, &mut urgent), first_token(mode));
     assert_eq!(engine.metrics().preemptions - before.preemptions, 2, "each took one row");
     assert_eq!((engine.occupancy().running, engine.occupancy().waiting), (4, 4));
     let mut finishes = Vec::new();
@@ -86,15 +87,14 @@ fn an_urgent_branch_takes_the_row_of_the_last_one() {
     let again = engine.metrics().tokens_recomputed;
     assert!(again <= 2 * 2, "{again} tokens were computed again");
     finishes.sort_by_key(|(branch, _)| *branch);
-    let alone = super::bench::engine(roomy());
+    let alone = mode.engine(roomy());
     for (nth, (_, drawn)) in (0..).zip(finishes) {
         assert_eq!(drawn.tokens, finish(&alone, sample(&alone, BATCH, nth, 20, 40)).tokens);
     }
 }
 
-#[test]
-fn equal_priorities_take_nothing_from_each_other() {
-    let (mut engine, handle) = build(EngineConfig { max_branches: 2, ..pages(10) });
+fn equal_priorities_take_nothing_from_each_other(mode: Mode) {
+    let (mut engine, handle) = build(mode, EngineConfig { max_branches: 2, ..pages(10) });
     let mut batch = begin(&handle, BATCH, 4, 20, 40);
     engine.turn().unwrap();
     let mut others = begin(&handle, BATCH, 2, 20, 40);
@@ -106,10 +106,9 @@ fn equal_priorities_take_nothing_from_each_other() {
     assert_eq!(engine.metrics().preemptions, 0);
 }
 
-#[test]
-fn an_urgent_branch_takes_the_pages_it_needs_and_no_more() {
+fn an_urgent_branch_takes_the_pages_it_needs_and_no_more(mode: Mode) {
     // Five branches of 5 pages each: two for the prompt, three for what they draw.
-    let (mut engine, handle) = build(pages(25));
+    let (mut engine, handle) = build(mode, pages(25));
     let mut batch = begin(&handle, BATCH, 5, 32, 49);
     for _ in 0..30 {
         engine.turn().unwrap();
@@ -117,17 +116,16 @@ fn an_urgent_branch_takes_the_pages_it_needs_and_no_more() {
     assert_eq!((engine.occupancy().running, engine.metrics().preemptions), (5, 0));
     // Six pages: those of one branch do not suffice.
     let mut urgent = begin(&handle, URGENT, 1, 64, 33);
-    assert_eq!(turns_until_heard(&mut engine, &mut urgent), FIRST_TOKEN);
+    assert_eq!(turns_until_heard(&mut engine, &mut urgent), first_token(mode));
     assert_eq!(engine.metrics().preemptions, 2);
     while engine.turn().unwrap() == Turn::Stepped {}
     assert_eq!((hear(&mut batch).0.len(), hear(&mut urgent).0.len()), (5, 1));
     assert_eq!(engine.metrics().preemptions, 2, "the two came back once there was room for them");
 }
 
-#[test]
-fn what_would_not_help_is_not_taken() {
+fn what_would_not_help_is_not_taken(mode: Mode) {
     // Nine of twelve pages are for an urgent branch; four more do not fit beside it, whoever gives way.
-    let (mut engine, handle) = build(pages(12));
+    let (mut engine, handle) = build(mode, pages(12));
     let mut first = begin(&handle, URGENT, 1, 100, 30);
     let mut batch = begin(&handle, BATCH, 1, 10, 6);
     for _ in 0..3 {
@@ -142,23 +140,21 @@ fn what_would_not_help_is_not_taken() {
     }
 }
 
-#[test]
-fn an_urgent_prompt_does_not_wait_for_the_rest_of_a_long_one() {
-    let (mut engine, handle) = build(EngineConfig { step_rows: 16, ..roomy() });
+fn an_urgent_prompt_does_not_wait_for_the_rest_of_a_long_one(mode: Mode) {
+    let (mut engine, handle) = build(mode, EngineConfig { step_rows: 16, ..roomy() });
     let mut batch = begin(&handle, BATCH, 4, 150, 4);
     for _ in 0..3 {
         engine.turn().unwrap();
     }
     let mut urgent = begin(&handle, URGENT, 1, 30, 4);
     // Two steps of prompt.
-    assert_eq!(turns_until_heard(&mut engine, &mut urgent), FIRST_TOKEN + 1);
+    assert_eq!(turns_until_heard(&mut engine, &mut urgent), first_token(mode) + 1);
     assert_eq!(hear(&mut batch).1, 0);
     assert_eq!(engine.metrics().preemptions, 0, "there are rows and pages for all");
 }
 
-#[test]
-fn an_urgent_branch_that_can_never_fit_fails_and_takes_nothing() {
-    let (mut engine, handle) = build(pages(8));
+fn an_urgent_branch_that_can_never_fit_fails_and_takes_nothing(mode: Mode) {
+    let (mut engine, handle) = build(mode, pages(8));
     let mut batch = begin(&handle, BATCH, 1, 20, 40);
     engine.turn().unwrap();
     let mut urgent = begin(&handle, URGENT, 1, 140, 4);
@@ -169,4 +165,14 @@ fn an_urgent_branch_that_can_never_fit_fails_and_takes_nothing() {
     assert!(error.to_string().starts_with("9 pages of keys and values are needed"), "{error}");
     while engine.turn().unwrap() == Turn::Stepped {}
     assert_eq!((hear(&mut batch).0.len(), engine.metrics().preemptions), (1, 0));
+}
+
+in_modes! {
+    in_turn, run_ahead:
+    an_urgent_branch_takes_the_row_of_the_last_one,
+    equal_priorities_take_nothing_from_each_other,
+    an_urgent_branch_takes_the_pages_it_needs_and_no_more,
+    what_would_not_help_is_not_taken,
+    an_urgent_prompt_does_not_wait_for_the_rest_of_a_long_one,
+    an_urgent_branch_that_can_never_fit_fails_and_takes_nothing,
 }

@@ -7,13 +7,12 @@ use offshoot::engine::{Engine, EngineConfig, Event, SamplingParams, Stop, Turn};
 use offshoot::ids::{BranchId, TokenId};
 
 use super::bench::{
-    CONTEXT, Shape, VOCAB, decoder, draw, engine, finish, give, key, length, new_tokenizer, outcomes, params, prompt,
+    CONTEXT, Mode, Shape, VOCAB, decoder, draw, finish, give, key, length, new_tokenizer, outcomes, params, prompt,
     roomy, score,
 };
 
-#[test]
-fn prompts_that_cannot_be_are_refused_at_once() {
-    let engine = engine(roomy());
+fn prompts_that_cannot_be_are_refused_at_once(mode: Mode) {
+    let engine = mode.engine(roomy());
     let error = engine.root(prompt(1, CONTEXT + 1)).unwrap_err();
     assert_eq!(error.to_string(), "the prompt has 161 tokens; the model's context is 160");
     assert!(engine.root(Vec::new()).is_err());
@@ -22,9 +21,8 @@ fn prompts_that_cannot_be_are_refused_at_once() {
     assert!(engine.fork(root, 0).is_err());
 }
 
-#[test]
-fn parameters_out_of_range_are_named() {
-    let engine = engine(roomy());
+fn parameters_out_of_range_are_named(mode: Mode) {
+    let engine = mode.engine(roomy());
     let root = engine.root(prompt(1, 5)).unwrap();
     let base = SamplingParams::default;
     let bad = [
@@ -54,9 +52,8 @@ fn parameters_out_of_range_are_named() {
     }
 }
 
-#[test]
-fn branches_that_cannot_be_extended_fail_alone() {
-    let engine = engine(roomy());
+fn branches_that_cannot_be_extended_fail_alone(mode: Mode) {
+    let engine = mode.engine(roomy());
     let roots: Vec<BranchId> = (0..3).map(|i| engine.root(prompt(i, 20)).unwrap()).collect();
     engine.release(&roots[..1]);
     let extends = roots.iter().map(|&root| draw(root, key("item", 0), params(), length(5)));
@@ -68,11 +65,10 @@ fn branches_that_cannot_be_extended_fail_alone() {
     assert!(engine.start(both.to_vec()).is_err_and(|error| error.to_string().contains("one of them twice")));
 }
 
-#[test]
-fn a_branch_that_grows_is_not_extended_nor_its_forks() {
+fn a_branch_that_grows_is_not_extended_nor_its_forks(mode: Mode) {
     let (backend, decoder) = decoder(Shape::Full);
     // Driven by hand: on a thread of its own the engine may be done before this thread asks.
-    let config = EngineConfig { run_ahead: super::RUN_AHEAD, ..roomy() };
+    let config = EngineConfig { run_ahead: mode.run_ahead, ..roomy() };
     let (mut engine, handle) = Engine::build(backend, decoder, None, config).unwrap();
     let root = handle.root(prompt(1, 20)).unwrap();
     let mut growing = handle.start(vec![draw(root, key("item", 0), params(), length(100))]).unwrap();
@@ -98,9 +94,8 @@ fn a_branch_that_grows_is_not_extended_nor_its_forks() {
     assert_eq!(drawn, 100, "the branch itself goes on");
 }
 
-#[test]
-fn given_tokens_must_fit() {
-    let engine = engine(roomy());
+fn given_tokens_must_fit(mode: Mode) {
+    let engine = mode.engine(roomy());
     let root = engine.root(prompt(1, CONTEXT - 10)).unwrap();
     for extend in [give(root, prompt(2, 11)), score(root, prompt(2, 11))] {
         let error = outcomes(&engine, vec![extend]).remove(0).unwrap_err();
@@ -110,9 +105,8 @@ fn given_tokens_must_fit() {
     assert_eq!(finish(&engine, score(root, prompt(2, 10))).logprobs.len(), 10);
 }
 
-#[test]
-fn a_shorter_context_than_the_models_bounds_every_sequence() {
-    let engine = engine(offshoot::engine::EngineConfig { context: Some(30), ..roomy() });
+fn a_shorter_context_than_the_models_bounds_every_sequence(mode: Mode) {
+    let engine = mode.engine(offshoot::engine::EngineConfig { context: Some(30), ..roomy() });
     assert_eq!(engine.facts().context, 30);
     let error = engine.root(prompt(1, 31)).unwrap_err();
     assert!(matches!(error, Error::ContextTooLong { tokens: 31, context: 30, .. }), "{error}");
@@ -120,18 +114,16 @@ fn a_shorter_context_than_the_models_bounds_every_sequence() {
     assert_eq!(finish(&engine, draw(root, key("item", 0), params(), length(100))).tokens.len(), 10);
 }
 
-#[test]
-fn a_dropped_extension_cancels_and_the_engine_goes_on() {
-    let engine = engine(roomy());
+fn a_dropped_extension_cancels_and_the_engine_goes_on(mode: Mode) {
+    let engine = mode.engine(roomy());
     let root = engine.root(prompt(1, 20)).unwrap();
     drop(engine.start(vec![draw(root, key("item", 0), params(), length(100))]).unwrap());
     let on = finish(&engine, draw(root, key("item", 0), params(), length(3)));
     assert_eq!(on.tokens.len(), 3);
 }
 
-#[test]
-fn a_cancelled_score_keeps_what_was_scored() {
-    let engine = engine(offshoot::engine::EngineConfig { step_rows: 1, ..roomy() });
+fn a_cancelled_score_keeps_what_was_scored(mode: Mode) {
+    let engine = mode.engine(offshoot::engine::EngineConfig { step_rows: 1, ..roomy() });
     let root = engine.root(prompt(1, 20)).unwrap();
     let extension = engine.start(vec![score(root, prompt(2, 100))]).unwrap();
     let mut extension = extension;
@@ -145,11 +137,10 @@ fn a_cancelled_score_keeps_what_was_scored() {
     assert_eq!([cancelled.logprobs, rest.logprobs].concat(), whole.logprobs);
 }
 
-#[test]
-fn the_engine_is_gone_with_its_last_handle() {
+fn the_engine_is_gone_with_its_last_handle(mode: Mode) {
     let (backend, decoder) = decoder(Shape::Full);
     let text = new_tokenizer();
-    let config = EngineConfig { run_ahead: super::RUN_AHEAD, ..roomy() };
+    let config = EngineConfig { run_ahead: mode.run_ahead, ..roomy() };
     let engine = Engine::start(backend, decoder, Some(text.clone()), config).unwrap();
     let root = engine.root(prompt(1, 20)).unwrap();
     let mut growing = engine.start(vec![draw(root, key("item", 0), params(), length(100))]).unwrap();
@@ -157,4 +148,17 @@ fn the_engine_is_gone_with_its_last_handle() {
     assert!(matches!(growing.next(), Some(Event::Tokens { .. })), "it works as long as somebody listens");
     drop(growing);
     assert_eq!(Arc::strong_count(&text), 1, "its thread has dropped all that it had");
+}
+
+in_modes! {
+    in_turn, run_ahead, replicas:
+    prompts_that_cannot_be_are_refused_at_once,
+    parameters_out_of_range_are_named,
+    branches_that_cannot_be_extended_fail_alone,
+    a_branch_that_grows_is_not_extended_nor_its_forks,
+    given_tokens_must_fit,
+    a_shorter_context_than_the_models_bounds_every_sequence,
+    a_dropped_extension_cancels_and_the_engine_goes_on,
+    a_cancelled_score_keeps_what_was_scored,
+    the_engine_is_gone_with_its_last_handle,
 }

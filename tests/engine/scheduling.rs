@@ -13,19 +13,20 @@ use offshoot::engine::{
 use offshoot::ids::TokenId;
 use proptest::prelude::*;
 
-use super::bench::{Shape, decoder, pages};
+use super::any::for_any;
+use super::bench::{Mode, Shape, decoder, in_turn, pages};
 use super::jobs::{Job, PROMPT_TOKENS, Played, distinct_tokens, longest_path, play};
 
 const PAGE_TOKENS: usize = 16;
 
-fn build(config: EngineConfig) -> (Engine<Cpu>, EngineHandle) {
+fn build(mode: Mode, config: EngineConfig) -> (Engine<Cpu>, EngineHandle) {
     let (backend, decoder) = decoder(Shape::Full);
-    let run_ahead = super::RUN_AHEAD;
+    let run_ahead = mode.run_ahead;
     Engine::build(backend, decoder, None, EngineConfig { check_plans: true, run_ahead, ..config }).unwrap()
 }
 
-fn run(jobs: &[Job], config: EngineConfig) -> Played {
-    play(build(config), jobs, |_| {})
+fn run(mode: Mode, jobs: &[Job], config: EngineConfig) -> Played {
+    play(build(mode, config), jobs, |_| {})
 }
 
 /// Levels, each a run of tokens that its number tells from its siblings.
@@ -86,7 +87,7 @@ fn config(jobs: &[Job], (step_rows, max_branches, beside, swap): (usize, usize, 
     // What is drawn on has its first part's pages too.
     let again = jobs.iter().filter(|job| job.again > 0).map(|job| job.draws.div_ceil(PAGE_TOKENS) + 2).max();
     let roomy = pages(longest_path(jobs, PAGE_TOKENS) + again.unwrap_or(0) + beside);
-    let page_bytes = build(pages(1)).1.facts().page_bytes;
+    let page_bytes = build(in_turn(), pages(1)).1.facts().page_bytes;
     EngineConfig { step_rows, max_branches, swap_bytes: swap * page_bytes, ..roomy }
 }
 
@@ -109,46 +110,49 @@ fn exact(jobs: &mut [Job]) {
     jobs.iter_mut().for_each(|job| job.is_exact = true);
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) })]
-
-    /// In depth-first order and known from the start, in any pool that holds one path, however long samples turn out to
-    /// be.
-    #[test]
-    fn no_prompt_is_computed_twice(mut jobs in at_once(), corner in corner()) {
+/// In depth-first order and known from the start, in any pool that holds one path, however long samples turn out to
+/// be.
+fn no_prompt_is_computed_twice(mode: Mode) {
+    for_any((at_once(), corner()), |(mut jobs, corner)| {
         jobs.sort_by(|a, b| a.prompt.cmp(&b.prompt));
         let config = config(&jobs, corner);
-        let played = run(&jobs, config.clone());
+        let played = run(mode, &jobs, config.clone());
         prop_assert_eq!(played.metrics.prompt_tokens_computed, distinct_tokens(&jobs), "{:?}", played.metrics);
-        assert_same(&jobs, &played, &run(&jobs, EngineConfig { ..pages(2000) }));
-    }
+        assert_same(&jobs, &played, &run(mode, &jobs, EngineConfig { ..pages(2000) }));
+        Ok(())
+    });
+}
 
-    #[test]
-    fn whatever_comes_when_all_branches_end_and_draw_the_same(jobs in over_time(), corner in corner()) {
+fn whatever_comes_when_all_branches_end_and_draw_the_same(mode: Mode) {
+    for_any((over_time(), corner()), |(jobs, corner)| {
         let config = config(&jobs, corner);
-        assert_same(&jobs, &run(&jobs, config), &run(&jobs, pages(2000)));
-    }
+        assert_same(&jobs, &run(mode, &jobs, config), &run(mode, &jobs, pages(2000)));
+        Ok(())
+    });
+}
 
-    #[test]
-    fn priorities_change_only_when_branches_end(jobs in urgent_or_not(), corner in corner()) {
+fn priorities_change_only_when_branches_end(mode: Mode) {
+    for_any((urgent_or_not(), corner()), |(jobs, corner)| {
         let config = config(&jobs, corner);
-        assert_same(&jobs, &run(&jobs, config), &run(&jobs, pages(2000)));
-    }
+        assert_same(&jobs, &run(mode, &jobs, config), &run(mode, &jobs, pages(2000)));
+        Ok(())
+    });
+}
 
-    #[test]
-    fn nobody_yields_whose_length_is_known(mut jobs in over_time(), corner in corner()) {
+fn nobody_yields_whose_length_is_known(mode: Mode) {
+    for_any((over_time(), corner()), |(mut jobs, corner)| {
         exact(&mut jobs);
         let config = config(&jobs, corner);
-        let Metrics { preemptions, .. } = run(&jobs, config).metrics;
+        let Metrics { preemptions, .. } = run(mode, &jobs, config).metrics;
         prop_assert_eq!(preemptions, 0);
-    }
+        Ok(())
+    });
 }
 
 /// Random cases in which somebody yielded. One that ran was left without pages that a waiting branch kept, which had
 /// been passed over as another went on from them; and a second fork of a prompt that ends inside a page was let in one
 /// page short.
-#[test]
-fn nobody_yielded_in_these() {
+fn nobody_yielded_in_these(mode: Mode) {
     let job = |arrives, path: &str, samples, draws, again| {
         let tokens = path.bytes().map(|letter| PROMPT_TOKENS[usize::from(letter - b'a')]);
         Job {
@@ -179,14 +183,13 @@ fn nobody_yielded_in_these() {
         job(27, "caaaaaaaa", 1, 38, 0),
     ];
     for (jobs, corner) in [(&passed_over[..], (15, 7, 8, 3)), (&one_short[..], (18, 16, 4, 0))] {
-        assert_eq!(run(jobs, config(jobs, corner)).metrics.preemptions, 0);
+        assert_eq!(run(mode, jobs, config(jobs, corner)).metrics.preemptions, 0);
     }
 }
 
 /// A branch that rests and is asked to go on lays out its own tokens, whatever others have laid out that went on from
 /// it meanwhile.
-#[test]
-fn a_branch_that_rested_is_let_in_with_all_its_pages() {
+fn a_branch_that_rested_is_let_in_with_all_its_pages(mode: Mode) {
     let p = PAGE_TOKENS;
     let given = |letter: usize, len: usize| vec![PROMPT_TOKENS[letter]; len];
     let drawn = |branch, draws| {
@@ -196,7 +199,7 @@ fn a_branch_that_rested_is_let_in_with_all_its_pages() {
     };
     // Its own tokens are drawn, or given and not computed; pools from the narrowest on that holds any one path.
     for (is_drawn, pool) in [true, false].into_iter().flat_map(|is_drawn| (6..16).map(move |pool| (is_drawn, pool))) {
-        let (mut engine, handle) = build(pages(pool));
+        let (mut engine, handle) = build(mode, pages(pool));
         let first = handle.root(given(0, p + 4)).unwrap();
         let own = match is_drawn {
             true => drawn(first, 5),
@@ -225,4 +228,14 @@ fn a_branch_that_rested_is_let_in_with_all_its_pages() {
         while engine.turn().unwrap() == Turn::Stepped {}
         assert_eq!(engine.metrics().preemptions, 0, "own tokens drawn: {is_drawn}, {pool} pages");
     }
+}
+
+in_modes! {
+    in_turn, run_ahead:
+    no_prompt_is_computed_twice,
+    whatever_comes_when_all_branches_end_and_draw_the_same,
+    priorities_change_only_when_branches_end,
+    nobody_yields_whose_length_is_known,
+    nobody_yielded_in_these,
+    a_branch_that_rested_is_let_in_with_all_its_pages,
 }

@@ -17,7 +17,8 @@ use offshoot::kv::{MOST_KEPT_TOP, PromptTree};
 use offshoot::launch::{ChoicesRequest, GenerateEvent, Generator, PromptRequest, Release};
 use proptest::prelude::*;
 
-use super::bench::{Shape, VOCAB, decoder, draw, engine, finish, key, length, params, prompt, room_for, roomy};
+use super::any::for_any;
+use super::bench::{Mode, Shape, VOCAB, decoder, draw, finish, in_turn, key, length, params, prompt, room_for, roomy};
 
 const PAGE_TOKENS: usize = 16;
 
@@ -74,9 +75,9 @@ fn texts(most: usize) -> impl Strategy<Value = Vec<Text>> {
     })
 }
 
-fn build(shape: Shape, config: EngineConfig) -> (Engine<Cpu>, EngineHandle) {
+fn build(mode: Mode, shape: Shape, config: EngineConfig) -> (Engine<Cpu>, EngineHandle) {
     let (backend, decoder) = decoder(shape);
-    let run_ahead = super::RUN_AHEAD;
+    let run_ahead = mode.run_ahead;
     Engine::build(backend, decoder, None, EngineConfig { check_plans: true, run_ahead, ..config }).unwrap()
 }
 
@@ -145,7 +146,7 @@ fn alone(shape: Shape, tokens: &[TokenId]) -> Arc<Finish> {
     known.unwrap_or_else(|| {
         let text =
             Text { arrives: 0, tokens: tokens.to_vec(), context: 1, tops: MOST_TOPS, samples: 0, cancelled: None };
-        let (mut scored, _) = play(build(shape, roomy()), &[text], |_| {});
+        let (mut scored, _) = play(build(in_turn(), shape, roomy()), &[text], |_| {});
         let scored = Arc::new(scored.remove(0));
         KNOWN.lock().unwrap().insert(place, scored.clone());
         scored
@@ -196,60 +197,53 @@ fn shapes_without_states() -> impl Strategy<Value = Shape> {
     prop::sample::select(vec![Shape::Full, Shape::Windowed])
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) })]
-
-    /// In pools down to the smallest that hold one text, where branches are preempted and pages evicted.
-    #[test]
-    fn whatever_comes_when_scores_are_those_of_the_text_alone(
-        texts in texts(12),
-        (step_rows, max_branches, beside, swap) in corner(),
-        shape in shapes(),
-    ) {
+/// In pools down to the smallest that hold one text, where branches are preempted and pages evicted.
+fn whatever_comes_when_scores_are_those_of_the_text_alone(mode: Mode) {
+    for_any((texts(12), corner(), shapes()), |(texts, (step_rows, max_branches, beside, swap), shape)| {
         let longest = texts.iter().map(|text| (text.tokens.len() + 3).div_ceil(PAGE_TOKENS)).max().unwrap_or(0);
-        let facts = build(shape, roomy()).1.facts().clone();
+        let facts = build(mode, shape, roomy()).1.facts().clone();
         let (pool, swap_bytes) = (room_for(&facts, longest + 4 + beside), swap * facts.page_bytes);
         let config = EngineConfig { step_rows, max_branches, pool, swap_bytes, ..EngineConfig::default() };
-        let (scored, _) = play(build(shape, config), &texts, |_| {});
+        let (scored, _) = play(build(mode, shape, config), &texts, |_| {});
         assert_scores(shape, &texts, &scored);
-    }
+        Ok(())
+    });
+}
 
-    /// In a pool that holds them all.
-    #[test]
-    fn what_texts_share_is_computed_once(
-        texts in texts(12),
-        (step_rows, max_branches, ..) in corner(),
-        shape in shapes_without_states(),
-    ) {
+/// In a pool that holds them all.
+fn what_texts_share_is_computed_once(mode: Mode) {
+    for_any((texts(12), corner(), shapes_without_states()), |(texts, (step_rows, max_branches, ..), shape)| {
         let texts: Vec<Text> = texts.into_iter().map(|text| Text { cancelled: None, ..text }).collect();
         let config = EngineConfig { step_rows, max_branches, ..roomy() };
-        let (scored, metrics) = play(build(shape, config), &texts, |_| {});
+        let (scored, metrics) = play(build(mode, shape, config), &texts, |_| {});
         assert_scores(shape, &texts, &scored);
         // A sample that draws what another text goes on with has computed that token for it.
         let (computed, distinct) = (metrics.prompt_tokens_computed, distinct_tokens(&texts));
         prop_assert!(computed <= distinct, "{computed} of {distinct}");
         prop_assert!(distinct - computed <= metrics.tokens_sampled, "{computed} of {distinct}");
         prop_assert_eq!((metrics.tokens_discarded, metrics.tokens_recomputed), (0, 0));
-    }
+        Ok(())
+    });
+}
 
-    /// Texts that are scored as a whole and alike: their rows are their distinct tokens, but for the last rows of those
-    /// that end where another text has been before.
-    #[test]
-    fn no_token_is_scored_twice(texts in texts(20), (step_rows, max_branches, ..) in corner()) {
-        let texts: Vec<Text> = texts
-            .into_iter()
-            .map(|text| Text { cancelled: None, context: 1, tops: 1, samples: 0, ..text })
-            .collect();
+/// Texts that are scored as a whole and alike: their rows are their distinct tokens, but for the last rows of those
+/// that end where another text has been before.
+fn no_token_is_scored_twice(mode: Mode) {
+    for_any((texts(20), corner()), |(texts, (step_rows, max_branches, ..))| {
+        let texts: Vec<Text> =
+            texts.into_iter().map(|text| Text { cancelled: None, context: 1, tops: 1, samples: 0, ..text }).collect();
         let config = EngineConfig { step_rows, max_branches, ..roomy() };
-        let (scored, metrics) = play(build(Shape::Full, config), &texts, |_| {});
+        let (scored, metrics) = play(build(mode, Shape::Full, config), &texts, |_| {});
         assert_scores(Shape::Full, &texts, &scored);
         let (distinct, logical) = (distinct_tokens(&texts), texts.iter().map(|text| text.tokens.len() as u64 - 1));
         prop_assert_eq!(metrics.prompt_tokens_logical, logical.sum::<u64>());
         prop_assert!(
             metrics.rows >= distinct && metrics.rows < distinct + texts.len() as u64,
-            "{} rows of {distinct} tokens", metrics.rows
+            "{} rows of {distinct} tokens",
+            metrics.rows
         );
-    }
+        Ok(())
+    });
 }
 
 /// A few-shot prompt, questions below it, four choices of a token or of three each.
@@ -266,12 +260,11 @@ fn questions(n: u64, choice: usize) -> Vec<Text> {
     (0..n).flat_map(|question| (0..4).map(move |letter| (question, letter))).map(text).collect()
 }
 
-#[test]
-fn thousands_of_choices_behind_one_prompt_run_in_full_steps() {
+fn thousands_of_choices_behind_one_prompt_run_in_full_steps(mode: Mode) {
     for choice in [1, 3] {
         let texts = questions(300, choice);
         let config = EngineConfig { step_rows: 256, max_branches: 128, ..roomy() };
-        let (scored, metrics) = play(build(Shape::Full, config), &texts, |_| {});
+        let (scored, metrics) = play(build(mode, Shape::Full, config), &texts, |_| {});
         assert_scores(Shape::Full, &texts[..8], &scored[..8]);
         let distinct = distinct_tokens(&texts);
         assert_eq!(metrics.prompt_tokens_computed, distinct, "choices of {choice} tokens");
@@ -284,9 +277,8 @@ fn thousands_of_choices_behind_one_prompt_run_in_full_steps() {
     }
 }
 
-#[test]
-fn a_text_that_was_sampled_is_scored_by_one_row() {
-    let (mut engine, handle) = build(Shape::Full, roomy());
+fn a_text_that_was_sampled_is_scored_by_one_row(mode: Mode) {
+    let (mut engine, handle) = build(mode, Shape::Full, roomy());
     let branch = handle.root(prompt(1, 20)).unwrap();
     let tops = SamplingParams { top_logprobs: Some(3), repetition_penalty: 1.3, temperature: 0.7, ..params() };
     let mut ended = |extend| {
@@ -319,14 +311,13 @@ fn a_text_that_was_sampled_is_scored_by_one_row() {
 }
 
 /// A branch whose scores another one is to compute scores for itself when that one is cancelled.
-#[test]
-fn a_cancelled_twin_leaves_nobody_behind() {
+fn a_cancelled_twin_leaves_nobody_behind(mode: Mode) {
     for after in 0..6 {
         let mut texts = questions(1, 5);
         texts[0].cancelled = Some(after);
         texts[1].cancelled = Some(after + 1);
         let config = EngineConfig { step_rows: 32, ..roomy() };
-        let (scored, _) = play(build(Shape::Full, config), &texts, |_| {});
+        let (scored, _) = play(build(mode, Shape::Full, config), &texts, |_| {});
         assert_scores(Shape::Full, &texts, &scored);
         assert!(scored[2..].iter().all(|finish| finish.reason == FinishReason::Given));
     }
@@ -342,10 +333,9 @@ fn finishes(generator: &mut Generator) -> HashMap<(usize, usize), Finish> {
 }
 
 /// Where a step has fewer rows than the prompts, and where it has more rows than logits.
-#[test]
-fn samples_of_a_scored_prompt_compute_it_once() {
+fn samples_of_a_scored_prompt_compute_it_once(mode: Mode) {
     for step_rows in [100, 1000] {
-        let engine = engine(EngineConfig { step_rows, max_branches: 32, ..roomy() });
+        let engine = mode.engine(EngineConfig { step_rows, max_branches: 32, ..roomy() });
         let mut generator = Generator::new(engine.clone(), Hear::Finishes, Release::EachSample);
         let prompts: Vec<Vec<TokenId>> = (1..5).map(|salt| prompt(salt, 150)).collect();
         let (params, stop) = (params(), length(1));
@@ -370,11 +360,10 @@ fn choices_of<'a>(context: &'a [TokenId], continuations: &'a [Vec<TokenId>]) -> 
     ChoicesRequest { context, continuations, tops: 1, priority: Priority::default() }
 }
 
-#[test]
-fn choices_of_one_request_cost_what_single_requests_cost() {
+fn choices_of_one_request_cost_what_single_requests_cost(mode: Mode) {
     let shots = prompt(0, 90);
     let choices: Vec<Vec<TokenId>> = (0..4).map(|letter| prompt(1000 + letter, 3)).collect();
-    let engine = engine(roomy());
+    let engine = mode.engine(roomy());
     let mut generator = Generator::new(engine.clone(), Hear::Finishes, Release::EachSample);
     for question in 0..3 {
         let context = [&shots[..], &prompt(1 + question, 20)].concat();
@@ -393,10 +382,22 @@ fn choices_of_one_request_cost_what_single_requests_cost() {
     assert_eq!(engine.metrics().unwrap().rows, distinct_tokens(&texts));
 }
 
-#[test]
-fn more_tops_than_the_vocabulary_has_tokens_are_all_of_them() {
-    let engine = engine(roomy());
+fn more_tops_than_the_vocabulary_has_tokens_are_all_of_them(mode: Mode) {
+    let engine = mode.engine(roomy());
     let root = engine.root(prompt(1, 3)).unwrap();
     let all = finish(&engine, Extend::given(root, prompt(2, 4), Some(2 * VOCAB as usize)));
     assert!(all.top.iter().all(|top| top.len() == VOCAB as usize));
+}
+
+in_modes! {
+    in_turn, run_ahead:
+    whatever_comes_when_scores_are_those_of_the_text_alone,
+    what_texts_share_is_computed_once,
+    no_token_is_scored_twice,
+    thousands_of_choices_behind_one_prompt_run_in_full_steps,
+    a_text_that_was_sampled_is_scored_by_one_row,
+    a_cancelled_twin_leaves_nobody_behind,
+    samples_of_a_scored_prompt_compute_it_once,
+    choices_of_one_request_cost_what_single_requests_cost,
+    more_tops_than_the_vocabulary_has_tokens_are_all_of_them,
 }

@@ -6,7 +6,7 @@ use offshoot::ids::BranchId;
 use offshoot::plan::Planner;
 
 use super::bench::{
-    Shape, draw, engine, engine_of, finishes, give, key, mislead, pages, params, prompt, room_for, roomy, score, unsure,
+    Mode, Shape, draw, finishes, give, key, mislead, pages, params, prompt, room_for, roomy, score, unsure,
 };
 use offshoot::dice::Dice;
 
@@ -81,32 +81,29 @@ fn assert_nothing_is_held(engine: &EngineHandle) {
     assert_eq!(engine.metrics().expect("the engine lives").kv_bytes_held, 0);
 }
 
-#[test]
-fn a_search_tells_the_same_story_in_a_corner() {
-    stories_in_corners(Shape::Full, SHORT, 12);
+fn a_search_tells_the_same_story_in_a_corner(mode: Mode) {
+    stories_in_corners(mode, Shape::Full, SHORT, 12);
 }
 
 /// Pages behind windows are freed when they are short: the roomy engine frees those of branches only.
-#[test]
-fn a_search_with_windows_tells_the_same_story_in_a_corner() {
-    stories_in_corners(Shape::Windowed, SHORT, 4);
-    stories_in_corners(Shape::LongWindowed, LONG, 8);
-    stories_in_corners(Shape::LongMixed, LONG, 8);
+fn a_search_with_windows_tells_the_same_story_in_a_corner(mode: Mode) {
+    stories_in_corners(mode, Shape::Windowed, SHORT, 4);
+    stories_in_corners(mode, Shape::LongWindowed, LONG, 8);
+    stories_in_corners(mode, Shape::LongMixed, LONG, 8);
 }
 
 /// States are evicted and computed again.
-#[test]
-fn a_search_with_states_tells_the_same_story_in_a_corner() {
-    stories_in_corners(Shape::Hybrid, SHORT, 8);
+fn a_search_with_states_tells_the_same_story_in_a_corner(mode: Mode) {
+    stories_in_corners(mode, Shape::Hybrid, SHORT, 8);
 }
 
-fn stories_in_corners(shape: Shape, lengths: Lengths, seeds: u64) {
+fn stories_in_corners(mode: Mode, shape: Shape, lengths: Lengths, seeds: u64) {
     // The longest branch alone.
-    let facts = engine_of(shape, roomy()).facts().clone();
+    let facts = mode.engine_of(shape, roomy()).facts().clone();
     let least = facts.path_pages(lengths.branch as usize, 0);
     for seed in 0..seeds {
         let roomy = EngineConfig { planner: Planner::Flat, ..roomy() };
-        let expected = story(&engine_of(shape, roomy.clone()), seed, lengths);
+        let expected = story(&mode.engine_of(shape, roomy.clone()), seed, lengths);
         let with = |more: usize| room_for(&facts, least + more * least / 10);
         let corners = [
             EngineConfig { step_rows: 5, max_branches: 3, pool: with(4), ..roomy.clone() },
@@ -116,7 +113,7 @@ fn stories_in_corners(shape: Shape, lengths: Lengths, seeds: u64) {
             EngineConfig { planner: Planner::SingleLevel, pool: with(50), ..roomy },
         ];
         for corner in corners {
-            let engine = engine_of(shape, corner.clone());
+            let engine = mode.engine_of(shape, corner.clone());
             mislead(&engine);
             assert_eq!(story(&engine, seed, lengths), expected, "{shape:?}, seed {seed}, {corner:?}");
             assert_nothing_is_held(&engine);
@@ -124,10 +121,9 @@ fn stories_in_corners(shape: Shape, lengths: Lengths, seeds: u64) {
     }
 }
 
-#[test]
-fn searches_on_many_threads_do_not_see_each_other() {
-    let expected: Vec<_> = (20..26).map(|seed| story(&engine(roomy()), seed, SHORT)).collect();
-    let shared = engine(EngineConfig { step_rows: 16, max_branches: 12, swap_bytes: 1 << 17, ..pages(40) });
+fn searches_on_many_threads_do_not_see_each_other(mode: Mode) {
+    let expected: Vec<_> = (20..26).map(|seed| story(&mode.engine(roomy()), seed, SHORT)).collect();
+    let shared = mode.engine(EngineConfig { step_rows: 16, max_branches: 12, swap_bytes: 1 << 17, ..pages(40) });
     mislead(&shared);
     let told: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (20..26)
@@ -142,4 +138,12 @@ fn searches_on_many_threads_do_not_see_each_other() {
     });
     assert_eq!(told, expected);
     assert_nothing_is_held(&shared);
+}
+
+in_modes! {
+    in_turn, run_ahead, replicas:
+    a_search_tells_the_same_story_in_a_corner,
+    a_search_with_windows_tells_the_same_story_in_a_corner,
+    a_search_with_states_tells_the_same_story_in_a_corner,
+    searches_on_many_threads_do_not_see_each_other,
 }

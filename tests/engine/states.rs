@@ -8,7 +8,7 @@ use offshoot::backend::{Pick, StateDtype};
 use offshoot::engine::{EngineConfig, EngineHandle, Extend, PoolSize};
 use offshoot::ids::{BranchId, TokenId};
 
-use super::bench::{Shape, draw, engine_of, finishes, key, length, pages, params, prompt, roomy, score};
+use super::bench::{Mode, Shape, draw, finishes, key, length, pages, params, prompt, roomy, score};
 use super::plain::forward;
 use offshoot::dice::Dice;
 
@@ -60,8 +60,7 @@ fn forks(engine: &EngineHandle, dice: &mut Dice, text: &[TokenId]) -> HashMap<us
     found
 }
 
-#[test]
-fn forks_at_every_offset_compute_what_a_fresh_computation_does() {
+fn forks_at_every_offset_compute_what_a_fresh_computation_does(mode: Mode) {
     static EXPECTED: OnceLock<HashMap<usize, Vec<f32>>> = OnceLock::new();
     let text = prompt(1, PROMPT);
     let of_fork = |at: usize| (at, fresh(&fork_at(at, &text))[at - 1..].to_vec());
@@ -76,7 +75,7 @@ fn forks_at_every_offset_compute_what_a_fresh_computation_does() {
             (5, pages(80)),
         ] {
             let config = EngineConfig { step_rows, max_branches: dice.within(2, 30) as usize, ..config };
-            let engine = engine_of(Shape::Hybrid, config.clone());
+            let engine = mode.engine_of(Shape::Hybrid, config.clone());
             for (at, found) in forks(&engine, &mut dice, &text) {
                 assert_eq!(found, expected[&at], "a fork at {at}, seed {seed}, {config:?}");
             }
@@ -100,11 +99,10 @@ fn forks_are_told_the_same_wherever_their_states_have_been() {
 }
 
 /// 20 problems below one few-shot prompt, 1,024 leaves in all, which all run at once.
-#[test]
-fn a_wide_tree_holds_a_state_for_each_leaf_and_each_fork_and_few_more() {
+fn a_wide_tree_holds_a_state_for_each_leaf_and_each_fork_and_few_more(mode: Mode) {
     let (problems, leaves) = (20, 1024);
     let config = EngineConfig { max_branches: leaves, ..pages(12_000) };
-    let engine = engine_of(Shape::Hybrid, config);
+    let engine = mode.engine_of(Shape::Hybrid, config);
     assert_eq!(engine.facts().max_branches, leaves);
     let shots = prompt(1, 90);
     let mut extends = Vec::new();
@@ -123,12 +121,11 @@ fn a_wide_tree_holds_a_state_for_each_leaf_and_each_fork_and_few_more() {
 }
 
 /// 40 prompts, of which four run at a time: each begins from the state where it parts from those before.
-#[test]
-fn a_state_is_kept_where_the_next_prompts_part() {
+fn a_state_is_kept_where_the_next_prompts_part(mode: Mode) {
     let (prompts, shared, own, drawn) = (40, 200, 30, 3);
     for step_rows in [256, 64, 33] {
         let config = EngineConfig { max_branches: 4, step_rows, ..roomy() };
-        let engine = engine_of(Shape::Hybrid, config);
+        let engine = mode.engine_of(Shape::Hybrid, config);
         let extend = |number: u64| {
             let root = engine.root([prompt(1, shared), prompt(10 + number, own)].concat()).unwrap();
             draw(root, key("part", number), params(), length(drawn))
@@ -140,15 +137,22 @@ fn a_state_is_kept_where_the_next_prompts_part() {
     }
 }
 
-#[test]
-fn fewer_branches_run_where_states_are_few_and_one_needs_room() {
-    let facts = engine_of(Shape::Hybrid, roomy()).facts().clone();
+fn fewer_branches_run_where_states_are_few_and_one_needs_room(mode: Mode) {
+    let facts = mode.engine_of(Shape::Hybrid, roomy()).facts().clone();
     // Two layers of four heads of 8 x 12, and four inputs of 80 channels each; f32.
     assert_eq!(facts.state_bytes, 2 * (4 * 8 * 12 + 4 * (2 * 2 * 8 + 4 * 12)) * 4);
     let of = |states: usize| EngineConfig { pool: PoolSize::Bytes(2 * states * facts.state_bytes), ..roomy() };
-    let few = engine_of(Shape::Hybrid, of(9));
+    let few = mode.engine_of(Shape::Hybrid, of(9));
     assert_eq!((few.facts().states, few.facts().max_branches), (9, 4));
     let (backend, decoder) = super::bench::decoder(Shape::Hybrid);
     let error = offshoot::engine::Engine::build(backend, decoder, None, of(1)).map(drop).unwrap_err().to_string();
     assert!(error.contains("for the states of one branch") && error.contains("in which no branch fits"), "{error}");
+}
+
+in_modes! {
+    in_turn, run_ahead:
+    forks_at_every_offset_compute_what_a_fresh_computation_does,
+    a_wide_tree_holds_a_state_for_each_leaf_and_each_fork_and_few_more,
+    a_state_is_kept_where_the_next_prompts_part,
+    fewer_branches_run_where_states_are_few_and_one_needs_room,
 }

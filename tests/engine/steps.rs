@@ -5,14 +5,11 @@ use offshoot::backend::MOST_COUNTED;
 use offshoot::engine::{EngineConfig, PoolSize, SamplingParams, Stop};
 use offshoot::ids::TokenId;
 
-use super::bench::{
-    Shape, draw, engine, engine_of, finish, finishes, key, length, pages, params, prompt, roomy, sample, score,
-};
+use super::bench::{Mode, Shape, draw, finish, finishes, key, length, pages, params, prompt, roomy, sample, score};
 
-#[test]
-fn a_step_that_only_goes_on_is_not_planned_anew() {
+fn a_step_that_only_goes_on_is_not_planned_anew(mode: Mode) {
     for shape in [Shape::Full, Shape::Windowed, Shape::Hybrid] {
-        let engine = engine_of(shape, roomy());
+        let engine = mode.engine_of(shape, roomy());
         sample(&engine, "item", prompt(1, 48), 8, length(49));
         let metrics = engine.metrics().unwrap();
         // The prompt, and the first token behind it, which begins a segment; not the pages that follow.
@@ -20,11 +17,10 @@ fn a_step_that_only_goes_on_is_not_planned_anew() {
     }
 }
 
-#[test]
-fn what_an_advanced_plan_reads_is_counted_as_if_it_were_new() {
+fn what_an_advanced_plan_reads_is_counted_as_if_it_were_new(mode: Mode) {
     // What is begun for one token is planned anew for each.
     let run = |tokens: usize| {
-        let engine = engine(roomy());
+        let engine = mode.engine(roomy());
         let root = engine.root(prompt(1, 40)).unwrap();
         let children = engine.fork(root, 5).unwrap();
         let mut drawn = vec![Vec::new(); children.len()];
@@ -44,44 +40,39 @@ fn what_an_advanced_plan_reads_is_counted_as_if_it_were_new() {
     assert_eq!(advanced.kv_bytes_peak, planned.kv_bytes_peak);
 }
 
-#[test]
-fn a_step_with_penalties_goes_on_like_any_other() {
-    let replanned = |params: SamplingParams, run_ahead: bool| {
-        let engine = engine(EngineConfig { run_ahead, ..roomy() });
+fn a_step_with_penalties_goes_on_like_any_other(mode: Mode) {
+    let replanned = |params: SamplingParams| {
+        let engine = mode.engine(roomy());
         let root = engine.root(prompt(1, 16)).unwrap();
         let children = engine.fork(root, 6).unwrap();
         let extends = (0..).zip(children).map(|(i, child)| draw(child, key("item", i), params.clone(), length(140)));
         finishes(&engine, extends.collect());
         engine.metrics().unwrap().steps_replanned
     };
-    for run_ahead in [false, true] {
-        let plain = replanned(params(), run_ahead);
-        for params in [
-            SamplingParams { frequency_penalty: 0.01, ..params() },
-            SamplingParams { presence_penalty: 0.5, ..params() },
-            SamplingParams { repetition_penalty: 1.1, logit_bias: vec![(TokenId(9), 1.0)], ..params() },
-        ] {
-            // Once more where as many tokens are counted as a backend does by itself.
-            assert_eq!(replanned(params, run_ahead), plain + 140 / MOST_COUNTED as u64);
-        }
+    let plain = replanned(params());
+    for params in [
+        SamplingParams { frequency_penalty: 0.01, ..params() },
+        SamplingParams { presence_penalty: 0.5, ..params() },
+        SamplingParams { repetition_penalty: 1.1, logit_bias: vec![(TokenId(9), 1.0)], ..params() },
+    ] {
+        // Once more where as many tokens are counted as a backend does by itself.
+        assert_eq!(replanned(params), plain + 140 / MOST_COUNTED as u64);
     }
 }
 
-#[test]
-fn a_ban_that_ends_is_planned_anew() {
-    let engine = engine(roomy());
+fn a_ban_that_ends_is_planned_anew(mode: Mode) {
+    let engine = mode.engine(roomy());
     let ends = SamplingParams { logit_bias: vec![(super::bench::EOS, 1e4)], ..params() };
     let root = engine.root(prompt(1, 16)).unwrap();
     let stop = Stop { min_tokens: 7, ..Stop::max_tokens(30) };
     assert_eq!(finish(&engine, draw(root, key("item", 0), ends, stop)).tokens.len(), 7);
 }
 
-#[test]
-fn many_scores_share_out_the_rows_whose_logits_are_wanted() {
+fn many_scores_share_out_the_rows_whose_logits_are_wanted(mode: Mode) {
     // 256 rows may want logits: fewer than all these ask for at once.
     let config = EngineConfig { max_branches: 300, step_rows: 4000, ..roomy() };
     let run = |config: EngineConfig| {
-        let engine = engine(config);
+        let engine = mode.engine(config);
         let root = engine.root(prompt(1, 20)).unwrap();
         let children = engine.fork(root, 40).unwrap();
         let extends = (0..).zip(children).map(|(i, child)| match i % 4 {
@@ -107,4 +98,13 @@ fn memory_that_is_not_there_is_refused() {
     assert!(error.to_string().starts_with("free memory for keys and values"), "{error}");
     assert!(refused(PoolSize::Bytes(1)).to_string().contains("at least one page"));
     assert!(refused(PoolSize::Share { of_free: 1.5, at_most: 1 << 20 }).to_string().contains("from 0 to 1"));
+}
+
+in_modes! {
+    in_turn, run_ahead:
+    a_step_that_only_goes_on_is_not_planned_anew,
+    what_an_advanced_plan_reads_is_counted_as_if_it_were_new,
+    a_step_with_penalties_goes_on_like_any_other,
+    a_ban_that_ends_is_planned_anew,
+    many_scores_share_out_the_rows_whose_logits_are_wanted,
 }

@@ -3,7 +3,7 @@
 use offshoot::engine::{EngineHandle, Finish, FinishReason, SamplingParams, Stop};
 use offshoot::ids::TokenId;
 
-use super::bench::{CONTEXT, EOS, draw, engine, finish, key, length, prompt, roomy};
+use super::bench::{CONTEXT, EOS, Mode, draw, finish, key, length, prompt, roomy};
 
 /// Only letters, so that text and tokens correspond one to one.
 fn letters() -> SamplingParams {
@@ -16,9 +16,8 @@ fn run(engine: &EngineHandle, params: SamplingParams, stop: Stop) -> Finish {
     finish(engine, draw(root, key("item", 0), params, stop))
 }
 
-#[test]
-fn a_stop_string_ends_the_text_wherever_token_borders_lie() {
-    let engine = engine(roomy());
+fn a_stop_string_ends_the_text_wherever_token_borders_lie(mode: Mode) {
+    let engine = mode.engine(roomy());
     let whole = run(&engine, letters(), length(30));
     assert_eq!(whole.text.len(), 30);
     for (at, len) in [(0, 1), (3, 3), (10, 7), (25, 5)] {
@@ -35,9 +34,8 @@ fn a_stop_string_ends_the_text_wherever_token_borders_lie() {
     }
 }
 
-#[test]
-fn the_text_is_that_of_the_tokens() {
-    let engine = engine(roomy());
+fn the_text_is_that_of_the_tokens(mode: Mode) {
+    let engine = mode.engine(roomy());
     // Tokens 128 and up are parts of characters, mostly of none that exist.
     let drawn = run(&engine, SamplingParams::default(), length(60));
     assert_eq!(drawn.text, super::bench::tokenizer().decode(&drawn.tokens));
@@ -51,9 +49,8 @@ fn the_text_is_that_of_the_tokens() {
     assert_eq!(texts, ["a\u{fffd}", "é\u{fffd}", "漢"]);
 }
 
-#[test]
-fn no_stop_acts_before_min_tokens() {
-    let engine = engine(roomy());
+fn no_stop_acts_before_min_tokens(mode: Mode) {
+    let engine = mode.engine(roomy());
     let whole = run(&engine, letters(), length(30));
     let stop = Stop { strings: vec![whole.text[..1].to_owned()], min_tokens: 5, ..length(30) };
     let late = run(&engine, letters(), stop);
@@ -61,9 +58,8 @@ fn no_stop_acts_before_min_tokens() {
     assert_eq!(late.tokens.len(), again.map_or(30, |at| at + 1).max(5));
 }
 
-#[test]
-fn a_stop_token_is_not_kept() {
-    let engine = engine(roomy());
+fn a_stop_token_is_not_kept(mode: Mode) {
+    let engine = mode.engine(roomy());
     let whole = run(&engine, letters(), length(30));
     let token = whole.tokens[6];
     let first = whole.tokens.iter().position(|&t| t == token).unwrap();
@@ -78,9 +74,8 @@ fn a_stop_token_is_not_kept() {
     assert_eq!(kept.tokens, whole.tokens[..=first]);
 }
 
-#[test]
-fn the_models_end_of_text_ends_the_branch() {
-    let engine = engine(roomy());
+fn the_models_end_of_text_ends_the_branch(mode: Mode) {
+    let engine = mode.engine(roomy());
     let ending = SamplingParams { logit_bias: vec![(EOS, 1e4)], ..SamplingParams::default() };
     let at_once = run(&engine, ending.clone(), Stop::max_tokens(9));
     assert_eq!((at_once.reason, at_once.tokens.len()), (FinishReason::EndOfText, 0));
@@ -90,9 +85,8 @@ fn the_models_end_of_text_ends_the_branch() {
     assert_eq!((never.reason, never.tokens), (FinishReason::Length, vec![EOS; 9]));
 }
 
-#[test]
-fn a_branch_goes_on_after_a_stop_as_if_the_stop_token_had_not_been_drawn() {
-    let engine = engine(roomy());
+fn a_branch_goes_on_after_a_stop_as_if_the_stop_token_had_not_been_drawn(mode: Mode) {
+    let engine = mode.engine(roomy());
     let ending = SamplingParams { logit_bias: vec![(EOS, 1e4)], ..SamplingParams::default() };
     let root = engine.root(prompt(1, 20)).unwrap();
     finish(&engine, draw(root, key("item", 0), ending, Stop::max_tokens(9)));
@@ -100,12 +94,22 @@ fn a_branch_goes_on_after_a_stop_as_if_the_stop_token_had_not_been_drawn() {
     assert_eq!(on, run(&engine, letters(), length(9)));
 }
 
-#[test]
-fn a_full_context_ends_the_branch() {
-    let engine = engine(roomy());
+fn a_full_context_ends_the_branch(mode: Mode) {
+    let engine = mode.engine(roomy());
     let root = engine.root(prompt(1, CONTEXT - 5)).unwrap();
     let full = finish(&engine, draw(root, key("item", 0), letters(), length(100)));
     assert_eq!((full.reason, full.tokens.len()), (FinishReason::ContextFull, 5));
     let more = finish(&engine, draw(root, key("item", 0), letters(), length(100)));
     assert_eq!((more.reason, more.tokens.len()), (FinishReason::ContextFull, 0));
+}
+
+in_modes! {
+    in_turn, run_ahead, replicas:
+    a_stop_string_ends_the_text_wherever_token_borders_lie,
+    the_text_is_that_of_the_tokens,
+    no_stop_acts_before_min_tokens,
+    a_stop_token_is_not_kept,
+    the_models_end_of_text_ends_the_branch,
+    a_branch_goes_on_after_a_stop_as_if_the_stop_token_had_not_been_drawn,
+    a_full_context_ends_the_branch,
 }

@@ -3,9 +3,7 @@
 use offshoot::engine::{EngineConfig, EngineHandle, Finish, Metrics, PoolSize};
 use offshoot::ids::BranchId;
 
-use super::bench::{
-    Shape, draw, engine, engine_of, finishes, key, length, mislead, pages, params, prompt, roomy, score, unsure,
-};
+use super::bench::{Mode, Shape, draw, finishes, key, length, mislead, pages, params, prompt, roomy, score, unsure};
 
 /// Six samples of 70 tokens of each of two prompts of 40, started at once, then scores of the same length.
 fn crowd(engine: &EngineHandle) -> Vec<Finish> {
@@ -25,20 +23,19 @@ fn crowd(engine: &EngineHandle) -> Vec<Finish> {
     told
 }
 
-fn run(config: EngineConfig) -> (Vec<Finish>, Metrics) {
-    let engine = engine(config);
+fn run(mode: Mode, config: EngineConfig) -> (Vec<Finish>, Metrics) {
+    let engine = mode.engine(config);
     (crowd(&engine), engine.metrics().unwrap())
 }
 
-#[test]
-fn whoever_yields_draws_the_same() {
-    let page_bytes = engine(pages(1)).facts().page_bytes;
-    let (expected, metrics) = run(roomy());
+fn whoever_yields_draws_the_same(mode: Mode) {
+    let page_bytes = mode.engine(pages(1)).facts().page_bytes;
+    let (expected, metrics) = run(mode, roomy());
     assert_eq!(metrics.preemptions, 0);
     let (mut swapped, mut recomputed) = (0, 0);
     for capacity in [9, 12, 16, 23, 40] {
         for swap_pages in [0, 3, 1000] {
-            let (drawn, metrics) = run(EngineConfig { swap_bytes: swap_pages * page_bytes, ..pages(capacity) });
+            let (drawn, metrics) = run(mode, EngineConfig { swap_bytes: swap_pages * page_bytes, ..pages(capacity) });
             assert_eq!(drawn, expected, "{capacity} pages, {swap_pages} in host memory");
             assert!(metrics.swapped_in <= metrics.swapped_out && metrics.swapped_out <= metrics.preemptions);
             assert!(metrics.swapped_in_bytes <= metrics.swapped_out_bytes);
@@ -55,18 +52,17 @@ fn whoever_yields_draws_the_same() {
 }
 
 /// Pages, and states with them.
-#[test]
-fn what_is_swapped_is_not_computed_again() {
-    [Shape::Full, Shape::Hybrid].into_iter().for_each(swapped_is_not_computed_again);
+fn what_is_swapped_is_not_computed_again(mode: Mode) {
+    [Shape::Full, Shape::Hybrid].into_iter().for_each(|shape| swapped_is_not_computed_again(mode, shape));
 }
 
-fn swapped_is_not_computed_again(shape: Shape) {
-    let facts = engine_of(shape, roomy()).facts().clone();
+fn swapped_is_not_computed_again(mode: Mode, shape: Shape) {
+    let facts = mode.engine_of(shape, roomy()).facts().clone();
     let run = |swap_pages: usize| {
         let swap_bytes = swap_pages * (facts.page_bytes + facts.state_bytes);
         // Pages are short, states are not.
         let pool = PoolSize::Share { of_free: 0.5, at_most: 20 * facts.page_bytes };
-        let engine = engine_of(shape, EngineConfig { swap_bytes, pool, swap_at_any_cost: true, ..roomy() });
+        let engine = mode.engine_of(shape, EngineConfig { swap_bytes, pool, swap_at_any_cost: true, ..roomy() });
         mislead(&engine);
         let root = engine.root(prompt(1, 40)).unwrap();
         let children = engine.fork(root, 5).unwrap();
@@ -83,10 +79,9 @@ fn swapped_is_not_computed_again(shape: Shape) {
     assert_eq!(with.tokens_recomputed, 0, "{with:?}");
 }
 
-#[test]
-fn branches_that_take_all_they_may_are_not_let_in_to_be_dropped() {
+fn branches_that_take_all_they_may_are_not_let_in_to_be_dropped(mode: Mode) {
     // Each takes 5 pages beside the 3 of its prompt: three fit at once.
-    let engine = engine(pages(18));
+    let engine = mode.engine(pages(18));
     let root = engine.root(prompt(1, 40)).unwrap();
     let children = engine.fork(root, 12).unwrap();
     let extends = (0..).zip(children).map(|(i, child)| draw(child, key("item", i), params(), length(70)));
@@ -94,4 +89,11 @@ fn branches_that_take_all_they_may_are_not_let_in_to_be_dropped() {
     let metrics = engine.metrics().unwrap();
     assert_eq!((metrics.preemptions, metrics.tokens_recomputed), (0, 0));
     assert!(metrics.steps < 12 / 2 * 70, "more than two ran at once: {} steps", metrics.steps);
+}
+
+in_modes! {
+    in_turn, run_ahead:
+    whoever_yields_draws_the_same,
+    what_is_swapped_is_not_computed_again,
+    branches_that_take_all_they_may_are_not_let_in_to_be_dropped,
 }

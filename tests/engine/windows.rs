@@ -12,7 +12,7 @@ use offshoot::model::{Decoder, ModelConfig};
 use offshoot::tree::SamplingTree;
 
 use super::bench::{
-    Shape, draw, engine_of, finish, finishes, key, length, mislead, outcomes, pages, params, prompt, roomy, score,
+    Mode, Shape, draw, finish, finishes, key, length, mislead, outcomes, pages, params, prompt, roomy, score,
     tokenizer, unsure,
 };
 use super::plain::forward;
@@ -27,12 +27,11 @@ const PAGE: usize = 16;
 /// begin and end.
 const OWN_PAGES: usize = (WINDOW + 2 * TILE).div_ceil(PAGE) + 2;
 
-#[test]
-fn a_branch_far_behind_its_window_holds_few_pages_and_draws_the_same() {
+fn a_branch_far_behind_its_window_holds_few_pages_and_draws_the_same(mode: Mode) {
     let given = prompt(3, 30);
     // Less than half of the text.
     let config = EngineConfig { step_rows: 16, ..pages(2 + OWN_PAGES) };
-    let engine = engine_of(Shape::LongWindowed, config);
+    let engine = mode.engine_of(Shape::LongWindowed, config);
     let page_bytes = engine.facts().page_bytes as u64;
     let root = engine.root(given.clone()).unwrap();
     let child = engine.fork(root, 1).unwrap()[0];
@@ -55,7 +54,7 @@ fn a_branch_far_behind_its_window_holds_few_pages_and_draws_the_same() {
     let more = finish(&engine, draw(child, key("more", 0), Default::default(), length(40)));
     let fork = engine.fork(child, 1).unwrap()[0];
     let forked = finish(&engine, draw(fork, key("fork", 0), params(), length(40)));
-    let roomy = engine_of(Shape::LongWindowed, roomy());
+    let roomy = mode.engine_of(Shape::LongWindowed, roomy());
     let root = roomy.root(whole.clone()).unwrap();
     let expected = finish(&roomy, draw(root, key("more", 0), Default::default(), length(40)));
     assert_eq!((more.tokens.clone(), more.logprobs), (expected.tokens, expected.logprobs));
@@ -75,11 +74,10 @@ fn crowd(engine: &EngineHandle) -> Vec<Finish> {
     told
 }
 
-#[test]
-fn branches_behind_their_windows_share_a_pool_and_come_back_from_shortage() {
-    let page_bytes = engine_of(Shape::LongWindowed, pages(1)).facts().page_bytes;
+fn branches_behind_their_windows_share_a_pool_and_come_back_from_shortage(mode: Mode) {
+    let page_bytes = mode.engine_of(Shape::LongWindowed, pages(1)).facts().page_bytes;
     let run = |config: EngineConfig| -> (Vec<Finish>, Metrics) {
-        let engine = engine_of(Shape::LongWindowed, config);
+        let engine = mode.engine_of(Shape::LongWindowed, config);
         let told = crowd(&engine);
         (told, engine.metrics().unwrap())
     };
@@ -98,14 +96,13 @@ fn branches_behind_their_windows_share_a_pool_and_come_back_from_shortage() {
     }
 }
 
-#[test]
-fn swapped_branches_keep_only_what_their_windows_see() {
-    let page_bytes = engine_of(Shape::LongWindowed, pages(1)).facts().page_bytes;
-    let engine = engine_of(Shape::LongWindowed, EngineConfig { swap_bytes: 1000 * page_bytes, ..pages(24) });
+fn swapped_branches_keep_only_what_their_windows_see(mode: Mode) {
+    let page_bytes = mode.engine_of(Shape::LongWindowed, pages(1)).facts().page_bytes;
+    let engine = mode.engine_of(Shape::LongWindowed, EngineConfig { swap_bytes: 1000 * page_bytes, ..pages(24) });
     mislead(&engine);
     let drawn = crowd(&engine);
     let metrics = engine.metrics().unwrap();
-    let alone = engine_of(Shape::LongWindowed, roomy());
+    let alone = mode.engine_of(Shape::LongWindowed, roomy());
     assert_eq!(drawn, crowd(&alone));
     assert!(metrics.swapped_out > 0, "{metrics:?}");
     let each = metrics.swapped_out_bytes / metrics.swapped_out / page_bytes as u64;
@@ -113,8 +110,8 @@ fn swapped_branches_keep_only_what_their_windows_see() {
 }
 
 /// Steps of 16 rows, and so many pages of the model's.
-fn facts_and_config(shape: Shape, pages: impl Fn(&EngineFacts) -> usize) -> (EngineFacts, EngineConfig) {
-    let facts = engine_of(shape, small_steps(roomy())).facts().clone();
+fn facts_and_config(mode: Mode, shape: Shape, pages: impl Fn(&EngineFacts) -> usize) -> (EngineFacts, EngineConfig) {
+    let facts = mode.engine_of(shape, small_steps(roomy())).facts().clone();
     let pool = PoolSize::Bytes(pages(&facts) * facts.page_bytes);
     let config = small_steps(EngineConfig { pool, ..roomy() });
     (facts, config)
@@ -124,16 +121,15 @@ fn small_steps(config: EngineConfig) -> EngineConfig {
     EngineConfig { step_rows: 16, max_branches: 8, ..config }
 }
 
-#[test]
-fn a_long_prompt_needs_few_pages_of_layers_with_a_window() {
+fn a_long_prompt_needs_few_pages_of_layers_with_a_window(mode: Mode) {
     const GIVEN: usize = 500;
     const DRAWN: usize = 60;
     for shape in [Shape::LongWindowed, Shape::LongMixed] {
-        let (facts, config) = facts_and_config(shape, |facts| facts.path_pages(GIVEN, DRAWN));
+        let (facts, config) = facts_and_config(mode, shape, |facts| facts.path_pages(GIVEN, DRAWN));
         let all = facts.page_groups.count() * (GIVEN + DRAWN - 1).div_ceil(PAGE);
         assert!(facts.path_pages(GIVEN, DRAWN) < all * 4 / 5, "{} of {all} pages", facts.path_pages(GIVEN, DRAWN));
         let run = |config: EngineConfig| {
-            let engine = engine_of(shape, config);
+            let engine = mode.engine_of(shape, config);
             let root = engine.root(prompt(5, GIVEN)).unwrap();
             let drawn = finish(&engine, draw(root, key("long", 0), params(), length(DRAWN)));
             // Its end, and what comes of it, can go on; only then is it gone.
@@ -151,12 +147,11 @@ fn a_long_prompt_needs_few_pages_of_layers_with_a_window() {
     }
 }
 
-#[test]
-fn a_prompt_that_fits_by_no_count_is_refused_with_what_it_needs() {
+fn a_prompt_that_fits_by_no_count_is_refused_with_what_it_needs(mode: Mode) {
     for shape in [Shape::LongWindowed, Shape::LongMixed] {
         // Nothing is left for the layers without a window, or for a step.
-        let (facts, config) = facts_and_config(shape, |facts| facts.page_groups.count() * 5);
-        let engine = engine_of(shape, config);
+        let (facts, config) = facts_and_config(mode, shape, |facts| facts.page_groups.count() * 5);
+        let engine = mode.engine_of(shape, config);
         let root = engine.root(prompt(5, 500)).unwrap();
         let failed = outcomes(&engine, vec![draw(root, key("long", 0), params(), length(2))]).remove(0);
         let text = failed.unwrap_err().to_string();
@@ -173,14 +168,13 @@ fn levels() -> Vec<Vec<TokenId>> {
     ends.collect()
 }
 
-#[test]
-fn what_later_prompts_share_is_kept_where_pages_are_short() {
+fn what_later_prompts_share_is_kept_where_pages_are_short(mode: Mode) {
     let texts = levels();
     let beginnings = texts.iter().flat_map(|text| (1..=text.len()).map(|end| &text[..end]));
     let distinct = beginnings.collect::<HashSet<_>>().len();
     for shape in [Shape::LongWindowed, Shape::LongMixed] {
         let run = |config: EngineConfig| {
-            let engine = engine_of(shape, config);
+            let engine = mode.engine_of(shape, config);
             let roots: Vec<_> = texts.iter().map(|text| engine.root(text.clone()).unwrap()).collect();
             let extend = |(i, &root): (u64, &BranchId)| draw(root, key("level", i), params(), length(20));
             let drawn = finishes(&engine, (0..).zip(&roots).map(extend).collect::<Vec<Extend>>());
@@ -188,7 +182,7 @@ fn what_later_prompts_share_is_kept_where_pages_are_short() {
             (drawn, engine.metrics().unwrap())
         };
         // About two paths, of nine that share much.
-        let (facts, config) = facts_and_config(shape, |facts| 2 * facts.path_pages(260, 20));
+        let (facts, config) = facts_and_config(mode, shape, |facts| 2 * facts.path_pages(260, 20));
         let (drawn, metrics) = run(config);
         let (expected, roomy) = run(small_steps(roomy()));
         assert_eq!(drawn, expected, "{shape:?}");
@@ -201,7 +195,7 @@ fn what_later_prompts_share_is_kept_where_pages_are_short() {
 }
 
 /// An engine of layers some of which have a window.
-fn engine_of_layers(layers: &[&str], window: u32, config: EngineConfig) -> EngineHandle {
+fn engine_of_layers(mode: Mode, layers: &[&str], window: u32, config: EngineConfig) -> EngineHandle {
     let json = serde_json::json!({ "model_type": "qwen3", "hidden_size": 32, "num_hidden_layers": layers.len(),
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 48, "vocab_size": 256,
         "eos_token_id": 0, "max_position_embeddings": 640, "rms_norm_eps": 1e-5, "tie_word_embeddings": false,
@@ -209,7 +203,7 @@ fn engine_of_layers(layers: &[&str], window: u32, config: EngineConfig) -> Engin
     let mut cpu = Cpu::open().unwrap();
     let model = ModelConfig::from_json(&json.to_string()).unwrap();
     let decoder = Decoder::random(&mut cpu, model, Dtype::F32, 7).unwrap();
-    let config = EngineConfig { check_plans: true, run_ahead: super::RUN_AHEAD, ..config };
+    let config = EngineConfig { check_plans: true, run_ahead: mode.run_ahead, ..config };
     Engine::start(cpu, decoder, Some(tokenizer()), config).unwrap()
 }
 
@@ -230,8 +224,7 @@ fn samples_and_scores(engine: &EngineHandle) -> Vec<Finish> {
     told
 }
 
-#[test]
-fn any_layers_may_have_a_window() {
+fn any_layers_may_have_a_window(mode: Mode) {
     let (mut preempted, mut freed) = (0, 0);
     for seed in 0..6 {
         let mut dice = Dice::new(seed);
@@ -239,7 +232,7 @@ fn any_layers_may_have_a_window() {
         let mut layers: Vec<&str> = (0..dice.within(2, 6)).map(|_| some(&mut dice)).collect();
         layers.push("sliding_attention");
         let (window, rows) = (dice.within(1, 90), dice.within(5, 70) as usize);
-        let of = |config| engine_of_layers(&layers, window, small_steps(config));
+        let of = |config| engine_of_layers(mode, &layers, window, small_steps(config));
         let roomy_engine = of(roomy());
         let expected = samples_and_scores(&roomy_engine);
         let (facts, peak) = (roomy_engine.facts(), roomy_engine.metrics().unwrap().kv_bytes_peak);
@@ -249,8 +242,12 @@ fn any_layers_may_have_a_window() {
         for more in [0, 20, 60] {
             let pages = facts.path_pages(365, 0) + more * groups.count();
             let pool = PoolSize::Bytes(pages * facts.page_bytes);
-            let engine =
-                engine_of_layers(&layers, window, EngineConfig { pool, step_rows: rows, max_branches: 8, ..roomy() });
+            let engine = engine_of_layers(
+                mode,
+                &layers,
+                window,
+                EngineConfig { pool, step_rows: rows, max_branches: 8, ..roomy() },
+            );
             mislead(&engine);
             let told = samples_and_scores(&engine);
             assert_eq!(told, expected, "{layers:?}, a window of {window}, steps of {rows} rows, {pages} pages");
@@ -263,10 +260,9 @@ fn any_layers_may_have_a_window() {
     assert!(preempted > 0 && freed > 0, "pages were short");
 }
 
-#[test]
-fn a_tree_tells_the_bytes_of_a_token_in_all_its_pages() {
+fn a_tree_tells_the_bytes_of_a_token_in_all_its_pages(mode: Mode) {
     for shape in [Shape::Full, Shape::LongMixed] {
-        let engine = engine_of(shape, roomy());
+        let engine = mode.engine_of(shape, roomy());
         let facts = engine.facts().clone();
         let tree = SamplingTree::new(engine, "item", 1, prompt(1, 5), String::new()).unwrap();
         let told = tree.trace().kv_bytes_per_token.unwrap();
@@ -279,13 +275,12 @@ fn a_tree_tells_the_bytes_of_a_token_in_all_its_pages() {
 
 /// Others have computed most of what a scored branch begins with. Pages become short while the branch gets its own:
 /// those that its first rows read must stay.
-#[test]
-fn a_scored_branch_keeps_what_its_first_rows_read() {
+fn a_scored_branch_keeps_what_its_first_rows_read(mode: Mode) {
     let (computed, beside, new) = (prompt(1, 300), prompt(2, 60), prompt(3, 200));
     let text = [computed.clone(), new].concat();
     for shape in [Shape::LongWindowed, Shape::LongMixed] {
         let run = |config: EngineConfig| {
-            let engine = engine_of(shape, config);
+            let engine = mode.engine_of(shape, config);
             let [cached, resting] = [computed.clone(), beside.clone()].map(|text| engine.root(text).unwrap());
             for root in [cached, resting] {
                 finish(&engine, draw(root, key("before", 0), params(), length(1)));
@@ -298,19 +293,19 @@ fn a_scored_branch_keeps_what_its_first_rows_read() {
         };
         // Enough to let it in, beside the one that rests; too few when it comes to its own.
         let pages = |facts: &EngineFacts| facts.path_pages(text.len() - 1, 0) + 2 * facts.page_groups.count() + 1;
-        let (_, config) = facts_and_config(shape, pages);
+        let (_, config) = facts_and_config(mode, shape, pages);
         assert_eq!(run(config), run(small_steps(roomy())), "{shape:?}");
     }
 }
 
 /// The root that comes after many samples of another one still finds what they share.
-#[test]
-fn what_a_later_root_shares_is_kept_behind_many_samples_of_an_earlier_one() {
+fn what_a_later_root_shares_is_kept_behind_many_samples_of_an_earlier_one(mode: Mode) {
     let beginning = prompt(1, 220);
     let texts: Vec<Vec<TokenId>> = (0..3).map(|end| [beginning.clone(), prompt(2 + end, 150)].concat()).collect();
     for shape in [Shape::LongWindowed, Shape::LongMixed] {
-        let (_, config) = facts_and_config(shape, |facts| facts.path_pages(370, 20) + 8 * facts.page_groups.count());
-        let engine = engine_of(shape, config);
+        let (_, config) =
+            facts_and_config(mode, shape, |facts| facts.path_pages(370, 20) + 8 * facts.page_groups.count());
+        let engine = mode.engine_of(shape, config);
         let roots: Vec<_> = texts.iter().map(|text| engine.root(text.clone()).unwrap()).collect();
         let samples: Vec<_> = roots.iter().flat_map(|&root| engine.fork(root, 100).unwrap()).collect();
         let extend = |(i, &sample): (u64, &BranchId)| draw(sample, key("sample", i), params(), length(20));
@@ -321,18 +316,17 @@ fn what_a_later_root_shares_is_kept_behind_many_samples_of_an_earlier_one() {
 }
 
 /// A text that is scored holds no more pages than a prompt of its length, and none of its tokens is computed twice.
-#[test]
-fn a_long_scored_text_needs_few_pages_of_layers_with_a_window() {
+fn a_long_scored_text_needs_few_pages_of_layers_with_a_window(mode: Mode) {
     const GIVEN: usize = 40;
     const SCORED: usize = 500;
     let text = prompt(5, GIVEN + SCORED);
     for shape in [Shape::LongWindowed, Shape::LongMixed] {
         for tops in [0, 3] {
-            let (facts, config) = facts_and_config(shape, |facts| facts.path_pages(GIVEN, SCORED));
+            let (facts, config) = facts_and_config(mode, shape, |facts| facts.path_pages(GIVEN, SCORED));
             let all = facts.page_groups.count() * (GIVEN + SCORED - 1).div_ceil(PAGE);
             assert!(facts.path_pages(GIVEN, SCORED) < all * 4 / 5, "{} of {all}", facts.path_pages(GIVEN, SCORED));
             let run = |config: EngineConfig| {
-                let engine = engine_of(shape, config);
+                let engine = mode.engine_of(shape, config);
                 let root = engine.root(text[..GIVEN].to_vec()).unwrap();
                 let scored = finish(&engine, Extend::given(root, text[GIVEN..].to_vec(), Some(tops)));
                 // What goes on from its end finds the window before it.
@@ -352,8 +346,7 @@ fn a_long_scored_text_needs_few_pages_of_layers_with_a_window() {
 
 /// Branches that are scored from many positions of the same texts, beside some that sample from them: whoever computes a
 /// row, and however few pages there are, the scores are the same.
-#[test]
-fn scores_are_the_same_however_few_pages_there_are() {
+fn scores_are_the_same_however_few_pages_there_are(mode: Mode) {
     for seed in 0..6 {
         let mut dice = Dice::new(seed);
         let texts: Vec<Vec<TokenId>> = (0..2).map(|end| [prompt(1, 200), prompt(2 + end, 200)].concat()).collect();
@@ -361,7 +354,7 @@ fn scores_are_the_same_however_few_pages_there_are() {
         let branches: Vec<(usize, usize, u32)> = (0..7).map(|_| begin()).collect();
         let shape = if seed % 2 == 0 { Shape::LongWindowed } else { Shape::LongMixed };
         let run = |config: EngineConfig| {
-            let engine = engine_of(shape, config);
+            let engine = mode.engine_of(shape, config);
             mislead(&engine);
             let root = |&(text, begin, _): &(usize, usize, u32)| engine.root(texts[text][..begin].to_vec()).unwrap();
             let roots: Vec<BranchId> = branches.iter().map(root).collect();
@@ -376,10 +369,26 @@ fn scores_are_the_same_however_few_pages_there_are() {
         let (expected, _) = run(small_steps(roomy()));
         for more in [0, 4, 20] {
             let pages = |facts: &EngineFacts| facts.path_pages(440, 0) + more * facts.page_groups.count();
-            let (_, config) = facts_and_config(shape, pages);
+            let (_, config) = facts_and_config(mode, shape, pages);
             let (told, metrics) = run(config);
             assert_eq!(told, expected, "{shape:?}, seed {seed}, {more} pages more");
             assert_eq!(metrics.kv_bytes_held, 0, "pages are lost");
         }
     }
+}
+
+in_modes! {
+    in_turn, run_ahead:
+    a_branch_far_behind_its_window_holds_few_pages_and_draws_the_same,
+    branches_behind_their_windows_share_a_pool_and_come_back_from_shortage,
+    swapped_branches_keep_only_what_their_windows_see,
+    a_long_prompt_needs_few_pages_of_layers_with_a_window,
+    a_prompt_that_fits_by_no_count_is_refused_with_what_it_needs,
+    what_later_prompts_share_is_kept_where_pages_are_short,
+    any_layers_may_have_a_window,
+    a_tree_tells_the_bytes_of_a_token_in_all_its_pages,
+    a_scored_branch_keeps_what_its_first_rows_read,
+    what_a_later_root_shares_is_kept_behind_many_samples_of_an_earlier_one,
+    a_long_scored_text_needs_few_pages_of_layers_with_a_window,
+    scores_are_the_same_however_few_pages_there_are,
 }

@@ -75,14 +75,18 @@ fn modes() -> &'static [Mode] {
 
 /// Also with only one of the two, for what they bound together.
 pub(crate) fn all_modes() -> &'static [Mode] {
-    static FOUND: OnceLock<&[Mode]> = OnceLock::new();
-    FOUND.get_or_init(|| match Sandbox::set_up(&setup(false)) {
-        Err(error @ Error::Value { .. }) => {
-            crate::skip::skipped(format_args!("{error}"));
+    static LACKS: OnceLock<Option<String>> = OnceLock::new();
+    let lacks = LACKS.get_or_init(|| match Sandbox::set_up(&setup(false)) {
+        Err(error @ Error::Value { .. }) => Some(error.to_string()),
+        _ => None,
+    });
+    match lacks {
+        Some(why) => {
+            crate::skip::skipped(why);
             &[]
         }
-        _ => &MODES,
-    })
+        None => &MODES,
+    }
 }
 
 pub(crate) fn confined(program: impl Into<PathBuf>, arguments: &[&str], folder: &Path) -> Confined {
@@ -236,21 +240,32 @@ fn tree_of(folder: &Path) -> Vec<(PathBuf, u64)> {
         .collect()
 }
 
+/// In each mode, all of them at once.
+fn in_each_mode(test: impl Fn(Mode) + Sync) {
+    let (test, name) = (&test, std::thread::current().name().unwrap_or_default().to_string());
+    std::thread::scope(|scope| {
+        for &mode in modes() {
+            let thread = std::thread::Builder::new().name(name.clone());
+            thread.spawn_scoped(scope, move || test(mode)).expect("a thread starts");
+        }
+    });
+}
+
 fn ends(name: &str, limits: Limits, arguments: &[&str], by: Limit) {
-    for &mode in modes() {
+    in_each_mode(|mode| {
         let Some(after) = hostile(mode, name, limits, arguments) else { return };
         assert_eq!(after.ended.how, How::Limit(by), "{name}, {mode:?}: {:?}", after.ended);
-    }
+    });
 }
 
 /// It comes to its own end, having been refused everything.
 fn is_refused(name: &str) {
-    for &mode in modes() {
+    in_each_mode(|mode| {
         let Some(after) = hostile(mode, name, LIMITS, &[]) else { return };
         let why = String::from_utf8_lossy(&after.ended.stderr);
         assert_eq!(after.ended.how, How::Exit(0), "{name}, {mode:?}: {why}");
         assert_eq!(after.text, "done\n", "{name}");
-    }
+    });
 }
 
 #[test]

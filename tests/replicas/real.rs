@@ -11,10 +11,7 @@ use crate::patience::within_a_minute;
 #[allow(dead_code, reason = "the engine's suites use more of it")]
 pub mod bench;
 
-use bench::{Shape, decoder, draw, finishes, give, key, length, params, prompt, roomy, score, tokenizer};
-
-const RUN_AHEAD: bool = false;
-const REPLICAS: usize = 1;
+use bench::{Shape, decoder, draw, finishes, give, in_turn, key, length, params, prompt, roomy, score, tokenizer};
 
 /// An engine that is dropped after so many steps.
 fn ends_after(steps: usize) -> EngineHandle {
@@ -35,7 +32,7 @@ fn ends_after(steps: usize) -> EngineHandle {
 }
 
 fn lives() -> EngineHandle {
-    bench::engine(EngineConfig { max_branches: 6, ..roomy() })
+    in_turn().engine(EngineConfig { max_branches: 6, ..roomy() })
 }
 
 /// Everything that branches can do, twice over: sampled, forked, given, scored, and sampled again with penalties, which

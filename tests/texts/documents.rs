@@ -6,6 +6,7 @@ use crate::shared;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use offshoot::dice::Dice;
 use offshoot::eval::task::{Item, Overrides, Task, TaskPrompt};
 use offshoot::tokenizer::{AddSpecial, SharedEncoder, Tokenizer};
 use serde_json::{Value, json};
@@ -183,58 +184,48 @@ fn mistakes_name_the_file_the_field_and_what_is_there() {
     desk.refuses(json!({"path": "none"}), &["none", "no .txt or .md file"]);
 }
 
-/// Numbers that look drawn, the same in every run.
-struct Draws(u64);
-
-impl Draws {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) as usize % n
+/// Words, numbers, white space of all kinds, marks, other scripts and what only looks like a special token.
+fn text(dice: &mut Dice, least: usize) -> String {
+    const PARTS: [&str; 32] = [
+        "the",
+        "war",
+        "Anna",
+        "Pavlovna",
+        "don't",
+        "x1",
+        "1805",
+        "3.14",
+        "naïve",
+        "Ünder",
+        "e\u{301}",
+        "мир",
+        "戦争",
+        "مرحبا",
+        "🙂",
+        ",",
+        ".",
+        "!?",
+        "--",
+        "\n",
+        "\n\n",
+        "\t",
+        "  ",
+        "    ",
+        "<s>",
+        "</s>",
+        "<|endoftext|>",
+        "def f(x):\n    return",
+        "A",
+        "a",
+        "I",
+        "\r\n",
+    ];
+    let mut text = String::new();
+    while text.len() < least {
+        text += PARTS[dice.below(PARTS.len())];
+        text += [" ", " ", " ", ""][dice.below(4)];
     }
-
-    /// Words, numbers, white space of all kinds, marks, other scripts and what only looks like a special token.
-    fn text(&mut self, least: usize) -> String {
-        const PARTS: [&str; 32] = [
-            "the",
-            "war",
-            "Anna",
-            "Pavlovna",
-            "don't",
-            "x1",
-            "1805",
-            "3.14",
-            "naïve",
-            "Ünder",
-            "e\u{301}",
-            "мир",
-            "戦争",
-            "مرحبا",
-            "🙂",
-            ",",
-            ".",
-            "!?",
-            "--",
-            "\n",
-            "\n\n",
-            "\t",
-            "  ",
-            "    ",
-            "<s>",
-            "</s>",
-            "<|endoftext|>",
-            "def f(x):\n    return",
-            "A",
-            "a",
-            "I",
-            "\r\n",
-        ];
-        let mut text = String::new();
-        while text.len() < least {
-            text += PARTS[self.below(PARTS.len())];
-            text += [" ", " ", " ", ""][self.below(4)];
-        }
-        text
-    }
+    text
 }
 
 fn tokenizers() -> Vec<Tokenizer> {
@@ -266,14 +257,17 @@ fn same_as_whole(tokenizer: &Tokenizer, prompts: &[Vec<String>]) {
 #[test]
 fn prompts_that_share_a_document_have_the_tokens_of_whole_ones() {
     for tokenizer in tokenizers() {
-        let mut draws = Draws(7);
+        let mut dice = Dice::new(7);
         for round in 0..3 {
             let mut prompts = Vec::new();
-            let examples = draws.text(round * 3000);
+            let examples = text(&mut dice, round * 3000);
             for _ in 0..3 {
-                let document = draws.text(5000 + draws.0 as usize % 9000);
+                let document = {
+                    let least = 5000 + dice.below(9000);
+                    text(&mut dice, least)
+                };
                 for least in [1, 5, 400] {
-                    prompts.push(vec![examples.clone(), document.clone(), draws.text(least)]);
+                    prompts.push(vec![examples.clone(), document.clone(), text(&mut dice, least)]);
                 }
             }
             // Also in an order in which no document's questions follow each other.

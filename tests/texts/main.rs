@@ -1,5 +1,7 @@
 //! Files and texts: tasks, models, tokenizers, documents, and the project's own drawing of its rooms.
 
+#[path = "../common/full.rs"]
+mod full;
 #[path = "../common/gguf.rs"]
 mod gguf_files;
 #[path = "../common/parquet.rs"]

@@ -4,6 +4,7 @@
 use crate::model_errors::{Tensor, Tensors, folder, refused};
 
 use offshoot::backend::cpu::Cpu;
+use offshoot::dice::Dice;
 use offshoot::ids::TokenId;
 use offshoot::model::{Decoder, MadeFormat, ModelFolder, Sequence, WeightChoice};
 use safetensors::Dtype;
@@ -36,9 +37,9 @@ fn quantised_config() -> Value {
     config
 }
 
+/// 24 random bits of place `i`.
 fn hash(i: usize, salt: usize) -> usize {
-    let mixed = (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(salt.wrapping_mul(0xd1b5_4a32_d192_ed03));
-    (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40
+    (Dice::new((salt as u64) << 32 | i as u64).next() >> 40) as usize
 }
 
 fn f32s(shape: &[usize], value: impl Fn(usize) -> f32) -> Tensor {

@@ -4,6 +4,7 @@
 use crate::model_errors::{Tensor, Tensors, config, folder, refused, save, tensors};
 
 use offshoot::backend::cpu::Cpu;
+use offshoot::dice::Dice;
 use offshoot::ids::TokenId;
 use offshoot::model::{ActivationChoice, Decoder, MadeFormat, ModelFolder, Sequence, WeightChoice, check};
 use safetensors::Dtype;
@@ -45,9 +46,9 @@ struct Codes {
     group_of: Vec<usize>,
 }
 
+/// 24 random bits of place `i`.
 fn hash(i: usize, salt: usize) -> usize {
-    let mixed = (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(salt.wrapping_mul(0xd1b5_4a32_d192_ed03));
-    (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40
+    (Dice::new((salt as u64) << 32 | i as u64).next() >> 40) as usize
 }
 
 impl Codes {

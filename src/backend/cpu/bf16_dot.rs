@@ -189,8 +189,7 @@ mod tests {
         #[test]
         fn the_emulation_computes_what_products_of_tiles_compute() {
             if !Isa::available().contains(&Isa::Amx) {
-                println!("skipped: this processor has no AMX");
-                return;
+                return crate::skip::skipped("this processor has no AMX");
             }
             let mut bits = RandomBits(0x9e37_79b9_7f4a_7c15);
             for (kind, operands_of) in OPERAND_SOURCES {
@@ -238,8 +237,7 @@ mod tests {
         #[test]
         fn products_of_one_row_are_those_of_tiles() {
             if !Isa::available().contains(&Isa::Avx512Bf16) {
-                println!("skipped: this processor has no bf16 dot products");
-                return;
+                return crate::skip::skipped("this processor has no bf16 dot products");
             }
             let mut bits = RandomBits(0x2545_f491_4f6c_dd1d);
             for (kind, operands_of) in OPERAND_SOURCES {
@@ -304,8 +302,7 @@ mod tests {
         #[test]
         fn the_emulation_computes_what_the_instructions_compute() {
             if !Isa::available().contains(&Isa::Avx512Bf16) {
-                println!("skipped: this processor has no bf16 dot products");
-                return;
+                return crate::skip::skipped("this processor has no bf16 dot products");
             }
             let mut bits = RandomBits(0x9e37_79b9_7f4a_7c15);
             for (kind, operands_of) in OPERAND_SOURCES {

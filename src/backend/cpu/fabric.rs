@@ -307,9 +307,8 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_fails_ends_all_within_seconds() {
+    fn a_rank_that_panics_ends_all() {
         let members = members(4);
-        let begun = std::time::Instant::now();
         let gone = |rank: Rank<'_, Cpu>| match rank.number {
             3 => panic!("rank 3 dies"),
             _ => Ok(sum(rank.backend, rank.fabric, rank.number, &one(1.0)).data[0]),
@@ -318,7 +317,6 @@ mod tests {
         // Its thread lives: what comes later is refused, not waited for.
         assert!(members.try_together(|_| Ok(())).is_err());
         drop(members);
-        assert!(begun.elapsed().as_secs() < 5);
     }
 
     #[test]

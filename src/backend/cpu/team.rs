@@ -514,27 +514,27 @@ mod tests {
 
     #[test]
     fn time_that_a_member_waits_for_chunks_is_not_time_in_parts() {
-        let team = Team::new(2);
-        let entered = Mutex::new(HashSet::new());
-        let enter = || entered.lock().expect("no member panics").insert(thread::current().id());
-        // Until both members were in a region, of which one waited for the other's only chunk.
-        for _ in 0..200 {
-            let (rest, before) = (Duration::from_millis(20), team.times());
-            let prepare = |_: usize, _: &mut [i32]| {
-                enter();
-                thread::sleep(rest);
-            };
-            team.for_chunks_then(&mut [0], 1, prepare, &mut [0; 2], |_, _, _| {
-                enter();
+        let (team, rest) = (Team::new(2), Duration::from_millis(50));
+        // One member prepares the only chunk, for which the other waits. Each of the two that follow waits for the other,
+        // so both members are in the region.
+        let (met, own) = (AtomicUsize::new(0), Mutex::new(Duration::ZERO));
+        let timed = |part: &dyn Fn()| {
+            let begun = Instant::now();
+            part();
+            *own.lock().expect("no member panics") += begun.elapsed();
+        };
+        let prepare = |_: usize, _: &mut [i32]| timed(&|| thread::sleep(rest));
+        team.for_chunks_then(&mut [0], 1, prepare, &mut [0; 2], |_, _, _| {
+            timed(&|| {
+                met.fetch_add(1, Ordering::AcqRel);
+                while met.load(Ordering::Acquire) < 2 {
+                    thread::yield_now();
+                }
             });
-            let (in_regions, in_parts) =
-                (team.times().in_regions - before.in_regions, team.times().in_parts - before.in_parts);
-            assert!(in_parts >= rest && in_regions >= rest, "{in_parts:?}, {in_regions:?}");
-            if std::mem::take(&mut *entered.lock().expect("no member panics")).len() == 2 {
-                return assert!(in_parts < in_regions.mul_f64(1.5), "{in_parts:?} in parts of {in_regions:?}");
-            }
-        }
-        panic!("no worker entered a region");
+        });
+        let (TeamTimes { in_regions, in_parts }, own) = (team.times(), own.into_inner().expect("no member panics"));
+        assert!(in_regions >= rest, "{in_regions:?}");
+        assert!((own..own + rest).contains(&in_parts), "{in_parts:?} in parts, which take {own:?}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Random small models of each family: what the reference computes, and config.json in both ways of writing.
 
+use offshoot::dice::Dice;
 use serde_json::{Value, json};
 
 use super::reference::{Act, Experts, HeadNorms, Layer, Order, Rope, Spec, Stored, Weighing};
@@ -35,27 +36,14 @@ pub struct Model {
     pub prefix: String,
 }
 
-/// Random numbers from a seed.
-pub struct Dice(u64);
+/// The random numbers of a family.
+pub fn dice_of(family: &str, seed: u64) -> Dice {
+    Dice::new(family.bytes().fold(seed + 1, |hash, byte| hash.wrapping_mul(0x100_0000_01b3) ^ u64::from(byte)))
+}
 
-impl Dice {
-    pub fn new(family: &str, seed: u64) -> Self {
-        Dice(family.bytes().fold(seed + 1, |h, b| h.wrapping_mul(0x100_0000_01b3) ^ u64::from(b)))
-    }
-
-    /// A number from `least` to `most`.
-    pub fn between(&mut self, least: usize, most: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        least + (self.0 >> 33) as usize % (most - least + 1)
-    }
-
-    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.between(0, choices.len() - 1)]
-    }
-
-    fn coin(&mut self) -> bool {
-        self.between(0, 1) == 1
-    }
+/// A number from `least` to `most`.
+pub fn between(dice: &mut Dice, least: usize, most: usize) -> usize {
+    least + dice.below(most - least + 1)
 }
 
 /// A rope in config.json: its base, and its scaling without the base.
@@ -71,16 +59,16 @@ fn plain(theta: f64, dim: usize) -> Vec<f64> {
 
 /// A rope of any kind that all families read.
 fn any_rope(dice: &mut Dice, dim: usize) -> RopeJson {
-    let theta = dice.of(&[1000.0, 10_000.0, 500_000.0]);
+    let theta = dice.pick(&[1000.0, 10_000.0, 500_000.0]);
     let frequencies = plain(theta, dim);
-    match dice.between(0, 2) {
+    match between(dice, 0, 2) {
         0 => RopeJson { theta, scaling: json!({"rope_type": "default"}), rope: Rope { frequencies, magnitude: 1.0 } },
         1 => RopeJson {
             theta,
             scaling: json!({"rope_type": "linear", "factor": 4.0}),
             rope: Rope { frequencies: frequencies.iter().map(|f| f / 4.0).collect(), magnitude: 1.0 },
         },
-        _ => yarn(theta, dim, dice.coin()),
+        _ => yarn(theta, dim, dice.one_in(2)),
     }
 }
 
@@ -126,11 +114,11 @@ fn written(rope: &RopeJson) -> Value {
 
 /// A plain decoder of random sizes, and its config without ropes.
 fn base(dice: &mut Dice, model_type: &str) -> (Spec, Value) {
-    let kv_heads = dice.of(&[1, 2]);
-    let heads = kv_heads * dice.of(&[1, 2, 4]);
-    let dim = dice.of(&[8, 12, 16]);
-    let (hidden, width, vocab) = (dice.of(&[24, 32, 48]), dice.of(&[20, 40]), dice.between(40, 70));
-    let (layers, eps, tied) = (dice.between(2, 4), dice.of(&[1e-5, 1e-6]), dice.coin());
+    let kv_heads = dice.pick(&[1, 2]);
+    let heads = kv_heads * dice.pick(&[1, 2, 4]);
+    let dim = dice.pick(&[8, 12, 16]);
+    let (hidden, width, vocab) = (dice.pick(&[24, 32, 48]), dice.pick(&[20, 40]), between(dice, 40, 70));
+    let (layers, eps, tied) = (between(dice, 2, 4), dice.pick(&[1e-5, 1e-6]), dice.one_in(2));
     let layer = Layer {
         heads,
         kv_heads,
@@ -183,7 +171,7 @@ fn rotate_all(spec: &mut Spec, rope: &Rope) {
 }
 
 fn layer_types(dice: &mut Dice, layers: usize) -> Vec<&'static str> {
-    (0..layers).map(|_| if dice.coin() { "full_attention" } else { "sliding_attention" }).collect()
+    (0..layers).map(|_| if dice.one_in(2) { "full_attention" } else { "sliding_attention" }).collect()
 }
 
 fn set_windows(spec: &mut Spec, types: &[&str], window: usize) {
@@ -205,12 +193,12 @@ pub fn model(family: &str, dice: &mut Dice) -> Model {
 /// The families whose layers share one rope.
 fn one_rope(family: &str, dice: &mut Dice) -> Model {
     let (mut spec, mut config) = base(dice, family);
-    let (layers, window) = (spec.layers.len(), dice.between(3, 12));
+    let (layers, window) = (spec.layers.len(), between(dice, 3, 12));
     let dim = spec.layers[0].dim;
     let mut rope = any_rope(dice, dim);
     match family {
         "llama" => {
-            let (attention, mlp) = (dice.coin(), dice.coin());
+            let (attention, mlp) = (dice.one_in(2), dice.one_in(2));
             config["attention_bias"] = attention.into();
             config["mlp_bias"] = mlp.into();
             spec.layers.iter_mut().for_each(|layer| {
@@ -229,9 +217,9 @@ fn one_rope(family: &str, dice: &mut Dice) -> Model {
         }
         "ministral3" => return ministral3(dice, spec, config),
         "mixtral" => {
-            let stored = dice.of(&[Stored::Mixtral, Stored::Stacked]);
+            let stored = dice.pick(&[Stored::Mixtral, Stored::Stacked]);
             let experts = experts(dice, stored, Weighing::SoftmaxNormalised);
-            if dice.coin() {
+            if dice.one_in(2) {
                 config["sliding_window"] = window.into();
                 spec.layers.iter_mut().for_each(|layer| layer.window = Some(window));
             }
@@ -254,14 +242,14 @@ fn one_rope(family: &str, dice: &mut Dice) -> Model {
     }
     rotate_all(&mut spec, &rope.rope);
     if family == "smollm3" {
-        let rotated: Vec<u8> = (0..layers).map(|_| u8::from(dice.coin())).collect();
+        let rotated: Vec<u8> = (0..layers).map(|_| u8::from(dice.one_in(2))).collect();
         config["no_rope_layers"] = json!(rotated);
         for (layer, rotated) in spec.layers.iter_mut().zip(&rotated) {
             layer.rope.take_if(|_| *rotated == 0);
         }
     }
     let configs = both_ways(&config, &rope);
-    let wrapped = family == "mistral" && dice.coin();
+    let wrapped = family == "mistral" && dice.one_in(2);
     if !wrapped {
         return Model { spec, configs, prefix: "model.".into() };
     }
@@ -273,13 +261,13 @@ fn one_rope(family: &str, dice: &mut Dice) -> Model {
 /// Yarn, and queries that grow every 16 positions; alone or in its wrapper.
 fn ministral3(dice: &mut Dice, mut spec: Spec, config: Value) -> Model {
     let mut rope = yarn(10_000.0, spec.layers[0].dim, true);
-    let beta = dice.of(&[0.1, 0.5]);
+    let beta = dice.pick(&[0.1, 0.5]);
     rope.scaling["llama_4_scaling_beta"] = beta.into();
     rotate_all(&mut spec, &rope.rope);
     spec.layers.iter_mut().for_each(|layer| layer.growth = Some((beta, 16)));
     let mut config = config;
     config["rope_parameters"] = written(&rope);
-    if dice.coin() {
+    if dice.one_in(2) {
         return Model { spec, configs: vec![config], prefix: "model.".into() };
     }
     let wrapped = json!({"model_type": "mistral3", "text_config": config, "vision_config": {"hidden_size": 8}});
@@ -287,22 +275,22 @@ fn ministral3(dice: &mut Dice, mut spec: Spec, config: Value) -> Model {
 }
 
 fn experts(dice: &mut Dice, stored: Stored, weighing: Weighing) -> Experts {
-    let count = dice.of(&[3, 4, 8]);
-    Experts { count, chosen: dice.between(1, 3), width: dice.of(&[12, 20]), weighing, stored }
+    let count = dice.pick(&[3, 4, 8]);
+    Experts { count, chosen: between(dice, 1, 3), width: dice.pick(&[12, 20]), weighing, stored }
 }
 
 fn qwen3_moe(dice: &mut Dice, spec: &mut Spec, config: &mut Value) {
-    let normalise = dice.coin();
+    let normalise = dice.one_in(2);
     let weighing = if normalise { Weighing::SoftmaxNormalised } else { Weighing::Softmax };
-    let stored = dice.of(&[Stored::Qwen, Stored::Stacked]);
+    let stored = dice.pick(&[Stored::Qwen, Stored::Stacked]);
     let experts = experts(dice, stored, weighing);
-    let window = dice.coin().then(|| dice.between(3, 12));
+    let window = dice.one_in(2).then(|| between(dice, 3, 12));
     config["use_sliding_window"] = window.is_some().into();
     config["sliding_window"] = json!(window);
     // What Qwen3 makes of it does not hold here.
     config["max_window_layers"] = 1.into();
-    let (step, dense) = (dice.between(1, 2), dice.between(0, spec.layers.len() - 1));
-    let name = dice.of(&["num_experts", "num_local_experts"]);
+    let (step, dense) = (between(dice, 1, 2), between(dice, 0, spec.layers.len() - 1));
+    let name = dice.pick(&["num_experts", "num_local_experts"]);
     config[name] = experts.count.into();
     config["num_experts_per_tok"] = experts.chosen.into();
     config["moe_intermediate_size"] = experts.width.into();
@@ -327,7 +315,7 @@ fn phi(dice: &mut Dice, spec: &mut Spec, config: &mut Value) -> RopeJson {
     }
     let rotary = spec.layers[0].dim / 2;
     config["partial_rotary_factor"] = 0.5.into();
-    let theta = dice.of(&[1000.0, 10_000.0]);
+    let theta = dice.pick(&[1000.0, 10_000.0]);
     let frequencies = plain(theta, rotary);
     RopeJson { theta, scaling: json!({"rope_type": "default"}), rope: partial(frequencies) }
 }
@@ -342,13 +330,13 @@ fn phi3(dice: &mut Dice, spec: &mut Spec, config: &mut Value) -> RopeJson {
     spec.layers.iter_mut().for_each(|layer| layer.fused = true);
     let dim = spec.layers[0].dim;
     let theta = 10_000.0;
-    if dice.coin() {
+    if dice.one_in(2) {
         config["original_max_position_embeddings"] = 4096.into();
         let rope = Rope { frequencies: plain(theta, dim), magnitude: 1.0 };
         return RopeJson { theta, scaling: json!({"rope_type": "default"}), rope };
     }
-    let original = dice.of(&[10, 100]);
-    let factors = |dice: &mut Dice| (0..dim / 2).map(|_| 1.0 + dice.between(0, 40) as f64 / 8.0).collect::<Vec<f64>>();
+    let original = dice.pick(&[10, 100]);
+    let factors = |dice: &mut Dice| (0..dim / 2).map(|_| 1.0 + between(dice, 0, 40) as f64 / 8.0).collect::<Vec<f64>>();
     let (short, long) = (factors(dice), factors(dice));
     config["original_max_position_embeddings"] = original.into();
     // Runs have 20 to 61 tokens.
@@ -362,7 +350,7 @@ fn phi3(dice: &mut Dice, spec: &mut Spec, config: &mut Value) -> RopeJson {
 
 fn olmo3(dice: &mut Dice) -> Model {
     let (mut spec, mut config) = base(dice, "olmo3");
-    let (dim, window) = (spec.layers[0].dim, dice.between(3, 12));
+    let (dim, window) = (spec.layers[0].dim, between(dice, 3, 12));
     let types = layer_types(dice, spec.layers.len());
     spec.order = Order::After;
     config["sliding_window"] = window.into();
@@ -387,7 +375,7 @@ fn olmo3(dice: &mut Dice) -> Model {
 
 fn gpt_oss(dice: &mut Dice) -> Model {
     let (mut spec, mut config) = base(dice, "gpt_oss");
-    let (dim, window) = (spec.layers[0].dim, dice.between(3, 12));
+    let (dim, window) = (spec.layers[0].dim, between(dice, 3, 12));
     let experts = experts(dice, Stored::GptOss, Weighing::SoftmaxOfChosen);
     config["num_local_experts"] = experts.count.into();
     config["num_experts_per_tok"] = experts.chosen.into();
@@ -396,7 +384,7 @@ fn gpt_oss(dice: &mut Dice) -> Model {
     config["sliding_window"] = window.into();
     let types: Vec<&str> =
         (0..spec.layers.len()).map(|ix| if ix % 2 == 0 { "sliding_attention" } else { "full_attention" }).collect();
-    if dice.coin() {
+    if dice.one_in(2) {
         config["layer_types"] = json!(types);
     }
     set_windows(&mut spec, &types, window);
@@ -411,19 +399,19 @@ fn gpt_oss(dice: &mut Dice) -> Model {
 
 fn gemma(family: &str, dice: &mut Dice) -> Model {
     let (mut spec, mut config) = base(dice, family);
-    let (layers, dim, window) = (spec.layers.len(), spec.layers[0].dim, dice.between(3, 12));
+    let (layers, dim, window) = (spec.layers.len(), spec.layers[0].dim, between(dice, 3, 12));
     gemma_facts(&mut spec, &mut config);
     spec.plus_one = true;
-    let scalar = dice.of(&[dim, 24]);
+    let scalar = dice.pick(&[dim, 24]);
     config["query_pre_attn_scalar"] = scalar.into();
     config["sliding_window"] = window.into();
-    let period = if family == "gemma2" { 2 } else { dice.between(2, 3) };
+    let period = if family == "gemma2" { 2 } else { between(dice, 2, 3) };
     let types: Vec<&str> =
         (0..layers).map(|ix| if (ix + 1) % period == 0 { "full_attention" } else { "sliding_attention" }).collect();
     set_windows(&mut spec, &types, window);
     spec.layers.iter_mut().for_each(|layer| layer.scale = 1.0 / (scalar as f64).sqrt());
     if family == "gemma2" {
-        let (attention, last) = (dice.of(&[None, Some(5.0)]), dice.of(&[None, Some(4.0)]));
+        let (attention, last) = (dice.pick(&[None, Some(5.0)]), dice.pick(&[None, Some(4.0)]));
         config["attn_logit_softcapping"] = json!(attention);
         config["final_logit_softcapping"] = json!(last);
         spec.final_softcap = last;
@@ -454,7 +442,7 @@ fn gemma(family: &str, dice: &mut Dice) -> Model {
     old["sliding_window_pattern"] = period.into();
     config["layer_types"] = json!(types);
     config["rope_parameters"] = json!({"full_attention": written(&full), "sliding_attention": written(&sliding)});
-    if !dice.coin() {
+    if !dice.one_in(2) {
         return Model { spec, configs: vec![old, config], prefix: "model.".into() };
     }
     // The published wrapper: the nested config need not name its type, and the outer one says what is tied.
@@ -464,7 +452,7 @@ fn gemma(family: &str, dice: &mut Dice) -> Model {
         text.as_object_mut().unwrap().remove("model_type");
         json!({"model_type": "gemma3", "text_config": text, "vision_config": {}, "tie_word_embeddings": tied})
     };
-    let prefix = dice.of(&["model.language_model.", "language_model.model."]).to_owned();
+    let prefix = dice.pick(&["model.language_model.", "language_model.model."]).to_owned();
     Model { spec, configs: vec![wrap(old), wrap(config)], prefix }
 }
 
@@ -480,7 +468,7 @@ fn gemma_facts(spec: &mut Spec, config: &mut Value) {
 fn gemma4(dice: &mut Dice) -> Model {
     let (mut spec, mut config) = base(dice, "gemma4_text");
     gemma_facts(&mut spec, &mut config);
-    let (layers, window) = (dice.between(3, 6), dice.between(3, 12));
+    let (layers, window) = (between(dice, 3, 6), between(dice, 3, 12));
     spec.layers = vec![spec.layers[0].clone(); layers];
     config["num_hidden_layers"] = layers.into();
     config["sliding_window"] = window.into();
@@ -488,8 +476,8 @@ fn gemma4(dice: &mut Dice) -> Model {
     (types[0], types[1], types[layers - 1]) = ("sliding_attention", "full_attention", "full_attention");
     config["layer_types"] = json!(types);
     set_windows(&mut spec, &types, window);
-    let shared = dice.between(0, layers - 2);
-    let (equal, doubled, scaled, mixed) = (dice.coin(), dice.coin(), dice.coin(), dice.coin());
+    let shared = between(dice, 0, layers - 2);
+    let (equal, doubled, scaled, mixed) = (dice.one_in(2), dice.one_in(2), dice.one_in(2), dice.one_in(2));
     config["num_kv_shared_layers"] = shared.into();
     config["attention_k_eq_v"] = equal.into();
     config["use_double_wide_mlp"] = doubled.into();
@@ -502,12 +490,12 @@ fn gemma4(dice: &mut Dice) -> Model {
         config["top_k_experts"] = experts.chosen.into();
         config["moe_intermediate_size"] = experts.width.into();
     }
-    let inputs = dice.coin().then(|| (dice.of(&[4, 8]), spec.vocab + dice.between(0, 5)));
+    let inputs = dice.one_in(2).then(|| (dice.pick(&[4, 8]), spec.vocab + between(dice, 0, 5)));
     config["hidden_size_per_layer_input"] = inputs.map_or(0, |(width, _)| width).into();
     config["vocab_size_per_layer_input"] = inputs.map_or(spec.vocab, |(_, rows)| rows).into();
     spec.inputs = inputs;
 
-    let (wide, heads) = (dice.of(&[20, 32]), spec.layers[0].heads);
+    let (wide, heads) = (dice.pick(&[20, 32]), spec.layers[0].heads);
     let few = if equal { 1 } else { spec.layers[0].kv_heads };
     let first_shared = layers - shared;
     for ix in 0..layers {
@@ -541,7 +529,7 @@ fn gemma4(dice: &mut Dice) -> Model {
     }
     config["per_layer_config"] = own;
     let wrap = |text: Value| json!({"model_type": "gemma4", "text_config": text, "audio_config": null});
-    if dice.coin() {
+    if dice.one_in(2) {
         let configs = vec![wrap(old), wrap(config)];
         return Model { spec, configs, prefix: "model.language_model.".into() };
     }

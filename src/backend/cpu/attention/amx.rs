@@ -406,8 +406,7 @@ mod tests {
     #[test]
     fn scores_and_sums_are_those_of_the_instruction_s_definition() {
         if !Isa::available().contains(&Isa::Amx) {
-            println!("skipped: this processor has no AMX");
-            return;
+            return crate::skip::skipped("this processor has no AMX");
         }
         for head_dim in [16, 32, 48, 80, 128] {
             let scoring = Scoring::<'_, Vec<f32>> { scale: 0.1, softcap: None, sinks: None };
@@ -478,8 +477,7 @@ mod tests {
     #[test]
     fn one_row_is_folded_as_it_is_among_others() {
         if !Isa::available().contains(&Isa::Amx) {
-            println!("skipped: this processor has no AMX");
-            return;
+            return crate::skip::skipped("this processor has no AMX");
         }
         for head_dim in [16, 32, 48, 64, 80, 96, 128, 256] {
             let scoring = Scoring::<'_, Vec<f32>> { scale: 0.3, softcap: None, sinks: None };

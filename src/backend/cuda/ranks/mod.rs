@@ -422,7 +422,7 @@ mod tests {
     fn an_exchange_of_one_leaves_the_error_of_an_earlier_launch_to_be_reported() {
         let mut cuda = match Cuda::open(0) {
             Ok(cuda) => cuda,
-            Err(why) => return println!("skipped: {why}"),
+            Err(why) => return crate::skip::skipped(why),
         };
         let fabric = Cuda::connect(std::slice::from_mut(&mut cuda)).expect("a GPU reaches itself");
         let device = cuda.device().clone();

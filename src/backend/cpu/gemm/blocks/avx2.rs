@@ -277,14 +277,13 @@ mod tests {
     #[test]
     fn kernels_compute_the_bits_of_the_definition() {
         if !Isa::available().contains(&Isa::Avx2) {
-            println!("skipped: this processor has no AVX2");
-            return;
+            return crate::skip::skipped("this processor has no AVX2");
         }
         compare("AVX2", super::pairs);
         if is_x86_feature_detected!("avxvnni") {
             compare("AVX-VNNI", super::vnni);
         } else {
-            println!("skipped: this processor has no AVX-VNNI");
+            crate::skip::skipped("this processor has no AVX-VNNI");
         }
     }
 }

@@ -249,8 +249,7 @@ mod tests {
     #[test]
     fn kernels_compute_the_bits_of_the_definition() {
         if !Isa::available().contains(&Isa::Avx512) || !is_x86_feature_detected!("avx512vnni") {
-            println!("skipped: this processor has no AVX-512 with VNNI");
-            return;
+            return crate::skip::skipped("this processor has no AVX-512 with VNNI");
         }
         super::super::clear::tests::compare("AVX-512 VNNI", super::kernels);
     }
