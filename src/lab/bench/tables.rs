@@ -37,13 +37,3 @@ pub(super) fn print_json(row: &impl Serialize) -> Result<()> {
     let line = serde_json::to_string(row).map_err(|error| Error::Internal(format!("a figure is not JSON: {error}")))?;
     out::line(line)
 }
-
-impl fmt::Display for MachineRates {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.0} GFLOP/s f32", self.f32_gflops)?;
-        if let Some(dot) = self.bf16_dot_gflops {
-            write!(f, ", {dot:.0} bf16 dot products")?;
-        }
-        write!(f, ", {:.1} GB/s of reads", self.read_gb_per_s)
-    }
-}

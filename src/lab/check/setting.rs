@@ -4,8 +4,8 @@
 use std::fmt;
 
 use super::dense::dense;
-use super::dice::noise;
 use crate::backend::{Backend, Dtype, HeadLayout, KvDtype, Scoring};
+use crate::dice::noise;
 use crate::ids::GroupIx;
 use crate::kv::KvSlot;
 use crate::plan::PlanHints;
