@@ -1,0 +1,39 @@
+"""The programs of tests that `cargo test --no-run --message-format json` has built, as jobs for jobs.py.
+
+    programs.py MESSAGES NAME...          a line for each program, those of these names first, in this order
+    programs.py --path NAME MESSAGES      the path of one
+
+Each runs where `cargo test` would run it: in the folder of its package.
+"""
+
+import json
+import os
+import shlex
+import sys
+
+
+def programs(messages):
+    """By name: the program and the folder of its package. Unit tests of a library are `lib-NAME`."""
+    found = {}
+    for line in open(messages):
+        message = json.loads(line)
+        if message.get("reason") != "compiler-artifact" or not message.get("executable") or not message["profile"]["test"]:
+            continue
+        kind, name = message["target"]["kind"][0], message["target"]["name"]
+        folder = os.path.dirname(message["manifest_path"])
+        found[name if kind == "test" else f"{kind}-{name}"] = (message["executable"], folder)
+    return found
+
+
+def main():
+    if sys.argv[1] == "--path":
+        print(programs(sys.argv[3])[sys.argv[2]][0])
+        return
+    found, first = programs(sys.argv[1]), sys.argv[2:]
+    for name in sorted(found, key=lambda name: (first.index(name) if name in first else len(first), name)):
+        program, folder = found[name]
+        print(f"{name}\tcd {shlex.quote(folder)} && CARGO_MANIFEST_DIR={shlex.quote(folder)} {shlex.quote(program)}")
+
+
+if __name__ == "__main__":
+    main()
