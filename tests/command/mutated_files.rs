@@ -1,6 +1,6 @@
 //! Files from strangers, read without a command: files of every kind are damaged at random, and what reads them must
-//! read them or return an error of one sentence: no panic, no abort, no hang, no flood of memory. `mutated` has the whole
-//! command read some.
+//! read them or return an error of one sentence: no panic, no abort, no hang, no flood of memory. Undamaged they are read.
+//! `mutated` has the whole command read some.
 //!
 //! They are read by processes of this test's own program, each some of them, so that an abort is told like an error.
 //! `OFFSHOOT_MUTATIONS=N` tries N files; `OFFSHOOT_MUTATION=K` tries file K alone and prints what was changed.
@@ -187,8 +187,17 @@ fn read(order: &str) {
     let mut complaints = Vec::new();
     for number in numbers {
         let File { name, read } = &FILES[(number % FILES.len() as u64) as usize];
-        let own = tempfile::tempdir().expect("a temporary folder");
-        copy_folder(Path::new(seeds), own.path());
+        let folder = || {
+            let own = tempfile::tempdir().expect("a temporary folder");
+            copy_folder(Path::new(seeds), own.path());
+            own
+        };
+        // Once: else nothing would be read of a file that is always refused.
+        if number < FILES.len() as u64 {
+            let whole = folder();
+            read(whole.path()).unwrap_or_else(|error| panic!("{name}, undamaged: {error}"));
+        }
+        let own = folder();
         let file = own.path().join(name);
         let mut bytes = fs::read(&file).unwrap_or_else(|error| panic!("{name}: {error}"));
         let done: Vec<String> = mutate_once_or_twice(&mut Dice::new(number), &mut bytes);

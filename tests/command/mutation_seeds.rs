@@ -1,5 +1,5 @@
-//! Small files of every kind that the command reads: made here, and the bundled tasks' own. Which of them are damaged is up
-//! to the tests.
+//! Small files of every kind that the command reads: made here, and the bundled tasks' own. Which of them are damaged is
+//! up to the tests.
 
 use std::fs;
 use std::io::Write;

@@ -21,8 +21,8 @@ fn whole_lines(folder: &Path, out: &str) -> usize {
     text.iter().filter(|&&byte| byte == b'\n').count()
 }
 
-/// Kills the run when it has written as many samples as `dice` says, time and again, until it is left alone; what was on
-/// disk must still be there after each kill.
+/// Kills the run when it has written as many samples as `dice` says, time and again, until it is left alone; what was
+/// on disk must still be there after each kill.
 fn kill_until_done(folder: &Path, out: &str, all: usize, dice: &mut Dice, kept_by_item: bool) {
     const KILLS: usize = 6;
     let mut lines = 0;

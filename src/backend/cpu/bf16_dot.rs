@@ -269,8 +269,7 @@ mod tests {
         #[test]
         fn linear_layers_have_the_bits_of_chains_of_dot_products() {
             if !Isa::available().contains(&Isa::Avx512Bf16) {
-                println!("skipped: this processor has no bf16 dot products");
-                return;
+                return crate::skip::skipped("this processor has no bf16 dot products");
             }
             let pairs = |numbers: &[f32]| -> Vec<u32> {
                 let pair =

@@ -515,8 +515,8 @@ mod tests {
     #[test]
     fn time_that_a_member_waits_for_chunks_is_not_time_in_parts() {
         let (team, rest) = (Team::new(2), Duration::from_millis(50));
-        // One member prepares the only chunk, for which the other waits. Each of the two that follow waits for the other,
-        // so both members are in the region.
+        // One member prepares the only chunk, for which the other waits. Each of the two that follow waits for the
+        // other, so both members are in the region.
         let (met, own) = (AtomicUsize::new(0), Mutex::new(Duration::ZERO));
         let timed = |part: &dyn Fn()| {
             let begun = Instant::now();
