@@ -2,6 +2,7 @@
 //! Python objects. It translates types and errors, releases the interpreter while it waits, and guards against use
 //! after `fork`. The shapes that scripts know (`LLM`, `SamplingParams`, `RequestOutput`) are the Python half's.
 
+mod arrow;
 mod engine;
 mod errors;
 mod events;

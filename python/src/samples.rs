@@ -3,10 +3,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arrow_array::builder::{Float32Builder, ListBuilder, StringBuilder, UInt32Builder};
-use arrow_array::{ArrayRef, Float64Array, RecordBatch, UInt32Array};
 use offshoot::Error;
 use offshoot::engine::{Finish, FinishReason};
+use offshoot::eval::records::table::{Column, Data, Fields, Kind, Table};
 use offshoot::ids::TokenId;
 use offshoot::launch::SampleId;
 use pyo3::prelude::*;
@@ -32,43 +31,44 @@ impl Samples {
 
     /// The columns `prompt` and `index` (numbers from 0), `text`, `token_ids`, `logprobs` (of each token),
     /// `cumulative_logprob`, `finish_reason` and `stop_reason` (the stop string, or the stop token's id as text).
-    fn batch(&self) -> offshoot::Result<RecordBatch> {
+    fn table(&self) -> offshoot::Result<(Fields, Table)> {
         let mut samples = self.lock();
         samples.sort_by_key(|(id, _)| (id.prompt, id.sample));
-        let (mut texts, mut reasons, mut stops) = (StringBuilder::new(), StringBuilder::new(), StringBuilder::new());
-        let mut ids = ListBuilder::new(UInt32Builder::new());
-        let mut logprobs = ListBuilder::new(Float32Builder::new());
+        let (mut ids, mut id_ends, mut logprobs, mut logprob_ends) = (Vec::new(), vec![0], Vec::new(), vec![0]);
+        let end = |of: usize| {
+            i32::try_from(of).map_err(|_| Error::Internal("samples have more tokens than a table's list".to_string()))
+        };
         for (_, finish) in samples.iter() {
             let stop = finish.stop_token.as_ref();
-            let tokens = finish.tokens.iter().copied().chain(stop.map(|stop| stop.token));
-            ids.append_value(tokens.map(|TokenId(token)| Some(token)));
-            let each = finish.logprobs.iter().copied().chain(stop.map(|stop| stop.logprob));
-            logprobs.append_value(each.map(Some));
-            texts.append_value(&finish.text);
-            reasons.append_value(events::finish_reason(&finish.reason));
-            stops.append_option(match &finish.reason {
-                FinishReason::StopString(text) => Some(text.clone()),
-                FinishReason::StopToken(token) => Some(token.0.to_string()),
-                _ => None,
-            });
+            ids.extend(finish.tokens.iter().copied().chain(stop.map(|stop| stop.token)).map(|TokenId(token)| token));
+            logprobs.extend(finish.logprobs.iter().copied().chain(stop.map(|stop| stop.logprob)));
+            id_ends.push(end(ids.len())?);
+            logprob_ends.push(end(logprobs.len())?);
         }
+        let stop = |finish: &Finish| match &finish.reason {
+            FinishReason::StopString(text) => Some(text.clone()),
+            FinishReason::StopToken(token) => Some(token.0.to_string()),
+            _ => None,
+        };
         let number =
-            |of: fn(&SampleId) -> usize| UInt32Array::from_iter_values(samples.iter().map(|(id, _)| of(id) as u32));
-        let columns: [(&str, ArrayRef); 8] = [
-            ("prompt", Arc::new(number(|id| id.prompt))),
-            ("index", Arc::new(number(|id| id.sample))),
-            ("text", Arc::new(texts.finish())),
-            ("token_ids", Arc::new(ids.finish())),
-            ("logprobs", Arc::new(logprobs.finish())),
-            (
-                "cumulative_logprob",
-                Arc::new(Float64Array::from_iter_values(samples.iter().map(|(_, finish)| finish.logprob))),
-            ),
-            ("finish_reason", Arc::new(reasons.finish())),
-            ("stop_reason", Arc::new(stops.finish())),
+            |of: fn(&SampleId) -> usize| Column::of(Data::U32(samples.iter().map(|(id, _)| of(id) as u32).collect()));
+        let of_each = |(_, finish): &(SampleId, Finish)| finish.logprob;
+        let items = |data: Data| Box::new(Column::of(data));
+        let list = |of: Kind| Kind::List(Box::new(of));
+        let reasons = samples.iter().map(|(_, finish)| Some(events::finish_reason(&finish.reason)));
+        let columns = vec![
+            ("prompt", Kind::U32, number(|id| id.prompt)),
+            ("index", Kind::U32, number(|id| id.sample)),
+            ("text", Kind::Text, Column::of_texts(samples.iter().map(|(_, finish)| Some(&finish.text)))?),
+            ("token_ids", list(Kind::U32), Column::of(Data::List(id_ends, items(Data::U32(ids))))),
+            ("logprobs", list(Kind::F32), Column::of(Data::List(logprob_ends, items(Data::F32(logprobs))))),
+            ("cumulative_logprob", Kind::F64, Column::of(Data::F64(samples.iter().map(of_each).collect()))),
+            ("finish_reason", Kind::Text, Column::of_texts(reasons)?),
+            ("stop_reason", Kind::Text, Column::of_texts(samples.iter().map(|(_, finish)| stop(finish)))?),
         ];
-        RecordBatch::try_from_iter(columns)
-            .map_err(|error| Error::Internal(format!("samples do not fit a table: {error}")))
+        let rows = samples.len();
+        let (fields, columns) = columns.into_iter().map(|(name, kind, column)| ((name, kind), (name, column))).unzip();
+        Ok((fields, Table { rows, columns }))
     }
 }
 
@@ -92,8 +92,7 @@ impl Samples {
     ) -> PyResult<Bound<'py, PyCapsule>> {
         // The interface lets the producer keep its own columns.
         drop(requested_schema);
-        let batch = py.detach(|| self.batch()).map_err(exception)?;
-        let schema = batch.schema();
-        tables::stream(py, vec![batch], schema)
+        let (fields, table) = py.detach(|| self.table()).map_err(exception)?;
+        tables::stream(py, vec![Arc::new(table)], fields)
     }
 }

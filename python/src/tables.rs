@@ -3,23 +3,22 @@
 
 use std::io::{BufRead, BufReader, Cursor};
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use arrow_array::ffi_stream::FFI_ArrowArrayStream;
-use arrow_array::{RecordBatch, RecordBatchIterator};
-use arrow_schema::SchemaRef;
 use offshoot::Error;
-use offshoot::eval::records::arrow::{RecordKind, batches};
+use offshoot::eval::records::table::{Fields, RecordKind, Table, tables};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
+use crate::arrow::ArrowArrayStream;
 use crate::errors::OrRaise;
 
 /// The records of a file of results, or of JSON lines in memory, as batches of Arrow.
 #[pyclass(frozen, module = "offshoot._offshoot")]
 pub struct Records {
     kind: RecordKind,
-    batches: Vec<RecordBatch>,
+    tables: Vec<Arc<Table>>,
 }
 
 #[pymethods]
@@ -34,7 +33,7 @@ impl Records {
             "vote" => RecordKind::Vote,
             other => return Err(PyValueError::new_err(format!("kind: expected sample, item or vote, found {other}"))),
         };
-        let read = py.detach(|| -> offshoot::Result<Vec<RecordBatch>> {
+        let read = py.detach(|| -> offshoot::Result<Vec<Arc<Table>>> {
             let (path, lines): (PathBuf, Box<dyn BufRead>) = match (path, lines) {
                 (Some(path), _) => {
                     let file = std::fs::File::open(&path).map_err(Error::io(&path, "open"))?;
@@ -42,9 +41,9 @@ impl Records {
                 }
                 (None, lines) => (PathBuf::from("records"), Box::new(Cursor::new(lines.unwrap_or_default()))),
             };
-            batches(kind, &path, lines).collect()
+            tables(kind, &path, lines).map(|table| table.map(Arc::new)).collect()
         });
-        Ok(Records { kind, batches: read.or_raise()? })
+        Ok(Records { kind, tables: read.or_raise()? })
     }
 
     /// Arrow's stream of these records, as `pyarrow.table` and others ask for it.
@@ -56,12 +55,11 @@ impl Records {
     ) -> PyResult<Bound<'py, PyCapsule>> {
         // The interface lets the producer keep its own columns.
         drop(requested_schema);
-        stream(py, self.batches.clone(), self.kind.schema())
+        stream(py, self.tables.clone(), self.kind.fields())
     }
 }
 
-/// Arrow's stream of batches, which shares their memory.
-pub fn stream(py: Python<'_>, batches: Vec<RecordBatch>, schema: SchemaRef) -> PyResult<Bound<'_, PyCapsule>> {
-    let reader = RecordBatchIterator::new(batches.into_iter().map(Ok), schema);
-    PyCapsule::new_with_value(py, FFI_ArrowArrayStream::new(Box::new(reader)), c"arrow_array_stream")
+/// Arrow's stream of tables, which shares their memory.
+pub fn stream(py: Python<'_>, tables: Vec<Arc<Table>>, fields: Fields) -> PyResult<Bound<'_, PyCapsule>> {
+    PyCapsule::new_with_value(py, ArrowArrayStream::new(fields, tables), c"arrow_array_stream")
 }

@@ -2,8 +2,10 @@
 //! both stay the same when a run goes on or is graded again.
 
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 
+use offshoot::eval::records::parquet_lines;
 use serde_json::{Value, json};
 
 use crate::parquet_files::write_parquet;
@@ -16,16 +18,21 @@ fn lines(bytes: &[u8]) -> Vec<Value> {
 
 /// The records of a Parquet file of results, without nulls; votes and alternatives as the lines have them.
 fn table(path: &Path) -> Vec<Value> {
-    let file = fs::File::open(path).expect("it is written");
-    let reader = parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet");
     let mut text = Vec::new();
-    let mut writer = arrow_json::LineDelimitedWriter::new(&mut text);
-    for batch in reader.build().expect("Parquet") {
-        writer.write(&batch.expect("records")).expect("JSON");
+    parquet_lines(path).expect("Parquet").read_to_end(&mut text).expect("rows");
+    lines(&text).into_iter().map(without_nulls).map(as_line).collect()
+}
+
+fn without_nulls(mut value: Value) -> Value {
+    match &mut value {
+        Value::Array(list) => list.iter_mut().for_each(|value| *value = without_nulls(value.take())),
+        Value::Object(object) => {
+            object.retain(|_, value| !value.is_null());
+            object.values_mut().for_each(|value| *value = without_nulls(value.take()));
+        }
+        _ => {}
     }
-    writer.finish().expect("JSON");
-    drop(writer);
-    lines(&text).into_iter().map(as_line).collect()
+    value
 }
 
 fn as_line(mut record: Value) -> Value {

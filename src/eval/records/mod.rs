@@ -1,12 +1,12 @@
 //! Reads the records of an items file one by one: JSON lines, a JSON list or CSV, gzipped or not, whatever the line
 //! ends, with or without a byte order mark; or Parquet, a file or a folder of them as the Hugging Face Hub stores it.
 //! JSON is read as Python writes it (see `json`); numbers that serde_json cannot hold become strings of their digits.
-//! Each record has its place in the file, for error messages. `arrow` has the other direction: results as Arrow and
-//! Parquet.
+//! Each record has its place in the file, for error messages. `table` has the other direction: results in
+//! columns, and as Parquet.
 
-pub mod arrow;
 mod dataset;
 mod parquet;
+pub mod table;
 
 use std::fmt;
 use std::io::BufRead;
@@ -100,6 +100,11 @@ pub(crate) fn records(
 /// The rows of the Parquet file, or of the folder or pattern of such files, at `path`.
 pub(crate) fn rows(path: &Path, choice: &SplitChoice) -> Result<impl Iterator<Item = Result<FileRecord>> + use<>> {
     Ok(JsonLines::new(path, RecordLines::of_rows(path, choice)?))
+}
+
+/// The rows of the Parquet file at `path` as JSON lines.
+pub fn parquet_lines(path: &Path) -> Result<impl BufRead + use<>> {
+    parquet::RowLines::open(vec![path.to_path_buf()])
 }
 
 /// The Parquet files at `path`: a file, a folder or a pattern.

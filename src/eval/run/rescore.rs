@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
 use crate::eval::journal::{Journal, free_path, replace};
-use crate::eval::records::arrow::write_parquet;
+use crate::eval::records::table::write_parquet;
 use crate::eval::task::{EarlyStop, Method, Overrides, Task};
 use crate::figures::counted;
 use crate::judge::JudgeSetup;

@@ -1,12 +1,12 @@
 //! A run's results as Parquet beside its JSON lines, from which a run is resumed: written from the lines when a process
-//! ends, and again by whatever changes the lines afterwards. `records::arrow` defines the columns.
+//! ends, and again by whatever changes the lines afterwards. `records::table` defines the columns.
 
 use std::fs::{self, File};
 use std::io::{BufReader, ErrorKind};
 use std::path::Path;
 
 use crate::error::{Error, Result};
-use crate::eval::records::arrow::{RecordKind, write_parquet};
+use crate::eval::records::table::{RecordKind, write_parquet};
 use crate::out::files::WholeFile;
 
 /// The form of a run's results.

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::engine::FinishReason;
 use crate::error::{Error, Result};
-use crate::eval::records::arrow::{RecordKind, write_parquet};
+use crate::eval::records::table::{RecordKind, write_parquet};
 use crate::eval::records::{FileRecord, Format, records};
 use crate::eval::task::{Item, Overrides, Task};
 use crate::json::{describe, listed, names};
