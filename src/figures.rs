@@ -1,5 +1,8 @@
 //! Formats counts, bytes and times for people.
 
+use std::fmt::Write as _;
+use std::time::{SystemTime, UNIX_EPOCH};
+
 /// `1,234,567`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
@@ -73,9 +76,77 @@ pub fn shortened(text: String, most: usize) -> String {
     }
 }
 
+/// The date so many days after 1 January 1970, as `2026-11-28`.
+pub fn date(days: i64) -> String {
+    let (year, month, day) = civil(days);
+    if (0..=9999).contains(&year) {
+        format!("{year:04}-{month:02}-{day:02}")
+    } else {
+        format!("{year:+05}-{month:02}-{day:02}")
+    }
+}
+
+/// Year, month (1 to 12) and day (1 to 31) of a number of days since 1 January 1970, Gregorian.
+pub fn civil(days: i64) -> (i64, i64, i64) {
+    // In years that begin in March, in eras of 400 years, of which each has 146,097 days.
+    let days = days + 719_468;
+    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (year + 400 * era + i64::from(month <= 2), month, day)
+}
+
+/// The time now in UTC, to the second: `2026-11-28T11:07:28`; and the milliseconds since.
+pub fn now() -> (String, u32) {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (timestamp(since.as_secs() as i64, 0, false), since.subsec_millis())
+}
+
+/// A time of day, with as many digits of its second as are not zero, by threes.
+pub fn clock(seconds: i64, nanos: i64) -> String {
+    let mut text = format!("{:02}:{:02}:{:02}", seconds / 3_600, seconds / 60 % 60, seconds % 60);
+    let written = match nanos {
+        0 => Ok(()),
+        _ if nanos % 1_000_000 == 0 => write!(text, ".{:03}", nanos / 1_000_000),
+        _ if nanos % 1_000 == 0 => write!(text, ".{:06}", nanos / 1_000),
+        _ => write!(text, ".{nanos:09}"),
+    };
+    written.expect("a text can be written to");
+    text
+}
+
+/// A time so many seconds after 1970, as `2026-11-28T11:07:28.163`, with a `Z` if it is in UTC.
+pub fn timestamp(seconds: i64, nanos: i64, in_utc: bool) -> String {
+    const DAY: i64 = 86_400;
+    let zone = if in_utc { "Z" } else { "" };
+    format!("{}T{}{zone}", date(seconds.div_euclid(DAY)), clock(seconds.rem_euclid(DAY), nanos))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_gregorian_calendar() {
+        for (days, expected) in [
+            (0, "1970-01-01"),
+            (-1, "1969-12-31"),
+            (11_016, "2000-02-29"),
+            (11_017, "2000-03-01"),
+            (47_540, "2100-02-28"),
+            (47_541, "2100-03-01"),
+            (-719_528, "0000-01-01"),
+            (-719_529, "-0001-12-31"),
+            (2_932_897, "+10000-01-01"),
+        ] {
+            assert_eq!(date(days), expected, "{days}");
+        }
+        assert_eq!(timestamp(-1, 5_000_000, true), "1969-12-31T23:59:59.005Z");
+        assert_eq!(timestamp(86_399, 0, false), "1970-01-01T23:59:59");
+    }
 
     #[test]
     fn long_texts_are_shortened_between_characters() {

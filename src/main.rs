@@ -10,6 +10,7 @@ use offshoot::cli::stopping::{exit_code, on_signals, survive_file_limit};
 use offshoot::cli::{CheckCommand, Cli, CliCommand, JudgeCommand, PlanCommand};
 use offshoot::error::{Error, Result};
 use offshoot::eval::{run, scoring, task, view};
+use offshoot::figures;
 use offshoot::lab::check;
 use offshoot::launch::Opened;
 use offshoot::openai::batch;
@@ -110,7 +111,10 @@ fn start_log(verbose: u8) {
     builder.format(|to, record| match record.level() {
         log::Level::Error => writeln!(to, "error: {}", record.args()),
         log::Level::Warn => writeln!(to, "warning: {}", record.args()),
-        _ => writeln!(to, "[{}] {}", to.timestamp_millis(), record.args()),
+        _ => {
+            let (time, millis) = figures::now();
+            writeln!(to, "[{time}.{millis:03}Z] {}", record.args())
+        }
     });
     builder.init();
 }

@@ -1,6 +1,7 @@
 //! The process that engines belong to. A forked child has none of its parent's threads: an engine used or dropped there
 //! would wait for them for ever, so [`OfProcess`] refuses its use and forgets it instead. Also starts the log.
 
+use std::io::Write;
 use std::mem::ManuallyDrop;
 use std::sync::OnceLock;
 
@@ -52,6 +53,11 @@ impl<T> Drop for OfProcess<T> {
 pub fn start_log() {
     let mut builder = env_logger::Builder::new();
     builder.filter_module("offshoot", log::LevelFilter::Warn).parse_default_env();
+    builder.format(|to, record| {
+        let style = to.default_level_style(record.level());
+        let (time, _) = offshoot::figures::now();
+        writeln!(to, "[{time}Z {style}{:<5}{style:#} {}] {}", record.level(), record.target(), record.args())
+    });
     // A log of the embedding program stays.
     drop(builder.try_init());
 }

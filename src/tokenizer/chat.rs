@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::bounded::{Bounds, bounded};
 use crate::error::{Error, Result};
+use crate::figures;
 use crate::json::footprint;
 
 /// One turn of a conversation.
@@ -199,7 +200,7 @@ const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "
 pub fn strftime(format: &str, now: SystemTime) -> String {
     let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = civil(days);
+    let (year, month, day) = figures::civil(days as i64);
     let (name, weekday) = (MONTHS[month as usize - 1], DAYS[(days % 7) as usize]);
     let (hour, minute) = (second / 3600, second / 60 % 60);
     let mut out = String::new();
@@ -229,23 +230,6 @@ pub fn strftime(format: &str, now: SystemTime) -> String {
         }
     }
     out
-}
-
-/// Year, month (1 to 12) and day (1 to 31) of a number of days since 1970-01-01, Gregorian.
-fn civil(days: u64) -> (u64, u64, u64) {
-    let leap = |year: u64| (year.is_multiple_of(4) && !year.is_multiple_of(100)) || year.is_multiple_of(400);
-    let (mut year, mut left) = (1970, days);
-    while left >= 365 + u64::from(leap(year)) {
-        left -= 365 + u64::from(leap(year));
-        year += 1;
-    }
-    let lengths = [31, 28 + u64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    let mut month = 0;
-    while left >= lengths[month] {
-        left -= lengths[month];
-        month += 1;
-    }
-    (year, month as u64 + 1, left + 1)
 }
 
 #[cfg(test)]

@@ -1,16 +1,13 @@
 //! Values of Parquet as JSON, written as text: numbers as such, decimals with their digits, times as ISO texts, bytes as
 //! text or else base64, what JSON has no number for as null.
 
-use std::fmt::Write as _;
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use half::f16;
 
 use super::schema::Logical;
 use super::{Why, why};
-
-const DAY: i64 = 86_400;
+use crate::figures::{clock, date, timestamp};
 
 /// Writes a value of its `bytes`, which are as many as its type says.
 pub(super) fn write_value(out: &mut Vec<u8>, bytes: &[u8], logical: Logical) -> Result<(), Why> {
@@ -58,7 +55,7 @@ pub(super) fn write_value(out: &mut Vec<u8>, bytes: &[u8], logical: Logical) -> 
             const JULIAN_1970: i64 = 2_440_588;
             let (nanos, day) = (signed(&bytes[..8]), signed(&bytes[8..]));
             // As a number of nanoseconds, which wraps around at some 292 years from 1970.
-            let since = (day - JULIAN_1970).wrapping_mul(DAY * 1_000_000_000).wrapping_add(nanos);
+            let since = (day - JULIAN_1970).wrapping_mul(86_400 * 1_000_000_000).wrapping_add(nanos);
             write_json(out, timestamp(since.div_euclid(1_000_000_000), since.rem_euclid(1_000_000_000), false));
         }
         Logical::Interval => {
@@ -109,42 +106,6 @@ fn decimal(mut bytes: Vec<u8>, scale: u32) -> String {
         text.insert(0, '-');
     }
     text
-}
-
-/// The date so many days after 1 January 1970.
-fn date(days: i64) -> String {
-    // In years that begin in March, in eras of 400 years, of which each has 146,097 days.
-    let days = days + 719_468;
-    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = year + 400 * era + i64::from(month <= 2);
-    if (0..=9999).contains(&year) {
-        format!("{year:04}-{month:02}-{day:02}")
-    } else {
-        format!("{year:+05}-{month:02}-{day:02}")
-    }
-}
-
-/// A time of day, with as many digits of its second as are not zero, by threes.
-fn clock(seconds: i64, nanos: i64) -> String {
-    let mut text = format!("{:02}:{:02}:{:02}", seconds / 3_600, seconds / 60 % 60, seconds % 60);
-    let written = match nanos {
-        0 => Ok(()),
-        _ if nanos % 1_000_000 == 0 => write!(text, ".{:03}", nanos / 1_000_000),
-        _ if nanos % 1_000 == 0 => write!(text, ".{:06}", nanos / 1_000),
-        _ => write!(text, ".{nanos:09}"),
-    };
-    written.expect("a text can be written to");
-    text
-}
-
-fn timestamp(seconds: i64, nanos: i64, in_utc: bool) -> String {
-    let zone = if in_utc { "Z" } else { "" };
-    format!("{}T{}{zone}", date(seconds.div_euclid(DAY)), clock(seconds.rem_euclid(DAY), nanos))
 }
 
 /// Days and milliseconds, as `2 days 3 hours 4 mins 5.600 secs`.
